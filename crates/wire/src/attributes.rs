@@ -1,0 +1,236 @@
+//! Attributes of a file and its layout: what `stat` shows and what a client needs to reach data.
+//!
+//! Encoded form, little-endian, `ATTRIBUTES_BYTES` long, in the order of the fields. It is part of
+//! messages, of the metadata log and of the shared-memory index; a field never changes its place.
+
+use crate::codec::{Malformed, Reader, Writer};
+use crate::errno::Errno;
+use crate::id::Inode;
+
+/// File type bits of a mode, as in `stat(2)`.
+pub mod mode {
+    /// Mask of the type bits.
+    pub const TYPE: u32 = 0o170_000;
+    /// Regular file.
+    pub const REGULAR: u32 = 0o100_000;
+    /// Directory.
+    pub const DIRECTORY: u32 = 0o040_000;
+    /// Symbolic link.
+    pub const SYMLINK: u32 = 0o120_000;
+    /// Named pipe.
+    pub const FIFO: u32 = 0o010_000;
+    /// Socket.
+    pub const SOCKET: u32 = 0o140_000;
+    /// Character device.
+    pub const CHARACTER: u32 = 0o020_000;
+    /// Block device.
+    pub const BLOCK: u32 = 0o060_000;
+    /// Permission bits, set-id and sticky bits.
+    pub const PERMISSIONS: u32 = 0o7777;
+    /// Set-user-id.
+    pub const SET_UID: u32 = 0o4000;
+    /// Set-group-id.
+    pub const SET_GID: u32 = 0o2000;
+    /// Sticky: in such a directory only owners delete.
+    pub const STICKY: u32 = 0o1000;
+}
+
+/// Where a directory's entries live (`Layout::spread`).
+pub mod spread {
+    /// All entries in one shard, `Layout::place`; children inherit it (O5).
+    pub const HOME: u8 = 0;
+    /// Each entry in the shard of hash(parent, name) (G3).
+    pub const WIDE: u8 = 1;
+}
+
+/// Where a file's chunks live (`Layout::placement`).
+pub mod placement {
+    /// Chunk by chunk over all targets by hash (G3).
+    pub const HASH: u8 = 0;
+    /// All chunks on the target `Layout::place`.
+    pub const LOCAL: u8 = 1;
+}
+
+/// Bits of `Layout::flags`.
+pub mod flag {
+    /// The contents are in the inode record; no target holds anything of this file.
+    pub const INLINE: u8 = 1;
+}
+
+/// How a file or directory is laid out. Directories hand theirs down to their children.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Layout {
+    /// Of a directory: `spread::HOME` or `spread::WIDE`.
+    pub spread: u8,
+    /// Of a file: `placement::HASH` or `placement::LOCAL`.
+    pub placement: u8,
+    /// log2 of the chunk size in bytes.
+    pub chunk_log2: u8,
+    /// Bits of `flag`.
+    pub flags: u8,
+    /// Of a home directory: the shard of its entries. Of a local file: its target.
+    pub place: u16,
+}
+
+/// Nanoseconds since 1970, negative before.
+pub type Nanos = i64;
+
+/// Everything that `stat` shows, and the layout.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Attributes {
+    /// The file's inode number.
+    pub inode: Inode,
+    /// Of a directory: its parent, for `..`; otherwise `Inode::NONE`.
+    pub parent: Inode,
+    /// Type and permission bits as in `stat(2)`.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Number of names. Zero: deleted but still open somewhere.
+    pub links: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Last access.
+    pub accessed: Nanos,
+    /// Last change of contents.
+    pub modified: Nanos,
+    /// Last change of anything.
+    pub changed: Nanos,
+    /// Birth.
+    pub born: Nanos,
+    /// Of a device node: its number as the kernel encodes it.
+    pub device: u64,
+    /// Layout.
+    pub layout: Layout,
+}
+
+/// Encoded length of `Attributes`.
+pub const ATTRIBUTES_BYTES: usize = 8 * 2 + 4 * 4 + 8 * 6 + 8;
+
+/// Bits asked of `Attributes::permits`, as in `access(2)`.
+pub mod want {
+    /// May read.
+    pub const READ: u32 = 4;
+    /// May write.
+    pub const WRITE: u32 = 2;
+    /// May execute, or search a directory.
+    pub const EXECUTE: u32 = 1;
+}
+
+impl Attributes {
+    /// True for a directory.
+    #[must_use]
+    pub const fn is_directory(&self) -> bool {
+        self.mode & mode::TYPE == mode::DIRECTORY
+    }
+
+    /// True for a regular file.
+    #[must_use]
+    pub const fn is_regular(&self) -> bool {
+        self.mode & mode::TYPE == mode::REGULAR
+    }
+
+    /// True for a symbolic link.
+    #[must_use]
+    pub const fn is_symlink(&self) -> bool {
+        self.mode & mode::TYPE == mode::SYMLINK
+    }
+
+    /// True if the contents are in the inode record.
+    #[must_use]
+    pub const fn is_inline(&self) -> bool {
+        self.layout.flags & flag::INLINE != 0
+    }
+
+    /// May `who` do all of `wanted` (bits of `want`)? The rule of `access(2)`: the first class
+    /// that matches decides; root may do anything but execute a file that nobody may execute.
+    ///
+    /// # Errors
+    /// `EACCES` if not.
+    pub fn permits(&self, who: &crate::Credentials, wanted: u32) -> crate::errno::Result<()> {
+        if who.uid == 0 {
+            let executable = self.is_directory() || self.mode & 0o111 != 0;
+            if wanted & want::EXECUTE == 0 || executable {
+                return Ok(());
+            }
+            return Err(Errno::EACCES);
+        }
+        let shift = if who.uid == self.uid {
+            6
+        } else if who.is_in_group(self.gid) {
+            3
+        } else {
+            0
+        };
+        if (self.mode >> shift) & wanted == wanted { Ok(()) } else { Err(Errno::EACCES) }
+    }
+
+    /// Writes the encoded form.
+    pub fn encode(&self, to: &mut Writer<'_>) {
+        to.u64(self.inode.0);
+        to.u64(self.parent.0);
+        to.u32(self.mode);
+        to.u32(self.uid);
+        to.u32(self.gid);
+        to.u32(self.links);
+        to.u64(self.size);
+        to.u64(self.accessed.cast_unsigned());
+        to.u64(self.modified.cast_unsigned());
+        to.u64(self.changed.cast_unsigned());
+        to.u64(self.born.cast_unsigned());
+        to.u64(self.device);
+        self.layout.encode(to);
+    }
+
+    /// Reads the encoded form.
+    ///
+    /// # Errors
+    /// `Malformed` if the input is too short.
+    pub fn decode(from: &mut Reader<'_>) -> Result<Attributes, Malformed> {
+        Ok(Attributes {
+            inode: Inode(from.u64()?),
+            parent: Inode(from.u64()?),
+            mode: from.u32()?,
+            uid: from.u32()?,
+            gid: from.u32()?,
+            links: from.u32()?,
+            size: from.u64()?,
+            accessed: from.u64()?.cast_signed(),
+            modified: from.u64()?.cast_signed(),
+            changed: from.u64()?.cast_signed(),
+            born: from.u64()?.cast_signed(),
+            device: from.u64()?,
+            layout: Layout::decode(from)?,
+        })
+    }
+}
+
+impl Layout {
+    /// Writes the encoded form: four bytes, the place, two bytes of zero.
+    pub fn encode(&self, to: &mut Writer<'_>) {
+        to.u8(self.spread);
+        to.u8(self.placement);
+        to.u8(self.chunk_log2);
+        to.u8(self.flags);
+        to.u16(self.place);
+        to.u16(0);
+    }
+
+    /// Reads the encoded form.
+    ///
+    /// # Errors
+    /// `Malformed` if the input is too short.
+    pub fn decode(from: &mut Reader<'_>) -> Result<Layout, Malformed> {
+        let layout = Layout {
+            spread: from.u8()?,
+            placement: from.u8()?,
+            chunk_log2: from.u8()?,
+            flags: from.u8()?,
+            place: from.u16()?,
+        };
+        from.u16()?;
+        Ok(layout)
+    }
+}

@@ -1,0 +1,69 @@
+//! Who asks: user, group and supplementary groups, as permission checks need them.
+//!
+//! A session of an ordinary user is believed only what the kernel said about it; a session of root
+//! may act as anyone (a process that called `setfsuid`). The gateway holds that rule.
+
+use crate::codec::{Malformed, Reader, Writer};
+
+/// Supplementary groups that travel with a request. NFS carries as many; further ones are left out,
+/// which can only deny what the process might have been allowed.
+pub const GROUPS_MAX: usize = 16;
+
+/// User, group and supplementary groups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Credentials {
+    /// The user for permission checks (`fsuid`).
+    pub uid: u32,
+    /// The group for permission checks and of new files (`fsgid`).
+    pub gid: u32,
+    /// How many of `groups` are valid.
+    pub group_count: u8,
+    /// Supplementary groups.
+    pub groups: [u32; GROUPS_MAX],
+}
+
+impl Credentials {
+    /// Root without supplementary groups.
+    pub const ROOT: Credentials =
+        Credentials { uid: 0, gid: 0, group_count: 0, groups: [0; GROUPS_MAX] };
+
+    /// A user with no supplementary groups.
+    #[must_use]
+    pub const fn of(uid: u32, gid: u32) -> Credentials {
+        Credentials { uid, gid, group_count: 0, groups: [0; GROUPS_MAX] }
+    }
+
+    /// True if `gid` is the group or one of the supplementary groups.
+    #[must_use]
+    pub fn is_in_group(&self, gid: u32) -> bool {
+        let count = usize::from(self.group_count).min(GROUPS_MAX);
+        self.gid == gid || self.groups.iter().take(count).any(|&group| group == gid)
+    }
+
+    /// Writes the encoded form: uid, gid, count, then the groups.
+    pub fn encode(&self, to: &mut Writer<'_>) {
+        to.u32(self.uid);
+        to.u32(self.gid);
+        let count = usize::from(self.group_count).min(GROUPS_MAX);
+        to.u8(count as u8);
+        for &group in self.groups.iter().take(count) {
+            to.u32(group);
+        }
+    }
+
+    /// Reads the encoded form.
+    ///
+    /// # Errors
+    /// `Malformed` if it is too short or names more than `GROUPS_MAX` groups.
+    pub fn decode(from: &mut Reader<'_>) -> Result<Credentials, Malformed> {
+        let mut who = Credentials::of(from.u32()?, from.u32()?);
+        who.group_count = from.u8()?;
+        if usize::from(who.group_count) > GROUPS_MAX {
+            return Err(Malformed);
+        }
+        for group in who.groups.iter_mut().take(usize::from(who.group_count)) {
+            *group = from.u32()?;
+        }
+        Ok(who)
+    }
+}

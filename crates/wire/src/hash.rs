@@ -1,0 +1,46 @@
+//! The hashes that everyone computes alike: names to shards and listing order, chunks to targets.
+
+use crate::id::{Inode, ShardIndex};
+use crate::limits::SHARD_COUNT;
+use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
+
+/// Hash of a name within its directory: the order of listings, and the shard of a wide directory.
+///
+/// 63 bits, so that it is a directory offset that every program's `off_t` holds, and never below
+/// `FIRST`, so that offsets 0, 1 and 2 stand for the start, after `.` and after `..`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(transparent)]
+pub struct NameHash(pub u64);
+
+impl NameHash {
+    /// The smallest hash of a name.
+    pub const FIRST: u64 = 16;
+
+    /// The hash of `name` in the directory `parent`.
+    #[must_use]
+    pub fn of(parent: Inode, name: &[u8]) -> NameHash {
+        NameHash((xxh3_64_with_seed(name, parent.0) >> 1).max(NameHash::FIRST))
+    }
+
+    /// The shard of an entry of a wide directory: the hash's upper bits, so that walking the shards
+    /// in order is walking the hashes in order.
+    #[must_use]
+    pub const fn wide_shard(self) -> ShardIndex {
+        ShardIndex((self.0 >> (63 - SHARD_COUNT.trailing_zeros())) as u16)
+    }
+}
+
+/// Key of an entry in the shared-memory index: two names share one with probability 2^-128.
+#[must_use]
+pub fn entry_key(parent: Inode, name: &[u8]) -> u128 {
+    xxh3_128_with_seed(name, parent.0 ^ 0x9e37_79b9_7f4a_7c15)
+}
+
+/// Mixes two numbers; used to place chunks on targets.
+#[must_use]
+pub const fn mix(a: u64, b: u64) -> u64 {
+    let mut x = a ^ b.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

@@ -1,0 +1,63 @@
+//! Named limits. Every bound that more than one crate relies on stands here with its reason.
+
+/// One kibibyte.
+pub const KIB: u64 = 1024;
+/// One mebibyte.
+pub const MIB: u64 = 1024 * KIB;
+
+/// Version of every message and shared-memory layout. Two sides that differ do not talk.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Longest file name in bytes, as on every local file system.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest path in bytes, with its terminating NUL, as `PATH_MAX` of Linux.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// Longest target of a symbolic link: a path without its NUL.
+pub const SYMLINK_BYTES_MAX: usize = PATH_BYTES_MAX - 1;
+/// Most symbolic links that one look-up follows before ELOOP, as Linux.
+pub const SYMLINKS_FOLLOWED_MAX: u32 = 40;
+/// Longest name of an extended attribute.
+pub const XATTR_NAME_BYTES_MAX: usize = 255;
+/// Longest value of an extended attribute. It must fit one message with its name.
+pub const XATTR_VALUE_BYTES_MAX: usize = 8 * 1024;
+/// Largest file: offsets are signed 64-bit in every system call.
+pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+/// Most hard links of one file.
+pub const LINKS_MAX: u32 = 65_000;
+
+/// Number of metadata shards of an instance, fixed for its life. 1024 spread evenly over up to a
+/// few hundred daemons, and the table of their owners is 2 KiB.
+pub const SHARD_COUNT: u16 = 1024;
+/// Most daemons of one instance that fit the map as it is sent to clients.
+pub const DAEMON_COUNT_MAX: u16 = 1024;
+/// Most worker threads of one daemon.
+pub const WORKER_COUNT_MAX: usize = 16;
+
+/// Contents up to this size may live in the inode record. One page: it must fit a message beside
+/// the attributes, and a larger file is cheaper in an arena.
+pub const INLINE_BYTES_MAX: usize = 4096;
+
+/// Bytes of one request or reply in a ring slot, header included.
+pub const SLOT_BYTES: usize = 16 * 1024;
+/// Slots of one session: more threads than this in one process wait for each other.
+pub const SLOT_COUNT: usize = 64;
+
+/// Bytes of a bulk buffer of a session, for data that is not in a mapped arena.
+pub const BULK_BYTES: usize = MIB as usize;
+/// Bulk buffers of a session.
+pub const BULK_COUNT: usize = 8;
+
+/// Smallest piece of a file in a target (see `placement::piece`).
+pub const PIECE_BYTES_MIN: u64 = 16 * KIB;
+/// Smallest and largest chunk size, as powers of two.
+pub const CHUNK_LOG2_MIN: u8 = 16;
+/// See `CHUNK_LOG2_MIN`. 64 MiB is 64 granules of 1 MiB.
+pub const CHUNK_LOG2_MAX: u8 = 26;
+
+/// Longest frame between daemons: one bulk buffer and a slot's worth of header.
+pub const FRAME_BYTES_MAX: usize = BULK_BYTES + SLOT_BYTES;
+
+const _: () = assert!(XATTR_VALUE_BYTES_MAX + XATTR_NAME_BYTES_MAX + 512 <= SLOT_BYTES);
+const _: () = assert!(INLINE_BYTES_MAX + 1024 <= SLOT_BYTES);
+const _: () = assert!(SYMLINK_BYTES_MAX + NAME_BYTES_MAX + 1024 <= SLOT_BYTES);
+const _: () = assert!(SHARD_COUNT.is_power_of_two());

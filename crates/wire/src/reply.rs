@@ -1,0 +1,129 @@
+//! Replies to requests.
+
+use crate::attributes::Attributes;
+use crate::codec::{Field, Malformed, Reader, Writer, messages};
+use crate::errno::Errno;
+use crate::id::Inode;
+
+messages! {
+    /// A reply.
+    pub enum Reply<'a> {
+        /// Done; nothing to say.
+        0x01 Done {}
+        /// Refused: the errno that a local file system would give.
+        0x02 Refused { errno: Errno }
+        /// The sender's map is old; the newer one's epoch. Take it and try again.
+        0x03 Stale { epoch: u64 }
+        /// It will pass: try again after this many microseconds.
+        0x04 Busy { retry_micros: u32 }
+        /// Attributes of the inode asked for.
+        0x05 Attributes { attributes: Attributes }
+        /// An entry whose inode belongs to another shard: ask there for its attributes.
+        0x06 Entry { inode: Inode, mode: u32 }
+        /// A file that was made by this request.
+        0x07 Created { attributes: Attributes }
+        /// Contents, a link target, an attribute's value.
+        0x08 Bytes { bytes: &'a [u8] }
+        /// Contents of an inline file, and its size.
+        0x09 Contents { size: u64, bytes: &'a [u8] }
+        /// The file is not inline (any more): go to its targets.
+        0x0a Moved { attributes: Attributes }
+        /// Bytes were placed at `offset`; the file is `size` long now.
+        0x0b Placed { offset: u64, size: u64 }
+        /// Encoded `DirectoryEntry`s. `more`: 1 if the shard has further ones.
+        0x0c Entries { more: u8, entries: &'a [u8] }
+        /// Encoded `Piece`s.
+        0x0d Pieces { pieces: &'a [u8] }
+        /// A number.
+        0x0e Number { value: u64 }
+        /// Who holds a lock that is in the way.
+        0x0f Held { kind: u8, pid: u32, start: u64, end: u64 }
+        /// Bytes and files of a daemon.
+        0x10 Space {
+            memory_total: u64, memory_free: u64, ssd_total: u64, ssd_free: u64, files: u64,
+        }
+    }
+}
+
+/// One entry of a listing. Encoded: hash, inode, type bits of the mode, name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirectoryEntry<'a> {
+    /// Its place in the listing; go on after it.
+    pub hash: u64,
+    /// The inode.
+    pub inode: Inode,
+    /// Type bits of the mode.
+    pub mode: u32,
+    /// The name.
+    pub name: &'a [u8],
+}
+
+impl<'a> Field<'a> for DirectoryEntry<'a> {
+    fn put(&self, to: &mut Writer<'_>) {
+        to.u64(self.hash);
+        to.u64(self.inode.0);
+        to.u32(self.mode);
+        to.bytes(self.name);
+    }
+    fn take(from: &mut Reader<'a>) -> Result<Self, Malformed> {
+        Ok(DirectoryEntry {
+            hash: from.u64()?,
+            inode: Inode(from.u64()?),
+            mode: from.u32()?,
+            name: from.bytes()?,
+        })
+    }
+}
+
+/// Where a piece of a file lies on a target. Encoded: start, slot, place, log2 of length, tier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// First offset in the file.
+    pub start: u64,
+    /// Its number in the target's piece table (`shm::pieces`).
+    pub slot: u32,
+    /// Byte offset in the arena (memory) or in the target's file (SSD).
+    pub place: u64,
+    /// log2 of its length in bytes.
+    pub length_log2: u8,
+    /// `Piece::MEMORY` or `Piece::SSD`.
+    pub tier: u8,
+}
+
+impl Piece {
+    /// In the arena.
+    pub const MEMORY: u8 = 0;
+    /// In the SSD target's file.
+    pub const SSD: u8 = 1;
+    /// Encoded length.
+    pub const BYTES: usize = 22;
+
+    /// Length in bytes.
+    #[must_use]
+    pub const fn length(&self) -> u64 {
+        1 << (self.length_log2 & 63)
+    }
+}
+
+impl Field<'_> for Piece {
+    fn put(&self, to: &mut Writer<'_>) {
+        to.u64(self.start);
+        to.u32(self.slot);
+        to.u64(self.place);
+        to.u8(self.length_log2);
+        to.u8(self.tier);
+    }
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let piece = Piece {
+            start: from.u64()?,
+            slot: from.u32()?,
+            place: from.u64()?,
+            length_log2: from.u8()?,
+            tier: from.u8()?,
+        };
+        if piece.length_log2 > crate::limits::CHUNK_LOG2_MAX || piece.tier > Piece::SSD {
+            return Err(Malformed);
+        }
+        Ok(piece)
+    }
+}

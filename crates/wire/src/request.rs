@@ -1,0 +1,166 @@
+//! Requests: to a metadata shard (numbers below 0x40) and to a data target (0x40 and above).
+//!
+//! A request about an entry goes to the shard of the entry (`placement::entry_shard`), one about
+//! an inode to the shard that the inode number names. Times are stamped by the shard.
+
+use crate::attributes::Layout;
+use crate::codec::messages;
+use crate::id::Inode;
+
+/// Flags of `Request::Create`.
+pub mod create {
+    /// The name must not exist (`O_EXCL`): otherwise an existing file is answered as it is.
+    pub const EXCLUSIVE: u32 = 1;
+    /// The sender opens the file: registers its host as one that has it open.
+    pub const OPEN: u32 = 2;
+}
+
+/// Bits of `Request::SetAttributes::mask`.
+pub mod set {
+    /// Permission bits.
+    pub const MODE: u32 = 1;
+    /// Owner.
+    pub const UID: u32 = 2;
+    /// Group.
+    pub const GID: u32 = 4;
+    /// Size: truncates or extends.
+    pub const SIZE: u32 = 8;
+    /// Access time as given.
+    pub const ACCESSED: u32 = 16;
+    /// Modification time as given.
+    pub const MODIFIED: u32 = 32;
+    /// Access time: the shard's now.
+    pub const ACCESSED_NOW: u32 = 64;
+    /// Modification time: the shard's now.
+    pub const MODIFIED_NOW: u32 = 128;
+    /// The caller holds a writable descriptor: no permission check for the size.
+    pub const BY_DESCRIPTOR: u32 = 256;
+}
+
+/// Flags of `Request::Rename`, as in `renameat2(2)`.
+pub mod rename {
+    /// The new name must not exist.
+    pub const NO_REPLACE: u32 = 1;
+    /// Both names must exist and are exchanged.
+    pub const EXCHANGE: u32 = 2;
+}
+
+/// Flags of `Request::SetXattr`, as in `setxattr(2)`.
+pub mod xattr {
+    /// The attribute must not exist.
+    pub const CREATE: u32 = 1;
+    /// The attribute must exist.
+    pub const REPLACE: u32 = 2;
+}
+
+/// Values of `Request::Lock::kind`.
+pub mod lock {
+    /// Removes the lock.
+    pub const UNLOCK: u8 = 0;
+    /// Shared.
+    pub const READ: u8 = 1;
+    /// Exclusive.
+    pub const WRITE: u8 = 2;
+    /// Bit of `Request::Lock::flags`: wait until it is free.
+    pub const WAIT: u8 = 1;
+    /// Bit of `Request::Lock::flags`: a lock of the whole file by `flock`, apart from the others.
+    pub const FLOCK: u8 = 2;
+    /// Bit of `Request::Lock::flags`: only say what stands in the way.
+    pub const TEST: u8 = 4;
+}
+
+messages! {
+    /// A request.
+    pub enum Request<'a> {
+        /// The entry `name` of `parent`. Answered by `Attributes`, or by `Entry` when the inode is
+        /// another shard's; ENOENT otherwise.
+        0x01 Lookup { parent: Inode, name: &'a [u8] }
+        /// The attributes of an inode. ESTALE if it is gone.
+        0x02 GetAttributes { inode: Inode }
+        /// Changes attributes; answered by the new `Attributes`.
+        0x03 SetAttributes {
+            inode: Inode, mask: u32, mode: u32, uid: u32, gid: u32, size: u64,
+            accessed: u64, modified: u64,
+        }
+        /// Makes a file of any kind (type bits in `mode`; the umask is applied already). `target`
+        /// is a symbolic link's. `layout` is the one wanted; a directory's `place` is filled in by
+        /// the shard. Answered by `Created` or, for an existing name without EXCLUSIVE, as Lookup.
+        0x04 Create {
+            parent: Inode, name: &'a [u8], mode: u32, device: u64, flags: u32, layout: Layout,
+            target: &'a [u8],
+        }
+        /// Removes a name that is no directory.
+        0x05 Unlink { parent: Inode, name: &'a [u8] }
+        /// Removes an empty directory.
+        0x06 RemoveDirectory { parent: Inode, name: &'a [u8] }
+        /// Moves or exchanges entries; sent to the shard of the old entry.
+        0x07 Rename {
+            parent: Inode, name: &'a [u8], new_parent: Inode, new_name: &'a [u8], flags: u32,
+        }
+        /// A further name for an inode; sent to the shard of the new entry.
+        0x08 Link { inode: Inode, parent: Inode, name: &'a [u8] }
+        /// A nameless open file (`O_TMPFILE`), answered by `Created`; sent to the shard that a file
+        /// of `parent` would be born in.
+        0x09 CreateNameless { parent: Inode, mode: u32, layout: Layout }
+        /// Entries of `directory` in this shard with a hash above `after`, in order of hash, at
+        /// most `bytes` of them. Answered by `Entries`.
+        0x0a ReadDirectory { directory: Inode, after: u64, bytes: u32 }
+        /// The target of a symbolic link, as `Bytes`.
+        0x0b ReadLink { inode: Inode }
+        /// Value of an extended attribute, as `Bytes`.
+        0x0c GetXattr { inode: Inode, name: &'a [u8] }
+        /// Sets an extended attribute.
+        0x0d SetXattr { inode: Inode, name: &'a [u8], value: &'a [u8], flags: u32 }
+        /// Names of all extended attributes, each with a NUL, as `Bytes`.
+        0x0e ListXattr { inode: Inode }
+        /// Removes an extended attribute.
+        0x0f RemoveXattr { inode: Inode, name: &'a [u8] }
+        /// Contents of an inline file from `offset`, as `Contents`; `Moved` if not inline.
+        0x10 ReadInline { inode: Inode, offset: u64, length: u32 }
+        /// Writes into an inline file, answered by `Attributes`; `Moved` if the file is not inline.
+        /// `offset` u64::MAX appends (answer: `Placed`). Fails with EFBIG if the result would not
+        /// be inline: the sender then asks `MoveOut`.
+        0x11 WriteInline { inode: Inode, offset: u64, bytes: &'a [u8] }
+        /// Moves the contents of an inline file to its targets. Answered by `Attributes`.
+        0x12 MoveOut { inode: Inode }
+        /// The file is at least `size` long and was modified now (G7). Answered by `Attributes`.
+        0x13 Extend { inode: Inode, size: u64 }
+        /// Takes `length` bytes at the end of the file (`O_APPEND`). Answered by `Placed`.
+        0x14 Append { inode: Inode, length: u64 }
+        /// The sender's host has the file open from now on. Answered by `Attributes`.
+        0x15 Open { inode: Inode }
+        /// The sender's host has it open no longer.
+        0x16 Close { inode: Inode }
+        /// Somebody closed a deleted file: frees it if it is open nowhere.
+        0x17 Reap { inode: Inode }
+        /// Takes, tests or gives back a lock on `start ..= end`. `owner` is unique in the instance.
+        /// EAGAIN if it is held; with TEST answered by `Held` or `Done`.
+        0x18 Lock { inode: Inode, owner: u64, pid: u32, kind: u8, flags: u8, start: u64, end: u64 }
+        /// Gives back all locks of an owner on `inode` (`Inode::NONE`: on every file of the shard).
+        0x19 Release { inode: Inode, owner: u64 }
+        /// Withdraws a waiting `Lock` of this origin.
+        0x1a CancelLock { inode: Inode, owner: u64 }
+
+        /// The pieces that hold `offset .. offset + length`, as `Pieces`. With `allocate` those
+        /// that are missing are made (ENOSPC if there is no room); else they are left out.
+        0x40 MapPieces { inode: Inode, chunk_log2: u8, allocate: u8, offset: u64, length: u64 }
+        /// Reads, for who has no mapping of the target. Answered by `Bytes`, holes as zeros.
+        0x41 Read { inode: Inode, chunk_log2: u8, offset: u64, length: u32 }
+        /// Writes, for who has no mapping of the target.
+        0x42 Write { inode: Inode, chunk_log2: u8, offset: u64, bytes: &'a [u8] }
+        /// Gives back all beyond `size`; what is kept of the last piece reads as zeros beyond.
+        0x43 Truncate { inode: Inode, chunk_log2: u8, size: u64 }
+        /// Makes `offset .. offset + length` read as zeros, gives back whole pieces.
+        0x44 Punch { inode: Inode, chunk_log2: u8, offset: u64, length: u64 }
+        /// Gives back everything of the file.
+        0x45 Remove { inode: Inode }
+        /// Bytes that this target holds for the file, as `Number`.
+        0x46 Usage { inode: Inode }
+        /// First offset at or after `offset` where this target has data, as `Number`; ENXIO: none.
+        0x47 SeekData { inode: Inode, chunk_log2: u8, offset: u64 }
+        /// Space of the daemon's targets and number of its files, as `Space`.
+        0x48 Space {}
+        /// Forces the file's data of this target to its device.
+        0x49 Flush { inode: Inode }
+    }
+}

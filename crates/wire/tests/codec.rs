@@ -1,0 +1,153 @@
+//! Property tests of the wire format: what is written is read back, and no bytes from outside make
+//! the decoders panic or read beyond their input.
+
+use proptest::prelude::*;
+use wire::codec::{Field, Reader, Writer};
+use wire::reply::{DirectoryEntry, Piece};
+use wire::{Attributes, Credentials, Errno, Header, Inode, Layout, Reply, Request, Welcome};
+
+fn attributes() -> impl Strategy<Value = Attributes> {
+    (any::<[u64; 3]>(), any::<[u32; 4]>(), any::<[i64; 4]>(), any::<(u8, u8, u8, u8, u16)>())
+        .prop_map(|(words, numbers, times, layout)| Attributes {
+            inode: Inode(words[0]),
+            parent: Inode(words[1]),
+            mode: numbers[0],
+            uid: numbers[1],
+            gid: numbers[2],
+            links: numbers[3],
+            size: words[2],
+            accessed: times[0],
+            modified: times[1],
+            changed: times[2],
+            born: times[3],
+            device: words[0] ^ words[2],
+            layout: Layout {
+                spread: layout.0,
+                placement: layout.1,
+                chunk_log2: layout.2,
+                flags: layout.3,
+                place: layout.4,
+            },
+        })
+}
+
+fn encode<'a>(buffer: &'a mut [u8], put: impl FnOnce(&mut Writer<'_>)) -> &'a [u8] {
+    let mut writer = Writer::new(buffer);
+    put(&mut writer);
+    let length = writer.finish().expect("the buffer is large enough");
+    &buffer[..length]
+}
+
+fn request_round_trip(request: Request<'_>) {
+    let mut buffer = vec![0; 64 * 1024];
+    let bytes = encode(&mut buffer, |to| request.encode(to));
+    let mut reader = Reader::new(bytes);
+    assert_eq!(Request::decode(&mut reader), Ok(request));
+    assert!(reader.rest().is_empty());
+    for cut in 0..bytes.len() {
+        assert!(Request::decode(&mut Reader::new(&bytes[..cut])).is_err(), "cut at {cut}");
+    }
+}
+
+fn reply_round_trip(reply: Reply<'_>) {
+    let mut buffer = vec![0; 64 * 1024];
+    let bytes = encode(&mut buffer, |to| reply.encode(to));
+    let mut reader = Reader::new(bytes);
+    assert_eq!(Reply::decode(&mut reader), Ok(reply));
+    assert!(reader.rest().is_empty());
+}
+
+proptest! {
+    #[test]
+    fn requests_survive(
+        a in any::<u64>(), b in any::<u64>(), c in any::<u64>(), m in any::<u32>(),
+        name in proptest::collection::vec(any::<u8>(), 0..300),
+        value in proptest::collection::vec(any::<u8>(), 0..300),
+        attributes in attributes(),
+    ) {
+        let (inode, parent) = (Inode(a), Inode(b));
+        let (name, value) = (&name[..], &value[..]);
+        let layout = attributes.layout;
+        request_round_trip(Request::Lookup { parent, name });
+        request_round_trip(Request::SetAttributes {
+            inode, mask: m, mode: m, uid: m, gid: m, size: c, accessed: a, modified: b,
+        });
+        request_round_trip(Request::Create {
+            parent, name, mode: m, device: c, flags: m, layout, target: value,
+        });
+        request_round_trip(Request::Rename {
+            parent, name, new_parent: inode, new_name: value, flags: m,
+        });
+        request_round_trip(Request::SetXattr { inode, name, value, flags: m });
+        request_round_trip(Request::WriteInline { inode, offset: c, bytes: value });
+        request_round_trip(Request::Lock {
+            inode, owner: b, pid: m, kind: 1, flags: 2, start: a, end: c,
+        });
+        request_round_trip(Request::MapPieces {
+            inode, chunk_log2: 22, allocate: 1, offset: b, length: c,
+        });
+        request_round_trip(Request::Space {});
+        reply_round_trip(Reply::Attributes { attributes });
+        reply_round_trip(Reply::Contents { size: c, bytes: value });
+        reply_round_trip(Reply::Refused { errno: Errno(m as u16) });
+        reply_round_trip(Reply::Entries { more: 1, entries: name });
+    }
+
+    #[test]
+    fn headers_survive(
+        words in any::<[u64; 3]>(), shorts in any::<[u16; 3]>(), ids in any::<[u32; 2]>(),
+        groups in proptest::collection::vec(any::<u32>(), 0..=16),
+    ) {
+        let mut who = Credentials::of(ids[0], ids[1]);
+        who.group_count = groups.len() as u8;
+        who.groups[..groups.len()].copy_from_slice(&groups);
+        let header = Header {
+            shard: shorts[0], daemon: shorts[1], epoch: words[0], origin: words[1],
+            sequence: words[2], host: shorts[2], who,
+        };
+        let mut buffer = [0; 256];
+        let bytes = encode(&mut buffer, |to| header.encode(to));
+        prop_assert_eq!(Header::decode(&mut Reader::new(bytes)), Ok(header));
+    }
+
+    #[test]
+    fn bytes_from_outside_harm_nobody(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        let _ = Request::decode(&mut Reader::new(&bytes));
+        let _ = Reply::decode(&mut Reader::new(&bytes));
+        let _ = Header::decode(&mut Reader::new(&bytes));
+        let _ = Welcome::decode(&mut Reader::new(&bytes));
+        let _ = DirectoryEntry::take(&mut Reader::new(&bytes));
+        if let Ok(piece) = Piece::take(&mut Reader::new(&bytes)) {
+            prop_assert!(piece.length() <= 1 << wire::limits::CHUNK_LOG2_MAX);
+        }
+    }
+
+    #[test]
+    fn a_writer_without_room_says_so(length in 0usize..40) {
+        let mut buffer = vec![0; length];
+        let mut writer = Writer::new(&mut buffer);
+        Request::Lookup { parent: Inode(1), name: b"a-name-of-some-length" }.encode(&mut writer);
+        prop_assert_eq!(writer.finish().is_ok(), length >= 1 + 8 + 4 + 21);
+    }
+}
+
+/// The first class that matches decides, and root may not execute what nobody may execute.
+#[test]
+fn permissions_follow_access() {
+    use wire::attributes::want;
+    let file = |permissions: u32| Attributes {
+        mode: wire::attributes::mode::REGULAR | permissions,
+        uid: 10,
+        gid: 20,
+        ..Attributes::default()
+    };
+    let owner = Credentials::of(10, 99);
+    let group = Credentials::of(11, 20);
+    let other = Credentials::of(11, 99);
+    assert_eq!(file(0o077).permits(&owner, want::READ), Err(Errno::EACCES));
+    assert_eq!(file(0o707).permits(&group, want::READ), Err(Errno::EACCES));
+    assert_eq!(file(0o070).permits(&group, want::READ | want::WRITE | want::EXECUTE), Ok(()));
+    assert_eq!(file(0o001).permits(&other, want::EXECUTE), Ok(()));
+    assert_eq!(file(0o000).permits(&Credentials::ROOT, want::READ | want::WRITE), Ok(()));
+    assert_eq!(file(0o666).permits(&Credentials::ROOT, want::EXECUTE), Err(Errno::EACCES));
+}
