@@ -1,0 +1,131 @@
+//! Doorbells: how a client says "there is something for worker w", and how a worker sleeps.
+//!
+//! Layout of a worker's bell, `BELL_BYTES` each, `WORKER_COUNT_MAX` of them:
+//!
+//!   0    sleeping  u32   1 while the worker sleeps on it (a futex)
+//!   64   summary   u64   bit i: word i below is not zero
+//!   128  words     64 x u64, one bit for each session
+//!
+//! Invariants:
+//!  1. A bit once set is seen: the ringer sets word, summary, then looks at `sleeping`; the worker
+//!     sets `sleeping`, then looks at the summary; all sequentially consistent, so one of the two
+//!     sees the other.
+//!  2. A ringer that is killed half-way loses its own ring only; a spurious bit costs one look.
+
+use crate::segment::Segment;
+use crate::wait;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use wire::errno::{Errno, Result};
+use wire::limits::WORKER_COUNT_MAX;
+
+const SLEEPING: usize = 0;
+const SUMMARY: usize = 64;
+const WORDS: usize = 128;
+const WORD_COUNT: usize = 64;
+const BELL_BYTES: usize = WORDS + 8 * WORD_COUNT;
+
+/// Most sessions of one daemon.
+pub const SESSION_COUNT_MAX: usize = WORD_COUNT * 64 - 1;
+/// The last bit of all: no session, but a kick by another thread of the daemon.
+const KICK: usize = SESSION_COUNT_MAX;
+/// Length of the segment.
+pub const DOORBELLS_BYTES: usize = BELL_BYTES * WORKER_COUNT_MAX;
+
+/// The bells of one daemon.
+pub struct Doorbells {
+    segment: Segment,
+}
+
+impl Doorbells {
+    /// Takes the mapping of a doorbell segment.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is too short.
+    pub fn new(segment: Segment) -> Result<Doorbells> {
+        if segment.len() < DOORBELLS_BYTES { Err(Errno::EINVAL) } else { Ok(Doorbells { segment }) }
+    }
+
+    fn ring_bit(&self, worker: usize, bit: usize) -> Result<()> {
+        let bell = self.bell(worker)?;
+        let word = bit / 64;
+        if word >= WORD_COUNT {
+            return Err(Errno::EINVAL);
+        }
+        self.segment.word64(bell + WORDS + 8 * word)?.fetch_or(1 << (bit % 64), SeqCst);
+        self.segment.word64(bell + SUMMARY)?.fetch_or(1 << word, SeqCst);
+        let sleeping = self.segment.word32(bell + SLEEPING)?;
+        if sleeping.load(SeqCst) != 0 && sleeping.swap(0, SeqCst) != 0 {
+            wait::wake(sleeping, 1);
+        }
+        Ok(())
+    }
+
+    /// Tells `worker` that `session` has something for it.
+    ///
+    /// # Errors
+    /// `EINVAL` for a worker or session that does not exist.
+    pub fn ring(&self, worker: usize, session: u16) -> Result<()> {
+        if usize::from(session) >= SESSION_COUNT_MAX {
+            return Err(Errno::EINVAL);
+        }
+        self.ring_bit(worker, usize::from(session))
+    }
+
+    /// Wakes `worker` for something that is not in a session: an inbox of the daemon.
+    ///
+    /// # Errors
+    /// `EINVAL` for a worker that does not exist.
+    pub fn kick(&self, worker: usize) -> Result<()> {
+        self.ring_bit(worker, KICK)
+    }
+
+    /// Takes all rings of `worker`; calls `session` for each session that rang. True if anybody
+    /// rang or kicked.
+    pub fn take(&self, worker: usize, mut session: impl FnMut(u16)) -> bool {
+        let Ok(bell) = self.bell(worker) else { return false };
+        let Ok(summary) = self.segment.word64(bell + SUMMARY) else { return false };
+        if summary.load(Relaxed) == 0 {
+            return false;
+        }
+        let mut words = summary.swap(0, SeqCst);
+        let any = words != 0;
+        while words != 0 {
+            let word = words.trailing_zeros() as usize;
+            words &= words - 1;
+            let Ok(bits) = self.segment.word64(bell + WORDS + 8 * word) else { continue };
+            let mut bits = bits.swap(0, SeqCst);
+            while bits != 0 {
+                let bit = word * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                if bit < SESSION_COUNT_MAX {
+                    session(bit as u16);
+                }
+            }
+        }
+        any
+    }
+
+    /// True if something waits for `worker`.
+    #[must_use]
+    pub fn has_rung(&self, worker: usize) -> bool {
+        self.bell(worker)
+            .and_then(|bell| self.segment.word64(bell + SUMMARY))
+            .is_ok_and(|summary| summary.load(Acquire) != 0)
+    }
+
+    /// Sleeps until somebody rings or `micros` are over.
+    pub fn sleep(&self, worker: usize, micros: u64) {
+        let Ok(bell) = self.bell(worker) else { return };
+        let words = (self.segment.word32(bell + SLEEPING), self.segment.word64(bell + SUMMARY));
+        let (Ok(sleeping), Ok(summary)) = words else { return };
+        sleeping.store(1, SeqCst);
+        if summary.load(SeqCst) == 0 {
+            wait::sleep(sleeping, 1, micros);
+        }
+        sleeping.store(0, SeqCst);
+    }
+
+    fn bell(&self, worker: usize) -> Result<usize> {
+        if worker < WORKER_COUNT_MAX { Ok(worker * BELL_BYTES) } else { Err(Errno::EINVAL) }
+    }
+}

@@ -1,0 +1,43 @@
+//! Memory shared between the daemons of a host and their clients.
+//!
+//! What lives here: the layouts, and the protocols over them that need no message. What does not:
+//! what a request means (`wire`), who may have what (`gateway`), which space is free (`data`).
+//!
+//! | module | memory | written by |
+//! |---|---|---|
+//! | `doorbell` | one for each daemon | clients, the workers |
+//! | `session` | one for each client process | that client, the daemon |
+//! | `index` | one for each worker | that worker only; clients map it read-only |
+//! | `arena` | one for each daemon | clients and the daemon |
+//! | `pieces` | two for each daemon | headers: the daemon; states: clients too |
+//! | `host` | one for each host | all its daemons and clients |
+//!
+//! Rules that hold everywhere:
+//!  1. All access is by atomics or by raw copies; no reference into shared memory ever exists.
+//!  2. A number read from shared memory is a claim: it is checked against the mapping before use.
+//!  3. Nothing allocates, nothing panics, no lock is kept by a process that died: the crate runs
+//!     inside applications, in signal handlers, and after fork.
+#![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod segment;
+
+pub mod wait;
+
+pub mod doorbell;
+
+pub mod session;
+
+pub mod index;
+
+pub mod arena;
+
+pub mod pieces;
+
+pub mod piece_io;
+
+pub mod host;
+
+pub use segment::{Access, Segment};

@@ -1,0 +1,299 @@
+//! Reading and writing one piece from a process that maps the target: the one copy of a byte's way.
+//!
+//! A granule's bytes are defined when its `valid` bit is set; otherwise it reads as zeros. Who
+//! writes into an undefined granule claims it, zeroes what he does not write, copies, and sets the
+//! bit. Another writer of the same granule waits for the bit; if the claimer died, he takes over:
+//! nothing that the dead one wrote there was acknowledged.
+
+use crate::arena::Arena;
+use crate::pieces::{PieceStates, PieceTable, admit, all_granules, granule_log2};
+use crate::session::Slot;
+use crate::wait::{self, Backoff, Next};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use rustix::fd::BorrowedFd;
+use wire::Inode;
+use wire::errno::{Errno, Result};
+use wire::reply::Piece;
+
+/// Longest wait for the claimer of a granule that is alive: it copies one granule, at most 1 MiB,
+/// but may have lost its processor.
+const CLAIM_MICROS_MAX: u64 = 5_000_000;
+
+/// One target as this process reaches it.
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    /// The memory tier.
+    pub arena: &'a Arena,
+    /// The SSD tier's file.
+    pub ssd: BorrowedFd<'a>,
+    /// Headers.
+    pub table: &'a PieceTable,
+    /// States.
+    pub states: &'a PieceStates,
+}
+
+/// The piece is another's now: ask for the pieces of the file anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moved;
+
+/// Outcome of a copy: done, or the piece moved away before anything was copied.
+pub type Copied = core::result::Result<(), Moved>;
+
+impl Target<'_> {
+    fn device_in(&self, piece: &Piece, within: u64, from: &[u8]) -> Result<()> {
+        if piece.tier == Piece::MEMORY {
+            admit(piece, self.arena.len())?;
+            return self.arena.copy_in(piece.place + within, from);
+        }
+        let mut done = 0;
+        while let Some(rest) = from.get(done..).filter(|rest| !rest.is_empty()) {
+            match rustix::io::pwrite(self.ssd, rest, piece.place + within + done as u64) {
+                Ok(0) => return Err(Errno::EIO),
+                Ok(count) => done += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(os) => return Err(crate::segment::errno(os)),
+            }
+        }
+        Ok(())
+    }
+
+    fn device_out(&self, piece: &Piece, within: u64, to: &mut [u8]) -> Result<()> {
+        if piece.tier == Piece::MEMORY {
+            admit(piece, self.arena.len())?;
+            return self.arena.copy_out(piece.place + within, to);
+        }
+        let mut done = 0;
+        while let Some(rest) = to.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match rustix::io::pread(self.ssd, &mut *rest, piece.place + within + done as u64) {
+                Ok(0) => {
+                    rest.fill(0);
+                    return Ok(());
+                }
+                Ok(count) => done += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(os) => return Err(crate::segment::errno(os)),
+            }
+        }
+        Ok(())
+    }
+
+    fn device_zero(&self, piece: &Piece, within: u64, length: u64) -> Result<()> {
+        if piece.tier == Piece::MEMORY {
+            admit(piece, self.arena.len())?;
+            return self.arena.zero(piece.place + within, length);
+        }
+        let zeros = [0; 4096];
+        let mut done = 0;
+        while done < length {
+            let part = (length - done).min(zeros.len() as u64);
+            let zeros = zeros.get(..part as usize).unwrap_or(&[]);
+            self.device_in(piece, within + done, zeros)?;
+            done += part;
+        }
+        Ok(())
+    }
+
+    fn is_still(&self, inode: Inode, piece: &Piece) -> bool {
+        self.table.get(piece.slot) == Some((inode, *piece))
+    }
+
+    /// Reads `to.len()` bytes from offset `within` of `piece`, a piece of `inode`. Both ends must
+    /// lie in the piece. `slot` holds the pin.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn read(
+        &self,
+        slot: &Slot<'_>,
+        inode: Inode,
+        piece: &Piece,
+        within: u64,
+        to: &mut [u8],
+    ) -> Result<Copied> {
+        slot.pin(piece.slot)?;
+        let outcome = if self.is_still(inode, piece) {
+            self.read_pinned(piece, within, to).map(Ok)
+        } else {
+            Ok(Err(Moved))
+        };
+        slot.unpin();
+        outcome
+    }
+
+    /// As `read`, for who knows that the piece stays: the daemon.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn read_pinned(&self, piece: &Piece, within: u64, to: &mut [u8]) -> Result<()> {
+        check_range(piece, within, to.len())?;
+        let valid = self.states.valid(piece.slot)?.load(Acquire);
+        if valid == all_granules(piece.length_log2) {
+            return self.device_out(piece, within, to);
+        }
+        let log2 = granule_log2(piece.length_log2);
+        let mut at = within;
+        let mut rest = to;
+        while !rest.is_empty() {
+            let end = ((at >> log2) + 1) << log2;
+            let length = usize::try_from(end - at).unwrap_or(rest.len()).min(rest.len());
+            let (part, next) = rest.split_at_mut(length);
+            if valid & (1 << (at >> log2)) != 0 {
+                self.device_out(piece, at, part)?;
+            } else {
+                part.fill(0);
+            }
+            at = end;
+            rest = next;
+        }
+        Ok(())
+    }
+
+    /// Writes `from` at offset `within` of `piece`, a piece of `inode`.
+    ///
+    /// # Errors
+    /// What the device says; `EIO` if a granule stays claimed.
+    pub fn write(
+        &self,
+        slot: &Slot<'_>,
+        inode: Inode,
+        piece: &Piece,
+        within: u64,
+        from: &[u8],
+    ) -> Result<Copied> {
+        slot.pin(piece.slot)?;
+        let outcome = if self.is_still(inode, piece) {
+            self.write_pinned(piece, within, from).map(Ok)
+        } else {
+            Ok(Err(Moved))
+        };
+        slot.unpin();
+        outcome
+    }
+
+    /// As `write`, for who knows that the piece stays: the daemon.
+    ///
+    /// # Errors
+    /// What the device says; `EIO` if a granule stays claimed.
+    pub fn write_pinned(&self, piece: &Piece, within: u64, from: &[u8]) -> Result<()> {
+        check_range(piece, within, from.len())?;
+        if from.is_empty() {
+            return Ok(());
+        }
+        let valid = self.states.valid(piece.slot)?;
+        let log2 = granule_log2(piece.length_log2);
+        let first = within >> log2;
+        let last = (within + from.len() as u64 - 1) >> log2;
+        let touched = mask(first, last);
+        if valid.load(Acquire) & touched == touched {
+            return self.device_in(piece, within, from);
+        }
+        // Granules that are written whole need no claim: whoever copies later wins, as with any
+        // two writes to the same place. Those at the ends are claimed when they are undefined.
+        let end = within + from.len() as u64;
+        let starts_inside = within & ((1 << log2) - 1) != 0;
+        let ends_inside = end & ((1 << log2) - 1) != 0;
+        if starts_inside || (ends_inside && first == last) {
+            self.define_edge(piece, first, within, end, log2)?;
+        }
+        if ends_inside && (last != first) {
+            self.define_edge(piece, last, within, end, log2)?;
+        }
+        self.device_in(piece, within, from)?;
+        self.states.claimed(piece.slot)?.fetch_or(touched, AcqRel);
+        valid.fetch_or(touched, AcqRel);
+        Ok(())
+    }
+
+    /// Makes the part of granule `granule` outside `start .. end` zero if the granule is undefined,
+    /// and then says that all of it is defined: what lies inside is being written by the caller.
+    fn define_edge(
+        &self,
+        piece: &Piece,
+        granule: u64,
+        start: u64,
+        end: u64,
+        log2: u8,
+    ) -> Result<()> {
+        let bit = 1u64 << granule;
+        let valid = self.states.valid(piece.slot)?;
+        let claimed = self.states.claimed(piece.slot)?;
+        let claimer = self.states.claimer(piece.slot)?;
+        let mut backoff = Backoff::new();
+        let mut deadline = None;
+        while valid.load(Acquire) & bit == 0 {
+            let mine = claimed.fetch_or(bit, SeqCst) & bit == 0 || {
+                let holder = claimer.load(Relaxed);
+                let waited = backoff.pause() == Next::Sleep;
+                if waited {
+                    let now = wait::now_micros();
+                    let limit = *deadline.get_or_insert(now.saturating_add(CLAIM_MICROS_MAX));
+                    if now >= limit {
+                        return Err(Errno::EIO);
+                    }
+                    rustix::thread::sched_yield();
+                }
+                let me = wait::thread_id();
+                waited
+                    && wait::is_dead(holder)
+                    && claimer.compare_exchange(holder, me, SeqCst, Relaxed).is_ok()
+            };
+            if !mine {
+                continue;
+            }
+            claimer.store(wait::thread_id(), Relaxed);
+            let (from, to) = (granule << log2, (granule + 1) << log2);
+            let to = to.min(piece.length());
+            if from < start {
+                self.device_zero(piece, from, start.min(to) - from)?;
+            }
+            if end < to {
+                self.device_zero(piece, end.max(from), to - end.max(from))?;
+            }
+            // What lies inside `start .. end` is garbage until the caller's copy; zero it, too, so
+            // that a reader between the two never sees another file's bytes.
+            let inside = (start.max(from), end.min(to));
+            self.device_zero(piece, inside.0, inside.1.saturating_sub(inside.0))?;
+            valid.fetch_or(bit, AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Makes `length` bytes at `within` read as zeros.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn zero_pinned(&self, piece: &Piece, within: u64, length: u64) -> Result<()> {
+        let log2 = granule_log2(piece.length_log2);
+        let end = within.saturating_add(length).min(piece.length());
+        let whole = (within + (1 << log2) - 1) >> log2;
+        let whole_end = end >> log2;
+        let valid = self.states.valid(piece.slot)?.load(Acquire);
+        let mut at = within;
+        while at < end {
+            let granule = at >> log2;
+            let next = ((granule + 1) << log2).min(end);
+            let is_whole = granule >= whole && granule < whole_end;
+            if !is_whole && valid & (1 << granule) != 0 {
+                self.device_zero(piece, at, next - at)?;
+            }
+            at = next;
+        }
+        if whole < whole_end {
+            self.states.forget(piece.slot, mask(whole, whole_end - 1))?;
+        }
+        Ok(())
+    }
+}
+
+fn check_range(piece: &Piece, within: u64, length: usize) -> Result<()> {
+    match within.checked_add(length as u64) {
+        Some(end) if end <= piece.length() => Ok(()),
+        _ => Err(Errno::EIO),
+    }
+}
+
+/// Bits `first ..= last`.
+const fn mask(first: u64, last: u64) -> u64 {
+    let upper = if last >= 63 { u64::MAX } else { (1 << (last + 1)) - 1 };
+    if first >= 64 { 0 } else { upper & (u64::MAX << first) }
+}

@@ -1,0 +1,198 @@
+//! The piece table: which file's bytes lie in which part of a target.
+//!
+//! Two segments with one row for each slot. *Headers* (32 bytes) are written by the daemon and
+//! mapped read-only by clients:
+//!
+//!   0   inode   u64   0: no piece
+//!   8   start   u64   first offset in the file
+//!   16  place   u64   offset in the arena or the SSD file
+//!   24  shape   u32   log2 of the length, tier << 8
+//!   28  check   u32   mixed from the other fields: a torn row is recognised after a crash
+//!
+//! *States* (24 bytes), written by clients too:
+//!
+//!   0   valid    u64   bit i: granule i holds defined bytes; unset: it reads as zeros
+//!   8   claimed  u64   bit i: somebody fills granule i
+//!   16  claimer  u32   thread that claimed last
+//!
+//! Publishing stores place, start, shape, check, then the inode (release). Unpublishing stores
+//! inode 0, then a fence, then the daemon looks for pins; a client pins, fences, and looks at the
+//! inode again. One of the two sees the other, so a place is never re-used under a copy.
+
+use crate::segment::Segment;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64, fence};
+use wire::Inode;
+use wire::errno::{Errno, Result};
+use wire::reply::Piece;
+
+/// Bytes of one header.
+pub const HEADER_BYTES: usize = 32;
+/// Bytes of one state.
+pub const STATE_BYTES: usize = 24;
+/// Granules of a piece.
+pub const GRANULE_COUNT: u32 = 64;
+/// Smallest granule: a page.
+pub const GRANULE_BYTES_MIN: u64 = 4096;
+
+/// log2 of the granule of a piece of 2^`length_log2` bytes.
+#[must_use]
+pub const fn granule_log2(length_log2: u8) -> u8 {
+    let page = GRANULE_BYTES_MIN.trailing_zeros() as u8;
+    let fine = length_log2.saturating_sub(GRANULE_COUNT.trailing_zeros() as u8);
+    if fine > page { fine } else { page }
+}
+
+/// The `valid` bitmap of a piece whose every granule is defined.
+#[must_use]
+pub const fn all_granules(length_log2: u8) -> u64 {
+    let count = 1u64 << (length_log2 - granule_log2(length_log2));
+    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
+}
+
+/// The headers.
+pub struct PieceTable {
+    segment: Segment,
+}
+
+fn check_of(inode: u64, start: u64, place: u64, shape: u32) -> u32 {
+    let mixed = wire::hash::mix(wire::hash::mix(inode, start), place ^ u64::from(shape));
+    (mixed ^ (mixed >> 32)) as u32
+}
+
+impl PieceTable {
+    /// Takes the mapping.
+    #[must_use]
+    pub const fn new(segment: Segment) -> PieceTable {
+        PieceTable { segment }
+    }
+
+    /// Number of slots.
+    #[must_use]
+    pub const fn count(&self) -> u32 {
+        (self.segment.len() / HEADER_BYTES) as u32
+    }
+
+    fn word(&self, slot: u32, field: usize) -> Result<&AtomicU64> {
+        self.segment.word64(slot as usize * HEADER_BYTES + field)
+    }
+
+    fn short(&self, slot: u32, field: usize) -> Result<&AtomicU32> {
+        self.segment.word32(slot as usize * HEADER_BYTES + field)
+    }
+
+    /// Shows a piece of `inode` to clients.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn publish(&self, inode: Inode, piece: &Piece) -> Result<()> {
+        let shape = u32::from(piece.length_log2) | u32::from(piece.tier) << 8;
+        self.word(piece.slot, 16)?.store(piece.place, Relaxed);
+        self.word(piece.slot, 8)?.store(piece.start, Relaxed);
+        self.short(piece.slot, 24)?.store(shape, Relaxed);
+        let check = check_of(inode.0, piece.start, piece.place, shape);
+        self.short(piece.slot, 28)?.store(check, Relaxed);
+        self.word(piece.slot, 0)?.store(inode.0, Release);
+        Ok(())
+    }
+
+    /// Hides a piece. Its place may be used anew when no session pins the slot any more.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn unpublish(&self, slot: u32) -> Result<()> {
+        self.word(slot, 0)?.store(0, SeqCst);
+        fence(SeqCst);
+        Ok(())
+    }
+
+    /// The piece of `slot` and its file, `None` for an empty or torn row.
+    #[must_use]
+    pub fn get(&self, slot: u32) -> Option<(Inode, Piece)> {
+        let inode = self.word(slot, 0).ok()?.load(Acquire);
+        let start = self.word(slot, 8).ok()?.load(Relaxed);
+        let place = self.word(slot, 16).ok()?.load(Relaxed);
+        let shape = self.short(slot, 24).ok()?.load(Relaxed);
+        let check = self.short(slot, 28).ok()?.load(Relaxed);
+        if inode == 0 || check != check_of(inode, start, place, shape) {
+            return None;
+        }
+        let piece = Piece {
+            start,
+            slot,
+            place,
+            length_log2: (shape & 0xff) as u8,
+            tier: (shape >> 8) as u8,
+        };
+        (piece.length_log2 <= wire::limits::CHUNK_LOG2_MAX).then_some((Inode(inode), piece))
+    }
+}
+
+/// The states.
+pub struct PieceStates {
+    segment: Segment,
+}
+
+impl PieceStates {
+    /// Takes the mapping.
+    #[must_use]
+    pub const fn new(segment: Segment) -> PieceStates {
+        PieceStates { segment }
+    }
+
+    /// The bitmap of defined granules.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn valid(&self, slot: u32) -> Result<&AtomicU64> {
+        self.segment.word64(slot as usize * STATE_BYTES)
+    }
+
+    /// The bitmap of claimed granules.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn claimed(&self, slot: u32) -> Result<&AtomicU64> {
+        self.segment.word64(slot as usize * STATE_BYTES + 8)
+    }
+
+    /// Who claimed last.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn claimer(&self, slot: u32) -> Result<&AtomicU32> {
+        self.segment.word32(slot as usize * STATE_BYTES + 16)
+    }
+
+    /// Starts a piece anew with `valid` granules, before it is published.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn reset(&self, slot: u32, valid: u64) -> Result<()> {
+        self.valid(slot)?.store(valid, Relaxed);
+        self.claimed(slot)?.store(valid, Relaxed);
+        self.claimer(slot)?.store(0, Release);
+        Ok(())
+    }
+
+    /// Forgets the granules in `mask`: they read as zeros from now on.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn forget(&self, slot: u32, mask: u64) -> Result<()> {
+        self.valid(slot)?.fetch_and(!mask, SeqCst);
+        self.claimed(slot)?.fetch_and(!mask, SeqCst);
+        Ok(())
+    }
+}
+
+/// Checks a piece against the length of what it lies in.
+///
+/// # Errors
+/// `EIO` if it does not fit.
+pub fn admit(piece: &Piece, space: u64) -> Result<()> {
+    match piece.place.checked_add(piece.length()) {
+        Some(end) if end <= space => Ok(()),
+        _ => Err(Errno::EIO),
+    }
+}

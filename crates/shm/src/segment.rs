@@ -1,0 +1,218 @@
+//! A mapping of shared memory, and the only door to its bytes: atomics and raw copies, each checked
+//! against the length of the mapping.
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::io::Errno as OsErrno;
+use rustix::mm::{MapFlags, ProtFlags};
+use wire::errno::{Errno, Result};
+
+/// What a mapping allows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Reading. A store through such a mapping ends the process, so none is offered.
+    ReadOnly,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+/// One mapping. It is unmapped when dropped.
+///
+/// Invariant: `base .. base + length` stays mapped for the life of the value, and the file behind
+/// it never shrinks (our files are sealed or lie in a directory that only the owner enters).
+pub struct Segment {
+    base: *mut u8,
+    length: usize,
+    access: Access,
+}
+
+// SAFETY: the value is an address and a length; every access is an atomic or a raw copy.
+unsafe impl Send for Segment {}
+// SAFETY: as above; two threads in the same bytes are what shared memory is for.
+unsafe impl Sync for Segment {}
+
+/// Our errno for one of the operating system.
+#[must_use]
+pub fn errno(os: OsErrno) -> Errno {
+    Errno(u16::try_from(os.raw_os_error()).unwrap_or(Errno::EIO.0))
+}
+
+impl Segment {
+    /// Makes or opens the file `path` (mode 0600), makes it at least `length` long, and maps it.
+    /// The second result is true if the file was made by this call.
+    ///
+    /// # Errors
+    /// What the operating system says; `EIO` if an existing file is shorter than `length` would
+    /// need and can not grow.
+    pub fn create(path: &core::ffi::CStr, length: usize) -> Result<(Segment, OwnedFd, bool)> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let (fd, made) = match rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, mode) {
+            Ok(fd) => (fd, true),
+            Err(OsErrno::EXIST) => {
+                (rustix::fs::open(path, flags, Mode::empty()).map_err(errno)?, false)
+            }
+            Err(os) => return Err(errno(os)),
+        };
+        let size = rustix::fs::fstat(&fd).map_err(errno)?.st_size;
+        if u64::try_from(size).unwrap_or(0) < length as u64 {
+            rustix::fs::ftruncate(&fd, length as u64).map_err(errno)?;
+        }
+        let segment = Segment::map(&fd, length, Access::ReadWrite)?;
+        Ok((segment, fd, made))
+    }
+
+    /// Makes nameless memory that can be passed to a client and that the client can not shrink.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn nameless(name: &core::ffi::CStr, length: usize) -> Result<(Segment, OwnedFd)> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create(name, flags).map_err(errno)?;
+        rustix::fs::ftruncate(&fd, length as u64).map_err(errno)?;
+        // Without the seals a client could cut the memory and kill the daemon by SIGBUS.
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&fd, seals).map_err(errno)?;
+        let segment = Segment::map(&fd, length, Access::ReadWrite)?;
+        Ok((segment, fd))
+    }
+
+    /// Maps `length` bytes of `fd`, which must be that long.
+    ///
+    /// # Errors
+    /// `EINVAL` if the file is shorter, or what the operating system says.
+    pub fn map(fd: impl AsFd, length: usize, access: Access) -> Result<Segment> {
+        let size = rustix::fs::fstat(&fd).map_err(errno)?.st_size;
+        if length == 0 || u64::try_from(size).unwrap_or(0) < length as u64 {
+            return Err(Errno::EINVAL);
+        }
+        let protection = match access {
+            Access::ReadOnly => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // WHY: mapping is what this crate is for; no safe call can promise that a file stays long.
+        // SAFETY: the kernel picks the address, so nothing else is mapped over; the length is not
+        // zero; the file is at least as long and, by the type's invariant, never shrinks.
+        let base = unsafe {
+            let null = core::ptr::null_mut();
+            rustix::mm::mmap(null, length, protection, MapFlags::SHARED, fd, 0)
+        }
+        .map_err(errno)?;
+        Ok(Segment { base: base.cast(), length, access })
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.length
+    }
+
+    /// True if it maps nothing; never the case for a segment that was made.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    fn admit(&self, offset: usize, length: usize, align: usize) -> Option<*mut u8> {
+        let end = offset.checked_add(length)?;
+        if end > self.length || !offset.is_multiple_of(align) {
+            return None;
+        }
+        Some(self.base.wrapping_add(offset))
+    }
+
+    /// The atomic word of 4 bytes at `offset`.
+    ///
+    /// # Errors
+    /// `EIO` if it does not lie in the mapping or is not aligned.
+    pub fn word32(&self, offset: usize) -> Result<&AtomicU32> {
+        let at = self.admit(offset, 4, 4).ok_or(Errno::EIO)?;
+        // WHY: an atomic in shared memory is a reference into the mapping.
+        // SAFETY: in range and aligned (the base is page-aligned); lives as long as the mapping;
+        // every access to shared words is atomic. Stores need a writable mapping: the types that
+        // map read-only offer no store.
+        Ok(unsafe { AtomicU32::from_ptr(at.cast()) })
+    }
+
+    /// The atomic word of 8 bytes at `offset`.
+    ///
+    /// # Errors
+    /// `EIO` if it does not lie in the mapping or is not aligned.
+    pub fn word64(&self, offset: usize) -> Result<&AtomicU64> {
+        let at = self.admit(offset, 8, 8).ok_or(Errno::EIO)?;
+        // WHY and SAFETY: as for `word32`.
+        Ok(unsafe { AtomicU64::from_ptr(at.cast()) })
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// `EIO` if they do not lie in the mapping.
+    pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result<()> {
+        let at = self.admit(offset, to.len(), 1).ok_or(Errno::EIO)?;
+        // WHY: bytes that another process may change can not be borrowed as a slice.
+        // SAFETY: in range; `to` is our own memory, apart from the mapping. A concurrent store by
+        // another process yields bytes of either content, which callers treat as claims.
+        unsafe { core::ptr::copy_nonoverlapping(at, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// `EIO` if they do not fit the mapping, or the mapping is read-only.
+    pub fn copy_in(&self, offset: usize, from: &[u8]) -> Result<()> {
+        if self.access == Access::ReadOnly {
+            return Err(Errno::EIO);
+        }
+        let at = self.admit(offset, from.len(), 1).ok_or(Errno::EIO)?;
+        // WHY and SAFETY: as for `copy_out`; the mapping is writable.
+        unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), at, from.len()) };
+        Ok(())
+    }
+
+    /// Makes bytes zero.
+    ///
+    /// # Errors
+    /// As `copy_in`.
+    pub fn zero(&self, offset: usize, length: usize) -> Result<()> {
+        if self.access == Access::ReadOnly {
+            return Err(Errno::EIO);
+        }
+        let at = self.admit(offset, length, 1).ok_or(Errno::EIO)?;
+        // WHY and SAFETY: as for `copy_in`.
+        unsafe { core::ptr::write_bytes(at, 0, length) };
+        Ok(())
+    }
+
+    /// Runs `with` on memory of this process alone: the message area of a slot that the calling
+    /// thread has claimed.
+    ///
+    /// # Errors
+    /// As `copy_in`.
+    pub(crate) fn with_own<R>(
+        &self,
+        offset: usize,
+        length: usize,
+        with: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R> {
+        if self.access == Access::ReadOnly {
+            return Err(Errno::EIO);
+        }
+        let at = self.admit(offset, length, 1).ok_or(Errno::EIO)?;
+        // WHY: encoding a request in place saves a copy of it.
+        // SAFETY: in range and writable. The slot is claimed by the calling thread and in no
+        // submitted state, and the daemon touches a slot only between submission and reply.
+        Ok(with(unsafe { core::slice::from_raw_parts_mut(at, length) }))
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // WHY: what was mapped must be unmapped.
+        // SAFETY: this value made the mapping and nobody holds a reference into it any more: they
+        // borrow from `self`.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.length) };
+    }
+}

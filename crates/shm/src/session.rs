@@ -1,0 +1,377 @@
+//! A session: the slots through which one client process (and the children it forks) talks to one
+//! daemon. Nameless memory, made by the daemon, sealed against shrinking.
+//!
+//! Layout:
+//!
+//!   0     pending   WORKER_COUNT_MAX x u64   bit i: slot i waits for that worker
+//!   128   claimed   u64                      bit i: slot i belongs to a thread
+//!   4096  slots     SLOT_COUNT x SLOT_STRIDE
+//!
+//! A slot: state u32 (a futex), owner u32 (thread), length u32, sequence u64, pin u64 (what its
+//! owner copies right now: piece + 1), then, at 64, the message.
+//!
+//!   FREE --claim--> CLAIMED --submit--> SUBMITTED --reply--> DONE --release--> FREE
+//!                                       DETACHED --reply--> FREE      (nobody waits)
+//!
+//! `ASLEEP` is a bit beside SUBMITTED: the owner sleeps, so the reply must wake it.
+//!
+//! Invariants:
+//!  1. The client touches a message only in CLAIMED and DONE, the daemon only in SUBMITTED and
+//!     DETACHED.
+//!  2. The daemon copies a request out before it looks at it, so a client that writes meanwhile
+//!     changes nothing that was checked.
+//!  3. A slot whose owner died is taken over when slots are short.
+
+use crate::doorbell::Doorbells;
+use crate::segment::Segment;
+use crate::wait::{self, Backoff, Next, Woken};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use wire::errno::{Errno, Result};
+use wire::limits::{SLOT_BYTES, SLOT_COUNT, WORKER_COUNT_MAX};
+
+const CLAIMED_MAP: usize = 128;
+const SLOTS: usize = 4096;
+const MESSAGE: usize = 64;
+const SLOT_STRIDE: usize = MESSAGE + SLOT_BYTES;
+const STATE: usize = 0;
+const OWNER: usize = 4;
+const LENGTH: usize = 8;
+const SEQUENCE: usize = 16;
+const PIN: usize = 24;
+
+/// Length of a session's memory.
+pub const SESSION_BYTES: usize = SLOTS + SLOT_COUNT * SLOT_STRIDE;
+
+const FREE: u32 = 0;
+const CLAIMED: u32 = 1;
+const SUBMITTED: u32 = 2;
+const DONE: u32 = 3;
+const DETACHED: u32 = 4;
+const ASLEEP: u32 = 0x100;
+
+const _: () = assert!(SLOT_COUNT == 64 && WORKER_COUNT_MAX * 8 <= CLAIMED_MAP);
+const _: () = assert!(SLOT_STRIDE.is_multiple_of(8));
+
+/// How long one futex sleep of a client lasts before it asks whether the daemon is still there.
+const SLEEP_MICROS: u64 = 50_000;
+
+/// The memory, from either side.
+pub struct Session {
+    segment: Segment,
+}
+
+impl Session {
+    /// Takes the mapping of a session.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is too short.
+    pub fn new(segment: Segment) -> Result<Session> {
+        if segment.len() < SESSION_BYTES { Err(Errno::EINVAL) } else { Ok(Session { segment }) }
+    }
+
+    fn slot(index: usize) -> Result<usize> {
+        if index < SLOT_COUNT { Ok(SLOTS + index * SLOT_STRIDE) } else { Err(Errno::EINVAL) }
+    }
+
+    fn word32(&self, slot: usize, field: usize) -> Result<&AtomicU32> {
+        self.segment.word32(Session::slot(slot)? + field)
+    }
+
+    fn word64(&self, slot: usize, field: usize) -> Result<&AtomicU64> {
+        self.segment.word64(Session::slot(slot)? + field)
+    }
+
+    fn pending(&self, worker: usize) -> Result<&AtomicU64> {
+        if worker >= WORKER_COUNT_MAX {
+            return Err(Errno::EINVAL);
+        }
+        self.segment.word64(8 * worker)
+    }
+
+    /// Takes a free slot for the calling thread. Waits while all are taken, at most
+    /// `timeout_micros`, and takes over slots of dead threads.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` if none came free.
+    pub fn claim(&self, timeout_micros: u64) -> Result<Slot<'_>> {
+        let map = self.segment.word64(CLAIMED_MAP)?;
+        let mut backoff = Backoff::new();
+        let mut give_up = None;
+        loop {
+            let taken = map.load(Relaxed);
+            let index = (!taken).trailing_zeros() as usize;
+            if index < SLOT_COUNT {
+                if map.fetch_or(1 << index, AcqRel) & (1 << index) == 0 {
+                    return self.claimed(index);
+                }
+                continue;
+            }
+            if backoff.pause() == Next::Sleep {
+                if let Some(index) = self.find_abandoned() {
+                    return self.claimed(index);
+                }
+                let deadline =
+                    *give_up.get_or_insert(wait::now_micros().saturating_add(timeout_micros));
+                if wait::now_micros() >= deadline {
+                    return Err(Errno::ETIMEDOUT);
+                }
+                rustix::thread::sched_yield();
+            }
+        }
+    }
+
+    fn claimed(&self, index: usize) -> Result<Slot<'_>> {
+        self.word32(index, OWNER)?.store(wait::thread_id(), Relaxed);
+        self.word64(index, PIN)?.store(0, Release);
+        self.word32(index, STATE)?.store(CLAIMED, Relaxed);
+        Ok(Slot { session: self, index })
+    }
+
+    /// A slot whose owner died outside the daemon's hands: its claim passes to the caller.
+    fn find_abandoned(&self) -> Option<usize> {
+        for index in 0..SLOT_COUNT {
+            let owner = self.word32(index, OWNER).ok()?;
+            let holder = owner.load(Relaxed);
+            let state = self.word32(index, STATE).ok()?.load(Acquire) & !ASLEEP;
+            if state == SUBMITTED || state == DETACHED || !wait::is_dead(holder) {
+                continue;
+            }
+            if owner.compare_exchange(holder, wait::thread_id(), AcqRel, Relaxed).is_ok() {
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    // ---- the daemon's side ----
+
+    /// Slots that wait for `worker`, as bits; they are taken.
+    #[must_use]
+    pub fn take_pending(&self, worker: usize) -> u64 {
+        self.pending(worker).map_or(0, |pending| pending.swap(0, SeqCst))
+    }
+
+    /// Copies the request of `slot` out. `None` if there is none or it makes no sense.
+    pub fn request(&self, slot: usize, to: &mut [u8; SLOT_BYTES]) -> Option<usize> {
+        let state = self.word32(slot, STATE).ok()?.load(Acquire) & !ASLEEP;
+        if state != SUBMITTED && state != DETACHED {
+            return None;
+        }
+        let length = self.word32(slot, LENGTH).ok()?.load(Relaxed) as usize;
+        let to = to.get_mut(..length)?;
+        self.segment.copy_out(Session::slot(slot).ok()? + MESSAGE, to).ok()?;
+        Some(length)
+    }
+
+    /// Puts the reply into `slot` and wakes who waits for it. Too long a reply is cut to nothing,
+    /// which the client takes for a malformed one.
+    pub fn reply(&self, slot: usize, bytes: &[u8]) {
+        let words = (self.word32(slot, STATE), self.word32(slot, LENGTH), Session::slot(slot));
+        let (Ok(state), Ok(length), Ok(at)) = words else { return };
+        match state.load(Acquire) & !ASLEEP {
+            DETACHED => {
+                state.store(FREE, Release);
+                if let Ok(map) = self.segment.word64(CLAIMED_MAP) {
+                    map.fetch_and(!(1 << slot), Release);
+                }
+            }
+            SUBMITTED => {
+                let fits = bytes.len() <= SLOT_BYTES;
+                let bytes = if fits { bytes } else { &[] };
+                if self.segment.copy_in(at + MESSAGE, bytes).is_ok() {
+                    length.store(bytes.len() as u32, Relaxed);
+                }
+                if state.swap(DONE, AcqRel) & ASLEEP != 0 {
+                    wait::wake(state, 1);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// True if some slot pins `piece`.
+    #[must_use]
+    pub fn pins(&self, piece: u32) -> bool {
+        let wanted = u64::from(piece) + 1;
+        (0..SLOT_COUNT).any(|slot| {
+            self.word64(slot, PIN).is_ok_and(|pin| pin.load(SeqCst) == wanted)
+        })
+    }
+}
+
+/// A slot that the calling thread holds. Dropped: free again.
+pub struct Slot<'a> {
+    session: &'a Session,
+    index: usize,
+}
+
+impl Slot<'_> {
+    /// Its number in the session.
+    #[must_use]
+    pub const fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Counts up and gives the slot's sequence number, for `wire::Header::sequence`.
+    ///
+    /// # Errors
+    /// Never for a slot that was claimed.
+    pub fn next_sequence(&self) -> Result<u64> {
+        Ok(self.session.word64(self.index, SEQUENCE)?.fetch_add(1, Relaxed).wrapping_add(1))
+    }
+
+    /// Lets `write` put the request into the slot; it returns the length.
+    ///
+    /// # Errors
+    /// What `write` returns; `E2BIG` if its length exceeds the slot.
+    pub fn write<E>(
+        &mut self,
+        write: impl FnOnce(&mut [u8]) -> core::result::Result<usize, E>,
+    ) -> Result<()>
+    where
+        Errno: From<E>,
+    {
+        let at = Session::slot(self.index)? + MESSAGE;
+        let length = self.session.segment.with_own(at, SLOT_BYTES, write)?.map_err(Errno::from)?;
+        if length > SLOT_BYTES {
+            return Err(Errno::E2BIG);
+        }
+        self.session.word32(self.index, LENGTH)?.store(length as u32, Relaxed);
+        Ok(())
+    }
+
+    fn submit_as(&self, state: u32, worker: usize, bells: &Doorbells, session: u16) -> Result<()> {
+        let pending = self.session.pending(worker)?;
+        self.session.word32(self.index, STATE)?.store(state, Release);
+        pending.fetch_or(1 << self.index, SeqCst);
+        bells.ring(worker, session)
+    }
+
+    /// Hands the request to `worker`.
+    ///
+    /// # Errors
+    /// `EINVAL` for a worker that does not exist.
+    pub fn submit(&mut self, worker: usize, bells: &Doorbells, session: u16) -> Result<()> {
+        self.submit_as(SUBMITTED, worker, bells, session)
+    }
+
+    /// Hands the request to `worker` and does not wait: the daemon frees the slot.
+    ///
+    /// # Errors
+    /// `EINVAL` for a worker that does not exist.
+    pub fn submit_detached(self, worker: usize, bells: &Doorbells, session: u16) -> Result<()> {
+        self.submit_as(DETACHED, worker, bells, session)?;
+        core::mem::forget(self);
+        Ok(())
+    }
+
+    /// Waits for the reply. Between sleeps it asks `is_there` whether the daemon lives.
+    ///
+    /// # Errors
+    /// `EIO` if the daemon is gone, `ETIMEDOUT` after `timeout_micros`; `EINTR` if `interruptible`
+    /// and a signal handler ran. The slot then stays with the daemon until it answers.
+    pub fn wait(
+        &mut self,
+        timeout_micros: u64,
+        interruptible: Interruptible,
+        mut is_there: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let state = self.session.word32(self.index, STATE)?;
+        let mut backoff = Backoff::new();
+        while state.load(Acquire) != DONE {
+            if backoff.pause() == Next::Look {
+                continue;
+            }
+            let deadline = wait::now_micros().saturating_add(timeout_micros);
+            return self.wait_asleep(state, deadline, interruptible, &mut is_there);
+        }
+        Ok(())
+    }
+
+    fn wait_asleep(
+        &self,
+        state: &AtomicU32,
+        deadline: u64,
+        interruptible: Interruptible,
+        is_there: &mut impl FnMut() -> bool,
+    ) -> Result<()> {
+        loop {
+            let asleep = SUBMITTED | ASLEEP;
+            let before = state.compare_exchange(SUBMITTED, asleep, AcqRel, Acquire);
+            if before == Err(DONE) {
+                return Ok(());
+            }
+            let woken = wait::sleep(state, asleep, SLEEP_MICROS);
+            if state.load(Acquire) == DONE {
+                return Ok(());
+            }
+            if woken == Woken::Interrupted && interruptible == Interruptible::Yes {
+                return Err(Errno::EINTR);
+            }
+            if !is_there() {
+                return Err(Errno::EIO);
+            }
+            if wait::now_micros() >= deadline {
+                return Err(Errno::ETIMEDOUT);
+            }
+        }
+    }
+
+    /// Lets `read` see the reply.
+    ///
+    /// # Errors
+    /// `EIO` if no reply came or its length makes no sense.
+    pub fn read<R>(&mut self, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        if self.session.word32(self.index, STATE)?.load(Acquire) != DONE {
+            return Err(Errno::EIO);
+        }
+        let length = self.session.word32(self.index, LENGTH)?.load(Relaxed) as usize;
+        let length = if length <= SLOT_BYTES { length } else { return Err(Errno::EIO) };
+        let at = Session::slot(self.index)? + MESSAGE;
+        self.session.segment.with_own(at, length, |bytes| read(bytes))
+    }
+
+    /// Says that this thread copies from or into `piece`, until `unpin`.
+    ///
+    /// # Errors
+    /// Never for a slot that was claimed.
+    pub fn pin(&self, piece: u32) -> Result<()> {
+        // Sequentially consistent: the header that the caller looks at next must be read after
+        // the daemon could see the pin (see `pieces`).
+        self.session.word64(self.index, PIN)?.store(u64::from(piece) + 1, SeqCst);
+        core::sync::atomic::fence(SeqCst);
+        Ok(())
+    }
+
+    /// Ends `pin`.
+    pub fn unpin(&self) {
+        if let Ok(pin) = self.session.word64(self.index, PIN) {
+            pin.store(0, Release);
+        }
+    }
+}
+
+/// May a signal end the wait?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interruptible {
+    /// Yes: a lock that somebody else holds.
+    Yes,
+    /// No: an operation that a local file system would finish, too.
+    No,
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.unpin();
+        let words = (self.session.word32(self.index, STATE), self.session.segment.word64(CLAIMED_MAP));
+        let (Ok(state), Ok(map)) = words else { return };
+        // A request that was given up on belongs to the daemon until it answers.
+        let given_up = state.compare_exchange(SUBMITTED, DETACHED, AcqRel, Acquire).is_ok()
+            || state.compare_exchange(SUBMITTED | ASLEEP, DETACHED, AcqRel, Acquire).is_ok();
+        if !given_up {
+            state.store(FREE, Release);
+            map.fetch_and(!(1 << self.index), Release);
+        }
+    }
+}
