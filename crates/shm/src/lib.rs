@@ -26,6 +26,8 @@ pub mod segment;
 
 pub mod wait;
 
+pub mod once;
+
 pub mod doorbell;
 
 pub mod session;

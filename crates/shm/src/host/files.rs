@@ -1,0 +1,143 @@
+//! Open file descriptions: what descriptors made by dup, fork and exec share.
+//!
+//! Layout: a bitmap of rows in use, then rows of 128 bytes:
+//!
+//!   0    refs        u32   descriptors that stand for it, over all processes
+//!   4    generation  u32   counts the uses of the row: an owner of locks is (row, generation)
+//!   8    vnode       u32
+//!   12   flags       u32   as given to open
+//!   16   inode       u64
+//!   24   offset      u64
+//!   32   layout      u64   the file's layout, packed by the client
+//!   40   lock        u32   thread that moves the offset
+//!   48   cursor      4 x u64   of a directory listing
+//!   80   spare       6 x u64   for the client
+
+use super::{Guard, HostSegment, VnodeIndex, give_bit, lock, take_bit, vnodes};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use wire::Inode;
+use wire::errno::{Errno, Result};
+
+/// Most open files of a host.
+pub const FILE_COUNT: usize = 256 * 1024;
+const ROW: usize = 128;
+const BITMAP: usize = vnodes::END;
+const ROWS: usize = BITMAP + FILE_COUNT / 8;
+pub(super) const END: usize = ROWS + FILE_COUNT * ROW;
+const HINT_AT: usize = 64;
+
+/// An open file description.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct OfdIndex(pub u32);
+
+/// The words of an open file description.
+pub struct File<'a> {
+    /// Descriptors that stand for it.
+    pub refs: &'a AtomicU32,
+    /// Counts the uses of the row.
+    pub generation: &'a AtomicU32,
+    /// The file.
+    pub vnode: &'a AtomicU32,
+    /// Flags of open and `F_SETFL`.
+    pub flags: &'a AtomicU32,
+    /// The inode.
+    pub inode: &'a AtomicU64,
+    /// The offset.
+    pub offset: &'a AtomicU64,
+    /// The layout, packed.
+    pub layout: &'a AtomicU64,
+    lock: &'a AtomicU32,
+    /// Position of a directory listing.
+    pub cursor: [&'a AtomicU64; 4],
+    /// For the client's own use.
+    pub spare: [&'a AtomicU64; 6],
+}
+
+/// Holds the offset of an open file while it lives.
+pub struct OffsetGuard<'a>(#[expect(dead_code, reason = "held for its drop")] Guard<'a>);
+
+impl<'a> File<'a> {
+    /// Keeps others from moving the offset.
+    #[must_use]
+    pub fn lock_offset(&self) -> OffsetGuard<'a> {
+        OffsetGuard(lock(self.lock))
+    }
+}
+
+impl HostSegment {
+    /// A new open file description with one reference; the caller fills in the rest.
+    ///
+    /// # Errors
+    /// `ENFILE` if there are too many.
+    pub fn file_allocate(&self, inode: Inode, vnode: VnodeIndex, flags: u32) -> Result<OfdIndex> {
+        let hint = self.segment.word32(HINT_AT)?;
+        let index = OfdIndex(take_bit(&self.segment, BITMAP, FILE_COUNT / 64, hint)?);
+        let file = self.file(index)?;
+        file.generation.fetch_add(1, Relaxed);
+        file.vnode.store(vnode.0, Relaxed);
+        file.flags.store(flags, Relaxed);
+        file.inode.store(inode.0, Relaxed);
+        file.offset.store(0, Relaxed);
+        file.lock.store(0, Relaxed);
+        for word in file.cursor.iter().chain(&file.spare) {
+            word.store(0, Relaxed);
+        }
+        file.refs.store(1, Release);
+        Ok(index)
+    }
+
+    /// The words of an open file description.
+    ///
+    /// # Errors
+    /// `EBADF` for a number that is none.
+    pub fn file(&self, index: OfdIndex) -> Result<File<'_>> {
+        if index.0 as usize >= FILE_COUNT {
+            return Err(Errno::EBADF);
+        }
+        let row = ROWS + index.0 as usize * ROW;
+        let long = |field: usize| self.segment.word64(row + field);
+        let short = |field: usize| self.segment.word32(row + field);
+        Ok(File {
+            refs: short(0)?,
+            generation: short(4)?,
+            vnode: short(8)?,
+            flags: short(12)?,
+            inode: long(16)?,
+            offset: long(24)?,
+            layout: long(32)?,
+            lock: short(40)?,
+            cursor: [long(48)?, long(56)?, long(64)?, long(72)?],
+            spare: [long(80)?, long(88)?, long(96)?, long(104)?, long(112)?, long(120)?],
+        })
+    }
+
+    /// One reference more.
+    pub fn file_retain(&self, index: OfdIndex) {
+        if let Ok(file) = self.file(index) {
+            file.refs.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// One reference less; true if it was the last: the caller then closes the file and calls
+    /// `file_free`.
+    ///
+    /// # Errors
+    /// `EBADF` for a number that is none, or that has no reference.
+    pub fn file_release(&self, index: OfdIndex) -> Result<bool> {
+        let refs = self.file(index)?.refs;
+        let before = refs
+            .fetch_update(AcqRel, Acquire, |refs| refs.checked_sub(1))
+            .map_err(|_| Errno::EBADF)?;
+        Ok(before == 1)
+    }
+
+    /// Gives the row back, after the last reference.
+    ///
+    /// # Errors
+    /// `EBADF` for a number that is none.
+    pub fn file_free(&self, index: OfdIndex) -> Result<()> {
+        self.file(index)?.inode.store(0, Release);
+        give_bit(&self.segment, BITMAP, index.0, self.segment.word32(HINT_AT)?)
+    }
+}

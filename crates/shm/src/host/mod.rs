@@ -1,0 +1,133 @@
+//! The host segment: what the processes of one host share about open files, without any message.
+//!
+//! - `vnodes`: the files that are open here: how often, how long, what of the size is not told yet.
+//! - `files`: open file descriptions: offset and flags, shared by fork, dup and exec as POSIX says.
+//! - `processes`: the descriptor table of each process, so that it survives exec and so that the
+//!   daemon finds what a killed process had open.
+//!
+//! One segment for each host, made by whichever daemon comes first; every daemon of the host and
+//! every client maps it for reading and writing. A client that is killed at any point leaves at
+//! worst a count one too high, which costs space until the instance ends, never contents.
+
+use crate::segment::Segment;
+use crate::wait;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use wire::errno::{Errno, Result};
+
+pub mod vnodes;
+
+pub mod files;
+
+pub mod processes;
+
+pub use files::{File, OfdIndex};
+pub use processes::ProcessIndex;
+pub use vnodes::{Closed, Vnode, VnodeIndex};
+
+const MAGIC_AT: usize = 0;
+const MAGIC: u32 = 0x4642_4831;
+const TABLES: usize = 4096;
+
+/// Length of the segment. Memory is touched as it is used.
+pub const HOST_BYTES: usize = processes::END;
+
+/// The mapped host segment.
+pub struct HostSegment {
+    segment: Segment,
+}
+
+impl HostSegment {
+    /// Takes a mapping. A fresh one, all zeros, is valid as it is.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is too short or something else.
+    pub fn new(segment: Segment) -> Result<HostSegment> {
+        if segment.len() < HOST_BYTES {
+            return Err(Errno::EINVAL);
+        }
+        let magic = segment.word32(MAGIC_AT)?;
+        match magic.compare_exchange(0, MAGIC, AcqRel, Acquire) {
+            Ok(_) | Err(MAGIC) => Ok(HostSegment { segment }),
+            Err(_) => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Makes or opens the segment of a host.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn create_or_open(path: &core::ffi::CStr) -> Result<(HostSegment, rustix::fd::OwnedFd)> {
+        let (segment, fd, _) = Segment::create(path, HOST_BYTES)?;
+        Ok((HostSegment::new(segment)?, fd))
+    }
+}
+
+/// A lock word holding the number of the thread that has it.
+///
+/// A holder that died is replaced. A signal handler that finds the lock held by the very thread
+/// that it interrupted goes on without it: what the lock guards is a few stores, each atomic.
+struct Guard<'a> {
+    word: &'a AtomicU32,
+    owned: bool,
+}
+
+fn lock(word: &AtomicU32) -> Guard<'_> {
+    let me = wait::thread_id();
+    let mut backoff = wait::Backoff::new();
+    loop {
+        match word.compare_exchange_weak(0, me, Acquire, Relaxed) {
+            Ok(_) => return Guard { word, owned: true },
+            Err(holder) if holder == me => return Guard { word, owned: false },
+            Err(holder) => {
+                if backoff.pause() == wait::Next::Look {
+                    continue;
+                }
+                if wait::is_dead(holder)
+                    && word.compare_exchange(holder, me, Acquire, Relaxed).is_ok()
+                {
+                    return Guard { word, owned: true };
+                }
+                rustix::thread::sched_yield();
+            }
+        }
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if self.owned {
+            self.word.store(0, Release);
+        }
+    }
+}
+
+/// Takes a free bit of a bitmap of `words` words at `at`; looks first behind the bit of `hint`.
+fn take_bit(segment: &Segment, at: usize, words: usize, hint: &AtomicU32) -> Result<u32> {
+    let start = hint.load(Relaxed) as usize % words;
+    for step in 0..words {
+        let index = (start + step) % words;
+        let word = segment.word64(at + 8 * index)?;
+        let mut value = word.load(Relaxed);
+        while value != u64::MAX {
+            let bit = (!value).trailing_zeros();
+            let before = word.fetch_or(1 << bit, AcqRel);
+            if before & (1 << bit) == 0 {
+                hint.store(index as u32, Relaxed);
+                return Ok(index as u32 * 64 + bit);
+            }
+            value = before;
+        }
+    }
+    Err(Errno::ENFILE)
+}
+
+/// Gives a bit back.
+fn give_bit(segment: &Segment, at: usize, bit: u32, hint: &AtomicU32) -> Result<()> {
+    let index = bit / 64;
+    segment.word64(at + 8 * index as usize)?.fetch_and(!(1 << (bit % 64)), Release);
+    hint.store(index, Relaxed);
+    Ok(())
+}
+
+const _: () = assert!(TABLES.is_multiple_of(64));

@@ -1,0 +1,252 @@
+//! Descriptor tables: for each process, which descriptor stands for which open file.
+//!
+//! Layout: rows of 320 bytes: pid u32, state u32, start time u64, then 64 block numbers (u32, plus
+//! one; 0: none), then generation u32 at 272. Behind them a bitmap of blocks and the blocks: 1024
+//! descriptors of 4 bytes each: open file + 1, top bit: close on exec.
+//!
+//! A row belongs to a process by pid and start time, so that a number that is used again by the
+//! kernel is not taken for the process before.
+
+use super::{HostSegment, OfdIndex, files, give_bit, take_bit};
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use wire::errno::{Errno, Result};
+
+/// Most processes of a host that use the instance at a time.
+pub const PROCESS_COUNT: usize = 4096;
+const BLOCKS_EACH: usize = 64;
+const BLOCK_DESCRIPTORS: usize = 1024;
+const BLOCK_COUNT: usize = 8192;
+const ROW: usize = 320;
+const BLOCK_NUMBERS: usize = 16;
+const GENERATION: usize = 272;
+const ROWS: usize = files::END;
+const BITMAP: usize = ROWS + PROCESS_COUNT * ROW;
+const BLOCKS: usize = BITMAP + BLOCK_COUNT / 8;
+pub(super) const END: usize = BLOCKS + BLOCK_COUNT * BLOCK_DESCRIPTORS * 4;
+const HINT_AT: usize = 68;
+
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+const LIVE: u32 = 2;
+const DYING: u32 = 3;
+
+const CLOSE_ON_EXEC: u32 = 1 << 31;
+
+/// A process's descriptor table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProcessIndex(pub u32);
+
+impl HostSegment {
+    fn process_row(process: ProcessIndex) -> Result<usize> {
+        if process.0 as usize >= PROCESS_COUNT {
+            return Err(Errno::EIO);
+        }
+        Ok(ROWS + process.0 as usize * ROW)
+    }
+
+    /// A table for a process that has none.
+    ///
+    /// # Errors
+    /// `ENFILE` if there are too many processes.
+    pub fn process_register(&self, pid: u32, started: u64) -> Result<ProcessIndex> {
+        for index in 0..PROCESS_COUNT as u32 {
+            let row = HostSegment::process_row(ProcessIndex(index))?;
+            let state = self.segment.word32(row + 4)?;
+            if state.compare_exchange(FREE, TAKEN, AcqRel, Relaxed).is_ok() {
+                self.segment.word32(row + GENERATION)?.fetch_add(1, Relaxed);
+                self.process_adopt(ProcessIndex(index), pid, started)?;
+                return Ok(ProcessIndex(index));
+            }
+        }
+        Err(Errno::ENFILE)
+    }
+
+    /// Says whose table it is: of a child, once it knows its own number.
+    ///
+    /// # Errors
+    /// `EIO` for a number that is none.
+    pub fn process_adopt(&self, process: ProcessIndex, pid: u32, started: u64) -> Result<()> {
+        let row = HostSegment::process_row(process)?;
+        self.segment.word32(row)?.store(pid, Relaxed);
+        self.segment.word64(row + 8)?.store(started, Relaxed);
+        self.segment.word32(row + 4)?.store(LIVE, Release);
+        Ok(())
+    }
+
+    /// The table of a process, after exec.
+    #[must_use]
+    pub fn process_find(&self, pid: u32, started: u64) -> Option<ProcessIndex> {
+        (0..PROCESS_COUNT as u32).map(ProcessIndex).find(|&process| {
+            self.process_identity(process) == Some((pid, started))
+        })
+    }
+
+    /// Whose table it is, if it is in use.
+    #[must_use]
+    pub fn process_identity(&self, process: ProcessIndex) -> Option<(u32, u64)> {
+        let row = HostSegment::process_row(process).ok()?;
+        if self.segment.word32(row + 4).ok()?.load(Acquire) != LIVE {
+            return None;
+        }
+        let pid = self.segment.word32(row).ok()?.load(Relaxed);
+        Some((pid, self.segment.word64(row + 8).ok()?.load(Relaxed)))
+    }
+
+    /// How often the row was used: an owner of locks is (row, generation).
+    #[must_use]
+    pub fn process_generation(&self, process: ProcessIndex) -> u32 {
+        HostSegment::process_row(process)
+            .and_then(|row| self.segment.word32(row + GENERATION))
+            .map_or(0, |word| word.load(Relaxed))
+    }
+
+    fn descriptor(&self, process: ProcessIndex, fd: u32) -> Option<&AtomicU32> {
+        let row = HostSegment::process_row(process).ok()?;
+        let number = fd as usize / BLOCK_DESCRIPTORS;
+        if number >= BLOCKS_EACH {
+            return None;
+        }
+        let block = self.segment.word32(row + BLOCK_NUMBERS + 4 * number).ok()?.load(Acquire);
+        self.descriptor_in(block, fd as usize % BLOCK_DESCRIPTORS)
+    }
+
+    fn descriptor_in(&self, block: u32, within: usize) -> Option<&AtomicU32> {
+        let block = (block as usize).checked_sub(1).filter(|&block| block < BLOCK_COUNT)?;
+        self.segment.word32(BLOCKS + (block * BLOCK_DESCRIPTORS + within) * 4).ok()
+    }
+
+    fn parse(word: u32) -> Option<(OfdIndex, bool)> {
+        let index = (word & !CLOSE_ON_EXEC).checked_sub(1)?;
+        Some((OfdIndex(index), word & CLOSE_ON_EXEC != 0))
+    }
+
+    /// What `fd` stands for, and whether exec closes it.
+    #[must_use]
+    pub fn process_get(&self, process: ProcessIndex, fd: u32) -> Option<(OfdIndex, bool)> {
+        HostSegment::parse(self.descriptor(process, fd)?.load(Acquire))
+    }
+
+    /// Sets what `fd` stands for. References are the caller's to count.
+    ///
+    /// # Errors
+    /// `EMFILE` for too large a descriptor, `ENFILE` if there is no block left.
+    pub fn process_set(
+        &self,
+        process: ProcessIndex,
+        fd: u32,
+        to: Option<(OfdIndex, bool)>,
+    ) -> Result<()> {
+        let word = to.map_or(0, |(file, close_on_exec)| {
+            (file.0 + 1) | if close_on_exec { CLOSE_ON_EXEC } else { 0 }
+        });
+        if let Some(descriptor) = self.descriptor(process, fd) {
+            descriptor.store(word, Release);
+            return Ok(());
+        }
+        if word == 0 {
+            return Ok(());
+        }
+        let number = fd as usize / BLOCK_DESCRIPTORS;
+        if number >= BLOCKS_EACH {
+            return Err(Errno::EMFILE);
+        }
+        let row = HostSegment::process_row(process)?;
+        let slot = self.segment.word32(row + BLOCK_NUMBERS + 4 * number)?;
+        let block = self.block_take()?;
+        if slot.compare_exchange(0, block, AcqRel, Acquire).is_err() {
+            self.block_give(block)?;
+        }
+        self.descriptor(process, fd).ok_or(Errno::EIO)?.store(word, Release);
+        Ok(())
+    }
+
+    fn block_take(&self) -> Result<u32> {
+        let hint = self.segment.word32(HINT_AT)?;
+        let block = take_bit(&self.segment, BITMAP, BLOCK_COUNT / 64, hint)?;
+        self.segment.zero(
+            BLOCKS + block as usize * BLOCK_DESCRIPTORS * 4,
+            BLOCK_DESCRIPTORS * 4,
+        )?;
+        Ok(block + 1)
+    }
+
+    fn block_give(&self, block: u32) -> Result<()> {
+        let hint = self.segment.word32(HINT_AT)?;
+        give_bit(&self.segment, BITMAP, block.checked_sub(1).ok_or(Errno::EIO)?, hint)
+    }
+
+    /// Every descriptor of a process that stands for something.
+    pub fn process_each(
+        &self,
+        process: ProcessIndex,
+        each: &mut dyn FnMut(u32, OfdIndex, bool),
+    ) {
+        let Ok(row) = HostSegment::process_row(process) else { return };
+        for number in 0..BLOCKS_EACH {
+            let block = self.segment.word32(row + BLOCK_NUMBERS + 4 * number);
+            let block = block.map_or(0, |word| word.load(Acquire));
+            if block == 0 {
+                continue;
+            }
+            for within in 0..BLOCK_DESCRIPTORS {
+                let word = self.descriptor_in(block, within).map_or(0, |word| word.load(Acquire));
+                if let Some((file, close_on_exec)) = HostSegment::parse(word) {
+                    each((number * BLOCK_DESCRIPTORS + within) as u32, file, close_on_exec);
+                }
+            }
+        }
+    }
+
+    /// A copy of a table for a child that is about to be made; every open file in it has one
+    /// reference more. Until the child adopts it, it belongs to the parent's number.
+    ///
+    /// # Errors
+    /// `ENFILE` if there is no room.
+    pub fn process_copy(&self, parent: ProcessIndex) -> Result<ProcessIndex> {
+        let (pid, started) = self.process_identity(parent).ok_or(Errno::EIO)?;
+        // A start time that no process has: `process_find` must not give the parent the copy.
+        let child = self.process_register(pid, started | 1 << 63)?;
+        let mut outcome = Ok(());
+        self.process_each(parent, &mut |fd, file, close_on_exec| {
+            self.file_retain(file);
+            let set = self.process_set(child, fd, Some((file, close_on_exec)));
+            if outcome.is_ok() {
+                outcome = set;
+            }
+        });
+        outcome.map(|()| child)
+    }
+
+    /// Takes a table apart: `each` gets every open file once for each descriptor, to release it.
+    ///
+    /// # Errors
+    /// `EIO` if somebody else does so already.
+    pub fn process_release(
+        &self,
+        process: ProcessIndex,
+        each: &mut dyn FnMut(OfdIndex),
+    ) -> Result<()> {
+        let row = HostSegment::process_row(process)?;
+        let state = self.segment.word32(row + 4)?;
+        state.compare_exchange(LIVE, DYING, AcqRel, Relaxed).map_err(|_| Errno::EIO)?;
+        self.process_each(process, &mut |_, file, _| each(file));
+        for number in 0..BLOCKS_EACH {
+            let block = self.segment.word32(row + BLOCK_NUMBERS + 4 * number)?.swap(0, AcqRel);
+            if block != 0 {
+                self.block_give(block)?;
+            }
+        }
+        state.store(FREE, Release);
+        Ok(())
+    }
+
+    /// Tables in use, with pid and start time (without the mark of a copy not yet adopted).
+    pub fn process_list(&self, each: &mut dyn FnMut(ProcessIndex, u32, u64)) {
+        for index in 0..PROCESS_COUNT as u32 {
+            if let Some((pid, started)) = self.process_identity(ProcessIndex(index)) {
+                each(ProcessIndex(index), pid, started & !(1 << 63));
+            }
+        }
+    }
+}
