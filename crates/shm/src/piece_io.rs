@@ -17,7 +17,7 @@ use wire::reply::Piece;
 
 /// Longest wait for the claimer of a granule that is alive: it copies one granule, at most 1 MiB,
 /// but may have lost its processor.
-const CLAIM_MICROS_MAX: u64 = 5_000_000;
+const CLAIM_MICROS_MAX: u64 = 1_000_000;
 
 /// One target as this process reaches it.
 #[derive(Clone, Copy)]
@@ -151,7 +151,7 @@ impl Target<'_> {
     /// Writes `from` at offset `within` of `piece`, a piece of `inode`.
     ///
     /// # Errors
-    /// What the device says; `EIO` if a granule stays claimed.
+    /// What the device says.
     pub fn write(
         &self,
         slot: &Slot<'_>,
@@ -173,7 +173,7 @@ impl Target<'_> {
     /// As `write`, for who knows that the piece stays: the daemon.
     ///
     /// # Errors
-    /// What the device says; `EIO` if a granule stays claimed.
+    /// What the device says.
     pub fn write_pinned(&self, piece: &Piece, within: u64, from: &[u8]) -> Result<()> {
         check_range(piece, within, from.len())?;
         if from.is_empty() {
@@ -187,20 +187,32 @@ impl Target<'_> {
         if valid.load(Acquire) & touched == touched {
             return self.device_in(piece, within, from);
         }
-        // Granules that are written whole need no claim: whoever copies later wins, as with any
-        // two writes to the same place. Those at the ends are claimed when they are undefined.
-        let end = within + from.len() as u64;
-        let starts_inside = within & ((1 << log2) - 1) != 0;
-        let ends_inside = end & ((1 << log2) - 1) != 0;
-        if starts_inside || (ends_inside && first == last) {
-            self.define_edge(piece, first, within, end, log2)?;
-        }
-        if ends_inside && (last != first) {
-            self.define_edge(piece, last, within, end, log2)?;
-        }
+        self.define(piece, within, within + from.len() as u64, touched)?;
         self.device_in(piece, within, from)?;
-        self.states.claimed(piece.slot)?.fetch_or(touched, AcqRel);
         valid.fetch_or(touched, AcqRel);
+        Ok(())
+    }
+
+    /// Prepares the granules in `touched` for a copy of `start .. end`: afterwards each is defined,
+    /// or is written whole by the caller, who holds its claim.
+    ///
+    /// Even a granule that is written whole is claimed first: another writer that found it undefined
+    /// would else zero it after the caller's copy.
+    fn define(&self, piece: &Piece, start: u64, end: u64, touched: u64) -> Result<()> {
+        let log2 = granule_log2(piece.length_log2);
+        let whole = mask_between((start + (1 << log2) - 1) >> log2, end >> log2);
+        let valid = self.states.valid(piece.slot)?;
+        let claimed = self.states.claimed(piece.slot)?;
+        let mut undefined = touched & !valid.load(Acquire);
+        if undefined & whole != 0 {
+            self.states.claimer(piece.slot)?.store(wait::thread_id(), Relaxed);
+            let before = claimed.fetch_or(undefined & whole, SeqCst);
+            undefined &= !(undefined & whole & !before);
+        }
+        while undefined != 0 {
+            self.define_edge(piece, undefined.trailing_zeros().into(), start, end, log2)?;
+            undefined &= undefined - 1;
+        }
         Ok(())
     }
 
@@ -223,19 +235,19 @@ impl Target<'_> {
         while valid.load(Acquire) & bit == 0 {
             let mine = claimed.fetch_or(bit, SeqCst) & bit == 0 || {
                 let holder = claimer.load(Relaxed);
-                let waited = backoff.pause() == Next::Sleep;
-                if waited {
+                if backoff.pause() == Next::Sleep {
                     let now = wait::now_micros();
                     let limit = *deadline.get_or_insert(now.saturating_add(CLAIM_MICROS_MAX));
-                    if now >= limit {
-                        return Err(Errno::EIO);
-                    }
                     rustix::thread::sched_yield();
+                    // The word names the last claimer only; an earlier one may be the dead one, so
+                    // time decides in the end. A claimer that merely stood still copies later: two
+                    // writes to one place, in either order.
+                    let me = wait::thread_id();
+                    (now >= limit || wait::is_dead(holder))
+                        && claimer.compare_exchange(holder, me, SeqCst, Relaxed).is_ok()
+                } else {
+                    false
                 }
-                let me = wait::thread_id();
-                waited
-                    && wait::is_dead(holder)
-                    && claimer.compare_exchange(holder, me, SeqCst, Relaxed).is_ok()
             };
             if !mine {
                 continue;
@@ -296,4 +308,9 @@ fn check_range(piece: &Piece, within: u64, length: usize) -> Result<()> {
 const fn mask(first: u64, last: u64) -> u64 {
     let upper = if last >= 63 { u64::MAX } else { (1 << (last + 1)) - 1 };
     if first >= 64 { 0 } else { upper & (u64::MAX << first) }
+}
+
+/// Bits `first .. end`.
+const fn mask_between(first: u64, end: u64) -> u64 {
+    if first < end { mask(first, end - 1) } else { 0 }
 }

@@ -1,0 +1,396 @@
+//! The shared-memory protocols between real threads: requests through slots, sleeping workers,
+//! seqlocks, granules, open files. The death of a process is in `death.rs`.
+
+use rustix::fd::AsFd;
+use shm::arena::Arena;
+use shm::doorbell::{DOORBELLS_BYTES, Doorbells};
+use shm::host::{HOST_BYTES, HostSegment};
+use shm::index::{Hit, Index, Shape};
+use shm::piece_io::Target;
+use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES, all_granules};
+use shm::session::{Interruptible, SESSION_BYTES, Session};
+use shm::{Access, Segment};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use wire::attributes::Attributes;
+use wire::limits::{SLOT_BYTES, SLOT_COUNT};
+use wire::reply::Piece;
+use wire::{Errno, Inode};
+
+fn memory(length: usize) -> Segment {
+    Segment::nameless(c"test", length).expect("nameless memory").0
+}
+
+fn doorbells() -> Doorbells {
+    Doorbells::new(memory(DOORBELLS_BYTES)).expect("long enough")
+}
+
+fn session() -> Session {
+    Session::new(memory(SESSION_BYTES)).expect("long enough")
+}
+
+/// Answers every request with its bytes reversed until told to stop; sleeps when idle.
+fn serve(bells: &Doorbells, session: &Session, stop: &AtomicBool) {
+    let mut message = [0; SLOT_BYTES];
+    while !stop.load(Ordering::Relaxed) {
+        let mut pending = 0;
+        bells.take(0, |_| pending |= session.take_pending(0));
+        if pending == 0 {
+            bells.sleep(0, 1_000_000);
+        }
+        for slot in (0..SLOT_COUNT).filter(|slot| pending & (1 << slot) != 0) {
+            if let Some(length) = session.request(slot, &mut message) {
+                message[..length].reverse();
+                session.reply(slot, &message[..length]);
+            }
+        }
+    }
+}
+
+#[test]
+fn requests_of_many_threads_are_answered_each_to_its_own() {
+    let (bells, session, stop) = (doorbells(), session(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| serve(&bells, &session, &stop));
+        let clients: Vec<_> = (0..4u64)
+            .map(|client| {
+                let (bells, session) = (&bells, &session);
+                scope.spawn(move || {
+                    for round in 0..2000u64 {
+                        let mut slot = session.claim(10_000_000).expect("a slot");
+                        let word = (client << 32 | round).to_le_bytes();
+                        slot.write(|to| {
+                            to[..8].copy_from_slice(&word);
+                            Ok::<usize, Errno>(8)
+                        })
+                        .expect("fits");
+                        slot.submit(0, bells, 5).expect("worker 0");
+                        slot.wait(10_000_000, Interruptible::No, || true).expect("answered");
+                        let answer = slot.read(<[u8]>::to_vec).expect("a reply");
+                        let mut wanted = word;
+                        wanted.reverse();
+                        assert_eq!(answer, wanted);
+                    }
+                })
+            })
+            .collect();
+        for client in clients {
+            client.join().expect("no panic");
+        }
+        stop.store(true, Ordering::Relaxed);
+        bells.kick(0).expect("worker 0");
+    });
+}
+
+#[test]
+fn a_request_nobody_answers_ends_in_time_and_its_slot_comes_back_with_the_answer() {
+    let (bells, session) = (doorbells(), session());
+    let mut slot = session.claim(1000).expect("a slot");
+    let index = slot.index();
+    slot.write(|_| Ok::<usize, Errno>(1)).expect("fits");
+    slot.submit(0, &bells, 0).expect("worker 0");
+    assert_eq!(slot.wait(1000, Interruptible::No, || true), Err(Errno::ETIMEDOUT));
+    drop(slot);
+    // The daemon still owns it: all others can be had, this one not.
+    let others: Vec<_> = (1..SLOT_COUNT).map(|_| session.claim(1000).expect("a slot")).collect();
+    assert_eq!(session.claim(1000).err(), Some(Errno::ETIMEDOUT));
+    session.reply(index, b"late");
+    assert_eq!(session.claim(1000).map(|slot| slot.index()), Ok(index));
+    drop(others);
+}
+
+#[test]
+fn a_daemon_that_is_gone_ends_the_wait() {
+    let (bells, session) = (doorbells(), session());
+    let mut slot = session.claim(1000).expect("a slot");
+    slot.write(|_| Ok::<usize, Errno>(1)).expect("fits");
+    slot.submit(0, &bells, 0).expect("worker 0");
+    assert_eq!(slot.wait(60_000_000, Interruptible::No, || false), Err(Errno::EIO));
+}
+
+#[test]
+fn garbage_in_a_session_ends_nothing_but_itself() {
+    let (segment, fd) = Segment::nameless(c"test", SESSION_BYTES).expect("nameless memory");
+    let session = Session::new(segment).expect("long enough");
+    let evil = Segment::map(fd.as_fd(), SESSION_BYTES, Access::ReadWrite).expect("mapped");
+    let mut state = 0x1234_5678_9abc_def0u64;
+    let mut message = [0; SLOT_BYTES];
+    for _ in 0..2000 {
+        for _ in 0..64 {
+            state = wire::hash::mix(state, 3);
+            let at = state as usize % (SESSION_BYTES / 8) * 8;
+            evil.word64(at).expect("in range").store(state, Ordering::Relaxed);
+        }
+        for slot in 0..SLOT_COUNT {
+            if let Some(length) = session.request(slot, &mut message) {
+                assert!(length <= SLOT_BYTES);
+            }
+            session.reply(slot, b"answer");
+            let _ = session.pins(slot as u32);
+        }
+    }
+}
+
+#[test]
+fn the_index_never_shows_half_a_change() {
+    let shape = Shape { entries_log2: 2, inodes_log2: 2 };
+    let (segment, fd) = Segment::nameless(c"test", shape.bytes()).expect("nameless memory");
+    let writer = Index::create(segment, shape).expect("long enough");
+    let reader = Segment::map(fd.as_fd(), shape.bytes(), Access::ReadOnly).expect("mapped");
+    let reader = Index::open(reader).expect("same shape");
+    let stop = AtomicBool::new(false);
+    let seen = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                if let Some(found) = reader.inode(Inode(77)) {
+                    assert_eq!(found.size, found.modified.cast_unsigned());
+                    assert_eq!(found.size, found.device);
+                    seen.fetch_add(1, Ordering::Relaxed);
+                }
+                match reader.entry(9) {
+                    Hit::Found(inode, mode) => assert_eq!(inode.0 as u32, mode),
+                    Hit::Absent | Hit::Unknown => {}
+                }
+            }
+        });
+        let mut round = 1u64;
+        while seen.load(Ordering::Relaxed) < 20_000 {
+            round += 1;
+            writer.put_inode(&Attributes {
+                inode: Inode(77),
+                size: round,
+                modified: round.cast_signed(),
+                device: round,
+                ..Attributes::default()
+            });
+            match round % 3 {
+                0 => writer.put_absent(9),
+                _ => writer.put_entry(9, Inode(round), round as u32),
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    writer.put_absent(9);
+    assert_eq!(reader.entry(9), Hit::Absent);
+    writer.forget_inode(Inode(77));
+    assert_eq!(reader.inode(Inode(77)), None);
+}
+
+#[test]
+fn a_full_bucket_forgets_the_oldest_and_never_lies() {
+    let shape = Shape { entries_log2: 0, inodes_log2: 0 };
+    let index = Index::create(memory(shape.bytes()), shape).expect("long enough");
+    for key in 1..=100u64 {
+        index.put_entry(u128::from(key), Inode(key), 1);
+    }
+    let mut known = 0;
+    for key in 1..=100u64 {
+        match index.entry(u128::from(key)) {
+            Hit::Found(inode, _) => {
+                assert_eq!(inode, Inode(key));
+                known += 1;
+            }
+            Hit::Absent => unreachable!("nobody said that {key} is absent"),
+            Hit::Unknown => {}
+        }
+    }
+    assert_eq!(known, 4);
+}
+
+struct OneTarget {
+    arena: Arena,
+    table: PieceTable,
+    states: PieceStates,
+    ssd: rustix::fd::OwnedFd,
+}
+
+impl OneTarget {
+    fn new(bytes: usize) -> OneTarget {
+        OneTarget {
+            arena: Arena::new(memory(bytes)),
+            table: PieceTable::new(memory(HEADER_BYTES * 8)),
+            states: PieceStates::new(memory(STATE_BYTES * 8)),
+            ssd: Segment::nameless(c"ssd", bytes).expect("nameless memory").1,
+        }
+    }
+
+    fn target(&self) -> Target<'_> {
+        Target {
+            arena: &self.arena,
+            ssd: self.ssd.as_fd(),
+            table: &self.table,
+            states: &self.states,
+        }
+    }
+}
+
+/// Random writes and zeroings of a piece whose space holds old bytes: what is read is what was
+/// written, and zeros elsewhere, in both tiers.
+#[test]
+fn a_piece_reads_as_written_and_never_shows_old_bytes() {
+    for tier in [Piece::MEMORY, Piece::SSD] {
+        let length = 256 * 1024usize;
+        let all = OneTarget::new(2 * length);
+        let target = all.target();
+        let old = vec![0xee; length];
+        all.arena.copy_in(length as u64, &old).expect("fits");
+        rustix::io::pwrite(&all.ssd, &old, length as u64).expect("written");
+        let piece =
+            Piece { start: 0, slot: 3, place: length as u64, length_log2: 18, tier };
+        all.states.reset(3, 0).expect("slot 3");
+        all.table.publish(Inode(5), &piece).expect("slot 3");
+        let session = session();
+        let slot = session.claim(1000).expect("a slot");
+        let mut model = vec![0u8; length];
+        let mut state = u64::from(tier) + 99;
+        for round in 0..400u64 {
+            state = wire::hash::mix(state, round);
+            let at = state as usize % length;
+            let count = (state >> 32) as usize % (length - at).min(20_000);
+            if round % 5 == 4 {
+                target.zero_pinned(&piece, at as u64, count as u64).expect("zeroed");
+                model[at..at + count].fill(0);
+            } else {
+                let bytes = vec![round as u8 | 1; count];
+                let done = target.write(&slot, Inode(5), &piece, at as u64, &bytes);
+                assert_eq!(done, Ok(Ok(())));
+                model[at..at + count].copy_from_slice(&bytes);
+            }
+            let mut read = vec![1; length];
+            assert_eq!(target.read(&slot, Inode(5), &piece, 0, &mut read), Ok(Ok(())));
+            assert!(read == model, "tier {tier} round {round}");
+        }
+        all.table.unpublish(3).expect("slot 3");
+        let gone = target.read(&slot, Inode(5), &piece, 0, &mut [0; 8]);
+        assert_eq!(gone, Ok(Err(shm::piece_io::Moved)));
+    }
+}
+
+/// Two threads write the halves of fresh granules at once: nothing of either is lost, and no old
+/// byte comes through.
+#[test]
+fn writers_of_one_granule_keep_each_others_bytes() {
+    let length = 64 * 1024usize;
+    let all = OneTarget::new(length);
+    let target = all.target();
+    let session = session();
+    let piece = Piece { start: 0, slot: 0, place: 0, length_log2: 16, tier: Piece::MEMORY };
+    for _ in 0..300 {
+        all.arena.copy_in(0, &vec![0xee; length]).expect("fits");
+        all.states.reset(0, 0).expect("slot 0");
+        all.table.publish(Inode(5), &piece).expect("slot 0");
+        std::thread::scope(|scope| {
+            for half in 0..2u64 {
+                let (target, session) = (&target, &session);
+                scope.spawn(move || {
+                    let slot = session.claim(1_000_000).expect("a slot");
+                    for granule in 0..16u64 {
+                        let at = granule * 4096 + half * 2048;
+                        let bytes = [half as u8 + 1; 1024];
+                        let done = target.write(&slot, Inode(5), &piece, at, &bytes);
+                        assert_eq!(done, Ok(Ok(())));
+                    }
+                });
+            }
+        });
+        let mut read = vec![9; length];
+        target.read_pinned(&piece, 0, &mut read).expect("read");
+        for (at, &byte) in read.iter().enumerate() {
+            let wanted = if at % 2048 >= 1024 { 0 } else { (at / 2048 % 2) as u8 + 1 };
+            assert_eq!(byte, wanted, "at {at}");
+        }
+    }
+    assert_eq!(all_granules(16), 0xffff);
+}
+
+/// One thread writes granules whole while another writes a part of each: the whole ones keep what
+/// the other did not touch.
+#[test]
+fn a_whole_granule_is_not_zeroed_by_who_writes_a_part() {
+    let length = 64 * 1024usize;
+    let all = OneTarget::new(length);
+    let target = all.target();
+    let session = session();
+    let piece = Piece { start: 0, slot: 0, place: 0, length_log2: 16, tier: Piece::MEMORY };
+    for _ in 0..500 {
+        all.states.reset(0, 0).expect("slot 0");
+        all.table.publish(Inode(5), &piece).expect("slot 0");
+        std::thread::scope(|scope| {
+            for whole in [true, false] {
+                let (target, session) = (&target, &session);
+                scope.spawn(move || {
+                    let slot = session.claim(1_000_000).expect("a slot");
+                    for granule in 0..16u64 {
+                        let bytes = [7; 4096];
+                        let part = if whole { &bytes[..] } else { &bytes[..100] };
+                        let done = target.write(&slot, Inode(5), &piece, granule * 4096, part);
+                        assert_eq!(done, Ok(Ok(())));
+                    }
+                });
+            }
+        });
+        let mut read = vec![9; length];
+        target.read_pinned(&piece, 0, &mut read).expect("read");
+        assert!(read.iter().all(|&byte| byte == 7));
+    }
+}
+
+#[test]
+fn a_torn_header_is_no_piece() {
+    let (segment, fd) = Segment::nameless(c"test", HEADER_BYTES * 2).expect("nameless memory");
+    let table = PieceTable::new(segment);
+    let piece = Piece { start: 1 << 22, slot: 1, place: 8192, length_log2: 22, tier: Piece::SSD };
+    table.publish(Inode(5), &piece).expect("slot 1");
+    assert_eq!(table.get(1), Some((Inode(5), piece)));
+    let raw = Segment::map(fd.as_fd(), HEADER_BYTES * 2, Access::ReadWrite).expect("mapped");
+    raw.word64(HEADER_BYTES + 16).expect("in range").store(4096, Ordering::Relaxed);
+    assert_eq!(table.get(1), None);
+    assert_eq!(table.get(2), None);
+}
+
+#[test]
+fn open_files_are_counted_and_found() {
+    let host = HostSegment::new(memory(HOST_BYTES)).expect("long enough");
+    let first = host.vnode_open(Inode(5)).expect("room");
+    assert_eq!(host.vnode_open(Inode(5)), Ok(first));
+    assert!(host.mark_deleted(Inode(5)));
+    assert!(!host.mark_deleted(Inode(6)));
+    let closed = host.vnode_close(first).expect("open");
+    assert!(!closed.last && closed.deleted);
+    let closed = host.vnode_close(first).expect("open");
+    assert!(closed.last && closed.deleted);
+    assert_eq!(host.vnode_find(Inode(5)), None);
+    let again = host.vnode_open(Inode(5)).expect("room");
+    assert!(!host.vnode_close(again).expect("open").deleted);
+}
+
+#[test]
+fn a_descriptor_table_survives_its_copies() {
+    let host = HostSegment::new(memory(HOST_BYTES)).expect("long enough");
+    let vnode = host.vnode_open(Inode(5)).expect("room");
+    let file = host.file_allocate(Inode(5), vnode, 2).expect("room");
+    let parent = host.process_register(100, 7).expect("room");
+    host.process_set(parent, 3, Some((file, false))).expect("room");
+    host.process_set(parent, 5000, Some((file, true))).expect("room");
+    host.file_retain(file);
+    let child = host.process_copy(parent).expect("room");
+    assert_eq!(host.file(file).expect("a row").refs.load(Ordering::Relaxed), 4);
+    assert_eq!(host.process_find(100, 7), Some(parent));
+    host.process_adopt(child, 101, 8).expect("a row");
+    assert_eq!(host.process_find(101, 8), Some(child));
+    assert_eq!(host.process_get(child, 5000), Some((file, true)));
+    let mut released = 0;
+    host.process_release(child, &mut |file| {
+        assert!(!host.file_release(file).expect("has references"));
+        released += 1;
+    })
+    .expect("live");
+    assert_eq!(released, 2);
+    assert_eq!(host.process_find(101, 8), None);
+    assert_eq!(host.process_get(parent, 3), Some((file, false)));
+    assert!(!host.file_release(file).expect("has references"));
+    assert!(host.file_release(file).expect("has references"));
+    assert_eq!(host.file_release(file), Err(Errno::EBADF));
+    host.file_free(file).expect("a row");
+    assert_eq!(host.process_set(parent, 70_000, Some((file, false))), Err(Errno::EMFILE));
+}
