@@ -21,6 +21,8 @@ pub mod files;
 
 pub mod processes;
 
+pub mod owners;
+
 pub use files::{File, OfdIndex};
 pub use processes::ProcessIndex;
 pub use vnodes::{Closed, Vnode, VnodeIndex};

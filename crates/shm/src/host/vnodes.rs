@@ -7,6 +7,7 @@
 //!   12  flags      u32   DELETED: the shard keeps it only because it is open here
 //!   16  size       u64   as far as this host knows
 //!   24  dirty_end  u64   end of what was written since the shard was told; 0: all is told
+//!   32  marks      u64   bits for the client's own use; zero when a file is first opened
 //!
 //! Deleting and opening meet here: an opener inserts, then looks again whether the file exists; the
 //! shard makes the file unfindable, then asks `mark_deleted`. One of the two sees the other.
@@ -50,6 +51,8 @@ pub struct Vnode<'a> {
     pub size: &'a AtomicU64,
     /// End of what was written and not told to the shard; 0: nothing.
     pub dirty_end: &'a AtomicU64,
+    /// For the client's own use.
+    pub marks: &'a AtomicU64,
 }
 
 impl HostSegment {
@@ -90,6 +93,7 @@ impl HostSegment {
         self.segment.word32(row + 12)?.store(0, Relaxed);
         self.segment.word64(row + 16)?.store(0, Relaxed);
         self.segment.word64(row + 24)?.store(0, Relaxed);
+        self.segment.word64(row + 32)?.store(0, Relaxed);
         self.segment.word32(row + 8)?.store(1, Relaxed);
         self.segment.word64(row)?.store(inode.0, SeqCst);
         fence(SeqCst);
@@ -143,6 +147,7 @@ impl HostSegment {
             opens: self.segment.word32(row + 8)?,
             size: self.segment.word64(row + 16)?,
             dirty_end: self.segment.word64(row + 24)?,
+            marks: self.segment.word64(row + 32)?,
         })
     }
 

@@ -1,0 +1,35 @@
+//! Owners of locks, as numbers that are unique in the instance and that both sides compute alike:
+//! the client when it takes a lock, the daemon when it gives back those of a killed process.
+//!
+//!   63..48 host, 47 kind (1: an open file), 46..29 row, 28..0 generation of the row
+
+use super::{HostSegment, OfdIndex, ProcessIndex};
+
+const GENERATION_BITS: u32 = 29;
+const ROW_BITS: u32 = 18;
+const OPEN_FILE: u64 = 1 << 47;
+
+const _: () = assert!(super::files::FILE_COUNT <= 1 << ROW_BITS);
+const _: () = assert!(super::processes::PROCESS_COUNT <= 1 << ROW_BITS);
+
+const fn owner(host: u16, row: u32, generation: u32) -> u64 {
+    let row = (row & ((1 << ROW_BITS) - 1)) as u64;
+    let generation = (generation & ((1 << GENERATION_BITS) - 1)) as u64;
+    (host as u64) << 48 | row << GENERATION_BITS | generation
+}
+
+impl HostSegment {
+    /// Owner of the locks that a process takes by `F_SETLK`.
+    #[must_use]
+    pub fn owner_of_process(&self, host: u16, process: ProcessIndex) -> u64 {
+        owner(host, process.0, self.process_generation(process))
+    }
+
+    /// Owner of the locks of an open file description (`F_OFD_SETLK`, `flock`).
+    #[must_use]
+    pub fn owner_of_file(&self, host: u16, file: OfdIndex) -> u64 {
+        use core::sync::atomic::Ordering::Relaxed;
+        let generation = self.file(file).map_or(0, |file| file.generation.load(Relaxed));
+        owner(host, file.0, generation) | OPEN_FILE
+    }
+}
