@@ -1,0 +1,79 @@
+//! Descriptor tables of processes, as the interception layer uses them. They lie in the host
+//! segment, so they survive exec, and the daemon finds what a killed process had open.
+
+use wire::errno::{Errno, Result};
+
+use crate::{Client, OfdIndex, ProcessIndex};
+
+impl Client {
+    /// A table for this process.
+    ///
+    /// # Errors
+    /// `ENFILE` if the host has too many processes.
+    pub fn register(&self, pid: u32, started: u64) -> Result<ProcessIndex> {
+        self.host()?.process_register(pid, started)
+    }
+
+    /// The table that this process had before exec.
+    #[must_use]
+    pub fn find_process(&self, pid: u32, started: u64) -> Option<ProcessIndex> {
+        self.host().ok()?.process_find(pid, started)
+    }
+
+    /// What a descriptor stands for, and whether exec closes it.
+    #[must_use]
+    pub fn fd_get(&self, process: ProcessIndex, fd: u32) -> Option<(OfdIndex, bool)> {
+        self.host().ok()?.process_get(process, fd)
+    }
+
+    /// Sets what a descriptor stands for. References are not counted here: `retain` and `close`.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`.
+    pub fn fd_set(
+        &self,
+        process: ProcessIndex,
+        fd: u32,
+        to: Option<(OfdIndex, bool)>,
+    ) -> Result<()> {
+        self.host()?.process_set(process, fd, to)
+    }
+
+    /// Before fork: a copy of the table for the child, with a reference more on every open file.
+    ///
+    /// # Errors
+    /// `ENFILE`.
+    pub fn fork_copy(&self, parent: ProcessIndex) -> Result<ProcessIndex> {
+        self.host()?.process_copy(parent)
+    }
+
+    /// In the child: the copy is this process's table.
+    ///
+    /// # Errors
+    /// `EIO` for a number that is none.
+    pub fn adopt(&self, process: ProcessIndex, pid: u32, started: u64) -> Result<()> {
+        self.host()?.process_adopt(process, pid, started)
+    }
+
+    /// Closes every descriptor of a table and gives it up: at exit, or when a fork failed.
+    ///
+    /// # Errors
+    /// The first that a close gave; the table is given up all the same.
+    pub fn release_process(&self, process: ProcessIndex) -> Result<()> {
+        let mut outcome = Ok(());
+        self.host()?.process_release(process, &mut |ofd| {
+            let closed = self.close(ofd, process);
+            if outcome.is_ok() && closed != Err(Errno::EBADF) {
+                outcome = closed;
+            }
+        })?;
+        outcome
+    }
+
+    /// Calls `with` for each descriptor: number, open file, closed on exec.
+    pub fn for_each_fd(&self, process: ProcessIndex, with: &mut dyn FnMut(u32, OfdIndex, bool)) {
+        if let Ok(host) = self.host() {
+            host.process_each(process, with);
+        }
+    }
+}

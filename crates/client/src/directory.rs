@@ -1,0 +1,176 @@
+//! Listing directories, in the order of hashes, which is also the order of offsets.
+//!
+//! The open file's offset is the place: 0 before `.`, 1 before `..`, 2 before the first entry, else
+//! the hash of the last entry shown. So a listing that goes on, from whatever process or after a
+//! `seekdir`, shows nothing twice and misses nothing that was there throughout.
+
+use core::sync::atomic::Ordering::Relaxed;
+use wire::attributes::{mode, spread};
+use wire::codec::{Field, Reader};
+use wire::errno::{Errno, Result};
+use wire::hash::NameHash;
+use wire::limits::SHARD_COUNT;
+use wire::reply::DirectoryEntry;
+use wire::{Attributes, Inode, Reply, Request, ShardIndex};
+
+use crate::open_files::o;
+use crate::request::{To, own_credentials};
+use crate::{Client, OfdIndex};
+
+/// Most bytes of entries in one answer: a slot without the answer's own fields.
+pub(crate) const ENTRIES_BYTES: u32 = 15 * 1024;
+/// Least bytes asked for: one entry with the longest name, with its numbers.
+const ENTRIES_BYTES_MIN: u32 = 512;
+
+/// One entry of a listing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listed<'a> {
+    /// The name.
+    pub name: &'a [u8],
+    /// The inode.
+    pub inode: Inode,
+    /// Type bits of the mode.
+    pub mode: u32,
+    /// Offset behind it (`d_off`).
+    pub next: u64,
+}
+
+/// The shards that hold entries of `directory` with a hash above `after`, in order.
+pub(crate) fn shards_of(directory: &Attributes, after: u64) -> impl Iterator<Item = ShardIndex> {
+    let (first, end) = if directory.layout.spread == spread::WIDE {
+        (NameHash(after).wide_shard().0, SHARD_COUNT)
+    } else {
+        let home = directory.layout.place;
+        (home, home.saturating_add(1))
+    };
+    (first..end).map(ShardIndex)
+}
+
+/// What became of one part of a listing.
+enum Part {
+    /// The shard has nothing further.
+    Exhausted,
+    /// There is more in this shard.
+    More,
+    /// The caller has no room.
+    Full,
+}
+
+impl Client {
+    /// Goes on with the listing of an open directory: calls `show` for each entry until it returns
+    /// false, which means that this entry did not fit and comes again next time, or until about
+    /// `bytes` of them were shown. Nothing shown: the end.
+    ///
+    /// # Errors
+    /// `ENOTDIR`, `EBADF`, `EIO`; `ENOENT` if the directory was removed.
+    pub fn read_directory(
+        &self,
+        ofd: OfdIndex,
+        bytes: u32,
+        show: &mut dyn FnMut(&Listed<'_>) -> bool,
+    ) -> Result<()> {
+        let open = self.opened(ofd)?;
+        if open.flags() & o::PATH != 0 {
+            return Err(Errno::EBADF);
+        }
+        if open.mode() & mode::TYPE != mode::DIRECTORY {
+            return Err(Errno::ENOTDIR);
+        }
+        let directory = self.attributes_of(open.inode).map_err(removed)?;
+        let guard = open.words.lock_offset();
+        let offset = open.words.offset;
+        let mut shown = false;
+        let dots: [(&[u8], Inode); 2] =
+            [(b".", directory.inode), (b"..", parent_of(&directory))];
+        for (place, (name, inode)) in dots.into_iter().enumerate() {
+            let next = (place as u64).saturating_add(1);
+            if offset.load(Relaxed) >= next {
+                continue;
+            }
+            if !show(&Listed { name, inode, mode: mode::DIRECTORY, next }) {
+                return Ok(());
+            }
+            offset.store(next, Relaxed);
+            shown = true;
+        }
+        let mut left = i64::from(bytes.max(ENTRIES_BYTES_MIN));
+        let mut after = offset.load(Relaxed);
+        after = if after < NameHash::FIRST { 0 } else { after };
+        for shard in shards_of(&directory, after) {
+            loop {
+                let asked = left.clamp(i64::from(ENTRIES_BYTES_MIN), i64::from(ENTRIES_BYTES));
+                let part =
+                    self.read_part(directory.inode, shard, after, asked as u32, &mut |entry| {
+                        let taken = show(&entry);
+                        if taken {
+                            after = entry.next;
+                            offset.store(after, Relaxed);
+                            let length = entry.name.len() as i64;
+                            left = left.saturating_sub(length.saturating_add(24));
+                            shown = true;
+                        }
+                        taken
+                    })?;
+                match part {
+                    Part::Full => return Ok(()),
+                    Part::More | Part::Exhausted if shown && left <= 0 => return Ok(()),
+                    Part::More => {}
+                    Part::Exhausted => break,
+                }
+            }
+        }
+        drop(guard);
+        Ok(())
+    }
+
+    /// Shows what one message brings.
+    fn read_part(
+        &self,
+        directory: Inode,
+        shard: ShardIndex,
+        after: u64,
+        bytes: u32,
+        show: &mut dyn FnMut(Listed<'_>) -> bool,
+    ) -> Result<Part> {
+        let request = Request::ReadDirectory { directory, after, bytes };
+        let answer = self.call(To::Shard(shard), &request, &own_credentials());
+        answer.map_err(removed)?.with(|reply| {
+            let Reply::Entries { more, entries } = reply else { return Err(Errno::EIO) };
+            let mut reader = Reader::new(entries);
+            while !reader.rest().is_empty() {
+                let entry = DirectoryEntry::take(&mut reader).map_err(|_| Errno::EIO)?;
+                let DirectoryEntry { hash: next, inode, mode, name } = entry;
+                if !show(Listed { name, inode, mode: mode & mode::TYPE, next }) {
+                    return Ok(Part::Full);
+                }
+            }
+            let more = more != 0 && !entries.is_empty();
+            Ok(if more { Part::More } else { Part::Exhausted })
+        })
+    }
+}
+
+fn removed(errno: Errno) -> Errno {
+    if errno == Errno::ESTALE { Errno::ENOENT } else { errno }
+}
+
+fn parent_of(directory: &Attributes) -> Inode {
+    if directory.inode == Inode::ROOT { Inode::ROOT } else { directory.parent }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::Layout;
+
+    #[test]
+    fn a_home_directory_lies_in_one_shard_and_a_wide_one_in_all() {
+        let layout = Layout { spread: spread::HOME, place: 7, ..Layout::default() };
+        let mut directory = Attributes { layout, ..Attributes::default() };
+        assert!(shards_of(&directory, 5).eq([ShardIndex(7)]));
+        directory.layout.spread = spread::WIDE;
+        assert_eq!(shards_of(&directory, 0).count(), usize::from(SHARD_COUNT));
+        let last = u64::MAX >> 1;
+        assert!(shards_of(&directory, last).eq([ShardIndex(SHARD_COUNT - 1)]));
+    }
+}

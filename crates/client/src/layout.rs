@@ -1,0 +1,151 @@
+//! Layouts: what a new file gets from its directory, where a file's bytes are, and a layout as one
+//! word of an open file.
+
+use placement::locate;
+use wire::attributes::{flag, mode, placement as placed, spread};
+use wire::codec::{Reader, Writer};
+use wire::errno::Result;
+use wire::limits::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN};
+use wire::{Attributes, Credentials, DaemonIndex, Inode, Layout};
+
+use crate::Client;
+
+/// A file as its targets know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct File {
+    /// The inode.
+    pub(crate) inode: Inode,
+    /// Where the bytes are.
+    pub(crate) layout: Layout,
+}
+
+impl File {
+    /// The file of these attributes.
+    pub(crate) const fn of(attributes: &Attributes) -> File {
+        File { inode: attributes.inode, layout: attributes.layout }
+    }
+
+    /// log2 of the chunk size, in bounds whatever a message said.
+    pub(crate) fn chunk_log2(&self) -> u8 {
+        self.layout.chunk_log2.clamp(CHUNK_LOG2_MIN, CHUNK_LOG2_MAX)
+    }
+
+    /// True if the contents are in the inode record.
+    pub(crate) const fn is_inline(&self) -> bool {
+        self.layout.flags & flag::INLINE != 0
+    }
+}
+
+/// A layout as one word.
+pub(crate) fn pack(layout: &Layout) -> u64 {
+    let mut bytes = [0; 8];
+    layout.encode(&mut Writer::new(&mut bytes));
+    u64::from_le_bytes(bytes)
+}
+
+/// The layout of a word that `pack` made.
+pub(crate) fn unpack(word: u64) -> Layout {
+    Layout::decode(&mut Reader::new(&word.to_le_bytes())).unwrap_or_default()
+}
+
+/// Who makes a file in `parent`, and its mode: a directory with the set-group-id bit hands its
+/// group down, and the bit to directories.
+pub(crate) fn heir(parent: &Attributes, who: &Credentials, mode: u32) -> (Credentials, u32) {
+    if parent.mode & mode::SET_GID == 0 {
+        return (*who, mode);
+    }
+    let who = Credentials { gid: parent.gid, ..*who };
+    let is_directory = mode & mode::TYPE == mode::DIRECTORY;
+    (who, if is_directory { mode | mode::SET_GID } else { mode })
+}
+
+impl Client {
+    /// The layout that a new file with these type bits gets in `parent`.
+    pub(crate) fn layout_of_child(&self, parent: &Attributes, mode: u32) -> Result<Layout> {
+        let welcome = &self.home()?.welcome;
+        let mut layout = Layout { place: 0, flags: 0, ..parent.layout };
+        if layout.chunk_log2 == 0 {
+            layout.chunk_log2 = welcome.chunk_log2;
+        }
+        match mode & mode::TYPE {
+            mode::DIRECTORY => layout.flags = parent.layout.flags,
+            kind => {
+                layout.spread = spread::HOME;
+                if layout.placement == placed::LOCAL {
+                    layout.place = welcome.daemon;
+                }
+                if kind == mode::REGULAR && welcome.inline_bytes > 0 {
+                    layout.flags = flag::INLINE;
+                }
+            }
+        }
+        Ok(layout)
+    }
+
+    /// Largest contents that stay in the inode record.
+    pub(crate) fn inline_bytes(&self) -> u64 {
+        self.home_now().map_or(0, |home| u64::from(home.welcome.inline_bytes))
+    }
+
+    /// The target that holds `offset` of a file.
+    pub(crate) fn target_of(&self, file: &File, offset: u64) -> Result<DaemonIndex> {
+        let count = self.home()?.map.daemon_count().max(1);
+        let chunk = offset >> file.chunk_log2();
+        Ok(locate::target(&file.layout, file.inode, chunk, count))
+    }
+
+    /// Calls `with` for each target that may hold something of `start .. end` of a file, once.
+    ///
+    /// # Errors
+    /// The first that `with` returns.
+    pub(crate) fn each_target(
+        &self,
+        file: &File,
+        start: u64,
+        end: u64,
+        with: &mut dyn FnMut(DaemonIndex) -> Result<()>,
+    ) -> Result<()> {
+        let count = self.home()?.map.daemon_count().max(1);
+        let log2 = file.chunk_log2();
+        let first = start >> log2;
+        let chunks = (end.saturating_sub(1) >> log2).saturating_sub(first).saturating_add(1);
+        if file.layout.placement == placed::LOCAL || chunks == 1 || count == 1 {
+            return with(locate::target(&file.layout, file.inode, first, count));
+        }
+        if chunks >= u64::from(count) {
+            return (0..count).try_for_each(|daemon| with(DaemonIndex(daemon)));
+        }
+        // Fewer chunks than daemons: ask each target at its first chunk.
+        for chunk in first..first.saturating_add(chunks) {
+            let target = locate::target(&file.layout, file.inode, chunk, count);
+            let is_new = (first..chunk)
+                .all(|earlier| locate::target(&file.layout, file.inode, earlier, count) != target);
+            if is_new {
+                with(target)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_survives_as_a_word() {
+        let layout =
+            Layout { spread: 1, placement: 1, chunk_log2: 22, flags: flag::INLINE, place: 0xabcd };
+        assert_eq!(unpack(pack(&layout)), layout);
+    }
+
+    #[test]
+    fn a_set_group_id_directory_hands_its_group_down() {
+        let parent = Attributes { mode: 0o042_775, gid: 7, ..Attributes::default() };
+        let who = Credentials::of(1, 2);
+        let (heir_of_file, mode) = heir(&parent, &who, 0o100_644);
+        assert_eq!((heir_of_file.gid, mode), (7, 0o100_644));
+        let (heir_of_directory, mode) = heir(&parent, &who, 0o040_755);
+        assert_eq!((heir_of_directory.gid, mode), (7, 0o042_755));
+    }
+}

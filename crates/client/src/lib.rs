@@ -1,0 +1,115 @@
+//! What runs inside the application below the system-call layer.
+//!
+//! What lives here: attaching to the daemons of the host, path walk, open files, reads and writes,
+//! and every other operation on a file of the instance, each with the errno that Linux would give.
+//! What does not: which system call was made and what its arguments mean (`preload`), descriptors
+//! of the kernel, the layout of shared memory (`shm`), and what the daemon decides.
+//!
+//! Everything is a method of `Client`, takes `&self`, and may be called from any thread, in a
+//! signal handler, and on both sides of a `fork`.
+//!
+//! Invariants:
+//!  1. Nothing allocates, nothing panics, no buffer on the stack exceeds 8 KiB.
+//!  2. No wait without bound, except for a lock that another program holds, and that wait ends by
+//!     a signal.
+//!  3. State that two processes share is in shared memory; what is here is a cache of it, so that
+//!     a forked child and an exec'd program see the same files.
+//!
+//! Reading order: `attach`, `request`, `walk`, `open_files`, then one module for each subject.
+#![forbid(unsafe_code)]
+#![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+mod attach;
+
+mod request;
+
+mod errno;
+
+mod path;
+
+mod walk;
+
+mod open_files;
+
+mod descriptors;
+
+mod layout;
+
+mod pieces;
+
+mod read;
+
+mod write;
+
+mod append;
+
+mod size;
+
+mod space;
+
+mod seek;
+
+mod copy;
+
+mod stat;
+
+mod attributes;
+
+mod namespace;
+
+mod rename;
+
+mod directory;
+
+mod xattr;
+
+mod locks;
+
+pub use attributes::{Time, Times};
+pub use directory::Listed;
+pub use locks::{Owner, Range, Wait};
+pub use open_files::Opened;
+pub use path::{At, Follow, Outcome, PathBuffer};
+pub use read::Position;
+pub use shm::host::{OfdIndex, ProcessIndex};
+pub use space::Space;
+
+use shm::host::HostSegment;
+use shm::once::Once;
+use wire::errno::{Errno, Result};
+
+/// This process's side of one instance. It belongs in a static: it is large, touched lazily, and
+/// what it maps is never given back.
+pub struct Client {
+    settings: Once<attach::Settings>,
+    host: Once<HostSegment>,
+    attachments: attach::Attachments,
+    cache: pieces::Cache,
+}
+
+impl Client {
+    /// A client that is attached to nothing.
+    #[must_use]
+    pub const fn new() -> Client {
+        Client {
+            settings: Once::new(),
+            host: Once::new(),
+            attachments: attach::Attachments::new(),
+            cache: pieces::Cache::new(),
+        }
+    }
+
+    /// The host segment.
+    fn host(&self) -> Result<&HostSegment> {
+        self.host.get().ok_or(Errno::EIO)
+    }
+}
+
+impl Default for Client {
+    fn default() -> Client {
+        Client::new()
+    }
+}

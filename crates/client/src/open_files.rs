@@ -1,0 +1,604 @@
+//! Open files: from a path and flags to an open file description, and its end.
+//!
+//! Opening and deleting meet in the host segment: an opener counts itself in, then looks again
+//! whether the file exists; a shard of another host is told by a message.
+
+use core::sync::atomic::Ordering::Relaxed;
+use rustix::fs::OFlags;
+use shm::host::{Vnode, VnodeIndex};
+use wire::attributes::{mode, want};
+use wire::errno::{Errno, Result};
+use wire::request::create;
+use wire::{Attributes, Credentials, Inode, Reply, Request};
+
+use crate::errno::{by_path, existing, ignore_gone};
+use crate::layout::{self, File, heir};
+use crate::namespace::may_change;
+use crate::path::{At, Follow, Outcome, PathBuffer};
+use crate::request::{To, own_credentials};
+use crate::size::Seen;
+use crate::walk::{Last, Look, Looked, Walk, entry_in};
+use crate::{Client, OfdIndex, ProcessIndex};
+
+/// Flags of `open(2)` that mean something here, with this machine's numbers.
+pub(crate) mod o {
+    use super::OFlags;
+    pub(crate) const ACCESS: u32 = 3;
+    pub(crate) const WRITE_ONLY: u32 = 1;
+    pub(crate) const READ_WRITE: u32 = 2;
+    pub(crate) const CREATE: u32 = OFlags::CREATE.bits();
+    pub(crate) const EXCLUSIVE: u32 = OFlags::EXCL.bits();
+    pub(crate) const TRUNCATE: u32 = OFlags::TRUNC.bits();
+    pub(crate) const APPEND: u32 = OFlags::APPEND.bits();
+    pub(crate) const DIRECTORY: u32 = OFlags::DIRECTORY.bits();
+    pub(crate) const NO_FOLLOW: u32 = OFlags::NOFOLLOW.bits();
+    pub(crate) const PATH: u32 = OFlags::PATH.bits();
+    pub(crate) const TEMPORARY: u32 = OFlags::TMPFILE.bits();
+    /// What only matters while opening.
+    pub(crate) const MOMENTARY: u32 =
+        CREATE | EXCLUSIVE | TRUNCATE | OFlags::NOCTTY.bits() | OFlags::CLOEXEC.bits();
+    /// What `F_SETFL` changes.
+    pub(crate) const CHANGEABLE: u32 = APPEND
+        | OFlags::NONBLOCK.bits()
+        | OFlags::DIRECT.bits()
+        | OFlags::NOATIME.bits()
+        | 0o20_000;
+}
+
+/// How often an open starts over because the file was deleted or replaced meanwhile.
+const TRIES: u32 = 16;
+
+/// Word of an open file description that holds the mode at the time of the open.
+const SPARE_MODE: usize = 0;
+/// Word of an open file description for the bits of `mark`.
+const SPARE_MARKS: usize = 1;
+
+/// Bits of an open file description of ours.
+pub(crate) mod mark {
+    /// Locks were taken in its name.
+    pub(crate) const LOCKED: u64 = 1;
+    /// Made by `O_TMPFILE`: whoever closes it last asks the shard whether it got a name.
+    pub(crate) const NAMELESS: u64 = 2;
+}
+
+/// A file that was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opened {
+    /// The open file description, with one reference.
+    pub ofd: OfdIndex,
+    /// The file's attributes at that moment.
+    pub attributes: Attributes,
+}
+
+/// An open file description and its file, as words of shared memory.
+pub(crate) struct Open<'a> {
+    pub(crate) index: OfdIndex,
+    pub(crate) words: shm::host::File<'a>,
+    pub(crate) vnode: Vnode<'a>,
+    pub(crate) inode: Inode,
+}
+
+impl Open<'_> {
+    pub(crate) fn flags(&self) -> u32 {
+        self.words.flags.load(Relaxed)
+    }
+
+    /// The file as its targets know it.
+    pub(crate) fn file(&self) -> File {
+        File { inode: self.inode, layout: layout::unpack(self.words.layout.load(Relaxed)) }
+    }
+
+    /// Takes over a layout that changed: the file is inline no longer.
+    pub(crate) fn set_layout(&self, attributes: &Attributes) -> File {
+        self.words.layout.store(layout::pack(&attributes.layout), Relaxed);
+        File { inode: self.inode, layout: attributes.layout }
+    }
+
+    /// The mode as it was at the open.
+    pub(crate) fn mode(&self) -> u32 {
+        self.spare(SPARE_MODE) as u32
+    }
+
+    pub(crate) fn set_mode(&self, mode: u32) {
+        if let Some(word) = self.words.spare.get(SPARE_MODE) {
+            word.store(u64::from(mode), Relaxed);
+        }
+    }
+
+    pub(crate) fn has(&self, mark: u64) -> bool {
+        self.spare(SPARE_MARKS) & mark != 0
+    }
+
+    pub(crate) fn set(&self, mark: u64) {
+        if let Some(word) = self.words.spare.get(SPARE_MARKS) {
+            word.fetch_or(mark, Relaxed);
+        }
+    }
+
+    fn spare(&self, place: usize) -> u64 {
+        self.words.spare.get(place).map_or(0, |word| word.load(Relaxed))
+    }
+
+    /// True if it may be written through this descriptor.
+    pub(crate) fn is_writable(&self) -> bool {
+        let access = self.flags() & o::ACCESS;
+        self.flags() & o::PATH == 0 && (access == o::WRITE_ONLY || access == o::READ_WRITE)
+    }
+}
+
+/// Bits of `want` for the access mode of `flags`. The access mode 3, an old oddity of Linux, asks
+/// for both permissions and allows neither.
+fn wanted(flags: u32) -> u32 {
+    let by_mode = match flags & o::ACCESS {
+        0 => want::READ,
+        o::WRITE_ONLY => want::WRITE,
+        _ => want::READ | want::WRITE,
+    };
+    if flags & o::TRUNCATE != 0 { by_mode | want::WRITE } else { by_mode }
+}
+
+/// What Linux checks before it opens a file that exists.
+fn check_existing(attributes: &Attributes, flags: u32, who: &Credentials) -> Result<()> {
+    let kind = attributes.mode & mode::TYPE;
+    let is_directory = kind == mode::DIRECTORY;
+    if flags & o::DIRECTORY != 0 && !is_directory {
+        return Err(Errno::ENOTDIR);
+    }
+    if flags & o::PATH != 0 {
+        return Ok(());
+    }
+    if kind == mode::SYMLINK {
+        return Err(Errno::ELOOP);
+    }
+    let wanted = wanted(flags);
+    if is_directory && (wanted & want::WRITE != 0 || flags & o::CREATE != 0) {
+        return Err(Errno::EISDIR);
+    }
+    attributes.permits(who, wanted)?;
+    if kind == mode::SOCKET { Err(Errno::ENXIO) } else { Ok(()) }
+}
+
+/// Flags as they are worked with: `O_PATH` leaves only three others.
+fn normal(flags: u32) -> Result<u32> {
+    if flags & o::PATH != 0 {
+        return Ok(flags & (o::PATH | o::DIRECTORY | o::NO_FOLLOW));
+    }
+    let both = o::CREATE | o::DIRECTORY;
+    if flags & o::TEMPORARY == o::TEMPORARY {
+        let may_write = wanted(flags) & want::WRITE != 0;
+        return if may_write && flags & o::CREATE == 0 { Ok(flags) } else { Err(Errno::EINVAL) };
+    }
+    if flags & both == both { Err(Errno::EINVAL) } else { Ok(flags) }
+}
+
+/// What one round of an open came to.
+enum Round {
+    Opened(Outcome<Opened>),
+    /// The file went away between look and open.
+    Again,
+    /// What the create found is a symbolic link: look properly.
+    Follow,
+}
+
+impl Client {
+    /// `openat(2)` with the kernel's flags; the umask is applied to `mode` already.
+    ///
+    /// # Errors
+    /// As `open(2)`.
+    pub fn open(
+        &self,
+        at: At<'_>,
+        flags: u32,
+        mode: u32,
+        who: &Credentials,
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<Opened>> {
+        let flags = normal(flags)?;
+        if flags & o::TEMPORARY == o::TEMPORARY {
+            return self.open_nameless(at, flags, mode, who, buffer);
+        }
+        let mut look = if flags & o::CREATE == 0 { Look::Surely } else { Look::Index };
+        for _ in 0..TRIES {
+            match self.open_once(at, flags, mode, look, who, buffer)? {
+                Round::Opened(outcome) => return Ok(outcome),
+                Round::Again => {}
+                Round::Follow => look = Look::Surely,
+            }
+        }
+        Err(Errno::ENOENT)
+    }
+
+    fn open_once(
+        &self,
+        at: At<'_>,
+        flags: u32,
+        mode: u32,
+        look: Look,
+        who: &Credentials,
+        buffer: &mut PathBuffer,
+    ) -> Result<Round> {
+        let creates = flags & o::CREATE != 0;
+        let stays = flags & o::NO_FOLLOW != 0 || (creates && flags & o::EXCLUSIVE != 0);
+        let follow = if stays { Follow::No } else { Follow::Yes };
+        let walk = match self.walk(at, follow, look, who, buffer)? {
+            Outcome::Done(walk) => walk,
+            Outcome::Outside => return Ok(Round::Opened(Outcome::Outside)),
+            Outcome::Special(special) => return Ok(Round::Opened(Outcome::Special(special))),
+        };
+        if !creates {
+            return self.open_existing(&walk.existing()?, flags, false, who);
+        }
+        if flags & o::EXCLUSIVE != 0 && matches!(walk.found, Looked::Found(_)) {
+            return Err(Errno::EEXIST);
+        }
+        if walk.last != Last::Name || walk.slash {
+            return Err(Errno::EISDIR);
+        }
+        match walk.found {
+            Looked::Found(found) => self.open_existing(&found, flags, false, who),
+            Looked::Absent | Looked::Unknown => self.open_new(&walk, flags, mode, look, who),
+        }
+    }
+
+    /// Creates the last name of a walk, or opens what somebody else created.
+    fn open_new(
+        &self,
+        walk: &Walk<'_>,
+        flags: u32,
+        mode: u32,
+        look: Look,
+        who: &Credentials,
+    ) -> Result<Round> {
+        if let Err(refused) = may_change(&walk.parent, who) {
+            // What exists may be opened in a directory that may not be changed.
+            return match self.look(&walk.parent, walk.name, Look::Surely, who)? {
+                Looked::Found(_) if look == Look::Index => Ok(Round::Follow),
+                _ => Err(refused),
+            };
+        }
+        let shard = Client::shard_of_entry(&walk.parent, walk.name);
+        let (heir, mode) = heir(&walk.parent, who, mode::REGULAR | mode & mode::PERMISSIONS);
+        let layout = self.layout_of_child(&walk.parent, mode)?;
+        let is_far = !self.is_local(self.home()?.map.owner(shard))?;
+        let exclusive = if flags & o::EXCLUSIVE != 0 { create::EXCLUSIVE } else { 0 };
+        let request = Request::Create {
+            parent: walk.parent.inode,
+            name: walk.name,
+            mode,
+            device: 0,
+            flags: exclusive | if is_far { create::OPEN } else { 0 },
+            layout,
+            target: &[],
+        };
+        let answer = by_path(self.call(To::Shard(shard), &request, &heir))?;
+        let (is_new, entry) = answer.with(|reply| {
+            let is_new = matches!(reply, Reply::Created { .. });
+            Ok((is_new, entry_in(&reply).ok_or(Errno::EIO)?))
+        })?;
+        let found = match entry {
+            Ok(attributes) => attributes,
+            Err(inode) => match self.attributes_of(inode) {
+                Err(Errno::ESTALE) => return Ok(Round::Again),
+                found => found?,
+            },
+        };
+        if is_new {
+            // A new file is open for whatever its own permissions say.
+            let flags = flags & !o::TRUNCATE;
+            return self.open_inode_as(&found, flags, is_far, who);
+        }
+        if found.is_symlink() && flags & o::NO_FOLLOW == 0 && look == Look::Index {
+            return Ok(Round::Follow);
+        }
+        // The create told the far shard that this host has it open only if it made the file.
+        self.open_existing(&found, flags, false, who)
+    }
+
+    fn open_existing(
+        &self,
+        found: &Attributes,
+        flags: u32,
+        is_told: bool,
+        who: &Credentials,
+    ) -> Result<Round> {
+        check_existing(found, flags, who)?;
+        let kind = found.mode & mode::TYPE;
+        let is_plain = matches!(kind, mode::REGULAR | mode::DIRECTORY | mode::SYMLINK);
+        if !is_plain && flags & o::PATH == 0 {
+            return Ok(Round::Opened(Outcome::Special(*found)));
+        }
+        self.open_inode_as(found, flags, is_told, who)
+    }
+
+    /// Opens a file once more that is open already, as `/proc/self/fd` does it.
+    ///
+    /// # Errors
+    /// As `open(2)` of an existing file.
+    pub fn open_inode(
+        &self,
+        inode: Inode,
+        flags: u32,
+        who: &Credentials,
+    ) -> Result<Outcome<Opened>> {
+        let found = by_path(self.attributes_of(inode))?;
+        let flags = normal(flags & !(o::CREATE | o::EXCLUSIVE))?;
+        match self.open_existing(&found, flags, false, who)? {
+            Round::Opened(outcome) => Ok(outcome),
+            Round::Again | Round::Follow => self.open_deleted(&found, flags),
+        }
+    }
+
+    /// A file without a name that some descriptor holds.
+    fn open_deleted(&self, found: &Attributes, flags: u32) -> Result<Outcome<Opened>> {
+        let vnode = self.host()?.vnode_open(found.inode)?;
+        self.allocate_open(found, vnode, flags).map(Outcome::Done)
+    }
+
+    /// Counts in, looks again, makes the open file description. `is_told`: the shard on another
+    /// host knows already that this host has the file open.
+    fn open_inode_as(
+        &self,
+        found: &Attributes,
+        flags: u32,
+        is_told: bool,
+        who: &Credentials,
+    ) -> Result<Round> {
+        let inode = found.inode;
+        let host = self.host()?;
+        let index = host.vnode_open(inode)?;
+        let vnode = host.vnode(index)?;
+        let seen = Seen::of(&vnode);
+        let to = To::Shard(inode.shard());
+        let is_far = !self.is_local(self.home()?.map.owner(inode.shard()))?;
+        let again = if !is_far {
+            self.attributes_of(inode)
+        } else if is_told {
+            Ok(*found)
+        } else {
+            self.call_attributes(to, &Request::Open { inode }, who)
+        };
+        let attributes = match again {
+            Ok(attributes) if attributes.links > 0 => attributes,
+            Ok(_) | Err(Errno::ESTALE | Errno::ENOENT) => {
+                self.close_vnode(inode, index, false);
+                return Ok(Round::Again);
+            }
+            Err(errno) => {
+                self.close_vnode(inode, index, false);
+                return Err(errno);
+            }
+        };
+        seen.learn(&vnode, attributes.size);
+        let opened = self.allocate_open(&attributes, index, flags)?;
+        if flags & o::TRUNCATE != 0 && attributes.is_regular() && flags & o::PATH == 0 {
+            let open = self.opened(opened.ofd)?;
+            if let Err(errno) = self.set_size(&open, 0) {
+                self.drop_open(&open);
+                return Err(errno);
+            }
+        }
+        Ok(Round::Opened(Outcome::Done(opened)))
+    }
+
+    /// Makes the open file description of a file that is counted in; counts out if it can not.
+    fn allocate_open(
+        &self,
+        attributes: &Attributes,
+        vnode: VnodeIndex,
+        flags: u32,
+    ) -> Result<Opened> {
+        let host = self.host()?;
+        let flags = flags & !o::MOMENTARY;
+        let ofd = match host.file_allocate(attributes.inode, vnode, flags) {
+            Ok(ofd) => ofd,
+            Err(errno) => {
+                self.close_vnode(attributes.inode, vnode, false);
+                return Err(errno);
+            }
+        };
+        let open = self.opened(ofd)?;
+        open.set_layout(attributes);
+        open.set_mode(attributes.mode);
+        Ok(Opened { ofd, attributes: *attributes })
+    }
+
+    fn open_nameless(
+        &self,
+        at: At<'_>,
+        flags: u32,
+        mode: u32,
+        who: &Credentials,
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<Opened>> {
+        let walked = self.walk(at, Follow::Yes, Look::Surely, who, buffer)?;
+        walked.and(|walk| {
+            let parent = walk.existing()?;
+            if !parent.is_directory() {
+                return Err(Errno::ENOTDIR);
+            }
+            let mode = mode::REGULAR | mode & mode::PERMISSIONS;
+            let attributes = self.create_nameless(&parent, mode, who)?;
+            let vnode = self.host()?.vnode_open(attributes.inode)?;
+            let flags = flags & !o::DIRECTORY & !(o::TEMPORARY & !o::DIRECTORY);
+            let opened = self.allocate_open(&attributes, vnode, flags)?;
+            self.opened(opened.ofd)?.set(mark::NAMELESS);
+            Ok(opened)
+        })
+    }
+
+    /// The words of an open file description.
+    ///
+    /// # Errors
+    /// `EBADF` if it is none.
+    pub(crate) fn opened(&self, ofd: OfdIndex) -> Result<Open<'_>> {
+        let host = self.host()?;
+        let words = host.file(ofd)?;
+        let inode = existing(Inode(words.inode.load(Relaxed)))?;
+        let vnode = host.vnode(VnodeIndex(words.vnode.load(Relaxed)))?;
+        Ok(Open { index: ofd, words, vnode, inode })
+    }
+
+    /// An open regular file that may be read (`want::READ`) or written.
+    ///
+    /// # Errors
+    /// `EBADF` if it may not, `EISDIR` for a directory.
+    pub(crate) fn open_for(&self, ofd: OfdIndex, wanted: u32) -> Result<Open<'_>> {
+        let open = self.opened(ofd)?;
+        let flags = open.flags();
+        let may = match flags & o::ACCESS {
+            0 => want::READ,
+            o::WRITE_ONLY => want::WRITE,
+            o::READ_WRITE => want::READ | want::WRITE,
+            _ => 0,
+        };
+        if flags & o::PATH != 0 || may & wanted != wanted {
+            return Err(Errno::EBADF);
+        }
+        match open.mode() & mode::TYPE {
+            mode::DIRECTORY => Err(Errno::EISDIR),
+            mode::REGULAR => Ok(open),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    /// The attributes of an open file as the shard has them.
+    pub(crate) fn attributes_open(&self, ofd: OfdIndex) -> Result<Attributes> {
+        crate::errno::by_descriptor(self.attributes_of(self.opened(ofd)?.inode))
+    }
+
+    /// One reference more: `dup`, or a descriptor passed on.
+    pub fn retain(&self, ofd: OfdIndex) {
+        if let Ok(host) = self.host() {
+            host.file_retain(ofd);
+        }
+    }
+
+    /// Closes a descriptor of `process`: tells the size, gives back the process's locks of the
+    /// file, and with the last reference closes the open file.
+    ///
+    /// # Errors
+    /// `EBADF`; `EIO` if the size could not be told. The descriptor is closed all the same.
+    pub fn close(&self, ofd: OfdIndex, process: ProcessIndex) -> Result<()> {
+        let open = self.opened(ofd)?;
+        let flushed = if open.is_writable() { self.flush(&open.vnode, open.inode) } else { Ok(()) };
+        self.release_of_process(&open, process);
+        if self.host()?.file_release(ofd)? {
+            self.drop_open(&open);
+        }
+        ignore_gone(flushed)
+    }
+
+    /// The last reference is gone.
+    fn drop_open(&self, open: &Open<'_>) {
+        self.release_of_open(open);
+        let vnode = VnodeIndex(open.words.vnode.load(Relaxed));
+        self.close_vnode(open.inode, vnode, open.has(mark::NAMELESS));
+        if let Ok(host) = self.host() {
+            let _ = host.file_free(open.index);
+        }
+    }
+
+    /// Counts out; the last one tells the shard what it waits for.
+    pub(crate) fn close_vnode(&self, inode: Inode, index: VnodeIndex, nameless: bool) {
+        let Ok(host) = self.host() else { return };
+        let Ok(closed) = host.vnode_close(index) else { return };
+        if !closed.last {
+            return;
+        }
+        let who = own_credentials();
+        let to = To::Shard(inode.shard());
+        let owner = self.home().map(|home| home.map.owner(inode.shard()));
+        let is_local = owner.and_then(|owner| self.is_local(owner));
+        if is_local == Ok(false) {
+            self.tell(to, &Request::Close { inode }, &who);
+            // Somebody who opened it between the count and the message was heard before it.
+            if host.vnode_find(inode).is_some() {
+                self.tell(to, &Request::Open { inode }, &who);
+            }
+        }
+        if closed.deleted || nameless {
+            self.tell(to, &Request::Reap { inode }, &who);
+        }
+    }
+
+    /// `F_GETFL`.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn flags(&self, ofd: OfdIndex) -> Result<u32> {
+        Ok(self.opened(ofd)?.flags())
+    }
+
+    /// `F_SETFL`: takes over `O_APPEND`, `O_NONBLOCK`, `O_DIRECT`, `O_NOATIME`, `O_ASYNC`.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn set_flags(&self, ofd: OfdIndex, flags: u32) -> Result<()> {
+        let open = self.opened(ofd)?;
+        if open.flags() & o::PATH != 0 {
+            return Err(Errno::EBADF);
+        }
+        let kept = open.flags() & !o::CHANGEABLE;
+        open.words.flags.store(kept | flags & o::CHANGEABLE, Relaxed);
+        Ok(())
+    }
+
+    /// The inode of an open file.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn inode_of(&self, ofd: OfdIndex) -> Result<Inode> {
+        Ok(self.opened(ofd)?.inode)
+    }
+
+    /// The type bits of an open file's mode.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn kind_of(&self, ofd: OfdIndex) -> Result<u32> {
+        Ok(self.opened(ofd)?.mode() & mode::TYPE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(mode: u32) -> Attributes {
+        Attributes { mode, uid: 1, gid: 1, links: 1, ..Attributes::default() }
+    }
+
+    #[test]
+    fn an_existing_file_is_checked_as_linux_does() {
+        let me = Credentials::of(1, 1);
+        let directory = of(mode::DIRECTORY | 0o755);
+        let file = of(mode::REGULAR | 0o444);
+        let link = of(mode::SYMLINK | 0o777);
+        let socket = of(mode::SOCKET | 0o777);
+        for (attributes, flags, outcome) in [
+            (&directory, 0, Ok(())),
+            (&directory, o::READ_WRITE, Err(Errno::EISDIR)),
+            (&directory, o::CREATE, Err(Errno::EISDIR)),
+            (&directory, o::TRUNCATE, Err(Errno::EISDIR)),
+            (&file, 0, Ok(())),
+            (&file, o::WRITE_ONLY, Err(Errno::EACCES)),
+            (&file, o::TRUNCATE, Err(Errno::EACCES)),
+            (&file, o::DIRECTORY, Err(Errno::ENOTDIR)),
+            (&file, o::PATH | o::NO_FOLLOW, Ok(())),
+            (&link, o::NO_FOLLOW, Err(Errno::ELOOP)),
+            (&link, o::NO_FOLLOW | o::DIRECTORY, Err(Errno::ENOTDIR)),
+            (&link, o::NO_FOLLOW | o::PATH, Ok(())),
+            (&socket, 0, Err(Errno::ENXIO)),
+        ] {
+            assert_eq!(check_existing(attributes, flags, &me), outcome, "flags {flags:o}");
+        }
+    }
+
+    #[test]
+    fn flags_that_contradict_each_other_are_refused() {
+        assert_eq!(normal(o::CREATE | o::DIRECTORY), Err(Errno::EINVAL));
+        assert_eq!(normal(o::TEMPORARY), Err(Errno::EINVAL));
+        assert!(normal(o::TEMPORARY | o::READ_WRITE).is_ok());
+        assert_eq!(normal(o::PATH | o::CREATE | o::APPEND), Ok(o::PATH));
+    }
+}

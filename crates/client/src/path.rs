@@ -1,0 +1,288 @@
+//! Paths: where one starts, and the buffer in which a walk takes it apart and puts links in.
+
+use wire::Inode;
+use wire::errno::{Errno, Result};
+use wire::limits::PATH_BYTES_MAX;
+
+/// A path relative to a directory of the instance. Slashes at its start mean nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct At<'a> {
+    /// The directory.
+    pub base: Inode,
+    /// The path, without a NUL. Empty: `ENOENT`; `.` is the directory itself.
+    pub path: &'a [u8],
+}
+
+impl<'a> At<'a> {
+    /// A path below the root of the instance.
+    #[must_use]
+    pub const fn root(path: &'a [u8]) -> At<'a> {
+        At { base: Inode::ROOT, path }
+    }
+
+    /// A path below an open directory.
+    #[must_use]
+    pub const fn below(base: Inode, path: &'a [u8]) -> At<'a> {
+        At { base, path }
+    }
+}
+
+/// Is the last component followed if it is a symbolic link?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Follow {
+    /// Yes.
+    Yes,
+    /// No; a slash at the path's end follows it all the same.
+    No,
+    /// Not even with a slash: calls that change the name itself.
+    Never,
+}
+
+/// What a path led to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome<T> {
+    /// Into the instance, and the call is done.
+    Done(T),
+    /// Out of it, by a symbolic link or `..`: `PathBuffer::outside` is where to.
+    Outside,
+    /// To a pipe or a device, which only the kernel can open.
+    Special(wire::Attributes),
+}
+
+impl<T> Outcome<T> {
+    /// The outcome with `with` done to its value.
+    pub(crate) fn and<R>(self, with: impl FnOnce(T) -> Result<R>) -> Result<Outcome<R>> {
+        Ok(match self {
+            Outcome::Done(value) => Outcome::Done(with(value)?),
+            Outcome::Outside => Outcome::Outside,
+            Outcome::Special(attributes) => Outcome::Special(attributes),
+        })
+    }
+}
+
+/// Room for one path. What a walk has yet to go is in `next .. end`.
+pub struct PathBuffer {
+    bytes: [u8; PATH_BYTES_MAX],
+    next: usize,
+    end: usize,
+    is_outside: bool,
+}
+
+/// One component of a path, as a place in the buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Part {
+    start: usize,
+    end: usize,
+    /// No component follows.
+    pub(crate) is_last: bool,
+    /// A slash follows.
+    pub(crate) slash: bool,
+}
+
+impl PathBuffer {
+    /// An empty buffer.
+    #[must_use]
+    pub const fn new() -> PathBuffer {
+        PathBuffer { bytes: [0; PATH_BYTES_MAX], next: 0, end: 0, is_outside: false }
+    }
+
+    /// After `Outcome::Outside`: the absolute path to go on with, without a NUL.
+    #[must_use]
+    pub fn outside(&self) -> &[u8] {
+        self.bytes.get(self.next..self.end).unwrap_or(&[])
+    }
+
+    /// True if the last walk with this buffer left the instance.
+    #[must_use]
+    pub const fn is_outside(&self) -> bool {
+        self.is_outside
+    }
+
+    /// Takes a path to walk.
+    ///
+    /// # Errors
+    /// `ENOENT` if it is empty, `ENAMETOOLONG` if it leaves no room for a NUL.
+    pub(crate) fn load(&mut self, path: &[u8]) -> Result<()> {
+        self.is_outside = false;
+        self.next = 0;
+        self.end = 0;
+        if path.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        if path.len() >= PATH_BYTES_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        self.bytes.get_mut(..path.len()).ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(path);
+        self.end = path.len();
+        Ok(())
+    }
+
+    /// The next component, `None` at the end.
+    pub(crate) fn take(&mut self) -> Option<Part> {
+        let rest = self.bytes.get(self.next..self.end)?;
+        let skipped = rest.iter().take_while(|&&byte| byte == b'/').count();
+        let rest = rest.get(skipped..).filter(|rest| !rest.is_empty())?;
+        let length = rest.iter().take_while(|&&byte| byte != b'/').count();
+        let behind = rest.get(length..).unwrap_or(&[]);
+        let start = self.next.saturating_add(skipped);
+        let end = start.saturating_add(length);
+        self.next = end;
+        let is_last = behind.iter().all(|&byte| byte == b'/');
+        Some(Part { start, end, is_last, slash: !behind.is_empty() })
+    }
+
+    /// The bytes of a component that was taken and not replaced since.
+    pub(crate) fn name(&self, part: Part) -> &[u8] {
+        self.bytes.get(part.start..part.end).unwrap_or(&[])
+    }
+
+    /// Puts `front` before what is yet to go: the target of a link in place of its name.
+    ///
+    /// # Errors
+    /// `ENAMETOOLONG` if both do not fit.
+    pub(crate) fn put_before(&mut self, front: &[u8]) -> Result<()> {
+        let rest = self.end.saturating_sub(self.next);
+        let end = front.len().checked_add(rest).ok_or(Errno::ENAMETOOLONG)?;
+        if end >= PATH_BYTES_MAX || self.end > PATH_BYTES_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        self.bytes.copy_within(self.next..self.end, front.len());
+        self.bytes.get_mut(..front.len()).ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(front);
+        self.next = 0;
+        self.end = end;
+        Ok(())
+    }
+
+    /// If the path to go is absolute and below `prefix`: takes the prefix off it. Returns whether
+    /// it was.
+    pub(crate) fn enter(&mut self, prefix: &[u8]) -> bool {
+        let path = self.bytes.get(self.next..self.end).unwrap_or(&[]);
+        let Some(rest) = path.strip_prefix(prefix) else { return false };
+        if !rest.is_empty() && !rest.starts_with(b"/") {
+            return false;
+        }
+        self.next = self.next.saturating_add(prefix.len());
+        true
+    }
+
+    /// True if what is yet to go is an absolute path.
+    pub(crate) fn is_absolute(&self) -> bool {
+        self.bytes.get(self.next..self.end).is_some_and(|path| path.starts_with(b"/"))
+    }
+
+    /// The path left the instance: what is yet to go is where to.
+    pub(crate) fn leave(&mut self) {
+        self.is_outside = true;
+    }
+
+    /// `..` of the root: what is yet to go starts at the directory that holds `prefix`.
+    ///
+    /// # Errors
+    /// `ENAMETOOLONG`.
+    pub(crate) fn leave_upwards(&mut self, prefix: &[u8]) -> Result<()> {
+        let length = prefix.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+        let above = prefix.get(..length).unwrap_or(&[]);
+        // The rest starts with a slash or is empty.
+        let is_root = above.is_empty() && self.next >= self.end;
+        self.put_before(if is_root { b"/" } else { above })?;
+        self.leave();
+        Ok(())
+    }
+
+    /// Puts `front` before what is there and a slash before that: for a path that is found from
+    /// its end.
+    ///
+    /// # Errors
+    /// `ENAMETOOLONG`.
+    pub(crate) fn put_component_before(&mut self, front: &[u8]) -> Result<()> {
+        self.put_before(front)?;
+        self.put_before(b"/")
+    }
+
+    /// Forgets what is there.
+    pub(crate) fn clear(&mut self) {
+        self.next = 0;
+        self.end = 0;
+        self.is_outside = false;
+    }
+}
+
+impl Default for PathBuffer {
+    fn default() -> PathBuffer {
+        PathBuffer::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    fn parts(path: &[u8]) -> Vec<(Vec<u8>, bool, bool)> {
+        let mut buffer = PathBuffer::new();
+        buffer.load(path).expect("a short path");
+        let mut found = Vec::new();
+        while let Some(part) = buffer.take() {
+            found.push((buffer.name(part).to_vec(), part.is_last, part.slash));
+        }
+        found
+    }
+
+    #[test]
+    fn a_path_falls_into_components() {
+        assert_eq!(parts(b"a"), [(b"a".to_vec(), true, false)]);
+        assert_eq!(parts(b"/"), []);
+        assert_eq!(
+            parts(b"//a///bc/"),
+            [(b"a".to_vec(), false, true), (b"bc".to_vec(), true, true)]
+        );
+        assert_eq!(
+            parts(b"./../x"),
+            [
+                (b".".to_vec(), false, true),
+                (b"..".to_vec(), false, true),
+                (b"x".to_vec(), true, false)
+            ]
+        );
+    }
+
+    #[test]
+    fn too_long_and_empty_paths_are_refused() {
+        let mut buffer = PathBuffer::new();
+        assert_eq!(buffer.load(b""), Err(Errno::ENOENT));
+        assert_eq!(buffer.load(&[b'x'; PATH_BYTES_MAX]), Err(Errno::ENAMETOOLONG));
+        assert_eq!(buffer.load(&[b'x'; PATH_BYTES_MAX - 1]), Ok(()));
+        assert_eq!(buffer.put_before(b"y"), Err(Errno::ENAMETOOLONG));
+    }
+
+    #[test]
+    fn a_link_takes_the_place_of_its_name() {
+        let mut buffer = PathBuffer::new();
+        buffer.load(b"link/rest/more").expect("short");
+        buffer.take().expect("a component");
+        buffer.put_before(b"/fb/target").expect("fits");
+        assert_eq!(buffer.outside(), b"/fb/target/rest/more");
+        assert!(buffer.is_absolute());
+        assert!(!buffer.enter(b"/f"));
+        assert!(buffer.enter(b"/fb"));
+        assert_eq!(buffer.outside(), b"/target/rest/more");
+    }
+
+    #[test]
+    fn leaving_upwards_starts_above_the_prefix() {
+        for (path, prefix, outside) in [
+            (&b"../x"[..], &b"/mnt/fb"[..], &b"/mnt/x"[..]),
+            (b"..", b"/mnt/fb", b"/mnt"),
+            (b"..", b"/fb", b"/"),
+            (b"../", b"/fb", b"/"),
+            (b"../../x", b"/fb", b"/../x"),
+        ] {
+            let mut buffer = PathBuffer::new();
+            buffer.load(path).expect("short");
+            buffer.take().expect("a component");
+            buffer.leave_upwards(prefix).expect("fits");
+            assert_eq!(buffer.outside(), outside);
+            assert!(buffer.is_outside());
+        }
+    }
+}

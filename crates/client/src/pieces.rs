@@ -1,0 +1,391 @@
+//! Pieces: the bytes of a file that is not inline, on this host by copying, elsewhere by messages.
+//!
+//! Where a piece lies is asked once and remembered by the process. What is remembered may be wrong:
+//! the piece table is looked at under the pin before each copy (`shm::piece_io`).
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64, fence};
+use placement::piece::{self, Span};
+use wire::attributes::placement as placed;
+use wire::codec::{Field, Reader};
+use wire::errno::{Errno, Result};
+use wire::hash::mix;
+use wire::reply::Piece;
+use wire::{Credentials, DaemonIndex, Inode, Reply, Request};
+
+use crate::Client;
+use crate::attach::Attachment;
+use crate::layout::File;
+use crate::request::{Patience, To, own_credentials};
+
+/// Pieces remembered by a process, a power of two: 4 Ki pieces of up to a chunk, 192 KiB.
+const CACHE_ROWS: usize = 4096;
+/// How often a piece that moved is asked for again before the daemon is not believed.
+const MOVES_MAX: u32 = 64;
+/// Chunks that one message asks for: an answer holds a few hundred pieces.
+const CHUNKS_AHEAD_MAX: u64 = 64;
+/// Bytes of one message to a target that is not mapped: whole pages, so that no granule is cut.
+const UNIT_BYTES: usize = 12 * 1024;
+
+/// One remembered piece. The sequence is odd while the row is written.
+struct Row {
+    sequence: AtomicU32,
+    slot: AtomicU32,
+    inode: AtomicU64,
+    start: AtomicU64,
+    place: AtomicU64,
+    shape: AtomicU64,
+}
+
+impl Row {
+    const fn new() -> Row {
+        Row {
+            sequence: AtomicU32::new(0),
+            slot: AtomicU32::new(0),
+            inode: AtomicU64::new(0),
+            start: AtomicU64::new(0),
+            place: AtomicU64::new(0),
+            shape: AtomicU64::new(0),
+        }
+    }
+
+    fn set(&self, inode: Inode, piece: &Piece) {
+        let before = self.sequence.load(Relaxed);
+        let odd = before | 1;
+        // Somebody else writes the row, or died in it by a fork: leave it, it is only a cache.
+        let taken = self.sequence.compare_exchange(before & !1, odd, Acquire, Relaxed);
+        if taken.is_err() {
+            return;
+        }
+        fence(Release);
+        self.inode.store(inode.0, Relaxed);
+        self.start.store(piece.start, Relaxed);
+        self.slot.store(piece.slot, Relaxed);
+        self.place.store(piece.place, Relaxed);
+        let shape = u64::from(piece.length_log2) | u64::from(piece.tier) << 8;
+        self.shape.store(shape, Relaxed);
+        self.sequence.store(odd.wrapping_add(1), Release);
+    }
+
+    fn get(&self, inode: Inode, start: u64) -> Option<Piece> {
+        let before = self.sequence.load(Acquire);
+        if before & 1 != 0
+            || self.inode.load(Relaxed) != inode.0
+            || self.start.load(Relaxed) != start
+        {
+            return None;
+        }
+        let shape = self.shape.load(Relaxed);
+        let piece = Piece {
+            start,
+            slot: self.slot.load(Relaxed),
+            place: self.place.load(Relaxed),
+            length_log2: shape as u8,
+            tier: (shape >> 8) as u8,
+        };
+        fence(Acquire);
+        (self.sequence.load(Relaxed) == before).then_some(piece)
+    }
+}
+
+/// What the process remembers of pieces.
+pub(crate) struct Cache {
+    rows: [Row; CACHE_ROWS],
+}
+
+impl Cache {
+    pub(crate) const fn new() -> Cache {
+        Cache { rows: [const { Row::new() }; CACHE_ROWS] }
+    }
+
+    fn row(&self, inode: Inode, start: u64) -> Option<&Row> {
+        self.rows.get(mix(inode.0, start) as usize % CACHE_ROWS)
+    }
+
+    fn get(&self, inode: Inode, start: u64) -> Option<Piece> {
+        self.row(inode, start)?.get(inode, start)
+    }
+
+    fn put(&self, inode: Inode, piece: &Piece) {
+        if let Some(row) = self.row(inode, piece.start) {
+            row.set(inode, piece);
+        }
+    }
+
+    fn forget(&self, inode: Inode, start: u64) {
+        let none = Piece { start: 0, slot: 0, place: 0, length_log2: 0, tier: 0 };
+        if let Some(row) = self.row(inode, start).filter(|row| row.get(inode, start).is_some()) {
+            row.set(Inode::NONE, &none);
+        }
+    }
+}
+
+/// What a piece is wanted for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Want {
+    Read,
+    Write,
+}
+
+impl Client {
+    /// Reads `to.len()` bytes at `offset`. Holes, and what lies beyond everything written, are
+    /// zeros.
+    ///
+    /// # Errors
+    /// `EIO`.
+    pub(crate) fn read_pieces(&self, file: &File, offset: u64, to: &mut [u8]) -> Result<()> {
+        let mut offset = offset;
+        let mut rest = to;
+        while !rest.is_empty() {
+            let span = piece::at(offset, file.chunk_log2());
+            let length = length_in(&span, offset, rest.len());
+            let (part, further) = rest.split_at_mut_checked(length).ok_or(Errno::EIO)?;
+            let target = self.target_of(file, offset)?;
+            match self.mapped(target)? {
+                Some(by) => self.read_piece(by, target, file, &span, offset, part)?,
+                None => self.read_far(target, file, offset, part)?,
+            }
+            offset = offset.saturating_add(length as u64);
+            rest = further;
+        }
+        Ok(())
+    }
+
+    /// Writes `from` at `offset`; the number of bytes written, fewer than wanted when space ran
+    /// out on the way.
+    ///
+    /// # Errors
+    /// `ENOSPC` if nothing was written, `EIO`.
+    pub(crate) fn write_pieces(&self, file: &File, offset: u64, from: &[u8]) -> Result<usize> {
+        let mut done = 0usize;
+        while let Some(rest) = from.get(done..).filter(|rest| !rest.is_empty()) {
+            let at = offset.saturating_add(done as u64);
+            let span = piece::at(at, file.chunk_log2());
+            let length = length_in(&span, at, rest.len());
+            let part = rest.get(..length).ok_or(Errno::EIO)?;
+            let target = self.target_of(file, at)?;
+            let outcome = match self.mapped(target)? {
+                Some(by) => {
+                    let ahead = rest.len() as u64;
+                    self.write_piece(by, target, file, &span, at, part, ahead).map(|()| length)
+                }
+                None => self.write_far(target, file, at, part),
+            };
+            match outcome {
+                Ok(count) => done = done.saturating_add(count),
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
+    }
+
+    /// The attachment of a target on this host, however long its daemon takes to come back.
+    fn mapped(&self, target: DaemonIndex) -> Result<Option<&Attachment>> {
+        if let Some(attachment) = self.local_now(target) {
+            return Ok(Some(attachment));
+        }
+        let mut patience = Patience::new(self.timeout_micros());
+        loop {
+            match self.local(target) {
+                Ok(attachment) => return Ok(attachment),
+                Err(_) => patience.back_off()?,
+            }
+        }
+    }
+
+    fn read_piece(
+        &self,
+        by: &Attachment,
+        target: DaemonIndex,
+        file: &File,
+        span: &Span,
+        offset: u64,
+        to: &mut [u8],
+    ) -> Result<()> {
+        let within = offset.saturating_sub(span.start);
+        for _ in 0..MOVES_MAX {
+            let found = self.piece(target, file, span, Want::Read, 0)?;
+            let Some(piece) = found else {
+                to.fill(0);
+                return Ok(());
+            };
+            let slot = by.session.claim(self.timeout_micros())?;
+            if by.target().read(&slot, file.inode, &piece, within, to)?.is_ok() {
+                return Ok(());
+            }
+            self.cache.forget(file.inode, span.start);
+        }
+        Err(Errno::EIO)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the inner step of `write_pieces`")]
+    fn write_piece(
+        &self,
+        by: &Attachment,
+        target: DaemonIndex,
+        file: &File,
+        span: &Span,
+        offset: u64,
+        from: &[u8],
+        ahead: u64,
+    ) -> Result<()> {
+        let within = offset.saturating_sub(span.start);
+        for _ in 0..MOVES_MAX {
+            let ahead = offset.saturating_add(ahead).saturating_sub(span.start);
+            let found = self.piece(target, file, span, Want::Write, ahead)?;
+            let piece = found.ok_or(Errno::EIO)?;
+            let slot = by.session.claim(self.timeout_micros())?;
+            if by.target().write(&slot, file.inode, &piece, within, from)?.is_ok() {
+                return Ok(());
+            }
+            self.cache.forget(file.inode, span.start);
+        }
+        Err(Errno::EIO)
+    }
+
+    /// The piece of `span`, from memory or from its daemon. `ahead` are the bytes from the span's
+    /// start on that the caller is about to write, too.
+    fn piece(
+        &self,
+        target: DaemonIndex,
+        file: &File,
+        span: &Span,
+        want: Want,
+        ahead: u64,
+    ) -> Result<Option<Piece>> {
+        let is_right = |piece: &Piece| piece.start == span.start;
+        if let Some(piece) = self.cache.get(file.inode, span.start).filter(is_right) {
+            return Ok(Some(piece));
+        }
+        // Further pieces of the same target are asked for in the same message. With hashing, they
+        // end with the chunk.
+        let alone = self.home()?.map.daemon_count() == 1;
+        let length = if alone || file.layout.placement == placed::LOCAL {
+            ahead.min(CHUNKS_AHEAD_MAX << file.chunk_log2()).max(span.length())
+        } else {
+            let chunk = 1u64 << file.chunk_log2();
+            let left = chunk.saturating_sub(span.start & chunk.saturating_sub(1));
+            ahead.clamp(span.length(), left.max(span.length()))
+        };
+        self.map_pieces(target, file, span.start, length, want == Want::Write)
+    }
+
+    /// Asks a target for pieces and remembers them. Returns the one that starts at `offset`.
+    fn map_pieces(
+        &self,
+        target: DaemonIndex,
+        file: &File,
+        offset: u64,
+        length: u64,
+        allocate: bool,
+    ) -> Result<Option<Piece>> {
+        let request = Request::MapPieces {
+            inode: file.inode,
+            chunk_log2: file.chunk_log2(),
+            allocate: u8::from(allocate),
+            offset,
+            length,
+        };
+        self.call(To::Target(target), &request, &own_credentials())?.with(|reply| {
+            let Reply::Pieces { pieces } = reply else { return Err(Errno::EIO) };
+            let mut reader = Reader::new(pieces);
+            let mut wanted = None;
+            while !reader.rest().is_empty() {
+                let piece = Piece::take(&mut reader).map_err(|_| Errno::EIO)?;
+                self.cache.put(file.inode, &piece);
+                if piece.start == offset {
+                    wanted = Some(piece);
+                }
+            }
+            Ok(wanted)
+        })
+    }
+
+    /// Makes the pieces of `offset .. offset + length` (within one target's share) exist.
+    ///
+    /// # Errors
+    /// `ENOSPC`, `EIO`.
+    pub(crate) fn reserve_pieces(&self, file: &File, offset: u64, length: u64) -> Result<()> {
+        let target = self.target_of(file, offset)?;
+        self.map_pieces(target, file, offset, length, true).map(drop)
+    }
+
+    fn read_far(
+        &self,
+        target: DaemonIndex,
+        file: &File,
+        offset: u64,
+        to: &mut [u8],
+    ) -> Result<()> {
+        let mut offset = offset;
+        let who = own_credentials();
+        for part in to.chunks_mut(UNIT_BYTES) {
+            let request = Request::Read {
+                inode: file.inode,
+                chunk_log2: file.chunk_log2(),
+                offset,
+                length: part.len() as u32,
+            };
+            self.call(To::Target(target), &request, &who)?.with(|reply| {
+                let Reply::Bytes { bytes } = reply else { return Err(Errno::EIO) };
+                let bytes = bytes.get(..part.len().min(bytes.len())).unwrap_or(&[]);
+                let (filled, zeros) =
+                    part.split_at_mut_checked(bytes.len()).ok_or(Errno::EIO)?;
+                filled.copy_from_slice(bytes);
+                zeros.fill(0);
+                Ok(())
+            })?;
+            offset = offset.saturating_add(part.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn write_far(
+        &self,
+        target: DaemonIndex,
+        file: &File,
+        offset: u64,
+        from: &[u8],
+    ) -> Result<usize> {
+        let mut done = 0usize;
+        let who: Credentials = own_credentials();
+        for bytes in from.chunks(UNIT_BYTES) {
+            let request = Request::Write {
+                inode: file.inode,
+                chunk_log2: file.chunk_log2(),
+                offset: offset.saturating_add(done as u64),
+                bytes,
+            };
+            match self.call_done(To::Target(target), &request, &who) {
+                Ok(()) => done = done.saturating_add(bytes.len()),
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// Bytes from `offset` on that lie in `span`, at most `wanted`.
+fn length_in(span: &Span, offset: u64, wanted: usize) -> usize {
+    let left = span.end().saturating_sub(offset);
+    usize::try_from(left).unwrap_or(usize::MAX).min(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_gives_back_what_was_put_and_forgets() {
+        let cache = std::boxed::Box::new(Cache::new());
+        let piece = Piece { start: 1 << 20, slot: 9, place: 1 << 30, length_log2: 20, tier: 1 };
+        assert_eq!(cache.get(Inode(5), 1 << 20), None);
+        cache.put(Inode(5), &piece);
+        assert_eq!(cache.get(Inode(5), 1 << 20), Some(piece));
+        assert_eq!(cache.get(Inode(6), 1 << 20), None);
+        cache.forget(Inode(5), 1 << 20);
+        assert_eq!(cache.get(Inode(5), 1 << 20), None);
+    }
+}

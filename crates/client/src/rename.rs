@@ -1,0 +1,177 @@
+//! Rename, and the path of a directory: what looks at the tree upwards.
+
+use wire::attributes::want;
+use wire::codec::{Field, Reader};
+use wire::errno::{Errno, Result};
+use wire::reply::DirectoryEntry;
+use wire::request::rename;
+use wire::{Attributes, Credentials, Inode, Reply, Request};
+
+use crate::Client;
+use crate::directory::{ENTRIES_BYTES, shards_of};
+use crate::errno::by_path;
+use crate::namespace::{may_change, may_remove};
+use crate::path::{At, Follow, Outcome, PathBuffer};
+use crate::request::{To, own_credentials};
+use crate::walk::{Last, Look, Looked, Walk};
+
+/// Deepest directory whose ancestors are looked at: a path of 4 KiB has no more components.
+const DEPTH_MAX: u32 = 2048;
+
+impl Client {
+    /// `renameat2(2)`. After `Outcome::Outside` ask both buffers which path left the instance.
+    ///
+    /// # Errors
+    /// As `rename(2)`.
+    pub fn rename(
+        &self,
+        from: At<'_>,
+        to: At<'_>,
+        flags: u32,
+        who: &Credentials,
+        (from_buffer, to_buffer): (&mut PathBuffer, &mut PathBuffer),
+    ) -> Result<Outcome<()>> {
+        let known = rename::NO_REPLACE | rename::EXCHANGE;
+        if flags & !known != 0 || flags & known == known {
+            return Err(Errno::EINVAL);
+        }
+        from_buffer.clear();
+        to_buffer.clear();
+        let old = self.walk(from, Follow::Never, Look::Surely, who, from_buffer)?;
+        let look = if flags & rename::EXCHANGE == 0 { Look::Index } else { Look::Surely };
+        let new = self.walk(to, Follow::Never, look, who, to_buffer)?;
+        match (old, new) {
+            (Outcome::Done(old), Outcome::Done(new)) => {
+                self.rename_walked(&old, &new, flags, who).map(Outcome::Done)
+            }
+            _ => Ok(Outcome::Outside),
+        }
+    }
+
+    fn rename_walked(
+        &self,
+        old: &Walk<'_>,
+        new: &Walk<'_>,
+        flags: u32,
+        who: &Credentials,
+    ) -> Result<()> {
+        if old.last != Last::Name || new.last != Last::Name {
+            return Err(Errno::EBUSY);
+        }
+        let Looked::Found(moved) = old.found else { return Err(Errno::ENOENT) };
+        let is_exchange = flags & rename::EXCHANGE != 0;
+        let replaced = match new.found {
+            Looked::Found(file) => Some(file),
+            Looked::Absent if is_exchange => return Err(Errno::ENOENT),
+            _ if new.parent.mode & wire::attributes::mode::STICKY != 0 => {
+                self.look_for_removal(new, who).or_else(absent_is_none)?
+            }
+            _ => None,
+        };
+        if flags & rename::NO_REPLACE != 0 && replaced.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        let other_is_directory = is_exchange && replaced.is_some_and(|file| file.is_directory());
+        if !moved.is_directory() && (old.slash || (new.slash && !other_is_directory)) {
+            return Err(Errno::ENOTDIR);
+        }
+        may_remove(&old.parent, Some(&moved), who)?;
+        match &replaced {
+            Some(file) => may_remove(&new.parent, Some(file), who)?,
+            None => may_change(&new.parent, who)?,
+        }
+        let is_same_place = old.parent.inode == new.parent.inode;
+        if moved.is_directory() && !is_same_place {
+            // Its `..` changes, which is a write to the directory itself.
+            moved.permits(who, want::WRITE)?;
+            self.check_not_below(&moved, &new.parent)?;
+        }
+        if let Some(file) = replaced.filter(|file| is_exchange && file.is_directory()) {
+            self.check_not_below(&file, &old.parent)?;
+        }
+        let request = Request::Rename {
+            parent: old.parent.inode,
+            name: old.name,
+            new_parent: new.parent.inode,
+            new_name: new.name,
+            flags,
+        };
+        let shard = Client::shard_of_entry(&old.parent, old.name);
+        by_path(self.call_done(To::Shard(shard), &request, who))
+    }
+
+    /// A directory can not become its own descendant.
+    fn check_not_below(&self, directory: &Attributes, place: &Attributes) -> Result<()> {
+        let mut here = *place;
+        for _ in 0..DEPTH_MAX {
+            if here.inode == directory.inode {
+                return Err(Errno::EINVAL);
+            }
+            if here.inode == Inode::ROOT {
+                return Ok(());
+            }
+            here = by_path(self.attributes_of(here.parent))?;
+        }
+        Err(Errno::ELOOP)
+    }
+
+    /// The path of a directory, found from its parents' listings. Slow: `getcwd` keeps the path it
+    /// came by, and asks here only when it came by none. `PathBuffer::outside` is the result.
+    ///
+    /// # Errors
+    /// `ENOENT` if it was removed, `ENAMETOOLONG`, `EIO`.
+    pub fn path_of(&self, directory: Inode, buffer: &mut PathBuffer) -> Result<()> {
+        buffer.clear();
+        let mut here = by_path(self.attributes_of(directory))?;
+        for _ in 0..DEPTH_MAX {
+            if here.inode == Inode::ROOT {
+                return buffer.put_before(self.prefix());
+            }
+            let parent = by_path(self.attributes_of(here.parent))?;
+            self.name_in(&parent, here.inode, buffer)?;
+            here = parent;
+        }
+        Err(Errno::ENAMETOOLONG)
+    }
+
+    /// Puts the name that `inode` has in `parent` before what is in the buffer.
+    fn name_in(&self, parent: &Attributes, inode: Inode, buffer: &mut PathBuffer) -> Result<()> {
+        let who = own_credentials();
+        for shard in shards_of(parent, 0) {
+            let mut after = 0;
+            loop {
+                let request = Request::ReadDirectory {
+                    directory: parent.inode,
+                    after,
+                    bytes: ENTRIES_BYTES,
+                };
+                let answer = by_path(self.call(To::Shard(shard), &request, &who))?;
+                let (found, more) = answer.with(|reply| {
+                    let Reply::Entries { more, entries } = reply else { return Err(Errno::EIO) };
+                    let mut reader = Reader::new(entries);
+                    while !reader.rest().is_empty() {
+                        let entry =
+                            DirectoryEntry::take(&mut reader).map_err(|_| Errno::EIO)?;
+                        if entry.inode == inode {
+                            buffer.put_component_before(entry.name)?;
+                            return Ok((true, false));
+                        }
+                        after = entry.hash;
+                    }
+                    Ok((false, more != 0 && !entries.is_empty()))
+                })?;
+                if found {
+                    return Ok(());
+                }
+                if !more {
+                    break;
+                }
+            }
+        }
+        Err(Errno::ENOENT)
+    }
+}
+
+fn absent_is_none(errno: Errno) -> Result<Option<Attributes>> {
+    if errno == Errno::ENOENT { Ok(None) } else { Err(errno) }
+}

@@ -1,0 +1,157 @@
+//! Space of the instance (`statfs`), and reserving or giving back space of a file (`fallocate`).
+
+use placement::piece;
+use wire::attributes::{placement as placed, want};
+use wire::errno::{Errno, Result};
+use wire::limits::FILE_BYTES_MAX;
+use wire::{DaemonIndex, Reply, Request};
+
+use crate::errno::by_descriptor;
+use crate::layout::File;
+use crate::open_files::Open;
+use crate::request::{To, own_credentials};
+use crate::{Client, OfdIndex};
+
+/// Space of all daemons together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Space {
+    /// Bytes of all targets.
+    pub bytes_total: u64,
+    /// Bytes that are free.
+    pub bytes_free: u64,
+    /// Files of all kinds.
+    pub files: u64,
+}
+
+/// Modes of `fallocate(2)`.
+mod allocate {
+    pub(super) const KEEP_SIZE: u32 = 1;
+    pub(super) const PUNCH_HOLE: u32 = 2;
+    pub(super) const ZERO_RANGE: u32 = 16;
+}
+
+/// Bytes of zeros that are written into an inline file at once.
+const ZEROS: [u8; 1024] = [0; 1024];
+
+impl Client {
+    /// The space of the instance, for `statfs(2)`.
+    ///
+    /// # Errors
+    /// `EIO` if a daemon can not be reached.
+    pub fn space(&self) -> Result<Space> {
+        let who = own_credentials();
+        let mut sum = Space::default();
+        for daemon in 0..self.home()?.map.daemon_count() {
+            let to = To::Target(DaemonIndex(daemon));
+            self.call(to, &Request::Space {}, &who)?.with(|reply| {
+                let Reply::Space { memory_total, memory_free, ssd_total, ssd_free, files } = reply
+                else {
+                    return Err(Errno::EIO);
+                };
+                let add = |sum: u64, a: u64, b: u64| sum.saturating_add(a).saturating_add(b);
+                sum.bytes_total = add(sum.bytes_total, memory_total, ssd_total);
+                sum.bytes_free = add(sum.bytes_free, memory_free, ssd_free);
+                sum.files = sum.files.saturating_add(files);
+                Ok(())
+            })?;
+        }
+        Ok(sum)
+    }
+
+    /// `fallocate(2)` with the kernel's mode bits: reserve (0, `KEEP_SIZE`), `PUNCH_HOLE` with
+    /// `KEEP_SIZE`, `ZERO_RANGE` with and without it.
+    ///
+    /// # Errors
+    /// As `fallocate(2)`; `EOPNOTSUPP` for other modes.
+    pub fn allocate(&self, ofd: OfdIndex, mode: u32, offset: u64, length: u64) -> Result<()> {
+        let open = self.open_for(ofd, want::WRITE)?;
+        if length == 0 || offset > FILE_BYTES_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let end = offset.checked_add(length).filter(|&end| end <= FILE_BYTES_MAX);
+        let end = end.ok_or(Errno::EFBIG)?;
+        const PUNCH: u32 = allocate::PUNCH_HOLE | allocate::KEEP_SIZE;
+        const ZERO_KEEP: u32 = allocate::ZERO_RANGE | allocate::KEEP_SIZE;
+        match mode {
+            0 | allocate::KEEP_SIZE => self.reserve(&open, offset, end, mode == 0)?,
+            PUNCH | ZERO_KEEP => self.punch(&open, offset, end)?,
+            allocate::ZERO_RANGE => {
+                self.punch(&open, offset, end)?;
+                self.grow(&open, end)?;
+            }
+            _ => return Err(Errno::EOPNOTSUPP),
+        }
+        open.note_modified();
+        Ok(())
+    }
+
+    /// Makes sure that writes into `offset .. end` find their space.
+    fn reserve(&self, open: &Open<'_>, offset: u64, end: u64, grows: bool) -> Result<()> {
+        let mut file = open.file();
+        if file.is_inline() && end > self.inline_bytes() {
+            file = self.move_out(open)?;
+        }
+        if !file.is_inline() {
+            self.reserve_range(&file, offset, end)?;
+        }
+        if grows { self.grow(open, end) } else { Ok(()) }
+    }
+
+    fn reserve_range(&self, file: &File, offset: u64, end: u64) -> Result<()> {
+        let alone = self.home()?.map.daemon_count() == 1;
+        let whole = alone || file.layout.placement == placed::LOCAL;
+        let log2 = file.chunk_log2();
+        let mut at = piece::at(offset, log2).start;
+        while at < end {
+            // One message reserves one chunk, or 64 of them if they are all of one target: as many
+            // pieces as an answer holds.
+            let step = if whole { 64u64 << log2 } else { 1u64 << log2 };
+            let next = (at & !(1u64 << log2).wrapping_sub(1)).saturating_add(step).min(end);
+            self.reserve_pieces(file, at, next.saturating_sub(at))?;
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// The file is at least `end` long from now on.
+    fn grow(&self, open: &Open<'_>, end: u64) -> Result<()> {
+        if end <= self.size_now(open)? {
+            return Ok(());
+        }
+        // The shard cuts and extends inline contents and others alike.
+        self.set_size(open, end)
+    }
+
+    /// Makes `offset .. end` read as zeros.
+    fn punch(&self, open: &Open<'_>, offset: u64, end: u64) -> Result<()> {
+        let end = end.min(self.size_now(open)?);
+        if offset >= end {
+            return Ok(());
+        }
+        if open.file().is_inline() {
+            return self.punch_inline(open, offset, end);
+        }
+        let file = open.file();
+        let request = Request::Punch {
+            inode: file.inode,
+            chunk_log2: file.chunk_log2(),
+            offset,
+            length: end.saturating_sub(offset),
+        };
+        let who = own_credentials();
+        self.each_target(&file, offset, end, &mut |target| {
+            by_descriptor(self.call_done(To::Target(target), &request, &who))
+        })
+    }
+
+    fn punch_inline(&self, open: &Open<'_>, offset: u64, end: u64) -> Result<()> {
+        let mut offset = offset;
+        while offset < end {
+            let left = usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX);
+            let zeros = ZEROS.get(..left.min(ZEROS.len())).unwrap_or(&ZEROS);
+            let written = self.write_at(open, offset, zeros)?;
+            offset = offset.saturating_add(written.max(1) as u64);
+        }
+        Ok(())
+    }
+}

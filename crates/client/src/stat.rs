@@ -1,0 +1,152 @@
+//! Looking at files: attributes by path and of open files, access checks.
+
+use core::sync::atomic::Ordering::SeqCst;
+use wire::attributes::{mode, want};
+use wire::errno::{Errno, Result};
+use wire::{Attributes, Credentials, Reply, Request};
+
+use crate::errno::{by_descriptor, by_path};
+use crate::path::{At, Follow, Outcome, PathBuffer};
+use crate::request::{To, own_credentials};
+use crate::walk::Look;
+use crate::{Client, OfdIndex};
+
+/// Device number that files of every instance have: "FB" as major number, which no driver has.
+const DEVICE_MAJOR: u64 = 0xfb;
+
+impl Client {
+    /// The file that a path names, as its shard knows it.
+    pub(crate) fn find(
+        &self,
+        at: At<'_>,
+        follow: Follow,
+        who: &Credentials,
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<Attributes>> {
+        self.walk(at, follow, Look::Surely, who, buffer)?.and(|walk| walk.existing())
+    }
+
+    /// `stat(2)`, `lstat(2)`, `statx(2)`.
+    ///
+    /// # Errors
+    /// As `stat(2)`.
+    pub fn stat(
+        &self,
+        at: At<'_>,
+        follow: Follow,
+        who: &Credentials,
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<Attributes>> {
+        self.find(at, follow, who, buffer)?
+            .and(|attributes| by_path(self.told(attributes)))
+    }
+
+    /// `fstat(2)`.
+    ///
+    /// # Errors
+    /// As `fstat(2)`.
+    pub fn fstat(&self, ofd: OfdIndex) -> Result<Attributes> {
+        by_descriptor(self.told(self.attributes_open(ofd)?))
+    }
+
+    /// The attributes after the shard was told what this host wrote, so that size and time of
+    /// modification are those of the last write.
+    fn told(&self, attributes: Attributes) -> Result<Attributes> {
+        if !attributes.is_regular() {
+            return Ok(attributes);
+        }
+        let host = self.host()?;
+        let Some(found) = host.vnode_find(attributes.inode) else { return Ok(attributes) };
+        if host.vnode(found)?.dirty_end.load(SeqCst) != 0 {
+            self.flush_if_open(attributes.inode)?;
+        }
+        // Told by this call, or by another between our look at the attributes and at the word.
+        self.attributes_of(attributes.inode)
+    }
+
+    /// `access(2)`, `faccessat2(2)`: bits `R_OK`, `W_OK`, `X_OK`, or none for existence. `who` are
+    /// the real ids unless `AT_EACCESS` is given.
+    ///
+    /// # Errors
+    /// As `access(2)`.
+    pub fn access(
+        &self,
+        at: At<'_>,
+        wanted: u32,
+        follow: Follow,
+        who: &Credentials,
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<()>> {
+        check_wanted(wanted)?;
+        self.find(at, follow, who, buffer)?.and(|attributes| attributes.permits(who, wanted))
+    }
+
+    /// `faccessat2(2)` with an empty path.
+    ///
+    /// # Errors
+    /// As `access(2)`.
+    pub fn faccess(&self, ofd: OfdIndex, wanted: u32, who: &Credentials) -> Result<()> {
+        check_wanted(wanted)?;
+        self.attributes_open(ofd)?.permits(who, wanted)
+    }
+
+    /// A directory that a process may change into.
+    ///
+    /// # Errors
+    /// As `chdir(2)`.
+    pub fn find_directory(
+        &self,
+        at: At<'_>,
+        who: &Credentials,
+        buffer: &mut PathBuffer,
+    ) -> Result<Outcome<Attributes>> {
+        self.find(at, Follow::Yes, who, buffer)?.and(|attributes| {
+            if !attributes.is_directory() {
+                return Err(Errno::ENOTDIR);
+            }
+            attributes.permits(who, want::EXECUTE)?;
+            Ok(attributes)
+        })
+    }
+
+    /// `st_dev` of every file of the instance.
+    #[must_use]
+    pub fn device(&self) -> u64 {
+        // As the kernel's `makedev`: major in bits 8 to 19, minor in bits 0 to 7.
+        DEVICE_MAJOR << 8 | 1
+    }
+
+    /// Bytes that a file takes up on its targets, for `st_blocks`. One message for each target.
+    ///
+    /// # Errors
+    /// `EBADF`, `EIO`.
+    pub fn usage(&self, ofd: OfdIndex) -> Result<u64> {
+        let open = self.opened(ofd)?;
+        let file = open.file();
+        let size = self.size_now(&open)?;
+        if open.mode() & mode::TYPE != mode::REGULAR || file.is_inline() || size == 0 {
+            return Ok(size);
+        }
+        let who = own_credentials();
+        let mut sum = 0u64;
+        self.each_target(&file, 0, size, &mut |target| {
+            let request = Request::Usage { inode: file.inode };
+            self.call(To::Target(target), &request, &who)?.with(|reply| match reply {
+                Reply::Number { value } => {
+                    sum = sum.saturating_add(value);
+                    Ok(())
+                }
+                _ => Err(Errno::EIO),
+            })
+        })?;
+        Ok(sum)
+    }
+}
+
+fn check_wanted(wanted: u32) -> Result<()> {
+    if wanted & !(want::READ | want::WRITE | want::EXECUTE) == 0 {
+        Ok(())
+    } else {
+        Err(Errno::EINVAL)
+    }
+}

@@ -1,0 +1,182 @@
+//! Writing at an offset: inline contents by a message, everything else into the pieces. At the end
+//! of a file opened for appending: `append`.
+
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use wire::attributes::want;
+use wire::errno::{Errno, Result};
+use wire::limits::FILE_BYTES_MAX;
+use wire::request::set;
+use wire::{Reply, Request};
+
+use crate::attributes::{Change, without_set_id};
+use crate::errno::by_descriptor;
+use crate::layout::File;
+use crate::open_files::{Open, o};
+use crate::read::Position;
+use crate::request::{To, own_credentials};
+use crate::{Client, OfdIndex};
+
+/// Bits of a mode that a write may take away.
+const SET_ID: u32 = wire::attributes::mode::SET_UID | wire::attributes::mode::SET_GID;
+
+impl Client {
+    /// `write(2)`, `pwrite(2)`.
+    ///
+    /// # Errors
+    /// As `write(2)`.
+    pub fn write(&self, ofd: OfdIndex, from: &[u8], position: Position) -> Result<usize> {
+        self.write_vectored(ofd, core::iter::once(from), position)
+    }
+
+    /// `writev(2)`, `pwritev(2)`. With `O_APPEND` at the end, whatever the position says.
+    ///
+    /// # Errors
+    /// As `writev(2)`.
+    pub fn write_vectored<'b>(
+        &self,
+        ofd: OfdIndex,
+        buffers: impl Iterator<Item = &'b [u8]> + Clone,
+        position: Position,
+    ) -> Result<usize> {
+        let open = self.open_for(ofd, want::WRITE)?;
+        self.take_set_id(&open)?;
+        let appends = open.flags() & o::APPEND != 0;
+        match position {
+            Position::At(offset) if offset > FILE_BYTES_MAX => Err(Errno::EINVAL),
+            Position::At(_) if appends => Ok(self.append_each(&open, buffers)?.count),
+            Position::At(offset) => self.write_each(&open, offset, buffers),
+            Position::Current => {
+                let guard = open.words.lock_offset();
+                let count = if appends {
+                    let appended = self.append_each(&open, buffers)?;
+                    open.words.offset.store(appended.end, Relaxed);
+                    appended.count
+                } else {
+                    let offset = open.words.offset.load(Relaxed);
+                    let count = self.write_each(&open, offset, buffers)?;
+                    open.words.offset.store(offset.saturating_add(count as u64), Relaxed);
+                    count
+                };
+                drop(guard);
+                Ok(count)
+            }
+        }
+    }
+
+    /// `pwritev2(2)` with `RWF_APPEND`: at the end; the offset stays.
+    ///
+    /// # Errors
+    /// As `writev(2)`.
+    pub fn write_appending<'b>(
+        &self,
+        ofd: OfdIndex,
+        buffers: impl Iterator<Item = &'b [u8]> + Clone,
+    ) -> Result<usize> {
+        let open = self.open_for(ofd, want::WRITE)?;
+        self.take_set_id(&open)?;
+        Ok(self.append_each(&open, buffers)?.count)
+    }
+
+    pub(crate) fn write_each<'b>(
+        &self,
+        open: &Open<'_>,
+        offset: u64,
+        buffers: impl Iterator<Item = &'b [u8]>,
+    ) -> Result<usize> {
+        let mut done = 0usize;
+        for buffer in buffers.filter(|buffer| !buffer.is_empty()) {
+            match self.write_at(open, offset.saturating_add(done as u64), buffer) {
+                Ok(count) => {
+                    done = done.saturating_add(count);
+                    if count < buffer.len() {
+                        break;
+                    }
+                }
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes at an offset; fewer bytes than wanted when space runs out or at the largest size.
+    pub(crate) fn write_at(&self, open: &Open<'_>, offset: u64, from: &[u8]) -> Result<usize> {
+        let left = FILE_BYTES_MAX.checked_sub(offset).filter(|&left| left > 0);
+        let left = usize::try_from(left.ok_or(Errno::EFBIG)?).unwrap_or(usize::MAX);
+        let from = from.get(..from.len().min(left)).unwrap_or(from);
+        if from.is_empty() {
+            return Ok(0);
+        }
+        if open.file().is_inline() && self.write_inline(open, offset, from)? {
+            return Ok(from.len());
+        }
+        let count = self.write_pieces(&open.file(), offset, from)?;
+        let end = offset.saturating_add(count as u64);
+        if open.note_written(end) {
+            // Early news only: a failure is told by whoever tells next.
+            let _ = self.flush(&open.vnode, open.inode);
+        }
+        Ok(count)
+    }
+
+    /// Writes into an inline file. False if it is not inline (any more): write to its pieces.
+    fn write_inline(&self, open: &Open<'_>, offset: u64, from: &[u8]) -> Result<bool> {
+        if offset.saturating_add(from.len() as u64) > self.inline_bytes() {
+            self.move_out(open)?;
+            return Ok(false);
+        }
+        let request = Request::WriteInline { inode: open.inode, offset, bytes: from };
+        let to = To::Shard(open.inode.shard());
+        let answer = match by_descriptor(self.call(to, &request, &own_credentials())) {
+            Err(Errno::EFBIG) => {
+                self.move_out(open)?;
+                return Ok(false);
+            }
+            answer => answer?,
+        };
+        answer.with(|reply| match reply {
+            Reply::Attributes { attributes } => {
+                open.vnode.size.fetch_max(attributes.size, SeqCst);
+                Ok(true)
+            }
+            Reply::Moved { attributes } => {
+                self.moved(open, &attributes);
+                Ok(false)
+            }
+            _ => Err(Errno::EIO),
+        })
+    }
+
+    /// Lets the shard move inline contents to their targets.
+    pub(crate) fn move_out(&self, open: &Open<'_>) -> Result<File> {
+        let request = Request::MoveOut { inode: open.inode };
+        let to = To::Shard(open.inode.shard());
+        let attributes = self.call_attributes(to, &request, &own_credentials());
+        let attributes = by_descriptor(attributes)?;
+        self.moved(open, &attributes);
+        Ok(open.file())
+    }
+
+    /// A write takes the set-id bits of a program away, unless root writes.
+    fn take_set_id(&self, open: &Open<'_>) -> Result<()> {
+        if open.mode() & SET_ID == 0 {
+            return Ok(());
+        }
+        let who = own_credentials();
+        if who.uid == 0 {
+            return Ok(());
+        }
+        let attributes = by_descriptor(self.attributes_of(open.inode))?;
+        let Some(bits) = without_set_id(&attributes) else { return Ok(()) };
+        let mask = set::MODE | set::BY_DESCRIPTOR;
+        let change = Change { mask, mode: bits, ..Change::default() };
+        match self.change(open.inode, &change, &who) {
+            // A writer who is not the owner may not change the mode by himself.
+            Ok(_) | Err(Errno::EPERM) => {
+                open.set_mode(attributes.mode & !SET_ID);
+                Ok(())
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Picks the machine: raw system calls, the frame, stubs and jumps live in one directory for each.
+//!
+//! A port supplies: `Frame`, `raw::{call0..call6}`, `enter::{entry, after}`, `stub::{emit, jump}`,
+//! memory functions that leave wide vector registers alone, and its part of `scan`.
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod x86_64;
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+compile_error!(
+    "preload rewrites machine code and knows only x86_64 Linux so far; on other machines use the \
+     mount, or add crates/preload/src/arch/<machine>.rs with the items that arch/mod.rs lists"
+);
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub use x86_64::*;

@@ -1,0 +1,70 @@
+//! x86_64: the frame that a stub hands to the handler, and the modules that make and use it.
+//!
+//! What the kernel keeps across `syscall` (all but rax, rcx and r11) a stub keeps too. rcx and r11
+//! are therefore free in stubs, and carry the verdict and addresses.
+
+pub mod raw;
+
+pub mod stub;
+
+pub mod enter;
+
+mod memory;
+
+#[cfg(target_feature = "avx")]
+compile_error!(
+    "preload must be built without AVX (no -C target-cpu=native): stubs save only xmm registers, \
+     so the handler must not write the upper halves"
+);
+
+/// Bytes below rsp that a leaf function may use without moving rsp; stubs step over them.
+pub const RED_ZONE_BYTES: i32 = 128;
+
+/// A system call as the application made it, on the application's stack.
+///
+/// Layout is known to `enter`. Only `result` is read back: a handler that wants other arguments
+/// makes the call itself and answers `Done`, because the kernel preserves argument registers and
+/// the code behind the call counts on that.
+#[derive(Debug)]
+#[repr(C, align(16))]
+pub struct Frame {
+    /// On entry the system call's number (rax); after `Done`, and in `after`, the result.
+    pub rax: u64,
+    /// rdi, rsi, rdx, r10, r8, r9: the six arguments in the kernel's order.
+    pub args: [u64; 6],
+    /// Condition flags in the form of `lahf` and `seto` (unspecified in `after`).
+    pub flags: u64,
+    /// The application's stack pointer at the call.
+    pub stack: u64,
+    /// The address behind the call's `syscall` instruction: where the application goes on.
+    pub resume: u64,
+    /// xmm0 to xmm15. Upper halves are not saved: the handler has no instruction that writes them.
+    vectors: [[u64; 2]; 16],
+}
+
+/// Size of the frame; `enter` reserves it on the stack.
+pub const FRAME_BYTES: usize = 336;
+const _: () = assert!(size_of::<Frame>() == FRAME_BYTES);
+const _: () = assert!(core::mem::offset_of!(Frame, vectors) == 80);
+
+impl Frame {
+    /// A frame made by hand: for tests of handlers.
+    #[must_use]
+    pub fn new(number: u64, args: [u64; 6]) -> Self {
+        Self {
+            rax: number,
+            args,
+            flags: 0,
+            stack: 0,
+            resume: 0,
+            vectors: [[0; 2]; 16],
+        }
+    }
+
+    /// The system call's number, before a verdict.
+    #[inline]
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.rax
+    }
+}

@@ -1,0 +1,286 @@
+//! `stat` in all its forms, `access`, and the calls that change attributes.
+
+use crate::calls::credentials::{real, who};
+use crate::calls::paths::{HERE, Place, on_path, place};
+use crate::calls::state::{client, ours};
+use crate::calls::{Answer, answer, failed, user};
+use client::{Client, Follow, OfdIndex, Time, Times};
+use wire::Attributes;
+use wire::errno::{Errno, Result};
+
+const EMPTY_PATH: u64 = libc::AT_EMPTY_PATH as u64;
+const NO_FOLLOW: u64 = libc::AT_SYMLINK_NOFOLLOW as u64;
+
+fn follow(flags: u64) -> Follow {
+    if flags & NO_FOLLOW != 0 { Follow::No } else { Follow::Yes }
+}
+
+/// The open file that a call names by descriptor with an empty path, or by `/proc/self/fd/N`.
+fn by_descriptor(directory: u64, path_at: u64, flags: u64) -> Option<OfdIndex> {
+    // `statx` and `fstatat` of some libcs pass no path at all.
+    if path_at == 0 {
+        return (flags & EMPTY_PATH != 0).then(|| ours(directory)).flatten();
+    }
+    let path = user::path(path_at).ok()?;
+    if path.is_empty() {
+        return (flags & EMPTY_PATH != 0).then(|| ours(directory)).flatten();
+    }
+    match place(directory, path) {
+        Ok(Place::Open(file)) if flags & NO_FOLLOW == 0 => Some(file),
+        _ => None,
+    }
+}
+
+/// True if an empty path means the working directory, which is ours.
+fn is_here(a: [u64; 6], flags: u64) -> bool {
+    a[0] as u32 == HERE as u32
+        && flags & EMPTY_PATH != 0
+        && user::path(a[1]).is_ok_and(<[u8]>::is_empty)
+        && super::paths::working_directory().is_some()
+}
+
+const DOT: &core::ffi::CStr = c".";
+
+fn named(a: [u64; 6], flags: u64) -> [u64; 6] {
+    if !is_here(a, flags) {
+        return a;
+    }
+    let mut b = a;
+    b[1] = DOT.as_ptr() as u64;
+    b
+}
+
+fn stat_of(client: &Client, attributes: &Attributes) -> libc::stat {
+    // SAFETY: `stat` is a plain C structure of integers, for which zeros are valid.
+    // WHY: it has private padding, so it can not be written out field by field.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    stat.st_dev = client.device();
+    stat.st_ino = attributes.inode.0;
+    stat.st_mode = attributes.mode;
+    stat.st_nlink = attributes.links.into();
+    stat.st_uid = attributes.uid;
+    stat.st_gid = attributes.gid;
+    stat.st_rdev = attributes.device;
+    stat.st_size = attributes.size as i64;
+    stat.st_blksize = BLOCK_BYTES;
+    stat.st_blocks = attributes.size.div_ceil(512) as i64;
+    (stat.st_atime, stat.st_atime_nsec) = split(attributes.accessed);
+    (stat.st_mtime, stat.st_mtime_nsec) = split(attributes.modified);
+    (stat.st_ctime, stat.st_ctime_nsec) = split(attributes.changed);
+    stat
+}
+
+/// What programs take for their buffers: a copy loop of 256 KiB costs one call for each.
+const BLOCK_BYTES: i64 = 256 * 1024;
+
+const fn split(nanos: i64) -> (i64, i64) {
+    (nanos.div_euclid(1_000_000_000), nanos.rem_euclid(1_000_000_000))
+}
+
+/// `fstat`.
+#[must_use]
+pub fn stat_open(a: [u64; 6]) -> Answer {
+    let file = ours(a[0])?;
+    answer(stat_file(file, a[1]))
+}
+
+fn stat_file(file: OfdIndex, to: u64) -> Result<()> {
+    let client = client()?;
+    user::put(to, stat_of(client, &client.fstat(file)?))
+}
+
+/// `newfstatat`: directory, path, where to, flags.
+#[must_use]
+pub fn stat_at(a: [u64; 6]) -> Answer {
+    if let Some(file) = by_descriptor(a[0], a[1], a[3]) {
+        return answer(stat_file(file, a[2]));
+    }
+    on_path(libc::SYS_newfstatat, named(a, a[3]), |client, at, buffer| {
+        let found = client.stat(at, follow(a[3]), &who(), buffer)?;
+        store(found, |attributes| user::put(a[2], stat_of(client, &attributes)))
+    })
+}
+
+/// Stores what was found and keeps the outcome.
+fn store<T>(
+    outcome: client::Outcome<T>,
+    put: impl FnOnce(T) -> Result<()>,
+) -> Result<client::Outcome<()>> {
+    Ok(match outcome {
+        client::Outcome::Done(value) => {
+            put(value)?;
+            client::Outcome::Done(())
+        }
+        client::Outcome::Outside => client::Outcome::Outside,
+        client::Outcome::Special(attributes) => client::Outcome::Special(attributes),
+    })
+}
+
+fn statx_of(client: &Client, attributes: &Attributes) -> libc::statx {
+    let stamp = |nanos: i64| {
+        let (seconds, rest) = split(nanos);
+        // SAFETY: a plain C structure of integers, for which zeros are valid.
+        // WHY: its padding is private.
+        let mut stamp: libc::statx_timestamp = unsafe { core::mem::zeroed() };
+        stamp.tv_sec = seconds;
+        stamp.tv_nsec = rest as u32;
+        stamp
+    };
+    // WHY and SAFETY: as for `stat_of`.
+    let mut statx: libc::statx = unsafe { core::mem::zeroed() };
+    statx.stx_mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+    statx.stx_blksize = BLOCK_BYTES as u32;
+    statx.stx_nlink = attributes.links;
+    statx.stx_uid = attributes.uid;
+    statx.stx_gid = attributes.gid;
+    statx.stx_mode = attributes.mode as u16;
+    statx.stx_ino = attributes.inode.0;
+    statx.stx_size = attributes.size;
+    statx.stx_blocks = attributes.size.div_ceil(512);
+    statx.stx_atime = stamp(attributes.accessed);
+    statx.stx_mtime = stamp(attributes.modified);
+    statx.stx_ctime = stamp(attributes.changed);
+    statx.stx_btime = stamp(attributes.born);
+    statx.stx_rdev_major = libc::major(attributes.device);
+    statx.stx_rdev_minor = libc::minor(attributes.device);
+    statx.stx_dev_major = libc::major(client.device());
+    statx.stx_dev_minor = libc::minor(client.device());
+    statx
+}
+
+/// `statx`: directory, path, flags, mask, where to.
+#[must_use]
+pub fn statx(a: [u64; 6]) -> Answer {
+    if let Some(file) = by_descriptor(a[0], a[1], a[2]) {
+        return answer(client().and_then(|client| {
+            user::put(a[4], statx_of(client, &client.fstat(file)?))
+        }));
+    }
+    on_path(libc::SYS_statx, named(a, a[2]), |client, at, buffer| {
+        let found = client.stat(at, follow(a[2]), &who(), buffer)?;
+        store(found, |attributes| user::put(a[4], statx_of(client, &attributes)))
+    })
+}
+
+/// `faccessat2`: directory, path, mode, flags.
+#[must_use]
+pub fn access(a: [u64; 6]) -> Answer {
+    let wanted = a[2] as u32;
+    let effective = a[3] & libc::AT_EACCESS as u64 != 0;
+    let who = || if effective { who() } else { real() };
+    if let Some(file) = by_descriptor(a[0], a[1], a[3]) {
+        return answer(client().and_then(|client| client.faccess(file, wanted, &who())));
+    }
+    on_path(libc::SYS_faccessat2, named(a, a[3]), |client, at, buffer| {
+        if wanted & !7 != 0 {
+            return Err(Errno::EINVAL);
+        }
+        client.access(at, wanted, follow(a[3]), &who(), buffer)
+    })
+}
+
+/// `fchmodat2`: directory, path, mode, flags.
+#[must_use]
+pub fn change_mode(a: [u64; 6]) -> Answer {
+    let mode = a[2] as u32 & 0o7777;
+    if let Some(file) = by_descriptor(a[0], a[1], a[3]) {
+        return answer(client().and_then(|client| client.fchmod(file, mode, &who())));
+    }
+    on_path(libc::SYS_fchmodat, named(a, a[3]), |client, at, buffer| {
+        client.chmod(at, mode, follow(a[3]), &who(), buffer)
+    })
+}
+
+/// `fchmod`.
+#[must_use]
+pub fn change_mode_open(a: [u64; 6]) -> Answer {
+    let file = ours(a[0])?;
+    answer(client().and_then(|client| client.fchmod(file, a[1] as u32 & 0o7777, &who())))
+}
+
+/// An owner or group; -1 leaves it.
+const fn owner(id: u64) -> Option<u32> {
+    if id as u32 == u32::MAX { None } else { Some(id as u32) }
+}
+
+/// `fchownat`: directory, path, user, group, flags.
+#[must_use]
+pub fn change_owner(a: [u64; 6]) -> Answer {
+    let (user, group) = (owner(a[2]), owner(a[3]));
+    if let Some(file) = by_descriptor(a[0], a[1], a[4]) {
+        return answer(client().and_then(|client| client.fchown(file, (user, group), &who())));
+    }
+    on_path(libc::SYS_fchownat, named(a, a[4]), |client, at, buffer| {
+        client.chown(at, (user, group), follow(a[4]), &who(), buffer)
+    })
+}
+
+/// `fchown`.
+#[must_use]
+pub fn change_owner_open(a: [u64; 6]) -> Answer {
+    let file = ours(a[0])?;
+    answer(client().and_then(|client| client.fchown(file, (owner(a[1]), owner(a[2])), &who())))
+}
+
+fn times(address: u64) -> Result<Times> {
+    if address == 0 {
+        return Ok(Times { accessed: Time::Now, modified: Time::Now });
+    }
+    let [accessed, modified]: [libc::timespec; 2] = user::get(address)?;
+    Ok(Times { accessed: time(accessed)?, modified: time(modified)? })
+}
+
+fn time(spec: libc::timespec) -> Result<Time> {
+    match spec.tv_nsec {
+        libc::UTIME_NOW => Ok(Time::Now),
+        libc::UTIME_OMIT => Ok(Time::Omit),
+        0..=999_999_999 => {
+            let nanos = spec.tv_sec.saturating_mul(1_000_000_000).saturating_add(spec.tv_nsec);
+            Ok(Time::At(nanos))
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// `utimensat`: directory, path (0: the descriptor itself), times, flags.
+#[must_use]
+pub fn set_times(a: [u64; 6]) -> Answer {
+    let by_fd = if a[1] == 0 { ours(a[0]) } else { by_descriptor(a[0], a[1], a[3]) };
+    if let Some(file) = by_fd {
+        return answer(client().and_then(|client| {
+            client.fset_times(file, times(a[2])?, &who())
+        }));
+    }
+    on_path(libc::SYS_utimensat, named(a, a[3]), |client, at, buffer| {
+        client.set_times(at, times(a[2])?, follow(a[3]), &who(), buffer)
+    })
+}
+
+/// `utime`, `utimes`, `futimesat`: the older forms, as `utimensat` with times of their kind.
+#[must_use]
+pub fn set_times_old(number: i64, a: [u64; 6]) -> Answer {
+    let (directory, path_at, times_at) =
+        if number == libc::SYS_futimesat { (a[0], a[1], a[2]) } else { (HERE, a[0], a[1]) };
+    let path = user::path(path_at).ok()?;
+    if matches!(place(directory, path), Ok(Place::Native)) {
+        return None;
+    }
+    let mut specs = [libc::timespec { tv_sec: 0, tv_nsec: 0 }; 2];
+    if times_at != 0 {
+        let outcome = if number == libc::SYS_utime {
+            user::get::<[i64; 2]>(times_at).map(|seconds| seconds.map(|second| (second, 0)))
+        } else {
+            user::get::<[[i64; 2]; 2]>(times_at).map(|pairs| pairs.map(|pair| (pair[0], pair[1])))
+        };
+        match outcome {
+            Ok(pairs) => {
+                for (spec, (seconds, micros)) in specs.iter_mut().zip(pairs) {
+                    *spec = libc::timespec { tv_sec: seconds, tv_nsec: micros * 1000 };
+                }
+            }
+            Err(errno) => return Some(failed(errno)),
+        }
+    }
+    let specs_at = if times_at == 0 { 0 } else { specs.as_ptr() as u64 };
+    set_times([directory, path_at, specs_at, 0, 0, 0])
+}

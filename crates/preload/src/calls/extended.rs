@@ -1,0 +1,124 @@
+//! Extended attributes: by path, by path without following, by descriptor.
+
+use crate::calls::credentials::who;
+use crate::calls::paths::{HERE, on_path};
+use crate::calls::state::{client, ours};
+use crate::calls::{Answer, answer, native, user};
+use client::{Follow, Outcome};
+use wire::errno::{Errno, Result};
+use wire::limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+
+fn name<'a>(address: u64) -> Result<&'a [u8]> {
+    let name = user::text(address, XATTR_NAME_BYTES_MAX + 1, Errno::ERANGE)?;
+    if name.is_empty() { Err(Errno::ERANGE) } else { Ok(name) }
+}
+
+fn value<'a>(address: u64, length: u64) -> Result<&'a [u8]> {
+    let length = usize::try_from(length).map_err(|_| Errno::E2BIG)?;
+    if length > XATTR_VALUE_BYTES_MAX {
+        return Err(Errno::E2BIG);
+    }
+    user::bytes(address, length)
+}
+
+/// A buffer for a value. Longer than any value is as good as as long.
+fn room<'a>(address: u64, length: u64) -> Result<&'a mut [u8]> {
+    let length = usize::try_from(length).unwrap_or(usize::MAX).min(64 * 1024);
+    user::bytes_mut(address, length)
+}
+
+/// The arguments with the working directory in front, as `on_path` takes them, and its answer for
+/// a path that leads outside: such calls have no directory, so the kernel's is made here.
+fn by_path<T>(
+    number: i64,
+    a: [u64; 6],
+    ours: impl FnOnce(
+        &client::Client,
+        client::At<'_>,
+        &mut client::PathBuffer,
+    ) -> Result<Outcome<T>>,
+) -> Answer
+where
+    i64: super::Returned<T>,
+{
+    let mut outside = None;
+    let shifted = [HERE, a[0], 0, 0, 0, 0];
+    let done = on_path::<i64>(number, shifted, |client, at, buffer| {
+        Ok(match ours(client, at, buffer)? {
+            Outcome::Done(value) => Outcome::Done(<i64 as super::Returned<T>>::returned(value)),
+            Outcome::Outside => {
+                outside = Some(super::paths::Text::new(buffer.outside()));
+                Outcome::Done(0)
+            }
+            Outcome::Special(attributes) => Outcome::Special(attributes),
+        })
+    });
+    match outside {
+        Some(text) => Some(native::call(number, [text.address(), a[1], a[2], a[3], a[4], 0])),
+        None => done,
+    }
+}
+
+/// `getxattr`, `lgetxattr`.
+#[must_use]
+pub fn get(number: i64, a: [u64; 6], follow: Follow) -> Answer {
+    by_path(number, a, |client, at, buffer| {
+        client.get_xattr(at, follow, (name(a[1])?, room(a[2], a[3])?), &who(), buffer)
+    })
+}
+
+/// `fgetxattr`.
+#[must_use]
+pub fn get_open(a: [u64; 6]) -> Answer {
+    let file = ours(a[0])?;
+    answer((|| client()?.fget_xattr(file, (name(a[1])?, room(a[2], a[3])?), &who()))())
+}
+
+/// `setxattr`, `lsetxattr`.
+#[must_use]
+pub fn set(number: i64, a: [u64; 6], follow: Follow) -> Answer {
+    by_path(number, a, |client, at, buffer| {
+        let named = (name(a[1])?, value(a[2], a[3])?);
+        client.set_xattr(at, follow, named, a[4] as u32, &who(), buffer)
+    })
+}
+
+/// `fsetxattr`.
+#[must_use]
+pub fn set_open(a: [u64; 6]) -> Answer {
+    let file = ours(a[0])?;
+    answer((|| {
+        let named = (name(a[1])?, value(a[2], a[3])?);
+        client()?.fset_xattr(file, named, a[4] as u32, &who())
+    })())
+}
+
+/// `listxattr`, `llistxattr`.
+#[must_use]
+pub fn list(number: i64, a: [u64; 6], follow: Follow) -> Answer {
+    by_path(number, a, |client, at, buffer| {
+        client.list_xattr(at, follow, room(a[1], a[2])?, &who(), buffer)
+    })
+}
+
+/// `flistxattr`.
+#[must_use]
+pub fn list_open(a: [u64; 6]) -> Answer {
+    let file = ours(a[0])?;
+    answer((|| client()?.flist_xattr(file, room(a[1], a[2])?, &who()))())
+}
+
+/// `removexattr`, `lremovexattr`.
+#[must_use]
+pub fn remove(number: i64, a: [u64; 6], follow: Follow) -> Answer {
+    by_path(number, a, |client, at, buffer| {
+        client.remove_xattr(at, follow, name(a[1])?, &who(), buffer)
+    })
+}
+
+/// `fremovexattr`.
+#[must_use]
+pub fn remove_open(a: [u64; 6]) -> Answer {
+    let file = ours(a[0])?;
+    answer((|| client()?.fremove_xattr(file, name(a[1])?, &who()))())
+}

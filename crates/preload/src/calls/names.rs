@@ -1,0 +1,232 @@
+//! Names: mkdir, rmdir, unlink, rename, link, symlink, readlink, mknod, truncate by path.
+
+use crate::calls::credentials::{masked, who};
+use crate::calls::paths::{Place, Text, on_path, place};
+use crate::calls::state::{client, ours};
+use crate::calls::{Answer, answer, failed, native, user};
+use client::{At, Client, Follow, Outcome, PathBuffer};
+use wire::attributes::mode;
+use wire::errno::{Errno, Result};
+
+/// `mkdirat`.
+#[must_use]
+pub fn make_directory(a: [u64; 6]) -> Answer {
+    on_path(libc::SYS_mkdirat, a, |client, at, buffer| {
+        client.make_directory(at, masked(a[2]), &who(), buffer)
+    })
+}
+
+/// `mknodat`: directory, path, mode, device.
+#[must_use]
+pub fn make_node(a: [u64; 6]) -> Answer {
+    on_path(libc::SYS_mknodat, a, |client, at, buffer| {
+        let kind = match a[2] as u32 & mode::TYPE {
+            0 => mode::REGULAR,
+            kind => kind,
+        };
+        client.make_node(at, kind | masked(a[2]), a[3], &who(), buffer)
+    })
+}
+
+/// `unlinkat`: directory, path, flags.
+#[must_use]
+pub fn unlink(a: [u64; 6]) -> Answer {
+    on_path(libc::SYS_unlinkat, a, |client, at, buffer| match a[2] as i32 {
+        0 => client.unlink(at, &who(), buffer),
+        libc::AT_REMOVEDIR => client.remove_directory(at, &who(), buffer),
+        _ => Err(Errno::EINVAL),
+    })
+}
+
+/// `symlinkat`: target, directory, path.
+#[must_use]
+pub fn symlink(a: [u64; 6]) -> Answer {
+    let as_path = [a[1], a[2], 0, 0, 0, 0];
+    let path = user::path(a[2]).ok()?;
+    if matches!(place(a[1], path), Ok(Place::Native)) {
+        return None;
+    }
+    let mut outside = false;
+    let done = on_path(libc::SYS_symlinkat, as_path, |client, at, buffer| {
+        let outcome = client.symlink(user::path(a[0])?, at, &who(), buffer)?;
+        outside = matches!(outcome, Outcome::Outside);
+        // The arguments of this call are in another order than `on_path` hands on.
+        Ok(if outside { Outcome::Done(()) } else { outcome })
+    });
+    if outside { Some(failed(Errno::EXDEV)) } else { done }
+}
+
+/// `readlinkat`: directory, path, buffer, length.
+#[must_use]
+pub fn read_link(a: [u64; 6]) -> Answer {
+    let path = user::path(a[1]).ok()?;
+    // The magic links of descriptors of ours: the kernel would name the placeholder.
+    if let Ok(Place::Open(file)) = place(a[0], path) {
+        return answer(name_of_open(file, a[2], a[3]));
+    }
+    on_path(libc::SYS_readlinkat, a, |client, at, buffer| {
+        if a[3] as i32 <= 0 {
+            return Err(Errno::EINVAL);
+        }
+        let target = user::bytes_mut(a[2], a[3] as u32 as usize)?;
+        client.read_link(at, target, &who(), buffer)
+    })
+}
+
+/// The path of an open directory; other files have any number of names, so they are shown by
+/// number, as the kernel shows files without a name.
+fn name_of_open(file: client::OfdIndex, to: u64, length: u64) -> Result<usize> {
+    let client = client()?;
+    let mut buffer = PathBuffer::new();
+    let attributes = client.fstat(file)?;
+    let to = user::bytes_mut(to, length as u32 as usize)?;
+    let mut text = [0; 48];
+    let name = if attributes.is_directory() {
+        client.path_of(attributes.inode, &mut buffer)?;
+        buffer.outside()
+    } else {
+        numbered(attributes.inode.0, &mut text)
+    };
+    for (byte, from) in to.iter_mut().zip(name) {
+        *byte = *from;
+    }
+    Ok(to.len().min(name.len()))
+}
+
+fn numbered(number: u64, text: &mut [u8; 48]) -> &[u8] {
+    const START: &[u8] = b"forebay:[";
+    let mut digits = [0; 20];
+    let mut left = number;
+    let mut count = 0;
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + (left % 10) as u8;
+        left /= 10;
+        count += 1;
+        if left == 0 {
+            break;
+        }
+    }
+    let digits = digits.get(digits.len() - count..).unwrap_or(&[]);
+    let parts = START.iter().chain(digits).chain(b"]");
+    let mut length = 0;
+    for (to, from) in text.iter_mut().zip(parts) {
+        *to = *from;
+        length += 1;
+    }
+    text.get(..length).unwrap_or(&[])
+}
+
+/// The two places of a call on two paths.
+struct Two<'a> {
+    from: Place<'a>,
+    to: Place<'a>,
+}
+
+fn two<'a>(from: (u64, u64), to: (u64, u64)) -> Option<Result<Two<'a>>> {
+    let paths = (user::path(from.1).ok()?, user::path(to.1).ok()?);
+    Some(place(from.0, paths.0).and_then(|first| {
+        place(to.0, paths.1).map(|second| Two { from: first, to: second })
+    }))
+}
+
+/// Runs a call on two paths of ours. A mixture with the kernel's is EXDEV, as between any two file
+/// systems.
+fn on_two(
+    number: i64,
+    a: [u64; 6],
+    ours: impl FnOnce(
+        &Client,
+        At<'_>,
+        At<'_>,
+        &mut PathBuffer,
+        &mut PathBuffer,
+    ) -> Result<Outcome<()>>,
+) -> Answer {
+    let (from, to) = match two((a[0], a[1]), (a[2], a[3]))? {
+        Ok(Two { from: Place::Native, to: Place::Native }) => return None,
+        Ok(Two { from: Place::Ours(from), to: Place::Ours(to) }) => (from, to),
+        Ok(_) => return Some(failed(Errno::EXDEV)),
+        Err(errno) => return Some(failed(errno)),
+    };
+    let (mut from_buffer, mut to_buffer) = (PathBuffer::new(), PathBuffer::new());
+    let outcome = client()
+        .and_then(|client| ours(client, from, to, &mut from_buffer, &mut to_buffer));
+    match outcome {
+        Ok(Outcome::Done(())) => Some(0),
+        Ok(Outcome::Outside) if from_buffer.is_outside() && to_buffer.is_outside() => {
+            let texts = (Text::new(from_buffer.outside()), Text::new(to_buffer.outside()));
+            let here = super::paths::HERE;
+            let b = [here, texts.0.address(), here, texts.1.address(), a[4], 0];
+            Some(native::call(number, b))
+        }
+        Ok(_) => Some(failed(Errno::EXDEV)),
+        Err(errno) => Some(failed(errno)),
+    }
+}
+
+/// `renameat2`: directory, path, new directory, new path, flags.
+#[must_use]
+pub fn rename(a: [u64; 6]) -> Answer {
+    on_two(libc::SYS_renameat2, a, |client, from, to, from_buffer, to_buffer| {
+        client.rename(from, to, a[4] as u32, &who(), (from_buffer, to_buffer))
+    })
+}
+
+/// `linkat`: directory, path, new directory, new path, flags.
+#[must_use]
+pub fn link(a: [u64; 6]) -> Answer {
+    if let Some(answer) = link_open(a) {
+        return Some(answer);
+    }
+    on_two(libc::SYS_linkat, a, |client, from, to, from_buffer, to_buffer| {
+        let follow = a[4] as i32 & libc::AT_SYMLINK_FOLLOW != 0;
+        let follow = if follow { Follow::Yes } else { Follow::No };
+        client.link(from, follow, to, &who(), (from_buffer, to_buffer))
+    })
+}
+
+/// A name for an open file: by its descriptor and no path, or through `/proc/self/fd`.
+fn link_open(a: [u64; 6]) -> Answer {
+    let path = user::path(a[1]).ok()?;
+    let file = if path.is_empty() && a[4] as i32 & libc::AT_EMPTY_PATH != 0 {
+        ours(a[0])?
+    } else {
+        match place(a[0], path) {
+            Ok(Place::Open(file)) if a[4] as i32 & libc::AT_SYMLINK_FOLLOW != 0 => file,
+            _ => return None,
+        }
+    };
+    let to = match place(a[2], user::path(a[3]).ok()?) {
+        Ok(Place::Ours(to)) => to,
+        Ok(_) => return Some(failed(Errno::EXDEV)),
+        Err(errno) => return Some(failed(errno)),
+    };
+    let mut buffer = PathBuffer::new();
+    match client().and_then(|client| client.link_open(file, to, &who(), &mut buffer)) {
+        Ok(Outcome::Done(())) => Some(0),
+        Ok(_) => Some(failed(Errno::EXDEV)),
+        Err(errno) => Some(failed(errno)),
+    }
+}
+
+/// `truncate`: path, size. There is no form with a directory, so the arguments are shifted here.
+#[must_use]
+pub fn truncate(a: [u64; 6]) -> Answer {
+    let as_path = [super::paths::HERE, a[0], a[1], 0, 0, 0];
+    let mut text = None;
+    let done = on_path(libc::SYS_truncate, as_path, |client, at, buffer| {
+        if a[1] > i64::MAX as u64 {
+            return Err(Errno::EINVAL);
+        }
+        let outcome = client.truncate(at, a[1], &who(), buffer)?;
+        if matches!(outcome, Outcome::Outside) {
+            text = Some(Text::new(buffer.outside()));
+            return Ok(Outcome::Done(()));
+        }
+        Ok(outcome)
+    });
+    match text {
+        Some(text) => Some(native::call(libc::SYS_truncate, [text.address(), a[1], 0, 0, 0, 0])),
+        None => done,
+    }
+}

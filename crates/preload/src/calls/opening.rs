@@ -1,0 +1,73 @@
+//! `open`, `openat`, `openat2`, `creat`.
+
+use crate::calls::credentials::{masked, who};
+use crate::calls::paths::{HERE, Place, Text, place};
+use crate::calls::state::client;
+use crate::calls::{Answer, descriptors, failed, native, user};
+use client::{Client, Opened, Outcome, PathBuffer};
+use wire::attributes::mode;
+use wire::errno::{Errno, Result};
+
+/// `openat`: directory, path, flags, mode.
+#[must_use]
+pub fn open_at(a: [u64; 6]) -> Answer {
+    let path = user::path(a[1]).ok()?;
+    let mut buffer = PathBuffer::new();
+    let flags = a[2] as u32;
+    let opened = match place(a[0], path) {
+        Ok(Place::Native) => return None,
+        Ok(Place::Ours(at)) => client()
+            .and_then(|client| client.open(at, flags, masked(a[3]), &who(), &mut buffer)),
+        Ok(Place::Open(file)) => reopen(file, flags),
+        Err(errno) => Err(errno),
+    };
+    Some(match opened {
+        Ok(Outcome::Done(opened)) => finish(&opened, flags),
+        Ok(Outcome::Outside) => {
+            let text = Text::new(buffer.outside());
+            native::call(libc::SYS_openat, [HERE, text.address(), a[2], a[3], 0, 0])
+        }
+        Ok(Outcome::Special(attributes)) => open_special(attributes.mode),
+        Err(errno) => failed(errno),
+    })
+}
+
+fn reopen(file: client::OfdIndex, flags: u32) -> Result<Outcome<Opened>> {
+    let client: &Client = client()?;
+    client.open_inode(client.inode_of(file)?, flags, &who())
+}
+
+fn finish(opened: &Opened, flags: u32) -> i64 {
+    let close_on_exec = flags & libc::O_CLOEXEC as u32 != 0;
+    descriptors::install(opened.ofd, 0, close_on_exec).map_or_else(failed, i64::from)
+}
+
+/// Pipes, sockets and devices have their names in the instance, but no kernel stands behind them.
+fn open_special(kind: u32) -> i64 {
+    failed(match kind & mode::TYPE {
+        mode::SOCKET => Errno::ENXIO,
+        _ => Errno::EOPNOTSUPP,
+    })
+}
+
+/// `openat2`: directory, path, how, size of how.
+#[must_use]
+pub fn open_at_2(a: [u64; 6]) -> Answer {
+    const HOW_BYTES: u64 = 24;
+    if a[3] < HOW_BYTES {
+        return None;
+    }
+    let path = user::path(a[1]).ok()?;
+    match place(a[0], path) {
+        Ok(Place::Native) => return None,
+        Err(errno) => return Some(failed(errno)),
+        Ok(_) => {}
+    }
+    let how: Result<[u64; 3]> = user::get(a[2]);
+    match how {
+        // RESOLVE_* restricts how a path may be walked: we promise none of it.
+        Ok([_, _, resolve]) if resolve != 0 => Some(failed(Errno::EINVAL)),
+        Ok([flags, mode, _]) => open_at([a[0], a[1], flags, mode, 0, 0]),
+        Err(errno) => Some(failed(errno)),
+    }
+}

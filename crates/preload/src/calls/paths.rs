@@ -1,0 +1,130 @@
+//! From the arguments of a call to a place: ours, or the kernel's.
+
+use crate::calls::state::{self, client, ours};
+use crate::calls::{Answer, failed, native, user};
+use client::{At, Client, OfdIndex, Outcome, PathBuffer};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{Acquire, Release};
+use wire::Inode;
+use wire::errno::{Errno, Result};
+use wire::limits::PATH_BYTES_MAX;
+
+/// "Relative to the working directory."
+pub const HERE: u64 = libc::AT_FDCWD as u64;
+
+/// The inode of the working directory while it is ours, else 0.
+static WORKING_DIRECTORY: AtomicU64 = AtomicU64::new(0);
+
+/// The working directory, if it is ours.
+#[must_use]
+pub fn working_directory() -> Option<Inode> {
+    let inode = WORKING_DIRECTORY.load(Acquire);
+    (inode != 0).then_some(Inode(inode))
+}
+
+/// Sets or leaves a working directory of ours.
+pub fn set_working_directory(inode: Option<Inode>) {
+    WORKING_DIRECTORY.store(inode.unwrap_or(Inode::NONE).0, Release);
+}
+
+/// Where a path of a call leads.
+#[derive(Clone, Copy)]
+pub enum Place<'a> {
+    /// To the kernel.
+    Native,
+    /// Into the instance.
+    Ours(At<'a>),
+    /// To an open file of ours, by `/proc/self/fd/N` or `/dev/fd/N`.
+    Open(OfdIndex),
+}
+
+/// Looks where `path`, relative to `directory` (a descriptor or `HERE`), leads.
+///
+/// # Errors
+/// `EIO` if the instance is gone.
+pub fn place(directory: u64, path: &[u8]) -> Result<Place<'_>> {
+    if path.first() == Some(&b'/') {
+        if let Some(rest) = state::below_prefix(path) {
+            client()?;
+            return Ok(Place::Ours(At::root(rest)));
+        }
+        return Ok(descriptor(path).and_then(ours).map_or(Place::Native, Place::Open));
+    }
+    if directory as u32 == HERE as u32 {
+        return Ok(working_directory().map_or(Place::Native, |inode| {
+            Place::Ours(At { base: inode, path })
+        }));
+    }
+    match ours(directory) {
+        Some(file) => Ok(Place::Ours(At { base: client()?.inode_of(file)?, path })),
+        None => Ok(Place::Native),
+    }
+}
+
+/// The descriptor that a path names.
+fn descriptor(path: &[u8]) -> Option<u64> {
+    let number = match path {
+        b"/dev/stdin" => return Some(0),
+        b"/dev/stdout" => return Some(1),
+        b"/dev/stderr" => return Some(2),
+        _ => path.strip_prefix(b"/proc/self/fd/").or_else(|| path.strip_prefix(b"/dev/fd/"))?,
+    };
+    if number.is_empty() || number.len() > 6 {
+        return None;
+    }
+    number.iter().try_fold(0, |sum, &digit| {
+        digit.is_ascii_digit().then(|| sum * 10 + u64::from(digit - b'0'))
+    })
+}
+
+/// A path with its NUL, for a call that turned out to be the kernel's.
+pub struct Text {
+    bytes: [u8; PATH_BYTES_MAX + 1],
+}
+
+impl Text {
+    /// Copies `path` and ends it.
+    #[must_use]
+    pub fn new(path: &[u8]) -> Text {
+        let mut bytes = [0; PATH_BYTES_MAX + 1];
+        for (to, from) in bytes.iter_mut().zip(path.iter().take(PATH_BYTES_MAX)) {
+            *to = *from;
+        }
+        Text { bytes }
+    }
+
+    /// Its address, as a system call takes it.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.bytes.as_ptr() as u64
+    }
+}
+
+/// Runs a call on one path: `number` with the directory in argument 0 and the path in argument 1.
+/// `ours` does it in the instance. A path that leads outside through a symbolic link is handed to
+/// the kernel with the place that it leads to.
+pub fn on_path<T>(
+    number: i64,
+    a: [u64; 6],
+    ours: impl FnOnce(&Client, At<'_>, &mut PathBuffer) -> Result<Outcome<T>>,
+) -> Answer
+where
+    i64: super::Returned<T>,
+{
+    let path = user::path(a[1]).ok()?;
+    let at = match place(a[0], path) {
+        Ok(Place::Ours(at)) => at,
+        Ok(Place::Native | Place::Open(_)) => return None,
+        Err(errno) => return Some(failed(errno)),
+    };
+    let mut buffer = PathBuffer::new();
+    match client().and_then(|client| ours(client, at, &mut buffer)) {
+        Ok(Outcome::Done(value)) => Some(<i64 as super::Returned<T>>::returned(value)),
+        Ok(Outcome::Outside) => {
+            let text = Text::new(buffer.outside());
+            Some(native::call(number, [HERE, text.address(), a[2], a[3], a[4], a[5]]))
+        }
+        Ok(Outcome::Special(_)) => Some(failed(Errno::ENXIO)),
+        Err(errno) => Some(failed(errno)),
+    }
+}

@@ -1,0 +1,62 @@
+//! `statfs`, `fstatfs`: the space of the whole instance.
+
+use crate::calls::credentials::who;
+use crate::calls::paths::{HERE, on_path};
+use crate::calls::state::{client, ours};
+use crate::calls::{Answer, answer, native, user};
+use client::{Client, Follow, Outcome};
+use wire::errno::Result;
+use wire::limits::NAME_BYTES_MAX;
+
+/// Unit of the counts: the smallest piece of a file.
+const BLOCK_BYTES: u64 = 4096;
+/// What tells our file system from others: "FBAY".
+const MAGIC: i64 = 0x4642_4159;
+
+fn statfs_of(client: &Client) -> Result<libc::statfs> {
+    let space = client.space()?;
+    // WHY: the structure has private padding.
+    // SAFETY: it is a plain C structure of integers, for which zeros are valid.
+    let mut statfs: libc::statfs = unsafe { core::mem::zeroed() };
+    statfs.f_type = MAGIC;
+    statfs.f_bsize = BLOCK_BYTES as i64;
+    statfs.f_frsize = BLOCK_BYTES as i64;
+    statfs.f_blocks = space.bytes_total / BLOCK_BYTES;
+    statfs.f_bfree = space.bytes_free / BLOCK_BYTES;
+    statfs.f_bavail = statfs.f_bfree;
+    statfs.f_namelen = NAME_BYTES_MAX as i64;
+    // Inodes are bounded by space alone: each takes one block in the worst case.
+    statfs.f_files = space.files.saturating_add(statfs.f_bfree);
+    statfs.f_ffree = statfs.f_bfree;
+    Ok(statfs)
+}
+
+/// `statfs`: path, where to.
+#[must_use]
+pub fn by_path(a: [u64; 6]) -> Answer {
+    let mut outside = None;
+    let done = on_path(libc::SYS_statfs, [HERE, a[0], 0, 0, 0, 0], |client, at, buffer| {
+        Ok(match client.stat(at, Follow::Yes, &who(), buffer)? {
+            Outcome::Done(_) => {
+                user::put(a[1], statfs_of(client)?)?;
+                Outcome::Done(())
+            }
+            Outcome::Outside => {
+                outside = Some(super::paths::Text::new(buffer.outside()));
+                Outcome::Done(())
+            }
+            Outcome::Special(attributes) => Outcome::Special(attributes),
+        })
+    });
+    match outside {
+        Some(text) => Some(native::call(libc::SYS_statfs, [text.address(), a[1], 0, 0, 0, 0])),
+        None => done,
+    }
+}
+
+/// `fstatfs`: descriptor, where to.
+#[must_use]
+pub fn by_descriptor(a: [u64; 6]) -> Answer {
+    ours(a[0])?;
+    answer(client().and_then(|client| user::put(a[1], statfs_of(client)?)))
+}

@@ -1,0 +1,307 @@
+//! What this process knows: the client, the prefix, which descriptors are ours, where it stands.
+//!
+//! Everything is in statics of atomics: calls come from any thread, from signal handlers, and from
+//! both sides of a fork. The descriptor table itself is in the host's shared memory (it must
+//! survive exec and be found when the process is killed); here is a bitmap of it, so that a call on
+//! a descriptor of the kernel costs one load.
+//!
+//! Life: the constructor calls `prepare`; the first call that concerns the instance attaches.
+
+use crate::calls::native;
+use crate::calls::hooks;
+use client::{Client, OfdIndex, ProcessIndex};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
+use wire::errno::{Errno, Result};
+
+/// The client of this process.
+pub static CLIENT: Client = Client::new();
+
+/// Descriptors that we can know: the table in shared memory has as many rows.
+pub const DESCRIPTOR_COUNT: usize = 65_536;
+/// Rows at the end of the table that are no descriptors: the working directory, and mappings.
+pub const WORKING_DIRECTORY: u32 = DESCRIPTOR_COUNT as u32 - 1;
+/// First row of a mapping. See `mapping`.
+pub const MAPPING_FIRST: u32 = DESCRIPTOR_COUNT as u32 - 1024;
+
+const NONE: u32 = u32::MAX;
+
+static OURS: [AtomicU64; DESCRIPTOR_COUNT / 64] = [const { AtomicU64::new(0) }; _];
+static TABLE: AtomicU32 = AtomicU32::new(NONE);
+static CHILD_TABLE: AtomicU32 = AtomicU32::new(NONE);
+static PLACEHOLDER: AtomicI32 = AtomicI32::new(-1);
+
+const UNPREPARED: u8 = 0;
+const PREPARED: u8 = 1;
+const ATTACHING: u8 = 2;
+const ATTACHED: u8 = 3;
+static STAGE: AtomicU8 = AtomicU8::new(UNPREPARED);
+static ATTACHER: AtomicU32 = AtomicU32::new(0);
+
+/// Longest run directory and prefix.
+pub const SETTING_BYTES_MAX: usize = 1024;
+
+struct Setting {
+    bytes: [AtomicU8; SETTING_BYTES_MAX],
+    length: AtomicU32,
+}
+
+impl Setting {
+    const fn new() -> Setting {
+        Setting { bytes: [const { AtomicU8::new(0) }; SETTING_BYTES_MAX], length: AtomicU32::new(0) }
+    }
+
+    fn set(&self, value: &[u8]) {
+        let value = value.get(..value.len().min(SETTING_BYTES_MAX - 1)).unwrap_or(&[]);
+        for (byte, &new) in self.bytes.iter().zip(value) {
+            byte.store(new, Relaxed);
+        }
+        self.length.store(value.len() as u32, Release);
+    }
+
+    fn get(&self, to: &mut [u8; SETTING_BYTES_MAX]) -> usize {
+        let length = self.length.load(Acquire) as usize;
+        for (byte, from) in to.iter_mut().zip(&self.bytes).take(length) {
+            *byte = from.load(Relaxed);
+        }
+        length
+    }
+}
+
+static RUN: Setting = Setting::new();
+static PREFIX: Setting = Setting::new();
+
+/// Takes the settings from the environment, at load time. Without both, nothing is ever ours.
+pub fn prepare(run: &[u8], prefix: &[u8]) {
+    if run.is_empty() || prefix.first() != Some(&b'/') || prefix.len() < 2 {
+        return;
+    }
+    RUN.set(run);
+    PREFIX.set(prefix);
+    STAGE.store(PREPARED, Release);
+}
+
+/// True if an instance is set up for this process.
+#[must_use]
+pub fn is_prepared() -> bool {
+    STAGE.load(Acquire) != UNPREPARED
+}
+
+/// If `path`, absolute, is below the prefix: what follows the prefix (`.` for the prefix itself).
+///
+/// Components are compared, so `//forebay/./x` is ours as well. `..` is not resolved here: a path
+/// that reaches the prefix through it is rare and would need the kernel's word on every component.
+#[must_use]
+pub fn below_prefix(path: &[u8]) -> Option<&[u8]> {
+    if !is_prepared() {
+        return None;
+    }
+    let length = PREFIX.length.load(Acquire) as usize;
+    let mut rest = path;
+    let mut at = 0;
+    loop {
+        while PREFIX.bytes.get(at).is_some_and(|byte| at < length && byte.load(Relaxed) == b'/') {
+            at += 1;
+        }
+        rest = skip_dots(rest);
+        if at >= length {
+            return Some(if rest.is_empty() { b"." } else { rest });
+        }
+        while at < length {
+            let wanted = PREFIX.bytes.get(at)?.load(Relaxed);
+            if wanted == b'/' {
+                break;
+            }
+            let (&got, next) = rest.split_first()?;
+            if got != wanted {
+                return None;
+            }
+            rest = next;
+            at += 1;
+        }
+        if rest.first().is_some_and(|&byte| byte != b'/') {
+            return None;
+        }
+    }
+}
+
+/// Skips slashes and components that are `.`, but leaves a last slash as a sign of a directory.
+fn skip_dots(path: &[u8]) -> &[u8] {
+    let mut rest = path;
+    loop {
+        match rest {
+            [b'/', next @ ..] => rest = next,
+            [b'.', b'/', next @ ..] => rest = next,
+            [b'.'] => return &[],
+            _ => return rest,
+        }
+    }
+}
+
+/// The client, attached. The first caller attaches; others wait for it.
+///
+/// # Errors
+/// `EIO` if the instance is gone; what `register` says.
+pub fn client() -> Result<&'static Client> {
+    if STAGE.load(Acquire) == ATTACHED {
+        return Ok(&CLIENT);
+    }
+    attach()
+}
+
+#[cold]
+fn attach() -> Result<&'static Client> {
+    loop {
+        match STAGE.compare_exchange(PREPARED, ATTACHING, AcqRel, Acquire) {
+            Ok(_) => break,
+            Err(ATTACHED) => return Ok(&CLIENT),
+            Err(ATTACHING) => {
+                // A signal handler in the middle of our own attaching can not wait for itself.
+                if ATTACHER.load(Relaxed) == thread() {
+                    return Err(Errno::EIO);
+                }
+                let _ = native::call(libc::SYS_sched_yield, [0; 6]);
+            }
+            Err(_) => return Err(Errno::EIO),
+        }
+    }
+    ATTACHER.store(thread(), Relaxed);
+    let outcome = attach_once();
+    STAGE.store(if outcome.is_ok() { ATTACHED } else { PREPARED }, Release);
+    outcome.map(|()| &CLIENT)
+}
+
+fn attach_once() -> Result<()> {
+    let (mut run, mut prefix) = ([0; SETTING_BYTES_MAX], [0; SETTING_BYTES_MAX]);
+    let run_length = RUN.get(&mut run);
+    let prefix_length = PREFIX.get(&mut prefix);
+    // `Setting::set` leaves room for the NUL, which the zeroed buffer provides.
+    let run = run.get(..=run_length).and_then(|run| core::ffi::CStr::from_bytes_with_nul(run).ok());
+    let prefix = prefix.get(..prefix_length).unwrap_or(&[]);
+    if !CLIENT.is_attached() {
+        CLIENT.attach(run.ok_or(Errno::EINVAL)?, prefix, 0)?;
+    }
+    if PLACEHOLDER.load(Relaxed) < 0 {
+        PLACEHOLDER.store(make_placeholder()?, Relaxed);
+    }
+    let (pid, started) = hooks::identity();
+    let table = match CLIENT.find_process(pid, started) {
+        Some(table) => table,
+        None => CLIENT.register(pid, started)?,
+    };
+    CLIENT.for_each_fd(table, &mut |fd, _, _| mark(fd, true));
+    TABLE.store(table.0, Release);
+    Ok(())
+}
+
+/// An empty regular file that nobody can write: what the kernel knows of our descriptors. A
+/// program that we did not catch gets EPERM from a write to it, and never loses data silently.
+fn make_placeholder() -> Result<i32> {
+    let name = c"forebay".as_ptr() as u64;
+    let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+    let fd = kernel(native::call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0]))? as i32;
+    let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
+    let _ = native::call(
+        libc::SYS_fcntl,
+        [fd as u64, libc::F_ADD_SEALS as u64, seals as u64, 0, 0, 0],
+    );
+    // Programs count on low numbers for what they open themselves.
+    let high = native::duplicate(fd, 900, true);
+    if high < 0 {
+        return Ok(fd);
+    }
+    native::close(fd);
+    Ok(high as i32)
+}
+
+/// The kernel's answer as a result.
+///
+/// # Errors
+/// The errno that it holds.
+pub fn kernel(answer: i64) -> Result<i64> {
+    if (-4095..0).contains(&answer) { Err(Errno((-answer) as u16)) } else { Ok(answer) }
+}
+
+fn thread() -> u32 {
+    native::call(libc::SYS_gettid, [0; 6]) as u32
+}
+
+/// The descriptor table of the calling process; of the child, between vfork and exec.
+#[must_use]
+pub fn table() -> Option<ProcessIndex> {
+    let child = CHILD_TABLE.load(Acquire);
+    if child != NONE && hooks::is_vfork_child() {
+        return Some(ProcessIndex(child));
+    }
+    let table = TABLE.load(Acquire);
+    (table != NONE).then_some(ProcessIndex(table))
+}
+
+/// The table that a process made by fork or vfork will use. Called before, in the parent.
+#[must_use]
+pub fn prepare_child() -> Option<ProcessIndex> {
+    CLIENT.fork_copy(table()?).ok()
+}
+
+/// In a forked child: its table is the copy.
+pub fn become_child(copy: ProcessIndex) {
+    let (pid, started) = hooks::identity();
+    let _ = CLIENT.adopt(copy, pid, started);
+    TABLE.store(copy.0, Release);
+    CHILD_TABLE.store(NONE, Release);
+}
+
+/// In a child of vfork, which shares this memory with its waiting parent.
+pub fn become_vfork_child(copy: ProcessIndex) {
+    let (pid, started) = hooks::identity();
+    let _ = CLIENT.adopt(copy, pid, started);
+    CHILD_TABLE.store(copy.0, SeqCst);
+}
+
+/// In the parent, when the child of vfork runs another program or is gone.
+pub fn end_vfork() {
+    CHILD_TABLE.store(NONE, SeqCst);
+}
+
+/// Notes in the bitmap whether `fd` is ours.
+pub fn mark(fd: u32, ours: bool) {
+    let Some(word) = OURS.get(fd as usize / 64) else { return };
+    let bit = 1 << (fd % 64);
+    if ours {
+        word.fetch_or(bit, SeqCst);
+    } else {
+        word.fetch_and(!bit, SeqCst);
+    }
+}
+
+/// The open file behind `fd`, if it is ours.
+#[must_use]
+pub fn ours(fd: u64) -> Option<OfdIndex> {
+    entry(fd).map(|(file, _)| file)
+}
+
+/// The open file behind `fd` and its close-on-exec flag, if it is ours.
+#[must_use]
+pub fn entry(fd: u64) -> Option<(OfdIndex, bool)> {
+    // The kernel looks at the lower 32 bits of a descriptor.
+    let fd = fd as u32;
+    let word = OURS.get(fd as usize / 64)?.load(Acquire);
+    if word & (1 << (fd % 64)) == 0 || fd >= MAPPING_FIRST {
+        return None;
+    }
+    // A process that was exec'ed with descriptors of ours attaches at its first call on one.
+    CLIENT.fd_get(table()?, fd)
+}
+
+/// The kernel's placeholder.
+#[must_use]
+pub fn placeholder() -> i32 {
+    PLACEHOLDER.load(Relaxed)
+}
+
+/// True for a descriptor that belongs to this library and that no program may see or close.
+#[must_use]
+pub fn is_private(fd: u64) -> bool {
+    let fd = fd as u32 as i32;
+    STAGE.load(Acquire) == ATTACHED && (fd == placeholder() || CLIENT.is_own_descriptor(fd))
+}

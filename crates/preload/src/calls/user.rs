@@ -1,0 +1,136 @@
+//! Memory that the application names in its calls.
+//!
+//! A call that is the kernel's goes to the kernel, which checks addresses itself. For ours, an
+//! address that can not be one of user space is EFAULT; an address that is not mapped ends the
+//! program, as it would in any library function that it hands the address to.
+
+use wire::errno::{Errno, Result};
+use wire::limits::PATH_BYTES_MAX;
+
+/// First page: never mapped. Behind the last: the kernel's half.
+const LOWEST: u64 = 4096;
+const HIGHEST: u64 = 1 << 47;
+
+fn admit(address: u64, length: usize) -> Result<()> {
+    let end = address.checked_add(length as u64).ok_or(Errno::EFAULT)?;
+    if address < LOWEST || end > HIGHEST { Err(Errno::EFAULT) } else { Ok(()) }
+}
+
+/// The bytes that the application wants read.
+///
+/// # Errors
+/// `EFAULT` for an address outside user space.
+pub fn bytes<'a>(address: u64, length: usize) -> Result<&'a [u8]> {
+    if length == 0 {
+        return Ok(&[]);
+    }
+    admit(address, length)?;
+    // WHY: the application's buffer is only known by its address.
+    // SAFETY: the application handed the buffer over for the time of the call; see the header.
+    Ok(unsafe { core::slice::from_raw_parts(address as *const u8, length) })
+}
+
+/// The bytes that the application wants written.
+///
+/// # Errors
+/// `EFAULT` for an address outside user space.
+pub fn bytes_mut<'a>(address: u64, length: usize) -> Result<&'a mut [u8]> {
+    if length == 0 {
+        return Ok(&mut []);
+    }
+    admit(address, length)?;
+    // WHY and SAFETY: as for `bytes`; the call writes there by its contract.
+    Ok(unsafe { core::slice::from_raw_parts_mut(address as *mut u8, length) })
+}
+
+/// A path without its NUL.
+///
+/// # Errors
+/// `EFAULT` for an address outside user space, `ENAMETOOLONG` without a NUL in `PATH_MAX` bytes.
+pub fn path<'a>(address: u64) -> Result<&'a [u8]> {
+    text(address, PATH_BYTES_MAX, Errno::ENAMETOOLONG)
+}
+
+/// A string of at most `limit` bytes with its NUL.
+///
+/// # Errors
+/// `EFAULT` for an address outside user space, `too_long` without a NUL in `limit` bytes.
+pub fn text<'a>(address: u64, limit: usize, too_long: Errno) -> Result<&'a [u8]> {
+    admit(address, 1)?;
+    let mut length = 0;
+    while length < limit {
+        // WHY: the length of a string is known only by looking.
+        // SAFETY: every byte up to the NUL belongs to the string that the application passed.
+        if unsafe { *(address as *const u8).wrapping_add(length) } == 0 {
+            return bytes(address, length);
+        }
+        length += 1;
+    }
+    Err(too_long)
+}
+
+/// A value that the application passes by address.
+///
+/// # Errors
+/// `EFAULT` for an address outside user space.
+pub fn get<T: Copy>(address: u64) -> Result<T> {
+    admit(address, size_of::<T>())?;
+    // WHY and SAFETY: as for `bytes`; callers name plain C structures that any bytes are valid for.
+    Ok(unsafe { (address as *const T).read_unaligned() })
+}
+
+/// Stores a value where the application wants it.
+///
+/// # Errors
+/// `EFAULT` for an address outside user space.
+pub fn put<T: Copy>(address: u64, value: T) -> Result<()> {
+    admit(address, size_of::<T>())?;
+    // WHY and SAFETY: as for `bytes_mut`.
+    unsafe { (address as *mut T).write_unaligned(value) };
+    Ok(())
+}
+
+/// The buffers of a vectored call.
+#[derive(Clone)]
+pub struct Vectors {
+    next: u64,
+    left: usize,
+}
+
+/// Most buffers of one call, as `UIO_MAXIOV`.
+const VECTORS_MAX: u64 = 1024;
+
+impl Vectors {
+    /// `count` buffers described at `address`.
+    ///
+    /// # Errors
+    /// `EINVAL` for too many, or for a sum beyond what one call moves; `EFAULT` for a buffer
+    /// outside user space.
+    pub fn new(address: u64, count: u64) -> Result<Vectors> {
+        if count > VECTORS_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let vectors = Vectors { next: address, left: count as usize };
+        let mut sum = 0u64;
+        for (start, length) in vectors.clone() {
+            if length > 0 {
+                admit(start, length)?;
+            }
+            sum = sum.checked_add(length as u64).ok_or(Errno::EINVAL)?;
+        }
+        if sum > i64::MAX as u64 { Err(Errno::EINVAL) } else { Ok(vectors) }
+    }
+}
+
+impl Iterator for Vectors {
+    type Item = (u64, usize);
+    fn next(&mut self) -> Option<(u64, usize)> {
+        if self.left == 0 {
+            return None;
+        }
+        let entry: libc::iovec = get(self.next).ok()?;
+        self.left -= 1;
+        self.next += size_of::<libc::iovec>() as u64;
+        Some((entry.iov_base as u64, entry.iov_len))
+    }
+}

@@ -1,0 +1,38 @@
+//! The environment as the loader hands it over: read in the constructor, without libc.
+
+use core::ffi::{CStr, c_char};
+
+/// The process's environment at start.
+#[derive(Clone, Copy, Debug)]
+pub struct Environment(*const *const c_char);
+
+impl Environment {
+    /// # Safety
+    /// `strings` is null or an array of C strings that ends with null and outlives the process's
+    /// constructors.
+    #[must_use]
+    pub unsafe fn new(strings: *const *const c_char) -> Self {
+        Self(strings)
+    }
+
+    /// The value of a variable.
+    #[must_use]
+    pub fn get(&self, name: &[u8]) -> Option<&'static CStr> {
+        let mut at = self.0;
+        if at.is_null() {
+            return None;
+        }
+        // SAFETY: `new`'s promise: entries up to null are C strings.
+        unsafe {
+            while let Some(entry) = (*at).as_ref() {
+                let entry = CStr::from_ptr(entry);
+                let value = entry.to_bytes_with_nul().strip_prefix(name);
+                if let Some([b'=', value @ ..]) = value {
+                    return CStr::from_bytes_with_nul(value).ok();
+                }
+                at = at.add(1);
+            }
+        }
+        None
+    }
+}
