@@ -10,8 +10,8 @@
 
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU32, AtomicU64};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use core::time::Duration;
 use placement::Map;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -445,7 +445,8 @@ impl Descriptors {
 fn connect(path: &CStr) -> Result<(Attachment, HostSegment)> {
     let flags = SocketFlags::CLOEXEC;
     let family = AddressFamily::UNIX;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(errno)?;
+    let socket =
+        rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(errno)?;
     let address = SocketAddrUnix::new(path).map_err(errno)?;
     let limit = Some(Duration::from_secs(HANDSHAKE_SECONDS));
     let timeout = rustix::net::sockopt::Timeout::Recv;

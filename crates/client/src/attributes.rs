@@ -239,12 +239,7 @@ impl Client {
         by_descriptor(self.set_times_of(&attributes, times, who))
     }
 
-    fn set_times_of(
-        &self,
-        attributes: &Attributes,
-        times: Times,
-        who: &Credentials,
-    ) -> Result<()> {
+    fn set_times_of(&self, attributes: &Attributes, times: Times, who: &Credentials) -> Result<()> {
         if times.accessed == Time::Omit && times.modified == Time::Omit {
             return Ok(());
         }

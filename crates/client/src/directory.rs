@@ -80,8 +80,7 @@ impl Client {
         let guard = open.words.lock_offset();
         let offset = open.words.offset;
         let mut shown = false;
-        let dots: [(&[u8], Inode); 2] =
-            [(b".", directory.inode), (b"..", parent_of(&directory))];
+        let dots: [(&[u8], Inode); 2] = [(b".", directory.inode), (b"..", parent_of(&directory))];
         for (place, (name, inode)) in dots.into_iter().enumerate() {
             let next = (place as u64).saturating_add(1);
             if offset.load(Relaxed) >= next {

@@ -111,11 +111,9 @@ impl Client {
             0 => mode::REGULAR,
             mode::DIRECTORY => return Err(Errno::EPERM),
             mode::CHARACTER | mode::BLOCK if who.uid != 0 => return Err(Errno::EPERM),
-            kind @ (mode::REGULAR
-            | mode::FIFO
-            | mode::SOCKET
-            | mode::CHARACTER
-            | mode::BLOCK) => kind,
+            kind @ (mode::REGULAR | mode::FIFO | mode::SOCKET | mode::CHARACTER | mode::BLOCK) => {
+                kind
+            }
             _ => return Err(Errno::EINVAL),
         };
         let is_device = kind == mode::CHARACTER || kind == mode::BLOCK;
@@ -276,11 +274,8 @@ impl Client {
             }
             may_change(&walk.parent, who)?;
             let shard = Client::shard_of_entry(&walk.parent, walk.name);
-            let request = Request::Link {
-                inode: file.inode,
-                parent: walk.parent.inode,
-                name: walk.name,
-            };
+            let request =
+                Request::Link { inode: file.inode, parent: walk.parent.inode, name: walk.name };
             by_path(self.call_done(To::Shard(shard), &request, who))
         })
     }
@@ -307,12 +302,7 @@ impl Client {
     ///
     /// # Errors
     /// As `read_link`.
-    pub fn fread_link(
-        &self,
-        ofd: OfdIndex,
-        target: &mut [u8],
-        who: &Credentials,
-    ) -> Result<usize> {
+    pub fn fread_link(&self, ofd: OfdIndex, target: &mut [u8], who: &Credentials) -> Result<usize> {
         let attributes = self.attributes_open(ofd)?;
         // Linux answers ENOENT here, as if the empty path were one.
         if !attributes.is_symlink() {

@@ -311,13 +311,7 @@ impl Client {
         self.map_pieces(target, file, offset, length, true).map(drop)
     }
 
-    fn read_far(
-        &self,
-        target: DaemonIndex,
-        file: &File,
-        offset: u64,
-        to: &mut [u8],
-    ) -> Result<()> {
+    fn read_far(&self, target: DaemonIndex, file: &File, offset: u64, to: &mut [u8]) -> Result<()> {
         let mut offset = offset;
         let who = own_credentials();
         for part in to.chunks_mut(UNIT_BYTES) {
@@ -330,8 +324,7 @@ impl Client {
             self.call(To::Target(target), &request, &who)?.with(|reply| {
                 let Reply::Bytes { bytes } = reply else { return Err(Errno::EIO) };
                 let bytes = bytes.get(..part.len().min(bytes.len())).unwrap_or(&[]);
-                let (filled, zeros) =
-                    part.split_at_mut_checked(bytes.len()).ok_or(Errno::EIO)?;
+                let (filled, zeros) = part.split_at_mut_checked(bytes.len()).ok_or(Errno::EIO)?;
                 filled.copy_from_slice(bytes);
                 zeros.fill(0);
                 Ok(())

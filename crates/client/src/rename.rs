@@ -140,18 +140,14 @@ impl Client {
         for shard in shards_of(parent, 0) {
             let mut after = 0;
             loop {
-                let request = Request::ReadDirectory {
-                    directory: parent.inode,
-                    after,
-                    bytes: ENTRIES_BYTES,
-                };
+                let request =
+                    Request::ReadDirectory { directory: parent.inode, after, bytes: ENTRIES_BYTES };
                 let answer = by_path(self.call(To::Shard(shard), &request, &who))?;
                 let (found, more) = answer.with(|reply| {
                     let Reply::Entries { more, entries } = reply else { return Err(Errno::EIO) };
                     let mut reader = Reader::new(entries);
                     while !reader.rest().is_empty() {
-                        let entry =
-                            DirectoryEntry::take(&mut reader).map_err(|_| Errno::EIO)?;
+                        let entry = DirectoryEntry::take(&mut reader).map_err(|_| Errno::EIO)?;
                         if entry.inode == inode {
                             buffer.put_component_before(entry.name)?;
                             return Ok((true, false));

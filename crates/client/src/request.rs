@@ -236,12 +236,7 @@ impl Client {
     ///
     /// # Errors
     /// As `call`.
-    pub(crate) fn call_done(
-        &self,
-        to: To,
-        request: &Request<'_>,
-        who: &Credentials,
-    ) -> Result<()> {
+    pub(crate) fn call_done(&self, to: To, request: &Request<'_>, who: &Credentials) -> Result<()> {
         self.call(to, request, who).map(drop)
     }
 

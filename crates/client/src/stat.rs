@@ -37,8 +37,7 @@ impl Client {
         who: &Credentials,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Attributes>> {
-        self.find(at, follow, who, buffer)?
-            .and(|attributes| by_path(self.told(attributes)))
+        self.find(at, follow, who, buffer)?.and(|attributes| by_path(self.told(attributes)))
     }
 
     /// `fstat(2)`.

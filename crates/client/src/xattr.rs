@@ -15,12 +15,7 @@ use crate::request::{Answer, To};
 use crate::{Client, OfdIndex};
 
 /// Which name space a name is in, and whether `who` may use it.
-fn check(
-    attributes: &Attributes,
-    name: &[u8],
-    wanted: u32,
-    who: &Credentials,
-) -> Result<()> {
+fn check(attributes: &Attributes, name: &[u8], wanted: u32, who: &Credentials) -> Result<()> {
     xattr_name(name)?;
     if name.starts_with(b"user.") {
         let is_plain = attributes.is_regular() || attributes.is_directory();
@@ -176,12 +171,7 @@ impl Client {
     ///
     /// # Errors
     /// As `listxattr(2)`.
-    pub fn flist_xattr(
-        &self,
-        ofd: OfdIndex,
-        names: &mut [u8],
-        who: &Credentials,
-    ) -> Result<usize> {
+    pub fn flist_xattr(&self, ofd: OfdIndex, names: &mut [u8], who: &Credentials) -> Result<usize> {
         self.list_xattr_of(&self.attributes_open(ofd)?, names, who)
     }
 

@@ -213,13 +213,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn side(role: Role, me: u16, secret: u8) -> Handshake {
-        let parties = Parties {
-            me: DaemonIndex(me),
-            role,
-            start: 7,
-            expected: None,
-            daemon_count: 4,
-        };
+        let parties =
+            Parties { me: DaemonIndex(me), role, start: 7, expected: None, daemon_count: 4 };
         Handshake::new(Secret::new([secret; 32]), parties, [me as u8; 32])
     }
 

@@ -220,8 +220,7 @@ impl<H: Handler> Net<H> {
             stopping: AtomicBool::new(false),
         });
         let now = Instant::now();
-        let dial =
-            || Dial { next: now, pause: DIAL_PAUSE, in_progress: false, told: false };
+        let dial = || Dial { next: now, pause: DIAL_PAUSE, in_progress: false, told: false };
         let net = Net {
             up: vec![None; usize::from(settings.daemon_count)],
             dials: core::iter::repeat_with(dial).take(usize::from(settings.me.0)).collect(),
@@ -262,7 +261,8 @@ impl<H: Handler> Net<H> {
             if had_commands {
                 look_until = now + LOOK_TIME;
             }
-            let timeout = if now < look_until { Some(Duration::ZERO) } else { self.sleep_time(now) };
+            let timeout =
+                if now < look_until { Some(Duration::ZERO) } else { self.sleep_time(now) };
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.epoll, room, timeout.map(timespec).as_ref()) {
@@ -307,9 +307,10 @@ impl<H: Handler> Net<H> {
     fn keep_time(&mut self, now: Instant, handler: &mut H) {
         for peer in 0..self.dials.len() {
             let is_up = self.up.get(peer).is_some_and(Option::is_some);
-            let is_due = self.dials.get(peer).is_some_and(|dial| {
-                !is_up && !dial.in_progress && dial.next <= now
-            });
+            let is_due = self
+                .dials
+                .get(peer)
+                .is_some_and(|dial| !is_up && !dial.in_progress && dial.next <= now);
             if let (true, Ok(peer)) = (is_due, u16::try_from(peer)) {
                 self.dial(DaemonIndex(peer), now);
             }
@@ -421,7 +422,8 @@ impl<H: Handler> Net<H> {
         if flags.contains(EventFlags::OUT) {
             self.flush(key, handler);
         }
-        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP) {
+        if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP)
+        {
             self.read(key, handler);
         }
     }

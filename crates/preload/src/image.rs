@@ -64,12 +64,7 @@ impl<'a> Image<'a> {
     }
 
     fn empty(path: &'a CStr, base: u64) -> Self {
-        Self {
-            path,
-            base,
-            segments: [None; SEGMENTS_MAX],
-            build_id: None,
-        }
+        Self { path, base, segments: [None; SEGMENTS_MAX], build_id: None }
     }
 
     fn add(&mut self, header: Header, bytes: &'a [u8]) {
@@ -119,12 +114,7 @@ impl<'a> Image<'a> {
 /// A little-endian number of `length` bytes.
 fn number(file: &[u8], at: usize, length: usize) -> Option<u64> {
     let bytes = file.get(at..at.checked_add(length)?)?;
-    Some(
-        bytes
-            .iter()
-            .rev()
-            .fold(0, |number, &byte| number << 8 | u64::from(byte)),
-    )
+    Some(bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
 }
 
 fn build_id(mut notes: &[u8]) -> Option<([u8; BUILD_ID_BYTES_MAX], u8)> {
@@ -166,11 +156,7 @@ unsafe extern "C" fn visit(
             return 0;
         }
         let path: &'static CStr = CStr::from_ptr(info.dlpi_name);
-        let name = path
-            .to_bytes()
-            .rsplit(|&byte| byte == b'/')
-            .next()
-            .unwrap_or_default();
+        let name = path.to_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         if name != b"libc.so.6" && !name.starts_with(b"ld-linux") {
             return 0;
         }

@@ -43,8 +43,8 @@ pub mod trace;
 mod start {
     use core::ffi::{c_char, c_int};
 
-    use crate::environment::Environment;
     use crate::calls::hooks;
+    use crate::environment::Environment;
     use crate::{dispatch, patch, process};
 
     type Constructor = extern "C" fn(c_int, *const *const c_char, *const *const c_char);

@@ -97,11 +97,7 @@ fn wanted(site: &Site) -> bool {
 
 fn library(image: &Image<'_>, table: &Table) -> Result<u32, Refusal> {
     let threads = has_threads();
-    let sites = || {
-        table
-            .sites()
-            .filter(|site| wanted(site) && (!threads || site.stays()))
-    };
+    let sites = || table.sites().filter(|site| wanted(site) && (!threads || site.stays()));
     let count = sites().count();
     if count == 0 {
         return Err(Refusal::NoSites);
@@ -148,11 +144,7 @@ impl Memory {
         if mapped <= 0 {
             return None;
         }
-        let memory = Self {
-            address: mapped.cast_unsigned(),
-            bytes,
-            kept: false,
-        };
+        let memory = Self { address: mapped.cast_unsigned(), bytes, kept: false };
         // A kernel before 4.17 takes NOREPLACE for a hint.
         (!fixed || memory.address == hint).then_some(memory)
     }
@@ -246,10 +238,7 @@ impl Area {
             let length = stub::emit(area, area_at, offset, &site, window, window_at)
                 .map_err(Refusal::Unfit)?;
             let bytes = stub::jump(window_at, area_at + offset as u64).map_err(Refusal::Unfit)?;
-            jumps.push(Jump {
-                address: window_at,
-                bytes,
-            });
+            jumps.push(Jump { address: window_at, bytes });
             offset += length;
         }
         Ok(())
@@ -257,11 +246,7 @@ impl Area {
 
     /// Makes the stubs code.
     fn seal(&self) -> Result<(), Refusal> {
-        protect(
-            self.memory.address,
-            self.memory.bytes,
-            libc::PROT_READ | libc::PROT_EXEC,
-        )
+        protect(self.memory.address, self.memory.bytes, libc::PROT_READ | libc::PROT_EXEC)
     }
 
     fn keep(mut self) {
@@ -284,13 +269,7 @@ fn block_signals(set: u64) -> u64 {
     // SAFETY: two masks of 8 bytes, as the size says.
     let _ = unsafe {
         let how = libc::SIG_SETMASK as u64;
-        raw::call4(
-            libc::SYS_rt_sigprocmask,
-            how,
-            new_at,
-            old_at,
-            size_of::<u64>() as u64,
-        )
+        raw::call4(libc::SYS_rt_sigprocmask, how, new_at, old_at, size_of::<u64>() as u64)
     };
     old
 }
@@ -334,15 +313,7 @@ fn restore(image: &Image<'_>, from: u64, bytes: u64) {
         let only = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
         let file = raw::call3(libc::SYS_open, path.as_ptr().addr() as u64, only, 0);
         let descriptor = file.cast_unsigned();
-        let _ = raw::call6(
-            libc::SYS_mmap,
-            from,
-            bytes,
-            protection,
-            flags,
-            descriptor,
-            offset,
-        );
+        let _ = raw::call6(libc::SYS_mmap, from, bytes, protection, flags, descriptor, offset);
         raw::close(file);
     }
 }
@@ -365,10 +336,6 @@ fn write_through_memory_file(jumps: &[Jump]) -> Result<(), Refusal> {
         // The first write is refused or all are allowed.
         let done = jumps.iter().all(write);
         raw::close(file);
-        if done {
-            Ok(())
-        } else {
-            Err(Refusal::Forbidden)
-        }
+        if done { Ok(()) } else { Err(Refusal::Forbidden) }
     }
 }

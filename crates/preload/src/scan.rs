@@ -46,10 +46,7 @@ struct Marks {
 
 impl Marks {
     fn new(segment: &Segment<'_>) -> Self {
-        Self {
-            base: segment.address,
-            bits: vec![0; segment.bytes.len() / 64 + 1],
-        }
+        Self { base: segment.address, bits: vec![0; segment.bytes.len() / 64 + 1] }
     }
 
     fn slot(&self, address: u64) -> Option<(usize, u64)> {
@@ -152,10 +149,7 @@ impl<'a> Sweep<'a> {
     }
 
     fn decode(&self, address: u64) -> Option<(Instruction, Option<u8>)> {
-        let bytes = self
-            .segment
-            .bytes
-            .get((address - self.segment.address) as usize..)?;
+        let bytes = self.segment.bytes.get((address - self.segment.address) as usize..)?;
         let mut decoder = Decoder::with_ip(64, bytes, address, DecoderOptions::NONE);
         let instruction = decoder.decode();
         let offsets = decoder.get_constant_offsets(&instruction);
@@ -189,14 +183,10 @@ impl<'a> Sweep<'a> {
             if instruction.flow_control() != FlowControl::Next {
                 return Site::UNKNOWN;
             }
-            let writes = factory
-                .info(&instruction)
-                .used_registers()
-                .iter()
-                .any(|used| {
-                    used.register().full_register() == Register::RAX
-                        && !matches!(used.access(), OpAccess::Read | OpAccess::CondRead)
-                });
+            let writes = factory.info(&instruction).used_registers().iter().any(|used| {
+                used.register().full_register() == Register::RAX
+                    && !matches!(used.access(), OpAccess::Read | OpAccess::CondRead)
+            });
             if writes {
                 return constant(&instruction).unwrap_or(Site::UNKNOWN);
             }
@@ -263,9 +253,7 @@ impl<'a> Sweep<'a> {
                 return None;
             }
             if let Some(displacement) = displacement {
-                *free.next()? = Fixup {
-                    displacement: (at - start) as u8 + displacement,
-                };
+                *free.next()? = Fixup { displacement: (at - start) as u8 + displacement };
             }
             at = instruction.next_ip();
         }
@@ -292,9 +280,7 @@ fn constant(instruction: &Instruction) -> Option<u16> {
     );
     match instruction.mnemonic() {
         Mnemonic::Mov if instruction.op_count() == 2 && immediate => {
-            u16::try_from(instruction.immediate(1))
-                .ok()
-                .filter(|number| *number != Site::UNKNOWN)
+            u16::try_from(instruction.immediate(1)).ok().filter(|number| *number != Site::UNKNOWN)
         }
         Mnemonic::Xor if instruction.op_count() == 2 => {
             let same = instruction.op_kind(1) == OpKind::Register

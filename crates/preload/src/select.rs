@@ -19,9 +19,7 @@ const _: () = assert!(libc::SYS_vfork == 58 && libc::SYS_clone3 == 435);
 /// Whether calls of this number come to the handler.
 #[must_use]
 pub fn selected(number: u16) -> bool {
-    SELECTED
-        .get(usize::from(number))
-        .is_some_and(|&entry| entry != 0)
+    SELECTED.get(usize::from(number)).is_some_and(|&entry| entry != 0)
 }
 
 /// Whether a call of this number makes a process or a thread.

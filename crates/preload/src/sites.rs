@@ -67,9 +67,7 @@ impl Site {
 
     /// The operands to correct.
     pub fn fixups(&self) -> impl Iterator<Item = Fixup> {
-        self.fixups
-            .into_iter()
-            .filter(|fixup| *fixup != Fixup::NONE)
+        self.fixups.into_iter().filter(|fixup| *fixup != Fixup::NONE)
     }
 }
 
@@ -85,9 +83,7 @@ const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x100_0000_01b3;
 
 fn fnv(seed: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(seed, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME)
-    })
+    bytes.iter().fold(seed, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME))
 }
 
 /// The bytes of window and `syscall`, and their hash.
@@ -115,24 +111,7 @@ fn encode_site(site: &Site, hash: u32) -> [u8; RECORD_BYTES] {
 }
 
 fn decode_site(record: &[u8; RECORD_BYTES]) -> (Site, u32) {
-    let [
-        a,
-        b,
-        c,
-        d,
-        length,
-        call,
-        n0,
-        n1,
-        f0,
-        f1,
-        _,
-        _,
-        h0,
-        h1,
-        h2,
-        h3,
-    ] = *record;
+    let [a, b, c, d, length, call, n0, n1, f0, f1, _, _, h0, h1, h2, h3] = *record;
     let site = Site {
         address: u32::from_le_bytes([a, b, c, d]),
         length,
@@ -157,16 +136,12 @@ fn encode(image: &Image<'_>, sites: &[Site]) -> Option<Vec<u8>> {
         file.extend_from_slice(&encode_site(site, window_hash(image, site)?));
     }
     let checksum = checksum(&file)?;
-    file.get_mut(56..64)?
-        .copy_from_slice(&checksum.to_le_bytes());
+    file.get_mut(56..64)?.copy_from_slice(&checksum.to_le_bytes());
     Some(file)
 }
 
 fn checksum(file: &[u8]) -> Option<u64> {
-    Some(fnv(
-        fnv(FNV_OFFSET, file.get(..56)?),
-        file.get(HEADER_BYTES..)?,
-    ))
+    Some(fnv(fnv(FNV_OFFSET, file.get(..56)?), file.get(HEADER_BYTES..)?))
 }
 
 /// A table: mapped from its file, or made by a sweep.
@@ -185,16 +160,12 @@ impl Table {
             Self::Mapped(mapping) => (records(mapping.bytes()), [].as_slice()),
             Self::Swept(sites) => ([].as_slice(), sites.as_slice()),
         };
-        mapped
-            .iter()
-            .map(|record| decode_site(record).0)
-            .chain(swept.iter().copied())
+        mapped.iter().map(|record| decode_site(record).0).chain(swept.iter().copied())
     }
 }
 
 fn records(file: &[u8]) -> &[[u8; RECORD_BYTES]] {
-    file.get(HEADER_BYTES..)
-        .map_or(&[], |records| records.as_chunks().0)
+    file.get(HEADER_BYTES..).map_or(&[], |records| records.as_chunks().0)
 }
 
 /// A file in memory, read-only.
@@ -228,10 +199,7 @@ impl Mapping {
             }
             raw::close(file);
             let length = usize::try_from(stat.st_size).ok()?;
-            (mapped > 0).then_some(Self {
-                address: mapped.cast_unsigned(),
-                length,
-            })
+            (mapped > 0).then_some(Self { address: mapped.cast_unsigned(), length })
         }
     }
 
@@ -296,24 +264,11 @@ fn name<'a>(buffer: &'a mut [u8], directory: &[u8], image: &Image<'_>) -> Option
     let (id, id_length) = image.build_id?;
     let id = id.get(..usize::from(id_length))?;
     let digit = |value: u8| {
-        if value < 10 {
-            b'0' + value
-        } else {
-            b'a' + (value - 10)
-        }
+        if value < 10 { b'0' + value } else { b'a' + (value - 10) }
     };
-    let digits = id
-        .iter()
-        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
-    let path = directory
-        .iter()
-        .chain(PREFIX)
-        .copied()
-        .chain(digits)
-        .chain([0]);
-    let length = directory
-        .len()
-        .checked_add(PREFIX.len() + 2 * BUILD_ID_BYTES_MAX + 1)?;
+    let digits = id.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
+    let path = directory.iter().chain(PREFIX).copied().chain(digits).chain([0]);
+    let length = directory.len().checked_add(PREFIX.len() + 2 * BUILD_ID_BYTES_MAX + 1)?;
     buffer.get(..length)?;
     let mut used = 0;
     for (slot, byte) in buffer.iter_mut().zip(path) {

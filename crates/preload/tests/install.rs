@@ -14,9 +14,7 @@ fn cost(scratch: &Path) -> Command {
     let program = common::compile("cost", scratch);
     forebay_preload::sites::prepare(scratch).expect("tables");
     let mut command = Command::new(program);
-    command
-        .env("LD_PRELOAD", common::library())
-        .env("FOREBAY_SITES", scratch);
+    command.env("LD_PRELOAD", common::library()).env("FOREBAY_SITES", scratch);
     command
 }
 
@@ -43,10 +41,7 @@ fn a_thread_that_runs_already_is_not_disturbed() {
     both.push(":");
     both.push(other);
     for _ in 0..20 {
-        let output = cost(&scratch.0)
-            .env("LD_PRELOAD", &both)
-            .output()
-            .expect("cost");
+        let output = cost(&scratch.0).env("LD_PRELOAD", &both).output().expect("cost");
         assert_eq!(said(&output), "fake read answers 42\n");
     }
 }
@@ -75,8 +70,5 @@ fn a_program_whose_code_may_not_change_runs_untouched_and_one_line_says_so() {
     };
     assert!(output.starts_with("fake read answers -1\n"), "{output}");
     assert_eq!(output.lines().count(), 2, "{output}");
-    assert!(
-        output.contains("forebay: calls of this program are not intercepted"),
-        "{output}"
-    );
+    assert!(output.contains("forebay: calls of this program are not intercepted"), "{output}");
 }

@@ -15,10 +15,7 @@ fn torture_says_ok_with_and_without_the_library() {
     forebay_preload::sites::prepare(&scratch.0).expect("tables");
     let run = |preload: bool, tables: bool| {
         let mut command = Command::new("timeout");
-        command
-            .args(["-s", "KILL", "100"])
-            .arg(&program)
-            .current_dir(&scratch.0);
+        command.args(["-s", "KILL", "100"]).arg(&program).current_dir(&scratch.0);
         if preload {
             command.env("LD_PRELOAD", common::library());
         }
@@ -28,10 +25,7 @@ fn torture_says_ok_with_and_without_the_library() {
         let output = command.output().expect("torture");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(
-            output.status.success(),
-            "preload={preload} tables={tables}\n{text}\n{errors}"
-        );
+        assert!(output.status.success(), "preload={preload} tables={tables}\n{text}\n{errors}");
         assert_eq!(errors, "");
         text
     };
@@ -46,20 +40,11 @@ fn torture_says_ok_with_and_without_the_library() {
 #[test]
 fn the_library_interposes_nothing_and_borrows_no_memory_functions() {
     // The dynamic symbol table, by the linker's own tool.
-    let output = Command::new("nm")
-        .arg("-D")
-        .arg(common::library())
-        .output()
-        .expect("nm");
+    let output = Command::new("nm").arg("-D").arg(common::library()).output().expect("nm");
     let text = String::from_utf8_lossy(&output.stdout);
     for line in text.lines() {
         let mut words = line.split_whitespace().rev();
-        let name = words
-            .next()
-            .unwrap_or_default()
-            .split('@')
-            .next()
-            .unwrap_or_default();
+        let name = words.next().unwrap_or_default().split('@').next().unwrap_or_default();
         let kind = words.next().unwrap_or_default();
         assert!(kind == "U" || kind == "w", "the library exports {line}");
         let ours = ["memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen"];

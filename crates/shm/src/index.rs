@@ -93,7 +93,11 @@ impl Index {
             return Err(Errno::EINVAL);
         }
         let shape = Shape { entries_log2, inodes_log2 };
-        if segment.len() < shape.bytes() { Err(Errno::EINVAL) } else { Ok(Index { segment, shape }) }
+        if segment.len() < shape.bytes() {
+            Err(Errno::EINVAL)
+        } else {
+            Ok(Index { segment, shape })
+        }
     }
 
     fn word(&self, offset: usize) -> Result<&AtomicU64> {
@@ -135,7 +139,8 @@ impl Index {
         let found = self.read(bucket, || {
             for way in 0..WAYS {
                 let row = bucket + 16 + way * ENTRY_ROW;
-                if self.word(row)?.load(Relaxed) != low || self.word(row + 8)?.load(Relaxed) != high {
+                if self.word(row)?.load(Relaxed) != low || self.word(row + 8)?.load(Relaxed) != high
+                {
                     continue;
                 }
                 let inode = self.word(row + 16)?.load(Relaxed);

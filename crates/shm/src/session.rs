@@ -194,9 +194,8 @@ impl Session {
     #[must_use]
     pub fn pins(&self, piece: u32) -> bool {
         let wanted = u64::from(piece) + 1;
-        (0..SLOT_COUNT).any(|slot| {
-            self.word64(slot, PIN).is_ok_and(|pin| pin.load(SeqCst) == wanted)
-        })
+        (0..SLOT_COUNT)
+            .any(|slot| self.word64(slot, PIN).is_ok_and(|pin| pin.load(SeqCst) == wanted))
     }
 }
 
@@ -364,7 +363,8 @@ pub enum Interruptible {
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         self.unpin();
-        let words = (self.session.word32(self.index, STATE), self.session.segment.word64(CLAIMED_MAP));
+        let words =
+            (self.session.word32(self.index, STATE), self.session.segment.word64(CLAIMED_MAP));
         let (Ok(state), Ok(map)) = words else { return };
         // A request that was given up on belongs to the daemon until it answers.
         let given_up = state.compare_exchange(SUBMITTED, DETACHED, AcqRel, Acquire).is_ok()

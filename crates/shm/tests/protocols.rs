@@ -235,8 +235,7 @@ fn a_piece_reads_as_written_and_never_shows_old_bytes() {
         let old = vec![0xee; length];
         all.arena.copy_in(length as u64, &old).expect("fits");
         rustix::io::pwrite(&all.ssd, &old, length as u64).expect("written");
-        let piece =
-            Piece { start: 0, slot: 3, place: length as u64, length_log2: 18, tier };
+        let piece = Piece { start: 0, slot: 3, place: length as u64, length_log2: 18, tier };
         all.states.reset(3, 0).expect("slot 3");
         all.table.publish(Inode(5), &piece).expect("slot 3");
         let session = session();

@@ -51,14 +51,7 @@ impl Frame {
     /// A frame made by hand: for tests of handlers.
     #[must_use]
     pub fn new(number: u64, args: [u64; 6]) -> Self {
-        Self {
-            rax: number,
-            args,
-            flags: 0,
-            stack: 0,
-            resume: 0,
-            vectors: [[0; 2]; 16],
-        }
+        Self { rax: number, args, flags: 0, stack: 0, resume: 0, vectors: [[0; 2]; 16] }
     }
 
     /// The system call's number, before a verdict.

@@ -152,9 +152,9 @@ fn statx_of(client: &Client, attributes: &Attributes) -> libc::statx {
 #[must_use]
 pub fn statx(a: [u64; 6]) -> Answer {
     if let Some(file) = by_descriptor(a[0], a[1], a[2]) {
-        return answer(client().and_then(|client| {
-            user::put(a[4], statx_of(client, &client.fstat(file)?))
-        }));
+        return answer(
+            client().and_then(|client| user::put(a[4], statx_of(client, &client.fstat(file)?))),
+        );
     }
     on_path(libc::SYS_statx, named(a, a[2]), |client, at, buffer| {
         let found = client.stat(at, follow(a[2]), &who(), buffer)?;
@@ -247,9 +247,7 @@ fn time(spec: libc::timespec) -> Result<Time> {
 pub fn set_times(a: [u64; 6]) -> Answer {
     let by_fd = if a[1] == 0 { ours(a[0]) } else { by_descriptor(a[0], a[1], a[3]) };
     if let Some(file) = by_fd {
-        return answer(client().and_then(|client| {
-            client.fset_times(file, times(a[2])?, &who())
-        }));
+        return answer(client().and_then(|client| client.fset_times(file, times(a[2])?, &who())));
     }
     on_path(libc::SYS_utimensat, named(a, a[3]), |client, at, buffer| {
         client.set_times(at, times(a[2])?, follow(a[3]), &who(), buffer)

@@ -33,16 +33,18 @@ fn list_open(file: OfdIndex, to: u64, length: usize, form: Form) -> Result<usize
     let buffer = user::bytes_mut(to, length)?;
     let mut used = 0;
     let mut too_small = false;
-    client()?.read_directory(file, length as u32, &mut |listed| {
-        match put_entry(buffer.get_mut(used..).unwrap_or(&mut []), listed, form) {
-            Some(length) => {
-                used += length;
-                true
-            }
-            None => {
-                too_small = true;
-                false
-            }
+    client()?.read_directory(file, length as u32, &mut |listed| match put_entry(
+        buffer.get_mut(used..).unwrap_or(&mut []),
+        listed,
+        form,
+    ) {
+        Some(length) => {
+            used += length;
+            true
+        }
+        None => {
+            too_small = true;
+            false
         }
     })?;
     if used == 0 && too_small { Err(Errno::EINVAL) } else { Ok(used) }

@@ -32,11 +32,7 @@ fn room<'a>(address: u64, length: u64) -> Result<&'a mut [u8]> {
 fn by_path<T>(
     number: i64,
     a: [u64; 6],
-    ours: impl FnOnce(
-        &client::Client,
-        client::At<'_>,
-        &mut client::PathBuffer,
-    ) -> Result<Outcome<T>>,
+    ours: impl FnOnce(&client::Client, client::At<'_>, &mut client::PathBuffer) -> Result<Outcome<T>>,
 ) -> Answer
 where
     i64: super::Returned<T>,

@@ -56,8 +56,7 @@ struct Kept {
     bytes: [AtomicU8; SETTING_BYTES_MAX],
 }
 
-static KEPT: [Kept; NAMES.len()] =
-    [const { Kept { bytes: [const { AtomicU8::new(0) }; _] } }; _];
+static KEPT: [Kept; NAMES.len()] = [const { Kept { bytes: [const { AtomicU8::new(0) }; _] } }; _];
 
 /// Remembers a variable that children need, at load time.
 pub fn remember(name: &[u8], value: &[u8]) {
@@ -243,10 +242,8 @@ fn run_open(
     let copy = copy_to_memory(client, file)?;
     let empty = c"".as_ptr() as u64;
     let flags = libc::AT_EMPTY_PATH as u64;
-    let outcome = kernel(native::call(
-        libc::SYS_execveat,
-        [copy as u64, empty, a[2], environment, flags, 0],
-    ));
+    let outcome =
+        kernel(native::call(libc::SYS_execveat, [copy as u64, empty, a[2], environment, flags, 0]));
     native::close(copy);
     outcome.map(|_| ())
 }
@@ -273,13 +270,7 @@ fn copy_to_memory(client: &Client, file: client::OfdIndex) -> Result<i32> {
 }
 
 /// `#! interpreter argument`: the interpreter runs with the argument, the path, and the arguments.
-fn run_script(
-    line: &[u8],
-    path: &[u8],
-    a: [u64; 6],
-    environment: u64,
-    depth: u32,
-) -> Result<()> {
+fn run_script(line: &[u8], path: &[u8], a: [u64; 6], environment: u64, depth: u32) -> Result<()> {
     let end = line.iter().position(|&byte| byte == b'\n').ok_or(Errno::ENOEXEC)?;
     let line = line.get(..end).unwrap_or(&[]).trim_ascii();
     let split = line.iter().position(|byte| byte.is_ascii_whitespace()).unwrap_or(line.len());
@@ -340,9 +331,7 @@ pub fn in_parent(token: u64, child_failed: bool, shared: bool) {
     if shared {
         state::end_vfork();
     }
-    if child_failed
-        && let Some(copy) = copy_of(token)
-    {
+    if child_failed && let Some(copy) = copy_of(token) {
         let _ = state::CLIENT.release_process(copy);
     }
 }

@@ -124,9 +124,10 @@ struct Two<'a> {
 
 fn two<'a>(from: (u64, u64), to: (u64, u64)) -> Option<Result<Two<'a>>> {
     let paths = (user::path(from.1).ok()?, user::path(to.1).ok()?);
-    Some(place(from.0, paths.0).and_then(|first| {
-        place(to.0, paths.1).map(|second| Two { from: first, to: second })
-    }))
+    Some(
+        place(from.0, paths.0)
+            .and_then(|first| place(to.0, paths.1).map(|second| Two { from: first, to: second })),
+    )
 }
 
 /// Runs a call on two paths of ours. A mixture with the kernel's is EXDEV, as between any two file
@@ -134,13 +135,7 @@ fn two<'a>(from: (u64, u64), to: (u64, u64)) -> Option<Result<Two<'a>>> {
 fn on_two(
     number: i64,
     a: [u64; 6],
-    ours: impl FnOnce(
-        &Client,
-        At<'_>,
-        At<'_>,
-        &mut PathBuffer,
-        &mut PathBuffer,
-    ) -> Result<Outcome<()>>,
+    ours: impl FnOnce(&Client, At<'_>, At<'_>, &mut PathBuffer, &mut PathBuffer) -> Result<Outcome<()>>,
 ) -> Answer {
     let (from, to) = match two((a[0], a[1]), (a[2], a[3]))? {
         Ok(Two { from: Place::Native, to: Place::Native }) => return None,
@@ -149,8 +144,8 @@ fn on_two(
         Err(errno) => return Some(failed(errno)),
     };
     let (mut from_buffer, mut to_buffer) = (PathBuffer::new(), PathBuffer::new());
-    let outcome = client()
-        .and_then(|client| ours(client, from, to, &mut from_buffer, &mut to_buffer));
+    let outcome =
+        client().and_then(|client| ours(client, from, to, &mut from_buffer, &mut to_buffer));
     match outcome {
         Ok(Outcome::Done(())) => Some(0),
         Ok(Outcome::Outside) if from_buffer.is_outside() && to_buffer.is_outside() => {

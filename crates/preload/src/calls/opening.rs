@@ -16,8 +16,9 @@ pub fn open_at(a: [u64; 6]) -> Answer {
     let flags = a[2] as u32;
     let opened = match place(a[0], path) {
         Ok(Place::Native) => return None,
-        Ok(Place::Ours(at)) => client()
-            .and_then(|client| client.open(at, flags, masked(a[3]), &who(), &mut buffer)),
+        Ok(Place::Ours(at)) => {
+            client().and_then(|client| client.open(at, flags, masked(a[3]), &who(), &mut buffer))
+        }
         Ok(Place::Open(file)) => reopen(file, flags),
         Err(errno) => Err(errno),
     };

@@ -51,9 +51,8 @@ pub fn place(directory: u64, path: &[u8]) -> Result<Place<'_>> {
         return Ok(descriptor(path).and_then(ours).map_or(Place::Native, Place::Open));
     }
     if directory as u32 == HERE as u32 {
-        return Ok(working_directory().map_or(Place::Native, |inode| {
-            Place::Ours(At { base: inode, path })
-        }));
+        return Ok(working_directory()
+            .map_or(Place::Native, |inode| Place::Ours(At { base: inode, path })));
     }
     match ours(directory) {
         Some(file) => Ok(Place::Ours(At { base: client()?.inode_of(file)?, path })),

@@ -7,8 +7,8 @@
 //!
 //! Life: the constructor calls `prepare`; the first call that concerns the instance attaches.
 
-use crate::calls::native;
 use crate::calls::hooks;
+use crate::calls::native;
 use client::{Client, OfdIndex, ProcessIndex};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
@@ -48,7 +48,10 @@ struct Setting {
 
 impl Setting {
     const fn new() -> Setting {
-        Setting { bytes: [const { AtomicU8::new(0) }; SETTING_BYTES_MAX], length: AtomicU32::new(0) }
+        Setting {
+            bytes: [const { AtomicU8::new(0) }; SETTING_BYTES_MAX],
+            length: AtomicU32::new(0),
+        }
     }
 
     fn set(&self, value: &[u8]) {
@@ -201,10 +204,8 @@ fn make_placeholder() -> Result<i32> {
     let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
     let fd = kernel(native::call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0]))? as i32;
     let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
-    let _ = native::call(
-        libc::SYS_fcntl,
-        [fd as u64, libc::F_ADD_SEALS as u64, seals as u64, 0, 0, 0],
-    );
+    let _ =
+        native::call(libc::SYS_fcntl, [fd as u64, libc::F_ADD_SEALS as u64, seals as u64, 0, 0, 0]);
     // Programs count on low numbers for what they open themselves.
     let high = native::duplicate(fd, 900, true);
     if high < 0 {

@@ -159,8 +159,14 @@ fn process(number: i64, a: [u64; 6]) -> Answer {
         libc::SYS_execve => launch::execute([HERE, a[0], a[1], a[2], 0, 0]),
         libc::SYS_execveat => launch::execute(a),
         libc::SYS_umask => Some(credentials::set_umask(a)),
-        libc::SYS_setuid | libc::SYS_setgid | libc::SYS_setreuid | libc::SYS_setregid
-        | libc::SYS_setresuid | libc::SYS_setresgid | libc::SYS_setfsuid | libc::SYS_setfsgid
+        libc::SYS_setuid
+        | libc::SYS_setgid
+        | libc::SYS_setreuid
+        | libc::SYS_setregid
+        | libc::SYS_setresuid
+        | libc::SYS_setresgid
+        | libc::SYS_setfsuid
+        | libc::SYS_setfsgid
         | libc::SYS_setgroups => Some(credentials::change(number, a)),
         _ => None,
     }

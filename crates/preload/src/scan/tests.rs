@@ -11,16 +11,8 @@ fn all_selected_sites_of_this_machine_can_be_patched() {
         let found = scan(image);
         total += found.sites.len();
         let stays = found.sites.iter().filter(|site| site.stays()).count();
-        let unknown = found
-            .sites
-            .iter()
-            .filter(|site| site.number == Site::UNKNOWN)
-            .count();
-        let selected = found
-            .sites
-            .iter()
-            .filter(|site| select::selected(site.number))
-            .count();
+        let unknown = found.sites.iter().filter(|site| site.number == Site::UNKNOWN).count();
+        let selected = found.sites.iter().filter(|site| select::selected(site.number)).count();
         println!(
             "{:?}: sites={} stays={stays} unknown={unknown} selected={selected} refused={:x?}",
             image.path,
@@ -28,10 +20,7 @@ fn all_selected_sites_of_this_machine_can_be_patched() {
             found.refused
         );
         for (address, number) in &found.refused {
-            assert!(
-                !select::selected(*number),
-                "address={address:#x} number={number}"
-            );
+            assert!(!select::selected(*number), "address={address:#x} number={number}");
         }
         assert!(found.refused.len() <= 4, "refused={:x?}", found.refused);
         for pair in found.sites.windows(2) {

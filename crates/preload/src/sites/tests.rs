@@ -59,10 +59,7 @@ fn spoilt_tables_are_ignored() {
         let good = std::fs::read(&path).expect("read");
         let put = |content: &[u8]| std::fs::write(&path, content).expect("write");
         assert!(scratch.load(image).is_some());
-        for at in (0..good.len())
-            .step_by(37)
-            .chain([0, 8, 12, 16, 48, 56, good.len() - 1])
-        {
+        for at in (0..good.len()).step_by(37).chain([0, 8, 12, 16, 48, 56, good.len() - 1]) {
             let mut bad = good.clone();
             bad[at] ^= 0x10;
             put(&bad);

@@ -33,10 +33,7 @@ impl Drop for Scratch {
     }
 }
 
-#[allow(
-    dead_code,
-    reason = "each test program compiles this module and not all use C"
-)]
+#[allow(dead_code, reason = "each test program compiles this module and not all use C")]
 /// Compiles `tests/<name>.c`.
 pub(crate) fn compile(name: &str, into: &Path) -> PathBuf {
     compile_with(name, into, &[])
@@ -45,9 +42,7 @@ pub(crate) fn compile(name: &str, into: &Path) -> PathBuf {
 /// The same, with more options.
 #[allow(dead_code, reason = "as above")]
 pub(crate) fn compile_with(name: &str, into: &Path, options: &[&str]) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests")
-        .join(format!("{name}.c"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(format!("{name}.c"));
     let program = into.join(name);
     let done = Command::new("cc")
         .args(["-O2", "-pthread", "-o"])

@@ -77,9 +77,9 @@ impl HostSegment {
     /// The table of a process, after exec.
     #[must_use]
     pub fn process_find(&self, pid: u32, started: u64) -> Option<ProcessIndex> {
-        (0..PROCESS_COUNT as u32).map(ProcessIndex).find(|&process| {
-            self.process_identity(process) == Some((pid, started))
-        })
+        (0..PROCESS_COUNT as u32)
+            .map(ProcessIndex)
+            .find(|&process| self.process_identity(process) == Some((pid, started)))
     }
 
     /// Whose table it is, if it is in use.
@@ -164,10 +164,8 @@ impl HostSegment {
     fn block_take(&self) -> Result<u32> {
         let hint = self.segment.word32(HINT_AT)?;
         let block = take_bit(&self.segment, BITMAP, BLOCK_COUNT / 64, hint)?;
-        self.segment.zero(
-            BLOCKS + block as usize * BLOCK_DESCRIPTORS * 4,
-            BLOCK_DESCRIPTORS * 4,
-        )?;
+        self.segment
+            .zero(BLOCKS + block as usize * BLOCK_DESCRIPTORS * 4, BLOCK_DESCRIPTORS * 4)?;
         Ok(block + 1)
     }
 
@@ -177,11 +175,7 @@ impl HostSegment {
     }
 
     /// Every descriptor of a process that stands for something.
-    pub fn process_each(
-        &self,
-        process: ProcessIndex,
-        each: &mut dyn FnMut(u32, OfdIndex, bool),
-    ) {
+    pub fn process_each(&self, process: ProcessIndex, each: &mut dyn FnMut(u32, OfdIndex, bool)) {
         let Ok(row) = HostSegment::process_row(process) else { return };
         for number in 0..BLOCKS_EACH {
             let block = self.segment.word32(row + BLOCK_NUMBERS + 4 * number);

@@ -54,13 +54,7 @@ pub fn close(descriptor: i64) {
 pub fn complain(parts: &[&[u8]]) {
     for part in parts {
         // SAFETY: the kernel reads exactly the slice.
-        let _ = unsafe {
-            call3(
-                libc::SYS_write,
-                2,
-                part.as_ptr().addr() as u64,
-                part.len() as u64,
-            )
-        };
+        let _ =
+            unsafe { call3(libc::SYS_write, 2, part.as_ptr().addr() as u64, part.len() as u64) };
     }
 }

@@ -92,9 +92,7 @@ impl Code<'_> {
     /// Copies `window[from..to]`, keeping what its rip-relative operands mean.
     fn relocate(&mut self, site: &Site, window: &[u8], window_at: u64, from: usize, to: usize) {
         let start = self.length;
-        let moved = (window_at + from as u64)
-            .wrapping_sub(self.here())
-            .cast_signed();
+        let moved = (window_at + from as u64).wrapping_sub(self.here()).cast_signed();
         let Some(part) = window.get(from..to) else {
             self.unfit = Some(Unfit::Malformed);
             return;
@@ -143,12 +141,7 @@ pub fn emit(
     window_at: u64,
 ) -> Result<usize, Unfit> {
     let bytes = area.get_mut(offset..).ok_or(Unfit::Full)?;
-    let mut code = Code {
-        bytes,
-        address: area_at + offset as u64,
-        length: 0,
-        unfit: None,
-    };
+    let mut code = Code { bytes, address: area_at + offset as u64, length: 0, unfit: None };
     let length = usize::from(site.length);
     let call = usize::from(site.call);
     let stays = call >= length;
@@ -213,9 +206,7 @@ fn processes(code: &mut Code<'_>, after: u64, resume: u64) -> [Short; 2] {
 /// `Unfit::Far` if the distance has more than 32 bits.
 pub fn jump(from: u64, to: u64) -> Result<[u8; JUMP_BYTES], Unfit> {
     let distance = to.wrapping_sub(from + JUMP_BYTES as u64).cast_signed();
-    let [a, b, c, d] = i32::try_from(distance)
-        .map_err(|_| Unfit::Far)?
-        .to_le_bytes();
+    let [a, b, c, d] = i32::try_from(distance).map_err(|_| Unfit::Far)?.to_le_bytes();
     Ok([0xe9, a, b, c, d])
 }
 

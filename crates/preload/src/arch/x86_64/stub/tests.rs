@@ -10,9 +10,7 @@ use crate::sites::Fixup;
 const AREA_AT: u64 = 0x7000_0000_0000;
 
 fn decoded(bytes: &[u8], at: u64) -> Vec<Instruction> {
-    Decoder::with_ip(64, bytes, at, DecoderOptions::NONE)
-        .iter()
-        .collect()
+    Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).iter().collect()
 }
 
 /// `mov eax, [rip + displacement]` (6 bytes) ahead of a `syscall` that stays or moves.
@@ -85,23 +83,10 @@ proptest! {
 
 #[test]
 fn a_full_area_is_refused() {
-    let site = Site {
-        address: 0,
-        length: 5,
-        call: 5,
-        number: 0,
-        fixups: [Fixup::NONE; 2],
-    };
+    let site = Site { address: 0, length: 5, call: 5, number: 0, fixups: [Fixup::NONE; 2] };
     let mut area = [0; 40];
     let window = [0xb8, 0, 0, 0, 0];
-    let answer = emit(
-        &mut area,
-        AREA_AT,
-        HEADER_BYTES,
-        &site,
-        &window,
-        AREA_AT + 4096,
-    );
+    let answer = emit(&mut area, AREA_AT, HEADER_BYTES, &site, &window, AREA_AT + 4096);
     assert_eq!(answer, Err(Unfit::Full));
 }
 
