@@ -1,0 +1,149 @@
+//! What a killed process leaves behind in shared memory: its slots are taken over, granules that
+//! it had claimed are filled by others, and its descriptor table is found. The test runs itself
+//! again as the process that is killed.
+
+use rustix::fd::AsFd;
+use shm::Segment;
+use shm::arena::Arena;
+use shm::host::{HOST_BYTES, HostSegment};
+use shm::piece_io::Target;
+use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES};
+use shm::session::{SESSION_BYTES, Session};
+use std::ffi::CString;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
+use wire::limits::SLOT_COUNT;
+use wire::reply::Piece;
+use wire::{Errno, Inode};
+
+const ROLE: &str = "FOREBAY_TEST_VICTIM";
+const PLACE: &str = "FOREBAY_TEST_PLACE";
+
+/// A directory in shared memory that goes with the test.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path = PathBuf::from(format!("/dev/shm/forebay-test-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).expect("a new directory");
+        Place(path)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn segment(place: &Path, name: &str, length: usize) -> Segment {
+    let path = CString::new(place.join(name).into_os_string().into_encoded_bytes());
+    Segment::create(&path.expect("no NUL"), length).expect("a segment").0
+}
+
+/// Runs this test program as `role` until it says that it is where it should be killed.
+fn victim(role: &str, place: &Path) -> Child {
+    let program = std::env::current_exe().expect("our own program");
+    let mut child = Command::new(program)
+        .args(["--exact", "the_victim", "--nocapture"])
+        .env(ROLE, role)
+        .env(PLACE, place)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a victim");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let ready = lines.find(|line| line.as_ref().is_ok_and(|line| line.contains("victim ready")));
+    assert!(ready.is_some(), "{role} ended early");
+    child
+}
+
+fn kill(mut child: Child) {
+    child.kill().expect("killed");
+    child.wait().expect("reaped");
+}
+
+/// Not a test by itself: what a victim does.
+#[test]
+fn the_victim() {
+    let (Ok(role), Ok(place)) = (std::env::var(ROLE), std::env::var(PLACE)) else { return };
+    let place = Path::new(&place);
+    let session = Session::new(segment(place, "session", SESSION_BYTES)).expect("long enough");
+    let host = HostSegment::new(segment(place, "host", HOST_BYTES)).expect("long enough");
+    let states = PieceStates::new(segment(place, "states", STATE_BYTES));
+    let slots: Vec<_> = (0..SLOT_COUNT).map(|_| session.claim(1000).expect("a slot")).collect();
+    slots[0].pin(0).expect("claimed");
+    if role == "granules" {
+        states.claimer(0).expect("slot 0").store(shm::wait::thread_id(), Ordering::SeqCst);
+        states.claimed(0).expect("slot 0").fetch_or(0b10, Ordering::SeqCst);
+    }
+    if role == "descriptors" {
+        let vnode = host.vnode_open(Inode(5)).expect("room");
+        let file = host.file_allocate(Inode(5), vnode, 0).expect("room");
+        let table = host.process_register(std::process::id(), 77).expect("room");
+        host.process_set(table, 3, Some((file, false))).expect("room");
+    }
+    println!("victim ready");
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn slots_of_the_dead_are_taken_over() {
+    let place = Place::new("slots");
+    let session = Session::new(segment(&place.0, "session", SESSION_BYTES)).expect("long enough");
+    let child = victim("slots", &place.0);
+    assert!(session.pins(0));
+    assert_eq!(session.claim(1000).err(), Some(Errno::ETIMEDOUT), "the owner lives");
+    kill(child);
+    let slots: Vec<_> =
+        (0..SLOT_COUNT).map(|_| session.claim(1_000_000).expect("a dead one's slot")).collect();
+    assert_eq!(slots.len(), SLOT_COUNT);
+    assert!(!session.pins(0), "who takes a slot over holds no pin of the dead");
+}
+
+#[test]
+fn granules_claimed_by_the_dead_are_filled_by_others() {
+    let place = Place::new("granules");
+    let arena = Arena::new(segment(&place.0, "arena", 1 << 16));
+    let table = PieceTable::new(segment(&place.0, "table", HEADER_BYTES));
+    let states = PieceStates::new(segment(&place.0, "states", STATE_BYTES));
+    let ssd = Segment::nameless(c"ssd", 4096).expect("nameless memory").1;
+    let target = Target { arena: &arena, ssd: ssd.as_fd(), table: &table, states: &states };
+    let piece = Piece { start: 0, slot: 0, place: 0, length_log2: 16, tier: Piece::MEMORY };
+    arena.copy_in(0, &[0xee; 1 << 16]).expect("fits");
+    states.reset(0, 0).expect("slot 0");
+    table.publish(Inode(5), &piece).expect("slot 0");
+    kill(victim("granules", &place.0));
+    target.write_pinned(&piece, 4096 + 10, b"alive").expect("written");
+    let mut read = [1; 3 * 4096];
+    target.read_pinned(&piece, 0, &mut read).expect("read");
+    let mut wanted = [0; 3 * 4096];
+    wanted[4096 + 10..4096 + 15].copy_from_slice(b"alive");
+    assert!(read == wanted);
+}
+
+#[test]
+fn what_the_dead_had_open_is_found() {
+    let place = Place::new("descriptors");
+    let host = HostSegment::new(segment(&place.0, "host", HOST_BYTES)).expect("long enough");
+    let child = victim("descriptors", &place.0);
+    let pid = child.id();
+    kill(child);
+    let mut found = None;
+    host.process_list(&mut |table, owner, started| {
+        if (owner, started) == (pid, 77) {
+            found = Some(table);
+        }
+    });
+    let mut files = Vec::new();
+    let table = found.expect("the table of the dead");
+    host.process_release(table, &mut |file| files.push(file)).expect("live");
+    assert_eq!(files.len(), 1);
+    assert!(host.file_release(files[0]).expect("has a reference"));
+    let vnode = host.vnode_find(Inode(5)).expect("open");
+    assert!(host.vnode_close(vnode).expect("open").last);
+    host.file_free(files[0]).expect("a row");
+}
