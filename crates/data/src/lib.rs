@@ -1,0 +1,33 @@
+//! One target of a daemon: which part of the arena or of the SSD file belongs to which file.
+//!
+//! A core: no I/O, no clock, no thread. Requests come in by `Target::step`, effects go out as
+//! values in the order in which they must be performed. It never learns a name or a byte of a
+//! file, only inode numbers, offsets and places.
+//!
+//! Reading order: `buddy` (power-of-two blocks), `tier` (one device: how far it is in use, what
+//! must be preallocated), `slots` (rows of the piece table), `effect` (what comes in and goes
+//! out), `target` (requests), `recover` (after a kill: from the piece table back to all of this).
+#![forbid(unsafe_code)]
+
+pub mod buddy;
+
+pub mod tier;
+
+pub mod slots;
+
+pub mod effect;
+
+pub mod target;
+
+pub mod recover;
+
+pub use effect::{Answer, Defined, Effect, Input, Source};
+pub use recover::{Dropped, Reason};
+pub use target::{MAP_PIECES_MAX, Settings, Target};
+pub use tier::{Backing, Space};
+
+#[cfg(test)]
+mod model_tests;
+
+#[cfg(test)]
+mod script_tests;

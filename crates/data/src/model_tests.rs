@@ -1,0 +1,391 @@
+//! Random requests against a plain map from file to bytes, with devices in memory, clients that
+//! keep pins and scribble as long as they may, devices that refuse, and kills.
+
+use crate::buddy::BLOCK_LOG2_MIN;
+use crate::effect::{Answer, Defined, Effect, Input, Source};
+use crate::target::{Settings, Target};
+use crate::tier::{Backing, Space};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use wire::reply::Piece;
+use wire::{Errno, Inode, Request};
+
+const TIER_BYTES: u64 = 512 << 10;
+const FILE_BYTES: u64 = 384 << 10;
+const PAGE: u64 = 4096;
+const CHUNK_LOG2: u8 = 17;
+
+#[derive(Clone, Debug)]
+enum Act {
+    Write {
+        file: u64,
+        offset: u64,
+        length: u64,
+        with: u8,
+    },
+    Read {
+        file: u64,
+        offset: u64,
+        length: u64,
+    },
+    Map {
+        file: u64,
+        offset: u64,
+        length: u64,
+    },
+    Truncate {
+        file: u64,
+        size: u64,
+    },
+    Punch {
+        file: u64,
+        offset: u64,
+        length: u64,
+    },
+    Remove {
+        file: u64,
+    },
+    /// A stopped client keeps a pin on whatever slot `slot` is, from now on.
+    Pin {
+        slot: u32,
+    },
+    Unpin,
+    Tick,
+    Kill,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let file = || 1u64..5;
+    let offset = || 0..FILE_BYTES;
+    let length = || prop_oneof![0..3 * PAGE, 0..FILE_BYTES / 2];
+    prop_oneof![
+        6 => (file(), offset(), length(), 1u8..=255).prop_map(
+            |(file, offset, length, with)| Act::Write { file, offset, length, with }),
+        4 => (file(), offset(), length()).prop_map(
+            |(file, offset, length)| Act::Read { file, offset, length }),
+        2 => (file(), offset(), length()).prop_map(
+            |(file, offset, length)| Act::Map { file, offset, length }),
+        2 => (file(), offset()).prop_map(|(file, size)| Act::Truncate { file, size }),
+        2 => (file(), offset(), length()).prop_map(
+            |(file, offset, length)| Act::Punch { file, offset, length }),
+        2 => file().prop_map(|file| Act::Remove { file }),
+        2 => (0u32..40).prop_map(|slot| Act::Pin { slot }),
+        1 => Just(Act::Unpin),
+        2 => Just(Act::Tick),
+        1 => Just(Act::Kill),
+    ]
+}
+
+/// The daemon and its devices.
+struct World {
+    target: Target,
+    settings: Settings,
+    devices: [Vec<u8>; 2],
+    /// What a device holds: bytes below were preallocated.
+    backed: [u64; 2],
+    table: BTreeMap<u32, (Inode, Piece)>,
+    /// Defined pages of a slot.
+    defined: BTreeMap<u32, BTreeSet<u64>>,
+    /// Pieces under the pins of stopped clients, which write into them.
+    pinned: BTreeMap<u32, Piece>,
+    refusing: bool,
+}
+
+struct Outcome {
+    answer: Answer,
+    bytes: Vec<u8>,
+}
+
+impl World {
+    fn new(refusing: bool) -> World {
+        let space = Space { length: TIER_BYTES, backing: Backing::OnDemand, fresh_from: 0 };
+        let settings = Settings {
+            memory: Space { backing: Backing::Ready, ..space },
+            ssd: space,
+            slot_count: 40,
+            quota_bytes: 900 << 10,
+        };
+        World {
+            target: Target::new(settings),
+            settings,
+            devices: [vec![0; TIER_BYTES as usize], vec![0; TIER_BYTES as usize]],
+            backed: [TIER_BYTES, 0],
+            table: BTreeMap::new(),
+            defined: BTreeMap::new(),
+            pinned: BTreeMap::new(),
+            refusing,
+        }
+    }
+
+    fn device(&mut self, piece: &Piece, from: u64, to: u64) -> &mut [u8] {
+        let end = piece.place + to;
+        assert!(end <= self.backed[usize::from(piece.tier)], "used before it was preallocated");
+        &mut self.devices[usize::from(piece.tier)][(piece.place + from) as usize..end as usize]
+    }
+
+    fn is_defined(&self, piece: &Piece, page: u64) -> bool {
+        self.defined.get(&piece.slot).is_some_and(|pages| pages.contains(&page))
+    }
+
+    fn write(&mut self, piece: &Piece, within: u64, bytes: &[u8]) {
+        assert_eq!(self.table.get(&piece.slot).map(|row| row.1), Some(*piece), "not published");
+        let end = within + bytes.len() as u64;
+        for page in within / PAGE..end.div_ceil(PAGE) {
+            if !self.is_defined(piece, page) {
+                self.device(piece, page * PAGE, (page + 1) * PAGE).fill(0);
+                self.defined.entry(piece.slot).or_default().insert(page);
+            }
+        }
+        self.device(piece, within, end).copy_from_slice(bytes);
+    }
+
+    fn zero(&mut self, piece: &Piece, within: u64, length: u64) {
+        for page in within / PAGE..(within + length).div_ceil(PAGE) {
+            let (from, to) = (within.max(page * PAGE), (within + length).min((page + 1) * PAGE));
+            if to - from == PAGE {
+                self.defined.entry(piece.slot).or_default().remove(&page);
+            } else if self.is_defined(piece, page) {
+                self.device(piece, from, to).fill(0);
+            }
+        }
+    }
+
+    fn read(&mut self, piece: &Piece, within: u64, length: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for at in within..within + length {
+            let is_defined = self.is_defined(piece, at / PAGE);
+            bytes.push(if is_defined { self.device(piece, at, at + 1)[0] } else { 0 });
+        }
+        bytes
+    }
+
+    /// Gives one input, performs what comes out, and answers what is asked meanwhile.
+    fn step(&mut self, input: Input<'_>, body: &[u8]) -> Option<Outcome> {
+        let mut out = Vec::new();
+        self.target.step(input, &mut out);
+        let mut effects = std::collections::VecDeque::from(out);
+        let mut outcome: Option<Outcome> = None;
+        let mut bytes = Vec::new();
+        while let Some(effect) = effects.pop_front() {
+            let mut out = Vec::new();
+            match effect {
+                Effect::Publish { inode, piece, defined } => {
+                    let pages = if defined == Defined::All { piece.length() / PAGE } else { 0 };
+                    self.defined.insert(piece.slot, (0..pages).collect());
+                    assert!(!self.pinned.contains_key(&piece.slot), "a pinned slot was re-used");
+                    assert!(self.table.insert(piece.slot, (inode, piece)).is_none());
+                }
+                Effect::Unpublish { slot } => assert!(self.table.remove(&slot).is_some()),
+                Effect::CheckPins { round } => {
+                    let pinned: Vec<u32> = self.pinned.keys().copied().collect();
+                    self.target.step(Input::Pins { round, pinned: &pinned }, &mut out);
+                }
+                Effect::Preallocate { tier, place, length } => {
+                    let outcome = if self.refusing { Err(Errno::ENOSPC) } else { Ok(()) };
+                    if outcome.is_ok() {
+                        assert_eq!(self.backed[usize::from(tier)], place);
+                        self.backed[usize::from(tier)] = place + length;
+                    }
+                    self.target.step(Input::Preallocated { outcome }, &mut out);
+                }
+                Effect::Zero { piece, within, length, .. } => self.zero(&piece, within, length),
+                Effect::Read { from, length, .. } => match from {
+                    Source::Hole => bytes.resize(bytes.len() + length as usize, 0),
+                    Source::Piece { piece, within } => {
+                        bytes.extend(self.read(&piece, within, length.into()));
+                    }
+                },
+                Effect::Write { piece, within, from, length, .. } => {
+                    self.write(&piece, within, &body[from as usize..(from + length) as usize]);
+                }
+                Effect::Flush { .. } => {}
+                Effect::Reply { answer, .. } => {
+                    assert!(outcome.is_none(), "answered twice");
+                    outcome = Some(Outcome { answer, bytes: std::mem::take(&mut bytes) });
+                }
+            }
+            effects.extend(out);
+        }
+        outcome
+    }
+
+    fn call(&mut self, request: &Request<'_>) -> Outcome {
+        let body = if let Request::Write { bytes, .. } = request { bytes } else { &[][..] };
+        self.step(Input::Request { ticket: 7, request }, body).expect("an answer")
+    }
+
+    /// Stopped clients write on under their pins: this must hurt nobody.
+    fn scribble(&mut self) {
+        for piece in self.pinned.clone().values() {
+            let is_theirs = self.table.get(&piece.slot).is_some_and(|row| row.1 == *piece);
+            if !is_theirs {
+                self.device(piece, 0, piece.length()).fill(0xee);
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        // The pins of clients end with the daemon that looked at them.
+        self.pinned.clear();
+        let unknown = |space: Space| Space { fresh_from: u64::MAX, ..space };
+        self.settings.memory = unknown(self.settings.memory);
+        self.settings.ssd = unknown(self.settings.ssd);
+        self.backed[1] = if self.target.ssd.bytes_used() > 0 { TIER_BYTES } else { 0 };
+        let mut out = Vec::new();
+        let rows = self.table.values().copied();
+        let (target, dropped) = Target::recover(self.settings, rows, &mut out);
+        assert!(dropped.is_empty() && out.is_empty(), "{dropped:?}");
+        let before: Vec<_> = self.target.pieces().collect();
+        assert!(target.pieces().eq(before));
+        self.target = target;
+    }
+}
+
+fn grow(file: &mut Vec<u8>, end: u64) {
+    if file.len() < end as usize {
+        file.resize(end as usize, 0);
+    }
+}
+
+fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
+    let chunk_log2 = CHUNK_LOG2;
+    match *act {
+        Act::Write { file, offset, length, with } => {
+            let bytes: Vec<u8> = (0..length).map(|at| with.wrapping_add(at as u8)).collect();
+            let inode = Inode(file);
+            let outcome = world.call(&Request::Write { inode, chunk_log2, offset, bytes: &bytes });
+            match outcome.answer {
+                Answer::Done => {
+                    let model = files.entry(file).or_default();
+                    grow(model, offset + length);
+                    model[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+                }
+                Answer::Refused(Errno::ENOSPC | Errno::EDQUOT) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        Act::Read { file, offset, length } => {
+            let length32 = length as u32;
+            let request =
+                Request::Read { inode: Inode(file), chunk_log2, offset, length: length32 };
+            let outcome = world.call(&request);
+            assert_eq!(outcome.answer, Answer::Bytes { length: length32 });
+            let model = files.entry(file).or_default();
+            grow(model, offset + length);
+            assert_eq!(outcome.bytes, &model[offset as usize..][..length as usize]);
+        }
+        Act::Map { file, offset, length } => {
+            let inode = Inode(file);
+            let request = Request::MapPieces { inode, chunk_log2, allocate: 1, offset, length };
+            match world.call(&request).answer {
+                Answer::Pieces(pieces) => {
+                    let spans = placement::piece::over(offset, length, chunk_log2);
+                    assert!(spans.zip(&pieces).all(|(span, piece)| span.start == piece.start));
+                }
+                Answer::Refused(Errno::ENOSPC | Errno::EDQUOT) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        Act::Truncate { file, size } => {
+            let answer = world.call(&Request::Truncate { inode: Inode(file), chunk_log2, size });
+            assert_eq!(answer.answer, Answer::Done);
+            files.entry(file).or_default().truncate(size as usize);
+        }
+        Act::Punch { file, offset, length } => {
+            let request = Request::Punch { inode: Inode(file), chunk_log2, offset, length };
+            assert_eq!(world.call(&request).answer, Answer::Done);
+            let model = files.entry(file).or_default();
+            grow(model, offset + length);
+            model[offset as usize..][..length as usize].fill(0);
+        }
+        Act::Remove { file } => {
+            let outcome = world.call(&Request::Remove { inode: Inode(file) });
+            assert_eq!(outcome.answer, Answer::Done);
+            files.remove(&file);
+        }
+        Act::Pin { slot } => {
+            if let Some(row) = world.table.get(&slot) {
+                world.pinned.insert(slot, row.1);
+            }
+        }
+        Act::Unpin => world.pinned.clear(),
+        Act::Tick => assert!(world.step(Input::Tick, &[]).is_none()),
+        Act::Kill => world.kill(),
+    }
+}
+
+fn check(world: &mut World, files: &BTreeMap<u64, Vec<u8>>) {
+    for (&file, model) in files {
+        let request = Request::Read {
+            inode: Inode(file),
+            chunk_log2: CHUNK_LOG2,
+            offset: 0,
+            length: model.len() as u32,
+        };
+        assert!(world.call(&request).bytes == *model, "file {file} differs");
+    }
+    let used: u64 = world.target.pieces().map(|(_, piece)| piece.length()).sum();
+    let mut usage = 0;
+    for file in 0..5 {
+        if let Answer::Number(bytes) = world.call(&Request::Usage { inode: Inode(file) }).answer {
+            usage += bytes;
+        }
+    }
+    assert_eq!(usage, used);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// Whatever happens, files read as the plain map says, and in the end all space is free.
+    #[test]
+    fn a_target_is_a_map(
+        acts in proptest::collection::vec(act(), 1..60),
+        refusing in proptest::bool::weighted(0.2),
+    ) {
+        let mut world = World::new(refusing);
+        let mut files = BTreeMap::new();
+        for act in &acts {
+            perform(&mut world, &mut files, act);
+            world.scribble();
+        }
+        check(&mut world, &files);
+        for file in 1..5 {
+            perform(&mut world, &mut files, &Act::Remove { file });
+        }
+        perform(&mut world, &mut files, &Act::Unpin);
+        perform(&mut world, &mut files, &Act::Tick);
+        prop_assert_eq!(world.target.leaving_count(), 0);
+        prop_assert_eq!(world.target.memory.bytes_free(), TIER_BYTES);
+        prop_assert_eq!(world.target.ssd.bytes_free(), TIER_BYTES);
+    }
+
+    /// Whatever rows are found, what is believed is consistent, and what is not is named.
+    #[test]
+    fn recovery_believes_nothing_twice(
+        rows in proptest::collection::vec(
+            (0u64..4, 0u64..12, 0u32..45, 0u64..40, 13u8..18, 0u8..3), 0..40),
+    ) {
+        let settings = World::new(false).settings;
+        let unit = 1u64 << BLOCK_LOG2_MIN;
+        let rows: Vec<(Inode, Piece)> = rows.into_iter()
+            .map(|(inode, start, slot, place, length_log2, tier)| {
+                let (start, place) = (start * unit, place * unit);
+                (Inode(inode), Piece { start, slot, place, length_log2, tier })
+            })
+            .collect();
+        let mut out = Vec::new();
+        let (mut target, dropped) = Target::recover(settings, rows.iter().copied(), &mut out);
+        prop_assert_eq!(target.pieces().count() + dropped.len(), rows.len());
+        for row in &dropped {
+            prop_assert!(target.is_damaged(row.inode));
+        }
+        for file in 0..4 {
+            let request = Request::Remove { inode: Inode(file) };
+            target.step(Input::Request { ticket: 0, request: &request }, &mut out);
+        }
+        target.step(Input::Pins { round: u64::MAX, pinned: &[] }, &mut out);
+        prop_assert_eq!(target.memory.bytes_free(), TIER_BYTES);
+        prop_assert_eq!(target.ssd.bytes_free(), TIER_BYTES);
+    }
+}

@@ -1,0 +1,148 @@
+//! After a kill: from the rows of the piece table back to a target.
+//!
+//! The table is the only truth. A row is published by storing its fields, its checksum, and last
+//! its inode; it is hidden by storing inode 0. A kill in between leaves an empty row either way,
+//! and the space of an empty row is free. A row whose checksum is wrong is read as empty, too.
+//!
+//! What is left is still not believed: a row that can not be (a place outside, an odd start) or
+//! that claims what another row claims is dropped. Of two rows that claim the same, both are
+//! dropped, because nothing says which bytes these are; their files answer EIO until they are
+//! removed or cut to nothing.
+
+use crate::buddy::{BLOCK_LOG2_MAX, BLOCK_LOG2_MIN};
+use crate::effect::Effect;
+use crate::target::{Settings, Target};
+use wire::Inode;
+use wire::limits::FILE_BYTES_MAX;
+use wire::reply::Piece;
+
+/// Why a row was dropped.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Reason {
+    /// No piece of any file looks like this, or it lies outside its device.
+    Impossible,
+    /// Another row claims some of its place.
+    PlaceTwice,
+    /// Another row claims some of its range of the file, or its slot.
+    RangeTwice,
+}
+
+/// A row that was not believed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dropped {
+    /// The file that it named.
+    pub inode: Inode,
+    /// The piece that it described.
+    pub piece: Piece,
+    /// What is wrong with it.
+    pub reason: Reason,
+}
+
+impl std::fmt::Display for Dropped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = match self.reason {
+            Reason::Impossible => "is impossible",
+            Reason::PlaceTwice => "claims a place that another claims",
+            Reason::RangeTwice => "claims a range of the file that another claims",
+        };
+        let Piece { start, slot, place, length_log2, tier } = self.piece;
+        let inode = self.inode.0;
+        write!(f, "a row of the piece table {what}, slot={slot} inode={inode} start={start} ")?;
+        write!(f, "place={place} length_log2={length_log2} tier={tier}")
+    }
+}
+
+impl Target {
+    /// Builds a target from the rows that the piece table holds. `out` gets what must be done about
+    /// rows that were dropped; the second result says why, for the log.
+    #[must_use]
+    pub fn recover(
+        settings: Settings,
+        rows: impl IntoIterator<Item = (Inode, Piece)>,
+        out: &mut Vec<Effect>,
+    ) -> (Target, Vec<Dropped>) {
+        let mut dropped = Vec::new();
+        let mut rows: Vec<(Inode, Piece)> = rows.into_iter().collect();
+        rows.retain(|&(inode, piece)| {
+            let possible = is_possible(&settings, inode, &piece);
+            if !possible {
+                dropped.push(Dropped { inode, piece, reason: Reason::Impossible });
+            }
+            possible
+        });
+        let slot = |_: Inode, piece: &Piece| (0, u64::from(piece.slot), 1);
+        let place = |_: Inode, piece: &Piece| (u64::from(piece.tier), piece.place, piece.length());
+        let range = |inode: Inode, piece: &Piece| (inode.0, piece.start, piece.length());
+        drop_overlaps(&mut rows, slot, Reason::RangeTwice, &mut dropped);
+        drop_overlaps(&mut rows, place, Reason::PlaceTwice, &mut dropped);
+        drop_overlaps(&mut rows, range, Reason::RangeTwice, &mut dropped);
+
+        let mut target = Target::new(settings);
+        for (_, piece) in &rows {
+            let device = match piece.tier {
+                Piece::MEMORY => &mut target.memory,
+                _ => &mut target.ssd,
+            };
+            let taken = device.take_at(piece.place, piece.length_log2);
+            assert!(taken, "rows that overlap were dropped: slot={}", piece.slot);
+        }
+        target.slots.restore(&rows);
+        target.damaged = dropped.iter().map(|row| row.inode).collect();
+        let shown = dropped.iter().filter(|row| row.piece.slot < settings.slot_count);
+        out.extend(shown.map(|row| Effect::Unpublish { slot: row.piece.slot }));
+        (target, dropped)
+    }
+}
+
+fn is_possible(settings: &Settings, inode: Inode, piece: &Piece) -> bool {
+    let space = match piece.tier {
+        Piece::MEMORY => settings.memory,
+        Piece::SSD => settings.ssd,
+        _ => return false,
+    };
+    if !(BLOCK_LOG2_MIN..=BLOCK_LOG2_MAX).contains(&piece.length_log2) {
+        return false;
+    }
+    let inside = |end: Option<u64>, limit: u64| end.is_some_and(|end| end <= limit);
+    !inode.is_none()
+        && piece.slot < settings.slot_count
+        && piece.place.is_multiple_of(piece.length())
+        && piece.start.is_multiple_of(piece.length())
+        && inside(piece.place.checked_add(piece.length()), space.length)
+        && inside(piece.start.checked_add(piece.length()), FILE_BYTES_MAX + 1)
+}
+
+/// Drops every row that shares something of its range (group, start, length) with another row.
+fn drop_overlaps(
+    rows: &mut Vec<(Inode, Piece)>,
+    range: impl Fn(Inode, &Piece) -> (u64, u64, u64),
+    reason: Reason,
+    dropped: &mut Vec<Dropped>,
+) {
+    rows.sort_by_cached_key(|(inode, piece)| range(*inode, piece));
+    let mut bad = vec![false; rows.len()];
+    // The row that reaches furthest so far, and where to.
+    let mut furthest: Option<(usize, u64, u64)> = None;
+    for (index, (inode, piece)) in rows.iter().enumerate() {
+        let (group, start, length) = range(*inode, piece);
+        let end = start + length;
+        match furthest {
+            Some((other, other_group, other_end)) if group == other_group && start < other_end => {
+                bad[index] = true;
+                bad[other] = true;
+                if end > other_end {
+                    furthest = Some((index, group, end));
+                }
+            }
+            _ => furthest = Some((index, group, end)),
+        }
+    }
+    let mut bad = bad.into_iter();
+    rows.retain(|&(inode, piece)| {
+        let is_bad = bad.next() == Some(true);
+        if is_bad {
+            dropped.push(Dropped { inode, piece, reason });
+        }
+        !is_bad
+    });
+}

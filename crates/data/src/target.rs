@@ -1,0 +1,460 @@
+//! The target: requests in, effects out.
+//!
+//! A request is run to its end in one step, except that one which needs space that the device must
+//! preallocate first is parked until the device answered. What comes behind it is parked, too,
+//! unless it only looks: so changes of a file happen in the order in which they came.
+//!
+//!   arrived --run--> answered            [Target::run]
+//!   arrived --room must be made--> parked [Target::run]   Effect::Preallocate, or behind a parked one
+//!   parked --the device answered--> run   [Target::resume]
+//!
+//! New pieces go to memory while it has room, then to the SSD; then the answer is ENOSPC. What is
+//! freed waits for the pins of clients in `slots`; who needs that very space is told to come again
+//! as long as the pins were not looked at.
+//!
+//! Invariants, checked at the end of each step:
+//!  1. Each tier's free and used bytes make its length; what leaves counts as used.
+//!  2. The front of `parked`, and nothing else, waits for a device.
+//!  3. The used bytes of both tiers are within the quota.
+
+use crate::buddy::History;
+use crate::effect::{Answer, Defined, Effect, Input, Source};
+use crate::slots::Slots;
+use crate::tier::{Found, Space, Tier};
+use placement::piece::{self, Span};
+use std::collections::{BTreeSet, VecDeque};
+use wire::limits::{BULK_BYTES, CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, SLOT_BYTES};
+use wire::reply::Piece;
+use wire::{Errno, Inode, Request};
+
+/// Most pieces of one answer to `MapPieces`: it must fit a slot.
+pub const MAP_PIECES_MAX: usize = 256;
+/// When to come again for space that is just being freed: the pins are looked at in the very loop
+/// that gets the answer, so this is one round trip.
+const RETRY_MICROS: u32 = 100;
+
+const _: () = assert!(MAP_PIECES_MAX * Piece::BYTES + 1024 <= SLOT_BYTES);
+
+/// What a target is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// The arena.
+    pub memory: Space,
+    /// The SSD file.
+    pub ssd: Space,
+    /// Rows of the piece table.
+    pub slot_count: u32,
+    /// Most bytes that pieces may hold together; `u64::MAX` for no quota.
+    pub quota_bytes: u64,
+}
+
+/// A request without its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Work {
+    Map { inode: Inode, chunk_log2: u8, offset: u64, length: u64 },
+    Find { inode: Inode, offset: u64, length: u64 },
+    Read { inode: Inode, offset: u64, length: u32 },
+    Write { inode: Inode, chunk_log2: u8, offset: u64, length: u32 },
+    Clear { inode: Inode, offset: u64, end: u64 },
+    Usage { inode: Inode },
+    SeekData { inode: Inode, offset: u64 },
+    Space,
+    Flush { inode: Inode },
+}
+
+/// Why a piece can not be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stop {
+    /// For good.
+    Refused(Errno),
+    /// Space is being freed.
+    Busy,
+    /// A device preallocates.
+    Parked,
+}
+
+/// One target.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub(crate) memory: Tier,
+    pub(crate) ssd: Tier,
+    pub(crate) slots: Slots,
+    /// Files of which a piece was lost; see `recover`.
+    pub(crate) damaged: BTreeSet<Inode>,
+    quota_bytes: u64,
+    parked: VecDeque<(u64, Work)>,
+    /// The tier that was asked to preallocate.
+    asked: Option<u8>,
+    /// The next look at the pins, and the last that was answered. Rounds count from 1.
+    round: u64,
+    round_answered: u64,
+    /// Did something leave since the last look was asked for?
+    has_left: bool,
+}
+
+impl Target {
+    /// A target whose devices are empty.
+    #[must_use]
+    pub fn new(settings: Settings) -> Target {
+        Target {
+            memory: Tier::new(settings.memory),
+            ssd: Tier::new(settings.ssd),
+            slots: Slots::new(settings.slot_count),
+            damaged: BTreeSet::new(),
+            quota_bytes: settings.quota_bytes,
+            parked: VecDeque::new(),
+            asked: None,
+            round: 1,
+            round_answered: 0,
+            has_left: false,
+        }
+    }
+
+    /// Takes one input and appends what the caller must now do, in that order. Never fails: a
+    /// refusal is an answer.
+    pub fn step(&mut self, input: Input<'_>, out: &mut Vec<Effect>) {
+        match input {
+            Input::Request { ticket, request } => match Work::of(request) {
+                Ok(work) if self.parked.is_empty() || work.only_looks() => {
+                    self.run(ticket, work, out);
+                }
+                Ok(work) => self.parked.push_back((ticket, work)),
+                Err(errno) => reply(ticket, Answer::Refused(errno), out),
+            },
+            Input::Preallocated { outcome } => self.preallocated(outcome, out),
+            Input::Pins { round, pinned } => self.pins_seen(round, pinned),
+            Input::Tick => self.has_left |= self.slots.leaving_count() > 0,
+        }
+        if self.has_left {
+            self.has_left = false;
+            out.push(Effect::CheckPins { round: self.round });
+            self.round += 1;
+        }
+        self.memory.check();
+        self.ssd.check();
+        assert_eq!(self.parked.is_empty(), self.asked.is_none(), "parked without a reason");
+    }
+
+    /// Slots that wait for pins to go. While it is not 0, `Input::Tick` makes it look again.
+    #[must_use]
+    pub fn leaving_count(&self) -> usize {
+        self.slots.leaving_count()
+    }
+
+    /// All pieces and their files, for checks.
+    pub fn pieces(&self) -> impl Iterator<Item = (Inode, Piece)> {
+        self.slots.iter()
+    }
+
+    /// Is this the file of a piece that was lost?
+    #[must_use]
+    pub fn is_damaged(&self, inode: Inode) -> bool {
+        self.damaged.contains(&inode)
+    }
+
+    fn preallocated(&mut self, outcome: wire::errno::Result<()>, out: &mut Vec<Effect>) {
+        match self.asked.take() {
+            Some(Piece::MEMORY) => self.memory.preallocated(outcome),
+            Some(_) => self.ssd.preallocated(outcome),
+            None => return,
+        }
+        self.resume(out);
+    }
+
+    fn resume(&mut self, out: &mut Vec<Effect>) {
+        while let Some((ticket, work)) = self.parked.pop_front() {
+            let behind = std::mem::take(&mut self.parked);
+            self.run(ticket, work, out);
+            self.parked.extend(behind);
+            if self.asked.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn pins_seen(&mut self, round: u64, pinned: &[u32]) {
+        let Target { memory, ssd, slots, .. } = self;
+        slots.free(round, pinned, |piece| match piece.tier {
+            Piece::MEMORY => memory.release(piece.place, piece.length_log2),
+            _ => ssd.release(piece.place, piece.length_log2),
+        });
+        self.round_answered = self.round_answered.max(round);
+    }
+
+    fn run(&mut self, ticket: u64, work: Work, out: &mut Vec<Effect>) {
+        if let Some(inode) = work.inode_if_damage_matters()
+            && self.damaged.contains(&inode)
+        {
+            return reply(ticket, Answer::Refused(Errno::EIO), out);
+        }
+        let answer = match work {
+            Work::Map { inode, chunk_log2, offset, length } => {
+                let mut pieces = Vec::new();
+                let stop = self.make(inode, chunk_log2, (offset, length), &mut pieces, out);
+                match stop {
+                    Err(Stop::Parked) => Err(Stop::Parked),
+                    Err(stop) if pieces.is_empty() => Err(stop),
+                    _ => Ok(Answer::Pieces(pieces)),
+                }
+            }
+            Work::Find { inode, offset, length } => {
+                let end = offset.saturating_add(length);
+                let pieces = self.slots.over(inode, offset, end).take(MAP_PIECES_MAX).collect();
+                Ok(Answer::Pieces(pieces))
+            }
+            Work::Read { inode, offset, length } => {
+                self.read(ticket, inode, offset, length, out);
+                Ok(Answer::Bytes { length })
+            }
+            Work::Write { inode, chunk_log2, offset, length } => {
+                let mut pieces = Vec::new();
+                let range = (offset, u64::from(length));
+                self.make(inode, chunk_log2, range, &mut pieces, out).map(|()| {
+                    write(ticket, &pieces, offset, length, out);
+                    Answer::Done
+                })
+            }
+            Work::Clear { inode, offset, end } => {
+                self.clear(ticket, inode, offset, end, out);
+                Ok(Answer::Done)
+            }
+            _ => Ok(self.look(ticket, work, out)),
+        };
+        match answer {
+            Ok(answer) => reply(ticket, answer, out),
+            Err(Stop::Refused(errno)) => reply(ticket, Answer::Refused(errno), out),
+            Err(Stop::Busy) => reply(ticket, Answer::Busy { retry_micros: RETRY_MICROS }, out),
+            Err(Stop::Parked) => self.parked.push_front((ticket, work)),
+        }
+    }
+
+    /// What changes nothing and always has an answer.
+    fn look(&self, ticket: u64, work: Work, out: &mut Vec<Effect>) -> Answer {
+        match work {
+            Work::Usage { inode } => {
+                let pieces = self.slots.over(inode, 0, u64::MAX);
+                Answer::Number(pieces.map(|piece| piece.length()).sum())
+            }
+            Work::SeekData { inode, offset } => {
+                match self.slots.over(inode, offset, u64::MAX).next() {
+                    Some(piece) => Answer::Number(piece.start.max(offset)),
+                    None => Answer::Refused(Errno::ENXIO),
+                }
+            }
+            Work::Flush { inode } => {
+                let on_ssd = |piece: Piece| piece.tier == Piece::SSD;
+                if self.slots.over(inode, 0, u64::MAX).any(on_ssd) {
+                    out.push(Effect::Flush { ticket });
+                }
+                Answer::Done
+            }
+            _ => Answer::Space {
+                memory_total: self.memory.bytes_total(),
+                memory_free: self.memory.bytes_free(),
+                ssd_total: self.ssd.bytes_total(),
+                ssd_free: self.ssd.bytes_free(),
+            },
+        }
+    }
+
+    /// Finds or makes the pieces that hold a range, at most `MAP_PIECES_MAX`. When it stops early,
+    /// those before it are made: who comes again, or writes less, finds them.
+    fn make(
+        &mut self,
+        inode: Inode,
+        chunk_log2: u8,
+        (offset, length): (u64, u64),
+        pieces: &mut Vec<Piece>,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), Stop> {
+        for span in piece::over(offset, length, chunk_log2).take(MAP_PIECES_MAX) {
+            let piece = match self.slots.at(inode, span.start) {
+                Some(piece) if piece.length_log2 == span.length_log2 => piece,
+                // Somebody cuts the file another way than before.
+                Some(_) => return Err(Stop::Refused(Errno::EINVAL)),
+                None => self.make_one(inode, span, out)?,
+            };
+            pieces.push(piece);
+        }
+        Ok(())
+    }
+
+    fn make_one(&mut self, inode: Inode, span: Span, out: &mut Vec<Effect>) -> Result<Piece, Stop> {
+        if self.slots.over(inode, span.start, span.end()).next().is_some() {
+            return Err(Stop::Refused(Errno::EINVAL));
+        }
+        let used = self.memory.bytes_used() + self.ssd.bytes_used();
+        if used.saturating_add(span.length()) > self.quota_bytes {
+            return Err(self.no_room(Errno::EDQUOT));
+        }
+        let Some(slot) = self.slots.vacant() else { return Err(self.no_room(Errno::ENOSPC)) };
+        let (tier, place, history) = self.take(span.length_log2, out)?;
+        let length_log2 = span.length_log2;
+        let piece = Piece { start: span.start, slot, place, length_log2, tier };
+        self.slots.insert(inode, piece);
+        let defined = match history {
+            History::Fresh => Defined::All,
+            History::Used => Defined::Nothing,
+        };
+        out.push(Effect::Publish { inode, piece, defined });
+        Ok(piece)
+    }
+
+    fn take(&mut self, log2: u8, out: &mut Vec<Effect>) -> Result<(u8, u64, History), Stop> {
+        for (tier, device) in [(Piece::MEMORY, &mut self.memory), (Piece::SSD, &mut self.ssd)] {
+            match device.take(log2) {
+                Found::Block(place, history) => return Ok((tier, place, history)),
+                Found::Extend { place, length } => {
+                    assert!(self.asked.is_none(), "one step is preallocated at a time");
+                    self.asked = Some(tier);
+                    out.push(Effect::Preallocate { tier, place, length });
+                    return Err(Stop::Parked);
+                }
+                Found::Full => {}
+            }
+        }
+        Err(self.no_room(Errno::ENOSPC))
+    }
+
+    /// Nothing is free; but perhaps soon, if the pins of something were not looked at yet. What
+    /// was found pinned does not count: a stopped process may hold it for ever.
+    fn no_room(&self, errno: Errno) -> Stop {
+        if self.slots.left_after(self.round_answered) { Stop::Busy } else { Stop::Refused(errno) }
+    }
+
+    fn read(&self, ticket: u64, inode: Inode, offset: u64, length: u32, out: &mut Vec<Effect>) {
+        let end = offset + u64::from(length);
+        let mut at = offset;
+        let mut push = |from: Source, part: u64| {
+            if part > 0 {
+                out.push(Effect::Read { ticket, from, length: part as u32 });
+            }
+        };
+        for piece in self.slots.over(inode, offset, end) {
+            push(Source::Hole, piece.start.saturating_sub(at));
+            at = at.max(piece.start);
+            let part = end.min(piece.start + piece.length()) - at;
+            push(Source::Piece { piece, within: at - piece.start }, part);
+            at += part;
+        }
+        push(Source::Hole, end - at);
+    }
+
+    /// Frees the pieces that lie in `offset .. end`; of those at its ends, zeroes the part inside.
+    fn clear(&mut self, ticket: u64, inode: Inode, offset: u64, end: u64, out: &mut Vec<Effect>) {
+        let pieces: Vec<Piece> = self.slots.over(inode, offset, end).collect();
+        for piece in pieces {
+            let piece_end = piece.start + piece.length();
+            if offset <= piece.start && piece_end <= end {
+                self.slots.leave(inode, &piece, self.round);
+                self.has_left = true;
+                out.push(Effect::Unpublish { slot: piece.slot });
+            } else {
+                let from = offset.max(piece.start);
+                let (within, length) = (from - piece.start, end.min(piece_end) - from);
+                out.push(Effect::Zero { ticket, piece, within, length });
+            }
+        }
+        if offset == 0 && end == u64::MAX {
+            self.damaged.remove(&inode);
+        }
+    }
+}
+
+fn reply(ticket: u64, answer: Answer, out: &mut Vec<Effect>) {
+    out.push(Effect::Reply { ticket, answer });
+}
+
+/// Cuts `length` bytes of a request, for `offset` of the file, to the pieces that hold them all.
+fn write(ticket: u64, pieces: &[Piece], offset: u64, length: u32, out: &mut Vec<Effect>) {
+    let end = offset + u64::from(length);
+    for &piece in pieces {
+        let at = offset.max(piece.start);
+        let part = end.min(piece.start + piece.length()) - at;
+        let (from, length) = ((at - offset) as u32, part as u32);
+        out.push(Effect::Write { ticket, piece, within: at - piece.start, from, length });
+    }
+}
+
+impl Work {
+    /// Reads a request and checks its numbers: whatever comes behind trusts them.
+    fn of(request: &Request<'_>) -> Result<Work, Errno> {
+        let work = match *request {
+            Request::MapPieces { inode, chunk_log2, allocate, offset, length } => {
+                if allocate == 0 {
+                    Work::Find { inode, offset, length }
+                } else {
+                    Work::Map { inode, chunk_log2: chunk(chunk_log2)?, offset, length }
+                }
+            }
+            Request::Read { inode, offset, length, .. } => Work::Read { inode, offset, length },
+            Request::Write { inode, chunk_log2, offset, bytes } => {
+                let length = u32::try_from(bytes.len()).map_err(|_| Errno::EINVAL)?;
+                Work::Write { inode, chunk_log2: chunk(chunk_log2)?, offset, length }
+            }
+            Request::Truncate { inode, size, .. } => {
+                Work::Clear { inode, offset: size, end: u64::MAX }
+            }
+            Request::Punch { inode, offset, length, .. } => {
+                Work::Clear { inode, offset, end: offset.saturating_add(length) }
+            }
+            Request::Remove { inode } => Work::Clear { inode, offset: 0, end: u64::MAX },
+            Request::Usage { inode } => Work::Usage { inode },
+            Request::SeekData { inode, offset, .. } => Work::SeekData { inode, offset },
+            Request::Space {} => Work::Space,
+            Request::Flush { inode } => Work::Flush { inode },
+            _ => return Err(Errno::ENOSYS),
+        };
+        match work {
+            Work::Read { length, .. } | Work::Write { length, .. }
+                if length as usize > BULK_BYTES =>
+            {
+                return Err(Errno::EINVAL);
+            }
+            Work::Space => return Ok(work),
+            _ => {}
+        }
+        let (inode, offset, end) = work.range();
+        if inode.is_none() || offset > FILE_BYTES_MAX {
+            return Err(Errno::EINVAL);
+        }
+        if work.makes_pieces() && end > FILE_BYTES_MAX { Err(Errno::EFBIG) } else { Ok(work) }
+    }
+
+    /// The file, and the offsets that a request names.
+    const fn range(&self) -> (Inode, u64, u64) {
+        match *self {
+            Work::Map { inode, offset, length, .. } | Work::Find { inode, offset, length } => {
+                (inode, offset, offset.saturating_add(length))
+            }
+            Work::Read { inode, offset, length } | Work::Write { inode, offset, length, .. } => {
+                (inode, offset, offset.saturating_add(length as u64))
+            }
+            Work::Clear { inode, offset, end } => (inode, offset, end),
+            Work::SeekData { inode, offset } => (inode, offset, offset),
+            Work::Usage { inode } | Work::Flush { inode } => (inode, 0, 0),
+            Work::Space => (Inode::NONE, 0, 0),
+        }
+    }
+
+    const fn makes_pieces(&self) -> bool {
+        matches!(self, Work::Map { .. } | Work::Write { .. })
+    }
+
+    const fn only_looks(&self) -> bool {
+        !matches!(self, Work::Map { .. } | Work::Write { .. } | Work::Clear { .. })
+    }
+
+    /// The file whose damage forbids this work: any that gives its bytes or adds some. Giving all
+    /// of it back is allowed, and heals it.
+    const fn inode_if_damage_matters(&self) -> Option<Inode> {
+        match *self {
+            Work::Clear { offset: 0, end: u64::MAX, .. } | Work::Usage { .. } | Work::Space => None,
+            _ => Some(self.range().0),
+        }
+    }
+}
+
+fn chunk(log2: u8) -> Result<u8, Errno> {
+    if (CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX).contains(&log2) { Ok(log2) } else { Err(Errno::EINVAL) }
+}
