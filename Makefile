@@ -1,5 +1,5 @@
 # What a person or CI runs. Each target installs what it lacks first.
-.PHONY: build test lint fmt install-deps
+.PHONY: build test lint fmt bench demo install-deps
 
 build: install-deps
 	cargo build --release --workspace
@@ -13,6 +13,9 @@ lint: install-deps
 
 fmt:
 	cargo fmt --all
+
+bench: build
+	scripts/bench.sh
 
 install-deps:
 	@scripts/install-deps.sh

@@ -1,8 +1,15 @@
 #!/usr/bin/env bash
-# Installs what building and testing need on Debian or Ubuntu, and only what is missing.
+# Installs what building needs on Debian or Ubuntu, and the sections of packages.txt that the arguments
+# name; only what is missing.
 set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
 
 packages=(gcc libc6-dev make)
+for section in "$@"; do
+    mapfile -t -O "${#packages[@]}" packages < <(
+        awk -v s="[$section]" '/^\[/{on=($0==s);next} on && NF && !/^#/' packages.txt)
+done
+
 missing=()
 for package in "${packages[@]}"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' ||

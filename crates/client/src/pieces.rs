@@ -127,6 +127,14 @@ enum Want {
     Write,
 }
 
+/// What a target answered.
+struct Mapped {
+    /// The piece that starts where the question did.
+    first: Option<Piece>,
+    /// End of the last piece.
+    end: u64,
+}
+
 impl Client {
     /// Reads `to.len()` bytes at `offset`. Holes, and what lies beyond everything written, are
     /// zeros.
@@ -268,10 +276,11 @@ impl Client {
             let left = chunk.saturating_sub(span.start & chunk.saturating_sub(1));
             ahead.clamp(span.length(), left.max(span.length()))
         };
-        self.map_pieces(target, file, span.start, length, want == Want::Write)
+        let mapped = self.map_pieces(target, file, span.start, length, want == Want::Write)?;
+        Ok(mapped.first)
     }
 
-    /// Asks a target for pieces and remembers them. Returns the one that starts at `offset`.
+    /// Asks a target for pieces and remembers them.
     fn map_pieces(
         &self,
         target: DaemonIndex,
@@ -279,7 +288,7 @@ impl Client {
         offset: u64,
         length: u64,
         allocate: bool,
-    ) -> Result<Option<Piece>> {
+    ) -> Result<Mapped> {
         let request = Request::MapPieces {
             inode: file.inode,
             chunk_log2: file.chunk_log2(),
@@ -290,25 +299,37 @@ impl Client {
         self.call(To::Target(target), &request, &own_credentials())?.with(|reply| {
             let Reply::Pieces { pieces } = reply else { return Err(Errno::EIO) };
             let mut reader = Reader::new(pieces);
-            let mut wanted = None;
+            let mut mapped = Mapped { first: None, end: offset };
             while !reader.rest().is_empty() {
                 let piece = Piece::take(&mut reader).map_err(|_| Errno::EIO)?;
                 self.cache.put(file.inode, &piece);
                 if piece.start == offset {
-                    wanted = Some(piece);
+                    mapped.first = Some(piece);
                 }
+                mapped.end = mapped.end.max(piece.start.saturating_add(piece.length()));
             }
-            Ok(wanted)
+            Ok(mapped)
         })
     }
 
-    /// Makes the pieces of `offset .. offset + length` (within one target's share) exist.
+    /// Makes the pieces of `offset .. end` exist. `offset` starts a piece, and all of the range is
+    /// one target's.
     ///
     /// # Errors
     /// `ENOSPC`, `EIO`.
-    pub(crate) fn reserve_pieces(&self, file: &File, offset: u64, length: u64) -> Result<()> {
+    pub(crate) fn reserve_pieces(&self, file: &File, offset: u64, end: u64) -> Result<()> {
         let target = self.target_of(file, offset)?;
-        self.map_pieces(target, file, offset, length, true).map(drop)
+        let mut at = offset;
+        while at < end {
+            // A target that runs out of space answers with what it could make; asked for what is
+            // missing it refuses.
+            let mapped = self.map_pieces(target, file, at, end.saturating_sub(at), true)?;
+            if mapped.end <= at {
+                return Err(Errno::EIO);
+            }
+            at = mapped.end;
+        }
+        Ok(())
     }
 
     fn read_far(&self, target: DaemonIndex, file: &File, offset: u64, to: &mut [u8]) -> Result<()> {

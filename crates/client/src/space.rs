@@ -103,11 +103,9 @@ impl Client {
         let log2 = file.chunk_log2();
         let mut at = piece::at(offset, log2).start;
         while at < end {
-            // One message reserves one chunk, or 64 of them if they are all of one target: as many
-            // pieces as an answer holds.
-            let step = if whole { 64u64 << log2 } else { 1u64 << log2 };
-            let next = (at & !(1u64 << log2).wrapping_sub(1)).saturating_add(step).min(end);
-            self.reserve_pieces(file, at, next.saturating_sub(at))?;
+            let chunk_end = (at >> log2).saturating_add(1) << log2;
+            let next = if whole { end } else { chunk_end.min(end) };
+            self.reserve_pieces(file, at, next)?;
             at = next;
         }
         Ok(())

@@ -151,10 +151,14 @@ impl World {
     }
 
     fn read(&mut self, piece: &Piece, within: u64, length: u64) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for at in within..within + length {
-            let is_defined = self.is_defined(piece, at / PAGE);
-            bytes.push(if is_defined { self.device(piece, at, at + 1)[0] } else { 0 });
+        let mut bytes = vec![0; length as usize];
+        let end = within + length;
+        for page in within / PAGE..end.div_ceil(PAGE) {
+            if self.is_defined(piece, page) {
+                let (from, to) = (within.max(page * PAGE), end.min((page + 1) * PAGE));
+                let place = (from - within) as usize..(to - within) as usize;
+                bytes[place].copy_from_slice(self.device(piece, from, to));
+            }
         }
         bytes
     }

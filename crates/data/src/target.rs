@@ -5,7 +5,8 @@
 //! unless it only looks: so changes of a file happen in the order in which they came.
 //!
 //!   arrived --run--> answered            [Target::run]
-//!   arrived --room must be made--> parked [Target::run]   Effect::Preallocate, or behind a parked one
+//!   arrived --room must be made--> parked [Target::run]   Effect::Preallocate
+//!   arrived --another is parked--> parked [Target::step]
 //!   parked --the device answered--> run   [Target::resume]
 //!
 //! New pieces go to memory while it has room, then to the SSD; then the answer is ENOSPC. What is

@@ -50,7 +50,8 @@ pub fn count(number: u64) {
     if counters.is_null() || number >= select::LIMIT as u64 {
         return;
     }
-    // SAFETY: the mapping holds LIMIT counters and is never unmapped. WHY: shared between processes.
+    // SAFETY: the mapping holds LIMIT counters and is never unmapped. WHY: shared between
+    // processes.
     unsafe { (*counters.add(number as usize)).fetch_add(1, Ordering::Relaxed) };
 }
 

@@ -144,8 +144,8 @@ fn every_call_of_real_programs_is_seen() {
     std::fs::create_dir(&tables).expect("tables");
     forebay_preload::sites::prepare(&tables).expect("tables");
     for (command, needed) in PROGRAMS {
-        // How many reads and writes a pipe takes depends on who runs when, so a command that has one
-        // may differ from run to run: the two counts must agree in one of a few tries.
+        // How many reads and writes a pipe takes depends on who runs when, so a command that has
+        // one may differ from run to run: the two counts must agree in one of a few tries.
         let mut differing = None;
         for _ in 0..TRIES {
             differing = compare(command, needed, &scratch, &tables);

@@ -1,5 +1,5 @@
-//! Measures what the shared-memory protocols cost, beside what bounds them: memcpy and one hand-over
-//! between processors. `cargo run --release -p shm --example limits`.
+//! Measures what the shared-memory protocols cost, beside what bounds them: memcpy and one
+//! hand-over between processors. `cargo run --release -p shm --example limits`.
 
 use rustix::fd::AsFd;
 use shm::arena::Arena;

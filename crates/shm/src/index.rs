@@ -243,6 +243,24 @@ impl Index {
         let _ = self.set_entry(key, 0, 0);
     }
 
+    /// Nothing is known about the entry.
+    pub fn forget_entry(&self, key: u128) {
+        let bucket = self.entry_bucket(key);
+        let (low, high) = (key as u64, (key >> 64) as u64);
+        for way in 0..WAYS {
+            let row = bucket + 16 + way * ENTRY_ROW;
+            let is =
+                |offset, value| self.word(offset).is_ok_and(|word| word.load(Relaxed) == value);
+            if is(row, low) && is(row + 8, high) {
+                let _ = self.write(bucket, || {
+                    self.word(row)?.store(0, Relaxed);
+                    self.word(row + 8)?.store(0, Relaxed);
+                    Ok(())
+                });
+            }
+        }
+    }
+
     /// The attributes of an inode.
     pub fn put_inode(&self, attributes: &Attributes) {
         let mut bytes = [0; ATTRIBUTES_BYTES];

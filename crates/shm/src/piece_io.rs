@@ -196,8 +196,8 @@ impl Target<'_> {
     /// Prepares the granules in `touched` for a copy of `start .. end`: afterwards each is defined,
     /// or is written whole by the caller, who holds its claim.
     ///
-    /// Even a granule that is written whole is claimed first: another writer that found it undefined
-    /// would else zero it after the caller's copy.
+    /// Even a granule that is written whole is claimed first: another writer that found it
+    /// undefined would else zero it after the caller's copy.
     fn define(&self, piece: &Piece, start: u64, end: u64, touched: u64) -> Result<()> {
         let log2 = granule_log2(piece.length_log2);
         let whole = mask_between((start + (1 << log2) - 1) >> log2, end >> log2);

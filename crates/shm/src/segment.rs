@@ -78,13 +78,23 @@ impl Segment {
         Ok((segment, fd))
     }
 
-    /// Maps `length` bytes of `fd`, which must be that long.
+    /// Maps the first `length` bytes of `fd`, which must be that long.
     ///
     /// # Errors
     /// `EINVAL` if the file is shorter, or what the operating system says.
     pub fn map(fd: impl AsFd, length: usize, access: Access) -> Result<Segment> {
+        Segment::map_part(fd, 0, length, access)
+    }
+
+    /// Maps `length` bytes of `fd` from `offset` on, a multiple of the page size. The file must
+    /// reach that far.
+    ///
+    /// # Errors
+    /// `EINVAL` if the file is shorter, or what the operating system says.
+    pub fn map_part(fd: impl AsFd, offset: u64, length: usize, access: Access) -> Result<Segment> {
         let size = rustix::fs::fstat(&fd).map_err(errno)?.st_size;
-        if length == 0 || u64::try_from(size).unwrap_or(0) < length as u64 {
+        let end = offset.checked_add(length as u64).ok_or(Errno::EINVAL)?;
+        if length == 0 || u64::try_from(size).unwrap_or(0) < end {
             return Err(Errno::EINVAL);
         }
         let protection = match access {
@@ -93,10 +103,10 @@ impl Segment {
         };
         // WHY: mapping is what this crate is for; no safe call can promise that a file stays long.
         // SAFETY: the kernel picks the address, so nothing else is mapped over; the length is not
-        // zero; the file is at least as long and, by the type's invariant, never shrinks.
+        // zero; the file reaches as far and, by the type's invariant, never shrinks.
         let base = unsafe {
             let null = core::ptr::null_mut();
-            rustix::mm::mmap(null, length, protection, MapFlags::SHARED, fd, 0)
+            rustix::mm::mmap(null, length, protection, MapFlags::SHARED, fd, offset)
         }
         .map_err(errno)?;
         Ok(Segment { base: base.cast(), length, access })

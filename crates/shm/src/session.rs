@@ -190,6 +190,16 @@ impl Session {
         }
     }
 
+    /// Calls `each` with every piece that some slot pins now.
+    pub fn pinned(&self, each: &mut dyn FnMut(u32)) {
+        for slot in 0..SLOT_COUNT {
+            let pin = self.word64(slot, PIN).map_or(0, |pin| pin.load(SeqCst));
+            if let Some(piece) = pin.checked_sub(1).and_then(|piece| u32::try_from(piece).ok()) {
+                each(piece);
+            }
+        }
+    }
+
     /// True if some slot pins `piece`.
     #[must_use]
     pub fn pins(&self, piece: u32) -> bool {

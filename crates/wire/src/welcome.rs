@@ -10,6 +10,8 @@ use crate::limits::{PROTOCOL_VERSION, WORKER_COUNT_MAX};
 
 /// First bytes of a client.
 pub const MAGIC: [u8; 8] = *b"FOREBAY\0";
+/// First bytes of who only asks for the daemon's state: the answer is one line of JSON.
+pub const STATUS_MAGIC: [u8; 8] = *b"FOREBAYS";
 /// Length of a client's hello: magic, version, four bytes of zero.
 pub const HELLO_BYTES: usize = 16;
 /// Most bytes of an answer.

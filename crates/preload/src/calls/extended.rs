@@ -4,7 +4,7 @@ use crate::calls::credentials::who;
 use crate::calls::paths::{HERE, on_path};
 use crate::calls::state::{client, ours};
 use crate::calls::{Answer, answer, native, user};
-use client::{Follow, Outcome};
+use client::{At, Client, Follow, Outcome, PathBuffer};
 use wire::errno::{Errno, Result};
 use wire::limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 
@@ -32,7 +32,7 @@ fn room<'a>(address: u64, length: u64) -> Result<&'a mut [u8]> {
 fn by_path<T>(
     number: i64,
     a: [u64; 6],
-    ours: impl FnOnce(&client::Client, client::At<'_>, &mut client::PathBuffer) -> Result<Outcome<T>>,
+    ours: impl FnOnce(&Client, At<'_>, &mut PathBuffer) -> Result<Outcome<T>>,
 ) -> Answer
 where
     i64: super::Returned<T>,

@@ -1,7 +1,7 @@
 //! `mmap` of files of the instance.
 //!
-//! A private mapping is anonymous memory with the file's bytes copied in: a program may not count on
-//! seeing later changes of the file through it, and the loader, git and most readers never do. A
+//! A private mapping is anonymous memory with the file's bytes copied in: a program may not count
+//! on seeing later changes of the file through it, and the loader, git and most readers never do. A
 //! shared mapping that is only read gets the same. A shared mapping that is written is refused
 //! with ENODEV, as by file systems without it, so that no program believes its stores to be saved.
 

@@ -130,12 +130,15 @@ fn two<'a>(from: (u64, u64), to: (u64, u64)) -> Option<Result<Two<'a>>> {
     )
 }
 
+/// The scratch of two walks.
+type Buffers<'a> = (&'a mut PathBuffer, &'a mut PathBuffer);
+
 /// Runs a call on two paths of ours. A mixture with the kernel's is EXDEV, as between any two file
 /// systems.
 fn on_two(
     number: i64,
     a: [u64; 6],
-    ours: impl FnOnce(&Client, At<'_>, At<'_>, &mut PathBuffer, &mut PathBuffer) -> Result<Outcome<()>>,
+    ours: impl FnOnce(&Client, At<'_>, At<'_>, Buffers<'_>) -> Result<Outcome<()>>,
 ) -> Answer {
     let (from, to) = match two((a[0], a[1]), (a[2], a[3]))? {
         Ok(Two { from: Place::Native, to: Place::Native }) => return None,
@@ -145,7 +148,7 @@ fn on_two(
     };
     let (mut from_buffer, mut to_buffer) = (PathBuffer::new(), PathBuffer::new());
     let outcome =
-        client().and_then(|client| ours(client, from, to, &mut from_buffer, &mut to_buffer));
+        client().and_then(|client| ours(client, from, to, (&mut from_buffer, &mut to_buffer)));
     match outcome {
         Ok(Outcome::Done(())) => Some(0),
         Ok(Outcome::Outside) if from_buffer.is_outside() && to_buffer.is_outside() => {
@@ -162,8 +165,8 @@ fn on_two(
 /// `renameat2`: directory, path, new directory, new path, flags.
 #[must_use]
 pub fn rename(a: [u64; 6]) -> Answer {
-    on_two(libc::SYS_renameat2, a, |client, from, to, from_buffer, to_buffer| {
-        client.rename(from, to, a[4] as u32, &who(), (from_buffer, to_buffer))
+    on_two(libc::SYS_renameat2, a, |client, from, to, buffers| {
+        client.rename(from, to, a[4] as u32, &who(), buffers)
     })
 }
 
@@ -173,10 +176,10 @@ pub fn link(a: [u64; 6]) -> Answer {
     if let Some(answer) = link_open(a) {
         return Some(answer);
     }
-    on_two(libc::SYS_linkat, a, |client, from, to, from_buffer, to_buffer| {
+    on_two(libc::SYS_linkat, a, |client, from, to, buffers| {
         let follow = a[4] as i32 & libc::AT_SYMLINK_FOLLOW != 0;
         let follow = if follow { Follow::Yes } else { Follow::No };
-        client.link(from, follow, to, &who(), (from_buffer, to_buffer))
+        client.link(from, follow, to, &who(), buffers)
     })
 }
 

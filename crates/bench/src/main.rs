@@ -1,0 +1,41 @@
+//! `forebay-bench`: measures file systems side by side, in one run.
+//!
+//! The conductor (`conduct`) starts worker processes (`worker`), the same number on each file
+//! system in turn, so that repetitions are interleaved and slow drifts of the machine meet all
+//! alike. A worker uses `std::fs` only; on an instance it is started by `forebay run` and needs
+//! no other word. Programs that are found on `PATH` (`fio`, `mdtest`, `ior`) are driven by
+//! `external`. `report` makes the table and the JSON file.
+//!
+//! What is not here: judgement. The numbers are medians of what was measured, with the extremes.
+
+#![forbid(unsafe_code)]
+
+mod settings;
+
+mod conduct;
+mod external;
+mod instance;
+mod report;
+mod worker;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match words.first().map(String::as_str) {
+        Some("worker") => worker::main(&words[1..]).map(|()| true),
+        Some("--help" | "-h") => {
+            println!("{}", settings::HELP);
+            Ok(true)
+        }
+        _ => settings::Settings::parse(&words).and_then(|settings| conduct::main(&settings)),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(text) => {
+            eprintln!("forebay-bench: {text}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! A worker: one process that does the measured work, phase by phase.
+//!
+//! It speaks with the conductor by lines: it prints `ready PHASE`, waits for a line on stdin,
+//! works, and prints `done PHASE AMOUNT BEGIN END`, where AMOUNT is operations or bytes and the
+//! times are nanoseconds of the host's clock, which all workers share. What is read is checked; a
+//! wrong byte ends the run.
+
+mod data;
+mod metadata;
+
+use std::io::{self, BufRead, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What one worker has to do.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    /// The directory of all workers of this run.
+    directory: String,
+    /// Which of them this is, from 0, and how many there are.
+    index: u64,
+    processes: u64,
+    files: u64,
+    megabytes: u64,
+}
+
+/// Runs `forebay-bench worker GROUP DIRECTORY INDEX PROCESSES FILES MEGABYTES`.
+pub(crate) fn main(words: &[String]) -> Result<(), String> {
+    let [group, directory, numbers @ ..] = words else {
+        return Err("worker: only the conductor starts workers".into());
+    };
+    let numbers: Vec<u64> = numbers.iter().filter_map(|word| word.parse().ok()).collect();
+    let &[index, processes, files, megabytes] = numbers.as_slice() else {
+        return Err("worker: expected four numbers".into());
+    };
+    let worker = Worker { directory: directory.clone(), index, processes, files, megabytes };
+    worker.run(group).map_err(|error| format!("worker {index} in {directory}: {error}"))
+}
+
+impl Worker {
+    fn run(&self, group: &str) -> io::Result<()> {
+        std::fs::create_dir_all(&self.directory)?;
+        match group {
+            "metadata" => self.metadata()?,
+            "own" => self.data(data::Sharing::Own)?,
+            "shared" => self.data(data::Sharing::Shared)?,
+            _ => return Err(io::Error::other(format!("unknown group {group}"))),
+        }
+        // All have done their last phase before the directory goes.
+        self.phase("end", 0, || Ok(()))?;
+        if self.index == 0 { std::fs::remove_dir_all(&self.directory) } else { Ok(()) }
+    }
+
+    /// Waits until all workers are ready, does `work` and tells its times.
+    fn phase(
+        &self,
+        name: &str,
+        amount: u64,
+        work: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        writeln!(out, "ready {name}")?;
+        out.flush()?;
+        let mut line = String::new();
+        if io::stdin().lock().read_line(&mut line)? == 0 {
+            return Err(io::Error::other("the conductor is gone"));
+        }
+        let begin = now_nanos();
+        work().map_err(|error| io::Error::other(format!("{name}: {error}")))?;
+        let end = now_nanos();
+        writeln!(out, "done {name} {amount} {begin} {end}")?;
+        out.flush()
+    }
+}
+
+fn now_nanos() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos())
+}
+
+/// Says what was expected where a file system showed something else.
+fn wrong(what: impl std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("wrong contents: {what}"))
+}

@@ -1,0 +1,83 @@
+//! Metadata phases: all workers work in one directory, each on its own names.
+
+use super::{Worker, wrong};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+
+/// The size of small files, as in the IO500 benchmark's mdtest-hard.
+const SMALL_BYTES: usize = 3901;
+
+impl Worker {
+    /// Creates, looks at, lists and removes empty files, then small ones.
+    pub(super) fn metadata(&self) -> io::Result<()> {
+        let names = self.names("e");
+        self.phase("create", self.files, || {
+            for name in &names {
+                OpenOptions::new().write(true).create_new(true).open(name)?;
+            }
+            Ok(())
+        })?;
+        self.phase("stat", self.files, || {
+            for name in &names {
+                if fs::metadata(name)?.len() != 0 {
+                    return Err(wrong(name));
+                }
+            }
+            Ok(())
+        })?;
+        self.phase("open-close", self.files, || {
+            for name in &names {
+                File::open(name)?;
+            }
+            Ok(())
+        })?;
+        let entries = self.files * self.processes;
+        self.phase("readdir", entries, || self.list(|_| Ok(())))?;
+        self.phase("readdir-stat", entries, || self.list(|entry| entry.metadata().map(drop)))?;
+        self.phase("unlink", self.files, || names.iter().try_for_each(fs::remove_file))?;
+        self.small()
+    }
+
+    fn small(&self) -> io::Result<()> {
+        let names = self.names("s");
+        let mut block = vec![0u8; SMALL_BYTES];
+        self.phase("small-write", self.files, || {
+            for (name, number) in names.iter().zip(0u64..) {
+                block[..8].copy_from_slice(&number.to_le_bytes());
+                OpenOptions::new().write(true).create_new(true).open(name)?.write_all(&block)?;
+            }
+            Ok(())
+        })?;
+        let mut got = vec![0u8; SMALL_BYTES + 1];
+        self.phase("small-read", self.files, || {
+            for (name, number) in names.iter().zip(0u64..) {
+                let length = File::open(name)?.read(&mut got)?;
+                if length != SMALL_BYTES || got[..8] != number.to_le_bytes() {
+                    return Err(wrong(name));
+                }
+            }
+            Ok(())
+        })?;
+        self.phase("small-unlink", self.files, || names.iter().try_for_each(fs::remove_file))
+    }
+
+    fn names(&self, letter: &str) -> Vec<String> {
+        (0..self.files)
+            .map(|number| format!("{}/{letter}-{}-{number}", self.directory, self.index))
+            .collect()
+    }
+
+    /// Goes once through the directory, which holds the files of all workers.
+    fn list(&self, mut look: impl FnMut(&fs::DirEntry) -> io::Result<()>) -> io::Result<()> {
+        let mut count = 0;
+        for entry in fs::read_dir(&self.directory)? {
+            look(&entry?)?;
+            count += 1;
+        }
+        if count == self.files * self.processes {
+            Ok(())
+        } else {
+            Err(wrong(format!("{count} entries listed")))
+        }
+    }
+}

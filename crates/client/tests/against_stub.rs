@@ -1,0 +1,485 @@
+//! The client against the stub: names, contents, listings, locks, and a daemon that comes back.
+//! How: each test has its own stub and its own client in a static.
+
+mod stub;
+
+use client::{
+    At, Client, Follow, Opened, Outcome, Owner, PathBuffer, Position, ProcessIndex, Range, Time,
+    Times, Wait,
+};
+use std::collections::BTreeSet;
+use stub::Stub;
+use wire::attributes::mode;
+use wire::errno::{Errno, Result};
+use wire::request::lock;
+use wire::{Attributes, Credentials, Inode};
+
+const ME: Credentials = Credentials::ROOT;
+const READ_WRITE: u32 = 2;
+const CREATE: u32 = 0o100;
+const EXCLUSIVE: u32 = 0o200;
+const TRUNCATE: u32 = 0o1000;
+const APPEND: u32 = 0o2000;
+
+/// A client attached to a stub of its own, and what tests do with it.
+struct Bench {
+    client: &'static Client,
+    stub: Stub,
+    process: ProcessIndex,
+}
+
+impl Bench {
+    fn new(name: &str, client: &'static Client) -> Bench {
+        let stub = Stub::start(name);
+        client.attach(&stub.rundir(), b"/mnt/fb", 0).expect("attached");
+        let process = client.register(std::process::id(), 1).expect("registered");
+        Bench { client, stub, process }
+    }
+
+    fn open(&self, path: &str, flags: u32) -> Result<Opened> {
+        let at = At::root(path.as_bytes());
+        match self.client.open(at, flags, 0o644, &ME, &mut PathBuffer::new())? {
+            Outcome::Done(opened) => Ok(opened),
+            other => panic!("{path} led to {other:?}"),
+        }
+    }
+
+    fn close(&self, opened: Opened) {
+        self.client.close(opened.ofd, self.process).expect("closed");
+    }
+
+    fn stat(&self, path: &str) -> Result<Attributes> {
+        let at = At::root(path.as_bytes());
+        match self.client.stat(at, Follow::Yes, &ME, &mut PathBuffer::new())? {
+            Outcome::Done(attributes) => Ok(attributes),
+            other => panic!("{path} led to {other:?}"),
+        }
+    }
+
+    fn make_directory(&self, path: &str) {
+        let at = At::root(path.as_bytes());
+        let made = self.client.make_directory(at, 0o755, &ME, &mut PathBuffer::new());
+        assert_eq!(made, Ok(Outcome::Done(())), "{path}");
+    }
+
+    fn symlink(&self, target: &str, path: &str) {
+        let at = At::root(path.as_bytes());
+        let made = self.client.symlink(target.as_bytes(), at, &ME, &mut PathBuffer::new());
+        assert_eq!(made, Ok(Outcome::Done(())), "{path}");
+    }
+
+    fn unlink(&self, path: &str) -> Result<Outcome<()>> {
+        self.client.unlink(At::root(path.as_bytes()), &ME, &mut PathBuffer::new())
+    }
+
+    fn contents(&self, opened: Opened) -> Vec<u8> {
+        let size = self.client.fstat(opened.ofd).expect("open").size;
+        let mut bytes = vec![1; size as usize + 10];
+        let count = self.client.read(opened.ofd, &mut bytes, Position::At(0)).expect("readable");
+        bytes.truncate(count);
+        bytes
+    }
+
+    fn list(&self, path: &str, bytes: u32) -> Vec<String> {
+        let opened = self.open(path, 0).expect("a directory");
+        let mut names = Vec::new();
+        loop {
+            let before = names.len();
+            let mut room = 3;
+            self.client
+                .read_directory(opened.ofd, bytes, &mut |entry| {
+                    if room == 0 {
+                        return false;
+                    }
+                    room -= 1;
+                    names.push(String::from_utf8(entry.name.to_vec()).expect("a test's name"));
+                    true
+                })
+                .expect("listed");
+            if names.len() == before {
+                self.close(opened);
+                return names;
+            }
+        }
+    }
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at % 251) as u8 ^ (at >> 12) as u8).collect()
+}
+
+#[test]
+fn contents_grow_from_inline_to_pieces() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("contents", &CLIENT);
+    let file = bench.open("f", READ_WRITE | CREATE | EXCLUSIVE).expect("made");
+    assert_eq!(bench.open("f", READ_WRITE | CREATE | EXCLUSIVE), Err(Errno::EEXIST));
+    assert_eq!(CLIENT.write(file.ofd, b"hello ", Position::Current), Ok(6));
+    assert_eq!(CLIENT.write(file.ofd, b"world", Position::Current), Ok(5));
+    assert_eq!(bench.contents(file), b"hello world");
+    assert_eq!(bench.stat("f").expect("there").size, 11);
+    let all = pattern(5 << 20);
+    assert_eq!(CLIENT.write(file.ofd, &all, Position::At(6)), Ok(all.len()));
+    assert_eq!(CLIENT.fstat(file.ofd).expect("open").size, 6 + all.len() as u64);
+    let contents = bench.contents(file);
+    assert_eq!(&contents[..6], b"hello ");
+    assert!(contents[6..] == all[..]);
+    // A hole, and beyond it a little.
+    assert_eq!(CLIENT.write(file.ofd, b"x", Position::At(9 << 20)), Ok(1));
+    let mut hole = [7; 5000];
+    assert_eq!(CLIENT.read(file.ofd, &mut hole, Position::At((9 << 20) - 4999)), Ok(5000));
+    assert!(hole[..4999].iter().all(|&byte| byte == 0) && hole[4999] == b'x');
+    bench.close(file);
+    let attributes = bench.stat("f").expect("there");
+    assert_eq!((attributes.size, attributes.is_inline()), ((9 << 20) + 1, false));
+    let file = bench.open("f", READ_WRITE | TRUNCATE).expect("there");
+    assert_eq!(bench.contents(file), b"");
+    bench.close(file);
+}
+
+#[test]
+fn truncation_and_extension_show_zeros() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("truncate", &CLIENT);
+    let file = bench.open("f", READ_WRITE | CREATE).expect("made");
+    let all = pattern(300_000);
+    assert_eq!(CLIENT.write(file.ofd, &all, Position::Current), Ok(all.len()));
+    assert_eq!(CLIENT.ftruncate(file.ofd, 100_000), Ok(()));
+    assert_eq!(CLIENT.ftruncate(file.ofd, 200_000), Ok(()));
+    let contents = bench.contents(file);
+    assert_eq!(contents.len(), 200_000);
+    assert!(contents[..100_000] == all[..100_000]);
+    assert!(contents[100_000..].iter().all(|&byte| byte == 0));
+    let at = At::root(b"f");
+    let cut = CLIENT.truncate(at, 10, &ME, &mut PathBuffer::new());
+    assert_eq!(cut, Ok(Outcome::Done(())));
+    assert_eq!(bench.contents(file), all[..10]);
+    assert_eq!(CLIENT.seek(file.ofd, -3, 2), Ok(7));
+    let mut rest = [0; 10];
+    assert_eq!(CLIENT.read(file.ofd, &mut rest, Position::Current), Ok(3));
+    assert_eq!(CLIENT.seek(file.ofd, 0, 1), Ok(10));
+    assert_eq!(CLIENT.seek(file.ofd, -11, 1), Err(Errno::EINVAL));
+    bench.close(file);
+}
+
+#[test]
+fn appends_from_two_open_files_lose_nothing() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("append", &CLIENT);
+    let one = bench.open("log", READ_WRITE | CREATE | APPEND).expect("made");
+    let two = bench.open("log", READ_WRITE | APPEND).expect("there");
+    let mut written = 0;
+    for round in 0..400u32 {
+        let line = format!("{round:08}\n").repeat(3);
+        let to = if round % 2 == 0 { one } else { two };
+        assert_eq!(CLIENT.write(to.ofd, line.as_bytes(), Position::Current), Ok(line.len()));
+        written += line.len();
+        assert_eq!(CLIENT.seek(to.ofd, 0, 1), Ok(written as u64));
+    }
+    let text = String::from_utf8(bench.contents(one)).expect("digits");
+    assert_eq!(text.len(), written);
+    assert!(text.lines().enumerate().all(|(at, line)| line == format!("{:08}", at / 3)));
+    bench.close(one);
+    bench.close(two);
+}
+
+#[test]
+fn paths_follow_links_and_leave_the_instance() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("paths", &CLIENT);
+    bench.make_directory("a");
+    bench.make_directory("a/b");
+    bench.symlink("b", "a/relative");
+    bench.symlink("/mnt/fb/a", "absolute");
+    bench.symlink("/etc", "outside");
+    bench.symlink("loop", "loop");
+    bench.close(bench.open("absolute/relative/f", READ_WRITE | CREATE).expect("made"));
+    let inode = bench.stat("a/b/f").expect("there").inode;
+    assert_eq!(bench.stat("absolute/./b/../relative//f").map(|found| found.inode), Ok(inode));
+    assert_eq!(bench.stat("a/b/f/"), Err(Errno::ENOTDIR));
+    assert_eq!(bench.stat("a/b/f/x"), Err(Errno::ENOTDIR));
+    assert_eq!(bench.stat("a/none/x"), Err(Errno::ENOENT));
+    assert_eq!(bench.stat("loop"), Err(Errno::ELOOP));
+    assert_eq!(bench.stat(&"x".repeat(256)), Err(Errno::ENAMETOOLONG));
+    for (path, leads_to) in [
+        ("outside/passwd", "/etc/passwd"),
+        ("..", "/mnt"),
+        ("a/../../other", "/mnt/other"),
+        ("outside", "/etc"),
+    ] {
+        let mut buffer = PathBuffer::new();
+        let outcome = CLIENT.stat(At::root(path.as_bytes()), Follow::Yes, &ME, &mut buffer);
+        assert_eq!(outcome, Ok(Outcome::Outside), "{path}");
+        assert_eq!(buffer.outside(), leads_to.as_bytes());
+    }
+    let mut buffer = PathBuffer::new();
+    let link = CLIENT.stat(At::root(b"outside"), Follow::No, &ME, &mut buffer);
+    let Ok(Outcome::Done(link)) = link else { panic!("{link:?}") };
+    assert!(link.is_symlink());
+    let mut target = [0; 3];
+    let length = CLIENT.read_link(At::root(b"outside"), &mut target, &ME, &mut buffer);
+    assert_eq!((length, &target), (Ok(Outcome::Done(3)), b"/et"));
+    CLIENT.path_of(bench.stat("a/b").expect("there").inode, &mut buffer).expect("found");
+    assert_eq!(buffer.outside(), b"/mnt/fb/a/b");
+    // Removing a link never touches what it names.
+    let removed = CLIENT.remove_directory(At::root(b"absolute/"), &ME, &mut buffer);
+    assert_eq!(removed, Err(Errno::ENOTDIR));
+    assert_eq!(bench.unlink("a"), Err(Errno::EISDIR));
+}
+
+#[test]
+fn renames_and_links_move_names() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("rename", &CLIENT);
+    bench.make_directory("a");
+    bench.make_directory("a/b");
+    bench.close(bench.open("f", READ_WRITE | CREATE).expect("made"));
+    let rename = |from: &str, to: &str| {
+        let (mut one, mut two) = (PathBuffer::new(), PathBuffer::new());
+        let (from, to) = (At::root(from.as_bytes()), At::root(to.as_bytes()));
+        CLIENT.rename(from, to, 0, &ME, (&mut one, &mut two))
+    };
+    assert_eq!(rename("f", "a/b/g"), Ok(Outcome::Done(())));
+    assert_eq!(bench.stat("f"), Err(Errno::ENOENT));
+    assert_eq!(rename("a", "a/b/c"), Err(Errno::EINVAL));
+    assert_eq!(rename("none", "x"), Err(Errno::ENOENT));
+    assert_eq!(rename("a/b/g", "x/"), Err(Errno::ENOTDIR));
+    assert_eq!(rename("a/b", "a/."), Err(Errno::EBUSY));
+    let (mut one, mut two) = (PathBuffer::new(), PathBuffer::new());
+    let (from, to) = (At::root(b"a/b/g"), At::root(b"h"));
+    let linked = CLIENT.link(from, Follow::No, to, &ME, (&mut one, &mut two));
+    assert_eq!(linked, Ok(Outcome::Done(())));
+    assert_eq!(bench.stat("h").expect("there").links, 2);
+    assert_eq!(bench.unlink("a/b/g"), Ok(Outcome::Done(())));
+    assert_eq!(bench.stat("h").expect("there").links, 1);
+}
+
+#[test]
+fn a_deleted_file_lives_until_its_last_close() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("deleted", &CLIENT);
+    let file = bench.open("f", READ_WRITE | CREATE).expect("made");
+    let all = pattern(70_000);
+    assert_eq!(CLIENT.write(file.ofd, &all, Position::Current), Ok(all.len()));
+    assert_eq!(bench.unlink("f"), Ok(Outcome::Done(())));
+    assert_eq!(bench.stat("f"), Err(Errno::ENOENT));
+    CLIENT.retain(file.ofd);
+    bench.close(file);
+    assert!(bench.contents(file) == all);
+    bench.close(file);
+    // The last close sends `Reap` without waiting; any later request comes behind it.
+    assert_eq!(bench.stat("unknown-name"), Err(Errno::ENOENT));
+    assert_eq!(bench.stub.state.namespace.lock().expect("no panic").reaped, 1);
+    assert_eq!(CLIENT.fstat(file.ofd), Err(Errno::EBADF));
+}
+
+#[test]
+fn listings_are_complete_and_show_nothing_twice() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("list", &CLIENT);
+    for directory in ["home", "wide"] {
+        bench.make_directory(directory);
+        let mut expected: BTreeSet<String> = [".", ".."].map(String::from).into();
+        for number in 0..300 {
+            let path = format!("{directory}/a-rather-long-name-{number}");
+            bench.close(bench.open(&path, READ_WRITE | CREATE).expect("made"));
+            expected.insert(format!("a-rather-long-name-{number}"));
+        }
+        let names = bench.list(directory, 600);
+        assert_eq!(&names[..2], [".", ".."]);
+        assert_eq!(names.len(), expected.len(), "{directory}");
+        assert_eq!(names.into_iter().collect::<BTreeSet<_>>(), expected);
+    }
+    assert_eq!(bench.list("/", 4096).len(), 4);
+}
+
+#[test]
+fn locks_end_with_a_descriptor_of_the_process() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("locks", &CLIENT);
+    let other = CLIENT.register(1, 1).expect("registered");
+    let (one, two) = (
+        bench.open("f", READ_WRITE | CREATE).expect("made"),
+        bench.open("f", READ_WRITE).expect("there"),
+    );
+    let range = Range { kind: lock::WRITE, start: 0, end: 9, pid: 1 };
+    let (mine, theirs) = (Owner::Process(bench.process), Owner::Process(other));
+    assert_eq!(CLIENT.lock(one.ofd, mine, range, Wait::No), Ok(()));
+    assert_eq!(CLIENT.lock(two.ofd, theirs, range, Wait::No), Err(Errno::EAGAIN));
+    let held = CLIENT.test_lock(two.ofd, theirs, range).expect("tested");
+    assert_eq!(held.map(|held| (held.kind, held.end)), Some((lock::WRITE, 9)));
+    // Closing any descriptor of the file gives the locks of the process back.
+    CLIENT.retain(two.ofd);
+    bench.close(two);
+    assert_eq!(CLIENT.lock(two.ofd, theirs, range, Wait::No), Ok(()));
+    CLIENT.close(two.ofd, other).expect("closed");
+    assert_eq!(CLIENT.flock(one.ofd, lock::WRITE, Wait::No), Ok(()));
+    bench.close(one);
+}
+
+#[test]
+fn a_full_instance_writes_what_fits() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("full", &CLIENT);
+    bench.stub.state.namespace.lock().expect("no panic").place_end = 2 << 20;
+    let file = bench.open("f", READ_WRITE | CREATE).expect("made");
+    let all = pattern(4 << 20);
+    let written = CLIENT.write(file.ofd, &all, Position::Current).expect("some fits");
+    assert_eq!(written, 2 << 20);
+    assert_eq!(CLIENT.write(file.ofd, &all, Position::Current), Err(Errno::ENOSPC));
+    assert!(bench.contents(file) == all[..written]);
+    assert_eq!(CLIENT.allocate(file.ofd, 0, 0, 4 << 20), Err(Errno::ENOSPC));
+    assert_eq!(CLIENT.space().expect("told").bytes_free, 0);
+    bench.close(file);
+}
+
+#[test]
+fn times_that_were_set_survive_the_close_of_a_written_file() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("times", &CLIENT);
+    let file = bench.open("f", READ_WRITE | CREATE).expect("made");
+    CLIENT.write(file.ofd, &pattern(100_000), Position::Current).expect("written");
+    let times = Times { accessed: Time::Omit, modified: Time::At(12345) };
+    CLIENT.fset_times(file.ofd, times, &ME).expect("set");
+    bench.close(file);
+    let attributes = bench.stat("f").expect("there");
+    assert_eq!((attributes.modified, attributes.size), (12345, 100_000));
+    assert_eq!(attributes.mode & mode::TYPE, mode::REGULAR);
+}
+
+#[test]
+fn data_and_holes_are_found() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("holes", &CLIENT);
+    let file = bench.open("f", READ_WRITE | CREATE).expect("made");
+    CLIENT.write(file.ofd, b"far", Position::At(5 << 20)).expect("written");
+    CLIENT.write(file.ofd, b"near", Position::At(0)).expect("written");
+    assert_eq!(CLIENT.seek(file.ofd, 0, 3), Ok(0));
+    assert_eq!(CLIENT.seek(file.ofd, 0, 4), Ok(16 << 10));
+    assert_eq!(CLIENT.seek(file.ofd, 16 << 10, 3), Ok(5 << 20));
+    assert_eq!(CLIENT.seek(file.ofd, 5 << 20, 4), Ok((5 << 20) + 3));
+    assert_eq!(CLIENT.seek(file.ofd, (5 << 20) + 3, 3), Err(Errno::ENXIO));
+    bench.close(file);
+}
+
+#[test]
+fn a_copy_and_its_original_are_equal() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("copy", &CLIENT);
+    let (from, to) = (
+        bench.open("from", READ_WRITE | CREATE).expect("made"),
+        bench.open("to", READ_WRITE | CREATE).expect("made"),
+    );
+    let all = pattern(1_234_567);
+    CLIENT.write(from.ofd, &all, Position::Current).expect("written");
+    let (start, here) = (Position::At(0), Position::Current);
+    assert_eq!(CLIENT.copy_range(from.ofd, start, to.ofd, here, u64::MAX), Ok(1_234_567));
+    assert!(bench.contents(to) == all);
+    assert_eq!(CLIENT.seek(to.ofd, 0, 1), Ok(1_234_567));
+    let onto_itself = CLIENT.copy_range(from.ofd, start, from.ofd, Position::At(1), 10);
+    assert_eq!(onto_itself, Err(Errno::EINVAL));
+    bench.close(from);
+    bench.close(to);
+}
+
+#[test]
+fn an_unnamed_file_can_be_given_a_name() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("unnamed", &CLIENT);
+    let temporary = 0o20_200_000;
+    let file = bench.open(".", READ_WRITE | temporary).expect("made");
+    CLIENT.write(file.ofd, b"text", Position::Current).expect("written");
+    let linked = CLIENT.link_open(file.ofd, At::root(b"named"), &ME, &mut PathBuffer::new());
+    assert_eq!(linked, Ok(Outcome::Done(())));
+    bench.close(file);
+    let file = bench.open("named", 0).expect("there");
+    assert_eq!(bench.contents(file), b"text");
+    bench.close(file);
+    assert_eq!(bench.stub.state.namespace.lock().expect("no panic").reaped, 0);
+}
+
+#[test]
+fn extended_attributes_are_kept() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("xattr", &CLIENT);
+    let file = bench.open("f", READ_WRITE | CREATE).expect("made");
+    CLIENT.fset_xattr(file.ofd, (b"user.a", b"value"), 0, &ME).expect("set");
+    let mut value = [0; 5];
+    assert_eq!(CLIENT.fget_xattr(file.ofd, (b"user.a", &mut []), &ME), Ok(5));
+    assert_eq!(CLIENT.fget_xattr(file.ofd, (b"user.a", &mut value), &ME), Ok(5));
+    assert_eq!(&value, b"value");
+    let short = CLIENT.fget_xattr(file.ofd, (b"user.a", &mut [0; 3]), &ME);
+    assert_eq!(short, Err(Errno::ERANGE));
+    let none = CLIENT.fget_xattr(file.ofd, (b"user.b", &mut value), &ME);
+    assert_eq!(none, Err(Errno::ENODATA));
+    bench.close(file);
+}
+
+#[test]
+fn looking_at_a_known_file_costs_no_message() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("index", &CLIENT);
+    bench.make_directory("a");
+    let file = bench.open("a/f", READ_WRITE | CREATE).expect("made");
+    CLIENT.write(file.ofd, b"text", Position::Current).expect("written");
+    let requests = || bench.stub.state.namespace.lock().expect("no panic").requests;
+    let before = requests();
+    for _ in 0..100 {
+        assert_eq!(bench.stat("a/f").expect("there").size, 4);
+        assert_eq!(CLIENT.fstat(file.ofd).expect("open").size, 4);
+    }
+    let again = bench.open("a/f", READ_WRITE).expect("there");
+    bench.close(again);
+    assert_eq!(requests(), before);
+    bench.close(file);
+}
+
+#[test]
+fn a_daemon_that_comes_back_is_attached_again() {
+    static CLIENT: Client = Client::new();
+    let mut bench = Bench::new("back", &CLIENT);
+    let file = bench.open("f", READ_WRITE | CREATE).expect("made");
+    let all = pattern(50_000);
+    CLIENT.write(file.ofd, &all, Position::Current).expect("written");
+    bench.stub.stop();
+    let client = bench.client;
+    let waiting = std::thread::spawn(move || {
+        client.make_directory(At::root(b"made-meanwhile"), 0o755, &ME, &mut PathBuffer::new())
+    });
+    bench.stub.resume();
+    assert_eq!(waiting.join().expect("no panic"), Ok(Outcome::Done(())));
+    assert!(bench.contents(file) == all);
+    bench.close(file);
+    assert_eq!(bench.stat("f").expect("there").size, 50_000);
+    assert_ne!(bench.stat("made-meanwhile").expect("there").inode, Inode::NONE);
+}
+
+#[test]
+fn many_threads_keep_apart() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("threads", &CLIENT);
+    let shared = bench.open("shared", READ_WRITE | CREATE).expect("made");
+    std::thread::scope(|scope| {
+        for number in 0..8u8 {
+            let bench = &bench;
+            scope.spawn(move || {
+                let path = format!("own-{number}");
+                let own = bench.open(&path, READ_WRITE | CREATE).expect("made");
+                for round in 0..50u64 {
+                    let bytes = vec![number + 1; 10_000];
+                    let at = Position::At((round * 8 + u64::from(number)) * 10_000);
+                    assert_eq!(CLIENT.write(shared.ofd, &bytes, at), Ok(10_000));
+                    assert_eq!(CLIENT.write(own.ofd, &bytes, Position::Current), Ok(10_000));
+                }
+                assert_eq!(bench.contents(own), vec![number + 1; 500_000]);
+                bench.close(own);
+            });
+        }
+    });
+    let contents = bench.contents(shared);
+    assert_eq!(contents.len(), 4_000_000);
+    for (place, block) in contents.chunks(10_000).enumerate() {
+        assert!(block.iter().all(|&byte| byte == (place % 8) as u8 + 1), "block {place}");
+    }
+    bench.close(shared);
+}

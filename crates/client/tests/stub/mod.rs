@@ -1,0 +1,192 @@
+//! A daemon of a few hundred lines: one worker, everything in memory, nothing checked. It speaks
+//! the handshake, the slots, the index and the pieces, so that the client's own code runs against
+//! all of them without the real daemon.
+
+mod namespace;
+
+use namespace::Namespace;
+use placement::Map;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::IoSlice;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use shm::arena::Arena;
+use shm::doorbell::{DOORBELLS_BYTES, Doorbells};
+use shm::host::{HOST_BYTES, HostSegment};
+use shm::index::{Index, Shape};
+use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES};
+use shm::session::{SESSION_BYTES, Session};
+use shm::{Access, Segment};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use wire::codec::{Reader, Writer};
+use wire::limits::SLOT_BYTES;
+use wire::welcome::{HELLO_BYTES, MAGIC, WELCOME_BYTES_MAX};
+use wire::{Header, Reply, Request, Welcome};
+
+const ARENA_BYTES: usize = 64 << 20;
+const PIECES: usize = 4096;
+
+/// What outlives a restart of the stub.
+pub(crate) struct State {
+    pub(crate) namespace: Mutex<Namespace>,
+    fds: Vec<OwnedFd>,
+}
+
+/// A running stub.
+pub(crate) struct Stub {
+    pub(crate) state: Arc<State>,
+    directory: PathBuf,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn map(fd: &OwnedFd, length: usize) -> Segment {
+    Segment::map(fd, length, Access::ReadWrite).expect("our own memory")
+}
+
+fn memory(length: usize) -> OwnedFd {
+    Segment::nameless(c"stub", length).expect("memory").1
+}
+
+impl Stub {
+    /// Starts with an empty instance.
+    pub(crate) fn start(name: &str) -> Stub {
+        let directory = std::env::temp_dir().join(format!("fb-stub-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&directory);
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let shape = Shape { entries_log2: 10, inodes_log2: 10 };
+        let fds = vec![
+            memory(DOORBELLS_BYTES),
+            memory(HOST_BYTES),
+            memory(ARENA_BYTES),
+            memory(PIECES * HEADER_BYTES),
+            memory(PIECES * STATE_BYTES),
+            memory(4096),
+            memory(shape.bytes()),
+        ];
+        let namespace = Namespace::new(
+            Index::create(map(&fds[6], shape.bytes()), shape).expect("an index"),
+            HostSegment::new(map(&fds[1], HOST_BYTES)).expect("a host segment"),
+            Arena::new(map(&fds[2], ARENA_BYTES)),
+            PieceTable::new(map(&fds[3], PIECES * HEADER_BYTES)),
+            PieceStates::new(map(&fds[4], PIECES * STATE_BYTES)),
+        );
+        let state = Arc::new(State { namespace: Mutex::new(namespace), fds });
+        let ends = Arc::new(AtomicBool::new(false));
+        let mut stub = Stub { state, directory, ends, thread: None };
+        stub.resume();
+        stub
+    }
+
+    /// Where its socket is.
+    pub(crate) fn rundir(&self) -> std::ffi::CString {
+        std::ffi::CString::new(self.directory.to_str().expect("a plain path")).expect("no NUL")
+    }
+
+    /// Ends the thread and all connections, as a kill does.
+    pub(crate) fn stop(&mut self) {
+        self.ends.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the stub runs to its end");
+        }
+    }
+
+    /// Comes back with what `State` holds.
+    pub(crate) fn resume(&mut self) {
+        let path = self.directory.join("d0.sock");
+        let _ = std::fs::remove_file(&path);
+        let path = path.to_str().expect("a plain path");
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+                .expect("a socket");
+        let address = SocketAddrUnix::new(path).expect("a short path");
+        rustix::net::bind(&listener, &address).expect("a free path");
+        rustix::net::listen(&listener, 16).expect("listening");
+        self.ends = Arc::new(AtomicBool::new(false));
+        let (state, ends) = (Arc::clone(&self.state), Arc::clone(&self.ends));
+        self.thread = Some(std::thread::spawn(move || serve(&state, &listener, &ends)));
+    }
+}
+
+impl Drop for Stub {
+    fn drop(&mut self) {
+        self.stop();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn serve(state: &State, listener: &OwnedFd, ends: &AtomicBool) {
+    let bells = Doorbells::new(map(&state.fds[0], DOORBELLS_BYTES)).expect("bells");
+    let mut sessions: Vec<(Session, OwnedFd)> = Vec::new();
+    let mut bytes = Box::new([0; SLOT_BYTES]);
+    while !ends.load(Ordering::SeqCst) {
+        if let Ok(stream) = rustix::net::accept(listener) {
+            sessions.push(welcome(state, stream, sessions.len() as u16));
+        }
+        let mut rung = Vec::new();
+        if !bells.take(0, |session| rung.push(session)) {
+            bells.sleep(0, 1000);
+        }
+        for session in rung {
+            let Some((session, _)) = sessions.get(usize::from(session)) else { continue };
+            let mut slots = session.take_pending(0);
+            while slots != 0 {
+                let slot = slots.trailing_zeros() as usize;
+                slots &= slots - 1;
+                let Some(length) = session.request(slot, &mut bytes) else { continue };
+                let mut reader = Reader::new(&bytes[..length]);
+                let header = Header::decode(&mut reader).expect("a header");
+                let request = Request::decode(&mut reader).expect("a request");
+                answer(state, session, slot, &header, &request);
+            }
+        }
+    }
+}
+
+fn answer(state: &State, session: &Session, slot: usize, header: &Header, request: &Request<'_>) {
+    let mut namespace = state.namespace.lock().expect("no panic");
+    let mut reply = Box::new([0; SLOT_BYTES]);
+    let mut writer = Writer::new(&mut reply[..]);
+    namespace.perform(header, request, &mut |answer: Reply<'_>| answer.encode(&mut writer));
+    let length = writer.finish().expect("an answer fits");
+    session.reply(slot, &reply[..length]);
+}
+
+fn welcome(state: &State, stream: OwnedFd, number: u16) -> (Session, OwnedFd) {
+    let mut hello = [0; HELLO_BYTES];
+    let (length, _) =
+        rustix::net::recv(&stream, &mut hello[..], RecvFlags::WAITALL).expect("a hello");
+    assert_eq!((length, &hello[..8]), (HELLO_BYTES, &MAGIC[..]));
+    let (segment, fd) = Segment::nameless(c"session", SESSION_BYTES).expect("memory");
+    let welcome = Welcome {
+        local_count: 1,
+        workers: 1,
+        session: number,
+        origin: u64::from(number) << 16,
+        arena_bytes: ARENA_BYTES as u64,
+        piece_count: PIECES as u32,
+        chunk_log2: 20,
+        inline_bytes: 4096,
+        timeout_micros: 5_000_000,
+        ..Welcome::default()
+    };
+    let mut bytes = [0; WELCOME_BYTES_MAX];
+    let mut writer = Writer::new(&mut bytes);
+    welcome.encode(&mut writer);
+    Map::initial(1).expect("one daemon").encode(&mut writer);
+    let length = writer.finish().expect("a welcome fits");
+    let mut fds: Vec<BorrowedFd<'_>> = vec![fd.as_fd()];
+    fds.extend(state.fds.iter().map(AsFd::as_fd));
+    let mut space = [const { std::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(23))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    let slices = [IoSlice::new(&bytes[..length])];
+    rustix::net::sendmsg(&stream, &slices, &mut control, SendFlags::empty()).expect("sent");
+    (Session::new(segment).expect("a session"), stream)
+}

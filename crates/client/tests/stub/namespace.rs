@@ -1,0 +1,499 @@
+//! The stub's files: ordered maps, inline contents as vectors, pieces from a counter.
+
+use placement::piece;
+use shm::arena::Arena;
+use shm::host::HostSegment;
+use shm::index::Index;
+use shm::pieces::{PieceStates, PieceTable};
+use std::collections::BTreeMap;
+use wire::attributes::{flag, mode, spread};
+use wire::codec::{Field, Writer};
+use wire::hash::{NameHash, entry_key};
+use wire::reply::{DirectoryEntry, Piece};
+use wire::request::{create, lock, set};
+use wire::{Attributes, Errno, Header, Inode, Layout, Reply, Request};
+
+struct Node {
+    attributes: Attributes,
+    contents: Vec<u8>,
+    target: Vec<u8>,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+struct Lock {
+    inode: Inode,
+    owner: u64,
+    kind: u8,
+    start: u64,
+    end: u64,
+}
+
+/// All of it. What it did is counted for the tests.
+pub(crate) struct Namespace {
+    entries: BTreeMap<(Inode, Vec<u8>), Inode>,
+    nodes: BTreeMap<Inode, Node>,
+    pieces: BTreeMap<(Inode, u64), Piece>,
+    locks: Vec<Lock>,
+    place_next: u64,
+    slot_next: u32,
+    inode_next: u64,
+    pub(crate) place_end: u64,
+    index: Index,
+    host: HostSegment,
+    arena: Arena,
+    table: PieceTable,
+    states: PieceStates,
+    /// Number of requests.
+    pub(crate) requests: u64,
+    /// Times that `Reap` freed a file.
+    pub(crate) reaped: u64,
+}
+
+type Outcome<T> = Result<T, Errno>;
+
+impl Namespace {
+    pub(crate) fn new(
+        index: Index,
+        host: HostSegment,
+        arena: Arena,
+        table: PieceTable,
+        states: PieceStates,
+    ) -> Namespace {
+        let place_end = arena.len();
+        let mut namespace = Namespace {
+            entries: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            pieces: BTreeMap::new(),
+            locks: Vec::new(),
+            place_next: 0,
+            slot_next: 0,
+            inode_next: 1,
+            place_end,
+            index,
+            host,
+            arena,
+            table,
+            states,
+            requests: 0,
+            reaped: 0,
+        };
+        let layout = Layout { chunk_log2: 20, ..Layout::default() };
+        namespace.make(Inode::NONE, mode::DIRECTORY | 0o755, layout, &[], 2);
+        namespace
+    }
+
+    fn make(
+        &mut self,
+        parent: Inode,
+        mode: u32,
+        layout: Layout,
+        target: &[u8],
+        links: u32,
+    ) -> Attributes {
+        let inode = Inode(self.inode_next);
+        self.inode_next += 1;
+        let is_directory = mode & mode::TYPE == mode::DIRECTORY;
+        let parent = if is_directory { parent } else { Inode::NONE };
+        let size = target.len() as u64;
+        let attributes = Attributes {
+            inode,
+            parent,
+            mode,
+            links,
+            layout,
+            size,
+            born: 1,
+            ..Attributes::default()
+        };
+        let node = Node {
+            attributes,
+            contents: Vec::new(),
+            target: target.to_vec(),
+            xattrs: BTreeMap::new(),
+        };
+        self.nodes.insert(inode, node);
+        self.index.put_inode(&attributes);
+        attributes
+    }
+
+    fn node(&mut self, inode: Inode) -> Outcome<&mut Node> {
+        self.nodes.get_mut(&inode).ok_or(Errno::ESTALE)
+    }
+
+    fn show(&mut self, inode: Inode) -> Outcome<Attributes> {
+        let attributes = self.node(inode)?.attributes;
+        self.index.put_inode(&attributes);
+        Ok(attributes)
+    }
+
+    fn enter(&mut self, parent: Inode, name: &[u8], inode: Inode) {
+        let mode = self.nodes.get(&inode).map_or(0, |node| node.attributes.mode);
+        self.entries.insert((parent, name.to_vec()), inode);
+        self.index.put_entry(entry_key(parent, name), inode, mode & mode::TYPE);
+    }
+
+    fn leave(&mut self, parent: Inode, name: &[u8]) -> Outcome<Inode> {
+        let inode = self.entries.remove(&(parent, name.to_vec())).ok_or(Errno::ENOENT)?;
+        self.index.put_absent(entry_key(parent, name));
+        Ok(inode)
+    }
+
+    fn unlink(&mut self, inode: Inode) -> Outcome<()> {
+        let node = self.node(inode)?;
+        node.attributes.links -= 1;
+        if node.attributes.links > 0 {
+            return self.show(inode).map(drop);
+        }
+        self.index.forget_inode(inode);
+        if !self.host.mark_deleted(inode) {
+            self.free(inode);
+        }
+        Ok(())
+    }
+
+    fn free(&mut self, inode: Inode) {
+        self.nodes.remove(&inode);
+        self.cut(inode, 0);
+    }
+
+    fn cut(&mut self, inode: Inode, size: u64) {
+        let gone: Vec<Piece> =
+            self.pieces.range((inode, 0)..=(inode, u64::MAX)).map(|(_, piece)| *piece).collect();
+        for piece in gone {
+            if piece.start >= size {
+                self.pieces.remove(&(inode, piece.start));
+                self.table.unpublish(piece.slot).expect("a slot");
+            } else if size < piece.start + piece.length() {
+                let place = piece.place + (size - piece.start);
+                let length = piece.start + piece.length() - size;
+                self.arena.zero(place, length).expect("in the arena");
+            }
+        }
+    }
+
+    fn map(&mut self, inode: Inode, log2: u8, offset: u64, length: u64, make: bool) -> Vec<Piece> {
+        let mut found = Vec::new();
+        for span in piece::over(offset, length, log2).take(256) {
+            if let Some(piece) = self.pieces.get(&(inode, span.start)) {
+                found.push(*piece);
+                continue;
+            }
+            if !make {
+                continue;
+            }
+            if self.place_next + span.length() > self.place_end {
+                break;
+            }
+            let (slot, place) = (self.slot_next, self.place_next);
+            self.slot_next += 1;
+            self.place_next += span.length();
+            let (start, length_log2) = (span.start, span.length_log2);
+            let piece = Piece { start, slot, place, length_log2, tier: Piece::MEMORY };
+            self.states.reset(slot, 0).expect("a slot");
+            self.table.publish(inode, &piece).expect("a slot");
+            self.pieces.insert((inode, start), piece);
+            found.push(piece);
+        }
+        found
+    }
+
+    fn write(&mut self, inode: Inode, offset: u64, bytes: &[u8]) -> Outcome<u64> {
+        let node = self.node(inode)?;
+        let offset = if offset == u64::MAX { node.contents.len() as u64 } else { offset };
+        let end = offset as usize + bytes.len();
+        if end > 4096 {
+            return Err(Errno::EFBIG);
+        }
+        if node.contents.len() < end {
+            node.contents.resize(end, 0);
+        }
+        node.contents[offset as usize..end].copy_from_slice(bytes);
+        node.attributes.size = node.contents.len() as u64;
+        Ok(offset)
+    }
+
+    /// Performs a request and gives its answer away.
+    pub(crate) fn perform(
+        &mut self,
+        header: &Header,
+        request: &Request<'_>,
+        answer: &mut dyn FnMut(Reply<'_>),
+    ) {
+        self.requests += 1;
+        if let Err(errno) = self.by_name(header, request, answer) {
+            answer(Reply::Refused { errno });
+        }
+    }
+
+    fn by_name(
+        &mut self,
+        header: &Header,
+        request: &Request<'_>,
+        answer: &mut dyn FnMut(Reply<'_>),
+    ) -> Outcome<()> {
+        match *request {
+            Request::Lookup { parent, name } => {
+                let inode = *self.entries.get(&(parent, name.to_vec())).ok_or(Errno::ENOENT)?;
+                answer(Reply::Attributes { attributes: self.show(inode)? });
+            }
+            Request::Create { parent, name, mode, flags, mut layout, target, .. } => {
+                if let Some(&inode) = self.entries.get(&(parent, name.to_vec())) {
+                    if flags & create::EXCLUSIVE != 0 {
+                        return Err(Errno::EEXIST);
+                    }
+                    answer(Reply::Attributes { attributes: self.show(inode)? });
+                    return Ok(());
+                }
+                if name.starts_with(b"wide") {
+                    layout.spread = spread::WIDE;
+                }
+                let attributes = self.make(parent, mode, layout, target, 1);
+                self.enter(parent, name, attributes.inode);
+                answer(Reply::Created { attributes });
+            }
+            Request::CreateNameless { mode, layout, .. } => {
+                let attributes = self.make(Inode::NONE, mode, layout, &[], 0);
+                answer(Reply::Created { attributes });
+            }
+            Request::Unlink { parent, name } | Request::RemoveDirectory { parent, name } => {
+                let inode = *self.entries.get(&(parent, name.to_vec())).ok_or(Errno::ENOENT)?;
+                if self.entries.keys().any(|(parent, _)| *parent == inode) {
+                    return Err(Errno::ENOTEMPTY);
+                }
+                self.leave(parent, name)?;
+                self.unlink(inode)?;
+                answer(Reply::Done {});
+            }
+            Request::Rename { parent, name, new_parent, new_name, .. } => {
+                let inode = self.leave(parent, name)?;
+                if let Ok(replaced) = self.leave(new_parent, new_name) {
+                    self.unlink(replaced)?;
+                }
+                self.enter(new_parent, new_name, inode);
+                let node = self.node(inode)?;
+                if node.attributes.is_directory() {
+                    node.attributes.parent = new_parent;
+                }
+                self.show(inode)?;
+                answer(Reply::Done {});
+            }
+            Request::Link { inode, parent, name } => {
+                self.node(inode)?.attributes.links += 1;
+                self.show(inode)?;
+                self.enter(parent, name, inode);
+                answer(Reply::Done {});
+            }
+            Request::ReadDirectory { directory, after, bytes } => {
+                self.list(header, directory, after, bytes, answer)?;
+            }
+            _ => return self.by_inode(request, answer),
+        }
+        Ok(())
+    }
+
+    fn list(
+        &mut self,
+        header: &Header,
+        directory: Inode,
+        after: u64,
+        bytes: u32,
+        answer: &mut dyn FnMut(Reply<'_>),
+    ) -> Outcome<()> {
+        let is_wide = self.node(directory)?.attributes.layout.spread == spread::WIDE;
+        let mut found: Vec<(NameHash, &[u8], Inode)> = self
+            .entries
+            .iter()
+            .filter(|((parent, _), _)| *parent == directory)
+            .map(|((_, name), inode)| (NameHash::of(directory, name), &name[..], *inode))
+            .filter(|(hash, ..)| hash.0 > after)
+            .filter(|(hash, ..)| !is_wide || hash.wide_shard().0 == header.shard)
+            .collect();
+        found.sort();
+        let mut room = vec![0; bytes as usize];
+        let mut writer = Writer::new(&mut room);
+        let mut more = 0;
+        for (hash, name, inode) in found {
+            if writer.room() < name.len() + 24 {
+                more = 1;
+                break;
+            }
+            let mode = self.nodes.get(&inode).map_or(0, |node| node.attributes.mode);
+            DirectoryEntry { hash: hash.0, inode, mode: mode & mode::TYPE, name }.put(&mut writer);
+        }
+        let length = writer.finish().expect("it was looked at");
+        answer(Reply::Entries { more, entries: &room[..length] });
+        Ok(())
+    }
+
+    fn by_inode(
+        &mut self,
+        request: &Request<'_>,
+        answer: &mut dyn FnMut(Reply<'_>),
+    ) -> Outcome<()> {
+        match *request {
+            Request::GetAttributes { inode } => {
+                answer(Reply::Attributes { attributes: self.node(inode)?.attributes });
+            }
+            Request::SetAttributes { inode, mask, mode, size, modified, .. } => {
+                let node = self.node(inode)?;
+                if mask & set::MODE != 0 {
+                    node.attributes.mode = node.attributes.mode & mode::TYPE | mode;
+                }
+                if mask & set::MODIFIED != 0 {
+                    node.attributes.modified = modified.cast_signed();
+                }
+                if mask & set::SIZE != 0 {
+                    node.attributes.size = size;
+                    if node.attributes.is_inline() {
+                        node.contents.resize(size as usize, 0);
+                    }
+                    self.cut(inode, size);
+                }
+                answer(Reply::Attributes { attributes: self.show(inode)? });
+            }
+            Request::ReadLink { inode } => {
+                answer(Reply::Bytes { bytes: &self.node(inode)?.target })
+            }
+            _ => return self.by_contents(request, answer),
+        }
+        Ok(())
+    }
+
+    fn by_contents(
+        &mut self,
+        request: &Request<'_>,
+        answer: &mut dyn FnMut(Reply<'_>),
+    ) -> Outcome<()> {
+        match *request {
+            Request::ReadInline { inode, offset, length } => {
+                let node = self.node(inode)?;
+                if !node.attributes.is_inline() {
+                    answer(Reply::Moved { attributes: node.attributes });
+                    return Ok(());
+                }
+                let start = (offset as usize).min(node.contents.len());
+                let end = (start + length as usize).min(node.contents.len());
+                let size = node.contents.len() as u64;
+                answer(Reply::Contents { size, bytes: &node.contents[start..end] });
+            }
+            Request::WriteInline { inode, offset, bytes } => {
+                let attributes = self.node(inode)?.attributes;
+                if !attributes.is_inline() {
+                    answer(Reply::Moved { attributes });
+                    return Ok(());
+                }
+                let placed = self.write(inode, offset, bytes)?;
+                let attributes = self.show(inode)?;
+                answer(match offset {
+                    u64::MAX => Reply::Placed { offset: placed, size: attributes.size },
+                    _ => Reply::Attributes { attributes },
+                });
+            }
+            Request::MoveOut { inode } => {
+                let node = self.node(inode)?;
+                if node.attributes.is_inline() {
+                    node.attributes.layout.flags &= !flag::INLINE;
+                    let contents = std::mem::take(&mut node.contents);
+                    for piece in self.map(inode, 20, 0, contents.len() as u64, true) {
+                        let bytes = &contents[piece.start as usize..];
+                        self.arena.copy_in(piece.place, bytes).expect("in the arena");
+                        self.states.valid(piece.slot).expect("a slot").store(1, SEQ);
+                        self.states.claimed(piece.slot).expect("a slot").store(1, SEQ);
+                    }
+                }
+                answer(Reply::Attributes { attributes: self.show(inode)? });
+            }
+            Request::Extend { inode, size } => {
+                let node = self.node(inode)?;
+                node.attributes.size = node.attributes.size.max(size);
+                node.attributes.modified += 1;
+                answer(Reply::Attributes { attributes: self.show(inode)? });
+            }
+            Request::Append { inode, length } => {
+                let node = self.node(inode)?;
+                let offset = node.attributes.size;
+                node.attributes.size += length;
+                let size = self.show(inode)?.size;
+                answer(Reply::Placed { offset, size });
+            }
+            Request::Reap { inode } => {
+                if self.node(inode)?.attributes.links == 0 && !self.host.mark_deleted(inode) {
+                    self.free(inode);
+                    self.reaped += 1;
+                }
+                answer(Reply::Done {});
+            }
+            _ => return self.others(request, answer),
+        }
+        Ok(())
+    }
+
+    fn others(&mut self, request: &Request<'_>, answer: &mut dyn FnMut(Reply<'_>)) -> Outcome<()> {
+        match *request {
+            Request::SetXattr { inode, name, value, .. } => {
+                self.node(inode)?.xattrs.insert(name.to_vec(), value.to_vec());
+                answer(Reply::Done {});
+            }
+            Request::GetXattr { inode, name } => {
+                let node = self.node(inode)?;
+                answer(Reply::Bytes { bytes: node.xattrs.get(name).ok_or(Errno::ENODATA)? });
+            }
+            Request::Lock { inode, owner, kind, flags, start, end, .. } => {
+                self.locks.retain(|held| held.inode != inode || held.owner != owner);
+                let stands = |held: &&Lock| {
+                    held.inode == inode
+                        && held.start <= end
+                        && start <= held.end
+                        && (kind == lock::WRITE || held.kind == lock::WRITE)
+                };
+                let held = self.locks.iter().find(stands);
+                match held.filter(|_| kind != lock::UNLOCK) {
+                    Some(Lock { kind, start, end, .. }) if flags & lock::TEST != 0 => {
+                        answer(Reply::Held { kind: *kind, pid: 1, start: *start, end: *end });
+                        return Ok(());
+                    }
+                    Some(_) => return Err(Errno::EAGAIN),
+                    None => {}
+                }
+                if kind != lock::UNLOCK && flags & lock::TEST == 0 {
+                    self.locks.push(Lock { inode, owner, kind, start, end });
+                }
+                answer(Reply::Done {});
+            }
+            Request::Release { inode, owner } => {
+                self.locks.retain(|held| held.inode != inode || held.owner != owner);
+                answer(Reply::Done {});
+            }
+            Request::MapPieces { inode, chunk_log2, allocate, offset, length } => {
+                let found = self.map(inode, chunk_log2, offset, length, allocate != 0);
+                if found.is_empty() && allocate != 0 {
+                    return Err(Errno::ENOSPC);
+                }
+                let mut room = vec![0; found.len() * Piece::BYTES];
+                let mut writer = Writer::new(&mut room);
+                found.iter().for_each(|piece| piece.put(&mut writer));
+                answer(Reply::Pieces { pieces: &room });
+            }
+            Request::SeekData { inode, offset, .. } => {
+                let at = |piece: &Piece| piece.start + piece.length() > offset;
+                let mut of_file = self.pieces.range((inode, 0)..=(inode, u64::MAX));
+                let found = of_file.find(|(_, piece)| at(piece)).ok_or(Errno::ENXIO)?;
+                answer(Reply::Number { value: found.1.start.max(offset) });
+            }
+            Request::Space {} => answer(Reply::Space {
+                memory_total: self.place_end,
+                memory_free: self.place_end - self.place_next,
+                ssd_total: 0,
+                ssd_free: 0,
+                files: self.nodes.len() as u64,
+            }),
+            Request::Open { .. } | Request::Close { .. } | Request::Flush { .. } => {
+                answer(Reply::Done {});
+            }
+            _ => return Err(Errno::ENOSYS),
+        }
+        Ok(())
+    }
+}
+
+const SEQ: std::sync::atomic::Ordering = std::sync::atomic::Ordering::SeqCst;

@@ -1,0 +1,118 @@
+//! The settings file: lines of `key = value`.
+//!
+//! A part of TOML. `#` begins a comment, except within quotes. A value may stand in double quotes,
+//! without escapes. No sections, no lists, no value over several lines.
+
+use crate::table::SETTINGS;
+
+/// Longest settings file; what is longer is none.
+pub const FILE_BYTES_MAX: usize = 64 * 1024;
+
+/// One line that sets something.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Line {
+    /// Its number, from 1.
+    pub number: usize,
+    /// The setting's name.
+    pub key: String,
+    /// The value, without quotes.
+    pub value: String,
+}
+
+/// What is wrong with a line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WrongLine {
+    /// Its number, from 1.
+    pub number: usize,
+    /// What is wrong, and what to do.
+    pub what: String,
+}
+
+/// Reads the lines.
+///
+/// # Errors
+/// The first line that is not `key = value`, names no setting, or one that stood there before.
+pub fn parse(text: &str) -> Result<Vec<Line>, WrongLine> {
+    let mut lines: Vec<Line> = Vec::new();
+    for (index, raw) in text.lines().enumerate() {
+        let number = index + 1;
+        let wrong = |what: String| WrongLine { number, what };
+        let line = without_comment(raw).trim();
+        if line.is_empty() {
+            continue;
+        }
+        let Some((key, value)) = line.split_once('=') else {
+            return Err(wrong(format!("{line:?} is not 'key = value'")));
+        };
+        let (key, value) = (key.trim(), value.trim());
+        if !SETTINGS.iter().any(|setting| setting.name == key) {
+            let names: Vec<_> = SETTINGS.iter().map(|setting| setting.name).collect();
+            let names = names.join(", ");
+            return Err(wrong(format!("there is no setting {key:?}, only {names}")));
+        }
+        if let Some(before) = lines.iter().find(|line| line.key == key) {
+            return Err(wrong(format!("{key} is set in line {} already", before.number)));
+        }
+        let quoted = value.strip_prefix('"').map(|rest| rest.strip_suffix('"'));
+        let value = match quoted {
+            None => value,
+            Some(Some(inner)) => inner,
+            Some(None) => return Err(wrong(format!("the quote of {key} is not closed"))),
+        };
+        if value.contains('"') {
+            return Err(wrong(format!("the value of {key} has a quote within")));
+        }
+        lines.push(Line { number, key: key.to_owned(), value: value.to_owned() });
+    }
+    Ok(lines)
+}
+
+fn without_comment(line: &str) -> &str {
+    let mut quoted = false;
+    for (at, byte) in line.bytes().enumerate() {
+        match byte {
+            b'"' => quoted = !quoted,
+            b'#' if !quoted => return line.get(..at).unwrap_or(line),
+            _ => {}
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn lines_are_read() {
+        let text = "# all\n\nmemory = 4GiB # much\n dir=\"/local/#1\"\n";
+        let lines = parse(text).unwrap_or_default();
+        let found: Vec<_> =
+            lines.iter().map(|line| (line.number, &*line.key, &*line.value)).collect();
+        assert_eq!(found, [(3, "memory", "4GiB"), (4, "dir", "/local/#1")]);
+    }
+
+    #[test]
+    fn wrong_lines_are_named() {
+        let wrong = [
+            ("memory\n", 1, "is not 'key = value'"),
+            ("\nmemmory = 1", 2, "there is no setting \"memmory\""),
+            ("ssd = 0\nssd = 1", 2, "ssd is set in line 1 already"),
+            ("dir = \"x", 1, "is not closed"),
+            ("[section]", 1, "is not 'key = value'"),
+        ];
+        for (text, number, what) in wrong {
+            let error = parse(text).expect_err(text);
+            assert_eq!(error.number, number, "{text}");
+            assert!(error.what.contains(what), "{}", error.what);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_file_breaks_it(text in "(.|\n){0,80}") {
+            let _ = parse(&text);
+        }
+    }
+}

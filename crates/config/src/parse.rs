@@ -1,0 +1,240 @@
+//! Text to values and back.
+
+use crate::table::Kind;
+use std::net::IpAddr;
+
+/// Longest name of an instance: it is part of the path of a socket, which holds 107 bytes.
+pub const NAME_BYTES_MAX: usize = 48;
+
+/// A checked value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Value {
+    /// To be decided where it is used.
+    Auto,
+    /// A size, a count or microseconds.
+    Number(u64),
+    /// Everything else.
+    Text(String),
+}
+
+/// Units of sizes, largest first.
+const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+/// Units of time in microseconds. `ms` and `us` before `s`, which they end with.
+const TIMES: [(&str, u64); 4] = [("ms", 1000), ("us", 1), ("s", 1_000_000), ("min", 60_000_000)];
+
+/// Reads a size: plain bytes, or a whole number of KiB, MiB, GiB or TiB.
+#[must_use]
+pub fn size(text: &str) -> Option<u64> {
+    for (unit, shift) in UNITS {
+        if let Some(number) = text.strip_suffix(unit) {
+            return digits(number)?.checked_mul(1 << shift);
+        }
+    }
+    digits(text.strip_suffix('B').unwrap_or(text))
+}
+
+/// Writes a size so that `size` reads the same number.
+#[must_use]
+pub fn size_text(bytes: u64) -> String {
+    let unit = UNITS.iter().find(|(_, shift)| bytes > 0 && bytes.trailing_zeros() >= *shift);
+    unit.map_or_else(|| bytes.to_string(), |(unit, shift)| format!("{}{unit}", bytes >> shift))
+}
+
+/// Reads a time into microseconds: a whole number with us, ms, s or min.
+#[must_use]
+pub fn micros(text: &str) -> Option<u64> {
+    let (number, unit) =
+        TIMES.iter().find_map(|(unit, micros)| Some((text.strip_suffix(unit)?, *micros)))?;
+    digits(number)?.checked_mul(unit)
+}
+
+/// Writes a time so that `micros` reads the same number.
+#[must_use]
+pub fn micros_text(micros: u64) -> String {
+    match micros {
+        0 => "0s".to_owned(),
+        whole if whole % 1_000_000 == 0 => format!("{}s", whole / 1_000_000),
+        whole if whole % 1000 == 0 => format!("{}ms", whole / 1000),
+        other => format!("{other}us"),
+    }
+}
+
+/// Digits alone; `parse` would take a sign too.
+fn digits(text: &str) -> Option<u64> {
+    let all = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    all.then(|| text.parse().ok()).flatten()
+}
+
+/// True if `text` may name an instance.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    !text.is_empty()
+        && text.len() <= NAME_BYTES_MAX
+        && text.bytes().all(allowed)
+        && text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
+}
+
+fn is_prefix(text: &str) -> bool {
+    let mut parts = text.split('/');
+    let rooted = parts.next() == Some("") && text.len() > 1 && text.len() < 1024;
+    rooted && !text.contains('\0') && parts.all(|part| !matches!(part, "" | "." | ".."))
+}
+
+/// Splits a command into words: blanks separate, single and double quotes and backslash protect.
+/// `None` if a quote is not closed or no word is there.
+#[must_use]
+pub fn words(text: &str) -> Option<Vec<String>> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    let mut rest = text.chars();
+    while let Some(next) = rest.next() {
+        match (quote, next) {
+            (Some(open), close) if open == close => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(next);
+                word.get_or_insert_default();
+            }
+            (None | Some('"'), '\\') => word.get_or_insert_default().push(rest.next()?),
+            (None, blank) if blank.is_whitespace() => words.extend(word.take()),
+            (_, plain) => word.get_or_insert_default().push(plain),
+        }
+    }
+    words.extend(word);
+    (quote.is_none() && !words.is_empty()).then_some(words)
+}
+
+impl Kind {
+    /// Reads and checks a value.
+    #[must_use]
+    pub fn read(&self, text: &str) -> Option<Value> {
+        let fits = match *self {
+            Kind::Name => is_name(text),
+            Kind::Prefix => is_prefix(text),
+            Kind::Path => !text.is_empty() && !text.contains('\0'),
+            Kind::Command => words(text).is_some(),
+            Kind::Address => text.parse::<IpAddr>().is_ok(),
+            Kind::Choice(allowed) => allowed.contains(&text),
+            Kind::Size { auto: true, .. } | Kind::Count { auto: true, .. } if text == "auto" => {
+                return Some(Value::Auto);
+            }
+            Kind::Size { min, max, zero, power, .. } => {
+                let fits = |bytes: &u64| {
+                    (*bytes == 0 && zero)
+                        || ((min..=max).contains(bytes) && (!power || bytes.is_power_of_two()))
+                };
+                return size(text).filter(fits).map(Value::Number);
+            }
+            Kind::Count { min, max, .. } => {
+                return digits(text).filter(|n| (min..=max).contains(n)).map(Value::Number);
+            }
+            Kind::Duration { min, max } => {
+                return micros(text).filter(|n| (min..=max).contains(n)).map(Value::Number);
+            }
+        };
+        fits.then(|| Value::Text(text.to_owned()))
+    }
+
+    /// What is allowed, for people: the end of a sentence that begins with "give".
+    #[must_use]
+    pub fn allowed(&self) -> String {
+        match *self {
+            Kind::Name => format!(
+                "up to {NAME_BYTES_MAX} letters, digits, '-', '_' or '.', beginning with a letter \
+                 or digit"
+            ),
+            Kind::Prefix => "an absolute path such as /forebay".to_owned(),
+            Kind::Path => "a path".to_owned(),
+            Kind::Command => "a command such as 'ssh -q'".to_owned(),
+            Kind::Address => "an IP address".to_owned(),
+            Kind::Choice(words) => words.join(" or "),
+            Kind::Size { min, max, zero, auto, power } => format!(
+                "{}{} to {} ({}{}){}",
+                if power { "a power of two from " } else { "" },
+                size_text(min),
+                size_text(max),
+                "bytes, or with KiB, MiB, GiB, TiB",
+                if zero && min > 0 { "; 0 for none" } else { "" },
+                if auto { " or auto" } else { "" },
+            ),
+            Kind::Count { min, max, auto } => {
+                format!("{min} to {max}{}", if auto { " or auto" } else { "" })
+            }
+            Kind::Duration { min, max } => format!(
+                "{} to {} (a number with us, ms, s or min)",
+                micros_text(min),
+                micros_text(max)
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn sizes_come_back(bytes: u64) {
+            prop_assert_eq!(size(&size_text(bytes)), Some(bytes));
+        }
+
+        #[test]
+        fn times_come_back(time: u64) {
+            prop_assert_eq!(micros(&micros_text(time)), Some(time));
+        }
+
+        #[test]
+        fn no_text_breaks_the_parsers(text in ".{0,24}") {
+            let _ = (size(&text), micros(&text), words(&text), is_name(&text), is_prefix(&text));
+        }
+
+        #[test]
+        fn quoted_words_come_back(wanted in proptest::collection::vec("[a-z \\\\\"$]{0,6}", 1..5)) {
+            let line: Vec<_> = wanted.iter().map(|word| format!("'{word}'")).collect();
+            prop_assert_eq!(words(&line.join(" ")), Some(wanted));
+        }
+    }
+
+    #[test]
+    fn sizes() {
+        let good = [("4MiB", 4 << 20), ("512KiB", 512 << 10), ("1GiB", 1 << 30), ("17", 17)];
+        for (text, bytes) in good {
+            assert_eq!(size(text), Some(bytes), "{text}");
+        }
+        for text in ["4Q", "", "-1", "+1", "1.5GiB", "MiB", "4 MiB", "99999999999TiB"] {
+            assert_eq!(size(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(micros("200ms"), Some(200_000));
+        assert_eq!(micros("5s"), Some(5_000_000));
+        assert_eq!(micros("2min"), Some(120_000_000));
+        assert_eq!(micros("5"), None);
+        assert_eq!(micros("s"), None);
+    }
+
+    #[test]
+    fn names_and_prefixes_are_safe_in_paths() {
+        for text in ["default", "a.b-c_1", "7"] {
+            assert!(is_name(text), "{text}");
+        }
+        for text in ["", ".", "..", "-a", "a/b", "a b", "\u{e9}", &"a".repeat(49)] {
+            assert!(!is_name(text), "{text}");
+        }
+        assert!(is_prefix("/a/b"));
+        for text in ["", "/", "a", "/a/", "//a", "/a/../b", "/a/."] {
+            assert!(!is_prefix(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn commands_are_split_as_a_shell_does() {
+        let split = words(r#"ssh -o "Strict=no x" a\ b ''"#).unwrap_or_default();
+        assert_eq!(split, ["ssh", "-o", "Strict=no x", "a b", ""]);
+        assert_eq!(words("'open"), None);
+        assert_eq!(words("  "), None);
+    }
+}

@@ -1,0 +1,226 @@
+//! From texts of several origins to checked values.
+
+use crate::file::Line;
+use crate::parse::{Value, micros_text, size_text};
+use crate::table::{Key, Kind, SETTINGS, Setting};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+/// Where a value came from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Origin {
+    /// The table.
+    Default,
+    /// A line of the settings file.
+    File {
+        /// The file.
+        path: String,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// An environment variable.
+    Environment(&'static str),
+    /// An option.
+    Option(&'static str),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::File { path, line } => write!(f, "{path} line {line}"),
+            Origin::Environment(variable) => write!(f, "variable {variable}"),
+            Origin::Option(name) => write!(f, "option --{name}"),
+        }
+    }
+}
+
+/// What was written where, unchecked.
+#[derive(Clone, Default, Debug)]
+pub struct Sources {
+    /// Values of options.
+    pub options: BTreeMap<Key, String>,
+    /// Values of environment variables. An empty one counts as unset.
+    pub environment: BTreeMap<Key, String>,
+    /// Path of the settings file and its lines.
+    pub file: Option<(String, Vec<Line>)>,
+}
+
+/// A value that its row does not allow.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wrong {
+    /// Name of the setting.
+    pub name: &'static str,
+    /// What was written.
+    pub text: String,
+    /// Where.
+    pub origin: Origin,
+    /// What is allowed instead.
+    pub allowed: String,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} can not be {:?}: {}: give {}",
+            self.name, self.text, self.origin, self.allowed
+        )
+    }
+}
+
+impl std::error::Error for Wrong {}
+
+/// All settings, checked.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    values: BTreeMap<Key, (Value, Origin)>,
+}
+
+impl Settings {
+    /// Takes for each setting the option, else the environment, else the file, else the default,
+    /// and checks it. What is overridden is not looked at.
+    ///
+    /// # Errors
+    /// The first value that its row does not allow.
+    pub fn resolve(sources: &Sources) -> Result<Settings, Wrong> {
+        let mut values = BTreeMap::new();
+        for setting in &SETTINGS {
+            let Some((text, origin)) = sources.find(setting) else { continue };
+            let Some(value) = setting.kind.read(&text) else {
+                let allowed = setting.kind.allowed();
+                return Err(Wrong { name: setting.name, text, origin, allowed });
+            };
+            values.insert(setting.key, (value, origin));
+        }
+        Ok(Settings { values })
+    }
+
+    /// Where the value of `key` came from.
+    #[must_use]
+    pub fn origin(&self, key: Key) -> Origin {
+        self.values.get(&key).map_or(Origin::Default, |(_, origin)| origin.clone())
+    }
+
+    /// True if somebody asked for the value of `key`.
+    #[must_use]
+    pub fn is_given(&self, key: Key) -> bool {
+        self.origin(key) != Origin::Default
+    }
+
+    /// A text; `None` if it is unset and has no default.
+    #[must_use]
+    pub fn text(&self, key: Key) -> Option<&str> {
+        match self.values.get(&key) {
+            Some((Value::Text(text), _)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A text that has a default; empty for any other key.
+    #[must_use]
+    pub fn word(&self, key: Key) -> &str {
+        self.text(key).unwrap_or_default()
+    }
+
+    /// A number; `None` for `auto`.
+    #[must_use]
+    pub fn number(&self, key: Key) -> Option<u64> {
+        match self.values.get(&key) {
+            Some((Value::Number(number), _)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The bound on every wait.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        Duration::from_micros(self.number(Key::Timeout).unwrap_or(0))
+    }
+
+    /// The value as one would write it; empty if it is unset.
+    #[must_use]
+    pub fn written(&self, key: Key) -> String {
+        match (self.values.get(&key).map(|(value, _)| value), Setting::of(key).kind) {
+            (None, _) => String::new(),
+            (Some(Value::Auto), _) => "auto".to_owned(),
+            (Some(Value::Text(text)), _) => text.clone(),
+            (Some(Value::Number(bytes)), Kind::Size { .. }) => size_text(*bytes),
+            (Some(Value::Number(micros)), Kind::Duration { .. }) => micros_text(*micros),
+            (Some(Value::Number(count)), _) => count.to_string(),
+        }
+    }
+}
+
+impl Sources {
+    fn find(&self, setting: &Setting) -> Option<(String, Origin)> {
+        if let Some(text) = self.options.get(&setting.key) {
+            return Some((text.clone(), Origin::Option(setting.name)));
+        }
+        let variable = self.environment.get(&setting.key).filter(|text| !text.is_empty());
+        if let Some(text) = variable {
+            return Some((text.clone(), Origin::Environment(setting.variable)));
+        }
+        if let Some((path, lines)) = &self.file {
+            if let Some(line) = lines.iter().find(|line| line.key == setting.name) {
+                let origin = Origin::File { path: path.clone(), line: line.number };
+                return Some((line.value.clone(), origin));
+            }
+        }
+        (!setting.default.is_empty()).then(|| (setting.default.to_owned(), Origin::Default))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_order_and_its_defaults_are_allowed() {
+        for (place, setting) in SETTINGS.iter().enumerate() {
+            assert_eq!(setting.key as usize, place, "{}", setting.name);
+            let variable = format!("FOREBAY_{}", setting.name.to_uppercase());
+            assert_eq!(setting.variable, variable);
+        }
+        let settings = Settings::resolve(&Sources::default()).expect("the defaults");
+        assert_eq!(settings.word(Key::Name), "default");
+        assert_eq!(settings.number(Key::Memory), None);
+        assert_eq!(settings.number(Key::Chunk), Some(4 << 20));
+        assert_eq!(settings.timeout(), Duration::from_secs(30));
+        assert_eq!(settings.text(Key::Dir), None);
+        for setting in SETTINGS.iter().filter(|setting| !setting.default.is_empty()) {
+            assert_eq!(settings.written(setting.key), setting.default, "{}", setting.name);
+        }
+    }
+
+    #[test]
+    fn the_nearest_origin_wins() {
+        let mut sources = Sources::default();
+        let line = Line { number: 7, key: "ssd".into(), value: "1GiB".into() };
+        sources.file = Some(("/f".into(), vec![line]));
+        let resolve = |sources: &Sources| {
+            let settings = Settings::resolve(sources).expect("allowed");
+            (settings.number(Key::Ssd), settings.origin(Key::Ssd).to_string())
+        };
+        assert_eq!(resolve(&sources), (Some(1 << 30), "/f line 7".into()));
+        sources.environment.insert(Key::Ssd, String::new());
+        assert_eq!(resolve(&sources), (Some(1 << 30), "/f line 7".into()));
+        sources.environment.insert(Key::Ssd, "2GiB".into());
+        assert_eq!(resolve(&sources), (Some(2 << 30), "variable FOREBAY_SSD".into()));
+        sources.options.insert(Key::Ssd, "0".into());
+        assert_eq!(resolve(&sources), (Some(0), "option --ssd".into()));
+    }
+
+    #[test]
+    fn a_wrong_value_says_what_where_and_what_is_allowed() {
+        let mut sources = Sources::default();
+        sources.environment.insert(Key::Chunk, "4Q".into());
+        let error = Settings::resolve(&sources).expect_err("4Q").to_string();
+        let wanted = "chunk can not be \"4Q\": variable FOREBAY_CHUNK: give a power of two from \
+                      64KiB to 64MiB (bytes, or with KiB, MiB, GiB, TiB)";
+        assert_eq!(error, wanted);
+        sources.environment.insert(Key::Chunk, "3MiB".into());
+        assert!(Settings::resolve(&sources).is_err());
+    }
+}

@@ -1,0 +1,226 @@
+//! The table of settings.
+
+use wire::limits::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, INLINE_BYTES_MAX, MIB, WORKER_COUNT_MAX};
+
+/// What a value must agree on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// Alike on all daemons of an instance, for its life.
+    Instance,
+    /// May differ between hosts.
+    Node,
+    /// Of one command or one program.
+    Session,
+}
+
+/// The type of a value and what is allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Letters, digits, `-`, `_` and `.`, not first; at most 48 bytes: it becomes part of paths.
+    Name,
+    /// An absolute path without `.` and `..`, not `/` itself.
+    Prefix,
+    /// A path.
+    Path,
+    /// Words of a command, split as a shell does.
+    Command,
+    /// An IP address.
+    Address,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Bytes in `min..=max`, or 0 if `zero`.
+    Size {
+        /// Least bytes.
+        min: u64,
+        /// Most bytes.
+        max: u64,
+        /// 0 is allowed too: none.
+        zero: bool,
+        /// `auto` is allowed too.
+        auto: bool,
+        /// Only powers of two.
+        power: bool,
+    },
+    /// A number in `min..=max`.
+    Count {
+        /// Least.
+        min: u64,
+        /// Most.
+        max: u64,
+        /// `auto` is allowed too.
+        auto: bool,
+    },
+    /// Microseconds in `min..=max`.
+    Duration {
+        /// Least.
+        min: u64,
+        /// Most.
+        max: u64,
+    },
+}
+
+/// A setting's place in the table.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(usize)]
+#[allow(missing_docs, reason = "each row of the table says what it is")]
+pub enum Key {
+    Name,
+    At,
+    Hosts,
+    Dir,
+    Memory,
+    Ssd,
+    Chunk,
+    Spread,
+    Placement,
+    Inline,
+    Workers,
+    Listen,
+    Port,
+    Ssh,
+    Timeout,
+    Log,
+}
+
+/// One row.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Where it stands.
+    pub key: Key,
+    /// Its key in the settings file and, behind `--`, its option.
+    pub name: &'static str,
+    /// Its environment variable.
+    pub variable: &'static str,
+    /// What is allowed.
+    pub kind: Kind,
+    /// The default as one would write it; empty: none.
+    pub default: &'static str,
+    /// What it counts in.
+    pub unit: &'static str,
+    /// What must agree on it.
+    pub scope: Scope,
+    /// One line for people.
+    pub help: &'static str,
+}
+
+impl Setting {
+    /// The row of `key`.
+    #[must_use]
+    pub const fn of(key: Key) -> &'static Setting {
+        &SETTINGS[key as usize]
+    }
+}
+
+/// Least arena of a daemon: room for a few chunks of the largest size would be 1 GiB, but small
+/// instances in tests and containers use small chunks.
+const MEMORY_BYTES_MIN: u64 = 16 * MIB;
+/// A bound that catches slips of the unit: no node has 1 PiB.
+const SPACE_BYTES_MAX: u64 = 1 << 50;
+const MINUTE_MICROS: u64 = 60_000_000;
+
+const fn row(key: Key, name: &'static str, variable: &'static str, kind: Kind) -> Setting {
+    Setting { key, name, variable, kind, default: "", unit: "", scope: Scope::Instance, help: "" }
+}
+
+impl Setting {
+    const fn with(mut self, default: &'static str, unit: &'static str, scope: Scope) -> Setting {
+        self.default = default;
+        self.unit = unit;
+        self.scope = scope;
+        self
+    }
+
+    const fn help(mut self, help: &'static str) -> Setting {
+        self.help = help;
+        self
+    }
+}
+
+const fn space(min: u64, zero: bool) -> Kind {
+    Kind::Size { min, max: SPACE_BYTES_MAX, zero, auto: true, power: false }
+}
+
+/// All settings, in the order of `Key`.
+pub const SETTINGS: [Setting; 16] = [
+    row(Key::Name, "name", "FOREBAY_NAME", Kind::Name)
+        .with("default", "", Scope::Session)
+        .help("Name of the instance"),
+    row(Key::At, "at", "FOREBAY_AT", Kind::Prefix)
+        .with("/forebay", "", Scope::Session)
+        .help("Directory below which programs see the instance; it need not exist"),
+    row(Key::Hosts, "hosts", "FOREBAY_HOSTS", Kind::Path)
+        .with("", "", Scope::Session)
+        .help("File of hosts to start daemons on: a line 'host[:daemons] [address]' each"),
+    row(Key::Dir, "dir", "FOREBAY_DIR", Kind::Path).with("", "", Scope::Node).help(
+        "Directory for the SSD target and the log of metadata; without it $TMPDIR, else /tmp",
+    ),
+    row(Key::Memory, "memory", "FOREBAY_MEMORY", space(MEMORY_BYTES_MIN, false))
+        .with("auto", "bytes per daemon", Scope::Node)
+        .help(
+            "Memory for files; auto: a quarter of what is available (at most three quarters of \
+             what is free in /dev/shm), divided by the daemons of the host",
+        ),
+    row(Key::Ssd, "ssd", "FOREBAY_SSD", space(MEMORY_BYTES_MIN, true))
+        .with("auto", "bytes per daemon", Scope::Node)
+        .help(
+            "Space for files in dir, 0 for none; auto: 80 % of what is free there, divided by \
+             the daemons of the host, at most 256GiB; none where dir is in memory or on a network",
+        ),
+    row(
+        Key::Chunk,
+        "chunk",
+        "FOREBAY_CHUNK",
+        Kind::Size {
+            min: 1 << CHUNK_LOG2_MIN,
+            max: 1 << CHUNK_LOG2_MAX,
+            zero: false,
+            auto: false,
+            power: true,
+        },
+    )
+    .with("4MiB", "bytes", Scope::Instance)
+    .help("Size of the parts that files are cut into to be spread over daemons"),
+    row(Key::Spread, "spread", "FOREBAY_SPREAD", Kind::Choice(&["home", "wide"]))
+        .with("home", "", Scope::Instance)
+        .help("Entries of a directory: together on one daemon (home) or over all of them (wide)"),
+    row(Key::Placement, "placement", "FOREBAY_PLACEMENT", Kind::Choice(&["hash", "local"]))
+        .with("hash", "", Scope::Instance)
+        .help("Chunks of a file: over all daemons (hash) or on the writer's own (local)"),
+    row(
+        Key::Inline,
+        "inline",
+        "FOREBAY_INLINE",
+        Kind::Size { min: 0, max: INLINE_BYTES_MAX as u64, zero: true, auto: false, power: false },
+    )
+    .with("4KiB", "bytes", Scope::Instance)
+    .help("Files up to this size are kept beside their attributes; 0 for none"),
+    row(
+        Key::Workers,
+        "workers",
+        "FOREBAY_WORKERS",
+        Kind::Count { min: 1, max: WORKER_COUNT_MAX as u64, auto: true },
+    )
+    .with("auto", "threads per daemon", Scope::Instance)
+    .help("Threads that serve requests; auto: half of the host's processors by daemon, 1 to 4"),
+    row(Key::Listen, "listen", "FOREBAY_LISTEN", Kind::Address).with("", "", Scope::Node).help(
+        "Address for the other daemons; without it 127.0.0.1, with --hosts the address that \
+             the host's name has",
+    ),
+    row(Key::Port, "port", "FOREBAY_PORT", Kind::Count { min: 0, max: 64_000, auto: false })
+        .with("0", "", Scope::Instance)
+        .help("Daemon number i listens on this TCP port plus i; 0: on any that is free"),
+    row(Key::Ssh, "ssh", "FOREBAY_SSH", Kind::Command)
+        .with("ssh", "", Scope::Session)
+        .help("Command that runs another on a host: host and command are appended to it"),
+    row(
+        Key::Timeout,
+        "timeout",
+        "FOREBAY_TIMEOUT",
+        Kind::Duration { min: 100_000, max: 60 * MINUTE_MICROS },
+    )
+    .with("30s", "time", Scope::Instance)
+    .help("Bound on every wait: of this command, and of programs for a daemon"),
+    row(Key::Log, "log", "FOREBAY_LOG", Kind::Choice(&["error", "warn", "info", "debug", "trace"]))
+        .with("info", "", Scope::Node)
+        .help("How much the daemons write to their logs"),
+];

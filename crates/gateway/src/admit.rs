@@ -1,0 +1,169 @@
+//! Admission: from bytes that somebody wrote to a request that may be carried out.
+
+use crate::check;
+use crate::session::Believed;
+use wire::codec::{Malformed, Reader, Writer};
+use wire::errno::{Errno, Result};
+use wire::limits::{FRAME_BYTES_MAX, SLOT_BYTES};
+use wire::{Header, Request};
+
+/// A request that was checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Admitted<'a> {
+    /// Its header; what the sender could lie about is put right.
+    pub header: Header,
+    /// The request.
+    pub request: Request<'a>,
+    /// The request as it came.
+    pub bytes: &'a [u8],
+}
+
+/// Longest encoded header: 30 fixed bytes and the credentials.
+const HEADER_BYTES_MAX: usize = 128;
+
+impl Admitted<'_> {
+    /// Header and request in one piece, for a peer or another thread.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut head = [0; HEADER_BYTES_MAX];
+        let mut writer = Writer::new(&mut head);
+        self.header.encode(&mut writer);
+        let length = writer.finish().unwrap_or(0);
+        let mut bytes = Vec::with_capacity(length + self.bytes.len());
+        bytes.extend_from_slice(head.get(..length).unwrap_or_default());
+        bytes.extend_from_slice(self.bytes);
+        bytes
+    }
+}
+
+/// Most bytes that fit the answer to a client: its slot, without what stands before them.
+const ANSWER_BYTES_MAX: u64 = SLOT_BYTES as u64 - 64;
+
+/// Admits a request of a session of this host.
+///
+/// # Errors
+/// `EPROTO` if the bytes are no request; `EINVAL` and others if it asks for what can not be.
+pub fn admit_from_session<'a>(
+    bytes: &'a [u8],
+    believed: &Believed,
+    host: u16,
+) -> Result<Admitted<'a>> {
+    let mut admitted = admit(bytes)?;
+    if check::answer_bytes(&admitted.request) > ANSWER_BYTES_MAX {
+        return Err(Errno::EINVAL);
+    }
+    admitted.header.who = believed.credentials(&admitted.header.who);
+    admitted.header.host = host;
+    Ok(admitted)
+}
+
+/// Admits a request of another daemon, which has proven that it is one of the instance and vouches
+/// for who asks.
+///
+/// # Errors
+/// As `admit_from_session`.
+pub fn admit_from_peer(bytes: &[u8]) -> Result<Admitted<'_>> {
+    let admitted = admit(bytes)?;
+    if check::answer_bytes(&admitted.request) > (FRAME_BYTES_MAX - SLOT_BYTES) as u64 {
+        return Err(Errno::EINVAL);
+    }
+    Ok(admitted)
+}
+
+fn admit(bytes: &[u8]) -> Result<Admitted<'_>> {
+    let protocol = |_: Malformed| Errno::EPROTO;
+    let mut reader = Reader::new(bytes);
+    let header = Header::decode(&mut reader).map_err(protocol)?;
+    let bytes = reader.rest();
+    let request = Request::decode(&mut reader).map_err(protocol)?;
+    reader.end().map_err(protocol)?;
+    check::request(&header, &request)?;
+    Ok(Admitted { header, request, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use wire::{Credentials, Inode};
+
+    fn encoded(request: &Request<'_>, shard: u16) -> Vec<u8> {
+        let who = Credentials::of(7, 8);
+        let header = Header { shard, daemon: 1, epoch: 2, origin: 3, sequence: 4, host: 5, who };
+        let mut bytes = [0; 1024];
+        let mut writer = Writer::new(&mut bytes);
+        header.encode(&mut writer);
+        request.encode(&mut writer);
+        let length = writer.finish().expect("fits");
+        bytes[..length].to_vec()
+    }
+
+    const USER: Believed = Believed { uid: 1000, gid: 100, pid: 9 };
+
+    fn admit_user(request: &Request<'_>, shard: u16) -> Result<()> {
+        admit_from_session(&encoded(request, shard), &USER, 6).map(drop)
+    }
+
+    #[test]
+    fn a_session_speaks_for_itself_and_a_peer_for_others() {
+        let request = Request::Lookup { parent: Inode::ROOT, name: b"a" };
+        let bytes = encoded(&request, 0);
+        let admitted = admit_from_session(&bytes, &USER, 6).expect("right");
+        assert_eq!((admitted.header.who.uid, admitted.header.host), (1000, 6));
+        assert_eq!(admitted.request, request);
+        let again = admitted.encode();
+        let by_peer = admit_from_peer(&again).expect("right");
+        assert_eq!((by_peer.header, by_peer.request), (admitted.header, request));
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_by_its_reason() {
+        let long = [b'x'; 256];
+        let parent = Inode::ROOT;
+        let cases: [(&[u8], Errno); 5] = [
+            (b"", Errno::EINVAL),
+            (b"..", Errno::EINVAL),
+            (b"a/b", Errno::EINVAL),
+            (b"a\0", Errno::EINVAL),
+            (&long, Errno::ENAMETOOLONG),
+        ];
+        for (name, errno) in cases {
+            assert_eq!(admit_user(&Request::Unlink { parent, name }, 0), Err(errno));
+        }
+        let inode = Inode::ROOT;
+        let beyond = Request::Extend { inode, size: 1 << 63 };
+        assert_eq!(admit_user(&beyond, 0), Err(Errno::EFBIG));
+        let other_shard = Request::GetAttributes { inode };
+        assert_eq!(admit_user(&other_shard, 1), Err(Errno::EINVAL));
+        assert_eq!(admit_user(&other_shard, 5000), Err(Errno::EINVAL));
+        let target = Request::Usage { inode };
+        assert_eq!(admit_user(&target, 0), Err(Errno::EINVAL));
+        assert_eq!(admit_user(&target, Header::TARGET), Ok(()));
+        let large = Request::Read { inode, chunk_log2: 20, offset: 0, length: 1 << 20 };
+        assert_eq!(admit_user(&large, Header::TARGET), Err(Errno::EINVAL));
+        assert!(admit_from_peer(&encoded(&large, Header::TARGET)).is_ok());
+        let odd = Request::Read { inode, chunk_log2: 80, offset: 0, length: 1 };
+        assert_eq!(admit_user(&odd, Header::TARGET), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn bytes_behind_a_request_are_refused() {
+        let mut bytes = encoded(&Request::Space {}, Header::TARGET);
+        bytes.push(0);
+        assert_eq!(admit_from_peer(&bytes).map(drop), Err(Errno::EPROTO));
+        assert_eq!(admit_from_peer(&[]).map(drop), Err(Errno::EPROTO));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = admit_from_session(&bytes, &USER, 0);
+            let mut valid = encoded(&Request::Lookup { parent: Inode::ROOT, name: b"abc" }, 0);
+            for (place, byte) in bytes.iter().enumerate() {
+                let length = valid.len();
+                valid[(place * 7 + usize::from(*byte)) % length] = *byte;
+                let _ = admit_from_peer(&valid);
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What a request may hold, field by field.
+
+use wire::attributes::{mode, placement, spread};
+use wire::errno::{Errno, Result};
+use wire::limits::{
+    BULK_BYTES, CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, INLINE_BYTES_MAX, SHARD_COUNT,
+    SYMLINK_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
+};
+use wire::name::Name;
+use wire::request::{create, lock, rename, set, xattr};
+use wire::{Header, Inode, Layout, Request};
+
+/// Checks a request and that it goes to where such a request belongs.
+pub(crate) fn request(header: &Header, request: &Request<'_>) -> Result<()> {
+    place(header, request)?;
+    match request {
+        Request::MapPieces { .. }
+        | Request::Read { .. }
+        | Request::Write { .. }
+        | Request::Truncate { .. }
+        | Request::Punch { .. }
+        | Request::SeekData { .. } => target(request),
+        Request::Remove { inode } | Request::Usage { inode } | Request::Flush { inode } => {
+            some(*inode)
+        }
+        Request::Space {} => Ok(()),
+        _ => shard(request),
+    }
+}
+
+/// Most bytes of the answer, as far as the request decides it.
+pub(crate) const fn answer_bytes(request: &Request<'_>) -> u64 {
+    match request {
+        Request::Read { length, .. } | Request::ReadInline { length, .. } => *length as u64,
+        Request::ReadDirectory { bytes, .. } => *bytes as u64,
+        _ => 0,
+    }
+}
+
+fn when(right: bool) -> Result<()> {
+    if right { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+fn some(inode: Inode) -> Result<()> {
+    when(!inode.is_none())
+}
+
+/// Shard or target, and for a request about an inode: the inode's shard.
+fn place(header: &Header, request: &Request<'_>) -> Result<()> {
+    let inode = match *request {
+        Request::GetAttributes { inode }
+        | Request::SetAttributes { inode, .. }
+        | Request::ReadLink { inode }
+        | Request::GetXattr { inode, .. }
+        | Request::SetXattr { inode, .. }
+        | Request::ListXattr { inode }
+        | Request::RemoveXattr { inode, .. }
+        | Request::ReadInline { inode, .. }
+        | Request::WriteInline { inode, .. }
+        | Request::MoveOut { inode }
+        | Request::Extend { inode, .. }
+        | Request::Append { inode, .. }
+        | Request::Open { inode }
+        | Request::Close { inode }
+        | Request::Reap { inode }
+        | Request::Lock { inode, .. }
+        | Request::CancelLock { inode, .. } => inode,
+        Request::Lookup { .. }
+        | Request::Create { .. }
+        | Request::Unlink { .. }
+        | Request::RemoveDirectory { .. }
+        | Request::Rename { .. }
+        | Request::Link { .. }
+        | Request::CreateNameless { .. }
+        | Request::ReadDirectory { .. }
+        | Request::Release { .. } => return when(header.shard < SHARD_COUNT),
+        _ => return when(header.shard == Header::TARGET),
+    };
+    some(inode)?;
+    when(header.shard < SHARD_COUNT && inode.shard().0 == header.shard)
+}
+
+fn entry(parent: Inode, name: &[u8]) -> Result<()> {
+    some(parent)?;
+    Name::parse(name).map(drop)
+}
+
+fn known(flags: u32, all: u32) -> Result<()> {
+    when(flags & !all == 0)
+}
+
+fn size(size: u64) -> Result<()> {
+    if size <= FILE_BYTES_MAX { Ok(()) } else { Err(Errno::EFBIG) }
+}
+
+fn range(offset: u64, length: u64) -> Result<()> {
+    size(offset.checked_add(length).ok_or(Errno::EFBIG)?)
+}
+
+fn xattr_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
+        return Err(Errno::ERANGE);
+    }
+    when(!name.contains(&0))
+}
+
+fn layout(layout: &Layout) -> Result<()> {
+    when(layout.spread <= spread::WIDE && layout.placement <= placement::LOCAL)?;
+    chunk(layout.chunk_log2)
+}
+
+fn chunk(log2: u8) -> Result<()> {
+    when((CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX).contains(&log2))
+}
+
+fn kind(bits: u32) -> Result<()> {
+    let is_known = matches!(
+        bits & mode::TYPE,
+        mode::REGULAR
+            | mode::DIRECTORY
+            | mode::SYMLINK
+            | mode::FIFO
+            | mode::SOCKET
+            | mode::CHARACTER
+            | mode::BLOCK
+    );
+    when(is_known && bits & !(mode::TYPE | mode::PERMISSIONS) == 0)
+}
+
+fn shard(request: &Request<'_>) -> Result<()> {
+    match *request {
+        Request::Lookup { parent, name }
+        | Request::Unlink { parent, name }
+        | Request::RemoveDirectory { parent, name } => entry(parent, name),
+        Request::Create { .. } => creation(request),
+        Request::CreateNameless { parent, mode: bits, layout: wanted } => {
+            some(parent)?;
+            kind(bits)?;
+            layout(&wanted)
+        }
+        Request::Link { inode, parent, name } => {
+            some(inode)?;
+            entry(parent, name)
+        }
+        Request::Rename { parent, name, new_parent, new_name, flags } => {
+            entry(parent, name)?;
+            entry(new_parent, new_name)?;
+            known(flags, rename::NO_REPLACE | rename::EXCHANGE)?;
+            when(flags != rename::NO_REPLACE | rename::EXCHANGE)
+        }
+        Request::SetAttributes { mask, size: wanted, .. } => {
+            known(mask, 2 * set::BY_DESCRIPTOR - 1)?;
+            if mask & set::SIZE != 0 { size(wanted) } else { Ok(()) }
+        }
+        Request::ReadDirectory { directory, .. } => some(directory),
+        Request::GetXattr { name, .. } | Request::RemoveXattr { name, .. } => xattr_name(name),
+        Request::SetXattr { name, value, flags, .. } => {
+            xattr_name(name)?;
+            known(flags, xattr::CREATE | xattr::REPLACE)?;
+            if value.len() > XATTR_VALUE_BYTES_MAX { Err(Errno::E2BIG) } else { Ok(()) }
+        }
+        Request::ReadInline { offset, length, .. } => range(offset, u64::from(length)),
+        Request::WriteInline { offset, bytes, .. } => {
+            when(bytes.len() <= INLINE_BYTES_MAX)?;
+            if offset == u64::MAX { Ok(()) } else { range(offset, bytes.len() as u64) }
+        }
+        Request::Extend { size: wanted, .. } => size(wanted),
+        Request::Append { length, .. } => size(length),
+        Request::Lock { kind, flags, start, end, .. } => {
+            when(kind <= lock::WRITE && start <= end)?;
+            known(u32::from(flags), u32::from(lock::WAIT | lock::FLOCK | lock::TEST))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn creation(request: &Request<'_>) -> Result<()> {
+    let Request::Create { parent, name, mode: bits, flags, layout: wanted, target, .. } = *request
+    else {
+        return Err(Errno::EINVAL);
+    };
+    entry(parent, name)?;
+    kind(bits)?;
+    known(flags, create::EXCLUSIVE | create::OPEN)?;
+    layout(&wanted)?;
+    if bits & mode::TYPE != mode::SYMLINK {
+        return when(target.is_empty());
+    }
+    if target.len() > SYMLINK_BYTES_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    if target.is_empty() { Err(Errno::ENOENT) } else { when(!target.contains(&0)) }
+}
+
+fn target(request: &Request<'_>) -> Result<()> {
+    let (inode, chunk_log2) = match *request {
+        Request::MapPieces { inode, chunk_log2, allocate, offset, length } => {
+            when(allocate <= 1)?;
+            range(offset, length)?;
+            (inode, chunk_log2)
+        }
+        Request::Read { inode, chunk_log2, offset, length } => {
+            range(offset, u64::from(length))?;
+            (inode, chunk_log2)
+        }
+        Request::Write { inode, chunk_log2, offset, bytes } => {
+            when(bytes.len() <= BULK_BYTES)?;
+            range(offset, bytes.len() as u64)?;
+            (inode, chunk_log2)
+        }
+        Request::Punch { inode, chunk_log2, offset, length } => {
+            range(offset, length)?;
+            (inode, chunk_log2)
+        }
+        Request::Truncate { inode, chunk_log2, size: offset }
+        | Request::SeekData { inode, chunk_log2, offset } => {
+            size(offset)?;
+            (inode, chunk_log2)
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    some(inode)?;
+    chunk(chunk_log2)
+}

@@ -1,0 +1,261 @@
+//! A file and a directory as the log needs them: two traits, and their bodies on a real device.
+//!
+//! A log file is written through a mapping: a store into the page cache, no system call. Measured
+//! on ext4 with records of 200 bytes: 0.11 to 0.28 us an append, against 0.57 us for `pwrite`. The
+//! file is preallocated before it is mapped, so no store meets a full device (which would be a
+//! signal, not an error).
+
+use crate::error::{c_path, errno, errno_of};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use shm::{Access, Segment};
+use std::path::{Path, PathBuf};
+use wire::Errno;
+use wire::errno::Result;
+
+/// One file of a log.
+pub trait Medium {
+    /// Bytes that it holds; all of them can be written without asking the device for space.
+    fn length(&self) -> u64;
+    /// Makes it `length` long, the new bytes zero.
+    ///
+    /// # Errors
+    /// `ENOSPC`; then it is as long as before.
+    fn grow(&mut self, length: u64) -> Result<()>;
+    /// Cuts it to `length`.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn cut(&mut self, length: u64) -> Result<()>;
+    /// Writes bytes within its length. They survive the death of the process.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()>;
+    /// Reads up to `to.len()` bytes; fewer only at the end.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<usize>;
+    /// What was written survives the death of the node.
+    ///
+    /// # Errors
+    /// What the device says; then nobody knows what it holds.
+    fn sync(&mut self) -> Result<()>;
+}
+
+/// A directory of log files.
+pub trait Files {
+    /// Its files.
+    type File: Medium;
+    /// Path of a file, for messages.
+    fn path(&self, name: &str) -> PathBuf;
+    /// Names of its files.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn names(&self) -> Result<Vec<String>>;
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn open(&mut self, name: &str) -> Result<Self::File>;
+    /// Makes an empty file; an old one of that name is gone.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn create(&mut self, name: &str) -> Result<Self::File>;
+    /// Renames a file; an old one of the new name is gone.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn rename(&mut self, from: &str, to: &str) -> Result<()>;
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn remove(&mut self, name: &str) -> Result<()>;
+    /// Names survive the death of the node.
+    ///
+    /// # Errors
+    /// What the device says.
+    fn sync(&mut self) -> Result<()>;
+}
+
+/// A file that is written through a mapping of its end.
+pub struct MappedFile {
+    fd: OwnedFd,
+    length: u64,
+    /// First byte that is mapped, and the mapping, up to the end.
+    window: Option<(u64, Segment)>,
+}
+
+const PAGE_BYTES: u64 = 4096;
+
+impl MappedFile {
+    fn open(path: &Path, flags: OFlags) -> Result<MappedFile> {
+        let flags = flags | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let path = c_path(path)?;
+        let fd =
+            rustix::fs::open(path.as_c_str(), flags, Mode::RUSR | Mode::WUSR).map_err(errno)?;
+        let size = rustix::fs::fstat(&fd).map_err(errno)?.st_size;
+        let length = u64::try_from(size).map_err(|_| Errno::EIO)?;
+        Ok(MappedFile { fd, length, window: None })
+    }
+
+    /// The mapping that holds `offset`, and where in it.
+    fn window(&mut self, offset: u64) -> Result<(&Segment, usize)> {
+        let is_in = self.window.as_ref().is_some_and(|(start, _)| *start <= offset);
+        if !is_in {
+            // A log is only appended to: what lies before is not needed again.
+            let start = offset / PAGE_BYTES * PAGE_BYTES;
+            let length = usize::try_from(self.length - start).map_err(|_| Errno::EFBIG)?;
+            let segment = Segment::map_part(&self.fd, start, length, Access::ReadWrite)?;
+            self.window = Some((start, segment));
+        }
+        let (start, segment) = self.window.as_ref().ok_or(Errno::EIO)?;
+        Ok((segment, usize::try_from(offset - start).map_err(|_| Errno::EIO)?))
+    }
+}
+
+/// Makes the device hold `length` bytes from `place` on, by writing zeros where it can not
+/// otherwise.
+pub(crate) fn preallocate(fd: &OwnedFd, place: u64, length: u64) -> Result<()> {
+    loop {
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), place, length) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::OPNOTSUPP) => return write_zeros(fd, place, length),
+            Err(os) => return Err(errno(os)),
+        }
+    }
+}
+
+/// Writes zeros.
+pub(crate) fn write_zeros(fd: &OwnedFd, place: u64, length: u64) -> Result<()> {
+    let zeros = vec![0; usize::try_from(length.min(1 << 20)).unwrap_or(1 << 20)];
+    let mut done = 0;
+    while done < length {
+        let part = usize::try_from(length - done).unwrap_or(zeros.len()).min(zeros.len());
+        write_all(fd, place + done, zeros.get(..part).unwrap_or(&[]))?;
+        done += part as u64;
+    }
+    Ok(())
+}
+
+/// `pwrite` until all is written.
+pub(crate) fn write_all(fd: &OwnedFd, offset: u64, bytes: &[u8]) -> Result<()> {
+    let mut done = 0;
+    while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pwrite(fd, rest, offset + done as u64) {
+            Ok(0) => return Err(Errno::EIO),
+            Ok(count) => done += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(os) => return Err(errno(os)),
+        }
+    }
+    Ok(())
+}
+
+/// `pread` until `to` is full or the file ends; the number of bytes read.
+pub(crate) fn read_all(fd: &OwnedFd, offset: u64, to: &mut [u8]) -> Result<usize> {
+    let mut done = 0;
+    while let Some(rest) = to.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::pread(fd, rest, offset + done as u64) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(os) => return Err(errno(os)),
+        }
+    }
+    Ok(done)
+}
+
+impl Medium for MappedFile {
+    fn length(&self) -> u64 {
+        self.length
+    }
+
+    fn grow(&mut self, length: u64) -> Result<()> {
+        if length > self.length {
+            preallocate(&self.fd, self.length, length - self.length)?;
+            self.length = length;
+            self.window = None;
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, length: u64) -> Result<()> {
+        self.window = None;
+        rustix::fs::ftruncate(&self.fd, length).map_err(errno)?;
+        self.length = length;
+        Ok(())
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let (segment, at) = self.window(offset)?;
+        segment.copy_in(at, bytes)
+    }
+
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<usize> {
+        read_all(&self.fd, offset, to)
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        // It also writes what was stored through mappings.
+        rustix::fs::fdatasync(&self.fd).map_err(errno)
+    }
+}
+
+/// A directory of a real file system.
+#[derive(Clone, Debug)]
+pub struct RealFiles {
+    path: PathBuf,
+}
+
+impl RealFiles {
+    /// The directory at `path`, which exists.
+    #[must_use]
+    pub fn new(path: &Path) -> RealFiles {
+        RealFiles { path: path.to_path_buf() }
+    }
+}
+
+impl Files for RealFiles {
+    type File = MappedFile;
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn names(&self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.path).map_err(|error| errno_of(&error))? {
+            let name = entry.map_err(|error| errno_of(&error))?.file_name();
+            names.extend(name.into_string().ok());
+        }
+        Ok(names)
+    }
+
+    fn open(&mut self, name: &str) -> Result<MappedFile> {
+        MappedFile::open(&self.path.join(name), OFlags::empty())
+    }
+
+    fn create(&mut self, name: &str) -> Result<MappedFile> {
+        MappedFile::open(&self.path.join(name), OFlags::CREATE | OFlags::TRUNC)
+    }
+
+    fn rename(&mut self, from: &str, to: &str) -> Result<()> {
+        let (from, to) = (self.path.join(from), self.path.join(to));
+        std::fs::rename(from, to).map_err(|error| errno_of(&error))
+    }
+
+    fn remove(&mut self, name: &str) -> Result<()> {
+        std::fs::remove_file(self.path.join(name)).map_err(|error| errno_of(&error))
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        let directory = std::fs::File::open(&self.path).map_err(|error| errno_of(&error))?;
+        directory.sync_all().map_err(|error| errno_of(&error))
+    }
+}

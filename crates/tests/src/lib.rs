@@ -1,0 +1,2 @@
+//! Nothing: what this crate holds is in `tests/`.
+#![forbid(unsafe_code)]

@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# The demonstration: real work on an instance of four daemons and, step by step, the same on the local
+# disk. A step gets its check mark if both ended with the same checksum, which each step computes from
+# what it reads back. At the end the instance is stopped and nothing of it may be left.
+#
+# FOREBAY_BIN names the program (default: the release build). DEMO_PLAIN=1 uses a directory of /dev/shm
+# in place of an instance, to test this script. DEMO_SOURCE names a tarball to unpack and build in place
+# of the one that cargo fetches (the crate libz-sys, which carries zlib's sources).
+set -euo pipefail
+
+here=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
+forebay=${FOREBAY_BIN:-${CARGO_TARGET_DIR:-$here/../target}/release/forebay}
+name=demo-$$
+scratch=$(mktemp -d "${DEMO_DISK:-/var/tmp}/forebay-demo-XXXXXX")
+export MATERIAL=$scratch/material PYTHON=python3
+mkdir "$MATERIAL" "$scratch/disk" "$scratch/logs"
+plain=
+running=no
+
+finish() {
+    if [ "$running" = yes ]; then "$forebay" stop --name "$name" >/dev/null 2>&1 || true; fi
+    rm -rf "$scratch" ${plain:+"$plain"}
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+say() { printf '%s\n' "$*"; }
+
+# The tarball of a crate with C sources, by cargo, which builds this project too.
+fetch_source() {
+    if [ -n "${DEMO_SOURCE:-}" ]; then
+        cp "$DEMO_SOURCE" "$MATERIAL/source.tar.gz"
+        return
+    fi
+    local version=1.1.31 package=$scratch/package crate
+    mkdir -p "$package/src"
+    : >"$package/src/lib.rs"
+    printf '[package]\nname = "source"\nversion = "0.0.0"\nedition = "2021"\n[dependencies]\nlibz-sys = "=%s"\n[workspace]\n' \
+        "$version" >"$package/Cargo.toml"
+    (cd "$package" && cargo fetch --quiet)
+    for crate in "${CARGO_HOME:-$HOME/.cargo}"/registry/cache/*/"libz-sys-$version.crate"; do
+        cp "$crate" "$MATERIAL/source.tar.gz"
+    done
+}
+
+# A bare repository with one commit for each file of zlib.
+make_history() {
+    local work=$scratch/work file
+    git init -q --bare -b main "$MATERIAL/history.git"
+    mkdir "$work"
+    tar -xzf "$MATERIAL/source.tar.gz" -C "$work" --strip-components=1
+    local git=(env "HOME=$MATERIAL" GIT_CONFIG_NOSYSTEM=1 git -C "$work")
+    "${git[@]}" init -q -b main .
+    for file in "$work"/src/zlib/*.[ch]; do
+        "${git[@]}" add "$file"
+        "${git[@]}" commit -q -m "add ${file##*/}"
+    done
+    "${git[@]}" add -A
+    "${git[@]}" commit -q -m "add the rest"
+    "${git[@]}" push -q "$MATERIAL/history.git" main
+    rm -rf "$work"
+}
+
+prepare() {
+    local program
+    for program in gcc make git sqlite3 mpicc mpirun tar; do
+        command -v "$program" >/dev/null || { say "demo: $program is not installed; see make install-deps"; exit 2; }
+    done
+    for program in /usr/bin/python3 python3; do
+        if "$program" -c 'import h5py, numpy' 2>/dev/null; then PYTHON=$program; break; fi
+    done
+    "$PYTHON" -c 'import h5py, numpy' || { say "demo: python3 without h5py and numpy; see make install-deps"; exit 2; }
+    printf '[user]\n\tname = Demo\n\temail = demo@example.org\n[init]\n\tdefaultBranch = main\n' >"$MATERIAL/.gitconfig"
+    fetch_source
+    make_history
+    mpicc -O2 -o "$MATERIAL/checkpoint" "$here/checkpoint.c"
+}
+
+# on_instance COMMAND...: runs it so that it sees the instance.
+on_instance() {
+    if [ -n "$plain" ]; then "$@"; else "$forebay" run --name "$name" -- "$@"; fi
+}
+
+start() {
+    if [ -n "${DEMO_PLAIN:-}" ]; then
+        plain=$(mktemp -d /dev/shm/demo-XXXXXX)
+        target=$plain/demo
+    else
+        "$forebay" start --local 4 --name "$name"
+        running=yes
+        target=/forebay/demo
+    fi
+    on_instance mkdir "$target"
+}
+
+# timed LOG COMMAND...: its seconds in $seconds and the last line of its output in $sum.
+timed() {
+    local log=$1 begin=${EPOCHREALTIME/[.,]/} micros status=0
+    shift
+    "$@" >"$log" 2>"$log.err" </dev/null || status=$?
+    micros=$((${EPOCHREALTIME/[.,]/} - begin))
+    seconds=$(printf '%d.%02d' $((micros / 1000000)) $((micros / 10000 % 100)))
+    sum=$(tail -n 1 "$log")
+    [ $status -eq 0 ] && [ -n "$sum" ] || sum="status $status: $(tail -n 1 "$log.err")"
+    return $status
+}
+
+failed=0
+step() {
+    local what=$1 words=$2 disk_seconds disk_sum mark=✓ both=yes
+    timed "$scratch/logs/$what.disk" bash "$here/steps.sh" "$what" "$scratch/disk" || both=no
+    disk_seconds=$seconds disk_sum=$sum
+    timed "$scratch/logs/$what.forebay" on_instance bash "$here/steps.sh" "$what" "$target" || both=no
+    if [ $both = no ] || [ "$sum" != "$disk_sum" ]; then
+        mark=✗
+        failed=$((failed + 1))
+    fi
+    printf '%s  %-58s %8s %8s\n' "$mark" "$words" "$seconds" "$disk_seconds"
+    [ $mark = ✓ ] || printf '     forebay: %s\n     disk:    %s\n' "$sum" "$disk_sum"
+}
+
+# Whatever carries the instance's name: processes, sockets, shared memory, files.
+leftovers() {
+    pgrep -af -- "forebayd.*$name" || true
+    grep -F -- "$name" /proc/net/unix || true
+    find /dev/shm /tmp /var/tmp "${TMPDIR:-/tmp}" "${XDG_RUNTIME_DIR:-/tmp}" "${HOME:-/tmp}/.cache" -maxdepth 3 -name "*$name*" 2>/dev/null || true
+}
+
+prepare
+start
+say "   what ran                                                    seconds on"
+say "                                                               forebay     disk"
+step unpack "tar: unpack the sources of libz-sys and zlib"
+step build "gcc, make -j2: zlib, static and shared; pack and unpack"
+step repository "git: clone, six commits, a branch, a merge, gc, fsck"
+step database "sqlite3: 53 transactions, roll back, integrity check"
+step arrays "python: h5py and numpy, 20 appends, a map, read back"
+step checkpoint "MPI, 4 ranks: a checkpoint file each and one shared, 64 MiB"
+
+if [ -n "$plain" ]; then
+    rm -rf "$plain"
+else
+    "$forebay" stop --name "$name"
+    running=no
+    left=$(leftovers)
+    if [ -n "$left" ]; then
+        printf '✗  left behind:\n%s\n' "$left"
+        failed=$((failed + 1))
+    else
+        say "✓  stopped: no process, socket, shared memory or file is left"
+    fi
+fi
+[ $failed -eq 0 ] || { say "$failed failed"; exit 1; }

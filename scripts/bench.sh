@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Measures tmpfs, the local disk, and Forebay with one and with four daemons, side by side, and writes
+# the table to the terminal and all values to target/bench.json. Further options go to forebay-bench.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+target=${CARGO_TARGET_DIR:-target}
+disk=$(mktemp -d "${BENCH_DISK:-/var/tmp}/forebay-bench-XXXXXX")
+memory=$(mktemp -d /dev/shm/bench-tmpfs-XXXXXX)
+trap 'rm -rf "$disk" "$memory"' EXIT
+
+echo "processors: $(nproc), kernel: $(uname -r), disk: $(stat -f -c %T "$disk"), load: $(cut -d' ' -f1-3 /proc/loadavg)"
+"$target/release/forebay-bench" \
+    --on "tmpfs=$memory" --on "disk=$disk" --forebay 1 --forebay 4 --json "$target/bench.json" "$@"

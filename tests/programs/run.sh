@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Runs the cases of this directory, one after the other, each on an empty directory of the file system
+# under test, and prints one line per case and a summary "N passed, M failed, K skipped".
+#
+#   run.sh [--only PATTERN] [--keep] DIRECTORY       on a directory of a mounted file system
+#   run.sh [--only PATTERN] [--keep] --in-forebay    on a new instance for each case
+#
+# --only PATTERN runs the cases whose name matches the shell pattern; it may be given again.
+# --keep leaves the scratch directory with the logs; without it, only logs of failed cases are shown.
+# With --in-forebay, FOREBAY_BIN names the program (default: forebay on PATH) and FOREBAY_LOCAL the
+# number of daemons (default 1). CASE_SECONDS bounds one case (default 120).
+#
+# A case passes with exit status 0 and is skipped with 77 (a program is not installed). A case with the
+# line "# expect: refused" runs a program that cannot see an instance; there it passes too if it fails
+# with words about a static program.
+set -euo pipefail
+
+here=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
+mode=directory
+patterns=()
+keep=no
+directory=
+while [ $# -gt 0 ]; do
+    case $1 in
+    --in-forebay) mode=forebay ;;
+    --only) patterns+=("$2"); shift ;;
+    --keep) keep=yes ;;
+    -*) echo "unknown option: $1" >&2; exit 2 ;;
+    *) directory=$1 ;;
+    esac
+    shift
+done
+if [ "$mode" = directory ]; then
+    [ -d "$directory" ] || { echo "usage: run.sh [--only PATTERN] [--keep] DIRECTORY | --in-forebay" >&2; exit 2; }
+    directory=$(mktemp -d "$(cd "$directory" && pwd)/programs-XXXXXX")
+fi
+
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/forebay-programs-XXXXXX")
+logs=$scratch/logs
+mkdir "$logs"
+clean() {
+    if [ "$mode" = directory ]; then rm -rf "$directory"; fi
+    if [ "$keep" = yes ]; then echo "logs: $logs"; else rm -rf "$scratch"; fi
+}
+trap clean EXIT
+trap 'exit 130' INT TERM
+
+wanted() {
+    local pattern
+    [ ${#patterns[@]} -eq 0 ] && return 0
+    for pattern in "${patterns[@]}"; do
+        # shellcheck disable=SC2053  # the right side is a pattern
+        [[ $1 == $pattern ]] && return 0
+    done
+    return 1
+}
+
+# run_case FILE LOG: runs one case to its end or its time limit and returns its status.
+run_case() {
+    local name=${1##*/}
+    name=${name%.sh}
+    export T=$scratch/$name
+    mkdir "$T"
+    local limit=(timeout -k 5 "${CASE_SECONDS:-120}")
+    if [ "$mode" = directory ]; then
+        export D=$directory/$name
+        mkdir "$D"
+        (cd "$T" && exec "${limit[@]}" bash "$1") >"$2" 2>&1 </dev/null
+    else
+        export D=/forebay/case
+        (
+            cd "$T"
+            exec "${limit[@]}" "${FOREBAY_BIN:-forebay}" run --local "${FOREBAY_LOCAL:-1}" --at /forebay -- \
+                bash -c 'mkdir "$D" && exec bash "$1"' case "$1"
+        ) >"$2" 2>&1 </dev/null
+    fi
+}
+
+passed=0 failed=0 skipped=0 failures=()
+for file in "$here"/[0-9]*.sh; do
+    name=${file##*/}
+    name=${name%.sh}
+    wanted "$name" || continue
+    log=$logs/$name.log
+    begin=${EPOCHREALTIME/[.,]/}
+    status=0
+    run_case "$file" "$log" || status=$?
+    seconds=$(printf '%d.%02d' $(((${EPOCHREALTIME/[.,]/} - begin) / 1000000)) $(((${EPOCHREALTIME/[.,]/} - begin) / 10000 % 100)))
+    note=
+    if [ $status -ne 0 ] && [ $status -ne 77 ] && [ "$mode" = forebay ] &&
+        grep -q '^# expect: refused' "$file" && grep -qi 'static' "$log"; then
+        status=0 note=" (refused, as expected)"
+    fi
+    case $status in
+    0) passed=$((passed + 1)); echo "ok    $name ${seconds}s$note" ;;
+    77) skipped=$((skipped + 1)); echo "skip  $name ${seconds}s ($(tail -n 1 "$log"))" ;;
+    *)
+        failed=$((failed + 1))
+        failures+=("$name")
+        [ $status -eq 124 ] && echo "time limit reached" >>"$log"
+        echo "FAIL  $name ${seconds}s (status $status)"
+        tail -n 15 "$log" | sed 's/^/      | /'
+        ;;
+    esac
+    [ "$keep" = yes ] || { chmod -R u+rwX "$T" 2>/dev/null || true; rm -rf "$T"; }
+    if [ "$mode" = directory ]; then rm -rf "$D"; fi
+done
+
+[ ${#failures[@]} -eq 0 ] || echo "failed: ${failures[*]}"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
