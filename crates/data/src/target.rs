@@ -4,10 +4,10 @@
 //! preallocate first is parked until the device answered. What comes behind it is parked, too,
 //! unless it only looks: so changes of a file happen in the order in which they came.
 //!
-//!   arrived --run--> answered            [Target::run]
-//!   arrived --room must be made--> parked [Target::run]   Effect::Preallocate
-//!   arrived --another is parked--> parked [Target::step]
-//!   parked --the device answered--> run   [Target::resume]
+//!   arrived --run--> answered            `Target::run`
+//!   arrived --room must be made--> parked `Target::run`   Effect::Preallocate
+//!   arrived --another is parked--> parked `Target::step`
+//!   parked --the device answered--> run   `Target::resume`
 //!
 //! New pieces go to memory while it has room, then to the SSD; then the answer is ENOSPC. What is
 //! freed waits for the pins of clients in `slots`; who needs that very space is told to come again

@@ -5,9 +5,9 @@
 //! gets, in slices, a snapshot of everything, and meanwhile every live record as well as the old.
 //! When all is there the new file gets its name, and only then the old one is removed.
 //!
-//!   one generation --begin_rewrite--> two    [Journal::begin_rewrite]   file `log-<g+1>.new`
-//!   two --the new one fails--> one           [Journal::abandon_rewrite] the old one goes on
-//!   two --all is written--> one              [Journal::finish_rewrite]  renamed to `log-<g+1>`
+//!   one generation --begin_rewrite--> two    `Journal::begin_rewrite`   file `log-<g+1>.new`
+//!   two --the new one fails--> one           `Journal::abandon_rewrite` the old one goes on
+//!   two --all is written--> one              `Journal::finish_rewrite`  renamed to `log-<g+1>`
 //!
 //! Invariants:
 //!  1. At any time the file `log-<g>` with the highest number holds every record that was appended,

@@ -1,0 +1,58 @@
+//! The command `forebay`: starts an instance, runs programs on it, stops it without a trace.
+//!
+//! Reading order: what can be said (`command_line`, `settings`), where things are (`directories`,
+//! `records`), one host's daemons (`host`), all hosts (`instance`, `remote`), the commands. Not
+//! here: what daemons do (crate `daemon`), what programs see (crate `preload`).
+//!
+//! *Invariant:* this program never touches an instance's shared memory, and signals no process
+//! whose start time it did not compare.
+#![forbid(unsafe_code)]
+
+mod command_line;
+
+mod failure;
+
+mod settings;
+
+mod directories;
+
+mod records;
+
+mod process;
+
+mod resources;
+
+mod spawn;
+
+mod host;
+
+mod hosts;
+
+mod remote;
+
+mod instance;
+
+mod program;
+
+mod progress;
+
+mod query;
+
+mod commands;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let matches = command_line::command().get_matches();
+    let Some((name, given)) = matches.subcommand() else { return ExitCode::from(2) };
+    match commands::run(name, given) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprintln!("forebay {name}: {}", failure.text());
+            if given.try_get_one::<bool>("json").ok().flatten() == Some(&true) {
+                println!("{}", serde_json::json!({ "error": failure.text() }));
+            }
+            ExitCode::from(failure.code())
+        }
+    }
+}

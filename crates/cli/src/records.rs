@@ -1,0 +1,204 @@
+//! What is written down about an instance, and what goes between its hosts: JSON.
+//!
+//! `instance.json` lies on the host where `forebay start` ran and tells of all daemons;
+//! `host.json` lies on each host and tells of its own. `Job` goes to a host on standard input, the
+//! answer comes back as one line on standard output.
+
+use crate::directories;
+use crate::failure::{Failure, Result};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Version of the files and messages. What another version wrote is not understood.
+pub(crate) const VERSION: u32 = 1;
+
+/// What was asked for, the same for all daemons of an instance. `None` is `auto`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Wanted {
+    /// Where programs see the instance unless they are told otherwise.
+    pub(crate) at: String,
+    /// Directory for data; `None`: the host's own temporary directory.
+    pub(crate) dir: Option<String>,
+    /// Bytes of memory of a daemon.
+    pub(crate) memory: Option<u64>,
+    /// Bytes on the SSD of a daemon.
+    pub(crate) ssd: Option<u64>,
+    /// Bytes of a chunk.
+    pub(crate) chunk: u64,
+    /// Where entries of a directory live.
+    pub(crate) spread: String,
+    /// Where chunks of a file live.
+    pub(crate) placement: String,
+    /// Largest file in an inode record.
+    pub(crate) inline: u64,
+    /// Threads of a daemon, decided by the starter because they must be alike.
+    pub(crate) workers: u64,
+    /// TCP port of daemon 0, or 0.
+    pub(crate) port: u64,
+    /// Level of logs.
+    pub(crate) log: String,
+    /// Bound on waits, in microseconds.
+    pub(crate) timeout: u64,
+}
+
+/// The work of one host.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Job {
+    /// `VERSION`.
+    pub(crate) version: u32,
+    /// Name of the instance.
+    pub(crate) name: String,
+    /// Daemons of the instance.
+    pub(crate) count: u16,
+    /// First daemon of this host.
+    pub(crate) first: u16,
+    /// Daemons of this host.
+    pub(crate) local_count: u16,
+    /// IP address to listen on.
+    pub(crate) listen: String,
+    /// The instance's secret: 64 hexadecimal digits.
+    pub(crate) secret: String,
+    /// Settings.
+    pub(crate) wanted: Wanted,
+}
+
+/// A host's answer: exactly one of the two.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    /// What runs there now.
+    #[serde(rename = "host")]
+    Host(Host),
+    /// Why it does not.
+    #[serde(rename = "error")]
+    Error(String),
+}
+
+/// One daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Daemon {
+    /// Its number in the instance.
+    pub(crate) index: u16,
+    /// Its process, and how to know that it still is that one.
+    #[serde(flatten)]
+    pub(crate) process: crate::process::Identity,
+    /// Where its peers reach it.
+    pub(crate) tcp: String,
+    /// Bytes of its arena.
+    pub(crate) memory: u64,
+    /// Bytes of its SSD file.
+    pub(crate) ssd: u64,
+    /// Started by the call that answers with it, not before.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) fresh: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde calls")]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// `host.json`: the daemons of one host.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Host {
+    /// `VERSION`.
+    pub(crate) version: u32,
+    /// Name of the instance.
+    pub(crate) name: String,
+    /// Daemons of the instance.
+    pub(crate) count: u16,
+    /// First daemon of this host.
+    pub(crate) first: u16,
+    /// Settings.
+    pub(crate) wanted: Wanted,
+    /// Shared memory of this host.
+    pub(crate) shm: PathBuf,
+    /// Data of this host.
+    pub(crate) data: PathBuf,
+    /// Daemons of this host, in order.
+    pub(crate) daemons: Vec<Daemon>,
+}
+
+/// A host in `instance.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Part {
+    /// Its name; empty: the host where the instance was started, without `--hosts`.
+    pub(crate) host: String,
+    /// Address on which its daemons listen.
+    pub(crate) listen: String,
+    /// First daemon there.
+    pub(crate) first: u16,
+    /// Daemons there.
+    pub(crate) daemons: Vec<Daemon>,
+    /// Number of daemons that should be there.
+    pub(crate) count: u16,
+}
+
+/// `instance.json`: all of an instance.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Instance {
+    /// `VERSION`.
+    pub(crate) version: u32,
+    /// Name of the instance.
+    pub(crate) name: String,
+    /// Its owner.
+    pub(crate) uid: u32,
+    /// Words of the command that reaches hosts.
+    pub(crate) ssh: Vec<String>,
+    /// Settings.
+    pub(crate) wanted: Wanted,
+    /// Its hosts, in the order of their daemons.
+    pub(crate) hosts: Vec<Part>,
+}
+
+impl Instance {
+    /// Daemons of the instance.
+    pub(crate) fn count(&self) -> u16 {
+        self.hosts.iter().map(|part| part.count).sum()
+    }
+
+    /// All daemons, in order.
+    pub(crate) fn daemons(&self) -> impl Iterator<Item = (&Part, &Daemon)> {
+        self.hosts.iter().flat_map(|part| part.daemons.iter().map(move |daemon| (part, daemon)))
+    }
+}
+
+/// Reads a record; `None` if it is not there.
+///
+/// # Errors
+/// The directory is not ours alone, or the record is damaged or of another version.
+pub(crate) fn load<T: DeserializeOwned>(run: &Path, file: &str) -> Result<Option<T>> {
+    if std::fs::symlink_metadata(run).is_err() {
+        return Ok(None);
+    }
+    directories::check_private(run)?;
+    let path = run.join(file);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Failure::at("can not read", path.display(), error)),
+    };
+    let known = serde_json::from_str(&text).map_err(|error| error.to_string()).and_then(
+        |value: serde_json::Value| match value.get("version").and_then(|found| found.as_u64()) {
+            Some(version) if version == u64::from(VERSION) => {
+                serde_json::from_value(value).map_err(|error| error.to_string())
+            }
+            version => Err(format!("version={version:?}, this forebay knows {VERSION}")),
+        },
+    );
+    known.map(Some).map_err(|why| {
+        let advice = format!("{why}: stop it with the forebay that started it, or remove it");
+        Failure::at("damaged record", path.display(), advice)
+    })
+}
+
+/// Writes a record.
+///
+/// # Errors
+/// It can not be written.
+pub(crate) fn store(run: &Path, file: &str, record: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(record)
+        .map_err(|error| Failure::at("can not write", run.join(file).display(), error))?;
+    directories::write_whole(&run.join(file), &(text + "\n"))
+}

@@ -1,0 +1,73 @@
+//! What other threads tell a worker.
+//!
+//! Requests and messages of peers are bounded: what does not fit is refused at once. The rest is
+//! bounded by what it answers (a part of a job, a preallocation) or by the number of sessions.
+
+use crate::reply::ReplyTo;
+use crate::shared::Guest;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use wire::errno::Result;
+
+/// Most requests and messages that wait for one worker.
+const WAITING_MAX: usize = 16 * 1024;
+
+/// A word to a worker.
+pub(crate) enum Note {
+    /// A session begins; it comes before any ring of it.
+    Opened(Arc<Guest>),
+    /// The session of this index is over.
+    Closed(u16),
+    /// An admitted request, header first, for this worker.
+    Request { bytes: Vec<u8>, to: ReplyTo },
+    /// A message of another metadata service for a shard of this worker.
+    Peer(Vec<u8>),
+    /// Origins that will never send anything again.
+    OriginGone { first: u64, count: u64 },
+    /// A part of a job of this worker is answered.
+    Part { job: u64, daemon: u16, answer: PartAnswer },
+    /// A device holds, or does not hold, the space that was asked for.
+    Preallocated(Result<()>),
+}
+
+/// How a target answered its part of a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PartAnswer {
+    /// Done or refused for good.
+    Ended(Result<()>),
+    /// To be asked again after so many microseconds.
+    Again(u64),
+}
+
+impl Note {
+    const fn is_bounded(&self) -> bool {
+        matches!(self, Note::Request { .. } | Note::Peer(_))
+    }
+}
+
+/// The inbox of one worker.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    queue: Mutex<VecDeque<Note>>,
+}
+
+impl Inbox {
+    /// Puts a note in.
+    ///
+    /// # Errors
+    /// The note, if too many wait.
+    pub(crate) fn put(&self, note: Note) -> std::result::Result<(), Note> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if note.is_bounded() && queue.len() >= WAITING_MAX {
+            return Err(note);
+        }
+        queue.push_back(note);
+        Ok(())
+    }
+
+    /// Takes everything; `emptied` is an empty queue whose memory is used on.
+    pub(crate) fn take(&self, emptied: &mut VecDeque<Note>) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut *queue, emptied);
+    }
+}

@@ -1,0 +1,94 @@
+//! `forebayd`: drives the cores with the real world.
+//!
+//! Threads, one loop each, no lock around a core:
+//!
+//! | thread | module | owns |
+//! |---|---|---|
+//! | main | `acceptor` | the Unix socket, sessions, signals, the processes of the host |
+//! | worker 0 .. W | `worker` | a `metadata::Service`, its log and its index |
+//! | worker 0 | `target` | also the `data::Target` |
+//! | net | `peers` | connections to other daemons |
+//! | prepare | `prepare` | nothing: makes devices hold space, which takes long |
+//!
+//! Between threads: the workers' inboxes (`inbox`), the queue of `net::Sender`, and the slots of
+//! sessions, into which any thread may put a reply. A request that comes from a session goes
+//! gateway -> shard or target -> effects, performed in their order, the reply last.
+//!
+//! A broken assertion ends the process: what counts outlives it in shared memory and in the log,
+//! and clients attach again to the one that is started in its place.
+#![forbid(unsafe_code)]
+
+mod settings;
+
+mod startup;
+
+mod memory;
+
+mod recover;
+
+mod shared;
+
+mod inbox;
+
+mod reply;
+
+mod worker;
+
+mod shard;
+
+mod jobs;
+
+mod target;
+
+mod prepare;
+
+mod peers;
+
+mod acceptor;
+
+mod greeting;
+
+mod status;
+
+mod reaper;
+
+use settings::Settings;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let settings = match Settings::parse(std::env::args().skip(1)) {
+        Ok(settings) => settings,
+        Err(error) => {
+            eprintln!("forebayd: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    log_to_stderr();
+    end_on_panic();
+    match startup::run(settings) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The starter makes standard error the log file. `FOREBAY_LOG` is a level: error .. trace.
+fn log_to_stderr() {
+    let level = std::env::var("FOREBAY_LOG").ok().and_then(|level| level.parse().ok());
+    tracing_subscriber::fmt()
+        .with_max_level(level.unwrap_or(tracing::Level::INFO))
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .init();
+}
+
+/// A thread that panicked would leave the others waiting for it.
+fn end_on_panic() {
+    std::panic::set_hook(Box::new(|info| {
+        tracing::error!("a broken assertion ends the daemon: {info}");
+        std::process::abort();
+    }));
+}

@@ -1,0 +1,166 @@
+//! Taking up what an earlier daemon left: the target from the piece table, the shards from their
+//! logs. For a first start there is nothing to take up, and the same code makes everything new.
+
+use crate::memory::{Mapped, TargetMemory};
+use crate::prepare::{Orders, preparer};
+use crate::settings::Settings;
+use crate::shard::Shard;
+use crate::startup::{Failure, Outcome, failed};
+use crate::target::{Devices, TargetLoop};
+use data::{Backing, Effect, Space, Target};
+use metadata::Service;
+use placement::Map;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{FallocateFlags, SeekFrom};
+use shm::arena::Arena;
+use shm::index::{Index, Shape};
+use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable};
+use std::path::Path;
+use std::thread;
+use store::journal::STEP_BYTES;
+use store::{Journal, Options, SsdFile, Sync};
+use wire::Inode;
+use wire::reply::Piece;
+
+/// Permission bits of the root directory.
+const ROOT_MODE: u32 = 0o755;
+/// Bytes of memory for entries and inodes beyond which creating fails: as much as the arena, and at
+/// least this.
+const METADATA_BYTES_MIN: u64 = 1 << 30;
+
+fn told(error: impl std::fmt::Display) -> Failure {
+    Failure(error.to_string())
+}
+
+/// The file of the SSD tier.
+pub(crate) fn open_ssd(settings: &Settings) -> Outcome<SsdFile> {
+    SsdFile::open(&settings.data.join("ssd"), settings.ssd).map_err(told)
+}
+
+/// The target, and the thread's side that makes its devices hold space.
+pub(crate) fn target(
+    settings: &Settings,
+    memory: TargetMemory,
+    ssd: SsdFile,
+) -> Outcome<(TargetLoop, Orders)> {
+    let TargetMemory { arena, table, states, piece_count } = memory;
+    let is_new = table.is_new;
+    let space = |length, fresh_from| Space { length, backing: Backing::OnDemand, fresh_from };
+    let arena_fresh = if arena.is_new { 0 } else { u64::MAX };
+    let sizes = data::Settings {
+        memory: space(settings.memory, arena_fresh),
+        ssd: space(settings.ssd, if is_new { 0 } else { ssd.data_end() }),
+        slot_count: piece_count,
+        quota_bytes: u64::MAX,
+    };
+    let orders_ssd = ssd.fd().try_clone_to_owned().map_err(failed("copy a descriptor"))?;
+    let (preparer, orders) = preparer(arena.fd, orders_ssd);
+    let table_fd = table.fd;
+    let devices = Devices {
+        arena: Arena::new(arena.segment),
+        ssd,
+        table: PieceTable::new(table.segment),
+        states: PieceStates::new(states.segment),
+    };
+    let target = if is_new {
+        Target::new(sizes)
+    } else {
+        recover_target(sizes, &devices.table, &table_fd)?
+    };
+    Ok((TargetLoop::new(target, devices, preparer, !is_new), orders))
+}
+
+fn recover_target(sizes: data::Settings, table: &PieceTable, fd: &OwnedFd) -> Outcome<Target> {
+    let slots = used_slots(fd, table.count()).map_err(failed("read the piece table"))?;
+    let rows: Vec<(Inode, Piece)> =
+        slots.into_iter().flatten().filter_map(|slot| table.get(slot)).collect();
+    let mut effects = Vec::new();
+    let (target, dropped) = Target::recover(sizes, rows, &mut effects);
+    for one in dropped {
+        tracing::error!("{one}");
+    }
+    for effect in effects {
+        if let Effect::Unpublish { slot } = effect {
+            table.unpublish(slot).map_err(failed("clear a row of the piece table"))?;
+        }
+    }
+    Ok(target)
+}
+
+/// Ranges of rows that were ever written. Looking at the others would give them memory.
+fn used_slots(fd: &OwnedFd, count: u32) -> rustix::io::Result<Vec<std::ops::Range<u32>>> {
+    let row = |offset: u64| u32::try_from(offset / HEADER_BYTES as u64).unwrap_or(count).min(count);
+    let mut ranges = Vec::new();
+    let mut from = 0;
+    loop {
+        let start = match rustix::fs::seek(fd, SeekFrom::Data(from)) {
+            Ok(start) => start,
+            Err(rustix::io::Errno::NXIO) => return Ok(ranges),
+            Err(error) => return Err(error),
+        };
+        let end = rustix::fs::seek(fd, SeekFrom::Hole(start))?;
+        ranges.push(row(start)..row(end + HEADER_BYTES as u64 - 1));
+        from = end.max(start + 1);
+    }
+}
+
+/// The shards of all workers, replayed side by side.
+pub(crate) fn shards(settings: &Settings, map: &Map, indexes: Vec<Mapped>) -> Outcome<Vec<Shard>> {
+    thread::scope(|scope| {
+        let replays: Vec<_> = indexes
+            .into_iter()
+            .enumerate()
+            .map(|(worker, index)| scope.spawn(move || shard(settings, map, worker, index)))
+            .collect();
+        let broken = |_| Failure("a replay broke off".into());
+        replays.into_iter().map(|replay| replay.join().map_err(broken)?).collect()
+    })
+}
+
+fn shard(settings: &Settings, map: &Map, worker: usize, index: Mapped) -> Outcome<Shard> {
+    let mut service = Service::new(metadata::Config {
+        daemon: settings.index,
+        host: settings.local_first,
+        worker,
+        workers: settings.workers,
+        map: map.clone(),
+        chunk_log2: settings.chunk_log2,
+        inline_bytes: settings.inline,
+        spread: settings.spread,
+        placement: settings.placement,
+        metadata_bytes_max: settings.memory.max(METADATA_BYTES_MIN) / settings.workers as u64,
+        root_uid: settings.owner,
+        root_gid: rustix::process::getegid().as_raw(),
+        root_mode: ROOT_MODE,
+    });
+    let directory = settings.data.join(format!("log{worker}"));
+    let journal = replay(&directory, &mut service)?;
+    if !index.is_new {
+        empty(&index).map_err(failed("empty the index"))?;
+    }
+    let index = Index::create(index.segment, Shape::DEFAULT).map_err(failed("make the index"))?;
+    Ok(Shard::new(worker, service, index, journal))
+}
+
+fn replay(directory: &Path, service: &mut Service) -> Outcome<Journal> {
+    store::directory::create(directory).map_err(told)?;
+    let options = Options { sync: Sync::Never, step_bytes: STEP_BYTES };
+    let mut replay = Journal::open(directory, options).map_err(told)?;
+    let mut records = 0u64;
+    while let Some(record) = replay.next().map_err(told)? {
+        let wrong = format!("take up record {records} of the log in {}", directory.display());
+        service.replay(record).map_err(failed(wrong))?;
+        records += 1;
+    }
+    if records > 0 {
+        tracing::info!(log = %directory.display(), records, "log replayed");
+    }
+    replay.into_journal().map_err(told)
+}
+
+/// Clients of the earlier daemon still map the index, so it is emptied in place: its pages become
+/// zeros, which every reader takes for buckets that hold nothing.
+fn empty(index: &Mapped) -> rustix::io::Result<()> {
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(index.fd.as_fd(), how, 0, Shape::DEFAULT.bytes() as u64)
+}

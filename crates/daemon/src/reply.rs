@@ -1,0 +1,105 @@
+//! Where the reply to a request goes, and getting it there, from any thread.
+
+use crate::inbox::{Note, PartAnswer};
+use crate::shared::{Guest, Shared};
+use std::sync::Arc;
+use wire::codec::{Reader, Writer};
+use wire::errno::Errno;
+use wire::limits::SLOT_BYTES;
+use wire::{Reply, reply};
+
+/// When to ask again for what a lost peer was asked: it takes this long at least to come back.
+pub(crate) const LOST_MICROS: u32 = 10_000;
+/// When to ask again for what did not fit a queue.
+pub(crate) const FULL_MICROS: u32 = 1_000;
+
+/// Where a reply goes.
+pub(crate) enum ReplyTo {
+    /// A slot of a session.
+    Slot { guest: Arc<Guest>, slot: u8 },
+    /// Another daemon.
+    Peer(net::Answer),
+    /// A part of a job of a worker of this daemon.
+    Part { worker: usize, job: u64, daemon: u16 },
+    /// Nobody waits for it.
+    Nobody,
+}
+
+impl Shared {
+    /// Delivers an encoded reply.
+    pub(crate) fn answer(&self, to: ReplyTo, bytes: &[u8]) {
+        match to {
+            ReplyTo::Slot { guest, slot } if bytes.len() <= SLOT_BYTES => {
+                guest.slots.reply(usize::from(slot), bytes);
+            }
+            // Admission bounds what may be asked; a reply beyond that is a fault of ours or of a
+            // peer, and the client must not wait for it.
+            ReplyTo::Slot { guest, slot } => {
+                tracing::error!(length = bytes.len(), "a reply does not fit its slot");
+                let refused = Reply::Refused { errno: Errno::EIO };
+                self.answer_with(ReplyTo::Slot { guest, slot }, &refused);
+            }
+            ReplyTo::Peer(answer) => self.net.reply(answer, bytes.to_vec()),
+            ReplyTo::Part { worker, job, daemon } => {
+                let answer = part_answer(bytes);
+                self.tell(worker, Note::Part { job, daemon, answer });
+            }
+            ReplyTo::Nobody => {}
+        }
+    }
+
+    /// Delivers a short reply.
+    pub(crate) fn answer_with(&self, to: ReplyTo, reply: &Reply<'_>) {
+        let mut bytes = [0; 256];
+        let mut writer = Writer::new(&mut bytes);
+        reply.encode(&mut writer);
+        let length = writer.finish().unwrap_or(0);
+        self.answer(to, bytes.get(..length).unwrap_or_default());
+    }
+
+    /// Refuses.
+    pub(crate) fn refuse(&self, to: ReplyTo, errno: Errno) {
+        self.answer_with(to, &Reply::Refused { errno });
+    }
+
+    /// Refuses for now.
+    pub(crate) fn busy(&self, to: ReplyTo, retry_micros: u32) {
+        self.answer_with(to, &Reply::Busy { retry_micros });
+    }
+}
+
+fn part_answer(bytes: &[u8]) -> PartAnswer {
+    match Reply::decode(&mut Reader::new(bytes)) {
+        Ok(Reply::Busy { retry_micros }) => PartAnswer::Again(u64::from(retry_micros)),
+        Ok(Reply::Stale { .. }) => PartAnswer::Again(u64::from(LOST_MICROS)),
+        Ok(Reply::Refused { errno }) => PartAnswer::Ended(Err(errno)),
+        Ok(_) => PartAnswer::Ended(Ok(())),
+        Err(_) => PartAnswer::Ended(Err(Errno::EIO)),
+    }
+}
+
+/// Room for a reply with `payload` bytes in it.
+pub(crate) const fn room_for(payload: usize) -> usize {
+    payload + 64
+}
+
+/// Encodes pieces as `Reply::Pieces`.
+pub(crate) fn encode_pieces(pieces: &[reply::Piece]) -> Vec<u8> {
+    use wire::codec::Field;
+    let mut list = vec![0; pieces.len() * reply::Piece::BYTES];
+    let mut writer = Writer::new(&mut list);
+    for piece in pieces {
+        piece.put(&mut writer);
+    }
+    encode(&Reply::Pieces { pieces: &list }, list.len())
+}
+
+/// Encodes a reply whose variable part is `payload` bytes long.
+pub(crate) fn encode(reply: &Reply<'_>, payload: usize) -> Vec<u8> {
+    let mut bytes = vec![0; room_for(payload)];
+    let mut writer = Writer::new(&mut bytes);
+    reply.encode(&mut writer);
+    let length = writer.finish().unwrap_or(0);
+    bytes.truncate(length);
+    bytes
+}

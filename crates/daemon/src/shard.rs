@@ -1,0 +1,309 @@
+//! Drives a `metadata::Service`: its inputs, and its effects performed in their order.
+//!
+//! A record is in the log before anything that it covers is seen: in the index, in a reply, by a
+//! peer. The log's space is reserved before a step, so that a full disk refuses a request instead
+//! of leaving a state that the log does not have.
+
+use crate::inbox::PartAnswer;
+use crate::jobs::Jobs;
+use crate::reply::ReplyTo;
+use crate::shared::{Shared, message, now_nanos};
+use gateway::Route;
+use metadata::{Effect, IndexOp, Input, Opens, Service, SnapshotCursor};
+use shm::host::HostSegment;
+use shm::index::Index;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+use store::{For, Journal};
+use wire::errno::{Errno, Result};
+use wire::{Header, Inode, Request, ShardIndex};
+
+/// Room for the records of one step: a rename touches a handful of inodes, each with at most its
+/// inline contents and its extended attributes.
+const STEP_BYTES_MAX: u64 = 256 * 1024;
+/// A log shorter than this is not rewritten.
+const REWRITE_BYTES_MIN: u64 = 64 << 20;
+/// A log this many times longer than what a rewrite left is rewritten.
+const REWRITE_FACTOR: u64 = 4;
+/// Bytes of state that one slice of a rewrite takes: about a millisecond.
+const SLICE_BYTES: usize = 256 * 1024;
+
+/// The hands of a service in shared memory.
+struct Hands<'a> {
+    index: &'a Index,
+    host: &'a HostSegment,
+}
+
+impl Opens for Hands<'_> {
+    fn mark_deleted(&mut self, inode: Inode) -> bool {
+        self.index.forget_inode(inode);
+        self.host.mark_deleted(inode)
+    }
+}
+
+/// A service and what it works with.
+pub(crate) struct Shard {
+    worker: usize,
+    service: Service,
+    index: Index,
+    journal: Journal,
+    /// Who waits for the reply of a ticket; the ticket is the place.
+    tickets: Vec<Option<ReplyTo>>,
+    free: Vec<usize>,
+    jobs: Jobs,
+    effects: Vec<Effect>,
+    now: i64,
+    rewrite: Option<SnapshotCursor>,
+    slice: Vec<u8>,
+    /// Length of the log after the last rewrite.
+    live_bytes: u64,
+    /// The log refused; nothing that needs it is done any more.
+    is_poisoned: bool,
+}
+
+impl Shard {
+    /// Takes over a service that was replayed, with its log.
+    pub(crate) fn new(worker: usize, service: Service, index: Index, journal: Journal) -> Shard {
+        Shard {
+            worker,
+            service,
+            index,
+            journal,
+            tickets: Vec::new(),
+            free: Vec::new(),
+            jobs: Jobs::default(),
+            effects: Vec::new(),
+            now: 0,
+            rewrite: None,
+            slice: Vec::new(),
+            live_bytes: 0,
+            is_poisoned: false,
+        }
+    }
+
+    /// The first steps after a start: what is pending is sent again, and files that were kept for
+    /// processes that are gone by now are freed.
+    pub(crate) fn begin(&mut self, shared: &Shared) {
+        self.step(shared, Input::Tick);
+        let orphans: Vec<Inode> = self.service.orphans().collect();
+        for inode in orphans {
+            let header = shared.own_header(inode.shard());
+            self.request(shared, &header, Request::Reap { inode }, ReplyTo::Nobody);
+        }
+    }
+
+    /// A request for a shard of this service.
+    pub(crate) fn request(
+        &mut self,
+        shared: &Shared,
+        header: &Header,
+        request: Request<'_>,
+        to: ReplyTo,
+    ) {
+        if let Err(errno) = self.reserve(purpose(&request)) {
+            return shared.refuse(to, errno);
+        }
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.tickets.push(None);
+            self.tickets.len() - 1
+        });
+        if let Some(ticket) = self.tickets.get_mut(place) {
+            *ticket = Some(to);
+        }
+        self.step_reserved(shared, Input::Request { ticket: place as u64, header, request });
+    }
+
+    /// A message of another service. It is lost if the log takes nothing: it comes again.
+    pub(crate) fn peer(&mut self, shared: &Shared, message: &[u8]) {
+        self.step(shared, Input::Peer { message });
+    }
+
+    /// Origins that are gone.
+    pub(crate) fn origin_gone(&mut self, shared: &Shared, first: u64, count: u64) {
+        self.step(shared, Input::OriginGone { first, count });
+    }
+
+    /// An answer to a part of a job.
+    pub(crate) fn part(&mut self, shared: &Shared, job: u64, daemon: u16, answer: PartAnswer) {
+        if let Some((token, result)) = self.jobs.answered(job, daemon, answer) {
+            self.step(shared, Input::DataDone { token, result });
+        }
+    }
+
+    /// Does what is due. Returns how long nothing will be due, in microseconds.
+    pub(crate) fn keep_time(&mut self, shared: &Shared) -> Option<u64> {
+        if self.service.deadline().is_some_and(|deadline| deadline <= now_nanos()) {
+            self.step(shared, Input::Tick);
+        }
+        self.jobs.repeat(shared, self.worker);
+        let service = self.service.deadline().map(|deadline| {
+            u64::try_from(deadline.saturating_sub(now_nanos())).unwrap_or(0) / 1000
+        });
+        let jobs = self.jobs.deadline().map(|at| {
+            let left = at.saturating_duration_since(Instant::now());
+            u64::try_from(left.as_micros()).unwrap_or(u64::MAX)
+        });
+        [service, jobs].into_iter().flatten().min()
+    }
+
+    /// Rewrites the log in slices when it has grown far beyond the state. True: there is more.
+    pub(crate) fn keep_log_short(&mut self) -> bool {
+        let limit = REWRITE_BYTES_MIN.max(self.live_bytes.saturating_mul(REWRITE_FACTOR));
+        if self.rewrite.is_none() && (self.journal.bytes() <= limit || self.is_poisoned) {
+            return false;
+        }
+        match self.rewrite_slice() {
+            Ok(more) => more,
+            Err(error) => {
+                // The old log is whole: go on with it, and try when it has doubled.
+                tracing::error!(worker = self.worker, %error, "can not rewrite the log");
+                self.journal.abandon_rewrite();
+                self.rewrite = None;
+                self.live_bytes = self.journal.bytes() / 2;
+                false
+            }
+        }
+    }
+
+    fn rewrite_slice(&mut self) -> store::Result<bool> {
+        let mut cursor = match self.rewrite.take() {
+            Some(cursor) => cursor,
+            None => {
+                self.journal.begin_rewrite()?;
+                SnapshotCursor::default()
+            }
+        };
+        self.slice.clear();
+        let more = self.service.snapshot_slice(&mut cursor, SLICE_BYTES, &mut self.slice);
+        if !self.slice.is_empty() {
+            self.journal.append_snapshot(&self.slice)?;
+        }
+        if more {
+            self.rewrite = Some(cursor);
+            return Ok(true);
+        }
+        let before = self.journal.bytes();
+        self.journal.finish_rewrite()?;
+        self.live_bytes = self.journal.bytes();
+        let (worker, after) = (self.worker, self.live_bytes);
+        tracing::info!(worker, before, after, "log rewritten");
+        Ok(false)
+    }
+
+    /// Notes what `status` shows.
+    pub(crate) fn publish(&self, shared: &Shared) {
+        if let Some(figures) = shared.figures.get(self.worker) {
+            figures.files.store(self.service.inode_count(), Relaxed);
+            figures.log_bytes.store(self.journal.bytes(), Relaxed);
+        }
+    }
+
+    /// The last act: what is in the log goes to the device.
+    pub(crate) fn end(&mut self) {
+        self.journal.abandon_rewrite();
+        if let Err(error) = self.journal.commit() {
+            tracing::error!(worker = self.worker, %error, "can not flush the log");
+        }
+    }
+
+    fn reserve(&mut self, purpose: For) -> Result<()> {
+        if self.is_poisoned {
+            return Err(Errno::EIO);
+        }
+        self.journal.reserve(STEP_BYTES_MAX, purpose).map_err(|error| error.errno())
+    }
+
+    fn step(&mut self, shared: &Shared, input: Input<'_>) {
+        match self.reserve(For::Freeing) {
+            Ok(()) => self.step_reserved(shared, input),
+            Err(errno) => tracing::error!(worker = self.worker, %errno, "no room in the log"),
+        }
+    }
+
+    fn step_reserved(&mut self, shared: &Shared, input: Input<'_>) {
+        self.now = self.now.max(now_nanos());
+        let mut effects = std::mem::take(&mut self.effects);
+        let mut hands = Hands { index: &self.index, host: &shared.host };
+        self.service.step(self.now, input, &mut hands, &mut effects);
+        for effect in effects.drain(..) {
+            self.perform(shared, effect);
+        }
+        self.effects = effects;
+    }
+
+    fn perform(&mut self, shared: &Shared, effect: Effect) {
+        match effect {
+            Effect::Log(bytes) => {
+                if let Err(error) = self.journal.append(&bytes) {
+                    // Its space was reserved, so the device is at fault. The state in memory is
+                    // ahead of the log: nobody may see it.
+                    tracing::error!(worker = self.worker, %error, "the log is lost");
+                    self.is_poisoned = true;
+                    std::process::abort();
+                }
+                self.service.recycle(bytes);
+            }
+            Effect::Index(operation) => self.perform_index(operation),
+            Effect::Reply { ticket, bytes } => {
+                if let Some(to) = self.redeem(ticket) {
+                    shared.answer(to, &bytes);
+                }
+                self.service.recycle(bytes);
+            }
+            Effect::Peer { to, bytes } => send(shared, to, bytes),
+            Effect::Data { token, inode, layout, op } => {
+                self.jobs.start(shared, self.worker, (token, inode), &layout, op);
+            }
+        }
+    }
+
+    fn redeem(&mut self, ticket: u64) -> Option<ReplyTo> {
+        let place = usize::try_from(ticket).ok()?;
+        let to = self.tickets.get_mut(place)?.take();
+        if to.is_some() {
+            self.free.push(place);
+        }
+        to
+    }
+
+    fn perform_index(&self, operation: IndexOp) {
+        match operation {
+            IndexOp::PutEntry { key, inode, mode } => self.index.put_entry(key, inode, mode),
+            IndexOp::PutAbsent { key } => self.index.put_absent(key),
+            IndexOp::ForgetEntry { key } => self.index.forget_entry(key),
+            IndexOp::PutInode(attributes) => self.index.put_inode(&attributes),
+            IndexOp::ForgetInode(inode) => self.index.forget_inode(inode),
+        }
+    }
+}
+
+/// A message to the service of a shard. Loss is the services' to make good.
+fn send(shared: &Shared, to: ShardIndex, bytes: Vec<u8>) {
+    match shared.router.home_of(to) {
+        Route::Worker(worker) => shared.tell(worker, crate::inbox::Note::Peer(bytes)),
+        Route::Peer(peer) => {
+            let mut framed = Vec::with_capacity(bytes.len() + 3);
+            framed.push(message::METADATA);
+            framed.extend_from_slice(&to.0.to_le_bytes());
+            framed.extend_from_slice(&bytes);
+            if shared.net.message(peer, framed).is_err() {
+                tracing::debug!(peer = peer.0, "queue full, message dropped");
+            }
+        }
+        Route::Stale(_) | Route::Wait => {}
+    }
+}
+
+/// May a request use the last of the log's space?
+const fn purpose(request: &Request<'_>) -> For {
+    match request {
+        Request::Unlink { .. }
+        | Request::RemoveDirectory { .. }
+        | Request::Close { .. }
+        | Request::Reap { .. }
+        | Request::Release { .. }
+        | Request::CancelLock { .. }
+        | Request::RemoveXattr { .. } => For::Freeing,
+        _ => For::Any,
+    }
+}

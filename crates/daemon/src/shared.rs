@@ -1,0 +1,158 @@
+//! What all threads of the daemon reach: the router, the bells, the inboxes, the host segment.
+//!
+//! Nothing here is a core's state; figures are for looking at only.
+
+use crate::inbox::{Inbox, Note};
+use crate::reply::{FULL_MICROS, LOST_MICROS, ReplyTo};
+use gateway::{Route, Router, Session};
+use shm::doorbell::Doorbells;
+use shm::host::HostSegment;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use wire::codec::Writer;
+use wire::limits::SLOT_BYTES;
+use wire::{Credentials, Header, Reply, Request, ShardIndex};
+
+/// A session with its memory.
+pub(crate) struct Guest {
+    /// Who it is.
+    pub(crate) session: Session,
+    /// Its slots.
+    pub(crate) slots: shm::session::Session,
+    /// It once waited for a lock at another daemon, which must be told of its end.
+    pub(crate) waited_far: AtomicBool,
+}
+
+/// Figures of one worker, for `status`.
+#[derive(Default)]
+pub(crate) struct Figures {
+    /// Requests answered or passed on.
+    pub(crate) requests: AtomicU64,
+    /// Inodes.
+    pub(crate) files: AtomicU64,
+    /// Length of the log.
+    pub(crate) log_bytes: AtomicU64,
+}
+
+/// Space of the target, for `status`.
+#[derive(Default)]
+pub(crate) struct SpaceFigures {
+    pub(crate) memory_total: AtomicU64,
+    pub(crate) memory_free: AtomicU64,
+    pub(crate) ssd_total: AtomicU64,
+    pub(crate) ssd_free: AtomicU64,
+}
+
+/// What all threads reach.
+pub(crate) struct Shared {
+    /// Who answers what.
+    pub(crate) router: Router,
+    /// The number of this host.
+    pub(crate) host_number: u16,
+    /// Bells of the workers.
+    pub(crate) bells: Doorbells,
+    /// Inboxes of the workers.
+    pub(crate) inboxes: Vec<Inbox>,
+    /// The other daemons.
+    pub(crate) net: net::Sender<ReplyTo>,
+    /// Open files of this host.
+    pub(crate) host: HostSegment,
+    /// Set once: everybody ends what he does.
+    pub(crate) stopping: AtomicBool,
+    /// When this daemon began.
+    pub(crate) begun: Instant,
+    /// For each worker.
+    pub(crate) figures: Vec<Figures>,
+    /// Of the target.
+    pub(crate) space: SpaceFigures,
+}
+
+/// Kinds of messages between daemons: the first byte.
+pub(crate) mod message {
+    /// For the metadata service of a shard (two bytes); the rest is its own.
+    pub(crate) const METADATA: u8 = 1;
+    /// Origins that are gone: first and count, eight bytes each.
+    pub(crate) const ORIGIN_GONE: u8 = 2;
+}
+
+/// Encodes header and request.
+pub(crate) fn encode_request(header: &Header, request: &Request<'_>) -> Vec<u8> {
+    let mut bytes = [0; SLOT_BYTES];
+    let mut writer = Writer::new(&mut bytes);
+    header.encode(&mut writer);
+    request.encode(&mut writer);
+    let length = writer.finish().unwrap_or(0);
+    bytes.get(..length).unwrap_or_default().to_vec()
+}
+
+impl Shared {
+    /// Tells a worker something that its inbox always takes, or that may be lost.
+    pub(crate) fn tell(&self, worker: usize, note: Note) {
+        if self.try_tell(worker, note).is_err() {
+            tracing::debug!(worker, "inbox full, message dropped");
+        }
+    }
+
+    /// Tells a worker something.
+    ///
+    /// # Errors
+    /// The note, if the inbox is full.
+    pub(crate) fn try_tell(&self, worker: usize, note: Note) -> Result<(), Note> {
+        let Some(inbox) = self.inboxes.get(worker) else { return Err(note) };
+        inbox.put(note)?;
+        // The worker exists, so it has a bell.
+        let _ = self.bells.kick(worker);
+        Ok(())
+    }
+
+    /// Hands an admitted request, header first, to a worker.
+    pub(crate) fn hand_to_worker(&self, worker: usize, bytes: Vec<u8>, to: ReplyTo) {
+        if let Err(Note::Request { to, .. }) = self.try_tell(worker, Note::Request { bytes, to }) {
+            self.busy(to, FULL_MICROS);
+        }
+    }
+
+    /// Hands an admitted request, header first, to another daemon.
+    pub(crate) fn hand_to_peer(&self, peer: wire::DaemonIndex, bytes: Vec<u8>, to: ReplyTo) {
+        if let Err(to) = self.net.request(peer, bytes, to) {
+            self.busy(to, LOST_MICROS);
+        }
+    }
+
+    /// Hands a request of this daemon's own to whoever answers it.
+    pub(crate) fn hand_in(&self, header: &Header, request: &Request<'_>, to: ReplyTo) {
+        let bytes = encode_request(header, request);
+        match self.router.route(header, gateway::route::From::Session) {
+            Ok(Route::Worker(worker)) => self.hand_to_worker(worker, bytes, to),
+            Ok(Route::Peer(peer)) => self.hand_to_peer(peer, bytes, to),
+            Ok(Route::Stale(epoch)) => self.answer_with(to, &Reply::Stale { epoch }),
+            Ok(Route::Wait) => self.busy(to, LOST_MICROS),
+            Err(errno) => self.refuse(to, errno),
+        }
+    }
+
+    /// The header of a request of this daemon's own.
+    pub(crate) fn own_header(&self, shard: ShardIndex) -> Header {
+        Header {
+            shard: shard.0,
+            daemon: self.router.map.owner(shard).0,
+            epoch: self.router.map.epoch,
+            origin: u64::MAX,
+            sequence: 0,
+            host: self.host_number,
+            who: Credentials::ROOT,
+        }
+    }
+
+    /// Files of this daemon.
+    pub(crate) fn files(&self) -> u64 {
+        self.figures.iter().map(|figures| figures.files.load(Relaxed)).sum()
+    }
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn now_nanos() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,269 @@
+//! From the command line to a daemon that serves, and its orderly end.
+//!
+//! What an earlier daemon of the same number left is taken up: the piece table says what the target
+//! holds, the logs say what the shards hold. The socket takes its place last, so a client that
+//! finds it finds a daemon that is ready.
+
+use crate::acceptor::{Acceptor, Parts};
+use crate::greeting::Offer;
+use crate::inbox::Inbox;
+use crate::memory::Memory;
+use crate::peers::Peers;
+use crate::reaper::Reaper;
+use crate::recover;
+use crate::settings::Settings;
+use crate::shared::{Figures, Shared, SpaceFigures};
+use crate::worker::Worker;
+use gateway::{Router, Sessions};
+use net::{Net, Secret};
+use placement::Map;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::Mode;
+use shm::doorbell::{Doorbells, SESSION_COUNT_MAX};
+use std::fmt::{self, Display};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Release;
+use std::thread;
+use std::time::Instant;
+use store::SsdFile;
+use wire::Welcome;
+
+/// Why the daemon can not serve: what was being done, and what went wrong.
+#[derive(Debug)]
+pub(crate) struct Failure(pub(crate) String);
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What makes a failure of an error.
+pub(crate) fn failed<E: Display>(doing: impl Display) -> impl FnOnce(E) -> Failure {
+    move |error| Failure(format!("can not {doing}: {error}"))
+}
+
+/// What can fail at the start.
+pub(crate) type Outcome<T> = Result<T, Failure>;
+
+/// Serves until a signal asks to end.
+pub(crate) fn run(settings: Settings) -> Outcome<()> {
+    let begun = Instant::now();
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    raise_descriptor_limit();
+    let (signals, tell) = UnixStream::pair().map_err(failed("make a pipe"))?;
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        let tell = tell.try_clone().map_err(failed("make a pipe"))?;
+        signal_hook::low_level::pipe::register(signal, tell).map_err(failed("take signals"))?;
+    }
+
+    let memory = Memory::open(&settings)?;
+    let start = Start::open(&settings, memory.is_new())?;
+    let secret = read_secret(&settings.run.join("secret"))?;
+    let (net, sender) = Net::<Peers>::bind(net::Settings {
+        me: settings.index,
+        daemon_count: settings.count,
+        start: start.number,
+        secret,
+        listen: settings.listen,
+        peers: settings.peers.clone(),
+    })
+    .map_err(failed(format!("listen on {}", settings.listen)))?;
+    let address = net.local_address().map_err(failed("ask for the own address"))?;
+
+    let ssd = recover::open_ssd(&settings)?;
+    let map = Map::initial(settings.count).ok_or_else(|| Failure("no such instance".into()))?;
+    let offer = offer(&settings, &map, &memory, &ssd)?;
+    let workers = settings.workers;
+    let shared = Arc::new(Shared {
+        router: Router { map: map.clone(), me: settings.index, workers },
+        host_number: settings.local_first,
+        bells: Doorbells::new(memory.bells.segment).map_err(failed("use the doorbells"))?,
+        inboxes: (0..workers).map(|_| Inbox::default()).collect(),
+        net: sender,
+        host: memory.host,
+        stopping: AtomicBool::new(false),
+        begun,
+        figures: (0..workers).map(|_| Figures::default()).collect(),
+        space: SpaceFigures::default(),
+    });
+    let (target, orders) = recover::target(&settings, memory.target, ssd)?;
+    let shards = recover::shards(&settings, &map, memory.indexes)?;
+    start.note()?;
+
+    let net_thread = spawn("net", {
+        let mut peers = Peers { shared: Arc::clone(&shared) };
+        move || {
+            if let Err(error) = net.run(&mut peers) {
+                tracing::error!(%error, "no connections to other daemons any more");
+            }
+        }
+    })?;
+    let prepare_shared = Arc::clone(&shared);
+    spawn("prepare", move || orders.run(&prepare_shared))?;
+    let mut threads = Vec::new();
+    let mut target = Some(target);
+    for (number, shard) in shards.into_iter().enumerate() {
+        let shared = Arc::clone(&shared);
+        // `placement::map::WORKER_OF_TARGET` is the first.
+        let worker = Worker::new(number, shard, target.take());
+        threads.push(spawn(&format!("worker-{number}"), move || worker.run(&shared))?);
+    }
+
+    let socket = settings.run.join(format!("d{}.sock", settings.index.0));
+    let sessions = Sessions::new(settings.index, start.number, SESSION_COUNT_MAX);
+    let is_home = settings.index.0 == settings.local_first;
+    let parts = Parts {
+        offer,
+        listener: listen(&socket)?,
+        signals,
+        sessions,
+        owner: settings.owner,
+        reaper: is_home.then(Reaper::default),
+    };
+    let acceptor = Acceptor::new(Arc::clone(&shared), parts).map_err(failed("poll"))?;
+    let index = settings.index.0;
+    tracing::info!(index, %address, start = start.number, took = ?begun.elapsed(), "ready");
+    tell_ready(&settings, &address.to_string())?;
+    let outcome = acceptor.run().map_err(failed("poll"));
+
+    tracing::info!(index, "ending");
+    let _ = fs::remove_file(&socket);
+    shared.stopping.store(true, Release);
+    for worker in 0..settings.workers {
+        let _ = shared.bells.kick(worker);
+    }
+    for thread in threads {
+        let _ = thread.join();
+    }
+    shared.net.stop();
+    let _ = net_thread.join();
+    outcome
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Outcome<thread::JoinHandle<()>> {
+    let thread = thread::Builder::new().name(name.to_owned());
+    thread.spawn(run).map_err(failed(format!("start the thread {name}")))
+}
+
+/// Each session holds a descriptor.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+fn read_secret(path: &Path) -> Outcome<Secret> {
+    let doing = || format!("read the secret {}", path.display());
+    let stat = fs::symlink_metadata(path).map_err(failed(doing()))?;
+    let me = rustix::process::geteuid().as_raw();
+    if !stat.is_file() || stat.mode() & 0o077 != 0 || (stat.uid() != me && stat.uid() != 0) {
+        return Err(Failure(format!("{}: it must be a file of mode 0600 of ours", doing())));
+    }
+    let text = fs::read_to_string(path).map_err(failed(doing()))?;
+    Secret::parse(&text).ok_or_else(|| Failure(format!("{}: not 64 hex digits", doing())))
+}
+
+/// The socket takes its place by a rename, so that it is never there without a listener.
+fn listen(path: &Path) -> Outcome<UnixListener> {
+    let new = path.with_extension("new");
+    let doing = || format!("listen on {}", path.display());
+    let _ = fs::remove_file(&new);
+    let listener = UnixListener::bind(&new).map_err(failed(doing()))?;
+    fs::rename(&new, path).map_err(failed(doing()))?;
+    Ok(listener)
+}
+
+fn tell_ready(settings: &Settings, address: &str) -> Outcome<()> {
+    let pid = std::process::id();
+    let line = format!("{{\"ready\":true,\"tcp\":\"{address}\",\"pid\":{pid}}}\n");
+    let fd = settings.ready_fd;
+    let told = fs::OpenOptions::new()
+        .write(true)
+        .open(format!("/proc/self/fd/{fd}"))
+        .and_then(|mut file| file.write_all(line.as_bytes()));
+    told.map_err(failed(format!("tell readiness on descriptor {fd}")))?;
+    // The end of a pipe on standard output shall reach who reads it.
+    if fd == 1
+        && let Ok(null) = fs::OpenOptions::new().write(true).open("/dev/null")
+    {
+        let _ = rustix::stdio::dup2_stdout(&null);
+    }
+    Ok(())
+}
+
+/// How often this daemon was started, in a file beside its logs.
+struct Start {
+    path: PathBuf,
+    number: u64,
+}
+
+impl Start {
+    /// Reads the number. A daemon that was started before must find its memory.
+    fn open(settings: &Settings, is_memory_new: bool) -> Outcome<Start> {
+        store::directory::create(&settings.data)
+            .map_err(|error| Failure(error.to_string()))?;
+        let path = settings.data.join("starts");
+        let before = match fs::read_to_string(&path) {
+            Ok(text) => text.trim().parse().unwrap_or(0),
+            Err(_) => 0,
+        };
+        if before > 0 && is_memory_new {
+            return Err(Failure(format!(
+                "the log in {} is of an instance whose memory in {} is gone: start a new instance",
+                settings.data.display(),
+                settings.shm.display()
+            )));
+        }
+        Ok(Start { path, number: before + 1 })
+    }
+
+    /// Notes that this start has taken everything up.
+    fn note(&self) -> Outcome<()> {
+        let new = self.path.with_extension("new");
+        let noted = fs::write(&new, format!("{}\n", self.number))
+            .and_then(|()| fs::rename(&new, &self.path));
+        noted.map_err(failed(format!("write {}", self.path.display())))
+    }
+}
+
+/// What every client gets: the welcome, the map, and the descriptors in their order.
+fn offer(settings: &Settings, map: &Map, memory: &Memory, ssd: &SsdFile) -> Outcome<Offer> {
+    let target = &memory.target;
+    let mut descriptors = vec![
+        clone(&memory.bells.fd)?,
+        clone(&memory.host_fd)?,
+        clone(&target.arena.fd)?,
+        target.table.read_only()?,
+        clone(&target.states.fd)?,
+        clone(&ssd.fd())?,
+    ];
+    for index in &memory.indexes {
+        descriptors.push(index.read_only()?);
+    }
+    let welcome = Welcome {
+        daemon: settings.index.0,
+        host: settings.local_first,
+        local_first: settings.local_first,
+        local_count: settings.local_count,
+        workers: u16::try_from(settings.workers).unwrap_or(1),
+        session: 0,
+        origin: 0,
+        arena_bytes: settings.memory,
+        piece_count: target.piece_count,
+        chunk_log2: settings.chunk_log2,
+        inline_bytes: u32::try_from(settings.inline).unwrap_or(0),
+        timeout_micros: settings.timeout_micros,
+    };
+    Ok(Offer { welcome, map: map.clone(), descriptors })
+}
+
+fn clone(fd: &impl AsFd) -> Outcome<OwnedFd> {
+    fd.as_fd().try_clone_to_owned().map_err(failed("copy a descriptor"))
+}

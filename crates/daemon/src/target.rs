@@ -1,0 +1,294 @@
+//! Drives the `data::Target` of this daemon: worker 0 owns it.
+//!
+//! Bytes of clients that map the arena never come here; requests for pieces do, and reads and
+//! writes of those who are on other hosts.
+
+use crate::prepare::{Preparation, Preparer};
+use crate::reply::{ReplyTo, encode, encode_pieces};
+use crate::shared::{Guest, Shared};
+use data::{Answer, Defined, Effect, Input, Source, Target};
+use shm::arena::Arena;
+use shm::piece_io;
+use shm::pieces::{PieceStates, PieceTable, all_granules};
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use store::SsdFile;
+use wire::errno::{Errno, Result};
+use wire::{Reply, Request};
+
+/// Pauses between looks at pins that stay: first, longest. A client holds one for one copy.
+const PIN_PAUSE: Duration = Duration::from_millis(2);
+/// See `PIN_PAUSE`.
+const PIN_PAUSE_MAX: Duration = Duration::from_millis(100);
+/// After a crash, clients may copy for a moment under sessions that this daemon does not know: so
+/// long what they could copy from or into is not used anew.
+const UNSEEN_COPY: Duration = Duration::from_millis(50);
+
+/// The devices of a target.
+pub(crate) struct Devices {
+    /// Memory.
+    pub(crate) arena: Arena,
+    /// SSD.
+    pub(crate) ssd: SsdFile,
+    /// Headers of the pieces.
+    pub(crate) table: PieceTable,
+    /// States of the pieces.
+    pub(crate) states: PieceStates,
+}
+
+impl Devices {
+    fn target(&self) -> piece_io::Target<'_> {
+        piece_io::Target {
+            arena: &self.arena,
+            ssd: self.ssd.fd(),
+            table: &self.table,
+            states: &self.states,
+        }
+    }
+}
+
+/// A request that is not answered yet.
+struct Pending {
+    to: ReplyTo,
+    /// What a `Write` brought.
+    bytes: Vec<u8>,
+    /// What a `Read` collected.
+    answer: Vec<u8>,
+    failed: Option<Errno>,
+}
+
+/// A look at the pins that is to come.
+struct Look {
+    round: u64,
+    at: Instant,
+}
+
+/// The target and what it works with.
+pub(crate) struct TargetLoop {
+    target: Target,
+    devices: Devices,
+    preparer: Preparer,
+    pending: BTreeMap<u64, Pending>,
+    next_ticket: u64,
+    effects: Vec<Effect>,
+    /// The pins are looked at this long after they were asked for.
+    look_after: Duration,
+    looks: VecDeque<Look>,
+    tick_pause: Duration,
+    tick_at: Option<Instant>,
+}
+
+impl TargetLoop {
+    /// Takes over a target. `is_recovered`: clients of an earlier daemon may still be there.
+    pub(crate) fn new(
+        target: Target,
+        devices: Devices,
+        preparer: Preparer,
+        is_recovered: bool,
+    ) -> TargetLoop {
+        TargetLoop {
+            target,
+            devices,
+            preparer,
+            pending: BTreeMap::new(),
+            next_ticket: 0,
+            effects: Vec::new(),
+            look_after: if is_recovered { UNSEEN_COPY } else { Duration::ZERO },
+            looks: VecDeque::new(),
+            tick_pause: PIN_PAUSE,
+            tick_at: None,
+        }
+    }
+
+    /// A request for the target.
+    pub(crate) fn request(
+        &mut self,
+        shared: &Shared,
+        guests: &[Option<Arc<Guest>>],
+        request: &Request<'_>,
+        to: ReplyTo,
+    ) {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let bytes = match request {
+            Request::Write { bytes, .. } => bytes.to_vec(),
+            _ => Vec::new(),
+        };
+        self.pending.insert(ticket, Pending { to, bytes, answer: Vec::new(), failed: None });
+        self.step(shared, guests, Input::Request { ticket, request });
+    }
+
+    /// A device was asked to hold space, and answered.
+    pub(crate) fn preallocated(
+        &mut self,
+        shared: &Shared,
+        guests: &[Option<Arc<Guest>>],
+        outcome: Result<()>,
+    ) {
+        self.step(shared, guests, Input::Preallocated { outcome });
+    }
+
+    /// Does what is due. Returns how long nothing will be due, in microseconds.
+    pub(crate) fn keep_time(
+        &mut self,
+        shared: &Shared,
+        guests: &[Option<Arc<Guest>>],
+    ) -> Option<u64> {
+        if self.target.leaving_count() == 0 {
+            self.tick_at = None;
+            self.tick_pause = PIN_PAUSE;
+            return None;
+        }
+        let now = Instant::now();
+        while self.looks.front().is_some_and(|look| look.at <= now) {
+            if let Some(look) = self.looks.pop_front() {
+                self.look(shared, guests, look.round);
+            }
+        }
+        let tick_at = *self.tick_at.get_or_insert(now + self.tick_pause);
+        if tick_at <= now && self.looks.is_empty() {
+            self.tick_pause = (self.tick_pause * 2).min(PIN_PAUSE_MAX);
+            self.tick_at = Some(now + self.tick_pause);
+            self.step(shared, guests, Input::Tick);
+        }
+        let looks = self.looks.front().map(|look| look.at);
+        let next = looks.into_iter().chain(self.tick_at).min()?;
+        let left = next.saturating_duration_since(now).max(Duration::from_micros(100));
+        Some(u64::try_from(left.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    fn look(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>], round: u64) {
+        let mut pinned = Vec::new();
+        for guest in guests.iter().flatten() {
+            guest.slots.pinned(&mut |piece| pinned.push(piece));
+        }
+        self.step(shared, guests, Input::Pins { round, pinned: &pinned });
+    }
+
+    fn step(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>], input: Input<'_>) {
+        let mut effects = std::mem::take(&mut self.effects);
+        self.target.step(input, &mut effects);
+        let mut looks = Vec::new();
+        for effect in effects.drain(..) {
+            if let Some(round) = self.perform(shared, effect) {
+                looks.push(round);
+            }
+        }
+        self.effects = effects;
+        for round in looks {
+            if self.look_after.is_zero() {
+                self.look(shared, guests, round);
+            } else {
+                self.looks.push_back(Look { round, at: Instant::now() + self.look_after });
+            }
+        }
+    }
+
+    /// Performs one effect. A look at the pins is returned instead: it is an input of its own.
+    fn perform(&mut self, shared: &Shared, effect: Effect) -> Option<u64> {
+        match effect {
+            Effect::CheckPins { round } => return Some(round),
+            Effect::Publish { inode, piece, defined } => {
+                let valid = match defined {
+                    Defined::All => all_granules(piece.length_log2),
+                    Defined::Nothing => 0,
+                };
+                let reset = self.devices.states.reset(piece.slot, valid);
+                let shown = reset.and_then(|()| self.devices.table.publish(inode, &piece));
+                assert_eq!(shown, Ok(()), "a slot beyond the piece table");
+            }
+            Effect::Unpublish { slot } => {
+                let hidden = self.devices.table.unpublish(slot);
+                assert_eq!(hidden, Ok(()), "a slot beyond the piece table");
+            }
+            Effect::Preallocate { tier, place, length } => {
+                self.preparer.prepare(shared, Preparation { tier, place, length });
+            }
+            Effect::Zero { ticket, piece, within, length } => {
+                self.attempt(ticket, |devices, _| {
+                    devices.target().zero_pinned(&piece, within, length)
+                });
+            }
+            Effect::Read { ticket, from, length } => {
+                self.attempt(ticket, |devices, pending| read(devices, pending, from, length));
+            }
+            Effect::Write { ticket, piece, within, from, length } => {
+                self.attempt(ticket, |devices, pending| {
+                    let from = from as usize;
+                    let bytes = pending.bytes.get(from..).and_then(|bytes| {
+                        bytes.get(..length as usize)
+                    });
+                    let bytes = bytes.ok_or(Errno::EIO)?;
+                    devices.target().write_pinned(&piece, within, bytes)
+                });
+            }
+            Effect::Flush { ticket } => self.attempt(ticket, |devices, _| devices.ssd.sync()),
+            Effect::Reply { ticket, answer } => self.reply(shared, ticket, answer),
+        }
+        None
+    }
+
+    fn attempt(
+        &mut self,
+        ticket: u64,
+        act: impl FnOnce(&Devices, &mut Pending) -> Result<()>,
+    ) {
+        let Some(pending) = self.pending.get_mut(&ticket) else { return };
+        if pending.failed.is_none() {
+            pending.failed = act(&self.devices, pending).err();
+        }
+    }
+
+    fn reply(&mut self, shared: &Shared, ticket: u64, answer: Answer) {
+        let Some(Pending { to, answer: bytes, failed, .. }) = self.pending.remove(&ticket) else {
+            return;
+        };
+        if let Some(errno) = failed {
+            return shared.refuse(to, errno);
+        }
+        match answer {
+            Answer::Done => shared.answer_with(to, &Reply::Done {}),
+            Answer::Refused(errno) => shared.refuse(to, errno),
+            Answer::Busy { retry_micros } => shared.busy(to, retry_micros),
+            Answer::Bytes { .. } => {
+                shared.answer(to, &encode(&Reply::Bytes { bytes: &bytes }, bytes.len()));
+            }
+            Answer::Pieces(pieces) => shared.answer(to, &encode_pieces(&pieces)),
+            Answer::Number(value) => shared.answer_with(to, &Reply::Number { value }),
+            Answer::Space { memory_total, memory_free, ssd_total, ssd_free } => {
+                let files = shared.files();
+                note_space(shared, [memory_total, memory_free, ssd_total, ssd_free]);
+                let space =
+                    Reply::Space { memory_total, memory_free, ssd_total, ssd_free, files };
+                shared.answer_with(to, &space);
+            }
+        }
+    }
+
+    /// Notes what `status` shows.
+    pub(crate) fn publish(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>]) {
+        self.request(shared, guests, &Request::Space {}, ReplyTo::Nobody);
+    }
+}
+
+fn read(devices: &Devices, pending: &mut Pending, from: Source, length: u32) -> Result<()> {
+    let start = pending.answer.len();
+    pending.answer.resize(start + length as usize, 0);
+    match from {
+        Source::Hole => Ok(()),
+        Source::Piece { piece, within } => {
+            let to = pending.answer.get_mut(start..).unwrap_or_default();
+            devices.target().read_pinned(&piece, within, to)
+        }
+    }
+}
+
+fn note_space(shared: &Shared, [memory_total, memory_free, ssd_total, ssd_free]: [u64; 4]) {
+    shared.space.memory_total.store(memory_total, Relaxed);
+    shared.space.memory_free.store(memory_free, Relaxed);
+    shared.space.ssd_total.store(ssd_total, Relaxed);
+    shared.space.ssd_free.store(ssd_free, Relaxed);
+}

@@ -1,0 +1,319 @@
+//! Contents of inline files, sizes, and what the targets are asked.
+//!
+//! States of an inode's contents: inline -> moving out -> on targets -> truncating -> on targets.
+//! An inode that moves or truncates is in `live.busy`; what concerns its contents waits. What the
+//! targets must do is in the log (`state::Pending`) until they have done it.
+//!
+//! Invariants
+//! 1. An inline file's contents are as long as its size.
+
+use wire::attributes::flag;
+use wire::errno::{Errno, Result};
+use wire::limits::FILE_BYTES_MAX;
+use wire::{Attributes, Inode, Layout, Reply};
+
+use crate::attributes::without_set_id;
+use crate::effect::{DataOp, Effect};
+use crate::live::{Ask, Step, Stop, Wait};
+use crate::record::Record;
+use crate::service::{Service, outcome};
+use crate::state::Pending;
+
+/// Pause before targets that failed are asked again.
+const RETRY_NANOS: i64 = 1_000_000_000;
+/// Kind of a `Pending`: contents could not be moved out; what was written goes, the file stays
+/// inline.
+pub(crate) const UNDO: u8 = 4;
+/// Bytes of contents in one reply.
+const READ_BYTES_MAX: usize = wire::limits::INLINE_BYTES_MAX;
+
+impl Service {
+    /// The attributes of a regular file whose contents do not wait for targets.
+    fn quiet_file(&self, inode: Inode) -> Step<Attributes> {
+        let attributes = self.own_attributes(inode)?;
+        if attributes.is_directory() {
+            return Err(Stop::Refused(Errno::EISDIR));
+        }
+        if !attributes.is_regular() {
+            return Err(Stop::Refused(Errno::EINVAL));
+        }
+        if self.live.busy.contains_key(&inode) {
+            return Err(Stop::Wait(Wait::Data(inode)));
+        }
+        Ok(attributes)
+    }
+
+    pub(crate) fn read_inline(
+        &mut self,
+        ask: &Ask<'_>,
+        inode: Inode,
+        offset: u64,
+        length: u32,
+    ) -> Step<()> {
+        let attributes = self.quiet_file(inode)?;
+        if !attributes.is_inline() {
+            self.io.reply(ask.ticket, &Reply::Moved { attributes });
+            return Ok(());
+        }
+        let Some(node) = self.state.inodes.get(inode) else {
+            return Err(Stop::Refused(Errno::ESTALE));
+        };
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(node.contents.len());
+        let length = (length as usize).min(READ_BYTES_MAX).min(node.contents.len() - start);
+        let bytes = node.contents.get(start..start + length).unwrap_or_default();
+        self.io.reply(ask.ticket, &Reply::Contents { size: attributes.size, bytes });
+        Ok(())
+    }
+
+    pub(crate) fn write_inline(
+        &mut self,
+        ask: &Ask<'_>,
+        inode: Inode,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Step<()> {
+        let old = self.quiet_file(inode)?;
+        if !old.is_inline() {
+            self.io.reply(ask.ticket, &Reply::Moved { attributes: old });
+            return Ok(());
+        }
+        let is_append = offset == u64::MAX;
+        let start = if is_append { old.size } else { offset };
+        let end = start.checked_add(bytes.len() as u64).ok_or(Errno::EFBIG)?;
+        if end > self.config.inline_bytes as u64 {
+            return Err(Stop::Refused(Errno::EFBIG));
+        }
+        let mut new = self.modified(ask, &old);
+        new.size = old.size.max(if bytes.is_empty() { 0 } else { end });
+        let mut contents = self.io.buffer();
+        self.copy_contents(inode, new.size, &mut contents);
+        if let Some(room) = contents.get_mut(start as usize..end as usize) {
+            room.copy_from_slice(bytes);
+        }
+        self.put(&Record::PutContents { attributes: new, contents: &contents });
+        self.io.recycle(contents);
+        match is_append {
+            true => self.done(ask, outcome::PLACED, start, new.size),
+            false => self.done(ask, outcome::ATTRIBUTES, inode.0, 0),
+        }
+        Ok(())
+    }
+
+    /// The contents of an inline file, cut or filled with zeros to `size`.
+    fn copy_contents(&self, inode: Inode, size: u64, to: &mut Vec<u8>) {
+        to.clear();
+        if let Some(node) = self.state.inodes.get(inode) {
+            to.extend_from_slice(&node.contents);
+        }
+        to.resize(usize::try_from(size).unwrap_or(0), 0);
+    }
+
+    /// Attributes after a write.
+    fn modified(&self, ask: &Ask<'_>, old: &Attributes) -> Attributes {
+        let mut new = *old;
+        new.changed = self.stamp(old.changed);
+        new.modified = new.changed;
+        if ask.header.who.uid != 0 {
+            new.mode = without_set_id(old.mode);
+        }
+        new
+    }
+
+    pub(crate) fn move_out(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<()> {
+        if let Some(result) = ask.data {
+            result?;
+        }
+        let attributes = self.quiet_file(inode)?;
+        if attributes.is_inline() {
+            self.start_move(&attributes)?;
+        }
+        let attributes = self.own_attributes(inode)?;
+        self.io.reply(ask.ticket, &Reply::Attributes { attributes });
+        Ok(())
+    }
+
+    /// Moves contents to the targets; at once if there are none.
+    fn start_move(&mut self, attributes: &Attributes) -> Step<()> {
+        if attributes.size == 0 {
+            let mut attributes = *attributes;
+            attributes.layout.flags &= !flag::INLINE;
+            self.put(&Record::PutContents { attributes, contents: &[] });
+            return Ok(());
+        }
+        let layout = layout_of_targets(attributes);
+        let token = self.put_pending(attributes.inode, layout, Pending::WRITE_ALL, 0);
+        Err(Stop::Wait(Wait::OwnData(token)))
+    }
+
+    pub(crate) fn extend(&mut self, ask: &Ask<'_>, inode: Inode, size: u64) -> Step<()> {
+        if let Some(result) = ask.data {
+            result?;
+        }
+        let old = self.quiet_file(inode)?;
+        if size > FILE_BYTES_MAX {
+            return Err(Stop::Refused(Errno::EFBIG));
+        }
+        let mut new = self.modified(ask, &old);
+        if old.is_inline() {
+            let size = old.size.max(size);
+            self.resize(ask, &old, &mut new, size)?;
+        } else {
+            new.size = old.size.max(size);
+            self.put(&Record::PutAttributes { attributes: new });
+        }
+        let attributes = self.own_attributes(inode)?;
+        self.io.reply(ask.ticket, &Reply::Attributes { attributes });
+        Ok(())
+    }
+
+    pub(crate) fn append(&mut self, ask: &Ask<'_>, inode: Inode, length: u64) -> Step<()> {
+        if let Some(result) = ask.data {
+            result?;
+        }
+        let mut old = self.quiet_file(inode)?;
+        if old.is_inline() {
+            self.start_move(&old)?;
+            old = self.own_attributes(inode)?;
+        }
+        let end = old.size.checked_add(length).filter(|&end| end <= FILE_BYTES_MAX);
+        let mut new = self.modified(ask, &old);
+        new.size = end.ok_or(Errno::EFBIG)?;
+        self.put(&Record::PutAttributes { attributes: new });
+        self.done(ask, outcome::PLACED, old.size, new.size);
+        Ok(())
+    }
+
+    /// Puts `new` with another size. Waits for targets when something must be cut off there, or
+    /// when inline contents would grow too long.
+    pub(crate) fn resize(
+        &mut self,
+        ask: &Ask<'_>,
+        old: &Attributes,
+        new: &mut Attributes,
+        size: u64,
+    ) -> Step<()> {
+        let inode = old.inode;
+        if self.live.busy.contains_key(&inode) {
+            return Err(Stop::Wait(Wait::Data(inode)));
+        }
+        new.size = size;
+        if old.is_inline() && size <= self.config.inline_bytes as u64 {
+            let mut contents = self.io.buffer();
+            self.copy_contents(inode, size, &mut contents);
+            self.put(&Record::PutContents { attributes: *new, contents: &contents });
+            self.io.recycle(contents);
+            return Ok(());
+        }
+        if old.is_inline() {
+            self.start_move(old)?;
+            new.layout.flags &= !flag::INLINE;
+        }
+        self.put(&Record::PutAttributes { attributes: *new });
+        // Clients may have written what they did not tell yet: an emptied file is always cut.
+        let cuts = size < old.size || (size == 0 && !old.is_inline());
+        if !cuts || ask.data.is_some() && size == old.size {
+            return Ok(());
+        }
+        let token = self.put_pending(inode, new.layout, Pending::TRUNCATE, size);
+        Err(Stop::Wait(Wait::OwnData(token)))
+    }
+
+    /// Asks the targets for something, noted in the log until they have done it.
+    pub(crate) fn put_pending(
+        &mut self,
+        inode: Inode,
+        layout: Layout,
+        kind: u8,
+        size: u64,
+    ) -> u64 {
+        let token = self.new_sequence();
+        self.put(&Record::PutPending { token, inode, layout, kind, size });
+        self.ask_targets(token);
+        token
+    }
+
+    /// Sends what is pending under `token` to the targets.
+    pub(crate) fn ask_targets(&mut self, token: u64) {
+        let Some(&Pending { inode, layout, kind, size }) = self.state.pending.get(&token) else {
+            return;
+        };
+        if kind != Pending::REMOVE {
+            self.live.busy.insert(inode, token);
+        }
+        let op = match kind {
+            Pending::TRUNCATE => DataOp::Truncate { size },
+            Pending::WRITE_ALL => {
+                let contents = self.state.inodes.get(inode).map(|node| node.contents.clone());
+                DataOp::WriteAll { bytes: contents.unwrap_or_default() }
+            }
+            _ => DataOp::Remove,
+        };
+        self.io.push(Effect::Data { token, inode, layout, op });
+    }
+
+    /// The targets answered.
+    pub(crate) fn data_done(&mut self, token: u64, result: Result<()>) {
+        let Some(&pending) = self.state.pending.get(&token) else { return };
+        if result.is_err() && pending.kind == Pending::REMOVE {
+            let when = self.live.now.saturating_add(RETRY_NANOS);
+            self.live.failed.insert(token, when);
+            self.live.wake_at(when);
+            return;
+        }
+        self.put(&Record::DeletePending { token });
+        let inode = pending.inode;
+        if pending.kind == Pending::REMOVE {
+            return;
+        }
+        self.live.busy.remove(&inode);
+        match (pending.kind, result) {
+            (Pending::WRITE_ALL, Ok(())) => self.finish_move(inode),
+            (Pending::WRITE_ALL, Err(_)) => {
+                self.put_pending(inode, pending.layout, UNDO, 0);
+            }
+            _ => {}
+        }
+        for (&id, job) in &mut self.live.jobs {
+            match job.wait {
+                Wait::OwnData(own) if own == token => {
+                    job.data = Some(result);
+                    self.live.woken.insert(id);
+                }
+                Wait::Data(other) if other == inode => {
+                    self.live.woken.insert(id);
+                }
+                _ => {}
+            }
+        }
+        if self.state.orphans.contains(&inode) {
+            self.live.unlinked.push(inode);
+        }
+    }
+
+    fn finish_move(&mut self, inode: Inode) {
+        if let Some(node) = self.state.inodes.get(inode) {
+            let mut attributes = node.attributes;
+            attributes.layout.flags &= !flag::INLINE;
+            self.put(&Record::PutContents { attributes, contents: &[] });
+        }
+    }
+
+    /// Asks targets again that failed.
+    pub(crate) fn try_data_again(&mut self) {
+        let now = self.live.now;
+        let due: Vec<u64> =
+            self.live.failed.iter().filter(|&(_, &when)| when <= now).map(|(&t, _)| t).collect();
+        for token in due {
+            self.live.failed.remove(&token);
+            self.ask_targets(token);
+        }
+        if let Some(&when) = self.live.failed.values().min() {
+            self.live.wake_at(when);
+        }
+    }
+}
+
+/// The layout as it will be when the contents are on targets.
+fn layout_of_targets(attributes: &Attributes) -> Layout {
+    Layout { flags: attributes.layout.flags & !flag::INLINE, ..attributes.layout }
+}

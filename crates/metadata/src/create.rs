@@ -1,0 +1,265 @@
+//! Looking names up and making them.
+//!
+//! A new inode is born in the shard of its entry, so making a file is one shard's work. Only the
+//! directory's attributes may be another service's (`directory`).
+
+use wire::attributes::{flag, mode, placement, spread};
+use wire::errno::{Errno, Result};
+use wire::hash::NameHash;
+use wire::limits::{LINKS_MAX, SHARD_COUNT, SYMLINK_BYTES_MAX};
+use wire::name::Name;
+use wire::request::create;
+use wire::{Attributes, Inode, Layout, Reply, Request, ShardIndex};
+
+use crate::effect::IndexOp;
+use crate::live::{Ask, Step, Stop};
+use crate::record::Record;
+use crate::service::{Service, outcome};
+
+/// Inode numbers are logged as used in blocks of this many.
+const INODE_BLOCK: u64 = 4096;
+
+impl Service {
+    pub(crate) fn look_up(&mut self, ask: &Ask<'_>, parent: Inode, name: &[u8]) -> Step<()> {
+        let key = wire::hash::entry_key(parent, name);
+        let Some((inode, mode)) = self.state.entries.get(parent, name) else {
+            if ask.header.host == self.config.host {
+                self.io.index(IndexOp::PutAbsent { key });
+            }
+            return Err(Stop::Refused(Errno::ENOENT));
+        };
+        if ask.header.host == self.config.host {
+            self.io.index(IndexOp::PutEntry { key, inode, mode });
+        }
+        self.answer_entry(ask, inode, mode);
+        Ok(())
+    }
+
+    /// Answers with the attributes of an entry's inode, or says where to ask.
+    fn answer_entry(&mut self, ask: &Ask<'_>, inode: Inode, mode: u32) {
+        match self.state.inodes.get(inode) {
+            Some(node) => {
+                let attributes = node.attributes;
+                if ask.header.host == self.config.host {
+                    self.io.index(IndexOp::PutInode(attributes));
+                }
+                self.io.reply(ask.ticket, &Reply::Attributes { attributes });
+            }
+            None => self.io.reply(ask.ticket, &Reply::Entry { inode, mode }),
+        }
+    }
+
+    pub(crate) fn create(&mut self, ask: &Ask<'_>, request: &Request<'_>) -> Step<()> {
+        let Request::Create { parent, name, mode, device, flags, ref layout, target } = *request
+        else {
+            return Err(Stop::Refused(Errno::EPROTO));
+        };
+        let name = Name::parse(name)?;
+        if let Some((inode, mode)) = self.state.entries.get(parent, name.bytes()) {
+            if flags & create::EXCLUSIVE != 0 {
+                return Err(Stop::Refused(Errno::EEXIST));
+            }
+            if flags & create::OPEN != 0 && self.state.inodes.get(inode).is_some() {
+                self.register_host(inode, ask.header.host);
+            }
+            self.answer_entry(ask, inode, mode);
+            return Ok(());
+        }
+        let directory = self.directory(ask, parent)?;
+        let shard = shard_of(&directory, name.bytes());
+        self.check_create(ask, &directory, shard, mode)?;
+        let device = check_kind(ask, mode, device, target)?;
+        let layout = self.layout_of_child(&directory, mode, layout, shard);
+        let inode = self.new_inode(shard);
+        let mut attributes = self.new_attributes(ask, &directory, inode, mode, layout);
+        attributes.device = device;
+        attributes.size = target.len() as u64;
+        self.put_new(&attributes, target, 0);
+        let kind = mode & mode::TYPE;
+        self.put(&Record::PutEntry { parent, name: name.bytes(), inode, mode: kind });
+        self.change_tally(parent, directory.layout.spread, 1, i64::from(attributes.is_directory()));
+        if flags & create::OPEN != 0 {
+            self.register_host(inode, ask.header.host);
+        }
+        self.done(ask, outcome::CREATED, inode.0, 0);
+        Ok(())
+    }
+
+    fn check_create(
+        &self,
+        ask: &Ask<'_>,
+        directory: &Attributes,
+        shard: ShardIndex,
+        mode: u32,
+    ) -> Step<()> {
+        if !self.config.owns(shard) {
+            return Err(Stop::Stale);
+        }
+        self.check_new(ask, directory)?;
+        let is_directory = mode & mode::TYPE == mode::DIRECTORY;
+        if is_directory && directory.links >= LINKS_MAX {
+            return Err(Stop::Refused(Errno::EMLINK));
+        }
+        Ok(())
+    }
+
+    fn check_new(&self, ask: &Ask<'_>, directory: &Attributes) -> Step<()> {
+        Service::may_change(ask, directory)?;
+        if self.state.bytes >= self.config.metadata_bytes_max {
+            return Err(Stop::Refused(Errno::ENOSPC));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn create_nameless(
+        &mut self,
+        ask: &Ask<'_>,
+        parent: Inode,
+        mode: u32,
+        layout: &Layout,
+    ) -> Step<()> {
+        let directory = self.directory(ask, parent)?;
+        self.check_new(ask, &directory)?;
+        let mode = mode::REGULAR | mode & mode::PERMISSIONS;
+        let shard = ShardIndex(ask.header.shard);
+        let layout = self.layout_of_child(&directory, mode, layout, shard);
+        let inode = self.new_inode(shard);
+        let mut attributes = self.new_attributes(ask, &directory, inode, mode, layout);
+        attributes.links = 0;
+        self.put_new(&attributes, &[], 1);
+        self.register_host(inode, ask.header.host);
+        self.done(ask, outcome::CREATED, inode.0, 0);
+        Ok(())
+    }
+
+    fn put_new(&mut self, attributes: &Attributes, target: &[u8], nameless: u8) {
+        self.put(&Record::PutInode {
+            attributes: *attributes,
+            nameless,
+            target,
+            contents: &[],
+            xattrs: &[],
+            tallies: &[],
+        });
+    }
+
+    fn new_attributes(
+        &self,
+        ask: &Ask<'_>,
+        directory: &Attributes,
+        inode: Inode,
+        mode: u32,
+        layout: Layout,
+    ) -> Attributes {
+        let who = &ask.header.who;
+        let is_directory = mode & mode::TYPE == mode::DIRECTORY;
+        let hands_down = directory.mode & mode::SET_GID != 0;
+        let gid = if hands_down { directory.gid } else { who.gid };
+        let mut mode = mode & (mode::TYPE | mode::PERMISSIONS);
+        if hands_down && is_directory {
+            mode |= mode::SET_GID;
+        } else if !is_directory && who.uid != 0 && mode & 0o010 != 0 && !who.is_in_group(gid) {
+            mode &= !mode::SET_GID;
+        }
+        let now = self.live.now;
+        Attributes {
+            inode,
+            parent: if is_directory { directory.inode } else { Inode::NONE },
+            mode,
+            uid: who.uid,
+            gid,
+            links: if is_directory { 2 } else { 1 },
+            size: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            born: now,
+            device: 0,
+            layout,
+        }
+    }
+
+    /// The layout of a new file: what was asked for, within limits, and what the shard decides.
+    fn layout_of_child(
+        &mut self,
+        directory: &Attributes,
+        mode: u32,
+        wanted: &Layout,
+        shard: ShardIndex,
+    ) -> Layout {
+        let parent = &directory.layout;
+        let mut layout = Layout {
+            chunk_log2: self.config.chunk_log2_of(wanted.chunk_log2, parent.chunk_log2),
+            flags: 0,
+            ..*wanted
+        };
+        if layout.spread > spread::WIDE {
+            layout.spread = parent.spread;
+        }
+        if layout.placement > placement::LOCAL {
+            layout.placement = parent.placement;
+        }
+        match mode & mode::TYPE {
+            mode::DIRECTORY => {
+                layout.place = self.place_of_directory(directory, layout.spread, shard);
+            }
+            mode::REGULAR if self.config.inline_bytes > 0 => layout.flags = flag::INLINE,
+            _ => {}
+        }
+        layout
+    }
+
+    /// The shard of a new directory's entries: the parent's, or for one in the root the next in
+    /// turn (O5).
+    fn place_of_directory(&mut self, parent: &Attributes, spread: u8, shard: ShardIndex) -> u16 {
+        if parent.layout.spread == spread::WIDE {
+            return shard.0;
+        }
+        if parent.inode != Inode::ROOT || spread == spread::WIDE {
+            return parent.layout.place;
+        }
+        let counters = self.state.shards.get(&shard.0).copied().unwrap_or_default();
+        let place_next = (counters.place_next + 1) % SHARD_COUNT;
+        let inode_next = counters.inode_next;
+        self.put(&Record::PutShard { shard: shard.0, inode_next, place_next });
+        counters.place_next
+    }
+
+    /// An inode number that was never used.
+    fn new_inode(&mut self, shard: ShardIndex) -> Inode {
+        let counters = self.state.shards.get(&shard.0).copied().unwrap_or_default();
+        // Sequence 0 is no inode and 1 is the root.
+        let first = counters.inode_next.max(2);
+        let next = self.live.inode_next.entry(shard.0).or_insert(first);
+        let sequence = *next;
+        *next += 1;
+        if sequence >= counters.inode_next {
+            let inode_next = sequence + INODE_BLOCK;
+            let place_next = counters.place_next;
+            self.put(&Record::PutShard { shard: shard.0, inode_next, place_next });
+        }
+        Inode::new(shard, sequence)
+    }
+}
+
+/// Checks what kind of file is made; its device number.
+fn check_kind(ask: &Ask<'_>, mode: u32, device: u64, target: &[u8]) -> Result<u64> {
+    let is_link = mode & mode::TYPE == mode::SYMLINK;
+    match mode & mode::TYPE {
+        mode::CHARACTER | mode::BLOCK if ask.header.who.uid != 0 => Err(Errno::EPERM),
+        mode::CHARACTER | mode::BLOCK if target.is_empty() => Ok(device),
+        mode::SYMLINK if target.is_empty() => Err(Errno::ENOENT),
+        mode::SYMLINK if target.len() > SYMLINK_BYTES_MAX => Err(Errno::ENAMETOOLONG),
+        mode::REGULAR | mode::DIRECTORY | mode::FIFO | mode::SOCKET | mode::SYMLINK
+            if target.is_empty() != is_link =>
+        {
+            Ok(0)
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// The shard of the entry of a name.
+pub(crate) fn shard_of(directory: &Attributes, name: &[u8]) -> ShardIndex {
+    ::placement::locate::entry_shard(directory, NameHash::of(directory.inode, name))
+}

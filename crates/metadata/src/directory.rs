@@ -1,0 +1,292 @@
+//! Directories whose inode is another service's: a copy of their attributes here, and an account
+//! (`Tally`) of what they have here, which their owner is told.
+//!
+//! A copy is asked for once and used for `COPY_NANOS`; the owner tells about changes of owner and
+//! mode at once, so the time matters only if that message was lost. A directory that was removed
+//! is never used from a copy: removing it freezes it here first (`transaction`), which drops the
+//! copy and every question on its way.
+
+use wire::errno::Errno;
+use wire::{Attributes, Inode, ShardIndex};
+
+use crate::live::{Ask, Cached, Fact, Query, Step, Stop, Subject, Wait};
+use crate::peer::Message;
+use crate::record::Record;
+use crate::service::Service;
+use crate::state::Tally;
+
+/// How long a copy of a directory's attributes is used.
+const COPY_NANOS: i64 = 1_000_000_000;
+/// Copies that are kept; beyond it all are dropped and asked for anew.
+const COPY_COUNT_MAX: usize = 1 << 16;
+/// Services that are told about one directory.
+const WATCHERS_MAX: usize = 4096;
+/// How long tallies are gathered before they are sent.
+const TALLY_NANOS: i64 = 2_000_000;
+/// After this a message without an answer is sent again: many times a flight, well below what a
+/// person notices.
+pub(crate) const RESEND_NANOS: i64 = 20_000_000;
+
+impl Service {
+    /// The attributes of a directory that something is about to be made in or taken from.
+    pub(crate) fn directory(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<Attributes> {
+        let found = if self.config.owns(inode.shard()) {
+            self.state.inodes.get(inode).map(|node| node.attributes)
+        } else {
+            self.copy_of_directory(ask, inode)?
+        };
+        match found {
+            Some(found) if !found.is_directory() => Err(Stop::Refused(Errno::ENOTDIR)),
+            Some(found) if found.links != 0 => Ok(found),
+            _ => Err(Stop::Refused(Errno::ENOENT)),
+        }
+    }
+
+    fn copy_of_directory(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<Option<Attributes>> {
+        if let Some(cached) = self.live.cached.get(&inode) {
+            if cached.until > self.live.now {
+                return Ok(Some(cached.attributes));
+            }
+        }
+        for fact in ask.facts {
+            if let Fact::Attributes(other, None) = fact {
+                if *other == inode {
+                    return Ok(None);
+                }
+            }
+        }
+        Err(self.inquire(Subject::Directory(inode), inode.shard()))
+    }
+
+    /// The attributes of any inode as they are now, or were when this job asked.
+    pub(crate) fn attributes(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<Option<Attributes>> {
+        if self.config.owns(inode.shard()) {
+            return Ok(self.state.inodes.get(inode).map(|node| node.attributes));
+        }
+        for fact in ask.facts {
+            if let Fact::Attributes(other, attributes) = fact {
+                if *other == inode {
+                    return Ok(*attributes);
+                }
+            }
+        }
+        Err(self.inquire(Subject::Attributes(inode), inode.shard()))
+    }
+
+    /// The entry of any shard as it is now, or was when this job asked.
+    pub(crate) fn entry(
+        &mut self,
+        ask: &Ask<'_>,
+        shard: ShardIndex,
+        parent: Inode,
+        name: &[u8],
+    ) -> Step<Option<(Inode, u32)>> {
+        if self.config.owns(shard) {
+            return Ok(self.state.entries.get(parent, name));
+        }
+        for fact in ask.facts {
+            if let Fact::Entry(other, other_name, inode, mode) = fact {
+                if *other == parent && *other_name == name {
+                    return Ok((!inode.is_none()).then_some((*inode, *mode)));
+                }
+            }
+        }
+        Err(self.inquire(Subject::Entry(parent, name.to_vec()), shard))
+    }
+
+    /// Asks another service; the job waits for the answer.
+    fn inquire(&mut self, subject: Subject, to: ShardIndex) -> Stop {
+        if let Subject::Directory(_) = subject {
+            let queries = self.live.queries.iter();
+            let known = queries.filter(|(_, query)| query.subject == subject).map(|(&t, _)| t).next();
+            if let Some(token) = known {
+                return Stop::Wait(Wait::Answer(token));
+            }
+        }
+        let token = self.new_sequence();
+        let query = Query { subject, to, jobs: Vec::new(), sent: self.live.now };
+        self.send_query(token, &query);
+        self.live.queries.insert(token, query);
+        self.live.wake_at(self.live.now.saturating_add(RESEND_NANOS));
+        Stop::Wait(Wait::Answer(token))
+    }
+
+    fn send_query(&mut self, token: u64, query: &Query) {
+        let from = self.live.address.0;
+        let message = match &query.subject {
+            Subject::Directory(inode) => {
+                Message::AskAttributes { from, token, inode: *inode, watch: 1 }
+            }
+            Subject::Attributes(inode) => {
+                Message::AskAttributes { from, token, inode: *inode, watch: 0 }
+            }
+            Subject::Entry(parent, name) => {
+                Message::AskEntry { from, token, parent: *parent, name }
+            }
+        };
+        self.io.send(query.to, &message);
+    }
+
+    /// Sends questions again that were not answered, and drops those that nobody waits for.
+    pub(crate) fn send_queries_again(&mut self) {
+        let now = self.live.now;
+        let mut queries = core::mem::take(&mut self.live.queries);
+        queries.retain(|&token, query| {
+            query.jobs.retain(|job| self.live.jobs.contains_key(job));
+            if query.jobs.is_empty() {
+                return false;
+            }
+            if query.sent.saturating_add(RESEND_NANOS) <= now {
+                query.sent = now;
+                self.send_query(token, query);
+            }
+            self.live.wake_at(query.sent.saturating_add(RESEND_NANOS));
+            true
+        });
+        self.live.queries = queries;
+    }
+
+    /// An answer about attributes.
+    pub(crate) fn answered_attributes(&mut self, token: u64, found: Option<Attributes>) {
+        let Some(query) = self.live.queries.remove(&token) else { return };
+        let inode = match query.subject {
+            Subject::Directory(inode) | Subject::Attributes(inode) => inode,
+            Subject::Entry(..) => return,
+        };
+        if let (Subject::Directory(_), Some(attributes)) = (&query.subject, found) {
+            self.cache(&attributes);
+        }
+        self.tell_jobs(&query, &Fact::Attributes(inode, found));
+    }
+
+    /// An answer about an entry.
+    pub(crate) fn answered_entry(&mut self, token: u64, inode: Inode, mode: u32) {
+        let Some(query) = self.live.queries.remove(&token) else { return };
+        if let Subject::Entry(parent, name) = &query.subject {
+            let fact = Fact::Entry(*parent, name.clone(), inode, mode);
+            self.tell_jobs(&query, &fact);
+        }
+    }
+
+    fn tell_jobs(&mut self, query: &Query, fact: &Fact) {
+        for id in &query.jobs {
+            if let Some(job) = self.live.jobs.get_mut(id) {
+                job.facts.push(fact.clone());
+                self.live.woken.insert(*id);
+            }
+        }
+    }
+
+    fn cache(&mut self, attributes: &Attributes) {
+        if self.live.cached.len() >= COPY_COUNT_MAX {
+            self.live.cached.clear();
+        }
+        let until = self.live.now.saturating_add(COPY_NANOS);
+        let known = self.live.cached.get(&attributes.inode);
+        let newer = known.filter(|known| known.attributes.changed > attributes.changed);
+        let attributes = newer.map_or(*attributes, |known| known.attributes);
+        self.live.cached.insert(attributes.inode, Cached { attributes, until });
+    }
+
+    /// The owner of a directory says that it changed.
+    pub(crate) fn directory_changed(&mut self, attributes: &Attributes) {
+        if let Some(known) = self.live.cached.get_mut(&attributes.inode) {
+            if known.attributes.changed < attributes.changed {
+                known.attributes = *attributes;
+            }
+        }
+    }
+
+    /// Nothing that was heard about a directory counts any more.
+    pub(crate) fn forget_directory(&mut self, directory: Inode) {
+        self.live.cached.remove(&directory);
+        let queries = self.live.queries.iter();
+        let stale: Vec<u64> = queries
+            .filter(|(_, query)| query.subject == Subject::Directory(directory))
+            .map(|(&token, _)| token)
+            .collect();
+        for token in stale {
+            if let Some(query) = self.live.queries.remove(&token) {
+                self.live.woken.extend(query.jobs);
+            }
+        }
+    }
+
+    /// Another service wants to hear about changes of a directory.
+    pub(crate) fn watch(&mut self, directory: Inode, from: ShardIndex) {
+        let watchers = self.live.watchers.entry(directory).or_default();
+        if !watchers.contains(&from) && watchers.len() < WATCHERS_MAX {
+            watchers.push(from);
+        }
+    }
+
+    /// Tells those who have a copy of a directory that its owner, group or mode changed.
+    pub(crate) fn tell_watchers(&mut self, attributes: &Attributes) {
+        if let Some(watchers) = self.live.watchers.get(&attributes.inode) {
+            for &to in watchers {
+                self.io.send(to, &Message::Update { attributes: *attributes });
+            }
+        }
+    }
+
+    /// Entries came to, or went from, a directory in this service.
+    pub(crate) fn change_tally(
+        &mut self,
+        directory: Inode,
+        spread: u8,
+        entries: i64,
+        directories: i64,
+    ) {
+        let old = self.state.tallies.get(&directory).copied().unwrap_or_default();
+        let node = self.state.inodes.get(directory);
+        let changed = node.map_or(i64::MIN, |node| node.attributes.changed);
+        let is_own = node.is_some();
+        let tally = Tally {
+            spread,
+            version: old.version + 1,
+            entries: old.entries.saturating_add_signed(entries),
+            directories: old.directories.saturating_add_signed(directories),
+            modified: self.stamp(old.modified.max(changed)),
+        };
+        self.put(&Record::PutTally {
+            directory,
+            spread,
+            version: tally.version,
+            entries: tally.entries,
+            directories: tally.directories,
+            modified: tally.modified.cast_unsigned(),
+        });
+        if !is_own && !self.config.owns(directory.shard()) {
+            self.live.dirty.insert(directory, 0);
+            self.live.wake_at(self.live.now.saturating_add(TALLY_NANOS));
+        }
+    }
+
+    /// Tells owners what their directories have here.
+    pub(crate) fn send_tallies(&mut self) {
+        let now = self.live.now;
+        let (from, group) = (self.live.address.0, self.config.own_group().0);
+        let mut dirty = core::mem::take(&mut self.live.dirty);
+        dirty.retain(|&directory, sent| {
+            let Some(tally) = self.state.tallies.get(&directory) else { return false };
+            if *sent == 0 || sent.saturating_add(RESEND_NANOS) <= now {
+                *sent = now.max(1);
+                let &Tally { version, entries, directories, modified, .. } = tally;
+                let modified = modified.cast_unsigned();
+                self.io.send(directory.shard(), &Message::Tally {
+                    from, group, directory, version, entries, directories, modified,
+                });
+            }
+            self.live.wake_at(sent.saturating_add(RESEND_NANOS));
+            true
+        });
+        self.live.dirty = dirty;
+    }
+
+    /// The owner of a directory knows the tally of this version.
+    pub(crate) fn tally_known(&mut self, directory: Inode, version: u64) {
+        if self.state.tallies.get(&directory).is_none_or(|tally| tally.version <= version) {
+            self.live.dirty.remove(&directory);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! What goes into a step and what comes out of it. Plain values; nothing here decides anything.
+//!
+//! The effects of a step are performed in their order. A step writes at most one log record, and
+//! it is the first effect: nothing that the record covers becomes visible before it is stored.
+
+use wire::errno::Result;
+use wire::{Attributes, Header, Inode, Layout, Request, ShardIndex};
+
+/// What happens to a service.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// A request below 0x40 for a shard of this service. Answered by one `Effect::Reply` with the
+    /// same ticket, now or later.
+    Request {
+        /// Names the request in the reply.
+        ticket: u64,
+        /// Its header.
+        header: &'a Header,
+        /// The request.
+        request: Request<'a>,
+    },
+    /// A message that another service sent by `Effect::Peer` to a shard of this one.
+    Peer {
+        /// The bytes of the effect.
+        message: &'a [u8],
+    },
+    /// An `Effect::Data` was performed on every target that it concerns.
+    DataDone {
+        /// The token of the effect.
+        token: u64,
+        /// What came of it.
+        result: Result<()>,
+    },
+    /// Origins `first .. first + count` will never send anything again.
+    OriginGone {
+        /// The first.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+    /// A host will never send anything again: its open files and locks are gone.
+    HostGone {
+        /// Its index.
+        host: u16,
+    },
+    /// Time passed. Wanted at `Service::deadline`, harmless at any time.
+    Tick,
+}
+
+/// What is to be done after a step, in this order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Answers a request: an encoded `wire::Reply`. Give the buffer back by `Service::recycle`.
+    Reply {
+        /// The ticket of the request.
+        ticket: u64,
+        /// The encoded reply.
+        bytes: Vec<u8>,
+    },
+    /// Appends a record to the log; it must survive a kill of the daemon before the effects that
+    /// follow are performed. Give the buffer back by `Service::recycle`.
+    Log(Vec<u8>),
+    /// Changes the index in shared memory.
+    Index(IndexOp),
+    /// Sends a message to the service of a shard, never this one's. May be lost, doubled and
+    /// overtaken by others: it is sent again until it is answered.
+    Peer {
+        /// Where to.
+        to: ShardIndex,
+        /// The message.
+        bytes: Vec<u8>,
+    },
+    /// Asks the targets of a file for something; answered by `Input::DataDone`.
+    Data {
+        /// Names it in the answer.
+        token: u64,
+        /// The file.
+        inode: Inode,
+        /// Its layout: chunk size and placement.
+        layout: Layout,
+        /// What is asked.
+        op: DataOp,
+    },
+}
+
+/// A change of the index. The index is a cache: forgetting is always right.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IndexOp {
+    /// The name `key` (`wire::hash::entry_key`) is this inode, with these type bits.
+    PutEntry {
+        /// Key of the name.
+        key: u128,
+        /// The inode.
+        inode: Inode,
+        /// Type bits of its mode.
+        mode: u32,
+    },
+    /// There is no such name.
+    PutAbsent {
+        /// Key of the name.
+        key: u128,
+    },
+    /// Nothing is known about the name.
+    ForgetEntry {
+        /// Key of the name.
+        key: u128,
+    },
+    /// The attributes of an inode.
+    PutInode(Attributes),
+    /// Nothing is known about the inode; who has it open asks the shard.
+    ForgetInode(Inode),
+}
+
+/// What the targets of a file are asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum DataOp {
+    /// Gives back all beyond `size`; at every target that may hold something of the file.
+    Truncate {
+        /// The size that is left.
+        size: u64,
+    },
+    /// Gives back everything, at every target that may hold something of the file.
+    Remove,
+    /// Writes at offset 0: the former inline contents. At most one piece, so one target.
+    WriteAll {
+        /// The contents.
+        bytes: Vec<u8>,
+    },
+}
+
+/// The open files of this host, which the service asks about deleted ones.
+pub trait Opens {
+    /// Marks a file as deleted and says whether a process of this host has it open. It must first
+    /// forget the inode in the index and only then look, because who opens a file does the two in
+    /// the other order. If true, somebody sends `Request::Reap` after the last close.
+    fn mark_deleted(&mut self, inode: Inode) -> bool;
+}

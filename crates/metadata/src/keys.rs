@@ -1,0 +1,78 @@
+//! Keys that transactions hold between vote and decision: entries, inodes, frozen directories.
+//!
+//! Never waited for while others are held, so there is no deadlock: who finds a key held lets go of
+//! all and tries again.
+
+use std::collections::BTreeMap;
+
+use wire::Inode;
+
+use crate::state::TransactionId;
+
+/// What can be held.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Key {
+    /// The entry of a name.
+    Entry(Inode, Vec<u8>),
+    /// An inode.
+    Inode(Inode),
+    /// The entries of a directory in this service: none may come.
+    Frozen(Inode),
+}
+
+/// How a key is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Hold {
+    /// By several, as long as none changes it.
+    Shared,
+    /// By one, who will change it.
+    Exclusive,
+}
+
+/// All keys that are held.
+#[derive(Default, Debug)]
+pub(crate) struct Keys {
+    held: BTreeMap<Key, Vec<(TransactionId, Hold)>>,
+}
+
+impl Keys {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// True if a transaction is about to change this.
+    pub(crate) fn is_changing(&self, key: &Key) -> bool {
+        let holders = self.held.get(key);
+        holders.is_some_and(|all| all.iter().any(|&(_, hold)| hold == Hold::Exclusive))
+    }
+
+    /// May `id` hold it so?
+    pub(crate) fn may(&self, id: TransactionId, key: &Key, wanted: Hold) -> bool {
+        let Some(holders) = self.held.get(key) else { return true };
+        holders.iter().all(|&(other, hold)| {
+            other == id || (hold == Hold::Shared && wanted == Hold::Shared)
+        })
+    }
+
+    /// Holds a key for `id`.
+    pub(crate) fn hold(&mut self, id: TransactionId, key: Key, wanted: Hold) {
+        self.held.entry(key).or_default().push((id, wanted));
+    }
+
+    /// Gives back all keys of `id`.
+    pub(crate) fn release(&mut self, id: TransactionId) {
+        self.held.retain(|_, holders| {
+            holders.retain(|&(other, _)| other != id);
+            !holders.is_empty()
+        });
+    }
+
+    /// True if an entry of `directory` is held by another than `id`.
+    pub(crate) fn has_entry_of(&self, directory: Inode, id: TransactionId) -> bool {
+        let from = Key::Entry(directory, Vec::new());
+        let entries = self.held.range(from..);
+        entries
+            .take_while(|(key, _)| matches!(key, Key::Entry(parent, _) if *parent == directory))
+            .any(|(_, holders)| holders.iter().any(|&(other, _)| other != id))
+    }
+}

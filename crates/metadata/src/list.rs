@@ -1,0 +1,84 @@
+//! Listing directories, in order of hash, and reading symbolic links.
+
+use wire::attributes::{mode, spread};
+use wire::codec::Field;
+use wire::hash::NameHash;
+use wire::limits::SHARD_COUNT;
+use wire::reply::DirectoryEntry;
+use wire::{Errno, Inode, Reply, Writer};
+
+use crate::live::{Ask, Step, Stop};
+use crate::service::Service;
+
+/// Most bytes of entries in one reply: a slot less the reply's own head.
+const ENTRIES_BYTES_MAX: usize = wire::limits::SLOT_BYTES - 1024;
+/// An encoded entry without its name.
+const ENTRY_BYTES: usize = 8 + 8 + 4 + 4;
+
+impl Service {
+    pub(crate) fn read_directory(
+        &mut self,
+        ask: &Ask<'_>,
+        directory: Inode,
+        after: u64,
+        bytes: u32,
+    ) -> Step<()> {
+        if self.config.owns(directory.shard()) {
+            let attributes = self.own_attributes(directory)?;
+            if !attributes.is_directory() {
+                return Err(Stop::Refused(Errno::ENOTDIR));
+            }
+        }
+        let tally = self.state.tallies.get(&directory).copied().unwrap_or_default();
+        let (first, last) = match tally.spread {
+            spread::WIDE => hashes_of(ask.header.shard),
+            _ => (0, u64::MAX),
+        };
+        let room = (bytes as usize).min(ENTRIES_BYTES_MAX);
+        let mut encoded = self.io.buffer();
+        encoded.resize(room, 0);
+        let mut writer = Writer::new(&mut encoded);
+        let mut more = 0;
+        let mut is_first = true;
+        // Names with one hash go together: a listing goes on after a hash. They fit a reply.
+        let mut end_of_hash = (NameHash(0), 0);
+        for (hash, entry) in self.state.entries.range(directory, first.max(after + 1), last) {
+            if hash != end_of_hash.0 {
+                end_of_hash = (hash, writer.len());
+            }
+            if writer.room() < ENTRY_BYTES + entry.name.len() {
+                more = 1;
+                is_first &= writer.is_empty();
+                break;
+            }
+            is_first = false;
+            let (inode, mode, name) = (entry.inode, entry.mode & mode::TYPE, &*entry.name);
+            DirectoryEntry { hash: hash.0, inode, mode, name }.put(&mut writer);
+        }
+        let length = if more != 0 { end_of_hash.1 } else { writer.len() };
+        if is_first && more != 0 {
+            self.io.recycle(encoded);
+            return Err(Stop::Refused(Errno::EINVAL));
+        }
+        let entries = encoded.get(..length).unwrap_or_default();
+        self.io.reply(ask.ticket, &Reply::Entries { more, entries });
+        self.io.recycle(encoded);
+        Ok(())
+    }
+
+    pub(crate) fn read_link(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<()> {
+        let node = self.state.inodes.get(inode).ok_or(Errno::ESTALE)?;
+        if !node.attributes.is_symlink() {
+            return Err(Stop::Refused(Errno::EINVAL));
+        }
+        self.io.reply(ask.ticket, &Reply::Bytes { bytes: &node.target });
+        Ok(())
+    }
+}
+
+/// The hashes of a wide directory that belong to a shard.
+fn hashes_of(shard: u16) -> (u64, u64) {
+    let bits = 63 - SHARD_COUNT.trailing_zeros();
+    let first = u64::from(shard) << bits;
+    (first, first | ((1 << bits) - 1))
+}

@@ -1,0 +1,222 @@
+//! What a service knows beyond its tables and forgets at a restart: parked jobs, questions to
+//! others, keys held by transactions, cached directories, inodes that wait for targets.
+//!
+//! A job is a request, or a message of another service, that can not go on yet. It waits for one
+//! thing (`Wait`), is woken when that happens, and is then run again from the start, with the facts
+//! that it gathered. So every operation is written as if it had all it needs, and may stop anywhere
+//! before its first change.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wire::{Attributes, Errno, Header, Inode, Layout, ShardIndex};
+
+use crate::keys::Keys;
+use crate::locks::Lock;
+use crate::state::TransactionId;
+
+/// Why an operation does not go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stop {
+    /// It fails.
+    Refused(Errno),
+    /// It is another service's.
+    Stale,
+    /// It goes on when something happened.
+    Wait(Wait),
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Stop {
+        Stop::Refused(errno)
+    }
+}
+
+/// Result of what may have to wait.
+pub(crate) type Step<T> = Result<T, Stop>;
+
+/// What a job waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Wait {
+    /// The answer to a question.
+    Answer(u64),
+    /// A key that a transaction holds.
+    Unlock,
+    /// The targets, for an effect of this job's own.
+    OwnData(u64),
+    /// The targets, for somebody else's effect on the inode.
+    Data(Inode),
+    /// The votes on a transaction.
+    Votes(u64),
+    /// A time; facts are gathered anew.
+    Time(i64),
+}
+
+/// Something that another service said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Fact {
+    /// The attributes of an inode; `None`: it does not exist.
+    Attributes(Inode, Option<Attributes>),
+    /// An entry: NONE if it does not exist.
+    Entry(Inode, Vec<u8>, Inode, u32),
+}
+
+/// A request on its way through the service.
+#[derive(Clone, Copy)]
+pub(crate) struct Ask<'a> {
+    pub(crate) ticket: u64,
+    pub(crate) header: &'a Header,
+    pub(crate) facts: &'a [Fact],
+    /// What came of this job's own effect on targets.
+    pub(crate) data: Option<Result<(), Errno>>,
+}
+
+/// What is parked.
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    Request { ticket: u64, header: Header, bytes: Vec<u8> },
+    Message { bytes: Vec<u8> },
+}
+
+/// A parked job.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) kind: Kind,
+    pub(crate) facts: Vec<Fact>,
+    pub(crate) data: Option<Result<(), Errno>>,
+    pub(crate) wait: Wait,
+    pub(crate) attempts: u32,
+    /// When it is given up with `Busy`.
+    pub(crate) until: i64,
+}
+
+/// What a question is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Subject {
+    /// A directory's attributes, to be cached; all who want them share the question.
+    Directory(Inode),
+    /// An inode's attributes as they are now.
+    Attributes(Inode),
+    /// An entry as it is now.
+    Entry(Inode, Vec<u8>),
+}
+
+/// A question to another service.
+#[derive(Clone, Debug)]
+pub(crate) struct Query {
+    pub(crate) subject: Subject,
+    pub(crate) to: ShardIndex,
+    pub(crate) jobs: Vec<u64>,
+    pub(crate) sent: i64,
+}
+
+/// A copy of a directory's attributes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cached {
+    pub(crate) attributes: Attributes,
+    pub(crate) until: i64,
+}
+
+/// A service that takes part in a transaction of this one.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) group: u32,
+    pub(crate) to: ShardIndex,
+    pub(crate) actions: Vec<u8>,
+    pub(crate) has_voted: bool,
+}
+
+/// A transaction of this service before it is decided.
+#[derive(Clone, Debug)]
+pub(crate) struct Transaction {
+    /// 0: not parked yet.
+    pub(crate) job: u64,
+    pub(crate) own_actions: Vec<u8>,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) sent: i64,
+}
+
+/// A `Lock` request that waits.
+#[derive(Clone, Debug)]
+pub(crate) struct Waiter {
+    pub(crate) ticket: u64,
+    pub(crate) header: Header,
+    pub(crate) lock: Lock,
+}
+
+/// No deadline.
+pub(crate) const NEVER: i64 = i64::MAX;
+
+/// See the module.
+pub(crate) struct Live {
+    pub(crate) now: i64,
+    pub(crate) is_started: bool,
+    /// A shard of this service, where others send to.
+    pub(crate) address: ShardIndex,
+    pub(crate) inode_next: BTreeMap<u16, u64>,
+    pub(crate) sequence_next: u64,
+    pub(crate) jobs: BTreeMap<u64, Job>,
+    pub(crate) job_next: u64,
+    pub(crate) woken: BTreeSet<u64>,
+    pub(crate) queries: BTreeMap<u64, Query>,
+    pub(crate) cached: BTreeMap<Inode, Cached>,
+    pub(crate) watchers: BTreeMap<Inode, Vec<ShardIndex>>,
+    pub(crate) keys: Keys,
+    pub(crate) transactions: BTreeMap<u64, Transaction>,
+    /// Prepared here, and when their coordinator was last asked.
+    pub(crate) inquired: BTreeMap<TransactionId, i64>,
+    /// When decisions were last sent.
+    pub(crate) decisions_sent: i64,
+    /// Inodes whose contents wait for targets.
+    pub(crate) busy: BTreeMap<Inode, u64>,
+    /// Effects on targets that failed and are tried again.
+    pub(crate) failed: BTreeMap<u64, i64>,
+    /// Directories of other services whose tally changed, and when it was sent (0: not yet).
+    pub(crate) dirty: BTreeMap<Inode, i64>,
+    /// Inodes that lost their last name, or were closed, in the running step.
+    pub(crate) unlinked: Vec<Inode>,
+    pub(crate) waiters: BTreeMap<Inode, Vec<Waiter>>,
+    /// When a tick is wanted.
+    pub(crate) timer: i64,
+}
+
+impl Live {
+    pub(crate) fn new(address: ShardIndex) -> Live {
+        Live {
+            now: 0,
+            is_started: false,
+            address,
+            inode_next: BTreeMap::new(),
+            sequence_next: 0,
+            jobs: BTreeMap::new(),
+            job_next: 1,
+            woken: BTreeSet::new(),
+            queries: BTreeMap::new(),
+            cached: BTreeMap::new(),
+            watchers: BTreeMap::new(),
+            keys: Keys::default(),
+            transactions: BTreeMap::new(),
+            inquired: BTreeMap::new(),
+            decisions_sent: 0,
+            busy: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            dirty: BTreeMap::new(),
+            unlinked: Vec::new(),
+            waiters: BTreeMap::new(),
+            timer: NEVER,
+        }
+    }
+
+    /// Wants a tick at `when`.
+    pub(crate) fn wake_at(&mut self, when: i64) {
+        self.timer = self.timer.min(when);
+    }
+
+    /// Wakes all jobs that wait for what `is_it` accepts.
+    pub(crate) fn wake(&mut self, is_it: impl Fn(&Wait) -> bool) {
+        let jobs = self.jobs.iter().filter(|(_, job)| is_it(&job.wait)).map(|(&id, _)| id);
+        self.woken.extend(jobs);
+    }
+}
+
+/// A layout and inode of an effect on targets.
+pub(crate) type File = (Inode, Layout);

@@ -1,0 +1,166 @@
+//! Messages between services, and the actions of a transaction.
+//!
+//! A message may be lost, doubled and overtaken. Whoever wants an answer sends again; whoever gets
+//! a message twice does nothing the second time (`transaction` says why). Encoded as log records
+//! are: one byte of number, then the fields in order. `from` is a shard of the sender, where answers
+//! go; `group` names the sender (daemon and worker); numbers never change their meaning.
+
+use wire::{Attributes, Errno, Inode};
+
+use crate::coding::numbered;
+
+numbered! {
+    /// A message between services.
+    pub(crate) enum Message<'a> {
+        /// What are the attributes of `inode`? `watch` 1: tell when owner or mode change.
+        0x01 AskAttributes { from: u16, token: u64, inode: Inode, watch: u8 }
+        /// What is the entry `name` of `parent`?
+        0x02 AskEntry { from: u16, token: u64, parent: Inode, name: &'a [u8] }
+        /// The attributes; `found` 0: there is no such inode.
+        0x03 AreAttributes { token: u64, found: u8, attributes: Attributes }
+        /// The entry; no inode: there is no such entry.
+        0x04 IsEntry { token: u64, inode: Inode, mode: u32 }
+        /// Newer attributes of a directory that the receiver asked about once.
+        0x05 Update { attributes: Attributes }
+        /// Check and hold what the actions need, and vote. Transactions below `floor` are over.
+        0x06 Prepare { from: u16, group: u32, sequence: u64, floor: u64, actions: &'a [u8] }
+        /// Vote of `group`: errno 0 is a yes.
+        0x07 Vote { group: u32, sequence: u64, errno: Errno }
+        /// The transaction of `group` is decided: do it and acknowledge.
+        0x08 Commit { from: u16, group: u32, sequence: u64 }
+        /// The transaction of `group` will not happen.
+        0x09 Abort { group: u32, sequence: u64 }
+        /// `group` has done what was decided.
+        0x0a Committed { group: u32, sequence: u64 }
+        /// `group` voted long ago: what was decided?
+        0x0b Inquire { from: u16, group: u32, sequence: u64 }
+        /// What `group` holds of a directory of the receiver.
+        0x0c Tally {
+            from: u16, group: u32, directory: Inode, version: u64, entries: u64,
+            directories: u64, modified: u64,
+        }
+        /// The tally was noted.
+        0x0d TallyKnown { directory: Inode, version: u64 }
+    }
+}
+
+numbered! {
+    /// A part of a transaction: what must hold, and what is done when it commits.
+    pub(crate) enum Action<'a> {
+        /// The entry `name` of `parent` is `expect` (NONE: absent) and becomes `set` (NONE:
+        /// absent). `shard` holds the entry, `spread` is the directory's.
+        0x01 Entry {
+            shard: u16, parent: Inode, spread: u8, name: &'a [u8],
+            expect: Inode, expect_mode: u32, set: Inode, set_mode: u32,
+        }
+        /// An inode that is no directory gets a name more (`up` 1) or less (0).
+        0x02 Links { inode: Inode, up: u8 }
+        /// A directory goes.
+        0x03 RemoveDirectory { inode: Inode }
+        /// A directory has no entries in the service of `shard`, and gets none.
+        0x04 Freeze { shard: u16, directory: Inode }
+        /// The inode was moved; `parent` is a directory's new one, otherwise NONE.
+        0x05 Moved { inode: Inode, parent: Inode }
+        /// The directory's parent is, and stays, `parent`.
+        0x06 Chain { inode: Inode, parent: Inode }
+    }
+}
+
+impl Action<'_> {
+    /// The shard that does it.
+    pub(crate) const fn shard(&self) -> wire::ShardIndex {
+        match *self {
+            Action::Entry { shard, .. } | Action::Freeze { shard, .. } => wire::ShardIndex(shard),
+            Action::Links { inode, .. }
+            | Action::RemoveDirectory { inode }
+            | Action::Moved { inode, .. }
+            | Action::Chain { inode, .. } => inode.shard(),
+        }
+    }
+}
+
+/// The actions of an encoded list; stops at the first that is malformed.
+pub(crate) fn actions(bytes: &[u8]) -> impl Iterator<Item = Action<'_>> {
+    let mut reader = wire::Reader::new(bytes);
+    core::iter::from_fn(move || Action::decode(&mut reader).ok())
+}
+
+/// True if the bytes are a list of actions to the last byte.
+pub(crate) fn are_actions(bytes: &[u8]) -> bool {
+    let mut reader = wire::Reader::new(bytes);
+    while !reader.rest().is_empty() {
+        if Action::decode(&mut reader).is_err() {
+            return false;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use wire::Reader;
+
+    proptest! {
+        /// Messages survive encoding.
+        #[test]
+        fn messages_survive_encoding(n: [u64; 4], s: Vec<u8>) {
+            let [w, x, y, z] = n;
+            let (from, group, inode) = (w as u16, x as u32, Inode(y));
+            let attributes = Attributes { inode, size: z, ..Attributes::default() };
+            let all = [
+                Message::AskAttributes { from, token: w, inode, watch: 1 },
+                Message::AskEntry { from, token: w, parent: inode, name: &s },
+                Message::AreAttributes { token: w, found: 1, attributes },
+                Message::IsEntry { token: w, inode, mode: group },
+                Message::Update { attributes },
+                Message::Prepare { from, group, sequence: w, floor: z, actions: &s },
+                Message::Vote { group, sequence: w, errno: Errno(from) },
+                Message::Commit { from, group, sequence: w },
+                Message::Abort { group, sequence: w },
+                Message::Committed { group, sequence: w },
+                Message::Inquire { from, group, sequence: w },
+                Message::Tally {
+                    from, group, directory: inode, version: w, entries: x, directories: y,
+                    modified: z,
+                },
+                Message::TallyKnown { directory: inode, version: w },
+            ];
+            for message in all {
+                let mut bytes = Vec::new();
+                message.encode(&mut bytes);
+                prop_assert_eq!(Message::decode(&mut Reader::new(&bytes)), Ok(message));
+            }
+        }
+
+        /// Actions survive encoding.
+        #[test]
+        fn actions_survive_encoding(n: [u64; 4], s: Vec<u8>) {
+            let [w, x, y, z] = n;
+            let inode = Inode(y);
+            let all = [
+                Action::Entry {
+                    shard: w as u16, parent: inode, spread: 1, name: &s, expect: Inode(x),
+                    expect_mode: w as u32, set: Inode(z), set_mode: z as u32,
+                },
+                Action::Links { inode, up: 1 },
+                Action::RemoveDirectory { inode },
+                Action::Freeze { shard: z as u16, directory: inode },
+                Action::Moved { inode, parent: Inode(x) },
+                Action::Chain { inode, parent: Inode(x) },
+            ];
+            let mut bytes = Vec::new();
+            all.iter().for_each(|action| action.encode(&mut bytes));
+            prop_assert!(are_actions(&bytes));
+            prop_assert!(actions(&bytes).eq(all));
+        }
+
+        /// Any bytes are read without a panic.
+        #[test]
+        fn any_bytes_are_read(bytes: Vec<u8>) {
+            let _ = Message::decode(&mut Reader::new(&bytes));
+            let _ = actions(&bytes).count();
+        }
+    }
+}

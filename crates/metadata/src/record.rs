@@ -1,0 +1,187 @@
+//! Records of the log, described by byte, and nothing else: what they do to the tables is `state`.
+//!
+//! A log record (one per step) is the byte `VERSION`, then any number of changes. A change is one
+//! byte of number, then its fields in the order in which they stand below: numbers little-endian in
+//! their natural width, an inode 8 bytes, attributes and layouts as `wire::attributes` says, byte
+//! strings with four bytes of length before them. A number never changes its meaning.
+//!
+//! Invariants
+//! 1. Every change is absolute: applying it twice is applying it once.
+//! 2. A change of something that is not there is ignored, so that a snapshot taken in slices may be
+//!    mixed with the changes that happened meanwhile (`Service::snapshot_slice`).
+
+use wire::{Attributes, Inode, Layout, Malformed, Reader};
+
+use crate::coding::numbered;
+
+/// First byte of every log record.
+pub(crate) const VERSION: u8 = 1;
+
+numbered! {
+    /// One change of the tables.
+    pub(crate) enum Record<'a> {
+        /// A name.
+        0x01 PutEntry { parent: Inode, name: &'a [u8], inode: Inode, mode: u32 }
+        /// No such name.
+        0x02 DeleteEntry { parent: Inode, name: &'a [u8] }
+        /// An inode with everything. `nameless`: 1 if it was made without a name and may get one.
+        /// `xattrs`: name and value, each with its length, in order. `tallies`: encoded
+        /// `state::RemoteTally`s.
+        0x03 PutInode {
+            attributes: Attributes, nameless: u8, target: &'a [u8], contents: &'a [u8],
+            xattrs: &'a [u8], tallies: &'a [u8],
+        }
+        /// No such inode; its open hosts and locks go with it.
+        0x04 DeleteInode { inode: Inode }
+        /// Attributes of an inode that exists.
+        0x05 PutAttributes { attributes: Attributes }
+        /// Attributes and inline contents of an inode that exists.
+        0x06 PutContents { attributes: Attributes, contents: &'a [u8] }
+        /// Other hosts that have an inode open: two bytes each.
+        0x07 PutHosts { inode: Inode, hosts: &'a [u8] }
+        /// Locks on an inode: encoded `locks::Lock`s.
+        0x08 PutLocks { inode: Inode, locks: &'a [u8] }
+        /// What this service holds of a directory.
+        0x09 PutTally {
+            directory: Inode, spread: u8, version: u64, entries: u64, directories: u64,
+            modified: u64,
+        }
+        /// This service holds nothing of the directory any more.
+        0x0a DeleteTally { directory: Inode }
+        /// What another service holds of a directory whose inode is here.
+        0x0b PutRemoteTally {
+            directory: Inode, group: u32, version: u64, entries: u64, directories: u64,
+            modified: u64,
+        }
+        /// Counters of a shard: inode numbers below are used; place of the next top directory.
+        0x0c PutShard { shard: u16, inode_next: u64, place_next: u16 }
+        /// Tokens and transaction numbers below are used.
+        0x0d PutCounter { sequence_next: u64 }
+        /// The last change that an origin made: answered alike when it is asked again.
+        0x0e PutOutcome { origin: u64, sequence: u64, kind: u8, first: u64, second: u64 }
+        /// Outcomes of `first .. first + count` are forgotten.
+        0x0f ForgetOrigins { first: u64, count: u64 }
+        /// Something that targets must do; `kind` and `size` as in `state::Pending`.
+        0x10 PutPending { token: u64, inode: Inode, layout: Layout, kind: u8, size: u64 }
+        /// It is done.
+        0x11 DeletePending { token: u64 }
+        /// A transaction of another service that this one voted for. `from`: where its coordinator
+        /// is reached. `actions`: encoded `peer::Action`s.
+        0x12 PutPrepared { group: u32, sequence: u64, from: u16, actions: &'a [u8] }
+        /// It is finished, either way.
+        0x13 DeletePrepared { group: u32, sequence: u64 }
+        /// A transaction of this service is decided. `left`: who has not acknowledged it, for each
+        /// its group (4 bytes) and a shard of it (2 bytes).
+        0x14 PutDecision { sequence: u64, left: &'a [u8] }
+        /// All have acknowledged it.
+        0x15 DeleteDecision { sequence: u64 }
+        /// A transaction that was committed here: a late copy of its messages does nothing.
+        0x16 PutFinished { group: u32, sequence: u64 }
+        /// The group will never again send about transactions below `floor`.
+        0x17 PutFloor { group: u32, floor: u64 }
+    }
+}
+
+/// The changes of a log record, in order. Stops after the first that is malformed.
+pub(crate) fn changes(bytes: &[u8]) -> Result<Changes<'_>, Malformed> {
+    let mut reader = Reader::new(bytes);
+    if reader.u8()? != VERSION {
+        return Err(Malformed);
+    }
+    Ok(Changes { reader })
+}
+
+/// See `changes`.
+pub(crate) struct Changes<'a> {
+    reader: Reader<'a>,
+}
+
+impl<'a> Iterator for Changes<'a> {
+    type Item = Result<Record<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.reader.rest().is_empty() {
+            return None;
+        }
+        let change = Record::decode(&mut self.reader);
+        if change.is_err() {
+            self.reader = Reader::new(&[]);
+        }
+        Some(change)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use wire::attributes::ATTRIBUTES_BYTES;
+
+    fn attributes_of(bytes: &[u8; ATTRIBUTES_BYTES]) -> Attributes {
+        Attributes::decode(&mut Reader::new(bytes)).expect("the right length")
+    }
+
+    fn records<'a>(n: [u64; 4], a: Attributes, s: &'a [u8], t: &'a [u8]) -> Vec<Record<'a>> {
+        let [w, x, y, z] = n;
+        let (inode, mode, group) = (Inode(x), y as u32, z as u32);
+        vec![
+            Record::PutEntry { parent: Inode(w), name: s, inode, mode },
+            Record::DeleteEntry { parent: Inode(w), name: t },
+            Record::PutInode {
+                attributes: a, nameless: 1, target: s, contents: t, xattrs: s, tallies: t,
+            },
+            Record::DeleteInode { inode },
+            Record::PutAttributes { attributes: a },
+            Record::PutContents { attributes: a, contents: s },
+            Record::PutHosts { inode, hosts: s },
+            Record::PutLocks { inode, locks: t },
+            Record::PutTally {
+                directory: inode, spread: 1, version: w, entries: x, directories: y, modified: z,
+            },
+            Record::DeleteTally { directory: inode },
+            Record::PutRemoteTally {
+                directory: inode, group, version: w, entries: x, directories: y, modified: z,
+            },
+            Record::PutShard { shard: w as u16, inode_next: x, place_next: y as u16 },
+            Record::PutCounter { sequence_next: w },
+            Record::PutOutcome { origin: w, sequence: x, kind: y as u8, first: z, second: w },
+            Record::ForgetOrigins { first: w, count: x },
+            Record::PutPending { token: w, inode, layout: a.layout, kind: 2, size: z },
+            Record::DeletePending { token: w },
+            Record::PutPrepared { group, sequence: w, from: x as u16, actions: s },
+            Record::DeletePrepared { group, sequence: w },
+            Record::PutDecision { sequence: w, left: t },
+            Record::DeleteDecision { sequence: w },
+            Record::PutFinished { group, sequence: w },
+            Record::PutFloor { group, floor: w },
+        ]
+    }
+
+    proptest! {
+        /// Every change survives encoding, alone and in a row.
+        #[test]
+        fn changes_survive_encoding(
+            n: [u64; 4],
+            a in prop::array::uniform32(any::<u8>()),
+            s: Vec<u8>,
+            t: Vec<u8>,
+        ) {
+            let mut bytes = [0; ATTRIBUTES_BYTES];
+            bytes[..32].copy_from_slice(&a);
+            bytes[40..72].copy_from_slice(&a);
+            let all = records(n, attributes_of(&bytes), &s, &t);
+            let mut log = vec![VERSION];
+            all.iter().for_each(|record| record.encode(&mut log));
+            let read: Result<Vec<_>, _> = changes(&log).expect("a version").collect();
+            prop_assert_eq!(read, Ok(all));
+        }
+
+        /// Any bytes are read without a panic, and reading ends.
+        #[test]
+        fn any_bytes_are_read(bytes: Vec<u8>) {
+            if let Ok(changes) = changes(&bytes) {
+                prop_assert!(changes.count() <= bytes.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! All that survives a restart, and what each change of the log does to it. Every mutation of a
+//! running service is such a change, applied by the same code, so replay can not differ.
+//!
+//! What does not survive (parked requests, held keys, cached directories) is in `live`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wire::codec::Field;
+use wire::{Attributes, Inode, Layout, Malformed, Reader};
+
+use crate::coding::Put;
+use crate::locks::{self, Lock};
+use crate::record::Record;
+use crate::table::{Entries, Inodes, Node, RemoteTally, Xattrs};
+
+/// What this service holds of a directory, wherever the directory's inode is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) spread: u8,
+    pub(crate) version: u64,
+    pub(crate) entries: u64,
+    pub(crate) directories: u64,
+    pub(crate) modified: i64,
+}
+
+/// Counters of a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ShardCounters {
+    pub(crate) inode_next: u64,
+    pub(crate) place_next: u16,
+}
+
+/// The last change of an origin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) sequence: u64,
+    pub(crate) kind: u8,
+    pub(crate) first: u64,
+    pub(crate) second: u64,
+}
+
+/// Something that targets must do, until they have done it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Pending {
+    pub(crate) inode: Inode,
+    pub(crate) layout: Layout,
+    /// `Pending::TRUNCATE`, `REMOVE` or `WRITE_ALL`.
+    pub(crate) kind: u8,
+    /// Of a truncation.
+    pub(crate) size: u64,
+}
+
+impl Pending {
+    pub(crate) const TRUNCATE: u8 = 1;
+    pub(crate) const REMOVE: u8 = 2;
+    pub(crate) const WRITE_ALL: u8 = 3;
+}
+
+/// A transaction: group of its coordinator, and its number there.
+pub(crate) type TransactionId = (u32, u64);
+
+/// A transaction of another service that this one voted for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Prepared {
+    pub(crate) from: u16,
+    pub(crate) actions: Vec<u8>,
+}
+
+/// Bytes that an entry takes besides its name, and an inode besides its contents: tree nodes two
+/// thirds full and one allocation each.
+const ENTRY_BYTES: u64 = 112;
+const INODE_BYTES: u64 = 256;
+
+/// The tables.
+#[derive(Default)]
+pub(crate) struct State {
+    /// This service, to tell its own directories' tallies apart.
+    pub(crate) entries: Entries,
+    pub(crate) inodes: Inodes,
+    pub(crate) hosts: BTreeMap<Inode, Vec<u16>>,
+    pub(crate) locks: BTreeMap<Inode, Vec<Lock>>,
+    pub(crate) tallies: BTreeMap<Inode, Tally>,
+    pub(crate) shards: BTreeMap<u16, ShardCounters>,
+    pub(crate) sequence_next: u64,
+    pub(crate) outcomes: BTreeMap<u64, Outcome>,
+    pub(crate) pending: BTreeMap<u64, Pending>,
+    pub(crate) prepared: BTreeMap<TransactionId, Prepared>,
+    pub(crate) decisions: BTreeMap<u64, Vec<u8>>,
+    pub(crate) finished: BTreeSet<TransactionId>,
+    pub(crate) floors: BTreeMap<u32, u64>,
+    /// Inodes without a name: derived, not stored.
+    pub(crate) orphans: BTreeSet<Inode>,
+    /// Estimate of the memory of entries and inodes.
+    pub(crate) bytes: u64,
+}
+
+impl State {
+    /// Applies one change.
+    pub(crate) fn apply(&mut self, record: &Record<'_>) -> Result<(), Malformed> {
+        match *record {
+            Record::PutEntry { parent, name, inode, mode } => {
+                if self.entries.put(parent, name, inode, mode) {
+                    self.bytes += ENTRY_BYTES + name.len() as u64;
+                }
+            }
+            Record::DeleteEntry { parent, name } => {
+                if self.entries.remove(parent, name) {
+                    let bytes = ENTRY_BYTES + name.len() as u64;
+                    self.bytes = self.bytes.saturating_sub(bytes);
+                }
+            }
+            Record::PutTally { directory, spread, version, entries, directories, modified } => {
+                let modified = modified.cast_signed();
+                let tally = Tally { spread, version, entries, directories, modified };
+                self.tallies.insert(directory, tally);
+                self.refresh(directory, modified);
+            }
+            Record::DeleteTally { directory } => {
+                self.tallies.remove(&directory);
+            }
+            Record::PutRemoteTally { directory, group, version, entries, directories, modified } => {
+                let modified = modified.cast_signed();
+                let tally = RemoteTally { group, version, entries, directories, modified };
+                self.put_remote_tally(directory, tally);
+            }
+            Record::PutOutcome { origin, sequence, kind, first, second } => {
+                self.outcomes.insert(origin, Outcome { sequence, kind, first, second });
+            }
+            Record::PutInode { .. }
+            | Record::DeleteInode { .. }
+            | Record::PutAttributes { .. }
+            | Record::PutContents { .. }
+            | Record::PutHosts { .. }
+            | Record::PutLocks { .. } => return self.apply_to_inode(record),
+            _ => return self.apply_to_transactions(record),
+        }
+        Ok(())
+    }
+
+    fn apply_to_inode(&mut self, record: &Record<'_>) -> Result<(), Malformed> {
+        match *record {
+            Record::PutInode { attributes, nameless, target, contents, xattrs, tallies } => {
+                let xattrs = decode_xattrs(xattrs)?;
+                let node = Node {
+                    attributes,
+                    is_nameless: nameless != 0,
+                    target: target.into(),
+                    contents: contents.to_vec(),
+                    xattrs: if xattrs.is_empty() { None } else { Some(Box::new(xattrs)) },
+                    tallies: decode_tallies(tallies)?,
+                };
+                self.put_node(node);
+            }
+            Record::DeleteInode { inode } => {
+                if let Some(node) = self.inodes.remove(inode) {
+                    self.bytes = self.bytes.saturating_sub(bytes_of(&node));
+                    if node.attributes.links == 0 {
+                        self.orphans.remove(&inode);
+                    }
+                }
+                if !self.hosts.is_empty() {
+                    self.hosts.remove(&inode);
+                }
+                if !self.locks.is_empty() {
+                    self.locks.remove(&inode);
+                }
+            }
+            Record::PutAttributes { attributes } => self.put_attributes(&attributes, None),
+            Record::PutContents { attributes, contents } => {
+                self.put_attributes(&attributes, Some(contents));
+            }
+            Record::PutHosts { inode, hosts } => {
+                let hosts = decode_hosts(hosts)?;
+                if hosts.is_empty() {
+                    self.hosts.remove(&inode);
+                } else {
+                    self.hosts.insert(inode, hosts);
+                }
+            }
+            Record::PutLocks { inode, locks } => {
+                let held = locks::decode(locks)?;
+                if held.is_empty() {
+                    self.locks.remove(&inode);
+                } else {
+                    self.locks.insert(inode, held);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn apply_to_transactions(&mut self, record: &Record<'_>) -> Result<(), Malformed> {
+        match *record {
+            Record::PutShard { shard, inode_next, place_next } => {
+                self.shards.insert(shard, ShardCounters { inode_next, place_next });
+            }
+            Record::PutCounter { sequence_next } => self.sequence_next = sequence_next,
+            Record::ForgetOrigins { first, count } => {
+                let end = first.saturating_add(count);
+                while let Some((&origin, _)) = self.outcomes.range(first..end).next() {
+                    self.outcomes.remove(&origin);
+                }
+            }
+            Record::PutPending { token, inode, layout, kind, size } => {
+                self.pending.insert(token, Pending { inode, layout, kind, size });
+            }
+            Record::DeletePending { token } => {
+                self.pending.remove(&token);
+            }
+            Record::PutPrepared { group, sequence, from, actions } => {
+                let prepared = Prepared { from, actions: actions.to_vec() };
+                self.prepared.insert((group, sequence), prepared);
+            }
+            Record::DeletePrepared { group, sequence } => {
+                self.prepared.remove(&(group, sequence));
+            }
+            Record::PutDecision { sequence, left } => {
+                self.decisions.insert(sequence, left.to_vec());
+            }
+            Record::DeleteDecision { sequence } => {
+                self.decisions.remove(&sequence);
+            }
+            Record::PutFinished { group, sequence } => {
+                self.finished.insert((group, sequence));
+            }
+            Record::PutFloor { group, floor } => {
+                self.floors.insert(group, floor);
+                while let Some(&id) = self.finished.range((group, 0)..(group, floor)).next() {
+                    self.finished.remove(&id);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn put_node(&mut self, node: Node) {
+        let (inode, links) = (node.attributes.inode, node.attributes.links);
+        let was = self.inodes.get(inode).map_or(0, bytes_of);
+        self.bytes = (self.bytes + bytes_of(&node)).saturating_sub(was);
+        self.inodes.put(node);
+        self.note_links(inode, links);
+    }
+
+    fn put_attributes(&mut self, attributes: &Attributes, contents: Option<&[u8]>) {
+        let Some(node) = self.inodes.get_mut(attributes.inode) else { return };
+        let links_change = (node.attributes.links == 0) != (attributes.links == 0);
+        node.attributes = *attributes;
+        node.is_nameless &= attributes.links == 0;
+        if let Some(contents) = contents {
+            self.bytes = (self.bytes + contents.len() as u64)
+                .saturating_sub(node.contents.len() as u64);
+            node.contents.clear();
+            node.contents.extend_from_slice(contents);
+        }
+        if links_change {
+            self.note_links(attributes.inode, attributes.links);
+        }
+    }
+
+    fn note_links(&mut self, inode: Inode, links: u32) {
+        if links == 0 {
+            self.orphans.insert(inode);
+        } else if !self.orphans.is_empty() {
+            self.orphans.remove(&inode);
+        }
+    }
+
+    fn put_remote_tally(&mut self, directory: Inode, tally: RemoteTally) {
+        let Some(node) = self.inodes.get_mut(directory) else { return };
+        match node.tallies.iter_mut().find(|known| known.group == tally.group) {
+            Some(known) if known.version >= tally.version => return,
+            Some(known) => *known = tally,
+            None => node.tallies.push(tally),
+        }
+        self.refresh(directory, tally.modified);
+    }
+
+    /// Brings links, size and times of a directory in line with its tallies, if its inode is here.
+    fn refresh(&mut self, directory: Inode, modified: i64) {
+        let own = self.tallies.get(&directory).copied().unwrap_or_default();
+        let Some(node) = self.inodes.get_mut(directory) else { return };
+        let mut directories = own.directories;
+        let mut entries = own.entries;
+        for tally in &node.tallies {
+            directories += tally.directories;
+            entries += tally.entries;
+        }
+        let attributes = &mut node.attributes;
+        if attributes.links != 0 {
+            attributes.links = u32::try_from(directories + 2).unwrap_or(u32::MAX);
+        }
+        attributes.size = entries;
+        if modified > attributes.changed {
+            attributes.modified = modified;
+            attributes.changed = modified;
+        }
+    }
+}
+
+fn bytes_of(node: &Node) -> u64 {
+    let xattrs = node.xattrs.as_deref().map_or(0, |xattrs| {
+        xattrs.iter().map(|(name, value)| 64 + name.len() + value.len()).sum::<usize>()
+    });
+    INODE_BYTES + (node.contents.len() + node.target.len() + xattrs) as u64
+}
+
+/// Appends extended attributes: name and value, each with its length.
+pub(crate) fn encode_xattrs(xattrs: Option<&Xattrs>, to: &mut Vec<u8>) {
+    for (name, value) in xattrs.into_iter().flatten() {
+        (&**name).put(to);
+        (&**value).put(to);
+    }
+}
+
+fn decode_xattrs(bytes: &[u8]) -> Result<Xattrs, Malformed> {
+    let mut reader = Reader::new(bytes);
+    let mut xattrs = Xattrs::new();
+    while !reader.rest().is_empty() {
+        xattrs.insert(reader.bytes()?.into(), reader.bytes()?.into());
+    }
+    Ok(xattrs)
+}
+
+/// Appends remote tallies: group, version, entries, directories, modified of each.
+pub(crate) fn encode_tallies(tallies: &[RemoteTally], to: &mut Vec<u8>) {
+    for tally in tallies {
+        tally.group.put(to);
+        tally.version.put(to);
+        tally.entries.put(to);
+        tally.directories.put(to);
+        tally.modified.cast_unsigned().put(to);
+    }
+}
+
+fn decode_tallies(bytes: &[u8]) -> Result<Vec<RemoteTally>, Malformed> {
+    let mut reader = Reader::new(bytes);
+    let mut tallies = Vec::new();
+    while !reader.rest().is_empty() {
+        tallies.push(RemoteTally {
+            group: Field::take(&mut reader)?,
+            version: Field::take(&mut reader)?,
+            entries: Field::take(&mut reader)?,
+            directories: Field::take(&mut reader)?,
+            modified: reader.u64()?.cast_signed(),
+        });
+    }
+    Ok(tallies)
+}
+
+/// Appends hosts, two bytes each.
+pub(crate) fn encode_hosts(hosts: &[u16], to: &mut Vec<u8>) {
+    hosts.iter().for_each(|host| host.put(to));
+}
+
+fn decode_hosts(bytes: &[u8]) -> Result<Vec<u16>, Malformed> {
+    let mut reader = Reader::new(bytes);
+    let mut hosts = Vec::new();
+    while !reader.rest().is_empty() {
+        hosts.push(reader.u16()?);
+    }
+    Ok(hosts)
+}
