@@ -34,6 +34,7 @@ use shm::{Access, Segment, wait};
 use wire::codec::{Reader, Writer};
 use wire::errno::{Errno, Result};
 use wire::limits::{PATH_BYTES_MAX, PROTOCOL_VERSION, WORKER_COUNT_MAX};
+use wire::reply::Piece;
 use wire::welcome::{ACCEPTED, HELLO_BYTES, MAGIC, REFUSAL, WELCOME_BYTES_MAX};
 use wire::{DaemonIndex, Welcome};
 
@@ -125,6 +126,7 @@ pub(crate) struct Attachment {
     arena: Arena,
     table: PieceTable,
     states: PieceStates,
+    memory: OwnedFd,
     ssd: OwnedFd,
     socket: OwnedFd,
 }
@@ -138,6 +140,15 @@ impl Attachment {
             table: &self.table,
             states: &self.states,
         }
+    }
+
+    /// What holds the bytes of a tier, for the kernel to map.
+    pub(crate) fn tier(&self, tier: u8) -> BorrowedFd<'_> {
+        if tier == Piece::MEMORY { self.memory.as_fd() } else { self.ssd.as_fd() }
+    }
+
+    fn descriptors(&self) -> [i32; 3] {
+        [self.socket.as_raw_fd(), self.ssd.as_raw_fd(), self.memory.as_raw_fd()]
     }
 
     /// The index of a worker.
@@ -201,7 +212,7 @@ impl Attachments {
 
     /// Keeps an attachment; its place plus one.
     fn keep(&self, attachment: Attachment) -> Result<u32> {
-        for fd in [attachment.socket.as_raw_fd(), attachment.ssd.as_raw_fd()] {
+        for fd in attachment.descriptors() {
             self.lowest.fetch_min(fd.unsigned_abs(), AcqRel);
         }
         let place = self.used.fetch_add(1, AcqRel);
@@ -292,16 +303,13 @@ impl Client {
     pub fn is_own_descriptor(&self, fd: i32) -> bool {
         let Ok(number) = u32::try_from(fd) else { return false };
         number >= self.attachments.lowest.load(Acquire)
-            && self.attachments.each().any(|attachment| {
-                attachment.socket.as_raw_fd() == fd || attachment.ssd.as_raw_fd() == fd
-            })
+            && self.attachments.each().any(|attachment| attachment.descriptors().contains(&fd))
     }
 
     /// Calls `with` for each descriptor of `is_own_descriptor`.
     pub fn own_descriptors(&self, with: &mut impl FnMut(i32)) {
         for attachment in self.attachments.each() {
-            with(attachment.socket.as_raw_fd());
-            with(attachment.ssd.as_raw_fd());
+            attachment.descriptors().into_iter().for_each(&mut *with);
         }
     }
 
@@ -509,6 +517,7 @@ fn map_all(
         let segment = descriptors.map(Welcome::DESCRIPTORS + worker, Access::ReadOnly)?;
         *index = Some(Index::open(segment)?);
     }
+    let memory = rustix::io::fcntl_dupfd_cloexec(descriptors.get(3)?, descriptor_first());
     let ssd = rustix::io::fcntl_dupfd_cloexec(descriptors.get(6)?, descriptor_first());
     let attachment = Attachment {
         welcome,
@@ -519,6 +528,7 @@ fn map_all(
         arena: Arena::new(descriptors.map(3, Access::ReadWrite)?),
         table: PieceTable::new(descriptors.map(4, Access::ReadOnly)?),
         states: PieceStates::new(descriptors.map(5, Access::ReadWrite)?),
+        memory: memory.map_err(errno)?,
         ssd: ssd.map_err(errno)?,
         socket,
     };

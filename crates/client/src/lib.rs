@@ -54,6 +54,8 @@ mod seek;
 
 mod copy;
 
+mod share;
+
 mod stat;
 
 mod attributes;
@@ -74,6 +76,7 @@ pub use locks::{Owner, Range, Wait};
 pub use open_files::Opened;
 pub use path::{At, Follow, Outcome, PathBuffer};
 pub use read::Position;
+pub use share::Part;
 pub use shm::host::{OfdIndex, ProcessIndex};
 pub use space::Space;
 

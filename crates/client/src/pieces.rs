@@ -21,7 +21,7 @@ use crate::request::{Patience, To, own_credentials};
 /// Pieces remembered by a process, a power of two: 4 Ki pieces of up to a chunk, 192 KiB.
 const CACHE_ROWS: usize = 4096;
 /// How often a piece that moved is asked for again before the daemon is not believed.
-const MOVES_MAX: u32 = 64;
+pub(crate) const MOVES_MAX: u32 = 64;
 /// Chunks that one message asks for: an answer holds a few hundred pieces.
 const CHUNKS_AHEAD_MAX: u64 = 64;
 /// Bytes of one message to a target that is not mapped: whole pages, so that no granule is cut.
@@ -122,7 +122,7 @@ impl Cache {
 
 /// What a piece is wanted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Want {
+pub(crate) enum Want {
     Read,
     Write,
 }
@@ -254,7 +254,7 @@ impl Client {
 
     /// The piece of `span`, from memory or from its daemon. `ahead` are the bytes from the span's
     /// start on that the caller is about to write, too.
-    fn piece(
+    pub(crate) fn piece(
         &self,
         target: DaemonIndex,
         file: &File,
@@ -278,6 +278,11 @@ impl Client {
         };
         let mapped = self.map_pieces(target, file, span.start, length, want == Want::Write)?;
         Ok(mapped.first)
+    }
+
+    /// Forgets where a piece lies.
+    pub(crate) fn forget_piece(&self, file: &File, span: &Span) {
+        self.cache.forget(file.inode, span.start);
     }
 
     /// Asks a target for pieces and remembers them.

@@ -9,11 +9,11 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
+use wire::Welcome;
 use wire::codec::{Reader, Writer};
 use wire::errno::Errno;
 use wire::limits::PROTOCOL_VERSION;
 use wire::welcome::{HELLO_BYTES, MAGIC, REFUSAL, STATUS_MAGIC, WELCOME_BYTES_MAX};
-use wire::Welcome;
 
 /// What somebody wants who said hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

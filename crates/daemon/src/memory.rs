@@ -102,7 +102,13 @@ impl Memory {
         let indexes = (0..settings.workers)
             .map(|worker| open(&format!("index{worker}"), Shape::DEFAULT.bytes() as u64));
         let indexes = indexes.collect::<Outcome<_>>()?;
-        Ok(Memory { host, host_fd, bells: open("doorbell", DOORBELLS_BYTES as u64)?, target, indexes })
+        Ok(Memory {
+            host,
+            host_fd,
+            bells: open("doorbell", DOORBELLS_BYTES as u64)?,
+            target,
+            indexes,
+        })
     }
 
     /// True if the target's memory was not there.

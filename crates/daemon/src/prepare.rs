@@ -64,7 +64,8 @@ impl Orders {
     fn carry_out(&self, order: Preparation) -> Result<()> {
         let device = if order.tier == Piece::MEMORY { &self.arena } else { &self.ssd };
         loop {
-            match rustix::fs::fallocate(device, FallocateFlags::empty(), order.place, order.length) {
+            match rustix::fs::fallocate(device, FallocateFlags::empty(), order.place, order.length)
+            {
                 Ok(()) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(shm::segment::errno(error)),

@@ -62,11 +62,8 @@ pub(crate) fn target(
         table: PieceTable::new(table.segment),
         states: PieceStates::new(states.segment),
     };
-    let target = if is_new {
-        Target::new(sizes)
-    } else {
-        recover_target(sizes, &devices.table, &table_fd)?
-    };
+    let target =
+        if is_new { Target::new(sizes) } else { recover_target(sizes, &devices.table, &table_fd)? };
     Ok((TargetLoop::new(target, devices, preparer, !is_new), orders))
 }
 

@@ -109,9 +109,9 @@ impl Options {
     fn of(mut words: impl Iterator<Item = String>) -> Result<Options, Wrong> {
         let mut options = BTreeMap::new();
         while let Some(word) = words.next() {
-            let name = word.strip_prefix("--").and_then(|word| {
-                NAMES.iter().copied().find(|name| *name == word)
-            });
+            let name = word
+                .strip_prefix("--")
+                .and_then(|word| NAMES.iter().copied().find(|name| *name == word));
             let Some(name) = name else { return Err(Wrong::Unknown(word)) };
             let Some(value) = words.next() else { return Err(Wrong::NoValue(word)) };
             if options.insert(name, value).is_some() {
@@ -162,10 +162,8 @@ impl Settings {
             ssd: options.value("ssd")?,
             chunk_log2: chunk.checked_ilog2().unwrap_or(0) as u8,
             spread: options.one_of("spread", &[("home", spread::HOME), ("wide", spread::WIDE)])?,
-            placement: options.one_of(
-                "placement",
-                &[("hash", placement::HASH), ("local", placement::LOCAL)],
-            )?,
+            placement: options
+                .one_of("placement", &[("hash", placement::HASH), ("local", placement::LOCAL)])?,
             workers: options.value("workers")?,
             listen: options.value("listen")?,
             peers: options.value("peers")?,
@@ -210,7 +208,8 @@ mod tests {
         --workers 2 --listen 127.0.0.1:0 --peers /r/peers --owner 1000 --ready-fd 3";
 
     fn parse(line: &str) -> Result<Settings, String> {
-        Settings::parse(line.split_whitespace().map(str::to_owned)).map_err(|error| error.to_string())
+        Settings::parse(line.split_whitespace().map(str::to_owned))
+            .map_err(|error| error.to_string())
     }
 
     #[test]

@@ -207,8 +207,7 @@ struct Start {
 impl Start {
     /// Reads the number. A daemon that was started before must find its memory.
     fn open(settings: &Settings, is_memory_new: bool) -> Outcome<Start> {
-        store::directory::create(&settings.data)
-            .map_err(|error| Failure(error.to_string()))?;
+        store::directory::create(&settings.data).map_err(|error| Failure(error.to_string()))?;
         let path = settings.data.join("starts");
         let before = match fs::read_to_string(&path) {
             Ok(text) => text.trim().parse().unwrap_or(0),

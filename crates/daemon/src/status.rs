@@ -5,17 +5,16 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes of memory that the process holds, shared ones included.
 fn resident_bytes() -> u64 {
-    let pages = std::fs::read_to_string("/proc/self/statm").ok().and_then(|text| {
-        text.split_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok())
-    });
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok()));
     pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64)
 }
 
 /// The line, with its end.
 pub(crate) fn line(shared: &Shared, sessions: usize) -> String {
-    let sum = |one: fn(&crate::shared::Figures) -> u64| -> u64 {
-        shared.figures.iter().map(one).sum()
-    };
+    let sum =
+        |one: fn(&crate::shared::Figures) -> u64| -> u64 { shared.figures.iter().map(one).sum() };
     let space = &shared.space;
     let numbers = [
         ("pid", u64::from(std::process::id())),

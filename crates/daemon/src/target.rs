@@ -218,9 +218,8 @@ impl TargetLoop {
             Effect::Write { ticket, piece, within, from, length } => {
                 self.attempt(ticket, |devices, pending| {
                     let from = from as usize;
-                    let bytes = pending.bytes.get(from..).and_then(|bytes| {
-                        bytes.get(..length as usize)
-                    });
+                    let bytes =
+                        pending.bytes.get(from..).and_then(|bytes| bytes.get(..length as usize));
                     let bytes = bytes.ok_or(Errno::EIO)?;
                     devices.target().write_pinned(&piece, within, bytes)
                 });
@@ -231,11 +230,7 @@ impl TargetLoop {
         None
     }
 
-    fn attempt(
-        &mut self,
-        ticket: u64,
-        act: impl FnOnce(&Devices, &mut Pending) -> Result<()>,
-    ) {
+    fn attempt(&mut self, ticket: u64, act: impl FnOnce(&Devices, &mut Pending) -> Result<()>) {
         let Some(pending) = self.pending.get_mut(&ticket) else { return };
         if pending.failed.is_none() {
             pending.failed = act(&self.devices, pending).err();
@@ -261,8 +256,7 @@ impl TargetLoop {
             Answer::Space { memory_total, memory_free, ssd_total, ssd_free } => {
                 let files = shared.files();
                 note_space(shared, [memory_total, memory_free, ssd_total, ssd_free]);
-                let space =
-                    Reply::Space { memory_total, memory_free, ssd_total, ssd_free, files };
+                let space = Reply::Space { memory_total, memory_free, ssd_total, ssd_free, files };
                 shared.answer_with(to, &space);
             }
         }

@@ -129,12 +129,7 @@ impl Worker {
         }
     }
 
-    fn take_session(
-        &mut self,
-        shared: &Shared,
-        session: u16,
-        message: &mut [u8; SLOT_BYTES],
-    ) {
+    fn take_session(&mut self, shared: &Shared, session: u16, message: &mut [u8; SLOT_BYTES]) {
         let guest = self.guests.get(usize::from(session)).and_then(Option::as_ref);
         let Some(guest) = guest.map(Arc::clone) else { return };
         let mut pending = guest.slots.take_pending(self.number);

@@ -9,42 +9,42 @@ use wire::{Attributes, Errno, Inode, Layout, Writer};
 /// A value that can be appended to a buffer.
 pub(crate) trait Put {
     /// Appends the encoded value.
-    fn put(&self, to: &mut Vec<u8>);
+    fn append_to(&self, to: &mut Vec<u8>);
 }
 
 macro_rules! put_numbers {
     ($($type:ident)*) => {$(
         impl Put for $type {
-            fn put(&self, to: &mut Vec<u8>) { to.extend_from_slice(&self.to_le_bytes()); }
+            fn append_to(&self, to: &mut Vec<u8>) { to.extend_from_slice(&self.to_le_bytes()); }
         }
     )*};
 }
 put_numbers!(u8 u16 u32 u64);
 
 impl Put for &[u8] {
-    fn put(&self, to: &mut Vec<u8>) {
+    fn append_to(&self, to: &mut Vec<u8>) {
         // Longer strings than a message can hold do not come here; one that did would be cut, and
         // the record refused at replay.
         let length = u32::try_from(self.len()).unwrap_or(u32::MAX);
-        length.put(to);
+        length.append_to(to);
         to.extend_from_slice(self);
     }
 }
 
 impl Put for Inode {
-    fn put(&self, to: &mut Vec<u8>) {
-        self.0.put(to);
+    fn append_to(&self, to: &mut Vec<u8>) {
+        self.0.append_to(to);
     }
 }
 
 impl Put for Errno {
-    fn put(&self, to: &mut Vec<u8>) {
-        self.0.put(to);
+    fn append_to(&self, to: &mut Vec<u8>) {
+        self.0.append_to(to);
     }
 }
 
 impl Put for Attributes {
-    fn put(&self, to: &mut Vec<u8>) {
+    fn append_to(&self, to: &mut Vec<u8>) {
         let mut bytes = [0; ATTRIBUTES_BYTES];
         self.encode(&mut Writer::new(&mut bytes));
         to.extend_from_slice(&bytes);
@@ -52,7 +52,7 @@ impl Put for Attributes {
 }
 
 impl Put for Layout {
-    fn put(&self, to: &mut Vec<u8>) {
+    fn append_to(&self, to: &mut Vec<u8>) {
         let mut bytes = [0; 8];
         self.encode(&mut Writer::new(&mut bytes));
         to.extend_from_slice(&bytes);
@@ -79,7 +79,7 @@ macro_rules! numbered {
                 match self {
                     $($Enum::$Variant { $($field),* } => {
                         to.push($number);
-                        $($crate::coding::Put::put($field, to);)*
+                        $($crate::coding::Put::append_to($field, to);)*
                     })*
                 }
             }

@@ -86,13 +86,13 @@ pub(crate) fn set(held: &mut Vec<Lock>, mut wanted: Lock) {
 /// Appends the encoded locks: owner, pid, host, kind, flock, start, end of each.
 pub(crate) fn encode(held: &[Lock], to: &mut Vec<u8>) {
     for lock in held {
-        lock.owner.put(to);
-        lock.pid.put(to);
-        lock.host.put(to);
-        lock.kind.put(to);
-        lock.flock.put(to);
-        lock.start.put(to);
-        lock.end.put(to);
+        lock.owner.append_to(to);
+        lock.pid.append_to(to);
+        lock.host.append_to(to);
+        lock.kind.append_to(to);
+        lock.flock.append_to(to);
+        lock.start.append_to(to);
+        lock.end.append_to(to);
     }
 }
 

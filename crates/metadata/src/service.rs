@@ -335,7 +335,7 @@ impl Service {
                 let ask = Ask { ticket: *ticket, header, facts: &job.facts, data: job.data };
                 self.run(&ask, &request)
             }
-            Kind::Message { bytes } => self.run_message(bytes),
+            Kind::Message { bytes } => self.run_message(bytes, &job.facts),
         };
         match (stop, &job.kind) {
             (Ok(()), _) => {}

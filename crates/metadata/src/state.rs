@@ -309,8 +309,8 @@ fn bytes_of(node: &Node) -> u64 {
 /// Appends extended attributes: name and value, each with its length.
 pub(crate) fn encode_xattrs(xattrs: Option<&Xattrs>, to: &mut Vec<u8>) {
     for (name, value) in xattrs.into_iter().flatten() {
-        (&**name).put(to);
-        (&**value).put(to);
+        (&**name).append_to(to);
+        (&**value).append_to(to);
     }
 }
 
@@ -326,11 +326,11 @@ fn decode_xattrs(bytes: &[u8]) -> Result<Xattrs, Malformed> {
 /// Appends remote tallies: group, version, entries, directories, modified of each.
 pub(crate) fn encode_tallies(tallies: &[RemoteTally], to: &mut Vec<u8>) {
     for tally in tallies {
-        tally.group.put(to);
-        tally.version.put(to);
-        tally.entries.put(to);
-        tally.directories.put(to);
-        tally.modified.cast_unsigned().put(to);
+        tally.group.append_to(to);
+        tally.version.append_to(to);
+        tally.entries.append_to(to);
+        tally.directories.append_to(to);
+        tally.modified.cast_unsigned().append_to(to);
     }
 }
 
@@ -351,7 +351,7 @@ fn decode_tallies(bytes: &[u8]) -> Result<Vec<RemoteTally>, Malformed> {
 
 /// Appends hosts, two bytes each.
 pub(crate) fn encode_hosts(hosts: &[u16], to: &mut Vec<u8>) {
-    hosts.iter().for_each(|host| host.put(to));
+    hosts.iter().for_each(|host| host.append_to(to));
 }
 
 fn decode_hosts(bytes: &[u8]) -> Result<Vec<u16>, Malformed> {

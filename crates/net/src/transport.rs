@@ -46,6 +46,8 @@ const LOOK_TIME: Duration = Duration::from_micros(50);
 const KEEPALIVE_TIME: Duration = Duration::from_secs(5);
 /// See `KEEPALIVE_TIME`; in milliseconds.
 const UNANSWERED_MILLIS_MAX: u32 = 15_000;
+/// One line of log for so many refused strangers: somebody may knock for ever.
+const REFUSALS_PER_LINE: u64 = 100;
 /// Pause before accepting again after the system had no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -198,6 +200,7 @@ pub struct Net<H: Handler> {
     next_id: u64,
     touched: Vec<u64>,
     accept_again: Option<Instant>,
+    refusals: u64,
 }
 
 impl<H: Handler> Net<H> {
@@ -234,6 +237,7 @@ impl<H: Handler> Net<H> {
             next_id: 1,
             touched: Vec::new(),
             accept_again: None,
+            refusals: 0,
         };
         Ok((net, Sender { shared }))
     }
@@ -517,8 +521,12 @@ impl<H: Handler> Net<H> {
         if let Some(peer) = one.dialled {
             self.dial_failed(peer, why);
         } else if one.peer().is_none() {
-            let from = one.stream.peer_addr().ok();
-            tracing::warn!(?from, why, "connection refused");
+            if self.refusals.is_multiple_of(REFUSALS_PER_LINE) {
+                let from = one.stream.peer_addr().ok();
+                let before = self.refusals;
+                tracing::warn!(?from, why, before, "connection refused");
+            }
+            self.refusals += 1;
         }
         let Some(proven) = one.peer() else { return };
         let peer = usize::from(proven.daemon.0);

@@ -216,6 +216,15 @@ impl Target<'_> {
         Ok(())
     }
 
+    /// Makes every granule of `piece` defined, for who will reach its bytes without these protocols:
+    /// a shared mapping.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn define_all(&self, piece: &Piece) -> Result<()> {
+        self.define(piece, 0, 0, all_granules(piece.length_log2))
+    }
+
     /// Makes the part of granule `granule` outside `start .. end` zero if the granule is undefined,
     /// and then says that all of it is defined: what lies inside is being written by the caller.
     fn define_edge(

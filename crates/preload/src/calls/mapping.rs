@@ -1,17 +1,48 @@
 //! `mmap` of files of the instance.
 //!
+//! A shared mapping maps the very pages of the arena (or of the SSD file) that hold the file, piece
+//! by piece over a reserved range of addresses, so that mappings, reads and writes of all processes
+//! of the host agree. A row of the descriptor table keeps the file open for it, through fork and
+//! until the range is unmapped. Pages beyond the end of the file stay inaccessible.
+//!
 //! A private mapping is anonymous memory with the file's bytes copied in: a program may not count
-//! on seeing later changes of the file through it, and the loader, git and most readers never do. A
-//! shared mapping that is only read gets the same. A shared mapping that is written is refused
-//! with ENODEV, as by file systems without it, so that no program believes its stores to be saved.
+//! on seeing later changes of the file through it.
 
-use crate::calls::state::{client, kernel, ours};
+use crate::calls::state::{CLIENT, MAPPING_FIRST, client, kernel, ours, table};
 use crate::calls::{Answer, answer, failed, native, user};
-use client::{OfdIndex, Position};
+use client::{OfdIndex, Part, Position};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use wire::errno::{Errno, Result};
 
 /// Bytes of a page of the only page size that is supported.
 const PAGE_BYTES: u64 = 4096;
+/// Shared mappings of a process. The last row of the table is the working directory's.
+const MAPPINGS_MAX: usize = 1023;
+
+/// What is known of a shared mapping. Free when `start` is 0; taken but not yet described when 1.
+struct Record {
+    start: AtomicU64,
+    length: AtomicU64,
+    offset: AtomicU64,
+    protection: AtomicU64,
+}
+
+static RECORDS: [Record; MAPPINGS_MAX] = [const {
+    Record {
+        start: AtomicU64::new(0),
+        length: AtomicU64::new(0),
+        offset: AtomicU64::new(0),
+        protection: AtomicU64::new(0),
+    }
+}; MAPPINGS_MAX];
+
+/// Records in use: most programs have none, and their `munmap` looks no further.
+static RECORDS_USED: AtomicU32 = AtomicU32::new(0);
+
+const fn row(index: usize) -> u32 {
+    MAPPING_FIRST + index as u32
+}
 
 /// `mmap`: address, length, protection, flags, descriptor, offset.
 #[must_use]
@@ -28,33 +59,37 @@ pub fn map(a: [u64; 6]) -> Answer {
 }
 
 fn map_file(file: OfdIndex, a: [u64; 6]) -> Result<u64> {
-    let (length, protection, flags, offset) = (a[1], a[2] as i32, a[3] as i32, a[5]);
-    let client = client()?;
-    let access = client.flags(file)? as i32 & libc::O_ACCMODE;
-    if access == libc::O_WRONLY {
+    let (protection, flags) = (a[2] as i32, a[3] as i32);
+    let access = client()?.flags(file)? as i32 & libc::O_ACCMODE;
+    let is_private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
+    let writes = protection & libc::PROT_WRITE != 0;
+    if access == libc::O_WRONLY || (!is_private && writes && access == libc::O_RDONLY) {
         return Err(Errno::EACCES);
     }
-    let is_private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
-    if !is_private && protection & libc::PROT_WRITE != 0 {
-        return Err(if access == libc::O_RDONLY { Errno::EACCES } else { Errno::ENODEV });
-    }
-    let flags = (flags & !libc::MAP_TYPE) | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let writable = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    if is_private { map_private(file, a) } else { map_shared(file, a) }
+}
+
+/// Anonymous memory where the application wants the mapping.
+fn anonymous(a: [u64; 6], protection: i32) -> Result<u64> {
+    let flags = (a[3] as i32 & !libc::MAP_TYPE) | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let none = u64::from(u32::MAX);
-    let mapped =
-        native::call(libc::SYS_mmap, [a[0], length, writable, flags as u32 as u64, none, 0]);
-    let address = kernel(mapped)? as u64;
-    let outcome = fill(file, address, length, offset).and_then(|()| {
-        let protect = [address, length, protection as u32 as u64, 0, 0, 0];
-        kernel(native::call(libc::SYS_mprotect, protect))
-    });
-    match outcome {
-        Ok(_) => Ok(address),
-        Err(errno) => {
-            let _ = native::call(libc::SYS_munmap, [address, length, 0, 0, 0, 0]);
-            Err(errno)
-        }
+    let b = [a[0], a[1], protection as u32 as u64, flags as u32 as u64, none, 0];
+    Ok(kernel(native::call(libc::SYS_mmap, b))? as u64)
+}
+
+fn unmap_native(address: u64, length: u64) -> i64 {
+    native::call(libc::SYS_munmap, [address, length, 0, 0, 0, 0])
+}
+
+fn map_private(file: OfdIndex, a: [u64; 6]) -> Result<u64> {
+    let (length, offset) = (a[1], a[5]);
+    let address = anonymous(a, libc::PROT_READ | libc::PROT_WRITE)?;
+    let outcome = fill(file, address, length, offset)
+        .and_then(|()| kernel(native::call(libc::SYS_mprotect, [address, length, a[2], 0, 0, 0])));
+    if outcome.is_err() {
+        let _ = unmap_native(address, length);
     }
+    outcome.map(|_| address)
 }
 
 fn fill(file: OfdIndex, address: u64, length: u64, offset: u64) -> Result<()> {
@@ -69,4 +104,169 @@ fn fill(file: OfdIndex, address: u64, length: u64, offset: u64) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn map_shared(file: OfdIndex, a: [u64; 6]) -> Result<u64> {
+    let length = a[1].checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::ENOMEM)?;
+    let index = take_record()?;
+    let outcome = hold(file, index).and_then(|()| {
+        let address = anonymous(a, libc::PROT_NONE)?;
+        let outcome = place_parts(file, address, length, a);
+        if outcome.is_err() {
+            let _ = unmap_native(address, length);
+        }
+        outcome.map(|()| address)
+    });
+    let Some(record) = RECORDS.get(index) else { return Err(Errno::ENOMEM) };
+    match outcome {
+        Ok(address) => {
+            record.length.store(length, Relaxed);
+            record.offset.store(a[5], Relaxed);
+            record.protection.store(a[2], Relaxed);
+            record.start.store(address, Release);
+        }
+        Err(_) => give_back(index),
+    }
+    outcome
+}
+
+fn place_parts(file: OfdIndex, address: u64, length: u64, a: [u64; 6]) -> Result<()> {
+    let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
+    client()?.share(file, a[5], length, &mut |part: Part| {
+        let at = address + (part.offset - a[5]);
+        let descriptor = part.descriptor as u32 as u64;
+        let b = [at, part.length, a[2], flags, descriptor, part.place];
+        kernel(native::call(libc::SYS_mmap, b)).map(|_| ())
+    })
+}
+
+fn take_record() -> Result<usize> {
+    let taken = RECORDS
+        .iter()
+        .position(|record| record.start.compare_exchange(0, 1, AcqRel, Relaxed).is_ok())
+        .ok_or(Errno::ENOMEM)?;
+    RECORDS_USED.fetch_add(1, AcqRel);
+    Ok(taken)
+}
+
+/// Keeps the file open for the mapping.
+fn hold(file: OfdIndex, index: usize) -> Result<()> {
+    let table = table().ok_or(Errno::EIO)?;
+    CLIENT.retain(file);
+    // Mappings do not survive exec, nor do their rows.
+    let held = CLIENT.fd_set(table, row(index), Some((file, true)));
+    if held.is_err() {
+        let _ = CLIENT.close(file, table);
+    }
+    held
+}
+
+fn held(index: usize) -> Option<OfdIndex> {
+    CLIENT.fd_get(table()?, row(index)).map(|(file, _)| file)
+}
+
+/// Ends the record, and the open file that it kept.
+fn give_back(index: usize) {
+    if let Some(file) = held(index)
+        && let Some(table) = table()
+    {
+        let _ = CLIENT.fd_set(table, row(index), None);
+        let _ = CLIENT.close(file, table);
+    }
+    if let Some(record) = RECORDS.get(index) {
+        record.start.store(0, Release);
+        RECORDS_USED.fetch_sub(1, AcqRel);
+    }
+}
+
+/// Records that meet `start .. end`: number, start, length.
+fn meeting(start: u64, end: u64) -> impl Iterator<Item = (usize, u64, u64)> {
+    let any = if RECORDS_USED.load(Acquire) == 0 { 0 } else { MAPPINGS_MAX };
+    RECORDS.iter().take(any).enumerate().filter_map(move |(index, record)| {
+        let at = record.start.load(Acquire);
+        let length = record.length.load(Relaxed);
+        (at > 1 && at < end && at + length > start).then_some((index, at, length))
+    })
+}
+
+fn note_written(index: usize) {
+    let writes = RECORDS
+        .get(index)
+        .is_some_and(|record| record.protection.load(Relaxed) & libc::PROT_WRITE as u64 != 0);
+    if let Some(file) = held(index).filter(|_| writes) {
+        let _ = CLIENT.note_written(file);
+    }
+}
+
+/// `munmap`: address, length. A range that is unmapped in parts ends its record with the last.
+#[must_use]
+pub fn unmap(a: [u64; 6]) -> Answer {
+    let end = a[0].saturating_add(a[1].next_multiple_of(PAGE_BYTES));
+    meeting(a[0], end).next()?;
+    let outcome = unmap_native(a[0], a[1]);
+    if outcome == 0 {
+        for (index, start, length) in meeting(a[0], end) {
+            note_written(index);
+            let Some(record) = RECORDS.get(index) else { continue };
+            if a[0] <= start && end >= start + length {
+                give_back(index);
+            } else if a[0] > start && end >= start + length {
+                record.length.store(a[0] - start, Relaxed);
+            } else if a[0] <= start {
+                record.offset.fetch_add(end - start, Relaxed);
+                record.length.store(start + length - end, Relaxed);
+                record.start.store(end, Release);
+            }
+        }
+    }
+    Some(outcome)
+}
+
+/// `msync`: what was written through the mapping counts as written to the file.
+#[must_use]
+pub fn sync(a: [u64; 6]) -> Answer {
+    let end = a[0].saturating_add(a[1]);
+    for (index, _, _) in meeting(a[0], end) {
+        note_written(index);
+        if let Some(file) = held(index) {
+            let _ = CLIENT.sync(file);
+        }
+    }
+    // The kernel checks the range and, for the SSD tier, writes the pages.
+    None
+}
+
+/// `mremap`: address, old length, new length, flags, new address.
+#[must_use]
+pub fn remap(a: [u64; 6]) -> Answer {
+    let (index, start, length) = meeting(a[0], a[0].saturating_add(1)).next()?;
+    if start != a[0] {
+        return Some(failed(Errno::EINVAL));
+    }
+    let Some(new_length) = a[2].checked_next_multiple_of(PAGE_BYTES).filter(|&new| new != 0) else {
+        return Some(failed(Errno::EINVAL));
+    };
+    if new_length <= length && a[3] & libc::MREMAP_FIXED as u64 == 0 {
+        let cut = length - new_length;
+        if cut > 0 {
+            let _ = unmap([start + new_length, cut, 0, 0, 0, 0]);
+        }
+        return Some(start as i64);
+    }
+    if a[3] & libc::MREMAP_MAYMOVE as u64 == 0 {
+        return Some(failed(Errno::ENOMEM));
+    }
+    answer(move_mapping(index, start, length, new_length, a))
+}
+
+fn move_mapping(index: usize, start: u64, length: u64, wanted: u64, a: [u64; 6]) -> Result<u64> {
+    let file = held(index).ok_or(Errno::EFAULT)?;
+    let record = RECORDS.get(index).ok_or(Errno::EFAULT)?;
+    let fixed = a[3] & libc::MREMAP_FIXED as u64 != 0;
+    let flags = libc::MAP_SHARED | if fixed { libc::MAP_FIXED } else { 0 };
+    let address = if fixed { a[4] } else { 0 };
+    let (protection, offset) = (record.protection.load(Relaxed), record.offset.load(Relaxed));
+    let moved = map_shared(file, [address, wanted, protection, flags as u64, 0, offset])?;
+    let _ = unmap([start, length, 0, 0, 0, 0]);
+    Ok(moved)
 }

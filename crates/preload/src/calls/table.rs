@@ -33,6 +33,9 @@ pub fn handle(number: i64, a: [u64; 6]) -> Answer {
         libc::SYS_pread64 => transfer::read_at(a),
         libc::SYS_pwrite64 => transfer::write_at(a),
         libc::SYS_mmap => mapping::map(a),
+        libc::SYS_munmap => mapping::unmap(a),
+        libc::SYS_mremap => mapping::remap(a),
+        libc::SYS_msync => mapping::sync(a),
         _ => data(number, a)
             .or_else(|| metadata(number, a))
             .or_else(|| descriptor(number, a))

@@ -59,7 +59,7 @@ proptest! {
                 let calls = code.iter().filter(|code| code.code() == Opcode::Syscall).count();
                 prop_assert_eq!(calls, usize::from(moves) + if unknown { 4 } else { 0 });
                 // Every short branch lands on an instruction of this stub.
-                let is_short = |code: &&iced_x86::Instruction| {
+                let is_short = |code: &&Instruction| {
                     code.is_jcx_short() || code.is_jmp_short()
                 };
                 for branch in code.iter().filter(is_short) {

@@ -1,0 +1,222 @@
+//! The daemons of this host: started, told of each other, ended. The same code serves a local start
+//! and a host that is reached through ssh.
+
+use crate::directories::{self, write_whole};
+use crate::failure::{Failure, Result};
+use crate::process;
+use crate::progress::Progress;
+use crate::records::{self, Daemon, Host, Job, VERSION};
+use crate::resources;
+use crate::spawn::{Order, Spawned};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The record of a host's own daemons.
+pub(crate) const RECORD: &str = "host.json";
+/// The peers' addresses.
+pub(crate) const PEERS: &str = "peers";
+
+/// A file of ours: where `FOREBAY_LIBEXEC` says, beside this program, or in `../lib` of it.
+pub(crate) fn beside(name: &str) -> Result<PathBuf> {
+    if let Some(folder) = std::env::var_os("FOREBAY_LIBEXEC").filter(|path| !path.is_empty()) {
+        let path = Path::new(&folder).join(name);
+        return match path.exists() {
+            true => Ok(path),
+            false => Err(Failure::at("missing", path.display(), "correct FOREBAY_LIBEXEC")),
+        };
+    }
+    let own = std::env::current_exe()
+        .map_err(|error| Failure::at("can not find", "this program", error))?;
+    let folder = own.parent().unwrap_or(Path::new("/"));
+    let places = [folder.join(name), folder.join("../lib").join(name), folder.join("deps").join(name)];
+    places.iter().find(|path| path.exists()).cloned().ok_or_else(|| {
+        let advice = "install it there, or set FOREBAY_LIBEXEC to its directory";
+        Failure::at("missing", format!("{name} beside {}", own.display()), advice)
+    })
+}
+
+/// Makes the daemons of `job` run: those that do, stay; those that do not, are started.
+///
+/// # Errors
+/// What went wrong first. What this call started and made is gone again then.
+pub(crate) fn start(job: &Job, progress: &mut Progress) -> Result<Host> {
+    if job.version != VERSION {
+        let why = format!("version={} of the job, {VERSION} here: install one", job.version);
+        return Err(Failure::at("another forebay", "this host", why));
+    }
+    let run = directories::run(&job.name)?;
+    let known: Option<Host> = records::load(&run, RECORD)?;
+    let is_new = known.is_none();
+    let host = match known {
+        Some(host) if host.first == job.first && host.count == job.count => host,
+        Some(_) => {
+            let why = "other daemons of an instance of that name are here: stop it first";
+            return Err(Failure::at("conflict", run.display(), why));
+        }
+        None => plan(job)?,
+    };
+    let (shm, data) = (host.shm.clone(), host.data.clone());
+    let started = make(job, &run, host, progress);
+    if started.is_err() && is_new {
+        remove(&run, &shm, &data, job.first..job.first + job.local_count);
+    }
+    started
+}
+
+/// Where things will be and how large.
+fn plan(job: &Job) -> Result<Host> {
+    let dir = job.wanted.dir.clone().map_or_else(std::env::temp_dir, PathBuf::from);
+    let dir = std::path::absolute(&dir).unwrap_or(dir);
+    if !dir.is_dir() {
+        return Err(Failure::at("no such directory", dir.display(), "make it or give another --dir"));
+    }
+    let memory = job.wanted.memory.map_or_else(|| resources::memory(job.local_count), Ok)?;
+    let ssd = job.wanted.ssd.unwrap_or_else(|| resources::ssd(&dir, job.local_count));
+    let nobody = process::Identity { pid: 0, started: 0, boot: String::new(), exe: String::new() };
+    let daemons = (job.first..job.first + job.local_count).map(|index| Daemon {
+        index,
+        process: nobody.clone(),
+        tcp: String::new(),
+        memory,
+        ssd,
+        fresh: false,
+    });
+    Ok(Host {
+        version: VERSION,
+        name: job.name.clone(),
+        count: job.count,
+        first: job.first,
+        wanted: job.wanted.clone(),
+        shm: directories::shm(&job.name).join(format!("h{}", job.first)),
+        data: directories::data(&job.name, &dir),
+        daemons: daemons.collect(),
+    })
+}
+
+fn make(job: &Job, run: &Path, mut host: Host, progress: &mut Progress) -> Result<Host> {
+    let until = Instant::now() + Duration::from_micros(job.wanted.timeout);
+    let program = beside("forebayd")?;
+    let parents = [run.parent(), host.shm.parent()];
+    let parents = parents.into_iter().flatten().map(Path::to_owned);
+    for path in parents.chain([run.to_owned(), host.shm.clone(), host.data.clone()]) {
+        directories::make_private(&path)?;
+    }
+    write_whole(&run.join("secret"), &format!("{}\n", job.secret))?;
+    let mut orders = Vec::new();
+    for daemon in host.daemons.iter().filter(|daemon| !daemon.process.is_alive()) {
+        let data = host.data.join(format!("d{}", daemon.index));
+        directories::make_private(&data)?;
+        orders.push(Order {
+            index: daemon.index,
+            words: words(job, &host, daemon, run, &data),
+            variables: variables(job),
+            log: run.join(format!("d{}.log", daemon.index)),
+        });
+    }
+    let mut spawned = Spawned::start(&program, orders)?;
+    // Programs start faster when the sites of this host's libc are known; without, they look.
+    let _ = forebay_preload::sites::prepare(run);
+    let ready = spawned.wait(until, progress)?;
+    for daemon in &mut host.daemons {
+        let new = ready.iter().find(|ready| ready.index == daemon.index);
+        daemon.fresh = new.is_some();
+        if let Some(new) = new {
+            daemon.process = new.process.clone();
+            daemon.tcp.clone_from(&new.tcp);
+        }
+    }
+    let mut record = host.clone();
+    record.daemons.iter_mut().for_each(|daemon| daemon.fresh = false);
+    records::store(run, RECORD, &record)?;
+    spawned.finish();
+    Ok(host)
+}
+
+/// The command line of a daemon, without `--ready-fd`.
+fn words(job: &Job, host: &Host, daemon: &Daemon, run: &Path, data: &Path) -> Vec<OsString> {
+    let port = match job.wanted.port {
+        0 => 0,
+        base => base + u64::from(daemon.index),
+    };
+    let listen = match job.listen.contains(':') {
+        true => format!("[{}]:{port}", job.listen),
+        false => format!("{}:{port}", job.listen),
+    };
+    let pairs: [(&str, OsString); 16] = [
+        ("--run", run.into()),
+        ("--shm", host.shm.clone().into()),
+        ("--data", data.into()),
+        ("--index", daemon.index.to_string().into()),
+        ("--count", job.count.to_string().into()),
+        ("--local-first", job.first.to_string().into()),
+        ("--local-count", job.local_count.to_string().into()),
+        ("--memory", daemon.memory.to_string().into()),
+        ("--ssd", daemon.ssd.to_string().into()),
+        ("--chunk", job.wanted.chunk.to_string().into()),
+        ("--spread", job.wanted.spread.clone().into()),
+        ("--placement", job.wanted.placement.clone().into()),
+        ("--workers", job.wanted.workers.to_string().into()),
+        ("--listen", listen.into()),
+        ("--peers", run.join(PEERS).into()),
+        ("--owner", directories::user().to_string().into()),
+    ];
+    pairs.into_iter().flat_map(|(name, value)| [name.into(), value]).collect()
+}
+
+fn variables(job: &Job) -> Vec<(&'static str, String)> {
+    vec![
+        ("FOREBAY_LOG", job.wanted.log.clone()),
+        ("FOREBAY_TIMEOUT", config::parse::micros_text(job.wanted.timeout)),
+        ("FOREBAY_INLINE", job.wanted.inline.to_string()),
+    ]
+}
+
+/// Tells the daemons of this host where all are.
+///
+/// # Errors
+/// There is no such instance here, or the file can not be written.
+pub(crate) fn peers(name: &str, lines: &str) -> Result<()> {
+    let run = directories::run(name)?;
+    directories::check_private(&run)?;
+    write_whole(&run.join(PEERS), lines)
+}
+
+/// Ends the daemons of this host and removes what they had. Fine if there is nothing.
+///
+/// # Errors
+/// Something can not be removed.
+pub(crate) fn stop(name: &str, patience: Duration, progress: &mut Progress) -> Result<()> {
+    let run = directories::run(name)?;
+    let Some(host) = records::load::<Host>(&run, RECORD)? else { return Ok(()) };
+    let processes: Vec<_> = host.daemons.iter().map(|daemon| daemon.process.clone()).collect();
+    process::end(&processes, patience, progress);
+    for daemon in &host.daemons {
+        directories::remove(&host.data.join(format!("d{}", daemon.index)))?;
+    }
+    directories::remove(&host.shm)?;
+    let end = host.daemons.last().map_or(host.first, |daemon| daemon.index + 1);
+    remove(&run, &host.shm, &host.data, host.first..end);
+    Ok(())
+}
+
+/// Removes what the daemons of a host had, as far as it can. Directories that other hosts share,
+/// because they are the same machine, go with the last.
+fn remove(run: &Path, shm: &Path, data: &Path, daemons: std::ops::Range<u16>) {
+    for index in daemons {
+        let _ = directories::remove(&data.join(format!("d{index}")));
+        for end in ["sock", "log", "ready"] {
+            let _ = std::fs::remove_file(run.join(format!("d{index}.{end}")));
+        }
+    }
+    let _ = directories::remove(shm);
+    for shared in [Some(data), shm.parent()].into_iter().flatten() {
+        let _ = std::fs::remove_dir(shared);
+    }
+    let _ = std::fs::remove_file(run.join(RECORD));
+    // On the host of the starter its record must outlive us: it tells of hosts still to stop.
+    if !run.join(crate::instance::RECORD).exists() {
+        let _ = directories::remove(run);
+        let _ = run.parent().map(std::fs::remove_dir);
+    }
+}

@@ -1,0 +1,94 @@
+//! Files as the kernel can map them: the parts of the arena and of the SSD file that hold them.
+//!
+//! A shared mapping reaches the bytes without the protocols of `shm::piece_io`, so every piece of
+//! the range is made to exist and each of its granules defined before. The mapping must be kept
+//! with an open file: a file that is open keeps its pieces when it is deleted. What a truncation
+//! cuts off under a mapping is given to other files; as on any file system a program must not touch
+//! a mapping beyond the end of its file.
+
+use placement::piece::{self, Span};
+use rustix::fd::{AsRawFd, BorrowedFd};
+use wire::DaemonIndex;
+use wire::attributes::want;
+use wire::errno::{Errno, Result};
+use wire::reply::Piece;
+
+use crate::layout::File;
+use crate::pieces::{MOVES_MAX, Want};
+use crate::{Client, OfdIndex};
+
+/// A part of a file and what holds it.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// First offset in the file, of whole pages.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// The descriptor that holds it; it belongs to the client.
+    pub descriptor: i32,
+    /// Where it starts there.
+    pub place: u64,
+}
+
+impl Client {
+    /// Calls `each` for the parts of `offset .. offset + length`, in order, up to the last piece
+    /// that holds something of the file now.
+    ///
+    /// # Errors
+    /// `EBADF` without the right to read, `ENOSPC`, `EIO`; `ENODEV` if a part lies on another host.
+    pub fn share(
+        &self,
+        ofd: OfdIndex,
+        offset: u64,
+        length: u64,
+        each: &mut dyn FnMut(Part) -> Result<()>,
+    ) -> Result<()> {
+        let open = self.open_for(ofd, want::READ)?;
+        let end = offset.checked_add(length).ok_or(Errno::EOVERFLOW)?.min(self.size_now(&open)?);
+        if offset >= end {
+            return Ok(());
+        }
+        let mut file = open.file();
+        if file.is_inline() {
+            file = self.move_out(&open)?;
+        }
+        for span in piece::over(offset, end.saturating_sub(offset), file.chunk_log2()) {
+            let target = self.target_of(&file, span.start)?;
+            let by = self.local(target)?.ok_or(Errno::ENODEV)?;
+            let piece = self.sure_piece(target, &file, &span)?;
+            by.target().define_all(&piece)?;
+            let first = span.start.max(offset);
+            let last = span.end().min(offset.saturating_add(length));
+            let holder: BorrowedFd<'_> = by.tier(piece.tier);
+            each(Part {
+                offset: first,
+                length: last.saturating_sub(first),
+                descriptor: holder.as_raw_fd(),
+                place: piece.place.saturating_add(first.saturating_sub(span.start)),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The piece of `span` as the target's table has it now.
+    fn sure_piece(&self, target: DaemonIndex, file: &File, span: &Span) -> Result<Piece> {
+        for _ in 0..MOVES_MAX {
+            let found = self.piece(target, file, span, Want::Write, 0)?.ok_or(Errno::EIO)?;
+            let by = self.local(target)?.ok_or(Errno::ENODEV)?;
+            if by.target().table.get(found.slot) == Some((file.inode, found)) {
+                return Ok(found);
+            }
+            self.forget_piece(file, span);
+        }
+        Err(Errno::EIO)
+    }
+
+    /// Somebody may have written through a mapping: the file was modified now.
+    ///
+    /// # Errors
+    /// `EBADF`, `EIO`.
+    pub fn note_written(&self, ofd: OfdIndex) -> Result<()> {
+        self.open_for(ofd, want::READ)?.note_modified();
+        Ok(())
+    }
+}

@@ -1,0 +1,213 @@
+//! Names over the real socket, with one daemon and with several: what is acknowledged survives a
+//! kill, the index knows it, and the parts of a directory on other daemons are reached.
+
+mod support;
+
+use shm::index::Hit;
+use support::{Client, Instance, wait_until};
+use wire::Request;
+use wire::attributes::mode;
+use wire::errno::Errno;
+use wire::hash::entry_key;
+
+const FILE: u32 = mode::REGULAR | 0o644;
+const DIRECTORY: u32 = mode::DIRECTORY | 0o755;
+
+fn attach(instance: &Instance, daemon: u16) -> Client {
+    Client::attach(&instance.socket(daemon)).expect("attached")
+}
+
+#[test]
+fn names_come_and_go() {
+    let instance = Instance::start(1);
+    let client = attach(&instance, 0);
+    let root = client.root();
+    assert!(root.is_directory());
+    let made = client.create(&root, b"a", FILE).expect("created");
+    assert_eq!(client.lookup(&root, b"a"), Ok(made.inode));
+    assert_eq!(client.create(&root, b"a", FILE), Err(Errno::EEXIST));
+    assert_eq!(client.unlink(&root, b"a"), Ok(()));
+    assert_eq!(client.lookup(&root, b"a"), Err(Errno::ENOENT));
+    assert_eq!(client.unlink(&root, b"a"), Err(Errno::ENOENT));
+}
+
+#[test]
+fn the_index_answers_for_what_was_asked_or_made() {
+    let instance = Instance::start(1);
+    let client = attach(&instance, 0);
+    let root = client.root();
+    let made = client.create(&root, b"a", FILE).expect("created");
+    let index = &client.indexes[0];
+    assert!(
+        matches!(index.entry(entry_key(root.inode, b"a")), Hit::Found(inode, _) if inode == made.inode)
+    );
+    assert_eq!(index.inode(made.inode).map(|found| found.inode), Some(made.inode));
+    client.unlink(&root, b"a").expect("unlinked");
+    assert!(!matches!(index.entry(entry_key(root.inode, b"a")), Hit::Found(..)));
+    assert_eq!(index.inode(made.inode), None);
+}
+
+#[test]
+fn what_was_acknowledged_survives_a_kill() {
+    for workers in [1, 3] {
+        let mut instance = Instance::start_as(1, 1, workers);
+        let client = attach(&instance, 0);
+        let root = client.root();
+        let directory = client.create(&root, b"d", DIRECTORY).expect("created");
+        let mut inodes = Vec::new();
+        for number in 0..500 {
+            let made = client.create(&directory, format!("f{number}").as_bytes(), FILE);
+            inodes.push(made.expect("created").inode);
+        }
+        for number in (0..500).step_by(2) {
+            client.unlink(&directory, format!("f{number}").as_bytes()).expect("unlinked");
+        }
+        instance.kill(0);
+        instance.spawn(0);
+        let client = attach(&instance, 0);
+        for (number, inode) in inodes.iter().enumerate() {
+            let expected = if number % 2 == 0 { Err(Errno::ENOENT) } else { Ok(*inode) };
+            assert_eq!(client.lookup(&directory, format!("f{number}").as_bytes()), expected);
+        }
+        let made = client.create(&directory, b"new", FILE).expect("created");
+        assert!(!inodes.contains(&made.inode));
+    }
+}
+
+#[test]
+fn an_old_client_reads_nothing_old_after_a_restart() {
+    let mut instance = Instance::start(1);
+    let old = attach(&instance, 0);
+    let root = old.root();
+    old.create(&root, b"a", FILE).expect("created");
+    instance.kill(0);
+    instance.spawn(0);
+    let client = attach(&instance, 0);
+    client.unlink(&root, b"a").expect("unlinked");
+    assert!(!matches!(old.indexes[0].entry(entry_key(root.inode, b"a")), Hit::Found(..)));
+}
+
+#[test]
+fn a_repeated_request_is_answered_as_the_first_time_after_a_kill() {
+    let mut instance = Instance::start(1);
+    let client = attach(&instance, 0);
+    let root = client.root();
+    let made = client.create(&root, b"a", FILE).expect("created");
+    let identity = client.last.get();
+    instance.kill(0);
+    instance.spawn(0);
+    let client = attach(&instance, 0);
+    client.repeat.set(Some(identity));
+    assert_eq!(client.create(&root, b"a", FILE).map(|again| again.inode), Ok(made.inode));
+    client.repeat.set(None);
+    assert_eq!(client.create(&root, b"a", FILE), Err(Errno::EEXIST));
+}
+
+#[test]
+fn directories_on_other_daemons_are_reached_by_tcp() {
+    for (count, local_count, workers) in [(2, 2, 1), (2, 1, 2), (4, 2, 1)] {
+        let instance = Instance::start_as(count, local_count, workers);
+        let client = attach(&instance, 0);
+        let root = client.root();
+        let mut owners = std::collections::BTreeSet::new();
+        for number in 0..8 {
+            let name = format!("d{number}");
+            let directory = client.create(&root, name.as_bytes(), DIRECTORY).expect("created");
+            owners.insert(client.map.owner(support::shard_of(&directory, b"x")));
+            for file in 0..20 {
+                let name = format!("f{file}");
+                client.create(&directory, name.as_bytes(), FILE).expect("created");
+            }
+        }
+        assert_eq!(owners.len(), usize::from(count), "directories are spread over daemons");
+        let last = attach(&instance, count - 1);
+        let root = last.root();
+        for number in 0..8 {
+            let inode = last.lookup(&root, format!("d{number}").as_bytes()).expect("found");
+            let directory = last.attributes(inode).expect("a directory");
+            for file in 0..20 {
+                last.unlink(&directory, format!("f{file}").as_bytes()).expect("unlinked");
+            }
+            let name = format!("d{number}");
+            let request = Request::RemoveDirectory { parent: root.inode, name: name.as_bytes() };
+            let to = support::To::Shard(support::shard_of(&root, name.as_bytes()));
+            last.call(to, &request).expect("removed");
+        }
+        wait_until("only the root is left", || {
+            (0..count).map(|daemon| instance.status_of(daemon, "files")).sum::<u64>() <= 1
+        });
+    }
+}
+
+#[test]
+fn an_entry_moves_between_daemons_and_survives_their_kill() {
+    let mut instance = Instance::start_as(2, 1, 1);
+    let client = attach(&instance, 0);
+    let root = client.root();
+    let directories: Vec<_> = (0..4)
+        .map(|number| client.create(&root, format!("d{number}").as_bytes(), DIRECTORY))
+        .collect::<Result<_, _>>()
+        .expect("created");
+    let owner = |directory| client.map.owner(support::shard_of(directory, b"x"));
+    let here = directories.iter().find(|directory| owner(directory).0 == 0).expect("one here");
+    let there = directories.iter().find(|directory| owner(directory).0 == 1).expect("one there");
+    let made = client.create(here, b"a", FILE).expect("created");
+    let request = Request::Rename {
+        parent: here.inode,
+        name: b"a",
+        new_parent: there.inode,
+        new_name: b"b",
+        flags: 0,
+    };
+    client.call(support::To::Shard(support::shard_of(here, b"a")), &request).expect("renamed");
+    assert_eq!(client.lookup(there, b"b"), Ok(made.inode));
+    assert_eq!(client.lookup(here, b"a"), Err(Errno::ENOENT));
+    for daemon in 0..2 {
+        instance.kill(daemon);
+    }
+    for daemon in 0..2 {
+        instance.spawn(daemon);
+    }
+    instance.tell_peers();
+    let client = attach(&instance, 0);
+    assert_eq!(client.lookup(there, b"b"), Ok(made.inode));
+    assert_eq!(client.lookup(here, b"a"), Err(Errno::ENOENT));
+}
+
+#[test]
+fn a_killed_process_leaves_no_deleted_file_behind() {
+    let mut instance = Instance::start(1);
+    let client = attach(&instance, 0);
+    let root = client.root();
+    let files = |instance: &Instance| instance.status_of(0, "files");
+    let made = client.create(&root, b"a", FILE).expect("created");
+
+    // A process that has the file open, as its library would note it, and is killed.
+    let mut process = std::process::Command::new("sleep").arg("1000").spawn().expect("started");
+    let pid = process.id();
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
+    let (_, fields) = stat.rsplit_once(')').expect("a name");
+    let started = fields.split_whitespace().nth(19).and_then(|word| word.parse().ok());
+    let row = client.host.process_register(pid, started.expect("a number")).expect("a row");
+    let vnode = client.host.vnode_open(made.inode).expect("open");
+    let open = client.host.file_allocate(made.inode, vnode, 2).expect("open");
+    client.host.process_set(row, 5, Some((open, false))).expect("set");
+    client
+        .host
+        .vnode(vnode)
+        .expect("a row")
+        .dirty_end
+        .store(123, std::sync::atomic::Ordering::SeqCst);
+
+    client.unlink(&root, b"a").expect("unlinked");
+    assert_eq!(client.attributes(made.inode).map(|found| found.links), Ok(0));
+    instance.kill(0);
+    instance.spawn(0);
+    let client = attach(&instance, 0);
+    assert_eq!(client.attributes(made.inode).map(|found| found.links), Ok(0), "still open");
+    process.kill().expect("killed");
+    process.wait().expect("ended");
+    wait_until("the file is gone", || client.attributes(made.inode) == Err(Errno::ESTALE));
+    wait_until("only the root is left", || files(&instance) == 1);
+    assert_eq!(client.host.process_find(pid, started.expect("a number")), None);
+}

@@ -1,0 +1,114 @@
+//! A target over the real socket, real shared memory and TCP: pieces, copies, space, restarts.
+
+mod support;
+
+use support::{Client, Instance, To, decode};
+use wire::errno::Errno;
+use wire::{DaemonIndex, Inode, Reply, Request};
+
+const FILE: Inode = Inode(77);
+const CHUNK_LOG2: u8 = 22;
+
+#[test]
+fn bytes_written_through_shared_memory_survive_a_kill() {
+    let mut instance = Instance::start(1);
+    let client = Client::attach(&instance.socket(0)).expect("attached");
+    let bytes: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
+    client.write_mapped(FILE, CHUNK_LOG2, 5_000, &bytes);
+    assert_eq!(client.read(0, FILE, CHUNK_LOG2, 5_000, 10_000), bytes[..10_000]);
+    assert_eq!(client.read(0, FILE, CHUNK_LOG2, 0, 5_000), [0; 5_000]);
+
+    instance.kill(0);
+    instance.spawn(0);
+    let client = Client::attach(&instance.socket(0)).expect("attached");
+    for offset in (0..300_000).step_by(10_000) {
+        let read = client.read(0, FILE, CHUNK_LOG2, 5_000 + offset as u64, 10_000);
+        assert_eq!(read, bytes[offset..offset + 10_000]);
+    }
+}
+
+#[test]
+fn what_is_removed_is_free_again() {
+    let instance = Instance::start(1);
+    let client = Client::attach(&instance.socket(0)).expect("attached");
+    let target = To::Target(DaemonIndex(0));
+    let free = |client: &Client| {
+        let bytes = client.call(target, &Request::Space {}).expect("space");
+        let Reply::Space { memory_free, ssd_free, .. } = decode(&bytes) else { panic!("no space") };
+        memory_free + ssd_free
+    };
+    let before = free(&client);
+    // More than the arena holds: the rest goes to the SSD file.
+    for chunk in 0..24 {
+        let bytes = [chunk as u8 + 1; 100];
+        client.write_mapped(FILE, CHUNK_LOG2, (chunk + 1) << CHUNK_LOG2, &bytes);
+    }
+    assert_eq!(free(&client), before - (24 << CHUNK_LOG2));
+    for chunk in 0..24 {
+        let read = client.read(0, FILE, CHUNK_LOG2, (chunk + 1) << CHUNK_LOG2, 101);
+        assert_eq!(read[..100], [chunk as u8 + 1; 100]);
+        assert_eq!(read[100], 0);
+    }
+    client.call(target, &Request::Remove { inode: FILE }).expect("removed");
+    support::wait_until("all space is free", || free(&client) == before);
+    let fill = |inode, offset| {
+        let (chunk_log2, allocate, length) = (CHUNK_LOG2, 1, 1 << CHUNK_LOG2);
+        let request = Request::MapPieces { inode, chunk_log2, allocate, offset, length };
+        client.pieces(0, &request).map(|pieces| pieces.len())
+    };
+    let full = (0..64).find_map(|chunk| fill(FILE, chunk << CHUNK_LOG2).err());
+    assert_eq!(full, Some(Errno::ENOSPC));
+    assert_eq!(free(&client), 0);
+    assert_eq!(fill(Inode(78), 0), Err(Errno::ENOSPC));
+}
+
+#[test]
+fn targets_of_other_hosts_are_reached_through_the_home() {
+    let instance = Instance::start_as(3, 1, 1);
+    let client = Client::attach(&instance.socket(0)).expect("attached");
+    assert_eq!((client.welcome.local_first, client.welcome.local_count), (0, 1));
+    for daemon in 0..3 {
+        let to = To::Target(DaemonIndex(daemon));
+        let bytes = vec![daemon as u8 + 1; 9_000];
+        let offset = 1_000;
+        let write = Request::Write { inode: FILE, chunk_log2: CHUNK_LOG2, offset, bytes: &bytes };
+        client.call(to, &write).expect("written");
+        assert_eq!(client.read(daemon, FILE, CHUNK_LOG2, 1_000, 9_000), bytes);
+    }
+    let on_two = Client::attach(&instance.socket(2)).expect("attached");
+    assert_eq!(on_two.read(1, FILE, CHUNK_LOG2, 1_000, 9_000), [2; 9_000]);
+    assert_eq!(on_two.read(2, FILE, CHUNK_LOG2, 1_000, 9_000), [3; 9_000]);
+}
+
+#[test]
+fn a_lost_daemon_is_found_again() {
+    let mut instance = Instance::start_as(2, 1, 1);
+    let client = Client::attach(&instance.socket(0)).expect("attached");
+    let to = To::Target(DaemonIndex(1));
+    let write = move |client: &Client, byte: u8| {
+        let bytes = [byte; 100];
+        let write =
+            Request::Write { inode: FILE, chunk_log2: CHUNK_LOG2, offset: 0, bytes: &bytes };
+        client.call(to, &write).map(drop)
+    };
+    assert_eq!(write(&client, 1), Ok(()));
+    instance.kill(1);
+    let waiting = std::thread::spawn(move || (write(&client, 2), client));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    instance.spawn(1);
+    instance.tell_peers();
+    let (written, client) = waiting.join().expect("no panic");
+    assert_eq!(written, Ok(()));
+    assert_eq!(client.read(1, FILE, CHUNK_LOG2, 0, 100), [2; 100]);
+}
+
+#[test]
+fn several_workers_answer_for_one_target() {
+    let instance = Instance::start_as(1, 1, 3);
+    let client = Client::attach(&instance.socket(0)).expect("attached");
+    let target = To::Target(DaemonIndex(0));
+    assert_eq!(client.indexes.len(), 3);
+    client.write_mapped(FILE, CHUNK_LOG2, 0, b"abc");
+    let usage = client.call(target, &Request::Usage { inode: FILE }).expect("usage");
+    assert!(matches!(decode(&usage), Reply::Number { value } if value == 16 * 1024));
+}

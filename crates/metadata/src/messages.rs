@@ -1,0 +1,101 @@
+//! Messages of other services, taken in.
+
+use wire::{Attributes, Header, Reader, ShardIndex};
+
+use crate::keys::Key;
+use crate::live::{Ask, Fact, Kind, Step, Stop};
+use crate::peer::Message;
+use crate::record::Record;
+use crate::service::Service;
+
+/// Nobody asks: a message carries no credentials, its sender has checked them.
+const NOBODY: Header = Header {
+    shard: 0,
+    daemon: 0,
+    epoch: 0,
+    origin: u64::MAX,
+    sequence: 0,
+    host: 0,
+    who: wire::Credentials::ROOT,
+};
+
+impl Service {
+    /// A message came. One that can not be answered yet is parked as requests are.
+    pub(crate) fn take_message(&mut self, bytes: &[u8]) {
+        if let Err(Stop::Wait(wait)) = self.run_message(bytes, &[]) {
+            self.park(Kind::Message { bytes: bytes.to_vec() }, wait);
+        }
+    }
+
+    /// Takes a message in; one that is malformed is dropped.
+    pub(crate) fn run_message(&mut self, bytes: &[u8], facts: &[Fact]) -> Step<()> {
+        let Ok(message) = Message::decode(&mut Reader::new(bytes)) else { return Ok(()) };
+        match message {
+            Message::AskAttributes { from, token, inode, watch } => {
+                self.check_key(&Key::Inode(inode))?;
+                let node = self.state.inodes.get(inode);
+                let found = node.map(|node| node.attributes);
+                if watch != 0 && found.is_some() {
+                    self.watch(inode, ShardIndex(from));
+                }
+                let message = Message::AreAttributes {
+                    token,
+                    found: u8::from(found.is_some()),
+                    attributes: found.unwrap_or_default(),
+                };
+                self.io.send(ShardIndex(from), &message);
+            }
+            Message::AskEntry { from, token, parent, name } => {
+                self.check_key(&Key::Entry(parent, name.to_vec()))?;
+                let (inode, mode) = self.state.entries.get(parent, name).unwrap_or_default();
+                self.io.send(ShardIndex(from), &Message::IsEntry { token, inode, mode });
+            }
+            Message::AreAttributes { token, found, attributes } => {
+                self.answered_attributes(token, (found != 0).then_some(attributes));
+            }
+            Message::IsEntry { token, inode, mode } => self.answered_entry(token, inode, mode),
+            Message::Update { attributes } => self.directory_changed(&attributes),
+            Message::Prepare { .. } => {
+                let ask = Ask { ticket: 0, header: &NOBODY, facts, data: None };
+                self.prepare(&ask, &message)?;
+            }
+            Message::Vote { group, sequence, errno } => self.voted(group, sequence, errno),
+            Message::Commit { from, group, sequence } => {
+                self.commit(ShardIndex(from), (group, sequence));
+            }
+            Message::Abort { group, sequence } => self.aborted((group, sequence)),
+            Message::Committed { group, sequence } => self.committed(group, sequence),
+            Message::Inquire { from, group, sequence } => {
+                self.inquired(ShardIndex(from), group, sequence);
+            }
+            Message::Tally { .. } => self.take_tally(&message),
+            Message::TallyKnown { directory, version } => self.tally_known(directory, version),
+        }
+        Ok(())
+    }
+
+    /// Another service says what a directory of this one has there.
+    fn take_tally(&mut self, message: &Message<'_>) {
+        let Message::Tally { from, group, directory, version, entries, directories, modified } =
+            *message
+        else {
+            return;
+        };
+        if let Some(node) = self.state.inodes.get(directory) {
+            let known = node.tallies.iter().find(|tally| tally.group == group);
+            if known.is_none_or(|known| known.version < version) {
+                // The directory's own clock goes on even if the sender's is behind.
+                let changed = node.attributes.changed;
+                let modified = modified.cast_signed().max(changed.saturating_add(1));
+                let modified = modified.cast_unsigned();
+                self.put(&Record::PutRemoteTally {
+                    directory, group, version, entries, directories, modified,
+                });
+            }
+        }
+        self.io.send(ShardIndex(from), &Message::TallyKnown { directory, version });
+    }
+}
+
+/// Attributes are sent whole: the largest message besides transactions.
+const _: () = assert!(size_of::<Attributes>() <= 128);

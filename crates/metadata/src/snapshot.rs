@@ -1,0 +1,222 @@
+//! The state as log records, in slices, while the service runs.
+//!
+//! A slice is one log record of absolute changes for a range of keys of one table. Replaying the
+//! slices together with the records of the steps between them, in the order in which they were
+//! written, gives the state at the end: what changed before its slice is in the slice, what changed
+//! after it is in a later record, and changes of what is not there yet are ignored.
+
+use core::ops::Bound;
+use std::collections::BTreeMap;
+
+use wire::hash::NameHash;
+use wire::Inode;
+
+use crate::locks;
+use crate::record::{Record, VERSION};
+use crate::service::Service;
+use crate::state::{State, encode_hosts, encode_tallies, encode_xattrs};
+
+/// Place of a running snapshot in the tables; starts by `default()`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SnapshotCursor {
+    table: u8,
+    /// The next key, in three numbers.
+    key: (u64, u64, u8),
+}
+
+impl Service {
+    /// Appends about `budget_bytes` of the state as one log record to `out` (nothing if there is
+    /// nothing left); false when that was all. To rewrite the log: start a new one, append the
+    /// slices to it as they are taken, and the records of steps as they are made; when this says
+    /// false, the new log replaces the old.
+    pub fn snapshot_slice(
+        &self,
+        cursor: &mut SnapshotCursor,
+        budget_bytes: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let start = out.len();
+        out.push(VERSION);
+        let end = start.saturating_add(budget_bytes.max(1));
+        while cursor.table < TABLES && out.len() < end {
+            let next = slice(&self.state, cursor.table, cursor.key, end, out);
+            *cursor = match next {
+                Some(key) => SnapshotCursor { table: cursor.table, key },
+                None => SnapshotCursor { table: cursor.table + 1, key: (0, 0, 0) },
+            };
+        }
+        if out.len() == start + 1 {
+            out.truncate(start);
+        }
+        cursor.table < TABLES
+    }
+}
+
+/// Number of tables.
+const TABLES: u8 = 13;
+
+/// Where to go on in a table; `None`: it is done.
+type Next = Option<(u64, u64, u8)>;
+
+fn slice(state: &State, table: u8, from: (u64, u64, u8), end: usize, out: &mut Vec<u8>) -> Next {
+    match table {
+        0 => slice_inodes(state, Inode(from.0), end, out),
+        1 => slice_entries(state, from, end, out),
+        2 => each(&state.tallies, Inode(from.0), end, out, |&directory, tally| Record::PutTally {
+            directory,
+            spread: tally.spread,
+            version: tally.version,
+            entries: tally.entries,
+            directories: tally.directories,
+            modified: tally.modified.cast_unsigned(),
+        })
+        .map(|inode| (inode.0, 0, 0)),
+        3 => slice_bytes(&state.hosts, Inode(from.0), end, out, |&inode, hosts, out| {
+            let mut bytes = Vec::new();
+            encode_hosts(hosts, &mut bytes);
+            Record::PutHosts { inode, hosts: &bytes }.encode(out);
+        })
+        .map(|inode| (inode.0, 0, 0)),
+        4 => slice_bytes(&state.locks, Inode(from.0), end, out, |&inode, held, out| {
+            let mut bytes = Vec::new();
+            locks::encode(held, &mut bytes);
+            Record::PutLocks { inode, locks: &bytes }.encode(out);
+        })
+        .map(|inode| (inode.0, 0, 0)),
+        5 => each(&state.outcomes, from.0, end, out, |&origin, outcome| Record::PutOutcome {
+            origin,
+            sequence: outcome.sequence,
+            kind: outcome.kind,
+            first: outcome.first,
+            second: outcome.second,
+        })
+        .map(|origin| (origin, 0, 0)),
+        6 => each(&state.pending, from.0, end, out, |&token, pending| Record::PutPending {
+            token,
+            inode: pending.inode,
+            layout: pending.layout,
+            kind: pending.kind,
+            size: pending.size,
+        })
+        .map(|token| (token, 0, 0)),
+        _ => slice_small(state, table, from, end, out),
+    }
+}
+
+fn slice_small(
+    state: &State,
+    table: u8,
+    from: (u64, u64, u8),
+    end: usize,
+    out: &mut Vec<u8>,
+) -> Next {
+    let number = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+    match table {
+        7 => each(&state.shards, from.0 as u16, end, out, |&shard, counters| Record::PutShard {
+            shard,
+            inode_next: counters.inode_next,
+            place_next: counters.place_next,
+        })
+        .map(|shard| (u64::from(shard), 0, 0)),
+        8 => each(&state.prepared, (number(from.0), from.1), end, out, |&id, prepared| {
+            let (group, sequence) = id;
+            let actions = &prepared.actions;
+            Record::PutPrepared { group, sequence, from: prepared.from, actions }
+        })
+        .map(|(group, sequence)| (u64::from(group), sequence, 0)),
+        9 => each(&state.decisions, from.0, end, out, |&sequence, left| Record::PutDecision {
+            sequence,
+            left,
+        })
+        .map(|sequence| (sequence, 0, 0)),
+        10 => each(&state.floors, number(from.0), end, out, |&group, &floor| Record::PutFloor {
+            group,
+            floor,
+        })
+        .map(|group| (u64::from(group), 0, 0)),
+        11 => {
+            let mut finished = state.finished.range((number(from.0), from.1)..);
+            for &(group, sequence) in finished.by_ref() {
+                if out.len() >= end {
+                    return Some((u64::from(group), sequence, 0));
+                }
+                Record::PutFinished { group, sequence }.encode(out);
+            }
+            None
+        }
+        12 => {
+            Record::PutCounter { sequence_next: state.sequence_next }.encode(out);
+            None
+        }
+        _ => None,
+    }
+}
+
+/// Encodes entries of a map from `from` on; the key that did not fit.
+fn each<'a, K: Ord + Copy, V>(
+    map: &'a BTreeMap<K, V>,
+    from: K,
+    end: usize,
+    out: &mut Vec<u8>,
+    record: impl Fn(&'a K, &'a V) -> Record<'a>,
+) -> Option<K> {
+    for (key, value) in map.range((Bound::Included(from), Bound::Unbounded)) {
+        if out.len() >= end {
+            return Some(*key);
+        }
+        record(key, value).encode(out);
+    }
+    None
+}
+
+/// As `each`, for values that must be encoded first.
+fn slice_bytes<K: Ord + Copy, V>(
+    map: &BTreeMap<K, V>,
+    from: K,
+    end: usize,
+    out: &mut Vec<u8>,
+    encode: impl Fn(&K, &V, &mut Vec<u8>),
+) -> Option<K> {
+    for (key, value) in map.range((Bound::Included(from), Bound::Unbounded)) {
+        if out.len() >= end {
+            return Some(*key);
+        }
+        encode(key, value, out);
+    }
+    None
+}
+
+fn slice_inodes(state: &State, from: Inode, end: usize, out: &mut Vec<u8>) -> Next {
+    let (mut xattrs, mut tallies) = (Vec::new(), Vec::new());
+    for node in state.inodes.iter_from(from) {
+        if out.len() >= end {
+            return Some((node.attributes.inode.0, 0, 0));
+        }
+        xattrs.clear();
+        tallies.clear();
+        encode_xattrs(node.xattrs.as_deref(), &mut xattrs);
+        encode_tallies(&node.tallies, &mut tallies);
+        Record::PutInode {
+            attributes: node.attributes,
+            nameless: u8::from(node.is_nameless),
+            target: &node.target,
+            contents: &node.contents,
+            xattrs: &xattrs,
+            tallies: &tallies,
+        }
+        .encode(out);
+    }
+    None
+}
+
+fn slice_entries(state: &State, from: (u64, u64, u8), end: usize, out: &mut Vec<u8>) -> Next {
+    let from = (Inode(from.0), NameHash(from.1), from.2);
+    for (&(parent, hash, number), entry) in state.entries.iter_from(from) {
+        if out.len() >= end {
+            return Some((parent.0, hash.0, number));
+        }
+        let (name, inode, mode) = (&*entry.name, entry.inode, entry.mode);
+        Record::PutEntry { parent, name, inode, mode }.encode(out);
+    }
+    None
+}

@@ -1,0 +1,68 @@
+//! The first step after a replay: the root, and everything that was under way.
+
+use wire::attributes::{flag, mode};
+use wire::{Attributes, Inode, Layout, ShardIndex};
+
+use crate::live::Live;
+use crate::record::Record;
+use crate::service::Service;
+
+impl Service {
+    /// Takes up what the log says was under way.
+    pub(crate) fn start(&mut self) {
+        let now = self.live.now;
+        let address = self.live.address;
+        self.live = Live::new(address);
+        self.live.now = now;
+        self.live.is_started = true;
+        self.live.sequence_next = self.state.sequence_next;
+        if self.config.owns(ShardIndex(0)) && self.state.inodes.get(Inode::ROOT).is_none() {
+            self.make_root();
+        }
+        for (id, prepared) in self.state.prepared.clone() {
+            self.hold_all(id, &prepared.actions);
+            self.live.inquired.insert(id, now);
+        }
+        let tokens: Vec<u64> = self.state.pending.keys().copied().collect();
+        for token in tokens {
+            self.ask_targets(token);
+        }
+        for &directory in self.state.tallies.keys() {
+            if !self.config.owns(directory.shard()) {
+                self.live.dirty.insert(directory, 0);
+            }
+        }
+        self.live.wake_at(now);
+    }
+
+    fn make_root(&mut self) {
+        let now = self.live.now;
+        let config = &self.config;
+        let layout = Layout {
+            spread: config.spread,
+            placement: config.placement,
+            chunk_log2: config.chunk_log2_of(config.chunk_log2, config.chunk_log2),
+            flags: 0,
+            place: 0,
+        };
+        let attributes = Attributes {
+            inode: Inode::ROOT,
+            parent: Inode::ROOT,
+            mode: mode::DIRECTORY | config.root_mode & mode::PERMISSIONS,
+            uid: config.root_uid,
+            gid: config.root_gid,
+            links: 2,
+            size: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            born: now,
+            device: 0,
+            layout,
+        };
+        debug_assert_eq!(layout.flags & flag::INLINE, 0);
+        self.put(&Record::PutInode {
+            attributes, nameless: 0, target: &[], contents: &[], xattrs: &[], tallies: &[],
+        });
+    }
+}
