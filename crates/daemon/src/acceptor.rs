@@ -1,6 +1,6 @@
 //! The main thread: the Unix socket, sessions and their ends, signals, the host's processes.
 //!
-//!   accepted --hello--> session --end of the socket--> gone      (also of every process forked off)
+//!   accepted --hello--> session --end of the socket--> gone     (every process of it has closed)
 //!            --question--> answered, gone
 //!            --anything else, or nothing in time--> gone
 //!

@@ -65,7 +65,7 @@ fn main() -> ExitCode {
     };
     log_to_stderr();
     end_on_panic();
-    match startup::run(settings) {
+    match startup::run(&settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");

@@ -1,5 +1,5 @@
-//! The named shared memory of a daemon. It outlives the daemon; a later one of the same number opens
-//! what it finds.
+//! The named shared memory of a daemon. It outlives the daemon; a later one of the same number
+//! opens what it finds.
 
 use crate::settings::Settings;
 use crate::startup::{Failure, Outcome, failed};

@@ -9,10 +9,13 @@ use crate::greeting::Offer;
 use crate::inbox::Inbox;
 use crate::memory::Memory;
 use crate::peers::Peers;
+use crate::prepare::Orders;
 use crate::reaper::Reaper;
 use crate::recover;
 use crate::settings::Settings;
+use crate::shard::Shard;
 use crate::shared::{Figures, Shared, SpaceFigures};
+use crate::target::TargetLoop;
 use crate::worker::Worker;
 use gateway::{Router, Sessions};
 use net::{Net, Secret};
@@ -29,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Release;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Instant;
 use store::SsdFile;
 use wire::Welcome;
@@ -52,34 +55,54 @@ pub(crate) fn failed<E: Display>(doing: impl Display) -> impl FnOnce(E) -> Failu
 /// What can fail at the start.
 pub(crate) type Outcome<T> = Result<T, Failure>;
 
+/// A daemon that has taken everything up and serves nobody yet.
+struct Daemon {
+    shared: Arc<Shared>,
+    net: Net<Peers>,
+    shards: Vec<Shard>,
+    target: TargetLoop,
+    orders: Orders,
+    offer: Offer,
+    /// Number of this start.
+    start: u64,
+}
+
 /// Serves until a signal asks to end.
-pub(crate) fn run(settings: Settings) -> Outcome<()> {
+pub(crate) fn run(settings: &Settings) -> Outcome<()> {
     let begun = Instant::now();
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     raise_descriptor_limit();
+    let signals = take_signals()?;
+    let daemon = take_up(settings, begun)?;
+    serve(settings, daemon, signals)
+}
+
+/// A stream that becomes readable when the daemon is asked to end.
+fn take_signals() -> Outcome<UnixStream> {
     let (signals, tell) = UnixStream::pair().map_err(failed("make a pipe"))?;
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
         let tell = tell.try_clone().map_err(failed("make a pipe"))?;
         signal_hook::low_level::pipe::register(signal, tell).map_err(failed("take signals"))?;
     }
+    Ok(signals)
+}
 
-    let memory = Memory::open(&settings)?;
-    let start = Start::open(&settings, memory.is_new())?;
-    let secret = read_secret(&settings.run.join("secret"))?;
+fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
+    let memory = Memory::open(settings)?;
+    let start = Start::open(settings, memory.is_new())?;
     let (net, sender) = Net::<Peers>::bind(net::Settings {
         me: settings.index,
         daemon_count: settings.count,
         start: start.number,
-        secret,
+        secret: read_secret(&settings.run.join("secret"))?,
         listen: settings.listen,
         peers: settings.peers.clone(),
     })
     .map_err(failed(format!("listen on {}", settings.listen)))?;
-    let address = net.local_address().map_err(failed("ask for the own address"))?;
 
-    let ssd = recover::open_ssd(&settings)?;
+    let ssd = recover::open_ssd(settings)?;
     let map = Map::initial(settings.count).ok_or_else(|| Failure("no such instance".into()))?;
-    let offer = offer(&settings, &map, &memory, &ssd)?;
+    let offer = offer(settings, &map, &memory, &ssd)?;
     let workers = settings.workers;
     let shared = Arc::new(Shared {
         router: Router { map: map.clone(), me: settings.index, workers },
@@ -93,61 +116,68 @@ pub(crate) fn run(settings: Settings) -> Outcome<()> {
         figures: (0..workers).map(|_| Figures::default()).collect(),
         space: SpaceFigures::default(),
     });
-    let (target, orders) = recover::target(&settings, memory.target, ssd)?;
-    let shards = recover::shards(&settings, &map, memory.indexes)?;
+    let (target, orders) = recover::target(settings, memory.target, ssd)?;
+    let shards = recover::shards(settings, &map, memory.indexes)?;
     start.note()?;
+    Ok(Daemon { shared, net, shards, target, orders, offer, start: start.number })
+}
 
-    let net_thread = spawn("net", {
-        let mut peers = Peers { shared: Arc::clone(&shared) };
-        move || {
-            if let Err(error) = net.run(&mut peers) {
-                tracing::error!(%error, "no connections to other daemons any more");
-            }
+fn serve(settings: &Settings, daemon: Daemon, signals: UnixStream) -> Outcome<()> {
+    let Daemon { shared, net, shards, target, orders, offer, start } = daemon;
+    let address = net.local_address().map_err(failed("ask for the own address"))?;
+    let mut peers = Peers { shared: Arc::clone(&shared) };
+    let net = spawn("net", move || {
+        if let Err(error) = net.run(&mut peers) {
+            tracing::error!(%error, "no connections to other daemons any more");
         }
     })?;
-    let prepare_shared = Arc::clone(&shared);
-    spawn("prepare", move || orders.run(&prepare_shared))?;
-    let mut threads = Vec::new();
+    let prepare = Arc::clone(&shared);
+    spawn("prepare", move || orders.run(&prepare))?;
     let mut target = Some(target);
+    let mut workers = Vec::new();
     for (number, shard) in shards.into_iter().enumerate() {
         let shared = Arc::clone(&shared);
         // `placement::map::WORKER_OF_TARGET` is the first.
         let worker = Worker::new(number, shard, target.take());
-        threads.push(spawn(&format!("worker-{number}"), move || worker.run(&shared))?);
+        workers.push(spawn(&format!("worker-{number}"), move || worker.run(&shared))?);
     }
 
-    let socket = settings.run.join(format!("d{}.sock", settings.index.0));
-    let sessions = Sessions::new(settings.index, start.number, SESSION_COUNT_MAX);
-    let is_home = settings.index.0 == settings.local_first;
+    let index = settings.index;
+    let socket = settings.run.join(format!("d{}.sock", index.0));
+    let is_home = index.0 == settings.local_first;
     let parts = Parts {
         offer,
         listener: listen(&socket)?,
         signals,
-        sessions,
+        sessions: Sessions::new(index, start, SESSION_COUNT_MAX),
         owner: settings.owner,
         reaper: is_home.then(Reaper::default),
     };
     let acceptor = Acceptor::new(Arc::clone(&shared), parts).map_err(failed("poll"))?;
-    let index = settings.index.0;
-    tracing::info!(index, %address, start = start.number, took = ?begun.elapsed(), "ready");
-    tell_ready(&settings, &address.to_string())?;
+    tracing::info!(index = index.0, %address, start, took = ?shared.begun.elapsed(), "ready");
+    tell_ready(settings, &address.to_string())?;
     let outcome = acceptor.run().map_err(failed("poll"));
 
-    tracing::info!(index, "ending");
+    tracing::info!(index = index.0, "ending");
     let _ = fs::remove_file(&socket);
-    shared.stopping.store(true, Release);
-    for worker in 0..settings.workers {
-        let _ = shared.bells.kick(worker);
-    }
-    for thread in threads {
-        let _ = thread.join();
-    }
-    shared.net.stop();
-    let _ = net_thread.join();
+    end(&shared, workers, net);
     outcome
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Outcome<thread::JoinHandle<()>> {
+/// Lets the workers finish what they have, then the connections.
+fn end(shared: &Shared, workers: Vec<JoinHandle<()>>, net: JoinHandle<()>) {
+    shared.stopping.store(true, Release);
+    for worker in 0..workers.len() {
+        let _ = shared.bells.kick(worker);
+    }
+    for worker in workers {
+        let _ = worker.join();
+    }
+    shared.net.stop();
+    let _ = net.join();
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Outcome<JoinHandle<()>> {
     let thread = thread::Builder::new().name(name.to_owned());
     thread.spawn(run).map_err(failed(format!("start the thread {name}")))
 }

@@ -82,7 +82,8 @@ impl Config {
     /// A chunk size within the limits, whatever was asked.
     pub(crate) fn chunk_log2_of(&self, wanted: u8, parent: u8) -> u8 {
         let limits = CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX;
-        let found = [wanted, parent, self.chunk_log2].into_iter().find(|log2| limits.contains(log2));
+        let found =
+            [wanted, parent, self.chunk_log2].into_iter().find(|log2| limits.contains(log2));
         found.unwrap_or(CHUNK_LOG2_MAX)
     }
 }

@@ -219,13 +219,7 @@ impl Service {
     }
 
     /// Asks the targets for something, noted in the log until they have done it.
-    pub(crate) fn put_pending(
-        &mut self,
-        inode: Inode,
-        layout: Layout,
-        kind: u8,
-        size: u64,
-    ) -> u64 {
+    pub(crate) fn put_pending(&mut self, inode: Inode, layout: Layout, kind: u8, size: u64) -> u64 {
         let token = self.new_sequence();
         self.put(&Record::PutPending { token, inode, layout, kind, size });
         self.ask_targets(token);

@@ -98,7 +98,8 @@ impl Service {
     fn inquire(&mut self, subject: Subject, to: ShardIndex) -> Stop {
         if let Subject::Directory(_) = subject {
             let queries = self.live.queries.iter();
-            let known = queries.filter(|(_, query)| query.subject == subject).map(|(&t, _)| t).next();
+            let known =
+                queries.filter(|(_, query)| query.subject == subject).map(|(&t, _)| t).next();
             if let Some(token) = known {
                 return Stop::Wait(Wait::Answer(token));
             }
@@ -273,9 +274,18 @@ impl Service {
                 *sent = now.max(1);
                 let &Tally { version, entries, directories, modified, .. } = tally;
                 let modified = modified.cast_unsigned();
-                self.io.send(directory.shard(), &Message::Tally {
-                    from, group, directory, version, entries, directories, modified,
-                });
+                self.io.send(
+                    directory.shard(),
+                    &Message::Tally {
+                        from,
+                        group,
+                        directory,
+                        version,
+                        entries,
+                        directories,
+                        modified,
+                    },
+                );
             }
             self.live.wake_at(sent.saturating_add(RESEND_NANOS));
             true

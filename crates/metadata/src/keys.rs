@@ -49,9 +49,9 @@ impl Keys {
     /// May `id` hold it so?
     pub(crate) fn may(&self, id: TransactionId, key: &Key, wanted: Hold) -> bool {
         let Some(holders) = self.held.get(key) else { return true };
-        holders.iter().all(|&(other, hold)| {
-            other == id || (hold == Hold::Shared && wanted == Hold::Shared)
-        })
+        holders
+            .iter()
+            .all(|&(other, hold)| other == id || (hold == Hold::Shared && wanted == Hold::Shared))
     }
 
     /// Holds a key for `id`.

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wire::{Attributes, Errno, Header, Inode, Layout, ShardIndex};
+use wire::{Attributes, Errno, Header, Inode, ShardIndex};
 
 use crate::keys::Keys;
 use crate::locks::Lock;
@@ -217,6 +217,3 @@ impl Live {
         self.woken.extend(jobs);
     }
 }
-
-/// A layout and inode of an effect on targets.
-pub(crate) type File = (Inode, Layout);

@@ -89,7 +89,12 @@ impl Service {
                 let modified = modified.cast_signed().max(changed.saturating_add(1));
                 let modified = modified.cast_unsigned();
                 self.put(&Record::PutRemoteTally {
-                    directory, group, version, entries, directories, modified,
+                    directory,
+                    group,
+                    version,
+                    entries,
+                    directories,
+                    modified,
                 });
             }
         }

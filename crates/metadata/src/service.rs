@@ -236,9 +236,7 @@ impl Service {
             (outcome::CREATED | outcome::ATTRIBUTES, None) => {
                 Reply::Refused { errno: wire::Errno::ESTALE }
             }
-            (outcome::PLACED, _) => {
-                Reply::Placed { offset: outcome.first, size: outcome.second }
-            }
+            (outcome::PLACED, _) => Reply::Placed { offset: outcome.first, size: outcome.second },
             _ => Reply::Done {},
         };
         self.io.reply(ticket, &reply);
@@ -371,9 +369,8 @@ impl Service {
 
     fn give_up_late(&mut self) {
         let now = self.live.now;
-        let is_late = |job: &Job| {
-            job.until <= now && !matches!(job.wait, Wait::OwnData(_) | Wait::Data(_))
-        };
+        let is_late =
+            |job: &Job| job.until <= now && !matches!(job.wait, Wait::OwnData(_) | Wait::Data(_));
         let late: Vec<u64> =
             self.live.jobs.iter().filter(|(_, job)| is_late(job)).map(|(&id, _)| id).collect();
         for id in late {

@@ -8,8 +8,8 @@
 use core::ops::Bound;
 use std::collections::BTreeMap;
 
-use wire::hash::NameHash;
 use wire::Inode;
+use wire::hash::NameHash;
 
 use crate::locks;
 use crate::record::{Record, VERSION};

@@ -62,7 +62,12 @@ impl Service {
         };
         debug_assert_eq!(layout.flags & flag::INLINE, 0);
         self.put(&Record::PutInode {
-            attributes, nameless: 0, target: &[], contents: &[], xattrs: &[], tallies: &[],
+            attributes,
+            nameless: 0,
+            target: &[],
+            contents: &[],
+            xattrs: &[],
+            tallies: &[],
         });
     }
 }

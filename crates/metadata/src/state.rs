@@ -118,7 +118,14 @@ impl State {
             Record::DeleteTally { directory } => {
                 self.tallies.remove(&directory);
             }
-            Record::PutRemoteTally { directory, group, version, entries, directories, modified } => {
+            Record::PutRemoteTally {
+                directory,
+                group,
+                version,
+                entries,
+                directories,
+                modified,
+            } => {
                 let modified = modified.cast_signed();
                 let tally = RemoteTally { group, version, entries, directories, modified };
                 self.put_remote_tally(directory, tally);
@@ -249,8 +256,8 @@ impl State {
         node.attributes = *attributes;
         node.is_nameless &= attributes.links == 0;
         if let Some(contents) = contents {
-            self.bytes = (self.bytes + contents.len() as u64)
-                .saturating_sub(node.contents.len() as u64);
+            self.bytes =
+                (self.bytes + contents.len() as u64).saturating_sub(node.contents.len() as u64);
             node.contents.clear();
             node.contents.extend_from_slice(contents);
         }

@@ -198,7 +198,8 @@ mod tests {
             entries.map.insert((parent, hash, number as u8), entry);
         }
         assert!(entries.remove(parent, b"a"));
-        let names: Vec<_> = entries.range(parent, 0, u64::MAX).map(|(_, e)| e.name.clone()).collect();
+        let names: Vec<_> =
+            entries.range(parent, 0, u64::MAX).map(|(_, e)| e.name.clone()).collect();
         assert_eq!(names, [Box::from(*b"c"), Box::from(*b"b")]);
         assert!(entries.find(parent, hash, b"b").is_some());
         assert!(entries.find(parent, hash, b"a").is_none());

@@ -31,10 +31,10 @@ use wire::limits::LINKS_MAX;
 use wire::{Attributes, Errno, Inode, Reader, ShardIndex};
 
 use crate::coding::Put;
+use crate::directory::RESEND_NANOS;
 use crate::effect::IndexOp;
 use crate::keys::{Hold, Key};
 use crate::live::{Ask, Kind, Part, Step, Stop, Transaction, Wait};
-use crate::directory::RESEND_NANOS;
 use crate::peer::{Action, Message, actions, are_actions};
 use crate::record::Record;
 use crate::service::{Service, outcome};
@@ -60,9 +60,8 @@ impl Service {
                 self.check(ask, action, id).map_err(|stop| self.as_wait(stop))?;
                 action.encode(&mut own_actions);
             } else {
-                let new = || Part {
-                    group: group.0, to: shard, actions: Vec::new(), has_voted: false,
-                };
+                let new =
+                    || Part { group: group.0, to: shard, actions: Vec::new(), has_voted: false };
                 action.encode(&mut parts.entry(group).or_insert_with(new).actions);
             }
         }
@@ -445,9 +444,7 @@ impl Service {
 /// The key that an action needs until it is decided.
 fn key_of(action: &Action<'_>) -> Option<(Key, Hold)> {
     Some(match *action {
-        Action::Entry { parent, name, .. } => {
-            (Key::Entry(parent, name.to_vec()), Hold::Exclusive)
-        }
+        Action::Entry { parent, name, .. } => (Key::Entry(parent, name.to_vec()), Hold::Exclusive),
         Action::Links { inode, .. }
         | Action::RemoveDirectory { inode }
         | Action::Moved { inode, .. } => (Key::Inode(inode), Hold::Exclusive),

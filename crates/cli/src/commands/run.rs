@@ -1,0 +1,131 @@
+//! `forebay run`: a command that sees the instance, on one that runs or on one made for it.
+
+use crate::command_line::with_all_settings;
+use crate::failure::{Failure, NOT_FOUND, NOT_RUNNABLE, Result};
+use crate::records::{self, Host};
+use crate::{directories, host, instance, program, settings};
+use clap::{Arg, ArgMatches, Command};
+use config::{Key, Settings, Sources};
+use rustix::process::{PidfdFlags, Signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Child, ExitStatus};
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay run -- sh -c 'tar xf src.tar -C /forebay && make -C /forebay/src'
+  forebay run --local 4 --memory 2GiB --at /scratch -- ./simulation /scratch/out
+  forebay run --name a -- ls /forebay    on the instance 'a'; srun forebay run .. on every node
+
+The instance of the name given, or else the one called 'default', is used if it runs. Otherwise one is
+made for the command's life, and is removed with all its files afterwards, also if the command is
+interrupted. SIGINT, SIGTERM and SIGHUP are passed on to the command.
+
+Statically linked programs, Go programs and set-uid programs would not see the instance; they are
+refused with code 126.";
+
+pub(super) fn command() -> Command {
+    let words = Arg::new("command")
+        .required(true)
+        .num_args(1..)
+        .last(true)
+        .value_name("COMMAND")
+        .value_parser(clap::value_parser!(OsString))
+        .help("The command and its arguments, behind --");
+    let command = Command::new("run").about("Run a command that sees an instance");
+    with_all_settings(command.after_help(EXAMPLES)).arg(words)
+}
+
+pub(super) fn run(given: &ArgMatches) -> Result<u8> {
+    let settings = settings::resolve(given)?;
+    let at = settings.word(Key::At).to_owned();
+    let words: Vec<&OsString> = given.get_many("command").into_iter().flatten().collect();
+    let (first, rest) = words.split_first().ok_or_else(|| Failure::new("no command"))?;
+    let file = program::find(first)?;
+    program::check(&file, &at)?;
+    let library = host::beside("libforebay_preload.so")?;
+    // From here on a signal does not end this program, so that an instance of ours is stopped.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .map_err(|error| Failure::at("can not take signals", "this host", error))?;
+    let (name, is_ours) = provide(given, &settings)?;
+    let outcome = match signals.pending().next() {
+        Some(number) => Ok(code_of_signal(number)),
+        None => prepare(&name, &at, &library).and_then(|mut command| {
+            // Shown to the command as it was called, found where it was found.
+            std::os::unix::process::CommandExt::arg0(&mut command, first);
+            command.args(rest);
+            start_and_wait(command, &file, signals)
+        }),
+    };
+    if is_ours {
+        let stopped = instance::stop(&name, settings.timeout());
+        let code = outcome?;
+        stopped?;
+        return Ok(code);
+    }
+    outcome
+}
+
+/// The instance to use, and whether it was made for this command.
+fn provide(given: &ArgMatches, settings: &Settings) -> Result<(String, bool)> {
+    let name = settings.word(Key::Name).to_owned();
+    let run = directories::run(&name)?;
+    let here: Option<Host> = records::load(&run, host::RECORD)?;
+    if let Some(here) = here {
+        let dead = here.daemons.iter().filter(|daemon| !daemon.process.is_alive()).count();
+        if dead > 0 {
+            let advice = format!("{dead} daemons are dead: 'forebay start --name {name}' starts them");
+            return Err(Failure::at("incomplete", format!("instance {name}"), advice));
+        }
+        return Ok((name, false));
+    }
+    if instance::load(&name)?.is_some() {
+        let advice = "it has no daemon on this host: run the command on one of its hosts";
+        return Err(Failure::at("out of reach", format!("instance {name}"), advice));
+    }
+    let local = given.get_one::<u16>("local").copied();
+    if settings.is_given(Key::Name) {
+        instance::start(settings, local)?;
+        return Ok((name, true));
+    }
+    // A name of its own, so that no other command takes it for one that stays.
+    let name = format!("run-{}", std::process::id());
+    let mut sources = Sources::default();
+    for setting in &config::SETTINGS {
+        let text = settings.written(setting.key);
+        if settings.is_given(setting.key) && !text.is_empty() {
+            sources.options.insert(setting.key, text);
+        }
+    }
+    sources.options.insert(Key::Name, name.clone());
+    instance::start(&Settings::resolve(&sources)?, local)?;
+    Ok((name, true))
+}
+
+/// The environment of the command.
+fn prepare(name: &str, at: &str, library: &Path) -> Result<std::process::Command> {
+    let run = directories::run(name)?;
+    let host: Option<Host> = records::load(&run, host::RECORD)?;
+    let host = host.ok_or_else(|| {
+        let advice = "it has no daemon on this host: run the command on one of its hosts";
+        Failure::at("out of reach", format!("instance {name}"), advice)
+    })?;
+    let mut preload = library.as_os_str().to_owned();
+    if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
+        preload.push(":");
+        preload.push(before);
+    }
+    // `Command::new` is given the file later; only the variables count here.
+    let mut command = std::process::Command::new("/");
+    command
+        .env("LD_PRELOAD", preload)
+        .env("FOREBAY_AT", at)
+        .env("FOREBAY_RUN", &run)
+        .env("FOREBAY_SITES", &run)
+        .env("FOREBAY_HOME", host.first.to_string())
+        .env("FOREBAY_NAME", name);
+    Ok(command)
+}

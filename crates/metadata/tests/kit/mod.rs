@@ -1,0 +1,453 @@
+//! What the tests share: a world of services with a queue of messages, logs that survive a crash,
+//! targets that answer, and clients that send requests. All random choices come from a seed.
+#![allow(dead_code, reason = "each test uses its part")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use metadata::{Config, DataOp, Effect, IndexOp, Input, Opens, Service, SnapshotCursor};
+use placement::Map;
+use wire::attributes::{mode, spread};
+use wire::hash::NameHash;
+use wire::{
+    Attributes, Credentials, DaemonIndex, Errno, Header, Inode, Layout, Reader, Reply, Request,
+    ShardIndex,
+};
+
+/// A generator whose numbers depend on the seed alone (SplitMix64).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        wire::hash::mix(self.0, 0)
+    }
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit.max(1) as u64) as usize
+    }
+    pub fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// Files that processes of a host have open.
+#[derive(Default)]
+pub struct OpenSet(pub BTreeSet<Inode>);
+
+impl Opens for OpenSet {
+    fn mark_deleted(&mut self, inode: Inode) -> bool {
+        self.0.contains(&inode)
+    }
+}
+
+/// What a request was answered.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    Done,
+    Refused(Errno),
+    Busy,
+    Stale,
+    Attributes(Attributes),
+    Entry(Inode, u32),
+    Created(Attributes),
+    Bytes(Vec<u8>),
+    Contents(u64, Vec<u8>),
+    Moved(Attributes),
+    Placed(u64, u64),
+    Entries(bool, Vec<(u64, Inode, u32, Vec<u8>)>),
+    Held(u8, u32, u64, u64),
+}
+
+impl Answer {
+    pub fn of(bytes: &[u8]) -> Answer {
+        match Reply::decode(&mut Reader::new(bytes)).expect("a reply") {
+            Reply::Done {} => Answer::Done,
+            Reply::Refused { errno } => Answer::Refused(errno),
+            Reply::Busy { .. } => Answer::Busy,
+            Reply::Stale { .. } => Answer::Stale,
+            Reply::Attributes { attributes } => Answer::Attributes(attributes),
+            Reply::Entry { inode, mode } => Answer::Entry(inode, mode),
+            Reply::Created { attributes } => Answer::Created(attributes),
+            Reply::Bytes { bytes } => Answer::Bytes(bytes.to_vec()),
+            Reply::Contents { size, bytes } => Answer::Contents(size, bytes.to_vec()),
+            Reply::Moved { attributes } => Answer::Moved(attributes),
+            Reply::Placed { offset, size } => Answer::Placed(offset, size),
+            Reply::Entries { more, entries } => {
+                let mut reader = Reader::new(entries);
+                let mut all = vec![];
+                while !reader.rest().is_empty() {
+                    use wire::codec::Field;
+                    let entry = wire::reply::DirectoryEntry::take(&mut reader).expect("an entry");
+                    all.push((entry.hash, entry.inode, entry.mode, entry.name.to_vec()));
+                }
+                Answer::Entries(more != 0, all)
+            }
+            Reply::Held { kind, pid, start, end } => Answer::Held(kind, pid, start, end),
+            other => panic!("no reply of a metadata shard: {other:?}"),
+        }
+    }
+    pub fn attributes(&self) -> Attributes {
+        match self {
+            Answer::Attributes(a) | Answer::Created(a) | Answer::Moved(a) => *a,
+            other => panic!("no attributes: {other:?}"),
+        }
+    }
+}
+
+/// Settings of daemon `daemon` of `count`, worker `worker` of `workers`.
+pub fn config(daemon: u16, count: u16, worker: usize, workers: usize) -> Config {
+    let map = Map::initial(count).expect("a count within limits");
+    let daemon = DaemonIndex(daemon);
+    Config { daemon, host: daemon.0, worker, workers, map, root_mode: 0o777, ..Config::alone() }
+}
+
+/// One service and what surrounds it.
+pub struct Seat {
+    pub config: Config,
+    pub service: Service,
+    pub log: Vec<Vec<u8>>,
+    pub opens: OpenSet,
+    pub data: Vec<(u64, Inode, DataOp)>,
+    pub index: Vec<IndexOp>,
+}
+
+/// A header and request of a client.
+pub struct Sent {
+    pub header: Header,
+    pub bytes: Vec<u8>,
+}
+
+/// The world.
+pub struct World {
+    pub seats: Vec<Seat>,
+    pub now: i64,
+    pub queue: Vec<(usize, Vec<u8>)>,
+    pub replies: BTreeMap<u64, Vec<u8>>,
+    pub ticket: u64,
+    pub sequence: u64,
+    /// Targets answer at once.
+    pub data_is_prompt: bool,
+    pub data_log: Vec<(Inode, DataOp)>,
+}
+
+impl World {
+    pub fn of(configs: Vec<Config>) -> World {
+        let seats = configs.into_iter().map(|config| Seat {
+            service: Service::new(config.clone()),
+            config,
+            log: vec![],
+            opens: OpenSet::default(),
+            data: vec![],
+            index: vec![],
+        });
+        let mut world = World {
+            seats: seats.collect(),
+            now: 1_000_000_000_000,
+            queue: vec![],
+            replies: BTreeMap::new(),
+            ticket: 0,
+            sequence: 0,
+            data_is_prompt: true,
+            data_log: vec![],
+        };
+        for seat in 0..world.seats.len() {
+            world.step(seat, Input::Tick);
+        }
+        world
+    }
+    pub fn alone() -> World {
+        World::of(vec![config(0, 1, 0, 1)])
+    }
+    /// `count` daemons with one worker each.
+    pub fn daemons(count: u16) -> World {
+        World::of((0..count).map(|daemon| config(daemon, count, 0, 1)).collect())
+    }
+
+    pub fn owner(&self, shard: ShardIndex) -> usize {
+        self.seats.iter().position(|seat| seat.config.owns(shard)).expect("an owner")
+    }
+
+    /// One step of one service; its effects are performed or queued.
+    pub fn step(&mut self, at: usize, input: Input<'_>) {
+        let mut out = vec![];
+        let seat = &mut self.seats[at];
+        seat.service.step(self.now, input, &mut seat.opens, &mut out);
+        let logs = out.iter().skip(1).filter(|effect| matches!(effect, Effect::Log(_))).count();
+        assert_eq!(logs, 0, "the record of a step is its first effect");
+        for effect in out {
+            match effect {
+                Effect::Reply { ticket, bytes } => {
+                    let before = self.replies.insert(ticket, bytes);
+                    assert!(before.is_none(), "ticket {ticket} is answered twice");
+                }
+                Effect::Log(bytes) => self.seats[at].log.push(bytes),
+                Effect::Index(op) => self.seats[at].index.push(op),
+                Effect::Peer { to, bytes } => {
+                    let to = self.owner(to);
+                    assert_ne!(to, at, "a message to oneself");
+                    self.queue.push((to, bytes));
+                }
+                Effect::Data { token, inode, op, .. } => {
+                    self.data_log.push((inode, op.clone()));
+                    self.seats[at].data.push((token, inode, op));
+                }
+            }
+        }
+    }
+
+    /// Targets of a service answer all they were asked.
+    pub fn answer_data(&mut self, at: usize, result: wire::errno::Result<()>) {
+        for (token, ..) in core::mem::take(&mut self.seats[at].data) {
+            self.step(at, Input::DataDone { token, result });
+        }
+    }
+
+    /// Delivers messages and lets time pass until nothing happens any more.
+    pub fn settle(&mut self) {
+        for _ in 0..10_000 {
+            if self.data_is_prompt {
+                for at in 0..self.seats.len() {
+                    self.answer_data(at, Ok(()));
+                }
+            }
+            if !self.queue.is_empty() {
+                let (to, bytes) = self.queue.remove(0);
+                self.step(to, Input::Peer { message: &bytes });
+                continue;
+            }
+            let deadlines = self.seats.iter().map(|seat| seat.service.deadline());
+            let Some((at, when)) = deadlines
+                .enumerate()
+                .filter_map(|(at, when)| Some((at, when?)))
+                .min_by_key(|&(_, when)| when)
+            else {
+                return;
+            };
+            if !self.data_is_prompt && when > self.now + 1_000_000_000 {
+                return;
+            }
+            self.now = self.now.max(when);
+            self.step(at, Input::Tick);
+        }
+        panic!("it does not settle: {:?}", self.queue);
+    }
+
+    /// Sends a request without waiting; its ticket.
+    pub fn send(&mut self, who: Credentials, shard: ShardIndex, request: &Request<'_>) -> u64 {
+        let sent = self.prepare(who, shard, request);
+        self.send_again(&sent)
+    }
+
+    pub fn prepare(&mut self, who: Credentials, shard: ShardIndex, request: &Request<'_>) -> Sent {
+        self.sequence += 1;
+        let at = self.owner(shard);
+        let header = Header {
+            shard: shard.0,
+            daemon: self.seats[at].config.daemon.0,
+            epoch: 1,
+            origin: 7,
+            sequence: self.sequence,
+            host: self.seats[at].config.host,
+            who,
+        };
+        let mut bytes = vec![0; 16 * 1024];
+        let mut writer = wire::Writer::new(&mut bytes);
+        request.encode(&mut writer);
+        let length = writer.finish().expect("it fits");
+        bytes.truncate(length);
+        Sent { header, bytes }
+    }
+
+    pub fn send_again(&mut self, sent: &Sent) -> u64 {
+        self.ticket += 1;
+        let ticket = self.ticket;
+        self.now += 1000;
+        let at = self.owner(ShardIndex(sent.header.shard));
+        let request = Request::decode(&mut Reader::new(&sent.bytes)).expect("a request");
+        self.step(at, Input::Request { ticket, header: &sent.header, request });
+        ticket
+    }
+
+    pub fn answer(&self, ticket: u64) -> Option<Answer> {
+        self.replies.get(&ticket).map(|bytes| Answer::of(bytes))
+    }
+
+    /// Sends a request and waits for its answer.
+    pub fn call(&mut self, who: Credentials, shard: ShardIndex, request: &Request<'_>) -> Answer {
+        let ticket = self.send(who, shard, request);
+        if !self.replies.contains_key(&ticket) || !self.queue.is_empty() {
+            self.settle();
+        } else if self.data_is_prompt {
+            for at in 0..self.seats.len() {
+                self.answer_data(at, Ok(()));
+            }
+        }
+        self.answer(ticket).expect("an answer")
+    }
+
+    /// Kills a service and starts it again from its log.
+    pub fn crash(&mut self, at: usize) {
+        let seat = &mut self.seats[at];
+        let mut service = Service::new(seat.config.clone());
+        for record in &seat.log {
+            service.replay(record).expect("a record of our own");
+        }
+        seat.service = service;
+        seat.data.clear();
+        self.step(at, Input::Tick);
+    }
+
+    pub fn stat(&mut self, inode: Inode) -> Result<Attributes, Errno> {
+        let request = Request::GetAttributes { inode };
+        match self.call(Credentials::ROOT, inode.shard(), &request) {
+            Answer::Attributes(attributes) => Ok(attributes),
+            Answer::Refused(errno) => Err(errno),
+            other => panic!("stat: {other:?}"),
+        }
+    }
+
+    /// The shard of an entry, as a client computes it.
+    pub fn shard_of(&mut self, parent: Inode, name: &[u8]) -> ShardIndex {
+        let parent = self.stat(parent).expect("the parent is there");
+        placement::locate::entry_shard(&parent, NameHash::of(parent.inode, name))
+    }
+}
+
+/// Operations as a client sends them, root unless `as_` is used; ENOENT etc. as errors.
+pub struct Client<'w> {
+    pub world: &'w mut World,
+    pub who: Credentials,
+}
+
+pub type Outcome = Result<Attributes, Errno>;
+
+impl World {
+    pub fn root(&mut self) -> Client<'_> {
+        Client { world: self, who: Credentials::ROOT }
+    }
+    pub fn user(&mut self, uid: u32, gid: u32) -> Client<'_> {
+        Client { world: self, who: Credentials::of(uid, gid) }
+    }
+}
+
+pub const NOTHING: Attributes = Attributes {
+    inode: Inode::NONE,
+    parent: Inode::NONE,
+    mode: 0,
+    uid: 0,
+    gid: 0,
+    links: 0,
+    size: 0,
+    accessed: 0,
+    modified: 0,
+    changed: 0,
+    born: 0,
+    device: 0,
+    layout: Layout { spread: 0, placement: 0, chunk_log2: 0, flags: 0, place: 0 },
+};
+
+impl Client<'_> {
+    fn result(answer: Answer) -> Outcome {
+        match answer {
+            Answer::Done => Ok(NOTHING),
+            Answer::Refused(errno) => Err(errno),
+            other => Ok(other.attributes()),
+        }
+    }
+    pub fn entry(&mut self, parent: Inode, name: &[u8], request: &Request<'_>) -> Outcome {
+        let shard = self.world.shard_of(parent, name);
+        Client::result(self.world.call(self.who, shard, request))
+    }
+    pub fn inode(&mut self, inode: Inode, request: &Request<'_>) -> Outcome {
+        Client::result(self.world.call(self.who, inode.shard(), request))
+    }
+    pub fn make(&mut self, parent: Inode, name: &[u8], mode: u32) -> Outcome {
+        self.make_flags(parent, name, mode, wire::request::create::EXCLUSIVE)
+    }
+    pub fn make_flags(&mut self, parent: Inode, name: &[u8], mode: u32, flags: u32) -> Outcome {
+        let layout = self.world.stat(parent)?.layout;
+        let target: &[u8] = if mode & mode::TYPE == mode::SYMLINK { b"target" } else { b"" };
+        let device = 0;
+        let request = Request::Create { parent, name, mode, device, flags, layout, target };
+        self.entry(parent, name, &request)
+    }
+    pub fn file(&mut self, parent: Inode, name: &[u8]) -> Outcome {
+        self.make(parent, name, mode::REGULAR | 0o644)
+    }
+    pub fn directory(&mut self, parent: Inode, name: &[u8]) -> Outcome {
+        self.make(parent, name, mode::DIRECTORY | 0o755)
+    }
+    pub fn wide(&mut self, parent: Inode, name: &[u8]) -> Outcome {
+        let layout = Layout { spread: spread::WIDE, ..Layout::default() };
+        let (mode, flags) = (mode::DIRECTORY | 0o755, 1);
+        let request = Request::Create { parent, name, mode, device: 0, flags, layout, target: b"" };
+        self.entry(parent, name, &request)
+    }
+    pub fn look(&mut self, parent: Inode, name: &[u8]) -> Outcome {
+        let shard = self.world.shard_of(parent, name);
+        match self.world.call(self.who, shard, &Request::Lookup { parent, name }) {
+            Answer::Entry(inode, _) => self.world.stat(inode),
+            answer => Client::result(answer),
+        }
+    }
+    pub fn unlink(&mut self, parent: Inode, name: &[u8]) -> Outcome {
+        self.entry(parent, name, &Request::Unlink { parent, name })
+    }
+    pub fn rmdir(&mut self, parent: Inode, name: &[u8]) -> Outcome {
+        self.entry(parent, name, &Request::RemoveDirectory { parent, name })
+    }
+    pub fn link(&mut self, inode: Inode, parent: Inode, name: &[u8]) -> Outcome {
+        self.entry(parent, name, &Request::Link { inode, parent, name })
+    }
+    pub fn rename(&mut self, old: (Inode, &[u8]), new: (Inode, &[u8]), flags: u32) -> Outcome {
+        let (parent, name) = old;
+        let (new_parent, new_name) = new;
+        let request = Request::Rename { parent, name, new_parent, new_name, flags };
+        self.entry(parent, name, &request)
+    }
+    pub fn set(&mut self, inode: Inode, mask: u32, change: Attributes) -> Outcome {
+        let Attributes { mode, uid, gid, size, accessed, modified, .. } = change;
+        let (accessed, modified) = (accessed.cast_unsigned(), modified.cast_unsigned());
+        let request =
+            Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified };
+        self.inode(inode, &request)
+    }
+    pub fn chmod(&mut self, inode: Inode, mode: u32) -> Outcome {
+        self.set(inode, wire::request::set::MODE, Attributes { mode, ..NOTHING })
+    }
+    pub fn truncate(&mut self, inode: Inode, size: u64) -> Outcome {
+        self.set(inode, wire::request::set::SIZE, Attributes { size, ..NOTHING })
+    }
+    /// All names of a directory, in order of hash.
+    pub fn list(&mut self, directory: Inode) -> Vec<Vec<u8>> {
+        let attributes = self.world.stat(directory).expect("the directory is there");
+        let is_wide = attributes.layout.spread == spread::WIDE;
+        let place = attributes.layout.place;
+        let shards = if is_wide { 0..wire::limits::SHARD_COUNT } else { place..place + 1 };
+        let mut names = vec![];
+        for shard in shards {
+            let mut after = 0;
+            loop {
+                let request = Request::ReadDirectory { directory, after, bytes: 300 };
+                match self.world.call(self.who, ShardIndex(shard), &request) {
+                    Answer::Entries(more, entries) => {
+                        after = entries.last().map_or(after, |entry| entry.0);
+                        names.extend(entries.into_iter().map(|entry| entry.3));
+                        if !more {
+                            break;
+                        }
+                    }
+                    other => panic!("list: {other:?}"),
+                }
+            }
+        }
+        names
+    }
+}
+
+/// The whole state of a service as one record.
+pub fn dump(service: &Service) -> Vec<u8> {
+    let mut out = vec![];
+    let more = service.snapshot_slice(&mut SnapshotCursor::default(), usize::MAX, &mut out);
+    assert!(!more, "one slice holds all");
+    out
+}

@@ -1,0 +1,363 @@
+//! The rules of POSIX as Linux file systems have them, one service: errors and their order,
+//! permissions, links, times, renames. Each test is a rule.
+
+mod kit;
+
+use kit::{Answer, Client, NOTHING, World};
+use wire::attributes::mode;
+use wire::errno::Errno;
+use wire::request::{rename, set};
+use wire::{Attributes, Credentials, Inode, Layout, Request};
+
+const ROOT: Inode = Inode::ROOT;
+
+#[test]
+fn a_new_file_has_its_makers_owner_and_is_found() {
+    let mut world = World::alone();
+    let made = world.user(10, 20).file(ROOT, b"a").expect("made");
+    assert_eq!((made.uid, made.gid, made.links, made.size), (10, 20, 1, 0));
+    assert!(made.is_inline());
+    assert_eq!(world.root().look(ROOT, b"a"), Ok(made));
+    assert_eq!(world.root().look(ROOT, b"b"), Err(Errno::ENOENT));
+    assert_eq!(world.root().file(ROOT, b"a"), Err(Errno::EEXIST));
+    assert_eq!(world.root().make_flags(ROOT, b"a", mode::REGULAR, 0), Ok(made));
+}
+
+#[test]
+fn names_are_checked() {
+    let mut world = World::alone();
+    let long = [b'x'; 256];
+    assert_eq!(world.root().file(ROOT, &long), Err(Errno::ENAMETOOLONG));
+    assert_eq!(world.root().file(ROOT, b"a/b"), Err(Errno::EINVAL));
+    assert!(world.root().file(ROOT, &long[..255]).is_ok());
+}
+
+#[test]
+fn making_needs_write_and_search_permission() {
+    let mut world = World::alone();
+    let d = world.user(10, 20).directory(ROOT, b"d").expect("made").inode;
+    assert_eq!(world.user(11, 21).file(d, b"a"), Err(Errno::EACCES));
+    assert!(world.user(10, 99).file(d, b"a").is_ok());
+    world.user(10, 20).chmod(d, 0o600).expect("the owner may");
+    assert_eq!(world.user(10, 20).file(d, b"b"), Err(Errno::EACCES));
+    assert_eq!(world.user(10, 20).unlink(d, b"a"), Err(Errno::EACCES));
+    assert_eq!(world.user(10, 20).file(d, b"a"), Err(Errno::EEXIST), "before the permission");
+    assert!(world.root().unlink(d, b"a").is_ok());
+}
+
+#[test]
+fn making_in_a_file_or_a_removed_directory_fails() {
+    let mut world = World::alone();
+    let file = world.root().file(ROOT, b"f").expect("made");
+    let d = world.root().directory(ROOT, b"d").expect("made");
+    let request = |parent| Request::Create {
+        parent,
+        name: b"x",
+        mode: mode::REGULAR,
+        device: 0,
+        flags: 1,
+        layout: Layout::default(),
+        target: b"",
+    };
+    let root = Credentials::ROOT;
+    let shard = file.inode.shard();
+    assert_eq!(world.call(root, shard, &request(file.inode)), Answer::Refused(Errno::ENOTDIR));
+    world.root().rmdir(ROOT, b"d").expect("empty");
+    assert_eq!(world.call(root, shard, &request(d.inode)), Answer::Refused(Errno::ENOENT));
+}
+
+#[test]
+fn a_sticky_directory_lets_owners_delete() {
+    let mut world = World::alone();
+    let d = world.user(1, 1).make(ROOT, b"d", mode::DIRECTORY | 0o1777).expect("made").inode;
+    world.user(2, 2).file(d, b"two").expect("made");
+    world.user(3, 3).file(d, b"three").expect("made");
+    assert_eq!(world.user(3, 3).unlink(d, b"two"), Err(Errno::EPERM));
+    assert_eq!(world.user(3, 3).rename((d, b"two"), (d, b"x"), 0), Err(Errno::EPERM));
+    assert_eq!(world.user(3, 3).rename((d, b"three"), (d, b"two"), 0), Err(Errno::EPERM));
+    assert!(world.user(2, 2).unlink(d, b"two").is_ok());
+    assert!(world.user(1, 1).unlink(d, b"three").is_ok(), "the directory's owner");
+}
+
+#[test]
+fn links_and_times_of_directories_follow_their_entries() {
+    let mut world = World::alone();
+    let d = world.root().directory(ROOT, b"d").expect("made");
+    assert_eq!((d.links, d.parent), (2, ROOT));
+    assert_eq!(world.stat(ROOT).expect("there").links, 3);
+    world.root().directory(d.inode, b"s").expect("made");
+    world.root().file(d.inode, b"f").expect("made");
+    let after = world.stat(d.inode).expect("there");
+    assert_eq!((after.links, after.size), (3, 2));
+    assert!(after.modified > d.modified && after.changed > d.changed);
+    assert_eq!(world.root().rmdir(ROOT, b"d"), Err(Errno::ENOTEMPTY));
+    world.root().rmdir(d.inode, b"s").expect("empty");
+    world.root().unlink(d.inode, b"f").expect("there");
+    assert_eq!(world.stat(d.inode).expect("there").links, 2);
+    world.root().rmdir(ROOT, b"d").expect("empty");
+    assert_eq!(world.stat(ROOT).expect("there").links, 2);
+    assert_eq!(world.stat(d.inode), Err(Errno::ESTALE));
+}
+
+#[test]
+fn kinds_do_not_mix() {
+    let mut world = World::alone();
+    world.root().directory(ROOT, b"d").expect("made");
+    world.root().file(ROOT, b"f").expect("made");
+    assert_eq!(world.root().unlink(ROOT, b"d"), Err(Errno::EISDIR));
+    assert_eq!(world.root().rmdir(ROOT, b"f"), Err(Errno::ENOTDIR));
+    assert_eq!(world.root().rename((ROOT, b"d"), (ROOT, b"f"), 0), Err(Errno::ENOTDIR));
+    assert_eq!(world.root().rename((ROOT, b"f"), (ROOT, b"d"), 0), Err(Errno::EISDIR));
+    assert_eq!(world.user(5, 5).make(ROOT, b"c", mode::CHARACTER), Err(Errno::EPERM));
+    assert_eq!(world.root().make(ROOT, b"x", 0o17_0000), Err(Errno::EINVAL));
+}
+
+#[test]
+fn set_group_id_directories_hand_their_group_down() {
+    let mut world = World::alone();
+    let d = world.user(1, 7).make(ROOT, b"d", mode::DIRECTORY | 0o2777).expect("made").inode;
+    let s = world.user(2, 2).directory(d, b"s").expect("made");
+    assert_eq!((s.gid, s.mode & mode::SET_GID), (7, mode::SET_GID));
+    let f = world.user(2, 2).make(d, b"f", mode::REGULAR | 0o2755).expect("made");
+    assert_eq!((f.gid, f.mode & mode::SET_GID), (7, 0), "not a member of the group");
+}
+
+#[test]
+fn hard_links_count() {
+    let mut world = World::alone();
+    let f = world.root().file(ROOT, b"f").expect("made");
+    let d = world.root().directory(ROOT, b"d").expect("made");
+    world.root().link(f.inode, ROOT, b"g").expect("linked");
+    let after = world.stat(f.inode).expect("there");
+    assert_eq!(after.links, 2);
+    assert!(after.changed > f.changed && after.modified == f.modified);
+    assert_eq!(world.root().link(f.inode, ROOT, b"g"), Err(Errno::EEXIST));
+    assert_eq!(world.root().link(d.inode, ROOT, b"h"), Err(Errno::EPERM));
+    assert_eq!(world.root().rename((ROOT, b"f"), (ROOT, b"g"), 0), Ok(NOTHING), "does nothing");
+    assert!(world.root().look(ROOT, b"f").is_ok());
+    world.root().unlink(ROOT, b"f").expect("there");
+    assert_eq!(world.stat(f.inode).expect("there").links, 1);
+    world.root().unlink(ROOT, b"g").expect("there");
+    assert_eq!(world.stat(f.inode), Err(Errno::ESTALE));
+    assert_eq!(world.root().link(f.inode, ROOT, b"k"), Err(Errno::ENOENT));
+}
+
+#[test]
+fn a_deleted_file_lives_while_it_is_open() {
+    let mut world = World::alone();
+    let f = world.root().file(ROOT, b"f").expect("made").inode;
+    world.seats[0].opens.0.insert(f);
+    world.root().unlink(ROOT, b"f").expect("there");
+    assert_eq!(world.stat(f).expect("an orphan").links, 0);
+    assert_eq!(world.seats[0].service.orphans().collect::<Vec<_>>(), [f]);
+    world.root().inode(f, &Request::Reap { inode: f }).expect("answered");
+    assert!(world.stat(f).is_ok(), "still open");
+    assert_eq!(world.root().link(f, ROOT, b"g"), Err(Errno::ENOENT), "as Linux");
+    world.crash(0);
+    assert!(world.stat(f).is_ok(), "until somebody reaps it");
+    world.seats[0].opens.0.clear();
+    world.root().inode(f, &Request::Reap { inode: f }).expect("answered");
+    assert_eq!(world.stat(f), Err(Errno::ESTALE));
+    assert_eq!(world.seats[0].service.orphans().count(), 0);
+}
+
+#[test]
+fn a_deleted_file_lives_while_another_host_has_it_open() {
+    let mut world = World::alone();
+    let f = world.root().file(ROOT, b"f").expect("made").inode;
+    let root = Credentials::ROOT;
+    let mut open = world.prepare(root, f.shard(), &Request::Open { inode: f });
+    open.header.host = 9;
+    world.send_again(&open);
+    world.root().unlink(ROOT, b"f").expect("there");
+    world.crash(0);
+    assert_eq!(world.stat(f).expect("an orphan").links, 0);
+    let mut close = world.prepare(root, f.shard(), &Request::Close { inode: f });
+    close.header.host = 9;
+    world.send_again(&close);
+    assert_eq!(world.stat(f), Err(Errno::ESTALE));
+}
+
+#[test]
+fn a_nameless_file_gets_a_name_once() {
+    let mut world = World::alone();
+    let layout = Layout::default();
+    let request = Request::CreateNameless { parent: ROOT, mode: 0o600, layout };
+    let f = world.root().entry(ROOT, b"", &request).expect("made");
+    assert_eq!((f.links, f.mode), (0, mode::REGULAR | 0o600));
+    world.root().link(f.inode, ROOT, b"f").expect("linked");
+    assert_eq!(world.stat(f.inode).expect("there").links, 1);
+    world.seats[0].opens.0.insert(f.inode);
+    world.root().unlink(ROOT, b"f").expect("there");
+    assert_eq!(world.root().link(f.inode, ROOT, b"g"), Err(Errno::ENOENT));
+}
+
+#[test]
+fn renaming_replaces_and_moves() {
+    let mut world = World::alone();
+    let a = world.root().directory(ROOT, b"a").expect("made").inode;
+    let b = world.root().directory(ROOT, b"b").expect("made").inode;
+    let s = world.root().directory(a, b"s").expect("made").inode;
+    let f = world.root().file(a, b"f").expect("made").inode;
+    let g = world.root().file(b, b"g").expect("made").inode;
+    world.root().rename((a, b"s"), (b, b"s"), 0).expect("moved");
+    assert_eq!(world.stat(s).expect("there").parent, b);
+    assert_eq!(world.stat(a).expect("there").links, 2);
+    assert_eq!(world.stat(b).expect("there").links, 3);
+    world.root().rename((a, b"f"), (b, b"g"), 0).expect("moved");
+    assert_eq!(world.stat(g), Err(Errno::ESTALE));
+    assert_eq!(world.root().look(b, b"g").map(|found| found.inode), Ok(f));
+    assert_eq!(world.root().rename((ROOT, b"b"), (s, b"x"), 0), Err(Errno::EINVAL));
+    assert_eq!(world.root().rename((b, b"s"), (ROOT, b"b"), 0), Err(Errno::ENOTEMPTY));
+    assert_eq!(world.root().rename((b, b"s"), (ROOT, b"a"), 0), Ok(NOTHING), "an empty one");
+    assert_eq!(world.stat(a), Err(Errno::ESTALE));
+    assert_eq!(world.stat(ROOT).expect("there").links, 4);
+    assert_eq!(world.stat(b).expect("there").links, 2);
+    assert_eq!(world.root().rename((ROOT, b"no"), (ROOT, b"x"), 0), Err(Errno::ENOENT));
+}
+
+#[test]
+fn rename_flags() {
+    let mut world = World::alone();
+    let d = world.root().directory(ROOT, b"d").expect("made").inode;
+    let e = world.root().directory(ROOT, b"e").expect("made").inode;
+    let f = world.root().file(d, b"f").expect("made").inode;
+    let s = world.root().directory(e, b"s").expect("made").inode;
+    let mut root = world.root();
+    assert_eq!(root.rename((d, b"f"), (e, b"s"), rename::NO_REPLACE), Err(Errno::EEXIST));
+    assert_eq!(root.rename((d, b"f"), (e, b"no"), rename::EXCHANGE), Err(Errno::ENOENT));
+    assert_eq!(root.rename((d, b"f"), (e, b"s"), 3), Err(Errno::EINVAL));
+    assert_eq!(root.rename((ROOT, b"e"), (e, b"s"), rename::EXCHANGE), Err(Errno::EINVAL));
+    root.rename((d, b"f"), (e, b"s"), rename::EXCHANGE).expect("exchanged");
+    assert_eq!(root.look(d, b"f").map(|found| found.inode), Ok(s));
+    assert_eq!(root.look(e, b"s").map(|found| found.inode), Ok(f));
+    assert_eq!(world.stat(d).expect("there").links, 3);
+    assert_eq!(world.stat(e).expect("there").links, 2);
+    assert_eq!(world.stat(s).expect("there").parent, d);
+}
+
+#[test]
+fn moving_a_directory_needs_write_permission_on_it() {
+    let mut world = World::alone();
+    let a = world.user(1, 1).make(ROOT, b"a", mode::DIRECTORY | 0o777).expect("made").inode;
+    let b = world.user(1, 1).make(ROOT, b"b", mode::DIRECTORY | 0o777).expect("made").inode;
+    world.user(1, 1).make(a, b"s", mode::DIRECTORY | 0o555).expect("made");
+    assert_eq!(world.user(1, 1).rename((a, b"s"), (b, b"s"), 0), Err(Errno::EACCES));
+    assert!(world.user(1, 1).rename((a, b"s"), (a, b"t"), 0).is_ok(), "its parent stays");
+}
+
+fn owners(client: &mut Client<'_>, inode: Inode, uid: u32, gid: u32) -> kit::Outcome {
+    client.set(inode, set::UID | set::GID, Attributes { uid, gid, ..NOTHING })
+}
+
+#[test]
+fn changing_mode_and_owner() {
+    let mut world = World::alone();
+    let f = world.user(1, 1).make(ROOT, b"f", mode::REGULAR | 0o6755).expect("made").inode;
+    assert_eq!(world.user(2, 2).chmod(f, 0o777), Err(Errno::EPERM));
+    assert_eq!(world.user(1, 2).chmod(f, 0o2755).map(|a| a.mode & 0o7777), Ok(0o755));
+    world.user(1, 1).chmod(f, 0o6755).expect("the owner");
+    assert_eq!(owners(&mut world.user(1, 1), f, 2, 1), Err(Errno::EPERM));
+    assert_eq!(owners(&mut world.user(1, 1), f, 1, 9), Err(Errno::EPERM));
+    let mut member = Credentials::of(1, 1);
+    (member.group_count, member.groups[0]) = (1, 9);
+    let mut member = Client { world: &mut world, who: member };
+    let changed = owners(&mut member, f, 1, 9).expect("a member of the group");
+    assert_eq!((changed.gid, changed.mode & 0o7777), (9, 0o755), "set-id bits are gone");
+    let given = owners(&mut world.root(), f, 5, 5).expect("root may");
+    assert_eq!((given.uid, given.gid), (5, 5));
+}
+
+#[test]
+fn changing_times() {
+    let mut world = World::alone();
+    let f = world.user(1, 1).make(ROOT, b"f", mode::REGULAR | 0o666).expect("made");
+    let given = Attributes { accessed: -5, modified: 7, ..NOTHING };
+    let both = set::ACCESSED | set::MODIFIED;
+    let now = set::ACCESSED_NOW | set::MODIFIED_NOW;
+    assert_eq!(world.user(2, 2).set(f.inode, both, given), Err(Errno::EPERM));
+    let set = world.user(1, 1).set(f.inode, both, given).expect("the owner");
+    assert_eq!((set.accessed, set.modified), (-5, 7));
+    assert!(set.changed > f.changed);
+    let touched = world.user(2, 2).set(f.inode, now, NOTHING).expect("a writer");
+    assert!(touched.modified == touched.changed && touched.accessed == touched.changed);
+    assert!(touched.changed > set.changed);
+    world.user(1, 1).chmod(f.inode, 0o644).expect("the owner");
+    assert_eq!(world.user(2, 2).set(f.inode, now, NOTHING), Err(Errno::EACCES));
+}
+
+#[test]
+fn listing_resumes_and_is_in_order_of_hash() {
+    let mut world = World::alone();
+    let d = world.root().directory(ROOT, b"d").expect("made").inode;
+    let mut names: Vec<Vec<u8>> = (0..200).map(|n| format!("name{n}").into_bytes()).collect();
+    for name in &names {
+        world.root().file(d, name).expect("made");
+    }
+    let listed = world.root().list(d);
+    names.sort_by_key(|name| wire::hash::NameHash::of(d, name));
+    assert_eq!(listed, names);
+}
+
+#[test]
+fn symbolic_links_are_read() {
+    let mut world = World::alone();
+    let l = world.root().make(ROOT, b"l", mode::SYMLINK | 0o777).expect("made");
+    assert_eq!(l.size, 6);
+    let request = Request::ReadLink { inode: l.inode };
+    let read = world.call(Credentials::ROOT, l.inode.shard(), &request);
+    assert_eq!(read, Answer::Bytes(b"target".to_vec()));
+    let request = Request::ReadLink { inode: ROOT };
+    let read = world.call(Credentials::ROOT, ROOT.shard(), &request);
+    assert_eq!(read, Answer::Refused(Errno::EINVAL));
+}
+
+#[test]
+fn top_directories_take_shards_in_turn_and_children_inherit() {
+    let mut world = World::alone();
+    let places: Vec<u16> = (0..5u8)
+        .map(|n| world.root().directory(ROOT, &[b'a' + n]).expect("made").layout.place)
+        .collect();
+    assert_eq!(places, [0, 1, 2, 3, 4]);
+    world.crash(0);
+    let next = world.root().directory(ROOT, b"z").expect("made");
+    assert_eq!(next.layout.place, 5);
+    let s = world.root().directory(next.inode, b"s").expect("made");
+    assert_eq!((s.layout.place, s.inode.shard().0), (5, 5));
+}
+
+#[test]
+fn memory_has_a_limit() {
+    let mut config = kit::config(0, 1, 0, 1);
+    config.metadata_bytes_max = 10_000;
+    let mut world = World::of(vec![config]);
+    let made = (0..100u8).take_while(|&n| world.root().file(ROOT, &[n + 100]).is_ok()).count();
+    assert!((10..60).contains(&made), "made={made}");
+    world.root().unlink(ROOT, &[100]).expect("deleting goes on");
+    assert!(world.root().file(ROOT, b"again").is_ok());
+}
+
+#[test]
+fn a_request_that_comes_twice_is_done_once() {
+    let mut world = World::alone();
+    let request = Request::Create {
+        parent: ROOT,
+        name: b"f",
+        mode: mode::REGULAR,
+        device: 0,
+        flags: 1,
+        layout: Layout::default(),
+        target: b"",
+    };
+    let sent = world.prepare(Credentials::ROOT, ROOT.shard(), &request);
+    let first = world.send_again(&sent);
+    world.crash(0);
+    let second = world.send_again(&sent);
+    let made = world.answer(first).expect("answered");
+    assert_eq!(world.answer(second), Some(made.clone()));
+    let origin = sent.header.origin;
+    world.step(0, metadata::Input::OriginGone { first: origin, count: 1 });
+    world.crash(0);
+    let third = world.send_again(&sent);
+    assert_eq!(world.answer(third), Some(Answer::Refused(Errno::EEXIST)));
+}
