@@ -124,6 +124,9 @@ mod tests {
             std::fs::write(&path, &page).expect("docs/commands.md is written");
         }
         let found = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(found == page, "docs/commands.md is old: UPDATE_DOCS=1 cargo test -p cli writes it");
+        assert!(
+            found == page,
+            "docs/commands.md is old: UPDATE_DOCS=1 cargo test -p cli writes it"
+        );
     }
 }

@@ -29,7 +29,8 @@ pub(crate) fn beside(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe()
         .map_err(|error| Failure::at("can not find", "this program", error))?;
     let folder = own.parent().unwrap_or(Path::new("/"));
-    let places = [folder.join(name), folder.join("../lib").join(name), folder.join("deps").join(name)];
+    let places =
+        [folder.join(name), folder.join("../lib").join(name), folder.join("deps").join(name)];
     places.iter().find(|path| path.exists()).cloned().ok_or_else(|| {
         let advice = "install it there, or set FOREBAY_LIBEXEC to its directory";
         Failure::at("missing", format!("{name} beside {}", own.display()), advice)
@@ -69,7 +70,11 @@ fn plan(job: &Job) -> Result<Host> {
     let dir = job.wanted.dir.clone().map_or_else(std::env::temp_dir, PathBuf::from);
     let dir = std::path::absolute(&dir).unwrap_or(dir);
     if !dir.is_dir() {
-        return Err(Failure::at("no such directory", dir.display(), "make it or give another --dir"));
+        return Err(Failure::at(
+            "no such directory",
+            dir.display(),
+            "make it or give another --dir",
+        ));
     }
     let memory = job.wanted.memory.map_or_else(|| resources::memory(job.local_count), Ok)?;
     let ssd = job.wanted.ssd.unwrap_or_else(|| resources::ssd(&dir, job.local_count));

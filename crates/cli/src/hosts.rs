@@ -98,7 +98,9 @@ fn look_up(host: &str, must_be_reachable: bool) -> Result<String> {
     let name = host.rsplit('@').next().unwrap_or(host);
     let found: Vec<_> = (name, 0)
         .to_socket_addrs()
-        .map_err(|error| Failure::at("no address", format!("host {host}"), format!("{error}: {advice}")))?
+        .map_err(|error| {
+            Failure::at("no address", format!("host {host}"), format!("{error}: {advice}"))
+        })?
         .map(|address| address.ip())
         .collect();
     let usable = found.iter().find(|address| !must_be_reachable || !address.is_loopback());
@@ -118,12 +120,9 @@ mod tests {
         let text = "# nodes\nc1:2 10.0.0.1\n\nuser@c2  # one\nc3:3 ::1\n";
         let lines = parse(text, "f").expect("right");
         let parts = parts(&lines, Some("10.9.9.9")).expect("addresses");
-        let found: Vec<_> = parts
-            .iter()
-            .map(|part| (&*part.host, part.first, part.count, &*part.listen))
-            .collect();
-        let wanted =
-            [("c1", 0, 2, "10.0.0.1"), ("user@c2", 2, 1, "10.9.9.9"), ("c3", 3, 3, "::1")];
+        let found: Vec<_> =
+            parts.iter().map(|part| (&*part.host, part.first, part.count, &*part.listen)).collect();
+        let wanted = [("c1", 0, 2, "10.0.0.1"), ("user@c2", 2, 1, "10.9.9.9"), ("c3", 3, 3, "::1")];
         assert_eq!(found, wanted);
     }
 

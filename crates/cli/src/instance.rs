@@ -237,8 +237,7 @@ fn start_part(
     }
     let work = serde_json::to_string(&job)
         .map_err(|error| Failure::at("can not write", "the work of a host", error))?;
-    let answer =
-        remote::call(&instance.ssh, &part.host, "daemon-start", &work, timeout(instance))?;
+    let answer = remote::call(&instance.ssh, &part.host, "daemon-start", &work, timeout(instance))?;
     match serde_json::from_str(&answer) {
         Ok(Answer::Host(host)) => Ok(host),
         Ok(Answer::Error(text)) => Err(Failure::new(text).on_host(&part.host)),

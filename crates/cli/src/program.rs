@@ -168,7 +168,10 @@ mod tests {
         assert_eq!(reason(&file("text", b"echo\n")), None);
         let fixed = file("static", &elf_header(2, MACHINE));
         assert_eq!(reason(&fixed), Some("is statically linked"));
-        assert_eq!(reason(&file("other", &elf_header(2, 8))), Some("is a program for another machine"));
+        assert_eq!(
+            reason(&file("other", &elf_header(2, 8))),
+            Some("is a program for another machine")
+        );
         assert_eq!(reason(&file("small", &elf_header(1, 3))), Some("is a 32-bit program"));
         let line = format!("#!{}\n", fixed.display());
         let failure = check(&file("by", line.as_bytes()), "/forebay").expect_err("refused");

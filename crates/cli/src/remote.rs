@@ -46,7 +46,9 @@ pub(crate) fn call(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|error| Failure::at("can not run", program, format!("{error}: see FOREBAY_SSH")))?;
+        .map_err(|error| {
+            Failure::at("can not run", program, format!("{error}: see FOREBAY_SSH"))
+        })?;
     if let Some(mut input) = child.stdin.take() {
         // A command that ended already shows it below.
         let _ = input.write_all(work.as_bytes());
@@ -57,7 +59,8 @@ pub(crate) fn call(
     }
     let _ = child.wait();
     let Some((answer, errors)) = answer else {
-        let why = format!("no answer in {} s: can '{}' reach it?", timeout.as_secs(), ssh.join(" "));
+        let why =
+            format!("no answer in {} s: can '{}' reach it?", timeout.as_secs(), ssh.join(" "));
         return Err(Failure::at("can not be reached", format!("host {host}"), why));
     };
     match answer.lines().find(|line| line.starts_with('{')) {

@@ -208,7 +208,11 @@ pub(crate) fn become_daemon(words: &[&OsString]) -> Failure {
     let _ = rustix::process::setsid();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     // The pipe leaves standard output, which from now on goes to the log as well.
-    let pipe = match rustix::io::fcntl_dupfd(rustix::stdio::stdout(), 3) {
+    let pipe = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3).and_then(|pipe| {
+        rustix::io::fcntl_setfd(&pipe, rustix::io::FdFlags::empty())?;
+        Ok(pipe)
+    });
+    let pipe = match pipe {
         Ok(pipe) => pipe,
         Err(error) => return Failure::at("can not keep", "the pipe to the starter", error),
     };

@@ -234,13 +234,14 @@ impl World {
         let unknown = |space: Space| Space { fresh_from: u64::MAX, ..space };
         self.settings.memory = unknown(self.settings.memory);
         self.settings.ssd = unknown(self.settings.ssd);
-        self.backed[1] = if self.target.ssd.bytes_used() > 0 { TIER_BYTES } else { 0 };
         let mut out = Vec::new();
         let rows = self.table.values().copied();
         let (target, dropped) = Target::recover(self.settings, rows, &mut out);
         assert!(dropped.is_empty() && out.is_empty(), "{dropped:?}");
         let before: Vec<_> = self.target.pieces().collect();
         assert!(target.pieces().eq(before));
+        // Space that only pins still held is free now, and a tier in use is preallocated as far as used.
+        self.backed[1] = if target.ssd.bytes_used() > 0 { TIER_BYTES } else { 0 };
         self.target = target;
     }
 }

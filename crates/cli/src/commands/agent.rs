@@ -51,7 +51,8 @@ pub(super) fn exec(given: &ArgMatches) -> Result<u8> {
 
 /// Does the work on standard input.
 pub(super) fn run(name: &str) -> Result<u8> {
-    let answer = work(name).unwrap_or_else(|failure| Some(Answer::Error(failure.text().to_owned())));
+    let answer =
+        work(name).unwrap_or_else(|failure| Some(Answer::Error(failure.text().to_owned())));
     let line = answer.map_or_else(|| Ok("{}".to_owned()), |answer| serde_json::to_string(&answer));
     println!("{}", line.unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}")));
     Ok(0)

@@ -16,10 +16,14 @@ pub(super) fn command() -> Command {
 }
 
 /// Size and free bytes of one tier; `None` if a daemon did not tell.
-fn sum(states: &[&State], one: impl Fn(&State) -> (Option<u64>, Option<u64>)) -> Option<(u64, u64)> {
-    states.iter().map(|state| one(state)).try_fold((0, 0), |(size, free), pair| {
-        Some((size + pair.0?, free + pair.1?))
-    })
+fn sum(
+    states: &[&State],
+    one: impl Fn(&State) -> (Option<u64>, Option<u64>),
+) -> Option<(u64, u64)> {
+    states
+        .iter()
+        .map(|state| one(state))
+        .try_fold((0, 0), |(size, free), pair| Some((size + pair.0?, free + pair.1?)))
 }
 
 pub(super) fn run(given: &ArgMatches) -> Result<u8> {
@@ -36,7 +40,9 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
     let memory = sum(&states, |state| (state.memory_total, state.memory_free));
     let ssd = sum(&states, |state| (state.ssd_total, state.ssd_free));
     if given.get_flag("json") {
-        let tier = |pair: Option<(u64, u64)>| pair.map(|(size, free)| json!({ "size": size, "free": free }));
+        let tier = |pair: Option<(u64, u64)>| {
+            pair.map(|(size, free)| json!({ "size": size, "free": free }))
+        };
         let daemons = here.len();
         print_json(&json!({
             "name": name, "daemons": daemons, "memory": tier(memory), "ssd": tier(ssd)

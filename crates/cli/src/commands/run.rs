@@ -6,13 +6,13 @@ use crate::records::{self, Host};
 use crate::{directories, host, instance, program, settings};
 use clap::{Arg, ArgMatches, Command};
 use config::{Key, Settings, Sources};
-use rustix::process::{PidfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
-use std::process::{Child, ExitStatus};
+use std::process::{self, ExitStatus};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,10 +53,9 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
     let (name, is_ours) = provide(given, &settings)?;
     let outcome = match signals.pending().next() {
         Some(number) => Ok(code_of_signal(number)),
-        None => prepare(&name, &at, &library).and_then(|mut command| {
-            // Shown to the command as it was called, found where it was found.
-            std::os::unix::process::CommandExt::arg0(&mut command, first);
-            command.args(rest);
+        None => prepare(&file, &name, &at, &library).and_then(|mut command| {
+            // A program sees the name that it was called by, as under a shell.
+            command.arg0(first).args(rest);
             start_and_wait(command, &file, signals)
         }),
     };
@@ -77,7 +76,8 @@ fn provide(given: &ArgMatches, settings: &Settings) -> Result<(String, bool)> {
     if let Some(here) = here {
         let dead = here.daemons.iter().filter(|daemon| !daemon.process.is_alive()).count();
         if dead > 0 {
-            let advice = format!("{dead} daemons are dead: 'forebay start --name {name}' starts them");
+            let advice =
+                format!("{dead} daemons are dead: 'forebay start --name {name}' starts them");
             return Err(Failure::at("incomplete", format!("instance {name}"), advice));
         }
         return Ok((name, false));
@@ -92,7 +92,7 @@ fn provide(given: &ArgMatches, settings: &Settings) -> Result<(String, bool)> {
         return Ok((name, true));
     }
     // A name of its own, so that no other command takes it for one that stays.
-    let name = format!("run-{}", std::process::id());
+    let name = format!("run-{}", process::id());
     let mut sources = Sources::default();
     for setting in &config::SETTINGS {
         let text = settings.written(setting.key);
@@ -106,7 +106,7 @@ fn provide(given: &ArgMatches, settings: &Settings) -> Result<(String, bool)> {
 }
 
 /// The environment of the command.
-fn prepare(name: &str, at: &str, library: &Path) -> Result<std::process::Command> {
+fn prepare(file: &Path, name: &str, at: &str, library: &Path) -> Result<process::Command> {
     let run = directories::run(name)?;
     let host: Option<Host> = records::load(&run, host::RECORD)?;
     let host = host.ok_or_else(|| {
@@ -118,8 +118,7 @@ fn prepare(name: &str, at: &str, library: &Path) -> Result<std::process::Command
         preload.push(":");
         preload.push(before);
     }
-    // `Command::new` is given the file later; only the variables count here.
-    let mut command = std::process::Command::new("/");
+    let mut command = process::Command::new(file);
     command
         .env("LD_PRELOAD", preload)
         .env("FOREBAY_AT", at)
@@ -128,4 +127,52 @@ fn prepare(name: &str, at: &str, library: &Path) -> Result<std::process::Command
         .env("FOREBAY_HOME", host.first.to_string())
         .env("FOREBAY_NAME", name);
     Ok(command)
+}
+
+fn start_and_wait(mut command: process::Command, file: &Path, mut signals: Signals) -> Result<u8> {
+    let mut child = command.spawn().map_err(|error| {
+        let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+        let code = if is_missing { NOT_FOUND } else { NOT_RUNNABLE };
+        Failure::with_code(code, format!("can not be run: {}: {error}", file.display()))
+    })?;
+    let pid = Pid::from_child(&child);
+    // A handle, because the process's number may be another's as soon as it was waited for.
+    let target = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+        .map_err(|error| Failure::at("lost the command", file.display(), error))?;
+    let handle = signals.handle();
+    let status = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for number in signals.forever() {
+                let signal = match number {
+                    // The terminal sends it to the command by itself.
+                    SIGINT if is_in_foreground() => continue,
+                    SIGINT => Signal::INT,
+                    SIGHUP => Signal::HUP,
+                    _ => Signal::TERM,
+                };
+                let _ = rustix::process::pidfd_send_signal(&target, signal);
+            }
+        });
+        let status = child.wait();
+        handle.close();
+        status
+    });
+    status.map(code).map_err(|error| Failure::at("lost the command", file.display(), error))
+}
+
+/// True if this program is in the group that its terminal sends signals to.
+fn is_in_foreground() -> bool {
+    let terminal = std::fs::File::open("/dev/tty");
+    let group = terminal.ok().and_then(|terminal| rustix::termios::tcgetpgrp(terminal).ok());
+    group == Some(rustix::process::getpgrp())
+}
+
+/// As shells say it: the code, or 128 and the signal.
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    code.unwrap_or_else(|| code_of_signal(status.signal().unwrap_or(0)))
+}
+
+fn code_of_signal(number: i32) -> u8 {
+    u8::try_from(number).unwrap_or(0).saturating_add(128)
 }

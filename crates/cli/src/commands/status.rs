@@ -113,7 +113,8 @@ fn as_json(one: &Seen) -> serde_json::Value {
 }
 
 fn as_table(seen: &[Seen]) -> String {
-    let head = ["daemon", "host", "state", "pid", "memory", "free", "ssd", "free", "files", "address"];
+    let head =
+        ["daemon", "host", "state", "pid", "memory", "free", "ssd", "free", "files", "address"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for one in seen {
         let state = one.state.clone().unwrap_or_default();

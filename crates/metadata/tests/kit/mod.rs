@@ -14,24 +14,24 @@ use wire::{
 };
 
 /// A generator whose numbers depend on the seed alone (SplitMix64).
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         wire::hash::mix(self.0, 0)
     }
-    pub fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit.max(1) as u64) as usize
     }
-    pub fn chance(&mut self, percent: usize) -> bool {
+    pub(crate) fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 }
 
 /// Files that processes of a host have open.
 #[derive(Default)]
-pub struct OpenSet(pub BTreeSet<Inode>);
+pub(crate) struct OpenSet(pub(crate) BTreeSet<Inode>);
 
 impl Opens for OpenSet {
     fn mark_deleted(&mut self, inode: Inode) -> bool {
@@ -41,7 +41,7 @@ impl Opens for OpenSet {
 
 /// What a request was answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Answer {
+pub(crate) enum Answer {
     Done,
     Refused(Errno),
     Busy,
@@ -58,7 +58,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    pub fn of(bytes: &[u8]) -> Answer {
+    pub(crate) fn of(bytes: &[u8]) -> Answer {
         match Reply::decode(&mut Reader::new(bytes)).expect("a reply") {
             Reply::Done {} => Answer::Done,
             Reply::Refused { errno } => Answer::Refused(errno),
@@ -85,7 +85,7 @@ impl Answer {
             other => panic!("no reply of a metadata shard: {other:?}"),
         }
     }
-    pub fn attributes(&self) -> Attributes {
+    pub(crate) fn attributes(&self) -> Attributes {
         match self {
             Answer::Attributes(a) | Answer::Created(a) | Answer::Moved(a) => *a,
             other => panic!("no attributes: {other:?}"),
@@ -94,43 +94,43 @@ impl Answer {
 }
 
 /// Settings of daemon `daemon` of `count`, worker `worker` of `workers`.
-pub fn config(daemon: u16, count: u16, worker: usize, workers: usize) -> Config {
+pub(crate) fn config(daemon: u16, count: u16, worker: usize, workers: usize) -> Config {
     let map = Map::initial(count).expect("a count within limits");
     let daemon = DaemonIndex(daemon);
     Config { daemon, host: daemon.0, worker, workers, map, root_mode: 0o777, ..Config::alone() }
 }
 
 /// One service and what surrounds it.
-pub struct Seat {
-    pub config: Config,
-    pub service: Service,
-    pub log: Vec<Vec<u8>>,
-    pub opens: OpenSet,
-    pub data: Vec<(u64, Inode, DataOp)>,
-    pub index: Vec<IndexOp>,
+pub(crate) struct Seat {
+    pub(crate) config: Config,
+    pub(crate) service: Service,
+    pub(crate) log: Vec<Vec<u8>>,
+    pub(crate) opens: OpenSet,
+    pub(crate) data: Vec<(u64, Inode, DataOp)>,
+    pub(crate) index: Vec<IndexOp>,
 }
 
 /// A header and request of a client.
-pub struct Sent {
-    pub header: Header,
-    pub bytes: Vec<u8>,
+pub(crate) struct Sent {
+    pub(crate) header: Header,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// The world.
-pub struct World {
-    pub seats: Vec<Seat>,
-    pub now: i64,
-    pub queue: Vec<(usize, Vec<u8>)>,
-    pub replies: BTreeMap<u64, Vec<u8>>,
-    pub ticket: u64,
-    pub sequence: u64,
+pub(crate) struct World {
+    pub(crate) seats: Vec<Seat>,
+    pub(crate) now: i64,
+    pub(crate) queue: Vec<(usize, Vec<u8>)>,
+    pub(crate) replies: BTreeMap<u64, Vec<u8>>,
+    pub(crate) ticket: u64,
+    pub(crate) sequence: u64,
     /// Targets answer at once.
-    pub data_is_prompt: bool,
-    pub data_log: Vec<(Inode, DataOp)>,
+    pub(crate) data_is_prompt: bool,
+    pub(crate) data_log: Vec<(Inode, DataOp)>,
 }
 
 impl World {
-    pub fn of(configs: Vec<Config>) -> World {
+    pub(crate) fn of(configs: Vec<Config>) -> World {
         let seats = configs.into_iter().map(|config| Seat {
             service: Service::new(config.clone()),
             config,
@@ -154,20 +154,20 @@ impl World {
         }
         world
     }
-    pub fn alone() -> World {
+    pub(crate) fn alone() -> World {
         World::of(vec![config(0, 1, 0, 1)])
     }
     /// `count` daemons with one worker each.
-    pub fn daemons(count: u16) -> World {
+    pub(crate) fn daemons(count: u16) -> World {
         World::of((0..count).map(|daemon| config(daemon, count, 0, 1)).collect())
     }
 
-    pub fn owner(&self, shard: ShardIndex) -> usize {
+    pub(crate) fn owner(&self, shard: ShardIndex) -> usize {
         self.seats.iter().position(|seat| seat.config.owns(shard)).expect("an owner")
     }
 
     /// One step of one service; its effects are performed or queued.
-    pub fn step(&mut self, at: usize, input: Input<'_>) {
+    pub(crate) fn step(&mut self, at: usize, input: Input<'_>) {
         let mut out = vec![];
         let seat = &mut self.seats[at];
         seat.service.step(self.now, input, &mut seat.opens, &mut out);
@@ -195,14 +195,14 @@ impl World {
     }
 
     /// Targets of a service answer all they were asked.
-    pub fn answer_data(&mut self, at: usize, result: wire::errno::Result<()>) {
+    pub(crate) fn answer_data(&mut self, at: usize, result: wire::errno::Result<()>) {
         for (token, ..) in core::mem::take(&mut self.seats[at].data) {
             self.step(at, Input::DataDone { token, result });
         }
     }
 
     /// Delivers messages and lets time pass until nothing happens any more.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         for _ in 0..10_000 {
             if self.data_is_prompt {
                 for at in 0..self.seats.len() {
@@ -232,12 +232,12 @@ impl World {
     }
 
     /// Sends a request without waiting; its ticket.
-    pub fn send(&mut self, who: Credentials, shard: ShardIndex, request: &Request<'_>) -> u64 {
+    pub(crate) fn send(&mut self, who: Credentials, shard: ShardIndex, request: &Request<'_>) -> u64 {
         let sent = self.prepare(who, shard, request);
         self.send_again(&sent)
     }
 
-    pub fn prepare(&mut self, who: Credentials, shard: ShardIndex, request: &Request<'_>) -> Sent {
+    pub(crate) fn prepare(&mut self, who: Credentials, shard: ShardIndex, request: &Request<'_>) -> Sent {
         self.sequence += 1;
         let at = self.owner(shard);
         let header = Header {
@@ -257,7 +257,7 @@ impl World {
         Sent { header, bytes }
     }
 
-    pub fn send_again(&mut self, sent: &Sent) -> u64 {
+    pub(crate) fn send_again(&mut self, sent: &Sent) -> u64 {
         self.ticket += 1;
         let ticket = self.ticket;
         self.now += 1000;
@@ -267,12 +267,12 @@ impl World {
         ticket
     }
 
-    pub fn answer(&self, ticket: u64) -> Option<Answer> {
+    pub(crate) fn answer(&self, ticket: u64) -> Option<Answer> {
         self.replies.get(&ticket).map(|bytes| Answer::of(bytes))
     }
 
     /// Sends a request and waits for its answer.
-    pub fn call(&mut self, who: Credentials, shard: ShardIndex, request: &Request<'_>) -> Answer {
+    pub(crate) fn call(&mut self, who: Credentials, shard: ShardIndex, request: &Request<'_>) -> Answer {
         let ticket = self.send(who, shard, request);
         if !self.replies.contains_key(&ticket) || !self.queue.is_empty() {
             self.settle();
@@ -285,7 +285,7 @@ impl World {
     }
 
     /// Kills a service and starts it again from its log.
-    pub fn crash(&mut self, at: usize) {
+    pub(crate) fn crash(&mut self, at: usize) {
         let seat = &mut self.seats[at];
         let mut service = Service::new(seat.config.clone());
         for record in &seat.log {
@@ -296,7 +296,7 @@ impl World {
         self.step(at, Input::Tick);
     }
 
-    pub fn stat(&mut self, inode: Inode) -> Result<Attributes, Errno> {
+    pub(crate) fn stat(&mut self, inode: Inode) -> Result<Attributes, Errno> {
         let request = Request::GetAttributes { inode };
         match self.call(Credentials::ROOT, inode.shard(), &request) {
             Answer::Attributes(attributes) => Ok(attributes),
@@ -306,30 +306,30 @@ impl World {
     }
 
     /// The shard of an entry, as a client computes it.
-    pub fn shard_of(&mut self, parent: Inode, name: &[u8]) -> ShardIndex {
+    pub(crate) fn shard_of(&mut self, parent: Inode, name: &[u8]) -> ShardIndex {
         let parent = self.stat(parent).expect("the parent is there");
         placement::locate::entry_shard(&parent, NameHash::of(parent.inode, name))
     }
 }
 
 /// Operations as a client sends them, root unless `as_` is used; ENOENT etc. as errors.
-pub struct Client<'w> {
-    pub world: &'w mut World,
-    pub who: Credentials,
+pub(crate) struct Client<'w> {
+    pub(crate) world: &'w mut World,
+    pub(crate) who: Credentials,
 }
 
-pub type Outcome = Result<Attributes, Errno>;
+pub(crate) type Outcome = Result<Attributes, Errno>;
 
 impl World {
-    pub fn root(&mut self) -> Client<'_> {
+    pub(crate) fn root(&mut self) -> Client<'_> {
         Client { world: self, who: Credentials::ROOT }
     }
-    pub fn user(&mut self, uid: u32, gid: u32) -> Client<'_> {
+    pub(crate) fn user(&mut self, uid: u32, gid: u32) -> Client<'_> {
         Client { world: self, who: Credentials::of(uid, gid) }
     }
 }
 
-pub const NOTHING: Attributes = Attributes {
+pub(crate) const NOTHING: Attributes = Attributes {
     inode: Inode::NONE,
     parent: Inode::NONE,
     mode: 0,
@@ -353,72 +353,72 @@ impl Client<'_> {
             other => Ok(other.attributes()),
         }
     }
-    pub fn entry(&mut self, parent: Inode, name: &[u8], request: &Request<'_>) -> Outcome {
+    pub(crate) fn entry(&mut self, parent: Inode, name: &[u8], request: &Request<'_>) -> Outcome {
         let shard = self.world.shard_of(parent, name);
         Client::result(self.world.call(self.who, shard, request))
     }
-    pub fn inode(&mut self, inode: Inode, request: &Request<'_>) -> Outcome {
+    pub(crate) fn inode(&mut self, inode: Inode, request: &Request<'_>) -> Outcome {
         Client::result(self.world.call(self.who, inode.shard(), request))
     }
-    pub fn make(&mut self, parent: Inode, name: &[u8], mode: u32) -> Outcome {
+    pub(crate) fn make(&mut self, parent: Inode, name: &[u8], mode: u32) -> Outcome {
         self.make_flags(parent, name, mode, wire::request::create::EXCLUSIVE)
     }
-    pub fn make_flags(&mut self, parent: Inode, name: &[u8], mode: u32, flags: u32) -> Outcome {
+    pub(crate) fn make_flags(&mut self, parent: Inode, name: &[u8], mode: u32, flags: u32) -> Outcome {
         let layout = self.world.stat(parent)?.layout;
         let target: &[u8] = if mode & mode::TYPE == mode::SYMLINK { b"target" } else { b"" };
         let device = 0;
         let request = Request::Create { parent, name, mode, device, flags, layout, target };
         self.entry(parent, name, &request)
     }
-    pub fn file(&mut self, parent: Inode, name: &[u8]) -> Outcome {
+    pub(crate) fn file(&mut self, parent: Inode, name: &[u8]) -> Outcome {
         self.make(parent, name, mode::REGULAR | 0o644)
     }
-    pub fn directory(&mut self, parent: Inode, name: &[u8]) -> Outcome {
+    pub(crate) fn directory(&mut self, parent: Inode, name: &[u8]) -> Outcome {
         self.make(parent, name, mode::DIRECTORY | 0o755)
     }
-    pub fn wide(&mut self, parent: Inode, name: &[u8]) -> Outcome {
+    pub(crate) fn wide(&mut self, parent: Inode, name: &[u8]) -> Outcome {
         let layout = Layout { spread: spread::WIDE, ..Layout::default() };
         let (mode, flags) = (mode::DIRECTORY | 0o755, 1);
         let request = Request::Create { parent, name, mode, device: 0, flags, layout, target: b"" };
         self.entry(parent, name, &request)
     }
-    pub fn look(&mut self, parent: Inode, name: &[u8]) -> Outcome {
+    pub(crate) fn look(&mut self, parent: Inode, name: &[u8]) -> Outcome {
         let shard = self.world.shard_of(parent, name);
         match self.world.call(self.who, shard, &Request::Lookup { parent, name }) {
             Answer::Entry(inode, _) => self.world.stat(inode),
             answer => Client::result(answer),
         }
     }
-    pub fn unlink(&mut self, parent: Inode, name: &[u8]) -> Outcome {
+    pub(crate) fn unlink(&mut self, parent: Inode, name: &[u8]) -> Outcome {
         self.entry(parent, name, &Request::Unlink { parent, name })
     }
-    pub fn rmdir(&mut self, parent: Inode, name: &[u8]) -> Outcome {
+    pub(crate) fn rmdir(&mut self, parent: Inode, name: &[u8]) -> Outcome {
         self.entry(parent, name, &Request::RemoveDirectory { parent, name })
     }
-    pub fn link(&mut self, inode: Inode, parent: Inode, name: &[u8]) -> Outcome {
+    pub(crate) fn link(&mut self, inode: Inode, parent: Inode, name: &[u8]) -> Outcome {
         self.entry(parent, name, &Request::Link { inode, parent, name })
     }
-    pub fn rename(&mut self, old: (Inode, &[u8]), new: (Inode, &[u8]), flags: u32) -> Outcome {
+    pub(crate) fn rename(&mut self, old: (Inode, &[u8]), new: (Inode, &[u8]), flags: u32) -> Outcome {
         let (parent, name) = old;
         let (new_parent, new_name) = new;
         let request = Request::Rename { parent, name, new_parent, new_name, flags };
         self.entry(parent, name, &request)
     }
-    pub fn set(&mut self, inode: Inode, mask: u32, change: Attributes) -> Outcome {
+    pub(crate) fn set(&mut self, inode: Inode, mask: u32, change: Attributes) -> Outcome {
         let Attributes { mode, uid, gid, size, accessed, modified, .. } = change;
         let (accessed, modified) = (accessed.cast_unsigned(), modified.cast_unsigned());
         let request =
             Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified };
         self.inode(inode, &request)
     }
-    pub fn chmod(&mut self, inode: Inode, mode: u32) -> Outcome {
+    pub(crate) fn chmod(&mut self, inode: Inode, mode: u32) -> Outcome {
         self.set(inode, wire::request::set::MODE, Attributes { mode, ..NOTHING })
     }
-    pub fn truncate(&mut self, inode: Inode, size: u64) -> Outcome {
+    pub(crate) fn truncate(&mut self, inode: Inode, size: u64) -> Outcome {
         self.set(inode, wire::request::set::SIZE, Attributes { size, ..NOTHING })
     }
     /// All names of a directory, in order of hash.
-    pub fn list(&mut self, directory: Inode) -> Vec<Vec<u8>> {
+    pub(crate) fn list(&mut self, directory: Inode) -> Vec<Vec<u8>> {
         let attributes = self.world.stat(directory).expect("the directory is there");
         let is_wide = attributes.layout.spread == spread::WIDE;
         let place = attributes.layout.place;
@@ -445,7 +445,7 @@ impl Client<'_> {
 }
 
 /// The whole state of a service as one record.
-pub fn dump(service: &Service) -> Vec<u8> {
+pub(crate) fn dump(service: &Service) -> Vec<u8> {
     let mut out = vec![];
     let more = service.snapshot_slice(&mut SnapshotCursor::default(), usize::MAX, &mut out);
     assert!(!more, "one slice holds all");

@@ -1,0 +1,233 @@
+//! The life of instances, with the real command and a daemon that only says that it is ready: start,
+//! start again, run, stop, on this host and on two hosts that a script stands for. Stated here: what
+//! the command promises of exit codes, of what it leaves behind, and of failures' words.
+
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Keeps running without a child of its own; the descriptor is one that never gets a byte.
+const DAEMON: &str = r#"#!/bin/bash
+while [ $# -gt 0 ]; do
+    case $1 in
+    --index) index=$2 ;;
+    --ready-fd) ready=$2 ;;
+    --memory) memory=$2 ;;
+    esac
+    shift 2
+done
+echo "daemon $index, inline $FOREBAY_INLINE, timeout $FOREBAY_TIMEOUT" >&2
+if [ "$memory" = 17825792 ]; then echo 'no space for the arena' >&2; exit 1; fi
+eval "echo '{\"ready\":true,\"tcp\":\"127.0.0.1:$((7000 + index))\",\"pid\":$$}' >&$ready; exec $ready>&-"
+exec {quiet}<> <(:)
+read -r -t 100 -u "$quiet"
+"#;
+
+/// Runs the command "on a host": with a runtime directory of its own. The host `gone` is not there.
+const SSH: &str = r#"#!/bin/bash
+host=$1; shift
+if [ "$host" = gone ]; then echo "connect to host gone: no route" >&2; exit 255; fi
+mkdir -p "$HOSTS/$host" && XDG_RUNTIME_DIR=$HOSTS/$host exec "$@"
+"#;
+
+struct World {
+    place: tempfile::TempDir,
+    name: String,
+}
+
+impl World {
+    fn new(name: &str) -> World {
+        let place = tempfile::tempdir().expect("a directory");
+        for folder in ["run", "data", "lib", "hosts"] {
+            fs::create_dir(place.path().join(folder)).expect("a directory");
+        }
+        let world = World { place, name: format!("test-{}-{name}", std::process::id()) };
+        world.program("lib/forebayd", DAEMON);
+        world.program("ssh", SSH);
+        fs::write(world.path("lib/libforebay_preload.so"), "").expect("written");
+        world
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.place.path().join(name)
+    }
+
+    fn program(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).expect("written");
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).expect("chmod");
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FOREBAY_")) {
+            command.env_remove(name);
+        }
+        command
+            .args(words)
+            .env("XDG_RUNTIME_DIR", self.path("run"))
+            .env("XDG_CONFIG_HOME", self.path("config"))
+            .env("FOREBAY_LIBEXEC", self.path("lib"))
+            .env("FOREBAY_DIR", self.path("data"))
+            .env("FOREBAY_MEMORY", "16MiB")
+            .env("FOREBAY_SSD", "0")
+            .env("FOREBAY_SSH", self.path("ssh"))
+            .env("FOREBAY_TIMEOUT", "20s")
+            .env("HOSTS", self.path("hosts"));
+        command
+    }
+
+    fn output(&self, words: &[&str]) -> Output {
+        let mut words = words.to_vec();
+        if words.first() != Some(&"ls") {
+            words.splice(1..1, ["--name", &*self.name]);
+        }
+        self.command(&words).output().expect("forebay runs")
+    }
+
+    fn ok(&self, words: &[&str]) -> Value {
+        let output = self.output(words);
+        assert!(output.status.success(), "{words:?}: {}", errors(&output));
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    /// Exit code and words of a command.
+    fn fails(&self, words: &[&str]) -> (i32, String) {
+        let output = self.output(words);
+        (output.status.code().unwrap_or(-1), errors(&output))
+    }
+
+    fn assert_nothing_left(&self) {
+        for folder in ["run", "data"] {
+            let left = fs::read_dir(self.path(folder)).expect("a listing").flatten();
+            let left: Vec<_> = left.map(|entry| entry.path()).collect();
+            assert!(left.is_empty(), "{left:?}");
+        }
+        let shared = fs::read_dir("/dev/shm").expect("a listing").flatten();
+        let left = shared.filter(|entry| entry.file_name().to_string_lossy().ends_with(&self.name));
+        assert_eq!(left.count(), 0);
+    }
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn pids(status: &Value) -> Vec<i64> {
+    let daemons = status["daemons"].as_array().expect("daemons");
+    daemons.iter().map(|daemon| daemon["pid"].as_i64().expect("a pid")).collect()
+}
+
+#[test]
+fn an_instance_starts_comes_back_and_goes_without_a_trace() {
+    let world = World::new("life");
+    assert_eq!(world.fails(&["status"]).0, 3);
+    assert_eq!(world.fails(&["stop"]).0, 3);
+    let started = world.ok(&["start", "--local", "3", "--json"]);
+    assert_eq!((&started["daemons"], &started["started"]), (&3.into(), &3.into()));
+    let first = pids(&world.ok(&["status", "--json"]));
+    assert_eq!(world.ok(&["start", "--json"])["started"], 0);
+    assert_eq!(world.ok(&["ls", "--json"])["instances"][0]["alive"], 3);
+
+    let (code, text) = world.fails(&["start", "--chunk", "1MiB"]);
+    assert_eq!(code, 1);
+    assert!(text.contains("runs with chunk=4194304, option --chunk asks for 1MiB"), "{text}");
+
+    let killed = Command::new("kill").args(["-9", &first[1].to_string()]).status();
+    assert!(killed.expect("kill runs").success());
+    while world.output(&["status"]).status.success() {}
+    assert_eq!(world.fails(&["run", "--", "true"]).0, 1);
+    assert_eq!(world.ok(&["start", "--json"])["started"], 1);
+    let second = pids(&world.ok(&["status", "--json"]));
+    assert_eq!((first[0], first[2]), (second[0], second[2]));
+    assert_ne!(first[1], second[1]);
+
+    world.ok(&["stop"]);
+    world.assert_nothing_left();
+    for pid in second {
+        assert!(!Path::new(&format!("/proc/{pid}/exe")).exists());
+    }
+}
+
+#[test]
+fn a_daemon_that_fails_is_shown_and_nothing_stays() {
+    let world = World::new("fails");
+    let (code, text) = world.fails(&["start", "--local", "2", "--memory", "17MiB"]);
+    assert_eq!(code, 1);
+    assert!(text.starts_with("forebay start: daemon "), "{text}");
+    assert!(text.contains("ended before it was ready"), "{text}");
+    assert!(text.contains("inline 4096, timeout 20s\n  no space for the arena"), "{text}");
+    world.assert_nothing_left();
+
+    let (code, text) = world.fails(&["start", "--memory", "4Q"]);
+    assert_eq!(code, 2);
+    assert!(text.contains("memory can not be \"4Q\": option --memory: give 16MiB"), "{text}");
+}
+
+#[test]
+fn run_gives_the_code_of_its_command() {
+    let world = World::new("run");
+    let script = |text| world.fails(&["run", "--", "sh", "-c", text]).0;
+    assert_eq!(script("exit 7"), 7);
+    assert_eq!(script("kill -TERM $$"), 128 + 15);
+    assert_eq!(world.fails(&["run", "--", "no-such-command-here"]).0, 127);
+    assert_eq!(world.fails(&["run", "--", "/etc/passwd"]).0, 126);
+    let output = world.output(&["run", "--at", "/x", "--", "sh", "-c", "env; pwd"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let run = world.path("run");
+    for wanted in ["FOREBAY_AT=/x\n", "FOREBAY_HOME=0\n", &format!("FOREBAY_RUN={}", run.display())]
+    {
+        assert!(text.contains(wanted), "{wanted}: {text}");
+    }
+    assert!(text.contains("LD_PRELOAD=") && text.contains("libforebay_preload.so"), "{text}");
+    world.assert_nothing_left();
+}
+
+#[test]
+fn an_interrupted_run_stops_its_instance() {
+    let world = World::new("signal");
+    let begun = world.path("begun");
+    let text = format!("trap 'exit 9' TERM; : >{}; while :; do sleep 0.02; done", begun.display());
+    let name = world.name.clone();
+    let words = ["run", "--name", &name, "--", "sh", "-c", &text];
+    let mut child = world.command(&words).spawn().expect("forebay runs");
+    while !begun.exists() {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
+    }
+    let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+    assert_eq!(child.wait().expect("it ends").code(), Some(9));
+    world.assert_nothing_left();
+}
+
+#[test]
+fn hosts_are_started_together_and_stopped_together() {
+    let world = World::new("hosts");
+    let file = world.path("nodes");
+    let hosts = file.to_string_lossy().into_owned();
+    fs::write(&file, "c1:2 127.0.0.1\nc2 127.0.0.1 # one\n").expect("written");
+    assert_eq!(world.ok(&["start", "--hosts", &hosts, "--json"])["started"], 3);
+    let user = fs::metadata(&file).map(|file| std::os::unix::fs::MetadataExt::uid(&file));
+    let run = format!("forebay-{}/{}", user.expect("a file"), world.name);
+    for host in ["c1", "c2"] {
+        let peers = fs::read_to_string(world.path("hosts").join(host).join(&run).join("peers"));
+        assert_eq!(peers.expect("peers").lines().count(), 3, "{host}");
+    }
+    assert_eq!(world.ok(&["status", "--json"])["daemons"][2]["host"], "c2");
+    // The starter has no daemon: programs run on the hosts.
+    let (code, text) = world.fails(&["run", "--", "true"]);
+    assert!(code == 1 && text.contains("no daemon on this host"), "{text}");
+    world.ok(&["stop"]);
+    world.assert_nothing_left();
+
+    fs::write(&file, "c1 127.0.0.1\ngone 127.0.0.1\n").expect("written");
+    let (code, text) = world.fails(&["start", "--hosts", &hosts]);
+    assert_eq!(code, 1);
+    let wanted = "forebay start: can not be reached: host gone: connect to host gone: no route";
+    assert!(text.starts_with(wanted), "{text}");
+    world.assert_nothing_left();
+    for host in ["c1", "c2"] {
+        assert_eq!(fs::read_dir(world.path("hosts").join(host)).expect("a host").count(), 0);
+    }
+}

@@ -1,0 +1,260 @@
+//! Contents of inline files, moving them out, sizes, truncation, removal of data, extended
+//! attributes and file locks; one service.
+
+mod kit;
+
+use kit::{Answer, World};
+use metadata::{DataOp, Input};
+use wire::attributes::mode;
+use wire::errno::Errno;
+use wire::request::lock::{FLOCK, READ, TEST, UNLOCK, WAIT, WRITE};
+use wire::request::{set, xattr};
+use wire::{Credentials, Inode, Request};
+
+const ROOT: Inode = Inode::ROOT;
+const WHO: Credentials = Credentials::ROOT;
+
+fn call(world: &mut World, inode: Inode, request: &Request<'_>) -> Answer {
+    world.call(WHO, inode.shard(), request)
+}
+
+fn write(world: &mut World, inode: Inode, offset: u64, bytes: &[u8]) -> Answer {
+    call(world, inode, &Request::WriteInline { inode, offset, bytes })
+}
+
+fn read(world: &mut World, inode: Inode) -> Answer {
+    call(world, inode, &Request::ReadInline { inode, offset: 0, length: 5000 })
+}
+
+fn file(world: &mut World, name: &[u8]) -> Inode {
+    world.root().file(ROOT, name).expect("made").inode
+}
+
+#[test]
+fn small_contents_are_inline() {
+    let mut world = World::alone();
+    let f = file(&mut world, b"f");
+    let before = world.stat(f).expect("there");
+    let after = write(&mut world, f, 2, b"abc").attributes();
+    assert_eq!(after.size, 5);
+    assert!(after.modified > before.modified);
+    assert_eq!(read(&mut world, f), Answer::Contents(5, b"\0\0abc".to_vec()));
+    assert_eq!(write(&mut world, f, u64::MAX, b"d"), Answer::Placed(5, 6));
+    assert_eq!(write(&mut world, f, 4095, b"xy"), Answer::Refused(Errno::EFBIG));
+    assert_eq!(world.root().truncate(f, 3).expect("cut").size, 3);
+    assert_eq!(world.root().truncate(f, 4).expect("filled").size, 4);
+    assert_eq!(read(&mut world, f), Answer::Contents(4, b"\0\0a\0".to_vec()));
+    world.crash(0);
+    assert_eq!(read(&mut world, f), Answer::Contents(4, b"\0\0a\0".to_vec()));
+    assert!(world.data_log.is_empty(), "no target heard of it");
+    world.root().unlink(ROOT, b"f").expect("there");
+    assert!(world.data_log.is_empty());
+}
+
+#[test]
+fn moving_out_waits_for_targets_and_others_wait_for_it() {
+    let mut world = World::alone();
+    world.data_is_prompt = false;
+    let f = file(&mut world, b"f");
+    write(&mut world, f, 0, b"abc");
+    let moving = world.send(WHO, f.shard(), &Request::MoveOut { inode: f });
+    let reading = {
+        let mut sent =
+            world.prepare(WHO, f.shard(), &Request::ReadInline { inode: f, offset: 0, length: 9 });
+        sent.header.origin = 8;
+        world.send_again(&sent)
+    };
+    assert_eq!((world.answer(moving), world.answer(reading)), (None, None));
+    assert_eq!(world.data_log, [(f, DataOp::WriteAll { bytes: b"abc".to_vec() })]);
+    world.crash(0);
+    assert_eq!(world.data_log.len(), 2, "asked again after a crash");
+    world.answer_data(0, Ok(()));
+    let moved = world.stat(f).expect("there");
+    assert!(!moved.is_inline() && moved.size == 3);
+    assert_eq!(read(&mut world, f), Answer::Moved(moved));
+    world.crash(0);
+    assert!(world.seats[0].data.is_empty(), "done is done");
+}
+
+#[test]
+fn contents_that_can_not_be_moved_stay() {
+    let mut world = World::alone();
+    world.data_is_prompt = false;
+    let f = file(&mut world, b"f");
+    write(&mut world, f, 0, b"abc");
+    let moving = world.send(WHO, f.shard(), &Request::MoveOut { inode: f });
+    world.answer_data(0, Err(Errno::ENOSPC));
+    assert_eq!(world.answer(moving), Some(Answer::Refused(Errno::ENOSPC)));
+    assert_eq!(world.data_log.last(), Some(&(f, DataOp::Remove)), "what was written goes");
+    world.answer_data(0, Ok(()));
+    assert_eq!(read(&mut world, f), Answer::Contents(3, b"abc".to_vec()));
+}
+
+#[test]
+fn growing_moves_out_and_shrinking_cuts_before_the_answer() {
+    let mut world = World::alone();
+    let f = file(&mut world, b"f");
+    write(&mut world, f, 0, b"abc");
+    let grown = world.root().truncate(f, 1 << 20).expect("grown");
+    assert!(!grown.is_inline() && grown.size == 1 << 20);
+    world.data_log.clear();
+    world.data_is_prompt = false;
+    let request = Request::SetAttributes {
+        inode: f, mask: set::SIZE, mode: 0, uid: 0, gid: 0, size: 100, accessed: 0, modified: 0,
+    };
+    let cutting = world.send(WHO, f.shard(), &request);
+    assert_eq!(world.answer(cutting), None);
+    assert_eq!(world.data_log, [(f, DataOp::Truncate { size: 100 })]);
+    world.crash(0);
+    world.answer_data(0, Ok(()));
+    assert_eq!(world.stat(f).expect("there").size, 100);
+    let cutting = world.send(WHO, f.shard(), &request);
+    assert!(world.answer(cutting).is_some(), "nothing to cut: answered at once");
+}
+
+#[test]
+fn sizes_only_grow_by_extend_and_appends_do_not_overlap() {
+    let mut world = World::alone();
+    let f = file(&mut world, b"f");
+    call(&mut world, f, &Request::MoveOut { inode: f });
+    assert_eq!(call(&mut world, f, &Request::Extend { inode: f, size: 10 }).attributes().size, 10);
+    let shorter = call(&mut world, f, &Request::Extend { inode: f, size: 5 }).attributes();
+    assert_eq!(shorter.size, 10);
+    let append = Request::Append { inode: f, length: 7 };
+    assert_eq!(call(&mut world, f, &append), Answer::Placed(10, 17));
+    assert_eq!(call(&mut world, f, &append), Answer::Placed(17, 24));
+    let append = Request::Append { inode: f, length: u64::MAX };
+    assert_eq!(call(&mut world, f, &append), Answer::Refused(Errno::EFBIG));
+    let inline = file(&mut world, b"g");
+    write(&mut world, inline, 0, b"abc");
+    let append = Request::Append { inode: inline, length: 7 };
+    assert_eq!(call(&mut world, inline, &append), Answer::Placed(3, 10), "moved out first");
+}
+
+#[test]
+fn data_of_a_deleted_file_is_removed_even_after_a_crash() {
+    let mut world = World::alone();
+    world.data_is_prompt = false;
+    let f = file(&mut world, b"f");
+    call(&mut world, f, &Request::MoveOut { inode: f });
+    let unlink = Request::Unlink { parent: ROOT, name: b"f" };
+    let deleted = world.send(WHO, ROOT.shard(), &unlink);
+    assert_eq!(world.answer(deleted), Some(Answer::Done), "not waited for");
+    assert_eq!(world.data_log, [(f, DataOp::Remove)]);
+    world.crash(0);
+    assert_eq!(world.data_log.len(), 2);
+    world.answer_data(0, Err(Errno::EIO));
+    world.now += 2_000_000_000;
+    world.step(0, Input::Tick);
+    assert_eq!(world.data_log.len(), 3, "tried again");
+    world.answer_data(0, Ok(()));
+    world.crash(0);
+    assert_eq!(world.data_log.len(), 3);
+}
+
+#[test]
+fn a_file_deleted_while_it_moves_goes_afterwards() {
+    let mut world = World::alone();
+    world.data_is_prompt = false;
+    let f = file(&mut world, b"f");
+    write(&mut world, f, 0, b"abc");
+    world.send(WHO, f.shard(), &Request::MoveOut { inode: f });
+    let deleted = world.send(WHO, ROOT.shard(), &Request::Unlink { parent: ROOT, name: b"f" });
+    assert_eq!(world.answer(deleted), Some(Answer::Done));
+    world.answer_data(0, Ok(()));
+    assert_eq!(world.stat(f), Err(Errno::ESTALE));
+    assert_eq!(world.data_log.last(), Some(&(f, DataOp::Remove)));
+}
+
+#[test]
+fn writing_by_others_clears_set_id_bits() {
+    let mut world = World::alone();
+    let f = world.root().make(ROOT, b"f", mode::REGULAR | 0o6777).expect("made").inode;
+    let request = Request::WriteInline { inode: f, offset: 0, bytes: b"x" };
+    let after = world.call(Credentials::of(5, 5), f.shard(), &request).attributes();
+    assert_eq!(after.mode & 0o7777, 0o777);
+}
+
+fn set(world: &mut World, inode: Inode, name: &[u8], flags: u32) -> Answer {
+    call(world, inode, &Request::SetXattr { inode, name, value: b"v", flags })
+}
+
+#[test]
+fn extended_attributes() {
+    let mut world = World::alone();
+    let f = file(&mut world, b"f");
+    assert_eq!(set(&mut world, f, b"user.a", xattr::REPLACE), Answer::Refused(Errno::ENODATA));
+    assert_eq!(set(&mut world, f, b"user.a", xattr::CREATE), Answer::Done);
+    assert_eq!(set(&mut world, f, b"user.a", xattr::CREATE), Answer::Refused(Errno::EEXIST));
+    assert_eq!(set(&mut world, f, b"trusted.t", 0), Answer::Done);
+    assert_eq!(set(&mut world, f, b"user.", 0), Answer::Refused(Errno::EINVAL));
+    assert_eq!(set(&mut world, f, b"odd", 0), Answer::Refused(Errno::EOPNOTSUPP));
+    let link = world.root().make(ROOT, b"l", mode::SYMLINK | 0o777).expect("made").inode;
+    assert_eq!(set(&mut world, link, b"user.a", 0), Answer::Refused(Errno::EPERM));
+    world.crash(0);
+    let get = Request::GetXattr { inode: f, name: b"user.a" };
+    assert_eq!(call(&mut world, f, &get), Answer::Bytes(b"v".to_vec()));
+    let list = Request::ListXattr { inode: f };
+    assert_eq!(call(&mut world, f, &list), Answer::Bytes(b"trusted.t\0user.a\0".to_vec()));
+    let user = world.call(Credentials::of(5, 5), f.shard(), &list);
+    assert_eq!(user, Answer::Bytes(b"user.a\0".to_vec()));
+    let remove = Request::RemoveXattr { inode: f, name: b"user.a" };
+    assert_eq!(call(&mut world, f, &remove), Answer::Done);
+    assert_eq!(call(&mut world, f, &remove), Answer::Refused(Errno::ENODATA));
+    let value = [0; 9000];
+    let big = Request::SetXattr { inode: f, name: b"user.b", value: &value, flags: 0 };
+    assert_eq!(call(&mut world, f, &big), Answer::Refused(Errno::E2BIG));
+}
+
+/// Sends a lock request from origin `owner`; its ticket.
+fn lock(world: &mut World, inode: Inode, owner: u64, kind: u8, flags: u8, range: (u64, u64)) -> u64 {
+    let (start, end) = range;
+    let pid = owner as u32;
+    let request = Request::Lock { inode, owner, pid, kind, flags, start, end };
+    let mut sent = world.prepare(WHO, inode.shard(), &request);
+    sent.header.origin = 1000 + owner;
+    world.send_again(&sent)
+}
+
+#[test]
+fn locks_conflict_wait_in_order_and_survive_a_crash() {
+    let mut world = World::alone();
+    let f = file(&mut world, b"f");
+    let all = (0, u64::MAX);
+    let one = lock(&mut world, f, 1, WRITE, 0, (0, 9));
+    assert_eq!(world.answer(one), Some(Answer::Done));
+    let two = lock(&mut world, f, 2, READ, 0, (5, 5));
+    assert_eq!(world.answer(two), Some(Answer::Refused(Errno::EAGAIN)));
+    let test = lock(&mut world, f, 2, READ, TEST, all);
+    assert_eq!(world.answer(test), Some(Answer::Held(WRITE, 1, 0, 9)));
+    let flock = lock(&mut world, f, 2, WRITE, FLOCK, all);
+    assert_eq!(world.answer(flock), Some(Answer::Done), "another space");
+    world.crash(0);
+    let two = lock(&mut world, f, 2, READ, WAIT, all);
+    let three = lock(&mut world, f, 3, READ, WAIT, all);
+    assert_eq!((world.answer(two), world.answer(three)), (None, None));
+    lock(&mut world, f, 1, UNLOCK, 0, all);
+    assert_eq!(world.answer(two), Some(Answer::Done));
+    assert_eq!(world.answer(three), Some(Answer::Done));
+    let four = lock(&mut world, f, 4, WRITE, WAIT, all);
+    call(&mut world, f, &Request::Release { inode: Inode::NONE, owner: 2 });
+    assert_eq!(world.answer(four), None);
+    call(&mut world, f, &Request::CancelLock { inode: f, owner: 4 });
+    assert_eq!(world.answer(four), Some(Answer::Refused(Errno::EINTR)));
+}
+
+#[test]
+fn a_circle_of_waiters_is_refused() {
+    let mut world = World::alone();
+    let (f, g) = (file(&mut world, b"f"), file(&mut world, b"g"));
+    let all = (0, u64::MAX);
+    lock(&mut world, f, 1, WRITE, 0, all);
+    lock(&mut world, g, 2, WRITE, 0, all);
+    let waiting = lock(&mut world, g, 1, WRITE, WAIT, all);
+    assert_eq!(world.answer(waiting), None);
+    let circle = lock(&mut world, f, 2, WRITE, WAIT, all);
+    assert_eq!(world.answer(circle), Some(Answer::Refused(Errno::EDEADLK)));
+    world.step(0, Input::HostGone { host: 0 });
+    let free = lock(&mut world, f, 3, WRITE, 0, all);
+    assert_eq!(world.answer(free), Some(Answer::Done));
+}

@@ -1,0 +1,289 @@
+//! Random operations, one at a time, over one or several services, home and wide directories, with
+//! crashes in between, against a small tree in memory that knows the rules of POSIX. Answers must be
+//! equal, and in the end so must names, link counts and sizes. A failure prints its seed.
+
+mod kit;
+
+use std::collections::BTreeMap;
+
+use kit::{Random, World, config};
+use wire::Inode;
+use wire::attributes::spread;
+use wire::errno::Errno;
+use wire::request::rename;
+
+type Id = usize;
+
+/// A file, or a directory if `entries`.
+#[derive(Clone, Debug, Default)]
+struct Thing {
+    entries: Option<BTreeMap<Vec<u8>, Id>>,
+    parent: Id,
+    links: u32,
+}
+
+/// The tree that is right.
+struct Oracle {
+    things: Vec<Thing>,
+    inodes: Vec<Inode>,
+}
+
+type Answer = Result<Option<Id>, Errno>;
+
+impl Oracle {
+    fn new() -> Oracle {
+        let root = Thing { entries: Some(BTreeMap::new()), parent: 0, links: 2 };
+        Oracle { things: vec![root], inodes: vec![Inode::ROOT] }
+    }
+
+    fn entries(&mut self, id: Id) -> &mut BTreeMap<Vec<u8>, Id> {
+        self.things[id].entries.as_mut().expect("a directory")
+    }
+
+    fn get(&self, directory: Id, name: &[u8]) -> Option<Id> {
+        self.things[directory].entries.as_ref()?.get(name).copied()
+    }
+
+    fn is_directory(&self, id: Id) -> bool {
+        self.things[id].entries.is_some()
+    }
+
+    fn is_empty(&self, id: Id) -> bool {
+        self.things[id].entries.as_ref().is_some_and(BTreeMap::is_empty)
+    }
+
+    fn make(&mut self, directory: Id, name: &[u8], entries: Option<BTreeMap<Vec<u8>, Id>>) -> Answer {
+        if self.get(directory, name).is_some() {
+            return Err(Errno::EEXIST);
+        }
+        let links = if entries.is_some() { 2 } else { 1 };
+        let id = self.things.len();
+        self.things.push(Thing { entries, parent: directory, links });
+        self.put(directory, name, id);
+        Ok(Some(id))
+    }
+
+    fn put(&mut self, directory: Id, name: &[u8], id: Id) {
+        self.entries(directory).insert(name.to_vec(), id);
+        if self.is_directory(id) {
+            self.things[directory].links += 1;
+            self.things[id].parent = directory;
+        }
+    }
+
+    fn take(&mut self, directory: Id, name: &[u8]) -> Id {
+        let id = self.entries(directory).remove(name).expect("an entry");
+        if self.is_directory(id) {
+            self.things[directory].links -= 1;
+        }
+        id
+    }
+
+    fn remove(&mut self, directory: Id, name: &[u8], wants_directory: bool) -> Answer {
+        let id = self.get(directory, name).ok_or(Errno::ENOENT)?;
+        match (self.is_directory(id), wants_directory) {
+            (true, false) => return Err(Errno::EISDIR),
+            (false, true) => return Err(Errno::ENOTDIR),
+            (true, true) if !self.is_empty(id) => return Err(Errno::ENOTEMPTY),
+            _ => {}
+        }
+        self.take(directory, name);
+        self.drop(id);
+        Ok(None)
+    }
+
+    fn drop(&mut self, id: Id) {
+        self.things[id].links = if self.is_directory(id) { 0 } else { self.things[id].links - 1 };
+    }
+
+    fn link(&mut self, id: Id, directory: Id, name: &[u8]) -> Answer {
+        if self.get(directory, name).is_some() {
+            return Err(Errno::EEXIST);
+        }
+        if self.things[id].links == 0 {
+            return Err(Errno::ENOENT);
+        }
+        if self.is_directory(id) {
+            return Err(Errno::EPERM);
+        }
+        self.things[id].links += 1;
+        self.put(directory, name, id);
+        Ok(None)
+    }
+
+    fn is_below(&self, mut id: Id, top: Id) -> bool {
+        loop {
+            if id == top {
+                return true;
+            }
+            if id == 0 {
+                return false;
+            }
+            id = self.things[id].parent;
+        }
+    }
+
+    fn rename(&mut self, old: (Id, &[u8]), new: (Id, &[u8]), flags: u32) -> Answer {
+        let moved = self.get(old.0, old.1).ok_or(Errno::ENOENT)?;
+        let replaced = self.get(new.0, new.1);
+        if flags == rename::NO_REPLACE && replaced.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        if flags == rename::EXCHANGE {
+            let replaced = replaced.ok_or(Errno::ENOENT)?;
+            if moved == replaced {
+                return Ok(None);
+            }
+            let moves = old.0 != new.0;
+            let is_circle = moves
+                && ((self.is_directory(moved) && self.is_below(new.0, moved))
+                    || (self.is_directory(replaced) && self.is_below(old.0, replaced)));
+            if is_circle {
+                return Err(Errno::EINVAL);
+            }
+            self.take(old.0, old.1);
+            self.take(new.0, new.1);
+            self.put(old.0, old.1, replaced);
+            self.put(new.0, new.1, moved);
+            return Ok(None);
+        }
+        if replaced == Some(moved) {
+            return Ok(None);
+        }
+        if let Some(replaced) = replaced {
+            match (self.is_directory(moved), self.is_directory(replaced)) {
+                (true, false) => return Err(Errno::ENOTDIR),
+                (false, true) => return Err(Errno::EISDIR),
+                _ => {}
+            }
+        }
+        if self.is_directory(moved) && old.0 != new.0 && self.is_below(new.0, moved) {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(replaced) = replaced {
+            if self.is_directory(replaced) && !self.is_empty(replaced) {
+                return Err(Errno::ENOTEMPTY);
+            }
+            self.take(new.0, new.1);
+            self.drop(replaced);
+        }
+        self.take(old.0, old.1);
+        self.put(new.0, new.1, moved);
+        Ok(None)
+    }
+}
+
+struct Game {
+    world: World,
+    oracle: Oracle,
+    random: Random,
+}
+
+impl Game {
+    fn directory(&mut self) -> Id {
+        let things = &self.oracle.things;
+        let alive: Vec<Id> = (0..things.len())
+            .filter(|&id| things[id].entries.is_some() && things[id].links > 0)
+            .collect();
+        alive[self.random.below(alive.len())]
+    }
+
+    fn name(&mut self) -> Vec<u8> {
+        vec![b'a' + self.random.below(6) as u8]
+    }
+
+    fn turn(&mut self) {
+        let (d, name) = (self.directory(), self.name());
+        let (e, other) = (self.directory(), self.name());
+        let any = self.random.below(self.oracle.things.len());
+        let (inode, to, linked) =
+            (self.oracle.inodes[d], self.oracle.inodes[e], self.oracle.inodes[any]);
+        let mut root = self.world.root();
+        let (real, right) = match self.random.below(20) {
+            0..=3 => (root.file(inode, &name), self.oracle.make(d, &name, None)),
+            4..=6 => {
+                (root.directory(inode, &name), self.oracle.make(d, &name, Some(BTreeMap::new())))
+            }
+            7 => (root.wide(inode, &name), self.oracle.make(d, &name, Some(BTreeMap::new()))),
+            8..=9 => (root.unlink(inode, &name), self.oracle.remove(d, &name, false)),
+            10..=12 => (root.rmdir(inode, &name), self.oracle.remove(d, &name, true)),
+            13..=14 => (root.link(linked, to, &other), self.oracle.link(any, e, &other)),
+            n => {
+                let flags = [0, 0, 0, rename::NO_REPLACE, rename::EXCHANGE][n - 15];
+                (
+                    root.rename((inode, &name), (to, &other), flags),
+                    self.oracle.rename((d, &name), (e, &other), flags),
+                )
+            }
+        };
+        assert_eq!(real.map(drop), right.map(drop), "in {d}/{name:?}, {e}/{other:?}, {any}");
+        if let (Ok(made), Ok(Some(_))) = (real, right) {
+            self.oracle.inodes.push(made.inode);
+        }
+        if self.random.chance(2) {
+            let at = self.random.below(self.world.seats.len());
+            self.world.crash(at);
+        }
+    }
+
+    fn compare(&mut self) {
+        self.world.settle();
+        for id in 0..self.oracle.things.len() {
+            let (thing, inode) = (self.oracle.things[id].clone(), self.oracle.inodes[id]);
+            let stat = self.world.stat(inode);
+            if thing.links == 0 {
+                assert_eq!(stat, Err(Errno::ESTALE));
+                continue;
+            }
+            let stat = stat.expect("it is there");
+            assert_eq!(stat.links, thing.links, "links of {id}");
+            let Some(entries) = thing.entries else { continue };
+            assert_eq!(stat.parent, self.oracle.inodes[thing.parent], "parent of {id}");
+            assert_eq!(stat.size, entries.len() as u64, "size of {id}");
+            let mut listed = self.world.root().list(inode);
+            listed.sort();
+            assert_eq!(listed, entries.keys().cloned().collect::<Vec<_>>());
+            for (name, &other) in &entries {
+                let found = self.world.root().look(inode, name).expect("an entry");
+                assert_eq!(found.inode, self.oracle.inodes[other]);
+            }
+        }
+        let inodes: u64 = self.world.seats.iter().map(|seat| seat.service.inode_count()).sum();
+        let alive = self.oracle.things.iter().filter(|thing| thing.links > 0).count();
+        assert_eq!(inodes, alive as u64, "no inode is left over");
+        for seat in &self.world.seats {
+            assert_eq!(seat.service.deadline(), None, "nothing is under way");
+        }
+    }
+}
+
+fn play(seed: u64, turns: usize, world: World) {
+    println!("seed={seed}");
+    let mut game = Game { world, oracle: Oracle::new(), random: Random(seed) };
+    for _ in 0..turns {
+        game.turn();
+    }
+    game.compare();
+}
+
+#[test]
+fn one_service() {
+    (0..20).for_each(|seed| play(seed, 400, World::alone()));
+}
+
+#[test]
+fn several_services() {
+    (0..20).for_each(|seed| play(seed, 300, World::daemons(3)));
+}
+
+#[test]
+fn several_workers_and_a_wide_root() {
+    for seed in 0..8 {
+        let seats = (0..4u16).map(|n| {
+            let mut config = config(n / 2, 2, usize::from(n % 2), 2);
+            config.spread = spread::WIDE;
+            config
+        });
+        play(seed, 200, World::of(seats.collect()));
+    }
+}
