@@ -1,6 +1,6 @@
-//! The life of instances, with the real command and a daemon that only says that it is ready: start,
-//! start again, run, stop, on this host and on two hosts that a script stands for. Stated here: what
-//! the command promises of exit codes, of what it leaves behind, and of failures' words.
+//! The life of instances, with the real command and a daemon that only says that it is ready:
+//! start, start again, run, stop, on this host and on two hosts that a script stands for. Stated
+//! here: what the command promises of exit codes, of what it leaves behind, and of failures' words.
 
 use serde_json::Value;
 use std::fs;

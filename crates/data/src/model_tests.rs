@@ -240,7 +240,8 @@ impl World {
         assert!(dropped.is_empty() && out.is_empty(), "{dropped:?}");
         let before: Vec<_> = self.target.pieces().collect();
         assert!(target.pieces().eq(before));
-        // Space that only pins still held is free now, and a tier in use is preallocated as far as used.
+        // Space that only pins still held is free now, and a tier in use is preallocated as far as
+        // used.
         self.backed[1] = if target.ssd.bytes_used() > 0 { TIER_BYTES } else { 0 };
         self.target = target;
     }

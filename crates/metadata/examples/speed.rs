@@ -76,7 +76,13 @@ fn main() {
     let service = Service::new(Config::alone());
     let mut bench = Bench { service, out: Vec::new(), header, log_bytes: 0 };
     let create = |parent, name, mode| Request::Create {
-        parent, name, mode, device: 0, flags: 1, layout: Layout::default(), target: b"",
+        parent,
+        name,
+        mode,
+        device: 0,
+        flags: 1,
+        layout: Layout::default(),
+        target: b"",
     };
     let parent = bench.step(create(Inode::ROOT, b"d", mode::DIRECTORY | 0o755)).inode;
     let names: Vec<String> = (0..FILES).map(|number| format!("file.{number}")).collect();

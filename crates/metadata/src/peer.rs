@@ -2,8 +2,8 @@
 //!
 //! A message may be lost, doubled and overtaken. Whoever wants an answer sends again; whoever gets
 //! a message twice does nothing the second time (`transaction` says why). Encoded as log records
-//! are: one byte of number, then the fields in order. `from` is a shard of the sender, where answers
-//! go; `group` names the sender (daemon and worker); numbers never change their meaning.
+//! are: one byte of number, then the fields in order. `from` is a shard of the sender, where
+//! answers go; `group` names the sender (daemon and worker); numbers never change their meaning.
 
 use wire::{Attributes, Errno, Inode};
 

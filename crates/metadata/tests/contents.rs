@@ -100,7 +100,14 @@ fn growing_moves_out_and_shrinking_cuts_before_the_answer() {
     world.data_log.clear();
     world.data_is_prompt = false;
     let request = Request::SetAttributes {
-        inode: f, mask: set::SIZE, mode: 0, uid: 0, gid: 0, size: 100, accessed: 0, modified: 0,
+        inode: f,
+        mask: set::SIZE,
+        mode: 0,
+        uid: 0,
+        gid: 0,
+        size: 100,
+        accessed: 0,
+        modified: 0,
     };
     let cutting = world.send(WHO, f.shard(), &request);
     assert_eq!(world.answer(cutting), None);
@@ -207,7 +214,14 @@ fn extended_attributes() {
 }
 
 /// Sends a lock request from origin `owner`; its ticket.
-fn lock(world: &mut World, inode: Inode, owner: u64, kind: u8, flags: u8, range: (u64, u64)) -> u64 {
+fn lock(
+    world: &mut World,
+    inode: Inode,
+    owner: u64,
+    kind: u8,
+    flags: u8,
+    range: (u64, u64),
+) -> u64 {
     let (start, end) = range;
     let pid = owner as u32;
     let request = Request::Lock { inode, owner, pid, kind, flags, start, end };

@@ -1,6 +1,6 @@
 //! Random operations, one at a time, over one or several services, home and wide directories, with
-//! crashes in between, against a small tree in memory that knows the rules of POSIX. Answers must be
-//! equal, and in the end so must names, link counts and sizes. A failure prints its seed.
+//! crashes in between, against a small tree in memory that knows the rules of POSIX. Answers must
+//! be equal, and in the end so must names, link counts and sizes. A failure prints its seed.
 
 mod kit;
 
@@ -52,7 +52,12 @@ impl Oracle {
         self.things[id].entries.as_ref().is_some_and(BTreeMap::is_empty)
     }
 
-    fn make(&mut self, directory: Id, name: &[u8], entries: Option<BTreeMap<Vec<u8>, Id>>) -> Answer {
+    fn make(
+        &mut self,
+        directory: Id,
+        name: &[u8],
+        entries: Option<BTreeMap<Vec<u8>, Id>>,
+    ) -> Answer {
         if self.get(directory, name).is_some() {
             return Err(Errno::EEXIST);
         }

@@ -216,8 +216,8 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// Makes every granule of `piece` defined, for who will reach its bytes without these protocols:
-    /// a shared mapping.
+    /// Makes every granule of `piece` defined, for who will reach its bytes without these
+    /// protocols: a shared mapping.
     ///
     /// # Errors
     /// What the device says.

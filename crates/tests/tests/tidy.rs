@@ -27,7 +27,8 @@ const UNSAFE: [&str; 3] = ["shm", "preload", "fabric"];
 
 const FILE_LINES_MAX: usize = 800;
 const FUNCTION_LINES_MAX: usize = 70;
-const COLUMNS_MAX: usize = 100;
+/// rustfmt keeps code within 100; a literal that it may not break gets a few more.
+const COLUMNS_MAX: usize = 106;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the workspace")
@@ -238,7 +239,7 @@ fn nothing_points_outside_the_repository() {
                 if name != "target" && name != ".git" {
                     folders.push(path);
                 }
-            } else if name != "Cargo.lock" {
+            } else if name != "Cargo.lock" && name != ".git" {
                 // Files of bytes have no words.
                 let Ok(text) = fs::read_to_string(&path) else { continue };
                 for word in &banned {

@@ -232,12 +232,22 @@ impl World {
     }
 
     /// Sends a request without waiting; its ticket.
-    pub(crate) fn send(&mut self, who: Credentials, shard: ShardIndex, request: &Request<'_>) -> u64 {
+    pub(crate) fn send(
+        &mut self,
+        who: Credentials,
+        shard: ShardIndex,
+        request: &Request<'_>,
+    ) -> u64 {
         let sent = self.prepare(who, shard, request);
         self.send_again(&sent)
     }
 
-    pub(crate) fn prepare(&mut self, who: Credentials, shard: ShardIndex, request: &Request<'_>) -> Sent {
+    pub(crate) fn prepare(
+        &mut self,
+        who: Credentials,
+        shard: ShardIndex,
+        request: &Request<'_>,
+    ) -> Sent {
         self.sequence += 1;
         let at = self.owner(shard);
         let header = Header {
@@ -272,7 +282,12 @@ impl World {
     }
 
     /// Sends a request and waits for its answer.
-    pub(crate) fn call(&mut self, who: Credentials, shard: ShardIndex, request: &Request<'_>) -> Answer {
+    pub(crate) fn call(
+        &mut self,
+        who: Credentials,
+        shard: ShardIndex,
+        request: &Request<'_>,
+    ) -> Answer {
         let ticket = self.send(who, shard, request);
         if !self.replies.contains_key(&ticket) || !self.queue.is_empty() {
             self.settle();
@@ -363,7 +378,13 @@ impl Client<'_> {
     pub(crate) fn make(&mut self, parent: Inode, name: &[u8], mode: u32) -> Outcome {
         self.make_flags(parent, name, mode, wire::request::create::EXCLUSIVE)
     }
-    pub(crate) fn make_flags(&mut self, parent: Inode, name: &[u8], mode: u32, flags: u32) -> Outcome {
+    pub(crate) fn make_flags(
+        &mut self,
+        parent: Inode,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+    ) -> Outcome {
         let layout = self.world.stat(parent)?.layout;
         let target: &[u8] = if mode & mode::TYPE == mode::SYMLINK { b"target" } else { b"" };
         let device = 0;
@@ -398,7 +419,12 @@ impl Client<'_> {
     pub(crate) fn link(&mut self, inode: Inode, parent: Inode, name: &[u8]) -> Outcome {
         self.entry(parent, name, &Request::Link { inode, parent, name })
     }
-    pub(crate) fn rename(&mut self, old: (Inode, &[u8]), new: (Inode, &[u8]), flags: u32) -> Outcome {
+    pub(crate) fn rename(
+        &mut self,
+        old: (Inode, &[u8]),
+        new: (Inode, &[u8]),
+        flags: u32,
+    ) -> Outcome {
         let (parent, name) = old;
         let (new_parent, new_name) = new;
         let request = Request::Rename { parent, name, new_parent, new_name, flags };
