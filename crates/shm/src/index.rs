@@ -3,9 +3,14 @@
 //! A cache that may forget anything: what it does not know costs a message. One writer (the worker
 //! that owns the shards), any number of readers, each bucket under a sequence counter.
 //!
-//! Layout: a header of 64 bytes (log2 of the bucket counts as two u32), then the entry buckets,
-//! then the inode buckets. A bucket: sequence u64 (odd while it is written), hand u64 (which way is
-//! replaced next), then `WAYS` rows.
+//! Both tables grow by linear hashing: with `n` buckets a hash falls on its low bits, and where
+//! that bucket does not exist yet, on one bit fewer. The writer adds bucket `n` by moving rows out
+//! of the one that stood for it and only then tells of `n + 1`; a reader with the old count finds
+//! nothing where a row was, and asks. So a young index is small and warm, and no insertion stalls.
+//!
+//! Layout: a header of 64 bytes (log2 of the most buckets as two u32, the buckets in use as two
+//! u32), then room for all entry buckets, then for all inode buckets. A bucket: sequence u64 (odd
+//! while it is written), hand u64 (which way is replaced next), then `WAYS` rows.
 //!
 //!   entry row (32 bytes): key low u64, key high u64, inode u64 (0: known absent), mode u64
 //!   inode row (104 bytes): the encoded attributes of `wire` as 13 words; the first is the inode
@@ -26,12 +31,19 @@ const INODE_WORDS: usize = ATTRIBUTES_BYTES / 8;
 const INODE_ROW: usize = ATTRIBUTES_BYTES;
 const ENTRY_BUCKET: usize = 16 + WAYS * ENTRY_ROW;
 const INODE_BUCKET: usize = 16 + WAYS * INODE_ROW;
+/// Buckets of a young table.
+const BUCKETS_MIN: u32 = 256;
+/// Buckets added with one row while a table doubles.
+const SPLITS: usize = 4;
+/// Memory of new buckets is made present in steps of so many bytes, which costs a fraction of
+/// page faults one by one.
+const POPULATE_BYTES: usize = 256 << 10;
 /// How often a reader looks again while the writer is in the bucket, before it asks by message.
 const TRIES: u32 = 64;
 
 const _: () = assert!(ATTRIBUTES_BYTES.is_multiple_of(8));
 
-/// Sizes of an index, as log2 of the number of buckets of four.
+/// The most that an index grows to, as log2 of the number of buckets of four.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// Entry buckets.
@@ -41,8 +53,9 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// For 256 Ki entries and as many inodes: 10 and 28 MiB of address space, touched as used.
-    pub const DEFAULT: Shape = Shape { entries_log2: 16, inodes_log2: 16 };
+    /// For 2 Mi rows of each kind, well filled at less than half of that: 72 and 216 MiB of address
+    /// space, touched as used.
+    pub const DEFAULT: Shape = Shape { entries_log2: 19, inodes_log2: 19 };
 
     /// Length of the segment.
     #[must_use]
@@ -62,14 +75,54 @@ pub enum Hit {
     Unknown,
 }
 
+/// One of the two tables: where it lies, what its rows are.
+struct Table {
+    /// Where its buckets begin.
+    base: usize,
+    /// Where the header counts its buckets in use.
+    count_at: usize,
+    buckets_max: u32,
+    row_bytes: usize,
+    /// Rows in use. Only the writer counts.
+    rows: AtomicU64,
+    /// End of the memory that is present. Only the writer knows.
+    populated: AtomicU64,
+}
+
+impl Table {
+    const fn bucket_bytes(&self) -> usize {
+        16 + WAYS * self.row_bytes
+    }
+
+    const fn at(&self, bucket: u32) -> usize {
+        self.base + bucket as usize * self.bucket_bytes()
+    }
+}
+
 /// An index, from either side.
 pub struct Index {
     segment: Segment,
-    shape: Shape,
+    entries: Table,
+    inodes: Table,
 }
 
 impl Index {
-    /// Takes a mapping that the writer made with `shape`, and empties it.
+    fn new(segment: Segment, shape: Shape) -> Index {
+        let table = |base, count_at, log2: u32, row_bytes| Table {
+            base,
+            count_at,
+            buckets_max: 1 << log2,
+            row_bytes,
+            rows: AtomicU64::new(0),
+            populated: AtomicU64::new(base as u64),
+        };
+        let inodes_base = HEADER + (ENTRY_BUCKET << shape.entries_log2);
+        let entries = table(HEADER, 8, shape.entries_log2, ENTRY_ROW);
+        let inodes = table(inodes_base, 12, shape.inodes_log2, INODE_ROW);
+        Index { segment, entries, inodes }
+    }
+
+    /// Takes a mapping of zeros that the writer made with `shape`.
     ///
     /// # Errors
     /// `EINVAL` if it is too short.
@@ -79,7 +132,12 @@ impl Index {
         }
         segment.word32(0)?.store(shape.entries_log2, Relaxed);
         segment.word32(4)?.store(shape.inodes_log2, Relaxed);
-        Ok(Index { segment, shape })
+        let index = Index::new(segment, shape);
+        for table in [&index.entries, &index.inodes] {
+            let count = index.segment.word32(table.count_at)?;
+            count.store(BUCKETS_MIN.min(table.buckets_max), Release);
+        }
+        Ok(index)
     }
 
     /// Takes a reader's mapping.
@@ -96,7 +154,7 @@ impl Index {
         if segment.len() < shape.bytes() {
             Err(Errno::EINVAL)
         } else {
-            Ok(Index { segment, shape })
+            Ok(Index::new(segment, shape))
         }
     }
 
@@ -104,14 +162,25 @@ impl Index {
         self.segment.word64(offset)
     }
 
-    fn entry_bucket(&self, key: u128) -> usize {
-        let hash = (key as u64) & ((1 << self.shape.entries_log2) - 1);
-        HEADER + hash as usize * ENTRY_BUCKET
+    /// Where the bucket of a hash lies now.
+    fn bucket(&self, table: &Table, hash: u64) -> Result<usize> {
+        // A count of zero is an index that a new daemon is about to fill.
+        let count = self.segment.word32(table.count_at)?.load(Acquire);
+        let count = count.clamp(1, table.buckets_max);
+        let mask = count.next_power_of_two() - 1;
+        let mut bucket = hash as u32 & mask;
+        if bucket >= count {
+            bucket &= mask >> 1;
+        }
+        Ok(table.at(bucket))
     }
 
-    fn inode_bucket(&self, inode: Inode) -> usize {
-        let hash = mix(inode.0, 7) & ((1 << self.shape.inodes_log2) - 1);
-        HEADER + (ENTRY_BUCKET << self.shape.entries_log2) + hash as usize * INODE_BUCKET
+    fn entry_bucket(&self, key: u128) -> Result<usize> {
+        self.bucket(&self.entries, key as u64)
+    }
+
+    fn inode_bucket(&self, inode: Inode) -> Result<usize> {
+        self.bucket(&self.inodes, inode_hash(inode.0))
     }
 
     /// Runs `read` until no writer was in the bucket meanwhile. `None` after many tries.
@@ -134,7 +203,7 @@ impl Index {
     /// The entry with this key (`wire::hash::entry_key`).
     #[must_use]
     pub fn entry(&self, key: u128) -> Hit {
-        let bucket = self.entry_bucket(key);
+        let Ok(bucket) = self.entry_bucket(key) else { return Hit::Unknown };
         let (low, high) = (key as u64, (key >> 64) as u64);
         let found = self.read(bucket, || {
             for way in 0..WAYS {
@@ -155,7 +224,7 @@ impl Index {
     /// The attributes of an inode, if known.
     #[must_use]
     pub fn inode(&self, inode: Inode) -> Option<Attributes> {
-        let bucket = self.inode_bucket(inode);
+        let bucket = self.inode_bucket(inode).ok()?;
         let mut bytes = [0; ATTRIBUTES_BYTES];
         let found = self.read(bucket, || {
             for way in 0..WAYS {
@@ -191,46 +260,114 @@ impl Index {
     fn row(
         &self,
         bucket: usize,
-        row_bytes: usize,
+        table: &Table,
         is_it: impl Fn(usize) -> Result<bool>,
-        is_empty: impl Fn(usize) -> Result<bool>,
     ) -> Result<usize> {
         let mut empty = None;
         for way in 0..WAYS {
-            let row = bucket + 16 + way * row_bytes;
+            let row = bucket + 16 + way * table.row_bytes;
             if is_it(row)? {
                 return Ok(row);
             }
-            if empty.is_none() && is_empty(row)? {
+            if empty.is_none() && self.is_empty(row)? {
                 empty = Some(row);
             }
         }
         if let Some(row) = empty {
+            table.rows.fetch_add(1, Relaxed);
             return Ok(row);
         }
         let hand = self.word(bucket + 8)?;
         let way = hand.load(Relaxed) as usize % WAYS;
         hand.store(hand.load(Relaxed).wrapping_add(1), Relaxed);
-        Ok(bucket + 16 + way * row_bytes)
+        Ok(bucket + 16 + way * table.row_bytes)
+    }
+
+    /// A row is empty if its first word is zero: neither a key's low half nor an inode is.
+    fn is_empty(&self, row: usize) -> Result<bool> {
+        Ok(self.word(row)?.load(Relaxed) == 0)
+    }
+
+    /// Doubles the table, a few buckets with each new row, once it holds three rows for two
+    /// buckets: by the end it holds hardly more, so that few buckets ever overflow.
+    fn grow(&self, table: &Table) -> Result<()> {
+        let count = self.segment.word32(table.count_at)?;
+        for _ in 0..SPLITS {
+            let buckets = count.load(Relaxed);
+            let is_doubling = !buckets.is_power_of_two();
+            let is_roomy = table.rows.load(Relaxed) <= u64::from(buckets) * 3 / 2;
+            if buckets >= table.buckets_max || (is_roomy && !is_doubling) {
+                break;
+            }
+            self.split(table, buckets)?;
+            count.store(buckets + 1, Release);
+        }
+        Ok(())
+    }
+
+    /// Fills bucket number `buckets` with its rows, which another stood for so far.
+    fn split(&self, table: &Table, buckets: u32) -> Result<()> {
+        let end = table.at(buckets + 1) as u64;
+        let populated = table.populated.load(Relaxed);
+        if end > populated {
+            let last = table.at(table.buckets_max) as u64;
+            let step = (end.max(populated) + POPULATE_BYTES as u64).min(last);
+            self.segment.populate(populated as usize, (step - populated) as usize);
+            table.populated.store(step, Relaxed);
+        }
+        let bit = 1 << buckets.ilog2();
+        let (from, to) = (table.at(buckets - bit), table.at(buckets));
+        let hash_of = |word| if table.row_bytes == ENTRY_ROW { word } else { inode_hash(word) };
+        let mut moved = [None; WAYS];
+        for (way, slot) in moved.iter_mut().enumerate() {
+            let row = from + 16 + way * table.row_bytes;
+            let word = self.word(row)?.load(Relaxed);
+            if word != 0 && hash_of(word) & u64::from(bit) != 0 {
+                *slot = Some(way * table.row_bytes);
+            }
+        }
+        self.write(to, || self.copy_rows(from, to, table.row_bytes, &moved))?;
+        self.write(from, || {
+            for within in moved.into_iter().flatten() {
+                self.word(from + 16 + within)?.store(0, Relaxed);
+            }
+            Ok(())
+        })
+    }
+
+    fn copy_rows(
+        &self,
+        from: usize,
+        to: usize,
+        row_bytes: usize,
+        moved: &[Option<usize>],
+    ) -> Result<()> {
+        for within in moved.iter().copied().flatten() {
+            for word in (0..row_bytes).step_by(8) {
+                let value = self.word(from + 16 + within + word)?.load(Relaxed);
+                self.word(to + 16 + within + word)?.store(value, Relaxed);
+            }
+        }
+        Ok(())
     }
 
     fn set_entry(&self, key: u128, inode: u64, mode: u32) -> Result<()> {
-        let bucket = self.entry_bucket(key);
+        let bucket = self.entry_bucket(key)?;
         let (low, high) = (key as u64, (key >> 64) as u64);
+        if low == 0 {
+            return Ok(());
+        }
         let at = |offset: usize| Ok::<u64, Errno>(self.word(offset)?.load(Relaxed));
-        let row = self.row(
-            bucket,
-            ENTRY_ROW,
-            |row| Ok(at(row)? == low && at(row + 8)? == high),
-            |row| Ok(at(row)? == 0 && at(row + 8)? == 0),
-        )?;
+        let is_it = |row| Ok(at(row)? == low && at(row + 8)? == high);
+        let row = self.row(bucket, &self.entries, is_it)?;
         self.write(bucket, || {
             self.word(row)?.store(low, Relaxed);
             self.word(row + 8)?.store(high, Relaxed);
             self.word(row + 16)?.store(inode, Relaxed);
             self.word(row + 24)?.store(u64::from(mode), Relaxed);
             Ok(())
-        })
+        })?;
+        self.grow(&self.entries)
     }
 
     /// The entry exists. Only the writer calls this and what follows.
@@ -245,18 +382,23 @@ impl Index {
 
     /// Nothing is known about the entry.
     pub fn forget_entry(&self, key: u128) {
-        let bucket = self.entry_bucket(key);
         let (low, high) = (key as u64, (key >> 64) as u64);
+        let Ok(bucket) = self.entry_bucket(key) else { return };
+        self.forget(&self.entries, bucket, |row| {
+            let is = |offset, value| Ok(self.word(offset)?.load(Relaxed) == value);
+            Ok(low != 0 && is(row, low)? && is(row + 8, high)?)
+        });
+    }
+
+    fn forget(&self, table: &Table, bucket: usize, is_it: impl Fn(usize) -> Result<bool>) {
         for way in 0..WAYS {
-            let row = bucket + 16 + way * ENTRY_ROW;
-            let is =
-                |offset, value| self.word(offset).is_ok_and(|word| word.load(Relaxed) == value);
-            if is(row, low) && is(row + 8, high) {
+            let row = bucket + 16 + way * table.row_bytes;
+            if is_it(row).unwrap_or(false) {
                 let _ = self.write(bucket, || {
                     self.word(row)?.store(0, Relaxed);
-                    self.word(row + 8)?.store(0, Relaxed);
                     Ok(())
                 });
+                table.rows.fetch_sub(1, Relaxed);
             }
         }
     }
@@ -273,29 +415,26 @@ impl Index {
     }
 
     fn set_inode(&self, inode: Inode, words: &[u64; INODE_WORDS]) -> Result<()> {
-        let bucket = self.inode_bucket(inode);
-        let at = |offset: usize| Ok::<u64, Errno>(self.word(offset)?.load(Relaxed));
-        let row =
-            self.row(bucket, INODE_ROW, |row| Ok(at(row)? == inode.0), |row| Ok(at(row)? == 0))?;
+        let bucket = self.inode_bucket(inode)?;
+        let is_it = |row| Ok(self.word(row)?.load(Relaxed) == inode.0);
+        let row = self.row(bucket, &self.inodes, is_it)?;
         self.write(bucket, || {
             for (word, value) in words.iter().enumerate() {
                 self.word(row + 8 * word)?.store(*value, Relaxed);
             }
             Ok(())
-        })
+        })?;
+        self.grow(&self.inodes)
     }
 
     /// The inode is gone, or no longer ours to tell of.
     pub fn forget_inode(&self, inode: Inode) {
-        let bucket = self.inode_bucket(inode);
-        for way in 0..WAYS {
-            let row = bucket + 16 + way * INODE_ROW;
-            if self.word(row).is_ok_and(|word| word.load(Relaxed) == inode.0) {
-                let _ = self.write(bucket, || {
-                    self.word(row)?.store(0, Relaxed);
-                    Ok(())
-                });
-            }
-        }
+        let Ok(bucket) = self.inode_bucket(inode) else { return };
+        let is_it = |row| Ok(self.word(row)?.load(Relaxed) == inode.0);
+        self.forget(&self.inodes, bucket, is_it);
     }
+}
+
+const fn inode_hash(inode: u64) -> u64 {
+    mix(inode, 7)
 }
