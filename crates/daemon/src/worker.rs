@@ -64,6 +64,7 @@ impl Worker {
                 break;
             }
             if is_quiet && backoff.pause() == Next::Look {
+                shared.bells.stand(self.number);
                 continue;
             }
             let idle_micros = self.keep_time(shared);

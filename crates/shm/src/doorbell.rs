@@ -3,6 +3,7 @@
 //! Layout of a worker's bell, `BELL_BYTES` each, `WORKER_COUNT_MAX` of them:
 //!
 //!   0    sleeping  u32   1 while the worker sleeps on it (a futex)
+//!   4    processor u32   where the worker ran when it last looked, plus one
 //!   64   summary   u64   bit i: word i below is not zero
 //!   128  words     64 x u64, one bit for each session
 //!
@@ -19,6 +20,7 @@ use wire::errno::{Errno, Result};
 use wire::limits::WORKER_COUNT_MAX;
 
 const SLEEPING: usize = 0;
+const PROCESSOR: usize = 4;
 const SUMMARY: usize = 64;
 const WORDS: usize = 128;
 const WORD_COUNT: usize = 64;
@@ -111,6 +113,24 @@ impl Doorbells {
         self.bell(worker)
             .and_then(|bell| self.segment.word64(bell + SUMMARY))
             .is_ok_and(|summary| summary.load(Acquire) != 0)
+    }
+
+    /// The worker says where it runs. Cheap enough for each idle look.
+    pub fn stand(&self, worker: usize) {
+        let bell = self.bell(worker);
+        let Ok(word) = bell.and_then(|bell| self.segment.word32(bell + PROCESSOR)) else { return };
+        let here = wait::processor().wrapping_add(1);
+        if word.load(Relaxed) != here {
+            word.store(here, Relaxed);
+        }
+    }
+
+    /// True if `worker` was last seen on the processor of the calling thread.
+    #[must_use]
+    pub fn is_here(&self, worker: usize) -> bool {
+        self.bell(worker)
+            .and_then(|bell| self.segment.word32(bell + PROCESSOR))
+            .is_ok_and(|word| word.load(Relaxed) == wait::processor().wrapping_add(1))
     }
 
     /// Sleeps until somebody rings or `micros` are over.

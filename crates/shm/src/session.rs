@@ -125,7 +125,7 @@ impl Session {
         self.word32(index, OWNER)?.store(wait::thread_id(), Relaxed);
         self.word64(index, PIN)?.store(0, Release);
         self.word32(index, STATE)?.store(CLAIMED, Relaxed);
-        Ok(Slot { session: self, index })
+        Ok(Slot { session: self, index, is_near: false })
     }
 
     /// A slot whose owner died outside the daemon's hands: its claim passes to the caller.
@@ -213,6 +213,8 @@ impl Session {
 pub struct Slot<'a> {
     session: &'a Session,
     index: usize,
+    /// The request went to a worker on this processor.
+    is_near: bool,
 }
 
 impl Slot<'_> {
@@ -262,7 +264,9 @@ impl Slot<'_> {
     /// # Errors
     /// `EINVAL` for a worker that does not exist.
     pub fn submit(&mut self, worker: usize, bells: &Doorbells, session: u16) -> Result<()> {
-        self.submit_as(SUBMITTED, worker, bells, session)
+        self.submit_as(SUBMITTED, worker, bells, session)?;
+        self.is_near = bells.is_here(worker);
+        Ok(())
     }
 
     /// Hands the request to `worker` and does not wait: the daemon frees the slot.
@@ -287,7 +291,7 @@ impl Slot<'_> {
         mut is_there: impl FnMut() -> bool,
     ) -> Result<()> {
         let state = self.session.word32(self.index, STATE)?;
-        let mut backoff = Backoff::new();
+        let mut backoff = if self.is_near { Backoff::asleep() } else { Backoff::new() };
         while state.load(Acquire) != DONE {
             if backoff.pause() == Next::Look {
                 continue;
