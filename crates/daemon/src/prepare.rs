@@ -18,6 +18,8 @@ pub(crate) struct Preparation {
     pub(crate) place: u64,
     /// How much.
     pub(crate) length: u64,
+    /// Does a request wait for it?
+    pub(crate) is_awaited: bool,
 }
 
 /// The way to the thread.
@@ -54,7 +56,7 @@ impl Orders {
         while let Ok(order) = self.orders.recv() {
             let outcome = self.carry_out(order);
             if let Err(errno) = outcome {
-                let Preparation { tier, place, length } = order;
+                let Preparation { tier, place, length, .. } = order;
                 tracing::warn!(tier, place, length, %errno, "a device holds no more");
             }
             shared.tell(placement::map::WORKER_OF_TARGET, Note::Preallocated(outcome));
@@ -62,6 +64,9 @@ impl Orders {
     }
 
     fn carry_out(&self, order: Preparation) -> Result<()> {
+        if order.tier == Piece::MEMORY && !order.is_awaited {
+            return write_zeros(&self.arena, order);
+        }
         let device = if order.tier == Piece::MEMORY { &self.arena } else { &self.ssd };
         loop {
             match rustix::fs::fallocate(device, FallocateFlags::empty(), order.place, order.length)
@@ -72,4 +77,22 @@ impl Orders {
             }
         }
     }
+}
+
+/// Gives memory to a part of the arena that nobody waits for. A client's first touch of pages that
+/// were written costs a third of that of pages which `fallocate` only reserved.
+fn write_zeros(arena: &OwnedFd, order: Preparation) -> Result<()> {
+    static ZEROS: [u8; 1 << 18] = [0; 1 << 18];
+    let mut done = 0;
+    while done < order.length {
+        let part = (order.length - done).min(ZEROS.len() as u64);
+        let zeros = ZEROS.get(..part as usize).unwrap_or(&[]);
+        match rustix::io::pwrite(arena, zeros, order.place + done) {
+            Ok(0) => return Err(Errno::ENOSPC),
+            Ok(count) => done += count as u64,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(shm::segment::errno(error)),
+        }
+    }
+    Ok(())
 }

@@ -24,6 +24,9 @@ use wire::reply::Piece;
 
 /// Permission bits of the root directory.
 const ROOT_MODE: u32 = 0o755;
+/// Most bytes of the arena that are made ready before anybody needs them: a sixteenth of it, and no
+/// more than this.
+const MEMORY_AHEAD_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of memory for entries and inodes beyond which creating fails: as much as the arena, and at
 /// least this.
 const METADATA_BYTES_MIN: u64 = 1 << 30;
@@ -45,11 +48,13 @@ pub(crate) fn target(
 ) -> Outcome<(TargetLoop, Orders)> {
     let TargetMemory { arena, table, states, piece_count } = memory;
     let is_new = table.is_new;
-    let space = |length, fresh_from| Space { length, backing: Backing::OnDemand, fresh_from };
+    let space =
+        |length, fresh_from, ahead| Space { length, backing: Backing::OnDemand, fresh_from, ahead };
+    let ahead = (settings.memory / 16).min(MEMORY_AHEAD_BYTES_MAX);
     let arena_fresh = if arena.is_new { 0 } else { u64::MAX };
     let sizes = data::Settings {
-        memory: space(settings.memory, arena_fresh),
-        ssd: space(settings.ssd, if is_new { 0 } else { ssd.data_end() }),
+        memory: space(settings.memory, arena_fresh, ahead),
+        ssd: space(settings.ssd, if is_new { 0 } else { ssd.data_end() }, 0),
         slot_count: piece_count,
         quota_bytes: u64::MAX,
     };

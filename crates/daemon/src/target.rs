@@ -131,6 +131,11 @@ impl TargetLoop {
         self.step(shared, guests, Input::Preallocated { outcome });
     }
 
+    /// Makes the first memory ready.
+    pub(crate) fn begin(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>]) {
+        self.step(shared, guests, Input::Tick);
+    }
+
     /// Does what is due. Returns how long nothing will be due, in microseconds.
     pub(crate) fn keep_time(
         &mut self,
@@ -204,8 +209,9 @@ impl TargetLoop {
                 let hidden = self.devices.table.unpublish(slot);
                 assert_eq!(hidden, Ok(()), "a slot beyond the piece table");
             }
-            Effect::Preallocate { tier, place, length } => {
-                self.preparer.prepare(shared, Preparation { tier, place, length });
+            Effect::Preallocate { tier, place, length, is_awaited } => {
+                let order = Preparation { tier, place, length, is_awaited };
+                self.preparer.prepare(shared, order);
             }
             Effect::Zero { ticket, piece, within, length } => {
                 self.attempt(ticket, |devices, _| {

@@ -46,6 +46,9 @@ impl Worker {
     pub(crate) fn run(mut self, shared: &Shared) {
         let mut message = Box::new([0; SLOT_BYTES]);
         self.shard.begin(shared);
+        if let Some(target) = &mut self.target {
+            target.begin(shared, &self.guests);
+        }
         self.publish(shared);
         let mut backoff = Backoff::new();
         let mut rounds = 0;

@@ -85,6 +85,8 @@ pub enum Effect {
         place: u64,
         /// Its length in bytes.
         length: u64,
+        /// Does a request wait for it?
+        is_awaited: bool,
     },
     /// Make a part of a piece read as zeros.
     Zero {

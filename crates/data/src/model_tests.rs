@@ -98,7 +98,8 @@ struct Outcome {
 
 impl World {
     fn new(refusing: bool) -> World {
-        let space = Space { length: TIER_BYTES, backing: Backing::OnDemand, fresh_from: 0 };
+        let space =
+            Space { length: TIER_BYTES, backing: Backing::OnDemand, fresh_from: 0, ahead: 0 };
         let settings = Settings {
             memory: Space { backing: Backing::Ready, ..space },
             ssd: space,
@@ -184,7 +185,7 @@ impl World {
                     let pinned: Vec<u32> = self.pinned.keys().copied().collect();
                     self.target.step(Input::Pins { round, pinned: &pinned }, &mut out);
                 }
-                Effect::Preallocate { tier, place, length } => {
+                Effect::Preallocate { tier, place, length, .. } => {
                     let outcome = if self.refusing { Err(Errno::ENOSPC) } else { Ok(()) };
                     if outcome.is_ok() {
                         assert_eq!(self.backed[usize::from(tier)], place);

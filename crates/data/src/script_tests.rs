@@ -70,7 +70,7 @@ fn show_effect(effect: &Effect) -> String {
         }
         Effect::Unpublish { slot } => format!("Unpublish #{slot}"),
         Effect::CheckPins { round } => format!("CheckPins {round}"),
-        Effect::Preallocate { tier, place, length } => {
+        Effect::Preallocate { tier, place, length, .. } => {
             let tier = if *tier == Piece::MEMORY { "memory" } else { "ssd" };
             format!("Preallocate {tier} {}", part(*place, *length))
         }
@@ -93,7 +93,7 @@ fn show_effect(effect: &Effect) -> String {
 }
 
 fn settings(words: &[&str]) -> Settings {
-    let ready = Space { length: 0, backing: Backing::Ready, fresh_from: 0 };
+    let ready = Space { length: 0, backing: Backing::Ready, fresh_from: 0, ahead: 0 };
     let mut settings =
         Settings { memory: ready, ssd: ready, slot_count: 64, quota_bytes: u64::MAX };
     for word in words {
@@ -103,8 +103,12 @@ fn settings(words: &[&str]) -> Settings {
             None => (value, Backing::Ready),
         };
         match name {
-            "memory" => settings.memory = Space { length: number(value), backing, fresh_from: 0 },
-            "ssd" => settings.ssd = Space { length: number(value), backing, fresh_from: 0 },
+            "memory" => {
+                settings.memory = Space { length: number(value), backing, fresh_from: 0, ahead: 0 }
+            }
+            "ssd" => {
+                settings.ssd = Space { length: number(value), backing, fresh_from: 0, ahead: 0 }
+            }
             "slots" => settings.slot_count = number(value) as u32,
             "quota" => settings.quota_bytes = number(value),
             _ => panic!("no such setting: {name}"),
@@ -197,7 +201,7 @@ impl Runner {
 
 fn run(case: &str) -> String {
     let (input, _) = case.split_once("\n---\n").unwrap_or((case.trim_end(), ""));
-    let none = Space { length: 0, backing: Backing::Ready, fresh_from: 0 };
+    let none = Space { length: 0, backing: Backing::Ready, fresh_from: 0, ahead: 0 };
     let settings = Settings { memory: none, ssd: none, slot_count: 0, quota_bytes: 0 };
     let mut runner = Runner { target: None, settings, ticket: 0 };
     let mut text = format!("{input}\n---\n");

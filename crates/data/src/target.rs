@@ -133,7 +133,8 @@ impl Target {
         }
         self.memory.check();
         self.ssd.check();
-        assert_eq!(self.parked.is_empty(), self.asked.is_none(), "parked without a reason");
+        self.ask_ahead(out);
+        assert!(self.parked.is_empty() || self.asked.is_some(), "parked without a reason");
     }
 
     /// Slots that wait for pins to go. While it is not 0, `Input::Tick` makes it look again.
@@ -160,6 +161,17 @@ impl Target {
             None => return,
         }
         self.resume(out);
+    }
+
+    fn ask_ahead(&mut self, out: &mut Vec<Effect>) {
+        for (tier, device) in [(Piece::MEMORY, &self.memory), (Piece::SSD, &self.ssd)] {
+            if self.asked.is_none()
+                && let Some((place, length)) = device.ahead()
+            {
+                self.asked = Some(tier);
+                out.push(Effect::Preallocate { tier, place, length, is_awaited: false });
+            }
+        }
     }
 
     fn resume(&mut self, out: &mut Vec<Effect>) {
@@ -306,9 +318,11 @@ impl Target {
             match device.take(log2) {
                 Found::Block(place, history) => return Ok((tier, place, history)),
                 Found::Extend { place, length } => {
-                    assert!(self.asked.is_none(), "one step is preallocated at a time");
-                    self.asked = Some(tier);
-                    out.push(Effect::Preallocate { tier, place, length });
+                    // One step at a time: if another is under way, its answer looks again.
+                    if self.asked.is_none() {
+                        self.asked = Some(tier);
+                        out.push(Effect::Preallocate { tier, place, length, is_awaited: true });
+                    }
                     return Err(Stop::Parked);
                 }
                 Found::Full => {}

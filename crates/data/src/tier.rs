@@ -38,6 +38,8 @@ pub struct Space {
     /// Bytes at this offset and above were never written and read as zeros. 0 for a new device,
     /// `u64::MAX` if nothing is known.
     pub fresh_from: u64,
+    /// Keep at least so many bytes free and preallocated, before anybody needs them.
+    pub ahead: u64,
 }
 
 /// What came of asking for a block.
@@ -116,6 +118,15 @@ impl Tier {
         self.take(log2)
     }
 
+    /// The step that should be preallocated now although nobody waits for it.
+    #[must_use]
+    pub fn ahead(&self) -> Option<(u64, u64)> {
+        let step = (self.space.length - self.frontier).min(BLOCK_BYTES_MAX);
+        let is_short = self.buddy.bytes_free() < self.space.ahead;
+        let may = self.space.backing == Backing::OnDemand && self.refusals_left == 0;
+        (may && is_short && step > 0).then_some((self.frontier, step))
+    }
+
     /// The device preallocated the step that `take` asked for, or refused.
     pub fn preallocated(&mut self, outcome: wire::errno::Result<()>) {
         match outcome {
@@ -177,7 +188,8 @@ mod tests {
     #[test]
     fn an_odd_length_is_used_to_its_end() {
         let length = 64 * MIB + 5 * PIECE_BYTES_MIN + 1;
-        let mut tier = Tier::new(Space { length, backing: Backing::Ready, fresh_from: 0 });
+        let mut tier =
+            Tier::new(Space { length, backing: Backing::Ready, fresh_from: 0, ahead: 0 });
         let mut count = 0;
         while let Found::Block(_, history) = tier.take(14) {
             assert_eq!(history, History::Fresh);
@@ -190,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_step_is_preallocated_before_it_is_used() {
-        let space = Space { length: 96 * MIB, backing: Backing::OnDemand, fresh_from: 0 };
+        let space = Space { length: 96 * MIB, backing: Backing::OnDemand, fresh_from: 0, ahead: 0 };
         let mut tier = Tier::new(space);
         assert_eq!(tier.take(20), Found::Extend { place: 0, length: 64 * MIB });
         tier.preallocated(Ok(()));

@@ -3,18 +3,28 @@
 //! Which bytes belong to whom is said by the piece table; here is only the copying.
 
 use crate::segment::Segment;
+use core::sync::atomic::Ordering::Relaxed;
 use wire::errno::{Errno, Result};
+
+/// A process takes the arena into its page table in parts of 64 KiB, as it touches them: page
+/// faults one by one cost ten times the copy.
+const PART_LOG2: u32 = 16;
 
 /// The mapped arena.
 pub struct Arena {
     segment: Segment,
+    /// One bit for each part that this process has touched.
+    touched: Option<Segment>,
 }
 
 impl Arena {
     /// Takes the mapping.
     #[must_use]
-    pub const fn new(segment: Segment) -> Arena {
-        Arena { segment }
+    pub fn new(segment: Segment) -> Arena {
+        let words = (segment.len() >> PART_LOG2) / 64 + 1;
+        // Without the table the arena works, only slower.
+        let touched = Segment::private(8 * words).ok();
+        Arena { segment, touched }
     }
 
     /// Length in bytes.
@@ -34,7 +44,9 @@ impl Arena {
     /// # Errors
     /// `EIO` if the range is not in the arena.
     pub fn copy_out(&self, place: u64, to: &mut [u8]) -> Result<()> {
-        self.segment.copy_out(usize::try_from(place).map_err(|_| Errno::EIO)?, to)
+        let place = usize::try_from(place).map_err(|_| Errno::EIO)?;
+        self.touch(place, to.len());
+        self.segment.copy_out(place, to)
     }
 
     /// Copies to `place`.
@@ -42,7 +54,9 @@ impl Arena {
     /// # Errors
     /// `EIO` if the range is not in the arena.
     pub fn copy_in(&self, place: u64, from: &[u8]) -> Result<()> {
-        self.segment.copy_in(usize::try_from(place).map_err(|_| Errno::EIO)?, from)
+        let place = usize::try_from(place).map_err(|_| Errno::EIO)?;
+        self.touch(place, from.len());
+        self.segment.copy_in(place, from)
     }
 
     /// Makes `length` bytes from `place` on zero.
@@ -51,6 +65,26 @@ impl Arena {
     /// `EIO` if the range is not in the arena.
     pub fn zero(&self, place: u64, length: u64) -> Result<()> {
         let place = usize::try_from(place).map_err(|_| Errno::EIO)?;
-        self.segment.zero(place, usize::try_from(length).map_err(|_| Errno::EIO)?)
+        let length = usize::try_from(length).map_err(|_| Errno::EIO)?;
+        self.touch(place, length);
+        self.segment.zero(place, length)
+    }
+
+    /// Maps the parts of a range that this process did not touch yet.
+    fn touch(&self, place: usize, length: usize) {
+        let Some(touched) = &self.touched else { return };
+        let Some(end) = place.checked_add(length).filter(|&end| end <= self.segment.len()) else {
+            return;
+        };
+        let mut part = place >> PART_LOG2;
+        while part << PART_LOG2 < end {
+            let Ok(word) = touched.word64(8 * (part / 64)) else { return };
+            let bit = 1u64 << (part % 64);
+            if word.load(Relaxed) & bit == 0 {
+                self.segment.map_present(part << PART_LOG2, 1 << PART_LOG2);
+                word.fetch_or(bit, Relaxed);
+            }
+            part += 1;
+        }
     }
 }

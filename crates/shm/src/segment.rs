@@ -198,15 +198,46 @@ impl Segment {
         Ok(())
     }
 
-    /// Makes the pages of a range present, which spares faults one by one. A hint: what the
-    /// kernel can not do now happens at the first touch.
+    /// Memory of this process alone, of zeros; zeros again in a child made by fork.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn private(length: usize) -> Result<Segment> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // WHY: a table as long as the arena needs must not be touched before it is used.
+        // SAFETY: the kernel picks the address, so nothing else is mapped over.
+        let base = unsafe {
+            let null = core::ptr::null_mut();
+            rustix::mm::mmap_anonymous(null, length, protection, MapFlags::PRIVATE)
+        }
+        .map_err(errno)?;
+        let segment = Segment { base: base.cast(), length, access: Access::ReadWrite };
+        // SAFETY: the range is our mapping; the advice changes what a child sees, nothing here.
+        unsafe { rustix::mm::madvise(base, length, rustix::mm::Advice::LinuxWipeOnFork) }
+            .map_err(errno)?;
+        Ok(segment)
+    }
+
+    /// Makes the pages of a range present for writing, which spares faults one by one. A hint:
+    /// what the kernel can not do now happens at the first touch.
     pub fn populate(&self, offset: usize, length: usize) {
+        if self.access == Access::ReadWrite {
+            self.advise(offset, length, rustix::mm::Advice::LinuxPopulateWrite);
+        }
+    }
+
+    /// Maps the pages of a range that are there already. A hint, and three times as fast as
+    /// `populate`, because the kernel maps its neighbours with each.
+    pub fn map_present(&self, offset: usize, length: usize) {
+        self.advise(offset, length, rustix::mm::Advice::LinuxPopulateRead);
+    }
+
+    fn advise(&self, offset: usize, length: usize, how: rustix::mm::Advice) {
         let from = offset & !(PAGE - 1);
         let end = offset.saturating_add(length).min(self.length);
-        if self.access == Access::ReadOnly || from >= end {
+        if from >= end {
             return;
         }
-        let how = rustix::mm::Advice::LinuxPopulateWrite;
         // WHY: a fault costs several times the page.
         // SAFETY: the range lies in our mapping; populating changes no byte.
         let _ =
