@@ -138,7 +138,9 @@ fn serve(settings: &Settings, daemon: Daemon, signals: UnixStream) -> Outcome<()
     for (number, shard) in shards.into_iter().enumerate() {
         let shared = Arc::clone(&shared);
         // `placement::map::WORKER_OF_TARGET` is the first.
-        let worker = Worker::new(number, shard, target.take());
+        let mut worker = Worker::new(number, shard, target.take());
+        // Whoever asks as soon as we are ready must see what was taken up.
+        worker.publish(&shared);
         workers.push(spawn(&format!("worker-{number}"), move || worker.run(&shared))?);
     }
 

@@ -201,7 +201,8 @@ impl Worker {
         shard.into_iter().chain(target).min().unwrap_or(u64::MAX)
     }
 
-    fn publish(&mut self, shared: &Shared) {
+    /// Notes what `status` shows.
+    pub(crate) fn publish(&mut self, shared: &Shared) {
         self.shard.publish(shared);
         if let Some(target) = &mut self.target {
             target.publish(shared, &self.guests);
