@@ -169,6 +169,15 @@ pub fn name_working_directory(a: [u64; 6]) -> Answer {
     })())
 }
 
+/// True if the descriptor table has any row: the next program must keep or close what it stands for.
+#[must_use]
+pub fn holds_anything() -> bool {
+    let Some(table) = table() else { return false };
+    let mut any = false;
+    CLIENT.for_each_fd(table, &mut |_, _, _| any = true);
+    any
+}
+
 /// True if something of this process would be lost on a program that we are not loaded into: an
 /// open file that survives exec, or the working directory.
 #[must_use]

@@ -90,7 +90,7 @@ fn entry_at<'a>(list: u64, index: usize) -> Result<(u64, &'a [u8])> {
 /// The environment for the program: as given if it says all that is needed, else a copy with it.
 fn environment(given: u64) -> Result<u64> {
     let length = count(given)?;
-    let inherits = directories::hands_something_on();
+    let inherits = directories::holds_anything();
     let mut present = [false; NAMES.len()];
     let mut says_inherit = false;
     for index in 0..length {

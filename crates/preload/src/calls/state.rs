@@ -189,12 +189,27 @@ fn attach_once() -> Result<()> {
     }
     let (pid, started) = hooks::identity();
     let table = match CLIENT.find_process(pid, started) {
-        Some(table) => table,
+        Some(table) => {
+            drop_what_exec_closed(table);
+            table
+        }
         None => CLIENT.register(pid, started)?,
     };
     CLIENT.for_each_fd(table, &mut |fd, _, _| mark(fd, true));
     TABLE.store(table.0, Release);
     Ok(())
+}
+
+/// A table found at the first use was that of the program before exec. The kernel closed the
+/// placeholders that were marked so, and its numbers may stand for other files by now; mappings
+/// ended as well.
+fn drop_what_exec_closed(table: ProcessIndex) {
+    CLIENT.for_each_fd(table, &mut |fd, file, close_on_exec| {
+        let is_mapping = (MAPPING_FIRST..WORKING_DIRECTORY).contains(&fd);
+        if (close_on_exec || is_mapping) && CLIENT.fd_set(table, fd, None).is_ok() {
+            let _ = CLIENT.close(file, table);
+        }
+    });
 }
 
 /// An empty regular file that nobody can write: what the kernel knows of our descriptors. A
