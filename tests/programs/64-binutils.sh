@@ -12,7 +12,7 @@ ar r lib.a main.o
 ranlib lib.a
 equal "$(ar t lib.a | tr '\n' ' ')" "a.o main.o "
 ar d lib.a main.o
-nm lib.a | grep -q ' T shown'
+nm lib.a | grep ' T shown' >/dev/null
 gcc -o program main.o lib.a
 cp program full
 strip program
@@ -21,11 +21,11 @@ strip program
 objcopy --only-keep-debug full full.debug
 objcopy --strip-debug --add-gnu-debuglink=full.debug full
 ./full
-readelf -S full | grep -q gnu_debuglink
+readelf -S full | grep gnu_debuglink >/dev/null
 objcopy --add-section .note.mine=a.c full
 objcopy -O binary --only-section=.note.mine --set-section-flags .note.mine=alloc full dumped
 cmp dumped a.c
-objdump -d a.o | grep -q '<shown>'
-strings -a full.debug | grep -q hidden
+objdump -d a.o | grep '<shown>' >/dev/null
+strings -a full.debug | grep hidden >/dev/null
 size full >/dev/null
 ./full

@@ -8,7 +8,7 @@ echo 'int f(void) { return 3; }' >f.c
 echo 'int f(void); int main(void) { return f(); }' >main.c
 gcc -shared -fPIC -o libf.so f.c
 gcc -o program main.c -L. -lf -Wl,-rpath,"$D"
-ldd program | grep -q "libf.so => $D/libf.so"
+ldd program | grep "libf.so => $D/libf.so" >/dev/null
 loader=$(readelf -l program | sed -n 's/.*interpreter: \(.*\)\]/\1/p')
 status=0
 "$loader" "$D/program" || status=$?

@@ -48,16 +48,55 @@ pub fn place(directory: u64, path: &[u8]) -> Result<Place<'_>> {
             client()?;
             return Ok(Place::Ours(At::root(rest)));
         }
-        return Ok(descriptor(path).and_then(ours).map_or(Place::Native, Place::Open));
+        if let Some(file) = descriptor(path).and_then(ours) {
+            return Ok(Place::Open(file));
+        }
+    } else if directory as u32 == HERE as u32 {
+        if let Some(inode) = working_directory() {
+            return Ok(Place::Ours(At { base: inode, path }));
+        }
+    } else if let Some(file) = ours(directory) {
+        return Ok(Place::Ours(At { base: client()?.inode_of(file)?, path }));
     }
-    if directory as u32 == HERE as u32 {
-        return Ok(working_directory()
-            .map_or(Place::Native, |inode| Place::Ours(At { base: inode, path })));
+    through_native(directory, path)
+}
+
+/// A path that begins among the kernel's directories and comes to the prefix by another way than
+/// its name: from a working directory or descriptor above it, by `..` or by a symbolic link. Only a
+/// path with a component of the prefix's name costs calls.
+fn through_native(directory: u64, path: &[u8]) -> Result<Place<'_>> {
+    let mut from = 0;
+    while let Some((start, end)) = state::find_name(path, from) {
+        if is_parent(directory, path.get(..start).unwrap_or(&[])) {
+            client()?;
+            let rest = state::skip_dots(path.get(end..).unwrap_or(&[]));
+            return Ok(Place::Ours(At::root(if rest.is_empty() { b"." } else { rest })));
+        }
+        from = end;
     }
-    match ours(directory) {
-        Some(file) => Ok(Place::Ours(At { base: client()?.inode_of(file)?, path })),
-        None => Ok(Place::Native),
+    Ok(Place::Native)
+}
+
+/// True if `path` leads to the directory that the prefix lies in.
+fn is_parent(directory: u64, path: &[u8]) -> bool {
+    let mut parent = [0; state::SETTING_BYTES_MAX];
+    let length = state::prefix_parent(&mut parent);
+    let there = Text::new(if path.is_empty() { b"." } else { path });
+    let parent = Text::new(parent.get(..length).unwrap_or(&[]));
+    match (identity(directory, &there), identity(HERE, &parent)) {
+        (Some(one), Some(other)) => one == other,
+        _ => false,
     }
+}
+
+/// Device and inode of what the kernel finds.
+fn identity(directory: u64, path: &Text) -> Option<(u64, u64)> {
+    // `struct stat` has 144 bytes; device and inode come first.
+    let mut stat = [0u64; 18];
+    let to = stat.as_mut_ptr() as u64;
+    let found = native::call(libc::SYS_newfstatat, [directory, path.address(), to, 0, 0, 0]);
+    let [device, inode, ..] = stat;
+    (found == 0).then_some((device, inode))
 }
 
 /// The descriptor that a path names.

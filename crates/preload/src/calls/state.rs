@@ -73,14 +73,23 @@ impl Setting {
 
 static RUN: Setting = Setting::new();
 static PREFIX: Setting = Setting::new();
+/// Where the last component of the prefix begins.
+static NAME_AT: AtomicU32 = AtomicU32::new(0);
 
 /// Takes the settings from the environment, at load time. Without both, nothing is ever ours.
 pub fn prepare(run: &[u8], prefix: &[u8]) {
     if run.is_empty() || prefix.first() != Some(&b'/') || prefix.len() < 2 {
         return;
     }
+    let mut end = prefix.len();
+    while end > 1 && prefix.get(end - 1) == Some(&b'/') {
+        end -= 1;
+    }
+    let prefix = prefix.get(..end).unwrap_or(prefix);
+    let name_at = prefix.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
     RUN.set(run);
     PREFIX.set(prefix);
+    NAME_AT.store(name_at as u32, Relaxed);
     STAGE.store(PREPARED, Release);
 }
 
@@ -128,8 +137,36 @@ pub fn below_prefix(path: &[u8]) -> Option<&[u8]> {
     }
 }
 
+/// The next component of `path`, from offset `from` on, that is named like the last one of the
+/// prefix: where it begins and ends.
+#[must_use]
+pub fn find_name(path: &[u8], from: usize) -> Option<(usize, usize)> {
+    let prefix_length = PREFIX.length.load(Acquire) as usize;
+    let name_at = NAME_AT.load(Relaxed) as usize;
+    let name = PREFIX.bytes.get(name_at..prefix_length)?;
+    let mut start = from;
+    while start < path.len() {
+        let rest = path.get(start..)?;
+        let length = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
+        let is_it = length == name.len()
+            && rest.iter().zip(name).all(|(byte, wanted)| *byte == wanted.load(Relaxed));
+        if is_it {
+            return Some((start, start + length));
+        }
+        start += length + 1;
+    }
+    None
+}
+
+/// The directory that the prefix lies in, as a path.
+pub fn prefix_parent(to: &mut [u8; SETTING_BYTES_MAX]) -> usize {
+    PREFIX.get(to);
+    NAME_AT.load(Relaxed) as usize
+}
+
 /// Skips slashes and components that are `.`, but leaves a last slash as a sign of a directory.
-fn skip_dots(path: &[u8]) -> &[u8] {
+#[must_use]
+pub fn skip_dots(path: &[u8]) -> &[u8] {
     let mut rest = path;
     loop {
         match rest {
