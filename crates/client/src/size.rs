@@ -139,8 +139,10 @@ impl Client {
             self.call_done(To::Shard(file.inode.shard()), &request, who)?;
         }
         // What is not told yet needs no telling: the new size is absolute.
+        // But what it cuts off must be cut off where the bytes are.
         let dirty_end = vnode.dirty_end.swap(0, SeqCst);
-        let change = Change { mask: set::SIZE | mask, size, ..Change::default() };
+        let cuts = if vnode.size.load(SeqCst) > size { set::CUTS } else { 0 };
+        let change = Change { mask: set::SIZE | cuts | mask, size, ..Change::default() };
         match self.change(file.inode, &change, who) {
             Ok(attributes) => {
                 vnode.size.store(size, SeqCst);

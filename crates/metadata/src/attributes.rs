@@ -70,7 +70,7 @@ impl Service {
             new.modified = new.changed;
         }
         if change.has(set::SIZE) {
-            self.resize(ask, &old, &mut new, size)?;
+            self.resize(ask, &old, &mut new, size, change.has(set::CUTS))?;
         } else {
             self.put(&Record::PutAttributes { attributes: new });
         }

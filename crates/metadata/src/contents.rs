@@ -156,7 +156,7 @@ impl Service {
         let mut new = self.modified(ask, &old);
         if old.is_inline() {
             let size = old.size.max(size);
-            self.resize(ask, &old, &mut new, size)?;
+            self.resize(ask, &old, &mut new, size, false)?;
         } else {
             new.size = old.size.max(size);
             self.put(&Record::PutAttributes { attributes: new });
@@ -184,13 +184,14 @@ impl Service {
     }
 
     /// Puts `new` with another size. Waits for targets when something must be cut off there, or
-    /// when inline contents would grow too long.
+    /// when inline contents would grow too long. `cuts`: there may be more than the size says.
     pub(crate) fn resize(
         &mut self,
         ask: &Ask<'_>,
         old: &Attributes,
         new: &mut Attributes,
         size: u64,
+        cuts: bool,
     ) -> Step<()> {
         let inode = old.inode;
         if self.live.busy.contains_key(&inode) {
@@ -209,8 +210,9 @@ impl Service {
             new.layout.flags &= !flag::INLINE;
         }
         self.put(&Record::PutAttributes { attributes: *new });
-        // Clients may have written what they did not tell yet: an emptied file is always cut.
-        let cuts = size < old.size || (size == 0 && !old.is_inline());
+        // Clients may have written what they did not tell yet: the caller's host says so, and an
+        // emptied file is always cut.
+        let cuts = cuts || size < old.size || (size == 0 && !old.is_inline());
         if !cuts || ask.data.is_some() && size == old.size {
             return Ok(());
         }

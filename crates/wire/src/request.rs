@@ -35,6 +35,8 @@ pub mod set {
     pub const MODIFIED_NOW: u32 = 128;
     /// The caller holds a writable descriptor: no permission check for the size.
     pub const BY_DESCRIPTOR: u32 = 256;
+    /// With `SIZE`: the file may have contents beyond, written and not told yet.
+    pub const CUTS: u32 = 512;
 }
 
 /// Flags of `Request::Rename`, as in `renameat2(2)`.
