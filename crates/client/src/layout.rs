@@ -20,6 +20,11 @@ pub(crate) struct File {
 }
 
 impl File {
+    /// True if it is known to have holes.
+    pub(crate) const fn is_sparse(&self) -> bool {
+        self.layout.flags & flag::SPARSE != 0
+    }
+
     /// The file of these attributes.
     pub(crate) const fn of(attributes: &Attributes) -> File {
         File { inode: attributes.inode, layout: attributes.layout }

@@ -1,11 +1,12 @@
 //! Looking at files: attributes by path and of open files, access checks.
 
 use core::sync::atomic::Ordering::SeqCst;
-use wire::attributes::{mode, want};
+use wire::attributes::want;
 use wire::errno::{Errno, Result};
 use wire::{Attributes, Credentials, Reply, Request};
 
 use crate::errno::{by_descriptor, by_path};
+use crate::layout::File;
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::request::{To, own_credentials};
 use crate::walk::Look;
@@ -115,20 +116,24 @@ impl Client {
         DEVICE_MAJOR << 8 | 1
     }
 
-    /// Bytes that a file takes up on its targets, for `st_blocks`. One message for each target.
-    ///
-    /// # Errors
-    /// `EBADF`, `EIO`.
-    pub fn usage(&self, ofd: OfdIndex) -> Result<u64> {
-        let open = self.opened(ofd)?;
-        let file = open.file();
-        let size = self.size_now(&open)?;
-        if open.mode() & mode::TYPE != mode::REGULAR || file.is_inline() || size == 0 {
-            return Ok(size);
+    /// Bytes that a file takes up, for `st_blocks`: its size, or what its targets say if it may
+    /// have holes. One message for each target; the size if one does not answer.
+    #[must_use]
+    pub fn usage(&self, attributes: &Attributes) -> u64 {
+        let size = attributes.size;
+        if !attributes.is_regular() || attributes.is_inline() || !attributes.is_sparse() {
+            return size;
+        }
+        self.usage_of(&File::of(attributes), size).unwrap_or(size)
+    }
+
+    fn usage_of(&self, file: &File, size: u64) -> Result<u64> {
+        if size == 0 {
+            return Ok(0);
         }
         let who = own_credentials();
         let mut sum = 0u64;
-        self.each_target(&file, 0, size, &mut |target| {
+        self.each_target(file, 0, size, &mut |target| {
             let request = Request::Usage { inode: file.inode };
             self.call(To::Target(target), &request, &who)?.with(|reply| match reply {
                 Reply::Number { value } => {

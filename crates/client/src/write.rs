@@ -111,12 +111,25 @@ impl Client {
             return Ok(from.len());
         }
         let count = self.write_pieces(&open.file(), offset, from)?;
+        if offset > open.size() && !open.file().is_sparse() {
+            self.note_hole(open);
+        }
         let end = offset.saturating_add(count as u64);
         if open.note_written(end) {
             // Early news only: a failure is told by whoever tells next.
             let _ = self.flush(&open.vnode, open.inode);
         }
         Ok(count)
+    }
+
+    /// Tells the shard, once for each open file, that `st_blocks` is not what the size says. A hint:
+    /// a failure changes nothing else.
+    #[cold]
+    fn note_hole(&self, open: &Open<'_>) {
+        let change = Change { mask: set::SPARSE | set::BY_DESCRIPTOR, ..Change::default() };
+        if let Ok(attributes) = self.change(open.inode, &change, &own_credentials()) {
+            open.set_layout(&attributes);
+        }
     }
 
     /// Writes into an inline file. False if it is not inline (any more): write to its pieces.

@@ -1,6 +1,6 @@
 //! Reading and changing attributes: the rules of `chmod`, `chown`, `utimensat` and `truncate`.
 
-use wire::attributes::{mode, want};
+use wire::attributes::{flag, mode, want};
 use wire::errno::{Errno, Result};
 use wire::limits::FILE_BYTES_MAX;
 use wire::request::set;
@@ -133,6 +133,10 @@ fn changed(old: &Attributes, change: &Change, who: &Credentials) -> Attributes {
     }
     if change.has(set::GID) {
         new.gid = change.gid;
+    }
+    let grows = change.has(set::SIZE) && change.size > old.size;
+    if old.is_regular() && (grows || change.has(set::SPARSE)) {
+        new.layout.flags |= flag::SPARSE;
     }
     if change.has(set::MODE) {
         new.mode = old.mode & mode::TYPE | change.mode & mode::PERMISSIONS;

@@ -55,6 +55,8 @@ pub mod placement {
 pub mod flag {
     /// The contents are in the inode record; no target holds anything of this file.
     pub const INLINE: u8 = 1;
+    /// There may be holes: how much space the file takes is asked of the targets.
+    pub const SPARSE: u8 = 2;
 }
 
 /// How a file or directory is laid out. Directories hand theirs down to their children.
@@ -142,6 +144,12 @@ impl Attributes {
     #[must_use]
     pub const fn is_inline(&self) -> bool {
         self.layout.flags & flag::INLINE != 0
+    }
+
+    /// True if the file may have holes.
+    #[must_use]
+    pub const fn is_sparse(&self) -> bool {
+        self.layout.flags & flag::SPARSE != 0
     }
 
     /// May `who` do all of `wanted` (bits of `want`)? The rule of `access(2)`: the first class

@@ -37,6 +37,8 @@ pub mod set {
     pub const BY_DESCRIPTOR: u32 = 256;
     /// With `SIZE`: the file may have contents beyond, written and not told yet.
     pub const CUTS: u32 = 512;
+    /// The file has a hole from now on.
+    pub const SPARSE: u32 = 1024;
 }
 
 /// Flags of `Request::Rename`, as in `renameat2(2)`.

@@ -63,7 +63,7 @@ fn stat_of(client: &Client, attributes: &Attributes) -> libc::stat {
     stat.st_rdev = attributes.device;
     stat.st_size = attributes.size as i64;
     stat.st_blksize = BLOCK_BYTES;
-    stat.st_blocks = attributes.size.div_ceil(512) as i64;
+    stat.st_blocks = client.usage(attributes).div_ceil(512) as i64;
     (stat.st_atime, stat.st_atime_nsec) = split(attributes.accessed);
     (stat.st_mtime, stat.st_mtime_nsec) = split(attributes.modified);
     (stat.st_ctime, stat.st_ctime_nsec) = split(attributes.changed);
@@ -136,7 +136,7 @@ fn statx_of(client: &Client, attributes: &Attributes) -> libc::statx {
     statx.stx_mode = attributes.mode as u16;
     statx.stx_ino = attributes.inode.0;
     statx.stx_size = attributes.size;
-    statx.stx_blocks = attributes.size.div_ceil(512);
+    statx.stx_blocks = client.usage(attributes).div_ceil(512);
     statx.stx_atime = stamp(attributes.accessed);
     statx.stx_mtime = stamp(attributes.modified);
     statx.stx_ctime = stamp(attributes.changed);
