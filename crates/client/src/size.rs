@@ -79,6 +79,14 @@ impl Client {
         Ok(open.size())
     }
 
+    /// The size as this host knows it, without a message.
+    ///
+    /// # Errors
+    /// `EBADF`, `EIO`.
+    pub fn size_known(&self, ofd: OfdIndex) -> Result<u64> {
+        Ok(self.opened(ofd)?.size())
+    }
+
     /// Tells the shard what was written, if anything was.
     ///
     /// # Errors

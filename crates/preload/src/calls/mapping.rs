@@ -3,7 +3,8 @@
 //! A shared mapping maps the very pages of the arena (or of the SSD file) that hold the file, piece
 //! by piece over a reserved range of addresses, so that mappings, reads and writes of all processes
 //! of the host agree. A row of the descriptor table keeps the file open for it, through fork and
-//! until the range is unmapped. Pages beyond the end of the file stay inaccessible.
+//! until the range is unmapped. Pages beyond the end of the file stay inaccessible until a call of
+//! this process makes the file longer, or learns that it is (`follow`).
 //!
 //! A private mapping is anonymous memory with the file's bytes copied in: a program may not count
 //! on seeing later changes of the file through it.
@@ -26,6 +27,8 @@ struct Record {
     length: AtomicU64,
     offset: AtomicU64,
     protection: AtomicU64,
+    /// Bytes from the start that are mapped; the rest waits for the file to grow.
+    mapped: AtomicU64,
 }
 
 static RECORDS: [Record; MAPPINGS_MAX] = [const {
@@ -34,11 +37,16 @@ static RECORDS: [Record; MAPPINGS_MAX] = [const {
         length: AtomicU64::new(0),
         offset: AtomicU64::new(0),
         protection: AtomicU64::new(0),
+        mapped: AtomicU64::new(0),
     }
 }; MAPPINGS_MAX];
 
 /// Records in use: most programs have none, and their `munmap` looks no further.
 static RECORDS_USED: AtomicU32 = AtomicU32::new(0);
+
+/// Records that may reach beyond the end of their files. It counts up only: most programs have
+/// none, and their writes look no further.
+static RECORDS_AHEAD: AtomicU32 = AtomicU32::new(0);
 
 const fn row(index: usize) -> u32 {
     MAPPING_FIRST + index as u32
@@ -111,33 +119,76 @@ fn map_shared(file: OfdIndex, a: [u64; 6]) -> Result<u64> {
     let index = take_record()?;
     let outcome = hold(file, index).and_then(|()| {
         let address = anonymous(a, libc::PROT_NONE)?;
-        let outcome = place_parts(file, address, length, a);
+        let outcome = place_parts(file, address, length, a[2], a[5]);
         if outcome.is_err() {
             let _ = unmap_native(address, length);
         }
-        outcome.map(|()| address)
+        outcome.map(|mapped| (address, mapped))
     });
     let Some(record) = RECORDS.get(index) else { return Err(Errno::ENOMEM) };
     match outcome {
-        Ok(address) => {
+        Ok((address, mapped)) => {
             record.length.store(length, Relaxed);
             record.offset.store(a[5], Relaxed);
             record.protection.store(a[2], Relaxed);
+            record.mapped.store(mapped, Relaxed);
             record.start.store(address, Release);
+            if mapped < length {
+                RECORDS_AHEAD.fetch_add(1, AcqRel);
+            }
         }
         Err(_) => give_back(index),
     }
-    outcome
+    outcome.map(|(address, _)| address)
 }
 
-fn place_parts(file: OfdIndex, address: u64, length: u64, a: [u64; 6]) -> Result<()> {
+/// Maps what there is of `length` bytes from `offset` on, in order. Returns how much.
+fn place_parts(
+    file: OfdIndex,
+    address: u64,
+    length: u64,
+    protection: u64,
+    offset: u64,
+) -> Result<u64> {
     let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
-    client()?.share(file, a[5], length, &mut |part: Part| {
-        let at = address + (part.offset - a[5]);
+    let mut mapped = 0;
+    client()?.share(file, offset, length, &mut |part: Part| {
+        let at = address + (part.offset - offset);
         let descriptor = part.descriptor as u32 as u64;
-        let b = [at, part.length, a[2], flags, descriptor, part.place];
-        kernel(native::call(libc::SYS_mmap, b)).map(|_| ())
-    })
+        let b = [at, part.length, protection, flags, descriptor, part.place];
+        kernel(native::call(libc::SYS_mmap, b))?;
+        mapped = (part.offset - offset + part.length).min(length);
+        Ok(())
+    })?;
+    Ok(mapped)
+}
+
+/// The file may have grown: maps what mappings of it could not reach so far.
+pub fn follow(file: OfdIndex) {
+    if RECORDS_AHEAD.load(Acquire) != 0 {
+        follow_in_all(file);
+    }
+}
+
+#[cold]
+fn follow_in_all(file: OfdIndex) {
+    let Ok(inode) = CLIENT.inode_of(file) else { return };
+    let Ok(size) = CLIENT.size_known(file) else { return };
+    for (index, start, length) in meeting(0, u64::MAX) {
+        let Some(record) = RECORDS.get(index) else { continue };
+        let (offset, mapped) = (record.offset.load(Relaxed), record.mapped.load(Acquire));
+        if mapped >= length || size <= offset + mapped {
+            continue;
+        }
+        let Some(held) = held(index).filter(|&held| CLIENT.inode_of(held) == Ok(inode)) else {
+            continue;
+        };
+        let protection = record.protection.load(Relaxed);
+        let rest = (start + mapped, length - mapped, offset + mapped);
+        if let Ok(more) = place_parts(held, rest.0, rest.1, protection, rest.2) {
+            record.mapped.fetch_max(mapped + more, AcqRel);
+        }
+    }
 }
 
 fn take_record() -> Result<usize> {
@@ -214,6 +265,8 @@ pub fn unmap(a: [u64; 6]) -> Answer {
                 record.length.store(a[0] - start, Relaxed);
             } else if a[0] <= start {
                 record.offset.fetch_add(end - start, Relaxed);
+                let mapped = record.mapped.load(Relaxed);
+                record.mapped.store(mapped.saturating_sub(end - start), Relaxed);
                 record.length.store(start + length - end, Relaxed);
                 record.start.store(end, Release);
             }

@@ -1,7 +1,7 @@
 //! Moving bytes: read, write, their positioned and vectored forms, seek, and copies between files.
 
 use crate::calls::state::{client, ours};
-use crate::calls::{Answer, answer, failed, native, user};
+use crate::calls::{Answer, answer, failed, mapping, native, user};
 use client::{OfdIndex, Position};
 use wire::errno::{Errno, Result};
 
@@ -47,7 +47,9 @@ pub fn write_at(a: [u64; 6]) -> Answer {
 
 fn write_one(file: OfdIndex, address: u64, length: u64, at: Position) -> Result<usize> {
     let length = usize::try_from(length).unwrap_or(usize::MAX).min(CALL_BYTES_MAX);
-    client()?.write(file, user::bytes(address, length)?, at)
+    let written = client()?.write(file, user::bytes(address, length)?, at)?;
+    mapping::follow(file);
+    Ok(written)
 }
 
 const RWF_HIPRI: u64 = 1;
@@ -91,6 +93,7 @@ pub fn write_vectored(a: [u64; 6], offset: u64, flags: u64) -> Answer {
         if flags & (RWF_SYNC | RWF_DSYNC) != 0 {
             client.sync(file)?;
         }
+        mapping::follow(file);
         Ok(written)
     })())
 }
@@ -109,7 +112,9 @@ pub fn truncate(a: [u64; 6]) -> Answer {
     if a[1] > i64::MAX as u64 {
         return Some(failed(Errno::EINVAL));
     }
-    answer(client().and_then(|client| client.ftruncate(file, a[1])))
+    let done = client().and_then(|client| client.ftruncate(file, a[1]));
+    mapping::follow(file);
+    answer(done)
 }
 
 /// `fallocate`.
@@ -119,7 +124,9 @@ pub fn allocate(a: [u64; 6]) -> Answer {
     if a[2] > i64::MAX as u64 || a[3] > i64::MAX as u64 || a[3] == 0 {
         return Some(failed(Errno::EINVAL));
     }
-    answer(client().and_then(|client| client.allocate(file, a[1] as u32, a[2], a[3])))
+    let done = client().and_then(|client| client.allocate(file, a[1] as u32, a[2], a[3]));
+    mapping::follow(file);
+    answer(done)
 }
 
 /// `fsync`, `fdatasync`, `sync_file_range`, `syncfs`.
@@ -211,6 +218,9 @@ fn copy(from: &End, to: &End, length: u64) -> Result<u64> {
     }
     if let Some(at) = to_at {
         user::put(to.offset_at, at)?;
+    }
+    if let Some(file) = to.file {
+        mapping::follow(file);
     }
     Ok(done)
 }
