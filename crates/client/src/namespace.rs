@@ -12,6 +12,7 @@ use wire::{Attributes, Credentials, Inode, Layout, Reply, Request};
 
 use crate::errno::by_path;
 use crate::layout::heir;
+use crate::open_files::mark;
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::request::To;
 use crate::walk::{Last, Look, Looked, Walk};
@@ -250,6 +251,9 @@ impl Client {
         who: &Credentials,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
+        if self.opened(ofd)?.has(mark::NO_NAME_EVER) {
+            return Err(Errno::ENOENT);
+        }
         let attributes = self.attributes_open(ofd)?;
         self.link_inode(&attributes, to, who, buffer)
     }

@@ -52,6 +52,8 @@ const TRIES: u32 = 16;
 const SPARE_MODE: usize = 0;
 /// Word of an open file description for the bits of `mark`.
 const SPARE_MARKS: usize = 1;
+/// Word that holds the directory in which the file was found, or 0.
+const SPARE_PARENT: usize = 2;
 
 /// Bits of an open file description of ours.
 pub(crate) mod mark {
@@ -59,6 +61,8 @@ pub(crate) mod mark {
     pub(crate) const LOCKED: u64 = 1;
     /// Made by `O_TMPFILE`: whoever closes it last asks the shard whether it got a name.
     pub(crate) const NAMELESS: u64 = 2;
+    /// Made by `O_TMPFILE | O_EXCL`: it may not get a name.
+    pub(crate) const NO_NAME_EVER: u64 = 4;
 }
 
 /// A file that was opened.
@@ -102,6 +106,17 @@ impl Open<'_> {
     pub(crate) fn set_mode(&self, mode: u32) {
         if let Some(word) = self.words.spare.get(SPARE_MODE) {
             word.store(u64::from(mode), Relaxed);
+        }
+    }
+
+    /// The directory in which the file was found when it was opened.
+    pub(crate) fn parent(&self) -> Inode {
+        Inode(self.spare(SPARE_PARENT))
+    }
+
+    fn set_parent(&self, parent: Inode) {
+        if let Some(word) = self.words.spare.get(SPARE_PARENT) {
+            word.store(parent.0, Relaxed);
         }
     }
 
@@ -225,7 +240,24 @@ impl Client {
             Outcome::Outside => return Ok(Round::Opened(Outcome::Outside)),
             Outcome::Special(special) => return Ok(Round::Opened(Outcome::Special(special))),
         };
-        if !creates {
+        let round = self.open_found(&walk, flags, mode, look, who)?;
+        if let Round::Opened(Outcome::Done(opened)) = &round
+            && walk.last == Last::Name
+        {
+            self.opened(opened.ofd)?.set_parent(walk.parent.inode);
+        }
+        Ok(round)
+    }
+
+    fn open_found(
+        &self,
+        walk: &Walk<'_>,
+        flags: u32,
+        mode: u32,
+        look: Look,
+        who: &Credentials,
+    ) -> Result<Round> {
+        if flags & o::CREATE == 0 {
             return self.open_existing(&walk.existing()?, flags, false, who);
         }
         if flags & o::EXCLUSIVE != 0 && matches!(walk.found, Looked::Found(_)) {
@@ -236,7 +268,7 @@ impl Client {
         }
         match walk.found {
             Looked::Found(found) => self.open_existing(&found, flags, false, who),
-            Looked::Absent | Looked::Unknown => self.open_new(&walk, flags, mode, look, who),
+            Looked::Absent | Looked::Unknown => self.open_new(walk, flags, mode, look, who),
         }
     }
 
@@ -416,12 +448,17 @@ impl Client {
             if !parent.is_directory() {
                 return Err(Errno::ENOTDIR);
             }
+            let is_exclusive = flags & o::EXCLUSIVE != 0;
             let mode = mode::REGULAR | mode & mode::PERMISSIONS;
             let attributes = self.create_nameless(&parent, mode, who)?;
             let vnode = self.host()?.vnode_open(attributes.inode)?;
             let flags = flags & !o::DIRECTORY & !(o::TEMPORARY & !o::DIRECTORY);
             let opened = self.allocate_open(&attributes, vnode, flags)?;
-            self.opened(opened.ofd)?.set(mark::NAMELESS);
+            let open = self.opened(opened.ofd)?;
+            open.set(mark::NAMELESS);
+            if is_exclusive {
+                open.set(mark::NO_NAME_EVER);
+            }
             Ok(opened)
         })
     }

@@ -1,19 +1,20 @@
 //! Rename, and the path of a directory: what looks at the tree upwards.
 
-use wire::attributes::want;
+use wire::attributes::{mode, want};
 use wire::codec::{Field, Reader};
 use wire::errno::{Errno, Result};
+use wire::limits::PATH_BYTES_MAX;
 use wire::reply::DirectoryEntry;
 use wire::request::rename;
 use wire::{Attributes, Credentials, Inode, Reply, Request};
 
-use crate::Client;
 use crate::directory::{ENTRIES_BYTES, shards_of};
-use crate::errno::by_path;
+use crate::errno::{by_path, existing};
 use crate::namespace::{may_change, may_remove};
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::request::{To, own_credentials};
 use crate::walk::{Last, Look, Looked, Walk};
+use crate::{Client, OfdIndex};
 
 /// Deepest directory whose ancestors are looked at: a path of 4 KiB has no more components.
 const DEPTH_MAX: u32 = 2048;
@@ -63,7 +64,7 @@ impl Client {
         let replaced = match new.found {
             Looked::Found(file) => Some(file),
             Looked::Absent if is_exchange => return Err(Errno::ENOENT),
-            _ if new.parent.mode & wire::attributes::mode::STICKY != 0 => {
+            _ if new.parent.mode & mode::STICKY != 0 => {
                 self.look_for_removal(new, who).or_else(absent_is_none)?
             }
             _ => None,
@@ -132,6 +133,27 @@ impl Client {
             here = parent;
         }
         Err(Errno::ENAMETOOLONG)
+    }
+
+    /// The path by which an open file was found, if it still has that name in that directory.
+    ///
+    /// # Errors
+    /// `ENOENT` if it has not, `EBADF`, `EIO`.
+    pub fn path_of_open(&self, ofd: OfdIndex, buffer: &mut PathBuffer) -> Result<()> {
+        let open = self.opened(ofd)?;
+        if open.mode() & mode::TYPE == mode::DIRECTORY {
+            return self.path_of(open.inode, buffer);
+        }
+        let parent = existing(open.parent()).and_then(|parent| self.attributes_of(parent));
+        let parent = parent.map_err(|_| Errno::ENOENT)?;
+        self.path_of(parent.inode, buffer)?;
+        let mut directory = [0; PATH_BYTES_MAX];
+        let length = buffer.outside().len();
+        let to = directory.get_mut(..length).ok_or(Errno::ENAMETOOLONG)?;
+        to.copy_from_slice(buffer.outside());
+        buffer.clear();
+        self.name_in(&parent, open.inode, buffer)?;
+        buffer.put_before(directory.get(..length).unwrap_or(&[]))
     }
 
     /// Puts the name that `inode` has in `parent` before what is in the buffer.

@@ -191,11 +191,19 @@ pub fn change_mode(a: [u64; 6]) -> Answer {
     })
 }
 
+/// The client, for a call that a descriptor of `O_PATH` is not good for.
+fn more_than_path(file: OfdIndex) -> Result<&'static Client> {
+    let client = client()?;
+    if client.flags(file)? as i32 & libc::O_PATH != 0 { Err(Errno::EBADF) } else { Ok(client) }
+}
+
 /// `fchmod`.
 #[must_use]
 pub fn change_mode_open(a: [u64; 6]) -> Answer {
     let file = ours(a[0])?;
-    answer(client().and_then(|client| client.fchmod(file, a[1] as u32 & 0o7777, &who())))
+    answer(
+        more_than_path(file).and_then(|client| client.fchmod(file, a[1] as u32 & 0o7777, &who())),
+    )
 }
 
 /// An owner or group; -1 leaves it.
@@ -219,7 +227,10 @@ pub fn change_owner(a: [u64; 6]) -> Answer {
 #[must_use]
 pub fn change_owner_open(a: [u64; 6]) -> Answer {
     let file = ours(a[0])?;
-    answer(client().and_then(|client| client.fchown(file, (owner(a[1]), owner(a[2])), &who())))
+    answer(
+        more_than_path(file)
+            .and_then(|client| client.fchown(file, (owner(a[1]), owner(a[2])), &who())),
+    )
 }
 
 fn times(address: u64) -> Result<Times> {

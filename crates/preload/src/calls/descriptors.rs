@@ -4,7 +4,7 @@
 
 use crate::calls::native;
 use crate::calls::state::{self, CLIENT, DESCRIPTOR_COUNT, MAPPING_FIRST, client, entry, table};
-use crate::calls::{Answer, answer, failed, locks};
+use crate::calls::{Answer, answer, failed, locks, user};
 use client::OfdIndex;
 use wire::errno::{Errno, Result};
 
@@ -192,11 +192,17 @@ pub fn control(a: [u64; 6]) -> Answer {
 #[must_use]
 pub fn ioctl(a: [u64; 6]) -> Answer {
     let (file, _) = entry(a[0])?;
+    const FIONREAD: u64 = 0x541b;
     const FIONBIO: u64 = 0x5421;
     const FIOCLEX: u64 = 0x5451;
     const FIONCLEX: u64 = 0x5450;
     match a[1] {
         FIONBIO => Some(0),
+        FIONREAD => answer(client().and_then(|client| {
+            let here = client.seek(file, 0, libc::SEEK_CUR as u32)?;
+            let left = client.fstat(file)?.size.saturating_sub(here as u64);
+            user::put(a[2], i32::try_from(left).unwrap_or(i32::MAX))
+        })),
         FIOCLEX | FIONCLEX => {
             let _ = native::call(libc::SYS_ioctl, a);
             Some(set(a[0] as u32, file, a[1] == FIOCLEX).map_or_else(failed, |()| 0))

@@ -4,16 +4,17 @@
 //! by piece over a reserved range of addresses, so that mappings, reads and writes of all processes
 //! of the host agree. A row of the descriptor table keeps the file open for it, through fork and
 //! until the range is unmapped. Pages beyond the end of the file stay inaccessible until a call of
-//! this process makes the file longer, or learns that it is (`follow`).
+//! this process makes the file longer, or learns that it is (`follow`): they raise SIGBUS.
 //!
 //! A private mapping is anonymous memory with the file's bytes copied in: a program may not count
 //! on seeing later changes of the file through it.
 
-use crate::calls::state::{CLIENT, MAPPING_FIRST, client, kernel, ours, table};
+use crate::calls::state::{self, CLIENT, MAPPING_FIRST, client, kernel, ours, table};
 use crate::calls::{Answer, answer, failed, native, user};
 use client::{OfdIndex, Part, Position};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
+use wire::attributes::mode;
 use wire::errno::{Errno, Result};
 
 /// Bytes of a page of the only page size that is supported.
@@ -68,6 +69,9 @@ pub fn map(a: [u64; 6]) -> Answer {
 
 fn map_file(file: OfdIndex, a: [u64; 6]) -> Result<u64> {
     let (protection, flags) = (a[2] as i32, a[3] as i32);
+    if client()?.kind_of(file)? == mode::DIRECTORY {
+        return Err(Errno::ENODEV);
+    }
     let access = client()?.flags(file)? as i32 & libc::O_ACCMODE;
     let is_private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
     let writes = protection & libc::PROT_WRITE != 0;
@@ -93,11 +97,28 @@ fn map_private(file: OfdIndex, a: [u64; 6]) -> Result<u64> {
     let (length, offset) = (a[1], a[5]);
     let address = anonymous(a, libc::PROT_READ | libc::PROT_WRITE)?;
     let outcome = fill(file, address, length, offset)
-        .and_then(|()| kernel(native::call(libc::SYS_mprotect, [address, length, a[2], 0, 0, 0])));
+        .and_then(|()| kernel(native::call(libc::SYS_mprotect, [address, length, a[2], 0, 0, 0])))
+        .and_then(|_| {
+            let left = client()?.size_known(file)?.saturating_sub(offset);
+            bar(address, left, length, a[2])
+        });
     if outcome.is_err() {
         let _ = unmap_native(address, length);
     }
     outcome.map(|_| address)
+}
+
+/// Makes the whole pages between `from` and `to` raise SIGBUS: they stand for nothing in the file.
+fn bar(address: u64, from: u64, to: u64, protection: u64) -> Result<()> {
+    let from = from.next_multiple_of(PAGE_BYTES);
+    let to = to.next_multiple_of(PAGE_BYTES);
+    if from >= to {
+        return Ok(());
+    }
+    let flags = (libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE) as u64;
+    let empty = state::placeholder() as u32 as u64;
+    kernel(native::call(libc::SYS_mmap, [address + from, to - from, protection, flags, empty, 0]))
+        .map(|_| ())
 }
 
 fn fill(file: OfdIndex, address: u64, length: u64, offset: u64) -> Result<()> {
@@ -119,7 +140,8 @@ fn map_shared(file: OfdIndex, a: [u64; 6]) -> Result<u64> {
     let index = take_record()?;
     let outcome = hold(file, index).and_then(|()| {
         let address = anonymous(a, libc::PROT_NONE)?;
-        let outcome = place_parts(file, address, length, a[2], a[5]);
+        let outcome = place_parts(file, address, length, a[2], a[5])
+            .and_then(|mapped| bar(address, mapped, length, a[2]).map(|()| mapped));
         if outcome.is_err() {
             let _ = unmap_native(address, length);
         }

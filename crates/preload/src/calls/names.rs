@@ -64,6 +64,14 @@ pub fn read_link(a: [u64; 6]) -> Answer {
     if let Ok(Place::Open(file)) = place(a[0], path) {
         return answer(name_of_open(file, a[2], a[3]));
     }
+    if path.is_empty()
+        && let Some(file) = ours(a[0])
+    {
+        return answer((|| {
+            let target = user::bytes_mut(a[2], a[3] as u32 as usize)?;
+            client()?.fread_link(file, target, &who())
+        })());
+    }
     on_path(libc::SYS_readlinkat, a, |client, at, buffer| {
         if a[3] as i32 <= 0 {
             return Err(Errno::EINVAL);
@@ -73,19 +81,16 @@ pub fn read_link(a: [u64; 6]) -> Answer {
     })
 }
 
-/// The path of an open directory; other files have any number of names, so they are shown by
-/// number, as the kernel shows files without a name.
+/// The path by which an open file was found. Without that name it is shown by number, as the
+/// kernel shows files without a name.
 fn name_of_open(file: client::OfdIndex, to: u64, length: u64) -> Result<usize> {
     let client = client()?;
     let mut buffer = PathBuffer::new();
-    let attributes = client.fstat(file)?;
     let to = user::bytes_mut(to, length as u32 as usize)?;
     let mut text = [0; 48];
-    let name = if attributes.is_directory() {
-        client.path_of(attributes.inode, &mut buffer)?;
-        buffer.outside()
-    } else {
-        numbered(attributes.inode.0, &mut text)
+    let name = match client.path_of_open(file, &mut buffer) {
+        Ok(()) => buffer.outside(),
+        Err(_) => numbered(client.inode_of(file)?.0, &mut text),
     };
     for (byte, from) in to.iter_mut().zip(name) {
         *byte = *from;

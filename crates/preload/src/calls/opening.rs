@@ -66,8 +66,9 @@ pub fn open_at_2(a: [u64; 6]) -> Answer {
     }
     let how: Result<[u64; 3]> = user::get(a[2]);
     match how {
-        // RESOLVE_* restricts how a path may be walked: we promise none of it.
-        Ok([_, _, resolve]) if resolve != 0 => Some(failed(Errno::EINVAL)),
+        // RESOLVE_* restricts how a path may be walked: we promise none of it, and programs have a
+        // way without this call.
+        Ok([_, _, resolve]) if resolve != 0 => Some(failed(Errno::ENOSYS)),
         Ok([flags, mode, _]) => open_at([a[0], a[1], flags, mode, 0, 0]),
         Err(errno) => Some(failed(errno)),
     }

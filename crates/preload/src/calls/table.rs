@@ -3,10 +3,10 @@
 //! Older forms of a call are handed on in the arguments of the newest, so that there is one body
 //! for each.
 
-use crate::calls::paths::HERE;
+use crate::calls::paths::{HERE, Place, place};
 use crate::calls::{
     Answer, attributes, credentials, descriptors, directories, extended, failed, launch, locks,
-    mapping, names, opening, space, state, transfer,
+    mapping, names, opening, space, state, transfer, user,
 };
 use client::Follow;
 use wire::errno::Errno;
@@ -161,6 +161,10 @@ fn process(number: i64, a: [u64; 6]) -> Answer {
     match number {
         libc::SYS_execve => launch::execute([HERE, a[0], a[1], a[2], 0, 0]),
         libc::SYS_execveat => launch::execute(a),
+        // What other programs do to our files no kernel sees, so it can not tell.
+        libc::SYS_inotify_add_watch => refuse_ours(HERE, a[1]),
+        libc::SYS_fanotify_mark => refuse_ours(a[3], a[4]),
+        libc::SYS_name_to_handle_at => refuse_ours(a[0], a[1]),
         libc::SYS_umask => Some(credentials::set_umask(a)),
         libc::SYS_setuid
         | libc::SYS_setgid
@@ -172,5 +176,14 @@ fn process(number: i64, a: [u64; 6]) -> Answer {
         | libc::SYS_setfsgid
         | libc::SYS_setgroups => Some(credentials::change(number, a)),
         _ => None,
+    }
+}
+
+/// A call that is not offered for paths of the instance.
+fn refuse_ours(directory: u64, path_at: u64) -> Answer {
+    let path = user::path(path_at).ok()?;
+    match place(directory, path) {
+        Ok(Place::Native) => None,
+        _ => Some(failed(Errno::EOPNOTSUPP)),
     }
 }
