@@ -284,6 +284,10 @@ impl Acceptor {
             tracing::debug!(pid = believed.pid, %error, "can not welcome a client");
             self.close(key);
         }
+        // Children made by fork share a session: their deaths are found by looking.
+        if self.reaper.is_some() && self.reap_at.is_none() {
+            self.reap_at = Some(Instant::now() + REAP_PAUSE);
+        }
         Ok(())
     }
 

@@ -301,6 +301,17 @@ fn run_script(line: &[u8], path: &[u8], a: [u64; 6], environment: u64, depth: u3
     run([super::paths::HERE, interpreter.address(), list, environment, 0, 0], depth + 1)
 }
 
+// ---- the end of the process ----
+
+/// Before the process ends by itself: closes all that it has open, as the kernel does, so that
+/// whoever waits for its end finds its locks free and its sizes told. The daemon does the same,
+/// a little later, for a process that is killed.
+pub fn leave() {
+    if let Some(table) = state::give_up_table() {
+        let _ = state::CLIENT.release_process(table);
+    }
+}
+
 // ---- fork and vfork ----
 
 /// Before a fork or vfork, in the parent: the number of the child's table plus one, 0 for none.

@@ -290,6 +290,18 @@ pub fn table() -> Option<ProcessIndex> {
     (table != NONE).then_some(ProcessIndex(table))
 }
 
+/// The descriptor table of a process that ends, or of the child between vfork and exec; from now
+/// on it has none.
+#[must_use]
+pub fn give_up_table() -> Option<ProcessIndex> {
+    if hooks::is_vfork_child() {
+        let child = CHILD_TABLE.swap(NONE, AcqRel);
+        return (child != NONE).then_some(ProcessIndex(child));
+    }
+    let table = TABLE.swap(NONE, AcqRel);
+    (table != NONE).then_some(ProcessIndex(table))
+}
+
 /// The table that a process made by fork or vfork will use. Called before, in the parent.
 #[must_use]
 pub fn prepare_child() -> Option<ProcessIndex> {

@@ -161,6 +161,10 @@ fn process(number: i64, a: [u64; 6]) -> Answer {
     match number {
         libc::SYS_execve => launch::execute([HERE, a[0], a[1], a[2], 0, 0]),
         libc::SYS_execveat => launch::execute(a),
+        libc::SYS_exit_group => {
+            launch::leave();
+            None
+        }
         // What other programs do to our files no kernel sees, so it can not tell.
         libc::SYS_inotify_add_watch => refuse_ours(HERE, a[1]),
         libc::SYS_fanotify_mark => refuse_ours(a[3], a[4]),
