@@ -1,11 +1,24 @@
 # What a person or CI runs. Each target installs what it lacks first.
-.PHONY: build test lint fmt bench demo install-deps
+.PHONY: build test demo bench lint fmt install-deps
 
 build: install-deps
 	cargo build --release --workspace
 
-test: install-deps
+# The whole workspace first: tests start the programs that lie beside them.
+test:
+	@scripts/install-deps.sh test
+	cargo build --workspace
 	cargo test --workspace
+
+demo:
+	@scripts/install-deps.sh demo
+	cargo build --release --workspace
+	demo/demo.sh
+
+bench:
+	@scripts/install-deps.sh bench
+	cargo build --release --workspace
+	scripts/bench.sh
 
 lint: install-deps
 	cargo fmt --all --check
@@ -13,9 +26,6 @@ lint: install-deps
 
 fmt:
 	cargo fmt --all
-
-bench: build
-	scripts/bench.sh
 
 install-deps:
 	@scripts/install-deps.sh
