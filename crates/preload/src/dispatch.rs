@@ -45,6 +45,12 @@ pub fn install(hooks: &'static Hooks) {
     HOOKS.store(ptr::from_ref(hooks).cast_mut(), Ordering::Release);
 }
 
+/// Where the handler is kept, for another copy of this library in the process.
+#[must_use]
+pub(crate) fn place() -> *const AtomicPtr<Hooks> {
+    &raw const HOOKS
+}
+
 /// The installed handler.
 #[inline]
 pub(crate) fn hooks() -> Option<&'static Hooks> {

@@ -85,6 +85,46 @@ impl<'a> Image<'a> {
         }
     }
 
+    /// True for the dynamic loader.
+    #[must_use]
+    pub fn is_loader(&self) -> bool {
+        let path = self.path.to_bytes();
+        let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        name.starts_with(b"ld-linux")
+    }
+
+    /// A library that was mapped at `base` by `program::load` and stays there.
+    #[must_use]
+    pub fn from_memory(path: &'a CStr, base: u64) -> Option<Self> {
+        let mapped = |address: u64, length: usize| {
+            let at = (base + address) as *const u8;
+            // SAFETY: the loader mapped all segments, and the headers name what lies in them.
+            unsafe { slice::from_raw_parts(at, length) }
+        };
+        let head = mapped(0, 64);
+        let table = number(head, 32, 8)?;
+        let count = usize::try_from(number(head, 56, 2)?).ok()?;
+        let headers = mapped(table, count.checked_mul(56)?);
+        let mut image = Self::empty(path, base);
+        for header in headers.chunks_exact(56) {
+            let field = |at, length| number(header, at, length);
+            let header = Header {
+                kind: u32::try_from(field(0, 4)?).ok()?,
+                flags: u32::try_from(field(4, 4)?).ok()?,
+                offset: field(8, 8)?,
+                address: field(16, 8)?,
+                file_bytes: field(32, 8)?,
+            };
+            if header.flags & libc::PF_R != 0
+                && matches!(header.kind, libc::PT_LOAD | libc::PT_NOTE)
+            {
+                let length = usize::try_from(header.file_bytes).ok()?;
+                image.add(header, mapped(header.address, length));
+            }
+        }
+        Some(image)
+    }
+
     /// An image from the bytes of its file; `None` if they are no 64-bit ELF file.
     #[must_use]
     pub fn from_file(path: &'a CStr, file: &'a [u8]) -> Option<Self> {

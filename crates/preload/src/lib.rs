@@ -14,7 +14,8 @@
 //!
 //! Environment: `FOREBAY_SITES`, the directory of prepared tables (see `sites`).
 //!
-//! Reading order: `arch`, `select`, `dispatch`, `process`; `image`, `scan`, `sites`, `patch`.
+//! Reading order: `arch`, `select`, `dispatch`, `process`; `image`, `scan`, `sites`, `patch`;
+//! `calls`, `program`.
 
 pub mod arch;
 
@@ -36,6 +37,8 @@ pub mod environment;
 
 pub mod calls;
 
+pub mod program;
+
 #[cfg(feature = "trace")]
 pub mod trace;
 
@@ -45,7 +48,7 @@ mod start {
 
     use crate::calls::hooks;
     use crate::environment::Environment;
-    use crate::{dispatch, patch, process};
+    use crate::{dispatch, patch, process, program};
 
     type Constructor = extern "C" fn(c_int, *const *const c_char, *const *const c_char);
 
@@ -55,15 +58,15 @@ mod start {
     static CONSTRUCTOR: Constructor = construct;
 
     extern "C" fn construct(
-        _argc: c_int,
-        _argv: *const *const c_char,
-        environment: *const *const c_char,
+        count: c_int,
+        arguments: *const *const c_char,
+        strings: *const *const c_char,
     ) {
         if !is_shared_library() {
             return;
         }
         // SAFETY: the loader passes the process's environment, which ends with a null pointer.
-        let environment = unsafe { Environment::new(environment) };
+        let environment = unsafe { Environment::new(strings) };
         process::remember();
         #[cfg(feature = "trace")]
         if let Some(path) = environment.get(b"FOREBAY_TRACE") {
@@ -78,8 +81,14 @@ mod start {
             dispatch::install(&hooks::HOOKS);
         }
         let directory = environment.get(b"FOREBAY_SITES").filter(|path| !path.is_empty());
-        patch::install(directory.map(core::ffi::CStr::to_bytes));
-        hooks::resume(&environment);
+        let has_loader = is_prepared && program::take_over();
+        patch::install(directory.map(core::ffi::CStr::to_bytes), has_loader);
+        let wanted = environment.get(program::VARIABLE).filter(|_| is_prepared && !has_loader);
+        hooks::resume(&environment, wanted.is_some() || has_loader);
+        if let Some(path) = wanted {
+            // SAFETY: the loader's own arguments, handed on.
+            unsafe { program::start(path, count.unsigned_abs() as usize, arguments, strings) }
+        }
     }
 
     /// Whether this code lies in an object other than the program itself.

@@ -62,11 +62,15 @@ pub struct Installed {
 
 /// Patches libc and the loader. `directory` is where the tables of sites are, if anywhere.
 ///
-/// Called once, by the constructor. Refusals are reported on standard error, one line each.
-pub fn install(directory: Option<&[u8]>) -> Installed {
+/// Called once, by the constructor. Refusals are reported on standard error, one line each. With
+/// `has_loader` the loader was rewritten before it began (`program`).
+pub fn install(directory: Option<&[u8]>, has_loader: bool) -> Installed {
     let mut installed = Installed::default();
     let mut complained = false;
     image::loaded(&mut |image| {
+        if has_loader && image.is_loader() {
+            return;
+        }
         let cached = directory.and_then(|directory| sites::load(directory, image));
         installed.cached += u32::from(cached.is_some());
         let table = cached.unwrap_or_else(|| sites::sweep(image));
@@ -89,6 +93,14 @@ pub fn install(directory: Option<&[u8]>) -> Installed {
         }
     });
     installed
+}
+
+/// Patches one image that nothing runs in yet.
+///
+/// # Errors
+/// Why it was left as it was.
+pub fn install_in(image: &Image<'_>) -> Result<u32, Refusal> {
+    library(image, &sites::sweep(image))
 }
 
 fn wanted(site: &Site) -> bool {

@@ -32,8 +32,7 @@ fn programs_work_on_an_instance() {
 }
 
 /// Cases that fail for a known reason, which `docs/user-guide.md` tells. One that passes must go.
-const NOT_YET: &[&str] =
-    &["19-mkfifo", "46-shared-library", "48-cmake-ninja", "55-fio-libaio", "65-ldd"];
+const NOT_YET: &[&str] = &["19-mkfifo", "55-fio-libaio"];
 
 /// `target/<profile>/forebay`, two directories above this test's own program.
 fn forebay() -> PathBuf {

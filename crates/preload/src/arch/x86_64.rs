@@ -11,6 +11,10 @@ pub mod enter;
 
 mod memory;
 
+mod begin;
+
+pub use begin::begin;
+
 #[cfg(target_feature = "avx")]
 compile_error!(
     "preload must be built without AVX (no -C target-cpu=native): stubs save only xmm registers, \

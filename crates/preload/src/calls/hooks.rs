@@ -41,8 +41,12 @@ pub fn prepare(environment: &Environment) -> bool {
     state::is_prepared()
 }
 
-/// After the sites are patched: takes over what the program before exec left open.
-pub fn resume(environment: &Environment) {
+/// After the sites are patched: takes over what the program before exec left open. `keeps`: the
+/// program is one of the instance, and the row that holds its file stays.
+pub fn resume(environment: &Environment, keeps: bool) {
+    if keeps {
+        state::keep_program();
+    }
     if environment.get(b"FOREBAY_INHERIT").is_some() {
         let _ = calls::directories::resume();
     }

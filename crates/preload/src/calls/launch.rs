@@ -7,7 +7,7 @@
 
 use crate::calls::credentials::who;
 use crate::calls::paths::{Place, Text, place};
-use crate::calls::state::{self, SETTING_BYTES_MAX, client, kernel};
+use crate::calls::state::{self, PROGRAM, SETTING_BYTES_MAX, client, kernel};
 use crate::calls::{Answer, directories, failed, native, user};
 use client::{At, Client, Follow, Outcome, PathBuffer, Position};
 use core::sync::atomic::AtomicU8;
@@ -38,6 +38,12 @@ fn run(a: [u64; 6], depth: u32) -> Result<()> {
         Place::Ours(at) => run_ours(at, path, a, environment, depth),
         Place::Open(_) => Err(Errno::EACCES),
         Place::Native => {
+            if needs_our_loader(a, path, environment) {
+                let error = through_helper(path, a, environment);
+                if error != Errno::ENOENT {
+                    return Err(error);
+                }
+            }
             check_native(a, path)?;
             let b = [a[0], a[1], a[2], environment, a[4], 0];
             kernel(native::call(libc::SYS_execveat, b)).map(|_| ())
@@ -188,7 +194,109 @@ fn is_static(head: &[u8]) -> bool {
     !named && end <= head.len()
 }
 
+/// True for a native program whose loader must see the instance: the loader itself, run by name,
+/// or one with libraries of the instance on its search path.
+fn needs_our_loader(a: [u64; 6], path: &[u8], environment: u64) -> bool {
+    if a[4] != 0 || (a[0] as u32 != super::paths::HERE as u32 && path.first() != Some(&b'/')) {
+        return false;
+    }
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    name.starts_with(b"ld-linux") || (searches_ours(environment) && is_plain_program(path))
+}
+
+/// True if `LD_LIBRARY_PATH` names a directory of the instance.
+fn searches_ours(environment: u64) -> bool {
+    let Ok(length) = count(environment) else { return false };
+    (0..length).any(|index| {
+        let entry = entry_at(environment, index).map_or(&[][..], |(_, entry)| entry);
+        entry.strip_prefix(b"LD_LIBRARY_PATH=").is_some_and(|path| {
+            path.split(|byte| matches!(byte, b':' | b';'))
+                .any(|directory| state::below_prefix(directory).is_some())
+        })
+    })
+}
+
+/// True for a program that a loader runs and that brings no rights with it.
+fn is_plain_program(path: &[u8]) -> bool {
+    let text = Text::new(path);
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+    let fd = native::call(libc::SYS_open, [text.address(), flags, 0, 0, 0, 0]);
+    let Ok(fd) = kernel(fd) else { return false };
+    let mut head = [0u8; 1024];
+    let to = [fd as u64, head.as_mut_ptr() as u64, head.len() as u64, 0, 0, 0];
+    let length = native::call(libc::SYS_pread64, to);
+    let mut stat = [0u64; 18];
+    let found = native::call(libc::SYS_fstat, [fd as u64, stat.as_mut_ptr() as u64, 0, 0, 0, 0]);
+    native::close(fd as i32);
+    // The mode is in the lower half of the fourth word of `struct stat`.
+    let mode = stat.get(3).map_or(0, |word| *word as u32);
+    let head = head.get(..usize::try_from(length).unwrap_or(0)).unwrap_or(&[]);
+    found == 0
+        && mode & (libc::S_ISUID | libc::S_ISGID) == 0
+        && mode & 0o111 != 0
+        && head.starts_with(b"\x7fELF")
+        && !is_static(head)
+}
+
 // ---- programs that lie in the instance ----
+
+/// Executes the helper in place of `path`; see `program`. Comes back only with an error, `ENOENT`
+/// if there is no helper.
+fn through_helper(path: &[u8], a: [u64; 6], environment: u64) -> Errno {
+    let outcome = (|| {
+        let helper = helper()?;
+        let text = scratch(crate::program::VARIABLE.len() + path.len() + 2)?;
+        let parts = crate::program::VARIABLE.iter().chain(b"=").chain(path).chain(b"\0");
+        for (at, byte) in (text..).zip(parts) {
+            user::put(at, *byte)?;
+        }
+        let length = count(environment)?;
+        let list = scratch(8 * (length + 2))?;
+        for index in 0..length {
+            let (address, entry) = entry_at(environment, index)?;
+            // What the wanted program's loader is told must not reach the helper's.
+            let is_loaders = entry.starts_with(b"LD_") && !entry.starts_with(b"LD_PRELOAD=");
+            let address = if is_loaders { hidden(entry)? } else { address };
+            user::put(list + 8 * index as u64, address)?;
+        }
+        user::put(list + 8 * length as u64, text)?;
+        user::put(list + 8 * (length as u64 + 1), 0u64)?;
+        let b = [super::paths::HERE, helper.address(), a[2], list, 0, 0];
+        kernel(native::call(libc::SYS_execveat, b))
+    })();
+    outcome.err().unwrap_or(Errno::ENOENT)
+}
+
+/// The entry under a name that no loader knows; `program` turns it back.
+fn hidden(entry: &[u8]) -> Result<u64> {
+    let text = scratch(crate::program::HIDDEN.len() + entry.len() + 1)?;
+    for (at, byte) in (text..).zip(crate::program::HIDDEN.iter().chain(entry)) {
+        user::put(at, *byte)?;
+    }
+    Ok(text)
+}
+
+/// `forebay-program`, beside this library.
+fn helper() -> Result<Text> {
+    let kept = KEPT.first().ok_or(Errno::ENOENT)?;
+    let mut list = [0; SETTING_BYTES_MAX];
+    for (to, from) in list.iter_mut().zip(&kept.bytes) {
+        *to = from.load(Relaxed);
+    }
+    let list = list.strip_prefix(b"LD_PRELOAD=").ok_or(Errno::ENOENT)?;
+    let list = list.split(|&byte| byte == 0).next().unwrap_or(&[]);
+    let own = list
+        .split(|byte| matches!(byte, b':' | b' '))
+        .find_map(|entry| entry.strip_suffix(b"libforebay_preload.so"))
+        .ok_or(Errno::ENOENT)?;
+    let mut path = [0; SETTING_BYTES_MAX + 16];
+    let parts = own.iter().chain(b"forebay-program");
+    for (to, from) in path.iter_mut().zip(parts) {
+        *to = *from;
+    }
+    let length = own.len() + b"forebay-program".len();
+    Ok(Text::new(path.get(..length).ok_or(Errno::ENOENT)?))
+}
 
 fn run_ours(at: At<'_>, path: &[u8], a: [u64; 6], environment: u64, depth: u32) -> Result<()> {
     let client = client()?;
@@ -238,6 +346,16 @@ fn run_open(
         native::say(b"forebay: ");
         native::say(path);
         native::say(b": statically linked: it will not see the instance\n");
+    } else if head.starts_with(b"\x7fELF") {
+        let table = state::table().ok_or(Errno::EIO)?;
+        client.retain(file);
+        client.fd_set(table, PROGRAM, Some((file, true)))?;
+        let error = through_helper(path, a, environment);
+        let _ = client.fd_set(table, PROGRAM, None);
+        let _ = client.close(file, table);
+        if error != Errno::ENOENT {
+            return Err(error);
+        }
     }
     let copy = copy_to_memory(client, file)?;
     let empty = c"".as_ptr() as u64;

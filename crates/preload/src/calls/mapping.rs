@@ -19,8 +19,9 @@ use wire::errno::{Errno, Result};
 
 /// Bytes of a page of the only page size that is supported.
 const PAGE_BYTES: u64 = 4096;
-/// Shared mappings of a process. The last row of the table is the working directory's.
-const MAPPINGS_MAX: usize = 1023;
+/// Shared mappings of a process. The last rows of the table are those of the program and of the
+/// working directory.
+const MAPPINGS_MAX: usize = 1022;
 
 /// What is known of a shared mapping. Free when `start` is 0; taken but not yet described when 1.
 struct Record {

@@ -64,6 +64,17 @@ pub fn read_link(a: [u64; 6]) -> Answer {
     if let Ok(Place::Open(file)) = place(a[0], path) {
         return answer(name_of_open(file, a[2], a[3]));
     }
+    if path == b"/proc/self/exe"
+        && let Some(exe) = crate::program::exe()
+    {
+        let to = user::bytes_mut(a[2], a[3] as u32 as usize);
+        return answer(to.map(|to| {
+            for (byte, from) in to.iter_mut().zip(exe.to_bytes()) {
+                *byte = *from;
+            }
+            to.len().min(exe.count_bytes())
+        }));
+    }
     if path.is_empty()
         && let Some(file) = ours(a[0])
     {

@@ -51,6 +51,11 @@ pub fn place(directory: u64, path: &[u8]) -> Result<Place<'_>> {
         if let Some(file) = descriptor(path).and_then(ours) {
             return Ok(Place::Open(file));
         }
+        if path == b"/proc/self/exe"
+            && let Some(file) = state::program()
+        {
+            return Ok(Place::Open(file));
+        }
     } else if directory as u32 == HERE as u32 {
         if let Some(inode) = working_directory() {
             return Ok(Place::Ours(At { base: inode, path }));

@@ -23,6 +23,10 @@ pub const DESCRIPTOR_COUNT: usize = 65_536;
 pub const WORKING_DIRECTORY: u32 = DESCRIPTOR_COUNT as u32 - 1;
 /// First row of a mapping. See `mapping`.
 pub const MAPPING_FIRST: u32 = DESCRIPTOR_COUNT as u32 - 1024;
+/// The row of the file that the process runs, if it lies in the instance.
+pub const PROGRAM: u32 = DESCRIPTOR_COUNT as u32 - 2;
+/// True if the process runs a program of the instance, so that its row stays.
+static KEEPS_PROGRAM: AtomicU8 = AtomicU8::new(0);
 
 const NONE: u32 = u32::MAX;
 
@@ -242,8 +246,9 @@ fn attach_once() -> Result<()> {
 /// ended as well.
 fn drop_what_exec_closed(table: ProcessIndex) {
     CLIENT.for_each_fd(table, &mut |fd, file, close_on_exec| {
-        let is_mapping = (MAPPING_FIRST..WORKING_DIRECTORY).contains(&fd);
-        if (close_on_exec || is_mapping) && CLIENT.fd_set(table, fd, None).is_ok() {
+        let is_mapping = (MAPPING_FIRST..PROGRAM).contains(&fd);
+        let is_kept = fd == PROGRAM && KEEPS_PROGRAM.load(Relaxed) != 0;
+        if !is_kept && (close_on_exec || is_mapping) && CLIENT.fd_set(table, fd, None).is_ok() {
             let _ = CLIENT.close(file, table);
         }
     });
@@ -288,6 +293,20 @@ pub fn table() -> Option<ProcessIndex> {
     }
     let table = TABLE.load(Acquire);
     (table != NONE).then_some(ProcessIndex(table))
+}
+
+/// Says that the process runs a program of the instance, before it attaches.
+pub fn keep_program() {
+    KEEPS_PROGRAM.store(1, Relaxed);
+}
+
+/// The file that the process runs, if it lies in the instance.
+#[must_use]
+pub fn program() -> Option<OfdIndex> {
+    if KEEPS_PROGRAM.load(Relaxed) == 0 || client().is_err() {
+        return None;
+    }
+    CLIENT.fd_get(table()?, PROGRAM).map(|(file, _)| file)
 }
 
 /// The descriptor table of a process that ends, or of the child between vfork and exec; from now
