@@ -22,6 +22,8 @@ pub mod opening;
 
 pub mod transfer;
 
+pub mod aio;
+
 pub mod attributes;
 
 pub mod names;

@@ -162,6 +162,16 @@ pub fn find_name(path: &[u8], from: usize) -> Option<(usize, usize)> {
     None
 }
 
+/// The instance's directory on this host. Returns its length.
+pub fn run_directory(to: &mut [u8]) -> usize {
+    let mut text = [0; SETTING_BYTES_MAX];
+    let length = RUN.get(&mut text);
+    for (to, from) in to.iter_mut().zip(text.iter().take(length)) {
+        *to = *from;
+    }
+    length.min(to.len())
+}
+
 /// The directory that the prefix lies in, as a path.
 pub fn prefix_parent(to: &mut [u8; SETTING_BYTES_MAX]) -> usize {
     PREFIX.get(to);
@@ -387,5 +397,6 @@ pub fn placeholder() -> i32 {
 #[must_use]
 pub fn is_private(fd: u64) -> bool {
     let fd = fd as u32 as i32;
-    STAGE.load(Acquire) == ATTACHED && (fd == placeholder() || CLIENT.is_own_descriptor(fd))
+    STAGE.load(Acquire) == ATTACHED
+        && (fd == placeholder() || CLIENT.is_own_descriptor(fd) || crate::calls::aio::is_null(fd))
 }

@@ -5,8 +5,8 @@
 
 use crate::calls::paths::{HERE, Place, place};
 use crate::calls::{
-    Answer, attributes, credentials, descriptors, directories, extended, failed, launch, locks,
-    mapping, names, opening, space, state, transfer, user,
+    Answer, aio, attributes, credentials, descriptors, directories, extended, failed, launch,
+    locks, mapping, names, opening, space, state, transfer, user,
 };
 use client::Follow;
 use wire::errno::Errno;
@@ -62,6 +62,7 @@ fn data(number: i64, a: [u64; 6]) -> Answer {
         libc::SYS_splice => transfer::splice(a),
         // Advice about what will be read: all that could be brought near is near already.
         libc::SYS_fadvise64 | libc::SYS_readahead => state::ours(a[0]).map(|_| 0),
+        libc::SYS_io_submit => aio::submit(a),
         // A ring of the kernel would see the placeholders: programs have a way without it.
         libc::SYS_io_uring_setup => Some(failed(Errno::ENOSYS)),
         _ => None,
