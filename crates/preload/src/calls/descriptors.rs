@@ -192,11 +192,11 @@ pub fn control(a: [u64; 6]) -> Answer {
 #[must_use]
 pub fn ioctl(a: [u64; 6]) -> Answer {
     let (file, _) = entry(a[0])?;
-    const FIONREAD: u64 = 0x541b;
-    const FIONBIO: u64 = 0x5421;
-    const FIOCLEX: u64 = 0x5451;
-    const FIONCLEX: u64 = 0x5450;
-    match a[1] {
+    const FIONREAD: u32 = 0x541b;
+    const FIONBIO: u32 = 0x5421;
+    const FIOCLEX: u32 = 0x5451;
+    const FIONCLEX: u32 = 0x5450;
+    match a[1] as u32 {
         FIONBIO => Some(0),
         FIONREAD => answer(client().and_then(|client| {
             let here = client.seek(file, 0, libc::SEEK_CUR as u32)?;
@@ -205,7 +205,7 @@ pub fn ioctl(a: [u64; 6]) -> Answer {
         })),
         FIOCLEX | FIONCLEX => {
             let _ = native::call(libc::SYS_ioctl, a);
-            Some(set(a[0] as u32, file, a[1] == FIOCLEX).map_or_else(failed, |()| 0))
+            Some(set(a[0] as u32, file, a[1] as u32 == FIOCLEX).map_or_else(failed, |()| 0))
         }
         _ => Some(failed(Errno::ENOTTY)),
     }

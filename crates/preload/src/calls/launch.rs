@@ -197,7 +197,8 @@ fn is_static(head: &[u8]) -> bool {
 /// True for a native program whose loader must see the instance: the loader itself, run by name,
 /// or one with libraries of the instance on its search path.
 fn needs_our_loader(a: [u64; 6], path: &[u8], environment: u64) -> bool {
-    if a[4] != 0 || (a[0] as u32 != super::paths::HERE as u32 && path.first() != Some(&b'/')) {
+    if a[4] as u32 != 0 || (a[0] as u32 != super::paths::HERE as u32 && path.first() != Some(&b'/'))
+    {
         return false;
     }
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);

@@ -52,15 +52,15 @@ fn write_one(file: OfdIndex, address: u64, length: u64, at: Position) -> Result<
     Ok(written)
 }
 
-const RWF_HIPRI: u64 = 1;
-const RWF_DSYNC: u64 = 2;
-const RWF_SYNC: u64 = 4;
-const RWF_NOWAIT: u64 = 8;
-const RWF_APPEND: u64 = 16;
+const RWF_HIPRI: u32 = 1;
+const RWF_DSYNC: u32 = 2;
+const RWF_SYNC: u32 = 4;
+const RWF_NOWAIT: u32 = 8;
+const RWF_APPEND: u32 = 16;
 
 /// `readv`, `preadv`, `preadv2`: with an offset (u64::MAX: the current one) and flags.
 #[must_use]
-pub fn read_vectored(a: [u64; 6], offset: u64, flags: u64) -> Answer {
+pub fn read_vectored(a: [u64; 6], offset: u64, flags: u32) -> Answer {
     let file = ours(a[0])?;
     answer((|| {
         if flags & !(RWF_HIPRI | RWF_NOWAIT) != 0 {
@@ -75,7 +75,7 @@ pub fn read_vectored(a: [u64; 6], offset: u64, flags: u64) -> Answer {
 
 /// `writev`, `pwritev`, `pwritev2`: with an offset (u64::MAX: the current one) and flags.
 #[must_use]
-pub fn write_vectored(a: [u64; 6], offset: u64, flags: u64) -> Answer {
+pub fn write_vectored(a: [u64; 6], offset: u64, flags: u32) -> Answer {
     let file = ours(a[0])?;
     answer((|| {
         if flags & !(RWF_HIPRI | RWF_NOWAIT | RWF_APPEND | RWF_SYNC | RWF_DSYNC) != 0 {
@@ -257,7 +257,7 @@ pub fn copy_file_range(a: [u64; 6]) -> Answer {
     if to.is_none() && from.is_none() {
         return None;
     }
-    if a[5] != 0 {
+    if a[5] as u32 != 0 {
         return Some(failed(Errno::EINVAL));
     }
     // The kernel refuses to copy between file systems of different kinds in this way, and programs
