@@ -7,6 +7,7 @@ build: install-deps
 # The whole workspace first: tests start the programs that lie beside them.
 test:
 	@scripts/install-deps.sh test
+	@scripts/install-tools.sh
 	cargo build --workspace
 	cargo test --workspace
 

@@ -19,9 +19,11 @@ use wire::errno::{Errno, Result};
 
 /// Bytes of a page of the only page size that is supported.
 const PAGE_BYTES: u64 = 4096;
-/// Shared mappings of a process. The last rows of the table are those of the program and of the
+/// Shared mappings of a process.
+const MAPPINGS_MAX: usize = 16_384;
+/// Open files with shared mappings. The last rows of the table are those of the program and of the
 /// working directory.
-const MAPPINGS_MAX: usize = 1022;
+const HOLDS_MAX: usize = 1022;
 
 /// What is known of a shared mapping. Free when `start` is 0; taken but not yet described when 1.
 struct Record {
@@ -31,6 +33,8 @@ struct Record {
     protection: AtomicU64,
     /// Bytes from the start that are mapped; the rest waits for the file to grow.
     mapped: AtomicU64,
+    /// Which hold keeps its file open.
+    hold: AtomicU32,
 }
 
 static RECORDS: [Record; MAPPINGS_MAX] = [const {
@@ -40,11 +44,25 @@ static RECORDS: [Record; MAPPINGS_MAX] = [const {
         offset: AtomicU64::new(0),
         protection: AtomicU64::new(0),
         mapped: AtomicU64::new(0),
+        hold: AtomicU32::new(0),
     }
 }; MAPPINGS_MAX];
 
+/// A row of the descriptor table that keeps an open file for its mappings.
+struct Hold {
+    /// The open file's number plus one; 0: free.
+    file: AtomicU32,
+    /// Mappings of it.
+    count: AtomicU32,
+}
+
+static HOLDS: [Hold; HOLDS_MAX] =
+    [const { Hold { file: AtomicU32::new(0), count: AtomicU32::new(0) } }; HOLDS_MAX];
+
 /// Records in use: most programs have none, and their `munmap` looks no further.
 static RECORDS_USED: AtomicU32 = AtomicU32::new(0);
+/// Behind the highest record that was ever in use.
+static RECORDS_END: AtomicU32 = AtomicU32::new(0);
 
 /// Records that may reach beyond the end of their files. It counts up only: most programs have
 /// none, and their writes look no further.
@@ -219,43 +237,81 @@ fn take_record() -> Result<usize> {
         .iter()
         .position(|record| record.start.compare_exchange(0, 1, AcqRel, Relaxed).is_ok())
         .ok_or(Errno::ENOMEM)?;
+    RECORDS_END.fetch_max(taken as u32 + 1, AcqRel);
     RECORDS_USED.fetch_add(1, AcqRel);
     Ok(taken)
 }
 
 /// Keeps the file open for the mapping.
 fn hold(file: OfdIndex, index: usize) -> Result<()> {
+    let record = RECORDS.get(index).ok_or(Errno::ENOMEM)?;
+    record.hold.store(NO_HOLD, Relaxed);
+    let number = match share_hold(file) {
+        Some(number) => number,
+        None => take_hold(file)?,
+    };
+    record.hold.store(number as u32, Relaxed);
+    Ok(())
+}
+
+const NO_HOLD: u32 = u32::MAX;
+
+/// One mapping more of a file that has some.
+fn share_hold(file: OfdIndex) -> Option<usize> {
+    let wanted = file.0.checked_add(1)?;
+    HOLDS.iter().position(|hold| {
+        let more = |count: u32| (count > 0).then(|| count.saturating_add(1));
+        hold.file.load(Acquire) == wanted && hold.count.fetch_update(AcqRel, Relaxed, more).is_ok()
+    })
+}
+
+fn take_hold(file: OfdIndex) -> Result<usize> {
     let table = table().ok_or(Errno::EIO)?;
+    let word = file.0.checked_add(1).ok_or(Errno::EIO)?;
+    let is_taken = |hold: &Hold| hold.file.compare_exchange(0, word, AcqRel, Relaxed).is_ok();
+    let number = HOLDS.iter().position(is_taken).ok_or(Errno::ENOMEM)?;
     CLIENT.retain(file);
     // Mappings do not survive exec, nor do their rows.
-    let held = CLIENT.fd_set(table, row(index), Some((file, true)));
-    if held.is_err() {
-        let _ = CLIENT.close(file, table);
+    let held = CLIENT.fd_set(table, row(number), Some((file, true)));
+    if let Some(hold) = HOLDS.get(number) {
+        if held.is_ok() {
+            hold.count.store(1, Release);
+        } else {
+            let _ = CLIENT.close(file, table);
+            hold.file.store(0, Release);
+        }
     }
-    held
+    held.map(|()| number)
 }
 
 fn held(index: usize) -> Option<OfdIndex> {
-    CLIENT.fd_get(table()?, row(index)).map(|(file, _)| file)
+    let number = RECORDS.get(index)?.hold.load(Relaxed);
+    let hold = HOLDS.get(number as usize)?;
+    hold.file.load(Acquire).checked_sub(1).map(OfdIndex)
 }
 
-/// Ends the record, and the open file that it kept.
+/// Ends the record, and with the last mapping of an open file what kept it open.
 fn give_back(index: usize) {
-    if let Some(file) = held(index)
-        && let Some(table) = table()
+    let Some(record) = RECORDS.get(index) else { return };
+    let number = record.hold.swap(NO_HOLD, Relaxed) as usize;
+    if let Some(hold) = HOLDS.get(number)
+        && hold.count.fetch_sub(1, AcqRel) == 1
     {
-        let _ = CLIENT.fd_set(table, row(index), None);
-        let _ = CLIENT.close(file, table);
+        if let Some(table) = table()
+            && let Some((file, _)) = CLIENT.fd_get(table, row(number))
+        {
+            let _ = CLIENT.fd_set(table, row(number), None);
+            let _ = CLIENT.close(file, table);
+        }
+        hold.file.store(0, Release);
     }
-    if let Some(record) = RECORDS.get(index) {
-        record.start.store(0, Release);
-        RECORDS_USED.fetch_sub(1, AcqRel);
-    }
+    record.start.store(0, Release);
+    RECORDS_USED.fetch_sub(1, AcqRel);
 }
 
 /// Records that meet `start .. end`: number, start, length.
 fn meeting(start: u64, end: u64) -> impl Iterator<Item = (usize, u64, u64)> {
-    let any = if RECORDS_USED.load(Acquire) == 0 { 0 } else { MAPPINGS_MAX };
+    let any = if RECORDS_USED.load(Acquire) == 0 { 0 } else { RECORDS_END.load(Acquire) as usize };
     RECORDS.iter().take(any).enumerate().filter_map(move |(index, record)| {
         let at = record.start.load(Acquire);
         let length = record.length.load(Relaxed);
