@@ -117,18 +117,14 @@ pub(crate) fn start(settings: &Settings, local: Option<u16>) -> Result<Started> 
     let run = directories::run(name)?;
     let timeout = settings.timeout();
     let lock = Lock::take(name, timeout)?;
-    let mut parts = asked(settings, local)?;
-    let (mut instance, is_new) = match load(name)? {
-        Some(instance) => {
-            conflict(&instance, settings, parts.as_deref())?;
-            (instance, false)
-        }
-        None => {
-            let parts = match parts.take() {
-                Some(parts) => parts,
-                None => asked(settings, Some(1))?.unwrap_or_default(),
-            };
-            (plan(settings, parts)?, true)
+    let (mut instance, is_new) = match known_or_planned(settings, local) {
+        Ok(found) => found,
+        Err(failure) => {
+            // Refused before there was anything of it: the lock is all that is there.
+            if std::fs::symlink_metadata(&run).is_err() {
+                lock.remove();
+            }
+            return Err(failure);
         }
     };
     let outcome = make(&mut instance, &run, is_new);
@@ -139,6 +135,20 @@ pub(crate) fn start(settings: &Settings, local: Option<u16>) -> Result<Started> 
         lock.remove();
     }
     Ok(Started { fresh: outcome?, instance })
+}
+
+/// The instance as it is recorded, or as it will be; true for the latter.
+fn known_or_planned(settings: &Settings, local: Option<u16>) -> Result<(Instance, bool)> {
+    let parts = asked(settings, local)?;
+    if let Some(instance) = load(settings.word(Key::Name))? {
+        conflict(&instance, settings, parts.as_deref())?;
+        return Ok((instance, false));
+    }
+    let parts = match parts {
+        Some(parts) => parts,
+        None => asked(settings, Some(1))?.unwrap_or_default(),
+    };
+    Ok((plan(settings, parts)?, true))
 }
 
 fn plan(settings: &Settings, parts: Vec<Part>) -> Result<Instance> {

@@ -32,8 +32,11 @@ pub fn prepare(environment: &Environment) -> bool {
     else {
         return false;
     };
-    state::prepare(run.to_bytes(), at.to_bytes());
-    for name in [&b"LD_PRELOAD"[..], b"FOREBAY_RUN", b"FOREBAY_AT", b"FOREBAY_SITES"] {
+    let home = environment.get(b"FOREBAY_HOME").and_then(|home| home.to_str().ok());
+    let home = home.and_then(|home| home.parse().ok()).unwrap_or(0);
+    state::prepare(run.to_bytes(), at.to_bytes(), home);
+    let names = [&b"LD_PRELOAD"[..], b"FOREBAY_RUN", b"FOREBAY_AT", b"FOREBAY_HOME"];
+    for name in names.into_iter().chain([&b"FOREBAY_SITES"[..]]) {
         if let Some(value) = environment.get(name) {
             launch::remember(name, value.to_bytes());
         }

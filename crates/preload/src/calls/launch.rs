@@ -54,7 +54,8 @@ fn run(a: [u64; 6], depth: u32) -> Result<()> {
 // ---- the environment ----
 
 /// The variables that a child needs, as `NAME=`.
-const NAMES: [&[u8]; 4] = [b"LD_PRELOAD=", b"FOREBAY_RUN=", b"FOREBAY_AT=", b"FOREBAY_SITES="];
+const NAMES: [&[u8]; 5] =
+    [b"LD_PRELOAD=", b"FOREBAY_RUN=", b"FOREBAY_AT=", b"FOREBAY_HOME=", b"FOREBAY_SITES="];
 const INHERIT: &[u8] = b"FOREBAY_INHERIT=";
 const INHERIT_TEXT: &core::ffi::CStr = c"FOREBAY_INHERIT=1";
 

@@ -11,7 +11,7 @@ use crate::calls::hooks;
 use crate::calls::native;
 use client::{Client, OfdIndex, ProcessIndex};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use wire::errno::{Errno, Result};
 
 /// The client of this process.
@@ -77,11 +77,13 @@ impl Setting {
 
 static RUN: Setting = Setting::new();
 static PREFIX: Setting = Setting::new();
+/// The first daemon of this host: the numbers of a host's daemons begin anywhere.
+static HOME: AtomicU16 = AtomicU16::new(0);
 /// Where the last component of the prefix begins.
 static NAME_AT: AtomicU32 = AtomicU32::new(0);
 
 /// Takes the settings from the environment, at load time. Without both, nothing is ever ours.
-pub fn prepare(run: &[u8], prefix: &[u8]) {
+pub fn prepare(run: &[u8], prefix: &[u8], home: u16) {
     if run.is_empty() || prefix.first() != Some(&b'/') || prefix.len() < 2 {
         return;
     }
@@ -93,6 +95,7 @@ pub fn prepare(run: &[u8], prefix: &[u8]) {
     let name_at = prefix.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
     RUN.set(run);
     PREFIX.set(prefix);
+    HOME.store(home, Relaxed);
     NAME_AT.store(name_at as u32, Relaxed);
     STAGE.store(PREPARED, Release);
 }
@@ -233,7 +236,9 @@ fn attach_once() -> Result<()> {
     let run = run.get(..=run_length).and_then(|run| core::ffi::CStr::from_bytes_with_nul(run).ok());
     let prefix = prefix.get(..prefix_length).unwrap_or(&[]);
     if !CLIENT.is_attached() {
-        CLIENT.attach(run.ok_or(Errno::EINVAL)?, prefix, 0)?;
+        let attached = CLIENT.attach(run.ok_or(Errno::EINVAL)?, prefix, HOME.load(Relaxed));
+        // An instance that is gone is no file that is missing: a program would go on without it.
+        attached.map_err(|why| if is_gone(why) { Errno::EIO } else { why })?;
     }
     if PLACEHOLDER.load(Relaxed) < 0 {
         PLACEHOLDER.store(make_placeholder()?, Relaxed);
@@ -249,6 +254,10 @@ fn attach_once() -> Result<()> {
     CLIENT.for_each_fd(table, &mut |fd, _, _| mark(fd, true));
     TABLE.store(table.0, Release);
     Ok(())
+}
+
+fn is_gone(why: Errno) -> bool {
+    matches!(why, Errno::ENOENT | Errno::ECONNREFUSED)
 }
 
 /// A table found at the first use was that of the program before exec. The kernel closed the
