@@ -1,0 +1,242 @@
+//! Instances for end-to-end tests: started, killed, restarted and stopped through the command that
+//! users have, and the test's own worker program run on them. What each test claims is in its file.
+#![allow(dead_code, reason = "each test uses its part")]
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// Nothing that a test waits for takes this long, unless it hangs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+
+/// `target/<profile>`, two directories above the test's own program.
+pub(crate) fn profile() -> PathBuf {
+    let own = std::env::current_exe().expect("the path of this test");
+    own.ancestors().nth(2).expect("target/<profile>/deps").to_owned()
+}
+
+/// An instance of its own; stopped and removed when dropped.
+pub(crate) struct Instance {
+    pub(crate) name: String,
+    /// Holds the run directory and the data.
+    pub(crate) place: tempfile::TempDir,
+    options: Vec<String>,
+}
+
+impl Instance {
+    pub(crate) fn start(name: &str, options: &[&str]) -> Instance {
+        let instance = Instance {
+            name: format!("t{}-{name}", std::process::id()),
+            place: tempfile::tempdir().expect("a directory"),
+            options: options.iter().map(|&option| option.to_owned()).collect(),
+        };
+        instance.start_again();
+        instance
+    }
+
+    /// Starts what is dead of it.
+    pub(crate) fn start_again(&self) {
+        let output = self.try_start();
+        assert!(output.status.success(), "start: {}", text(&output.stderr));
+    }
+
+    pub(crate) fn try_start(&self) -> Output {
+        let mut command = self.command("start");
+        command.args(&self.options).output().expect("forebay runs")
+    }
+
+    /// `forebay WORD --name NAME`, in this instance's directories.
+    pub(crate) fn command(&self, word: &str) -> Command {
+        let program = profile().join("forebay");
+        assert!(program.exists(), "{} is missing: build the workspace", program.display());
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FOREBAY_")) {
+            command.env_remove(name);
+        }
+        command
+            .args([word, "--name", &*self.name])
+            .env("XDG_RUNTIME_DIR", self.place.path())
+            .env("FOREBAY_DIR", self.place.path());
+        command
+    }
+
+    /// A program on the instance.
+    pub(crate) fn program(&self, words: &[&str]) -> Command {
+        let mut command = self.command("run");
+        command.arg("--").args(words);
+        command
+    }
+
+    pub(crate) fn worker(&self) -> Worker {
+        Worker::start(self)
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        let output = self.command("status").arg("--json").output().expect("forebay runs");
+        assert!(output.status.success(), "status: {}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// Bytes in use, by the daemons' count.
+    pub(crate) fn used(&self) -> u64 {
+        let status = self.status();
+        let sum = |word: &str| -> u64 {
+            let daemons = status["daemons"].as_array().expect("daemons");
+            daemons.iter().map(|daemon| daemon["state"][word].as_u64().expect("a number")).sum()
+        };
+        sum("memory_total") + sum("ssd_total") - sum("memory_free") - sum("ssd_free")
+    }
+
+    /// Kills daemon `index` and waits until the kernel has ended it.
+    pub(crate) fn kill_daemon(&self, index: usize) {
+        let pid = self.status()["daemons"][index]["pid"].as_i64().expect("a pid");
+        let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
+        kill_process(pid, Signal::KILL).expect("the daemon can be killed");
+        let ended = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+            stat.map_or(true, |stat| {
+                stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z"))
+            })
+        };
+        wait_for("the daemon's end", ended);
+    }
+
+    /// The instance's data of daemon `index`: its log and SSD file.
+    pub(crate) fn data(&self, index: usize) -> PathBuf {
+        let user = rustix::process::geteuid().as_raw();
+        self.place.path().join(format!("forebay-{user}-{}/d{index}", self.name))
+    }
+
+    pub(crate) fn daemon_log(&self, index: usize) -> String {
+        let user = rustix::process::geteuid().as_raw();
+        let run = self.place.path().join(format!("forebay-{user}/{}", self.name));
+        std::fs::read_to_string(run.join(format!("d{index}.log"))).unwrap_or_default()
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let output = self.command("stop").output().expect("forebay runs");
+        if std::thread::panicking() {
+            for index in 0..8 {
+                let log = self.daemon_log(index);
+                if !log.is_empty() {
+                    eprintln!("log of daemon {index}:\n{log}");
+                }
+            }
+        } else {
+            assert!(output.status.success(), "stop: {}", text(&output.stderr));
+        }
+    }
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Waits until `condition` holds.
+pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "{what} does not come");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The worker program on an instance: takes a line, does it, answers with a line.
+pub(crate) struct Worker {
+    child: Child,
+    input: Option<ChildStdin>,
+    answers: Receiver<String>,
+}
+
+impl Worker {
+    fn start(instance: &Instance) -> Worker {
+        let program = env!("CARGO_BIN_EXE_forebay-test-worker");
+        let mut child = instance
+            .program(&[program])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the worker starts");
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let input = child.stdin.take();
+        let mut worker = Worker { child, input, answers };
+        // `forebay run` has its own process; ours says which is its.
+        assert_eq!(worker.ask("hello"), "ok");
+        worker
+    }
+
+    pub(crate) fn tell(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("a pipe");
+        // A worker that was killed does not read; its answers tell so.
+        let _ = writeln!(input, "{line}").and_then(|()| input.flush());
+    }
+
+    /// The next answer; `None` when the worker ended.
+    pub(crate) fn answer(&mut self) -> Option<String> {
+        match self.answers.recv_timeout(PATIENCE) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("the worker hangs"),
+        }
+    }
+
+    pub(crate) fn ask(&mut self, line: &str) -> String {
+        self.tell(line);
+        self.answer().unwrap_or_else(|| panic!("the worker ended at: {line}"))
+    }
+
+    /// Kills the worker itself, not only the command that started it.
+    pub(crate) fn kill(&mut self) {
+        let pid: i32 = self.ask("pid").parse().expect("a number");
+        let pid = Pid::from_raw(pid).expect("a pid");
+        kill_process(pid, Signal::KILL).expect("the worker can be killed");
+    }
+
+    pub(crate) fn wait(mut self) -> ExitStatus {
+        drop(self.input.take());
+        self.child.wait().expect("the worker was ours")
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Numbers that look random and come again with their seed.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) const fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}
