@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -81,28 +81,24 @@ impl Instance {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    /// Bytes in use, by the daemons' count.
+    /// Bytes in use, as programs see it.
     pub(crate) fn used(&self) -> u64 {
-        let status = self.status();
-        let sum = |word: &str| -> u64 {
-            let daemons = status["daemons"].as_array().expect("daemons");
-            daemons.iter().map(|daemon| daemon["state"][word].as_u64().expect("a number")).sum()
+        let output = self
+            .program(&["stat", "-f", "-c", "%S %b %f", "/forebay"])
+            .output()
+            .expect("forebay runs");
+        let said = text(&output.stdout);
+        let numbers: Vec<u64> = said.split_whitespace().flat_map(str::parse).collect();
+        let [unit, blocks, free] = numbers[..] else {
+            panic!("stat: {said}{}", text(&output.stderr))
         };
-        sum("memory_total") + sum("ssd_total") - sum("memory_free") - sum("ssd_free")
+        (blocks - free) * unit
     }
 
-    /// Kills daemon `index` and waits until the kernel has ended it.
-    pub(crate) fn kill_daemon(&self, index: usize) {
+    pub(crate) fn daemon(&self, index: usize) -> Daemon {
         let pid = self.status()["daemons"][index]["pid"].as_i64().expect("a pid");
         let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
-        kill_process(pid, Signal::KILL).expect("the daemon can be killed");
-        let ended = || {
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
-            stat.map_or(true, |stat| {
-                stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z"))
-            })
-        };
-        wait_for("the daemon's end", ended);
+        Daemon { pid }
     }
 
     /// The instance's data of daemon `index`: its log and SSD file.
@@ -115,6 +111,33 @@ impl Instance {
         let user = rustix::process::geteuid().as_raw();
         let run = self.place.path().join(format!("forebay-{user}/{}", self.name));
         std::fs::read_to_string(run.join(format!("d{index}.log"))).unwrap_or_default()
+    }
+}
+
+/// Kills a process.
+pub(crate) fn kill(pid: i32) {
+    let pid = Pid::from_raw(pid).expect("a pid");
+    kill_process(pid, Signal::KILL).expect("the process can be killed");
+}
+
+/// A daemon's process.
+pub(crate) struct Daemon {
+    pid: Pid,
+}
+
+impl Daemon {
+    /// Kills it; it may still be there for a moment.
+    pub(crate) fn kill(&self) {
+        kill_process(self.pid, Signal::KILL).expect("the daemon can be killed");
+    }
+
+    /// Waits until the kernel has ended it.
+    pub(crate) fn wait(&self) {
+        wait_for("the daemon's end", || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid.as_raw_nonzero()));
+            let state = stat.as_deref().unwrap_or(") Z").rsplit(") ").next().unwrap_or("Z");
+            state.starts_with('Z')
+        });
     }
 }
 
@@ -199,16 +222,9 @@ impl Worker {
         self.answer().unwrap_or_else(|| panic!("the worker ended at: {line}"))
     }
 
-    /// Kills the worker itself, not only the command that started it.
-    pub(crate) fn kill(&mut self) {
-        let pid: i32 = self.ask("pid").parse().expect("a number");
-        let pid = Pid::from_raw(pid).expect("a pid");
-        kill_process(pid, Signal::KILL).expect("the worker can be killed");
-    }
-
-    pub(crate) fn wait(mut self) -> ExitStatus {
-        drop(self.input.take());
-        self.child.wait().expect("the worker was ours")
+    /// The worker's own process, not that of the command that started it.
+    pub(crate) fn pid(&mut self) -> i32 {
+        self.ask("pid").parse().expect("a number")
     }
 }
 
@@ -218,6 +234,11 @@ impl Drop for Worker {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A number from the environment, for longer runs and for seeds that failed: `TEST_SEED=7`.
+pub(crate) fn setting(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 /// Numbers that look random and come again with their seed.

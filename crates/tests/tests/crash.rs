@@ -1,0 +1,337 @@
+//! Killed processes: daemons and programs die at moments that a seed chooses, and what was
+//! acknowledged stays, what runs goes on, and what the dead held is free again.
+//!
+//! "At a moment" means: while requests that were sent are not yet answered.
+
+mod support;
+
+use std::collections::BTreeMap;
+use support::{Instance, Random, Worker, setting, wait_for};
+use tests::{content, digest};
+
+/// What a file must be: the seed of its content and its length.
+type Known = BTreeMap<String, (u64, u64)>;
+
+/// Requests that are under way at once.
+const BATCH: u64 = 24;
+/// Longest file: inline ones, ones of several pieces.
+const FILE_BYTES_MAX: u64 = 200_000;
+
+/// A process attaches to daemons that came back 256 times in its life.
+const WORKER_ROUNDS: u64 = 200;
+
+/// A request, and what it makes of the names once it is acknowledged.
+enum Change {
+    Put(String, u64, u64),
+    Rename(String, String),
+    Unlink(String),
+}
+
+impl Change {
+    fn line(&self) -> String {
+        match self {
+            Change::Put(name, seed, length) => format!("put {name} {seed} {length}"),
+            Change::Rename(from, to) => format!("rename {from} {to}"),
+            Change::Unlink(name) => format!("unlink {name}"),
+        }
+    }
+
+    fn apply(self, known: &mut Known) {
+        match self {
+            Change::Put(name, seed, length) => {
+                known.insert(name, (seed, length));
+            }
+            Change::Rename(from, to) => {
+                if let Some(content) = known.remove(&from) {
+                    known.insert(to, content);
+                }
+            }
+            Change::Unlink(name) => {
+                known.remove(&name);
+            }
+        }
+    }
+
+    /// Names whose state is open if the request failed.
+    fn names(&self) -> Vec<&String> {
+        match self {
+            Change::Put(name, ..) | Change::Unlink(name) => vec![name],
+            Change::Rename(from, to) => vec![from, to],
+        }
+    }
+}
+
+/// A change whose names no other of its batch touches, so that one that fails leaves the rest known.
+fn change(random: &mut Random, directory: u64, slot: u64) -> Change {
+    let name = format!("/forebay/d{directory}/f{slot}");
+    match random.below(8) {
+        0 => Change::Rename(name.clone(), format!("{name}r")),
+        1 => Change::Rename(format!("{name}r"), name),
+        2 => Change::Unlink(name),
+        _ => {
+            let length = random.below(FILE_BYTES_MAX) >> random.below(16);
+            Change::Put(name, random.next() % 100_000, length)
+        }
+    }
+}
+
+fn assert_is(worker: &mut Worker, name: &str, expected: (u64, u64), seed: u64) {
+    let answer = worker.ask(&format!("get {name}"));
+    let (content_seed, length) = expected;
+    let right = format!("ok {length} {}", digest(&content(content_seed, 0, length)));
+    assert_eq!(answer, right, "seed {seed}: {name}, {length} bytes of content {content_seed}");
+}
+
+/// Sends batches, kills daemon after daemon with requests under way, and compares.
+fn daemons_die(daemons: u64, rounds: u64, seed: u64) {
+    let options = ["--local", &daemons.to_string(), "--memory", "64MiB", "--ssd", "0"];
+    let instance = Instance::start(&format!("die{daemons}"), &options);
+    let mut random = Random::new(seed);
+    let mut known = Known::new();
+    let mut worker = instance.worker();
+    for directory in 0..4 {
+        assert_eq!(worker.ask(&format!("mkdir /forebay/d{directory}")), "ok");
+    }
+    for round in 0..rounds {
+        if round % WORKER_ROUNDS == WORKER_ROUNDS - 1 {
+            worker = instance.worker();
+        }
+        let directory = round % 4;
+        let victim = instance.daemon(usize::try_from(random.below(daemons)).expect("small"));
+        let sent_before = random.below(BATCH);
+        let mut sent: Vec<Change> = Vec::new();
+        for slot in 0..BATCH {
+            if slot == sent_before {
+                // The worker is at one of the requests so far, or a little later at the last.
+                (0..random.below(20_000)).for_each(|_| std::hint::spin_loop());
+                victim.kill();
+            }
+            let change = change(&mut random, directory, slot);
+            worker.tell(&change.line());
+            sent.push(change);
+        }
+        victim.wait();
+        instance.start_again();
+        let mut open: Vec<String> = Vec::new();
+        for change in sent {
+            let line = change.line();
+            let answer = worker.answer().unwrap_or_else(|| panic!("seed {seed}: ended at {line}"));
+            match &*answer {
+                "ok" => change.apply(&mut known),
+                // There is nothing to rename or unlink.
+                "err 2" => {
+                    assert!(!matches!(change, Change::Put(..)), "seed {seed}: {line}: {answer}")
+                }
+                _ => {
+                    println!("round {round}: {line}: {answer}");
+                    open.extend(change.names().into_iter().cloned());
+                }
+            }
+        }
+        settle(&mut worker, &mut known, &open);
+        for (name, &expected) in &known {
+            assert_is(&mut worker, name, expected, seed);
+        }
+        assert!(known.values().all(|content| content.1 < 5000) || instance.used() > 0);
+        let names = (0..4).flat_map(|number| listed(&mut worker, number)).collect::<Vec<_>>();
+        let right: Vec<String> = known.keys().cloned().collect();
+        assert_eq!(names, right, "seed {seed}, round {round}: names");
+    }
+    for name in known.keys() {
+        assert_eq!(worker.ask(&format!("unlink {name}")), "ok");
+    }
+    drop(worker);
+    wait_for("all space back", || instance.used() == 0);
+}
+
+/// What failed may have happened or not: removes it, so that it is known again.
+fn settle(worker: &mut Worker, known: &mut Known, open: &[String]) {
+    for name in open {
+        let answer = worker.ask(&format!("unlink {name}"));
+        assert!(["ok", "err 2"].contains(&&*answer), "unlink {name}: {answer}");
+        known.remove(name);
+    }
+}
+
+fn listed(worker: &mut Worker, number: u64) -> Vec<String> {
+    let answer = worker.ask(&format!("list /forebay/d{number}"));
+    let names = answer.strip_prefix("ok").unwrap_or_else(|| panic!("list: {answer}"));
+    names.split_whitespace().map(|name| format!("/forebay/d{number}/{name}")).collect()
+}
+
+#[test]
+fn a_killed_daemon_loses_nothing_acknowledged() {
+    daemons_die(1, setting("TEST_ROUNDS", 20), setting("TEST_SEED", 1));
+}
+
+#[test]
+fn of_four_daemons_a_killed_one_loses_nothing_acknowledged() {
+    daemons_die(4, setting("TEST_ROUNDS", 20), setting("TEST_SEED", 2));
+}
+
+/// Bytes of a record of the common file; each is appended by one call.
+const RECORD_BYTES: u64 = 512;
+
+/// One of several processes at work in one directory: what it made, and what it is asked next.
+struct Neighbour {
+    worker: Worker,
+    number: u64,
+    known: Known,
+}
+
+impl Neighbour {
+    fn new(instance: &Instance, number: u64) -> Neighbour {
+        let mut worker = instance.worker();
+        assert_eq!(worker.ask("open log /forebay/common/log wac"), "ok");
+        Neighbour { worker, number, known: Known::new() }
+    }
+
+    /// Sends one request more; its answer comes later.
+    fn tell(&mut self, random: &mut Random, slot: u64) -> Option<Change> {
+        let name = |what: &str| format!("/forebay/common/n{}-{slot}{what}", self.number);
+        let change = match random.below(5) {
+            0 => {
+                self.worker.tell(&format!("append log {} {RECORD_BYTES}", self.number));
+                return None;
+            }
+            1 => Change::Rename(name(""), name("r")),
+            2 => Change::Unlink(name("r")),
+            _ => {
+                let length = random.below(FILE_BYTES_MAX) >> random.below(16);
+                Change::Put(name(""), random.next() % 100_000, length)
+            }
+        };
+        self.worker.tell(&change.line());
+        Some(change)
+    }
+}
+
+#[test]
+fn a_killed_program_leaves_others_and_the_space_alone() {
+    let seed = setting("TEST_SEED", 3);
+    let mut random = Random::new(seed);
+    let instance = Instance::start("program", &["--local", "2", "--memory", "64MiB", "--ssd", "0"]);
+    let mut first = instance.worker();
+    assert_eq!(first.ask("mkdir /forebay/common"), "ok");
+    let mut neighbours: Vec<Neighbour> = (0..3).map(|one| Neighbour::new(&instance, one)).collect();
+    let mut appended = BTreeMap::new();
+    for round in 0..setting("TEST_ROUNDS", 20) {
+        let mut victim = Neighbour::new(&instance, 100 + round);
+        let pid = victim.worker.pid();
+        let killed_at = random.below(BATCH);
+        let mut sent: Vec<Vec<Option<Change>>> = neighbours.iter().map(|_| Vec::new()).collect();
+        for slot in 0..BATCH {
+            if slot <= killed_at {
+                victim.tell(&mut random, slot);
+            }
+            if slot == killed_at {
+                (0..random.below(20_000)).for_each(|_| std::hint::spin_loop());
+                support::kill(pid);
+            }
+            for (one, sent) in neighbours.iter_mut().zip(&mut sent) {
+                sent.push(one.tell(&mut random, slot));
+            }
+        }
+        drop(victim);
+        for (one, sent) in neighbours.iter_mut().zip(sent) {
+            for change in sent {
+                let answer = one.worker.answer().expect("the worker goes on");
+                match change {
+                    None => {
+                        assert_eq!(answer, "ok", "seed {seed}: append");
+                        *appended.entry(one.number).or_insert(0) += 1;
+                    }
+                    Some(change) if answer == "ok" => change.apply(&mut one.known),
+                    Some(Change::Put(name, ..)) => panic!("seed {seed}: {name}: {answer}"),
+                    Some(_) => assert_eq!(answer, "err 2", "seed {seed}"),
+                }
+            }
+            for (name, &expected) in &one.known {
+                assert_is(&mut one.worker, name, expected, seed);
+            }
+        }
+    }
+    assert_records(&mut first, &appended, seed);
+    drop(neighbours);
+    let names = first.ask("list /forebay/common");
+    assert!(instance.used() > 0);
+    for name in names.split_whitespace().skip(1) {
+        assert_eq!(first.ask(&format!("unlink /forebay/common/{name}")), "ok", "seed {seed}");
+    }
+    wait_for("all space back", || instance.used() == 0);
+    assert_eq!(first.ask("rmdir /forebay/common"), "ok");
+}
+
+/// Every record that was acknowledged lies in the common file once, whole. What was under way when
+/// its program was killed may lie there in any state.
+fn assert_records(worker: &mut Worker, appended: &BTreeMap<u64, u64>, seed: u64) {
+    assert_eq!(worker.ask("open log /forebay/common/log r"), "ok");
+    let mut found: BTreeMap<String, u64> = BTreeMap::new();
+    for record in 0.. {
+        let at = record * RECORD_BYTES;
+        let answer = worker.ask(&format!("read log {at} {RECORD_BYTES}"));
+        if answer.starts_with("ok 0 ") {
+            break;
+        }
+        *found.entry(answer).or_insert(0) += 1;
+    }
+    for (&number, count) in appended {
+        let right = format!("ok {RECORD_BYTES} {}", digest(&content(number, 0, RECORD_BYTES)));
+        assert_eq!(found.get(&right), Some(count), "seed {seed}: records of program {number}");
+    }
+    assert_eq!(worker.ask("close log"), "ok");
+}
+
+#[test]
+fn locks_of_a_killed_program_are_free() {
+    let instance = Instance::start("locks", &["--memory", "16MiB", "--ssd", "0"]);
+    let lock = "/forebay/lock";
+    for _ in 0..5 {
+        let mut holder = instance
+            .program(&["flock", "-F", lock, "sh", "-c", "echo $$; exec cat"])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("flock starts");
+        let mut said = String::new();
+        let output = holder.stdout.take().expect("a pipe");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut said)
+            .expect("a pid");
+        let try_lock =
+            || instance.program(&["flock", "-n", lock, "true"]).status().expect("flock runs");
+        assert!(!try_lock().success(), "the lock is held");
+        support::kill(said.trim().parse().expect("a pid"));
+        holder.wait().expect("the program ends");
+        wait_for("the lock", || try_lock().success());
+    }
+}
+
+#[test]
+fn a_full_instance_says_so_and_takes_data_again() {
+    let instance = Instance::start("full", &["--memory", "16MiB", "--ssd", "0"]);
+    let mut worker = instance.worker();
+    for round in 0..3 {
+        let mut files = 0;
+        let refused = loop {
+            let answer = worker.ask(&format!("put /forebay/f{files} {files} 1000000"));
+            files += 1;
+            if answer != "ok" {
+                break answer;
+            }
+            assert!(files < 30, "16 MiB hold {files} MB");
+        };
+        // ENOSPC
+        assert_eq!(refused, "err 28", "round {round}");
+        assert!(files > 10, "only {files} MB fit");
+        for file in 0..files - 1 {
+            assert_is(&mut worker, &format!("/forebay/f{file}"), (file, 1_000_000), 0);
+        }
+        for file in 0..files {
+            assert_eq!(worker.ask(&format!("unlink /forebay/f{file}")), "ok");
+        }
+        wait_for("room", || worker.ask("put /forebay/again 1 8000000") == "ok");
+        assert_is(&mut worker, "/forebay/again", (1, 8_000_000), 0);
+        assert_eq!(worker.ask("unlink /forebay/again"), "ok");
+        wait_for("all space back", || instance.used() == 0);
+    }
+}
