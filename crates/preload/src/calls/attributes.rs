@@ -1,7 +1,7 @@
 //! `stat` in all its forms, `access`, and the calls that change attributes.
 
 use crate::calls::credentials::{real, who};
-use crate::calls::paths::{HERE, Place, on_path, place};
+use crate::calls::paths::{HERE, Place, on_path, place, unreadable};
 use crate::calls::state::{client, ours};
 use crate::calls::{Answer, answer, failed, user};
 use client::{Client, Follow, OfdIndex, Time, Times};
@@ -270,9 +270,17 @@ pub fn set_times(a: [u64; 6]) -> Answer {
 pub fn set_times_old(number: i64, a: [u64; 6]) -> Answer {
     let (directory, path_at, times_at) =
         if number == libc::SYS_futimesat { (a[0], a[1], a[2]) } else { (HERE, a[0], a[1]) };
-    let path = user::path(path_at).ok()?;
-    if matches!(place(directory, path), Ok(Place::Native)) {
-        return None;
+    if path_at == 0 {
+        // `futimesat` without a path: the descriptor itself.
+        ours(directory)?;
+    } else {
+        let path = match user::path(path_at) {
+            Ok(path) => path,
+            Err(errno) => return unreadable(directory, errno),
+        };
+        if matches!(place(directory, path), Ok(Place::Native)) {
+            return None;
+        }
     }
     let mut specs = [libc::timespec { tv_sec: 0, tv_nsec: 0 }; 2];
     if times_at != 0 {

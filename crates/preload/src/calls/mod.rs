@@ -34,6 +34,8 @@ pub mod extended;
 
 pub mod locks;
 
+pub mod sockets;
+
 pub mod space;
 
 pub mod mapping;

@@ -1,7 +1,7 @@
 //! Names: mkdir, rmdir, unlink, rename, link, symlink, readlink, mknod, truncate by path.
 
 use crate::calls::credentials::{masked, who};
-use crate::calls::paths::{Place, Text, on_path, place};
+use crate::calls::paths::{Place, Text, on_path, place, unreadable};
 use crate::calls::state::{client, ours};
 use crate::calls::{Answer, answer, failed, native, user};
 use client::{At, Client, Follow, Outcome, PathBuffer};
@@ -42,7 +42,10 @@ pub fn unlink(a: [u64; 6]) -> Answer {
 #[must_use]
 pub fn symlink(a: [u64; 6]) -> Answer {
     let as_path = [a[1], a[2], 0, 0, 0, 0];
-    let path = user::path(a[2]).ok()?;
+    let path = match user::path(a[2]) {
+        Ok(path) => path,
+        Err(errno) => return unreadable(a[1], errno),
+    };
     if matches!(place(a[1], path), Ok(Place::Native)) {
         return None;
     }
@@ -59,7 +62,10 @@ pub fn symlink(a: [u64; 6]) -> Answer {
 /// `readlinkat`: directory, path, buffer, length.
 #[must_use]
 pub fn read_link(a: [u64; 6]) -> Answer {
-    let path = user::path(a[1]).ok()?;
+    let path = match user::path(a[1]) {
+        Ok(path) => path,
+        Err(errno) => return unreadable(a[0], errno),
+    };
     // The magic links of descriptors of ours: the kernel would name the placeholder.
     if let Ok(Place::Open(file)) = place(a[0], path) {
         return answer(name_of_open(file, a[2], a[3]));
@@ -139,7 +145,13 @@ struct Two<'a> {
 }
 
 fn two<'a>(from: (u64, u64), to: (u64, u64)) -> Option<Result<Two<'a>>> {
-    let paths = (user::path(from.1).ok()?, user::path(to.1).ok()?);
+    let paths = match (user::path(from.1), user::path(to.1)) {
+        (Ok(first), Ok(second)) => (first, second),
+        (Err(errno), _) | (_, Err(errno)) => {
+            let is_ours = unreadable(from.0, errno).or_else(|| unreadable(to.0, errno)).is_some();
+            return is_ours.then_some(Err(errno));
+        }
+    };
     Some(
         place(from.0, paths.0)
             .and_then(|first| place(to.0, paths.1).map(|second| Two { from: first, to: second })),
@@ -201,7 +213,10 @@ pub fn link(a: [u64; 6]) -> Answer {
 
 /// A name for an open file: by its descriptor and no path, or through `/proc/self/fd`.
 fn link_open(a: [u64; 6]) -> Answer {
-    let path = user::path(a[1]).ok()?;
+    let path = match user::path(a[1]) {
+        Ok(path) => path,
+        Err(errno) => return unreadable(a[0], errno),
+    };
     let file = if path.is_empty() && a[4] as i32 & libc::AT_EMPTY_PATH != 0 {
         ours(a[0])?
     } else {

@@ -1,18 +1,21 @@
 //! `open`, `openat`, `openat2`, `creat`.
 
 use crate::calls::credentials::{masked, who};
-use crate::calls::paths::{HERE, Place, Text, place};
-use crate::calls::state::{self, client};
-use crate::calls::{Answer, descriptors, failed, native, user};
+use crate::calls::paths::{HERE, Place, Text, place, unreadable};
+use crate::calls::state::client;
+use crate::calls::{Answer, descriptors, failed, native, sockets, user};
 use client::{Client, Opened, Outcome, PathBuffer};
 use wire::Attributes;
-use wire::attributes::{mode, want};
+use wire::attributes::mode;
 use wire::errno::{Errno, Result};
 
 /// `openat`: directory, path, flags, mode.
 #[must_use]
 pub fn open_at(a: [u64; 6]) -> Answer {
-    let path = user::path(a[1]).ok()?;
+    let path = match user::path(a[1]) {
+        Ok(path) => path,
+        Err(errno) => return unreadable(a[0], errno),
+    };
     let mut buffer = PathBuffer::new();
     let flags = a[2] as u32;
     let opened = match place(a[0], path) {
@@ -44,41 +47,13 @@ fn finish(opened: &Opened, flags: u32) -> i64 {
     descriptors::install(opened.ofd, 0, close_on_exec).map_or_else(failed, i64::from)
 }
 
-/// Sockets and devices have their names in the instance, but no kernel stands behind them. A pipe
-/// has its own in the run directory of the host, named by its inode.
+/// Sockets and devices have their names in the instance, but no kernel stands behind them.
 fn open_special(attributes: &Attributes, flags: u32) -> i64 {
     match attributes.mode & mode::TYPE {
-        mode::FIFO => open_pipe(attributes, flags).unwrap_or_else(failed),
+        mode::FIFO => sockets::open_pipe(attributes, flags).unwrap_or_else(failed),
         mode::SOCKET => failed(Errno::ENXIO),
         _ => failed(Errno::EOPNOTSUPP),
     }
-}
-
-fn open_pipe(attributes: &Attributes, flags: u32) -> Result<i64> {
-    let wanted = match flags as i32 & libc::O_ACCMODE {
-        libc::O_RDONLY => want::READ,
-        libc::O_WRONLY => want::WRITE,
-        _ => want::READ | want::WRITE,
-    };
-    attributes.permits(&who(), wanted)?;
-    let mut path = [0; state::SETTING_BYTES_MAX + 32];
-    let length = state::run_directory(&mut path);
-    let mut name = *b"/pipe-0000000000000000";
-    for (digit, place) in name.iter_mut().rev().take(16).zip(0..) {
-        let value = (attributes.inode.0 >> (4 * place)) as u8 & 15;
-        *digit = if value < 10 { b'0' + value } else { b'a' + value - 10 };
-    }
-    for (to, from) in path.iter_mut().skip(length).zip(name) {
-        *to = from;
-    }
-    let address = path.as_ptr() as u64;
-    let kind = u64::from(libc::S_IFIFO | 0o600);
-    let made = native::call(libc::SYS_mknod, [address, kind, 0, 0, 0, 0]);
-    if made != 0 && made != -i64::from(libc::EEXIST) {
-        state::kernel(made)?;
-    }
-    let drop = (libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC) as u32;
-    Ok(native::call(libc::SYS_open, [address, u64::from(flags & !drop), 0, 0, 0, 0]))
 }
 
 /// `openat2`: directory, path, how, size of how.
@@ -88,7 +63,10 @@ pub fn open_at_2(a: [u64; 6]) -> Answer {
     if a[3] < HOW_BYTES {
         return None;
     }
-    let path = user::path(a[1]).ok()?;
+    let path = match user::path(a[1]) {
+        Ok(path) => path,
+        Err(errno) => return unreadable(a[0], errno),
+    };
     match place(a[0], path) {
         Ok(Place::Native) => return None,
         Err(errno) => return Some(failed(errno)),

@@ -104,6 +104,15 @@ fn identity(directory: u64, path: &Text) -> Option<(u64, u64)> {
     (found == 0).then_some((device, inode))
 }
 
+/// The answer for a path that can not be read: ours if it would be looked up from a directory of
+/// ours, else the kernel's, which knows of calls that need none.
+#[must_use]
+pub fn unreadable(directory: u64, errno: Errno) -> Answer {
+    let is_here = directory as u32 == HERE as u32;
+    let is_ours = if is_here { working_directory().is_some() } else { ours(directory).is_some() };
+    is_ours.then(|| failed(errno))
+}
+
 /// The descriptor that a path names.
 fn descriptor(path: &[u8]) -> Option<u64> {
     let number = match path {
@@ -154,7 +163,10 @@ pub fn on_path<T>(
 where
     i64: super::Returned<T>,
 {
-    let path = user::path(a[1]).ok()?;
+    let path = match user::path(a[1]) {
+        Ok(path) => path,
+        Err(errno) => return unreadable(a[0], errno),
+    };
     let at = match place(a[0], path) {
         Ok(Place::Ours(at)) => at,
         Ok(Place::Native | Place::Open(_)) => return None,

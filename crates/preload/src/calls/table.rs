@@ -3,10 +3,10 @@
 //! Older forms of a call are handed on in the arguments of the newest, so that there is one body
 //! for each.
 
-use crate::calls::paths::{HERE, Place, place};
+use crate::calls::paths::{HERE, Place, place, unreadable};
 use crate::calls::{
     Answer, aio, attributes, credentials, descriptors, directories, extended, failed, launch,
-    locks, mapping, names, opening, space, state, transfer, user,
+    locks, mapping, names, opening, sockets, space, state, transfer, user,
 };
 use client::Follow;
 use wire::errno::Errno;
@@ -170,6 +170,8 @@ fn process(number: i64, a: [u64; 6]) -> Answer {
         libc::SYS_inotify_add_watch => refuse_ours(HERE, a[1]),
         libc::SYS_fanotify_mark => refuse_ours(a[3], a[4]),
         libc::SYS_name_to_handle_at => refuse_ours(a[0], a[1]),
+        libc::SYS_bind => sockets::bind(a),
+        libc::SYS_connect => sockets::connect(a),
         libc::SYS_umask => Some(credentials::set_umask(a)),
         libc::SYS_setuid
         | libc::SYS_setgid
@@ -186,7 +188,10 @@ fn process(number: i64, a: [u64; 6]) -> Answer {
 
 /// A call that is not offered for paths of the instance.
 fn refuse_ours(directory: u64, path_at: u64) -> Answer {
-    let path = user::path(path_at).ok()?;
+    let path = match user::path(path_at) {
+        Ok(path) => path,
+        Err(errno) => return unreadable(directory, errno),
+    };
     match place(directory, path) {
         Ok(Place::Native) => None,
         _ => Some(failed(Errno::EOPNOTSUPP)),

@@ -1,15 +1,31 @@
 //! Memory that the application names in its calls.
 //!
 //! A call that is the kernel's goes to the kernel, which checks addresses itself. For ours, an
-//! address that can not be one of user space is EFAULT; an address that is not mapped ends the
-//! program, as it would in any library function that it hands the address to.
+//! address that can not be one of user space is EFAULT, and so is that of a string in low memory that
+//! is not mapped; another address that is not mapped ends the program, as it would in any library
+//! function that it hands the address to.
 
+use crate::calls::native;
 use wire::errno::{Errno, Result};
 use wire::limits::PATH_BYTES_MAX;
 
 /// First page: never mapped. Behind the last: the kernel's half.
 const LOWEST: u64 = 4096;
 const HIGHEST: u64 = 1 << 47;
+
+/// Below this lie the data of programs at fixed addresses, and the numbers that programs by mistake
+/// pass for addresses: worth one call to tell them apart.
+const SUSPICIOUS: u64 = 1 << 32;
+
+fn is_mapped(address: u64) -> Result<()> {
+    let page = address & !(LOWEST - 1);
+    let mut present = 0u8;
+    let to = (&raw mut present) as u64;
+    match native::call(libc::SYS_mincore, [page, LOWEST, to, 0, 0, 0]) {
+        0 => Ok(()),
+        _ => Err(Errno::EFAULT),
+    }
+}
 
 fn admit(address: u64, length: usize) -> Result<()> {
     let end = address.checked_add(length as u64).ok_or(Errno::EFAULT)?;
@@ -57,6 +73,9 @@ pub fn path<'a>(address: u64) -> Result<&'a [u8]> {
 /// `EFAULT` for an address outside user space, `too_long` without a NUL in `limit` bytes.
 pub fn text<'a>(address: u64, limit: usize, too_long: Errno) -> Result<&'a [u8]> {
     admit(address, 1)?;
+    if address < SUSPICIOUS {
+        is_mapped(address)?;
+    }
     let mut length = 0;
     while length < limit {
         // WHY: the length of a string is known only by looking.
