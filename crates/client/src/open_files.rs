@@ -234,7 +234,12 @@ impl Client {
     ) -> Result<Round> {
         let creates = flags & o::CREATE != 0;
         let stays = flags & o::NO_FOLLOW != 0 || (creates && flags & o::EXCLUSIVE != 0);
-        let follow = if stays { Follow::No } else { Follow::Yes };
+        let follow = match at.path {
+            // Refused below for its slash, wherever a link leads.
+            [.., b'/'] if creates => Follow::Never,
+            _ if stays => Follow::No,
+            _ => Follow::Yes,
+        };
         let walk = match self.walk(at, follow, look, who, buffer)? {
             Outcome::Done(walk) => walk,
             Outcome::Outside => return Ok(Round::Opened(Outcome::Outside)),
@@ -260,10 +265,13 @@ impl Client {
         if flags & o::CREATE == 0 {
             return self.open_existing(&walk.existing()?, flags, false, who);
         }
+        if walk.last == Last::Name && walk.slash {
+            return Err(Errno::EISDIR);
+        }
         if flags & o::EXCLUSIVE != 0 && matches!(walk.found, Looked::Found(_)) {
             return Err(Errno::EEXIST);
         }
-        if walk.last != Last::Name || walk.slash {
+        if walk.last != Last::Name {
             return Err(Errno::EISDIR);
         }
         match walk.found {

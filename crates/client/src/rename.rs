@@ -98,7 +98,14 @@ impl Client {
             flags,
         };
         let shard = Client::shard_of_entry(&old.parent, old.name);
-        by_path(self.call_done(To::Shard(shard), &request, who))
+        let done = by_path(self.call_done(To::Shard(shard), &request, who));
+        if done == Err(Errno::EISDIR) && !moved.is_directory() {
+            // A directory that is above the file is not empty, and that is said first.
+            if let Looked::Found(above) = self.look(&new.parent, new.name, Look::Surely, who)? {
+                self.check_not_below(&above, &old.parent).map_err(|_| Errno::ENOTEMPTY)?;
+            }
+        }
+        done
     }
 
     /// A directory can not become its own descendant.

@@ -104,9 +104,9 @@ fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> Result<usize> {
 
 /// What does not depend on when and by whom.
 fn describe(found: &fs::Metadata) -> String {
-    // The size of a directory is whatever a file system likes.
-    let size = if found.is_dir() { 0 } else { found.len() };
-    format!("ok {:o} {} {size}", found.mode(), found.nlink())
+    // Size and links of a directory are whatever a file system likes.
+    let (links, size) = if found.is_dir() { (0, 0) } else { (found.nlink(), found.len()) };
+    format!("ok {:o} {links} {size}", found.mode())
 }
 
 fn list(path: &str) -> Result<String> {

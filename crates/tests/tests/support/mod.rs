@@ -170,6 +170,8 @@ pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+const WORKER: &str = env!("CARGO_BIN_EXE_forebay-test-worker");
+
 /// The worker program on an instance: takes a line, does it, answers with a line.
 pub(crate) struct Worker {
     child: Child,
@@ -179,9 +181,16 @@ pub(crate) struct Worker {
 
 impl Worker {
     fn start(instance: &Instance) -> Worker {
-        let program = env!("CARGO_BIN_EXE_forebay-test-worker");
-        let mut child = instance
-            .program(&[program])
+        Worker::spawn(instance.program(&[WORKER]))
+    }
+
+    /// One that sees what all programs see.
+    pub(crate) fn outside() -> Worker {
+        Worker::spawn(Command::new(WORKER))
+    }
+
+    fn spawn(mut command: Command) -> Worker {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
