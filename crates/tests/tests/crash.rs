@@ -335,3 +335,68 @@ fn a_full_instance_says_so_and_takes_data_again() {
         wait_for("all space back", || instance.used() == 0);
     }
 }
+
+/// Changes a byte of a log.
+fn flip(path: &std::path::Path, at: u64) {
+    use std::os::unix::fs::FileExt as _;
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).expect("a log");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).expect("within the log");
+    file.write_all_at(&[byte[0] ^ 0x55], at).expect("written");
+}
+
+/// Log files of a daemon that hold anything, and how much: they are longer than what is in them.
+fn log_files(instance: &Instance) -> Vec<(std::path::PathBuf, u64)> {
+    let logs = std::fs::read_dir(instance.data(0)).expect("a directory").flatten();
+    let logs = logs.filter(|entry| entry.file_name().to_string_lossy().starts_with("log"));
+    let files = logs.flat_map(|log| std::fs::read_dir(log.path()).expect("a directory").flatten());
+    let files = files.map(|file| {
+        let bytes = std::fs::read(file.path()).expect("a log is read");
+        let used = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last as u64 + 1);
+        (file.path(), used)
+    });
+    files.filter(|(_, used)| *used > 0).collect()
+}
+
+#[test]
+fn a_damaged_log_is_told_in_a_line() {
+    let seed = setting("TEST_SEED", 5);
+    let mut random = Random::new(seed);
+    for round in 0..setting("TEST_ROUNDS", 8) {
+        let instance =
+            Instance::start(&format!("damage{round}"), &["--memory", "16MiB", "--ssd", "0"]);
+        let mut worker = instance.worker();
+        for file in 0..30 {
+            assert_eq!(worker.ask(&format!("put /forebay/f{file} {file} 900")), "ok");
+        }
+        drop(worker);
+        let daemon = instance.daemon(0);
+        daemon.kill();
+        daemon.wait();
+        for (path, used) in log_files(&instance) {
+            flip(&path, random.below(used));
+        }
+        let output = instance.try_start();
+        let said = support::text(&output.stderr);
+        let log = instance.daemon_log(0);
+        assert!(!log.contains("panicked"), "seed {seed}, round {round}: {log}");
+        if output.status.success() {
+            // What was after the damage may be gone, but what is there is right.
+            let mut worker = instance.worker();
+            for file in 0..30 {
+                let answer = worker.ask(&format!("get /forebay/f{file}"));
+                let right = format!("ok 900 {}", digest(&content(file, 0, 900)));
+                let empty = format!("ok 0 {}", digest(&[]));
+                assert!(
+                    answer == right || answer == "err 2" || answer == empty,
+                    "seed {seed}, round {round}: f{file}: {answer}"
+                );
+            }
+        } else {
+            let errors: Vec<&str> = log.lines().filter(|line| line.contains("ERROR")).collect();
+            assert_eq!(errors.len(), 1, "seed {seed}, round {round}: {log}");
+            assert!(errors[0].contains("corrupt record, file="), "seed {seed}: {}", errors[0]);
+            assert!(said.contains("corrupt record, file="), "seed {seed}: {said}");
+        }
+    }
+}
