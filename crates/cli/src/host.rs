@@ -148,7 +148,7 @@ fn words(job: &Job, host: &Host, daemon: &Daemon, run: &Path, data: &Path) -> Ve
         true => format!("[{}]:{port}", job.listen),
         false => format!("{}:{port}", job.listen),
     };
-    let pairs: [(&str, OsString); 16] = [
+    let pairs: [(&str, OsString); 18] = [
         ("--run", run.into()),
         ("--shm", host.shm.clone().into()),
         ("--data", data.into()),
@@ -161,6 +161,8 @@ fn words(job: &Job, host: &Host, daemon: &Daemon, run: &Path, data: &Path) -> Ve
         ("--chunk", job.wanted.chunk.to_string().into()),
         ("--spread", job.wanted.spread.clone().into()),
         ("--placement", job.wanted.placement.clone().into()),
+        ("--inline", job.wanted.inline.to_string().into()),
+        ("--timeout", job.wanted.timeout.to_string().into()),
         ("--workers", job.wanted.workers.to_string().into()),
         ("--listen", listen.into()),
         ("--peers", run.join(PEERS).into()),
@@ -170,11 +172,7 @@ fn words(job: &Job, host: &Host, daemon: &Daemon, run: &Path, data: &Path) -> Ve
 }
 
 fn variables(job: &Job) -> Vec<(&'static str, String)> {
-    vec![
-        ("FOREBAY_LOG", job.wanted.log.clone()),
-        ("FOREBAY_TIMEOUT", config::parse::micros_text(job.wanted.timeout)),
-        ("FOREBAY_INLINE", job.wanted.inline.to_string()),
-    ]
+    vec![("FOREBAY_LOG", job.wanted.log.clone())]
 }
 
 /// Tells the daemons of this host where all are.

@@ -8,6 +8,18 @@
 //! whose start time it did not compare.
 #![forbid(unsafe_code)]
 
+/// Prints to standard output. A reader that is gone (`forebay status | head`) is no failure.
+macro_rules! out {
+    ($($part:tt)*) => {{
+        let _ = std::io::Write::write_fmt(&mut std::io::stdout().lock(), format_args!($($part)*));
+    }};
+}
+
+/// `out!` with a line's end.
+macro_rules! outln {
+    ($($part:tt)*) => { out!("{}\n", format_args!($($part)*)) };
+}
+
 mod command_line;
 
 mod failure;
@@ -50,7 +62,7 @@ fn main() -> ExitCode {
         Err(failure) => {
             eprintln!("forebay {name}: {}", failure.text());
             if given.try_get_one::<bool>("json").ok().flatten() == Some(&true) {
-                println!("{}", serde_json::json!({ "error": failure.text() }));
+                outln!("{}", serde_json::json!({ "error": failure.text() }));
             }
             ExitCode::from(failure.code())
         }

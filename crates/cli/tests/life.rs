@@ -15,10 +15,12 @@ while [ $# -gt 0 ]; do
     --index) index=$2 ;;
     --ready-fd) ready=$2 ;;
     --memory) memory=$2 ;;
+    --inline) inline=$2 ;;
+    --timeout) timeout=$2 ;;
     esac
     shift 2
 done
-echo "daemon $index, inline $FOREBAY_INLINE, timeout $FOREBAY_TIMEOUT" >&2
+echo "daemon $index, inline $inline, timeout $timeout" >&2
 if [ "$memory" = 17825792 ]; then echo 'no space for the arena' >&2; exit 1; fi
 eval "echo '{\"ready\":true,\"tcp\":\"127.0.0.1:$((7000 + index))\",\"pid\":$$}' >&$ready; exec $ready>&-"
 exec {quiet}<> <(:)
@@ -157,7 +159,7 @@ fn a_daemon_that_fails_is_shown_and_nothing_stays() {
     assert_eq!(code, 1);
     assert!(text.starts_with("forebay start: daemon "), "{text}");
     assert!(text.contains("ended before it was ready"), "{text}");
-    assert!(text.contains("inline 4096, timeout 20s\n  no space for the arena"), "{text}");
+    assert!(text.contains("inline 4096, timeout 20000000\n  no space for the arena"), "{text}");
     world.assert_nothing_left();
 
     let (code, text) = world.fails(&["start", "--memory", "4Q"]);

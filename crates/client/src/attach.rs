@@ -276,7 +276,7 @@ impl Client {
         }
         let deadline = wait::now_micros().saturating_add(FIRST_WAIT_MICROS);
         loop {
-            match self.home() {
+            match self.reach_home() {
                 Ok(_) => return Ok(()),
                 Err(Errno::ECONNREFUSED) if wait::now_micros() < deadline => {
                     crate::request::sleep_micros(10_000);
@@ -314,7 +314,7 @@ impl Client {
     }
 
     /// The home daemon; attaches to it if it is not attached now.
-    pub(crate) fn home(&self) -> Result<&Attachment> {
+    pub(crate) fn reach_home(&self) -> Result<&Attachment> {
         if let Some(home) = self.attachments.in_place(&self.attachments.home) {
             return Ok(home);
         }
@@ -327,6 +327,20 @@ impl Client {
             found?;
         }
         attachments.in_place(&attachments.home).ok_or(Errno::EIO)
+    }
+
+    /// The home daemon, waited for if it is gone.
+    ///
+    /// # Errors
+    /// `EIO` if it does not come back in time.
+    pub(crate) fn home(&self) -> Result<&Attachment> {
+        let mut patience = self.patience_for_lost();
+        loop {
+            match self.reach_home() {
+                Ok(home) => return Ok(home),
+                Err(_) => self.back_off(&mut patience)?,
+            }
+        }
     }
 
     /// The home daemon if it is attached now.
@@ -355,7 +369,7 @@ impl Client {
     /// The attachment of daemon `daemon` if it is on this host (attaching now if need be), `None`
     /// if it is reached through the home.
     pub(crate) fn local(&self, daemon: DaemonIndex) -> Result<Option<&Attachment>> {
-        let home = self.home()?;
+        let home = self.reach_home()?;
         let Some(place) = self.local_place(home, daemon) else { return Ok(None) };
         if let Some(attachment) = self.attachments.in_place(place) {
             return Ok(Some(attachment));
@@ -411,6 +425,8 @@ impl Client {
         if self.host.get().is_none() {
             let _ = self.host.set(host);
         }
+        self.timeout_micros.store(attachment.welcome.timeout_micros.max(1), Relaxed);
+        self.is_gone.store(false, Relaxed);
         let place = self.attachments.keep(attachment)?;
         if let Some(local) = local.and_then(|local| self.attachments.local.get(local)) {
             local.store(place, Release);

@@ -80,6 +80,7 @@ pub use share::Part;
 pub use shm::host::{OfdIndex, ProcessIndex};
 pub use space::Space;
 
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use shm::host::HostSegment;
 use shm::once::Once;
 use wire::errno::{Errno, Result};
@@ -91,6 +92,10 @@ pub struct Client {
     host: Once<HostSegment>,
     attachments: attach::Attachments,
     cache: pieces::Cache,
+    /// Bound on a wait, as the last daemon said; 0 before the first.
+    timeout_micros: AtomicU64,
+    /// A daemon did not come back in time: the next calls wait only a moment.
+    is_gone: AtomicBool,
 }
 
 impl Client {
@@ -102,6 +107,8 @@ impl Client {
             host: Once::new(),
             attachments: attach::Attachments::new(),
             cache: pieces::Cache::new(),
+            timeout_micros: AtomicU64::new(0),
+            is_gone: AtomicBool::new(false),
         }
     }
 

@@ -16,7 +16,7 @@ use wire::{Credentials, DaemonIndex, Inode, Reply, Request};
 use crate::Client;
 use crate::attach::Attachment;
 use crate::layout::File;
-use crate::request::{Patience, To, own_credentials};
+use crate::request::{To, own_credentials};
 
 /// Pieces remembered by a process, a power of two: 4 Ki pieces of up to a chunk, 192 KiB.
 const CACHE_ROWS: usize = 4096;
@@ -193,11 +193,11 @@ impl Client {
         if let Some(attachment) = self.local_now(target) {
             return Ok(Some(attachment));
         }
-        let mut patience = Patience::new(self.timeout_micros());
+        let mut patience = self.patience_for_lost();
         loop {
             match self.local(target) {
                 Ok(attachment) => return Ok(attachment),
-                Err(_) => patience.back_off()?,
+                Err(_) => self.back_off(&mut patience)?,
             }
         }
     }

@@ -5,6 +5,7 @@
 //! attached again; a repetition carries the identity (origin, sequence) of the first attempt, by
 //! which the daemon recognises what it did already. After the instance's timeout: `EIO`.
 
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use placement::map::{WORKER_OF_TARGET, worker_of_shard};
 use rustix::event::Timespec;
@@ -23,6 +24,8 @@ const BACK_OFF_MICROS: u64 = 1_000;
 const BACK_OFF_MICROS_MAX: u64 = 100_000;
 /// Bound on waits before a daemon said its own.
 const TIMEOUT_MICROS: u64 = 30_000_000;
+/// Wait for a daemon that was waited for in vain before.
+const GONE_MICROS: u64 = 200_000;
 
 /// Who a request is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,13 +133,30 @@ pub(crate) fn own_credentials() -> Credentials {
 impl Client {
     /// Bound on a wait, in microseconds.
     pub(crate) fn timeout_micros(&self) -> u64 {
-        let home = self.home_now();
-        home.map_or(TIMEOUT_MICROS, |home| home.welcome.timeout_micros.max(1))
+        match self.timeout_micros.load(Relaxed) {
+            0 => TIMEOUT_MICROS,
+            known => known,
+        }
+    }
+
+    /// For waiting for a daemon that is gone.
+    pub(crate) fn patience_for_lost(&self) -> Patience {
+        let whole = self.timeout_micros();
+        let is_gone = self.is_gone.load(Relaxed);
+        Patience::new(if is_gone { whole.min(GONE_MICROS) } else { whole })
+    }
+
+    /// Sleeps longer each time; once the time is over, later calls wait only a moment.
+    ///
+    /// # Errors
+    /// `EIO` if the time is over.
+    pub(crate) fn back_off(&self, patience: &mut Patience) -> Result<()> {
+        patience.back_off().inspect_err(|_| self.is_gone.store(true, Relaxed))
     }
 
     /// Where to hand in a request, and to which worker there.
     fn route(&self, to: To) -> Result<(&Attachment, usize, DaemonIndex)> {
-        let home = self.home()?;
+        let home = self.reach_home()?;
         let owner = match to {
             To::Shard(shard) => home.map.owner(shard),
             To::Target(daemon) => daemon,
@@ -194,11 +214,12 @@ impl Client {
         interruptible: Interruptible,
     ) -> Result<Answer<'_>> {
         let mut patience = Patience::new(self.timeout_micros());
+        let mut for_lost = self.patience_for_lost();
         loop {
             let (attachment, worker, owner) = match self.route(to) {
                 Ok(route) => route,
                 Err(_) => {
-                    patience.back_off()?;
+                    self.back_off(&mut for_lost)?;
                     continue;
                 }
             };
@@ -211,7 +232,7 @@ impl Client {
                 Attempt::Busy(micros) => patience.sleep(micros.max(1))?,
                 Attempt::Stale | Attempt::Lost => {
                     self.lose(attachment);
-                    patience.back_off()?;
+                    self.back_off(&mut for_lost)?;
                 }
             }
         }

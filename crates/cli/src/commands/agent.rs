@@ -54,7 +54,7 @@ pub(super) fn run(name: &str) -> Result<u8> {
     let answer =
         work(name).unwrap_or_else(|failure| Some(Answer::Error(failure.text().to_owned())));
     let line = answer.map_or_else(|| Ok("{}".to_owned()), |answer| serde_json::to_string(&answer));
-    println!("{}", line.unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}")));
+    outln!("{}", line.unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}")));
     Ok(0)
 }
 

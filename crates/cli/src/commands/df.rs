@@ -55,6 +55,6 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
         let used = pair.map(|(size, free)| size.saturating_sub(free));
         rows.push(vec![tier.to_owned(), human(size), human(used), human(free)]);
     }
-    print!("{}", table(&rows));
+    out!("{}", table(&rows));
     Ok(0)
 }

@@ -37,7 +37,7 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
     let lines = rows.into_iter().map(|(name, count, local, alive)| {
         vec![name, count.to_string(), local.to_string(), alive.to_string()]
     });
-    print!("{}", table(&std::iter::once(head).chain(lines).collect::<Vec<_>>()));
+    out!("{}", table(&std::iter::once(head).chain(lines).collect::<Vec<_>>()));
     Ok(0)
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn run(name: &str, given: &ArgMatches) -> Result<u8> {
 
 /// Prints one JSON value as a line.
 fn print_json(value: &serde_json::Value) {
-    println!("{value}");
+    outln!("{value}");
 }
 
 /// Sizes for people: three digits and a unit.

@@ -41,11 +41,11 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
     }
     let at = &started.instance.wanted.at;
     match started.fresh {
-        0 => println!("instance {name} runs already: {count} daemons, seen at {at}"),
+        0 => outln!("instance {name} runs already: {count} daemons, seen at {at}"),
         fresh if fresh == usize::from(count) => {
-            println!("instance {name} runs: {count} daemons, seen at {at}");
+            outln!("instance {name} runs: {count} daemons, seen at {at}");
         }
-        fresh => println!("instance {name} runs: {fresh} of {count} daemons were started again"),
+        fresh => outln!("instance {name} runs: {fresh} of {count} daemons were started again"),
     }
     Ok(0)
 }

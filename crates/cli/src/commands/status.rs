@@ -86,12 +86,15 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
         let daemons: Vec<_> = seen.iter().map(as_json).collect();
         print_json(&json!({ "name": name, "daemons": daemons, "settings": wanted }));
     } else {
-        println!("instance {name}: {} daemons", seen.len());
-        print!("{}", as_table(&seen));
+        outln!("instance {name}: {} daemons", seen.len());
+        out!("{}", as_table(&seen));
         let chunk = human(Some(wanted.chunk));
-        println!(
+        outln!(
             "at {}, chunk {chunk}, spread {}, placement {}, {} workers",
-            wanted.at, wanted.spread, wanted.placement, wanted.workers
+            wanted.at,
+            wanted.spread,
+            wanted.placement,
+            wanted.workers
         );
     }
     let is_dead = seen.is_empty() || seen.iter().any(|one| one.is_alive == Some(false));

@@ -27,7 +27,7 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
     if given.get_flag("json") {
         print_json(&json!({ "stopped": name, "daemons": count }));
     } else {
-        println!("instance {name} is stopped and removed");
+        outln!("instance {name} is stopped and removed");
     }
     Ok(0)
 }

@@ -16,7 +16,7 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
     if given.get_flag("json") {
         print_json(&json!({ "version": version, "protocol": PROTOCOL_VERSION }));
     } else {
-        println!("forebay {version}, protocol {PROTOCOL_VERSION}");
+        outln!("forebay {version}, protocol {PROTOCOL_VERSION}");
     }
     Ok(0)
 }

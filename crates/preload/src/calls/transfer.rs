@@ -12,6 +12,14 @@ fn position(offset: u64) -> Result<Position> {
     if offset > i64::MAX as u64 { Err(Errno::EINVAL) } else { Ok(Position::At(offset)) }
 }
 
+/// An offset with a length: what would end beyond the largest offset is refused, as by the kernel.
+fn range(offset: u64, length: u64) -> Result<Position> {
+    match offset.checked_add(length) {
+        Some(end) if end <= i64::MAX as u64 => position(offset),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
 /// `read`.
 #[must_use]
 pub fn read(a: [u64; 6]) -> Answer {
@@ -23,7 +31,7 @@ pub fn read(a: [u64; 6]) -> Answer {
 #[must_use]
 pub fn read_at(a: [u64; 6]) -> Answer {
     let file = ours(a[0])?;
-    answer(position(a[3]).and_then(|at| read_one(file, a[1], a[2], at)))
+    answer(range(a[3], a[2]).and_then(|at| read_one(file, a[1], a[2], at)))
 }
 
 fn read_one(file: OfdIndex, address: u64, length: u64, at: Position) -> Result<usize> {
@@ -42,7 +50,7 @@ pub fn write(a: [u64; 6]) -> Answer {
 #[must_use]
 pub fn write_at(a: [u64; 6]) -> Answer {
     let file = ours(a[0])?;
-    answer(position(a[3]).and_then(|at| write_one(file, a[1], a[2], at)))
+    answer(range(a[3], a[2]).and_then(|at| write_one(file, a[1], a[2], at)))
 }
 
 fn write_one(file: OfdIndex, address: u64, length: u64, at: Position) -> Result<usize> {

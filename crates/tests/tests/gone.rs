@@ -1,0 +1,68 @@
+//! An instance that goes away under a program: every call ends with EIO within the instance's
+//! timeout, the next ones at once, and the program goes on when its daemon is back.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Kills the daemon, then tries calls; prints a line for each: name, errno, seconds.
+const PROGRAM: &str = r#"
+import os, signal, sys, time
+forebay, name, pid = sys.argv[1:]
+held = os.open('/forebay/held', os.O_CREAT | os.O_RDWR)
+os.write(held, b'a' * 3000000)
+os.kill(int(pid), signal.SIGKILL)
+calls = [
+    ('stat', lambda: os.stat('/forebay/other')),
+    ('open', lambda: os.open('/forebay/new', os.O_CREAT | os.O_RDWR)),
+    ('write', lambda: os.pwrite(held, b'b', 9000000)),
+    ('truncate', lambda: os.ftruncate(held, 10)),
+    ('list', lambda: os.listdir('/forebay')),
+]
+for call, run in calls:
+    before = time.time()
+    try: run(); number = 0
+    except OSError as error: number = error.errno
+    print(call, number, int(time.time() - before))
+os.spawnv(os.P_WAIT, forebay, [forebay, 'start', '--name', name])
+print('back', os.pread(held, 3, 2999997), len(os.listdir('/forebay')))
+"#;
+
+fn forebay(arguments: &[&str]) -> (std::path::PathBuf, Output) {
+    let own = std::env::current_exe().expect("the path of this test");
+    let profile = own.parent().and_then(Path::parent).expect("target/<profile>/deps");
+    let program = profile.join("forebay");
+    let output = Command::new(&program)
+        .args(arguments)
+        .env("FOREBAY_TIMEOUT", "2s")
+        .output()
+        .expect("forebay runs: build the workspace before");
+    (program, output)
+}
+
+#[test]
+fn calls_end_in_time_and_go_on_when_the_daemon_is_back() {
+    let name = format!("gone-{}", std::process::id());
+    let start = ["start", "--name", &name, "--local", "1", "--memory", "64MiB"];
+    let (program, started) = forebay(&start);
+    assert!(started.status.success(), "{}", String::from_utf8_lossy(&started.stderr));
+    let (_, status) = forebay(&["status", "--name", &name, "--json"]);
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    let pid = status.split("\"pid\":").nth(1).expect("a daemon");
+    let pid: String = pid.trim_start().chars().take_while(char::is_ascii_digit).collect();
+    let program = program.display().to_string();
+    let words = ["run", "--name", &name, "--", "python3", "-c", PROGRAM, &program, &name, &pid];
+    let (_, ran) = forebay(&words);
+    let (_, stopped) = forebay(&["stop", "--name", &name]);
+    let text = String::from_utf8_lossy(&ran.stdout);
+    let told = format!("{text}{}", String::from_utf8_lossy(&ran.stderr));
+    assert!(ran.status.success() && stopped.status.success(), "{told}");
+    let mut rows = text.lines().filter(|line| !line.starts_with("instance "));
+    for (index, call) in ["stat", "open", "write", "truncate", "list"].into_iter().enumerate() {
+        let row: Vec<&str> = rows.next().expect("a row").split(' ').collect();
+        let seconds: u64 = row[2].parse().expect("seconds");
+        assert_eq!((row[0], row[1]), (call, "5"), "{told}");
+        // The first waits for the daemon; whoever comes later only looks.
+        assert!(seconds <= if index == 0 { 20 } else { 10 }, "{told}");
+    }
+    assert_eq!(rows.next(), Some("back b'aaa' 1"), "{told}");
+}
