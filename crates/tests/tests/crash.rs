@@ -400,3 +400,32 @@ fn a_damaged_log_is_told_in_a_line() {
         }
     }
 }
+
+#[test]
+fn a_daemon_that_does_not_answer_is_waited_for_within_bounds() {
+    let options = ["--local", "2", "--memory", "16MiB", "--ssd", "0", "--timeout", "1s"];
+    let instance = Instance::start("silent", &options);
+    let mut worker = instance.worker();
+    let names: Vec<String> = (0..4).map(|number| format!("/forebay/d{number}/file")).collect();
+    for (number, name) in (0..).zip(&names) {
+        assert_eq!(worker.ask(&format!("mkdir /forebay/d{number}")), "ok");
+        assert_eq!(worker.ask(&format!("put {name} {number} 50000")), "ok");
+    }
+    let daemon = instance.daemon(1);
+    daemon.stop();
+    let mut refused = 0;
+    for name in &names {
+        let begun = std::time::Instant::now();
+        let answer = worker.ask(&format!("put {name} 77 60000"));
+        assert!(begun.elapsed().as_secs() < 10, "{name}: {:?}", begun.elapsed());
+        // EIO
+        assert!(["ok", "err 5"].contains(&&*answer), "{name}: {answer}");
+        refused += u32::from(answer != "ok");
+    }
+    assert!(refused > 0, "nothing lies on the daemon that was stopped");
+    daemon.go_on();
+    for (number, name) in (10..).zip(&names) {
+        wait_for("the daemon", || worker.ask(&format!("put {name} {number} 70000")) == "ok");
+        assert_is(&mut worker, name, (number, 70_000), 0);
+    }
+}

@@ -131,6 +131,15 @@ impl Daemon {
         kill_process(self.pid, Signal::KILL).expect("the daemon can be killed");
     }
 
+    /// Makes it hold still; nothing that is sent to it is answered.
+    pub(crate) fn stop(&self) {
+        kill_process(self.pid, Signal::STOP).expect("the daemon can be stopped");
+    }
+
+    pub(crate) fn go_on(&self) {
+        kill_process(self.pid, Signal::CONT).expect("the daemon can go on");
+    }
+
     /// Waits until the kernel has ended it.
     pub(crate) fn wait(&self) {
         wait_for("the daemon's end", || {
