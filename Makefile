@@ -1,5 +1,5 @@
 # What a person or CI runs. Each target installs what it lacks first.
-.PHONY: build test demo bench lint fmt install-deps
+.PHONY: build test interleavings demo bench lint fmt install-deps
 
 build: install-deps
 	cargo build --release --workspace
@@ -10,6 +10,12 @@ test:
 	@scripts/install-tools.sh
 	cargo build --workspace
 	cargo test --workspace
+	cargo test -p shm --features interleavings --test interleavings
+
+# The protocols of shared memory in many more orders of their steps than `make test` tries;
+# SEED picks others.
+interleavings: install-deps
+	INTERLEAVINGS=20 cargo test -p shm --features interleavings --test interleavings
 
 demo:
 	@scripts/install-deps.sh demo
@@ -24,6 +30,7 @@ bench:
 lint: install-deps
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy -p shm --features interleavings --all-targets -- -D warnings
 
 fmt:
 	cargo fmt --all

@@ -2,7 +2,7 @@
 //!
 //! Layout of a worker's bell, `BELL_BYTES` each, `WORKER_COUNT_MAX` of them:
 //!
-//!   0    sleeping  u32   1 while the worker sleeps on it (a futex)
+//!   0    sleeping  u32   1 while the worker sleeps on it (a futex), 2 once it is to wake up
 //!   4    processor u32   where the worker ran when it last looked, plus one
 //!   64   summary   u64   bit i: word i below is not zero
 //!   128  words     64 x u64, one bit for each session
@@ -11,7 +11,8 @@
 //!  1. A bit once set is seen: the ringer sets word, summary, then looks at `sleeping`; the worker
 //!     sets `sleeping`, then looks at the summary; all sequentially consistent, so one of the two
 //!     sees the other.
-//!  2. A ringer that is killed half-way loses its own ring only; a spurious bit costs one look.
+//!  2. A ringer that is killed half-way loses its own ring only; a spurious bit costs one look. So
+//!     whoever finds the worker not awake yet wakes it, also if another ringer was about to.
 
 use crate::segment::Segment;
 use crate::wait;
@@ -25,6 +26,10 @@ const SUMMARY: usize = 64;
 const WORDS: usize = 128;
 const WORD_COUNT: usize = 64;
 const BELL_BYTES: usize = WORDS + 8 * WORD_COUNT;
+
+const AWAKE: u32 = 0;
+const ASLEEP: u32 = 1;
+const ROUSED: u32 = 2;
 
 /// Most sessions of one daemon.
 pub const SESSION_COUNT_MAX: usize = WORD_COUNT * 64 - 1;
@@ -56,7 +61,9 @@ impl Doorbells {
         self.segment.word64(bell + WORDS + 8 * word)?.fetch_or(1 << (bit % 64), SeqCst);
         self.segment.word64(bell + SUMMARY)?.fetch_or(1 << word, SeqCst);
         let sleeping = self.segment.word32(bell + SLEEPING)?;
-        if sleeping.load(SeqCst) != 0 && sleeping.swap(0, SeqCst) != 0 {
+        if sleeping.load(SeqCst) != AWAKE {
+            // Another word, so that a worker that is about to sleep does not.
+            let _ = sleeping.compare_exchange(ASLEEP, ROUSED, SeqCst, SeqCst);
             wait::wake(sleeping, 1);
         }
         Ok(())
@@ -138,11 +145,11 @@ impl Doorbells {
         let Ok(bell) = self.bell(worker) else { return };
         let words = (self.segment.word32(bell + SLEEPING), self.segment.word64(bell + SUMMARY));
         let (Ok(sleeping), Ok(summary)) = words else { return };
-        sleeping.store(1, SeqCst);
+        sleeping.store(ASLEEP, SeqCst);
         if summary.load(SeqCst) == 0 {
-            wait::sleep(sleeping, 1, micros);
+            wait::sleep(sleeping, ASLEEP, micros);
         }
-        sleeping.store(0, SeqCst);
+        sleeping.store(AWAKE, SeqCst);
     }
 
     fn bell(&self, worker: usize) -> Result<usize> {

@@ -16,8 +16,8 @@
 //!   inode row (104 bytes): the encoded attributes of `wire` as 13 words; the first is the inode
 
 use crate::segment::Segment;
+use crate::sync::{self, AtomicU64, BUCKETS_MIN, fence};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU64, fence};
 use wire::attributes::ATTRIBUTES_BYTES;
 use wire::codec::{Reader, Writer};
 use wire::errno::{Errno, Result};
@@ -31,8 +31,6 @@ const INODE_WORDS: usize = ATTRIBUTES_BYTES / 8;
 const INODE_ROW: usize = ATTRIBUTES_BYTES;
 const ENTRY_BUCKET: usize = 16 + WAYS * ENTRY_ROW;
 const INODE_BUCKET: usize = 16 + WAYS * INODE_ROW;
-/// Buckets of a young table.
-const BUCKETS_MIN: u32 = 256;
 /// Buckets added with one row while a table doubles.
 const SPLITS: usize = 4;
 /// Memory of new buckets is made present in steps of so many bytes, which costs a fraction of
@@ -195,7 +193,7 @@ impl Index {
                     return Some(found);
                 }
             }
-            core::hint::spin_loop();
+            sync::spin_loop();
         }
         None
     }

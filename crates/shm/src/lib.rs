@@ -19,8 +19,13 @@
 //!     inside applications, in signal handlers, and after fork.
 #![no_std]
 
-#[cfg(test)]
+#[cfg(any(test, feature = "interleavings"))]
 extern crate std;
+
+#[cfg(not(feature = "interleavings"))]
+mod sync;
+#[cfg(feature = "interleavings")]
+pub mod sync;
 
 pub mod segment;
 

@@ -4,9 +4,9 @@
 //! Nobody ever waits here: who comes second is told so. A fill that a `fork` cut in half leaves
 //! the child with a cell that stays empty.
 
+use crate::sync::AtomicU32;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const EMPTY: u32 = 0;

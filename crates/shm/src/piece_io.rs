@@ -8,6 +8,7 @@
 use crate::arena::Arena;
 use crate::pieces::{PieceStates, PieceTable, admit, all_granules, granule_log2};
 use crate::session::Slot;
+use crate::sync;
 use crate::wait::{self, Backoff, Next};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use rustix::fd::BorrowedFd;
@@ -247,7 +248,7 @@ impl Target<'_> {
                 if backoff.pause() == Next::Sleep {
                     let now = wait::now_micros();
                     let limit = *deadline.get_or_insert(now.saturating_add(CLAIM_MICROS_MAX));
-                    rustix::thread::sched_yield();
+                    sync::sched_yield();
                     // The word names the last claimer only; an earlier one may be the dead one, so
                     // time decides in the end. A claimer that merely stood still copies later: two
                     // writes to one place, in either order.

@@ -20,8 +20,8 @@
 //! inode again. One of the two sees the other, so a place is never re-used under a copy.
 
 use crate::segment::Segment;
+use crate::sync::{AtomicU32, AtomicU64, fence};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 use wire::Inode;
 use wire::errno::{Errno, Result};
 use wire::reply::Piece;

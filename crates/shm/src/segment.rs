@@ -1,7 +1,7 @@
 //! A mapping of shared memory, and the only door to its bytes: atomics and raw copies, each checked
 //! against the length of the mapping.
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::{self, AtomicU32, AtomicU64};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno as OsErrno;
@@ -166,7 +166,7 @@ impl Segment {
         // WHY: bytes that another process may change can not be borrowed as a slice.
         // SAFETY: in range; `to` is our own memory, apart from the mapping. A concurrent store by
         // another process yields bytes of either content, which callers treat as claims.
-        unsafe { core::ptr::copy_nonoverlapping(at, to.as_mut_ptr(), to.len()) };
+        unsafe { sync::copy_nonoverlapping(at, to.as_mut_ptr(), to.len()) };
         Ok(())
     }
 
@@ -180,7 +180,7 @@ impl Segment {
         }
         let at = self.admit(offset, from.len(), 1).ok_or(Errno::EIO)?;
         // WHY and SAFETY: as for `copy_out`; the mapping is writable.
-        unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), at, from.len()) };
+        unsafe { sync::copy_nonoverlapping(from.as_ptr(), at, from.len()) };
         Ok(())
     }
 
@@ -194,7 +194,7 @@ impl Segment {
         }
         let at = self.admit(offset, length, 1).ok_or(Errno::EIO)?;
         // WHY and SAFETY: as for `copy_in`.
-        unsafe { core::ptr::write_bytes(at, 0, length) };
+        unsafe { sync::write_bytes(at, 0, length) };
         Ok(())
     }
 
@@ -259,6 +259,7 @@ impl Segment {
             return Err(Errno::EIO);
         }
         let at = self.admit(offset, length, 1).ok_or(Errno::EIO)?;
+        sync::point();
         // WHY: encoding a request in place saves a copy of it.
         // SAFETY: in range and writable. The slot is claimed by the calling thread and in no
         // submitted state, and the daemon touches a slot only between submission and reply.

@@ -4,10 +4,10 @@
 //! Layout:
 //!
 //!   0     pending   WORKER_COUNT_MAX x u64   bit i: slot i waits for that worker
-//!   128   claimed   u64                      bit i: slot i belongs to a thread
+//!   128   claimed   u64                      bit i: slot i seems to belong to a thread
 //!   4096  slots     SLOT_COUNT x SLOT_STRIDE
 //!
-//! A slot: state u32 (a futex), owner u32 (thread), length u32, sequence u64, pin u64 (what its
+//! A slot: state u32 (a futex), owner u32 (thread; 0: free), length u32, sequence u64, pin u64 (what its
 //! owner copies right now: piece + 1), then, at 64, the message.
 //!
 //!   FREE --claim--> CLAIMED --submit--> SUBMITTED --reply--> DONE --release--> FREE
@@ -21,12 +21,14 @@
 //!  2. The daemon copies a request out before it looks at it, so a client that writes meanwhile
 //!     changes nothing that was checked.
 //!  3. A slot whose owner died is taken over when slots are short.
+//!  4. The owner word alone says whose a slot is, and it changes by compare and exchange only. The
+//!     bit says where to look: a wrong one costs a look, or the time until slots are short.
 
 use crate::doorbell::Doorbells;
 use crate::segment::Segment;
+use crate::sync::{self, AtomicU32, AtomicU64};
 use crate::wait::{self, Backoff, Next, Woken};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicU32, AtomicU64};
 use wire::errno::{Errno, Result};
 use wire::limits::{SLOT_BYTES, SLOT_COUNT, WORKER_COUNT_MAX};
 
@@ -102,7 +104,10 @@ impl Session {
             let taken = map.load(Relaxed);
             let index = (!taken).trailing_zeros() as usize;
             if index < SLOT_COUNT {
-                if map.fetch_or(1 << index, AcqRel) & (1 << index) == 0 {
+                let owner = self.word32(index, OWNER)?;
+                let ours = owner.compare_exchange(0, wait::thread_id(), AcqRel, Relaxed).is_ok();
+                map.fetch_or(1 << index, Relaxed);
+                if ours {
                     return self.claimed(index);
                 }
                 continue;
@@ -116,19 +121,30 @@ impl Session {
                 if wait::now_micros() >= deadline {
                     return Err(Errno::ETIMEDOUT);
                 }
-                rustix::thread::sched_yield();
+                sync::sched_yield();
             }
         }
     }
 
     fn claimed(&self, index: usize) -> Result<Slot<'_>> {
-        self.word32(index, OWNER)?.store(wait::thread_id(), Relaxed);
         self.word64(index, PIN)?.store(0, Release);
         self.word32(index, STATE)?.store(CLAIMED, Relaxed);
         Ok(Slot { session: self, index, is_near: false })
     }
 
-    /// A slot whose owner died outside the daemon's hands: its claim passes to the caller.
+    /// Makes a slot free, for who holds it, or for the daemon that holds it for an owner who gave
+    /// up. Once it is FREE, a slot of a dead owner may be taken over: then it is not ours to clear.
+    fn release(&self, index: usize) -> Result<()> {
+        let owner = self.word32(index, OWNER)?;
+        let holder = owner.load(Relaxed);
+        self.word32(index, STATE)?.store(FREE, Release);
+        let _ = owner.compare_exchange(holder, 0, AcqRel, Relaxed);
+        self.segment.word64(CLAIMED_MAP)?.fetch_and(!(1 << index), Release);
+        Ok(())
+    }
+
+    /// A slot whose owner died outside the daemon's hands, or that is free though its bit says
+    /// otherwise: its claim passes to the caller.
     fn find_abandoned(&self) -> Option<usize> {
         for index in 0..SLOT_COUNT {
             let owner = self.word32(index, OWNER).ok()?;
@@ -169,24 +185,32 @@ impl Session {
     pub fn reply(&self, slot: usize, bytes: &[u8]) {
         let words = (self.word32(slot, STATE), self.word32(slot, LENGTH), Session::slot(slot));
         let (Ok(state), Ok(length), Ok(at)) = words else { return };
-        match state.load(Acquire) & !ASLEEP {
-            DETACHED => {
-                state.store(FREE, Release);
-                if let Ok(map) = self.segment.word64(CLAIMED_MAP) {
-                    map.fetch_and(!(1 << slot), Release);
+        let mut copied = false;
+        // Meanwhile the owner falls asleep, gives up, or both; one that does more is no client.
+        for _ in 0..3 {
+            let before = state.load(Acquire);
+            match before & !ASLEEP {
+                DETACHED => {
+                    let _ = self.release(slot);
+                    return;
                 }
+                SUBMITTED => {}
+                _ => return,
             }
-            SUBMITTED => {
+            if !copied {
                 let fits = bytes.len() <= SLOT_BYTES;
                 let bytes = if fits { bytes } else { &[] };
                 if self.segment.copy_in(at + MESSAGE, bytes).is_ok() {
                     length.store(bytes.len() as u32, Relaxed);
                 }
-                if state.swap(DONE, AcqRel) & ASLEEP != 0 {
+                copied = true;
+            }
+            if state.compare_exchange(before, DONE, AcqRel, Relaxed).is_ok() {
+                if before & ASLEEP != 0 {
                     wait::wake(state, 1);
                 }
+                return;
             }
-            _ => {}
         }
     }
 
@@ -353,7 +377,7 @@ impl Slot<'_> {
         // Sequentially consistent: the header that the caller looks at next must be read after
         // the daemon could see the pin (see `pieces`).
         self.session.word64(self.index, PIN)?.store(u64::from(piece) + 1, SeqCst);
-        core::sync::atomic::fence(SeqCst);
+        sync::fence(SeqCst);
         Ok(())
     }
 
@@ -377,15 +401,12 @@ pub enum Interruptible {
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         self.unpin();
-        let words =
-            (self.session.word32(self.index, STATE), self.session.segment.word64(CLAIMED_MAP));
-        let (Ok(state), Ok(map)) = words else { return };
+        let Ok(state) = self.session.word32(self.index, STATE) else { return };
         // A request that was given up on belongs to the daemon until it answers.
         let given_up = state.compare_exchange(SUBMITTED, DETACHED, AcqRel, Acquire).is_ok()
             || state.compare_exchange(SUBMITTED | ASLEEP, DETACHED, AcqRel, Acquire).is_ok();
         if !given_up {
-            state.store(FREE, Release);
-            map.fetch_and(!(1 << self.index), Release);
+            let _ = self.session.release(self.index);
         }
     }
 }

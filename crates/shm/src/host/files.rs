@@ -14,8 +14,8 @@
 //!   80   spare       6 x u64   for the client
 
 use super::{Guard, HostSegment, VnodeIndex, give_bit, lock, take_bit, vnodes};
+use crate::sync::{AtomicU32, AtomicU64};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, AtomicU64};
 use wire::Inode;
 use wire::errno::{Errno, Result};
 

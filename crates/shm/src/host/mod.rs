@@ -10,8 +10,8 @@
 //! worst a count one too high, which costs space until the instance ends, never contents.
 
 use crate::segment::Segment;
+use crate::sync::{self, AtomicU32};
 use crate::wait;
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use wire::errno::{Errno, Result};
 
@@ -90,7 +90,7 @@ fn lock(word: &AtomicU32) -> Guard<'_> {
                 {
                     return Guard { word, owned: true };
                 }
-                rustix::thread::sched_yield();
+                sync::sched_yield();
             }
         }
     }

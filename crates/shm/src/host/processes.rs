@@ -8,7 +8,7 @@
 //! kernel is not taken for the process before.
 
 use super::{HostSegment, OfdIndex, files, give_bit, take_bit};
-use core::sync::atomic::AtomicU32;
+use crate::sync::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use wire::errno::{Errno, Result};
 

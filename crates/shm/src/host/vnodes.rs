@@ -13,8 +13,8 @@
 //! shard makes the file unfindable, then asks `mark_deleted`. One of the two sees the other.
 
 use super::{HostSegment, TABLES, lock};
+use crate::sync::{AtomicU32, AtomicU64, fence};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
-use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 use wire::Inode;
 use wire::errno::{Errno, Result};
 use wire::hash::mix;

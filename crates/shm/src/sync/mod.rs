@@ -1,0 +1,14 @@
+//! What the protocols of this crate stand on: atomic words, raw copies, sleeping, yielding, time,
+//! and who is alive. Everything in `real` is the plain thing; with the feature `interleavings`,
+//! `model` puts a scheduling point before each of them, so that tests/interleavings can try the
+//! orders in which threads may run, and deaths between any two steps.
+
+#[cfg(not(feature = "interleavings"))]
+mod real;
+#[cfg(not(feature = "interleavings"))]
+pub use real::*;
+
+#[cfg(feature = "interleavings")]
+pub mod model;
+#[cfg(feature = "interleavings")]
+pub use model::*;

@@ -1,0 +1,375 @@
+//! The same things under a scheduler that tries orders of steps, one thread running at a time.
+//!
+//! Every operation on a shared word is one step, a copy is two; before each the scheduler may let
+//! another thread run, or the thread may be killed: from then on nothing that it does has an effect,
+//! so what its destructors would do is not done, as in a process that was killed.
+//!
+//! Orders weaker than sequential consistency are NOT covered: each step is seen by all threads at
+//! once, whatever ordering it names. That an ordering is strong enough is argued where it stands.
+//!
+//! Time stands still but for a microsecond at each look and what a test lets `pass`. A sleep ends by
+//! a wake-up alone, so that a lost one shows as a deadlock, unless the test allows time-outs.
+
+use crate::wait::Woken;
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use shuttle::rand::Rng;
+use std::boxed::Box;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{self, AssertUnwindSafe};
+use std::vec::Vec;
+
+pub(crate) const PAUSES: u32 = 1;
+pub(crate) const YIELDS: u32 = 1;
+/// A table that grows with its fourth row.
+pub(crate) const BUCKETS_MIN: u32 = 2;
+
+/// What the model knows besides the words themselves. One thread of the system runs all threads of
+/// an exploration, so it is theirs alone.
+#[derive(Default)]
+struct State {
+    exploring: bool,
+    quiet: bool,
+    time_outs: bool,
+    clock: u64,
+    /// Steps that a thread has left before it is killed.
+    doomed: BTreeMap<u32, u32>,
+    /// Killed threads, and those that came to their end.
+    gone: BTreeSet<u32>,
+    /// Who sleeps on which word.
+    asleep: Vec<(usize, u32, shuttle::thread::Thread)>,
+}
+
+std::thread_local! {
+    static STATE: RefCell<State> = RefCell::default();
+}
+
+fn state<R>(with: impl FnOnce(&mut State) -> R) -> R {
+    STATE.with(|state| with(&mut state.borrow_mut()))
+}
+
+/// What unwinds a thread that is killed.
+struct Killed;
+
+// ---- for tests ----
+
+/// Runs `test` in many orders of its threads' steps: half of them by chance, half by the few changes
+/// of priority that most faults need. `INTERLEAVINGS` multiplies their number, `SEED` picks others.
+pub fn explore(runs: usize, test: impl Fn() + Send + Sync + 'static) {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let times = number("INTERLEAVINGS").unwrap_or(1);
+    let runs = runs * times as usize / 2;
+    let seed = number("SEED").unwrap_or(1);
+    let mut config = shuttle::Config::new();
+    config.stack_size = 256 << 10;
+    config.silence_warnings = true;
+    // A busy machine tries fewer, so that the tests end.
+    config.max_time = Some(Duration::from_secs(2 * times));
+    let test = std::sync::Arc::new(test);
+    let body = move || {
+        let fresh = State { exploring: true, clock: 1 << 30, ..State::default() };
+        drop(STATE.with(|state| state.replace(fresh)));
+        test();
+        drop(STATE.with(RefCell::take));
+    };
+    let random = shuttle::scheduler::RandomScheduler::new_from_seed(seed, runs);
+    shuttle::Runner::new(random, config.clone()).run(body.clone());
+    let changes = shuttle::scheduler::PctScheduler::new_from_seed(seed, 3, runs);
+    shuttle::Runner::new(changes, config).run(body);
+}
+
+/// A thread of an exploration.
+pub struct Thread<R>(shuttle::thread::JoinHandle<Option<R>>);
+
+impl<R> Thread<R> {
+    /// What it came to; `None` if it was killed.
+    ///
+    /// # Panics
+    /// If it panicked.
+    pub fn join(self) -> Option<R> {
+        self.0.join().expect("no panic")
+    }
+}
+
+/// Starts a thread. At its end its number is nobody's.
+pub fn spawn<R: Send + 'static>(run: impl FnOnce() -> R + Send + 'static) -> Thread<R> {
+    Thread(shuttle::thread::spawn(move || {
+        let outcome = panic::catch_unwind(AssertUnwindSafe(run));
+        let me = thread_id();
+        state(|state| state.gone.insert(me));
+        match outcome {
+            Ok(value) => Some(value),
+            Err(cause) if cause.is::<Killed>() => None,
+            Err(cause) => panic::resume_unwind(cause),
+        }
+    }))
+}
+
+/// The calling thread will be killed after fewer than `steps` steps, if it takes as many.
+pub fn doom(steps: u32) {
+    let left = shuttle::rand::thread_rng().gen_range(0..steps);
+    let me = thread_id();
+    state(|state| state.doomed.insert(me, left));
+}
+
+/// Runs `with` at once, without others in between: to set up, and to look at the outcome.
+pub fn quietly<R>(with: impl FnOnce() -> R) -> R {
+    state(|state| state.quiet = true);
+    let outcome = with();
+    state(|state| state.quiet = false);
+    outcome
+}
+
+/// Lets time pass.
+pub fn pass(micros: u64) {
+    state(|state| state.clock += micros);
+}
+
+/// From now on a sleep may end because its time is over.
+pub fn allow_time_outs() {
+    state(|state| state.time_outs = true);
+}
+
+// ---- for the protocols ----
+
+/// A point between two steps. False if the calling thread is dead: it must change nothing.
+pub(crate) fn point() -> bool {
+    if !state(|state| state.exploring && !state.quiet) || plainly_unwinding() {
+        return true;
+    }
+    let me = thread_id();
+    if state(|state| state.gone.contains(&me)) {
+        return false;
+    }
+    // Of all that may be waited for, this is the one that only lets the scheduler choose.
+    shuttle::thread::sleep(Duration::ZERO);
+    let dies = state(|state| match state.doomed.get_mut(&me) {
+        Some(0) => state.gone.insert(me),
+        Some(left) => {
+            *left -= 1;
+            false
+        }
+        None => false,
+    });
+    if dies {
+        panic::resume_unwind(Box::new(Killed));
+    }
+    true
+}
+
+/// True while a failed test unwinds: nobody else should run meanwhile.
+fn plainly_unwinding() -> bool {
+    std::thread::panicking() && {
+        let me = thread_id();
+        !state(|state| state.gone.contains(&me))
+    }
+}
+
+/// Others run, if there are any.
+pub(crate) fn sched_yield() {
+    if point() && state(|state| state.exploring && !state.quiet) {
+        shuttle::thread::yield_now();
+    }
+}
+
+/// As `sched_yield`.
+pub fn spin_loop() {
+    sched_yield();
+}
+
+/// A step of its own: nothing is reordered here.
+pub fn fence(_: Ordering) {
+    point();
+}
+
+/// The number of the calling thread, never zero.
+#[must_use]
+pub fn thread_id() -> u32 {
+    if !state(|state| state.exploring) {
+        return rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+    }
+    usize::from(shuttle::thread::current().id()) as u32 + 1
+}
+
+/// True if the thread was killed or came to its end.
+#[must_use]
+pub fn is_dead(thread: u32) -> bool {
+    thread == 0 || state(|state| state.gone.contains(&thread))
+}
+
+/// All threads are far from each other.
+#[must_use]
+pub fn processor() -> u32 {
+    if state(|state| state.exploring) { thread_id() } else { 0 }
+}
+
+/// The model's clock.
+#[must_use]
+pub fn now_micros() -> u64 {
+    state(|state| {
+        state.clock += 1;
+        state.clock
+    })
+}
+
+/// Sleeps while `word` is `expected`.
+pub fn sleep(word: &AtomicU32, expected: u32, micros: u64) -> Woken {
+    if !point() || word.0.load(Ordering::SeqCst) != expected {
+        return Woken::Changed;
+    }
+    if state(|state| state.time_outs) && shuttle::rand::thread_rng().gen_bool(0.5) {
+        sched_yield();
+        pass(micros);
+        return Woken::TimedOut;
+    }
+    let (me, at) = (thread_id(), core::ptr::from_ref(word) as usize);
+    state(|state| state.asleep.push((at, me, shuttle::thread::current())));
+    while state(|state| state.asleep.iter().any(|&(_, sleeper, _)| sleeper == me)) {
+        shuttle::thread::park();
+    }
+    Woken::Changed
+}
+
+/// Wakes up to `count` sleepers on `word`.
+pub fn wake(word: &AtomicU32, count: u32) {
+    if !point() {
+        return;
+    }
+    let at = core::ptr::from_ref(word) as usize;
+    for _ in 0..count {
+        let sleeper = state(|state| {
+            let place = state.asleep.iter().position(|&(place, _, _)| place == at)?;
+            Some(state.asleep.remove(place))
+        });
+        let Some((_, _, thread)) = sleeper else { return };
+        thread.unpark();
+    }
+}
+
+/// As `core::ptr::copy_nonoverlapping`, in two steps.
+///
+/// # Safety
+/// As there.
+pub unsafe fn copy_nonoverlapping(from: *const u8, to: *mut u8, length: usize) {
+    let half = length / 2;
+    for (start, length) in [(0, half), (half, length - half)] {
+        if length != 0 && point() {
+            let (from, to) = (from.wrapping_add(start), to.wrapping_add(start));
+            // SAFETY: a part of what the caller vouches for.
+            unsafe { core::ptr::copy_nonoverlapping(from, to, length) };
+        }
+    }
+}
+
+/// As `core::ptr::write_bytes`, in two steps.
+///
+/// # Safety
+/// As there.
+pub unsafe fn write_bytes(to: *mut u8, value: u8, length: usize) {
+    let half = length / 2;
+    for (start, length) in [(0, half), (half, length - half)] {
+        if length != 0 && point() {
+            // SAFETY: a part of what the caller vouches for.
+            unsafe { core::ptr::write_bytes(to.wrapping_add(start), value, length) };
+        }
+    }
+}
+
+macro_rules! atomic {
+    ($name:ident, $value:ty) => {
+        /// An atomic word with a scheduling point before each operation.
+        #[repr(transparent)]
+        #[derive(Debug, Default)]
+        pub struct $name(core::sync::atomic::$name);
+
+        #[allow(missing_docs)]
+        impl $name {
+            #[must_use]
+            pub const fn new(value: $value) -> Self {
+                Self(core::sync::atomic::$name::new(value))
+            }
+
+            /// # Safety
+            /// As for the word of `core`.
+            pub const unsafe fn from_ptr<'a>(at: *mut $value) -> &'a Self {
+                // SAFETY: the same layout; the rest is the caller's promise.
+                unsafe { &*at.cast::<Self>() }
+            }
+
+            fn change(&self, to: impl FnOnce($value) -> $value) -> $value {
+                let alive = point();
+                let before = self.0.load(Ordering::SeqCst);
+                if alive {
+                    self.0.store(to(before), Ordering::SeqCst);
+                }
+                before
+            }
+
+            pub fn load(&self, _: Ordering) -> $value {
+                point();
+                self.0.load(Ordering::SeqCst)
+            }
+
+            pub fn store(&self, value: $value, _: Ordering) {
+                self.change(|_| value);
+            }
+
+            pub fn swap(&self, value: $value, _: Ordering) -> $value {
+                self.change(|_| value)
+            }
+
+            pub fn fetch_add(&self, value: $value, _: Ordering) -> $value {
+                self.change(|before| before.wrapping_add(value))
+            }
+
+            pub fn fetch_sub(&self, value: $value, _: Ordering) -> $value {
+                self.change(|before| before.wrapping_sub(value))
+            }
+
+            pub fn fetch_or(&self, value: $value, _: Ordering) -> $value {
+                self.change(|before| before | value)
+            }
+
+            pub fn fetch_and(&self, value: $value, _: Ordering) -> $value {
+                self.change(|before| before & value)
+            }
+
+            pub fn compare_exchange(
+                &self,
+                from: $value,
+                to: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                self.fetch_update(success, failure, |before| (before == from).then_some(to))
+            }
+
+            pub fn compare_exchange_weak(
+                &self,
+                from: $value,
+                to: $value,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$value, $value> {
+                self.compare_exchange(from, to, success, failure)
+            }
+
+            pub fn fetch_update(
+                &self,
+                _: Ordering,
+                _: Ordering,
+                to: impl FnOnce($value) -> Option<$value>,
+            ) -> Result<$value, $value> {
+                let alive = point();
+                let before = self.0.load(Ordering::SeqCst);
+                let Some(value) = to(before).filter(|_| alive) else { return Err(before) };
+                self.0.store(value, Ordering::SeqCst);
+                Ok(before)
+            }
+        }
+    };
+}
+
+atomic!(AtomicU32, u32);
+atomic!(AtomicU64, u64);

@@ -1,0 +1,7 @@
+//! The protocols under a scheduler that tries orders of steps and deaths between any two of them:
+//! see `shm::sync::model`, also for what this can not show (orders weaker than sequentially
+//! consistent). Run by `make interleavings`.
+
+mod requests;
+mod slots;
+mod support;

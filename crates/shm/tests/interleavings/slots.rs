@@ -1,0 +1,47 @@
+//! Claims of slots: one holder at a time, also while slots of the dead are taken over.
+
+use crate::support::{Both, SECOND};
+use shm::sync::model;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// All slots but one are taken, and the free one was last held by a thread that has ended.
+fn nearly_full() -> Arc<Both> {
+    let both = Arc::new(Both::new());
+    let taken = (0..63).map(|_| both.session.claim(SECOND).expect("a slot"));
+    let taken = model::quietly(|| taken.collect::<Vec<_>>());
+    let before = Arc::clone(&both);
+    let before = model::spawn(move || model::quietly(|| drop(before.session.claim(SECOND))));
+    before.join().expect("not killed");
+    taken.into_iter().for_each(std::mem::forget);
+    both
+}
+
+/// A slot is held by one thread at a time, and every thread gets it in its turn, though some are
+/// killed between any two steps.
+#[test]
+fn a_slot_has_one_holder() {
+    model::explore(3000, || {
+        let both = nearly_full();
+        let holders = Arc::new(AtomicU32::new(0));
+        let threads = [true, false, false].map(|dies| {
+            let (both, holders) = (Arc::clone(&both), Arc::clone(&holders));
+            model::spawn(move || {
+                if dies {
+                    model::doom(12);
+                    return drop(both.session.claim(SECOND));
+                }
+                let slot = both.session.claim(SECOND).expect("a slot");
+                assert_eq!(holders.fetch_add(1, Ordering::Relaxed), 0, "two hold one slot");
+                assert!(!both.session.pins(3));
+                holders.fetch_sub(1, Ordering::Relaxed);
+                drop(slot);
+            })
+        });
+        for thread in threads {
+            thread.join();
+        }
+        let last = model::quietly(|| both.session.claim(SECOND).map(|slot| slot.index()));
+        assert!(last.is_ok(), "the slot is lost");
+    });
+}
