@@ -249,7 +249,7 @@ fn start_part(
         .map_err(|error| Failure::at("can not write", "the work of a host", error))?;
     let answer = remote::call(&instance.ssh, &part.host, "daemon-start", &work, timeout(instance))?;
     match serde_json::from_str(&answer) {
-        Ok(Answer::Host(host)) => Ok(host),
+        Ok(Answer::Host(host)) => Ok(*host),
         Ok(Answer::Error(text)) => Err(Failure::new(text).on_host(&part.host)),
         Err(error) => {
             Err(Failure::at("answer makes no sense", "daemon-start", error).on_host(&part.host))

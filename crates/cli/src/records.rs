@@ -69,7 +69,7 @@ pub(crate) struct Job {
 pub(crate) enum Answer {
     /// What runs there now.
     #[serde(rename = "host")]
-    Host(Host),
+    Host(Box<Host>),
     /// Why it does not.
     #[serde(rename = "error")]
     Error(String),

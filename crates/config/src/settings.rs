@@ -162,11 +162,11 @@ impl Sources {
         if let Some(text) = variable {
             return Some((text.clone(), Origin::Environment(setting.variable)));
         }
-        if let Some((path, lines)) = &self.file {
-            if let Some(line) = lines.iter().find(|line| line.key == setting.name) {
-                let origin = Origin::File { path: path.clone(), line: line.number };
-                return Some((line.value.clone(), origin));
-            }
+        if let Some((path, lines)) = &self.file
+            && let Some(line) = lines.iter().find(|line| line.key == setting.name)
+        {
+            let origin = Origin::File { path: path.clone(), line: line.number };
+            return Some((line.value.clone(), origin));
         }
         (!setting.default.is_empty()).then(|| (setting.default.to_owned(), Origin::Default))
     }

@@ -43,16 +43,16 @@ impl Service {
     }
 
     fn copy_of_directory(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<Option<Attributes>> {
-        if let Some(cached) = self.live.cached.get(&inode) {
-            if cached.until > self.live.now {
-                return Ok(Some(cached.attributes));
-            }
+        if let Some(cached) = self.live.cached.get(&inode)
+            && cached.until > self.live.now
+        {
+            return Ok(Some(cached.attributes));
         }
         for fact in ask.facts {
-            if let Fact::Attributes(other, None) = fact {
-                if *other == inode {
-                    return Ok(None);
-                }
+            if let Fact::Attributes(other, None) = fact
+                && *other == inode
+            {
+                return Ok(None);
             }
         }
         Err(self.inquire(Subject::Directory(inode), inode.shard()))
@@ -64,10 +64,10 @@ impl Service {
             return Ok(self.state.inodes.get(inode).map(|node| node.attributes));
         }
         for fact in ask.facts {
-            if let Fact::Attributes(other, attributes) = fact {
-                if *other == inode {
-                    return Ok(*attributes);
-                }
+            if let Fact::Attributes(other, attributes) = fact
+                && *other == inode
+            {
+                return Ok(*attributes);
             }
         }
         Err(self.inquire(Subject::Attributes(inode), inode.shard()))
@@ -85,10 +85,11 @@ impl Service {
             return Ok(self.state.entries.get(parent, name));
         }
         for fact in ask.facts {
-            if let Fact::Entry(other, other_name, inode, mode) = fact {
-                if *other == parent && *other_name == name {
-                    return Ok((!inode.is_none()).then_some((*inode, *mode)));
-                }
+            if let Fact::Entry(other, other_name, inode, mode) = fact
+                && *other == parent
+                && *other_name == name
+            {
+                return Ok((!inode.is_none()).then_some((*inode, *mode)));
             }
         }
         Err(self.inquire(Subject::Entry(parent, name.to_vec()), shard))
@@ -191,10 +192,10 @@ impl Service {
 
     /// The owner of a directory says that it changed.
     pub(crate) fn directory_changed(&mut self, attributes: &Attributes) {
-        if let Some(known) = self.live.cached.get_mut(&attributes.inode) {
-            if known.attributes.changed < attributes.changed {
-                known.attributes = *attributes;
-            }
+        if let Some(known) = self.live.cached.get_mut(&attributes.inode)
+            && known.attributes.changed < attributes.changed
+        {
+            known.attributes = *attributes;
         }
     }
 

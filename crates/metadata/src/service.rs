@@ -179,10 +179,11 @@ impl Service {
     /// A request from outside: one that was done before is answered alike, one that is parked
     /// learns its new ticket.
     fn take(&mut self, ticket: u64, header: &Header, request: &Request<'_>) {
-        if let Some(&outcome) = self.state.outcomes.get(&header.origin) {
-            if outcome.sequence == header.sequence && header.origin != ORIGIN_NONE {
-                return self.answer_again(ticket, &outcome);
-            }
+        if let Some(&outcome) = self.state.outcomes.get(&header.origin)
+            && outcome.sequence == header.sequence
+            && header.origin != ORIGIN_NONE
+        {
+            return self.answer_again(ticket, &outcome);
         }
         if self.is_parked(ticket, header) {
             return;
@@ -211,11 +212,11 @@ impl Service {
                 && header.origin != ORIGIN_NONE
         };
         for job in self.live.jobs.values_mut() {
-            if let Kind::Request { ticket: known, header, .. } = &mut job.kind {
-                if is_it(header) {
-                    *known = ticket;
-                    return true;
-                }
+            if let Kind::Request { ticket: known, header, .. } = &mut job.kind
+                && is_it(header)
+            {
+                *known = ticket;
+                return true;
             }
         }
         for waiter in self.live.waiters.values_mut().flatten() {

@@ -92,10 +92,10 @@ impl Entries {
     fn close_gap(&mut self, key: EntryKey) {
         let (parent, hash, gap) = key;
         let last = self.map.range((parent, hash, gap)..=(parent, hash, u8::MAX)).next_back();
-        if let Some((&last, _)) = last {
-            if let Some(entry) = self.map.remove(&last) {
-                self.map.insert(key, entry);
-            }
+        if let Some((&last, _)) = last
+            && let Some(entry) = self.map.remove(&last)
+        {
+            self.map.insert(key, entry);
         }
     }
 

@@ -124,10 +124,10 @@ impl Service {
         self.abort(sequence);
         if errno == HELD || errno == CHANGED {
             self.retry_job(job);
-        } else if let Some(job) = self.live.jobs.remove(&job) {
-            if let Kind::Request { ticket, .. } = job.kind {
-                self.answer_stop(ticket, Stop::Refused(errno));
-            }
+        } else if let Some(job) = self.live.jobs.remove(&job)
+            && let Kind::Request { ticket, .. } = job.kind
+        {
+            self.answer_stop(ticket, Stop::Refused(errno));
         }
     }
 
@@ -144,10 +144,10 @@ impl Service {
             part.to.0.append_to(&mut left);
         }
         self.put(&Record::PutDecision { sequence, left: &left });
-        if let Some(job) = self.live.jobs.remove(&transaction.job) {
-            if let Kind::Request { ticket, header, .. } = job.kind {
-                self.finish(ticket, &header, outcome::DONE, 0, 0);
-            }
+        if let Some(job) = self.live.jobs.remove(&transaction.job)
+            && let Kind::Request { ticket, header, .. } = job.kind
+        {
+            self.finish(ticket, &header, outcome::DONE, 0, 0);
         }
         self.send_commits(sequence, &left);
         self.live.wake_at(self.live.now.saturating_add(RESEND_NANOS));
@@ -305,10 +305,10 @@ impl Service {
 
     /// Can this action be done, now and until it is decided? Changes nothing.
     fn check(&mut self, ask: &Ask<'_>, action: &Action<'_>, id: TransactionId) -> Step<()> {
-        if let Some((key, hold)) = key_of(action) {
-            if !self.live.keys.may(id, &key, hold) {
-                return Err(Stop::Refused(HELD));
-            }
+        if let Some((key, hold)) = key_of(action)
+            && !self.live.keys.may(id, &key, hold)
+        {
+            return Err(Stop::Refused(HELD));
         }
         match *action {
             Action::Entry { parent, name, expect, set, .. } => {

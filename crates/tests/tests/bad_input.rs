@@ -121,13 +121,12 @@ fn noise_ends_its_own_connection_only() {
     for seed in 1..20 {
         let user = fs::read_dir(world.path("run")).expect("a listing").flatten().next();
         let folder = user.expect("the user's directory").path().join(&world.name);
-        for daemon in 0..2 {
+        for (daemon, address) in addresses.iter().enumerate() {
             let place = folder.join(format!("d{daemon}.sock"));
             let mut stream = UnixStream::connect(place).expect("the gateway answers");
             stream.set_read_timeout(limit).expect("a limit");
             let _ = stream.write_all(&noise(seed));
             assert!(ends(stream.read_to_end(&mut Vec::new())), "unix, seed {seed}");
-            let address = addresses[daemon];
             let mut stream = TcpStream::connect(address).expect("the daemon answers");
             stream.set_read_timeout(limit).expect("a limit");
             let _ = stream.write_all(&noise(seed));

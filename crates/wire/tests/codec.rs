@@ -31,7 +31,7 @@ fn attributes() -> impl Strategy<Value = Attributes> {
         })
 }
 
-fn encode<'a>(buffer: &'a mut [u8], put: impl FnOnce(&mut Writer<'_>)) -> &'a [u8] {
+fn encode(buffer: &mut [u8], put: impl FnOnce(&mut Writer<'_>)) -> &[u8] {
     let mut writer = Writer::new(buffer);
     put(&mut writer);
     let length = writer.finish().expect("the buffer is large enough");

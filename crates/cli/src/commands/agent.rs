@@ -78,7 +78,7 @@ fn work(name: &str) -> Result<Option<Answer>> {
         "daemon-start" => {
             let mut job: Job = read()?;
             job.name = checked(job.name)?;
-            host::start(&job, &mut quiet).map(|host| Some(Answer::Host(host)))
+            host::start(&job, &mut quiet).map(|host| Some(Answer::Host(Box::new(host))))
         }
         "daemon-peers" => {
             let work: PeersWork = read()?;

@@ -200,7 +200,7 @@ pub fn ioctl(a: [u64; 6]) -> Answer {
         FIONBIO => Some(0),
         FIONREAD => answer(client().and_then(|client| {
             let here = client.seek(file, 0, libc::SEEK_CUR as u32)?;
-            let left = client.fstat(file)?.size.saturating_sub(here as u64);
+            let left = client.fstat(file)?.size.saturating_sub(here);
             user::put(a[2], i32::try_from(left).unwrap_or(i32::MAX))
         })),
         FIOCLEX | FIONCLEX => {
