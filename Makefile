@@ -1,5 +1,5 @@
 # What a person or CI runs. Each target installs what it lacks first.
-.PHONY: build test interleavings demo bench lint fmt install-deps
+.PHONY: build test interleavings demo bench lint fmt install-deps glibc-check
 
 build: install-deps
 	cargo build --release --workspace
@@ -31,6 +31,10 @@ lint: install-deps
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy -p shm --features interleavings --all-targets -- -D warnings
+
+# The preload library under a newer C library, in a chroot that debootstrap makes.
+glibc-check: install-deps
+	scripts/glibc-check.sh
 
 fmt:
 	cargo fmt --all
