@@ -1,5 +1,5 @@
 # What a person or CI runs. Each target installs what it lacks first.
-.PHONY: build test interleavings demo bench lint fmt install-deps glibc-check
+.PHONY: build test interleavings demo bench lint fmt install-deps glibc-check memcheck
 
 build: install-deps
 	cargo build --release --workspace
@@ -35,6 +35,11 @@ lint: install-deps
 # The preload library under a newer C library, in a chroot that debootstrap makes.
 glibc-check: install-deps
 	scripts/glibc-check.sh
+
+# What is loaded into applications, under valgrind.
+memcheck:
+	@scripts/install-deps.sh memcheck
+	scripts/memcheck.sh
 
 fmt:
 	cargo fmt --all
