@@ -4,11 +4,16 @@
 //! writes into an undefined granule claims it, zeroes what he does not write, copies, and sets the
 //! bit. Another writer of the same granule waits for the bit; if the claimer died, he takes over:
 //! nothing that the dead one wrote there was acknowledged.
+//!
+//! Whether a claimer died is told by one word for the whole piece. Who claims announces himself in
+//! it before, and takes himself out after; the word names him only while no other living thread is
+//! announced. So 0 or the dead in it mean that all claims are orphans. Once two were announced at a
+//! time it names nobody, for as long as the piece lives, and time decides (`CLAIM_MICROS_MAX`).
 
 use crate::arena::Arena;
 use crate::pieces::{PieceStates, PieceTable, admit, all_granules, granule_log2};
 use crate::session::Slot;
-use crate::sync;
+use crate::sync::{self, AtomicU32};
 use crate::wait::{self, Backoff, Next};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use rustix::fd::BorrowedFd;
@@ -19,6 +24,9 @@ use wire::reply::Piece;
 /// Longest wait for the claimer of a granule that is alive: it copies one granule, at most 1 MiB,
 /// but may have lost its processor.
 const CLAIM_MICROS_MAX: u64 = 1_000_000;
+
+/// In the claimer word: several threads claim. The rest counts those who took over.
+const MANY: u32 = 1 << 31;
 
 /// One target as this process reaches it.
 #[derive(Clone, Copy)]
@@ -188,31 +196,67 @@ impl Target<'_> {
         if valid.load(Acquire) & touched == touched {
             return self.device_in(piece, within, from);
         }
-        self.define(piece, within, within + from.len() as u64, touched)?;
-        self.device_in(piece, within, from)?;
-        valid.fetch_or(touched, AcqRel);
+        let end = within + from.len() as u64;
+        let outcome = self.define(piece, within, end, touched).and_then(|mine| {
+            self.device_in(piece, within, from)?;
+            // Only what was claimed here: another may be a hole again by now.
+            valid.fetch_or(mine, AcqRel);
+            Ok(())
+        });
+        self.retire(piece)?;
+        outcome
+    }
+
+    /// Says that the calling thread is about to claim granules.
+    fn announce(&self, piece: &Piece) -> Result<()> {
+        let me = wait::thread_id();
+        let _ = self.states.claimer(piece.slot)?.fetch_update(SeqCst, SeqCst, |holder| {
+            if holder == me || holder & MANY != 0 {
+                None
+            } else if holder == 0 || wait::is_dead(holder) {
+                Some(me)
+            } else {
+                Some(MANY)
+            }
+        });
+        Ok(())
+    }
+
+    /// Ends `announce`: what the calling thread had claimed is defined.
+    fn retire(&self, piece: &Piece) -> Result<()> {
+        let claimer = self.states.claimer(piece.slot)?;
+        let _ = claimer.compare_exchange(wait::thread_id(), 0, SeqCst, Relaxed);
         Ok(())
     }
 
     /// Prepares the granules in `touched` for a copy of `start .. end`: afterwards each is defined,
-    /// or is written whole by the caller, who holds its claim.
+    /// or is written whole by the caller, who holds its claim. Those are returned.
     ///
     /// Even a granule that is written whole is claimed first: another writer that found it
-    /// undefined would else zero it after the caller's copy.
-    fn define(&self, piece: &Piece, start: u64, end: u64, touched: u64) -> Result<()> {
+    /// undefined would else zero it after the caller's copy. All are claimed in one step and after
+    /// the others are defined, so that writers never wait for each other in a ring.
+    fn define(&self, piece: &Piece, start: u64, end: u64, touched: u64) -> Result<u64> {
         let log2 = granule_log2(piece.length_log2);
         let whole = mask_between((start + (1 << log2) - 1) >> log2, end >> log2);
         let valid = self.states.valid(piece.slot)?;
         let claimed = self.states.claimed(piece.slot)?;
-        let mut undefined = touched & !valid.load(Acquire);
-        if undefined & whole != 0 {
-            self.states.claimer(piece.slot)?.store(wait::thread_id(), Relaxed);
-            let before = claimed.fetch_or(undefined & whole, SeqCst);
-            undefined &= !(undefined & whole & !before);
+        let undefined = touched & !valid.load(Acquire);
+        let free = undefined & whole & !claimed.load(Acquire);
+        self.define_each(piece, undefined & !free, false)?;
+        if free == 0 {
+            return Ok(0);
         }
-        while undefined != 0 {
-            self.define_edge(piece, undefined.trailing_zeros().into(), start, end, log2)?;
-            undefined &= undefined - 1;
+        self.announce(piece)?;
+        let mine = free & !claimed.fetch_or(free, SeqCst);
+        self.define_each(piece, free & !mine, true)?;
+        Ok(mine)
+    }
+
+    fn define_each(&self, piece: &Piece, granules: u64, holding: bool) -> Result<()> {
+        let mut rest = granules;
+        while rest != 0 {
+            self.define_granule(piece, rest.trailing_zeros().into(), holding)?;
+            rest &= rest - 1;
         }
         Ok(())
     }
@@ -223,59 +267,39 @@ impl Target<'_> {
     /// # Errors
     /// What the device says.
     pub fn define_all(&self, piece: &Piece) -> Result<()> {
-        self.define(piece, 0, 0, all_granules(piece.length_log2))
+        self.define(piece, 0, 0, all_granules(piece.length_log2)).map(|_| ())
     }
 
-    /// Makes the part of granule `granule` outside `start .. end` zero if the granule is undefined,
-    /// and then says that all of it is defined: what lies inside is being written by the caller.
-    fn define_edge(
-        &self,
-        piece: &Piece,
-        granule: u64,
-        start: u64,
-        end: u64,
-        log2: u8,
-    ) -> Result<()> {
+    /// Makes a granule zero and defined, if it is undefined. Bytes that the caller writes next are
+    /// zeroed, too, so that a reader between the two never sees another file's. `holding`: the
+    /// caller has claimed others and stays announced.
+    fn define_granule(&self, piece: &Piece, granule: u64, holding: bool) -> Result<()> {
         let bit = 1u64 << granule;
+        let log2 = granule_log2(piece.length_log2);
         let valid = self.states.valid(piece.slot)?;
         let claimed = self.states.claimed(piece.slot)?;
-        let claimer = self.states.claimer(piece.slot)?;
-        let mut backoff = Backoff::new();
-        let mut deadline = None;
+        let mut patience = Patience { backoff: Backoff::new(), holder: 0, since: None };
         while valid.load(Acquire) & bit == 0 {
-            let mine = claimed.fetch_or(bit, SeqCst) & bit == 0 || {
-                let holder = claimer.load(Relaxed);
-                if backoff.pause() == Next::Sleep {
-                    let now = wait::now_micros();
-                    let limit = *deadline.get_or_insert(now.saturating_add(CLAIM_MICROS_MAX));
-                    sync::sched_yield();
-                    // The word names the last claimer only; an earlier one may be the dead one, so
-                    // time decides in the end. A claimer that merely stood still copies later: two
-                    // writes to one place, in either order.
-                    let me = wait::thread_id();
-                    (now >= limit || wait::is_dead(holder))
-                        && claimer.compare_exchange(holder, me, SeqCst, Relaxed).is_ok()
-                } else {
-                    false
-                }
+            let mine = if claimed.load(Acquire) & bit == 0 {
+                self.announce(piece)?;
+                claimed.fetch_or(bit, SeqCst) & bit == 0
+            } else {
+                patience.take_over(self.states.claimer(piece.slot)?)
             };
-            if !mine {
-                continue;
+            // Between the two looks above the granule may have been defined and written.
+            if mine && valid.load(Acquire) & bit == 0 {
+                let from = granule << log2;
+                let zeroed = self.device_zero(piece, from, piece.length().min(1 << log2));
+                if zeroed.is_ok() {
+                    valid.fetch_or(bit, AcqRel);
+                }
+                if !holding || zeroed.is_err() {
+                    self.retire(piece)?;
+                }
+                zeroed?;
+            } else if !holding {
+                self.retire(piece)?;
             }
-            claimer.store(wait::thread_id(), Relaxed);
-            let (from, to) = (granule << log2, (granule + 1) << log2);
-            let to = to.min(piece.length());
-            if from < start {
-                self.device_zero(piece, from, start.min(to) - from)?;
-            }
-            if end < to {
-                self.device_zero(piece, end.max(from), to - end.max(from))?;
-            }
-            // What lies inside `start .. end` is garbage until the caller's copy; zero it, too, so
-            // that a reader between the two never sees another file's bytes.
-            let inside = (start.max(from), end.min(to));
-            self.device_zero(piece, inside.0, inside.1.saturating_sub(inside.0))?;
-            valid.fetch_or(bit, AcqRel);
         }
         Ok(())
     }
@@ -304,6 +328,39 @@ impl Target<'_> {
             self.states.forget(piece.slot, mask(whole, whole_end - 1))?;
         }
         Ok(())
+    }
+}
+
+/// The wait of one writer for the claimer of a granule.
+struct Patience {
+    backoff: Backoff,
+    /// The claimer word as last seen, and since when.
+    holder: u32,
+    since: Option<u64>,
+}
+
+impl Patience {
+    /// Spends a moment. True if the caller is to fill the granule: he is announced instead of the
+    /// dead, or of who was too slow.
+    fn take_over(&mut self, claimer: &AtomicU32) -> bool {
+        if self.backoff.pause() == Next::Look {
+            return false;
+        }
+        sync::sched_yield();
+        let (holder, now) = (claimer.load(SeqCst), wait::now_micros());
+        if self.since.is_none() || self.holder != holder {
+            (self.holder, self.since) = (holder, Some(now));
+        }
+        let is_over = now.saturating_sub(self.since.unwrap_or(now)) >= CLAIM_MICROS_MAX;
+        let next = if holder & MANY != 0 {
+            is_over.then(|| MANY | (holder + 1))
+        } else if wait::is_dead(holder) {
+            Some(wait::thread_id())
+        } else {
+            // Who merely stood still goes on later, so there are two from now on.
+            is_over.then_some(MANY)
+        };
+        next.is_some_and(|next| claimer.compare_exchange(holder, next, SeqCst, Relaxed).is_ok())
     }
 }
 

@@ -13,7 +13,7 @@
 //!
 //!   0   valid    u64   bit i: granule i holds defined bytes; unset: it reads as zeros
 //!   8   claimed  u64   bit i: somebody fills granule i
-//!   16  claimer  u32   thread that claimed last
+//!   16  claimer  u32   thread that fills granules; 0: nobody; top bit: several at a time
 //!
 //! Publishing stores place, start, shape, check, then the inode (release). Unpublishing stores
 //! inode 0, then a fence, then the daemon looks for pins; a client pins, fences, and looks at the
@@ -156,7 +156,7 @@ impl PieceStates {
         self.segment.word64(slot as usize * STATE_BYTES + 8)
     }
 
-    /// Who claimed last.
+    /// Who fills granules now.
     ///
     /// # Errors
     /// `EIO` for a slot that does not exist.
@@ -180,8 +180,11 @@ impl PieceStates {
     /// # Errors
     /// `EIO` for a slot that does not exist.
     pub fn forget(&self, slot: u32, mask: u64) -> Result<()> {
-        self.valid(slot)?.fetch_and(!mask, SeqCst);
-        self.claimed(slot)?.fetch_and(!mask, SeqCst);
+        // One that somebody fills right now stays his. The claim goes first: a granule that is
+        // claimed and undefined would look like one that a dead writer left.
+        let defined = mask & self.valid(slot)?.load(SeqCst);
+        self.claimed(slot)?.fetch_and(!defined, SeqCst);
+        self.valid(slot)?.fetch_and(!defined, SeqCst);
         Ok(())
     }
 }

@@ -7,7 +7,7 @@
 //! Orders weaker than sequential consistency are NOT covered: each step is seen by all threads at
 //! once, whatever ordering it names. That an ordering is strong enough is argued where it stands.
 //!
-//! Time stands still but for a microsecond at each look and what a test lets `pass`. A sleep ends by
+//! Time stands still but for a microsecond at each look (or more: `hurry`). A sleep ends by
 //! a wake-up alone, so that a lost one shows as a deadlock, unless the test allows time-outs.
 
 use crate::wait::Woken;
@@ -33,6 +33,8 @@ struct State {
     quiet: bool,
     time_outs: bool,
     clock: u64,
+    /// What a look at the clock adds to it.
+    pace: u64,
     /// Steps that a thread has left before it is killed.
     doomed: BTreeMap<u32, u32>,
     /// Killed threads, and those that came to their end.
@@ -68,7 +70,7 @@ pub fn explore(runs: usize, test: impl Fn() + Send + Sync + 'static) {
     config.max_time = Some(Duration::from_secs(2 * times));
     let test = std::sync::Arc::new(test);
     let body = move || {
-        let fresh = State { exploring: true, clock: 1 << 30, ..State::default() };
+        let fresh = State { exploring: true, clock: 1 << 30, pace: 1, ..State::default() };
         drop(STATE.with(|state| state.replace(fresh)));
         test();
         drop(STATE.with(RefCell::take));
@@ -121,9 +123,9 @@ pub fn quietly<R>(with: impl FnOnce() -> R) -> R {
     outcome
 }
 
-/// Lets time pass.
-pub fn pass(micros: u64) {
-    state(|state| state.clock += micros);
+/// From now on each look at the clock adds `micros`.
+pub fn hurry(micros: u64) {
+    state(|state| state.pace = micros);
 }
 
 /// From now on a sleep may end because its time is over.
@@ -208,7 +210,7 @@ pub fn processor() -> u32 {
 #[must_use]
 pub fn now_micros() -> u64 {
     state(|state| {
-        state.clock += 1;
+        state.clock += state.pace;
         state.clock
     })
 }
@@ -220,7 +222,7 @@ pub fn sleep(word: &AtomicU32, expected: u32, micros: u64) -> Woken {
     }
     if state(|state| state.time_outs) && shuttle::rand::thread_rng().gen_bool(0.5) {
         sched_yield();
-        pass(micros);
+        state(|state| state.clock += micros);
         return Woken::TimedOut;
     }
     let (me, at) = (thread_id(), core::ptr::from_ref(word) as usize);

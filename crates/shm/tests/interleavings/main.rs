@@ -2,6 +2,10 @@
 //! see `shm::sync::model`, also for what this can not show (orders weaker than sequentially
 //! consistent). Run by `make interleavings`.
 
+mod granules;
+mod host;
+mod index;
+mod pins;
 mod requests;
 mod slots;
 mod support;

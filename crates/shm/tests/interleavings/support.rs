@@ -1,10 +1,16 @@
-//! Memory and two sides of a request, for all of these tests.
+//! Memory, two sides of a request, and a target with one piece, for all of these tests.
 
+use rustix::fd::{AsFd, OwnedFd};
 use shm::Segment;
+use shm::arena::Arena;
 use shm::doorbell::{DOORBELLS_BYTES, Doorbells};
+use shm::piece_io::Target;
+use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES};
 use shm::session::{Interruptible, SESSION_BYTES, Session, Slot};
-use wire::Errno;
+use shm::sync::model;
 use wire::limits::{SLOT_BYTES, SLOT_COUNT};
+use wire::reply::Piece;
+use wire::{Errno, Inode};
 
 pub(crate) fn memory(length: usize) -> Segment {
     Segment::nameless(c"test", length).expect("nameless memory").0
@@ -70,5 +76,64 @@ impl Both {
         slot.wait(SECOND, Interruptible::No, || true).expect("answered");
         let answer = slot.read(<[u8]>::to_vec).expect("a reply");
         assert_eq!(answer, word.to_be_bytes());
+    }
+}
+
+/// A target of two pieces' room and the sessions of its clients, one for each thread.
+pub(crate) struct OneTarget {
+    pub(crate) arena: Arena,
+    pub(crate) table: PieceTable,
+    pub(crate) states: PieceStates,
+    pub(crate) session: Session,
+    ssd: OwnedFd,
+}
+
+/// Two granules of 4096 bytes.
+pub(crate) const LENGTH: usize = 2 * GRANULE;
+pub(crate) const GRANULE: usize = 4096;
+pub(crate) const PIECE: Piece =
+    Piece { start: 0, slot: 0, place: 0, length_log2: 13, tier: Piece::MEMORY };
+pub(crate) const FILE: Inode = Inode(5);
+
+impl OneTarget {
+    /// The piece's space holds bytes 0xee of some other file; `valid` granules are defined.
+    pub(crate) fn new(valid: u64) -> OneTarget {
+        let all = OneTarget {
+            arena: Arena::new(memory(LENGTH)),
+            table: PieceTable::new(memory(HEADER_BYTES * 2)),
+            states: PieceStates::new(memory(STATE_BYTES * 2)),
+            session: Session::new(memory(SESSION_BYTES)).expect("long enough"),
+            ssd: Segment::nameless(c"ssd", 4096).expect("nameless memory").1,
+        };
+        model::quietly(|| {
+            all.arena.copy_in(0, &[0xee; LENGTH]).expect("fits");
+            all.states.reset(0, valid).expect("slot 0");
+            all.table.publish(FILE, &PIECE).expect("slot 0");
+        });
+        all
+    }
+
+    pub(crate) fn target(&self) -> Target<'_> {
+        Target {
+            arena: &self.arena,
+            ssd: self.ssd.as_fd(),
+            table: &self.table,
+            states: &self.states,
+        }
+    }
+
+    /// Bytes `at ..` of the piece become `length` times `byte`, as a client writes.
+    pub(crate) fn write(&self, at: usize, length: usize, byte: u8) {
+        let slot = model::quietly(|| self.session.claim(SECOND)).expect("a slot");
+        let bytes = vec![byte; length];
+        let done = self.target().write(&slot, FILE, &PIECE, at as u64, &bytes);
+        assert_eq!(done, Ok(Ok(())));
+    }
+
+    /// The whole piece, as its file has it.
+    pub(crate) fn read(&self) -> Vec<u8> {
+        let mut bytes = vec![1; LENGTH];
+        self.target().read_pinned(&PIECE, 0, &mut bytes).expect("read");
+        bytes
     }
 }

@@ -1,0 +1,111 @@
+//! Granules of a new piece: every written byte is kept, and no old byte shows.
+
+use crate::support::{GRANULE, LENGTH, OneTarget, PIECE, SECOND};
+use shm::sync::model;
+use std::sync::Arc;
+
+const HALF: usize = GRANULE / 2;
+
+fn writer(all: &Arc<OneTarget>, at: usize, length: usize, byte: u8) -> model::Thread<()> {
+    let all = Arc::clone(all);
+    model::spawn(move || all.write(at, length, byte))
+}
+
+#[test]
+fn writers_of_one_granule_keep_each_others_bytes_and_readers_see_no_old_ones() {
+    model::explore(1500, || {
+        let all = Arc::new(OneTarget::new(0));
+        let writers = [writer(&all, 0, HALF, 1), writer(&all, HALF, HALF, 2)];
+        let seen = all.read();
+        assert!(seen.iter().all(|&byte| byte <= 2), "an old byte");
+        for writer in writers {
+            writer.join().expect("not killed");
+        }
+        let read = model::quietly(|| all.read());
+        assert!(read[..HALF].iter().all(|&byte| byte == 1), "the first half");
+        assert!(read[HALF..GRANULE].iter().all(|&byte| byte == 2), "the second half");
+        assert!(read[GRANULE..].iter().all(|&byte| byte == 0), "what nobody wrote");
+    });
+}
+
+/// Who ended after writing another granule of the piece is not taken for the claimer of this one.
+#[test]
+fn a_claim_of_the_living_is_not_taken_over() {
+    model::explore(3000, || {
+        let all = Arc::new(OneTarget::new(0));
+        let writers = [
+            writer(&all, GRANULE, HALF, 3),
+            writer(&all, 0, GRANULE, 7),
+            writer(&all, HALF, 100, 8),
+        ];
+        for writer in writers {
+            writer.join().expect("not killed");
+        }
+        let read = model::quietly(|| all.read());
+        let whole = [&read[..HALF], &read[HALF + 100..GRANULE]];
+        assert!(whole.iter().all(|part| part.iter().all(|&byte| byte == 7)), "lost bytes");
+        assert!(read[HALF..HALF + 100].iter().all(|byte| [7, 8].contains(byte)));
+        assert!(read[GRANULE..GRANULE + HALF].iter().all(|&byte| byte == 3));
+    });
+}
+
+/// A writer is killed between any two steps: others write what it had claimed, in the end.
+#[test]
+fn the_claims_of_the_dead_are_taken_over() {
+    model::explore(2000, || {
+        let all = Arc::new(OneTarget::new(0));
+        let victim = Arc::clone(&all);
+        let victim = model::spawn(move || {
+            model::doom(30);
+            victim.write(HALF, GRANULE + HALF, 9);
+        });
+        let other = writer(&all, 0, HALF, 1);
+        victim.join();
+        // Whoever still waits, waits for the dead.
+        model::hurry(SECOND / 500);
+        other.join().expect("not killed");
+        let last = [writer(&all, GRANULE, HALF, 2), writer(&all, GRANULE + HALF, HALF, 3)];
+        for writer in last {
+            writer.join().expect("not killed");
+        }
+        let read = model::quietly(|| all.read());
+        assert!(read[..HALF].iter().all(|&byte| byte == 1));
+        assert!(read[HALF..GRANULE].iter().all(|byte| [0, 9].contains(byte)), "an old byte");
+        assert!(read[GRANULE..GRANULE + HALF].iter().all(|&byte| byte == 2), "lost bytes");
+        assert!(read[GRANULE + HALF..].iter().all(|&byte| byte == 3), "lost bytes");
+    });
+}
+
+/// Two writers whose ranges overlap do not wait for each other's claims in a ring.
+#[test]
+fn writers_that_overlap_come_to_their_end_before_any_time_is_over() {
+    model::explore(2000, || {
+        let all = Arc::new(OneTarget::new(0));
+        let writers = [writer(&all, 0, GRANULE + HALF, 1), writer(&all, HALF, GRANULE + HALF, 2)];
+        for writer in writers {
+            writer.join().expect("not killed");
+        }
+        let read = model::quietly(|| all.read());
+        assert!(read[..HALF].iter().all(|&byte| byte == 1));
+        assert!(read[HALF..GRANULE + HALF].iter().all(|byte| [1, 2].contains(byte)));
+        assert!(read[GRANULE + HALF..].iter().all(|&byte| byte == 2));
+    });
+}
+
+/// A hole is made in a defined granule while somebody writes into it and into a new one.
+#[test]
+fn a_hole_does_not_fill_with_what_was_there() {
+    model::explore(2000, || {
+        let all = Arc::new(OneTarget::new(1));
+        let writers = [writer(&all, HALF, GRANULE, 1), writer(&all, HALF, 100, 1)];
+        all.target().zero_pinned(&PIECE, 0, GRANULE as u64).expect("zeroed");
+        for writer in writers {
+            writer.join().expect("not killed");
+        }
+        let read = model::quietly(|| all.read());
+        assert!(read[..HALF].iter().all(|&byte| byte == 0), "old bytes are back");
+        assert!(read[HALF..GRANULE].iter().all(|byte| [0, 1].contains(byte)), "old bytes are back");
+        assert!(read[GRANULE..GRANULE + HALF].iter().all(|&byte| byte == 1));
+        assert!(read[GRANULE + HALF..LENGTH].iter().all(|&byte| byte == 0));
+    });
+}

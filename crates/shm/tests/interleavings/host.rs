@@ -1,0 +1,139 @@
+//! The host segment: counts of open files, and locks whose holders are killed.
+
+use crate::support::memory;
+use shm::host::{HOST_BYTES, HostSegment, VnodeIndex};
+use shm::once::Once;
+use shm::sync::model;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use wire::Inode;
+
+fn host() -> Arc<HostSegment> {
+    Arc::new(HostSegment::new(memory(HOST_BYTES)).expect("long enough"))
+}
+
+/// One thread is killed while it opens or closes: the others go on, and a file that they have open
+/// stays open.
+#[test]
+fn a_lock_of_the_dead_stops_nobody() {
+    model::explore(1500, || {
+        let host = host();
+        let victim = Arc::clone(&host);
+        let victim = model::spawn(move || {
+            model::doom(30);
+            let vnode = victim.vnode_open(Inode(5)).expect("room");
+            let _ = victim.vnode_close(vnode);
+        });
+        let others = [(); 2].map(|()| {
+            let host = Arc::clone(&host);
+            model::spawn(move || {
+                let vnode = host.vnode_open(Inode(5)).expect("room");
+                assert_eq!(host.vnode_find(Inode(5)), Some(vnode), "open and not found");
+                host.vnode_close(vnode).expect("open").last
+            })
+        });
+        let was_killed = victim.join().is_none();
+        let lasts = others.map(|other| other.join().expect("not killed"));
+        assert!(was_killed || lasts != [true, true] || host.vnode_find(Inode(5)).is_none());
+        let still_open = model::quietly(|| host.vnode_find(Inode(5)));
+        assert!(was_killed || still_open.is_none(), "nobody has it open");
+    });
+}
+
+/// Deleting and opening meet: the opener sees that the file is gone, or the shard that it is open.
+#[test]
+fn a_file_is_not_deleted_under_who_opens_it() {
+    model::explore(1500, || {
+        let host = host();
+        let exists = Arc::new(shm::sync::AtomicU32::new(1));
+        let opener = {
+            let (host, exists) = (Arc::clone(&host), Arc::clone(&exists));
+            model::spawn(move || {
+                let vnode = host.vnode_open(Inode(5)).expect("room");
+                let open = exists.load(Ordering::SeqCst) != 0;
+                let told = open.then(|| host.vnode_close(vnode).expect("open").deleted);
+                (open, told)
+            })
+        };
+        exists.store(0, Ordering::SeqCst);
+        let kept = host.mark_deleted(Inode(5));
+        let (open, told) = opener.join().expect("not killed");
+        // Kept for an opener that had closed before, it would be for nobody.
+        assert!(!kept || told != Some(false), "nobody tells the shard of the last close");
+        assert!(kept || !open || told == Some(false), "deleted while it is open");
+    });
+}
+
+#[test]
+fn the_last_reference_is_one() {
+    model::explore(1000, || {
+        let host = host();
+        let file = host.file_allocate(Inode(5), VnodeIndex(0), 0).expect("room");
+        host.file_retain(file);
+        let lasts = Arc::new(AtomicU32::new(0));
+        let others = [(); 2].map(|()| {
+            let (host, lasts) = (Arc::clone(&host), Arc::clone(&lasts));
+            model::spawn(move || {
+                let own = host.file_allocate(Inode(6), VnodeIndex(0), 0).expect("room");
+                assert_ne!(own, file, "one row for two files");
+                if host.file_release(file).expect("has references") {
+                    lasts.fetch_add(1, Ordering::Relaxed);
+                    host.file_free(file).expect("a row");
+                }
+                own
+            })
+        });
+        let [first, second] = others.map(|other| other.join().expect("not killed"));
+        assert!(first != second || first == file, "one row for two files");
+        assert_eq!(lasts.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn a_table_is_taken_apart_once() {
+    model::explore(300, || {
+        let host = host();
+        let file = host.file_allocate(Inode(5), VnodeIndex(0), 0).expect("room");
+        let process = model::quietly(|| {
+            let process = host.process_register(100, 7).expect("room");
+            host.process_set(process, 3, Some((file, false))).expect("room");
+            process
+        });
+        let seen = Arc::new(AtomicU32::new(0));
+        let others = [(); 2].map(|()| {
+            let (host, seen) = (Arc::clone(&host), Arc::clone(&seen));
+            model::spawn(move || {
+                let mut count = |_| {
+                    seen.fetch_add(1, Ordering::Relaxed);
+                };
+                host.process_release(process, &mut count).is_ok()
+            })
+        });
+        let [first, second] = others.map(|other| other.join().expect("not killed"));
+        assert_ne!(first, second, "by one of two");
+        assert_eq!(seen.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn a_cell_is_filled_once() {
+    model::explore(500, || {
+        let cell = Arc::new(Once::new());
+        let filled = Arc::new(AtomicBool::new(false));
+        let others = [1, 2].map(|value| {
+            let (cell, filled) = (Arc::clone(&cell), Arc::clone(&filled));
+            model::spawn(move || {
+                if cell.set([value; 2]).is_ok() {
+                    assert!(!filled.swap(true, Ordering::Relaxed), "filled twice");
+                }
+            })
+        });
+        if let Some(&[first, second]) = cell.get() {
+            assert_eq!(first, second);
+            assert_eq!(cell.get(), Some(&[first; 2]), "another value");
+        }
+        for other in others {
+            other.join().expect("not killed");
+        }
+    });
+}

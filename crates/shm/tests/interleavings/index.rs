@@ -1,0 +1,132 @@
+//! The index: readers beside one writer that inserts, changes, removes and splits buckets.
+
+use crate::support::memory;
+use rustix::fd::AsFd;
+use shm::index::{Hit, Index, Shape};
+use shm::sync::model;
+use shm::{Access, Segment};
+use std::sync::Arc;
+use wire::{Attributes, Inode};
+
+const SHAPE: Shape = Shape { entries_log2: 3, inodes_log2: 3 };
+
+/// The writer's side and a reader's own mapping.
+fn sides() -> (Index, Arc<Index>) {
+    let (segment, fd) = Segment::nameless(c"test", SHAPE.bytes()).expect("nameless memory");
+    let writer = Index::create(segment, SHAPE).expect("long enough");
+    let reader = Segment::map(fd.as_fd(), SHAPE.bytes(), Access::ReadOnly).expect("mapped");
+    (writer, Arc::new(Index::open(reader).expect("same shape")))
+}
+
+fn attributes(inode: u64, value: u64) -> Attributes {
+    Attributes {
+        inode: Inode(inode),
+        size: value,
+        modified: value.cast_signed(),
+        device: value,
+        ..Attributes::default()
+    }
+}
+
+/// Key 9 changes, keys 1 to 3 stay, 4 to 8 come while the table grows, 20 never is.
+fn look(reader: &Index, newest: &mut u64) {
+    match reader.entry(9) {
+        Hit::Found(inode, mode) => {
+            assert_eq!(inode.0 as u32, mode, "a torn row");
+            assert!(inode.0 >= *newest, "a row of the past");
+            *newest = inode.0;
+        }
+        Hit::Absent => assert!(*newest <= 2, "it is there again by now"),
+        Hit::Unknown => {}
+    }
+    for key in [1, 3] {
+        let hit = reader.entry(u128::from(key));
+        let there = Hit::Found(Inode(key), key as u32);
+        assert!(hit == there || hit == Hit::Unknown, "key {key}: {hit:?}");
+    }
+    assert_eq!(reader.entry(20), Hit::Unknown);
+}
+
+#[test]
+fn entries_are_never_torn_and_never_lost() {
+    model::explore(1500, || {
+        let (writer, reader) = sides();
+        model::quietly(|| {
+            for key in 1..=3u64 {
+                writer.put_entry(u128::from(key), Inode(key), key as u32);
+            }
+        });
+        let readers = [(); 2].map(|()| {
+            let reader = Arc::clone(&reader);
+            model::spawn(move || {
+                let mut newest = 0;
+                for _ in 0..3 {
+                    look(&reader, &mut newest);
+                }
+            })
+        });
+        writer.put_entry(9, Inode(1), 1);
+        writer.put_absent(9);
+        writer.put_entry(9, Inode(2), 2);
+        writer.put_absent(9);
+        writer.forget_entry(9);
+        for key in 4..=8u64 {
+            writer.put_entry(u128::from(key), Inode(key), key as u32);
+        }
+        writer.put_entry(9, Inode(3), 3);
+        for reader in readers {
+            reader.join().expect("not killed");
+        }
+        model::quietly(|| {
+            for key in (1..=8u64).filter(|key| key % 4 != 1) {
+                let there = Hit::Found(Inode(key), key as u32);
+                assert_eq!(reader.entry(u128::from(key)), there, "key {key} is lost");
+            }
+            assert_eq!(reader.entry(9), Hit::Found(Inode(3), 3));
+        });
+    });
+}
+
+#[test]
+fn a_row_that_nobody_touches_is_always_found() {
+    model::explore(1000, || {
+        let (writer, reader) = sides();
+        model::quietly(|| writer.put_entry(1, Inode(1), 1));
+        let other = model::spawn(move || {
+            for _ in 0..3 {
+                assert_eq!(reader.entry(1), Hit::Found(Inode(1), 1));
+            }
+        });
+        // Its bucket is written, but the table does not grow.
+        writer.put_entry(3, Inode(3), 3);
+        writer.put_entry(3, Inode(4), 4);
+        writer.forget_entry(3);
+        other.join().expect("not killed");
+    });
+}
+
+#[test]
+fn attributes_are_never_torn_also_when_the_writer_is_killed() {
+    model::explore(1000, || {
+        let (writer, reader) = sides();
+        model::quietly(|| (1..=3).for_each(|inode| writer.put_inode(&attributes(inode, 1))));
+        let writer = model::spawn(move || {
+            model::doom(150);
+            for (inode, value) in [(1, 2), (4, 1), (2, 2), (5, 1), (1, 3)] {
+                writer.put_inode(&attributes(inode, value));
+            }
+            writer.forget_inode(Inode(2));
+        });
+        for _ in 0..3 {
+            for inode in 1..=2 {
+                if let Some(found) = reader.inode(Inode(inode)) {
+                    assert_eq!(found.inode, Inode(inode), "another inode");
+                    assert_eq!(found.size, found.modified.cast_unsigned(), "a torn row");
+                    assert_eq!(found.size, found.device, "a torn row");
+                }
+            }
+        }
+        writer.join();
+        assert_eq!(Index::create(memory(8), SHAPE).err(), Some(wire::Errno::EINVAL));
+    });
+}
