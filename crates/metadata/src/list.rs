@@ -42,7 +42,8 @@ impl Service {
         let mut is_first = true;
         // Names with one hash go together: a listing goes on after a hash. They fit a reply.
         let mut end_of_hash = (NameHash(0), 0);
-        for (hash, entry) in self.state.entries.range(directory, first.max(after + 1), last) {
+        let first = first.max(after.saturating_add(1));
+        for (hash, entry) in self.state.entries.range(directory, first, last) {
             if hash != end_of_hash.0 {
                 end_of_hash = (hash, writer.len());
             }

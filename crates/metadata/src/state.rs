@@ -291,12 +291,12 @@ impl State {
         let mut directories = own.directories;
         let mut entries = own.entries;
         for tally in &node.tallies {
-            directories += tally.directories;
-            entries += tally.entries;
+            directories = directories.saturating_add(tally.directories);
+            entries = entries.saturating_add(tally.entries);
         }
         let attributes = &mut node.attributes;
         if attributes.links != 0 {
-            attributes.links = u32::try_from(directories + 2).unwrap_or(u32::MAX);
+            attributes.links = u32::try_from(directories.saturating_add(2)).unwrap_or(u32::MAX);
         }
         attributes.size = entries;
         if modified > attributes.changed {

@@ -361,3 +361,14 @@ fn a_request_that_comes_twice_is_done_once() {
     let third = world.send_again(&sent);
     assert_eq!(world.answer(third), Some(Answer::Refused(Errno::EEXIST)));
 }
+
+#[test]
+fn a_listing_behind_the_last_name_is_empty() {
+    let mut world = World::alone();
+    world.root().file(ROOT, b"a").expect("made");
+    for after in [u64::MAX >> 1, u64::MAX - 1, u64::MAX] {
+        let request = Request::ReadDirectory { directory: ROOT, after, bytes: 300 };
+        let answer = world.call(Credentials::ROOT, ROOT.shard(), &request);
+        assert_eq!(answer, Answer::Entries(false, vec![]), "{after}");
+    }
+}

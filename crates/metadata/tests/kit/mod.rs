@@ -121,6 +121,8 @@ pub(crate) struct World {
     pub(crate) seats: Vec<Seat>,
     pub(crate) now: i64,
     pub(crate) queue: Vec<(usize, Vec<u8>)>,
+    /// All messages that services ever sent.
+    pub(crate) messages: Vec<Vec<u8>>,
     pub(crate) replies: BTreeMap<u64, Vec<u8>>,
     pub(crate) ticket: u64,
     pub(crate) sequence: u64,
@@ -143,6 +145,7 @@ impl World {
             seats: seats.collect(),
             now: 1_000_000_000_000,
             queue: vec![],
+            messages: vec![],
             replies: BTreeMap::new(),
             ticket: 0,
             sequence: 0,
@@ -184,6 +187,7 @@ impl World {
                 Effect::Peer { to, bytes } => {
                     let to = self.owner(to);
                     assert_ne!(to, at, "a message to oneself");
+                    self.messages.push(bytes.clone());
                     self.queue.push((to, bytes));
                 }
                 Effect::Data { token, inode, op, .. } => {
