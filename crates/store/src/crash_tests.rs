@@ -7,7 +7,7 @@
 use crate::error::Kind;
 use crate::fault::FaultyFiles;
 use crate::journal::{For, Journal, Options, Replay, SPARE_BYTES, Sync};
-use crate::medium::Files;
+use crate::medium::{Files, Medium as _};
 use crate::record;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -166,6 +166,77 @@ proptest! {
     }
 }
 
+/// A directory with one log file of these bytes.
+fn file_of(bytes: &[u8]) -> FaultyFiles {
+    let mut files = FaultyFiles::new();
+    let mut file = files.create("log-00000001").expect("made");
+    file.grow(bytes.len() as u64).expect("grown");
+    file.write(0, bytes).expect("written");
+    files
+}
+
+/// Opens a log of any bytes: what is wrong is told with its place, and what opens goes on.
+fn open_any(bytes: &[u8]) {
+    let files = file_of(bytes);
+    let records = |files: &FaultyFiles| {
+        let mut replay = Replay::open(files.clone(), options(Sync::Never))?;
+        let mut records = Vec::new();
+        while let Some(record) = replay.next()? {
+            records.push(record.to_vec());
+        }
+        Ok((records, replay.into_journal()?))
+    };
+    let outcome: crate::Result<_> = records(&files);
+    match outcome {
+        Err(error) => {
+            assert!(
+                matches!(error.kind, Kind::Corrupt { offset, .. } if offset < bytes.len() as u64)
+            );
+            assert!(error.to_string().contains("log-00000001"), "{error}");
+        }
+        Ok((mut before, mut journal)) => {
+            journal.append(b"more").expect("room");
+            before.push(b"more".to_vec());
+            assert_eq!(records(&files.after_kill()).expect("opened").0, before);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_log_or_none(
+        bytes in proptest::collection::vec(any::<u8>(), 1..300), with_head: bool,
+    ) {
+        let head = record::encode_head(1);
+        open_any(&[if with_head { &head[..] } else { &[] }, &bytes].concat());
+    }
+
+    /// Whole records in any order, of any file, among changed bytes.
+    #[test]
+    fn records_in_any_order_are_a_log_or_none(
+        records in proptest::collection::vec((0u64..9, 0u32..9, 1u32..3, 1usize..40), 0..12),
+        zeros in 0usize..9, changes in proptest::collection::vec(any::<(usize, u8)>(), 0..3),
+    ) {
+        let mut bytes = record::encode_head(1).to_vec();
+        for (place, (from_place, unsynced, generation, length)) in records.into_iter().enumerate() {
+            // Most stand in their place.
+            let sequence = if from_place < 6 { place as u64 + 1 } else { from_place };
+            let generation = if unsynced < 8 { 1 } else { generation };
+            let content = vec![sequence as u8; length];
+            let record = record::Record { sequence, unsynced, generation, bytes: &content };
+            bytes.extend(record::encode_header(&record));
+            bytes.extend(&content);
+            bytes.resize(bytes.len().next_multiple_of(8), 0);
+        }
+        bytes.resize(bytes.len() + 8 * zeros, 0);
+        for (at, to) in changes {
+            let length = bytes.len();
+            bytes[at % length] = to;
+        }
+        open_any(&bytes);
+    }
+}
+
 /// Records behind a hole never come back, not even when the hole is filled by one of their length.
 #[test]
 fn what_was_cut_off_stays_away() {
@@ -216,6 +287,22 @@ fn a_full_device_refuses_before_anything_is_acknowledged() {
     let (map, _) = replay(files.after_kill(), options).expect("opened");
     assert_eq!(map.keys().copied().collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!(files.names().expect("names"), ["log-00000001"]);
+}
+
+/// A file that ends within the zeros behind its last record is whole; when the device is full, too,
+/// it opens and takes nothing.
+#[test]
+fn a_log_that_was_cut_behind_its_last_record_is_read() {
+    let header = record::Record { sequence: 1, unsynced: 0, generation: 1, bytes: b"1a" };
+    let head = record::encode_head(1);
+    let bytes = [&head[..], &record::encode_header(&header), b"1a"].concat();
+    open_any(&bytes);
+    let files = file_of(&bytes);
+    files.limit(bytes.len() as u64);
+    let (map, mut journal) = replay(files, options(Sync::Never)).expect("opened");
+    assert_eq!(map, Map::from([(b'1', b"a".to_vec())]));
+    let refused = journal.append(b"2b").map_err(|error| error.errno());
+    assert_eq!(refused, Err(Errno::ENOSPC));
 }
 
 #[test]

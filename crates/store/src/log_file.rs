@@ -91,7 +91,8 @@ impl<M: Medium> LogFile<M> {
 
     /// Bytes that can be appended without asking the device.
     pub fn room(&self) -> u64 {
-        self.medium.length() - self.position
+        // A file that was cut by somebody else may end within the zeros behind its last record.
+        self.medium.length().saturating_sub(self.position)
     }
 
     /// Sees to it that `bytes` can be appended; asks the device for `step_bytes` at least.
