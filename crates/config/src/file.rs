@@ -110,6 +110,32 @@ mod tests {
     }
 
     proptest! {
+        /// Lines that are nearly right are read, or refused by their number; what is read may be
+        /// a wrong value, which is told with its line.
+        #[test]
+        fn nearly_right_files_are_read_or_refused(
+            lines in proptest::collection::vec(
+                (0..SETTINGS.len(), "[\"= #a-z0-9]{0,12}|[0-9]{1,20}(B|KiB|TiB|ms|min|s)?"), 0..5),
+            at: usize, with in "[\"=#\\\\\n é]",
+        ) {
+            let line = |(row, value): &(usize, String)| format!("{} = {value}\n", SETTINGS[*row].name);
+            let mut text: String = lines.iter().map(line).collect();
+            let places = text.char_indices().count().max(1);
+            if let Some((place, _)) = text.char_indices().nth(at % places) {
+                text.insert_str(place, &with);
+            }
+            match parse(&text) {
+                Err(wrong) => prop_assert!((1..=text.lines().count()).contains(&wrong.number)),
+                Ok(lines) => {
+                    let file = Some(("/f".to_owned(), lines));
+                    let sources = crate::Sources { file, ..crate::Sources::default() };
+                    if let Err(wrong) = crate::Settings::resolve(&sources) {
+                        prop_assert!(wrong.to_string().contains("/f line "), "{wrong}");
+                    }
+                }
+            }
+        }
+
         #[test]
         fn no_file_breaks_it(text in "(.|\n){0,80}") {
             let _ = parse(&text);

@@ -189,6 +189,17 @@ mod tests {
             let _ = (size(&text), micros(&text), words(&text), is_name(&text), is_prefix(&text));
         }
 
+        /// A number with a unit is what it says, or too much.
+        #[test]
+        fn numbers_with_units_are_exact(number: u64, places in 0u32..64, unit in 0usize..4) {
+            let number = number >> places;
+            let (name, shift) = UNITS[unit];
+            let wanted = number.checked_mul(1 << shift);
+            prop_assert_eq!(size(&format!("{number}{name}")), wanted);
+            let (name, factor) = TIMES[unit];
+            prop_assert_eq!(micros(&format!("{number}{name}")), number.checked_mul(factor));
+        }
+
         #[test]
         fn quoted_words_come_back(wanted in proptest::collection::vec("[a-z \\\\\"$]{0,6}", 1..5)) {
             let line: Vec<_> = wanted.iter().map(|word| format!("'{word}'")).collect();

@@ -103,6 +103,32 @@ mod tests {
             }
         }
 
+        /// Frames with changed bytes are refused or are other frames, which come back; none is
+        /// longer than was allowed.
+        #[test]
+        fn changed_frames_are_refused_or_come_back(
+            payloads in proptest::collection::vec((0u8..8, 0usize..70), 1..4),
+            changes in proptest::collection::vec(any::<(usize, u8)>(), 0..4),
+        ) {
+            let mut bytes = Vec::new();
+            for (kind, length) in payloads {
+                let kind = Kind::of(kind).unwrap_or(Kind::Hello);
+                prop_assert_eq!(encode(kind, 3, &vec![7; length], &mut bytes), Ok(()));
+            }
+            for (at, to) in changes {
+                let length = bytes.len();
+                bytes[at % length] = to;
+            }
+            let mut rest = &bytes[..];
+            while let Ok(Some((frame, length))) = decode(rest, 64) {
+                prop_assert!(frame.payload.len() <= 64);
+                let mut again = Vec::new();
+                prop_assert_eq!(encode(frame.kind, frame.id, frame.payload, &mut again), Ok(()));
+                prop_assert_eq!(&again, &rest[..length]);
+                rest = &rest[length..];
+            }
+        }
+
         /// A frame comes back, and no beginning of it is taken for one.
         #[test]
         fn a_frame_survives(id: u64, payload in proptest::collection::vec(any::<u8>(), 0..99)) {

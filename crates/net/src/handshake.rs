@@ -278,5 +278,22 @@ mod tests {
             prop_assert!(side.proof(&bytes).is_err());
             prop_assert!(side.hello(&bytes).is_err());
         }
+
+        /// Words that were changed on their way never prove anything.
+        #[test]
+        fn changed_words_are_refused(at in 0..HELLO_BYTES + PROOF_BYTES, to: u8, cut in 0usize..3) {
+            let (mut dialler, mut acceptor) = (side(Role::Dialler, 2, 9), side(Role::Acceptor, 1, 9));
+            let own = acceptor.hello(dialler.own_hello());
+            let (mut hello, proof) = (acceptor.own_hello().to_vec(), own.expect("hello"));
+            let mut proof = proof.to_vec();
+            let word = if at < HELLO_BYTES { &mut hello } else { &mut proof };
+            let before = word.clone();
+            let length = word.len();
+            word[at % length] = to;
+            word.truncate(length - cut);
+            prop_assume!(*word != before);
+            let refused = dialler.hello(&hello).is_err() || dialler.proof(&proof).is_err();
+            prop_assert!(refused);
+        }
     }
 }

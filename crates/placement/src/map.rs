@@ -87,6 +87,7 @@ pub const WORKER_OF_TARGET: usize = 0;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_map_survives_encoding() {
@@ -96,6 +97,28 @@ mod tests {
         map.encode(&mut writer);
         assert_eq!(writer.finish(), Ok(MAP_BYTES));
         assert_eq!(Map::decode(&mut Reader::new(&bytes)), Ok(map));
+    }
+
+    proptest! {
+        /// A map of any bytes is refused or names daemons that there are, and comes back.
+        #[test]
+        fn changed_maps_are_refused_or_come_back(
+            daemons in 1u16..5, changes in proptest::collection::vec((0..MAP_BYTES, 0u8..6), 0..4),
+            length in MAP_BYTES - 2..MAP_BYTES + 3,
+        ) {
+            let mut bytes = [0; MAP_BYTES + 3];
+            Map::initial(daemons).expect("a few daemons").encode(&mut Writer::new(&mut bytes));
+            changes.into_iter().for_each(|(at, to)| bytes[at] = to);
+            let decoded = Map::decode(&mut Reader::new(&bytes[..length]));
+            prop_assert!(decoded.is_err() || length >= MAP_BYTES);
+            if let Ok(map) = decoded {
+                let owners = (0..SHARD_COUNT).map(|shard| map.owner(ShardIndex(shard)).0);
+                prop_assert!(owners.into_iter().all(|owner| owner < map.daemon_count()));
+                let mut again = [0; MAP_BYTES];
+                map.encode(&mut Writer::new(&mut again));
+                prop_assert_eq!(&again[..], &bytes[..MAP_BYTES]);
+            }
+        }
     }
 
     #[test]
