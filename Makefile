@@ -1,5 +1,5 @@
 # What a person or CI runs. Each target installs what it lacks first.
-.PHONY: build test interleavings demo bench lint fmt install-deps glibc-check memcheck
+.PHONY: build test interleavings fuzz demo bench lint fmt install-deps glibc-check memcheck
 
 build: install-deps
 	cargo build --release --workspace
@@ -16,6 +16,11 @@ test:
 # SEED picks others.
 interleavings: install-deps
 	INTERLEAVINGS=20 cargo test -p shm --features interleavings --test interleavings
+
+# Each fuzz target for so many seconds; it installs nothing but crates.
+FUZZ_SECONDS ?= 20
+fuzz:
+	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 demo:
 	@scripts/install-deps.sh demo

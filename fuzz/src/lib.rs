@@ -1,0 +1,147 @@
+//! What the fuzz targets share: seeds, and messages to begin with.
+#![forbid(unsafe_code)]
+
+use wire::attributes::mode;
+use wire::{Attributes, Errno, Inode, Layout, Reply, Request, Writer};
+
+/// Writes inputs to begin with into the directory that the variable `FUZZ_SEEDS` names, if it is
+/// set. To be called before the corpus is read.
+pub fn sow(seeds: impl IntoIterator<Item = Vec<u8>>) {
+    let Some(directory) = std::env::var_os("FUZZ_SEEDS") else { return };
+    for (number, seed) in seeds.into_iter().enumerate() {
+        let path = std::path::Path::new(&directory).join(format!("seed-{number:03}"));
+        std::fs::write(&path, seed).expect("the directory of seeds can be written");
+    }
+}
+
+/// The bytes that `put` writes.
+pub fn encoded(put: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+    let mut bytes = vec![0; 8192];
+    let mut writer = Writer::new(&mut bytes);
+    put(&mut writer);
+    let length = writer.finish().expect("a seed is short");
+    bytes.truncate(length);
+    bytes
+}
+
+/// A layout as files have it.
+pub fn layout() -> Layout {
+    Layout { chunk_log2: 22, ..Layout::default() }
+}
+
+/// Attributes as files have them.
+pub fn attributes() -> Attributes {
+    let (inode, mode) = (Inode(2), mode::REGULAR | 0o644);
+    Attributes { inode, mode, links: 1, size: 3, layout: layout(), ..Attributes::default() }
+}
+
+/// A request of every kind, such that most of them find something to do when they come in a row.
+pub fn requests() -> Vec<Request<'static>> {
+    let (root, file, name): (_, _, &[u8]) = (Inode::ROOT, Inode(2), b"a");
+    let mut all = requests_to_targets(file);
+    all.extend([
+        Request::Create {
+            parent: root,
+            name,
+            mode: mode::REGULAR | 0o644,
+            device: 0,
+            flags: 2,
+            layout: layout(),
+            target: b"",
+        },
+        Request::Create {
+            parent: root,
+            name: b"d",
+            mode: mode::DIRECTORY | 0o755,
+            device: 0,
+            flags: 1,
+            layout: Layout { spread: 1, ..layout() },
+            target: b"",
+        },
+        Request::Create {
+            parent: root,
+            name: b"l",
+            mode: mode::SYMLINK | 0o777,
+            device: 0,
+            flags: 0,
+            layout: layout(),
+            target: b"a",
+        },
+        Request::CreateNameless { parent: root, mode: mode::REGULAR, layout: layout() },
+        Request::Lookup { parent: root, name },
+        Request::GetAttributes { inode: file },
+        Request::SetAttributes {
+            inode: file,
+            mask: 8 | 1,
+            mode: 0o600,
+            uid: 1,
+            gid: 1,
+            size: 2,
+            accessed: 1,
+            modified: 1,
+        },
+        Request::WriteInline { inode: file, offset: 1, bytes: b"xyz" },
+        Request::ReadInline { inode: file, offset: 0, length: 9 },
+        Request::SetXattr { inode: file, name: b"user.a", value: b"v", flags: 0 },
+        Request::GetXattr { inode: file, name: b"user.a" },
+        Request::ListXattr { inode: file },
+        Request::RemoveXattr { inode: file, name: b"user.a" },
+        Request::Lock { inode: file, owner: 1, pid: 1, kind: 2, flags: 0, start: 0, end: 9 },
+        Request::Lock { inode: file, owner: 2, pid: 2, kind: 1, flags: 1, start: 5, end: 9 },
+        Request::CancelLock { inode: file, owner: 2 },
+        Request::Release { inode: file, owner: 1 },
+        Request::Link { inode: file, parent: root, name: b"b" },
+        Request::Rename { parent: root, name, new_parent: root, new_name: b"c", flags: 0 },
+        Request::ReadDirectory { directory: root, after: 0, bytes: 400 },
+        Request::ReadLink { inode: Inode(4) },
+        Request::Open { inode: file },
+        Request::MoveOut { inode: file },
+        Request::Extend { inode: file, size: 99 },
+        Request::Append { inode: file, length: 9 },
+        Request::Unlink { parent: root, name: b"b" },
+        Request::Unlink { parent: root, name: b"c" },
+        Request::Close { inode: file },
+        Request::Reap { inode: file },
+        Request::RemoveDirectory { parent: root, name: b"d" },
+    ]);
+    all
+}
+
+fn requests_to_targets(inode: Inode) -> Vec<Request<'static>> {
+    let (chunk_log2, offset) = (22, 4096);
+    vec![
+        Request::MapPieces { inode, chunk_log2, allocate: 1, offset, length: 9 },
+        Request::Read { inode, chunk_log2, offset, length: 9 },
+        Request::Write { inode, chunk_log2, offset, bytes: b"bytes" },
+        Request::Truncate { inode, chunk_log2, size: 1 },
+        Request::Punch { inode, chunk_log2, offset, length: 9 },
+        Request::Remove { inode },
+        Request::Usage { inode },
+        Request::SeekData { inode, chunk_log2, offset },
+        Request::Space {},
+        Request::Flush { inode },
+    ]
+}
+
+/// A reply of every kind.
+pub fn replies() -> Vec<Reply<'static>> {
+    let attributes = attributes();
+    vec![
+        Reply::Done {},
+        Reply::Refused { errno: Errno::ENOENT },
+        Reply::Stale { epoch: 2 },
+        Reply::Busy { retry_micros: 9 },
+        Reply::Attributes { attributes },
+        Reply::Entry { inode: Inode(2), mode: mode::REGULAR },
+        Reply::Created { attributes },
+        Reply::Bytes { bytes: b"bytes" },
+        Reply::Contents { size: 5, bytes: b"bytes" },
+        Reply::Moved { attributes },
+        Reply::Placed { offset: 1, size: 2 },
+        Reply::Entries { more: 1, entries: b"entries" },
+        Reply::Pieces { pieces: &[0; 22] },
+        Reply::Number { value: 1 },
+        Reply::Held { kind: 1, pid: 2, start: 3, end: 4 },
+        Reply::Space { memory_total: 1, memory_free: 1, ssd_total: 1, ssd_free: 1, files: 1 },
+    ]
+}
