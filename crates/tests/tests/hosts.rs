@@ -1,6 +1,7 @@
 //! An instance over hosts that are apart: three network namespaces on one bridge stand for them,
 //! each with a runtime directory of its own; `FOREBAY_SSH` enters them. Stated here: programs of
-//! all hosts see the same files, a host that can not be reached is one clear failure within the
+//! all hosts see the same files, calls on a host whose network is cut end with EIO in time and lose
+//! nothing that was acknowledged, a host that can not be reached is one clear failure within the
 //! time limit, and nothing is left of either.
 //!
 //! Namespaces need root. Without, the test says so and states nothing.
@@ -17,6 +18,30 @@ const FILE: &str = "a 10.79.0.1\nb 10.79.0.2\nc:2 10.79.0.3\n";
 /// Each host writes every third part of one file, in parts that share granules and chunks.
 const SHARED: &str = "i=$1; while [ $i -lt 300 ]; do printf '%01000d' $1 | \
     dd of=/forebay/shared bs=1000 seek=$i conv=notrunc status=none || exit 1; i=$((i + 3)); done";
+
+/// Reads and writes in every directory at once; a line for each: number, errno of reading and of
+/// writing. What was acknowledged is told; a file's bytes are its directory's number.
+const EVERYWHERE: &str = r#"
+import os, sys, threading
+host = sys.argv[1]
+def errno(call, *words):
+    try: call(*words); return 0
+    except OSError as error: return error.errno
+def read(n):
+    with open(f'/forebay/k{n}/f', 'rb') as f:
+        assert f.read() == b'%04d' % n * 100000
+def write(n):
+    fd = os.open(f'/forebay/k{n}/{host}', os.O_CREAT | os.O_WRONLY)
+    try: assert os.write(fd, b'%04d' % n * 100000) == 400000
+    finally: os.close(fd)
+def all(n):
+    told[n] = f'{n} {errno(read, n)} {errno(write, n)}'
+told = [None] * 24
+threads = [threading.Thread(target=all, args=(n,)) for n in range(24)]
+for t in threads: t.start()
+for t in threads: t.join()
+print('\n'.join(told))
+"#;
 
 struct World {
     place: tempfile::TempDir,
@@ -78,7 +103,7 @@ impl World {
             .env("FOREBAY_DIR", self.path("data"))
             .env("FOREBAY_MEMORY", "64MiB")
             .env("FOREBAY_SSD", "64MiB")
-            .env("FOREBAY_TIMEOUT", "10s")
+            .env("FOREBAY_TIMEOUT", "4s")
             .output()
             .expect("the script runs")
     }
@@ -138,6 +163,7 @@ fn programs_of_all_hosts_see_the_same_files() {
     }
     files_move_between_hosts(&world);
     all_hosts_write_one_file(&world);
+    a_cut_host_is_endured(&world);
     world.ok("a", &["stop"]);
     world.assert_nothing_left();
     a_host_out_of_reach_is_one_failure(&world);
@@ -172,6 +198,45 @@ fn all_hosts_write_one_file(world: &World) {
     for host in HOSTS {
         assert!(world.shell(host, "cat /forebay/shared", "") == wanted, "shared, read on {host}");
         assert_eq!(world.shell(host, "sort -u /forebay/log | wc -l", ""), "300\n", "on {host}");
+    }
+}
+
+/// Reads and writes everywhere, on a host: errnos by directory.
+fn everywhere(world: &World, host: &str) -> Vec<[i32; 2]> {
+    let begun = Instant::now();
+    let told = world.ok(host, &["run", "--", "python3", "-c", EVERYWHERE, host]);
+    assert!(begun.elapsed() < Duration::from_secs(60), "on {host}: {told}");
+    let row = |line: &str| {
+        let mut words = line.split(' ').skip(1).map(|word| word.parse().expect("an errno"));
+        [words.next().expect("reading"), words.next().expect("writing")]
+    };
+    let rows: Vec<[i32; 2]> = told.lines().map(row).collect();
+    assert_eq!(rows.len(), 24, "on {host}: {told}");
+    rows
+}
+
+fn a_cut_host_is_endured(world: &World) {
+    let make = "cd /forebay; for n in $(seq 0 23); do mkdir k$n; \
+        yes $(printf %04d $n) | tr -d '\\n' | head -c 400000 >k$n/f; done";
+    world.shell("a", make, "");
+    let hub = format!("{}hub", world.prefix);
+    assert!(ip(&format!("-n {hub} link set vc down")));
+    let cut: Vec<_> = ["a", "c"].map(|host| (host, everywhere(world, host))).into();
+    assert!(ip(&format!("-n {hub} link set vc up")));
+    let near: Vec<i32> = cut[0].1.concat();
+    assert!(near.contains(&0) && near.contains(&5), "{cut:?}");
+    for (host, rows) in &cut {
+        assert!(rows.concat().iter().all(|errno| [0, 5].contains(errno)), "on {host}: {rows:?}");
+    }
+    let acknowledged = cut.iter().flat_map(|(host, rows)| {
+        let written = rows.iter().enumerate().filter(|(_, row)| row[1] == 0);
+        written
+            .map(move |(number, _)| format!("cmp /forebay/k{number}/{host} /forebay/k{number}/f;"))
+    });
+    let acknowledged: String = acknowledged.collect();
+    assert_eq!(world.shell("b", &format!("{acknowledged} echo same"), ""), "same\n");
+    for host in HOSTS {
+        assert_eq!(everywhere(world, host), [[0, 0]; 24], "on {host}, after the cut");
     }
 }
 
