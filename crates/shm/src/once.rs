@@ -4,7 +4,7 @@
 //! Nobody ever waits here: who comes second is told so. A fill that a `fork` cut in half leaves
 //! the child with a cell that stays empty.
 
-use crate::sync::AtomicU32;
+use crate::sync::{self, AtomicU32};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -49,6 +49,7 @@ impl<T> Once<T> {
         if self.state.compare_exchange(EMPTY, FILLING, Acquire, Relaxed).is_err() {
             return Err(value);
         }
+        sync::point();
         // WHY: as for `get`.
         // SAFETY: only the thread that moved EMPTY to FILLING comes here, once, and nobody reads
         // before FULL.

@@ -49,6 +49,20 @@ fn a_claim_of_the_living_is_not_taken_over() {
     });
 }
 
+/// A granule that is written whole is announced, too.
+#[test]
+fn a_granule_written_whole_is_not_zeroed_by_who_writes_a_part() {
+    model::explore(20000, || {
+        let all = Arc::new(OneTarget::new(0));
+        let writers = [writer(&all, 0, GRANULE, 7), writer(&all, HALF, 100, 7)];
+        for writer in writers {
+            writer.join().expect("not killed");
+        }
+        let read = model::quietly(|| all.read());
+        assert!(read[..GRANULE].iter().all(|&byte| byte == 7), "lost bytes");
+    });
+}
+
 /// A writer is killed between any two steps: others write what it had claimed, in the end.
 #[test]
 fn the_claims_of_the_dead_are_taken_over() {
@@ -99,12 +113,14 @@ fn a_hole_does_not_fill_with_what_was_there() {
         let all = Arc::new(OneTarget::new(1));
         let writers = [writer(&all, HALF, GRANULE, 1), writer(&all, HALF, 100, 1)];
         all.target().zero_pinned(&PIECE, 0, GRANULE as u64).expect("zeroed");
+        all.write(HALF, 50, 2);
         for writer in writers {
             writer.join().expect("not killed");
         }
         let read = model::quietly(|| all.read());
         assert!(read[..HALF].iter().all(|&byte| byte == 0), "old bytes are back");
-        assert!(read[HALF..GRANULE].iter().all(|byte| [0, 1].contains(byte)), "old bytes are back");
+        assert!(read[HALF..HALF + 50].iter().all(|byte| [1, 2].contains(byte)), "lost bytes");
+        assert!(read[HALF + 50..GRANULE].iter().all(|&byte| byte <= 1), "old bytes are back");
         assert!(read[GRANULE..GRANULE + HALF].iter().all(|&byte| byte == 1));
         assert!(read[GRANULE + HALF..LENGTH].iter().all(|&byte| byte == 0));
     });
