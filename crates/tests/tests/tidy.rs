@@ -85,6 +85,40 @@ fn dependencies_point_downwards() {
     }
 }
 
+/// Names of all crates from outside that manifests ask for, tests' own included.
+fn foreign() -> Vec<String> {
+    let members = members();
+    let folders = members.iter().map(|member| root().join("crates").join(member));
+    let mut found = Vec::new();
+    for folder in folders.chain([root().join("fuzz")]) {
+        let mut inside = false;
+        for line in read(&folder.join("Cargo.toml")).lines() {
+            if line.starts_with('[') {
+                inside = line.ends_with("dependencies]");
+                continue;
+            }
+            let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            let is_name = !name.is_empty() && !name.starts_with('#');
+            if inside && is_name && !members.iter().any(|member| member == name) {
+                found.push(name.to_owned());
+            }
+        }
+    }
+    assert!(found.len() > 10, "the manifests were not read");
+    found
+}
+
+#[test]
+fn every_dependency_has_its_reason() {
+    let map = read(&root().join("ARCHITECTURE.md"));
+    let reasons = map.split("## Dependencies and why").nth(1).expect("the section");
+    let words: Vec<&str> =
+        reasons.split(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_').collect();
+    for name in foreign() {
+        assert!(words.contains(&name.as_str()), "ARCHITECTURE.md does not say why {name} is here");
+    }
+}
+
 #[test]
 fn applications_stay_light() {
     let members = members();
