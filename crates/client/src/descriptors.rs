@@ -61,7 +61,9 @@ impl Client {
     /// The first that a close gave; the table is given up all the same.
     pub fn release_process(&self, process: ProcessIndex) -> Result<()> {
         let mut outcome = Ok(());
-        self.host()?.process_release(process, &mut |ofd| {
+        let host = self.host()?;
+        let generation = host.process_generation(process);
+        host.process_release(process, generation, &mut |ofd| {
             let closed = self.close(ofd, process);
             if outcome.is_ok() && closed != Err(Errno::EBADF) {
                 outcome = closed;

@@ -5,19 +5,16 @@
 
 use crate::reply::ReplyTo;
 use crate::shared::Shared;
-use shm::host::{HostSegment, OfdIndex, ProcessIndex, VnodeIndex};
+use shm::host::{HostSegment, OfdIndex, Tenant, VnodeIndex};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use wire::{Inode, Request};
-
-/// Bit of a start time: a table that a child has not adopted yet.
-const NOT_ADOPTED: u64 = 1 << 63;
 
 /// Which processes are there, and which are not any more.
 #[derive(Default)]
 pub(crate) struct Reaper {
     /// Tables without a child at the last look: a fork may be on its way.
-    suspects: BTreeSet<u32>,
+    suspects: BTreeSet<(u32, u32)>,
 }
 
 impl Reaper {
@@ -25,23 +22,23 @@ impl Reaper {
     pub(crate) fn reap(&mut self, shared: &Shared) -> usize {
         let host = &shared.host;
         let (mut dead, mut suspects, mut living) = (Vec::new(), BTreeSet::new(), 0);
-        host.process_list(&mut |process, pid, started| {
-            if is_alive(pid, started) {
+        host.process_list(&mut |tenant| {
+            if is_alive(tenant.pid, tenant.started) {
                 living += 1;
                 return;
             }
-            let raw = host.process_identity(process).map_or(0, |(_, started)| started);
-            if raw & NOT_ADOPTED != 0 && !self.suspects.contains(&process.0) {
-                suspects.insert(process.0);
+            let name = (tenant.process.0, tenant.generation);
+            if !tenant.is_adopted && !self.suspects.contains(&name) {
+                suspects.insert(name);
                 living += 1;
             } else {
-                dead.push((process, pid));
+                dead.push(tenant);
             }
         });
         self.suspects = suspects;
-        for (process, pid) in dead {
-            tracing::debug!(pid, "process is gone");
-            release(shared, process);
+        for tenant in dead {
+            tracing::debug!(tenant.pid, "process is gone");
+            release(shared, tenant);
         }
         living
     }
@@ -61,11 +58,12 @@ fn is_alive(pid: u32, started: u64) -> bool {
     began == Some(started) && !is_gone
 }
 
-fn release(shared: &Shared, process: ProcessIndex) {
+fn release(shared: &Shared, tenant: Tenant) {
     let host = &shared.host;
-    let owner = host.owner_of_process(shared.host_number, process);
+    let owner = host.owner_of_tenant(shared.host_number, tenant);
     let mut files = Vec::new();
-    if host.process_release(process, &mut |file| files.push(file)).is_err() {
+    let (process, generation) = (tenant.process, tenant.generation);
+    if host.process_release(process, generation, &mut |file| files.push(file)).is_err() {
         return;
     }
     let mut unlocked = BTreeSet::new();

@@ -78,7 +78,7 @@ proptest! {
 
     #[test]
     fn any_record_is_applied_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-        replay_and_start(&[bytes.clone()]);
+        replay_and_start(std::slice::from_ref(&bytes));
         replay_and_start(&[[&[1], &*bytes].concat()]);
     }
 

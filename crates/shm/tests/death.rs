@@ -133,14 +133,15 @@ fn what_the_dead_had_open_is_found() {
     let pid = child.id();
     kill(child);
     let mut found = None;
-    host.process_list(&mut |table, owner, started| {
-        if (owner, started) == (pid, 77) {
-            found = Some(table);
+    host.process_list(&mut |tenant| {
+        if (tenant.pid, tenant.started) == (pid, 77) {
+            found = Some(tenant);
         }
     });
     let mut files = Vec::new();
     let table = found.expect("the table of the dead");
-    host.process_release(table, &mut |file| files.push(file)).expect("live");
+    let (process, generation) = (table.process, table.generation);
+    host.process_release(process, generation, &mut |file| files.push(file)).expect("live");
     assert_eq!(files.len(), 1);
     assert!(host.file_release(files[0]).expect("has a reference"));
     let vnode = host.vnode_find(Inode(5)).expect("open");

@@ -379,7 +379,8 @@ fn a_descriptor_table_survives_its_copies() {
     assert_eq!(host.process_find(101, 8), Some(child));
     assert_eq!(host.process_get(child, 5000), Some((file, true)));
     let mut released = 0;
-    host.process_release(child, &mut |file| {
+    let generation = host.process_generation(child);
+    host.process_release(child, generation, &mut |file| {
         assert!(!host.file_release(file).expect("has references"));
         released += 1;
     })

@@ -24,7 +24,7 @@ pub mod processes;
 pub mod owners;
 
 pub use files::{File, OfdIndex};
-pub use processes::ProcessIndex;
+pub use processes::{ProcessIndex, Tenant};
 pub use vnodes::{Closed, Vnode, VnodeIndex};
 
 const MAGIC_AT: usize = 0;

@@ -3,7 +3,7 @@
 //!
 //!   63..48 host, 47 kind (1: an open file), 46..29 row, 28..0 generation of the row
 
-use super::{HostSegment, OfdIndex, ProcessIndex};
+use super::{HostSegment, OfdIndex, ProcessIndex, Tenant};
 
 const GENERATION_BITS: u32 = 29;
 const ROW_BITS: u32 = 18;
@@ -23,6 +23,12 @@ impl HostSegment {
     #[must_use]
     pub fn owner_of_process(&self, host: u16, process: ProcessIndex) -> u64 {
         owner(host, process.0, self.process_generation(process))
+    }
+
+    /// The same, of a table that was seen earlier.
+    #[must_use]
+    pub fn owner_of_tenant(&self, host: u16, tenant: Tenant) -> u64 {
+        owner(host, tenant.process.0, tenant.generation)
     }
 
     /// Owner of the locks of an open file description (`F_OFD_SETLK`, `flock`).

@@ -1,11 +1,13 @@
 //! Descriptor tables: for each process, which descriptor stands for which open file.
 //!
 //! Layout: rows of 320 bytes: pid u32, state u32, start time u64, then 64 block numbers (u32, plus
-//! one; 0: none), then generation u32 at 272. Behind them a bitmap of blocks and the blocks: 1024
-//! descriptors of 4 bytes each: open file + 1, top bit: close on exec.
+//! one; 0: none). Behind them a bitmap of blocks and the blocks: 1024 descriptors of 4 bytes each:
+//! open file + 1, top bit: close on exec. A state is what the row is now in its lowest two bits, and
+//! above them its generation: how often it was taken.
 //!
 //! A row belongs to a process by pid and start time, so that a number that is used again by the
-//! kernel is not taken for the process before.
+//! kernel is not taken for the process before; and who takes a table apart names its generation, so
+//! that a row that was used again meanwhile is not taken for the table that was looked at.
 
 use super::{HostSegment, OfdIndex, files, give_bit, take_bit};
 use crate::sync::AtomicU32;
@@ -19,7 +21,6 @@ const BLOCK_DESCRIPTORS: usize = 1024;
 const BLOCK_COUNT: usize = 8192;
 const ROW: usize = 320;
 const BLOCK_NUMBERS: usize = 16;
-const GENERATION: usize = 272;
 const ROWS: usize = files::END;
 const BITMAP: usize = ROWS + PROCESS_COUNT * ROW;
 const BLOCKS: usize = BITMAP + BLOCK_COUNT / 8;
@@ -30,12 +31,33 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const LIVE: u32 = 2;
 const DYING: u32 = 3;
+/// The bits of a state that say which of these it is.
+const KIND: u32 = 3;
+/// What one generation more adds to a state.
+const GENERATION_ONE: u32 = 4;
+/// Bit of a start time: the copy of a table that no child has adopted yet.
+const NOT_ADOPTED: u64 = 1 << 63;
 
 const CLOSE_ON_EXEC: u32 = 1 << 31;
 
 /// A process's descriptor table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessIndex(pub u32);
+
+/// A table in use, as it was seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tenant {
+    /// Its row.
+    pub process: ProcessIndex,
+    /// Which use of the row it is.
+    pub generation: u32,
+    /// Whose it is; of a copy that no child has adopted: the parent.
+    pub pid: u32,
+    /// When that process began.
+    pub started: u64,
+    /// False: a copy that no child has adopted yet.
+    pub is_adopted: bool,
+}
 
 impl HostSegment {
     fn process_row(process: ProcessIndex) -> Result<usize> {
@@ -53,9 +75,8 @@ impl HostSegment {
         for index in 0..PROCESS_COUNT as u32 {
             let row = HostSegment::process_row(ProcessIndex(index))?;
             let state = self.segment.word32(row + 4)?;
-            if state.compare_exchange(FREE, TAKEN, AcqRel, Relaxed).is_ok() {
-                self.segment.word32(row + GENERATION)?.fetch_add(1, Relaxed);
-                self.process_adopt(ProcessIndex(index), pid, started)?;
+            if HostSegment::take_use(state, FREE) {
+                self.process_settle(ProcessIndex(index), pid, started)?;
                 return Ok(ProcessIndex(index));
             }
         }
@@ -65,12 +86,28 @@ impl HostSegment {
     /// Says whose table it is: of a child, once it knows its own number.
     ///
     /// # Errors
-    /// `EIO` for a number that is none.
+    /// `EIO` for a number that is none, or if the table was taken apart meanwhile.
     pub fn process_adopt(&self, process: ProcessIndex, pid: u32, started: u64) -> Result<()> {
+        let row = HostSegment::process_row(process)?;
+        if !HostSegment::take_use(self.segment.word32(row + 4)?, LIVE) {
+            return Err(Errno::EIO);
+        }
+        self.process_settle(process, pid, started)
+    }
+
+    /// Begins a new use of a row that is `kind`; until it is settled nobody else touches it.
+    fn take_use(state: &AtomicU32, kind: u32) -> bool {
+        let seen = state.load(Relaxed);
+        let taken = (seen & !KIND).wrapping_add(GENERATION_ONE) | TAKEN;
+        seen & KIND == kind && state.compare_exchange(seen, taken, AcqRel, Relaxed).is_ok()
+    }
+
+    fn process_settle(&self, process: ProcessIndex, pid: u32, started: u64) -> Result<()> {
         let row = HostSegment::process_row(process)?;
         self.segment.word32(row)?.store(pid, Relaxed);
         self.segment.word64(row + 8)?.store(started, Relaxed);
-        self.segment.word32(row + 4)?.store(LIVE, Release);
+        let state = self.segment.word32(row + 4)?;
+        state.store(state.load(Relaxed) & !KIND | LIVE, Release);
         Ok(())
     }
 
@@ -82,11 +119,11 @@ impl HostSegment {
             .find(|&process| self.process_identity(process) == Some((pid, started)))
     }
 
-    /// Whose table it is, if it is in use.
+    /// Whose table it is, if it is in use: pid and start time.
     #[must_use]
     pub fn process_identity(&self, process: ProcessIndex) -> Option<(u32, u64)> {
         let row = HostSegment::process_row(process).ok()?;
-        if self.segment.word32(row + 4).ok()?.load(Acquire) != LIVE {
+        if self.segment.word32(row + 4).ok()?.load(Acquire) & KIND != LIVE {
             return None;
         }
         let pid = self.segment.word32(row).ok()?.load(Relaxed);
@@ -97,8 +134,8 @@ impl HostSegment {
     #[must_use]
     pub fn process_generation(&self, process: ProcessIndex) -> u32 {
         HostSegment::process_row(process)
-            .and_then(|row| self.segment.word32(row + GENERATION))
-            .map_or(0, |word| word.load(Relaxed))
+            .and_then(|row| self.segment.word32(row + 4))
+            .map_or(0, |state| state.load(Relaxed) / GENERATION_ONE)
     }
 
     fn descriptor(&self, process: ProcessIndex, fd: u32) -> Option<&AtomicU32> {
@@ -200,7 +237,7 @@ impl HostSegment {
     pub fn process_copy(&self, parent: ProcessIndex) -> Result<ProcessIndex> {
         let (pid, started) = self.process_identity(parent).ok_or(Errno::EIO)?;
         // A start time that no process has: `process_find` must not give the parent the copy.
-        let child = self.process_register(pid, started | 1 << 63)?;
+        let child = self.process_register(pid, started | NOT_ADOPTED)?;
         let mut outcome = Ok(());
         self.process_each(parent, &mut |fd, file, close_on_exec| {
             self.file_retain(file);
@@ -212,18 +249,22 @@ impl HostSegment {
         outcome.map(|()| child)
     }
 
-    /// Takes a table apart: `each` gets every open file once for each descriptor, to release it.
+    /// Takes a table apart, if the row is still in the use that is meant: `each` gets every open
+    /// file once for each descriptor, to release it.
     ///
     /// # Errors
-    /// `EIO` if somebody else does so already.
+    /// `EIO` if somebody does so already, or did.
     pub fn process_release(
         &self,
         process: ProcessIndex,
+        generation: u32,
         each: &mut dyn FnMut(OfdIndex),
     ) -> Result<()> {
         let row = HostSegment::process_row(process)?;
         let state = self.segment.word32(row + 4)?;
-        state.compare_exchange(LIVE, DYING, AcqRel, Relaxed).map_err(|_| Errno::EIO)?;
+        let use_of_it = generation.wrapping_mul(GENERATION_ONE);
+        let (live, dying) = (use_of_it | LIVE, use_of_it | DYING);
+        state.compare_exchange(live, dying, AcqRel, Relaxed).map_err(|_| Errno::EIO)?;
         self.process_each(process, &mut |_, file, _| each(file));
         for number in 0..BLOCKS_EACH {
             let block = self.segment.word32(row + BLOCK_NUMBERS + 4 * number)?.swap(0, AcqRel);
@@ -231,15 +272,20 @@ impl HostSegment {
                 self.block_give(block)?;
             }
         }
-        state.store(FREE, Release);
+        state.store(use_of_it | FREE, Release);
         Ok(())
     }
 
-    /// Tables in use, with pid and start time (without the mark of a copy not yet adopted).
-    pub fn process_list(&self, each: &mut dyn FnMut(ProcessIndex, u32, u64)) {
-        for index in 0..PROCESS_COUNT as u32 {
-            if let Some((pid, started)) = self.process_identity(ProcessIndex(index)) {
-                each(ProcessIndex(index), pid, started & !(1 << 63));
+    /// Tables in use.
+    pub fn process_list(&self, each: &mut dyn FnMut(Tenant)) {
+        for process in (0..PROCESS_COUNT as u32).map(ProcessIndex) {
+            // The generation first: if the row is taken anew behind it, what follows is of no use
+            // to `process_release`.
+            let generation = self.process_generation(process);
+            if let Some((pid, started)) = self.process_identity(process) {
+                let is_adopted = started & NOT_ADOPTED == 0;
+                let started = started & !NOT_ADOPTED;
+                each(Tenant { process, generation, pid, started, is_adopted });
             }
         }
     }

@@ -89,9 +89,10 @@ fn the_last_reference_is_one() {
     });
 }
 
+/// Two take apart what they saw of a dead process; whoever gets the row meanwhile keeps its table.
 #[test]
 fn a_table_is_taken_apart_once() {
-    model::explore(300, || {
+    model::explore(600, || {
         let host = host();
         let file = host.file_allocate(Inode(5), VnodeIndex(0), 0).expect("room");
         let process = model::quietly(|| {
@@ -99,6 +100,7 @@ fn a_table_is_taken_apart_once() {
             host.process_set(process, 3, Some((file, false))).expect("room");
             process
         });
+        let generation = host.process_generation(process);
         let seen = Arc::new(AtomicU32::new(0));
         let others = [(); 2].map(|()| {
             let (host, seen) = (Arc::clone(&host), Arc::clone(&seen));
@@ -106,12 +108,36 @@ fn a_table_is_taken_apart_once() {
                 let mut count = |_| {
                     seen.fetch_add(1, Ordering::Relaxed);
                 };
-                host.process_release(process, &mut count).is_ok()
+                host.process_release(process, generation, &mut count).is_ok()
             })
         });
+        let next = host.process_register(200, 9).expect("room");
+        host.process_set(next, 4, Some((file, false))).expect("room");
         let [first, second] = others.map(|other| other.join().expect("not killed"));
         assert_ne!(first, second, "by one of two");
         assert_eq!(seen.load(Ordering::Relaxed), 1);
+        assert_eq!(host.process_find(200, 9), Some(next));
+        assert_eq!(host.process_get(next, 4), Some((file, false)));
+    });
+}
+
+/// A child adopts the copy of its table while somebody takes the copy apart for one of a dead fork.
+#[test]
+fn a_copy_is_adopted_or_taken_apart() {
+    model::explore(600, || {
+        let host = host();
+        let (copy, generation) = model::quietly(|| {
+            let parent = host.process_register(100, 7).expect("room");
+            let copy = host.process_copy(parent).expect("room");
+            (copy, host.process_generation(copy))
+        });
+        let other = Arc::clone(&host);
+        let other =
+            model::spawn(move || other.process_release(copy, generation, &mut |_| {}).is_ok());
+        let adopted = host.process_adopt(copy, 101, 8).is_ok();
+        let released = other.join().expect("not killed");
+        assert_ne!(adopted, released);
+        assert_eq!(host.process_find(101, 8), adopted.then_some(copy));
     });
 }
 
