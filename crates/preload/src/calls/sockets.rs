@@ -4,7 +4,7 @@
 use crate::calls::credentials::{masked, who};
 use crate::calls::paths::{HERE, Place, place};
 use crate::calls::state::{self, client, kernel};
-use crate::calls::{Answer, answer, native, user};
+use crate::calls::{Answer, answer, failed, native, user};
 use client::{At, Follow, Outcome, PathBuffer};
 use wire::attributes::{mode, want};
 use wire::errno::{Errno, Result};
@@ -13,6 +13,8 @@ use wire::{Attributes, Inode};
 /// `struct sockaddr_un`: the family, then at most so many bytes of path.
 const PATH_BYTES: usize = 108;
 const ADDRESS_BYTES: usize = 2 + PATH_BYTES;
+/// `struct cmsghdr`.
+const HEAD_BYTES: u64 = 16;
 
 /// The path of the kernel's object for an inode, with its NUL; its length without.
 pub fn stand_in(inode: Inode, path: &mut [u8]) -> Result<usize> {
@@ -129,4 +131,32 @@ pub fn connect(a: [u64; 6]) -> Answer {
             errno => errno,
         })
     }))
+}
+
+/// `sendmsg`: descriptor, message, flags. A descriptor of ours means nothing to the receiver, which
+/// would find an empty file: refused before anything is sent.
+#[must_use]
+pub fn send_message(a: [u64; 6]) -> Answer {
+    // `struct msghdr`: name and its length, vectors and their number, control and its length.
+    let [.., control, length]: [u64; 6] = user::get(a[1]).ok()?;
+    let end = control.checked_add(length).filter(|_| control != 0)?;
+    let mut at = control;
+    while at.checked_add(HEAD_BYTES).is_some_and(|first| first <= end) {
+        // `struct cmsghdr`: its length with this head, level and kind, then what it carries.
+        let [bytes, kind]: [u64; 2] = user::get(at).ok()?;
+        let (level, kind) = (kind as u32 as i32, (kind >> 32) as i32);
+        let next = at.checked_add(bytes).filter(|&next| bytes >= HEAD_BYTES && next <= end)?;
+        if (level, kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            let mut fd_at = at + HEAD_BYTES;
+            while fd_at + 4 <= next {
+                let fd: i32 = user::get(fd_at).ok()?;
+                if state::ours(fd as u64).is_some() {
+                    return Some(failed(Errno::EOPNOTSUPP));
+                }
+                fd_at += 4;
+            }
+        }
+        at = next.checked_next_multiple_of(8)?;
+    }
+    None
 }

@@ -172,6 +172,7 @@ fn process(number: i64, a: [u64; 6]) -> Answer {
         libc::SYS_name_to_handle_at => refuse_ours(a[0], a[1]),
         libc::SYS_bind => sockets::bind(a),
         libc::SYS_connect => sockets::connect(a),
+        libc::SYS_sendmsg => sockets::send_message(a),
         libc::SYS_umask => Some(credentials::set_umask(a)),
         libc::SYS_setuid
         | libc::SYS_setgid
