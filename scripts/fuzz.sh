@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../fuzz"
 
 seconds=${1:-20}
-shift || true
+[ $# -eq 0 ] || shift
 targets=("$@")
 [ "${#targets[@]}" -gt 0 ] || mapfile -t targets < <(sed -n 's/^path = "targets\/\(.*\)\.rs"/\1/p' Cargo.toml)
 

@@ -13,7 +13,7 @@ use wire::{Inode, Request};
 /// Which processes are there, and which are not any more.
 #[derive(Default)]
 pub(crate) struct Reaper {
-    /// Tables without a child at the last look: a fork may be on its way.
+    /// Tables without a child at the last look, by row and generation: a fork may be on its way.
     suspects: BTreeSet<(u32, u32)>,
 }
 

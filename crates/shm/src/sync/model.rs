@@ -254,12 +254,19 @@ pub fn wake(word: &AtomicU32, count: u32) {
 /// # Safety
 /// As there.
 pub unsafe fn copy_nonoverlapping(from: *const u8, to: *mut u8, length: usize) {
+    in_halves(length, |start, length| {
+        let (from, to) = (from.wrapping_add(start), to.wrapping_add(start));
+        // SAFETY: a part of what the caller vouches for.
+        unsafe { core::ptr::copy_nonoverlapping(from, to, length) };
+    });
+}
+
+/// Two steps over `length` bytes: start and length of each.
+fn in_halves(length: usize, step: impl Fn(usize, usize)) {
     let half = length / 2;
     for (start, length) in [(0, half), (half, length - half)] {
         if length != 0 && point() {
-            let (from, to) = (from.wrapping_add(start), to.wrapping_add(start));
-            // SAFETY: a part of what the caller vouches for.
-            unsafe { core::ptr::copy_nonoverlapping(from, to, length) };
+            step(start, length);
         }
     }
 }
@@ -269,13 +276,10 @@ pub unsafe fn copy_nonoverlapping(from: *const u8, to: *mut u8, length: usize) {
 /// # Safety
 /// As there.
 pub unsafe fn write_bytes(to: *mut u8, value: u8, length: usize) {
-    let half = length / 2;
-    for (start, length) in [(0, half), (half, length - half)] {
-        if length != 0 && point() {
-            // SAFETY: a part of what the caller vouches for.
-            unsafe { core::ptr::write_bytes(to.wrapping_add(start), value, length) };
-        }
-    }
+    in_halves(length, |start, length| {
+        // SAFETY: a part of what the caller vouches for.
+        unsafe { core::ptr::write_bytes(to.wrapping_add(start), value, length) };
+    });
 }
 
 macro_rules! atomic {
