@@ -121,7 +121,9 @@ step() {
 
 # Whatever carries the instance's name: processes, sockets, shared memory, files.
 leftovers() {
-    pgrep -af -- "forebayd.*$name" || true
+    grep -lzF -- "$name" /proc/[0-9]*/cmdline 2>/dev/null | while read -r line; do
+        { tr '\0' ' ' <"$line"; } 2>/dev/null | grep forebayd || true
+    done
     grep -F -- "$name" /proc/net/unix || true
     find /dev/shm /tmp /var/tmp "${TMPDIR:-/tmp}" "${XDG_RUNTIME_DIR:-/tmp}" "${HOME:-/tmp}/.cache" -maxdepth 3 -name "*$name*" 2>/dev/null || true
 }

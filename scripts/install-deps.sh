@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 packages=(gcc libc6-dev make)
+rust=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' ../Cargo.toml)
 for section in "$@"; do
     mapfile -t -O "${#packages[@]}" packages < <(
         awk -v s="[$section]" '/^\[/{on=($0==s);next} on && NF && !/^#/' packages.txt)
@@ -21,7 +22,12 @@ if [ "${#missing[@]}" -gt 0 ]; then
     as_root=()
     [ "$(id -u)" -eq 0 ] || as_root=(sudo)
     "${as_root[@]}" apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq "${missing[@]}"
+    if [[ " ${missing[*]} " == *" rustup "* ]] && ! apt-cache madison rustup | grep -q .; then
+        echo "install-deps: no cargo on PATH and no package of rustup in this release (Debian 13 and" \
+            "Ubuntu 24.04 have one): install Rust $rust or later, then run make again" >&2
+        exit 1
+    fi
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}"
 fi
 
 if ! cargo --version >/dev/null 2>&1; then
