@@ -196,20 +196,22 @@ impl Target<'_> {
         if valid.load(Acquire) & touched == touched {
             return self.device_in(piece, within, from);
         }
+        let me = wait::thread_id();
         let end = within + from.len() as u64;
-        let outcome = self.define(piece, within, end, touched).and_then(|mine| {
-            self.device_in(piece, within, from)?;
-            // Only what was claimed here: another may be a hole again by now.
-            valid.fetch_or(mine, AcqRel);
-            Ok(())
-        });
-        self.retire(piece)?;
+        let mine = self.define(piece, within, end, touched, me)?;
+        let outcome = self.device_in(piece, within, from);
+        if mine != 0 {
+            if outcome.is_ok() {
+                // Only what was claimed here: another may be a hole again by now.
+                valid.fetch_or(mine, AcqRel);
+            }
+            self.retire(piece, me)?;
+        }
         outcome
     }
 
-    /// Says that the calling thread is about to claim granules.
-    fn announce(&self, piece: &Piece) -> Result<()> {
-        let me = wait::thread_id();
+    /// Says that thread `me`, the calling one, is about to claim granules.
+    fn announce(&self, piece: &Piece, me: u32) -> Result<()> {
         let _ = self.states.claimer(piece.slot)?.fetch_update(SeqCst, SeqCst, |holder| {
             if holder == me || holder & MANY != 0 {
                 None
@@ -222,40 +224,47 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// Ends `announce`: what the calling thread had claimed is defined.
-    fn retire(&self, piece: &Piece) -> Result<()> {
+    /// Ends `announce`: what `me` had claimed is defined.
+    fn retire(&self, piece: &Piece, me: u32) -> Result<()> {
         let claimer = self.states.claimer(piece.slot)?;
-        let _ = claimer.compare_exchange(wait::thread_id(), 0, SeqCst, Relaxed);
+        let _ = claimer.compare_exchange(me, 0, SeqCst, Relaxed);
         Ok(())
     }
 
     /// Prepares the granules in `touched` for a copy of `start .. end`: afterwards each is defined,
-    /// or is written whole by the caller, who holds its claim. Those are returned.
+    /// or is written whole by the caller, thread `me`, who holds its claim. Those are returned; if
+    /// there are any, he is announced.
     ///
     /// Even a granule that is written whole is claimed first: another writer that found it
     /// undefined would else zero it after the caller's copy. All are claimed in one step and after
     /// the others are defined, so that writers never wait for each other in a ring.
-    fn define(&self, piece: &Piece, start: u64, end: u64, touched: u64) -> Result<u64> {
+    fn define(&self, piece: &Piece, start: u64, end: u64, touched: u64, me: u32) -> Result<u64> {
         let log2 = granule_log2(piece.length_log2);
         let whole = mask_between((start + (1 << log2) - 1) >> log2, end >> log2);
         let valid = self.states.valid(piece.slot)?;
         let claimed = self.states.claimed(piece.slot)?;
         let undefined = touched & !valid.load(Acquire);
         let free = undefined & whole & !claimed.load(Acquire);
-        self.define_each(piece, undefined & !free, false)?;
+        self.define_each(piece, undefined & !free, me, false)?;
         if free == 0 {
             return Ok(0);
         }
-        self.announce(piece)?;
+        self.announce(piece, me)?;
         let mine = free & !claimed.fetch_or(free, SeqCst);
-        self.define_each(piece, free & !mine, true)?;
-        Ok(mine)
+        if mine == 0 {
+            self.retire(piece, me)?;
+        }
+        let others = self.define_each(piece, free & !mine, me, mine != 0);
+        if others.is_err() && mine != 0 {
+            self.retire(piece, me)?;
+        }
+        others.map(|()| mine)
     }
 
-    fn define_each(&self, piece: &Piece, granules: u64, holding: bool) -> Result<()> {
+    fn define_each(&self, piece: &Piece, granules: u64, me: u32, holding: bool) -> Result<()> {
         let mut rest = granules;
         while rest != 0 {
-            self.define_granule(piece, rest.trailing_zeros().into(), holding)?;
+            self.define_granule(piece, rest.trailing_zeros().into(), me, holding)?;
             rest &= rest - 1;
         }
         Ok(())
@@ -267,13 +276,14 @@ impl Target<'_> {
     /// # Errors
     /// What the device says.
     pub fn define_all(&self, piece: &Piece) -> Result<()> {
-        self.define(piece, 0, 0, all_granules(piece.length_log2)).map(|_| ())
+        let me = wait::thread_id();
+        self.define(piece, 0, 0, all_granules(piece.length_log2), me).map(|_| ())
     }
 
     /// Makes a granule zero and defined, if it is undefined. Bytes that the caller writes next are
     /// zeroed, too, so that a reader between the two never sees another file's. `holding`: the
     /// caller has claimed others and stays announced.
-    fn define_granule(&self, piece: &Piece, granule: u64, holding: bool) -> Result<()> {
+    fn define_granule(&self, piece: &Piece, granule: u64, me: u32, holding: bool) -> Result<()> {
         let bit = 1u64 << granule;
         let log2 = granule_log2(piece.length_log2);
         let valid = self.states.valid(piece.slot)?;
@@ -281,10 +291,10 @@ impl Target<'_> {
         let mut patience = Patience { backoff: Backoff::new(), holder: 0, since: None };
         while valid.load(Acquire) & bit == 0 {
             let mine = if claimed.load(Acquire) & bit == 0 {
-                self.announce(piece)?;
+                self.announce(piece, me)?;
                 claimed.fetch_or(bit, SeqCst) & bit == 0
             } else {
-                patience.take_over(self.states.claimer(piece.slot)?)
+                patience.take_over(self.states.claimer(piece.slot)?, me)
             };
             // Between the two looks above the granule may have been defined and written.
             if mine && valid.load(Acquire) & bit == 0 {
@@ -294,11 +304,11 @@ impl Target<'_> {
                     valid.fetch_or(bit, AcqRel);
                 }
                 if !holding || zeroed.is_err() {
-                    self.retire(piece)?;
+                    self.retire(piece, me)?;
                 }
                 zeroed?;
             } else if !holding {
-                self.retire(piece)?;
+                self.retire(piece, me)?;
             }
         }
         Ok(())
@@ -342,7 +352,7 @@ struct Patience {
 impl Patience {
     /// Spends a moment. True if the caller is to fill the granule: he is announced instead of the
     /// dead, or of who was too slow.
-    fn take_over(&mut self, claimer: &AtomicU32) -> bool {
+    fn take_over(&mut self, claimer: &AtomicU32, me: u32) -> bool {
         if self.backoff.pause() == Next::Look {
             return false;
         }
@@ -355,7 +365,7 @@ impl Patience {
         let next = if holder & MANY != 0 {
             is_over.then(|| MANY | (holder + 1))
         } else if wait::is_dead(holder) {
-            Some(wait::thread_id())
+            Some(me)
         } else {
             // Who merely stood still goes on later, so there are two from now on.
             is_over.then_some(MANY)

@@ -58,6 +58,9 @@ const _: () = assert!(SLOT_STRIDE.is_multiple_of(8));
 /// How long one futex sleep of a client lasts before it asks whether the daemon is still there.
 const SLEEP_MICROS: u64 = 50_000;
 
+/// One request of so many sleeps at once if the worker is on the same processor (see `wait`).
+const NEAR_LOOKS: u64 = 16;
+
 /// The memory, from either side.
 pub struct Session {
     segment: Segment,
@@ -129,7 +132,7 @@ impl Session {
     fn claimed(&self, index: usize) -> Result<Slot<'_>> {
         self.word64(index, PIN)?.store(0, Release);
         self.word32(index, STATE)?.store(CLAIMED, Relaxed);
-        Ok(Slot { session: self, index, is_near: false })
+        Ok(Slot { session: self, index, sleeps_at_once: false })
     }
 
     /// Makes a slot free, for who holds it, or for the daemon that holds it for an owner who gave
@@ -237,8 +240,8 @@ impl Session {
 pub struct Slot<'a> {
     session: &'a Session,
     index: usize,
-    /// The request went to a worker on this processor.
-    is_near: bool,
+    /// The wait for the request begins with sleeping.
+    sleeps_at_once: bool,
 }
 
 impl Slot<'_> {
@@ -289,7 +292,8 @@ impl Slot<'_> {
     /// `EINVAL` for a worker that does not exist.
     pub fn submit(&mut self, worker: usize, bells: &Doorbells, session: u16) -> Result<()> {
         self.submit_as(SUBMITTED, worker, bells, session)?;
-        self.is_near = bells.is_here(worker);
+        let sequence = self.session.word64(self.index, SEQUENCE)?.load(Relaxed);
+        self.sleeps_at_once = sequence.is_multiple_of(NEAR_LOOKS) && bells.is_here(worker);
         Ok(())
     }
 
@@ -315,7 +319,7 @@ impl Slot<'_> {
         mut is_there: impl FnMut() -> bool,
     ) -> Result<()> {
         let state = self.session.word32(self.index, STATE)?;
-        let mut backoff = if self.is_near { Backoff::asleep() } else { Backoff::new() };
+        let mut backoff = if self.sleeps_at_once { Backoff::asleep() } else { Backoff::new() };
         while state.load(Acquire) != DONE {
             if backoff.pause() == Next::Look {
                 continue;

@@ -2,9 +2,9 @@
 //!
 //! A blocked wake-up across processors costs 30-70 us on virtual machines where a request takes
 //! half of one, so both sides look for a while before they sleep; and pure spinning is poison when
-//! both share a processor, so they yield early. A client that finds the worker on its own processor
-//! sleeps at once: two processes that only yield to each other may stay together for tens of
-//! milliseconds (measured: 20 us a request), while a wake-up looks for an idle processor.
+//! both share a processor, so they yield early. Two processes that only yield to each other may stay
+//! together for tens of milliseconds while another processor is idle, but a wake-up looks for one;
+//! so a client that finds the worker on its own processor sleeps at once, now and then.
 
 use crate::sync::{self, PAUSES, YIELDS};
 

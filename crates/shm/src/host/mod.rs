@@ -28,7 +28,7 @@ pub use processes::{ProcessIndex, Tenant};
 pub use vnodes::{Closed, Vnode, VnodeIndex};
 
 const MAGIC_AT: usize = 0;
-const MAGIC: u32 = 0x4642_4831;
+const MAGIC: u32 = 0x4642_4832;
 const TABLES: usize = 4096;
 
 /// Length of the segment. Memory is touched as it is used.

@@ -1,6 +1,8 @@
 //! Files that are open on this host.
 //!
-//! Layout: buckets of `WAYS` rows of 64 bytes behind a lock word of 64 bytes. A row:
+//! Layout: buckets of `WAYS` rows of 64 bytes behind 64 bytes of their own: a lock u32, and `used` u32,
+//! bit i: look at row i. The bit is set before the row and cleared after it, so who was killed
+//! between the two left a bit with a free row. A row:
 //!
 //!   0   inode      u64   0: free
 //!   8   opens      u32   open file descriptions on it
@@ -25,6 +27,10 @@ const ROW: usize = 64;
 const BUCKET: usize = ROW * (WAYS + 1);
 const START: usize = TABLES;
 pub(super) const END: usize = START + BUCKETS * BUCKET;
+
+/// Of a bucket: bits of its rows.
+const USED: usize = 4;
+const _: () = assert!(WAYS < 32);
 
 const DELETED: u32 = 1;
 
@@ -75,20 +81,18 @@ impl HostSegment {
     pub fn vnode_open(&self, inode: Inode) -> Result<VnodeIndex> {
         let bucket = HostSegment::bucket(inode);
         let _guard = lock(self.segment.word32(bucket)?);
-        let mut free = None;
-        for way in 0..WAYS {
-            let row = bucket + ROW * (way + 1);
-            let found = self.segment.word64(row)?.load(Relaxed);
-            if found == inode.0 {
-                self.segment.word32(row + 8)?.fetch_add(1, SeqCst);
-                fence(SeqCst);
-                return Ok(HostSegment::vnode_index(bucket, way));
-            }
-            if found == 0 && free.is_none() {
-                free = Some(way);
-            }
+        if let Some(way) = self.way_of(bucket, inode)? {
+            self.segment.word32(bucket + ROW * (way + 1) + 8)?.fetch_add(1, SeqCst);
+            fence(SeqCst);
+            return Ok(HostSegment::vnode_index(bucket, way));
         }
-        let way = free.ok_or(Errno::ENFILE)?;
+        let used = self.segment.word32(bucket + USED)?;
+        let way = match used.load(SeqCst).trailing_ones() as usize {
+            // All bits are set: a row that a dead one left, if any.
+            WAYS.. => self.way_of(bucket, Inode(0))?.ok_or(Errno::ENFILE)?,
+            way => way,
+        };
+        used.fetch_or(1 << way, SeqCst);
         let row = bucket + ROW * (way + 1);
         self.segment.word32(row + 12)?.store(0, Relaxed);
         self.segment.word64(row + 16)?.store(0, Relaxed);
@@ -98,6 +102,20 @@ impl HostSegment {
         self.segment.word64(row)?.store(inode.0, SeqCst);
         fence(SeqCst);
         Ok(HostSegment::vnode_index(bucket, way))
+    }
+
+    /// The way of a bucket whose bit is set and whose row holds `inode`.
+    fn way_of(&self, bucket: usize, inode: Inode) -> Result<Option<usize>> {
+        let mut rest = self.segment.word32(bucket + USED)?.load(SeqCst);
+        while rest != 0 {
+            let way = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            if way < WAYS && self.segment.word64(bucket + ROW * (way + 1))?.load(SeqCst) == inode.0
+            {
+                return Ok(Some(way));
+            }
+        }
+        Ok(None)
     }
 
     fn vnode_index(bucket: usize, way: usize) -> VnodeIndex {
@@ -110,7 +128,8 @@ impl HostSegment {
     /// `EIO` for a number that is none.
     pub fn vnode_close(&self, index: VnodeIndex) -> Result<Closed> {
         let row = HostSegment::vnode_at(index)?;
-        let bucket = START + (index.0 as usize / WAYS) * BUCKET;
+        let (bucket, way) = (index.0 as usize / WAYS, index.0 as usize % WAYS);
+        let bucket = START + bucket * BUCKET;
         let _guard = lock(self.segment.word32(bucket)?);
         let opens = self.segment.word32(row + 8)?;
         let deleted = self.segment.word32(row + 12)?.load(SeqCst) & DELETED != 0;
@@ -121,6 +140,7 @@ impl HostSegment {
         }
         opens.store(0, SeqCst);
         self.segment.word64(row)?.store(0, SeqCst);
+        self.segment.word32(bucket + USED)?.fetch_and(!(1 << way), SeqCst);
         Ok(Closed { last: true, deleted })
     }
 
@@ -128,12 +148,8 @@ impl HostSegment {
     #[must_use]
     pub fn vnode_find(&self, inode: Inode) -> Option<VnodeIndex> {
         let bucket = HostSegment::bucket(inode);
-        (0..WAYS)
-            .find(|way| {
-                let row = bucket + ROW * (way + 1);
-                self.segment.word64(row).is_ok_and(|word| word.load(SeqCst) == inode.0)
-            })
-            .map(|way| HostSegment::vnode_index(bucket, way))
+        let way = self.way_of(bucket, inode).ok()??;
+        Some(HostSegment::vnode_index(bucket, way))
     }
 
     /// The words of an open file.
@@ -157,6 +173,10 @@ impl HostSegment {
     pub fn mark_deleted(&self, inode: Inode) -> bool {
         fence(SeqCst);
         let bucket = HostSegment::bucket(inode);
+        // Who opens it after this look finds that it is gone. Most files are open nowhere.
+        if self.vnode_find(inode).is_none() {
+            return false;
+        }
         let Ok(word) = self.segment.word32(bucket) else { return false };
         let _guard = lock(word);
         let Some(index) = self.vnode_find(inode) else { return false };

@@ -8,8 +8,9 @@ pub(crate) use core::hint::spin_loop;
 pub(crate) use core::ptr::{copy_nonoverlapping, write_bytes};
 pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 
-/// Rounds of `pause` before the first yield: about 2 us.
-pub(crate) const PAUSES: u32 = 40;
+/// Rounds of `pause` before the first yield. Few: no request is answered within a microsecond, and a
+/// yield with nobody to yield to costs half of one.
+pub(crate) const PAUSES: u32 = 4;
 /// Yields before sleeping: 50-100 us if nobody else runs, longer if somebody does.
 pub(crate) const YIELDS: u32 = 60;
 /// Buckets of a young index table.
