@@ -546,7 +546,7 @@ impl Client {
     /// Counts out; the last one tells the shard what it waits for.
     pub(crate) fn close_vnode(&self, inode: Inode, index: VnodeIndex, nameless: bool) {
         let Ok(host) = self.host() else { return };
-        let Ok(closed) = host.vnode_close(index) else { return };
+        let Ok(closed) = host.vnode_close(inode, index) else { return };
         if !closed.last {
             return;
         }

@@ -97,7 +97,7 @@ fn close(shared: &Shared, host: &HostSegment, file: OfdIndex, inode: Inode) {
     let owner = host.owner_of_file(shared.host_number, file);
     tell(shared, inode, &Request::Release { inode, owner });
     let vnode = host.file(file).map(|words| VnodeIndex(words.vnode.load(Relaxed)));
-    let closed = vnode.and_then(|vnode| host.vnode_close(vnode));
+    let closed = vnode.and_then(|vnode| host.vnode_close(inode, vnode));
     if closed.is_ok_and(|closed| closed.last) {
         // The shard knows whether the host was registered and whether the file has a name.
         tell(shared, inode, &Request::Close { inode });

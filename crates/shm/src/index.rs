@@ -21,7 +21,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use wire::attributes::ATTRIBUTES_BYTES;
 use wire::codec::{Reader, Writer};
 use wire::errno::{Errno, Result};
-use wire::hash::mix;
+use wire::hash::neighbourly;
 use wire::{Attributes, Inode};
 
 const HEADER: usize = 64;
@@ -434,5 +434,5 @@ impl Index {
 }
 
 const fn inode_hash(inode: u64) -> u64 {
-    mix(inode, 7)
+    neighbourly(Inode(inode), 7)
 }

@@ -145,6 +145,6 @@ fn what_the_dead_had_open_is_found() {
     assert_eq!(files.len(), 1);
     assert!(host.file_release(files[0]).expect("has a reference"));
     let vnode = host.vnode_find(Inode(5)).expect("open");
-    assert!(host.vnode_close(vnode).expect("open").last);
+    assert!(host.vnode_close(Inode(5), vnode).expect("open").last);
     host.file_free(files[0]).expect("a row");
 }

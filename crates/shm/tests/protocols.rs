@@ -4,13 +4,12 @@
 use rustix::fd::AsFd;
 use shm::arena::Arena;
 use shm::doorbell::{DOORBELLS_BYTES, Doorbells};
-use shm::host::{HOST_BYTES, HostSegment, VnodeIndex};
+use shm::host::{HOST_BYTES, HostSegment};
 use shm::index::{Hit, Index, Shape};
 use shm::piece_io::Target;
 use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES, all_granules};
 use shm::session::{Interruptible, SESSION_BYTES, Session};
 use shm::{Access, Segment};
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use wire::attributes::Attributes;
 use wire::limits::{SLOT_BYTES, SLOT_COUNT};
@@ -355,43 +354,44 @@ fn open_files_are_counted_and_found() {
     assert_eq!(host.vnode_open(Inode(5)), Ok(first));
     assert!(host.mark_deleted(Inode(5)));
     assert!(!host.mark_deleted(Inode(6)));
-    let closed = host.vnode_close(first).expect("open");
+    let closed = host.vnode_close(Inode(5), first).expect("open");
     assert!(!closed.last && closed.deleted);
-    let closed = host.vnode_close(first).expect("open");
+    let closed = host.vnode_close(Inode(5), first).expect("open");
     assert!(closed.last && closed.deleted);
     assert_eq!(host.vnode_find(Inode(5)), None);
     let again = host.vnode_open(Inode(5)).expect("room");
-    assert!(!host.vnode_close(again).expect("open").deleted);
+    assert!(!host.vnode_close(Inode(5), again).expect("open").deleted);
 }
 
 #[test]
-fn a_full_bucket_of_open_files_refuses_and_has_room_again() {
-    const WAYS: u32 = 31;
-    let (segment, fd) = Segment::nameless(c"test", HOST_BYTES).expect("nameless memory");
-    let host = HostSegment::new(segment).expect("long enough");
-    let mut buckets: HashMap<u32, Vec<VnodeIndex>> = HashMap::new();
-    let full = (1..).map(Inode).find(|inode| match host.vnode_open(*inode) {
+fn many_files_are_open_until_there_is_no_room_and_then_there_is() {
+    let host = HostSegment::new(memory(HOST_BYTES)).expect("long enough");
+    // Neighbours, numbers in a stride, and another shard's.
+    let inode = |number: u64| match number % 3 {
+        0 => Inode(number / 3 + 1),
+        1 => Inode((number / 3 + 1) << 20),
+        _ => Inode(7 << 48 | (number / 3 * 64)),
+    };
+    let mut open = Vec::new();
+    let full = (0..).map(inode).find(|inode| match host.vnode_open(*inode) {
         Ok(vnode) => {
-            buckets.entry(vnode.0 / WAYS).or_default().push(vnode);
+            open.push((*inode, vnode));
             false
         }
         Err(errno) => errno == Errno::ENFILE,
     });
-    let full = full.expect("one bucket is full at last");
-    let freed = buckets.values().filter_map(|vnodes| vnodes.get(30).copied()).find(|last| {
-        host.vnode_close(*last).expect("open");
-        host.vnode_open(full) == Ok(*last)
-    });
-    let freed = freed.expect("the bucket in which there was no room");
-    host.vnode_close(freed).expect("open");
-    // Who was killed while he opened a file leaves its bit and no file.
-    let raw = Segment::map(fd.as_fd(), HOST_BYTES, Access::ReadWrite).expect("mapped");
-    let (bucket, way) = ((freed.0 / WAYS) as usize, freed.0 % WAYS);
-    let used = raw.word32(4096 + bucket * 64 * 32 + 4).expect("in range");
-    assert_eq!(used.fetch_or(1 << way, Ordering::SeqCst), !(1 << way | 1 << 31));
+    let full = full.expect("a bound");
+    assert!(open.len() > 50_000, "{}", open.len());
+    assert!(open.iter().all(|(inode, vnode)| host.vnode_find(*inode) == Some(*vnode)));
     assert_eq!(host.vnode_find(full), None);
-    assert_eq!(host.vnode_open(full), Ok(freed));
-    assert_eq!(host.vnode_find(full), Some(freed));
+    let (inode, vnode) = open[0];
+    assert_eq!(host.vnode_close(full, vnode), Err(Errno::EIO));
+    assert_eq!(host.vnode_find(inode), Some(vnode));
+    for (inode, vnode) in &open {
+        assert!(host.vnode_close(*inode, *vnode).expect("open").last);
+    }
+    assert!(open.iter().all(|(inode, _)| host.vnode_find(*inode).is_none()));
+    assert!(host.vnode_open(full).is_ok());
 }
 
 #[test]

@@ -44,3 +44,12 @@ pub const fn mix(a: u64, b: u64) -> u64 {
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
 }
+
+/// A hash of an inode number by which numbers that follow each other stay neighbours: each 64 of them
+/// have hashes that differ in the last six bits only. So tables that are walked in the order of
+/// making touch few pages. Numbers in a stride spread as well as others.
+#[must_use]
+pub const fn neighbourly(inode: Inode, seed: u64) -> u64 {
+    let group = mix(inode.0 >> 6, seed);
+    (group & !63) | (inode.0.wrapping_add(group >> 32) & 63)
+}

@@ -1,10 +1,11 @@
 //! Files that are open on this host.
 //!
-//! Layout: buckets of `WAYS` rows of 64 bytes behind 64 bytes of their own: a lock u32, and `used` u32,
-//! bit i: look at row i. The bit is set before the row and cleared after it, so who was killed
-//! between the two left a bit with a free row. A row:
+//! Layout: buckets of 64 bytes: a lock u32, then `WAYS` numbers u32, each of a row plus one, or 0;
+//! a bitmap of rows in use; the rows, of 64 bytes. Files that are open together lie close together:
+//! rows are taken from the front, and files that were made one after the other have neighbouring
+//! buckets, as every page that a process comes to first costs it a fault. A row:
 //!
-//!   0   inode      u64   0: free
+//!   0   inode      u64
 //!   8   opens      u32   open file descriptions on it
 //!   12  flags      u32   DELETED: the shard keeps it only because it is open here
 //!   16  size       u64   as far as this host knows
@@ -14,23 +15,24 @@
 //! Deleting and opening meet here: an opener inserts, then looks again whether the file exists; the
 //! shard makes the file unfindable, then asks `mark_deleted`. One of the two sees the other.
 
-use super::{HostSegment, TABLES, lock};
+use super::{HostSegment, TABLES, give_bit, lock, take_bit};
 use crate::sync::{AtomicU32, AtomicU64, fence};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use wire::Inode;
 use wire::errno::{Errno, Result};
-use wire::hash::mix;
+use wire::hash::neighbourly;
 
-const WAYS: usize = 31;
-const BUCKETS: usize = 8192;
+const WAYS: usize = 15;
+const BUCKETS: usize = 32 * 1024;
+const BUCKET: usize = 64;
+/// Files that are open at a time, as many as open file descriptions (`files`).
+const ROW_COUNT: usize = super::files::FILE_COUNT;
 const ROW: usize = 64;
-const BUCKET: usize = ROW * (WAYS + 1);
 const START: usize = TABLES;
-pub(super) const END: usize = START + BUCKETS * BUCKET;
-
-/// Of a bucket: bits of its rows.
-const USED: usize = 4;
-const _: () = assert!(WAYS < 32);
+const BITMAP: usize = START + BUCKETS * BUCKET;
+const ROWS: usize = BITMAP + ROW_COUNT / 8;
+pub(super) const END: usize = ROWS + ROW_COUNT * ROW;
+const HINT_AT: usize = 72;
 
 const DELETED: u32 = 1;
 
@@ -63,15 +65,26 @@ pub struct Vnode<'a> {
 
 impl HostSegment {
     fn bucket(inode: Inode) -> usize {
-        START + (mix(inode.0, 11) as usize % BUCKETS) * BUCKET
+        START + (neighbourly(inode, 11) as usize % BUCKETS) * BUCKET
     }
 
     fn vnode_at(index: VnodeIndex) -> Result<usize> {
-        let (bucket, way) = (index.0 as usize / WAYS, index.0 as usize % WAYS);
-        if bucket >= BUCKETS {
-            return Err(Errno::EIO);
-        }
-        Ok(START + bucket * BUCKET + ROW * (way + 1))
+        let row = index.0 as usize;
+        if row < ROW_COUNT { Ok(ROWS + row * ROW) } else { Err(Errno::EIO) }
+    }
+
+    fn ways(&self, bucket: usize) -> impl Iterator<Item = &AtomicU32> {
+        (1..=WAYS).filter_map(move |way| self.segment.word32(bucket + 4 * way).ok())
+    }
+
+    /// The way of `inode` in its bucket and its row, if it is open here.
+    fn way_of(&self, bucket: usize, inode: Inode) -> Option<(&AtomicU32, VnodeIndex)> {
+        self.ways(bucket).find_map(|way| {
+            let index = VnodeIndex(way.load(SeqCst).checked_sub(1)?);
+            let row = HostSegment::vnode_at(index).ok()?;
+            let is_it = self.segment.word64(row).ok()?.load(SeqCst) == inode.0;
+            is_it.then_some((way, index))
+        })
     }
 
     /// One more open of `inode` on this host.
@@ -81,75 +94,66 @@ impl HostSegment {
     pub fn vnode_open(&self, inode: Inode) -> Result<VnodeIndex> {
         let bucket = HostSegment::bucket(inode);
         let _guard = lock(self.segment.word32(bucket)?);
-        if let Some(way) = self.way_of(bucket, inode)? {
-            self.segment.word32(bucket + ROW * (way + 1) + 8)?.fetch_add(1, SeqCst);
+        if let Some((_, index)) = self.way_of(bucket, inode) {
+            self.vnode(index)?.opens.fetch_add(1, SeqCst);
             fence(SeqCst);
-            return Ok(HostSegment::vnode_index(bucket, way));
+            return Ok(index);
         }
-        let used = self.segment.word32(bucket + USED)?;
-        let way = match used.load(SeqCst).trailing_ones() as usize {
-            // All bits are set: a row that a dead one left, if any.
-            WAYS.. => self.way_of(bucket, Inode(0))?.ok_or(Errno::ENFILE)?,
-            way => way,
-        };
-        used.fetch_or(1 << way, SeqCst);
-        let row = bucket + ROW * (way + 1);
+        let hint = self.segment.word32(HINT_AT)?;
+        let index = VnodeIndex(take_bit(&self.segment, BITMAP, ROW_COUNT / 64, hint)?);
+        let row = HostSegment::vnode_at(index)?;
         self.segment.word32(row + 12)?.store(0, Relaxed);
-        self.segment.word64(row + 16)?.store(0, Relaxed);
-        self.segment.word64(row + 24)?.store(0, Relaxed);
-        self.segment.word64(row + 32)?.store(0, Relaxed);
+        for field in [16, 24, 32] {
+            self.segment.word64(row + field)?.store(0, Relaxed);
+        }
         self.segment.word32(row + 8)?.store(1, Relaxed);
         self.segment.word64(row)?.store(inode.0, SeqCst);
-        fence(SeqCst);
-        Ok(HostSegment::vnode_index(bucket, way))
-    }
-
-    /// The way of a bucket whose bit is set and whose row holds `inode`.
-    fn way_of(&self, bucket: usize, inode: Inode) -> Result<Option<usize>> {
-        let mut rest = self.segment.word32(bucket + USED)?.load(SeqCst);
-        while rest != 0 {
-            let way = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
-            if way < WAYS && self.segment.word64(bucket + ROW * (way + 1))?.load(SeqCst) == inode.0
-            {
-                return Ok(Some(way));
-            }
+        let mut ways = self.ways(bucket);
+        // A handler of a signal may be in here, too, whatever the lock says (see `lock`).
+        if !ways.any(|way| way.compare_exchange(0, index.0 + 1, SeqCst, Relaxed).is_ok()) {
+            self.vnode_free(index)?;
+            return Err(Errno::ENFILE);
         }
-        Ok(None)
+        fence(SeqCst);
+        Ok(index)
     }
 
-    fn vnode_index(bucket: usize, way: usize) -> VnodeIndex {
-        VnodeIndex((((bucket - START) / BUCKET) * WAYS + way) as u32)
+    fn vnode_free(&self, index: VnodeIndex) -> Result<()> {
+        let row = HostSegment::vnode_at(index)?;
+        self.segment.word64(row)?.store(0, SeqCst);
+        give_bit(&self.segment, BITMAP, index.0, self.segment.word32(HINT_AT)?)
     }
 
-    /// One open less.
+    /// One open of `inode` less.
     ///
     /// # Errors
-    /// `EIO` for a number that is none.
-    pub fn vnode_close(&self, index: VnodeIndex) -> Result<Closed> {
-        let row = HostSegment::vnode_at(index)?;
-        let (bucket, way) = (index.0 as usize / WAYS, index.0 as usize % WAYS);
-        let bucket = START + bucket * BUCKET;
+    /// `EIO` for a number that is not that of `inode`.
+    pub fn vnode_close(&self, inode: Inode, index: VnodeIndex) -> Result<Closed> {
+        let bucket = HostSegment::bucket(inode);
         let _guard = lock(self.segment.word32(bucket)?);
-        let opens = self.segment.word32(row + 8)?;
-        let deleted = self.segment.word32(row + 12)?.load(SeqCst) & DELETED != 0;
-        let before = opens.load(Relaxed);
+        let mut ways = self.ways(bucket);
+        let way = ways.find(|way| way.load(Relaxed) == index.0.wrapping_add(1));
+        let (way, vnode) = (way.ok_or(Errno::EIO)?, self.vnode(index)?);
+        if vnode.inode.load(Relaxed) != inode.0 {
+            return Err(Errno::EIO);
+        }
+        let flags = self.segment.word32(HostSegment::vnode_at(index)? + 12)?;
+        let deleted = flags.load(SeqCst) & DELETED != 0;
+        let before = vnode.opens.load(Relaxed);
         if before > 1 {
-            opens.store(before - 1, SeqCst);
+            vnode.opens.store(before - 1, SeqCst);
             return Ok(Closed { last: false, deleted });
         }
-        opens.store(0, SeqCst);
-        self.segment.word64(row)?.store(0, SeqCst);
-        self.segment.word32(bucket + USED)?.fetch_and(!(1 << way), SeqCst);
+        vnode.opens.store(0, SeqCst);
+        way.store(0, SeqCst);
+        self.vnode_free(index)?;
         Ok(Closed { last: true, deleted })
     }
 
     /// The row of a file, if it is open here.
     #[must_use]
     pub fn vnode_find(&self, inode: Inode) -> Option<VnodeIndex> {
-        let bucket = HostSegment::bucket(inode);
-        let way = self.way_of(bucket, inode).ok()??;
-        Some(HostSegment::vnode_index(bucket, way))
+        self.way_of(HostSegment::bucket(inode), inode).map(|(_, index)| index)
     }
 
     /// The words of an open file.

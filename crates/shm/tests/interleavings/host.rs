@@ -22,14 +22,14 @@ fn a_lock_of_the_dead_stops_nobody() {
         let victim = model::spawn(move || {
             model::doom(30);
             let vnode = victim.vnode_open(Inode(5)).expect("room");
-            let _ = victim.vnode_close(vnode);
+            let _ = victim.vnode_close(Inode(5), vnode);
         });
         let others = [(); 2].map(|()| {
             let host = Arc::clone(&host);
             model::spawn(move || {
                 let vnode = host.vnode_open(Inode(5)).expect("room");
                 assert_eq!(host.vnode_find(Inode(5)), Some(vnode), "open and not found");
-                host.vnode_close(vnode).expect("open").last
+                host.vnode_close(Inode(5), vnode).expect("open").last
             })
         });
         let was_killed = victim.join().is_none();
@@ -51,7 +51,7 @@ fn a_file_is_not_deleted_under_who_opens_it() {
             model::spawn(move || {
                 let vnode = host.vnode_open(Inode(5)).expect("room");
                 let open = exists.load(Ordering::SeqCst) != 0;
-                let told = open.then(|| host.vnode_close(vnode).expect("open").deleted);
+                let told = open.then(|| host.vnode_close(Inode(5), vnode).expect("open").deleted);
                 (open, told)
             })
         };
