@@ -2,6 +2,7 @@
 
 use crate::external;
 use crate::instance::Instance;
+use crate::quiet;
 use crate::report::{Key, Report};
 use crate::settings::{Place, Settings};
 use std::io::{BufRead, BufReader, Write};
@@ -28,6 +29,7 @@ pub(crate) fn main(settings: &Settings) -> Result<bool, String> {
         for &processes in &settings.processes {
             for group in &settings.groups {
                 for place in turned(&places, repetition) {
+                    quiet::settle();
                     let run = Run { settings, place, group, processes };
                     if let Err(text) = run.measure(&mut report) {
                         report.failed(format!(

@@ -15,6 +15,7 @@ mod settings;
 mod conduct;
 mod external;
 mod instance;
+mod quiet;
 mod report;
 mod worker;
 

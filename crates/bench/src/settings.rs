@@ -11,7 +11,7 @@ forebay-bench: measures file systems side by side, repetitions interleaved.
   --forebay-bin FILE     the program forebay (default: FOREBAY_BIN, then beside this one, then PATH)
   --processes LIST       worker processes, for example 1,2 (the default)
   --repetitions N        default 5
-  --files N              files per process in the metadata tests, default 2000
+  --files N              files per process in the metadata tests, default 10000
   --megabytes N          MiB per process in the data tests, default 64
   --only LIST            groups: metadata,own,shared,fio,mpi (default: all)
   --json FILE            writes all values there too
@@ -54,7 +54,7 @@ impl Settings {
             forebay: forebay_program(),
             processes: vec![1, 2],
             repetitions: 5,
-            files: 2000,
+            files: 10_000,
             megabytes: 64,
             groups: GROUPS.map(String::from).to_vec(),
             json: None,
