@@ -395,6 +395,29 @@ fn many_files_are_open_until_there_is_no_room_and_then_there_is() {
 }
 
 #[test]
+fn nobody_waits_for_ever_for_a_stopped_process() {
+    let (segment, fd) = Segment::nameless(c"test", HOST_BYTES).expect("nameless memory");
+    let host = HostSegment::new(segment).expect("long enough");
+    let first = host.vnode_open(Inode(5)).expect("room");
+    // This thread lives and holds every lock, as if it had been stopped between two stores.
+    let raw = Segment::map(fd.as_fd(), HOST_BYTES, Access::ReadWrite).expect("mapped");
+    let me = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+    let locks = (0..32 * 1024).map(|bucket| raw.word32(4096 + bucket * 64).expect("in range"));
+    locks.clone().for_each(|word| word.store(me, Ordering::SeqCst));
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            assert_eq!(host.vnode_open(Inode(5)), Ok(first));
+            assert!(host.mark_deleted(Inode(5)));
+            assert!(!host.vnode_close(Inode(5), first).expect("open").last);
+        });
+        other.join().expect("it went on");
+    });
+    locks.for_each(|word| assert_eq!(word.swap(0, Ordering::SeqCst), me));
+    let closed = host.vnode_close(Inode(5), first).expect("open");
+    assert!(closed.last && closed.deleted);
+}
+
+#[test]
 fn a_descriptor_table_survives_its_copies() {
     let host = HostSegment::new(memory(HOST_BYTES)).expect("long enough");
     let vnode = host.vnode_open(Inode(5)).expect("room");

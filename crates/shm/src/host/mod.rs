@@ -65,6 +65,9 @@ impl HostSegment {
     }
 }
 
+/// A thread that holds a lock of a few stores for so long is stopped.
+const STOPPED_MICROS: u64 = 1_000_000;
+
 /// A lock word holding the number of the thread that has it.
 ///
 /// A holder that died is replaced. A signal handler that finds the lock held by the very thread
@@ -75,8 +78,19 @@ struct Guard<'a> {
 }
 
 fn lock(word: &AtomicU32) -> Guard<'_> {
+    lock_for(word, u64::MAX)
+}
+
+/// As `lock`, for what is held for a few stores: who lives and still holds it after a second is
+/// stopped, and the caller goes on without it.
+fn lock_briefly(word: &AtomicU32) -> Guard<'_> {
+    lock_for(word, STOPPED_MICROS)
+}
+
+fn lock_for(word: &AtomicU32, micros_max: u64) -> Guard<'_> {
     let me = wait::thread_id();
     let mut backoff = wait::Backoff::new();
+    let mut give_up = None;
     loop {
         match word.compare_exchange_weak(0, me, Acquire, Relaxed) {
             Ok(_) => return Guard { word, owned: true },
@@ -89,6 +103,10 @@ fn lock(word: &AtomicU32) -> Guard<'_> {
                     && word.compare_exchange(holder, me, Acquire, Relaxed).is_ok()
                 {
                     return Guard { word, owned: true };
+                }
+                let now = wait::now_micros();
+                if now >= *give_up.get_or_insert(now.saturating_add(micros_max)) {
+                    return Guard { word, owned: false };
                 }
                 sync::sched_yield();
             }

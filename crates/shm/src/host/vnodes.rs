@@ -12,10 +12,14 @@
 //!   24  dirty_end  u64   end of what was written since the shard was told; 0: all is told
 //!   32  marks      u64   bits for the client's own use; zero when a file is first opened
 //!
+//! The lock keeps two from counting a file in at a time, and no more: a stopped process may hold it,
+//! whom nobody waits for long, and who goes on later. So whoever counts a file down to zero takes its
+//! row out of the bucket, by compare and exchange, and who did that frees the row.
+//!
 //! Deleting and opening meet here: an opener inserts, then looks again whether the file exists; the
 //! shard makes the file unfindable, then asks `mark_deleted`. One of the two sees the other.
 
-use super::{HostSegment, TABLES, give_bit, lock, take_bit};
+use super::{HostSegment, TABLES, give_bit, lock_briefly, take_bit};
 use crate::sync::{AtomicU32, AtomicU64, fence};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use wire::Inode;
@@ -93,11 +97,15 @@ impl HostSegment {
     /// `ENFILE` if too many files are open.
     pub fn vnode_open(&self, inode: Inode) -> Result<VnodeIndex> {
         let bucket = HostSegment::bucket(inode);
-        let _guard = lock(self.segment.word32(bucket)?);
-        if let Some((_, index)) = self.way_of(bucket, inode) {
-            self.vnode(index)?.opens.fetch_add(1, SeqCst);
-            fence(SeqCst);
-            return Ok(index);
+        let _guard = lock_briefly(self.segment.word32(bucket)?);
+        if let Some((way, index)) = self.way_of(bucket, inode) {
+            let opens = self.vnode(index)?.opens;
+            if opens.fetch_update(SeqCst, SeqCst, one_more).is_ok() {
+                fence(SeqCst);
+                return Ok(index);
+            }
+            // The last one to close it did not come to its end.
+            self.vnode_forget(way, index)?;
         }
         let hint = self.segment.word32(HINT_AT)?;
         let index = VnodeIndex(take_bit(&self.segment, BITMAP, ROW_COUNT / 64, hint)?);
@@ -109,13 +117,18 @@ impl HostSegment {
         self.segment.word32(row + 8)?.store(1, Relaxed);
         self.segment.word64(row)?.store(inode.0, SeqCst);
         let mut ways = self.ways(bucket);
-        // A handler of a signal may be in here, too, whatever the lock says (see `lock`).
         if !ways.any(|way| way.compare_exchange(0, index.0 + 1, SeqCst, Relaxed).is_ok()) {
             self.vnode_free(index)?;
             return Err(Errno::ENFILE);
         }
         fence(SeqCst);
         Ok(index)
+    }
+
+    /// Takes a row out of its bucket and frees it, unless another does.
+    fn vnode_forget(&self, way: &AtomicU32, index: VnodeIndex) -> Result<()> {
+        let was_here = way.compare_exchange(index.0 + 1, 0, SeqCst, Relaxed).is_ok();
+        if was_here { self.vnode_free(index) } else { Ok(()) }
     }
 
     fn vnode_free(&self, index: VnodeIndex) -> Result<()> {
@@ -130,24 +143,21 @@ impl HostSegment {
     /// `EIO` for a number that is not that of `inode`.
     pub fn vnode_close(&self, inode: Inode, index: VnodeIndex) -> Result<Closed> {
         let bucket = HostSegment::bucket(inode);
-        let _guard = lock(self.segment.word32(bucket)?);
+        let _guard = lock_briefly(self.segment.word32(bucket)?);
         let mut ways = self.ways(bucket);
         let way = ways.find(|way| way.load(Relaxed) == index.0.wrapping_add(1));
         let (way, vnode) = (way.ok_or(Errno::EIO)?, self.vnode(index)?);
         if vnode.inode.load(Relaxed) != inode.0 {
             return Err(Errno::EIO);
         }
+        let before = vnode.opens.fetch_update(SeqCst, SeqCst, |opens| opens.checked_sub(1));
+        let last = before.unwrap_or(0) <= 1;
         let flags = self.segment.word32(HostSegment::vnode_at(index)? + 12)?;
         let deleted = flags.load(SeqCst) & DELETED != 0;
-        let before = vnode.opens.load(Relaxed);
-        if before > 1 {
-            vnode.opens.store(before - 1, SeqCst);
-            return Ok(Closed { last: false, deleted });
+        if last {
+            self.vnode_forget(way, index)?;
         }
-        vnode.opens.store(0, SeqCst);
-        way.store(0, SeqCst);
-        self.vnode_free(index)?;
-        Ok(Closed { last: true, deleted })
+        Ok(Closed { last, deleted })
     }
 
     /// The row of a file, if it is open here.
@@ -182,7 +192,7 @@ impl HostSegment {
             return false;
         }
         let Ok(word) = self.segment.word32(bucket) else { return false };
-        let _guard = lock(word);
+        let _guard = lock_briefly(word);
         let Some(index) = self.vnode_find(inode) else { return false };
         let flags = HostSegment::vnode_at(index).and_then(|row| self.segment.word32(row + 12));
         flags.is_ok_and(|flags| {
@@ -190,4 +200,9 @@ impl HostSegment {
             true
         })
     }
+}
+
+/// A count that was zero stays: its row is about to go.
+const fn one_more(opens: u32) -> Option<u32> {
+    if opens == 0 { None } else { opens.checked_add(1) }
 }
