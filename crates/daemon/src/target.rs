@@ -209,8 +209,8 @@ impl TargetLoop {
                 let hidden = self.devices.table.unpublish(slot);
                 assert_eq!(hidden, Ok(()), "a slot beyond the piece table");
             }
-            Effect::Preallocate { tier, place, length, is_awaited } => {
-                let order = Preparation { tier, place, length, is_awaited };
+            Effect::Preallocate { tier, place, length, haste } => {
+                let order = Preparation { tier, place, length, haste };
                 self.preparer.prepare(shared, order);
             }
             Effect::Zero { ticket, piece, within, length } => {

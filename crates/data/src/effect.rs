@@ -3,6 +3,17 @@
 use wire::reply::Piece;
 use wire::{Errno, Inode, Request};
 
+/// How soon a step of a device is needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Haste {
+    /// Much is ready: there is time.
+    None,
+    /// Less than half of what should be ready is: writers are coming close.
+    Soon,
+    /// A request waits for it.
+    Now,
+}
+
 /// One input of `Target::step`.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
@@ -85,8 +96,8 @@ pub enum Effect {
         place: u64,
         /// Its length in bytes.
         length: u64,
-        /// Does a request wait for it?
-        is_awaited: bool,
+        /// How soon it is needed.
+        haste: Haste,
     },
     /// Make a part of a piece read as zeros.
     Zero {

@@ -21,7 +21,7 @@ pub mod target;
 
 pub mod recover;
 
-pub use effect::{Answer, Defined, Effect, Input, Source};
+pub use effect::{Answer, Defined, Effect, Haste, Input, Source};
 pub use recover::{Dropped, Reason};
 pub use target::{MAP_PIECES_MAX, Settings, Target};
 pub use tier::{Backing, Space};

@@ -19,7 +19,7 @@
 //!  3. The used bytes of both tiers are within the quota.
 
 use crate::buddy::History;
-use crate::effect::{Answer, Defined, Effect, Input, Source};
+use crate::effect::{Answer, Defined, Effect, Haste, Input, Source};
 use crate::slots::Slots;
 use crate::tier::{Found, Space, Tier};
 use placement::piece::{self, Span};
@@ -166,10 +166,10 @@ impl Target {
     fn ask_ahead(&mut self, out: &mut Vec<Effect>) {
         for (tier, device) in [(Piece::MEMORY, &self.memory), (Piece::SSD, &self.ssd)] {
             if self.asked.is_none()
-                && let Some((place, length)) = device.ahead()
+                && let Some((place, length, haste)) = device.ahead()
             {
                 self.asked = Some(tier);
-                out.push(Effect::Preallocate { tier, place, length, is_awaited: false });
+                out.push(Effect::Preallocate { tier, place, length, haste });
             }
         }
     }
@@ -321,7 +321,8 @@ impl Target {
                     // One step at a time: if another is under way, its answer looks again.
                     if self.asked.is_none() {
                         self.asked = Some(tier);
-                        out.push(Effect::Preallocate { tier, place, length, is_awaited: true });
+                        let haste = Haste::Now;
+                        out.push(Effect::Preallocate { tier, place, length, haste });
                     }
                     return Err(Stop::Parked);
                 }

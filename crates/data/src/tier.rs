@@ -12,6 +12,7 @@
 //!  2. The frontier moves up only, in whole steps or to the end.
 //!  3. At most one step is being preallocated.
 
+use crate::Haste;
 use crate::buddy::{BLOCK_BYTES_MAX, BLOCK_LOG2_MAX, BLOCK_LOG2_MIN, Buddy, History};
 use wire::limits::PIECE_BYTES_MIN;
 
@@ -120,11 +121,13 @@ impl Tier {
 
     /// The step that should be preallocated now although nobody waits for it.
     #[must_use]
-    pub fn ahead(&self) -> Option<(u64, u64)> {
+    pub fn ahead(&self) -> Option<(u64, u64, Haste)> {
         let step = (self.space.length - self.frontier).min(BLOCK_BYTES_MAX);
-        let is_short = self.buddy.bytes_free() < self.space.ahead;
+        let ready = self.buddy.bytes_free();
+        let is_short = ready < self.space.ahead;
         let may = self.space.backing == Backing::OnDemand && self.refusals_left == 0;
-        (may && is_short && step > 0).then_some((self.frontier, step))
+        let haste = if ready < self.space.ahead / 2 { Haste::Soon } else { Haste::None };
+        (may && is_short && step > 0).then_some((self.frontier, step, haste))
     }
 
     /// The device preallocated the step that `take` asked for, or refused.

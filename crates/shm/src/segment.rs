@@ -9,6 +9,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 use wire::errno::{Errno, Result};
 
 const PAGE: usize = 4096;
+/// What a huge page holds.
+pub const HUGE_PAGE: usize = 2 << 20;
 
 /// What a mapping allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,6 +105,9 @@ impl Segment {
             Access::ReadOnly => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
+        if length >= HUGE_PAGE {
+            return Segment::map_aligned(fd, offset, length, access, protection);
+        }
         // WHY: mapping is what this crate is for; no safe call can promise that a file stays long.
         // SAFETY: the kernel picks the address, so nothing else is mapped over; the length is not
         // zero; the file reaches as far and, by the type's invariant, never shrinks.
@@ -112,6 +117,60 @@ impl Segment {
         }
         .map_err(errno)?;
         Ok(Segment { base: base.cast(), length, access })
+    }
+
+    /// As `map_part`, at an address at which the huge pages of the file fit.
+    fn map_aligned(
+        fd: impl AsFd,
+        offset: u64,
+        length: usize,
+        access: Access,
+        protection: ProtFlags,
+    ) -> Result<Segment> {
+        let room = length.checked_add(2 * HUGE_PAGE).ok_or(Errno::EINVAL)?;
+        let (flags, null) = (MapFlags::PRIVATE | MapFlags::NORESERVE, core::ptr::null_mut());
+        // WHY: the kernel aligns only where huge pages are its own idea.
+        // SAFETY: the kernel picks the address, so nothing else is mapped over.
+        let start = unsafe { rustix::mm::mmap_anonymous(null, room, ProtFlags::empty(), flags) }
+            .map_err(errno)?
+            .cast::<u8>();
+        let skew = offset as usize % HUGE_PAGE;
+        let before = start.addr().next_multiple_of(HUGE_PAGE) - start.addr() + skew;
+        let after = before + length.next_multiple_of(PAGE);
+        let base = start.wrapping_add(before);
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: it replaces a part of the room, which is ours and not used; the file is as in
+        // `map_part`. The rest of the room, or all of it, goes.
+        unsafe {
+            let mapped = rustix::mm::mmap(base.cast(), length, protection, flags, fd, offset);
+            if let Err(os) = mapped {
+                let _ = rustix::mm::munmap(start.cast(), room);
+                return Err(errno(os));
+            }
+            if before > 0 {
+                let _ = rustix::mm::munmap(start.cast(), before);
+            }
+            let _ = rustix::mm::munmap(start.wrapping_add(after).cast(), room - after);
+        }
+        Ok(Segment { base, length, access })
+    }
+
+    /// Makes the memory of the whole mapping huge pages, each of which must have one small page at
+    /// least; what was not there is zeros. Whole huge pages only.
+    ///
+    /// # Errors
+    /// `EINVAL` before Linux 6.1, or without huge pages; `ENOMEM`, `EAGAIN` where memory is in
+    /// small parts: some of the pages may be huge then.
+    pub fn collapse(&self) -> Result<()> {
+        // WHY: no other call makes huge pages for shared memory whatever its settings are.
+        // SAFETY: the range is our mapping; the call changes no byte. The error number is the
+        // calling thread's own.
+        unsafe {
+            match libc::madvise(self.base.cast(), self.length, libc::MADV_COLLAPSE) {
+                0 => Ok(()),
+                _ => Err(errno(OsErrno::from_raw_os_error(*libc::__errno_location()))),
+            }
+        }
     }
 
     /// Length in bytes.

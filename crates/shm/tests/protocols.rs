@@ -8,6 +8,7 @@ use shm::host::{HOST_BYTES, HostSegment};
 use shm::index::{Hit, Index, Shape};
 use shm::piece_io::Target;
 use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES, all_granules};
+use shm::segment::HUGE_PAGE;
 use shm::session::{Interruptible, SESSION_BYTES, Session};
 use shm::{Access, Segment};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -345,6 +346,28 @@ fn a_torn_header_is_no_piece() {
     raw.word64(HEADER_BYTES + 16).expect("in range").store(4096, Ordering::Relaxed);
     assert_eq!(table.get(1), None);
     assert_eq!(table.get(2), None);
+}
+
+#[test]
+fn pages_keep_their_bytes_when_they_become_huge() {
+    let length = 2 * HUGE_PAGE;
+    let (segment, fd) = Segment::nameless(c"test", 3 * HUGE_PAGE).expect("nameless memory");
+    segment.word64(8).expect("in range").store(7, Ordering::Relaxed);
+    segment.word64(length - 8).expect("in range").store(9, Ordering::Relaxed);
+    let start = 4096;
+    let shifted = Segment::map_part(&fd, start, length, Access::ReadWrite).expect("mapped");
+    let at = |segment: &Segment| std::ptr::from_ref(segment.word64(0).expect("in range")).addr();
+    assert_eq!(at(&segment) % HUGE_PAGE, 0);
+    assert_eq!(at(&shifted) % HUGE_PAGE, start as usize);
+    drop(shifted);
+    let part = Segment::map(&fd, length, Access::ReadWrite).expect("mapped");
+    // The kernel may refuse; it may not lose anything.
+    println!("huge pages: {:?}", part.collapse());
+    for (offset, value) in [(8, 7), (length - 8, 9), (HUGE_PAGE, 0), (length, 0)] {
+        assert_eq!(segment.word64(offset).expect("in range").load(Ordering::Relaxed), value);
+    }
+    part.word64(16).expect("in range").store(5, Ordering::Relaxed);
+    assert_eq!(segment.word64(16).expect("in range").load(Ordering::Relaxed), 5);
 }
 
 #[test]
