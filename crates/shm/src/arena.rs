@@ -79,12 +79,43 @@ impl Arena {
         let mut part = place >> PART_LOG2;
         while part << PART_LOG2 < end {
             let Ok(word) = touched.word64(8 * (part / 64)) else { return };
-            let bit = 1u64 << (part % 64);
-            if word.load(Relaxed) & bit == 0 {
-                self.segment.map_present(part << PART_LOG2, 1 << PART_LOG2);
-                word.fetch_or(bit, Relaxed);
+            // As many as come one after the other in this word, by one call.
+            let ahead = (end - (part << PART_LOG2)).div_ceil(1 << PART_LOG2).min(64 - part % 64);
+            let known = word.load(Relaxed) >> (part % 64);
+            let unknown = ahead.min(known.trailing_zeros() as usize);
+            if unknown > 0 {
+                self.segment.map_present(part << PART_LOG2, unknown << PART_LOG2);
+                word.fetch_or((u64::MAX >> (64 - unknown)) << (part % 64), Relaxed);
             }
-            part += 1;
+            part += unknown.max((known.trailing_ones() as usize).min(ahead)).max(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::hash::mix;
+
+    #[test]
+    fn what_was_touched_is_known_and_nothing_else() {
+        const PARTS: usize = 300;
+        for round in 0..200 {
+            let (segment, _) = Segment::nameless(c"test", PARTS << PART_LOG2).expect("memory");
+            let arena = Arena::new(segment);
+            let mut known = [false; PARTS];
+            for range in 0..round % 7 + 1 {
+                let number = mix(round, range) as usize;
+                let place = number % (PARTS << PART_LOG2);
+                let length = (number >> 32) % ((PARTS << PART_LOG2) - place) + 1;
+                arena.touch(place, length);
+                known[place >> PART_LOG2..=(place + length - 1) >> PART_LOG2].fill(true);
+            }
+            let touched = arena.touched.as_ref().expect("a table");
+            for (part, known) in known.into_iter().enumerate() {
+                let word = touched.word64(8 * (part / 64)).expect("in range").load(Relaxed);
+                assert_eq!(word & (1 << (part % 64)) != 0, known, "part {part} of round {round}");
+            }
         }
     }
 }
