@@ -78,7 +78,7 @@ fn plan(job: &Job) -> Result<Host> {
     }
     let memory = job.wanted.memory.map_or_else(|| resources::memory(job.local_count), Ok)?;
     let ssd = job.wanted.ssd.unwrap_or_else(|| resources::ssd(&dir, job.local_count));
-    let nobody = process::Identity { pid: 0, started: 0, boot: String::new(), exe: String::new() };
+    let nobody = process::Identity { pid: 0, started: 0, boot: String::new(), exe: (0, 0) };
     let daemons = (job.first..job.first + job.local_count).map(|index| Daemon {
         index,
         process: nobody.clone(),

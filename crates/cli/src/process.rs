@@ -10,6 +10,7 @@ use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 /// Longest wait after SIGKILL: the kernel frees the process's memory first.
@@ -26,8 +27,8 @@ pub(crate) struct Identity {
     pub(crate) started: u64,
     /// The boot.
     pub(crate) boot: String,
-    /// Its program.
-    pub(crate) exe: String,
+    /// Its program's device and inode. A path would be another in another mount namespace.
+    pub(crate) exe: (u64, u64),
 }
 
 impl Identity {
@@ -38,10 +39,9 @@ impl Identity {
         if matches!(state, 'Z' | 'X') {
             return None;
         }
-        let exe = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-        let exe = exe.to_string_lossy();
-        // The program may be replaced by a newer one while it runs.
-        let exe = exe.strip_suffix(" (deleted)").unwrap_or(&exe).to_owned();
+        // The file that runs, also if it was replaced by a newer one meanwhile.
+        let exe = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
+        let exe = (exe.dev(), exe.ino());
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Some(Identity { pid, started, boot: boot.trim().to_owned(), exe })
     }
@@ -125,10 +125,10 @@ mod tests {
 
     /// The identity once the child has become `sleep`.
     fn identity(child: &Child) -> Identity {
-        let pid = child.id().cast_signed();
+        let own = Identity::of(std::process::id().cast_signed()).expect("it lives");
         loop {
-            let found = Identity::of(pid).expect("it lives");
-            if found.exe.contains("sleep") || found.exe.contains("coreutils") {
+            let found = Identity::of(child.id().cast_signed()).expect("it lives");
+            if found.exe != own.exe {
                 return found;
             }
             std::thread::yield_now();
@@ -148,7 +148,7 @@ mod tests {
         let right = identity(&child);
         let wrong = [
             Identity { started: right.started + 1, ..right.clone() },
-            Identity { exe: "/usr/bin/other".into(), ..right.clone() },
+            Identity { exe: (right.exe.0, right.exe.1 + 1), ..right.clone() },
             Identity { boot: "another".into(), ..right.clone() },
         ];
         let mut quiet = Progress::new("");
