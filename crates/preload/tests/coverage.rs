@@ -45,11 +45,15 @@ fn prepare(directory: &Path) {
 }
 
 /// Counts per number, as the handler saw them.
+///
+/// Here and under strace a program gets the same addresses and maps the same files: some (grep) read
+/// /proc/self/maps, and in how many parts depends on how long it is.
 fn seen(command: &str, directory: &Path, tables: &Path) -> BTreeMap<&'static str, u64> {
     let counters = directory.join("counters");
     let _ = std::fs::remove_file(&counters);
-    let done = Command::new("/bin/sh")
-        .args(["-c", command])
+    let words = shell(command);
+    let done = Command::new(words[0])
+        .args(&words[1..])
         .current_dir(directory)
         .env("PATH", search_path())
         .env("LD_PRELOAD", common::library())
@@ -78,8 +82,9 @@ fn traced(command: &str, directory: &Path, tables: &Path) -> Option<BTreeMap<&'s
         .arg(&log)
         .args(["-E", &format!("LD_PRELOAD={}", common::library().display())])
         .args(["-E", &format!("FOREBAY_SITES={}", tables.display())])
+        .args(["-E", &format!("FOREBAY_TRACE={}", directory.join("counters").display())])
         .args(["-e", &format!("trace={},execve,rt_sigprocmask", names.join(","))])
-        .args(["/bin/sh", "-c", command])
+        .args(shell(command))
         .current_dir(directory)
         .env("PATH", search_path())
         .output()
@@ -109,6 +114,16 @@ fn search_path() -> String {
         Ok(Some(directory)) => format!("{}:{path}", directory.display()),
         _ => path,
     }
+}
+
+/// A shell at fixed addresses, where the system permits that.
+fn shell(command: &str) -> Vec<&str> {
+    let mut words = vec!["setarch", "-R", "/bin/sh", "-c", command];
+    let fixed = Command::new("setarch").args(["-R", "true"]).output();
+    if !fixed.is_ok_and(|output| output.status.success()) {
+        words.drain(..2);
+    }
+    words
 }
 
 fn names_of_zero() -> BTreeMap<&'static str, u64> {
@@ -169,7 +184,7 @@ fn compare(
     tables: &Path,
 ) -> Option<(Counts, Counts)> {
     // The same tree for each run, so that both runs do the same.
-    let runs = ["counted", "traced"].map(|name| scratch.join(name));
+    let runs = ["counted", "tracing"].map(|name| scratch.join(name));
     for run in &runs {
         let _ = std::fs::remove_dir_all(run);
         std::fs::create_dir(run).expect("run");
