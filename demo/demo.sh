@@ -119,7 +119,8 @@ step() {
     [ $mark = ✓ ] || printf '     forebay: %s\n     disk:    %s\n' "$sum" "$disk_sum"
 }
 
-# Whatever carries the instance's name: processes, sockets, shared memory, files.
+# Whatever carries the instance's name: processes, sockets, shared memory, files. That a search finds
+# nothing is no failure of this script; whoever calls looks at what is printed.
 leftovers() {
     grep -lzF -- "$name" /proc/[0-9]*/cmdline 2>/dev/null | while read -r line; do
         { tr '\0' ' ' <"$line"; } 2>/dev/null | grep forebayd || true

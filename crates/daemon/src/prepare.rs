@@ -73,6 +73,20 @@ impl Orders {
         }
     }
 
+    /// Gives memory to a part of the arena that nobody waits for yet.
+    fn make_ready(&mut self, order: Preparation) -> Result<()> {
+        if order.haste == Haste::None || !self.huge_is_slow {
+            let begun = Instant::now();
+            let made = make_huge(&self.arena, order);
+            let micros = begun.elapsed().as_micros();
+            self.huge_is_slow = micros > u128::from(order.length >> 20) * HUGE_MICROS_MAX;
+            if made.is_ok() {
+                return made;
+            }
+        }
+        write_zeros(&self.arena, order)
+    }
+
     fn carry_out(&mut self, order: Preparation) -> Result<()> {
         if order.tier == Piece::MEMORY && order.haste != Haste::Now {
             return self.make_ready(order);
@@ -86,22 +100,6 @@ impl Orders {
                 Err(error) => return Err(shm::segment::errno(error)),
             }
         }
-    }
-}
-
-impl Orders {
-    /// Gives memory to a part of the arena that nobody waits for yet.
-    fn make_ready(&mut self, order: Preparation) -> Result<()> {
-        if order.haste == Haste::None || !self.huge_is_slow {
-            let begun = Instant::now();
-            let made = make_huge(&self.arena, order);
-            let micros = begun.elapsed().as_micros();
-            self.huge_is_slow = micros > u128::from(order.length >> 20) * HUGE_MICROS_MAX;
-            if made.is_ok() {
-                return made;
-            }
-        }
-        write_zeros(&self.arena, order)
     }
 }
 

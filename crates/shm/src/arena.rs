@@ -79,15 +79,17 @@ impl Arena {
         let mut part = place >> PART_LOG2;
         while part << PART_LOG2 < end {
             let Ok(word) = touched.word64(8 * (part / 64)) else { return };
-            // As many as come one after the other in this word, by one call.
-            let ahead = (end - (part << PART_LOG2)).div_ceil(1 << PART_LOG2).min(64 - part % 64);
             let known = word.load(Relaxed) >> (part % 64);
-            let unknown = ahead.min(known.trailing_zeros() as usize);
-            if unknown > 0 {
-                self.segment.map_present(part << PART_LOG2, unknown << PART_LOG2);
-                word.fetch_or((u64::MAX >> (64 - unknown)) << (part % 64), Relaxed);
+            let is_known = known & 1 != 0;
+            // As many as are alike one after the other in this word, at least one.
+            let alike = if is_known { known.trailing_ones() } else { known.trailing_zeros() };
+            let left = (end - (part << PART_LOG2)).div_ceil(1 << PART_LOG2);
+            let parts = left.min(64 - part % 64).min(alike as usize);
+            if !is_known {
+                self.segment.map_present(part << PART_LOG2, parts << PART_LOG2);
+                word.fetch_or((u64::MAX >> (64 - parts)) << (part % 64), Relaxed);
             }
-            part += unknown.max((known.trailing_ones() as usize).min(ahead)).max(1);
+            part += parts;
         }
     }
 }

@@ -123,6 +123,11 @@ pub unsafe fn start(
     }
 }
 
+/// Maps what the kernel would map for `path`, and builds its stack; answers the stack's top and the
+/// address at which to begin.
+///
+/// # Safety
+/// `arguments` holds `count` C strings, `environment` ends with null; both stay as they are.
 unsafe fn prepare(
     path: &'static CStr,
     count: usize,

@@ -73,6 +73,7 @@ impl Both {
     pub(crate) fn ask(&self, word: u64) {
         let mut slot = self.prepare(word);
         slot.submit(0, &self.bells, 5).expect("worker 0");
+        // The daemon lives as long as the model does.
         slot.wait(SECOND, Interruptible::No, || true).expect("answered");
         let answer = slot.read(<[u8]>::to_vec).expect("a reply");
         assert_eq!(answer, word.to_be_bytes());
