@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Measures tmpfs, the local disk, and Forebay with one and with four daemons, side by side, and writes
-# the table to the terminal and all values to target/bench.json. Further options go to forebay-bench.
+# the tables to the terminal and all values to target/bench.json. Further options go to forebay-bench;
+# docs/benchmarks.md says how to read the tables and how to measure another file system beside.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,4 +12,5 @@ trap 'rm -rf "$disk" "$memory"' EXIT
 
 echo "processors: $(nproc), kernel: $(uname -r), disk: $(stat -f -c %T "$disk"), load: $(cut -d' ' -f1-3 /proc/loadavg)"
 "$target/release/forebay-bench" \
-    --on "tmpfs=$memory" --on "disk=$disk" --forebay 1 --forebay 4 --json "$target/bench.json" "$@"
+    --on "tmpfs=$memory" --on "disk=$disk" --forebay 1 --forebay 4 --seldom disk,fio,mpi \
+    --json "$target/bench.json" "$@"

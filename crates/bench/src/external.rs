@@ -92,7 +92,7 @@ fn mpirun(run: &Run<'_>, program: &str, words: &[&str]) -> Result<String, String
         .args(["--oversubscribe", "--bind-to", "none", "-np", &run.processes.to_string(), program])
         .args(words);
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    output(command, program)
+    output(&mut command, program)
 }
 
 /// What is used of a line of fio's terse output.
@@ -107,7 +107,7 @@ fn fio_once(run: &Run<'_>, directory: &str, name: &str, words: &[&str]) -> Resul
     command
         .args([format!("--directory={directory}"), format!("--numjobs={}", run.processes)])
         .args(words);
-    let out = output(command, "fio")?;
+    let out = output(&mut command, "fio")?;
     terse(&out).ok_or_else(|| format!("fio said: {}", out.trim()))
 }
 
@@ -125,7 +125,8 @@ fn number_after(out: &str, label: &str) -> Option<f64> {
     rest.split_whitespace().find_map(|word| word.parse().ok())
 }
 
-fn output(mut command: Command, program: &str) -> Result<String, String> {
+/// What a program prints, or the last line of its complaints.
+pub(crate) fn output(command: &mut Command, program: &str) -> Result<String, String> {
     let outcome =
         command.stdin(Stdio::null()).output().map_err(|error| format!("{program}: {error}"))?;
     if !outcome.status.success() {
@@ -142,16 +143,17 @@ fn output(mut command: Command, program: &str) -> Result<String, String> {
 fn make_directory(run: &Run<'_>, directory: &str) -> Result<(), String> {
     let mut command = run.command("mkdir");
     command.args(["-p", directory]);
-    output(command, "mkdir").map(drop)
+    output(&mut command, "mkdir").map(drop)
 }
 
 fn remove_directory(run: &Run<'_>, directory: &str) -> Result<(), String> {
     let mut command = run.command("rm");
     command.args(["-r", directory]);
-    output(command, "rm").map(drop)
+    output(&mut command, "rm").map(drop)
 }
 
-fn installed(program: &str) -> bool {
+/// True if `PATH` has the program.
+pub(crate) fn installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }

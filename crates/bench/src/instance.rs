@@ -13,9 +13,20 @@ pub(crate) struct Instance {
 impl Instance {
     /// Starts `daemons` daemons on this host.
     pub(crate) fn start(program: &str, daemons: u32) -> Result<Instance, String> {
-        let name = format!("bench-{}-{daemons}", std::process::id());
+        Instance::start_with(program, daemons, &daemons.to_string(), &[])
+    }
+
+    /// The same with settings in variables; `purpose` is in the instance's name.
+    pub(crate) fn start_with(
+        program: &str,
+        daemons: u32,
+        purpose: &str,
+        settings: &[(&str, &str)],
+    ) -> Result<Instance, String> {
+        let name = format!("bench-{}-{purpose}", std::process::id());
         let outcome = Command::new(program)
             .args(["start", "--local", &daemons.to_string(), "--name", &name])
+            .envs(settings.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .status();
@@ -27,10 +38,10 @@ impl Instance {
     }
 
     /// How to measure it: programs are started by `forebay run`.
-    pub(crate) fn place(&self, daemons: u32) -> Place {
+    pub(crate) fn place(&self, name: &str) -> Place {
         let through = [self.program.as_str(), "run", "--name", &self.name, "--"];
         Place {
-            name: format!("forebay-{daemons}"),
+            name: name.into(),
             directory: "/forebay".into(),
             through: through.map(String::from).to_vec(),
         }

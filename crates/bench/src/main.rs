@@ -1,23 +1,27 @@
 //! `forebay-bench`: measures file systems side by side, in one run.
 //!
-//! The conductor (`conduct`) starts worker processes (`worker`), the same number on each file
+//! The conductor (`conduct`) has a crew (`crew`) of worker processes (`worker`) work on each file
 //! system in turn, so that repetitions are interleaved and slow drifts of the machine meet all
 //! alike. A worker uses `std::fs` only; on an instance it is started by `forebay run` and needs
 //! no other word. Programs that are found on `PATH` (`fio`, `mdtest`, `ior`) are driven by
-//! `external`. `report` makes the table and the JSON file.
-//!
-//! What is not here: judgement. The numbers are medians of what was measured, with the extremes.
+//! `external`; `profile` counts instructions. `report` makes the tables and the JSON file: medians of
+//! what was measured, with the extremes; `bars` sets some of them beside what they have to reach.
 
 #![forbid(unsafe_code)]
 
 mod settings;
 
 mod conduct;
+mod crew;
 mod external;
 mod instance;
+mod interrupt;
+mod profile;
 mod quiet;
-mod report;
 mod worker;
+
+mod bars;
+mod report;
 
 use std::process::ExitCode;
 
@@ -25,6 +29,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match words.first().map(String::as_str) {
         Some("worker") => worker::main(&words[1..]).map(|()| true),
+        Some("repeat") => worker::repeat::main(&words[1..]).map(|()| true),
         Some("--help" | "-h") => {
             println!("{}", settings::HELP);
             Ok(true)

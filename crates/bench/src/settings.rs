@@ -9,14 +9,30 @@ forebay-bench: measures file systems side by side, repetitions interleaved.
   --through NAME=COMMAND start the programs of NAME by this command, split at spaces
   --forebay DAEMONS      start an instance with so many daemons here and measure it (repeatable)
   --forebay-bin FILE     the program forebay (default: FOREBAY_BIN, then beside this one, then PATH)
-  --processes LIST       worker processes, for example 1,2 (the default)
+  --only LIST            groups of tests (default: all that are named below)
+  --seldom LIST          places and groups that only the first repetition measures
   --repetitions N        default 5
+  --processes LIST       worker processes of metadata and own, default 1,2,16; the other groups take
+                         what does not exceed 2. More than 2 share the work that 2 have.
   --files N              files per process in the metadata tests, default 10000
+  --entries N            entries of the directory that is listed, default 100000
   --megabytes N          MiB per process in the data tests, default 64
-  --only LIST            groups: metadata,own,shared,fio,mpi (default: all)
   --json FILE            writes all values there too
 
-The file system named tmpfs, or else the first, is what the others are compared with.";
+Groups, in each place:
+  metadata  files in one directory: create, stat, open+close, list, unlink; the same with 3901 bytes
+  list      one long directory, listed with the attributes of each entry
+  own       1 MiB, 64 KiB, 8 KiB blocks, a file per process; 8 KiB at random inside it
+  shared    the same, one file for all
+  hard-own, hard-shared
+            blocks of 47008 bytes, in a file per process and in turn in one file for all
+  fio, mpi  fio, mdtest and IOR, where they are on PATH
+Groups that run once, on instances of their own:
+  profile   instructions of each operation in the client, by callgrind
+
+The file system named tmpfs, or else the first, is what the others are compared with. The last table
+sets what was measured beside the bars for instances of one and four daemons: give --forebay 1 and
+--forebay 4 and a tmpfs for all of it.";
 
 /// One file system to measure.
 #[derive(Clone, Debug)]
@@ -37,13 +53,22 @@ pub(crate) struct Settings {
     pub(crate) processes: Vec<u32>,
     pub(crate) repetitions: u32,
     pub(crate) files: u64,
+    pub(crate) entries: u64,
     pub(crate) megabytes: u64,
     pub(crate) groups: Vec<String>,
+    /// Places and groups of the first repetition only.
+    pub(crate) seldom: Vec<String>,
     pub(crate) json: Option<String>,
 }
 
 /// The groups of tests, in the order in which they run.
-pub(crate) const GROUPS: [&str; 5] = ["metadata", "own", "shared", "fio", "mpi"];
+const GROUPS: [&str; 9] =
+    ["metadata", "list", "own", "shared", "hard-own", "hard-shared", "fio", "mpi", "profile"];
+/// Those that run once, on instances of their own.
+const GROUPS_OF_THEIR_OWN: [&str; 1] = ["profile"];
+
+/// With more processes than this the work of so many is divided: 16 against 2 is the same work.
+const PROCESSES_WITH_FULL_WORK: u32 = 2;
 
 impl Settings {
     /// Reads the command line. The error says which word was wrong.
@@ -52,11 +77,13 @@ impl Settings {
             places: Vec::new(),
             instances: Vec::new(),
             forebay: forebay_program(),
-            processes: vec![1, 2],
+            processes: vec![1, 2, 16],
             repetitions: 5,
             files: 10_000,
+            entries: 100_000,
             megabytes: 64,
             groups: GROUPS.map(String::from).to_vec(),
+            seldom: Vec::new(),
             json: None,
         };
         let mut words = words.iter();
@@ -65,7 +92,8 @@ impl Settings {
                 words.next().ok_or_else(|| format!("{option} needs a value; see --help"))?;
             settings.take(option, value)?;
         }
-        if settings.places.is_empty() && settings.instances.is_empty() {
+        let is_placeless = settings.places.is_empty() && settings.instances.is_empty();
+        if is_placeless && settings.groups_in_places().next().is_some() {
             return Err("nothing to measure: give --on NAME=DIR or --forebay DAEMONS".into());
         }
         Ok(settings)
@@ -92,19 +120,56 @@ impl Settings {
             }
             "--repetitions" => self.repetitions = number(option, value)?,
             "--files" => self.files = number(option, value)?,
+            "--entries" => self.entries = number(option, value)?,
             "--megabytes" => self.megabytes = number(option, value)?,
             "--only" => self.groups = groups(value)?,
+            "--seldom" => self.seldom = value.split(',').map(String::from).collect(),
             "--json" => self.json = Some(value.into()),
             _ => return Err(format!("unknown option {option}; see --help")),
         }
         Ok(())
     }
+
+    /// The groups that are measured in each place.
+    pub(crate) fn groups_in_places(&self) -> impl Iterator<Item = &String> {
+        self.groups.iter().filter(|group| !GROUPS_OF_THEIR_OWN.contains(&group.as_str()))
+    }
+
+    /// The numbers of processes with which a group is measured.
+    pub(crate) fn processes_of(&self, group: &str) -> Vec<u32> {
+        match group {
+            "metadata" | "own" => self.processes.clone(),
+            // One process lists; and what is about sharing needs two.
+            "list" => vec![1],
+            "hard-own" | "hard-shared" => vec![PROCESSES_WITH_FULL_WORK],
+            _ => {
+                let few = self.processes.iter().filter(|&&n| n <= PROCESSES_WITH_FULL_WORK);
+                few.copied().collect()
+            }
+        }
+    }
+
+    /// Files that each of `processes` makes.
+    pub(crate) fn files_of(&self, group: &str, processes: u32) -> u64 {
+        if group == "list" { self.entries } else { part(self.files, processes) }
+    }
+
+    /// MiB that each of `processes` writes.
+    pub(crate) fn megabytes_of(&self, processes: u32) -> u64 {
+        part(self.megabytes, processes)
+    }
+}
+
+/// What each process does of an amount that each of two does.
+fn part(amount: u64, processes: u32) -> u64 {
+    let sharing = u64::from(processes.max(PROCESSES_WITH_FULL_WORK));
+    (amount * u64::from(PROCESSES_WITH_FULL_WORK) / sharing).max(1)
 }
 
 fn groups(value: &str) -> Result<Vec<String>, String> {
     let wanted: Vec<String> = value.split(',').map(String::from).collect();
     match wanted.iter().find(|group| !GROUPS.contains(&group.as_str())) {
-        Some(unknown) => Err(format!("--only {unknown}: the groups are {}", GROUPS.join(","))),
+        Some(_) => Err(format!("--only {value}: the groups are {}", GROUPS.join(","))),
         None => Ok(wanted),
     }
 }
@@ -134,5 +199,45 @@ fn forebay_program() -> String {
     match beside {
         Some(program) if program.exists() => program.to_string_lossy().into_owned(),
         _ => "forebay".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! How the words of the command line become work.
+    use super::*;
+
+    fn parsed(words: &str) -> Result<Settings, String> {
+        let words: Vec<String> = words.split(' ').map(String::from).collect();
+        Settings::parse(&words)
+    }
+
+    #[test]
+    fn many_processes_share_the_work_of_two() {
+        let settings = parsed("--on a=/x --files 1000 --megabytes 64").expect("right");
+        assert_eq!(settings.processes_of("metadata"), [1, 2, 16]);
+        assert_eq!(settings.processes_of("shared"), [1, 2]);
+        assert_eq!(settings.files_of("metadata", 1), 1000);
+        assert_eq!(settings.files_of("metadata", 16), 125);
+        assert_eq!(settings.megabytes_of(16), 8);
+        assert_eq!(settings.files_of("list", 1), 100_000);
+    }
+
+    #[test]
+    fn wrong_words_are_named() {
+        for (words, what) in [
+            ("--on a", "--on a: expected NAME="),
+            ("--through b=x", "give --on b=DIR before it"),
+            ("--only own,none", "--only own,none: the groups are"),
+            ("--files 0", "expected a number above 0"),
+            ("--what 1", "unknown option --what"),
+            ("--files", "--files needs a value"),
+            ("--files 1", "nothing to measure"),
+        ] {
+            let text = parsed(words).expect_err(words);
+            assert!(text.contains(what), "{words}: {text}");
+        }
+        let settings = parsed("--on a=/x --through a=p,q").expect("right");
+        assert_eq!(settings.places[0].through, ["p,q"]);
     }
 }

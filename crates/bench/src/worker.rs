@@ -1,12 +1,13 @@
 //! A worker: one process that does the measured work, phase by phase.
 //!
 //! It speaks with the conductor by lines: it prints `ready PHASE`, waits for a line on stdin,
-//! works, and prints `done PHASE AMOUNT BEGIN END`, where AMOUNT is operations or bytes and the
+//! works, and prints `done PHASE AMOUNT UNIT BEGIN END`, where UNIT is `ops` or `bytes` and the
 //! times are nanoseconds of the host's clock, which all workers share. What is read is checked; a
 //! wrong byte ends the run.
 
 mod data;
 mod metadata;
+pub(crate) mod repeat;
 
 use std::io::{self, BufRead, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,6 +22,15 @@ pub(crate) struct Worker {
     processes: u64,
     files: u64,
     megabytes: u64,
+}
+
+/// How much work a phase is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Amount {
+    /// It is not measured.
+    Nothing,
+    Operations(u64),
+    Bytes(u64),
 }
 
 /// Runs `forebay-bench worker GROUP DIRECTORY INDEX PROCESSES FILES MEGABYTES`.
@@ -41,12 +51,15 @@ impl Worker {
         std::fs::create_dir_all(&self.directory)?;
         match group {
             "metadata" => self.metadata()?,
+            "list" => self.long_directory()?,
             "own" => self.data(data::Sharing::Own)?,
             "shared" => self.data(data::Sharing::Shared)?,
+            "hard-own" => self.hard(data::Sharing::Own)?,
+            "hard-shared" => self.hard(data::Sharing::Shared)?,
             _ => return Err(io::Error::other(format!("unknown group {group}"))),
         }
         // All have done their last phase before the directory goes.
-        self.phase("end", 0, || Ok(()))?;
+        self.phase("end", Amount::Nothing, || Ok(()))?;
         if self.index == 0 { std::fs::remove_dir_all(&self.directory) } else { Ok(()) }
     }
 
@@ -54,7 +67,7 @@ impl Worker {
     fn phase(
         &self,
         name: &str,
-        amount: u64,
+        amount: Amount,
         work: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         let mut out = io::stdout().lock();
@@ -67,7 +80,12 @@ impl Worker {
         let begin = now_nanos();
         work().map_err(|error| io::Error::other(format!("{name}: {error}")))?;
         let end = now_nanos();
-        writeln!(out, "done {name} {amount} {begin} {end}")?;
+        let (amount, unit) = match amount {
+            Amount::Nothing => (0, "ops"),
+            Amount::Operations(count) => (count, "ops"),
+            Amount::Bytes(count) => (count, "bytes"),
+        };
+        writeln!(out, "done {name} {amount} {unit} {begin} {end}")?;
         out.flush()
     }
 }

@@ -4,7 +4,7 @@
 //! noticed at the cost of sixteen bytes. Times include open and close and no flush to a device,
 //! as in IOR without -e.
 
-use super::{Worker, wrong};
+use super::{Amount, Worker, wrong};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -16,32 +16,33 @@ pub(super) enum Sharing {
     Shared,
 }
 
-/// One block size: its name, its bytes, and by how much the amount of data is divided, since small
-/// blocks take longer.
-const SIZES: [(&str, usize, u64); 3] =
-    [("1m", 1 << 20, 1), ("64k", 64 << 10, 1), ("8k", 8 << 10, 4)];
+/// Block sizes by name.
+const SIZES: [(&str, usize); 3] = [("1m", 1 << 20), ("64k", 64 << 10), ("8k", 8 << 10)];
+
+/// The block of IO500's ior-hard: no multiple of anything.
+pub(super) const HARD_BYTES: usize = 47_008;
 
 /// Where the blocks of one worker lie.
-struct Part {
+pub(super) struct Part {
     path: String,
     block_bytes: usize,
     blocks: u64,
-    /// The first block of this worker in the file.
+    /// The first block of this worker in the file, and how far it is to the next.
     first: u64,
+    step: u64,
     index: u64,
 }
 
 impl Worker {
     /// Writes and reads with each block size, and at random with the smallest.
     pub(super) fn data(&self, sharing: Sharing) -> io::Result<()> {
-        for (name, block_bytes, divisor) in SIZES {
-            let blocks = (self.megabytes << 20) / divisor / block_bytes as u64;
-            let part = self.part(sharing, block_bytes, blocks.max(1));
-            if sharing == Sharing::Shared && self.index == 0 {
-                File::create_new(&part.path)?;
-            }
-            let amount = part.blocks * block_bytes as u64;
+        for (name, block_bytes) in SIZES {
+            let blocks = (self.megabytes << 20) / block_bytes as u64;
+            let first = if sharing == Sharing::Shared { self.index * blocks } else { 0 };
+            let part = self.part(sharing, &format!("file-{name}"), block_bytes, (first, 1));
+            self.make(sharing, &part)?;
             let order: Vec<u64> = (0..part.blocks).collect();
+            let amount = part.amount();
             self.phase(&format!("write-{name}"), amount, || part.write(&order))?;
             self.phase(&format!("read-{name}"), amount, || part.read(&order))?;
             if name == "8k" {
@@ -49,31 +50,70 @@ impl Worker {
                 self.phase("random-write-8k", amount, || part.write(&order))?;
                 self.phase("random-read-8k", amount, || part.read(&order))?;
             }
-            self.phase("remove", 0, || Ok(()))?;
-            if sharing == Sharing::Own || self.index == 0 {
-                fs::remove_file(&part.path)?;
-            }
+            self.unmake(sharing, &part)?;
         }
         Ok(())
     }
 
-    fn part(&self, sharing: Sharing, block_bytes: usize, blocks: u64) -> Part {
-        let (name, first) = match sharing {
-            Sharing::Own => (format!("own-{}-{block_bytes}", self.index), 0),
-            Sharing::Shared => (format!("shared-{block_bytes}"), self.index * blocks),
+    /// Blocks of an odd size, in a file of its own or in turn with all others in one.
+    pub(super) fn hard(&self, sharing: Sharing) -> io::Result<()> {
+        let places = match sharing {
+            Sharing::Own => (0, 1),
+            Sharing::Shared => (self.index, self.processes),
         };
+        let part = self.part(sharing, "hard", HARD_BYTES, places);
+        self.make(sharing, &part)?;
+        let order: Vec<u64> = (0..part.blocks).collect();
+        self.phase("write", part.amount(), || part.write(&order))?;
+        self.phase("read", part.amount(), || part.read(&order))?;
+        self.unmake(sharing, &part)
+    }
+
+    /// `places`: the first block and the step to the next.
+    pub(super) fn part(
+        &self,
+        sharing: Sharing,
+        name: &str,
+        block_bytes: usize,
+        (first, step): (u64, u64),
+    ) -> Part {
+        let owner = if sharing == Sharing::Own { self.index.to_string() } else { "all".into() };
         Part {
-            path: format!("{}/{name}", self.directory),
+            path: format!("{}/{name}-{owner}", self.directory),
             block_bytes,
-            blocks,
+            blocks: ((self.megabytes << 20) / block_bytes as u64).max(1),
             first,
+            step,
             index: self.index,
+        }
+    }
+
+    /// A shared file is there before anyone writes; an own one is made by its first write.
+    pub(super) fn make(&self, sharing: Sharing, part: &Part) -> io::Result<()> {
+        if sharing == Sharing::Shared && self.index == 0 {
+            File::create_new(&part.path)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the file after all are done with it.
+    fn unmake(&self, sharing: Sharing, part: &Part) -> io::Result<()> {
+        self.phase("remove", Amount::Nothing, || Ok(()))?;
+        if sharing == Sharing::Own || self.index == 0 {
+            fs::remove_file(&part.path)
+        } else {
+            Ok(())
         }
     }
 }
 
 impl Part {
-    fn write(&self, order: &[u64]) -> io::Result<()> {
+    /// What one pass over all blocks is.
+    pub(super) fn amount(&self) -> Amount {
+        Amount::Bytes(self.blocks * self.block_bytes as u64)
+    }
+
+    pub(super) fn write(&self, order: &[u64]) -> io::Result<()> {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path)?;
         let mut block = vec![0x5a; self.block_bytes];
         for &number in order {
@@ -83,7 +123,7 @@ impl Part {
         Ok(())
     }
 
-    fn read(&self, order: &[u64]) -> io::Result<()> {
+    pub(super) fn read(&self, order: &[u64]) -> io::Result<()> {
         let file = File::open(&self.path)?;
         let mut block = vec![0; self.block_bytes];
         for &number in order {
@@ -96,7 +136,7 @@ impl Part {
     }
 
     fn offset(&self, number: u64) -> u64 {
-        (self.first + number) * self.block_bytes as u64
+        (self.first + number * self.step) * self.block_bytes as u64
     }
 
     fn tag(&self, number: u64) -> [u8; 16] {

@@ -1,23 +1,18 @@
 //! Metadata phases: all workers work in one directory, each on its own names.
 
-use super::{Worker, wrong};
+use super::{Amount, Worker, wrong};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 
 /// The size of small files, as in the IO500 benchmark's mdtest-hard.
-const SMALL_BYTES: usize = 3901;
+pub(super) const SMALL_BYTES: usize = 3901;
 
 impl Worker {
     /// Creates, looks at, lists and removes empty files, then small ones.
     pub(super) fn metadata(&self) -> io::Result<()> {
         let names = self.names("e");
-        self.phase("create", self.files, || {
-            for name in &names {
-                OpenOptions::new().write(true).create_new(true).open(name)?;
-            }
-            Ok(())
-        })?;
-        self.phase("stat", self.files, || {
+        self.phase("create", Amount::Operations(self.files), || create(&names))?;
+        self.phase("stat", Amount::Operations(self.files), || {
             for name in &names {
                 if fs::metadata(name)?.len() != 0 {
                     return Err(wrong(name));
@@ -25,23 +20,43 @@ impl Worker {
             }
             Ok(())
         })?;
-        self.phase("open-close", self.files, || {
+        self.phase("open-close", Amount::Operations(self.files), || {
             for name in &names {
                 File::open(name)?;
             }
             Ok(())
         })?;
         let entries = self.files * self.processes;
-        self.phase("readdir", entries, || self.list(|_| Ok(())))?;
-        self.phase("readdir-stat", entries, || self.list(|entry| entry.metadata().map(drop)))?;
-        self.phase("unlink", self.files, || names.iter().try_for_each(fs::remove_file))?;
+        self.phase("readdir", Amount::Operations(entries), || self.list(|_| Ok(())))?;
+        self.list_with_attributes()?;
+        self.phase("unlink", Amount::Operations(self.files), || {
+            names.iter().try_for_each(fs::remove_file)
+        })?;
         self.small()
+    }
+
+    /// One long directory: made, listed with the attributes of each entry, removed.
+    pub(super) fn long_directory(&self) -> io::Result<()> {
+        let names = self.names("e");
+        self.phase("make", Amount::Nothing, || create(&names))?;
+        self.list_with_attributes()?;
+        self.phase("remove", Amount::Nothing, || names.iter().try_for_each(fs::remove_file))
+    }
+
+    fn list_with_attributes(&self) -> io::Result<()> {
+        let entries = Amount::Operations(self.files * self.processes);
+        self.phase("readdir-stat", entries, || {
+            self.list(|entry| match entry.metadata()?.len() {
+                0 => Ok(()),
+                _ => Err(wrong(entry.path().display())),
+            })
+        })
     }
 
     fn small(&self) -> io::Result<()> {
         let names = self.names("s");
         let mut block = vec![0u8; SMALL_BYTES];
-        self.phase("small-write", self.files, || {
+        self.phase("small-write", Amount::Operations(self.files), || {
             for (name, number) in names.iter().zip(0u64..) {
                 block[..8].copy_from_slice(&number.to_le_bytes());
                 OpenOptions::new().write(true).create_new(true).open(name)?.write_all(&block)?;
@@ -49,7 +64,7 @@ impl Worker {
             Ok(())
         })?;
         let mut got = vec![0u8; SMALL_BYTES + 1];
-        self.phase("small-read", self.files, || {
+        self.phase("small-read", Amount::Operations(self.files), || {
             for (name, number) in names.iter().zip(0u64..) {
                 let length = File::open(name)?.read(&mut got)?;
                 if length != SMALL_BYTES || got[..8] != number.to_le_bytes() {
@@ -58,7 +73,9 @@ impl Worker {
             }
             Ok(())
         })?;
-        self.phase("small-unlink", self.files, || names.iter().try_for_each(fs::remove_file))
+        self.phase("small-unlink", Amount::Operations(self.files), || {
+            names.iter().try_for_each(fs::remove_file)
+        })
     }
 
     fn names(&self, letter: &str) -> Vec<String> {
@@ -80,4 +97,11 @@ impl Worker {
             Err(wrong(format!("{count} entries listed")))
         }
     }
+}
+
+fn create(names: &[String]) -> io::Result<()> {
+    for name in names {
+        OpenOptions::new().write(true).create_new(true).open(name)?;
+    }
+    Ok(())
 }
