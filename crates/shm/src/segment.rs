@@ -173,6 +173,16 @@ impl Segment {
         }
     }
 
+    /// Where a writable mapping begins, for a device that is to read and write there as another
+    /// process would; `None` if it is read-only.
+    #[must_use]
+    pub const fn writable(&self) -> Option<*mut u8> {
+        match self.access {
+            Access::ReadOnly => None,
+            Access::ReadWrite => Some(self.base),
+        }
+    }
+
     /// Length in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {

@@ -1,0 +1,48 @@
+//! What can go wrong; a kind tells the caller what to do.
+
+use core::fmt;
+
+/// Result of a call of this crate.
+pub type Result<T> = core::result::Result<T, Error>;
+
+/// Why something was not done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Error {
+    /// No libfabric, or no provider as asked for: go on without it.
+    Absent(String),
+    /// The range does not lie in the region or in what the peer granted.
+    OutOfRange,
+    /// The region or peer was removed, or is not of this endpoint.
+    Unknown,
+    /// As many transfers as are allowed are under way: take completions first.
+    Full,
+    /// Transfers under way use it.
+    Busy,
+    /// The mapping is read-only, or the provider can not do it.
+    Refused,
+    /// A call of the library failed.
+    Call {
+        /// Its name.
+        call: &'static str,
+        /// Number of the error: that of the operating system, or from 256 on of libfabric.
+        code: i32,
+        /// What the library says about it.
+        text: String,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Absent(why) => to.write_str(why),
+            Error::OutOfRange => to.write_str("range outside the memory"),
+            Error::Unknown => to.write_str("region or peer was removed"),
+            Error::Full => to.write_str("too many transfers under way"),
+            Error::Busy => to.write_str("transfers under way use it"),
+            Error::Refused => to.write_str("memory is read-only, or the provider can not do it"),
+            Error::Call { call, code, text } => write!(to, "{call}: {text} ({code})"),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
