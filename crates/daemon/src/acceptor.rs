@@ -129,6 +129,7 @@ impl Acceptor {
         let mut events = Vec::with_capacity(64);
         loop {
             let timeout = self.keep_time();
+            self.shared.net.flush();
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);
             match epoll::wait(&self.epoll, room, timeout.as_ref()) {

@@ -65,6 +65,11 @@ impl Inbox {
         Ok(())
     }
 
+    /// True if nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Takes everything; `emptied` is an empty queue whose memory is used on.
     pub(crate) fn take(&self, emptied: &mut VecDeque<Note>) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);

@@ -141,6 +141,6 @@ fn ask(shared: &Shared, worker: usize, id: u64, job: &Job, daemon: DaemonIndex) 
     if daemon == shared.router.me {
         shared.hand_to_worker(::placement::map::WORKER_OF_TARGET, bytes, to);
     } else {
-        shared.hand_to_peer(daemon, bytes, to);
+        shared.hand_to_peer(daemon, &bytes, to);
     }
 }

@@ -1,18 +1,19 @@
 //! `forebayd`: drives the cores with the real world.
 //!
-//! Threads, one loop each, no lock around a core:
+//! Threads, one loop each:
 //!
 //! | thread | module | owns |
 //! |---|---|---|
 //! | main | `acceptor` | the Unix socket, sessions, signals, the processes of the host |
 //! | worker 0 .. W | `worker` | a `metadata::Service`, its log and its index |
 //! | worker 0 | `target` | also the `data::Target` |
-//! | net | `peers` | connections to other daemons |
+//! | net | `peers` | connections to other daemons; runs a worker that nobody runs right now |
 //! | prepare | `prepare` | nothing: makes devices hold space, which takes long |
 //!
-//! Between threads: the workers' inboxes (`inbox`), the queue of `net::Sender`, and the slots of
-//! sessions, into which any thread may put a reply. A request that comes from a session goes
-//! gateway -> shard or target -> effects, performed in their order, the reply last.
+//! Between threads: the workers' inboxes (`inbox`), `net::Sender`, by which any thread sends to other
+//! daemons, and the slots of sessions, into which any thread may put a reply. A request that comes
+//! from a session goes gateway -> shard or target -> effects, performed in their order, the reply
+//! last.
 //!
 //! A broken assertion ends the process: what counts outlives it in shared memory and in the log,
 //! and clients attach again to the one that is started in its place.

@@ -1,4 +1,10 @@
-//! What comes from other daemons, on the thread of `net`: checked, routed, handed to the worker.
+//! What comes from other daemons, on the thread of `net`: checked, routed, carried out or handed to
+//! the worker.
+//!
+//! A wake-up across processors costs as much as the way over the wire. So this thread runs a worker
+//! that nobody drives, and while it is awake it also takes the rings of workers that sleep: a client
+//! that waits for one far answer after the other meets this thread alone. Work that piles up, work
+//! of local clients and the target's are the worker's own thread's: it is woken for them.
 //!
 //! A reply to what this daemon asked goes straight to who waits for it. What a lost peer was asked
 //! is answered `Busy`: the client asks again under the same identity until its time is over.
@@ -6,19 +12,29 @@
 use crate::inbox::Note;
 use crate::reply::{LOST_MICROS, ReplyTo};
 use crate::shared::{Shared, message};
-use gateway::{Route, admit_from_peer};
+use crate::worker::{Message, Took, Worker, Workers};
+use gateway::{Admitted, Route, admit_from_peer};
 use net::handshake::Proven;
 use net::{Answer, Handler, Lost};
 use placement::map::worker_of_shard;
-use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, MutexGuard};
 use wire::codec::{Malformed, Reader};
-use wire::limits::SHARD_COUNT;
-use wire::{DaemonIndex, Reply, ShardIndex};
+use wire::limits::{SHARD_COUNT, SLOT_BYTES};
+use wire::{DaemonIndex, Header, Reply, ShardIndex};
+
+/// Most requests and messages that are carried out on this thread in one round; more are work for
+/// several threads.
+const CARRIED_OUT_MAX: u32 = 16;
 
 /// The daemon's side of `net`.
 pub(crate) struct Peers {
-    /// The daemon.
-    pub(crate) shared: Arc<Shared>,
+    shared: Arc<Shared>,
+    workers: Arc<Workers>,
+    message: Message,
+    carried_out: u32,
+    /// Workers that this thread ran since it last rested, as bits.
+    ran: u64,
 }
 
 impl Handler for Peers {
@@ -35,7 +51,7 @@ impl Handler for Peers {
             }
         };
         match shared.router.route(&admitted.header, gateway::route::From::Peer) {
-            Ok(Route::Worker(worker)) => shared.hand_to_worker(worker, bytes.to_vec(), to),
+            Ok(Route::Worker(worker)) => self.take_request(worker, &admitted, bytes, to),
             Ok(Route::Peer(_) | Route::Stale(_)) => {
                 let epoch = shared.router.map.epoch;
                 shared.answer_with(to, &Reply::Stale { epoch });
@@ -61,10 +77,101 @@ impl Handler for Peers {
     fn up(&mut self, _: Proven) {}
 
     fn down(&mut self, _: DaemonIndex) {}
+
+    fn look(&mut self) -> bool {
+        self.carried_out = 0;
+        if !self.shared.net_watches.load(Relaxed) {
+            self.shared.net_watches.store(true, Relaxed);
+        }
+        (0..self.workers.count()).filter(|number| self.take_rings(*number)).count() > 0
+    }
+
+    fn rest(&mut self) -> bool {
+        self.shared.net_watches.store(false, Relaxed);
+        let count = self.workers.count();
+        let is_quiet =
+            (0..count).filter(|number| self.shared.bells.unwatch(*number)).count() == count;
+        if is_quiet {
+            self.publish();
+        }
+        is_quiet
+    }
 }
 
 impl Peers {
-    fn take_message(&self, bytes: &[u8]) -> Result<(), Malformed> {
+    /// The daemon's side of `net` before anything came.
+    pub(crate) fn new(shared: Arc<Shared>, workers: Arc<Workers>) -> Peers {
+        let message = Message::new([0; SLOT_BYTES]);
+        Peers { shared, workers, message, carried_out: 0, ran: 0 }
+    }
+
+    /// Takes the rings of a worker that sleeps. True if there were any.
+    fn take_rings(&mut self, number: usize) -> bool {
+        let bells = &self.shared.bells;
+        if !bells.watch(number) || !bells.has_rung(number) {
+            return false;
+        }
+        let Some(mut worker) = self.workers.try_lock(number) else { return false };
+        let took = worker.take(&self.shared, &mut self.message);
+        let needs_thread = took == Took::Own || worker.needs_thread();
+        drop(worker);
+        self.has_run(number, needs_thread);
+        took != Took::Nothing
+    }
+
+    /// A worker that nobody drives and that has taken all that came before.
+    fn idle_worker(&self, number: usize) -> Option<MutexGuard<'_, Worker>> {
+        if self.carried_out >= CARRIED_OUT_MAX {
+            return None;
+        }
+        let worker = self.workers.try_lock(number)?;
+        self.shared.inboxes.get(number)?.is_empty().then_some(worker)
+    }
+
+    /// Notes that this thread ran a worker.
+    fn has_run(&mut self, number: usize, needs_thread: bool) {
+        self.carried_out += 1;
+        self.ran |= 1 << number;
+        if needs_thread {
+            let _ = self.shared.bells.kick(number);
+        }
+    }
+
+    /// Notes what `status` shows of the workers that this thread ran.
+    fn publish(&mut self) {
+        while self.ran != 0 {
+            let number = self.ran.trailing_zeros() as usize;
+            self.ran &= self.ran - 1;
+            if let Some(mut worker) = self.workers.try_lock(number) {
+                worker.publish(&self.shared);
+            }
+        }
+    }
+
+    fn take_request(&mut self, number: usize, admitted: &Admitted<'_>, bytes: &[u8], to: ReplyTo) {
+        let Admitted { header, request, .. } = admitted;
+        let is_of_shard = header.shard != Header::TARGET;
+        let Some(mut worker) = self.idle_worker(number).filter(|_| is_of_shard) else {
+            return self.shared.hand_to_worker(number, bytes.to_vec(), to);
+        };
+        worker.carry_out(&self.shared, header, request, to);
+        let needs_thread = worker.needs_thread();
+        drop(worker);
+        self.has_run(number, needs_thread);
+    }
+
+    /// A message of another metadata service for one of a worker.
+    fn take_word(&mut self, number: usize, bytes: &[u8]) {
+        let Some(mut worker) = self.idle_worker(number) else {
+            return self.shared.tell(number, Note::Peer(bytes.to_vec()));
+        };
+        worker.take_message(&self.shared, bytes);
+        let needs_thread = worker.needs_thread();
+        drop(worker);
+        self.has_run(number, needs_thread);
+    }
+
+    fn take_message(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         let shared = &self.shared;
         let mut reader = Reader::new(bytes);
         match reader.u8()? {
@@ -73,8 +180,8 @@ impl Peers {
                 if shard.0 >= SHARD_COUNT || shared.router.map.owner(shard) != shared.router.me {
                     return Err(Malformed);
                 }
-                let worker = worker_of_shard(shard, shared.router.workers);
-                shared.tell(worker, Note::Peer(reader.rest().to_vec()));
+                let number = worker_of_shard(shard, shared.router.workers);
+                self.take_word(number, reader.rest());
             }
             message::ORIGIN_GONE => {
                 let (first, count) = (reader.u64()?, reader.u64()?);
@@ -95,6 +202,6 @@ pub(crate) fn tell_origin_gone(shared: &Shared, first: u64, count: u64) {
     bytes.extend_from_slice(&count.to_le_bytes());
     for peer in (0..shared.router.map.daemon_count()).filter(|peer| *peer != shared.router.me.0) {
         // Lost with a lost peer: what waits there is withdrawn when the lock comes free.
-        let _ = shared.net.message(DaemonIndex(peer), bytes.clone());
+        let _ = shared.net.message(DaemonIndex(peer), &bytes);
     }
 }

@@ -39,7 +39,7 @@ impl Shared {
                 let refused = Reply::Refused { errno: Errno::EIO };
                 self.answer_with(ReplyTo::Slot { guest, slot }, &refused);
             }
-            ReplyTo::Peer(answer) => self.net.reply(answer, bytes.to_vec()),
+            ReplyTo::Peer(answer) => self.net.reply(answer, bytes),
             ReplyTo::Part { worker, job, daemon } => {
                 let answer = part_answer(bytes);
                 self.tell(worker, Note::Part { job, daemon, answer });

@@ -148,8 +148,7 @@ impl Shard {
 
     /// Rewrites the log in slices when it has grown far beyond the state. True: there is more.
     pub(crate) fn keep_log_short(&mut self) -> bool {
-        let limit = REWRITE_BYTES_MIN.max(self.live_bytes.saturating_mul(REWRITE_FACTOR));
-        if self.rewrite.is_none() && (self.journal.bytes() <= limit || self.is_poisoned) {
+        if !self.is_log_long() {
             return false;
         }
         match self.rewrite_slice() {
@@ -163,6 +162,18 @@ impl Shard {
                 false
             }
         }
+    }
+
+    /// True if the log is to be rewritten, or something is due before `nanos`.
+    pub(crate) fn wants_time_before(&self, nanos: i64) -> bool {
+        self.service.deadline().is_some_and(|deadline| deadline < nanos)
+            || self.jobs.deadline().is_some()
+            || self.is_log_long()
+    }
+
+    fn is_log_long(&self) -> bool {
+        let limit = REWRITE_BYTES_MIN.max(self.live_bytes.saturating_mul(REWRITE_FACTOR));
+        self.rewrite.is_some() || (self.journal.bytes() > limit && !self.is_poisoned)
     }
 
     fn rewrite_slice(&mut self) -> store::Result<bool> {
@@ -286,8 +297,8 @@ fn send(shared: &Shared, to: ShardIndex, bytes: Vec<u8>) {
             framed.push(message::METADATA);
             framed.extend_from_slice(&to.0.to_le_bytes());
             framed.extend_from_slice(&bytes);
-            if shared.net.message(peer, framed).is_err() {
-                tracing::debug!(peer = peer.0, "queue full, message dropped");
+            if shared.net.message(peer, &framed).is_err() {
+                tracing::debug!(peer = peer.0, "message dropped");
             }
         }
         Route::Stale(_) | Route::Wait => {}

@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) net: net::Sender<ReplyTo>,
     /// Open files of this host.
     pub(crate) host: HostSegment,
+    /// The thread of `net` is awake and takes the rings of workers that sleep.
+    pub(crate) net_watches: AtomicBool,
     /// Set once: everybody ends what he does.
     pub(crate) stopping: AtomicBool,
     /// When this daemon began.
@@ -113,19 +115,19 @@ impl Shared {
         }
     }
 
-    /// Hands an admitted request, header first, to another daemon.
-    pub(crate) fn hand_to_peer(&self, peer: wire::DaemonIndex, bytes: Vec<u8>, to: ReplyTo) {
+    /// Hands an admitted request, header first, to another daemon. It waits for `net.flush`.
+    pub(crate) fn hand_to_peer(&self, peer: wire::DaemonIndex, bytes: &[u8], to: ReplyTo) {
         if let Err(to) = self.net.request(peer, bytes, to) {
             self.busy(to, LOST_MICROS);
         }
     }
 
-    /// Hands a request of this daemon's own to whoever answers it.
+    /// Hands a request of this daemon's own to whoever answers it; see `hand_to_peer`.
     pub(crate) fn hand_in(&self, header: &Header, request: &Request<'_>, to: ReplyTo) {
         let bytes = encode_request(header, request);
         match self.router.route(header, gateway::route::From::Session) {
             Ok(Route::Worker(worker)) => self.hand_to_worker(worker, bytes, to),
-            Ok(Route::Peer(peer)) => self.hand_to_peer(peer, bytes, to),
+            Ok(Route::Peer(peer)) => self.hand_to_peer(peer, &bytes, to),
             Ok(Route::Stale(epoch)) => self.answer_with(to, &Reply::Stale { epoch }),
             Ok(Route::Wait) => self.busy(to, LOST_MICROS),
             Err(errno) => self.refuse(to, errno),

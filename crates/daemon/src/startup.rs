@@ -16,7 +16,7 @@ use crate::settings::Settings;
 use crate::shard::Shard;
 use crate::shared::{Figures, Shared, SpaceFigures};
 use crate::target::TargetLoop;
-use crate::worker::Worker;
+use crate::worker::{Worker, Workers};
 use gateway::{Router, Sessions};
 use net::{Net, Secret};
 use placement::Map;
@@ -111,6 +111,7 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
         inboxes: (0..workers).map(|_| Inbox::default()).collect(),
         net: sender,
         host: memory.host,
+        net_watches: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
         begun,
         figures: (0..workers).map(|_| Figures::default()).collect(),
@@ -125,7 +126,16 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
 fn serve(settings: &Settings, daemon: Daemon, signals: UnixStream) -> Outcome<()> {
     let Daemon { shared, net, shards, target, orders, offer, start } = daemon;
     let address = net.local_address().map_err(failed("ask for the own address"))?;
-    let mut peers = Peers { shared: Arc::clone(&shared) };
+    let mut target = Some(target);
+    let cells = shards.into_iter().enumerate().map(|(number, shard)| {
+        // `placement::map::WORKER_OF_TARGET` is the first.
+        let mut worker = Worker::new(number, shard, target.take());
+        // Whoever asks as soon as we are ready must see what was taken up.
+        worker.publish(&shared);
+        worker
+    });
+    let cells = Arc::new(Workers::new(cells.collect()));
+    let mut peers = Peers::new(Arc::clone(&shared), Arc::clone(&cells));
     let net = spawn("net", move || {
         if let Err(error) = net.run(&mut peers) {
             tracing::error!(%error, "no connections to other daemons any more");
@@ -133,15 +143,10 @@ fn serve(settings: &Settings, daemon: Daemon, signals: UnixStream) -> Outcome<()
     })?;
     let prepare = Arc::clone(&shared);
     spawn("prepare", move || orders.run(&prepare))?;
-    let mut target = Some(target);
     let mut workers = Vec::new();
-    for (number, shard) in shards.into_iter().enumerate() {
-        let shared = Arc::clone(&shared);
-        // `placement::map::WORKER_OF_TARGET` is the first.
-        let mut worker = Worker::new(number, shard, target.take());
-        // Whoever asks as soon as we are ready must see what was taken up.
-        worker.publish(&shared);
-        workers.push(spawn(&format!("worker-{number}"), move || worker.run(&shared))?);
+    for number in 0..cells.count() {
+        let (shared, cells) = (Arc::clone(&shared), Arc::clone(&cells));
+        workers.push(spawn(&format!("worker-{number}"), move || cells.run(number, &shared))?);
     }
 
     let index = settings.index;

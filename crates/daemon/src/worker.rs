@@ -1,18 +1,20 @@
-//! A worker thread: takes what comes, drives its cores, waits.
+//! A worker: takes what comes and drives its cores; and its thread, which waits.
 //!
-//! Waiting is looking for a moment, yielding for a moment, then sleeping on the doorbell until
-//! somebody rings or something is due (`shm::wait`).
+//! A worker is run by one thread at a time, under its lock: mostly its own, which looks for a
+//! moment, yields for a moment, then sleeps on the doorbell until somebody rings or something is due
+//! (`shm::wait`). While it sleeps, the thread of `net` runs it in its stead if that is awake anyway
+//! (`peers`): a request of another host then costs no second wake-up.
 
 use crate::inbox::Note;
 use crate::reply::{LOST_MICROS, ReplyTo};
 use crate::shard::Shard;
-use crate::shared::{Guest, Shared};
+use crate::shared::{Guest, Shared, now_nanos};
 use crate::target::TargetLoop;
 use gateway::{Admitted, Route, admit_from_session};
 use shm::wait::{Backoff, Next};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use wire::codec::Reader;
 use wire::errno::Errno;
 use wire::limits::SLOT_BYTES;
@@ -24,6 +26,20 @@ const SLEEP_MICROS_MAX: u64 = 60_000_000;
 /// Rounds with something to do between two looks at the clock's duties.
 const BUSY_ROUNDS: u32 = 64;
 
+/// Room for one request of a session.
+pub(crate) type Message = Box<[u8; SLOT_BYTES]>;
+
+/// What a round found.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Took {
+    /// Nothing.
+    Nothing,
+    /// Requests, all of which went on to other daemons.
+    PassedOn,
+    /// Something for the worker's own cores.
+    Own,
+}
+
 /// One worker.
 pub(crate) struct Worker {
     number: usize,
@@ -33,76 +49,147 @@ pub(crate) struct Worker {
     guests: Vec<Option<Arc<Guest>>>,
     notes: VecDeque<Note>,
     rung: Vec<u16>,
+    /// It has begun and not ended.
+    is_running: bool,
+    /// Its thread sleeps until then; before that, it is awake. Nanoseconds since 1970.
+    sleeps_until: i64,
 }
 
-impl Worker {
-    /// A worker that has not begun.
-    pub(crate) fn new(number: usize, shard: Shard, target: Option<TargetLoop>) -> Worker {
-        let (guests, notes, rung) = (Vec::new(), VecDeque::new(), Vec::new());
-        Worker { number, shard, target, guests, notes, rung }
+/// All workers of a daemon.
+pub(crate) struct Workers {
+    cells: Vec<Mutex<Worker>>,
+}
+
+impl Workers {
+    /// Workers that have not begun, in the order of their numbers.
+    pub(crate) fn new(workers: Vec<Worker>) -> Workers {
+        Workers { cells: workers.into_iter().map(Mutex::new).collect() }
     }
 
-    /// Runs until the daemon stops.
-    pub(crate) fn run(mut self, shared: &Shared) {
-        let mut message = Box::new([0; SLOT_BYTES]);
-        self.shard.begin(shared);
-        if let Some(target) = &mut self.target {
-            target.begin(shared, &self.guests);
-        }
-        self.publish(shared);
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// A worker that runs and that nobody drives right now.
+    pub(crate) fn try_lock(&self, number: usize) -> Option<MutexGuard<'_, Worker>> {
+        let worker = match self.cells.get(number)?.try_lock() {
+            Ok(worker) => worker,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        worker.is_running.then_some(worker)
+    }
+
+    /// The thread of a worker: runs until the daemon stops.
+    pub(crate) fn run(&self, number: usize, shared: &Shared) {
+        let Some(cell) = self.cells.get(number) else { return };
+        let lock = || cell.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut message = Message::new([0; SLOT_BYTES]);
+        lock().begin(shared);
+        shared.net.flush();
         let mut backoff = Backoff::new();
-        let mut rounds = 0;
+        let (mut rounds, mut rewrites, mut last) = (0, false, Took::Nothing);
         loop {
-            let came = self.take(shared, &mut message);
-            let rewrites = self.shard.keep_log_short();
-            if came || rewrites {
+            let mut took = Took::Nothing;
+            if rewrites || shared.bells.has_rung(number) {
+                let mut worker = lock();
+                took = worker.take(shared, &mut message);
+                rewrites = worker.shard.keep_log_short();
+                drop(worker);
+                shared.net.flush();
+            }
+            let is_quiet = took == Took::Nothing && !rewrites;
+            if !is_quiet {
+                last = took;
                 backoff.reset();
                 rounds += 1;
                 if rounds % BUSY_ROUNDS != 0 {
                     continue;
                 }
             }
-            let is_quiet = !came && !rewrites;
             if is_quiet && shared.stopping.load(Acquire) {
                 break;
             }
-            if is_quiet && backoff.pause() == Next::Look {
-                shared.bells.stand(self.number);
+            // What is passed on can be left to the thread that waits for the answers.
+            let leaves_it = last == Took::PassedOn && shared.net_watches.load(Relaxed);
+            if is_quiet && !leaves_it && backoff.pause() == Next::Look {
+                shared.bells.stand(number);
                 continue;
             }
-            let idle_micros = self.keep_time(shared);
-            if is_quiet {
-                self.publish(shared);
-                shared.bells.sleep(self.number, idle_micros.min(SLEEP_MICROS_MAX));
+            let mut worker = lock();
+            let idle_micros = worker.keep_time(shared);
+            rewrites = worker.shard.keep_log_short();
+            let sleeps = is_quiet && !rewrites;
+            worker.sleeps_until = i64::MIN;
+            if sleeps {
+                worker.publish(shared);
+                worker.sleeps_until = now_nanos().saturating_add_unsigned(idle_micros * 1000);
+            }
+            drop(worker);
+            shared.net.flush();
+            if sleeps {
+                shared.bells.sleep(number, idle_micros);
             }
         }
+        lock().end();
+    }
+}
+
+impl Worker {
+    /// A worker that has not begun.
+    pub(crate) fn new(number: usize, shard: Shard, target: Option<TargetLoop>) -> Worker {
+        let (guests, notes, rung) = (Vec::new(), VecDeque::new(), Vec::new());
+        let (is_running, sleeps_until) = (false, i64::MIN);
+        Worker { number, shard, target, guests, notes, rung, is_running, sleeps_until }
+    }
+
+    fn begin(&mut self, shared: &Shared) {
+        self.shard.begin(shared);
+        if let Some(target) = &mut self.target {
+            target.begin(shared, &self.guests);
+        }
+        self.publish(shared);
+        self.is_running = true;
+    }
+
+    fn end(&mut self) {
+        self.is_running = false;
         self.shard.end();
     }
 
-    /// Takes rings, notes and requests. True if there were any.
-    fn take(&mut self, shared: &Shared, message: &mut [u8; SLOT_BYTES]) -> bool {
+    /// True if something is due before the worker's thread would see to it.
+    pub(crate) fn needs_thread(&self) -> bool {
+        self.shard.wants_time_before(self.sleeps_until)
+    }
+
+    /// Takes rings, notes and requests.
+    pub(crate) fn take(&mut self, shared: &Shared, message: &mut Message) -> Took {
         let mut rung = std::mem::take(&mut self.rung);
-        let came = shared.bells.take(self.number, |session| rung.push(session));
-        if came {
+        let mut took = Took::Nothing;
+        if shared.bells.take(self.number, |session| rung.push(session)) {
             // Before the rings are looked at: the note that opens a session comes before them.
-            self.take_notes(shared);
+            took = self.take_notes(shared);
             for session in rung.drain(..) {
-                self.take_session(shared, session, message);
+                took = took.max(self.take_session(shared, session, message));
             }
         }
         self.rung = rung;
-        came
+        took
     }
 
-    fn take_notes(&mut self, shared: &Shared) {
+    /// Takes the notes of other threads.
+    fn take_notes(&mut self, shared: &Shared) -> Took {
         let mut notes = std::mem::take(&mut self.notes);
         if let Some(inbox) = shared.inboxes.get(self.number) {
             inbox.take(&mut notes);
         }
+        let took = if notes.is_empty() { Took::Nothing } else { Took::Own };
         for note in notes.drain(..) {
             self.take_note(shared, note);
         }
         self.notes = notes;
+        took
     }
 
     fn take_note(&mut self, shared: &Shared, note: Note) {
@@ -122,7 +209,7 @@ impl Worker {
                 }
             }
             Note::Request { bytes, to } => self.take_admitted(shared, &bytes, to),
-            Note::Peer(bytes) => self.shard.peer(shared, &bytes),
+            Note::Peer(bytes) => self.take_message(shared, &bytes),
             Note::OriginGone { first, count } => self.shard.origin_gone(shared, first, count),
             Note::Part { job, daemon, answer } => self.shard.part(shared, job, daemon, answer),
             Note::Preallocated(outcome) => {
@@ -133,30 +220,41 @@ impl Worker {
         }
     }
 
-    fn take_session(&mut self, shared: &Shared, session: u16, message: &mut [u8; SLOT_BYTES]) {
+    fn take_session(&mut self, shared: &Shared, session: u16, message: &mut Message) -> Took {
         let guest = self.guests.get(usize::from(session)).and_then(Option::as_ref);
-        let Some(guest) = guest.map(Arc::clone) else { return };
+        let Some(guest) = guest.map(Arc::clone) else { return Took::Nothing };
         let mut pending = guest.slots.take_pending(self.number);
+        let mut took = Took::Nothing;
         while pending != 0 {
             let slot = pending.trailing_zeros() as usize;
             pending &= pending - 1;
             if let Some(length) = guest.slots.request(slot, message) {
                 let bytes = message.get(..length).unwrap_or_default();
-                self.take_slot(shared, &guest, slot, bytes);
+                took = took.max(self.take_slot(shared, &guest, slot, bytes));
             }
         }
+        took
     }
 
     /// One request of a session.
-    fn take_slot(&mut self, shared: &Shared, guest: &Arc<Guest>, slot: usize, bytes: &[u8]) {
+    fn take_slot(
+        &mut self,
+        shared: &Shared,
+        guest: &Arc<Guest>,
+        slot: usize,
+        bytes: &[u8],
+    ) -> Took {
         if let Some(figures) = shared.figures.get(self.number) {
             figures.requests.fetch_add(1, Relaxed);
         }
         let to = ReplyTo::Slot { guest: Arc::clone(guest), slot: slot as u8 };
-        let admitted = admit_from_session(bytes, &guest.session.believed, shared.host_number);
-        let admitted = match admitted {
+        let admitted = match admit_from_session(bytes, &guest.session.believed, shared.host_number)
+        {
             Ok(admitted) => admitted,
-            Err(errno) => return shared.refuse(to, errno),
+            Err(errno) => {
+                shared.refuse(to, errno);
+                return Took::Own;
+            }
         };
         match shared.router.route(&admitted.header, gateway::route::From::Session) {
             Ok(Route::Worker(worker)) if worker == self.number => {
@@ -165,12 +263,14 @@ impl Worker {
             Ok(Route::Worker(worker)) => shared.hand_to_worker(worker, admitted.encode(), to),
             Ok(Route::Peer(peer)) => {
                 note_far_wait(guest, &admitted);
-                shared.hand_to_peer(peer, admitted.encode(), to);
+                shared.hand_to_peer(peer, &admitted.encode(), to);
+                return Took::PassedOn;
             }
             Ok(Route::Stale(epoch)) => shared.answer_with(to, &Reply::Stale { epoch }),
             Ok(Route::Wait) => shared.busy(to, LOST_MICROS),
             Err(errno) => shared.refuse(to, errno),
         }
+        Took::Own
     }
 
     /// A request that was admitted and routed here by another thread.
@@ -184,7 +284,19 @@ impl Worker {
         }
     }
 
-    fn carry_out(&mut self, shared: &Shared, header: &Header, request: &Request<'_>, to: ReplyTo) {
+    /// A message of another metadata service.
+    pub(crate) fn take_message(&mut self, shared: &Shared, bytes: &[u8]) {
+        self.shard.peer(shared, bytes);
+    }
+
+    /// A request for a core of this worker.
+    pub(crate) fn carry_out(
+        &mut self,
+        shared: &Shared,
+        header: &Header,
+        request: &Request<'_>,
+        to: ReplyTo,
+    ) {
         if header.shard != Header::TARGET {
             return self.shard.request(shared, header, *request, to);
         }
@@ -198,7 +310,7 @@ impl Worker {
     fn keep_time(&mut self, shared: &Shared) -> u64 {
         let shard = self.shard.keep_time(shared);
         let target = self.target.as_mut().and_then(|one| one.keep_time(shared, &self.guests));
-        shard.into_iter().chain(target).min().unwrap_or(u64::MAX)
+        shard.into_iter().chain(target).min().unwrap_or(u64::MAX).min(SLEEP_MICROS_MAX)
     }
 
     /// Notes what `status` shows.

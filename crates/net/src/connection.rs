@@ -1,19 +1,21 @@
-//! One TCP connection without blocking: bytes that came, bytes that wait to go.
+//! One TCP connection as the thread of `transport` sees it: how far it is, and bytes that came.
+//! Bytes that wait to go are in its `Line`.
 //!
 //!   Connecting --writable--> Shaking --proof--> Up
 //!
 //! Invariant: `input` never holds more than one frame of the largest size and one read.
 
-use crate::frame::{self, HEADER_BYTES, Kind};
+use crate::frame::{self, HEADER_BYTES};
 use crate::handshake::{HELLO_BYTES, Handshake, Proven};
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use crate::line::Line;
+use std::io::{self, ErrorKind, Read};
+use std::sync::Arc;
 use std::time::Instant;
 use wire::DaemonIndex;
 use wire::codec::Malformed;
 use wire::limits::FRAME_BYTES_MAX;
 
-/// Bytes of one read.
+/// Bytes of one read, at least.
 const READ_BYTES: usize = 64 * 1024;
 /// Reads before others have their turn.
 const READS_MAX: usize = 32;
@@ -41,42 +43,28 @@ pub(crate) enum Filled {
     Ended,
 }
 
-pub(crate) struct Connection {
-    pub(crate) stream: TcpStream,
+pub(crate) struct Connection<T> {
+    pub(crate) line: Arc<Line<T>>,
     pub(crate) phase: Phase,
     /// Whom we dialled.
     pub(crate) dialled: Option<DaemonIndex>,
     /// When it must be up.
     pub(crate) deadline: Instant,
-    /// True if the poller was asked for writability.
-    pub(crate) polls_write: bool,
-    /// Requests of ours that are not answered.
-    pub(crate) outstanding: usize,
+    /// Room for reading; what came and is not taken is `taken..end`.
     input: Vec<u8>,
     taken: usize,
-    output: Vec<u8>,
-    sent: usize,
+    end: usize,
 }
 
-impl Connection {
+impl<T> Connection<T> {
     pub(crate) fn new(
-        stream: TcpStream,
+        line: Line<T>,
         phase: Phase,
         dialled: Option<DaemonIndex>,
         deadline: Instant,
-    ) -> Connection {
-        Connection {
-            stream,
-            phase,
-            dialled,
-            deadline,
-            polls_write: false,
-            outstanding: 0,
-            input: Vec::new(),
-            taken: 0,
-            output: Vec::new(),
-            sent: 0,
-        }
+    ) -> Connection<T> {
+        let (line, input) = (Arc::new(line), Vec::new());
+        Connection { line, phase, dialled, deadline, input, taken: 0, end: 0 }
     }
 
     /// The peer, once it is proven.
@@ -87,52 +75,23 @@ impl Connection {
         }
     }
 
-    /// Bytes that wait to go.
-    pub(crate) fn waiting(&self) -> usize {
-        self.output.len() - self.sent
-    }
-
-    /// Puts a frame behind those that wait.
-    pub(crate) fn push(&mut self, kind: Kind, id: u64, payload: &[u8]) -> Result<(), Malformed> {
-        frame::encode(kind, id, payload, &mut self.output)
-    }
-
-    /// Sends what the socket takes.
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
-        while let Some(rest) = self.output.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            match self.stream.write(rest) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(count) => self.sent += count,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) => return Err(error),
-            }
-        }
-        self.output.clear();
-        self.sent = 0;
-        if self.output.capacity() > KEPT_BYTES {
-            self.output = Vec::new();
-        }
-        Ok(())
-    }
-
     /// Reads what is there, up to a bound.
     pub(crate) fn fill(&mut self) -> io::Result<Filled> {
         for _ in 0..READS_MAX {
-            if self.input.len() - self.taken > HEADER_BYTES + FRAME_BYTES_MAX {
+            if self.end - self.taken > HEADER_BYTES + FRAME_BYTES_MAX {
                 return Ok(Filled::More);
             }
-            let length = self.input.len();
-            self.input.resize(length + READ_BYTES, 0);
-            let room = self.input.get_mut(length..).unwrap_or_default();
+            self.make_room();
+            let room = self.input.get_mut(self.end..).unwrap_or_default();
             let wanted = room.len();
-            let outcome = self.stream.read(room);
-            let count = outcome.as_ref().copied().unwrap_or(0);
-            self.input.truncate(length + count);
-            match outcome {
+            match (&self.line.stream).read(room) {
                 Ok(0) => return Ok(Filled::Ended),
-                Ok(count) if count < wanted => return Ok(Filled::Drained),
-                Ok(_) => {}
+                Ok(count) => {
+                    self.end += count;
+                    if count < wanted {
+                        return Ok(Filled::Drained);
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Filled::Drained),
                 Err(error) => return Err(error),
@@ -141,26 +100,40 @@ impl Connection {
         Ok(Filled::More)
     }
 
+    fn make_room(&mut self) {
+        if self.input.len() - self.end >= READ_BYTES {
+            return;
+        }
+        self.input.copy_within(self.taken..self.end, 0);
+        self.end -= self.taken;
+        self.taken = 0;
+        if self.input.len() - self.end < READ_BYTES {
+            // Twice as much: a large frame comes in few reads.
+            self.input.resize(2 * self.end + READ_BYTES, 0);
+        }
+    }
+
     /// The next whole frame that came.
     pub(crate) fn next_frame(&mut self) -> Result<Option<frame::Frame<'_>>, Malformed> {
         // A stranger may announce no more than a handshake needs.
         let most = if self.peer().is_some() { FRAME_BYTES_MAX } else { HELLO_BYTES };
-        let rest = self.input.get(self.taken..).unwrap_or_default();
+        let rest = self.input.get(self.taken..self.end).unwrap_or_default();
         let Some((_, length)) = frame::decode(rest, most)? else {
             self.compact();
             return Ok(None);
         };
         let start = self.taken;
         self.taken += length;
-        let rest = self.input.get(start..).unwrap_or_default();
+        let rest = self.input.get(start..self.end).unwrap_or_default();
         Ok(frame::decode(rest, most)?.map(|(frame, _)| frame))
     }
 
     fn compact(&mut self) {
-        self.input.drain(..self.taken);
-        self.taken = 0;
-        if self.input.is_empty() && self.input.capacity() > KEPT_BYTES {
-            self.input = Vec::new();
+        if self.taken == self.end {
+            (self.taken, self.end) = (0, 0);
+            if self.input.len() > KEPT_BYTES {
+                self.input = Vec::new();
+            }
         }
     }
 }

@@ -8,11 +8,14 @@
 //! | `frame` | the unit on a connection; a pure decoder |
 //! | `secret` | what the daemons of an instance share and never send |
 //! | `handshake` | both sides prove the secret; a pure state machine |
-//! | `transport` | one thread: accepts, dials, reads, writes; its door for other threads |
+//! | `line` | frames that wait to go on a connection, sent by any thread |
+//! | `waiting` | who waits for which answer |
+//! | `door` | for other threads: to a daemon instead of on a connection |
+//! | `transport` | one thread: accepts, dials, reads |
 //!
 //! Invariants:
 //!  1. Nothing of a connection reaches the daemon before both sides proved the secret.
-//!  2. Each request handed in is answered exactly once: by its reply or by `Lost`.
+//!  2. Each request that was taken is answered exactly once: by its reply or by `Lost`.
 //!  3. Queues are bounded; what does not fit is refused at once, never kept for later.
 #![forbid(unsafe_code)]
 
@@ -22,11 +25,18 @@ pub mod secret;
 
 pub mod handshake;
 
+mod waiting;
+
+mod line;
+
 mod connection;
 
 mod peers;
 
+mod door;
+
 pub mod transport;
 
+pub use door::{Answer, Lost, Sender};
 pub use secret::Secret;
-pub use transport::{Answer, Handler, Lost, Net, Sender, Settings};
+pub use transport::{Handler, Net, Settings};

@@ -1,37 +1,33 @@
-//! The thread that holds all connections between daemons, and its door for the other threads.
+//! The thread that holds all connections between daemons: accepts, dials, reads, keeps time.
 //!
 //! One connection for each pair of daemons, dialled by the one with the higher number, used both
 //! ways; messages on it keep their order. A lost connection fails what waits on it and is dialled
 //! again, with growing pauses. A request for a daemon that is not connected fails at once: who
 //! asked tries again, and knows how long.
+//!
+//! Sending is everybody's own business (`line`); this thread sends what a socket did not take. While
+//! it is awake it also does what its handler looks after (`Handler::look`).
 
 use crate::connection::{Connection, Filled, Phase};
+use crate::door::{Answer, Lost, Sender, Shared};
 use crate::frame::Kind;
 use crate::handshake::{Handshake, Parties, Proven, Refusal, Role};
+use crate::line::{Line, READABLE};
 use crate::peers;
 use crate::secret::Secret;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::AsFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use wire::DaemonIndex;
 
-/// Most commands that wait for the thread.
-const QUEUE_COUNT_MAX: usize = 64 * 1024;
-/// Most bytes that wait for one peer before requests and messages are refused: a peer that takes
-/// nothing for this long is in trouble.
-const OUTPUT_BYTES_MAX: usize = 64 << 20;
-/// Most requests to one peer that are not answered; with those of a slot's size it bounds what the
-/// peer must keep for us. Reading is never stopped: two daemons that did so could wait for each
-/// other.
-const OUTSTANDING_COUNT_MAX: usize = 16 * 1024;
 /// Most connections that have not proven themselves yet; more are closed at once.
 const STRANGER_COUNT_MAX: usize = 128;
 /// Time for connecting and proving.
@@ -55,18 +51,6 @@ const LISTENER: u64 = 0;
 const WAKER: u64 = 1;
 const FIRST_CONNECTION: u64 = 2;
 
-/// The request was not answered: the connection is not there, or ended meanwhile. It may or may
-/// not have been carried out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lost;
-
-/// Where the reply to a peer's request goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Answer {
-    connection: u64,
-    id: u64,
-}
-
 /// What the daemon does with what comes. Called on the thread of `Net::run`; must not block.
 pub trait Handler {
     /// What the sender of a request needs to know when the reply comes.
@@ -81,6 +65,14 @@ pub trait Handler {
     fn up(&mut self, peer: Proven);
     /// `peer` is not connected any more; what was sent last may be lost.
     fn down(&mut self, peer: DaemonIndex);
+    /// While the thread is awake: does what else there is for it. True if there was anything.
+    fn look(&mut self) -> bool {
+        false
+    }
+    /// The thread is about to sleep. False: something came, look again.
+    fn rest(&mut self) -> bool {
+        true
+    }
 }
 
 /// How the thread is set up.
@@ -100,83 +92,6 @@ pub struct Settings {
     pub peers: PathBuf,
 }
 
-enum Command<T> {
-    Request { to: DaemonIndex, bytes: Vec<u8>, token: T },
-    Message { to: DaemonIndex, bytes: Vec<u8> },
-    Reply { to: Answer, bytes: Vec<u8> },
-}
-
-struct Shared<T> {
-    queue: Mutex<VecDeque<Command<T>>>,
-    waker: OwnedFd,
-    sleeping: AtomicBool,
-    stopping: AtomicBool,
-}
-
-impl<T> Shared<T> {
-    fn wake(&self) {
-        if self.sleeping.swap(false, Ordering::SeqCst) {
-            let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
-        }
-    }
-
-    /// Queues a command if `room` says that there is room for its kind.
-    fn push(&self, command: Command<T>, most: usize) -> Result<(), Command<T>> {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        if queue.len() >= most {
-            return Err(command);
-        }
-        queue.push_back(command);
-        drop(queue);
-        self.wake();
-        Ok(())
-    }
-}
-
-/// The door for other threads.
-pub struct Sender<T> {
-    shared: Arc<Shared<T>>,
-}
-
-impl<T> Clone for Sender<T> {
-    fn clone(&self) -> Sender<T> {
-        Sender { shared: Arc::clone(&self.shared) }
-    }
-}
-
-impl<T> Sender<T> {
-    /// Sends a request; its end comes to `Handler::reply` with `token`.
-    ///
-    /// # Errors
-    /// The token, if the queue is full.
-    pub fn request(&self, to: DaemonIndex, bytes: Vec<u8>, token: T) -> Result<(), T> {
-        match self.shared.push(Command::Request { to, bytes, token }, QUEUE_COUNT_MAX) {
-            Err(Command::Request { token, .. }) => Err(token),
-            _ => Ok(()),
-        }
-    }
-
-    /// Sends a message. It is lost if `to` is not connected.
-    ///
-    /// # Errors
-    /// `Lost` if the queue is full.
-    pub fn message(&self, to: DaemonIndex, bytes: Vec<u8>) -> Result<(), Lost> {
-        self.shared.push(Command::Message { to, bytes }, QUEUE_COUNT_MAX).map_err(|_| Lost)
-    }
-
-    /// Answers a request. Their number is bounded by that of the requests that were read.
-    pub fn reply(&self, to: Answer, bytes: Vec<u8>) {
-        let _ = self.shared.push(Command::Reply { to, bytes }, usize::MAX);
-    }
-
-    /// Ends `Net::run`.
-    pub fn stop(&self) {
-        self.shared.stopping.store(true, Ordering::SeqCst);
-        self.shared.sleeping.store(true, Ordering::SeqCst);
-        self.shared.wake();
-    }
-}
-
 struct Dial {
     next: Instant,
     pause: Duration,
@@ -189,17 +104,15 @@ struct Dial {
 pub struct Net<H: Handler> {
     settings: Settings,
     listener: TcpListener,
-    epoll: OwnedFd,
     shared: Arc<Shared<H::Token>>,
-    connections: BTreeMap<u64, Connection>,
+    connections: BTreeMap<u64, Connection<H::Token>>,
     next_connection: u64,
     /// The connection of each daemon.
     up: Vec<Option<u64>>,
     dials: Vec<Dial>,
-    outstanding: BTreeMap<(u64, u64), H::Token>,
-    next_id: u64,
-    touched: Vec<u64>,
     accept_again: Option<Instant>,
+    /// When something is due; `None`: not known since something changed.
+    due: Option<Option<Instant>>,
     refusals: u64,
 }
 
@@ -211,17 +124,12 @@ impl<H: Handler> Net<H> {
     pub fn bind(settings: Settings) -> io::Result<(Net<H>, Sender<H::Token>)> {
         let listener = TcpListener::bind(settings.listen)?;
         listener.set_nonblocking(true)?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let edge = EventFlags::IN | EventFlags::ET;
-        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), edge)?;
-        epoll::add(&epoll, &waker, EventData::new_u64(WAKER), EventFlags::IN)?;
-        let shared = Arc::new(Shared {
-            queue: Mutex::new(VecDeque::new()),
-            waker,
-            sleeping: AtomicBool::new(false),
-            stopping: AtomicBool::new(false),
-        });
+        epoll::add(&poller, &listener, EventData::new_u64(LISTENER), edge)?;
+        epoll::add(&poller, &waker, EventData::new_u64(WAKER), EventFlags::IN)?;
+        let shared = Arc::new(Shared::new(settings.daemon_count, poller, waker));
         let now = Instant::now();
         let dial = || Dial { next: now, pause: DIAL_PAUSE, in_progress: false, told: false };
         let net = Net {
@@ -229,14 +137,11 @@ impl<H: Handler> Net<H> {
             dials: core::iter::repeat_with(dial).take(usize::from(settings.me.0)).collect(),
             settings,
             listener,
-            epoll,
             shared: Arc::clone(&shared),
             connections: BTreeMap::new(),
             next_connection: FIRST_CONNECTION,
-            outstanding: BTreeMap::new(),
-            next_id: 1,
-            touched: Vec::new(),
             accept_again: None,
+            due: None,
             refusals: 0,
         };
         Ok((net, Sender { shared }))
@@ -258,57 +163,65 @@ impl<H: Handler> Net<H> {
         let mut events = Vec::with_capacity(64);
         let mut look_until = Instant::now();
         while !self.shared.stopping.load(Ordering::SeqCst) {
-            let had_commands = self.take_commands(handler);
-            self.flush_touched(handler);
             let now = Instant::now();
             self.keep_time(now, handler);
-            if had_commands {
+            let has_worked = handler.look();
+            self.shared.flush();
+            if has_worked {
                 look_until = now + LOOK_TIME;
             }
-            let timeout =
-                if now < look_until { Some(Duration::ZERO) } else { self.sleep_time(now) };
+            let timeout = if now < look_until || !handler.rest() {
+                Some(Duration::ZERO)
+            } else {
+                self.sleep_time(now)
+            };
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);
-            match epoll::wait(&self.epoll, room, timeout.map(timespec).as_ref()) {
+            match epoll::wait(&self.shared.poller, room, timeout.map(timespec).as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            self.shared.sleeping.store(false, Ordering::SeqCst);
-            if events.is_empty() {
-                std::thread::yield_now();
-            } else {
+            if !events.is_empty() {
                 look_until = Instant::now() + LOOK_TIME;
+            } else if !has_worked {
+                std::thread::yield_now();
             }
             for event in &events {
                 let (data, flags) = (event.data, event.flags);
                 self.event(data.u64(), flags, handler);
             }
+            self.shared.flush();
         }
         self.last_words(handler);
         Ok(())
     }
 
-    /// How long to sleep: until the next deadline, for ever if there is none; not at all if a
-    /// command came meanwhile.
+    /// How long to sleep: until the next deadline, for ever if there is none.
     fn sleep_time(&self, now: Instant) -> Option<Duration> {
-        self.shared.sleeping.store(true, Ordering::SeqCst);
-        let queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        if !queue.is_empty() || self.shared.stopping.load(Ordering::SeqCst) {
-            return Some(Duration::ZERO);
-        }
-        drop(queue);
+        // Whole milliseconds are what the poller counts; never wake before the time.
+        let next = self.due.flatten()?;
+        Some(next.saturating_duration_since(now) + Duration::from_millis(1))
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
         let dials = self.dials.iter().enumerate().filter_map(|(peer, dial)| {
             let is_due = !dial.in_progress && self.up.get(peer).is_some_and(Option::is_none);
             is_due.then_some(dial.next)
         });
         let strangers =
             self.connections.values().filter(|one| one.peer().is_none()).map(|one| one.deadline);
-        let next = dials.chain(strangers).chain(self.accept_again).min()?;
-        // Whole milliseconds are what the poller counts; never wake before the time.
-        Some(next.saturating_duration_since(now) + Duration::from_millis(1))
+        dials.chain(strangers).chain(self.accept_again).min()
     }
 
+    /// Does what is due.
     fn keep_time(&mut self, now: Instant, handler: &mut H) {
+        if self.due.is_none_or(|due| due.is_some_and(|due| due <= now)) {
+            self.do_due(now, handler);
+            self.due = Some(self.next_deadline());
+        }
+    }
+
+    fn do_due(&mut self, now: Instant, handler: &mut H) {
         for peer in 0..self.dials.len() {
             let is_up = self.up.get(peer).is_some_and(Option::is_some);
             let is_due = self
@@ -319,7 +232,7 @@ impl<H: Handler> Net<H> {
                 self.dial(DaemonIndex(peer), now);
             }
         }
-        let late = |(&key, one): (&u64, &Connection)| {
+        let late = |(&key, one): (&u64, &Connection<_>)| {
             (one.peer().is_none() && one.deadline <= now).then_some(key)
         };
         let late: Vec<u64> = self.connections.iter().filter_map(late).collect();
@@ -328,91 +241,22 @@ impl<H: Handler> Net<H> {
         }
         if self.accept_again.is_some_and(|again| again <= now) {
             self.accept_again = None;
-            self.accept(handler);
+            self.accept();
         }
     }
 
-    /// Takes all commands of other threads. True if there were any.
-    fn take_commands(&mut self, handler: &mut H) -> bool {
-        let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let commands = core::mem::take(&mut *queue);
-        drop(queue);
-        let any = !commands.is_empty();
-        for command in commands {
-            match command {
-                Command::Request { to, bytes, token } => {
-                    self.send_request(to, &bytes, token, handler);
-                }
-                Command::Message { to, bytes } => {
-                    if let Some((key, one)) = self.sendable(to) {
-                        let _ = one.push(Kind::Message, 0, &bytes);
-                        self.touched.push(key);
-                    }
-                }
-                Command::Reply { to, bytes } => {
-                    if let Some(one) = self.connections.get_mut(&to.connection) {
-                        let _ = one.push(Kind::Reply, to.id, &bytes);
-                        self.touched.push(to.connection);
-                    }
-                }
-            }
-        }
-        any
-    }
-
-    /// The connection to `to`, if it is there and takes more.
-    fn sendable(&mut self, to: DaemonIndex) -> Option<(u64, &mut Connection)> {
-        let key = (*self.up.get(usize::from(to.0))?)?;
-        let one = self.connections.get_mut(&key)?;
-        (one.waiting() < OUTPUT_BYTES_MAX).then_some((key, one))
-    }
-
-    fn send_request(&mut self, to: DaemonIndex, bytes: &[u8], token: H::Token, handler: &mut H) {
-        let id = self.next_id;
-        let sent = self.sendable(to).and_then(|(key, one)| {
-            let has_room = one.outstanding < OUTSTANDING_COUNT_MAX;
-            let sent = has_room && one.push(Kind::Request, id, bytes).is_ok();
-            one.outstanding += usize::from(sent);
-            sent.then_some(key)
-        });
-        match sent {
-            Some(key) => {
-                self.next_id += 1;
-                self.outstanding.insert((key, id), token);
-                self.touched.push(key);
-            }
-            None => handler.reply(token, Err(Lost)),
-        }
-    }
-
-    fn flush_touched(&mut self, handler: &mut H) {
-        while let Some(key) = self.touched.pop() {
-            self.flush(key, handler);
-        }
-    }
-
-    fn flush(&mut self, key: u64, handler: &mut H) {
-        let Some(one) = self.connections.get_mut(&key) else { return };
-        if matches!(one.phase, Phase::Connecting(_)) {
-            return;
-        }
-        if let Err(error) = one.flush() {
-            return self.close(key, &error.to_string(), handler);
-        }
-        let is_behind = one.waiting() > 0;
-        if is_behind != one.polls_write {
-            one.polls_write = is_behind;
-            let mut flags = EventFlags::IN | EventFlags::RDHUP;
-            if is_behind {
-                flags |= EventFlags::OUT;
-            }
-            let _ = epoll::modify(&self.epoll, &one.stream, EventData::new_u64(key), flags);
+    /// Queues a word of the handshake and sends it at once.
+    fn say(&self, key: u64, kind: Kind, payload: &[u8]) {
+        if let Some(one) = self.connections.get(&key)
+            && one.line.push(kind, 0, payload).is_ok()
+        {
+            one.line.flush(&self.shared.poller);
         }
     }
 
     fn event(&mut self, key: u64, flags: EventFlags, handler: &mut H) {
         match key {
-            LISTENER => return self.accept(handler),
+            LISTENER => return self.accept(),
             WAKER => {
                 let _ = rustix::io::read(&self.shared.waker, &mut [0; 8]);
                 return;
@@ -424,7 +268,7 @@ impl<H: Handler> Net<H> {
             return self.connected(key, handler);
         }
         if flags.contains(EventFlags::OUT) {
-            self.flush(key, handler);
+            one.line.flush_writable(&self.shared.poller);
         }
         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP)
         {
@@ -438,6 +282,7 @@ impl<H: Handler> Net<H> {
             Ok(filled) => filled,
             Err(error) => return self.close(key, &error.to_string(), handler),
         };
+        let line = Arc::clone(&one.line);
         loop {
             let Some(one) = self.connections.get_mut(&key) else { return };
             let peer = one.peer();
@@ -445,14 +290,14 @@ impl<H: Handler> Net<H> {
                 Ok(None) => break,
                 Ok(Some(frame)) => match (peer, frame.kind) {
                     (Some(peer), Kind::Request) => {
-                        let answer = Answer { connection: key, id: frame.id };
+                        let (to, id) = (peer.daemon, frame.id);
+                        let answer = Answer { to, connection: key, id };
                         handler.request(peer.daemon, answer, frame.payload);
                     }
                     (Some(peer), Kind::Message) => handler.message(peer.daemon, frame.payload),
                     (Some(_), Kind::Reply) => {
-                        if let Some(token) = self.outstanding.remove(&(key, frame.id)) {
+                        if let Some(token) = line.answered(frame.id) {
                             handler.reply(token, Ok(frame.payload));
-                            one.outstanding = one.outstanding.saturating_sub(1);
                         }
                     }
                     (None, kind @ (Kind::Hello | Kind::Proof | Kind::Refusal)) => {
@@ -474,16 +319,15 @@ impl<H: Handler> Net<H> {
         let Some(one) = self.connections.get_mut(&key) else { return };
         let Phase::Shaking(handshake) = &mut one.phase else { return };
         let outcome = match kind {
-            Kind::Hello => handshake.hello(payload).map(|proof| {
-                let _ = one.push(Kind::Proof, 0, &proof);
-                None
-            }),
-            Kind::Proof => handshake.proof(payload).map(Some),
+            Kind::Hello => match handshake.hello(payload) {
+                Ok(proof) => return self.say(key, Kind::Proof, &proof),
+                Err(refusal) => Err(refusal),
+            },
+            Kind::Proof => handshake.proof(payload),
             _ => Err(Refusal::Told(payload.first().copied().unwrap_or(0))),
         };
         match outcome {
-            Ok(None) => self.flush(key, handler),
-            Ok(Some(proven)) => self.proven(key, proven, handler),
+            Ok(proven) => self.proven(key, proven, handler),
             Err(refusal) => self.refuse(key, refusal, handler),
         }
     }
@@ -496,6 +340,8 @@ impl<H: Handler> Net<H> {
         }
         let Some(one) = self.connections.get_mut(&key) else { return };
         one.phase = Phase::Up(proven);
+        self.shared.set_line(proven.daemon, Some(Arc::clone(&one.line)));
+        self.due = None;
         if let Some(up) = self.up.get_mut(peer) {
             *up = Some(key);
         }
@@ -508,21 +354,19 @@ impl<H: Handler> Net<H> {
     }
 
     fn refuse(&mut self, key: u64, refusal: Refusal, handler: &mut H) {
-        if let Some(one) = self.connections.get_mut(&key) {
-            let _ = one.push(Kind::Refusal, 0, &[refusal.code()]);
-            let _ = one.flush();
-        }
+        self.say(key, Kind::Refusal, &[refusal.code()]);
         self.close(key, &refusal.to_string(), handler);
     }
 
     fn close(&mut self, key: u64, why: &str, handler: &mut H) {
         let Some(one) = self.connections.remove(&key) else { return };
-        let _ = epoll::delete(&self.epoll, &one.stream);
+        self.due = None;
+        let _ = epoll::delete(&self.shared.poller, &one.line.stream);
         if let Some(peer) = one.dialled {
             self.dial_failed(peer, why);
         } else if one.peer().is_none() {
             if self.refusals.is_multiple_of(REFUSALS_PER_LINE) {
-                let from = one.stream.peer_addr().ok();
+                let from = one.line.stream.peer_addr().ok();
                 let before = self.refusals;
                 tracing::warn!(?from, why, before, "connection refused");
             }
@@ -532,44 +376,41 @@ impl<H: Handler> Net<H> {
         let peer = usize::from(proven.daemon.0);
         if let Some(up) = self.up.get_mut(peer).filter(|up| **up == Some(key)) {
             *up = None;
+            self.shared.set_line(proven.daemon, None);
             tracing::warn!(peer, why, "peer lost");
             handler.down(proven.daemon);
         }
-        let mut failed = self.outstanding.split_off(&(key, 0));
-        let mut others = failed.split_off(&(key + 1, 0));
-        self.outstanding.append(&mut others);
-        for token in failed.into_values() {
+        for token in one.line.close() {
             handler.reply(token, Err(Lost));
         }
     }
 
-    fn accept(&mut self, handler: &mut H) {
+    fn accept(&mut self) {
         loop {
             match self.listener.accept() {
-                Ok((stream, _)) => self.accepted(stream, handler),
+                Ok((stream, _)) => self.accepted(stream),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     tracing::warn!(%error, "can not accept a peer");
                     self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
+                    self.due = None;
                     return;
                 }
             }
         }
     }
 
-    fn accepted(&mut self, stream: TcpStream, handler: &mut H) {
+    fn accepted(&mut self, stream: TcpStream) {
         let strangers = self.connections.values().filter(|one| one.peer().is_none()).count();
         if strangers >= STRANGER_COUNT_MAX || stream.set_nonblocking(true).is_err() {
             return;
         }
         let Some(handshake) = self.handshake(Role::Acceptor, None) else { return };
-        let deadline = Instant::now() + HANDSHAKE_TIME;
-        let mut one = Connection::new(stream, Phase::Shaking(handshake), None, deadline);
-        push_hello(&mut one);
-        let key = self.add(one, EventFlags::IN | EventFlags::RDHUP);
-        self.flush(key, handler);
+        let hello = *handshake.own_hello();
+        let key = self.add(stream, Phase::Shaking(handshake), None);
+        self.say(key, Kind::Hello, &hello);
     }
 
     fn handshake(&self, role: Role, expected: Option<DaemonIndex>) -> Option<Handshake> {
@@ -585,12 +426,20 @@ impl<H: Handler> Net<H> {
         Some(Handshake::new(self.settings.secret.clone(), parties, nonce))
     }
 
-    fn add(&mut self, one: Connection, flags: EventFlags) -> u64 {
+    fn add(&mut self, stream: TcpStream, phase: Phase, dialled: Option<DaemonIndex>) -> u64 {
         let key = self.next_connection;
         self.next_connection += 1;
-        set_options(&one.stream);
-        let _ = epoll::add(&self.epoll, &one.stream, EventData::new_u64(key), flags);
-        self.connections.insert(key, one);
+        self.due = None;
+        set_options(&stream);
+        let line = Line::new(key, stream);
+        let mut flags = READABLE;
+        if dialled.is_some() {
+            line.is_dialled();
+            flags |= EventFlags::OUT;
+        }
+        let _ = epoll::add(&self.shared.poller, &line.stream, EventData::new_u64(key), flags);
+        let deadline = Instant::now() + HANDSHAKE_TIME;
+        self.connections.insert(key, Connection::new(line, phase, dialled, deadline));
         key
     }
 
@@ -604,21 +453,17 @@ impl<H: Handler> Net<H> {
             return;
         };
         match self.connect(peer, address) {
-            Ok(one) => {
+            Ok((stream, phase)) => {
                 if let Some(dial) = self.dials.get_mut(usize::from(peer.0)) {
                     dial.in_progress = true;
                 }
-                let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::OUT;
-                let key = self.add(one, flags);
-                if let Some(one) = self.connections.get_mut(&key) {
-                    one.polls_write = true;
-                }
+                self.add(stream, phase, Some(peer));
             }
             Err(error) => self.dial_failed(peer, &error.to_string()),
         }
     }
 
-    fn connect(&self, peer: DaemonIndex, address: SocketAddr) -> io::Result<Connection> {
+    fn connect(&self, peer: DaemonIndex, address: SocketAddr) -> io::Result<(TcpStream, Phase)> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -628,26 +473,29 @@ impl<H: Handler> Net<H> {
         }
         let random = || io::Error::other("no random numbers");
         let handshake = self.handshake(Role::Dialler, Some(peer)).ok_or_else(random)?;
-        let deadline = Instant::now() + HANDSHAKE_TIME;
-        let phase = Phase::Connecting(handshake);
-        Ok(Connection::new(TcpStream::from(socket), phase, Some(peer), deadline))
+        Ok((TcpStream::from(socket), Phase::Connecting(handshake)))
     }
 
     fn connected(&mut self, key: u64, handler: &mut H) {
         let Some(one) = self.connections.get_mut(&key) else { return };
-        let outcome = match sockopt::socket_error(&one.stream) {
+        let outcome = match sockopt::socket_error(&one.line.stream) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) | Err(error) => Err(error),
         };
         if let Err(error) = outcome {
             return self.close(key, &io::Error::from(error).to_string(), handler);
         }
-        push_hello(one);
-        self.flush(key, handler);
+        let none = Phase::Up(Proven { daemon: DaemonIndex(0), start: 0 });
+        if let Phase::Connecting(handshake) = core::mem::replace(&mut one.phase, none) {
+            let hello = *handshake.own_hello();
+            one.phase = Phase::Shaking(handshake);
+            self.say(key, Kind::Hello, &hello);
+        }
     }
 
     fn dial_failed(&mut self, peer: DaemonIndex, why: &str) {
         let Some(dial) = self.dials.get_mut(usize::from(peer.0)) else { return };
+        self.due = None;
         dial.in_progress = false;
         dial.next = Instant::now() + dial.pause;
         dial.pause = (dial.pause * 2).min(DIAL_PAUSE_MAX);
@@ -659,24 +507,13 @@ impl<H: Handler> Net<H> {
 
     /// Sends what is queued as far as it goes at once, and fails the rest.
     fn last_words(&mut self, handler: &mut H) {
-        self.take_commands(handler);
-        self.flush_touched(handler);
-        for (_, token) in core::mem::take(&mut self.outstanding) {
-            handler.reply(token, Err(Lost));
+        self.shared.flush();
+        for one in self.connections.values() {
+            for token in one.line.close() {
+                handler.reply(token, Err(Lost));
+            }
         }
     }
-}
-
-fn push_hello(one: &mut Connection) {
-    if let Phase::Connecting(handshake) | Phase::Shaking(handshake) = &one.phase {
-        let hello = *handshake.own_hello();
-        let _ = one.push(Kind::Hello, 0, &hello);
-    }
-    let none = Phase::Up(Proven { daemon: DaemonIndex(0), start: 0 });
-    one.phase = match core::mem::replace(&mut one.phase, none) {
-        Phase::Connecting(handshake) | Phase::Shaking(handshake) => Phase::Shaking(handshake),
-        up @ Phase::Up(_) => up,
-    };
 }
 
 fn set_options(stream: &TcpStream) {

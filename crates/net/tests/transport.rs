@@ -1,4 +1,5 @@
-//! Real connections over loopback: requests both ways, a lost peer, a wrong secret, garbage.
+//! Real connections over loopback: requests both ways, many senders at once, a peer that stops
+//! reading, a lost peer, a wrong secret, garbage.
 
 use net::{Answer, Handler, Lost, Net, Secret, Sender, Settings};
 use std::io::{Read, Write};
@@ -19,10 +20,12 @@ enum Event {
     Down(u16),
 }
 
-/// Answers a request by its bytes with one more, except `silence`.
+/// Answers a request by its bytes with one more, except `silence`; holds the thread at `hold` until
+/// it is told to go on.
 struct Echo {
     events: mpsc::Sender<Event>,
     sender: Sender<u32>,
+    go_on: mpsc::Receiver<()>,
 }
 
 impl Handler for Echo {
@@ -31,7 +34,7 @@ impl Handler for Echo {
         if bytes != b"silence" {
             let mut bytes = bytes.to_vec();
             bytes.push(b'!');
-            self.sender.reply(answer, bytes);
+            self.sender.reply(answer, &bytes);
         }
     }
     fn reply(&mut self, token: u32, outcome: Result<&[u8], Lost>) {
@@ -39,6 +42,9 @@ impl Handler for Echo {
     }
     fn message(&mut self, from: DaemonIndex, bytes: &[u8]) {
         let _ = self.events.send(Event::Message(from.0, bytes.to_vec()));
+        if bytes == b"hold" {
+            self.go_on.recv_timeout(WAIT).expect("told to go on");
+        }
     }
     fn up(&mut self, peer: net::handshake::Proven) {
         let _ = self.events.send(Event::Up(peer.daemon.0));
@@ -51,6 +57,7 @@ impl Handler for Echo {
 struct Daemon {
     sender: Sender<u32>,
     events: mpsc::Receiver<Event>,
+    hold: mpsc::Sender<()>,
     address: SocketAddr,
     thread: JoinHandle<()>,
 }
@@ -67,14 +74,19 @@ fn start(me: u16, secret: u8, directory: &Path) -> Daemon {
     let (net, sender) = Net::bind(settings).expect("bound");
     let address = net.local_address().expect("bound");
     let (tell, events) = mpsc::channel();
-    let mut handler = Echo { events: tell, sender: sender.clone() };
+    let (hold, go_on) = mpsc::channel();
+    let mut handler = Echo { events: tell, sender: sender.clone(), go_on };
     let thread = std::thread::spawn(move || net.run(&mut handler).expect("runs"));
-    Daemon { sender, events, address, thread }
+    Daemon { sender, events, hold, address, thread }
 }
 
 impl Daemon {
     fn expect(&self, event: Event) {
         assert_eq!(self.events.recv_timeout(WAIT), Ok(event));
+    }
+    fn request(&self, to: u16, bytes: &[u8], token: u32) {
+        assert_eq!(self.sender.request(DaemonIndex(to), bytes, token), Ok(()));
+        self.sender.flush();
     }
     fn stop(self) {
         self.sender.stop();
@@ -91,21 +103,20 @@ fn tell_peers(directory: &Path, daemons: &[&Daemon]) {
 fn requests_go_both_ways_and_survive_a_restart_of_the_peer() {
     let directory = tempfile::tempdir().expect("directory");
     let (zero, one) = (start(0, 1, directory.path()), start(1, 1, directory.path()));
-    zero.sender.request(DaemonIndex(1), b"early".to_vec(), 1).expect("room");
-    zero.expect(Event::Reply(1, None));
+    assert_eq!(zero.sender.request(DaemonIndex(1), b"early", 1), Err(1));
     tell_peers(directory.path(), &[&zero, &one]);
     zero.expect(Event::Up(1));
     one.expect(Event::Up(0));
 
-    zero.sender.request(DaemonIndex(1), b"ab".to_vec(), 2).expect("room");
+    zero.request(1, b"ab", 2);
     zero.expect(Event::Reply(2, Some(b"ab!".to_vec())));
     let large = vec![7; wire::limits::BULK_BYTES];
-    one.sender.message(DaemonIndex(0), large.clone()).expect("room");
-    one.sender.request(DaemonIndex(0), b"cd".to_vec(), 3).expect("room");
+    one.sender.message(DaemonIndex(0), &large).expect("room");
+    one.request(0, b"cd", 3);
     one.expect(Event::Reply(3, Some(b"cd!".to_vec())));
     zero.expect(Event::Message(1, large));
 
-    zero.sender.request(DaemonIndex(1), b"silence".to_vec(), 4).expect("room");
+    zero.request(1, b"silence", 4);
     std::thread::yield_now();
     one.stop();
     let first = zero.events.recv_timeout(WAIT).expect("told");
@@ -115,8 +126,100 @@ fn requests_go_both_ways_and_survive_a_restart_of_the_peer() {
     let one = start(1, 1, directory.path());
     zero.expect(Event::Up(1));
     one.expect(Event::Up(0));
-    zero.sender.request(DaemonIndex(1), b"again".to_vec(), 5).expect("room");
+    zero.request(1, b"again", 5);
     zero.expect(Event::Reply(5, Some(b"again!".to_vec())));
+    zero.stop();
+    one.stop();
+}
+
+/// Two daemons that are connected.
+fn pair(directory: &Path) -> (Daemon, Daemon) {
+    let (zero, one) = (start(0, 1, directory), start(1, 1, directory));
+    tell_peers(directory, &[&zero, &one]);
+    zero.expect(Event::Up(1));
+    one.expect(Event::Up(0));
+    (zero, one)
+}
+
+/// Frames of threads that send at the same time stay whole, those of one thread in their order.
+#[test]
+fn many_threads_send_on_one_connection() {
+    const THREADS: u32 = 4;
+    const ROUNDS: u32 = 400;
+    let directory = tempfile::tempdir().expect("directory");
+    let (zero, one) = pair(directory.path());
+    // Sizes on both sides of what one write takes.
+    let size = |round: u32| if round.is_multiple_of(50) { 300_000 } else { 8 + round as usize };
+    let message = |thread: u32, round: u32| {
+        let mut bytes = vec![(thread * 31 + round) as u8; size(round)];
+        bytes[..4].copy_from_slice(&thread.to_le_bytes());
+        bytes[4..8].copy_from_slice(&round.to_le_bytes());
+        bytes
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let sender = zero.sender.clone();
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let bytes = message(thread, round);
+                    assert_eq!(sender.message(DaemonIndex(1), &bytes), Ok(()));
+                    let token = thread * ROUNDS + round;
+                    assert_eq!(sender.request(DaemonIndex(1), &token.to_le_bytes(), token), Ok(()));
+                    if round % 3 == 0 {
+                        sender.flush();
+                    }
+                }
+                sender.flush();
+            });
+        }
+    });
+    let mut next = [0; THREADS as usize];
+    for _ in 0..THREADS * ROUNDS {
+        let Ok(Event::Message(0, bytes)) = one.events.recv_timeout(WAIT) else { panic!("none") };
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
+        let (thread, round) = (word(0), word(4));
+        assert_eq!(round, next[thread as usize]);
+        assert!(bytes == message(thread, round), "thread {thread} round {round}");
+        next[thread as usize] += 1;
+    }
+    let mut answered = vec![false; (THREADS * ROUNDS) as usize];
+    for _ in 0..THREADS * ROUNDS {
+        let Ok(Event::Reply(token, Some(bytes))) = zero.events.recv_timeout(WAIT) else {
+            panic!("no reply")
+        };
+        assert_eq!(bytes, [&token.to_le_bytes()[..], b"!"].concat());
+        assert!(!std::mem::replace(&mut answered[token as usize], true), "answered twice");
+    }
+    zero.stop();
+    one.stop();
+}
+
+/// What waits for a peer that does not read is bounded, the sender never waits, and nothing that
+/// was taken is lost once the peer goes on.
+#[test]
+fn a_peer_that_stops_reading_is_refused_more_and_gets_the_rest_later() {
+    let directory = tempfile::tempdir().expect("directory");
+    let (zero, one) = pair(directory.path());
+    assert_eq!(zero.sender.message(DaemonIndex(1), b"hold"), Ok(()));
+    zero.sender.flush();
+    one.expect(Event::Message(0, b"hold".to_vec()));
+    let message = |number: u32| number.to_le_bytes().repeat(256 * 1024);
+    let mut taken = 0;
+    while zero.sender.message(DaemonIndex(1), &message(taken)).is_ok() {
+        zero.sender.flush();
+        taken += 1;
+        assert!(taken < 200, "more than 200 MiB wait");
+    }
+    assert_eq!(zero.sender.request(DaemonIndex(1), b"x", 7), Err(7));
+    one.request(0, b"other way", 8);
+    one.hold.send(()).expect("it waits");
+    for number in 0..taken {
+        let Ok(Event::Message(0, bytes)) = one.events.recv_timeout(WAIT) else { panic!("none") };
+        assert!(bytes == message(number), "message {number}");
+    }
+    one.expect(Event::Reply(8, Some(b"other way!".to_vec())));
+    zero.request(1, b"again", 9);
+    zero.expect(Event::Reply(9, Some(b"again!".to_vec())));
     zero.stop();
     one.stop();
 }
@@ -149,7 +252,7 @@ fn garbage_ends_its_own_connection_only() {
         let _ = stranger.read_to_end(&mut answer);
         assert!(begun.elapsed() < Duration::from_secs(10));
     }
-    zero.sender.request(DaemonIndex(1), b"x".to_vec(), 9).expect("room");
+    zero.request(1, b"x", 9);
     zero.expect(Event::Reply(9, Some(b"x!".to_vec())));
     zero.stop();
     one.stop();
@@ -158,12 +261,10 @@ fn garbage_ends_its_own_connection_only() {
 #[test]
 fn a_round_trip_takes_microseconds() {
     let directory = tempfile::tempdir().expect("directory");
-    let (zero, one) = (start(0, 1, directory.path()), start(1, 1, directory.path()));
-    tell_peers(directory.path(), &[&zero, &one]);
-    zero.expect(Event::Up(1));
+    let (zero, one) = pair(directory.path());
     let begun = Instant::now();
     for token in 0..1000 {
-        zero.sender.request(DaemonIndex(1), b"x".to_vec(), token).expect("room");
+        zero.request(1, b"x", token);
         zero.expect(Event::Reply(token, Some(b"x!".to_vec())));
     }
     println!("round trip: {} us", begun.elapsed().as_micros() / 1000);

@@ -2,7 +2,8 @@
 //!
 //! Layout of a worker's bell, `BELL_BYTES` each, `WORKER_COUNT_MAX` of them:
 //!
-//!   0    sleeping  u32   1 while the worker sleeps on it (a futex), 2 once it is to wake up
+//!   0    sleeping  u32   1 while the worker sleeps on it (a futex), 2 once it is to wake up, 3 while
+//!                        it sleeps and another thread of the daemon takes its rings
 //!   4    processor u32   where the worker ran when it last looked, plus one
 //!   64   summary   u64   bit i: word i below is not zero
 //!   128  words     64 x u64, one bit for each session
@@ -10,11 +11,12 @@
 //! Invariants:
 //!  1. A bit once set is seen: the ringer sets word, summary, then looks at `sleeping`; the worker
 //!     sets `sleeping`, then looks at the summary; all sequentially consistent, so one of the two
-//!     sees the other.
+//!     sees the other. So it is with who watches for a sleeping worker, and stops.
 //!  2. A ringer that is killed half-way loses its own ring only; a spurious bit costs one look. So
 //!     whoever finds the worker not awake yet wakes it, also if another ringer was about to.
 
 use crate::segment::Segment;
+use crate::sync::AtomicU32;
 use crate::wait;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use wire::errno::{Errno, Result};
@@ -30,6 +32,7 @@ const BELL_BYTES: usize = WORDS + 8 * WORD_COUNT;
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 const ROUSED: u32 = 2;
+const WATCHED: u32 = 3;
 
 /// Most sessions of one daemon.
 pub const SESSION_COUNT_MAX: usize = WORD_COUNT * 64 - 1;
@@ -52,7 +55,8 @@ impl Doorbells {
         if segment.len() < DOORBELLS_BYTES { Err(Errno::EINVAL) } else { Ok(Doorbells { segment }) }
     }
 
-    fn ring_bit(&self, worker: usize, bit: usize) -> Result<()> {
+    /// Sets a bit; returns the word that says how the worker sleeps.
+    fn set(&self, worker: usize, bit: usize) -> Result<&AtomicU32> {
         let bell = self.bell(worker)?;
         let word = bit / 64;
         if word >= WORD_COUNT {
@@ -60,13 +64,7 @@ impl Doorbells {
         }
         self.segment.word64(bell + WORDS + 8 * word)?.fetch_or(1 << (bit % 64), SeqCst);
         self.segment.word64(bell + SUMMARY)?.fetch_or(1 << word, SeqCst);
-        let sleeping = self.segment.word32(bell + SLEEPING)?;
-        if sleeping.load(SeqCst) != AWAKE {
-            // Another word, so that a worker that is about to sleep does not.
-            let _ = sleeping.compare_exchange(ASLEEP, ROUSED, SeqCst, SeqCst);
-            wait::wake(sleeping, 1);
-        }
-        Ok(())
+        self.segment.word32(bell + SLEEPING)
     }
 
     /// Tells `worker` that `session` has something for it.
@@ -77,15 +75,52 @@ impl Doorbells {
         if usize::from(session) >= SESSION_COUNT_MAX {
             return Err(Errno::EINVAL);
         }
-        self.ring_bit(worker, usize::from(session))
+        let sleeping = self.set(worker, usize::from(session))?;
+        if !matches!(sleeping.load(SeqCst), AWAKE | WATCHED) {
+            // Another word, so that a worker that is about to sleep does not.
+            let _ = sleeping.compare_exchange(ASLEEP, ROUSED, SeqCst, SeqCst);
+            wait::wake(sleeping, 1);
+        }
+        Ok(())
     }
 
-    /// Wakes `worker` for something that is not in a session: an inbox of the daemon.
+    /// Wakes `worker` itself for something that is not in a session: an inbox of the daemon.
     ///
     /// # Errors
     /// `EINVAL` for a worker that does not exist.
     pub fn kick(&self, worker: usize) -> Result<()> {
-        self.ring_bit(worker, KICK)
+        let sleeping = self.set(worker, KICK)?;
+        if sleeping.load(SeqCst) != AWAKE {
+            for asleep in [ASLEEP, WATCHED] {
+                let _ = sleeping.compare_exchange(asleep, ROUSED, SeqCst, SeqCst);
+            }
+            wait::wake(sleeping, 1);
+        }
+        Ok(())
+    }
+
+    /// Another thread of the daemon, which is awake anyway, takes the rings of `worker` while that
+    /// sleeps: they wake nobody. True if so; false if the worker is awake. To be asked again before
+    /// each look.
+    #[must_use]
+    pub fn watch(&self, worker: usize) -> bool {
+        let bell = self.bell(worker).and_then(|bell| self.segment.word32(bell + SLEEPING));
+        let Ok(sleeping) = bell else { return false };
+        match sleeping.load(SeqCst) {
+            WATCHED => true,
+            ASLEEP => sleeping.compare_exchange(ASLEEP, WATCHED, SeqCst, SeqCst).is_ok(),
+            _ => false,
+        }
+    }
+
+    /// Ends `watch`. False if somebody rang and woke nobody: look once more.
+    #[must_use]
+    pub fn unwatch(&self, worker: usize) -> bool {
+        let Ok(bell) = self.bell(worker) else { return true };
+        let words = (self.segment.word32(bell + SLEEPING), self.segment.word64(bell + SUMMARY));
+        let (Ok(sleeping), Ok(summary)) = words else { return true };
+        let was_watched = sleeping.compare_exchange(WATCHED, ASLEEP, SeqCst, SeqCst).is_ok();
+        !was_watched || summary.load(SeqCst) == 0
     }
 
     /// Takes all rings of `worker`; calls `session` for each session that rang. True if anybody
@@ -147,7 +182,11 @@ impl Doorbells {
         let (Ok(sleeping), Ok(summary)) = words else { return };
         sleeping.store(ASLEEP, SeqCst);
         if summary.load(SeqCst) == 0 {
-            wait::sleep(sleeping, ASLEEP, micros);
+            // Whoever begins to watch between the two changes the word, which ends the sleep.
+            let asleep = sleeping.load(SeqCst);
+            if asleep == ASLEEP || asleep == WATCHED {
+                wait::sleep(sleeping, asleep, micros);
+            }
         }
         sleeping.store(AWAKE, SeqCst);
     }

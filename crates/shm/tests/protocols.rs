@@ -11,7 +11,7 @@ use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES, all_granul
 use shm::segment::HUGE_PAGE;
 use shm::session::{Interruptible, SESSION_BYTES, Session};
 use shm::{Access, Segment};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use wire::attributes::Attributes;
 use wire::limits::{SLOT_BYTES, SLOT_COUNT};
 use wire::reply::Piece;
@@ -80,6 +80,42 @@ fn requests_of_many_threads_are_answered_each_to_its_own() {
         stop.store(true, Ordering::Relaxed);
         bells.kick(0).expect("worker 0");
     });
+}
+
+/// True once the thread of this number waits in the kernel.
+fn is_asleep(thread: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+    stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')))
+}
+
+/// A ring for a worker that another thread watches for is that thread's; a kick still wakes the
+/// worker.
+#[test]
+fn rings_go_to_who_watches_while_the_worker_sleeps() {
+    let bells = doorbells();
+    assert!(!bells.watch(0), "the worker is awake");
+    let (thread, is_awake) = (AtomicU32::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            thread.store(shm::wait::thread_id(), Ordering::SeqCst);
+            bells.sleep(0, 60_000_000);
+            is_awake.store(true, Ordering::SeqCst);
+        });
+        while thread.load(Ordering::SeqCst) == 0 || !is_asleep(thread.load(Ordering::SeqCst)) {
+            std::thread::yield_now();
+        }
+        assert!(bells.watch(0));
+        bells.ring(0, 9).expect("worker 0");
+        assert!(bells.watch(0) && !is_awake.load(Ordering::SeqCst), "a ring woke the worker");
+        assert!(!bells.unwatch(0), "a ring was left to nobody");
+        assert!(bells.watch(0));
+        let mut rung = Vec::new();
+        assert!(bells.take(0, |session| rung.push(session)));
+        assert_eq!(rung, [9]);
+        assert!(!bells.take(0, |_| {}) && bells.watch(0));
+        bells.kick(0).expect("worker 0");
+    });
+    assert!(!bells.watch(0) && is_awake.load(Ordering::SeqCst));
 }
 
 #[test]

@@ -58,6 +58,50 @@ fn a_client_that_is_killed_harms_only_its_own_request() {
     });
 }
 
+/// Another thread takes the rings of a worker that sleeps, for a while: no ring is left to nobody.
+#[test]
+fn who_watches_and_the_worker_miss_nothing() {
+    model::explore(3000, || {
+        let both = Arc::new(Both::new());
+        let stop = Arc::new(AtomicBool::new(false));
+        let worker = {
+            let (both, stop) = (Arc::clone(&both), Arc::clone(&stop));
+            model::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    both.answer();
+                }
+            })
+        };
+        let watcher = Arc::clone(&both);
+        let watcher = model::spawn(move || {
+            for _ in 0..2 {
+                loop {
+                    for _ in 0..2 {
+                        if watcher.bells.watch(0) {
+                            watcher.look();
+                        }
+                    }
+                    if watcher.bells.unwatch(0) {
+                        break;
+                    }
+                }
+            }
+        });
+        let client = Arc::clone(&both);
+        let client = model::spawn(move || {
+            client.ask(0x1122_3344_5566_7788);
+            client.ask(0x0102_0304_0506_0708);
+        });
+        both.ask(3);
+        client.join().expect("not killed");
+        watcher.join().expect("not killed");
+        both.ask(4);
+        stop.store(true, Ordering::Relaxed);
+        both.bells.kick(0).expect("worker 0");
+        worker.join().expect("not killed");
+    });
+}
+
 /// Giving up and the answer meet: whichever comes first, the slot comes back.
 #[test]
 fn a_slot_comes_back_when_its_request_is_given_up() {

@@ -35,6 +35,15 @@ impl Both {
     /// Answers what is there with its bytes reversed; sleeps if nobody rang. Says how many requests
     /// it saw.
     pub(crate) fn answer(&self) -> u32 {
+        let (any, count) = self.look();
+        if !any {
+            self.bells.sleep(0, SECOND);
+        }
+        count
+    }
+
+    /// Answers what is there. Says whether anybody rang, and how many requests it saw.
+    pub(crate) fn look(&self) -> (bool, u32) {
         let mut pending = 0;
         let any = self.bells.take(0, |_| pending |= self.session.take_pending(0));
         let mut message = [0; SLOT_BYTES];
@@ -44,10 +53,7 @@ impl Both {
                 self.session.reply(slot, &message[..length]);
             }
         }
-        if !any {
-            self.bells.sleep(0, SECOND);
-        }
-        pending.count_ones()
+        (any, pending.count_ones())
     }
 
     /// A worker that answers `count` requests.

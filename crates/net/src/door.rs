@@ -1,0 +1,143 @@
+//! The door of `transport` for other threads: finds the connection of a daemon and queues there.
+
+use crate::frame::Kind;
+use crate::line::{Line, Queued};
+use rustix::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use wire::DaemonIndex;
+
+/// The request was not answered: the connection is not there, or ended meanwhile. It may or may
+/// not have been carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lost;
+
+/// Where the reply to a peer's request goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Answer {
+    pub(crate) to: DaemonIndex,
+    pub(crate) connection: u64,
+    pub(crate) id: u64,
+}
+
+/// What all threads reach.
+pub(crate) struct Shared<T> {
+    /// The connection of each daemon that is up.
+    lines: Vec<Mutex<Option<Arc<Line<T>>>>>,
+    /// Connections with frames that nobody has flushed.
+    unsent: Mutex<Vec<Arc<Line<T>>>>,
+    has_unsent: AtomicBool,
+    pub(crate) poller: OwnedFd,
+    pub(crate) waker: OwnedFd,
+    pub(crate) stopping: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T> Shared<T> {
+    pub(crate) fn new(daemon_count: u16, poller: OwnedFd, waker: OwnedFd) -> Shared<T> {
+        Shared {
+            lines: (0..daemon_count).map(|_| Mutex::default()).collect(),
+            unsent: Mutex::default(),
+            has_unsent: AtomicBool::new(false),
+            poller,
+            waker,
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// The connection of a daemon, if it is up.
+    pub(crate) fn line(&self, to: DaemonIndex) -> Option<Arc<Line<T>>> {
+        lock(self.lines.get(usize::from(to.0))?).clone()
+    }
+
+    /// A connection is up, or (`None`) down. The one before.
+    pub(crate) fn set_line(
+        &self,
+        to: DaemonIndex,
+        line: Option<Arc<Line<T>>>,
+    ) -> Option<Arc<Line<T>>> {
+        let mut place = lock(self.lines.get(usize::from(to.0))?);
+        std::mem::replace(&mut *place, line)
+    }
+
+    /// Notes that a frame waits for `flush`.
+    pub(crate) fn note(&self, line: Arc<Line<T>>, queued: Queued) {
+        if queued == Queued::First {
+            lock(&self.unsent).push(line);
+            self.has_unsent.store(true, Ordering::Release);
+        }
+    }
+
+    /// Sends what is queued, by whomever.
+    pub(crate) fn flush(&self) {
+        // Every thread sees what itself queued; what others queue, they flush.
+        while self.has_unsent.load(Ordering::Acquire) {
+            let mut unsent = lock(&self.unsent);
+            let line = unsent.pop();
+            self.has_unsent.store(!unsent.is_empty(), Ordering::Release);
+            drop(unsent);
+            if let Some(line) = line {
+                line.flush(&self.poller);
+            }
+        }
+    }
+}
+
+/// The door. What is handed in waits for `flush`: who hands in several flushes once.
+pub struct Sender<T> {
+    pub(crate) shared: Arc<Shared<T>>,
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Sender<T> {
+        Sender { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<T> Sender<T> {
+    /// Queues a request; its end comes to `Handler::reply` with `token`.
+    ///
+    /// # Errors
+    /// The token, if `to` is not connected or has too much to take already.
+    pub fn request(&self, to: DaemonIndex, bytes: &[u8], token: T) -> Result<(), T> {
+        let Some(line) = self.shared.line(to) else { return Err(token) };
+        let queued = line.request(bytes, token)?;
+        self.shared.note(line, queued);
+        Ok(())
+    }
+
+    /// Queues a message.
+    ///
+    /// # Errors
+    /// `Lost` if `to` is not connected or has too much to take already.
+    pub fn message(&self, to: DaemonIndex, bytes: &[u8]) -> Result<(), Lost> {
+        let line = self.shared.line(to).ok_or(Lost)?;
+        let queued = line.message(bytes).map_err(|_| Lost)?;
+        self.shared.note(line, queued);
+        Ok(())
+    }
+
+    /// Queues the answer to a request. Their number is bounded by that of the requests that were
+    /// read. It is lost with the connection on which the request came.
+    pub fn reply(&self, to: Answer, bytes: &[u8]) {
+        let line = self.shared.line(to.to).filter(|line| line.key == to.connection);
+        let Some(line) = line else { return };
+        if let Ok(queued) = line.push(Kind::Reply, to.id, bytes) {
+            self.shared.note(line, queued);
+        }
+    }
+
+    /// Sends what was queued: on the calling thread, unless another is at it.
+    pub fn flush(&self) {
+        self.shared.flush();
+    }
+
+    /// Ends `Net::run`.
+    pub fn stop(&self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        let _ = rustix::io::write(&self.shared.waker, &1u64.to_ne_bytes());
+    }
+}
