@@ -1,18 +1,20 @@
 //! What a stranger sends to a daemon's port: frames, and in them the words of a handshake. Nobody
-//! is believed but who has the secret. The first byte says whether the sender is a stranger.
+//! is believed but who has the secret. And what a peer sends on a bulk stream. The first byte says whether the sender is a stranger.
 #![no_main]
 
 use forebay_fuzz::sow;
 use libfuzzer_sys::fuzz_target;
 use net::Secret;
+use net::bulk::header::{self, Header, Range, Word};
 use net::frame::{self, HEADER_BYTES, Kind};
 use net::handshake::{HELLO_BYTES, Handshake, Parties, Proven, Role};
-use wire::DaemonIndex;
-use wire::limits::FRAME_BYTES_MAX;
+use wire::limits::{FRAME_BYTES_MAX, STAGE_BUFFER_BYTES};
+use wire::{DaemonIndex, Errno, Inode};
 
 fn side(role: Role, me: u16) -> Handshake {
-    let parties = Parties { me: DaemonIndex(me), role, start: 7, expected: None, daemon_count: 4 };
-    Handshake::new(Secret::new([9; 32]), parties, [me as u8; 32])
+    let me = DaemonIndex(me);
+    let parties = Parties { me, role, start: 7, expected: None, daemon_count: 4, stream: 0 };
+    Handshake::new(Secret::new([9; 32]), parties, [me.0 as u8; 32])
 }
 
 /// The honest dialler's words to the acceptor below.
@@ -35,7 +37,30 @@ fn seeds() -> Vec<Vec<u8>> {
         framed(0, &[(Kind::Hello, &hello), (Kind::Proof, &proof)]),
         framed(0, &[(Kind::Hello, &hello), (Kind::Refusal, &[3])]),
         framed(1, &[(Kind::Request, b"request"), (Kind::Reply, b""), (Kind::Message, b"m")]),
+        transfers(),
     ]
+}
+
+fn transfers() -> Vec<u8> {
+    let range = Range { inode: Inode(1), chunk_log2: 22, offset: 1 << 30, length: 1 << 18 };
+    let words = [
+        Word::Store(range),
+        Word::Fetch(range),
+        Word::Done(Err(Errno::ENOSPC)),
+        Word::Data(1 << 18),
+        Word::Busy(100),
+    ];
+    let headers = words.into_iter().flat_map(|word| Header { id: 1, word }.encode());
+    [0].into_iter().chain(headers).collect()
+}
+
+/// Takes the header of a transfer, which keeps to its bounds and comes back.
+fn transfer(bytes: &[u8; header::HEADER_BYTES]) {
+    let Ok(one) = Header::decode(bytes) else { return };
+    assert_eq!(one.encode(), *bytes);
+    if let Word::Store(range) | Word::Fetch(range) = one.word {
+        assert!(range.length as usize <= STAGE_BUFFER_BYTES && range.end() > range.offset);
+    }
 }
 
 /// Takes a frame as a connection that is not up takes it.
@@ -45,7 +70,7 @@ fn shake(side: &mut Handshake, honest: bool, one: &frame::Frame<'_>) {
         Kind::Proof => match side.proof(one.payload) {
             Ok(proven) => {
                 assert!(honest, "a stranger was believed");
-                assert_eq!(proven, Proven { daemon: DaemonIndex(2), start: 7 });
+                assert_eq!(proven, Proven { daemon: DaemonIndex(2), start: 7, stream: 0 });
             }
             Err(refusal) => assert!(!refusal.to_string().is_empty()),
         },
@@ -56,6 +81,7 @@ fn shake(side: &mut Handshake, honest: bool, one: &frame::Frame<'_>) {
 fuzz_target!(init: sow(seeds()), |data: &[u8]| {
     let Some((&first, bytes)) = data.split_first() else { return };
     let most = if first & 1 == 0 { HELLO_BYTES } else { FRAME_BYTES_MAX };
+    bytes.as_chunks().0.iter().for_each(transfer);
     let mut acceptor = side(Role::Acceptor, 1);
     let (hello, proof) = words();
     let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);

@@ -40,6 +40,8 @@ mod layout;
 
 mod pieces;
 
+mod far;
+
 mod read;
 
 mod write;

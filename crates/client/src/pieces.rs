@@ -1,4 +1,4 @@
-//! Pieces: the bytes of a file that is not inline, on this host by copying, elsewhere by messages.
+//! Pieces: the bytes of a file that is not inline, on this host by copying, elsewhere by `far`.
 //!
 //! Where a piece lies is asked once and remembered by the process. What is remembered may be wrong:
 //! the piece table is looked at under the pin before each copy (`shm::piece_io`).
@@ -11,10 +11,11 @@ use wire::codec::{Field, Reader};
 use wire::errno::{Errno, Result};
 use wire::hash::mix;
 use wire::reply::Piece;
-use wire::{Credentials, DaemonIndex, Inode, Reply, Request};
+use wire::{DaemonIndex, Inode, Reply, Request};
 
 use crate::Client;
 use crate::attach::Attachment;
+use crate::far::{Bytes, Far};
 use crate::layout::File;
 use crate::request::{To, own_credentials};
 
@@ -24,8 +25,6 @@ const CACHE_ROWS: usize = 4096;
 pub(crate) const MOVES_MAX: u32 = 64;
 /// Chunks that one message asks for: an answer holds a few hundred pieces.
 const CHUNKS_AHEAD_MAX: u64 = 64;
-/// Bytes of one message to a target that is not mapped: whole pages, so that no granule is cut.
-const UNIT_BYTES: usize = 12 * 1024;
 
 /// One remembered piece. The sequence is odd while the row is written.
 struct Row {
@@ -142,21 +141,13 @@ impl Client {
     /// # Errors
     /// `EIO`.
     pub(crate) fn read_pieces(&self, file: &File, offset: u64, to: &mut [u8]) -> Result<()> {
-        let mut offset = offset;
-        let mut rest = to;
-        while !rest.is_empty() {
-            let span = piece::at(offset, file.chunk_log2());
-            let length = length_in(&span, offset, rest.len());
-            let (part, further) = rest.split_at_mut_checked(length).ok_or(Errno::EIO)?;
-            let target = self.target_of(file, offset)?;
-            match self.mapped(target)? {
-                Some(by) => self.read_piece(by, target, file, &span, offset, part)?,
-                None => self.read_far(target, file, offset, part)?,
-            }
-            offset = offset.saturating_add(length as u64);
-            rest = further;
+        let mut far = Far::new(self, file);
+        let mut bytes = Bytes::Into(to);
+        let outcome = self.move_pieces(&mut far, file, offset, &mut bytes);
+        match far.finish(&mut bytes) {
+            Ok(()) => outcome.map_err(|(_, errno)| errno),
+            Err((_, errno)) => Err(errno),
         }
-        Ok(())
     }
 
     /// Writes `from` at `offset`; the number of bytes written, fewer than wanted when space ran
@@ -165,27 +156,65 @@ impl Client {
     /// # Errors
     /// `ENOSPC` if nothing was written, `EIO`.
     pub(crate) fn write_pieces(&self, file: &File, offset: u64, from: &[u8]) -> Result<usize> {
+        let mut far = Far::new(self, file);
+        let mut bytes = Bytes::From(from);
+        let outcome = self.move_pieces(&mut far, file, offset, &mut bytes);
+        match far.finish(&mut bytes).and(outcome) {
+            Ok(()) => Ok(from.len()),
+            Err((done, _)) if done > 0 => Ok(done),
+            Err((_, errno)) => Err(errno),
+        }
+    }
+
+    /// Moves the caller's bytes to or from `offset`, each piece where it lies. Those of other hosts
+    /// may be under way afterwards.
+    ///
+    /// # Errors
+    /// How many bytes before the first that failed, unless `far` knows of an earlier one.
+    fn move_pieces<'a>(
+        &'a self,
+        far: &mut Far<'a>,
+        file: &'a File,
+        offset: u64,
+        bytes: &mut Bytes<'_>,
+    ) -> core::result::Result<(), (usize, Errno)> {
         let mut done = 0usize;
-        while let Some(rest) = from.get(done..).filter(|rest| !rest.is_empty()) {
+        while done < bytes.len() {
             let at = offset.saturating_add(done as u64);
             let span = piece::at(at, file.chunk_log2());
-            let length = length_in(&span, at, rest.len());
-            let part = rest.get(..length).ok_or(Errno::EIO)?;
-            let target = self.target_of(file, at)?;
-            let outcome = match self.mapped(target)? {
-                Some(by) => {
-                    let ahead = rest.len() as u64;
-                    self.write_piece(by, target, file, &span, at, part, ahead).map(|()| length)
-                }
-                None => self.write_far(target, file, at, part),
-            };
-            match outcome {
-                Ok(count) => done = done.saturating_add(count),
-                Err(_) if done > 0 => break,
-                Err(errno) => return Err(errno),
+            let length = length_in(&span, at, bytes.len().saturating_sub(done));
+            let moved = self.move_piece(far, file, &span, at, (done, length), bytes);
+            moved.map_err(|errno| (done, errno))?;
+            done = done.saturating_add(length);
+        }
+        Ok(())
+    }
+
+    fn move_piece<'a>(
+        &'a self,
+        far: &mut Far<'a>,
+        file: &'a File,
+        span: &Span,
+        at: u64,
+        (place, length): (usize, usize),
+        bytes: &mut Bytes<'_>,
+    ) -> Result<()> {
+        let target = self.target_of(file, at)?;
+        let Some(by) = self.mapped(target)? else {
+            return far.start(target, span, at, (place, length), bytes);
+        };
+        let range = place..place.saturating_add(length);
+        match bytes {
+            Bytes::Into(to) => {
+                let part = to.get_mut(range).ok_or(Errno::EIO)?;
+                self.read_piece(by, target, file, span, at, part)
+            }
+            Bytes::From(from) => {
+                let ahead = from.len().saturating_sub(place) as u64;
+                let part = from.get(range).ok_or(Errno::EIO)?;
+                self.write_piece(by, target, file, span, at, part, ahead)
             }
         }
-        Ok(done)
     }
 
     /// The attachment of a target on this host, however long its daemon takes to come back.
@@ -227,7 +256,7 @@ impl Client {
         Err(Errno::EIO)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the inner step of `write_pieces`")]
+    #[expect(clippy::too_many_arguments, reason = "the inner step of `move_piece`")]
     fn write_piece(
         &self,
         by: &Attachment,
@@ -335,54 +364,6 @@ impl Client {
             at = mapped.end;
         }
         Ok(())
-    }
-
-    fn read_far(&self, target: DaemonIndex, file: &File, offset: u64, to: &mut [u8]) -> Result<()> {
-        let mut offset = offset;
-        let who = own_credentials();
-        for part in to.chunks_mut(UNIT_BYTES) {
-            let request = Request::Read {
-                inode: file.inode,
-                chunk_log2: file.chunk_log2(),
-                offset,
-                length: part.len() as u32,
-            };
-            self.call(To::Target(target), &request, &who)?.with(|reply| {
-                let Reply::Bytes { bytes } = reply else { return Err(Errno::EIO) };
-                let bytes = bytes.get(..part.len().min(bytes.len())).unwrap_or(&[]);
-                let (filled, zeros) = part.split_at_mut_checked(bytes.len()).ok_or(Errno::EIO)?;
-                filled.copy_from_slice(bytes);
-                zeros.fill(0);
-                Ok(())
-            })?;
-            offset = offset.saturating_add(part.len() as u64);
-        }
-        Ok(())
-    }
-
-    fn write_far(
-        &self,
-        target: DaemonIndex,
-        file: &File,
-        offset: u64,
-        from: &[u8],
-    ) -> Result<usize> {
-        let mut done = 0usize;
-        let who: Credentials = own_credentials();
-        for bytes in from.chunks(UNIT_BYTES) {
-            let request = Request::Write {
-                inode: file.inode,
-                chunk_log2: file.chunk_log2(),
-                offset: offset.saturating_add(done as u64),
-                bytes,
-            };
-            match self.call_done(To::Target(target), &request, &who) {
-                Ok(()) => done = done.saturating_add(bytes.len()),
-                Err(_) if done > 0 => break,
-                Err(errno) => return Err(errno),
-            }
-        }
-        Ok(done)
     }
 }
 

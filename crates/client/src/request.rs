@@ -69,7 +69,7 @@ impl Answer<'_> {
 }
 
 /// What became of one attempt.
-enum Attempt<'a> {
+pub(crate) enum Attempt<'a> {
     Answered(Slot<'a>),
     Busy(u64),
     Stale,
@@ -155,7 +155,7 @@ impl Client {
     }
 
     /// Where to hand in a request, and to which worker there.
-    fn route(&self, to: To) -> Result<(&Attachment, usize, DaemonIndex)> {
+    pub(crate) fn route(&self, to: To) -> Result<(&Attachment, usize, DaemonIndex)> {
         let home = self.reach_home()?;
         let owner = match to {
             To::Shard(shard) => home.map.owner(shard),
@@ -236,6 +236,20 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// Hands a request in on a slot, to be waited for. It carries an identity of its own.
+    pub(crate) fn hand_in(
+        &self,
+        to: To,
+        (by, worker, owner): (&Attachment, usize, DaemonIndex),
+        slot: &mut Slot<'_>,
+        request: &Request<'_>,
+    ) -> Result<()> {
+        let mut header = self.header(to, owner, by, &own_credentials());
+        note_identity(&mut header, &mut None, by, slot)?;
+        slot.write(|bytes| encode(bytes, &header, request))?;
+        slot.submit(worker, &by.bells, by.welcome.session)
     }
 
     /// Sends a request whose answer nobody needs. Lost with its daemon, which then knows by itself:
@@ -339,7 +353,8 @@ fn wait_on<'a>(attachment: &'a Attachment, mut slot: Slot<'a>) -> Result<Attempt
     }
 }
 
-fn classify(mut slot: Slot<'_>) -> Result<Attempt<'_>> {
+/// What kind of answer a slot holds.
+pub(crate) fn classify(mut slot: Slot<'_>) -> Result<Attempt<'_>> {
     let verdict = slot.read(|bytes| match Reply::decode(&mut Reader::new(bytes)) {
         Ok(Reply::Refused { errno }) => Some(Attempt::Refused(errno)),
         Ok(Reply::Stale { .. }) => Some(Attempt::Stale),

@@ -18,7 +18,8 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use rustix::net::{RecvFlags, SendFlags, sockopt};
 use shm::Segment;
-use shm::session::{SESSION_BYTES, Session};
+use shm::session::Session;
+use shm::stage::SESSION_AND_STAGE_BYTES;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -275,7 +276,7 @@ impl Acceptor {
     }
 
     fn try_open_session(&mut self, key: u64, believed: Believed) -> wire::errno::Result<()> {
-        let (segment, memory) = Segment::nameless(c"forebay-session", SESSION_BYTES)?;
+        let (segment, memory) = Segment::nameless(c"forebay-session", SESSION_AND_STAGE_BYTES)?;
         let slots = Session::new(segment)?;
         let session = self.sessions.open(believed)?;
         let guest = Arc::new(Guest { session, slots, waited_far: AtomicBool::new(false) });

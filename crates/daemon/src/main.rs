@@ -8,6 +8,7 @@
 //! | worker 0 .. W | `worker` | a `metadata::Service`, its log and its index |
 //! | worker 0 | `target` | also the `data::Target` |
 //! | net | `peers` | connections to other daemons; runs a worker that nobody runs right now |
+//! | bulk 0 .. | `bulk` | streams to and from other daemons, for bytes of files |
 //! | prepare | `prepare` | nothing: makes devices hold space, which takes long |
 //!
 //! Between threads: the workers' inboxes (`inbox`), `net::Sender`, by which any thread sends to other
@@ -44,6 +45,8 @@ mod target;
 mod prepare;
 
 mod peers;
+
+mod bulk;
 
 mod acceptor;
 

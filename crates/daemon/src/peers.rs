@@ -17,6 +17,7 @@ use gateway::{Admitted, Route, admit_from_peer};
 use net::handshake::Proven;
 use net::{Answer, Handler, Lost};
 use placement::map::worker_of_shard;
+use std::net::TcpStream;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 use wire::codec::{Malformed, Reader};
@@ -72,6 +73,10 @@ impl Handler for Peers {
         if self.take_message(bytes).is_err() {
             tracing::warn!(peer = from.0, "malformed message of a peer");
         }
+    }
+
+    fn bulk(&mut self, from: Proven, stream: TcpStream) {
+        self.shared.bulk.accepted(from, stream);
     }
 
     fn up(&mut self, _: Proven) {}

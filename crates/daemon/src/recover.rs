@@ -6,7 +6,7 @@ use crate::prepare::{Orders, preparer};
 use crate::settings::Settings;
 use crate::shard::Shard;
 use crate::startup::{Failure, Outcome, failed};
-use crate::target::{Devices, TargetLoop};
+use crate::target::{Devices, Pins, TargetLoop};
 use data::{Backing, Effect, Space, Target};
 use metadata::Service;
 use placement::Map;
@@ -16,6 +16,7 @@ use shm::arena::Arena;
 use shm::index::{Index, Shape};
 use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable};
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use store::journal::STEP_BYTES;
 use store::{Journal, Options, SsdFile, Sync};
@@ -40,12 +41,12 @@ pub(crate) fn open_ssd(settings: &Settings) -> Outcome<SsdFile> {
     SsdFile::open(&settings.data.join("ssd"), settings.ssd).map_err(told)
 }
 
-/// The target, and the thread's side that makes its devices hold space.
+/// The target, its devices, and the thread's side that makes them hold space.
 pub(crate) fn target(
     settings: &Settings,
     memory: TargetMemory,
     ssd: SsdFile,
-) -> Outcome<(TargetLoop, Orders)> {
+) -> Outcome<(TargetLoop, Arc<Devices>, Orders)> {
     let TargetMemory { arena, table, states, piece_count } = memory;
     let is_new = table.is_new;
     let space =
@@ -61,15 +62,17 @@ pub(crate) fn target(
     let orders_ssd = ssd.fd().try_clone_to_owned().map_err(failed("copy a descriptor"))?;
     let (preparer, orders) = preparer(arena.fd, orders_ssd);
     let table_fd = table.fd;
-    let devices = Devices {
+    let devices = Arc::new(Devices {
         arena: Arena::new(arena.segment),
         ssd,
         table: PieceTable::new(table.segment),
         states: PieceStates::new(states.segment),
-    };
+        pins: Pins::default(),
+    });
     let target =
         if is_new { Target::new(sizes) } else { recover_target(sizes, &devices.table, &table_fd)? };
-    Ok((TargetLoop::new(target, devices, preparer, !is_new), orders))
+    let target = TargetLoop::new(target, Arc::clone(&devices), preparer, !is_new);
+    Ok((target, devices, orders))
 }
 
 fn recover_target(sizes: data::Settings, table: &PieceTable, fd: &OwnedFd) -> Outcome<Target> {

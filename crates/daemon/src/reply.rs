@@ -2,6 +2,7 @@
 
 use crate::inbox::{Note, PartAnswer};
 use crate::shared::{Guest, Shared};
+use net::bulk::Fabric as _;
 use std::sync::Arc;
 use wire::codec::{Reader, Writer};
 use wire::errno::Errno;
@@ -21,6 +22,8 @@ pub(crate) enum ReplyTo {
     Peer(net::Answer),
     /// A part of a job of a worker of this daemon.
     Part { worker: usize, job: u64, daemon: u16 },
+    /// A transfer of a peer that waits for its piece.
+    Visit(net::bulk::Visit),
     /// Nobody waits for it.
     Nobody,
 }
@@ -44,6 +47,7 @@ impl Shared {
                 let answer = part_answer(bytes);
                 self.tell(worker, Note::Part { job, daemon, answer });
             }
+            ReplyTo::Visit(visit) => self.bulk.answer(visit, bytes.to_vec()),
             ReplyTo::Nobody => {}
         }
     }

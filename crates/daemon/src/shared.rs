@@ -2,6 +2,7 @@
 //!
 //! Nothing here is a core's state; figures are for looking at only.
 
+use crate::bulk::BulkEnds;
 use crate::inbox::{Inbox, Note};
 use crate::reply::{FULL_MICROS, LOST_MICROS, ReplyTo};
 use gateway::{Route, Router, Session};
@@ -56,6 +57,8 @@ pub(crate) struct Shared {
     pub(crate) inboxes: Vec<Inbox>,
     /// The other daemons.
     pub(crate) net: net::Sender<ReplyTo>,
+    /// Bytes from and to the other daemons.
+    pub(crate) bulk: net::bulk::Tcp<BulkEnds>,
     /// Open files of this host.
     pub(crate) host: HostSegment,
     /// The thread of `net` is awake and takes the rings of workers that sleep.

@@ -5,6 +5,7 @@
 //! finds it finds a daemon that is ready.
 
 use crate::acceptor::{Acceptor, Parts};
+use crate::bulk::{BulkEnds, LANE_COUNT};
 use crate::greeting::Offer;
 use crate::inbox::Inbox;
 use crate::memory::Memory;
@@ -18,6 +19,7 @@ use crate::shared::{Figures, Shared, SpaceFigures};
 use crate::target::TargetLoop;
 use crate::worker::{Worker, Workers};
 use gateway::{Router, Sessions};
+use net::bulk::{Lane, Tcp};
 use net::{Net, Secret};
 use placement::Map;
 use rustix::fd::{AsFd, OwnedFd};
@@ -59,6 +61,8 @@ pub(crate) type Outcome<T> = Result<T, Failure>;
 struct Daemon {
     shared: Arc<Shared>,
     net: Net<Peers>,
+    lanes: Vec<Lane<BulkEnds>>,
+    ends: BulkEnds,
     shards: Vec<Shard>,
     target: TargetLoop,
     orders: Orders,
@@ -90,15 +94,17 @@ fn take_signals() -> Outcome<UnixStream> {
 fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
     let memory = Memory::open(settings)?;
     let start = Start::open(settings, memory.is_new())?;
-    let (net, sender) = Net::<Peers>::bind(net::Settings {
+    let peers = net::Settings {
         me: settings.index,
         daemon_count: settings.count,
         start: start.number,
         secret: read_secret(&settings.run.join("secret"))?,
         listen: settings.listen,
         peers: settings.peers.clone(),
-    })
-    .map_err(failed(format!("listen on {}", settings.listen)))?;
+    };
+    let (bulk, lanes) = Tcp::new(LANE_COUNT, &peers).map_err(failed("poll"))?;
+    let (net, sender) =
+        Net::<Peers>::bind(peers).map_err(failed(format!("listen on {}", settings.listen)))?;
 
     let ssd = recover::open_ssd(settings)?;
     let map = Map::initial(settings.count).ok_or_else(|| Failure("no such instance".into()))?;
@@ -110,6 +116,7 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
         bells: Doorbells::new(memory.bells.segment).map_err(failed("use the doorbells"))?,
         inboxes: (0..workers).map(|_| Inbox::default()).collect(),
         net: sender,
+        bulk,
         host: memory.host,
         net_watches: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
@@ -117,14 +124,16 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
         figures: (0..workers).map(|_| Figures::default()).collect(),
         space: SpaceFigures::default(),
     });
-    let (target, orders) = recover::target(settings, memory.target, ssd)?;
+    let (target, devices, orders) = recover::target(settings, memory.target, ssd)?;
     let shards = recover::shards(settings, &map, memory.indexes)?;
     start.note()?;
-    Ok(Daemon { shared, net, shards, target, orders, offer, start: start.number })
+    let ends = BulkEnds::new(Arc::clone(&shared), devices);
+    let start = start.number;
+    Ok(Daemon { shared, net, lanes, ends, shards, target, orders, offer, start })
 }
 
 fn serve(settings: &Settings, daemon: Daemon, signals: UnixStream) -> Outcome<()> {
-    let Daemon { shared, net, shards, target, orders, offer, start } = daemon;
+    let Daemon { shared, net, lanes, ends, shards, target, orders, offer, start } = daemon;
     let address = net.local_address().map_err(failed("ask for the own address"))?;
     let mut target = Some(target);
     let cells = shards.into_iter().enumerate().map(|(number, shard)| {
@@ -141,6 +150,16 @@ fn serve(settings: &Settings, daemon: Daemon, signals: UnixStream) -> Outcome<()
             tracing::error!(%error, "no connections to other daemons any more");
         }
     })?;
+    let ends = Arc::new(ends);
+    let mut bulk = Vec::new();
+    for (number, lane) in lanes.into_iter().enumerate() {
+        let ends = Arc::clone(&ends);
+        bulk.push(spawn(&format!("bulk-{number}"), move || {
+            if let Err(error) = lane.run(&ends) {
+                tracing::error!(%error, "no bytes from and to other daemons any more");
+            }
+        })?);
+    }
     let prepare = Arc::clone(&shared);
     spawn("prepare", move || orders.run(&prepare))?;
     let mut workers = Vec::new();
@@ -167,18 +186,27 @@ fn serve(settings: &Settings, daemon: Daemon, signals: UnixStream) -> Outcome<()
 
     tracing::info!(index = index.0, "ending");
     let _ = fs::remove_file(&socket);
-    end(&shared, workers, net);
+    end(&shared, workers, bulk, net);
     outcome
 }
 
 /// Lets the workers finish what they have, then the connections.
-fn end(shared: &Shared, workers: Vec<JoinHandle<()>>, net: JoinHandle<()>) {
+fn end(
+    shared: &Shared,
+    workers: Vec<JoinHandle<()>>,
+    bulk: Vec<JoinHandle<()>>,
+    net: JoinHandle<()>,
+) {
     shared.stopping.store(true, Release);
     for worker in 0..workers.len() {
         let _ = shared.bells.kick(worker);
     }
     for worker in workers {
         let _ = worker.join();
+    }
+    shared.bulk.stop();
+    for lane in bulk {
+        let _ = lane.join();
     }
     shared.net.stop();
     let _ = net.join();

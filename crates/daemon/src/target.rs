@@ -10,10 +10,9 @@ use data::{Answer, Defined, Effect, Input, Source, Target};
 use shm::arena::Arena;
 use shm::piece_io;
 use shm::pieces::{PieceStates, PieceTable, all_granules};
-use std::collections::BTreeMap;
-use std::collections::VecDeque;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use store::SsdFile;
 use wire::errno::{Errno, Result};
@@ -37,10 +36,41 @@ pub(crate) struct Devices {
     pub(crate) table: PieceTable,
     /// States of the pieces.
     pub(crate) states: PieceStates,
+    /// Pieces that threads of this daemon move bytes of.
+    pub(crate) pins: Pins,
+}
+
+/// Which pieces stay where they are although they are hidden, by their slots; each so often.
+///
+/// Who pins looks at the piece's header afterwards, and who hid it looks at the pins afterwards:
+/// the lock makes one of the two see the other.
+#[derive(Default)]
+pub(crate) struct Pins(Mutex<BTreeMap<u32, u32>>);
+
+impl Pins {
+    /// Keeps a piece.
+    pub(crate) fn pin(&self, slot: u32) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(slot).or_insert(0) += 1;
+    }
+
+    /// Ends one `pin`.
+    pub(crate) fn unpin(&self, slot: u32) {
+        let mut pins = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = pins.get_mut(&slot) {
+            *count -= 1;
+            if *count == 0 {
+                pins.remove(&slot);
+            }
+        }
+    }
+
+    fn all(&self) -> Vec<u32> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+    }
 }
 
 impl Devices {
-    fn target(&self) -> piece_io::Target<'_> {
+    pub(crate) fn target(&self) -> piece_io::Target<'_> {
         piece_io::Target {
             arena: &self.arena,
             ssd: self.ssd.fd(),
@@ -69,7 +99,7 @@ struct Look {
 /// The target and what it works with.
 pub(crate) struct TargetLoop {
     target: Target,
-    devices: Devices,
+    devices: Arc<Devices>,
     preparer: Preparer,
     pending: BTreeMap<u64, Pending>,
     next_ticket: u64,
@@ -85,7 +115,7 @@ impl TargetLoop {
     /// Takes over a target. `is_recovered`: clients of an earlier daemon may still be there.
     pub(crate) fn new(
         target: Target,
-        devices: Devices,
+        devices: Arc<Devices>,
         preparer: Preparer,
         is_recovered: bool,
     ) -> TargetLoop {
@@ -166,7 +196,7 @@ impl TargetLoop {
     }
 
     fn look(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>], round: u64) {
-        let mut pinned = Vec::new();
+        let mut pinned = self.devices.pins.all();
         for guest in guests.iter().flatten() {
             guest.slots.pinned(&mut |piece| pinned.push(piece));
         }

@@ -5,6 +5,7 @@
 //! (`shm::wait`). While it sleeps, the thread of `net` runs it in its stead if that is awake anyway
 //! (`peers`): a request of another host then costs no second wake-up.
 
+use crate::bulk;
 use crate::inbox::Note;
 use crate::reply::{LOST_MICROS, ReplyTo};
 use crate::shard::Shard;
@@ -263,8 +264,11 @@ impl Worker {
             Ok(Route::Worker(worker)) => shared.hand_to_worker(worker, admitted.encode(), to),
             Ok(Route::Peer(peer)) => {
                 note_far_wait(guest, &admitted);
-                shared.hand_to_peer(peer, &admitted.encode(), to);
-                return Took::PassedOn;
+                let Some(end) = bulk::end_of(guest, &admitted.request) else {
+                    shared.hand_to_peer(peer, &admitted.encode(), to);
+                    return Took::PassedOn;
+                };
+                shared.start_transfer(peer, end, to);
             }
             Ok(Route::Stale(epoch)) => shared.answer_with(to, &Reply::Stale { epoch }),
             Ok(Route::Wait) => shared.busy(to, LOST_MICROS),

@@ -4,7 +4,8 @@ use wire::attributes::{mode, placement, spread};
 use wire::errno::{Errno, Result};
 use wire::limits::{
     BULK_BYTES, CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, INLINE_BYTES_MAX, SHARD_COUNT,
-    SYMLINK_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
+    STAGE_BUFFER_BYTES, STAGE_BUFFER_COUNT, SYMLINK_BYTES_MAX, XATTR_NAME_BYTES_MAX,
+    XATTR_VALUE_BYTES_MAX,
 };
 use wire::name::Name;
 use wire::request::{create, lock, rename, set, xattr};
@@ -19,7 +20,9 @@ pub(crate) fn request(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::Write { .. }
         | Request::Truncate { .. }
         | Request::Punch { .. }
-        | Request::SeekData { .. } => target(request),
+        | Request::SeekData { .. }
+        | Request::Fetch { .. }
+        | Request::Store { .. } => target(request),
         Request::Remove { inode } | Request::Usage { inode } | Request::Flush { inode } => {
             some(*inode)
         }
@@ -210,6 +213,13 @@ fn target(request: &Request<'_>) -> Result<()> {
         }
         Request::Punch { inode, chunk_log2, offset, length } => {
             range(offset, length)?;
+            (inode, chunk_log2)
+        }
+        Request::Fetch { inode, chunk_log2, offset, length, buffer }
+        | Request::Store { inode, chunk_log2, offset, length, buffer } => {
+            when(usize::from(buffer) < STAGE_BUFFER_COUNT)?;
+            when((1..=STAGE_BUFFER_BYTES).contains(&(length as usize)))?;
+            range(offset, u64::from(length))?;
             (inode, chunk_log2)
         }
         Request::Truncate { inode, chunk_log2, size: offset }

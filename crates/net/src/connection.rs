@@ -75,6 +75,11 @@ impl<T> Connection<T> {
         }
     }
 
+    /// True if nothing came that was not taken.
+    pub(crate) const fn is_drained(&self) -> bool {
+        self.taken == self.end
+    }
+
     /// Reads what is there, up to a bound.
     pub(crate) fn fill(&mut self) -> io::Result<Filled> {
         for _ in 0..READS_MAX {

@@ -3,7 +3,7 @@
 //! Both send a hello at once, answer the other's hello by a proof, and are done when the other's
 //! proof holds. No I/O here.
 //!
-//! Hello (56 bytes): magic (8), protocol version u32, role u8, a zero byte, daemon u16, start u64,
+//! Hello (56 bytes): magic (8), protocol version u32, role u8, stream u8, daemon u16, start u64,
 //! nonce (32). Proof (32): HMAC-SHA256 over a label, the sender's role, the dialler's hello and the
 //! acceptor's: nonces, versions, roles and indexes are all in it, so neither a replayed nor a
 //! reflected proof holds. Refusal: one byte, `Refusal::code`.
@@ -97,6 +97,9 @@ pub struct Parties {
     pub expected: Option<DaemonIndex>,
     /// Daemons of the instance.
     pub daemon_count: u16,
+    /// What the connection is for, as the dialler says; an acceptor says 0. 0: messages; else one
+    /// of the bulk streams, by its number.
+    pub stream: u8,
 }
 
 /// Who the other side has proven to be.
@@ -106,6 +109,8 @@ pub struct Proven {
     pub daemon: DaemonIndex,
     /// Number of its start.
     pub start: u64,
+    /// Its `Parties::stream`.
+    pub stream: u8,
 }
 
 /// One handshake from our side.
@@ -126,7 +131,7 @@ impl Handshake {
         writer.raw(&MAGIC);
         writer.u32(PROTOCOL_VERSION);
         writer.u8(parties.role as u8);
-        writer.u8(0);
+        writer.u8(parties.stream);
         writer.u16(parties.me.0);
         writer.u64(parties.start);
         writer.raw(&nonce);
@@ -184,7 +189,10 @@ impl Handshake {
         if reader.u8().map_err(malformed)? != self.other_role() as u8 {
             return Err(Refusal::Malformed);
         }
-        reader.u8().map_err(malformed)?;
+        let stream = reader.u8().map_err(malformed)?;
+        if stream != 0 && self.other_role() == Role::Acceptor {
+            return Err(Refusal::Malformed);
+        }
         let theirs = reader.u16().map_err(malformed)?;
         let daemon = DaemonIndex(theirs);
         let is_expected = self.parties.expected.is_none_or(|expected| expected == daemon);
@@ -192,7 +200,7 @@ impl Handshake {
             return Err(Refusal::Daemon { theirs });
         }
         let start = reader.u64().map_err(malformed)?;
-        Ok((bytes, Proven { daemon, start }))
+        Ok((bytes, Proven { daemon, start, stream }))
     }
 
     fn parts<'a>(&'a self, prover: Role, other: &'a [u8; HELLO_BYTES]) -> [&'a [u8]; 4] {
@@ -213,9 +221,10 @@ mod tests {
     use proptest::prelude::*;
 
     fn side(role: Role, me: u16, secret: u8) -> Handshake {
-        let parties =
-            Parties { me: DaemonIndex(me), role, start: 7, expected: None, daemon_count: 4 };
-        Handshake::new(Secret::new([secret; 32]), parties, [me as u8; 32])
+        let me = DaemonIndex(me);
+        let stream = if role == Role::Dialler { 3 } else { 0 };
+        let parties = Parties { me, role, start: 7, expected: None, daemon_count: 4, stream };
+        Handshake::new(Secret::new([secret; 32]), parties, [me.0 as u8; 32])
     }
 
     #[test]
@@ -225,9 +234,9 @@ mod tests {
         let hellos = (*dialler.own_hello(), *acceptor.own_hello());
         let from_acceptor = acceptor.hello(&hellos.0).expect("hello");
         let from_dialler = dialler.hello(&hellos.1).expect("hello");
-        let proven = Proven { daemon: DaemonIndex(1), start: 7 };
+        let proven = Proven { daemon: DaemonIndex(1), start: 7, stream: 0 };
         assert_eq!(dialler.proof(&from_acceptor), Ok(proven));
-        let proven = Proven { daemon: DaemonIndex(2), start: 7 };
+        let proven = Proven { daemon: DaemonIndex(2), start: 7, stream: 3 };
         assert_eq!(acceptor.proof(&from_dialler), Ok(proven));
     }
 

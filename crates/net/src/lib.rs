@@ -12,6 +12,7 @@
 //! | `waiting` | who waits for which answer |
 //! | `door` | for other threads: to a daemon instead of on a connection |
 //! | `transport` | one thread: accepts, dials, reads |
+//! | `bulk` | bytes of files, on streams and threads of their own |
 //!
 //! Invariants:
 //!  1. Nothing of a connection reaches the daemon before both sides proved the secret.
@@ -36,6 +37,8 @@ mod peers;
 mod door;
 
 pub mod transport;
+
+pub mod bulk;
 
 pub use door::{Answer, Lost, Sender};
 pub use secret::Secret;

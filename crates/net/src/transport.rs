@@ -31,7 +31,7 @@ use wire::DaemonIndex;
 /// Most connections that have not proven themselves yet; more are closed at once.
 const STRANGER_COUNT_MAX: usize = 128;
 /// Time for connecting and proving.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
+pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 /// Pauses between dials: first, longest.
 const DIAL_PAUSE: Duration = Duration::from_millis(10);
 /// See `DIAL_PAUSE`.
@@ -61,6 +61,8 @@ pub trait Handler {
     fn reply(&mut self, token: Self::Token, outcome: Result<&[u8], Lost>);
     /// A message of `from`.
     fn message(&mut self, from: DaemonIndex, bytes: &[u8]);
+    /// A bulk stream that a peer dialled; it waits for our word.
+    fn bulk(&mut self, from: Proven, stream: TcpStream);
     /// `peer` is connected from now on.
     fn up(&mut self, peer: Proven);
     /// `peer` is not connected any more; what was sent last may be lost.
@@ -333,6 +335,9 @@ impl<H: Handler> Net<H> {
     }
 
     fn proven(&mut self, key: u64, proven: Proven, handler: &mut H) {
+        if proven.stream != 0 {
+            return self.hand_over(key, proven, handler);
+        }
         let peer = usize::from(proven.daemon.0);
         // The newer connection is the true one: the peer would not have made it otherwise.
         if let Some(older) = self.up.get(peer).copied().flatten() {
@@ -351,6 +356,19 @@ impl<H: Handler> Net<H> {
         }
         tracing::info!(peer, start = proven.start, "peer connected");
         handler.up(proven);
+    }
+
+    /// A bulk stream is another thread's.
+    fn hand_over(&mut self, key: u64, proven: Proven, handler: &mut H) {
+        let Some(one) = self.connections.remove(&key) else { return };
+        self.due = None;
+        let _ = epoll::delete(&self.shared.poller, &one.line.stream);
+        // The dialler waits for the lane's word now: anything else is none of ours.
+        if one.is_drained()
+            && let Ok(stream) = one.line.stream.try_clone()
+        {
+            handler.bulk(proven, stream);
+        }
     }
 
     fn refuse(&mut self, key: u64, refusal: Refusal, handler: &mut H) {
@@ -422,6 +440,7 @@ impl<H: Handler> Net<H> {
             start: self.settings.start,
             expected,
             daemon_count: self.settings.daemon_count,
+            stream: 0,
         };
         Some(Handshake::new(self.settings.secret.clone(), parties, nonce))
     }
@@ -485,7 +504,7 @@ impl<H: Handler> Net<H> {
         if let Err(error) = outcome {
             return self.close(key, &io::Error::from(error).to_string(), handler);
         }
-        let none = Phase::Up(Proven { daemon: DaemonIndex(0), start: 0 });
+        let none = Phase::Up(Proven { daemon: DaemonIndex(0), start: 0, stream: 0 });
         if let Phase::Connecting(handshake) = core::mem::replace(&mut one.phase, none) {
             let hello = *handshake.own_hello();
             one.phase = Phase::Shaking(handshake);
@@ -516,7 +535,7 @@ impl<H: Handler> Net<H> {
     }
 }
 
-fn set_options(stream: &TcpStream) {
+pub(crate) fn set_options(stream: &TcpStream) {
     // Without them a connection works as well, only slower or longer: failures do not matter.
     let _ = sockopt::set_tcp_nodelay(stream, true);
     let _ = sockopt::set_socket_keepalive(stream, true);

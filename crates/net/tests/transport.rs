@@ -46,6 +46,9 @@ impl Handler for Echo {
             self.go_on.recv_timeout(WAIT).expect("told to go on");
         }
     }
+    fn bulk(&mut self, from: net::handshake::Proven, _: TcpStream) {
+        panic!("nobody dialled a bulk stream: {from:?}");
+    }
     fn up(&mut self, peer: net::handshake::Proven) {
         let _ = self.events.send(Event::Up(peer.daemon.0));
     }

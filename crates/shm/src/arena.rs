@@ -39,6 +39,17 @@ impl Arena {
         self.segment.is_empty()
     }
 
+    /// The memory, for who moves its bytes to or from a socket.
+    #[must_use]
+    pub const fn segment(&self) -> &Segment {
+        &self.segment
+    }
+
+    /// Maps the parts of a range of `segment` that is about to be used.
+    pub fn prepare(&self, place: usize, length: usize) {
+        self.touch(place, length);
+    }
+
     /// Copies from `place` on.
     ///
     /// # Errors

@@ -280,6 +280,28 @@ impl Target<'_> {
         self.define(piece, 0, 0, all_granules(piece.length_log2), me).map(|_| ())
     }
 
+    /// Makes the granules of `within .. within + length` defined, for bytes that come to their place
+    /// from a socket: nobody knows when, so no claim may wait for them.
+    ///
+    /// # Errors
+    /// `EIO` for a range outside the piece, or what the device says.
+    pub fn define_range(&self, piece: &Piece, within: u64, length: usize) -> Result<()> {
+        check_range(piece, within, length)?;
+        let me = wait::thread_id();
+        self.define(piece, 0, 0, granules(piece, within, length), me).map(|_| ())
+    }
+
+    /// True if every granule of `within .. within + length` is defined: the device holds what is to
+    /// be read there.
+    ///
+    /// # Errors
+    /// `EIO` for a range outside the piece.
+    pub fn is_defined(&self, piece: &Piece, within: u64, length: usize) -> Result<bool> {
+        check_range(piece, within, length)?;
+        let touched = granules(piece, within, length);
+        Ok(self.states.valid(piece.slot)?.load(Acquire) & touched == touched)
+    }
+
     /// Makes a granule zero and defined, if it is undefined. Bytes that the caller writes next are
     /// zeroed, too, so that a reader between the two never sees another file's. `holding`: the
     /// caller has claimed others and stays announced.
@@ -379,6 +401,12 @@ fn check_range(piece: &Piece, within: u64, length: usize) -> Result<()> {
         Some(end) if end <= piece.length() => Ok(()),
         _ => Err(Errno::EIO),
     }
+}
+
+/// The granules that `length` bytes from `within` on touch.
+const fn granules(piece: &Piece, within: u64, length: usize) -> u64 {
+    let log2 = granule_log2(piece.length_log2);
+    if length == 0 { 0 } else { mask(within >> log2, (within + length as u64 - 1) >> log2) }
 }
 
 /// Bits `first ..= last`.

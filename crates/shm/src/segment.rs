@@ -2,7 +2,7 @@
 //! against the length of the mapping.
 
 use crate::sync::{self, AtomicU32, AtomicU64};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno as OsErrno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -267,6 +267,53 @@ impl Segment {
         Ok(())
     }
 
+    /// Sends `head` and then `length` bytes from `offset` on to a socket: as many of both together
+    /// as it takes now.
+    ///
+    /// # Errors
+    /// `EIO` if the bytes do not lie in the mapping; `EAGAIN` if the socket takes none now, or what
+    /// else the operating system says.
+    pub fn send(
+        &self,
+        head: &[u8],
+        offset: usize,
+        length: usize,
+        to: BorrowedFd<'_>,
+    ) -> Result<usize> {
+        let at = self.admit(offset, length, 1).ok_or(Errno::EIO)?;
+        let mut parts = [
+            libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
+            libc::iovec { iov_base: at.cast(), iov_len: length },
+        ];
+        // WHY: bytes that another process may change can not be borrowed as a slice; the kernel
+        // copies them from where they lie.
+        // SAFETY: a header of zeros is an empty one; its parts are `head` and a range of our
+        // mapping, which the call only reads. The error number is the calling thread's own.
+        unsafe {
+            let mut message: libc::msghdr = core::mem::zeroed();
+            message.msg_iov = parts.as_mut_ptr();
+            message.msg_iovlen = parts.len() as _;
+            let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+            moved(libc::sendmsg(to.as_raw_fd(), &message, flags))
+        }
+    }
+
+    /// Receives up to `length` bytes from a socket to `offset`: what is there now. 0: its end.
+    ///
+    /// # Errors
+    /// `EIO` if the bytes do not lie in the mapping or that is read-only; `EAGAIN` if nothing is
+    /// there now, or what else the operating system says.
+    pub fn receive(&self, offset: usize, length: usize, from: BorrowedFd<'_>) -> Result<usize> {
+        if self.access == Access::ReadOnly {
+            return Err(Errno::EIO);
+        }
+        let at = self.admit(offset, length, 1).ok_or(Errno::EIO)?;
+        // WHY: as for `send`.
+        // SAFETY: the kernel writes into a range of our mapping, which is writable, as `copy_in`
+        // does. The error number is the calling thread's own.
+        unsafe { moved(libc::recv(from.as_raw_fd(), at.cast(), length, libc::MSG_DONTWAIT)) }
+    }
+
     /// Memory of this process alone, of zeros; zeros again in a child made by fork.
     ///
     /// # Errors
@@ -334,6 +381,15 @@ impl Segment {
         // submitted state, and the daemon touches a slot only between submission and reply.
         Ok(with(unsafe { core::slice::from_raw_parts_mut(at, length) }))
     }
+}
+
+/// What a call of the C library says that moved bytes.
+fn moved(count: isize) -> Result<usize> {
+    usize::try_from(count).map_err(|_| {
+        // SAFETY: the error number is the calling thread's own, and the call that set it has just
+        // returned.
+        errno(OsErrno::from_raw_os_error(unsafe { *libc::__errno_location() }))
+    })
 }
 
 impl Drop for Segment {

@@ -7,6 +7,8 @@
 //!   128   claimed   u64                      bit i: slot i seems to belong to a thread
 //!   4096  slots     SLOT_COUNT x SLOT_STRIDE
 //!
+//! behind which the buffers of `stage` lie.
+//!
 //! A slot: state u32 (a futex), owner u32 (thread; 0: free), length u32, sequence u64, pin u64 (what its
 //! owner copies right now: piece + 1), then, at 64, the message.
 //!
@@ -42,7 +44,7 @@ const LENGTH: usize = 8;
 const SEQUENCE: usize = 16;
 const PIN: usize = 24;
 
-/// Length of a session's memory.
+/// Length of the slots.
 pub const SESSION_BYTES: usize = SLOTS + SLOT_COUNT * SLOT_STRIDE;
 
 const FREE: u32 = 0;
@@ -73,6 +75,11 @@ impl Session {
     /// `EINVAL` if it is too short.
     pub fn new(segment: Segment) -> Result<Session> {
         if segment.len() < SESSION_BYTES { Err(Errno::EINVAL) } else { Ok(Session { segment }) }
+    }
+
+    /// The memory, for `stage`.
+    pub(crate) const fn segment(&self) -> &Segment {
+        &self.segment
     }
 
     fn slot(index: usize) -> Result<usize> {

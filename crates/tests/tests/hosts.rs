@@ -6,15 +6,13 @@
 //!
 //! Namespaces need root. Without, the test says so and states nothing.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+#[path = "support/world.rs"]
+mod world;
 
-const HOSTS: [&str; 3] = ["a", "b", "c"];
-/// Of the last host two daemons, so that a host's first number is not its place in the file.
-const FILE: &str = "a 10.79.0.1\nb 10.79.0.2\nc:2 10.79.0.3\n";
+use std::fs;
+use std::time::{Duration, Instant};
+use world::{HOSTS, World, ip};
+
 /// Each host writes every third part of one file, in parts that share granules and chunks.
 const SHARED: &str = "i=$1; while [ $i -lt 300 ]; do printf '%01000d' $1 | \
     dd of=/forebay/shared bs=1000 seek=$i conv=notrunc status=none || exit 1; i=$((i + 3)); done";
@@ -43,115 +41,9 @@ for t in threads: t.join()
 print('\n'.join(told))
 "#;
 
-struct World {
-    place: tempfile::TempDir,
-    /// Begins the names of the namespaces.
-    prefix: String,
-}
-
-impl World {
-    /// `None` if namespaces are not permitted.
-    fn new() -> Option<World> {
-        let place = tempfile::tempdir().expect("a directory");
-        let world = World { place, prefix: format!("fbt{}", std::process::id()) };
-        let hub = format!("{}hub", world.prefix);
-        if !ip(&format!("netns add {hub}")) {
-            return None;
-        }
-        let mut done = ip(&format!("-n {hub} link add br0 type bridge"))
-            && ip(&format!("-n {hub} link set br0 up"));
-        for (number, host) in HOSTS.into_iter().enumerate() {
-            let space = format!("{}{host}", world.prefix);
-            for words in [
-                format!("netns add {space}"),
-                format!("-n {space} link set lo up"),
-                format!("-n {hub} link add v{host} type veth peer name eth0 netns {space}"),
-                format!("-n {hub} link set v{host} master br0 up"),
-                format!("-n {space} addr add 10.79.0.{}/24 dev eth0", number + 1),
-                format!("-n {space} link set eth0 up"),
-            ] {
-                done = done && ip(&words);
-            }
-        }
-        fs::create_dir(world.path("data")).expect("a directory");
-        let script = format!(
-            "#!/bin/sh\nhost=$1; shift; mkdir -p {0}/$host\n\
-             XDG_RUNTIME_DIR={0}/$host exec ip netns exec {1}$host \"$@\"\n",
-            world.place.path().display(),
-            world.prefix
-        );
-        fs::write(world.path("ssh"), script).expect("written");
-        fs::set_permissions(world.path("ssh"), fs::Permissions::from_mode(0o755)).expect("chmod");
-        fs::write(world.path("nodes"), FILE).expect("written");
-        done.then_some(world)
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.place.path().join(name)
-    }
-
-    /// `forebay` with its words, on a host.
-    fn on(&self, host: &str, words: &[&str]) -> Output {
-        let own = std::env::current_exe().expect("the path of this test");
-        let profile = own.parent().and_then(Path::parent).expect("target/<profile>/deps");
-        Command::new(self.path("ssh"))
-            .arg(host)
-            .arg(profile.join("forebay"))
-            .args(words)
-            .env("FOREBAY_NAME", &self.prefix)
-            .env("FOREBAY_SSH", self.path("ssh"))
-            .env("FOREBAY_DIR", self.path("data"))
-            .env("FOREBAY_MEMORY", "64MiB")
-            .env("FOREBAY_SSD", "64MiB")
-            .env("FOREBAY_TIMEOUT", "4s")
-            .output()
-            .expect("the script runs")
-    }
-
-    fn ok(&self, host: &str, words: &[&str]) -> String {
-        let output = self.on(host, words);
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "on {host} {words:?}: {text}{errors}");
-        text
-    }
-
-    /// What a shell on a host says.
-    fn shell(&self, host: &str, script: &str, argument: &str) -> String {
-        self.ok(host, &["run", "--", "sh", "-c", script, "sh", argument])
-    }
-
-    fn assert_nothing_left(&self) {
-        for folder in ["data", "a", "b", "c"].map(|name| self.path(name)) {
-            let left = fs::read_dir(&folder).into_iter().flatten().flatten();
-            let left: Vec<_> = left.map(|entry| entry.path()).collect();
-            assert!(left.is_empty(), "{left:?}");
-        }
-        let shared = fs::read_dir("/dev/shm").expect("a listing").flatten();
-        let is_ours = |name: &str| name.contains(&self.prefix);
-        let left = shared.filter(|entry| is_ours(&entry.file_name().to_string_lossy()));
-        assert_eq!(left.count(), 0);
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        // A failed test leaves its daemons otherwise.
-        let _ = self.on("a", &["stop"]);
-        for host in HOSTS.into_iter().chain(["hub"]) {
-            let _ = ip(&format!("netns del {}{host}", self.prefix));
-        }
-    }
-}
-
-fn ip(words: &str) -> bool {
-    let output = Command::new("ip").args(words.split(' ')).output();
-    output.is_ok_and(|output| output.status.success())
-}
-
 #[test]
 fn programs_of_all_hosts_see_the_same_files() {
-    let Some(world) = World::new() else {
+    let Some(world) = World::new(0) else {
         eprintln!("skipped: network namespaces are not permitted here (root and 'ip' are needed)");
         return;
     };

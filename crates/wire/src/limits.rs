@@ -42,10 +42,16 @@ pub const SLOT_BYTES: usize = 16 * 1024;
 /// Slots of one session: more threads than this in one process wait for each other.
 pub const SLOT_COUNT: usize = 64;
 
-/// Bytes of a bulk buffer of a session, for data that is not in a mapped arena.
+/// Most bytes of data in one message between daemons.
 pub const BULK_BYTES: usize = MIB as usize;
-/// Bulk buffers of a session.
-pub const BULK_COUNT: usize = 8;
+
+/// Bytes of a buffer of a session's stage, through which data of other hosts moves. So small that
+/// what one side has copied is still in a cache when the other copies it on; so large that a
+/// message for each costs little.
+pub const STAGE_BUFFER_BYTES: usize = 256 * KIB as usize;
+/// Buffers of a stage: 8 MiB for each client process, however many servers there are, touched as
+/// they are used.
+pub const STAGE_BUFFER_COUNT: usize = 32;
 
 /// Smallest piece of a file in a target (see `placement::piece`).
 pub const PIECE_BYTES_MIN: u64 = 16 * KIB;
@@ -54,7 +60,7 @@ pub const CHUNK_LOG2_MIN: u8 = 16;
 /// See `CHUNK_LOG2_MIN`. 64 MiB is 64 granules of 1 MiB.
 pub const CHUNK_LOG2_MAX: u8 = 26;
 
-/// Longest frame between daemons: one bulk buffer and a slot's worth of header.
+/// Longest frame between daemons: the most data and a slot's worth of header.
 pub const FRAME_BYTES_MAX: usize = BULK_BYTES + SLOT_BYTES;
 
 const _: () = assert!(XATTR_VALUE_BYTES_MAX + XATTR_NAME_BYTES_MAX + 512 <= SLOT_BYTES);

@@ -166,5 +166,11 @@ messages! {
         0x48 Space {}
         /// Forces the file's data of this target to its device.
         0x49 Flush { inode: Inode }
+        /// Reads from a target of another host, within one piece, into a buffer of the session's
+        /// stage. Answered by the `Number` of bytes there; 0: all of it is a hole.
+        0x4a Fetch { inode: Inode, chunk_log2: u8, offset: u64, length: u32, buffer: u8 }
+        /// Writes from a buffer of the session's stage to a target of another host, within one
+        /// piece. Answered by the `Number` of bytes.
+        0x4b Store { inode: Inode, chunk_log2: u8, offset: u64, length: u32, buffer: u8 }
     }
 }

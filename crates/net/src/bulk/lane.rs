@@ -1,0 +1,388 @@
+//! A lane: one thread with at most one stream to each peer and one from each; and `Tcp`, the door
+//! to all lanes. Their number is fixed, whatever the number of peers.
+
+use super::ours::Ours;
+use super::theirs::Theirs;
+use super::{Ends, Fabric, Outcome, Stop, Transfer, Visit, dial};
+use crate::handshake::Proven;
+use crate::transport::{Settings, set_options};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use wire::DaemonIndex;
+use wire::hash::mix;
+
+/// Transfers of the same so many bytes of a file share a stream and keep their order: 1 MiB.
+const ORDER_LOG2: u32 = 20;
+const WAKER: u64 = 0;
+const FIRST_STREAM: u64 = 1;
+
+enum Command<E: Ends> {
+    Start(Transfer<E::Memory, E::Token>),
+    Answer(u64, E::Word),
+    /// A peer dialled.
+    Accepted(Proven, TcpStream),
+    /// We dialled.
+    Dialled(DaemonIndex, io::Result<TcpStream>),
+}
+
+struct Shared<E: Ends> {
+    queue: Mutex<VecDeque<Command<E>>>,
+    waker: OwnedFd,
+    sleeping: AtomicBool,
+    stopping: AtomicBool,
+}
+
+impl<E: Ends> Shared<E> {
+    fn push(&self, command: Command<E>) {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(command);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if self.sleeping.swap(false, Ordering::SeqCst) {
+            let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// The door to all lanes of this daemon.
+pub struct Tcp<E: Ends> {
+    lanes: Vec<Arc<Shared<E>>>,
+}
+
+impl<E: Ends> Tcp<E> {
+    /// The door, and the lanes, each to be run on a thread of its own.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn new(count: usize, settings: &Settings) -> io::Result<(Tcp<E>, Vec<Lane<E>>)> {
+        let lanes: io::Result<Vec<Lane<E>>> =
+            (0..count.max(1)).map(|number| Lane::new(number, settings.clone())).collect();
+        let lanes = lanes?;
+        let doors = lanes.iter().map(|lane| Arc::clone(&lane.shared)).collect();
+        Ok((Tcp { lanes: doors }, lanes))
+    }
+
+    /// Takes a stream that a peer dialled.
+    pub fn accepted(&self, from: Proven, stream: TcpStream) {
+        let place = usize::from(from.stream).checked_rem(self.lanes.len()).unwrap_or(0);
+        if let Some(lane) = self.lanes.get(place) {
+            lane.push(Command::Accepted(from, stream));
+        }
+    }
+
+    /// Ends `Lane::run` of all lanes. What is under way then is lost.
+    pub fn stop(&self) {
+        for lane in &self.lanes {
+            lane.stopping.store(true, Ordering::SeqCst);
+            lane.sleeping.store(true, Ordering::SeqCst);
+            lane.wake();
+        }
+    }
+}
+
+impl<E: Ends> Fabric<E> for Tcp<E> {
+    fn start(&self, transfer: Transfer<E::Memory, E::Token>) {
+        let range = &transfer.range;
+        let place = mix(range.inode.0, range.offset >> ORDER_LOG2) as usize % self.lanes.len();
+        if let Some(lane) = self.lanes.get(place) {
+            lane.push(Command::Start(transfer));
+        }
+    }
+
+    fn answer(&self, visit: Visit, word: E::Word) {
+        if let Some(lane) = self.lanes.get(visit.lane) {
+            lane.push(Command::Answer(visit.stream, word));
+        }
+    }
+}
+
+/// Our stream to a peer: there, or on its way.
+struct Peer<E: Ends> {
+    stream: Option<u64>,
+    waiting: Vec<Transfer<E::Memory, E::Token>>,
+    /// One line of log for each trouble.
+    told: bool,
+}
+
+enum Stream<E: Ends> {
+    Ours(Ours<E>),
+    Theirs(Theirs<E>),
+}
+
+impl<E: Ends> Stream<E> {
+    fn socket(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Ours(one) => one.socket.as_fd(),
+            Stream::Theirs(one) => one.socket.as_fd(),
+        }
+    }
+
+    /// Moves what can be moved.
+    fn go_on(&mut self, ends: &E) -> Result<(), Stop> {
+        let (read, written) = match self {
+            Stream::Ours(one) => (one.read(ends), one.write()),
+            Stream::Theirs(one) => (one.read(ends), one.write()),
+        };
+        match (read, written) {
+            (Ok(()) | Err(Stop::Blocked), Ok(()) | Err(Stop::Blocked)) => Ok(()),
+            (Err(stop), Ok(()) | Err(Stop::Blocked)) | (_, Err(stop)) => Err(stop),
+        }
+    }
+
+    /// What it waits for.
+    fn wants(&self) -> EventFlags {
+        let (more, unsent) = match self {
+            Stream::Ours(one) => (true, one.has_unsent()),
+            Stream::Theirs(one) => (one.wants_more(), one.has_unsent()),
+        };
+        let mut flags = EventFlags::empty();
+        if more {
+            flags |= EventFlags::IN | EventFlags::RDHUP;
+        }
+        if unsent {
+            flags |= EventFlags::OUT;
+        }
+        flags
+    }
+}
+
+/// The state of one thread.
+pub struct Lane<E: Ends> {
+    number: usize,
+    settings: Settings,
+    shared: Arc<Shared<E>>,
+    epoll: OwnedFd,
+    streams: BTreeMap<u64, (Stream<E>, EventFlags)>,
+    next_stream: u64,
+    peers: BTreeMap<u16, Peer<E>>,
+}
+
+impl<E: Ends + 'static> Lane<E> {
+    /// Runs until `Tcp::stop`.
+    ///
+    /// # Errors
+    /// What the operating system says of the poller itself.
+    pub fn run(mut self, ends: &E) -> io::Result<()> {
+        let mut events = Vec::with_capacity(64);
+        while !self.shared.stopping.load(Ordering::SeqCst) {
+            self.take_commands(ends);
+            events.clear();
+            let room = rustix::buffer::spare_capacity(&mut events);
+            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let timeout = if self.may_sleep() { None } else { Some(&now) };
+            match epoll::wait(&self.epoll, room, timeout) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            self.shared.sleeping.store(false, Ordering::SeqCst);
+            for event in &events {
+                match event.data.u64() {
+                    WAKER => {
+                        let _ = rustix::io::read(&self.shared.waker, &mut [0; 8]);
+                    }
+                    key => self.go_on(key, ends),
+                }
+            }
+        }
+        self.end(ends);
+        Ok(())
+    }
+
+    fn take_commands(&mut self, ends: &E) {
+        let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let commands = core::mem::take(&mut *queue);
+        drop(queue);
+        let mut touched = Vec::new();
+        for command in commands {
+            match command {
+                Command::Start(transfer) => touched.extend(self.start(transfer)),
+                Command::Answer(key, word) => self.told(key, ends, word),
+                Command::Accepted(from, socket) => self.accepted(from, socket),
+                Command::Dialled(peer, outcome) => {
+                    touched.extend(self.dialled(peer, outcome, ends))
+                }
+            }
+        }
+        touched.dedup();
+        for key in touched {
+            self.go_on(key, ends);
+        }
+    }
+
+    /// The stream that has something to send now, if it is there.
+    fn start(&mut self, transfer: Transfer<E::Memory, E::Token>) -> Option<u64> {
+        let peer = transfer.peer;
+        let none = || Peer { stream: None, waiting: Vec::new(), told: false };
+        let one = self.peers.entry(peer.0).or_insert_with(none);
+        let Some(key) = one.stream else {
+            let is_first = one.waiting.is_empty();
+            one.waiting.push(transfer);
+            if is_first {
+                self.dial(peer);
+            }
+            return None;
+        };
+        if let Some((Stream::Ours(stream), _)) = self.streams.get_mut(&key) {
+            stream.push(transfer);
+        }
+        Some(key)
+    }
+
+    fn dial(&self, peer: DaemonIndex) {
+        let (shared, settings) = (Arc::clone(&self.shared), self.settings.clone());
+        // They count from 1; `Tcp::accepted` spreads them.
+        let number = u8::try_from(self.number + 1).unwrap_or(u8::MAX);
+        let dial = move || {
+            let outcome = dial::dial(&settings, peer, number);
+            shared.push(Command::Dialled(peer, outcome));
+        };
+        let thread = std::thread::Builder::new().name("dial".into());
+        if let Err(error) = thread.spawn(dial) {
+            self.shared.push(Command::Dialled(peer, Err(error)));
+        }
+    }
+
+    fn dialled(
+        &mut self,
+        peer: DaemonIndex,
+        outcome: io::Result<TcpStream>,
+        ends: &E,
+    ) -> Option<u64> {
+        let one = self.peers.get_mut(&peer.0)?;
+        let waiting = core::mem::take(&mut one.waiting);
+        match outcome {
+            Ok(socket) => {
+                one.told = false;
+                let mut stream = Ours::new(socket, peer);
+                waiting.into_iter().for_each(|transfer| stream.push(transfer));
+                let key = self.add(Stream::Ours(stream));
+                if let Some(one) = self.peers.get_mut(&peer.0) {
+                    one.stream = Some(key);
+                }
+                Some(key)
+            }
+            Err(error) => {
+                if !one.told {
+                    one.told = true;
+                    tracing::warn!(peer = peer.0, %error, "no bulk stream to peer");
+                }
+                for transfer in waiting {
+                    ends.ended(transfer.token, transfer.memory, Outcome::Lost);
+                }
+                None
+            }
+        }
+    }
+
+    fn accepted(&mut self, from: Proven, socket: TcpStream) {
+        // What is still on its way in the one before was sent again, or given up.
+        let older = self.streams.iter().find_map(|(&key, (stream, _))| match stream {
+            Stream::Theirs(one) if one.from == from.daemon && one.number == from.stream => {
+                Some(key)
+            }
+            _ => None,
+        });
+        if let Some(key) = older {
+            self.streams.remove(&key);
+        }
+        if socket.set_nonblocking(true).is_err() {
+            return;
+        }
+        set_options(&socket);
+        let ready = (&socket).write(&dial::READY);
+        if !matches!(ready, Ok(1)) {
+            return;
+        }
+        let visit = Visit { lane: self.number, stream: self.next_stream };
+        self.add(Stream::Theirs(Theirs::new(socket, from.daemon, from.stream, visit)));
+    }
+
+    fn add(&mut self, stream: Stream<E>) -> u64 {
+        let key = self.next_stream;
+        self.next_stream += 1;
+        let flags = stream.wants();
+        let _ = epoll::add(&self.epoll, stream.socket(), EventData::new_u64(key), flags);
+        self.streams.insert(key, (stream, flags));
+        key
+    }
+
+    fn told(&mut self, key: u64, ends: &E, word: E::Word) {
+        // The stream may be closed by now, and its number is never another's.
+        let Some((Stream::Theirs(stream), _)) = self.streams.get_mut(&key) else { return };
+        match stream.told(ends, word) {
+            Ok(()) => self.go_on(key, ends),
+            Err(stop) => self.close(key, &stop, ends),
+        }
+    }
+
+    fn go_on(&mut self, key: u64, ends: &E) {
+        let Some((stream, flags)) = self.streams.get_mut(&key) else { return };
+        if let Err(stop) = stream.go_on(ends) {
+            return self.close(key, &stop, ends);
+        }
+        let wanted = stream.wants();
+        if wanted != *flags {
+            *flags = wanted;
+            let _ = epoll::modify(&self.epoll, stream.socket(), EventData::new_u64(key), wanted);
+        }
+    }
+
+    fn close(&mut self, key: u64, why: &Stop, ends: &E) {
+        match self.streams.remove(&key) {
+            Some((Stream::Ours(stream), _)) => {
+                tracing::warn!(peer = stream.peer.0, %why, "bulk stream lost");
+                if let Some(peer) = self.peers.get_mut(&stream.peer.0) {
+                    peer.stream = None;
+                }
+                stream.lose(ends);
+            }
+            Some((Stream::Theirs(stream), _)) => {
+                tracing::debug!(peer = stream.from.0, %why, "bulk stream of a peer ended");
+            }
+            None => {}
+        }
+    }
+
+    fn end(&mut self, ends: &E) {
+        self.take_commands(ends);
+        for (stream, _) in core::mem::take(&mut self.streams).into_values() {
+            if let Stream::Ours(stream) = stream {
+                stream.lose(ends);
+            }
+        }
+        for transfer in self.peers.values_mut().flat_map(|peer| peer.waiting.drain(..)) {
+            ends.ended(transfer.token, transfer.memory, Outcome::Lost);
+        }
+    }
+}
+
+impl<E: Ends> Lane<E> {
+    fn new(number: usize, settings: Settings) -> io::Result<Lane<E>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        epoll::add(&epoll, &waker, EventData::new_u64(WAKER), EventFlags::IN)?;
+        let shared = Arc::new(Shared {
+            queue: Mutex::new(VecDeque::new()),
+            waker,
+            sleeping: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+        });
+        let (streams, peers) = (BTreeMap::new(), BTreeMap::new());
+        let next_stream = FIRST_STREAM;
+        Ok(Lane { number, settings, shared, epoll, streams, next_stream, peers })
+    }
+
+    /// True if no command came: from now on whoever brings one wakes the thread.
+    fn may_sleep(&self) -> bool {
+        self.shared.sleeping.store(true, Ordering::SeqCst);
+        let queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.is_empty() && !self.shared.stopping.load(Ordering::SeqCst)
+    }
+}

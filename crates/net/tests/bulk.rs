@@ -1,0 +1,399 @@
+//! Bulk transfers over loopback between two daemons of fake memory: bytes both ways, each kind of
+//! refusal, answers that come later, a lost peer, strangers and garbage on a stream.
+
+use net::bulk::header::{HEADER_BYTES, Header, Word};
+use net::bulk::{Answer, Ends, Fabric, Kind, Memory, Outcome, Range, Tcp, Transfer, Visit};
+use net::frame::{self, Kind as FrameKind};
+use net::handshake::{Handshake, Parties, Proven, Role};
+use net::{Net, Secret, Settings};
+use shm::Segment;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::time::Duration;
+use wire::limits::STAGE_BUFFER_BYTES;
+use wire::{DaemonIndex, Errno, Inode};
+
+const WAIT: Duration = Duration::from_secs(20);
+const FILE_BYTES: usize = 4 << 20;
+
+/// What files of these numbers do when a transfer comes.
+const AT_ONCE: u64 = 1;
+const LATER: u64 = 2;
+const FULL: u64 = 3;
+const HOLE: u64 = 4;
+const BUSY: u64 = 5;
+const SILENT: u64 = 6;
+
+struct Part {
+    file: Arc<Segment>,
+    at: usize,
+}
+
+impl Memory for Part {
+    fn region(&self) -> (&Segment, usize) {
+        (&self.file, self.at)
+    }
+}
+
+struct Fake {
+    /// All files are the same bytes.
+    file: Arc<Segment>,
+    door: OnceLock<Arc<Tcp<Fake>>>,
+    ended: Mutex<mpsc::Sender<(u32, Outcome)>>,
+    visits: Mutex<mpsc::Sender<Range>>,
+}
+
+impl Fake {
+    fn part(&self, range: &Range) -> Answer<Part> {
+        Answer::Memory(Part { file: Arc::clone(&self.file), at: range.offset as usize })
+    }
+}
+
+impl Ends for Fake {
+    type Token = u32;
+    type Memory = Part;
+    type Word = Errno;
+
+    fn visit(&self, _: DaemonIndex, _: Kind, range: &Range, visit: Visit) -> Option<Answer<Part>> {
+        let _ = self.visits.lock().expect("unbroken").send(*range);
+        match range.inode.0 {
+            AT_ONCE => Some(self.part(range)),
+            HOLE => Some(Answer::Hole),
+            FULL => Some(Answer::Refused(Errno::ENOSPC)),
+            BUSY => Some(Answer::Busy(77)),
+            LATER => {
+                let door = Arc::clone(self.door.get().expect("set before anything is started"));
+                std::thread::spawn(move || door.answer(visit, Errno(0)));
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn told(&self, _: Kind, range: &Range, _: Errno) -> Answer<Part> {
+        self.part(range)
+    }
+
+    fn stored(&self, _: &Range, _: Part) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn ended(&self, token: u32, _: Part, outcome: Outcome) {
+        let _ = self.ended.lock().expect("unbroken").send((token, outcome));
+    }
+}
+
+/// Hands streams over to the lanes; there are no messages.
+struct Hand(Arc<Tcp<Fake>>);
+
+impl net::Handler for Hand {
+    type Token = ();
+    fn request(&mut self, _: DaemonIndex, _: net::Answer, _: &[u8]) {}
+    fn reply(&mut self, (): (), _: Result<&[u8], net::Lost>) {}
+    fn message(&mut self, _: DaemonIndex, _: &[u8]) {}
+    fn bulk(&mut self, from: Proven, stream: TcpStream) {
+        self.0.accepted(from, stream);
+    }
+    fn up(&mut self, _: Proven) {}
+    fn down(&mut self, _: DaemonIndex) {}
+}
+
+struct Daemon {
+    ends: Arc<Fake>,
+    door: Arc<Tcp<Fake>>,
+    ended: mpsc::Receiver<(u32, Outcome)>,
+    visits: mpsc::Receiver<Range>,
+    address: SocketAddr,
+    stop: Box<dyn FnOnce()>,
+}
+
+fn settings(me: u16, directory: &Path) -> Settings {
+    Settings {
+        me: DaemonIndex(me),
+        daemon_count: 3,
+        start: u64::from(me),
+        secret: Secret::new([9; 32]),
+        listen: "127.0.0.1:0".parse().expect("an address"),
+        peers: directory.join("peers"),
+    }
+}
+
+fn start(me: u16, directory: &Path) -> Daemon {
+    let settings = settings(me, directory);
+    let (door, lanes) = Tcp::new(2, &settings).expect("pollers");
+    let door = Arc::new(door);
+    let (tell_ended, ended) = mpsc::channel();
+    let (tell_visit, visits) = mpsc::channel();
+    let ends = Arc::new(Fake {
+        file: Arc::new(Segment::private(FILE_BYTES).expect("memory")),
+        door: OnceLock::new(),
+        ended: Mutex::new(tell_ended),
+        visits: Mutex::new(tell_visit),
+    });
+    assert!(ends.door.set(Arc::clone(&door)).is_ok());
+    let mut threads = Vec::new();
+    for lane in lanes {
+        let ends = Arc::clone(&ends);
+        threads.push(std::thread::spawn(move || lane.run(&ends).expect("runs")));
+    }
+    let (net, sender) = Net::bind(settings).expect("bound");
+    let address = net.local_address().expect("bound");
+    let mut hand = Hand(Arc::clone(&door));
+    threads.push(std::thread::spawn(move || net.run(&mut hand).expect("runs")));
+    let lanes = Arc::clone(&door);
+    let stop = move || {
+        lanes.stop();
+        sender.stop();
+        threads.into_iter().for_each(|thread| thread.join().expect("ends"));
+    };
+    Daemon { ends, door, ended, visits, address, stop: Box::new(stop) }
+}
+
+impl Daemon {
+    /// Starts a transfer from or to the same offset of our own bytes.
+    fn begin(&self, token: u32, peer: u16, kind: Kind, inode: u64, offset: usize, length: usize) {
+        let range = Range {
+            inode: Inode(inode),
+            chunk_log2: 22,
+            offset: offset as u64,
+            length: length as u32,
+        };
+        let memory = Part { file: Arc::clone(&self.ends.file), at: offset };
+        self.door.start(Transfer { peer: DaemonIndex(peer), kind, range, memory, token });
+    }
+
+    fn next_end(&self) -> (u32, Outcome) {
+        self.ended.recv_timeout(WAIT).expect("an end")
+    }
+
+    fn fill(&self, seed: u64) {
+        let bytes: Vec<u8> = (0..FILE_BYTES as u64 / 8)
+            .flat_map(|at| wire::hash::mix(seed, at).to_le_bytes())
+            .collect();
+        self.ends.file.copy_in(0, &bytes).expect("fits");
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; FILE_BYTES];
+        self.ends.file.copy_out(0, &mut bytes).expect("fits");
+        bytes
+    }
+}
+
+fn two(directory: &Path) -> (Daemon, Daemon) {
+    let (one, other) = (start(0, directory), start(1, directory));
+    let text = format!("0 {}\n1 {}\n", one.address, other.address);
+    std::fs::write(directory.join("peers"), text).expect("written");
+    (one, other)
+}
+
+#[test]
+fn bytes_arrive_whole_both_ways_at_all_sizes() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (one, other) = two(directory.path());
+    one.fill(1);
+    other.fill(2);
+    let (of_one, of_other) = (one.bytes(), other.bytes());
+    let mut wanted = (of_one.clone(), of_other.clone());
+    let mut at = 0;
+    let mut count = 0;
+    // Sizes of every kind, in turn stored and fetched, by files that answer at once and later.
+    while at + STAGE_BUFFER_BYTES <= FILE_BYTES {
+        let length = match count % 4 {
+            0 => 1,
+            1 => STAGE_BUFFER_BYTES,
+            2 => 4096 + count,
+            _ => wire::hash::mix(count as u64, 5) as usize % STAGE_BUFFER_BYTES + 1,
+        };
+        let inode = if count % 3 == 0 { LATER } else { AT_ONCE };
+        let range = at..at + length;
+        if count % 2 == 0 {
+            one.begin(count as u32, 1, Kind::Store, inode, at, length);
+            wanted.1[range.clone()].copy_from_slice(&of_one[range]);
+        } else {
+            one.begin(count as u32, 1, Kind::Fetch, inode, at, length);
+            wanted.0[range.clone()].copy_from_slice(&of_other[range]);
+        }
+        at += length + 7;
+        count += 1;
+    }
+    let mut ended: Vec<u32> = (0..count)
+        .map(|_| match one.next_end() {
+            (token, Outcome::Moved(_)) => token,
+            odd => panic!("{odd:?}"),
+        })
+        .collect();
+    ended.sort_unstable();
+    assert_eq!(ended, (0..count as u32).collect::<Vec<_>>(), "each ends once");
+    assert!(one.bytes() == wanted.0 && other.bytes() == wanted.1);
+    // And the other way, at the same time as this way.
+    other.begin(1, 0, Kind::Fetch, AT_ONCE, 0, 100_000);
+    one.begin(1, 1, Kind::Store, AT_ONCE, 200_000, 100_000);
+    assert_eq!(other.next_end(), (1, Outcome::Moved(100_000)));
+    assert_eq!(one.next_end(), (1, Outcome::Moved(100_000)));
+    assert!(other.bytes()[..100_000] == wanted.0[..100_000]);
+    (one.stop)();
+    (other.stop)();
+}
+
+#[test]
+fn each_refusal_comes_back_and_the_stream_goes_on() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (one, other) = two(directory.path());
+    one.fill(1);
+    let before = other.bytes();
+    let cases = [
+        (Kind::Store, FULL, Outcome::Refused(Errno::ENOSPC)),
+        (Kind::Fetch, FULL, Outcome::Refused(Errno::ENOSPC)),
+        (Kind::Store, BUSY, Outcome::Busy(77)),
+        (Kind::Fetch, BUSY, Outcome::Busy(77)),
+        (Kind::Fetch, HOLE, Outcome::Moved(0)),
+        (Kind::Store, HOLE, Outcome::Refused(Errno::EIO)),
+    ];
+    for (token, (kind, inode, outcome)) in cases.into_iter().enumerate() {
+        one.begin(token as u32, 1, kind, inode, 0, 200_000);
+        assert_eq!(one.next_end(), (token as u32, outcome));
+    }
+    assert!(other.bytes() == before, "what was refused changed nothing");
+    one.begin(9, 1, Kind::Store, AT_ONCE, 0, 200_000);
+    assert_eq!(one.next_end(), (9, Outcome::Moved(200_000)));
+    assert!(other.bytes()[..200_000] == one.bytes()[..200_000]);
+    (one.stop)();
+    (other.stop)();
+}
+
+#[test]
+fn a_lost_peer_ends_what_is_under_way_and_is_dialled_again() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (one, other) = two(directory.path());
+    one.begin(1, 1, Kind::Store, SILENT, 0, 1000);
+    other.visits.recv_timeout(WAIT).expect("it arrived");
+    (other.stop)();
+    assert_eq!(one.next_end(), (1, Outcome::Lost));
+    one.begin(2, 1, Kind::Store, AT_ONCE, 0, 1000);
+    assert_eq!(one.next_end(), (2, Outcome::Lost), "nobody is there");
+    one.begin(3, 2, Kind::Store, AT_ONCE, 0, 1000);
+    assert_eq!(one.next_end(), (3, Outcome::Lost), "nobody knows the address");
+    let again = start(1, directory.path());
+    let text = format!("0 {}\n1 {}\n", one.address, again.address);
+    std::fs::write(directory.path().join("peers"), text).expect("written");
+    one.begin(4, 1, Kind::Store, AT_ONCE, 0, 1000);
+    assert_eq!(one.next_end(), (4, Outcome::Moved(1000)));
+    (one.stop)();
+    (again.stop)();
+}
+
+/// Dials a bulk stream by hand, as a daemon that knows the secret and nothing else.
+fn dial_by_hand(me: u16, number: u8, to: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(to).expect("a connection");
+    stream.set_read_timeout(Some(WAIT)).expect("set");
+    let parties = Parties {
+        me: DaemonIndex(me),
+        role: Role::Dialler,
+        start: 1,
+        expected: None,
+        daemon_count: 3,
+        stream: number,
+    };
+    let mut handshake = Handshake::new(Secret::new([9; 32]), parties, [number; 32]);
+    let mut say = |kind, payload: &[u8]| {
+        let mut bytes = Vec::new();
+        frame::encode(kind, 0, payload, &mut bytes).expect("short");
+        stream.write_all(&bytes).expect("sent");
+    };
+    say(FrameKind::Hello, handshake.own_hello());
+    let mut hello = [0; 16 + 56];
+    (&stream).read_exact(&mut hello).expect("a hello");
+    let proof = handshake.hello(&hello[16..]).expect("believed");
+    let mut bytes = Vec::new();
+    frame::encode(FrameKind::Proof, 0, &proof, &mut bytes).expect("short");
+    (&stream).write_all(&bytes).expect("sent");
+    let mut rest = [0; 16 + 32 + 1];
+    (&stream).read_exact(&mut rest).expect("a proof and the word of a lane");
+    stream
+}
+
+#[test]
+fn garbage_on_a_stream_ends_that_stream_alone() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (one, other) = two(directory.path());
+    one.begin(1, 1, Kind::Store, AT_ONCE, 0, 1000);
+    assert_eq!(one.next_end(), (1, Outcome::Moved(1000)));
+    let range = Range {
+        inode: Inode(AT_ONCE),
+        chunk_log2: 22,
+        offset: 0,
+        length: STAGE_BUFFER_BYTES as u32,
+    };
+    let store = Header { id: 1, word: Word::Store(range) }.encode();
+    let mut too_long = store;
+    too_long[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+    let answer = Header { id: 1, word: Word::Done(Ok(())) }.encode();
+    for garbage in [[0xff; HEADER_BYTES], too_long, answer] {
+        let mut stream = dial_by_hand(2, 1, other.address);
+        stream.write_all(&garbage).expect("sent");
+        assert_eq!(stream.read(&mut [0; 1]).expect("an end"), 0);
+    }
+    // A store that breaks off in the middle.
+    let mut stream = dial_by_hand(2, 1, other.address);
+    stream.write_all(&store).expect("sent");
+    stream.write_all(&[7; 999]).expect("sent");
+    drop(stream);
+    // A second stream of the same number ends the first.
+    let mut first = dial_by_hand(2, 2, other.address);
+    let second = dial_by_hand(2, 2, other.address);
+    assert_eq!(first.read(&mut [0; 1]).expect("an end"), 0);
+    drop(second);
+    one.begin(2, 1, Kind::Fetch, AT_ONCE, 300_000, 100_000);
+    assert_eq!(one.next_end(), (2, Outcome::Moved(100_000)));
+    (one.stop)();
+    (other.stop)();
+}
+
+/// A peer whose answers make no sense: what we started there is lost, nothing is believed.
+#[test]
+fn wrong_answers_of_a_peer_are_not_believed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let one = start(0, directory.path());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    let text = format!("1 {}\n", listener.local_addr().expect("bound"));
+    std::fs::write(directory.path().join("peers"), text).expect("written");
+    let before = one.bytes();
+    let data = |id, length| Header { id, word: Word::Data(length) }.encode();
+    let done = |id| Header { id, word: Word::Done(Ok(())) }.encode();
+    for (kind, answer) in [
+        (Kind::Fetch, data(1, 999)),
+        (Kind::Fetch, data(2, 1000)),
+        (Kind::Fetch, done(1)),
+        (Kind::Store, data(1, 1000)),
+        (Kind::Store, [0xff; HEADER_BYTES]),
+    ] {
+        one.begin(5, 1, kind, AT_ONCE, 0, 1000);
+        let (stream, _) = listener.accept().expect("dialled");
+        let parties = Parties {
+            me: DaemonIndex(1),
+            role: Role::Acceptor,
+            start: 1,
+            expected: None,
+            daemon_count: 3,
+            stream: 0,
+        };
+        let mut handshake = Handshake::new(Secret::new([9; 32]), parties, [3; 32]);
+        let mut bytes = Vec::new();
+        frame::encode(FrameKind::Hello, 0, handshake.own_hello(), &mut bytes).expect("short");
+        let mut hello = [0; 16 + 56];
+        (&stream).read_exact(&mut hello).expect("a hello");
+        let proof = handshake.hello(&hello[16..]).expect("believed");
+        frame::encode(FrameKind::Proof, 0, &proof, &mut bytes).expect("short");
+        bytes.push(b'R');
+        (&stream).write_all(&bytes).expect("sent");
+        (&stream).read_exact(&mut [0; 16 + 32 + HEADER_BYTES]).expect("a proof and a transfer");
+        (&stream).write_all(&answer).expect("sent");
+        let _ = (&stream).write_all(&[1; 1000]);
+        assert_eq!(one.next_end(), (5, Outcome::Lost));
+    }
+    assert!(one.bytes() == before);
+    (one.stop)();
+}

@@ -1,0 +1,288 @@
+//! The stage of a session: buffers through which bytes move that lie on other hosts. The client
+//! copies into a buffer or out of it, the daemon moves it over the network.
+//!
+//! Layout, behind the slots: a row of 64 bytes for each buffer: state u32, owner u32 (thread); then
+//! the buffers, each of whole pages.
+//!
+//!   FREE --take--> TAKEN --lend--> LENT --the daemon is done--> TAKEN --drop--> FREE
+//!                                  LENT --the client gave up--> LEFT --the daemon is done--> FREE
+//!
+//! Invariants:
+//!  1. The client touches the bytes of a buffer in TAKEN only, the daemon in LENT and LEFT only.
+//!  2. The daemon is done with a buffer before it answers the request that named it.
+//!  3. A buffer whose owner died while it was TAKEN is taken over when buffers are short.
+
+use crate::segment::Segment;
+use crate::session::{SESSION_BYTES, Session};
+use crate::sync::{self, AtomicU32};
+use crate::wait::{self, Backoff, Next};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use wire::errno::{Errno, Result};
+use wire::limits::{STAGE_BUFFER_BYTES, STAGE_BUFFER_COUNT};
+
+const PAGE: usize = 4096;
+const ROWS: usize = SESSION_BYTES.next_multiple_of(PAGE);
+const ROW: usize = 64;
+const STATE: usize = 0;
+const OWNER: usize = 4;
+const BUFFERS: usize = (ROWS + STAGE_BUFFER_COUNT * ROW).next_multiple_of(PAGE);
+
+/// Length of the memory of a session with its stage.
+pub const SESSION_AND_STAGE_BYTES: usize = BUFFERS + STAGE_BUFFER_COUNT * STAGE_BUFFER_BYTES;
+
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+const LENT: u32 = 2;
+const LEFT: u32 = 3;
+
+const _: () = assert!(STAGE_BUFFER_BYTES.is_multiple_of(PAGE) && STAGE_BUFFER_COUNT <= 256);
+
+/// The buffers of a session, from either side.
+#[derive(Clone, Copy)]
+pub struct Stage<'a> {
+    segment: &'a Segment,
+}
+
+impl Session {
+    /// The buffers behind the slots.
+    #[must_use]
+    pub const fn stage(&self) -> Stage<'_> {
+        Stage { segment: self.segment() }
+    }
+}
+
+impl<'a> Stage<'a> {
+    fn word(&self, buffer: usize, field: usize) -> Result<&'a AtomicU32> {
+        if buffer >= STAGE_BUFFER_COUNT {
+            return Err(Errno::EINVAL);
+        }
+        self.segment.word32(ROWS + buffer * ROW + field)
+    }
+
+    /// A free buffer, the first one: so few are touched as long as few are used.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there is none now.
+    pub fn try_take(&self) -> Result<Buffer<'a>> {
+        for index in 0..STAGE_BUFFER_COUNT {
+            let state = self.word(index, STATE)?;
+            if state.load(Relaxed) == FREE
+                && state.compare_exchange(FREE, TAKEN, AcqRel, Relaxed).is_ok()
+            {
+                self.word(index, OWNER)?.store(wait::thread_id(), Release);
+                return Ok(Buffer { stage: *self, index });
+            }
+        }
+        Err(Errno::EAGAIN)
+    }
+
+    /// A free buffer; waits while there is none, at most `timeout_micros`, and takes over those of
+    /// dead threads.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` if none came free.
+    pub fn take(&self, timeout_micros: u64) -> Result<Buffer<'a>> {
+        let mut backoff = Backoff::new();
+        let mut give_up = None;
+        loop {
+            match self.try_take() {
+                Err(Errno::EAGAIN) => {}
+                taken => return taken,
+            }
+            if backoff.pause() == Next::Look {
+                continue;
+            }
+            if let Some(index) = self.find_abandoned() {
+                return Ok(Buffer { stage: *self, index });
+            }
+            let now = wait::now_micros();
+            if now >= *give_up.get_or_insert(now.saturating_add(timeout_micros)) {
+                return Err(Errno::ETIMEDOUT);
+            }
+            sync::sched_yield();
+        }
+    }
+
+    /// A buffer whose owner died with it in hand; it passes to the caller.
+    fn find_abandoned(&self) -> Option<usize> {
+        (0..STAGE_BUFFER_COUNT).find(|&index| {
+            let (Ok(state), Ok(owner)) = (self.word(index, STATE), self.word(index, OWNER)) else {
+                return false;
+            };
+            let holder = owner.load(Acquire);
+            // A holder of zero has just taken it and not said so yet.
+            let is_left = state.load(Acquire) == TAKEN && holder != 0 && wait::is_dead(holder);
+            is_left
+                && owner.compare_exchange(holder, wait::thread_id(), AcqRel, Relaxed).is_ok()
+                && state.load(Acquire) == TAKEN
+        })
+    }
+
+    // ---- the daemon's side ----
+
+    /// The memory of all buffers.
+    #[must_use]
+    pub const fn segment(&self) -> &'a Segment {
+        self.segment
+    }
+
+    /// Where in `segment` the first `length` bytes of a buffer lie.
+    ///
+    /// # Errors
+    /// `EINVAL` for a buffer that does not exist or is not that long.
+    pub fn place(&self, buffer: u8, length: usize) -> Result<usize> {
+        let buffer = usize::from(buffer);
+        if buffer >= STAGE_BUFFER_COUNT || length > STAGE_BUFFER_BYTES {
+            return Err(Errno::EINVAL);
+        }
+        Ok(BUFFERS + buffer * STAGE_BUFFER_BYTES)
+    }
+
+    /// The daemon is done with a buffer: it is the client's again, or free if that gave it up.
+    pub fn give_back(&self, buffer: u8) {
+        let Ok(state) = self.word(usize::from(buffer), STATE) else { return };
+        if state.compare_exchange(LENT, TAKEN, AcqRel, Relaxed).is_err() {
+            let _ = state.compare_exchange(LEFT, FREE, AcqRel, Relaxed);
+        }
+    }
+}
+
+/// A buffer that the calling thread holds. Dropped: free again, once the daemon is done with it.
+pub struct Buffer<'a> {
+    stage: Stage<'a>,
+    index: usize,
+}
+
+impl Buffer<'_> {
+    /// Its number in the stage.
+    #[must_use]
+    pub const fn index(&self) -> u8 {
+        self.index as u8
+    }
+
+    /// Copies bytes to its beginning.
+    ///
+    /// # Errors
+    /// `EINVAL` if they do not fit.
+    pub fn fill(&mut self, from: &[u8]) -> Result<()> {
+        self.stage.segment.copy_in(self.stage.place(self.index(), from.len())?, from)
+    }
+
+    /// Copies bytes from its beginning.
+    ///
+    /// # Errors
+    /// `EINVAL` if it does not hold so many.
+    pub fn copy_out(&self, to: &mut [u8]) -> Result<()> {
+        self.stage.segment.copy_out(self.stage.place(self.index(), to.len())?, to)
+    }
+
+    /// The daemon may use it from now on, until it answers: call it before the request is handed in.
+    ///
+    /// # Errors
+    /// Never for a buffer that was taken.
+    pub fn lend(&mut self) -> Result<()> {
+        self.stage.word(self.index, STATE)?.store(LENT, Release);
+        Ok(())
+    }
+
+    /// The daemon answered: it does not use the buffer any more, whatever it answered.
+    ///
+    /// # Errors
+    /// Never for a buffer that was taken.
+    pub fn take_back(&mut self) -> Result<()> {
+        self.stage.word(self.index, STATE)?.store(TAKEN, Release);
+        Ok(())
+    }
+}
+
+impl Drop for Buffer<'_> {
+    fn drop(&mut self) {
+        let (state, owner) =
+            (self.stage.word(self.index, STATE), self.stage.word(self.index, OWNER));
+        let (Ok(state), Ok(owner)) = (state, owner) else { return };
+        owner.store(0, Relaxed);
+        if state.compare_exchange(LENT, LEFT, AcqRel, Acquire).is_err() {
+            let _ = state.compare_exchange(TAKEN, FREE, AcqRel, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    fn session() -> Session {
+        let (segment, _) =
+            Segment::nameless(c"test", SESSION_AND_STAGE_BYTES).expect("anonymous memory");
+        Session::new(segment).expect("long enough")
+    }
+
+    #[test]
+    fn a_buffer_is_one_holders_at_a_time_and_free_again_at_its_end() {
+        let session = session();
+        let stage = session.stage();
+        let all: Vec<_> =
+            (0..STAGE_BUFFER_COUNT).map(|_| stage.try_take().expect("free")).collect();
+        let mut numbers: Vec<_> = all.iter().map(Buffer::index).collect();
+        numbers.dedup();
+        assert_eq!(numbers.len(), STAGE_BUFFER_COUNT);
+        assert_eq!(stage.try_take().map(drop), Err(Errno::EAGAIN));
+        assert_eq!(stage.take(0).map(drop), Err(Errno::ETIMEDOUT));
+        drop(all);
+        assert_eq!(stage.take(0).map(|buffer| buffer.index()), Ok(0));
+    }
+
+    #[test]
+    fn what_a_client_gave_up_comes_free_when_the_daemon_is_done() {
+        let session = session();
+        let stage = session.stage();
+        let mut buffer = stage.try_take().expect("free");
+        buffer.lend().expect("taken");
+        drop(buffer);
+        assert_eq!(stage.try_take().map(|buffer| buffer.index()), Ok(1), "0 is still in use");
+        stage.give_back(0);
+        assert_eq!(stage.try_take().map(|buffer| buffer.index()), Ok(0));
+        // A word too many changes nothing.
+        stage.give_back(0);
+        stage.give_back(255);
+    }
+
+    #[test]
+    fn a_dead_threads_buffer_is_taken_over_unless_the_daemon_has_it() {
+        let session = session();
+        let stage = session.stage();
+        std::thread::scope(|scope| {
+            let of_dead = || {
+                for lends in [true, false] {
+                    let mut buffer = stage.try_take().expect("free");
+                    if lends {
+                        buffer.lend().expect("taken");
+                    }
+                    core::mem::forget(buffer);
+                }
+            };
+            scope.spawn(of_dead).join().expect("it ends");
+        });
+        let mut rest: Vec<_> = (2..STAGE_BUFFER_COUNT).map(|_| stage.try_take()).collect();
+        // The kernel may take a moment to forget the thread.
+        rest.push(stage.take(10_000_000));
+        assert_eq!(rest.last().and_then(|last| last.as_ref().ok()).map(Buffer::index), Some(1));
+        stage.give_back(0);
+        rest.push(stage.take(10_000_000));
+        assert!(rest.iter().all(Result::is_ok));
+    }
+
+    #[test]
+    fn bytes_come_back_and_none_beyond_a_buffer_are_touched() {
+        let session = session();
+        let mut buffer = session.stage().try_take().expect("free");
+        let bytes: Vec<u8> = (0..STAGE_BUFFER_BYTES).map(|at| at as u8).collect();
+        buffer.fill(&bytes).expect("fits");
+        let mut back = std::vec![0; bytes.len()];
+        buffer.copy_out(&mut back).expect("fits");
+        assert!(back == bytes);
+        assert_eq!(buffer.fill(&std::vec![0; bytes.len() + 1]), Err(Errno::EINVAL));
+        assert!(session.stage().place(STAGE_BUFFER_COUNT as u8, 1).is_err());
+    }
+}
