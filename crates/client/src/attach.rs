@@ -28,6 +28,7 @@ use shm::index::Index;
 use shm::once::Once;
 use shm::piece_io::Target;
 use shm::pieces::{PieceStates, PieceTable};
+use shm::posts::Posts;
 use shm::segment::errno;
 use shm::session::Session;
 use shm::{Access, Segment, wait};
@@ -121,6 +122,8 @@ pub(crate) struct Attachment {
     pub(crate) session: Session,
     /// The bells.
     pub(crate) bells: Doorbells,
+    /// Operations that this process completes by itself.
+    pub(crate) posts: Posts,
     /// Entries and attributes, one for each worker.
     indexes: [Option<Index>; WORKER_COUNT_MAX],
     arena: Arena,
@@ -540,6 +543,7 @@ fn map_all(
         map,
         session: Session::new(descriptors.map(0, Access::ReadWrite)?)?,
         bells: Doorbells::new(descriptors.map(1, Access::ReadWrite)?)?,
+        posts: Posts::new(descriptors.map(7, Access::ReadWrite)?)?,
         indexes,
         arena: Arena::new(descriptors.map(3, Access::ReadWrite)?),
         table: PieceTable::new(descriptors.map(4, Access::ReadOnly)?),

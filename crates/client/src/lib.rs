@@ -34,6 +34,8 @@ mod walk;
 
 mod open_files;
 
+mod posts;
+
 mod descriptors;
 
 mod layout;

@@ -166,6 +166,9 @@ impl Client {
                 _ => {}
             }
             may_remove(&walk.parent, found.as_ref(), who)?;
+            if found.is_some_and(|file| self.post_unlink(&walk, &file)) {
+                return Ok(());
+            }
             let shard = Client::shard_of_entry(&walk.parent, walk.name);
             let request = Request::Unlink { parent: walk.parent.inode, name: walk.name };
             by_path(self.call_done(To::Shard(shard), &request, who))

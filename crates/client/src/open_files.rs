@@ -263,7 +263,8 @@ impl Client {
         who: &Credentials,
     ) -> Result<Round> {
         if flags & o::CREATE == 0 {
-            return self.open_existing(&walk.existing()?, flags, false, who);
+            let round = self.open_existing(&walk.existing()?, flags, false, who)?;
+            return self.unless_removed(walk, round);
         }
         if walk.last == Last::Name && walk.slash {
             return Err(Errno::EISDIR);
@@ -275,7 +276,10 @@ impl Client {
             return Err(Errno::EISDIR);
         }
         match walk.found {
-            Looked::Found(found) => self.open_existing(&found, flags, false, who),
+            Looked::Found(found) => {
+                let round = self.open_existing(&found, flags, false, who)?;
+                self.unless_removed(walk, round)
+            }
             Looked::Absent | Looked::Unknown => self.open_new(walk, flags, mode, look, who),
         }
     }
@@ -299,6 +303,11 @@ impl Client {
         let shard = Client::shard_of_entry(&walk.parent, walk.name);
         let (heir, mode) = heir(&walk.parent, who, mode::REGULAR | mode & mode::PERMISSIONS);
         let layout = self.layout_of_child(&walk.parent, mode)?;
+        if let Some((attributes, vnode)) = self.post_create(walk, mode, layout, &heir) {
+            // A new file is open for whatever its own permissions say.
+            let opened = self.allocate_open(&attributes, vnode, flags & !o::TRUNCATE)?;
+            return Ok(Round::Opened(Outcome::Done(opened)));
+        }
         let is_far = !self.is_local(self.home()?.map.owner(shard))?;
         let exclusive = if flags & o::EXCLUSIVE != 0 { create::EXCLUSIVE } else { 0 };
         let request = Request::Create {
@@ -331,7 +340,23 @@ impl Client {
             return Ok(Round::Follow);
         }
         // The create told the far shard that this host has it open only if it made the file.
-        self.open_existing(&found, flags, false, who)
+        let round = self.open_existing(&found, flags, false, who)?;
+        self.unless_removed(walk, round)
+    }
+
+    /// A file that was found by its name and is counted in: is there a post about the name, which may
+    /// be its removal? Who posts that looks whether the file is open after he announced it.
+    fn unless_removed(&self, walk: &Walk<'_>, round: Round) -> Result<Round> {
+        match &round {
+            Round::Opened(Outcome::Done(opened))
+                if walk.last == Last::Name && self.has_post(&walk.parent, walk.name) =>
+            {
+                self.host()?.file_release(opened.ofd)?;
+                self.drop_open(&self.opened(opened.ofd)?);
+                Ok(Round::Again)
+            }
+            _ => Ok(round),
+        }
     }
 
     fn open_existing(
@@ -525,10 +550,44 @@ impl Client {
     /// `EBADF`; `EIO` if the size could not be told. The descriptor is closed all the same.
     pub fn close(&self, ofd: OfdIndex, process: ProcessIndex) -> Result<()> {
         let open = self.opened(ofd)?;
+        if self.closes_by_post(&open) {
+            self.release_of_process(&open, process);
+            if self.host()?.file_release(ofd)? {
+                self.release_of_open(&open);
+                return self.close_by_post(&open);
+            }
+            // Somebody made a second descriptor of it meanwhile.
+            return ignore_gone(self.flush(&open.vnode, open.inode));
+        }
         let flushed = if open.is_writable() { self.flush(&open.vnode, open.inode) } else { Ok(()) };
         self.release_of_process(&open, process);
         if self.host()?.file_release(ofd)? {
             self.drop_open(&open);
+        }
+        ignore_gone(flushed)
+    }
+
+    /// May this close of a written file be left to the shard? Only if it is the last of the open file,
+    /// and the shard is on this host.
+    fn closes_by_post(&self, open: &Open<'_>) -> bool {
+        open.is_writable()
+            && open.vnode.dirty_end.load(Relaxed) != 0
+            && open.words.refs.load(Relaxed) == 1
+            && !open.file().is_inline()
+            && !open.has(mark::NAMELESS)
+    }
+
+    /// Closes a written file after its last reference is gone: the shard takes over what is to be told,
+    /// and the count.
+    fn close_by_post(&self, open: &Open<'_>) -> Result<()> {
+        let vnode = open.words.vnode.load(Relaxed);
+        let mut flushed = Ok(());
+        if !self.post_close(open.inode, vnode) {
+            flushed = self.flush(&open.vnode, open.inode);
+            self.close_vnode(open.inode, VnodeIndex(vnode), false);
+        }
+        if let Ok(host) = self.host() {
+            let _ = host.file_free(open.index);
         }
         ignore_gone(flushed)
     }

@@ -50,8 +50,14 @@ impl Client {
     }
 
     /// The attributes after the shard was told what this host wrote, so that size and time of
-    /// modification are those of the last write.
+    /// modification are those of the last write, or the last name.
     fn told(&self, attributes: Attributes) -> Result<Attributes> {
+        if attributes.is_directory() && self.may_have_posts(attributes.inode.shard()) {
+            // Names that came and went change its time and size.
+            let request = Request::GetAttributes { inode: attributes.inode };
+            let to = To::Shard(attributes.inode.shard());
+            return self.call_attributes(to, &request, &own_credentials());
+        }
         if !attributes.is_regular() {
             return Ok(attributes);
         }

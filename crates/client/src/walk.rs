@@ -14,8 +14,10 @@ use wire::limits::{NAME_BYTES_MAX, SYMLINKS_FOLLOWED_MAX};
 use wire::{Attributes, Credentials, Inode, Reply, Request, ShardIndex};
 
 use crate::Client;
+use crate::attach::Attachment;
 use crate::errno::by_path;
 use crate::path::{At, Follow, Outcome, Part, PathBuffer};
+use crate::posts::post_key;
 use crate::request::{To, own_credentials};
 
 /// How often a name is looked up again whose inode went away meanwhile.
@@ -96,6 +98,25 @@ enum Step {
     End(End),
     /// The path left the instance.
     Outside,
+}
+
+/// A metadata service of this host, as far as it is seen without a message.
+#[derive(Clone, Copy)]
+pub(crate) struct Service<'a> {
+    pub(crate) by: &'a Attachment,
+    pub(crate) worker: usize,
+    pub(crate) index: &'a Index,
+}
+
+impl Service<'_> {
+    /// What is known of an entry with this key in `directory`.
+    pub(crate) fn entry(&self, directory: Inode, key: u128) -> Hit {
+        // First: what is applied is in the index before it is pending no longer.
+        if self.by.posts.is_pending(self.worker, post_key(key)) {
+            return Hit::Unknown;
+        }
+        self.index.entry_in(directory, key)
+    }
 }
 
 impl Client {
@@ -230,19 +251,20 @@ impl Client {
         }
     }
 
-    /// The index of a shard, if this host has it.
-    fn index_of(&self, shard: ShardIndex) -> Option<&Index> {
+    /// The service of a shard, if this host has it.
+    pub(crate) fn service_of(&self, shard: ShardIndex) -> Option<Service<'_>> {
         let owner = self.home_now()?.map.owner(shard);
-        let attachment = match self.local_now(owner) {
+        let by = match self.local_now(owner) {
             Some(attachment) => attachment,
             None => self.local(owner).ok()??,
         };
-        attachment.index(worker_of_shard(shard, attachment.workers()))
+        let worker = worker_of_shard(shard, by.workers());
+        Some(Service { by, worker, index: by.index(worker)? })
     }
 
     /// The attributes of an inode as the index has them.
     pub(crate) fn attributes_in_index(&self, inode: Inode) -> Option<Attributes> {
-        self.index_of(inode.shard())?.inode(inode)
+        self.service_of(inode.shard())?.index.inode(inode)
     }
 
     /// The attributes of an inode, from the index or by a message.
@@ -271,8 +293,8 @@ impl Client {
         who: &Credentials,
     ) -> Result<Looked> {
         let shard = Client::shard_of_entry(parent, name);
-        let hit = match self.index_of(shard) {
-            Some(index) => index.entry(entry_key(parent.inode, name)),
+        let hit = match self.service_of(shard) {
+            Some(service) => service.entry(parent.inode, entry_key(parent.inode, name)),
             None => Hit::Unknown,
         };
         match hit {

@@ -279,6 +279,7 @@ impl Acceptor {
         let (segment, memory) = Segment::nameless(c"forebay-session", SESSION_AND_STAGE_BYTES)?;
         let slots = Session::new(segment)?;
         let session = self.sessions.open(believed)?;
+        self.shared.posts.note_session(session.index);
         let guest = Arc::new(Guest { session, slots, waited_far: AtomicBool::new(false) });
         for worker in 0..self.shared.router.workers {
             self.shared.tell(worker, Note::Opened(Arc::clone(&guest)));

@@ -38,6 +38,8 @@ mod worker;
 
 mod shard;
 
+mod posted;
+
 mod jobs;
 
 mod target;

@@ -9,6 +9,7 @@ use shm::doorbell::DOORBELLS_BYTES;
 use shm::host::HostSegment;
 use shm::index::Shape;
 use shm::pieces::{HEADER_BYTES, STATE_BYTES};
+use shm::posts::POSTS_BYTES;
 use std::ffi::CString;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -74,6 +75,8 @@ pub(crate) struct Memory {
     pub(crate) host_fd: OwnedFd,
     /// The doorbells.
     pub(crate) bells: Mapped,
+    /// Posts.
+    pub(crate) posts: Mapped,
     /// What the target needs.
     pub(crate) target: TargetMemory,
     /// An index for each worker.
@@ -106,6 +109,7 @@ impl Memory {
             host,
             host_fd,
             bells: open("doorbell", DOORBELLS_BYTES as u64)?,
+            posts: open("posts", POSTS_BYTES as u64)?,
             target,
             indexes,
         })

@@ -166,6 +166,9 @@ fn replay(directory: &Path, service: &mut Service) -> Outcome<Journal> {
 /// Clients of the earlier daemon still map the index, so it is emptied in place: its pages become
 /// zeros, which every reader takes for buckets that hold nothing.
 fn empty(index: &Mapped) -> rustix::io::Result<()> {
-    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    rustix::fs::fallocate(index.fd.as_fd(), how, 0, Shape::DEFAULT.bytes() as u64)
+    Index::empty(&index.segment, |first| {
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let (first, end) = (first as u64, Shape::DEFAULT.bytes() as u64);
+        rustix::fs::fallocate(index.fd.as_fd(), how, first, end - first)
+    })
 }

@@ -20,7 +20,7 @@ use wire::{Header, Inode, Request, ShardIndex};
 
 /// Room for the records of one step: a rename touches a handful of inodes, each with at most its
 /// inline contents and its extended attributes.
-const STEP_BYTES_MAX: u64 = 256 * 1024;
+pub(crate) const STEP_BYTES_MAX: u64 = 256 * 1024;
 /// A log shorter than this is not rewritten.
 const REWRITE_BYTES_MIN: u64 = 64 << 20;
 /// A log this many times longer than what a rewrite left is rewritten.
@@ -43,8 +43,8 @@ impl Opens for Hands<'_> {
 
 /// A service and what it works with.
 pub(crate) struct Shard {
-    worker: usize,
-    service: Service,
+    pub(crate) worker: usize,
+    pub(crate) service: Service,
     index: Index,
     journal: Journal,
     /// Who waits for the reply of a ticket; the ticket is the place.
@@ -59,6 +59,12 @@ pub(crate) struct Shard {
     live_bytes: u64,
     /// The log refused; nothing that needs it is done any more.
     is_poisoned: bool,
+    /// Replies of the running step.
+    replies: Vec<(ReplyTo, Vec<u8>)>,
+    /// Deleted files whose last opening a post ended.
+    pub(crate) reaps: Vec<Inode>,
+    /// When a post came last.
+    pub(crate) posted_at: Option<Instant>,
 }
 
 impl Shard {
@@ -78,12 +84,16 @@ impl Shard {
             slice: Vec::new(),
             live_bytes: 0,
             is_poisoned: false,
+            replies: Vec::new(),
+            reaps: Vec::new(),
+            posted_at: None,
         }
     }
 
     /// The first steps after a start: what is pending is sent again, and files that were kept for
     /// processes that are gone by now are freed.
     pub(crate) fn begin(&mut self, shared: &Shared) {
+        shared.posts.recover(self.worker);
         self.step(shared, Input::Tick);
         let orphans: Vec<Inode> = self.service.orphans().collect();
         for inode in orphans {
@@ -103,6 +113,17 @@ impl Shard {
         if let Err(errno) = self.reserve(purpose(&request)) {
             return shared.refuse(to, errno);
         }
+        let ticket = self.ticket(to);
+        self.close_gate(shared);
+        self.step_closed(shared, Input::Request { ticket, header, request });
+        if let Request::Create { .. } = request {
+            self.keep_numbers(shared, ShardIndex(header.shard));
+        }
+        self.open_gate(shared);
+    }
+
+    /// Notes who waits for a reply.
+    pub(crate) fn ticket(&mut self, to: ReplyTo) -> u64 {
         let place = self.free.pop().unwrap_or_else(|| {
             self.tickets.push(None);
             self.tickets.len() - 1
@@ -110,7 +131,7 @@ impl Shard {
         if let Some(ticket) = self.tickets.get_mut(place) {
             *ticket = Some(to);
         }
-        self.step_reserved(shared, Input::Request { ticket: place as u64, header, request });
+        place as u64
     }
 
     /// A message of another service. It is lost if the log takes nothing: it comes again.
@@ -210,18 +231,25 @@ impl Shard {
     }
 
     /// The last act: what is in the log goes to the device.
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn end(&mut self, shared: &Shared) {
+        self.close_gate(shared);
         self.journal.abandon_rewrite();
         if let Err(error) = self.journal.commit() {
             tracing::error!(worker = self.worker, %error, "can not flush the log");
         }
     }
 
-    fn reserve(&mut self, purpose: For) -> Result<()> {
+    /// Sees to it that the log takes the records of a step.
+    pub(crate) fn reserve(&mut self, purpose: For) -> Result<()> {
+        self.reserve_more(0, purpose)
+    }
+
+    /// As `reserve`, with `more` bytes beyond.
+    pub(crate) fn reserve_more(&mut self, more: u64, purpose: For) -> Result<()> {
         if self.is_poisoned {
             return Err(Errno::EIO);
         }
-        self.journal.reserve(STEP_BYTES_MAX, purpose).map_err(|error| error.errno())
+        self.journal.reserve(STEP_BYTES_MAX + more, purpose).map_err(|error| error.errno())
     }
 
     fn step(&mut self, shared: &Shared, input: Input<'_>) {
@@ -232,6 +260,14 @@ impl Shard {
     }
 
     fn step_reserved(&mut self, shared: &Shared, input: Input<'_>) {
+        self.close_gate(shared);
+        self.step_closed(shared, input);
+        self.open_gate(shared);
+    }
+
+    /// A step while nobody posts, or one that may be beside posts. Its replies wait for
+    /// `send_replies`.
+    pub(crate) fn step_closed(&mut self, shared: &Shared, input: Input<'_>) {
         self.now = self.now.max(now_nanos());
         let mut effects = std::mem::take(&mut self.effects);
         let mut hands = Hands { index: &self.index, host: &shared.host };
@@ -257,15 +293,29 @@ impl Shard {
             Effect::Index(operation) => self.perform_index(operation),
             Effect::Reply { ticket, bytes } => {
                 if let Some(to) = self.redeem(ticket) {
-                    shared.answer(to, &bytes);
+                    self.replies.push((to, bytes));
+                } else {
+                    self.service.recycle(bytes);
                 }
-                self.service.recycle(bytes);
+            }
+            Effect::GrantNumbers { shard, first, end } => {
+                shared.posts.grant_numbers(shard, first, end);
             }
             Effect::Peer { to, bytes } => send(shared, to, bytes),
             Effect::Data { token, inode, layout, op } => {
                 self.jobs.start(shared, self.worker, (token, inode), &layout, op);
             }
         }
+    }
+
+    /// Sends the replies of the last steps.
+    pub(crate) fn send_replies(&mut self, shared: &Shared) {
+        let mut replies = std::mem::take(&mut self.replies);
+        for (to, bytes) in replies.drain(..) {
+            shared.answer(to, &bytes);
+            self.service.recycle(bytes);
+        }
+        self.replies = replies;
     }
 
     fn redeem(&mut self, ticket: u64) -> Option<ReplyTo> {
@@ -282,6 +332,8 @@ impl Shard {
             IndexOp::PutEntry { key, inode, mode } => self.index.put_entry(key, inode, mode),
             IndexOp::PutAbsent { key } => self.index.put_absent(key),
             IndexOp::ForgetEntry { key } => self.index.forget_entry(key),
+            IndexOp::PutWhole { directory } => self.index.put_whole(directory),
+            IndexOp::ForgetWhole { directory } => self.index.forget_whole(directory),
             IndexOp::PutInode(attributes) => self.index.put_inode(&attributes),
             IndexOp::ForgetInode(inode) => self.index.forget_inode(inode),
         }

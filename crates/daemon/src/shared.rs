@@ -8,6 +8,7 @@ use crate::reply::{FULL_MICROS, LOST_MICROS, ReplyTo};
 use gateway::{Route, Router, Session};
 use shm::doorbell::Doorbells;
 use shm::host::HostSegment;
+use shm::posts::Posts;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -63,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) host: HostSegment,
     /// The thread of `net` is awake and takes the rings of workers that sleep.
     pub(crate) net_watches: AtomicBool,
+    /// Operations that clients completed by themselves.
+    pub(crate) posts: Posts,
     /// Set once: everybody ends what he does.
     pub(crate) stopping: AtomicBool,
     /// When this daemon began.

@@ -25,6 +25,7 @@ use placement::Map;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::Mode;
 use shm::doorbell::{Doorbells, SESSION_COUNT_MAX};
+use shm::posts::Posts;
 use std::fmt::{self, Display};
 use std::fs;
 use std::io::Write;
@@ -119,6 +120,7 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
         bulk,
         host: memory.host,
         net_watches: AtomicBool::new(false),
+        posts: Posts::new(memory.posts.segment).map_err(failed("use the posts"))?,
         stopping: AtomicBool::new(false),
         begun,
         figures: (0..workers).map(|_| Figures::default()).collect(),
@@ -307,6 +309,7 @@ fn offer(settings: &Settings, map: &Map, memory: &Memory, ssd: &SsdFile) -> Outc
         target.table.read_only()?,
         clone(&target.states.fd)?,
         clone(&ssd.fd())?,
+        clone(&memory.posts.fd)?,
     ];
     for index in &memory.indexes {
         descriptors.push(index.read_only()?);

@@ -12,10 +12,12 @@ use crate::shard::Shard;
 use crate::shared::{Guest, Shared, now_nanos};
 use crate::target::TargetLoop;
 use gateway::{Admitted, Route, admit_from_session};
+use shm::doorbell::Sleep;
 use shm::wait::{Backoff, Next};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 use wire::codec::Reader;
 use wire::errno::Errno;
 use wire::limits::SLOT_BYTES;
@@ -24,6 +26,10 @@ use wire::{Header, Reply, Request};
 
 /// Longest sleep when nothing is due.
 const SLEEP_MICROS_MAX: u64 = 60_000_000;
+/// How long posts may wait while a worker dozes: a hundred times what it costs to look.
+const DOZE_MICROS: u64 = 2_000;
+/// How long after a post a worker only dozes.
+const POSTS_TIME: Duration = Duration::from_millis(50);
 /// Rounds with something to do between two looks at the clock's duties.
 const BUSY_ROUNDS: u32 = 64;
 
@@ -93,9 +99,12 @@ impl Workers {
         let (mut rounds, mut rewrites, mut last) = (0, false, Took::Nothing);
         loop {
             let mut took = Took::Nothing;
-            if rewrites || shared.bells.has_rung(number) {
+            if rewrites || shared.bells.has_rung(number) || shared.posts.has_any(number) {
                 let mut worker = lock();
                 took = worker.take(shared, &mut message);
+                if worker.shard.take_posts(shared) {
+                    took = Took::Own;
+                }
                 rewrites = worker.shard.keep_log_short();
                 drop(worker);
                 shared.net.flush();
@@ -119,7 +128,7 @@ impl Workers {
                 continue;
             }
             let mut worker = lock();
-            let idle_micros = worker.keep_time(shared);
+            let (idle_micros, how) = worker.rest(shared);
             rewrites = worker.shard.keep_log_short();
             let sleeps = is_quiet && !rewrites;
             worker.sleeps_until = i64::MIN;
@@ -130,10 +139,11 @@ impl Workers {
             drop(worker);
             shared.net.flush();
             if sleeps {
-                shared.bells.sleep(number, idle_micros);
+                let has_more = || how == Sleep::Deep && shared.posts.has_any(number);
+                shared.bells.sleep(number, idle_micros, how, has_more);
             }
         }
-        lock().end();
+        lock().end(shared);
     }
 }
 
@@ -154,9 +164,22 @@ impl Worker {
         self.is_running = true;
     }
 
-    fn end(&mut self) {
+    fn end(&mut self, shared: &Shared) {
         self.is_running = false;
-        self.shard.end();
+        self.shard.end(shared);
+    }
+
+    /// Does what is due; returns for how many microseconds nothing will be, and how to sleep. Where
+    /// posts came lately, or may be coming, the thread looks by itself now and then: then a few of
+    /// them wake nobody.
+    fn rest(&mut self, shared: &Shared) -> (u64, Sleep) {
+        let micros = self.keep_time(shared);
+        let lately = self.shard.posted_at.is_some_and(|at| at.elapsed() < POSTS_TIME);
+        if !lately && !shared.posts.has_any(self.number) {
+            return (micros, Sleep::Deep);
+        }
+        shared.posts.sweep(self.number);
+        (micros.min(DOZE_MICROS), Sleep::Doze)
     }
 
     /// True if something is due before the worker's thread would see to it.

@@ -25,6 +25,7 @@ impl Service {
         let Some((inode, mode)) = self.state.entries.get(parent, name) else {
             if ask.header.host == self.config.host {
                 self.io.index(IndexOp::PutAbsent { key });
+                self.note_empty(parent);
             }
             return Err(Stop::Refused(Errno::ENOENT));
         };
@@ -74,6 +75,7 @@ impl Service {
         let mut attributes = self.new_attributes(ask, &directory, inode, mode, layout);
         attributes.device = device;
         attributes.size = target.len() as u64;
+        self.note_empty(parent);
         self.put_new(&attributes, target, 0);
         let kind = mode & mode::TYPE;
         self.put(&Record::PutEntry { parent, name: name.bytes(), inode, mode: kind });
@@ -132,7 +134,7 @@ impl Service {
         Ok(())
     }
 
-    fn put_new(&mut self, attributes: &Attributes, target: &[u8], nameless: u8) {
+    pub(crate) fn put_new(&mut self, attributes: &Attributes, target: &[u8], nameless: u8) {
         self.put(&Record::PutInode {
             attributes: *attributes,
             nameless,

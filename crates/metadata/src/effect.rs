@@ -4,7 +4,7 @@
 //! it is the first effect: nothing that the record covers becomes visible before it is stored.
 
 use wire::errno::Result;
-use wire::{Attributes, Header, Inode, Layout, Request, ShardIndex};
+use wire::{Attributes, Header, Inode, Layout, Post, Request, ShardIndex};
 
 /// What happens to a service.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,17 @@ pub enum Input<'a> {
     Peer {
         /// The bytes of the effect.
         message: &'a [u8],
+    },
+    /// Operations that clients of this host completed, in an order in which a file is made before it
+    /// is closed. Not answered.
+    Posted {
+        /// The operations.
+        posts: &'a [Posted<'a>],
+    },
+    /// Clients that post run out of inode numbers in a shard of this service.
+    GrantNumbers {
+        /// The shard.
+        shard: ShardIndex,
     },
     /// An `Effect::Data` was performed on every target that it concerns.
     DataDone {
@@ -47,6 +58,15 @@ pub enum Input<'a> {
     Tick,
 }
 
+/// A post and what the host segment says of its file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Posted<'a> {
+    /// The post.
+    pub post: Post<'a>,
+    /// Of a `Close`: end of what was written and not told; 0: nothing.
+    pub written: u64,
+}
+
 /// What is to be done after a step, in this order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
@@ -62,6 +82,15 @@ pub enum Effect {
     Log(Vec<u8>),
     /// Changes the index in shared memory.
     Index(IndexOp),
+    /// Clients may use inode numbers `first .. end` of a shard in their posts.
+    GrantNumbers {
+        /// The shard.
+        shard: ShardIndex,
+        /// The first.
+        first: u64,
+        /// Behind the last.
+        end: u64,
+    },
     /// Sends a message to the service of a shard, never this one's. May be lost, doubled and
     /// overtaken by others: it is sent again until it is answered.
     Peer {
@@ -104,6 +133,17 @@ pub enum IndexOp {
     ForgetEntry {
         /// Key of the name.
         key: u128,
+    },
+    /// All entries of a directory that are this service's are in the index from now on: there are
+    /// none yet.
+    PutWhole {
+        /// The directory.
+        directory: Inode,
+    },
+    /// A directory is gone.
+    ForgetWhole {
+        /// The directory.
+        directory: Inode,
     },
     /// The attributes of an inode.
     PutInode(Attributes),

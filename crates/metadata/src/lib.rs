@@ -60,6 +60,8 @@ mod contents;
 
 mod open_files;
 
+mod posted;
+
 mod list;
 
 mod xattr;
@@ -67,6 +69,6 @@ mod xattr;
 mod locking;
 
 pub use config::Config;
-pub use effect::{DataOp, Effect, IndexOp, Input, Opens};
+pub use effect::{DataOp, Effect, IndexOp, Input, Opens, Posted};
 pub use service::Service;
 pub use snapshot::SnapshotCursor;

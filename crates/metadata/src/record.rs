@@ -79,6 +79,8 @@ numbered! {
         0x16 PutFinished { group: u32, sequence: u64 }
         /// The group will never again send about transactions below `floor`.
         0x17 PutFloor { group: u32, floor: u64 }
+        /// Inode numbers of a shard below `end` may have been used by posts of clients.
+        0x18 PutGrant { shard: u16, end: u64 }
     }
 }
 
@@ -169,6 +171,7 @@ mod tests {
             Record::DeleteDecision { sequence: w },
             Record::PutFinished { group, sequence: w },
             Record::PutFloor { group, floor: w },
+            Record::PutGrant { shard: x as u16, end: y },
         ]
     }
 

@@ -92,6 +92,16 @@ impl Service {
         match input {
             Input::Request { ticket, header, request } => self.take(ticket, header, &request),
             Input::Peer { message } => self.take_message(message),
+            Input::Posted { posts } => {
+                posts.iter().for_each(|posted| self.take_post(posted));
+                // Nothing else: whoever waits may look at names, and the gate for posts is open.
+                self.settle_unlinked(opens);
+                return self.io.end(out);
+            }
+            Input::GrantNumbers { shard } => {
+                self.grant_numbers(shard);
+                return self.io.end(out);
+            }
             Input::DataDone { token, result } => self.data_done(token, result),
             Input::OriginGone { first, count } => self.origin_gone(first, count),
             Input::HostGone { host } => self.host_gone(host),

@@ -53,7 +53,7 @@ impl Service {
 }
 
 /// Number of tables.
-const TABLES: u8 = 13;
+const TABLES: u8 = 14;
 
 /// Where to go on in a table; `None`: it is done.
 type Next = Option<(u64, u64, u8)>;
@@ -148,6 +148,11 @@ fn slice_small(
             Record::PutCounter { sequence_next: state.sequence_next }.encode(out);
             None
         }
+        13 => each(&state.grants, from.0 as u16, end, out, |&shard, &end| Record::PutGrant {
+            shard,
+            end,
+        })
+        .map(|shard| (u64::from(shard), 0, 0)),
         _ => None,
     }
 }

@@ -81,6 +81,8 @@ pub(crate) struct State {
     pub(crate) locks: BTreeMap<Inode, Vec<Lock>>,
     pub(crate) tallies: BTreeMap<Inode, Tally>,
     pub(crate) shards: BTreeMap<u16, ShardCounters>,
+    /// Of each shard, the end of the inode numbers that posts may use.
+    pub(crate) grants: BTreeMap<u16, u64>,
     pub(crate) sequence_next: u64,
     pub(crate) outcomes: BTreeMap<u64, Outcome>,
     pub(crate) pending: BTreeMap<u64, Pending>,
@@ -201,6 +203,9 @@ impl State {
         match *record {
             Record::PutShard { shard, inode_next, place_next } => {
                 self.shards.insert(shard, ShardCounters { inode_next, place_next });
+            }
+            Record::PutGrant { shard, end } => {
+                self.grants.insert(shard, end);
             }
             Record::PutCounter { sequence_next } => self.sequence_next = sequence_next,
             Record::ForgetOrigins { first, count } => {

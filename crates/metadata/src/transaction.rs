@@ -394,6 +394,7 @@ impl Service {
                 if self.state.tallies.contains_key(&directory) {
                     self.put(&Record::DeleteTally { directory });
                 }
+                self.io.index(IndexOp::ForgetWhole { directory });
                 self.forget_directory(directory);
             }
             Action::Moved { inode, parent } => self.change_inode(inode, |new| {

@@ -7,6 +7,7 @@ mod kit;
 use std::collections::BTreeMap;
 
 use kit::{Random, World, config};
+use metadata::Input;
 use wire::Inode;
 use wire::attributes::spread;
 use wire::errno::Errno;
@@ -178,6 +179,27 @@ impl Oracle {
     }
 }
 
+/// By a post, where a client could, else by a request.
+fn make_file(world: &mut World, parent: Inode, name: &[u8]) -> kit::Outcome {
+    if let Some(made) = world.post_file(parent, name) {
+        return Ok(made);
+    }
+    let made = world.root().file(parent, name);
+    if let Ok(made) = &made {
+        let at = world.owner(made.inode.shard());
+        world.step(at, Input::GrantNumbers { shard: made.inode.shard() });
+    }
+    made
+}
+
+fn remove_file(world: &mut World, parent: Inode, name: &[u8]) -> kit::Outcome {
+    if world.post_unlink(parent, name) {
+        world.settle();
+        return Ok(kit::NOTHING);
+    }
+    world.root().unlink(parent, name)
+}
+
 struct Game {
     world: World,
     oracle: Oracle,
@@ -205,12 +227,14 @@ impl Game {
             (self.oracle.inodes[d], self.oracle.inodes[e], self.oracle.inodes[any]);
         let mut root = self.world.root();
         let (real, right) = match self.random.below(20) {
-            0..=3 => (root.file(inode, &name), self.oracle.make(d, &name, None)),
+            0..=3 => (make_file(&mut self.world, inode, &name), self.oracle.make(d, &name, None)),
             4..=6 => {
                 (root.directory(inode, &name), self.oracle.make(d, &name, Some(BTreeMap::new())))
             }
             7 => (root.wide(inode, &name), self.oracle.make(d, &name, Some(BTreeMap::new()))),
-            8..=9 => (root.unlink(inode, &name), self.oracle.remove(d, &name, false)),
+            8..=9 => {
+                (remove_file(&mut self.world, inode, &name), self.oracle.remove(d, &name, false))
+            }
             10..=12 => (root.rmdir(inode, &name), self.oracle.remove(d, &name, true)),
             13..=14 => (root.link(linked, to, &other), self.oracle.link(any, e, &other)),
             n => {
@@ -262,23 +286,27 @@ impl Game {
     }
 }
 
-fn play(seed: u64, turns: usize, world: World) {
+/// How many posts there were.
+fn play(seed: u64, turns: usize, world: World) -> u64 {
     println!("seed={seed}");
     let mut game = Game { world, oracle: Oracle::new(), random: Random(seed) };
     for _ in 0..turns {
         game.turn();
     }
     game.compare();
+    game.world.posted
 }
 
 #[test]
 fn one_service() {
-    (0..20).for_each(|seed| play(seed, 400, World::alone()));
+    let posted: u64 = (0..20).map(|seed| play(seed, 400, World::alone())).sum();
+    assert!(posted > 100, "hardly anything was posted: {posted}");
 }
 
 #[test]
 fn several_services() {
-    (0..20).for_each(|seed| play(seed, 300, World::daemons(3)));
+    let posted: u64 = (0..20).map(|seed| play(seed, 300, World::daemons(3))).sum();
+    assert!(posted > 100, "hardly anything was posted: {posted}");
 }
 
 #[test]

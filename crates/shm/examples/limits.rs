@@ -3,7 +3,7 @@
 
 use rustix::fd::AsFd;
 use shm::arena::Arena;
-use shm::doorbell::{DOORBELLS_BYTES, Doorbells};
+use shm::doorbell::{DOORBELLS_BYTES, Doorbells, Sleep};
 use shm::index::{Index, Shape};
 use shm::piece_io::Target;
 use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES};
@@ -48,7 +48,7 @@ fn requests() {
                 bells.take(0, |_| pending |= session.take_pending(0));
                 if pending == 0 {
                     if backoff.pause() == Next::Sleep {
-                        bells.sleep(0, 10_000);
+                        bells.sleep(0, 10_000, Sleep::Deep, || false);
                     }
                     continue;
                 }

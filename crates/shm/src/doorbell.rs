@@ -3,7 +3,8 @@
 //! Layout of a worker's bell, `BELL_BYTES` each, `WORKER_COUNT_MAX` of them:
 //!
 //!   0    sleeping  u32   1 while the worker sleeps on it (a futex), 2 once it is to wake up, 3 while
-//!                        it sleeps and another thread of the daemon takes its rings
+//!                        it sleeps and another thread of the daemon takes its rings;
+//!                        4 while it dozes: it looks by itself within milliseconds, so a few posts wait
 //!   4    processor u32   where the worker ran when it last looked, plus one
 //!   64   summary   u64   bit i: word i below is not zero
 //!   128  words     64 x u64, one bit for each session
@@ -33,6 +34,19 @@ const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 const ROUSED: u32 = 2;
 const WATCHED: u32 = 3;
+const DOZING: u32 = 4;
+
+/// Posts of one session for which a dozing worker is woken: a wake-up costs as much as some of them.
+const POSTS_TO_WAKE: u32 = 24;
+
+/// How a worker sleeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sleep {
+    /// Whatever comes wakes it.
+    Deep,
+    /// A few posts may wait until it wakes by itself.
+    Doze,
+}
 
 /// Most sessions of one daemon.
 pub const SESSION_COUNT_MAX: usize = WORD_COUNT * 64 - 1;
@@ -67,6 +81,20 @@ impl Doorbells {
         self.segment.word32(bell + SLEEPING)
     }
 
+    /// Tells `worker` that a session has one post more, behind `waiting` others. Only what it may not
+    /// sleep through wakes it.
+    ///
+    /// # Errors
+    /// `EINVAL` for a worker that does not exist.
+    pub fn nudge(&self, worker: usize, waiting: u32) -> Result<()> {
+        let sleeping = self.segment.word32(self.bell(worker)? + SLEEPING)?;
+        let now = sleeping.load(SeqCst);
+        if matches!(now, ASLEEP | WATCHED) || (now == DOZING && waiting >= POSTS_TO_WAKE) {
+            rouse(sleeping, &[ASLEEP, DOZING, WATCHED]);
+        }
+        Ok(())
+    }
+
     /// Tells `worker` that `session` has something for it.
     ///
     /// # Errors
@@ -77,9 +105,7 @@ impl Doorbells {
         }
         let sleeping = self.set(worker, usize::from(session))?;
         if !matches!(sleeping.load(SeqCst), AWAKE | WATCHED) {
-            // Another word, so that a worker that is about to sleep does not.
-            let _ = sleeping.compare_exchange(ASLEEP, ROUSED, SeqCst, SeqCst);
-            wait::wake(sleeping, 1);
+            rouse(sleeping, &[ASLEEP, DOZING]);
         }
         Ok(())
     }
@@ -91,10 +117,7 @@ impl Doorbells {
     pub fn kick(&self, worker: usize) -> Result<()> {
         let sleeping = self.set(worker, KICK)?;
         if sleeping.load(SeqCst) != AWAKE {
-            for asleep in [ASLEEP, WATCHED] {
-                let _ = sleeping.compare_exchange(asleep, ROUSED, SeqCst, SeqCst);
-            }
-            wait::wake(sleeping, 1);
+            rouse(sleeping, &[ASLEEP, DOZING, WATCHED]);
         }
         Ok(())
     }
@@ -108,7 +131,9 @@ impl Doorbells {
         let Ok(sleeping) = bell else { return false };
         match sleeping.load(SeqCst) {
             WATCHED => true,
-            ASLEEP => sleeping.compare_exchange(ASLEEP, WATCHED, SeqCst, SeqCst).is_ok(),
+            now @ (ASLEEP | DOZING) => {
+                sleeping.compare_exchange(now, WATCHED, SeqCst, SeqCst).is_ok()
+            }
             _ => false,
         }
     }
@@ -175,16 +200,18 @@ impl Doorbells {
             .is_ok_and(|word| word.load(Relaxed) == wait::processor().wrapping_add(1))
     }
 
-    /// Sleeps until somebody rings or `micros` are over.
-    pub fn sleep(&self, worker: usize, micros: u64) {
+    /// Sleeps until somebody rings or `micros` are over; not at all if `has_more` says so after the
+    /// worker is known to sleep.
+    pub fn sleep(&self, worker: usize, micros: u64, how: Sleep, has_more: impl FnOnce() -> bool) {
         let Ok(bell) = self.bell(worker) else { return };
         let words = (self.segment.word32(bell + SLEEPING), self.segment.word64(bell + SUMMARY));
         let (Ok(sleeping), Ok(summary)) = words else { return };
-        sleeping.store(ASLEEP, SeqCst);
-        if summary.load(SeqCst) == 0 {
+        let state = if how == Sleep::Doze { DOZING } else { ASLEEP };
+        sleeping.store(state, SeqCst);
+        if summary.load(SeqCst) == 0 && !has_more() {
             // Whoever begins to watch between the two changes the word, which ends the sleep.
             let asleep = sleeping.load(SeqCst);
-            if asleep == ASLEEP || asleep == WATCHED {
+            if asleep == state || asleep == WATCHED {
                 wait::sleep(sleeping, asleep, micros);
             }
         }
@@ -194,4 +221,13 @@ impl Doorbells {
     fn bell(&self, worker: usize) -> Result<usize> {
         if worker < WORKER_COUNT_MAX { Ok(worker * BELL_BYTES) } else { Err(Errno::EINVAL) }
     }
+}
+
+/// Wakes a worker that sleeps in one of these ways, or is about to.
+fn rouse(sleeping: &AtomicU32, ways: &[u32]) {
+    // Another word, so that a worker that is about to sleep does not.
+    for &way in ways {
+        let _ = sleeping.compare_exchange(way, ROUSED, SeqCst, SeqCst);
+    }
+    wait::wake(sleeping, 1);
 }

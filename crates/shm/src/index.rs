@@ -4,20 +4,26 @@
 //! that owns the shards), any number of readers, each bucket under a sequence counter.
 //!
 //! Both tables grow by linear hashing: with `n` buckets a hash falls on its low bits, and where
-//! that bucket does not exist yet, on one bit fewer. The writer adds bucket `n` by moving rows out
-//! of the one that stood for it and only then tells of `n + 1`; a reader with the old count finds
-//! nothing where a row was, and asks. So a young index is small and warm, and no insertion stalls.
+//! that bucket does not exist yet, on one bit fewer. The writer adds bucket `n` by copying rows out
+//! of the one that stood for it, then tells of `n + 1`, and only then empties the old places; a
+//! reader that finds nothing looks whether the count is still the same. So a young index is small
+//! and warm, and no insertion stalls.
+//!
+//! Of some directories it knows all entries: a row with the key of the empty name says so, as long
+//! as the header has counted no forgotten entry since. What is not found there does not exist.
 //!
 //! Layout: a header of 64 bytes (log2 of the most buckets as two u32, the buckets in use as two
-//! u32), then room for all entry buckets, then for all inode buckets. A bucket: sequence u64 (odd
-//! while it is written), hand u64 (which way is replaced next), then `WAYS` rows.
+//! u32, forgotten entries as u64), then room for all entry buckets, then for all inode buckets. A
+//! bucket: sequence u64 (odd while it is written), hand u64 (which way is replaced next), then
+//! `WAYS` rows.
 //!
-//!   entry row (32 bytes): key low u64, key high u64, inode u64 (0: known absent), mode u64
+//!   entry row (32 bytes): key low u64, key high u64, inode u64 (0: known absent; all ones: to be
+//!   asked for), mode u64
 //!   inode row (104 bytes): the encoded attributes of `wire` as 13 words; the first is the inode
 
 use crate::segment::Segment;
-use crate::sync::{self, AtomicU64, BUCKETS_MIN, fence};
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{self, AtomicU32, AtomicU64, BUCKETS_MIN, fence};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use wire::attributes::ATTRIBUTES_BYTES;
 use wire::codec::{Reader, Writer};
 use wire::errno::{Errno, Result};
@@ -25,6 +31,8 @@ use wire::hash::neighbourly;
 use wire::{Attributes, Inode};
 
 const HEADER: usize = 64;
+const FORGOTTEN: usize = 16;
+const FIRST_PAGE: usize = 4096;
 const WAYS: usize = 4;
 const ENTRY_ROW: usize = 32;
 const INODE_WORDS: usize = ATTRIBUTES_BYTES / 8;
@@ -138,6 +146,25 @@ impl Index {
         Ok(index)
     }
 
+    /// Empties what an earlier writer left, under readers: `punch` makes zeros of all behind the first
+    /// page, as quick as the caller can.
+    ///
+    /// # Errors
+    /// What `punch` says.
+    pub fn empty<E>(
+        segment: &Segment,
+        punch: impl FnOnce(usize) -> core::result::Result<(), E>,
+    ) -> core::result::Result<(), E> {
+        // First of all nothing may be known whole that is about to be forgotten.
+        if let Ok(forgotten) = segment.word64(FORGOTTEN) {
+            forgotten.fetch_add(1, SeqCst);
+        }
+        punch(FIRST_PAGE)?;
+        // In range of every index.
+        let _ = segment.zero(HEADER, FIRST_PAGE - HEADER);
+        Ok(())
+    }
+
     /// Takes a reader's mapping.
     ///
     /// # Errors
@@ -181,6 +208,24 @@ impl Index {
         self.bucket(&self.inodes, inode_hash(inode.0))
     }
 
+    /// As `bucket` and `read`; what is not found is looked for again if the table grew meanwhile.
+    fn find<R>(
+        &self,
+        table: &Table,
+        hash: u64,
+        mut look: impl FnMut(usize) -> Result<Option<R>>,
+    ) -> Option<R> {
+        for _ in 0..TRIES {
+            let bucket = self.bucket(table, hash).ok()?;
+            let found = self.read(bucket, || look(bucket))?;
+            // The rows of a bucket that grew are taken away after the count is told.
+            if found.is_some() || self.bucket(table, hash) == Ok(bucket) {
+                return found;
+            }
+        }
+        None
+    }
+
     /// Runs `read` until no writer was in the bucket meanwhile. `None` after many tries.
     fn read<R>(&self, bucket: usize, mut read: impl FnMut() -> Result<R>) -> Option<R> {
         let sequence = self.word(bucket).ok()?;
@@ -201,9 +246,32 @@ impl Index {
     /// The entry with this key (`wire::hash::entry_key`).
     #[must_use]
     pub fn entry(&self, key: u128) -> Hit {
-        let Ok(bucket) = self.entry_bucket(key) else { return Hit::Unknown };
+        self.entry_row(key).map_or(Hit::Unknown, hit)
+    }
+
+    /// The entry `key` in a directory; in one that is known whole, what is not found is absent.
+    #[must_use]
+    pub fn entry_in(&self, directory: Inode, key: u128) -> Hit {
+        match self.entry_row(key) {
+            Some(row) => hit(row),
+            None if self.is_whole(directory) => Hit::Absent,
+            None => Hit::Unknown,
+        }
+    }
+
+    /// True if all entries of a directory are known here.
+    #[must_use]
+    pub fn is_whole(&self, directory: Inode) -> bool {
+        // Whoever looked for an entry before did so while nothing was forgotten yet.
+        fence(Acquire);
+        let Some((since, _)) = self.entry_row(whole_key(directory)) else { return false };
+        self.word(FORGOTTEN).is_ok_and(|forgotten| forgotten.load(Acquire) == since.wrapping_sub(1))
+    }
+
+    /// Inode and type bits of the row with this key.
+    fn entry_row(&self, key: u128) -> Option<(u64, u32)> {
         let (low, high) = (key as u64, (key >> 64) as u64);
-        let found = self.read(bucket, || {
+        self.find(&self.entries, low, |bucket| {
             for way in 0..WAYS {
                 let row = bucket + 16 + way * ENTRY_ROW;
                 if self.word(row)?.load(Relaxed) != low || self.word(row + 8)?.load(Relaxed) != high
@@ -212,19 +280,17 @@ impl Index {
                 }
                 let inode = self.word(row + 16)?.load(Relaxed);
                 let mode = self.word(row + 24)?.load(Relaxed) as u32;
-                return Ok(if inode == 0 { Hit::Absent } else { Hit::Found(Inode(inode), mode) });
+                return Ok(Some((inode, mode)));
             }
-            Ok(Hit::Unknown)
-        });
-        found.unwrap_or(Hit::Unknown)
+            Ok(None)
+        })
     }
 
     /// The attributes of an inode, if known.
     #[must_use]
     pub fn inode(&self, inode: Inode) -> Option<Attributes> {
-        let bucket = self.inode_bucket(inode).ok()?;
         let mut bytes = [0; ATTRIBUTES_BYTES];
-        let found = self.read(bucket, || {
+        self.find(&self.inodes, inode_hash(inode.0), |bucket| {
             for way in 0..WAYS {
                 let row = bucket + 16 + way * INODE_ROW;
                 if self.word(row)?.load(Relaxed) != inode.0 {
@@ -234,13 +300,10 @@ impl Index {
                     let value = self.word(row + 8 * word)?.load(Relaxed);
                     chunk.copy_from_slice(&value.to_le_bytes());
                 }
-                return Ok(true);
+                return Ok(Some(()));
             }
-            Ok(false)
+            Ok(None)
         })?;
-        if !found {
-            return None;
-        }
         Attributes::decode(&mut Reader::new(&bytes)).ok()
     }
 
@@ -275,6 +338,9 @@ impl Index {
             table.rows.fetch_add(1, Relaxed);
             return Ok(row);
         }
+        if table.row_bytes == ENTRY_ROW {
+            self.note_forgotten()?;
+        }
         let hand = self.word(bucket + 8)?;
         let way = hand.load(Relaxed) as usize % WAYS;
         hand.store(hand.load(Relaxed).wrapping_add(1), Relaxed);
@@ -297,14 +363,13 @@ impl Index {
             if buckets >= table.buckets_max || (is_roomy && !is_doubling) {
                 break;
             }
-            self.split(table, buckets)?;
-            count.store(buckets + 1, Release);
+            self.split(table, buckets, count)?;
         }
         Ok(())
     }
 
     /// Fills bucket number `buckets` with its rows, which another stood for so far.
-    fn split(&self, table: &Table, buckets: u32) -> Result<()> {
+    fn split(&self, table: &Table, buckets: u32, count: &AtomicU32) -> Result<()> {
         let end = table.at(buckets + 1) as u64;
         let populated = table.populated.load(Relaxed);
         if end > populated {
@@ -325,6 +390,7 @@ impl Index {
             }
         }
         self.write(to, || self.copy_rows(from, to, table.row_bytes, &moved))?;
+        count.store(buckets + 1, Release);
         self.write(from, || {
             for within in moved.into_iter().flatten() {
                 self.word(from + 16 + within)?.store(0, Relaxed);
@@ -353,7 +419,8 @@ impl Index {
         let bucket = self.entry_bucket(key)?;
         let (low, high) = (key as u64, (key >> 64) as u64);
         if low == 0 {
-            return Ok(());
+            // Such a row would look empty.
+            return self.note_forgotten();
         }
         let at = |offset: usize| Ok::<u64, Errno>(self.word(offset)?.load(Relaxed));
         let is_it = |row| Ok(at(row)? == low && at(row + 8)? == high);
@@ -368,6 +435,29 @@ impl Index {
         self.grow(&self.entries)
     }
 
+    /// An entry that exists is about to be forgotten: no directory is known whole any more.
+    fn note_forgotten(&self) -> Result<()> {
+        self.word(FORGOTTEN)?.fetch_add(1, Release);
+        fence(Release);
+        Ok(())
+    }
+
+    /// All entries of a directory are known from now on, until one of any directory is forgotten.
+    pub fn put_whole(&self, directory: Inode) {
+        let Ok(forgotten) = self.word(FORGOTTEN) else { return };
+        let since = forgotten.load(Relaxed).wrapping_add(1);
+        let _ = self.set_entry(whole_key(directory), since, 0);
+        // Its own row may have taken another's place.
+        if forgotten.load(Relaxed).wrapping_add(1) != since {
+            self.drop_entry(whole_key(directory));
+        }
+    }
+
+    /// A directory is gone.
+    pub fn forget_whole(&self, directory: Inode) {
+        self.drop_entry(whole_key(directory));
+    }
+
     /// The entry exists. Only the writer calls this and what follows.
     pub fn put_entry(&self, key: u128, inode: Inode, mode: u32) {
         let _ = self.set_entry(key, inode.0, mode);
@@ -378,8 +468,12 @@ impl Index {
         let _ = self.set_entry(key, 0, 0);
     }
 
-    /// Nothing is known about the entry.
+    /// Nothing is known about the entry, even if all others of its directory are.
     pub fn forget_entry(&self, key: u128) {
+        let _ = self.set_entry(key, DOUBTED, 0);
+    }
+
+    fn drop_entry(&self, key: u128) {
         let (low, high) = (key as u64, (key >> 64) as u64);
         let Ok(bucket) = self.entry_bucket(key) else { return };
         self.forget(&self.entries, bucket, |row| {
@@ -431,6 +525,22 @@ impl Index {
         let is_it = |row| Ok(self.word(row)?.load(Relaxed) == inode.0);
         self.forget(&self.inodes, bucket, is_it);
     }
+}
+
+/// Stands for the inode of an entry of which nothing is known.
+const DOUBTED: u64 = u64::MAX;
+
+const fn hit((inode, mode): (u64, u32)) -> Hit {
+    match inode {
+        0 => Hit::Absent,
+        DOUBTED => Hit::Unknown,
+        inode => Hit::Found(Inode(inode), mode),
+    }
+}
+
+/// No entry has the empty name.
+fn whole_key(directory: Inode) -> u128 {
+    wire::hash::entry_key(directory, b"")
 }
 
 const fn inode_hash(inode: u64) -> u64 {

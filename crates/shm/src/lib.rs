@@ -8,6 +8,7 @@
 //! | `doorbell` | one for each daemon | clients, the workers |
 //! | `session` | one for each client process | that client, the daemon |
 //! | `stage` | behind each session's slots | that client, the daemon |
+//! | `posts` | one for each daemon | clients, the workers |
 //! | `index` | one for each worker | that worker only; clients map it read-only |
 //! | `arena` | one for each daemon | clients and the daemon |
 //! | `pieces` | two for each daemon | headers: the daemon; states: clients too |
@@ -39,6 +40,8 @@ pub mod doorbell;
 pub mod session;
 
 pub mod stage;
+
+pub mod posts;
 
 pub mod index;
 

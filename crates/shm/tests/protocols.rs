@@ -3,7 +3,7 @@
 
 use rustix::fd::AsFd;
 use shm::arena::Arena;
-use shm::doorbell::{DOORBELLS_BYTES, Doorbells};
+use shm::doorbell::{DOORBELLS_BYTES, Doorbells, Sleep};
 use shm::host::{HOST_BYTES, HostSegment};
 use shm::index::{Hit, Index, Shape};
 use shm::piece_io::Target;
@@ -36,7 +36,7 @@ fn serve(bells: &Doorbells, session: &Session, stop: &AtomicBool) {
         let mut pending = 0;
         bells.take(0, |_| pending |= session.take_pending(0));
         if pending == 0 {
-            bells.sleep(0, 1_000_000);
+            bells.sleep(0, 1_000_000, Sleep::Deep, || false);
         }
         for slot in (0..SLOT_COUNT).filter(|slot| pending & (1 << slot) != 0) {
             if let Some(length) = session.request(slot, &mut message) {
@@ -98,7 +98,7 @@ fn rings_go_to_who_watches_while_the_worker_sleeps() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             thread.store(shm::wait::thread_id(), Ordering::SeqCst);
-            bells.sleep(0, 60_000_000);
+            bells.sleep(0, 60_000_000, Sleep::Deep, || false);
             is_awake.store(true, Ordering::SeqCst);
         });
         while thread.load(Ordering::SeqCst) == 0 || !is_asleep(thread.load(Ordering::SeqCst)) {

@@ -5,7 +5,7 @@
 //! metadata log is described beside the log; what lies in shared memory, in the crate `shm`.
 //!
 //! Reading order: `limits`, `id`, `errno`, `attributes`, `credentials`, `name`, `hash`, `codec`,
-//! `header`, `metadata` and `data` (requests), `reply`.
+//! `header`, `request`, `reply`, `post`, `welcome`.
 #![forbid(unsafe_code)]
 #![no_std]
 
@@ -34,6 +34,8 @@ pub mod request;
 
 pub mod reply;
 
+pub mod post;
+
 pub mod welcome;
 
 pub use attributes::{Attributes, Layout};
@@ -42,6 +44,7 @@ pub use credentials::Credentials;
 pub use errno::Errno;
 pub use header::Header;
 pub use id::{DaemonIndex, Inode, ShardIndex};
+pub use post::Post;
 pub use reply::Reply;
 pub use request::Request;
 pub use welcome::Welcome;

@@ -13,10 +13,11 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 use shm::arena::Arena;
-use shm::doorbell::{DOORBELLS_BYTES, Doorbells};
+use shm::doorbell::{DOORBELLS_BYTES, Doorbells, Sleep};
 use shm::host::{HOST_BYTES, HostSegment};
 use shm::index::{Index, Shape};
 use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES};
+use shm::posts::POSTS_BYTES;
 use shm::session::{SESSION_BYTES, Session};
 use shm::{Access, Segment};
 use std::path::PathBuf;
@@ -67,10 +68,12 @@ impl Stub {
             memory(PIECES * HEADER_BYTES),
             memory(PIECES * STATE_BYTES),
             memory(4096),
+            // Its gate stays closed: nothing is posted.
+            memory(POSTS_BYTES),
             memory(shape.bytes()),
         ];
         let namespace = Namespace::new(
-            Index::create(map(&fds[6], shape.bytes()), shape).expect("an index"),
+            Index::create(map(&fds[7], shape.bytes()), shape).expect("an index"),
             HostSegment::new(map(&fds[1], HOST_BYTES)).expect("a host segment"),
             Arena::new(map(&fds[2], ARENA_BYTES)),
             PieceTable::new(map(&fds[3], PIECES * HEADER_BYTES)),
@@ -131,7 +134,7 @@ fn serve(state: &State, listener: &OwnedFd, ends: &AtomicBool) {
         }
         let mut rung = Vec::new();
         if !bells.take(0, |session| rung.push(session)) {
-            bells.sleep(0, 1000);
+            bells.sleep(0, 1000, Sleep::Deep, || false);
         }
         for session in rung {
             let Some((session, _)) = sessions.get(usize::from(session)) else { continue };
@@ -183,7 +186,7 @@ fn welcome(state: &State, stream: OwnedFd, number: u16) -> (Session, OwnedFd) {
     let length = writer.finish().expect("a welcome fits");
     let mut fds: Vec<BorrowedFd<'_>> = vec![fd.as_fd()];
     fds.extend(state.fds.iter().map(AsFd::as_fd));
-    let mut space = [const { std::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(23))];
+    let mut space = [const { std::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(24))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
     let slices = [IoSlice::new(&bytes[..length])];

@@ -11,6 +11,7 @@ use shm::host::HostSegment;
 use shm::index::Index;
 use shm::piece_io::Target;
 use shm::pieces::{PieceStates, PieceTable};
+use shm::posts::Posts;
 use shm::session::{Interruptible, Session};
 use shm::{Access, Segment};
 use std::cell::Cell;
@@ -206,6 +207,7 @@ pub(crate) struct Client {
     pub(crate) table: PieceTable,
     pub(crate) states: PieceStates,
     pub(crate) ssd: OwnedFd,
+    pub(crate) posts: Posts,
     pub(crate) indexes: Vec<Index>,
     pub(crate) stream: UnixStream,
     pub(crate) table_fd: OwnedFd,
@@ -264,6 +266,7 @@ impl Client {
         let table = PieceTable::new(map_all(&table_fd, Access::ReadOnly));
         let states = PieceStates::new(map_all(&next(), write));
         let ssd = next();
+        let posts = Posts::new(map_all(&next(), write))?;
         let indexes = (0..welcome.workers)
             .map(|_| Index::open(map_all(&next(), Access::ReadOnly)))
             .collect::<Result<_>>()?;
@@ -278,6 +281,7 @@ impl Client {
             table,
             states,
             ssd,
+            posts,
             indexes,
             stream,
             table_fd,

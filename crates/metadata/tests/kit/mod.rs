@@ -2,6 +2,8 @@
 //! targets that answer, and clients that send requests. All random choices come from a seed.
 #![allow(dead_code, reason = "each test uses its part")]
 
+mod posts;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use metadata::{Config, DataOp, Effect, IndexOp, Input, Opens, Service, SnapshotCursor};
@@ -108,6 +110,10 @@ pub(crate) struct Seat {
     pub(crate) opens: OpenSet,
     pub(crate) data: Vec<(u64, Inode, DataOp)>,
     pub(crate) index: Vec<IndexOp>,
+    /// What its index knows.
+    pub(crate) known: posts::Known,
+    /// Of each shard, the inode numbers that posts may use: next and end.
+    pub(crate) numbers: BTreeMap<u16, (u64, u64)>,
 }
 
 /// A header and request of a client.
@@ -126,6 +132,8 @@ pub(crate) struct World {
     pub(crate) replies: BTreeMap<u64, Vec<u8>>,
     pub(crate) ticket: u64,
     pub(crate) sequence: u64,
+    /// How many posts there were.
+    pub(crate) posted: u64,
     /// Targets answer at once.
     pub(crate) data_is_prompt: bool,
     pub(crate) data_log: Vec<(Inode, DataOp)>,
@@ -140,6 +148,8 @@ impl World {
             opens: OpenSet::default(),
             data: vec![],
             index: vec![],
+            known: posts::Known::default(),
+            numbers: BTreeMap::new(),
         });
         let mut world = World {
             seats: seats.collect(),
@@ -149,6 +159,7 @@ impl World {
             replies: BTreeMap::new(),
             ticket: 0,
             sequence: 0,
+            posted: 0,
             data_is_prompt: true,
             data_log: vec![],
         };
@@ -183,7 +194,14 @@ impl World {
                     assert!(before.is_none(), "ticket {ticket} is answered twice");
                 }
                 Effect::Log(bytes) => self.seats[at].log.push(bytes),
-                Effect::Index(op) => self.seats[at].index.push(op),
+                Effect::Index(op) => {
+                    self.seats[at].known.take(&op);
+                    self.seats[at].index.push(op);
+                }
+                Effect::GrantNumbers { shard, first, end } => {
+                    let numbers = self.seats[at].numbers.entry(shard.0).or_insert((first, end));
+                    *numbers = (numbers.0.max(first), end);
+                }
                 Effect::Peer { to, bytes } => {
                     let to = self.owner(to);
                     assert_ne!(to, at, "a message to oneself");
@@ -312,6 +330,7 @@ impl World {
         }
         seat.service = service;
         seat.data.clear();
+        seat.known = posts::Known::default();
         self.step(at, Input::Tick);
     }
 

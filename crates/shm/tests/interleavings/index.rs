@@ -130,3 +130,38 @@ fn attributes_are_never_torn_also_when_the_writer_is_killed() {
         assert_eq!(Index::create(memory(8), SHAPE).err(), Some(wire::Errno::EINVAL));
     });
 }
+
+/// In a directory that is known whole, an entry that exists is never taken for absent: not while the
+/// table grows, nor when a full bucket forgets a row.
+#[test]
+fn what_exists_is_not_absent_in_a_whole_directory() {
+    model::explore(2000, || {
+        let (writer, reader) = sides();
+        let directory = Inode(77);
+        model::quietly(|| {
+            writer.put_whole(directory);
+            writer.put_entry(8, Inode(8), 8);
+        });
+        assert!(model::quietly(|| reader.is_whole(directory)));
+        let readers = [(); 2].map(|()| {
+            let reader = Arc::clone(&reader);
+            model::spawn(move || {
+                for _ in 0..3 {
+                    assert_ne!(reader.entry_in(directory, 8), Hit::Absent, "it is there");
+                }
+            })
+        });
+        // Some fall into the bucket of key 8, more than it holds.
+        for key in [16u64, 24, 32, 1, 40, 48, 2, 56] {
+            writer.put_entry(u128::from(key), Inode(key), key as u32);
+        }
+        let _ = readers.map(model::Thread::join);
+        model::quietly(|| {
+            assert_ne!(reader.entry_in(directory, 8), Hit::Absent, "it was forgotten");
+            writer.forget_entry(8);
+            assert_eq!(reader.entry_in(directory, 8), Hit::Unknown, "to be asked for");
+            writer.put_absent(8);
+            assert_eq!(reader.entry_in(directory, 8), Hit::Absent);
+        });
+    });
+}

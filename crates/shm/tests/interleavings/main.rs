@@ -6,6 +6,7 @@ mod granules;
 mod host;
 mod index;
 mod pins;
+mod posts;
 mod requests;
 mod slots;
 mod support;

@@ -3,7 +3,7 @@
 use rustix::fd::{AsFd, OwnedFd};
 use shm::Segment;
 use shm::arena::Arena;
-use shm::doorbell::{DOORBELLS_BYTES, Doorbells};
+use shm::doorbell::{DOORBELLS_BYTES, Doorbells, Sleep};
 use shm::piece_io::Target;
 use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES};
 use shm::session::{Interruptible, SESSION_BYTES, Session, Slot};
@@ -37,7 +37,7 @@ impl Both {
     pub(crate) fn answer(&self) -> u32 {
         let (any, count) = self.look();
         if !any {
-            self.bells.sleep(0, SECOND);
+            self.bells.sleep(0, SECOND, Sleep::Deep, || false);
         }
         count
     }

@@ -1,0 +1,190 @@
+//! Operations completed by this process (B1): creating, removing and closing files of shards of this
+//! host without waiting for anybody. The protocol and why it holds: `shm::posts`.
+//!
+//! Each is an attempt: where something stands against it, or is not known, the caller sends a message
+//! as for any other shard, and the daemon decides.
+
+use core::sync::atomic::{Ordering::SeqCst, fence};
+use rustix::time::ClockId;
+use shm::host::VnodeIndex;
+use shm::index::Hit;
+use shm::posts::Draft;
+use wire::attributes::mode;
+use wire::codec::{Malformed, Writer};
+use wire::errno::Result;
+use wire::hash::entry_key;
+use wire::{Attributes, Credentials, Errno, Inode, Layout, Post, ShardIndex};
+
+use crate::Client;
+use crate::walk::{Last, Looked, Service, Walk};
+
+/// How often the gate is looked at: a step of the worker takes a few microseconds.
+const LOOKS: u32 = 64;
+
+/// The key of a name among those that have posts; the index uses the other half.
+pub(crate) const fn post_key(key: u128) -> u64 {
+    (key >> 64) as u64
+}
+
+fn encode(draft: &mut Draft<'_>, post: &Post<'_>) -> Result<()> {
+    draft.write(|bytes| {
+        let mut writer = Writer::new(bytes);
+        post.encode(&mut writer);
+        writer.finish().map_err(|Malformed| Errno::E2BIG)
+    })
+}
+
+/// Nanoseconds since 1970.
+fn now_nanos() -> i64 {
+    let now = rustix::time::clock_gettime(ClockId::Realtime);
+    now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
+}
+
+/// True once the worker takes posts; false if it is busy for longer than a step takes.
+fn opens_soon(service: &Service<'_>) -> bool {
+    (0..LOOKS).any(|_| {
+        let is_open = service.by.posts.is_open(service.worker);
+        if !is_open {
+            core::hint::spin_loop();
+        }
+        is_open
+    })
+}
+
+impl Client {
+    /// True if there is a post about a name that is not applied.
+    pub(crate) fn has_post(&self, parent: &Attributes, name: &[u8]) -> bool {
+        fence(SeqCst);
+        let key = post_key(entry_key(parent.inode, name));
+        self.service_of(Client::shard_of_entry(parent, name))
+            .is_some_and(|service| service.by.posts.is_pending(service.worker, key))
+    }
+
+    /// True if there may be posts to a shard of this host that are not applied.
+    pub(crate) fn may_have_posts(&self, shard: ShardIndex) -> bool {
+        self.service_of(shard).is_some_and(|service| service.by.posts.has_any(service.worker))
+    }
+
+    /// Makes the last name of a walk a new regular file. `who` makes it, with `mode` as it will be.
+    /// Its attributes, and its row in the host segment, counted in.
+    pub(crate) fn post_create(
+        &self,
+        walk: &Walk<'_>,
+        mode: u32,
+        layout: Layout,
+        who: &Credentials,
+    ) -> Option<(Attributes, VnodeIndex)> {
+        let parent = &walk.parent;
+        if walk.last != Last::Name || walk.found != Looked::Absent || parent.links == 0 {
+            return None;
+        }
+        let shard = Client::shard_of_entry(parent, walk.name);
+        let service = self.service_of(shard)?;
+        let posts = &service.by.posts;
+        if !opens_soon(&service) {
+            return None;
+        }
+        let inode = Inode::new(shard, posts.take_number(shard)?);
+        let now = now_nanos();
+        let attributes = Attributes {
+            inode,
+            parent: Inode::NONE,
+            mode: mode_of_new(mode, who),
+            uid: who.uid,
+            gid: who.gid,
+            links: 1,
+            size: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            born: now,
+            device: 0,
+            layout,
+        };
+        let mut draft = posts.claim(service.by.welcome.session, service.worker)?;
+        let spread = parent.layout.spread;
+        let post = Post::Create { parent: parent.inode, spread, attributes, name: walk.name };
+        encode(&mut draft, &post).ok()?;
+        let host = self.host().ok()?;
+        // Before anybody can see it: whoever removes it must find it open.
+        let vnode = host.vnode_open(inode).ok()?;
+        let key = entry_key(parent.inode, walk.name);
+        let may = draft.announce(post_key(key)) == Ok(true)
+            && posts.is_open(service.worker)
+            && service.index.entry_in(parent.inode, key) == Hit::Absent
+            && self.attributes_in_index(parent.inode).is_some_and(|parent| parent.links != 0);
+        if commit(&service, draft, may) {
+            return Some((attributes, vnode));
+        }
+        let _ = host.vnode_close(inode, vnode);
+        None
+    }
+
+    /// Removes the last name of a walk, the only one of `file`, which is open nowhere on this host.
+    pub(crate) fn post_unlink(&self, walk: &Walk<'_>, file: &Attributes) -> bool {
+        self.try_post_unlink(walk, file).unwrap_or(false)
+    }
+
+    fn try_post_unlink(&self, walk: &Walk<'_>, file: &Attributes) -> Option<bool> {
+        let parent = &walk.parent;
+        if walk.last != Last::Name || !file.is_regular() || file.links != 1 {
+            return None;
+        }
+        let service = self.service_of(Client::shard_of_entry(parent, walk.name))?;
+        let of_inode = self.service_of(file.inode.shard())?;
+        let is_one = core::ptr::eq(service.by, of_inode.by) && service.worker == of_inode.worker;
+        let host = self.host().ok()?;
+        if !is_one || host.vnode_find(file.inode).is_some() || !opens_soon(&service) {
+            return None;
+        }
+        let mut draft = service.by.posts.claim(service.by.welcome.session, service.worker)?;
+        let (inode, spread) = (file.inode, parent.layout.spread);
+        let post = Post::Unlink { parent: parent.inode, spread, inode, name: walk.name };
+        encode(&mut draft, &post).ok()?;
+        let key = entry_key(parent.inode, walk.name);
+        let is_there = |hit: Hit| matches!(hit, Hit::Found(found, _) if found == inode);
+        let may = draft.announce(post_key(key)) == Ok(true)
+            && service.by.posts.is_open(service.worker)
+            && is_there(service.index.entry(key))
+            && service.index.inode(inode).is_some_and(|file| file.links == 1)
+            && host.vnode_find(inode).is_none();
+        Some(commit(&service, draft, may))
+    }
+
+    /// Leaves what was written to a file, and the counting out of its row, to the shard.
+    pub(crate) fn post_close(&self, inode: Inode, row: u32) -> bool {
+        let Some(service) = self.service_of(inode.shard()) else { return false };
+        // Else there may be no room for what it tells.
+        if !opens_soon(&service) {
+            return false;
+        }
+        let session = service.by.welcome.session;
+        let Some(mut draft) = service.by.posts.claim(session, service.worker) else {
+            return false;
+        };
+        if encode(&mut draft, &Post::Close { inode, row }).is_err() {
+            return false;
+        }
+        let waiting = draft.waiting();
+        // The slot is ours, so showing it can not fail.
+        let shown = draft.commit_at_once().is_ok();
+        let _ = service.by.bells.nudge(service.worker, waiting);
+        shown
+    }
+}
+
+/// Commits if nothing stands against it. False: withdrawn.
+fn commit(service: &Service<'_>, draft: Draft<'_>, may: bool) -> bool {
+    let waiting = draft.waiting();
+    let done = may && draft.commit();
+    if done {
+        let _ = service.by.bells.nudge(service.worker, waiting);
+    }
+    done
+}
+
+/// The set-group-id bit is only for who is in the group.
+fn mode_of_new(mode: u32, who: &Credentials) -> u32 {
+    let is_kept = who.uid == 0 || mode & 0o010 == 0 || who.is_in_group(who.gid);
+    if is_kept { mode } else { mode & !mode::SET_GID }
+}

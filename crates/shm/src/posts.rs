@@ -1,0 +1,627 @@
+//! Posts: operations that a client completes by itself (`wire::post`, B1). One named segment for
+//! each daemon, which outlives daemon and clients, so that what was acknowledged is applied.
+//!
+//! Layout:
+//!
+//!   gates      WORKER_COUNT_MAX x 64 bytes: gate u32; at 8, summary u64: words below not zero; at 2048,
+//!              how many sessions there ever were u64; a page in all
+//!   numbers    SHARD_COUNT x (next u64, end u64): inode numbers that posts may use
+//!   announced  WORKER_COUNT_MAX x 64 x u64: bit s: session s may have posts for that worker
+//!   tags       WORKER_COUNT_MAX x TAG_BUCKETS x 64 bytes: names with a post that is not applied
+//!   sessions   for each: pending WORKER_COUNT_MAX x u64, claimed u64, then POST_COUNT slots
+//!
+//! A slot: state u32, owner u32 (thread; 0: free), length u32, worker u32, key u64, tag u64; at 64
+//! the post.
+//!
+//!   FREE --claim--> CLAIMED --announce--> TENTATIVE --commit--> COMMITTED --applied--> FREE
+//!                                         TENTATIVE --refused by the worker--> REFUSED
+//!                   CLAIMED, TENTATIVE, REFUSED --withdraw--> FREE
+//!
+//! A client must know that nothing stands against its operation, and the worker that nobody posts
+//! something against its own. So the client announces first and looks then: at the gate, at the
+//! index, at who has the file open; if all is well it commits. The worker, before a step that reads
+//! or changes names, closes the gate and only then takes what is committed and refuses what is
+//! tentative. All of it is sequentially consistent, so one of the two sees the other: either the
+//! post comes before the step, or the client finds the gate closed, or the index as the step left
+//! it.
+//!
+//! Between two clients the tag decides: a name (`key`) can have one post. Who looks a name up asks
+//! `is_pending` before he looks in the index: a post that is applied is first in the index and then
+//! without a tag.
+//!
+//! Invariants:
+//!  1. The owner word says whose a slot is, as in `session`. A COMMITTED slot is the worker's.
+//!  2. A bit of `pending` is set before the state is TENTATIVE or COMMITTED, and is cleared before the
+//!     slot is free; `announced` and its summary are set after it, and are cleared only while
+//!     `pending` is zero, and then looked at again.
+//!  3. A tag holds the number of its slot, so nobody takes another's away.
+//!  4. A client that is killed loses an operation that was not acknowledged, or none. Its slot is
+//!     taken over when slots are short, or when the worker sweeps.
+
+use crate::doorbell::SESSION_COUNT_MAX;
+use crate::segment::Segment;
+use crate::sync::{AtomicU32, AtomicU64, fence};
+use crate::wait;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use wire::ShardIndex;
+use wire::errno::{Errno, Result};
+use wire::limits::{SHARD_COUNT, WORKER_COUNT_MAX};
+use wire::post::{POST_BYTES_MAX, SEQUENCE_FIRST};
+
+/// Posts of one session that are not applied; one more costs a message.
+pub const POST_COUNT: usize = 64;
+
+const GATE_STRIDE: usize = 64;
+const SUMMARY: usize = 8;
+/// How many sessions there ever were, u64.
+const SESSIONS_MOST: usize = 2048;
+const NUMBERS: usize = 4096;
+const ANNOUNCED: usize = NUMBERS + SHARD_COUNT as usize * 16;
+const ANNOUNCED_WORDS: usize = 64;
+const TAG_BUCKETS: usize = 4096;
+const TAG_WAYS: usize = 8;
+const TAG_BUCKET: usize = 8 * TAG_WAYS;
+const TAGS: usize = ANNOUNCED + WORKER_COUNT_MAX * ANNOUNCED_WORDS * 8;
+const SESSIONS: usize = TAGS + WORKER_COUNT_MAX * TAG_BUCKETS * TAG_BUCKET;
+const CLAIMED_MAP: usize = 8 * WORKER_COUNT_MAX;
+const SLOTS: usize = 192;
+const SLOT: usize = 512;
+const MESSAGE: usize = 64;
+const SESSION: usize = 36 * 1024;
+
+/// Length of the segment; memory is touched as it is used.
+pub const POSTS_BYTES: usize = SESSIONS + SESSION_COUNT_MAX * SESSION;
+
+const _: () = assert!(SLOTS + POST_COUNT * SLOT <= SESSION && SESSION.is_multiple_of(4096));
+const _: () = assert!(MESSAGE + POST_BYTES_MAX <= SLOT && POST_COUNT <= 64);
+const _: () = assert!(WORKER_COUNT_MAX * GATE_STRIDE <= SESSIONS_MOST);
+const _: () = assert!(SESSIONS.is_multiple_of(4096) && SESSION_COUNT_MAX <= 64 * ANNOUNCED_WORDS);
+
+const STATE: usize = 0;
+const OWNER: usize = 4;
+const LENGTH: usize = 8;
+const WORKER: usize = 12;
+const KEY: usize = 16;
+const TAG: usize = 24;
+
+const FREE: u32 = 0;
+const CLAIMED: u32 = 1;
+const TENTATIVE: u32 = 2;
+const COMMITTED: u32 = 3;
+const REFUSED: u32 = 4;
+
+/// Gate: a new segment is closed.
+const CLOSED: u32 = 0;
+const OPEN: u32 = 1;
+
+/// A slot of the segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PostId {
+    /// The session.
+    pub session: u16,
+    /// The slot.
+    pub slot: u8,
+}
+
+/// What the worker does with posts that are announced and not committed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tentative {
+    /// Leaves them: the gate is open.
+    Leave,
+    /// Refuses them: it closed the gate.
+    Refuse,
+}
+
+/// The mapped segment.
+pub struct Posts {
+    segment: Segment,
+}
+
+impl Posts {
+    /// Takes a mapping. A fresh one, all zeros, is valid as it is.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is too short.
+    pub fn new(segment: Segment) -> Result<Posts> {
+        if segment.len() < POSTS_BYTES { Err(Errno::EINVAL) } else { Ok(Posts { segment }) }
+    }
+
+    fn at(id: PostId) -> Result<usize> {
+        let (session, slot) = (usize::from(id.session), usize::from(id.slot));
+        if session >= SESSION_COUNT_MAX || slot >= POST_COUNT {
+            return Err(Errno::EINVAL);
+        }
+        Ok(SESSIONS + session * SESSION + SLOTS + slot * SLOT)
+    }
+
+    fn word32(&self, id: PostId, field: usize) -> Result<&AtomicU32> {
+        self.segment.word32(Posts::at(id)? + field)
+    }
+
+    fn word64(&self, id: PostId, field: usize) -> Result<&AtomicU64> {
+        self.segment.word64(Posts::at(id)? + field)
+    }
+
+    fn pending(&self, session: u16, worker: usize) -> Result<&AtomicU64> {
+        if worker >= WORKER_COUNT_MAX || usize::from(session) >= SESSION_COUNT_MAX {
+            return Err(Errno::EINVAL);
+        }
+        self.segment.word64(SESSIONS + usize::from(session) * SESSION + 8 * worker)
+    }
+
+    fn claimed_map(&self, session: u16) -> Result<&AtomicU64> {
+        if usize::from(session) >= SESSION_COUNT_MAX {
+            return Err(Errno::EINVAL);
+        }
+        self.segment.word64(SESSIONS + usize::from(session) * SESSION + CLAIMED_MAP)
+    }
+
+    fn gate(&self, worker: usize) -> Result<&AtomicU32> {
+        if worker >= WORKER_COUNT_MAX {
+            return Err(Errno::EINVAL);
+        }
+        self.segment.word32(worker * GATE_STRIDE)
+    }
+
+    fn summary(&self, worker: usize) -> Result<&AtomicU64> {
+        if worker >= WORKER_COUNT_MAX {
+            return Err(Errno::EINVAL);
+        }
+        self.segment.word64(worker * GATE_STRIDE + SUMMARY)
+    }
+
+    fn announced(&self, worker: usize, word: usize) -> Result<&AtomicU64> {
+        if worker >= WORKER_COUNT_MAX || word >= ANNOUNCED_WORDS {
+            return Err(Errno::EINVAL);
+        }
+        self.segment.word64(ANNOUNCED + (worker * ANNOUNCED_WORDS + word) * 8)
+    }
+
+    fn numbers(&self, shard: ShardIndex, field: usize) -> Result<&AtomicU64> {
+        if shard.0 >= SHARD_COUNT {
+            return Err(Errno::EINVAL);
+        }
+        self.segment.word64(NUMBERS + usize::from(shard.0) * 16 + field)
+    }
+
+    // ---- names that have a post ----
+
+    fn ways(&self, worker: usize, key: u64) -> impl Iterator<Item = &AtomicU64> {
+        let bucket = (worker % WORKER_COUNT_MAX) * TAG_BUCKETS + key as usize % TAG_BUCKETS;
+        let at = TAGS + bucket * TAG_BUCKET;
+        (0..TAG_WAYS).filter_map(move |way| self.segment.word64(at + 8 * way).ok())
+    }
+
+    /// True if a name may have a post that is not applied. To be asked before the index is.
+    #[must_use]
+    pub fn is_pending(&self, worker: usize, key: u64) -> bool {
+        self.ways(worker, key).any(|way| is_tag_of(way.load(SeqCst), key))
+    }
+
+    /// Puts a tag down. False if the name, or one that looks like it, has one, or there is no room.
+    fn tag(&self, worker: usize, key: u64, tag: u64) -> bool {
+        if self.is_pending(worker, key) {
+            return false;
+        }
+        let put = |way: &&AtomicU64| way.compare_exchange(0, tag, SeqCst, Relaxed).is_ok();
+        if !self.ways(worker, key).any(|way| put(&way)) {
+            return false;
+        }
+        // Two that came at a time see each other here, and both go another way.
+        let alike = self.ways(worker, key).filter(|way| is_tag_of(way.load(SeqCst), key));
+        if alike.count() > 1 {
+            self.untag(worker, key, tag);
+            return false;
+        }
+        true
+    }
+
+    fn untag(&self, worker: usize, key: u64, tag: u64) {
+        for way in self.ways(worker, key) {
+            if way.load(Relaxed) == tag && way.compare_exchange(tag, 0, SeqCst, Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+
+    // ---- the client's side ----
+
+    /// An inode number for a file that a post makes in `shard`; `None` if there is none left.
+    #[must_use]
+    pub fn take_number(&self, shard: ShardIndex) -> Option<u64> {
+        let (next, end) = (self.numbers(shard, 0).ok()?, self.numbers(shard, 8).ok()?);
+        if next.load(Relaxed) >= end.load(Acquire) {
+            return None;
+        }
+        let number = next.fetch_add(1, Relaxed);
+        (number >= SEQUENCE_FIRST && number < end.load(Acquire)).then_some(number)
+    }
+
+    /// True if the worker is between two steps and takes posts.
+    #[must_use]
+    pub fn is_open(&self, worker: usize) -> bool {
+        self.gate(worker).is_ok_and(|gate| gate.load(SeqCst) == OPEN)
+    }
+
+    /// Takes a free slot for the calling thread, for a post to `worker`. `None` if there is none.
+    #[must_use]
+    pub fn claim(&self, session: u16, worker: usize) -> Option<Draft<'_>> {
+        let map = self.claimed_map(session).ok()?;
+        loop {
+            let taken = map.load(Relaxed);
+            let slot = (!taken).trailing_zeros();
+            if slot >= POST_COUNT as u32 {
+                return self.take_over(session, worker);
+            }
+            let id = PostId { session, slot: slot as u8 };
+            let owner = self.word32(id, OWNER).ok()?;
+            let ours = owner.compare_exchange(0, wait::thread_id(), AcqRel, Relaxed).is_ok();
+            map.fetch_or(1 << slot, Relaxed);
+            if ours {
+                return self.begin(id, worker);
+            }
+        }
+    }
+
+    fn begin(&self, id: PostId, worker: usize) -> Option<Draft<'_>> {
+        self.word32(id, STATE).ok()?.store(CLAIMED, Relaxed);
+        self.word32(id, WORKER).ok()?.store(worker as u32, Relaxed);
+        self.word64(id, TAG).ok()?.store(0, Relaxed);
+        Some(Draft { posts: self, id, worker })
+    }
+
+    /// A slot whose owner died before it committed.
+    fn take_over(&self, session: u16, worker: usize) -> Option<Draft<'_>> {
+        for slot in 0..POST_COUNT as u8 {
+            let id = PostId { session, slot };
+            if self.is_abandoned(id) && self.take_from_dead(id, wait::thread_id()) {
+                return self.begin(id, worker);
+            }
+        }
+        None
+    }
+
+    fn is_abandoned(&self, id: PostId) -> bool {
+        let words = (self.word32(id, STATE), self.word32(id, OWNER));
+        let (Ok(state), Ok(owner)) = words else { return false };
+        let state = state.load(SeqCst);
+        state != COMMITTED && wait::is_dead(owner.load(Relaxed))
+    }
+
+    /// Becomes the owner of a slot whose owner is dead, and makes it as if it was never announced.
+    fn take_from_dead(&self, id: PostId, me: u32) -> bool {
+        let words = (self.word32(id, STATE), self.word32(id, OWNER));
+        let (Ok(state), Ok(owner)) = words else { return false };
+        let holder = owner.load(SeqCst);
+        if !wait::is_dead(holder) || owner.compare_exchange(holder, me, SeqCst, Relaxed).is_err() {
+            return false;
+        }
+        // The dead may have committed between the caller's look and now.
+        if state.load(SeqCst) == COMMITTED {
+            return false;
+        }
+        self.clear(id);
+        true
+    }
+
+    /// Takes back what an announcement left, for the owner.
+    fn clear(&self, id: PostId) {
+        let words = (self.word64(id, KEY), self.word64(id, TAG), self.word32(id, WORKER));
+        let (Ok(key), Ok(tag), Ok(worker)) = words else { return };
+        let worker = worker.load(Relaxed) as usize;
+        if tag.load(Relaxed) != 0 {
+            self.untag(worker, key.load(Relaxed), tag.load(Relaxed));
+            // Not before: if we are killed in between, who comes after us finds it.
+            tag.store(0, SeqCst);
+        }
+        if let Ok(pending) = self.pending(id.session, worker) {
+            pending.fetch_and(!(1 << id.slot), SeqCst);
+        }
+    }
+
+    /// Makes a slot free, for its owner or, once it is committed, for the worker.
+    fn release(&self, id: PostId) {
+        self.clear(id);
+        let words = (self.word32(id, STATE), self.word32(id, OWNER), self.claimed_map(id.session));
+        let (Ok(state), Ok(owner), Ok(map)) = words else { return };
+        let holder = owner.load(Relaxed);
+        state.store(FREE, Release);
+        // A dead owner's slot may be taken over from here on: then it is not ours to clear.
+        let _ = owner.compare_exchange(holder, 0, AcqRel, Relaxed);
+        map.fetch_and(!(1 << id.slot), Release);
+    }
+
+    // ---- the worker's side ----
+
+    /// Lets clients post to `worker`.
+    pub fn open_gate(&self, worker: usize) {
+        if let Ok(gate) = self.gate(worker) {
+            gate.store(OPEN, Release);
+        }
+    }
+
+    /// Keeps clients from posting to `worker`: what is committed and not taken by the collection that
+    /// follows is not there, until `open_gate`.
+    pub fn close_gate(&self, worker: usize) {
+        if let Ok(gate) = self.gate(worker) {
+            gate.swap(CLOSED, SeqCst);
+            fence(SeqCst);
+        }
+    }
+
+    /// Inode numbers that posts in `shard` have left.
+    #[must_use]
+    pub fn numbers_left(&self, shard: ShardIndex) -> u64 {
+        let (Ok(next), Ok(end)) = (self.numbers(shard, 0), self.numbers(shard, 8)) else {
+            return u64::MAX;
+        };
+        end.load(Relaxed).saturating_sub(next.load(Relaxed))
+    }
+
+    /// Posts in `shard` may use the inode numbers from `first` on that were not used yet, below `end`.
+    pub fn grant_numbers(&self, shard: ShardIndex, first: u64, end: u64) {
+        if let (Ok(next), Ok(last)) = (self.numbers(shard, 0), self.numbers(shard, 8)) {
+            let _ = next.fetch_update(SeqCst, SeqCst, |next| Some(next.max(first)));
+            // Only the worker that owns the shard grants.
+            last.store(end.max(last.load(Relaxed)), Release);
+        }
+    }
+
+    /// Notes that there is, or was, a session with this number.
+    pub fn note_session(&self, session: u16) {
+        if let Ok(most) = self.segment.word64(SESSIONS_MOST) {
+            // Only one thread of the daemon opens sessions.
+            most.store(most.load(Relaxed).max(u64::from(session) + 1), SeqCst);
+        }
+    }
+
+    /// How many sessions there may be that post.
+    #[must_use]
+    pub fn sessions_most(&self) -> u64 {
+        self.segment.word64(SESSIONS_MOST).map_or(0, |most| most.load(Relaxed))
+    }
+
+    /// True if some session may have posts for `worker`.
+    #[must_use]
+    pub fn has_any(&self, worker: usize) -> bool {
+        self.summary(worker).is_ok_and(|summary| summary.load(SeqCst) != 0)
+    }
+
+    /// Calls `each` with the posts to `worker` that are committed.
+    pub fn collect(&self, worker: usize, tentative: Tentative, each: &mut dyn FnMut(PostId)) {
+        let Ok(summary) = self.summary(worker) else { return };
+        let mut words = summary.load(SeqCst);
+        while words != 0 {
+            let word = words.trailing_zeros() as usize;
+            words &= words - 1;
+            let Ok(announced) = self.announced(worker, word) else { continue };
+            let mut bits = announced.load(SeqCst);
+            while bits != 0 {
+                let bit = bits.trailing_zeros();
+                bits &= bits - 1;
+                let session = (word * 64) as u16 + bit as u16;
+                self.collect_session(worker, session, tentative, each);
+            }
+        }
+    }
+
+    fn collect_session(
+        &self,
+        worker: usize,
+        session: u16,
+        tentative: Tentative,
+        each: &mut dyn FnMut(PostId),
+    ) {
+        let Ok(pending) = self.pending(session, worker) else { return };
+        let mut bits = pending.load(SeqCst);
+        while bits != 0 {
+            let slot = bits.trailing_zeros() as u8;
+            bits &= bits - 1;
+            let id = PostId { session, slot };
+            let Ok(state) = self.word32(id, STATE) else { continue };
+            let is_refused = tentative == Tentative::Refuse
+                && state.compare_exchange(TENTATIVE, REFUSED, SeqCst, SeqCst).is_ok();
+            if !is_refused && state.load(SeqCst) == COMMITTED {
+                each(id);
+            }
+        }
+    }
+
+    /// Takes back the announcements of sessions that have no posts for `worker` any more.
+    pub fn settle(&self, worker: usize) {
+        let Ok(summary) = self.summary(worker) else { return };
+        let mut words = summary.load(SeqCst);
+        while words != 0 {
+            let word = words.trailing_zeros() as usize;
+            words &= words - 1;
+            let Ok(announced) = self.announced(worker, word) else { continue };
+            let mut bits = announced.load(SeqCst);
+            while bits != 0 {
+                let bit = bits.trailing_zeros();
+                bits &= bits - 1;
+                let session = (word * 64) as u16 + bit as u16;
+                let Ok(pending) = self.pending(session, worker) else { continue };
+                if pending.load(SeqCst) != 0 {
+                    continue;
+                }
+                announced.fetch_and(!(1 << bit), SeqCst);
+                if pending.load(SeqCst) != 0 {
+                    announced.fetch_or(1 << bit, SeqCst);
+                }
+            }
+            if announced.load(SeqCst) == 0 {
+                summary.fetch_and(!(1 << word), SeqCst);
+                if announced.load(SeqCst) != 0 {
+                    summary.fetch_or(1 << word, SeqCst);
+                }
+            }
+        }
+    }
+
+    /// Frees the slots of posts to `worker` that an earlier daemon had applied when it died.
+    pub fn recover(&self, worker: usize) {
+        let sessions = self.sessions_most().min(SESSION_COUNT_MAX as u64) as u16;
+        for session in 0..sessions {
+            let Ok(pending) = self.pending(session, worker) else { return };
+            for slot in 0..POST_COUNT as u8 {
+                let id = PostId { session, slot };
+                let (Ok(state), Ok(to)) = (self.word32(id, STATE), self.word32(id, WORKER)) else {
+                    return;
+                };
+                // A client sets the bit first.
+                let is_old =
+                    state.load(SeqCst) == COMMITTED && pending.load(SeqCst) >> slot & 1 == 0;
+                if is_old && to.load(Relaxed) as usize == worker {
+                    self.release(id);
+                }
+            }
+        }
+    }
+
+    /// Frees the slots of those who died before they committed a post to `worker`.
+    pub fn sweep(&self, worker: usize) {
+        let Ok(summary) = self.summary(worker) else { return };
+        if summary.load(SeqCst) == 0 {
+            return;
+        }
+        let me = wait::thread_id();
+        for session in 0..SESSION_COUNT_MAX as u16 {
+            let announced = self.announced(worker, usize::from(session) / 64);
+            if announced.map_or(0, |word| word.load(SeqCst)) >> (session % 64) & 1 == 0 {
+                continue;
+            }
+            let mut bits = self.pending(session, worker).map_or(0, |word| word.load(SeqCst));
+            while bits != 0 {
+                let id = PostId { session, slot: bits.trailing_zeros() as u8 };
+                bits &= bits - 1;
+                if self.is_abandoned(id) && self.take_from_dead(id, me) {
+                    self.release(id);
+                }
+            }
+        }
+        self.settle(worker);
+    }
+
+    /// Copies a committed post out; its length. `None` if it makes no sense.
+    pub fn read(&self, id: PostId, to: &mut [u8; POST_BYTES_MAX]) -> Option<usize> {
+        let length = self.word32(id, LENGTH).ok()?.load(Acquire) as usize;
+        let to = to.get_mut(..length)?;
+        self.segment.copy_out(Posts::at(id).ok()? + MESSAGE, to).ok()?;
+        Some(length)
+    }
+
+    /// A committed post is applied, and what it did can be seen: its slot is free.
+    pub fn finish(&self, id: PostId) {
+        self.release(id);
+    }
+}
+
+/// Bits of a tag above the number of its slot.
+const TAG_SHIFT: u32 = 24;
+
+fn tag_of(key: u64, id: PostId) -> u64 {
+    // Never zero, whatever the key is.
+    let name = (key >> TAG_SHIFT | 1) << TAG_SHIFT;
+    name | u64::from(id.session) << 8 | u64::from(id.slot)
+}
+
+fn is_tag_of(tag: u64, key: u64) -> bool {
+    tag >> TAG_SHIFT == (key >> TAG_SHIFT | 1)
+}
+
+/// A slot that the calling thread holds. Dropped: withdrawn.
+pub struct Draft<'a> {
+    posts: &'a Posts,
+    id: PostId,
+    worker: usize,
+}
+
+impl Draft<'_> {
+    /// Lets `write` put the post into the slot; it returns the length.
+    ///
+    /// # Errors
+    /// What `write` returns; `E2BIG` if its length exceeds the slot.
+    pub fn write<E>(
+        &mut self,
+        write: impl FnOnce(&mut [u8]) -> core::result::Result<usize, E>,
+    ) -> Result<()>
+    where
+        Errno: From<E>,
+    {
+        let at = Posts::at(self.id)? + MESSAGE;
+        let segment = &self.posts.segment;
+        let length = segment.with_own(at, POST_BYTES_MAX, write)?.map_err(Errno::from)?;
+        if length > POST_BYTES_MAX {
+            return Err(Errno::E2BIG);
+        }
+        self.posts.word32(self.id, LENGTH)?.store(length as u32, Relaxed);
+        Ok(())
+    }
+
+    /// Announces a post about the name `key`. False if that name has one already: withdraw. If true,
+    /// the caller looks at everything that could stand against the post, and commits or withdraws.
+    ///
+    /// # Errors
+    /// Never for a slot that was claimed.
+    pub fn announce(&self, key: u64) -> Result<bool> {
+        let (posts, id) = (self.posts, self.id);
+        let tag = tag_of(key, id);
+        posts.word64(id, KEY)?.store(key, Relaxed);
+        posts.word64(id, TAG)?.store(tag, SeqCst);
+        self.show(TENTATIVE)?;
+        let tagged = posts.tag(self.worker, key, tag);
+        fence(SeqCst);
+        Ok(tagged)
+    }
+
+    /// Sets the bits that lead the worker to the slot, and the state. How many posts of the session
+    /// waited for the worker already.
+    fn show(&self, state: u32) -> Result<u32> {
+        let (posts, PostId { session, slot }) = (self.posts, self.id);
+        let before = posts.pending(session, self.worker)?.fetch_or(1 << slot, SeqCst);
+        posts.word32(self.id, STATE)?.store(state, SeqCst);
+        let (word, bit) = (usize::from(session) / 64, session % 64);
+        let announced = posts.announced(self.worker, word)?;
+        if announced.load(SeqCst) & 1 << bit == 0 {
+            announced.fetch_or(1 << bit, SeqCst);
+        }
+        let summary = posts.summary(self.worker)?;
+        if summary.load(SeqCst) & 1 << word == 0 {
+            summary.fetch_or(1 << word, SeqCst);
+        }
+        Ok(before.count_ones())
+    }
+
+    /// The post is done, unless the worker refused it: then false.
+    pub fn commit(self) -> bool {
+        let Ok(state) = self.posts.word32(self.id, STATE) else { return false };
+        let committed = state.compare_exchange(TENTATIVE, COMMITTED, SeqCst, SeqCst).is_ok();
+        if committed {
+            core::mem::forget(self);
+        }
+        committed
+    }
+
+    /// A post against which nothing can stand is done at once.
+    ///
+    /// # Errors
+    /// Never for a slot that was claimed.
+    pub fn commit_at_once(self) -> Result<()> {
+        self.show(COMMITTED)?;
+        core::mem::forget(self);
+        Ok(())
+    }
+
+    /// How many posts of the session wait for the worker.
+    #[must_use]
+    pub fn waiting(&self) -> u32 {
+        let pending = self.posts.pending(self.id.session, self.worker);
+        pending.map_or(0, |pending| pending.load(Relaxed).count_ones())
+    }
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        self.posts.release(self.id);
+    }
+}
