@@ -15,7 +15,7 @@ use crate::shared::{Shared, message};
 use crate::worker::{Message, Took, Worker, Workers};
 use gateway::{Admitted, Route, admit_from_peer};
 use net::handshake::Proven;
-use net::{Answer, Handler, Lost};
+use net::{Answer, Handler, Haste, Lost};
 use placement::map::worker_of_shard;
 use std::net::TcpStream;
 use std::sync::atomic::Ordering::Relaxed;
@@ -42,24 +42,7 @@ impl Handler for Peers {
     type Token = ReplyTo;
 
     fn request(&mut self, from: DaemonIndex, answer: Answer, bytes: &[u8]) {
-        let shared = &self.shared;
-        let to = ReplyTo::Peer(answer);
-        let admitted = match admit_from_peer(bytes) {
-            Ok(admitted) => admitted,
-            Err(errno) => {
-                tracing::warn!(peer = from.0, %errno, "wrong request of a peer");
-                return shared.refuse(to, errno);
-            }
-        };
-        match shared.router.route(&admitted.header, gateway::route::From::Peer) {
-            Ok(Route::Worker(worker)) => self.take_request(worker, &admitted, bytes, to),
-            Ok(Route::Peer(_) | Route::Stale(_)) => {
-                let epoch = shared.router.map.epoch;
-                shared.answer_with(to, &Reply::Stale { epoch });
-            }
-            Ok(Route::Wait) => shared.busy(to, LOST_MICROS),
-            Err(errno) => shared.refuse(to, errno),
-        }
+        self.admit(from, bytes, ReplyTo::Peer(answer));
     }
 
     fn reply(&mut self, token: ReplyTo, outcome: Result<&[u8], Lost>) {
@@ -70,7 +53,7 @@ impl Handler for Peers {
     }
 
     fn message(&mut self, from: DaemonIndex, bytes: &[u8]) {
-        if self.take_message(bytes).is_err() {
+        if self.take_message(from, bytes).is_err() {
             tracing::warn!(peer = from.0, "malformed message of a peer");
         }
     }
@@ -153,6 +136,27 @@ impl Peers {
         }
     }
 
+    /// A request of a peer.
+    fn admit(&mut self, from: DaemonIndex, bytes: &[u8], to: ReplyTo) {
+        let shared = &self.shared;
+        let admitted = match admit_from_peer(bytes) {
+            Ok(admitted) => admitted,
+            Err(errno) => {
+                tracing::warn!(peer = from.0, %errno, "wrong request of a peer");
+                return shared.refuse(to, errno);
+            }
+        };
+        match shared.router.route(&admitted.header, gateway::route::From::Peer) {
+            Ok(Route::Worker(worker)) => self.take_request(worker, &admitted, bytes, to),
+            Ok(Route::Peer(_) | Route::Stale(_)) => {
+                let epoch = shared.router.map.epoch;
+                shared.answer_with(to, &Reply::Stale { epoch });
+            }
+            Ok(Route::Wait) => shared.busy(to, LOST_MICROS),
+            Err(errno) => shared.refuse(to, errno),
+        }
+    }
+
     fn take_request(&mut self, number: usize, admitted: &Admitted<'_>, bytes: &[u8], to: ReplyTo) {
         let Admitted { header, request, .. } = admitted;
         let is_of_shard = header.shard != Header::TARGET;
@@ -176,7 +180,7 @@ impl Peers {
         self.has_run(number, needs_thread);
     }
 
-    fn take_message(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
+    fn take_message(&mut self, from: DaemonIndex, bytes: &[u8]) -> Result<(), Malformed> {
         let shared = &self.shared;
         let mut reader = Reader::new(bytes);
         match reader.u8()? {
@@ -194,6 +198,7 @@ impl Peers {
                     shared.tell(worker, Note::OriginGone { first, count });
                 }
             }
+            message::REQUEST => self.admit(from, reader.rest(), ReplyTo::Nobody),
             _ => return Err(Malformed),
         }
         Ok(())
@@ -207,6 +212,6 @@ pub(crate) fn tell_origin_gone(shared: &Shared, first: u64, count: u64) {
     bytes.extend_from_slice(&count.to_le_bytes());
     for peer in (0..shared.router.map.daemon_count()).filter(|peer| *peer != shared.router.me.0) {
         // Lost with a lost peer: what waits there is withdrawn when the lock comes free.
-        let _ = shared.net.message(DaemonIndex(peer), &bytes);
+        let _ = shared.net.message(DaemonIndex(peer), &bytes, Haste::Now);
     }
 }

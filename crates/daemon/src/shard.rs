@@ -10,6 +10,7 @@ use crate::reply::ReplyTo;
 use crate::shared::{Shared, message, now_nanos};
 use gateway::Route;
 use metadata::{Effect, IndexOp, Input, Opens, Service, SnapshotCursor};
+use net::Haste;
 use shm::host::HostSegment;
 use shm::index::Index;
 use std::sync::atomic::Ordering::Relaxed;
@@ -349,7 +350,7 @@ fn send(shared: &Shared, to: ShardIndex, bytes: Vec<u8>) {
             framed.push(message::METADATA);
             framed.extend_from_slice(&to.0.to_le_bytes());
             framed.extend_from_slice(&bytes);
-            if shared.net.message(peer, &framed).is_err() {
+            if shared.net.message(peer, &framed, Haste::Now).is_err() {
                 tracing::debug!(peer = peer.0, "message dropped");
             }
         }

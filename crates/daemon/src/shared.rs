@@ -5,7 +5,8 @@
 use crate::bulk::BulkEnds;
 use crate::inbox::{Inbox, Note};
 use crate::reply::{FULL_MICROS, LOST_MICROS, ReplyTo};
-use gateway::{Route, Router, Session};
+use gateway::{Admitted, Route, Router, Session};
+use net::Haste;
 use shm::doorbell::Doorbells;
 use shm::host::HostSegment;
 use shm::posts::Posts;
@@ -82,6 +83,8 @@ pub(crate) mod message {
     pub(crate) const METADATA: u8 = 1;
     /// Origins that are gone: first and count, eight bytes each.
     pub(crate) const ORIGIN_GONE: u8 = 2;
+    /// A request whose answer nobody waits for, header first.
+    pub(crate) const REQUEST: u8 = 3;
 }
 
 /// Encodes header and request.
@@ -126,6 +129,18 @@ impl Shared {
         if let Err(to) = self.net.request(peer, bytes, to) {
             self.busy(to, LOST_MICROS);
         }
+    }
+
+    /// Hands an admitted request whose answer nobody waits for to another daemon. It has time:
+    /// nothing depends on it but what is sent after it.
+    pub(crate) fn tell_peer(&self, peer: wire::DaemonIndex, admitted: &Admitted<'_>, to: ReplyTo) {
+        let mut bytes = admitted.encode();
+        bytes.insert(0, message::REQUEST);
+        // Lost with a lost peer, or with one that takes nothing any more.
+        if self.net.message(peer, &bytes, Haste::WithOthers).is_err() {
+            tracing::debug!(peer = peer.0, "message dropped");
+        }
+        self.answer_with(to, &Reply::Done {});
     }
 
     /// Hands a request of this daemon's own to whoever answers it; see `hand_to_peer`.

@@ -137,7 +137,7 @@ impl Workers {
                 worker.sleeps_until = now_nanos().saturating_add_unsigned(idle_micros * 1000);
             }
             drop(worker);
-            shared.net.flush();
+            shared.net.flush_all();
             if sleeps {
                 let has_more = || how == Sleep::Deep && shared.posts.has_any(number);
                 shared.bells.sleep(number, idle_micros, how, has_more);
@@ -285,6 +285,10 @@ impl Worker {
                 self.carry_out(shared, &admitted.header, &admitted.request, to);
             }
             Ok(Route::Worker(worker)) => shared.hand_to_worker(worker, admitted.encode(), to),
+            Ok(Route::Peer(peer)) if guest.slots.is_detached(slot) => {
+                shared.tell_peer(peer, &admitted, to);
+                return Took::PassedOn;
+            }
             Ok(Route::Peer(peer)) => {
                 note_far_wait(guest, &admitted);
                 let Some(end) = bulk::end_of(guest, &admitted.request) else {

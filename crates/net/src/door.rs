@@ -1,7 +1,7 @@
 //! The door of `transport` for other threads: finds the connection of a daemon and queues there.
 
 use crate::frame::Kind;
-use crate::line::{Line, Queued};
+use crate::line::{Haste, Line, Queued};
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,11 +25,39 @@ pub(crate) struct Shared<T> {
     /// The connection of each daemon that is up.
     lines: Vec<Mutex<Option<Arc<Line<T>>>>>,
     /// Connections with frames that nobody has flushed.
-    unsent: Mutex<Vec<Arc<Line<T>>>>,
-    has_unsent: AtomicBool,
+    unsent: Unsent<T>,
+    /// Connections with frames that wait for others to go with.
+    later: Unsent<T>,
     pub(crate) poller: OwnedFd,
     pub(crate) waker: OwnedFd,
     pub(crate) stopping: AtomicBool,
+}
+
+/// Connections to be flushed.
+struct Unsent<T> {
+    lines: Mutex<Vec<Arc<Line<T>>>>,
+    has_any: AtomicBool,
+}
+
+impl<T> Unsent<T> {
+    fn new() -> Unsent<T> {
+        Unsent { lines: Mutex::default(), has_any: AtomicBool::new(false) }
+    }
+
+    fn push(&self, line: Arc<Line<T>>) {
+        lock(&self.lines).push(line);
+        self.has_any.store(true, Ordering::Release);
+    }
+
+    fn pop(&self) -> Option<Arc<Line<T>>> {
+        if !self.has_any.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut lines = lock(&self.lines);
+        let line = lines.pop();
+        self.has_any.store(!lines.is_empty(), Ordering::Release);
+        line
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -40,8 +68,8 @@ impl<T> Shared<T> {
     pub(crate) fn new(daemon_count: u16, poller: OwnedFd, waker: OwnedFd) -> Shared<T> {
         Shared {
             lines: (0..daemon_count).map(|_| Mutex::default()).collect(),
-            unsent: Mutex::default(),
-            has_unsent: AtomicBool::new(false),
+            unsent: Unsent::new(),
+            later: Unsent::new(),
             poller,
             waker,
             stopping: AtomicBool::new(false),
@@ -65,23 +93,30 @@ impl<T> Shared<T> {
 
     /// Notes that a frame waits for `flush`.
     pub(crate) fn note(&self, line: Arc<Line<T>>, queued: Queued) {
-        if queued == Queued::First {
-            lock(&self.unsent).push(line);
-            self.has_unsent.store(true, Ordering::Release);
+        match queued {
+            Queued::First => self.unsent.push(line),
+            Queued::Later => self.later.push(line),
+            Queued::Behind => {}
         }
     }
 
-    /// Sends what is queued, by whomever.
+    /// Sends what is queued, by whomever. Every thread finds what itself queued.
     pub(crate) fn flush(&self) {
-        // Every thread sees what itself queued; what others queue, they flush.
-        while self.has_unsent.load(Ordering::Acquire) {
-            let mut unsent = lock(&self.unsent);
-            let line = unsent.pop();
-            self.has_unsent.store(!unsent.is_empty(), Ordering::Release);
-            drop(unsent);
-            if let Some(line) = line {
-                line.flush(&self.poller);
-            }
+        while let Some(line) = self.unsent.pop() {
+            line.flush(&self.poller);
+        }
+    }
+
+    /// True if frames wait for others to go with.
+    pub(crate) fn has_later(&self) -> bool {
+        self.later.has_any.load(Ordering::Relaxed)
+    }
+
+    /// Sends what waits for others to go with, too.
+    pub(crate) fn flush_all(&self) {
+        self.flush();
+        while let Some(line) = self.later.pop() {
+            line.flush(&self.poller);
         }
     }
 }
@@ -113,9 +148,9 @@ impl<T> Sender<T> {
     ///
     /// # Errors
     /// `Lost` if `to` is not connected or has too much to take already.
-    pub fn message(&self, to: DaemonIndex, bytes: &[u8]) -> Result<(), Lost> {
+    pub fn message(&self, to: DaemonIndex, bytes: &[u8], haste: Haste) -> Result<(), Lost> {
         let line = self.shared.line(to).ok_or(Lost)?;
-        let queued = line.message(bytes).map_err(|_| Lost)?;
+        let queued = line.message(bytes, haste).map_err(|_| Lost)?;
         self.shared.note(line, queued);
         Ok(())
     }
@@ -133,6 +168,11 @@ impl<T> Sender<T> {
     /// Sends what was queued: on the calling thread, unless another is at it.
     pub fn flush(&self) {
         self.shared.flush();
+    }
+
+    /// As `flush`, and sends what can wait: nothing else is to come soon.
+    pub fn flush_all(&self) {
+        self.shared.flush_all();
     }
 
     /// Ends `Net::run`.

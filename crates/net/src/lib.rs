@@ -41,5 +41,6 @@ pub mod transport;
 pub mod bulk;
 
 pub use door::{Answer, Lost, Sender};
+pub use line::Haste;
 pub use secret::Secret;
 pub use transport::{Handler, Net, Settings};

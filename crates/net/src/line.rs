@@ -40,6 +40,8 @@ pub(crate) struct Line<T> {
 
 struct Queue<T> {
     bytes: Vec<u8>,
+    /// Somebody is about to flush.
+    is_noted: bool,
     waiting: Waiting<T>,
     is_closed: bool,
 }
@@ -54,10 +56,22 @@ struct Output {
 /// What became of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Queued {
-    /// It is the first: somebody must flush.
+    /// It is the first that must not wait: somebody must flush.
     First,
-    /// Others were there before it, so somebody is about to flush.
+    /// Somebody is about to flush.
     Behind,
+    /// It is the first of those that can wait for others to go with.
+    Later,
+}
+
+/// May a message wait for others to go with?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Haste {
+    /// No: it goes with the next `flush`.
+    Now,
+    /// Yes: nobody waits for what it does. It goes before what is queued after it, with the next
+    /// frame that does not wait or with `flush_all`.
+    WithOthers,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,7 +83,8 @@ enum Sent {
 
 impl<T> Line<T> {
     pub(crate) fn new(key: u64, stream: TcpStream) -> Line<T> {
-        let queue = Queue { bytes: Vec::new(), waiting: Waiting::default(), is_closed: false };
+        let waiting = Waiting::default();
+        let queue = Queue { bytes: Vec::new(), is_noted: false, waiting, is_closed: false };
         let output = Mutex::new(Output::default());
         Line { key, stream, queue: Mutex::new(queue), output }
     }
@@ -90,12 +105,15 @@ impl<T> Line<T> {
     ///
     /// # Errors
     /// `Malformed` as `push`, and if too much waits.
-    pub(crate) fn message(&self, payload: &[u8]) -> Result<Queued, Malformed> {
+    pub(crate) fn message(&self, payload: &[u8], haste: Haste) -> Result<Queued, Malformed> {
         let mut queue = self.queue();
         if queue.bytes.len() >= QUEUE_BYTES_MAX {
             return Err(Malformed);
         }
-        queue.push(Kind::Message, 0, payload)
+        match haste {
+            Haste::Now => queue.push(Kind::Message, 0, payload),
+            Haste::WithOthers => queue.push_later(payload),
+        }
     }
 
     /// Queues a request if there is room; `answered` gives the token back.
@@ -160,7 +178,10 @@ impl<T> Line<T> {
                 bytes.clear();
                 bytes.shrink_to(KEPT_BYTES);
                 *sent = 0;
-                std::mem::swap(bytes, &mut self.queue().bytes);
+                let mut queue = self.queue();
+                std::mem::swap(bytes, &mut queue.bytes);
+                queue.is_noted = false;
+                drop(queue);
                 if bytes.is_empty() {
                     self.poll_write(&mut output, poller, false);
                     return Sent::All;
@@ -211,8 +232,16 @@ impl<T> Queue<T> {
         if self.is_closed {
             return Err(Malformed);
         }
-        let queued = if self.bytes.is_empty() { Queued::First } else { Queued::Behind };
         frame::encode(kind, id, payload, &mut self.bytes)?;
+        Ok(if std::mem::replace(&mut self.is_noted, true) { Queued::Behind } else { Queued::First })
+    }
+
+    fn push_later(&mut self, payload: &[u8]) -> Result<Queued, Malformed> {
+        if self.is_closed {
+            return Err(Malformed);
+        }
+        let queued = if self.bytes.is_empty() { Queued::Later } else { Queued::Behind };
+        frame::encode(Kind::Message, 0, payload, &mut self.bytes)?;
         Ok(queued)
     }
 }

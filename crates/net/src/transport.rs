@@ -38,6 +38,8 @@ const DIAL_PAUSE: Duration = Duration::from_millis(10);
 const DIAL_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// How long the thread looks for more before it sleeps: a wake-up costs about as much.
 const LOOK_TIME: Duration = Duration::from_micros(50);
+/// How long a frame that can wait for others to go with waits while the thread is awake.
+const LATER_TIME: Duration = Duration::from_micros(20);
 /// Time until a silent peer is asked, and until one that does not answer is given up.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(5);
 /// See `KEEPALIVE_TIME`; in milliseconds.
@@ -164,6 +166,7 @@ impl<H: Handler> Net<H> {
     pub fn run(mut self, handler: &mut H) -> io::Result<()> {
         let mut events = Vec::with_capacity(64);
         let mut look_until = Instant::now();
+        let mut later_since = None;
         while !self.shared.stopping.load(Ordering::SeqCst) {
             let now = Instant::now();
             self.keep_time(now, handler);
@@ -171,6 +174,11 @@ impl<H: Handler> Net<H> {
             self.shared.flush();
             if has_worked {
                 look_until = now + LOOK_TIME;
+            }
+            later_since = later_since.or(Some(now)).filter(|_| self.shared.has_later());
+            if later_since.is_some_and(|since| now >= since + LATER_TIME || now >= look_until) {
+                self.shared.flush_all();
+                later_since = None;
             }
             let timeout = if now < look_until || !handler.rest() {
                 Some(Duration::ZERO)

@@ -1,7 +1,7 @@
 //! Real connections over loopback: requests both ways, many senders at once, a peer that stops
 //! reading, a lost peer, a wrong secret, garbage.
 
-use net::{Answer, Handler, Lost, Net, Secret, Sender, Settings};
+use net::{Answer, Handler, Haste, Lost, Net, Secret, Sender, Settings};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -114,7 +114,7 @@ fn requests_go_both_ways_and_survive_a_restart_of_the_peer() {
     zero.request(1, b"ab", 2);
     zero.expect(Event::Reply(2, Some(b"ab!".to_vec())));
     let large = vec![7; wire::limits::BULK_BYTES];
-    one.sender.message(DaemonIndex(0), &large).expect("room");
+    one.sender.message(DaemonIndex(0), &large, Haste::Now).expect("room");
     one.request(0, b"cd", 3);
     one.expect(Event::Reply(3, Some(b"cd!".to_vec())));
     zero.expect(Event::Message(1, large));
@@ -165,7 +165,7 @@ fn many_threads_send_on_one_connection() {
             scope.spawn(move || {
                 for round in 0..ROUNDS {
                     let bytes = message(thread, round);
-                    assert_eq!(sender.message(DaemonIndex(1), &bytes), Ok(()));
+                    assert_eq!(sender.message(DaemonIndex(1), &bytes, Haste::Now), Ok(()));
                     let token = thread * ROUNDS + round;
                     assert_eq!(sender.request(DaemonIndex(1), &token.to_le_bytes(), token), Ok(()));
                     if round % 3 == 0 {
@@ -197,18 +197,41 @@ fn many_threads_send_on_one_connection() {
     one.stop();
 }
 
+/// A message that has time goes before what is queued after it, or with `flush_all`.
+#[test]
+fn a_message_that_can_wait_keeps_its_place() {
+    let directory = tempfile::tempdir().expect("directory");
+    let (zero, one) = pair(directory.path());
+    let send = |bytes, haste| assert_eq!(zero.sender.message(DaemonIndex(1), bytes, haste), Ok(()));
+    for round in 0..50 {
+        send(b"first", Haste::WithOthers);
+        send(b"second", Haste::WithOthers);
+        send(b"third", Haste::Now);
+        zero.request(1, b"then", round);
+        for message in ["first", "second", "third"] {
+            one.expect(Event::Message(0, message.into()));
+        }
+        zero.expect(Event::Reply(round, Some(b"then!".to_vec())));
+        send(b"last", Haste::WithOthers);
+        zero.sender.flush_all();
+        one.expect(Event::Message(0, b"last".to_vec()));
+    }
+    zero.stop();
+    one.stop();
+}
+
 /// What waits for a peer that does not read is bounded, the sender never waits, and nothing that
 /// was taken is lost once the peer goes on.
 #[test]
 fn a_peer_that_stops_reading_is_refused_more_and_gets_the_rest_later() {
     let directory = tempfile::tempdir().expect("directory");
     let (zero, one) = pair(directory.path());
-    assert_eq!(zero.sender.message(DaemonIndex(1), b"hold"), Ok(()));
+    assert_eq!(zero.sender.message(DaemonIndex(1), b"hold", Haste::Now), Ok(()));
     zero.sender.flush();
     one.expect(Event::Message(0, b"hold".to_vec()));
     let message = |number: u32| number.to_le_bytes().repeat(256 * 1024);
     let mut taken = 0;
-    while zero.sender.message(DaemonIndex(1), &message(taken)).is_ok() {
+    while zero.sender.message(DaemonIndex(1), &message(taken), Haste::Now).is_ok() {
         zero.sender.flush();
         taken += 1;
         assert!(taken < 200, "more than 200 MiB wait");

@@ -190,6 +190,12 @@ impl Session {
         Some(length)
     }
 
+    /// True if nobody waits for the reply to what `slot` holds.
+    #[must_use]
+    pub fn is_detached(&self, slot: usize) -> bool {
+        self.word32(slot, STATE).is_ok_and(|state| state.load(Relaxed) & !ASLEEP == DETACHED)
+    }
+
     /// Puts the reply into `slot` and wakes who waits for it. Too long a reply is cut to nothing,
     /// which the client takes for a malformed one.
     pub fn reply(&self, slot: usize, bytes: &[u8]) {
