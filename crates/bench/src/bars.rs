@@ -3,6 +3,7 @@
 //! A row is a median, or its ratio to another of the same run. What was not measured has no verdict.
 
 use crate::report::{Report, Summary, short};
+use crate::{remote, scaling};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -33,6 +34,10 @@ struct Bar {
 enum To {
     /// Another of the same run.
     Cell(Cell),
+    /// So many times another of the same run.
+    Times(f64, Cell),
+    /// The first of two that was measured.
+    Either(Cell, Cell),
     /// What it was before it was worked on.
     Before(f64),
 }
@@ -52,6 +57,8 @@ pub(crate) struct Row {
 const ONE: &str = "forebay-1";
 const FOUR: &str = "forebay-4";
 const TMPFS: &str = "tmpfs";
+const SOCKET: &str = "socket";
+const HOME: &str = "home";
 
 /// At least: so many times the value of a test on tmpfs, by one daemon.
 const fn times_tmpfs(
@@ -85,6 +92,28 @@ const fn half_of(what: &'static str, test: &'static str, before: f64) -> Bar {
     Bar { what, of, to: To::Before(before), side: Side::AtMost, bar: 0.5, reach: None }
 }
 
+/// At most so many round trips of a socket between the same hosts.
+const fn round_trips(what: &'static str, test: &'static str) -> Bar {
+    let to = To::Cell(Cell(remote::GROUP, "round-trip", 1, SOCKET));
+    let of = Cell(remote::GROUP, test, 1, "forebay");
+    Bar { what, of, to, side: Side::AtMost, bar: 1.5, reach: Some(1.1) }
+}
+
+/// At least so much of what iperf3 moves between the same hosts, or else a socket of our own.
+const fn times_tcp(what: &'static str, test: &'static str, streams: u32) -> Bar {
+    let iperf3 = Cell(remote::GROUP, test, streams, "iperf3");
+    let to = To::Either(iperf3, Cell(remote::GROUP, test, streams, SOCKET));
+    let of = Cell(remote::GROUP, test, streams, "forebay");
+    Bar { what, of, to, side: Side::AtLeast, bar: 0.9, reach: Some(1.0) }
+}
+
+/// At least so much of 16 times what one host does.
+const fn of_linear(what: &'static str, test: &'static str) -> Bar {
+    let to = To::Times(16.0, Cell(scaling::GROUP, test, 1, HOME));
+    let of = Cell(scaling::GROUP, test, 16, HOME);
+    Bar { what, of, to, side: Side::AtLeast, bar: 0.8, reach: Some(0.95) }
+}
+
 const CREATE: (&str, &str) = ("metadata", "create");
 const STAT: (&str, &str) = ("metadata", "stat");
 const OPEN: (&str, &str) = ("metadata", "open-close");
@@ -96,7 +125,7 @@ const READ: (&str, &str) = ("own", "read-1m");
 const RANDOM_WRITE: (&str, &str) = ("own", "random-write-8k");
 const RANDOM_READ: (&str, &str) = ("own", "random-read-8k");
 
-const BARS: [Bar; 35] = [
+const BARS: [Bar; 45] = [
     times_tmpfs("stat", STAT, 1, (2.0, 4.0)),
     times_tmpfs("stat, 2 processes", STAT, 2, (2.0, 4.0)),
     times_tmpfs("open+close", OPEN, 1, (2.0, 4.0)),
@@ -136,6 +165,16 @@ const BARS: [Bar; 35] = [
     times_one("16 processes against 2: unlink", UNLINK, (16, ONE), (0.7, 1.0)),
     times_one("16 processes against 2: 1 MiB writes", WRITE, (16, ONE), (0.7, 1.0)),
     times_one("16 processes against 2: 1 MiB reads", READ, (16, ONE), (0.7, 1.0)),
+    round_trips("remote stat, in round trips of a socket", "stat"),
+    round_trips("remote create, in round trips of a socket", "create"),
+    times_tcp("remote 4 MiB writes against TCP", "write-4m", 1),
+    times_tcp("remote 4 MiB writes against TCP, 4 streams", "write-4m", 4),
+    times_tcp("remote 4 MiB reads against TCP", "read-4m", 1),
+    times_tcp("remote 4 MiB reads against TCP, 4 streams", "read-4m", 4),
+    of_linear("16 hosts against 16 times 1: create", "create"),
+    of_linear("16 hosts against 16 times 1: stat", "stat"),
+    of_linear("16 hosts against 16 times 1: 64 KiB writes", "write-64k"),
+    of_linear("16 hosts against 16 times 1: 64 KiB reads", "read-64k"),
     half_of("instructions of stat, against before", "stat", 4563.0),
     half_of("instructions of create, against before", "create", 9178.0),
     half_of("instructions of an 8 KiB read, against before", "random-read-8k", 1708.0),
@@ -148,13 +187,20 @@ pub(crate) fn rows(report: &Report) -> Vec<Row> {
 
 impl Bar {
     fn row(&self, report: &Report) -> Row {
-        let to = match self.to {
-            To::Cell(cell) => find(report, cell).map(|(to, _)| to.median),
-            To::Before(value) => Some(value),
+        let median = |cell| find(report, cell).map(|(to, _)| to.median);
+        let (to, by) = match self.to {
+            To::Cell(cell) => (median(cell), ""),
+            To::Times(factor, cell) => (median(cell).map(|value| factor * value), ""),
+            To::Either(first, second) => match median(first) {
+                Some(value) => (Some(value), first.3),
+                None => (median(second), second.3),
+            },
+            To::Before(value) => (Some(value), ""),
         };
         let (measured, detail) = match (find(report, self.of), to) {
             (Some((of, unit)), Some(to)) => {
-                (Some(of.median / to), format!("{} / {} {unit}", short(of.median), short(to)))
+                let detail = format!("{} / {} {unit} {by}", short(of.median), short(to));
+                (Some(of.median / to), detail.trim_end().into())
             }
             _ => (None, report.why_absent(self.of.0).unwrap_or("not measured").to_owned()),
         };

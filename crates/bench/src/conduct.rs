@@ -4,7 +4,7 @@ use crate::crew::{self, Crew, Order};
 use crate::instance::Instance;
 use crate::report::{Key, Report};
 use crate::settings::{Place, Settings};
-use crate::{bars, external, interrupt, profile, quiet};
+use crate::{bars, external, interrupt, profile, quiet, remote, scaling};
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
@@ -29,6 +29,8 @@ pub(crate) fn main(settings: &Settings) -> Result<bool, String> {
     for group in &settings.groups {
         let outcome = match group.as_str() {
             "profile" => profile::measure(settings, &mut report),
+            "remote" => remote::measure(settings, &mut report),
+            "scaling" => scaling::measure(settings, &mut report),
             _ => continue,
         };
         if let Err(text) = outcome {

@@ -41,6 +41,7 @@ pub(crate) struct Phase {
     pub(crate) unit: &'static str,
     /// In that unit, from the first begin to the last end.
     pub(crate) rate: f64,
+    pub(crate) seconds: f64,
 }
 
 /// All workers of one measurement. Those that still run are killed when this value goes.
@@ -79,17 +80,20 @@ impl Crew {
         }
         for worker in &mut self.workers {
             let done = worker.done()?;
-            amount += done.amount;
-            begin = begin.min(done.begin);
-            end = end.max(done.end);
-            unit = done.unit;
+            // One that only waits for the others says nothing of their work.
+            if done.amount > 0 {
+                amount += done.amount;
+                begin = begin.min(done.begin);
+                end = end.max(done.end);
+                unit = done.unit;
+            }
         }
         if amount == 0 {
             return Ok(None);
         }
         let (unit, scale) = if unit == "bytes" { ("MiB/s", 1048576.0) } else { ("/s", 1.0) };
         let seconds = end.saturating_sub(begin).max(1) as f64 / 1e9;
-        Ok(Some(Phase { name: name.into(), unit, rate: amount as f64 / scale / seconds }))
+        Ok(Some(Phase { name: name.into(), unit, rate: amount as f64 / scale / seconds, seconds }))
     }
 
     /// All phases, each given to `take` when it is done, and the end of the workers.
@@ -99,6 +103,11 @@ impl Crew {
                 take(phase);
             }
         }
+        self.finish()
+    }
+
+    /// Waits for the end of all, which have said that they have nothing left to do.
+    pub(crate) fn finish(mut self) -> Result<(), String> {
         self.workers.iter_mut().try_for_each(Worker::finish)
     }
 }

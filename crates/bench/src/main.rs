@@ -4,8 +4,10 @@
 //! system in turn, so that repetitions are interleaved and slow drifts of the machine meet all
 //! alike. A worker uses `std::fs` only; on an instance it is started by `forebay run` and needs
 //! no other word. Programs that are found on `PATH` (`fio`, `mdtest`, `ior`) are driven by
-//! `external`; `profile` counts instructions. `report` makes the tables and the JSON file: medians of
-//! what was measured, with the extremes; `bars` sets some of them beside what they have to reach.
+//! `external`; `profile` counts instructions. `remote` and `scaling` measure instances over several
+//! hosts, which are emulated (`hosts`, `quota`), `remote` beside plain sockets (`socket`). `report` makes
+//! the tables and the JSON file: medians of what was measured, with the extremes; `bars` sets some of
+//! them beside what they have to reach.
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +22,12 @@ mod profile;
 mod quiet;
 mod worker;
 
+mod hosts;
+mod quota;
+mod remote;
+mod scaling;
+mod socket;
+
 mod bars;
 mod report;
 
@@ -29,6 +37,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match words.first().map(String::as_str) {
         Some("worker") => worker::main(&words[1..]).map(|()| true),
+        Some("serve") => socket::main(&words[1..]).map(|()| true),
         Some("repeat") => worker::repeat::main(&words[1..]).map(|()| true),
         Some("--help" | "-h") => {
             println!("{}", settings::HELP);

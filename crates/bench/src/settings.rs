@@ -17,6 +17,7 @@ forebay-bench: measures file systems side by side, repetitions interleaved.
   --files N              files per process in the metadata tests, default 10000
   --entries N            entries of the directory that is listed, default 100000
   --megabytes N          MiB per process in the data tests, default 64
+  --hosts LIST           numbers of hosts in scaling, default 1,2,4,8,16
   --json FILE            writes all values there too
 
 Groups, in each place:
@@ -29,6 +30,11 @@ Groups, in each place:
   fio, mpi  fio, mdtest and IOR, where they are on PATH
 Groups that run once, on instances of their own:
   profile   instructions of each operation in the client, by callgrind
+  remote    two hosts, emulated by network namespaces (needs root): metadata of the other host beside
+            round trips of a socket, 4 MiB blocks beside iperf3, or else beside a socket of our own
+  scaling   1 to 16 hosts with 5 % of a processor each, for their daemon and their programs together
+            (needs root and cgroups), each in a directory of its own; and, without a limit, all in one
+            directory over all daemons: the work that a second of a processor does
 
 The file system named tmpfs, or else the first, is what the others are compared with. The last table
 sets what was measured beside the bars for instances of one and four daemons: give --forebay 1 and
@@ -56,16 +62,29 @@ pub(crate) struct Settings {
     pub(crate) entries: u64,
     pub(crate) megabytes: u64,
     pub(crate) groups: Vec<String>,
+    /// Numbers of emulated hosts.
+    pub(crate) hosts: Vec<u32>,
     /// Places and groups of the first repetition only.
     pub(crate) seldom: Vec<String>,
     pub(crate) json: Option<String>,
 }
 
 /// The groups of tests, in the order in which they run.
-const GROUPS: [&str; 9] =
-    ["metadata", "list", "own", "shared", "hard-own", "hard-shared", "fio", "mpi", "profile"];
+const GROUPS: [&str; 11] = [
+    "metadata",
+    "list",
+    "own",
+    "shared",
+    "hard-own",
+    "hard-shared",
+    "fio",
+    "mpi",
+    "profile",
+    "remote",
+    "scaling",
+];
 /// Those that run once, on instances of their own.
-const GROUPS_OF_THEIR_OWN: [&str; 1] = ["profile"];
+const GROUPS_OF_THEIR_OWN: [&str; 3] = ["profile", "remote", "scaling"];
 
 /// With more processes than this the work of so many is divided: 16 against 2 is the same work.
 const PROCESSES_WITH_FULL_WORK: u32 = 2;
@@ -83,6 +102,7 @@ impl Settings {
             entries: 100_000,
             megabytes: 64,
             groups: GROUPS.map(String::from).to_vec(),
+            hosts: vec![1, 2, 4, 8, 16],
             seldom: Vec::new(),
             json: None,
         };
@@ -114,10 +134,8 @@ impl Settings {
             }
             "--forebay" => self.instances.push(number(option, value)?),
             "--forebay-bin" => self.forebay = value.into(),
-            "--processes" => {
-                self.processes =
-                    value.split(',').map(|word| number(option, word)).collect::<Result<_, _>>()?
-            }
+            "--processes" => self.processes = numbers(option, value)?,
+            "--hosts" => self.hosts = numbers(option, value)?,
             "--repetitions" => self.repetitions = number(option, value)?,
             "--files" => self.files = number(option, value)?,
             "--entries" => self.entries = number(option, value)?,
@@ -189,6 +207,10 @@ fn number<T: std::str::FromStr + PartialOrd + From<u8>>(
         Ok(number) if number >= T::from(1) => Ok(number),
         _ => Err(format!("{option} {value}: expected a number above 0")),
     }
+}
+
+fn numbers(option: &str, value: &str) -> Result<Vec<u32>, String> {
+    value.split(',').map(|word| number(option, word)).collect()
 }
 
 fn forebay_program() -> String {

@@ -7,7 +7,9 @@
 
 mod data;
 mod metadata;
+mod remote;
 pub(crate) mod repeat;
+mod scale;
 
 use std::io::{self, BufRead, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -48,6 +50,9 @@ pub(crate) fn main(words: &[String]) -> Result<(), String> {
 
 impl Worker {
     fn run(&self, group: &str) -> io::Result<()> {
+        if group == "sockets" {
+            return self.sockets();
+        }
         std::fs::create_dir_all(&self.directory)?;
         match group {
             "metadata" => self.metadata()?,
@@ -56,6 +61,10 @@ impl Worker {
             "shared" => self.data(data::Sharing::Shared)?,
             "hard-own" => self.hard(data::Sharing::Own)?,
             "hard-shared" => self.hard(data::Sharing::Shared)?,
+            "remote-metadata" => self.remote_metadata()?,
+            "remote-data" => self.remote_data()?,
+            "scale-home" => return self.scale(scale::Sharing::Home),
+            "scale-wide" => return self.scale(scale::Sharing::Wide),
             _ => return Err(io::Error::other(format!("unknown group {group}"))),
         }
         // All have done their last phase before the directory goes.
@@ -70,6 +79,15 @@ impl Worker {
         amount: Amount,
         work: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
+        self.phase_of_time(name, || work().map(|()| amount))
+    }
+
+    /// The same for work of which only its end tells how much it was.
+    fn phase_of_time(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> io::Result<Amount>,
+    ) -> io::Result<()> {
         let mut out = io::stdout().lock();
         writeln!(out, "ready {name}")?;
         out.flush()?;
@@ -78,7 +96,7 @@ impl Worker {
             return Err(io::Error::other("the conductor is gone"));
         }
         let begin = now_nanos();
-        work().map_err(|error| io::Error::other(format!("{name}: {error}")))?;
+        let amount = work().map_err(|error| io::Error::other(format!("{name}: {error}")))?;
         let end = now_nanos();
         let (amount, unit) = match amount {
             Amount::Nothing => (0, "ops"),

@@ -95,7 +95,7 @@ fn all_local_bars_are_measured_and_a_broken_peer_stops_nothing() {
     for bar in rows(&json, "bars") {
         let measured = bar["measured"].as_f64();
         let name = bar["what"].as_str().expect("a name");
-        let is_local = !name.starts_with("instructions");
+        let is_local = !["instr", "remote", "16 hosts"].iter().any(|word| name.starts_with(word));
         assert_eq!(measured.is_some_and(|value| value > 0.0), is_local, "{bar}");
         assert!(text.contains(name), "{bar}: {text}");
     }
@@ -146,6 +146,53 @@ fn instructions_are_counted_where_valgrind_is() {
     let bars = bars.iter().filter(|bar| bar["sign"] == "<=");
     assert!(bars.filter(|bar| bar["met"].is_boolean()).count() >= 3, "{json}");
     place.assert_nothing_left();
+}
+
+#[test]
+fn the_other_host_is_measured_beside_sockets() {
+    let place = Place::new();
+    let (json, text) = place.results(&["--only", "remote"]);
+    let results = rows(&json, "results");
+    if results.is_empty() {
+        assert!(text.contains("not measured: remote: needs root"), "{text}");
+        return;
+    }
+    let bars = rows(&json, "bars");
+    let bars = bars
+        .iter()
+        .filter(|bar| bar["what"].as_str().is_some_and(|what| what.starts_with("remote")));
+    assert_eq!(bars.filter(|bar| bar["met"].is_boolean()).count(), 6, "{json}");
+    assert_no_hosts_left();
+}
+
+#[test]
+fn hosts_with_a_share_are_measured() {
+    let place = Place::new();
+    let (json, text) = place.results(&["--only", "scaling", "--hosts", "1,2"]);
+    let results = rows(&json, "results");
+    if results.is_empty() {
+        assert!(text.contains("not measured: scaling: needs root"), "{text}");
+        return;
+    }
+    // Four tests of two loads with two numbers of hosts; nothing took no time of a processor.
+    assert_eq!(results.len(), 16, "{json}");
+    let is_sane =
+        |row: &Value| row["median"].as_f64().is_some_and(|value| value > 0.0 && value < 1e8);
+    assert!(results.iter().all(is_sane), "{json}");
+    assert_no_hosts_left();
+}
+
+/// Of any run of the kit that has ended: its number is in the names.
+fn assert_no_hosts_left() {
+    for folder in ["/run/netns", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup", "/dev/shm"] {
+        let left = fs::read_dir(folder).into_iter().flatten().flatten();
+        for entry in left {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Some((_, rest)) = name.split_once("fbb") else { continue };
+            let pid: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            assert!(Path::new("/proc").join(&pid).exists(), "{folder}/{name}");
+        }
+    }
 }
 
 #[test]

@@ -99,7 +99,8 @@ impl Worker {
     }
 }
 
-fn create(names: &[String]) -> io::Result<()> {
+/// Makes files of these names.
+pub(super) fn create(names: &[String]) -> io::Result<()> {
     for name in names {
         OpenOptions::new().write(true).create_new(true).open(name)?;
     }
