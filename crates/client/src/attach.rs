@@ -23,6 +23,7 @@ use rustix::net::{
 };
 use shm::arena::Arena;
 use shm::doorbell::Doorbells;
+use shm::finder::Finder;
 use shm::host::HostSegment;
 use shm::index::Index;
 use shm::once::Once;
@@ -37,7 +38,7 @@ use wire::errno::{Errno, Result};
 use wire::limits::{PATH_BYTES_MAX, PROTOCOL_VERSION, WORKER_COUNT_MAX};
 use wire::reply::Piece;
 use wire::welcome::{ACCEPTED, HELLO_BYTES, MAGIC, REFUSAL, WELCOME_BYTES_MAX};
-use wire::{DaemonIndex, Welcome};
+use wire::{DaemonIndex, Inode, Welcome};
 
 use crate::Client;
 
@@ -129,6 +130,7 @@ pub(crate) struct Attachment {
     arena: Arena,
     table: PieceTable,
     states: PieceStates,
+    finder: Finder,
     memory: OwnedFd,
     ssd: OwnedFd,
     socket: OwnedFd,
@@ -143,6 +145,11 @@ impl Attachment {
             table: &self.table,
             states: &self.states,
         }
+    }
+
+    /// The piece of a file that begins at `start`, if it is known without a message.
+    pub(crate) fn find_piece(&self, inode: Inode, start: u64) -> Option<Piece> {
+        self.finder.find(&self.table, inode, start)
     }
 
     /// What holds the bytes of a tier, for the kernel to map.
@@ -548,6 +555,7 @@ fn map_all(
         arena: Arena::new(descriptors.map(3, Access::ReadWrite)?),
         table: PieceTable::new(descriptors.map(4, Access::ReadOnly)?),
         states: PieceStates::new(descriptors.map(5, Access::ReadWrite)?),
+        finder: Finder::new(descriptors.map(8, Access::ReadOnly)?)?,
         memory: memory.map_err(errno)?,
         ssd: ssd.map_err(errno)?,
         socket,

@@ -79,7 +79,9 @@ impl Client {
                 if layout.placement == placed::LOCAL {
                     layout.place = welcome.daemon;
                 }
-                if kind == mode::REGULAR && welcome.inline_bytes > 0 {
+                // On this host a piece costs no message, but contents in the inode record do.
+                let is_far = self.home()?.map.daemon_count() > welcome.local_count;
+                if kind == mode::REGULAR && welcome.inline_bytes > 0 && is_far {
                     layout.flags = flag::INLINE;
                 }
             }

@@ -292,7 +292,14 @@ impl Client {
         ahead: u64,
     ) -> Result<Option<Piece>> {
         let is_right = |piece: &Piece| piece.start == span.start;
+        let is_right_length = |piece: &Piece| piece.length_log2 == span.length_log2;
         if let Some(piece) = self.cache.get(file.inode, span.start).filter(is_right) {
+            return Ok(Some(piece));
+        }
+        if let Some(by) = self.local_now(target)
+            && let Some(piece) = by.find_piece(file.inode, span.start).filter(is_right_length)
+        {
+            self.cache.put(file.inode, &piece);
             return Ok(Some(piece));
         }
         // Further pieces of the same target are asked for in the same message. With hashing, they

@@ -9,13 +9,14 @@ use rustix::time::ClockId;
 use shm::host::VnodeIndex;
 use shm::index::Hit;
 use shm::posts::Draft;
-use wire::attributes::mode;
+use wire::attributes::{flag, mode};
 use wire::codec::{Malformed, Writer};
 use wire::errno::Result;
 use wire::hash::entry_key;
 use wire::{Attributes, Credentials, Errno, Inode, Layout, Post, ShardIndex};
 
 use crate::Client;
+use crate::layout::File;
 use crate::walk::{Last, Looked, Service, Walk};
 
 /// How often the gate is looked at: a step of the worker takes a few microseconds.
@@ -85,6 +86,16 @@ impl Client {
             return None;
         }
         let inode = Inode::new(shard, posts.take_number(shard)?);
+        let mut layout = layout;
+        if self
+            .target_of(&File { inode, layout }, 0)
+            .ok()
+            .and_then(|to| self.local_now(to))
+            .is_some()
+        {
+            // Its first bytes lie on this host: see `layout_of_child`.
+            layout.flags &= !flag::INLINE;
+        }
         let now = now_nanos();
         let attributes = Attributes {
             inode,

@@ -193,7 +193,7 @@ pub const SETTINGS: [Setting; 16] = [
         Kind::Size { min: 0, max: INLINE_BYTES_MAX as u64, zero: true, auto: false, power: false },
     )
     .with("4KiB", "bytes", Scope::Instance)
-    .help("Files up to this size are kept beside their attributes; 0 for none"),
+    .help("Files of other hosts up to this size are kept beside their attributes; 0 for none"),
     row(
         Key::Workers,
         "workers",

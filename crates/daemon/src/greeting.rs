@@ -48,8 +48,8 @@ pub(crate) struct Offer {
     pub(crate) welcome: Welcome,
     /// The instance map.
     pub(crate) map: Map,
-    /// Doorbells, host segment, arena, piece table, piece states, SSD file, posts, then the indexes; the
-    /// table and the indexes are open for reading only.
+    /// Doorbells, host segment, arena, piece table, piece states, SSD file, posts, finder, then the
+    /// indexes. The table, the finder and the indexes are open for reading only.
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 

@@ -6,6 +6,7 @@ use crate::startup::{Failure, Outcome, failed};
 use rustix::fd::OwnedFd;
 use shm::Segment;
 use shm::doorbell::DOORBELLS_BYTES;
+use shm::finder::finder_bytes;
 use shm::host::HostSegment;
 use shm::index::Shape;
 use shm::pieces::{HEADER_BYTES, STATE_BYTES};
@@ -16,8 +17,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use wire::limits::PIECE_BYTES_MIN;
 
-/// Most rows of a piece table: 448 MiB of address space, of which only what is used is touched.
-const PIECE_COUNT_MAX: u64 = 8 << 20;
+/// Most rows of a piece table: 2.25 GiB of address space with what belongs to it, of which only what
+/// is used is touched.
+const PIECE_COUNT_MAX: u64 = 32 << 20;
 /// Fewest rows.
 const PIECE_COUNT_MIN: u64 = 1024;
 /// The smallest arena that can be mapped.
@@ -63,6 +65,8 @@ pub(crate) struct TargetMemory {
     pub(crate) table: Mapped,
     /// States of pieces.
     pub(crate) states: Mapped,
+    /// Where pieces are.
+    pub(crate) finder: Mapped,
     /// Rows of the table.
     pub(crate) piece_count: u32,
 }
@@ -98,6 +102,7 @@ impl Memory {
         let target = TargetMemory {
             arena: open("arena", settings.memory.max(ARENA_BYTES_MIN))?,
             states: open("valid", pieces * STATE_BYTES as u64)?,
+            finder: open("finder", finder_bytes(pieces as usize) as u64)?,
             // Last: if it is there, all of the target's memory is.
             table: open("pieces", pieces * HEADER_BYTES as u64)?,
             piece_count: u32::try_from(pieces).unwrap_or(u32::MAX),

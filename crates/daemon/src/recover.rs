@@ -13,6 +13,7 @@ use placement::Map;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use shm::arena::Arena;
+use shm::finder::Finder;
 use shm::index::{Index, Shape};
 use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable};
 use std::path::Path;
@@ -47,7 +48,7 @@ pub(crate) fn target(
     memory: TargetMemory,
     ssd: SsdFile,
 ) -> Outcome<(TargetLoop, Arc<Devices>, Orders)> {
-    let TargetMemory { arena, table, states, piece_count } = memory;
+    let TargetMemory { arena, table, states, finder, piece_count } = memory;
     let is_new = table.is_new;
     let space =
         |length, fresh_from, ahead| Space { length, backing: Backing::OnDemand, fresh_from, ahead };
@@ -67,6 +68,7 @@ pub(crate) fn target(
         ssd,
         table: PieceTable::new(table.segment),
         states: PieceStates::new(states.segment),
+        finder: Finder::new(finder.segment).map_err(failed("use the finder"))?,
         pins: Pins::default(),
     });
     let target =

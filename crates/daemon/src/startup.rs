@@ -310,6 +310,7 @@ fn offer(settings: &Settings, map: &Map, memory: &Memory, ssd: &SsdFile) -> Outc
         clone(&target.states.fd)?,
         clone(&ssd.fd())?,
         clone(&memory.posts.fd)?,
+        target.finder.read_only()?,
     ];
     for index in &memory.indexes {
         descriptors.push(index.read_only()?);

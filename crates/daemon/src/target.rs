@@ -8,6 +8,7 @@ use crate::reply::{ReplyTo, encode, encode_pieces};
 use crate::shared::{Guest, Shared};
 use data::{Answer, Defined, Effect, Input, Source, Target};
 use shm::arena::Arena;
+use shm::finder::Finder;
 use shm::piece_io;
 use shm::pieces::{PieceStates, PieceTable, all_granules};
 use std::collections::{BTreeMap, VecDeque};
@@ -36,6 +37,8 @@ pub(crate) struct Devices {
     pub(crate) table: PieceTable,
     /// States of the pieces.
     pub(crate) states: PieceStates,
+    /// Where pieces are.
+    pub(crate) finder: Finder,
     /// Pieces that threads of this daemon move bytes of.
     pub(crate) pins: Pins,
 }
@@ -234,10 +237,15 @@ impl TargetLoop {
                 let reset = self.devices.states.reset(piece.slot, valid);
                 let shown = reset.and_then(|()| self.devices.table.publish(inode, &piece));
                 assert_eq!(shown, Ok(()), "a slot beyond the piece table");
+                self.devices.finder.note(inode, &piece);
             }
             Effect::Unpublish { slot } => {
+                let before = self.devices.table.get(slot);
                 let hidden = self.devices.table.unpublish(slot);
                 assert_eq!(hidden, Ok(()), "a slot beyond the piece table");
+                if let Some((inode, piece)) = before {
+                    self.devices.finder.forget(inode, &piece);
+                }
             }
             Effect::Preallocate { tier, place, length, haste } => {
                 let order = Preparation { tier, place, length, haste };

@@ -110,5 +110,5 @@ fn several_workers_answer_for_one_target() {
     assert_eq!(client.indexes.len(), 3);
     client.write_mapped(FILE, CHUNK_LOG2, 0, b"abc");
     let usage = client.call(target, &Request::Usage { inode: FILE }).expect("usage");
-    assert!(matches!(decode(&usage), Reply::Number { value } if value == 16 * 1024));
+    assert!(matches!(decode(&usage), Reply::Number { value } if value == 4 * 1024));
 }

@@ -205,7 +205,9 @@ impl Service {
             mode::DIRECTORY => {
                 layout.place = self.place_of_directory(directory, layout.spread, shard);
             }
-            mode::REGULAR if self.config.inline_bytes > 0 => layout.flags = flag::INLINE,
+            mode::REGULAR if self.config.inline_bytes > 0 => {
+                layout.flags = wanted.flags & flag::INLINE;
+            }
             _ => {}
         }
         layout

@@ -1,6 +1,6 @@
 //! Pieces: the units that a target allocates for a file, found by arithmetic.
 //!
-//! Chunk 0 of a file is cut in pieces that double: [0, 16 KiB), [16, 32 KiB), [32, 64 KiB) .. up to
+//! Chunk 0 of a file is cut in pieces that double: [0, 4 KiB), [4, 8 KiB), [8, 16 KiB) .. up to
 //! half a chunk; every later chunk is one piece. So a piece is never moved when a file grows, a
 //! small file holds no more than twice its size, and a large one wastes less than one chunk.
 

@@ -12,6 +12,7 @@
 //! | `index` | one for each worker | that worker only; clients map it read-only |
 //! | `arena` | one for each daemon | clients and the daemon |
 //! | `pieces` | two for each daemon | headers: the daemon; states: clients too |
+//! | `finder` | one for each daemon | the worker of the target; clients map it read-only |
 //! | `host` | one for each host | all its daemons and clients |
 //!
 //! Rules that hold everywhere:
@@ -48,6 +49,8 @@ pub mod index;
 pub mod arena;
 
 pub mod pieces;
+
+pub mod finder;
 
 pub mod piece_io;
 

@@ -54,7 +54,7 @@ pub const STAGE_BUFFER_BYTES: usize = 256 * KIB as usize;
 pub const STAGE_BUFFER_COUNT: usize = 32;
 
 /// Smallest piece of a file in a target (see `placement::piece`).
-pub const PIECE_BYTES_MIN: u64 = 16 * KIB;
+pub const PIECE_BYTES_MIN: u64 = 4 * KIB;
 /// Smallest and largest chunk size, as powers of two.
 pub const CHUNK_LOG2_MIN: u8 = 16;
 /// See `CHUNK_LOG2_MIN`. 64 MiB is 64 granules of 1 MiB.

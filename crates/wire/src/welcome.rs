@@ -52,8 +52,8 @@ pub struct Welcome {
 
 impl Welcome {
     /// Number of descriptors before the indexes: session, doorbells, host segment, arena, piece
-    /// table, piece states, SSD file, posts.
-    pub const DESCRIPTORS: usize = 8;
+    /// table, piece states, SSD file, posts, finder.
+    pub const DESCRIPTORS: usize = 9;
     /// Most descriptors of one welcome.
     pub const DESCRIPTORS_MAX: usize = Welcome::DESCRIPTORS + WORKER_COUNT_MAX;
 

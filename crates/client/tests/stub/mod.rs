@@ -70,10 +70,12 @@ impl Stub {
             memory(4096),
             // Its gate stays closed: nothing is posted.
             memory(POSTS_BYTES),
+            // It knows nothing.
+            memory(4096),
             memory(shape.bytes()),
         ];
         let namespace = Namespace::new(
-            Index::create(map(&fds[7], shape.bytes()), shape).expect("an index"),
+            Index::create(map(&fds[8], shape.bytes()), shape).expect("an index"),
             HostSegment::new(map(&fds[1], HOST_BYTES)).expect("a host segment"),
             Arena::new(map(&fds[2], ARENA_BYTES)),
             PieceTable::new(map(&fds[3], PIECES * HEADER_BYTES)),
@@ -186,7 +188,7 @@ fn welcome(state: &State, stream: OwnedFd, number: u16) -> (Session, OwnedFd) {
     let length = writer.finish().expect("a welcome fits");
     let mut fds: Vec<BorrowedFd<'_>> = vec![fd.as_fd()];
     fds.extend(state.fds.iter().map(AsFd::as_fd));
-    let mut space = [const { std::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(24))];
+    let mut space = [const { std::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(25))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
     let slices = [IoSlice::new(&bytes[..length])];

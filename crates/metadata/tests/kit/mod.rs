@@ -408,7 +408,8 @@ impl Client<'_> {
         mode: u32,
         flags: u32,
     ) -> Outcome {
-        let layout = self.world.stat(parent)?.layout;
+        let mut layout = self.world.stat(parent)?.layout;
+        layout.flags = wire::attributes::flag::INLINE;
         let target: &[u8] = if mode & mode::TYPE == mode::SYMLINK { b"target" } else { b"" };
         let device = 0;
         let request = Request::Create { parent, name, mode, device, flags, layout, target };
