@@ -27,10 +27,11 @@ demo:
 	cargo build --release --workspace
 	demo/demo.sh
 
+# PEERS adds file systems to compare with: docs/benchmarks.md.
 bench:
 	@scripts/install-deps.sh bench
 	cargo build --release --workspace
-	scripts/bench.sh
+	scripts/bench.sh $(PEERS)
 
 lint: install-deps
 	cargo fmt --all --check

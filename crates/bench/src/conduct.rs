@@ -4,7 +4,7 @@ use crate::crew::{self, Crew, Order};
 use crate::instance::Instance;
 use crate::report::{Key, Report};
 use crate::settings::{Place, Settings};
-use crate::{bars, external, interrupt, profile, quiet, remote, scaling};
+use crate::{bars, external, history, interrupt, plot, profile, quiet, remote, scaling};
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
@@ -40,11 +40,17 @@ pub(crate) fn main(settings: &Settings) -> Result<bool, String> {
     }
     let rows = bars::rows(&report);
     print!("{}\n{}", report.tables(), bars::table(&rows));
+    let mut all = report.json();
+    all["bars"] = bars::json(&rows);
     if let Some(file) = &settings.json {
-        let mut all = report.json();
-        all["bars"] = bars::json(&rows);
         let text = format!("{all:#}\n");
         std::fs::write(file, text).map_err(|error| format!("{file}: {error}"))?;
+    }
+    if let Some(file) = &settings.history {
+        history::append(file, &all["bars"], &all["results"])?;
+        if let Some(drawing) = &settings.plot {
+            plot::write(file, drawing)?;
+        }
     }
     Ok(!report.has_failed())
 }

@@ -7,7 +7,7 @@
 //! `external`; `profile` counts instructions. `remote` and `scaling` measure instances over several
 //! hosts, which are emulated (`hosts`, `quota`), `remote` beside plain sockets (`socket`). `report` makes
 //! the tables and the JSON file: medians of what was measured, with the extremes; `bars` sets some of
-//! them beside what they have to reach.
+//! them beside what they have to reach. `history` keeps a line for each run, `plot` draws it.
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +29,8 @@ mod scaling;
 mod socket;
 
 mod bars;
+mod history;
+mod plot;
 mod report;
 
 use std::process::ExitCode;
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match words.first().map(String::as_str) {
         Some("worker") => worker::main(&words[1..]).map(|()| true),
+        Some("plot") => plot::main(&words[1..]).map(|()| true),
         Some("serve") => socket::main(&words[1..]).map(|()| true),
         Some("repeat") => worker::repeat::main(&words[1..]).map(|()| true),
         Some("--help" | "-h") => {

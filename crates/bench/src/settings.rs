@@ -19,6 +19,11 @@ forebay-bench: measures file systems side by side, repetitions interleaved.
   --megabytes N          MiB per process in the data tests, default 64
   --hosts LIST           numbers of hosts in scaling, default 1,2,4,8,16
   --json FILE            writes all values there too
+  --history FILE         appends a line of JSON with the date, the commit, the bars and all medians
+  --plot FILE            draws the history as an SVG
+
+  forebay-bench plot HISTORY FILE
+                         draws a history as an SVG
 
 Groups, in each place:
   metadata  files in one directory: create, stat, open+close, list, unlink; the same with 3901 bytes
@@ -67,6 +72,8 @@ pub(crate) struct Settings {
     /// Places and groups of the first repetition only.
     pub(crate) seldom: Vec<String>,
     pub(crate) json: Option<String>,
+    pub(crate) history: Option<String>,
+    pub(crate) plot: Option<String>,
 }
 
 /// The groups of tests, in the order in which they run.
@@ -105,6 +112,8 @@ impl Settings {
             hosts: vec![1, 2, 4, 8, 16],
             seldom: Vec::new(),
             json: None,
+            history: None,
+            plot: None,
         };
         let mut words = words.iter();
         while let Some(option) = words.next() {
@@ -115,6 +124,9 @@ impl Settings {
         let is_placeless = settings.places.is_empty() && settings.instances.is_empty();
         if is_placeless && settings.groups_in_places().next().is_some() {
             return Err("nothing to measure: give --on NAME=DIR or --forebay DAEMONS".into());
+        }
+        if settings.plot.is_some() && settings.history.is_none() {
+            return Err("--plot draws a history: give --history FILE, too".into());
         }
         Ok(settings)
     }
@@ -143,6 +155,8 @@ impl Settings {
             "--only" => self.groups = groups(value)?,
             "--seldom" => self.seldom = value.split(',').map(String::from).collect(),
             "--json" => self.json = Some(value.into()),
+            "--history" => self.history = Some(value.into()),
+            "--plot" => self.plot = Some(value.into()),
             _ => return Err(format!("unknown option {option}; see --help")),
         }
         Ok(())
@@ -254,6 +268,7 @@ mod tests {
             ("--files 0", "expected a number above 0"),
             ("--what 1", "unknown option --what"),
             ("--files", "--files needs a value"),
+            ("--on a=/x --plot f", "give --history FILE, too"),
             ("--files 1", "nothing to measure"),
         ] {
             let text = parsed(words).expect_err(words);

@@ -47,7 +47,9 @@ impl Place {
     /// What a run of the kit wrote as JSON and on its output.
     fn results(&self, words: &[&str]) -> (Value, String) {
         let file = self.path("results.json");
-        let output = self.kit(words).args(["--json", &file]).output().expect("the kit runs");
+        let mut kit = self.kit(words);
+        kit.args(["--json", &file, "--history", &self.path("history")]);
+        let output = kit.args(["--plot", &self.path("plot.svg")]).output().expect("the kit runs");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{words:?}: {text}{errors}");
@@ -106,6 +108,11 @@ fn all_local_bars_are_measured_and_a_broken_peer_stops_nothing() {
     let failures = rows(&json, "failures");
     assert!(failures.iter().any(|text| text.as_str().is_some_and(|text| text.contains("broken"))));
     place.assert_nothing_left();
+    let history = fs::read_to_string(place.path("history")).expect("a history");
+    let run: Value = serde_json::from_str(history.trim_end()).expect("a line of JSON");
+    assert_eq!(run["bars"], json["bars"]);
+    let plot = fs::read_to_string(place.path("plot.svg")).expect("a plot");
+    assert!(plot.contains(">create, 2 processes</text>"), "{plot}");
 }
 
 #[test]
