@@ -13,7 +13,7 @@ trap 'rm -rf "$disk" "$memory"' EXIT
 echo "processors: $(nproc), kernel: $(uname -r), disk: $(stat -f -c %T "$disk"), load: $(cut -d' ' -f1-3 /proc/loadavg)"
 status=0
 "$target/release/forebay-bench" \
-    --on "tmpfs=$memory" --on "disk=$disk" --forebay 1 --forebay 4 --seldom disk,fio,mpi \
+    --on "tmpfs=$memory" --on "disk=$disk" --forebay 1 --forebay 4 --seldom disk,fio,mpi,io500 \
     --json "$target/bench.json" --history "$target/bench-history.jsonl" --plot "$target/bench.svg" "$@" ||
     status=$?
 echo "all values: $target/bench.json; all runs: $target/bench-history.jsonl, drawn: $target/bench.svg"

@@ -1,10 +1,10 @@
 //! The conductor: which measurement runs when, and what becomes of the values.
 
-use crate::crew::{self, Crew, Order};
+use crate::crew::{self, Crew, Order, Phase};
 use crate::instance::Instance;
 use crate::report::{Key, Report};
 use crate::settings::{Place, Settings};
-use crate::{bars, external, history, interrupt, plot, profile, quiet, remote, scaling};
+use crate::{bars, external, history, interrupt, io500, plot, profile, quiet, remote, scaling};
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
@@ -109,6 +109,7 @@ impl Run<'_> {
         match self.group {
             "fio" => external::fio(self, report),
             "mpi" => external::mpi(self, report),
+            "io500" => io500::measure(self, report),
             _ => self.workers(report),
         }
     }
@@ -138,17 +139,26 @@ impl Run<'_> {
     }
 
     fn workers(&self, report: &mut Report) -> Result<(), String> {
+        for phase in self.crew(self.group, &self.directory())? {
+            self.record(report, &phase.name, phase.unit, phase.rate);
+        }
+        Ok(())
+    }
+
+    /// The phases of workers of a group in a directory.
+    pub(crate) fn crew(&self, group: &str, directory: &str) -> Result<Vec<Phase>, String> {
         let order = Order {
             through: self.place.through.clone(),
-            group: self.group.into(),
-            directory: self.directory(),
+            group: group.into(),
+            directory: directory.into(),
             index: 0,
             processes: self.processes,
             files: self.settings.files_of(self.group, self.processes),
             megabytes: self.settings.megabytes_of(self.processes),
         };
-        Crew::start(&order.alike(self.processes))?
-            .work(|phase| self.record(report, &phase.name, phase.unit, phase.rate))
+        let mut phases = Vec::new();
+        Crew::start(&order.alike(self.processes))?.work(|phase| phases.push(phase))?;
+        Ok(phases)
     }
 
     /// Removes what a failed run left, if the place still lets us.

@@ -86,7 +86,8 @@ pub(crate) fn mpi(run: &Run<'_>, report: &mut Report) -> Result<(), String> {
     remove_directory(run, &directory)
 }
 
-fn mpirun(run: &Run<'_>, program: &str, words: &[&str]) -> Result<String, String> {
+/// Runs a program under mpirun; what it prints.
+pub(crate) fn mpirun(run: &Run<'_>, program: &str, words: &[&str]) -> Result<String, String> {
     let mut command = run.command("mpirun");
     command
         .args(["--oversubscribe", "--bind-to", "none", "-np", &run.processes.to_string(), program])
@@ -120,7 +121,8 @@ fn terse(out: &str) -> Option<Terse> {
     Some(Terse { kib_per_second: field(7)? + field(48)?, iops: field(8)? + field(49)? })
 }
 
-fn number_after(out: &str, label: &str) -> Option<f64> {
+/// The first number behind `label` where a line begins with it.
+pub(crate) fn number_after(out: &str, label: &str) -> Option<f64> {
     let rest = out.lines().find_map(|line| line.trim_start().strip_prefix(label))?;
     rest.split_whitespace().find_map(|word| word.parse().ok())
 }
@@ -140,13 +142,15 @@ pub(crate) fn output(command: &mut Command, program: &str) -> Result<String, Str
     Ok(String::from_utf8_lossy(&outcome.stdout).into_owned())
 }
 
-fn make_directory(run: &Run<'_>, directory: &str) -> Result<(), String> {
+/// Makes a directory in the place.
+pub(crate) fn make_directory(run: &Run<'_>, directory: &str) -> Result<(), String> {
     let mut command = run.command("mkdir");
     command.args(["-p", directory]);
     output(&mut command, "mkdir").map(drop)
 }
 
-fn remove_directory(run: &Run<'_>, directory: &str) -> Result<(), String> {
+/// Removes a directory of the place.
+pub(crate) fn remove_directory(run: &Run<'_>, directory: &str) -> Result<(), String> {
     let mut command = run.command("rm");
     command.args(["-r", directory]);
     output(&mut command, "rm").map(drop)

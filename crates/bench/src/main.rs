@@ -3,11 +3,13 @@
 //! The conductor (`conduct`) has a crew (`crew`) of worker processes (`worker`) work on each file
 //! system in turn, so that repetitions are interleaved and slow drifts of the machine meet all
 //! alike. A worker uses `std::fs` only; on an instance it is started by `forebay run` and needs
-//! no other word. Programs that are found on `PATH` (`fio`, `mdtest`, `ior`) are driven by
-//! `external`; `profile` counts instructions. `remote` and `scaling` measure instances over several
-//! hosts, which are emulated (`hosts`, `quota`), `remote` beside plain sockets (`socket`). `report` makes
-//! the tables and the JSON file: medians of what was measured, with the extremes; `bars` sets some of
-//! them beside what they have to reach. `history` keeps a line for each run, `plot` draws it.
+//! no other word. Programs that are found on `PATH` (`fio`, `mdtest`, `ior`) are driven by `external`
+//! and `io500`; `profile` counts instructions. `remote` and `scaling` measure instances over several
+//! hosts, which are emulated (`hosts`, `quota`), `remote` beside plain sockets (`socket`).
+//!
+//! `report` makes the tables and the JSON file: medians of what was measured, with the extremes; `bars`
+//! sets some of them beside what they have to reach. `history` keeps a line for each run, `plot` draws
+//! it.
 
 #![forbid(unsafe_code)]
 
@@ -18,6 +20,7 @@ mod crew;
 mod external;
 mod instance;
 mod interrupt;
+mod io500;
 mod profile;
 mod quiet;
 mod worker;

@@ -23,6 +23,7 @@ pub(crate) struct Report {
     failures: Vec<(String, String)>,
     /// Groups that can not be measured here, and why.
     absent: BTreeMap<String, String>,
+    notes: BTreeMap<String, String>,
 }
 
 /// What a list of values comes to.
@@ -43,6 +44,7 @@ impl Report {
             values: BTreeMap::new(),
             failures: Vec::new(),
             absent: BTreeMap::new(),
+            notes: BTreeMap::new(),
         }
     }
 
@@ -68,6 +70,11 @@ impl Report {
         let counts =
             |place: &String| place.starts_with("forebay") || Some(place) == self.baseline();
         self.failures.iter().any(|(place, _)| counts(place))
+    }
+
+    /// Puts down what a reader of a group's table should know.
+    pub(crate) fn note(&mut self, group: &str, text: &str) {
+        self.notes.insert(group.into(), text.into());
     }
 
     /// Puts down why a group can not be measured here.
@@ -140,6 +147,9 @@ impl Report {
             }
             text.push('\n');
         }
+        if let Some(note) = self.notes.get(group) {
+            let _ = writeln!(text, "{group}: {note}");
+        }
     }
 
     /// All values, for other programs.
@@ -163,7 +173,7 @@ impl Report {
             }
         }
         let failures: Vec<&String> = self.failures.iter().map(|(_, text)| text).collect();
-        json!({ "failures": failures, "not_measured": self.absent, "results": rows })
+        json!({ "failures": failures, "not_measured": self.absent, "notes": self.notes, "results": rows })
     }
 
     /// Rows by group as they came, then by test, then by processes.

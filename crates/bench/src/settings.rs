@@ -32,6 +32,8 @@ Groups, in each place:
   shared    the same, one file for all
   hard-own, hard-shared
             blocks of 47008 bytes, in a file per process and in turn in one file for all
+  io500     the phases of IO500 in its order with their scores, by IOR and mdtest where they are on
+            PATH, else by our own; find by our own. No official score: phases and sizes are small
   fio, mpi  fio, mdtest and IOR, where they are on PATH
 Groups that run once, on instances of their own:
   profile   instructions of each operation in the client, by callgrind
@@ -77,13 +79,14 @@ pub(crate) struct Settings {
 }
 
 /// The groups of tests, in the order in which they run.
-const GROUPS: [&str; 11] = [
+const GROUPS: [&str; 12] = [
     "metadata",
     "list",
     "own",
     "shared",
     "hard-own",
     "hard-shared",
+    "io500",
     "fio",
     "mpi",
     "profile",
@@ -173,7 +176,7 @@ impl Settings {
             "metadata" | "own" => self.processes.clone(),
             // One process lists; and what is about sharing needs two.
             "list" => vec![1],
-            "hard-own" | "hard-shared" => vec![PROCESSES_WITH_FULL_WORK],
+            "hard-own" | "hard-shared" | "io500" => vec![PROCESSES_WITH_FULL_WORK],
             _ => {
                 let few = self.processes.iter().filter(|&&n| n <= PROCESSES_WITH_FULL_WORK);
                 few.copied().collect()

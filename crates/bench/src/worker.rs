@@ -6,6 +6,7 @@
 //! wrong byte ends the run.
 
 mod data;
+mod io500;
 mod metadata;
 mod remote;
 pub(crate) mod repeat;
@@ -15,7 +16,7 @@ use std::io::{self, BufRead, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What one worker has to do.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Worker {
     /// The directory of all workers of this run.
     directory: String,
@@ -61,6 +62,8 @@ impl Worker {
             "shared" => self.data(data::Sharing::Shared)?,
             "hard-own" => self.hard(data::Sharing::Own)?,
             "hard-shared" => self.hard(data::Sharing::Shared)?,
+            "io500" => self.io500()?,
+            "find" => return self.find(),
             "remote-metadata" => self.remote_metadata()?,
             "remote-data" => self.remote_data()?,
             "scale-home" => return self.scale(scale::Sharing::Home),

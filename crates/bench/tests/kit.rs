@@ -46,8 +46,18 @@ impl Place {
 
     /// What a run of the kit wrote as JSON and on its output.
     fn results(&self, words: &[&str]) -> (Value, String) {
+        self.results_with(words, |kit| kit)
+    }
+
+    /// The same, started in another way.
+    fn results_with(
+        &self,
+        words: &[&str],
+        change: impl FnOnce(&mut Command) -> &mut Command,
+    ) -> (Value, String) {
         let file = self.path("results.json");
         let mut kit = self.kit(words);
+        change(&mut kit);
         kit.args(["--json", &file, "--history", &self.path("history")]);
         let output = kit.args(["--plot", &self.path("plot.svg")]).output().expect("the kit runs");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -113,6 +123,23 @@ fn all_local_bars_are_measured_and_a_broken_peer_stops_nothing() {
     assert_eq!(run["bars"], json["bars"]);
     let plot = fs::read_to_string(place.path("plot.svg")).expect("a plot");
     assert!(plot.contains(">create, 2 processes</text>"), "{plot}");
+}
+
+#[test]
+fn the_phases_of_io500_are_all_there() {
+    let place = Place::new();
+    // Without IOR and mdtest on PATH: those are other people's to test.
+    let words = ["--only", "io500", "--forebay", "1"];
+    let (json, text) = place.results_with(&words, |kit| kit.env("PATH", "/usr/bin:/bin"));
+    let results = rows(&json, "results");
+    for place in ["tmpfs", "forebay-1"] {
+        let on = results.iter().filter(|row| row["on"] == place);
+        let names: Vec<&str> = on.filter_map(|row| row["test"].as_str()).collect();
+        assert_eq!(names.len(), 15, "{names:?}");
+        assert_eq!((names[0], names[4], names[14]), ("ior-easy-write", "find", "score"));
+    }
+    assert!(text.contains("our own equivalent") && text.contains("not an official"), "{text}");
+    place.assert_nothing_left();
 }
 
 #[test]

@@ -41,13 +41,13 @@ impl Worker {
             let first = if sharing == Sharing::Shared { self.index * blocks } else { 0 };
             let part = self.part(sharing, &format!("file-{name}"), block_bytes, (first, 1));
             self.make(sharing, &part)?;
-            let order: Vec<u64> = (0..part.blocks).collect();
+            let order = part.order();
             let amount = part.amount();
-            self.phase(&format!("write-{name}"), amount, || part.write(&order))?;
+            self.phase(&format!("write-{name}"), amount, || part.write(&order).map(drop))?;
             self.phase(&format!("read-{name}"), amount, || part.read(&order))?;
             if name == "8k" {
                 let order = shuffled(order, self.index);
-                self.phase("random-write-8k", amount, || part.write(&order))?;
+                self.phase("random-write-8k", amount, || part.write(&order).map(drop))?;
                 self.phase("random-read-8k", amount, || part.read(&order))?;
             }
             self.unmake(sharing, &part)?;
@@ -63,8 +63,8 @@ impl Worker {
         };
         let part = self.part(sharing, "hard", HARD_BYTES, places);
         self.make(sharing, &part)?;
-        let order: Vec<u64> = (0..part.blocks).collect();
-        self.phase("write", part.amount(), || part.write(&order))?;
+        let order = part.order();
+        self.phase("write", part.amount(), || part.write(&order).map(drop))?;
         self.phase("read", part.amount(), || part.read(&order))?;
         self.unmake(sharing, &part)
     }
@@ -113,16 +113,23 @@ impl Part {
         Amount::Bytes(self.blocks * self.block_bytes as u64)
     }
 
-    pub(super) fn write(&self, order: &[u64]) -> io::Result<()> {
+    /// All blocks from the first to the last.
+    pub(super) fn order(&self) -> Vec<u64> {
+        (0..self.blocks).collect()
+    }
+
+    /// Writes blocks in this order; the file is still open.
+    pub(super) fn write(&self, order: &[u64]) -> io::Result<File> {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path)?;
         let mut block = vec![0x5a; self.block_bytes];
         for &number in order {
             block[..16].copy_from_slice(&self.tag(number));
             file.write_all_at(&block, self.offset(number))?;
         }
-        Ok(())
+        Ok(file)
     }
 
+    /// Reads blocks in this order, and looks at what they say.
     pub(super) fn read(&self, order: &[u64]) -> io::Result<()> {
         let file = File::open(&self.path)?;
         let mut block = vec![0; self.block_bytes];
