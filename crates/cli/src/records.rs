@@ -31,6 +31,8 @@ pub(crate) struct Wanted {
     pub(crate) spread: String,
     /// Where chunks of a file live.
     pub(crate) placement: String,
+    /// When writes to other hosts return.
+    pub(crate) writes: String,
     /// Largest file in an inode record.
     pub(crate) inline: u64,
     /// Threads of a daemon, decided by the starter because they must be alike.

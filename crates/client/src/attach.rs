@@ -215,7 +215,7 @@ impl Attachments {
         self.pool.get((number as usize).checked_sub(1)?)?.get()
     }
 
-    fn each(&self) -> impl Iterator<Item = &Attachment> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = &Attachment> {
         let used = (self.used.load(Acquire) as usize).min(ATTACHMENTS_MAX);
         self.pool.iter().take(used).filter_map(Once::get)
     }

@@ -1,4 +1,5 @@
-//! Bytes that lie on other hosts.
+//! Bytes that lie on other hosts, moved while the caller waits. Those that he does not wait for:
+//! `behind`.
 //!
 //! A few bytes go in a message. More go through buffers of the session's stage, which the daemon
 //! fills from the target or empties to it: one request for each buffer. A call keeps several under
@@ -15,6 +16,7 @@ use wire::{DaemonIndex, Reply, Request};
 use crate::Client;
 use crate::attach::Attachment;
 use crate::layout::File;
+use crate::open_files::Open;
 use crate::request::{Attempt, Patience, To, classify, own_credentials};
 
 /// Most bytes of one message to a target: whole pages, so that no granule is cut.
@@ -25,13 +27,13 @@ const FLIGHTS_MAX: usize = 16;
 
 /// A part of a file on one target, within one piece and one stage buffer.
 #[derive(Clone, Copy)]
-struct Part {
-    target: DaemonIndex,
+pub(crate) struct Part {
+    pub(crate) target: DaemonIndex,
     /// Offset in the file.
-    offset: u64,
+    pub(crate) offset: u64,
     /// Where its bytes are in the caller's.
-    place: usize,
-    length: usize,
+    pub(crate) place: usize,
+    pub(crate) length: usize,
 }
 
 /// A transfer under way.
@@ -56,6 +58,8 @@ pub(crate) enum Bytes<'a> {
     Into(&'a mut [u8]),
     /// To be written.
     From(&'a [u8]),
+    /// To be written; they are in a buffer already, of a stage whose daemon is gone.
+    Staged(&'a Buffer<'a>, usize),
 }
 
 impl Bytes<'_> {
@@ -64,12 +68,14 @@ impl Bytes<'_> {
         match self {
             Bytes::Into(bytes) => bytes.len(),
             Bytes::From(bytes) => bytes.len(),
+            Bytes::Staged(_, length) => *length,
         }
     }
 
-    fn fill(&self, part: &Part, buffer: &mut Buffer<'_>) -> Result<()> {
+    pub(crate) fn fill(&self, part: &Part, buffer: &mut Buffer<'_>) -> Result<()> {
         match self {
             Bytes::Into(_) => Ok(()),
+            Bytes::Staged(staged, length) => buffer.fill_from(staged, *length),
             Bytes::From(bytes) => buffer.fill(bytes.get(part.range()).ok_or(Errno::EIO)?),
         }
     }
@@ -87,7 +93,7 @@ impl Bytes<'_> {
 }
 
 impl Part {
-    const fn range(&self) -> core::ops::Range<usize> {
+    pub(crate) const fn range(&self) -> core::ops::Range<usize> {
         self.place..self.place.saturating_add(self.length)
     }
 
@@ -96,7 +102,7 @@ impl Part {
         let (offset, length) = (self.offset, self.length as u32);
         match bytes {
             Bytes::Into(_) => Request::Fetch { inode, chunk_log2, offset, length, buffer },
-            Bytes::From(_) => Request::Store { inode, chunk_log2, offset, length, buffer },
+            _ => Request::Store { inode, chunk_log2, offset, length, buffer },
         }
     }
 }
@@ -111,12 +117,18 @@ pub(crate) struct Far<'a> {
     count: usize,
     /// The first part that failed: where its bytes are, and why.
     failed: Option<(usize, Errno)>,
+    /// The open file, if its writes are not waited for.
+    behind: Option<&'a Open<'a>>,
 }
 
 impl<'a> Far<'a> {
-    pub(crate) const fn new(client: &'a Client, file: &'a File) -> Far<'a> {
+    pub(crate) const fn new(
+        client: &'a Client,
+        file: &'a File,
+        behind: Option<&'a Open<'a>>,
+    ) -> Far<'a> {
         let flights = [const { None }; FLIGHTS_MAX];
-        Far { client, file, flights, first: 0, count: 0, failed: None }
+        Far { client, file, flights, first: 0, count: 0, failed: None, behind }
     }
 
     /// Starts moving `length` bytes at `offset`, which lie in `span`, to or from `place` of the
@@ -142,7 +154,11 @@ impl<'a> Far<'a> {
             let left = usize::try_from(end.min(span.end()).saturating_sub(at)).unwrap_or(0);
             let length = left.clamp(1, length.saturating_sub(done).max(1));
             let part = Part { target, offset: at, place: place.saturating_add(done), length };
-            self.start_part(part, bytes)?;
+            let started = match self.behind {
+                Some(open) => self.client.push(open, self.file, span, part, bytes),
+                None => self.start_part(part, bytes),
+            };
+            started.or_else(|errno| self.fail(&part, errno))?;
             done = done.saturating_add(length);
         }
         Ok(())
@@ -150,10 +166,7 @@ impl<'a> Far<'a> {
 
     fn start_part(&mut self, part: Part, bytes: &mut Bytes<'_>) -> Result<()> {
         if part.length <= MESSAGE_BYTES {
-            return match self.client.move_by_message(self.file, &part, bytes) {
-                Ok(()) => Ok(()),
-                Err(errno) => self.fail(&part, errno),
-            };
+            return self.client.move_by_message(self.file, &part, bytes);
         }
         loop {
             if self.count < FLIGHTS_MAX
@@ -168,10 +181,7 @@ impl<'a> Far<'a> {
             }
             if self.count == 0 {
                 // Nothing of ours is in the way: wait for whatever is.
-                return match self.client.move_whole(self.file, part, bytes) {
-                    Ok(()) => Ok(()),
-                    Err(errno) => self.fail(&part, errno),
-                };
+                return self.client.move_whole(self.file, part, bytes);
             }
             self.settle(bytes)?;
         }
@@ -265,7 +275,7 @@ impl Client {
     }
 
     /// Moves a part, however often it must be tried.
-    fn move_whole(&self, file: &File, part: Part, bytes: &mut Bytes<'_>) -> Result<()> {
+    pub(crate) fn move_whole(&self, file: &File, part: Part, bytes: &mut Bytes<'_>) -> Result<()> {
         let mut patience = Patience::new(self.timeout_micros());
         let mut for_lost = self.patience_for_lost();
         let to = To::Target(part.target);
@@ -301,6 +311,7 @@ impl Client {
                 let bytes = bytes.get(part.range()).ok_or(Errno::EIO)?;
                 self.call_done(to, &Request::Write { inode, chunk_log2, offset, bytes }, &who)
             }
+            Bytes::Staged(..) => Err(Errno::EIO),
             Bytes::Into(bytes) => {
                 let length = part.length as u32;
                 let request = Request::Read { inode, chunk_log2, offset, length };

@@ -44,6 +44,8 @@ mod pieces;
 
 mod far;
 
+mod behind;
+
 mod read;
 
 mod write;

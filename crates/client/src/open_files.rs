@@ -38,6 +38,8 @@ pub(crate) mod o {
     pub(crate) const MOMENTARY: u32 =
         CREATE | EXCLUSIVE | TRUNCATE | OFlags::NOCTTY.bits() | OFlags::CLOEXEC.bits();
     /// What `F_SETFL` changes.
+    /// Writes are to be at their place when they return.
+    pub(crate) const ANY_SYNC: u32 = OFlags::SYNC.bits() | OFlags::DSYNC.bits();
     pub(crate) const CHANGEABLE: u32 = APPEND
         | OFlags::NONBLOCK.bits()
         | OFlags::DIRECT.bits()
@@ -543,26 +545,32 @@ impl Client {
         }
     }
 
-    /// Closes a descriptor of `process`: tells the size, gives back the process's locks of the
-    /// file, and with the last reference closes the open file.
+    /// Closes a descriptor of `process`: waits for what is on its way, tells the size, gives back the
+    /// process's locks of the file, and with the last reference closes the open file.
     ///
     /// # Errors
-    /// `EBADF`; `EIO` if the size could not be told. The descriptor is closed all the same.
+    /// `EBADF`; `EIO` if the size could not be told, or why something did not arrive. The descriptor
+    /// is closed all the same.
     pub fn close(&self, ofd: OfdIndex, process: ProcessIndex) -> Result<()> {
         let open = self.opened(ofd)?;
-        if self.closes_by_post(&open) {
-            self.release_of_process(&open, process);
+        let settled = if open.is_writable() { self.settle_all(&open.vnode) } else { Ok(()) };
+        self.close_settled(ofd, &open, process).and(settled)
+    }
+
+    fn close_settled(&self, ofd: OfdIndex, open: &Open<'_>, process: ProcessIndex) -> Result<()> {
+        if self.closes_by_post(open) {
+            self.release_of_process(open, process);
             if self.host()?.file_release(ofd)? {
-                self.release_of_open(&open);
-                return self.close_by_post(&open);
+                self.release_of_open(open);
+                return self.close_by_post(open);
             }
             // Somebody made a second descriptor of it meanwhile.
             return ignore_gone(self.flush(&open.vnode, open.inode));
         }
         let flushed = if open.is_writable() { self.flush(&open.vnode, open.inode) } else { Ok(()) };
-        self.release_of_process(&open, process);
+        self.release_of_process(open, process);
         if self.host()?.file_release(ofd)? {
-            self.drop_open(&open);
+            self.drop_open(open);
         }
         ignore_gone(flushed)
     }

@@ -17,6 +17,7 @@ use crate::Client;
 use crate::attach::Attachment;
 use crate::far::{Bytes, Far};
 use crate::layout::File;
+use crate::open_files::Open;
 use crate::request::{To, own_credentials};
 
 /// Pieces remembered by a process, a power of two: 4 Ki pieces of up to a chunk, 192 KiB.
@@ -141,7 +142,7 @@ impl Client {
     /// # Errors
     /// `EIO`.
     pub(crate) fn read_pieces(&self, file: &File, offset: u64, to: &mut [u8]) -> Result<()> {
-        let mut far = Far::new(self, file);
+        let mut far = Far::new(self, file, None);
         let mut bytes = Bytes::Into(to);
         let outcome = self.move_pieces(&mut far, file, offset, &mut bytes);
         match far.finish(&mut bytes) {
@@ -151,12 +152,18 @@ impl Client {
     }
 
     /// Writes `from` at `offset`; the number of bytes written, fewer than wanted when space ran
-    /// out on the way.
+    /// out on the way. With `behind`, those for other hosts may be on their way afterwards.
     ///
     /// # Errors
     /// `ENOSPC` if nothing was written, `EIO`.
-    pub(crate) fn write_pieces(&self, file: &File, offset: u64, from: &[u8]) -> Result<usize> {
-        let mut far = Far::new(self, file);
+    pub(crate) fn write_pieces(
+        &self,
+        file: &File,
+        offset: u64,
+        from: &[u8],
+        behind: Option<&Open<'_>>,
+    ) -> Result<usize> {
+        let mut far = Far::new(self, file, behind);
         let mut bytes = Bytes::From(from);
         let outcome = self.move_pieces(&mut far, file, offset, &mut bytes);
         match far.finish(&mut bytes).and(outcome) {
@@ -214,6 +221,7 @@ impl Client {
                 let part = from.get(range).ok_or(Errno::EIO)?;
                 self.write_piece(by, target, file, span, at, part, ahead)
             }
+            Bytes::Staged(..) => Err(Errno::EIO),
         }
     }
 

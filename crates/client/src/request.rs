@@ -252,6 +252,20 @@ impl Client {
         slot.submit(worker, &by.bells, by.welcome.session)
     }
 
+    /// Hands a request in on a slot that the daemon frees.
+    pub(crate) fn hand_in_detached(
+        &self,
+        to: To,
+        (by, worker, owner): (&Attachment, usize, DaemonIndex),
+        mut slot: Slot<'_>,
+        request: &Request<'_>,
+    ) -> Result<()> {
+        let mut header = self.header(to, owner, by, &own_credentials());
+        note_identity(&mut header, &mut None, by, &slot)?;
+        slot.write(|bytes| encode(bytes, &header, request))?;
+        slot.submit_detached(worker, &by.bells, by.welcome.session)
+    }
+
     /// Sends a request whose answer nobody needs. Lost with its daemon, which then knows by itself:
     /// it looks through the open files of the host when it comes back.
     pub(crate) fn tell(&self, to: To, request: &Request<'_>, who: &Credentials) {

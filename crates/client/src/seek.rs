@@ -47,6 +47,7 @@ impl Client {
             whence::DATA | whence::HOLE => {
                 let start = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
                 let size = self.size_now(&open)?;
+                self.settle(&open.vnode)?;
                 if start >= size {
                     return Err(Errno::ENXIO);
                 }
@@ -129,6 +130,7 @@ impl Client {
         if open.mode() & mode::TYPE != mode::REGULAR {
             return Ok(());
         }
+        self.settle_all(&open.vnode)?;
         by_descriptor(self.flush(&open.vnode, open.inode))?;
         let file = open.file();
         let size = open.size();

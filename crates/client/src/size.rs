@@ -142,6 +142,7 @@ impl Client {
         if size > FILE_BYTES_MAX {
             return Err(Errno::EFBIG);
         }
+        self.settle(vnode)?;
         if file.is_inline() && size > self.inline_bytes() {
             let request = Request::MoveOut { inode: file.inode };
             self.call_done(To::Shard(file.inode.shard()), &request, who)?;

@@ -110,7 +110,14 @@ impl Client {
         if open.file().is_inline() && self.write_inline(open, offset, from)? {
             return Ok(from.len());
         }
-        let count = self.write_pieces(&open.file(), offset, from)?;
+        let behind = self.writes_behind(open);
+        if behind {
+            open.vnode.take_failure()?;
+        } else {
+            // Somebody else writes behind: what is on its way must not come after these bytes.
+            self.settle(&open.vnode)?;
+        }
+        let count = self.write_pieces(&open.file(), offset, from, behind.then_some(open))?;
         if offset > open.size() && !open.file().is_sparse() {
             self.note_hole(open);
         }

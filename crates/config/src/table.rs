@@ -73,6 +73,7 @@ pub enum Key {
     Chunk,
     Spread,
     Placement,
+    Writes,
     Inline,
     Workers,
     Listen,
@@ -141,7 +142,7 @@ const fn space(min: u64, zero: bool) -> Kind {
 }
 
 /// All settings, in the order of `Key`.
-pub const SETTINGS: [Setting; 16] = [
+pub const SETTINGS: [Setting; 17] = [
     row(Key::Name, "name", "FOREBAY_NAME", Kind::Name)
         .with("default", "", Scope::Session)
         .help("Name of the instance"),
@@ -186,6 +187,12 @@ pub const SETTINGS: [Setting; 16] = [
     row(Key::Placement, "placement", "FOREBAY_PLACEMENT", Kind::Choice(&["hash", "local"]))
         .with("hash", "", Scope::Instance)
         .help("Chunks of a file: over all daemons (hash) or on the writer's own (local)"),
+    row(Key::Writes, "writes", "FOREBAY_WRITES", Kind::Choice(&["through", "behind"]))
+        .with("through", "", Scope::Instance)
+        .help(
+            "Writes to other hosts return when they have arrived (through) or before (behind): \
+             then other hosts see them after the writer's close or fsync",
+        ),
     row(
         Key::Inline,
         "inline",

@@ -303,6 +303,7 @@ impl Acceptor {
         let Some(Connection { stream, stage }) = self.connections.remove(&key) else { return };
         let _ = epoll::delete(&self.epoll, &stream);
         let Stage::Session(guest) = stage else { return };
+        self.shared.start_pushes(&guest);
         let session = guest.session;
         self.sessions.close(session.index);
         let (first, count) = (session.origin, SLOT_COUNT as u64);

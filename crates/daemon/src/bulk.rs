@@ -12,20 +12,31 @@ use net::bulk::{Answer, Ends, Fabric as _, Kind, Memory, Outcome, Range, Transfe
 use placement::map::WORKER_OF_TARGET;
 use placement::piece;
 use shm::Segment;
+use shm::host::VnodeIndex;
 use shm::pieces::admit;
+use shm::stage::Pushed;
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 use wire::codec::{Field, Reader};
 use wire::errno::{Errno, Result};
+use wire::limits::STAGE_BUFFER_COUNT;
 use wire::reply::Piece;
 use wire::{DaemonIndex, Header, Inode, Reply, Request, ShardIndex};
 
-/// Threads that move bytes. Two streams take turns while one waits for the other side.
-pub(crate) const LANE_COUNT: usize = 2;
+/// Most threads that move bytes.
+const LANE_COUNT_MAX: usize = 4;
 /// Pieces that are remembered: a few MiB.
 const KNOWN_MAX: usize = 64 * 1024;
 /// When to come again after a piece went away at the very moment that it was found.
 const AGAIN_MICROS: u32 = 100;
+
+/// Threads that move bytes: half as many as there are processors, as clients copy meanwhile.
+pub(crate) fn lane_count() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    (processors / 2).clamp(1, LANE_COUNT_MAX)
+}
 
 /// One end of a transfer.
 pub(crate) enum Place {
@@ -57,6 +68,14 @@ impl Drop for Place {
     }
 }
 
+/// Who learns how a transfer of ours ended.
+pub(crate) enum Token {
+    /// Who waits for the answer.
+    Answer(ReplyTo),
+    /// The row of the file; the transfer itself, to be started again.
+    Pushed { vnode: VnodeIndex, peer: DaemonIndex, range: Range, until: Instant },
+}
+
 /// Our end of a transfer that a client asks for.
 pub(crate) struct OwnEnd {
     kind: Kind,
@@ -84,7 +103,65 @@ impl Shared {
     /// Starts a transfer; its end is the reply to `to`.
     pub(crate) fn start_transfer(&self, peer: DaemonIndex, end: OwnEnd, to: ReplyTo) {
         let OwnEnd { kind, range, memory } = end;
-        self.bulk.start(Transfer { peer, kind, range, memory, token: to });
+        let token = Token::Answer(to);
+        self.bulk.start(Transfer { peer, kind, range, memory, until: None, token });
+    }
+
+    /// Starts what a client pushed with a buffer of its stage, unless that was done before. The
+    /// client counted it in the file's row: it is counted out at its end, whatever that is.
+    pub(crate) fn start_push(&self, guest: &Arc<Guest>, buffer: u8) {
+        let stage = guest.slots.stage();
+        let Some(pushed) = stage.begin_moving(buffer) else { return };
+        let Pushed { inode, vnode, target, chunk_log2, offset, length, .. } = pushed;
+        let range = Range { inode, chunk_log2, offset, length };
+        let is_far = target != self.router.me && target.0 < self.router.map.daemon_count();
+        match stage.place(buffer, length as usize) {
+            Ok(at) if is_far && range.is_possible() => {
+                let memory = Place::Buffer { guest: Arc::clone(guest), buffer, at };
+                self.push(target, range, memory, vnode, Instant::now() + self.timeout);
+            }
+            _ => {
+                stage.give_back(buffer);
+                self.end_push(inode, vnode, Err(Errno::EINVAL));
+            }
+        }
+    }
+
+    /// Starts what a client pushed that is gone: it may have died before it said so, and nobody
+    /// looks at its slots any more.
+    pub(crate) fn start_pushes(&self, guest: &Arc<Guest>) {
+        let stage = guest.slots.stage();
+        let mut left: Vec<_> = (0..STAGE_BUFFER_COUNT as u8)
+            .filter_map(|buffer| Some((stage.pushed_at(buffer)?, buffer)))
+            .collect();
+        left.sort_unstable();
+        left.into_iter().for_each(|(_, buffer)| self.start_push(guest, buffer));
+    }
+
+    fn push(
+        &self,
+        peer: DaemonIndex,
+        range: Range,
+        memory: Place,
+        vnode: VnodeIndex,
+        until: Instant,
+    ) {
+        let token = Token::Pushed { vnode, peer, range, until };
+        let (kind, until) = (Kind::Store, Some(until));
+        self.bulk.start(Transfer { peer, kind, range, memory, until, token });
+    }
+
+    /// Counts a push out.
+    fn end_push(&self, inode: Inode, vnode: VnodeIndex, outcome: Result<()>) {
+        if let Err(errno) = outcome {
+            tracing::warn!(inode = inode.0, %errno, "bytes did not arrive");
+        }
+        // A row that is another file's by now: somebody closed this one without waiting.
+        if let Ok(row) = self.host.vnode(vnode)
+            && row.inode.load(SeqCst) == inode.0
+        {
+            row.end_push(outcome);
+        }
     }
 }
 
@@ -171,7 +248,7 @@ impl BulkEnds {
 }
 
 impl Ends for BulkEnds {
-    type Token = ReplyTo;
+    type Token = Token;
     type Memory = Place;
     /// The encoded reply of the target.
     type Word = Vec<u8>;
@@ -224,7 +301,28 @@ impl Ends for BulkEnds {
         self.devices.target().write_pinned(piece, *within, &bytes)
     }
 
-    fn ended(&self, token: ReplyTo, memory: Place, outcome: Outcome) {
+    fn ended(&self, token: Token, memory: Place, outcome: Outcome) {
+        let token = match token {
+            Token::Answer(token) => token,
+            Token::Pushed { vnode, peer, range, until } => {
+                let outcome = match outcome {
+                    Outcome::Moved(_) => Ok(()),
+                    Outcome::Refused(errno) => Err(errno),
+                    // The piece went away after the client had seen it, and its space is not free
+                    // yet. That takes a moment.
+                    Outcome::Busy(_) if Instant::now() < until => {
+                        return self.shared.push(peer, range, memory, vnode, until);
+                    }
+                    // The client pushes it again, to the daemon that is started next.
+                    Outcome::Lost if self.shared.stopping.load(SeqCst) => {
+                        return std::mem::forget(memory);
+                    }
+                    Outcome::Busy(_) | Outcome::Lost => Err(Errno::EIO),
+                };
+                drop(memory);
+                return self.shared.end_push(range.inode, vnode, outcome);
+            }
+        };
         // The client has its buffer back before it is answered.
         drop(memory);
         match outcome {

@@ -15,12 +15,17 @@ use wire::{Inode, Request};
 pub(crate) struct Reaper {
     /// Tables without a child at the last look, by row and generation: a fork may be on its way.
     suspects: BTreeSet<(u32, u32)>,
+    /// Open files without a descriptor, whose bytes are still on their way: their rows stay.
+    held: Vec<OfdIndex>,
 }
 
 impl Reaper {
     /// Looks through all processes, takes apart what is left of dead ones. Returns how many live.
     pub(crate) fn reap(&mut self, shared: &Shared) -> usize {
         let host = &shared.host;
+        for file in std::mem::take(&mut self.held) {
+            self.close_or_hold(shared, file);
+        }
         let (mut dead, mut suspects, mut living) = (Vec::new(), BTreeSet::new(), 0);
         host.process_list(&mut |tenant| {
             if is_alive(tenant.pid, tenant.started) {
@@ -38,9 +43,22 @@ impl Reaper {
         self.suspects = suspects;
         for tenant in dead {
             tracing::debug!(tenant.pid, "process is gone");
-            release(shared, tenant);
+            for file in release(shared, tenant) {
+                self.close_or_hold(shared, file);
+            }
         }
-        living
+        living + self.held.len()
+    }
+
+    /// The last descriptor of an open file is gone.
+    fn close_or_hold(&mut self, shared: &Shared, file: OfdIndex) {
+        let Ok(words) = shared.host.file(file) else { return };
+        let vnode = shared.host.vnode(VnodeIndex(words.vnode.load(Relaxed)));
+        if vnode.is_ok_and(|vnode| vnode.has_pending()) {
+            self.held.push(file);
+        } else {
+            close(shared, &shared.host, file, Inode(words.inode.load(Relaxed)));
+        }
     }
 }
 
@@ -58,14 +76,16 @@ fn is_alive(pid: u32, started: u64) -> bool {
     began == Some(started) && !is_gone
 }
 
-fn release(shared: &Shared, tenant: Tenant) {
+/// Takes the table of a dead process apart; the open files that no descriptor stands for any more.
+fn release(shared: &Shared, tenant: Tenant) -> Vec<OfdIndex> {
     let host = &shared.host;
     let owner = host.owner_of_tenant(shared.host_number, tenant);
     let mut files = Vec::new();
     let (process, generation) = (tenant.process, tenant.generation);
     if host.process_release(process, generation, &mut |file| files.push(file)).is_err() {
-        return;
+        return Vec::new();
     }
+    let mut last = Vec::new();
     let mut unlocked = BTreeSet::new();
     for file in files {
         let Ok(words) = host.file(file) else { continue };
@@ -78,9 +98,10 @@ fn release(shared: &Shared, tenant: Tenant) {
         }
         tell_size(shared, inode, VnodeIndex(words.vnode.load(Relaxed)));
         if host.file_release(file) == Ok(true) {
-            close(shared, host, file, inode);
+            last.push(file);
         }
     }
+    last
 }
 
 /// Tells the shard what the process had written and not told.

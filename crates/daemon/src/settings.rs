@@ -1,5 +1,5 @@
 //! The command line of `forebayd`. It is written by the starter, not by people: every option is
-//! given once, as `--name value`; all but `--inline` and `--timeout` must be.
+//! given once, as `--name value`; all but `--inline`, `--timeout` and `--writes` must be.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -49,6 +49,8 @@ pub(crate) struct Settings {
     pub(crate) owner: u32,
     /// Descriptor to tell readiness on.
     pub(crate) ready_fd: u32,
+    /// 1: writes of clients to other hosts return before they have arrived.
+    pub(crate) write_behind: u8,
     /// Largest contents that are kept in an inode record.
     pub(crate) inline: usize,
     /// Bound on every wait of a client, in microseconds.
@@ -77,7 +79,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 20] = [
     "run",
     "shm",
     "data",
@@ -90,6 +92,7 @@ const NAMES: [&str; 19] = [
     "chunk",
     "spread",
     "placement",
+    "writes",
     "workers",
     "listen",
     "peers",
@@ -164,6 +167,10 @@ impl Settings {
             spread: options.one_of("spread", &[("home", spread::HOME), ("wide", spread::WIDE)])?,
             placement: options
                 .one_of("placement", &[("hash", placement::HASH), ("local", placement::LOCAL)])?,
+            write_behind: match options.0.contains_key("writes") {
+                true => options.one_of("writes", &[("through", 0), ("behind", 1)])?,
+                false => 0,
+            },
             workers: options.value("workers")?,
             listen: options.value("listen")?,
             peers: options.value("peers")?,

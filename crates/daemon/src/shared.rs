@@ -12,7 +12,7 @@ use shm::host::HostSegment;
 use shm::posts::Posts;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use wire::codec::Writer;
 use wire::limits::SLOT_BYTES;
 use wire::{Credentials, Header, Reply, Request, ShardIndex};
@@ -67,6 +67,8 @@ pub(crate) struct Shared {
     pub(crate) net_watches: AtomicBool,
     /// Operations that clients completed by themselves.
     pub(crate) posts: Posts,
+    /// Bound on every wait of a client.
+    pub(crate) timeout: Duration,
     /// Set once: everybody ends what he does.
     pub(crate) stopping: AtomicBool,
     /// When this daemon began.

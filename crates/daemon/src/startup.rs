@@ -5,7 +5,7 @@
 //! finds it finds a daemon that is ready.
 
 use crate::acceptor::{Acceptor, Parts};
-use crate::bulk::{BulkEnds, LANE_COUNT};
+use crate::bulk::{BulkEnds, lane_count};
 use crate::greeting::Offer;
 use crate::inbox::Inbox;
 use crate::memory::Memory;
@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Release;
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use store::SsdFile;
 use wire::Welcome;
 
@@ -103,7 +103,7 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
         listen: settings.listen,
         peers: settings.peers.clone(),
     };
-    let (bulk, lanes) = Tcp::new(LANE_COUNT, &peers).map_err(failed("poll"))?;
+    let (bulk, lanes) = Tcp::new(lane_count(), &peers).map_err(failed("poll"))?;
     let (net, sender) =
         Net::<Peers>::bind(peers).map_err(failed(format!("listen on {}", settings.listen)))?;
 
@@ -121,6 +121,7 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
         host: memory.host,
         net_watches: AtomicBool::new(false),
         posts: Posts::new(memory.posts.segment).map_err(failed("use the posts"))?,
+        timeout: Duration::from_micros(settings.timeout_micros),
         stopping: AtomicBool::new(false),
         begun,
         figures: (0..workers).map(|_| Figures::default()).collect(),
@@ -328,6 +329,7 @@ fn offer(settings: &Settings, map: &Map, memory: &Memory, ssd: &SsdFile) -> Outc
         chunk_log2: settings.chunk_log2,
         inline_bytes: u32::try_from(settings.inline).unwrap_or(0),
         timeout_micros: settings.timeout_micros,
+        write_behind: settings.write_behind,
     };
     Ok(Offer { welcome, map: map.clone(), descriptors })
 }

@@ -280,6 +280,11 @@ impl Worker {
                 return Took::Own;
             }
         };
+        if let Request::Push { buffer } = admitted.request {
+            shared.start_push(guest, buffer);
+            shared.answer_with(to, &Reply::Done {});
+            return Took::Own;
+        }
         match shared.router.route(&admitted.header, gateway::route::From::Session) {
             Ok(Route::Worker(worker)) if worker == self.number => {
                 self.carry_out(shared, &admitted.header, &admitted.request, to);

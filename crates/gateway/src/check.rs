@@ -23,6 +23,7 @@ pub(crate) fn request(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::SeekData { .. }
         | Request::Fetch { .. }
         | Request::Store { .. } => target(request),
+        Request::Push { buffer } => when(usize::from(*buffer) < STAGE_BUFFER_COUNT),
         Request::Remove { inode } | Request::Usage { inode } | Request::Flush { inode } => {
             some(*inode)
         }

@@ -10,8 +10,9 @@ use shm::Segment;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::limits::STAGE_BUFFER_BYTES;
 use wire::{DaemonIndex, Errno, Inode};
 
@@ -41,6 +42,8 @@ struct Fake {
     /// All files are the same bytes.
     file: Arc<Segment>,
     door: OnceLock<Arc<Tcp<Fake>>>,
+    /// `SILENT` files answer, too.
+    silent_answer: Arc<AtomicBool>,
     ended: Mutex<mpsc::Sender<(u32, Outcome)>>,
     visits: Mutex<mpsc::Sender<Range>>,
 }
@@ -60,6 +63,7 @@ impl Ends for Fake {
         let _ = self.visits.lock().expect("unbroken").send(*range);
         match range.inode.0 {
             AT_ONCE => Some(self.part(range)),
+            SILENT if self.silent_answer.load(Ordering::SeqCst) => Some(self.part(range)),
             HOLE => Some(Answer::Hole),
             FULL => Some(Answer::Refused(Errno::ENOSPC)),
             BUSY => Some(Answer::Busy(77)),
@@ -101,6 +105,7 @@ impl net::Handler for Hand {
 }
 
 struct Daemon {
+    answer_silent: Arc<AtomicBool>,
     ends: Arc<Fake>,
     door: Arc<Tcp<Fake>>,
     ended: mpsc::Receiver<(u32, Outcome)>,
@@ -126,7 +131,9 @@ fn start(me: u16, directory: &Path) -> Daemon {
     let door = Arc::new(door);
     let (tell_ended, ended) = mpsc::channel();
     let (tell_visit, visits) = mpsc::channel();
+    let answer_silent = Arc::new(AtomicBool::new(false));
     let ends = Arc::new(Fake {
+        silent_answer: Arc::clone(&answer_silent),
         file: Arc::new(Segment::private(FILE_BYTES).expect("memory")),
         door: OnceLock::new(),
         ended: Mutex::new(tell_ended),
@@ -148,7 +155,7 @@ fn start(me: u16, directory: &Path) -> Daemon {
         sender.stop();
         threads.into_iter().for_each(|thread| thread.join().expect("ends"));
     };
-    Daemon { ends, door, ended, visits, address, stop: Box::new(stop) }
+    Daemon { answer_silent, ends, door, ended, visits, address, stop: Box::new(stop) }
 }
 
 impl Daemon {
@@ -161,7 +168,8 @@ impl Daemon {
             length: length as u32,
         };
         let memory = Part { file: Arc::clone(&self.ends.file), at: offset };
-        self.door.start(Transfer { peer: DaemonIndex(peer), kind, range, memory, token });
+        let peer = DaemonIndex(peer);
+        self.door.start(Transfer { peer, kind, range, memory, until: None, token });
     }
 
     fn next_end(&self) -> (u32, Outcome) {
@@ -283,6 +291,38 @@ fn a_lost_peer_ends_what_is_under_way_and_is_dialled_again() {
     assert_eq!(one.next_end(), (4, Outcome::Moved(1000)));
     (one.stop)();
     (again.stop)();
+}
+
+#[test]
+fn what_is_kept_is_sent_again_in_its_order_before_what_came_later() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (one, other) = two(directory.path());
+    one.fill(1);
+    let keep = |token: u32, inode, from: usize, time| {
+        // All to the same place, from places of their own.
+        let (offset, length) = (0, 100_000);
+        let range = Range { inode: Inode(inode), chunk_log2: 22, offset, length };
+        let memory = Part { file: Arc::clone(&one.ends.file), at: from };
+        let (peer, kind, until) = (DaemonIndex(1), Kind::Store, Some(Instant::now() + time));
+        one.door.start(Transfer { peer, kind, range, memory, until, token });
+    };
+    keep(0, SILENT, 0, WAIT);
+    other.visits.recv_timeout(WAIT).expect("it arrived");
+    (1..9).for_each(|token| keep(token, SILENT, token as usize * 200_000, WAIT));
+    (other.stop)();
+    // The next daemon has an answer for the first, too.
+    let again = start(1, directory.path());
+    again.answer_silent.store(true, Ordering::SeqCst);
+    let text = format!("0 {}\n1 {}\n", one.address, again.address);
+    std::fs::write(directory.path().join("peers"), text).expect("written");
+    for token in 0..9 {
+        assert_eq!(one.next_end(), (token, Outcome::Moved(100_000)), "in their order");
+    }
+    assert!(again.bytes()[..100_000] == one.bytes()[1_600_000..1_700_000], "the last one stays");
+    (again.stop)();
+    keep(10, AT_ONCE, 0, Duration::ZERO);
+    assert_eq!(one.next_end(), (10, Outcome::Lost), "its time is over");
+    (one.stop)();
 }
 
 /// Dials a bulk stream by hand, as a daemon that knows the secret and nothing else.

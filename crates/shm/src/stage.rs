@@ -1,30 +1,52 @@
 //! The stage of a session: buffers through which bytes move that lie on other hosts. The client
 //! copies into a buffer or out of it, the daemon moves it over the network.
 //!
-//! Layout, behind the slots: a row of 64 bytes for each buffer: state u32, owner u32 (thread); then
-//! the buffers, each of whole pages.
+//! Layout, behind the slots: 64 bytes: a word that says that somebody sleeps until a buffer comes
+//! free; a row of 64 bytes for each buffer:
+//!
+//!   0   state   u32
+//!   4   owner   u32   thread
+//!   8   inode   u64   from here on: what was pushed, so that it can be pushed again
+//!   16  offset  u64
+//!   24  length  u32
+//!   28  target  u16, log2 of the chunk u16
+//!   32  vnode   u32
+//!   40  stamp   u64   microseconds: what was pushed first comes first
+//!
+//! then the buffers, each of whole pages.
 //!
 //!   FREE --take--> TAKEN --lend--> LENT --the daemon is done--> TAKEN --drop--> FREE
 //!                                  LENT --the client gave up--> LEFT --the daemon is done--> FREE
+//!                  TAKEN --push--> PUSHED --the daemon saw it--> MOVING --it is done--> FREE
+//!                                  PUSHED, MOVING --the daemon is dead--> TAKEN
 //!
 //! Invariants:
-//!  1. The client touches the bytes of a buffer in TAKEN only, the daemon in LENT and LEFT only.
+//!  1. The client touches the bytes of a buffer in TAKEN only, the daemon in LENT, LEFT and MOVING.
 //!  2. The daemon is done with a buffer before it answers the request that named it.
 //!  3. A buffer whose owner died while it was TAKEN is taken over when buffers are short.
 
+use crate::host::VnodeIndex;
 use crate::segment::Segment;
 use crate::session::{SESSION_BYTES, Session};
-use crate::sync::{self, AtomicU32};
+use crate::sync::{AtomicU32, fence};
 use crate::wait::{self, Backoff, Next};
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use wire::errno::{Errno, Result};
 use wire::limits::{STAGE_BUFFER_BYTES, STAGE_BUFFER_COUNT};
+use wire::{DaemonIndex, Inode};
 
 const PAGE: usize = 4096;
-const ROWS: usize = SESSION_BYTES.next_multiple_of(PAGE);
+const SLEEPER: usize = SESSION_BYTES.next_multiple_of(PAGE);
+const ROWS: usize = SLEEPER + ROW;
 const ROW: usize = 64;
 const STATE: usize = 0;
 const OWNER: usize = 4;
+const INODE: usize = 8;
+const OFFSET: usize = 16;
+const LENGTH: usize = 24;
+const TARGET: usize = 28;
+const VNODE: usize = 32;
+const STAMP: usize = 40;
 const BUFFERS: usize = (ROWS + STAGE_BUFFER_COUNT * ROW).next_multiple_of(PAGE);
 
 /// Length of the memory of a session with its stage.
@@ -34,8 +56,32 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const LENT: u32 = 2;
 const LEFT: u32 = 3;
+const PUSHED: u32 = 4;
+const MOVING: u32 = 5;
+
+/// How long one sleep for a buffer lasts at most.
+const SLEEP_MICROS: u64 = 10_000;
 
 const _: () = assert!(STAGE_BUFFER_BYTES.is_multiple_of(PAGE) && STAGE_BUFFER_COUNT <= 256);
+
+/// What a client pushed and does not wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pushed {
+    /// The file.
+    pub inode: Inode,
+    /// Its row in the host segment.
+    pub vnode: VnodeIndex,
+    /// Whose target it is for.
+    pub target: DaemonIndex,
+    /// log2 of the file's chunk.
+    pub chunk_log2: u8,
+    /// Offset in the file.
+    pub offset: u64,
+    /// Number of bytes.
+    pub length: u32,
+    /// When, in microseconds of `wait::now_micros`.
+    pub stamp: u64,
+}
 
 /// The buffers of a session, from either side.
 #[derive(Clone, Copy)]
@@ -96,10 +142,19 @@ impl<'a> Stage<'a> {
                 return Ok(Buffer { stage: *self, index });
             }
             let now = wait::now_micros();
-            if now >= *give_up.get_or_insert(now.saturating_add(timeout_micros)) {
+            let give_up = *give_up.get_or_insert(now.saturating_add(timeout_micros));
+            if now >= give_up {
                 return Err(Errno::ETIMEDOUT);
             }
-            sync::sched_yield();
+            // Who frees one looks at the word afterwards; we look for one after it is set.
+            let sleeper = self.segment.word32(SLEEPER)?;
+            sleeper.store(1, SeqCst);
+            fence(SeqCst);
+            match self.try_take() {
+                Err(Errno::EAGAIN) => {}
+                taken => return taken,
+            }
+            let _ = wait::sleep(sleeper, 1, SLEEP_MICROS.min(give_up.saturating_sub(now)));
         }
     }
 
@@ -115,6 +170,44 @@ impl<'a> Stage<'a> {
             is_left
                 && owner.compare_exchange(holder, wait::thread_id(), AcqRel, Relaxed).is_ok()
                 && state.load(Acquire) == TAKEN
+        })
+    }
+
+    /// Wakes who waits for a buffer.
+    fn freed(&self) {
+        fence(SeqCst);
+        let Ok(sleeper) = self.segment.word32(SLEEPER) else { return };
+        if sleeper.load(SeqCst) != 0 && sleeper.swap(0, SeqCst) != 0 {
+            wait::wake(sleeper, u32::MAX >> 1);
+        }
+    }
+
+    /// Takes a buffer back that was pushed to a daemon that died; `None` if there is nothing in it
+    /// that still has to be pushed.
+    #[must_use]
+    pub fn take_pushed(&self, index: usize) -> Option<(Buffer<'a>, Pushed)> {
+        let state = self.word(index, STATE).ok()?;
+        let before = state.load(Acquire);
+        if before != PUSHED && before != MOVING {
+            return None;
+        }
+        let pushed = self.pushed(index).ok()?;
+        state.compare_exchange(before, TAKEN, AcqRel, Relaxed).ok()?;
+        self.word(index, OWNER).ok()?.store(wait::thread_id(), Release);
+        Some((Buffer { stage: *self, index }, pushed))
+    }
+
+    fn pushed(&self, index: usize) -> Result<Pushed> {
+        let row = ROWS + index * ROW;
+        let target = self.word(index, TARGET)?.load(Relaxed);
+        Ok(Pushed {
+            inode: Inode(self.segment.word64(row + INODE)?.load(Relaxed)),
+            vnode: VnodeIndex(self.word(index, VNODE)?.load(Relaxed)),
+            target: DaemonIndex(target as u16),
+            chunk_log2: (target >> 16) as u8,
+            offset: self.segment.word64(row + OFFSET)?.load(Relaxed),
+            length: self.word(index, LENGTH)?.load(Relaxed),
+            stamp: self.segment.word64(row + STAMP)?.load(Relaxed),
         })
     }
 
@@ -138,11 +231,31 @@ impl<'a> Stage<'a> {
         Ok(BUFFERS + buffer * STAGE_BUFFER_BYTES)
     }
 
+    /// When a client pushed this buffer, if nobody moves it yet.
+    #[must_use]
+    pub fn pushed_at(&self, buffer: u8) -> Option<u64> {
+        let state = self.word(usize::from(buffer), STATE).ok()?;
+        let pushed = self.pushed(usize::from(buffer)).ok()?;
+        (state.load(Acquire) == PUSHED).then_some(pushed.stamp)
+    }
+
+    /// What a client pushed with this buffer; `None` if nothing, or it was taken before. The numbers
+    /// are claims.
+    #[must_use]
+    pub fn begin_moving(&self, buffer: u8) -> Option<Pushed> {
+        let state = self.word(usize::from(buffer), STATE).ok()?;
+        state.compare_exchange(PUSHED, MOVING, AcqRel, Relaxed).ok()?;
+        self.pushed(usize::from(buffer)).ok()
+    }
+
     /// The daemon is done with a buffer: it is the client's again, or free if that gave it up.
     pub fn give_back(&self, buffer: u8) {
         let Ok(state) = self.word(usize::from(buffer), STATE) else { return };
-        if state.compare_exchange(LENT, TAKEN, AcqRel, Relaxed).is_err() {
-            let _ = state.compare_exchange(LEFT, FREE, AcqRel, Relaxed);
+        if state.compare_exchange(LENT, TAKEN, AcqRel, Relaxed).is_err()
+            && (state.compare_exchange(LEFT, FREE, AcqRel, Relaxed).is_ok()
+                || state.compare_exchange(MOVING, FREE, AcqRel, Relaxed).is_ok())
+        {
+            self.freed();
         }
     }
 }
@@ -168,6 +281,22 @@ impl Buffer<'_> {
         self.stage.segment.copy_in(self.stage.place(self.index(), from.len())?, from)
     }
 
+    /// Copies the first `length` bytes of another buffer to its beginning.
+    ///
+    /// # Errors
+    /// `EINVAL` if it does not hold so many.
+    pub fn fill_from(&mut self, other: &Buffer<'_>, length: usize) -> Result<()> {
+        let mut step = [0; PAGE];
+        let (from, to) =
+            (other.stage.place(other.index(), length)?, self.stage.place(self.index(), length)?);
+        for at in (0..length).step_by(PAGE) {
+            let step = step.get_mut(..PAGE.min(length - at)).ok_or(Errno::EINVAL)?;
+            other.stage.segment.copy_out(from + at, step)?;
+            self.stage.segment.copy_in(to + at, step)?;
+        }
+        Ok(())
+    }
+
     /// Copies bytes from its beginning.
     ///
     /// # Errors
@@ -182,6 +311,25 @@ impl Buffer<'_> {
     /// Never for a buffer that was taken.
     pub fn lend(&mut self) -> Result<()> {
         self.stage.word(self.index, STATE)?.store(LENT, Release);
+        Ok(())
+    }
+
+    /// The daemon frees it when what it holds has arrived: call it before the request is handed in.
+    ///
+    /// # Errors
+    /// Never for a buffer that was taken.
+    pub fn push(self, pushed: &Pushed) -> Result<()> {
+        let (stage, index) = (self.stage, self.index);
+        let row = ROWS + index * ROW;
+        stage.segment.word64(row + INODE)?.store(pushed.inode.0, Relaxed);
+        stage.segment.word64(row + OFFSET)?.store(pushed.offset, Relaxed);
+        stage.word(index, LENGTH)?.store(pushed.length, Relaxed);
+        let target = u32::from(pushed.target.0) | u32::from(pushed.chunk_log2) << 16;
+        stage.word(index, TARGET)?.store(target, Relaxed);
+        stage.word(index, VNODE)?.store(pushed.vnode.0, Relaxed);
+        stage.segment.word64(row + STAMP)?.store(pushed.stamp, Relaxed);
+        core::mem::forget(self);
+        stage.word(index, STATE)?.store(PUSHED, Release);
         Ok(())
     }
 
@@ -203,6 +351,7 @@ impl Drop for Buffer<'_> {
         owner.store(0, Relaxed);
         if state.compare_exchange(LENT, LEFT, AcqRel, Acquire).is_err() {
             let _ = state.compare_exchange(TAKEN, FREE, AcqRel, Relaxed);
+            self.stage.freed();
         }
     }
 }
@@ -271,6 +420,51 @@ mod tests {
         stage.give_back(0);
         rest.push(stage.take(10_000_000));
         assert!(rest.iter().all(Result::is_ok));
+    }
+
+    #[test]
+    fn what_was_pushed_is_freed_by_the_daemon_or_taken_back_from_a_dead_one() {
+        let session = session();
+        let stage = session.stage();
+        let pushed = Pushed {
+            inode: Inode(7),
+            vnode: VnodeIndex(8),
+            target: DaemonIndex(9),
+            chunk_log2: 22,
+            offset: 1 << 40,
+            length: 5000,
+            stamp: 3,
+        };
+        for bytes in [[1; 5000], [2; 5000]] {
+            let mut buffer = stage.try_take().expect("free");
+            buffer.fill(&bytes).expect("fits");
+            buffer.push(&pushed).expect("taken");
+        }
+        stage.give_back(0);
+        assert_eq!(stage.begin_moving(0), Some(pushed), "nobody moved it yet");
+        assert_eq!(stage.begin_moving(0), None, "it is moved once");
+        stage.give_back(0);
+        assert!(stage.take_pushed(0).is_none(), "it has arrived");
+        let (back, what) = stage.take_pushed(1).expect("it has not");
+        assert!(stage.take_pushed(1).is_none(), "one takes it");
+        assert_eq!(what, pushed);
+        let mut again = stage.try_take().expect("free");
+        again.fill_from(&back, 5000).expect("fits");
+        let mut bytes = [0; 5000];
+        again.copy_out(&mut bytes).expect("fits");
+        assert_eq!(bytes, [2; 5000]);
+    }
+
+    #[test]
+    fn who_waits_for_a_buffer_is_woken_by_one_that_comes_free() {
+        let session = session();
+        let stage = session.stage();
+        let mut all: Vec<_> = (0..STAGE_BUFFER_COUNT).map(|_| stage.try_take()).collect();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| stage.take(60_000_000).map(|buffer| buffer.index()));
+            drop(all.pop());
+            assert_eq!(waiter.join().expect("it ends"), Ok(STAGE_BUFFER_COUNT as u8 - 1));
+        });
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! Bytes on other hosts, large and small: random calls of hosts in turn and at a time against
 //! models; daemons and programs killed, the network cut and targets filled while bytes are on their
-//! way. What was acknowledged is there, whoever reads it.
+//! way. What was acknowledged is there, whoever reads it; where writes return before they arrive,
+//! what was acknowledged is there after the close, or an error was told.
 //!
 //! Namespaces need root. Without, the tests say so and state nothing.
 
 #[path = "support/world.rs"]
 mod world;
 
+use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
@@ -48,40 +50,42 @@ same(0, LAST + 5000000, 'at last')
 os.close(fd)
 "#;
 
-/// Writes blocks of 1 MiB that say their number, and a line for each: the number, or minus the
-/// errno: file, first, count, block after which the program kills itself (-1: none).
+/// Writes blocks of 1 MiB that say their number, and a line for each: the number and the errno, 0
+/// if it was written; -1 is the close. Words: file, places in it that are used in turn, count, block
+/// after which the program kills itself (-1: none).
 const WRITER: &str = r#"
 import os, sys, threading, signal
-path, first, count, last = sys.argv[1], *map(int, sys.argv[2:5])
+path, places, count, last = sys.argv[1], *map(int, sys.argv[2:5])
 fd = os.open(path, os.O_CREAT | os.O_WRONLY)
 reached = threading.Event()
 def end():
     reached.wait()
     os.kill(os.getpid(), signal.SIGKILL)
 if last >= 0: threading.Thread(target=end, daemon=True).start()
-for n in range(first, first + count):
+for n in range(count):
     block = b'%08d' % n * 131072
     done = 0
     try:
         while done < len(block):
-            done += os.pwrite(fd, block[done:], n * len(block) + done)
-        print(n, flush=True)
+            done += os.pwrite(fd, block[done:], n % places * len(block) + done)
+        print(f'{n} 0', flush=True)
     except OSError as error:
-        print(-error.errno, flush=True)
+        print(f'{n} {error.errno}', flush=True)
     if n == last: reached.set()
 try:
     os.close(fd)
 except OSError as error:
-    print(-error.errno, flush=True)
+    print(f'-1 {error.errno}', flush=True)
 "#;
 
-/// Checks blocks of `WRITER` by their numbers.
+/// Checks blocks of `WRITER`: place and number of each.
 const READER: &str = r#"
 import os, sys
 fd = os.open(sys.argv[1], os.O_RDONLY)
-for n in map(int, sys.argv[2].split()):
+for place, n in (map(int, word.split(':')) for word in sys.argv[2].split()):
     wanted = b'%08d' % n * 131072
-    assert os.pread(fd, len(wanted), n * len(wanted)) == wanted, n
+    got = os.pread(fd, len(wanted), place * len(wanted))
+    assert got == wanted, (place, n, len(got), got[:8], got[-8:])
 print('right')
 "#;
 
@@ -115,15 +119,25 @@ while at < 20 << 20:
 print('right')
 "#;
 
-fn world() -> Option<World> {
+/// When writes to other hosts return.
+const MODES: [&str; 2] = ["through", "behind"];
+
+/// Runs a test with an instance of each mode.
+fn in_each_mode(test: impl Fn(&World, &str)) {
     // Tests of one process run at a time, each with hosts of its own.
     static NUMBER: AtomicU16 = AtomicU16::new(0);
-    let world = World::new(NUMBER.fetch_add(1, Ordering::Relaxed));
-    match &world {
-        Some(world) => start(world),
-        None => eprintln!("skipped: no network namespaces here (root and 'ip' are needed)"),
+    for mode in MODES {
+        let Some(mut world) = World::new(NUMBER.fetch_add(1, Ordering::Relaxed)) else {
+            eprintln!("skipped: no network namespaces here (root and 'ip' are needed)");
+            return;
+        };
+        world.settings = vec![("FOREBAY_WRITES", mode)];
+        println!("writes: {mode}");
+        start(&world);
+        test(&world, mode);
+        world.ok("a", &["stop"]);
+        world.assert_nothing_left();
     }
-    world
 }
 
 /// Starts the instance, or those of its daemons that are gone.
@@ -131,29 +145,58 @@ fn start(world: &World) {
     world.ok("a", &["start", "--hosts", &world.path("nodes").to_string_lossy()]);
 }
 
-/// Ends the instance; nothing of it is left.
-fn end(world: &World) {
-    world.ok("a", &["stop"]);
-    world.assert_nothing_left();
-}
-
 fn python(world: &World, host: &str, script: &str, words: &[&str]) -> String {
     let words = [&["run", "--", "python3", "-c", script], words].concat();
     world.ok(host, &words)
 }
 
-/// The numbers that `WRITER` told: acknowledged blocks, and errnos.
-fn told(text: &str) -> (Vec<i32>, Vec<i32>) {
-    let numbers = text.lines().map(|line| line.parse::<i32>().expect("a number"));
-    let (done, failed): (Vec<i32>, Vec<i32>) = numbers.partition(|number| *number >= 0);
-    (done, failed.into_iter().map(|number| -number).collect())
+/// What a `WRITER` told.
+struct Told {
+    /// The block that each place must hold. One whose write failed is not known.
+    blocks: BTreeMap<i32, i32>,
+    count: usize,
+    /// The errnos.
+    failed: Vec<i32>,
 }
 
-fn assert_there(world: &World, path: &str, blocks: &[i32]) {
-    assert!(!blocks.is_empty(), "nothing was acknowledged: {path}");
-    let list: Vec<String> = blocks.iter().map(i32::to_string).collect();
+fn write(world: &World, host: &str, path: &str, places: i32, count: i32) -> Told {
+    let words = [path, &places.to_string(), &count.to_string(), "-1"];
+    told(&python(world, host, WRITER, &words), places)
+}
+
+fn told(text: &str, places: i32) -> Told {
+    let mut told = Told { blocks: BTreeMap::new(), count: 0, failed: Vec::new() };
+    for line in text.lines() {
+        let (number, errno) =
+            line.split_once(' ').unwrap_or_else(|| panic!("no line of a writer: {text:?}"));
+        let number: i32 = number.parse().expect("a number");
+        match errno.parse().expect("an errno") {
+            0 => {
+                told.count += 1;
+                told.blocks.insert(number % places, number);
+            }
+            errno => {
+                told.failed.push(errno);
+                told.blocks.remove(&(number % places));
+            }
+        }
+    }
+    told
+}
+
+fn assert_there(world: &World, path: &str, told: &Told) {
+    assert!(!told.blocks.is_empty(), "nothing was acknowledged: {path}");
+    let list: Vec<String> = told.blocks.iter().map(|(at, block)| format!("{at}:{block}")).collect();
     for host in HOSTS {
         assert_eq!(python(world, host, READER, &[path, &list.join(" ")]), "right\n", "on {host}");
+    }
+}
+
+/// Waits until a program of the host has written something.
+fn wait_for_bytes(world: &World, host: &str, path: &str) {
+    let begun = Instant::now();
+    while world.shell(host, "stat -c %s $1 2>/dev/null || echo 0", path) == "0\n" {
+        assert!(begun.elapsed() < Duration::from_secs(30), "nothing is written");
     }
 }
 
@@ -172,118 +215,114 @@ fn kill(pid: &str) {
 
 #[test]
 fn random_calls_of_hosts_in_turn_do_what_they_do_on_a_local_disk() {
-    let Some(world) = world() else { return };
-    let seed = std::process::id();
-    println!("seeds from {seed}");
-    for round in 0..9 {
-        let host = HOSTS[round as usize % 3];
-        let (path, model) = (format!("/forebay/m{}", round % 2), format!("m{}", round % 2));
-        let model = world.path(&model);
-        let seed = (seed + round).to_string();
-        python(&world, host, MODEL, &[&seed, &path, &model.to_string_lossy()]);
-    }
-    end(&world);
+    in_each_mode(|world, _| {
+        let seed = std::process::id();
+        println!("seeds from {seed}");
+        for round in 0..9 {
+            let host = HOSTS[round as usize % 3];
+            let (path, model) = (format!("/forebay/m{}", round % 2), format!("m{}", round % 2));
+            let model = world.path(&model);
+            let seed = (seed + round).to_string();
+            python(world, host, MODEL, &[&seed, &path, &model.to_string_lossy()]);
+        }
+    });
 }
 
 #[test]
 fn processes_of_all_hosts_write_one_file_at_a_time() {
-    let Some(world) = world() else { return };
-    thread::scope(|scope| {
-        for me in 0..6 {
-            let world = &world;
-            scope.spawn(move || {
-                python(world, HOSTS[me % 3], SHARER, &[&me.to_string(), "/forebay/shared"]);
-            });
+    in_each_mode(|world, _| {
+        thread::scope(|scope| {
+            for me in 0..6 {
+                scope.spawn(move || {
+                    python(world, HOSTS[me % 3], SHARER, &[&me.to_string(), "/forebay/shared"]);
+                });
+            }
+        });
+        for host in HOSTS {
+            assert_eq!(python(world, host, SHARED, &["/forebay/shared"]), "right\n", "on {host}");
         }
     });
-    for host in HOSTS {
-        assert_eq!(python(&world, host, SHARED, &["/forebay/shared"]), "right\n", "on {host}");
-    }
-    end(&world);
 }
 
 #[test]
 fn daemons_killed_with_bytes_on_their_way_lose_nothing_acknowledged() {
-    let Some(world) = world() else { return };
-    for (round, victim) in ["c", "a", "b", "a"].into_iter().enumerate() {
-        let path = format!("/forebay/k{round}");
-        let victims = pids(&world, victim);
-        let said = thread::scope(|scope| {
-            let writer = scope.spawn(|| python(&world, "a", WRITER, &[&path, "0", "60", "-1"]));
-            // Some of it is on its way, at the other hosts or at this one.
-            let begun = Instant::now();
-            while world.shell("b", "stat -c %s $1 2>/dev/null || echo 0", &path) == "0\n" {
-                assert!(begun.elapsed() < Duration::from_secs(30), "nothing is written");
-            }
-            kill(&victims[0]);
-            start(&world);
-            writer.join().expect("it ends")
-        });
-        let (done, failed) = told(&said);
-        assert!(failed.iter().all(|errno| *errno == 5), "{failed:?}");
-        assert_there(&world, &path, &done);
-    }
-    end(&world);
+    in_each_mode(|world, mode| {
+        for (round, victim) in ["c", "a", "b", "a"].into_iter().enumerate() {
+            let path = format!("/forebay/k{round}");
+            let victims = pids(world, victim);
+            let told = thread::scope(|scope| {
+                let writer = scope.spawn(|| write(world, "a", &path, 48, 600));
+                // Some of it is on its way, at the other hosts or at this one.
+                wait_for_bytes(world, "a", &path);
+                kill(&victims[0]);
+                start(world);
+                writer.join().expect("it ends")
+            });
+            let allowed: &[i32] = if mode == "through" { &[5] } else { &[] };
+            assert!(told.failed.iter().all(|errno| allowed.contains(errno)), "{:?}", told.failed);
+            assert_there(world, &path, &told);
+            world.shell("a", "rm $1", &path);
+        }
+    });
 }
 
 #[test]
 fn a_killed_program_leaves_what_was_acknowledged_and_nothing_in_the_way() {
-    let Some(world) = world() else { return };
-    for last in [0, 3, 10, 17] {
-        let path = format!("/forebay/p{last}");
-        let script = "python3 -c \"$0\" $1 0 40 $2; echo ended";
-        let words = ["run", "--", "sh", "-c", script, WRITER, &path, &last.to_string()];
-        let said = world.ok("a", &words);
-        let lines = said.strip_suffix("ended\n").expect("the shell goes on");
-        let (done, failed) = told(lines);
-        assert!(failed.is_empty() && done.len() < 40, "{said}");
-        assert_there(&world, &path, &done);
-    }
-    let (done, _) = told(&python(&world, "a", WRITER, &["/forebay/p0", "0", "40", "-1"]));
-    assert_eq!(done.len(), 40);
-    assert_there(&world, "/forebay/p0", &done);
-    end(&world);
+    in_each_mode(|world, _| {
+        for last in [0, 3, 10, 17] {
+            let path = format!("/forebay/p{last}");
+            let script = "python3 -c \"$0\" $1 48 40 $2; echo ended";
+            let words = ["run", "--", "sh", "-c", script, WRITER, &path, &last.to_string()];
+            let said = world.ok("a", &words);
+            let lines = said.strip_suffix("ended\n").expect("the shell goes on");
+            let told = told(lines, 48);
+            assert!(told.failed.is_empty() && told.count < 40, "{said}");
+            assert_there(world, &path, &told);
+        }
+        let told = write(world, "a", "/forebay/p0", 48, 40);
+        assert_eq!((told.count, &told.failed), (40, &vec![]));
+        assert_there(world, "/forebay/p0", &told);
+    });
 }
 
 #[test]
 fn a_network_cut_with_bytes_on_their_way_loses_nothing_acknowledged() {
-    let Some(world) = world() else { return };
-    let hub = format!("{}hub", world.prefix);
-    let said = thread::scope(|scope| {
-        let writer =
-            scope.spawn(|| python(&world, "a", WRITER, &["/forebay/cut", "0", "80", "-1"]));
-        let begun = Instant::now();
-        while world.shell("b", "stat -c %s /forebay/cut 2>/dev/null || echo 0", "") == "0\n" {
-            assert!(begun.elapsed() < Duration::from_secs(30), "nothing is written");
+    in_each_mode(|world, mode| {
+        let hub = format!("{}hub", world.prefix);
+        let told = thread::scope(|scope| {
+            let writer = scope.spawn(|| write(world, "a", "/forebay/cut", 48, 600));
+            wait_for_bytes(world, "a", "/forebay/cut");
+            assert!(ip(&format!("-n {hub} link set vc down")));
+            // Until calls on the cut host have failed, so that calls on the other side did, too.
+            let probe = "head -c 30000000 /dev/zero >/forebay/probe";
+            let words = ["run", "--", "sh", "-c", probe];
+            assert!(!world.on("c", &words).status.success(), "the network is not cut");
+            assert!(ip(&format!("-n {hub} link set vc up")));
+            writer.join().expect("it ends")
+        });
+        assert!(told.failed.iter().all(|errno| *errno == 5), "{:?}", told.failed);
+        // What returned before it arrived may be lost, but not unnoticed.
+        if mode == "through" || told.failed.is_empty() {
+            assert_there(world, "/forebay/cut", &told);
         }
-        assert!(ip(&format!("-n {hub} link set vc down")));
-        // Until a call on the cut host has failed, so that calls on the other side did, too.
-        let probe = "head -c 30000000 /dev/zero >/forebay/probe";
-        let words = ["run", "--", "sh", "-c", probe];
-        assert!(!world.on("c", &words).status.success(), "the network is not cut");
-        assert!(ip(&format!("-n {hub} link set vc up")));
-        writer.join().expect("it ends")
+        let told = write(world, "a", "/forebay/cut", 48, 80);
+        assert_eq!((told.count, &told.failed), (80, &vec![]), "after the cut");
+        assert_there(world, "/forebay/cut", &told);
     });
-    let (done, failed) = told(&said);
-    assert!(failed.iter().all(|errno| *errno == 5), "{failed:?}");
-    assert_there(&world, "/forebay/cut", &done);
-    let (done, failed) = told(&python(&world, "a", WRITER, &["/forebay/cut", "0", "80", "-1"]));
-    assert_eq!((done.len(), failed), (80, vec![]), "after the cut");
-    assert_there(&world, "/forebay/cut", &done);
-    end(&world);
 }
 
 #[test]
 fn a_full_target_refuses_and_keeps_what_it_has() {
-    let Some(world) = world() else { return };
-    // Four daemons hold 128 MiB each, in memory and on their SSDs.
-    let (done, failed) = told(&python(&world, "a", WRITER, &["/forebay/full", "0", "600", "-1"]));
-    assert!(!failed.is_empty() && failed.iter().all(|errno| *errno == 28), "{failed:?}");
-    assert!(done.len() > 300, "{}", done.len());
-    assert_there(&world, "/forebay/full", &done);
-    world.shell("b", "rm /forebay/full", "");
-    let (done, failed) = told(&python(&world, "c", WRITER, &["/forebay/more", "0", "100", "-1"]));
-    assert_eq!((done.len(), failed), (100, vec![]), "what was removed is free again");
-    assert_there(&world, "/forebay/more", &done);
-    end(&world);
+    in_each_mode(|world, _| {
+        // Four daemons hold 128 MiB each, in memory and on their SSDs.
+        let told = write(world, "a", "/forebay/full", 600, 600);
+        let failed = &told.failed;
+        assert!(!failed.is_empty() && failed.iter().all(|errno| *errno == 28), "{failed:?}");
+        assert!(told.count > 300, "{}", told.count);
+        assert_there(world, "/forebay/full", &told);
+        world.shell("b", "rm /forebay/full", "");
+        let told = write(world, "c", "/forebay/more", 100, 100);
+        assert_eq!((told.count, &told.failed), (100, &vec![]), "what was removed is free again");
+        assert_there(world, "/forebay/more", &told);
+    });
 }

@@ -172,5 +172,9 @@ messages! {
         /// Writes from a buffer of the session's stage to a target of another host, within one
         /// piece. Answered by the `Number` of bytes.
         0x4b Store { inode: Inode, chunk_log2: u8, offset: u64, length: u32, buffer: u8 }
+        /// As `Store`, for who does not wait: what is written where stands in the buffer's row in
+        /// the stage. The daemon tries until the instance's timeout, frees the buffer, and tells in
+        /// the file's row of the host segment what came of it.
+        0x4c Push { buffer: u8 }
     }
 }

@@ -48,6 +48,8 @@ pub struct Welcome {
     pub inline_bytes: u32,
     /// Bound on every wait of a client, in microseconds.
     pub timeout_micros: u64,
+    /// 1: writes to other hosts return before they have arrived.
+    pub write_behind: u8,
 }
 
 impl Welcome {
@@ -73,6 +75,7 @@ impl Welcome {
         to.u8(self.chunk_log2);
         to.u32(self.inline_bytes);
         to.u64(self.timeout_micros);
+        to.u8(self.write_behind);
     }
 
     /// Reads what follows `ACCEPTED`.
@@ -96,6 +99,7 @@ impl Welcome {
             chunk_log2: from.u8()?,
             inline_bytes: from.u32()?,
             timeout_micros: from.u64()?,
+            write_behind: from.u8()?,
         };
         let workers = usize::from(welcome.workers);
         if workers == 0 || workers > WORKER_COUNT_MAX { Err(Malformed) } else { Ok(welcome) }

@@ -35,6 +35,15 @@ pub struct Range {
 }
 
 impl Range {
+    /// True if its numbers can be those of a range.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        !self.inode.is_none()
+            && (CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX).contains(&self.chunk_log2)
+            && (1..=STAGE_BUFFER_BYTES).contains(&(self.length as usize))
+            && self.end() <= FILE_BYTES_MAX
+    }
+
     /// First offset behind it.
     #[must_use]
     pub const fn end(&self) -> u64 {
@@ -115,11 +124,7 @@ impl Header {
 }
 
 fn checked(range: Range) -> Result<Range, Malformed> {
-    let is_right = !range.inode.is_none()
-        && (CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX).contains(&range.chunk_log2)
-        && (1..=STAGE_BUFFER_BYTES).contains(&(range.length as usize))
-        && range.end() <= FILE_BYTES_MAX;
-    if is_right { Ok(range) } else { Err(Malformed) }
+    if range.is_possible() { Ok(range) } else { Err(Malformed) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A lane: one thread with at most one stream to each peer and one from each; and `Tcp`, the door
 //! to all lanes. Their number is fixed, whatever the number of peers.
 
-use super::ours::Ours;
+use super::ours::{Ours, keep};
 use super::theirs::Theirs;
 use super::{Ends, Fabric, Outcome, Stop, Transfer, Visit, dial};
 use crate::handshake::Proven;
@@ -14,11 +14,14 @@ use std::io::{self, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use wire::DaemonIndex;
 use wire::hash::mix;
 
 /// Transfers of the same so many bytes of a file share a stream and keep their order: 1 MiB.
 const ORDER_LOG2: u32 = 20;
+/// Pause before a peer is dialled again for transfers that are kept.
+const DIAL_PAUSE: Duration = Duration::from_millis(50);
 const WAKER: u64 = 0;
 const FIRST_STREAM: u64 = 1;
 
@@ -225,7 +228,7 @@ impl<E: Ends + 'static> Lane<E> {
             let is_first = one.waiting.is_empty();
             one.waiting.push(transfer);
             if is_first {
-                self.dial(peer);
+                self.dial(peer, Duration::ZERO);
             }
             return None;
         };
@@ -235,11 +238,12 @@ impl<E: Ends + 'static> Lane<E> {
         Some(key)
     }
 
-    fn dial(&self, peer: DaemonIndex) {
+    fn dial(&self, peer: DaemonIndex, pause: Duration) {
         let (shared, settings) = (Arc::clone(&self.shared), self.settings.clone());
         // They count from 1; `Tcp::accepted` spreads them.
         let number = u8::try_from(self.number + 1).unwrap_or(u8::MAX);
         let dial = move || {
+            std::thread::sleep(pause);
             let outcome = dial::dial(&settings, peer, number);
             shared.push(Command::Dialled(peer, outcome));
         };
@@ -273,8 +277,9 @@ impl<E: Ends + 'static> Lane<E> {
                     one.told = true;
                     tracing::warn!(peer = peer.0, %error, "no bulk stream to peer");
                 }
-                for transfer in waiting {
-                    ends.ended(transfer.token, transfer.memory, Outcome::Lost);
+                one.waiting = keep(waiting.into_iter(), ends, Instant::now());
+                if !one.waiting.is_empty() {
+                    self.dial(peer, DIAL_PAUSE);
                 }
                 None
             }
@@ -338,10 +343,15 @@ impl<E: Ends + 'static> Lane<E> {
         match self.streams.remove(&key) {
             Some((Stream::Ours(stream), _)) => {
                 tracing::warn!(peer = stream.peer.0, %why, "bulk stream lost");
-                if let Some(peer) = self.peers.get_mut(&stream.peer.0) {
-                    peer.stream = None;
+                let peer = stream.peer;
+                let kept = stream.lose(ends, Instant::now());
+                if let Some(one) = self.peers.get_mut(&peer.0) {
+                    one.stream = None;
+                    one.waiting = kept;
+                    if !one.waiting.is_empty() {
+                        self.dial(peer, Duration::ZERO);
+                    }
                 }
-                stream.lose(ends);
             }
             Some((Stream::Theirs(stream), _)) => {
                 tracing::debug!(peer = stream.from.0, %why, "bulk stream of a peer ended");
@@ -352,12 +362,14 @@ impl<E: Ends + 'static> Lane<E> {
 
     fn end(&mut self, ends: &E) {
         self.take_commands(ends);
+        let waiting = self.peers.values_mut().flat_map(|peer| peer.waiting.drain(..));
+        let mut kept: Vec<_> = waiting.collect();
         for (stream, _) in core::mem::take(&mut self.streams).into_values() {
             if let Stream::Ours(stream) = stream {
-                stream.lose(ends);
+                kept.extend(stream.lose(ends, Instant::now()));
             }
         }
-        for transfer in self.peers.values_mut().flat_map(|peer| peer.waiting.drain(..)) {
+        for transfer in kept {
             ends.ended(transfer.token, transfer.memory, Outcome::Lost);
         }
     }

@@ -22,6 +22,7 @@
 //!  3. A visit touches memory only while the stream it came on is open.
 
 use shm::Segment;
+use std::time::Instant;
 use wire::{DaemonIndex, Errno};
 
 pub mod header;
@@ -64,6 +65,8 @@ pub struct Transfer<M, T> {
     pub range: Range,
     /// Our end.
     pub memory: M,
+    /// Until then it is sent again, in its order, when its stream is lost. `None`: it ends then.
+    pub until: Option<Instant>,
     /// What `Ends::ended` needs to know.
     pub token: T,
 }

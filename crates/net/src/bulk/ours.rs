@@ -6,6 +6,7 @@ use rustix::fd::AsFd;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
+use std::time::Instant;
 use wire::DaemonIndex;
 
 /// Answers that are taken before other streams have their turn.
@@ -61,6 +62,23 @@ impl Input {
         self.have = 0;
         Ok(Header::decode(&self.head)?)
     }
+}
+
+/// Those of lost transfers that are to be sent again, in their order; the others end.
+pub(crate) fn keep<E: Ends>(
+    lost: impl Iterator<Item = Transfer<E::Memory, E::Token>>,
+    ends: &E,
+    now: Instant,
+) -> Vec<Transfer<E::Memory, E::Token>> {
+    let mut kept = Vec::new();
+    for transfer in lost {
+        if transfer.until.is_some_and(|until| now < until) {
+            kept.push(transfer);
+        } else {
+            ends.ended(transfer.token, transfer.memory, Outcome::Lost);
+        }
+    }
+    kept
 }
 
 impl<E: Ends> Ours<E> {
@@ -172,12 +190,11 @@ impl<E: Ends> Ours<E> {
         }
     }
 
-    /// The stream is closed: all that is under way is lost.
-    pub(crate) fn lose(self, ends: &E) {
+    /// The stream is closed: all that is under way is lost, but what is to be sent again.
+    pub(crate) fn lose(self, ends: &E, now: Instant) -> Vec<Transfer<E::Memory, E::Token>> {
         // Nothing arrives any more when the first is told.
         drop(self.socket);
-        for Started { transfer, .. } in self.started.into_values() {
-            ends.ended(transfer.token, transfer.memory, Outcome::Lost);
-        }
+        let started = self.started.into_values().map(|one| one.transfer);
+        keep(started, ends, now)
     }
 }

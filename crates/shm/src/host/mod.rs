@@ -17,6 +17,8 @@ use wire::errno::{Errno, Result};
 
 pub mod vnodes;
 
+mod pending;
+
 pub mod files;
 
 pub mod processes;

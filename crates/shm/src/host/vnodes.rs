@@ -11,6 +11,8 @@
 //!   16  size       u64   as far as this host knows
 //!   24  dirty_end  u64   end of what was written since the shard was told; 0: all is told
 //!   32  marks      u64   bits for the client's own use; zero when a file is first opened
+//!   40  pending    u32   what was written and is on its way to other hosts (`pending`)
+//!   44  failed     u32   errno of what did not arrive there; 0: none
 //!
 //! The lock keeps two from counting a file in at a time, and no more: a stopped process may hold it,
 //! whom nobody waits for long, and who goes on later. So whoever counts a file down to zero takes its
@@ -63,6 +65,8 @@ pub struct Vnode<'a> {
     pub size: &'a AtomicU64,
     /// End of what was written and not told to the shard; 0: nothing.
     pub dirty_end: &'a AtomicU64,
+    pub(super) pending: &'a AtomicU32,
+    pub(super) failed: &'a AtomicU32,
     /// For the client's own use.
     pub marks: &'a AtomicU64,
 }
@@ -111,7 +115,7 @@ impl HostSegment {
         let index = VnodeIndex(take_bit(&self.segment, BITMAP, ROW_COUNT / 64, hint)?);
         let row = HostSegment::vnode_at(index)?;
         self.segment.word32(row + 12)?.store(0, Relaxed);
-        for field in [16, 24, 32] {
+        for field in [16, 24, 32, 40] {
             self.segment.word64(row + field)?.store(0, Relaxed);
         }
         self.segment.word32(row + 8)?.store(1, Relaxed);
@@ -178,6 +182,8 @@ impl HostSegment {
             size: self.segment.word64(row + 16)?,
             dirty_end: self.segment.word64(row + 24)?,
             marks: self.segment.word64(row + 32)?,
+            pending: self.segment.word32(row + 40)?,
+            failed: self.segment.word32(row + 44)?,
         })
     }
 

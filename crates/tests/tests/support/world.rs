@@ -16,13 +16,19 @@ pub(crate) struct World {
     place: tempfile::TempDir,
     /// Begins the names of the namespaces.
     pub(crate) prefix: String,
+    /// Settings of the instance.
+    pub(crate) settings: Vec<(&'static str, &'static str)>,
 }
 
 impl World {
     /// `None` if namespaces are not permitted. `number` tells those of one process apart.
     pub(crate) fn new(number: u16) -> Option<World> {
         let place = tempfile::tempdir().expect("a directory");
-        let world = World { place, prefix: format!("fbt{}x{number}", std::process::id()) };
+        let world = World {
+            place,
+            prefix: format!("fbt{}x{number}", std::process::id()),
+            settings: Vec::new(),
+        };
         let hub = format!("{}hub", world.prefix);
         if !ip(&format!("netns add {hub}")) {
             return None;
@@ -74,6 +80,7 @@ impl World {
             .env("FOREBAY_MEMORY", "64MiB")
             .env("FOREBAY_SSD", "64MiB")
             .env("FOREBAY_TIMEOUT", "4s")
+            .envs(self.settings.iter().copied())
             .output()
             .expect("the script runs")
     }
