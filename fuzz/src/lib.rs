@@ -69,6 +69,8 @@ pub fn requests() -> Vec<Request<'static>> {
         },
         Request::CreateNameless { parent: root, mode: mode::REGULAR, layout: layout() },
         Request::Lookup { parent: root, name },
+        Request::Walk { directory: root, from: 0, names: b"a/b//c" },
+        Request::Walk { directory: root, from: 1, names: b"d/a" },
         Request::GetAttributes { inode: file },
         Request::SetAttributes {
             inode: file,

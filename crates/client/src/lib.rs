@@ -30,6 +30,8 @@ mod errno;
 
 mod path;
 
+mod ahead;
+
 mod walk;
 
 mod open_files;

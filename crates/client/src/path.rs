@@ -2,7 +2,7 @@
 
 use wire::Inode;
 use wire::errno::{Errno, Result};
-use wire::limits::PATH_BYTES_MAX;
+use wire::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, WALK_NAMES_MAX};
 
 /// A path relative to a directory of the instance. Slashes at its start mean nothing.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +71,7 @@ pub struct PathBuffer {
 /// One component of a path, as a place in the buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Part {
-    start: usize,
+    pub(crate) start: usize,
     end: usize,
     /// No component follows.
     pub(crate) is_last: bool,
@@ -134,6 +134,34 @@ impl PathBuffer {
     /// The bytes of a component that was taken and not replaced since.
     pub(crate) fn name(&self, part: Part) -> &[u8] {
         self.bytes.get(part.start..part.end).unwrap_or(&[])
+    }
+
+    /// Where what is yet to go starts.
+    pub(crate) const fn place(&self) -> usize {
+        self.next
+    }
+
+    /// Names that follow each other from `place` on, as they stand in the path: none of them `.`,
+    /// `..` or too long, at most `WALK_NAMES_MAX`, and how many. The path's last only if it counts.
+    pub(crate) fn names(&self, place: usize, last_counts: bool) -> (&[u8], usize) {
+        let rest = self.bytes.get(place..self.end).unwrap_or(&[]);
+        let (mut at, mut end, mut count) = (0usize, 0usize, 0usize);
+        while count < WALK_NAMES_MAX {
+            let behind = rest.get(at..).unwrap_or(&[]);
+            let start = at.saturating_add(behind.iter().take_while(|&&byte| byte == b'/').count());
+            let name = rest.get(start..).unwrap_or(&[]);
+            let length = name.iter().take_while(|&&byte| byte != b'/').count();
+            let (name, behind) = name.split_at_checked(length).unwrap_or_default();
+            let is_last = behind.iter().all(|&byte| byte == b'/');
+            let is_name = !matches!(name, b"" | b"." | b"..") && length <= NAME_BYTES_MAX;
+            if !is_name || (is_last && !last_counts) {
+                break;
+            }
+            at = start.saturating_add(length);
+            end = at;
+            count = count.saturating_add(1);
+        }
+        (rest.get(..end).unwrap_or(&[]), count)
     }
 
     /// Puts `front` before what is yet to go: the target of a link in place of its name.
@@ -244,6 +272,31 @@ mod tests {
                 (b"x".to_vec(), true, false)
             ]
         );
+    }
+
+    #[test]
+    fn names_end_where_they_are_no_names() {
+        let long = [b'x'; NAME_BYTES_MAX + 1];
+        for (path, last_counts, names) in [
+            (&b"a/b//c"[..], true, (&b"a/b//c"[..], 3)),
+            (b"a/b//c", false, (b"a/b", 2)),
+            (b"a/b/c///", false, (b"a/b", 2)),
+            (b"//a/./b", true, (b"//a", 1)),
+            (b"a/../b", true, (b"a", 1)),
+            (b"..", true, (b"", 0)),
+            (b"//", true, (b"", 0)),
+            (b"a", false, (b"", 0)),
+            (b"1/2/3/4/5/6/7/8/9/0", true, (b"1/2/3/4/5/6/7/8", 8)),
+            (&long, true, (b"", 0)),
+        ] {
+            let mut buffer = PathBuffer::new();
+            buffer.load(path).expect("short");
+            assert_eq!(buffer.names(buffer.place(), last_counts), names);
+        }
+        let mut buffer = PathBuffer::new();
+        buffer.load(b"a/b/c").expect("short");
+        buffer.take().expect("a component");
+        assert_eq!(buffer.names(buffer.place(), true), (&b"/b/c"[..], 2));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The walk: from a path to the directory that holds its last name, and to the file if it exists.
 //!
 //! Entries and inodes of this host's shards are read from the shared-memory index; what it does not
-//! know, and what lies on other hosts, costs a message. The search permission of each directory is
-//! checked here, by its attributes.
+//! know, and what lies on other hosts, costs a message; one for another host takes what follows with
+//! it (`ahead`). The search permission of each directory is checked here, by its attributes.
 
 use placement::locate::entry_shard;
 use placement::map::worker_of_shard;
@@ -14,6 +14,7 @@ use wire::limits::{NAME_BYTES_MAX, SYMLINKS_FOLLOWED_MAX};
 use wire::{Attributes, Credentials, Inode, Reply, Request, ShardIndex};
 
 use crate::Client;
+use crate::ahead::Ahead;
 use crate::attach::Attachment;
 use crate::errno::by_path;
 use crate::path::{At, Follow, Outcome, Part, PathBuffer};
@@ -134,7 +135,8 @@ impl Client {
         buffer: &'b mut PathBuffer,
     ) -> Result<Outcome<Walk<'b>>> {
         buffer.load(at.path)?;
-        let mut here = by_path(self.attributes_of(at.base))?;
+        let mut ahead = None;
+        let mut here = by_path(self.begin(at.base, look, who, buffer, &mut ahead))?;
         if !here.is_directory() {
             return Err(Errno::ENOTDIR);
         }
@@ -144,7 +146,7 @@ impl Client {
                 let found = Looked::Found(here);
                 break End { parent: here, last: Last::Dot, part: None, found, slash: false };
             };
-            match self.step(&here, part, follow, look, who, buffer, &mut links)? {
+            match self.step(&here, part, follow, look, who, buffer, &mut links, &mut ahead)? {
                 Step::On(directory) => here = directory,
                 Step::End(end) => break end,
                 Step::Outside => return Ok(Outcome::Outside),
@@ -166,6 +168,7 @@ impl Client {
         who: &Credentials,
         buffer: &mut PathBuffer,
         links: &mut u32,
+        ahead: &mut Option<Ahead>,
     ) -> Result<Step> {
         here.permits(who, want::EXECUTE)?;
         let slash = part.slash;
@@ -180,8 +183,10 @@ impl Client {
             name if name.len() > NAME_BYTES_MAX => return Err(Errno::ENAMETOOLONG),
             _ => {}
         }
-        let look = if part.is_last { look } else { Look::Surely };
-        let found = self.look(here, buffer.name(part), look, who)?;
+        let found = match ahead.as_mut().and_then(Ahead::next) {
+            Some(found) => found,
+            None => self.look_on(here, part, look, who, buffer, ahead)?,
+        };
         let is_followed = match follow {
             Follow::Yes => true,
             Follow::No => !part.is_last || slash,
@@ -202,6 +207,31 @@ impl Client {
             Looked::Found(directory) if directory.is_directory() => Ok(Step::On(directory)),
             Looked::Found(_) => Err(Errno::ENOTDIR),
             Looked::Absent | Looked::Unknown => Err(Errno::ENOENT),
+        }
+    }
+
+    /// Looks for a component that nothing is known of yet.
+    fn look_on(
+        &self,
+        here: &Attributes,
+        part: Part,
+        look: Look,
+        who: &Credentials,
+        buffer: &PathBuffer,
+        ahead: &mut Option<Ahead>,
+    ) -> Result<Looked> {
+        let name = buffer.name(part);
+        let shard = Client::shard_of_entry(here, name);
+        if let Some(found) = self.look_near(here, name, shard)? {
+            return Ok(found);
+        }
+        if part.is_last && look == Look::Index {
+            return Ok(Looked::Unknown);
+        }
+        let names = buffer.names(part.start, look == Look::Surely);
+        match self.look_far(here.inode, shard, names, who, ahead)? {
+            Some(found) => Ok(found),
+            None => self.look_by_message(here, name, shard, who),
         }
     }
 
@@ -293,20 +323,29 @@ impl Client {
         who: &Credentials,
     ) -> Result<Looked> {
         let shard = Client::shard_of_entry(parent, name);
-        let hit = match self.service_of(shard) {
-            Some(service) => service.entry(parent.inode, entry_key(parent.inode, name)),
-            None => Hit::Unknown,
-        };
-        match hit {
-            Hit::Absent => return Ok(Looked::Absent),
-            Hit::Found(inode, _) => match self.attributes_of(inode) {
-                Err(Errno::ESTALE) => {}
-                found => return found.map(Looked::Found),
-            },
-            Hit::Unknown if look == Look::Index => return Ok(Looked::Unknown),
-            Hit::Unknown => {}
+        match self.look_near(parent, name, shard)? {
+            Some(found) => Ok(found),
+            None if look == Look::Index => Ok(Looked::Unknown),
+            None => self.look_by_message(parent, name, shard, who),
         }
-        self.look_by_message(parent, name, shard, who)
+    }
+
+    /// What the index of this host says of `name`, if anything.
+    fn look_near(
+        &self,
+        parent: &Attributes,
+        name: &[u8],
+        shard: ShardIndex,
+    ) -> Result<Option<Looked>> {
+        let Some(service) = self.service_of(shard) else { return Ok(None) };
+        match service.entry(parent.inode, entry_key(parent.inode, name)) {
+            Hit::Absent => Ok(Some(Looked::Absent)),
+            Hit::Found(inode, _) => match self.attributes_of(inode) {
+                Err(Errno::ESTALE) => Ok(None),
+                found => found.map(|found| Some(Looked::Found(found))),
+            },
+            Hit::Unknown => Ok(None),
+        }
     }
 
     fn look_by_message(

@@ -136,6 +136,21 @@ mod tests {
         let other_shard = Request::GetAttributes { inode };
         assert_eq!(admit_user(&other_shard, 1), Err(Errno::EINVAL));
         assert_eq!(admit_user(&other_shard, 5000), Err(Errno::EINVAL));
+        let directory = inode;
+        for (from, names, outcome) in [
+            (0, &b"a//b/c"[..], Ok(())),
+            (1, b"a", Ok(())),
+            (2, b"a", Err(Errno::EINVAL)),
+            (0, b"", Err(Errno::EINVAL)),
+            (0, b"///", Err(Errno::EINVAL)),
+            (0, b"a/../b", Err(Errno::EINVAL)),
+            (0, b"1/2/3/4/5/6/7/8/9", Err(Errno::EINVAL)),
+            (0, &long, Err(Errno::ENAMETOOLONG)),
+        ] {
+            assert_eq!(admit_user(&Request::Walk { directory, from, names }, 0), outcome);
+        }
+        let by_shard = |from| admit_user(&Request::Walk { directory, from, names: b"a" }, 1);
+        assert_eq!((by_shard(0), by_shard(1)), (Err(Errno::EINVAL), Ok(())));
         let target = Request::Usage { inode };
         assert_eq!(admit_user(&target, 0), Err(Errno::EINVAL));
         assert_eq!(admit_user(&target, Header::TARGET), Ok(()));

@@ -4,11 +4,11 @@ use wire::attributes::{mode, placement, spread};
 use wire::errno::{Errno, Result};
 use wire::limits::{
     BULK_BYTES, CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, INLINE_BYTES_MAX, SHARD_COUNT,
-    STAGE_BUFFER_BYTES, STAGE_BUFFER_COUNT, SYMLINK_BYTES_MAX, XATTR_NAME_BYTES_MAX,
-    XATTR_VALUE_BYTES_MAX,
+    STAGE_BUFFER_BYTES, STAGE_BUFFER_COUNT, SYMLINK_BYTES_MAX, WALK_NAMES_MAX,
+    XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
 use wire::name::Name;
-use wire::request::{create, lock, rename, set, xattr};
+use wire::request::{create, lock, rename, set, walk, xattr};
 use wire::{Header, Inode, Layout, Request};
 
 /// Checks a request and that it goes to where such a request belongs.
@@ -68,7 +68,8 @@ fn place(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::Close { inode }
         | Request::Reap { inode }
         | Request::Lock { inode, .. }
-        | Request::CancelLock { inode, .. } => inode,
+        | Request::CancelLock { inode, .. }
+        | Request::Walk { directory: inode, from: walk::DIRECTORY, .. } => inode,
         Request::Lookup { .. }
         | Request::Create { .. }
         | Request::Unlink { .. }
@@ -77,6 +78,7 @@ fn place(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::Link { .. }
         | Request::CreateNameless { .. }
         | Request::ReadDirectory { .. }
+        | Request::Walk { .. }
         | Request::Release { .. } => return when(header.shard < SHARD_COUNT),
         _ => return when(header.shard == Header::TARGET),
     };
@@ -157,6 +159,13 @@ fn shard(request: &Request<'_>) -> Result<()> {
             if mask & set::SIZE != 0 { size(wanted) } else { Ok(()) }
         }
         Request::ReadDirectory { directory, .. } => some(directory),
+        Request::Walk { directory, from, names } => {
+            some(directory)?;
+            when(from <= walk::ENTRY)?;
+            let names = || names.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+            when((1..=WALK_NAMES_MAX).contains(&names().count()))?;
+            names().try_for_each(|name| Name::parse(name).map(drop))
+        }
         Request::GetXattr { name, .. } | Request::RemoveXattr { name, .. } => xattr_name(name),
         Request::SetXattr { name, value, flags, .. } => {
             xattr_name(name)?;

@@ -3,15 +3,16 @@
 //! A new inode is born in the shard of its entry, so making a file is one shard's work. Only the
 //! directory's attributes may be another service's (`directory`).
 
-use wire::attributes::{flag, mode, placement, spread};
+use wire::attributes::{ATTRIBUTES_BYTES, flag, mode, placement, spread};
 use wire::errno::{Errno, Result};
 use wire::hash::NameHash;
 use wire::limits::{LINKS_MAX, SHARD_COUNT, SYMLINK_BYTES_MAX};
 use wire::name::Name;
-use wire::request::create;
-use wire::{Attributes, Inode, Layout, Reply, Request, ShardIndex};
+use wire::request::{create, walk};
+use wire::{Attributes, Inode, Layout, Reply, Request, ShardIndex, Writer};
 
 use crate::effect::IndexOp;
+use crate::keys::Key;
 use crate::live::{Ask, Step, Stop};
 use crate::record::Record;
 use crate::service::{Service, outcome};
@@ -33,6 +34,45 @@ impl Service {
             self.io.index(IndexOp::PutEntry { key, inode, mode });
         }
         self.answer_entry(ask, inode, mode);
+        Ok(())
+    }
+
+    /// Several look-ups in one. What a transaction is about to change, and what another service
+    /// knows, ends it: the sender asks for that by itself.
+    pub(crate) fn walk(
+        &mut self,
+        ask: &Ask<'_>,
+        directory: Inode,
+        from: u8,
+        names: &[u8],
+    ) -> Step<()> {
+        let mut chain = self.io.buffer();
+        let mut here = None;
+        if from == walk::DIRECTORY {
+            self.check_key(&Key::Inode(directory))?;
+            let attributes = self.own_attributes(directory)?;
+            put(&attributes, &mut chain);
+            here = Some(attributes);
+        }
+        let (mut parent, mut absent) = (directory, 0);
+        for name in names.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+            // Without attributes it is the first name, which was sent to the shard of its entry.
+            let is_ours = here.as_ref().is_none_or(|here: &Attributes| {
+                here.is_directory() && self.config.owns(shard_of(here, name))
+            });
+            if !is_ours || self.check_entry_key(parent, name).is_err() {
+                break;
+            }
+            let Some((inode, _)) = self.state.entries.get(parent, name) else {
+                absent = 1;
+                break;
+            };
+            let Some(node) = self.state.inodes.get(inode) else { break };
+            put(&node.attributes, &mut chain);
+            (parent, here) = (inode, Some(node.attributes));
+        }
+        self.io.reply(ask.ticket, &Reply::Walked { absent, chain: &chain });
+        self.io.recycle(chain);
         Ok(())
     }
 
@@ -261,6 +301,13 @@ fn check_kind(ask: &Ask<'_>, mode: u32, device: u64, target: &[u8]) -> Result<u6
         }
         _ => Err(Errno::EINVAL),
     }
+}
+
+/// Puts attributes behind a chain.
+fn put(attributes: &Attributes, chain: &mut Vec<u8>) {
+    let mut bytes = [0; ATTRIBUTES_BYTES];
+    attributes.encode(&mut Writer::new(&mut bytes));
+    chain.extend_from_slice(&bytes);
 }
 
 /// The shard of the entry of a name.

@@ -66,6 +66,7 @@ impl Io {
             Reply::Bytes { bytes } | Reply::Contents { bytes, .. } => bytes.len(),
             Reply::Entries { entries, .. } => entries.len(),
             Reply::Pieces { pieces } => pieces.len(),
+            Reply::Walked { chain, .. } => chain.len(),
             _ => 0,
         };
         bytes.resize(REPLY_BYTES + strings, 0);

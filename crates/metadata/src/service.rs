@@ -415,6 +415,7 @@ impl Service {
         self.check_keys(ask, request)?;
         match *request {
             Request::Lookup { parent, name } => self.look_up(ask, parent, name),
+            Request::Walk { directory, from, names } => self.walk(ask, directory, from, names),
             Request::GetAttributes { inode } => self.get_attributes(ask, inode),
             Request::SetAttributes { .. } => self.set_attributes(ask, request),
             Request::Create { .. } => self.create(ask, request),

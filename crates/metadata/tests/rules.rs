@@ -6,7 +6,7 @@ mod kit;
 use kit::{Answer, Client, NOTHING, World};
 use wire::attributes::mode;
 use wire::errno::Errno;
-use wire::request::{rename, set};
+use wire::request::{rename, set, walk};
 use wire::{Attributes, Credentials, Inode, Layout, Request};
 
 const ROOT: Inode = Inode::ROOT;
@@ -21,6 +21,80 @@ fn a_new_file_has_its_makers_owner_and_is_found() {
     assert_eq!(world.root().look(ROOT, b"b"), Err(Errno::ENOENT));
     assert_eq!(world.root().file(ROOT, b"a"), Err(Errno::EEXIST));
     assert_eq!(world.root().make_flags(ROOT, b"a", mode::REGULAR, 0), Ok(made));
+}
+
+/// Several names in one request give what they give one by one, up to where another service, a file
+/// that is no directory, or nothing follows.
+#[test]
+fn a_walk_is_look_ups_in_a_row() {
+    for mut world in [World::alone(), World::daemons(3)] {
+        let mut here = ROOT;
+        for name in [b"a", b"b", b"c"] {
+            let wide = world.root().wide(here, b"w").expect("made").inode;
+            for file in [&b"1"[..], b"2", b"3"] {
+                world.root().file(wide, file).expect("made");
+            }
+            world.root().make(here, b"l", mode::SYMLINK | 0o777).expect("made");
+            here = world.root().directory(here, name).expect("made").inode;
+        }
+        world.root().file(here, b"f").expect("made");
+        let mut fewest = usize::MAX;
+        for path in
+            ["a/b/c/f", "a//b/", "a/l/x", "w/1", "w/2", "a/w/3", "a/b/w/2/x", "none", "a/b/no/f"]
+        {
+            let names: Vec<&[u8]> =
+                path.as_bytes().split(|&b| b == b'/').filter(|name| !name.is_empty()).collect();
+            let mut one_by_one = vec![];
+            let mut at = ROOT;
+            for name in &names {
+                let found = world.root().look(at, name);
+                one_by_one.push(found);
+                match found {
+                    Ok(found) if found.is_directory() => at = found.inode,
+                    _ => break,
+                }
+            }
+            let (found, requests) = walked(&mut world, &names);
+            assert_eq!(found, one_by_one, "{path}");
+            fewest = fewest.min(requests);
+        }
+        assert_eq!(fewest, 1);
+    }
+}
+
+/// What a client finds of each name, and with how many requests.
+fn walked(world: &mut World, names: &[&[u8]]) -> (Vec<Result<Attributes, Errno>>, usize) {
+    let who = Credentials::ROOT;
+    let (mut found, mut requests) = (vec![], 0);
+    let mut from = walk::DIRECTORY;
+    while found.len() < names.len() {
+        let rest = names[found.len()..].join(&b'/');
+        let last: Option<Attributes> = found.last().copied().and_then(Result::ok);
+        let directory = last.map_or(ROOT, |last| last.inode);
+        let shard = match from {
+            walk::DIRECTORY => directory.shard(),
+            _ => world.shard_of(directory, names[found.len()]),
+        };
+        let request = Request::Walk { directory, from, names: &rest };
+        let Answer::Walked(absent, mut chain) = world.call(who, shard, &request) else {
+            panic!("no walk")
+        };
+        requests += 1;
+        if from == walk::DIRECTORY {
+            assert_eq!(chain.remove(0), world.stat(directory).expect("there"));
+        }
+        let is_file = chain.last().is_some_and(|last| !last.is_directory());
+        assert!(from == walk::DIRECTORY || absent || !chain.is_empty());
+        from = walk::ENTRY;
+        found.extend(chain.into_iter().map(Ok));
+        if absent {
+            found.push(Err(Errno::ENOENT));
+        }
+        if absent || is_file {
+            break;
+        }
+    }
+    (found, requests)
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Remote metadata beside the wire: two network namespaces stand for hosts, an instance runs over
 //! both, and one measures in turn how long a plain TCP ping-pong takes between them, and how long
-//! `stat` and `create` of a file whose shard lies on the other host. Needs root and `ip`.
+//! `stat` and `create` of a file whose shard lies on the other host: on the host with the root of the
+//! instance, and (`deep`) on the other one by a path of five names. Needs root and `ip`.
 //!
 //! `cargo build --release --workspace && cargo run --release -p tests --example far -- ROUNDS`
 
@@ -240,19 +241,20 @@ impl World {
         said(self.on(host, words)?.output()?)
     }
 
-    /// A directory whose files lie on the other host than `a`.
-    fn far_directory(&self) -> Outcome<String> {
+    /// Directories whose files lie on `a` and on `b`.
+    fn directories(&self) -> Outcome<[String; 2]> {
         let make =
             "cd /forebay; for i in 1 2 3 4; do mkdir d$i; >d$i/f; stat -c '%i %n' d$i/f; done";
         let made = self.run("a", &["forebay", "run", "--", "sh", "-c", make])?;
+        let mut found = [String::new(), String::new()];
         for line in made.lines() {
             let (inode, name) = line.split_once(' ').ok_or("what stat says")?;
             // The upper 16 bits are the shard of birth; shards go to the daemons in turn.
-            if (inode.parse::<u64>()? >> 48) % 2 == 1 {
-                return Ok(format!("/forebay/{}", name.trim_end_matches("/f")));
-            }
+            let host = (inode.parse::<u64>()? >> 48) % 2;
+            found[usize::try_from(host)?] = format!("/forebay/{}", name.trim_end_matches("/f"));
         }
-        Err("no directory on the other host".into())
+        let is_one_missing = found.iter().any(String::is_empty);
+        if is_one_missing { Err("no directory on one of the hosts".into()) } else { Ok(found) }
     }
 }
 
@@ -281,12 +283,12 @@ fn ip(words: &str) -> Outcome<()> {
 }
 
 /// Median and mean microseconds of an operation, of `count` processes at once: means of all.
-fn round(world: &World, words: &[&str], count: usize) -> Outcome<[f64; 2]> {
+fn round(world: &World, host: &str, words: &[&str], count: usize) -> Outcome<[f64; 2]> {
     let mut children = Vec::new();
     for number in 0..count {
         let tag = number.to_string();
         let words = [words, &[tag.as_str()]].concat();
-        children.push(world.on("a", &words)?.stdout(Stdio::piped()).spawn()?);
+        children.push(world.on(host, &words)?.stdout(Stdio::piped()).spawn()?);
     }
     let mut sums = [0.0; 2];
     for child in children {
@@ -310,28 +312,32 @@ fn measure(rounds: usize) -> Outcome<()> {
     world.pong = Some(pong);
     let nodes = world.path("nodes");
     world.run("a", &["forebay", "start", "--hosts", &nodes.to_string_lossy()])?;
-    let far = world.far_directory()?;
+    let [near, far] = world.directories()?;
+    let deep = format!("{near}/x/y/z");
+    world.run("a", &["forebay", "run", "--", "mkdir", "-p", &deep])?;
     let run = ["forebay", "run", "--", "far"];
     let stat = [&run[..], &["stat", &far]].concat();
     let create = [&run[..], &["create", &far]].concat();
+    let deep = [&run[..], &["stat", &deep]].concat();
     let rows = [
-        ("ping", &["far", "ping"][..]),
-        ("look", &["far", "look"]),
-        ("stat", &stat),
-        ("create", &create),
+        ("ping", "a", &["far", "ping"][..]),
+        ("look", "a", &["far", "look"]),
+        ("stat", "a", &stat),
+        ("create", "a", &create),
+        ("deep", "b", &deep),
     ];
     for count in [1, MANY] {
         let mut values = vec![[vec![], vec![]]; rows.len()];
         for _ in 0..rounds {
-            for ((_, words), values) in rows.iter().zip(&mut values) {
-                let row = round(&world, words, count)?;
+            for ((_, host, words), values) in rows.iter().zip(&mut values) {
+                let row = round(&world, host, words, count)?;
                 row.into_iter().zip(values).for_each(|(value, values)| values.push(value));
             }
         }
         let medians: Vec<_> = values.into_iter().map(|row| row.map(median)).collect();
         println!("processes={count} rounds={rounds} operations={OPERATIONS}");
         println!("what    median us  ratio   mean us  ratio  operations/s");
-        for ((name, _), [middle, mean]) in rows.iter().zip(&medians) {
+        for ((name, ..), [middle, mean]) in rows.iter().zip(&medians) {
             let [ping_middle, ping_mean] = medians[0];
             println!(
                 "{name:7}{middle:10.1}{:7.2}{mean:10.1}{:7.2}{:14.0}",

@@ -54,6 +54,7 @@ fn programs_of_all_hosts_see_the_same_files() {
         assert!(world.ok(host, &["df"]).contains("memory"));
     }
     files_move_between_hosts(&world);
+    long_paths_take_few_messages(&world);
     all_hosts_write_one_file(&world);
     a_cut_host_is_endured(&world);
     world.ok("a", &["stop"]);
@@ -75,6 +76,33 @@ fn files_move_between_hosts(world: &World) {
     world.shell("a", many, "");
     assert_eq!(world.shell("c", "cd /forebay/m; ls | wc -l; rm f1*; cat f299", ""), "300\n299\n");
     assert_eq!(world.shell("b", "ls /forebay/m | wc -l; rm -r /forebay/m", ""), "189\n");
+}
+
+/// On a host that has neither the root nor, perhaps, the directory: how many messages `stat` of a
+/// path of six names takes.
+fn long_paths_take_few_messages(world: &World) {
+    world.shell("a", "mkdir -p /forebay/p/q/r/s/t; echo >/forebay/p/q/r/s/t/f", "");
+    let requests = || -> u64 {
+        let status = world.ok("b", &["status", "--json"]);
+        let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+        let daemons = status["daemons"].as_array().expect("daemons");
+        let own = daemons.iter().find(|daemon| daemon["index"] == 1).expect("that of b");
+        own["state"]["requests"].as_u64().expect("a number")
+    };
+    let look = "import os, sys\nfor _ in range(int(sys.argv[1])): os.stat('/forebay/p/q/r/s/t/f')";
+    let taken = |count: &str| {
+        let before = requests();
+        world.ok("b", &["run", "--", "python3", "-c", look, count]);
+        requests() - before
+    };
+    // What starting a program takes is in both.
+    let (few, many) = (taken("100"), taken("300"));
+    assert!((few + 200..few + 450).contains(&many), "{few} for 100, {many} for 300");
+    world.shell("c", "mv /forebay/p/q /forebay/p/u", "");
+    assert_eq!(
+        world.shell("b", "cd /forebay/p; ls q u/r/s/t 2>/dev/null; rm -r /forebay/p", ""),
+        "u/r/s/t:\nf\n"
+    );
 }
 
 fn all_hosts_write_one_file(world: &World) {

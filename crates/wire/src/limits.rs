@@ -12,6 +12,8 @@ pub const PROTOCOL_VERSION: u32 = 1;
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest path in bytes, with its terminating NUL, as `PATH_MAX` of Linux.
 pub const PATH_BYTES_MAX: usize = 4096;
+/// Most names that one `Walk` takes; a longer path takes another.
+pub const WALK_NAMES_MAX: usize = 8;
 /// Longest target of a symbolic link: a path without its NUL.
 pub const SYMLINK_BYTES_MAX: usize = PATH_BYTES_MAX - 1;
 /// Most symbolic links that one look-up follows before ELOOP, as Linux.

@@ -38,6 +38,9 @@ messages! {
         0x0e Number { value: u64 }
         /// Who holds a lock that is in the way.
         0x0f Held { kind: u8, pid: u32, start: u64, end: u64 }
+        /// Encoded `Attributes` of what a `Walk` came by. `absent`: 1 if the next name is not there;
+        /// else ask for it anew.
+        0x11 Walked { absent: u8, chain: &'a [u8] }
         /// Bytes and files of a daemon.
         0x10 Space {
             memory_total: u64, memory_free: u64, ssd_total: u64, ssd_free: u64, files: u64,

@@ -15,6 +15,14 @@ pub mod create {
     pub const OPEN: u32 = 2;
 }
 
+/// Values of `Request::Walk::from`.
+pub mod walk {
+    /// The directory's own attributes come first; for the shard of the directory's inode.
+    pub const DIRECTORY: u8 = 0;
+    /// What the first name leads to comes first; for the shard of that entry.
+    pub const ENTRY: u8 = 1;
+}
+
 /// Bits of `Request::SetAttributes::mask`.
 pub mod set {
     /// Permission bits.
@@ -144,6 +152,9 @@ messages! {
         0x19 Release { inode: Inode, owner: u64 }
         /// Withdraws a waiting `Lock` of this origin.
         0x1a CancelLock { inode: Inode, owner: u64 }
+        /// The first of `names`, which slashes part, in `directory`, the next one in that, and so on,
+        /// as far as this worker knows them. Answered by `Walked`.
+        0x1b Walk { directory: Inode, from: u8, names: &'a [u8] }
 
         /// The pieces that hold `offset .. offset + length`, as `Pieces`. With `allocate` those
         /// that are missing are made (ENOSPC if there is no room); else they are left out.

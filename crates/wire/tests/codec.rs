@@ -127,9 +127,11 @@ proptest! {
         request_round_trip(Request::MapPieces {
             inode, chunk_log2: 22, allocate: 1, offset: b, length: c,
         });
+        request_round_trip(Request::Walk { directory: inode, from: 1, names: name });
         request_round_trip(Request::Space {});
         reply_round_trip(Reply::Attributes { attributes });
         reply_round_trip(Reply::Contents { size: c, bytes: value });
+        reply_round_trip(Reply::Walked { absent: 1, chain: value });
         reply_round_trip(Reply::Refused { errno: Errno(m as u16) });
         reply_round_trip(Reply::Entries { more: 1, entries: name });
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use metadata::{Config, DataOp, Effect, IndexOp, Input, Opens, Service, SnapshotCursor};
 use placement::Map;
-use wire::attributes::{mode, spread};
+use wire::attributes::{ATTRIBUTES_BYTES, mode, spread};
 use wire::hash::NameHash;
 use wire::{
     Attributes, Credentials, DaemonIndex, Errno, Header, Inode, Layout, Reader, Reply, Request,
@@ -57,6 +57,7 @@ pub(crate) enum Answer {
     Placed(u64, u64),
     Entries(bool, Vec<(u64, Inode, u32, Vec<u8>)>),
     Held(u8, u32, u64, u64),
+    Walked(bool, Vec<Attributes>),
 }
 
 impl Answer {
@@ -84,6 +85,11 @@ impl Answer {
                 Answer::Entries(more != 0, all)
             }
             Reply::Held { kind, pid, start, end } => Answer::Held(kind, pid, start, end),
+            Reply::Walked { absent, chain } => {
+                let chain = chain.chunks(ATTRIBUTES_BYTES);
+                let chain = chain.map(|bytes| Attributes::decode(&mut Reader::new(bytes)));
+                Answer::Walked(absent != 0, chain.collect::<Result<_, _>>().expect("attributes"))
+            }
             other => panic!("no reply of a metadata shard: {other:?}"),
         }
     }
