@@ -331,7 +331,7 @@ impl Shard {
     fn perform_index(&self, operation: IndexOp) {
         match operation {
             IndexOp::PutEntry { key, inode, mode } => self.index.put_entry(key, inode, mode),
-            IndexOp::PutAbsent { key } => self.index.put_absent(key),
+            IndexOp::PutAbsent { directory, key } => self.index.put_absent(directory, key),
             IndexOp::ForgetEntry { key } => self.index.forget_entry(key),
             IndexOp::PutWhole { directory } => self.index.put_whole(directory),
             IndexOp::ForgetWhole { directory } => self.index.forget_whole(directory),

@@ -43,6 +43,8 @@ pub(crate) enum Took {
     Nothing,
     /// Requests, all of which went on to other daemons.
     PassedOn,
+    /// Posts: nobody waits.
+    Posts,
     /// Something for the worker's own cores.
     Own,
 }
@@ -103,7 +105,7 @@ impl Workers {
                 let mut worker = lock();
                 took = worker.take(shared, &mut message);
                 if worker.shard.take_posts(shared) {
-                    took = Took::Own;
+                    took = took.max(Took::Posts);
                 }
                 rewrites = worker.shard.keep_log_short();
                 drop(worker);
@@ -122,7 +124,12 @@ impl Workers {
                 break;
             }
             // What is passed on can be left to the thread that waits for the answers.
-            let leaves_it = last == Took::PassedOn && shared.net_watches.load(Relaxed);
+            let leaves_it = match last {
+                Took::PassedOn => shared.net_watches.load(Relaxed),
+                // To look for more by yielding would cost who posts more than a wake-up now and then.
+                Took::Posts => true,
+                _ => false,
+            };
             if is_quiet && !leaves_it && backoff.pause() == Next::Look {
                 shared.bells.stand(number);
                 continue;
@@ -133,7 +140,9 @@ impl Workers {
             let sleeps = is_quiet && !rewrites;
             worker.sleeps_until = i64::MIN;
             if sleeps {
-                worker.publish(shared);
+                if how == Sleep::Deep {
+                    worker.publish(shared);
+                }
                 worker.sleeps_until = now_nanos().saturating_add_unsigned(idle_micros * 1000);
             }
             drop(worker);

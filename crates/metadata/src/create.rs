@@ -25,7 +25,7 @@ impl Service {
         let key = wire::hash::entry_key(parent, name);
         let Some((inode, mode)) = self.state.entries.get(parent, name) else {
             if ask.header.host == self.config.host {
-                self.io.index(IndexOp::PutAbsent { key });
+                self.io.index(IndexOp::PutAbsent { directory: parent, key });
                 self.note_empty(parent);
             }
             return Err(Stop::Refused(Errno::ENOENT));

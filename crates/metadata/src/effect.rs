@@ -126,6 +126,8 @@ pub enum IndexOp {
     },
     /// There is no such name.
     PutAbsent {
+        /// The directory.
+        directory: Inode,
         /// Key of the name.
         key: u128,
     },

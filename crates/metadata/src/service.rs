@@ -158,7 +158,8 @@ impl Service {
                 self.io.index(IndexOp::PutEntry { key, inode, mode });
             }
             Record::DeleteEntry { parent, name } => {
-                self.io.index(IndexOp::PutAbsent { key: entry_key(parent, name) });
+                let key = entry_key(parent, name);
+                self.io.index(IndexOp::PutAbsent { directory: parent, key });
             }
             Record::PutInode { attributes, .. }
             | Record::PutAttributes { attributes }

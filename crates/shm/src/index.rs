@@ -13,9 +13,10 @@
 //! as the header has counted no forgotten entry since. What is not found there does not exist.
 //!
 //! Layout: a header of 64 bytes (log2 of the most buckets as two u32, the buckets in use as two
-//! u32, forgotten entries as u64), then room for all entry buckets, then for all inode buckets. A
-//! bucket: sequence u64 (odd while it is written), hand u64 (which way is replaced next), then
-//! `WAYS` rows.
+//! u32, forgotten entries as u64), then room for all entry buckets, then for all inode buckets, then
+//! spill buckets, fixed in number, for entries whose own bucket is full: forgetting one would end
+//! what is known of whole directories. A bucket: sequence u64 (odd while it is written), hand u64
+//! (which way is replaced next; top bit: some entry has spilled), then `WAYS` rows.
 //!
 //!   entry row (32 bytes): key low u64, key high u64, inode u64 (0: known absent; all ones: to be
 //!   asked for), mode u64
@@ -66,7 +67,17 @@ impl Shape {
     /// Length of the segment.
     #[must_use]
     pub const fn bytes(self) -> usize {
+        self.spills() + ENTRY_BUCKET * self.spill_buckets()
+    }
+
+    /// Where the spill buckets begin.
+    const fn spills(self) -> usize {
         HEADER + (ENTRY_BUCKET << self.entries_log2) + (INODE_BUCKET << self.inodes_log2)
+    }
+
+    /// A full table has one row in 60 too many for its buckets: so many spill buckets hold them.
+    const fn spill_buckets(self) -> usize {
+        if self.entries_log2 < 3 { 1 } else { 1 << (self.entries_log2 - 3) }
     }
 }
 
@@ -110,6 +121,8 @@ pub struct Index {
     segment: Segment,
     entries: Table,
     inodes: Table,
+    /// Where the spill buckets begin, and how many there are.
+    spills: (usize, usize),
 }
 
 impl Index {
@@ -125,7 +138,7 @@ impl Index {
         let inodes_base = HEADER + (ENTRY_BUCKET << shape.entries_log2);
         let entries = table(HEADER, 8, shape.entries_log2, ENTRY_ROW);
         let inodes = table(inodes_base, 12, shape.inodes_log2, INODE_ROW);
-        Index { segment, entries, inodes }
+        Index { segment, entries, inodes, spills: (shape.spills(), shape.spill_buckets()) }
     }
 
     /// Takes a mapping of zeros that the writer made with `shape`.
@@ -204,6 +217,12 @@ impl Index {
         self.bucket(&self.entries, key as u64)
     }
 
+    /// The bucket for an entry that finds no room in its own. It stays where the table grows.
+    const fn spill_bucket(&self, key: u128) -> usize {
+        let (base, count) = self.spills;
+        base + (key >> 64) as usize % count * ENTRY_BUCKET
+    }
+
     fn inode_bucket(&self, inode: Inode) -> Result<usize> {
         self.bucket(&self.inodes, inode_hash(inode.0))
     }
@@ -270,20 +289,38 @@ impl Index {
 
     /// Inode and type bits of the row with this key.
     fn entry_row(&self, key: u128) -> Option<(u64, u32)> {
+        let mut has_spilled = false;
+        let found = self.find(&self.entries, key as u64, |bucket| {
+            has_spilled = self.has_spilled(bucket)?;
+            self.row_of_entry(bucket, key)?.map(|row| self.inode_and_mode(row)).transpose()
+        });
+        if found.is_some() || !has_spilled {
+            return found;
+        }
+        let spill = self.spill_bucket(key);
+        self.read(spill, || {
+            self.row_of_entry(spill, key)?.map(|row| self.inode_and_mode(row)).transpose()
+        })?
+    }
+
+    fn inode_and_mode(&self, row: usize) -> Result<(u64, u32)> {
+        Ok((self.word(row + 16)?.load(Relaxed), self.word(row + 24)?.load(Relaxed) as u32))
+    }
+
+    /// The row in a bucket that has this key.
+    fn row_of_entry(&self, bucket: usize, key: u128) -> Result<Option<usize>> {
         let (low, high) = (key as u64, (key >> 64) as u64);
-        self.find(&self.entries, low, |bucket| {
-            for way in 0..WAYS {
-                let row = bucket + 16 + way * ENTRY_ROW;
-                if self.word(row)?.load(Relaxed) != low || self.word(row + 8)?.load(Relaxed) != high
-                {
-                    continue;
-                }
-                let inode = self.word(row + 16)?.load(Relaxed);
-                let mode = self.word(row + 24)?.load(Relaxed) as u32;
-                return Ok(Some((inode, mode)));
+        for way in 0..WAYS {
+            let row = bucket + 16 + way * ENTRY_ROW;
+            if self.word(row)?.load(Relaxed) == low && self.word(row + 8)?.load(Relaxed) == high {
+                return Ok(Some(row));
             }
-            Ok(None)
-        })
+        }
+        Ok(None)
+    }
+
+    fn has_spilled(&self, bucket: usize) -> Result<bool> {
+        Ok(self.word(bucket + 8)?.load(Relaxed) & SPILLED != 0)
     }
 
     /// The attributes of an inode, if known.
@@ -317,34 +354,63 @@ impl Index {
         outcome
     }
 
-    /// The row of a bucket that `is_it` names, else an empty one, else the next to be replaced.
-    fn row(
-        &self,
-        bucket: usize,
-        table: &Table,
-        is_it: impl Fn(usize) -> Result<bool>,
-    ) -> Result<usize> {
-        let mut empty = None;
+    fn empty_row(&self, bucket: usize, table: &Table) -> Result<Option<usize>> {
         for way in 0..WAYS {
             let row = bucket + 16 + way * table.row_bytes;
-            if is_it(row)? {
+            if self.is_empty(row)? {
+                table.rows.fetch_add(1, Relaxed);
+                return Ok(Some(row));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next row of a full bucket to be replaced.
+    fn victim(&self, bucket: usize, table: &Table) -> Result<usize> {
+        let hand = self.word(bucket + 8)?;
+        let now = hand.load(Relaxed);
+        hand.store(now & SPILLED | (now & !SPILLED).wrapping_add(1) & !SPILLED, Relaxed);
+        Ok(bucket + 16 + (now as usize % WAYS) * table.row_bytes)
+    }
+
+    /// Bucket and row for an entry: its own, else an empty one, else another's.
+    fn place_of_entry(&self, key: u128) -> Result<(usize, usize)> {
+        let (bucket, spill) = (self.entry_bucket(key)?, self.spill_bucket(key));
+        if let Some(row) = self.row_of_entry(bucket, key)? {
+            return Ok((bucket, row));
+        }
+        if self.has_spilled(bucket)?
+            && let Some(row) = self.row_of_entry(spill, key)?
+        {
+            return Ok((spill, row));
+        }
+        if let Some(row) = self.empty_row(bucket, &self.entries)? {
+            return Ok((bucket, row));
+        }
+        if let Some(row) = self.empty_row(spill, &self.entries)? {
+            let hand = self.word(bucket + 8)?;
+            self.write(bucket, || {
+                hand.store(hand.load(Relaxed) | SPILLED, Relaxed);
+                Ok(())
+            })?;
+            return Ok((spill, row));
+        }
+        self.note_forgotten()?;
+        Ok((bucket, self.victim(bucket, &self.entries)?))
+    }
+
+    /// The row for an inode in its bucket: its own, else an empty one, else another's.
+    fn row_of_inode(&self, bucket: usize, inode: Inode) -> Result<usize> {
+        for way in 0..WAYS {
+            let row = bucket + 16 + way * INODE_ROW;
+            if self.word(row)?.load(Relaxed) == inode.0 {
                 return Ok(row);
             }
-            if empty.is_none() && self.is_empty(row)? {
-                empty = Some(row);
-            }
         }
-        if let Some(row) = empty {
-            table.rows.fetch_add(1, Relaxed);
-            return Ok(row);
+        match self.empty_row(bucket, &self.inodes)? {
+            Some(row) => Ok(row),
+            None => self.victim(bucket, &self.inodes),
         }
-        if table.row_bytes == ENTRY_ROW {
-            self.note_forgotten()?;
-        }
-        let hand = self.word(bucket + 8)?;
-        let way = hand.load(Relaxed) as usize % WAYS;
-        hand.store(hand.load(Relaxed).wrapping_add(1), Relaxed);
-        Ok(bucket + 16 + way * table.row_bytes)
     }
 
     /// A row is empty if its first word is zero: neither a key's low half nor an inode is.
@@ -389,7 +455,11 @@ impl Index {
                 *slot = Some(way * table.row_bytes);
             }
         }
-        self.write(to, || self.copy_rows(from, to, table.row_bytes, &moved))?;
+        let spilled = self.word(from + 8)?.load(Relaxed) & SPILLED;
+        self.write(to, || {
+            self.word(to + 8)?.store(spilled, Relaxed);
+            self.copy_rows(from, to, table.row_bytes, &moved)
+        })?;
         count.store(buckets + 1, Release);
         self.write(from, || {
             for within in moved.into_iter().flatten() {
@@ -416,15 +486,12 @@ impl Index {
     }
 
     fn set_entry(&self, key: u128, inode: u64, mode: u32) -> Result<()> {
-        let bucket = self.entry_bucket(key)?;
         let (low, high) = (key as u64, (key >> 64) as u64);
         if low == 0 {
             // Such a row would look empty.
             return self.note_forgotten();
         }
-        let at = |offset: usize| Ok::<u64, Errno>(self.word(offset)?.load(Relaxed));
-        let is_it = |row| Ok(at(row)? == low && at(row + 8)? == high);
-        let row = self.row(bucket, &self.entries, is_it)?;
+        let (bucket, row) = self.place_of_entry(key)?;
         self.write(bucket, || {
             self.word(row)?.store(low, Relaxed);
             self.word(row + 8)?.store(high, Relaxed);
@@ -463,8 +530,11 @@ impl Index {
         let _ = self.set_entry(key, inode.0, mode);
     }
 
-    /// The entry does not exist.
-    pub fn put_absent(&self, key: u128) {
+    /// The entry does not exist in `directory`. Where that is known whole, no row says as much.
+    pub fn put_absent(&self, directory: Inode, key: u128) {
+        if self.is_whole(directory) {
+            return self.drop_entry(key);
+        }
         let _ = self.set_entry(key, 0, 0);
     }
 
@@ -474,25 +544,24 @@ impl Index {
     }
 
     fn drop_entry(&self, key: u128) {
-        let (low, high) = (key as u64, (key >> 64) as u64);
         let Ok(bucket) = self.entry_bucket(key) else { return };
-        self.forget(&self.entries, bucket, |row| {
-            let is = |offset, value| Ok(self.word(offset)?.load(Relaxed) == value);
-            Ok(low != 0 && is(row, low)? && is(row + 8, high)?)
-        });
-    }
-
-    fn forget(&self, table: &Table, bucket: usize, is_it: impl Fn(usize) -> Result<bool>) {
-        for way in 0..WAYS {
-            let row = bucket + 16 + way * table.row_bytes;
-            if is_it(row).unwrap_or(false) {
-                let _ = self.write(bucket, || {
-                    self.word(row)?.store(0, Relaxed);
-                    Ok(())
-                });
-                table.rows.fetch_sub(1, Relaxed);
+        for bucket in [bucket, self.spill_bucket(key)] {
+            if let Ok(Some(row)) = self.row_of_entry(bucket, key) {
+                self.clear_row(&self.entries, bucket, row);
             }
         }
+    }
+
+    fn clear_row(&self, table: &Table, bucket: usize, row: usize) {
+        // An empty row looks like one with key 0, which none has.
+        if self.is_empty(row) != Ok(false) {
+            return;
+        }
+        let _ = self.write(bucket, || {
+            self.word(row)?.store(0, Relaxed);
+            Ok(())
+        });
+        table.rows.fetch_sub(1, Relaxed);
     }
 
     /// The attributes of an inode.
@@ -508,8 +577,7 @@ impl Index {
 
     fn set_inode(&self, inode: Inode, words: &[u64; INODE_WORDS]) -> Result<()> {
         let bucket = self.inode_bucket(inode)?;
-        let is_it = |row| Ok(self.word(row)?.load(Relaxed) == inode.0);
-        let row = self.row(bucket, &self.inodes, is_it)?;
+        let row = self.row_of_inode(bucket, inode)?;
         self.write(bucket, || {
             for (word, value) in words.iter().enumerate() {
                 self.word(row + 8 * word)?.store(*value, Relaxed);
@@ -522,10 +590,17 @@ impl Index {
     /// The inode is gone, or no longer ours to tell of.
     pub fn forget_inode(&self, inode: Inode) {
         let Ok(bucket) = self.inode_bucket(inode) else { return };
-        let is_it = |row| Ok(self.word(row)?.load(Relaxed) == inode.0);
-        self.forget(&self.inodes, bucket, is_it);
+        for way in 0..WAYS {
+            let row = bucket + 16 + way * INODE_ROW;
+            if self.word(row).is_ok_and(|word| word.load(Relaxed) == inode.0) {
+                self.clear_row(&self.inodes, bucket, row);
+            }
+        }
     }
 }
+
+/// Bit of a bucket's hand: an entry that belongs here may lie in its spill bucket.
+const SPILLED: u64 = 1 << 63;
 
 /// Stands for the inode of an entry of which nothing is known.
 const DOUBTED: u64 = u64::MAX;

@@ -56,3 +56,30 @@ fn a_reader_sees_no_wrong_row_while_the_index_grows() {
     assert!((1..=rows).all(|at| reader.entry(key(at)) == Hit::Unknown));
     assert!((1..=rows).all(|at| reader.inode(Inode(at)).is_none()));
 }
+
+/// A directory whose entries fill the index stays known whole while the index grows.
+#[test]
+fn a_growing_directory_stays_whole() {
+    let shape = Shape { entries_log2: 16, inodes_log2: 4 };
+    let (segment, _) = Segment::nameless(c"test", shape.bytes()).expect("nameless memory");
+    let index = Index::create(segment, shape).expect("long enough");
+    let directory = Inode(5);
+    index.put_whole(directory);
+    let name = |number: u64| entry_key(directory, &number.to_le_bytes());
+    for number in 0..90_000 {
+        assert_eq!(index.entry_in(directory, name(number)), Hit::Absent, "before {number}");
+        index.put_entry(name(number), Inode(number + 1), 0);
+    }
+    for number in 0..90_000 {
+        let found = Hit::Found(Inode(number + 1), 0);
+        assert_eq!(index.entry_in(directory, name(number)), found, "{number} of 90000");
+    }
+    assert!(index.is_whole(directory), "an entry was forgotten");
+    for number in (0..90_000).step_by(2) {
+        index.put_absent(directory, name(number));
+        assert_eq!(index.entry(name(number)), Hit::Unknown, "a row for what is not there");
+        assert_eq!(index.entry_in(directory, name(number)), Hit::Absent);
+    }
+    index.put_entry(name(4), Inode(9), 1);
+    assert_eq!(index.entry(name(4)), Hit::Found(Inode(9), 1));
+}

@@ -134,7 +134,7 @@ impl Namespace {
 
     fn leave(&mut self, parent: Inode, name: &[u8]) -> Outcome<Inode> {
         let inode = self.entries.remove(&(parent, name.to_vec())).ok_or(Errno::ENOENT)?;
-        self.index.put_absent(entry_key(parent, name));
+        self.index.put_absent(parent, entry_key(parent, name));
         Ok(inode)
     }
 

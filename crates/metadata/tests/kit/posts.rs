@@ -20,7 +20,10 @@ impl Known {
     pub(crate) fn take(&mut self, op: &IndexOp) {
         match *op {
             IndexOp::PutEntry { key, inode, .. } => drop(self.entries.insert(key, Some(inode))),
-            IndexOp::PutAbsent { key } => drop(self.entries.insert(key, Some(Inode::NONE))),
+            IndexOp::PutAbsent { directory, key } if self.whole.contains(&directory) => {
+                self.entries.remove(&key);
+            }
+            IndexOp::PutAbsent { key, .. } => drop(self.entries.insert(key, Some(Inode::NONE))),
             IndexOp::ForgetEntry { key } => drop(self.entries.insert(key, None)),
             IndexOp::PutWhole { directory } => drop(self.whole.insert(directory)),
             IndexOp::ForgetWhole { directory } => drop(self.whole.remove(&directory)),

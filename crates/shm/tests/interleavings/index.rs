@@ -66,9 +66,9 @@ fn entries_are_never_torn_and_never_lost() {
             })
         });
         writer.put_entry(9, Inode(1), 1);
-        writer.put_absent(9);
+        writer.put_absent(Inode(3), 9);
         writer.put_entry(9, Inode(2), 2);
-        writer.put_absent(9);
+        writer.put_absent(Inode(3), 9);
         writer.forget_entry(9);
         for key in 4..=8u64 {
             writer.put_entry(u128::from(key), Inode(key), key as u32);
@@ -160,7 +160,7 @@ fn what_exists_is_not_absent_in_a_whole_directory() {
             assert_ne!(reader.entry_in(directory, 8), Hit::Absent, "it was forgotten");
             writer.forget_entry(8);
             assert_eq!(reader.entry_in(directory, 8), Hit::Unknown, "to be asked for");
-            writer.put_absent(8);
+            writer.put_absent(directory, 8);
             assert_eq!(reader.entry_in(directory, 8), Hit::Absent);
         });
     });
