@@ -51,6 +51,7 @@ fn option(setting: &'static Setting) -> Arg {
         Kind::Size { .. } => "SIZE",
         Kind::Count { .. } => "N",
         Kind::Duration { .. } => "TIME",
+        Kind::Transport => "WAY",
     };
     let choice = match setting.kind {
         Kind::Choice(words) => format!(": {}", words.join(", ")),

@@ -148,7 +148,7 @@ fn words(job: &Job, host: &Host, daemon: &Daemon, run: &Path, data: &Path) -> Ve
         true => format!("[{}]:{port}", job.listen),
         false => format!("{}:{port}", job.listen),
     };
-    let pairs: [(&str, OsString); 19] = [
+    let pairs: [(&str, OsString); 20] = [
         ("--run", run.into()),
         ("--shm", host.shm.clone().into()),
         ("--data", data.into()),
@@ -166,6 +166,7 @@ fn words(job: &Job, host: &Host, daemon: &Daemon, run: &Path, data: &Path) -> Ve
         ("--timeout", job.wanted.timeout.to_string().into()),
         ("--workers", job.wanted.workers.to_string().into()),
         ("--listen", listen.into()),
+        ("--transport", job.wanted.transport.clone().into()),
         ("--peers", run.join(PEERS).into()),
         ("--owner", directories::user().to_string().into()),
     ];

@@ -65,6 +65,7 @@ fn wanted(settings: &Settings, parts: &[Part]) -> Wanted {
         inline: settings.number(Key::Inline).unwrap_or(0),
         workers: settings.number(Key::Workers).unwrap_or_else(|| resources::workers(most)),
         port: settings.number(Key::Port).unwrap_or(0),
+        transport: settings.word(Key::Transport).to_owned(),
         log: settings.word(Key::Log).to_owned(),
         timeout: settings.number(Key::Timeout).unwrap_or(0),
     }

@@ -39,10 +39,18 @@ pub(crate) struct Wanted {
     pub(crate) workers: u64,
     /// TCP port of daemon 0, or 0.
     pub(crate) port: u64,
+    /// Way of files' bytes between hosts.
+    #[serde(default = "tcp")]
+    pub(crate) transport: String,
     /// Level of logs.
     pub(crate) log: String,
     /// Bound on waits, in microseconds.
     pub(crate) timeout: u64,
+}
+
+/// What those had that were written before there was a choice.
+fn tcp() -> String {
+    "tcp".to_owned()
 }
 
 /// The work of one host.

@@ -6,6 +6,9 @@ use std::net::IpAddr;
 /// Longest name of an instance: it is part of the path of a socket, which holds 107 bytes.
 pub const NAME_BYTES_MAX: usize = 48;
 
+/// Longest name of a provider: what a greeting between daemons has room for.
+const PROVIDER_BYTES_MAX: usize = 63;
+
 /// A checked value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Value {
@@ -81,6 +84,15 @@ fn is_prefix(text: &str) -> bool {
     rooted && !text.contains('\0') && parts.all(|part| !matches!(part, "" | "." | ".."))
 }
 
+fn is_transport(text: &str) -> bool {
+    // Names of providers as they are today: `verbs;ofi_rxm`, `cxi` ..
+    let is_provider = |name: &str| {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b";_-".contains(&byte);
+        (1..=PROVIDER_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
+    };
+    matches!(text, "tcp" | "libfabric") || text.strip_prefix("libfabric:").is_some_and(is_provider)
+}
+
 /// Splits a command into words: blanks separate, single and double quotes and backslash protect.
 /// `None` if a quote is not closed or no word is there.
 #[must_use]
@@ -113,6 +125,7 @@ impl Kind {
             Kind::Path => !text.is_empty() && !text.contains('\0'),
             Kind::Command => words(text).is_some(),
             Kind::Address => text.parse::<IpAddr>().is_ok(),
+            Kind::Transport => is_transport(text),
             Kind::Choice(allowed) => allowed.contains(&text),
             Kind::Size { auto: true, .. } | Kind::Count { auto: true, .. } if text == "auto" => {
                 return Some(Value::Auto);
@@ -146,6 +159,7 @@ impl Kind {
             Kind::Path => "a path".to_owned(),
             Kind::Command => "a command such as 'ssh -q'".to_owned(),
             Kind::Address => "an IP address".to_owned(),
+            Kind::Transport => "tcp, libfabric, or libfabric:PROVIDER".to_owned(),
             Kind::Choice(words) => words.join(" or "),
             Kind::Size { min, max, zero, auto, power } => format!(
                 "{}{} to {} ({}{}){}",
@@ -172,6 +186,17 @@ impl Kind {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_transport_is_one_of_three_forms() {
+        for right in ["tcp", "libfabric", "libfabric:cxi", "libfabric:verbs;ofi_rxm"] {
+            assert_eq!(Kind::Transport.read(right), Some(Value::Text(right.to_owned())));
+        }
+        let long = format!("libfabric:{}", "x".repeat(PROVIDER_BYTES_MAX + 1));
+        for wrong in ["", "verbs", "tcp:x", "libfabric:", "libfabric:a b", "Libfabric", &long] {
+            assert_eq!(Kind::Transport.read(wrong), None, "{wrong}");
+        }
+    }
 
     proptest! {
         #[test]

@@ -26,6 +26,8 @@ pub enum Kind {
     Command,
     /// An IP address.
     Address,
+    /// `tcp`, `libfabric`, or `libfabric:` and the name of a provider.
+    Transport,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// Bytes in `min..=max`, or 0 if `zero`.
@@ -78,6 +80,7 @@ pub enum Key {
     Workers,
     Listen,
     Port,
+    Transport,
     Ssh,
     Timeout,
     Log,
@@ -142,7 +145,7 @@ const fn space(min: u64, zero: bool) -> Kind {
 }
 
 /// All settings, in the order of `Key`.
-pub const SETTINGS: [Setting; 17] = [
+pub const SETTINGS: [Setting; 18] = [
     row(Key::Name, "name", "FOREBAY_NAME", Kind::Name)
         .with("default", "", Scope::Session)
         .help("Name of the instance"),
@@ -216,6 +219,12 @@ pub const SETTINGS: [Setting; 17] = [
     row(Key::Port, "port", "FOREBAY_PORT", Kind::Count { min: 0, max: 64_000, auto: false })
         .with("0", "", Scope::Instance)
         .help("Daemon number i listens on this TCP port plus i; 0: on any that is free"),
+    row(Key::Transport, "transport", "FOREBAY_TRANSPORT", Kind::Transport)
+        .with("tcp", "", Scope::Instance)
+        .help(
+            "Way of files' bytes between hosts: TCP, or the memory access of a fabric by libfabric \
+             with its best provider or the one that is named; where it is not there, TCP",
+        ),
     row(Key::Ssh, "ssh", "FOREBAY_SSH", Kind::Command)
         .with("ssh", "", Scope::Session)
         .help("Command that runs another on a host: host and command are appended to it"),

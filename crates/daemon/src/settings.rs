@@ -1,6 +1,8 @@
 //! The command line of `forebayd`. It is written by the starter, not by people: every option is
-//! given once, as `--name value`; all but `--inline`, `--timeout` and `--writes` must be.
+//! given once, as `--name value`; all but `--inline`, `--timeout`, `--writes` and `--transport`
+//! must be.
 
+use fabric::bulk::Choice;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
@@ -53,6 +55,8 @@ pub(crate) struct Settings {
     pub(crate) write_behind: u8,
     /// Largest contents that are kept in an inode record.
     pub(crate) inline: usize,
+    /// What moves the bytes of files between daemons.
+    pub(crate) transport: Choice,
     /// Bound on every wait of a client, in microseconds.
     pub(crate) timeout_micros: u64,
 }
@@ -79,7 +83,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 21] = [
     "run",
     "shm",
     "data",
@@ -100,6 +104,7 @@ const NAMES: [&str; 20] = [
     "ready-fd",
     "inline",
     "timeout",
+    "transport",
 ];
 
 /// A daemon that is started again takes a moment; after this long the application had better learn
@@ -177,6 +182,7 @@ impl Settings {
             owner: options.value("owner")?,
             ready_fd: options.value("ready-fd")?,
             inline: options.value_or("inline", INLINE_BYTES_MAX)?,
+            transport: options.value_or("transport", Choice::Tcp)?,
             timeout_micros: options.value_or("timeout", TIMEOUT_MICROS)?,
         };
         settings.check(&options, chunk)?;
@@ -234,6 +240,7 @@ mod tests {
             ("--spread home", "--spread far", "option --spread can not be \"far\""),
             ("--ready-fd 3", "--ready-fd", "option --ready-fd has no value"),
             ("--ready-fd 3", "--ready-fd 3 --ready-fd 3", "option --ready-fd is given twice"),
+            ("--ready-fd 3", "--ready-fd 3 --transport x", "option --transport can not be \"x\""),
         ];
         for (from, to, message) in wrong {
             let line = LINE.replace(from, to);

@@ -60,7 +60,7 @@ pub(crate) struct Shared {
     /// The other daemons.
     pub(crate) net: net::Sender<ReplyTo>,
     /// Bytes from and to the other daemons.
-    pub(crate) bulk: net::bulk::Tcp<BulkEnds>,
+    pub(crate) bulk: fabric::bulk::Doors<BulkEnds>,
     /// Open files of this host.
     pub(crate) host: HostSegment,
     /// The thread of `net` is awake and takes the rings of workers that sleep.

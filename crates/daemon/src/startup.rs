@@ -18,8 +18,8 @@ use crate::shard::Shard;
 use crate::shared::{Figures, Shared, SpaceFigures};
 use crate::target::TargetLoop;
 use crate::worker::{Worker, Workers};
+use fabric::bulk::{Doors, Lanes};
 use gateway::{Router, Sessions};
-use net::bulk::{Lane, Tcp};
 use net::{Net, Secret};
 use placement::Map;
 use rustix::fd::{AsFd, OwnedFd};
@@ -62,7 +62,7 @@ pub(crate) type Outcome<T> = Result<T, Failure>;
 struct Daemon {
     shared: Arc<Shared>,
     net: Net<Peers>,
-    lanes: Vec<Lane<BulkEnds>>,
+    lanes: Lanes<BulkEnds>,
     ends: BulkEnds,
     shards: Vec<Shard>,
     target: TargetLoop,
@@ -103,7 +103,8 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
         listen: settings.listen,
         peers: settings.peers.clone(),
     };
-    let (bulk, lanes) = Tcp::new(lane_count(), &peers).map_err(failed("poll"))?;
+    let (bulk, lanes) =
+        Doors::new(lane_count(), &peers, &settings.transport).map_err(failed("poll"))?;
     let (net, sender) =
         Net::<Peers>::bind(peers).map_err(failed(format!("listen on {}", settings.listen)))?;
 
@@ -155,7 +156,15 @@ fn serve(settings: &Settings, daemon: Daemon, signals: UnixStream) -> Outcome<()
     })?;
     let ends = Arc::new(ends);
     let mut bulk = Vec::new();
-    for (number, lane) in lanes.into_iter().enumerate() {
+    if let Some(mover) = lanes.mover {
+        let ends = Arc::clone(&ends);
+        bulk.push(spawn("fabric", move || {
+            if let Err(error) = mover.run(&ends) {
+                tracing::error!(%error, "no bytes by libfabric any more");
+            }
+        })?);
+    }
+    for (number, lane) in lanes.tcp.into_iter().enumerate() {
         let ends = Arc::clone(&ends);
         bulk.push(spawn(&format!("bulk-{number}"), move || {
             if let Err(error) = lane.run(&ends) {

@@ -47,6 +47,7 @@ fn measure() {
 fn settings(provider: &str) -> Settings {
     Settings {
         provider: Some(provider.to_owned()),
+        far: false,
         address: Some("127.0.0.1".parse().expect("an address")),
         transfers_max: 64,
         patience: Duration::from_secs(5),

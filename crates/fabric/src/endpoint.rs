@@ -13,6 +13,7 @@ use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::ptr::{self, NonNull};
 use rustix::event::{PollFd, PollFlags};
+use rustix::fd::BorrowedFd;
 use shm::segment::Segment;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -36,8 +37,10 @@ const NAP_MAX: Duration = Duration::from_micros(250);
 /// How an endpoint is opened.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The provider, or none for the best that reaches other hosts.
+    /// The provider, or none for the best.
     pub provider: Option<String>,
+    /// Only what reaches other hosts.
+    pub far: bool,
     /// The address whose interface is taken, if the provider has one there.
     pub address: Option<IpAddr>,
     /// Most transfers that are under way.
@@ -145,7 +148,7 @@ struct Entry<T> {
 struct Registered {
     mr: NonNull<MrFid>,
     /// Keeps it mapped.
-    _memory: Arc<Segment>,
+    memory: Arc<Segment>,
     at: *mut u8,
     length: u64,
     grant: Grant,
@@ -165,11 +168,16 @@ pub struct Endpoint {
     writes: bool,
     objects: Objects,
     regions: Vec<Entry<Registered>>,
+    /// Mappings of regions that were removed: a provider may have begun to receive there what a
+    /// peer writes, and goes on when more of it comes.
+    retired: Vec<Arc<Segment>>,
     peers: Vec<Entry<u64>>,
     transfers: Transfers,
     patience: Duration,
     contexts: Vec<Context>,
     looks: u32,
+    /// How often the descriptor was readable without anything to look for.
+    vain: u32,
 }
 
 // SAFETY: the library's objects may be used by any one thread; pointers lead to memory that `regions`
@@ -190,23 +198,25 @@ impl Endpoint {
         };
         // Without a word on delivery a write may end before the bytes are there: such providers
         // are read from.
-        let (writes, (info, offer)) = match found(Infos::ask(&library, true)?) {
+        let (writes, (info, offer)) = match found(Infos::ask(&library, true, settings.far)?) {
             Some(found) => (true, found),
-            None => match found(Infos::ask(&library, false)?) {
+            None => match found(Infos::ask(&library, false, settings.far)?) {
                 Some(found) => (false, found),
                 None => {
-                    let name = settings.provider.as_deref().unwrap_or("that reaches other hosts");
-                    return Err(Error::Absent(format!("libfabric has no provider {name} here")));
+                    let name = settings.provider.as_deref().unwrap_or("at all");
+                    let far = if settings.far { " for other hosts" } else { "" };
+                    let text = format!("libfabric has no provider {name} here{far}");
+                    return Err(Error::Absent(text));
                 }
             },
         };
         let info = info?;
+        let most = settings.transfers_max.max(1);
         // SAFETY: the library made it whole.
         let (tx_max, part_max) = unsafe {
             let info = info.as_ref();
             ((*info.tx_attr).size, (*info.ep_attr).max_msg_size as u64)
         };
-        let most = settings.transfers_max.max(1);
         let parts = u32::try_from(tx_max).unwrap_or(most).clamp(1, most);
         // Twice the operations: room for ends of what peers do.
         let objects = Objects::open(library, info, 2 * parts as usize)?;
@@ -218,11 +228,13 @@ impl Endpoint {
             writes,
             objects,
             regions: Vec::new(),
+            retired: Vec::new(),
             peers: Vec::new(),
             transfers: Transfers::new(most, parts, part_bytes_max),
             patience: settings.patience,
             contexts: (0..parts).map(|_| UnsafeCell::new([0; CONTEXT_WORDS])).collect(),
             looks: 0,
+            vain: 0,
         })
     }
 
@@ -274,8 +286,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Registers a part of a mapping. It stays mapped until the region is removed or the endpoint
-    /// is dropped, and each of its pages gets memory if the provider pins them.
+    /// Registers a part of a mapping. It stays mapped until the endpoint is dropped, and each of
+    /// its pages gets memory if the provider pins them.
     ///
     /// # Errors
     /// `OutOfRange`, `Refused` if the mapping is read-only, or what the library says.
@@ -324,7 +336,7 @@ impl Endpoint {
         }
         let base = if mode & abi::MR_VIRT_ADDR != 0 { at.addr() as u64 } else { 0 };
         let grant = Grant { key, base, length };
-        Ok(Region(insert(&mut self.regions, Registered { mr, _memory: memory, at, length, grant })))
+        Ok(Region(insert(&mut self.regions, Registered { mr, memory, at, length, grant })))
     }
 
     /// How peers name a region.
@@ -335,7 +347,8 @@ impl Endpoint {
         Ok(value(&self.regions, region.0)?.grant)
     }
 
-    /// Removes a region: peers that use it get errors.
+    /// Removes a region: what peers begin then ends in errors. Of what they had begun some bytes
+    /// may still come, into the same mapping.
     ///
     /// # Errors
     /// `Unknown`, `Busy`, or what the library says; it stays registered then.
@@ -343,7 +356,11 @@ impl Endpoint {
         let mr = value(&self.regions, region.0)?.mr;
         idle(&self.regions, region.0)?;
         self.objects.unregister(mr)?;
-        remove(&mut self.regions, region.0);
+        if let Some(registered) = remove(&mut self.regions, region.0)
+            && !self.retired.iter().any(|other| Arc::ptr_eq(other, &registered.memory))
+        {
+            self.retired.push(registered.memory);
+        }
         Ok(())
     }
 
@@ -464,7 +481,10 @@ impl Endpoint {
         {
             self.transfers.expire(before, &self.library.failed("post", libc::ETIMEDOUT));
         }
-        self.looks = if found > 0 { 0 } else { self.looks.saturating_add(1) };
+        if found > 0 {
+            (self.looks, self.vain) = (0, 0);
+        }
+        self.looks = self.looks.saturating_add(1);
         Ok(self.ended())
     }
 
@@ -504,6 +524,25 @@ impl Endpoint {
         }
     }
 
+    /// The descriptor that becomes readable when there is something to look for, if the provider has
+    /// one; to be slept on for as long as `rest` says.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.objects.descriptor()
+    }
+
+    /// How long the owner may sleep on the descriptor before it looks again, if peers or transfers
+    /// are busy.
+    pub fn rest(&mut self) -> Duration {
+        if self.transfers.any_waiting() || !self.objects.has_descriptor() {
+            NAP_MAX
+        } else if self.objects.sleep_on().is_some() {
+            SLEEP_MAX
+        } else {
+            Duration::ZERO
+        }
+    }
+
     /// Yields, and sleeps after many looks in vain.
     fn pause(&mut self, most: Duration) {
         let Some(more) = self.looks.checked_sub(LOOKS) else {
@@ -512,11 +551,16 @@ impl Endpoint {
         };
         // What waits to be posted is tried again soon: nothing tells when it would be taken.
         let is_blocked = self.transfers.any_waiting();
-        if self.objects.has_descriptor() {
-            let Some(fd) = self.objects.sleep_on() else { return };
-            let longest = if is_blocked { NAP_MAX } else { SLEEP_MAX };
-            let time = rustix::event::Timespec::try_from(most.min(longest)).ok();
-            let _ = rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], time.as_ref());
+        // Of `net` in 1.17 it stays readable, or it may never be slept on.
+        if self.objects.has_descriptor() && self.vain < LOOKS {
+            let mut found = true;
+            if let Some(fd) = self.objects.sleep_on() {
+                let longest = if is_blocked { NAP_MAX } else { SLEEP_MAX };
+                let time = rustix::event::Timespec::try_from(most.min(longest)).ok();
+                let mut polled = [PollFd::new(&fd, PollFlags::IN)];
+                found = rustix::event::poll(&mut polled, time.as_ref()) != Ok(0);
+            }
+            self.vain = if found { self.vain + 1 } else { 0 };
         } else {
             std::thread::sleep((NAP * (more / 16 + 1)).min(NAP_MAX).min(most));
         }
@@ -526,6 +570,7 @@ impl Endpoint {
 impl Endpoint {
     fn leave_memory(&mut self) {
         core::mem::forget(core::mem::take(&mut self.regions));
+        core::mem::forget(core::mem::take(&mut self.retired));
         core::mem::forget(core::mem::take(&mut self.contexts));
     }
 }
@@ -574,11 +619,10 @@ fn idle<T>(table: &[Entry<T>], handle: Handle) -> Result<()> {
     if find(table, handle)?.uses == 0 { Ok(()) } else { Err(Error::Busy) }
 }
 
-fn remove<T>(table: &mut [Entry<T>], handle: Handle) {
-    if let Some(entry) = table.get_mut(handle.index as usize) {
-        entry.generation = entry.generation.wrapping_add(1);
-        entry.value = None;
-    }
+fn remove<T>(table: &mut [Entry<T>], handle: Handle) -> Option<T> {
+    let entry = table.get_mut(handle.index as usize)?;
+    entry.generation = entry.generation.wrapping_add(1);
+    entry.value.take()
 }
 
 fn count<T>(table: &mut [Entry<T>], index: u32, by: i32) {

@@ -9,6 +9,7 @@
 //! | `library` | loading, or one line that says why not |
 //! | `offer` | what the host offers, and the choice |
 //! | `endpoint` | the door: regions, peers, transfers |
+//! | `bulk` | the bytes of files between daemons by it, or by TCP without it |
 //!
 //! Invariants:
 //!  1. No memory is reachable by a device or a peer that is not mapped.
@@ -28,6 +29,8 @@ mod objects;
 mod transfers;
 
 mod endpoint;
+
+pub mod bulk;
 
 #[cfg(test)]
 mod layout;

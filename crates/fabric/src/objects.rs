@@ -352,6 +352,12 @@ impl Objects {
         }
     }
 
+    /// The descriptor to sleep on, if there is one.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the descriptor is the queue's, which is open as long as `self`.
+        self.wait.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
     /// True if there is a descriptor to sleep on.
     pub(crate) const fn has_descriptor(&self) -> bool {
         self.wait.is_some()

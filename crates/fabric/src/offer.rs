@@ -21,8 +21,6 @@ pub struct Offer {
     pub domain: String,
     /// The own address if it is one of IP.
     pub address: Option<IpAddr>,
-    /// False if it reaches this host alone.
-    pub is_remote: bool,
 }
 
 impl Offer {
@@ -47,12 +45,12 @@ impl Offer {
 }
 
 /// The place in `offers` of the one to take: of `provider`, or of the first that the library
-/// names if there is no wish, which is the best of those that reach other hosts.
+/// names if there is no wish, which it sees as the best.
 #[must_use]
 pub fn choose(offers: &[Offer], provider: Option<&str>, wanted: Option<IpAddr>) -> Option<usize> {
     let first = offers.iter().find(|offer| match provider {
         Some(name) => offer.is_named(name),
-        None => offer.is_remote,
+        None => true,
     })?;
     let alike = |(_, offer): &(usize, &Offer)| offer.provider == first.provider;
     let nearest = |(_, offer): &(usize, &Offer)| offer.distance(wanted);
@@ -67,8 +65,9 @@ pub(crate) struct Infos {
 
 impl Infos {
     /// Asks for reliable endpoints with remote memory access. With `delivered`, writes end when
-    /// their bytes can be seen at the target.
-    pub(crate) fn ask(library: &Library, delivered: bool) -> Result<Option<Infos>> {
+    /// their bytes can be seen at the target; with `far`, it is for other hosts. (What the library
+    /// says of itself without being asked differs: 1.17 is silent about most of its providers.)
+    pub(crate) fn ask(library: &Library, delivered: bool, far: bool) -> Result<Option<Infos>> {
         // SAFETY: null asks for a new structure with all its parts, which is freed below.
         let hints = NonNull::new(unsafe { (library.dupinfo)(ptr::null()) });
         let hints = hints.ok_or_else(|| library.failed("fi_dupinfo", libc::ENOMEM))?.as_ptr();
@@ -78,6 +77,9 @@ impl Infos {
         let code = unsafe {
             // All that providers with RDMA document for such endpoints; messages are not used.
             (*hints).caps = abi::CAP_MSG | abi::CAP_RMA;
+            if far {
+                (*hints).caps |= abi::CAP_REMOTE_COMM;
+            }
             (*hints).mode = abi::MODE_CONTEXT | abi::MODE_CONTEXT2;
             (*(*hints).ep_attr).kind = abi::EP_RDM;
             (*(*hints).domain_attr).threading = abi::THREAD_DOMAIN;
@@ -117,7 +119,6 @@ impl Infos {
                         provider: text((*info.fabric_attr).prov_name),
                         domain: text((*info.domain_attr).name),
                         address: address(info),
-                        is_remote: info.caps & abi::CAP_REMOTE_COMM != 0,
                     }
                 }
             })
@@ -146,7 +147,7 @@ impl Library {
     /// # Errors
     /// What the library says.
     pub fn offers(&self) -> Result<Vec<Offer>> {
-        Ok(Infos::ask(self, false)?.map(|infos| infos.offers()).unwrap_or_default())
+        Ok(Infos::ask(self, false, false)?.map(|infos| infos.offers()).unwrap_or_default())
     }
 }
 
@@ -190,33 +191,34 @@ fn parse(bytes: &[u8]) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    fn offer(provider: &str, address: Option<&str>, is_remote: bool) -> Offer {
+    fn offer(provider: &str, address: Option<&str>) -> Offer {
         let address = address.map(|text| text.parse().expect("an address"));
         let domain = "device".to_owned();
-        Offer { provider: provider.to_owned(), domain, address, is_remote }
+        Offer { provider: provider.to_owned(), domain, address }
     }
 
     #[test]
-    fn the_first_provider_that_reaches_others_on_the_interface_of_the_address() {
+    fn the_first_provider_or_the_one_wanted_on_the_interface_of_the_address() {
         let offers = [
-            offer("shm", None, false),
-            offer("verbs;ofi_rxm", None, true),
-            offer("tcp;ofi_rxm", Some("127.0.0.1"), true),
-            offer("tcp;ofi_rxm", Some("fe80::1"), true),
-            offer("tcp;ofi_rxm", Some("10.0.0.1"), true),
-            offer("tcp;ofi_rxm", Some("10.1.0.1"), true),
+            offer("verbs;ofi_rxm", None),
+            offer("shm", None),
+            offer("tcp;ofi_rxm", Some("127.0.0.1")),
+            offer("tcp;ofi_rxm", Some("fe80::1")),
+            offer("tcp;ofi_rxm", Some("10.0.0.1")),
+            offer("tcp;ofi_rxm", Some("10.1.0.1")),
         ];
         let wanted = |text: &str| Some(text.parse().expect("an address"));
-        assert_eq!(choose(&offers, None, None), Some(1), "the best");
-        assert_eq!(choose(&offers, Some("shm"), None), Some(0), "by its name");
+        assert_eq!(choose(&offers, None, None), Some(0), "the best");
+        assert_eq!(choose(&offers, Some("shm"), None), Some(1), "by its name");
         assert_eq!(choose(&offers, Some("tcp"), None), Some(4), "what leaves the host");
         assert_eq!(choose(&offers, Some("tcp"), wanted("10.1.0.1")), Some(5));
         assert_eq!(choose(&offers, Some("tcp"), wanted("127.0.0.1")), Some(2));
         assert_eq!(choose(&offers, Some("tcp"), wanted("10.9.0.9")), Some(4), "not there");
         assert_eq!(choose(&offers, Some("tcp;ofi_rxm"), None), Some(4), "by its whole name");
-        assert_eq!(choose(&offers, Some("verbs"), wanted("10.1.0.1")), Some(1));
+        assert_eq!(choose(&offers, Some("verbs"), wanted("10.1.0.1")), Some(0));
         assert_eq!(choose(&offers, Some("cxi"), None), None);
-        assert_eq!(choose(&offers[..1], None, None), None, "none reaches others");
+        assert_eq!(choose(&offers[2..], None, wanted("10.1.0.1")), Some(3));
+        assert_eq!(choose(&[], None, None), None);
     }
 
     #[test]

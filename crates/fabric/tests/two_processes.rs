@@ -1,6 +1,7 @@
 //! Endpoints in two processes: addresses and grants go over pipes as they go over a daemon's
 //! connections; bytes are moved both ways; a peer that is killed in the middle ends in an error.
 
+#[allow(dead_code, reason = "each test takes what it needs")]
 mod support;
 
 use fabric::{
@@ -202,6 +203,14 @@ fn a_peer_that_stands_still_holds_nobody_up() {
         assert_eq!(end(&mut own.endpoint).outcome, Ok(()), "{name}");
         let process = rustix::process::Pid::from_child(&other.child);
         rustix::process::kill_process(process, rustix::process::Signal::STOP).expect("stopped");
+        // It stops when it next leaves the kernel.
+        let state = format!("/proc/{}/stat", other.child.id());
+        let is_stopped = || std::fs::read_to_string(&state).expect("it lives").contains(") T ");
+        let deadline = Instant::now() + PATIENCE;
+        while !is_stopped() {
+            assert!(Instant::now() < deadline, "it does not stop");
+            std::thread::yield_now();
+        }
         own.endpoint.read(place, remote, LENGTH as u64, 2).expect("begun");
         let waited = own.endpoint.wait(Instant::now() + Duration::from_millis(200));
         assert_eq!(waited, Ok(None), "{name}");

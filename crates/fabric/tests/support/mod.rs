@@ -35,6 +35,7 @@ pub(crate) fn providers(library: Library) -> Vec<&'static str> {
 pub(crate) fn open(library: Library, provider: &str, part_bytes_max: u64) -> Endpoint {
     let settings = Settings {
         provider: Some(provider.to_owned()),
+        far: false,
         address: Some("127.0.0.1".parse().expect("an address")),
         transfers_max: 64,
         patience: Duration::from_secs(1),

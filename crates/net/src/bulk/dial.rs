@@ -11,7 +11,7 @@ use wire::DaemonIndex;
 
 /// What the lane that a stream comes to says first: from then on it reads, and nothing of an
 /// earlier stream takes effect any more.
-pub(crate) const READY: [u8; 1] = *b"R";
+pub const READY: [u8; 1] = *b"R";
 
 /// Time until a stream whose peer takes nothing is given up.
 const UNANSWERED_MILLIS_MAX: u32 = 3_000;
@@ -19,8 +19,9 @@ const UNANSWERED_MILLIS_MAX: u32 = 3_000;
 /// Dials stream `number` of `peer`.
 ///
 /// # Errors
-/// What the operating system says, or why the peer was not believed, or did not believe us.
-pub(crate) fn dial(settings: &Settings, peer: DaemonIndex, number: u8) -> io::Result<TcpStream> {
+/// What the operating system says, or why the peer was not believed, or did not believe us;
+/// `Unsupported` if it has no such stream.
+pub fn dial(settings: &Settings, peer: DaemonIndex, number: u8) -> io::Result<TcpStream> {
     let address = peers::address_of(&settings.peers, peer)
         .ok_or_else(|| io::Error::other("its address is not known"))?;
     let mut stream = TcpStream::connect_timeout(&address, HANDSHAKE_TIME)?;
@@ -50,7 +51,8 @@ pub(crate) fn dial(settings: &Settings, peer: DaemonIndex, number: u8) -> io::Re
     let mut ready = [0];
     stream.read_exact(&mut ready)?;
     if ready != READY {
-        return Err(io::Error::other("not a bulk stream at its other end"));
+        let what = "the peer has no such bulk stream";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
     stream.set_nonblocking(true)?;
     Ok(stream)

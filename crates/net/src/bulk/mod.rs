@@ -27,7 +27,7 @@ use wire::{DaemonIndex, Errno};
 
 pub mod header;
 
-mod dial;
+pub mod dial;
 
 mod ours;
 
@@ -37,6 +37,7 @@ pub mod lane;
 
 pub use header::Range;
 pub use lane::{Lane, Tcp};
+pub use ours::keep;
 
 /// One end of a transfer: shared memory that stays where it is as long as the value lives.
 pub trait Memory: Send {
@@ -102,6 +103,20 @@ pub enum Answer<M> {
 pub struct Visit {
     pub(crate) lane: usize,
     pub(crate) stream: u64,
+}
+
+impl Visit {
+    /// One that came by another `Fabric` than `Tcp`, which counts its own.
+    #[must_use]
+    pub const fn elsewhere(number: u64) -> Visit {
+        Visit { lane: usize::MAX, stream: number }
+    }
+
+    /// The number of `elsewhere`, if it is one.
+    #[must_use]
+    pub const fn number_elsewhere(&self) -> Option<u64> {
+        if self.lane == usize::MAX { Some(self.stream) } else { None }
+    }
 }
 
 /// What the daemon does at both ends. Called on the threads that move the bytes; must not block.

@@ -65,7 +65,7 @@ impl Input {
 }
 
 /// Those of lost transfers that are to be sent again, in their order; the others end.
-pub(crate) fn keep<E: Ends>(
+pub fn keep<E: Ends>(
     lost: impl Iterator<Item = Transfer<E::Memory, E::Token>>,
     ends: &E,
     now: Instant,

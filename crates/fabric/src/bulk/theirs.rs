@@ -1,0 +1,101 @@
+//! Visits on a stream that a peer dialled. Those of one MiB of a file are taken one after the other.
+
+use super::pipe::{Pipe, Stop};
+use super::record::Record;
+use crate::endpoint::{Grant, Peer};
+use net::bulk::header::{Header, Range, Word};
+use net::bulk::{Ends, Kind};
+use net::handshake::Proven;
+use std::collections::{BTreeMap, VecDeque};
+use wire::hash::mix;
+
+/// Transfers of the same so many bytes of a file keep their order: 1 MiB, as on TCP.
+const ORDER_LOG2: u32 = 20;
+
+/// What a peer said in its greeting.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) peer: Peer,
+    pub(crate) window: Grant,
+}
+
+/// How far a visit is. Only the first of its order is beyond `New`.
+pub(crate) enum State<M> {
+    New,
+    /// The daemon has not said what to do.
+    Asked,
+    /// It has memory, and waits for a slot.
+    Starved(M),
+    /// Its bytes are under way. Of a fetch they are in the slot already.
+    Moving(Option<M>),
+}
+
+pub(crate) struct Job<M> {
+    pub(crate) id: u64,
+    pub(crate) kind: Kind,
+    pub(crate) range: Range,
+    pub(crate) place: u64,
+    pub(crate) state: State<M>,
+}
+
+pub(crate) struct Theirs<E: Ends> {
+    pub(crate) from: Proven,
+    pub(crate) pipe: Pipe,
+    /// `None` until it has greeted.
+    pub(crate) origin: Option<Origin>,
+    /// Its endpoint's address, once it has greeted.
+    pub(crate) address: Vec<u8>,
+    pub(crate) orders: BTreeMap<u64, VecDeque<Job<E::Memory>>>,
+    /// An access failed: none is begun any more, or a later one could take place before the one that
+    /// failed, which goes another way.
+    pub(crate) failed: bool,
+}
+
+impl<E: Ends> Theirs<E> {
+    pub(crate) const fn new(from: Proven, pipe: Pipe) -> Theirs<E> {
+        Theirs {
+            from,
+            pipe,
+            origin: None,
+            address: Vec::new(),
+            orders: BTreeMap::new(),
+            failed: false,
+        }
+    }
+
+    /// Takes a record: the order that it is of, and whether it is the first of that.
+    pub(crate) fn take(&mut self, record: &Record, most: usize) -> Result<(u64, bool), Stop> {
+        let (kind, range) = match record.header.word {
+            Word::Store(range) => (Kind::Store, range),
+            Word::Fetch(range) => (Kind::Fetch, range),
+            _ => return Err(Stop::Odd("an answer where a transfer belongs")),
+        };
+        if self.orders.values().map(VecDeque::len).sum::<usize>() >= most {
+            return Err(Stop::Odd("more transfers than its window has slots"));
+        }
+        let order = mix(range.inode.0, range.offset >> ORDER_LOG2);
+        let (id, place) = (record.header.id, record.place);
+        let queue = self.orders.entry(order).or_default();
+        queue.push_back(Job { id, kind, range, place, state: State::New });
+        Ok((order, queue.len() == 1))
+    }
+
+    /// The first visit of an order.
+    pub(crate) fn first(&mut self, order: u64) -> Option<&mut Job<E::Memory>> {
+        self.orders.get_mut(&order)?.front_mut()
+    }
+
+    /// The first visit of an order has ended: answers it. True if another is first now.
+    pub(crate) fn end(&mut self, order: u64, word: Word, place: u64) -> bool {
+        let Some(queue) = self.orders.get_mut(&order) else { return false };
+        if let Some(job) = queue.pop_front() {
+            let record = Record { header: Header { id: job.id, word }, place };
+            self.pipe.push(&record.encode());
+        }
+        let more = !queue.is_empty();
+        if !more {
+            self.orders.remove(&order);
+        }
+        more
+    }
+}
