@@ -3,7 +3,6 @@
 
 use placement::locate;
 use wire::attributes::{flag, mode, placement as placed, spread};
-use wire::codec::{Reader, Writer};
 use wire::errno::Result;
 use wire::limits::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN};
 use wire::{Attributes, Credentials, DaemonIndex, Inode, Layout};
@@ -39,18 +38,6 @@ impl File {
     pub(crate) const fn is_inline(&self) -> bool {
         self.layout.flags & flag::INLINE != 0
     }
-}
-
-/// A layout as one word.
-pub(crate) fn pack(layout: &Layout) -> u64 {
-    let mut bytes = [0; 8];
-    layout.encode(&mut Writer::new(&mut bytes));
-    u64::from_le_bytes(bytes)
-}
-
-/// The layout of a word that `pack` made.
-pub(crate) fn unpack(word: u64) -> Layout {
-    Layout::decode(&mut Reader::new(&word.to_le_bytes())).unwrap_or_default()
 }
 
 /// Who makes a file in `parent`, and its mode: a directory with the set-group-id bit hands its
@@ -138,13 +125,6 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_layout_survives_as_a_word() {
-        let layout =
-            Layout { spread: 1, placement: 1, chunk_log2: 22, flags: flag::INLINE, place: 0xabcd };
-        assert_eq!(unpack(pack(&layout)), layout);
-    }
 
     #[test]
     fn a_set_group_id_directory_hands_its_group_down() {

@@ -9,10 +9,10 @@ use shm::host::{Vnode, VnodeIndex};
 use wire::attributes::{mode, want};
 use wire::errno::{Errno, Result};
 use wire::request::create;
-use wire::{Attributes, Credentials, Inode, Reply, Request};
+use wire::{Attributes, Credentials, Inode, Layout, Reply, Request};
 
 use crate::errno::{by_path, existing, ignore_gone};
-use crate::layout::{self, File, heir};
+use crate::layout::{File, heir};
 use crate::namespace::may_change;
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::request::{To, own_credentials};
@@ -91,12 +91,12 @@ impl Open<'_> {
 
     /// The file as its targets know it.
     pub(crate) fn file(&self) -> File {
-        File { inode: self.inode, layout: layout::unpack(self.words.layout.load(Relaxed)) }
+        File { inode: self.inode, layout: Layout::from_word(self.words.layout.load(Relaxed)) }
     }
 
     /// Takes over a layout that changed: the file is inline no longer.
     pub(crate) fn set_layout(&self, attributes: &Attributes) -> File {
-        self.words.layout.store(layout::pack(&attributes.layout), Relaxed);
+        self.words.layout.store(attributes.layout.word(), Relaxed);
         File { inode: self.inode, layout: attributes.layout }
     }
 

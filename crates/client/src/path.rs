@@ -1,5 +1,6 @@
 //! Paths: where one starts, and the buffer in which a walk takes it apart and puts links in.
 
+use shm::room::Room;
 use wire::Inode;
 use wire::errno::{Errno, Result};
 use wire::limits::{NAME_BYTES_MAX, PATH_BYTES_MAX, WALK_NAMES_MAX};
@@ -62,7 +63,7 @@ impl<T> Outcome<T> {
 
 /// Room for one path. What a walk has yet to go is in `next .. end`.
 pub struct PathBuffer {
-    bytes: [u8; PATH_BYTES_MAX],
+    room: Room<PATH_BYTES_MAX>,
     next: usize,
     end: usize,
     is_outside: bool,
@@ -83,13 +84,13 @@ impl PathBuffer {
     /// An empty buffer.
     #[must_use]
     pub const fn new() -> PathBuffer {
-        PathBuffer { bytes: [0; PATH_BYTES_MAX], next: 0, end: 0, is_outside: false }
+        PathBuffer { room: Room::new(), next: 0, end: 0, is_outside: false }
     }
 
     /// After `Outcome::Outside`: the absolute path to go on with, without a NUL.
     #[must_use]
     pub fn outside(&self) -> &[u8] {
-        self.bytes.get(self.next..self.end).unwrap_or(&[])
+        self.room.bytes().get(self.next..self.end).unwrap_or(&[])
     }
 
     /// True if the last walk with this buffer left the instance.
@@ -112,14 +113,14 @@ impl PathBuffer {
         if path.len() >= PATH_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        self.bytes.get_mut(..path.len()).ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(path);
+        self.room.bytes_mut(path.len()).ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(path);
         self.end = path.len();
         Ok(())
     }
 
     /// The next component, `None` at the end.
     pub(crate) fn take(&mut self) -> Option<Part> {
-        let rest = self.bytes.get(self.next..self.end)?;
+        let rest = self.room.bytes().get(self.next..self.end)?;
         let skipped = rest.iter().take_while(|&&byte| byte == b'/').count();
         let rest = rest.get(skipped..).filter(|rest| !rest.is_empty())?;
         let length = rest.iter().take_while(|&&byte| byte != b'/').count();
@@ -133,7 +134,7 @@ impl PathBuffer {
 
     /// The bytes of a component that was taken and not replaced since.
     pub(crate) fn name(&self, part: Part) -> &[u8] {
-        self.bytes.get(part.start..part.end).unwrap_or(&[])
+        self.room.bytes().get(part.start..part.end).unwrap_or(&[])
     }
 
     /// Where what is yet to go starts.
@@ -144,7 +145,7 @@ impl PathBuffer {
     /// Names that follow each other from `place` on, as they stand in the path: none of them `.`,
     /// `..` or too long, at most `WALK_NAMES_MAX`, and how many. The path's last only if it counts.
     pub(crate) fn names(&self, place: usize, last_counts: bool) -> (&[u8], usize) {
-        let rest = self.bytes.get(place..self.end).unwrap_or(&[]);
+        let rest = self.room.bytes().get(place..self.end).unwrap_or(&[]);
         let (mut at, mut end, mut count) = (0usize, 0usize, 0usize);
         while count < WALK_NAMES_MAX {
             let behind = rest.get(at..).unwrap_or(&[]);
@@ -174,8 +175,9 @@ impl PathBuffer {
         if end >= PATH_BYTES_MAX || self.end > PATH_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        self.bytes.copy_within(self.next..self.end, front.len());
-        self.bytes.get_mut(..front.len()).ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(front);
+        let bytes = self.room.bytes_mut(end.max(self.end)).ok_or(Errno::ENAMETOOLONG)?;
+        bytes.copy_within(self.next..self.end, front.len());
+        bytes.get_mut(..front.len()).ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(front);
         self.next = 0;
         self.end = end;
         Ok(())
@@ -184,7 +186,7 @@ impl PathBuffer {
     /// If the path to go is absolute and below `prefix`: takes the prefix off it. Returns whether
     /// it was.
     pub(crate) fn enter(&mut self, prefix: &[u8]) -> bool {
-        let path = self.bytes.get(self.next..self.end).unwrap_or(&[]);
+        let path = self.room.bytes().get(self.next..self.end).unwrap_or(&[]);
         let Some(rest) = path.strip_prefix(prefix) else { return false };
         if !rest.is_empty() && !rest.starts_with(b"/") {
             return false;
@@ -195,7 +197,7 @@ impl PathBuffer {
 
     /// True if what is yet to go is an absolute path.
     pub(crate) fn is_absolute(&self) -> bool {
-        self.bytes.get(self.next..self.end).is_some_and(|path| path.starts_with(b"/"))
+        self.room.bytes().get(self.next..self.end).is_some_and(|path| path.starts_with(b"/"))
     }
 
     /// The path left the instance: what is yet to go is where to.

@@ -28,6 +28,8 @@ use wire::{Header, Reply, Request};
 const SLEEP_MICROS_MAX: u64 = 60_000_000;
 /// How long posts may wait while a worker dozes: a hundred times what it costs to look.
 const DOZE_MICROS: u64 = 2_000;
+/// After so many rounds with posts and no request in between nobody is expected to wait.
+const POSTS_ONLY_MIN: u32 = 8;
 /// How long after a post a worker only dozes.
 const POSTS_TIME: Duration = Duration::from_millis(50);
 /// Rounds with something to do between two looks at the clock's duties.
@@ -99,6 +101,7 @@ impl Workers {
         shared.net.flush();
         let mut backoff = Backoff::new();
         let (mut rounds, mut rewrites, mut last) = (0, false, Took::Nothing);
+        let mut posts_only = 0u32;
         loop {
             let mut took = Took::Nothing;
             if rewrites || shared.bells.has_rung(number) || shared.posts.has_any(number) {
@@ -114,6 +117,7 @@ impl Workers {
             let is_quiet = took == Took::Nothing && !rewrites;
             if !is_quiet {
                 last = took;
+                posts_only = if took == Took::Posts { posts_only.saturating_add(1) } else { 0 };
                 backoff.reset();
                 rounds += 1;
                 if rounds % BUSY_ROUNDS != 0 {
@@ -127,7 +131,7 @@ impl Workers {
             let leaves_it = match last {
                 Took::PassedOn => shared.net_watches.load(Relaxed),
                 // To look for more by yielding would cost who posts more than a wake-up now and then.
-                Took::Posts => true,
+                Took::Posts => posts_only >= POSTS_ONLY_MIN,
                 _ => false,
             };
             if is_quiet && !leaves_it && backoff.pause() == Next::Look {

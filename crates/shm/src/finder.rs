@@ -47,7 +47,7 @@ impl Finder {
         let hash =
             neighbourly(inode, 23).wrapping_add(mix(start, 29).wrapping_mul(u64::from(start != 0)));
         let bucket = hash as usize % (self.segment.len() / BUCKET);
-        (0..WAYS).filter_map(move |way| self.segment.word64(bucket * BUCKET + 8 * way).ok())
+        self.segment.words::<WAYS>(bucket * BUCKET).into_iter().flatten()
     }
 
     /// The piece of `inode` that begins at `start`, as the table has it now.

@@ -20,13 +20,12 @@
 //!
 //!   entry row (32 bytes): key low u64, key high u64, inode u64 (0: known absent; all ones: to be
 //!   asked for), mode u64
-//!   inode row (104 bytes): the encoded attributes of `wire` as 13 words; the first is the inode
+//!   inode row (88 bytes): the encoded attributes of `wire` as 11 words; the first is the inode
 
 use crate::segment::Segment;
 use crate::sync::{self, AtomicU32, AtomicU64, BUCKETS_MIN, fence};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use wire::attributes::ATTRIBUTES_BYTES;
-use wire::codec::{Reader, Writer};
 use wire::errno::{Errno, Result};
 use wire::hash::neighbourly;
 use wire::{Attributes, Inode};
@@ -304,16 +303,18 @@ impl Index {
     }
 
     fn inode_and_mode(&self, row: usize) -> Result<(u64, u32)> {
-        Ok((self.word(row + 16)?.load(Relaxed), self.word(row + 24)?.load(Relaxed) as u32))
+        let [inode, mode] = self.segment.words::<2>(row + 16)?;
+        Ok((inode.load(Relaxed), mode.load(Relaxed) as u32))
     }
 
     /// The row in a bucket that has this key.
     fn row_of_entry(&self, bucket: usize, key: u128) -> Result<Option<usize>> {
         let (low, high) = (key as u64, (key >> 64) as u64);
         for way in 0..WAYS {
-            let row = bucket + 16 + way * ENTRY_ROW;
-            if self.word(row)?.load(Relaxed) == low && self.word(row + 8)?.load(Relaxed) == high {
-                return Ok(Some(row));
+            let at = bucket + 16 + way * ENTRY_ROW;
+            let row = self.segment.words::<2>(at)?;
+            if row[0].load(Relaxed) == low && row[1].load(Relaxed) == high {
+                return Ok(Some(at));
             }
         }
         Ok(None)
@@ -326,22 +327,21 @@ impl Index {
     /// The attributes of an inode, if known.
     #[must_use]
     pub fn inode(&self, inode: Inode) -> Option<Attributes> {
-        let mut bytes = [0; ATTRIBUTES_BYTES];
+        let mut words = [0; INODE_WORDS];
         self.find(&self.inodes, inode_hash(inode.0), |bucket| {
             for way in 0..WAYS {
-                let row = bucket + 16 + way * INODE_ROW;
-                if self.word(row)?.load(Relaxed) != inode.0 {
+                let row = self.segment.words::<INODE_WORDS>(bucket + 16 + way * INODE_ROW)?;
+                if row[0].load(Relaxed) != inode.0 {
                     continue;
                 }
-                for (word, chunk) in bytes.chunks_exact_mut(8).enumerate() {
-                    let value = self.word(row + 8 * word)?.load(Relaxed);
-                    chunk.copy_from_slice(&value.to_le_bytes());
+                for (word, from) in words.iter_mut().zip(row) {
+                    *word = from.load(Relaxed);
                 }
                 return Ok(Some(()));
             }
             Ok(None)
         })?;
-        Attributes::decode(&mut Reader::new(&bytes)).ok()
+        Some(Attributes::from_words(&words))
     }
 
     fn write(&self, bucket: usize, write: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -566,21 +566,16 @@ impl Index {
 
     /// The attributes of an inode.
     pub fn put_inode(&self, attributes: &Attributes) {
-        let mut bytes = [0; ATTRIBUTES_BYTES];
-        attributes.encode(&mut Writer::new(&mut bytes));
-        let mut words = [0; INODE_WORDS];
-        for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-            *word = u64::from_le_bytes(chunk.try_into().unwrap_or_default());
-        }
-        let _ = self.set_inode(attributes.inode, &words);
+        let _ = self.set_inode(attributes.inode, &attributes.words());
     }
 
     fn set_inode(&self, inode: Inode, words: &[u64; INODE_WORDS]) -> Result<()> {
         let bucket = self.inode_bucket(inode)?;
         let row = self.row_of_inode(bucket, inode)?;
         self.write(bucket, || {
-            for (word, value) in words.iter().enumerate() {
-                self.word(row + 8 * word)?.store(*value, Relaxed);
+            let row = self.segment.words::<INODE_WORDS>(row)?;
+            for (to, word) in row.iter().zip(words) {
+                to.store(*word, Relaxed);
             }
             Ok(())
         })?;

@@ -32,6 +32,8 @@ pub mod sync;
 
 pub mod segment;
 
+pub mod room;
+
 pub mod wait;
 
 pub mod once;

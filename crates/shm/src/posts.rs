@@ -189,7 +189,7 @@ impl Posts {
     fn ways(&self, worker: usize, key: u64) -> impl Iterator<Item = &AtomicU64> {
         let bucket = (worker % WORKER_COUNT_MAX) * TAG_BUCKETS + key as usize % TAG_BUCKETS;
         let at = TAGS + bucket * TAG_BUCKET;
-        (0..TAG_WAYS).filter_map(move |way| self.segment.word64(at + 8 * way).ok())
+        self.segment.words::<TAG_WAYS>(at).into_iter().flatten()
     }
 
     /// True if a name may have a post that is not applied. To be asked before the index is.

@@ -226,6 +226,30 @@ impl Segment {
         Ok(unsafe { AtomicU64::from_ptr(at.cast()) })
     }
 
+    /// `N` atomic words of 8 bytes from `offset` on, checked once.
+    ///
+    /// # Errors
+    /// `EIO` if they do not lie in the mapping or are not aligned.
+    #[inline]
+    pub fn words<const N: usize>(&self, offset: usize) -> Result<&[AtomicU64; N]> {
+        let at = self.admit(offset, 8 * N, 8).ok_or(Errno::EIO)?;
+        // WHY: a row is read word by word, and each look at the mapping's length costs as much.
+        // SAFETY: as for `word32`, for each word: an atomic has the layout of its number, and the array
+        // that of its words.
+        Ok(unsafe { &*at.cast::<[AtomicU64; N]>() })
+    }
+
+    /// As `words`, for words of 4 bytes.
+    ///
+    /// # Errors
+    /// As `words`.
+    #[inline]
+    pub fn shorts<const N: usize>(&self, offset: usize) -> Result<&[AtomicU32; N]> {
+        let at = self.admit(offset, 4 * N, 4).ok_or(Errno::EIO)?;
+        // WHY and SAFETY: as for `words`.
+        Ok(unsafe { &*at.cast::<[AtomicU32; N]>() })
+    }
+
     /// Copies bytes out.
     ///
     /// # Errors

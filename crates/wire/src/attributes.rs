@@ -192,6 +192,47 @@ impl Attributes {
         self.layout.encode(to);
     }
 
+    /// The encoded form as little-endian words.
+    #[must_use]
+    pub fn words(&self) -> [u64; ATTRIBUTES_BYTES / 8] {
+        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        [
+            self.inode.0,
+            self.parent.0,
+            two(self.mode, self.uid),
+            two(self.gid, self.links),
+            self.size,
+            self.accessed.cast_unsigned(),
+            self.modified.cast_unsigned(),
+            self.changed.cast_unsigned(),
+            self.born.cast_unsigned(),
+            self.device,
+            self.layout.word(),
+        ]
+    }
+
+    /// The attributes of words that `words` made.
+    #[must_use]
+    pub const fn from_words(words: &[u64; ATTRIBUTES_BYTES / 8]) -> Attributes {
+        let [inode, parent, mode_uid, gid_links, size, times @ .., device, layout] = *words;
+        let [accessed, modified, changed, born] = times;
+        Attributes {
+            inode: Inode(inode),
+            parent: Inode(parent),
+            mode: mode_uid as u32,
+            uid: (mode_uid >> 32) as u32,
+            gid: gid_links as u32,
+            links: (gid_links >> 32) as u32,
+            size,
+            accessed: accessed.cast_signed(),
+            modified: modified.cast_signed(),
+            changed: changed.cast_signed(),
+            born: born.cast_signed(),
+            device,
+            layout: Layout::from_word(layout),
+        }
+    }
+
     /// Reads the encoded form.
     ///
     /// # Errors
@@ -216,6 +257,21 @@ impl Attributes {
 }
 
 impl Layout {
+    /// The encoded form as a little-endian word.
+    #[must_use]
+    pub const fn word(&self) -> u64 {
+        let [low, high] = self.place.to_le_bytes();
+        let Layout { spread, placement, chunk_log2, flags, .. } = *self;
+        u64::from_le_bytes([spread, placement, chunk_log2, flags, low, high, 0, 0])
+    }
+
+    /// The layout of a word that `word` made.
+    #[must_use]
+    pub const fn from_word(word: u64) -> Layout {
+        let [spread, placement, chunk_log2, flags, low, high, ..] = word.to_le_bytes();
+        Layout { spread, placement, chunk_log2, flags, place: u16::from_le_bytes([low, high]) }
+    }
+
     /// Writes the encoded form: four bytes, the place, two bytes of zero.
     pub fn encode(&self, to: &mut Writer<'_>) {
         to.u8(self.spread);

@@ -99,6 +99,19 @@ fn come_back(bytes: &[u8]) {
 }
 
 proptest! {
+    /// The words of attributes are their encoded bytes.
+    #[test]
+    fn attributes_survive_as_words(attributes in attributes()) {
+        let words = attributes.words();
+        prop_assert_eq!(Attributes::from_words(&words), attributes);
+        let mut bytes = [0; wire::attributes::ATTRIBUTES_BYTES];
+        attributes.encode(&mut Writer::new(&mut bytes));
+        let all: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        prop_assert_eq!(&all[..], &bytes[..]);
+    }
+}
+
+proptest! {
     #[test]
     fn requests_survive(
         a in any::<u64>(), b in any::<u64>(), c in any::<u64>(), m in any::<u32>(),

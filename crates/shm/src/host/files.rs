@@ -49,9 +49,9 @@ pub struct File<'a> {
     pub layout: &'a AtomicU64,
     lock: &'a AtomicU32,
     /// Position of a directory listing.
-    pub cursor: [&'a AtomicU64; 4],
+    pub cursor: &'a [AtomicU64; 4],
     /// For the client's own use.
-    pub spare: [&'a AtomicU64; 6],
+    pub spare: &'a [AtomicU64; 6],
 }
 
 /// Holds the offset of an open file while it lives.
@@ -80,7 +80,7 @@ impl HostSegment {
         file.inode.store(inode.0, Relaxed);
         file.offset.store(0, Relaxed);
         file.lock.store(0, Relaxed);
-        for word in file.cursor.iter().chain(&file.spare) {
+        for word in file.cursor.iter().chain(file.spare) {
             word.store(0, Relaxed);
         }
         file.refs.store(1, Release);
@@ -96,20 +96,12 @@ impl HostSegment {
             return Err(Errno::EBADF);
         }
         let row = ROWS + index.0 as usize * ROW;
-        let long = |field: usize| self.segment.word64(row + field);
-        let short = |field: usize| self.segment.word32(row + field);
-        Ok(File {
-            refs: short(0)?,
-            generation: short(4)?,
-            vnode: short(8)?,
-            flags: short(12)?,
-            inode: long(16)?,
-            offset: long(24)?,
-            layout: long(32)?,
-            lock: short(40)?,
-            cursor: [long(48)?, long(56)?, long(64)?, long(72)?],
-            spare: [long(80)?, long(88)?, long(96)?, long(104)?, long(112)?, long(120)?],
-        })
+        let [refs, generation, vnode, flags] = self.segment.shorts::<4>(row)?;
+        let [inode, offset, layout] = self.segment.words::<3>(row + 16)?;
+        let lock = self.segment.word32(row + 40)?;
+        let cursor = self.segment.words::<4>(row + 48)?;
+        let spare = self.segment.words::<6>(row + 80)?;
+        Ok(File { refs, generation, vnode, flags, inode, offset, layout, lock, cursor, spare })
     }
 
     /// One reference more.

@@ -82,7 +82,7 @@ impl HostSegment {
     }
 
     fn ways(&self, bucket: usize) -> impl Iterator<Item = &AtomicU32> {
-        (1..=WAYS).filter_map(move |way| self.segment.word32(bucket + 4 * way).ok())
+        self.segment.shorts::<WAYS>(bucket + 4).into_iter().flatten()
     }
 
     /// The way of `inode` in its bucket and its row, if it is open here.
@@ -176,15 +176,11 @@ impl HostSegment {
     /// `EIO` for a number that is none.
     pub fn vnode(&self, index: VnodeIndex) -> Result<Vnode<'_>> {
         let row = HostSegment::vnode_at(index)?;
-        Ok(Vnode {
-            inode: self.segment.word64(row)?,
-            opens: self.segment.word32(row + 8)?,
-            size: self.segment.word64(row + 16)?,
-            dirty_end: self.segment.word64(row + 24)?,
-            marks: self.segment.word64(row + 32)?,
-            pending: self.segment.word32(row + 40)?,
-            failed: self.segment.word32(row + 44)?,
-        })
+        let inode = self.segment.word64(row)?;
+        let opens = self.segment.word32(row + 8)?;
+        let [size, dirty_end, marks] = self.segment.words::<3>(row + 16)?;
+        let [pending, failed] = self.segment.shorts::<2>(row + 40)?;
+        Ok(Vnode { inode, opens, size, dirty_end, marks, pending, failed })
     }
 
     /// For the shard, after it made a file unfindable: true if it is open here; the last close
