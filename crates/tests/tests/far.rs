@@ -192,6 +192,11 @@ fn assert_there(world: &World, path: &str, told: &Told) {
     }
 }
 
+/// The product of two lines.
+fn bytes(text: &str) -> u64 {
+    text.lines().map(|line| line.parse::<u64>().expect("a number")).product()
+}
+
 /// Waits until a program of the host has written something.
 fn wait_for_bytes(world: &World, host: &str, path: &str) {
     let begun = Instant::now();
@@ -321,6 +326,12 @@ fn a_full_target_refuses_and_keeps_what_it_has() {
         assert!(told.count > 300, "{}", told.count);
         assert_there(world, "/forebay/full", &told);
         world.shell("b", "rm /forebay/full", "");
+        // Targets are told of the removal after it is acknowledged.
+        let begun = Instant::now();
+        let free = "stat -f -c %f /forebay; stat -f -c %S /forebay";
+        while bytes(&world.shell("b", free, "")) < 400 << 20 {
+            assert!(begun.elapsed() < Duration::from_secs(30), "no room comes free");
+        }
         let told = write(world, "c", "/forebay/more", 100, 100);
         assert_eq!((told.count, &told.failed), (100, &vec![]), "what was removed is free again");
         assert_there(world, "/forebay/more", &told);

@@ -22,6 +22,8 @@ use wire::hash::mix;
 const ORDER_LOG2: u32 = 20;
 /// Pause before a peer is dialled again for transfers that are kept.
 const DIAL_PAUSE: Duration = Duration::from_millis(50);
+/// How long the thread looks for more before it sleeps: a wake-up costs about as much.
+const LOOK_TIME: Duration = Duration::from_micros(50);
 const WAKER: u64 = 0;
 const FIRST_STREAM: u64 = 1;
 
@@ -174,17 +176,24 @@ impl<E: Ends + 'static> Lane<E> {
     /// What the operating system says of the poller itself.
     pub fn run(mut self, ends: &E) -> io::Result<()> {
         let mut events = Vec::with_capacity(64);
+        let mut look_until = Instant::now();
         while !self.shared.stopping.load(Ordering::SeqCst) {
             self.take_commands(ends);
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);
             let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-            let timeout = if self.may_sleep() { None } else { Some(&now) };
+            let looks = Instant::now() < look_until;
+            let timeout = if !looks && self.may_sleep() { None } else { Some(&now) };
             match epoll::wait(&self.epoll, room, timeout) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
             self.shared.sleeping.store(false, Ordering::SeqCst);
+            if events.is_empty() {
+                std::thread::yield_now();
+            } else {
+                look_until = Instant::now() + LOOK_TIME;
+            }
             for event in &events {
                 match event.data.u64() {
                     WAKER => {

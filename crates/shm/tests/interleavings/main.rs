@@ -9,4 +9,5 @@ mod pins;
 mod posts;
 mod requests;
 mod slots;
+mod stage;
 mod support;
