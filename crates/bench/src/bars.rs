@@ -125,7 +125,7 @@ const READ: (&str, &str) = ("own", "read-1m");
 const RANDOM_WRITE: (&str, &str) = ("own", "random-write-8k");
 const RANDOM_READ: (&str, &str) = ("own", "random-read-8k");
 
-const BARS: [Bar; 45] = [
+const BARS: [Bar; 47] = [
     times_tmpfs("stat", STAT, 1, (2.0, 4.0)),
     times_tmpfs("stat, 2 processes", STAT, 2, (2.0, 4.0)),
     times_tmpfs("open+close", OPEN, 1, (2.0, 4.0)),
@@ -173,6 +173,8 @@ const BARS: [Bar; 45] = [
     times_tcp("remote 4 MiB reads against TCP, 4 streams", "read-4m", 4),
     of_linear("16 hosts against 16 times 1: create", "create"),
     of_linear("16 hosts against 16 times 1: stat", "stat"),
+    of_linear("16 hosts: create in the working directory", "create-inside"),
+    of_linear("16 hosts: stat in the working directory", "stat-inside"),
     of_linear("16 hosts against 16 times 1: 64 KiB writes", "write-64k"),
     of_linear("16 hosts against 16 times 1: 64 KiB reads", "read-64k"),
     half_of("instructions of stat, against before", "stat", 4563.0),

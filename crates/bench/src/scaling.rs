@@ -5,8 +5,8 @@
 //! most rows would grow with this machine's processors and not with hosts.
 //!
 //! `home`: each host works in a directory of its own daemon and its bytes stay with it, as jobs do that
-//! keep to their own files; what grows less than linearly is what hosts have in common. The bars are
-//! about this.
+//! keep to their own files; what grows less than linearly is what hosts have in common. That is the root,
+//! too, where paths begin; rows `-inside` are of names in the working directory. The bars are about this.
 //!
 //! `wide`: all work in one directory that is spread over all daemons, as the bytes are; of N hosts'
 //! operations the part (N - 1) / N goes over a socket. A host that has used its share pauses for up to

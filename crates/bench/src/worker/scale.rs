@@ -47,14 +47,14 @@ impl Worker {
             }
             Ok(())
         })?;
-        let made = self.timed("create", Amount::Operations, |thread, number, _| {
-            File::create_new(name(thread, number + 1)).map(drop)
-        })?;
-        self.timed("stat", Amount::Operations, |thread, number, _| {
-            // Those that this thread made, again and again.
-            let name = name(thread, number % (made[thread as usize] + 1));
-            if fs::metadata(&name)?.len() == 0 { Ok(()) } else { Err(wrong(name)) }
-        })?;
+        self.create_and_stat("", name)?;
+        if sharing == Sharing::Home {
+            // The same without a path that begins at the root, which is one host's.
+            std::env::set_current_dir(&directory)?;
+            let name = |thread, number| format!("in-{thread}-{number}");
+            (0..self.files).try_for_each(|thread| File::create_new(name(thread, 0)).map(drop))?;
+            self.create_and_stat("-inside", name)?;
+        }
         let bytes = |count: u64| Amount::Bytes(count * BLOCK_BYTES as u64);
         self.timed("write-64k", bytes, |thread, number, block| {
             files[thread as usize].write_all_at(block, place(number))
@@ -67,9 +67,27 @@ impl Worker {
         self.phase("end", Amount::Nothing, || Ok(()))
     }
 
+    /// Each thread makes files and looks at them; number 0 is there already.
+    fn create_and_stat(
+        &self,
+        suffix: &str,
+        name: impl Fn(u64, u64) -> String + Sync,
+    ) -> io::Result<()> {
+        let made =
+            self.timed(&format!("create{suffix}"), Amount::Operations, |thread, number, _| {
+                File::create_new(name(thread, number + 1)).map(drop)
+            })?;
+        self.timed(&format!("stat{suffix}"), Amount::Operations, |thread, number, _| {
+            // Those that this thread made, again and again.
+            let name = name(thread, number % (made[thread as usize] + 1));
+            if fs::metadata(&name)?.len() == 0 { Ok(()) } else { Err(wrong(name)) }
+        })?;
+        Ok(())
+    }
+
     /// A directory whose files' inodes this host's daemon has. The upper 16 bits of an inode's number
     /// are the shard in which it was born, and daemons have shards in turn; a directory of the root
-    /// takes the next.
+    /// takes the next. Its own inode is where the root's are: what is used is a directory below it.
     fn home(&self) -> io::Result<String> {
         let root = Path::new(&self.directory).parent().unwrap_or(Path::new("/"));
         for number in 0..TRIES_MAX {
@@ -77,7 +95,9 @@ impl Worker {
             fs::create_dir(&directory)?;
             let probe = File::create_new(directory.join("probe"))?;
             if (probe.metadata()?.ino() >> 48) % self.processes == self.index {
-                return Ok(directory.to_string_lossy().into_owned());
+                let below = directory.join("work");
+                fs::create_dir(&below)?;
+                return Ok(below.to_string_lossy().into_owned());
             }
         }
         Err(io::Error::other(format!("none of {TRIES_MAX} directories is on this host")))
