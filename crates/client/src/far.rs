@@ -255,7 +255,7 @@ impl<'a> Flight<'a> {
             })?,
             Attempt::Refused(errno) => Err(errno),
             Attempt::Busy(micros) => Ok(Landed::Busy(micros)),
-            Attempt::Stale | Attempt::Lost => Ok(Landed::Lost(by)),
+            Attempt::Stale | Attempt::Lost(_) => Ok(Landed::Lost(by)),
         }
     }
 }

@@ -74,7 +74,8 @@ pub(crate) enum Attempt<'a> {
     Busy(u64),
     Stale,
     Refused(Errno),
-    Lost,
+    /// The daemon is gone; the slot gave the request its identity.
+    Lost(Slot<'a>),
 }
 
 /// Time that is left for a request, counted from its first trouble.
@@ -215,6 +216,9 @@ impl Client {
     ) -> Result<Answer<'_>> {
         let mut patience = Patience::new(self.timeout_micros());
         let mut for_lost = self.patience_for_lost();
+        // Nobody else gets the slot whose identity the repetitions carry: the daemon knows the last
+        // change of each alone, and would do this one again.
+        let mut first = None;
         loop {
             let (attachment, worker, owner) = match self.route(to) {
                 Ok(route) => route,
@@ -230,7 +234,12 @@ impl Client {
                 Attempt::Answered(slot) => return Ok(Answer { slot }),
                 Attempt::Refused(errno) => return Err(errno),
                 Attempt::Busy(micros) => patience.sleep(micros.max(1))?,
-                Attempt::Stale | Attempt::Lost => {
+                Attempt::Stale => {
+                    self.lose(attachment);
+                    self.back_off(&mut for_lost)?;
+                }
+                Attempt::Lost(slot) => {
+                    first.get_or_insert(slot);
                     self.lose(attachment);
                     self.back_off(&mut for_lost)?;
                 }
@@ -350,7 +359,7 @@ fn attempt<'a>(
             return wait_on(attachment, slot);
         }
         Err(Errno::ETIMEDOUT) => return Err(Errno::EIO),
-        Err(_) => return Ok(Attempt::Lost),
+        Err(_) => return Ok(Attempt::Lost(slot)),
     }
     classify(slot)
 }
@@ -362,7 +371,7 @@ fn wait_on<'a>(attachment: &'a Attachment, mut slot: Slot<'a>) -> Result<Attempt
             Ok(()) => return classify(slot),
             Err(Errno::EINTR) => return Err(Errno::EINTR),
             Err(Errno::ETIMEDOUT) => {}
-            Err(_) => return Ok(Attempt::Lost),
+            Err(_) => return Ok(Attempt::Lost(slot)),
         }
     }
 }

@@ -147,7 +147,9 @@ impl Client {
             let request = Request::MoveOut { inode: file.inode };
             self.call_done(To::Shard(file.inode.shard()), &request, who)?;
         }
-        // What is not told yet needs no telling: the new size is absolute.
+        // Told first: who is killed in between must not take with him what was acknowledged.
+        self.flush(vnode, file.inode)?;
+        // What comes now needs no telling: the new size is absolute.
         // But what it cuts off must be cut off where the bytes are.
         let dirty_end = vnode.dirty_end.swap(0, SeqCst);
         let cuts = if vnode.size.load(SeqCst) > size { set::CUTS } else { 0 };

@@ -2,6 +2,11 @@
 //!
 //! The home daemon of the host looks through the processes in the host segment when a session ends
 //! and once a second while there are any; a process counts by number and start time.
+//!
+//! A process that was killed between counting a file in and noting it in its table, or between
+//! taking it out and counting it out, leaves a count that nobody answers for. Mappings hold counts
+//! that are in no table either, so the two can not be told apart while there are processes. Once
+//! two looks find none, what was counted at the first belongs to nobody.
 
 use crate::reply::ReplyTo;
 use crate::shared::Shared;
@@ -15,17 +20,26 @@ use wire::{Inode, Request};
 pub(crate) struct Reaper {
     /// Tables without a child at the last look, by row and generation: a fork may be on its way.
     suspects: BTreeSet<(u32, u32)>,
-    /// Open files without a descriptor, whose bytes are still on their way: their rows stay.
-    held: Vec<OfdIndex>,
+    /// Files that a killed process had written to. Their rows stay until the bytes have arrived and
+    /// the shard knows the size, which only the row does until then.
+    held: Vec<(Inode, VnodeIndex)>,
+    /// What was counted at the last look, if it found no process.
+    counted: Option<Counted>,
+}
+
+/// What is counted in the host segment.
+#[derive(Default)]
+struct Counted {
+    /// Open files: row, inode, how often it is open.
+    vnodes: Vec<(VnodeIndex, Inode, u32)>,
+    /// Open file descriptions: row, generation.
+    files: Vec<(OfdIndex, u32)>,
 }
 
 impl Reaper {
     /// Looks through all processes, takes apart what is left of dead ones. Returns how many live.
     pub(crate) fn reap(&mut self, shared: &Shared) -> usize {
         let host = &shared.host;
-        for file in std::mem::take(&mut self.held) {
-            self.close_or_hold(shared, file);
-        }
         let (mut dead, mut suspects, mut living) = (Vec::new(), BTreeSet::new(), 0);
         host.process_list(&mut |tenant| {
             if is_alive(tenant.pid, tenant.started) {
@@ -41,23 +55,120 @@ impl Reaper {
             }
         });
         self.suspects = suspects;
+        let held = std::mem::take(&mut self.held);
+        held.into_iter().for_each(|(inode, vnode)| self.count_out(shared, inode, vnode));
         for tenant in dead {
             tracing::debug!(tenant.pid, "process is gone");
-            for file in release(shared, tenant) {
-                self.close_or_hold(shared, file);
+            self.release(shared, tenant);
+        }
+        let before = self.counted.take();
+        if living == 0 && self.held.is_empty() {
+            match before {
+                Some(before) => before.release(shared),
+                None => self.counted = Counted::of(host),
             }
         }
-        living + self.held.len()
+        living
+    }
+
+    /// True if there is something to do at the next look, even if no process lives.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.counted.is_some() || !self.held.is_empty()
+    }
+
+    fn release(&mut self, shared: &Shared, tenant: Tenant) {
+        let host = &shared.host;
+        let owner = host.owner_of_tenant(shared.host_number, tenant);
+        let mut files = Vec::new();
+        let (process, generation) = (tenant.process, tenant.generation);
+        if host.process_release(process, generation, &mut |file| files.push(file)).is_err() {
+            return;
+        }
+        let mut unlocked = BTreeSet::new();
+        for file in files {
+            let Ok(words) = host.file(file) else { continue };
+            let inode = Inode(words.inode.load(Relaxed));
+            if inode.is_none() {
+                continue;
+            }
+            if unlocked.insert(inode) {
+                tell(shared, inode, &Request::Release { inode, owner });
+            }
+            let vnode = VnodeIndex(words.vnode.load(Relaxed));
+            tell_size(shared, inode, vnode);
+            if host.file_release(file) == Ok(true) {
+                let owner = host.owner_of_file(shared.host_number, file);
+                tell(shared, inode, &Request::Release { inode, owner });
+                let _ = host.file_free(file);
+                self.count_out(shared, inode, vnode);
+            }
+        }
     }
 
     /// The last descriptor of an open file is gone.
-    fn close_or_hold(&mut self, shared: &Shared, file: OfdIndex) {
-        let Ok(words) = shared.host.file(file) else { return };
-        let vnode = shared.host.vnode(VnodeIndex(words.vnode.load(Relaxed)));
-        if vnode.is_ok_and(|vnode| vnode.has_pending()) {
-            self.held.push(file);
-        } else {
-            close(shared, &shared.host, file, Inode(words.inode.load(Relaxed)));
+    fn count_out(&mut self, shared: &Shared, inode: Inode, vnode: VnodeIndex) {
+        let row = shared.host.vnode(vnode);
+        let row = row.ok().filter(|row| row.inode.load(SeqCst) == inode.0);
+        let is_untold = row.as_ref().is_some_and(|row| row.dirty_end.load(SeqCst) != 0)
+            && shared.is_on_host(inode.shard());
+        if is_untold {
+            tell_size(shared, inode, vnode);
+        }
+        if is_untold || row.is_some_and(|row| row.has_pending()) {
+            self.held.push((inode, vnode));
+        } else if shared.host.vnode_close(inode, vnode).is_ok_and(|closed| closed.last) {
+            is_closed(shared, inode);
+        }
+    }
+}
+
+impl Counted {
+    /// `None` if nothing is.
+    fn of(host: &HostSegment) -> Option<Counted> {
+        let mut counted = Counted::default();
+        host.vnode_list(&mut |index, vnode| {
+            let inode = Inode(vnode.inode.load(SeqCst));
+            counted.vnodes.push((index, inode, vnode.opens.load(SeqCst)));
+        });
+        host.file_list(&mut |index, file| {
+            counted.files.push((index, file.generation.load(SeqCst)));
+        });
+        let any = !counted.vnodes.is_empty() || !counted.files.is_empty();
+        any.then_some(counted)
+    }
+
+    /// Takes back what is still there of it.
+    fn release(self, shared: &Shared) {
+        let host = &shared.host;
+        for (index, generation) in self.files {
+            let Ok(file) = host.file(index) else { continue };
+            if file.generation.load(SeqCst) != generation {
+                continue;
+            }
+            let inode = Inode(file.inode.load(SeqCst));
+            if !inode.is_none() {
+                let owner = host.owner_of_file(shared.host_number, index);
+                tell(shared, inode, &Request::Release { inode, owner });
+            }
+            let _ = host.file_free(index);
+        }
+        for (index, inode, opens) in self.vnodes {
+            if inode.is_none() {
+                host.vnode_free_lost(inode, index);
+                continue;
+            }
+            tell_size(shared, inode, index);
+            let Ok(vnode) = host.vnode(index) else { continue };
+            // A close that was posted has yet to tell its size, and counts out itself.
+            let is_untold = vnode.dirty_end.load(SeqCst) != 0 && !host.vnode_is_deleted(index);
+            if is_untold || vnode.has_pending() {
+                continue;
+            }
+            match host.vnode_uncount(inode, index, opens) {
+                Ok(closed) if closed.last => is_closed(shared, inode),
+                Ok(_) => {}
+                Err(_) => host.vnode_free_lost(inode, index),
+            }
         }
     }
 }
@@ -76,34 +187,6 @@ fn is_alive(pid: u32, started: u64) -> bool {
     began == Some(started) && !is_gone
 }
 
-/// Takes the table of a dead process apart; the open files that no descriptor stands for any more.
-fn release(shared: &Shared, tenant: Tenant) -> Vec<OfdIndex> {
-    let host = &shared.host;
-    let owner = host.owner_of_tenant(shared.host_number, tenant);
-    let mut files = Vec::new();
-    let (process, generation) = (tenant.process, tenant.generation);
-    if host.process_release(process, generation, &mut |file| files.push(file)).is_err() {
-        return Vec::new();
-    }
-    let mut last = Vec::new();
-    let mut unlocked = BTreeSet::new();
-    for file in files {
-        let Ok(words) = host.file(file) else { continue };
-        let inode = Inode(words.inode.load(Relaxed));
-        if inode.is_none() {
-            continue;
-        }
-        if unlocked.insert(inode) {
-            tell(shared, inode, &Request::Release { inode, owner });
-        }
-        tell_size(shared, inode, VnodeIndex(words.vnode.load(Relaxed)));
-        if host.file_release(file) == Ok(true) {
-            last.push(file);
-        }
-    }
-    last
-}
-
 /// Tells the shard what the process had written and not told.
 fn tell_size(shared: &Shared, inode: Inode, vnode: VnodeIndex) {
     let Ok(words) = shared.host.vnode(vnode) else { return };
@@ -113,18 +196,11 @@ fn tell_size(shared: &Shared, inode: Inode, vnode: VnodeIndex) {
     }
 }
 
-/// The last descriptor of an open file is gone.
-fn close(shared: &Shared, host: &HostSegment, file: OfdIndex, inode: Inode) {
-    let owner = host.owner_of_file(shared.host_number, file);
-    tell(shared, inode, &Request::Release { inode, owner });
-    let vnode = host.file(file).map(|words| VnodeIndex(words.vnode.load(Relaxed)));
-    let closed = vnode.and_then(|vnode| host.vnode_close(inode, vnode));
-    if closed.is_ok_and(|closed| closed.last) {
-        // The shard knows whether the host was registered and whether the file has a name.
-        tell(shared, inode, &Request::Close { inode });
-        tell(shared, inode, &Request::Reap { inode });
-    }
-    let _ = host.file_free(file);
+/// A file is open on this host no longer. The shard knows whether the host was registered and
+/// whether the file has a name.
+fn is_closed(shared: &Shared, inode: Inode) {
+    tell(shared, inode, &Request::Close { inode });
+    tell(shared, inode, &Request::Reap { inode });
 }
 
 fn tell(shared: &Shared, inode: Inode, request: &Request<'_>) {

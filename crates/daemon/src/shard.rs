@@ -6,18 +6,22 @@
 
 use crate::inbox::PartAnswer;
 use crate::jobs::Jobs;
-use crate::reply::ReplyTo;
+use crate::reply::{LOST_MICROS, ReplyTo};
 use crate::shared::{Shared, message, now_nanos};
 use gateway::Route;
 use metadata::{Effect, IndexOp, Input, Opens, Service, SnapshotCursor};
 use net::Haste;
 use shm::host::HostSegment;
 use shm::index::Index;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::{Duration, Instant};
 use store::{For, Journal};
 use wire::errno::{Errno, Result};
-use wire::{Header, Inode, Request, ShardIndex};
+use wire::{Header, Inode, Reply, Request, ShardIndex};
+
+/// How often files without a name are looked through, while there are any.
+const ORPHANS_PAUSE: Duration = Duration::from_secs(1);
 
 /// Room for the records of one step: a rename touches a handful of inodes, each with at most its
 /// inline contents and its extended attributes.
@@ -64,6 +68,10 @@ pub(crate) struct Shard {
     replies: Vec<(ReplyTo, Vec<u8>)>,
     /// Deleted files whose last opening a post ended.
     pub(crate) reaps: Vec<Inode>,
+    /// Files without a name that nobody had open at the last look.
+    unheld: BTreeSet<Inode>,
+    /// When to look for such files.
+    orphans_at: Option<Instant>,
     /// When a post came last.
     pub(crate) posted_at: Option<Instant>,
 }
@@ -87,6 +95,8 @@ impl Shard {
             is_poisoned: false,
             replies: Vec::new(),
             reaps: Vec::new(),
+            unheld: BTreeSet::new(),
+            orphans_at: None,
             posted_at: None,
         }
     }
@@ -114,11 +124,38 @@ impl Shard {
         if let Err(errno) = self.reserve(purpose(&request)) {
             return shared.refuse(to, errno);
         }
+        if let Request::Extend { inode, .. } = request
+            && header.origin == u64::MAX
+            && header.host == shared.host_number
+        {
+            return self.extend_for_killed(shared, header, inode, to);
+        }
         let ticket = self.ticket(to);
         self.close_gate(shared);
         self.step_closed(shared, Input::Request { ticket, header, request });
         if let Request::Create { .. } = request {
             self.keep_numbers(shared, ShardIndex(header.shard));
+        }
+        self.open_gate(shared);
+    }
+
+    /// A process of this host was killed that had written to a file: its row says what is not told, if
+    /// nobody truncated the file or told it meanwhile. Asked again until it is told.
+    fn extend_for_killed(&mut self, shared: &Shared, header: &Header, inode: Inode, to: ReplyTo) {
+        let vnode = shared.host.vnode_find(inode).and_then(|row| shared.host.vnode(row).ok());
+        let size = vnode.as_ref().map_or(0, |vnode| vnode.dirty_end.load(SeqCst));
+        if !self.service.is_quiet(inode) {
+            return shared.busy(to, LOST_MICROS);
+        }
+        if size == 0 {
+            return shared.answer_with(to, &Reply::Done {});
+        }
+        let ticket = self.ticket(to);
+        let request = Request::Extend { inode, size };
+        self.close_gate(shared);
+        self.step_closed(shared, Input::Request { ticket, header, request });
+        if let Some(vnode) = vnode {
+            let _ = vnode.dirty_end.compare_exchange(size, 0, SeqCst, SeqCst);
         }
         self.open_gate(shared);
     }
@@ -165,7 +202,34 @@ impl Shard {
             let left = at.saturating_duration_since(Instant::now());
             u64::try_from(left.as_micros()).unwrap_or(u64::MAX)
         });
-        [service, jobs].into_iter().flatten().min()
+        let orphans = self.look_for_orphans(shared);
+        [service, jobs, orphans].into_iter().flatten().min()
+    }
+
+    /// Who closes a deleted file last says so, unless he is killed between the two: a file that is open
+    /// nowhere at two looks has nobody. (At one: who makes a file without a name opens it a moment
+    /// later.) Returns the microseconds until the next look, if there is anything to look for.
+    fn look_for_orphans(&mut self, shared: &Shared) -> Option<u64> {
+        if self.service.orphans().next().is_none() {
+            self.unheld.clear();
+            self.orphans_at = None;
+            return None;
+        }
+        let now = Instant::now();
+        let due = *self.orphans_at.get_or_insert(now + ORPHANS_PAUSE);
+        if due <= now {
+            let is_unheld = |inode: &Inode| shared.host.vnode_find(*inode).is_none();
+            let unheld: BTreeSet<Inode> = self.service.orphans().filter(is_unheld).collect();
+            let gone: Vec<Inode> = self.unheld.intersection(&unheld).copied().collect();
+            for inode in gone {
+                let header = shared.own_header(inode.shard());
+                self.request(shared, &header, Request::Reap { inode }, ReplyTo::Nobody);
+            }
+            self.unheld = unheld;
+            self.orphans_at = Some(now + ORPHANS_PAUSE);
+        }
+        let left = self.orphans_at?.saturating_duration_since(now);
+        u64::try_from(left.as_micros()).ok()
     }
 
     /// Rewrites the log in slices when it has grown far beyond the state. True: there is more.

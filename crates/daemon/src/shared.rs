@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) router: Router,
     /// The number of this host.
     pub(crate) host_number: u16,
+    /// Daemons of this host.
+    pub(crate) host_count: u16,
     /// Bells of the workers.
     pub(crate) bells: Doorbells,
     /// Inboxes of the workers.
@@ -168,6 +170,12 @@ impl Shared {
             host: self.host_number,
             who: Credentials::ROOT,
         }
+    }
+
+    /// True if the owner of a shard is on this host, where it sees the host segment.
+    pub(crate) fn is_on_host(&self, shard: ShardIndex) -> bool {
+        let place = self.router.map.owner(shard).0.checked_sub(self.host_number);
+        place.is_some_and(|place| place < self.host_count)
     }
 
     /// Files of this daemon.

@@ -115,6 +115,7 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
     let shared = Arc::new(Shared {
         router: Router { map: map.clone(), me: settings.index, workers },
         host_number: settings.local_first,
+        host_count: settings.local_count,
         bells: Doorbells::new(memory.bells.segment).map_err(failed("use the doorbells"))?,
         inboxes: (0..workers).map(|_| Inbox::default()).collect(),
         net: sender,

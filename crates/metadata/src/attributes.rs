@@ -36,7 +36,7 @@ impl Service {
     }
 
     pub(crate) fn get_attributes(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<()> {
-        let attributes = self.own_attributes(inode)?;
+        let attributes = self.quiet_attributes(inode)?;
         if ask.header.host == self.config.host && attributes.links != 0 {
             self.io.index(IndexOp::PutInode(attributes));
         }

@@ -13,7 +13,7 @@ use wire::limits::FILE_BYTES_MAX;
 use wire::{Attributes, Inode, Layout, Reply};
 
 use crate::attributes::without_set_id;
-use crate::effect::{DataOp, Effect};
+use crate::effect::{DataOp, Effect, IndexOp};
 use crate::live::{Ask, Step, Stop, Wait};
 use crate::record::Record;
 use crate::service::{Service, outcome};
@@ -28,7 +28,15 @@ pub(crate) const UNDO: u8 = 4;
 const READ_BYTES_MAX: usize = wire::limits::INLINE_BYTES_MAX;
 
 impl Service {
-    /// The attributes of a regular file whose contents do not wait for targets.
+    /// The attributes of an inode whose contents do not wait for targets.
+    pub(crate) fn quiet_attributes(&self, inode: Inode) -> Step<Attributes> {
+        match self.live.busy.contains_key(&inode) {
+            true => Err(Stop::Wait(Wait::Data(inode))),
+            false => self.own_attributes(inode),
+        }
+    }
+
+    /// As `quiet_attributes`, of a regular file.
     fn quiet_file(&self, inode: Inode) -> Step<Attributes> {
         let attributes = self.own_attributes(inode)?;
         if attributes.is_directory() {
@@ -235,6 +243,8 @@ impl Service {
         };
         if kind != Pending::REMOVE {
             self.live.busy.insert(inode, token);
+            // Who finds it shorter may write at once, which the targets must not cut off then.
+            self.io.index(IndexOp::ForgetInode(inode));
         }
         let op = match kind {
             Pending::TRUNCATE => DataOp::Truncate { size },
@@ -262,6 +272,9 @@ impl Service {
             return;
         }
         self.live.busy.remove(&inode);
+        if let Some(attributes) = self.state.inodes.get(inode).map(|node| node.attributes) {
+            self.put_index(&attributes);
+        }
         match (pending.kind, result) {
             (Pending::WRITE_ALL, Ok(())) => self.finish_move(inode),
             (Pending::WRITE_ALL, Err(_)) => {

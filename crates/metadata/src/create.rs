@@ -82,7 +82,7 @@ impl Service {
             Some(node) => {
                 let attributes = node.attributes;
                 if ask.header.host == self.config.host {
-                    self.io.index(IndexOp::PutInode(attributes));
+                    self.put_index(&attributes);
                 }
                 self.io.reply(ask.ticket, &Reply::Attributes { attributes });
             }

@@ -14,7 +14,7 @@ use crate::state::{Pending, encode_hosts};
 
 impl Service {
     pub(crate) fn open(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<()> {
-        let attributes = self.own_attributes(inode)?;
+        let attributes = self.quiet_attributes(inode)?;
         self.register_host(inode, ask.header.host);
         self.io.reply(ask.ticket, &Reply::Attributes { attributes });
         Ok(())

@@ -176,10 +176,10 @@ impl Service {
     }
 
     /// Tells the index about an inode; one without a name, or about to change, is not in it.
-    fn put_index(&mut self, attributes: &Attributes) {
+    pub(crate) fn put_index(&mut self, attributes: &Attributes) {
         let inode = attributes.inode;
-        let is_changing =
-            !self.live.keys.is_empty() && self.live.keys.is_changing(&Key::Inode(inode));
+        let is_held = !self.live.keys.is_empty() && self.live.keys.is_changing(&Key::Inode(inode));
+        let is_changing = is_held || self.live.busy.contains_key(&inode);
         let is_hidden = attributes.links == 0 || is_changing;
         self.io.index(match is_hidden {
             true => IndexOp::ForgetInode(inode),

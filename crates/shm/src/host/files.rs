@@ -13,7 +13,7 @@
 //!   48   cursor      4 x u64   of a directory listing
 //!   80   spare       6 x u64   for the client
 
-use super::{Guard, HostSegment, VnodeIndex, give_bit, lock, take_bit, vnodes};
+use super::{Guard, HostSegment, VnodeIndex, each_bit, give_bit, lock, take_bit, vnodes};
 use crate::sync::{AtomicU32, AtomicU64};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use wire::Inode;
@@ -122,6 +122,15 @@ impl HostSegment {
             .fetch_update(AcqRel, Acquire, |refs| refs.checked_sub(1))
             .map_err(|_| Errno::EBADF)?;
         Ok(before == 1)
+    }
+
+    /// Every row in use.
+    pub fn file_list(&self, each: &mut dyn FnMut(OfdIndex, File<'_>)) {
+        each_bit(&self.segment, BITMAP, FILE_COUNT / 64, &mut |row| {
+            if let Ok(file) = self.file(OfdIndex(row)) {
+                each(OfdIndex(row), file);
+            }
+        });
     }
 
     /// Gives the row back, after the last reference.

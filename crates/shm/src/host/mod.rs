@@ -7,7 +7,8 @@
 //!
 //! One segment for each host, made by whichever daemon comes first; every daemon of the host and
 //! every client maps it for reading and writing. A client that is killed at any point leaves at
-//! worst a count one too high, which costs space until the instance ends, never contents.
+//! worst a count one too high, which costs space, never contents, until no process of the host uses
+//! the instance: then the daemon takes back what is still counted.
 
 use crate::segment::Segment;
 use crate::sync::{self, AtomicU32};
@@ -142,6 +143,17 @@ fn take_bit(segment: &Segment, at: usize, words: usize, hint: &AtomicU32) -> Res
         }
     }
     Err(Errno::ENFILE)
+}
+
+/// Every bit that is set.
+fn each_bit(segment: &Segment, at: usize, words: usize, each: &mut dyn FnMut(u32)) {
+    for index in 0..words {
+        let mut word = segment.word64(at + 8 * index).map_or(0, |word| word.load(Acquire));
+        while word != 0 {
+            each(index as u32 * 64 + word.trailing_zeros());
+            word &= word - 1;
+        }
+    }
 }
 
 /// Gives a bit back.

@@ -21,7 +21,7 @@
 //! Deleting and opening meet here: an opener inserts, then looks again whether the file exists; the
 //! shard makes the file unfindable, then asks `mark_deleted`. One of the two sees the other.
 
-use super::{HostSegment, TABLES, give_bit, lock_briefly, take_bit};
+use super::{HostSegment, TABLES, each_bit, give_bit, lock_briefly, take_bit};
 use crate::sync::{AtomicU32, AtomicU64, fence};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use wire::Inode;
@@ -146,6 +146,14 @@ impl HostSegment {
     /// # Errors
     /// `EIO` for a number that is not that of `inode`.
     pub fn vnode_close(&self, inode: Inode, index: VnodeIndex) -> Result<Closed> {
+        self.vnode_uncount(inode, index, 1)
+    }
+
+    /// As many opens of `inode` less.
+    ///
+    /// # Errors
+    /// As `vnode_close`.
+    pub fn vnode_uncount(&self, inode: Inode, index: VnodeIndex, opens: u32) -> Result<Closed> {
         let bucket = HostSegment::bucket(inode);
         let _guard = lock_briefly(self.segment.word32(bucket)?);
         let mut ways = self.ways(bucket);
@@ -154,8 +162,8 @@ impl HostSegment {
         if vnode.inode.load(Relaxed) != inode.0 {
             return Err(Errno::EIO);
         }
-        let before = vnode.opens.fetch_update(SeqCst, SeqCst, |opens| opens.checked_sub(1));
-        let last = before.unwrap_or(0) <= 1;
+        let before = vnode.opens.fetch_update(SeqCst, SeqCst, |now| now.checked_sub(opens));
+        let last = before.unwrap_or(0) <= opens;
         let flags = self.segment.word32(HostSegment::vnode_at(index)? + 12)?;
         let deleted = flags.load(SeqCst) & DELETED != 0;
         if last {
@@ -164,10 +172,36 @@ impl HostSegment {
         Ok(Closed { last, deleted })
     }
 
+    /// Frees a row that is in no bucket: who took it was killed before he put it there, or after he
+    /// took it out. Only for a row that nobody living works with.
+    pub fn vnode_free_lost(&self, inode: Inode, index: VnodeIndex) {
+        let Ok(vnode) = self.vnode(index) else { return };
+        let is_same = vnode.inode.load(SeqCst) == inode.0;
+        if is_same && (inode.is_none() || self.vnode_find(inode) != Some(index)) {
+            let _ = self.vnode_free(index);
+        }
+    }
+
     /// The row of a file, if it is open here.
     #[must_use]
     pub fn vnode_find(&self, inode: Inode) -> Option<VnodeIndex> {
         self.way_of(HostSegment::bucket(inode), inode).map(|(_, index)| index)
+    }
+
+    /// True if the file has no name any more.
+    #[must_use]
+    pub fn vnode_is_deleted(&self, index: VnodeIndex) -> bool {
+        let flags = HostSegment::vnode_at(index).and_then(|row| self.segment.word32(row + 12));
+        flags.is_ok_and(|flags| flags.load(SeqCst) & DELETED != 0)
+    }
+
+    /// Every row in use. What is counted in right now may be missing.
+    pub fn vnode_list(&self, each: &mut dyn FnMut(VnodeIndex, Vnode<'_>)) {
+        each_bit(&self.segment, BITMAP, ROW_COUNT / 64, &mut |row| {
+            if let Ok(vnode) = self.vnode(VnodeIndex(row)) {
+                each(VnodeIndex(row), vnode);
+            }
+        });
     }
 
     /// The words of an open file.
