@@ -1,5 +1,5 @@
 # What a person or CI runs. Each target installs what it lacks first.
-.PHONY: build test interleavings fuzz demo bench lint fmt install-deps glibc-check memcheck
+.PHONY: build test interleavings kills fuzz demo bench lint fmt install-deps glibc-check memcheck
 
 build: install-deps
 	cargo build --release --workspace
@@ -16,6 +16,12 @@ test:
 # SEED picks others.
 interleavings: install-deps
 	INTERLEAVINGS=20 cargo test -p shm --features interleavings --test interleavings
+
+# Clients killed at any moment, and some daemons; `make test` kills 500. TEST_SEED begins another series.
+KILLS ?= 10000
+kills: install-deps
+	cargo build --workspace
+	KILLS=$(KILLS) cargo test -p tests --test kills -- --nocapture
 
 # Each fuzz target for so many seconds; it installs nothing but crates.
 FUZZ_SECONDS ?= 20

@@ -1,0 +1,638 @@
+// What a process does that is killed at any moment, and what is known of it afterwards.
+//
+// A life belongs to a slot. A slot has names of its own in two directories, and a note of what they
+// hold in memory that outlives it: before a call it notes what it is about to do (BEGUN), after it
+// that it was acknowledged (DONE), then what that makes of the names. The next life of the slot
+// looks at what was under way first: it must have happened or not, and a torn write may have changed
+// its own bytes only. All slots also fight for common names, each of which only one may have made,
+// and append records to a common file.
+#pragma once
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SLOTS = 4, NAMES = 8, COMMON = 6, FOLDERS = 2, BYTES = 300000, ROUND_KILLS = 50 };
+enum { RECORD = 512, RECORDS = 4096, PAST = 400 };
+// No call takes as long, unless it hangs: an instance's own limit is 30 s.
+enum { PATIENCE_S = 40 };
+
+enum phase { NOTHING, BEGUN, DONE };
+enum kind { CREATE, WRITE, TRUNCATE, UNLINK, RENAME, MKDIR, RMDIR, CLAIM, GIVE_UP, APPEND };
+static const char *const KINDS[] = {"create", "write", "truncate", "unlink", "rename",
+                                    "mkdir", "rmdir", "claim", "give up", "append"};
+
+// `cut_off`: what a write that was cut off may have left behind the end, where a file that grows later
+// may show it instead of zeros; 0: nothing.
+struct content { uint64_t size; unsigned char bytes[BYTES], cut_off[BYTES]; };
+
+struct slot {
+    // What is under way.
+    _Atomic int phase;
+    int kind, name, other, content;
+    uint64_t offset, length, seed;
+    // What there is: the content of each name, or -1; empty directories.
+    int of[NAMES];
+    int folder[FOLDERS];
+    // Round from which on a name is used again.
+    uint64_t rests_until[NAMES];
+    _Atomic uint64_t calls;
+    // Records of this round: how many, and which were cut off.
+    uint64_t records;
+    char cut_off[RECORDS];
+    // What was done last, for who reads of a failure.
+    struct { char what[24]; int kind, name, other, content; uint64_t offset, length; } past[PAST];
+    uint64_t passed;
+    struct content contents[NAMES];
+};
+
+struct note {
+    _Atomic int failed, stop;
+    _Atomic uint64_t round;
+    // Renames stay in a directory, so that one daemon carries them out.
+    int stays;
+    // Who made a common name: slot + 1, and which file it was.
+    _Atomic int owner[COMMON];
+    _Atomic uint64_t inode[COMMON];
+    uint64_t torn[10], whole[10], undone[10];
+    struct slot slots[SLOTS];
+};
+
+static struct note *note;
+static struct slot *mine;
+static int me = -1;
+static pid_t pids[SLOTS];
+static uint64_t seed_now, first_seed;
+static unsigned char scratch[BYTES], bytes_of_write[BYTES];
+
+static uint64_t next(void) {
+    uint64_t z = seed_now += 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return z ^ z >> 31;
+}
+
+static uint64_t below(uint64_t end) { return next() % end; }
+
+// The last things that were done with the content of a name.
+static void tell_past(const struct slot *slot) {
+    uint64_t first = slot->passed > PAST ? slot->passed - PAST : 0;
+    for (uint64_t each = first; each < slot->passed; each++) {
+        int at = each % PAST;
+        dprintf(2, "  %s: %s, name %d, other %d, content %d, offset %llu, length %llu\n", slot->past[at].what,
+                KINDS[slot->past[at].kind], slot->past[at].name, slot->past[at].other, slot->past[at].content,
+                (unsigned long long)slot->past[at].offset, (unsigned long long)slot->past[at].length);
+    }
+}
+
+static void remember(const char *what) {
+    int at = mine->passed % PAST;
+    snprintf(mine->past[at].what, sizeof mine->past[at].what, "%s", what);
+    mine->past[at].kind = mine->kind;
+    mine->past[at].name = mine->name, mine->past[at].other = mine->other;
+    mine->past[at].content = mine->content;
+    mine->past[at].offset = mine->offset, mine->past[at].length = mine->length;
+    mine->passed++;
+}
+
+static const char *path_of(int slot, int name);
+
+// What is there, and what should be.
+static void tell_names(void) {
+    for (int name = 0; name < NAMES; name++) {
+        struct stat status;
+        int found = lstat(path_of(me, name), &status);
+        long long size = found == 0 ? (long long)status.st_size : -1;
+        int content = mine->of[name];
+        dprintf(2, "  name %d: %lld bytes (-1: none), should be %lld; content %d\n", name, size,
+                content < 0 ? -1 : (long long)mine->contents[content].size, content);
+    }
+}
+
+static void kill_all(void) {
+    for (int slot = 0; slot < SLOTS; slot++)
+        if (pids[slot]) kill(-pids[slot], SIGKILL);
+}
+
+static void fail(const char *format, ...) {
+    int error = errno;
+    if (atomic_exchange(&note->failed, 1)) kill_all(), _exit(1);
+    char text[1024];
+    va_list words;
+    va_start(words, format);
+    vsnprintf(text, sizeof text, format, words);
+    va_end(words);
+    dprintf(2, "wrong: %s (errno %d, slot %d, pid %d, seed %llu)\n", text, error, me, getpid(),
+            (unsigned long long)first_seed);
+    if (mine)
+        dprintf(2, "  of the slot: phase %d, %s, name %d, other %d, content %d, offset %llu, length %llu\n",
+                mine->phase, KINDS[mine->kind], mine->name, mine->other, mine->content,
+                (unsigned long long)mine->offset, (unsigned long long)mine->length);
+    if (mine) tell_past(mine), tell_names();
+    kill_all();
+    _exit(1);
+}
+
+#define MUST(condition, ...) do { if (!(condition)) fail(__VA_ARGS__); } while (0)
+
+// Bytes that tell which write and which place they are of.
+static void fill(unsigned char *to, uint64_t seed, uint64_t length) {
+    for (uint64_t at = 0; at < length; at++) to[at] = (unsigned char)((seed + at * 7 + (at >> 8) * 13) | 1);
+}
+
+static const char *path_of(int slot, int name) {
+    static char paths[2][64];
+    static int turn;
+    char *path = paths[turn ^= 1];
+    sprintf(path, "%c%d/f%d", name < NAMES / 2 ? 'a' : 'b', slot, name);
+    return path;
+}
+
+static const char *folder_of(int slot, int folder) {
+    static char path[64];
+    sprintf(path, "%c%d/d", "ab"[folder], slot);
+    return path;
+}
+
+static const char *common_path(int name) {
+    static char path[64];
+    sprintf(path, "common/c%d", name);
+    return path;
+}
+
+// ---- what a slot knows ----
+
+static void begin(enum kind kind, int name, int other, uint64_t offset, uint64_t length, uint64_t seed) {
+    mine->kind = kind, mine->name = name, mine->other = other;
+    mine->offset = offset, mine->length = length, mine->seed = seed;
+    mine->content = kind == CREATE || name < 0 || kind >= MKDIR ? -1 : mine->of[name];
+    if (kind == CREATE)
+        for (int content = 0; content < NAMES; content++) {
+            int used = 0;
+            for (int each = 0; each < NAMES; each++) used |= mine->of[each] == content;
+            if (!used) mine->content = content;
+        }
+    atomic_store(&mine->phase, BEGUN);
+}
+
+// What an operation that happened makes of the names. May be done twice.
+static void apply(void) {
+    struct content *content = mine->content >= 0 ? &mine->contents[mine->content] : NULL;
+    switch (mine->kind) {
+    case CREATE:
+        content->size = 0;
+        memset(content->cut_off, 0, BYTES);
+        mine->of[mine->name] = mine->content;
+        break;
+    case WRITE:
+        if (mine->offset > content->size)
+            memset(content->bytes + content->size, 0, mine->offset - content->size);
+        fill(content->bytes + mine->offset, mine->seed, mine->length);
+        memset(content->cut_off + mine->offset, 0, mine->length);
+        if (mine->offset + mine->length > content->size) content->size = mine->offset + mine->length;
+        break;
+    case TRUNCATE:
+        if (mine->length > content->size)
+            memset(content->bytes + content->size, 0, mine->length - content->size);
+        if (mine->length < content->size)
+            memset(content->cut_off + mine->length, 0, BYTES - mine->length);
+        content->size = mine->length;
+        break;
+    case UNLINK: mine->of[mine->name] = -1; break;
+    case RENAME:
+        mine->of[mine->other] = mine->content;
+        if (mine->name != mine->other) mine->of[mine->name] = -1;
+        break;
+    case MKDIR: mine->folder[mine->name] = 1; break;
+    case RMDIR: mine->folder[mine->name] = 0; break;
+    case APPEND: mine->records = mine->seed + 1; break;
+    default: break;
+    }
+    atomic_store(&mine->phase, NOTHING);
+}
+
+static void done(void) {
+    atomic_store(&mine->phase, DONE);
+    remember("done");
+    apply();
+    atomic_fetch_add(&mine->calls, 1);
+}
+
+static void nothing_done(void) { atomic_store(&mine->phase, NOTHING); }
+
+// ---- comparing ----
+
+// The whole file; its length, or -1 if it is not there.
+static int64_t read_file(const char *path) {
+    int fd = open(path, O_RDONLY);
+    if (fd < 0) {
+        MUST(errno == ENOENT, "open %s", path);
+        return -1;
+    }
+    int64_t length = 0;
+    for (ssize_t got; (got = read(fd, scratch + length, BYTES - length)) != 0; length += got)
+        MUST(got > 0, "read %s at %lld", path, (long long)length);
+    struct stat status;
+    MUST(fstat(fd, &status) == 0, "fstat %s", path);
+    MUST(status.st_size == length, "%s: size %lld, but %lld bytes", path, (long long)status.st_size,
+         (long long)length);
+    MUST(close(fd) == 0, "close %s", path);
+    return length;
+}
+
+static int may_be(const struct content *right, uint64_t at, unsigned char byte) {
+    int is_cut_off = right->cut_off[at] != 0 && byte == right->cut_off[at];
+    return byte == right->bytes[at] || is_cut_off;
+}
+
+static void verify(int name) {
+    const char *path = path_of(me, name);
+    int64_t length = read_file(path);
+    if (mine->of[name] < 0) {
+        MUST(length < 0, "%s is there, %lld bytes, but was removed", path, (long long)length);
+        return;
+    }
+    const struct content *right = &mine->contents[mine->of[name]];
+    MUST(length >= 0, "%s is not there", path);
+    MUST((uint64_t)length == right->size, "%s: %lld bytes, not %llu", path, (long long)length,
+         (unsigned long long)right->size);
+    uint64_t at = 0;
+    while (at < right->size && may_be(right, at, scratch[at])) at++;
+    MUST(at == right->size, "%s of %llu bytes: byte %llu is %d, not %d", path,
+         (unsigned long long)right->size, (unsigned long long)at, scratch[at], right->bytes[at]);
+}
+
+// Every name of the slot, and no other.
+static void verify_listing(void) {
+    for (int half = 0; half < 2; half++) {
+        char path[16];
+        sprintf(path, "%c%d", "ab"[half], me);
+        int seen[NAMES] = {0}, folder = 0;
+        DIR *directory = opendir(path);
+        MUST(directory, "opendir %s", path);
+        for (struct dirent *entry; (entry = readdir(directory));) {
+            int name;
+            if (entry->d_name[0] == '.') continue;
+            if (entry->d_name[0] == 'd') folder++;
+            else if (sscanf(entry->d_name, "f%d", &name) == 1 && name >= 0 && name < NAMES) seen[name]++;
+            else fail("%s lists %s", path, entry->d_name);
+        }
+        closedir(directory);
+        MUST(folder == mine->folder[half], "%s lists its directory %d times", path, folder);
+        for (int name = 0; name < NAMES; name++) {
+            int is_here = name / (NAMES / 2) == half && mine->of[name] >= 0;
+            MUST(seen[name] == is_here, "%s lists f%d %d times", path, name, seen[name]);
+        }
+    }
+}
+
+// A write that was under way: each byte of it is old or new, all others are old. What it is now is
+// what it is to be.
+static void resolve_write(void) {
+    const char *path = path_of(me, mine->name);
+    struct content *old = &mine->contents[mine->content];
+    uint64_t end = mine->offset + mine->length, longest = end > old->size ? end : old->size;
+    int64_t length = read_file(path);
+    MUST(length >= (int64_t)old->size && length <= (int64_t)longest,
+         "%s: %lld bytes after a write that was cut off, %llu before it, %llu with it", path,
+         (long long)length, (unsigned long long)old->size, (unsigned long long)longest);
+    fill(bytes_of_write, mine->seed, mine->length);
+    uint64_t news = 0, olds = 0;
+    for (uint64_t at = 0; at < (uint64_t)length; at++) {
+        if (at >= old->size) old->bytes[at] = 0;
+        int is_in = at >= mine->offset && at < end;
+        int written = is_in ? bytes_of_write[at - mine->offset] : old->bytes[at];
+        MUST(may_be(old, at, scratch[at]) || scratch[at] == written,
+             "%s: byte %llu is %d after a write that was cut off, neither %d nor %d", path,
+             (unsigned long long)at, scratch[at], old->bytes[at], written);
+        if (is_in) *(scratch[at] == written ? &news : &olds) += 1;
+    }
+    (news == mine->length ? note->whole : news ? note->torn : note->undone)[WRITE]++;
+    remember(news == mine->length ? "killed, happened" : news ? "killed, in parts" : "killed, did not happen");
+    memcpy(old->bytes, scratch, length);
+    old->size = length;
+    if (end > old->size) {
+        uint64_t first = old->size > mine->offset ? old->size : mine->offset;
+        memcpy(old->cut_off + first, bytes_of_write + (first - mine->offset), end - first);
+    }
+    nothing_done();
+}
+
+static int is_there(const char *path) {
+    struct stat status;
+    int found = lstat(path, &status);
+    MUST(found == 0 || errno == ENOENT, "stat %s", path);
+    return found == 0;
+}
+
+static void settle(int happened) {
+    (happened ? note->whole : note->undone)[mine->kind]++;
+    remember(happened ? "killed, happened" : "killed, did not happen");
+    if (happened) apply();
+    else nothing_done();
+}
+
+// What the life before was about to do: happened wholly or not at all.
+static void resolve(void) {
+    if (mine->phase == DONE) apply();
+    if (mine->phase == NOTHING) return;
+    int name = mine->name, other = mine->other;
+    struct stat status;
+    switch (mine->kind) {
+    case CREATE: {
+        int64_t length = read_file(path_of(me, name));
+        MUST(length <= 0, "%s: %lld bytes after a create that was cut off", path_of(me, name), (long long)length);
+        settle(length == 0);
+        break;
+    }
+    case WRITE: resolve_write(); break;
+    case TRUNCATE: {
+        int64_t length = read_file(path_of(me, name));
+        uint64_t before = mine->contents[mine->content].size;
+        MUST(length == (int64_t)before || length == (int64_t)mine->length,
+             "%s: %lld bytes, not %llu or %llu", path_of(me, name), (long long)length,
+             (unsigned long long)before, (unsigned long long)mine->length);
+        settle(length == (int64_t)mine->length);
+        verify(name);
+        break;
+    }
+    case UNLINK:
+        settle(!is_there(path_of(me, name)));
+        verify(name);
+        break;
+    case RENAME:
+        // Between two daemons it may meet another and be tried again, with nothing to show for it
+        // meanwhile. So it is done here, too, and the name rests: it must not be there when the
+        // other is tried.
+        if (name == other) {
+            nothing_done();
+        } else if (is_there(path_of(me, name))) {
+            MUST(rename(path_of(me, name), path_of(me, other)) == 0 || errno == ENOENT,
+                 "rename f%d to f%d once more", name, other);
+            mine->rests_until[name] = note->round + 2;
+            note->undone[RENAME]++;
+            remember("killed, done again");
+            apply();
+        } else {
+            settle(1);
+        }
+        verify(name);
+        verify(other);
+        break;
+    case MKDIR: settle(is_there(folder_of(me, name))); break;
+    case RMDIR: settle(!is_there(folder_of(me, name))); break;
+    case CLAIM:
+        // Files say by their permissions whose they are.
+        if (atomic_load(&note->owner[name]) != me + 1) {
+            int found = lstat(common_path(name), &status);
+            MUST(found == 0 || errno == ENOENT, "stat %s", common_path(name));
+            if (found == 0 && (status.st_mode & 7) == (mode_t)me) {
+                int nobody = 0;
+                MUST(atomic_compare_exchange_strong(&note->owner[name], &nobody, me + 1),
+                     "%s is of slot %d and of slot %d", common_path(name), me, nobody - 1);
+                atomic_store(&note->inode[name], status.st_ino);
+            }
+        } else if (lstat(common_path(name), &status) == 0) {
+            atomic_store(&note->inode[name], status.st_ino);
+        } else {
+            fail("%s is gone, and nobody removed it", common_path(name));
+        }
+        nothing_done();
+        break;
+    case GIVE_UP: {
+        int owner = me + 1;
+        atomic_compare_exchange_strong(&note->owner[name], &owner, 0);
+        int found = lstat(common_path(name), &status);
+        MUST(found == 0 || errno == ENOENT, "stat %s", common_path(name));
+        if (found == 0 && status.st_ino == mine->seed) MUST(unlink(common_path(name)) == 0, "unlink %s", common_path(name));
+        nothing_done();
+        break;
+    }
+    case APPEND:
+        // It may be there, or in parts: its number is not used again.
+        mine->cut_off[mine->seed] = 1;
+        apply();
+        break;
+    }
+}
+
+// ---- what a life does ----
+
+static uint64_t some_length(void) {
+    switch (below(4)) {
+    case 0: return 1 + below(100);
+    case 1: return 1 + below(6000);
+    case 2: return 1 + below(40000);
+    default: return 1 + below(140000);
+    }
+}
+
+static void write_at(int fd, const char *path, int appends) {
+    fill(bytes_of_write, mine->seed, mine->length);
+    for (uint64_t sent = 0; sent < mine->length;) {
+        ssize_t put = appends ? write(fd, bytes_of_write + sent, mine->length - sent)
+                              : pwrite(fd, bytes_of_write + sent, mine->length - sent, mine->offset + sent);
+        MUST(put > 0, "write %llu bytes to %s at %llu", (unsigned long long)mine->length, path,
+             (unsigned long long)mine->offset);
+        sent += put;
+    }
+}
+
+static void create(int name) {
+    int flags = below(2) ? O_CREAT | O_EXCL | O_RDWR : O_CREAT | O_WRONLY;
+    const char *path = path_of(me, name);
+    int was_there = mine->of[name] >= 0;
+    if (!was_there) begin(CREATE, name, -1, 0, 0, 0);
+    int fd = open(path, flags, 0640);
+    if (was_there && flags & O_EXCL) {
+        MUST(fd < 0 && errno == EEXIST, "a second create of %s gives %d", path, fd);
+        return;
+    }
+    MUST(fd >= 0, "create %s", path);
+    if (!was_there) done();
+    MUST(close(fd) == 0, "close %s", path);
+}
+
+static void write_name(int name) {
+    const char *path = path_of(me, name);
+    uint64_t length = some_length(), size = mine->contents[mine->of[name]].size;
+    int appends = size + length <= BYTES && below(3) == 0;
+    int fd = open(path, appends ? O_WRONLY | O_APPEND : O_RDWR);
+    MUST(fd >= 0, "open %s", path);
+    if (below(4) == 0) {
+        int other = dup(fd);
+        MUST(other >= 0 && close(fd) == 0, "dup and close of %s", path);
+        fd = other;
+    }
+    for (uint64_t times = 1 + below(3); times > 0 && size + length <= BYTES; times--) {
+        uint64_t offset = appends ? size : below(BYTES - length + 1) >> below(12);
+        begin(WRITE, name, -1, offset, length, next());
+        if (below(12) == 0) {
+            pid_t child = fork();
+            MUST(child >= 0, "fork");
+            if (child == 0) {
+                write_at(fd, path, appends);
+                _exit(0);
+            }
+            int status = -1;
+            MUST(waitpid(child, &status, 0) == child && status == 0, "a child that writes %s ends with %d", path, status);
+        } else {
+            write_at(fd, path, appends);
+        }
+        done();
+        size = mine->contents[mine->of[name]].size;
+    }
+    if (below(8) == 0) MUST(fsync(fd) == 0, "fsync %s", path);
+    MUST(close(fd) == 0, "close %s", path);
+}
+
+static void truncate_name(int name) {
+    const char *path = path_of(me, name);
+    uint64_t length = below(3) ? below(BYTES) >> below(16) : 0;
+    int by_open = length == 0 && below(2), fd = -1;
+    if (!by_open) {
+        fd = open(path, O_RDWR);
+        MUST(fd >= 0, "open %s", path);
+    }
+    begin(TRUNCATE, name, -1, 0, length, 0);
+    if (by_open) MUST((fd = open(path, O_WRONLY | O_TRUNC)) >= 0, "open and truncate %s", path);
+    else MUST(ftruncate(fd, length) == 0, "truncate %s to %llu", path, (unsigned long long)length);
+    done();
+    MUST(close(fd) == 0, "close %s", path);
+}
+
+static void unlink_name(int name) {
+    const char *path = path_of(me, name);
+    int fd = below(3) ? -1 : open(path, O_RDONLY);
+    const struct content *content = &mine->contents[mine->of[name]];
+    begin(UNLINK, name, -1, 0, 0, 0);
+    MUST(unlink(path) == 0, "unlink %s", path);
+    done();
+    if (fd < 0) return;
+    // Its contents stay while it is open.
+    ssize_t got = pread(fd, scratch, BYTES, 0);
+    ssize_t at = 0;
+    while (at < got && may_be(content, at, scratch[at])) at++;
+    MUST(got == (ssize_t)content->size && at == got, "%s was removed while open: %zd of %llu bytes, right up to %zd",
+         path, got, (unsigned long long)content->size, at);
+    MUST(close(fd) == 0, "close %s", path);
+}
+
+static void rename_name(int name) {
+    int other = below(NAMES);
+    if (note->stays) other = name / (NAMES / 2) * (NAMES / 2) + other % (NAMES / 2);
+    if (mine->rests_until[other] > note->round) return;
+    begin(RENAME, name, other, 0, 0, 0);
+    MUST(rename(path_of(me, name), path_of(me, other)) == 0, "rename f%d to f%d", name, other);
+    done();
+}
+
+static void folder(int which) {
+    const char *path = folder_of(me, which);
+    int was_there = mine->folder[which];
+    if (was_there) {
+        begin(RMDIR, which, -1, 0, 0, 0);
+        MUST(rmdir(path) == 0, "rmdir %s", path);
+    } else {
+        begin(MKDIR, which, -1, 0, 0, 0);
+        MUST(mkdir(path, 0750) == 0, "mkdir %s", path);
+    }
+    done();
+}
+
+static void claim(int name) {
+    const char *path = common_path(name);
+    int is_mine = atomic_load(&note->owner[name]) == me + 1;
+    begin(CLAIM, name, -1, 0, 0, 0);
+    int fd = open(path, O_CREAT | O_EXCL | O_RDWR, 0600 | me);
+    if (fd < 0) {
+        MUST(errno == EEXIST, "create %s alone", path);
+        nothing_done();
+        return;
+    }
+    int nobody = 0;
+    MUST(!is_mine && atomic_compare_exchange_strong(&note->owner[name], &nobody, me + 1),
+         "%s was made by slot %d and by slot %d", path, me, nobody - 1);
+    struct stat status;
+    MUST(fstat(fd, &status) == 0, "fstat %s", path);
+    atomic_store(&note->inode[name], status.st_ino);
+    done();
+    MUST(close(fd) == 0, "close %s", path);
+}
+
+static void give_up(int name) {
+    begin(GIVE_UP, name, -1, 0, 0, atomic_load(&note->inode[name]));
+    atomic_store(&note->owner[name], 0);
+    MUST(unlink(common_path(name)) == 0, "unlink %s, which slot %d made", common_path(name), me);
+    done();
+}
+
+// Opens what another may remove at this moment.
+static void visit(int name) {
+    const char *path = common_path(name);
+    int fd = open(path, O_RDWR);
+    if (fd < 0) {
+        MUST(errno == ENOENT, "open %s", path);
+        return;
+    }
+    char bytes[200] = {0};
+    uint64_t at = below(20000);
+    MUST(pwrite(fd, bytes, sizeof bytes, at) == sizeof bytes, "write %s", path);
+    MUST(pread(fd, bytes, sizeof bytes, at) == sizeof bytes, "read %s", path);
+    MUST(close(fd) == 0, "close %s", path);
+}
+
+static void append(void) {
+    if (mine->records == RECORDS) return;
+    unsigned char record[RECORD];
+    fill(record, mine->records, RECORD);
+    record[0] = 'r', record[1] = me;
+    memcpy(record + 8, &mine->records, 8);
+    int fd = open("common/log", O_WRONLY | O_APPEND);
+    MUST(fd >= 0, "open the common file");
+    begin(APPEND, 0, -1, 0, 0, mine->records);
+    MUST(write(fd, record, RECORD) == RECORD, "append to the common file");
+    done();
+    MUST(close(fd) == 0, "close the common file");
+}
+
+static void step(void) {
+    int name = below(NAMES), choice = below(24);
+    int exists = mine->of[name] >= 0, rests = mine->rests_until[name] > note->round;
+    if (choice < 3) folder(below(FOLDERS));
+    else if (choice < 5) verify(name);
+    else if (choice < 7) {
+        int common = below(COMMON);
+        if (atomic_load(&note->owner[common]) == me + 1) give_up(common);
+        else claim(common);
+    } else if (choice < 9) visit(below(COMMON));
+    else if (choice < 11) append();
+    else if (rests) verify(name);
+    else if (!exists || choice < 13) create(name);
+    else if (choice < 18) write_name(name);
+    else if (choice < 20) truncate_name(name);
+    else if (choice < 22) rename_name(name);
+    else unlink_name(name);
+}
+
+static void live(int slot, uint64_t seed) {
+    me = slot, mine = &note->slots[slot], seed_now = seed;
+    umask(0);
+    resolve();
+    verify(below(NAMES));
+    while (!atomic_load(&note->stop)) step();
+    _exit(0);
+}
