@@ -35,6 +35,8 @@ pub(crate) enum Phase {
 /// What one round of reading ended with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Filled {
+    /// Nothing came.
+    Nothing,
     /// Nothing more now.
     Drained,
     /// There may be more.
@@ -82,6 +84,7 @@ impl<T> Connection<T> {
 
     /// Reads what is there, up to a bound.
     pub(crate) fn fill(&mut self) -> io::Result<Filled> {
+        let mut filled = Filled::Nothing;
         for _ in 0..READS_MAX {
             if self.end - self.taken > HEADER_BYTES + FRAME_BYTES_MAX {
                 return Ok(Filled::More);
@@ -93,12 +96,13 @@ impl<T> Connection<T> {
                 Ok(0) => return Ok(Filled::Ended),
                 Ok(count) => {
                     self.end += count;
+                    filled = Filled::Drained;
                     if count < wanted {
-                        return Ok(Filled::Drained);
+                        return Ok(filled);
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Filled::Drained),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(filled),
                 Err(error) => return Err(error),
             }
         }

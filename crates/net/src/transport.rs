@@ -38,6 +38,8 @@ const DIAL_PAUSE: Duration = Duration::from_millis(10);
 const DIAL_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// How long the thread looks for more before it sleeps: a wake-up costs about as much.
 const LOOK_TIME: Duration = Duration::from_micros(50);
+/// So often of its looks the thread asks the poller for all connections.
+const POLLER_LOOKS: u32 = 8;
 /// How long a frame that can wait for others to go with waits while the thread is awake.
 const LATER_TIME: Duration = Duration::from_micros(20);
 /// Time until a silent peer is asked, and until one that does not answer is given up.
@@ -117,6 +119,9 @@ pub struct Net<H: Handler> {
     accept_again: Option<Instant>,
     /// When something is due; `None`: not known since something changed.
     due: Option<Option<Instant>>,
+    /// The connection on which something came last: while the thread looks, it reads there without
+    /// asking the poller first.
+    hot: Option<u64>,
     refusals: u64,
 }
 
@@ -146,6 +151,7 @@ impl<H: Handler> Net<H> {
             next_connection: FIRST_CONNECTION,
             accept_again: None,
             due: None,
+            hot: None,
             refusals: 0,
         };
         Ok((net, Sender { shared }))
@@ -167,6 +173,7 @@ impl<H: Handler> Net<H> {
         let mut events = Vec::with_capacity(64);
         let mut look_until = Instant::now();
         let mut later_since = None;
+        let mut looks = 0u32;
         while !self.shared.stopping.load(Ordering::SeqCst) {
             let now = Instant::now();
             self.keep_time(now, handler);
@@ -185,25 +192,43 @@ impl<H: Handler> Net<H> {
             } else {
                 self.sleep_time(now)
             };
-            events.clear();
-            let room = rustix::buffer::spare_capacity(&mut events);
-            match epoll::wait(&self.shared.poller, room, timeout.map(timespec).as_ref()) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
-            if !events.is_empty() {
+            looks = looks.wrapping_add(1);
+            let is_short = timeout == Some(Duration::ZERO) && !looks.is_multiple_of(POLLER_LOOKS);
+            let came = match self.hot.filter(|_| is_short) {
+                Some(key) => self.read(key, handler),
+                None => self.poll(timeout, &mut events, handler)?,
+            };
+            self.shared.flush();
+            if came {
                 look_until = Instant::now() + LOOK_TIME;
-            } else if !has_worked {
+            }
+            // Who waits for what came may share the processor.
+            if came || !has_worked {
                 std::thread::yield_now();
             }
-            for event in &events {
-                let (data, flags) = (event.data, event.flags);
-                self.event(data.u64(), flags, handler);
-            }
-            self.shared.flush();
         }
         self.last_words(handler);
         Ok(())
+    }
+
+    /// Waits for something on any connection. True if there was anything.
+    fn poll(
+        &mut self,
+        timeout: Option<Duration>,
+        events: &mut Vec<epoll::Event>,
+        handler: &mut H,
+    ) -> io::Result<bool> {
+        events.clear();
+        let room = rustix::buffer::spare_capacity(events);
+        match epoll::wait(&self.shared.poller, room, timeout.map(timespec).as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in events.iter() {
+            let (data, flags) = (event.data, event.flags);
+            self.event(data.u64(), flags, handler);
+        }
+        Ok(!events.is_empty())
     }
 
     /// How long to sleep: until the next deadline, for ever if there is none.
@@ -286,12 +311,24 @@ impl<H: Handler> Net<H> {
         }
     }
 
-    fn read(&mut self, key: u64, handler: &mut H) {
+    /// Reads what is there. True if there was anything.
+    fn read(&mut self, key: u64, handler: &mut H) -> bool {
+        self.hot = None;
+        let Some(one) = self.connections.get_mut(&key) else { return false };
+        let filled = one.fill();
+        if one.peer().is_some() {
+            self.hot = Some(key);
+        }
+        match filled {
+            Ok(Filled::Nothing) => return false,
+            Ok(filled) => self.take_frames(key, filled, handler),
+            Err(error) => self.close(key, &error.to_string(), handler),
+        }
+        true
+    }
+
+    fn take_frames(&mut self, key: u64, filled: Filled, handler: &mut H) {
         let Some(one) = self.connections.get_mut(&key) else { return };
-        let filled = match one.fill() {
-            Ok(filled) => filled,
-            Err(error) => return self.close(key, &error.to_string(), handler),
-        };
         let line = Arc::clone(&one.line);
         loop {
             let Some(one) = self.connections.get_mut(&key) else { return };
