@@ -119,8 +119,9 @@ pub struct Mover<E: Ends> {
     ops: BTreeMap<u64, Op>,
     /// Visits that the daemon was asked about: stream and order.
     visits: BTreeMap<u64, (u64, u64)>,
-    /// Peers by their addresses, and how many streams they have.
-    peers: BTreeMap<Vec<u8>, (Peer, u32)>,
+    /// Peers by their addresses, for good: the provider `tcp` of 2.1 crashes now and then when one
+    /// is removed that it had a connection with. There is one for each start of a peer's daemon.
+    peers: BTreeMap<Vec<u8>, Peer>,
     next: u64,
     looks: u32,
 }
@@ -388,7 +389,6 @@ impl<E: Ends + 'static> Mover<E> {
             let peer = self.peer(&greeting.address).ok_or(Stop::Odd("no address of a peer"))?;
             let Some(one) = self.theirs.get_mut(&key) else { return Ok(()) };
             one.origin = Some(Origin { peer, window: greeting.window });
-            one.address = greeting.address;
             one.pipe.push(&[WELCOME]);
         }
         while let Some(one) = self.theirs.get_mut(&key)
@@ -407,12 +407,11 @@ impl<E: Ends + 'static> Mover<E> {
     }
 
     fn peer(&mut self, address: &[u8]) -> Option<Peer> {
-        if let Some((peer, count)) = self.peers.get_mut(address) {
-            *count += 1;
+        if let Some(peer) = self.peers.get(address) {
             return Some(*peer);
         }
         let peer = self.endpoint.add_peer(address).ok()?;
-        self.peers.insert(address.to_vec(), (peer, 1));
+        self.peers.insert(address.to_vec(), peer);
         Some(peer)
     }
 
@@ -635,19 +634,8 @@ impl<E: Ends + 'static> Mover<E> {
                 let Some(one) = self.theirs.remove(&key) else { return };
                 tracing::debug!(peer = one.from.daemon.0, %why, "way from peer by libfabric ended");
                 self.visits.retain(|_, (stream, _)| *stream != key);
-                self.forget(&one.address);
             }
             None => {}
-        }
-    }
-
-    /// One stream less from an address.
-    fn forget(&mut self, address: &[u8]) {
-        let Some((peer, count)) = self.peers.get_mut(address) else { return };
-        *count -= 1;
-        // What is under way keeps it known.
-        if *count == 0 && self.endpoint.remove_peer(*peer).is_ok() {
-            self.peers.remove(address);
         }
     }
 

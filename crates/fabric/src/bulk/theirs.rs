@@ -43,8 +43,6 @@ pub(crate) struct Theirs<E: Ends> {
     pub(crate) pipe: Pipe,
     /// `None` until it has greeted.
     pub(crate) origin: Option<Origin>,
-    /// Its endpoint's address, once it has greeted.
-    pub(crate) address: Vec<u8>,
     pub(crate) orders: BTreeMap<u64, VecDeque<Job<E::Memory>>>,
     /// An access failed: none is begun any more, or a later one could take place before the one that
     /// failed, which goes another way.
@@ -53,14 +51,7 @@ pub(crate) struct Theirs<E: Ends> {
 
 impl<E: Ends> Theirs<E> {
     pub(crate) const fn new(from: Proven, pipe: Pipe) -> Theirs<E> {
-        Theirs {
-            from,
-            pipe,
-            origin: None,
-            address: Vec::new(),
-            orders: BTreeMap::new(),
-            failed: false,
-        }
+        Theirs { from, pipe, origin: None, orders: BTreeMap::new(), failed: false }
     }
 
     /// Takes a record: the order that it is of, and whether it is the first of that.
