@@ -53,7 +53,7 @@ impl World {
                     assert!(reader.rest().is_empty());
                 }
                 Effect::Data { token, .. } => self.tokens.push(token),
-                Effect::Index(_) | Effect::Peer { .. } => {}
+                Effect::Index(_) | Effect::Peer { .. } | Effect::GrantNumbers { .. } => {}
             }
         }
     }
