@@ -1,5 +1,5 @@
 # What a person or CI runs. Each target installs what it lacks first.
-.PHONY: build test interleavings kills fuzz demo bench lint fmt install-deps glibc-check memcheck
+.PHONY: build test interleavings kills many fuzz demo bench lint fmt install-deps glibc-check memcheck
 
 build: install-deps
 	cargo build --release --workspace
@@ -22,6 +22,12 @@ KILLS ?= 10000
 kills: install-deps
 	cargo build --workspace
 	KILLS=$(KILLS) cargo test -p tests --test kills -- --nocapture
+
+# A client of many daemons; `make test` starts 16. With 256 it needs 5 GiB of /dev/shm and many minutes.
+DAEMONS ?= 256
+many: install-deps
+	cargo build --workspace
+	DAEMONS=$(DAEMONS) cargo test -p tests --test many -- --nocapture
 
 # Each fuzz target for so many seconds; it installs nothing but crates.
 FUZZ_SECONDS ?= 20

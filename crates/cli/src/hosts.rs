@@ -5,8 +5,8 @@ use crate::records::Part;
 use std::net::{IpAddr, ToSocketAddrs as _};
 use wire::limits::DAEMON_COUNT_MAX;
 
-/// Most daemons of one host: that many a client attaches to directly.
-pub(crate) const LOCAL_COUNT_MAX: u16 = 64;
+/// Most daemons of one host. A client attaches directly to 64; the others it reaches through its home.
+pub(crate) const LOCAL_COUNT_MAX: u16 = 256;
 
 /// One line.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -130,9 +130,9 @@ mod tests {
     fn wrong_lines_are_named() {
         let wrong = [
             ("", "0 daemons"),
-            ("c1:0", "f line 1: \"c1:0\": give 1 to 64"),
-            ("c1:65", "give 1 to 64"),
-            ("c1:x", "give 1 to 64"),
+            ("c1:0", "f line 1: \"c1:0\": give 1 to 256"),
+            ("c1:257", "give 1 to 256"),
+            ("c1:x", "give 1 to 256"),
             ("\n-oProxyCommand=x", "f line 2: \"-oProxyCommand=x\" is no name"),
             ("a;b", "is no name"),
             ("c1 c2", "must be an IP address"),
