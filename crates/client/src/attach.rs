@@ -280,6 +280,7 @@ impl Client {
     /// `ECONNREFUSED` or `ENOENT` if no daemon answers, `EPROTO` for another version,
     /// `ENAMETOOLONG`, or what a daemon refuses with.
     pub fn attach(&self, rundir: &CStr, prefix: &[u8], home: u16) -> Result<()> {
+        wait::trust_libc();
         if self.settings.get().is_none() {
             // Another thread that was first had the same environment: its settings are ours.
             let _ = self.settings.set(Settings::new(rundir, prefix, home)?);

@@ -52,6 +52,8 @@ impl Client {
     /// # Errors
     /// `EIO` for a number that is none.
     pub fn adopt(&self, process: ProcessIndex, pid: u32, started: u64) -> Result<()> {
+        // A fork that the C library knows nothing of leaves the parent's number there.
+        shm::wait::trust_libc();
         self.host()?.process_adopt(process, pid, started)
     }
 

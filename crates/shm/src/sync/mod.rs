@@ -4,6 +4,11 @@
 //! orders in which threads may run, and deaths between any two steps.
 
 #[cfg(not(feature = "interleavings"))]
+mod thread;
+#[cfg(not(feature = "interleavings"))]
+pub use thread::{thread_id, trust_libc};
+
+#[cfg(not(feature = "interleavings"))]
 mod real;
 #[cfg(not(feature = "interleavings"))]
 pub use real::*;

@@ -185,6 +185,9 @@ pub fn fence(_: Ordering) {
     point();
 }
 
+/// Threads of an exploration have numbers of their own.
+pub const fn trust_libc() {}
+
 /// The number of the calling thread, never zero.
 #[must_use]
 pub fn thread_id() -> u32 {

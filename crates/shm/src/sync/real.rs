@@ -60,12 +60,6 @@ pub fn now_micros() -> u64 {
     seconds.wrapping_mul(1_000_000).wrapping_add(nanos / 1000)
 }
 
-/// The calling thread's number, for words that say who holds something. Never zero.
-#[must_use]
-pub fn thread_id() -> u32 {
-    rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()
-}
-
 /// True if no thread with this number exists any more.
 #[must_use]
 pub fn is_dead(thread: u32) -> bool {
