@@ -387,22 +387,21 @@ impl Posts {
         self.summary(worker).is_ok_and(|summary| summary.load(SeqCst) != 0)
     }
 
+    /// Calls `with` for each session that may have posts for `worker`, by word and bit.
+    fn each_announced(&self, worker: usize, with: &mut dyn FnMut(usize, u32)) {
+        let Ok(summary) = self.summary(worker) else { return };
+        for word in bits_of(summary.load(SeqCst)) {
+            let announced = self.announced(worker, word as usize);
+            let sessions = announced.map_or(0, |announced| announced.load(SeqCst));
+            bits_of(sessions).for_each(|bit| with(word as usize, bit));
+        }
+    }
+
     /// Calls `each` with the posts to `worker` that are committed.
     pub fn collect(&self, worker: usize, tentative: Tentative, each: &mut dyn FnMut(PostId)) {
-        let Ok(summary) = self.summary(worker) else { return };
-        let mut words = summary.load(SeqCst);
-        while words != 0 {
-            let word = words.trailing_zeros() as usize;
-            words &= words - 1;
-            let Ok(announced) = self.announced(worker, word) else { continue };
-            let mut bits = announced.load(SeqCst);
-            while bits != 0 {
-                let bit = bits.trailing_zeros();
-                bits &= bits - 1;
-                let session = (word * 64) as u16 + bit as u16;
-                self.collect_session(worker, session, tentative, each);
-            }
-        }
+        self.each_announced(worker, &mut |word, bit| {
+            self.collect_session(worker, session_of(word, bit), tentative, each);
+        });
     }
 
     fn collect_session(
@@ -413,11 +412,8 @@ impl Posts {
         each: &mut dyn FnMut(PostId),
     ) {
         let Ok(pending) = self.pending(session, worker) else { return };
-        let mut bits = pending.load(SeqCst);
-        while bits != 0 {
-            let slot = bits.trailing_zeros() as u8;
-            bits &= bits - 1;
-            let id = PostId { session, slot };
+        for slot in bits_of(pending.load(SeqCst)) {
+            let id = PostId { session, slot: slot as u8 };
             let Ok(state) = self.word32(id, STATE) else { continue };
             let is_refused = tentative == Tentative::Refuse
                 && state.compare_exchange(TENTATIVE, REFUSED, SeqCst, SeqCst).is_ok();
@@ -430,30 +426,16 @@ impl Posts {
     /// Takes back the announcements of sessions that have no posts for `worker` any more.
     pub fn settle(&self, worker: usize) {
         let Ok(summary) = self.summary(worker) else { return };
-        let mut words = summary.load(SeqCst);
-        while words != 0 {
-            let word = words.trailing_zeros() as usize;
-            words &= words - 1;
-            let Ok(announced) = self.announced(worker, word) else { continue };
-            let mut bits = announced.load(SeqCst);
-            while bits != 0 {
-                let bit = bits.trailing_zeros();
-                bits &= bits - 1;
-                let session = (word * 64) as u16 + bit as u16;
-                let Ok(pending) = self.pending(session, worker) else { continue };
-                if pending.load(SeqCst) != 0 {
-                    continue;
-                }
-                announced.fetch_and(!(1 << bit), SeqCst);
-                if pending.load(SeqCst) != 0 {
-                    announced.fetch_or(1 << bit, SeqCst);
-                }
+        self.each_announced(worker, &mut |word, bit| {
+            let words = (self.announced(worker, word), self.pending(session_of(word, bit), worker));
+            if let (Ok(announced), Ok(pending)) = words {
+                take_back(announced, bit, || pending.load(SeqCst) == 0);
             }
-            if announced.load(SeqCst) == 0 {
-                summary.fetch_and(!(1 << word), SeqCst);
-                if announced.load(SeqCst) != 0 {
-                    summary.fetch_or(1 << word, SeqCst);
-                }
+        });
+        // Also of words that were empty before: a client may set the summary's bit late.
+        for word in bits_of(summary.load(SeqCst)) {
+            if let Ok(announced) = self.announced(worker, word as usize) {
+                take_back(summary, word, || announced.load(SeqCst) == 0);
             }
         }
     }
@@ -480,25 +462,17 @@ impl Posts {
 
     /// Frees the slots of those who died before they committed a post to `worker`.
     pub fn sweep(&self, worker: usize) {
-        let Ok(summary) = self.summary(worker) else { return };
-        if summary.load(SeqCst) == 0 {
-            return;
-        }
         let me = wait::thread_id();
-        for session in 0..SESSION_COUNT_MAX as u16 {
-            let announced = self.announced(worker, usize::from(session) / 64);
-            if announced.map_or(0, |word| word.load(SeqCst)) >> (session % 64) & 1 == 0 {
-                continue;
-            }
-            let mut bits = self.pending(session, worker).map_or(0, |word| word.load(SeqCst));
-            while bits != 0 {
-                let id = PostId { session, slot: bits.trailing_zeros() as u8 };
-                bits &= bits - 1;
+        self.each_announced(worker, &mut |word, bit| {
+            let session = session_of(word, bit);
+            let pending = self.pending(session, worker).map_or(0, |word| word.load(SeqCst));
+            for slot in bits_of(pending) {
+                let id = PostId { session, slot: slot as u8 };
                 if self.is_abandoned(id) && self.take_from_dead(id, me) {
                     self.release(id);
                 }
             }
-        }
+        });
         self.settle(worker);
     }
 
@@ -513,6 +487,29 @@ impl Posts {
     /// A committed post is applied, and what it did can be seen: its slot is free.
     pub fn finish(&self, id: PostId) {
         self.release(id);
+    }
+}
+
+/// The bits that are set, from the lowest.
+fn bits_of(mut bits: u64) -> impl Iterator<Item = u32> {
+    core::iter::from_fn(move || {
+        let bit = bits.trailing_zeros();
+        bits &= bits.wrapping_sub(1);
+        (bit < 64).then_some(bit)
+    })
+}
+
+const fn session_of(word: usize, bit: u32) -> u16 {
+    (word * 64) as u16 + bit as u16
+}
+
+/// Clears a bit while nothing stands behind it. Who puts something there sets the bit afterwards.
+fn take_back(word: &AtomicU64, bit: u32, is_empty: impl Fn() -> bool) {
+    if is_empty() {
+        word.fetch_and(!(1 << bit), SeqCst);
+        if !is_empty() {
+            word.fetch_or(1 << bit, SeqCst);
+        }
     }
 }
 
@@ -574,11 +571,10 @@ impl Draft<'_> {
         Ok(tagged)
     }
 
-    /// Sets the bits that lead the worker to the slot, and the state. How many posts of the session
-    /// waited for the worker already.
-    fn show(&self, state: u32) -> Result<u32> {
+    /// Sets the bits that lead the worker to the slot, and the state.
+    fn show(&self, state: u32) -> Result<()> {
         let (posts, PostId { session, slot }) = (self.posts, self.id);
-        let before = posts.pending(session, self.worker)?.fetch_or(1 << slot, SeqCst);
+        posts.pending(session, self.worker)?.fetch_or(1 << slot, SeqCst);
         posts.word32(self.id, STATE)?.store(state, SeqCst);
         let (word, bit) = (usize::from(session) / 64, session % 64);
         let announced = posts.announced(self.worker, word)?;
@@ -589,7 +585,7 @@ impl Draft<'_> {
         if summary.load(SeqCst) & 1 << word == 0 {
             summary.fetch_or(1 << word, SeqCst);
         }
-        Ok(before.count_ones())
+        Ok(())
     }
 
     /// The post is done, unless the worker refused it: then false.
