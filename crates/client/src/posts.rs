@@ -96,22 +96,8 @@ impl Client {
             // Its first bytes lie on this host: see `layout_of_child`.
             layout.flags &= !flag::INLINE;
         }
-        let now = now_nanos();
-        let attributes = Attributes {
-            inode,
-            parent: Inode::NONE,
-            mode: mode_of_new(mode, who),
-            uid: who.uid,
-            gid: who.gid,
-            links: 1,
-            size: 0,
-            accessed: now,
-            modified: now,
-            changed: now,
-            born: now,
-            device: 0,
-            layout,
-        };
+        let (mode, owner) = (mode_of_new(mode, who), (who.uid, who.gid));
+        let attributes = Attributes::of_new(inode, mode, owner, now_nanos(), layout);
         let mut draft = posts.claim(service.by.welcome.session, service.worker)?;
         let spread = parent.layout.spread;
         let post = Post::Create { parent: parent.inode, spread, attributes, name: walk.name };

@@ -203,21 +203,10 @@ impl Service {
         } else if !is_directory && who.uid != 0 && mode & 0o010 != 0 && !who.is_in_group(gid) {
             mode &= !mode::SET_GID;
         }
-        let now = self.live.now;
-        Attributes {
-            inode,
-            parent: if is_directory { directory.inode } else { Inode::NONE },
-            mode,
-            uid: who.uid,
-            gid,
-            links: if is_directory { 2 } else { 1 },
-            size: 0,
-            accessed: now,
-            modified: now,
-            changed: now,
-            born: now,
-            device: 0,
-            layout,
+        let new = Attributes::of_new(inode, mode, (who.uid, gid), self.live.now, layout);
+        match is_directory {
+            true => Attributes { parent: directory.inode, links: 2, ..new },
+            false => new,
         }
     }
 

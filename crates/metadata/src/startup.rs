@@ -45,21 +45,10 @@ impl Service {
             flags: 0,
             place: 0,
         };
-        let attributes = Attributes {
-            inode: Inode::ROOT,
-            parent: Inode::ROOT,
-            mode: mode::DIRECTORY | config.root_mode & mode::PERMISSIONS,
-            uid: config.root_uid,
-            gid: config.root_gid,
-            links: 2,
-            size: 0,
-            accessed: now,
-            modified: now,
-            changed: now,
-            born: now,
-            device: 0,
-            layout,
-        };
+        let mode = mode::DIRECTORY | config.root_mode & mode::PERMISSIONS;
+        let owner = (config.root_uid, config.root_gid);
+        let new = Attributes::of_new(Inode::ROOT, mode, owner, now, layout);
+        let attributes = Attributes { parent: Inode::ROOT, links: 2, ..new };
         debug_assert_eq!(layout.flags & flag::INLINE, 0);
         self.put(&Record::PutInode {
             attributes,

@@ -122,6 +122,33 @@ pub mod want {
 }
 
 impl Attributes {
+    /// Of a file that is made now, with one name and nothing in it.
+    #[must_use]
+    pub const fn of_new(
+        inode: Inode,
+        mode: u32,
+        owner: (u32, u32),
+        now: Nanos,
+        layout: Layout,
+    ) -> Attributes {
+        let (uid, gid) = owner;
+        Attributes {
+            inode,
+            parent: Inode::NONE,
+            mode,
+            uid,
+            gid,
+            links: 1,
+            size: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            born: now,
+            device: 0,
+            layout,
+        }
+    }
+
     /// True for a directory.
     #[must_use]
     pub const fn is_directory(&self) -> bool {
