@@ -24,8 +24,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use wire::errno::Errno;
 use wire::limits::SLOT_COUNT;
@@ -280,7 +278,7 @@ impl Acceptor {
         let slots = Session::new(segment)?;
         let session = self.sessions.open(believed)?;
         self.shared.posts.note_session(session.index);
-        let guest = Arc::new(Guest { session, slots, waited_far: AtomicBool::new(false) });
+        let guest = Arc::new(Guest { session, slots });
         for worker in 0..self.shared.router.workers {
             self.shared.tell(worker, Note::Opened(Arc::clone(&guest)));
         }
@@ -311,7 +309,8 @@ impl Acceptor {
             self.shared.tell(worker, Note::Closed(session.index));
             self.shared.tell(worker, Note::OriginGone { first, count });
         }
-        if guest.waited_far.load(Relaxed) {
+        // What it was killed in may wait at another daemon, for a lock or for its turn.
+        if guest.slots.has_waiting() {
             tell_origin_gone(&self.shared, first, count);
         }
         if self.reaper.is_some() {

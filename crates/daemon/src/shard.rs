@@ -37,12 +37,21 @@ const SLICE_BYTES: usize = 256 * 1024;
 struct Hands<'a> {
     index: &'a Index,
     host: &'a HostSegment,
+    tickets: &'a [Option<ReplyTo>],
 }
 
 impl Opens for Hands<'_> {
     fn mark_deleted(&mut self, inode: Inode) -> bool {
         self.index.forget_inode(inode);
         self.host.mark_deleted(inode)
+    }
+
+    fn is_awaited(&self, ticket: u64) -> bool {
+        let to = usize::try_from(ticket).ok().and_then(|place| self.tickets.get(place));
+        match to {
+            Some(Some(ReplyTo::Slot { guest, slot })) => guest.slots.is_awaited(usize::from(*slot)),
+            _ => true,
+        }
     }
 }
 
@@ -335,7 +344,8 @@ impl Shard {
     pub(crate) fn step_closed(&mut self, shared: &Shared, input: Input<'_>) {
         self.now = self.now.max(now_nanos());
         let mut effects = std::mem::take(&mut self.effects);
-        let mut hands = Hands { index: &self.index, host: &shared.host };
+        let tickets = &self.tickets;
+        let mut hands = Hands { index: &self.index, host: &shared.host, tickets };
         self.service.step(self.now, input, &mut hands, &mut effects);
         for effect in effects.drain(..) {
             self.perform(shared, effect);

@@ -23,8 +23,6 @@ pub(crate) struct Guest {
     pub(crate) session: Session,
     /// Its slots.
     pub(crate) slots: shm::session::Session,
-    /// It once waited for a lock at another daemon, which must be told of its end.
-    pub(crate) waited_far: AtomicBool,
 }
 
 /// Figures of one worker, for `status`.

@@ -11,7 +11,7 @@ use crate::reply::{LOST_MICROS, ReplyTo};
 use crate::shard::Shard;
 use crate::shared::{Guest, Shared, now_nanos};
 use crate::target::TargetLoop;
-use gateway::{Admitted, Route, admit_from_session};
+use gateway::{Route, admit_from_session};
 use shm::doorbell::Sleep;
 use shm::wait::{Backoff, Next};
 use std::collections::VecDeque;
@@ -20,8 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 use wire::codec::Reader;
 use wire::errno::Errno;
-use wire::limits::SLOT_BYTES;
-use wire::request::lock;
+use wire::limits::{SLOT_BYTES, SLOT_COUNT};
 use wire::{Header, Reply, Request};
 
 /// Longest sleep when nothing is due.
@@ -240,11 +239,7 @@ impl Worker {
                     *row = Some(guest);
                 }
             }
-            Note::Closed(index) => {
-                if let Some(row) = self.guests.get_mut(usize::from(index)) {
-                    *row = None;
-                }
-            }
+            Note::Closed(index) => self.part_with(shared, index),
             Note::Request { bytes, to } => self.take_admitted(shared, &bytes, to),
             Note::Peer(bytes) => self.take_message(shared, &bytes),
             Note::OriginGone { first, count } => self.shard.origin_gone(shared, first, count),
@@ -253,6 +248,27 @@ impl Worker {
                 if let Some(target) = &mut self.target {
                     target.preallocated(shared, &self.guests, outcome);
                 }
+            }
+        }
+    }
+
+    /// A session is over. What it said of its files and did not wait for is still carried out, but
+    /// nothing that it waited for.
+    fn part_with(&mut self, shared: &Shared, session: u16) {
+        let Some(guest) = self.guests.get_mut(usize::from(session)).and_then(Option::take) else {
+            return;
+        };
+        let pending = guest.slots.take_pending(self.number);
+        if pending == 0 {
+            return;
+        }
+        let mut message = Message::new([0; SLOT_BYTES]);
+        for slot in (0..SLOT_COUNT).filter(|slot| pending >> slot & 1 != 0) {
+            if guest.slots.is_detached(slot)
+                && let Some(length) = guest.slots.request(slot, &mut message)
+            {
+                let bytes = message.get(..length).unwrap_or_default();
+                self.take_slot(shared, &guest, slot, bytes);
             }
         }
     }
@@ -308,7 +324,6 @@ impl Worker {
                 return Took::PassedOn;
             }
             Ok(Route::Peer(peer)) => {
-                note_far_wait(guest, &admitted);
                 let Some(end) = bulk::end_of(guest, &admitted.request) else {
                     shared.hand_to_peer(peer, &admitted.encode(), to);
                     return Took::PassedOn;
@@ -368,14 +383,5 @@ impl Worker {
         if let Some(target) = &mut self.target {
             target.publish(shared, &self.guests);
         }
-    }
-}
-
-/// Notes that the session may wait at another daemon, which must learn of its end.
-fn note_far_wait(guest: &Guest, admitted: &Admitted<'_>) {
-    if let Request::Lock { flags, .. } = admitted.request
-        && flags & lock::WAIT != 0
-    {
-        guest.waited_far.store(true, Relaxed);
     }
 }

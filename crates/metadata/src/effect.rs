@@ -42,7 +42,8 @@ pub enum Input<'a> {
         /// What came of it.
         result: Result<()>,
     },
-    /// Origins `first .. first + count` will never send anything again.
+    /// Origins `first .. first + count` will never send anything again. What they wait for and has not
+    /// begun is not done any more.
     OriginGone {
         /// The first.
         first: u64,
@@ -170,10 +171,17 @@ pub enum DataOp {
     },
 }
 
-/// The open files of this host, which the service asks about deleted ones.
+/// What the service asks its host within a step: who has a deleted file open, who still waits.
 pub trait Opens {
     /// Marks a file as deleted and says whether a process of this host has it open. It must first
     /// forget the inode in the index and only then look, because who opens a file does the two in
     /// the other order. If true, somebody sends `Request::Reap` after the last close.
     fn mark_deleted(&mut self, inode: Inode) -> bool;
+
+    /// False if whoever sent the request of this ticket was killed since. What waited for its turn is
+    /// not begun then: he is long gone for whoever looks at the names now.
+    fn is_awaited(&self, ticket: u64) -> bool {
+        let _ = ticket;
+        true
+    }
 }

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wire::{Attributes, Errno, Header, Inode, ShardIndex};
+use wire::{Attributes, Errno, Header, Inode, Reader, Request, ShardIndex};
 
 use crate::keys::Keys;
 use crate::locks::Lock;
@@ -87,6 +87,24 @@ pub(crate) struct Job {
     pub(crate) attempts: u32,
     /// When it is given up with `Busy`.
     pub(crate) until: i64,
+}
+
+impl Job {
+    /// True for a request of which nothing is done yet, and that is not worth beginning when nobody
+    /// waits for it. What a process says of files that it is done with is: nobody waits for that, so
+    /// it may well be under way when the process has come to its end.
+    pub(crate) fn may_be_dropped(&self) -> bool {
+        let Kind::Request { bytes, .. } = &self.kind else { return false };
+        let is_parting = matches!(
+            Request::decode(&mut Reader::new(bytes)),
+            Ok(Request::Close { .. }
+                | Request::Reap { .. }
+                | Request::Release { .. }
+                | Request::Extend { .. }
+                | Request::CancelLock { .. })
+        );
+        matches!(self.wait, Wait::Answer(_) | Wait::Unlock | Wait::Time(_)) && !is_parting
+    }
 }
 
 /// What a question is about.

@@ -10,6 +10,8 @@
 //! 2. An operation stops (`Stop`) only before its first change.
 //! 3. The log record of a step is its first effect.
 
+use core::ops::Range;
+
 use wire::attributes::want;
 use wire::codec::{Malformed, Reader};
 use wire::hash::entry_key;
@@ -334,6 +336,13 @@ impl Service {
             self.settle_unlinked(opens);
             let Some(id) = self.live.woken.pop_first() else { return };
             let Some(job) = self.live.jobs.remove(&id) else { continue };
+            if let Kind::Request { ticket, .. } = &job.kind
+                && job.may_be_dropped()
+                && !opens.is_awaited(*ticket)
+            {
+                self.answer_stop(*ticket, Stop::Wait(job.wait));
+                continue;
+            }
             self.run_job(id, job);
         }
     }
@@ -406,6 +415,25 @@ impl Service {
             waiters.retain(|waiter| !origins.contains(&waiter.header.origin));
         }
         self.live.waiters.retain(|_, waiters| !waiters.is_empty());
+        self.drop_jobs_of(&origins);
+    }
+
+    /// As where somebody is not awaited (`Opens`). Votes are waited for: until then nobody sees what
+    /// they are about.
+    fn drop_jobs_of(&mut self, origins: &Range<u64>) {
+        let is_theirs = |job: &Job| {
+            let Kind::Request { header, .. } = &job.kind else { return false };
+            origins.contains(&header.origin) && job.may_be_dropped()
+        };
+        let jobs = self.live.jobs.iter().filter(|(_, job)| is_theirs(job));
+        let dropped: Vec<u64> = jobs.map(|(&id, _)| id).collect();
+        for id in dropped {
+            let Some(job) = self.live.jobs.remove(&id) else { continue };
+            self.live.woken.remove(&id);
+            if let Kind::Request { ticket, .. } = job.kind {
+                self.answer_stop(ticket, Stop::Wait(job.wait));
+            }
+        }
     }
 
     /// Runs a request. Whoever returns `Ok` has answered, or queued the answer.

@@ -7,7 +7,7 @@ use kit::{Answer, Client, NOTHING, World};
 use wire::attributes::mode;
 use wire::errno::Errno;
 use wire::request::{rename, set, walk};
-use wire::{Attributes, Credentials, Inode, Layout, Request};
+use wire::{Attributes, Credentials, Inode, Layout, Request, ShardIndex};
 
 const ROOT: Inode = Inode::ROOT;
 
@@ -434,6 +434,73 @@ fn a_request_that_comes_twice_is_done_once() {
     world.crash(0);
     let third = world.send_again(&sent);
     assert_eq!(world.answer(third), Some(Answer::Refused(Errno::EEXIST)));
+}
+
+/// A file in a directory of one daemon, and a directory of another that it is to be moved to.
+fn about_to_move(world: &mut World) -> (Attributes, Attributes) {
+    let mut directories = vec![];
+    for name in [b"a", b"b", b"c", b"d"] {
+        directories.push(world.root().directory(ROOT, name).expect("made"));
+    }
+    let owner = |one: &Attributes| world.owner(ShardIndex(one.layout.place));
+    let from = *directories.iter().find(|one| owner(one) == 0).expect("one of the first daemon");
+    let to = *directories.iter().find(|one| owner(one) == 1).expect("one of the second");
+    world.root().file(from.inode, b"f").expect("made");
+    (from, to)
+}
+
+fn send_move(world: &mut World, from: &Attributes, to: &Attributes) -> u64 {
+    let request = Request::Rename {
+        parent: from.inode,
+        name: b"f",
+        new_parent: to.inode,
+        new_name: b"g",
+        flags: 0,
+    };
+    world.send(Credentials::ROOT, ShardIndex(from.layout.place), &request)
+}
+
+/// Where the file is at last.
+fn has_moved(world: &mut World, from: &Attributes, to: &Attributes) -> bool {
+    let there = world.root().look(to.inode, b"g").is_ok();
+    assert_eq!(world.root().look(from.inode, b"f").is_ok(), !there, "once, in one place");
+    there
+}
+
+#[test]
+fn what_a_killed_process_waits_for_is_not_begun_after_its_end() {
+    for its_session_is_over in [false, true] {
+        let mut world = World::daemons(2);
+        let (from, to) = about_to_move(&mut world);
+        let ticket = send_move(&mut world, &from, &to);
+        assert_eq!(world.answer(ticket), None, "the other daemon is asked first");
+        if its_session_is_over {
+            world.step(0, metadata::Input::OriginGone { first: 7, count: 1 });
+        } else {
+            world.seats[0].opens.1.insert(ticket);
+        }
+        world.settle();
+        assert_eq!(world.answer(ticket), Some(Answer::Busy));
+        assert!(!has_moved(&mut world, &from, &to));
+    }
+}
+
+#[test]
+fn what_is_voted_on_when_its_process_is_killed_is_carried_out() {
+    let mut world = World::daemons(2);
+    let (from, to) = about_to_move(&mut world);
+    let ticket = send_move(&mut world, &from, &to);
+    let is_voted_on = |world: &World| world.seats[1].service.deadline().is_some();
+    while world.answer(ticket).is_none() && !is_voted_on(&world) {
+        let (at, bytes) = world.queue.remove(0);
+        world.step(at, metadata::Input::Peer { message: &bytes });
+    }
+    assert_eq!(world.answer(ticket), None, "the vote is under way");
+    world.seats[0].opens.1.insert(ticket);
+    world.step(0, metadata::Input::OriginGone { first: 7, count: 1 });
+    world.settle();
+    assert_eq!(world.answer(ticket), Some(Answer::Done));
+    assert!(has_moved(&mut world, &from, &to));
 }
 
 #[test]

@@ -196,6 +196,22 @@ impl Session {
         self.word32(slot, STATE).is_ok_and(|state| state.load(Relaxed) & !ASLEEP == DETACHED)
     }
 
+    /// True if some slot holds a request that somebody waits for, or waited when he was killed.
+    #[must_use]
+    pub fn has_waiting(&self) -> bool {
+        (0..SLOT_COUNT).any(|slot| {
+            let state = self.word32(slot, STATE);
+            state.is_ok_and(|state| state.load(Relaxed) & !ASLEEP == SUBMITTED)
+        })
+    }
+
+    /// False if whoever waits for the reply to what `slot` holds is dead.
+    #[must_use]
+    pub fn is_awaited(&self, slot: usize) -> bool {
+        self.is_detached(slot)
+            || self.word32(slot, OWNER).is_ok_and(|owner| !wait::is_dead(owner.load(Relaxed)))
+    }
+
     /// Puts the reply into `slot` and wakes who waits for it. Too long a reply is cut to nothing,
     /// which the client takes for a malformed one.
     pub fn reply(&self, slot: usize, bytes: &[u8]) {

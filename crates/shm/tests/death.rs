@@ -5,6 +5,7 @@
 use rustix::fd::AsFd;
 use shm::Segment;
 use shm::arena::Arena;
+use shm::doorbell::{DOORBELLS_BYTES, Doorbells};
 use shm::host::{HOST_BYTES, HostSegment};
 use shm::piece_io::Target;
 use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES};
@@ -72,7 +73,12 @@ fn the_victim() {
     let session = Session::new(segment(place, "session", SESSION_BYTES)).expect("long enough");
     let host = HostSegment::new(segment(place, "host", HOST_BYTES)).expect("long enough");
     let states = PieceStates::new(segment(place, "states", STATE_BYTES));
-    let slots: Vec<_> = (0..SLOT_COUNT).map(|_| session.claim(1000).expect("a slot")).collect();
+    let mut slots: Vec<_> = (0..SLOT_COUNT).map(|_| session.claim(1000).expect("a slot")).collect();
+    if role == "requests" {
+        let bells = Doorbells::new(segment(place, "bells", DOORBELLS_BYTES)).expect("long enough");
+        slots[1].write(|_| Ok::<usize, Errno>(1)).expect("fits");
+        slots[1].submit(0, &bells, 0).expect("worker 0");
+    }
     slots[0].pin(0).expect("claimed");
     if role == "granules" {
         states.claimer(0).expect("slot 0").store(shm::wait::thread_id(), Ordering::SeqCst);
@@ -102,6 +108,18 @@ fn slots_of_the_dead_are_taken_over() {
         (0..SLOT_COUNT).map(|_| session.claim(1_000_000).expect("a dead one's slot")).collect();
     assert_eq!(slots.len(), SLOT_COUNT);
     assert!(!session.pins(0), "who takes a slot over holds no pin of the dead");
+}
+
+#[test]
+fn nobody_waits_for_what_the_dead_asked() {
+    let place = Place::new("requests");
+    let session = Session::new(segment(&place.0, "session", SESSION_BYTES)).expect("long enough");
+    let child = victim("requests", &place.0);
+    assert!(session.is_awaited(1) && session.has_waiting());
+    kill(child);
+    assert!(!session.is_awaited(1) && session.has_waiting());
+    session.reply(1, b"late");
+    assert!(!session.has_waiting());
 }
 
 #[test]

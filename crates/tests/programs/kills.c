@@ -1,5 +1,5 @@
 // Processes that are killed at any moment of what they do on an instance, and one that kills them
-// and checks: `kills DIR LOG SEED KILLS [stays]`. The test is tests/kills.rs; what a life does is in
+// and checks: `kills DIR LOG SEED KILLS`. The test is tests/kills.rs; what a life does is in
 // kills_life.h.
 //
 // It says a line after each round, in which everybody came to an end, and everything was compared.
@@ -110,28 +110,34 @@ static void compare_all(void) {
     verify_records();
 }
 
-static void settle_messages_of(const char *path) {
-    for (int times = 0; times < 2; times++) {
+// What a killed process had sent may be carried out after its end, as with other network file systems,
+// but not after a process that began later was answered by all who serve the names.
+static void settle_messages(int slot) {
+    char number[8];
+    sprintf(number, "%d", slot);
+    pid_t child = fork();
+    MUST(child >= 0, "fork");
+    if (child == 0) {
+        execl(own_words[0], own_words[0], own_words[1], own_words[2], "0", number, "settle", NULL);
+        fail("exec");
+    }
+    int status = -1;
+    MUST(waitpid(child, &status, 0) == child && status == 0, "settling ends with status %d", status);
+}
+
+static void settle_here(int slot) {
+    char path[32];
+    for (int place = 0; place <= FOLDERS; place++) {
+        if (place < FOLDERS) sprintf(path, "%c%d/between", "ab"[place], slot);
+        else sprintf(path, "common/between");
         MUST(mkdir(path, 0700) == 0, "mkdir %s", path);
         MUST(rmdir(path) == 0, "rmdir %s", path);
     }
-}
-
-// What a killed process had sent may be carried out after its end, as with other network file systems,
-// but before what is sent from here later: all messages of a directory go to who serves its names, and
-// the last is taken up after all that lay there at the first, whichever session it lay in.
-static void settle_messages(int slot) {
-    for (int half = 0; half < FOLDERS; half++) {
-        char path[32];
-        sprintf(path, "%c%d/between", "ab"[half], slot);
-        settle_messages_of(path);
-    }
-    settle_messages_of("common/between");
+    _exit(0);
 }
 
 static void round_of(uint64_t kills) {
     atomic_store(&note->stop, 0);
-    note->round++;
     for (int slot = 0; slot < SLOTS; slot++) begin_life(slot);
     while (kills > 0 && !note->failed) {
         static const uint64_t scales[] = {60, 400, 2500, 8000};
@@ -181,8 +187,8 @@ int main(int count, char **words) {
     first_seed = seed_now = strtoull(words[3], NULL, 0);
     MUST(chdir(words[1]) == 0, "chdir %s", words[1]);
     if (count > 6) live(atoi(words[4]), first_seed);
+    if (count == 6) settle_here(atoi(words[4]));
 
-    note->stays = count == 6;
     // Children of the killed come to us.
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     umask(0);

@@ -35,9 +35,9 @@ enum kind { CREATE, WRITE, TRUNCATE, UNLINK, RENAME, MKDIR, RMDIR, CLAIM, GIVE_U
 static const char *const KINDS[] = {"create", "write", "truncate", "unlink", "rename",
                                     "mkdir", "rmdir", "claim", "give up", "append"};
 
-// `cut_off`: what a write that was cut off may have left behind the end, where a file that grows later
-// may show it instead of zeros; 0: nothing.
-struct content { uint64_t size; unsigned char bytes[BYTES], cut_off[BYTES]; };
+// `cut_off`: what the last two writes that were cut off may have left behind the end, where a file that
+// grows later may show it instead of zeros; 0: nothing.
+struct content { uint64_t size; unsigned char bytes[BYTES], cut_off[2][BYTES]; };
 
 struct slot {
     // What is under way.
@@ -47,8 +47,6 @@ struct slot {
     // What there is: the content of each name, or -1; empty directories.
     int of[NAMES];
     int folder[FOLDERS];
-    // Round from which on a name is used again.
-    uint64_t rests_until[NAMES];
     _Atomic uint64_t calls;
     // Records of this round: how many, and which were cut off.
     uint64_t records;
@@ -61,9 +59,6 @@ struct slot {
 
 struct note {
     _Atomic int failed, stop;
-    _Atomic uint64_t round;
-    // Renames stay in a directory, so that one daemon carries them out.
-    int stays;
     // Who made a common name: slot + 1, and which file it was.
     _Atomic int owner[COMMON];
     _Atomic uint64_t inode[COMMON];
@@ -188,27 +183,32 @@ static void begin(enum kind kind, int name, int other, uint64_t offset, uint64_t
     atomic_store(&mine->phase, BEGUN);
 }
 
+// Nothing of a range is left of writes that were cut off.
+static void forget_cut_off(struct content *content, uint64_t from, uint64_t length) {
+    for (int each = 0; each < 2; each++) memset(content->cut_off[each] + from, 0, length);
+}
+
 // What an operation that happened makes of the names. May be done twice.
 static void apply(void) {
     struct content *content = mine->content >= 0 ? &mine->contents[mine->content] : NULL;
     switch (mine->kind) {
     case CREATE:
         content->size = 0;
-        memset(content->cut_off, 0, BYTES);
+        forget_cut_off(content, 0, BYTES);
         mine->of[mine->name] = mine->content;
         break;
     case WRITE:
         if (mine->offset > content->size)
             memset(content->bytes + content->size, 0, mine->offset - content->size);
         fill(content->bytes + mine->offset, mine->seed, mine->length);
-        memset(content->cut_off + mine->offset, 0, mine->length);
+        forget_cut_off(content, mine->offset, mine->length);
         if (mine->offset + mine->length > content->size) content->size = mine->offset + mine->length;
         break;
     case TRUNCATE:
         if (mine->length > content->size)
             memset(content->bytes + content->size, 0, mine->length - content->size);
         if (mine->length < content->size)
-            memset(content->cut_off + mine->length, 0, BYTES - mine->length);
+            forget_cut_off(content, mine->length, BYTES - mine->length);
         content->size = mine->length;
         break;
     case UNLINK: mine->of[mine->name] = -1; break;
@@ -254,8 +254,10 @@ static int64_t read_file(const char *path) {
 }
 
 static int may_be(const struct content *right, uint64_t at, unsigned char byte) {
-    int is_cut_off = right->cut_off[at] != 0 && byte == right->cut_off[at];
-    return byte == right->bytes[at] || is_cut_off;
+    if (byte == right->bytes[at]) return 1;
+    for (int each = 0; each < 2; each++)
+        if (right->cut_off[each][at] != 0 && byte == right->cut_off[each][at]) return 1;
+    return 0;
 }
 
 static void verify(int name) {
@@ -326,7 +328,10 @@ static void resolve_write(void) {
     old->size = length;
     if (end > old->size) {
         uint64_t first = old->size > mine->offset ? old->size : mine->offset;
-        memcpy(old->cut_off + first, bytes_of_write + (first - mine->offset), end - first);
+        for (uint64_t at = first; at < end; at++) {
+            if (old->cut_off[0][at] != 0) old->cut_off[1][at] = old->cut_off[0][at];
+            old->cut_off[0][at] = bytes_of_write[at - mine->offset];
+        }
     }
     nothing_done();
 }
@@ -374,21 +379,8 @@ static void resolve(void) {
         verify(name);
         break;
     case RENAME:
-        // Between two daemons it may meet another and be tried again, with nothing to show for it
-        // meanwhile. So it is done here, too, and the name rests: it must not be there when the
-        // other is tried.
-        if (name == other) {
-            nothing_done();
-        } else if (is_there(path_of(me, name))) {
-            MUST(rename(path_of(me, name), path_of(me, other)) == 0 || errno == ENOENT,
-                 "rename f%d to f%d once more", name, other);
-            mine->rests_until[name] = note->round + 2;
-            note->undone[RENAME]++;
-            remember("killed, done again");
-            apply();
-        } else {
-            settle(1);
-        }
+        if (name == other) nothing_done();
+        else settle(!is_there(path_of(me, name)));
         verify(name);
         verify(other);
         break;
@@ -533,8 +525,6 @@ static void unlink_name(int name) {
 
 static void rename_name(int name) {
     int other = below(NAMES);
-    if (note->stays) other = name / (NAMES / 2) * (NAMES / 2) + other % (NAMES / 2);
-    if (mine->rests_until[other] > note->round) return;
     begin(RENAME, name, other, 0, 0, 0);
     MUST(rename(path_of(me, name), path_of(me, other)) == 0, "rename f%d to f%d", name, other);
     done();
@@ -611,7 +601,7 @@ static void append(void) {
 
 static void step(void) {
     int name = below(NAMES), choice = below(24);
-    int exists = mine->of[name] >= 0, rests = mine->rests_until[name] > note->round;
+    int exists = mine->of[name] >= 0;
     if (choice < 3) folder(below(FOLDERS));
     else if (choice < 5) verify(name);
     else if (choice < 7) {
@@ -620,7 +610,6 @@ static void step(void) {
         else claim(common);
     } else if (choice < 9) visit(below(COMMON));
     else if (choice < 11) append();
-    else if (rests) verify(name);
     else if (!exists || choice < 13) create(name);
     else if (choice < 18) write_name(name);
     else if (choice < 20) truncate_name(name);

@@ -57,7 +57,6 @@ fn killed(
     name: &str,
     options: &[&str],
     (kills, seed): (u64, u64),
-    renames: &[&str],
     mut after_round: impl FnMut(&Instance, u64),
 ) {
     let instance = Instance::start(name, options);
@@ -67,7 +66,7 @@ fn killed(
     let log = PathBuf::from(format!("/dev/shm/{}.kills", instance.name));
     let words = ["/forebay", &log.to_string_lossy(), &seed.to_string(), &kills.to_string()];
     let mut child = instance
-        .program(&[&[&*program.to_string_lossy()], &words[..], renames].concat())
+        .program(&[&[&*program.to_string_lossy()], &words[..]].concat())
         .stdout(Stdio::piped())
         .spawn()
         .expect("the program starts");
@@ -107,20 +106,18 @@ fn killed_clients_leave_what_was_acknowledged_and_nothing_else() {
     let (kills, seed) = (setting("KILLS", 400), setting("TEST_SEED", 1));
     let options = ["--local", "2", "--memory", "64MiB", "--ssd", "0", "--chunk", "64KiB"];
     let mut daemons = Vec::new();
-    killed("kills", &options, (kills, seed), &[], |instance, _| {
+    killed("kills", &options, (kills, seed), |instance, _| {
         let now = pids(instance);
         assert!(daemons.is_empty() || daemons == now, "seed {seed}: a daemon died");
         daemons = now;
     });
 }
 
-/// Here renames stay in a directory: the program can not know when a rename between two daemons, one of
-/// which was killed, is over.
 #[test]
 fn the_same_holds_while_daemons_are_killed() {
     let (kills, seed) = (setting("KILLS", 400) / 4, setting("TEST_SEED", 2));
     let options = ["--local", "2", "--memory", "16MiB", "--ssd", "64MiB", "--chunk", "64KiB"];
-    killed("both", &options, (kills, seed), &["stays"], |instance, round| {
+    killed("both", &options, (kills, seed), |instance, round| {
         // A round is 50 clients; those of the next are at work.
         let victim = instance.daemon(usize::try_from(round % 2).expect("small"));
         victim.kill();

@@ -31,13 +31,16 @@ impl Random {
     }
 }
 
-/// Files that processes of a host have open.
+/// Files that processes of a host have open, and tickets of requests of processes that were killed.
 #[derive(Default)]
-pub(crate) struct OpenSet(pub(crate) BTreeSet<Inode>);
+pub(crate) struct OpenSet(pub(crate) BTreeSet<Inode>, pub(crate) BTreeSet<u64>);
 
 impl Opens for OpenSet {
     fn mark_deleted(&mut self, inode: Inode) -> bool {
         self.0.contains(&inode)
+    }
+    fn is_awaited(&self, ticket: u64) -> bool {
+        !self.1.contains(&ticket)
     }
 }
 
