@@ -12,9 +12,9 @@ use wire::request::walk;
 use wire::{Attributes, Credentials, Inode, Reply, Request, ShardIndex};
 
 use crate::Client;
-use crate::path::PathBuffer;
+use crate::path::Way;
 use crate::request::To;
-use crate::walk::{Look, Looked};
+use crate::walk::{Look, Sight};
 
 /// What is known of the components that come next.
 pub(crate) struct Ahead {
@@ -38,18 +38,22 @@ impl Ahead {
     }
 
     /// What is known of the next component, once.
-    pub(crate) fn next(&mut self) -> Option<Looked> {
-        let known = self.chain.get(..self.count).unwrap_or(&[]).get(self.used).copied();
+    pub(crate) fn next(&mut self, to: &mut Attributes) -> Option<Sight> {
+        let known = self.chain.get(..self.count).unwrap_or(&[]).get(self.used);
         self.used = self.used.saturating_add(1);
         match known {
-            Some(attributes) => Some(Looked::Found(attributes)),
-            None => core::mem::take(&mut self.is_absent).then_some(Looked::Absent),
+            Some(attributes) => {
+                *to = *attributes;
+                Some(Sight::Found)
+            }
+            None => core::mem::take(&mut self.is_absent).then_some(Sight::Absent),
         }
     }
 }
 
 impl Client {
-    /// The attributes of `directory`, where a walk begins, and perhaps what follows.
+    /// Puts the attributes of `directory`, where a walk begins, into `to`, and perhaps finds what
+    /// follows.
     ///
     /// # Errors
     /// `ESTALE` if it is gone, `EIO`.
@@ -58,19 +62,20 @@ impl Client {
         directory: Inode,
         look: Look,
         who: &Credentials,
-        buffer: &PathBuffer,
+        way: &Way,
         ahead: &mut Option<Ahead>,
-    ) -> Result<Attributes> {
-        if let Some(attributes) = self.attributes_in_index(directory) {
-            return Ok(attributes);
-        }
-        let (names, count) = buffer.names(buffer.place(), look == Look::Surely);
+        to: &mut Attributes,
+    ) -> Result<()> {
         let shard = directory.shard();
-        if count == 0 || self.service_of(shard).is_some() {
-            return self.attributes_of(directory);
+        if self.service_of(shard).is_some() {
+            return self.read_attributes(directory, to);
         }
-        match self.walk_far(shard, (directory, walk::DIRECTORY, names), who, ahead)? {
-            Some(Looked::Found(attributes)) => Ok(attributes),
+        let (names, count) = way.names(way.place(), look == Look::Surely);
+        if count == 0 {
+            return self.read_attributes(directory, to);
+        }
+        match self.walk_far(shard, (directory, walk::DIRECTORY, names), who, ahead, to)? {
+            Some(Sight::Found) => Ok(()),
             _ => Err(Errno::EIO),
         }
     }
@@ -86,11 +91,12 @@ impl Client {
         (names, count): (&[u8], usize),
         who: &Credentials,
         ahead: &mut Option<Ahead>,
-    ) -> Result<Option<Looked>> {
+        to: &mut Attributes,
+    ) -> Result<Option<Sight>> {
         if count < 2 || self.service_of(shard).is_some() {
             return Ok(None);
         }
-        self.walk_far(shard, (directory, walk::ENTRY, names), who, ahead)
+        self.walk_far(shard, (directory, walk::ENTRY, names), who, ahead, to)
     }
 
     fn walk_far(
@@ -99,13 +105,14 @@ impl Client {
         (directory, from, names): (Inode, u8, &[u8]),
         who: &Credentials,
         ahead: &mut Option<Ahead>,
-    ) -> Result<Option<Looked>> {
+        to: &mut Attributes,
+    ) -> Result<Option<Sight>> {
         let request = Request::Walk { directory, from, names };
         let mut known = self.call(To::Shard(shard), &request, who)?.with(|reply| match reply {
             Reply::Walked { absent, chain } => Ahead::of(absent, chain),
             _ => Err(Errno::EIO),
         })?;
-        let first = known.next();
+        let first = known.next(to);
         *ahead = Some(known);
         Ok(first)
     }

@@ -37,7 +37,7 @@ impl Client {
         }
         // Written beyond the end by others of this host, and not told yet: tell first, or the
         // range would lie in it.
-        by_descriptor(self.flush(&open.vnode, open.inode))?;
+        by_descriptor(self.flush(open.vnode, open.inode))?;
         let start = self.take_range(open, length)?;
         if start.saturating_add(length) > FILE_BYTES_MAX {
             return Err(Errno::EFBIG);

@@ -35,10 +35,10 @@ use shm::session::Session;
 use shm::{Access, Segment, wait};
 use wire::codec::{Reader, Writer};
 use wire::errno::{Errno, Result};
-use wire::limits::{PATH_BYTES_MAX, PROTOCOL_VERSION, WORKER_COUNT_MAX};
+use wire::limits::{PATH_BYTES_MAX, PROTOCOL_VERSION, SHARD_COUNT, WORKER_COUNT_MAX};
 use wire::reply::Piece;
 use wire::welcome::{ACCEPTED, HELLO_BYTES, MAGIC, REFUSAL, WELCOME_BYTES_MAX};
-use wire::{DaemonIndex, Inode, Welcome};
+use wire::{DaemonIndex, Inode, ShardIndex, Welcome};
 
 use crate::Client;
 
@@ -196,6 +196,11 @@ pub(crate) struct Attachments {
     attaching: AtomicU64,
     /// Lowest descriptor of ours, so that the question whether one is costs one comparison.
     lowest: AtomicU32,
+    /// Counts the changes of what stands in `home` and `local`.
+    state: AtomicU32,
+    /// Who serves each shard: upper half the state in which that was found, then the worker and
+    /// the place in the pool plus one, 16 bits each. The way there by the map is a fifth of a stat.
+    services: [AtomicU64; SHARD_COUNT as usize],
 }
 
 impl Attachments {
@@ -207,12 +212,51 @@ impl Attachments {
             local: [const { AtomicU32::new(0) }; LOCAL_MAX],
             attaching: AtomicU64::new(0),
             lowest: AtomicU32::new(u32::MAX),
+            state: AtomicU32::new(0),
+            services: [const { AtomicU64::new(0) }; SHARD_COUNT as usize],
         }
     }
 
     fn in_place(&self, place: &AtomicU32) -> Option<&Attachment> {
-        let number = place.load(Acquire);
+        self.numbered(place.load(Acquire))
+    }
+
+    #[inline]
+    fn numbered(&self, number: u32) -> Option<&Attachment> {
         self.pool.get((number as usize).checked_sub(1)?)?.get()
+    }
+
+    /// Counts the changes of who serves what.
+    #[inline]
+    pub(crate) fn state(&self) -> u32 {
+        self.state.load(Acquire)
+    }
+
+    fn changed(&self) {
+        self.state.fetch_add(1, AcqRel);
+    }
+
+    /// Who serves a shard, if it was found in this state: the daemon and its worker.
+    #[inline]
+    pub(crate) fn known(&self, shard: ShardIndex, state: u32) -> Option<(&Attachment, usize)> {
+        let word = self.services.get(usize::from(shard.0))?.load(Relaxed);
+        if (word >> 32) as u32 != state {
+            return None;
+        }
+        let by = self.numbered(word as u32 & 0xffff)?;
+        Some((by, (word >> 16) as usize & 0xffff))
+    }
+
+    /// Notes who serves a shard, as it was found after `state` was read.
+    pub(crate) fn know(&self, shard: ShardIndex, state: u32, by: &Attachment, worker: usize) {
+        let number = self
+            .pool
+            .iter()
+            .position(|cell| cell.get().is_some_and(|attachment| core::ptr::eq(attachment, by)));
+        if let (Some(number), Some(word)) = (number, self.services.get(usize::from(shard.0))) {
+            let place = (number as u64).saturating_add(1);
+            word.store(u64::from(state) << 32 | (worker as u64) << 16 | place, Relaxed);
+        }
     }
 
     pub(crate) fn each(&self) -> impl Iterator<Item = &Attachment> {
@@ -366,6 +410,7 @@ impl Client {
             match self.attach_one(settings, settings.home.wrapping_add(further)) {
                 Ok(place) => {
                     self.attachments.home.store(place, Release);
+                    self.attachments.changed();
                     return Ok(());
                 }
                 // Nobody was ever there: the numbers of a host are consecutive.
@@ -425,6 +470,7 @@ impl Client {
                 let _ = place.compare_exchange(number, 0, AcqRel, Relaxed);
             }
         }
+        self.attachments.changed();
     }
 
     /// Attaches to one daemon and notes it; its place in the pool plus one.
@@ -442,6 +488,7 @@ impl Client {
         if let Some(local) = local.and_then(|local| self.attachments.local.get(local)) {
             local.store(place, Release);
         }
+        self.attachments.changed();
         Ok(place)
     }
 }

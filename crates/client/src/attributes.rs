@@ -166,7 +166,7 @@ impl Client {
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
         self.find(at, follow, who, buffer)?.and(|attributes| {
-            let change = change_of_mode(&attributes, mode, who)?;
+            let change = change_of_mode(attributes, mode, who)?;
             by_path(self.change(attributes.inode, &change, who)).map(drop)
         })
     }
@@ -194,7 +194,7 @@ impl Client {
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
         self.find(at, follow, who, buffer)?.and(|attributes| {
-            let change = change_of_owner(&attributes, uid, gid, who)?;
+            let change = change_of_owner(attributes, uid, gid, who)?;
             by_path(self.change(attributes.inode, &change, who)).map(drop)
         })
     }
@@ -227,7 +227,7 @@ impl Client {
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
         self.find(at, follow, who, buffer)?
-            .and(|attributes| by_path(self.set_times_of(&attributes, times, who)))
+            .and(|attributes| by_path(self.set_times_of(attributes, times, who)))
     }
 
     /// `futimens(3)`.

@@ -71,7 +71,7 @@ impl Client {
             // Daemon and start: what is on its way to one that died comes before what is new.
             if !open.vnode.begin_push(by.welcome.origin >> 32) {
                 drop((slot, buffer));
-                self.settle(&open.vnode)?;
+                self.settle(open.vnode)?;
                 continue;
             }
             let pushed = Pushed {
@@ -94,7 +94,7 @@ impl Client {
     ///
     /// # Errors
     /// `EIO` if nothing arrives within the timeout; what is on its way is counted as lost then.
-    pub(crate) fn settle(&self, vnode: &Vnode<'_>) -> Result<()> {
+    pub(crate) fn settle(&self, vnode: &Vnode) -> Result<()> {
         if !vnode.has_pending() {
             return Ok(());
         }
@@ -113,7 +113,7 @@ impl Client {
     ///
     /// # Errors
     /// As `settle`; `ENOSPC`, `EIO`.
-    pub(crate) fn settle_all(&self, vnode: &Vnode<'_>) -> Result<()> {
+    pub(crate) fn settle_all(&self, vnode: &Vnode) -> Result<()> {
         let is_behind = self.home_now().is_some_and(|home| home.welcome.write_behind != 0);
         if is_behind && self.attachments.each().count() > 1 {
             // Whatever others think of it: what this process handed in is not lost.

@@ -78,7 +78,7 @@ impl Client {
         }
         let directory = self.attributes_of(open.inode).map_err(removed)?;
         let guard = open.words.lock_offset();
-        let offset = open.words.offset;
+        let offset = &open.words.offset;
         let mut shown = false;
         let dots: [(&[u8], Inode); 2] = [(b".", directory.inode), (b"..", parent_of(&directory))];
         for (place, (name, inode)) in dots.into_iter().enumerate() {

@@ -15,7 +15,7 @@ use crate::layout::heir;
 use crate::open_files::mark;
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::request::To;
-use crate::walk::{Last, Look, Looked, Walk};
+use crate::walk::{Last, Look, Looked, Sight, Walk};
 use crate::{Client, OfdIndex};
 
 /// What a new name gets, besides its place.
@@ -64,18 +64,18 @@ impl Client {
             if walk.slash && !is_directory {
                 return Err(Errno::ENOENT);
             }
-            may_change(&walk.parent, who)?;
-            let (heir, mode) = heir(&walk.parent, who, new.mode);
+            may_change(walk.parent, who)?;
+            let (heir, mode) = heir(walk.parent, who, new.mode);
             let request = Request::Create {
                 parent: walk.parent.inode,
                 name: walk.name,
                 mode,
                 device: new.device,
                 flags: create::EXCLUSIVE,
-                layout: self.layout_of_child(&walk.parent, mode)?,
+                layout: self.layout_of_child(walk.parent, mode)?,
                 target: new.target,
             };
-            let shard = Client::shard_of_entry(&walk.parent, walk.name);
+            let shard = walk.entry.shard;
             by_path(self.call_done(To::Shard(shard), &request, &heir))
         })
     }
@@ -165,11 +165,11 @@ impl Client {
                 Some(_) if walk.slash => return Err(Errno::ENOTDIR),
                 _ => {}
             }
-            may_remove(&walk.parent, found.as_ref(), who)?;
+            may_remove(walk.parent, found.as_ref(), who)?;
             if found.is_some_and(|file| self.post_unlink(&walk, &file)) {
                 return Ok(());
             }
-            let shard = Client::shard_of_entry(&walk.parent, walk.name);
+            let shard = walk.entry.shard;
             let request = Request::Unlink { parent: walk.parent.inode, name: walk.name };
             by_path(self.call_done(To::Shard(shard), &request, who))
         })
@@ -197,8 +197,8 @@ impl Client {
             if found.is_some_and(|file| !file.is_directory()) {
                 return Err(Errno::ENOTDIR);
             }
-            may_remove(&walk.parent, found.as_ref(), who)?;
-            let shard = Client::shard_of_entry(&walk.parent, walk.name);
+            may_remove(walk.parent, found.as_ref(), who)?;
+            let shard = walk.entry.shard;
             let request = Request::RemoveDirectory { parent: walk.parent.inode, name: walk.name };
             by_path(self.call_done(To::Shard(shard), &request, who))
         })
@@ -210,15 +210,16 @@ impl Client {
         walk: &Walk<'_>,
         who: &Credentials,
     ) -> Result<Option<Attributes>> {
-        let found = match walk.found {
-            Looked::Unknown if walk.slash || walk.parent.mode & mode::STICKY != 0 => {
-                self.look(&walk.parent, walk.name, Look::Surely, who)?
-            }
-            found => found,
-        };
-        match found {
-            Looked::Found(attributes) => Ok(Some(attributes)),
+        match walk.found {
+            Looked::Found(attributes) => Ok(Some(*attributes)),
             Looked::Absent => Err(Errno::ENOENT),
+            Looked::Unknown if walk.slash || walk.parent.mode & mode::STICKY != 0 => {
+                let mut found = Attributes::default();
+                match self.look(walk.parent, walk.name, who, &mut found)? {
+                    Sight::Found => Ok(Some(found)),
+                    Sight::Absent | Sight::Unknown => Err(Errno::ENOENT),
+                }
+            }
             Looked::Unknown => Ok(None),
         }
     }
@@ -235,9 +236,9 @@ impl Client {
         who: &Credentials,
         (from_buffer, to_buffer): (&mut PathBuffer, &mut PathBuffer),
     ) -> Result<Outcome<()>> {
-        to_buffer.clear();
+        to_buffer.way.clear();
         match self.find(from, follow, who, from_buffer)? {
-            Outcome::Done(attributes) => self.link_inode(&attributes, to, who, to_buffer),
+            Outcome::Done(attributes) => self.link_inode(attributes, to, who, to_buffer),
             Outcome::Outside => Ok(Outcome::Outside),
             Outcome::Special(special) => Ok(Outcome::Special(special)),
         }
@@ -279,8 +280,8 @@ impl Client {
             if file.is_directory() {
                 return Err(Errno::EPERM);
             }
-            may_change(&walk.parent, who)?;
-            let shard = Client::shard_of_entry(&walk.parent, walk.name);
+            may_change(walk.parent, who)?;
+            let shard = walk.entry.shard;
             let request =
                 Request::Link { inode: file.inode, parent: walk.parent.inode, name: walk.name };
             by_path(self.call_done(To::Shard(shard), &request, who))
@@ -302,7 +303,7 @@ impl Client {
             return Err(Errno::EINVAL);
         }
         self.find(at, Follow::No, who, buffer)?
-            .and(|attributes| self.read_link_of(&attributes, target, who))
+            .and(|attributes| self.read_link_of(attributes, target, who))
     }
 
     /// `readlinkat(2)` with an empty path: of an open symbolic link (`O_PATH | O_NOFOLLOW`).

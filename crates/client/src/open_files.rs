@@ -17,7 +17,7 @@ use crate::namespace::may_change;
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::request::{To, own_credentials};
 use crate::size::Seen;
-use crate::walk::{Last, Look, Looked, Walk, entry_in};
+use crate::walk::{Last, Look, Looked, Sight, Walk, entry_in};
 use crate::{Client, OfdIndex, ProcessIndex};
 
 /// Flags of `open(2)` that mean something here, with this machine's numbers.
@@ -72,15 +72,13 @@ pub(crate) mod mark {
 pub struct Opened {
     /// The open file description, with one reference.
     pub ofd: OfdIndex,
-    /// The file's attributes at that moment.
-    pub attributes: Attributes,
 }
 
 /// An open file description and its file, as words of shared memory.
 pub(crate) struct Open<'a> {
     pub(crate) index: OfdIndex,
-    pub(crate) words: shm::host::File<'a>,
-    pub(crate) vnode: Vnode<'a>,
+    pub(crate) words: &'a shm::host::File,
+    pub(crate) vnode: &'a Vnode,
     pub(crate) inode: Inode,
 }
 
@@ -265,7 +263,7 @@ impl Client {
         who: &Credentials,
     ) -> Result<Round> {
         if flags & o::CREATE == 0 {
-            let round = self.open_existing(&walk.existing()?, flags, false, who)?;
+            let round = self.open_existing(walk.existing()?, flags, false, who)?;
             return self.unless_removed(walk, round);
         }
         if walk.last == Last::Name && walk.slash {
@@ -279,7 +277,7 @@ impl Client {
         }
         match walk.found {
             Looked::Found(found) => {
-                let round = self.open_existing(&found, flags, false, who)?;
+                let round = self.open_existing(found, flags, false, who)?;
                 self.unless_removed(walk, round)
             }
             Looked::Absent | Looked::Unknown => self.open_new(walk, flags, mode, look, who),
@@ -295,22 +293,23 @@ impl Client {
         look: Look,
         who: &Credentials,
     ) -> Result<Round> {
-        if let Err(refused) = may_change(&walk.parent, who) {
+        if let Err(refused) = may_change(walk.parent, who) {
             // What exists may be opened in a directory that may not be changed.
-            return match self.look(&walk.parent, walk.name, Look::Surely, who)? {
-                Looked::Found(_) if look == Look::Index => Ok(Round::Follow),
+            let mut found = Attributes::default();
+            return match self.look(walk.parent, walk.name, who, &mut found)? {
+                Sight::Found if look == Look::Index => Ok(Round::Follow),
                 _ => Err(refused),
             };
         }
-        let shard = Client::shard_of_entry(&walk.parent, walk.name);
-        let (heir, mode) = heir(&walk.parent, who, mode::REGULAR | mode & mode::PERMISSIONS);
-        let layout = self.layout_of_child(&walk.parent, mode)?;
+        let shard = walk.entry.shard;
+        let (heir, mode) = heir(walk.parent, who, mode::REGULAR | mode & mode::PERMISSIONS);
+        let layout = self.layout_of_child(walk.parent, mode)?;
         if let Some((attributes, vnode)) = self.post_create(walk, mode, layout, &heir) {
             // A new file is open for whatever its own permissions say.
             let opened = self.allocate_open(&attributes, vnode, flags & !o::TRUNCATE)?;
             return Ok(Round::Opened(Outcome::Done(opened)));
         }
-        let is_far = !self.is_local(self.home()?.map.owner(shard))?;
+        let is_far = !self.is_near(shard)?;
         let exclusive = if flags & o::EXCLUSIVE != 0 { create::EXCLUSIVE } else { 0 };
         let request = Request::Create {
             parent: walk.parent.inode,
@@ -351,7 +350,7 @@ impl Client {
     fn unless_removed(&self, walk: &Walk<'_>, round: Round) -> Result<Round> {
         match &round {
             Round::Opened(Outcome::Done(opened))
-                if walk.last == Last::Name && self.has_post(&walk.parent, walk.name) =>
+                if walk.last == Last::Name && self.has_post(&walk.entry) =>
             {
                 self.host()?.file_release(opened.ofd)?;
                 self.drop_open(&self.opened(opened.ofd)?);
@@ -414,19 +413,21 @@ impl Client {
         let host = self.host()?;
         let index = host.vnode_open(inode)?;
         let vnode = host.vnode(index)?;
-        let seen = Seen::of(&vnode);
-        let to = To::Shard(inode.shard());
-        let is_far = !self.is_local(self.home()?.map.owner(inode.shard()))?;
-        let again = if !is_far {
-            self.attributes_of(inode)
-        } else if is_told {
-            Ok(*found)
+        let seen = Seen::of(vnode);
+        let mut attributes = Attributes::default();
+        let again = if self.is_near(inode.shard())? {
+            self.read_attributes(inode, &mut attributes)
         } else {
-            self.call_attributes(to, &Request::Open { inode }, who)
+            let to = To::Shard(inode.shard());
+            let answer = match is_told {
+                true => Ok(*found),
+                false => self.call_attributes(to, &Request::Open { inode }, who),
+            };
+            answer.map(|answer| attributes = answer)
         };
-        let attributes = match again {
-            Ok(attributes) if attributes.links > 0 => attributes,
-            Ok(_) | Err(Errno::ESTALE | Errno::ENOENT) => {
+        match again {
+            Ok(()) if attributes.links > 0 => {}
+            Ok(()) | Err(Errno::ESTALE | Errno::ENOENT) => {
                 self.close_vnode(inode, index, false);
                 return Ok(Round::Again);
             }
@@ -435,7 +436,7 @@ impl Client {
                 return Err(errno);
             }
         };
-        seen.learn(&vnode, attributes.size);
+        seen.learn(vnode, attributes.size);
         let opened = self.allocate_open(&attributes, index, flags)?;
         if flags & o::TRUNCATE != 0 && attributes.is_regular() && flags & o::PATH == 0 {
             let open = self.opened(opened.ofd)?;
@@ -466,7 +467,7 @@ impl Client {
         let open = self.opened(ofd)?;
         open.set_layout(attributes);
         open.set_mode(attributes.mode);
-        Ok(Opened { ofd, attributes: *attributes })
+        Ok(Opened { ofd })
     }
 
     fn open_nameless(
@@ -485,7 +486,7 @@ impl Client {
             }
             let is_exclusive = flags & o::EXCLUSIVE != 0;
             let mode = mode::REGULAR | mode & mode::PERMISSIONS;
-            let attributes = self.create_nameless(&parent, mode, who)?;
+            let attributes = self.create_nameless(parent, mode, who)?;
             let vnode = self.host()?.vnode_open(attributes.inode)?;
             let flags = flags & !o::DIRECTORY & !(o::TEMPORARY & !o::DIRECTORY);
             let opened = self.allocate_open(&attributes, vnode, flags)?;
@@ -553,7 +554,7 @@ impl Client {
     /// is closed all the same.
     pub fn close(&self, ofd: OfdIndex, process: ProcessIndex) -> Result<()> {
         let open = self.opened(ofd)?;
-        let settled = if open.is_writable() { self.settle_all(&open.vnode) } else { Ok(()) };
+        let settled = if open.is_writable() { self.settle_all(open.vnode) } else { Ok(()) };
         self.close_settled(ofd, &open, process).and(settled)
     }
 
@@ -565,9 +566,9 @@ impl Client {
                 return self.close_by_post(open);
             }
             // Somebody made a second descriptor of it meanwhile.
-            return ignore_gone(self.flush(&open.vnode, open.inode));
+            return ignore_gone(self.flush(open.vnode, open.inode));
         }
-        let flushed = if open.is_writable() { self.flush(&open.vnode, open.inode) } else { Ok(()) };
+        let flushed = if open.is_writable() { self.flush(open.vnode, open.inode) } else { Ok(()) };
         self.release_of_process(open, process);
         if self.host()?.file_release(ofd)? {
             self.drop_open(open);
@@ -591,7 +592,7 @@ impl Client {
         let vnode = open.words.vnode.load(Relaxed);
         let mut flushed = Ok(());
         if !self.post_close(open.inode, vnode) {
-            flushed = self.flush(&open.vnode, open.inode);
+            flushed = self.flush(open.vnode, open.inode);
             self.close_vnode(open.inode, VnodeIndex(vnode), false);
         }
         if let Ok(host) = self.host() {
@@ -617,11 +618,9 @@ impl Client {
         if !closed.last {
             return;
         }
-        let who = own_credentials();
         let to = To::Shard(inode.shard());
-        let owner = self.home().map(|home| home.map.owner(inode.shard()));
-        let is_local = owner.and_then(|owner| self.is_local(owner));
-        if is_local == Ok(false) {
+        if self.is_near(inode.shard()) == Ok(false) {
+            let who = own_credentials();
             self.tell(to, &Request::Close { inode }, &who);
             // Somebody who opened it between the count and the message was heard before it.
             if host.vnode_find(inode).is_some() {
@@ -629,7 +628,7 @@ impl Client {
             }
         }
         if closed.deleted || nameless {
-            self.tell(to, &Request::Reap { inode }, &who);
+            self.tell(to, &Request::Reap { inode }, &own_credentials());
         }
     }
 

@@ -12,12 +12,11 @@ use shm::posts::Draft;
 use wire::attributes::{flag, mode};
 use wire::codec::{Malformed, Writer};
 use wire::errno::Result;
-use wire::hash::entry_key;
 use wire::{Attributes, Credentials, Errno, Inode, Layout, Post, ShardIndex};
 
 use crate::Client;
 use crate::layout::File;
-use crate::walk::{Last, Looked, Service, Walk};
+use crate::walk::{Entry, Last, Looked, Service, Walk};
 
 /// How often the gate is looked at: a step of the worker takes a few microseconds.
 const LOOKS: u32 = 64;
@@ -54,10 +53,10 @@ fn opens_soon(service: &Service<'_>) -> bool {
 
 impl Client {
     /// True if there is a post about a name that is not applied.
-    pub(crate) fn has_post(&self, parent: &Attributes, name: &[u8]) -> bool {
+    pub(crate) fn has_post(&self, entry: &Entry) -> bool {
         fence(SeqCst);
-        let key = post_key(entry_key(parent.inode, name));
-        self.service_of(Client::shard_of_entry(parent, name))
+        let key = post_key(entry.key);
+        self.service_of(entry.shard)
             .is_some_and(|service| service.by.posts.is_pending(service.worker, key))
     }
 
@@ -75,7 +74,7 @@ impl Client {
         layout: Layout,
         who: &Credentials,
     ) -> Option<(Attributes, VnodeIndex)> {
-        let parent = &walk.parent;
+        let parent = walk.parent;
         if walk.last != Last::Name || walk.found != Looked::Absent || parent.links == 0 {
             return None;
         }
@@ -105,7 +104,7 @@ impl Client {
         let host = self.host().ok()?;
         // Before anybody can see it: whoever removes it must find it open.
         let vnode = host.vnode_open(inode).ok()?;
-        let key = entry_key(parent.inode, walk.name);
+        let key = walk.entry.key;
         let may = draft.announce(post_key(key)) == Ok(true)
             && posts.is_open(service.worker)
             && service.index.entry_in(parent.inode, key) == Hit::Absent
@@ -123,7 +122,7 @@ impl Client {
     }
 
     fn try_post_unlink(&self, walk: &Walk<'_>, file: &Attributes) -> Option<bool> {
-        let parent = &walk.parent;
+        let parent = walk.parent;
         if walk.last != Last::Name || !file.is_regular() || file.links != 1 {
             return None;
         }
@@ -138,7 +137,7 @@ impl Client {
         let (inode, spread) = (file.inode, parent.layout.spread);
         let post = Post::Unlink { parent: parent.inode, spread, inode, name: walk.name };
         encode(&mut draft, &post).ok()?;
-        let key = entry_key(parent.inode, walk.name);
+        let key = walk.entry.key;
         let is_there = |hit: Hit| matches!(hit, Hit::Found(found, _) if found == inode);
         let may = draft.announce(post_key(key)) == Ok(true)
             && service.by.posts.is_open(service.worker)

@@ -99,7 +99,7 @@ impl Client {
         let left = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
         let count = to.len().min(left);
         let Some(to) = to.get_mut(..count).filter(|to| !to.is_empty()) else { return Ok(0) };
-        self.settle(&open.vnode)?;
+        self.settle(open.vnode)?;
         self.read_pieces(&open.file(), offset, to)?;
         Ok(count)
     }

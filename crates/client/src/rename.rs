@@ -13,7 +13,7 @@ use crate::errno::{by_path, existing};
 use crate::namespace::{may_change, may_remove};
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::request::{To, own_credentials};
-use crate::walk::{Last, Look, Looked, Walk};
+use crate::walk::{Last, Look, Looked, Sight, Walk};
 use crate::{Client, OfdIndex};
 
 /// Deepest directory whose ancestors are looked at: a path of 4 KiB has no more components.
@@ -36,8 +36,8 @@ impl Client {
         if flags & !known != 0 || flags & known == known {
             return Err(Errno::EINVAL);
         }
-        from_buffer.clear();
-        to_buffer.clear();
+        from_buffer.way.clear();
+        to_buffer.way.clear();
         let old = self.walk(from, Follow::Never, Look::Surely, who, from_buffer)?;
         let look = if flags & rename::EXCHANGE == 0 { Look::Index } else { Look::Surely };
         let new = self.walk(to, Follow::Never, look, who, to_buffer)?;
@@ -62,7 +62,7 @@ impl Client {
         let Looked::Found(moved) = old.found else { return Err(Errno::ENOENT) };
         let is_exchange = flags & rename::EXCHANGE != 0;
         let replaced = match new.found {
-            Looked::Found(file) => Some(file),
+            Looked::Found(file) => Some(*file),
             Looked::Absent if is_exchange => return Err(Errno::ENOENT),
             _ if new.parent.mode & mode::STICKY != 0 => {
                 self.look_for_removal(new, who).or_else(absent_is_none)?
@@ -76,19 +76,19 @@ impl Client {
         if !moved.is_directory() && (old.slash || (new.slash && !other_is_directory)) {
             return Err(Errno::ENOTDIR);
         }
-        may_remove(&old.parent, Some(&moved), who)?;
+        may_remove(old.parent, Some(moved), who)?;
         match &replaced {
-            Some(file) => may_remove(&new.parent, Some(file), who)?,
-            None => may_change(&new.parent, who)?,
+            Some(file) => may_remove(new.parent, Some(file), who)?,
+            None => may_change(new.parent, who)?,
         }
         let is_same_place = old.parent.inode == new.parent.inode;
         if moved.is_directory() && !is_same_place {
             // Its `..` changes, which is a write to the directory itself.
             moved.permits(who, want::WRITE)?;
-            self.check_not_below(&moved, &new.parent)?;
+            self.check_not_below(moved, new.parent)?;
         }
         if let Some(file) = replaced.filter(|file| is_exchange && file.is_directory()) {
-            self.check_not_below(&file, &old.parent)?;
+            self.check_not_below(&file, old.parent)?;
         }
         let request = Request::Rename {
             parent: old.parent.inode,
@@ -97,12 +97,13 @@ impl Client {
             new_name: new.name,
             flags,
         };
-        let shard = Client::shard_of_entry(&old.parent, old.name);
+        let shard = old.entry.shard;
         let done = by_path(self.call_done(To::Shard(shard), &request, who));
         if done == Err(Errno::EISDIR) && !moved.is_directory() {
             // A directory that is above the file is not empty, and that is said first.
-            if let Looked::Found(above) = self.look(&new.parent, new.name, Look::Surely, who)? {
-                self.check_not_below(&above, &old.parent).map_err(|_| Errno::ENOTEMPTY)?;
+            let mut above = Attributes::default();
+            if self.look(new.parent, new.name, who, &mut above)? == Sight::Found {
+                self.check_not_below(&above, old.parent).map_err(|_| Errno::ENOTEMPTY)?;
             }
         }
         done
@@ -129,11 +130,11 @@ impl Client {
     /// # Errors
     /// `ENOENT` if it was removed, `ENAMETOOLONG`, `EIO`.
     pub fn path_of(&self, directory: Inode, buffer: &mut PathBuffer) -> Result<()> {
-        buffer.clear();
+        buffer.way.clear();
         let mut here = by_path(self.attributes_of(directory))?;
         for _ in 0..DEPTH_MAX {
             if here.inode == Inode::ROOT {
-                return buffer.put_before(self.prefix());
+                return buffer.way.put_before(self.prefix());
             }
             let parent = by_path(self.attributes_of(here.parent))?;
             self.name_in(&parent, here.inode, buffer)?;
@@ -158,9 +159,9 @@ impl Client {
         let length = buffer.outside().len();
         let to = directory.get_mut(..length).ok_or(Errno::ENAMETOOLONG)?;
         to.copy_from_slice(buffer.outside());
-        buffer.clear();
+        buffer.way.clear();
         self.name_in(&parent, open.inode, buffer)?;
-        buffer.put_before(directory.get(..length).unwrap_or(&[]))
+        buffer.way.put_before(directory.get(..length).unwrap_or(&[]))
     }
 
     /// Puts the name that `inode` has in `parent` before what is in the buffer.
@@ -178,7 +179,7 @@ impl Client {
                     while !reader.rest().is_empty() {
                         let entry = DirectoryEntry::take(&mut reader).map_err(|_| Errno::EIO)?;
                         if entry.inode == inode {
-                            buffer.put_component_before(entry.name)?;
+                            buffer.way.put_component_before(entry.name)?;
                             return Ok((true, false));
                         }
                         after = entry.hash;

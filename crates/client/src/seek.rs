@@ -47,7 +47,7 @@ impl Client {
             whence::DATA | whence::HOLE => {
                 let start = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
                 let size = self.size_now(&open)?;
-                self.settle(&open.vnode)?;
+                self.settle(open.vnode)?;
                 if start >= size {
                     return Err(Errno::ENXIO);
                 }
@@ -130,8 +130,8 @@ impl Client {
         if open.mode() & mode::TYPE != mode::REGULAR {
             return Ok(());
         }
-        self.settle_all(&open.vnode)?;
-        by_descriptor(self.flush(&open.vnode, open.inode))?;
+        self.settle_all(open.vnode)?;
+        by_descriptor(self.flush(open.vnode, open.inode))?;
         let file = open.file();
         let size = open.size();
         if file.is_inline() || size == 0 {

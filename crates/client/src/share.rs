@@ -48,7 +48,7 @@ impl Client {
         if offset >= end {
             return Ok(());
         }
-        self.settle(&open.vnode)?;
+        self.settle(open.vnode)?;
         let mut file = open.file();
         if file.is_inline() {
             file = self.move_out(&open)?;

@@ -33,13 +33,13 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    pub(crate) fn of(vnode: &Vnode<'_>) -> Seen {
+    pub(crate) fn of(vnode: &Vnode) -> Seen {
         let size = vnode.size.load(SeqCst);
         Seen { size, dirty_end: vnode.dirty_end.load(SeqCst) }
     }
 
     /// Takes over the shard's size, unless somebody on this host changed it meanwhile.
-    pub(crate) fn learn(&self, vnode: &Vnode<'_>, size: u64) {
+    pub(crate) fn learn(&self, vnode: &Vnode, size: u64) {
         if self.size != size && (self.dirty_end == 0 || size > self.size) {
             let _ = vnode.size.compare_exchange(self.size, size, SeqCst, SeqCst);
         }
@@ -73,9 +73,9 @@ impl Open<'_> {
 impl Client {
     /// The size, asked of the shard if it may have grown elsewhere.
     pub(crate) fn size_now(&self, open: &Open<'_>) -> Result<u64> {
-        let seen = Seen::of(&open.vnode);
+        let seen = Seen::of(open.vnode);
         let attributes = by_descriptor(self.attributes_of(open.inode))?;
-        seen.learn(&open.vnode, attributes.size);
+        seen.learn(open.vnode, attributes.size);
         Ok(open.size())
     }
 
@@ -91,7 +91,7 @@ impl Client {
     ///
     /// # Errors
     /// `ESTALE` if the file is gone, `EIO`.
-    pub(crate) fn flush(&self, vnode: &Vnode<'_>, inode: Inode) -> Result<()> {
+    pub(crate) fn flush(&self, vnode: &Vnode, inode: Inode) -> Result<()> {
         let end = vnode.dirty_end.load(SeqCst);
         if end == 0 {
             return Ok(());
@@ -114,7 +114,7 @@ impl Client {
         }
         // Counted in, the row can not become another file's meanwhile.
         let index = host.vnode_open(inode)?;
-        let flushed = host.vnode(index).and_then(|vnode| self.flush(&vnode, inode));
+        let flushed = host.vnode(index).and_then(|vnode| self.flush(vnode, inode));
         self.close_vnode(inode, index, false);
         flushed
     }
@@ -126,14 +126,14 @@ impl Client {
     pub(crate) fn set_size(&self, open: &Open<'_>, size: u64) -> Result<()> {
         let file = open.file();
         let who = own_credentials();
-        let attributes = self.set_size_of(&open.vnode, &file, size, set::BY_DESCRIPTOR, &who);
+        let attributes = self.set_size_of(open.vnode, &file, size, set::BY_DESCRIPTOR, &who);
         open.set_layout(&by_descriptor(attributes)?);
         Ok(())
     }
 
     fn set_size_of(
         &self,
-        vnode: &Vnode<'_>,
+        vnode: &Vnode,
         file: &File,
         size: u64,
         mask: u32,
@@ -190,9 +190,9 @@ impl Client {
             attributes.permits(who, want::WRITE)?;
             let host = self.host()?;
             let index = host.vnode_open(attributes.inode)?;
-            let file = File::of(&attributes);
+            let file = File::of(attributes);
             let changed =
-                host.vnode(index).and_then(|vnode| self.set_size_of(&vnode, &file, size, 0, who));
+                host.vnode(index).and_then(|vnode| self.set_size_of(vnode, &file, size, 0, who));
             self.close_vnode(attributes.inode, index, false);
             by_path(changed).map(drop)
         })

@@ -70,7 +70,7 @@ impl Client {
         }
         let end = offset.checked_add(length).filter(|&end| end <= FILE_BYTES_MAX);
         let end = end.ok_or(Errno::EFBIG)?;
-        self.settle(&open.vnode)?;
+        self.settle(open.vnode)?;
         const PUNCH: u32 = allocate::PUNCH_HOLE | allocate::KEEP_SIZE;
         const ZERO_KEEP: u32 = allocate::ZERO_RANGE | allocate::KEEP_SIZE;
         match mode {

@@ -17,13 +17,13 @@ const DEVICE_MAJOR: u64 = 0xfb;
 
 impl Client {
     /// The file that a path names, as its shard knows it.
-    pub(crate) fn find(
+    pub(crate) fn find<'b>(
         &self,
         at: At<'_>,
         follow: Follow,
         who: &Credentials,
-        buffer: &mut PathBuffer,
-    ) -> Result<Outcome<Attributes>> {
+        buffer: &'b mut PathBuffer,
+    ) -> Result<Outcome<&'b Attributes>> {
         self.walk(at, follow, Look::Surely, who, buffer)?.and(|walk| walk.existing())
     }
 
@@ -38,7 +38,25 @@ impl Client {
         who: &Credentials,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Attributes>> {
-        self.find(at, follow, who, buffer)?.and(|attributes| by_path(self.told(attributes)))
+        self.stat_with(at, follow, who, buffer, |attributes| Ok(*attributes))
+    }
+
+    /// As `stat`, with attributes that need not be copied.
+    ///
+    /// # Errors
+    /// As `stat`, and what `with` says.
+    pub fn stat_with<R>(
+        &self,
+        at: At<'_>,
+        follow: Follow,
+        who: &Credentials,
+        buffer: &mut PathBuffer,
+        with: impl FnOnce(&Attributes) -> Result<R>,
+    ) -> Result<Outcome<R>> {
+        self.find(at, follow, who, buffer)?.and(|found| match by_path(self.news(found))? {
+            Some(newer) => with(&newer),
+            None => with(found),
+        })
     }
 
     /// `fstat(2)`.
@@ -46,28 +64,29 @@ impl Client {
     /// # Errors
     /// As `fstat(2)`.
     pub fn fstat(&self, ofd: OfdIndex) -> Result<Attributes> {
-        by_descriptor(self.told(self.attributes_open(ofd)?))
+        let attributes = self.attributes_open(ofd)?;
+        Ok(by_descriptor(self.news(&attributes))?.unwrap_or(attributes))
     }
 
     /// The attributes after the shard was told what this host wrote, so that size and time of
-    /// modification are those of the last write, or the last name.
-    fn told(&self, attributes: Attributes) -> Result<Attributes> {
+    /// modification are those of the last write, or the last name. `None` if they are as they were.
+    fn news(&self, attributes: &Attributes) -> Result<Option<Attributes>> {
         if attributes.is_directory() && self.may_have_posts(attributes.inode.shard()) {
             // Names that came and went change its time and size.
             let request = Request::GetAttributes { inode: attributes.inode };
             let to = To::Shard(attributes.inode.shard());
-            return self.call_attributes(to, &request, &own_credentials());
+            return self.call_attributes(to, &request, &own_credentials()).map(Some);
         }
         if !attributes.is_regular() {
-            return Ok(attributes);
+            return Ok(None);
         }
         let host = self.host()?;
-        let Some(found) = host.vnode_find(attributes.inode) else { return Ok(attributes) };
+        let Some(found) = host.vnode_find(attributes.inode) else { return Ok(None) };
         if host.vnode(found)?.dirty_end.load(SeqCst) != 0 {
             self.flush_if_open(attributes.inode)?;
         }
         // Told by this call, or by another between our look at the attributes and at the word.
-        self.attributes_of(attributes.inode)
+        self.attributes_of(attributes.inode).map(Some)
     }
 
     /// `access(2)`, `faccessat2(2)`: bits `R_OK`, `W_OK`, `X_OK`, or none for existence. `who` are
@@ -111,7 +130,7 @@ impl Client {
                 return Err(Errno::ENOTDIR);
             }
             attributes.permits(who, want::EXECUTE)?;
-            Ok(attributes)
+            Ok(*attributes)
         })
     }
 

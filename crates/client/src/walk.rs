@@ -17,7 +17,7 @@ use crate::Client;
 use crate::ahead::Ahead;
 use crate::attach::Attachment;
 use crate::errno::by_path;
-use crate::path::{At, Follow, Outcome, Part, PathBuffer};
+use crate::path::{At, Follow, Outcome, Part, PathBuffer, Way};
 use crate::posts::post_key;
 use crate::request::{To, own_credentials};
 
@@ -44,34 +44,66 @@ pub(crate) enum Last {
     DotDot,
 }
 
-/// What is known of a name.
+/// What is known of a name. If it exists, its attributes are where the asker wanted them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Looked {
+pub(crate) enum Sight {
     /// It exists.
-    Found(Attributes),
+    Found,
     /// It does not.
     Absent,
     /// Nothing: only with `Look::Index`.
     Unknown,
 }
 
+/// What a walk knows of the last name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Looked<'b> {
+    /// It exists.
+    Found(&'b Attributes),
+    /// It does not.
+    Absent,
+    /// Nothing: only with `Look::Index`.
+    Unknown,
+}
+
+/// An entry, as its shard, the index and posts know it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    /// The shard that has it.
+    pub(crate) shard: ShardIndex,
+    /// Its key in the index.
+    pub(crate) key: u128,
+}
+
+impl Entry {
+    const NONE: Entry = Entry { shard: ShardIndex(0), key: 0 };
+
+    /// The entry `name` of `parent`.
+    fn of(parent: &Attributes, name: &[u8]) -> Entry {
+        let shard = Client::shard_of_entry(parent, name);
+        Entry { shard, key: entry_key(parent.inode, name) }
+    }
+}
+
 /// Where a path led.
 pub(crate) struct Walk<'b> {
     /// The directory that holds the last name; with `Dot` and `DotDot` the directory meant.
-    pub(crate) parent: Attributes,
+    pub(crate) parent: &'b Attributes,
     /// What the last component is.
     pub(crate) last: Last,
     /// The last name; empty if it is no name.
     pub(crate) name: &'b [u8],
+    /// The same, if it is a name.
+    pub(crate) entry: Entry,
     /// What it names.
-    pub(crate) found: Looked,
+    pub(crate) found: Looked<'b>,
     /// The path ended with a slash.
     pub(crate) slash: bool,
 }
 
-impl Walk<'_> {
+impl<'b> Walk<'b> {
     /// The file; `ENOENT` if there is none, `ENOTDIR` if a slash follows what is no directory.
-    pub(crate) fn existing(&self) -> Result<Attributes> {
+    pub(crate) fn existing(&self) -> Result<&'b Attributes> {
         match self.found {
             Looked::Found(attributes) if self.slash && !attributes.is_directory() => {
                 Err(Errno::ENOTDIR)
@@ -82,21 +114,34 @@ impl Walk<'_> {
     }
 }
 
-/// The walk's result with places in the buffer instead of references into it.
-struct End {
-    parent: Attributes,
-    last: Last,
-    part: Option<Part>,
-    found: Looked,
-    slash: bool,
+/// Where a walk is. The directory and what is found in it lie in the caller's buffer: copies of them
+/// were a fifth of a walk.
+struct Walker<'a, 'b> {
+    who: &'a Credentials,
+    follow: Follow,
+    look: Look,
+    way: &'b mut Way,
+    here: &'b mut Attributes,
+    found: &'b mut Attributes,
+    links: u32,
+    ahead: Option<Ahead>,
+}
+
+impl Walker<'_, '_> {
+    /// What was found is where the walk goes on.
+    const fn enter(&mut self) {
+        core::mem::swap(&mut self.here, &mut self.found);
+    }
 }
 
 /// What to do after one component.
 enum Step {
-    /// Go on in this directory.
-    On(Attributes),
-    /// The path ends here.
-    End(End),
+    /// Go on in the directory that the walk is in.
+    On,
+    /// The path ends with this name.
+    Name(Part, Entry, Sight),
+    /// The path ends in the directory that the walk is in, and a slash followed or not.
+    Directory(Last, bool),
     /// The path left the instance.
     Outside,
 }
@@ -111,6 +156,7 @@ pub(crate) struct Service<'a> {
 
 impl Service<'_> {
     /// What is known of an entry with this key in `directory`.
+    #[inline]
     pub(crate) fn entry(&self, directory: Inode, key: u128) -> Hit {
         // First: what is applied is in the index before it is pending no longer.
         if self.by.posts.is_pending(self.worker, post_key(key)) {
@@ -134,145 +180,133 @@ impl Client {
         who: &Credentials,
         buffer: &'b mut PathBuffer,
     ) -> Result<Outcome<Walk<'b>>> {
-        buffer.load(at.path)?;
-        let mut ahead = None;
-        let mut here = by_path(self.begin(at.base, look, who, buffer, &mut ahead))?;
-        if !here.is_directory() {
+        let PathBuffer { way, met: [here, found] } = buffer;
+        way.load(at.path)?;
+        let mut walker = Walker { who, follow, look, way, here, found, links: 0, ahead: None };
+        by_path(self.begin(at.base, look, who, walker.way, &mut walker.ahead, walker.here))?;
+        if !walker.here.is_directory() {
             return Err(Errno::ENOTDIR);
         }
-        let mut links = 0;
-        let end = loop {
-            let Some(part) = buffer.take() else {
-                let found = Looked::Found(here);
-                break End { parent: here, last: Last::Dot, part: None, found, slash: false };
-            };
-            match self.step(&here, part, follow, look, who, buffer, &mut links, &mut ahead)? {
-                Step::On(directory) => here = directory,
-                Step::End(end) => break end,
-                Step::Outside => return Ok(Outcome::Outside),
+        let step = loop {
+            let Some(part) = walker.way.take() else { break Step::Directory(Last::Dot, false) };
+            match self.step(&mut walker, part)? {
+                Step::On => {}
+                end => break end,
             }
         };
-        let buffer: &'b PathBuffer = buffer;
-        let name = end.part.map_or(&[][..], |part| buffer.name(part));
-        let End { parent, last, found, slash, .. } = end;
-        Ok(Outcome::Done(Walk { parent, last, name, found, slash }))
+        let Walker { way, here, found, .. } = walker;
+        let (way, parent, found): (&'b Way, &'b Attributes, &'b Attributes) = (way, here, found);
+        Ok(match step {
+            Step::Name(part, entry, seen) => {
+                let found = match seen {
+                    Sight::Found => Looked::Found(found),
+                    Sight::Absent => Looked::Absent,
+                    Sight::Unknown => Looked::Unknown,
+                };
+                let (last, name, slash) = (Last::Name, way.name(part), part.slash);
+                Outcome::Done(Walk { parent, last, name, entry, found, slash })
+            }
+            Step::Directory(last, slash) => {
+                let (entry, found) = (Entry::NONE, Looked::Found(parent));
+                Outcome::Done(Walk { parent, last, name: &[], entry, found, slash })
+            }
+            Step::On | Step::Outside => Outcome::Outside,
+        })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one step of `walk`, which holds its state")]
-    fn step(
-        &self,
-        here: &Attributes,
-        part: Part,
-        follow: Follow,
-        look: Look,
-        who: &Credentials,
-        buffer: &mut PathBuffer,
-        links: &mut u32,
-        ahead: &mut Option<Ahead>,
-    ) -> Result<Step> {
-        here.permits(who, want::EXECUTE)?;
-        let slash = part.slash;
-        match buffer.name(part) {
-            b"." if part.is_last => {
-                let found = Looked::Found(*here);
-                let end = End { parent: *here, last: Last::Dot, part: None, found, slash };
-                return Ok(Step::End(end));
-            }
-            b"." => return Ok(Step::On(*here)),
-            b".." => return self.step_up(here, part, buffer),
+    fn step(&self, walker: &mut Walker<'_, '_>, part: Part) -> Result<Step> {
+        walker.here.permits(walker.who, want::EXECUTE)?;
+        let name = walker.way.name(part);
+        match name {
+            b"." if part.is_last => return Ok(Step::Directory(Last::Dot, part.slash)),
+            b"." => return Ok(Step::On),
+            b".." => return self.step_up(walker, part),
             name if name.len() > NAME_BYTES_MAX => return Err(Errno::ENAMETOOLONG),
             _ => {}
         }
-        let found = match ahead.as_mut().and_then(Ahead::next) {
-            Some(found) => found,
-            None => self.look_on(here, part, look, who, buffer, ahead)?,
+        let entry = Entry::of(walker.here, name);
+        let known = match &mut walker.ahead {
+            Some(ahead) => ahead.next(walker.found),
+            None => None,
         };
-        let is_followed = match follow {
+        let seen = match known {
+            Some(seen) => seen,
+            None => self.look_on(walker, part, &entry)?,
+        };
+        let is_followed = match walker.follow {
             Follow::Yes => true,
-            Follow::No => !part.is_last || slash,
+            Follow::No => !part.is_last || part.slash,
             Follow::Never => !part.is_last,
         };
-        match found {
-            Looked::Found(link) if link.is_symlink() && is_followed => {
-                *links = links.saturating_add(1);
-                if *links > SYMLINKS_FOLLOWED_MAX {
-                    return Err(Errno::ELOOP);
-                }
-                self.step_through(here, link.inode, who, buffer)
+        if seen == Sight::Found && is_followed && walker.found.is_symlink() {
+            walker.links = walker.links.saturating_add(1);
+            if walker.links > SYMLINKS_FOLLOWED_MAX {
+                return Err(Errno::ELOOP);
             }
-            found if part.is_last => {
-                let part = Some(part);
-                Ok(Step::End(End { parent: *here, last: Last::Name, part, found, slash }))
+            return self.step_through(walker);
+        }
+        if part.is_last {
+            return Ok(Step::Name(part, entry, seen));
+        }
+        match seen {
+            Sight::Found if walker.found.is_directory() => {
+                walker.enter();
+                Ok(Step::On)
             }
-            Looked::Found(directory) if directory.is_directory() => Ok(Step::On(directory)),
-            Looked::Found(_) => Err(Errno::ENOTDIR),
-            Looked::Absent | Looked::Unknown => Err(Errno::ENOENT),
+            Sight::Found => Err(Errno::ENOTDIR),
+            Sight::Absent | Sight::Unknown => Err(Errno::ENOENT),
         }
     }
 
     /// Looks for a component that nothing is known of yet.
-    fn look_on(
-        &self,
-        here: &Attributes,
-        part: Part,
-        look: Look,
-        who: &Credentials,
-        buffer: &PathBuffer,
-        ahead: &mut Option<Ahead>,
-    ) -> Result<Looked> {
-        let name = buffer.name(part);
-        let shard = Client::shard_of_entry(here, name);
-        if let Some(found) = self.look_near(here, name, shard)? {
-            return Ok(found);
+    fn look_on(&self, walker: &mut Walker<'_, '_>, part: Part, entry: &Entry) -> Result<Sight> {
+        if let Some(seen) = self.look_near(walker.here.inode, entry, walker.found)? {
+            return Ok(seen);
         }
-        if part.is_last && look == Look::Index {
-            return Ok(Looked::Unknown);
+        if part.is_last && walker.look == Look::Index {
+            return Ok(Sight::Unknown);
         }
-        let names = buffer.names(part.start, look == Look::Surely);
-        match self.look_far(here.inode, shard, names, who, ahead)? {
-            Some(found) => Ok(found),
-            None => self.look_by_message(here, name, shard, who),
+        let Walker { who, way, here, found, ahead, look, .. } = walker;
+        let names = way.names(part.start, *look == Look::Surely);
+        match self.look_far(here.inode, entry.shard, names, who, ahead, found)? {
+            Some(seen) => Ok(seen),
+            None => self.look_by_message(here, way.name(part), entry.shard, who, found),
         }
     }
 
-    fn step_up(&self, here: &Attributes, part: Part, buffer: &mut PathBuffer) -> Result<Step> {
-        if here.inode == Inode::ROOT {
-            buffer.leave_upwards(self.prefix())?;
+    fn step_up(&self, walker: &mut Walker<'_, '_>, part: Part) -> Result<Step> {
+        if walker.here.inode == Inode::ROOT {
+            walker.way.leave_upwards(self.prefix())?;
             return Ok(Step::Outside);
         }
-        let parent = by_path(self.attributes_of(here.parent))?;
-        if !part.is_last {
-            return Ok(Step::On(parent));
-        }
-        let (found, slash) = (Looked::Found(parent), part.slash);
-        Ok(Step::End(End { parent, last: Last::DotDot, part: None, found, slash }))
+        by_path(self.read_attributes(walker.here.parent, walker.found))?;
+        walker.enter();
+        Ok(if part.is_last { Step::Directory(Last::DotDot, part.slash) } else { Step::On })
     }
 
-    /// Goes on with the target of a symbolic link in place of its name.
-    fn step_through(
-        &self,
-        here: &Attributes,
-        link: Inode,
-        who: &Credentials,
-        buffer: &mut PathBuffer,
-    ) -> Result<Step> {
-        let answer = self.call(To::Shard(link.shard()), &Request::ReadLink { inode: link }, who);
+    /// Goes on with the target of the symbolic link that was found in place of its name.
+    fn step_through(&self, walker: &mut Walker<'_, '_>) -> Result<Step> {
+        let link = walker.found.inode;
+        let request = Request::ReadLink { inode: link };
+        let answer = self.call(To::Shard(link.shard()), &request, walker.who);
         by_path(answer)?.with(|reply| match reply {
             Reply::Bytes { bytes: [] } => Err(Errno::ENOENT),
-            Reply::Bytes { bytes } => buffer.put_before(bytes),
+            Reply::Bytes { bytes } => walker.way.put_before(bytes),
             _ => Err(Errno::EIO),
         })?;
-        if !buffer.is_absolute() {
-            return Ok(Step::On(*here));
+        if !walker.way.is_absolute() {
+            return Ok(Step::On);
         }
-        if buffer.enter(self.prefix()) {
-            return Ok(Step::On(by_path(self.attributes_of(Inode::ROOT))?));
+        if walker.way.enter(self.prefix()) {
+            by_path(self.read_attributes(Inode::ROOT, walker.here))?;
+            return Ok(Step::On);
         }
-        buffer.leave();
+        walker.way.leave();
         Ok(Step::Outside)
     }
 
     /// The shard of the entry `name` of `parent`.
+    #[inline]
     pub(crate) fn shard_of_entry(parent: &Attributes, name: &[u8]) -> ShardIndex {
         if parent.layout.spread == spread::WIDE {
             entry_shard(parent, NameHash::of(parent.inode, name))
@@ -282,14 +316,36 @@ impl Client {
     }
 
     /// The service of a shard, if this host has it.
+    #[inline]
     pub(crate) fn service_of(&self, shard: ShardIndex) -> Option<Service<'_>> {
+        let state = self.attachments.state();
+        match self.attachments.known(shard, state) {
+            Some((by, worker)) => Some(Service { by, worker, index: by.index(worker)? }),
+            None => self.find_service(shard, state),
+        }
+    }
+
+    #[cold]
+    fn find_service(&self, shard: ShardIndex, state: u32) -> Option<Service<'_>> {
         let owner = self.home_now()?.map.owner(shard);
         let by = match self.local_now(owner) {
             Some(attachment) => attachment,
             None => self.local(owner).ok()??,
         };
         let worker = worker_of_shard(shard, by.workers());
+        self.attachments.know(shard, state, by, worker);
         Some(Service { by, worker, index: by.index(worker)? })
+    }
+
+    /// True if the shard is served on this host.
+    ///
+    /// # Errors
+    /// `EIO` if no daemon of the host is there.
+    pub(crate) fn is_near(&self, shard: ShardIndex) -> Result<bool> {
+        if self.service_of(shard).is_some() {
+            return Ok(true);
+        }
+        self.is_local(self.home()?.map.owner(shard))
     }
 
     /// The attributes of an inode as the index has them.
@@ -302,13 +358,29 @@ impl Client {
     /// # Errors
     /// `ESTALE` if it is gone, `EIO`.
     pub(crate) fn attributes_of(&self, inode: Inode) -> Result<Attributes> {
-        match self.attributes_in_index(inode) {
-            Some(attributes) => Ok(attributes),
-            None => {
-                let request = Request::GetAttributes { inode };
-                self.call_attributes(To::Shard(inode.shard()), &request, &own_credentials())
-            }
+        let mut attributes = Attributes::default();
+        self.read_attributes(inode, &mut attributes)?;
+        Ok(attributes)
+    }
+
+    /// As `attributes_of`, into the caller's own.
+    ///
+    /// # Errors
+    /// As `attributes_of`.
+    #[inline]
+    pub(crate) fn read_attributes(&self, inode: Inode, to: &mut Attributes) -> Result<()> {
+        match self.service_of(inode.shard()) {
+            Some(service) if service.index.read_inode(inode, to) => Ok(()),
+            _ => self.ask_attributes(inode, to),
         }
+    }
+
+    #[cold]
+    fn ask_attributes(&self, inode: Inode, to: &mut Attributes) -> Result<()> {
+        let request = Request::GetAttributes { inode };
+        let answer = self.call_attributes(To::Shard(inode.shard()), &request, &own_credentials());
+        *to = answer?;
+        Ok(())
     }
 
     /// Looks for `name` in `parent`.
@@ -319,30 +391,30 @@ impl Client {
         &self,
         parent: &Attributes,
         name: &[u8],
-        look: Look,
         who: &Credentials,
-    ) -> Result<Looked> {
-        let shard = Client::shard_of_entry(parent, name);
-        match self.look_near(parent, name, shard)? {
-            Some(found) => Ok(found),
-            None if look == Look::Index => Ok(Looked::Unknown),
-            None => self.look_by_message(parent, name, shard, who),
+        to: &mut Attributes,
+    ) -> Result<Sight> {
+        let entry = Entry::of(parent, name);
+        match self.look_near(parent.inode, &entry, to)? {
+            Some(seen) => Ok(seen),
+            None => self.look_by_message(parent, name, entry.shard, who, to),
         }
     }
 
-    /// What the index of this host says of `name`, if anything.
+    /// What the index of this host says of an entry of `directory`, if anything.
+    #[inline]
     fn look_near(
         &self,
-        parent: &Attributes,
-        name: &[u8],
-        shard: ShardIndex,
-    ) -> Result<Option<Looked>> {
-        let Some(service) = self.service_of(shard) else { return Ok(None) };
-        match service.entry(parent.inode, entry_key(parent.inode, name)) {
-            Hit::Absent => Ok(Some(Looked::Absent)),
-            Hit::Found(inode, _) => match self.attributes_of(inode) {
+        directory: Inode,
+        entry: &Entry,
+        to: &mut Attributes,
+    ) -> Result<Option<Sight>> {
+        let Some(service) = self.service_of(entry.shard) else { return Ok(None) };
+        match service.entry(directory, entry.key) {
+            Hit::Absent => Ok(Some(Sight::Absent)),
+            Hit::Found(inode, _) => match self.read_attributes(inode, to) {
                 Err(Errno::ESTALE) => Ok(None),
-                found => found.map(|found| Some(Looked::Found(found))),
+                found => found.map(|()| Some(Sight::Found)),
             },
             Hit::Unknown => Ok(None),
         }
@@ -354,23 +426,27 @@ impl Client {
         name: &[u8],
         shard: ShardIndex,
         who: &Credentials,
-    ) -> Result<Looked> {
+        to: &mut Attributes,
+    ) -> Result<Sight> {
         let request = Request::Lookup { parent: parent.inode, name };
         for _ in 0..LOOKS_MAX {
             let answer = match self.call(To::Shard(shard), &request, who) {
-                Err(Errno::ENOENT | Errno::ESTALE) => return Ok(Looked::Absent),
+                Err(Errno::ENOENT | Errno::ESTALE) => return Ok(Sight::Absent),
                 answer => answer?,
             };
             let found = answer.with(|reply| Ok(entry_in(&reply)))?;
             match found.ok_or(Errno::EIO)? {
-                Ok(attributes) => return Ok(Looked::Found(attributes)),
-                Err(inode) => match self.attributes_of(inode) {
+                Ok(attributes) => {
+                    *to = attributes;
+                    return Ok(Sight::Found);
+                }
+                Err(inode) => match self.read_attributes(inode, to) {
                     Err(Errno::ESTALE) => {}
-                    found => return found.map(Looked::Found),
+                    found => return found.map(|()| Sight::Found),
                 },
             }
         }
-        Ok(Looked::Absent)
+        Ok(Sight::Absent)
     }
 }
 

@@ -115,7 +115,7 @@ impl Client {
             open.vnode.take_failure()?;
         } else {
             // Somebody else writes behind: what is on its way must not come after these bytes.
-            self.settle(&open.vnode)?;
+            self.settle(open.vnode)?;
         }
         let count = self.write_pieces(&open.file(), offset, from, behind.then_some(open))?;
         if offset > open.size() && !open.file().is_sparse() {
@@ -124,7 +124,7 @@ impl Client {
         let end = offset.saturating_add(count as u64);
         if open.note_written(end) {
             // Early news only: a failure is told by whoever tells next.
-            let _ = self.flush(&open.vnode, open.inode);
+            let _ = self.flush(open.vnode, open.inode);
         }
         Ok(count)
     }

@@ -106,7 +106,7 @@ impl Client {
         who: &Credentials,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<usize>> {
-        self.find(at, follow, who, buffer)?.and(|file| self.get_xattr_of(&file, name, value, who))
+        self.find(at, follow, who, buffer)?.and(|file| self.get_xattr_of(file, name, value, who))
     }
 
     /// `fgetxattr(2)`.
@@ -135,7 +135,7 @@ impl Client {
         who: &Credentials,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
-        self.find(at, follow, who, buffer)?.and(|file| self.set_xattr_of(&file, named, flags, who))
+        self.find(at, follow, who, buffer)?.and(|file| self.set_xattr_of(file, named, flags, who))
     }
 
     /// `fsetxattr(2)`.
@@ -164,7 +164,7 @@ impl Client {
         who: &Credentials,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<usize>> {
-        self.find(at, follow, who, buffer)?.and(|file| self.list_xattr_of(&file, names, who))
+        self.find(at, follow, who, buffer)?.and(|file| self.list_xattr_of(file, names, who))
     }
 
     /// `flistxattr(2)`.
@@ -187,7 +187,7 @@ impl Client {
         who: &Credentials,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
-        self.find(at, follow, who, buffer)?.and(|file| self.remove_xattr_of(&file, name, who))
+        self.find(at, follow, who, buffer)?.and(|file| self.remove_xattr_of(file, name, who))
     }
 
     /// `fremovexattr(2)`.

@@ -37,8 +37,11 @@ const WAYS: usize = 4;
 const ENTRY_ROW: usize = 32;
 const INODE_WORDS: usize = ATTRIBUTES_BYTES / 8;
 const INODE_ROW: usize = ATTRIBUTES_BYTES;
+const ENTRY_WORDS: usize = ENTRY_ROW / 8;
 const ENTRY_BUCKET: usize = 16 + WAYS * ENTRY_ROW;
+const ENTRY_BUCKET_WORDS: usize = ENTRY_BUCKET / 8;
 const INODE_BUCKET: usize = 16 + WAYS * INODE_ROW;
+const INODE_BUCKET_WORDS: usize = INODE_BUCKET / 8;
 /// Buckets added with one row while a table doubles.
 const SPLITS: usize = 4;
 /// Memory of new buckets is made present in steps of so many bytes, which costs a fraction of
@@ -227,15 +230,16 @@ impl Index {
     }
 
     /// As `bucket` and `read`; what is not found is looked for again if the table grew meanwhile.
-    fn find<R>(
+    #[inline]
+    fn find<const WORDS: usize, R>(
         &self,
         table: &Table,
         hash: u64,
-        mut look: impl FnMut(usize) -> Result<Option<R>>,
+        mut look: impl FnMut(&[AtomicU64; WORDS]) -> Option<R>,
     ) -> Option<R> {
         for _ in 0..TRIES {
             let bucket = self.bucket(table, hash).ok()?;
-            let found = self.read(bucket, || look(bucket))?;
+            let found = self.read(bucket, &mut look)?;
             // The rows of a bucket that grew are taken away after the count is told.
             if found.is_some() || self.bucket(table, hash) == Ok(bucket) {
                 return found;
@@ -244,13 +248,19 @@ impl Index {
         None
     }
 
-    /// Runs `read` until no writer was in the bucket meanwhile. `None` after many tries.
-    fn read<R>(&self, bucket: usize, mut read: impl FnMut() -> Result<R>) -> Option<R> {
-        let sequence = self.word(bucket).ok()?;
+    /// Runs `read` on a bucket's words until no writer was in it meanwhile. `None` after many tries.
+    #[inline]
+    fn read<const WORDS: usize, R>(
+        &self,
+        bucket: usize,
+        mut read: impl FnMut(&[AtomicU64; WORDS]) -> R,
+    ) -> Option<R> {
+        let words = self.segment.words::<WORDS>(bucket).ok()?;
+        let sequence = words.first()?;
         for _ in 0..TRIES {
             let before = sequence.load(Acquire);
             if before & 1 == 0 {
-                let found = read().ok()?;
+                let found = read(words);
                 fence(Acquire);
                 if sequence.load(Relaxed) == before {
                     return Some(found);
@@ -290,21 +300,14 @@ impl Index {
     fn entry_row(&self, key: u128) -> Option<(u64, u32)> {
         let mut has_spilled = false;
         let found = self.find(&self.entries, key as u64, |bucket| {
-            has_spilled = self.has_spilled(bucket)?;
-            self.row_of_entry(bucket, key)?.map(|row| self.inode_and_mode(row)).transpose()
+            let found = inode_and_mode(bucket, key);
+            has_spilled = found.is_none() && bucket[1].load(Relaxed) & SPILLED != 0;
+            found
         });
         if found.is_some() || !has_spilled {
             return found;
         }
-        let spill = self.spill_bucket(key);
-        self.read(spill, || {
-            self.row_of_entry(spill, key)?.map(|row| self.inode_and_mode(row)).transpose()
-        })?
-    }
-
-    fn inode_and_mode(&self, row: usize) -> Result<(u64, u32)> {
-        let [inode, mode] = self.segment.words::<2>(row + 16)?;
-        Ok((inode.load(Relaxed), mode.load(Relaxed) as u32))
+        self.read(self.spill_bucket(key), |bucket| inode_and_mode(bucket, key))?
     }
 
     /// The row in a bucket that has this key.
@@ -327,21 +330,24 @@ impl Index {
     /// The attributes of an inode, if known.
     #[must_use]
     pub fn inode(&self, inode: Inode) -> Option<Attributes> {
-        let mut words = [0; INODE_WORDS];
-        self.find(&self.inodes, inode_hash(inode.0), |bucket| {
-            for way in 0..WAYS {
-                let row = self.segment.words::<INODE_WORDS>(bucket + 16 + way * INODE_ROW)?;
-                if row[0].load(Relaxed) != inode.0 {
-                    continue;
-                }
-                for (word, from) in words.iter_mut().zip(row) {
-                    *word = from.load(Relaxed);
-                }
-                return Ok(Some(()));
-            }
-            Ok(None)
-        })?;
-        Some(Attributes::from_words(&words))
+        let mut attributes = Attributes::default();
+        self.read_inode(inode, &mut attributes).then_some(attributes)
+    }
+
+    /// As `inode`, into the caller's own. False if unknown; then they may be anything.
+    #[must_use]
+    pub fn read_inode(&self, inode: Inode, to: &mut Attributes) -> bool {
+        let row = self.find::<INODE_BUCKET_WORDS, ()>(
+            &self.inodes,
+            inode_hash(inode.0),
+            |[_, _, rows @ ..]| {
+                let (rows, _) = rows.as_chunks::<INODE_WORDS>();
+                let row = rows.iter().find(|row| row[0].load(Relaxed) == inode.0)?;
+                *to = Attributes::from_words(&row.each_ref().map(|word| word.load(Relaxed)));
+                Some(())
+            },
+        );
+        row.is_some()
     }
 
     fn write(&self, bucket: usize, write: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -606,6 +612,20 @@ const fn hit((inode, mode): (u64, u32)) -> Hit {
         DOUBTED => Hit::Unknown,
         inode => Hit::Found(Inode(inode), mode),
     }
+}
+
+/// Inode and type bits of the row with this key in an entry bucket.
+#[inline]
+fn inode_and_mode(bucket: &[AtomicU64; ENTRY_BUCKET_WORDS], key: u128) -> Option<(u64, u32)> {
+    let (low, high) = (key as u64, (key >> 64) as u64);
+    let [_, _, rows @ ..] = bucket;
+    let (rows, _) = rows.as_chunks::<ENTRY_WORDS>();
+    for [first, second, inode, mode] in rows {
+        if first.load(Relaxed) == low && second.load(Relaxed) == high {
+            return Some((inode.load(Relaxed), mode.load(Relaxed) as u32));
+        }
+    }
+    None
 }
 
 /// No entry has the empty name.

@@ -186,16 +186,18 @@ impl Posts {
 
     // ---- names that have a post ----
 
-    fn ways(&self, worker: usize, key: u64) -> impl Iterator<Item = &AtomicU64> {
+    fn ways(&self, worker: usize, key: u64) -> core::slice::Iter<'_, AtomicU64> {
         let bucket = (worker % WORKER_COUNT_MAX) * TAG_BUCKETS + key as usize % TAG_BUCKETS;
         let at = TAGS + bucket * TAG_BUCKET;
-        self.segment.words::<TAG_WAYS>(at).into_iter().flatten()
+        self.segment.words::<TAG_WAYS>(at).map_or(&[][..], |ways| ways).iter()
     }
 
     /// True if a name may have a post that is not applied. To be asked before the index is.
     #[must_use]
     pub fn is_pending(&self, worker: usize, key: u64) -> bool {
-        self.ways(worker, key).any(|way| is_tag_of(way.load(SeqCst), key))
+        // Most buckets are empty.
+        let any = self.ways(worker, key).fold(0, |any, way| any | way.load(SeqCst));
+        any != 0 && self.ways(worker, key).any(|way| is_tag_of(way.load(SeqCst), key))
     }
 
     /// Puts a tag down. False if the name, or one that looks like it, has one, or there is no room.

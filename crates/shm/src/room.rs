@@ -26,6 +26,17 @@ impl<const N: usize> Room<N> {
         unsafe { core::slice::from_raw_parts(known.as_ptr().cast(), known.len()) }
     }
 
+    /// Puts `bytes` in front of what is there. False if they are too many.
+    #[must_use]
+    pub fn put(&mut self, bytes: &[u8]) -> bool {
+        let Some(to) = self.bytes.get_mut(..bytes.len()) else { return false };
+        // WHY: as for `bytes`.
+        // SAFETY: as many bytes of our own array; what is copied over is initialised.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_mut_ptr().cast(), to.len()) };
+        self.known = self.known.max(bytes.len());
+        true
+    }
+
     /// The first `length` bytes; those that were never in use are zeros. `None` beyond `N`.
     pub fn bytes_mut(&mut self, length: usize) -> Option<&mut [u8]> {
         if length > self.known {
@@ -57,6 +68,9 @@ mod tests {
         assert_eq!(room.bytes_mut(5).expect("room"), b"abc\0\0");
         room.bytes_mut(1).expect("room").fill(b'x');
         assert_eq!(room.bytes(), b"xbc\0\0");
+        assert!(room.put(b"yz"));
+        assert_eq!(room.bytes(), b"yzc\0\0");
+        assert!(!room.put(&[0; 9]));
         assert_eq!(room.bytes_mut(9), None);
         assert_eq!(room.bytes_mut(8).map(|bytes| bytes.len()), Some(8));
     }

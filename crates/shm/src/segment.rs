@@ -42,6 +42,12 @@ pub fn errno(os: OsErrno) -> Errno {
     Errno(u16::try_from(os.raw_os_error()).unwrap_or(Errno::EIO.0))
 }
 
+/// A row of a table in shared memory, as its words lie there.
+///
+/// # Safety
+/// The type is `repr(C)` and made of atomics alone.
+pub(crate) unsafe trait Row {}
+
 impl Segment {
     /// Makes or opens the file `path` (mode 0600), makes it at least `length` long, and maps it.
     /// The second result is true if the file was made by this call.
@@ -248,6 +254,19 @@ impl Segment {
         let at = self.admit(offset, 4 * N, 4).ok_or(Errno::EIO)?;
         // WHY and SAFETY: as for `words`.
         Ok(unsafe { &*at.cast::<[AtomicU32; N]>() })
+    }
+
+    /// The row of a table at `offset`, checked once.
+    ///
+    /// # Errors
+    /// As `words`.
+    #[inline]
+    pub(crate) fn row<T: Row>(&self, offset: usize) -> Result<&T> {
+        let at = self.admit(offset, size_of::<T>(), align_of::<T>()).ok_or(Errno::EIO)?;
+        // WHY: as for `words`, for rows of words of both sizes.
+        // SAFETY: as for `words`; by the trait's promise the row is nothing but atomics in the order
+        // in which they are declared.
+        Ok(unsafe { &*at.cast::<T>() })
     }
 
     /// Copies bytes out.

@@ -1,7 +1,7 @@
 //! Picks the machine: raw system calls, the frame, stubs and jumps live in one directory for each.
 //!
 //! A port supplies: `Frame`, `raw::{call0..call6}`, `enter::{entry, after}`, `stub::{emit, jump}`,
-//! memory functions that leave wide vector registers alone, and its part of `scan`.
+//! `text_length`, memory functions that leave wide vector registers alone, and its part of `scan`.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod x86_64;

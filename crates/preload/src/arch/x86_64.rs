@@ -14,6 +14,7 @@ mod memory;
 mod begin;
 
 pub use begin::begin;
+pub use memory::text_length;
 
 #[cfg(target_feature = "avx")]
 compile_error!(

@@ -1,53 +1,17 @@
 //! `stat` in all its forms, `access`, and the calls that change attributes.
 
 use crate::calls::credentials::{real, who};
-use crate::calls::paths::{HERE, Place, on_path, place, unreadable};
+use crate::calls::paths::{HERE, Place, on_subject, place, unreadable};
 use crate::calls::state::{client, ours};
 use crate::calls::{Answer, answer, failed, user};
 use client::{Client, Follow, OfdIndex, Time, Times};
 use wire::Attributes;
 use wire::errno::{Errno, Result};
 
-const EMPTY_PATH: u64 = libc::AT_EMPTY_PATH as u64;
 const NO_FOLLOW: u64 = libc::AT_SYMLINK_NOFOLLOW as u64;
 
 fn follow(flags: u64) -> Follow {
     if flags & NO_FOLLOW != 0 { Follow::No } else { Follow::Yes }
-}
-
-/// The open file that a call names by descriptor with an empty path, or by `/proc/self/fd/N`.
-fn by_descriptor(directory: u64, path_at: u64, flags: u64) -> Option<OfdIndex> {
-    // `statx` and `fstatat` of some libcs pass no path at all.
-    if path_at == 0 {
-        return (flags & EMPTY_PATH != 0).then(|| ours(directory)).flatten();
-    }
-    let path = user::path(path_at).ok()?;
-    if path.is_empty() {
-        return (flags & EMPTY_PATH != 0).then(|| ours(directory)).flatten();
-    }
-    match place(directory, path) {
-        Ok(Place::Open(file)) if flags & NO_FOLLOW == 0 => Some(file),
-        _ => None,
-    }
-}
-
-/// True if an empty path means the working directory, which is ours.
-fn is_here(a: [u64; 6], flags: u64) -> bool {
-    a[0] as u32 == HERE as u32
-        && flags & EMPTY_PATH != 0
-        && user::path(a[1]).is_ok_and(<[u8]>::is_empty)
-        && super::paths::working_directory().is_some()
-}
-
-const DOT: &core::ffi::CStr = c".";
-
-fn named(a: [u64; 6], flags: u64) -> [u64; 6] {
-    if !is_here(a, flags) {
-        return a;
-    }
-    let mut b = a;
-    b[1] = DOT.as_ptr() as u64;
-    b
 }
 
 fn stat_of(client: &Client, attributes: &Attributes) -> libc::stat {
@@ -81,39 +45,23 @@ const fn split(nanos: i64) -> (i64, i64) {
 #[must_use]
 pub fn stat_open(a: [u64; 6]) -> Answer {
     let file = ours(a[0])?;
-    answer(stat_file(file, a[1]))
-}
-
-fn stat_file(file: OfdIndex, to: u64) -> Result<()> {
-    let client = client()?;
-    user::put(to, stat_of(client, &client.fstat(file)?))
+    answer(client().and_then(|client| user::put(a[1], stat_of(client, &client.fstat(file)?))))
 }
 
 /// `newfstatat`: directory, path, where to, flags.
 #[must_use]
 pub fn stat_at(a: [u64; 6]) -> Answer {
-    if let Some(file) = by_descriptor(a[0], a[1], a[3]) {
-        return answer(stat_file(file, a[2]));
-    }
-    on_path(libc::SYS_newfstatat, named(a, a[3]), |client, at, buffer| {
-        let found = client.stat(at, follow(a[3]), &who(), buffer)?;
-        store(found, |attributes| user::put(a[2], stat_of(client, &attributes)))
-    })
-}
-
-/// Stores what was found and keeps the outcome.
-fn store<T>(
-    outcome: client::Outcome<T>,
-    put: impl FnOnce(T) -> Result<()>,
-) -> Result<client::Outcome<()>> {
-    Ok(match outcome {
-        client::Outcome::Done(value) => {
-            put(value)?;
-            client::Outcome::Done(())
-        }
-        client::Outcome::Outside => client::Outcome::Outside,
-        client::Outcome::Special(attributes) => client::Outcome::Special(attributes),
-    })
+    on_subject(
+        libc::SYS_newfstatat,
+        a,
+        a[3],
+        |client, file| user::put(a[2], stat_of(client, &client.fstat(file)?)),
+        |client, at, buffer| {
+            client.stat_with(at, follow(a[3]), &who(), buffer, |attributes| {
+                user::put(a[2], stat_of(client, attributes))
+            })
+        },
+    )
 }
 
 fn statx_of(client: &Client, attributes: &Attributes) -> libc::statx {
@@ -151,15 +99,17 @@ fn statx_of(client: &Client, attributes: &Attributes) -> libc::statx {
 /// `statx`: directory, path, flags, mask, where to.
 #[must_use]
 pub fn statx(a: [u64; 6]) -> Answer {
-    if let Some(file) = by_descriptor(a[0], a[1], a[2]) {
-        return answer(
-            client().and_then(|client| user::put(a[4], statx_of(client, &client.fstat(file)?))),
-        );
-    }
-    on_path(libc::SYS_statx, named(a, a[2]), |client, at, buffer| {
-        let found = client.stat(at, follow(a[2]), &who(), buffer)?;
-        store(found, |attributes| user::put(a[4], statx_of(client, &attributes)))
-    })
+    on_subject(
+        libc::SYS_statx,
+        a,
+        a[2],
+        |client, file| user::put(a[4], statx_of(client, &client.fstat(file)?)),
+        |client, at, buffer| {
+            client.stat_with(at, follow(a[2]), &who(), buffer, |attributes| {
+                user::put(a[4], statx_of(client, attributes))
+            })
+        },
+    )
 }
 
 /// `faccessat2`: directory, path, mode, flags.
@@ -168,27 +118,31 @@ pub fn access(a: [u64; 6]) -> Answer {
     let wanted = a[2] as u32;
     let effective = a[3] & libc::AT_EACCESS as u64 != 0;
     let who = || if effective { who() } else { real() };
-    if let Some(file) = by_descriptor(a[0], a[1], a[3]) {
-        return answer(client().and_then(|client| client.faccess(file, wanted, &who())));
-    }
-    on_path(libc::SYS_faccessat2, named(a, a[3]), |client, at, buffer| {
-        if wanted & !7 != 0 {
-            return Err(Errno::EINVAL);
-        }
-        client.access(at, wanted, follow(a[3]), &who(), buffer)
-    })
+    on_subject(
+        libc::SYS_faccessat2,
+        a,
+        a[3],
+        |client, file| client.faccess(file, wanted, &who()),
+        |client, at, buffer| {
+            if wanted & !7 != 0 {
+                return Err(Errno::EINVAL);
+            }
+            client.access(at, wanted, follow(a[3]), &who(), buffer)
+        },
+    )
 }
 
 /// `fchmodat2`: directory, path, mode, flags.
 #[must_use]
 pub fn change_mode(a: [u64; 6]) -> Answer {
     let mode = a[2] as u32 & 0o7777;
-    if let Some(file) = by_descriptor(a[0], a[1], a[3]) {
-        return answer(client().and_then(|client| client.fchmod(file, mode, &who())));
-    }
-    on_path(libc::SYS_fchmodat, named(a, a[3]), |client, at, buffer| {
-        client.chmod(at, mode, follow(a[3]), &who(), buffer)
-    })
+    on_subject(
+        libc::SYS_fchmodat,
+        a,
+        a[3],
+        |client, file| client.fchmod(file, mode, &who()),
+        |client, at, buffer| client.chmod(at, mode, follow(a[3]), &who(), buffer),
+    )
 }
 
 /// The client, for a call that a descriptor of `O_PATH` is not good for.
@@ -215,12 +169,13 @@ const fn owner(id: u64) -> Option<u32> {
 #[must_use]
 pub fn change_owner(a: [u64; 6]) -> Answer {
     let (user, group) = (owner(a[2]), owner(a[3]));
-    if let Some(file) = by_descriptor(a[0], a[1], a[4]) {
-        return answer(client().and_then(|client| client.fchown(file, (user, group), &who())));
-    }
-    on_path(libc::SYS_fchownat, named(a, a[4]), |client, at, buffer| {
-        client.chown(at, (user, group), follow(a[4]), &who(), buffer)
-    })
+    on_subject(
+        libc::SYS_fchownat,
+        a,
+        a[4],
+        |client, file| client.fchown(file, (user, group), &who()),
+        |client, at, buffer| client.chown(at, (user, group), follow(a[4]), &who(), buffer),
+    )
 }
 
 /// `fchown`.
@@ -256,13 +211,15 @@ fn time(spec: libc::timespec) -> Result<Time> {
 /// `utimensat`: directory, path (0: the descriptor itself), times, flags.
 #[must_use]
 pub fn set_times(a: [u64; 6]) -> Answer {
-    let by_fd = if a[1] == 0 { ours(a[0]) } else { by_descriptor(a[0], a[1], a[3]) };
-    if let Some(file) = by_fd {
-        return answer(client().and_then(|client| client.fset_times(file, times(a[2])?, &who())));
-    }
-    on_path(libc::SYS_utimensat, named(a, a[3]), |client, at, buffer| {
-        client.set_times(at, times(a[2])?, follow(a[3]), &who(), buffer)
-    })
+    // Without a path it is the descriptor's, whatever the flags say.
+    let flags = if a[1] == 0 { a[3] | libc::AT_EMPTY_PATH as u64 } else { a[3] };
+    on_subject(
+        libc::SYS_utimensat,
+        a,
+        flags,
+        |client, file| client.fset_times(file, times(a[2])?, &who()),
+        |client, at, buffer| client.set_times(at, times(a[2])?, follow(a[3]), &who(), buffer),
+    )
 }
 
 /// `utime`, `utimes`, `futimesat`: the older forms, as `utimensat` with times of their kind.

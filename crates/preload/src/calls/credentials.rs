@@ -27,7 +27,8 @@ pub fn who() -> Credentials {
     }
     let mut who = Credentials::of(UID.load(Relaxed), GID.load(Relaxed));
     who.group_count = GROUP_COUNT.load(Relaxed);
-    for (to, from) in who.groups.iter_mut().zip(&GROUPS) {
+    let count = usize::from(who.group_count);
+    for (to, from) in who.groups.iter_mut().zip(&GROUPS).take(count) {
         *to = from.load(Relaxed);
     }
     who

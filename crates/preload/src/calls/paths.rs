@@ -167,11 +167,67 @@ where
         Ok(path) => path,
         Err(errno) => return unreadable(a[0], errno),
     };
-    let at = match place(a[0], path) {
-        Ok(Place::Ours(at)) => at,
-        Ok(Place::Native | Place::Open(_)) => return None,
-        Err(errno) => return Some(failed(errno)),
+    match place(a[0], path) {
+        Ok(Place::Ours(at)) => walk(number, a, at, ours),
+        Ok(Place::Native | Place::Open(_)) => None,
+        Err(errno) => Some(failed(errno)),
+    }
+}
+
+const EMPTY_PATH: u64 = libc::AT_EMPTY_PATH as u64;
+const NO_FOLLOW: u64 = libc::AT_SYMLINK_NOFOLLOW as u64;
+
+/// As `on_path`, for a call with `flags` that may name an open file instead: by its descriptor with an
+/// empty path, or by `/proc/self/fd/N`. `open` does it then.
+pub fn on_subject<T>(
+    number: i64,
+    a: [u64; 6],
+    flags: u64,
+    open: impl FnOnce(&Client, OfdIndex) -> Result<T>,
+    ours_by_path: impl FnOnce(&Client, At<'_>, &mut PathBuffer) -> Result<Outcome<T>>,
+) -> Answer
+where
+    i64: super::Returned<T>,
+{
+    let by_descriptor =
+        |file| super::answer(client().and_then(|client: &Client| open(client, file)));
+    let may_be_empty = flags & EMPTY_PATH != 0;
+    // `statx` and `fstatat` of some libcs pass no path at all.
+    if a[1] == 0
+        && may_be_empty
+        && let Some(file) = ours(a[0])
+    {
+        return by_descriptor(file);
+    }
+    let mut path = match user::path(a[1]) {
+        Ok(path) => path,
+        Err(errno) => return unreadable(a[0], errno),
     };
+    if path.is_empty() && may_be_empty {
+        if let Some(file) = ours(a[0]) {
+            return by_descriptor(file);
+        }
+        if a[0] as u32 == HERE as u32 && working_directory().is_some() {
+            path = b".";
+        }
+    }
+    match place(a[0], path) {
+        Ok(Place::Ours(at)) => walk(number, a, at, ours_by_path),
+        Ok(Place::Open(file)) if flags & NO_FOLLOW == 0 => by_descriptor(file),
+        Ok(Place::Native | Place::Open(_)) => None,
+        Err(errno) => Some(failed(errno)),
+    }
+}
+
+fn walk<T>(
+    number: i64,
+    a: [u64; 6],
+    at: At<'_>,
+    ours: impl FnOnce(&Client, At<'_>, &mut PathBuffer) -> Result<Outcome<T>>,
+) -> Answer
+where
+    i64: super::Returned<T>,
+{
     let mut buffer = PathBuffer::new();
     match client().and_then(|client| ours(client, at, &mut buffer)) {
         Ok(Outcome::Done(value)) => Some(<i64 as super::Returned<T>>::returned(value)),

@@ -45,34 +45,66 @@ static ATTACHER: AtomicU32 = AtomicU32::new(0);
 /// Longest run directory and prefix.
 pub const SETTING_BYTES_MAX: usize = 1024;
 
+/// Eight bytes in a word, so that a path is compared quickly; zeros behind the end.
 struct Setting {
-    bytes: [AtomicU8; SETTING_BYTES_MAX],
+    words: [AtomicU64; SETTING_BYTES_MAX / 8],
     length: AtomicU32,
 }
 
 impl Setting {
     const fn new() -> Setting {
         Setting {
-            bytes: [const { AtomicU8::new(0) }; SETTING_BYTES_MAX],
+            words: [const { AtomicU64::new(0) }; SETTING_BYTES_MAX / 8],
             length: AtomicU32::new(0),
         }
     }
 
     fn set(&self, value: &[u8]) {
         let value = value.get(..value.len().min(SETTING_BYTES_MAX - 1)).unwrap_or(&[]);
-        for (byte, &new) in self.bytes.iter().zip(value) {
-            byte.store(new, Relaxed);
+        for (word, bytes) in self.words.iter().zip(value.chunks(8)) {
+            word.store(word_of(bytes), Relaxed);
         }
         self.length.store(value.len() as u32, Release);
     }
 
+    fn len(&self) -> usize {
+        self.length.load(Acquire) as usize
+    }
+
+    fn byte(&self, at: usize) -> Option<u8> {
+        let word = self.words.get(at / 8).filter(|_| at < self.len())?.load(Relaxed);
+        word.to_le_bytes().get(at % 8).copied()
+    }
+
+    /// What follows in `path` if it begins with this setting.
+    #[inline]
+    fn strip_from<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
+        let (front, rest) = path.split_at_checked(self.len())?;
+        let (chunks, tail) = front.as_chunks::<8>();
+        let mut words = self.words.iter();
+        for (chunk, word) in chunks.iter().zip(&mut words) {
+            if u64::from_le_bytes(*chunk) != word.load(Relaxed) {
+                return None;
+            }
+        }
+        let last = words.next().map_or(0, |word| word.load(Relaxed));
+        (tail.is_empty() || word_of(tail) == last).then_some(rest)
+    }
+
     fn get(&self, to: &mut [u8; SETTING_BYTES_MAX]) -> usize {
         let length = self.length.load(Acquire) as usize;
-        for (byte, from) in to.iter_mut().zip(&self.bytes).take(length) {
-            *byte = from.load(Relaxed);
+        for (bytes, word) in to.chunks_mut(8).zip(&self.words).take(length.div_ceil(8)) {
+            for (byte, from) in bytes.iter_mut().zip(word.load(Relaxed).to_le_bytes()) {
+                *byte = from;
+            }
         }
         length
     }
+}
+
+/// Up to eight bytes as a word, the first in its lowest bits.
+fn word_of(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte))
 }
 
 static RUN: Setting = Setting::new();
@@ -115,19 +147,32 @@ pub fn below_prefix(path: &[u8]) -> Option<&[u8]> {
     if !is_prepared() {
         return None;
     }
-    let length = PREFIX.length.load(Acquire) as usize;
+    // Most paths name it as it is.
+    match PREFIX.strip_from(path) {
+        Some([]) => Some(b"."),
+        Some([b'/', rest @ ..]) => Some(unless_empty(skip_dots(rest))),
+        _ => below_spelled(path),
+    }
+}
+
+fn unless_empty(rest: &[u8]) -> &[u8] {
+    if rest.is_empty() { b"." } else { rest }
+}
+
+/// As `below_prefix`, for a prefix that is spelled in another way.
+fn below_spelled(path: &[u8]) -> Option<&[u8]> {
+    let length = PREFIX.len();
     let mut rest = path;
     let mut at = 0;
     loop {
-        while PREFIX.bytes.get(at).is_some_and(|byte| at < length && byte.load(Relaxed) == b'/') {
+        while PREFIX.byte(at) == Some(b'/') {
             at += 1;
         }
         rest = skip_dots(rest);
         if at >= length {
-            return Some(if rest.is_empty() { b"." } else { rest });
+            return Some(unless_empty(rest));
         }
-        while at < length {
-            let wanted = PREFIX.bytes.get(at)?.load(Relaxed);
+        while let Some(wanted) = PREFIX.byte(at) {
             if wanted == b'/' {
                 break;
             }
@@ -148,15 +193,15 @@ pub fn below_prefix(path: &[u8]) -> Option<&[u8]> {
 /// prefix: where it begins and ends.
 #[must_use]
 pub fn find_name(path: &[u8], from: usize) -> Option<(usize, usize)> {
-    let prefix_length = PREFIX.length.load(Acquire) as usize;
     let name_at = NAME_AT.load(Relaxed) as usize;
-    let name = PREFIX.bytes.get(name_at..prefix_length)?;
+    let name_length = PREFIX.len().checked_sub(name_at)?;
     let mut start = from;
     while start < path.len() {
         let rest = path.get(start..)?;
         let length = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
-        let is_it = length == name.len()
-            && rest.iter().zip(name).all(|(byte, wanted)| *byte == wanted.load(Relaxed));
+        let name = rest.iter().take(length).enumerate();
+        let is_it = length == name_length
+            && name.into_iter().all(|(at, byte)| PREFIX.byte(name_at + at) == Some(*byte));
         if is_it {
             return Some((start, start + length));
         }

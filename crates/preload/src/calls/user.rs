@@ -5,6 +5,7 @@
 //! is not mapped; another address that is not mapped ends the program, as it would in any library
 //! function that it hands the address to.
 
+use crate::arch;
 use crate::calls::native;
 use wire::errno::{Errno, Result};
 use wire::limits::PATH_BYTES_MAX;
@@ -76,16 +77,10 @@ pub fn text<'a>(address: u64, limit: usize, too_long: Errno) -> Result<&'a [u8]>
     if address < SUSPICIOUS {
         is_mapped(address)?;
     }
-    let mut length = 0;
-    while length < limit {
-        // WHY: the length of a string is known only by looking.
-        // SAFETY: every byte up to the NUL belongs to the string that the application passed.
-        if unsafe { *(address as *const u8).wrapping_add(length) } == 0 {
-            return bytes(address, length);
-        }
-        length += 1;
-    }
-    Err(too_long)
+    // WHY: the length of a string is known only by looking.
+    // SAFETY: every byte up to the NUL belongs to the string that the application passed.
+    let length = unsafe { arch::text_length(address as *const u8, limit) };
+    if length < limit { bytes(address, length) } else { Err(too_long) }
 }
 
 /// A value that the application passes by address.

@@ -14,6 +14,7 @@
 //!   80   spare       6 x u64   for the client
 
 use super::{Guard, HostSegment, VnodeIndex, each_bit, give_bit, lock, take_bit, vnodes};
+use crate::segment::Row;
 use crate::sync::{AtomicU32, AtomicU64};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use wire::Inode;
@@ -31,37 +32,44 @@ const HINT_AT: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct OfdIndex(pub u32);
 
-/// The words of an open file description.
-pub struct File<'a> {
+/// The words of an open file description, as they lie in its row.
+#[repr(C)]
+pub struct File {
     /// Descriptors that stand for it.
-    pub refs: &'a AtomicU32,
+    pub refs: AtomicU32,
     /// Counts the uses of the row.
-    pub generation: &'a AtomicU32,
+    pub generation: AtomicU32,
     /// The file.
-    pub vnode: &'a AtomicU32,
+    pub vnode: AtomicU32,
     /// Flags of open and `F_SETFL`.
-    pub flags: &'a AtomicU32,
+    pub flags: AtomicU32,
     /// The inode.
-    pub inode: &'a AtomicU64,
+    pub inode: AtomicU64,
     /// The offset.
-    pub offset: &'a AtomicU64,
+    pub offset: AtomicU64,
     /// The layout, packed.
-    pub layout: &'a AtomicU64,
-    lock: &'a AtomicU32,
+    pub layout: AtomicU64,
+    lock: AtomicU32,
+    _unused: AtomicU32,
     /// Position of a directory listing.
-    pub cursor: &'a [AtomicU64; 4],
+    pub cursor: [AtomicU64; 4],
     /// For the client's own use.
-    pub spare: &'a [AtomicU64; 6],
+    pub spare: [AtomicU64; 6],
 }
+
+// SAFETY: atomics in the order of the table above. WHY: each call on a descriptor comes here.
+unsafe impl Row for File {}
+
+const _: () = assert!(size_of::<File>() == ROW);
 
 /// Holds the offset of an open file while it lives.
 pub struct OffsetGuard<'a>(#[expect(dead_code, reason = "held for its drop")] Guard<'a>);
 
-impl<'a> File<'a> {
+impl File {
     /// Keeps others from moving the offset.
     #[must_use]
-    pub fn lock_offset(&self) -> OffsetGuard<'a> {
-        OffsetGuard(lock(self.lock))
+    pub fn lock_offset(&self) -> OffsetGuard<'_> {
+        OffsetGuard(lock(&self.lock))
     }
 }
 
@@ -80,7 +88,7 @@ impl HostSegment {
         file.inode.store(inode.0, Relaxed);
         file.offset.store(0, Relaxed);
         file.lock.store(0, Relaxed);
-        for word in file.cursor.iter().chain(file.spare) {
+        for word in file.cursor.iter().chain(&file.spare) {
             word.store(0, Relaxed);
         }
         file.refs.store(1, Release);
@@ -91,17 +99,12 @@ impl HostSegment {
     ///
     /// # Errors
     /// `EBADF` for a number that is none.
-    pub fn file(&self, index: OfdIndex) -> Result<File<'_>> {
+    #[inline]
+    pub fn file(&self, index: OfdIndex) -> Result<&File> {
         if index.0 as usize >= FILE_COUNT {
             return Err(Errno::EBADF);
         }
-        let row = ROWS + index.0 as usize * ROW;
-        let [refs, generation, vnode, flags] = self.segment.shorts::<4>(row)?;
-        let [inode, offset, layout] = self.segment.words::<3>(row + 16)?;
-        let lock = self.segment.word32(row + 40)?;
-        let cursor = self.segment.words::<4>(row + 48)?;
-        let spare = self.segment.words::<6>(row + 80)?;
-        Ok(File { refs, generation, vnode, flags, inode, offset, layout, lock, cursor, spare })
+        self.segment.row(ROWS + index.0 as usize * ROW)
     }
 
     /// One reference more.
@@ -117,7 +120,7 @@ impl HostSegment {
     /// # Errors
     /// `EBADF` for a number that is none, or that has no reference.
     pub fn file_release(&self, index: OfdIndex) -> Result<bool> {
-        let refs = self.file(index)?.refs;
+        let refs = &self.file(index)?.refs;
         let before = refs
             .fetch_update(AcqRel, Acquire, |refs| refs.checked_sub(1))
             .map_err(|_| Errno::EBADF)?;
@@ -125,7 +128,7 @@ impl HostSegment {
     }
 
     /// Every row in use.
-    pub fn file_list(&self, each: &mut dyn FnMut(OfdIndex, File<'_>)) {
+    pub fn file_list(&self, each: &mut dyn FnMut(OfdIndex, &File)) {
         each_bit(&self.segment, BITMAP, FILE_COUNT / 64, &mut |row| {
             if let Ok(file) = self.file(OfdIndex(row)) {
                 each(OfdIndex(row), file);

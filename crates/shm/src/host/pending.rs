@@ -17,7 +17,7 @@ const ASLEEP: u32 = 1 << 31;
 /// Numbers that fit the word, without 0.
 const THROUGH_MAX: u64 = 0x7fff;
 
-impl Vnode<'_> {
+impl Vnode {
     /// True if something is on its way.
     #[must_use]
     pub fn has_pending(&self) -> bool {
@@ -49,7 +49,7 @@ impl Vnode<'_> {
         };
         let before = self.pending.fetch_update(SeqCst, SeqCst, one_less);
         if before.is_ok_and(|before| before & COUNT == 1 && before & ASLEEP != 0) {
-            wait::wake(self.pending, u32::MAX >> 1);
+            wait::wake(&self.pending, u32::MAX >> 1);
         }
     }
 
@@ -61,14 +61,14 @@ impl Vnode<'_> {
             let _ = self.pending.compare_exchange(word, 0, SeqCst, SeqCst);
             return true;
         }
-        let _ = wait::sleep(self.pending, word, micros);
+        let _ = wait::sleep(&self.pending, word, micros);
         !self.has_pending()
     }
 
     /// Nobody waits any longer for what is on its way: it is counted as lost.
     pub fn give_up_pushes(&self) {
         self.pending.store(0, SeqCst);
-        wait::wake(self.pending, u32::MAX >> 1);
+        wait::wake(&self.pending, u32::MAX >> 1);
     }
 
     /// Why something did not arrive, told once.

@@ -22,6 +22,7 @@
 //! shard makes the file unfindable, then asks `mark_deleted`. One of the two sees the other.
 
 use super::{HostSegment, TABLES, each_bit, give_bit, lock_briefly, take_bit};
+use crate::segment::Row;
 use crate::sync::{AtomicU32, AtomicU64, fence};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use wire::Inode;
@@ -55,21 +56,28 @@ pub struct Closed {
     pub deleted: bool,
 }
 
-/// The words of an open file.
-pub struct Vnode<'a> {
+/// The words of an open file, as they lie in its row.
+#[repr(C)]
+pub struct Vnode {
     /// Its inode number.
-    pub inode: &'a AtomicU64,
+    pub inode: AtomicU64,
     /// How often it is open.
-    pub opens: &'a AtomicU32,
+    pub opens: AtomicU32,
+    flags: AtomicU32,
     /// Size as far as this host knows.
-    pub size: &'a AtomicU64,
+    pub size: AtomicU64,
     /// End of what was written and not told to the shard; 0: nothing.
-    pub dirty_end: &'a AtomicU64,
-    pub(super) pending: &'a AtomicU32,
-    pub(super) failed: &'a AtomicU32,
+    pub dirty_end: AtomicU64,
     /// For the client's own use.
-    pub marks: &'a AtomicU64,
+    pub marks: AtomicU64,
+    pub(super) pending: AtomicU32,
+    pub(super) failed: AtomicU32,
 }
+
+// SAFETY: atomics in the order of the table above. WHY: a row is looked at with each open and close.
+unsafe impl Row for Vnode {}
+
+const _: () = assert!(size_of::<Vnode>() == 48 && size_of::<Vnode>() <= ROW);
 
 impl HostSegment {
     fn bucket(inode: Inode) -> usize {
@@ -81,18 +89,24 @@ impl HostSegment {
         if row < ROW_COUNT { Ok(ROWS + row * ROW) } else { Err(Errno::EIO) }
     }
 
-    fn ways(&self, bucket: usize) -> impl Iterator<Item = &AtomicU32> {
-        self.segment.shorts::<WAYS>(bucket + 4).into_iter().flatten()
+    fn ways(&self, bucket: usize) -> &[AtomicU32] {
+        self.segment.shorts::<WAYS>(bucket + 4).map_or(&[], |ways| ways)
     }
 
     /// The way of `inode` in its bucket and its row, if it is open here.
     fn way_of(&self, bucket: usize, inode: Inode) -> Option<(&AtomicU32, VnodeIndex)> {
-        self.ways(bucket).find_map(|way| {
-            let index = VnodeIndex(way.load(SeqCst).checked_sub(1)?);
-            let row = HostSegment::vnode_at(index).ok()?;
-            let is_it = self.segment.word64(row).ok()?.load(SeqCst) == inode.0;
-            is_it.then_some((way, index))
-        })
+        for way in self.ways(bucket) {
+            let number = way.load(SeqCst);
+            // Most buckets are empty.
+            if number == 0 {
+                continue;
+            }
+            let index = VnodeIndex(number - 1);
+            if self.vnode(index).is_ok_and(|vnode| vnode.inode.load(SeqCst) == inode.0) {
+                return Some((way, index));
+            }
+        }
+        None
     }
 
     /// One more open of `inode` on this host.
@@ -103,7 +117,7 @@ impl HostSegment {
         let bucket = HostSegment::bucket(inode);
         let _guard = lock_briefly(self.segment.word32(bucket)?);
         if let Some((way, index)) = self.way_of(bucket, inode) {
-            let opens = self.vnode(index)?.opens;
+            let opens = &self.vnode(index)?.opens;
             if opens.fetch_update(SeqCst, SeqCst, one_more).is_ok() {
                 fence(SeqCst);
                 return Ok(index);
@@ -113,14 +127,16 @@ impl HostSegment {
         }
         let hint = self.segment.word32(HINT_AT)?;
         let index = VnodeIndex(take_bit(&self.segment, BITMAP, ROW_COUNT / 64, hint)?);
-        let row = HostSegment::vnode_at(index)?;
-        self.segment.word32(row + 12)?.store(0, Relaxed);
-        for field in [16, 24, 32, 40] {
-            self.segment.word64(row + field)?.store(0, Relaxed);
+        let row = self.vnode(index)?;
+        for word in [&row.flags, &row.pending, &row.failed] {
+            word.store(0, Relaxed);
         }
-        self.segment.word32(row + 8)?.store(1, Relaxed);
-        self.segment.word64(row)?.store(inode.0, SeqCst);
-        let mut ways = self.ways(bucket);
+        for word in [&row.size, &row.dirty_end, &row.marks] {
+            word.store(0, Relaxed);
+        }
+        row.opens.store(1, Relaxed);
+        row.inode.store(inode.0, SeqCst);
+        let mut ways = self.ways(bucket).iter();
         if !ways.any(|way| way.compare_exchange(0, index.0 + 1, SeqCst, Relaxed).is_ok()) {
             self.vnode_free(index)?;
             return Err(Errno::ENFILE);
@@ -136,8 +152,7 @@ impl HostSegment {
     }
 
     fn vnode_free(&self, index: VnodeIndex) -> Result<()> {
-        let row = HostSegment::vnode_at(index)?;
-        self.segment.word64(row)?.store(0, SeqCst);
+        self.vnode(index)?.inode.store(0, SeqCst);
         give_bit(&self.segment, BITMAP, index.0, self.segment.word32(HINT_AT)?)
     }
 
@@ -156,7 +171,7 @@ impl HostSegment {
     pub fn vnode_uncount(&self, inode: Inode, index: VnodeIndex, opens: u32) -> Result<Closed> {
         let bucket = HostSegment::bucket(inode);
         let _guard = lock_briefly(self.segment.word32(bucket)?);
-        let mut ways = self.ways(bucket);
+        let mut ways = self.ways(bucket).iter();
         let way = ways.find(|way| way.load(Relaxed) == index.0.wrapping_add(1));
         let (way, vnode) = (way.ok_or(Errno::EIO)?, self.vnode(index)?);
         if vnode.inode.load(Relaxed) != inode.0 {
@@ -164,8 +179,7 @@ impl HostSegment {
         }
         let before = vnode.opens.fetch_update(SeqCst, SeqCst, |now| now.checked_sub(opens));
         let last = before.unwrap_or(0) <= opens;
-        let flags = self.segment.word32(HostSegment::vnode_at(index)? + 12)?;
-        let deleted = flags.load(SeqCst) & DELETED != 0;
+        let deleted = vnode.flags.load(SeqCst) & DELETED != 0;
         if last {
             self.vnode_forget(way, index)?;
         }
@@ -191,12 +205,11 @@ impl HostSegment {
     /// True if the file has no name any more.
     #[must_use]
     pub fn vnode_is_deleted(&self, index: VnodeIndex) -> bool {
-        let flags = HostSegment::vnode_at(index).and_then(|row| self.segment.word32(row + 12));
-        flags.is_ok_and(|flags| flags.load(SeqCst) & DELETED != 0)
+        self.vnode(index).is_ok_and(|vnode| vnode.flags.load(SeqCst) & DELETED != 0)
     }
 
     /// Every row in use. What is counted in right now may be missing.
-    pub fn vnode_list(&self, each: &mut dyn FnMut(VnodeIndex, Vnode<'_>)) {
+    pub fn vnode_list(&self, each: &mut dyn FnMut(VnodeIndex, &Vnode)) {
         each_bit(&self.segment, BITMAP, ROW_COUNT / 64, &mut |row| {
             if let Ok(vnode) = self.vnode(VnodeIndex(row)) {
                 each(VnodeIndex(row), vnode);
@@ -208,13 +221,9 @@ impl HostSegment {
     ///
     /// # Errors
     /// `EIO` for a number that is none.
-    pub fn vnode(&self, index: VnodeIndex) -> Result<Vnode<'_>> {
-        let row = HostSegment::vnode_at(index)?;
-        let inode = self.segment.word64(row)?;
-        let opens = self.segment.word32(row + 8)?;
-        let [size, dirty_end, marks] = self.segment.words::<3>(row + 16)?;
-        let [pending, failed] = self.segment.shorts::<2>(row + 40)?;
-        Ok(Vnode { inode, opens, size, dirty_end, marks, pending, failed })
+    #[inline]
+    pub fn vnode(&self, index: VnodeIndex) -> Result<&Vnode> {
+        self.segment.row(HostSegment::vnode_at(index)?)
     }
 
     /// For the shard, after it made a file unfindable: true if it is open here; the last close
@@ -230,9 +239,8 @@ impl HostSegment {
         let Ok(word) = self.segment.word32(bucket) else { return false };
         let _guard = lock_briefly(word);
         let Some(index) = self.vnode_find(inode) else { return false };
-        let flags = HostSegment::vnode_at(index).and_then(|row| self.segment.word32(row + 12));
-        flags.is_ok_and(|flags| {
-            flags.fetch_or(DELETED, SeqCst);
+        self.vnode(index).is_ok_and(|vnode| {
+            vnode.flags.fetch_or(DELETED, SeqCst);
             true
         })
     }

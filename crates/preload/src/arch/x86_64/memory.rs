@@ -135,4 +135,70 @@ global_asm!(
     "inc rax",
     "jmp 2b",
     "3: ret",
+    // The aligned sixteen bytes that hold one byte of a string lie in one page with it.
+    "FOREBAY_FUNCTION forebay_length",
+    "mov rax, rdi",
+    "and rax, -16",
+    "pxor xmm0, xmm0",
+    "pcmpeqb xmm0, [rax]",
+    "pmovmskb edx, xmm0",
+    "mov ecx, edi",
+    "and ecx, 15",
+    "shr edx, cl",
+    "test edx, edx",
+    "je 2f",
+    "bsf eax, edx",
+    "ret",
+    "2: add rsi, rdi",
+    "3: add rax, 16",
+    "cmp rax, rsi",
+    "jae 4f",
+    "pxor xmm0, xmm0",
+    "pcmpeqb xmm0, [rax]",
+    "pmovmskb edx, xmm0",
+    "test edx, edx",
+    "je 3b",
+    "bsf edx, edx",
+    "add rax, rdx",
+    "4: sub rax, rdi",
+    "ret",
 );
+
+unsafe extern "C" {
+    fn forebay_length(at: *const u8, limit: usize) -> usize;
+}
+
+/// The length of the string at `at`, or a number not below `limit` if it is not shorter than that.
+///
+/// # Safety
+/// Every byte up to the NUL or the limit, whichever comes first, may be read.
+#[must_use]
+pub unsafe fn text_length(at: *const u8, limit: usize) -> usize {
+    // WHY: sixteen bytes at a time; with one it was a twentieth of a stat.
+    // SAFETY: the function reads whole sixteen bytes of which one may be read, so they are mapped.
+    unsafe { forebay_length(at, limit) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::text_length;
+
+    #[test]
+    fn a_text_ends_at_its_first_nul_or_at_the_limit() {
+        let mut bytes = [b'x'; 128];
+        for start in 0..40 {
+            for length in 0..60 {
+                bytes[start + length] = 0;
+                for limit in [length + 1, 80] {
+                    // SAFETY: a NUL lies in the array.
+                    let found = unsafe { text_length(bytes.as_ptr().add(start), limit) };
+                    assert_eq!(found, length, "from {start}");
+                }
+                // SAFETY: as above; the limit lies in the array, too.
+                let found = unsafe { text_length(bytes.as_ptr().add(start), length) };
+                assert!(found >= length);
+                bytes[start + length] = b'x';
+            }
+        }
+    }
+}
