@@ -1,8 +1,10 @@
 //! Reading and writing one piece from a process that maps the target: the one copy of a byte's way.
 //!
 //! A granule's bytes are defined when its `valid` bit is set; otherwise it reads as zeros. Who
-//! writes into an undefined granule claims it, zeroes what he does not write, copies, and sets the
-//! bit. Another writer of the same granule waits for the bit; if the claimer died, he takes over:
+//! writes into undefined granules claims them all in one step, fills them with his bytes and with
+//! zeros around those, and sets the bits. Only then does he come to what others have claimed
+//! meanwhile: he waits for its bits, and copies his part. So nobody waits while he holds a claim,
+//! and two writers of neighbouring ranges hardly ever wait. If a claimer died, who waits takes over:
 //! nothing that the dead one wrote there was acknowledged.
 //!
 //! Whether a claimer died is told by one word for the whole piece. Who claims announces himself in
@@ -15,14 +17,15 @@ use crate::pieces::{PieceStates, PieceTable, admit, all_granules, granule_log2};
 use crate::session::Slot;
 use crate::sync::{self, AtomicU32};
 use crate::wait::{self, Backoff, Next};
+use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use rustix::fd::BorrowedFd;
 use wire::Inode;
 use wire::errno::{Errno, Result};
 use wire::reply::Piece;
 
-/// Longest wait for the claimer of a granule that is alive: it copies one granule, at most 1 MiB,
-/// but may have lost its processor.
+/// Longest wait for the claimer of a granule that is alive: it copies into one piece, which takes
+/// milliseconds at most, but may have lost its processor.
 const CLAIM_MICROS_MAX: u64 = 1_000_000;
 
 /// In the claimer word: several threads claim. The rest counts those who took over.
@@ -196,18 +199,60 @@ impl Target<'_> {
         if valid.load(Acquire) & touched == touched {
             return self.device_in(piece, within, from);
         }
-        let me = wait::thread_id();
-        let end = within + from.len() as u64;
-        let mine = self.define(piece, within, end, touched, me)?;
-        let outcome = self.device_in(piece, within, from);
-        if mine != 0 {
-            if outcome.is_ok() {
-                // Only what was claimed here: another may be a hole again by now.
-                valid.fetch_or(mine, AcqRel);
-            }
-            self.retire(piece, me)?;
+        // A granule that is written whole is claimed, too: another writer that found it undefined
+        // would else zero it after the caller's copy.
+        let mine = self.fill_free(piece, touched, within, from)?;
+        let others = touched & !mine;
+        self.await_defined(piece, others)?;
+        for run in runs(piece, others) {
+            self.copy_within(piece, &run, within, from)?;
         }
-        outcome
+        Ok(())
+    }
+
+    /// Claims what is free of `granules` and undefined, and defines it: with `from`, as far as that
+    /// lies there when it lies at `within`, and zeros around. Returns what it defined.
+    fn fill_free(&self, piece: &Piece, granules: u64, within: u64, from: &[u8]) -> Result<u64> {
+        let valid = self.states.valid(piece.slot)?;
+        let claimed = self.states.claimed(piece.slot)?;
+        let free = granules & !valid.load(Acquire) & !claimed.load(Acquire);
+        if free == 0 {
+            return Ok(0);
+        }
+        let me = wait::thread_id();
+        self.announce(piece, me)?;
+        let mine = free & !claimed.fetch_or(free, SeqCst);
+        let outcome = self.fill_all(piece, mine, within, from);
+        if mine != 0 && outcome.is_ok() {
+            // Only what was claimed here: another may be a hole again by now.
+            valid.fetch_or(mine, AcqRel);
+        }
+        self.retire(piece, me)?;
+        outcome.map(|()| mine)
+    }
+
+    /// Writes all bytes of `granules`: those of `from` that lie there when it lies at `within`, and
+    /// zeros.
+    fn fill_all(&self, piece: &Piece, granules: u64, within: u64, from: &[u8]) -> Result<()> {
+        for run in runs(piece, granules) {
+            let start = within.clamp(run.start, run.end);
+            let end = within.saturating_add(from.len() as u64).clamp(start, run.end);
+            self.device_zero(piece, run.start, start - run.start)?;
+            self.copy_within(piece, &run, within, from)?;
+            self.device_zero(piece, end, run.end - end)?;
+        }
+        Ok(())
+    }
+
+    /// Copies what lies in `run` of `from`, if that lies at `within`.
+    fn copy_within(&self, piece: &Piece, run: &Range<u64>, within: u64, from: &[u8]) -> Result<()> {
+        let start = run.start.max(within);
+        let end = run.end.min(within.saturating_add(from.len() as u64));
+        if start >= end {
+            return Ok(());
+        }
+        let part = from.get((start - within) as usize..(end - within) as usize);
+        self.device_in(piece, start, part.unwrap_or(&[]))
     }
 
     /// Says that thread `me`, the calling one, is about to claim granules.
@@ -231,53 +276,13 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// Prepares the granules in `touched` for a copy of `start .. end`: afterwards each is defined,
-    /// or is written whole by the caller, thread `me`, who holds its claim. Those are returned; if
-    /// there are any, he is announced.
-    ///
-    /// Even a granule that is written whole is claimed first: another writer that found it
-    /// undefined would else zero it after the caller's copy. All are claimed in one step and after
-    /// the others are defined, so that writers never wait for each other in a ring.
-    fn define(&self, piece: &Piece, start: u64, end: u64, touched: u64, me: u32) -> Result<u64> {
-        let log2 = granule_log2(piece.length_log2);
-        let whole = mask_between((start + (1 << log2) - 1) >> log2, end >> log2);
-        let valid = self.states.valid(piece.slot)?;
-        let claimed = self.states.claimed(piece.slot)?;
-        let undefined = touched & !valid.load(Acquire);
-        let free = undefined & whole & !claimed.load(Acquire);
-        self.define_each(piece, undefined & !free, me, false)?;
-        if free == 0 {
-            return Ok(0);
-        }
-        self.announce(piece, me)?;
-        let mine = free & !claimed.fetch_or(free, SeqCst);
-        if mine == 0 {
-            self.retire(piece, me)?;
-        }
-        let others = self.define_each(piece, free & !mine, me, mine != 0);
-        if others.is_err() && mine != 0 {
-            self.retire(piece, me)?;
-        }
-        others.map(|()| mine)
-    }
-
-    fn define_each(&self, piece: &Piece, granules: u64, me: u32, holding: bool) -> Result<()> {
-        let mut rest = granules;
-        while rest != 0 {
-            self.define_granule(piece, rest.trailing_zeros().into(), me, holding)?;
-            rest &= rest - 1;
-        }
-        Ok(())
-    }
-
     /// Makes every granule of `piece` defined, for who will reach its bytes without these
     /// protocols: a shared mapping.
     ///
     /// # Errors
     /// What the device says.
     pub fn define_all(&self, piece: &Piece) -> Result<()> {
-        let me = wait::thread_id();
-        self.define(piece, 0, 0, all_granules(piece.length_log2), me).map(|_| ())
+        self.define(piece, all_granules(piece.length_log2))
     }
 
     /// Makes the granules of `within .. within + length` defined, for bytes that come to their place
@@ -287,8 +292,12 @@ impl Target<'_> {
     /// `EIO` for a range outside the piece, or what the device says.
     pub fn define_range(&self, piece: &Piece, within: u64, length: usize) -> Result<()> {
         check_range(piece, within, length)?;
-        let me = wait::thread_id();
-        self.define(piece, 0, 0, granules(piece, within, length), me).map(|_| ())
+        self.define(piece, granules(piece, within, length))
+    }
+
+    fn define(&self, piece: &Piece, granules: u64) -> Result<()> {
+        let mine = self.fill_free(piece, granules, 0, &[])?;
+        self.await_defined(piece, granules & !mine)
     }
 
     /// True if every granule of `within .. within + length` is defined: the device holds what is to
@@ -302,36 +311,39 @@ impl Target<'_> {
         Ok(self.states.valid(piece.slot)?.load(Acquire) & touched == touched)
     }
 
-    /// Makes a granule zero and defined, if it is undefined. Bytes that the caller writes next are
-    /// zeroed, too, so that a reader between the two never sees another file's. `holding`: the
-    /// caller has claimed others and stays announced.
-    fn define_granule(&self, piece: &Piece, granule: u64, me: u32, holding: bool) -> Result<()> {
+    /// Waits until `granules`, of which the caller has claimed none, are defined. What the dead
+    /// left, and what became a hole meanwhile, is zeroed.
+    fn await_defined(&self, piece: &Piece, granules: u64) -> Result<()> {
+        let mut rest = granules & !self.states.valid(piece.slot)?.load(Acquire);
+        while rest != 0 {
+            self.await_granule(piece, rest.trailing_zeros().into())?;
+            rest &= rest - 1;
+        }
+        Ok(())
+    }
+
+    fn await_granule(&self, piece: &Piece, granule: u64) -> Result<()> {
         let bit = 1u64 << granule;
-        let log2 = granule_log2(piece.length_log2);
         let valid = self.states.valid(piece.slot)?;
         let claimed = self.states.claimed(piece.slot)?;
+        let me = wait::thread_id();
         let mut patience = Patience { backoff: Backoff::new(), holder: 0, since: None };
         while valid.load(Acquire) & bit == 0 {
-            let mine = if claimed.load(Acquire) & bit == 0 {
-                self.announce(piece, me)?;
-                claimed.fetch_or(bit, SeqCst) & bit == 0
-            } else {
-                patience.take_over(self.states.claimer(piece.slot)?, me)
-            };
-            // Between the two looks above the granule may have been defined and written.
-            if mine && valid.load(Acquire) & bit == 0 {
-                let from = granule << log2;
-                let zeroed = self.device_zero(piece, from, piece.length().min(1 << log2));
-                if zeroed.is_ok() {
-                    valid.fetch_or(bit, AcqRel);
-                }
-                if !holding || zeroed.is_err() {
-                    self.retire(piece, me)?;
-                }
-                zeroed?;
-            } else if !holding {
-                self.retire(piece, me)?;
+            if claimed.load(Acquire) & bit == 0 {
+                self.fill_free(piece, bit, 0, &[])?;
+                continue;
             }
+            if !patience.take_over(self.states.claimer(piece.slot)?, me) {
+                continue;
+            }
+            // Between the two looks above the granule may have been defined and written.
+            let is_left = valid.load(Acquire) & bit == 0;
+            let zeroed = if is_left { self.fill_all(piece, bit, 0, &[]) } else { Ok(()) };
+            if is_left && zeroed.is_ok() {
+                valid.fetch_or(bit, AcqRel);
+            }
+            self.retire(piece, me)?;
+            zeroed?;
         }
         Ok(())
     }
@@ -415,7 +427,14 @@ const fn mask(first: u64, last: u64) -> u64 {
     if first >= 64 { 0 } else { upper & (u64::MAX << first) }
 }
 
-/// Bits `first .. end`.
-const fn mask_between(first: u64, end: u64) -> u64 {
-    if first < end { mask(first, end - 1) } else { 0 }
+/// The bytes of `granules`, those of neighbours together.
+fn runs(piece: &Piece, granules: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+    let (log2, length) = (granule_log2(piece.length_log2), piece.length());
+    let mut rest = granules;
+    core::iter::from_fn(move || {
+        let first = (rest != 0).then(|| rest.trailing_zeros())?;
+        let count = (rest >> first).trailing_ones();
+        rest &= !mask(first.into(), u64::from(first + count) - 1);
+        Some(u64::from(first) << log2..(u64::from(first + count) << log2).min(length))
+    })
 }

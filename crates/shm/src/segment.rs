@@ -9,6 +9,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 use wire::errno::{Errno, Result};
 
 const PAGE: usize = 4096;
+/// At a first load the kernel maps what is there in so many bytes around it (`fault_around_bytes`).
+const MAPPED_AROUND: usize = 64 << 10;
 /// What a huge page holds.
 pub const HUGE_PAGE: usize = 2 << 20;
 
@@ -385,10 +387,19 @@ impl Segment {
         }
     }
 
-    /// Maps the pages of a range that are there already. A hint, and three times as fast as
-    /// `populate`, because the kernel maps its neighbours with each.
+    /// Maps the pages of a range that is about to be written, as far as they are there already.
+    ///
+    /// A first store maps the one page that it meets, a first load all that are there around it: of
+    /// small pages 3.5 us for 64 KiB instead of 21, which is three times the copy. Of a huge page it
+    /// maps all. Where they are mapped already it costs a load for each 64 KiB.
     pub fn map_present(&self, offset: usize, length: usize) {
-        self.advise(offset, length, rustix::mm::Advice::LinuxPopulateRead);
+        let Some(at) = self.admit(offset, length, 1).filter(|_| length > 0) else { return };
+        let first = MAPPED_AROUND - at.addr() % MAPPED_AROUND;
+        for place in core::iter::once(0).chain((first..length).step_by(MAPPED_AROUND)) {
+            // WHY: the load is for what the kernel does at it, so it must not be left out.
+            // SAFETY: in range. Another process may change the byte meanwhile; it is not used.
+            let _ = unsafe { at.wrapping_add(place).read_volatile() };
+        }
     }
 
     fn advise(&self, offset: usize, length: usize, how: rustix::mm::Advice) {

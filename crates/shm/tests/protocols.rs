@@ -384,6 +384,37 @@ fn a_torn_header_is_no_piece() {
     assert_eq!(table.get(2), None);
 }
 
+/// Page faults of the calling thread until now.
+fn faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("proc");
+    // The name in the second field may hold spaces; the tenth is the eighth behind it.
+    let behind = stat.rsplit_once(')').expect("a name").1;
+    behind.split_whitespace().nth(7).and_then(|count| count.parse().ok()).expect("a number")
+}
+
+/// Pages that are there are mapped by a few faults, not one each, before they are written.
+#[test]
+fn a_first_write_to_pages_that_are_there_takes_few_faults() {
+    const LENGTH: usize = 1 << 20;
+    let (filled, file) = Segment::nameless(c"test", LENGTH).expect("memory");
+    filled.zero(0, LENGTH).expect("fits");
+    let count = |with: &dyn Fn(&Segment)| {
+        let segment = Segment::map(&file, LENGTH, Access::ReadWrite).expect("mapped");
+        with(&segment);
+        let before = faults();
+        segment.zero(1, LENGTH - 2).expect("fits");
+        faults() - before
+    };
+    // What lies outside is left alone.
+    let odd = [(LENGTH, 1), (usize::MAX, 2), (0, LENGTH + 1), (7, 0)];
+    let unmapped = count(&|segment| odd.iter().for_each(|&(at, all)| segment.map_present(at, all)));
+    let mapped = count(&|segment| segment.map_present(1, LENGTH - 2));
+    println!("{unmapped} faults without, {mapped} with");
+    assert!(unmapped > 100, "{unmapped}");
+    // Looking costs one or two itself.
+    assert!(mapped < unmapped / 10, "{mapped} of {unmapped}");
+}
+
 #[test]
 fn pages_keep_their_bytes_when_they_become_huge() {
     let length = 2 * HUGE_PAGE;

@@ -35,21 +35,26 @@ impl Worker {
         self.make(Sharing::Shared, &hard)?;
 
         let (mine, part) = (self.easy_names(), easy(self));
+        let (easy_block, hard_block) = (&mut part.block(), &mut hard.block());
         let operations = Amount::Operations(self.files);
-        self.phase("ior-easy-write", part.amount(), || part.write(&part.order())?.sync_all())?;
+        self.phase("ior-easy-write", part.amount(), || {
+            part.write(&part.order(), easy_block)?.sync_all()
+        })?;
         self.phase("mdtest-easy-write", operations, || create(&mine))?;
         if self.index == 0 {
             File::create_new(Path::new(&self.directory).join(TIMESTAMP))?;
         }
-        self.phase("ior-hard-write", hard.amount(), || hard.write(&hard.order())?.sync_all())?;
+        self.phase("ior-hard-write", hard.amount(), || {
+            hard.write(&hard.order(), hard_block)?.sync_all()
+        })?;
         let (small, theirs) = (self.hard_names(), other.hard_names());
         self.phase("mdtest-hard-write", operations, || write_small(&small))?;
         self.find()?;
         let part = easy(&other);
-        self.phase("ior-easy-read", part.amount(), || part.read(&part.order()))?;
+        self.phase("ior-easy-read", part.amount(), || part.read(&part.order(), easy_block))?;
         self.phase("mdtest-easy-stat", operations, || stat(&other.easy_names(), 0))?;
         let part = hard_of_other;
-        self.phase("ior-hard-read", part.amount(), || part.read(&part.order()))?;
+        self.phase("ior-hard-read", part.amount(), || part.read(&part.order(), hard_block))?;
         self.phase("mdtest-hard-stat", operations, || stat(&theirs, SMALL_BYTES as u64))?;
         self.phase("mdtest-easy-delete", operations, || mine.iter().try_for_each(fs::remove_file))?;
         self.phase("mdtest-hard-read", operations, || read_small(&theirs))?;

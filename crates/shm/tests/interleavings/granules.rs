@@ -90,6 +90,40 @@ fn the_claims_of_the_dead_are_taken_over() {
     });
 }
 
+/// Blocks side by side in one granule, and the writer of one is killed between any two steps: nobody
+/// ever reads old bytes, and the neighbours' are kept.
+#[test]
+fn a_writer_killed_in_a_granule_that_he_shares_shows_no_old_bytes() {
+    const QUARTER: usize = GRANULE / 4;
+    model::explore(4000, || {
+        let all = Arc::new(OneTarget::new(0));
+        let victim = Arc::clone(&all);
+        let victim = model::spawn(move || {
+            model::doom(20);
+            victim.write(QUARTER, GRANULE, 9);
+        });
+        let writers = [
+            writer(&all, 0, QUARTER, 1),
+            writer(&all, GRANULE + QUARTER, LENGTH - GRANULE - QUARTER, 2),
+        ];
+        let seen = all.read();
+        victim.join();
+        model::hurry(SECOND / 500);
+        for writer in writers {
+            writer.join().expect("not killed");
+        }
+        let read = model::quietly(|| all.read());
+        for bytes in [&seen, &read] {
+            assert!(bytes[..QUARTER].iter().all(|byte| [0, 1].contains(byte)), "an old byte");
+            let middle = &bytes[QUARTER..GRANULE + QUARTER];
+            assert!(middle.iter().all(|byte| [0, 9].contains(byte)), "an old byte");
+            assert!(bytes[GRANULE + QUARTER..].iter().all(|byte| [0, 2].contains(byte)));
+        }
+        assert!(read[..QUARTER].iter().all(|&byte| byte == 1), "lost bytes");
+        assert!(read[GRANULE + QUARTER..].iter().all(|&byte| byte == 2), "lost bytes");
+    });
+}
+
 /// Two writers whose ranges overlap do not wait for each other's claims in a ring.
 #[test]
 fn writers_that_overlap_come_to_their_end_before_any_time_is_over() {
