@@ -117,7 +117,7 @@ fn requests_to_targets(inode: Inode) -> Vec<Request<'static>> {
         Request::Write { inode, chunk_log2, offset, bytes: b"bytes" },
         Request::Truncate { inode, chunk_log2, size: 1 },
         Request::Punch { inode, chunk_log2, offset, length: 9 },
-        Request::Remove { inode },
+        Request::Remove { inodes: &[2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0] },
         Request::Usage { inode },
         Request::SeekData { inode, chunk_log2, offset },
         Request::Space {},

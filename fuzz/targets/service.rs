@@ -29,6 +29,7 @@ struct World {
     /// The log, and requests to targets that were not answered.
     log: Vec<Vec<u8>>,
     tokens: Vec<u64>,
+    removals: Vec<u64>,
     sequence: u64,
 }
 
@@ -53,6 +54,7 @@ impl World {
                     assert!(reader.rest().is_empty());
                 }
                 Effect::Data { token, .. } => self.tokens.push(token),
+                Effect::Remove { token, .. } => self.removals.push(token),
                 Effect::Index(_) | Effect::Peer { .. } | Effect::GrantNumbers { .. } => {}
             }
         }
@@ -91,6 +93,11 @@ impl World {
         match what % 8 {
             0..=3 => self.request(argument, bytes),
             4 => self.step(Input::Peer { message: bytes }),
+            5 if argument & 1 == 0 && !self.removals.is_empty() => {
+                // Two at once, one of which may be unknown.
+                let some = self.removals.split_off(self.removals.len() - 1);
+                self.step(Input::Removed { tokens: &[some.as_slice(), &[u64::MAX]].concat() });
+            }
             5 => {
                 let Some(token) = self.tokens.pop() else { return };
                 let result = if argument < 200 { Ok(()) } else { Err(Errno::EIO) };
@@ -134,8 +141,8 @@ fuzz_target!(init: sow(seeds()), |data: &[u8]| {
     let Some((&first, mut rest)) = data.split_first() else { return };
     let daemons = 1 + u16::from(first & 1);
     let service = Service::new(config(daemons));
-    let (log, tokens) = (Vec::new(), Vec::new());
-    let mut world = World { service, now: 1_000_000_000, log, tokens, sequence: 0 };
+    let (log, tokens, removals) = (Vec::new(), Vec::new(), Vec::new());
+    let mut world = World { service, now: 1_000_000_000, log, tokens, removals, sequence: 0 };
     while let [what, argument, low, high, bytes @ ..] = rest {
         let length = usize::from(u16::from_le_bytes([*low, *high])).min(bytes.len());
         let (bytes, after) = bytes.split_at(length);

@@ -7,6 +7,7 @@ use crate::reply::ReplyTo;
 use crate::shared::Guest;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
+use wire::DaemonIndex;
 use wire::errno::Result;
 
 /// Most requests and messages that wait for one worker.
@@ -26,6 +27,8 @@ pub(crate) enum Note {
     OriginGone { first: u64, count: u64 },
     /// A part of a job of this worker is answered.
     Part { job: u64, daemon: u16, answer: PartAnswer },
+    /// A target answered what this worker's removals asked.
+    Removals { target: DaemonIndex, answer: PartAnswer },
     /// A device holds, or does not hold, the space that was asked for.
     Preallocated(Result<()>),
 }

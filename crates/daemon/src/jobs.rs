@@ -1,4 +1,5 @@
-//! Jobs: what a metadata service asks of all targets of a file, and the answers put together.
+//! Jobs: what a metadata service asks of all targets of a file while somebody waits, and the answers
+//! put together. What nobody waits for is in `removals`.
 //!
 //! A part is asked again until its target answers or the job's time is over; all parts may be
 //! repeated without harm. The job is done when every part is.
@@ -8,6 +9,7 @@ use crate::reply::ReplyTo;
 use crate::shared::{Shared, encode_request};
 use metadata::DataOp;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 use wire::attributes::placement;
 use wire::errno::{Errno, Result};
@@ -48,12 +50,9 @@ impl Jobs {
         op: DataOp,
     ) {
         let count = shared.router.map.daemon_count();
-        let one = layout.placement == placement::LOCAL || matches!(op, DataOp::WriteAll { .. });
-        let targets = if one {
-            let target = ::placement::locate::target(layout, inode, 0, count);
-            target.0..target.0 + 1
-        } else {
-            0..count
+        let targets = match op {
+            DataOp::WriteAll { .. } => first_target(layout, inode, count),
+            DataOp::Truncate { .. } => targets_of(layout, inode, count),
         };
         let id = self.made;
         self.made += 1;
@@ -119,10 +118,23 @@ impl Jobs {
     }
 }
 
+/// The targets that may hold something of a file.
+pub(crate) fn targets_of(layout: &Layout, inode: Inode, count: u16) -> Range<u16> {
+    match layout.placement {
+        placement::LOCAL => first_target(layout, inode, count),
+        _ => 0..count,
+    }
+}
+
+/// The target of a file's first chunk.
+fn first_target(layout: &Layout, inode: Inode, count: u16) -> Range<u16> {
+    let target = ::placement::locate::target(layout, inode, 0, count);
+    target.0..target.0 + 1
+}
+
 const fn name(op: &DataOp) -> &'static str {
     match op {
         DataOp::Truncate { .. } => "truncate",
-        DataOp::Remove => "remove",
         DataOp::WriteAll { .. } => "write",
     }
 }
@@ -131,7 +143,6 @@ fn ask(shared: &Shared, worker: usize, id: u64, job: &Job, daemon: DaemonIndex) 
     let (inode, chunk_log2) = (job.inode, job.chunk_log2);
     let request = match &job.op {
         DataOp::Truncate { size } => Request::Truncate { inode, chunk_log2, size: *size },
-        DataOp::Remove => Request::Remove { inode },
         DataOp::WriteAll { bytes } => Request::Write { inode, chunk_log2, offset: 0, bytes },
     };
     let header =

@@ -41,6 +41,7 @@ mod shard;
 mod posted;
 
 mod jobs;
+mod removals;
 
 mod target;
 

@@ -72,8 +72,7 @@ impl Shard {
 
     /// Clients may post again, if all that they could post can be carried out.
     pub(crate) fn open_gate(&mut self, shared: &Shared) {
-        let posts = shared.posts.sessions_most() * POST_COUNT as u64;
-        let room = posts.saturating_mul(RECORD_BYTES_MAX);
+        let room = room_of_posts(shared);
         let has_room = self.service.takes_posts(room) && self.reserve_more(room, For::Any).is_ok();
         if has_room {
             shared.posts.open_gate(self.worker);
@@ -172,6 +171,12 @@ impl Shard {
             self.reaps.push(inode);
         }
     }
+}
+
+/// Bytes in the log for all that could be posted at once.
+pub(crate) fn room_of_posts(shared: &Shared) -> u64 {
+    let posts = shared.posts.sessions_most() * POST_COUNT as u64;
+    posts.saturating_mul(RECORD_BYTES_MAX)
 }
 
 /// What a `Close` has to tell.

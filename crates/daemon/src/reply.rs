@@ -7,7 +7,7 @@ use std::sync::Arc;
 use wire::codec::{Reader, Writer};
 use wire::errno::Errno;
 use wire::limits::SLOT_BYTES;
-use wire::{Reply, reply};
+use wire::{DaemonIndex, Reply, reply};
 
 /// When to ask again for what a lost peer was asked: it takes this long at least to come back.
 pub(crate) const LOST_MICROS: u32 = 10_000;
@@ -22,6 +22,8 @@ pub(crate) enum ReplyTo {
     Peer(net::Answer),
     /// A part of a job of a worker of this daemon.
     Part { worker: usize, job: u64, daemon: u16 },
+    /// The removals of a worker of this daemon.
+    Removals { worker: usize, target: DaemonIndex },
     /// A transfer of a peer that waits for its piece.
     Visit(net::bulk::Visit),
     /// Nobody waits for it.
@@ -46,6 +48,10 @@ impl Shared {
             ReplyTo::Part { worker, job, daemon } => {
                 let answer = part_answer(bytes);
                 self.tell(worker, Note::Part { job, daemon, answer });
+            }
+            ReplyTo::Removals { worker, target } => {
+                let answer = part_answer(bytes);
+                self.tell(worker, Note::Removals { target, answer });
             }
             ReplyTo::Visit(visit) => self.bulk.answer(visit, bytes.to_vec()),
             ReplyTo::Nobody => {}

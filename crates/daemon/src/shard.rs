@@ -6,11 +6,14 @@
 
 use crate::inbox::PartAnswer;
 use crate::jobs::Jobs;
+use crate::posted::room_of_posts;
+use crate::removals::Removals;
 use crate::reply::{LOST_MICROS, ReplyTo};
-use crate::shared::{Shared, message, now_nanos};
+use crate::shared::{Shared, encode_request, message, now_nanos};
 use gateway::Route;
 use metadata::{Effect, IndexOp, Input, Opens, Service, SnapshotCursor};
 use net::Haste;
+use placement::map::WORKER_OF_TARGET;
 use shm::host::HostSegment;
 use shm::index::Index;
 use std::collections::BTreeSet;
@@ -18,7 +21,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 use store::{For, Journal};
 use wire::errno::{Errno, Result};
-use wire::{Header, Inode, Reply, Request, ShardIndex};
+use wire::{DaemonIndex, Header, Inode, Reply, Request, ShardIndex};
 
 /// How often files without a name are looked through, while there are any.
 const ORPHANS_PAUSE: Duration = Duration::from_secs(1);
@@ -26,6 +29,8 @@ const ORPHANS_PAUSE: Duration = Duration::from_secs(1);
 /// Room for the records of one step: a rename touches a handful of inodes, each with at most its
 /// inline contents and its extended attributes.
 pub(crate) const STEP_BYTES_MAX: u64 = 256 * 1024;
+/// Most tokens of finished removals in one step.
+const TOKENS_MAX: usize = 1024;
 /// A log shorter than this is not rewritten.
 const REWRITE_BYTES_MIN: u64 = 64 << 20;
 /// A log this many times longer than what a rewrite left is rewritten.
@@ -65,6 +70,7 @@ pub(crate) struct Shard {
     tickets: Vec<Option<ReplyTo>>,
     free: Vec<usize>,
     jobs: Jobs,
+    removals: Removals,
     effects: Vec<Effect>,
     now: i64,
     rewrite: Option<SnapshotCursor>,
@@ -96,6 +102,7 @@ impl Shard {
             tickets: Vec::new(),
             free: Vec::new(),
             jobs: Jobs::default(),
+            removals: Removals::default(),
             effects: Vec::new(),
             now: 0,
             rewrite: None,
@@ -198,21 +205,45 @@ impl Shard {
         }
     }
 
+    /// A target's answer to what `ask_targets` asked.
+    pub(crate) fn removed(&mut self, shared: &Shared, target: DaemonIndex, answer: PartAnswer) {
+        let done = self.removals.answered(Instant::now(), target, answer);
+        for tokens in done.iter().flat_map(|tokens| tokens.chunks(TOKENS_MAX)) {
+            self.step_beside_posts(shared, Input::Removed { tokens });
+        }
+        self.ask_targets(shared);
+    }
+
+    /// Asks the targets to give back what is due.
+    fn ask_targets(&mut self, shared: &Shared) {
+        let (worker, count) = (self.worker, shared.router.map.daemon_count());
+        self.removals.due(Instant::now(), count, |target, inodes| {
+            let header = Header { daemon: target.0, ..shared.own_header(ShardIndex(0)) };
+            let header = Header { shard: Header::TARGET, ..header };
+            let bytes = encode_request(&header, &Request::Remove { inodes });
+            let to = ReplyTo::Removals { worker, target };
+            if target == shared.router.me {
+                shared.hand_to_worker(WORKER_OF_TARGET, bytes, to);
+            } else {
+                shared.hand_to_peer(target, &bytes, to);
+            }
+        });
+    }
+
     /// Does what is due. Returns how long nothing will be due, in microseconds.
     pub(crate) fn keep_time(&mut self, shared: &Shared) -> Option<u64> {
         if self.service.deadline().is_some_and(|deadline| deadline <= now_nanos()) {
             self.step(shared, Input::Tick);
         }
         self.jobs.repeat(shared, self.worker);
+        self.ask_targets(shared);
         let service = self.service.deadline().map(|deadline| {
             u64::try_from(deadline.saturating_sub(now_nanos())).unwrap_or(0) / 1000
         });
-        let jobs = self.jobs.deadline().map(|at| {
-            let left = at.saturating_duration_since(Instant::now());
-            u64::try_from(left.as_micros()).unwrap_or(u64::MAX)
-        });
+        let jobs = self.jobs.deadline().map(micros_until);
+        let removals = self.removals.deadline().map(micros_until);
         let orphans = self.look_for_orphans(shared);
-        [service, jobs, orphans].into_iter().flatten().min()
+        [service, jobs, removals, orphans].into_iter().flatten().min()
     }
 
     /// Who closes a deleted file last says so, unless he is killed between the two: a file that is open
@@ -237,8 +268,7 @@ impl Shard {
             self.unheld = unheld;
             self.orphans_at = Some(now + ORPHANS_PAUSE);
         }
-        let left = self.orphans_at?.saturating_duration_since(now);
-        u64::try_from(left.as_micros()).ok()
+        self.orphans_at.map(micros_until)
     }
 
     /// Rewrites the log in slices when it has grown far beyond the state. True: there is more.
@@ -261,8 +291,14 @@ impl Shard {
 
     /// True if the log is to be rewritten, or something is due before `nanos`.
     pub(crate) fn wants_time_before(&self, nanos: i64) -> bool {
+        // What a moment more does not hurt may be due a little later.
+        let removals = self.removals.deadline().is_some_and(|at| {
+            let micros = i64::try_from(micros_until(at)).unwrap_or(i64::MAX);
+            now_nanos().saturating_add(micros.saturating_mul(1000)) < nanos
+        });
         self.service.deadline().is_some_and(|deadline| deadline < nanos)
             || self.jobs.deadline().is_some()
+            || removals
             || self.is_log_long()
     }
 
@@ -339,6 +375,15 @@ impl Shard {
         self.open_gate(shared);
     }
 
+    /// A step that looks at no name, so the gate may stay as it is. What may be posted keeps its room
+    /// in the log.
+    fn step_beside_posts(&mut self, shared: &Shared, input: Input<'_>) {
+        match self.reserve_more(room_of_posts(shared), For::Any) {
+            Ok(()) => self.step_closed(shared, input),
+            Err(_) => self.step(shared, input),
+        }
+    }
+
     /// A step while nobody posts, or one that may be beside posts. Its replies wait for
     /// `send_replies`.
     pub(crate) fn step_closed(&mut self, shared: &Shared, input: Input<'_>) {
@@ -379,6 +424,12 @@ impl Shard {
             Effect::Peer { to, bytes } => send(shared, to, bytes),
             Effect::Data { token, inode, layout, op } => {
                 self.jobs.start(shared, self.worker, (token, inode), &layout, op);
+            }
+            Effect::Remove { token, files } => {
+                let count = shared.router.map.daemon_count();
+                if self.removals.add(Instant::now(), count, token, &files) {
+                    self.ask_targets(shared);
+                }
             }
         }
     }
@@ -430,6 +481,11 @@ fn send(shared: &Shared, to: ShardIndex, bytes: Vec<u8>) {
         }
         Route::Stale(_) | Route::Wait => {}
     }
+}
+
+fn micros_until(at: Instant) -> u64 {
+    let left = at.saturating_duration_since(Instant::now());
+    u64::try_from(left.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// May a request use the last of the log's space?

@@ -244,6 +244,7 @@ impl Worker {
             Note::Peer(bytes) => self.take_message(shared, &bytes),
             Note::OriginGone { first, count } => self.shard.origin_gone(shared, first, count),
             Note::Part { job, daemon, answer } => self.shard.part(shared, job, daemon, answer),
+            Note::Removals { target, answer } => self.shard.removed(shared, target, answer),
             Note::Preallocated(outcome) => {
                 if let Some(target) = &mut self.target {
                     target.preallocated(shared, &self.guests, outcome);

@@ -49,7 +49,7 @@ fn what_is_removed_is_free_again() {
         assert_eq!(read[..100], [chunk as u8 + 1; 100]);
         assert_eq!(read[100], 0);
     }
-    client.call(target, &Request::Remove { inode: FILE }).expect("removed");
+    client.call(target, &Request::Remove { inodes: &FILE.0.to_le_bytes() }).expect("removed");
     support::wait_until("all space is free", || free(&client) == before);
     let fill = |inode, offset| {
         let (chunk_log2, allocate, length) = (CHUNK_LOG2, 1, 1 << CHUNK_LOG2);

@@ -42,8 +42,9 @@ enum Act {
         offset: u64,
         length: u64,
     },
+    /// Of several files at once; one may be named twice, or hold nothing.
     Remove {
-        file: u64,
+        files: Vec<u64>,
     },
     /// A stopped client keeps a pin on whatever slot `slot` is, from now on.
     Pin {
@@ -68,7 +69,7 @@ fn act() -> impl Strategy<Value = Act> {
         2 => (file(), offset()).prop_map(|(file, size)| Act::Truncate { file, size }),
         2 => (file(), offset(), length()).prop_map(
             |(file, offset, length)| Act::Punch { file, offset, length }),
-        2 => file().prop_map(|file| Act::Remove { file }),
+        2 => proptest::collection::vec(file(), 1..4).prop_map(|files| Act::Remove { files }),
         2 => (0u32..40).prop_map(|slot| Act::Pin { slot }),
         1 => Just(Act::Unpin),
         2 => Just(Act::Tick),
@@ -254,6 +255,17 @@ fn grow(file: &mut Vec<u8>, end: u64) {
     }
 }
 
+fn remove(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, gone: &[u64]) {
+    let inodes: Vec<u8> = gone.iter().flat_map(|file| file.to_le_bytes()).collect();
+    let outcome = world.call(&Request::Remove { inodes: &inodes });
+    assert_eq!(outcome.answer, Answer::Done);
+    for file in gone {
+        files.remove(file);
+        let usage = world.call(&Request::Usage { inode: Inode(*file) });
+        assert_eq!(usage.answer, Answer::Number(0), "file {file} is gone");
+    }
+}
+
 fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
     let chunk_log2 = CHUNK_LOG2;
     match *act {
@@ -305,11 +317,7 @@ fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
             grow(model, offset + length);
             model[offset as usize..][..length as usize].fill(0);
         }
-        Act::Remove { file } => {
-            let outcome = world.call(&Request::Remove { inode: Inode(file) });
-            assert_eq!(outcome.answer, Answer::Done);
-            files.remove(&file);
-        }
+        Act::Remove { files: ref gone } => remove(world, files, gone),
         Act::Pin { slot } => {
             if let Some(row) = world.table.get(&slot) {
                 world.pinned.insert(slot, row.1);
@@ -357,9 +365,7 @@ proptest! {
             world.scribble();
         }
         check(&mut world, &files);
-        for file in 1..5 {
-            perform(&mut world, &mut files, &Act::Remove { file });
-        }
+        perform(&mut world, &mut files, &Act::Remove { files: (1..5).collect() });
         perform(&mut world, &mut files, &Act::Unpin);
         perform(&mut world, &mut files, &Act::Tick);
         prop_assert_eq!(world.target.leaving_count(), 0);
@@ -387,10 +393,9 @@ proptest! {
         for row in &dropped {
             prop_assert!(target.is_damaged(row.inode));
         }
-        for file in 0..4 {
-            let request = Request::Remove { inode: Inode(file) };
-            target.step(Input::Request { ticket: 0, request: &request }, &mut out);
-        }
+        let inodes: Vec<u8> = (1u64..4).flat_map(u64::to_le_bytes).collect();
+        let request = Request::Remove { inodes: &inodes };
+        target.step(Input::Request { ticket: 0, request: &request }, &mut out);
         target.step(Input::Pins { round: u64::MAX, pinned: &[] }, &mut out);
         prop_assert_eq!(target.memory.bytes_free(), TIER_BYTES);
         prop_assert_eq!(target.ssd.bytes_free(), TIER_BYTES);

@@ -1,8 +1,8 @@
 //! Runs `testscripts/*.txt`: each case is lines of input, `---`, and the effects that must follow.
 //!
 //! Input: `target memory=.. ssd=.. [slots=..] [quota=..] [ssd=..+demand]`, then `map`, `find`,
-//! `read`, `write`, `truncate`, `punch`, `remove`, `usage`, `seek`, `space`, `flush` with a file
-//! and a range, `pins <round> <slot>..`, `preallocated yes|no`, `tick`, `rows` (what a kill
+//! `read`, `write`, `truncate`, `punch`, `usage`, `seek`, `space`, `flush` with a file and a range,
+//! `remove` with files, `pins <round> <slot>..`, `preallocated yes|no`, `tick`, `rows` (what a kill
 //! leaves). Each line's effects come indented below a repetition of the line. With
 //! `UPDATE_SCRIPTS=1` the expected part is written anew.
 
@@ -181,6 +181,8 @@ impl Runner {
         let chunk_log2 = chunk.map_or(20, |chunk| number(chunk).ilog2() as u8);
         let (offset, length) = if argument.contains("..") { range(argument) } else { (0, 0) };
         let bytes = vec![0; length as usize];
+        let files = words.iter().skip(1).filter(|_| words[0] == "remove");
+        let removed: Vec<u8> = files.flat_map(|file| number(&file[1..]).to_le_bytes()).collect();
         let request = match words[0] {
             "map" => Request::MapPieces { inode, chunk_log2, allocate: 1, offset, length },
             "find" => Request::MapPieces { inode, chunk_log2, allocate: 0, offset, length },
@@ -188,7 +190,7 @@ impl Runner {
             "write" => Request::Write { inode, chunk_log2, offset, bytes: &bytes },
             "truncate" => Request::Truncate { inode, chunk_log2, size: number(argument) },
             "punch" => Request::Punch { inode, chunk_log2, offset, length },
-            "remove" => Request::Remove { inode },
+            "remove" => Request::Remove { inodes: &removed },
             "usage" => Request::Usage { inode },
             "seek" => Request::SeekData { inode, chunk_log2, offset: number(argument) },
             "space" => Request::Space {},

@@ -105,6 +105,13 @@ impl Slots {
         first.into_iter().chain(self.pieces.range(behind).map(|(_, &slot)| self.used(slot)))
     }
 
+    /// The first piece of `inode`.
+    #[must_use]
+    pub fn first(&self, inode: Inode) -> Option<Piece> {
+        let (_, &slot) = self.pieces.range((inode, 0)..=(inode, u64::MAX)).next()?;
+        Some(self.used(slot))
+    }
+
     /// The piece of `inode` that begins at `start`.
     #[must_use]
     pub fn at(&self, inode: Inode, start: u64) -> Option<Piece> {

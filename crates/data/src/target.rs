@@ -26,6 +26,7 @@ use placement::piece::{self, Span};
 use std::collections::{BTreeSet, VecDeque};
 use wire::limits::{BULK_BYTES, CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, SLOT_BYTES};
 use wire::reply::Piece;
+use wire::request::removed;
 use wire::{Errno, Inode, Request};
 
 /// Most pieces of one answer to `MapPieces`: it must fit a slot.
@@ -50,13 +51,14 @@ pub struct Settings {
 }
 
 /// A request without its bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum Work {
     Map { inode: Inode, chunk_log2: u8, offset: u64, length: u64 },
     Find { inode: Inode, offset: u64, length: u64 },
     Read { inode: Inode, offset: u64, length: u32 },
     Write { inode: Inode, chunk_log2: u8, offset: u64, length: u32 },
     Clear { inode: Inode, offset: u64, end: u64 },
+    Remove { inodes: Vec<Inode> },
     Usage { inode: Inode },
     SeekData { inode: Inode, offset: u64 },
     Space,
@@ -200,8 +202,8 @@ impl Target {
         {
             return reply(ticket, Answer::Refused(Errno::EIO), out);
         }
-        let answer = match work {
-            Work::Map { inode, chunk_log2, offset, length } => {
+        let answer = match &work {
+            &Work::Map { inode, chunk_log2, offset, length } => {
                 let mut pieces = Vec::new();
                 let stop = self.make(inode, chunk_log2, (offset, length), &mut pieces, out);
                 match stop {
@@ -210,16 +212,16 @@ impl Target {
                     _ => Ok(Answer::Pieces(pieces)),
                 }
             }
-            Work::Find { inode, offset, length } => {
+            &Work::Find { inode, offset, length } => {
                 let end = offset.saturating_add(length);
                 let pieces = self.slots.over(inode, offset, end).take(MAP_PIECES_MAX).collect();
                 Ok(Answer::Pieces(pieces))
             }
-            Work::Read { inode, offset, length } => {
+            &Work::Read { inode, offset, length } => {
                 self.read(ticket, inode, offset, length, out);
                 Ok(Answer::Bytes { length })
             }
-            Work::Write { inode, chunk_log2, offset, length } => {
+            &Work::Write { inode, chunk_log2, offset, length } => {
                 let mut pieces = Vec::new();
                 let range = (offset, u64::from(length));
                 self.make(inode, chunk_log2, range, &mut pieces, out).map(|()| {
@@ -227,11 +229,15 @@ impl Target {
                     Answer::Done
                 })
             }
-            Work::Clear { inode, offset, end } => {
+            &Work::Clear { inode, offset, end } => {
                 self.clear(ticket, inode, offset, end, out);
                 Ok(Answer::Done)
             }
-            _ => Ok(self.look(ticket, work, out)),
+            Work::Remove { inodes } => {
+                inodes.iter().for_each(|&inode| self.remove(inode, out));
+                Ok(Answer::Done)
+            }
+            work => Ok(self.look(ticket, work, out)),
         };
         match answer {
             Ok(answer) => reply(ticket, answer, out),
@@ -242,8 +248,8 @@ impl Target {
     }
 
     /// What changes nothing and always has an answer.
-    fn look(&self, ticket: u64, work: Work, out: &mut Vec<Effect>) -> Answer {
-        match work {
+    fn look(&self, ticket: u64, work: &Work, out: &mut Vec<Effect>) -> Answer {
+        match *work {
             Work::Usage { inode } => {
                 let pieces = self.slots.over(inode, 0, u64::MAX);
                 Answer::Number(pieces.map(|piece| piece.length()).sum())
@@ -362,9 +368,7 @@ impl Target {
         for piece in pieces {
             let piece_end = piece.start + piece.length();
             if offset <= piece.start && piece_end <= end {
-                self.slots.leave(inode, &piece, self.round);
-                self.has_left = true;
-                out.push(Effect::Unpublish { slot: piece.slot });
+                self.give_back(inode, &piece, out);
             } else {
                 let from = offset.max(piece.start);
                 let (within, length) = (from - piece.start, end.min(piece_end) - from);
@@ -374,6 +378,20 @@ impl Target {
         if offset == 0 && end == u64::MAX {
             self.damaged.remove(&inode);
         }
+    }
+
+    /// Frees all pieces of a file: mostly there are none, or one.
+    fn remove(&mut self, inode: Inode, out: &mut Vec<Effect>) {
+        while let Some(piece) = self.slots.first(inode) {
+            self.give_back(inode, &piece, out);
+        }
+        self.damaged.remove(&inode);
+    }
+
+    fn give_back(&mut self, inode: Inode, piece: &Piece, out: &mut Vec<Effect>) {
+        self.slots.leave(inode, piece, self.round);
+        self.has_left = true;
+        out.push(Effect::Unpublish { slot: piece.slot });
     }
 }
 
@@ -414,7 +432,7 @@ impl Work {
             Request::Punch { inode, offset, length, .. } => {
                 Work::Clear { inode, offset, end: offset.saturating_add(length) }
             }
-            Request::Remove { inode } => Work::Clear { inode, offset: 0, end: u64::MAX },
+            Request::Remove { inodes } => Work::Remove { inodes: removed(inodes).collect() },
             Request::Usage { inode } => Work::Usage { inode },
             Request::SeekData { inode, offset, .. } => Work::SeekData { inode, offset },
             Request::Space {} => Work::Space,
@@ -428,6 +446,10 @@ impl Work {
                 return Err(Errno::EINVAL);
             }
             Work::Space => return Ok(work),
+            Work::Remove { ref inodes } => {
+                let is_right = !inodes.is_empty() && !inodes.iter().any(|inode| inode.is_none());
+                return if is_right { Ok(work) } else { Err(Errno::EINVAL) };
+            }
             _ => {}
         }
         let (inode, offset, end) = work.range();
@@ -449,7 +471,7 @@ impl Work {
             Work::Clear { inode, offset, end } => (inode, offset, end),
             Work::SeekData { inode, offset } => (inode, offset, offset),
             Work::Usage { inode } | Work::Flush { inode } => (inode, 0, 0),
-            Work::Space => (Inode::NONE, 0, 0),
+            Work::Remove { .. } | Work::Space => (Inode::NONE, 0, 0),
         }
     }
 
@@ -458,14 +480,20 @@ impl Work {
     }
 
     const fn only_looks(&self) -> bool {
-        !matches!(self, Work::Map { .. } | Work::Write { .. } | Work::Clear { .. })
+        !matches!(
+            self,
+            Work::Map { .. } | Work::Write { .. } | Work::Clear { .. } | Work::Remove { .. }
+        )
     }
 
     /// The file whose damage forbids this work: any that gives its bytes or adds some. Giving all
     /// of it back is allowed, and heals it.
     const fn inode_if_damage_matters(&self) -> Option<Inode> {
         match *self {
-            Work::Clear { offset: 0, end: u64::MAX, .. } | Work::Usage { .. } | Work::Space => None,
+            Work::Clear { offset: 0, end: u64::MAX, .. }
+            | Work::Remove { .. }
+            | Work::Usage { .. }
+            | Work::Space => None,
             _ => Some(self.range().0),
         }
     }

@@ -85,12 +85,13 @@ fn admit(bytes: &[u8]) -> Result<Admitted<'_>> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use wire::limits::REMOVE_COUNT_MAX;
     use wire::{Credentials, Inode};
 
     fn encoded(request: &Request<'_>, shard: u16) -> Vec<u8> {
         let who = Credentials::of(7, 8);
         let header = Header { shard, daemon: 1, epoch: 2, origin: 3, sequence: 4, host: 5, who };
-        let mut bytes = [0; 1024];
+        let mut bytes = [0; SLOT_BYTES];
         let mut writer = Writer::new(&mut bytes);
         header.encode(&mut writer);
         request.encode(&mut writer);
@@ -154,6 +155,18 @@ mod tests {
         let target = Request::Usage { inode };
         assert_eq!(admit_user(&target, 0), Err(Errno::EINVAL));
         assert_eq!(admit_user(&target, Header::TARGET), Ok(()));
+        let remove = |inodes: &[u8]| admit_user(&Request::Remove { inodes }, Header::TARGET);
+        let some = [1; 8 * REMOVE_COUNT_MAX + 8];
+        for (length, outcome) in [
+            (0, Err(Errno::EINVAL)),
+            (8, Ok(())),
+            (12, Err(Errno::EINVAL)),
+            (8 * REMOVE_COUNT_MAX, Ok(())),
+            (8 * REMOVE_COUNT_MAX + 8, Err(Errno::EINVAL)),
+        ] {
+            assert_eq!(remove(&some[..length]), outcome, "{length} bytes");
+        }
+        assert_eq!(remove(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), Err(Errno::EINVAL));
         let large = Request::Read { inode, chunk_log2: 20, offset: 0, length: 1 << 20 };
         assert_eq!(admit_user(&large, Header::TARGET), Err(Errno::EINVAL));
         assert!(admit_from_peer(&encoded(&large, Header::TARGET)).is_ok());

@@ -3,12 +3,12 @@
 use wire::attributes::{mode, placement, spread};
 use wire::errno::{Errno, Result};
 use wire::limits::{
-    BULK_BYTES, CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, INLINE_BYTES_MAX, SHARD_COUNT,
-    STAGE_BUFFER_BYTES, STAGE_BUFFER_COUNT, SYMLINK_BYTES_MAX, WALK_NAMES_MAX,
+    BULK_BYTES, CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, INLINE_BYTES_MAX, REMOVE_COUNT_MAX,
+    SHARD_COUNT, STAGE_BUFFER_BYTES, STAGE_BUFFER_COUNT, SYMLINK_BYTES_MAX, WALK_NAMES_MAX,
     XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
 use wire::name::Name;
-use wire::request::{create, lock, rename, set, walk, xattr};
+use wire::request::{create, lock, removed, rename, set, walk, xattr};
 use wire::{Header, Inode, Layout, Request};
 
 /// Checks a request and that it goes to where such a request belongs.
@@ -24,8 +24,11 @@ pub(crate) fn request(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::Fetch { .. }
         | Request::Store { .. } => target(request),
         Request::Push { buffer } => when(usize::from(*buffer) < STAGE_BUFFER_COUNT),
-        Request::Remove { inode } | Request::Usage { inode } | Request::Flush { inode } => {
-            some(*inode)
+        Request::Usage { inode } | Request::Flush { inode } => some(*inode),
+        Request::Remove { inodes } => {
+            let (count, rest) = (inodes.len() / 8, inodes.len() % 8);
+            when(rest == 0 && (1..=REMOVE_COUNT_MAX).contains(&count))?;
+            removed(inodes).try_for_each(some)
         }
         Request::Space {} => Ok(()),
         _ => shard(request),

@@ -19,8 +19,6 @@ use crate::record::Record;
 use crate::service::{Service, outcome};
 use crate::state::Pending;
 
-/// Pause before targets that failed are asked again.
-const RETRY_NANOS: i64 = 1_000_000_000;
 /// Kind of a `Pending`: contents could not be moved out; what was written goes, the file stays
 /// inline.
 pub(crate) const UNDO: u8 = 4;
@@ -241,18 +239,15 @@ impl Service {
         let Some(&Pending { inode, layout, kind, size }) = self.state.pending.get(&token) else {
             return;
         };
-        if kind != Pending::REMOVE {
-            self.live.busy.insert(inode, token);
-            // Who finds it shorter may write at once, which the targets must not cut off then.
-            self.io.index(IndexOp::ForgetInode(inode));
-        }
+        self.live.busy.insert(inode, token);
+        // Who finds it shorter may write at once, which the targets must not cut off then.
+        self.io.index(IndexOp::ForgetInode(inode));
         let op = match kind {
-            Pending::TRUNCATE => DataOp::Truncate { size },
             Pending::WRITE_ALL => {
                 let contents = self.state.inodes.get(inode).map(|node| node.contents.clone());
                 DataOp::WriteAll { bytes: contents.unwrap_or_default() }
             }
-            _ => DataOp::Remove,
+            _ => DataOp::Truncate { size },
         };
         self.io.push(Effect::Data { token, inode, layout, op });
     }
@@ -260,17 +255,8 @@ impl Service {
     /// The targets answered.
     pub(crate) fn data_done(&mut self, token: u64, result: Result<()>) {
         let Some(&pending) = self.state.pending.get(&token) else { return };
-        if result.is_err() && pending.kind == Pending::REMOVE {
-            let when = self.live.now.saturating_add(RETRY_NANOS);
-            self.live.failed.insert(token, when);
-            self.live.wake_at(when);
-            return;
-        }
         self.put(&Record::DeletePending { token });
         let inode = pending.inode;
-        if pending.kind == Pending::REMOVE {
-            return;
-        }
         self.live.busy.remove(&inode);
         if let Some(attributes) = self.state.inodes.get(inode).map(|node| node.attributes) {
             self.put_index(&attributes);
@@ -304,20 +290,6 @@ impl Service {
             let mut attributes = node.attributes;
             attributes.layout.flags &= !flag::INLINE;
             self.put(&Record::PutContents { attributes, contents: &[] });
-        }
-    }
-
-    /// Asks targets again that failed.
-    pub(crate) fn try_data_again(&mut self) {
-        let now = self.live.now;
-        let due: Vec<u64> =
-            self.live.failed.iter().filter(|&(_, &when)| when <= now).map(|(&t, _)| t).collect();
-        for token in due {
-            self.live.failed.remove(&token);
-            self.ask_targets(token);
-        }
-        if let Some(&when) = self.live.failed.values().min() {
-            self.live.wake_at(when);
         }
     }
 }

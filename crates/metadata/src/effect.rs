@@ -35,6 +35,12 @@ pub enum Input<'a> {
         /// The shard.
         shard: ShardIndex,
     },
+    /// `Effect::Remove`s were performed on every target that they concern. Looks at no name, and may
+    /// come while clients post.
+    Removed {
+        /// The tokens of the effects.
+        tokens: &'a [u64],
+    },
     /// An `Effect::Data` was performed on every target that it concerns.
     DataDone {
         /// The token of the effect.
@@ -111,6 +117,14 @@ pub enum Effect {
         /// What is asked.
         op: DataOp,
     },
+    /// Has the space of files that are gone given back, by every target that may hold something of
+    /// them; asked until they have done it, and answered by `Input::Removed`. Nobody waits for it.
+    Remove {
+        /// Names it in the answer.
+        token: u64,
+        /// The files and their layouts.
+        files: Vec<(Inode, Layout)>,
+    },
 }
 
 /// A change of the index. The index is a cache: forgetting is always right.
@@ -162,8 +176,6 @@ pub enum DataOp {
         /// The size that is left.
         size: u64,
     },
-    /// Gives back everything, at every target that may hold something of the file.
-    Remove,
     /// Writes at offset 0: the former inline contents. At most one piece, so one target.
     WriteAll {
         /// The contents.

@@ -58,6 +58,8 @@ mod attributes;
 
 mod contents;
 
+mod removal;
+
 mod open_files;
 
 mod posted;

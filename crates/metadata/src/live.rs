@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wire::{Attributes, Errno, Header, Inode, Reader, Request, ShardIndex};
+use wire::{Attributes, Errno, Header, Inode, Layout, Reader, Request, ShardIndex};
 
 use crate::keys::Keys;
 use crate::locks::Lock;
@@ -186,12 +186,12 @@ pub(crate) struct Live {
     pub(crate) decisions_sent: i64,
     /// Inodes whose contents wait for targets.
     pub(crate) busy: BTreeMap<Inode, u64>,
-    /// Effects on targets that failed and are tried again.
-    pub(crate) failed: BTreeMap<u64, i64>,
     /// Directories of other services whose tally changed, and when it was sent (0: not yet).
     pub(crate) dirty: BTreeMap<Inode, i64>,
     /// Inodes that lost their last name, or were closed, in the running step.
     pub(crate) unlinked: Vec<Inode>,
+    /// Files that went in the running step.
+    pub(crate) gone: Vec<(Inode, Layout)>,
     pub(crate) waiters: BTreeMap<Inode, Vec<Waiter>>,
     /// When a tick is wanted.
     pub(crate) timer: i64,
@@ -216,9 +216,9 @@ impl Live {
             inquired: BTreeMap::new(),
             decisions_sent: 0,
             busy: BTreeMap::new(),
-            failed: BTreeMap::new(),
             dirty: BTreeMap::new(),
             unlinked: Vec::new(),
+            gone: Vec::new(),
             waiters: BTreeMap::new(),
             timer: NEVER,
         }

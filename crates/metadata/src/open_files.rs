@@ -10,7 +10,7 @@ use crate::live::{Ask, Step};
 use crate::locks;
 use crate::record::Record;
 use crate::service::Service;
-use crate::state::{Pending, encode_hosts};
+use crate::state::encode_hosts;
 
 impl Service {
     pub(crate) fn open(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<()> {
@@ -123,7 +123,7 @@ impl Service {
                 self.live.watchers.remove(&inode);
             }
             if attributes.is_regular() && !attributes.is_inline() {
-                self.put_pending(inode, attributes.layout, Pending::REMOVE, 0);
+                self.give_back(inode, attributes.layout);
             }
         }
     }

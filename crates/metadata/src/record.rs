@@ -81,6 +81,9 @@ numbered! {
         0x17 PutFloor { group: u32, floor: u64 }
         /// Inode numbers of a shard below `end` may have been used by posts of clients.
         0x18 PutGrant { shard: u16, end: u64 }
+        /// Files that are gone, until `DeletePending`: targets must give back all that they hold of
+        /// them. Of each its inode and its layout.
+        0x19 PutRemoval { token: u64, files: &'a [u8] }
     }
 }
 
@@ -172,6 +175,7 @@ mod tests {
             Record::PutFinished { group, sequence: w },
             Record::PutFloor { group, floor: w },
             Record::PutGrant { shard: x as u16, end: y },
+            Record::PutRemoval { token: w, files: t },
         ]
     }
 

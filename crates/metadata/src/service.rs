@@ -98,11 +98,15 @@ impl Service {
                 posts.iter().for_each(|posted| self.take_post(posted));
                 // Nothing else: whoever waits may look at names, and the gate for posts is open.
                 self.settle_unlinked(opens);
-                return self.io.end(out);
+                return self.end(out);
             }
             Input::GrantNumbers { shard } => {
                 self.grant_numbers(shard);
-                return self.io.end(out);
+                return self.end(out);
+            }
+            Input::Removed { tokens } => {
+                self.removed(tokens);
+                return self.end(out);
             }
             Input::DataDone { token, result } => self.data_done(token, result),
             Input::OriginGone { first, count } => self.origin_gone(first, count),
@@ -114,6 +118,11 @@ impl Service {
             self.tick();
             self.settle(opens);
         }
+        self.end(out);
+    }
+
+    fn end(&mut self, out: &mut Vec<Effect>) {
+        self.put_removals();
         self.io.end(out);
     }
 
@@ -385,7 +394,6 @@ impl Service {
         self.send_queries_again();
         self.send_transactions_again();
         self.send_tallies();
-        self.try_data_again();
     }
 
     fn give_up_late(&mut self) {

@@ -13,6 +13,7 @@ use wire::hash::NameHash;
 
 use crate::locks;
 use crate::record::{Record, VERSION};
+use crate::removal::encode_files;
 use crate::service::Service;
 use crate::state::{State, encode_hosts, encode_tallies, encode_xattrs};
 
@@ -53,7 +54,7 @@ impl Service {
 }
 
 /// Number of tables.
-const TABLES: u8 = 14;
+const TABLES: u8 = 15;
 
 /// Where to go on in a table; `None`: it is done.
 type Next = Option<(u64, u64, u8)>;
@@ -153,6 +154,12 @@ fn slice_small(
             end,
         })
         .map(|shard| (u64::from(shard), 0, 0)),
+        14 => slice_bytes(&state.removals, from.0, end, out, |&token, files, out| {
+            let mut bytes = Vec::new();
+            encode_files(files, &mut bytes);
+            Record::PutRemoval { token, files: &bytes }.encode(out);
+        })
+        .map(|token| (token, 0, 0)),
         _ => None,
     }
 }

@@ -27,6 +27,7 @@ impl Service {
         for token in tokens {
             self.ask_targets(token);
         }
+        self.ask_for_removals();
         for &directory in self.state.tallies.keys() {
             if !self.config.owns(directory.shard()) {
                 self.live.dirty.insert(directory, 0);

@@ -11,6 +11,7 @@ use wire::{Attributes, Inode, Layout, Malformed, Reader};
 use crate::coding::Put;
 use crate::locks::{self, Lock};
 use crate::record::Record;
+use crate::removal::decode_files;
 use crate::table::{Entries, Inodes, Node, RemoteTally, Xattrs};
 
 /// What this service holds of a directory, wherever the directory's inode is.
@@ -44,7 +45,7 @@ pub(crate) struct Outcome {
 pub(crate) struct Pending {
     pub(crate) inode: Inode,
     pub(crate) layout: Layout,
-    /// `Pending::TRUNCATE`, `REMOVE` or `WRITE_ALL`.
+    /// `Pending::TRUNCATE` or `WRITE_ALL`; 2 was a removal.
     pub(crate) kind: u8,
     /// Of a truncation.
     pub(crate) size: u64,
@@ -52,7 +53,6 @@ pub(crate) struct Pending {
 
 impl Pending {
     pub(crate) const TRUNCATE: u8 = 1;
-    pub(crate) const REMOVE: u8 = 2;
     pub(crate) const WRITE_ALL: u8 = 3;
 }
 
@@ -86,6 +86,8 @@ pub(crate) struct State {
     pub(crate) sequence_next: u64,
     pub(crate) outcomes: BTreeMap<u64, Outcome>,
     pub(crate) pending: BTreeMap<u64, Pending>,
+    /// Files that are gone and whose targets have not all given back what they held.
+    pub(crate) removals: BTreeMap<u64, Vec<(Inode, Layout)>>,
     pub(crate) prepared: BTreeMap<TransactionId, Prepared>,
     pub(crate) decisions: BTreeMap<u64, Vec<u8>>,
     pub(crate) finished: BTreeSet<TransactionId>,
@@ -218,7 +220,11 @@ impl State {
                 self.pending.insert(token, Pending { inode, layout, kind, size });
             }
             Record::DeletePending { token } => {
+                self.removals.remove(&token);
                 self.pending.remove(&token);
+            }
+            Record::PutRemoval { token, files } => {
+                self.removals.insert(token, decode_files(files)?);
             }
             Record::PutPrepared { group, sequence, from, actions } => {
                 let prepared = Prepared { from, actions: actions.to_vec() };

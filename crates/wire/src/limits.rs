@@ -6,7 +6,7 @@ pub const KIB: u64 = 1024;
 pub const MIB: u64 = 1024 * KIB;
 
 /// Version of every message and shared-memory layout. Two sides that differ do not talk.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// Longest file name in bytes, as on every local file system.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -47,6 +47,10 @@ pub const SLOT_COUNT: usize = 64;
 /// Most bytes of data in one message between daemons.
 pub const BULK_BYTES: usize = MIB as usize;
 
+/// Most files of one `Request::Remove`: so many that the message costs little for each, so few that
+/// a target is through with them in less than a millisecond. They fit a slot.
+pub const REMOVE_COUNT_MAX: usize = 1024;
+
 /// Bytes of a buffer of a session's stage, through which data of other hosts moves. So small that
 /// what one side has copied is still in a cache when the other copies it on; so large that a
 /// message for each costs little.
@@ -68,4 +72,5 @@ pub const FRAME_BYTES_MAX: usize = BULK_BYTES + SLOT_BYTES;
 const _: () = assert!(XATTR_VALUE_BYTES_MAX + XATTR_NAME_BYTES_MAX + 512 <= SLOT_BYTES);
 const _: () = assert!(INLINE_BYTES_MAX + 1024 <= SLOT_BYTES);
 const _: () = assert!(SYMLINK_BYTES_MAX + NAME_BYTES_MAX + 1024 <= SLOT_BYTES);
+const _: () = assert!(8 * REMOVE_COUNT_MAX + 1024 <= SLOT_BYTES);
 const _: () = assert!(SHARD_COUNT.is_power_of_two());

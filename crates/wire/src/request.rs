@@ -81,6 +81,11 @@ pub mod lock {
     pub const TEST: u8 = 4;
 }
 
+/// The files of a `Request::Remove`; bytes behind the last whole number are left out.
+pub fn removed(inodes: &[u8]) -> impl Iterator<Item = Inode> + '_ {
+    inodes.as_chunks().0.iter().map(|bytes| Inode(u64::from_le_bytes(*bytes)))
+}
+
 messages! {
     /// A request.
     pub enum Request<'a> {
@@ -167,8 +172,6 @@ messages! {
         0x43 Truncate { inode: Inode, chunk_log2: u8, size: u64 }
         /// Makes `offset .. offset + length` read as zeros, gives back whole pieces.
         0x44 Punch { inode: Inode, chunk_log2: u8, offset: u64, length: u64 }
-        /// Gives back everything of the file.
-        0x45 Remove { inode: Inode }
         /// Bytes that this target holds for the file, as `Number`.
         0x46 Usage { inode: Inode }
         /// First offset at or after `offset` where this target has data, as `Number`; ENXIO: none.
@@ -187,5 +190,8 @@ messages! {
         /// the stage. The daemon tries until the instance's timeout, frees the buffer, and tells in
         /// the file's row of the host segment what came of it.
         0x4c Push { buffer: u8 }
+        /// Gives back everything of these files: their inode numbers, `removed` reads them. The
+        /// number 0x45 was the same for one file.
+        0x4d Remove { inodes: &'a [u8] }
     }
 }

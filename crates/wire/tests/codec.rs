@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 use wire::codec::{Field, Malformed, Reader, Writer};
 use wire::reply::{DirectoryEntry, Piece};
+use wire::request::removed;
 use wire::{Attributes, Credentials, Errno, Header, Inode, Layout, Reply, Request, Welcome};
 
 fn attributes() -> impl Strategy<Value = Attributes> {
@@ -141,6 +142,10 @@ proptest! {
             inode, chunk_log2: 22, allocate: 1, offset: b, length: c,
         });
         request_round_trip(Request::Walk { directory: inode, from: 1, names: name });
+        request_round_trip(Request::Remove { inodes: value });
+        prop_assert_eq!(removed(value).count(), value.len() / 8);
+        let inodes: Vec<u8> = [a, b, c].iter().flat_map(|inode| inode.to_le_bytes()).collect();
+        prop_assert_eq!(removed(&inodes).collect::<Vec<_>>(), [inode, parent, Inode(c)]);
         request_round_trip(Request::Space {});
         reply_round_trip(Reply::Attributes { attributes });
         reply_round_trip(Reply::Contents { size: c, bytes: value });

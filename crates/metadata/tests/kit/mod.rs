@@ -118,6 +118,8 @@ pub(crate) struct Seat {
     pub(crate) log: Vec<Vec<u8>>,
     pub(crate) opens: OpenSet,
     pub(crate) data: Vec<(u64, Inode, DataOp)>,
+    /// Removals that its targets have not answered.
+    pub(crate) removals: Vec<(u64, Vec<Inode>)>,
     pub(crate) index: Vec<IndexOp>,
     /// What its index knows.
     pub(crate) known: posts::Known,
@@ -146,6 +148,8 @@ pub(crate) struct World {
     /// Targets answer at once.
     pub(crate) data_is_prompt: bool,
     pub(crate) data_log: Vec<(Inode, DataOp)>,
+    /// Every file that targets were ever asked to remove, in order.
+    pub(crate) removal_log: Vec<Inode>,
 }
 
 impl World {
@@ -156,6 +160,7 @@ impl World {
             log: vec![],
             opens: OpenSet::default(),
             data: vec![],
+            removals: vec![],
             index: vec![],
             known: posts::Known::default(),
             numbers: BTreeMap::new(),
@@ -171,6 +176,7 @@ impl World {
             posted: 0,
             data_is_prompt: true,
             data_log: vec![],
+            removal_log: vec![],
         };
         for seat in 0..world.seats.len() {
             world.step(seat, Input::Tick);
@@ -221,6 +227,11 @@ impl World {
                     self.data_log.push((inode, op.clone()));
                     self.seats[at].data.push((token, inode, op));
                 }
+                Effect::Remove { token, files } => {
+                    let files: Vec<Inode> = files.into_iter().map(|(inode, _)| inode).collect();
+                    self.removal_log.extend(&files);
+                    self.seats[at].removals.push((token, files));
+                }
             }
         }
     }
@@ -229,6 +240,18 @@ impl World {
     pub(crate) fn answer_data(&mut self, at: usize, result: wire::errno::Result<()>) {
         for (token, ..) in core::mem::take(&mut self.seats[at].data) {
             self.step(at, Input::DataDone { token, result });
+        }
+        if result.is_ok() {
+            self.answer_removals(at);
+        }
+    }
+
+    /// Targets of a service have removed all that they were asked to.
+    pub(crate) fn answer_removals(&mut self, at: usize) {
+        let removals = core::mem::take(&mut self.seats[at].removals);
+        let tokens: Vec<u64> = removals.into_iter().map(|(token, _)| token).collect();
+        if !tokens.is_empty() {
+            self.step(at, Input::Removed { tokens: &tokens });
         }
     }
 
@@ -339,6 +362,7 @@ impl World {
         }
         seat.service = service;
         seat.data.clear();
+        seat.removals.clear();
         seat.known = posts::Known::default();
         self.step(at, Input::Tick);
     }
