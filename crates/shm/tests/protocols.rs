@@ -4,7 +4,7 @@
 use rustix::fd::AsFd;
 use shm::arena::Arena;
 use shm::doorbell::{DOORBELLS_BYTES, Doorbells, Sleep};
-use shm::host::{HOST_BYTES, HostSegment};
+use shm::host::{HOST_BYTES, HostSegment, OfdIndex, VnodeIndex};
 use shm::index::{Hit, Index, Shape};
 use shm::piece_io::Target;
 use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES, all_granules};
@@ -451,6 +451,48 @@ fn open_files_are_counted_and_found() {
     assert_eq!(host.vnode_find(Inode(5)), None);
     let again = host.vnode_open(Inode(5)).expect("room");
     assert!(!host.vnode_close(Inode(5), again).expect("open").deleted);
+}
+
+#[test]
+fn each_thread_takes_rows_that_lie_together_and_apart_from_other_threads() {
+    /// Rows whose bits share a cache line.
+    const LINE: u32 = 512;
+    let host = HostSegment::new(memory(HOST_BYTES)).expect("long enough");
+    let take = |from: u64| -> Vec<(u32, u32)> {
+        let rows = (from..from + 100).map(|inode| {
+            let vnode = host.vnode_open(Inode(inode)).expect("room");
+            let file = host.file_allocate(Inode(inode), vnode, 0).expect("room");
+            (vnode.0, file.0)
+        });
+        rows.collect()
+    };
+    let (rows, threads): (Vec<_>, Vec<_>) = std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..9)
+            .map(|number| scope.spawn(move || (take(number * 1000), shm::wait::thread_id())))
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).unzip()
+    });
+    for (rows, thread) in rows.iter().zip(threads) {
+        let lane = thread % 32;
+        assert!(rows.iter().all(|(vnode, file)| [vnode / LINE, file / LINE] == [lane; 2]));
+    }
+    let mut all: Vec<_> = rows.concat();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 800);
+    // Whoever gives a row back, its lane has it again.
+    for (number, rows) in (1..).zip(&rows) {
+        for (inode, (vnode, file)) in (number * 1000..).zip(rows) {
+            host.file_free(OfdIndex(*file)).expect("a row");
+            host.vnode_close(Inode(inode), VnodeIndex(*vnode)).expect("open");
+        }
+    }
+    let mut used = 0;
+    host.file_list(&mut |_, _| used += 1);
+    host.vnode_list(&mut |_, _| used += 1);
+    assert_eq!(used, 0);
+    let lane = shm::wait::thread_id() % 32;
+    assert!(take(5).iter().all(|(vnode, file)| [vnode / LINE, file / LINE] == [lane; 2]));
 }
 
 #[test]

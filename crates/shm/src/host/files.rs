@@ -13,7 +13,7 @@
 //!   48   cursor      4 x u64   of a directory listing
 //!   80   spare       6 x u64   for the client
 
-use super::{Guard, HostSegment, VnodeIndex, each_bit, give_bit, lock, take_bit, vnodes};
+use super::{Guard, HostSegment, VnodeIndex, each_bit, give_row, lock, take_row, vnodes};
 use crate::segment::Row;
 use crate::sync::{AtomicU32, AtomicU64};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -26,7 +26,8 @@ const ROW: usize = 128;
 const BITMAP: usize = vnodes::END;
 const ROWS: usize = BITMAP + FILE_COUNT / 8;
 pub(super) const END: usize = ROWS + FILE_COUNT * ROW;
-const HINT_AT: usize = 64;
+/// Its hint in a lane.
+const HINT: usize = 0;
 
 /// An open file description.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -79,8 +80,7 @@ impl HostSegment {
     /// # Errors
     /// `ENFILE` if there are too many.
     pub fn file_allocate(&self, inode: Inode, vnode: VnodeIndex, flags: u32) -> Result<OfdIndex> {
-        let hint = self.segment.word32(HINT_AT)?;
-        let index = OfdIndex(take_bit(&self.segment, BITMAP, FILE_COUNT / 64, hint)?);
+        let index = OfdIndex(take_row(&self.segment, BITMAP, FILE_COUNT / 64, HINT)?);
         let file = self.file(index)?;
         file.generation.fetch_add(1, Relaxed);
         file.vnode.store(vnode.0, Relaxed);
@@ -142,6 +142,6 @@ impl HostSegment {
     /// `EBADF` for a number that is none.
     pub fn file_free(&self, index: OfdIndex) -> Result<()> {
         self.file(index)?.inode.store(0, Release);
-        give_bit(&self.segment, BITMAP, index.0, self.segment.word32(HINT_AT)?)
+        give_row(&self.segment, BITMAP, index.0, HINT)
     }
 }

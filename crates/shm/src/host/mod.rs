@@ -125,9 +125,54 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Takes a free bit of a bitmap of `words` words at `at`; looks first behind the bit of `hint`.
-fn take_bit(segment: &Segment, at: usize, words: usize, hint: &AtomicU32) -> Result<u32> {
-    let start = hint.load(Relaxed) as usize % words;
+/// Where a bitmap is searched first.
+struct Hint<'a> {
+    /// Counted from `base`, the word of the bitmap to look at.
+    word: &'a AtomicU32,
+    base: usize,
+}
+
+/// Threads take rows from so many lanes, each a cache line of the bitmap with a hint of its own: two
+/// processes that open files change no word that the other changes.
+const LANES: usize = 32;
+/// Words of a lane in each bitmap.
+const LANE_WORDS: usize = 8;
+/// The hints: a cache line for each lane, behind what the header holds.
+const LANE_HINTS: usize = 2048;
+
+const _: () = assert!(LANE_HINTS + LANES * 64 <= TABLES);
+
+/// The hint of a lane; `field` says of which bitmap.
+fn lane(segment: &Segment, lane: usize, field: usize) -> Result<Hint<'_>> {
+    let lane = lane % LANES;
+    let word = segment.word32(LANE_HINTS + lane * 64 + field)?;
+    Ok(Hint { word, base: lane * LANE_WORDS })
+}
+
+/// Takes a row from the calling thread's lane, or from what follows it.
+fn take_row(segment: &Segment, at: usize, words: usize, field: usize) -> Result<u32> {
+    let hint = lane(segment, wait::thread_id() as usize, field)?;
+    take_bit(segment, at, words, &hint)
+}
+
+/// Gives a row back to the lane that it lies in.
+fn give_row(segment: &Segment, at: usize, row: u32, field: usize) -> Result<()> {
+    let hint = lane(segment, row as usize / 64 / LANE_WORDS, field)?;
+    give_bit(segment, at, row, &hint)
+}
+
+impl Hint<'_> {
+    fn set(&self, index: usize) {
+        let word = index.wrapping_sub(self.base) as u32;
+        if self.word.load(Relaxed) != word {
+            self.word.store(word, Relaxed);
+        }
+    }
+}
+
+/// Takes a free bit of a bitmap of `words` words at `at`, from `hint` on.
+fn take_bit(segment: &Segment, at: usize, words: usize, hint: &Hint<'_>) -> Result<u32> {
+    let start = hint.base.wrapping_add(hint.word.load(Relaxed) as usize) % words;
     for step in 0..words {
         let index = (start + step) % words;
         let word = segment.word64(at + 8 * index)?;
@@ -136,7 +181,7 @@ fn take_bit(segment: &Segment, at: usize, words: usize, hint: &AtomicU32) -> Res
             let bit = (!value).trailing_zeros();
             let before = word.fetch_or(1 << bit, AcqRel);
             if before & (1 << bit) == 0 {
-                hint.store(index as u32, Relaxed);
+                hint.set(index);
                 return Ok(index as u32 * 64 + bit);
             }
             value = before;
@@ -157,10 +202,10 @@ fn each_bit(segment: &Segment, at: usize, words: usize, each: &mut dyn FnMut(u32
 }
 
 /// Gives a bit back.
-fn give_bit(segment: &Segment, at: usize, bit: u32, hint: &AtomicU32) -> Result<()> {
-    let index = bit / 64;
-    segment.word64(at + 8 * index as usize)?.fetch_and(!(1 << (bit % 64)), Release);
-    hint.store(index, Relaxed);
+fn give_bit(segment: &Segment, at: usize, bit: u32, hint: &Hint<'_>) -> Result<()> {
+    let index = bit as usize / 64;
+    segment.word64(at + 8 * index)?.fetch_and(!(1 << (bit % 64)), Release);
+    hint.set(index);
     Ok(())
 }
 

@@ -9,7 +9,7 @@
 //! kernel is not taken for the process before; and who takes a table apart names its generation, so
 //! that a row that was used again meanwhile is not taken for the table that was looked at.
 
-use super::{HostSegment, OfdIndex, files, give_bit, take_bit};
+use super::{Hint, HostSegment, OfdIndex, files, give_bit, take_bit};
 use crate::sync::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use wire::errno::{Errno, Result};
@@ -199,16 +199,16 @@ impl HostSegment {
     }
 
     fn block_take(&self) -> Result<u32> {
-        let hint = self.segment.word32(HINT_AT)?;
-        let block = take_bit(&self.segment, BITMAP, BLOCK_COUNT / 64, hint)?;
+        let hint = Hint { word: self.segment.word32(HINT_AT)?, base: 0 };
+        let block = take_bit(&self.segment, BITMAP, BLOCK_COUNT / 64, &hint)?;
         self.segment
             .zero(BLOCKS + block as usize * BLOCK_DESCRIPTORS * 4, BLOCK_DESCRIPTORS * 4)?;
         Ok(block + 1)
     }
 
     fn block_give(&self, block: u32) -> Result<()> {
-        let hint = self.segment.word32(HINT_AT)?;
-        give_bit(&self.segment, BITMAP, block.checked_sub(1).ok_or(Errno::EIO)?, hint)
+        let hint = Hint { word: self.segment.word32(HINT_AT)?, base: 0 };
+        give_bit(&self.segment, BITMAP, block.checked_sub(1).ok_or(Errno::EIO)?, &hint)
     }
 
     /// Every descriptor of a process that stands for something.

@@ -2,8 +2,9 @@
 //!
 //! Layout: buckets of 64 bytes: a lock u32, then `WAYS` numbers u32, each of a row plus one, or 0;
 //! a bitmap of rows in use; the rows, of 64 bytes. Files that are open together lie close together:
-//! rows are taken from the front, and files that were made one after the other have neighbouring
-//! buckets, as every page that a process comes to first costs it a fault. A row:
+//! rows are taken from the front of a thread's lane (`take_row`), and files that were made one after
+//! the other have neighbouring buckets, as every page that a process comes to first costs it a fault.
+//! A row:
 //!
 //!   0   inode      u64
 //!   8   opens      u32   open file descriptions on it
@@ -21,7 +22,7 @@
 //! Deleting and opening meet here: an opener inserts, then looks again whether the file exists; the
 //! shard makes the file unfindable, then asks `mark_deleted`. One of the two sees the other.
 
-use super::{HostSegment, TABLES, each_bit, give_bit, lock_briefly, take_bit};
+use super::{HostSegment, TABLES, each_bit, give_row, lock_briefly, take_row};
 use crate::segment::Row;
 use crate::sync::{AtomicU32, AtomicU64, fence};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -39,7 +40,8 @@ const START: usize = TABLES;
 const BITMAP: usize = START + BUCKETS * BUCKET;
 const ROWS: usize = BITMAP + ROW_COUNT / 8;
 pub(super) const END: usize = ROWS + ROW_COUNT * ROW;
-const HINT_AT: usize = 72;
+/// Its hint in a lane.
+const HINT: usize = 4;
 
 const DELETED: u32 = 1;
 
@@ -125,8 +127,7 @@ impl HostSegment {
             // The last one to close it did not come to its end.
             self.vnode_forget(way, index)?;
         }
-        let hint = self.segment.word32(HINT_AT)?;
-        let index = VnodeIndex(take_bit(&self.segment, BITMAP, ROW_COUNT / 64, hint)?);
+        let index = VnodeIndex(take_row(&self.segment, BITMAP, ROW_COUNT / 64, HINT)?);
         let row = self.vnode(index)?;
         for word in [&row.flags, &row.pending, &row.failed] {
             word.store(0, Relaxed);
@@ -153,7 +154,7 @@ impl HostSegment {
 
     fn vnode_free(&self, index: VnodeIndex) -> Result<()> {
         self.vnode(index)?.inode.store(0, SeqCst);
-        give_bit(&self.segment, BITMAP, index.0, self.segment.word32(HINT_AT)?)
+        give_row(&self.segment, BITMAP, index.0, HINT)
     }
 
     /// One open of `inode` less.
