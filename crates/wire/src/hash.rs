@@ -2,7 +2,7 @@
 
 use crate::id::{Inode, ShardIndex};
 use crate::limits::SHARD_COUNT;
-use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Hash of a name within its directory: the order of listings, and the shard of a wide directory.
 ///
@@ -31,9 +31,14 @@ impl NameHash {
 }
 
 /// Key of an entry in the shared-memory index: two names share one with probability 2^-128.
+///
+/// Of a name of up to 16 bytes XXH3 first takes the exclusive or with numbers that its seed is added
+/// to. So names of directories whose numbers are close would share keys by the hundred, were the seed
+/// the number itself; with one seed for both halves, two that share one half would share the other.
 #[must_use]
 pub fn entry_key(parent: Inode, name: &[u8]) -> u128 {
-    xxh3_128_with_seed(name, parent.0 ^ 0x9e37_79b9_7f4a_7c15)
+    let half = |number| u128::from(xxh3_64_with_seed(name, mix(parent.0, number)));
+    half(1) << 64 | half(2)
 }
 
 /// Mixes two numbers; used to place chunks on targets.

@@ -242,3 +242,22 @@ fn permissions_follow_access() {
     assert_eq!(file(0o000).permits(&Credentials::ROOT, want::READ | want::WRITE), Ok(()));
     assert_eq!(file(0o666).permits(&Credentials::ROOT, want::EXECUTE), Err(Errno::EACCES));
 }
+
+/// Numbered names of directories whose inode numbers are neighbours, in a shard or in several, have
+/// keys of their own. Each half alone has them, too.
+#[test]
+fn names_of_neighbouring_directories_have_keys_of_their_own() {
+    use std::collections::HashSet;
+    let inodes =
+        (0..32).flat_map(|shard| (1..5).map(move |n| Inode::new(wire::ShardIndex(shard), n)));
+    let (mut upper, mut lower) = (HashSet::new(), HashSet::new());
+    for inode in inodes {
+        for number in 0..2000 {
+            for name in [format!("{number}"), format!("0f{number}"), format!("a-file-{number}")] {
+                let key = wire::hash::entry_key(inode, name.as_bytes());
+                assert!(upper.insert((key >> 64) as u64), "{inode:?} {name}");
+                assert!(lower.insert(key as u64), "{inode:?} {name}");
+            }
+        }
+    }
+}
