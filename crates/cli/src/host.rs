@@ -148,7 +148,7 @@ fn words(job: &Job, host: &Host, daemon: &Daemon, run: &Path, data: &Path) -> Ve
         true => format!("[{}]:{port}", job.listen),
         false => format!("{}:{port}", job.listen),
     };
-    let pairs: [(&str, OsString); 20] = [
+    let pairs: [(&str, OsString); 21] = [
         ("--run", run.into()),
         ("--shm", host.shm.clone().into()),
         ("--data", data.into()),
@@ -162,6 +162,7 @@ fn words(job: &Job, host: &Host, daemon: &Daemon, run: &Path, data: &Path) -> Ve
         ("--spread", job.wanted.spread.clone().into()),
         ("--placement", job.wanted.placement.clone().into()),
         ("--writes", job.wanted.writes.clone().into()),
+        ("--reads", job.wanted.reads.clone().into()),
         ("--inline", job.wanted.inline.to_string().into()),
         ("--timeout", job.wanted.timeout.to_string().into()),
         ("--workers", job.wanted.workers.to_string().into()),

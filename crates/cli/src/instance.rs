@@ -62,6 +62,7 @@ fn wanted(settings: &Settings, parts: &[Part]) -> Wanted {
         spread: settings.word(Key::Spread).to_owned(),
         placement: settings.word(Key::Placement).to_owned(),
         writes: settings.word(Key::Writes).to_owned(),
+        reads: settings.word(Key::Reads).to_owned(),
         inline: settings.number(Key::Inline).unwrap_or(0),
         workers: settings.number(Key::Workers).unwrap_or_else(|| resources::workers(most)),
         port: settings.number(Key::Port).unwrap_or(0),

@@ -33,6 +33,8 @@ pub(crate) struct Wanted {
     pub(crate) placement: String,
     /// When writes to other hosts return.
     pub(crate) writes: String,
+    /// When bytes of other hosts are read.
+    pub(crate) reads: String,
     /// Largest file in an inode record.
     pub(crate) inline: u64,
     /// Threads of a daemon, decided by the starter because they must be alike.

@@ -66,7 +66,7 @@ impl Client {
     ) -> Result<usize> {
         let mut done = 0usize;
         for buffer in buffers.filter(|buffer| !buffer.is_empty()) {
-            match self.write_pieces(&open.file(), start.saturating_add(done as u64), buffer, None) {
+            match self.write_pieces(open, start.saturating_add(done as u64), buffer, false) {
                 Ok(count) => {
                     done = done.saturating_add(count);
                     if count < buffer.len() {

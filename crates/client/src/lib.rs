@@ -45,6 +45,7 @@ mod layout;
 mod pieces;
 
 mod far;
+mod fetch;
 
 mod behind;
 

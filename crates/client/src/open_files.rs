@@ -56,6 +56,11 @@ const SPARE_MODE: usize = 0;
 const SPARE_MARKS: usize = 1;
 /// Word that holds the directory in which the file was found, or 0.
 const SPARE_PARENT: usize = 2;
+/// Words of a reader (`fetch`): where he left off, where what was asked for ahead of him ends, and how
+/// many buffers ahead that may be.
+const SPARE_READ_TO: usize = 3;
+const SPARE_FETCHED_TO: usize = 4;
+const SPARE_WINDOW: usize = 5;
 
 /// Bits of an open file description of ours.
 pub(crate) mod mark {
@@ -104,9 +109,7 @@ impl Open<'_> {
     }
 
     pub(crate) fn set_mode(&self, mode: u32) {
-        if let Some(word) = self.words.spare.get(SPARE_MODE) {
-            word.store(u64::from(mode), Relaxed);
-        }
+        self.set_spare(SPARE_MODE, u64::from(mode));
     }
 
     /// The directory in which the file was found when it was opened.
@@ -115,9 +118,7 @@ impl Open<'_> {
     }
 
     fn set_parent(&self, parent: Inode) {
-        if let Some(word) = self.words.spare.get(SPARE_PARENT) {
-            word.store(parent.0, Relaxed);
-        }
+        self.set_spare(SPARE_PARENT, parent.0);
     }
 
     pub(crate) fn has(&self, mark: u64) -> bool {
@@ -127,6 +128,33 @@ impl Open<'_> {
     pub(crate) fn set(&self, mark: u64) {
         if let Some(word) = self.words.spare.get(SPARE_MARKS) {
             word.fetch_or(mark, Relaxed);
+        }
+    }
+
+    pub(crate) fn read_to(&self) -> u64 {
+        self.spare(SPARE_READ_TO)
+    }
+
+    pub(crate) fn window(&self) -> u64 {
+        self.spare(SPARE_WINDOW)
+    }
+
+    pub(crate) fn set_read_to(&self, offset: u64, window: u64) {
+        self.set_spare(SPARE_READ_TO, offset);
+        self.set_spare(SPARE_WINDOW, window);
+    }
+
+    pub(crate) fn fetched_to(&self) -> u64 {
+        self.spare(SPARE_FETCHED_TO)
+    }
+
+    pub(crate) fn set_fetched_to(&self, offset: u64) {
+        self.set_spare(SPARE_FETCHED_TO, offset);
+    }
+
+    fn set_spare(&self, place: usize, value: u64) {
+        if let Some(word) = self.words.spare.get(place) {
+            word.store(value, Relaxed);
         }
     }
 
@@ -604,6 +632,7 @@ impl Client {
     /// The last reference is gone.
     fn drop_open(&self, open: &Open<'_>) {
         self.release_of_open(open);
+        self.drop_fetched(open);
         let vnode = VnodeIndex(open.words.vnode.load(Relaxed));
         self.close_vnode(open.inode, vnode, open.has(mark::NAMELESS));
         if let Ok(host) = self.host() {

@@ -158,12 +158,14 @@ impl Client {
     /// `ENOSPC` if nothing was written, `EIO`.
     pub(crate) fn write_pieces(
         &self,
-        file: &File,
+        open: &Open<'_>,
         offset: u64,
         from: &[u8],
-        behind: Option<&Open<'_>>,
+        behind: bool,
     ) -> Result<usize> {
-        let mut far = Far::new(self, file, behind);
+        let file = &open.file();
+        let _changing = self.changing(open.vnode);
+        let mut far = Far::new(self, file, behind.then_some(open));
         let mut bytes = Bytes::From(from);
         let outcome = self.move_pieces(&mut far, file, offset, &mut bytes);
         match far.finish(&mut bytes).and(outcome) {
@@ -226,7 +228,7 @@ impl Client {
     }
 
     /// The attachment of a target on this host, however long its daemon takes to come back.
-    fn mapped(&self, target: DaemonIndex) -> Result<Option<&Attachment>> {
+    pub(crate) fn mapped(&self, target: DaemonIndex) -> Result<Option<&Attachment>> {
         if let Some(attachment) = self.local_now(target) {
             return Ok(Some(attachment));
         }

@@ -100,7 +100,7 @@ impl Client {
         let count = to.len().min(left);
         let Some(to) = to.get_mut(..count).filter(|to| !to.is_empty()) else { return Ok(0) };
         self.settle(open.vnode)?;
-        self.read_pieces(&open.file(), offset, to)?;
+        self.read_bytes(open, offset, to)?;
         Ok(count)
     }
 

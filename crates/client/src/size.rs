@@ -143,6 +143,7 @@ impl Client {
             return Err(Errno::EFBIG);
         }
         self.settle(vnode)?;
+        let _changing = self.changing(vnode);
         if file.is_inline() && size > self.inline_bytes() {
             let request = Request::MoveOut { inode: file.inode };
             self.call_done(To::Shard(file.inode.shard()), &request, who)?;

@@ -130,6 +130,7 @@ impl Client {
         if open.file().is_inline() {
             return self.punch_inline(open, offset, end);
         }
+        let _changing = self.changing(open.vnode);
         let file = open.file();
         let request = Request::Punch {
             inode: file.inode,

@@ -117,7 +117,7 @@ impl Client {
             // Somebody else writes behind: what is on its way must not come after these bytes.
             self.settle(open.vnode)?;
         }
-        let count = self.write_pieces(&open.file(), offset, from, behind.then_some(open))?;
+        let count = self.write_pieces(open, offset, from, behind)?;
         if offset > open.size() && !open.file().is_sparse() {
             self.note_hole(open);
         }

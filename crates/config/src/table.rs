@@ -76,6 +76,8 @@ pub enum Key {
     Spread,
     Placement,
     Writes,
+    /// `reads`.
+    Reads,
     Inline,
     Workers,
     Listen,
@@ -145,7 +147,7 @@ const fn space(min: u64, zero: bool) -> Kind {
 }
 
 /// All settings, in the order of `Key`.
-pub const SETTINGS: [Setting; 18] = [
+pub const SETTINGS: [Setting; 19] = [
     row(Key::Name, "name", "FOREBAY_NAME", Kind::Name)
         .with("default", "", Scope::Session)
         .help("Name of the instance"),
@@ -195,6 +197,12 @@ pub const SETTINGS: [Setting; 18] = [
         .help(
             "Writes to other hosts return when they have arrived (through) or before (behind): \
              then other hosts see them after the writer's close or fsync",
+        ),
+    row(Key::Reads, "reads", "FOREBAY_READS", Kind::Choice(&["asked", "ahead"]))
+        .with("asked", "", Scope::Instance)
+        .help(
+            "Bytes of other hosts are read when they are asked for (asked), or before, for who reads a \
+             file from its beginning on (ahead): they may be a second old then",
         ),
     row(
         Key::Inline,

@@ -323,6 +323,10 @@ impl Ends for BulkEnds {
                 return self.shared.end_push(range.inode, vnode, outcome);
             }
         };
+        if let Place::Buffer { guest, buffer, .. } = &memory {
+            let count = if let Outcome::Moved(count) = outcome { Some(count) } else { None };
+            guest.slots.stage().fetched(*buffer, count);
+        }
         // The client has its buffer back before it is answered.
         drop(memory);
         match outcome {

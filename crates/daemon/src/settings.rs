@@ -53,6 +53,8 @@ pub(crate) struct Settings {
     pub(crate) ready_fd: u32,
     /// 1: writes of clients to other hosts return before they have arrived.
     pub(crate) write_behind: u8,
+    /// 1: bytes of other hosts are fetched ahead of readers.
+    pub(crate) read_ahead: u8,
     /// Largest contents that are kept in an inode record.
     pub(crate) inline: usize,
     /// What moves the bytes of files between daemons.
@@ -83,7 +85,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 22] = [
     "run",
     "shm",
     "data",
@@ -97,6 +99,7 @@ const NAMES: [&str; 21] = [
     "spread",
     "placement",
     "writes",
+    "reads",
     "workers",
     "listen",
     "peers",
@@ -174,6 +177,10 @@ impl Settings {
                 .one_of("placement", &[("hash", placement::HASH), ("local", placement::LOCAL)])?,
             write_behind: match options.0.contains_key("writes") {
                 true => options.one_of("writes", &[("through", 0), ("behind", 1)])?,
+                false => 0,
+            },
+            read_ahead: match options.0.contains_key("reads") {
+                true => options.one_of("reads", &[("asked", 0), ("ahead", 1)])?,
                 false => 0,
             },
             workers: options.value("workers")?,

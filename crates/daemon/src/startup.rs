@@ -340,6 +340,7 @@ fn offer(settings: &Settings, map: &Map, memory: &Memory, ssd: &SsdFile) -> Outc
         inline_bytes: u32::try_from(settings.inline).unwrap_or(0),
         timeout_micros: settings.timeout_micros,
         write_behind: settings.write_behind,
+        read_ahead: settings.read_ahead,
     };
     Ok(Offer { welcome, map: map.clone(), descriptors })
 }

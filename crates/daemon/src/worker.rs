@@ -315,21 +315,29 @@ impl Worker {
             shared.answer_with(to, &Reply::Done {});
             return Took::Own;
         }
-        match shared.router.route(&admitted.header, gateway::route::From::Session) {
+        let route = shared.router.route(&admitted.header, gateway::route::From::Session);
+        if let Request::Fetch { buffer, .. } = admitted.request
+            && !matches!(route, Ok(Route::Peer(_)))
+        {
+            // Perhaps nobody waits for an answer that says so.
+            guest.slots.stage().fetched(buffer, None);
+        }
+        match route {
             Ok(Route::Worker(worker)) if worker == self.number => {
                 self.carry_out(shared, &admitted.header, &admitted.request, to);
             }
             Ok(Route::Worker(worker)) => shared.hand_to_worker(worker, admitted.encode(), to),
-            Ok(Route::Peer(peer)) if guest.slots.is_detached(slot) => {
-                shared.tell_peer(peer, &admitted, to);
-                return Took::PassedOn;
-            }
             Ok(Route::Peer(peer)) => {
-                let Some(end) = bulk::end_of(guest, &admitted.request) else {
+                if let Some(end) = bulk::end_of(guest, &admitted.request) {
+                    shared.start_transfer(peer, end, to);
+                    return Took::Own;
+                }
+                if guest.slots.is_detached(slot) {
+                    shared.tell_peer(peer, &admitted, to);
+                } else {
                     shared.hand_to_peer(peer, &admitted.encode(), to);
-                    return Took::PassedOn;
-                };
-                shared.start_transfer(peer, end, to);
+                }
+                return Took::PassedOn;
             }
             Ok(Route::Stale(epoch)) => shared.answer_with(to, &Reply::Stale { epoch }),
             Ok(Route::Wait) => shared.busy(to, LOST_MICROS),

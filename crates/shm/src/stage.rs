@@ -12,6 +12,7 @@
 //!   28  target  u16, log2 of the chunk u16
 //!   32  vnode   u32
 //!   40  stamp   u64   microseconds: what was pushed first comes first
+//!   48  ...           of `ahead`
 //!
 //! then the buffers, each of whole pages.
 //!
@@ -20,10 +21,14 @@
 //!                  TAKEN --push--> PUSHED --the daemon saw it--> MOVING --it is done--> FREE
 //!                                  PUSHED, MOVING --the daemon is dead--> TAKEN
 //!
+//! and the states of what is fetched before anybody asked for it (`ahead`).
+//!
 //! Invariants:
 //!  1. The client touches the bytes of a buffer in TAKEN only, the daemon in LENT, LEFT and MOVING.
 //!  2. The daemon is done with a buffer before it answers the request that named it.
 //!  3. A buffer whose owner died while it was TAKEN is taken over when buffers are short.
+
+pub mod ahead;
 
 use crate::host::VnodeIndex;
 use crate::segment::Segment;
@@ -105,11 +110,19 @@ impl<'a> Stage<'a> {
         self.segment.word32(ROWS + buffer * ROW + field)
     }
 
-    /// A free buffer, the first one: so few are touched as long as few are used.
+    /// A free buffer, or one whose bytes nobody has asked for yet.
     ///
     /// # Errors
     /// `EAGAIN` if there is none now.
     pub fn try_take(&self) -> Result<Buffer<'a>> {
+        self.try_free().or_else(|_| self.take_unread(|_| true).ok_or(Errno::EAGAIN))
+    }
+
+    /// A free buffer, the first one: so few are touched as long as few are used.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there is none now.
+    pub fn try_free(&self) -> Result<Buffer<'a>> {
         for index in 0..STAGE_BUFFER_COUNT {
             let state = self.word(index, STATE)?;
             if state.load(Relaxed) == FREE

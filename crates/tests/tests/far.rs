@@ -50,6 +50,56 @@ same(0, LAST + 5000000, 'at last')
 os.close(fd)
 "#;
 
+/// Reads on through a file in steps of every size, and compares with a model: seed, file, model. In
+/// between the process, or a child, writes what comes next, cuts the file or makes holes; or it goes
+/// somewhere else.
+const READER_ON: &str = r#"
+import os, random, sys
+seed, path, model = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+r = random.Random(seed)
+fd, like = os.open(path, os.O_RDONLY), os.open(model, os.O_RDWR)
+other = os.open(path, os.O_RDWR)
+def near(): return at + r.randrange(1 << r.choice([12, 18, 21]))
+at = 0
+for call in range(300):
+    length = r.choice([1, 4096, 10000, 65536, 70000, 300000, 1000000])
+    got, wanted = os.read(fd, length), os.pread(like, length, at)
+    if got != wanted:
+        pairs, end = enumerate(zip(got, wanted)), min(len(got), len(wanted))
+        first = next((i for i, (x, y) in pairs if x != y), end)
+        sys.exit(f'{seed}: {call}: {at}+{length}: {len(got)} of {len(wanted)}, first at {first}')
+    at += len(wanted)
+    do = r.random()
+    if do < 0.2:
+        bytes, place = r.randbytes(r.choice([1, 5000, 100000])), near()
+        for f in other, like: assert os.pwrite(f, bytes, place) == len(bytes)
+    elif do < 0.24:
+        bytes, place = r.randbytes(20000), near()
+        child = os.fork()
+        if child == 0:
+            os.pwrite(other, bytes, place)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        os.pwrite(like, bytes, place)
+    elif do < 0.26:
+        place = near()
+        for f in other, like: os.ftruncate(f, place)
+    elif do < 0.28 or not wanted:
+        at = r.randrange(at + 1)
+        os.lseek(fd, at, os.SEEK_SET)
+for f in fd, other, like: os.close(f)
+"#;
+
+/// Reads a file in steps of 16 KiB and prints its length: file.
+const STEPS: &str = r#"
+import os, sys
+fd, at = os.open(sys.argv[1], os.O_RDONLY), 0
+while got := os.read(fd, 16384):
+    assert all(got[i:i + 8] == b'%08d' % ((at + i) >> 20) for i in range(0, len(got), 8)), at
+    at += len(got)
+print(at)
+"#;
+
 /// Writes blocks of 1 MiB that say their number, and a line for each: the number and the errno, 0
 /// if it was written; -1 is the close. Words: file, places in it that are used in turn, count, block
 /// after which the program kills itself (-1: none).
@@ -119,25 +169,29 @@ while at < 20 << 20:
 print('right')
 "#;
 
-/// When writes to other hosts return.
-const MODES: [&str; 2] = ["through", "behind"];
+/// When writes to other hosts return, and when bytes of them are read.
+const MODES: [(&str, &str); 2] = [("through", "asked"), ("behind", "ahead")];
 
 /// Runs a test with an instance of each mode.
 fn in_each_mode(test: impl Fn(&World, &str)) {
+    for (writes, reads) in MODES {
+        in_mode(writes, reads, |world| test(world, writes));
+    }
+}
+
+fn in_mode(writes: &'static str, reads: &'static str, test: impl Fn(&World)) {
     // Tests of one process run at a time, each with hosts of its own.
     static NUMBER: AtomicU16 = AtomicU16::new(0);
-    for mode in MODES {
-        let Some(mut world) = World::new(NUMBER.fetch_add(1, Ordering::Relaxed)) else {
-            eprintln!("skipped: no network namespaces here (root and 'ip' are needed)");
-            return;
-        };
-        world.settings = vec![("FOREBAY_WRITES", mode)];
-        println!("writes: {mode}");
-        start(&world);
-        test(&world, mode);
-        world.ok("a", &["stop"]);
-        world.assert_nothing_left();
-    }
+    let Some(mut world) = World::new(NUMBER.fetch_add(1, Ordering::Relaxed)) else {
+        eprintln!("skipped: no network namespaces here (root and 'ip' are needed)");
+        return;
+    };
+    world.settings = vec![("FOREBAY_WRITES", writes), ("FOREBAY_READS", reads)];
+    println!("writes: {writes}, reads: {reads}");
+    start(&world);
+    test(&world);
+    world.ok("a", &["stop"]);
+    world.assert_nothing_left();
 }
 
 /// Starts the instance, or those of its daemons that are gone.
@@ -231,6 +285,53 @@ fn random_calls_of_hosts_in_turn_do_what_they_do_on_a_local_disk() {
             python(world, host, MODEL, &[&seed, &path, &model.to_string_lossy()]);
         }
     });
+}
+
+/// Requests that the first daemon of a host has served.
+fn requests(world: &World, host: &str) -> u64 {
+    let status = world.ok(host, &["status", "--json"]);
+    let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
+    let states = status["daemons"].as_array().expect("a list").iter();
+    states.filter_map(|daemon| daemon["state"]["requests"].as_u64()).sum()
+}
+
+#[test]
+fn who_reads_on_finds_what_was_written_on_his_host_meanwhile_and_by_others_before() {
+    for (writes, reads) in [("through", "ahead"), ("behind", "ahead")] {
+        in_mode(writes, reads, |world| {
+            let seed = std::process::id();
+            println!("seeds from {seed}");
+            for round in 0..6u32 {
+                let name = format!("m{}", round % 2);
+                let (path, model) = (format!("/forebay/{name}"), world.path(&name));
+                let seed = (seed + round).to_string();
+                let words: &[&str] = &[&seed, &path, &model.to_string_lossy()];
+                python(world, HOSTS[round as usize % 3], MODEL, words);
+                python(world, HOSTS[(round as usize + 1) % 3], READER_ON, words);
+            }
+        });
+    }
+}
+
+#[test]
+fn who_reads_on_waits_for_few_of_his_reads() {
+    let asked = std::cell::Cell::new(0);
+    for reads in ["asked", "ahead"] {
+        in_mode("through", reads, |world| {
+            let told = write(world, "b", "/forebay/steps", 24, 24);
+            assert_eq!((told.count, &told.failed), (24, &vec![]));
+            let before = requests(world, "a");
+            let length = python(world, "a", STEPS, &["/forebay/steps"]);
+            assert_eq!(length, format!("{}\n", 24 << 20));
+            let count = requests(world, "a") - before;
+            println!("{count} requests");
+            match reads {
+                "asked" => asked.set(count),
+                // Of a buffer's 16 steps the daemon hears once.
+                _ => assert!(count * 4 < asked.get(), "{count} instead of {}", asked.get()),
+            }
+        });
+    }
 }
 
 #[test]

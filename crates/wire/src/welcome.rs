@@ -50,6 +50,8 @@ pub struct Welcome {
     pub timeout_micros: u64,
     /// 1: writes to other hosts return before they have arrived.
     pub write_behind: u8,
+    /// 1: bytes of other hosts are fetched before a reader asks for them.
+    pub read_ahead: u8,
 }
 
 impl Welcome {
@@ -76,6 +78,7 @@ impl Welcome {
         to.u32(self.inline_bytes);
         to.u64(self.timeout_micros);
         to.u8(self.write_behind);
+        to.u8(self.read_ahead);
     }
 
     /// Reads what follows `ACCEPTED`.
@@ -100,6 +103,7 @@ impl Welcome {
             inline_bytes: from.u32()?,
             timeout_micros: from.u64()?,
             write_behind: from.u8()?,
+            read_ahead: from.u8()?,
         };
         let workers = usize::from(welcome.workers);
         if workers == 0 || workers > WORKER_COUNT_MAX { Err(Malformed) } else { Ok(welcome) }

@@ -14,6 +14,8 @@
 //!   32  marks      u64   bits for the client's own use; zero when a file is first opened
 //!   40  pending    u32   what was written and is on its way to other hosts (`pending`)
 //!   44  failed     u32   errno of what did not arrive there; 0: none
+//!   48  changes    u64   counts beginnings and ends of changes on this host, where bytes are fetched
+//!                        ahead
 //!
 //! The lock keeps two from counting a file in at a time, and no more: a stopped process may hold it,
 //! whom nobody waits for long, and who goes on later. So whoever counts a file down to zero takes its
@@ -74,12 +76,14 @@ pub struct Vnode {
     pub marks: AtomicU64,
     pub(super) pending: AtomicU32,
     pub(super) failed: AtomicU32,
+    /// Counts beginnings and ends of changes on this host.
+    pub changes: AtomicU64,
 }
 
 // SAFETY: atomics in the order of the table above. WHY: a row is looked at with each open and close.
 unsafe impl Row for Vnode {}
 
-const _: () = assert!(size_of::<Vnode>() == 48 && size_of::<Vnode>() <= ROW);
+const _: () = assert!(size_of::<Vnode>() == 56 && size_of::<Vnode>() <= ROW);
 
 impl HostSegment {
     fn bucket(inode: Inode) -> usize {
@@ -132,7 +136,7 @@ impl HostSegment {
         for word in [&row.flags, &row.pending, &row.failed] {
             word.store(0, Relaxed);
         }
-        for word in [&row.size, &row.dirty_end, &row.marks] {
+        for word in [&row.size, &row.dirty_end, &row.marks, &row.changes] {
             word.store(0, Relaxed);
         }
         row.opens.store(1, Relaxed);

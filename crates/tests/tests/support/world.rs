@@ -2,7 +2,6 @@
 //! its own; `FOREBAY_SSH` enters them. Namespaces need root.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -55,8 +54,11 @@ impl World {
             world.place.path().display(),
             world.prefix
         );
-        fs::write(world.path("ssh"), script).expect("written");
-        fs::set_permissions(world.path("ssh"), fs::Permissions::from_mode(0o755)).expect("chmod");
+        // By a process of its own: while a child of another test holds the file open for writing, as
+        // between fork and exec, it can not be run.
+        let write = ["-c", "printf %s \"$1\" >\"$2\" && chmod 755 \"$2\"", "sh", &script];
+        let written = Command::new("sh").args(write).arg(world.path("ssh")).status();
+        assert!(written.expect("sh runs").success(), "the script is not written");
         fs::write(world.path("nodes"), FILE).expect("written");
         done.then_some(world)
     }
