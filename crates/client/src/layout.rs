@@ -5,9 +5,14 @@ use placement::locate;
 use wire::attributes::{flag, mode, placement as placed, spread};
 use wire::errno::Result;
 use wire::limits::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN};
+use wire::request::set;
 use wire::{Attributes, Credentials, DaemonIndex, Inode, Layout};
 
 use crate::Client;
+use crate::attributes::Change;
+use crate::errno::by_descriptor;
+use crate::open_files::Open;
+use crate::request::own_credentials;
 
 /// A file as its targets know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +27,11 @@ impl File {
     /// True if it is known to have holes.
     pub(crate) const fn is_sparse(&self) -> bool {
         self.layout.flags & flag::SPARSE != 0
+    }
+
+    /// True if something beyond `end` can only be made after `Client::reach`.
+    const fn is_short_of(&self, end: u64, chunk_log2: u8) -> bool {
+        self.layout.flags & flag::SHORT != 0 && end > 1 << chunk_log2
     }
 
     /// The file of these attributes.
@@ -68,12 +78,39 @@ impl Client {
                 }
                 // On this host a piece costs no message, but contents in the inode record do.
                 let is_far = self.home()?.map.daemon_count() > welcome.local_count;
-                if kind == mode::REGULAR && welcome.inline_bytes > 0 && is_far {
-                    layout.flags = flag::INLINE;
+                if kind == mode::REGULAR {
+                    let is_inline = welcome.inline_bytes > 0 && is_far;
+                    layout.flags = if is_inline { flag::INLINE | flag::SHORT } else { flag::SHORT };
                 }
             }
         }
         Ok(layout)
+    }
+
+    /// The file of `open`, which is about to get pieces before `end`. If some are beyond its first
+    /// chunk, the shard knows it before there are any: else it would not look for them when the file
+    /// goes.
+    ///
+    /// # Errors
+    /// What the shard says; then nothing may be made there.
+    pub(crate) fn reach(&self, open: &Open<'_>, end: u64) -> Result<File> {
+        let file = open.file();
+        if file.is_short_of(end, file.chunk_log2()) && self.is_spread(&file)? {
+            return self.note_long(open);
+        }
+        Ok(file)
+    }
+
+    /// True if different chunks may be on different targets.
+    fn is_spread(&self, file: &File) -> Result<bool> {
+        Ok(file.layout.placement != placed::LOCAL && self.home()?.map.daemon_count() > 1)
+    }
+
+    #[cold]
+    fn note_long(&self, open: &Open<'_>) -> Result<File> {
+        let change = Change { mask: set::LONG | set::BY_DESCRIPTOR, ..Change::default() };
+        let attributes = self.change(open.inode, &change, &own_credentials());
+        Ok(open.set_layout(&by_descriptor(attributes)?))
     }
 
     /// Largest contents that stay in the inode record.

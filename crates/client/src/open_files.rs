@@ -97,7 +97,7 @@ impl Open<'_> {
         File { inode: self.inode, layout: Layout::from_word(self.words.layout.load(Relaxed)) }
     }
 
-    /// Takes over a layout that changed: the file is inline no longer.
+    /// Takes over a layout that changed: the file is inline, or short, no longer.
     pub(crate) fn set_layout(&self, attributes: &Attributes) -> File {
         self.words.layout.store(attributes.layout.word(), Relaxed);
         File { inode: self.inode, layout: attributes.layout }

@@ -163,7 +163,7 @@ impl Client {
         from: &[u8],
         behind: bool,
     ) -> Result<usize> {
-        let file = &open.file();
+        let file = &self.reach(open, offset.saturating_add(from.len() as u64))?;
         let _changing = self.changing(open.vnode);
         let mut far = Far::new(self, file, behind.then_some(open));
         let mut bytes = Bytes::From(from);

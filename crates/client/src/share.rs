@@ -49,10 +49,10 @@ impl Client {
             return Ok(());
         }
         self.settle(open.vnode)?;
-        let mut file = open.file();
-        if file.is_inline() {
-            file = self.move_out(&open)?;
+        if open.file().is_inline() {
+            self.move_out(&open)?;
         }
+        let file = self.reach(&open, end)?;
         for span in piece::over(offset, end.saturating_sub(offset), file.chunk_log2()) {
             let target = self.target_of(&file, span.start)?;
             let by = self.local(target)?.ok_or(Errno::ENODEV)?;

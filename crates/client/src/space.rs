@@ -93,6 +93,7 @@ impl Client {
             file = self.move_out(open)?;
         }
         if !file.is_inline() {
+            file = self.reach(open, end)?;
             self.reserve_range(&file, offset, end)?;
         }
         if grows { self.grow(open, end) } else { Ok(()) }

@@ -11,7 +11,7 @@ use metadata::DataOp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
-use wire::attributes::placement;
+use wire::attributes::{flag, placement};
 use wire::errno::{Errno, Result};
 use wire::limits::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN};
 use wire::{DaemonIndex, Header, Inode, Layout, Request, ShardIndex};
@@ -120,10 +120,10 @@ impl Jobs {
 
 /// The targets that may hold something of a file.
 pub(crate) fn targets_of(layout: &Layout, inode: Inode, count: u16) -> Range<u16> {
-    match layout.placement {
-        placement::LOCAL => first_target(layout, inode, count),
-        _ => 0..count,
+    if layout.placement == placement::LOCAL || layout.flags & flag::SHORT != 0 {
+        return first_target(layout, inode, count);
     }
+    0..count
 }
 
 /// The target of a file's first chunk.

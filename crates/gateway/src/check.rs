@@ -158,7 +158,7 @@ fn shard(request: &Request<'_>) -> Result<()> {
             when(flags != rename::NO_REPLACE | rename::EXCHANGE)
         }
         Request::SetAttributes { mask, size: wanted, .. } => {
-            known(mask, 2 * set::SPARSE - 1)?;
+            known(mask, 2 * set::LONG - 1)?;
             if mask & set::SIZE != 0 { size(wanted) } else { Ok(()) }
         }
         Request::ReadDirectory { directory, .. } => some(directory),

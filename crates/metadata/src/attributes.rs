@@ -138,6 +138,9 @@ fn changed(old: &Attributes, change: &Change, who: &Credentials) -> Attributes {
     if old.is_regular() && (grows || change.has(set::SPARSE)) {
         new.layout.flags |= flag::SPARSE;
     }
+    if change.has(set::LONG) {
+        new.layout.flags &= !flag::SHORT;
+    }
     if change.has(set::MODE) {
         new.mode = old.mode & mode::TYPE | change.mode & mode::PERMISSIONS;
         if who.uid != 0 && !who.is_in_group(new.gid) {

@@ -234,12 +234,15 @@ impl Service {
             mode::DIRECTORY => {
                 layout.place = self.place_of_directory(directory, layout.spread, shard);
             }
-            mode::REGULAR if self.config.inline_bytes > 0 => {
-                layout.flags = wanted.flags & flag::INLINE;
-            }
+            mode::REGULAR => layout.flags = wanted.flags & self.flags_of_new(),
             _ => {}
         }
         layout
+    }
+
+    /// The flags that who makes a file may give it.
+    pub(crate) fn flags_of_new(&self) -> u8 {
+        if self.config.inline_bytes > 0 { flag::INLINE | flag::SHORT } else { flag::SHORT }
     }
 
     /// The shard of a new directory's entries: the parent's, or for one in the root the next in

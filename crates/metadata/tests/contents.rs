@@ -5,11 +5,11 @@ mod kit;
 
 use kit::{Answer, World};
 use metadata::{DataOp, Input};
-use wire::attributes::mode;
+use wire::attributes::{flag, mode};
 use wire::errno::Errno;
 use wire::request::lock::{FLOCK, READ, TEST, UNLOCK, WAIT, WRITE};
 use wire::request::{set, xattr};
-use wire::{Credentials, Inode, Request};
+use wire::{Credentials, Inode, Layout, Request};
 
 const ROOT: Inode = Inode::ROOT;
 const WHO: Credentials = Credentials::ROOT;
@@ -157,6 +157,34 @@ fn data_of_a_deleted_file_is_removed_even_after_a_crash() {
     world.answer_removals(0);
     world.crash(0);
     assert_eq!(world.removal_log, [f, f], "it is done");
+}
+
+/// What is not told before a kill is not known to whoever asks the targets afterwards.
+#[test]
+fn that_a_file_grew_beyond_its_first_chunk_outlives_a_crash() {
+    let mut world = World::alone();
+    let layout = Layout { chunk_log2: 16, flags: flag::SHORT | 0x80, ..Layout::default() };
+    for is_long in [false, true] {
+        let (parent, name, mode) = (ROOT, b"f", mode::REGULAR | 0o600);
+        let create =
+            Request::Create { parent, name, mode, device: 0, flags: 0, layout, target: b"" };
+        let made = world.call(WHO, ROOT.shard(), &create).attributes();
+        assert_eq!(made.layout.flags, flag::SHORT, "no flag but those that one may choose");
+        let inode = made.inode;
+        world.root().truncate(inode, 1 << 20).expect("longer");
+        let is_short =
+            |world: &mut World| world.stat(inode).expect("there").layout.flags & flag::SHORT != 0;
+        assert!(is_short(&mut world), "a size alone is no space");
+        if is_long {
+            let mask = set::LONG | set::BY_DESCRIPTOR;
+            world.root().set(inode, mask, kit::NOTHING).expect("told");
+        }
+        world.crash(0);
+        assert_eq!(is_short(&mut world), !is_long);
+        world.root().unlink(ROOT, name).expect("there");
+        let told = world.removal_layouts.last().expect("told").flags & flag::SHORT;
+        assert_eq!(told == 0, is_long);
+    }
 }
 
 #[test]

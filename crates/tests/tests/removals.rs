@@ -46,6 +46,52 @@ fn kill(daemon: &Daemon) {
     daemon.wait();
 }
 
+/// Ways to get space far behind the start of a file, each run with its path. Some leave a size that
+/// says nothing of it.
+const WAYS: [(&str, &str); 8] = [
+    ("write", "head -c 4000000 /dev/urandom >$1"),
+    ("append", "for i in 1 2 3 4 5 6 7 8 9; do head -c 400000 /dev/urandom >>$1; done"),
+    ("behind a hole", "head -c 4000000 /dev/urandom | dd of=$1 bs=10000 seek=40 status=none"),
+    ("fallocate", "fallocate -l 4000000 $1"),
+    ("reserved beyond the end", ": >$1; fallocate -n -l 4000000 $1"),
+    (
+        "by a mapping",
+        "truncate -s 4000000 $1; python3 -c 'if True:
+        import mmap, sys
+        with open(sys.argv[1], \"r+b\") as f: mmap.mmap(f.fileno(), 0)[800000] = 1' $1",
+    ),
+    (
+        "cut and longer again",
+        "head -c 9000 /dev/urandom >$1; : >$1; head -c 4000000 /dev/zero >>$1",
+    ),
+    (
+        "killed before it closes",
+        "python3 -c 'if True:
+        import os, sys
+        os.write(os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY), bytes(4000000))
+        os.kill(os.getpid(), 9)' $1 || true",
+    ),
+];
+
+#[test]
+fn all_targets_give_back_however_a_file_became_long() {
+    let count = DAEMONS.to_string();
+    let options = ["--local", &count, "--memory", "64MiB", "--ssd", "0", "--chunk", "64KiB"];
+    let instance = Instance::start("long", &options);
+    for (way, script) in WAYS {
+        let path = "/forebay/f";
+        let output =
+            instance.program(&["sh", "-ec", script, "sh", path]).output().expect("it runs");
+        let said = support::text(&output.stderr);
+        assert!(output.status.success(), "{way}: {said}");
+        let is_in_use = |one: &Option<(u64, u64)>| one.is_some_and(|(used, _)| used > 0);
+        wait_for(way, || figures(&instance).iter().all(is_in_use));
+        let removed = instance.program(&["rm", path]).status().expect("rm runs");
+        assert!(removed.success(), "{way}");
+        wait_for(&format!("all space back: {way}"), || instance.used() == 0);
+    }
+}
+
 #[test]
 fn a_dead_target_holds_up_its_own_part_only() {
     let seed = setting("TEST_SEED", 1);

@@ -57,6 +57,9 @@ pub mod flag {
     pub const INLINE: u8 = 1;
     /// There may be holes: how much space the file takes is asked of the targets.
     pub const SPARSE: u8 = 2;
+    /// No target holds anything beyond the first chunk, so only that one's is asked to give back. Set
+    /// when a file is made; `set::LONG` takes it away before anything is made beyond.
+    pub const SHORT: u8 = 4;
 }
 
 /// How a file or directory is laid out. Directories hand theirs down to their children.

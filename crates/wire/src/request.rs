@@ -47,6 +47,8 @@ pub mod set {
     pub const CUTS: u32 = 512;
     /// The file has a hole from now on.
     pub const SPARSE: u32 = 1024;
+    /// The sender is about to make pieces beyond the first chunk: see `flag::SHORT`.
+    pub const LONG: u32 = 2048;
 }
 
 /// Flags of `Request::Rename`, as in `renameat2(2)`.

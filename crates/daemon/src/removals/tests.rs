@@ -3,7 +3,7 @@
 
 use super::*;
 use std::collections::BTreeSet;
-use wire::attributes::placement;
+use wire::attributes::{flag, placement};
 use wire::errno::Errno;
 use wire::request::removed;
 
@@ -15,6 +15,12 @@ fn anywhere(inode: u64) -> (Inode, Layout) {
 
 fn at(place: u16, inode: u64) -> (Inode, Layout) {
     (Inode(inode), Layout { placement: placement::LOCAL, place, ..Layout::default() })
+}
+
+/// One that has nothing beyond its first chunk, and where that is.
+fn short(inode: u64) -> (u16, (Inode, Layout)) {
+    let layout = Layout { flags: flag::SHORT, ..Layout::default() };
+    (::placement::locate::target(&layout, Inode(inode), 0, TARGETS).0, (Inode(inode), layout))
 }
 
 /// What is asked now: of whom, and which files.
@@ -45,6 +51,17 @@ fn many_files_are_one_message_for_each_target() {
     }
     assert_eq!(removals.answered(now, DaemonIndex(3), DONE), Some(vec![7, 8]));
     assert!(removals.lines.is_empty() && removals.rounds.is_empty());
+}
+
+#[test]
+fn a_short_file_is_asked_of_its_first_target_alone() {
+    let (mut removals, now) = (Removals::default(), Instant::now());
+    for inode in 1..100 {
+        let (target, file) = short(inode);
+        removals.add(now, TARGETS, inode, &[file]);
+        assert_eq!(due(&mut removals, now + GATHER_TIME), [(target, vec![inode])]);
+        assert_eq!(removals.answered(now, DaemonIndex(target), DONE), Some(vec![inode]));
+    }
 }
 
 #[test]
@@ -115,14 +132,17 @@ impl World {
     fn remove(&mut self, random: &mut Random, removals: &mut Removals, now: Instant, token: u64) {
         let mut files = Vec::new();
         for inode in token * 300..=token * 300 + random.below(256) {
-            let place = random.below(u64::from(TARGETS)) as u16;
-            if random.below(2) == 0 {
-                files.push(at(place, inode + 1));
-                self.held.insert((place, inode + 1));
-            } else {
-                files.push(anywhere(inode + 1));
-                self.held.extend((0..TARGETS).map(|target| (target, inode + 1)));
-            }
+            let (inode, place) = (inode + 1, random.below(u64::from(TARGETS)) as u16);
+            let (holders, file) = match random.below(3) {
+                0 => (place..place + 1, at(place, inode)),
+                1 => (0..TARGETS, anywhere(inode)),
+                _ => {
+                    let (place, file) = short(inode);
+                    (place..place + 1, file)
+                }
+            };
+            files.push(file);
+            self.held.extend(holders.map(|target| (target, inode)));
         }
         self.open.insert(token, files.iter().map(|(inode, _)| inode.0).collect());
         removals.add(now, TARGETS, token, &files);

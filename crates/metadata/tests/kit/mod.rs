@@ -150,6 +150,8 @@ pub(crate) struct World {
     pub(crate) data_log: Vec<(Inode, DataOp)>,
     /// Every file that targets were ever asked to remove, in order.
     pub(crate) removal_log: Vec<Inode>,
+    /// The layouts that were told with them.
+    pub(crate) removal_layouts: Vec<Layout>,
 }
 
 impl World {
@@ -177,6 +179,7 @@ impl World {
             data_is_prompt: true,
             data_log: vec![],
             removal_log: vec![],
+            removal_layouts: vec![],
         };
         for seat in 0..world.seats.len() {
             world.step(seat, Input::Tick);
@@ -228,6 +231,7 @@ impl World {
                     self.seats[at].data.push((token, inode, op));
                 }
                 Effect::Remove { token, files } => {
+                    self.removal_layouts.extend(files.iter().map(|(_, layout)| *layout));
                     let files: Vec<Inode> = files.into_iter().map(|(inode, _)| inode).collect();
                     self.removal_log.extend(&files);
                     self.seats[at].removals.push((token, files));
