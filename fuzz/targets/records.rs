@@ -4,7 +4,7 @@
 
 use forebay_fuzz::sow;
 use libfuzzer_sys::fuzz_target;
-use metadata::{Config, Effect, Input, Opens, Service, SnapshotCursor};
+use metadata::{Config, Effect, Input, Now, Opens, Service, SnapshotCursor};
 use wire::{Credentials, Header, Inode};
 
 struct Nobody;
@@ -51,7 +51,7 @@ fn seeds() -> Vec<Vec<u8>> {
             who: Credentials::ROOT,
         };
         let input = Input::Request { ticket: 0, header: &header, request };
-        service.step(1, input, &mut Nobody, &mut effects);
+        service.step(Now::of(1), input, &mut Nobody, &mut effects);
         for effect in effects.drain(..) {
             if let Effect::Log(record) = effect {
                 logged.push(record);
@@ -76,7 +76,7 @@ fuzz_target!(init: sow(seeds()), |data: &[u8]| {
     assert_eq!(snapshot(&service_of(&slices)), slices);
     let (mut now, mut effects) = (1, Vec::new());
     for _ in 0..3 {
-        service.step(now, Input::Tick, &mut Nobody, &mut effects);
+        service.step(Now::of(now), Input::Tick, &mut Nobody, &mut effects);
         now = service.deadline().unwrap_or(now).max(now);
     }
 });

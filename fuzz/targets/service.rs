@@ -9,7 +9,7 @@
 use forebay_fuzz::{encoded, requests, sow};
 use gateway::Believed;
 use libfuzzer_sys::fuzz_target;
-use metadata::{Config, Effect, Input, Opens, Service, SnapshotCursor};
+use metadata::{Config, Effect, Input, Now, Opens, Service, SnapshotCursor};
 use placement::Map;
 use wire::limits::SLOT_BYTES;
 use wire::{Credentials, Errno, Header, Inode, Reader, Reply, Request};
@@ -40,7 +40,7 @@ fn config(daemons: u16) -> Config {
 impl World {
     fn step(&mut self, input: Input<'_>) {
         let mut effects = Vec::new();
-        self.service.step(self.now, input, &mut Half, &mut effects);
+        self.service.step(Now::of(self.now), input, &mut Half, &mut effects);
         for (place, effect) in effects.into_iter().enumerate() {
             match effect {
                 Effect::Log(record) => {
@@ -55,7 +55,10 @@ impl World {
                 }
                 Effect::Data { token, .. } => self.tokens.push(token),
                 Effect::Remove { token, .. } => self.removals.push(token),
-                Effect::Index(_) | Effect::Peer { .. } | Effect::GrantNumbers { .. } => {}
+                Effect::Index(_)
+                | Effect::Peer { .. }
+                | Effect::Holder { .. }
+                | Effect::GrantNumbers { .. } => {}
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Several components of a path by one message: what a shard of another host said of them, until the
 //! walk comes by.
 //!
-//! It is as if each had been looked up on its own, at one moment within the call. Nothing is kept
-//! from one call to the next: another host may rename a directory or change its mode at any time.
+//! It is as if each had been looked up on its own, at one moment within the call. Nothing is kept here
+//! from one call to the next: another host may rename a directory or change its mode at any time. What
+//! it has to tell this host of before is a lease (`leases`), which comes with the same message.
 
 use wire::attributes::ATTRIBUTES_BYTES;
 use wire::codec::Reader;
@@ -53,7 +54,7 @@ impl Ahead {
 
 impl Client {
     /// Puts the attributes of `directory`, where a walk begins, into `to`, and perhaps finds what
-    /// follows.
+    /// follows. True if they are leased: only those are so that a walk needs.
     ///
     /// # Errors
     /// `ESTALE` if it is gone, `EIO`.
@@ -65,22 +66,23 @@ impl Client {
         way: &Way,
         ahead: &mut Option<Ahead>,
         to: &mut Attributes,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let shard = directory.shard();
         if self.service_of(shard).is_some() {
-            return self.read_attributes(directory, to);
+            return self.read_attributes(directory, to).map(|()| false);
         }
-        let (names, count) = way.names(way.place(), look == Look::Surely);
-        if count == 0 {
-            return self.read_attributes(directory, to);
+        if self.leased(directory, to) {
+            return Ok(true);
         }
+        let (names, _) = way.names(way.place(), look == Look::Surely);
         match self.walk_far(shard, (directory, walk::DIRECTORY, names), who, ahead, to)? {
-            Some(Sight::Found) => Ok(()),
+            Some(Sight::Found) => Ok(false),
             _ => Err(Errno::EIO),
         }
     }
 
-    /// What the first of several names is in `directory`, if it is to be asked for on another host.
+    /// What the first of `least` names or more is in `directory`, if it is to be asked for on another
+    /// host.
     ///
     /// # Errors
     /// `EIO`.
@@ -88,12 +90,12 @@ impl Client {
         &self,
         directory: Inode,
         shard: ShardIndex,
-        (names, count): (&[u8], usize),
+        (names, count, least): (&[u8], usize, usize),
         who: &Credentials,
         ahead: &mut Option<Ahead>,
         to: &mut Attributes,
     ) -> Result<Option<Sight>> {
-        if count < 2 || self.service_of(shard).is_some() {
+        if count < least || self.service_of(shard).is_some() {
             return Ok(None);
         }
         self.walk_far(shard, (directory, walk::ENTRY, names), who, ahead, to)
@@ -109,7 +111,7 @@ impl Client {
     ) -> Result<Option<Sight>> {
         let request = Request::Walk { directory, from, names };
         let mut known = self.call(To::Shard(shard), &request, who)?.with(|reply| match reply {
-            Reply::Walked { absent, chain } => Ahead::of(absent, chain),
+            Reply::Walked { absent, chain, .. } => Ahead::of(absent, chain),
             _ => Err(Errno::EIO),
         })?;
         let first = known.next(to);

@@ -26,6 +26,7 @@ use shm::doorbell::Doorbells;
 use shm::finder::Finder;
 use shm::host::HostSegment;
 use shm::index::Index;
+use shm::leases::Leases;
 use shm::once::Once;
 use shm::piece_io::Target;
 use shm::pieces::{PieceStates, PieceTable};
@@ -125,6 +126,8 @@ pub(crate) struct Attachment {
     pub(crate) bells: Doorbells,
     /// Operations that this process completes by itself.
     pub(crate) posts: Posts,
+    /// What may be believed of directories of other hosts; none if our clock is not the daemon's.
+    leases: Option<Leases>,
     /// Entries and attributes, one for each worker.
     indexes: [Option<Index>; WORKER_COUNT_MAX],
     arena: Arena,
@@ -159,6 +162,11 @@ impl Attachment {
 
     fn descriptors(&self) -> [i32; 3] {
         [self.socket.as_raw_fd(), self.ssd.as_raw_fd(), self.memory.as_raw_fd()]
+    }
+
+    /// What may be believed of directories of other hosts.
+    pub(crate) const fn leases(&self) -> Option<&Leases> {
+        self.leases.as_ref()
     }
 
     /// The index of a worker.
@@ -593,9 +601,13 @@ fn map_all(
     }
     let memory = rustix::io::fcntl_dupfd_cloexec(descriptors.get(3)?, descriptor_first());
     let ssd = rustix::io::fcntl_dupfd_cloexec(descriptors.get(6)?, descriptor_first());
+    // In another time namespace it may be behind: then what is over would be believed.
+    let is_same_clock = wait::steady_nanos() >= welcome.steady_nanos.cast_signed();
+    let leases = Leases::open(descriptors.get(9)?)?;
     let attachment = Attachment {
         welcome,
         map,
+        leases: is_same_clock.then_some(leases),
         session: Session::new(descriptors.map(0, Access::ReadWrite)?)?,
         bells: Doorbells::new(descriptors.map(1, Access::ReadWrite)?)?,
         posts: Posts::new(descriptors.map(7, Access::ReadWrite)?)?,

@@ -32,6 +32,8 @@ mod path;
 
 mod ahead;
 
+mod leases;
+
 mod walk;
 
 mod open_files;

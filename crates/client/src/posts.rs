@@ -108,12 +108,22 @@ impl Client {
         let may = draft.announce(post_key(key)) == Ok(true)
             && posts.is_open(service.worker)
             && service.index.entry_in(parent.inode, key) == Hit::Absent
-            && self.attributes_in_index(parent.inode).is_some_and(|parent| parent.links != 0);
+            && self.is_there(parent.inode);
         if commit(&service, draft, may) {
             return Some((attributes, vnode));
         }
         let _ = host.vnode_close(inode, vnode);
         None
+    }
+
+    /// True if a directory exists, as far as that is known without a message. Where it is another
+    /// host's, its removal freezes it here, which closes the gate, only after its lease was recalled.
+    fn is_there(&self, directory: Inode) -> bool {
+        let mut known = Attributes::default();
+        match self.service_of(directory.shard()) {
+            Some(service) => service.index.read_inode(directory, &mut known) && known.links != 0,
+            None => self.leased(directory, &mut known),
+        }
     }
 
     /// Removes the last name of a walk, the only one of `file`, which is open nowhere on this host.

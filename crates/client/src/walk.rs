@@ -2,7 +2,8 @@
 //!
 //! Entries and inodes of this host's shards are read from the shared-memory index; what it does not
 //! know, and what lies on other hosts, costs a message; one for another host takes what follows with
-//! it (`ahead`). The search permission of each directory is checked here, by its attributes.
+//! it (`ahead`), unless directories of that host are leased (`leases`). The search permission of each
+//! directory is checked here, by its attributes.
 
 use placement::locate::entry_shard;
 use placement::map::worker_of_shard;
@@ -125,6 +126,8 @@ struct Walker<'a, 'b> {
     found: &'b mut Attributes,
     links: u32,
     ahead: Option<Ahead>,
+    /// The directory that was last taken from a lease.
+    leased: Inode,
 }
 
 impl Walker<'_, '_> {
@@ -182,8 +185,12 @@ impl Client {
     ) -> Result<Outcome<Walk<'b>>> {
         let PathBuffer { way, met: [here, found] } = buffer;
         way.load(at.path)?;
-        let mut walker = Walker { who, follow, look, way, here, found, links: 0, ahead: None };
-        by_path(self.begin(at.base, look, who, walker.way, &mut walker.ahead, walker.here))?;
+        let (links, mut ahead, leased) = (0, None, Inode::NONE);
+        let is_leased = by_path(self.begin(at.base, look, who, way, &mut ahead, here))?;
+        let mut walker = Walker { who, follow, look, way, here, found, links, ahead, leased };
+        if is_leased {
+            walker.leased = at.base;
+        }
         if !walker.here.is_directory() {
             return Err(Errno::ENOTDIR);
         }
@@ -194,6 +201,9 @@ impl Client {
                 end => break end,
             }
         };
+        if matches!(step, Step::Directory(..)) && walker.leased == walker.here.inode {
+            by_path(self.read_attributes(walker.leased, walker.here))?;
+        }
         let Walker { way, here, found, .. } = walker;
         let (way, parent, found): (&'b Way, &'b Attributes, &'b Attributes) = (way, here, found);
         Ok(match step {
@@ -266,8 +276,14 @@ impl Client {
         if part.is_last && walker.look == Look::Index {
             return Ok(Sight::Unknown);
         }
+        if !part.is_last && self.leased_entry(entry, walker.found) {
+            walker.leased = walker.found.inode;
+            return Ok(Sight::Found);
+        }
         let Walker { who, way, here, found, ahead, look, .. } = walker;
-        let names = way.names(part.start, *look == Look::Surely);
+        let (names, count) = way.names(part.start, *look == Look::Surely);
+        // Of a last name alone a look-up says more; a directory to go through may be leased.
+        let names = (names, count, if part.is_last { 2 } else { 1 });
         match self.look_far(here.inode, entry.shard, names, who, ahead, found)? {
             Some(seen) => Ok(seen),
             None => self.look_by_message(here, way.name(part), entry.shard, who, found),
@@ -279,7 +295,12 @@ impl Client {
             walker.way.leave_upwards(self.prefix())?;
             return Ok(Step::Outside);
         }
-        by_path(self.read_attributes(walker.here.parent, walker.found))?;
+        let parent = walker.here.parent;
+        if self.leased(parent, walker.found) {
+            walker.leased = parent;
+        } else {
+            by_path(self.read_attributes(parent, walker.found))?;
+        }
         walker.enter();
         Ok(if part.is_last { Step::Directory(Last::DotDot, part.slash) } else { Step::On })
     }
@@ -298,7 +319,11 @@ impl Client {
             return Ok(Step::On);
         }
         if walker.way.enter(self.prefix()) {
-            by_path(self.read_attributes(Inode::ROOT, walker.here))?;
+            if self.leased(Inode::ROOT, walker.here) {
+                walker.leased = Inode::ROOT;
+            } else {
+                by_path(self.read_attributes(Inode::ROOT, walker.here))?;
+            }
             return Ok(Step::On);
         }
         walker.way.leave();

@@ -48,8 +48,8 @@ pub(crate) struct Offer {
     pub(crate) welcome: Welcome,
     /// The instance map.
     pub(crate) map: Map,
-    /// Doorbells, host segment, arena, piece table, piece states, SSD file, posts, finder, then the
-    /// indexes. The table, the finder and the indexes are open for reading only.
+    /// Doorbells, host segment, arena, piece table, piece states, SSD file, posts, finder, leases,
+    /// then the indexes. The table, the finder, the leases and the indexes are open for reading only.
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
@@ -64,7 +64,9 @@ impl Offer {
         session: &Session,
         slots: BorrowedFd<'_>,
     ) -> io::Result<()> {
-        let welcome = Welcome { session: session.index, origin: session.origin, ..self.welcome };
+        let steady_nanos = shm::wait::steady_nanos().cast_unsigned();
+        let Session { index: session, origin, .. } = *session;
+        let welcome = Welcome { session, origin, steady_nanos, ..self.welcome };
         let mut bytes = [0; WELCOME_BYTES_MAX];
         let mut writer = Writer::new(&mut bytes);
         welcome.encode(&mut writer);

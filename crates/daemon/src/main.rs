@@ -7,7 +7,7 @@
 //! | main | `acceptor` | the Unix socket, sessions, signals, the processes of the host |
 //! | worker 0 .. W | `worker` | a `metadata::Service`, its log and its index |
 //! | worker 0 | `target` | also the `data::Target` |
-//! | net | `peers` | connections to other daemons; runs a worker that nobody runs right now |
+//! | net | `peers` | connections to other daemons; runs a worker that nobody runs right now; `leases` |
 //! | bulk 0 .. | `bulk` | streams to and from other daemons, for bytes of files |
 //! | prepare | `prepare` | nothing: makes devices hold space, which takes long |
 //!
@@ -31,6 +31,8 @@ mod recover;
 mod shared;
 
 mod inbox;
+
+mod leases;
 
 mod reply;
 

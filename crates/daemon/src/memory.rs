@@ -9,6 +9,7 @@ use shm::doorbell::DOORBELLS_BYTES;
 use shm::finder::finder_bytes;
 use shm::host::HostSegment;
 use shm::index::Shape;
+use shm::leases::LEASES_BYTES;
 use shm::pieces::{HEADER_BYTES, STATE_BYTES};
 use shm::posts::POSTS_BYTES;
 use std::ffi::CString;
@@ -81,6 +82,8 @@ pub(crate) struct Memory {
     pub(crate) bells: Mapped,
     /// Posts.
     pub(crate) posts: Mapped,
+    /// Leases.
+    pub(crate) leases: Mapped,
     /// What the target needs.
     pub(crate) target: TargetMemory,
     /// An index for each worker.
@@ -115,6 +118,7 @@ impl Memory {
             host_fd,
             bells: open("doorbell", DOORBELLS_BYTES as u64)?,
             posts: open("posts", POSTS_BYTES as u64)?,
+            leases: open("leases", LEASES_BYTES as u64)?,
             target,
             indexes,
         })

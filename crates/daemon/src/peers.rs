@@ -198,6 +198,7 @@ impl Peers {
                     shared.tell(worker, Note::OriginGone { first, count });
                 }
             }
+            message::LEASES => shared.leases.take(shared, from, reader.rest()),
             message::REQUEST => self.admit(from, reader.rest(), ReplyTo::Nobody),
             _ => return Err(Malformed),
         }

@@ -10,18 +10,21 @@ use crate::target::{Devices, Pins, TargetLoop};
 use data::{Backing, Effect, Space, Target};
 use metadata::Service;
 use placement::Map;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use shm::arena::Arena;
 use shm::finder::Finder;
 use shm::index::{Index, Shape};
+use shm::leases::{LEASES_BYTES, Leases};
 use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable};
+use shm::segment::errno;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use store::journal::STEP_BYTES;
 use store::{Journal, Options, SsdFile, Sync};
 use wire::Inode;
+use wire::limits::WORKER_COUNT_MAX;
 use wire::reply::Piece;
 
 /// Permission bits of the root directory.
@@ -128,6 +131,7 @@ fn shard(settings: &Settings, map: &Map, worker: usize, index: Mapped) -> Outcom
     let mut service = Service::new(metadata::Config {
         daemon: settings.index,
         host: settings.local_first,
+        host_daemons: settings.local_count,
         worker,
         workers: settings.workers,
         map: map.clone(),
@@ -149,6 +153,14 @@ fn shard(settings: &Settings, map: &Map, worker: usize, index: Mapped) -> Outcom
     Ok(Shard::new(worker, service, index, journal))
 }
 
+/// What clients may believe of other hosts' directories: nothing any more.
+pub(crate) fn leases(memory: &Mapped, daemons: u16) -> Outcome<Leases> {
+    let services = if memory.is_new { 0 } else { usize::from(daemons) * WORKER_COUNT_MAX };
+    let punch = |first: usize| punch(&memory.fd, first, LEASES_BYTES);
+    Leases::create(&memory.fd, services, |first| punch(first).map_err(errno))
+        .map_err(failed("make room for leases"))
+}
+
 fn replay(directory: &Path, service: &mut Service) -> Outcome<Journal> {
     store::directory::create(directory).map_err(told)?;
     let options = Options { sync: Sync::Never, step_bytes: STEP_BYTES };
@@ -168,9 +180,11 @@ fn replay(directory: &Path, service: &mut Service) -> Outcome<Journal> {
 /// Clients of the earlier daemon still map the index, so it is emptied in place: its pages become
 /// zeros, which every reader takes for buckets that hold nothing.
 fn empty(index: &Mapped) -> rustix::io::Result<()> {
-    Index::empty(&index.segment, |first| {
-        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let (first, end) = (first as u64, Shape::DEFAULT.bytes() as u64);
-        rustix::fs::fallocate(index.fd.as_fd(), how, first, end - first)
-    })
+    Index::empty(&index.segment, |first| punch(&index.fd, first, Shape::DEFAULT.bytes()))
+}
+
+/// Makes zeros of a file from `first` to `end`.
+fn punch(fd: &OwnedFd, first: usize, end: usize) -> rustix::io::Result<()> {
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(fd, how, first as u64, (end - first) as u64)
 }

@@ -3,11 +3,12 @@
 use crate::inbox::{Note, PartAnswer};
 use crate::shared::{Guest, Shared};
 use net::bulk::Fabric as _;
+use shm::wait::steady_nanos;
 use std::sync::Arc;
 use wire::codec::{Reader, Writer};
 use wire::errno::Errno;
 use wire::limits::SLOT_BYTES;
-use wire::{DaemonIndex, Reply, reply};
+use wire::{DaemonIndex, Reply, Request, reply};
 
 /// When to ask again for what a lost peer was asked: it takes this long at least to come back.
 pub(crate) const LOST_MICROS: u32 = 10_000;
@@ -18,6 +19,8 @@ pub(crate) const FULL_MICROS: u32 = 1_000;
 pub(crate) enum ReplyTo {
     /// A slot of a session.
     Slot { guest: Arc<Guest>, slot: u8 },
+    /// As `Slot`; the answer of another daemon to a walk may also grant leases (`leases`).
+    Walk { guest: Arc<Guest>, slot: u8, sent_nanos: i64, request: Vec<u8> },
     /// Another daemon.
     Peer(net::Answer),
     /// A part of a job of a worker of this daemon.
@@ -44,6 +47,10 @@ impl Shared {
                 let refused = Reply::Refused { errno: Errno::EIO };
                 self.answer_with(ReplyTo::Slot { guest, slot }, &refused);
             }
+            ReplyTo::Walk { guest, slot, sent_nanos, request } => {
+                self.leases.answered(self, sent_nanos, &request, bytes);
+                self.answer(ReplyTo::Slot { guest, slot }, bytes);
+            }
             ReplyTo::Peer(answer) => self.net.reply(answer, bytes),
             ReplyTo::Part { worker, job, daemon } => {
                 let answer = part_answer(bytes);
@@ -55,6 +62,18 @@ impl Shared {
             }
             ReplyTo::Visit(visit) => self.bulk.answer(visit, bytes.to_vec()),
             ReplyTo::Nobody => {}
+        }
+    }
+
+    /// Where the answer of another daemon to `request` goes, which is `bytes` with its header.
+    pub(crate) fn to_walk(&self, to: ReplyTo, request: &Request<'_>, bytes: &[u8]) -> ReplyTo {
+        let is_first = self.router.me.0 == self.host_number;
+        match (to, request) {
+            (ReplyTo::Slot { guest, slot }, Request::Walk { .. }) if is_first => {
+                let (sent_nanos, request) = (steady_nanos(), bytes.to_vec());
+                ReplyTo::Walk { guest, slot, sent_nanos, request }
+            }
+            (to, _) => to,
         }
     }
 

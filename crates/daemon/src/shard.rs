@@ -11,11 +11,12 @@ use crate::removals::Removals;
 use crate::reply::{LOST_MICROS, ReplyTo};
 use crate::shared::{Shared, encode_request, message, now_nanos};
 use gateway::Route;
-use metadata::{Effect, IndexOp, Input, Opens, Service, SnapshotCursor};
+use metadata::{Effect, IndexOp, Input, Now, Opens, Service, SnapshotCursor};
 use net::Haste;
 use placement::map::WORKER_OF_TARGET;
 use shm::host::HostSegment;
 use shm::index::Index;
+use shm::wait::steady_nanos;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
@@ -391,7 +392,8 @@ impl Shard {
         let mut effects = std::mem::take(&mut self.effects);
         let tickets = &self.tickets;
         let mut hands = Hands { index: &self.index, host: &shared.host, tickets };
-        self.service.step(self.now, input, &mut hands, &mut effects);
+        let now = Now { unix_nanos: self.now, steady_nanos: steady_nanos() };
+        self.service.step(now, input, &mut hands, &mut effects);
         for effect in effects.drain(..) {
             self.perform(shared, effect);
         }
@@ -422,6 +424,13 @@ impl Shard {
                 shared.posts.grant_numbers(shard, first, end);
             }
             Effect::Peer { to, bytes } => send(shared, to, bytes),
+            Effect::Holder { to, bytes } => {
+                let mut framed = vec![message::LEASES];
+                framed.extend_from_slice(&bytes);
+                if shared.net.message(to, &framed, Haste::Now).is_err() {
+                    tracing::debug!(peer = to.0, "word dropped");
+                }
+            }
             Effect::Data { token, inode, layout, op } => {
                 self.jobs.start(shared, self.worker, (token, inode), &layout, op);
             }
@@ -467,7 +476,7 @@ impl Shard {
 }
 
 /// A message to the service of a shard. Loss is the services' to make good.
-fn send(shared: &Shared, to: ShardIndex, bytes: Vec<u8>) {
+pub(crate) fn send(shared: &Shared, to: ShardIndex, bytes: Vec<u8>) {
     match shared.router.home_of(to) {
         Route::Worker(worker) => shared.tell(worker, crate::inbox::Note::Peer(bytes)),
         Route::Peer(peer) => {

@@ -4,6 +4,7 @@
 
 use crate::bulk::BulkEnds;
 use crate::inbox::{Inbox, Note};
+use crate::leases::Held;
 use crate::reply::{FULL_MICROS, LOST_MICROS, ReplyTo};
 use gateway::{Admitted, Route, Router, Session};
 use net::Haste;
@@ -67,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) net_watches: AtomicBool,
     /// Operations that clients completed by themselves.
     pub(crate) posts: Posts,
+    /// What this host's clients may believe of other hosts' directories.
+    pub(crate) leases: Held,
     /// Bound on every wait of a client.
     pub(crate) timeout: Duration,
     /// Set once: everybody ends what he does.
@@ -87,6 +90,8 @@ pub(crate) mod message {
     pub(crate) const ORIGIN_GONE: u8 = 2;
     /// A request whose answer nobody waits for, header first.
     pub(crate) const REQUEST: u8 = 3;
+    /// A word of a metadata service about leases; the rest is its own.
+    pub(crate) const LEASES: u8 = 4;
 }
 
 /// Encodes header and request.

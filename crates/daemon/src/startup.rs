@@ -8,6 +8,7 @@ use crate::acceptor::{Acceptor, Parts};
 use crate::bulk::{BulkEnds, lane_count};
 use crate::greeting::Offer;
 use crate::inbox::Inbox;
+use crate::leases::Held;
 use crate::memory::Memory;
 use crate::peers::Peers;
 use crate::prepare::Orders;
@@ -20,6 +21,7 @@ use crate::target::TargetLoop;
 use crate::worker::{Worker, Workers};
 use fabric::bulk::{Doors, Lanes};
 use gateway::{Router, Sessions};
+use metadata::Holder;
 use net::{Net, Secret};
 use placement::Map;
 use rustix::fd::{AsFd, OwnedFd};
@@ -123,6 +125,10 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
         host: memory.host,
         net_watches: AtomicBool::new(false),
         posts: Posts::new(memory.posts.segment).map_err(failed("use the posts"))?,
+        leases: Held::new(
+            Holder::new(settings.index, map.clone(), workers),
+            recover::leases(&memory.leases, settings.count)?,
+        ),
         timeout: Duration::from_micros(settings.timeout_micros),
         stopping: AtomicBool::new(false),
         begun,
@@ -322,6 +328,7 @@ fn offer(settings: &Settings, map: &Map, memory: &Memory, ssd: &SsdFile) -> Outc
         clone(&ssd.fd())?,
         clone(&memory.posts.fd)?,
         target.finder.read_only()?,
+        memory.leases.read_only()?,
     ];
     for index in &memory.indexes {
         descriptors.push(index.read_only()?);
@@ -341,6 +348,7 @@ fn offer(settings: &Settings, map: &Map, memory: &Memory, ssd: &SsdFile) -> Outc
         timeout_micros: settings.timeout_micros,
         write_behind: settings.write_behind,
         read_ahead: settings.read_ahead,
+        steady_nanos: 0,
     };
     Ok(Offer { welcome, map: map.clone(), descriptors })
 }

@@ -335,7 +335,9 @@ impl Worker {
                 if guest.slots.is_detached(slot) {
                     shared.tell_peer(peer, &admitted, to);
                 } else {
-                    shared.hand_to_peer(peer, &admitted.encode(), to);
+                    let bytes = admitted.encode();
+                    let to = shared.to_walk(to, &admitted.request, &bytes);
+                    shared.hand_to_peer(peer, &bytes, to);
                 }
                 return Took::PassedOn;
             }
@@ -383,7 +385,14 @@ impl Worker {
     fn keep_time(&mut self, shared: &Shared) -> u64 {
         let shard = self.shard.keep_time(shared);
         let target = self.target.as_mut().and_then(|one| one.keep_time(shared, &self.guests));
-        shard.into_iter().chain(target).min().unwrap_or(u64::MAX).min(SLEEP_MICROS_MAX)
+        let leases = if self.number == 0 { shared.leases.keep_time(shared) } else { None };
+        shard
+            .into_iter()
+            .chain(target)
+            .chain(leases)
+            .min()
+            .unwrap_or(u64::MAX)
+            .min(SLEEP_MICROS_MAX)
     }
 
     /// Notes what `status` shows.

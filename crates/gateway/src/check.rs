@@ -166,7 +166,8 @@ fn shard(request: &Request<'_>) -> Result<()> {
             some(directory)?;
             when(from <= walk::ENTRY)?;
             let names = || names.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
-            when((1..=WALK_NAMES_MAX).contains(&names().count()))?;
+            let least = usize::from(from != walk::DIRECTORY);
+            when((least..=WALK_NAMES_MAX).contains(&names().count()))?;
             names().try_for_each(|name| Name::parse(name).map(drop))
         }
         Request::GetXattr { name, .. } | Request::RemoveXattr { name, .. } => xattr_name(name),

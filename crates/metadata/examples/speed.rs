@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use metadata::{Config, Effect, Input, Opens, Service};
+use metadata::{Config, Effect, Input, Now, Opens, Service};
 use wire::attributes::mode;
 use wire::{Attributes, Credentials, Header, Inode, Layout, Reader, Reply, Request};
 
@@ -28,7 +28,7 @@ impl Bench {
         self.header.sequence += 1;
         let now = 1_000_000 + self.header.sequence.cast_signed();
         let input = Input::Request { ticket: 1, header: &self.header, request };
-        self.service.step(now, input, &mut Closed, &mut self.out);
+        self.service.step(Now::of(now), input, &mut Closed, &mut self.out);
         let mut answer = Attributes::default();
         for effect in self.out.drain(..) {
             match effect {

@@ -61,6 +61,9 @@ impl Service {
             }
         }
         check(&old, &change, &ask.header.who)?;
+        if old.is_directory() && change.has(set::MODE | set::UID | set::GID) {
+            self.recall(inode)?;
+        }
         let mut new = changed(&old, &change, &ask.header.who);
         new.changed = self.stamp(old.changed);
         if change.has(set::ACCESSED_NOW) {

@@ -13,6 +13,8 @@ pub struct Config {
     pub daemon: DaemonIndex,
     /// Index of its host, as it stands in `Header::host` of local requests.
     pub host: u16,
+    /// Daemons of that host.
+    pub host_daemons: u16,
     /// The worker thread of this service: it owns the daemon's shards of this worker.
     pub worker: usize,
     /// Worker threads of each daemon; alike in the instance and for its life.
@@ -47,6 +49,7 @@ impl Config {
         Config {
             daemon: DaemonIndex(0),
             host: 0,
+            host_daemons: 1,
             worker: 0,
             workers: 1,
             map: Map::initial(1).expect("one daemon is within the limits"),

@@ -13,6 +13,7 @@ use wire::{Attributes, Inode, Layout, Reply, Request, ShardIndex, Writer};
 
 use crate::effect::IndexOp;
 use crate::keys::Key;
+use crate::leases::Grant;
 use crate::live::{Ask, Step, Stop};
 use crate::record::Record;
 use crate::service::{Service, outcome};
@@ -46,14 +47,16 @@ impl Service {
         from: u8,
         names: &[u8],
     ) -> Step<()> {
-        let mut chain = self.io.buffer();
         let mut here = None;
+        let mut grant = Grant::default();
         if from == walk::DIRECTORY {
             self.check_key(&Key::Inode(directory))?;
             let attributes = self.own_attributes(directory)?;
-            put(&attributes, &mut chain);
+            self.lease(ask, &mut grant, &attributes, 0);
             here = Some(attributes);
         }
+        let mut chain = self.io.buffer();
+        here.iter().for_each(|attributes| put(attributes, &mut chain));
         let (mut parent, mut absent) = (directory, 0);
         for name in names.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
             // Without attributes it is the first name, which was sent to the shard of its entry.
@@ -68,10 +71,14 @@ impl Service {
                 break;
             };
             let Some(node) = self.state.inodes.get(inode) else { break };
-            put(&node.attributes, &mut chain);
-            (parent, here) = (inode, Some(node.attributes));
+            let attributes = node.attributes;
+            put(&attributes, &mut chain);
+            self.lease(ask, &mut grant, &attributes, wire::hash::entry_key(parent, name));
+            (parent, here) = (inode, Some(attributes));
         }
-        self.io.reply(ask.ticket, &Reply::Walked { absent, chain: &chain });
+        let Grant { leased, pact, recalls, .. } = grant;
+        let reply = Reply::Walked { absent, leased, pact, recalls, chain: &chain };
+        self.io.reply(ask.ticket, &reply);
         self.io.recycle(chain);
         Ok(())
     }

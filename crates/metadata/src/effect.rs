@@ -4,7 +4,24 @@
 //! it is the first effect: nothing that the record covers becomes visible before it is stored.
 
 use wire::errno::Result;
-use wire::{Attributes, Header, Inode, Layout, Post, Request, ShardIndex};
+use wire::{Attributes, DaemonIndex, Header, Inode, Layout, Post, Request, ShardIndex};
+
+/// The time of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Now {
+    /// Nanoseconds since 1970: what files show, and when to try again.
+    pub unix_nanos: i64,
+    /// Of a clock that nobody sets: terms of leases.
+    pub steady_nanos: i64,
+}
+
+impl Now {
+    /// Where the clock that files show is never set.
+    #[must_use]
+    pub const fn of(nanos: i64) -> Now {
+        Now { unix_nanos: nanos, steady_nanos: nanos }
+    }
+}
 
 /// What happens to a service.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +121,13 @@ pub enum Effect {
         /// Where to.
         to: ShardIndex,
         /// The message.
+        bytes: Vec<u8>,
+    },
+    /// Sends a word to a daemon of another host, for its `Holder`. As `Peer`.
+    Holder {
+        /// Where to.
+        to: DaemonIndex,
+        /// The word.
         bytes: Vec<u8>,
     },
     /// Asks the targets of a file for something; answered by `Input::DataDone`.

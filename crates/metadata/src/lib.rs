@@ -38,6 +38,10 @@ mod keys;
 
 mod live;
 
+mod leases;
+
+mod holder;
+
 mod io;
 
 mod service;
@@ -71,6 +75,7 @@ mod xattr;
 mod locking;
 
 pub use config::Config;
-pub use effect::{DataOp, Effect, IndexOp, Input, Opens, Posted};
+pub use effect::{DataOp, Effect, IndexOp, Input, Now, Opens, Posted};
+pub use holder::{Holder, Table, Walked};
 pub use service::Service;
 pub use snapshot::SnapshotCursor;

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use wire::{Attributes, Errno, Header, Inode, Layout, Reader, Request, ShardIndex};
 
 use crate::keys::Keys;
+use crate::leases::Leases;
 use crate::locks::Lock;
 use crate::state::TransactionId;
 
@@ -47,6 +48,8 @@ pub(crate) enum Wait {
     Data(Inode),
     /// The votes on a transaction.
     Votes(u64),
+    /// Other hosts, which may believe something of this directory.
+    Recall(Inode),
     /// A time; facts are gathered anew.
     Time(i64),
 }
@@ -167,6 +170,8 @@ pub(crate) const NEVER: i64 = i64::MAX;
 /// See the module.
 pub(crate) struct Live {
     pub(crate) now: i64,
+    /// Of the clock that nobody sets.
+    pub(crate) steady: i64,
     pub(crate) is_started: bool,
     /// A shard of this service, where others send to.
     pub(crate) address: ShardIndex,
@@ -193,6 +198,7 @@ pub(crate) struct Live {
     /// Files that went in the running step.
     pub(crate) gone: Vec<(Inode, Layout)>,
     pub(crate) waiters: BTreeMap<Inode, Vec<Waiter>>,
+    pub(crate) leases: Leases,
     /// When a tick is wanted.
     pub(crate) timer: i64,
 }
@@ -201,6 +207,7 @@ impl Live {
     pub(crate) fn new(address: ShardIndex) -> Live {
         Live {
             now: 0,
+            steady: 0,
             is_started: false,
             address,
             inode_next: BTreeMap::new(),
@@ -220,6 +227,7 @@ impl Live {
             unlinked: Vec::new(),
             gone: Vec::new(),
             waiters: BTreeMap::new(),
+            leases: Leases::default(),
             timer: NEVER,
         }
     }

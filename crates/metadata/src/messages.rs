@@ -70,6 +70,8 @@ impl Service {
             }
             Message::Tally { .. } => self.take_tally(&message),
             Message::TallyKnown { directory, version } => self.tally_known(directory, version),
+            Message::Renew { holder, pact, sent } => self.renew(holder, pact, sent),
+            Message::Recalled { holder, number } => self.recalled(holder, number),
         }
         Ok(())
     }

@@ -41,6 +41,21 @@ numbered! {
         }
         /// The tally was noted.
         0x0d TallyKnown { directory: Inode, version: u64 }
+        /// The daemon `holder` still believes what it has under this pact; it sent this at `sent`.
+        0x0e Renew { holder: u16, pact: u64, sent: u64 }
+        /// The daemon `holder` believes nothing any more that recall `number` was about.
+        0x0f Recalled { holder: u16, number: u64 }
+    }
+}
+
+numbered! {
+    /// A word of a service to a daemon that holds leases of it. `from`: a shard of the service.
+    pub(crate) enum Word<'a> {
+        /// Believe nothing any more of this directory, nor of the entry with this key of 16 bytes
+        /// (zero: there is none), and say so.
+        0x01 Recall { from: u16, number: u64, directory: Inode, key: &'a [u8] }
+        /// What was asked for at `sent` is granted for a term from then.
+        0x02 Renewed { from: u16, pact: u64, sent: u64 }
     }
 }
 
@@ -126,11 +141,28 @@ mod tests {
                     modified: z,
                 },
                 Message::TallyKnown { directory: inode, version: w },
+                Message::Renew { holder: from, pact: x, sent: z },
+                Message::Recalled { holder: from, number: x },
             ];
             for message in all {
                 let mut bytes = Vec::new();
                 message.encode(&mut bytes);
                 prop_assert_eq!(Message::decode(&mut Reader::new(&bytes)), Ok(message));
+            }
+        }
+
+        /// Words to holders survive encoding.
+        #[test]
+        fn words_survive_encoding(n: [u64; 3], key: Vec<u8>) {
+            let [w, x, y] = n;
+            let all = [
+                Word::Recall { from: w as u16, number: x, directory: Inode(y), key: &key },
+                Word::Renewed { from: w as u16, pact: x, sent: y },
+            ];
+            for word in all {
+                let mut bytes = Vec::new();
+                word.encode(&mut bytes);
+                prop_assert_eq!(Word::decode(&mut Reader::new(&bytes)), Ok(word));
             }
         }
 
@@ -160,6 +192,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read(bytes: Vec<u8>) {
             let _ = Message::decode(&mut Reader::new(&bytes));
+            let _ = Word::decode(&mut Reader::new(&bytes));
             let _ = actions(&bytes).count();
         }
     }

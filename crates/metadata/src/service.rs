@@ -18,7 +18,7 @@ use wire::hash::entry_key;
 use wire::{Attributes, Header, Inode, Reply, Request, ShardIndex};
 
 use crate::config::Config;
-use crate::effect::{Effect, IndexOp, Input, Opens};
+use crate::effect::{Effect, IndexOp, Input, Now, Opens};
 use crate::io::Io;
 use crate::keys::Key;
 use crate::live::{Ask, Job, Kind, Live, NEVER, Step, Stop, Wait};
@@ -81,12 +81,12 @@ impl Service {
     /// The door. Takes one input and appends the effects to `out`.
     pub fn step(
         &mut self,
-        now_nanos: i64,
+        now: Now,
         input: Input<'_>,
         opens: &mut dyn Opens,
         out: &mut Vec<Effect>,
     ) {
-        self.live.now = now_nanos;
+        (self.live.now, self.live.steady) = (now.unix_nanos, now.steady_nanos);
         self.io.begin(out);
         if !self.live.is_started {
             self.start();
@@ -114,7 +114,7 @@ impl Service {
             Input::Tick => {}
         }
         self.settle(opens);
-        if now_nanos >= self.live.timer {
+        if now.unix_nanos >= self.live.timer {
             self.tick();
             self.settle(opens);
         }
@@ -126,7 +126,8 @@ impl Service {
         self.io.end(out);
     }
 
-    /// When a `Tick` is wanted, in nanoseconds as given to `step`; `None`: not before an input.
+    /// When a `Tick` is wanted, in nanoseconds since 1970 as given to `step`; `None`: not before an
+    /// input.
     #[must_use]
     pub fn deadline(&self) -> Option<i64> {
         if !self.live.is_started {
@@ -144,6 +145,18 @@ impl Service {
     /// `Request::Reap` for each that is open nowhere.
     pub fn orphans(&self) -> impl Iterator<Item = Inode> + '_ {
         self.state.orphans.iter().copied()
+    }
+
+    /// The attributes of an inode of this service, as they are now.
+    #[must_use]
+    pub fn attributes_of(&self, inode: Inode) -> Option<Attributes> {
+        self.state.inodes.get(inode).map(|node| node.attributes)
+    }
+
+    /// Where an entry of this service leads now.
+    #[must_use]
+    pub fn entry_of(&self, parent: Inode, name: &[u8]) -> Option<Inode> {
+        self.state.entries.get(parent, name).map(|entry| entry.0)
     }
 
     /// Number of inodes of this service.
@@ -394,6 +407,7 @@ impl Service {
         self.send_queries_again();
         self.send_transactions_again();
         self.send_tallies();
+        self.keep_leases();
     }
 
     fn give_up_late(&mut self) {

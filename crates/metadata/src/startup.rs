@@ -11,9 +11,10 @@ impl Service {
     /// Takes up what the log says was under way.
     pub(crate) fn start(&mut self) {
         let now = self.live.now;
-        let address = self.live.address;
+        let (address, steady) = (self.live.address, self.live.steady);
         self.live = Live::new(address);
-        self.live.now = now;
+        (self.live.now, self.live.steady) = (now, steady);
+        self.begin_leases();
         self.live.is_started = true;
         self.live.sequence_next = self.state.sequence_next;
         if self.config.owns(ShardIndex(0)) && self.state.inodes.get(Inode::ROOT).is_none() {

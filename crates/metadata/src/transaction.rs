@@ -311,7 +311,7 @@ impl Service {
             return Err(Stop::Refused(HELD));
         }
         match *action {
-            Action::Entry { parent, name, expect, set, .. } => {
+            Action::Entry { parent, name, expect, expect_mode, set, .. } => {
                 let found = self.state.entries.get(parent, name).map_or(Inode::NONE, |e| e.0);
                 if found != expect {
                     return Err(Stop::Refused(CHANGED));
@@ -322,13 +322,18 @@ impl Service {
                     }
                     self.directory(ask, parent)?;
                 }
+                if expect_mode & mode::TYPE == mode::DIRECTORY && !expect.is_none() {
+                    self.recall(expect)?;
+                }
                 Ok(())
             }
             Action::Links { inode, up } => self.check_links(inode, up != 0),
             Action::RemoveDirectory { inode } => {
                 let attributes = self.expected(inode)?;
-                let may = attributes.is_directory() && inode != Inode::ROOT;
-                if may { Ok(()) } else { Err(Stop::Refused(Errno::EPERM)) }
+                if !attributes.is_directory() || inode == Inode::ROOT {
+                    return Err(Stop::Refused(Errno::EPERM));
+                }
+                self.recall(inode)
             }
             Action::Freeze { directory, .. } => {
                 if self.live.keys.has_entry_of(directory, id) {
@@ -339,7 +344,11 @@ impl Service {
                 }
                 Ok(())
             }
-            Action::Moved { inode, .. } => self.expected(inode).map(drop),
+            Action::Moved { inode, parent } => {
+                let moved = self.expected(inode)?;
+                let is_elsewhere = moved.is_directory() && !parent.is_none();
+                if is_elsewhere { self.recall(inode) } else { Ok(()) }
+            }
             Action::Chain { inode, parent } => match self.expected(inode)?.parent == parent {
                 true => Ok(()),
                 false => Err(Stop::Refused(CHANGED)),

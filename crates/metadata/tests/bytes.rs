@@ -4,7 +4,7 @@
 mod kit;
 
 use kit::{World, config, dump};
-use metadata::{Input, Service};
+use metadata::{Input, Now, Service};
 use proptest::prelude::*;
 use wire::Inode;
 use wire::errno::Errno;
@@ -53,7 +53,7 @@ fn replay_and_start(records: &[Vec<u8>]) {
     let mut third = Service::new(config(0, 2, 0, 1));
     third.replay(&dump(&again)).expect("a record that the service made");
     assert_eq!(dump(&third), dump(&again));
-    service.step(1, Input::Tick, &mut kit::OpenSet::default(), &mut Vec::new());
+    service.step(Now::of(1), Input::Tick, &mut kit::OpenSet::default(), &mut Vec::new());
 }
 
 #[test]
@@ -102,7 +102,7 @@ proptest! {
         for message in [&bytes, &damaged] {
             let seat = &mut world.seats[0];
             let input = Input::Peer { message };
-            seat.service.step(world.now, input, &mut seat.opens, &mut effects);
+            seat.service.step(Now::of(world.now), input, &mut seat.opens, &mut effects);
         }
         // What was logged meanwhile brings the same state.
         let logged = effects.into_iter().filter_map(|effect| match effect {
@@ -117,6 +117,6 @@ proptest! {
         prop_assert_eq!(dump(&again), dump(&world.seats[0].service));
         let seat = &mut world.seats[0];
         let unknown = Input::DataDone { token: u64::MAX, result: Err(Errno::EIO) };
-        seat.service.step(world.now, unknown, &mut seat.opens, &mut Vec::new());
+        seat.service.step(Now::of(world.now), unknown, &mut seat.opens, &mut Vec::new());
     }
 }

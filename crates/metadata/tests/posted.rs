@@ -3,7 +3,7 @@
 mod kit;
 
 use kit::{NOTHING, World, dump};
-use metadata::{Effect, IndexOp, Input, Posted};
+use metadata::{Effect, IndexOp, Input, Now, Posted};
 use wire::attributes::mode;
 use wire::errno::Errno;
 use wire::post::SEQUENCE_FIRST;
@@ -185,7 +185,12 @@ fn a_post_answers_nobody() {
     let post = Post::Unlink { parent: directory, spread: 0, inode: made.inode, name: b"x" };
     let seat = &mut world.seats[0];
     let posts = [Posted { post, written: 0 }];
-    seat.service.step(world.now, Input::Posted { posts: &posts }, &mut seat.opens, &mut out);
+    seat.service.step(
+        Now::of(world.now),
+        Input::Posted { posts: &posts },
+        &mut seat.opens,
+        &mut out,
+    );
     assert!(matches!(out.first(), Some(Effect::Log(_))));
     assert!(!out.iter().any(|effect| matches!(effect, Effect::Reply { .. })));
 }

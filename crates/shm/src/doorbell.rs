@@ -9,6 +9,9 @@
 //!   64   summary   u64   bit i: word i below is not zero
 //!   128  words     64 x u64, one bit for each session
 //!
+//! Behind the bells, `SERVICE_COUNT_MAX` bits: clients used a lease of the service since the daemon
+//! looked last.
+//!
 //! Invariants:
 //!  1. A bit once set is seen: the ringer sets word, summary, then looks at `sleeping`; the worker
 //!     sets `sleeping`, then looks at the summary; all sequentially consistent, so one of the two
@@ -17,10 +20,11 @@
 //!     whoever finds the worker not awake yet wakes it, also if another ringer was about to.
 
 use crate::segment::Segment;
-use crate::sync::AtomicU32;
+use crate::sync::{AtomicU32, AtomicU64};
 use crate::wait;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use wire::errno::{Errno, Result};
+use wire::lease::SERVICE_COUNT_MAX;
 use wire::limits::WORKER_COUNT_MAX;
 
 const SLEEPING: usize = 0;
@@ -53,7 +57,9 @@ pub const SESSION_COUNT_MAX: usize = WORD_COUNT * 64 - 1;
 /// The last bit of all: no session, but a kick by another thread of the daemon.
 const KICK: usize = SESSION_COUNT_MAX;
 /// Length of the segment.
-pub const DOORBELLS_BYTES: usize = BELL_BYTES * WORKER_COUNT_MAX;
+pub const DOORBELLS_BYTES: usize = USES + SERVICE_COUNT_MAX / 8;
+/// Where the bits of leases in use begin.
+const USES: usize = BELL_BYTES * WORKER_COUNT_MAX;
 
 /// The bells of one daemon.
 pub struct Doorbells {
@@ -216,6 +222,29 @@ impl Doorbells {
             }
         }
         sleeping.store(AWAKE, SeqCst);
+    }
+
+    /// Notes that a lease of a service was used.
+    pub fn use_lease(&self, service: usize) {
+        let Ok((word, bit)) = self.use_bit(service) else { return };
+        // Mostly it is set, and to set it again would take its line from others.
+        if word.load(Relaxed) & bit == 0 {
+            word.fetch_or(bit, Relaxed);
+        }
+    }
+
+    /// True if a lease of a service was used since this was asked last.
+    #[must_use]
+    pub fn take_use(&self, service: usize) -> bool {
+        let Ok((word, bit)) = self.use_bit(service) else { return false };
+        word.fetch_and(!bit, Relaxed) & bit != 0
+    }
+
+    fn use_bit(&self, service: usize) -> Result<(&AtomicU64, u64)> {
+        if service >= SERVICE_COUNT_MAX {
+            return Err(Errno::EINVAL);
+        }
+        Ok((self.segment.word64(USES + service / 64 * 8)?, 1 << (service % 64)))
     }
 
     fn bell(&self, worker: usize) -> Result<usize> {

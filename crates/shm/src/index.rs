@@ -549,7 +549,8 @@ impl Index {
         let _ = self.set_entry(key, DOUBTED, 0);
     }
 
-    fn drop_entry(&self, key: u128) {
+    /// There is no row for the entry any more.
+    pub fn drop_entry(&self, key: u128) {
         let Ok(bucket) = self.entry_bucket(key) else { return };
         for bucket in [bucket, self.spill_bucket(key)] {
             if let Ok(Some(row)) = self.row_of_entry(bucket, key) {

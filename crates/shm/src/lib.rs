@@ -48,6 +48,8 @@ pub mod posts;
 
 pub mod index;
 
+pub mod leases;
+
 pub mod arena;
 
 pub mod pieces;

@@ -8,7 +8,9 @@
 
 use crate::sync::{self, PAUSES, YIELDS};
 
-pub use crate::sync::{is_dead, now_micros, processor, sleep, thread_id, trust_libc, wake};
+pub use crate::sync::{
+    is_dead, now_micros, processor, sleep, steady_nanos, thread_id, trust_libc, wake,
+};
 
 /// What to do next while waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

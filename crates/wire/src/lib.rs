@@ -5,7 +5,7 @@
 //! metadata log is described beside the log; what lies in shared memory, in the crate `shm`.
 //!
 //! Reading order: `limits`, `id`, `errno`, `attributes`, `credentials`, `name`, `hash`, `codec`,
-//! `header`, `request`, `reply`, `post`, `welcome`.
+//! `header`, `request`, `reply`, `post`, `lease`, `welcome`.
 #![forbid(unsafe_code)]
 #![no_std]
 
@@ -35,6 +35,8 @@ pub mod request;
 pub mod reply;
 
 pub mod post;
+
+pub mod lease;
 
 pub mod welcome;
 

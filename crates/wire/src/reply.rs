@@ -39,8 +39,10 @@ messages! {
         /// Who holds a lock that is in the way.
         0x0f Held { kind: u8, pid: u32, start: u64, end: u64 }
         /// Encoded `Attributes` of what a `Walk` came by. `absent`: 1 if the next name is not there;
-        /// else ask for it anew.
-        0x11 Walked { absent: u8, chain: &'a [u8] }
+        /// else ask for it anew. Bit i of `leased`: the directory at place i, and the entry that led
+        /// to it, may be believed without asking (`crate::lease`), under pact number `pact` and
+        /// unless a later recall than number `recalls` says otherwise.
+        0x11 Walked { absent: u8, leased: u16, pact: u64, recalls: u64, chain: &'a [u8] }
         /// Bytes and files of a daemon.
         0x10 Space {
             memory_total: u64, memory_free: u64, ssd_total: u64, ssd_free: u64, files: u64,

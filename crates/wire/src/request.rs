@@ -160,7 +160,7 @@ messages! {
         /// Withdraws a waiting `Lock` of this origin.
         0x1a CancelLock { inode: Inode, owner: u64 }
         /// The first of `names`, which slashes part, in `directory`, the next one in that, and so on,
-        /// as far as this worker knows them. Answered by `Walked`.
+        /// as far as this worker knows them; from `DIRECTORY` there may be none. Answered by `Walked`.
         0x1b Walk { directory: Inode, from: u8, names: &'a [u8] }
 
         /// The pieces that hold `offset .. offset + length`, as `Pieces`. With `allocate` those

@@ -52,12 +52,14 @@ pub struct Welcome {
     pub write_behind: u8,
     /// 1: bytes of other hosts are fetched before a reader asks for them.
     pub read_ahead: u8,
+    /// The daemon's clock for leases when it sent this (`crate::lease`).
+    pub steady_nanos: u64,
 }
 
 impl Welcome {
     /// Number of descriptors before the indexes: session, doorbells, host segment, arena, piece
-    /// table, piece states, SSD file, posts, finder.
-    pub const DESCRIPTORS: usize = 9;
+    /// table, piece states, SSD file, posts, finder, leases.
+    pub const DESCRIPTORS: usize = 10;
     /// Most descriptors of one welcome.
     pub const DESCRIPTORS_MAX: usize = Welcome::DESCRIPTORS + WORKER_COUNT_MAX;
 
@@ -79,6 +81,7 @@ impl Welcome {
         to.u64(self.timeout_micros);
         to.u8(self.write_behind);
         to.u8(self.read_ahead);
+        to.u64(self.steady_nanos);
     }
 
     /// Reads what follows `ACCEPTED`.
@@ -104,6 +107,7 @@ impl Welcome {
             timeout_micros: from.u64()?,
             write_behind: from.u8()?,
             read_ahead: from.u8()?,
+            steady_nanos: from.u64()?,
         };
         let workers = usize::from(welcome.workers);
         if workers == 0 || workers > WORKER_COUNT_MAX { Err(Malformed) } else { Ok(welcome) }

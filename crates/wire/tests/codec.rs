@@ -149,7 +149,8 @@ proptest! {
         request_round_trip(Request::Space {});
         reply_round_trip(Reply::Attributes { attributes });
         reply_round_trip(Reply::Contents { size: c, bytes: value });
-        reply_round_trip(Reply::Walked { absent: 1, chain: value });
+        let (leased, pact, recalls) = (3, 4, 5);
+        reply_round_trip(Reply::Walked { absent: 1, leased, pact, recalls, chain: value });
         reply_round_trip(Reply::Refused { errno: Errno(m as u16) });
         reply_round_trip(Reply::Entries { more: 1, entries: name });
     }

@@ -16,6 +16,7 @@ use shm::arena::Arena;
 use shm::doorbell::{DOORBELLS_BYTES, Doorbells, Sleep};
 use shm::host::{HOST_BYTES, HostSegment};
 use shm::index::{Index, Shape};
+use shm::leases::LEASES_BYTES;
 use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES};
 use shm::posts::POSTS_BYTES;
 use shm::session::{SESSION_BYTES, Session};
@@ -72,10 +73,12 @@ impl Stub {
             memory(POSTS_BYTES),
             // It knows nothing.
             memory(4096),
+            // Nothing is leased.
+            memory(LEASES_BYTES),
             memory(shape.bytes()),
         ];
         let namespace = Namespace::new(
-            Index::create(map(&fds[8], shape.bytes()), shape).expect("an index"),
+            Index::create(map(&fds[9], shape.bytes()), shape).expect("an index"),
             HostSegment::new(map(&fds[1], HOST_BYTES)).expect("a host segment"),
             Arena::new(map(&fds[2], ARENA_BYTES)),
             PieceTable::new(map(&fds[3], PIECES * HEADER_BYTES)),

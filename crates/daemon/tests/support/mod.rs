@@ -267,7 +267,7 @@ impl Client {
         let states = PieceStates::new(map_all(&next(), write));
         let ssd = next();
         let posts = Posts::new(map_all(&next(), write))?;
-        let _finder = next();
+        let (_finder, _leases) = (next(), next());
         let indexes = (0..welcome.workers)
             .map(|_| Index::open(map_all(&next(), Access::ReadOnly)))
             .collect::<Result<_>>()?;

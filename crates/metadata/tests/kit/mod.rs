@@ -6,7 +6,7 @@ mod posts;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use metadata::{Config, DataOp, Effect, IndexOp, Input, Opens, Service, SnapshotCursor};
+use metadata::{Config, DataOp, Effect, IndexOp, Input, Now, Opens, Service, SnapshotCursor};
 use placement::Map;
 use wire::attributes::{ATTRIBUTES_BYTES, mode, spread};
 use wire::hash::NameHash;
@@ -88,7 +88,7 @@ impl Answer {
                 Answer::Entries(more != 0, all)
             }
             Reply::Held { kind, pid, start, end } => Answer::Held(kind, pid, start, end),
-            Reply::Walked { absent, chain } => {
+            Reply::Walked { absent, chain, .. } => {
                 let chain = chain.chunks(ATTRIBUTES_BYTES);
                 let chain = chain.map(|bytes| Attributes::decode(&mut Reader::new(bytes)));
                 Answer::Walked(absent != 0, chain.collect::<Result<_, _>>().expect("attributes"))
@@ -102,6 +102,11 @@ impl Answer {
             other => panic!("no attributes: {other:?}"),
         }
     }
+}
+
+/// The clock of a host that nobody sets: each has its own zero.
+pub(crate) fn steady(now: i64, daemon: DaemonIndex) -> i64 {
+    now - i64::from(daemon.0) * 77_777_777_777
 }
 
 /// Settings of daemon `daemon` of `count`, worker `worker` of `workers`.
@@ -140,6 +145,8 @@ pub(crate) struct World {
     pub(crate) queue: Vec<(usize, Vec<u8>)>,
     /// All messages that services ever sent.
     pub(crate) messages: Vec<Vec<u8>>,
+    /// To the holder on a daemon, from one on another.
+    pub(crate) words: Vec<(DaemonIndex, DaemonIndex, Vec<u8>)>,
     pub(crate) replies: BTreeMap<u64, Vec<u8>>,
     pub(crate) ticket: u64,
     pub(crate) sequence: u64,
@@ -172,6 +179,7 @@ impl World {
             now: 1_000_000_000_000,
             queue: vec![],
             messages: vec![],
+            words: vec![],
             replies: BTreeMap::new(),
             ticket: 0,
             sequence: 0,
@@ -202,7 +210,8 @@ impl World {
     pub(crate) fn step(&mut self, at: usize, input: Input<'_>) {
         let mut out = vec![];
         let seat = &mut self.seats[at];
-        seat.service.step(self.now, input, &mut seat.opens, &mut out);
+        let now = Now { unix_nanos: self.now, steady_nanos: steady(self.now, seat.config.daemon) };
+        seat.service.step(now, input, &mut seat.opens, &mut out);
         let logs = out.iter().skip(1).filter(|effect| matches!(effect, Effect::Log(_))).count();
         assert_eq!(logs, 0, "the record of a step is its first effect");
         for effect in out {
@@ -225,6 +234,11 @@ impl World {
                     assert_ne!(to, at, "a message to oneself");
                     self.messages.push(bytes.clone());
                     self.queue.push((to, bytes));
+                }
+                Effect::Holder { to, bytes } => {
+                    let from = self.seats[at].config.daemon;
+                    assert_ne!(to, from, "a word to oneself");
+                    self.words.push((to, from, bytes));
                 }
                 Effect::Data { token, inode, op, .. } => {
                     self.data_log.push((inode, op.clone()));

@@ -218,6 +218,12 @@ pub fn now_micros() -> u64 {
     })
 }
 
+/// The same clock.
+#[must_use]
+pub fn steady_nanos() -> i64 {
+    now_micros().cast_signed() * 1000
+}
+
 /// Sleeps while `word` is `expected`.
 pub fn sleep(word: &AtomicU32, expected: u32, micros: u64) -> Woken {
     if !point() || word.0.load(Ordering::SeqCst) != expected {

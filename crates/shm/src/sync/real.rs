@@ -60,6 +60,13 @@ pub fn now_micros() -> u64 {
     seconds.wrapping_mul(1_000_000).wrapping_add(nanos / 1000)
 }
 
+/// Nanoseconds of a clock that nobody sets and that runs on in a suspended machine.
+#[must_use]
+pub fn steady_nanos() -> i64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
+}
+
 /// True if no thread with this number exists any more.
 #[must_use]
 pub fn is_dead(thread: u32) -> bool {

@@ -5,6 +5,7 @@
 mod granules;
 mod host;
 mod index;
+mod leases;
 mod pins;
 mod posts;
 mod requests;

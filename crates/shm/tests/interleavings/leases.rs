@@ -1,0 +1,127 @@
+//! Leases: readers beside the daemon that is granted them, recalls, renewals, terms that end, and a
+//! daemon that comes back.
+
+use rustix::fd::{AsFd, OwnedFd};
+use shm::Segment;
+use shm::leases::{LEASES_BYTES, Leases};
+use shm::sync::{AtomicU64, model};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use wire::{Attributes, Inode};
+
+const SERVICE: usize = 5;
+const DIRECTORY: Inode = Inode(9);
+const KEY: u128 = 77 << 64 | 9;
+
+/// What the directory is at its service, and the time.
+struct World {
+    truth: AtomicU64,
+    clock: AtomicU64,
+}
+
+fn memory() -> OwnedFd {
+    Segment::nameless(c"test", LEASES_BYTES).expect("nameless memory").1
+}
+
+fn create(memory: &OwnedFd) -> Leases {
+    let punch = |first: usize| {
+        let segment = Segment::map(memory.as_fd(), LEASES_BYTES, shm::Access::ReadWrite)?;
+        segment.zero(first, LEASES_BYTES - first)
+    };
+    model::quietly(|| Leases::create(memory, 16, punch).expect("long enough"))
+}
+
+fn directory(value: u64) -> Attributes {
+    Attributes { inode: DIRECTORY, mode: value as u32, links: 2, ..Attributes::default() }
+}
+
+/// A walk: what it finds was so at some moment of it.
+fn look(leases: &Leases, world: &World) -> bool {
+    let first = world.truth.load(SeqCst);
+    let found = leases.read(
+        SERVICE,
+        || world.clock.load(SeqCst).cast_signed(),
+        |index| {
+            let shm::index::Hit::Found(inode, _) = index.entry(KEY) else { return None };
+            assert_eq!(inode, DIRECTORY);
+            index.inode(inode)
+        },
+    );
+    let last = world.truth.load(SeqCst);
+    if let Some(found) = found {
+        let value = u64::from(found.mode);
+        assert!(
+            (first..=last).contains(&value),
+            "{value} was believed while it was {first}..{last}"
+        );
+    }
+    found.is_some()
+}
+
+fn change(world: &World) -> Attributes {
+    directory(world.truth.fetch_add(1, SeqCst) + 1)
+}
+
+fn world() -> Arc<World> {
+    Arc::new(World { truth: AtomicU64::new(1), clock: AtomicU64::new(1) })
+}
+
+fn readers(memory: &OwnedFd, world: &Arc<World>) -> [model::Thread<u32>; 2] {
+    [(); 2].map(|()| {
+        let leases = model::quietly(|| Leases::open(memory).expect("made"));
+        let world = Arc::clone(world);
+        model::spawn(move || (0..3).filter(|_| look(&leases, &world)).count() as u32)
+    })
+}
+
+#[test]
+fn nobody_believes_what_was_recalled_or_is_over() {
+    model::explore(3000, || {
+        let (memory, world) = (memory(), world());
+        let leases = create(&memory);
+        model::quietly(|| {
+            leases.begin(SERVICE, 10);
+            leases.put(KEY, &directory(1));
+            assert!(look(&leases, &world), "it is granted");
+        });
+        let readers = readers(&memory, &world);
+        // Recalled, changed, granted again, and for longer.
+        leases.remove(KEY, DIRECTORY);
+        leases.put(KEY, &change(&world));
+        leases.extend(SERVICE, 20);
+        // Its time is over, and it changes without a word. Then there is another pact.
+        world.clock.store(30, SeqCst);
+        let new = change(&world);
+        leases.close(SERVICE);
+        leases.remove(KEY, DIRECTORY);
+        leases.begin(SERVICE, 40);
+        leases.put(KEY, &new);
+        let _ = readers.map(model::Thread::join);
+        model::quietly(|| assert!(look(&leases, &world), "it is granted"));
+    });
+}
+
+#[test]
+fn nobody_believes_what_an_earlier_daemon_left() {
+    model::explore(1500, || {
+        let (memory, world) = (memory(), world());
+        let leases = create(&memory);
+        model::quietly(|| {
+            leases.begin(SERVICE, 10);
+            leases.put(KEY, &directory(1));
+        });
+        let readers = readers(&memory, &world);
+        drop(leases);
+        world.clock.store(20, SeqCst);
+        let new = change(&world);
+        let punch = |first: usize| {
+            let segment = Segment::map(memory.as_fd(), LEASES_BYTES, shm::Access::ReadWrite)?;
+            segment.zero(first, LEASES_BYTES - first)
+        };
+        let leases = Leases::create(&memory, SERVICE + 1, punch).expect("long enough");
+        leases.begin(SERVICE, 40);
+        leases.put(KEY, &new);
+        let _ = readers.map(model::Thread::join);
+        model::quietly(|| assert!(look(&leases, &world), "it is granted"));
+    });
+}

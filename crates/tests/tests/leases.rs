@@ -1,0 +1,263 @@
+//! Directories of other hosts, walked through without a message: what one host changes, the others see
+//! when the call returns (promise 1 of docs/semantics.md: one point in time for every client on every
+//! daemon), also while daemons are stopped or killed and the network is cut.
+//!
+//! Namespaces need root. Without, the tests say so and state nothing.
+
+#[path = "support/world.rs"]
+mod world;
+
+use serde_json::Value;
+use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
+use world::{World, ip};
+
+/// What both scripts begin with: words of memory outside of the instance, of started changes, of
+/// finished ones, whether to end, and for each of three watchers the last change that it saw.
+const SHARED: &str = r#"
+import os, sys, mmap, errno, time
+with open(sys.argv[1], 'r+b') as file: words = memoryview(mmap.mmap(file.fileno(), 48)).cast('q')
+"#;
+
+/// Changes directories, one after the other: renames, the group of one, and one that it makes and
+/// removes. Words: file, first change, count.
+const CHANGER: &str = r#"
+first, count = int(sys.argv[2]), int(sys.argv[3])
+if first == 0:
+    os.makedirs('/forebay/r0')
+    os.mkdir('/forebay/group')
+    os.chmod('/forebay/group', 0o2777)
+    open('/forebay/r0/file', 'w').close()
+for k in range(first, first + count):
+    os.mkdir(f'/forebay/gone{k}')
+    words[0] = k + 1
+    os.rename(f'/forebay/r{k}', f'/forebay/r{k + 1}')
+    os.chown('/forebay/group', -1, k + 1)
+    while True:
+        try:
+            os.rmdir(f'/forebay/gone{k}')
+            break
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY: raise
+    words[1] = k + 1
+    # Who is on a host that is cut off or stopped sees nothing.
+    begun = time.monotonic()
+    while min(words[3], words[4], words[5]) <= k and time.monotonic() < begun + 0.2: time.sleep(0.001)
+print('changed')
+"#;
+
+/// Looks at what `CHANGER` changes, until it is told to end. Where the daemon is stopped or cut off
+/// it is told EIO, and goes on. Prints how often it looked at something, and how often it found it.
+const WATCHER: &str = r#"
+me = int(sys.argv[2])
+looks = found = 0
+def there(path):
+    global looks, found
+    while not words[2]:
+        looks += 1
+        try:
+            os.stat(path)
+            found += 1
+            return True
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if error.errno != errno.EIO: raise
+    return None
+def make(path, known):
+    try:
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        group = os.fstat(fd).st_gid
+        os.close(fd)
+        os.unlink(path)
+        return group
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        # Made, perhaps, but not told so: what is left is removed by who finds it.
+        if error.errno not in (errno.EIO, errno.EEXIST): raise
+        try: os.unlink(path)
+        except OSError: pass
+        return known
+while not words[2]:
+    k = words[1]
+    if k > 0:
+        assert not there(f'/forebay/r{k - 1}/file'), f'r{k - 1} is there after it was renamed'
+        made = make(f'/forebay/gone{k - 1}/{me}', None)
+        assert made is None, f'a file was made in gone{k - 1}, which was removed'
+    is_there = there(f'/forebay/r{k}/file')
+    assert is_there is not False or words[0] > k, f'r{k} is not there'
+    group = make(f'/forebay/group/{me}', k)
+    assert group is None or k <= group <= words[0], f'group {group}, not {k}..{words[0]}'
+    make(f'/forebay/gone{k}/{me}', None)
+    if is_there: words[3 + me] = k
+print(looks, found)
+"#;
+
+/// A file for `SHARED`.
+fn words(world: &World) -> String {
+    let path = world.path("words");
+    std::fs::write(&path, [0; 48]).expect("written");
+    path.to_string_lossy().into_owned()
+}
+
+fn end(words: &str) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::OpenOptions::new().write(true).open(words).expect("it is there");
+    file.write_all_at(&1u64.to_le_bytes(), 16).expect("written");
+}
+
+fn python(world: &World, host: &str, script: &str, words: &[&str]) -> String {
+    let script = format!("{SHARED}{script}");
+    world.ok(host, &[&["run", "--", "python3", "-c", &script], words].concat())
+}
+
+fn world() -> Option<World> {
+    static NUMBER: AtomicU16 = AtomicU16::new(100);
+    let world = World::new(NUMBER.fetch_add(1, Ordering::Relaxed));
+    if world.is_none() {
+        eprintln!("skipped: no network namespaces here (root and 'ip' are needed)");
+    }
+    start(world.as_ref()?);
+    world
+}
+
+/// Starts the instance, or those of its daemons that are gone.
+fn start(world: &World) {
+    world.ok("a", &["start", "--hosts", &world.path("nodes").to_string_lossy()]);
+}
+
+/// The first daemon of a host.
+fn daemon(world: &World, host: &str) -> Value {
+    let text = world.ok(host, &["status", "--json"]);
+    let status: Value = serde_json::from_str(&text).expect("JSON");
+    let daemons = status["daemons"].as_array().expect("daemons");
+    let mut own = daemons.iter().filter(|daemon| daemon["state"]["requests"].is_u64());
+    own.next().unwrap_or_else(|| panic!("no daemon of this host: {text}")).clone()
+}
+
+fn pid(world: &World, host: &str) -> String {
+    daemon(world, host)["pid"].as_u64().expect("a pid").to_string()
+}
+
+fn signal(pid: &str, name: &str) {
+    assert!(Command::new("kill").args([name, pid]).status().expect("kill runs").success());
+}
+
+/// Changes on host a and watchers on b and c, while `disturb` does something. Then it all goes on.
+fn watched(disturb: impl Fn(&World, &dyn Fn(u32, u32))) {
+    let Some(world) = world() else { return };
+    let words = words(&world);
+    let change = |first: u32, count: u32| {
+        let (first, count) = (first.to_string(), count.to_string());
+        assert_eq!(python(&world, "a", CHANGER, &[&words, &first, &count]), "changed\n");
+    };
+    change(0, 1);
+    // The watchers shall see it before it goes on.
+    thread::scope(|scope| {
+        let watchers: Vec<_> = [("b", "0"), ("b", "1"), ("c", "2")]
+            .into_iter()
+            .map(|(host, me)| {
+                let (world, words) = (&world, &words);
+                scope.spawn(move || python(world, host, WATCHER, &[words, me]))
+            })
+            .collect();
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            disturb(&world, &change);
+        }));
+        end(&words);
+        for watcher in watchers {
+            let said = watcher.join().expect("nothing of the past is seen");
+            let (looks, found) = said.trim().split_once(' ').expect("two numbers");
+            println!("looks {looks}, found {found}");
+            assert!(found.parse::<u64>().expect("a number") > 10, "hardly a look: {said}");
+        }
+        if let Err(why) = outcome {
+            std::panic::resume_unwind(why);
+        }
+    });
+    world.ok("a", &["stop"]);
+    world.assert_nothing_left();
+}
+
+#[test]
+fn changes_are_seen_at_once_on_all_hosts() {
+    watched(|_, change| change(1, 150));
+}
+
+#[test]
+fn a_stopped_daemon_delays_a_change_and_its_clients_see_nothing_old() {
+    watched(|world, change| {
+        change(1, 20);
+        let pid = pid(world, "b");
+        signal(&pid, "-STOP");
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| change(21, 2)));
+        signal(&pid, "-CONT");
+        assert!(outcome.is_ok(), "a change waits for a stopped daemon too long");
+        change(23, 20);
+    });
+}
+
+#[test]
+fn a_host_that_is_cut_off_delays_a_change_and_sees_nothing_old() {
+    watched(|world, change| {
+        change(1, 20);
+        let hub = format!("{}hub", world.prefix);
+        assert!(ip(&format!("-n {hub} link set vb down")));
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| change(21, 2)));
+        assert!(ip(&format!("-n {hub} link set vb up")));
+        assert!(outcome.is_ok(), "a change waits for a host that is cut off too long");
+        change(23, 20);
+    });
+}
+
+#[test]
+fn daemons_that_come_back_show_nothing_old() {
+    watched(|world, change| {
+        change(1, 10);
+        // Who granted.
+        signal(&pid(world, "a"), "-KILL");
+        start(world);
+        change(11, 10);
+        // Who was granted.
+        signal(&pid(world, "b"), "-KILL");
+        start(world);
+        change(21, 10);
+    });
+}
+
+/// Makes files in directories by whole paths, and looks at them. Words: directory, count.
+const WORK: &str = r#"
+import os, sys
+d, count = sys.argv[1], int(sys.argv[2])
+for n in range(count):
+    os.close(os.open(f'{d}/f{n}', os.O_CREAT | os.O_WRONLY))
+for n in range(count): os.stat(f'{d}/f{n}')
+for n in range(count): os.unlink(f'{d}/f{n}')
+"#;
+
+#[test]
+fn work_in_a_directory_of_this_host_takes_hardly_a_message_wherever_the_root_is() {
+    let Some(world) = world() else { return };
+    let work = |directory: &str, count: &str| {
+        let requests = || daemon(&world, "b")["state"]["requests"].as_u64().expect("a number");
+        let before = requests();
+        world.ok("b", &["run", "--", "python3", "-c", WORK, directory, count]);
+        requests() - before
+    };
+    // Directories of the root have their entries on the daemons in turn.
+    let requests: Vec<u64> = (0..4)
+        .map(|n| {
+            let directory = format!("/forebay/work{n}");
+            world.shell("b", "mkdir $1", &directory);
+            work(&directory, "10");
+            work(&directory, "400")
+        })
+        .collect();
+    println!("requests for 1200 calls: {requests:?}");
+    let least = requests.iter().min().expect("four");
+    assert!(*least < 120, "messages in a directory of this host: {requests:?}");
+    world.ok("a", &["stop"]);
+    world.assert_nothing_left();
+}
