@@ -6,6 +6,7 @@
 //! make 1 MiB of it takes the kernel longer than the copy.
 
 use super::{Amount, Worker, wrong};
+use rustix::thread::{self, CpuSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -37,6 +38,7 @@ pub(super) struct Part {
 impl Worker {
     /// Writes and reads with each block size, and at random with the smallest.
     pub(super) fn data(&self, sharing: Sharing) -> io::Result<()> {
+        self.bind()?;
         for (name, block_bytes) in SIZES {
             let blocks = (self.megabytes << 20) / block_bytes as u64;
             let first = if sharing == Sharing::Shared { self.index * blocks } else { 0 };
@@ -59,6 +61,7 @@ impl Worker {
 
     /// Blocks of an odd size, in a file of its own or in turn with all others in one.
     pub(super) fn hard(&self, sharing: Sharing) -> io::Result<()> {
+        self.bind()?;
         let places = match sharing {
             Sharing::Own => (0, 1),
             Sharing::Shared => (self.index, self.processes),
@@ -70,6 +73,20 @@ impl Worker {
         self.phase("write", part.amount(), || part.write(&order, block).map(drop))?;
         self.phase("read", part.amount(), || part.read(&order, block))?;
         self.unmake(sharing, &part)
+    }
+
+    /// Stays on one of the processors that the process may use, as launchers of MPI bind ranks. A phase
+    /// takes a few milliseconds: where the kernel left two workers on one processor for as long, it
+    /// showed half of what they can do.
+    fn bind(&self) -> io::Result<()> {
+        let all = thread::sched_getaffinity(None)?;
+        let mut each = (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)).cycle();
+        let mut only = CpuSet::new();
+        if let Some(cpu) = each.nth(usize::try_from(self.index).unwrap_or(0)) {
+            only.set(cpu);
+            thread::sched_setaffinity(None, &only)?;
+        }
+        Ok(())
     }
 
     /// `places`: the first block and the step to the next.

@@ -5,7 +5,10 @@
 //! SSE2 and `rep movsb` only. Hidden symbols bind inside the library and interpose nothing outside.
 //! A program that links the rlib gets them for its own code too, which is harmless.
 //!
-//! 1 KiB is where `rep movsb` overtakes 16-byte moves on processors with fast strings.
+//! 1 KiB is where `rep movsb` overtakes 16-byte moves on processors with fast strings, but only where
+//! both ends are aligned alike: where they differ by 16 bytes of 32, as all large blocks of malloc do
+//! from our pieces, it takes three times as long on AMD's Zen 4 (read 1 MiB at 8.6 GB/s, write it at
+//! 12.9, moves of 16 bytes at 24 and 23; from and to other places 25 and 23 and 22 to 24).
 
 use core::arch::global_asm;
 
@@ -82,8 +85,47 @@ global_asm!(
     "ja 88b",
     "movups [rdi], xmm1",
     "ret",
-    "9: mov rcx, rdx",
+    "9: test cl, 31",
+    "jne 10f",
+    "mov rcx, rdx",
     "rep movsb",
+    "ret",
+    // Forwards by 64 to aligned places. Head and tail are loaded before anything is stored, as the
+    // loop may overwrite both in the source.
+    "10: movups xmm8, [rsi]",
+    "movups xmm9, [rsi + 16]",
+    "movups xmm10, [rsi + 32]",
+    "movups xmm11, [rsi + 48]",
+    "movups xmm4, [rsi + rdx - 64]",
+    "movups xmm5, [rsi + rdx - 48]",
+    "movups xmm6, [rsi + rdx - 32]",
+    "movups xmm7, [rsi + rdx - 16]",
+    "lea r8, [rdi + rdx - 64]",
+    "mov rcx, rdi",
+    "neg rcx",
+    "and ecx, 63",
+    "add rdi, rcx",
+    "add rsi, rcx",
+    "11: movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + 32]",
+    "movups xmm3, [rsi + 48]",
+    "movaps [rdi], xmm0",
+    "movaps [rdi + 16], xmm1",
+    "movaps [rdi + 32], xmm2",
+    "movaps [rdi + 48], xmm3",
+    "add rsi, 64",
+    "add rdi, 64",
+    "cmp rdi, r8",
+    "jb 11b",
+    "movups [rax], xmm8",
+    "movups [rax + 16], xmm9",
+    "movups [rax + 32], xmm10",
+    "movups [rax + 48], xmm11",
+    "movups [r8], xmm4",
+    "movups [r8 + 16], xmm5",
+    "movups [r8 + 32], xmm6",
+    "movups [r8 + 48], xmm7",
     "ret",
     "FOREBAY_FUNCTION memset",
     "mov r8, rdi",
@@ -182,6 +224,42 @@ pub unsafe fn text_length(at: *const u8, limit: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::text_length;
+
+    unsafe extern "C" {
+        fn memmove(to: *mut u8, from: *const u8, length: usize) -> *mut u8;
+    }
+
+    /// All lengths near the borders between the ways to copy, at all alignments of both ends, apart
+    /// and overlapping in both directions, beside a copy byte by byte.
+    #[test]
+    fn bytes_are_moved_whatever_their_place_and_length() {
+        const ROOM: usize = 8192;
+        let mut fresh = vec![0; ROOM];
+        for (at, byte) in fresh.iter_mut().enumerate() {
+            *byte = (at * 7 + at / 251) as u8;
+        }
+        let lengths = (0..70).chain([100, 1000]).chain(1023..1030).chain([1087, 1088, 1089, 1500]);
+        let starts = || (0..66).step_by(3).chain([15, 16, 17, 31, 32, 33, 48, 64]);
+        for length in lengths {
+            for from in starts() {
+                for to in starts().flat_map(|to| [to, to + 1024, to + 4096]) {
+                    let mut bytes = fresh.clone();
+                    // SAFETY: both ranges lie in the vector.
+                    unsafe {
+                        let start = bytes.as_mut_ptr();
+                        let moved = memmove(start.add(to), start.add(from), length);
+                        assert_eq!(moved, start.add(to));
+                    }
+                    let mut expected = fresh.clone();
+                    // Byte by byte: a copy of slices would be what is tested.
+                    for (to, from) in expected[to..].iter_mut().zip(&fresh[from..]).take(length) {
+                        *to = *from;
+                    }
+                    assert!(bytes == expected, "{length} bytes from {from} to {to}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn a_text_ends_at_its_first_nul_or_at_the_limit() {
