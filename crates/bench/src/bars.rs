@@ -107,6 +107,14 @@ const fn times_tcp(what: &'static str, test: &'static str, streams: u32) -> Bar 
     Bar { what, of, to, side: Side::AtLeast, bar: 0.9, reach: Some(1.0) }
 }
 
+/// At least so much of what a socket moves that another thread has, with a copy between: the limit for
+/// whoever leaves connections to a daemon.
+const fn times_copied(what: &'static str, test: &'static str, streams: u32) -> Bar {
+    let to = To::Cell(Cell(remote::GROUP, test, streams, "copied"));
+    let of = Cell(remote::GROUP, test, streams, "forebay");
+    Bar { what, of, to, side: Side::AtLeast, bar: 0.9, reach: Some(1.0) }
+}
+
 /// At least so much of 16 times what one host does.
 const fn of_linear(what: &'static str, test: &'static str) -> Bar {
     let to = To::Times(16.0, Cell(scaling::GROUP, test, 1, HOME));
@@ -125,7 +133,7 @@ const READ: (&str, &str) = ("own", "read-1m");
 const RANDOM_WRITE: (&str, &str) = ("own", "random-write-8k");
 const RANDOM_READ: (&str, &str) = ("own", "random-read-8k");
 
-const BARS: [Bar; 47] = [
+const BARS: [Bar; 51] = [
     times_tmpfs("stat", STAT, 1, (2.0, 4.0)),
     times_tmpfs("stat, 2 processes", STAT, 2, (2.0, 4.0)),
     times_tmpfs("open+close", OPEN, 1, (2.0, 4.0)),
@@ -171,6 +179,10 @@ const BARS: [Bar; 47] = [
     times_tcp("remote 4 MiB writes against TCP, 4 streams", "write-4m", 4),
     times_tcp("remote 4 MiB reads against TCP", "read-4m", 1),
     times_tcp("remote 4 MiB reads against TCP, 4 streams", "read-4m", 4),
+    times_copied("remote 4 MiB writes against TCP and a copy", "write-4m", 1),
+    times_copied("remote 4 MiB writes against TCP and a copy, 4 streams", "write-4m", 4),
+    times_copied("remote 4 MiB reads against TCP and a copy", "read-4m", 1),
+    times_copied("remote 4 MiB reads against TCP and a copy, 4 streams", "read-4m", 4),
     of_linear("16 hosts against 16 times 1: create", "create"),
     of_linear("16 hosts against 16 times 1: stat", "stat"),
     of_linear("16 hosts: create in the working directory", "create-inside"),

@@ -114,7 +114,11 @@ impl Measurement<'_> {
             Crew::start(&order.alike(streams))?.work(|phase| {
                 // One asks after the other has answered: a time, and of one process.
                 if phase.unit == "MiB/s" {
-                    add(report, &phase.name, streams, phase.unit, "socket", phase.rate);
+                    let (test, place) = match phase.name.strip_suffix("-copied") {
+                        Some(test) => (test, "copied"),
+                        None => (phase.name.as_str(), "socket"),
+                    };
+                    add(report, test, streams, phase.unit, place, phase.rate);
                 } else if streams == 1 {
                     add(report, &phase.name, 1, "us", "socket", 1e6 / phase.rate);
                 }

@@ -5,10 +5,14 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// A message, to or fro: about what a request or its answer takes.
 const MESSAGE_BYTES: usize = 256;
 const BLOCK_BYTES: usize = 4 << 20;
+/// Buffers between a program and the thread that has its socket: as between a client and its daemon.
+const BUFFER_BYTES: usize = 256 << 10;
+const BUFFER_COUNT: usize = 16;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +23,15 @@ pub(crate) enum Use {
     Send,
     /// So many bytes from the server.
     Receive,
+    /// As `Send`, and `Receive`, but the socket is another thread's, with a copy between the two: what
+    /// it costs at least that a program does not have the connection itself.
+    SendCopied,
+    ReceiveCopied,
 }
 
 impl Use {
-    const ALL: [Use; 3] = [Use::Rounds, Use::Send, Use::Receive];
+    const ALL: [Use; 5] =
+        [Use::Rounds, Use::Send, Use::Receive, Use::SendCopied, Use::ReceiveCopied];
 }
 
 /// Runs `forebay-bench serve ADDRESS`: prints its port and serves until its input ends.
@@ -58,11 +67,11 @@ fn serve_one(mut stream: TcpStream) -> io::Result<()> {
                 stream.write_all(&message)
             })
         }
-        Some(Use::Send) => {
+        Some(Use::Send | Use::SendCopied) => {
             blocks(amount, |block| stream.read_exact(block))?;
             stream.write_all(&[1])
         }
-        Some(Use::Receive) => blocks(amount, |block| stream.write_all(block)),
+        Some(Use::Receive | Use::ReceiveCopied) => blocks(amount, |block| stream.write_all(block)),
         None => Err(io::Error::other("no such use")),
     }
 }
@@ -101,8 +110,86 @@ impl Connection {
                 self.stream.read_exact(&mut [0])
             }
             Use::Receive => blocks(self.amount, |block| self.stream.read_exact(block)),
+            Use::SendCopied => {
+                send_copied(self.amount, |buffer| self.stream.write_all(buffer))?;
+                self.stream.read_exact(&mut [0])
+            }
+            Use::ReceiveCopied => {
+                receive_copied(self.amount, |buffer| self.stream.read_exact(buffer))
+            }
         }
     }
+}
+
+/// A buffer and how much of it is used.
+type Buffer = (Vec<u8>, usize);
+
+/// Empty buffers in a channel, and one for full ones.
+fn buffers() -> (SyncSender<Buffer>, Receiver<Buffer>, SyncSender<Buffer>, Receiver<Buffer>) {
+    let (give_back, empty) = sync_channel(BUFFER_COUNT);
+    let (fill, full) = sync_channel(BUFFER_COUNT);
+    for _ in 0..BUFFER_COUNT {
+        let _ = give_back.send((vec![0; BUFFER_BYTES], 0));
+    }
+    (give_back, empty, fill, full)
+}
+
+fn ended<E>(_: E) -> io::Error {
+    io::Error::other("the other thread ended")
+}
+
+/// Copies blocks into buffers, which another thread sends by `send`.
+fn send_copied(
+    amount: u64,
+    mut send: impl FnMut(&[u8]) -> io::Result<()> + Send,
+) -> io::Result<()> {
+    let (give_back, empty, fill, full) = buffers();
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(move || {
+            for (buffer, length) in full {
+                send(&buffer[..length])?;
+                let _ = give_back.send((buffer, length));
+            }
+            Ok(())
+        });
+        let copied = blocks(amount, |block| {
+            block.chunks(BUFFER_BYTES).try_for_each(|part| {
+                let (mut buffer, _) = empty.recv().map_err(ended)?;
+                buffer[..part.len()].copy_from_slice(part);
+                fill.send((buffer, part.len())).map_err(ended)
+            })
+        });
+        drop(fill);
+        sender.join().map_err(|_| ended(()))?.and(copied)
+    })
+}
+
+/// Copies blocks out of buffers, which another thread fills by `receive`.
+fn receive_copied(
+    amount: u64,
+    mut receive: impl FnMut(&mut [u8]) -> io::Result<()> + Send,
+) -> io::Result<()> {
+    let (give_back, empty, fill, full) = buffers();
+    std::thread::scope(|scope| {
+        let receiver = scope.spawn(move || {
+            blocks(amount, |block| {
+                block.chunks(BUFFER_BYTES).try_for_each(|part| {
+                    let (mut buffer, _) = empty.recv().map_err(ended)?;
+                    receive(&mut buffer[..part.len()])?;
+                    fill.send((buffer, part.len())).map_err(ended)
+                })
+            })
+        });
+        let copied = blocks(amount, |block| {
+            block.chunks_mut(BUFFER_BYTES).try_for_each(|part| {
+                let (buffer, length) = full.recv().map_err(ended)?;
+                part.copy_from_slice(&buffer[..length]);
+                let _ = give_back.send((buffer, length));
+                Ok(())
+            })
+        });
+        receiver.join().map_err(|_| ended(()))?.and(copied)
+    })
 }
 
 /// Calls `with` for blocks that are `amount` bytes together.
@@ -131,6 +218,8 @@ mod tests {
             (Use::Rounds, 20),
             (Use::Send, BLOCK_BYTES as u64 + 5),
             (Use::Receive, BLOCK_BYTES as u64 * 2),
+            (Use::SendCopied, BLOCK_BYTES as u64 * 2 + 5),
+            (Use::ReceiveCopied, BLOCK_BYTES as u64 * 2 + BUFFER_BYTES as u64 + 5),
             (Use::Send, 0),
         ] {
             connect(&address, what, amount).and_then(Connection::work).expect("done");

@@ -9,6 +9,9 @@ use std::os::unix::fs::FileExt as _;
 
 /// As large as those of the sockets beside which they are measured.
 const BLOCK_BYTES: usize = 4 << 20;
+/// How often a file is gone through, so that it takes about a second, as iperf3 does: a connection that
+/// was idle takes a while until it is fast.
+const PASSES: u64 = 8;
 
 impl Worker {
     /// One operation after the other on files of a directory that another host has.
@@ -31,11 +34,13 @@ impl Worker {
 
     /// Messages to and fro, then as much data as the other workers write and read.
     pub(super) fn sockets(&self) -> io::Result<()> {
-        let bytes = self.megabytes << 20;
+        let bytes = (self.megabytes << 20) * PASSES;
         for (name, what, amount) in [
             ("round-trip", Use::Rounds, Amount::Operations(self.files)),
             ("write-4m", Use::Send, Amount::Bytes(bytes)),
             ("read-4m", Use::Receive, Amount::Bytes(bytes)),
+            ("write-4m-copied", Use::SendCopied, Amount::Bytes(bytes)),
+            ("read-4m-copied", Use::ReceiveCopied, Amount::Bytes(bytes)),
         ] {
             let count = if what == Use::Rounds { self.files } else { bytes };
             let connection = socket::connect(&self.directory, what, count)?;
@@ -56,16 +61,17 @@ impl Worker {
         let blocks = (self.megabytes << 20) / BLOCK_BYTES as u64;
         let amount = match is_maker {
             true => Amount::Nothing,
-            false => Amount::Bytes(blocks * BLOCK_BYTES as u64),
+            false => Amount::Bytes(blocks * BLOCK_BYTES as u64 * PASSES),
         };
         let mut block = vec![self.index as u8 + 1; BLOCK_BYTES];
         let place = |number: u64| number * BLOCK_BYTES as u64;
+        let numbers = || (0..PASSES).flat_map(|_| 0..blocks);
         self.phase("write-4m", amount, || {
             if is_maker {
                 return Ok(());
             }
             let file = OpenOptions::new().write(true).open(path(self.index))?;
-            (0..blocks).try_for_each(|number| {
+            numbers().try_for_each(|number| {
                 block[..8].copy_from_slice(&number.to_le_bytes());
                 file.write_all_at(&block, place(number))
             })
@@ -75,7 +81,7 @@ impl Worker {
                 return Ok(());
             }
             let file = File::open(path(self.index))?;
-            (0..blocks).try_for_each(|number| {
+            numbers().try_for_each(|number| {
                 file.read_exact_at(&mut block, place(number))?;
                 let is_right = block[..8] == number.to_le_bytes()
                     && block[BLOCK_BYTES - 1] == self.index as u8 + 1;
