@@ -195,7 +195,7 @@ fn the_other_host_is_measured_beside_sockets() {
     let bars = bars
         .iter()
         .filter(|bar| bar["what"].as_str().is_some_and(|what| what.starts_with("remote")));
-    assert_eq!(bars.filter(|bar| bar["met"].is_boolean()).count(), 6, "{json}");
+    assert_eq!(bars.filter(|bar| bar["met"].is_boolean()).count(), 10, "{json}");
     assert_no_hosts_left();
 }
 
