@@ -53,12 +53,12 @@ impl Ahead {
 }
 
 impl Client {
-    /// Puts the attributes of `directory`, where a walk begins, into `to`, and perhaps finds what
-    /// follows. True if they are leased: only those are so that a walk needs.
+    /// Puts the attributes of `directory`, where a walk begins on another host, into `to`, and
+    /// perhaps finds what follows. True if they are leased: only those are so that a walk needs.
     ///
     /// # Errors
     /// `ESTALE` if it is gone, `EIO`.
-    pub(crate) fn begin(
+    pub(crate) fn begin_far(
         &self,
         directory: Inode,
         look: Look,
@@ -67,14 +67,11 @@ impl Client {
         ahead: &mut Option<Ahead>,
         to: &mut Attributes,
     ) -> Result<bool> {
-        let shard = directory.shard();
-        if self.service_of(shard).is_some() {
-            return self.read_attributes(directory, to).map(|()| false);
-        }
         if self.leased(directory, to) {
             return Ok(true);
         }
         let (names, _) = way.names(way.place(), look == Look::Surely);
+        let shard = directory.shard();
         match self.walk_far(shard, (directory, walk::DIRECTORY, names), who, ahead, to)? {
             Some(Sight::Found) => Ok(false),
             _ => Err(Errno::EIO),

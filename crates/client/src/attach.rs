@@ -244,27 +244,43 @@ impl Attachments {
         self.state.fetch_add(1, AcqRel);
     }
 
-    /// Who serves a shard, if it was found in this state: the daemon and its worker.
+    /// Who serves a shard, if it was found in this state, as `served_by` takes it.
     #[inline]
-    pub(crate) fn known(&self, shard: ShardIndex, state: u32) -> Option<(&Attachment, usize)> {
+    pub(crate) fn known(&self, shard: ShardIndex, state: u32) -> Option<u32> {
         let word = self.services.get(usize::from(shard.0))?.load(Relaxed);
-        if (word >> 32) as u32 != state {
-            return None;
-        }
-        let by = self.numbered(word as u32 & 0xffff)?;
-        Some((by, (word >> 16) as usize & 0xffff))
+        ((word >> 32) as u32 == state).then_some(word as u32)
     }
 
-    /// Notes who serves a shard, as it was found after `state` was read.
-    pub(crate) fn know(&self, shard: ShardIndex, state: u32, by: &Attachment, worker: usize) {
+    /// A daemon and a worker of it by their number in this process.
+    #[inline]
+    pub(crate) fn served_by(&self, name: u32) -> Option<(&Attachment, usize)> {
+        Some((self.numbered(name & 0xffff)?, (name >> 16) as usize))
+    }
+
+    /// The index of `served_by`.
+    #[inline]
+    pub(crate) fn index_of(&self, name: u32) -> Option<&Index> {
+        let (by, worker) = self.served_by(name)?;
+        by.index(worker)
+    }
+
+    /// Notes who serves a shard, as it was found after `state` was read; the number for `served_by`.
+    pub(crate) fn know(
+        &self,
+        shard: ShardIndex,
+        state: u32,
+        by: &Attachment,
+        worker: usize,
+    ) -> Option<u32> {
         let number = self
             .pool
             .iter()
-            .position(|cell| cell.get().is_some_and(|attachment| core::ptr::eq(attachment, by)));
-        if let (Some(number), Some(word)) = (number, self.services.get(usize::from(shard.0))) {
-            let place = (number as u64).saturating_add(1);
-            word.store(u64::from(state) << 32 | (worker as u64) << 16 | place, Relaxed);
-        }
+            .position(|cell| cell.get().is_some_and(|attachment| core::ptr::eq(attachment, by)))?;
+        let name = (worker as u32) << 16 | (number as u32).saturating_add(1);
+        self.services
+            .get(usize::from(shard.0))?
+            .store(u64::from(state) << 32 | u64::from(name), Relaxed);
+        Some(name)
     }
 
     pub(crate) fn each(&self) -> impl Iterator<Item = &Attachment> {

@@ -34,6 +34,8 @@ mod ahead;
 
 mod leases;
 
+mod memo;
+
 mod walk;
 
 mod open_files;
@@ -103,6 +105,7 @@ pub struct Client {
     host: Once<HostSegment>,
     attachments: attach::Attachments,
     cache: pieces::Cache,
+    memo: memo::Memo,
     /// Bound on a wait, as the last daemon said; 0 before the first.
     timeout_micros: AtomicU64,
     /// A daemon did not come back in time: the next calls wait only a moment.
@@ -118,6 +121,7 @@ impl Client {
             host: Once::new(),
             attachments: attach::Attachments::new(),
             cache: pieces::Cache::new(),
+            memo: memo::Memo::new(),
             timeout_micros: AtomicU64::new(0),
             is_gone: AtomicBool::new(false),
         }

@@ -99,7 +99,7 @@ impl Default for PathBuffer {
 
 /// A path on its way through a walk. What is yet to go is in `next .. end`.
 pub(crate) struct Way {
-    room: Room<PATH_BYTES_MAX>,
+    room: Room<{ PATH_BYTES_MAX + 8 }>,
     next: usize,
     end: usize,
     is_outside: bool,
@@ -160,6 +160,36 @@ impl Way {
         let slash = end < self.end;
         let is_last = !slash || skip_slashes(bytes, end) >= self.end;
         Some(Part { start, end, is_last, slash })
+    }
+
+    /// Where the path's last name begins, before a walk. `None` if it ends with a slash, `.` or `..`.
+    pub(crate) fn last_name(&self) -> Option<usize> {
+        let bytes = self.room.bytes().get(..self.end)?;
+        let start = behind_last_slash(bytes);
+        let name = bytes.get(start..)?;
+        (!matches!(name, b"" | b"." | b"..")).then_some(start)
+    }
+
+    /// The first `length` bytes in words of eight, the last filled up with zeros.
+    pub(crate) fn words(&self, length: usize) -> impl Iterator<Item = u64> {
+        let bytes = self.room.bytes();
+        (0..length).step_by(8).map(move |at| {
+            let word = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>);
+            let word = word.map_or(0, |word| u64::from_le_bytes(*word));
+            let left = length.saturating_sub(at).min(8) as u32;
+            word & u64::MAX >> 64u32.saturating_sub(left.saturating_mul(8))
+        })
+    }
+
+    /// The last eight of the first `length` bytes, or what there is from the path's start on.
+    pub(crate) fn word_before(&self, length: usize) -> u64 {
+        let word = self.room.bytes().get(length.saturating_sub(8)..);
+        word.and_then(<[u8]>::first_chunk::<8>).map_or(0, |word| u64::from_le_bytes(*word))
+    }
+
+    /// Goes on behind the first `length` bytes.
+    pub(crate) const fn skip(&mut self, length: usize) {
+        self.next = length;
     }
 
     /// The bytes of a component that was taken and not replaced since.
@@ -267,6 +297,23 @@ impl Way {
     }
 }
 
+/// The place behind the last slash.
+#[inline]
+fn behind_last_slash(bytes: &[u8]) -> usize {
+    const LOW: u64 = u64::from_ne_bytes([0x7f; 8]);
+    let mut rest = bytes;
+    while let Some((front, word)) = rest.split_last_chunk::<8>() {
+        let word = u64::from_le_bytes(*word) ^ u64::from_ne_bytes([b'/'; 8]);
+        // The top bit of each byte that is zero, and no other.
+        let zeros = !((word & LOW).wrapping_add(LOW) | word | LOW);
+        if zeros != 0 {
+            return rest.len().saturating_sub((zeros.leading_zeros() / 8) as usize);
+        }
+        rest = front;
+    }
+    rest.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at.saturating_add(1))
+}
+
 /// The first place from `at` on that holds no slash.
 #[inline]
 fn skip_slashes(bytes: &[u8], at: usize) -> usize {
@@ -342,6 +389,12 @@ mod tests {
                     let path = [&b"/".repeat(before)[..], &name, behind].concat();
                     let mut buffer = Way::new();
                     buffer.load(&path).expect("short");
+                    let last = path.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
+                    let is_name = !matches!(&path[last..], b"" | b"." | b"..");
+                    assert_eq!(buffer.last_name(), is_name.then_some(last), "{path:?}");
+                    let words: Vec<u8> = buffer.words(last).flat_map(u64::to_le_bytes).collect();
+                    assert_eq!(words.len(), last.next_multiple_of(8));
+                    assert!(words[..last] == path[..last] && words[last..].iter().all(|b| *b == 0));
                     let part = buffer.take().expect("a name");
                     assert_eq!(buffer.name(part), name, "{before} {length} {behind:?}");
                     assert_eq!(part.slash, !behind.is_empty());

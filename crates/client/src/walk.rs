@@ -18,6 +18,7 @@ use crate::Client;
 use crate::ahead::Ahead;
 use crate::attach::Attachment;
 use crate::errno::by_path;
+use crate::memo::Trail;
 use crate::path::{At, Follow, Outcome, Part, PathBuffer, Way};
 use crate::posts::post_key;
 use crate::request::{To, own_credentials};
@@ -128,6 +129,7 @@ struct Walker<'a, 'b> {
     ahead: Option<Ahead>,
     /// The directory that was last taken from a lease.
     leased: Inode,
+    trail: Trail,
 }
 
 impl Walker<'_, '_> {
@@ -155,6 +157,8 @@ pub(crate) struct Service<'a> {
     pub(crate) by: &'a Attachment,
     pub(crate) worker: usize,
     pub(crate) index: &'a Index,
+    /// Both by their number in this process.
+    pub(crate) name: u32,
 }
 
 impl Service<'_> {
@@ -185,11 +189,13 @@ impl Client {
     ) -> Result<Outcome<Walk<'b>>> {
         let PathBuffer { way, met: [here, found] } = buffer;
         way.load(at.path)?;
-        let (links, mut ahead, leased) = (0, None, Inode::NONE);
-        let is_leased = by_path(self.begin(at.base, look, who, way, &mut ahead, here))?;
-        let mut walker = Walker { who, follow, look, way, here, found, links, ahead, leased };
-        if is_leased {
-            walker.leased = at.base;
+        let (links, ahead, leased, trail) = (0, None, Inode::NONE, Trail::new());
+        let mut walker =
+            Walker { who, follow, look, way, here, found, links, ahead, leased, trail };
+        let state = self.attachments.state();
+        let is_recalled = self.recall(at.base, who, walker.way, walker.here);
+        if !is_recalled {
+            by_path(self.begin(at.base, &mut walker))?;
         }
         if !walker.here.is_directory() {
             return Err(Errno::ENOTDIR);
@@ -203,6 +209,10 @@ impl Client {
         };
         if matches!(step, Step::Directory(..)) && walker.leased == walker.here.inode {
             by_path(self.read_attributes(walker.leased, walker.here))?;
+        }
+        if !is_recalled && matches!(step, Step::Name(..)) {
+            let trail = (&walker.trail, state);
+            self.remember(at.base, who, walker.way, trail, walker.here);
         }
         let Walker { way, here, found, .. } = walker;
         let (way, parent, found): (&'b Way, &'b Attributes, &'b Attributes) = (way, here, found);
@@ -222,6 +232,24 @@ impl Client {
             }
             Step::On | Step::Outside => Outcome::Outside,
         })
+    }
+
+    /// Looks at the directory where the walk begins.
+    fn begin(&self, directory: Inode, walker: &mut Walker<'_, '_>) -> Result<()> {
+        let Walker { look, who, way, here, ahead, trail, leased, .. } = walker;
+        let Some(service) = self.service_of(directory.shard()) else {
+            trail.leave();
+            if self.begin_far(directory, *look, who, way, ahead, here)? {
+                *leased = directory;
+            }
+            return Ok(());
+        };
+        trail.note(&service);
+        if service.index.read_inode(directory, here) {
+            return Ok(());
+        }
+        trail.leave();
+        self.ask_attributes(directory, here)
     }
 
     fn step(&self, walker: &mut Walker<'_, '_>, part: Part) -> Result<Step> {
@@ -270,8 +298,13 @@ impl Client {
 
     /// Looks for a component that nothing is known of yet.
     fn look_on(&self, walker: &mut Walker<'_, '_>, part: Part, entry: &Entry) -> Result<Sight> {
-        if let Some(seen) = self.look_near(walker.here.inode, entry, walker.found)? {
+        // What the last name is, is not remembered.
+        let trail = (!part.is_last).then_some(&mut walker.trail);
+        if let Some(seen) = self.look_near(walker.here.inode, entry, walker.found, trail)? {
             return Ok(seen);
+        }
+        if !part.is_last {
+            walker.trail.leave();
         }
         if part.is_last && walker.look == Look::Index {
             return Ok(Sight::Unknown);
@@ -295,6 +328,7 @@ impl Client {
             walker.way.leave_upwards(self.prefix())?;
             return Ok(Step::Outside);
         }
+        walker.trail.leave();
         let parent = walker.here.parent;
         if self.leased(parent, walker.found) {
             walker.leased = parent;
@@ -307,6 +341,7 @@ impl Client {
 
     /// Goes on with the target of the symbolic link that was found in place of its name.
     fn step_through(&self, walker: &mut Walker<'_, '_>) -> Result<Step> {
+        walker.trail.leave();
         let link = walker.found.inode;
         let request = Request::ReadLink { inode: link };
         let answer = self.call(To::Shard(link.shard()), &request, walker.who);
@@ -344,10 +379,11 @@ impl Client {
     #[inline]
     pub(crate) fn service_of(&self, shard: ShardIndex) -> Option<Service<'_>> {
         let state = self.attachments.state();
-        match self.attachments.known(shard, state) {
-            Some((by, worker)) => Some(Service { by, worker, index: by.index(worker)? }),
-            None => self.find_service(shard, state),
-        }
+        let Some(name) = self.attachments.known(shard, state) else {
+            return self.find_service(shard, state);
+        };
+        let (by, worker) = self.attachments.served_by(name)?;
+        Some(Service { by, worker, index: by.index(worker)?, name })
     }
 
     #[cold]
@@ -358,8 +394,8 @@ impl Client {
             None => self.local(owner).ok()??,
         };
         let worker = worker_of_shard(shard, by.workers());
-        self.attachments.know(shard, state, by, worker);
-        Some(Service { by, worker, index: by.index(worker)? })
+        let name = self.attachments.know(shard, state, by, worker)?;
+        Some(Service { by, worker, index: by.index(worker)?, name })
     }
 
     /// True if the shard is served on this host.
@@ -420,28 +456,46 @@ impl Client {
         to: &mut Attributes,
     ) -> Result<Sight> {
         let entry = Entry::of(parent, name);
-        match self.look_near(parent.inode, &entry, to)? {
+        match self.look_near(parent.inode, &entry, to, None)? {
             Some(seen) => Ok(seen),
             None => self.look_by_message(parent, name, entry.shard, who, to),
         }
     }
 
-    /// What the index of this host says of an entry of `directory`, if anything.
-    #[inline]
+    /// What the index of this host says of an entry of `directory`, if anything. `trail` is told of
+    /// each index before it is read.
     fn look_near(
         &self,
         directory: Inode,
         entry: &Entry,
         to: &mut Attributes,
+        mut trail: Option<&mut Trail>,
     ) -> Result<Option<Sight>> {
         let Some(service) = self.service_of(entry.shard) else { return Ok(None) };
-        match service.entry(directory, entry.key) {
-            Hit::Absent => Ok(Some(Sight::Absent)),
-            Hit::Found(inode, _) => match self.read_attributes(inode, to) {
-                Err(Errno::ESTALE) => Ok(None),
-                found => found.map(|()| Some(Sight::Found)),
-            },
-            Hit::Unknown => Ok(None),
+        if let Some(trail) = &mut trail {
+            trail.note(&service);
+        }
+        let inode = match service.entry(directory, entry.key) {
+            Hit::Found(inode, _) => inode,
+            Hit::Absent => return Ok(Some(Sight::Absent)),
+            Hit::Unknown => return Ok(None),
+        };
+        let is_same = inode.shard() == entry.shard;
+        let of_inode = if is_same { Some(service) } else { self.service_of(inode.shard()) };
+        if let Some(service) = of_inode {
+            if let Some(trail) = &mut trail {
+                trail.note(&service);
+            }
+            if service.index.read_inode(inode, to) {
+                return Ok(Some(Sight::Found));
+            }
+        }
+        if let Some(trail) = trail {
+            trail.leave();
+        }
+        match self.ask_attributes(inode, to) {
+            Err(Errno::ESTALE) => Ok(None),
+            found => found.map(|()| Some(Sight::Found)),
         }
     }
 

@@ -12,11 +12,16 @@
 //! Of some directories it knows all entries: a row with the key of the empty name says so, as long
 //! as the header has counted no forgotten entry since. What is not found there does not exist.
 //!
-//! Layout: a header of 64 bytes (log2 of the most buckets as two u32, the buckets in use as two
-//! u32, forgotten entries as u64), then room for all entry buckets, then for all inode buckets, then
-//! spill buckets, fixed in number, for entries whose own bucket is full: forgetting one would end
-//! what is known of whole directories. A bucket: sequence u64 (odd while it is written), hand u64
-//! (which way is replaced next; top bit: some entry has spilled), then `WAYS` rows.
+//! Who remembers by which directories a path led may do so until one of them has another name, another
+//! place or other permissions: a number in the header is odd while that happens to a row, and another
+//! afterwards (`directories`). A row that is forgotten counts as well, so what was read here and is
+//! remembered has its rows here.
+//!
+//! Layout: a header of 64 bytes (log2 of the most buckets as two u32, the buckets in use as two u32,
+//! forgotten entries as u64, the number for directories as u64), then room for all entry buckets, then
+//! for all inode buckets, then spill buckets, fixed in number, for entries whose own bucket is full:
+//! forgetting one would end what is known of whole directories. A bucket: sequence u64 (odd while it is
+//! written), hand u64 (which way is replaced next; top bit: some entry has spilled), then `WAYS` rows.
 //!
 //!   entry row (32 bytes): key low u64, key high u64, inode u64 (0: known absent; all ones: to be
 //!   asked for), mode u64
@@ -25,13 +30,14 @@
 use crate::segment::Segment;
 use crate::sync::{self, AtomicU32, AtomicU64, BUCKETS_MIN, fence};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use wire::attributes::ATTRIBUTES_BYTES;
+use wire::attributes::{ATTRIBUTES_BYTES, mode};
 use wire::errno::{Errno, Result};
 use wire::hash::neighbourly;
-use wire::{Attributes, Inode};
+use wire::{Attributes, Inode, Layout};
 
 const HEADER: usize = 64;
 const FORGOTTEN: usize = 16;
+const DIRECTORIES: usize = 24;
 const FIRST_PAGE: usize = 4096;
 const WAYS: usize = 4;
 const ENTRY_ROW: usize = 32;
@@ -102,6 +108,8 @@ struct Table {
     count_at: usize,
     buckets_max: u32,
     row_bytes: usize,
+    /// Where a row has its mode.
+    mode_at: usize,
     /// Rows in use. Only the writer counts.
     rows: AtomicU64,
     /// End of the memory that is present. Only the writer knows.
@@ -129,17 +137,18 @@ pub struct Index {
 
 impl Index {
     fn new(segment: Segment, shape: Shape) -> Index {
-        let table = |base, count_at, log2: u32, row_bytes| Table {
+        let table = |base, count_at, log2: u32, row_bytes, mode_at| Table {
             base,
             count_at,
             buckets_max: 1 << log2,
             row_bytes,
+            mode_at,
             rows: AtomicU64::new(0),
             populated: AtomicU64::new(base as u64),
         };
         let inodes_base = HEADER + (ENTRY_BUCKET << shape.entries_log2);
-        let entries = table(HEADER, 8, shape.entries_log2, ENTRY_ROW);
-        let inodes = table(inodes_base, 12, shape.inodes_log2, INODE_ROW);
+        let entries = table(HEADER, 8, shape.entries_log2, ENTRY_ROW, 24);
+        let inodes = table(inodes_base, 12, shape.inodes_log2, INODE_ROW, 16);
         Index { segment, entries, inodes, spills: (shape.spills(), shape.spill_buckets()) }
     }
 
@@ -158,6 +167,9 @@ impl Index {
             let count = index.segment.word32(table.count_at)?;
             count.store(BUCKETS_MIN.min(table.buckets_max), Release);
         }
+        // An earlier writer may have been killed in the middle of a change.
+        let directories = index.word(DIRECTORIES)?;
+        directories.store((directories.load(Relaxed) | 1).wrapping_add(1), Release);
         Ok(index)
     }
 
@@ -173,6 +185,9 @@ impl Index {
         // First of all nothing may be known whole that is about to be forgotten.
         if let Ok(forgotten) = segment.word64(FORGOTTEN) {
             forgotten.fetch_add(1, SeqCst);
+        }
+        if let Ok(directories) = segment.word64(DIRECTORIES) {
+            directories.fetch_or(1, SeqCst);
         }
         punch(FIRST_PAGE)?;
         // In range of every index.
@@ -296,6 +311,16 @@ impl Index {
         self.word(FORGOTTEN).is_ok_and(|forgotten| forgotten.load(Acquire) == since.wrapping_sub(1))
     }
 
+    /// What is remembered of directories that were found here holds as long as this is the same: their
+    /// names, places, owners, permissions and layouts. `None` while some of it changes. Read it before
+    /// the rows, and again before what is remembered is used.
+    #[must_use]
+    #[inline]
+    pub fn directories(&self) -> Option<u64> {
+        let now = self.word(DIRECTORIES).ok()?.load(Acquire);
+        (now & 1 == 0).then_some(now)
+    }
+
     /// Inode and type bits of the row with this key.
     fn entry_row(&self, key: u128) -> Option<(u64, u32)> {
         let mut has_spilled = false;
@@ -358,6 +383,24 @@ impl Index {
         let outcome = write();
         sequence.store(before.wrapping_add(2), Release);
         outcome
+    }
+
+    /// As `write`, of what somebody may remember of a directory.
+    fn write_directory(&self, bucket: usize, write: impl FnOnce() -> Result<()>) -> Result<()> {
+        let directories = self.word(DIRECTORIES)?;
+        let before = directories.load(Relaxed) & !1;
+        directories.store(before.wrapping_add(1), Relaxed);
+        // Whoever sees what is written now does not take this number for even.
+        fence(Release);
+        let outcome = self.write(bucket, write);
+        directories.store(before.wrapping_add(2), Release);
+        outcome
+    }
+
+    /// True if a row is that of a directory, or of its name.
+    fn is_of_directory(&self, table: &Table, row: usize) -> Result<bool> {
+        let mode = self.word(row + table.mode_at)?.load(Relaxed) as u32;
+        Ok(mode & mode::TYPE == mode::DIRECTORY && !self.is_empty(row)?)
     }
 
     fn empty_row(&self, bucket: usize, table: &Table) -> Result<Option<usize>> {
@@ -498,13 +541,22 @@ impl Index {
             return self.note_forgotten();
         }
         let (bucket, row) = self.place_of_entry(key)?;
-        self.write(bucket, || {
-            self.word(row)?.store(low, Relaxed);
-            self.word(row + 8)?.store(high, Relaxed);
-            self.word(row + 16)?.store(inode, Relaxed);
-            self.word(row + 24)?.store(u64::from(mode), Relaxed);
+        let is_of_directory = self.is_of_directory(&self.entries, row)?;
+        let row = self.segment.words::<ENTRY_WORDS>(row)?;
+        let words = [low, high, inode, u64::from(mode)];
+        if row.iter().zip(words).all(|(old, new)| old.load(Relaxed) == new) {
+            return Ok(());
+        }
+        let write = || {
+            for (to, word) in row.iter().zip(words) {
+                to.store(word, Relaxed);
+            }
             Ok(())
-        })?;
+        };
+        match is_of_directory {
+            true => self.write_directory(bucket, write)?,
+            false => self.write(bucket, write)?,
+        }
         self.grow(&self.entries)
     }
 
@@ -564,10 +616,14 @@ impl Index {
         if self.is_empty(row) != Ok(false) {
             return;
         }
-        let _ = self.write(bucket, || {
+        let write = || {
             self.word(row)?.store(0, Relaxed);
             Ok(())
-        });
+        };
+        let _ = match self.is_of_directory(table, row) {
+            Ok(true) => self.write_directory(bucket, write),
+            _ => self.write(bucket, write),
+        };
         table.rows.fetch_sub(1, Relaxed);
     }
 
@@ -579,13 +635,19 @@ impl Index {
     fn set_inode(&self, inode: Inode, words: &[u64; INODE_WORDS]) -> Result<()> {
         let bucket = self.inode_bucket(inode)?;
         let row = self.row_of_inode(bucket, inode)?;
-        self.write(bucket, || {
-            let row = self.segment.words::<INODE_WORDS>(row)?;
+        let is_of_directory = self.is_of_directory(&self.inodes, row)?;
+        let row = self.segment.words::<INODE_WORDS>(row)?;
+        let write = || {
             for (to, word) in row.iter().zip(words) {
                 to.store(*word, Relaxed);
             }
             Ok(())
-        })?;
+        };
+        let old = row.each_ref().map(|word| word.load(Relaxed));
+        match is_of_directory && remembered(&old) != remembered(words) {
+            true => self.write_directory(bucket, write)?,
+            false => self.write(bucket, write)?,
+        }
         self.grow(&self.inodes)
     }
 
@@ -599,6 +661,14 @@ impl Index {
             }
         }
     }
+}
+
+/// What may be remembered of a directory's row: not its times, its size or its number of links, which
+/// change with each name in it.
+fn remembered(words: &[u64; INODE_WORDS]) -> (Inode, Inode, [u32; 3], bool, Layout) {
+    let Attributes { inode, parent, mode, uid, gid, links, layout, .. } =
+        Attributes::from_words(words);
+    (inode, parent, [mode, uid, gid], links == 0, layout)
 }
 
 /// Bit of a bucket's hand: an entry that belongs here may lie in its spill bucket.

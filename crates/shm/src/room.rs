@@ -26,14 +26,17 @@ impl<const N: usize> Room<N> {
         unsafe { core::slice::from_raw_parts(known.as_ptr().cast(), known.len()) }
     }
 
-    /// Puts `bytes` in front of what is there. False if they are too many.
+    /// Puts `bytes` in front of what is there, and eight zeros behind them, so that they can be looked
+    /// at in words. False if they are too many.
     #[must_use]
     pub fn put(&mut self, bytes: &[u8]) -> bool {
-        let Some(to) = self.bytes.get_mut(..bytes.len()) else { return false };
+        let Some(to) = self.bytes.get_mut(..bytes.len().saturating_add(8)) else { return false };
+        let (to, zeros) = to.split_at_mut(bytes.len());
         // WHY: as for `bytes`.
         // SAFETY: as many bytes of our own array; what is copied over is initialised.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_mut_ptr().cast(), to.len()) };
-        self.known = self.known.max(bytes.len());
+        zeros.fill(MaybeUninit::new(0));
+        self.known = self.known.max(bytes.len() + 8);
         true
     }
 
@@ -68,10 +71,19 @@ mod tests {
         assert_eq!(room.bytes_mut(5).expect("room"), b"abc\0\0");
         room.bytes_mut(1).expect("room").fill(b'x');
         assert_eq!(room.bytes(), b"xbc\0\0");
-        assert!(room.put(b"yz"));
-        assert_eq!(room.bytes(), b"yzc\0\0");
-        assert!(!room.put(&[0; 9]));
         assert_eq!(room.bytes_mut(9), None);
         assert_eq!(room.bytes_mut(8).map(|bytes| bytes.len()), Some(8));
+    }
+
+    #[test]
+    fn what_is_put_has_zeros_behind_it() {
+        let mut room = Room::<12>::new();
+        room.bytes_mut(12).expect("room").fill(b'x');
+        assert!(room.put(b"yz"));
+        assert_eq!(room.bytes(), b"yz\0\0\0\0\0\0\0\0xx");
+        assert!(!room.put(&[0; 5]));
+        let mut room = Room::<12>::new();
+        assert!(room.put(b"1234"));
+        assert_eq!(room.bytes(), b"1234\0\0\0\0\0\0\0\0");
     }
 }

@@ -12,7 +12,7 @@ use shm::segment::HUGE_PAGE;
 use shm::session::{Interruptible, SESSION_BYTES, Session};
 use shm::{Access, Segment};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use wire::attributes::Attributes;
+use wire::attributes::{Attributes, mode};
 use wire::limits::{SLOT_BYTES, SLOT_COUNT};
 use wire::reply::Piece;
 use wire::{Errno, Inode};
@@ -435,6 +435,87 @@ fn pages_keep_their_bytes_when_they_become_huge() {
     }
     part.word64(16).expect("in range").store(5, Ordering::Relaxed);
     assert_eq!(segment.word64(16).expect("in range").load(Ordering::Relaxed), 5);
+}
+
+#[test]
+fn the_number_of_directories_is_another_when_one_of_them_changes() {
+    let shape = Shape { entries_log2: 1, inodes_log2: 1 };
+    let index = Index::create(memory(shape.bytes()), shape).expect("long enough");
+    let directory = Attributes {
+        inode: Inode(64),
+        mode: mode::DIRECTORY | 0o755,
+        links: 2,
+        ..Attributes::default()
+    };
+    let file = Attributes { inode: Inode(65), mode: mode::REGULAR | 0o644, links: 1, ..directory };
+    let is_told = |what: &str, is_told: bool, change: &dyn Fn()| {
+        let before = index.directories().expect("nobody changes anything");
+        change();
+        assert_eq!(index.directories() != Some(before), is_told, "{what}");
+    };
+    is_told("a new directory", false, &|| index.put_inode(&directory));
+    is_told("its name", false, &|| index.put_entry(1, Inode(64), directory.mode));
+    is_told("the same again", false, &|| index.put_entry(1, Inode(64), directory.mode));
+    let newer = Attributes { modified: 5, changed: 5, size: 9, links: 3, ..directory };
+    is_told("a name in it came", false, &|| index.put_inode(&newer));
+    for (what, other) in [
+        ("mode", Attributes { mode: mode::DIRECTORY | 0o700, ..newer }),
+        ("owner", Attributes { uid: 5, ..newer }),
+        ("group", Attributes { gid: 5, ..newer }),
+        ("parent", Attributes { parent: Inode(70), ..newer }),
+        ("layout", Attributes { layout: wire::Layout { spread: 1, ..newer.layout }, ..newer }),
+        ("removed", Attributes { links: 0, ..newer }),
+    ] {
+        is_told(what, true, &|| index.put_inode(&other));
+        is_told(what, true, &|| index.put_inode(&newer));
+    }
+    is_told("forgotten", true, &|| index.forget_inode(Inode(64)));
+    is_told("forgotten again", false, &|| index.forget_inode(Inode(64)));
+    is_told("another inode", true, &|| index.put_entry(1, Inode(66), directory.mode));
+    is_told("doubted", true, &|| index.forget_entry(1));
+    is_told("known again", false, &|| index.put_entry(1, Inode(64), directory.mode));
+    is_told("removed", true, &|| index.put_absent(Inode(7), 1));
+    index.put_whole(Inode(7));
+    index.put_entry(1, Inode(64), directory.mode);
+    is_told("removed from a whole directory", true, &|| index.put_absent(Inode(7), 1));
+    is_told("a file", false, &|| {
+        index.put_entry(2, Inode(65), file.mode);
+        index.put_inode(&file);
+        index.put_inode(&Attributes { mode: mode::REGULAR | 0o600, uid: 7, ..file });
+        index.forget_inode(Inode(65));
+        index.put_absent(Inode(7), 2);
+    });
+    // A full bucket forgets a directory, and so does who begins anew.
+    index.put_entry(1, Inode(64), directory.mode);
+    is_told("pushed out", true, &|| {
+        (1u64..40).for_each(|key| index.put_entry(u128::from(key << 8 | 1), Inode(65), file.mode));
+    });
+    index.put_inode(&directory);
+    is_told("pushed out", true, &|| {
+        let other = |number: u64| Attributes { inode: Inode(64 * number), ..file };
+        (2..40).for_each(|inode| index.put_inode(&other(inode)));
+    });
+}
+
+#[test]
+fn who_begins_an_index_anew_makes_directories_forgotten() {
+    let shape = Shape { entries_log2: 6, inodes_log2: 6 };
+    let (segment, fd) = Segment::nameless(c"test", shape.bytes()).expect("nameless memory");
+    let map = |access| Segment::map(fd.as_fd(), shape.bytes(), access).expect("mapped");
+    drop(Index::create(segment, shape).expect("long enough"));
+    let reader = Index::open(map(Access::ReadOnly)).expect("same shape");
+    let before = reader.directories().expect("nobody changes anything");
+    let segment = map(Access::ReadWrite);
+    Index::empty(&segment, |first| {
+        assert_eq!(reader.directories(), None);
+        segment.zero(first, shape.bytes().saturating_sub(first))
+    })
+    .expect("zeroed");
+    // As if killed in between, and again.
+    assert_eq!(reader.directories(), None);
+    Index::empty(&segment, |_| Ok::<(), Errno>(())).expect("zeroed");
+    drop(Index::create(segment, shape).expect("long enough"));
+    assert!(reader.directories().expect("it is there") > before);
 }
 
 #[test]

@@ -6,6 +6,8 @@ use shm::index::{Hit, Index, Shape};
 use shm::sync::model;
 use shm::{Access, Segment};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use wire::attributes::mode;
 use wire::{Attributes, Inode};
 
 const SHAPE: Shape = Shape { entries_log2: 3, inodes_log2: 3 };
@@ -163,5 +165,53 @@ fn what_exists_is_not_absent_in_a_whole_directory() {
             writer.put_absent(directory, 8);
             assert_eq!(reader.entry_in(directory, 8), Hit::Absent);
         });
+    });
+}
+
+/// What is remembered of a directory is not used once anybody was told that it changed, or saw it.
+#[test]
+fn a_directory_is_not_remembered_after_it_changed() {
+    // What becomes of the name: inode 1, nothing, inode 2, forgotten, inode 3.
+    let stage_of = |hit: Hit| match hit {
+        Hit::Found(Inode(inode), _) => (inode - 1) * 2,
+        Hit::Absent => 1,
+        Hit::Unknown => 3,
+    };
+    model::explore(2000, move || {
+        let (writer, reader) = sides();
+        model::quietly(|| writer.put_entry(9, Inode(1), mode::DIRECTORY));
+        let seen = Arc::new(AtomicU64::new(0));
+        let readers = [(); 2].map(|()| {
+            let (reader, seen) = (Arc::clone(&reader), Arc::clone(&seen));
+            model::spawn(move || {
+                let mut remembered = None;
+                for _ in 0..4 {
+                    let known = seen.load(SeqCst);
+                    let now = reader.directories();
+                    if let Some((number, stage)) = remembered
+                        && now == Some(number)
+                    {
+                        assert!(stage >= known, "stage {stage}, but {known} was seen");
+                    }
+                    let hit = reader.entry(9);
+                    seen.fetch_max(stage_of(hit), SeqCst);
+                    if let (Some(number), Hit::Found(..)) = (now, hit) {
+                        remembered = Some((number, stage_of(hit)));
+                    }
+                }
+            })
+        });
+        for stage in 1..=4u64 {
+            match stage {
+                1 => writer.put_absent(Inode(7), 9),
+                3 => writer.forget_entry(9),
+                _ => writer.put_entry(9, Inode(1 + stage / 2), mode::DIRECTORY),
+            }
+            // Whoever asked for it is told.
+            seen.fetch_max(stage, SeqCst);
+        }
+        for reader in readers {
+            reader.join().expect("not killed");
+        }
     });
 }
