@@ -145,14 +145,14 @@ impl Removals {
         let line = self.lines.get_mut(&target.0)?;
         line.is_asked = false;
         let wanted = match answer {
-            PartAnswer::Ended(Ok(())) => Duration::ZERO,
-            PartAnswer::Again(micros) => Duration::from_micros(micros).min(PAUSE_MAX),
+            PartAnswer::Ended(Ok(())) => None,
+            PartAnswer::Again(micros) => Some(Duration::from_micros(micros).min(PAUSE_MAX)),
             PartAnswer::Ended(Err(errno)) => {
                 tracing::warn!(target = target.0, %errno, "a target does not remove files");
-                PAUSE_MAX
+                Some(PAUSE_MAX)
             }
         };
-        if wanted > Duration::ZERO {
+        if let Some(wanted) = wanted {
             line.again_at = Some(now + line.pause.max(wanted));
             line.pause = (line.pause * 2).min(PAUSE_MAX);
             return None;

@@ -156,7 +156,7 @@ impl World {
         let next = random.below(self.asked.len() as u64) as usize;
         let (target, files) = self.asked.swap_remove(next);
         let answer = match random.below(4) {
-            0 => PartAnswer::Again(random.below(100_000)),
+            0 => PartAnswer::Again(random.below(3) * 50_000),
             1 if random.below(4) == 0 => PartAnswer::Ended(Err(Errno::EIO)),
             // Done, but the answer is lost: it is asked again.
             2 => {
