@@ -84,6 +84,8 @@ impl Client {
         if !opens_soon(&service) {
             return None;
         }
+        // First: a number that is taken and not used is lost.
+        let mut draft = posts.claim(service.by.welcome.session, service.worker)?;
         let inode = Inode::new(shard, posts.take_number(shard)?);
         let mut layout = layout;
         if self
@@ -97,7 +99,6 @@ impl Client {
         }
         let (mode, owner) = (mode_of_new(mode, who), (who.uid, who.gid));
         let attributes = Attributes::of_new(inode, mode, owner, now_nanos(), layout);
-        let mut draft = posts.claim(service.by.welcome.session, service.worker)?;
         let spread = parent.layout.spread;
         let post = Post::Create { parent: parent.inode, spread, attributes, name: walk.name };
         encode(&mut draft, &post).ok()?;

@@ -56,8 +56,7 @@ impl Client {
         for span in piece::over(offset, end.saturating_sub(offset), file.chunk_log2()) {
             let target = self.target_of(&file, span.start)?;
             let by = self.local(target)?.ok_or(Errno::ENODEV)?;
-            let piece = self.sure_piece(target, &file, &span)?;
-            by.target().define_all(&piece)?;
+            let piece = self.defined_piece(target, &file, &span)?;
             let first = span.start.max(offset);
             let last = span.end().min(offset.saturating_add(length));
             let holder: BorrowedFd<'_> = by.tier(piece.tier);
@@ -71,12 +70,13 @@ impl Client {
         Ok(())
     }
 
-    /// The piece of `span` as the target's table has it now.
-    fn sure_piece(&self, target: DaemonIndex, file: &File, span: &Span) -> Result<Piece> {
+    /// The piece of `span`, all of it defined: from then on it is the file's, whoever wrote to it.
+    fn defined_piece(&self, target: DaemonIndex, file: &File, span: &Span) -> Result<Piece> {
         for _ in 0..MOVES_MAX {
             let found = self.piece(target, file, span, Want::Write, 0)?.ok_or(Errno::EIO)?;
             let by = self.local(target)?.ok_or(Errno::ENODEV)?;
-            if by.target().table.get(found.slot) == Some((file.inode, found)) {
+            let slot = by.session.claim(self.timeout_micros())?;
+            if by.target().define_all(&slot, file.inode, &found)?.is_ok() {
                 return Ok(found);
             }
             self.forget_piece(file, span);

@@ -47,6 +47,8 @@ mod removals;
 
 mod target;
 
+mod early;
+
 mod prepare;
 
 mod peers;

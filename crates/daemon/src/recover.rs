@@ -1,6 +1,7 @@
 //! Taking up what an earlier daemon left: the target from the piece table, the shards from their
 //! logs. For a first start there is nothing to take up, and the same code makes everything new.
 
+use crate::early::Early;
 use crate::memory::{Mapped, TargetMemory};
 use crate::prepare::{Orders, preparer};
 use crate::settings::Settings;
@@ -74,18 +75,37 @@ pub(crate) fn target(
         finder: Finder::new(finder.segment).map_err(failed("use the finder"))?,
         pins: Pins::default(),
     });
-    let target =
-        if is_new { Target::new(sizes) } else { recover_target(sizes, &devices.table, &table_fd)? };
-    let target = TargetLoop::new(target, Arc::clone(&devices), preparer, !is_new);
+    let mut found = Vec::new();
+    let target = if is_new {
+        Target::new(sizes)
+    } else {
+        recover_target(sizes, &devices, &table_fd, &mut found)?
+    };
+    let early = Early::new(settings.shm.clone(), &found);
+    let target = TargetLoop::new(target, Arc::clone(&devices), preparer, early, !is_new);
     Ok((target, devices, orders))
 }
 
-fn recover_target(sizes: data::Settings, table: &PieceTable, fd: &OwnedFd) -> Outcome<Target> {
+/// The target as an earlier daemon left it. Early pieces that nobody wrote to go to `early`.
+fn recover_target(
+    sizes: data::Settings,
+    Devices { table, states, .. }: &Devices,
+    fd: &OwnedFd,
+    early: &mut Vec<(Inode, Piece)>,
+) -> Outcome<Target> {
     let slots = used_slots(fd, table.count()).map_err(failed("read the piece table"))?;
-    let rows: Vec<(Inode, Piece)> =
-        slots.into_iter().flatten().filter_map(|slot| table.get(slot)).collect();
+    let row = |slot: u32| {
+        // The earlier daemon may have been about to take an early piece back.
+        table.show(slot).ok()?;
+        table.get(slot)
+    };
+    let rows: Vec<(Inode, Piece)> = slots.into_iter().flatten().filter_map(row).collect();
     let mut effects = Vec::new();
-    let (target, dropped) = Target::recover(sizes, rows, &mut effects);
+    let is_early = |piece: &Piece| states.is_early(piece.slot) && states.is_hole(piece.slot);
+    early.extend(rows.iter().filter(|(_, piece)| is_early(piece)));
+    let (mut target, dropped) = Target::recover(sizes, rows, &mut effects);
+    target.restore_early(early.iter().map(|&(inode, _)| inode));
+    early.retain(|&(inode, piece)| target.early(inode) == Some(piece));
     for one in dropped {
         tracing::error!("{one}");
     }

@@ -3,6 +3,7 @@
 //! Bytes of clients that map the arena never come here; requests for pieces do, and reads and
 //! writes of those who are on other hosts.
 
+use crate::early::{Early, Verdict};
 use crate::prepare::{Preparation, Preparer};
 use crate::reply::{ReplyTo, encode, encode_pieces};
 use crate::shared::{Guest, Shared};
@@ -112,6 +113,7 @@ pub(crate) struct TargetLoop {
     looks: VecDeque<Look>,
     tick_pause: Duration,
     tick_at: Option<Instant>,
+    early: Early,
 }
 
 impl TargetLoop {
@@ -120,6 +122,7 @@ impl TargetLoop {
         target: Target,
         devices: Arc<Devices>,
         preparer: Preparer,
+        early: Early,
         is_recovered: bool,
     ) -> TargetLoop {
         TargetLoop {
@@ -133,6 +136,7 @@ impl TargetLoop {
             looks: VecDeque::new(),
             tick_pause: PIN_PAUSE,
             tick_at: None,
+            early,
         }
     }
 
@@ -144,6 +148,7 @@ impl TargetLoop {
         request: &Request<'_>,
         to: ReplyTo,
     ) {
+        self.look_at_early(shared, guests, request);
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let bytes = match request {
@@ -169,12 +174,77 @@ impl TargetLoop {
         self.step(shared, guests, Input::Tick);
     }
 
+    /// What is written to an early piece is its file's, also for who asks about the file.
+    fn look_at_early(
+        &mut self,
+        shared: &Shared,
+        guests: &[Option<Arc<Guest>>],
+        request: &Request<'_>,
+    ) {
+        let inode = match *request {
+            Request::MapPieces { inode, .. }
+            | Request::Read { inode, .. }
+            | Request::Usage { inode }
+            | Request::SeekData { inode, .. } => inode,
+            _ => return,
+        };
+        self.early.asked(shared, request);
+        if let Some(piece) = self.target.early(inode)
+            && !self.devices.states.is_hole(piece.slot)
+        {
+            self.step(shared, guests, Input::Wanted { inodes: &[inode] });
+        }
+    }
+
+    /// Makes pieces for files to come. True if more may be wanted soon.
+    pub(crate) fn make_early(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>]) -> bool {
+        if !self.early.is_busy() {
+            return false;
+        }
+        let (make, verdict) = self.early.next(shared, &self.target, &self.devices);
+        self.carry_out(shared, guests, &verdict);
+        if !make.is_empty() {
+            self.step(shared, guests, Input::MakeEarly { inodes: &make });
+        }
+        true
+    }
+
+    fn carry_out(
+        &mut self,
+        shared: &Shared,
+        guests: &[Option<Arc<Guest>>],
+        Verdict { wanted, unwanted }: &Verdict,
+    ) {
+        if !wanted.is_empty() {
+            self.step(shared, guests, Input::Wanted { inodes: wanted });
+        }
+        if !unwanted.is_empty() {
+            self.step(shared, guests, Input::Unwanted { inodes: unwanted });
+        }
+    }
+
+    /// Takes early pieces back that nobody uses, if it is time. Microseconds until it is.
+    fn take_early_back(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>]) -> Option<u64> {
+        if self.early.look_at(&self.target)? <= Instant::now() {
+            let pinned = self.pinned(guests);
+            let verdict = self.early.look(shared, &self.target, &self.devices, &pinned);
+            self.carry_out(shared, guests, &verdict);
+        }
+        self.early.look_at(&self.target).map(micros_until)
+    }
+
     /// Does what is due. Returns how long nothing will be due, in microseconds.
     pub(crate) fn keep_time(
         &mut self,
         shared: &Shared,
         guests: &[Option<Arc<Guest>>],
     ) -> Option<u64> {
+        let early = self.take_early_back(shared, guests);
+        let leaving = self.look_at_leaving(shared, guests);
+        early.into_iter().chain(leaving).min()
+    }
+
+    fn look_at_leaving(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>]) -> Option<u64> {
         if self.target.leaving_count() == 0 {
             self.tick_at = None;
             self.tick_pause = PIN_PAUSE;
@@ -193,16 +263,20 @@ impl TargetLoop {
             self.step(shared, guests, Input::Tick);
         }
         let looks = self.looks.front().map(|look| look.at);
-        let next = looks.into_iter().chain(self.tick_at).min()?;
-        let left = next.saturating_duration_since(now).max(Duration::from_micros(100));
-        Some(u64::try_from(left.as_micros()).unwrap_or(u64::MAX))
+        looks.into_iter().chain(self.tick_at).min().map(micros_until)
     }
 
-    fn look(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>], round: u64) {
+    /// Slots that somebody pins.
+    fn pinned(&self, guests: &[Option<Arc<Guest>>]) -> Vec<u32> {
         let mut pinned = self.devices.pins.all();
         for guest in guests.iter().flatten() {
             guest.slots.pinned(&mut |piece| pinned.push(piece));
         }
+        pinned
+    }
+
+    fn look(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>], round: u64) {
+        let pinned = self.pinned(guests);
         self.step(shared, guests, Input::Pins { round, pinned: &pinned });
     }
 
@@ -232,12 +306,23 @@ impl TargetLoop {
             Effect::Publish { inode, piece, defined } => {
                 let valid = match defined {
                     Defined::All => all_granules(piece.length_log2),
-                    Defined::Nothing => 0,
+                    Defined::Nothing | Defined::Early => 0,
                 };
-                let reset = self.devices.states.reset(piece.slot, valid);
-                let shown = reset.and_then(|()| self.devices.table.publish(inode, &piece));
+                let (states, table) = (&self.devices.states, &self.devices.table);
+                let shown = states
+                    .reset(piece.slot, valid)
+                    .and_then(|()| states.set_early(piece.slot, defined == Defined::Early))
+                    .and_then(|()| table.publish(inode, &piece));
                 assert_eq!(shown, Ok(()), "a slot beyond the piece table");
                 self.devices.finder.note(inode, &piece);
+                if defined == Defined::Early {
+                    self.early.made(inode, piece.slot);
+                }
+            }
+            Effect::Keep { piece, .. } => {
+                let noted = self.devices.states.set_early(piece.slot, false);
+                let shown = noted.and_then(|()| self.devices.table.show(piece.slot));
+                assert_eq!(shown, Ok(()), "a slot beyond the piece table");
             }
             Effect::Unpublish { slot } => {
                 let before = self.devices.table.get(slot);
@@ -310,6 +395,11 @@ impl TargetLoop {
     pub(crate) fn publish(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>]) {
         self.request(shared, guests, &Request::Space {}, ReplyTo::Nobody);
     }
+}
+
+fn micros_until(at: Instant) -> u64 {
+    let left = at.saturating_duration_since(Instant::now()).max(Duration::from_micros(100));
+    u64::try_from(left.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn read(devices: &Devices, pending: &mut Pending, from: Source, length: u32) -> Result<()> {

@@ -109,6 +109,7 @@ impl Workers {
                 if worker.shard.take_posts(shared) {
                     took = took.max(Took::Posts);
                 }
+                worker.make_early(shared);
                 rewrites = worker.shard.keep_log_short();
                 drop(worker);
                 shared.net.flush();
@@ -185,9 +186,10 @@ impl Worker {
     /// posts came lately, or may be coming, the thread looks by itself now and then: then a few of
     /// them wake nobody.
     fn rest(&mut self, shared: &Shared) -> (u64, Sleep) {
+        let makes_early = self.make_early(shared);
         let micros = self.keep_time(shared);
         let lately = self.shard.posted_at.is_some_and(|at| at.elapsed() < POSTS_TIME);
-        if !lately && !shared.posts.has_any(self.number) {
+        if !lately && !makes_early && !shared.posts.has_any(self.number) {
             return (micros, Sleep::Deep);
         }
         shared.posts.sweep(self.number);
@@ -379,6 +381,11 @@ impl Worker {
             Some(target) => target.request(shared, &self.guests, request, to),
             None => shared.refuse(to, Errno::EPROTO),
         }
+    }
+
+    /// Makes pieces for files to come. True if more may be wanted soon.
+    fn make_early(&mut self, shared: &Shared) -> bool {
+        self.target.as_mut().is_some_and(|target| target.make_early(shared, &self.guests))
     }
 
     /// Does what is due; returns for how many microseconds nothing will be.

@@ -36,6 +36,22 @@ pub enum Input<'a> {
         /// Slots that some session pinned when it was looked at.
         pinned: &'a [u32],
     },
+    /// These files may come to be soon: make their first pieces, as far as there is ample room.
+    MakeEarly {
+        /// Their numbers.
+        inodes: &'a [Inode],
+    },
+    /// Bytes were written into the early pieces of these files, or may be any moment: they stay.
+    Wanted {
+        /// The files.
+        inodes: &'a [Inode],
+    },
+    /// Nothing was written into the early pieces of these files, and nobody writes to them any more:
+    /// they are hidden since before the last look at the pins.
+    Unwanted {
+        /// The files.
+        inodes: &'a [Inode],
+    },
     /// Time passed; wanted every few milliseconds while `Target::leaving_count` is not 0.
     Tick,
 }
@@ -47,6 +63,8 @@ pub enum Defined {
     All,
     /// None: every granule reads as zeros until it is written.
     Nothing,
+    /// None, and the piece is early: this is to be noted beside it, for who comes after a kill.
+    Early,
 }
 
 /// Where bytes of an answer come from.
@@ -77,6 +95,13 @@ pub enum Effect {
         piece: Piece,
         /// Which of its granules are defined.
         defined: Defined,
+    },
+    /// A piece is early no longer: to be noted beside it; if it was hidden, it is shown again.
+    Keep {
+        /// The file.
+        inode: Inode,
+        /// The piece.
+        piece: Piece,
     },
     /// Hide a slot of the piece table.
     Unpublish {

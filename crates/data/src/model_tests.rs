@@ -53,6 +53,18 @@ enum Act {
     Unpin,
     Tick,
     Kill,
+    /// The file may come to be.
+    MakeEarly {
+        file: u64,
+    },
+    /// A client writes to the file if it finds an early piece, and tells nobody.
+    WriteEarly {
+        file: u64,
+        length: u64,
+        with: u8,
+    },
+    /// The daemon looks at the early pieces.
+    LookAtEarly,
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -74,6 +86,10 @@ fn act() -> impl Strategy<Value = Act> {
         1 => Just(Act::Unpin),
         2 => Just(Act::Tick),
         1 => Just(Act::Kill),
+        3 => file().prop_map(|file| Act::MakeEarly { file }),
+        3 => (file(), 1..PAGE, 1u8..=255).prop_map(
+            |(file, length, with)| Act::WriteEarly { file, length, with }),
+        1 => Just(Act::LookAtEarly),
     ]
 }
 
@@ -89,6 +105,8 @@ struct World {
     defined: BTreeMap<u32, BTreeSet<u64>>,
     /// Pieces under the pins of stopped clients, which write into them.
     pinned: BTreeMap<u32, Piece>,
+    /// Slots that are noted to hold early pieces.
+    early: BTreeSet<u32>,
     refusing: bool,
 }
 
@@ -115,6 +133,7 @@ impl World {
             table: BTreeMap::new(),
             defined: BTreeMap::new(),
             pinned: BTreeMap::new(),
+            early: BTreeSet::new(),
             refusing,
         }
     }
@@ -178,8 +197,16 @@ impl World {
                 Effect::Publish { inode, piece, defined } => {
                     let pages = if defined == Defined::All { piece.length() / PAGE } else { 0 };
                     self.defined.insert(piece.slot, (0..pages).collect());
+                    self.early.remove(&piece.slot);
+                    if defined == Defined::Early {
+                        self.early.insert(piece.slot);
+                    }
                     assert!(!self.pinned.contains_key(&piece.slot), "a pinned slot was re-used");
                     assert!(self.table.insert(piece.slot, (inode, piece)).is_none());
+                }
+                Effect::Keep { inode, piece } => {
+                    assert_eq!(self.table.get(&piece.slot), Some(&(inode, piece)));
+                    assert!(self.early.remove(&piece.slot), "it was not early");
                 }
                 Effect::Unpublish { slot } => assert!(self.table.remove(&slot).is_some()),
                 Effect::CheckPins { round } => {
@@ -217,7 +244,24 @@ impl World {
 
     fn call(&mut self, request: &Request<'_>) -> Outcome {
         let body = if let Request::Write { bytes, .. } = request { bytes } else { &[][..] };
+        self.look_at_early(false);
         self.step(Input::Request { ticket: 7, request }, body).expect("an answer")
+    }
+
+    /// Tells which early pieces were written to, and which were not if those are taken back.
+    fn look_at_early(&mut self, take_back: bool) {
+        let early = self.target.pieces().filter(|(inode, _)| self.target.early(*inode).is_some());
+        let early: BTreeMap<Inode, Piece> = early.filter(|(_, piece)| piece.start == 0).collect();
+        let is_hole = |piece: &Piece| self.defined.get(&piece.slot).is_none_or(BTreeSet::is_empty);
+        let (holes, written): (Vec<_>, Vec<_>) = early.into_iter().partition(|one| is_hole(&one.1));
+        let inodes =
+            |all: Vec<(Inode, Piece)>| all.into_iter().map(|one| one.0).collect::<Vec<_>>();
+        let (holes, written) = (inodes(holes), inodes(written));
+        assert!(self.step(Input::Wanted { inodes: &written }, &[]).is_none());
+        if take_back {
+            assert!(self.step(Input::Unwanted { inodes: &holes }, &[]).is_none());
+            assert_eq!(self.target.early_bytes(), 0);
+        }
     }
 
     /// Stopped clients write on under their pins: this must hurt nobody.
@@ -238,8 +282,11 @@ impl World {
         self.settings.ssd = unknown(self.settings.ssd);
         let mut out = Vec::new();
         let rows = self.table.values().copied();
-        let (target, dropped) = Target::recover(self.settings, rows, &mut out);
+        let (mut target, dropped) = Target::recover(self.settings, rows, &mut out);
         assert!(dropped.is_empty() && out.is_empty(), "{dropped:?}");
+        let found = self.early.iter().filter_map(|slot| self.table.get(slot));
+        target.restore_early(found.map(|&(inode, _)| inode));
+        assert_eq!(target.early_bytes(), self.target.early_bytes());
         let before: Vec<_> = self.target.pieces().collect();
         assert!(target.pieces().eq(before));
         // Space that only pins still held is free now, and a tier in use is preallocated as far as
@@ -266,6 +313,22 @@ fn remove(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, gone: &[u64]) {
     }
 }
 
+/// As a client writes that finds an early piece.
+fn write_early(
+    world: &mut World,
+    files: &mut BTreeMap<u64, Vec<u8>>,
+    file: u64,
+    length: u64,
+    with: u8,
+) {
+    if let Some(piece) = world.target.early(Inode(file)) {
+        world.write(&piece, 0, &vec![with; length as usize]);
+        let model = files.entry(file).or_default();
+        grow(model, length);
+        model[..length as usize].fill(with);
+    }
+}
+
 fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
     let chunk_log2 = CHUNK_LOG2;
     match *act {
@@ -280,6 +343,7 @@ fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
                     model[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
                 }
                 Answer::Refused(Errno::ENOSPC | Errno::EDQUOT) => {}
+                Answer::Busy { .. } => assert!(world.target.needs_early_back()),
                 other => panic!("{other:?}"),
             }
         }
@@ -302,6 +366,7 @@ fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
                     assert!(spans.zip(&pieces).all(|(span, piece)| span.start == piece.start));
                 }
                 Answer::Refused(Errno::ENOSPC | Errno::EDQUOT) => {}
+                Answer::Busy { .. } => assert!(world.target.needs_early_back()),
                 other => panic!("{other:?}"),
             }
         }
@@ -326,6 +391,11 @@ fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
         Act::Unpin => world.pinned.clear(),
         Act::Tick => assert!(world.step(Input::Tick, &[]).is_none()),
         Act::Kill => world.kill(),
+        Act::MakeEarly { file } => {
+            assert!(world.step(Input::MakeEarly { inodes: &[Inode(file)] }, &[]).is_none());
+        }
+        Act::WriteEarly { file, length, with } => write_early(world, files, file, length, with),
+        Act::LookAtEarly => world.look_at_early(true),
     }
 }
 
@@ -340,6 +410,8 @@ fn check(world: &mut World, files: &BTreeMap<u64, Vec<u8>>) {
         assert!(world.call(&request).bytes == *model, "file {file} differs");
     }
     let used: u64 = world.target.pieces().map(|(_, piece)| piece.length()).sum();
+    // An early piece is a hole that nobody asked for.
+    let used = used - world.target.early_bytes();
     let mut usage = 0;
     for file in 0..5 {
         if let Answer::Number(bytes) = world.call(&Request::Usage { inode: Inode(file) }).answer {

@@ -2,9 +2,9 @@
 //!
 //! Input: `target memory=.. ssd=.. [slots=..] [quota=..] [ssd=..+demand]`, then `map`, `find`,
 //! `read`, `write`, `truncate`, `punch`, `usage`, `seek`, `space`, `flush` with a file and a range,
-//! `remove` with files, `pins <round> <slot>..`, `preallocated yes|no`, `tick`, `rows` (what a kill
-//! leaves). Each line's effects come indented below a repetition of the line. With
-//! `UPDATE_SCRIPTS=1` the expected part is written anew.
+//! `remove`, `early`, `wanted`, `unwanted` with files, `pins <round> <slot>..`, `preallocated yes|no`,
+//! `tick`, `rows` (what a kill leaves). Each line's effects come indented below a repetition of the
+//! line. With `UPDATE_SCRIPTS=1` the expected part is written anew.
 
 use crate::effect::{Answer, Effect, Input, Source};
 use crate::target::{Settings, Target};
@@ -68,6 +68,7 @@ fn show_effect(effect: &Effect) -> String {
         Effect::Publish { inode, piece, defined } => {
             format!("Publish f{} {} defined={defined:?}", inode.0, show(piece))
         }
+        Effect::Keep { inode, piece } => format!("Keep f{} {}", inode.0, show(piece)),
         Effect::Unpublish { slot } => format!("Unpublish #{slot}"),
         Effect::CheckPins { round } => format!("CheckPins {round}"),
         Effect::Preallocate { tier, place, length, .. } => {
@@ -166,6 +167,16 @@ impl Runner {
             "preallocated" => {
                 let outcome = if words[1] == "yes" { Ok(()) } else { Err(Errno::ENOSPC) };
                 step(self, Input::Preallocated { outcome }, &mut out);
+            }
+            "early" | "wanted" | "unwanted" => {
+                let inodes = words[1..].iter().map(|file| Inode(number(&file[1..])));
+                let inodes: &[Inode] = &inodes.collect::<Vec<_>>();
+                let input = match words[0] {
+                    "early" => Input::MakeEarly { inodes },
+                    "wanted" => Input::Wanted { inodes },
+                    _ => Input::Unwanted { inodes },
+                };
+                step(self, input, &mut out);
             }
             "tick" => step(self, Input::Tick, &mut out),
             _ => self.file_line(&words, &mut out),

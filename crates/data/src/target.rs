@@ -24,7 +24,9 @@ use crate::slots::Slots;
 use crate::tier::{Found, Space, Tier};
 use placement::piece::{self, Span};
 use std::collections::{BTreeSet, VecDeque};
-use wire::limits::{BULK_BYTES, CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, SLOT_BYTES};
+use wire::limits::{
+    BULK_BYTES, CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, PIECE_BYTES_MIN, SLOT_BYTES,
+};
 use wire::reply::Piece;
 use wire::request::removed;
 use wire::{Errno, Inode, Request};
@@ -34,6 +36,8 @@ pub const MAP_PIECES_MAX: usize = 256;
 /// When to come again for space that is just being freed: the pins are looked at in the very loop
 /// that gets the answer, so this is one round trip.
 const RETRY_MICROS: u32 = 100;
+/// When to come again for space of early pieces: the caller makes sure that nobody uses them.
+const EARLY_RETRY_MICROS: u32 = 10_000;
 
 const _: () = assert!(MAP_PIECES_MAX * Piece::BYTES + 1024 <= SLOT_BYTES);
 
@@ -72,6 +76,8 @@ enum Stop {
     Refused(Errno),
     /// Space is being freed.
     Busy,
+    /// Early pieces will be given back.
+    Early,
     /// A device preallocates.
     Parked,
 }
@@ -84,7 +90,11 @@ pub struct Target {
     pub(crate) slots: Slots,
     /// Files of which a piece was lost; see `recover`.
     pub(crate) damaged: BTreeSet<Inode>,
-    quota_bytes: u64,
+    /// Files that have an early piece; see `early`.
+    pub(crate) early: BTreeSet<Inode>,
+    /// Somebody found no room, and some is in early pieces.
+    pub(crate) needs_early: bool,
+    pub(crate) quota_bytes: u64,
     parked: VecDeque<(u64, Work)>,
     /// The tier that was asked to preallocate.
     asked: Option<u8>,
@@ -104,6 +114,8 @@ impl Target {
             ssd: Tier::new(settings.ssd),
             slots: Slots::new(settings.slot_count),
             damaged: BTreeSet::new(),
+            early: BTreeSet::new(),
+            needs_early: false,
             quota_bytes: settings.quota_bytes,
             parked: VecDeque::new(),
             asked: None,
@@ -118,12 +130,16 @@ impl Target {
     pub fn step(&mut self, input: Input<'_>, out: &mut Vec<Effect>) {
         match input {
             Input::Request { ticket, request } => match Work::of(request) {
-                Ok(work) if self.parked.is_empty() || work.only_looks() => {
-                    self.run(ticket, work, out);
-                }
-                Ok(work) => self.parked.push_back((ticket, work)),
+                Ok(work) => self.request(ticket, work, out),
                 Err(errno) => reply(ticket, Answer::Refused(errno), out),
             },
+            Input::MakeEarly { inodes } => self.make_early(inodes, out),
+            Input::Wanted { inodes } => {
+                inodes.iter().for_each(|&inode| self.keep_early(inode, out));
+            }
+            Input::Unwanted { inodes } => {
+                inodes.iter().for_each(|&inode| self.drop_early(inode, out));
+            }
             Input::Preallocated { outcome } => self.preallocated(outcome, out),
             Input::Pins { round, pinned } => self.pins_seen(round, pinned),
             Input::Tick => self.has_left |= self.slots.leaving_count() > 0,
@@ -137,6 +153,17 @@ impl Target {
         self.ssd.check();
         self.ask_ahead(out);
         assert!(self.parked.is_empty() || self.asked.is_some(), "parked without a reason");
+    }
+
+    fn request(&mut self, ticket: u64, work: Work, out: &mut Vec<Effect>) {
+        if work.makes_pieces() {
+            self.keep_early(work.range().0, out);
+        }
+        if self.parked.is_empty() || work.only_looks() {
+            self.run(ticket, work, out);
+        } else {
+            self.parked.push_back((ticket, work));
+        }
     }
 
     /// Slots that wait for pins to go. While it is not 0, `Input::Tick` makes it look again.
@@ -154,6 +181,11 @@ impl Target {
     #[must_use]
     pub fn is_damaged(&self, inode: Inode) -> bool {
         self.damaged.contains(&inode)
+    }
+
+    /// True if a request waits for a device.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.parked.is_empty()
     }
 
     fn preallocated(&mut self, outcome: wire::errno::Result<()>, out: &mut Vec<Effect>) {
@@ -214,7 +246,7 @@ impl Target {
             }
             &Work::Find { inode, offset, length } => {
                 let end = offset.saturating_add(length);
-                let pieces = self.slots.over(inode, offset, end).take(MAP_PIECES_MAX).collect();
+                let pieces = self.shown(inode, offset, end).take(MAP_PIECES_MAX).collect();
                 Ok(Answer::Pieces(pieces))
             }
             &Work::Read { inode, offset, length } => {
@@ -243,23 +275,30 @@ impl Target {
             Ok(answer) => reply(ticket, answer, out),
             Err(Stop::Refused(errno)) => reply(ticket, Answer::Refused(errno), out),
             Err(Stop::Busy) => reply(ticket, Answer::Busy { retry_micros: RETRY_MICROS }, out),
+            Err(Stop::Early) => {
+                reply(ticket, Answer::Busy { retry_micros: EARLY_RETRY_MICROS }, out);
+            }
             Err(Stop::Parked) => self.parked.push_front((ticket, work)),
         }
+    }
+
+    /// The pieces that hold a byte of `offset .. end`; an early one holds none.
+    fn shown(&self, inode: Inode, offset: u64, end: u64) -> impl Iterator<Item = Piece> {
+        let from = if self.early.contains(&inode) { offset.max(PIECE_BYTES_MIN) } else { offset };
+        self.slots.over(inode, from, end.max(from))
     }
 
     /// What changes nothing and always has an answer.
     fn look(&self, ticket: u64, work: &Work, out: &mut Vec<Effect>) -> Answer {
         match *work {
             Work::Usage { inode } => {
-                let pieces = self.slots.over(inode, 0, u64::MAX);
+                let pieces = self.shown(inode, 0, u64::MAX);
                 Answer::Number(pieces.map(|piece| piece.length()).sum())
             }
-            Work::SeekData { inode, offset } => {
-                match self.slots.over(inode, offset, u64::MAX).next() {
-                    Some(piece) => Answer::Number(piece.start.max(offset)),
-                    None => Answer::Refused(Errno::ENXIO),
-                }
-            }
+            Work::SeekData { inode, offset } => match self.shown(inode, offset, u64::MAX).next() {
+                Some(piece) => Answer::Number(piece.start.max(offset)),
+                None => Answer::Refused(Errno::ENXIO),
+            },
             Work::Flush { inode } => {
                 let on_ssd = |piece: Piece| piece.tier == Piece::SSD;
                 if self.slots.over(inode, 0, u64::MAX).any(on_ssd) {
@@ -269,7 +308,8 @@ impl Target {
             }
             _ => Answer::Space {
                 memory_total: self.memory.bytes_total(),
-                memory_free: self.memory.bytes_free(),
+                // Who needs it gets it.
+                memory_free: self.memory.bytes_free() + self.early_bytes(),
                 ssd_total: self.ssd.bytes_total(),
                 ssd_free: self.ssd.bytes_free(),
             },
@@ -340,8 +380,12 @@ impl Target {
 
     /// Nothing is free; but perhaps soon, if the pins of something were not looked at yet. What
     /// was found pinned does not count: a stopped process may hold it for ever.
-    fn no_room(&self, errno: Errno) -> Stop {
-        if self.slots.left_after(self.round_answered) { Stop::Busy } else { Stop::Refused(errno) }
+    fn no_room(&mut self, errno: Errno) -> Stop {
+        if self.slots.left_after(self.round_answered) {
+            return Stop::Busy;
+        }
+        self.needs_early = !self.early.is_empty();
+        if self.needs_early { Stop::Early } else { Stop::Refused(errno) }
     }
 
     fn read(&self, ticket: u64, inode: Inode, offset: u64, length: u32, out: &mut Vec<Effect>) {
@@ -388,7 +432,10 @@ impl Target {
         self.damaged.remove(&inode);
     }
 
-    fn give_back(&mut self, inode: Inode, piece: &Piece, out: &mut Vec<Effect>) {
+    pub(crate) fn give_back(&mut self, inode: Inode, piece: &Piece, out: &mut Vec<Effect>) {
+        if piece.start == 0 {
+            self.forget_early(inode);
+        }
         self.slots.leave(inode, piece, self.round);
         self.has_left = true;
         out.push(Effect::Unpublish { slot: piece.slot });

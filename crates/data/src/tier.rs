@@ -96,33 +96,44 @@ impl Tier {
         self.bytes_used
     }
 
+    /// The step that comes next.
+    fn step(&self) -> u64 {
+        (self.space.length - self.frontier).min(BLOCK_BYTES_MAX)
+    }
+
+    /// Takes a block of 2^`log2` bytes for which nothing must be preallocated first.
+    pub fn take_ready(&mut self, log2: u8) -> Option<(u64, History)> {
+        let mut block = self.buddy.take(log2);
+        if block.is_none() && self.space.backing == Backing::Ready && self.step() >= 1 << log2 {
+            self.extend();
+            block = self.buddy.take(log2);
+        }
+        self.bytes_used += if block.is_some() { 1 << log2 } else { 0 };
+        block
+    }
+
     /// Takes a block of 2^`log2` bytes, or says what it needs.
     pub fn take(&mut self, log2: u8) -> Found {
-        if let Some((place, history)) = self.buddy.take(log2) {
-            self.bytes_used += 1 << log2;
+        if let Some((place, history)) = self.take_ready(log2) {
             return Found::Block(place, history);
         }
-        let step = (self.space.length - self.frontier).min(BLOCK_BYTES_MAX);
+        let length = self.step();
         // The frontier is aligned to the largest block, so the step holds a block of 2^log2 bytes
         // exactly if it is that long.
-        if step < 1 << log2 {
+        if length < 1 << log2 {
             return Found::Full;
         }
-        if self.space.backing == Backing::OnDemand {
-            if self.refusals_left > 0 {
-                self.refusals_left -= 1;
-                return Found::Full;
-            }
-            return Found::Extend { place: self.frontier, length: step };
+        if self.refusals_left > 0 {
+            self.refusals_left -= 1;
+            return Found::Full;
         }
-        self.extend();
-        self.take(log2)
+        Found::Extend { place: self.frontier, length }
     }
 
     /// The step that should be preallocated now although nobody waits for it.
     #[must_use]
     pub fn ahead(&self) -> Option<(u64, u64, Haste)> {
-        let step = (self.space.length - self.frontier).min(BLOCK_BYTES_MAX);
+        let step = self.step();
         let ready = self.buddy.bytes_free();
         let is_short = ready < self.space.ahead;
         let may = self.space.backing == Backing::OnDemand && self.refusals_left == 0;

@@ -46,6 +46,8 @@ pub mod stage;
 
 pub mod posts;
 
+pub mod numbers;
+
 pub mod index;
 
 pub mod leases;

@@ -276,13 +276,20 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// Makes every granule of `piece` defined, for who will reach its bytes without these
-    /// protocols: a shared mapping.
+    /// Makes every granule of `piece`, a piece of `inode`, defined, for who will reach its bytes without
+    /// these protocols: a shared mapping.
     ///
     /// # Errors
     /// What the device says.
-    pub fn define_all(&self, piece: &Piece) -> Result<()> {
-        self.define(piece, all_granules(piece.length_log2))
+    pub fn define_all(&self, slot: &Slot<'_>, inode: Inode, piece: &Piece) -> Result<Copied> {
+        slot.pin(piece.slot)?;
+        let outcome = if self.is_still(inode, piece) {
+            self.define(piece, all_granules(piece.length_log2)).map(Ok)
+        } else {
+            Ok(Err(Moved))
+        };
+        slot.unpin();
+        outcome
     }
 
     /// Makes the granules of `within .. within + length` defined, for bytes that come to their place

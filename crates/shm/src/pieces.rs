@@ -3,7 +3,7 @@
 //! Two segments with one row for each slot. *Headers* (32 bytes) are written by the daemon and
 //! mapped read-only by clients:
 //!
-//!   0   inode   u64   0: no piece
+//!   0   inode   u64   0: no piece; top bit: hidden for a moment, and may be shown again
 //!   8   start   u64   first offset in the file
 //!   16  place   u64   offset in the arena or the SSD file
 //!   24  shape   u32   log2 of the length, tier << 8
@@ -14,6 +14,7 @@
 //!   0   valid    u64   bit i: granule i holds defined bytes; unset: it reads as zeros
 //!   8   claimed  u64   bit i: somebody fills granule i
 //!   16  claimer  u32   thread that fills granules; 0: nobody; top bit: several at a time
+//!   20  early    u32   1: nobody asked for the piece; it may be taken back while nothing is defined
 //!
 //! Publishing stores place, start, shape, check, then the inode (release). Unpublishing stores
 //! inode 0, then a fence, then the daemon looks for pins; a client pins, fences, and looks at the
@@ -49,6 +50,9 @@ pub const fn all_granules(length_log2: u8) -> u64 {
     let count = 1u64 << (length_log2 - granule_log2(length_log2));
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
+
+/// In the inode word: the row is hidden. No inode number has it, so the row's checksum is wrong then.
+const HIDDEN: u64 = 1 << 63;
 
 /// The headers.
 pub struct PieceTable {
@@ -103,6 +107,25 @@ impl PieceTable {
     pub fn unpublish(&self, slot: u32) -> Result<()> {
         self.word(slot, 0)?.store(0, SeqCst);
         fence(SeqCst);
+        Ok(())
+    }
+
+    /// Hides a piece that may be shown again, as after a kill: nothing of it is lost.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn hide(&self, slot: u32) -> Result<()> {
+        self.word(slot, 0)?.fetch_or(HIDDEN, SeqCst);
+        fence(SeqCst);
+        Ok(())
+    }
+
+    /// Ends `hide`.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn show(&self, slot: u32) -> Result<()> {
+        self.word(slot, 0)?.fetch_and(!HIDDEN, SeqCst);
         Ok(())
     }
 
@@ -171,8 +194,34 @@ impl PieceStates {
     pub fn reset(&self, slot: u32, valid: u64) -> Result<()> {
         self.valid(slot)?.store(valid, Relaxed);
         self.claimed(slot)?.store(valid, Relaxed);
+        self.early(slot)?.store(0, Relaxed);
         self.claimer(slot)?.store(0, Release);
         Ok(())
+    }
+
+    fn early(&self, slot: u32) -> Result<&AtomicU32> {
+        self.segment.word32(slot as usize * STATE_BYTES + 20)
+    }
+
+    /// Notes that nobody asked for a piece, before it is published, or that somebody did.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn set_early(&self, slot: u32, is_early: bool) -> Result<()> {
+        self.early(slot)?.store(u32::from(is_early), Release);
+        Ok(())
+    }
+
+    /// True if nobody asked for a piece.
+    #[must_use]
+    pub fn is_early(&self, slot: u32) -> bool {
+        self.early(slot).is_ok_and(|early| early.load(Acquire) == 1)
+    }
+
+    /// True if nothing was ever written into a piece, or nothing since it was cleared.
+    #[must_use]
+    pub fn is_hole(&self, slot: u32) -> bool {
+        self.valid(slot).is_ok_and(|valid| valid.load(SeqCst) == 0)
     }
 
     /// Forgets the granules in `mask`: they read as zeros from now on.

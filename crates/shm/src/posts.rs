@@ -55,7 +55,7 @@ const GATE_STRIDE: usize = 64;
 const SUMMARY: usize = 8;
 /// How many sessions there ever were, u64.
 const SESSIONS_MOST: usize = 2048;
-const NUMBERS: usize = 4096;
+pub(crate) const NUMBERS: usize = 4096;
 const ANNOUNCED: usize = NUMBERS + SHARD_COUNT as usize * 16;
 const ANNOUNCED_WORDS: usize = 64;
 const TAG_BUCKETS: usize = 4096;
@@ -360,10 +360,13 @@ impl Posts {
         end.load(Relaxed).saturating_sub(next.load(Relaxed))
     }
 
-    /// Posts in `shard` may use the inode numbers from `first` on that were not used yet, below `end`.
+    /// Posts in `shard` may use the inode numbers below `end` that were not used yet; in a new segment,
+    /// where nobody knows which were, those from `first` on.
     pub fn grant_numbers(&self, shard: ShardIndex, first: u64, end: u64) {
         if let (Ok(next), Ok(last)) = (self.numbers(shard, 0), self.numbers(shard, 8)) {
-            let _ = next.fetch_update(SeqCst, SeqCst, |next| Some(next.max(first)));
+            // What an earlier grant left goes on: early pieces were made for the numbers that come next.
+            let begin = |next| if next < SEQUENCE_FIRST { first } else { next };
+            let _ = next.fetch_update(SeqCst, SeqCst, |next| Some(begin(next)));
             // Only the worker that owns the shard grants.
             last.store(end.max(last.load(Relaxed)), Release);
         }

@@ -2,6 +2,7 @@
 //! see `shm::sync::model`, also for what this can not show (orders weaker than sequentially
 //! consistent). Run by `make interleavings`.
 
+mod early;
 mod granules;
 mod host;
 mod index;
