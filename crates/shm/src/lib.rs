@@ -42,6 +42,8 @@ pub mod doorbell;
 
 pub mod session;
 
+pub mod signals;
+
 pub mod stage;
 
 pub mod posts;

@@ -28,6 +28,7 @@
 
 use crate::doorbell::Doorbells;
 use crate::segment::Segment;
+use crate::signals::{Came, Held};
 use crate::sync::{self, AtomicU32, AtomicU64};
 use crate::wait::{self, Backoff, Next, Woken};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -59,9 +60,8 @@ const _: () = assert!(SLOT_STRIDE.is_multiple_of(8));
 
 /// How long one futex sleep of a client lasts before it asks whether the daemon is still there.
 const SLEEP_MICROS: u64 = 50_000;
-/// The same where a signal is to end the wait. One that comes as a sleep ends interrupts nothing, and
-/// alarms come after round times: two sleeps of 50 ms ended, on a busy machine, when one of 0.1 s came.
-const INTERRUPTIBLE_MICROS: u64 = 1_700_000;
+/// The same where a signal is to end the wait: they are held back while it sleeps.
+const INTERRUPTIBLE_MICROS: u64 = 20_000;
 
 /// One request of so many sleeps at once if the worker is on the same processor (see `wait`).
 const NEAR_LOOKS: u64 = 16;
@@ -351,13 +351,14 @@ impl Slot<'_> {
         mut is_there: impl FnMut() -> bool,
     ) -> Result<()> {
         let state = self.session.word32(self.index, STATE)?;
+        let held = (interruptible == Interruptible::Yes).then(Held::new);
         let mut backoff = if self.sleeps_at_once { Backoff::asleep() } else { Backoff::new() };
         while state.load(Acquire) != DONE {
             if backoff.pause() == Next::Look {
                 continue;
             }
             let deadline = wait::now_micros().saturating_add(timeout_micros);
-            return self.wait_asleep(state, deadline, interruptible, &mut is_there);
+            return self.wait_asleep(state, deadline, held.as_ref(), &mut is_there);
         }
         Ok(())
     }
@@ -366,25 +367,29 @@ impl Slot<'_> {
         &self,
         state: &AtomicU32,
         deadline: u64,
-        interruptible: Interruptible,
+        held: Option<&Held>,
         is_there: &mut impl FnMut() -> bool,
     ) -> Result<()> {
+        let micros = if held.is_some() { INTERRUPTIBLE_MICROS } else { SLEEP_MICROS };
         loop {
             let asleep = SUBMITTED | ASLEEP;
             let before = state.compare_exchange(SUBMITTED, asleep, AcqRel, Acquire);
             if before == Err(DONE) {
                 return Ok(());
             }
-            let micros = match interruptible {
-                Interruptible::Yes => INTERRUPTIBLE_MICROS,
-                Interruptible::No => SLEEP_MICROS,
-            };
             let woken = wait::sleep(state, asleep, micros);
             if state.load(Acquire) == DONE {
                 return Ok(());
             }
-            if woken == Woken::Interrupted && interruptible == Interruptible::Yes {
-                return Err(Errno::EINTR);
+            if let Some(held) = held {
+                match held.came() {
+                    Came::Ending => return Err(Errno::EINTR),
+                    Came::Passing => held.let_in(),
+                    Came::Nothing if woken == Woken::Interrupted && !held.is_held() => {
+                        return Err(Errno::EINTR);
+                    }
+                    Came::Nothing => {}
+                }
             }
             if !is_there() {
                 return Err(Errno::EIO);
