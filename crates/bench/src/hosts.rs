@@ -131,7 +131,26 @@ impl Hosts {
         let mut command = self.forebay(0, &["start", "--hosts", &nodes]);
         command.envs(settings.iter().copied());
         self.is_started = true;
-        external::output(&mut command, "forebay start").map(drop)
+        external::output(&mut command, "forebay start")?;
+        // All were started from the first host, where `ip netns exec` has mounted another /sys: without
+        // this they would live on its share.
+        (0..self.quotas.len()).try_for_each(|host| self.settle(host))
+    }
+
+    /// Puts the daemon of a host into the host's group, and on its processor.
+    fn settle(&self, host: usize) -> Result<(), String> {
+        let status = self.status(host)?;
+        let daemons = status["daemons"].as_array().into_iter().flatten();
+        let own = daemons.into_iter().find(|daemon| daemon["index"] == host as u64);
+        let pid = own.and_then(|daemon| daemon["pid"].as_u64());
+        let pid = pid.ok_or_else(|| format!("no pid of host {host}: {status}"))?.to_string();
+        if let Some(quota) = self.quotas.get(host) {
+            quota.take(&pid)?;
+        }
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut command = Command::new("taskset");
+        command.args(["-acp", &(host % processors).to_string(), &pid]);
+        external::output(&mut command, "taskset").map(drop)
     }
 
     /// Ends the instance; another can be started then.
@@ -140,11 +159,14 @@ impl Hosts {
         external::output(&mut self.forebay(0, &["stop"]), "forebay stop").map(drop)
     }
 
+    fn status(&self, host: usize) -> Result<Value, String> {
+        let text = external::output(&mut self.forebay(host, &["status", "--json"]), "forebay")?;
+        serde_json::from_str(&text).map_err(|error| format!("forebay status: {error}"))
+    }
+
     /// The daemon of a host.
     pub(crate) fn state(&self, host: usize) -> Result<State, String> {
-        let text = external::output(&mut self.forebay(host, &["status", "--json"]), "forebay")?;
-        let status: Value =
-            serde_json::from_str(&text).map_err(|error| format!("forebay status: {error}"))?;
+        let status = self.status(host)?;
         // Of the others it says where they are, or nothing.
         let daemons = status["daemons"].as_array().into_iter().flatten();
         let own = daemons.into_iter().find(|daemon| daemon["index"] == host as u64);

@@ -46,6 +46,11 @@ impl Quota {
         self.set(if self.is_version_1 { "-1" } else { "max" })
     }
 
+    /// Puts a process into the group, with all of its threads.
+    pub(crate) fn take(&self, pid: &str) -> Result<(), String> {
+        self.write("cgroup.procs", pid)
+    }
+
     /// Seconds of a processor that the group's processes have used.
     pub(crate) fn used(&self) -> f64 {
         let all = fs::read_to_string(self.folder.join("cgroup.procs")).unwrap_or_default();
