@@ -59,6 +59,16 @@ g = look(top + "/a/b/c/f"); assert g != f
 check(others, top + "/a/b/c/f", g); check(others, top + "/a/d/f", f)
 os.remove(top + "/a/b/c/f"); check(others, top + "/a/b/c/f", "ENOENT")
 os.rename(top + "/a/d", top + "/a/b/c"); check(others, top + "/a/b/c/f", f)
+# Times and links of a directory that is remembered are looked at, by whatever name.
+os.symlink(".", top + "/a/b/dot"); look(top + "/a/b/c"); look(top + "/a/b/dot")
+for number in range(3):
+    before = os.stat(top + "/a/b")
+    os.mkdir(f"{top}/a/b/new{number}")
+    now, again = os.stat(top + "/a/b/dot"), os.stat(top + "/a/b")
+    assert now.st_nlink == again.st_nlink == before.st_nlink + 1, (now, before)
+    assert now.st_mtime_ns == again.st_mtime_ns > before.st_mtime_ns, (now, before)
+for number in range(3): os.rmdir(f"{top}/a/b/new{number}")
+os.remove(top + "/a/b/dot")
 # Relative to a working directory and to a descriptor that move along.
 here = os.open(top + "/a", os.O_RDONLY)
 assert str(os.stat("b/c/f", dir_fd=here).st_ino) == f

@@ -12,6 +12,8 @@ use wire::lease::service;
 use wire::{Attributes, Inode, ShardIndex};
 
 use crate::Client;
+use crate::attach::Attachment;
+use crate::memo::Trail;
 use crate::walk::Entry;
 
 impl Client {
@@ -30,6 +32,15 @@ impl Client {
         let Some(inode) = self.read_leases(entry.shard, look) else { return false };
         // Both are of one service, else nothing was promised.
         self.service_number(inode.shard()) == self.service_number(entry.shard) && is_there(to)
+    }
+
+    /// Leases of the service of a shard are about to be read by a walk.
+    pub(crate) fn note_leases(&self, shard: ShardIndex, trail: &mut Trail) {
+        let leases = self.home_now().and_then(Attachment::leases);
+        match (leases, self.service_number(shard)) {
+            (Some(leases), Some(service)) => trail.note_leases(leases, service),
+            _ => trail.leave(),
+        }
     }
 
     fn service_number(&self, shard: ShardIndex) -> Option<usize> {

@@ -7,10 +7,15 @@
 //! what is remembered is as true as the rows are at that moment, and a rename or chmod of a directory
 //! holds at once. Times, size and number of links of what is remembered are old.
 //!
+//! Leased directories (`leases`) have an index, too, and for each service that leased one a generation
+//! and a time until which it may be believed: these are looked at as well.
+//!
 //! Search permissions were checked for those who are remembered with it; others walk for themselves.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, fence};
+use shm::leases::Leases;
+use shm::wait::steady_nanos;
 use wire::attributes::ATTRIBUTES_BYTES;
 use wire::credentials::GROUPS_MAX;
 use wire::hash::mix;
@@ -27,11 +32,16 @@ const PATH_WORDS: usize = 16;
 /// Most indexes that a path leads through.
 const SERVICES: usize = 4;
 const ATTRIBUTES_WORDS: usize = ATTRIBUTES_BYTES / 8;
+/// Marks a name in a trail that is the number of a service whose leases were read. Beyond what numbers
+/// of indexes there are.
+const LEASED: u32 = 1 << 31;
+/// The name of the index that holds leased directories.
+const LEASED_ROWS: u32 = u32::MAX;
 
 /// The indexes that a walk read, and their numbers from before.
 #[derive(Clone, Copy)]
 pub(crate) struct Trail {
-    /// Who serves them: `Service::name`.
+    /// Who serves them: `Service::name`, or of leases.
     services: [u32; SERVICES],
     numbers: [u64; SERVICES],
     count: usize,
@@ -47,14 +57,24 @@ impl Trail {
     /// An index is about to be read.
     #[inline]
     pub(crate) fn note(&mut self, service: &Service<'_>) {
-        if self.services.iter().take(self.count).any(|&known| known == service.name) {
+        self.note_number(service.name, || service.index.directories());
+    }
+
+    /// Leases of a service are about to be read.
+    pub(crate) fn note_leases(&mut self, leases: &Leases, service: usize) {
+        self.note_number(LEASED | service as u32, || leases.generation(service));
+        self.note_number(LEASED_ROWS, || leases.directories());
+    }
+
+    #[inline]
+    fn note_number(&mut self, name: u32, number: impl FnOnce() -> Option<u64>) {
+        if self.services.iter().take(self.count).any(|&known| known == name) {
             return;
         }
-        let number = service.index.directories();
         let places = (self.services.get_mut(self.count), self.numbers.get_mut(self.count));
-        match (places, number) {
+        match (places, number()) {
             ((Some(to), Some(to_number)), Some(number)) => {
-                *to = service.name;
+                *to = name;
                 *to_number = number;
                 self.count = self.count.saturating_add(1);
             }
@@ -162,8 +182,11 @@ impl Client {
         let trail = row.services.iter().zip(&row.numbers).take(count);
         let is_so = state as u32 == self.attachments.state()
             && trail.into_iter().all(|(service, number)| {
-                let number = number.load(Relaxed);
-                let index = self.attachments.index_of(service.load(Relaxed));
+                let (name, number) = (service.load(Relaxed), number.load(Relaxed));
+                if name & LEASED != 0 {
+                    return self.is_leased(name, number);
+                }
+                let index = self.attachments.index_of(name);
                 index.and_then(shm::index::Index::directories) == Some(number)
             });
         fence(Acquire);
@@ -172,6 +195,21 @@ impl Client {
             way.skip(length);
         }
         is_so
+    }
+
+    /// True if what was read of leases is so now.
+    fn is_leased(&self, name: u32, number: u64) -> bool {
+        let Some(home) = self.home_now() else { return false };
+        let Some(leases) = home.leases() else { return false };
+        if name == LEASED_ROWS {
+            return leases.directories() == Some(number);
+        }
+        let service = (name & !LEASED) as usize;
+        let holds = leases.holds(service, number, steady_nanos);
+        if holds {
+            home.bells.use_lease(service);
+        }
+        holds
     }
 
     /// Remembers the directory before the path's last name.

@@ -127,8 +127,8 @@ struct Walker<'a, 'b> {
     found: &'b mut Attributes,
     links: u32,
     ahead: Option<Ahead>,
-    /// The directory that was last taken from a lease.
-    leased: Inode,
+    /// The directory that was last taken from a lease, or remembered: what a walk needs of it is so.
+    partial: Inode,
     trail: Trail,
 }
 
@@ -189,12 +189,14 @@ impl Client {
     ) -> Result<Outcome<Walk<'b>>> {
         let PathBuffer { way, met: [here, found] } = buffer;
         way.load(at.path)?;
-        let (links, ahead, leased, trail) = (0, None, Inode::NONE, Trail::new());
+        let (links, ahead, partial, trail) = (0, None, Inode::NONE, Trail::new());
         let mut walker =
-            Walker { who, follow, look, way, here, found, links, ahead, leased, trail };
+            Walker { who, follow, look, way, here, found, links, ahead, partial, trail };
         let state = self.attachments.state();
         let is_recalled = self.recall(at.base, who, walker.way, walker.here);
-        if !is_recalled {
+        if is_recalled {
+            walker.partial = walker.here.inode;
+        } else {
             by_path(self.begin(at.base, &mut walker))?;
         }
         if !walker.here.is_directory() {
@@ -207,8 +209,8 @@ impl Client {
                 end => break end,
             }
         };
-        if matches!(step, Step::Directory(..)) && walker.leased == walker.here.inode {
-            by_path(self.read_attributes(walker.leased, walker.here))?;
+        if matches!(step, Step::Directory(..)) && walker.partial == walker.here.inode {
+            by_path(self.read_attributes(walker.partial, walker.here))?;
         }
         if !is_recalled && matches!(step, Step::Name(..)) {
             let trail = (&walker.trail, state);
@@ -236,11 +238,13 @@ impl Client {
 
     /// Looks at the directory where the walk begins.
     fn begin(&self, directory: Inode, walker: &mut Walker<'_, '_>) -> Result<()> {
-        let Walker { look, who, way, here, ahead, trail, leased, .. } = walker;
+        let Walker { look, who, way, here, ahead, trail, partial, .. } = walker;
         let Some(service) = self.service_of(directory.shard()) else {
-            trail.leave();
+            self.note_leases(directory.shard(), trail);
             if self.begin_far(directory, *look, who, way, ahead, here)? {
-                *leased = directory;
+                *partial = directory;
+            } else {
+                trail.leave();
             }
             return Ok(());
         };
@@ -303,15 +307,16 @@ impl Client {
         if let Some(seen) = self.look_near(walker.here.inode, entry, walker.found, trail)? {
             return Ok(seen);
         }
-        if !part.is_last {
-            walker.trail.leave();
-        }
         if part.is_last && walker.look == Look::Index {
             return Ok(Sight::Unknown);
         }
-        if !part.is_last && self.leased_entry(entry, walker.found) {
-            walker.leased = walker.found.inode;
-            return Ok(Sight::Found);
+        if !part.is_last {
+            self.note_leases(entry.shard, &mut walker.trail);
+            if self.leased_entry(entry, walker.found) {
+                walker.partial = walker.found.inode;
+                return Ok(Sight::Found);
+            }
+            walker.trail.leave();
         }
         let Walker { who, way, here, found, ahead, look, .. } = walker;
         let (names, count) = way.names(part.start, *look == Look::Surely);
@@ -331,7 +336,7 @@ impl Client {
         walker.trail.leave();
         let parent = walker.here.parent;
         if self.leased(parent, walker.found) {
-            walker.leased = parent;
+            walker.partial = parent;
         } else {
             by_path(self.read_attributes(parent, walker.found))?;
         }
@@ -355,7 +360,7 @@ impl Client {
         }
         if walker.way.enter(self.prefix()) {
             if self.leased(Inode::ROOT, walker.here) {
-                walker.leased = Inode::ROOT;
+                walker.partial = Inode::ROOT;
             } else {
                 by_path(self.read_attributes(Inode::ROOT, walker.here))?;
             }

@@ -7,7 +7,7 @@ use crate::prepare::{Orders, preparer};
 use crate::settings::Settings;
 use crate::shard::Shard;
 use crate::startup::{Failure, Outcome, failed};
-use crate::target::{Devices, Pins, TargetLoop};
+use crate::target::{Devices, Pins, TargetLoop, UNSEEN_COPY};
 use data::{Backing, Effect, Space, Target};
 use metadata::Service;
 use placement::Map;
@@ -22,6 +22,7 @@ use shm::segment::errno;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 use store::journal::STEP_BYTES;
 use store::{Journal, Options, SsdFile, Sync};
 use wire::Inode;
@@ -81,8 +82,9 @@ pub(crate) fn target(
     } else {
         recover_target(sizes, &devices, &table_fd, &mut found)?
     };
-    let early = Early::new(settings.shm.clone(), &found);
-    let target = TargetLoop::new(target, Arc::clone(&devices), preparer, early, !is_new);
+    let unseen_until = (!is_new).then(|| Instant::now() + UNSEEN_COPY);
+    let early = Early::new(settings.shm.clone(), &found, unseen_until);
+    let target = TargetLoop::new(target, Arc::clone(&devices), preparer, early, unseen_until);
     Ok((target, devices, orders))
 }
 

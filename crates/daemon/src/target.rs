@@ -25,8 +25,9 @@ const PIN_PAUSE: Duration = Duration::from_millis(2);
 /// See `PIN_PAUSE`.
 const PIN_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// After a crash, clients may copy for a moment under sessions that this daemon does not know: so
-/// long what they could copy from or into is not used anew.
-const UNSEEN_COPY: Duration = Duration::from_millis(50);
+/// long after its start what they could copy from or into is not used anew. A copy takes a
+/// millisecond, but on a busy machine, or with a share of a processor, a thread may pause in it.
+pub(crate) const UNSEEN_COPY: Duration = Duration::from_secs(2);
 
 /// The devices of a target.
 pub(crate) struct Devices {
@@ -108,8 +109,8 @@ pub(crate) struct TargetLoop {
     pending: BTreeMap<u64, Pending>,
     next_ticket: u64,
     effects: Vec<Effect>,
-    /// The pins are looked at this long after they were asked for.
-    look_after: Duration,
+    /// The pins are not looked at before.
+    unseen_until: Option<Instant>,
     looks: VecDeque<Look>,
     tick_pause: Duration,
     tick_at: Option<Instant>,
@@ -117,13 +118,13 @@ pub(crate) struct TargetLoop {
 }
 
 impl TargetLoop {
-    /// Takes over a target. `is_recovered`: clients of an earlier daemon may still be there.
+    /// Takes over a target. Until `unseen_until` clients of an earlier daemon may copy unseen.
     pub(crate) fn new(
         target: Target,
         devices: Arc<Devices>,
         preparer: Preparer,
         early: Early,
-        is_recovered: bool,
+        unseen_until: Option<Instant>,
     ) -> TargetLoop {
         TargetLoop {
             target,
@@ -132,7 +133,7 @@ impl TargetLoop {
             pending: BTreeMap::new(),
             next_ticket: 0,
             effects: Vec::new(),
-            look_after: if is_recovered { UNSEEN_COPY } else { Duration::ZERO },
+            unseen_until,
             looks: VecDeque::new(),
             tick_pause: PIN_PAUSE,
             tick_at: None,
@@ -291,10 +292,9 @@ impl TargetLoop {
         }
         self.effects = effects;
         for round in looks {
-            if self.look_after.is_zero() {
-                self.look(shared, guests, round);
-            } else {
-                self.looks.push_back(Look { round, at: Instant::now() + self.look_after });
+            match self.unseen_until.filter(|&until| Instant::now() < until) {
+                Some(at) => self.looks.push_back(Look { round, at }),
+                None => self.look(shared, guests, round),
             }
         }
     }

@@ -104,6 +104,26 @@ impl Leases {
         (is_before && generation.load(Acquire) == before).then_some(found)
     }
 
+    /// As `Index::directories`, of the rows of all services.
+    #[must_use]
+    pub fn directories(&self) -> Option<u64> {
+        self.index.directories()
+    }
+
+    /// The generation of a service's rows. Read it before the rows.
+    #[must_use]
+    pub fn generation(&self, service: usize) -> Option<u64> {
+        self.words(service).ok().map(|[generation, _]| generation.load(Acquire))
+    }
+
+    /// True if rows of this generation may be believed at the time that `now` says: rows that are there
+    /// then, as `directories` tells.
+    pub fn holds(&self, service: usize, generation: u64, now: impl FnOnce() -> i64) -> bool {
+        let Ok([known, until]) = self.words(service) else { return false };
+        let is_before = now().cast_unsigned() < until.load(Acquire);
+        is_before && known.load(Acquire) == generation
+    }
+
     /// Rows of a service may be believed until then, as before. Only the writer calls this and what
     /// follows.
     pub fn extend(&self, service: usize, until: i64) {

@@ -58,6 +58,33 @@ fn look(leases: &Leases, world: &World) -> bool {
     found.is_some()
 }
 
+/// What somebody remembers of a row: generation, number of the rows, and what it was.
+type Remembered = (u64, u64, u64);
+
+fn remember(leases: &Leases, world: &World) -> Option<Remembered> {
+    let generation = leases.generation(SERVICE)?;
+    let number = leases.directories()?;
+    let found = leases.read(
+        SERVICE,
+        || world.clock.load(SeqCst).cast_signed(),
+        |index| index.inode(DIRECTORY),
+    )?;
+    Some((generation, number, u64::from(found.mode)))
+}
+
+/// What is remembered and holds is so at some moment of the look.
+fn look_back(leases: &Leases, world: &World, (generation, number, value): Remembered) -> bool {
+    let first = world.truth.load(SeqCst);
+    let now = || world.clock.load(SeqCst).cast_signed();
+    let holds = leases.holds(SERVICE, generation, now) && leases.directories() == Some(number);
+    let last = world.truth.load(SeqCst);
+    assert!(
+        !holds || (first..=last).contains(&value),
+        "{value} was remembered while it was {first}..{last}"
+    );
+    holds
+}
+
 fn change(world: &World) -> Attributes {
     directory(world.truth.fetch_add(1, SeqCst) + 1)
 }
@@ -66,11 +93,23 @@ fn world() -> Arc<World> {
     Arc::new(World { truth: AtomicU64::new(1), clock: AtomicU64::new(1) })
 }
 
+/// One looks each time, the other goes by what it remembers while that holds.
 fn readers(memory: &OwnedFd, world: &Arc<World>) -> [model::Thread<u32>; 2] {
-    [(); 2].map(|()| {
+    [false, true].map(|remembers| {
         let leases = model::quietly(|| Leases::open(memory).expect("made"));
         let world = Arc::clone(world);
-        model::spawn(move || (0..3).filter(|_| look(&leases, &world)).count() as u32)
+        model::spawn(move || {
+            let mut known = None;
+            let mut found = 0;
+            for _ in 0..3 {
+                known = known.filter(|&known| look_back(&leases, &world, known));
+                if known.is_none() {
+                    found += u32::from(look(&leases, &world));
+                    known = if remembers { remember(&leases, &world) } else { None };
+                }
+            }
+            found
+        })
     })
 }
 
