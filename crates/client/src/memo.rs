@@ -198,6 +198,7 @@ impl Client {
     }
 
     /// True if what was read of leases is so now.
+    #[inline(never)]
     fn is_leased(&self, name: u32, number: u64) -> bool {
         let Some(home) = self.home_now() else { return false };
         let Some(leases) = home.leases() else { return false };
