@@ -30,6 +30,7 @@ use shm::leases::Leases;
 use shm::once::Once;
 use shm::piece_io::Target;
 use shm::pieces::{PieceStates, PieceTable};
+use shm::pins::{Pins, SessionPins};
 use shm::posts::Posts;
 use shm::segment::errno;
 use shm::session::Session;
@@ -134,6 +135,7 @@ pub(crate) struct Attachment {
     table: PieceTable,
     states: PieceStates,
     finder: Finder,
+    pins: Pins,
     memory: OwnedFd,
     ssd: OwnedFd,
     socket: OwnedFd,
@@ -148,6 +150,11 @@ impl Attachment {
             table: &self.table,
             states: &self.states,
         }
+    }
+
+    /// What keeps pieces where they are while they are copied.
+    pub(crate) const fn pins(&self) -> SessionPins<'_> {
+        self.pins.of_session(self.welcome.session, self.welcome.timeout_micros)
     }
 
     /// The piece of a file that begins at `start`, if it is known without a message.
@@ -632,6 +639,7 @@ fn map_all(
         table: PieceTable::new(descriptors.map(4, Access::ReadOnly)?),
         states: PieceStates::new(descriptors.map(5, Access::ReadWrite)?),
         finder: Finder::new(descriptors.map(8, Access::ReadOnly)?)?,
+        pins: Pins::new(descriptors.map(10, Access::ReadWrite)?)?,
         memory: memory.map_err(errno)?,
         ssd: ssd.map_err(errno)?,
         socket,

@@ -257,8 +257,7 @@ impl Client {
                 to.fill(0);
                 return Ok(());
             };
-            let slot = by.session.claim(self.timeout_micros())?;
-            if by.target().read(&slot, file.inode, &piece, within, to)?.is_ok() {
+            if by.target().read(&by.pins(), file.inode, &piece, within, to)?.is_ok() {
                 return Ok(());
             }
             self.cache.forget(file.inode, span.start);
@@ -282,8 +281,7 @@ impl Client {
             let ahead = offset.saturating_add(ahead).saturating_sub(span.start);
             let found = self.piece(target, file, span, Want::Write, ahead)?;
             let piece = found.ok_or(Errno::EIO)?;
-            let slot = by.session.claim(self.timeout_micros())?;
-            if by.target().write(&slot, file.inode, &piece, within, from)?.is_ok() {
+            if by.target().write(&by.pins(), file.inode, &piece, within, from)?.is_ok() {
                 return Ok(());
             }
             self.cache.forget(file.inode, span.start);

@@ -75,8 +75,7 @@ impl Client {
         for _ in 0..MOVES_MAX {
             let found = self.piece(target, file, span, Want::Write, 0)?.ok_or(Errno::EIO)?;
             let by = self.local(target)?.ok_or(Errno::ENODEV)?;
-            let slot = by.session.claim(self.timeout_micros())?;
-            if by.target().define_all(&slot, file.inode, &found)?.is_ok() {
+            if by.target().define_all(&by.pins(), file.inode, &found)?.is_ok() {
                 return Ok(found);
             }
             self.forget_piece(file, span);

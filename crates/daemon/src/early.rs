@@ -7,7 +7,7 @@
 //! Files are often made and not written to. What was not written to for a while is taken back: the row
 //! is hidden, which clients see under their pins; one pause later it is looked whether anything was
 //! written before, or is being written under a pin; if so, it is shown again. Whoever meets a hidden row
-//! asks by a message. Nothing is taken back while clients of an earlier daemon may copy unseen.
+//! asks by a message.
 //!
 //! None of this is believed: a number that will never be used, or is in use, costs a piece for a while.
 
@@ -74,8 +74,6 @@ pub(crate) struct Early {
     stocks: BTreeMap<u16, Stock>,
     hidden: Vec<(Inode, Piece)>,
     look_at: Option<Instant>,
-    /// Nothing is taken back before.
-    unseen_until: Option<Instant>,
 }
 
 /// What to tell the target.
@@ -89,19 +87,15 @@ pub(crate) struct Verdict {
 
 impl Early {
     /// `directory` holds the shared memory of this host's daemons; `found` are early pieces that an
-    /// earlier daemon made, whose clients may copy unseen until then.
-    pub(crate) fn new(
-        directory: PathBuf,
-        found: &[(Inode, Piece)],
-        unseen_until: Option<Instant>,
-    ) -> Early {
+    /// earlier daemon made.
+    pub(crate) fn new(directory: PathBuf, found: &[(Inode, Piece)]) -> Early {
         let mut stocks: BTreeMap<u16, Stock> = BTreeMap::new();
         for &(inode, piece) in found {
             let entry = Entry { inode, slot: piece.slot, is_old: false };
             stocks.entry(inode.shard().0).or_default().idle.push(entry);
         }
         let (numbers, hidden) = (BTreeMap::new(), Vec::new());
-        Early { directory, numbers, stocks, hidden, look_at: None, unseen_until }
+        Early { directory, numbers, stocks, hidden, look_at: None }
     }
 
     /// The next numbers of files in a shard, if its owner is on this host.
@@ -177,9 +171,6 @@ impl Early {
         // At once: who waits for room comes again soon.
         if target.needs_early_back() && self.hidden.is_empty() {
             *at = now;
-        }
-        if let Some(until) = self.unseen_until.filter(|_| !self.hidden.is_empty()) {
-            *at = until.max(*at);
         }
         Some(*at)
     }

@@ -11,6 +11,7 @@ use shm::host::HostSegment;
 use shm::index::Shape;
 use shm::leases::LEASES_BYTES;
 use shm::pieces::{HEADER_BYTES, STATE_BYTES};
+use shm::pins::PINS_BYTES;
 use shm::posts::POSTS_BYTES;
 use std::ffi::CString;
 use std::fs;
@@ -68,6 +69,8 @@ pub(crate) struct TargetMemory {
     pub(crate) states: Mapped,
     /// Where pieces are.
     pub(crate) finder: Mapped,
+    /// What clients copy.
+    pub(crate) pins: Mapped,
     /// Rows of the table.
     pub(crate) piece_count: u32,
 }
@@ -105,6 +108,7 @@ impl Memory {
         let target = TargetMemory {
             arena: open("arena", settings.memory.max(ARENA_BYTES_MIN))?,
             states: open("valid", pieces * STATE_BYTES as u64)?,
+            pins: open("pins", PINS_BYTES as u64)?,
             finder: open("finder", finder_bytes(pieces as usize) as u64)?,
             // Last: if it is there, all of the target's memory is.
             table: open("pieces", pieces * HEADER_BYTES as u64)?,

@@ -7,7 +7,7 @@ use crate::prepare::{Orders, preparer};
 use crate::settings::Settings;
 use crate::shard::Shard;
 use crate::startup::{Failure, Outcome, failed};
-use crate::target::{Devices, Pins, TargetLoop, UNSEEN_COPY};
+use crate::target::{Devices, Pins, TargetLoop};
 use data::{Backing, Effect, Space, Target};
 use metadata::Service;
 use placement::Map;
@@ -22,7 +22,6 @@ use shm::segment::errno;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::Instant;
 use store::journal::STEP_BYTES;
 use store::{Journal, Options, SsdFile, Sync};
 use wire::Inode;
@@ -47,13 +46,15 @@ pub(crate) fn open_ssd(settings: &Settings) -> Outcome<SsdFile> {
     SsdFile::open(&settings.data.join("ssd"), settings.ssd).map_err(told)
 }
 
-/// The target, its devices, and the thread's side that makes them hold space.
+/// The target, its devices, and the thread's side that makes them hold space. Earlier daemons had
+/// sessions with numbers below `sessions_before`.
 pub(crate) fn target(
     settings: &Settings,
     memory: TargetMemory,
     ssd: SsdFile,
+    sessions_before: u16,
 ) -> Outcome<(TargetLoop, Arc<Devices>, Orders)> {
-    let TargetMemory { arena, table, states, finder, piece_count } = memory;
+    let TargetMemory { arena, table, states, finder, pins, piece_count } = memory;
     let is_new = table.is_new;
     let space =
         |length, fresh_from, ahead| Space { length, backing: Backing::OnDemand, fresh_from, ahead };
@@ -74,6 +75,8 @@ pub(crate) fn target(
         table: PieceTable::new(table.segment),
         states: PieceStates::new(states.segment),
         finder: Finder::new(finder.segment).map_err(failed("use the finder"))?,
+        client_pins: shm::pins::Pins::new(pins.segment).map_err(failed("use the pins"))?,
+        sessions_before,
         pins: Pins::default(),
     });
     let mut found = Vec::new();
@@ -82,19 +85,19 @@ pub(crate) fn target(
     } else {
         recover_target(sizes, &devices, &table_fd, &mut found)?
     };
-    let unseen_until = (!is_new).then(|| Instant::now() + UNSEEN_COPY);
-    let early = Early::new(settings.shm.clone(), &found, unseen_until);
-    let target = TargetLoop::new(target, Arc::clone(&devices), preparer, early, unseen_until);
+    let early = Early::new(settings.shm.clone(), &found);
+    let target = TargetLoop::new(target, Arc::clone(&devices), preparer, early);
     Ok((target, devices, orders))
 }
 
 /// The target as an earlier daemon left it. Early pieces that nobody wrote to go to `early`.
 fn recover_target(
     sizes: data::Settings,
-    Devices { table, states, .. }: &Devices,
+    devices: &Devices,
     fd: &OwnedFd,
     early: &mut Vec<(Inode, Piece)>,
 ) -> Outcome<Target> {
+    let Devices { table, states, .. } = devices;
     let slots = used_slots(fd, table.count()).map_err(failed("read the piece table"))?;
     let row = |slot: u32| {
         // The earlier daemon may have been about to take an early piece back.
@@ -116,6 +119,10 @@ fn recover_target(
             table.unpublish(slot).map_err(failed("clear a row of the piece table"))?;
         }
     }
+    // Who pins such a piece may be copying; who pins it from here on finds that it is gone.
+    let mut pinned = Vec::new();
+    devices.each_pin_of_before(&mut |slot| pinned.extend(table.gone(slot)));
+    target.restore_leaving(pinned);
     Ok(target)
 }
 

@@ -135,7 +135,8 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
         figures: (0..workers).map(|_| Figures::default()).collect(),
         space: SpaceFigures::default(),
     });
-    let (target, devices, orders) = recover::target(settings, memory.target, ssd)?;
+    let before = u16::try_from(shared.posts.sessions_most()).unwrap_or(u16::MAX);
+    let (target, devices, orders) = recover::target(settings, memory.target, ssd, before)?;
     let shards = recover::shards(settings, &map, memory.indexes)?;
     start.note()?;
     let ends = BulkEnds::new(Arc::clone(&shared), devices);
@@ -329,6 +330,7 @@ fn offer(settings: &Settings, map: &Map, memory: &Memory, ssd: &SsdFile) -> Outc
         clone(&memory.posts.fd)?,
         target.finder.read_only()?,
         memory.leases.read_only()?,
+        clone(&target.pins.fd)?,
     ];
     for index in &memory.indexes {
         descriptors.push(index.read_only()?);

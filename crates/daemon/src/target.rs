@@ -12,7 +12,7 @@ use shm::arena::Arena;
 use shm::finder::Finder;
 use shm::piece_io;
 use shm::pieces::{PieceStates, PieceTable, all_granules};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,10 +24,6 @@ use wire::{Reply, Request};
 const PIN_PAUSE: Duration = Duration::from_millis(2);
 /// See `PIN_PAUSE`.
 const PIN_PAUSE_MAX: Duration = Duration::from_millis(100);
-/// After a crash, clients may copy for a moment under sessions that this daemon does not know: so
-/// long after its start what they could copy from or into is not used anew. A copy takes a
-/// millisecond, but on a busy machine, or with a share of a processor, a thread may pause in it.
-pub(crate) const UNSEEN_COPY: Duration = Duration::from_secs(2);
 
 /// The devices of a target.
 pub(crate) struct Devices {
@@ -41,6 +37,11 @@ pub(crate) struct Devices {
     pub(crate) states: PieceStates,
     /// Where pieces are.
     pub(crate) finder: Finder,
+    /// Pieces that clients copy.
+    pub(crate) client_pins: shm::pins::Pins,
+    /// Clients of earlier daemons may still use the pins of sessions below this number: they need
+    /// this one only for what they do not know yet.
+    pub(crate) sessions_before: u16,
     /// Pieces that threads of this daemon move bytes of.
     pub(crate) pins: Pins,
 }
@@ -75,6 +76,11 @@ impl Pins {
 }
 
 impl Devices {
+    /// Calls `each` with every piece that may be pinned by a client of an earlier daemon.
+    pub(crate) fn each_pin_of_before(&self, each: &mut dyn FnMut(u32)) {
+        (0..self.sessions_before).for_each(|session| self.client_pins.each(session, each));
+    }
+
     pub(crate) fn target(&self) -> piece_io::Target<'_> {
         piece_io::Target {
             arena: &self.arena,
@@ -95,12 +101,6 @@ struct Pending {
     failed: Option<Errno>,
 }
 
-/// A look at the pins that is to come.
-struct Look {
-    round: u64,
-    at: Instant,
-}
-
 /// The target and what it works with.
 pub(crate) struct TargetLoop {
     target: Target,
@@ -109,22 +109,18 @@ pub(crate) struct TargetLoop {
     pending: BTreeMap<u64, Pending>,
     next_ticket: u64,
     effects: Vec<Effect>,
-    /// The pins are not looked at before.
-    unseen_until: Option<Instant>,
-    looks: VecDeque<Look>,
     tick_pause: Duration,
     tick_at: Option<Instant>,
     early: Early,
 }
 
 impl TargetLoop {
-    /// Takes over a target. Until `unseen_until` clients of an earlier daemon may copy unseen.
+    /// Takes over a target.
     pub(crate) fn new(
         target: Target,
         devices: Arc<Devices>,
         preparer: Preparer,
         early: Early,
-        unseen_until: Option<Instant>,
     ) -> TargetLoop {
         TargetLoop {
             target,
@@ -133,8 +129,6 @@ impl TargetLoop {
             pending: BTreeMap::new(),
             next_ticket: 0,
             effects: Vec::new(),
-            unseen_until,
-            looks: VecDeque::new(),
             tick_pause: PIN_PAUSE,
             tick_at: None,
             early,
@@ -252,27 +246,24 @@ impl TargetLoop {
             return None;
         }
         let now = Instant::now();
-        while self.looks.front().is_some_and(|look| look.at <= now) {
-            if let Some(look) = self.looks.pop_front() {
-                self.look(shared, guests, look.round);
-            }
-        }
         let tick_at = *self.tick_at.get_or_insert(now + self.tick_pause);
-        if tick_at <= now && self.looks.is_empty() {
+        if tick_at <= now {
             self.tick_pause = (self.tick_pause * 2).min(PIN_PAUSE_MAX);
             self.tick_at = Some(now + self.tick_pause);
             self.step(shared, guests, Input::Tick);
         }
-        let looks = self.looks.front().map(|look| look.at);
-        looks.into_iter().chain(self.tick_at).min().map(micros_until)
+        self.tick_at.map(micros_until)
     }
 
     /// Slots that somebody pins.
     fn pinned(&self, guests: &[Option<Arc<Guest>>]) -> Vec<u32> {
         let mut pinned = self.devices.pins.all();
-        for guest in guests.iter().flatten() {
-            guest.slots.pinned(&mut |piece| pinned.push(piece));
-        }
+        let mut each = |slot| pinned.push(slot);
+        self.devices.each_pin_of_before(&mut each);
+        let sessions = guests.iter().flatten().map(|guest| guest.session.index);
+        sessions
+            .filter(|&session| session >= self.devices.sessions_before)
+            .for_each(|session| self.devices.client_pins.each(session, &mut each));
         pinned
     }
 
@@ -292,10 +283,7 @@ impl TargetLoop {
         }
         self.effects = effects;
         for round in looks {
-            match self.unseen_until.filter(|&until| Instant::now() < until) {
-                Some(at) => self.looks.push_back(Look { round, at }),
-                None => self.look(shared, guests, round),
-            }
+            self.look(shared, guests, round);
         }
     }
 

@@ -112,3 +112,64 @@ fn several_workers_answer_for_one_target() {
     let usage = client.call(target, &Request::Usage { inode: FILE }).expect("usage");
     assert!(matches!(decode(&usage), Reply::Number { value } if value == 4 * 1024));
 }
+
+/// A client is stopped inside a copy while the daemon is killed and comes back, and goes on much later:
+/// what it copies lands in no file but its own, whether its file was removed before the kill or after.
+#[test]
+fn space_stays_with_a_stopped_copy_until_it_is_over() {
+    for is_removed_before in [true, false] {
+        let mut instance = Instance::start(1);
+        let stopped = Client::attach(&instance.socket(0)).expect("attached");
+        let target = To::Target(DaemonIndex(0));
+        let remove = Request::Remove { inodes: &FILE.0.to_le_bytes() };
+        stopped.write_mapped(FILE, CHUNK_LOG2, 1 << CHUNK_LOG2, b"before");
+        let chunk = 1u64 << CHUNK_LOG2;
+        let find = Request::MapPieces {
+            inode: FILE,
+            chunk_log2: CHUNK_LOG2,
+            allocate: 0,
+            offset: chunk,
+            length: chunk,
+        };
+        let piece = stopped.pieces(0, &find).expect("there")[0];
+        let pin = stopped.pins().pin(piece.slot).expect("a row");
+        assert_eq!(stopped.table.get(piece.slot), Some((FILE, piece)), "it may copy");
+        if is_removed_before {
+            stopped.call(target, &remove).expect("removed");
+        }
+        instance.kill(0);
+        instance.spawn(0);
+        let client = Client::attach(&instance.socket(0)).expect("attached");
+        if !is_removed_before {
+            client.call(target, &remove).expect("removed");
+        }
+        // Others take all the space there is.
+        let mut taken = 0;
+        let full = loop {
+            let (inode, offset) = (Inode(78), taken * chunk);
+            let (chunk_log2, allocate, length) = (CHUNK_LOG2, 1, chunk);
+            let map = Request::MapPieces { inode, chunk_log2, allocate, offset, length };
+            match client.pieces(0, &map) {
+                Ok(_) => taken += 1,
+                Err(errno) => break errno,
+            }
+        };
+        assert_eq!((full, taken), (Errno::ENOSPC, 31), "all but what is being copied into");
+        let bytes = vec![7; chunk as usize];
+        (0..taken).for_each(|at| client.write_mapped(Inode(78), CHUNK_LOG2, at * chunk, &bytes));
+        stopped.arena.copy_in(piece.place, &vec![9; chunk as usize]).expect("it goes on");
+        for at in (0..taken * chunk).step_by(1 << 16) {
+            let read = client.read(0, Inode(78), CHUNK_LOG2, at, 100);
+            assert_eq!(read, [7; 100], "another file's bytes at {at}");
+        }
+        drop(pin);
+        let map = Request::MapPieces {
+            inode: Inode(79),
+            chunk_log2: CHUNK_LOG2,
+            allocate: 1,
+            offset: chunk,
+            length: chunk,
+        };
+        support::wait_until("the space is free", || client.pieces(0, &map).is_ok());
+    }
+}

@@ -275,8 +275,6 @@ impl World {
     }
 
     fn kill(&mut self) {
-        // The pins of clients end with the daemon that looked at them.
-        self.pinned.clear();
         let unknown = |space: Space| Space { fresh_from: u64::MAX, ..space };
         self.settings.memory = unknown(self.settings.memory);
         self.settings.ssd = unknown(self.settings.ssd);
@@ -286,11 +284,15 @@ impl World {
         assert!(dropped.is_empty() && out.is_empty(), "{dropped:?}");
         let found = self.early.iter().filter_map(|slot| self.table.get(slot));
         target.restore_early(found.map(|&(inode, _)| inode));
+        // A slot that is pinned is not used anew, so its row says what it held.
+        let is_gone = |piece: &Piece| !self.table.contains_key(&piece.slot);
+        let gone: Vec<Piece> = self.pinned.values().copied().filter(is_gone).collect();
+        target.restore_leaving(gone.iter().copied());
+        assert_eq!(target.leaving_count(), gone.len());
         assert_eq!(target.early_bytes(), self.target.early_bytes());
         let before: Vec<_> = self.target.pieces().collect();
         assert!(target.pieces().eq(before));
-        // Space that only pins still held is free now, and a tier in use is preallocated as far as
-        // used.
+        // A tier in use is preallocated as far as used.
         self.backed[1] = if target.ssd.bytes_used() > 0 { TIER_BYTES } else { 0 };
         self.target = target;
     }

@@ -1,8 +1,9 @@
 //! After a kill: from the rows of the piece table back to a target.
 //!
 //! The table is the only truth. A row is published by storing its fields, its checksum, and last
-//! its inode; it is hidden by storing inode 0. A kill in between leaves an empty row either way,
-//! and the space of an empty row is free. A row whose checksum is wrong is read as empty, too.
+//! its inode; it is taken away by a bit of the inode. A kill in between leaves an empty row either way,
+//! and the space of an empty row is free, unless somebody still pins what it held: then it waits for
+//! him as if it had left just now. A row whose checksum is wrong is read as empty, too.
 //!
 //! What is left is still not believed: a row that can not be (a place outside, an odd start) or
 //! that claims what another row claims is dropped. Of two rows that claim the same, both are
@@ -92,6 +93,36 @@ impl Target {
         out.extend(shown.map(|row| Effect::Unpublish { slot: row.piece.slot }));
         (target, dropped)
     }
+
+    /// After `recover`: these pieces had left their files, and somebody may still copy from them or
+    /// into them. Their places are used anew when nobody pins them any more. One whose place is in use
+    /// had been freed: whoever pins it has yet to look, and will find that it is gone.
+    pub fn restore_leaving(&mut self, pieces: impl IntoIterator<Item = Piece>) {
+        for piece in pieces {
+            let device = match piece.tier {
+                Piece::MEMORY => &mut self.memory,
+                Piece::SSD => &mut self.ssd,
+                _ => continue,
+            };
+            if !fits(&piece, device.bytes_total())
+                || !device.take_at(piece.place, piece.length_log2)
+            {
+                continue;
+            }
+            if self.slots.restore_leaving(piece, self.round) {
+                self.has_left = true;
+            } else {
+                device.release(piece.place, piece.length_log2);
+            }
+        }
+    }
+}
+
+/// True for a block that a device of so many bytes may have.
+fn fits(piece: &Piece, space_bytes: u64) -> bool {
+    (BLOCK_LOG2_MIN..=BLOCK_LOG2_MAX).contains(&piece.length_log2)
+        && piece.place.is_multiple_of(piece.length())
+        && piece.place.checked_add(piece.length()).is_some_and(|end| end <= space_bytes)
 }
 
 fn is_possible(settings: &Settings, inode: Inode, piece: &Piece) -> bool {
@@ -100,16 +131,11 @@ fn is_possible(settings: &Settings, inode: Inode, piece: &Piece) -> bool {
         Piece::SSD => settings.ssd,
         _ => return false,
     };
-    if !(BLOCK_LOG2_MIN..=BLOCK_LOG2_MAX).contains(&piece.length_log2) {
-        return false;
-    }
-    let inside = |end: Option<u64>, limit: u64| end.is_some_and(|end| end <= limit);
     !inode.is_none()
+        && fits(piece, space.length)
         && piece.slot < settings.slot_count
-        && piece.place.is_multiple_of(piece.length())
         && piece.start.is_multiple_of(piece.length())
-        && inside(piece.place.checked_add(piece.length()), space.length)
-        && inside(piece.start.checked_add(piece.length()), FILE_BYTES_MAX + 1)
+        && piece.start.checked_add(piece.length()).is_some_and(|end| end <= FILE_BYTES_MAX + 1)
 }
 
 /// Drops every row that shares something of its range (group, start, length) with another row.

@@ -88,6 +88,26 @@ impl Slots {
         self.free = (0..count).rev().filter(is_free).collect();
     }
 
+    /// Puts back a piece that had left before a kill; its slot waits for pins until round `round` is
+    /// answered. False if the slot holds something.
+    pub fn restore_leaving(&mut self, piece: Piece, round: u64) -> bool {
+        if piece.slot >= self.count_max {
+            return false;
+        }
+        while self.rows.len() <= piece.slot as usize {
+            self.free.push(self.rows.len() as u32);
+            self.rows.push(Row::Free);
+        }
+        let row = &mut self.rows[piece.slot as usize];
+        if *row != Row::Free {
+            return false;
+        }
+        *row = Row::Leaving(piece);
+        self.free.retain(|&slot| slot != piece.slot);
+        self.leaving.push(Leaver { slot: piece.slot, round });
+        true
+    }
+
     fn used(&self, slot: u32) -> Piece {
         match self.rows.get(slot as usize) {
             Some(Row::Used(piece)) => *piece,

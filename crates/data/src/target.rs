@@ -99,10 +99,10 @@ pub struct Target {
     /// The tier that was asked to preallocate.
     asked: Option<u8>,
     /// The next look at the pins, and the last that was answered. Rounds count from 1.
-    round: u64,
+    pub(crate) round: u64,
     round_answered: u64,
     /// Did something leave since the last look was asked for?
-    has_left: bool,
+    pub(crate) has_left: bool,
 }
 
 impl Target {

@@ -7,6 +7,7 @@ use shm::doorbell::{DOORBELLS_BYTES, Doorbells, Sleep};
 use shm::index::{Index, Shape};
 use shm::piece_io::Target;
 use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES};
+use shm::pins::{PINS_BYTES, Pins};
 use shm::session::{Interruptible, SESSION_BYTES, Session};
 use shm::wait::{Backoff, Next};
 use shm::{Access, Segment};
@@ -104,8 +105,8 @@ fn copies() {
     let states = PieceStates::new(memory(STATE_BYTES * count));
     let (_, ssd) = Segment::nameless(c"ssd", 4096).expect("nameless memory");
     let target = Target { arena: &arena, ssd: ssd.as_fd(), table: &table, states: &states };
-    let session = Session::new(memory(SESSION_BYTES)).expect("long enough");
-    let slot = session.claim(1000).expect("a slot");
+    let pins = Pins::new(memory(PINS_BYTES)).expect("long enough");
+    let pins = pins.of_session(0, 1000);
     let piece = |number: usize| Piece {
         start: (number as u64) << chunk_log2,
         slot: number as u32,
@@ -129,12 +130,12 @@ fn copies() {
         let gibs = |nanos: f64| block as f64 / nanos * 1e9 / f64::from(1u32 << 30);
         let write = median(each, |round| {
             let (number, within) = at(round);
-            let done = target.write(&slot, Inode(1), &piece(number), within, &buffer);
+            let done = target.write(&pins, Inode(1), &piece(number), within, &buffer);
             assert_eq!(done, Ok(Ok(())));
         });
         let read = median(each, |round| {
             let (number, within) = at(round);
-            let done = target.read(&slot, Inode(1), &piece(number), within, &mut buffer);
+            let done = target.read(&pins, Inode(1), &piece(number), within, &mut buffer);
             assert_eq!(done, Ok(Ok(())));
         });
         let copy = median(each, |round| {

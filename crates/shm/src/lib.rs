@@ -12,6 +12,7 @@
 //! | `index` | one for each worker | that worker only; clients map it read-only |
 //! | `arena` | one for each daemon | clients and the daemon |
 //! | `pieces` | two for each daemon | headers: the daemon; states: clients too |
+//! | `pins` | one for each daemon | clients |
 //! | `finder` | one for each daemon | the worker of the target; clients map it read-only |
 //! | `host` | one for each host | all its daemons and clients |
 //!
@@ -57,6 +58,8 @@ pub mod leases;
 pub mod arena;
 
 pub mod pieces;
+
+pub mod pins;
 
 pub mod finder;
 

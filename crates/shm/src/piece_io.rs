@@ -14,7 +14,7 @@
 
 use crate::arena::Arena;
 use crate::pieces::{PieceStates, PieceTable, admit, all_granules, granule_log2};
-use crate::session::Slot;
+use crate::pins::SessionPins;
 use crate::sync::{self, AtomicU32};
 use crate::wait::{self, Backoff, Next};
 use core::ops::Range;
@@ -110,26 +110,24 @@ impl Target<'_> {
     }
 
     /// Reads `to.len()` bytes from offset `within` of `piece`, a piece of `inode`. Both ends must
-    /// lie in the piece. `slot` holds the pin.
+    /// lie in the piece, which `pins` keep where it is meanwhile.
     ///
     /// # Errors
     /// What the device says.
     pub fn read(
         &self,
-        slot: &Slot<'_>,
+        pins: &SessionPins<'_>,
         inode: Inode,
         piece: &Piece,
         within: u64,
         to: &mut [u8],
     ) -> Result<Copied> {
-        slot.pin(piece.slot)?;
-        let outcome = if self.is_still(inode, piece) {
+        let _pin = pins.pin(piece.slot)?;
+        if self.is_still(inode, piece) {
             self.read_pinned(piece, within, to).map(Ok)
         } else {
             Ok(Err(Moved))
-        };
-        slot.unpin();
-        outcome
+        }
     }
 
     /// As `read`, for who knows that the piece stays: the daemon.
@@ -166,20 +164,18 @@ impl Target<'_> {
     /// What the device says.
     pub fn write(
         &self,
-        slot: &Slot<'_>,
+        pins: &SessionPins<'_>,
         inode: Inode,
         piece: &Piece,
         within: u64,
         from: &[u8],
     ) -> Result<Copied> {
-        slot.pin(piece.slot)?;
-        let outcome = if self.is_still(inode, piece) {
+        let _pin = pins.pin(piece.slot)?;
+        if self.is_still(inode, piece) {
             self.write_pinned(piece, within, from).map(Ok)
         } else {
             Ok(Err(Moved))
-        };
-        slot.unpin();
-        outcome
+        }
     }
 
     /// As `write`, for who knows that the piece stays: the daemon.
@@ -281,15 +277,18 @@ impl Target<'_> {
     ///
     /// # Errors
     /// What the device says.
-    pub fn define_all(&self, slot: &Slot<'_>, inode: Inode, piece: &Piece) -> Result<Copied> {
-        slot.pin(piece.slot)?;
-        let outcome = if self.is_still(inode, piece) {
+    pub fn define_all(
+        &self,
+        pins: &SessionPins<'_>,
+        inode: Inode,
+        piece: &Piece,
+    ) -> Result<Copied> {
+        let _pin = pins.pin(piece.slot)?;
+        if self.is_still(inode, piece) {
             self.define(piece, all_granules(piece.length_log2)).map(Ok)
         } else {
             Ok(Err(Moved))
-        };
-        slot.unpin();
-        outcome
+        }
     }
 
     /// Makes the granules of `within .. within + length` defined, for bytes that come to their place

@@ -3,7 +3,7 @@
 //! Two segments with one row for each slot. *Headers* (32 bytes) are written by the daemon and
 //! mapped read-only by clients:
 //!
-//!   0   inode   u64   0: no piece; top bit: hidden for a moment, and may be shown again
+//!   0   inode   u64   0: no piece; top bit: hidden for a moment, and may be shown again; the next: gone
 //!   8   start   u64   first offset in the file
 //!   16  place   u64   offset in the arena or the SSD file
 //!   24  shape   u32   log2 of the length, tier << 8
@@ -16,9 +16,10 @@
 //!   16  claimer  u32   thread that fills granules; 0: nobody; top bit: several at a time
 //!   20  early    u32   1: nobody asked for the piece; it may be taken back while nothing is defined
 //!
-//! Publishing stores place, start, shape, check, then the inode (release). Unpublishing stores
-//! inode 0, then a fence, then the daemon looks for pins; a client pins, fences, and looks at the
-//! inode again. One of the two sees the other, so a place is never re-used under a copy.
+//! Publishing stores place, start, shape, check, then the inode (release). Unpublishing sets a bit of
+//! the inode, then a fence, then the daemon looks for pins (`pins`); a client pins, fences, and looks at
+//! the inode again. One of the two sees the other, so a place is never re-used under a copy. The rest of
+//! the row stays: a daemon that takes over learns from it what a pin of before holds.
 
 use crate::segment::Segment;
 use crate::sync::{AtomicU32, AtomicU64, fence};
@@ -53,6 +54,8 @@ pub const fn all_granules(length_log2: u8) -> u64 {
 
 /// In the inode word: the row is hidden. No inode number has it, so the row's checksum is wrong then.
 const HIDDEN: u64 = 1 << 63;
+/// In the inode word: the row held a piece. Its checksum is wrong, too, then.
+const GONE: u64 = 1 << 62;
 
 /// The headers.
 pub struct PieceTable {
@@ -100,12 +103,12 @@ impl PieceTable {
         Ok(())
     }
 
-    /// Hides a piece. Its place may be used anew when no session pins the slot any more.
+    /// Takes a piece away. Its place may be used anew when nobody pins the slot any more.
     ///
     /// # Errors
     /// `EIO` for a slot that does not exist.
     pub fn unpublish(&self, slot: u32) -> Result<()> {
-        self.word(slot, 0)?.store(0, SeqCst);
+        self.word(slot, 0)?.fetch_or(GONE, SeqCst);
         fence(SeqCst);
         Ok(())
     }
@@ -133,6 +136,18 @@ impl PieceTable {
     #[must_use]
     pub fn get(&self, slot: u32) -> Option<(Inode, Piece)> {
         let inode = self.word(slot, 0).ok()?.load(Acquire);
+        Some((Inode(inode), self.row(slot, inode)?))
+    }
+
+    /// The piece that `slot` held until it was taken away; `None` if it holds one, or never did.
+    #[must_use]
+    pub fn gone(&self, slot: u32) -> Option<Piece> {
+        let inode = self.word(slot, 0).ok()?.load(Acquire);
+        if inode & GONE == 0 { None } else { self.row(slot, inode & !(GONE | HIDDEN)) }
+    }
+
+    /// The rest of a row, if it is of `inode`.
+    fn row(&self, slot: u32, inode: u64) -> Option<Piece> {
         let start = self.word(slot, 8).ok()?.load(Relaxed);
         let place = self.word(slot, 16).ok()?.load(Relaxed);
         let shape = self.short(slot, 24).ok()?.load(Relaxed);
@@ -140,14 +155,9 @@ impl PieceTable {
         if inode == 0 || check != check_of(inode, start, place, shape) {
             return None;
         }
-        let piece = Piece {
-            start,
-            slot,
-            place,
-            length_log2: (shape & 0xff) as u8,
-            tier: (shape >> 8) as u8,
-        };
-        (piece.length_log2 <= wire::limits::CHUNK_LOG2_MAX).then_some((Inode(inode), piece))
+        let (length_log2, tier) = ((shape & 0xff) as u8, (shape >> 8) as u8);
+        let piece = Piece { start, slot, place, length_log2, tier };
+        (length_log2 <= wire::limits::CHUNK_LOG2_MAX).then_some(piece)
     }
 }
 

@@ -9,8 +9,8 @@
 //!
 //! behind which the buffers of `stage` lie.
 //!
-//! A slot: state u32 (a futex), owner u32 (thread; 0: free), length u32, sequence u64, pin u64 (what its
-//! owner copies right now: piece + 1), then, at 64, the message.
+//! A slot: state u32 (a futex), owner u32 (thread; 0: free), length u32, sequence u64, then, at 64, the
+//! message.
 //!
 //!   FREE --claim--> CLAIMED --submit--> SUBMITTED --reply--> DONE --release--> FREE
 //!                                       DETACHED --reply--> FREE      (nobody waits)
@@ -43,7 +43,6 @@ const STATE: usize = 0;
 const OWNER: usize = 4;
 const LENGTH: usize = 8;
 const SEQUENCE: usize = 16;
-const PIN: usize = 24;
 
 /// Length of the slots.
 pub const SESSION_BYTES: usize = SLOTS + SLOT_COUNT * SLOT_STRIDE;
@@ -140,7 +139,6 @@ impl Session {
     }
 
     fn claimed(&self, index: usize) -> Result<Slot<'_>> {
-        self.word64(index, PIN)?.store(0, Release);
         self.word32(index, STATE)?.store(CLAIMED, Relaxed);
         Ok(Slot { session: self, index, sleeps_at_once: false })
     }
@@ -247,24 +245,6 @@ impl Session {
                 return;
             }
         }
-    }
-
-    /// Calls `each` with every piece that some slot pins now.
-    pub fn pinned(&self, each: &mut dyn FnMut(u32)) {
-        for slot in 0..SLOT_COUNT {
-            let pin = self.word64(slot, PIN).map_or(0, |pin| pin.load(SeqCst));
-            if let Some(piece) = pin.checked_sub(1).and_then(|piece| u32::try_from(piece).ok()) {
-                each(piece);
-            }
-        }
-    }
-
-    /// True if some slot pins `piece`.
-    #[must_use]
-    pub fn pins(&self, piece: u32) -> bool {
-        let wanted = u64::from(piece) + 1;
-        (0..SLOT_COUNT)
-            .any(|slot| self.word64(slot, PIN).is_ok_and(|pin| pin.load(SeqCst) == wanted))
     }
 }
 
@@ -413,25 +393,6 @@ impl Slot<'_> {
         let at = Session::slot(self.index)? + MESSAGE;
         self.session.segment.with_own(at, length, |bytes| read(bytes))
     }
-
-    /// Says that this thread copies from or into `piece`, until `unpin`.
-    ///
-    /// # Errors
-    /// Never for a slot that was claimed.
-    pub fn pin(&self, piece: u32) -> Result<()> {
-        // Sequentially consistent: the header that the caller looks at next must be read after
-        // the daemon could see the pin (see `pieces`).
-        self.session.word64(self.index, PIN)?.store(u64::from(piece) + 1, SeqCst);
-        sync::fence(SeqCst);
-        Ok(())
-    }
-
-    /// Ends `pin`.
-    pub fn unpin(&self) {
-        if let Ok(pin) = self.session.word64(self.index, PIN) {
-            pin.store(0, Release);
-        }
-    }
 }
 
 /// May a signal end the wait?
@@ -445,7 +406,6 @@ pub enum Interruptible {
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        self.unpin();
         let Ok(state) = self.session.word32(self.index, STATE) else { return };
         // A request that was given up on belongs to the daemon until it answers.
         let given_up = state.compare_exchange(SUBMITTED, DETACHED, AcqRel, Acquire).is_ok()

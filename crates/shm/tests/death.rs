@@ -9,6 +9,7 @@ use shm::doorbell::{DOORBELLS_BYTES, Doorbells};
 use shm::host::{HOST_BYTES, HostSegment};
 use shm::piece_io::Target;
 use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES};
+use shm::pins::{PINS_BYTES, Pins};
 use shm::session::{SESSION_BYTES, Session};
 use std::ffi::CString;
 use std::io::{BufRead, BufReader};
@@ -79,7 +80,8 @@ fn the_victim() {
         slots[1].write(|_| Ok::<usize, Errno>(1)).expect("fits");
         slots[1].submit(0, &bells, 0).expect("worker 0");
     }
-    slots[0].pin(0).expect("claimed");
+    let pins = Pins::new(segment(place, "pins", PINS_BYTES)).expect("long enough");
+    let _pin = pins.of_session(0, 1000).pin(0).expect("a row");
     if role == "granules" {
         states.claimer(0).expect("slot 0").store(shm::wait::thread_id(), Ordering::SeqCst);
         states.claimed(0).expect("slot 0").fetch_or(0b10, Ordering::SeqCst);
@@ -101,13 +103,14 @@ fn slots_of_the_dead_are_taken_over() {
     let place = Place::new("slots");
     let session = Session::new(segment(&place.0, "session", SESSION_BYTES)).expect("long enough");
     let child = victim("slots", &place.0);
-    assert!(session.pins(0));
+    let pins = Pins::new(segment(&place.0, "pins", PINS_BYTES)).expect("long enough");
+    assert!(pins.is_pinned(0, 0));
     assert_eq!(session.claim(1000).err(), Some(Errno::ETIMEDOUT), "the owner lives");
     kill(child);
     let slots: Vec<_> =
         (0..SLOT_COUNT).map(|_| session.claim(1_000_000).expect("a dead one's slot")).collect();
     assert_eq!(slots.len(), SLOT_COUNT);
-    assert!(!session.pins(0), "who takes a slot over holds no pin of the dead");
+    assert!(!pins.is_pinned(0, 0), "the dead pin nothing");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use shm::host::{HOST_BYTES, HostSegment, OfdIndex, VnodeIndex};
 use shm::index::{Hit, Index, Shape};
 use shm::piece_io::Target;
 use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES, all_granules};
+use shm::pins::{PINS_BYTES, Pins};
 use shm::segment::HUGE_PAGE;
 use shm::session::{Interruptible, SESSION_BYTES, Session};
 use shm::{Access, Segment};
@@ -162,7 +163,6 @@ fn garbage_in_a_session_ends_nothing_but_itself() {
                 assert!(length <= SLOT_BYTES);
             }
             session.reply(slot, b"answer");
-            let _ = session.pins(slot as u32);
         }
     }
 }
@@ -238,6 +238,7 @@ struct OneTarget {
     arena: Arena,
     table: PieceTable,
     states: PieceStates,
+    pins: Pins,
     ssd: rustix::fd::OwnedFd,
 }
 
@@ -247,6 +248,7 @@ impl OneTarget {
             arena: Arena::new(memory(bytes)),
             table: PieceTable::new(memory(HEADER_BYTES * 8)),
             states: PieceStates::new(memory(STATE_BYTES * 8)),
+            pins: Pins::new(memory(PINS_BYTES)).expect("long enough"),
             ssd: Segment::nameless(c"ssd", bytes).expect("nameless memory").1,
         }
     }
@@ -275,8 +277,7 @@ fn a_piece_reads_as_written_and_never_shows_old_bytes() {
         let piece = Piece { start: 0, slot: 3, place: length as u64, length_log2: 18, tier };
         all.states.reset(3, 0).expect("slot 3");
         all.table.publish(Inode(5), &piece).expect("slot 3");
-        let session = session();
-        let slot = session.claim(1000).expect("a slot");
+        let pins = all.pins.of_session(0, 1000);
         let mut model = vec![0u8; length];
         let mut state = u64::from(tier) + 99;
         for round in 0..400u64 {
@@ -288,16 +289,16 @@ fn a_piece_reads_as_written_and_never_shows_old_bytes() {
                 model[at..at + count].fill(0);
             } else {
                 let bytes = vec![round as u8 | 1; count];
-                let done = target.write(&slot, Inode(5), &piece, at as u64, &bytes);
+                let done = target.write(&pins, Inode(5), &piece, at as u64, &bytes);
                 assert_eq!(done, Ok(Ok(())));
                 model[at..at + count].copy_from_slice(&bytes);
             }
             let mut read = vec![1; length];
-            assert_eq!(target.read(&slot, Inode(5), &piece, 0, &mut read), Ok(Ok(())));
+            assert_eq!(target.read(&pins, Inode(5), &piece, 0, &mut read), Ok(Ok(())));
             assert!(read == model, "tier {tier} round {round}");
         }
         all.table.unpublish(3).expect("slot 3");
-        let gone = target.read(&slot, Inode(5), &piece, 0, &mut [0; 8]);
+        let gone = target.read(&pins, Inode(5), &piece, 0, &mut [0; 8]);
         assert_eq!(gone, Ok(Err(shm::piece_io::Moved)));
     }
 }
@@ -309,7 +310,7 @@ fn writers_of_one_granule_keep_each_others_bytes() {
     let length = 64 * 1024usize;
     let all = OneTarget::new(length);
     let target = all.target();
-    let session = session();
+    let pins = all.pins.of_session(0, 1_000_000);
     let piece = Piece { start: 0, slot: 0, place: 0, length_log2: 16, tier: Piece::MEMORY };
     for _ in 0..300 {
         all.arena.copy_in(0, &vec![0xee; length]).expect("fits");
@@ -317,13 +318,12 @@ fn writers_of_one_granule_keep_each_others_bytes() {
         all.table.publish(Inode(5), &piece).expect("slot 0");
         std::thread::scope(|scope| {
             for half in 0..2u64 {
-                let (target, session) = (&target, &session);
+                let (target, pins) = (&target, &pins);
                 scope.spawn(move || {
-                    let slot = session.claim(1_000_000).expect("a slot");
                     for granule in 0..16u64 {
                         let at = granule * 4096 + half * 2048;
                         let bytes = [half as u8 + 1; 1024];
-                        let done = target.write(&slot, Inode(5), &piece, at, &bytes);
+                        let done = target.write(pins, Inode(5), &piece, at, &bytes);
                         assert_eq!(done, Ok(Ok(())));
                     }
                 });
@@ -346,20 +346,19 @@ fn a_whole_granule_is_not_zeroed_by_who_writes_a_part() {
     let length = 64 * 1024usize;
     let all = OneTarget::new(length);
     let target = all.target();
-    let session = session();
+    let pins = all.pins.of_session(0, 1_000_000);
     let piece = Piece { start: 0, slot: 0, place: 0, length_log2: 16, tier: Piece::MEMORY };
     for _ in 0..500 {
         all.states.reset(0, 0).expect("slot 0");
         all.table.publish(Inode(5), &piece).expect("slot 0");
         std::thread::scope(|scope| {
             for whole in [true, false] {
-                let (target, session) = (&target, &session);
+                let (target, pins) = (&target, &pins);
                 scope.spawn(move || {
-                    let slot = session.claim(1_000_000).expect("a slot");
                     for granule in 0..16u64 {
                         let bytes = [7; 4096];
                         let part = if whole { &bytes[..] } else { &bytes[..100] };
-                        let done = target.write(&slot, Inode(5), &piece, granule * 4096, part);
+                        let done = target.write(pins, Inode(5), &piece, granule * 4096, part);
                         assert_eq!(done, Ok(Ok(())));
                     }
                 });

@@ -18,6 +18,7 @@ use shm::host::{HOST_BYTES, HostSegment};
 use shm::index::{Index, Shape};
 use shm::leases::LEASES_BYTES;
 use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES};
+use shm::pins::PINS_BYTES;
 use shm::posts::POSTS_BYTES;
 use shm::session::{SESSION_BYTES, Session};
 use shm::{Access, Segment};
@@ -75,10 +76,11 @@ impl Stub {
             memory(4096),
             // Nothing is leased.
             memory(LEASES_BYTES),
+            memory(PINS_BYTES),
             memory(shape.bytes()),
         ];
         let namespace = Namespace::new(
-            Index::create(map(&fds[9], shape.bytes()), shape).expect("an index"),
+            Index::create(map(&fds[10], shape.bytes()), shape).expect("an index"),
             HostSegment::new(map(&fds[1], HOST_BYTES)).expect("a host segment"),
             Arena::new(map(&fds[2], ARENA_BYTES)),
             PieceTable::new(map(&fds[3], PIECES * HEADER_BYTES)),
@@ -191,7 +193,7 @@ fn welcome(state: &State, stream: OwnedFd, number: u16) -> (Session, OwnedFd) {
     let length = writer.finish().expect("a welcome fits");
     let mut fds: Vec<BorrowedFd<'_>> = vec![fd.as_fd()];
     fds.extend(state.fds.iter().map(AsFd::as_fd));
-    let mut space = [const { std::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(25))];
+    let mut space = [const { std::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(26))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
     let slices = [IoSlice::new(&bytes[..length])];

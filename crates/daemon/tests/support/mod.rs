@@ -11,6 +11,7 @@ use shm::host::HostSegment;
 use shm::index::Index;
 use shm::piece_io::Target;
 use shm::pieces::{PieceStates, PieceTable};
+use shm::pins::{Pins, SessionPins};
 use shm::posts::Posts;
 use shm::session::{Interruptible, Session};
 use shm::{Access, Segment};
@@ -208,6 +209,7 @@ pub(crate) struct Client {
     pub(crate) states: PieceStates,
     pub(crate) ssd: OwnedFd,
     pub(crate) posts: Posts,
+    pub(crate) pins: Pins,
     pub(crate) indexes: Vec<Index>,
     pub(crate) stream: UnixStream,
     pub(crate) table_fd: OwnedFd,
@@ -268,6 +270,7 @@ impl Client {
         let ssd = next();
         let posts = Posts::new(map_all(&next(), write))?;
         let (_finder, _leases) = (next(), next());
+        let pins = Pins::new(map_all(&next(), write))?;
         let indexes = (0..welcome.workers)
             .map(|_| Index::open(map_all(&next(), Access::ReadOnly)))
             .collect::<Result<_>>()?;
@@ -283,6 +286,7 @@ impl Client {
             states,
             ssd,
             posts,
+            pins,
             indexes,
             stream,
             table_fd,
@@ -295,6 +299,11 @@ impl Client {
     pub(crate) fn target(&self) -> Target<'_> {
         let (arena, table, states) = (&self.arena, &self.table, &self.states);
         Target { arena, ssd: self.ssd.as_fd(), table, states }
+    }
+
+    /// What it pins pieces with.
+    pub(crate) fn pins(&self) -> SessionPins<'_> {
+        self.pins.of_session(self.welcome.session, 1_000_000)
     }
 
     /// Sends bytes as a request to `worker`, returns the reply.
@@ -422,13 +431,12 @@ impl Client {
         let length = bytes.len() as u64;
         let request = Request::MapPieces { inode, chunk_log2, allocate: 1, offset, length };
         let pieces = self.pieces(self.welcome.daemon, &request).expect("room");
-        let slot = self.session.claim(1_000_000).expect("a slot");
         for piece in pieces {
             let from = offset.max(piece.start);
             let to = (offset + length).min(piece.start + piece.length());
             let part = &bytes[(from - offset) as usize..(to - offset) as usize];
             let within = from - piece.start;
-            let copied = self.target().write(&slot, inode, &piece, within, part);
+            let copied = self.target().write(&self.pins(), inode, &piece, within, part);
             assert_eq!(copied, Ok(Ok(())));
         }
     }

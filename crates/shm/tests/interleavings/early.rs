@@ -1,7 +1,7 @@
 //! Early pieces: what a client wrote into one without asking anybody is never taken back, also if the
 //! daemon is killed on its way.
 
-use crate::support::{FILE, LENGTH, OneTarget, PIECE, SECOND};
+use crate::support::{FILE, LENGTH, OneTarget, PIECE};
 use shm::piece_io::Moved;
 use shm::sync::model;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ fn take_back(all: &OneTarget) {
         return;
     }
     all.table.hide(PIECE.slot).expect("slot 0");
-    if all.session.pins(PIECE.slot) || !all.states.is_hole(PIECE.slot) {
+    if all.is_pinned() || !all.states.is_hole(PIECE.slot) {
         all.table.show(PIECE.slot).expect("slot 0");
         return;
     }
     all.table.unpublish(PIECE.slot).expect("slot 0");
-    if all.session.pins(PIECE.slot) {
+    if all.is_pinned() {
         // It is not used anew as long as somebody may write into it.
         return;
     }
@@ -30,13 +30,10 @@ fn take_back(all: &OneTarget) {
 /// A client that writes as soon as it finds the piece: true if it did.
 fn client(all: &Arc<OneTarget>, byte: u8) -> model::Thread<bool> {
     let all = Arc::clone(all);
-    model::spawn(move || {
-        let slot = all.session.claim(SECOND).expect("a slot");
-        match all.target().write(&slot, FILE, &PIECE, 0, &[byte; 100]) {
-            Ok(Ok(())) => true,
-            Ok(Err(Moved)) => false,
-            Err(errno) => panic!("{errno:?}"),
-        }
+    model::spawn(move || match all.target().write(&all.pins(), FILE, &PIECE, 0, &[byte; 100]) {
+        Ok(Ok(())) => true,
+        Ok(Err(Moved)) => false,
+        Err(errno) => panic!("{errno:?}"),
     })
 }
 
@@ -89,7 +86,7 @@ fn a_daemon_that_dies_taking_back_loses_nothing() {
 }
 
 /// A client is killed between any two steps: the piece is its file's if something was written, and is
-/// taken back if not; only the pin of the dead keeps it until the session is over.
+/// taken back if not, pin or no pin.
 #[test]
 fn what_a_dead_client_found_and_did_not_write_to_is_taken_back() {
     model::explore(3000, || {
@@ -97,8 +94,7 @@ fn what_a_dead_client_found_and_did_not_write_to_is_taken_back() {
         let victim = Arc::clone(&all);
         let victim = model::spawn(move || {
             model::doom(30);
-            let slot = victim.session.claim(SECOND).expect("a slot");
-            let _ = victim.target().write(&slot, FILE, &PIECE, 0, &[1; 100]);
+            let _ = victim.target().write(&victim.pins(), FILE, &PIECE, 0, &[1; 100]);
         });
         take_back(&all);
         victim.join();
@@ -107,8 +103,8 @@ fn what_a_dead_client_found_and_did_not_write_to_is_taken_back() {
                 take_back(&all);
             }
             let is_kept = all.table.get(PIECE.slot) == Some((FILE, PIECE));
-            let is_used = all.session.pins(PIECE.slot) || !all.states.is_hole(PIECE.slot);
-            assert!(!is_kept || is_used, "nobody uses it");
+            assert!(!all.is_pinned(), "the dead pin nothing");
+            assert!(!is_kept || !all.states.is_hole(PIECE.slot), "nobody uses it");
         });
     });
 }

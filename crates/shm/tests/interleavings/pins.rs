@@ -1,6 +1,6 @@
 //! Hazard pins: the space of a piece is not used anew while a client copies it.
 
-use crate::support::{FILE, LENGTH, OneTarget, PIECE, SECOND};
+use crate::support::{FILE, LENGTH, OneTarget, PIECE};
 use shm::piece_io::Moved;
 use shm::sync::model;
 use std::sync::Arc;
@@ -9,9 +9,14 @@ use wire::Inode;
 /// Frees the piece as the daemon does, then gives space and row to another file, full of 0x22.
 fn use_anew(all: &OneTarget) {
     all.table.unpublish(PIECE.slot).expect("slot 0");
-    while all.session.pins(PIECE.slot) {
+    while all.is_pinned() {
         shm::sync::spin_loop();
     }
+    fill(all);
+}
+
+/// Gives space and row to another file, full of 0x22.
+fn fill(all: &OneTarget) {
     all.arena.copy_in(0, &[0x22; LENGTH]).expect("fits");
     all.states.reset(PIECE.slot, 3).expect("slot 0");
     all.table.publish(Inode(6), &PIECE).expect("slot 0");
@@ -24,13 +29,12 @@ fn space_is_not_used_anew_under_a_copy() {
         let clients = [false, true].map(|writes| {
             let all = Arc::clone(&all);
             model::spawn(move || {
-                let slot = all.session.claim(SECOND).expect("a slot");
                 let mut bytes = [0x33; LENGTH];
                 if writes {
-                    let done = all.target().write(&slot, FILE, &PIECE, 0, &bytes);
+                    let done = all.target().write(&all.pins(), FILE, &PIECE, 0, &bytes);
                     return assert!(matches!(done, Ok(Ok(()) | Err(Moved))));
                 }
-                if all.target().read(&slot, FILE, &PIECE, 0, &mut bytes) == Ok(Ok(())) {
+                if all.target().read(&all.pins(), FILE, &PIECE, 0, &mut bytes) == Ok(Ok(())) {
                     let ours = |byte: &u8| [0xee, 0x33].contains(byte);
                     assert!(bytes.iter().all(ours), "another file's byte");
                 }
@@ -40,6 +44,42 @@ fn space_is_not_used_anew_under_a_copy() {
         for client in clients {
             client.join().expect("not killed");
         }
+        model::quietly(|| {
+            let mut bytes = [0; LENGTH];
+            all.arena.copy_out(0, &mut bytes).expect("in range");
+            assert!(bytes.iter().all(|&byte| byte == 0x22), "written into another file");
+        });
+    });
+}
+
+/// The daemon is killed between any two steps of freeing a piece. The next one looks at what is gone
+/// and pinned, as `data` does with it: held until nobody pins it; what is not is free at once.
+#[test]
+fn a_daemon_that_takes_over_leaves_space_to_who_copies() {
+    model::explore(3000, || {
+        let all = Arc::new(OneTarget::new(3));
+        let client = Arc::clone(&all);
+        let client = model::spawn(move || {
+            let done = client.target().write(&client.pins(), FILE, &PIECE, 0, &[0x33; LENGTH]);
+            assert!(matches!(done, Ok(Ok(()) | Err(Moved))));
+        });
+        let first = Arc::clone(&all);
+        let first = model::spawn(move || {
+            model::doom(8);
+            use_anew(&first);
+        });
+        first.join();
+        if all.table.get(PIECE.slot) == Some((FILE, PIECE)) {
+            use_anew(&all);
+        } else if all.table.get(PIECE.slot).is_none() {
+            if all.is_pinned() && all.table.gone(PIECE.slot) == Some(PIECE) {
+                while all.is_pinned() {
+                    shm::sync::spin_loop();
+                }
+            }
+            fill(&all);
+        }
+        client.join().expect("not killed");
         model::quietly(|| {
             let mut bytes = [0; LENGTH];
             all.arena.copy_out(0, &mut bytes).expect("in range");

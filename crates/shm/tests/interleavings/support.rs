@@ -6,6 +6,7 @@ use shm::arena::Arena;
 use shm::doorbell::{DOORBELLS_BYTES, Doorbells, Sleep};
 use shm::piece_io::Target;
 use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES};
+use shm::pins::{PINS_BYTES, Pins, SessionPins};
 use shm::session::{Interruptible, SESSION_BYTES, Session, Slot};
 use shm::sync::model;
 use wire::limits::{SLOT_BYTES, SLOT_COUNT};
@@ -86,12 +87,12 @@ impl Both {
     }
 }
 
-/// A target of two pieces' room and the sessions of its clients, one for each thread.
+/// A target of two pieces' room, and the pins of its clients.
 pub(crate) struct OneTarget {
     pub(crate) arena: Arena,
     pub(crate) table: PieceTable,
     pub(crate) states: PieceStates,
-    pub(crate) session: Session,
+    pins: Pins,
     ssd: OwnedFd,
 }
 
@@ -109,7 +110,7 @@ impl OneTarget {
             arena: Arena::new(memory(LENGTH)),
             table: PieceTable::new(memory(HEADER_BYTES * 2)),
             states: PieceStates::new(memory(STATE_BYTES * 2)),
-            session: Session::new(memory(SESSION_BYTES)).expect("long enough"),
+            pins: Pins::new(memory(PINS_BYTES)).expect("long enough"),
             ssd: Segment::nameless(c"ssd", 4096).expect("nameless memory").1,
         };
         model::quietly(|| {
@@ -129,11 +130,20 @@ impl OneTarget {
         }
     }
 
+    /// What a client pins with.
+    pub(crate) fn pins(&self) -> SessionPins<'_> {
+        self.pins.of_session(0, SECOND)
+    }
+
+    /// True if somebody pins the piece.
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pins.is_pinned(0, PIECE.slot)
+    }
+
     /// Bytes `at ..` of the piece become `length` times `byte`, as a client writes.
     pub(crate) fn write(&self, at: usize, length: usize, byte: u8) {
-        let slot = model::quietly(|| self.session.claim(SECOND)).expect("a slot");
         let bytes = vec![byte; length];
-        let done = self.target().write(&slot, FILE, &PIECE, at as u64, &bytes);
+        let done = self.target().write(&self.pins(), FILE, &PIECE, at as u64, &bytes);
         assert_eq!(done, Ok(Ok(())));
     }
 

@@ -1,0 +1,226 @@
+//! Pins: which pieces of a target clients copy from or into right now. One named segment for each
+//! daemon, which outlives it: a daemon that takes over sees who was copying when the one before it
+//! was killed, however long he was stopped in it.
+//!
+//! Layout: for each session `PIN_COUNT` rows of 64 bytes:
+//!
+//!   0   pin   u64   thread << 32 | piece + 1; 0: free
+//!
+//! Who copies puts a pin down and then looks at the piece's header; who wants the space anew hides
+//! the header and then looks for pins. One of the two sees the other (`pieces`).
+//!
+//! Invariants:
+//!  1. A row is taken by compare and exchange and freed by who took it. So clients of an earlier
+//!     daemon may use the rows of a session together with those of a later one, whose number is the
+//!     same.
+//!  2. A row of a thread that lives is not touched by anybody else. One of a dead thread pins nothing.
+
+use crate::doorbell::SESSION_COUNT_MAX;
+use crate::segment::Segment;
+use crate::sync::{self, AtomicU64, fence};
+use crate::wait::{self, Backoff, Next};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
+use wire::errno::{Errno, Result};
+
+/// Copies of one session at a time.
+pub const PIN_COUNT: usize = 64;
+/// A cache line each: threads of a program copy side by side.
+const ROW: usize = 64;
+const SESSION: usize = PIN_COUNT * ROW;
+
+/// Length of the segment; memory is touched as it is used.
+pub const PINS_BYTES: usize = SESSION_COUNT_MAX * SESSION;
+
+/// The mapped segment.
+pub struct Pins {
+    segment: Segment,
+}
+
+/// What a row says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Word(u64);
+
+impl Word {
+    fn new(thread: u32, piece: u32) -> Result<Word> {
+        let piece = piece.checked_add(1).ok_or(Errno::EINVAL)?;
+        Ok(Word(u64::from(thread) << 32 | u64::from(piece)))
+    }
+
+    const fn piece(self) -> Option<u32> {
+        (self.0 as u32).checked_sub(1)
+    }
+
+    fn is_of_the_dead(self) -> bool {
+        wait::is_dead((self.0 >> 32) as u32)
+    }
+}
+
+impl Pins {
+    /// Takes a mapping. A fresh one, all zeros, is valid as it is.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is too short.
+    pub fn new(segment: Segment) -> Result<Pins> {
+        if segment.len() < PINS_BYTES { Err(Errno::EINVAL) } else { Ok(Pins { segment }) }
+    }
+
+    fn row(&self, session: u16, row: usize) -> Result<&AtomicU64> {
+        let session = usize::from(session);
+        if session >= SESSION_COUNT_MAX {
+            return Err(Errno::EINVAL);
+        }
+        self.segment.word64(session * SESSION + row % PIN_COUNT * ROW)
+    }
+
+    /// What a client of `session` pins with. Where all rows are taken it waits, at most
+    /// `timeout_micros`.
+    #[must_use]
+    pub const fn of_session(&self, session: u16, timeout_micros: u64) -> SessionPins<'_> {
+        SessionPins { pins: self, session, timeout_micros }
+    }
+
+    // ---- the daemon's side ----
+
+    /// Calls `each` with the pieces that living threads pin under `session`.
+    pub fn each(&self, session: u16, each: &mut dyn FnMut(u32)) {
+        for row in 0..PIN_COUNT {
+            let Ok(row) = self.row(session, row) else { return };
+            let word = Word(row.load(SeqCst));
+            let Some(piece) = word.piece() else { continue };
+            if word.is_of_the_dead() {
+                let _ = row.compare_exchange(word.0, 0, AcqRel, Relaxed);
+            } else {
+                each(piece);
+            }
+        }
+    }
+
+    /// True if a living thread pins `piece` under `session`.
+    #[must_use]
+    pub fn is_pinned(&self, session: u16, piece: u32) -> bool {
+        let mut found = false;
+        self.each(session, &mut |pinned| found |= pinned == piece);
+        found
+    }
+}
+
+/// The rows of one session, as its clients use them.
+#[derive(Clone, Copy)]
+pub struct SessionPins<'a> {
+    pins: &'a Pins,
+    session: u16,
+    timeout_micros: u64,
+}
+
+impl<'a> SessionPins<'a> {
+    /// Says that the calling thread copies from or into `piece`, until the result is dropped.
+    ///
+    /// # Errors
+    /// `ETIMEDOUT` if all rows were taken for too long.
+    pub fn pin(&self, piece: u32) -> Result<Pin<'a>> {
+        let me = wait::thread_id();
+        let word = Word::new(me, piece)?;
+        // Neighbouring threads have neighbouring numbers.
+        let row = self.pins.row(self.session, me as usize)?;
+        let row = if take(row, 0, word) { row } else { self.another(me, word)? };
+        // The header that the caller looks at next must be read after the daemon could see the pin.
+        fence(SeqCst);
+        Ok(Pin { row })
+    }
+
+    /// A row where the first choice is taken.
+    fn another(&self, me: u32, word: Word) -> Result<&'a AtomicU64> {
+        let mut backoff = Backoff::new();
+        let mut give_up = None;
+        loop {
+            for step in 1..=PIN_COUNT {
+                let row = self.pins.row(self.session, me as usize + step)?;
+                if row.load(Relaxed) == 0 && take(row, 0, word) {
+                    return Ok(row);
+                }
+            }
+            if backoff.pause() == Next::Look {
+                continue;
+            }
+            for row in 0..PIN_COUNT {
+                let row = self.pins.row(self.session, row)?;
+                let holder = Word(row.load(Relaxed));
+                if holder.is_of_the_dead() && take(row, holder.0, word) {
+                    return Ok(row);
+                }
+            }
+            let now = wait::now_micros();
+            if now >= *give_up.get_or_insert(now.saturating_add(self.timeout_micros)) {
+                return Err(Errno::ETIMEDOUT);
+            }
+            sync::sched_yield();
+        }
+    }
+}
+
+fn take(row: &AtomicU64, from: u64, word: Word) -> bool {
+    row.compare_exchange(from, word.0, SeqCst, Relaxed).is_ok()
+}
+
+/// A pin of the calling thread.
+pub struct Pin<'a> {
+    row: &'a AtomicU64,
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.row.store(0, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    fn pins() -> Pins {
+        Pins::new(Segment::nameless(c"test", PINS_BYTES).expect("memory").0).expect("long enough")
+    }
+
+    fn all(pins: &Pins, session: u16) -> Vec<u32> {
+        let mut found = Vec::new();
+        pins.each(session, &mut |piece| found.push(piece));
+        found.sort_unstable();
+        found
+    }
+
+    #[test]
+    fn what_is_pinned_is_seen_until_it_is_dropped() {
+        let pins = pins();
+        let mine = pins.of_session(3, 0);
+        let held: Vec<_> =
+            (0..PIN_COUNT as u32).map(|piece| mine.pin(piece).expect("a row")).collect();
+        assert_eq!(all(&pins, 3), (0..PIN_COUNT as u32).collect::<Vec<_>>());
+        assert_eq!(all(&pins, 2), []);
+        assert_eq!(mine.pin(99).err(), Some(Errno::ETIMEDOUT));
+        drop(held);
+        assert_eq!(all(&pins, 3), []);
+        let last = SESSION_COUNT_MAX as u16;
+        assert!(pins.of_session(last - 1, 0).pin(7).is_ok());
+        assert_eq!(pins.of_session(last, 0).pin(7).err(), Some(Errno::EINVAL));
+        assert_eq!(mine.pin(u32::MAX).err(), Some(Errno::EINVAL));
+    }
+
+    #[test]
+    fn the_dead_pin_nothing_and_their_rows_are_taken() {
+        let pins = pins();
+        let dead = std::thread::scope(|scope| {
+            let leave = || {
+                (0..PIN_COUNT as u32).for_each(|piece| {
+                    core::mem::forget(pins.of_session(0, 0).pin(piece).expect("a row"));
+                });
+            };
+            scope.spawn(leave).join()
+        });
+        dead.expect("no panic");
+        let mine = pins.of_session(0, 60_000_000).pin(5).expect("a dead one's row");
+        assert_eq!(all(&pins, 0), [5]);
+        drop(mine);
+        assert_eq!(all(&pins, 0), []);
+    }
+}
