@@ -15,8 +15,9 @@ use wire::DaemonIndex;
 use wire::codec::Malformed;
 use wire::limits::FRAME_BYTES_MAX;
 
-/// Bytes of one read, at least.
-const READ_BYTES: usize = 64 * 1024;
+/// Bytes of one read, at least: a few requests. A daemon has a thousand connections, most of which
+/// never carry more.
+const READ_BYTES: usize = 4 * 1024;
 /// Reads before others have their turn.
 const READS_MAX: usize = 32;
 /// Buffers above this are given back when they are empty.
@@ -117,8 +118,8 @@ impl<T> Connection<T> {
         self.end -= self.taken;
         self.taken = 0;
         if self.input.len() - self.end < READ_BYTES {
-            // Twice as much: a large frame comes in few reads.
-            self.input.resize(2 * self.end + READ_BYTES, 0);
+            // Much more: a large frame comes in few reads.
+            self.input.resize(4 * self.end + READ_BYTES, 0);
         }
     }
 

@@ -1,10 +1,11 @@
 //! The peers file of an instance: a line `index address` for each daemon.
 //!
 //! It appears after all daemons told their addresses, and changes when one came back elsewhere; so
-//! it is read at each dial.
+//! it is read for each dial of a daemon that was not reached before, or was lost.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use wire::DaemonIndex;
 
 /// Longest peers file: 1024 daemons with a line of less than 64 bytes.
@@ -12,19 +13,58 @@ const PEERS_BYTES_MAX: u64 = 64 * 1024;
 
 /// The address of `daemon`, `None` if the file does not tell.
 pub(crate) fn address_of(file: &Path, daemon: DaemonIndex) -> Option<SocketAddr> {
+    find(&read(file)?, daemon)
+}
+
+/// What the file said, for who dials many.
+pub(crate) struct Addresses {
+    file: PathBuf,
+    known: BTreeMap<u16, SocketAddr>,
+    is_new: bool,
+}
+
+impl Addresses {
+    pub(crate) const fn new(file: PathBuf) -> Addresses {
+        Addresses { file, known: BTreeMap::new(), is_new: false }
+    }
+
+    /// From now on the file may be read again, once.
+    pub(crate) const fn may_read(&mut self) {
+        self.is_new = false;
+    }
+
+    /// The address of `daemon`, `None` if the file does not tell.
+    pub(crate) fn of(&mut self, daemon: DaemonIndex) -> Option<SocketAddr> {
+        if !self.known.contains_key(&daemon.0) && !self.is_new {
+            self.is_new = true;
+            self.known = read(&self.file).map_or_else(BTreeMap::new, |text| all(&text).collect());
+        }
+        self.known.get(&daemon.0).copied()
+    }
+
+    /// `daemon` was not reached, or lost: it may come back elsewhere.
+    pub(crate) fn forget(&mut self, daemon: DaemonIndex) {
+        self.known.remove(&daemon.0);
+    }
+}
+
+fn read(file: &Path) -> Option<String> {
     if std::fs::metadata(file).ok()?.len() > PEERS_BYTES_MAX {
         return None;
     }
-    find(&std::fs::read_to_string(file).ok()?, daemon)
+    std::fs::read_to_string(file).ok()
+}
+
+fn all(text: &str) -> impl Iterator<Item = (u16, SocketAddr)> {
+    text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let index = words.next()?.parse().ok()?;
+        Some((index, words.next()?.parse().ok()?))
+    })
 }
 
 fn find(text: &str, daemon: DaemonIndex) -> Option<SocketAddr> {
-    text.lines().find_map(|line| {
-        let mut words = line.split_whitespace();
-        let index = words.next()?.parse::<u16>().ok()?;
-        let address = words.next()?.parse().ok()?;
-        (index == daemon.0).then_some(address)
-    })
+    all(text).find_map(|(index, address)| (index == daemon.0).then_some(address))
 }
 
 #[cfg(test)]
@@ -37,5 +77,22 @@ mod tests {
         assert_eq!(find(text, DaemonIndex(0)), "127.0.0.1:1".parse().ok());
         assert_eq!(find(text, DaemonIndex(1)), None);
         assert_eq!(find(text, DaemonIndex(2)), "[::1]:3".parse().ok());
+    }
+
+    #[test]
+    fn the_file_is_read_again_for_who_moved() {
+        let directory = tempfile::tempdir().expect("directory");
+        let file = directory.path().join("peers");
+        let mut addresses = Addresses::new(file.clone());
+        assert_eq!(addresses.of(DaemonIndex(0)), None);
+        std::fs::write(&file, "0 127.0.0.1:1\n1 127.0.0.1:2\n").expect("written");
+        assert_eq!(addresses.of(DaemonIndex(0)), None, "once at a time");
+        addresses.may_read();
+        assert_eq!(addresses.of(DaemonIndex(0)), "127.0.0.1:1".parse().ok());
+        std::fs::write(&file, "0 127.0.0.1:5\n1 127.0.0.1:6\n").expect("written");
+        addresses.may_read();
+        assert_eq!(addresses.of(DaemonIndex(0)), "127.0.0.1:1".parse().ok());
+        addresses.forget(DaemonIndex(0));
+        assert_eq!(addresses.of(DaemonIndex(0)), "127.0.0.1:5".parse().ok());
     }
 }

@@ -5,6 +5,10 @@
 //! again, with growing pauses. A request for a daemon that is not connected fails at once: who
 //! asked tries again, and knows how long.
 //!
+//! All daemons of an instance begin to dial at the same moment. So each dials its neighbours first,
+//! not all the same one, and a few at a time: more would wait for each other's handshakes until
+//! their time is over, and begin again.
+//!
 //! Sending is everybody's own business (`line`); this thread sends what a socket did not take. While
 //! it is awake it also does what its handler looks after (`Handler::look`).
 
@@ -13,7 +17,7 @@ use crate::door::{Answer, Lost, Sender, Shared};
 use crate::frame::Kind;
 use crate::handshake::{Handshake, Parties, Proven, Refusal, Role};
 use crate::line::{Line, READABLE};
-use crate::peers;
+use crate::peers::Addresses;
 use crate::secret::Secret;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -36,6 +40,11 @@ pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 const DIAL_PAUSE: Duration = Duration::from_millis(10);
 /// See `DIAL_PAUSE`.
 const DIAL_PAUSE_MAX: Duration = Duration::from_millis(500);
+/// Most daemons that are dialled at the same time. Those that take longer than `DIAL_TIME`, or could
+/// not be reached lately, do not count: dead hosts must not hold up living ones.
+const DIALS_MAX: usize = 8;
+/// See `DIALS_MAX`: a thousand handshakes.
+const DIAL_TIME: Duration = Duration::from_millis(500);
 /// How long the thread looks for more before it sleeps: a wake-up costs about as much.
 const LOOK_TIME: Duration = Duration::from_micros(50);
 /// So often of its looks the thread asks the poller for all connections.
@@ -101,7 +110,8 @@ pub struct Settings {
 struct Dial {
     next: Instant,
     pause: Duration,
-    in_progress: bool,
+    /// Since when it is in progress.
+    since: Option<Instant>,
     /// One line of log for each trouble, not for each try.
     told: bool,
 }
@@ -116,6 +126,7 @@ pub struct Net<H: Handler> {
     /// The connection of each daemon.
     up: Vec<Option<u64>>,
     dials: Vec<Dial>,
+    addresses: Addresses,
     accept_again: Option<Instant>,
     /// When something is due; `None`: not known since something changed.
     due: Option<Option<Instant>>,
@@ -140,10 +151,11 @@ impl<H: Handler> Net<H> {
         epoll::add(&poller, &waker, EventData::new_u64(WAKER), EventFlags::IN)?;
         let shared = Arc::new(Shared::new(settings.daemon_count, poller, waker));
         let now = Instant::now();
-        let dial = || Dial { next: now, pause: DIAL_PAUSE, in_progress: false, told: false };
+        let dial = || Dial { next: now, pause: DIAL_PAUSE, since: None, told: false };
         let net = Net {
             up: vec![None; usize::from(settings.daemon_count)],
             dials: core::iter::repeat_with(dial).take(usize::from(settings.me.0)).collect(),
+            addresses: Addresses::new(settings.peers.clone()),
             settings,
             listener,
             shared: Arc::clone(&shared),
@@ -239,13 +251,16 @@ impl<H: Handler> Net<H> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
+        let counted = self.dials_counted();
+        let has_room = counted.clone().count() < DIALS_MAX;
+        let room = if has_room { None } else { counted.map(|since| since + DIAL_TIME).min() };
         let dials = self.dials.iter().enumerate().filter_map(|(peer, dial)| {
-            let is_due = !dial.in_progress && self.up.get(peer).is_some_and(Option::is_none);
-            is_due.then_some(dial.next)
+            let is_due = dial.since.is_none() && self.up.get(peer).is_some_and(Option::is_none);
+            (is_due && (has_room || dial.told)).then_some(dial.next)
         });
         let strangers =
             self.connections.values().filter(|one| one.peer().is_none()).map(|one| one.deadline);
-        dials.chain(strangers).chain(self.accept_again).min()
+        dials.chain(room).chain(strangers).chain(self.accept_again).min()
     }
 
     /// Does what is due.
@@ -257,16 +272,7 @@ impl<H: Handler> Net<H> {
     }
 
     fn do_due(&mut self, now: Instant, handler: &mut H) {
-        for peer in 0..self.dials.len() {
-            let is_up = self.up.get(peer).is_some_and(Option::is_some);
-            let is_due = self
-                .dials
-                .get(peer)
-                .is_some_and(|dial| !is_up && !dial.in_progress && dial.next <= now);
-            if let (true, Ok(peer)) = (is_due, u16::try_from(peer)) {
-                self.dial(DaemonIndex(peer), now);
-            }
-        }
+        self.dial_due(now);
         let late = |(&key, one): (&u64, &Connection<_>)| {
             (one.peer().is_none() && one.deadline <= now).then_some(key)
         };
@@ -277,6 +283,26 @@ impl<H: Handler> Net<H> {
         if self.accept_again.is_some_and(|again| again <= now) {
             self.accept_again = None;
             self.accept();
+        }
+    }
+
+    /// Since when those are dialled that count for `DIALS_MAX`.
+    fn dials_counted(&self) -> impl Iterator<Item = Instant> + Clone {
+        let dials = self.dials.iter().filter(|dial| !dial.told);
+        dials.filter_map(|dial| dial.since.filter(|since| since.elapsed() < DIAL_TIME))
+    }
+
+    fn dial_due(&mut self, now: Instant) {
+        self.addresses.may_read();
+        let mut room = DIALS_MAX.saturating_sub(self.dials_counted().count());
+        for peer in (0..self.settings.me.0).rev() {
+            let is_up = self.up.get(usize::from(peer)).is_some_and(Option::is_some);
+            let Some(dial) = self.dials.get(usize::from(peer)) else { continue };
+            let is_due = !is_up && dial.since.is_none() && dial.next <= now;
+            if is_due && (dial.told || room > 0) {
+                room -= usize::from(!dial.told);
+                self.dial(DaemonIndex(peer), now);
+            }
         }
     }
 
@@ -390,14 +416,14 @@ impl<H: Handler> Net<H> {
         }
         let Some(one) = self.connections.get_mut(&key) else { return };
         one.phase = Phase::Up(proven);
+        keep_alive(&one.line.stream);
         self.shared.set_line(proven.daemon, Some(Arc::clone(&one.line)));
         self.due = None;
         if let Some(up) = self.up.get_mut(peer) {
             *up = Some(key);
         }
         if let Some(dial) = self.dials.get_mut(peer) {
-            *dial =
-                Dial { next: Instant::now(), pause: DIAL_PAUSE, in_progress: false, told: false };
+            *dial = Dial { next: Instant::now(), pause: DIAL_PAUSE, since: None, told: false };
         }
         tracing::info!(peer, start = proven.start, "peer connected");
         handler.up(proven);
@@ -508,7 +534,7 @@ impl<H: Handler> Net<H> {
     }
 
     fn dial(&mut self, peer: DaemonIndex, now: Instant) {
-        let Some(address) = peers::address_of(&self.settings.peers, peer) else {
+        let Some(address) = self.addresses.of(peer) else {
             // Not told yet: the instance is starting.
             if let Some(dial) = self.dials.get_mut(usize::from(peer.0)) {
                 dial.next = now + dial.pause;
@@ -519,7 +545,7 @@ impl<H: Handler> Net<H> {
         match self.connect(peer, address) {
             Ok((stream, phase)) => {
                 if let Some(dial) = self.dials.get_mut(usize::from(peer.0)) {
-                    dial.in_progress = true;
+                    dial.since = Some(now);
                 }
                 self.add(stream, phase, Some(peer));
             }
@@ -560,7 +586,8 @@ impl<H: Handler> Net<H> {
     fn dial_failed(&mut self, peer: DaemonIndex, why: &str) {
         let Some(dial) = self.dials.get_mut(usize::from(peer.0)) else { return };
         self.due = None;
-        dial.in_progress = false;
+        self.addresses.forget(peer);
+        dial.since = None;
         dial.next = Instant::now() + dial.pause;
         dial.pause = (dial.pause * 2).min(DIAL_PAUSE_MAX);
         if !dial.told {
@@ -583,10 +610,21 @@ impl<H: Handler> Net<H> {
 pub(crate) fn set_options(stream: &TcpStream) {
     // Without them a connection works as well, only slower or longer: failures do not matter.
     let _ = sockopt::set_tcp_nodelay(stream, true);
+    let _ = sockopt::set_tcp_user_timeout(stream, UNANSWERED_MILLIS_MAX);
+}
+
+/// Has the kernel ask a silent peer of another host whether it is still there. One on the same host
+/// can not go without our kernel's closing the connection; and 256 daemons have 65,000 ends there,
+/// whose questions at the same time overran the queue of the loopback: connections that were well
+/// got no answer and were given up.
+pub(crate) fn keep_alive(stream: &TcpStream) {
+    let ends = (stream.local_addr(), stream.peer_addr());
+    if matches!(ends, (Ok(own), Ok(theirs)) if own.ip() == theirs.ip()) {
+        return;
+    }
     let _ = sockopt::set_socket_keepalive(stream, true);
     let _ = sockopt::set_tcp_keepidle(stream, KEEPALIVE_TIME);
     let _ = sockopt::set_tcp_keepintvl(stream, KEEPALIVE_TIME);
-    let _ = sockopt::set_tcp_user_timeout(stream, UNANSWERED_MILLIS_MAX);
 }
 
 fn timespec(time: Duration) -> Timespec {

@@ -66,9 +66,13 @@ struct Daemon {
 }
 
 fn start(me: u16, secret: u8, directory: &Path) -> Daemon {
+    start_of(3, me, secret, directory)
+}
+
+fn start_of(daemon_count: u16, me: u16, secret: u8, directory: &Path) -> Daemon {
     let settings = Settings {
         me: DaemonIndex(me),
-        daemon_count: 3,
+        daemon_count,
         start: u64::from(me),
         secret: Secret::new([secret; 32]),
         listen: "127.0.0.1:0".parse().expect("an address"),
@@ -142,6 +146,51 @@ fn pair(directory: &Path) -> (Daemon, Daemon) {
     zero.expect(Event::Up(1));
     one.expect(Event::Up(0));
     (zero, one)
+}
+
+/// All of an instance, at the same moment: each reaches each once.
+#[test]
+fn many_daemons_that_begin_together_are_all_connected() {
+    const COUNT: u16 = 24;
+    let directory = tempfile::tempdir().expect("directory");
+    let daemons: Vec<Daemon> =
+        (0..COUNT).map(|me| start_of(COUNT, me, 1, directory.path())).collect();
+    tell_peers(directory.path(), &daemons.iter().collect::<Vec<_>>());
+    for (me, daemon) in daemons.iter().enumerate() {
+        let mut up: Vec<u16> = (1..COUNT)
+            .map(|_| match daemon.events.recv_timeout(WAIT) {
+                Ok(Event::Up(peer)) => peer,
+                other => panic!("daemon {me}: {other:?}"),
+            })
+            .collect();
+        up.sort_unstable();
+        let others: Vec<u16> = (0..COUNT).filter(|peer| usize::from(*peer) != me).collect();
+        assert_eq!(up, others, "daemon {me}");
+    }
+    for daemon in &daemons {
+        assert_eq!(daemon.events.try_recv(), Err(mpsc::TryRecvError::Empty));
+    }
+    daemons.into_iter().for_each(Daemon::stop);
+}
+
+/// More neighbours than are dialled at the same time take the connection and say nothing.
+#[test]
+fn silent_daemons_do_not_hold_up_others() {
+    const COUNT: u16 = 14;
+    let directory = tempfile::tempdir().expect("directory");
+    let silent: Vec<std::net::TcpListener> = (1..COUNT - 1)
+        .map(|_| std::net::TcpListener::bind("127.0.0.1:0").expect("bound"))
+        .collect();
+    let zero = start_of(COUNT, 0, 1, directory.path());
+    let last = start_of(COUNT, COUNT - 1, 1, directory.path());
+    let silent = silent.iter().map(|one| one.local_addr().expect("bound"));
+    let lines = [zero.address].into_iter().chain(silent).chain([last.address]).enumerate();
+    let text: String = lines.map(|(peer, address)| format!("{peer} {address}\n")).collect();
+    std::fs::write(directory.path().join("peers"), text).expect("written");
+    last.expect(Event::Up(0));
+    zero.expect(Event::Up(COUNT - 1));
+    zero.stop();
+    last.stop();
 }
 
 /// Frames of threads that send at the same time stay whole, those of one thread in their order.

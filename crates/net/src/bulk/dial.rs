@@ -4,7 +4,7 @@
 use crate::frame::{self, HEADER_BYTES, Kind};
 use crate::handshake::{HELLO_BYTES, Handshake, Parties, Role};
 use crate::peers;
-use crate::transport::{HANDSHAKE_TIME, Settings, set_options};
+use crate::transport::{HANDSHAKE_TIME, Settings, keep_alive, set_options};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use wire::DaemonIndex;
@@ -26,6 +26,7 @@ pub fn dial(settings: &Settings, peer: DaemonIndex, number: u8) -> io::Result<Tc
         .ok_or_else(|| io::Error::other("its address is not known"))?;
     let mut stream = TcpStream::connect_timeout(&address, HANDSHAKE_TIME)?;
     set_options(&stream);
+    keep_alive(&stream);
     // A stream is made anew at once, while the kernel waits ever longer before it tries an old one.
     let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, UNANSWERED_MILLIS_MAX);
     stream.set_read_timeout(Some(HANDSHAKE_TIME))?;

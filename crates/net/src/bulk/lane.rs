@@ -5,7 +5,7 @@ use super::ours::{Ours, keep};
 use super::theirs::Theirs;
 use super::{Ends, Fabric, Outcome, Stop, Transfer, Visit, dial};
 use crate::handshake::Proven;
-use crate::transport::{Settings, set_options};
+use crate::transport::{Settings, keep_alive, set_options};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -310,6 +310,7 @@ impl<E: Ends + 'static> Lane<E> {
             return;
         }
         set_options(&socket);
+        keep_alive(&socket);
         let ready = (&socket).write(&dial::READY);
         if !matches!(ready, Ok(1)) {
             return;
