@@ -19,9 +19,10 @@
 //!
 //! Layout: a header of 64 bytes (log2 of the most buckets as two u32, the buckets in use as two u32,
 //! forgotten entries as u64, the number for directories as u64), then room for all entry buckets, then
-//! for all inode buckets, then spill buckets, fixed in number, for entries whose own bucket is full:
-//! forgetting one would end what is known of whole directories. A bucket: sequence u64 (odd while it is
-//! written), hand u64 (which way is replaced next; top bit: some entry has spilled), then `WAYS` rows.
+//! for all inode buckets, then spill buckets of either kind, fixed in number, for rows whose own bucket
+//! is full: forgetting an entry would end what is known of whole directories, and each look at a file
+//! whose attributes were forgotten is a message. A bucket: sequence u64 (odd while it is written), hand
+//! u64 (which way is replaced next; top bit: some row has spilled), then `WAYS` rows.
 //!
 //!   entry row (32 bytes): key low u64, key high u64, inode u64 (0: known absent; all ones: to be
 //!   asked for), mode u64
@@ -68,25 +69,32 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// For 2 Mi rows of each kind, well filled at less than half of that: 72 and 216 MiB of address
+    /// For 2 Mi rows of each kind, well filled at less than half of that: 81 and 207 MiB of address
     /// space, touched as used.
     pub const DEFAULT: Shape = Shape { entries_log2: 19, inodes_log2: 19 };
 
     /// Length of the segment.
     #[must_use]
     pub const fn bytes(self) -> usize {
-        self.spills() + ENTRY_BUCKET * self.spill_buckets()
+        self.inode_spills() + INODE_BUCKET * spill_count(self.inodes_log2)
     }
 
-    /// Where the spill buckets begin.
-    const fn spills(self) -> usize {
-        HEADER + (ENTRY_BUCKET << self.entries_log2) + (INODE_BUCKET << self.inodes_log2)
+    const fn inode_buckets(self) -> usize {
+        HEADER + (ENTRY_BUCKET << self.entries_log2)
     }
 
-    /// A full table has one row in 60 too many for its buckets: so many spill buckets hold them.
-    const fn spill_buckets(self) -> usize {
-        if self.entries_log2 < 3 { 1 } else { 1 << (self.entries_log2 - 3) }
+    const fn entry_spills(self) -> usize {
+        self.inode_buckets() + (INODE_BUCKET << self.inodes_log2)
     }
+
+    const fn inode_spills(self) -> usize {
+        self.entry_spills() + ENTRY_BUCKET * spill_count(self.entries_log2)
+    }
+}
+
+/// Of three rows for two buckets one in 60 finds its bucket full: so many spill buckets hold them.
+const fn spill_count(buckets_log2: u32) -> usize {
+    if buckets_log2 < 3 { 1 } else { 1 << (buckets_log2 - 3) }
 }
 
 /// What the index knows of an entry.
@@ -102,8 +110,10 @@ pub enum Hit {
 
 /// One of the two tables: where it lies, what its rows are.
 struct Table {
-    /// Where its buckets begin.
+    /// Where its buckets begin, and those for rows that find their own full.
     base: usize,
+    spills: usize,
+    spill_count: usize,
     /// Where the header counts its buckets in use.
     count_at: usize,
     buckets_max: u32,
@@ -124,6 +134,11 @@ impl Table {
     const fn at(&self, bucket: u32) -> usize {
         self.base + bucket as usize * self.bucket_bytes()
     }
+
+    /// The bucket for a row that finds no room in its own. It stays where the table grows.
+    const fn spill(&self, hash: u64) -> usize {
+        self.spills + hash as usize % self.spill_count * self.bucket_bytes()
+    }
 }
 
 /// An index, from either side.
@@ -131,14 +146,14 @@ pub struct Index {
     segment: Segment,
     entries: Table,
     inodes: Table,
-    /// Where the spill buckets begin, and how many there are.
-    spills: (usize, usize),
 }
 
 impl Index {
     fn new(segment: Segment, shape: Shape) -> Index {
-        let table = |base, count_at, log2: u32, row_bytes, mode_at| Table {
+        let table = |(base, spills), count_at, log2: u32, row_bytes, mode_at| Table {
             base,
+            spills,
+            spill_count: spill_count(log2),
             count_at,
             buckets_max: 1 << log2,
             row_bytes,
@@ -146,10 +161,11 @@ impl Index {
             rows: AtomicU64::new(0),
             populated: AtomicU64::new(base as u64),
         };
-        let inodes_base = HEADER + (ENTRY_BUCKET << shape.entries_log2);
-        let entries = table(HEADER, 8, shape.entries_log2, ENTRY_ROW, 24);
-        let inodes = table(inodes_base, 12, shape.inodes_log2, INODE_ROW, 16);
-        Index { segment, entries, inodes, spills: (shape.spills(), shape.spill_buckets()) }
+        let entries = (HEADER, shape.entry_spills());
+        let inodes = (shape.inode_buckets(), shape.inode_spills());
+        let entries = table(entries, 8, shape.entries_log2, ENTRY_ROW, 24);
+        let inodes = table(inodes, 12, shape.inodes_log2, INODE_ROW, 16);
+        Index { segment, entries, inodes }
     }
 
     /// Takes a mapping of zeros that the writer made with `shape`.
@@ -234,30 +250,39 @@ impl Index {
         self.bucket(&self.entries, key as u64)
     }
 
-    /// The bucket for an entry that finds no room in its own. It stays where the table grows.
-    const fn spill_bucket(&self, key: u128) -> usize {
-        let (base, count) = self.spills;
-        base + (key >> 64) as usize % count * ENTRY_BUCKET
+    const fn entry_spill(&self, key: u128) -> usize {
+        self.entries.spill((key >> 64) as u64)
     }
 
     fn inode_bucket(&self, inode: Inode) -> Result<usize> {
         self.bucket(&self.inodes, inode_hash(inode.0))
     }
 
-    /// As `bucket` and `read`; what is not found is looked for again if the table grew meanwhile.
+    /// Numbers that find their buckets full together find room in neighbouring buckets, too.
+    const fn inode_spill(&self, inode: Inode) -> usize {
+        self.inodes.spill(neighbourly(inode, 13))
+    }
+
+    /// As `bucket` and `read`; what is not found is looked for again if the table grew meanwhile, and
+    /// where it would have spilled to.
     #[inline]
     fn find<const WORDS: usize, R>(
         &self,
         table: &Table,
         hash: u64,
+        spill: usize,
         mut look: impl FnMut(&[AtomicU64; WORDS]) -> Option<R>,
     ) -> Option<R> {
         for _ in 0..TRIES {
             let bucket = self.bucket(table, hash).ok()?;
-            let found = self.read(bucket, &mut look)?;
+            let (found, has_spilled) = self.read(bucket, |words: &[AtomicU64; WORDS]| {
+                let found = look(words);
+                let has_spilled = found.is_none() && words[1].load(Relaxed) & SPILLED != 0;
+                (found, has_spilled)
+            })?;
             // The rows of a bucket that grew are taken away after the count is told.
             if found.is_some() || self.bucket(table, hash) == Ok(bucket) {
-                return found;
+                return if has_spilled { self.read(spill, look)? } else { found };
             }
         }
         None
@@ -323,16 +348,9 @@ impl Index {
 
     /// Inode and type bits of the row with this key.
     fn entry_row(&self, key: u128) -> Option<(u64, u32)> {
-        let mut has_spilled = false;
-        let found = self.find(&self.entries, key as u64, |bucket| {
-            let found = inode_and_mode(bucket, key);
-            has_spilled = found.is_none() && bucket[1].load(Relaxed) & SPILLED != 0;
-            found
-        });
-        if found.is_some() || !has_spilled {
-            return found;
-        }
-        self.read(self.spill_bucket(key), |bucket| inode_and_mode(bucket, key))?
+        self.find(&self.entries, key as u64, self.entry_spill(key), |bucket| {
+            inode_and_mode(bucket, key)
+        })
     }
 
     /// The row in a bucket that has this key.
@@ -343,6 +361,17 @@ impl Index {
             let row = self.segment.words::<2>(at)?;
             if row[0].load(Relaxed) == low && row[1].load(Relaxed) == high {
                 return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The row in a bucket that is of this inode.
+    fn row_of_inode(&self, bucket: usize, inode: Inode) -> Result<Option<usize>> {
+        for way in 0..WAYS {
+            let row = bucket + 16 + way * INODE_ROW;
+            if self.word(row)?.load(Relaxed) == inode.0 {
+                return Ok(Some(row));
             }
         }
         Ok(None)
@@ -365,6 +394,7 @@ impl Index {
         let row = self.find::<INODE_BUCKET_WORDS, ()>(
             &self.inodes,
             inode_hash(inode.0),
+            self.inode_spill(inode),
             |[_, _, rows @ ..]| {
                 let (rows, _) = rows.as_chunks::<INODE_WORDS>();
                 let row = rows.iter().find(|row| row[0].load(Relaxed) == inode.0)?;
@@ -422,43 +452,53 @@ impl Index {
         Ok(bucket + 16 + (now as usize % WAYS) * table.row_bytes)
     }
 
-    /// Bucket and row for an entry: its own, else an empty one, else another's.
-    fn place_of_entry(&self, key: u128) -> Result<(usize, usize)> {
-        let (bucket, spill) = (self.entry_bucket(key)?, self.spill_bucket(key));
-        if let Some(row) = self.row_of_entry(bucket, key)? {
-            return Ok((bucket, row));
+    /// Bucket and row for what belongs into `bucket`, else into `spill`: its own, found by `row_of`, else
+    /// an empty one. `None` if both are full.
+    fn place(
+        &self,
+        table: &Table,
+        (bucket, spill): (usize, usize),
+        row_of: impl Fn(usize) -> Result<Option<usize>>,
+    ) -> Result<Option<(usize, usize)>> {
+        if let Some(row) = row_of(bucket)? {
+            return Ok(Some((bucket, row)));
         }
         if self.has_spilled(bucket)?
-            && let Some(row) = self.row_of_entry(spill, key)?
+            && let Some(row) = row_of(spill)?
         {
-            return Ok((spill, row));
+            return Ok(Some((spill, row)));
         }
-        if let Some(row) = self.empty_row(bucket, &self.entries)? {
-            return Ok((bucket, row));
+        if let Some(row) = self.empty_row(bucket, table)? {
+            return Ok(Some((bucket, row)));
         }
-        if let Some(row) = self.empty_row(spill, &self.entries)? {
-            let hand = self.word(bucket + 8)?;
-            self.write(bucket, || {
-                hand.store(hand.load(Relaxed) | SPILLED, Relaxed);
-                Ok(())
-            })?;
-            return Ok((spill, row));
+        let Some(row) = self.empty_row(spill, table)? else { return Ok(None) };
+        let hand = self.word(bucket + 8)?;
+        self.write(bucket, || {
+            hand.store(hand.load(Relaxed) | SPILLED, Relaxed);
+            Ok(())
+        })?;
+        Ok(Some((spill, row)))
+    }
+
+    /// Bucket and row for an entry: its own, else an empty one, else another's.
+    fn place_of_entry(&self, key: u128) -> Result<(usize, usize)> {
+        let bucket = self.entry_bucket(key)?;
+        let buckets = (bucket, self.entry_spill(key));
+        let place = self.place(&self.entries, buckets, |bucket| self.row_of_entry(bucket, key))?;
+        if let Some(place) = place {
+            return Ok(place);
         }
         self.note_forgotten()?;
         Ok((bucket, self.victim(bucket, &self.entries)?))
     }
 
-    /// The row for an inode in its bucket: its own, else an empty one, else another's.
-    fn row_of_inode(&self, bucket: usize, inode: Inode) -> Result<usize> {
-        for way in 0..WAYS {
-            let row = bucket + 16 + way * INODE_ROW;
-            if self.word(row)?.load(Relaxed) == inode.0 {
-                return Ok(row);
-            }
-        }
-        match self.empty_row(bucket, &self.inodes)? {
-            Some(row) => Ok(row),
-            None => self.victim(bucket, &self.inodes),
+    /// As `place_of_entry`, for an inode.
+    fn place_of_inode(&self, inode: Inode) -> Result<(usize, usize)> {
+        let bucket = self.inode_bucket(inode)?;
+        let buckets = (bucket, self.inode_spill(inode));
+        match self.place(&self.inodes, buckets, |bucket| self.row_of_inode(bucket, inode))? {
+            Some(place) => Ok(place),
+            None => Ok((bucket, self.victim(bucket, &self.inodes)?)),
         }
     }
 
@@ -604,10 +644,23 @@ impl Index {
     /// There is no row for the entry any more.
     pub fn drop_entry(&self, key: u128) {
         let Ok(bucket) = self.entry_bucket(key) else { return };
-        for bucket in [bucket, self.spill_bucket(key)] {
-            if let Ok(Some(row)) = self.row_of_entry(bucket, key) {
-                self.clear_row(&self.entries, bucket, row);
-            }
+        let buckets = (bucket, self.entry_spill(key));
+        self.drop_row(&self.entries, buckets, |bucket| self.row_of_entry(bucket, key));
+    }
+
+    /// Clears the row that `row_of` finds where `place` would have put it.
+    fn drop_row(
+        &self,
+        table: &Table,
+        (bucket, spill): (usize, usize),
+        row_of: impl Fn(usize) -> Result<Option<usize>>,
+    ) {
+        if let Ok(Some(row)) = row_of(bucket) {
+            self.clear_row(table, bucket, row);
+        } else if self.has_spilled(bucket) == Ok(true)
+            && let Ok(Some(row)) = row_of(spill)
+        {
+            self.clear_row(table, spill, row);
         }
     }
 
@@ -633,8 +686,7 @@ impl Index {
     }
 
     fn set_inode(&self, inode: Inode, words: &[u64; INODE_WORDS]) -> Result<()> {
-        let bucket = self.inode_bucket(inode)?;
-        let row = self.row_of_inode(bucket, inode)?;
+        let (bucket, row) = self.place_of_inode(inode)?;
         let is_of_directory = self.is_of_directory(&self.inodes, row)?;
         let row = self.segment.words::<INODE_WORDS>(row)?;
         let write = || {
@@ -654,12 +706,8 @@ impl Index {
     /// The inode is gone, or no longer ours to tell of.
     pub fn forget_inode(&self, inode: Inode) {
         let Ok(bucket) = self.inode_bucket(inode) else { return };
-        for way in 0..WAYS {
-            let row = bucket + 16 + way * INODE_ROW;
-            if self.word(row).is_ok_and(|word| word.load(Relaxed) == inode.0) {
-                self.clear_row(&self.inodes, bucket, row);
-            }
-        }
+        let buckets = (bucket, self.inode_spill(inode));
+        self.drop_row(&self.inodes, buckets, |bucket| self.row_of_inode(bucket, inode));
     }
 }
 
@@ -671,7 +719,7 @@ fn remembered(words: &[u64; INODE_WORDS]) -> (Inode, Inode, [u32; 3], bool, Layo
     (inode, parent, [mode, uid, gid], links == 0, layout)
 }
 
-/// Bit of a bucket's hand: an entry that belongs here may lie in its spill bucket.
+/// Bit of a bucket's hand: a row that belongs here may lie in its spill bucket.
 const SPILLED: u64 = 1 << 63;
 
 /// Stands for the inode of an entry of which nothing is known.

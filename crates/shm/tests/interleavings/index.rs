@@ -8,6 +8,7 @@ use shm::{Access, Segment};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use wire::attributes::mode;
+use wire::hash::neighbourly;
 use wire::{Attributes, Inode};
 
 const SHAPE: Shape = Shape { entries_log2: 3, inodes_log2: 3 };
@@ -130,6 +131,47 @@ fn attributes_are_never_torn_also_when_the_writer_is_killed() {
         }
         writer.join();
         assert_eq!(Index::create(memory(8), SHAPE).err(), Some(wire::Errno::EINVAL));
+    });
+}
+
+/// What finds its bucket full is found elsewhere, whole, and once: while it changes, and while there
+/// comes to be room in its own bucket.
+#[test]
+fn attributes_that_spilled_are_found() {
+    let of_one_bucket = |inode: &u64| neighbourly(Inode(*inode), 7).is_multiple_of(8);
+    let inodes: Vec<u64> = (1..).filter(of_one_bucket).take(7).collect();
+    model::explore(1000, move || {
+        let (writer, reader) = sides();
+        model::quietly(|| {
+            // The table is as large as it gets; then six for a bucket of four.
+            (1..200).for_each(|inode| writer.put_inode(&attributes(inode, 1)));
+            (1..200).for_each(|inode| writer.forget_inode(Inode(inode)));
+            inodes[..6].iter().for_each(|inode| writer.put_inode(&attributes(*inode, 1)));
+        });
+        let (changed, kept) = (inodes[4], inodes[5]);
+        let other = model::spawn(move || {
+            let mut newest = 1;
+            for _ in 0..3 {
+                let size = |inode| reader.inode(Inode(inode)).map(|found| found.size);
+                assert_eq!(size(kept), Some(1), "nobody touches it");
+                let size = size(changed).expect("it is never away");
+                assert!(size >= newest, "a row of the past");
+                newest = size;
+            }
+            reader
+        });
+        writer.put_inode(&attributes(changed, 2));
+        writer.forget_inode(Inode(inodes[0]));
+        writer.put_inode(&attributes(changed, 3));
+        writer.put_inode(&attributes(inodes[6], 1));
+        let reader = other.join().expect("not killed");
+        model::quietly(|| {
+            writer.forget_inode(Inode(changed));
+            assert_eq!(reader.inode(Inode(changed)), None, "another row of it");
+            assert!(inodes[1..].iter().filter(|inode| **inode != changed).all(|inode| {
+                reader.inode(Inode(*inode)).is_some_and(|found| found.inode.0 == *inode)
+            }));
+        });
     });
 }
 
