@@ -43,6 +43,9 @@ pub mod doorbell;
 
 pub mod session;
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub mod raw;
+
 pub mod signals;
 
 pub mod stage;

@@ -11,14 +11,11 @@ use core::sync::atomic::{Ordering::SeqCst, compiler_fence};
 
 /// Numbers and words of the kernel's interface.
 mod kernel {
-    pub(super) const SIGACTION: usize = 13;
-    pub(super) const SIGPROCMASK: usize = 14;
-    pub(super) const SIGPENDING: usize = 127;
-    pub(super) const BLOCK: usize = 0;
-    pub(super) const SET_MASK: usize = 2;
+    pub(super) const BLOCK: u64 = 0;
+    pub(super) const SET_MASK: u64 = 2;
     pub(super) const RESTART: u64 = 0x1000_0000;
     /// Bytes of a set of signals.
-    pub(super) const SET_BYTES: usize = 8;
+    pub(super) const SET_BYTES: u64 = 8;
     pub(super) const DEFAULT: u64 = 0;
     pub(super) const IGNORE: u64 = 1;
 }
@@ -51,49 +48,35 @@ struct Action {
     mask: u64,
 }
 
-#[cfg(all(target_arch = "x86_64", not(feature = "interleavings")))]
-fn call(number: usize, words: [usize; 4]) -> isize {
-    let result: isize;
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(feature = "interleavings")))]
+fn call(number: i64, [a, b, c, d]: [u64; 4]) -> i64 {
     // WHY: no crate in use has these calls for the kernel's own sets of signals.
     // SAFETY: callers pass pointers to values of their own that are as long as the call wants them.
-    unsafe {
-        core::arch::asm!(
-            "syscall",
-            inlateout("rax") number as isize => result,
-            in("rdi") words[0],
-            in("rsi") words[1],
-            in("rdx") words[2],
-            in("r10") words[3],
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    result
+    unsafe { crate::raw::call4(number, a, b, c, d) }
 }
 
-#[cfg(not(all(target_arch = "x86_64", not(feature = "interleavings"))))]
-const fn call(_: usize, _: [usize; 4]) -> isize {
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", not(feature = "interleavings"))))]
+const fn call(_: i64, _: [u64; 4]) -> i64 {
     -1
 }
 
-fn set_mask(how: usize, set: u64) -> Option<u64> {
+fn set_mask(how: u64, set: u64) -> Option<u64> {
     let mut before = 0u64;
-    let words = [how, &raw const set as usize, &raw mut before as usize, kernel::SET_BYTES];
+    let words = [how, &raw const set as u64, &raw mut before as u64, kernel::SET_BYTES];
     compiler_fence(SeqCst);
-    (call(kernel::SIGPROCMASK, words) == 0).then_some(before)
+    (call(libc::SYS_rt_sigprocmask, words) == 0).then_some(before)
 }
 
 fn pending() -> u64 {
     let mut set = 0u64;
-    let words = [&raw mut set as usize, kernel::SET_BYTES, 0, 0];
-    if call(kernel::SIGPENDING, words) == 0 { set } else { 0 }
+    let words = [&raw mut set as u64, kernel::SET_BYTES, 0, 0];
+    if call(libc::SYS_rt_sigpending, words) == 0 { set } else { 0 }
 }
 
 fn action(signal: u32) -> Action {
     let mut action = Action::default();
-    let words = [signal as usize, 0, &raw mut action as usize, kernel::SET_BYTES];
-    let _ = call(kernel::SIGACTION, words);
+    let words = [u64::from(signal), 0, &raw mut action as u64, kernel::SET_BYTES];
+    let _ = call(libc::SYS_rt_sigaction, words);
     action
 }
 

@@ -1,41 +1,6 @@
-//! Raw system calls, by instruction: the handler must not pass through libc.
-//!
-//! Why not libc's wrappers: they set errno, are cancellation points, and their call sites are the
-//! ones that this library has rewritten, so that a call through them would come back to us.
+//! What the handler asks the kernel for itself. Why not through libc: `shm::raw`.
 
-use core::arch::asm;
-
-/// Makes `callN`: a system call of N arguments.
-macro_rules! calls {
-    ($($name:ident($($arg:ident $reg:tt),*);)*) => {$(
-        /// System call `number`; answers the kernel's rax (negative: minus errno).
-        ///
-        /// # Safety
-        /// What the kernel demands of this call's arguments; memory that it writes must be ours.
-        #[inline(always)]
-        #[must_use]
-        pub unsafe fn $name(number: i64, $($arg: u64),*) -> i64 {
-            let result: i64;
-            // SAFETY: the instruction clobbers rax, rcx and r11 only (declared); the effect of
-            // the call itself is the caller's promise. WHY: no safe way enters the kernel.
-            unsafe {
-                asm!("syscall", inlateout("rax") number => result, $(in($reg) $arg,)*
-                     lateout("rcx") _, lateout("r11") _, options(nostack));
-            }
-            result
-        }
-    )*};
-}
-
-calls! {
-    call0();
-    call1(a "rdi");
-    call2(a "rdi", b "rsi");
-    call3(a "rdi", b "rsi", c "rdx");
-    call4(a "rdi", b "rsi", c "rdx", d "r10");
-    call5(a "rdi", b "rsi", c "rdx", d "r10", e "r8");
-    call6(a "rdi", b "rsi", c "rdx", d "r10", e "r8", f "r9");
-}
+pub use shm::raw::{call0, call1, call2, call3, call4, call5, call6};
 
 /// getpid, without memory of an earlier answer.
 #[must_use]

@@ -1,0 +1,39 @@
+//! Raw system calls, by instruction, for what no crate in use offers and for `preload`, which must not
+//! pass through libc.
+//!
+//! Why not libc's wrappers: they set errno, are cancellation points, and their call sites are the
+//! ones that `preload` has rewritten, so that a call through them would come back to us.
+
+use core::arch::asm;
+
+/// Makes `callN`: a system call of N arguments.
+macro_rules! calls {
+    ($($name:ident($($arg:ident $reg:tt),*);)*) => {$(
+        /// System call `number`; answers the kernel's rax (negative: minus errno).
+        ///
+        /// # Safety
+        /// What the kernel demands of this call's arguments; memory that it writes must be ours.
+        #[inline(always)]
+        #[must_use]
+        pub unsafe fn $name(number: i64, $($arg: u64),*) -> i64 {
+            let result: i64;
+            // SAFETY: the instruction clobbers rax, rcx and r11 only (declared); the effect of
+            // the call itself is the caller's promise. WHY: no safe way enters the kernel.
+            unsafe {
+                asm!("syscall", inlateout("rax") number => result, $(in($reg) $arg,)*
+                     lateout("rcx") _, lateout("r11") _, options(nostack));
+            }
+            result
+        }
+    )*};
+}
+
+calls! {
+    call0();
+    call1(a "rdi");
+    call2(a "rdi", b "rsi");
+    call3(a "rdi", b "rsi", c "rdx");
+    call4(a "rdi", b "rsi", c "rdx", d "r10");
+    call5(a "rdi", b "rsi", c "rdx", d "r10", e "r8");
+    call6(a "rdi", b "rsi", c "rdx", d "r10", e "r8", f "r9");
+}
