@@ -143,6 +143,8 @@ impl Client {
                         return None;
                     }
                     stage.wait_ahead(open.index, generation, at, SLEEP_MICROS);
+                    // Who shared the open file may have been killed before he asked for it.
+                    stage.free_unasked();
                 }
             }
         }

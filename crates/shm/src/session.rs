@@ -206,6 +206,17 @@ impl Session {
         })
     }
 
+    /// True if a request that `thread` handed in is not answered yet.
+    pub(crate) fn has_request_of(&self, thread: u32) -> bool {
+        (0..SLOT_COUNT).any(|slot| {
+            let words = (self.word32(slot, OWNER), self.word32(slot, STATE));
+            let (Ok(owner), Ok(state)) = words else { return false };
+            // The state is read last: an owner that is another's by now has other states.
+            owner.load(SeqCst) == thread
+                && matches!(state.load(SeqCst) & !ASLEEP, SUBMITTED | DETACHED)
+        })
+    }
+
     /// False if whoever waits for the reply to what `slot` holds is dead.
     #[must_use]
     pub fn is_awaited(&self, slot: usize) -> bool {

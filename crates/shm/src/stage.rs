@@ -27,6 +27,7 @@
 //!  1. The client touches the bytes of a buffer in TAKEN only, the daemon in LENT, LEFT and MOVING.
 //!  2. The daemon is done with a buffer before it answers the request that named it.
 //!  3. A buffer whose owner died while it was TAKEN is taken over when buffers are short.
+//!  4. Who frees a buffer that others may take without a word sets its owner to zero before.
 
 pub mod ahead;
 
@@ -91,6 +92,7 @@ pub struct Pushed {
 /// The buffers of a session, from either side.
 #[derive(Clone, Copy)]
 pub struct Stage<'a> {
+    session: &'a Session,
     segment: &'a Segment,
 }
 
@@ -98,7 +100,7 @@ impl Session {
     /// The buffers behind the slots.
     #[must_use]
     pub const fn stage(&self) -> Stage<'_> {
-        Stage { segment: self.segment() }
+        Stage { session: self, segment: self.segment() }
     }
 }
 
@@ -153,6 +155,9 @@ impl<'a> Stage<'a> {
             }
             if let Some(index) = self.find_abandoned() {
                 return Ok(Buffer { stage: *self, index });
+            }
+            if self.free_unasked() {
+                continue;
             }
             let now = wait::now_micros();
             let give_up = *give_up.get_or_insert(now.saturating_add(timeout_micros));

@@ -2,6 +2,7 @@
 //!
 //!   TAKEN --fetch_ahead--> AHEAD --the daemon has them--> READY --take_ahead--> TAKEN
 //!                          AHEAD --it has not-----------> FREE
+//!                          AHEAD --its asker died before he asked--> FREE
 //!                          READY --buffers are short----> TAKEN
 //!                          READY --the file is closed---> FREE
 //!
@@ -153,6 +154,32 @@ impl<'a> Stage<'a> {
         })
     }
 
+    /// Frees what a thread marked that was killed before it asked the daemon for it. True if there was
+    /// any. One that was killed in the midst of handing the request in leaves a buffer, as it leaves a
+    /// slot, until the session is over.
+    pub fn free_unasked(&self) -> bool {
+        (0..STAGE_BUFFER_COUNT).fold(false, |any, index| self.free_if_unasked(index) || any)
+    }
+
+    fn free_if_unasked(&self, index: usize) -> bool {
+        let (Ok(state), Ok(owner)) = (self.word(index, STATE), self.word(index, OWNER)) else {
+            return false;
+        };
+        let holder = owner.load(SeqCst);
+        if state.load(SeqCst) != AHEAD || holder == 0 || !wait::is_dead(holder) {
+            return false;
+        }
+        // The daemon says what came before it answers, and the slot is the dead one's until then.
+        let is_left = !self.session.has_request_of(holder)
+            && state.load(SeqCst) == AHEAD
+            && owner.compare_exchange(holder, wait::thread_id(), SeqCst, Relaxed).is_ok();
+        if !is_left || state.compare_exchange(AHEAD, TAKEN, SeqCst, Relaxed).is_err() {
+            return false;
+        }
+        drop(Buffer { stage: *self, index });
+        true
+    }
+
     /// Sleeps until a buffer changed hands, or for a moment.
     pub fn wait_ahead(&self, file: OfdIndex, generation: u32, offset: u64, micros: u64) {
         let Ok(sleeper) = self.segment.word32(SLEEPER) else { return };
@@ -192,6 +219,9 @@ impl<'a> Stage<'a> {
             return false;
         }
         word.store(count.unwrap_or(0), Relaxed);
+        if let Ok(owner) = self.word(index, OWNER) {
+            owner.store(0, Relaxed);
+        }
         let next = if count.is_some() { READY } else { FREE };
         if state.compare_exchange(AHEAD, next, AcqRel, Relaxed).is_err() {
             return false;
@@ -226,8 +256,9 @@ impl Buffer<'_> {
     /// Leaves the buffer for who comes for the rest of its bytes.
     pub fn keep_ahead(self) {
         let (stage, index) = (self.stage, self.index);
-        if let Ok(state) = stage.word(index, STATE) {
+        if let (Ok(state), Ok(owner)) = (stage.word(index, STATE), stage.word(index, OWNER)) {
             core::mem::forget(self);
+            owner.store(0, Relaxed);
             state.store(READY, Release);
         }
     }

@@ -1,15 +1,17 @@
 //! Buffers of a stage, and what is on its way: a buffer has one holder at a time, client or daemon,
 //! though clients give up and are killed; who waits for a buffer or for the last arrival is woken.
 
-use crate::support::{SECOND, memory};
-use shm::host::{HOST_BYTES, HostSegment, VnodeIndex};
+use crate::support::{Both, SECOND, memory};
+use shm::doorbell::Doorbells;
+use shm::host::{HOST_BYTES, HostSegment, OfdIndex, VnodeIndex};
 use shm::session::Session;
+use shm::stage::ahead::Ahead;
 use shm::stage::{Pushed, SESSION_AND_STAGE_BYTES};
 use shm::sync::model;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use wire::limits::STAGE_BUFFER_COUNT;
-use wire::{DaemonIndex, Inode};
+use wire::limits::{SLOT_BYTES, SLOT_COUNT, STAGE_BUFFER_COUNT};
+use wire::{DaemonIndex, Errno, Inode};
 
 /// A session of whose buffers one is free.
 fn one_free() -> Arc<Session> {
@@ -114,4 +116,90 @@ fn what_was_pushed_is_moved_once_and_who_waits_for_it_is_woken() {
         waits.join();
         assert_eq!(arrived.load(Ordering::Relaxed), 1, "moved twice");
     });
+}
+
+/// Marks the last buffer as fetched ahead and hands the request in, as a client does that is killed
+/// between any two steps.
+fn ask_ahead_and_die(session: &Session, bells: &Doorbells) {
+    let (buffer, slot) = model::quietly(|| (session.stage().try_free(), session.claim(SECOND)));
+    let (Ok(buffer), Ok(mut slot)) = (buffer, slot) else { return };
+    model::doom(20);
+    let _ = slot.write(|to| {
+        to[0] = buffer.index();
+        Ok::<usize, Errno>(1)
+    });
+    buffer.fetch_ahead(&AHEAD).expect("taken");
+    slot.submit_detached(0, bells, 0).expect("worker 0");
+}
+
+const AHEAD: Ahead = Ahead {
+    file: OfdIndex(3),
+    generation: 4,
+    inode: Inode(5),
+    changes: 0,
+    offset: 0,
+    length: 100,
+    stamp: 0,
+};
+
+/// Who marks a buffer and is killed leaves it to others, whether the daemon knows of it or not; the
+/// daemon never fills a buffer that is somebody else's by then.
+#[test]
+fn a_buffer_that_a_dead_reader_marked_comes_free() {
+    model::explore(3000, || {
+        let (session, bells) = (one_free(), Arc::new(Both::new()));
+        let victim = {
+            let (session, bells) = (Arc::clone(&session), Arc::clone(&bells));
+            model::spawn(move || ask_ahead_and_die(&session, &bells.bells))
+        };
+        let daemon = {
+            let session = Arc::clone(&session);
+            model::spawn(move || {
+                // It may come to the request while others look for what the dead left.
+                for _ in 0..3 {
+                    answer_ahead(&session);
+                }
+            })
+        };
+        let others = [(); 2].map(|()| {
+            let session = Arc::clone(&session);
+            model::spawn(move || {
+                let stage = session.stage();
+                stage.free_unasked();
+                let Ok(mut buffer) = stage.try_take() else { return };
+                let byte = shm::wait::thread_id() as u8;
+                buffer.fill(&[byte; 8]).expect("fits");
+                let mut bytes = [0; 8];
+                buffer.copy_out(&mut bytes).expect("it holds them");
+                assert_eq!(bytes, [byte; 8], "somebody else wrote into it");
+            })
+        });
+        victim.join();
+        daemon.join();
+        for other in others {
+            other.join();
+        }
+        model::quietly(|| {
+            answer_ahead(&session);
+            let slots: Vec<_> = std::iter::from_fn(|| session.claim(1).ok()).collect();
+            // It has died with the request half handed in if a slot is lost, too.
+            if slots.len() == SLOT_COUNT {
+                session.stage().take(1).expect("the buffer is back");
+            }
+        });
+    });
+}
+
+/// The daemon: fills the buffers that requests name, if they are still marked.
+fn answer_ahead(session: &Session) {
+    let pending = session.take_pending(0);
+    let mut message = [0; SLOT_BYTES];
+    for slot in (0..SLOT_COUNT).filter(|slot| pending & (1 << slot) != 0) {
+        if session.request(slot, &mut message).is_some() {
+            let at = session.stage().place(message[0], 8).expect("a buffer");
+            session.stage().segment().copy_in(at, &[0xda; 8]).expect("fits");
+            assert!(session.stage().fetched(message[0], Some(8)), "it was another's by then");
+            session.reply(slot, b"");
+        }
+    }
 }
