@@ -25,7 +25,7 @@ impl Service {
     pub(crate) fn look_up(&mut self, ask: &Ask<'_>, parent: Inode, name: &[u8]) -> Step<()> {
         let key = wire::hash::entry_key(parent, name);
         let Some((inode, mode)) = self.state.entries.get(parent, name) else {
-            if ask.header.host == self.config.host {
+            if ask.header.host == self.config.host && self.may_tell_absent(parent) {
                 self.io.index(IndexOp::PutAbsent { directory: parent, key });
                 self.note_empty(parent);
             }

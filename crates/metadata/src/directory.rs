@@ -5,9 +5,17 @@
 //! mode at once, so the time matters only if that message was lost. A directory that was removed
 //! is never used from a copy: removing it freezes it here first (`transaction`), which drops the
 //! copy and every question on its way.
+//!
+//! Who may have entries of a wide directory: its owner notes each service that asks for a copy, in the
+//! log, before he answers (a tally of version 0; a service without a tally has no part). So a service
+//! without a copy and without a tally of its own has no entries, makes none, and tells no client that
+//! a name is absent, which would let him post one (`may_tell_absent`). Who removes the directory asks
+//! those with a part alone, however many services there are.
 
+use wire::attributes::spread;
+use wire::codec::Field;
 use wire::errno::Errno;
-use wire::{Attributes, Inode, ShardIndex};
+use wire::{Attributes, Inode, Reader, ShardIndex};
 
 use crate::live::{Ask, Cached, Fact, Query, Step, Stop, Subject, Wait};
 use crate::peer::Message;
@@ -125,6 +133,7 @@ impl Service {
             Subject::Entry(parent, name) => {
                 Message::AskEntry { from, token, parent: *parent, name }
             }
+            Subject::Parts(inode) => Message::AskParts { from, token, directory: *inode },
         };
         self.io.send(query.to, &message);
     }
@@ -153,7 +162,7 @@ impl Service {
         let Some(query) = self.live.queries.remove(&token) else { return };
         let inode = match query.subject {
             Subject::Directory(inode) | Subject::Attributes(inode) => inode,
-            Subject::Entry(..) => return,
+            Subject::Entry(..) | Subject::Parts(_) => return,
         };
         if let (Subject::Directory(_), Some(attributes)) = (&query.subject, found) {
             self.cache(&attributes);
@@ -167,6 +176,71 @@ impl Service {
         if let Subject::Entry(parent, name) = &query.subject {
             let fact = Fact::Entry(*parent, name.clone(), inode, mode);
             self.tell_jobs(&query, &fact);
+        }
+    }
+
+    /// A service is about to have a copy of a directory, and so to make entries.
+    pub(crate) fn note_part(&mut self, directory: Inode, from: ShardIndex) {
+        let group = self.config.group(from).0;
+        let Some(node) = self.state.inodes.get(directory) else { return };
+        let attributes = &node.attributes;
+        let is_wide = attributes.is_directory() && attributes.layout.spread == spread::WIDE;
+        let is_known = node.tallies.iter().any(|tally| tally.group == group);
+        if is_wide && attributes.links != 0 && !is_known {
+            let (version, entries, directories, modified) = (0, 0, 0, 0);
+            self.put(&Record::PutRemoteTally {
+                directory,
+                group,
+                version,
+                entries,
+                directories,
+                modified,
+            });
+        }
+    }
+
+    /// True if clients may be told that a name of this directory is absent here: then they may make it
+    /// by a post.
+    pub(crate) fn may_tell_absent(&self, directory: Inode) -> bool {
+        self.config.owns(directory.shard())
+            || self.state.tallies.contains_key(&directory)
+            || self.live.cached.contains_key(&directory)
+    }
+
+    /// The other services that may have entries of a directory of this one.
+    pub(crate) fn own_parts(&self, directory: Inode) -> Vec<u32> {
+        let node = self.state.inodes.get(directory);
+        node.into_iter().flat_map(|node| &node.tallies).map(|tally| tally.group).collect()
+    }
+
+    /// How many `own_parts` gives.
+    pub(crate) fn parts_count(&self, directory: Inode) -> u32 {
+        let count = self.state.inodes.get(directory).map_or(0, |node| node.tallies.len());
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    /// The services that may have entries of a directory, besides its own.
+    pub(crate) fn parts(&mut self, ask: &Ask<'_>, directory: Inode) -> Step<Vec<u32>> {
+        if self.config.owns(directory.shard()) {
+            return Ok(self.own_parts(directory));
+        }
+        for fact in ask.facts {
+            if let Fact::Parts(other, groups) = fact
+                && *other == directory
+            {
+                return Ok(groups.clone());
+            }
+        }
+        Err(self.inquire(Subject::Parts(directory), directory.shard()))
+    }
+
+    /// An answer about parts.
+    pub(crate) fn answered_parts(&mut self, token: u64, groups: &[u8]) {
+        let Some(query) = self.live.queries.remove(&token) else { return };
+        if let Subject::Parts(directory) = query.subject {
+            let mut reader = Reader::new(groups);
+            let groups = core::iter::from_fn(|| u32::take(&mut reader).ok()).collect();
+            self.tell_jobs(&query, &Fact::Parts(directory, groups));
         }
     }
 

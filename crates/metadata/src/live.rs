@@ -61,6 +61,8 @@ pub(crate) enum Fact {
     Attributes(Inode, Option<Attributes>),
     /// An entry: NONE if it does not exist.
     Entry(Inode, Vec<u8>, Inode, u32),
+    /// The services that may have entries of a directory, besides its own.
+    Parts(Inode, Vec<u32>),
 }
 
 /// A request on its way through the service.
@@ -119,6 +121,8 @@ pub(crate) enum Subject {
     Attributes(Inode),
     /// An entry as it is now.
     Entry(Inode, Vec<u8>),
+    /// Who may have entries of a directory.
+    Parts(Inode),
 }
 
 /// A question to another service.
@@ -153,7 +157,39 @@ pub(crate) struct Transaction {
     pub(crate) job: u64,
     pub(crate) own_actions: Vec<u8>,
     pub(crate) parts: Vec<Part>,
-    pub(crate) sent: i64,
+    pub(crate) again: Again,
+}
+
+/// A transaction of this service that is decided.
+#[derive(Clone, Debug)]
+pub(crate) struct Decided {
+    /// Group and address of those who have not said that they did it.
+    pub(crate) left: BTreeMap<u32, ShardIndex>,
+    pub(crate) again: Again,
+}
+
+/// When something is sent again that nobody answers: the pauses grow, for who is asked may be late
+/// because he is asked too much.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Again {
+    pub(crate) at: i64,
+    pause: i64,
+}
+
+impl Again {
+    /// It is sent now.
+    pub(crate) const fn after(now: i64, pause: i64) -> Again {
+        Again { at: now.saturating_add(pause), pause }
+    }
+
+    /// True if it is to be sent at `now`, and noted so.
+    pub(crate) fn is_due(&mut self, now: i64) -> bool {
+        let is_due = self.at <= now;
+        if is_due {
+            *self = Again::after(now, (2 * self.pause).min(RESEND_NANOS_MAX));
+        }
+        is_due
+    }
 }
 
 /// A `Lock` request that waits.
@@ -163,6 +199,10 @@ pub(crate) struct Waiter {
     pub(crate) header: Header,
     pub(crate) lock: Lock,
 }
+
+/// Longest pause before a word about a transaction is sent again: a restart of a daemon is not waited
+/// for much longer than it takes.
+const RESEND_NANOS_MAX: i64 = 320_000_000;
 
 /// No deadline.
 pub(crate) const NEVER: i64 = i64::MAX;
@@ -185,10 +225,9 @@ pub(crate) struct Live {
     pub(crate) watchers: BTreeMap<Inode, Vec<ShardIndex>>,
     pub(crate) keys: Keys,
     pub(crate) transactions: BTreeMap<u64, Transaction>,
-    /// Prepared here, and when their coordinator was last asked.
-    pub(crate) inquired: BTreeMap<TransactionId, i64>,
-    /// When decisions were last sent.
-    pub(crate) decisions_sent: i64,
+    /// Prepared here, and when their coordinator is asked.
+    pub(crate) inquired: BTreeMap<TransactionId, Again>,
+    pub(crate) decided: BTreeMap<u64, Decided>,
     /// Inodes whose contents wait for targets.
     pub(crate) busy: BTreeMap<Inode, u64>,
     /// Directories of other services whose tally changed, and when it was sent (0: not yet).
@@ -221,7 +260,7 @@ impl Live {
             keys: Keys::default(),
             transactions: BTreeMap::new(),
             inquired: BTreeMap::new(),
-            decisions_sent: 0,
+            decided: BTreeMap::new(),
             busy: BTreeMap::new(),
             dirty: BTreeMap::new(),
             unlinked: Vec::new(),

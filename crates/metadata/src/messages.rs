@@ -2,6 +2,7 @@
 
 use wire::{Attributes, Header, Reader, ShardIndex};
 
+use crate::coding::Put;
 use crate::keys::Key;
 use crate::live::{Ask, Fact, Kind, Step, Stop};
 use crate::peer::Message;
@@ -37,6 +38,7 @@ impl Service {
                 let found = node.map(|node| node.attributes);
                 if watch != 0 && found.is_some() {
                     self.watch(inode, ShardIndex(from));
+                    self.note_part(inode, ShardIndex(from));
                 }
                 let message = Message::AreAttributes {
                     token,
@@ -72,6 +74,15 @@ impl Service {
             Message::TallyKnown { directory, version } => self.tally_known(directory, version),
             Message::Renew { holder, pact, sent } => self.renew(holder, pact, sent),
             Message::Recalled { holder, number } => self.recalled(holder, number),
+            Message::AskParts { from, token, directory } => {
+                self.check_key(&Key::Inode(directory))?;
+                let mut groups = Vec::new();
+                for group in self.own_parts(directory) {
+                    group.append_to(&mut groups);
+                }
+                self.io.send(ShardIndex(from), &Message::AreParts { token, groups: &groups });
+            }
+            Message::AreParts { token, groups } => self.answered_parts(token, groups),
         }
         Ok(())
     }

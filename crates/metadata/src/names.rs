@@ -3,6 +3,8 @@
 //! An operation gathers what it needs to know (here or from others), refuses in the order in which
 //! Linux refuses, and hands a list of actions to `transact`. What it saw is checked again there.
 
+use std::collections::BTreeSet;
+
 use wire::attributes::{mode, spread, want};
 use wire::limits::SHARD_COUNT;
 use wire::name::Name;
@@ -80,7 +82,7 @@ impl Service {
         let removed = self.existing(ask, inode)?;
         let place = self.place(directory, name)?;
         let mut actions = vec![place.action((inode, kind), ABSENT)];
-        self.remove_actions(&removed, &mut actions);
+        self.remove_actions(ask, &removed, &mut actions)?;
         self.transact(ask, &actions)
     }
 
@@ -171,7 +173,7 @@ impl Service {
             (false, false) => actions.push(Action::Links { inode, up: 0 }),
             (true, true) => {
                 let removed = self.existing(ask, inode)?;
-                self.remove_actions(&removed, actions);
+                self.remove_actions(ask, &removed, actions)?;
             }
         }
         Ok(())
@@ -253,18 +255,27 @@ impl Service {
     }
 
     /// Removes a directory's inode, and freezes it wherever it may have entries.
-    fn remove_actions(&self, removed: &Attributes, actions: &mut Vec<Action<'_>>) {
-        let directory = removed.inode;
-        actions.push(Action::RemoveDirectory { inode: directory });
+    fn remove_actions(
+        &mut self,
+        ask: &Ask<'_>,
+        removed: &Attributes,
+        actions: &mut Vec<Action<'_>>,
+    ) -> Step<()> {
+        let (directory, inode) = (removed.inode, removed.inode);
         if removed.layout.spread != spread::WIDE {
+            actions.push(Action::RemoveDirectory { inode, parts: 0 });
             actions.push(Action::Freeze { shard: removed.layout.place, directory });
-            return;
+            return Ok(());
         }
-        let mut groups = std::collections::BTreeSet::new();
+        let mut groups: BTreeSet<u32> = self.parts(ask, directory)?.into_iter().collect();
+        let parts = u32::try_from(groups.len()).unwrap_or(u32::MAX);
+        actions.push(Action::RemoveDirectory { inode, parts });
+        groups.insert(self.config.group(directory.shard()).0);
         for shard in 0..SHARD_COUNT {
-            if groups.insert(self.config.group(ShardIndex(shard))) {
+            if groups.remove(&self.config.group(ShardIndex(shard)).0) {
                 actions.push(Action::Freeze { shard, directory });
             }
         }
+        Ok(())
     }
 }

@@ -45,6 +45,10 @@ numbered! {
         0x0e Renew { holder: u16, pact: u64, sent: u64 }
         /// The daemon `holder` believes nothing any more that recall `number` was about.
         0x0f Recalled { holder: u16, number: u64 }
+        /// Which services may have entries of this directory?
+        0x10 AskParts { from: u16, token: u64, directory: Inode }
+        /// Those, besides the sender; four bytes each.
+        0x11 AreParts { token: u64, groups: &'a [u8] }
     }
 }
 
@@ -70,8 +74,9 @@ numbered! {
         }
         /// An inode that is no directory gets a name more (`up` 1) or less (0).
         0x02 Links { inode: Inode, up: u8 }
-        /// A directory goes.
-        0x03 RemoveDirectory { inode: Inode }
+        /// A directory goes, of which so many services besides its own may have entries. 3 was one that
+        /// did not say how many.
+        0x07 RemoveDirectory { inode: Inode, parts: u32 }
         /// A directory has no entries in the service of `shard`, and gets none.
         0x04 Freeze { shard: u16, directory: Inode }
         /// The inode was moved; `parent` is a directory's new one, otherwise NONE.
@@ -87,7 +92,7 @@ impl Action<'_> {
         match *self {
             Action::Entry { shard, .. } | Action::Freeze { shard, .. } => wire::ShardIndex(shard),
             Action::Links { inode, .. }
-            | Action::RemoveDirectory { inode }
+            | Action::RemoveDirectory { inode, .. }
             | Action::Moved { inode, .. }
             | Action::Chain { inode, .. } => inode.shard(),
         }
@@ -143,6 +148,8 @@ mod tests {
                 Message::TallyKnown { directory: inode, version: w },
                 Message::Renew { holder: from, pact: x, sent: z },
                 Message::Recalled { holder: from, number: x },
+                Message::AskParts { from, token: w, directory: inode },
+                Message::AreParts { token: w, groups: &s },
             ];
             for message in all {
                 let mut bytes = Vec::new();
@@ -177,7 +184,7 @@ mod tests {
                     expect_mode: w as u32, set: Inode(z), set_mode: z as u32,
                 },
                 Action::Links { inode, up: 1 },
-                Action::RemoveDirectory { inode },
+                Action::RemoveDirectory { inode, parts: x as u32 },
                 Action::Freeze { shard: z as u16, directory: inode },
                 Action::Moved { inode, parent: Inode(x) },
                 Action::Chain { inode, parent: Inode(x) },

@@ -3,9 +3,11 @@
 use wire::attributes::{flag, mode};
 use wire::{Attributes, Inode, Layout, ShardIndex};
 
-use crate::live::Live;
+use crate::directory::RESEND_NANOS;
+use crate::live::{Again, Decided, Live};
 use crate::record::Record;
 use crate::service::Service;
+use crate::transaction::parts_left;
 
 impl Service {
     /// Takes up what the log says was under way.
@@ -22,7 +24,11 @@ impl Service {
         }
         for (id, prepared) in self.state.prepared.clone() {
             self.hold_all(id, &prepared.actions);
-            self.live.inquired.insert(id, now);
+            self.live.inquired.insert(id, Again::after(now, RESEND_NANOS));
+        }
+        for (&sequence, left) in &self.state.decisions {
+            let again = Again::after(now, 0);
+            self.live.decided.insert(sequence, Decided { left: parts_left(left).collect(), again });
         }
         let tokens: Vec<u64> = self.state.pending.keys().copied().collect();
         for token in tokens {

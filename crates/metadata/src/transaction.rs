@@ -8,7 +8,7 @@
 //! - `transact`: own actions are checked and their keys held; `Prepare` to each other service
 //! - a no, or time over: `Abort` to all, keys released, the job refused or tried again
 //! - all said yes: the decision, the own changes and the outcome are logged; the client is
-//!   answered; `Commit` to all, again until `Committed`
+//!   answered; `Commit` to all, again until `Committed` (`live.decided`)
 //!
 //! participant (nothing -> `state.prepared` -> `state.finished` -> nothing)
 //! - `Prepare`: checked, keys held, logged, `Vote`
@@ -25,7 +25,7 @@
 
 use std::collections::BTreeMap;
 
-use wire::attributes::mode;
+use wire::attributes::{mode, spread};
 use wire::codec::Field;
 use wire::limits::LINKS_MAX;
 use wire::{Attributes, Errno, Inode, Reader, ShardIndex};
@@ -34,7 +34,7 @@ use crate::coding::Put;
 use crate::directory::RESEND_NANOS;
 use crate::effect::IndexOp;
 use crate::keys::{Hold, Key};
-use crate::live::{Ask, Kind, Part, Step, Stop, Transaction, Wait};
+use crate::live::{Again, Ask, Decided, Kind, Part, Step, Stop, Transaction, Wait};
 use crate::peer::{Action, Message, actions, are_actions};
 use crate::record::Record;
 use crate::service::{Service, outcome};
@@ -75,11 +75,11 @@ impl Service {
         let sequence = self.new_sequence();
         self.hold_all((own.0, sequence), &own_actions);
         let parts = parts.into_values().collect();
-        let sent = self.live.now;
-        let transaction = Transaction { job: 0, own_actions, parts, sent };
+        let again = Again::after(self.live.now, RESEND_NANOS);
+        let transaction = Transaction { job: 0, own_actions, parts, again };
         self.live.transactions.insert(sequence, transaction.clone());
         self.send_prepares(sequence, &transaction);
-        self.live.wake_at(sent.saturating_add(RESEND_NANOS));
+        self.live.wake_at(again.at);
         Err(Stop::Wait(Wait::Votes(sequence)))
     }
 
@@ -149,13 +149,16 @@ impl Service {
         {
             self.finish(ticket, &header, outcome::DONE, 0, 0);
         }
-        self.send_commits(sequence, &left);
-        self.live.wake_at(self.live.now.saturating_add(RESEND_NANOS));
+        let again = Again::after(self.live.now, RESEND_NANOS);
+        let decided = Decided { left: parts_left(&left).collect(), again };
+        self.send_commits(sequence, &decided);
+        self.live.decided.insert(sequence, decided);
+        self.live.wake_at(again.at);
     }
 
-    fn send_commits(&mut self, sequence: u64, left: &[u8]) {
+    fn send_commits(&mut self, sequence: u64, decided: &Decided) {
         let (from, group) = (self.live.address.0, self.config.own_group().0);
-        for (_, to) in parts_left(left) {
+        for &to in decided.left.values() {
             self.io.send(to, &Message::Commit { from, group, sequence });
         }
     }
@@ -170,18 +173,14 @@ impl Service {
         self.release_all((group, sequence));
     }
 
-    /// A participant has done what was decided.
+    /// A participant has done what was decided. The log learns of the last alone: after a restart all
+    /// are told once more, which does no harm.
     pub(crate) fn committed(&mut self, group: u32, sequence: u64) {
-        let Some(known) = self.state.decisions.get(&sequence) else { return };
-        let mut left = Vec::new();
-        for (other, to) in parts_left(known).filter(|&(other, _)| other != group) {
-            other.append_to(&mut left);
-            to.0.append_to(&mut left);
-        }
-        if left.is_empty() {
+        let Some(decided) = self.live.decided.get_mut(&sequence) else { return };
+        decided.left.remove(&group);
+        if decided.left.is_empty() {
+            self.live.decided.remove(&sequence);
             self.put(&Record::DeleteDecision { sequence });
-        } else if left.len() != known.len() {
-            self.put(&Record::PutDecision { sequence, left: &left });
         }
     }
 
@@ -190,8 +189,8 @@ impl Service {
         if self.live.transactions.contains_key(&sequence) {
             return;
         }
-        let decision = self.state.decisions.get(&sequence);
-        let is_left = decision.is_some_and(|left| parts_left(left).any(|(g, _)| g == group));
+        let decided = self.live.decided.get(&sequence);
+        let is_left = decided.is_some_and(|decided| decided.left.contains_key(&group));
         let own = self.config.own_group().0;
         let answer = match is_left {
             true => Message::Commit { from: self.live.address.0, group: own, sequence },
@@ -219,8 +218,9 @@ impl Service {
                 Ok(()) => {
                     self.hold_all(id, bytes);
                     self.put(&Record::PutPrepared { group, sequence, from, actions: bytes });
-                    self.live.inquired.insert(id, self.live.now);
-                    self.live.wake_at(self.live.now.saturating_add(2 * RESEND_NANOS));
+                    let again = Again::after(self.live.now, 2 * RESEND_NANOS);
+                    self.live.inquired.insert(id, again);
+                    self.live.wake_at(again.at);
                 }
                 Err(Stop::Refused(reason)) => errno = reason,
                 Err(Stop::Stale) => errno = Errno::ESTALE,
@@ -275,32 +275,39 @@ impl Service {
     /// Sends again what was not answered.
     pub(crate) fn send_transactions_again(&mut self) {
         let now = self.live.now;
-        let is_due = |sent: i64| sent.saturating_add(RESEND_NANOS) <= now;
-        let undecided: Vec<u64> = self.live.transactions.keys().copied().collect();
-        for sequence in undecided {
-            let Some(transaction) = self.live.transactions.get_mut(&sequence) else { continue };
-            if is_due(transaction.sent) {
-                transaction.sent = now;
-                let transaction = transaction.clone();
+        let (from, group) = (self.live.address.0, self.config.own_group().0);
+        let mut transactions = core::mem::take(&mut self.live.transactions);
+        let mut due = Vec::new();
+        for (&sequence, transaction) in &mut transactions {
+            if transaction.again.is_due(now) {
+                due.push(sequence);
+            }
+            self.live.wake_at(transaction.again.at);
+        }
+        self.live.transactions = transactions;
+        for sequence in due {
+            if let Some(transaction) = self.live.transactions.get(&sequence).cloned() {
                 self.send_prepares(sequence, &transaction);
             }
-            self.live.wake_at(now.saturating_add(RESEND_NANOS));
         }
-        if !self.state.decisions.is_empty() {
-            if is_due(self.live.decisions_sent) {
-                self.live.decisions_sent = now;
-                for (sequence, left) in self.state.decisions.clone() {
-                    self.send_commits(sequence, &left);
-                }
+        let mut decided = core::mem::take(&mut self.live.decided);
+        for (&sequence, one) in &mut decided {
+            if one.again.is_due(now) {
+                self.send_commits(sequence, one);
             }
-            self.live.wake_at(now.saturating_add(RESEND_NANOS));
+            self.live.wake_at(one.again.at);
         }
-        let (from, own) = (self.live.address.0, self.config.own_group().0);
-        for (&(_, sequence), prepared) in &self.state.prepared {
-            let to = ShardIndex(prepared.from);
-            self.io.send(to, &Message::Inquire { from, group: own, sequence });
-            self.live.timer = self.live.timer.min(now.saturating_add(2 * RESEND_NANOS));
+        self.live.decided = decided;
+        let mut inquired = core::mem::take(&mut self.live.inquired);
+        for (id, again) in &mut inquired {
+            let Some(prepared) = self.state.prepared.get(id) else { continue };
+            if again.is_due(now) {
+                let (to, sequence) = (ShardIndex(prepared.from), id.1);
+                self.io.send(to, &Message::Inquire { from, group, sequence });
+            }
+            self.live.wake_at(again.at);
         }
+        self.live.inquired = inquired;
     }
 
     /// Can this action be done, now and until it is decided? Changes nothing.
@@ -328,10 +335,15 @@ impl Service {
                 Ok(())
             }
             Action::Links { inode, up } => self.check_links(inode, up != 0),
-            Action::RemoveDirectory { inode } => {
+            Action::RemoveDirectory { inode, parts } => {
                 let attributes = self.expected(inode)?;
                 if !attributes.is_directory() || inode == Inode::ROOT {
                     return Err(Stop::Refused(Errno::EPERM));
+                }
+                // Who came since is not asked to freeze it.
+                let is_wide = attributes.layout.spread == spread::WIDE;
+                if is_wide && self.parts_count(inode) != parts {
+                    return Err(Stop::Refused(CHANGED));
                 }
                 self.recall(inode)
             }
@@ -398,7 +410,7 @@ impl Service {
             }
             Action::Links { inode, up: 0 } => self.drop_link(inode),
             Action::Links { inode, .. } => self.change_inode(inode, |new| new.links += 1),
-            Action::RemoveDirectory { inode } => self.live.unlinked.push(inode),
+            Action::RemoveDirectory { inode, .. } => self.live.unlinked.push(inode),
             Action::Freeze { directory, .. } => {
                 if self.state.tallies.contains_key(&directory) {
                     self.put(&Record::DeleteTally { directory });
@@ -456,7 +468,7 @@ fn key_of(action: &Action<'_>) -> Option<(Key, Hold)> {
     Some(match *action {
         Action::Entry { parent, name, .. } => (Key::Entry(parent, name.to_vec()), Hold::Exclusive),
         Action::Links { inode, .. }
-        | Action::RemoveDirectory { inode }
+        | Action::RemoveDirectory { inode, .. }
         | Action::Moved { inode, .. } => (Key::Inode(inode), Hold::Exclusive),
         Action::Chain { inode, .. } => (Key::Inode(inode), Hold::Shared),
         Action::Freeze { directory, .. } => (Key::Frozen(directory), Hold::Exclusive),
@@ -464,7 +476,7 @@ fn key_of(action: &Action<'_>) -> Option<(Key, Hold)> {
 }
 
 /// Group and address of those who have not acknowledged a decision.
-fn parts_left(left: &[u8]) -> impl Iterator<Item = (u32, ShardIndex)> + '_ {
+pub(crate) fn parts_left(left: &[u8]) -> impl Iterator<Item = (u32, ShardIndex)> + '_ {
     let mut reader = Reader::new(left);
     core::iter::from_fn(move || {
         let group = u32::take(&mut reader).ok()?;

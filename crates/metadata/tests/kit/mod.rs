@@ -303,6 +303,14 @@ impl World {
         panic!("it does not settle: {:?}", self.queue);
     }
 
+    /// Delivers so many messages, the oldest first.
+    pub(crate) fn settle_for(&mut self, count: usize) {
+        for _ in 0..count.min(self.queue.len()) {
+            let (to, bytes) = self.queue.remove(0);
+            self.step(to, Input::Peer { message: &bytes });
+        }
+    }
+
     /// Sends a request without waiting; its ticket.
     pub(crate) fn send(
         &mut self,
@@ -392,6 +400,13 @@ impl World {
             Answer::Refused(errno) => Err(errno),
             other => panic!("stat: {other:?}"),
         }
+    }
+
+    /// As `shard_of`, of a directory whose layout never changes; asks nobody.
+    pub(crate) fn shard_of_name(&self, parent: Inode, name: &[u8]) -> ShardIndex {
+        let seat = &self.seats[self.owner(parent.shard())];
+        let parent = seat.service.attributes_of(parent).expect("the parent is there");
+        placement::locate::entry_shard(&parent, NameHash::of(parent.inode, name))
     }
 
     /// The shard of an entry, as a client computes it.
