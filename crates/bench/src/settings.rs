@@ -35,6 +35,8 @@ Groups, in each place:
   io500     the phases of IO500 in its order with their scores, by IOR and mdtest where they are on
             PATH, else by our own; find by our own. No official score: phases and sizes are small
   fio, mpi  fio, mdtest and IOR, where they are on PATH
+  In metadata, list, own, shared and hard, what changes nothing (and 8 KiB writes at random) is gone
+  through again until a tenth of a second is over.
 Groups that run once, on instances of their own:
   profile   instructions of each operation in the client, by callgrind
   remote    two hosts, emulated by network namespaces (needs root): metadata of the other host beside

@@ -13,7 +13,11 @@ pub(crate) mod repeat;
 mod scale;
 
 use std::io::{self, BufRead, Write};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How long at least a phase takes that can be done again. One pass over some thousand names or some
+/// MiB takes a few milliseconds: one interruption more or less would be what it shows.
+const PHASE_MIN: Duration = Duration::from_millis(100);
 
 /// What one worker has to do.
 #[derive(Clone, Debug)]
@@ -85,6 +89,24 @@ impl Worker {
         self.phase_of_time(name, || work().map(|()| amount))
     }
 
+    /// The same for a pass of so much that leaves everything as it was: it is done until time is over.
+    fn phase_again(
+        &self,
+        name: &str,
+        pass: Amount,
+        mut work: impl FnMut() -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.phase_of_time(name, || {
+            let begun = Instant::now();
+            let mut passes = 0;
+            while passes == 0 || begun.elapsed() < PHASE_MIN {
+                work()?;
+                passes += 1;
+            }
+            Ok(pass.times(passes))
+        })
+    }
+
     /// The same for work of which only its end tells how much it was.
     fn phase_of_time(
         &self,
@@ -108,6 +130,16 @@ impl Worker {
         };
         writeln!(out, "done {name} {amount} {unit} {begin} {end}")?;
         out.flush()
+    }
+}
+
+impl Amount {
+    const fn times(self, count: u64) -> Amount {
+        match self {
+            Amount::Nothing => Amount::Nothing,
+            Amount::Operations(operations) => Amount::Operations(operations * count),
+            Amount::Bytes(bytes) => Amount::Bytes(bytes * count),
+        }
     }
 }
 

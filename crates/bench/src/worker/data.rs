@@ -1,5 +1,8 @@
 //! Data phases: sequential and random blocks, a file per worker or one shared by all.
 //!
+//! Reads, and writes at random over what is there, go over it until a tenth of a second is over; new data
+//! is written once.
+//!
 //! Each block begins with its worker and its number, so that a read from the wrong place is
 //! noticed at the cost of sixteen bytes. Times include open and close and no flush to a device,
 //! as in IOR without -e; the memory that is copied from and to is there before, as in IOR, too: to
@@ -48,11 +51,13 @@ impl Worker {
             let amount = part.amount();
             let block = &mut part.block();
             self.phase(&format!("write-{name}"), amount, || part.write(&order, block).map(drop))?;
-            self.phase(&format!("read-{name}"), amount, || part.read(&order, block))?;
+            self.phase_again(&format!("read-{name}"), amount, || part.read(&order, block))?;
             if name == "8k" {
                 let order = shuffled(order, self.index);
-                self.phase("random-write-8k", amount, || part.write(&order, block).map(drop))?;
-                self.phase("random-read-8k", amount, || part.read(&order, block))?;
+                self.phase_again("random-write-8k", amount, || {
+                    part.write(&order, block).map(drop)
+                })?;
+                self.phase_again("random-read-8k", amount, || part.read(&order, block))?;
             }
             self.unmake(sharing, &part)?;
         }
@@ -71,13 +76,13 @@ impl Worker {
         let order = part.order();
         let block = &mut part.block();
         self.phase("write", part.amount(), || part.write(&order, block).map(drop))?;
-        self.phase("read", part.amount(), || part.read(&order, block))?;
+        self.phase_again("read", part.amount(), || part.read(&order, block))?;
         self.unmake(sharing, &part)
     }
 
-    /// Stays on one of the processors that the process may use, as launchers of MPI bind ranks. A phase
-    /// takes a few milliseconds: where the kernel left two workers on one processor for as long, it
-    /// showed half of what they can do.
+    /// Stays on one of the processors that the process may use, as launchers of MPI bind ranks. New data
+    /// is written in a few milliseconds: where the kernel left two workers on one processor for as long,
+    /// that showed half of what they can do.
     fn bind(&self) -> io::Result<()> {
         let all = thread::sched_getaffinity(None)?;
         let mut each = (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)).cycle();

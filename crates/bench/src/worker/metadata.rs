@@ -1,4 +1,5 @@
-//! Metadata phases: all workers work in one directory, each on its own names.
+//! Metadata phases: all workers work in one directory, each on its own names. What changes nothing is
+//! done again until a tenth of a second is over.
 
 use super::{Amount, Worker, wrong};
 use std::fs::{self, File, OpenOptions};
@@ -12,7 +13,7 @@ impl Worker {
     pub(super) fn metadata(&self) -> io::Result<()> {
         let names = self.names("e");
         self.phase("create", Amount::Operations(self.files), || create(&names))?;
-        self.phase("stat", Amount::Operations(self.files), || {
+        self.phase_again("stat", Amount::Operations(self.files), || {
             for name in &names {
                 if fs::metadata(name)?.len() != 0 {
                     return Err(wrong(name));
@@ -20,14 +21,14 @@ impl Worker {
             }
             Ok(())
         })?;
-        self.phase("open-close", Amount::Operations(self.files), || {
+        self.phase_again("open-close", Amount::Operations(self.files), || {
             for name in &names {
                 File::open(name)?;
             }
             Ok(())
         })?;
         let entries = self.files * self.processes;
-        self.phase("readdir", Amount::Operations(entries), || self.list(|_| Ok(())))?;
+        self.phase_again("readdir", Amount::Operations(entries), || self.list(|_| Ok(())))?;
         self.list_with_attributes()?;
         self.phase("unlink", Amount::Operations(self.files), || {
             names.iter().try_for_each(fs::remove_file)
@@ -45,7 +46,7 @@ impl Worker {
 
     fn list_with_attributes(&self) -> io::Result<()> {
         let entries = Amount::Operations(self.files * self.processes);
-        self.phase("readdir-stat", entries, || {
+        self.phase_again("readdir-stat", entries, || {
             self.list(|entry| match entry.metadata()?.len() {
                 0 => Ok(()),
                 _ => Err(wrong(entry.path().display())),
@@ -64,7 +65,7 @@ impl Worker {
             Ok(())
         })?;
         let mut got = vec![0u8; SMALL_BYTES + 1];
-        self.phase("small-read", Amount::Operations(self.files), || {
+        self.phase_again("small-read", Amount::Operations(self.files), || {
             for (name, number) in names.iter().zip(0u64..) {
                 let length = File::open(name)?.read(&mut got)?;
                 if length != SMALL_BYTES || got[..8] != number.to_le_bytes() {
