@@ -8,7 +8,7 @@
 
 use crate::greeting::{self, Offer, Wish};
 use crate::inbox::Note;
-use crate::peers::tell_origin_gone;
+use crate::peers::{tell_origin_gone, tell_withdrawn};
 use crate::reaper::Reaper;
 use crate::shared::{Guest, Shared};
 use crate::status;
@@ -25,8 +25,10 @@ use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use wire::Header;
+use wire::codec::Reader;
 use wire::errno::Errno;
-use wire::limits::SLOT_COUNT;
+use wire::limits::{SLOT_BYTES, SLOT_COUNT};
 use wire::welcome::HELLO_BYTES;
 
 /// Time for a hello.
@@ -40,6 +42,9 @@ const REAP_EACH: Duration = Duration::from_millis(20);
 const REAP_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// A process that is killed closes its sockets a little before it is gone.
 const REAP_DELAY: Duration = Duration::from_millis(20);
+/// Between two looks for requests of killed threads whose session lives on in others that were forked
+/// from the same process, while there are sessions.
+const WITHDRAW_PAUSE: Duration = Duration::from_secs(1);
 /// Pause before accepting again after the system had no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -72,6 +77,7 @@ pub(crate) struct Acceptor {
     reaper: Option<Reaper>,
     reap_at: Option<Instant>,
     accept_at: Option<Instant>,
+    withdraw_at: Option<Instant>,
 }
 
 /// What the acceptor works with.
@@ -117,6 +123,7 @@ impl Acceptor {
             reaper,
             reap_at,
             accept_at: None,
+            withdraw_at: None,
         })
     }
 
@@ -165,7 +172,12 @@ impl Acceptor {
             let pause = REAP_EACH * u32::try_from(living).unwrap_or(u32::MAX);
             self.reap_at = goes_on.then(|| now + pause.clamp(REAP_PAUSE_MIN, REAP_PAUSE));
         }
-        let mut next: Vec<Instant> = self.reap_at.into_iter().chain(self.accept_at).collect();
+        if self.withdraw_at.is_some_and(|at| at <= now) {
+            self.withdraw();
+            self.withdraw_at = (self.sessions.count() > 0).then(|| now + WITHDRAW_PAUSE);
+        }
+        let times = [self.reap_at, self.accept_at, self.withdraw_at];
+        let mut next: Vec<Instant> = times.into_iter().flatten().collect();
         let mut late = Vec::new();
         for (&key, one) in &self.connections {
             if let Stage::Greeting { deadline, .. } = one.stage {
@@ -290,11 +302,31 @@ impl Acceptor {
             tracing::debug!(pid = believed.pid, %error, "can not welcome a client");
             self.close(key);
         }
+        self.withdraw_at.get_or_insert_with(|| Instant::now() + WITHDRAW_PAUSE);
         // Children made by fork share a session: their deaths are found by looking.
         if self.reaper.is_some() && self.reap_at.is_none() {
             self.reap_at = Some(Instant::now() + REAP_PAUSE_MIN);
         }
         Ok(())
+    }
+
+    /// Withdraws what the dead wait for: it may wait anywhere, for a lock or for its turn.
+    fn withdraw(&self) {
+        let mut message = Box::new([0; SLOT_BYTES]);
+        for one in self.connections.values() {
+            let Stage::Session(guest) = &one.stage else { continue };
+            let first = guest.session.origin;
+            guest.slots.unawaited(&mut |slot| {
+                let length = guest.slots.request(slot, &mut message);
+                let bytes = length.and_then(|length| message.get(..length)).unwrap_or_default();
+                // The client's word: it may be about its own requests alone.
+                if let Ok(header) = Header::decode(&mut Reader::new(bytes))
+                    && (first..first + SLOT_COUNT as u64).contains(&header.origin)
+                {
+                    tell_withdrawn(&self.shared, header.origin, header.sequence);
+                }
+            });
+        }
     }
 
     fn close(&mut self, key: u64) {

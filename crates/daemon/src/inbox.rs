@@ -25,6 +25,8 @@ pub(crate) enum Note {
     Peer(Vec<u8>),
     /// Origins that will never send anything again.
     OriginGone { first: u64, count: u64 },
+    /// Who sent a request is dead: its origin and number.
+    Withdrawn { origin: u64, sequence: u64 },
     /// A part of a job of this worker is answered.
     Part { job: u64, daemon: u16, answer: PartAnswer },
     /// A target answered what this worker's removals asked.

@@ -198,6 +198,12 @@ impl Peers {
                     shared.tell(worker, Note::OriginGone { first, count });
                 }
             }
+            message::WITHDRAWN => {
+                let (origin, sequence) = (reader.u64()?, reader.u64()?);
+                for worker in 0..shared.router.workers {
+                    shared.tell(worker, Note::Withdrawn { origin, sequence });
+                }
+            }
             message::LEASES => shared.leases.take(shared, from, reader.rest()),
             message::REQUEST => self.admit(from, reader.rest(), ReplyTo::Nobody),
             _ => return Err(Malformed),
@@ -208,11 +214,23 @@ impl Peers {
 
 /// The message that tells all other daemons that a session's origins are gone.
 pub(crate) fn tell_origin_gone(shared: &Shared, first: u64, count: u64) {
-    let mut bytes = vec![message::ORIGIN_GONE];
-    bytes.extend_from_slice(&first.to_le_bytes());
-    bytes.extend_from_slice(&count.to_le_bytes());
+    // Lost with a lost peer: what waits there is withdrawn when the lock comes free.
+    tell_all(shared, message::ORIGIN_GONE, [first, count]);
+}
+
+/// Says to all other daemons, and to this one's workers, that who sent a request is dead. Where it
+/// does not wait nothing changes.
+pub(crate) fn tell_withdrawn(shared: &Shared, origin: u64, sequence: u64) {
+    for worker in 0..shared.router.workers {
+        shared.tell(worker, Note::Withdrawn { origin, sequence });
+    }
+    tell_all(shared, message::WITHDRAWN, [origin, sequence]);
+}
+
+fn tell_all(shared: &Shared, kind: u8, words: [u64; 2]) {
+    let mut bytes = vec![kind];
+    words.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
     for peer in (0..shared.router.map.daemon_count()).filter(|peer| *peer != shared.router.me.0) {
-        // Lost with a lost peer: what waits there is withdrawn when the lock comes free.
         let _ = shared.net.message(DaemonIndex(peer), &bytes, Haste::Now);
     }
 }

@@ -199,6 +199,11 @@ impl Shard {
         self.step(shared, Input::OriginGone { first, count });
     }
 
+    /// Who sent a request is dead.
+    pub(crate) fn withdrawn(&mut self, shared: &Shared, origin: u64, sequence: u64) {
+        self.step(shared, Input::Withdrawn { origin, sequence });
+    }
+
     /// An answer to a part of a job.
     pub(crate) fn part(&mut self, shared: &Shared, job: u64, daemon: u16, answer: PartAnswer) {
         if let Some((token, result)) = self.jobs.answered(job, daemon, answer) {

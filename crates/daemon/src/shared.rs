@@ -92,6 +92,8 @@ pub(crate) mod message {
     pub(crate) const REQUEST: u8 = 3;
     /// A word of a metadata service about leases; the rest is its own.
     pub(crate) const LEASES: u8 = 4;
+    /// A request whose sender is dead: origin and number, eight bytes each.
+    pub(crate) const WITHDRAWN: u8 = 5;
 }
 
 /// Encodes header and request.

@@ -245,6 +245,7 @@ impl Worker {
             Note::Request { bytes, to } => self.take_admitted(shared, &bytes, to),
             Note::Peer(bytes) => self.take_message(shared, &bytes),
             Note::OriginGone { first, count } => self.shard.origin_gone(shared, first, count),
+            Note::Withdrawn { origin, sequence } => self.shard.withdrawn(shared, origin, sequence),
             Note::Part { job, daemon, answer } => self.shard.part(shared, job, daemon, answer),
             Note::Removals { target, answer } => self.shard.removed(shared, target, answer),
             Note::Preallocated(outcome) => {

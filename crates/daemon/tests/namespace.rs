@@ -4,17 +4,47 @@
 mod support;
 
 use shm::index::Hit;
-use support::{Client, Instance, wait_until};
+use support::{Client, Instance, To, wait_until};
 use wire::Request;
 use wire::attributes::mode;
 use wire::errno::Errno;
 use wire::hash::entry_key;
+use wire::request::lock;
 
 const FILE: u32 = mode::REGULAR | 0o644;
 const DIRECTORY: u32 = mode::DIRECTORY | 0o755;
 
 fn attach(instance: &Instance, daemon: u16) -> Client {
     Client::attach(&instance.socket(daemon)).expect("attached")
+}
+
+/// A thread is killed while it waits for a lock of a file on another host; its session lives on, as that
+/// of a process does whose child it was.
+#[test]
+fn who_is_killed_waiting_gets_no_lock_though_his_session_lives() {
+    let instance = Instance::start_as(2, 1, 1);
+    let (near, far) = (attach(&instance, 0), attach(&instance, 1));
+    let root = near.root();
+    let inode = near.create(&root, b"f", FILE).expect("created").inode;
+    assert_eq!(near.map.owner(inode.shard()).0, 0, "of the other host");
+    let lock = |owner: u64, kind: u8, wait: u8| Request::Lock {
+        inode,
+        owner,
+        pid: 1,
+        kind,
+        flags: lock::FLOCK | wait,
+        start: 0,
+        end: u64::MAX,
+    };
+    let call = |client: &Client, request: &Request<'_>| {
+        client.call(To::Shard(inode.shard()), request).map(drop)
+    };
+    assert_eq!(call(&near, &lock(1, lock::WRITE, 0)), Ok(()));
+    far.ask_and_die(inode.shard(), &lock(2, lock::WRITE, lock::WAIT));
+    assert!(far.session.has_waiting());
+    wait_until("the request of the dead is withdrawn", || !far.session.has_waiting());
+    assert_eq!(call(&near, &lock(1, lock::UNLOCK, 0)), Ok(()));
+    assert_eq!(call(&far, &lock(3, lock::WRITE, 0)), Ok(()), "the dead got the lock");
 }
 
 #[test]
@@ -130,7 +160,7 @@ fn directories_on_other_daemons_are_reached_by_tcp() {
             }
             let name = format!("d{number}");
             let request = Request::RemoveDirectory { parent: root.inode, name: name.as_bytes() };
-            let to = support::To::Shard(support::shard_of(&root, name.as_bytes()));
+            let to = To::Shard(support::shard_of(&root, name.as_bytes()));
             last.call(to, &request).expect("removed");
         }
         wait_until("only the root is left", || {
@@ -159,7 +189,7 @@ fn an_entry_moves_between_daemons_and_survives_their_kill() {
         new_name: b"b",
         flags: 0,
     };
-    client.call(support::To::Shard(support::shard_of(here, b"a")), &request).expect("renamed");
+    client.call(To::Shard(support::shard_of(here, b"a")), &request).expect("renamed");
     assert_eq!(client.lookup(there, b"b"), Ok(made.inode));
     assert_eq!(client.lookup(here, b"a"), Err(Errno::ENOENT));
     for daemon in 0..2 {

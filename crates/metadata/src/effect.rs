@@ -73,6 +73,13 @@ pub enum Input<'a> {
         /// How many.
         count: u64,
     },
+    /// Who sent this request is dead. If it waits and has not begun, it is not done any more.
+    Withdrawn {
+        /// The request's origin.
+        origin: u64,
+        /// Its number.
+        sequence: u64,
+    },
     /// A host will never send anything again: its open files and locks are gone.
     HostGone {
         /// Its index.

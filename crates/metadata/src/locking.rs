@@ -86,7 +86,7 @@ impl Service {
         self.refuse(inode, Errno::ESTALE, |_| true);
     }
 
-    fn refuse(&mut self, inode: Inode, errno: Errno, is_it: impl Fn(&Waiter) -> bool) {
+    pub(crate) fn refuse(&mut self, inode: Inode, errno: Errno, is_it: impl Fn(&Waiter) -> bool) {
         let Some(mut waiters) = self.live.waiters.remove(&inode) else { return };
         waiters.retain(|waiter| {
             let refused = is_it(waiter);

@@ -10,12 +10,10 @@
 //! 2. An operation stops (`Stop`) only before its first change.
 //! 3. The log record of a step is its first effect.
 
-use core::ops::Range;
-
 use wire::attributes::want;
 use wire::codec::{Malformed, Reader};
 use wire::hash::entry_key;
-use wire::{Attributes, Header, Inode, Reply, Request, ShardIndex};
+use wire::{Attributes, Errno, Header, Inode, Reply, Request, ShardIndex};
 
 use crate::config::Config;
 use crate::effect::{Effect, IndexOp, Input, Now, Opens};
@@ -110,6 +108,7 @@ impl Service {
             }
             Input::DataDone { token, result } => self.data_done(token, result),
             Input::OriginGone { first, count } => self.origin_gone(first, count),
+            Input::Withdrawn { origin, sequence } => self.withdrawn(origin, sequence),
             Input::HostGone { host } => self.host_gone(host),
             Input::Tick => {}
         }
@@ -270,7 +269,7 @@ impl Service {
             (outcome::CREATED, Some(attributes)) => Reply::Created { attributes },
             (outcome::ATTRIBUTES, Some(attributes)) => Reply::Attributes { attributes },
             (outcome::CREATED | outcome::ATTRIBUTES, None) => {
-                Reply::Refused { errno: wire::Errno::ESTALE }
+                Reply::Refused { errno: Errno::ESTALE }
             }
             (outcome::PLACED, _) => Reply::Placed { offset: outcome.first, size: outcome.second },
             _ => Reply::Done {},
@@ -437,15 +436,24 @@ impl Service {
             waiters.retain(|waiter| !origins.contains(&waiter.header.origin));
         }
         self.live.waiters.retain(|_, waiters| !waiters.is_empty());
-        self.drop_jobs_of(&origins);
+        self.drop_jobs(|header| origins.contains(&header.origin));
+    }
+
+    fn withdrawn(&mut self, origin: u64, sequence: u64) {
+        let is_it = |header: &Header| (header.origin, header.sequence) == (origin, sequence);
+        let inodes: Vec<Inode> = self.live.waiters.keys().copied().collect();
+        for inode in inodes {
+            self.refuse(inode, Errno::EINTR, |waiter| is_it(&waiter.header));
+        }
+        self.drop_jobs(is_it);
     }
 
     /// As where somebody is not awaited (`Opens`). Votes are waited for: until then nobody sees what
     /// they are about.
-    fn drop_jobs_of(&mut self, origins: &Range<u64>) {
+    fn drop_jobs(&mut self, is_of: impl Fn(&Header) -> bool) {
         let is_theirs = |job: &Job| {
             let Kind::Request { header, .. } = &job.kind else { return false };
-            origins.contains(&header.origin) && job.may_be_dropped()
+            is_of(header) && job.may_be_dropped()
         };
         let jobs = self.live.jobs.iter().filter(|(_, job)| is_theirs(job));
         let dropped: Vec<u64> = jobs.map(|(&id, _)| id).collect();
@@ -502,7 +510,7 @@ impl Service {
             Request::Lock { .. } => self.lock(ask, request),
             Request::Release { inode, owner } => self.release(ask, inode, owner),
             Request::CancelLock { inode, owner } => self.cancel_lock(ask, inode, owner),
-            _ => Err(Stop::Refused(wire::Errno::EPROTO)),
+            _ => Err(Stop::Refused(Errno::EPROTO)),
         }
     }
 

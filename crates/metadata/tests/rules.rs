@@ -460,6 +460,19 @@ fn send_move(world: &mut World, from: &Attributes, to: &Attributes) -> u64 {
     world.send(Credentials::ROOT, ShardIndex(from.layout.place), &request)
 }
 
+/// As `send_move`; origin and number of the request, too.
+fn send_named_move(world: &mut World, from: &Attributes, to: &Attributes) -> (u64, u64, u64) {
+    let request = Request::Rename {
+        parent: from.inode,
+        name: b"f",
+        new_parent: to.inode,
+        new_name: b"g",
+        flags: 0,
+    };
+    let sent = world.prepare(Credentials::ROOT, ShardIndex(from.layout.place), &request);
+    (world.send_again(&sent), sent.header.origin, sent.header.sequence)
+}
+
 /// Where the file is at last.
 fn has_moved(world: &mut World, from: &Attributes, to: &Attributes) -> bool {
     let there = world.root().look(to.inode, b"g").is_ok();
@@ -482,6 +495,22 @@ fn what_a_killed_process_waits_for_is_not_begun_after_its_end() {
         world.settle();
         assert_eq!(world.answer(ticket), Some(Answer::Busy));
         assert!(!has_moved(&mut world, &from, &to));
+    }
+}
+
+#[test]
+fn a_request_that_is_withdrawn_is_not_begun_and_no_other_is_touched() {
+    for (further_origin, further_number) in [(0, 0), (1, 0), (0, 1)] {
+        let mut world = World::daemons(2);
+        let (from, to) = about_to_move(&mut world);
+        let (ticket, origin, sequence) = send_named_move(&mut world, &from, &to);
+        let (origin, sequence) = (origin + further_origin, sequence + further_number);
+        world.step(0, metadata::Input::Withdrawn { origin, sequence });
+        world.settle();
+        let is_it = further_origin + further_number == 0;
+        let wanted = if is_it { Answer::Busy } else { Answer::Done };
+        assert_eq!(world.answer(ticket), Some(wanted));
+        assert_eq!(has_moved(&mut world, &from, &to), !is_it);
     }
 }
 

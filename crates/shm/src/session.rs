@@ -217,6 +217,17 @@ impl Session {
         })
     }
 
+    /// Calls `each` with the slots whose request was sent by a thread that was killed while it waited.
+    pub fn unawaited(&self, each: &mut dyn FnMut(usize)) {
+        let claimed = self.segment.word64(CLAIMED_MAP).map_or(0, |map| map.load(Relaxed));
+        for slot in (0..SLOT_COUNT).filter(|slot| claimed >> slot & 1 != 0) {
+            let state = self.word32(slot, STATE).map_or(FREE, |state| state.load(Acquire));
+            if state & !ASLEEP == SUBMITTED && !self.is_awaited(slot) {
+                each(slot);
+            }
+        }
+    }
+
     /// False if whoever waits for the reply to what `slot` holds is dead.
     #[must_use]
     pub fn is_awaited(&self, slot: usize) -> bool {

@@ -158,7 +158,7 @@ impl<'a> Stage<'a> {
     /// any. One that was killed in the midst of handing the request in leaves a buffer, as it leaves a
     /// slot, until the session is over.
     pub fn free_unasked(&self) -> bool {
-        (0..STAGE_BUFFER_COUNT).fold(false, |any, index| self.free_if_unasked(index) || any)
+        (0..STAGE_BUFFER_COUNT).filter(|&index| self.free_if_unasked(index)).count() > 0
     }
 
     fn free_if_unasked(&self, index: usize) -> bool {
