@@ -143,6 +143,7 @@ pub(crate) struct Attachment {
 
 impl Attachment {
     /// The target, for copies.
+    #[inline]
     pub(crate) fn target(&self) -> Target<'_> {
         Target {
             arena: &self.arena,
@@ -153,6 +154,7 @@ impl Attachment {
     }
 
     /// What keeps pieces where they are while they are copied.
+    #[inline]
     pub(crate) const fn pins(&self) -> SessionPins<'_> {
         self.pins.of_session(self.welcome.session, self.welcome.timeout_micros)
     }
@@ -232,12 +234,14 @@ impl Attachments {
         }
     }
 
+    #[inline]
     fn in_place(&self, place: &AtomicU32) -> Option<&Attachment> {
         self.numbered(place.load(Acquire))
     }
 
+    /// An attachment by its number in this process.
     #[inline]
-    fn numbered(&self, number: u32) -> Option<&Attachment> {
+    pub(crate) fn numbered(&self, number: u32) -> Option<&Attachment> {
         self.pool.get((number as usize).checked_sub(1)?)?.get()
     }
 
@@ -419,7 +423,16 @@ impl Client {
     ///
     /// # Errors
     /// `EIO` if it does not come back in time.
+    #[inline]
     pub(crate) fn home(&self) -> Result<&Attachment> {
+        match self.home_now() {
+            Some(home) => Ok(home),
+            None => self.await_home(),
+        }
+    }
+
+    #[cold]
+    fn await_home(&self) -> Result<&Attachment> {
         let mut patience = self.patience_for_lost();
         loop {
             match self.reach_home() {
@@ -430,6 +443,7 @@ impl Client {
     }
 
     /// The home daemon if it is attached now.
+    #[inline]
     pub(crate) fn home_now(&self) -> Option<&Attachment> {
         self.attachments.in_place(&self.attachments.home)
     }
@@ -475,6 +489,12 @@ impl Client {
     pub(crate) fn local_now(&self, daemon: DaemonIndex) -> Option<&Attachment> {
         let home = self.attachments.in_place(&self.attachments.home)?;
         self.attachments.in_place(self.local_place(home, daemon)?)
+    }
+
+    /// The number in this process of `local_now`; 0: there is none.
+    pub(crate) fn local_number(&self, daemon: DaemonIndex) -> u32 {
+        let place = self.home_now().and_then(|home| self.local_place(home, daemon));
+        place.map_or(0, |place| place.load(Acquire))
     }
 
     /// True if `daemon` is on this host.

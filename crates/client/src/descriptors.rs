@@ -22,8 +22,17 @@ impl Client {
 
     /// What a descriptor stands for, and whether exec closes it.
     #[must_use]
+    #[inline]
     pub fn fd_get(&self, process: ProcessIndex, fd: u32) -> Option<(OfdIndex, bool)> {
         self.host().ok()?.process_get(process, fd)
+    }
+
+    /// What a descriptor stands for, which from now on stands for nothing. Its reference is the
+    /// caller's: of two threads that close a descriptor at a time one gets it.
+    #[must_use]
+    #[inline]
+    pub fn fd_take(&self, process: ProcessIndex, fd: u32) -> Option<OfdIndex> {
+        self.host().ok()?.process_take(process, fd).map(|(file, _)| file)
     }
 
     /// Sets what a descriptor stands for. References are not counted here: `retain` and `close`.

@@ -62,11 +62,17 @@ impl Client {
     ///
     /// # Errors
     /// `EIO`.
+    #[inline]
     pub(crate) fn read_bytes(&self, open: &Open<'_>, offset: u64, to: &mut [u8]) -> Result<()> {
-        let file = open.file();
-        let Some(home) = self.home_now().filter(|home| home.welcome.read_ahead != 0) else {
-            return self.read_pieces(&file, offset, to);
-        };
+        if !self.reads_ahead() {
+            return self.read_pieces(&open.file(), offset, to);
+        }
+        self.read_ahead(open, offset, to)
+    }
+
+    #[inline(never)]
+    fn read_ahead(&self, open: &Open<'_>, offset: u64, to: &mut [u8]) -> Result<()> {
+        let (file, home) = (open.file(), self.home()?);
         let end = offset.saturating_add(to.len() as u64);
         let done = self.read_fetched(home, open, offset, to);
         let rest = to.get_mut(done..).unwrap_or_default();

@@ -9,6 +9,7 @@ use wire::request::set;
 use wire::{Attributes, Credentials, DaemonIndex, Inode, Layout};
 
 use crate::Client;
+use crate::attach::Attachment;
 use crate::attributes::Change;
 use crate::errno::by_descriptor;
 use crate::open_files::Open;
@@ -64,7 +65,7 @@ pub(crate) fn heir(parent: &Attributes, who: &Credentials, mode: u32) -> (Creden
 impl Client {
     /// The layout that a new file with these type bits gets in `parent`.
     pub(crate) fn layout_of_child(&self, parent: &Attributes, mode: u32) -> Result<Layout> {
-        let welcome = &self.home()?.welcome;
+        let Attachment { welcome, map, .. } = self.home()?;
         let mut layout = Layout { place: 0, flags: 0, ..parent.layout };
         if layout.chunk_log2 == 0 {
             layout.chunk_log2 = welcome.chunk_log2;
@@ -77,7 +78,7 @@ impl Client {
                     layout.place = welcome.daemon;
                 }
                 // On this host a piece costs no message, but contents in the inode record do.
-                let is_far = self.home()?.map.daemon_count() > welcome.local_count;
+                let is_far = map.daemon_count() > welcome.local_count;
                 if kind == mode::REGULAR {
                     let is_inline = welcome.inline_bytes > 0 && is_far;
                     layout.flags = if is_inline { flag::INLINE | flag::SHORT } else { flag::SHORT };

@@ -128,6 +128,7 @@ impl Client {
     }
 
     /// The host segment.
+    #[inline]
     fn host(&self) -> Result<&HostSegment> {
         self.host.get().ok_or(Errno::EIO)
     }

@@ -66,9 +66,9 @@ const SPARE_WINDOW: usize = 5;
 pub(crate) mod mark {
     /// Locks were taken in its name.
     pub(crate) const LOCKED: u64 = 1;
-    /// Made by `O_TMPFILE`: whoever closes it last asks the shard whether it got a name.
+    /// Counted by `O_TMPFILE`: whoever closes it last asks the shard whether it got a name.
     pub(crate) const NAMELESS: u64 = 2;
-    /// Made by `O_TMPFILE | O_EXCL`: it may not get a name.
+    /// Counted by `O_TMPFILE | O_EXCL`: it may not get a name.
     pub(crate) const NO_NAME_EVER: u64 = 4;
 }
 
@@ -166,6 +166,20 @@ impl Open<'_> {
     pub(crate) fn is_writable(&self) -> bool {
         let access = self.flags() & o::ACCESS;
         self.flags() & o::PATH == 0 && (access == o::WRITE_ONLY || access == o::READ_WRITE)
+    }
+}
+
+/// A file that is counted in, and is to be opened.
+pub(crate) struct Counted {
+    pub(crate) file: File,
+    pub(crate) mode: u32,
+    /// Its row in the host segment.
+    pub(crate) vnode: VnodeIndex,
+}
+
+impl Counted {
+    const fn of(attributes: &Attributes, vnode: VnodeIndex) -> Counted {
+        Counted { file: File::of(attributes), mode: attributes.mode, vnode }
     }
 }
 
@@ -332,9 +346,9 @@ impl Client {
         let shard = walk.entry.shard;
         let (heir, mode) = heir(walk.parent, who, mode::REGULAR | mode & mode::PERMISSIONS);
         let layout = self.layout_of_child(walk.parent, mode)?;
-        if let Some((attributes, vnode)) = self.post_create(walk, mode, layout, &heir) {
+        if let Some(counted) = self.post_create(walk, mode, layout, &heir) {
             // A new file is open for whatever its own permissions say.
-            let opened = self.allocate_open(&attributes, vnode, flags & !o::TRUNCATE)?;
+            let opened = self.allocate_open(&counted, flags & !o::TRUNCATE)?;
             return Ok(Round::Opened(Outcome::Done(opened)));
         }
         let is_far = !self.is_near(shard)?;
@@ -425,7 +439,7 @@ impl Client {
     /// A file without a name that some descriptor holds.
     fn open_deleted(&self, found: &Attributes, flags: u32) -> Result<Outcome<Opened>> {
         let vnode = self.host()?.vnode_open(found.inode)?;
-        self.allocate_open(found, vnode, flags).map(Outcome::Done)
+        self.allocate_open(&Counted::of(found, vnode), flags).map(Outcome::Done)
     }
 
     /// Counts in, looks again, makes the open file description. `is_told`: the shard on another
@@ -465,7 +479,7 @@ impl Client {
             }
         };
         seen.learn(vnode, attributes.size);
-        let opened = self.allocate_open(&attributes, index, flags)?;
+        let opened = self.allocate_open(&Counted::of(&attributes, index), flags)?;
         if flags & o::TRUNCATE != 0 && attributes.is_regular() && flags & o::PATH == 0 {
             let open = self.opened(opened.ofd)?;
             if let Err(errno) = self.set_size(&open, 0) {
@@ -477,24 +491,19 @@ impl Client {
     }
 
     /// Makes the open file description of a file that is counted in; counts out if it can not.
-    fn allocate_open(
-        &self,
-        attributes: &Attributes,
-        vnode: VnodeIndex,
-        flags: u32,
-    ) -> Result<Opened> {
+    fn allocate_open(&self, counted: &Counted, flags: u32) -> Result<Opened> {
         let host = self.host()?;
-        let flags = flags & !o::MOMENTARY;
-        let ofd = match host.file_allocate(attributes.inode, vnode, flags) {
+        let (inode, flags) = (counted.file.inode, flags & !o::MOMENTARY);
+        let ofd = match host.file_allocate(inode, counted.vnode, flags) {
             Ok(ofd) => ofd,
             Err(errno) => {
-                self.close_vnode(attributes.inode, vnode, false);
+                self.close_vnode(inode, counted.vnode, false);
                 return Err(errno);
             }
         };
         let open = self.opened(ofd)?;
-        open.set_layout(attributes);
-        open.set_mode(attributes.mode);
+        open.words.layout.store(counted.file.layout.word(), Relaxed);
+        open.set_mode(counted.mode);
         Ok(Opened { ofd })
     }
 
@@ -517,7 +526,7 @@ impl Client {
             let attributes = self.create_nameless(parent, mode, who)?;
             let vnode = self.host()?.vnode_open(attributes.inode)?;
             let flags = flags & !o::DIRECTORY & !(o::TEMPORARY & !o::DIRECTORY);
-            let opened = self.allocate_open(&attributes, vnode, flags)?;
+            let opened = self.allocate_open(&Counted::of(&attributes, vnode), flags)?;
             let open = self.opened(opened.ofd)?;
             open.set(mark::NAMELESS);
             if is_exclusive {
@@ -531,6 +540,7 @@ impl Client {
     ///
     /// # Errors
     /// `EBADF` if it is none.
+    #[inline]
     pub(crate) fn opened(&self, ofd: OfdIndex) -> Result<Open<'_>> {
         let host = self.host()?;
         let words = host.file(ofd)?;
@@ -543,6 +553,7 @@ impl Client {
     ///
     /// # Errors
     /// `EBADF` if it may not, `EISDIR` for a directory.
+    #[inline]
     pub(crate) fn open_for(&self, ofd: OfdIndex, wanted: u32) -> Result<Open<'_>> {
         let open = self.opened(ofd)?;
         let flags = open.flags();

@@ -1,7 +1,8 @@
 //! Pieces: the bytes of a file that is not inline, on this host by copying, elsewhere by `far`.
 //!
 //! Where a piece lies is asked once and remembered by the process. What is remembered may be wrong:
-//! the piece table is looked at under the pin before each copy (`shm::piece_io`).
+//! the piece table is looked at under the pin before each copy (`shm::piece_io`). By whom it is reached
+//! is remembered with it, as far as no attachment changed since.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, fence};
@@ -20,12 +21,33 @@ use crate::layout::File;
 use crate::open_files::Open;
 use crate::request::{To, own_credentials};
 
-/// Pieces remembered by a process, a power of two: 4 Ki pieces of up to a chunk, 192 KiB.
+/// Pieces remembered by a process, a power of two: 4 Ki pieces of up to a chunk, 160 KiB.
 const CACHE_ROWS: usize = 4096;
 /// How often a piece that moved is asked for again before the daemon is not believed.
 pub(crate) const MOVES_MAX: u32 = 64;
 /// Chunks that one message asks for: an answer holds a few hundred pieces.
 const CHUNKS_AHEAD_MAX: u64 = 64;
+
+/// By whom a piece of this host is reached, in one word: upper half the state of the attachments in
+/// which that was found, then 16 bits for the attachment by its number in this process, 0: by none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Through(u64);
+
+impl Through {
+    const SHIFT: u32 = 16;
+
+    fn new(state: u32, number: u32) -> Through {
+        Through(u64::from(state) << 32 | u64::from(number & 0xffff) << Through::SHIFT)
+    }
+
+    const fn number(self) -> u32 {
+        (self.0 >> Through::SHIFT) as u32 & 0xffff
+    }
+
+    const fn state(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
 
 /// One remembered piece. The sequence is odd while the row is written.
 struct Row {
@@ -34,6 +56,7 @@ struct Row {
     inode: AtomicU64,
     start: AtomicU64,
     place: AtomicU64,
+    /// log2 of the length, the tier, 8 bits each; then `Through`.
     shape: AtomicU64,
 }
 
@@ -49,7 +72,7 @@ impl Row {
         }
     }
 
-    fn set(&self, inode: Inode, piece: &Piece) {
+    fn set(&self, inode: Inode, piece: &Piece, through: Through) {
         let before = self.sequence.load(Relaxed);
         let odd = before | 1;
         // Somebody else writes the row, or died in it by a fork: leave it, it is only a cache.
@@ -63,11 +86,12 @@ impl Row {
         self.slot.store(piece.slot, Relaxed);
         self.place.store(piece.place, Relaxed);
         let shape = u64::from(piece.length_log2) | u64::from(piece.tier) << 8;
-        self.shape.store(shape, Relaxed);
+        self.shape.store(shape | through.0, Relaxed);
         self.sequence.store(odd.wrapping_add(1), Release);
     }
 
-    fn get(&self, inode: Inode, start: u64) -> Option<Piece> {
+    #[inline]
+    fn get(&self, inode: Inode, start: u64) -> Option<(Piece, Through)> {
         let before = self.sequence.load(Acquire);
         if before & 1 != 0
             || self.inode.load(Relaxed) != inode.0
@@ -84,7 +108,8 @@ impl Row {
             tier: (shape >> 8) as u8,
         };
         fence(Acquire);
-        (self.sequence.load(Relaxed) == before).then_some(piece)
+        let through = Through(shape >> Through::SHIFT << Through::SHIFT);
+        (self.sequence.load(Relaxed) == before).then_some((piece, through))
     }
 }
 
@@ -102,20 +127,21 @@ impl Cache {
         self.rows.get(mix(inode.0, start) as usize % CACHE_ROWS)
     }
 
-    fn get(&self, inode: Inode, start: u64) -> Option<Piece> {
+    #[inline]
+    fn get(&self, inode: Inode, start: u64) -> Option<(Piece, Through)> {
         self.row(inode, start)?.get(inode, start)
     }
 
-    fn put(&self, inode: Inode, piece: &Piece) {
+    fn put(&self, inode: Inode, piece: &Piece, through: Through) {
         if let Some(row) = self.row(inode, piece.start) {
-            row.set(inode, piece);
+            row.set(inode, piece, through);
         }
     }
 
     fn forget(&self, inode: Inode, start: u64) {
         let none = Piece { start: 0, slot: 0, place: 0, length_log2: 0, tier: 0 };
         if let Some(row) = self.row(inode, start).filter(|row| row.get(inode, start).is_some()) {
-            row.set(Inode::NONE, &none);
+            row.set(Inode::NONE, &none, Through(0));
         }
     }
 }
@@ -125,6 +151,16 @@ impl Cache {
 pub(crate) enum Want {
     Read,
     Write,
+}
+
+/// Where a piece lies.
+enum Near<'a> {
+    /// Here, with this daemon of the host.
+    Piece(&'a Attachment, Piece),
+    /// On this host, but nobody made it.
+    Hole,
+    /// On another host.
+    Elsewhere,
 }
 
 /// What a target answered.
@@ -141,14 +177,20 @@ impl Client {
     ///
     /// # Errors
     /// `EIO`.
+    #[inline]
     pub(crate) fn read_pieces(&self, file: &File, offset: u64, to: &mut [u8]) -> Result<()> {
-        let mut far = Far::new(self, file, None);
-        let mut bytes = Bytes::Into(to);
-        let outcome = self.move_pieces(&mut far, file, offset, &mut bytes);
-        match far.finish(&mut bytes) {
-            Ok(()) => outcome.map_err(|(_, errno)| errno),
-            Err((_, errno)) => Err(errno),
+        let (mut done, count) = (0usize, to.len());
+        while done < count {
+            let (span, at) = span_at(file, offset, done);
+            let length = length_in(&span, at, count.saturating_sub(done));
+            let part = to.get_mut(done..done.saturating_add(length)).ok_or(Errno::EIO)?;
+            if !self.read_piece(file, &span, at, part)? {
+                let moved = self.move_all(file, None, offset, done, &mut Bytes::Into(to));
+                return moved.map_err(|(_, errno)| errno);
+            }
+            done = done.saturating_add(length);
         }
+        Ok(())
     }
 
     /// Writes `from` at `offset`; the number of bytes written, fewer than wanted when space ran
@@ -165,63 +207,110 @@ impl Client {
     ) -> Result<usize> {
         let file = &self.reach(open, offset.saturating_add(from.len() as u64))?;
         let _changing = self.changing(open.vnode);
-        let mut far = Far::new(self, file, behind.then_some(open));
-        let mut bytes = Bytes::From(from);
-        let outcome = self.move_pieces(&mut far, file, offset, &mut bytes);
-        match far.finish(&mut bytes).and(outcome) {
+        let outcome = match self.write_near(file, offset, from) {
+            Ok(done) if done == from.len() => Ok(()),
+            Ok(done) => {
+                let behind = behind.then_some(open);
+                self.move_all(file, behind, offset, done, &mut Bytes::From(from))
+            }
+            Err(failed) => Err(failed),
+        };
+        match outcome {
             Ok(()) => Ok(from.len()),
             Err((done, _)) if done > 0 => Ok(done),
             Err((_, errno)) => Err(errno),
         }
     }
 
-    /// Moves the caller's bytes to or from `offset`, each piece where it lies. Those of other hosts
-    /// may be under way afterwards.
+    /// Writes the bytes before the first that lies on another host; how many they are.
     ///
     /// # Errors
-    /// How many bytes before the first that failed, unless `far` knows of an earlier one.
-    fn move_pieces<'a>(
+    /// How many bytes before the first that failed.
+    #[inline]
+    fn write_near(
+        &self,
+        file: &File,
+        offset: u64,
+        from: &[u8],
+    ) -> core::result::Result<usize, (usize, Errno)> {
+        let (mut done, count) = (0usize, from.len());
+        while done < count {
+            let (span, at) = span_at(file, offset, done);
+            let rest = from.get(done..).unwrap_or(&[]);
+            let length = length_in(&span, at, rest.len());
+            let part = rest.get(..length).unwrap_or(rest);
+            match self.write_piece(file, &span, at, part, rest.len() as u64) {
+                Ok(true) => done = done.saturating_add(length),
+                Ok(false) => break,
+                Err(errno) => return Err((done, errno)),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Moves the caller's bytes behind the first `done`, each piece where it lies. Those of other hosts
+    /// may be under way afterwards if they are written behind.
+    ///
+    /// # Errors
+    /// How many bytes before the first that failed.
+    #[inline(never)]
+    fn move_all(
+        &self,
+        file: &File,
+        behind: Option<&Open<'_>>,
+        offset: u64,
+        done: usize,
+        bytes: &mut Bytes<'_>,
+    ) -> core::result::Result<(), (usize, Errno)> {
+        let mut far = Far::new(self, file, behind);
+        let outcome = self.move_each(&mut far, file, offset, done, bytes);
+        // It may know of an earlier one that failed.
+        far.finish(bytes).and(outcome)
+    }
+
+    fn move_each<'a>(
         &'a self,
         far: &mut Far<'a>,
         file: &'a File,
         offset: u64,
+        done: usize,
         bytes: &mut Bytes<'_>,
     ) -> core::result::Result<(), (usize, Errno)> {
-        let mut done = 0usize;
+        let mut done = done;
         while done < bytes.len() {
-            let at = offset.saturating_add(done as u64);
-            let span = piece::at(at, file.chunk_log2());
+            let (span, at) = span_at(file, offset, done);
             let length = length_in(&span, at, bytes.len().saturating_sub(done));
-            let moved = self.move_piece(far, file, &span, at, (done, length), bytes);
+            let moved = match self.move_piece(file, &span, at, (done, length), bytes) {
+                Ok(false) => self
+                    .target_of(file, at)
+                    .and_then(|target| far.start(target, &span, at, (done, length), bytes)),
+                near => near.map(drop),
+            };
             moved.map_err(|errno| (done, errno))?;
             done = done.saturating_add(length);
         }
         Ok(())
     }
 
-    fn move_piece<'a>(
-        &'a self,
-        far: &mut Far<'a>,
-        file: &'a File,
+    /// Moves what lies in one piece. False if it is on another host.
+    fn move_piece(
+        &self,
+        file: &File,
         span: &Span,
         at: u64,
         (place, length): (usize, usize),
         bytes: &mut Bytes<'_>,
-    ) -> Result<()> {
-        let target = self.target_of(file, at)?;
-        let Some(by) = self.mapped(target)? else {
-            return far.start(target, span, at, (place, length), bytes);
-        };
+    ) -> Result<bool> {
         let range = place..place.saturating_add(length);
         match bytes {
             Bytes::Into(to) => {
                 let part = to.get_mut(range).ok_or(Errno::EIO)?;
-                self.read_piece(by, target, file, span, at, part)
+                self.read_piece(file, span, at, part)
             }
             Bytes::From(from) => {
                 let ahead = from.len().saturating_sub(place) as u64;
                 let part = from.get(range).ok_or(Errno::EIO)?;
-                self.write_piece(by, target, file, span, at, part, ahead)
+                self.write_piece(file, span, at, part, ahead)
             }
             Bytes::Staged(..) => Err(Errno::EIO),
         }
@@ -241,52 +330,88 @@ impl Client {
         }
     }
 
-    fn read_piece(
-        &self,
-        by: &Attachment,
-        target: DaemonIndex,
-        file: &File,
-        span: &Span,
-        offset: u64,
-        to: &mut [u8],
-    ) -> Result<()> {
+    /// Reads what lies in one piece. False if it is on another host.
+    #[inline]
+    fn read_piece(&self, file: &File, span: &Span, offset: u64, to: &mut [u8]) -> Result<bool> {
         let within = offset.saturating_sub(span.start);
         for _ in 0..MOVES_MAX {
-            let found = self.piece(target, file, span, Want::Read, 0)?;
-            let Some(piece) = found else {
-                to.fill(0);
-                return Ok(());
+            let (by, piece) = match self.remembered(file, span) {
+                Some(known) => known,
+                None => match self.find_near(file, span, Want::Read, 0)? {
+                    Near::Piece(by, piece) => (by, piece),
+                    Near::Hole => {
+                        to.fill(0);
+                        return Ok(true);
+                    }
+                    Near::Elsewhere => return Ok(false),
+                },
             };
             if by.target().read(&by.pins(), file.inode, &piece, within, to)?.is_ok() {
-                return Ok(());
+                return Ok(true);
             }
             self.cache.forget(file.inode, span.start);
         }
         Err(Errno::EIO)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the inner step of `move_piece`")]
+    /// Writes what lies in one piece. False if it is on another host. `ahead` are the bytes from `offset`
+    /// on that are to be written in all.
+    #[inline]
     fn write_piece(
         &self,
-        by: &Attachment,
-        target: DaemonIndex,
         file: &File,
         span: &Span,
         offset: u64,
         from: &[u8],
         ahead: u64,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let within = offset.saturating_sub(span.start);
         for _ in 0..MOVES_MAX {
-            let ahead = offset.saturating_add(ahead).saturating_sub(span.start);
-            let found = self.piece(target, file, span, Want::Write, ahead)?;
-            let piece = found.ok_or(Errno::EIO)?;
+            let (by, piece) = match self.remembered(file, span) {
+                Some(known) => known,
+                None => {
+                    match self.find_near(file, span, Want::Write, ahead.saturating_add(within))? {
+                        Near::Piece(by, piece) => (by, piece),
+                        Near::Hole => return Err(Errno::EIO),
+                        Near::Elsewhere => return Ok(false),
+                    }
+                }
+            };
             if by.target().write(&by.pins(), file.inode, &piece, within, from)?.is_ok() {
-                return Ok(());
+                return Ok(true);
             }
             self.cache.forget(file.inode, span.start);
         }
         Err(Errno::EIO)
+    }
+
+    /// The piece of `span` and by whom it is reached, if this process knows both.
+    #[inline]
+    fn remembered(&self, file: &File, span: &Span) -> Option<(&Attachment, Piece)> {
+        let (piece, through) = self.cache.get(file.inode, span.start)?;
+        if through.state() != self.attachments.state() {
+            return None;
+        }
+        Some((self.attachments.numbered(through.number())?, piece))
+    }
+
+    /// The piece of `span` if it is on this host, and by whom it is reached. `ahead` as in `piece`.
+    #[inline(never)]
+    fn find_near(&self, file: &File, span: &Span, want: Want, ahead: u64) -> Result<Near<'_>> {
+        let target = self.target_of(file, span.start)?;
+        let through = self.through(target);
+        let Some(by) = self.mapped(target)? else { return Ok(Near::Elsewhere) };
+        let Some(piece) = self.piece(target, file, span, want, ahead)? else {
+            return Ok(Near::Hole);
+        };
+        self.cache.put(file.inode, &piece, through);
+        Ok(Near::Piece(by, piece))
+    }
+
+    /// How pieces of a target are reached from now on, until an attachment changes.
+    fn through(&self, target: DaemonIndex) -> Through {
+        let state = self.attachments.state();
+        Through::new(state, self.local_number(target))
     }
 
     /// The piece of `span`, from memory or from its daemon. `ahead` are the bytes from the span's
@@ -299,15 +424,15 @@ impl Client {
         want: Want,
         ahead: u64,
     ) -> Result<Option<Piece>> {
-        let is_right = |piece: &Piece| piece.start == span.start;
         let is_right_length = |piece: &Piece| piece.length_log2 == span.length_log2;
-        if let Some(piece) = self.cache.get(file.inode, span.start).filter(is_right) {
+        if let Some((piece, _)) = self.cache.get(file.inode, span.start) {
             return Ok(Some(piece));
         }
-        if let Some(by) = self.local_now(target)
+        let through = self.through(target);
+        if let Some(by) = self.attachments.numbered(through.number())
             && let Some(piece) = by.find_piece(file.inode, span.start).filter(is_right_length)
         {
-            self.cache.put(file.inode, &piece);
+            self.cache.put(file.inode, &piece, through);
             return Ok(Some(piece));
         }
         // Further pieces of the same target are asked for in the same message. With hashing, they
@@ -345,13 +470,14 @@ impl Client {
             offset,
             length,
         };
+        let through = self.through(target);
         self.call(To::Target(target), &request, &own_credentials())?.with(|reply| {
             let Reply::Pieces { pieces } = reply else { return Err(Errno::EIO) };
             let mut reader = Reader::new(pieces);
             let mut mapped = Mapped { first: None, end: offset };
             while !reader.rest().is_empty() {
                 let piece = Piece::take(&mut reader).map_err(|_| Errno::EIO)?;
-                self.cache.put(file.inode, &piece);
+                self.cache.put(file.inode, &piece, through);
                 if piece.start == offset {
                     mapped.first = Some(piece);
                 }
@@ -382,6 +508,13 @@ impl Client {
     }
 }
 
+/// The piece of what lies `done` bytes behind `offset`, and where in the file that is.
+#[inline]
+fn span_at(file: &File, offset: u64, done: usize) -> (Span, u64) {
+    let at = offset.saturating_add(done as u64);
+    (piece::at(at, file.chunk_log2()), at)
+}
+
 /// Bytes from `offset` on that lie in `span`, at most `wanted`.
 fn length_in(span: &Span, offset: u64, wanted: usize) -> usize {
     let left = span.end().saturating_sub(offset);
@@ -396,9 +529,11 @@ mod tests {
     fn the_cache_gives_back_what_was_put_and_forgets() {
         let cache = std::boxed::Box::new(Cache::new());
         let piece = Piece { start: 1 << 20, slot: 9, place: 1 << 30, length_log2: 20, tier: 1 };
+        let through = Through::new(u32::MAX, 256);
+        assert_eq!((through.state(), through.number()), (u32::MAX, 256));
         assert_eq!(cache.get(Inode(5), 1 << 20), None);
-        cache.put(Inode(5), &piece);
-        assert_eq!(cache.get(Inode(5), 1 << 20), Some(piece));
+        cache.put(Inode(5), &piece, through);
+        assert_eq!(cache.get(Inode(5), 1 << 20), Some((piece, through)));
         assert_eq!(cache.get(Inode(6), 1 << 20), None);
         cache.forget(Inode(5), 1 << 20);
         assert_eq!(cache.get(Inode(5), 1 << 20), None);

@@ -6,7 +6,6 @@
 
 use core::sync::atomic::{Ordering::SeqCst, fence};
 use rustix::time::ClockId;
-use shm::host::VnodeIndex;
 use shm::index::Hit;
 use shm::posts::Draft;
 use wire::attributes::{flag, mode};
@@ -16,6 +15,7 @@ use wire::{Attributes, Credentials, Errno, Inode, Layout, Post, ShardIndex};
 
 use crate::Client;
 use crate::layout::File;
+use crate::open_files::Counted;
 use crate::walk::{Entry, Last, Looked, Service, Walk};
 
 /// How often the gate is looked at: a step of the worker takes a few microseconds.
@@ -66,19 +66,19 @@ impl Client {
     }
 
     /// Makes the last name of a walk a new regular file. `who` makes it, with `mode` as it will be.
-    /// Its attributes, and its row in the host segment, counted in.
+    /// It is counted in.
     pub(crate) fn post_create(
         &self,
         walk: &Walk<'_>,
         mode: u32,
         layout: Layout,
         who: &Credentials,
-    ) -> Option<(Attributes, VnodeIndex)> {
+    ) -> Option<Counted> {
         let parent = walk.parent;
         if walk.last != Last::Name || walk.found != Looked::Absent || parent.links == 0 {
             return None;
         }
-        let shard = Client::shard_of_entry(parent, walk.name);
+        let shard = walk.entry.shard;
         let service = self.service_of(shard)?;
         let posts = &service.by.posts;
         if !opens_soon(&service) {
@@ -87,18 +87,13 @@ impl Client {
         // First: a number that is taken and not used is lost.
         let mut draft = posts.claim(service.by.welcome.session, service.worker)?;
         let inode = Inode::new(shard, posts.take_number(shard)?);
-        let mut layout = layout;
-        if self
-            .target_of(&File { inode, layout }, 0)
-            .ok()
-            .and_then(|to| self.local_now(to))
-            .is_some()
-        {
+        let mut file = File { inode, layout };
+        if file.is_inline() && self.target_of(&file, 0).is_ok_and(|to| self.local_number(to) != 0) {
             // Its first bytes lie on this host: see `layout_of_child`.
-            layout.flags &= !flag::INLINE;
+            file.layout.flags &= !flag::INLINE;
         }
         let (mode, owner) = (mode_of_new(mode, who), (who.uid, who.gid));
-        let attributes = Attributes::of_new(inode, mode, owner, now_nanos(), layout);
+        let attributes = Attributes::of_new(inode, mode, owner, now_nanos(), file.layout);
         let spread = parent.layout.spread;
         let post = Post::Create { parent: parent.inode, spread, attributes, name: walk.name };
         encode(&mut draft, &post).ok()?;
@@ -111,7 +106,7 @@ impl Client {
             && service.index.entry_in(parent.inode, key) == Hit::Absent
             && self.is_there(parent.inode);
         if commit(&service, draft, may) {
-            return Some((attributes, vnode));
+            return Some(Counted { file, mode, vnode });
         }
         let _ = host.vnode_close(inode, vnode);
         None
@@ -120,10 +115,9 @@ impl Client {
     /// True if a directory exists, as far as that is known without a message. Where it is another
     /// host's, its removal freezes it here, which closes the gate, only after its lease was recalled.
     fn is_there(&self, directory: Inode) -> bool {
-        let mut known = Attributes::default();
         match self.service_of(directory.shard()) {
-            Some(service) => service.index.read_inode(directory, &mut known) && known.links != 0,
-            None => self.leased(directory, &mut known),
+            Some(service) => service.index.links(directory).is_some_and(|links| links != 0),
+            None => self.leased(directory, &mut Attributes::default()),
         }
     }
 
@@ -137,7 +131,7 @@ impl Client {
         if walk.last != Last::Name || !file.is_regular() || file.links != 1 {
             return None;
         }
-        let service = self.service_of(Client::shard_of_entry(parent, walk.name))?;
+        let service = self.service_of(walk.entry.shard)?;
         let of_inode = self.service_of(file.inode.shard())?;
         let is_one = core::ptr::eq(service.by, of_inode.by) && service.worker == of_inode.worker;
         let host = self.host().ok()?;
@@ -153,7 +147,7 @@ impl Client {
         let may = draft.announce(post_key(key)) == Ok(true)
             && service.by.posts.is_open(service.worker)
             && is_there(service.index.entry(key))
-            && service.index.inode(inode).is_some_and(|file| file.links == 1)
+            && service.index.links(inode) == Some(1)
             && host.vnode_find(inode).is_none();
         Some(commit(&service, draft, may))
     }
@@ -172,22 +166,26 @@ impl Client {
         if encode(&mut draft, &Post::Close { inode, row }).is_err() {
             return false;
         }
-        let waiting = draft.waiting();
         // The slot is ours, so showing it can not fail.
         let shown = draft.commit_at_once().is_ok();
-        let _ = service.by.bells.nudge(service.worker, waiting);
+        nudge(&service);
         shown
     }
 }
 
 /// Commits if nothing stands against it. False: withdrawn.
 fn commit(service: &Service<'_>, draft: Draft<'_>, may: bool) -> bool {
-    let waiting = draft.waiting();
     let done = may && draft.commit();
     if done {
-        let _ = service.by.bells.nudge(service.worker, waiting);
+        nudge(service);
     }
     done
+}
+
+/// A post is there that the worker may have to be woken for.
+fn nudge(service: &Service<'_>) {
+    let Service { by, worker, .. } = *service;
+    let _ = by.bells.nudge(worker, || by.posts.waiting(by.welcome.session, worker));
 }
 
 /// The set-group-id bit is only for who is in the group.

@@ -25,8 +25,20 @@ impl Client {
     ///
     /// # Errors
     /// As `read(2)`.
+    #[inline]
     pub fn read(&self, ofd: OfdIndex, to: &mut [u8], position: Position) -> Result<usize> {
-        self.read_vectored(ofd, core::iter::once(to), position)
+        let open = self.open_for(ofd, want::READ)?;
+        let guard = (position == Position::Current).then(|| open.words.lock_offset());
+        let offset = match position {
+            Position::At(offset) if offset > FILE_BYTES_MAX => return Err(Errno::EINVAL),
+            Position::At(offset) => offset,
+            Position::Current => open.words.offset.load(Relaxed),
+        };
+        let count = self.read_at(&open, offset, to)?;
+        if guard.is_some() {
+            open.words.offset.store(offset.saturating_add(count as u64), Relaxed);
+        }
+        Ok(count)
     }
 
     /// `readv(2)`, `preadv(2)`.
@@ -81,6 +93,7 @@ impl Client {
     }
 
     /// Reads at an offset; fewer bytes than wanted at the end of the file.
+    #[inline]
     pub(crate) fn read_at(&self, open: &Open<'_>, offset: u64, to: &mut [u8]) -> Result<usize> {
         if to.is_empty() {
             return Ok(0);

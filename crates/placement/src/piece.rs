@@ -31,6 +31,7 @@ impl Span {
 
 /// The piece that holds `offset`.
 #[must_use]
+#[inline]
 pub const fn at(offset: u64, chunk_log2: u8) -> Span {
     if offset >> chunk_log2 != 0 {
         return Span { start: offset >> chunk_log2 << chunk_log2, length_log2: chunk_log2 };

@@ -44,6 +44,7 @@ impl Arena {
     ///
     /// # Errors
     /// `EIO` if the range is not in the arena.
+    #[inline]
     pub fn copy_out(&self, place: u64, to: &mut [u8]) -> Result<()> {
         let place = usize::try_from(place).map_err(|_| Errno::EIO)?;
         self.segment.copy_out(place, to)

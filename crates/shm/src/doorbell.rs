@@ -87,15 +87,15 @@ impl Doorbells {
         self.segment.word32(bell + SLEEPING)
     }
 
-    /// Tells `worker` that a session has one post more, behind `waiting` others. Only what it may not
-    /// sleep through wakes it.
+    /// Tells `worker` that a session has one post more; `waiting` says how many it has. Only what it may
+    /// not sleep through wakes it.
     ///
     /// # Errors
     /// `EINVAL` for a worker that does not exist.
-    pub fn nudge(&self, worker: usize, waiting: u32) -> Result<()> {
+    pub fn nudge(&self, worker: usize, waiting: impl FnOnce() -> u32) -> Result<()> {
         let sleeping = self.segment.word32(self.bell(worker)? + SLEEPING)?;
         let now = sleeping.load(SeqCst);
-        if matches!(now, ASLEEP | WATCHED) || (now == DOZING && waiting >= POSTS_TO_WAKE) {
+        if matches!(now, ASLEEP | WATCHED) || (now == DOZING && waiting() >= POSTS_TO_WAKE) {
             rouse(sleeping, &[ASLEEP, DOZING, WATCHED]);
         }
         Ok(())

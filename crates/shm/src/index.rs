@@ -9,8 +9,8 @@
 //! reader that finds nothing looks whether the count is still the same. So a young index is small
 //! and warm, and no insertion stalls.
 //!
-//! Of some directories it knows all entries: a row with the key of the empty name says so, as long
-//! as the header has counted no forgotten entry since. What is not found there does not exist.
+//! Of some directories it knows all entries: a row with a key that no name has says so, as long as the
+//! header has counted no forgotten entry since. What is not found there does not exist.
 //!
 //! Who remembers by which directories a path led may do so until one of them has another name, another
 //! place or other permissions: a number in the header is odd while that happens to a row, and another
@@ -28,12 +28,15 @@
 //!   asked for), mode u64
 //!   inode row (88 bytes): the encoded attributes of `wire` as 11 words; the first is the inode
 
+mod buckets;
+
+use self::buckets::{TRIES, Table, bucket_among, read_again, read_once, spill_count};
 use crate::segment::Segment;
-use crate::sync::{self, AtomicU32, AtomicU64, BUCKETS_MIN, fence};
+use crate::sync::{AtomicU32, AtomicU64, BUCKETS_MIN, fence};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use wire::attributes::{ATTRIBUTES_BYTES, mode};
 use wire::errno::{Errno, Result};
-use wire::hash::neighbourly;
+use wire::hash::{mix, neighbourly};
 use wire::{Attributes, Inode, Layout};
 
 const HEADER: usize = 64;
@@ -44,6 +47,8 @@ const WAYS: usize = 4;
 const ENTRY_ROW: usize = 32;
 const INODE_WORDS: usize = ATTRIBUTES_BYTES / 8;
 const INODE_ROW: usize = ATTRIBUTES_BYTES;
+/// The word of an inode row that holds the number of links.
+const LINKS_WORD: usize = 3;
 const ENTRY_WORDS: usize = ENTRY_ROW / 8;
 const ENTRY_BUCKET: usize = 16 + WAYS * ENTRY_ROW;
 const ENTRY_BUCKET_WORDS: usize = ENTRY_BUCKET / 8;
@@ -54,9 +59,6 @@ const SPLITS: usize = 4;
 /// Memory of new buckets is made present in steps of so many bytes, which costs a fraction of
 /// page faults one by one.
 const POPULATE_BYTES: usize = 256 << 10;
-/// How often a reader looks again while the writer is in the bucket, before it asks by message.
-const TRIES: u32 = 64;
-
 const _: () = assert!(ATTRIBUTES_BYTES.is_multiple_of(8));
 
 /// The most that an index grows to, as log2 of the number of buckets of four.
@@ -92,11 +94,6 @@ impl Shape {
     }
 }
 
-/// Of three rows for two buckets one in 60 finds its bucket full: so many spill buckets hold them.
-const fn spill_count(buckets_log2: u32) -> usize {
-    if buckets_log2 < 3 { 1 } else { 1 << (buckets_log2 - 3) }
-}
-
 /// What the index knows of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hit {
@@ -108,39 +105,6 @@ pub enum Hit {
     Unknown,
 }
 
-/// One of the two tables: where it lies, what its rows are.
-struct Table {
-    /// Where its buckets begin, and those for rows that find their own full.
-    base: usize,
-    spills: usize,
-    spill_count: usize,
-    /// Where the header counts its buckets in use.
-    count_at: usize,
-    buckets_max: u32,
-    row_bytes: usize,
-    /// Where a row has its mode.
-    mode_at: usize,
-    /// Rows in use. Only the writer counts.
-    rows: AtomicU64,
-    /// End of the memory that is present. Only the writer knows.
-    populated: AtomicU64,
-}
-
-impl Table {
-    const fn bucket_bytes(&self) -> usize {
-        16 + WAYS * self.row_bytes
-    }
-
-    const fn at(&self, bucket: u32) -> usize {
-        self.base + bucket as usize * self.bucket_bytes()
-    }
-
-    /// The bucket for a row that finds no room in its own. It stays where the table grows.
-    const fn spill(&self, hash: u64) -> usize {
-        self.spills + hash as usize % self.spill_count * self.bucket_bytes()
-    }
-}
-
 /// An index, from either side.
 pub struct Index {
     segment: Segment,
@@ -150,11 +114,11 @@ pub struct Index {
 
 impl Index {
     fn new(segment: Segment, shape: Shape) -> Index {
-        let table = |(base, spills), count_at, log2: u32, row_bytes, mode_at| Table {
+        let table = |(base, spills), count_word, log2: u32, row_bytes, mode_at| Table {
             base,
             spills,
             spill_count: spill_count(log2),
-            count_at,
+            count_word,
             buckets_max: 1 << log2,
             row_bytes,
             mode_at,
@@ -163,8 +127,8 @@ impl Index {
         };
         let entries = (HEADER, shape.entry_spills());
         let inodes = (shape.inode_buckets(), shape.inode_spills());
-        let entries = table(entries, 8, shape.entries_log2, ENTRY_ROW, 24);
-        let inodes = table(inodes, 12, shape.inodes_log2, INODE_ROW, 16);
+        let entries = table(entries, 2, shape.entries_log2, ENTRY_ROW, 24);
+        let inodes = table(inodes, 3, shape.inodes_log2, INODE_ROW, 16);
         Index { segment, entries, inodes }
     }
 
@@ -180,7 +144,7 @@ impl Index {
         segment.word32(4)?.store(shape.inodes_log2, Relaxed);
         let index = Index::new(segment, shape);
         for table in [&index.entries, &index.inodes] {
-            let count = index.segment.word32(table.count_at)?;
+            let count = index.count_of(table)?;
             count.store(BUCKETS_MIN.min(table.buckets_max), Release);
         }
         // An earlier writer may have been killed in the middle of a change.
@@ -233,17 +197,23 @@ impl Index {
         self.segment.word64(offset)
     }
 
+    /// Counts the buckets of a table.
+    #[inline]
+    fn count_of(&self, table: &Table) -> Result<&AtomicU32> {
+        let words = self.segment.shorts::<{ FORGOTTEN / 4 }>(0)?;
+        words.get(table.count_word).ok_or(Errno::EIO)
+    }
+
+    /// How many buckets a table has now, at least one.
+    #[inline]
+    fn count(&self, table: &Table) -> Result<u32> {
+        // A count of zero is an index that a new daemon is about to fill.
+        Ok(self.count_of(table)?.load(Acquire).max(1).min(table.buckets_max))
+    }
+
     /// Where the bucket of a hash lies now.
     fn bucket(&self, table: &Table, hash: u64) -> Result<usize> {
-        // A count of zero is an index that a new daemon is about to fill.
-        let count = self.segment.word32(table.count_at)?.load(Acquire);
-        let count = count.clamp(1, table.buckets_max);
-        let mask = count.next_power_of_two() - 1;
-        let mut bucket = hash as u32 & mask;
-        if bucket >= count {
-            bucket &= mask >> 1;
-        }
-        Ok(table.at(bucket))
+        Ok(table.at(bucket_among(self.count(table)?, hash)))
     }
 
     fn entry_bucket(&self, key: u128) -> Result<usize> {
@@ -263,26 +233,27 @@ impl Index {
         self.inodes.spill(neighbourly(inode, 13))
     }
 
-    /// As `bucket` and `read`; what is not found is looked for again if the table grew meanwhile, and
-    /// where it would have spilled to.
+    /// As `bucket` and `read`, of buckets of so many words; what is not found is looked for again if the
+    /// table grew meanwhile, and where it would have spilled to.
     #[inline]
     fn find<const WORDS: usize, R>(
         &self,
         table: &Table,
         hash: u64,
-        spill: usize,
+        spill: impl Fn() -> usize,
         mut look: impl FnMut(&[AtomicU64; WORDS]) -> Option<R>,
     ) -> Option<R> {
         for _ in 0..TRIES {
-            let bucket = self.bucket(table, hash).ok()?;
+            let count = self.count(table).ok()?;
+            let bucket = table.base + bucket_among(count, hash) as usize * (8 * WORDS);
             let (found, has_spilled) = self.read(bucket, |words: &[AtomicU64; WORDS]| {
                 let found = look(words);
                 let has_spilled = found.is_none() && words[1].load(Relaxed) & SPILLED != 0;
                 (found, has_spilled)
             })?;
             // The rows of a bucket that grew are taken away after the count is told.
-            if found.is_some() || self.bucket(table, hash) == Ok(bucket) {
-                return if has_spilled { self.read(spill, look)? } else { found };
+            if found.is_some() || self.count(table) == Ok(count) {
+                return if has_spilled { self.read(spill(), look)? } else { found };
             }
         }
         None
@@ -297,18 +268,10 @@ impl Index {
     ) -> Option<R> {
         let words = self.segment.words::<WORDS>(bucket).ok()?;
         let sequence = words.first()?;
-        for _ in 0..TRIES {
-            let before = sequence.load(Acquire);
-            if before & 1 == 0 {
-                let found = read(words);
-                fence(Acquire);
-                if sequence.load(Relaxed) == before {
-                    return Some(found);
-                }
-            }
-            sync::spin_loop();
+        match read_once(words, sequence, &mut read) {
+            Some(found) => Some(found),
+            None => read_again(words, sequence, &mut read),
         }
-        None
     }
 
     /// The entry with this key (`wire::hash::entry_key`).
@@ -348,9 +311,8 @@ impl Index {
 
     /// Inode and type bits of the row with this key.
     fn entry_row(&self, key: u128) -> Option<(u64, u32)> {
-        self.find(&self.entries, key as u64, self.entry_spill(key), |bucket| {
-            inode_and_mode(bucket, key)
-        })
+        let spill = || self.entry_spill(key);
+        self.find(&self.entries, key as u64, spill, |bucket| inode_and_mode(bucket, key))
     }
 
     /// The row in a bucket that has this key.
@@ -391,18 +353,34 @@ impl Index {
     /// As `inode`, into the caller's own. False if unknown; then they may be anything.
     #[must_use]
     pub fn read_inode(&self, inode: Inode, to: &mut Attributes) -> bool {
-        let row = self.find::<INODE_BUCKET_WORDS, ()>(
+        let row = self.find_inode(inode, |row| {
+            *to = Attributes::from_words(&row.each_ref().map(|word| word.load(Relaxed)));
+        });
+        row.is_some()
+    }
+
+    /// How many names an inode has, if known.
+    #[must_use]
+    pub fn links(&self, inode: Inode) -> Option<u32> {
+        self.find_inode(inode, |row| Attributes::links_in(row[LINKS_WORD].load(Relaxed)))
+    }
+
+    #[inline]
+    fn find_inode<R>(
+        &self,
+        inode: Inode,
+        mut look: impl FnMut(&[AtomicU64; INODE_WORDS]) -> R,
+    ) -> Option<R> {
+        let spill = || self.inode_spill(inode);
+        self.find::<INODE_BUCKET_WORDS, R>(
             &self.inodes,
             inode_hash(inode.0),
-            self.inode_spill(inode),
+            spill,
             |[_, _, rows @ ..]| {
                 let (rows, _) = rows.as_chunks::<INODE_WORDS>();
-                let row = rows.iter().find(|row| row[0].load(Relaxed) == inode.0)?;
-                *to = Attributes::from_words(&row.each_ref().map(|word| word.load(Relaxed)));
-                Some(())
+                rows.iter().find(|row| row[0].load(Relaxed) == inode.0).map(&mut look)
             },
-        );
-        row.is_some()
+        )
     }
 
     fn write(&self, bucket: usize, write: impl FnOnce() -> Result<()>) -> Result<()> {
@@ -510,7 +488,7 @@ impl Index {
     /// Doubles the table, a few buckets with each new row, once it holds three rows for two
     /// buckets: by the end it holds hardly more, so that few buckets ever overflow.
     fn grow(&self, table: &Table) -> Result<()> {
-        let count = self.segment.word32(table.count_at)?;
+        let count = self.count_of(table)?;
         for _ in 0..SPLITS {
             let buckets = count.load(Relaxed);
             let is_doubling = !buckets.is_power_of_two();
@@ -747,9 +725,10 @@ fn inode_and_mode(bucket: &[AtomicU64; ENTRY_BUCKET_WORDS], key: u128) -> Option
     None
 }
 
-/// No entry has the empty name.
-fn whole_key(directory: Inode) -> u128 {
-    wire::hash::entry_key(directory, b"")
+/// The key of the row that says that a directory is known whole: that of no name, as unlikely as that
+/// two names share one.
+const fn whole_key(directory: Inode) -> u128 {
+    (mix(directory.0, 3) as u128) << 64 | mix(directory.0, 4) as u128
 }
 
 const fn inode_hash(inode: u64) -> u64 {

@@ -32,6 +32,7 @@ impl<T> Once<T> {
 
     /// The value, if the cell was filled.
     #[must_use]
+    #[inline]
     pub fn get(&self) -> Option<&T> {
         if self.state.load(Acquire) != FULL {
             return None;

@@ -13,7 +13,7 @@
 //! time it names nobody, for as long as the piece lives, and time decides (`CLAIM_MICROS_MAX`).
 
 use crate::arena::Arena;
-use crate::pieces::{PieceStates, PieceTable, admit, all_granules, granule_log2};
+use crate::pieces::{PieceStates, PieceTable, all_granules, granule_log2};
 use crate::pins::SessionPins;
 use crate::sync::{self, AtomicU32};
 use crate::wait::{self, Backoff, Next};
@@ -54,9 +54,12 @@ pub type Copied = core::result::Result<(), Moved>;
 impl Target<'_> {
     fn device_in(&self, piece: &Piece, within: u64, from: &[u8]) -> Result<()> {
         if piece.tier == Piece::MEMORY {
-            admit(piece, self.arena.len())?;
-            return self.arena.copy_in(piece.place + within, from);
+            return self.arena.copy_in(place(piece, within)?, from);
         }
+        self.ssd_in(piece, within, from)
+    }
+
+    fn ssd_in(&self, piece: &Piece, within: u64, from: &[u8]) -> Result<()> {
         let mut done = 0;
         while let Some(rest) = from.get(done..).filter(|rest| !rest.is_empty()) {
             match rustix::io::pwrite(self.ssd, rest, piece.place + within + done as u64) {
@@ -69,11 +72,15 @@ impl Target<'_> {
         Ok(())
     }
 
+    #[inline]
     fn device_out(&self, piece: &Piece, within: u64, to: &mut [u8]) -> Result<()> {
         if piece.tier == Piece::MEMORY {
-            admit(piece, self.arena.len())?;
-            return self.arena.copy_out(piece.place + within, to);
+            return self.arena.copy_out(place(piece, within)?, to);
         }
+        self.ssd_out(piece, within, to)
+    }
+
+    fn ssd_out(&self, piece: &Piece, within: u64, to: &mut [u8]) -> Result<()> {
         let mut done = 0;
         while let Some(rest) = to.get_mut(done..).filter(|rest| !rest.is_empty()) {
             match rustix::io::pread(self.ssd, &mut *rest, piece.place + within + done as u64) {
@@ -91,8 +98,7 @@ impl Target<'_> {
 
     fn device_zero(&self, piece: &Piece, within: u64, length: u64) -> Result<()> {
         if piece.tier == Piece::MEMORY {
-            admit(piece, self.arena.len())?;
-            return self.arena.zero(piece.place + within, length);
+            return self.arena.zero(place(piece, within)?, length);
         }
         let zeros = [0; 4096];
         let mut done = 0;
@@ -105,15 +111,12 @@ impl Target<'_> {
         Ok(())
     }
 
-    fn is_still(&self, inode: Inode, piece: &Piece) -> bool {
-        self.table.get(piece.slot) == Some((inode, *piece))
-    }
-
     /// Reads `to.len()` bytes from offset `within` of `piece`, a piece of `inode`. Both ends must
     /// lie in the piece, which `pins` keep where it is meanwhile.
     ///
     /// # Errors
     /// What the device says.
+    #[inline]
     pub fn read(
         &self,
         pins: &SessionPins<'_>,
@@ -123,7 +126,7 @@ impl Target<'_> {
         to: &mut [u8],
     ) -> Result<Copied> {
         let _pin = pins.pin(piece.slot)?;
-        if self.is_still(inode, piece) {
+        if self.table.is(inode, piece) {
             self.read_pinned(piece, within, to).map(Ok)
         } else {
             Ok(Err(Moved))
@@ -134,12 +137,19 @@ impl Target<'_> {
     ///
     /// # Errors
     /// What the device says.
+    #[inline]
     pub fn read_pinned(&self, piece: &Piece, within: u64, to: &mut [u8]) -> Result<()> {
         check_range(piece, within, to.len())?;
         let valid = self.states.valid(piece.slot)?.load(Acquire);
-        if valid == all_granules(piece.length_log2) {
+        let touched = granules(piece, within, to.len());
+        if valid & touched == touched {
             return self.device_out(piece, within, to);
         }
+        self.read_parts(piece, valid, within, to)
+    }
+
+    /// Reads granule by granule: from the device what is `valid`, zeros elsewhere.
+    fn read_parts(&self, piece: &Piece, valid: u64, within: u64, to: &mut [u8]) -> Result<()> {
         let log2 = granule_log2(piece.length_log2);
         let mut at = within;
         let mut rest = to;
@@ -162,6 +172,7 @@ impl Target<'_> {
     ///
     /// # Errors
     /// What the device says.
+    #[inline]
     pub fn write(
         &self,
         pins: &SessionPins<'_>,
@@ -171,7 +182,7 @@ impl Target<'_> {
         from: &[u8],
     ) -> Result<Copied> {
         let _pin = pins.pin(piece.slot)?;
-        if self.is_still(inode, piece) {
+        if self.table.is(inode, piece) {
             self.write_pinned(piece, within, from).map(Ok)
         } else {
             Ok(Err(Moved))
@@ -182,19 +193,21 @@ impl Target<'_> {
     ///
     /// # Errors
     /// What the device says.
+    #[inline]
     pub fn write_pinned(&self, piece: &Piece, within: u64, from: &[u8]) -> Result<()> {
         check_range(piece, within, from.len())?;
         if from.is_empty() {
             return Ok(());
         }
-        let valid = self.states.valid(piece.slot)?;
-        let log2 = granule_log2(piece.length_log2);
-        let first = within >> log2;
-        let last = (within + from.len() as u64 - 1) >> log2;
-        let touched = mask(first, last);
-        if valid.load(Acquire) & touched == touched {
+        let touched = granules(piece, within, from.len());
+        if self.states.valid(piece.slot)?.load(Acquire) & touched == touched {
             return self.device_in(piece, within, from);
         }
+        self.write_parts(piece, touched, within, from)
+    }
+
+    /// Writes into granules that are not all defined.
+    fn write_parts(&self, piece: &Piece, touched: u64, within: u64, from: &[u8]) -> Result<()> {
         // A granule that is written whole is claimed, too: another writer that found it undefined
         // would else zero it after the caller's copy.
         let mine = self.fill_free(piece, touched, within, from)?;
@@ -284,7 +297,7 @@ impl Target<'_> {
         piece: &Piece,
     ) -> Result<Copied> {
         let _pin = pins.pin(piece.slot)?;
-        if self.is_still(inode, piece) {
+        if self.table.is(inode, piece) {
             self.define(piece, all_granules(piece.length_log2)).map(Ok)
         } else {
             Ok(Err(Moved))
@@ -414,6 +427,11 @@ impl Patience {
     }
 }
 
+/// Where offset `within` of a piece in memory lies.
+fn place(piece: &Piece, within: u64) -> Result<u64> {
+    piece.place.checked_add(within).ok_or(Errno::EIO)
+}
+
 fn check_range(piece: &Piece, within: u64, length: usize) -> Result<()> {
     match within.checked_add(length as u64) {
         Some(end) if end <= piece.length() => Ok(()),
@@ -429,7 +447,7 @@ const fn granules(piece: &Piece, within: u64, length: usize) -> u64 {
 
 /// Bits `first ..= last`.
 const fn mask(first: u64, last: u64) -> u64 {
-    let upper = if last >= 63 { u64::MAX } else { (1 << (last + 1)) - 1 };
+    let upper = u64::MAX >> 63u64.saturating_sub(last);
     if first >= 64 { 0 } else { upper & (u64::MAX << first) }
 }
 

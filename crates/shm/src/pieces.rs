@@ -21,11 +21,12 @@
 //! the inode again. One of the two sees the other, so a place is never re-used under a copy. The rest of
 //! the row stays: a daemon that takes over learns from it what a pin of before holds.
 
-use crate::segment::Segment;
+use crate::segment::{Row, Segment};
 use crate::sync::{AtomicU32, AtomicU64, fence};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use wire::Inode;
 use wire::errno::{Errno, Result};
+use wire::limits::CHUNK_LOG2_MAX;
 use wire::reply::Piece;
 
 /// Bytes of one header.
@@ -50,6 +51,25 @@ pub const fn granule_log2(length_log2: u8) -> u8 {
 pub const fn all_granules(length_log2: u8) -> u64 {
     let count = 1u64 << (length_log2 - granule_log2(length_log2));
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
+}
+
+/// A header's words.
+#[repr(C)]
+struct Header {
+    inode: AtomicU64,
+    start: AtomicU64,
+    place: AtomicU64,
+    shape: AtomicU32,
+    check: AtomicU32,
+}
+
+// SAFETY: atomics in the order of the table above. WHY: each copy of a file's bytes looks at one.
+unsafe impl Row for Header {}
+
+const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
+
+const fn shape_of(piece: &Piece) -> u32 {
+    piece.length_log2 as u32 | (piece.tier as u32) << 8
 }
 
 /// In the inode word: the row is hidden. No inode number has it, so the row's checksum is wrong then.
@@ -80,12 +100,9 @@ impl PieceTable {
         (self.segment.len() / HEADER_BYTES) as u32
     }
 
-    fn word(&self, slot: u32, field: usize) -> Result<&AtomicU64> {
-        self.segment.word64(slot as usize * HEADER_BYTES + field)
-    }
-
-    fn short(&self, slot: u32, field: usize) -> Result<&AtomicU32> {
-        self.segment.word32(slot as usize * HEADER_BYTES + field)
+    #[inline]
+    fn header(&self, slot: u32) -> Result<&Header> {
+        self.segment.row(slot as usize * HEADER_BYTES)
     }
 
     /// Shows a piece of `inode` to clients.
@@ -93,13 +110,12 @@ impl PieceTable {
     /// # Errors
     /// `EIO` for a slot that does not exist.
     pub fn publish(&self, inode: Inode, piece: &Piece) -> Result<()> {
-        let shape = u32::from(piece.length_log2) | u32::from(piece.tier) << 8;
-        self.word(piece.slot, 16)?.store(piece.place, Relaxed);
-        self.word(piece.slot, 8)?.store(piece.start, Relaxed);
-        self.short(piece.slot, 24)?.store(shape, Relaxed);
-        let check = check_of(inode.0, piece.start, piece.place, shape);
-        self.short(piece.slot, 28)?.store(check, Relaxed);
-        self.word(piece.slot, 0)?.store(inode.0, Release);
+        let (header, shape) = (self.header(piece.slot)?, shape_of(piece));
+        header.place.store(piece.place, Relaxed);
+        header.start.store(piece.start, Relaxed);
+        header.shape.store(shape, Relaxed);
+        header.check.store(check_of(inode.0, piece.start, piece.place, shape), Relaxed);
+        header.inode.store(inode.0, Release);
         Ok(())
     }
 
@@ -108,7 +124,7 @@ impl PieceTable {
     /// # Errors
     /// `EIO` for a slot that does not exist.
     pub fn unpublish(&self, slot: u32) -> Result<()> {
-        self.word(slot, 0)?.fetch_or(GONE, SeqCst);
+        self.header(slot)?.inode.fetch_or(GONE, SeqCst);
         fence(SeqCst);
         Ok(())
     }
@@ -118,7 +134,7 @@ impl PieceTable {
     /// # Errors
     /// `EIO` for a slot that does not exist.
     pub fn hide(&self, slot: u32) -> Result<()> {
-        self.word(slot, 0)?.fetch_or(HIDDEN, SeqCst);
+        self.header(slot)?.inode.fetch_or(HIDDEN, SeqCst);
         fence(SeqCst);
         Ok(())
     }
@@ -128,36 +144,51 @@ impl PieceTable {
     /// # Errors
     /// `EIO` for a slot that does not exist.
     pub fn show(&self, slot: u32) -> Result<()> {
-        self.word(slot, 0)?.fetch_and(!HIDDEN, SeqCst);
+        self.header(slot)?.inode.fetch_and(!HIDDEN, SeqCst);
         Ok(())
     }
 
     /// The piece of `slot` and its file, `None` for an empty or torn row.
     #[must_use]
     pub fn get(&self, slot: u32) -> Option<(Inode, Piece)> {
-        let inode = self.word(slot, 0).ok()?.load(Acquire);
+        let inode = self.header(slot).ok()?.inode.load(Acquire);
         Some((Inode(inode), self.row(slot, inode)?))
     }
 
     /// The piece that `slot` held until it was taken away; `None` if it holds one, or never did.
     #[must_use]
     pub fn gone(&self, slot: u32) -> Option<Piece> {
-        let inode = self.word(slot, 0).ok()?.load(Acquire);
+        let inode = self.header(slot).ok()?.inode.load(Acquire);
         if inode & GONE == 0 { None } else { self.row(slot, inode & !(GONE | HIDDEN)) }
     }
 
     /// The rest of a row, if it is of `inode`.
     fn row(&self, slot: u32, inode: u64) -> Option<Piece> {
-        let start = self.word(slot, 8).ok()?.load(Relaxed);
-        let place = self.word(slot, 16).ok()?.load(Relaxed);
-        let shape = self.short(slot, 24).ok()?.load(Relaxed);
-        let check = self.short(slot, 28).ok()?.load(Relaxed);
+        let header = self.header(slot).ok()?;
+        let start = header.start.load(Relaxed);
+        let place = header.place.load(Relaxed);
+        let shape = header.shape.load(Relaxed);
+        let check = header.check.load(Relaxed);
         if inode == 0 || check != check_of(inode, start, place, shape) {
             return None;
         }
         let (length_log2, tier) = ((shape & 0xff) as u8, (shape >> 8) as u8);
         let piece = Piece { start, slot, place, length_log2, tier };
-        (length_log2 <= wire::limits::CHUNK_LOG2_MAX).then_some(piece)
+        (length_log2 <= CHUNK_LOG2_MAX).then_some(piece)
+    }
+
+    /// True if the row of `piece` says that it is `inode`'s now. All of it is compared with what is
+    /// known, so its checksum says no more.
+    #[must_use]
+    #[inline]
+    pub fn is(&self, inode: Inode, piece: &Piece) -> bool {
+        let Ok(header) = self.header(piece.slot) else { return false };
+        header.inode.load(Acquire) == inode.0
+            && header.start.load(Relaxed) == piece.start
+            && header.place.load(Relaxed) == piece.place
+            && header.shape.load(Relaxed) == shape_of(piece)
+            && !inode.is_none()
+            && piece.length_log2 <= CHUNK_LOG2_MAX
     }
 }
 
@@ -177,6 +208,7 @@ impl PieceStates {
     ///
     /// # Errors
     /// `EIO` for a slot that does not exist.
+    #[inline]
     pub fn valid(&self, slot: u32) -> Result<&AtomicU64> {
         self.segment.word64(slot as usize * STATE_BYTES)
     }

@@ -64,6 +64,7 @@ impl Pins {
         if segment.len() < PINS_BYTES { Err(Errno::EINVAL) } else { Ok(Pins { segment }) }
     }
 
+    #[inline]
     fn row(&self, session: u16, row: usize) -> Result<&AtomicU64> {
         let session = usize::from(session);
         if session >= SESSION_COUNT_MAX {
@@ -117,6 +118,7 @@ impl<'a> SessionPins<'a> {
     ///
     /// # Errors
     /// `ETIMEDOUT` if all rows were taken for too long.
+    #[inline]
     pub fn pin(&self, piece: u32) -> Result<Pin<'a>> {
         let me = wait::thread_id();
         let word = Word::new(me, piece)?;
@@ -129,6 +131,7 @@ impl<'a> SessionPins<'a> {
     }
 
     /// A row where the first choice is taken.
+    #[cold]
     fn another(&self, me: u32, word: Word) -> Result<&'a AtomicU64> {
         let mut backoff = Backoff::new();
         let mut give_up = None;
@@ -168,6 +171,7 @@ pub struct Pin<'a> {
 }
 
 impl Drop for Pin<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.row.store(0, Release);
     }

@@ -39,7 +39,7 @@
 //!     taken over when slots are short, or when the worker sweeps.
 
 use crate::doorbell::SESSION_COUNT_MAX;
-use crate::segment::Segment;
+use crate::segment::{Row, Segment};
 use crate::sync::{AtomicU32, AtomicU64, fence};
 use crate::wait;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -77,12 +77,21 @@ const _: () = assert!(MESSAGE + POST_BYTES_MAX <= SLOT && POST_COUNT <= 64);
 const _: () = assert!(WORKER_COUNT_MAX * GATE_STRIDE <= SESSIONS_MOST);
 const _: () = assert!(SESSIONS.is_multiple_of(4096) && SESSION_COUNT_MAX <= 64 * ANNOUNCED_WORDS);
 
-const STATE: usize = 0;
-const OWNER: usize = 4;
-const LENGTH: usize = 8;
-const WORKER: usize = 12;
-const KEY: usize = 16;
-const TAG: usize = 24;
+/// The words of a slot.
+#[repr(C)]
+struct SlotRow {
+    state: AtomicU32,
+    owner: AtomicU32,
+    length: AtomicU32,
+    worker: AtomicU32,
+    key: AtomicU64,
+    tag: AtomicU64,
+}
+
+// SAFETY: atomics in the order of the table above. WHY: each post touches most of them.
+unsafe impl Row for SlotRow {}
+
+const _: () = assert!(size_of::<SlotRow>() <= MESSAGE);
 
 const FREE: u32 = 0;
 const CLAIMED: u32 = 1;
@@ -134,12 +143,9 @@ impl Posts {
         Ok(SESSIONS + session * SESSION + SLOTS + slot * SLOT)
     }
 
-    fn word32(&self, id: PostId, field: usize) -> Result<&AtomicU32> {
-        self.segment.word32(Posts::at(id)? + field)
-    }
-
-    fn word64(&self, id: PostId, field: usize) -> Result<&AtomicU64> {
-        self.segment.word64(Posts::at(id)? + field)
+    #[inline]
+    fn row(&self, id: PostId) -> Result<&SlotRow> {
+        self.segment.row(Posts::at(id)?)
     }
 
     fn pending(&self, session: u16, worker: usize) -> Result<&AtomicU64> {
@@ -186,31 +192,32 @@ impl Posts {
 
     // ---- names that have a post ----
 
-    fn ways(&self, worker: usize, key: u64) -> core::slice::Iter<'_, AtomicU64> {
+    /// The bucket of a name's tag.
+    #[inline]
+    fn ways(&self, worker: usize, key: u64) -> Result<&[AtomicU64; TAG_WAYS]> {
         let bucket = (worker % WORKER_COUNT_MAX) * TAG_BUCKETS + key as usize % TAG_BUCKETS;
-        let at = TAGS + bucket * TAG_BUCKET;
-        self.segment.words::<TAG_WAYS>(at).map_or(&[][..], |ways| ways).iter()
+        self.segment.words(TAGS + bucket * TAG_BUCKET)
     }
 
     /// True if a name may have a post that is not applied. To be asked before the index is.
     #[must_use]
+    #[inline]
     pub fn is_pending(&self, worker: usize, key: u64) -> bool {
-        // Most buckets are empty.
-        let any = self.ways(worker, key).fold(0, |any, way| any | way.load(SeqCst));
-        any != 0 && self.ways(worker, key).any(|way| is_tag_of(way.load(SeqCst), key))
+        self.ways(worker, key).is_ok_and(|ways| has_tag(ways, key))
     }
 
     /// Puts a tag down. False if the name, or one that looks like it, has one, or there is no room.
     fn tag(&self, worker: usize, key: u64, tag: u64) -> bool {
-        if self.is_pending(worker, key) {
+        let Ok(ways) = self.ways(worker, key) else { return false };
+        if has_tag(ways, key) {
             return false;
         }
-        let put = |way: &&AtomicU64| way.compare_exchange(0, tag, SeqCst, Relaxed).is_ok();
-        if !self.ways(worker, key).any(|way| put(&way)) {
+        let put = |way: &AtomicU64| way.compare_exchange(0, tag, SeqCst, Relaxed).is_ok();
+        if !ways.iter().any(put) {
             return false;
         }
         // Two that came at a time see each other here, and both go another way.
-        let alike = self.ways(worker, key).filter(|way| is_tag_of(way.load(SeqCst), key));
+        let alike = ways.iter().filter(|way| is_tag_of(way.load(SeqCst), key));
         if alike.count() > 1 {
             self.untag(worker, key, tag);
             return false;
@@ -219,7 +226,7 @@ impl Posts {
     }
 
     fn untag(&self, worker: usize, key: u64, tag: u64) {
-        for way in self.ways(worker, key) {
+        for way in self.ways(worker, key).into_iter().flatten() {
             if way.load(Relaxed) == tag && way.compare_exchange(tag, 0, SeqCst, Relaxed).is_ok() {
                 return;
             }
@@ -239,6 +246,12 @@ impl Posts {
         (number >= SEQUENCE_FIRST && number < end.load(Acquire)).then_some(number)
     }
 
+    /// How many posts of a session wait for a worker.
+    #[must_use]
+    pub fn waiting(&self, session: u16, worker: usize) -> u32 {
+        self.pending(session, worker).map_or(0, |pending| pending.load(Relaxed).count_ones())
+    }
+
     /// True if the worker is between two steps and takes posts.
     #[must_use]
     pub fn is_open(&self, worker: usize) -> bool {
@@ -256,20 +269,20 @@ impl Posts {
                 return self.take_over(session, worker);
             }
             let id = PostId { session, slot: slot as u8 };
-            let owner = self.word32(id, OWNER).ok()?;
-            let ours = owner.compare_exchange(0, wait::thread_id(), AcqRel, Relaxed).is_ok();
+            let row = self.row(id).ok()?;
+            let ours = row.owner.compare_exchange(0, wait::thread_id(), AcqRel, Relaxed).is_ok();
             map.fetch_or(1 << slot, Relaxed);
             if ours {
-                return self.begin(id, worker);
+                return Some(self.begin(id, row, worker));
             }
         }
     }
 
-    fn begin(&self, id: PostId, worker: usize) -> Option<Draft<'_>> {
-        self.word32(id, STATE).ok()?.store(CLAIMED, Relaxed);
-        self.word32(id, WORKER).ok()?.store(worker as u32, Relaxed);
-        self.word64(id, TAG).ok()?.store(0, Relaxed);
-        Some(Draft { posts: self, id, worker })
+    fn begin<'a>(&'a self, id: PostId, row: &'a SlotRow, worker: usize) -> Draft<'a> {
+        row.state.store(CLAIMED, Relaxed);
+        row.worker.store(worker as u32, Relaxed);
+        row.tag.store(0, Relaxed);
+        Draft { posts: self, row, id, worker }
     }
 
     /// A slot whose owner died before it committed.
@@ -277,23 +290,21 @@ impl Posts {
         for slot in 0..POST_COUNT as u8 {
             let id = PostId { session, slot };
             if self.is_abandoned(id) && self.take_from_dead(id, wait::thread_id()) {
-                return self.begin(id, worker);
+                return Some(self.begin(id, self.row(id).ok()?, worker));
             }
         }
         None
     }
 
     fn is_abandoned(&self, id: PostId) -> bool {
-        let words = (self.word32(id, STATE), self.word32(id, OWNER));
-        let (Ok(state), Ok(owner)) = words else { return false };
-        let state = state.load(SeqCst);
-        state != COMMITTED && wait::is_dead(owner.load(Relaxed))
+        let Ok(SlotRow { state, owner, .. }) = self.row(id) else { return false };
+        state.load(SeqCst) != COMMITTED && wait::is_dead(owner.load(Relaxed))
     }
 
     /// Becomes the owner of a slot whose owner is dead, and makes it as if it was never announced.
     fn take_from_dead(&self, id: PostId, me: u32) -> bool {
-        let words = (self.word32(id, STATE), self.word32(id, OWNER));
-        let (Ok(state), Ok(owner)) = words else { return false };
+        let Ok(row) = self.row(id) else { return false };
+        let SlotRow { state, owner, .. } = row;
         let holder = owner.load(SeqCst);
         if !wait::is_dead(holder) || owner.compare_exchange(holder, me, SeqCst, Relaxed).is_err() {
             return false;
@@ -302,14 +313,13 @@ impl Posts {
         if state.load(SeqCst) == COMMITTED {
             return false;
         }
-        self.clear(id);
+        self.clear(id, row);
         true
     }
 
     /// Takes back what an announcement left, for the owner.
-    fn clear(&self, id: PostId) {
-        let words = (self.word64(id, KEY), self.word64(id, TAG), self.word32(id, WORKER));
-        let (Ok(key), Ok(tag), Ok(worker)) = words else { return };
+    fn clear(&self, id: PostId, row: &SlotRow) {
+        let SlotRow { key, tag, worker, .. } = row;
         let worker = worker.load(Relaxed) as usize;
         if tag.load(Relaxed) != 0 {
             self.untag(worker, key.load(Relaxed), tag.load(Relaxed));
@@ -323,9 +333,9 @@ impl Posts {
 
     /// Makes a slot free, for its owner or, once it is committed, for the worker.
     fn release(&self, id: PostId) {
-        self.clear(id);
-        let words = (self.word32(id, STATE), self.word32(id, OWNER), self.claimed_map(id.session));
-        let (Ok(state), Ok(owner), Ok(map)) = words else { return };
+        let (Ok(row), Ok(map)) = (self.row(id), self.claimed_map(id.session)) else { return };
+        self.clear(id, row);
+        let SlotRow { state, owner, .. } = row;
         let holder = owner.load(Relaxed);
         state.store(FREE, Release);
         // A dead owner's slot may be taken over from here on: then it is not ours to clear.
@@ -419,7 +429,7 @@ impl Posts {
         let Ok(pending) = self.pending(session, worker) else { return };
         for slot in bits_of(pending.load(SeqCst)) {
             let id = PostId { session, slot: slot as u8 };
-            let Ok(state) = self.word32(id, STATE) else { continue };
+            let Ok(SlotRow { state, .. }) = self.row(id) else { continue };
             let is_refused = tentative == Tentative::Refuse
                 && state.compare_exchange(TENTATIVE, REFUSED, SeqCst, SeqCst).is_ok();
             if !is_refused && state.load(SeqCst) == COMMITTED {
@@ -452,9 +462,7 @@ impl Posts {
             let Ok(pending) = self.pending(session, worker) else { return };
             for slot in 0..POST_COUNT as u8 {
                 let id = PostId { session, slot };
-                let (Ok(state), Ok(to)) = (self.word32(id, STATE), self.word32(id, WORKER)) else {
-                    return;
-                };
+                let Ok(SlotRow { state, worker: to, .. }) = self.row(id) else { return };
                 // A client sets the bit first.
                 let is_old =
                     state.load(SeqCst) == COMMITTED && pending.load(SeqCst) >> slot & 1 == 0;
@@ -483,7 +491,7 @@ impl Posts {
 
     /// Copies a committed post out; its length. `None` if it makes no sense.
     pub fn read(&self, id: PostId, to: &mut [u8; POST_BYTES_MAX]) -> Option<usize> {
-        let length = self.word32(id, LENGTH).ok()?.load(Acquire) as usize;
+        let length = self.row(id).ok()?.length.load(Acquire) as usize;
         let to = to.get_mut(..length)?;
         self.segment.copy_out(Posts::at(id).ok()? + MESSAGE, to).ok()?;
         Some(length)
@@ -527,6 +535,14 @@ fn tag_of(key: u64, id: PostId) -> u64 {
     name | u64::from(id.session) << 8 | u64::from(id.slot)
 }
 
+/// True if a bucket has a tag of this name.
+#[inline]
+fn has_tag(ways: &[AtomicU64; TAG_WAYS], key: u64) -> bool {
+    // Most buckets are empty.
+    let any = ways.iter().fold(0, |any, way| any | way.load(SeqCst));
+    any != 0 && ways.iter().any(|way| is_tag_of(way.load(SeqCst), key))
+}
+
 fn is_tag_of(tag: u64, key: u64) -> bool {
     tag >> TAG_SHIFT == (key >> TAG_SHIFT | 1)
 }
@@ -534,6 +550,7 @@ fn is_tag_of(tag: u64, key: u64) -> bool {
 /// A slot that the calling thread holds. Dropped: withdrawn.
 pub struct Draft<'a> {
     posts: &'a Posts,
+    row: &'a SlotRow,
     id: PostId,
     worker: usize,
 }
@@ -556,7 +573,7 @@ impl Draft<'_> {
         if length > POST_BYTES_MAX {
             return Err(Errno::E2BIG);
         }
-        self.posts.word32(self.id, LENGTH)?.store(length as u32, Relaxed);
+        self.row.length.store(length as u32, Relaxed);
         Ok(())
     }
 
@@ -566,12 +583,11 @@ impl Draft<'_> {
     /// # Errors
     /// Never for a slot that was claimed.
     pub fn announce(&self, key: u64) -> Result<bool> {
-        let (posts, id) = (self.posts, self.id);
-        let tag = tag_of(key, id);
-        posts.word64(id, KEY)?.store(key, Relaxed);
-        posts.word64(id, TAG)?.store(tag, SeqCst);
+        let tag = tag_of(key, self.id);
+        self.row.key.store(key, Relaxed);
+        self.row.tag.store(tag, SeqCst);
         self.show(TENTATIVE)?;
-        let tagged = posts.tag(self.worker, key, tag);
+        let tagged = self.posts.tag(self.worker, key, tag);
         fence(SeqCst);
         Ok(tagged)
     }
@@ -580,7 +596,7 @@ impl Draft<'_> {
     fn show(&self, state: u32) -> Result<()> {
         let (posts, PostId { session, slot }) = (self.posts, self.id);
         posts.pending(session, self.worker)?.fetch_or(1 << slot, SeqCst);
-        posts.word32(self.id, STATE)?.store(state, SeqCst);
+        self.row.state.store(state, SeqCst);
         let (word, bit) = (usize::from(session) / 64, session % 64);
         let announced = posts.announced(self.worker, word)?;
         if announced.load(SeqCst) & 1 << bit == 0 {
@@ -595,8 +611,8 @@ impl Draft<'_> {
 
     /// The post is done, unless the worker refused it: then false.
     pub fn commit(self) -> bool {
-        let Ok(state) = self.posts.word32(self.id, STATE) else { return false };
-        let committed = state.compare_exchange(TENTATIVE, COMMITTED, SeqCst, SeqCst).is_ok();
+        let committed =
+            self.row.state.compare_exchange(TENTATIVE, COMMITTED, SeqCst, SeqCst).is_ok();
         if committed {
             core::mem::forget(self);
         }
@@ -611,13 +627,6 @@ impl Draft<'_> {
         self.show(COMMITTED)?;
         core::mem::forget(self);
         Ok(())
-    }
-
-    /// How many posts of the session wait for the worker.
-    #[must_use]
-    pub fn waiting(&self) -> u32 {
-        let pending = self.posts.pending(self.id.session, self.worker);
-        pending.map_or(0, |pending| pending.load(Relaxed).count_ones())
     }
 }
 

@@ -203,6 +203,7 @@ impl Segment {
         self.length == 0
     }
 
+    #[inline]
     fn admit(&self, offset: usize, length: usize, align: usize) -> Option<*mut u8> {
         let end = offset.checked_add(length)?;
         if end > self.length || !offset.is_multiple_of(align) {
@@ -215,6 +216,7 @@ impl Segment {
     ///
     /// # Errors
     /// `EIO` if it does not lie in the mapping or is not aligned.
+    #[inline]
     pub fn word32(&self, offset: usize) -> Result<&AtomicU32> {
         let at = self.admit(offset, 4, 4).ok_or(Errno::EIO)?;
         // WHY: an atomic in shared memory is a reference into the mapping.
@@ -228,6 +230,7 @@ impl Segment {
     ///
     /// # Errors
     /// `EIO` if it does not lie in the mapping or is not aligned.
+    #[inline]
     pub fn word64(&self, offset: usize) -> Result<&AtomicU64> {
         let at = self.admit(offset, 8, 8).ok_or(Errno::EIO)?;
         // WHY and SAFETY: as for `word32`.
@@ -275,6 +278,7 @@ impl Segment {
     ///
     /// # Errors
     /// `EIO` if they do not lie in the mapping.
+    #[inline]
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         let at = self.admit(offset, to.len(), 1).ok_or(Errno::EIO)?;
         // WHY: bytes that another process may change can not be borrowed as a slice.

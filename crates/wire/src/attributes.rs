@@ -207,30 +207,18 @@ impl Attributes {
 
     /// Writes the encoded form.
     pub fn encode(&self, to: &mut Writer<'_>) {
-        to.u64(self.inode.0);
-        to.u64(self.parent.0);
-        to.u32(self.mode);
-        to.u32(self.uid);
-        to.u32(self.gid);
-        to.u32(self.links);
-        to.u64(self.size);
-        to.u64(self.accessed.cast_unsigned());
-        to.u64(self.modified.cast_unsigned());
-        to.u64(self.changed.cast_unsigned());
-        to.u64(self.born.cast_unsigned());
-        to.u64(self.device);
-        self.layout.encode(to);
+        to.words(&self.words());
     }
 
     /// The encoded form as little-endian words.
     #[must_use]
-    pub fn words(&self) -> [u64; ATTRIBUTES_BYTES / 8] {
-        let two = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    #[inline]
+    pub const fn words(&self) -> [u64; ATTRIBUTES_BYTES / 8] {
         [
             self.inode.0,
             self.parent.0,
-            two(self.mode, self.uid),
-            two(self.gid, self.links),
+            self.mode as u64 | (self.uid as u64) << 32,
+            self.gid as u64 | (self.links as u64) << 32,
             self.size,
             self.accessed.cast_unsigned(),
             self.modified.cast_unsigned(),
@@ -243,6 +231,7 @@ impl Attributes {
 
     /// The attributes of words that `words` made.
     #[must_use]
+    #[inline]
     pub const fn from_words(words: &[u64; ATTRIBUTES_BYTES / 8]) -> Attributes {
         let [inode, parent, mode_uid, gid_links, size, times @ .., device, layout] = *words;
         let [accessed, modified, changed, born] = times;
@@ -252,7 +241,7 @@ impl Attributes {
             mode: mode_uid as u32,
             uid: (mode_uid >> 32) as u32,
             gid: gid_links as u32,
-            links: (gid_links >> 32) as u32,
+            links: Attributes::links_in(gid_links),
             size,
             accessed: accessed.cast_signed(),
             modified: modified.cast_signed(),
@@ -263,26 +252,18 @@ impl Attributes {
         }
     }
 
+    /// The number of links in the fourth of the words that `words` makes.
+    #[must_use]
+    pub const fn links_in(word: u64) -> u32 {
+        (word >> 32) as u32
+    }
+
     /// Reads the encoded form.
     ///
     /// # Errors
     /// `Malformed` if the input is too short.
     pub fn decode(from: &mut Reader<'_>) -> Result<Attributes, Malformed> {
-        Ok(Attributes {
-            inode: Inode(from.u64()?),
-            parent: Inode(from.u64()?),
-            mode: from.u32()?,
-            uid: from.u32()?,
-            gid: from.u32()?,
-            links: from.u32()?,
-            size: from.u64()?,
-            accessed: from.u64()?.cast_signed(),
-            modified: from.u64()?.cast_signed(),
-            changed: from.u64()?.cast_signed(),
-            born: from.u64()?.cast_signed(),
-            device: from.u64()?,
-            layout: Layout::decode(from)?,
-        })
+        Ok(Attributes::from_words(&from.words()?))
     }
 }
 
@@ -304,12 +285,7 @@ impl Layout {
 
     /// Writes the encoded form: four bytes, the place, two bytes of zero.
     pub fn encode(&self, to: &mut Writer<'_>) {
-        to.u8(self.spread);
-        to.u8(self.placement);
-        to.u8(self.chunk_log2);
-        to.u8(self.flags);
-        to.u16(self.place);
-        to.u16(0);
+        to.u64(self.word());
     }
 
     /// Reads the encoded form.
@@ -317,14 +293,6 @@ impl Layout {
     /// # Errors
     /// `Malformed` if the input is too short.
     pub fn decode(from: &mut Reader<'_>) -> Result<Layout, Malformed> {
-        let layout = Layout {
-            spread: from.u8()?,
-            placement: from.u8()?,
-            chunk_log2: from.u8()?,
-            flags: from.u8()?,
-            place: from.u16()?,
-        };
-        from.u16()?;
-        Ok(layout)
+        Ok(Layout::from_word(from.u64()?))
     }
 }

@@ -86,6 +86,20 @@ impl<'a> Writer<'a> {
         self.raw(&value.to_le_bytes());
     }
 
+    /// Writes words of eight bytes.
+    pub fn words<const N: usize>(&mut self, words: &[u64; N]) {
+        let end = self.length + 8 * N;
+        match self.bytes.get_mut(self.length..end) {
+            Some(room) => {
+                for (to, word) in room.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+                    *to = word.to_le_bytes();
+                }
+                self.length = end;
+            }
+            None => self.overflowed = true,
+        }
+    }
+
     /// Writes a length (four bytes) and the bytes.
     pub fn bytes(&mut self, bytes: &[u8]) {
         match u32::try_from(bytes.len()) {
@@ -163,6 +177,19 @@ impl<'a> Reader<'a> {
     /// See `u8`.
     pub fn u64(&mut self) -> Result<u64, Malformed> {
         Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// Reads words of eight bytes.
+    ///
+    /// # Errors
+    /// See `u8`.
+    pub fn words<const N: usize>(&mut self) -> Result<[u64; N], Malformed> {
+        let mut words = [0; N];
+        let bytes = self.raw(8 * N)?;
+        for (word, from) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*from);
+        }
+        Ok(words)
     }
 
     /// Reads a length and that many bytes.

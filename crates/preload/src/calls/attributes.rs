@@ -50,6 +50,7 @@ pub fn stat_open(a: [u64; 6]) -> Answer {
 
 /// `newfstatat`: directory, path, where to, flags.
 #[must_use]
+#[inline(never)]
 pub fn stat_at(a: [u64; 6]) -> Answer {
     on_subject(
         libc::SYS_newfstatat,

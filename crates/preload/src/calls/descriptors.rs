@@ -40,14 +40,17 @@ fn set(fd: u32, file: OfdIndex, close_on_exec: bool) -> Result<()> {
 }
 
 /// Forgets what `fd` means and closes the open file behind it. The kernel's half is the caller's.
-fn forget(fd: u32) -> Result<()> {
-    let Some((file, _)) = entry(u64::from(fd)) else { return Ok(()) };
-    let table = table().ok_or(Errno::EIO)?;
-    CLIENT.fd_set(table, fd, None)?;
+/// `None`: it is not ours.
+fn forget(fd: u32) -> Option<Result<()>> {
+    if !state::may_be_ours(fd) {
+        return None;
+    }
+    let table = table()?;
+    let file = CLIENT.fd_take(table, fd)?;
     if !crate::calls::hooks::is_vfork_child() {
         state::mark(fd, false);
     }
-    CLIENT.close(file, table)
+    Some(CLIENT.close(file, table))
 }
 
 /// `close`.
@@ -56,8 +59,7 @@ pub fn close(a: [u64; 6]) -> Answer {
     if state::is_private(a[0]) {
         return Some(failed(Errno::EBADF));
     }
-    entry(a[0])?;
-    let outcome = forget(a[0] as u32);
+    let outcome = forget(a[0] as u32)?;
     native::close(a[0] as u32 as i32);
     Some(outcome.map_or_else(failed, |()| 0))
 }

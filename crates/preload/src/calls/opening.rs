@@ -11,6 +11,7 @@ use wire::errno::{Errno, Result};
 
 /// `openat`: directory, path, flags, mode.
 #[must_use]
+#[inline(never)]
 pub fn open_at(a: [u64; 6]) -> Answer {
     let path = match user::path(a[1]) {
         Ok(path) => path,

@@ -350,6 +350,7 @@ fn thread() -> u32 {
 
 /// The descriptor table of the calling process; of the child, between vfork and exec.
 #[must_use]
+#[inline]
 pub fn table() -> Option<ProcessIndex> {
     let child = CHILD_TABLE.load(Acquire);
     if child != NONE && hooks::is_vfork_child() {
@@ -422,19 +423,28 @@ pub fn mark(fd: u32, ours: bool) {
     }
 }
 
+/// False if `fd` is none of ours, by the bitmap.
+#[must_use]
+#[inline]
+pub fn may_be_ours(fd: u32) -> bool {
+    let word = OURS.get(fd as usize / 64).map_or(0, |word| word.load(Acquire));
+    word & (1 << (fd % 64)) != 0 && fd < MAPPING_FIRST
+}
+
 /// The open file behind `fd`, if it is ours.
 #[must_use]
+#[inline]
 pub fn ours(fd: u64) -> Option<OfdIndex> {
     entry(fd).map(|(file, _)| file)
 }
 
 /// The open file behind `fd` and its close-on-exec flag, if it is ours.
 #[must_use]
+#[inline]
 pub fn entry(fd: u64) -> Option<(OfdIndex, bool)> {
     // The kernel looks at the lower 32 bits of a descriptor.
     let fd = fd as u32;
-    let word = OURS.get(fd as usize / 64)?.load(Acquire);
-    if word & (1 << (fd % 64)) == 0 || fd >= MAPPING_FIRST {
+    if !may_be_ours(fd) {
         return None;
     }
     // A process that was exec'ed with descriptors of ours attaches at its first call on one.

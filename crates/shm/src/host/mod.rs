@@ -150,6 +150,7 @@ fn lane(segment: &Segment, lane: usize, field: usize) -> Result<Hint<'_>> {
 }
 
 /// Takes a row from the calling thread's lane, or from what follows it.
+#[inline]
 fn take_row(segment: &Segment, at: usize, words: usize, field: usize) -> Result<u32> {
     let hint = lane(segment, wait::thread_id() as usize, field)?;
     take_bit(segment, at, words, &hint)
@@ -171,6 +172,7 @@ impl Hint<'_> {
 }
 
 /// Takes a free bit of a bitmap of `words` words at `at`, from `hint` on.
+#[inline]
 fn take_bit(segment: &Segment, at: usize, words: usize, hint: &Hint<'_>) -> Result<u32> {
     let start = hint.base.wrapping_add(hint.word.load(Relaxed) as usize) % words;
     for step in 0..words {

@@ -20,6 +20,7 @@ const THROUGH_MAX: u64 = 0x7fff;
 impl Vnode {
     /// True if something is on its way.
     #[must_use]
+    #[inline]
     pub fn has_pending(&self) -> bool {
         self.pending.load(SeqCst) & COUNT != 0
     }

@@ -10,7 +10,8 @@
 //! that a row that was used again meanwhile is not taken for the table that was looked at.
 
 use super::{Hint, HostSegment, OfdIndex, files, give_bit, take_bit};
-use crate::sync::AtomicU32;
+use crate::segment::Row;
+use crate::sync::{AtomicU32, AtomicU64};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use wire::errno::{Errno, Result};
 
@@ -20,7 +21,6 @@ const BLOCKS_EACH: usize = 64;
 const BLOCK_DESCRIPTORS: usize = 1024;
 const BLOCK_COUNT: usize = 8192;
 const ROW: usize = 320;
-const BLOCK_NUMBERS: usize = 16;
 const ROWS: usize = files::END;
 const BITMAP: usize = ROWS + PROCESS_COUNT * ROW;
 const BLOCKS: usize = BITMAP + BLOCK_COUNT / 8;
@@ -39,6 +39,21 @@ const GENERATION_ONE: u32 = 4;
 const NOT_ADOPTED: u64 = 1 << 63;
 
 const CLOSE_ON_EXEC: u32 = 1 << 31;
+
+/// The words of a row.
+#[repr(C)]
+struct Process {
+    pid: AtomicU32,
+    state: AtomicU32,
+    started: AtomicU64,
+    /// Numbers of blocks plus one; 0: none.
+    blocks: [AtomicU32; BLOCKS_EACH],
+}
+
+// SAFETY: atomics in the order of the list above. WHY: each call on a descriptor comes here.
+unsafe impl Row for Process {}
+
+const _: () = assert!(size_of::<Process>() <= ROW && ROW.is_multiple_of(8));
 
 /// A process's descriptor table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,11 +75,12 @@ pub struct Tenant {
 }
 
 impl HostSegment {
-    fn process_row(process: ProcessIndex) -> Result<usize> {
+    #[inline]
+    fn process(&self, process: ProcessIndex) -> Result<&Process> {
         if process.0 as usize >= PROCESS_COUNT {
             return Err(Errno::EIO);
         }
-        Ok(ROWS + process.0 as usize * ROW)
+        self.segment.row(ROWS + process.0 as usize * ROW)
     }
 
     /// A table for a process that has none.
@@ -73,9 +89,7 @@ impl HostSegment {
     /// `ENFILE` if there are too many processes.
     pub fn process_register(&self, pid: u32, started: u64) -> Result<ProcessIndex> {
         for index in 0..PROCESS_COUNT as u32 {
-            let row = HostSegment::process_row(ProcessIndex(index))?;
-            let state = self.segment.word32(row + 4)?;
-            if HostSegment::take_use(state, FREE) {
+            if HostSegment::take_use(&self.process(ProcessIndex(index))?.state, FREE) {
                 self.process_settle(ProcessIndex(index), pid, started)?;
                 return Ok(ProcessIndex(index));
             }
@@ -88,8 +102,7 @@ impl HostSegment {
     /// # Errors
     /// `EIO` for a number that is none, or if the table was taken apart meanwhile.
     pub fn process_adopt(&self, process: ProcessIndex, pid: u32, started: u64) -> Result<()> {
-        let row = HostSegment::process_row(process)?;
-        if !HostSegment::take_use(self.segment.word32(row + 4)?, LIVE) {
+        if !HostSegment::take_use(&self.process(process)?.state, LIVE) {
             return Err(Errno::EIO);
         }
         self.process_settle(process, pid, started)
@@ -103,11 +116,10 @@ impl HostSegment {
     }
 
     fn process_settle(&self, process: ProcessIndex, pid: u32, started: u64) -> Result<()> {
-        let row = HostSegment::process_row(process)?;
-        self.segment.word32(row)?.store(pid, Relaxed);
-        self.segment.word64(row + 8)?.store(started, Relaxed);
-        let state = self.segment.word32(row + 4)?;
-        state.store(state.load(Relaxed) & !KIND | LIVE, Release);
+        let row = self.process(process)?;
+        row.pid.store(pid, Relaxed);
+        row.started.store(started, Relaxed);
+        row.state.store(row.state.load(Relaxed) & !KIND | LIVE, Release);
         Ok(())
     }
 
@@ -122,34 +134,33 @@ impl HostSegment {
     /// Whose table it is, if it is in use: pid and start time.
     #[must_use]
     pub fn process_identity(&self, process: ProcessIndex) -> Option<(u32, u64)> {
-        let row = HostSegment::process_row(process).ok()?;
-        if self.segment.word32(row + 4).ok()?.load(Acquire) & KIND != LIVE {
+        let row = self.process(process).ok()?;
+        if row.state.load(Acquire) & KIND != LIVE {
             return None;
         }
-        let pid = self.segment.word32(row).ok()?.load(Relaxed);
-        Some((pid, self.segment.word64(row + 8).ok()?.load(Relaxed)))
+        Some((row.pid.load(Relaxed), row.started.load(Relaxed)))
     }
 
     /// How often the row was used: an owner of locks is (row, generation).
     #[must_use]
     pub fn process_generation(&self, process: ProcessIndex) -> u32 {
-        HostSegment::process_row(process)
-            .and_then(|row| self.segment.word32(row + 4))
-            .map_or(0, |state| state.load(Relaxed) / GENERATION_ONE)
+        self.process(process).map_or(0, |row| row.state.load(Relaxed) / GENERATION_ONE)
     }
 
+    #[inline]
     fn descriptor(&self, process: ProcessIndex, fd: u32) -> Option<&AtomicU32> {
-        let row = HostSegment::process_row(process).ok()?;
-        let number = fd as usize / BLOCK_DESCRIPTORS;
-        if number >= BLOCKS_EACH {
-            return None;
-        }
-        let block = self.segment.word32(row + BLOCK_NUMBERS + 4 * number).ok()?.load(Acquire);
+        let blocks = &self.process(process).ok()?.blocks;
+        let block = blocks.get(fd as usize / BLOCK_DESCRIPTORS)?.load(Acquire);
         self.descriptor_in(block, fd as usize % BLOCK_DESCRIPTORS)
     }
 
+    #[inline]
     fn descriptor_in(&self, block: u32, within: usize) -> Option<&AtomicU32> {
-        let block = (block as usize).checked_sub(1).filter(|&block| block < BLOCK_COUNT)?;
+        // No block is the number zero, which is one too large then.
+        let block = block.wrapping_sub(1) as usize;
+        if block >= BLOCK_COUNT {
+            return None;
+        }
         self.segment.word32(BLOCKS + (block * BLOCK_DESCRIPTORS + within) * 4).ok()
     }
 
@@ -160,8 +171,17 @@ impl HostSegment {
 
     /// What `fd` stands for, and whether exec closes it.
     #[must_use]
+    #[inline]
     pub fn process_get(&self, process: ProcessIndex, fd: u32) -> Option<(OfdIndex, bool)> {
         HostSegment::parse(self.descriptor(process, fd)?.load(Acquire))
+    }
+
+    /// What `fd` stands for, which from now on stands for nothing. The reference is the caller's, and
+    /// no other caller's.
+    #[must_use]
+    #[inline]
+    pub fn process_take(&self, process: ProcessIndex, fd: u32) -> Option<(OfdIndex, bool)> {
+        HostSegment::parse(self.descriptor(process, fd)?.swap(0, AcqRel))
     }
 
     /// Sets what `fd` stands for. References are the caller's to count.
@@ -184,12 +204,8 @@ impl HostSegment {
         if word == 0 {
             return Ok(());
         }
-        let number = fd as usize / BLOCK_DESCRIPTORS;
-        if number >= BLOCKS_EACH {
-            return Err(Errno::EMFILE);
-        }
-        let row = HostSegment::process_row(process)?;
-        let slot = self.segment.word32(row + BLOCK_NUMBERS + 4 * number)?;
+        let blocks = &self.process(process)?.blocks;
+        let slot = blocks.get(fd as usize / BLOCK_DESCRIPTORS).ok_or(Errno::EMFILE)?;
         let block = self.block_take()?;
         if slot.compare_exchange(0, block, AcqRel, Acquire).is_err() {
             self.block_give(block)?;
@@ -213,10 +229,9 @@ impl HostSegment {
 
     /// Every descriptor of a process that stands for something.
     pub fn process_each(&self, process: ProcessIndex, each: &mut dyn FnMut(u32, OfdIndex, bool)) {
-        let Ok(row) = HostSegment::process_row(process) else { return };
-        for number in 0..BLOCKS_EACH {
-            let block = self.segment.word32(row + BLOCK_NUMBERS + 4 * number);
-            let block = block.map_or(0, |word| word.load(Acquire));
+        let Ok(row) = self.process(process) else { return };
+        for (number, block) in row.blocks.iter().enumerate() {
+            let block = block.load(Acquire);
             if block == 0 {
                 continue;
             }
@@ -260,14 +275,13 @@ impl HostSegment {
         generation: u32,
         each: &mut dyn FnMut(OfdIndex),
     ) -> Result<()> {
-        let row = HostSegment::process_row(process)?;
-        let state = self.segment.word32(row + 4)?;
+        let Process { state, blocks, .. } = self.process(process)?;
         let use_of_it = generation.wrapping_mul(GENERATION_ONE);
         let (live, dying) = (use_of_it | LIVE, use_of_it | DYING);
         state.compare_exchange(live, dying, AcqRel, Relaxed).map_err(|_| Errno::EIO)?;
         self.process_each(process, &mut |_, file, _| each(file));
-        for number in 0..BLOCKS_EACH {
-            let block = self.segment.word32(row + BLOCK_NUMBERS + 4 * number)?.swap(0, AcqRel);
+        for block in blocks {
+            let block = block.swap(0, AcqRel);
             if block != 0 {
                 self.block_give(block)?;
             }

@@ -101,9 +101,13 @@ impl HostSegment {
 
     /// The way of `inode` in its bucket and its row, if it is open here.
     fn way_of(&self, bucket: usize, inode: Inode) -> Option<(&AtomicU32, VnodeIndex)> {
-        for way in self.ways(bucket) {
+        let ways = self.ways(bucket);
+        // Most buckets are empty.
+        if ways.iter().fold(0, |any, way| any | way.load(SeqCst)) == 0 {
+            return None;
+        }
+        for way in ways {
             let number = way.load(SeqCst);
-            // Most buckets are empty.
             if number == 0 {
                 continue;
             }

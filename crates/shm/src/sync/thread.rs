@@ -46,6 +46,7 @@ pub fn trust_libc() {
 
 /// The calling thread's number, for words that say who holds something. Never zero.
 #[must_use]
+#[inline]
 pub fn thread_id() -> u32 {
     if IS_TRUSTED.load(Relaxed) != 0 {
         let number = by_libc();
