@@ -46,10 +46,30 @@ pub(crate) fn shards_of(directory: &Attributes, after: u64) -> impl Iterator<Ite
     (first..end).map(ShardIndex)
 }
 
+/// Shards that have nothing of a wide directory, as services said on the way through it: each tells
+/// where it has the next entry. So a listing asks each service once, and each shard with entries.
+#[derive(Default)]
+pub(crate) struct Empty {
+    shards: [u64; SHARD_COUNT as usize / 64],
+}
+
+impl Empty {
+    pub(crate) fn has(&self, shard: ShardIndex) -> bool {
+        let word = self.shards.get(usize::from(shard.0) / 64);
+        word.is_some_and(|word| word >> (shard.0 % 64) & 1 != 0)
+    }
+
+    fn note(&mut self, shard: ShardIndex) {
+        if let Some(word) = self.shards.get_mut(usize::from(shard.0) / 64) {
+            *word |= 1 << (shard.0 % 64);
+        }
+    }
+}
+
 /// What became of one part of a listing.
 enum Part {
-    /// The shard has nothing further.
-    Exhausted,
+    /// The shard has nothing further. The next of the same service that has.
+    Exhausted(ShardIndex),
     /// There is more in this shard.
     More,
     /// The caller has no room.
@@ -95,8 +115,9 @@ impl Client {
         let mut left = i64::from(bytes.max(ENTRIES_BYTES_MIN));
         let mut after = offset.load(Relaxed);
         after = if after < NameHash::FIRST { 0 } else { after };
+        let mut empty = Empty::default();
         for shard in shards_of(&directory, after) {
-            loop {
+            while !empty.has(shard) {
                 let asked = left.clamp(i64::from(ENTRIES_BYTES_MIN), i64::from(ENTRIES_BYTES));
                 let part =
                     self.read_part(directory.inode, shard, after, asked as u32, &mut |entry| {
@@ -112,14 +133,27 @@ impl Client {
                     })?;
                 match part {
                     Part::Full => return Ok(()),
-                    Part::More | Part::Exhausted if shown && left <= 0 => return Ok(()),
+                    Part::More | Part::Exhausted(_) if shown && left <= 0 => return Ok(()),
                     Part::More => {}
-                    Part::Exhausted => break,
+                    Part::Exhausted(next) => {
+                        self.note_empty(&mut empty, shard, next);
+                        break;
+                    }
                 }
             }
         }
         drop(guard);
         Ok(())
+    }
+
+    /// Between these two, shards of the same service have nothing.
+    pub(crate) fn note_empty(&self, empty: &mut Empty, shard: ShardIndex, next: ShardIndex) {
+        let Some(service) = self.service_number(shard) else { return };
+        for other in (shard.0.saturating_add(1)..next.0.min(SHARD_COUNT)).map(ShardIndex) {
+            if self.service_number(other) == Some(service) {
+                empty.note(other);
+            }
+        }
     }
 
     /// Shows what one message brings.
@@ -134,17 +168,17 @@ impl Client {
         let request = Request::ReadDirectory { directory, after, bytes };
         let answer = self.call(To::Shard(shard), &request, &own_credentials());
         answer.map_err(removed)?.with(|reply| {
-            let Reply::Entries { more, entries } = reply else { return Err(Errno::EIO) };
+            let Reply::Entries { more, next, entries } = reply else { return Err(Errno::EIO) };
             let mut reader = Reader::new(entries);
             while !reader.rest().is_empty() {
                 let entry = DirectoryEntry::take(&mut reader).map_err(|_| Errno::EIO)?;
-                let DirectoryEntry { hash: next, inode, mode, name } = entry;
-                if !show(Listed { name, inode, mode: mode & mode::TYPE, next }) {
+                let DirectoryEntry { hash, inode, mode, name } = entry;
+                if !show(Listed { name, inode, mode: mode & mode::TYPE, next: hash }) {
                     return Ok(Part::Full);
                 }
             }
             let more = more != 0 && !entries.is_empty();
-            Ok(if more { Part::More } else { Part::Exhausted })
+            Ok(if more { Part::More } else { Part::Exhausted(ShardIndex(next)) })
         })
     }
 }

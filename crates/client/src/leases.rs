@@ -43,7 +43,7 @@ impl Client {
         }
     }
 
-    fn service_number(&self, shard: ShardIndex) -> Option<usize> {
+    pub(crate) fn service_number(&self, shard: ShardIndex) -> Option<usize> {
         let home = self.home_now()?;
         Some(service(home.map.owner(shard), worker_of_shard(shard, home.workers())))
     }

@@ -61,10 +61,20 @@ impl Service {
             self.io.recycle(encoded);
             return Err(Stop::Refused(Errno::EINVAL));
         }
+        let next = match tally.spread {
+            spread::WIDE => self.next_shard(directory, last),
+            _ => SHARD_COUNT,
+        };
         let entries = encoded.get(..length).unwrap_or_default();
-        self.io.reply(ask.ticket, &Reply::Entries { more, entries });
+        self.io.reply(ask.ticket, &Reply::Entries { more, next, entries });
         self.io.recycle(encoded);
         Ok(())
+    }
+
+    /// The first shard of this service with an entry of a wide directory behind this hash.
+    fn next_shard(&self, directory: Inode, after: u64) -> u16 {
+        let mut behind = self.state.entries.range(directory, after.saturating_add(1), u64::MAX);
+        behind.next().map_or(SHARD_COUNT, |(hash, _)| hash.wide_shard().0)
     }
 
     pub(crate) fn read_link(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<()> {

@@ -1,6 +1,6 @@
-//! Wide directories among many services: who is asked when one is removed, and that nothing is ever
-//! left in one that is gone, with creates, look-ups, posts and removals at the same time, messages that
-//! are lost, doubled and overtaken, and services that crash.
+//! Wide directories among many services: who is asked when one is listed or removed, and that nothing is
+//! ever left in one that is gone, with creates, look-ups, posts and removals at the same time, messages
+//! that are lost, doubled and overtaken, and services that crash.
 
 mod kit;
 
@@ -62,6 +62,27 @@ fn a_directory_that_was_moved_is_asked_for_those_with_a_part() {
     let count = removal(&mut world, &directory, &new);
     // Beside the transaction: attributes and parts are asked for, and the root has a new tally.
     assert!((4..=16).contains(&count), "{count} messages");
+}
+
+#[test]
+fn a_listing_asks_each_service_once_and_each_shard_with_entries() {
+    let mut world = World::daemons(4);
+    let directory = world.root().wide(ROOT, b"d").expect("made");
+    let names: Vec<Vec<u8>> = (0..9).map(|n| vec![b'a' + n]).collect();
+    for name in &names {
+        world.root().file(directory.inode, name).expect("made");
+    }
+    let before = world.ticket;
+    let mut listed = world.root().list(directory.inode);
+    listed.sort();
+    assert_eq!(listed, names);
+    // One request is for the attributes.
+    let count = world.ticket - before - 1;
+    assert!((9..=4 + 9).contains(&count), "{count} requests");
+    for name in names {
+        world.root().unlink(directory.inode, &name).expect("removed");
+    }
+    assert!(world.root().list(directory.inode).is_empty());
 }
 
 #[test]

@@ -30,8 +30,10 @@ messages! {
         0x0a Moved { attributes: Attributes }
         /// Bytes were placed at `offset`; the file is `size` long now.
         0x0b Placed { offset: u64, size: u64 }
-        /// Encoded `DirectoryEntry`s. `more`: 1 if the shard has further ones.
-        0x0c Entries { more: u8, entries: &'a [u8] }
+        /// Encoded `DirectoryEntry`s. `more`: 1 if the shard has further ones. If not, the next shard of
+        /// the same service that has any is `next`, at least `SHARD_COUNT` if none has. Number 0x0c was
+        /// the same without it.
+        0x12 Entries { more: u8, next: u16, entries: &'a [u8] }
         /// Encoded `Piece`s.
         0x0d Pieces { pieces: &'a [u8] }
         /// A number.

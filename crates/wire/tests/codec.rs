@@ -152,7 +152,7 @@ proptest! {
         let (leased, pact, recalls) = (3, 4, 5);
         reply_round_trip(Reply::Walked { absent: 1, leased, pact, recalls, chain: value });
         reply_round_trip(Reply::Refused { errno: Errno(m as u16) });
-        reply_round_trip(Reply::Entries { more: 1, entries: name });
+        reply_round_trip(Reply::Entries { more: 1, next: 9, entries: name });
     }
 
     #[test]
@@ -195,7 +195,7 @@ proptest! {
                 parent: inode, name, mode: 1, device: number, flags: 2, layout, target: name,
             }.encode(to),
             2 => Reply::Created { attributes }.encode(to),
-            3 => Reply::Entries { more: 1, entries: name }.encode(to),
+            3 => Reply::Entries { more: 1, next: 9, entries: name }.encode(to),
             4 => Welcome { workers: 3, origin: number, ..Welcome::default() }.encode(to),
             5 => DirectoryEntry { hash: number, inode, mode: 7, name }.put(to),
             6 => Piece { start: number, slot: 1, place: number, length_log2: 20, tier: 1 }.put(to),

@@ -306,9 +306,13 @@ impl Namespace {
             .filter(|((parent, _), _)| *parent == directory)
             .map(|((_, name), inode)| (NameHash::of(directory, name), &name[..], *inode))
             .filter(|(hash, ..)| hash.0 > after)
-            .filter(|(hash, ..)| !is_wide || hash.wide_shard().0 == header.shard)
+            .filter(|(hash, ..)| !is_wide || hash.wide_shard().0 >= header.shard)
             .collect();
         found.sort();
+        // All shards are of one service here.
+        let end = found.partition_point(|found| !is_wide || found.0.wide_shard().0 == header.shard);
+        let next = found.get(end).map_or(u16::MAX, |found| found.0.wide_shard().0);
+        found.truncate(end);
         let mut room = vec![0; bytes as usize];
         let mut writer = Writer::new(&mut room);
         let mut more = 0;
@@ -321,7 +325,7 @@ impl Namespace {
             DirectoryEntry { hash: hash.0, inode, mode: mode & mode::TYPE, name }.put(&mut writer);
         }
         let length = writer.finish().expect("it was looked at");
-        answer(Reply::Entries { more, entries: &room[..length] });
+        answer(Reply::Entries { more, next, entries: &room[..length] });
         Ok(())
     }
 

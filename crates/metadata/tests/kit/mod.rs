@@ -58,7 +58,7 @@ pub(crate) enum Answer {
     Contents(u64, Vec<u8>),
     Moved(Attributes),
     Placed(u64, u64),
-    Entries(bool, Vec<(u64, Inode, u32, Vec<u8>)>),
+    Entries(bool, Vec<(u64, Inode, u32, Vec<u8>)>, u16),
     Held(u8, u32, u64, u64),
     Walked(bool, Vec<Attributes>),
 }
@@ -77,7 +77,7 @@ impl Answer {
             Reply::Contents { size, bytes } => Answer::Contents(size, bytes.to_vec()),
             Reply::Moved { attributes } => Answer::Moved(attributes),
             Reply::Placed { offset, size } => Answer::Placed(offset, size),
-            Reply::Entries { more, entries } => {
+            Reply::Entries { more, next, entries } => {
                 let mut reader = Reader::new(entries);
                 let mut all = vec![];
                 while !reader.rest().is_empty() {
@@ -85,7 +85,7 @@ impl Answer {
                     let entry = wire::reply::DirectoryEntry::take(&mut reader).expect("an entry");
                     all.push((entry.hash, entry.inode, entry.mode, entry.name.to_vec()));
                 }
-                Answer::Entries(more != 0, all)
+                Answer::Entries(more != 0, all, next)
             }
             Reply::Held { kind, pid, start, end } => Answer::Held(kind, pid, start, end),
             Reply::Walked { absent, chain, .. } => {
@@ -540,15 +540,19 @@ impl Client<'_> {
         let place = attributes.layout.place;
         let shards = if is_wide { 0..wire::limits::SHARD_COUNT } else { place..place + 1 };
         let mut names = vec![];
+        // Of each service, where it has entries next.
+        let mut nexts: BTreeMap<usize, u16> = BTreeMap::new();
         for shard in shards {
             let mut after = 0;
-            loop {
+            let at = self.world.owner(ShardIndex(shard));
+            while nexts.get(&at).is_none_or(|next| shard >= *next) {
                 let request = Request::ReadDirectory { directory, after, bytes: 300 };
                 match self.world.call(self.who, ShardIndex(shard), &request) {
-                    Answer::Entries(more, entries) => {
+                    Answer::Entries(more, entries, next) => {
                         after = entries.last().map_or(after, |entry| entry.0);
                         names.extend(entries.into_iter().map(|entry| entry.3));
                         if !more {
+                            nexts.insert(at, next);
                             break;
                         }
                     }
