@@ -114,10 +114,13 @@ impl Measurement<'_> {
             Crew::start(&order.alike(streams))?.work(|phase| {
                 // One asks after the other has answered: a time, and of one process.
                 if phase.unit == "MiB/s" {
-                    let (test, place) = match phase.name.strip_suffix("-copied") {
-                        Some(test) => (test, "copied"),
-                        None => (phase.name.as_str(), "socket"),
-                    };
+                    let name = phase.name.as_str();
+                    let (test, place) = ["copied", "unpaced"]
+                        .into_iter()
+                        .find_map(|place| Some((name.strip_suffix(place)?, place)))
+                        .map_or((name, "socket"), |(test, place)| {
+                            (test.trim_end_matches('-'), place)
+                        });
                     add(report, test, streams, phase.unit, place, phase.rate);
                 } else if streams == 1 {
                     add(report, &phase.name, 1, "us", "socket", 1e6 / phase.rate);

@@ -3,6 +3,7 @@
 //! The server serves each connection by a thread. A connection begins with a byte for what it is and
 //! eight for how much: rounds of a message to and fro, or bytes to the server, or bytes from it.
 
+use rustix::net::sockopt;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -27,11 +28,33 @@ pub(crate) enum Use {
     /// it costs at least that a program does not have the connection itself.
     SendCopied,
     ReceiveCopied,
+    /// As these, and the connection has the congestion control of those between daemons.
+    SendUnpaced,
+    ReceiveUnpaced,
 }
 
 impl Use {
-    const ALL: [Use; 5] =
-        [Use::Rounds, Use::Send, Use::Receive, Use::SendCopied, Use::ReceiveCopied];
+    const ALL: [Use; 7] = [
+        Use::Rounds,
+        Use::Send,
+        Use::Receive,
+        Use::SendCopied,
+        Use::ReceiveCopied,
+        Use::SendUnpaced,
+        Use::ReceiveUnpaced,
+    ];
+
+    /// Sets up either end of a connection.
+    fn prepare(self, stream: &TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        if matches!(self, Use::SendUnpaced | Use::ReceiveUnpaced)
+            && sockopt::tcp_congestion(stream)?.starts_with("bbr")
+        {
+            sockopt::set_tcp_congestion(stream, "cubic")
+                .or_else(|_| sockopt::set_tcp_congestion(stream, "reno"))?;
+        }
+        Ok(())
+    }
 }
 
 /// Runs `forebay-bench serve ADDRESS`: prints its port and serves until its input ends.
@@ -53,13 +76,14 @@ fn serve(listener: &TcpListener) {
 }
 
 fn serve_one(mut stream: TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
     let mut head = [0; 9];
     stream.read_exact(&mut head)?;
     let mut amount = [0; 8];
     amount.copy_from_slice(&head[1..]);
     let amount = u64::from_le_bytes(amount);
-    match Use::ALL.get(usize::from(head[0])) {
+    let what = Use::ALL.get(usize::from(head[0])).copied();
+    what.map_or(Ok(()), |what| what.prepare(&stream))?;
+    match what {
         Some(Use::Rounds) => {
             let mut message = [0; MESSAGE_BYTES];
             (0..amount).try_for_each(|_| {
@@ -67,11 +91,13 @@ fn serve_one(mut stream: TcpStream) -> io::Result<()> {
                 stream.write_all(&message)
             })
         }
-        Some(Use::Send | Use::SendCopied) => {
+        Some(Use::Send | Use::SendCopied | Use::SendUnpaced) => {
             blocks(amount, |block| stream.read_exact(block))?;
             stream.write_all(&[1])
         }
-        Some(Use::Receive | Use::ReceiveCopied) => blocks(amount, |block| stream.write_all(block)),
+        Some(Use::Receive | Use::ReceiveCopied | Use::ReceiveUnpaced) => {
+            blocks(amount, |block| stream.write_all(block))
+        }
         None => Err(io::Error::other("no such use")),
     }
 }
@@ -79,7 +105,7 @@ fn serve_one(mut stream: TcpStream) -> io::Result<()> {
 /// Connects; nothing moves before `work`.
 pub(crate) fn connect(address: &str, what: Use, amount: u64) -> io::Result<Connection> {
     let stream = TcpStream::connect(address)?;
-    stream.set_nodelay(true)?;
+    what.prepare(&stream)?;
     Ok(Connection { stream, what, amount })
 }
 
@@ -110,11 +136,11 @@ impl Connection {
                 self.stream.read_exact(&mut [0])
             }
             Use::Receive => blocks(self.amount, |block| self.stream.read_exact(block)),
-            Use::SendCopied => {
+            Use::SendCopied | Use::SendUnpaced => {
                 send_copied(self.amount, |buffer| self.stream.write_all(buffer))?;
                 self.stream.read_exact(&mut [0])
             }
-            Use::ReceiveCopied => {
+            Use::ReceiveCopied | Use::ReceiveUnpaced => {
                 receive_copied(self.amount, |buffer| self.stream.read_exact(buffer))
             }
         }
@@ -220,6 +246,8 @@ mod tests {
             (Use::Receive, BLOCK_BYTES as u64 * 2),
             (Use::SendCopied, BLOCK_BYTES as u64 * 2 + 5),
             (Use::ReceiveCopied, BLOCK_BYTES as u64 * 2 + BUFFER_BYTES as u64 + 5),
+            (Use::SendUnpaced, BLOCK_BYTES as u64 + 5),
+            (Use::ReceiveUnpaced, BLOCK_BYTES as u64 + 5),
             (Use::Send, 0),
         ] {
             connect(&address, what, amount).and_then(Connection::work).expect("done");

@@ -611,6 +611,17 @@ pub(crate) fn set_options(stream: &TcpStream) {
     // Without them a connection works as well, only slower or longer: failures do not matter.
     let _ = sockopt::set_tcp_nodelay(stream, true);
     let _ = sockopt::set_tcp_user_timeout(stream, UNANSWERED_MILLIS_MAX);
+    spare_pacing(stream);
+}
+
+/// Takes another congestion control than BBR, which paces by timers: they cost up to a third of what a
+/// stream moves between hosts of a cluster. Who may not choose has `reno`, as which cubic grows where a
+/// round trip is short.
+fn spare_pacing(stream: &TcpStream) {
+    if sockopt::tcp_congestion(stream).is_ok_and(|name| name.starts_with("bbr")) {
+        let _ =
+            ["cubic", "reno"].iter().find(|name| sockopt::set_tcp_congestion(stream, name).is_ok());
+    }
 }
 
 /// Has the kernel ask a silent peer of another host whether it is still there. One on the same host
@@ -631,5 +642,29 @@ fn timespec(time: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(time.subsec_nanos()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_connection_does_not_pace_and_other_choices_stay() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let address = listener.local_addr().expect("an address");
+        for (before, stays) in [("bbr", false), ("reno", true), ("cubic", true)] {
+            let stream = TcpStream::connect(address).expect("connected");
+            if sockopt::set_tcp_congestion(&stream, before).is_err() {
+                // Not of this kernel, or not ours to choose: the host's own is looked at instead.
+                set_options(&stream);
+                assert!(!sockopt::tcp_congestion(&stream).expect("known").starts_with("bbr"));
+                continue;
+            }
+            set_options(&stream);
+            let after = sockopt::tcp_congestion(&stream).expect("known");
+            assert_eq!(after == before, stays, "{before}, then {after}");
+        }
     }
 }

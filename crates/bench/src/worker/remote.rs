@@ -41,6 +41,8 @@ impl Worker {
             ("read-4m", Use::Receive, Amount::Bytes(bytes)),
             ("write-4m-copied", Use::SendCopied, Amount::Bytes(bytes)),
             ("read-4m-copied", Use::ReceiveCopied, Amount::Bytes(bytes)),
+            ("write-4m-unpaced", Use::SendUnpaced, Amount::Bytes(bytes)),
+            ("read-4m-unpaced", Use::ReceiveUnpaced, Amount::Bytes(bytes)),
         ] {
             let count = if what == Use::Rounds { self.files } else { bytes };
             let connection = socket::connect(&self.directory, what, count)?;
