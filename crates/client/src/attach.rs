@@ -356,8 +356,9 @@ impl Client {
     /// below `prefix` (absolute, no slash at its end). `home` is the first daemon to try.
     ///
     /// # Errors
-    /// `ECONNREFUSED` or `ENOENT` if no daemon answers, `EPROTO` for another version,
-    /// `ENAMETOOLONG`, or what a daemon refuses with.
+    /// `ECONNREFUSED` or `ENOENT` if no daemon answers, `EPROTO` for another version, `EOPNOTSUPP` in
+    /// another namespace of process numbers than the daemon's, `ENAMETOOLONG`,
+    /// or what a daemon refuses with.
     pub fn attach(&self, rundir: &CStr, prefix: &[u8], home: u16) -> Result<()> {
         wait::trust_libc();
         if self.settings.get().is_none() {
@@ -603,6 +604,11 @@ fn connect(path: &CStr) -> Result<(Attachment, HostSegment)> {
         _ => return Err(Errno::EPROTO),
     }
     let welcome = Welcome::decode(&mut reader).map_err(|_| Errno::EPROTO)?;
+    // Slots, pins, locks and open files are held by numbers of threads and processes, and are taken
+    // from who seems to be dead.
+    if welcome.pid != rustix::process::getpid().as_raw_nonzero().get().unsigned_abs() {
+        return Err(Errno::EOPNOTSUPP);
+    }
     let map = Map::decode(&mut reader).map_err(|_| Errno::EPROTO)?;
     map_all(welcome, map, socket, &descriptors)
 }

@@ -66,8 +66,8 @@ impl Offer {
         slots: BorrowedFd<'_>,
     ) -> io::Result<()> {
         let steady_nanos = shm::wait::steady_nanos().cast_unsigned();
-        let Session { index: session, origin, .. } = *session;
-        let welcome = Welcome { session, origin, steady_nanos, ..self.welcome };
+        let Session { index: session, origin, believed } = *session;
+        let welcome = Welcome { session, pid: believed.pid, origin, steady_nanos, ..self.welcome };
         let mut bytes = [0; WELCOME_BYTES_MAX];
         let mut writer = Writer::new(&mut bytes);
         welcome.encode(&mut writer);

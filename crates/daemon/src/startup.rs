@@ -342,6 +342,7 @@ fn offer(settings: &Settings, map: &Map, memory: &Memory, ssd: &SsdFile) -> Outc
         local_count: settings.local_count,
         workers: u16::try_from(settings.workers).unwrap_or(1),
         session: 0,
+        pid: 0,
         origin: 0,
         arena_bytes: settings.memory,
         piece_count: target.piece_count,

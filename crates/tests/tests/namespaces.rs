@@ -61,3 +61,26 @@ fn an_instance_of_another_mount_namespace_is_known_and_stopped() {
         assert!(stat.is_empty() || stat.contains(") Z "), "left behind: {stat}");
     }
 }
+
+#[test]
+fn a_program_with_process_numbers_of_its_own_is_told_at_once() {
+    let place = tempfile::tempdir().expect("a directory");
+    let unshare = Path::new("unshare");
+    let words = ["--pid", "--fork", "--kill-child"];
+    if !run(place.path(), unshare, &[&words[..], &["true"]].concat()).status.success() {
+        eprintln!("skipped: namespaces of processes are not permitted here (root is needed)");
+        return;
+    }
+    let forebay = directory_of_programs().join("forebay");
+    let start = ["start", "--name", "numbers"];
+    ok(&run(place.path(), &forebay, &start));
+    let path = forebay.to_string_lossy();
+    let inside = [&path[..], "run", "--name", "numbers", "--", "sh", "-c", "echo x >/forebay/a"];
+    let told = run(place.path(), unshare, &[&words[..], &inside].concat());
+    let text = String::from_utf8_lossy(&told.stderr).into_owned();
+    let same = ["run", "--name", "numbers", "--", "sh", "-c", "echo x >/forebay/a; cat /forebay/a"];
+    let here = run(place.path(), &forebay, &same);
+    ok(&run(place.path(), &forebay, &["stop", "--name", "numbers"]));
+    assert!(!told.status.success() && text.contains("not supported"), "{text}");
+    assert_eq!(ok(&here), "x\n");
+}

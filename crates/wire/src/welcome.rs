@@ -36,6 +36,8 @@ pub struct Welcome {
     pub workers: u16,
     /// The session's place in the doorbells.
     pub session: u16,
+    /// Number of the client's process as the daemon sees it.
+    pub pid: u32,
     /// Origin of the session's requests: slot numbers are added to it.
     pub origin: u64,
     /// Bytes of the arena's mapping.
@@ -73,6 +75,7 @@ impl Welcome {
         to.u16(self.local_count);
         to.u16(self.workers);
         to.u16(self.session);
+        to.u32(self.pid);
         to.u64(self.origin);
         to.u64(self.arena_bytes);
         to.u32(self.piece_count);
@@ -99,6 +102,7 @@ impl Welcome {
             local_count: from.u16()?,
             workers: from.u16()?,
             session: from.u16()?,
+            pid: from.u32()?,
             origin: from.u64()?,
             arena_bytes: from.u64()?,
             piece_count: from.u32()?,

@@ -178,6 +178,7 @@ fn welcome(state: &State, stream: OwnedFd, number: u16) -> (Session, OwnedFd) {
         local_count: 1,
         workers: 1,
         session: number,
+        pid: std::process::id(),
         origin: u64::from(number) << 16,
         arena_bytes: ARENA_BYTES as u64,
         piece_count: PIECES as u32,
