@@ -24,6 +24,8 @@ const MESSAGE_BYTES: usize = 12 * 1024;
 /// Transfers that one call keeps under way: half of the stage, so that two calls do not starve each
 /// other.
 const FLIGHTS_MAX: usize = 16;
+/// Who waits for a transfer with so many behind it sleeps at once: being woken late holds nothing up.
+const ENOUGH_BEHIND: usize = 2;
 
 /// A part of a file on one target, within one piece and one stage buffer.
 #[derive(Clone, Copy)]
@@ -205,7 +207,7 @@ impl<'a> Far<'a> {
             return Err(errno);
         }
         let part = flight.part;
-        let outcome = match flight.land() {
+        let outcome = match flight.land(self.count) {
             Ok(Landed::Done(buffer, count)) => bytes.take(&part, &buffer, count),
             Ok(Landed::Busy(_)) => self.client.move_whole(self.file, part, bytes),
             Ok(Landed::Lost(by)) => {
@@ -235,10 +237,13 @@ impl<'a> Far<'a> {
 }
 
 impl<'a> Flight<'a> {
-    /// Waits for the answer.
-    fn land(self) -> Result<Landed<'a>> {
+    /// Waits for the answer. `behind` are still under way behind this one.
+    fn land(self, behind: usize) -> Result<Landed<'a>> {
         let Flight { by, mut slot, mut buffer, part: _ } = self;
         let timeout = by.welcome.timeout_micros.max(1);
+        if behind >= ENOUGH_BEHIND {
+            slot.expect_long();
+        }
         match slot.wait(timeout, Interruptible::No, || by.is_there()) {
             Ok(()) => {}
             Err(Errno::ETIMEDOUT) => return Err(Errno::EIO),
@@ -291,7 +296,7 @@ impl Client {
             let request = part.request(file, bytes, buffer.index());
             buffer.lend()?;
             self.hand_in(to, (by, worker, owner), &mut slot, &request)?;
-            match (Flight { by, slot, buffer, part }).land()? {
+            match (Flight { by, slot, buffer, part }).land(0)? {
                 Landed::Done(buffer, count) => return bytes.take(&part, &buffer, count),
                 Landed::Busy(micros) => patience.sleep(micros.max(1))?,
                 Landed::Lost(by) => {

@@ -341,6 +341,11 @@ impl Slot<'_> {
         Ok(())
     }
 
+    /// The wait will be long: it begins with sleeping.
+    pub const fn expect_long(&mut self) {
+        self.sleeps_at_once = true;
+    }
+
     /// Waits for the reply. Between sleeps it asks `is_there` whether the daemon lives.
     ///
     /// # Errors
