@@ -8,14 +8,18 @@ use rustix::fd::OwnedFd;
 use rustix::fs::FallocateFlags;
 use shm::segment::HUGE_PAGE;
 use shm::{Access, Segment};
+use std::ops::Range;
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use wire::errno::{Errno, Result};
 use wire::reply::Piece;
 
 /// Microseconds for a MiB of huge pages beyond which small ones serve a writer in haste better, with
 /// all that they cost him. A virtual machine that gives large free blocks back to its host takes 2000.
 const HUGE_MICROS_MAX: u128 = 600;
+/// Without orders for so long, the thread has time for what it made in small pages.
+const REST: Duration = Duration::from_millis(100);
 
 /// What a device is to hold.
 #[derive(Clone, Copy, Debug)]
@@ -42,12 +46,14 @@ pub(crate) struct Orders {
     ssd: OwnedFd,
     /// What the last huge pages cost.
     huge_is_slow: bool,
+    /// Whole huge pages' room that is in small pages since its memory was needed soon.
+    small: Vec<Range<u64>>,
 }
 
 /// Both sides. A target has at most one order under way.
 pub(crate) fn preparer(arena: OwnedFd, ssd: OwnedFd) -> (Preparer, Orders) {
     let (to, orders) = mpsc::sync_channel(2);
-    (Preparer { orders: to }, Orders { orders, arena, ssd, huge_is_slow: false })
+    (Preparer { orders: to }, Orders { orders, arena, ssd, huge_is_slow: false, small: Vec::new() })
 }
 
 impl Preparer {
@@ -63,7 +69,7 @@ impl Preparer {
 impl Orders {
     /// Carries orders out until the worker is gone.
     pub(crate) fn run(mut self, shared: &Arc<Shared>) {
-        while let Ok(order) = self.orders.recv() {
+        while let Some(order) = self.next() {
             let outcome = self.carry_out(order);
             if let Err(errno) = outcome {
                 let Preparation { tier, place, length, .. } = order;
@@ -73,32 +79,84 @@ impl Orders {
         }
     }
 
-    /// Gives memory to a part of the arena that nobody waits for yet.
-    fn make_ready(&mut self, order: Preparation) -> Result<()> {
-        if order.haste == Haste::None || !self.huge_is_slow {
-            let begun = Instant::now();
-            let made = make_huge(&self.arena, order);
-            let micros = begun.elapsed().as_micros();
-            self.huge_is_slow = micros > u128::from(order.length >> 20) * HUGE_MICROS_MAX;
-            if made.is_ok() {
-                return made;
+    /// The next order; `None` when the worker is gone. While there is none, what is in small pages
+    /// becomes huge: files lie there for long.
+    fn next(&mut self) -> Option<Preparation> {
+        let mut patience = REST;
+        while !self.small.is_empty() {
+            match self.orders.recv_timeout(patience) {
+                Ok(order) => return Some(order),
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => self.enlarge(),
             }
+            patience = Duration::ZERO;
         }
-        write_zeros(&self.arena, order)
+        self.orders.recv().ok()
+    }
+
+    /// Makes a huge page of small ones, whatever they hold and whoever uses them.
+    fn enlarge(&mut self) {
+        let Some(page) = self.next_small() else { return };
+        let pages = Segment::map_part(&self.arena, page, HUGE_PAGE, Access::ReadWrite);
+        if let Err(errno) = pages.and_then(|pages| pages.collapse()) {
+            tracing::debug!(page, %errno, "memory stays in small pages");
+        }
+    }
+
+    /// Takes the next page's place out of what is small.
+    fn next_small(&mut self) -> Option<u64> {
+        let range = self.small.last_mut()?;
+        let page = range.start;
+        range.start = page.saturating_add(HUGE_PAGE as u64);
+        if range.start >= range.end {
+            self.small.pop();
+        }
+        Some(page)
+    }
+
+    /// Notes that an order's memory is in small pages.
+    fn note_small(&mut self, order: &Preparation) {
+        let (page, end) = (HUGE_PAGE as u64, order.place.saturating_add(order.length));
+        let whole = order.place.next_multiple_of(page)..end / page * page;
+        if !whole.is_empty() {
+            self.small.push(whole);
+        }
+    }
+
+    /// Gives huge pages to a part of the arena, unless that takes too long for who needs it soon.
+    fn is_made_huge(&mut self, order: Preparation) -> bool {
+        if order.haste != Haste::None && self.huge_is_slow {
+            return false;
+        }
+        let begun = Instant::now();
+        let made = make_huge(&self.arena, order);
+        let micros = begun.elapsed().as_micros();
+        self.huge_is_slow = micros > u128::from(order.length >> 20) * HUGE_MICROS_MAX;
+        made.is_ok()
     }
 
     fn carry_out(&mut self, order: Preparation) -> Result<()> {
-        if order.tier == Piece::MEMORY && order.haste != Haste::Now {
-            return self.make_ready(order);
+        if order.tier != Piece::MEMORY {
+            return reserve(&self.ssd, order);
         }
-        let device = if order.tier == Piece::MEMORY { &self.arena } else { &self.ssd };
-        loop {
-            match rustix::fs::fallocate(device, FallocateFlags::empty(), order.place, order.length)
-            {
-                Ok(()) => return Ok(()),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(shm::segment::errno(error)),
-            }
+        if order.haste == Haste::Now {
+            reserve(&self.arena, order)?;
+        } else if self.is_made_huge(order) {
+            return Ok(());
+        } else {
+            write_zeros(&self.arena, order)?;
+        }
+        self.note_small(&order);
+        Ok(())
+    }
+}
+
+fn reserve(device: &OwnedFd, order: Preparation) -> Result<()> {
+    loop {
+        match rustix::fs::fallocate(device, FallocateFlags::empty(), order.place, order.length) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(shm::segment::errno(error)),
         }
     }
 }
@@ -147,8 +205,7 @@ mod tests {
             rustix::fs::ftruncate(&memory, length).expect("long");
             memory
         };
-        let (_, orders) = mpsc::sync_channel(1);
-        Orders { orders, arena: file(), ssd: file(), huge_is_slow: false }
+        preparer(file(), file()).1
     }
 
     #[test]
@@ -179,5 +236,34 @@ mod tests {
                 assert!(bytes.len() as u64 == all && bytes.iter().all(|byte| *byte == 0));
             }
         }
+    }
+
+    #[test]
+    fn small_pages_become_huge_and_keep_their_bytes() {
+        const HUGE: usize = HUGE_PAGE;
+        let (to, mut orders) = preparer(orders(4 * HUGE as u64).arena, orders(4096).ssd);
+        orders.huge_is_slow = true;
+        let tier = Piece::MEMORY;
+        let order = |place, length, haste| Preparation { tier, place, length, haste };
+        // Only one huge page lies whole in the first.
+        let first = order(4096, 2 * HUGE as u64, Haste::Soon);
+        assert_eq!(orders.carry_out(first), Ok(()));
+        assert_eq!(orders.carry_out(order(3 * HUGE as u64, HUGE as u64, Haste::Now)), Ok(()));
+        assert_eq!(orders.small, [HUGE as u64..2 * HUGE as u64, 3 * HUGE as u64..4 * HUGE as u64]);
+        let pattern: Vec<u8> = (0..4 * HUGE).map(|at| (at % 251) as u8).collect();
+        assert_eq!(rustix::io::pwrite(&orders.arena, &pattern, 0), Ok(pattern.len()));
+
+        let asked = order(0, 4096, Haste::Now);
+        to.orders.send(asked).expect("room");
+        assert_eq!(orders.next().map(|order| order.length), Some(4096), "orders come first");
+        assert_eq!(orders.small.len(), 2);
+        while !orders.small.is_empty() {
+            orders.enlarge();
+        }
+        drop(to);
+        assert!(orders.next().is_none(), "the worker is gone");
+        let mut bytes = vec![0; pattern.len()];
+        assert_eq!(rustix::io::pread(&orders.arena, &mut bytes, 0), Ok(pattern.len()));
+        assert!(bytes == pattern);
     }
 }
