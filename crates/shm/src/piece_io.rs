@@ -231,10 +231,18 @@ impl Target<'_> {
         let me = wait::thread_id();
         self.announce(piece, me)?;
         let mine = free & !claimed.fetch_or(free, SeqCst);
-        let outcome = self.fill_all(piece, mine, within, from);
-        if mine != 0 && outcome.is_ok() {
-            // Only what was claimed here: another may be a hole again by now.
-            valid.fetch_or(mine, AcqRel);
+        // Others write in the first and the last, too, and wait: each is theirs when it is filled.
+        let first = mine & granules.wrapping_neg() & granules;
+        let last = mine & !first & 1u64.checked_shl(63 - granules.leading_zeros()).unwrap_or(0);
+        let mut outcome = Ok(());
+        for part in [first, last, mine & !(first | last)] {
+            if part != 0 && outcome.is_ok() {
+                outcome = self.fill_all(piece, part, within, from);
+                if outcome.is_ok() {
+                    // Only what was claimed here: another may be a hole again by now.
+                    valid.fetch_or(part, AcqRel);
+                }
+            }
         }
         self.retire(piece, me)?;
         outcome.map(|()| mine)
