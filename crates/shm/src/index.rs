@@ -30,9 +30,9 @@
 
 mod buckets;
 
-use self::buckets::{TRIES, Table, bucket_among, read_again, read_once, spill_count};
+use self::buckets::{Table, bucket_among, read_again, read_once, spill_count};
 use crate::segment::Segment;
-use crate::sync::{AtomicU32, AtomicU64, BUCKETS_MIN, fence};
+use crate::sync::{AtomicU32, AtomicU64, BUCKETS_MIN, fence, looks};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use wire::attributes::{ATTRIBUTES_BYTES, mode};
 use wire::errno::{Errno, Result};
@@ -104,6 +104,10 @@ pub enum Hit {
     /// Ask.
     Unknown,
 }
+
+/// The writer was in a bucket for as long as a reader looked: what lies there is not known, and that is
+/// not to know that nothing does. A writer may lose its processor in the middle of a row.
+struct InTheWay;
 
 /// An index, from either side.
 pub struct Index {
@@ -242,21 +246,25 @@ impl Index {
         hash: u64,
         spill: impl Fn() -> usize,
         mut look: impl FnMut(&[AtomicU64; WORDS]) -> Option<R>,
-    ) -> Option<R> {
-        for _ in 0..TRIES {
-            let count = self.count(table).ok()?;
+    ) -> core::result::Result<Option<R>, InTheWay> {
+        for _ in 0..looks() {
+            let count = self.count(table).map_err(|_| InTheWay)?;
             let bucket = table.base + bucket_among(count, hash) as usize * (8 * WORDS);
-            let (found, has_spilled) = self.read(bucket, |words: &[AtomicU64; WORDS]| {
+            let read = self.read(bucket, |words: &[AtomicU64; WORDS]| {
                 let found = look(words);
                 let has_spilled = found.is_none() && words[1].load(Relaxed) & SPILLED != 0;
                 (found, has_spilled)
-            })?;
+            });
+            let (found, has_spilled) = read.ok_or(InTheWay)?;
             // The rows of a bucket that grew are taken away after the count is told.
             if found.is_some() || self.count(table) == Ok(count) {
-                return if has_spilled { self.read(spill(), look)? } else { found };
+                return match has_spilled {
+                    true => self.read(spill(), look).ok_or(InTheWay),
+                    false => Ok(found),
+                };
             }
         }
-        None
+        Err(InTheWay)
     }
 
     /// Runs `read` on a bucket's words until no writer was in it meanwhile. `None` after many tries.
@@ -277,16 +285,19 @@ impl Index {
     /// The entry with this key (`wire::hash::entry_key`).
     #[must_use]
     pub fn entry(&self, key: u128) -> Hit {
-        self.entry_row(key).map_or(Hit::Unknown, hit)
+        match self.entry_row(key) {
+            Ok(Some(row)) => hit(row),
+            Ok(None) | Err(InTheWay) => Hit::Unknown,
+        }
     }
 
     /// The entry `key` in a directory; in one that is known whole, what is not found is absent.
     #[must_use]
     pub fn entry_in(&self, directory: Inode, key: u128) -> Hit {
         match self.entry_row(key) {
-            Some(row) => hit(row),
-            None if self.is_whole(directory) => Hit::Absent,
-            None => Hit::Unknown,
+            Ok(Some(row)) => hit(row),
+            Ok(None) if self.is_whole(directory) => Hit::Absent,
+            Ok(None) | Err(InTheWay) => Hit::Unknown,
         }
     }
 
@@ -295,7 +306,7 @@ impl Index {
     pub fn is_whole(&self, directory: Inode) -> bool {
         // Whoever looked for an entry before did so while nothing was forgotten yet.
         fence(Acquire);
-        let Some((since, _)) = self.entry_row(whole_key(directory)) else { return false };
+        let Ok(Some((since, _))) = self.entry_row(whole_key(directory)) else { return false };
         self.word(FORGOTTEN).is_ok_and(|forgotten| forgotten.load(Acquire) == since.wrapping_sub(1))
     }
 
@@ -310,7 +321,7 @@ impl Index {
     }
 
     /// Inode and type bits of the row with this key.
-    fn entry_row(&self, key: u128) -> Option<(u64, u32)> {
+    fn entry_row(&self, key: u128) -> core::result::Result<Option<(u64, u32)>, InTheWay> {
         let spill = || self.entry_spill(key);
         self.find(&self.entries, key as u64, spill, |bucket| inode_and_mode(bucket, key))
     }
@@ -372,7 +383,7 @@ impl Index {
         mut look: impl FnMut(&[AtomicU64; INODE_WORDS]) -> R,
     ) -> Option<R> {
         let spill = || self.inode_spill(inode);
-        self.find::<INODE_BUCKET_WORDS, R>(
+        let found = self.find::<INODE_BUCKET_WORDS, R>(
             &self.inodes,
             inode_hash(inode.0),
             spill,
@@ -380,7 +391,9 @@ impl Index {
                 let (rows, _) = rows.as_chunks::<INODE_WORDS>();
                 rows.iter().find(|row| row[0].load(Relaxed) == inode.0).map(&mut look)
             },
-        )
+        );
+        // Both mean that the asker sends a message.
+        found.ok().flatten()
     }
 
     fn write(&self, bucket: usize, write: impl FnOnce() -> Result<()>) -> Result<()> {

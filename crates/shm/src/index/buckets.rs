@@ -2,11 +2,8 @@
 //! in them: `index`.
 
 use super::WAYS;
-use crate::sync::{self, AtomicU64, fence};
+use crate::sync::{self, AtomicU64, fence, looks};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
-
-/// How often a reader looks again while the writer is in the bucket, before it asks by message.
-pub(super) const TRIES: u32 = 64;
 
 /// Of three rows for two buckets one in 60 finds its bucket full: so many spill buckets hold them.
 pub(super) const fn spill_count(buckets_log2: u32) -> usize {
@@ -80,7 +77,7 @@ pub(super) fn read_again<const WORDS: usize, R>(
     sequence: &AtomicU64,
     read: &mut impl FnMut(&[AtomicU64; WORDS]) -> R,
 ) -> Option<R> {
-    (1..TRIES).find_map(|_| {
+    (1..looks()).find_map(|_| {
         sync::spin_loop();
         read_once(words, sequence, read)
     })

@@ -32,6 +32,8 @@ struct State {
     exploring: bool,
     quiet: bool,
     time_outs: bool,
+    /// Readers give up soon.
+    impatient: bool,
     clock: u64,
     /// What a look at the clock adds to it.
     pace: u64,
@@ -126,6 +128,16 @@ pub fn quietly<R>(with: impl FnOnce() -> R) -> R {
 /// From now on each look at the clock adds `micros`.
 pub fn hurry(micros: u64) {
     state(|state| state.pace = micros);
+}
+
+/// From now on readers give up soon when a writer is in the way, as if he had lost his processor for
+/// longer than anybody looks.
+pub fn lose_patience() {
+    state(|state| state.impatient = true);
+}
+
+pub(crate) fn looks() -> u32 {
+    if state(|state| state.impatient) { 2 } else { 64 }
 }
 
 /// From now on a sleep may end because its time is over.

@@ -16,6 +16,12 @@ pub(crate) const YIELDS: u32 = 60;
 /// Buckets of a young index table.
 pub(crate) const BUCKETS_MIN: u32 = 256;
 
+/// How often a reader looks while a writer is in what he reads, before he asks by message.
+#[inline(always)]
+pub(crate) const fn looks() -> u32 {
+    64
+}
+
 /// A point between two steps: nothing.
 #[inline(always)]
 pub(crate) const fn point() {}

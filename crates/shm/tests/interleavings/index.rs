@@ -179,7 +179,18 @@ fn attributes_that_spilled_are_found() {
 /// table grows, nor when a full bucket forgets a row.
 #[test]
 fn what_exists_is_not_absent_in_a_whole_directory() {
-    model::explore(2000, || {
+    exists_is_not_absent(|| {});
+}
+
+/// Not to those either who give up since the writer stays in the bucket.
+#[test]
+fn what_exists_is_not_absent_to_who_could_not_read() {
+    exists_is_not_absent(model::lose_patience);
+}
+
+fn exists_is_not_absent(begin: fn()) {
+    model::explore(2000, move || {
+        begin();
         let (writer, reader) = sides();
         let directory = Inode(77);
         model::quietly(|| {
