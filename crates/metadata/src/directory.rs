@@ -19,9 +19,9 @@ use wire::{Attributes, Inode, Reader, ShardIndex};
 
 use crate::live::{Ask, Cached, Fact, Query, Step, Stop, Subject, Wait};
 use crate::peer::Message;
-use crate::record::Record;
 use crate::service::Service;
 use crate::state::Tally;
+use crate::table::RemoteTally;
 
 /// How long a copy of a directory's attributes is used.
 const COPY_NANOS: i64 = 1_000_000_000;
@@ -187,15 +187,8 @@ impl Service {
         let is_wide = attributes.is_directory() && attributes.layout.spread == spread::WIDE;
         let is_known = node.tallies.iter().any(|tally| tally.group == group);
         if is_wide && attributes.links != 0 && !is_known {
-            let (version, entries, directories, modified) = (0, 0, 0, 0);
-            self.put(&Record::PutRemoteTally {
-                directory,
-                group,
-                version,
-                entries,
-                directories,
-                modified,
-            });
+            let nothing_yet = RemoteTally { group, ..RemoteTally::default() };
+            self.put(&nothing_yet.record(directory));
         }
     }
 
@@ -324,14 +317,7 @@ impl Service {
             directories: old.directories.saturating_add_signed(directories),
             modified: self.stamp(old.modified.max(changed)),
         };
-        self.put(&Record::PutTally {
-            directory,
-            spread,
-            version: tally.version,
-            entries: tally.entries,
-            directories: tally.directories,
-            modified: tally.modified.cast_unsigned(),
-        });
+        self.put(&tally.record(directory));
         if !is_own && !self.config.owns(directory.shard()) {
             self.live.dirty.insert(directory, 0);
             self.live.wake_at(self.live.now.saturating_add(TALLY_NANOS));

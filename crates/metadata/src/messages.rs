@@ -6,8 +6,8 @@ use crate::coding::Put;
 use crate::keys::Key;
 use crate::live::{Ask, Fact, Kind, Step, Stop};
 use crate::peer::Message;
-use crate::record::Record;
 use crate::service::Service;
+use crate::table::RemoteTally;
 
 /// Nobody asks: a message carries no credentials, its sender has checked them.
 const NOBODY: Header = Header {
@@ -100,15 +100,8 @@ impl Service {
                 // The directory's own clock goes on even if the sender's is behind.
                 let changed = node.attributes.changed;
                 let modified = modified.cast_signed().max(changed.saturating_add(1));
-                let modified = modified.cast_unsigned();
-                self.put(&Record::PutRemoteTally {
-                    directory,
-                    group,
-                    version,
-                    entries,
-                    directories,
-                    modified,
-                });
+                let tally = RemoteTally { group, version, entries, directories, modified };
+                self.put(&tally.record(directory));
             }
         }
         self.io.send(ShardIndex(from), &Message::TallyKnown { directory, version });

@@ -63,13 +63,8 @@ fn slice(state: &State, table: u8, from: (u64, u64, u8), end: usize, out: &mut V
     match table {
         0 => slice_inodes(state, Inode(from.0), end, out),
         1 => slice_entries(state, from, end, out),
-        2 => each(&state.tallies, Inode(from.0), end, out, |&directory, tally| Record::PutTally {
-            directory,
-            spread: tally.spread,
-            version: tally.version,
-            entries: tally.entries,
-            directories: tally.directories,
-            modified: tally.modified.cast_unsigned(),
+        2 => each(&state.tallies, Inode(from.0), end, out, |&directory, tally| {
+            tally.record(directory)
         })
         .map(|inode| (inode.0, 0, 0)),
         3 => slice_bytes(&state.hosts, Inode(from.0), end, out, |&inode, hosts, out| {

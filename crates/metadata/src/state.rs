@@ -24,6 +24,20 @@ pub(crate) struct Tally {
     pub(crate) modified: i64,
 }
 
+impl Tally {
+    /// The record that puts it.
+    pub(crate) fn record(&self, directory: Inode) -> Record<'static> {
+        Record::PutTally {
+            directory,
+            spread: self.spread,
+            version: self.version,
+            entries: self.entries,
+            directories: self.directories,
+            modified: self.modified.cast_unsigned(),
+        }
+    }
+}
+
 /// Counters of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ShardCounters {

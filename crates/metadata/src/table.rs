@@ -9,6 +9,8 @@ use std::collections::btree_map::Entry as Slot;
 use wire::hash::NameHash;
 use wire::{Attributes, Inode};
 
+use crate::record::Record;
+
 /// What a name stands for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
@@ -123,13 +125,27 @@ impl Entries {
 }
 
 /// What another service holds of a directory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RemoteTally {
     pub(crate) group: u32,
     pub(crate) version: u64,
     pub(crate) entries: u64,
     pub(crate) directories: u64,
     pub(crate) modified: i64,
+}
+
+impl RemoteTally {
+    /// The record that puts it.
+    pub(crate) fn record(&self, directory: Inode) -> Record<'static> {
+        Record::PutRemoteTally {
+            directory,
+            group: self.group,
+            version: self.version,
+            entries: self.entries,
+            directories: self.directories,
+            modified: self.modified.cast_unsigned(),
+        }
+    }
 }
 
 /// Extended attributes of an inode.
