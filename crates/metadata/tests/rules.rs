@@ -3,7 +3,7 @@
 
 mod kit;
 
-use kit::{Answer, Client, NOTHING, World};
+use kit::{Answer, Client, NOTHING, Sent, World};
 use wire::attributes::mode;
 use wire::errno::Errno;
 use wire::request::{rename, set, walk};
@@ -449,7 +449,7 @@ fn about_to_move(world: &mut World) -> (Attributes, Attributes) {
     (from, to)
 }
 
-fn send_move(world: &mut World, from: &Attributes, to: &Attributes) -> u64 {
+fn prepare_move(world: &mut World, from: &Attributes, to: &Attributes) -> Sent {
     let request = Request::Rename {
         parent: from.inode,
         name: b"f",
@@ -457,20 +457,7 @@ fn send_move(world: &mut World, from: &Attributes, to: &Attributes) -> u64 {
         new_name: b"g",
         flags: 0,
     };
-    world.send(Credentials::ROOT, ShardIndex(from.layout.place), &request)
-}
-
-/// As `send_move`; origin and number of the request, too.
-fn send_named_move(world: &mut World, from: &Attributes, to: &Attributes) -> (u64, u64, u64) {
-    let request = Request::Rename {
-        parent: from.inode,
-        name: b"f",
-        new_parent: to.inode,
-        new_name: b"g",
-        flags: 0,
-    };
-    let sent = world.prepare(Credentials::ROOT, ShardIndex(from.layout.place), &request);
-    (world.send_again(&sent), sent.header.origin, sent.header.sequence)
+    world.prepare(Credentials::ROOT, ShardIndex(from.layout.place), &request)
 }
 
 /// Where the file is at last.
@@ -485,7 +472,8 @@ fn what_a_killed_process_waits_for_is_not_begun_after_its_end() {
     for its_session_is_over in [false, true] {
         let mut world = World::daemons(2);
         let (from, to) = about_to_move(&mut world);
-        let ticket = send_move(&mut world, &from, &to);
+        let sent = prepare_move(&mut world, &from, &to);
+        let ticket = world.send_again(&sent);
         assert_eq!(world.answer(ticket), None, "the other daemon is asked first");
         if its_session_is_over {
             world.step(0, metadata::Input::OriginGone { first: 7, count: 1 });
@@ -503,8 +491,10 @@ fn a_request_that_is_withdrawn_is_not_begun_and_no_other_is_touched() {
     for (further_origin, further_number) in [(0, 0), (1, 0), (0, 1)] {
         let mut world = World::daemons(2);
         let (from, to) = about_to_move(&mut world);
-        let (ticket, origin, sequence) = send_named_move(&mut world, &from, &to);
-        let (origin, sequence) = (origin + further_origin, sequence + further_number);
+        let sent = prepare_move(&mut world, &from, &to);
+        let ticket = world.send_again(&sent);
+        let origin = sent.header.origin + further_origin;
+        let sequence = sent.header.sequence + further_number;
         world.step(0, metadata::Input::Withdrawn { origin, sequence });
         world.settle();
         let is_it = further_origin + further_number == 0;
@@ -518,7 +508,8 @@ fn a_request_that_is_withdrawn_is_not_begun_and_no_other_is_touched() {
 fn what_is_voted_on_when_its_process_is_killed_is_carried_out() {
     let mut world = World::daemons(2);
     let (from, to) = about_to_move(&mut world);
-    let ticket = send_move(&mut world, &from, &to);
+    let sent = prepare_move(&mut world, &from, &to);
+    let ticket = world.send_again(&sent);
     let is_voted_on = |world: &World| world.seats[1].service.deadline().is_some();
     while world.answer(ticket).is_none() && !is_voted_on(&world) {
         let (at, bytes) = world.queue.remove(0);
