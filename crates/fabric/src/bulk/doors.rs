@@ -1,10 +1,11 @@
 //! The choice between libfabric and TCP: one door for the daemon, whatever is behind it.
 
-use super::mover::{Command, Mover, NOT_HERE, STREAM, Shared};
+use super::mover::{Mover, NOT_HERE, STREAM};
 use crate::endpoint::{Endpoint, Settings};
 use crate::error::Error;
 use crate::library::Library;
 use core::str::FromStr;
+use net::bulk::queue::{Command, Queue};
 use net::bulk::{Ends, Fabric, Lane, Tcp, Transfer, Visit};
 use net::handshake::Proven;
 use std::io::{self, Write};
@@ -48,7 +49,7 @@ impl FromStr for Choice {
 /// The door to whatever moves the bytes.
 pub struct Doors<E: Ends> {
     tcp: Arc<Tcp<E>>,
-    mover: Option<Arc<Shared<E>>>,
+    mover: Option<Arc<Queue<E>>>,
 }
 
 /// What has to run, each on a thread of its own.
@@ -77,8 +78,8 @@ impl<E: Ends + 'static> Doors<E> {
         if let Choice::Libfabric { provider } = choice {
             let fallback: Arc<dyn Fabric<E>> = Arc::<Tcp<E>>::clone(&doors.tcp);
             match open(settings, provider.clone(), fallback) {
-                Ok((shared, mover)) => {
-                    doors.mover = Some(shared);
+                Ok((queue, mover)) => {
+                    doors.mover = Some(queue);
                     lanes.mover = Some(mover);
                 }
                 Err(error) => tracing::warn!(%error, "no libfabric: bytes go by TCP"),
@@ -107,7 +108,7 @@ impl<E: Ends + 'static> Doors<E> {
     }
 }
 
-type Opened<E> = (Arc<Shared<E>>, Mover<E>);
+type Opened<E> = (Arc<Queue<E>>, Mover<E>);
 
 fn open<E: Ends + 'static>(
     settings: &net::Settings,

@@ -10,16 +10,15 @@ use crate::error::Result;
 use crate::transfers::Completion;
 use net::bulk::dial::READY;
 use net::bulk::header::Word;
+use net::bulk::queue::{Command, Queue};
 use net::bulk::{Answer, Ends, Fabric, Kind, Transfer, Visit};
 use net::handshake::Proven;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::{DaemonIndex, Errno};
 
@@ -48,42 +47,6 @@ const IDLE: Duration = Duration::from_millis(50);
 /// The same while there is no stream.
 const ALONE: Duration = Duration::from_secs(1);
 
-pub(crate) enum Command<E: Ends> {
-    Start(Transfer<E::Memory, E::Token>),
-    Answer(u64, E::Word),
-    /// A peer dialled.
-    Accepted(Proven, TcpStream),
-    /// We dialled.
-    Dialled(DaemonIndex, io::Result<TcpStream>),
-}
-
-/// The door for other threads.
-pub(crate) struct Shared<E: Ends> {
-    queue: Mutex<VecDeque<Command<E>>>,
-    waker: OwnedFd,
-    sleeping: AtomicBool,
-    stopping: AtomicBool,
-}
-
-impl<E: Ends> Shared<E> {
-    pub(crate) fn push(&self, command: Command<E>) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(command);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        if self.sleeping.swap(false, Ordering::SeqCst) {
-            let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
-        }
-    }
-
-    pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::SeqCst);
-        self.sleeping.store(true, Ordering::SeqCst);
-        self.wake();
-    }
-}
-
 /// Whose stream it is.
 #[derive(Clone, Copy)]
 enum Whose {
@@ -105,7 +68,7 @@ pub struct Mover<E: Ends> {
     endpoint: Endpoint,
     /// The library gave up the endpoint: everything goes by TCP.
     broken: bool,
-    shared: Arc<Shared<E>>,
+    queue: Arc<Queue<E>>,
     fallback: Arc<dyn Fabric<E>>,
     epoll: OwnedFd,
     own: Slots,
@@ -131,28 +94,21 @@ impl<E: Ends + 'static> Mover<E> {
         settings: net::Settings,
         mut endpoint: Endpoint,
         fallback: Arc<dyn Fabric<E>>,
-    ) -> Result<(Arc<Shared<E>>, Mover<E>)> {
+    ) -> Result<(Arc<Queue<E>>, Mover<E>)> {
         let lost = |error: rustix::io::Errno| crate::Error::Absent(format!("no poller: {error}"));
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(lost)?;
-        let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(lost)?;
-        epoll::add(&epoll, &waker, EventData::new_u64(WAKER), EventFlags::IN).map_err(lost)?;
+        let queue = Queue::new(&epoll, WAKER).map_err(lost)?;
         if let Some(device) = endpoint.descriptor() {
             // Of some providers it stays readable with nothing to look for.
             let edge = EventFlags::IN | EventFlags::ET;
             epoll::add(&epoll, device, EventData::new_u64(DEVICE), edge).map_err(lost)?;
         }
-        let shared = Arc::new(Shared {
-            queue: Mutex::new(VecDeque::new()),
-            waker,
-            sleeping: AtomicBool::new(false),
-            stopping: AtomicBool::new(false),
-        });
         let own = Slots::new(&mut endpoint, OWN_SLOTS, Reach::Own)?;
         let mover = Mover {
             settings,
             endpoint,
             broken: false,
-            shared: Arc::clone(&shared),
+            queue: Arc::clone(&queue),
             fallback,
             epoll,
             own,
@@ -167,7 +123,7 @@ impl<E: Ends + 'static> Mover<E> {
             next: FIRST_STREAM,
             looks: 0,
         };
-        Ok((shared, mover))
+        Ok((queue, mover))
     }
 
     /// Runs until the doors are stopped.
@@ -176,7 +132,7 @@ impl<E: Ends + 'static> Mover<E> {
     /// What the operating system says of the poller itself.
     pub fn run(mut self, ends: &E) -> io::Result<()> {
         let mut events = Vec::with_capacity(64);
-        while !self.shared.stopping.load(Ordering::SeqCst) {
+        while !self.queue.is_stopping() {
             self.turn_away();
             let had = self.take_commands(ends) | self.take_completions(ends);
             let timeout = if had { Duration::ZERO } else { self.sleep_time() };
@@ -187,7 +143,7 @@ impl<E: Ends + 'static> Mover<E> {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            self.shared.sleeping.store(false, Ordering::SeqCst);
+            self.queue.awake();
             if had || events.iter().any(|event| event.data.u64() != DEVICE) {
                 self.looks = 0;
             } else {
@@ -196,9 +152,7 @@ impl<E: Ends + 'static> Mover<E> {
             }
             for event in &events {
                 match event.data.u64() {
-                    WAKER => {
-                        let _ = rustix::io::read(&self.shared.waker, &mut [0; 8]);
-                    }
+                    WAKER => self.queue.clear_waker(),
                     DEVICE => {}
                     key => self.go_on(key, ends),
                 }
@@ -226,16 +180,11 @@ impl<E: Ends + 'static> Mover<E> {
             _ if idle => IDLE,
             rest => rest,
         };
-        self.shared.sleeping.store(true, Ordering::SeqCst);
-        let queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let may = queue.is_empty() && !self.shared.stopping.load(Ordering::SeqCst);
-        if may { time } else { Duration::ZERO }
+        if self.queue.may_sleep() { time } else { Duration::ZERO }
     }
 
     fn take_commands(&mut self, ends: &E) -> bool {
-        let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let commands = core::mem::take(&mut *queue);
-        drop(queue);
+        let commands = self.queue.take();
         let any = !commands.is_empty();
         for command in commands {
             match command {
@@ -293,16 +242,8 @@ impl<E: Ends + 'static> Mover<E> {
         };
         one.window = Some(window);
         one.way = Way::Dialling;
-        let (shared, settings) = (Arc::clone(&self.shared), self.settings.clone());
-        let dial = move || {
-            std::thread::sleep(pause);
-            let outcome = dial_and_greet(&settings, peer, &greeting);
-            shared.push(Command::Dialled(peer, outcome));
-        };
-        let thread = std::thread::Builder::new().name("dial".into());
-        if let Err(error) = thread.spawn(dial) {
-            self.shared.push(Command::Dialled(peer, Err(error)));
-        }
+        let settings = self.settings.clone();
+        self.queue.dial(peer, pause, move || dial_and_greet(&settings, peer, &greeting));
     }
 
     fn dialled(&mut self, peer: DaemonIndex, outcome: io::Result<TcpStream>, ends: &E) {

@@ -2,18 +2,17 @@
 //! to all lanes. Their number is fixed, whatever the number of peers.
 
 use super::ours::{Ours, keep};
+use super::queue::{Command, Queue};
 use super::theirs::Theirs;
 use super::{Ends, Fabric, Outcome, Stop, Transfer, Visit, dial};
 use crate::handshake::Proven;
 use crate::transport::{Settings, keep_alive, set_options};
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::DaemonIndex;
 use wire::hash::mix;
@@ -27,38 +26,9 @@ const LOOK_TIME: Duration = Duration::from_micros(50);
 const WAKER: u64 = 0;
 const FIRST_STREAM: u64 = 1;
 
-enum Command<E: Ends> {
-    Start(Transfer<E::Memory, E::Token>),
-    Answer(u64, E::Word),
-    /// A peer dialled.
-    Accepted(Proven, TcpStream),
-    /// We dialled.
-    Dialled(DaemonIndex, io::Result<TcpStream>),
-}
-
-struct Shared<E: Ends> {
-    queue: Mutex<VecDeque<Command<E>>>,
-    waker: OwnedFd,
-    sleeping: AtomicBool,
-    stopping: AtomicBool,
-}
-
-impl<E: Ends> Shared<E> {
-    fn push(&self, command: Command<E>) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(command);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        if self.sleeping.swap(false, Ordering::SeqCst) {
-            let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes());
-        }
-    }
-}
-
 /// The door to all lanes of this daemon.
 pub struct Tcp<E: Ends> {
-    lanes: Vec<Arc<Shared<E>>>,
+    lanes: Vec<Arc<Queue<E>>>,
 }
 
 impl<E: Ends> Tcp<E> {
@@ -70,7 +40,7 @@ impl<E: Ends> Tcp<E> {
         let lanes: io::Result<Vec<Lane<E>>> =
             (0..count.max(1)).map(|number| Lane::new(number, settings.clone())).collect();
         let lanes = lanes?;
-        let doors = lanes.iter().map(|lane| Arc::clone(&lane.shared)).collect();
+        let doors = lanes.iter().map(|lane| Arc::clone(&lane.queue)).collect();
         Ok((Tcp { lanes: doors }, lanes))
     }
 
@@ -85,9 +55,7 @@ impl<E: Ends> Tcp<E> {
     /// Ends `Lane::run` of all lanes. What is under way then is lost.
     pub fn stop(&self) {
         for lane in &self.lanes {
-            lane.stopping.store(true, Ordering::SeqCst);
-            lane.sleeping.store(true, Ordering::SeqCst);
-            lane.wake();
+            lane.stop();
         }
     }
 }
@@ -162,7 +130,7 @@ impl<E: Ends> Stream<E> {
 pub struct Lane<E: Ends> {
     number: usize,
     settings: Settings,
-    shared: Arc<Shared<E>>,
+    queue: Arc<Queue<E>>,
     epoll: OwnedFd,
     streams: BTreeMap<u64, (Stream<E>, EventFlags)>,
     next_stream: u64,
@@ -177,18 +145,18 @@ impl<E: Ends + 'static> Lane<E> {
     pub fn run(mut self, ends: &E) -> io::Result<()> {
         let mut events = Vec::with_capacity(64);
         let mut look_until = Instant::now();
-        while !self.shared.stopping.load(Ordering::SeqCst) {
+        while !self.queue.is_stopping() {
             self.take_commands(ends);
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);
             let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
             let looks = Instant::now() < look_until;
-            let timeout = if !looks && self.may_sleep() { None } else { Some(&now) };
+            let timeout = if !looks && self.queue.may_sleep() { None } else { Some(&now) };
             match epoll::wait(&self.epoll, room, timeout) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-            self.shared.sleeping.store(false, Ordering::SeqCst);
+            self.queue.awake();
             if events.is_empty() {
                 std::thread::yield_now();
             } else {
@@ -196,9 +164,7 @@ impl<E: Ends + 'static> Lane<E> {
             }
             for event in &events {
                 match event.data.u64() {
-                    WAKER => {
-                        let _ = rustix::io::read(&self.shared.waker, &mut [0; 8]);
-                    }
+                    WAKER => self.queue.clear_waker(),
                     key => self.go_on(key, ends),
                 }
             }
@@ -208,11 +174,8 @@ impl<E: Ends + 'static> Lane<E> {
     }
 
     fn take_commands(&mut self, ends: &E) {
-        let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        let commands = core::mem::take(&mut *queue);
-        drop(queue);
         let mut touched = Vec::new();
-        for command in commands {
+        for command in self.queue.take() {
             match command {
                 Command::Start(transfer) => touched.extend(self.start(transfer)),
                 Command::Answer(key, word) => self.told(key, ends, word),
@@ -248,18 +211,10 @@ impl<E: Ends + 'static> Lane<E> {
     }
 
     fn dial(&self, peer: DaemonIndex, pause: Duration) {
-        let (shared, settings) = (Arc::clone(&self.shared), self.settings.clone());
+        let settings = self.settings.clone();
         // They count from 1; `Tcp::accepted` spreads them.
         let number = u8::try_from(self.number + 1).unwrap_or(u8::MAX);
-        let dial = move || {
-            std::thread::sleep(pause);
-            let outcome = dial::dial(&settings, peer, number);
-            shared.push(Command::Dialled(peer, outcome));
-        };
-        let thread = std::thread::Builder::new().name("dial".into());
-        if let Err(error) = thread.spawn(dial) {
-            self.shared.push(Command::Dialled(peer, Err(error)));
-        }
+        self.queue.dial(peer, pause, move || dial::dial(&settings, peer, number));
     }
 
     fn dialled(
@@ -388,23 +343,9 @@ impl<E: Ends + 'static> Lane<E> {
 impl<E: Ends> Lane<E> {
     fn new(number: usize, settings: Settings) -> io::Result<Lane<E>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        epoll::add(&epoll, &waker, EventData::new_u64(WAKER), EventFlags::IN)?;
-        let shared = Arc::new(Shared {
-            queue: Mutex::new(VecDeque::new()),
-            waker,
-            sleeping: AtomicBool::new(false),
-            stopping: AtomicBool::new(false),
-        });
+        let queue = Queue::new(&epoll, WAKER)?;
         let (streams, peers) = (BTreeMap::new(), BTreeMap::new());
         let next_stream = FIRST_STREAM;
-        Ok(Lane { number, settings, shared, epoll, streams, next_stream, peers })
-    }
-
-    /// True if no command came: from now on whoever brings one wakes the thread.
-    fn may_sleep(&self) -> bool {
-        self.shared.sleeping.store(true, Ordering::SeqCst);
-        let queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.is_empty() && !self.shared.stopping.load(Ordering::SeqCst)
+        Ok(Lane { number, settings, queue, epoll, streams, next_stream, peers })
     }
 }

@@ -12,6 +12,7 @@
 //! | `dial` | a stream from nothing: address, connection, handshake |
 //! | `ours` | a stream that we dialled: transfers that we started |
 //! | `theirs` | a stream that a peer dialled: its visits |
+//! | `queue` | how other threads reach one that waits for sockets |
 //! | `lane` | a thread with streams to and from all peers, and its door for other threads |
 //!
 //! Invariants:
@@ -32,6 +33,8 @@ pub mod dial;
 mod ours;
 
 mod theirs;
+
+pub mod queue;
 
 pub mod lane;
 
