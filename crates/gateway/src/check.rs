@@ -54,25 +54,11 @@ fn some(inode: Inode) -> Result<()> {
 
 /// Shard or target, and for a request about an inode: the inode's shard.
 fn place(header: &Header, request: &Request<'_>) -> Result<()> {
-    let inode = match *request {
-        Request::GetAttributes { inode }
-        | Request::SetAttributes { inode, .. }
-        | Request::ReadLink { inode }
-        | Request::GetXattr { inode, .. }
-        | Request::SetXattr { inode, .. }
-        | Request::ListXattr { inode }
-        | Request::RemoveXattr { inode, .. }
-        | Request::ReadInline { inode, .. }
-        | Request::WriteInline { inode, .. }
-        | Request::MoveOut { inode }
-        | Request::Extend { inode, .. }
-        | Request::Append { inode, .. }
-        | Request::Open { inode }
-        | Request::Close { inode }
-        | Request::Reap { inode }
-        | Request::Lock { inode, .. }
-        | Request::CancelLock { inode, .. }
-        | Request::Walk { directory: inode, from: walk::DIRECTORY, .. } => inode,
+    if let Some(inode) = request.subject() {
+        some(inode)?;
+        return when(header.shard < SHARD_COUNT && inode.shard().0 == header.shard);
+    }
+    match request {
         Request::Lookup { .. }
         | Request::Create { .. }
         | Request::Unlink { .. }
@@ -82,11 +68,9 @@ fn place(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::CreateNameless { .. }
         | Request::ReadDirectory { .. }
         | Request::Walk { .. }
-        | Request::Release { .. } => return when(header.shard < SHARD_COUNT),
-        _ => return when(header.shard == Header::TARGET),
-    };
-    some(inode)?;
-    when(header.shard < SHARD_COUNT && inode.shard().0 == header.shard)
+        | Request::Release { .. } => when(header.shard < SHARD_COUNT),
+        _ => when(header.shard == Header::TARGET),
+    }
 }
 
 fn entry(parent: Inode, name: &[u8]) -> Result<()> {

@@ -532,7 +532,9 @@ impl Service {
                 self.check_entry_key(new_parent, new_name)
             }
             Request::CreateNameless { parent, .. } => self.check_key(&Key::Frozen(parent)),
-            _ => match inode_of(request) {
+            // A walk looks at what it meets; what is taken back waits for nothing.
+            Request::Walk { .. } | Request::CancelLock { .. } => Ok(()),
+            _ => match request.subject() {
                 Some(inode) if ask.header.shard == inode.shard().0 => {
                     self.check_key(&Key::Inode(inode))
                 }
@@ -580,26 +582,3 @@ impl Service {
 
 /// Numbers are logged as used in blocks, so that not each takes a record.
 const SEQUENCE_BLOCK: u64 = 1024;
-
-/// The inode that a request is about, if it names one.
-fn inode_of(request: &Request<'_>) -> Option<Inode> {
-    match *request {
-        Request::GetAttributes { inode }
-        | Request::SetAttributes { inode, .. }
-        | Request::ReadLink { inode }
-        | Request::GetXattr { inode, .. }
-        | Request::SetXattr { inode, .. }
-        | Request::ListXattr { inode }
-        | Request::RemoveXattr { inode, .. }
-        | Request::ReadInline { inode, .. }
-        | Request::WriteInline { inode, .. }
-        | Request::MoveOut { inode }
-        | Request::Extend { inode, .. }
-        | Request::Append { inode, .. }
-        | Request::Open { inode }
-        | Request::Close { inode }
-        | Request::Reap { inode }
-        | Request::Lock { inode, .. } => Some(inode),
-        _ => None,
-    }
-}

@@ -197,3 +197,31 @@ messages! {
         0x4d Remove { inodes: &'a [u8] }
     }
 }
+
+impl Request<'_> {
+    /// The inode that the request is about, if that is what its shard follows from.
+    #[must_use]
+    pub const fn subject(&self) -> Option<Inode> {
+        match *self {
+            Request::GetAttributes { inode }
+            | Request::SetAttributes { inode, .. }
+            | Request::ReadLink { inode }
+            | Request::GetXattr { inode, .. }
+            | Request::SetXattr { inode, .. }
+            | Request::ListXattr { inode }
+            | Request::RemoveXattr { inode, .. }
+            | Request::ReadInline { inode, .. }
+            | Request::WriteInline { inode, .. }
+            | Request::MoveOut { inode }
+            | Request::Extend { inode, .. }
+            | Request::Append { inode, .. }
+            | Request::Open { inode }
+            | Request::Close { inode }
+            | Request::Reap { inode }
+            | Request::Lock { inode, .. }
+            | Request::CancelLock { inode, .. }
+            | Request::Walk { directory: inode, from: walk::DIRECTORY, .. } => Some(inode),
+            _ => None,
+        }
+    }
+}
