@@ -397,13 +397,6 @@ impl Client {
             && self.attachments.each().any(|attachment| attachment.descriptors().contains(&fd))
     }
 
-    /// Calls `with` for each descriptor of `is_own_descriptor`.
-    pub fn own_descriptors(&self, with: &mut impl FnMut(i32)) {
-        for attachment in self.attachments.each() {
-            attachment.descriptors().into_iter().for_each(&mut *with);
-        }
-    }
-
     /// The home daemon; attaches to it if it is not attached now.
     pub(crate) fn reach_home(&self) -> Result<&Attachment> {
         if let Some(home) = self.attachments.in_place(&self.attachments.home) {

@@ -164,12 +164,6 @@ impl Service {
         self.state.inodes.len()
     }
 
-    /// Estimated bytes of memory for entries and inodes.
-    #[must_use]
-    pub fn metadata_bytes(&self) -> u64 {
-        self.state.bytes
-    }
-
     /// Changes the tables: logs the change, applies it, and keeps the index in line.
     pub(crate) fn put(&mut self, record: &Record<'_>) {
         self.io.log(record);

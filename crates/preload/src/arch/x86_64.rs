@@ -22,9 +22,6 @@ compile_error!(
      so the handler must not write the upper halves"
 );
 
-/// Bytes below rsp that a leaf function may use without moving rsp; stubs step over them.
-pub const RED_ZONE_BYTES: i32 = 128;
-
 /// A system call as the application made it, on the application's stack.
 ///
 /// Layout is known to `enter`. Only `result` is read back: a handler that wants other arguments
