@@ -65,8 +65,6 @@ mod space;
 
 mod seek;
 
-mod copy;
-
 mod share;
 
 mod stat;

@@ -363,26 +363,6 @@ fn data_and_holes_are_found() {
 }
 
 #[test]
-fn a_copy_and_its_original_are_equal() {
-    static CLIENT: Client = Client::new();
-    let bench = Bench::new("copy", &CLIENT);
-    let (from, to) = (
-        bench.open("from", READ_WRITE | CREATE).expect("made"),
-        bench.open("to", READ_WRITE | CREATE).expect("made"),
-    );
-    let all = pattern(1_234_567);
-    CLIENT.write(from.ofd, &all, Position::Current).expect("written");
-    let (start, here) = (Position::At(0), Position::Current);
-    assert_eq!(CLIENT.copy_range(from.ofd, start, to.ofd, here, u64::MAX), Ok(1_234_567));
-    assert!(bench.contents(to) == all);
-    assert_eq!(CLIENT.seek(to.ofd, 0, 1), Ok(1_234_567));
-    let onto_itself = CLIENT.copy_range(from.ofd, start, from.ofd, Position::At(1), 10);
-    assert_eq!(onto_itself, Err(Errno::EINVAL));
-    bench.close(from);
-    bench.close(to);
-}
-
-#[test]
 fn an_unnamed_file_can_be_given_a_name() {
     static CLIENT: Client = Client::new();
     let bench = Bench::new("unnamed", &CLIENT);
