@@ -13,6 +13,7 @@ use wire::limits::SHARD_COUNT;
 use wire::reply::DirectoryEntry;
 use wire::{Attributes, Inode, Reply, Request, ShardIndex};
 
+use crate::errno::by_path;
 use crate::open_files::o;
 use crate::request::{To, own_credentials};
 use crate::{Client, OfdIndex};
@@ -36,7 +37,7 @@ pub struct Listed<'a> {
 }
 
 /// The shards that hold entries of `directory` with a hash above `after`, in order.
-pub(crate) fn shards_of(directory: &Attributes, after: u64) -> impl Iterator<Item = ShardIndex> {
+fn shards_of(directory: &Attributes, after: u64) -> impl Iterator<Item = ShardIndex> {
     let (first, end) = if directory.layout.spread == spread::WIDE {
         (NameHash(after).wide_shard().0, SHARD_COUNT)
     } else {
@@ -49,12 +50,12 @@ pub(crate) fn shards_of(directory: &Attributes, after: u64) -> impl Iterator<Ite
 /// Shards that have nothing of a wide directory, as services said on the way through it: each tells
 /// where it has the next entry. So a listing asks each service once, and each shard with entries.
 #[derive(Default)]
-pub(crate) struct Empty {
+struct Empty {
     shards: [u64; SHARD_COUNT as usize / 64],
 }
 
 impl Empty {
-    pub(crate) fn has(&self, shard: ShardIndex) -> bool {
+    fn has(&self, shard: ShardIndex) -> bool {
         let word = self.shards.get(usize::from(shard.0) / 64);
         word.is_some_and(|word| word >> (shard.0 % 64) & 1 != 0)
     }
@@ -67,13 +68,13 @@ impl Empty {
 }
 
 /// What became of one part of a listing.
-enum Part {
+pub(crate) enum Part {
     /// The shard has nothing further. The next of the same service that has.
     Exhausted(ShardIndex),
     /// There is more in this shard.
     More,
-    /// The caller has no room.
-    Full,
+    /// The caller wants no more.
+    Enough,
 }
 
 impl Client {
@@ -96,7 +97,7 @@ impl Client {
         if open.mode() & mode::TYPE != mode::DIRECTORY {
             return Err(Errno::ENOTDIR);
         }
-        let directory = self.attributes_of(open.inode).map_err(removed)?;
+        let directory = by_path(self.attributes_of(open.inode))?;
         let guard = open.words.lock_offset();
         let offset = &open.words.offset;
         let mut shown = false;
@@ -115,25 +116,39 @@ impl Client {
         let mut left = i64::from(bytes.max(ENTRIES_BYTES_MIN));
         let mut after = offset.load(Relaxed);
         after = if after < NameHash::FIRST { 0 } else { after };
+        self.each_part(&directory, after, |shard| {
+            let asked = left.clamp(i64::from(ENTRIES_BYTES_MIN), i64::from(ENTRIES_BYTES));
+            let part =
+                self.read_part(directory.inode, shard, after, asked as u32, &mut |entry| {
+                    let taken = show(&entry);
+                    if taken {
+                        after = entry.next;
+                        offset.store(after, Relaxed);
+                        let length = entry.name.len() as i64;
+                        left = left.saturating_sub(length.saturating_add(24));
+                        shown = true;
+                    }
+                    taken
+                })?;
+            Ok(if shown && left <= 0 { Part::Enough } else { part })
+        })?;
+        drop(guard);
+        Ok(())
+    }
+
+    /// Calls `read` for the shards that hold entries of `directory` with a hash above `after`, in
+    /// order, and for each until there is no more in it.
+    pub(crate) fn each_part(
+        &self,
+        directory: &Attributes,
+        after: u64,
+        mut read: impl FnMut(ShardIndex) -> Result<Part>,
+    ) -> Result<()> {
         let mut empty = Empty::default();
-        for shard in shards_of(&directory, after) {
+        for shard in shards_of(directory, after) {
             while !empty.has(shard) {
-                let asked = left.clamp(i64::from(ENTRIES_BYTES_MIN), i64::from(ENTRIES_BYTES));
-                let part =
-                    self.read_part(directory.inode, shard, after, asked as u32, &mut |entry| {
-                        let taken = show(&entry);
-                        if taken {
-                            after = entry.next;
-                            offset.store(after, Relaxed);
-                            let length = entry.name.len() as i64;
-                            left = left.saturating_sub(length.saturating_add(24));
-                            shown = true;
-                        }
-                        taken
-                    })?;
-                match part {
-                    Part::Full => return Ok(()),
-                    Part::More | Part::Exhausted(_) if shown && left <= 0 => return Ok(()),
+                match read(shard)? {
+                    Part::Enough => return Ok(()),
                     Part::More => {}
                     Part::Exhausted(next) => {
                         self.note_empty(&mut empty, shard, next);
@@ -142,12 +157,11 @@ impl Client {
                 }
             }
         }
-        drop(guard);
         Ok(())
     }
 
     /// Between these two, shards of the same service have nothing.
-    pub(crate) fn note_empty(&self, empty: &mut Empty, shard: ShardIndex, next: ShardIndex) {
+    fn note_empty(&self, empty: &mut Empty, shard: ShardIndex, next: ShardIndex) {
         let Some(service) = self.service_number(shard) else { return };
         for other in (shard.0.saturating_add(1)..next.0.min(SHARD_COUNT)).map(ShardIndex) {
             if self.service_number(other) == Some(service) {
@@ -156,8 +170,8 @@ impl Client {
         }
     }
 
-    /// Shows what one message brings.
-    fn read_part(
+    /// Shows what one message brings, until `show` returns false.
+    pub(crate) fn read_part(
         &self,
         directory: Inode,
         shard: ShardIndex,
@@ -167,24 +181,20 @@ impl Client {
     ) -> Result<Part> {
         let request = Request::ReadDirectory { directory, after, bytes };
         let answer = self.call(To::Shard(shard), &request, &own_credentials());
-        answer.map_err(removed)?.with(|reply| {
+        by_path(answer)?.with(|reply| {
             let Reply::Entries { more, next, entries } = reply else { return Err(Errno::EIO) };
             let mut reader = Reader::new(entries);
             while !reader.rest().is_empty() {
                 let entry = DirectoryEntry::take(&mut reader).map_err(|_| Errno::EIO)?;
                 let DirectoryEntry { hash, inode, mode, name } = entry;
                 if !show(Listed { name, inode, mode: mode & mode::TYPE, next: hash }) {
-                    return Ok(Part::Full);
+                    return Ok(Part::Enough);
                 }
             }
             let more = more != 0 && !entries.is_empty();
             Ok(if more { Part::More } else { Part::Exhausted(ShardIndex(next)) })
         })
     }
-}
-
-fn removed(errno: Errno) -> Errno {
-    if errno == Errno::ESTALE { Errno::ENOENT } else { errno }
 }
 
 fn parent_of(directory: &Attributes) -> Inode {

@@ -1,18 +1,16 @@
 //! Rename, and the path of a directory: what looks at the tree upwards.
 
 use wire::attributes::{mode, want};
-use wire::codec::{Field, Reader};
 use wire::errno::{Errno, Result};
 use wire::limits::PATH_BYTES_MAX;
-use wire::reply::DirectoryEntry;
 use wire::request::rename;
-use wire::{Attributes, Credentials, Inode, Reply, Request, ShardIndex};
+use wire::{Attributes, Credentials, Inode, Request};
 
-use crate::directory::{ENTRIES_BYTES, Empty, shards_of};
+use crate::directory::ENTRIES_BYTES;
 use crate::errno::{by_path, existing};
 use crate::namespace::{may_change, may_remove};
 use crate::path::{At, Follow, Outcome, PathBuffer};
-use crate::request::{To, own_credentials};
+use crate::request::To;
 use crate::walk::{Last, Look, Looked, Sight, Walk};
 use crate::{Client, OfdIndex};
 
@@ -166,39 +164,18 @@ impl Client {
 
     /// Puts the name that `inode` has in `parent` before what is in the buffer.
     fn name_in(&self, parent: &Attributes, inode: Inode, buffer: &mut PathBuffer) -> Result<()> {
-        let who = own_credentials();
-        let mut empty = Empty::default();
-        for shard in shards_of(parent, 0) {
-            let mut after = 0;
-            while !empty.has(shard) {
-                let request =
-                    Request::ReadDirectory { directory: parent.inode, after, bytes: ENTRIES_BYTES };
-                let answer = by_path(self.call(To::Shard(shard), &request, &who))?;
-                let (found, more, next) = answer.with(|reply| {
-                    let Reply::Entries { more, next, entries } = reply else {
-                        return Err(Errno::EIO);
-                    };
-                    let mut reader = Reader::new(entries);
-                    while !reader.rest().is_empty() {
-                        let entry = DirectoryEntry::take(&mut reader).map_err(|_| Errno::EIO)?;
-                        if entry.inode == inode {
-                            buffer.way.put_component_before(entry.name)?;
-                            return Ok((true, false, next));
-                        }
-                        after = entry.hash;
-                    }
-                    Ok((false, more != 0 && !entries.is_empty(), next))
-                })?;
-                if found {
-                    return Ok(());
+        let (mut after, mut found) = (0, Err(Errno::ENOENT));
+        self.each_part(parent, 0, |shard| {
+            self.read_part(parent.inode, shard, after, ENTRIES_BYTES, &mut |entry| {
+                if entry.inode == inode {
+                    found = buffer.way.put_component_before(entry.name);
+                    return false;
                 }
-                if !more {
-                    self.note_empty(&mut empty, shard, ShardIndex(next));
-                    break;
-                }
-            }
-        }
-        Err(Errno::ENOENT)
+                after = entry.next;
+                true
+            })
+        })?;
+        found
     }
 }
 
