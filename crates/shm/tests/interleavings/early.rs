@@ -1,7 +1,7 @@
 //! Early pieces: what a client wrote into one without asking anybody is never taken back, also if the
 //! daemon is killed on its way.
 
-use crate::support::{FILE, LENGTH, OneTarget, PIECE};
+use crate::support::{FILE, LENGTH, OneTarget, PIECE, spawn};
 use shm::piece_io::Moved;
 use shm::sync::model;
 use std::sync::Arc;
@@ -29,8 +29,7 @@ fn take_back(all: &OneTarget) {
 
 /// A client that writes as soon as it finds the piece: true if it did.
 fn client(all: &Arc<OneTarget>, byte: u8) -> model::Thread<bool> {
-    let all = Arc::clone(all);
-    model::spawn(move || match all.target().write(&all.pins(), FILE, &PIECE, 0, &[byte; 100]) {
+    spawn(all, move |all| match all.target().write(&all.pins(), FILE, &PIECE, 0, &[byte; 100]) {
         Ok(Ok(())) => true,
         Ok(Err(Moved)) => false,
         Err(errno) => panic!("{errno:?}"),
@@ -67,10 +66,9 @@ fn a_daemon_that_dies_taking_back_loses_nothing() {
     model::explore(3000, || {
         let all = Arc::new(OneTarget::new(0));
         let first = client(&all, 1);
-        let daemon = Arc::clone(&all);
-        let daemon = model::spawn(move || {
+        let daemon = spawn(&all, |all| {
             model::doom(12);
-            take_back(&daemon);
+            take_back(all);
         });
         daemon.join();
         let written = first.join().expect("not killed");
@@ -91,10 +89,9 @@ fn a_daemon_that_dies_taking_back_loses_nothing() {
 fn what_a_dead_client_found_and_did_not_write_to_is_taken_back() {
     model::explore(3000, || {
         let all = Arc::new(OneTarget::new(0));
-        let victim = Arc::clone(&all);
-        let victim = model::spawn(move || {
+        let victim = spawn(&all, |all| {
             model::doom(30);
-            let _ = victim.target().write(&victim.pins(), FILE, &PIECE, 0, &[1; 100]);
+            let _ = all.target().write(&all.pins(), FILE, &PIECE, 0, &[1; 100]);
         });
         take_back(&all);
         victim.join();

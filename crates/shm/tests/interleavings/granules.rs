@@ -1,14 +1,13 @@
 //! Granules of a new piece: every written byte is kept, and no old byte shows.
 
-use crate::support::{GRANULE, LENGTH, OneTarget, PIECE, SECOND};
+use crate::support::{GRANULE, LENGTH, OneTarget, PIECE, SECOND, join, spawn};
 use shm::sync::model;
 use std::sync::Arc;
 
 const HALF: usize = GRANULE / 2;
 
 fn writer(all: &Arc<OneTarget>, at: usize, length: usize, byte: u8) -> model::Thread<()> {
-    let all = Arc::clone(all);
-    model::spawn(move || all.write(at, length, byte))
+    spawn(all, move |all| all.write(at, length, byte))
 }
 
 #[test]
@@ -18,9 +17,7 @@ fn writers_of_one_granule_keep_each_others_bytes_and_readers_see_no_old_ones() {
         let writers = [writer(&all, 0, HALF, 1), writer(&all, HALF, HALF, 2)];
         let seen = all.read();
         assert!(seen.iter().all(|&byte| byte <= 2), "an old byte");
-        for writer in writers {
-            writer.join().expect("not killed");
-        }
+        join(writers);
         let read = model::quietly(|| all.read());
         assert!(read[..HALF].iter().all(|&byte| byte == 1), "the first half");
         assert!(read[HALF..GRANULE].iter().all(|&byte| byte == 2), "the second half");
@@ -38,9 +35,7 @@ fn a_claim_of_the_living_is_not_taken_over() {
             writer(&all, 0, GRANULE, 7),
             writer(&all, HALF, 100, 8),
         ];
-        for writer in writers {
-            writer.join().expect("not killed");
-        }
+        join(writers);
         let read = model::quietly(|| all.read());
         let whole = [&read[..HALF], &read[HALF + 100..GRANULE]];
         assert!(whole.iter().all(|part| part.iter().all(|&byte| byte == 7)), "lost bytes");
@@ -55,9 +50,7 @@ fn a_granule_written_whole_is_not_zeroed_by_who_writes_a_part() {
     model::explore(20000, || {
         let all = Arc::new(OneTarget::new(0));
         let writers = [writer(&all, 0, GRANULE, 7), writer(&all, HALF, 100, 7)];
-        for writer in writers {
-            writer.join().expect("not killed");
-        }
+        join(writers);
         let read = model::quietly(|| all.read());
         assert!(read[..GRANULE].iter().all(|&byte| byte == 7), "lost bytes");
     });
@@ -68,20 +61,16 @@ fn a_granule_written_whole_is_not_zeroed_by_who_writes_a_part() {
 fn the_claims_of_the_dead_are_taken_over() {
     model::explore(2000, || {
         let all = Arc::new(OneTarget::new(0));
-        let victim = Arc::clone(&all);
-        let victim = model::spawn(move || {
+        let victim = spawn(&all, |all| {
             model::doom(30);
-            victim.write(HALF, GRANULE + HALF, 9);
+            all.write(HALF, GRANULE + HALF, 9);
         });
         let other = writer(&all, 0, HALF, 1);
         victim.join();
         // Whoever still waits, waits for the dead.
         model::hurry(SECOND / 500);
-        other.join().expect("not killed");
-        let last = [writer(&all, GRANULE, HALF, 2), writer(&all, GRANULE + HALF, HALF, 3)];
-        for writer in last {
-            writer.join().expect("not killed");
-        }
+        join([other]);
+        join([writer(&all, GRANULE, HALF, 2), writer(&all, GRANULE + HALF, HALF, 3)]);
         let read = model::quietly(|| all.read());
         assert!(read[..HALF].iter().all(|&byte| byte == 1));
         assert!(read[HALF..GRANULE].iter().all(|byte| [0, 9].contains(byte)), "an old byte");
@@ -97,10 +86,9 @@ fn a_writer_killed_in_a_granule_that_he_shares_shows_no_old_bytes() {
     const QUARTER: usize = GRANULE / 4;
     model::explore(4000, || {
         let all = Arc::new(OneTarget::new(0));
-        let victim = Arc::clone(&all);
-        let victim = model::spawn(move || {
+        let victim = spawn(&all, |all| {
             model::doom(20);
-            victim.write(QUARTER, GRANULE, 9);
+            all.write(QUARTER, GRANULE, 9);
         });
         let writers = [
             writer(&all, 0, QUARTER, 1),
@@ -109,9 +97,7 @@ fn a_writer_killed_in_a_granule_that_he_shares_shows_no_old_bytes() {
         let seen = all.read();
         victim.join();
         model::hurry(SECOND / 500);
-        for writer in writers {
-            writer.join().expect("not killed");
-        }
+        join(writers);
         let read = model::quietly(|| all.read());
         for bytes in [&seen, &read] {
             assert!(bytes[..QUARTER].iter().all(|byte| [0, 1].contains(byte)), "an old byte");
@@ -130,9 +116,7 @@ fn writers_that_overlap_come_to_their_end_before_any_time_is_over() {
     model::explore(2000, || {
         let all = Arc::new(OneTarget::new(0));
         let writers = [writer(&all, 0, GRANULE + HALF, 1), writer(&all, HALF, GRANULE + HALF, 2)];
-        for writer in writers {
-            writer.join().expect("not killed");
-        }
+        join(writers);
         let read = model::quietly(|| all.read());
         assert!(read[..HALF].iter().all(|&byte| byte == 1));
         assert!(read[HALF..GRANULE + HALF].iter().all(|byte| [1, 2].contains(byte)));
@@ -148,9 +132,7 @@ fn a_hole_does_not_fill_with_what_was_there() {
         let writers = [writer(&all, HALF, GRANULE, 1), writer(&all, HALF, 100, 1)];
         all.target().zero_pinned(&PIECE, 0, GRANULE as u64).expect("zeroed");
         all.write(HALF, 50, 2);
-        for writer in writers {
-            writer.join().expect("not killed");
-        }
+        join(writers);
         let read = model::quietly(|| all.read());
         assert!(read[..HALF].iter().all(|&byte| byte == 0), "old bytes are back");
         assert!(read[HALF..HALF + 50].iter().all(|byte| [1, 2].contains(byte)), "lost bytes");

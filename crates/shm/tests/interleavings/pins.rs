@@ -1,6 +1,6 @@
 //! Hazard pins: the space of a piece is not used anew while a client copies it.
 
-use crate::support::{FILE, LENGTH, OneTarget, PIECE};
+use crate::support::{FILE, LENGTH, OneTarget, PIECE, join, spawn};
 use shm::piece_io::Moved;
 use shm::sync::model;
 use std::sync::Arc;
@@ -22,13 +22,19 @@ fn fill(all: &OneTarget) {
     all.table.publish(Inode(6), &PIECE).expect("slot 0");
 }
 
+/// Nobody wrote into the other file.
+fn check(all: &OneTarget) {
+    let mut bytes = [0; LENGTH];
+    all.arena.copy_out(0, &mut bytes).expect("in range");
+    assert!(bytes.iter().all(|&byte| byte == 0x22), "written into another file");
+}
+
 #[test]
 fn space_is_not_used_anew_under_a_copy() {
     model::explore(2000, || {
         let all = Arc::new(OneTarget::new(3));
         let clients = [false, true].map(|writes| {
-            let all = Arc::clone(&all);
-            model::spawn(move || {
+            spawn(&all, move |all| {
                 let mut bytes = [0x33; LENGTH];
                 if writes {
                     let done = all.target().write(&all.pins(), FILE, &PIECE, 0, &bytes);
@@ -41,14 +47,8 @@ fn space_is_not_used_anew_under_a_copy() {
             })
         });
         use_anew(&all);
-        for client in clients {
-            client.join().expect("not killed");
-        }
-        model::quietly(|| {
-            let mut bytes = [0; LENGTH];
-            all.arena.copy_out(0, &mut bytes).expect("in range");
-            assert!(bytes.iter().all(|&byte| byte == 0x22), "written into another file");
-        });
+        join(clients);
+        model::quietly(|| check(&all));
     });
 }
 
@@ -58,15 +58,13 @@ fn space_is_not_used_anew_under_a_copy() {
 fn a_daemon_that_takes_over_leaves_space_to_who_copies() {
     model::explore(3000, || {
         let all = Arc::new(OneTarget::new(3));
-        let client = Arc::clone(&all);
-        let client = model::spawn(move || {
-            let done = client.target().write(&client.pins(), FILE, &PIECE, 0, &[0x33; LENGTH]);
+        let client = spawn(&all, |all| {
+            let done = all.target().write(&all.pins(), FILE, &PIECE, 0, &[0x33; LENGTH]);
             assert!(matches!(done, Ok(Ok(()) | Err(Moved))));
         });
-        let first = Arc::clone(&all);
-        let first = model::spawn(move || {
+        let first = spawn(&all, |all| {
             model::doom(8);
-            use_anew(&first);
+            use_anew(all);
         });
         first.join();
         if all.table.get(PIECE.slot) == Some((FILE, PIECE)) {
@@ -79,11 +77,7 @@ fn a_daemon_that_takes_over_leaves_space_to_who_copies() {
             }
             fill(&all);
         }
-        client.join().expect("not killed");
-        model::quietly(|| {
-            let mut bytes = [0; LENGTH];
-            all.arena.copy_out(0, &mut bytes).expect("in range");
-            assert!(bytes.iter().all(|&byte| byte == 0x22), "written into another file");
-        });
+        join([client]);
+        model::quietly(|| check(&all));
     });
 }

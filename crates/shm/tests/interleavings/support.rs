@@ -9,12 +9,27 @@ use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES};
 use shm::pins::{PINS_BYTES, Pins, SessionPins};
 use shm::session::{Interruptible, SESSION_BYTES, Session, Slot};
 use shm::sync::model;
+use std::sync::Arc;
 use wire::limits::{SLOT_BYTES, SLOT_COUNT};
 use wire::reply::Piece;
 use wire::{Errno, Inode};
 
 pub(crate) fn memory(length: usize) -> Segment {
     Segment::nameless(c"test", length).expect("nameless memory").0
+}
+
+/// A thread that works with what all share.
+pub(crate) fn spawn<S: Send + Sync + 'static, T: Send + 'static>(
+    all: &Arc<S>,
+    work: impl FnOnce(&S) -> T + Send + 'static,
+) -> model::Thread<T> {
+    let all = Arc::clone(all);
+    model::spawn(move || work(&all))
+}
+
+/// Waits for threads that nobody kills.
+pub(crate) fn join<T>(threads: impl IntoIterator<Item = model::Thread<T>>) {
+    threads.into_iter().for_each(|thread| drop(thread.join().expect("not killed")));
 }
 
 /// A daemon's bell and the session of one client.
