@@ -22,7 +22,8 @@ impl Environment {
         if at.is_null() {
             return None;
         }
-        // SAFETY: `new`'s promise: entries up to null are C strings.
+        // WHY: libc is not ready while its constructors run, so only what the loader handed over can
+        // be read. SAFETY: `new`'s promise: entries up to null are C strings.
         unsafe {
             while let Some(entry) = (*at).as_ref() {
                 let entry = CStr::from_ptr(entry);

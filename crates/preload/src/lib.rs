@@ -6,7 +6,8 @@
 //! preserved: registers, flags, red zone, vectors, stack. A program whose code can't be rewritten
 //! runs as without us, after one line on standard error.
 //!
-//! Not here: static programs and those that make system calls without libc; they use the mount.
+//! Not here: static programs and those that make system calls without libc; `forebay run`
+//! refuses those that it knows.
 //!
 //! Limits that are known: a cancellation (pthread_cancel) that arrives while the handler itself
 //! runs acts as a siglongjmp out of it. With glibc 2.41 and later one that arrives in the few

@@ -87,7 +87,7 @@ pub fn install(directory: Option<&[u8]>, has_loader: bool) -> Installed {
                     refusal.text(),
                     b", library=",
                     image.path.to_bytes(),
-                    b"; use the mount instead\n",
+                    b"; it does not see the instance\n",
                 ]);
             }
         }

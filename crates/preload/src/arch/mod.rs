@@ -8,8 +8,8 @@ mod x86_64;
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 compile_error!(
-    "preload rewrites machine code and knows only x86_64 Linux so far; on other machines use the \
-     mount, or add crates/preload/src/arch/<machine>.rs with the items that arch/mod.rs lists"
+    "preload rewrites machine code and knows only x86_64 Linux so far; for another machine add \
+     crates/preload/src/arch/<machine>.rs with the items that arch/mod.rs lists"
 );
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
