@@ -6,22 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Cores: state machines and vocabulary without I/O. They depend on cores only.
-const CORES: [&str; 10] = [
-    "gateway",
-    "metadata",
-    "data",
-    "cluster",
-    "lock",
-    "qos",
-    "placement",
-    "telemetry",
-    "config",
-    "wire",
-];
+const CORES: [&str; 6] = ["gateway", "metadata", "data", "placement", "config", "wire"];
 /// What is loaded into applications reaches nothing but these.
 const IN_APPLICATIONS: [&str; 2] = ["preload", "client"];
-const REACHED_FROM_APPLICATIONS: [&str; 7] =
-    ["client", "placement", "net", "shm", "telemetry", "config", "wire"];
+const REACHED_FROM_APPLICATIONS: [&str; 4] = ["client", "placement", "shm", "wire"];
 /// The only crates with `unsafe`.
 const UNSAFE: [&str; 3] = ["shm", "preload", "fabric"];
 
