@@ -5,17 +5,20 @@
 #[allow(dead_code, reason = "each test takes what it needs")]
 mod support;
 
+#[path = "../../net/tests/fake/mod.rs"]
+mod fake;
+
 use fabric::Library;
 use fabric::bulk::{Choice, Doors};
+use fake::{AT_ONCE, BUSY, FULL, Fake, HOLE, Hand, LATER, Part, SILENT, settings};
+use net::Net;
 use net::bulk::header::{HEADER_BYTES, Header, Word};
-use net::bulk::{Answer, Ends, Fabric, Kind, Memory, Outcome, Range, Transfer, Visit};
+use net::bulk::{Fabric, Kind, Outcome, Range, Transfer};
 use net::handshake::Proven;
-use net::{Net, Secret, Settings};
-use shm::Segment;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Instant;
 use support::{PATIENCE, bytes, library, memory, pattern, providers};
 use wire::hash::mix;
@@ -23,89 +26,6 @@ use wire::limits::STAGE_BUFFER_BYTES;
 use wire::{DaemonIndex, Errno, Inode};
 
 const LENGTH: usize = 4 << 20;
-
-/// What files of these numbers do when a transfer comes.
-const AT_ONCE: u64 = 1;
-const LATER: u64 = 2;
-const FULL: u64 = 3;
-const HOLE: u64 = 4;
-const BUSY: u64 = 5;
-const SILENT: u64 = 6;
-
-struct Part {
-    file: Arc<Segment>,
-    at: usize,
-}
-
-impl Memory for Part {
-    fn region(&self) -> (&Segment, usize) {
-        (&self.file, self.at)
-    }
-}
-
-struct Fake {
-    /// All files are the same bytes.
-    file: Arc<Segment>,
-    door: OnceLock<Arc<Doors<Fake>>>,
-    ended: Mutex<mpsc::Sender<(u32, Outcome)>>,
-    /// For each visit, whether it came by libfabric.
-    visits: Mutex<mpsc::Sender<bool>>,
-}
-
-impl Fake {
-    fn part(&self, range: &Range) -> Answer<Part> {
-        Answer::Memory(Part { file: Arc::clone(&self.file), at: range.offset as usize })
-    }
-}
-
-impl Ends for Fake {
-    type Token = u32;
-    type Memory = Part;
-    type Word = ();
-
-    fn visit(&self, _: DaemonIndex, _: Kind, range: &Range, visit: Visit) -> Option<Answer<Part>> {
-        let _ = self.visits.lock().expect("unbroken").send(visit.number_elsewhere().is_some());
-        match range.inode.0 {
-            AT_ONCE => Some(self.part(range)),
-            HOLE => Some(Answer::Hole),
-            FULL => Some(Answer::Refused(Errno::ENOSPC)),
-            BUSY => Some(Answer::Busy(77)),
-            LATER => {
-                let door = Arc::clone(self.door.get().expect("set before anything is started"));
-                std::thread::spawn(move || door.answer(visit, ()));
-                None
-            }
-            _ => None,
-        }
-    }
-
-    fn told(&self, _: Kind, range: &Range, (): ()) -> Answer<Part> {
-        self.part(range)
-    }
-
-    fn stored(&self, _: &Range, _: Part) -> Result<(), Errno> {
-        Ok(())
-    }
-
-    fn ended(&self, token: u32, _: Part, outcome: Outcome) {
-        let _ = self.ended.lock().expect("unbroken").send((token, outcome));
-    }
-}
-
-/// Hands streams over; there are no messages.
-struct Hand(Arc<dyn Fn(Proven, TcpStream) + Send + Sync>);
-
-impl net::Handler for Hand {
-    type Token = ();
-    fn request(&mut self, _: DaemonIndex, _: net::Answer, _: &[u8]) {}
-    fn reply(&mut self, (): (), _: Result<&[u8], net::Lost>) {}
-    fn message(&mut self, _: DaemonIndex, _: &[u8]) {}
-    fn bulk(&mut self, from: Proven, stream: TcpStream) {
-        (self.0)(from, stream);
-    }
-    fn up(&mut self, _: Proven) {}
-    fn down(&mut self, _: DaemonIndex) {}
-}
 
 struct Daemon {
     ends: Arc<Fake>,
@@ -117,31 +37,14 @@ struct Daemon {
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
-fn settings(me: u16, directory: &Path) -> Settings {
-    Settings {
-        me: DaemonIndex(me),
-        daemon_count: 2,
-        start: u64::from(me),
-        secret: Secret::new([9; 32]),
-        listen: "127.0.0.1:0".parse().expect("an address"),
-        peers: directory.join("peers"),
-    }
-}
-
 fn start(me: u16, directory: &Path, choice: &str) -> Daemon {
     let settings = settings(me, directory);
     let choice: Choice = choice.parse().expect("a choice");
     let (door, lanes) = Doors::new(2, &settings, &choice).expect("pollers");
     let door = Arc::new(door);
-    let (tell_ended, ended) = mpsc::channel();
-    let (tell_visit, visits) = mpsc::channel();
-    let ends = Arc::new(Fake {
-        file: memory(LENGTH, u64::from(me)),
-        door: OnceLock::new(),
-        ended: Mutex::new(tell_ended),
-        visits: Mutex::new(tell_visit),
-    });
-    assert!(ends.door.set(Arc::clone(&door)).is_ok());
+    let (ends, ended, visits) = Fake::new(memory(LENGTH, u64::from(me)));
+    let late = Arc::<Doors<Fake>>::clone(&door);
+    assert!(ends.door.set(late).is_ok());
     let mut threads = Vec::new();
     for lane in lanes.tcp {
         let ends = Arc::clone(&ends);

@@ -1,17 +1,20 @@
 //! Bulk transfers over loopback between two daemons of fake memory: bytes both ways, each kind of
 //! refusal, answers that come later, a lost peer, strangers and garbage on a stream.
 
+mod fake;
+
+use fake::{AT_ONCE, BUSY, FULL, Fake, HOLE, Hand, LATER, Part, SILENT, settings};
 use net::bulk::header::{HEADER_BYTES, Header, Word};
-use net::bulk::{Answer, Ends, Fabric, Kind, Memory, Outcome, Range, Tcp, Transfer, Visit};
+use net::bulk::{Fabric, Kind, Outcome, Range, Tcp, Transfer};
 use net::frame::{self, Kind as FrameKind};
-use net::handshake::{Handshake, Parties, Proven, Role};
-use net::{Net, Secret, Settings};
+use net::handshake::{Handshake, Parties, Role};
+use net::{Net, Secret};
 use shm::Segment;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use wire::limits::STAGE_BUFFER_BYTES;
 use wire::{DaemonIndex, Errno, Inode};
@@ -19,127 +22,23 @@ use wire::{DaemonIndex, Errno, Inode};
 const WAIT: Duration = Duration::from_secs(20);
 const FILE_BYTES: usize = 4 << 20;
 
-/// What files of these numbers do when a transfer comes.
-const AT_ONCE: u64 = 1;
-const LATER: u64 = 2;
-const FULL: u64 = 3;
-const HOLE: u64 = 4;
-const BUSY: u64 = 5;
-const SILENT: u64 = 6;
-
-struct Part {
-    file: Arc<Segment>,
-    at: usize,
-}
-
-impl Memory for Part {
-    fn region(&self) -> (&Segment, usize) {
-        (&self.file, self.at)
-    }
-}
-
-struct Fake {
-    /// All files are the same bytes.
-    file: Arc<Segment>,
-    door: OnceLock<Arc<Tcp<Fake>>>,
-    /// `SILENT` files answer, too.
-    silent_answer: Arc<AtomicBool>,
-    ended: Mutex<mpsc::Sender<(u32, Outcome)>>,
-    visits: Mutex<mpsc::Sender<Range>>,
-}
-
-impl Fake {
-    fn part(&self, range: &Range) -> Answer<Part> {
-        Answer::Memory(Part { file: Arc::clone(&self.file), at: range.offset as usize })
-    }
-}
-
-impl Ends for Fake {
-    type Token = u32;
-    type Memory = Part;
-    type Word = Errno;
-
-    fn visit(&self, _: DaemonIndex, _: Kind, range: &Range, visit: Visit) -> Option<Answer<Part>> {
-        let _ = self.visits.lock().expect("unbroken").send(*range);
-        match range.inode.0 {
-            AT_ONCE => Some(self.part(range)),
-            SILENT if self.silent_answer.load(Ordering::SeqCst) => Some(self.part(range)),
-            HOLE => Some(Answer::Hole),
-            FULL => Some(Answer::Refused(Errno::ENOSPC)),
-            BUSY => Some(Answer::Busy(77)),
-            LATER => {
-                let door = Arc::clone(self.door.get().expect("set before anything is started"));
-                std::thread::spawn(move || door.answer(visit, Errno(0)));
-                None
-            }
-            _ => None,
-        }
-    }
-
-    fn told(&self, _: Kind, range: &Range, _: Errno) -> Answer<Part> {
-        self.part(range)
-    }
-
-    fn stored(&self, _: &Range, _: Part) -> Result<(), Errno> {
-        Ok(())
-    }
-
-    fn ended(&self, token: u32, _: Part, outcome: Outcome) {
-        let _ = self.ended.lock().expect("unbroken").send((token, outcome));
-    }
-}
-
-/// Hands streams over to the lanes; there are no messages.
-struct Hand(Arc<Tcp<Fake>>);
-
-impl net::Handler for Hand {
-    type Token = ();
-    fn request(&mut self, _: DaemonIndex, _: net::Answer, _: &[u8]) {}
-    fn reply(&mut self, (): (), _: Result<&[u8], net::Lost>) {}
-    fn message(&mut self, _: DaemonIndex, _: &[u8]) {}
-    fn bulk(&mut self, from: Proven, stream: TcpStream) {
-        self.0.accepted(from, stream);
-    }
-    fn up(&mut self, _: Proven) {}
-    fn down(&mut self, _: DaemonIndex) {}
-}
-
 struct Daemon {
-    answer_silent: Arc<AtomicBool>,
     ends: Arc<Fake>,
     door: Arc<Tcp<Fake>>,
     ended: mpsc::Receiver<(u32, Outcome)>,
-    visits: mpsc::Receiver<Range>,
+    visits: mpsc::Receiver<bool>,
     address: SocketAddr,
     stop: Box<dyn FnOnce()>,
-}
-
-fn settings(me: u16, directory: &Path) -> Settings {
-    Settings {
-        me: DaemonIndex(me),
-        daemon_count: 3,
-        start: u64::from(me),
-        secret: Secret::new([9; 32]),
-        listen: "127.0.0.1:0".parse().expect("an address"),
-        peers: directory.join("peers"),
-    }
 }
 
 fn start(me: u16, directory: &Path) -> Daemon {
     let settings = settings(me, directory);
     let (door, lanes) = Tcp::new(2, &settings).expect("pollers");
     let door = Arc::new(door);
-    let (tell_ended, ended) = mpsc::channel();
-    let (tell_visit, visits) = mpsc::channel();
-    let answer_silent = Arc::new(AtomicBool::new(false));
-    let ends = Arc::new(Fake {
-        silent_answer: Arc::clone(&answer_silent),
-        file: Arc::new(Segment::private(FILE_BYTES).expect("memory")),
-        door: OnceLock::new(),
-        ended: Mutex::new(tell_ended),
-        visits: Mutex::new(tell_visit),
-    });
-    assert!(ends.door.set(Arc::clone(&door)).is_ok());
+    let file = Segment::private(FILE_BYTES).expect("memory");
+    let (ends, ended, visits) = Fake::new(Arc::new(file));
+    let late = Arc::<Tcp<Fake>>::clone(&door);
+    assert!(ends.door.set(late).is_ok());
     let mut threads = Vec::new();
     for lane in lanes {
         let ends = Arc::clone(&ends);
@@ -147,7 +46,8 @@ fn start(me: u16, directory: &Path) -> Daemon {
     }
     let (net, sender) = Net::bind(settings).expect("bound");
     let address = net.local_address().expect("bound");
-    let mut hand = Hand(Arc::clone(&door));
+    let accepts = Arc::clone(&door);
+    let mut hand = Hand(Arc::new(move |from, stream| accepts.accepted(from, stream)));
     threads.push(std::thread::spawn(move || net.run(&mut hand).expect("runs")));
     let lanes = Arc::clone(&door);
     let stop = move || {
@@ -155,7 +55,7 @@ fn start(me: u16, directory: &Path) -> Daemon {
         sender.stop();
         threads.into_iter().for_each(|thread| thread.join().expect("ends"));
     };
-    Daemon { answer_silent, ends, door, ended, visits, address, stop: Box::new(stop) }
+    Daemon { ends, door, ended, visits, address, stop: Box::new(stop) }
 }
 
 impl Daemon {
@@ -312,7 +212,7 @@ fn what_is_kept_is_sent_again_in_its_order_before_what_came_later() {
     (other.stop)();
     // The next daemon has an answer for the first, too.
     let again = start(1, directory.path());
-    again.answer_silent.store(true, Ordering::SeqCst);
+    again.ends.silent_answer.store(true, Ordering::SeqCst);
     let text = format!("0 {}\n1 {}\n", one.address, again.address);
     std::fs::write(directory.path().join("peers"), text).expect("written");
     for token in 0..9 {
