@@ -9,6 +9,7 @@
 //! | worker 0 | `target` | also the `data::Target` |
 //! | net | `peers` | connections to other daemons; runs a worker that nobody runs right now; `leases` |
 //! | bulk 0 .. | `bulk` | streams to and from other daemons, for bytes of files |
+//! | fabric | `bulk` | the same by libfabric, if the instance is set so |
 //! | prepare | `prepare` | nothing: makes devices hold space, which takes long |
 //!
 //! Between threads: the workers' inboxes (`inbox`), `net::Sender`, by which any thread sends to other

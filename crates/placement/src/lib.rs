@@ -2,8 +2,7 @@
 //!
 //! `map` says which daemon owns which shard in which epoch; `locate` sends entries to shards and
 //! chunks to targets; `piece` cuts a file into the pieces that a target allocates. Nothing here
-//! knows a connection, a device or a clock. An instance
-//! keeps the map that it was made with.
+//! knows a connection, a device or a clock. An instance keeps the map that it was made with.
 #![forbid(unsafe_code)]
 #![no_std]
 

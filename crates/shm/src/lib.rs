@@ -10,6 +10,7 @@
 //! | `stage` | behind each session's slots | that client, the daemon |
 //! | `posts` | one for each daemon | clients, the workers |
 //! | `index` | one for each worker | that worker only; clients map it read-only |
+//! | `leases` | one for each daemon | the daemon; clients map it read-only |
 //! | `arena` | one for each daemon | clients and the daemon |
 //! | `pieces` | two for each daemon | headers: the daemon; states: clients too |
 //! | `pins` | one for each daemon | clients |
@@ -17,7 +18,7 @@
 //! | `host` | one for each host | all its daemons and clients |
 //!
 //! Rules that hold everywhere:
-//!  1. All access is by atomics or by raw copies; no reference into shared memory ever exists.
+//!  1. All access is by atomics or by raw copies; no reference to anything else there ever exists.
 //!  2. A number read from shared memory is a claim: it is checked against the mapping before use.
 //!  3. Nothing allocates, nothing panics, no lock is kept by a process that died: the crate runs
 //!     inside applications, in signal handlers, and after fork.
