@@ -36,6 +36,8 @@ pub mod patch;
 
 pub mod environment;
 
+pub mod decimal;
+
 pub mod calls;
 
 pub mod program;

@@ -4,6 +4,7 @@ use crate::calls::credentials::{masked, who};
 use crate::calls::paths::{Place, Text, on_path, place, unreadable};
 use crate::calls::state::{client, ours};
 use crate::calls::{Answer, answer, failed, native, user};
+use crate::decimal::{DIGITS_MAX, decimal};
 use client::{At, Client, Follow, Outcome, PathBuffer};
 use wire::attributes::mode;
 use wire::errno::{Errno, Result};
@@ -117,18 +118,8 @@ fn name_of_open(file: client::OfdIndex, to: u64, length: u64) -> Result<usize> {
 
 fn numbered(number: u64, text: &mut [u8; 48]) -> &[u8] {
     const START: &[u8] = b"forebay:[";
-    let mut digits = [0; 20];
-    let mut left = number;
-    let mut count = 0;
-    for digit in digits.iter_mut().rev() {
-        *digit = b'0' + (left % 10) as u8;
-        left /= 10;
-        count += 1;
-        if left == 0 {
-            break;
-        }
-    }
-    let digits = digits.get(digits.len() - count..).unwrap_or(&[]);
+    let mut digits = [0; DIGITS_MAX];
+    let digits = decimal(number, &mut digits);
     let parts = START.iter().chain(digits).chain(b"]");
     let mut length = 0;
     for (to, from) in text.iter_mut().zip(parts) {

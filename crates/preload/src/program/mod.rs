@@ -22,6 +22,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::arch;
 use crate::calls::{native, state};
+use crate::decimal::{DIGITS_MAX, decimal};
 use crate::dispatch;
 use crate::image::Image;
 use crate::patch;
@@ -175,20 +176,10 @@ unsafe fn prepare(
 
 /// The path of an open file of the kernel's, in memory that stays.
 fn canonical(fd: i32) -> Result<u64> {
-    let mut link = *b"/proc/self/fd/\0\0\0\0\0\0\0\0";
-    let mut left = fd.unsigned_abs();
-    let mut digits = [0; 7];
-    let mut count = 0;
-    for digit in &mut digits {
-        *digit = b'0' + (left % 10) as u8;
-        left /= 10;
-        count += 1;
-        if left == 0 {
-            break;
-        }
-    }
-    let numbers = digits.get(..count).unwrap_or(&[]);
-    for (to, from) in link.iter_mut().skip(14).zip(numbers.iter().rev()) {
+    let mut link = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
+    let mut digits = [0; DIGITS_MAX];
+    let number = decimal(u64::from(fd.unsigned_abs()), &mut digits);
+    for (to, from) in link.iter_mut().skip(14).zip(number) {
         *to = *from;
     }
     let room = wire::limits::PATH_BYTES_MAX as u64 + 1;
