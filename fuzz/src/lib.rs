@@ -39,34 +39,8 @@ pub fn attributes() -> Attributes {
 pub fn requests() -> Vec<Request<'static>> {
     let (root, file, name): (_, _, &[u8]) = (Inode::ROOT, Inode(2), b"a");
     let mut all = requests_to_targets(file);
+    all.extend(creations(root, name));
     all.extend([
-        Request::Create {
-            parent: root,
-            name,
-            mode: mode::REGULAR | 0o644,
-            device: 0,
-            flags: 2,
-            layout: layout(),
-            target: b"",
-        },
-        Request::Create {
-            parent: root,
-            name: b"d",
-            mode: mode::DIRECTORY | 0o755,
-            device: 0,
-            flags: 1,
-            layout: Layout { spread: 1, ..layout() },
-            target: b"",
-        },
-        Request::Create {
-            parent: root,
-            name: b"l",
-            mode: mode::SYMLINK | 0o777,
-            device: 0,
-            flags: 0,
-            layout: layout(),
-            target: b"a",
-        },
         Request::CreateNameless { parent: root, mode: mode::REGULAR, layout: layout() },
         Request::Lookup { parent: root, name },
         Request::Walk { directory: root, from: 0, names: b"a/b//c" },
@@ -107,6 +81,39 @@ pub fn requests() -> Vec<Request<'static>> {
         Request::RemoveDirectory { parent: root, name: b"d" },
     ]);
     all
+}
+
+/// A file, a directory and a symbolic link.
+fn creations(parent: Inode, name: &'static [u8]) -> [Request<'static>; 3] {
+    [
+        Request::Create {
+            parent,
+            name,
+            mode: mode::REGULAR | 0o644,
+            device: 0,
+            flags: 2,
+            layout: layout(),
+            target: b"",
+        },
+        Request::Create {
+            parent,
+            name: b"d",
+            mode: mode::DIRECTORY | 0o755,
+            device: 0,
+            flags: 1,
+            layout: Layout { spread: 1, ..layout() },
+            target: b"",
+        },
+        Request::Create {
+            parent,
+            name: b"l",
+            mode: mode::SYMLINK | 0o777,
+            device: 0,
+            flags: 0,
+            layout: layout(),
+            target: b"a",
+        },
+    ]
 }
 
 fn requests_to_targets(inode: Inode) -> Vec<Request<'static>> {
