@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use wire::Inode;
+use wire::hash::NameHash;
 
 use crate::state::TransactionId;
 
@@ -69,10 +70,25 @@ impl Keys {
 
     /// True if an entry of `directory` is held by another than `id`.
     pub(crate) fn has_entry_of(&self, directory: Inode, id: TransactionId) -> bool {
+        let mut entries = self.entries_of(directory);
+        entries.any(|(_, holders)| holders.iter().any(|&(other, _)| other != id))
+    }
+
+    /// The first entry of `directory` that is held, in the order of listings, at or after `first`.
+    pub(crate) fn first_entry_of(&self, directory: Inode, first: u64) -> Option<NameHash> {
+        let names = self.entries_of(directory).map(|(name, _)| NameHash::of(directory, name));
+        names.filter(|hash| hash.0 >= first).min()
+    }
+
+    /// Names in `directory` that are held, and by whom.
+    fn entries_of(
+        &self,
+        directory: Inode,
+    ) -> impl Iterator<Item = (&[u8], &[(TransactionId, Hold)])> {
         let from = Key::Entry(directory, Vec::new());
-        let entries = self.held.range(from..);
-        entries
-            .take_while(|(key, _)| matches!(key, Key::Entry(parent, _) if *parent == directory))
-            .any(|(_, holders)| holders.iter().any(|&(other, _)| other != id))
+        self.held.range(from..).map_while(move |(key, holders)| match key {
+            Key::Entry(parent, name) if *parent == directory => Some((&name[..], &holders[..])),
+            _ => None,
+        })
     }
 }

@@ -7,7 +7,7 @@ use wire::limits::SHARD_COUNT;
 use wire::reply::DirectoryEntry;
 use wire::{Errno, Inode, Reply, Writer};
 
-use crate::live::{Ask, Step, Stop};
+use crate::live::{Ask, Step, Stop, Wait};
 use crate::service::Service;
 
 /// Most bytes of entries in one reply: a slot less the reply's own head.
@@ -43,7 +43,12 @@ impl Service {
         // Names with one hash go together: a listing goes on after a hash. They fit a reply.
         let mut end_of_hash = (NameHash(0), 0);
         let first = first.max(after.saturating_add(1));
+        // A name that is about to change is waited for: who changes it may have been answered.
+        let held = self.live.keys.first_entry_of(directory, first).filter(|hash| hash.0 <= last);
         for (hash, entry) in self.state.entries.range(directory, first, last) {
+            if held.is_some_and(|held| hash >= held) {
+                break;
+            }
             if hash != end_of_hash.0 {
                 end_of_hash = (hash, writer.len());
             }
@@ -61,6 +66,12 @@ impl Service {
             self.io.recycle(encoded);
             return Err(Stop::Refused(Errno::EINVAL));
         }
+        if held.is_some() && length == 0 {
+            self.io.recycle(encoded);
+            return Err(Stop::Wait(Wait::Unlock));
+        }
+        // What lies before that name is told meanwhile.
+        more |= u8::from(held.is_some());
         let next = match tally.spread {
             spread::WIDE => self.next_shard(directory, last),
             _ => SHARD_COUNT,
@@ -71,10 +82,13 @@ impl Service {
         Ok(())
     }
 
-    /// The first shard of this service with an entry of a wide directory behind this hash.
+    /// The first shard of this service with an entry of a wide directory behind this hash, or with one
+    /// that may come.
     fn next_shard(&self, directory: Inode, after: u64) -> u16 {
-        let mut behind = self.state.entries.range(directory, after.saturating_add(1), u64::MAX);
-        behind.next().map_or(SHARD_COUNT, |(hash, _)| hash.wide_shard().0)
+        let first = after.saturating_add(1);
+        let behind = self.state.entries.range(directory, first, u64::MAX).map(|(hash, _)| hash);
+        let held = self.live.keys.first_entry_of(directory, first);
+        behind.take(1).chain(held).min().map_or(SHARD_COUNT, |hash| hash.wide_shard().0)
     }
 
     pub(crate) fn read_link(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<()> {

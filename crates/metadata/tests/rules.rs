@@ -523,6 +523,85 @@ fn what_is_voted_on_when_its_process_is_killed_is_carried_out() {
     assert!(has_moved(&mut world, &from, &to));
 }
 
+/// Delivers the oldest messages until a request is answered; commits are still under way.
+fn until_answered(world: &mut World, ticket: u64) {
+    while world.answer(ticket).is_none() {
+        world.settle_for(1);
+    }
+}
+
+#[test]
+fn a_listing_waits_for_what_was_answered_and_is_not_done_yet() {
+    let mut world = World::daemons(2);
+    let (from, to) = about_to_move(&mut world);
+    // Names before and behind the one that comes.
+    let names: Vec<[u8; 1]> = (b'h'..=b'p').map(|letter| [letter]).collect();
+    for name in &names {
+        world.root().file(to.inode, name).expect("made");
+    }
+    let sent = prepare_move(&mut world, &from, &to);
+    let moved = world.send_again(&sent);
+    until_answered(&mut world, moved);
+    assert_eq!(world.answer(moved), Some(Answer::Done));
+    let shard = ShardIndex(to.layout.place);
+    let list = |world: &mut World, after| {
+        let request = Request::ReadDirectory { directory: to.inode, after, bytes: 8192 };
+        world.send(Credentials::ROOT, shard, &request)
+    };
+    let first = list(&mut world, 0);
+    let mut after = 0;
+    let mut listed = vec![];
+    if let Some(Answer::Entries(more, entries, _)) = world.answer(first) {
+        assert!(more, "this is not all");
+        after = entries.last().expect("what lies before the name").0;
+        listed.extend(entries.into_iter().map(|entry| entry.3));
+    }
+    let second = list(&mut world, after);
+    assert_eq!(world.answer(second), None, "nobody knows yet what comes next");
+    world.settle();
+    let Some(Answer::Entries(false, entries, _)) = world.answer(second) else {
+        panic!("{:?}", world.answer(second))
+    };
+    listed.extend(entries.into_iter().map(|entry| entry.3));
+    listed.sort();
+    let mut wanted = vec![b"g".to_vec()];
+    wanted.extend(names.iter().map(|name| name.to_vec()));
+    assert_eq!(listed, wanted);
+}
+
+#[test]
+fn a_listing_of_a_wide_directory_passes_over_no_name_that_comes() {
+    let mut world = World::daemons(2);
+    let place = world.root().directory(ROOT, b"home").expect("made");
+    let wide = world.root().wide(ROOT, b"wide").expect("made");
+    let near = world.owner(ShardIndex(place.layout.place));
+    // In a shard of the other daemon that is not its first.
+    let is_far = |world: &mut World, name: &[u8]| {
+        let shard = world.shard_of_name(wide.inode, name);
+        world.owner(shard) != near && shard.0 >= 512
+    };
+    let name = (b'a'..=b'z').map(|letter| [letter]).find(|name| is_far(&mut world, name));
+    let name = name.expect("a name of the other daemon");
+    world.root().file(place.inode, b"f").expect("made");
+    let request = Request::Rename {
+        parent: place.inode,
+        name: b"f",
+        new_parent: wide.inode,
+        new_name: &name,
+        flags: 0,
+    };
+    let moved = world.send(Credentials::ROOT, ShardIndex(place.layout.place), &request);
+    until_answered(&mut world, moved);
+    let first = (0..512).map(ShardIndex).find(|&shard| world.owner(shard) != near);
+    let request = Request::ReadDirectory { directory: wide.inode, after: 0, bytes: 8192 };
+    let answer = world.call(Credentials::ROOT, first.expect("one"), &request);
+    let Answer::Entries(false, entries, next) = answer else { panic!("{answer:?}") };
+    assert!(entries.is_empty());
+    assert_eq!(next, world.shard_of_name(wide.inode, &name).0);
+    world.settle();
+    assert_eq!(world.root().list(wide.inode), [name.to_vec()]);
+}
+
 #[test]
 fn a_listing_behind_the_last_name_is_empty() {
     let mut world = World::alone();
