@@ -5,7 +5,7 @@ use wire::errno::{Errno, Result};
 use wire::request::set;
 use wire::{Attributes, Credentials, Inode, Request};
 
-use crate::errno::{by_descriptor, by_path};
+use crate::errno::by_descriptor;
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::request::To;
 use crate::{Client, OfdIndex};
@@ -165,9 +165,9 @@ impl Client {
         who: &Credentials,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
-        self.find(at, follow, who, buffer)?.and(|attributes| {
+        self.with_found(at, follow, who, buffer, |attributes| {
             let change = change_of_mode(attributes, mode, who)?;
-            by_path(self.change(attributes.inode, &change, who)).map(drop)
+            self.change(attributes.inode, &change, who).map(drop)
         })
     }
 
@@ -193,9 +193,9 @@ impl Client {
         who: &Credentials,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
-        self.find(at, follow, who, buffer)?.and(|attributes| {
+        self.with_found(at, follow, who, buffer, |attributes| {
             let change = change_of_owner(attributes, uid, gid, who)?;
-            by_path(self.change(attributes.inode, &change, who)).map(drop)
+            self.change(attributes.inode, &change, who).map(drop)
         })
     }
 
@@ -226,8 +226,9 @@ impl Client {
         who: &Credentials,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
-        self.find(at, follow, who, buffer)?
-            .and(|attributes| by_path(self.set_times_of(attributes, times, who)))
+        self.with_found(at, follow, who, buffer, |attributes| {
+            self.set_times_of(attributes, times, who)
+        })
     }
 
     /// `futimens(3)`.

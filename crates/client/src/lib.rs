@@ -30,6 +30,7 @@ mod errno;
 
 mod path;
 
+mod again;
 mod ahead;
 
 mod leases;

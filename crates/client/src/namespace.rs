@@ -302,8 +302,9 @@ impl Client {
         if target.is_empty() {
             return Err(Errno::EINVAL);
         }
-        self.find(at, Follow::No, who, buffer)?
-            .and(|attributes| self.read_link_of(attributes, target, who))
+        self.with_found(at, Follow::No, who, buffer, |attributes| {
+            self.read_link_of(attributes, target, who)
+        })
     }
 
     /// `readlinkat(2)` with an empty path: of an open symbolic link (`O_PATH | O_NOFOLLOW`).
@@ -316,7 +317,7 @@ impl Client {
         if !attributes.is_symlink() {
             return Err(Errno::ENOENT);
         }
-        self.read_link_of(&attributes, target, who)
+        by_path(self.read_link_of(&attributes, target, who))
     }
 
     fn read_link_of(
@@ -329,7 +330,7 @@ impl Client {
             return Err(Errno::EINVAL);
         }
         let request = Request::ReadLink { inode: link.inode };
-        by_path(self.call(To::Shard(link.inode.shard()), &request, who))?.with(|reply| {
+        self.call(To::Shard(link.inode.shard()), &request, who)?.with(|reply| {
             let Reply::Bytes { bytes } = reply else { return Err(Errno::EIO) };
             let length = bytes.len().min(target.len());
             for (to, from) in target.iter_mut().zip(bytes) {

@@ -11,6 +11,7 @@ use wire::errno::{Errno, Result};
 use wire::request::create;
 use wire::{Attributes, Credentials, Inode, Layout, Reply, Request};
 
+use crate::again::Looks;
 use crate::errno::{by_path, existing, ignore_gone};
 use crate::layout::{File, heir};
 use crate::namespace::may_change;
@@ -46,9 +47,6 @@ pub(crate) mod o {
         | OFlags::NOATIME.bits()
         | 0o20_000;
 }
-
-/// How often an open starts over because the file was deleted or replaced meanwhile.
-const TRIES: u32 = 16;
 
 /// Word of an open file description that holds the mode at the time of the open.
 const SPARE_MODE: usize = 0;
@@ -255,14 +253,14 @@ impl Client {
             return self.open_nameless(at, flags, mode, who, buffer);
         }
         let mut look = if flags & o::CREATE == 0 { Look::Surely } else { Look::Index };
-        for _ in 0..TRIES {
+        let mut looks = None;
+        loop {
             match self.open_once(at, flags, mode, look, who, buffer)? {
                 Round::Opened(outcome) => return Ok(outcome),
-                Round::Again => {}
+                Round::Again => looks.get_or_insert_with(|| Looks::new(self)).again()?,
                 Round::Follow => look = Look::Surely,
             }
         }
-        Err(Errno::ENOENT)
     }
 
     fn open_once(

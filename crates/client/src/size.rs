@@ -13,7 +13,7 @@ use wire::request::set;
 use wire::{Attributes, Credentials, Inode, Request};
 
 use crate::attributes::Change;
-use crate::errno::{by_descriptor, by_path};
+use crate::errno::by_descriptor;
 use crate::layout::File;
 use crate::open_files::Open;
 use crate::path::{At, Follow, Outcome, PathBuffer};
@@ -181,7 +181,7 @@ impl Client {
         if size > FILE_BYTES_MAX {
             return Err(Errno::EINVAL);
         }
-        self.find(at, Follow::Yes, who, buffer)?.and(|attributes| {
+        self.with_found(at, Follow::Yes, who, buffer, |attributes| {
             if attributes.is_directory() {
                 return Err(Errno::EISDIR);
             }
@@ -195,7 +195,7 @@ impl Client {
             let changed =
                 host.vnode(index).and_then(|vnode| self.set_size_of(vnode, &file, size, 0, who));
             self.close_vnode(attributes.inode, index, false);
-            by_path(changed).map(drop)
+            changed.map(drop)
         })
     }
 

@@ -5,7 +5,7 @@ use wire::attributes::want;
 use wire::errno::{Errno, Result};
 use wire::{Attributes, Credentials, Reply, Request};
 
-use crate::errno::{by_descriptor, by_path};
+use crate::errno::by_descriptor;
 use crate::layout::File;
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::request::{To, own_credentials};
@@ -53,9 +53,11 @@ impl Client {
         buffer: &mut PathBuffer,
         with: impl FnOnce(&Attributes) -> Result<R>,
     ) -> Result<Outcome<R>> {
-        self.find(at, follow, who, buffer)?.and(|found| match by_path(self.news(found))? {
-            Some(newer) => with(&newer),
-            None => with(found),
+        let mut with = Some(with);
+        self.with_found(at, follow, who, buffer, |found| {
+            let news = self.news(found)?;
+            let with = with.take().ok_or(Errno::EIO)?;
+            with(news.as_ref().unwrap_or(found))
         })
     }
 
@@ -71,7 +73,10 @@ impl Client {
     /// The attributes after the shard was told what this host wrote, so that size and time of
     /// modification are those of the last write, or the last name. `None` if they are as they were.
     fn news(&self, attributes: &Attributes) -> Result<Option<Attributes>> {
-        if attributes.is_directory() && self.may_have_posts(attributes.inode.shard()) {
+        if attributes.is_directory() {
+            if !self.may_have_posts(attributes.inode.shard()) {
+                return self.changed_since(attributes);
+            }
             // Names that came and went change its time and size.
             let request = Request::GetAttributes { inode: attributes.inode };
             let to = To::Shard(attributes.inode.shard());
@@ -81,12 +86,26 @@ impl Client {
             return Ok(None);
         }
         let host = self.host()?;
-        let Some(found) = host.vnode_find(attributes.inode) else { return Ok(None) };
+        let Some(found) = host.vnode_find(attributes.inode) else {
+            return self.changed_since(attributes);
+        };
         if host.vnode(found)?.dirty_end.load(SeqCst) != 0 {
             self.flush_if_open(attributes.inode)?;
         }
         // Told by this call, or by another between our look at the attributes and at the word.
         self.attributes_of(attributes.inode).map(Some)
+    }
+
+    /// Nothing is under way about this file now; but what was when its attributes were read, and came to
+    /// its end since, is not in them. Where the shard is on another host they are left as they are.
+    fn changed_since(&self, read: &Attributes) -> Result<Option<Attributes>> {
+        let Some(service) = self.service_of(read.inode.shard()) else { return Ok(None) };
+        match service.index.is_unchanged(read) {
+            Some(true) => Ok(None),
+            // A directory's came by a message, and would again.
+            None if read.is_directory() => Ok(None),
+            _ => self.attributes_of(read.inode).map(Some),
+        }
     }
 
     /// `access(2)`, `faccessat2(2)`: bits `R_OK`, `W_OK`, `X_OK`, or none for existence. `who` are

@@ -15,6 +15,7 @@ use wire::limits::{NAME_BYTES_MAX, SYMLINKS_FOLLOWED_MAX};
 use wire::{Attributes, Credentials, Inode, Reply, Request, ShardIndex};
 
 use crate::Client;
+use crate::again::Looks;
 use crate::ahead::Ahead;
 use crate::attach::Attachment;
 use crate::errno::by_path;
@@ -22,9 +23,6 @@ use crate::memo::Trail;
 use crate::path::{At, Follow, Outcome, Part, PathBuffer, Way};
 use crate::posts::post_key;
 use crate::request::{To, own_credentials};
-
-/// How often a name is looked up again whose inode went away meanwhile.
-const LOOKS_MAX: u32 = 4;
 
 /// How the last component is looked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -271,7 +269,7 @@ impl Client {
             Some(ahead) => ahead.next(walker.found),
             None => None,
         };
-        let seen = match known {
+        let mut seen = match known {
             Some(seen) => seen,
             None => self.look_on(walker, part, &entry)?,
         };
@@ -280,12 +278,17 @@ impl Client {
             Follow::No => !part.is_last || part.slash,
             Follow::Never => !part.is_last,
         };
-        if seen == Sight::Found && is_followed && walker.found.is_symlink() {
-            walker.links = walker.links.saturating_add(1);
-            if walker.links > SYMLINKS_FOLLOWED_MAX {
+        let mut looks = None;
+        while seen == Sight::Found && is_followed && walker.found.is_symlink() {
+            if walker.links >= SYMLINKS_FOLLOWED_MAX {
                 return Err(Errno::ELOOP);
             }
-            return self.step_through(walker);
+            match self.step_through(walker) {
+                // It went away: another may be in its place.
+                Err(Errno::ESTALE) => looks.get_or_insert_with(|| Looks::new(self)).again()?,
+                through => return through,
+            }
+            seen = self.look_on(walker, part, &entry)?;
         }
         if part.is_last {
             return Ok(Step::Name(part, entry, seen));
@@ -344,17 +347,19 @@ impl Client {
         Ok(if part.is_last { Step::Directory(Last::DotDot, part.slash) } else { Step::On })
     }
 
-    /// Goes on with the target of the symbolic link that was found in place of its name.
+    /// Goes on with the target of the symbolic link that was found in place of its name. `ESTALE`: it is
+    /// gone.
     fn step_through(&self, walker: &mut Walker<'_, '_>) -> Result<Step> {
         walker.trail.leave();
         let link = walker.found.inode;
         let request = Request::ReadLink { inode: link };
         let answer = self.call(To::Shard(link.shard()), &request, walker.who);
-        by_path(answer)?.with(|reply| match reply {
+        answer?.with(|reply| match reply {
             Reply::Bytes { bytes: [] } => Err(Errno::ENOENT),
             Reply::Bytes { bytes } => walker.way.put_before(bytes),
             _ => Err(Errno::EIO),
         })?;
+        walker.links = walker.links.saturating_add(1);
         if !walker.way.is_absolute() {
             return Ok(Step::On);
         }
@@ -513,7 +518,8 @@ impl Client {
         to: &mut Attributes,
     ) -> Result<Sight> {
         let request = Request::Lookup { parent: parent.inode, name };
-        for _ in 0..LOOKS_MAX {
+        let (mut looks, mut gone) = (Looks::new(self), Inode::NONE);
+        loop {
             let answer = match self.call(To::Shard(shard), &request, who) {
                 Err(Errno::ENOENT | Errno::ESTALE) => return Ok(Sight::Absent),
                 answer => answer?,
@@ -524,13 +530,15 @@ impl Client {
                     *to = attributes;
                     return Ok(Sight::Found);
                 }
+                // Numbers are not used twice: it leads nowhere.
+                Err(inode) if inode == gone => return Ok(Sight::Absent),
                 Err(inode) => match self.read_attributes(inode, to) {
-                    Err(Errno::ESTALE) => {}
+                    Err(Errno::ESTALE) => gone = inode,
                     found => return found.map(|()| Sight::Found),
                 },
             }
+            looks.again()?;
         }
-        Ok(Sight::Absent)
     }
 }
 

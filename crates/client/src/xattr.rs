@@ -56,7 +56,7 @@ impl Client {
     ) -> Result<usize> {
         check(file, name, want::READ, who)?;
         let request = Request::GetXattr { inode: file.inode, name };
-        take(by_path(self.call(To::Shard(file.inode.shard()), &request, who))?, value)
+        take(self.call(To::Shard(file.inode.shard()), &request, who)?, value)
     }
 
     fn set_xattr_of(
@@ -75,7 +75,7 @@ impl Client {
             return Err(Errno::E2BIG);
         }
         let request = Request::SetXattr { inode: file.inode, name, value, flags };
-        by_path(self.call_done(To::Shard(file.inode.shard()), &request, who))
+        self.call_done(To::Shard(file.inode.shard()), &request, who)
     }
 
     fn list_xattr_of(
@@ -85,13 +85,13 @@ impl Client {
         who: &Credentials,
     ) -> Result<usize> {
         let request = Request::ListXattr { inode: file.inode };
-        take(by_path(self.call(To::Shard(file.inode.shard()), &request, who))?, names)
+        take(self.call(To::Shard(file.inode.shard()), &request, who)?, names)
     }
 
     fn remove_xattr_of(&self, file: &Attributes, name: &[u8], who: &Credentials) -> Result<()> {
         check(file, name, want::WRITE, who)?;
         let request = Request::RemoveXattr { inode: file.inode, name };
-        by_path(self.call_done(To::Shard(file.inode.shard()), &request, who))
+        self.call_done(To::Shard(file.inode.shard()), &request, who)
     }
 
     /// `getxattr(2)`, `lgetxattr(2)`: the length of the value; an empty `value` asks only for it.
@@ -106,7 +106,7 @@ impl Client {
         who: &Credentials,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<usize>> {
-        self.find(at, follow, who, buffer)?.and(|file| self.get_xattr_of(file, name, value, who))
+        self.with_found(at, follow, who, buffer, |file| self.get_xattr_of(file, name, value, who))
     }
 
     /// `fgetxattr(2)`.
@@ -119,7 +119,7 @@ impl Client {
         (name, value): (&[u8], &mut [u8]),
         who: &Credentials,
     ) -> Result<usize> {
-        self.get_xattr_of(&self.attributes_open(ofd)?, name, value, who)
+        by_path(self.get_xattr_of(&self.attributes_open(ofd)?, name, value, who))
     }
 
     /// `setxattr(2)`, `lsetxattr(2)`.
@@ -135,7 +135,7 @@ impl Client {
         who: &Credentials,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
-        self.find(at, follow, who, buffer)?.and(|file| self.set_xattr_of(file, named, flags, who))
+        self.with_found(at, follow, who, buffer, |file| self.set_xattr_of(file, named, flags, who))
     }
 
     /// `fsetxattr(2)`.
@@ -149,7 +149,7 @@ impl Client {
         flags: u32,
         who: &Credentials,
     ) -> Result<()> {
-        self.set_xattr_of(&self.attributes_open(ofd)?, named, flags, who)
+        by_path(self.set_xattr_of(&self.attributes_open(ofd)?, named, flags, who))
     }
 
     /// `listxattr(2)`, `llistxattr(2)`.
@@ -164,7 +164,7 @@ impl Client {
         who: &Credentials,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<usize>> {
-        self.find(at, follow, who, buffer)?.and(|file| self.list_xattr_of(file, names, who))
+        self.with_found(at, follow, who, buffer, |file| self.list_xattr_of(file, names, who))
     }
 
     /// `flistxattr(2)`.
@@ -172,7 +172,7 @@ impl Client {
     /// # Errors
     /// As `listxattr(2)`.
     pub fn flist_xattr(&self, ofd: OfdIndex, names: &mut [u8], who: &Credentials) -> Result<usize> {
-        self.list_xattr_of(&self.attributes_open(ofd)?, names, who)
+        by_path(self.list_xattr_of(&self.attributes_open(ofd)?, names, who))
     }
 
     /// `removexattr(2)`, `lremovexattr(2)`.
@@ -187,7 +187,7 @@ impl Client {
         who: &Credentials,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
-        self.find(at, follow, who, buffer)?.and(|file| self.remove_xattr_of(file, name, who))
+        self.with_found(at, follow, who, buffer, |file| self.remove_xattr_of(file, name, who))
     }
 
     /// `fremovexattr(2)`.
@@ -195,7 +195,7 @@ impl Client {
     /// # Errors
     /// As `removexattr(2)`.
     pub fn fremove_xattr(&self, ofd: OfdIndex, name: &[u8], who: &Credentials) -> Result<()> {
-        self.remove_xattr_of(&self.attributes_open(ofd)?, name, who)
+        by_path(self.remove_xattr_of(&self.attributes_open(ofd)?, name, who))
     }
 }
 

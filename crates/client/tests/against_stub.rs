@@ -417,6 +417,68 @@ fn looking_at_a_known_file_costs_no_message() {
 }
 
 #[test]
+fn a_name_that_is_replaced_again_and_again_is_never_missing() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("replaced", &CLIENT);
+    bench.close(bench.open("f", READ_WRITE | CREATE).expect("made"));
+    bench.make_directory("d");
+    bench.symlink("d", "l");
+    let namespace = || bench.stub.state.namespace.lock().expect("no panic");
+    let replaced = |name: &str| namespace().will_replace(name.as_bytes(), 40);
+    let left = || namespace().replaced_left();
+    let (f, mut buffer) = (At::root(b"f"), PathBuffer::new());
+    replaced("f");
+    assert!(bench.stat("f").expect("always there").is_regular());
+    assert_eq!(left(), 0);
+    replaced("f");
+    let opened = bench.open("f", READ_WRITE).expect("always there");
+    assert_eq!(left(), 0);
+    bench.close(opened);
+    replaced("f");
+    let opened = bench.open("f", READ_WRITE | CREATE).expect("always there");
+    assert_eq!(left(), 0);
+    bench.close(opened);
+    replaced("f");
+    let done = CLIENT.chmod(f, 0o600, Follow::Yes, &ME, &mut buffer);
+    assert_eq!((done, left()), (Ok(Outcome::Done(())), 0));
+    replaced("f");
+    let done = CLIENT.truncate(f, 0, &ME, &mut buffer);
+    assert_eq!((done, left()), (Ok(Outcome::Done(())), 0));
+    replaced("f");
+    let name = (&b"user.a"[..], &b"b"[..]);
+    let done = CLIENT.set_xattr(f, Follow::Yes, name, 0, &ME, &mut buffer);
+    assert_eq!((done, left()), (Ok(Outcome::Done(())), 0));
+    // A link that is switched, by its own name and in the middle of a path.
+    replaced("l");
+    let mut target = [0; 8];
+    let done = CLIENT.read_link(At::root(b"l"), &mut target, &ME, &mut buffer);
+    assert_eq!((done, left()), (Ok(Outcome::Done(1)), 0));
+    replaced("l");
+    assert!(bench.stat("l/").expect("always there").is_directory());
+    assert_eq!(left(), 0);
+    replaced("l");
+    assert_eq!(bench.stat("l/none").map(drop), Err(Errno::ENOENT));
+    assert_eq!(left(), 0);
+}
+
+#[test]
+fn a_name_that_leads_nowhere_is_no_file() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("nowhere", &CLIENT);
+    bench.close(bench.open("f", READ_WRITE | CREATE).expect("made"));
+    {
+        let mut namespace = bench.stub.state.namespace.lock().expect("no panic");
+        namespace.will_replace(b"f", 0);
+        namespace.lose(b"f");
+    }
+    let before = bench.stub.state.namespace.lock().expect("no panic").requests;
+    assert_eq!(bench.stat("f").map(drop), Err(Errno::ENOENT));
+    assert_eq!(bench.open("f", READ_WRITE).map(drop), Err(Errno::ENOENT));
+    let requests = bench.stub.state.namespace.lock().expect("no panic").requests;
+    assert!(requests - before < 16, "{} requests", requests - before);
+}
+
+#[test]
 fn a_daemon_that_comes_back_is_attached_again() {
     static CLIENT: Client = Client::new();
     let mut bench = Bench::new("back", &CLIENT);

@@ -47,6 +47,9 @@ pub(crate) struct Namespace {
     pub(crate) requests: u64,
     /// Times that `Reap` freed a file.
     pub(crate) reaped: u64,
+    /// A name in the root that nothing is known of without a message, and how often the file there
+    /// will be another one when somebody asks for what he found.
+    replaced: Option<(Vec<u8>, u32)>,
 }
 
 type Outcome<T> = Result<T, Errno>;
@@ -76,6 +79,7 @@ impl Namespace {
             states,
             requests: 0,
             reaped: 0,
+            replaced: None,
         };
         let layout = Layout { chunk_log2: 20, ..Layout::default() };
         namespace.make(Inode::NONE, mode::DIRECTORY | 0o755, layout, &[], 2);
@@ -220,9 +224,65 @@ impl Namespace {
         answer: &mut dyn FnMut(Reply<'_>),
     ) {
         self.requests += 1;
+        self.replace(request);
         if let Err(errno) = self.by_name(header, request, answer) {
             answer(Reply::Refused { errno });
         }
+        self.hide_replaced();
+    }
+
+    /// From now on a name is replaced, so many times.
+    pub(crate) fn will_replace(&mut self, name: &[u8], times: u32) {
+        self.replaced = Some((name.to_vec(), times));
+        self.hide_replaced();
+    }
+
+    /// How many times of those are left.
+    pub(crate) fn replaced_left(&self) -> u32 {
+        self.replaced.as_ref().map_or(0, |replaced| replaced.1)
+    }
+
+    fn hide_replaced(&self) {
+        if let Some((key, inode)) = self.replaced_now() {
+            self.index.forget_entry(entry_key(key.0, &key.1));
+            self.index.forget_inode(inode);
+        }
+    }
+
+    fn replaced_now(&self) -> Option<((Inode, Vec<u8>), Inode)> {
+        let key = (Inode::ROOT, self.replaced.as_ref()?.0.clone());
+        let inode = *self.entries.get(&key)?;
+        Some((key, inode))
+    }
+
+    /// Puts another file in the place of the one that is asked for, if it is its turn.
+    fn replace(&mut self, request: &Request<'_>) {
+        let Some((key, now)) = self.replaced_now() else { return };
+        let (Request::GetAttributes { inode }
+        | Request::SetAttributes { inode, .. }
+        | Request::SetXattr { inode, .. }
+        | Request::ReadLink { inode }) = *request
+        else {
+            return;
+        };
+        let Some((_, left)) = self.replaced.as_mut().filter(|replaced| replaced.1 > 0) else {
+            return;
+        };
+        if inode == now {
+            *left -= 1;
+            let node = self.nodes.remove(&now).expect("it is there");
+            let Attributes { mode, layout, .. } = node.attributes;
+            self.index.forget_inode(now);
+            let new = self.make(Inode::NONE, mode, layout, &node.target, 1).inode;
+            self.entries.insert(key, new);
+        }
+    }
+
+    /// Takes a file away whose name stays.
+    pub(crate) fn lose(&mut self, name: &[u8]) {
+        let inode = self.entries[&(Inode::ROOT, name.to_vec())];
+        self.nodes.remove(&inode);
+        self.index.forget_inode(inode);
     }
 
     fn by_name(
@@ -234,6 +294,10 @@ impl Namespace {
         match *request {
             Request::Lookup { parent, name } => {
                 let inode = *self.entries.get(&(parent, name.to_vec())).ok_or(Errno::ENOENT)?;
+                if self.replaced.as_ref().is_some_and(|(replaced, _)| replaced == name) {
+                    answer(Reply::Entry { inode, mode: 0 });
+                    return Ok(());
+                }
                 answer(Reply::Attributes { attributes: self.show(inode)? });
             }
             Request::Create { parent, name, mode, flags, mut layout, target, .. } => {
