@@ -1,5 +1,5 @@
 # What a person or CI runs. Each target installs what it lacks first.
-.PHONY: build test interleavings kills many fuzz demo bench lint fmt install-deps glibc-check memcheck
+.PHONY: build test interleavings kills stops many fuzz demo bench lint fmt install-deps glibc-check memcheck
 
 build: install-deps
 	cargo build --release --workspace
@@ -22,6 +22,12 @@ KILLS ?= 10000
 kills: install-deps
 	cargo build --workspace
 	KILLS=$(KILLS) cargo test -p tests --test kills -- --nocapture
+
+# Clients and daemons stopped at any moment, each instance so often; `make test` stops 400 times.
+STOPS ?= 20000
+stops: install-deps
+	cargo build --workspace
+	STOPS=$(STOPS) cargo test -p tests --test stops -- --nocapture --test-threads 1
 
 # A client of many daemons; `make test` starts 16. With 256 it needs 5 GiB of /dev/shm and many minutes.
 DAEMONS ?= 256

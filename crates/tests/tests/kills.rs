@@ -7,50 +7,12 @@
 
 mod support;
 
-use shm::host::HostSegment;
 use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use support::{Instance, PATIENCE, setting, wait_for};
-
-/// The program, compiled.
-fn program(place: &Path) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/kills.c");
-    let program = place.join("kills");
-    let compiled = Command::new("cc")
-        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
-        .args([&program, &source])
-        .status()
-        .expect("a C compiler");
-    assert!(compiled.success(), "{} does not compile", source.display());
-    program
-}
-
-/// Files that are left, as the daemons count them.
-fn files(instance: &Instance) -> u64 {
-    let status = instance.status();
-    let daemons = status["daemons"].as_array().expect("a list").clone();
-    daemons.iter().map(|daemon| daemon["state"]["files"].as_u64().expect("a number")).sum()
-}
-
-/// Rows of the host segment in use: files that are open, and open file descriptions.
-fn rows(instance: &Instance) -> (usize, usize) {
-    let user = rustix::process::geteuid().as_raw();
-    let path = format!("/dev/shm/forebay-{user}-{}/h0/host", instance.name);
-    let path = std::ffi::CString::new(path).expect("a path");
-    let (host, _) = HostSegment::create_or_open(&path).expect("the host segment");
-    let (mut vnodes, mut files) = (0, 0);
-    host.vnode_list(&mut |_, _| vnodes += 1);
-    host.file_list(&mut |_, _| files += 1);
-    (vnodes, files)
-}
-
-fn pids(instance: &Instance) -> Vec<i64> {
-    let status = instance.status();
-    let daemons = status["daemons"].as_array().expect("a list").clone();
-    daemons.iter().map(|daemon| daemon["pid"].as_i64().expect("a pid")).collect()
-}
+use support::left::compiled;
+use support::{Instance, PATIENCE, setting};
 
 /// Runs the program on an instance; `after_round` sees every round. Then nothing may be left.
 fn killed(
@@ -60,8 +22,8 @@ fn killed(
     mut after_round: impl FnMut(&Instance, u64),
 ) {
     let instance = Instance::start(name, options);
-    let empty = files(&instance);
-    let program = program(instance.place.path());
+    let empty = instance.files();
+    let program = compiled("kills", instance.place.path());
     // In memory: what a process noted must be there after its end, and cost no more than a store.
     let log = PathBuf::from(format!("/dev/shm/{}.kills", instance.name));
     let words = ["/forebay", &log.to_string_lossy(), &seed.to_string(), &kills.to_string()];
@@ -90,15 +52,7 @@ fn killed(
     let _ = std::fs::remove_file(&log);
     println!("seed {seed}, {kills} kills: {last}");
     assert!(outcome.success(), "seed {seed}: {outcome}: {last}");
-    wait_for("the end of all files", || files(&instance) == empty);
-    wait_for("all space back", || instance.used() == 0);
-    // A row that nobody answers for is taken back when no process uses the instance.
-    wait_for("the end of all open files", || rows(&instance) == (0, 0));
-    for daemon in 0..pids(&instance).len() {
-        let log = instance.daemon_log(daemon);
-        let bad = log.lines().find(|line| line.contains("ERROR") || line.contains("panicked"));
-        assert_eq!(bad, None, "seed {seed}: the log of daemon {daemon}");
-    }
+    instance.assert_nothing_left(empty, &format!("seed {seed}"));
 }
 
 #[test]
@@ -107,7 +61,7 @@ fn killed_clients_leave_what_was_acknowledged_and_nothing_else() {
     let options = ["--local", "2", "--memory", "64MiB", "--ssd", "0", "--chunk", "64KiB"];
     let mut daemons = Vec::new();
     killed("kills", &options, (kills, seed), |instance, _| {
-        let now = pids(instance);
+        let now = instance.pids();
         assert!(daemons.is_empty() || daemons == now, "seed {seed}: a daemon died");
         daemons = now;
     });

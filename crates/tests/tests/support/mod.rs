@@ -2,6 +2,8 @@
 //! users have, and the test's own worker program run on them. What each test claims is in its file.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub(crate) mod left;
+
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Write as _};
