@@ -23,8 +23,8 @@ kills: install-deps
 	cargo build --workspace
 	KILLS=$(KILLS) cargo test -p tests --test kills -- --nocapture
 
-# Clients and daemons stopped at any moment, each instance so often; `make test` stops 400 times.
-STOPS ?= 20000
+# Clients and daemons stopped at any moment, each instance so often; `make test` stops 1500 times.
+STOPS ?= 50000
 stops: install-deps
 	cargo build --workspace
 	STOPS=$(STOPS) cargo test -p tests --test stops -- --nocapture --test-threads 1

@@ -503,7 +503,7 @@ static void see_newest(int which) {
 // ---- all of it ----
 
 static void step(void) {
-    if (below(64) == 0) return sweep();
+    if (below(24) == 0) return sweep();
     int name = below(NAMES), choice = below(32);
     int is_there = mine->names[name].file >= 0;
     if (choice < 1) folder();

@@ -32,9 +32,9 @@ impl Stopper {
         Stopper { daemons: pids(daemons), workers: pids(workers), random: Random::new(seed) }
     }
 
-    /// A daemon, or a worker.
+    /// A daemon, or now and then a worker.
     fn victim(&mut self) -> Pid {
-        let among = if self.random.below(2) == 0 { &self.daemons } else { &self.workers };
+        let among = if self.random.below(4) == 0 { &self.workers } else { &self.daemons };
         among[self.random.below(among.len() as u64) as usize]
     }
 
@@ -47,7 +47,8 @@ impl Stopper {
         for &pid in stopped {
             let _ = kill_process(pid, Signal::STOP);
         }
-        sleep(self.some_time([1, 500, 2000, 5000, STOP_MICROS_MAX]));
+        let longest = if self.random.below(16) == 0 { STOP_MICROS_MAX } else { 2000 };
+        sleep(self.some_time([1, 50, 200, 800, longest]));
         for &pid in stopped {
             let _ = kill_process(pid, Signal::CONT);
         }
@@ -74,7 +75,7 @@ fn is_over(child: &mut Child) -> bool {
 
 /// Runs the program on an instance while its processes and daemons are stopped. Then nothing may be left.
 fn stopped(name: &str, options: &[&str]) {
-    let (stops, seed) = (setting("STOPS", 400), setting("TEST_SEED", 1));
+    let (stops, seed) = (setting("STOPS", 1500), setting("TEST_SEED", 1));
     let instance = Instance::start(name, options);
     let empty = instance.files();
     let program = compiled("stops", instance.place.path());
