@@ -118,18 +118,21 @@ impl Client {
         after = if after < NameHash::FIRST { 0 } else { after };
         self.each_part(&directory, after, |shard| {
             let asked = left.clamp(i64::from(ENTRIES_BYTES_MIN), i64::from(ENTRIES_BYTES));
-            let part =
-                self.read_part(directory.inode, shard, after, asked as u32, &mut |entry| {
-                    let taken = show(&entry);
-                    if taken {
-                        after = entry.next;
-                        offset.store(after, Relaxed);
-                        let length = entry.name.len() as i64;
-                        left = left.saturating_sub(length.saturating_add(24));
-                        shown = true;
-                    }
-                    taken
-                })?;
+            // Words of this part alone: each entry goes through them.
+            let (mut last, mut room, mut any) = (after, left, shown);
+            let part = self.read_part(directory.inode, shard, after, asked as u32, &mut |entry| {
+                let taken = show(&entry);
+                if taken {
+                    last = entry.next;
+                    offset.store(last, Relaxed);
+                    let length = entry.name.len() as i64;
+                    room = room.saturating_sub(length.saturating_add(24));
+                    any = true;
+                }
+                taken
+            });
+            (after, left, shown) = (last, room, any);
+            let part = part?;
             Ok(if shown && left <= 0 { Part::Enough } else { part })
         })?;
         drop(guard);

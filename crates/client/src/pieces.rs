@@ -10,7 +10,7 @@ use placement::piece::{self, Span};
 use wire::attributes::placement as placed;
 use wire::codec::{Field, Reader};
 use wire::errno::{Errno, Result};
-use wire::hash::mix;
+use wire::hash::neighbourly_piece;
 use wire::reply::Piece;
 use wire::{DaemonIndex, Inode, Reply, Request};
 
@@ -124,7 +124,7 @@ impl Cache {
     }
 
     fn row(&self, inode: Inode, start: u64) -> Option<&Row> {
-        self.rows.get(mix(inode.0, start) as usize % CACHE_ROWS)
+        self.rows.get(neighbourly_piece(inode, start, 0) as usize % CACHE_ROWS)
     }
 
     #[inline]

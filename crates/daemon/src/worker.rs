@@ -13,7 +13,7 @@ use crate::shared::{Guest, Shared, now_nanos};
 use crate::target::TargetLoop;
 use gateway::{Route, admit_from_session};
 use shm::doorbell::Sleep;
-use shm::wait::{Backoff, Next};
+use shm::wait::{Habit, Next};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -98,7 +98,7 @@ impl Workers {
         let mut message = Message::new([0; SLOT_BYTES]);
         lock().begin(shared);
         shared.net.flush();
-        let mut backoff = Backoff::new();
+        let mut habit = Habit::new();
         let (mut rounds, mut rewrites, mut last) = (0, false, Took::Nothing);
         let mut posts_only = 0u32;
         loop {
@@ -118,7 +118,7 @@ impl Workers {
             if !is_quiet {
                 last = took;
                 posts_only = if took == Took::Posts { posts_only.saturating_add(1) } else { 0 };
-                backoff.reset();
+                habit.came(took == Took::Posts);
                 rounds += 1;
                 if rounds % BUSY_ROUNDS != 0 {
                     continue;
@@ -134,7 +134,7 @@ impl Workers {
                 Took::Posts => posts_only >= POSTS_ONLY_MIN,
                 _ => false,
             };
-            if is_quiet && !leaves_it && backoff.pause() == Next::Look {
+            if is_quiet && !leaves_it && habit.pause() == Next::Look {
                 shared.bells.stand(number);
                 continue;
             }

@@ -14,7 +14,7 @@ use crate::sync::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use wire::Inode;
 use wire::errno::{Errno, Result};
-use wire::hash::{mix, neighbourly};
+use wire::hash::{mix, neighbourly, neighbourly_piece};
 use wire::reply::Piece;
 
 const WAYS: usize = 8;
@@ -42,10 +42,13 @@ impl Finder {
         if is_one { Ok(Finder { segment }) } else { Err(Errno::EINVAL) }
     }
 
-    /// Files that were made one after the other have their first pieces in neighbouring buckets.
+    /// Files that were made one after the other have their first pieces in neighbouring buckets; a file
+    /// has its further ones in those of its own.
     fn ways(&self, inode: Inode, start: u64) -> impl Iterator<Item = &AtomicU64> {
-        let hash =
-            neighbourly(inode, 23).wrapping_add(mix(start, 29).wrapping_mul(u64::from(start != 0)));
+        let hash = match start {
+            0 => neighbourly(inode, 23),
+            _ => neighbourly_piece(inode, start, 29),
+        };
         let bucket = hash as usize % (self.segment.len() / BUCKET);
         self.segment.words::<WAYS>(bucket * BUCKET).into_iter().flatten()
     }
@@ -96,6 +99,42 @@ fn tag_of(inode: Inode, start: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::pieces::HEADER_BYTES;
+    use std::vec::Vec;
+
+    /// Files of many pieces leave each other room.
+    #[test]
+    fn most_pieces_of_large_files_are_known() {
+        const SLOTS: u32 = 40_000;
+        let memory = |bytes| Segment::nameless(c"test", bytes).expect("memory").0;
+        let table = PieceTable::new(memory(SLOTS as usize * HEADER_BYTES));
+        for (chunk_log2, chunks) in [(16, 500), (20, 30), (22, 4), (22, 1000)] {
+            let finder =
+                Finder::new(memory(finder_bytes(SLOTS as usize))).expect("a length of one");
+            let doubling = (12..chunk_log2).map(|log2| 1u64 << log2);
+            let starts: Vec<u64> = [0].into_iter().chain(doubling).collect();
+            let further = (1..chunks).map(|chunk: u64| chunk << chunk_log2);
+            let starts: Vec<u64> = starts.into_iter().chain(further).collect();
+            let piece = |slot: u32| Piece {
+                start: starts[slot as usize % starts.len()],
+                slot,
+                place: u64::from(slot) << 12,
+                length_log2: 12,
+                tier: Piece::MEMORY,
+            };
+            let inode = |slot: u32| Inode(7000 + u64::from(slot) / starts.len() as u64);
+            for slot in 0..SLOTS {
+                table.publish(inode(slot), &piece(slot)).expect("in range");
+                finder.note(inode(slot), &piece(slot));
+            }
+            let found = |slot: u32| finder.find(&table, inode(slot), piece(slot).start);
+            let known = (0..SLOTS).filter(|&slot| found(slot) == Some(piece(slot))).count();
+            let (per_file, percent) = (starts.len(), known * 100 / SLOTS as usize);
+            assert!(
+                percent >= 98,
+                "{percent} % with {per_file} pieces by chunks of 2^{chunk_log2}"
+            );
+        }
+    }
 
     #[test]
     fn what_is_found_is_what_the_table_says() {

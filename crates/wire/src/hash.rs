@@ -50,6 +50,16 @@ pub const fn mix(a: u64, b: u64) -> u64 {
     x ^ (x >> 31)
 }
 
+/// A hash of where a piece of a file begins (`placement::piece`), by which those of 16 MiB are apart and
+/// within 265 neighbours, but for four of files in chunks of less than 512 KiB.
+#[must_use]
+#[inline]
+pub const fn neighbourly_piece(inode: Inode, start: u64, seed: u64) -> u64 {
+    // Chunks have 64 KiB at least; before that pieces double, from 4 KiB on.
+    let within = (start >> 16 & 255) + (start >> 12 & 15) * 33;
+    mix(inode.0 ^ (start >> 24).rotate_left(32), seed).wrapping_add(within)
+}
+
 /// A hash of an inode number by which numbers that follow each other stay neighbours: each 64 of them
 /// have hashes that differ in the last six bits only. So tables that are walked in the order of
 /// making touch few pages. Numbers in a stride spread as well as others.
@@ -57,4 +67,31 @@ pub const fn mix(a: u64, b: u64) -> u64 {
 pub const fn neighbourly(inode: Inode, seed: u64) -> u64 {
     let group = mix(inode.0 >> 6, seed);
     (group & !63) | (inode.0.wrapping_add(group >> 32) & 63)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::vec::Vec;
+
+    /// Pieces as `placement::piece` cuts files into, of all sizes of chunks up to 16 MiB.
+    #[test]
+    fn pieces_of_a_file_are_near_each_other_and_apart() {
+        for chunk_log2 in 16..24 {
+            let doubling = (12..chunk_log2).map(|log2| 1u64 << log2);
+            let chunks = (0..(16u64 << 20) >> chunk_log2).map(|number| number << chunk_log2);
+            let starts: Vec<u64> = doubling.chain(chunks).collect();
+            let first = neighbourly_piece(Inode(77), 0, 5);
+            let places: BTreeSet<u64> = starts
+                .iter()
+                .map(|&start| neighbourly_piece(Inode(77), start, 5).wrapping_sub(first))
+                .collect();
+            let shared = if chunk_log2 < 19 { 4 } else { 0 };
+            assert!(places.len() + shared >= starts.len(), "chunks of 2^{chunk_log2}: {places:?}");
+            assert!(places.last().is_some_and(|&last| last < 265), "{places:?}");
+        }
+        let elsewhere = neighbourly_piece(Inode(78), 0, 5);
+        assert!(elsewhere.abs_diff(neighbourly_piece(Inode(77), 0, 5)) > 1 << 20);
+    }
 }
