@@ -10,6 +10,8 @@
 
 use crate::reply::ReplyTo;
 use crate::shared::Shared;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use shm::host::{HostSegment, OfdIndex, Tenant, VnodeIndex};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -173,18 +175,31 @@ impl Counted {
     }
 }
 
-/// True if process `pid` runs and began at `started` (clock ticks, as `/proc` says).
+/// True unless process `pid` is known not to run, or not to be the one that began at `started`
+/// (clock ticks, as `/proc` says). What can not be read says nothing: we may have no descriptor
+/// left to read it with, and `/proc` may hide other users' processes.
 fn is_alive(pid: u32, started: u64) -> bool {
-    let Ok(text) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    // The name may hold anything; what follows its last parenthesis is numbers.
-    let Some((_, fields)) = text.rsplit_once(')') else { return false };
-    let mut fields = fields.split_whitespace();
-    let state = fields.next().unwrap_or("Z");
-    let threads = fields.nth(16).and_then(|word| word.parse::<u32>().ok()).unwrap_or(0);
-    let began = fields.nth(1).and_then(|word| word.parse::<u64>().ok());
+    let Ok(text) = std::fs::read(format!("/proc/{pid}/stat")) else { return exists(pid) };
+    let Some((state, threads, began)) = parse_stat(&text) else { return exists(pid) };
     // A leader that ended before its threads is a zombie with more than one thread.
-    let is_gone = matches!(state, "Z" | "X") && threads <= 1;
-    began == Some(started) && !is_gone
+    let is_gone = matches!(state, b'Z' | b'X') && threads <= 1;
+    began == started && !is_gone
+}
+
+/// True if there is a process of this number, though maybe not ours to signal.
+fn exists(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
+}
+
+/// State, number of threads and start of a process. Its name may hold anything, text or not; what
+/// follows the last parenthesis is numbers.
+fn parse_stat(text: &[u8]) -> Option<(u8, u32, u64)> {
+    let name_end = text.iter().rposition(|byte| *byte == b')')?;
+    let mut fields = std::str::from_utf8(text.get(name_end + 1..)?).ok()?.split_whitespace();
+    let state = *fields.next()?.as_bytes().first()?;
+    let threads = fields.nth(16)?.parse().ok()?;
+    Some((state, threads, fields.nth(1)?.parse().ok()?))
 }
 
 /// Tells the shard what the process had written and not told.
@@ -210,16 +225,79 @@ fn tell(shared: &Shared, inode: Inode, request: &Request<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::process::{Child, Command, Stdio};
+
+    /// A process of its own, whose limits and names are nobody else's.
+    struct Waiting(Child);
+
+    impl Waiting {
+        fn of(program: &OsStr) -> Waiting {
+            let mut command = Command::new(program);
+            // It ends by itself when its input does.
+            let command = command.args(["-c", "read line; true"]).stdin(Stdio::piped());
+            Waiting(command.spawn().expect("a process"))
+        }
+
+        fn started(&self) -> u64 {
+            let text = std::fs::read(format!("/proc/{}/stat", self.0.id())).expect("proc");
+            parse_stat(&text).expect("numbers").2
+        }
+    }
+
+    impl Drop for Waiting {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
 
     #[test]
-    fn this_process_lives_and_started_when_it_did() {
-        let pid = std::process::id();
-        let text = std::fs::read_to_string("/proc/self/stat").expect("proc");
-        let (_, fields) = text.rsplit_once(')').expect("a name");
-        let started = fields.split_whitespace().nth(19).and_then(|word| word.parse().ok());
-        let started: u64 = started.expect("a number");
+    fn a_process_lives_that_started_when_it_did() {
+        let waiting = Waiting::of(OsStr::new("sh"));
+        let (pid, started) = (waiting.0.id(), waiting.started());
         assert!(is_alive(pid, started));
         assert!(!is_alive(pid, started + 1));
         assert!(!is_alive(u32::MAX, started));
+        assert!(!is_alive(0, started));
+        drop(waiting);
+        assert!(!is_alive(pid, started));
+    }
+
+    #[test]
+    fn a_process_whose_name_is_no_text_lives() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let program = dir.path().join(OsStr::from_bytes(b"\xff) Z 1 \xfe"));
+        std::os::unix::fs::symlink("/bin/sh", &program).expect("a name for it");
+        let waiting = Waiting::of(program.as_os_str());
+        assert!(is_alive(waiting.0.id(), waiting.started()));
+    }
+
+    #[test]
+    fn a_process_lives_also_if_no_descriptor_is_left_to_look_with() {
+        const IN_CHILD: &str = "REAPER_TEST_WITHOUT_DESCRIPTORS";
+        if let Some(parent) = std::env::var_os(IN_CHILD) {
+            let parent: u32 = parent.to_str().and_then(|pid| pid.parse().ok()).expect("a number");
+            let text = std::fs::read(format!("/proc/{parent}/stat")).expect("proc");
+            let started = parse_stat(&text).expect("numbers").2;
+            let none = Rlimit { current: Some(0), maximum: Some(0) };
+            setrlimit(Resource::Nofile, none).expect("a limit");
+            let read = std::fs::read(format!("/proc/{parent}/stat"));
+            assert_eq!(read.map_err(|error| error.raw_os_error()), Err(Some(24)), "EMFILE");
+            assert!(is_alive(parent, started));
+            assert!(!is_alive(u32::MAX, started));
+            return;
+        }
+        // The limit is the whole process's, and other tests run in this one.
+        let name = "reaper::tests::a_process_lives_also_if_no_descriptor_is_left_to_look_with";
+        let output = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", name])
+            .env(IN_CHILD, std::process::id().to_string())
+            .output()
+            .expect("a process");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
     }
 }
