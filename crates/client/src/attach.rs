@@ -190,13 +190,24 @@ impl Attachment {
 
     /// True while the daemon holds its end of the socket.
     pub(crate) fn is_there(&self) -> bool {
-        let mut asked = [PollFd::new(&self.socket, PollFlags::RDHUP)];
-        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let gone = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR | PollFlags::NVAL;
-        match rustix::event::poll(&mut asked, Some(&none)) {
-            Ok(_) => asked.iter().all(|asked| !asked.revents().intersects(gone)),
-            Err(OsErrno::INTR) => true,
-            Err(_) => false,
+        is_held(self.socket.as_fd())
+    }
+}
+
+/// True unless the other end of a socket is known to be closed.
+fn is_held(socket: BorrowedFd<'_>) -> bool {
+    let mut asked = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+    let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let gone = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR | PollFlags::NVAL;
+    match rustix::event::poll(&mut asked, Some(&none)) {
+        Ok(_) => asked.iter().all(|asked| !asked.revents().intersects(gone)),
+        Err(OsErrno::INTR) => true,
+        // Who may have no descriptors may not poll, either. He may look whether something came:
+        // nothing does after the welcome, but the end.
+        Err(_) => {
+            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            let looked = rustix::net::recv(socket, &mut [0_u8; 1], flags).map(|(count, _)| count);
+            !matches!(looked, Ok(0) | Err(OsErrno::CONNRESET | OsErrno::BADF | OsErrno::NOTSOCK))
         }
     }
 }
@@ -683,6 +694,16 @@ fn out_of_the_way(fd: OwnedFd) -> Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::socketpair;
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    use std::format;
+    use std::process::Command;
+    use std::string::String;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC;
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("a pair")
+    }
 
     #[test]
     fn a_socket_path_holds_the_daemon_number() {
@@ -692,5 +713,31 @@ mod tests {
         let path = settings.socket_path(1070).expect("fits");
         assert_eq!(CStr::from_bytes_until_nul(&path), Ok(c"/run/x/d1070.sock"));
         assert_eq!(settings.prefix(), b"/fb");
+    }
+
+    #[test]
+    fn a_daemon_is_there_until_it_closes_also_for_who_may_have_no_descriptors() {
+        const IN_CHILD: &str = "ATTACH_TEST_WITHOUT_DESCRIPTORS";
+        if std::env::var_os(IN_CHILD).is_some() {
+            let (ours, daemons) = pair();
+            let (other, gone) = pair();
+            drop(gone);
+            assert!(is_held(ours.as_fd()) && !is_held(other.as_fd()));
+            let none = Rlimit { current: Some(0), maximum: Some(0) };
+            setrlimit(Resource::Nofile, none).expect("a limit");
+            assert!(is_held(ours.as_fd()) && !is_held(other.as_fd()), "without descriptors");
+            drop(daemons);
+            assert!(!is_held(ours.as_fd()));
+            return;
+        }
+        // The limit is the whole process's, and other tests run in this one.
+        let name = "a_daemon_is_there_until_it_closes_also_for_who_may_have_no_descriptors";
+        let output = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", &format!("attach::tests::{name}")])
+            .env(IN_CHILD, "1")
+            .output()
+            .expect("a process");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
     }
 }
