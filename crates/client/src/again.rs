@@ -8,7 +8,7 @@ use wire::{Attributes, Credentials};
 use crate::Client;
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::request::Patience;
-use crate::walk::Look;
+use crate::walk::{Look, Walk};
 
 /// Looks without a pause. More are only needed while a name is replaced all the time, or while a daemon
 /// stands still in the middle of a removal.
@@ -53,10 +53,27 @@ impl Client {
         buffer: &mut PathBuffer,
         mut with: impl FnMut(&Attributes) -> Result<R>,
     ) -> Result<Outcome<R>> {
+        let look = (follow, Look::Surely);
+        self.with_walked(at, look, who, buffer, |walk| with(walk.existing()?))
+    }
+
+    /// As `with_found`, with all that the walk says.
+    ///
+    /// # Errors
+    /// As `with_found`.
+    #[inline]
+    pub(crate) fn with_walked<R>(
+        &self,
+        at: At<'_>,
+        (follow, look): (Follow, Look),
+        who: &Credentials,
+        buffer: &mut PathBuffer,
+        mut with: impl FnMut(&Walk<'_>) -> Result<R>,
+    ) -> Result<Outcome<R>> {
         let mut looks = None;
         loop {
-            let walked = self.walk(at, follow, Look::Surely, who, buffer)?;
-            match walked.and(|walk| walk.existing())?.and(&mut with) {
+            let walked = self.walk(at, follow, look, who, buffer)?;
+            match walked.and(|walk| with(&walk)) {
                 Err(Errno::ESTALE) => looks.get_or_insert_with(|| Looks::new(self)).again()?,
                 done => return done,
             }

@@ -70,7 +70,7 @@ impl Client {
         if self.leased(directory, to) {
             return Ok(true);
         }
-        let (names, _) = way.names(way.place(), look == Look::Surely);
+        let (names, _) = way.names(way.place(), look != Look::Index);
         let shard = directory.shard();
         match self.walk_far(shard, (directory, walk::DIRECTORY, names), who, ahead, to)? {
             Some(Sight::Found) => Ok(false),

@@ -54,8 +54,9 @@ impl Client {
         with: impl FnOnce(&Attributes) -> Result<R>,
     ) -> Result<Outcome<R>> {
         let mut with = Some(with);
-        self.with_found(at, follow, who, buffer, |found| {
-            let news = self.news(found)?;
+        self.with_walked(at, (follow, Look::Settled), who, buffer, |walk| {
+            let found = walk.existing()?;
+            let news = if walk.is_settled { None } else { self.news(found)? };
             let with = with.take().ok_or(Errno::EIO)?;
             with(news.as_ref().unwrap_or(found))
         })

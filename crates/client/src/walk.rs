@@ -8,7 +8,7 @@
 use placement::locate::entry_shard;
 use placement::map::worker_of_shard;
 use shm::index::{Hit, Index};
-use wire::attributes::{spread, want};
+use wire::attributes::{mode, spread, want};
 use wire::errno::{Errno, Result};
 use wire::hash::{NameHash, entry_key};
 use wire::limits::{NAME_BYTES_MAX, SYMLINKS_FOLLOWED_MAX};
@@ -29,6 +29,9 @@ use crate::request::{To, own_credentials};
 pub(crate) enum Look {
     /// Until it is known whether it exists.
     Surely,
+    /// As `Surely`, and it is said whether nobody had it open before its attributes were read: then they
+    /// have all that was written to it (`Walk::is_settled`).
+    Settled,
     /// Only in the index: the request that follows finds out by itself.
     Index,
 }
@@ -99,6 +102,9 @@ pub(crate) struct Walk<'b> {
     pub(crate) found: Looked<'b>,
     /// The path ended with a slash.
     pub(crate) slash: bool,
+    /// It is a file that nobody on this host had open when its attributes were read. Said only where it
+    /// costs no message, and only with `Look::Settled`.
+    pub(crate) is_settled: bool,
 }
 
 impl<'b> Walk<'b> {
@@ -128,6 +134,7 @@ struct Walker<'a, 'b> {
     /// The directory that was last taken from a lease, or remembered: what a walk needs of it is so.
     partial: Inode,
     trail: Trail,
+    is_settled: bool,
 }
 
 impl Walker<'_, '_> {
@@ -188,8 +195,20 @@ impl Client {
         let PathBuffer { way, met: [here, found] } = buffer;
         way.load(at.path)?;
         let (links, ahead, partial, trail) = (0, None, Inode::NONE, Trail::new());
-        let mut walker =
-            Walker { who, follow, look, way, here, found, links, ahead, partial, trail };
+        let is_settled = false;
+        let mut walker = Walker {
+            who,
+            follow,
+            look,
+            way,
+            here,
+            found,
+            links,
+            ahead,
+            partial,
+            trail,
+            is_settled,
+        };
         let state = self.attachments.state();
         let is_recalled = self.recall(at.base, who, walker.way, walker.here);
         if is_recalled {
@@ -214,7 +233,7 @@ impl Client {
             let trail = (&walker.trail, state);
             self.remember(at.base, who, walker.way, trail, walker.here);
         }
-        let Walker { way, here, found, .. } = walker;
+        let Walker { way, here, found, is_settled, .. } = walker;
         let (way, parent, found): (&'b Way, &'b Attributes, &'b Attributes) = (way, here, found);
         Ok(match step {
             Step::Name(part, entry, seen) => {
@@ -224,11 +243,12 @@ impl Client {
                     Sight::Unknown => Looked::Unknown,
                 };
                 let (last, name, slash) = (Last::Name, way.name(part), part.slash);
-                Outcome::Done(Walk { parent, last, name, entry, found, slash })
+                Outcome::Done(Walk { parent, last, name, entry, found, slash, is_settled })
             }
             Step::Directory(last, slash) => {
                 let (entry, found) = (Entry::NONE, Looked::Found(parent));
-                Outcome::Done(Walk { parent, last, name: &[], entry, found, slash })
+                let is_settled = false;
+                Outcome::Done(Walk { parent, last, name: &[], entry, found, slash, is_settled })
             }
             Step::On | Step::Outside => Outcome::Outside,
         })
@@ -307,7 +327,10 @@ impl Client {
     fn look_on(&self, walker: &mut Walker<'_, '_>, part: Part, entry: &Entry) -> Result<Sight> {
         // What the last name is, is not remembered.
         let trail = (!part.is_last).then_some(&mut walker.trail);
-        if let Some(seen) = self.look_near(walker.here.inode, entry, walker.found, trail)? {
+        let asks = part.is_last && walker.look == Look::Settled;
+        let settled = asks.then_some(&mut walker.is_settled);
+        let directory = walker.here.inode;
+        if let Some(seen) = self.look_near(directory, entry, walker.found, trail, settled)? {
             return Ok(seen);
         }
         if part.is_last && walker.look == Look::Index {
@@ -322,7 +345,7 @@ impl Client {
             walker.trail.leave();
         }
         let Walker { who, way, here, found, ahead, look, .. } = walker;
-        let (names, count) = way.names(part.start, *look == Look::Surely);
+        let (names, count) = way.names(part.start, *look != Look::Index);
         // Of a last name alone a look-up says more; a directory to go through may be leased.
         let names = (names, count, if part.is_last { 2 } else { 1 });
         match self.look_far(here.inode, entry.shard, names, who, ahead, found)? {
@@ -466,30 +489,35 @@ impl Client {
         to: &mut Attributes,
     ) -> Result<Sight> {
         let entry = Entry::of(parent, name);
-        match self.look_near(parent.inode, &entry, to, None)? {
+        match self.look_near(parent.inode, &entry, to, None, None)? {
             Some(seen) => Ok(seen),
             None => self.look_by_message(parent, name, entry.shard, who, to),
         }
     }
 
     /// What the index of this host says of an entry of `directory`, if anything. `trail` is told of
-    /// each index before it is read.
+    /// each index before it is read, `settled` whether the entry is a file that nobody had open then.
     fn look_near(
         &self,
         directory: Inode,
         entry: &Entry,
         to: &mut Attributes,
         mut trail: Option<&mut Trail>,
+        settled: Option<&mut bool>,
     ) -> Result<Option<Sight>> {
         let Some(service) = self.service_of(entry.shard) else { return Ok(None) };
         if let Some(trail) = &mut trail {
             trail.note(&service);
         }
-        let inode = match service.entry(directory, entry.key) {
-            Hit::Found(inode, _) => inode,
+        let (inode, kind) = match service.entry(directory, entry.key) {
+            Hit::Found(inode, kind) => (inode, kind),
             Hit::Absent => return Ok(Some(Sight::Absent)),
             Hit::Unknown => return Ok(None),
         };
+        if let Some(settled) = settled {
+            *settled = kind & mode::TYPE == mode::REGULAR
+                && self.host().is_ok_and(|host| host.vnode_find(inode).is_none());
+        }
         let is_same = inode.shard() == entry.shard;
         let of_inode = if is_same { Some(service) } else { self.service_of(inode.shard()) };
         if let Some(service) = of_inode {
