@@ -35,7 +35,8 @@ impl Client {
         self.host().ok()?.process_take(process, fd).map(|(file, _)| file)
     }
 
-    /// Sets what a descriptor stands for. References are not counted here: `retain` and `close`.
+    /// Sets what a descriptor stands for, and returns what it stood for until then. References are
+    /// not counted here: `retain` and `close`.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`.
@@ -44,7 +45,7 @@ impl Client {
         process: ProcessIndex,
         fd: u32,
         to: Option<(OfdIndex, bool)>,
-    ) -> Result<()> {
+    ) -> Result<Option<(OfdIndex, bool)>> {
         self.host()?.process_set(process, fd, to)
     }
 

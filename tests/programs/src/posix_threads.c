@@ -39,6 +39,35 @@ static void *work(void *argument) {
     return NULL;
 }
 
+enum { REPLACED = 100, REPLACEMENTS = 20000 };
+static int is_over;
+
+// Writes and looks at a descriptor that another thread replaces: it always stands for a file.
+static void *write_meanwhile(void *argument) {
+    (void)argument;
+    char byte;
+    long rounds = 0;
+    while (!__atomic_load_n(&is_over, __ATOMIC_SEQ_CST) || rounds == 0) {
+        MUST(write(REPLACED, "w", 1) == 1);
+        MUST(pread(REPLACED, &byte, 1, 0) == 1 && byte == 'x');
+        rounds++;
+    }
+    return NULL;
+}
+
+static void replace_meanwhile(void) {
+    int files[2] = {open("one", O_CREAT | O_RDWR | O_APPEND, 0600), open("two", O_CREAT | O_RDWR | O_APPEND, 0600)};
+    for (int i = 0; i < 2; i++) MUST(write(files[i], "x", 1) == 1);
+    MUST(dup2(files[0], REPLACED) == REPLACED);
+    pthread_t writer;
+    MUST(pthread_create(&writer, NULL, write_meanwhile, NULL) == 0);
+    for (int i = 1; i <= REPLACEMENTS; i++) MUST(dup2(files[i % 2], REPLACED) == REPLACED);
+    __atomic_store_n(&is_over, 1, __ATOMIC_SEQ_CST);
+    MUST(pthread_join(writer, NULL) == 0);
+    MUST(close(REPLACED) == 0 && close(files[0]) == 0 && close(files[1]) == 0);
+    MUST(unlink("one") == 0 && unlink("two") == 0);
+}
+
 int main(int count, char **arguments) {
     enter(count, arguments);
     shared = open("shared", O_CREAT | O_RDWR, 0600);
@@ -59,5 +88,6 @@ int main(int count, char **arguments) {
     while (readdir(dir)) entries++;
     CHECK(entries == 2 + 2 + FILES + THREADS * FILES * 2 / 3);
     closedir(dir);
+    replace_meanwhile();
     return finish();
 }

@@ -15,28 +15,33 @@ use wire::errno::{Errno, Result};
 pub fn install(file: OfdIndex, lowest: i32, close_on_exec: bool) -> Result<i32> {
     let placed = state::kernel(native::duplicate(state::placeholder(), lowest, close_on_exec));
     let outcome = placed.and_then(|fd| match set(fd as u32, file, close_on_exec) {
-        Ok(()) => Ok(fd as i32),
+        Ok(_) => Ok(fd as i32),
         Err(errno) => {
             native::close(fd as i32);
             Err(errno)
         }
     });
-    if outcome.is_err()
-        && let Some(table) = table()
-    {
-        let _ = CLIENT.close(file, table);
+    if outcome.is_err() {
+        close_file(file);
     }
     outcome
 }
 
-fn set(fd: u32, file: OfdIndex, close_on_exec: bool) -> Result<()> {
+/// Says what `fd` means. Returns what it meant: its reference is the caller's then.
+fn set(fd: u32, file: OfdIndex, close_on_exec: bool) -> Result<Option<(OfdIndex, bool)>> {
     if fd >= MAPPING_FIRST {
         return Err(Errno::EMFILE);
     }
     let table = table().ok_or(Errno::EIO)?;
-    CLIENT.fd_set(table, fd, Some((file, close_on_exec)))?;
+    let before = CLIENT.fd_set(table, fd, Some((file, close_on_exec)))?;
     state::mark(fd, true);
-    Ok(())
+    Ok(before)
+}
+
+fn close_file(file: OfdIndex) {
+    if let Some(table) = table() {
+        let _ = CLIENT.close(file, table);
+    }
 }
 
 /// Forgets what `fd` means and closes the open file behind it. The kernel's half is the caller's.
@@ -94,29 +99,47 @@ pub fn dup_to(number: i64, a: [u64; 6]) -> Answer {
         let same = if number == libc::SYS_dup2 { to as i64 } else { failed(Errno::EINVAL) };
         return Some(same);
     }
-    // The kernel closes `to` and makes it stand for the same as `from`: the placeholder, when the
-    // latter is ours. Then the meanings follow.
-    let flags = if number == libc::SYS_dup3 { a[2] } else { 0 };
     if let Some((file, _)) = source {
-        CLIENT.retain(file);
-        let placed = native::call(libc::SYS_dup3, [from, to, flags, 0, 0, 0]);
-        let outcome = state::kernel(placed).and_then(|_| {
-            let _ = forget(to as u32);
-            set(to as u32, file, flags & libc::O_CLOEXEC as u64 != 0)
-        });
-        if let Err(errno) = outcome {
-            if let Some(table) = table() {
-                let _ = CLIENT.close(file, table);
-            }
-            return Some(failed(errno));
-        }
-        return Some(to as u32 as i64);
+        let flags = if number == libc::SYS_dup3 { a[2] as u32 as i32 } else { 0 };
+        let placed = put(file, from, to as u32, flags);
+        return Some(placed.map_or_else(failed, |()| i64::from(to as u32 as i32)));
     }
+    // The kernel's file is in place before the meaning goes that hid it.
     let placed = native::call(number, a);
     if placed >= 0 {
         let _ = forget(to as u32);
     }
     Some(placed)
+}
+
+/// Makes `to` stand for what `from` does, an open file of ours. Threads that use `to` meanwhile find
+/// what it stood for or what it does now: first its meaning changes, then the kernel closes its half
+/// and makes it a placeholder, last the open file is closed that it stood for.
+fn put(file: OfdIndex, from: u64, to: u32, flags: i32) -> Result<()> {
+    if flags & !libc::O_CLOEXEC != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if to >= MAPPING_FIRST {
+        return Err(Errno::EBADF);
+    }
+    CLIENT.retain(file);
+    let before = set(to, file, flags != 0).inspect_err(|_| close_file(file))?;
+    let placed = [from, u64::from(to), flags as u64, 0, 0, 0];
+    if let Err(errno) = state::kernel(native::call(libc::SYS_dup3, placed)) {
+        match before {
+            Some((file, close_on_exec)) => {
+                if let Ok(Some((ours, _))) = set(to, file, close_on_exec) {
+                    close_file(ours);
+                }
+            }
+            None => drop(forget(to)),
+        }
+        return Err(errno);
+    }
+    if let Some((file, _)) = before {
+        close_file(file);
+    }
+    Ok(())
 }
 
 /// `close_range`: ours one by one; the kernel's in the ranges between what is private.
@@ -174,7 +197,7 @@ pub fn control(a: [u64; 6]) -> Answer {
         libc::F_SETFD => {
             let close = argument & libc::FD_CLOEXEC as u64 != 0;
             let _ = native::call(libc::SYS_fcntl, a);
-            Some(set(fd as u32, file, close).map_or_else(failed, |()| 0))
+            Some(set(fd as u32, file, close).map_or_else(failed, |_| 0))
         }
         // The kernel adds O_LARGEFILE to what programs gave; a flag that they expect to see.
         libc::F_GETFL => answer(client.flags(file).map(|flags| flags | 0o100_000)),
@@ -207,7 +230,7 @@ pub fn ioctl(a: [u64; 6]) -> Answer {
         })),
         FIOCLEX | FIONCLEX => {
             let _ = native::call(libc::SYS_ioctl, a);
-            Some(set(a[0] as u32, file, a[1] as u32 == FIOCLEX).map_or_else(failed, |()| 0))
+            Some(set(a[0] as u32, file, a[1] as u32 == FIOCLEX).map_or_else(failed, |_| 0))
         }
         _ => Some(failed(Errno::ENOTTY)),
     }

@@ -281,7 +281,7 @@ fn take_hold(file: OfdIndex) -> Result<usize> {
             hold.file.store(0, Release);
         }
     }
-    held.map(|()| number)
+    held.map(|_| number)
 }
 
 fn held(index: usize) -> Option<OfdIndex> {

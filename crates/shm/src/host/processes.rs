@@ -184,7 +184,8 @@ impl HostSegment {
         HostSegment::parse(self.descriptor(process, fd)?.swap(0, AcqRel))
     }
 
-    /// Sets what `fd` stands for. References are the caller's to count.
+    /// Sets what `fd` stands for. References are the caller's to count. Returns what it stood for;
+    /// at no moment it stands for nothing in between.
     ///
     /// # Errors
     /// `EMFILE` for too large a descriptor, `ENFILE` if there is no block left.
@@ -193,16 +194,15 @@ impl HostSegment {
         process: ProcessIndex,
         fd: u32,
         to: Option<(OfdIndex, bool)>,
-    ) -> Result<()> {
+    ) -> Result<Option<(OfdIndex, bool)>> {
         let word = to.map_or(0, |(file, close_on_exec)| {
             (file.0 + 1) | if close_on_exec { CLOSE_ON_EXEC } else { 0 }
         });
         if let Some(descriptor) = self.descriptor(process, fd) {
-            descriptor.store(word, Release);
-            return Ok(());
+            return Ok(HostSegment::parse(descriptor.swap(word, AcqRel)));
         }
         if word == 0 {
-            return Ok(());
+            return Ok(None);
         }
         let blocks = &self.process(process)?.blocks;
         let slot = blocks.get(fd as usize / BLOCK_DESCRIPTORS).ok_or(Errno::EMFILE)?;
@@ -210,8 +210,8 @@ impl HostSegment {
         if slot.compare_exchange(0, block, AcqRel, Acquire).is_err() {
             self.block_give(block)?;
         }
-        self.descriptor(process, fd).ok_or(Errno::EIO)?.store(word, Release);
-        Ok(())
+        let descriptor = self.descriptor(process, fd).ok_or(Errno::EIO)?;
+        Ok(HostSegment::parse(descriptor.swap(word, AcqRel)))
     }
 
     fn block_take(&self) -> Result<u32> {
@@ -258,7 +258,7 @@ impl HostSegment {
             self.file_retain(file);
             let set = self.process_set(child, fd, Some((file, close_on_exec)));
             if outcome.is_ok() {
-                outcome = set;
+                outcome = set.map(|_| ());
             }
         });
         outcome.map(|()| child)
