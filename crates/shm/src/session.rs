@@ -158,10 +158,11 @@ impl Session {
     /// otherwise: its claim passes to the caller.
     fn find_abandoned(&self) -> Option<usize> {
         for index in 0..SLOT_COUNT {
-            let owner = self.word32(index, OWNER).ok()?;
+            let (owner, state) = (self.word32(index, OWNER).ok()?, self.word32(index, STATE).ok()?);
             let holder = owner.load(Relaxed);
-            let state = self.word32(index, STATE).ok()?.load(Acquire) & !ASLEEP;
-            if state == SUBMITTED || state == DETACHED || !wait::is_dead(holder) {
+            let has_request = || matches!(state.load(SeqCst) & !ASLEEP, SUBMITTED | DETACHED);
+            // Again once it is dead: it may have handed a request in before.
+            if has_request() || !wait::is_dead(holder) || has_request() {
                 continue;
             }
             if owner.compare_exchange(holder, wait::thread_id(), AcqRel, Relaxed).is_ok() {

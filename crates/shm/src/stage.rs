@@ -183,11 +183,14 @@ impl<'a> Stage<'a> {
                 return false;
             };
             let holder = owner.load(Acquire);
-            // A holder of zero has just taken it and not said so yet.
-            let is_left = state.load(Acquire) == TAKEN && holder != 0 && wait::is_dead(holder);
-            is_left
+            let is_taken = || state.load(SeqCst) == TAKEN;
+            // A holder of zero has just taken it and not said so yet. The state is looked at again
+            // once the holder is dead: it may have pushed the buffer before.
+            holder != 0
+                && is_taken()
+                && wait::is_dead(holder)
+                && is_taken()
                 && owner.compare_exchange(holder, wait::thread_id(), AcqRel, Relaxed).is_ok()
-                && state.load(Acquire) == TAKEN
         })
     }
 
@@ -268,7 +271,11 @@ impl<'a> Stage<'a> {
 
     /// The daemon is done with a buffer: it is the client's again, or free if that gave it up.
     pub fn give_back(&self, buffer: u8) {
-        let Ok(state) = self.word(usize::from(buffer), STATE) else { return };
+        let words = (self.word(buffer.into(), STATE), self.word(buffer.into(), OWNER));
+        let (Ok(state), Ok(owner)) = words else { return };
+        if state.load(Acquire) == MOVING {
+            owner.store(0, Relaxed);
+        }
         if state.compare_exchange(LENT, TAKEN, AcqRel, Relaxed).is_err()
             && (state.compare_exchange(LEFT, FREE, AcqRel, Relaxed).is_ok()
                 || state.compare_exchange(MOVING, FREE, AcqRel, Relaxed).is_ok())

@@ -65,6 +65,53 @@ fn a_buffer_has_one_holder_and_who_waits_gets_it() {
     });
 }
 
+/// A buffer that a thread pushed before it died is the daemon's until that is done with it, then one
+/// other's.
+#[test]
+fn what_the_dead_pushed_has_one_holder() {
+    model::explore(30_000, || {
+        let session = Session::new(memory(SESSION_AND_STAGE_BYTES)).expect("long enough");
+        // The first one is free: few steps are spent on others.
+        model::quietly(|| {
+            let first = session.stage().try_take();
+            (1..STAGE_BUFFER_COUNT).for_each(|_| std::mem::forget(session.stage().try_take()));
+            drop(first);
+        });
+        let session = Arc::new(session);
+        let pushes = {
+            let session = Arc::clone(&session);
+            model::spawn(move || {
+                let buffer = model::quietly(|| session.stage().try_free());
+                // The other may have been first.
+                let Ok(buffer) = buffer else { return false };
+                buffer.push(&PUSHED).expect("taken");
+                true
+            })
+        };
+        let other = {
+            let session = Arc::clone(&session);
+            model::spawn(move || session.stage().take(0).map(std::mem::forget).is_ok())
+        };
+        let mut mine = None;
+        if pushes.join() == Some(true) && session.stage().begin_moving(0).is_some() {
+            session.stage().give_back(0);
+            mine = session.stage().try_free().ok();
+        }
+        let theirs = other.join() == Some(true);
+        assert!(mine.is_none() || !theirs, "two hold one buffer");
+    });
+}
+
+const PUSHED: Pushed = Pushed {
+    inode: Inode(5),
+    vnode: VnodeIndex(0),
+    target: DaemonIndex(1),
+    chunk_log2: 22,
+    offset: 0,
+    length: 1,
+    stamp: 0,
+};
+
 #[test]
 fn what_was_pushed_is_moved_once_and_who_waits_for_it_is_woken() {
     model::explore(2000, || {
@@ -80,11 +127,7 @@ fn what_was_pushed_is_moved_once_and_who_waits_for_it_is_woken() {
             let session = Arc::clone(&session);
             model::spawn(move || {
                 let buffer = session.stage().take(SECOND).expect("a buffer");
-                let (inode, target) = (Inode(5), DaemonIndex(1));
-                let (chunk_log2, offset, length, stamp) = (22, 0, 1, 0);
-                let vnode = VnodeIndex(0);
-                let pushed = Pushed { inode, vnode, target, chunk_log2, offset, length, stamp };
-                buffer.push(&pushed).expect("taken");
+                buffer.push(&PUSHED).expect("taken");
             })
         };
         client.join();
