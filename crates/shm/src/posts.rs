@@ -10,8 +10,8 @@
 //!   tags       WORKER_COUNT_MAX x TAG_BUCKETS x 64 bytes: names with a post that is not applied
 //!   sessions   for each: pending WORKER_COUNT_MAX x u64, claimed u64, then POST_COUNT slots
 //!
-//! A slot: state u32, owner u32 (thread; 0: free), length u32, worker u32, key u64, tag u64; at 64
-//! the post.
+//! A slot: state u32 (with the worker it is for, above 8 bits), owner u32 (thread; 0: free), length u32,
+//! 4 bytes unused, key u64, tag u64; at 64 the post.
 //!
 //!   FREE --claim--> CLAIMED --announce--> TENTATIVE --commit--> COMMITTED --applied--> FREE
 //!                                         TENTATIVE --refused by the worker--> REFUSED
@@ -30,12 +30,15 @@
 //! without a tag.
 //!
 //! Invariants:
-//!  1. The owner word says whose a slot is, as in `session`. A COMMITTED slot is the worker's.
+//!  1. The owner word says whose a slot is, as in `session`. A COMMITTED slot is the worker's. A dead
+//!     thread's is changed by the worker it is for, if TENTATIVE or COMMITTED, until somebody takes it.
 //!  2. A bit of `pending` is set before the state is TENTATIVE or COMMITTED, and is cleared before the
-//!     slot is free; `announced` and its summary are set after it, and are cleared only while
-//!     `pending` is zero, and then looked at again.
+//!     slot is free; `announced` and its summary are set between the two, and are cleared only while
+//!     `pending` is zero, and then looked at again: by the next worker if this one is killed.
 //!  3. A tag holds the number of its slot, so nobody takes another's away.
-//!  4. A client that is killed loses an operation that was not acknowledged, or none. Its slot is
+//!  4. A bit of `pending` only says where to look: the slot may be withdrawn and taken again for another
+//!     worker meanwhile. One word says what a slot is and for whom, so one load or exchange decides.
+//!  5. A client that is killed loses an operation that was not acknowledged, or none. Its slot is
 //!     taken over when slots are short, or when the worker sweeps.
 
 use crate::doorbell::SESSION_COUNT_MAX;
@@ -83,7 +86,7 @@ struct SlotRow {
     state: AtomicU32,
     owner: AtomicU32,
     length: AtomicU32,
-    worker: AtomicU32,
+    unused: AtomicU32,
     key: AtomicU64,
     tag: AtomicU64,
 }
@@ -93,11 +96,26 @@ unsafe impl Row for SlotRow {}
 
 const _: () = assert!(size_of::<SlotRow>() <= MESSAGE);
 
+/// States; all but FREE are combined with a worker by `of_worker`.
 const FREE: u32 = 0;
 const CLAIMED: u32 = 1;
 const TENTATIVE: u32 = 2;
 const COMMITTED: u32 = 3;
 const REFUSED: u32 = 4;
+
+/// Bits of a state below the worker's number.
+const WORKER_SHIFT: u32 = 8;
+
+const _: () = assert!(REFUSED < 1 << WORKER_SHIFT && WORKER_COUNT_MAX < 1 << WORKER_SHIFT);
+
+/// A state of a slot that is for `worker`.
+const fn of_worker(state: u32, worker: usize) -> u32 {
+    state | (worker as u32) << WORKER_SHIFT
+}
+
+const fn is_committed(state: u32) -> bool {
+    state % (1 << WORKER_SHIFT) == COMMITTED
+}
 
 /// Gate: a new segment is closed.
 const CLOSED: u32 = 0;
@@ -279,8 +297,7 @@ impl Posts {
     }
 
     fn begin<'a>(&'a self, id: PostId, row: &'a SlotRow, worker: usize) -> Draft<'a> {
-        row.state.store(CLAIMED, Relaxed);
-        row.worker.store(worker as u32, Relaxed);
+        row.state.store(of_worker(CLAIMED, worker), Relaxed);
         row.tag.store(0, Relaxed);
         Draft { posts: self, row, id, worker }
     }
@@ -289,28 +306,27 @@ impl Posts {
     fn take_over(&self, session: u16, worker: usize) -> Option<Draft<'_>> {
         for slot in 0..POST_COUNT as u8 {
             let id = PostId { session, slot };
-            if self.is_abandoned(id) && self.take_from_dead(id, wait::thread_id()) {
+            if self.take_from_dead(id, wait::thread_id()) {
                 return Some(self.begin(id, self.row(id).ok()?, worker));
             }
         }
         None
     }
 
-    fn is_abandoned(&self, id: PostId) -> bool {
-        let Ok(SlotRow { state, owner, .. }) = self.row(id) else { return false };
-        state.load(SeqCst) != COMMITTED && wait::is_dead(owner.load(Relaxed))
-    }
-
-    /// Becomes the owner of a slot whose owner is dead, and makes it as if it was never announced.
+    /// Becomes the owner of a slot whose owner died before it committed, and makes it as if it was never
+    /// announced.
     fn take_from_dead(&self, id: PostId, me: u32) -> bool {
         let Ok(row) = self.row(id) else { return false };
         let SlotRow { state, owner, .. } = row;
         let holder = owner.load(SeqCst);
-        if !wait::is_dead(holder) || owner.compare_exchange(holder, me, SeqCst, Relaxed).is_err() {
+        if is_committed(state.load(SeqCst)) || !wait::is_dead(holder) {
             return false;
         }
-        // The dead may have committed between the caller's look and now.
-        if state.load(SeqCst) == COMMITTED {
+        // Again: it may have committed before it died. What is not committed now never will be; what is,
+        // the worker frees, and then it must not find another owner's number there.
+        if is_committed(state.load(SeqCst))
+            || owner.compare_exchange(holder, me, SeqCst, Relaxed).is_err()
+        {
             return false;
         }
         self.clear(id, row);
@@ -319,8 +335,8 @@ impl Posts {
 
     /// Takes back what an announcement left, for the owner.
     fn clear(&self, id: PostId, row: &SlotRow) {
-        let SlotRow { key, tag, worker, .. } = row;
-        let worker = worker.load(Relaxed) as usize;
+        let SlotRow { state, key, tag, .. } = row;
+        let worker = (state.load(Relaxed) >> WORKER_SHIFT) as usize;
         if tag.load(Relaxed) != 0 {
             self.untag(worker, key.load(Relaxed), tag.load(Relaxed));
             // Not before: if we are killed in between, who comes after us finds it.
@@ -402,6 +418,20 @@ impl Posts {
         self.summary(worker).is_ok_and(|summary| summary.load(SeqCst) != 0)
     }
 
+    /// Announces a session whose `pending` is not zero.
+    fn lead_to(&self, session: u16, worker: usize) -> Result<()> {
+        let (word, bit) = (usize::from(session) / 64, session % 64);
+        let announced = self.announced(worker, word)?;
+        if announced.load(SeqCst) & 1 << bit == 0 {
+            announced.fetch_or(1 << bit, SeqCst);
+        }
+        let summary = self.summary(worker)?;
+        if summary.load(SeqCst) & 1 << word == 0 {
+            summary.fetch_or(1 << word, SeqCst);
+        }
+        Ok(())
+    }
+
     /// Calls `with` for each session that may have posts for `worker`, by word and bit.
     fn each_announced(&self, worker: usize, with: &mut dyn FnMut(usize, u32)) {
         let Ok(summary) = self.summary(worker) else { return };
@@ -427,12 +457,14 @@ impl Posts {
         each: &mut dyn FnMut(PostId),
     ) {
         let Ok(pending) = self.pending(session, worker) else { return };
+        let [tentative_for_it, committed_for_it, refused_by_it] =
+            [TENTATIVE, COMMITTED, REFUSED].map(|state| of_worker(state, worker));
         for slot in bits_of(pending.load(SeqCst)) {
             let id = PostId { session, slot: slot as u8 };
             let Ok(SlotRow { state, .. }) = self.row(id) else { continue };
             let is_refused = tentative == Tentative::Refuse
-                && state.compare_exchange(TENTATIVE, REFUSED, SeqCst, SeqCst).is_ok();
-            if !is_refused && state.load(SeqCst) == COMMITTED {
+                && state.compare_exchange(tentative_for_it, refused_by_it, SeqCst, SeqCst).is_ok();
+            if !is_refused && state.load(SeqCst) == committed_for_it {
                 each(id);
             }
         }
@@ -455,20 +487,25 @@ impl Posts {
         }
     }
 
-    /// Frees the slots of posts to `worker` that an earlier daemon had applied when it died.
+    /// Frees the slots of posts to `worker` that an earlier daemon had applied when it died, and
+    /// announces what it was about to announce again.
     pub fn recover(&self, worker: usize) {
         let sessions = self.sessions_most().min(SESSION_COUNT_MAX as u64) as u16;
         for session in 0..sessions {
             let Ok(pending) = self.pending(session, worker) else { return };
             for slot in 0..POST_COUNT as u8 {
                 let id = PostId { session, slot };
-                let Ok(SlotRow { state, worker: to, .. }) = self.row(id) else { return };
+                let Ok(SlotRow { state, .. }) = self.row(id) else { return };
                 // A client sets the bit first.
-                let is_old =
-                    state.load(SeqCst) == COMMITTED && pending.load(SeqCst) >> slot & 1 == 0;
-                if is_old && to.load(Relaxed) as usize == worker {
+                if state.load(SeqCst) == of_worker(COMMITTED, worker)
+                    && pending.load(SeqCst) >> slot & 1 == 0
+                {
                     self.release(id);
                 }
+            }
+            // A client that sets a bit from here on sees for itself that it is not announced.
+            if pending.load(SeqCst) != 0 && self.lead_to(session, worker).is_err() {
+                return;
             }
         }
     }
@@ -481,7 +518,7 @@ impl Posts {
             let pending = self.pending(session, worker).map_or(0, |word| word.load(SeqCst));
             for slot in bits_of(pending) {
                 let id = PostId { session, slot: slot as u8 };
-                if self.is_abandoned(id) && self.take_from_dead(id, me) {
+                if self.take_from_dead(id, me) {
                     self.release(id);
                 }
             }
@@ -556,6 +593,12 @@ pub struct Draft<'a> {
 }
 
 impl Draft<'_> {
+    /// The slot.
+    #[must_use]
+    pub const fn id(&self) -> PostId {
+        self.id
+    }
+
     /// Lets `write` put the post into the slot; it returns the length.
     ///
     /// # Errors
@@ -592,27 +635,20 @@ impl Draft<'_> {
         Ok(tagged)
     }
 
-    /// Sets the bits that lead the worker to the slot, and the state.
+    /// Sets the bits that lead the worker to the slot, then the state: who is killed in between has
+    /// done nothing.
     fn show(&self, state: u32) -> Result<()> {
         let (posts, PostId { session, slot }) = (self.posts, self.id);
         posts.pending(session, self.worker)?.fetch_or(1 << slot, SeqCst);
-        self.row.state.store(state, SeqCst);
-        let (word, bit) = (usize::from(session) / 64, session % 64);
-        let announced = posts.announced(self.worker, word)?;
-        if announced.load(SeqCst) & 1 << bit == 0 {
-            announced.fetch_or(1 << bit, SeqCst);
-        }
-        let summary = posts.summary(self.worker)?;
-        if summary.load(SeqCst) & 1 << word == 0 {
-            summary.fetch_or(1 << word, SeqCst);
-        }
+        posts.lead_to(session, self.worker)?;
+        self.row.state.store(of_worker(state, self.worker), SeqCst);
         Ok(())
     }
 
     /// The post is done, unless the worker refused it: then false.
     pub fn commit(self) -> bool {
-        let committed =
-            self.row.state.compare_exchange(TENTATIVE, COMMITTED, SeqCst, SeqCst).is_ok();
+        let [from, to] = [TENTATIVE, COMMITTED].map(|state| of_worker(state, self.worker));
+        let committed = self.row.state.compare_exchange(from, to, SeqCst, SeqCst).is_ok();
         if committed {
             core::mem::forget(self);
         }

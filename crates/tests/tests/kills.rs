@@ -70,7 +70,8 @@ fn killed_clients_leave_what_was_acknowledged_and_nothing_else() {
 #[test]
 fn the_same_holds_while_daemons_are_killed() {
     let (kills, seed) = (setting("KILLS", 400) / 4, setting("TEST_SEED", 2));
-    let options = ["--local", "2", "--memory", "16MiB", "--ssd", "64MiB", "--chunk", "64KiB"];
+    let options = ["--local", "2", "--workers", "4", "--memory", "16MiB", "--ssd", "64MiB"];
+    let options = [&options[..], &["--chunk", "64KiB"]].concat();
     killed("both", &options, (kills, seed), |instance, round| {
         // A round is 50 clients; those of the next are at work.
         let victim = instance.daemon(usize::try_from(round % 2).expect("small"));

@@ -112,7 +112,8 @@ fn stopped(name: &str, options: &[&str]) {
 
 #[test]
 fn one_daemon_that_stands_still_says_nothing_wrong() {
-    stopped("stops", &["--local", "1", "--memory", "16MiB", "--ssd", "0"]);
+    let options = ["--local", "1", "--workers", "4", "--memory", "16MiB", "--ssd", "0"];
+    stopped("stops", &options);
 }
 
 #[test]

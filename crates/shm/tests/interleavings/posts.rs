@@ -222,3 +222,133 @@ fn a_file_is_not_removed_under_who_opens_it() {
         assert!(!(removed && is_open), "removed by a post while it is open");
     });
 }
+
+/// A client announces a post to one worker, changes its mind, and posts to another: in the same slot, by
+/// the time the first comes to look. A worker takes what is for it, and all of it.
+#[test]
+fn a_worker_takes_what_is_for_it() {
+    model::explore(3000, || {
+        let world = world();
+        let client = {
+            let world = Arc::clone(&world);
+            model::spawn(move || {
+                let draft = world.posts.claim(0, 0).expect("a slot");
+                assert_eq!(draft.announce(KEY), Ok(true));
+                drop(draft);
+                let draft = world.posts.claim(0, 1).expect("a slot");
+                assert_eq!(draft.announce(KEY), Ok(true));
+                assert!(draft.commit(), "refused by a worker whom nobody asked");
+            })
+        };
+        let take = |worker| {
+            let mut ids = Vec::new();
+            world.posts.collect(worker, Tentative::Refuse, &mut |id| ids.push(id));
+            ids
+        };
+        world.posts.close_gate(0);
+        for _ in 0..3 {
+            assert_eq!(take(0), [], "it was posted to the other worker");
+        }
+        client.join();
+        model::quietly(|| {
+            assert_eq!(take(0), [], "it was posted to the other worker");
+            let ids = take(1);
+            assert_eq!(ids.len(), 1, "what was posted is gone");
+            ids.into_iter().for_each(|id| world.posts.finish(id));
+            world.posts.settle(1);
+            world.check_end(1);
+        });
+    });
+}
+
+/// A post that is complete when its client is killed is found, though nothing else leads there.
+#[test]
+fn what_the_dead_committed_is_found() {
+    model::explore(1000, || {
+        let world = world();
+        let victim = {
+            let world = Arc::clone(&world);
+            model::spawn(move || {
+                model::doom(25);
+                let mut draft = world.posts.claim(0, 0).expect("a slot");
+                draft.write(|_| Ok::<_, wire::Errno>(1)).expect("it fits");
+                draft.commit_at_once().expect("claimed");
+            })
+        };
+        world.apply(Tentative::Leave);
+        victim.join();
+        model::quietly(|| world.check_end(1));
+    });
+}
+
+/// A worker that is killed while it takes announcements back leaves no post to nobody.
+#[test]
+fn the_next_daemon_finds_what_was_posted() {
+    model::explore(2000, || {
+        let world = world();
+        model::quietly(|| {
+            world.posts.note_session(0);
+            let draft = world.posts.claim(0, 0).expect("a slot");
+            draft.announce(KEY).expect("claimed");
+        });
+        let worker = {
+            let world = Arc::clone(&world);
+            model::spawn(move || {
+                model::doom(20);
+                world.posts.settle(0);
+            })
+        };
+        let client = {
+            let world = Arc::clone(&world);
+            model::spawn(move || world.make(0))
+        };
+        worker.join();
+        assert_eq!(client.join(), Some(true));
+        model::quietly(|| {
+            world.posts.recover(0);
+            assert_eq!(world.apply(Tentative::Leave), 0);
+            assert_ne!(world.name.load(SeqCst), NOBODY, "what was done is lost");
+            world.check_end(1);
+        });
+    });
+}
+
+/// The slot of one who committed and died is free once the worker is done with it, and not before: who
+/// takes it over has it for himself.
+#[test]
+fn the_slot_of_a_dead_has_one_owner() {
+    model::explore(15_000, || {
+        let world = world();
+        let client = {
+            let world = Arc::clone(&world);
+            model::spawn(move || {
+                let draft = model::quietly(|| {
+                    let draft = world.posts.claim(0, 0).expect("a slot");
+                    assert_eq!(draft.announce(KEY), Ok(true));
+                    // The others are taken, so that the dead are looked for.
+                    (1..64).for_each(|_| std::mem::forget(world.posts.claim(0, 0)));
+                    draft
+                });
+                assert!(draft.commit());
+            })
+        };
+        let worker = {
+            let world = Arc::clone(&world);
+            model::spawn(move || {
+                world.posts.collect(0, Tentative::Leave, &mut |id| world.posts.finish(id));
+            })
+        };
+        let draft = world.posts.claim(0, 0);
+        client.join();
+        worker.join();
+        model::quietly(|| {
+            if let Some(draft) = draft {
+                let id = draft.id();
+                let others: Vec<_> = (0..64).map_while(|_| world.posts.claim(0, 0)).collect();
+                assert!(others.iter().all(|other| other.id() != id), "two have one slot");
+            }
+            world.posts.collect(0, Tentative::Leave, &mut |id| world.posts.finish(id));
+            world.check_end(1);
+        });
+    });
+}
