@@ -58,6 +58,7 @@ impl World {
                 Effect::Index(_)
                 | Effect::Peer { .. }
                 | Effect::Holder { .. }
+                | Effect::Told { .. }
                 | Effect::GrantNumbers { .. } => {}
             }
         }

@@ -10,7 +10,7 @@ use wire::attributes::want;
 use wire::errno::{Errno, Result};
 use wire::limits::FILE_BYTES_MAX;
 use wire::request::set;
-use wire::{Attributes, Credentials, Inode, Request};
+use wire::{Attributes, Credentials, Inode, Reply, Request};
 
 use crate::attributes::Change;
 use crate::errno::by_descriptor;
@@ -97,8 +97,13 @@ impl Client {
             return Ok(());
         }
         let request = Request::Extend { inode, size: end };
-        self.call_done(To::Shard(inode.shard()), &request, &own_credentials())?;
-        let _ = vnode.dirty_end.compare_exchange(end, 0, SeqCst, SeqCst);
+        let answer = self.call(To::Shard(inode.shard()), &request, &own_credentials())?;
+        // A shard of this host answers `Done`: it read `dirty_end` itself, and cleared it. Others can
+        // not, so it is done here.
+        let is_noted = answer.with(|reply| Ok(matches!(reply, Reply::Done {})))?;
+        if !is_noted {
+            let _ = vnode.dirty_end.compare_exchange(end, 0, SeqCst, SeqCst);
+        }
         Ok(())
     }
 

@@ -162,6 +162,24 @@ fn truncation_and_extension_show_zeros() {
     bench.close(file);
 }
 
+/// Between the answer to who told a size and his next step, another empties the file and writes to it.
+#[test]
+fn who_told_a_size_takes_nothing_that_was_written_since_for_told() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("anew", &CLIENT);
+    let file = bench.open("f", READ_WRITE | CREATE).expect("made");
+    let all = pattern(300_000);
+    assert_eq!(CLIENT.write(file.ofd, &all, Position::Current), Ok(all.len()));
+    let written_anew = |is: bool| {
+        bench.stub.state.namespace.lock().expect("no panic").is_written_anew = is;
+    };
+    written_anew(true);
+    assert_eq!(CLIENT.fstat(file.ofd).expect("open").size, 0);
+    written_anew(false);
+    assert_eq!(CLIENT.fstat(file.ofd).expect("open").size, 300_000, "what was written is lost");
+    bench.close(file);
+}
+
 #[test]
 fn appends_from_two_open_files_lose_nothing() {
     static CLIENT: Client = Client::new();

@@ -18,11 +18,11 @@ use shm::host::HostSegment;
 use shm::index::Index;
 use shm::wait::steady_nanos;
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use store::{For, Journal};
 use wire::errno::{Errno, Result};
-use wire::{DaemonIndex, Header, Inode, Reply, Request, ShardIndex};
+use wire::{DaemonIndex, Header, Inode, Request, ShardIndex};
 
 /// How often files without a name are looked through, while there are any.
 const ORPHANS_PAUSE: Duration = Duration::from_secs(1);
@@ -58,6 +58,10 @@ impl Opens for Hands<'_> {
             Some(Some(ReplyTo::Slot { guest, slot })) => guest.slots.is_awaited(usize::from(*slot)),
             _ => true,
         }
+    }
+
+    fn untold(&self, inode: Inode) -> Option<u64> {
+        Some(self.host.untold(inode))
     }
 }
 
@@ -144,35 +148,16 @@ impl Shard {
         if let Request::Extend { inode, .. } = request
             && header.origin == u64::MAX
             && header.host == shared.host_number
+            && !self.service.is_quiet(inode)
         {
-            return self.extend_for_killed(shared, header, inode, to);
+            // For a process of this host that was killed; asked again until it is told.
+            return shared.busy(to, LOST_MICROS);
         }
         let ticket = self.ticket(to);
         self.close_gate(shared);
         self.step_closed(shared, Input::Request { ticket, header, request });
         if let Request::Create { .. } = request {
             self.keep_numbers(shared, ShardIndex(header.shard));
-        }
-        self.open_gate(shared);
-    }
-
-    /// A process of this host was killed that had written to a file: its row says what is not told, if
-    /// nobody truncated the file or told it meanwhile. Asked again until it is told.
-    fn extend_for_killed(&mut self, shared: &Shared, header: &Header, inode: Inode, to: ReplyTo) {
-        let vnode = shared.host.vnode_find(inode).and_then(|row| shared.host.vnode(row).ok());
-        let size = vnode.as_ref().map_or(0, |vnode| vnode.dirty_end.load(SeqCst));
-        if !self.service.is_quiet(inode) {
-            return shared.busy(to, LOST_MICROS);
-        }
-        if size == 0 {
-            return shared.answer_with(to, &Reply::Done {});
-        }
-        let ticket = self.ticket(to);
-        let request = Request::Extend { inode, size };
-        self.close_gate(shared);
-        self.step_closed(shared, Input::Request { ticket, header, request });
-        if let Some(vnode) = vnode {
-            let _ = vnode.dirty_end.compare_exchange(size, 0, SeqCst, SeqCst);
         }
         self.open_gate(shared);
     }
@@ -425,6 +410,7 @@ impl Shard {
                     self.service.recycle(bytes);
                 }
             }
+            Effect::Told { inode, end } => shared.host.note_told(inode, end),
             Effect::GrantNumbers { shard, first, end } => {
                 shared.posts.grant_numbers(shard, first, end);
             }

@@ -4,12 +4,13 @@
 mod support;
 
 use shm::index::Hit;
+use std::sync::atomic::Ordering::SeqCst;
 use support::{Client, Instance, To, wait_until};
 use wire::Request;
 use wire::attributes::mode;
 use wire::errno::Errno;
 use wire::hash::entry_key;
-use wire::request::lock;
+use wire::request::{lock, set};
 
 const FILE: u32 = mode::REGULAR | 0o644;
 const DIRECTORY: u32 = mode::DIRECTORY | 0o755;
@@ -44,6 +45,61 @@ fn who_is_killed_waiting_gets_no_lock_though_his_session_lives() {
     wait_until("the request of the dead is withdrawn", || !far.session.has_waiting());
     assert_eq!(call(&near, &lock(1, lock::UNLOCK, 0)), Ok(()));
     assert_eq!(call(&far, &lock(3, lock::WRITE, 0)), Ok(()), "the dead got the lock");
+}
+
+/// What clients ask late, after somebody truncated the file, or wrote to it anew.
+#[test]
+fn a_size_told_late_undoes_no_truncation_and_hides_nothing_written_since() {
+    let instance = Instance::start(1);
+    let client = attach(&instance, 0);
+    let root = client.root();
+    let inode = client.create(&root, b"f", FILE).expect("created").inode;
+    let to = To::Shard(inode.shard());
+    client.call(to, &Request::MoveOut { inode }).expect("on targets");
+    let row = client.host.vnode_open(inode).expect("open");
+    let untold = &client.host.vnode(row).expect("a row").dirty_end;
+    let late = Request::Extend { inode, size: 5000 };
+    let size = || client.attributes(inode).map(|found| found.size);
+
+    untold.store(5000, SeqCst);
+    client.call(to, &late).expect("told");
+    assert_eq!((size(), untold.load(SeqCst)), (Ok(5000), 0), "the shard clears what it took");
+
+    let cut = Request::SetAttributes {
+        inode,
+        mask: set::SIZE | set::CUTS | set::BY_DESCRIPTOR,
+        mode: 0,
+        uid: 0,
+        gid: 0,
+        size: 0,
+        accessed: 0,
+        modified: 0,
+    };
+    client.call(to, &cut).expect("cut");
+    client.call(to, &late).expect("answered");
+    assert_eq!(size(), Ok(0), "the truncation is undone");
+
+    untold.store(7000, SeqCst);
+    client.call(to, &late).expect("told");
+    assert_eq!((size(), untold.load(SeqCst)), (Ok(7000), 0), "the row says how long it is");
+
+    // Nobody has it open any more.
+    client.call(to, &cut).expect("cut");
+    client.host.vnode_close(inode, row).expect("closed");
+    client.call(to, &late).expect("answered");
+    assert_eq!(size(), Ok(0));
+}
+
+/// The shard does not see the words of another host.
+#[test]
+fn another_hosts_word_for_a_size_is_taken() {
+    let instance = Instance::start_as(2, 1, 1);
+    let (near, far) = (attach(&instance, 0), attach(&instance, 1));
+    let inode = near.create(&near.root(), b"f", FILE).expect("created").inode;
+    let to = To::Shard(inode.shard());
+    near.call(to, &Request::MoveOut { inode }).expect("on targets");
+    far.call(to, &Request::Extend { inode, size: 5000 }).expect("told");
+    assert_eq!(near.attributes(inode).map(|found| found.size), Ok(5000));
 }
 
 #[test]
@@ -221,12 +277,7 @@ fn a_killed_process_leaves_no_deleted_file_behind() {
     let vnode = client.host.vnode_open(made.inode).expect("open");
     let open = client.host.file_allocate(made.inode, vnode, 2).expect("open");
     client.host.process_set(row, 5, Some((open, false))).expect("set");
-    client
-        .host
-        .vnode(vnode)
-        .expect("a row")
-        .dirty_end
-        .store(123, std::sync::atomic::Ordering::SeqCst);
+    client.host.vnode(vnode).expect("a row").dirty_end.store(123, SeqCst);
 
     client.unlink(&root, b"a").expect("unlinked");
     assert_eq!(client.attributes(made.inode).map(|found| found.links), Ok(0));

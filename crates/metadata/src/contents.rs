@@ -151,11 +151,19 @@ impl Service {
         Err(Stop::Wait(Wait::OwnData(token)))
     }
 
-    pub(crate) fn extend(&mut self, ask: &Ask<'_>, inode: Inode, size: u64) -> Step<()> {
+    /// A client says what it wrote. Of this host's only the row knows what still has to be told: since
+    /// the client looked, others may have told it, cut it off, and written anew. `Done` says that the
+    /// row was looked at; who is answered otherwise notes himself what he told.
+    pub(crate) fn extend(&mut self, ask: &Ask<'_>, inode: Inode, said: u64) -> Step<()> {
         if let Some(result) = ask.data {
             result?;
         }
         let old = self.quiet_file(inode)?;
+        if ask.untold == Some(0) {
+            self.io.reply(ask.ticket, &Reply::Done {});
+            return Ok(());
+        }
+        let size = ask.untold.unwrap_or(said);
         if size > FILE_BYTES_MAX {
             return Err(Stop::Refused(Errno::EFBIG));
         }
@@ -166,6 +174,12 @@ impl Service {
         } else {
             new.size = old.size.max(size);
             self.put(&Record::PutAttributes { attributes: new });
+        }
+        if let Some(end) = ask.untold {
+            // Behind the change of the index: who finds nothing untold finds the size there.
+            self.io.push(Effect::Told { inode, end });
+            self.io.reply(ask.ticket, &Reply::Done {});
+            return Ok(());
         }
         let attributes = self.own_attributes(inode)?;
         self.io.reply(ask.ticket, &Reply::Attributes { attributes });

@@ -113,6 +113,14 @@ pub enum Effect {
     Log(Vec<u8>),
     /// Changes the index in shared memory.
     Index(IndexOp),
+    /// What this host wrote to a file before `end` is told (`Opens::untold`); the log and the index
+    /// have it.
+    Told {
+        /// The file.
+        inode: Inode,
+        /// What was untold.
+        end: u64,
+    },
     /// Clients may use inode numbers `first .. end` of a shard in their posts.
     GrantNumbers {
         /// The shard.
@@ -214,7 +222,8 @@ pub enum DataOp {
     },
 }
 
-/// What the service asks its host within a step: who has a deleted file open, who still waits.
+/// What the service asks its host within a step: who has a deleted file open, who still waits,
+/// what was written.
 pub trait Opens {
     /// Marks a file as deleted and says whether a process of this host has it open. It must first
     /// forget the inode in the index and only then look, because who opens a file does the two in
@@ -226,5 +235,13 @@ pub trait Opens {
     fn is_awaited(&self, ticket: u64) -> bool {
         let _ = ticket;
         true
+    }
+
+    /// End of what this host wrote to a file and the shard was not told, asked in the step that tells it:
+    /// what a client said was read before, and may be cut off since. `None`: nobody here knows better
+    /// than the client.
+    fn untold(&self, inode: Inode) -> Option<u64> {
+        let _ = inode;
+        None
     }
 }

@@ -73,6 +73,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) facts: &'a [Fact],
     /// What came of this job's own effect on targets.
     pub(crate) data: Option<Result<(), Errno>>,
+    /// For an `Extend` of this host: what is untold of the file at this moment.
+    pub(crate) untold: Option<u64>,
 }
 
 /// What is parked.

@@ -90,7 +90,9 @@ impl Service {
             self.start();
         }
         match input {
-            Input::Request { ticket, header, request } => self.take(ticket, header, &request),
+            Input::Request { ticket, header, request } => {
+                self.take(ticket, header, &request, opens);
+            }
             Input::Peer { message } => self.take_message(message),
             Input::Posted { posts } => {
                 posts.iter().for_each(|posted| self.take_post(posted));
@@ -206,7 +208,7 @@ impl Service {
 
     /// A request from outside: one that was done before is answered alike, one that is parked
     /// learns its new ticket.
-    fn take(&mut self, ticket: u64, header: &Header, request: &Request<'_>) {
+    fn take(&mut self, ticket: u64, header: &Header, request: &Request<'_>, opens: &dyn Opens) {
         if let Some(&outcome) = self.state.outcomes.get(&header.origin)
             && outcome.sequence == header.sequence
             && header.origin != ORIGIN_NONE
@@ -216,7 +218,8 @@ impl Service {
         if self.is_parked(ticket, header) {
             return;
         }
-        let ask = Ask { ticket, header, facts: &[], data: None };
+        let untold = self.untold(header, request, opens);
+        let ask = Ask { ticket, header, facts: &[], data: None, untold };
         if let Err(stop) = self.run(&ask, request) {
             match stop {
                 Stop::Wait(wait) => {
@@ -358,15 +361,16 @@ impl Service {
                 self.answer_stop(*ticket, Stop::Wait(job.wait));
                 continue;
             }
-            self.run_job(id, job);
+            self.run_job(id, job, opens);
         }
     }
 
-    fn run_job(&mut self, id: u64, mut job: Job) {
+    fn run_job(&mut self, id: u64, mut job: Job, opens: &dyn Opens) {
         let stop = match &job.kind {
             Kind::Request { ticket, header, bytes } => {
                 let Ok(request) = Request::decode(&mut Reader::new(bytes)) else { return };
-                let ask = Ask { ticket: *ticket, header, facts: &job.facts, data: job.data };
+                let (ticket, untold) = (*ticket, self.untold(header, &request, opens));
+                let ask = Ask { ticket, header, facts: &job.facts, data: job.data, untold };
                 self.run(&ask, &request)
             }
             Kind::Message { bytes } => self.run_message(bytes, &job.facts),
@@ -457,6 +461,14 @@ impl Service {
             if let Kind::Request { ticket, .. } = job.kind {
                 self.answer_stop(ticket, Stop::Wait(job.wait));
             }
+        }
+    }
+
+    /// What an `Extend` of this host has to tell now, however long ago it was sent.
+    fn untold(&self, header: &Header, request: &Request<'_>, opens: &dyn Opens) -> Option<u64> {
+        match *request {
+            Request::Extend { inode, .. } if header.host == self.config.host => opens.untold(inode),
+            _ => None,
         }
     }
 

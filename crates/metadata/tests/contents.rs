@@ -142,6 +142,47 @@ fn sizes_only_grow_by_extend_and_appends_do_not_overlap() {
     assert_eq!(call(&mut world, inline, &append), Answer::Placed(3, 10), "moved out first");
 }
 
+/// What waits while targets cut a file is what was written before.
+#[test]
+fn a_size_that_waits_is_read_when_its_turn_comes() {
+    let mut world = World::alone();
+    let f = file(&mut world, b"f");
+    call(&mut world, f, &Request::MoveOut { inode: f });
+    let extend = Request::Extend { inode: f, size: 5000 };
+    world.seats[0].opens.2.insert(f, 5000);
+    assert_eq!(call(&mut world, f, &extend), Answer::Done);
+    assert_eq!(world.stat(f).expect("there").size, 5000);
+    assert_eq!(world.seats[0].opens.2[&f], 0, "told");
+
+    for written_meanwhile in [0, 700] {
+        world.data_is_prompt = false;
+        let cut = Request::SetAttributes {
+            inode: f,
+            mask: set::SIZE | set::CUTS,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            accessed: 0,
+            modified: 0,
+        };
+        // The client that cuts has taken back what was untold.
+        world.seats[0].opens.2.insert(f, 0);
+        world.send(WHO, f.shard(), &cut);
+        let late = {
+            let mut sent = world.prepare(WHO, f.shard(), &extend);
+            sent.header.origin = 8;
+            world.send_again(&sent)
+        };
+        assert_eq!(world.answer(late), None, "it waits for the targets");
+        world.seats[0].opens.2.insert(f, written_meanwhile);
+        world.answer_data(0, Ok(()));
+        assert_eq!(world.answer(late), Some(Answer::Done));
+        assert_eq!(world.stat(f).expect("there").size, written_meanwhile);
+        world.data_is_prompt = true;
+    }
+}
+
 #[test]
 fn data_of_a_deleted_file_is_removed_even_after_a_crash() {
     let mut world = World::alone();

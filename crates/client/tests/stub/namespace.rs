@@ -47,6 +47,8 @@ pub(crate) struct Namespace {
     pub(crate) requests: u64,
     /// Times that `Reap` freed a file.
     pub(crate) reaped: u64,
+    /// As soon as a size is told, another process empties the file and writes as much anew.
+    pub(crate) is_written_anew: bool,
     /// A name in the root that nothing is known of without a message, and how often the file there
     /// will be another one when somebody asks for what he found.
     replaced: Option<(Vec<u8>, u32)>,
@@ -79,6 +81,7 @@ impl Namespace {
             states,
             requests: 0,
             reaped: 0,
+            is_written_anew: false,
             replaced: None,
         };
         let layout = Layout { chunk_log2: 20, ..Layout::default() };
@@ -471,11 +474,9 @@ impl Namespace {
                 }
                 answer(Reply::Attributes { attributes: self.show(inode)? });
             }
-            Request::Extend { inode, size } => {
-                let node = self.node(inode)?;
-                node.attributes.size = node.attributes.size.max(size);
-                node.attributes.modified += 1;
-                answer(Reply::Attributes { attributes: self.show(inode)? });
+            Request::Extend { inode, .. } => {
+                self.extend(inode)?;
+                answer(Reply::Done {});
             }
             Request::Append { inode, length } => {
                 let node = self.node(inode)?;
@@ -492,6 +493,18 @@ impl Namespace {
                 answer(Reply::Done {});
             }
             _ => return self.others(request, answer),
+        }
+        Ok(())
+    }
+
+    fn extend(&mut self, inode: Inode) -> Outcome<()> {
+        let (size, is_written_anew) = (self.host.untold(inode), self.is_written_anew);
+        let attributes = &mut self.node(inode)?.attributes;
+        attributes.size = if is_written_anew { 0 } else { attributes.size.max(size) };
+        attributes.modified += 1;
+        self.show(inode)?;
+        if !is_written_anew {
+            self.host.note_told(inode, size);
         }
         Ok(())
     }

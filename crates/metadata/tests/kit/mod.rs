@@ -31,9 +31,14 @@ impl Random {
     }
 }
 
-/// Files that processes of a host have open, and tickets of requests of processes that were killed.
+/// Files that processes of a host have open, tickets of requests of processes that were killed, and what
+/// is untold of a file, where a host has words for that.
 #[derive(Default)]
-pub(crate) struct OpenSet(pub(crate) BTreeSet<Inode>, pub(crate) BTreeSet<u64>);
+pub(crate) struct OpenSet(
+    pub(crate) BTreeSet<Inode>,
+    pub(crate) BTreeSet<u64>,
+    pub(crate) BTreeMap<Inode, u64>,
+);
 
 impl Opens for OpenSet {
     fn mark_deleted(&mut self, inode: Inode) -> bool {
@@ -41,6 +46,9 @@ impl Opens for OpenSet {
     }
     fn is_awaited(&self, ticket: u64) -> bool {
         !self.1.contains(&ticket)
+    }
+    fn untold(&self, inode: Inode) -> Option<u64> {
+        self.2.get(&inode).copied()
     }
 }
 
@@ -224,6 +232,11 @@ impl World {
                 Effect::Index(op) => {
                     self.seats[at].known.take(&op);
                     self.seats[at].index.push(op);
+                }
+                Effect::Told { inode, end } => {
+                    let untold = self.seats[at].opens.2.get_mut(&inode).expect("asked before");
+                    assert_eq!(*untold, end, "nobody came between");
+                    *untold = 0;
                 }
                 Effect::GrantNumbers { shard, first, end } => {
                     let numbers = self.seats[at].numbers.entry(shard.0).or_insert((first, end));

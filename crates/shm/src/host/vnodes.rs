@@ -211,6 +211,27 @@ impl HostSegment {
         self.way_of(HostSegment::bucket(inode), inode).map(|(_, index)| index)
     }
 
+    /// Its rows: two, if who was stopped while he counted it in went on later.
+    fn rows_of(&self, inode: Inode) -> impl Iterator<Item = &Vnode> {
+        let ways = self.ways(HostSegment::bucket(inode)).iter();
+        let rows = ways.filter_map(|way| way.load(SeqCst).checked_sub(1));
+        let rows = rows.filter_map(|row| self.vnode(VnodeIndex(row)).ok());
+        rows.filter(move |vnode| vnode.inode.load(SeqCst) == inode.0)
+    }
+
+    /// End of what was written to a file on this host and not told to its shard; 0: nothing.
+    #[must_use]
+    pub fn untold(&self, inode: Inode) -> u64 {
+        self.rows_of(inode).map(|vnode| vnode.dirty_end.load(SeqCst)).max().unwrap_or(0)
+    }
+
+    /// For the shard, once it shows a file to be `end` long: that is told, unless more was written.
+    pub fn note_told(&self, inode: Inode, end: u64) {
+        for vnode in self.rows_of(inode) {
+            let _ = vnode.dirty_end.compare_exchange(end, 0, SeqCst, SeqCst);
+        }
+    }
+
     /// True if the file has no name any more.
     #[must_use]
     pub fn vnode_is_deleted(&self, index: VnodeIndex) -> bool {
