@@ -76,7 +76,7 @@ impl Client {
     fn news(&self, attributes: &Attributes) -> Result<Option<Attributes>> {
         if attributes.is_directory() {
             if !self.may_have_posts(attributes.inode.shard()) {
-                return self.changed_since(attributes);
+                return self.read_again(attributes);
             }
             // Names that came and went change its time and size.
             let request = Request::GetAttributes { inode: attributes.inode };
@@ -88,7 +88,7 @@ impl Client {
         }
         let host = self.host()?;
         let Some(found) = host.vnode_find(attributes.inode) else {
-            return self.changed_since(attributes);
+            return self.read_again(attributes);
         };
         if host.vnode(found)?.dirty_end.load(SeqCst) != 0 {
             self.flush_if_open(attributes.inode)?;
@@ -99,13 +99,13 @@ impl Client {
 
     /// Nothing is under way about this file now; but what was when its attributes were read, and came to
     /// its end since, is not in them. Where the shard is on another host they are left as they are.
-    fn changed_since(&self, read: &Attributes) -> Result<Option<Attributes>> {
+    fn read_again(&self, read: &Attributes) -> Result<Option<Attributes>> {
         let Some(service) = self.service_of(read.inode.shard()) else { return Ok(None) };
-        match service.index.is_unchanged(read) {
-            Some(true) => Ok(None),
+        match service.index.inode(read.inode) {
             // A directory's came by a message, and would again.
             None if read.is_directory() => Ok(None),
-            _ => self.attributes_of(read.inode).map(Some),
+            None => self.attributes_of(read.inode).map(Some),
+            now => Ok(now),
         }
     }
 

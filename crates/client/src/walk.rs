@@ -29,8 +29,8 @@ use crate::request::{To, own_credentials};
 pub(crate) enum Look {
     /// Until it is known whether it exists.
     Surely,
-    /// As `Surely`, and it is said whether nobody had it open before its attributes were read: then they
-    /// have all that was written to it (`Walk::is_settled`).
+    /// As `Surely`, and it is said whether nothing was under way about it before its attributes were
+    /// read: then they have all that was done before (`Walk::is_settled`).
     Settled,
     /// Only in the index: the request that follows finds out by itself.
     Index,
@@ -102,8 +102,8 @@ pub(crate) struct Walk<'b> {
     pub(crate) found: Looked<'b>,
     /// The path ended with a slash.
     pub(crate) slash: bool,
-    /// It is a file that nobody on this host had open when its attributes were read. Said only where it
-    /// costs no message, and only with `Look::Settled`.
+    /// It is a file that nobody on this host had open when its attributes were read, or a directory about
+    /// which there were no posts. Said only where it costs no message, and only with `Look::Settled`.
     pub(crate) is_settled: bool,
 }
 
@@ -496,7 +496,7 @@ impl Client {
     }
 
     /// What the index of this host says of an entry of `directory`, if anything. `trail` is told of
-    /// each index before it is read, `settled` whether the entry is a file that nobody had open then.
+    /// each index before it is read, `settled` whether nothing was under way about the file then.
     fn look_near(
         &self,
         directory: Inode,
@@ -515,8 +515,11 @@ impl Client {
             Hit::Unknown => return Ok(None),
         };
         if let Some(settled) = settled {
-            *settled = kind & mode::TYPE == mode::REGULAR
-                && self.host().is_ok_and(|host| host.vnode_find(inode).is_none());
+            *settled = match kind & mode::TYPE {
+                mode::REGULAR => self.host().is_ok_and(|host| host.vnode_find(inode).is_none()),
+                mode::DIRECTORY => !self.may_have_posts(inode.shard()),
+                _ => true,
+            };
         }
         let is_same = inode.shard() == entry.shard;
         let of_inode = if is_same { Some(service) } else { self.service_of(inode.shard()) };

@@ -36,6 +36,15 @@ impl Bench {
         Bench { client, stub, process }
     }
 
+    /// With a file `f` of so many bytes of `pattern`, which is open.
+    fn with_file(name: &str, client: &'static Client, bytes: usize) -> (Bench, Opened, Vec<u8>) {
+        let bench = Bench::new(name, client);
+        let file = bench.open("f", READ_WRITE | CREATE).expect("made");
+        let all = pattern(bytes);
+        assert_eq!(client.write(file.ofd, &all, Position::Current), Ok(bytes));
+        (bench, file, all)
+    }
+
     fn open(&self, path: &str, flags: u32) -> Result<Opened> {
         let at = At::root(path.as_bytes());
         match self.client.open(at, flags, 0o644, &ME, &mut PathBuffer::new())? {
@@ -140,10 +149,7 @@ fn contents_grow_from_inline_to_pieces() {
 #[test]
 fn truncation_and_extension_show_zeros() {
     static CLIENT: Client = Client::new();
-    let bench = Bench::new("truncate", &CLIENT);
-    let file = bench.open("f", READ_WRITE | CREATE).expect("made");
-    let all = pattern(300_000);
-    assert_eq!(CLIENT.write(file.ofd, &all, Position::Current), Ok(all.len()));
+    let (bench, file, all) = Bench::with_file("truncate", &CLIENT, 300_000);
     assert_eq!(CLIENT.ftruncate(file.ofd, 100_000), Ok(()));
     assert_eq!(CLIENT.ftruncate(file.ofd, 200_000), Ok(()));
     let contents = bench.contents(file);
@@ -166,10 +172,7 @@ fn truncation_and_extension_show_zeros() {
 #[test]
 fn who_told_a_size_takes_nothing_that_was_written_since_for_told() {
     static CLIENT: Client = Client::new();
-    let bench = Bench::new("anew", &CLIENT);
-    let file = bench.open("f", READ_WRITE | CREATE).expect("made");
-    let all = pattern(300_000);
-    assert_eq!(CLIENT.write(file.ofd, &all, Position::Current), Ok(all.len()));
+    let (bench, file, _) = Bench::with_file("anew", &CLIENT, 300_000);
     let written_anew = |is: bool| {
         bench.stub.state.namespace.lock().expect("no panic").is_written_anew = is;
     };

@@ -59,22 +59,15 @@ fn a_size_told_late_undoes_no_truncation_and_hides_nothing_written_since() {
     let row = client.host.vnode_open(inode).expect("open");
     let untold = &client.host.vnode(row).expect("a row").dirty_end;
     let late = Request::Extend { inode, size: 5000 };
+    let mask = set::SIZE | set::CUTS | set::BY_DESCRIPTOR;
+    let (mode, uid, gid, size, accessed, modified) = (0, 0, 0, 0, 0, 0);
+    let cut = Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified };
     let size = || client.attributes(inode).map(|found| found.size);
 
     untold.store(5000, SeqCst);
     client.call(to, &late).expect("told");
     assert_eq!((size(), untold.load(SeqCst)), (Ok(5000), 0), "the shard clears what it took");
 
-    let cut = Request::SetAttributes {
-        inode,
-        mask: set::SIZE | set::CUTS | set::BY_DESCRIPTOR,
-        mode: 0,
-        uid: 0,
-        gid: 0,
-        size: 0,
-        accessed: 0,
-        modified: 0,
-    };
     client.call(to, &cut).expect("cut");
     client.call(to, &late).expect("answered");
     assert_eq!(size(), Ok(0), "the truncation is undone");

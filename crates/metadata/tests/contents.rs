@@ -26,6 +26,11 @@ fn read(world: &mut World, inode: Inode) -> Answer {
     call(world, inode, &Request::ReadInline { inode, offset: 0, length: 5000 })
 }
 
+fn resize(inode: Inode, size: u64, mask: u32) -> Request<'static> {
+    let (mode, uid, gid, accessed, modified) = (0, 0, 0, 0, 0);
+    Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified }
+}
+
 fn file(world: &mut World, name: &[u8]) -> Inode {
     world.root().file(ROOT, name).expect("made").inode
 }
@@ -103,16 +108,7 @@ fn growing_moves_out_and_shrinking_cuts_before_the_answer() {
     assert!(!grown.is_inline() && grown.size == 1 << 20);
     world.data_log.clear();
     world.data_is_prompt = false;
-    let request = Request::SetAttributes {
-        inode: f,
-        mask: set::SIZE,
-        mode: 0,
-        uid: 0,
-        gid: 0,
-        size: 100,
-        accessed: 0,
-        modified: 0,
-    };
+    let request = resize(f, 100, set::SIZE);
     let cutting = world.send(WHO, f.shard(), &request);
     assert_eq!(world.answer(cutting), None);
     assert_eq!(world.data_log, [(f, DataOp::Truncate { size: 100 })]);
@@ -156,16 +152,7 @@ fn a_size_that_waits_is_read_when_its_turn_comes() {
 
     for written_meanwhile in [0, 700] {
         world.data_is_prompt = false;
-        let cut = Request::SetAttributes {
-            inode: f,
-            mask: set::SIZE | set::CUTS,
-            mode: 0,
-            uid: 0,
-            gid: 0,
-            size: 0,
-            accessed: 0,
-            modified: 0,
-        };
+        let cut = resize(f, 0, set::SIZE | set::CUTS);
         // The client that cuts has taken back what was untold.
         world.seats[0].opens.2.insert(f, 0);
         world.send(WHO, f.shard(), &cut);

@@ -10,6 +10,8 @@ impl Environment {
     /// # Safety
     /// `strings` is null or an array of C strings that ends with null and outlives the process's
     /// constructors.
+    // SAFETY: nothing is read here; `get` relies on what the caller promises. WHY: whether a pointer
+    // leads to strings no type can say.
     #[must_use]
     pub unsafe fn new(strings: *const *const c_char) -> Self {
         Self(strings)

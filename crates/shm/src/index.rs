@@ -49,8 +49,6 @@ const INODE_WORDS: usize = ATTRIBUTES_BYTES / 8;
 const INODE_ROW: usize = ATTRIBUTES_BYTES;
 /// The word of an inode row that holds the number of links.
 const LINKS_WORD: usize = 3;
-/// The word that holds the time of the last change, which no two changes share.
-const CHANGED_WORD: usize = 7;
 const ENTRY_WORDS: usize = ENTRY_ROW / 8;
 const ENTRY_BUCKET: usize = 16 + WAYS * ENTRY_ROW;
 const ENTRY_BUCKET_WORDS: usize = ENTRY_BUCKET / 8;
@@ -376,13 +374,6 @@ impl Index {
     #[must_use]
     pub fn links(&self, inode: Inode) -> Option<u32> {
         self.find_inode(inode, |row| Attributes::links_in(row[LINKS_WORD].load(Relaxed)))
-    }
-
-    /// True if the inode was not changed since these attributes were read, if it is known.
-    #[must_use]
-    pub fn is_unchanged(&self, read: &Attributes) -> Option<bool> {
-        let changed = self.find_inode(read.inode, |row| row[CHANGED_WORD].load(Relaxed))?;
-        Some(changed == read.changed.cast_unsigned())
     }
 
     #[inline]

@@ -13,6 +13,7 @@ macro_rules! calls {
         ///
         /// # Safety
         /// What the kernel demands of this call's arguments; memory that it writes must be ours.
+        // SAFETY: the caller's promise, as above. WHY: what a call does depends on its number alone.
         #[inline(always)]
         #[must_use]
         pub unsafe fn $name(number: i64, $($arg: u64),*) -> i64 {

@@ -24,6 +24,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "judge.h"
 
 enum { SLOTS = 4, NAMES = 8, COMMON = 6, FOLDERS = 2, BYTES = 300000, ROUND_KILLS = 50 };
 enum { RECORD = 512, RECORDS = 4096, PAST = 400 };
@@ -70,17 +71,7 @@ static struct note *note;
 static struct slot *mine;
 static int me = -1;
 static pid_t pids[SLOTS];
-static uint64_t seed_now, first_seed;
 static unsigned char scratch[BYTES], bytes_of_write[BYTES];
-
-static uint64_t next(void) {
-    uint64_t z = seed_now += 0x9e3779b97f4a7c15;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return z ^ z >> 31;
-}
-
-static uint64_t below(uint64_t end) { return next() % end; }
 
 // The last things that were done with the content of a name.
 static void tell_past(const struct slot *slot) {
@@ -139,13 +130,6 @@ static void fail(const char *format, ...) {
     if (mine) tell_past(mine), tell_names();
     kill_all();
     _exit(1);
-}
-
-#define MUST(condition, ...) do { if (!(condition)) fail(__VA_ARGS__); } while (0)
-
-// Bytes that tell which write and which place they are of.
-static void fill(unsigned char *to, uint64_t seed, uint64_t length) {
-    for (uint64_t at = 0; at < length; at++) to[at] = (unsigned char)((seed + at * 7 + (at >> 8) * 13) | 1);
 }
 
 static const char *path_of(int slot, int name) {

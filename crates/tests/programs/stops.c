@@ -27,6 +27,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "judge.h"
 
 enum { WORKERS = 4, NAMES = 12, BYTES = 24000, LOCKS = 6, NEWEST = 4, SWEEP = 48 };
 // No call takes as long, unless it hangs: an instance's own limit is 30 s.
@@ -61,17 +62,7 @@ struct note {
 static struct note *note;
 static struct worker *mine;
 static int me = -1;
-static uint64_t seed_now, first_seed;
 static unsigned char scratch[BYTES + 1];
-
-static uint64_t next(void) {
-    uint64_t z = seed_now += 0x9e3779b97f4a7c15;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return z ^ z >> 31;
-}
-
-static uint64_t below(uint64_t end) { return next() % end; }
 
 static void kill_all(void) {
     for (int each = 0; each < WORKERS; each++)
@@ -96,13 +87,8 @@ static void fail(const char *format, ...) {
     _exit(1);
 }
 
-#define MUST(condition, ...) do { if (!(condition)) fail(__VA_ARGS__); } while (0)
 // What is about to be done, for who reads of a failure.
 #define DO(...) do { atomic_fetch_add(&mine->calls, 1); snprintf(mine->what, sizeof mine->what, __VA_ARGS__); } while (0)
-
-static void fill(unsigned char *to, uint64_t seed, uint64_t length) {
-    for (uint64_t at = 0; at < length; at++) to[at] = (unsigned char)((seed + at * 7 + (at >> 8) * 13) | 1);
-}
 
 // ---- names of one's own ----
 

@@ -1,7 +1,7 @@
 //! Posts: a client completes an operation unless something stands against it, and the worker, other
 //! clients and readers see it before or after, never half.
 
-use crate::support::memory;
+use crate::support::{memory, spawn};
 use shm::host::{HOST_BYTES, HostSegment};
 use shm::posts::{POSTS_BYTES, Posts, Tentative};
 use shm::sync::{AtomicU32, model};
@@ -95,10 +95,7 @@ impl World {
 fn a_name_is_made_once() {
     model::explore(3000, || {
         let world = world();
-        let clients = [0, 1].map(|session| {
-            let world = Arc::clone(&world);
-            model::spawn(move || world.make(session))
-        });
+        let clients = [0, 1].map(|session| spawn(&world, move |world| world.make(session)));
         let mut made = usize::from(world.make_by_request());
         made += clients.into_iter().filter_map(model::Thread::join).filter(|&made| made).count();
         model::quietly(|| world.check_end(2));
@@ -111,10 +108,7 @@ fn a_name_is_made_once() {
 fn two_threads_of_one_session_have_two_slots() {
     model::explore(2000, || {
         let world = world();
-        let clients = [0, 0].map(|session| {
-            let world = Arc::clone(&world);
-            model::spawn(move || world.make(session))
-        });
+        let clients = [0, 0].map(|session| spawn(&world, move |world| world.make(session)));
         assert_eq!(world.apply(Tentative::Leave), 0);
         let made = clients.into_iter().filter_map(model::Thread::join).filter(|&made| made).count();
         model::quietly(|| world.check_end(1));
@@ -127,10 +121,7 @@ fn two_threads_of_one_session_have_two_slots() {
 fn nothing_stands_against_a_single_client() {
     model::explore(500, || {
         let world = world();
-        let client = {
-            let world = Arc::clone(&world);
-            model::spawn(move || world.make(3))
-        };
+        let client = spawn(&world, move |world| world.make(3));
         assert_eq!(world.apply(Tentative::Leave), 0);
         assert_eq!(client.join(), Some(true));
         model::quietly(|| world.check_end(4));
@@ -142,24 +133,18 @@ fn nothing_stands_against_a_single_client() {
 fn what_is_done_is_seen() {
     model::explore(3000, || {
         let world = world();
-        let client = {
-            let world = Arc::clone(&world);
-            model::spawn(move || {
-                if world.make(0) {
-                    let found = world.look();
-                    assert_ne!(found, Some(NOBODY), "it made the name and does not find it");
-                }
-            })
-        };
-        let reader = {
-            let world = Arc::clone(&world);
-            model::spawn(move || {
-                let first = world.look();
-                let second = world.look();
-                let vanished = first.is_some_and(|by| by != NOBODY) && second == Some(NOBODY);
-                assert!(!vanished, "a name came and went");
-            })
-        };
+        let client = spawn(&world, move |world| {
+            if world.make(0) {
+                let found = world.look();
+                assert_ne!(found, Some(NOBODY), "it made the name and does not find it");
+            }
+        });
+        let reader = spawn(&world, move |world| {
+            let first = world.look();
+            let second = world.look();
+            let vanished = first.is_some_and(|by| by != NOBODY) && second == Some(NOBODY);
+            assert!(!vanished, "a name came and went");
+        });
         assert_eq!(world.apply(Tentative::Leave), 0);
         client.join();
         reader.join();
@@ -172,17 +157,11 @@ fn what_is_done_is_seen() {
 fn who_is_killed_leaves_nothing() {
     model::explore(3000, || {
         let world = world();
-        let victim = {
-            let world = Arc::clone(&world);
-            model::spawn(move || {
-                model::doom(45);
-                world.make(0)
-            })
-        };
-        let other = {
-            let world = Arc::clone(&world);
-            model::spawn(move || world.make(0))
-        };
+        let victim = spawn(&world, move |world| {
+            model::doom(45);
+            world.make(0)
+        });
+        let other = spawn(&world, move |world| world.make(0));
         let by_request = world.make_by_request();
         let other = other.join().expect("not killed");
         let victim = victim.join();
@@ -229,17 +208,14 @@ fn a_file_is_not_removed_under_who_opens_it() {
 fn a_worker_takes_what_is_for_it() {
     model::explore(3000, || {
         let world = world();
-        let client = {
-            let world = Arc::clone(&world);
-            model::spawn(move || {
-                let draft = world.posts.claim(0, 0).expect("a slot");
-                assert_eq!(draft.announce(KEY), Ok(true));
-                drop(draft);
-                let draft = world.posts.claim(0, 1).expect("a slot");
-                assert_eq!(draft.announce(KEY), Ok(true));
-                assert!(draft.commit(), "refused by a worker whom nobody asked");
-            })
-        };
+        let client = spawn(&world, move |world| {
+            let draft = world.posts.claim(0, 0).expect("a slot");
+            assert_eq!(draft.announce(KEY), Ok(true));
+            drop(draft);
+            let draft = world.posts.claim(0, 1).expect("a slot");
+            assert_eq!(draft.announce(KEY), Ok(true));
+            assert!(draft.commit(), "refused by a worker whom nobody asked");
+        });
         let take = |worker| {
             let mut ids = Vec::new();
             world.posts.collect(worker, Tentative::Refuse, &mut |id| ids.push(id));
@@ -266,15 +242,12 @@ fn a_worker_takes_what_is_for_it() {
 fn what_the_dead_committed_is_found() {
     model::explore(1000, || {
         let world = world();
-        let victim = {
-            let world = Arc::clone(&world);
-            model::spawn(move || {
-                model::doom(25);
-                let mut draft = world.posts.claim(0, 0).expect("a slot");
-                draft.write(|_| Ok::<_, wire::Errno>(1)).expect("it fits");
-                draft.commit_at_once().expect("claimed");
-            })
-        };
+        let victim = spawn(&world, move |world| {
+            model::doom(25);
+            let mut draft = world.posts.claim(0, 0).expect("a slot");
+            draft.write(|_| Ok::<_, wire::Errno>(1)).expect("it fits");
+            draft.commit_at_once().expect("claimed");
+        });
         world.apply(Tentative::Leave);
         victim.join();
         model::quietly(|| world.check_end(1));
@@ -291,17 +264,11 @@ fn the_next_daemon_finds_what_was_posted() {
             let draft = world.posts.claim(0, 0).expect("a slot");
             draft.announce(KEY).expect("claimed");
         });
-        let worker = {
-            let world = Arc::clone(&world);
-            model::spawn(move || {
-                model::doom(20);
-                world.posts.settle(0);
-            })
-        };
-        let client = {
-            let world = Arc::clone(&world);
-            model::spawn(move || world.make(0))
-        };
+        let worker = spawn(&world, move |world| {
+            model::doom(20);
+            world.posts.settle(0);
+        });
+        let client = spawn(&world, move |world| world.make(0));
         worker.join();
         assert_eq!(client.join(), Some(true));
         model::quietly(|| {
@@ -319,25 +286,19 @@ fn the_next_daemon_finds_what_was_posted() {
 fn the_slot_of_a_dead_has_one_owner() {
     model::explore(15_000, || {
         let world = world();
-        let client = {
-            let world = Arc::clone(&world);
-            model::spawn(move || {
-                let draft = model::quietly(|| {
-                    let draft = world.posts.claim(0, 0).expect("a slot");
-                    assert_eq!(draft.announce(KEY), Ok(true));
-                    // The others are taken, so that the dead are looked for.
-                    (1..64).for_each(|_| std::mem::forget(world.posts.claim(0, 0)));
-                    draft
-                });
-                assert!(draft.commit());
-            })
-        };
-        let worker = {
-            let world = Arc::clone(&world);
-            model::spawn(move || {
-                world.posts.collect(0, Tentative::Leave, &mut |id| world.posts.finish(id));
-            })
-        };
+        let client = spawn(&world, move |world| {
+            let draft = model::quietly(|| {
+                let draft = world.posts.claim(0, 0).expect("a slot");
+                assert_eq!(draft.announce(KEY), Ok(true));
+                // The others are taken, so that the dead are looked for.
+                (1..64).for_each(|_| std::mem::forget(world.posts.claim(0, 0)));
+                draft
+            });
+            assert!(draft.commit());
+        });
+        let worker = spawn(&world, move |world| {
+            world.posts.collect(0, Tentative::Leave, &mut |id| world.posts.finish(id));
+        });
         let draft = world.posts.claim(0, 0);
         client.join();
         worker.join();
