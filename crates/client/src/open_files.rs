@@ -303,7 +303,7 @@ impl Client {
         who: &Credentials,
     ) -> Result<Round> {
         if flags & o::CREATE == 0 {
-            let round = self.open_existing(walk.existing()?, flags, false, who)?;
+            let round = self.open_existing(walk.existing()?, flags, who)?;
             return self.unless_removed(walk, round);
         }
         if walk.last == Last::Name && walk.slash {
@@ -317,7 +317,7 @@ impl Client {
         }
         match walk.found {
             Looked::Found(found) => {
-                let round = self.open_existing(found, flags, false, who)?;
+                let round = self.open_existing(found, flags, who)?;
                 self.unless_removed(walk, round)
             }
             Looked::Absent | Looked::Unknown => self.open_new(walk, flags, mode, look, who),
@@ -350,6 +350,7 @@ impl Client {
             return Ok(Round::Opened(Outcome::Done(opened)));
         }
         let is_far = !self.is_near(shard)?;
+        let made_at = if is_far { self.host()?.draw_turn() } else { 0 };
         let exclusive = if flags & o::EXCLUSIVE != 0 { create::EXCLUSIVE } else { 0 };
         let request = Request::Create {
             parent: walk.parent.inode,
@@ -375,13 +376,13 @@ impl Client {
         if is_new {
             // A new file is open for whatever its own permissions say.
             let flags = flags & !o::TRUNCATE;
-            return self.open_inode_as(&found, flags, is_far, who);
+            return self.open_inode_as(&found, flags, Some(made_at), who);
         }
         if found.is_symlink() && flags & o::NO_FOLLOW == 0 && look == Look::Index {
             return Ok(Round::Follow);
         }
         // The create told the far shard that this host has it open only if it made the file.
-        let round = self.open_existing(&found, flags, false, who)?;
+        let round = self.open_existing(&found, flags, who)?;
         self.unless_removed(walk, round)
     }
 
@@ -400,20 +401,14 @@ impl Client {
         }
     }
 
-    fn open_existing(
-        &self,
-        found: &Attributes,
-        flags: u32,
-        is_told: bool,
-        who: &Credentials,
-    ) -> Result<Round> {
+    fn open_existing(&self, found: &Attributes, flags: u32, who: &Credentials) -> Result<Round> {
         check_existing(found, flags, who)?;
         let kind = found.mode & mode::TYPE;
         let is_plain = matches!(kind, mode::REGULAR | mode::DIRECTORY | mode::SYMLINK);
         if !is_plain && flags & o::PATH == 0 {
             return Ok(Round::Opened(Outcome::Special(*found)));
         }
-        self.open_inode_as(found, flags, is_told, who)
+        self.open_inode_as(found, flags, None, who)
     }
 
     /// Opens a file once more that is open already, as `/proc/self/fd` does it.
@@ -428,7 +423,7 @@ impl Client {
     ) -> Result<Outcome<Opened>> {
         let found = by_path(self.attributes_of(inode))?;
         let flags = normal(flags & !(o::CREATE | o::EXCLUSIVE))?;
-        match self.open_existing(&found, flags, false, who)? {
+        match self.open_existing(&found, flags, who)? {
             Round::Opened(outcome) => Ok(outcome),
             Round::Again | Round::Follow => self.open_deleted(&found, flags),
         }
@@ -440,13 +435,13 @@ impl Client {
         self.allocate_open(&Counted::of(found, vnode), flags).map(Outcome::Done)
     }
 
-    /// Counts in, looks again, makes the open file description. `is_told`: the shard on another
-    /// host knows already that this host has the file open.
+    /// Counts in, looks again, makes the open file description. `made_at`: this process made the file,
+    /// by which a shard on another host knows that it is open here, and drew that number before.
     fn open_inode_as(
         &self,
         found: &Attributes,
         flags: u32,
-        is_told: bool,
+        made_at: Option<u64>,
         who: &Credentials,
     ) -> Result<Round> {
         let inode = found.inode;
@@ -459,9 +454,12 @@ impl Client {
             self.read_attributes(inode, &mut attributes)
         } else {
             let to = To::Shard(inode.shard());
-            let answer = match is_told {
-                true => Ok(*found),
-                false => self.call_attributes(to, &Request::Open { inode }, who),
+            let answer = match made_at {
+                Some(made_at) if !host.was_closed_since(inode, made_at) => Ok(*found),
+                _ => {
+                    let turn = host.draw_turn();
+                    self.call_attributes(to, &Request::Open { inode, turn }, who)
+                }
             };
             answer.map(|answer| attributes = answer)
         };
@@ -657,13 +655,10 @@ impl Client {
             return;
         }
         let to = To::Shard(inode.shard());
-        if self.is_near(inode.shard()) == Ok(false) {
-            let who = own_credentials();
-            self.tell(to, &Request::Close { inode }, &who);
-            // Somebody who opened it between the count and the message was heard before it.
-            if host.vnode_find(inode).is_some() {
-                self.tell(to, &Request::Open { inode }, &who);
-            }
+        if self.is_near(inode.shard()) == Ok(false)
+            && let Some(turn) = host.draw_turn_of_close(inode)
+        {
+            self.tell(to, &Request::Close { inode, turn }, &own_credentials());
         }
         if closed.deleted || nameless {
             self.tell(to, &Request::Reap { inode }, &own_credentials());

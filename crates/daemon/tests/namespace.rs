@@ -47,6 +47,35 @@ fn who_is_killed_waiting_gets_no_lock_though_his_session_lives() {
     assert_eq!(call(&far, &lock(3, lock::WRITE, 0)), Ok(()), "the dead got the lock");
 }
 
+/// The last close of one process comes to the shard after the opening of the next: by another thread of
+/// its daemon, or from the reaper.
+#[test]
+fn a_close_that_comes_late_takes_no_file_from_who_opened_it_since() {
+    let instance = Instance::start_as(2, 1, 1);
+    let (near, far) = (attach(&instance, 0), attach(&instance, 1));
+    let root = near.root();
+    let inode = near.create(&root, b"f", FILE).expect("created").inode;
+    assert_eq!(near.map.owner(inode.shard()).0, 0, "of the other host");
+    let to = To::Shard(inode.shard());
+    let ask = |request: &Request<'_>| far.call(to, request).map(drop);
+
+    let first = far.host.vnode_open(inode).expect("room");
+    assert_eq!(ask(&Request::Open { inode, turn: far.host.draw_turn() }), Ok(()));
+    assert!(far.host.vnode_close(inode, first).expect("open").last);
+    let late = far.host.draw_turn_of_close(inode).expect("nobody has it open");
+    let second = far.host.vnode_open(inode).expect("room");
+    assert_eq!(far.host.draw_turn_of_close(inode), None, "somebody has it open");
+    assert_eq!(ask(&Request::Open { inode, turn: far.host.draw_turn() }), Ok(()));
+    assert_eq!(ask(&Request::Close { inode, turn: late }), Ok(()));
+
+    near.unlink(&root, b"f").expect("removed");
+    assert_eq!(near.attributes(inode).map(|found| found.links), Ok(0), "removed while it is open");
+    assert!(far.host.vnode_close(inode, second).expect("open").last);
+    let turn = far.host.draw_turn_of_close(inode).expect("nobody has it open");
+    assert_eq!(ask(&Request::Close { inode, turn }), Ok(()));
+    assert_eq!(near.attributes(inode).map(drop), Err(Errno::ESTALE));
+}
+
 /// What clients ask late, after somebody truncated the file, or wrote to it anew.
 #[test]
 fn a_size_told_late_undoes_no_truncation_and_hides_nothing_written_since() {

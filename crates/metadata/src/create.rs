@@ -15,6 +15,7 @@ use crate::effect::IndexOp;
 use crate::keys::Key;
 use crate::leases::Grant;
 use crate::live::{Ask, Step, Stop};
+use crate::open_files::Opening;
 use crate::record::Record;
 use crate::service::{Service, outcome};
 
@@ -107,9 +108,6 @@ impl Service {
             if flags & create::EXCLUSIVE != 0 {
                 return Err(Stop::Refused(Errno::EEXIST));
             }
-            if flags & create::OPEN != 0 && self.state.inodes.get(inode).is_some() {
-                self.register_host(inode, ask.header.host);
-            }
             self.answer_entry(ask, inode, mode);
             return Ok(());
         }
@@ -128,7 +126,7 @@ impl Service {
         self.put(&Record::PutEntry { parent, name: name.bytes(), inode, mode: kind });
         self.change_tally(parent, directory.layout.spread, 1, i64::from(attributes.is_directory()));
         if flags & create::OPEN != 0 {
-            self.register_host(inode, ask.header.host);
+            self.register_host(inode, Opening { host: ask.header.host, turn: 0 });
         }
         self.done(ask, outcome::CREATED, inode.0, 0);
         Ok(())
@@ -176,7 +174,7 @@ impl Service {
         let mut attributes = self.new_attributes(ask, &directory, inode, mode, layout);
         attributes.links = 0;
         self.put_new(&attributes, &[], 1);
-        self.register_host(inode, ask.header.host);
+        self.register_host(inode, Opening { host: ask.header.host, turn: 0 });
         self.done(ask, outcome::CREATED, inode.0, 0);
         Ok(())
     }

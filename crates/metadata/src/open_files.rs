@@ -2,26 +2,55 @@
 //!
 //! This host's open files are in shared memory (`Opens`); other hosts register here. A file
 //! without a name goes when it is open nowhere; until then it is an orphan.
+//!
+//! What a host says of its first and last openings may overtake each other. So each word carries a
+//! number that the host drew (`shm::host`): one of a close ends no opening of a larger one.
 
+use wire::codec::{Malformed, Reader};
 use wire::{Inode, Reply};
 
+use crate::coding::Put;
 use crate::effect::Opens;
 use crate::live::{Ask, Step};
 use crate::locks;
 use crate::record::Record;
 use crate::service::Service;
-use crate::state::encode_hosts;
+
+/// Another host that has a file open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Opening {
+    pub(crate) host: u16,
+    /// The largest number that came with one of its openings; 0: it made the file.
+    pub(crate) turn: u64,
+}
+
+/// Appends openings: two bytes of host, eight of turn each.
+pub(crate) fn encode(openings: &[Opening], to: &mut Vec<u8>) {
+    for opening in openings {
+        opening.host.append_to(to);
+        opening.turn.append_to(to);
+    }
+}
+
+pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<Opening>, Malformed> {
+    let mut reader = Reader::new(bytes);
+    let mut openings = Vec::new();
+    while !reader.rest().is_empty() {
+        openings.push(Opening { host: reader.u16()?, turn: reader.u64()? });
+    }
+    Ok(openings)
+}
 
 impl Service {
-    pub(crate) fn open(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<()> {
+    pub(crate) fn open(&mut self, ask: &Ask<'_>, inode: Inode, turn: u64) -> Step<()> {
         let attributes = self.quiet_attributes(inode)?;
-        self.register_host(inode, ask.header.host);
+        self.register_host(inode, Opening { host: ask.header.host, turn });
         self.io.reply(ask.ticket, &Reply::Attributes { attributes });
         Ok(())
     }
 
-    pub(crate) fn close(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<()> {
-        self.forget_host(inode, ask.header.host);
+    pub(crate) fn close(&mut self, ask: &Ask<'_>, inode: Inode, turn: u64) -> Step<()> {
+        self.forget_host(inode, Opening { host: ask.header.host, turn });
         self.io.reply(ask.ticket, &Reply::Done {});
         Ok(())
     }
@@ -35,20 +64,24 @@ impl Service {
     }
 
     /// Notes that another host has a file open.
-    pub(crate) fn register_host(&mut self, inode: Inode, host: u16) {
-        if host == self.config.host {
+    pub(crate) fn register_host(&mut self, inode: Inode, opening: Opening) {
+        if opening.host == self.config.host {
             return;
         }
         let mut hosts = self.state.hosts.get(&inode).cloned().unwrap_or_default();
-        if !hosts.contains(&host) {
-            hosts.push(host);
-            self.put_hosts(inode, &hosts);
+        match hosts.iter_mut().find(|known| known.host == opening.host) {
+            Some(known) if known.turn >= opening.turn => return,
+            Some(known) => known.turn = opening.turn,
+            None => hosts.push(opening),
         }
+        self.put_hosts(inode, &hosts);
     }
 
-    fn forget_host(&mut self, inode: Inode, host: u16) {
+    /// A host says that it has a file open no longer; what it opened later counts.
+    fn forget_host(&mut self, inode: Inode, closed: Opening) {
         let Some(hosts) = self.state.hosts.get(&inode) else { return };
-        let left: Vec<u16> = hosts.iter().copied().filter(|&other| other != host).collect();
+        let stays = |known: &Opening| known.host != closed.host || known.turn > closed.turn;
+        let left: Vec<Opening> = hosts.iter().copied().filter(stays).collect();
         if left.len() != hosts.len() {
             self.put_hosts(inode, &left);
         }
@@ -57,9 +90,9 @@ impl Service {
         }
     }
 
-    fn put_hosts(&mut self, inode: Inode, hosts: &[u16]) {
+    fn put_hosts(&mut self, inode: Inode, hosts: &[Opening]) {
         let mut bytes = self.io.buffer();
-        encode_hosts(hosts, &mut bytes);
+        encode(hosts, &mut bytes);
         self.put(&Record::PutHosts { inode, hosts: &bytes });
         self.io.recycle(bytes);
     }
@@ -67,10 +100,11 @@ impl Service {
     /// A host is gone, with its open files, its locks, and what it waited for.
     pub(crate) fn host_gone(&mut self, host: u16) {
         let all = &self.state.hosts;
+        let is_its = |hosts: &[Opening]| hosts.iter().any(|known| known.host == host);
         let opened: Vec<Inode> =
-            all.iter().filter(|(_, hosts)| hosts.contains(&host)).map(|(&i, _)| i).collect();
+            all.iter().filter(|(_, hosts)| is_its(hosts)).map(|(&inode, _)| inode).collect();
         for inode in opened {
-            self.forget_host(inode, host);
+            self.forget_host(inode, Opening { host, turn: u64::MAX });
         }
         for waiters in self.live.waiters.values_mut() {
             waiters.retain(|waiter| waiter.lock.host != host);

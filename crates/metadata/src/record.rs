@@ -37,8 +37,6 @@ numbered! {
         0x05 PutAttributes { attributes: Attributes }
         /// Attributes and inline contents of an inode that exists.
         0x06 PutContents { attributes: Attributes, contents: &'a [u8] }
-        /// Other hosts that have an inode open: two bytes each.
-        0x07 PutHosts { inode: Inode, hosts: &'a [u8] }
         /// Locks on an inode: encoded `locks::Lock`s.
         0x08 PutLocks { inode: Inode, locks: &'a [u8] }
         /// What this service holds of a directory.
@@ -84,6 +82,9 @@ numbered! {
         /// Files that are gone, until `DeletePending`: targets must give back all that they hold of
         /// them. Of each its inode and its layout.
         0x19 PutRemoval { token: u64, files: &'a [u8] }
+        /// Other hosts that have an inode open: encoded `open_files::Opening`s. The number 0x07 was
+        /// the same without turns.
+        0x1a PutHosts { inode: Inode, hosts: &'a [u8] }
     }
 }
 

@@ -12,10 +12,11 @@ use wire::Inode;
 use wire::hash::NameHash;
 
 use crate::locks;
+use crate::open_files;
 use crate::record::{Record, VERSION};
 use crate::removal::encode_files;
 use crate::service::Service;
-use crate::state::{State, encode_hosts, encode_tallies, encode_xattrs};
+use crate::state::{State, encode_tallies, encode_xattrs};
 
 /// Place of a running snapshot in the tables; starts by `default()`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -69,7 +70,7 @@ fn slice(state: &State, table: u8, from: (u64, u64, u8), end: usize, out: &mut V
         .map(|inode| (inode.0, 0, 0)),
         3 => slice_bytes(&state.hosts, Inode(from.0), end, out, |&inode, hosts, out| {
             let mut bytes = Vec::new();
-            encode_hosts(hosts, &mut bytes);
+            open_files::encode(hosts, &mut bytes);
             Record::PutHosts { inode, hosts: &bytes }.encode(out);
         })
         .map(|inode| (inode.0, 0, 0)),

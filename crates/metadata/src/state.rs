@@ -10,6 +10,7 @@ use wire::{Attributes, Inode, Layout, Malformed, Reader};
 
 use crate::coding::Put;
 use crate::locks::{self, Lock};
+use crate::open_files::{self, Opening};
 use crate::record::Record;
 use crate::removal::decode_files;
 use crate::table::{Entries, Inodes, Node, RemoteTally, Xattrs};
@@ -91,7 +92,7 @@ pub(crate) struct State {
     /// This service, to tell its own directories' tallies apart.
     pub(crate) entries: Entries,
     pub(crate) inodes: Inodes,
-    pub(crate) hosts: BTreeMap<Inode, Vec<u16>>,
+    pub(crate) hosts: BTreeMap<Inode, Vec<Opening>>,
     pub(crate) locks: BTreeMap<Inode, Vec<Lock>>,
     pub(crate) tallies: BTreeMap<Inode, Tally>,
     pub(crate) shards: BTreeMap<u16, ShardCounters>,
@@ -195,7 +196,7 @@ impl State {
                 self.put_attributes(&attributes, Some(contents));
             }
             Record::PutHosts { inode, hosts } => {
-                let hosts = decode_hosts(hosts)?;
+                let hosts = open_files::decode(hosts)?;
                 if hosts.is_empty() {
                     self.hosts.remove(&inode);
                 } else {
@@ -379,18 +380,4 @@ fn decode_tallies(bytes: &[u8]) -> Result<Vec<RemoteTally>, Malformed> {
         });
     }
     Ok(tallies)
-}
-
-/// Appends hosts, two bytes each.
-pub(crate) fn encode_hosts(hosts: &[u16], to: &mut Vec<u8>) {
-    hosts.iter().for_each(|host| host.append_to(to));
-}
-
-fn decode_hosts(bytes: &[u8]) -> Result<Vec<u16>, Malformed> {
-    let mut reader = Reader::new(bytes);
-    let mut hosts = Vec::new();
-    while !reader.rest().is_empty() {
-        hosts.push(reader.u16()?);
-    }
-    Ok(hosts)
 }

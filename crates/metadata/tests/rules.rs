@@ -240,15 +240,56 @@ fn a_deleted_file_lives_while_another_host_has_it_open() {
     let mut world = World::alone();
     let f = world.root().file(ROOT, b"f").expect("made").inode;
     let root = Credentials::ROOT;
-    let mut open = world.prepare(root, f.shard(), &Request::Open { inode: f });
+    let mut open = world.prepare(root, f.shard(), &Request::Open { inode: f, turn: 1 });
     open.header.host = 9;
     world.send_again(&open);
     world.root().unlink(ROOT, b"f").expect("there");
     world.crash(0);
     assert_eq!(world.stat(f).expect("an orphan").links, 0);
-    let mut close = world.prepare(root, f.shard(), &Request::Close { inode: f });
+    let mut close = world.prepare(root, f.shard(), &Request::Close { inode: f, turn: 2 });
     close.header.host = 9;
     world.send_again(&close);
+    assert_eq!(world.stat(f), Err(Errno::ESTALE));
+}
+
+/// Words of another host overtake each other: a close that is older than an opening ends nothing.
+#[test]
+fn an_old_close_ends_no_later_opening() {
+    let mut world = World::alone();
+    let f = world.root().file(ROOT, b"f").expect("made").inode;
+    let tell = |world: &mut World, host: u16, request: &Request<'_>| {
+        let mut sent = world.prepare(Credentials::ROOT, f.shard(), request);
+        sent.header.host = host;
+        world.send_again(&sent);
+    };
+    tell(&mut world, 9, &Request::Open { inode: f, turn: 3 });
+    tell(&mut world, 9, &Request::Open { inode: f, turn: 7 });
+    tell(&mut world, 9, &Request::Open { inode: f, turn: 4 });
+    tell(&mut world, 8, &Request::Open { inode: f, turn: 1 });
+    world.root().unlink(ROOT, b"f").expect("there");
+    tell(&mut world, 9, &Request::Close { inode: f, turn: 5 });
+    tell(&mut world, 8, &Request::Close { inode: f, turn: 2 });
+    assert_eq!(world.stat(f).expect("host 9 has it open").links, 0);
+    world.crash(0);
+    tell(&mut world, 9, &Request::Close { inode: f, turn: 6 });
+    assert!(world.stat(f).is_ok(), "host 9 has it open");
+    tell(&mut world, 9, &Request::Close { inode: f, turn: 8 });
+    assert_eq!(world.stat(f), Err(Errno::ESTALE));
+}
+
+/// Who may not open a file that he wanted to make, or does not come to it, closes nothing later.
+#[test]
+fn a_create_of_what_exists_registers_nobody() {
+    let mut world = World::alone();
+    let f = world.root().file(ROOT, b"f").expect("made").inode;
+    let (mode, device, layout) = (mode::REGULAR | 0o600, 0, Layout::default());
+    let flags = wire::request::create::OPEN;
+    let create =
+        Request::Create { parent: ROOT, name: b"f", mode, device, flags, layout, target: &[] };
+    let mut again = world.prepare(Credentials::ROOT, f.shard(), &create);
+    again.header.host = 9;
+    world.send_again(&again);
+    world.root().unlink(ROOT, b"f").expect("there");
     assert_eq!(world.stat(f), Err(Errno::ESTALE));
 }
 

@@ -146,10 +146,11 @@ messages! {
         0x13 Extend { inode: Inode, size: u64 }
         /// Takes `length` bytes at the end of the file (`O_APPEND`). Answered by `Placed`.
         0x14 Append { inode: Inode, length: u64 }
-        /// The sender's host has the file open from now on. Answered by `Attributes`.
-        0x15 Open { inode: Inode }
-        /// The sender's host has it open no longer.
-        0x16 Close { inode: Inode }
+        /// The sender's host has the file open from now on. `turn`: drawn there after the opener was
+        /// counted (`shm::host`). Answered by `Attributes`.
+        0x15 Open { inode: Inode, turn: u64 }
+        /// The sender's host has it open no longer, unless it told of an opening of a larger `turn`.
+        0x16 Close { inode: Inode, turn: u64 }
         /// Somebody closed a deleted file: frees it if it is open nowhere.
         0x17 Reap { inode: Inode }
         /// Takes, tests or gives back a lock on `start ..= end`. `owner` is unique in the instance.
@@ -215,8 +216,8 @@ impl Request<'_> {
             | Request::MoveOut { inode }
             | Request::Extend { inode, .. }
             | Request::Append { inode, .. }
-            | Request::Open { inode }
-            | Request::Close { inode }
+            | Request::Open { inode, .. }
+            | Request::Close { inode, .. }
             | Request::Reap { inode }
             | Request::Lock { inode, .. }
             | Request::CancelLock { inode, .. }

@@ -4,6 +4,7 @@
 //! - `files`: open file descriptions: offset and flags, shared by fork, dup and exec as POSIX says.
 //! - `processes`: the descriptor table of each process, so that it survives exec and so that the
 //!   daemon finds what a killed process had open.
+//! - `turns`: numbers that tell a shard of another host whether an opening or a last close is newer.
 //!
 //! One segment for each host, made by whichever daemon comes first; every daemon of the host and
 //! every client maps it for reading and writing. A client that is killed at any point leaves at
@@ -26,6 +27,8 @@ pub mod processes;
 
 pub mod owners;
 
+mod turns;
+
 pub use files::{File, OfdIndex};
 pub use processes::{ProcessIndex, Tenant};
 pub use vnodes::{Closed, Vnode, VnodeIndex};
@@ -35,7 +38,7 @@ const MAGIC: u32 = 0x4642_4832;
 const TABLES: usize = 4096;
 
 /// Length of the segment. Memory is touched as it is used.
-pub const HOST_BYTES: usize = processes::END;
+pub const HOST_BYTES: usize = turns::END;
 
 /// The mapped host segment.
 pub struct HostSegment {

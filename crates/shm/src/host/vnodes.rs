@@ -212,7 +212,7 @@ impl HostSegment {
     }
 
     /// Its rows: two, if who was stopped while he counted it in went on later.
-    fn rows_of(&self, inode: Inode) -> impl Iterator<Item = &Vnode> {
+    pub(super) fn rows_of(&self, inode: Inode) -> impl Iterator<Item = &Vnode> {
         let ways = self.ways(HostSegment::bucket(inode)).iter();
         let rows = ways.filter_map(|way| way.load(SeqCst).checked_sub(1));
         let rows = rows.filter_map(|row| self.vnode(VnodeIndex(row)).ok());

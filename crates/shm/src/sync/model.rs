@@ -358,6 +358,10 @@ macro_rules! atomic {
                 self.change(|before| before | value)
             }
 
+            pub fn fetch_max(&self, value: $value, _: Ordering) -> $value {
+                self.change(|before| before.max(value))
+            }
+
             pub fn fetch_and(&self, value: $value, _: Ordering) -> $value {
                 self.change(|before| before & value)
             }

@@ -13,3 +13,4 @@ mod requests;
 mod slots;
 mod stage;
 mod support;
+mod turns;
