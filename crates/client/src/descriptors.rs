@@ -3,7 +3,7 @@
 
 use wire::errno::{Errno, Result};
 
-use crate::{Client, OfdIndex, ProcessIndex};
+use crate::{Client, Descriptor, OfdIndex, ProcessIndex};
 
 impl Client {
     /// A table for this process.
@@ -25,6 +25,13 @@ impl Client {
     #[inline]
     pub fn fd_get(&self, process: ProcessIndex, fd: u32) -> Option<(OfdIndex, bool)> {
         self.host().ok()?.process_get(process, fd)
+    }
+
+    /// The word of a descriptor, for who looks at it more than once.
+    #[must_use]
+    #[inline]
+    pub fn fd_word(&self, process: ProcessIndex, fd: u32) -> Option<Descriptor<'_>> {
+        self.host().ok()?.process_descriptor(process, fd)
     }
 
     /// What a descriptor stands for, which from now on stands for nothing. Its reference is the
@@ -49,12 +56,21 @@ impl Client {
         self.host()?.process_set(process, fd, to)
     }
 
+    /// Says whether exec closes what a descriptor stands for.
+    ///
+    /// # Errors
+    /// `EBADF` if it stands for nothing.
+    pub fn fd_mark(&self, process: ProcessIndex, fd: u32, close_on_exec: bool) -> Result<()> {
+        let is_marked = self.host()?.process_mark(process, fd, close_on_exec);
+        if is_marked { Ok(()) } else { Err(Errno::EBADF) }
+    }
+
     /// Before fork: a copy of the table for the child, with a reference more on every open file.
     ///
     /// # Errors
     /// `ENFILE`.
     pub fn fork_copy(&self, parent: ProcessIndex) -> Result<ProcessIndex> {
-        self.host()?.process_copy(parent)
+        self.host()?.process_copy(parent, &mut |ofd| self.let_go(ofd))
     }
 
     /// In the child: the copy is this process's table.
@@ -82,6 +98,34 @@ impl Client {
             }
         })?;
         outcome
+    }
+
+    /// As `release_process`, for a process whose other threads may still work with open files: what
+    /// `is_used` stays in the table, for the daemon.
+    ///
+    /// # Errors
+    /// As `release_process`.
+    pub fn release_process_but(
+        &self,
+        process: ProcessIndex,
+        is_used: &dyn Fn(OfdIndex) -> bool,
+    ) -> Result<()> {
+        let (mut outcome, mut is_empty) = (Ok(()), true);
+        let host = self.host()?;
+        host.process_each(process, &mut |fd, _, _| {
+            // Taken before it is looked: who finds it there from now on is too late.
+            let Some((ofd, close_on_exec)) = host.process_take(process, fd) else { return };
+            let closed = if is_used(ofd) {
+                is_empty = false;
+                host.process_set(process, fd, Some((ofd, close_on_exec))).map(drop)
+            } else {
+                self.close(ofd, process)
+            };
+            if outcome.is_ok() && closed != Err(Errno::EBADF) {
+                outcome = closed;
+            }
+        });
+        if is_empty { self.release_process(process).and(outcome) } else { outcome }
     }
 
     /// Calls `with` for each descriptor: number, open file, closed on exec.

@@ -89,7 +89,7 @@ pub use open_files::Opened;
 pub use path::{At, Follow, Outcome, PathBuffer};
 pub use read::Position;
 pub use share::Part;
-pub use shm::host::{OfdIndex, ProcessIndex};
+pub use shm::host::{Descriptor, OfdIndex, ProcessIndex};
 pub use space::Space;
 
 use core::sync::atomic::{AtomicBool, AtomicU64};

@@ -581,6 +581,13 @@ impl Client {
         }
     }
 
+    /// One reference more, for who found the open file in a table that other threads change: he looks
+    /// there again, and lets go of it if it is another by now. False if it is open no more.
+    #[must_use]
+    pub fn retain_open(&self, ofd: OfdIndex) -> bool {
+        self.host().is_ok_and(|host| host.file_retain_open(ofd))
+    }
+
     /// Closes a descriptor of `process`: waits for what is on its way, tells the size, gives back the
     /// process's locks of the file, and with the last reference closes the open file.
     ///
@@ -591,6 +598,45 @@ impl Client {
         let open = self.opened(ofd)?;
         let settled = if open.is_writable() { self.settle_all(open.vnode) } else { Ok(()) };
         self.close_settled(ofd, &open, process).and(settled)
+    }
+
+    /// As `close`, but the reference stays if `is_left` says so: to a call of another thread, which lets
+    /// go of it when it ends. From then on nothing of it is looked at any more.
+    ///
+    /// # Errors
+    /// As `close`.
+    pub fn close_unless(
+        &self,
+        ofd: OfdIndex,
+        process: ProcessIndex,
+        is_left: impl FnOnce() -> bool,
+    ) -> Result<()> {
+        let open = self.opened(ofd)?;
+        let told = if open.is_writable() { self.tell_all(&open) } else { Ok(()) };
+        self.release_of_process(&open, process);
+        if !is_left() && self.host()?.file_release(ofd)? {
+            self.drop_open(&open);
+        }
+        told
+    }
+
+    /// Ends a reference that no descriptor stands for, as the end of a call: what the call wrote is told,
+    /// locks of the process stay.
+    pub fn let_go(&self, ofd: OfdIndex) {
+        let Ok(open) = self.opened(ofd) else { return };
+        if open.is_writable() {
+            // The close that left it to us has returned: there is nobody to tell of a failure.
+            let _ = self.tell_all(&open);
+        }
+        if self.host().and_then(|host| host.file_release(ofd)) == Ok(true) {
+            self.drop_open(&open);
+        }
+    }
+
+    /// Waits for what is on its way and tells the size.
+    fn tell_all(&self, open: &Open<'_>) -> Result<()> {
+        let settled = self.settle_all(open.vnode);
+        ignore_gone(self.flush(open.vnode, open.inode)).and(settled)
     }
 
     fn close_settled(&self, ofd: OfdIndex, open: &Open<'_>, process: ProcessIndex) -> Result<()> {

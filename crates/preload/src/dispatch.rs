@@ -30,6 +30,8 @@ pub enum Verdict {
 pub struct Hooks {
     /// A selected call that makes no process.
     pub call: fn(&mut Frame) -> Verdict,
+    /// Ahead of a call that makes a thread.
+    pub thread: fn(),
     /// Ahead of a fork or vfork, in the parent (not of a thread): clone's flags.
     pub prefork: fn(u64),
     /// In the child. With `CLONE_VM` in the flags it shares memory with its waiting parent.

@@ -1,8 +1,9 @@
 //! Children: telling threads from processes, and calling the hooks around a fork.
 //!
-//! A call makes a *thread* when it has CLONE_VM without CLONE_VFORK: it passes untouched and no
-//! hook runs, because parent and child run at once and share all that a hook could change. Else it
-//! makes a *process*: `prefork` in the parent, then `child` in the child, `parent` in the parent.
+//! A call makes a *thread* when it has CLONE_VM without CLONE_VFORK: it passes untouched, and one
+//! hook runs ahead of it alone, because parent and child run at once and share all that a hook could
+//! change. Else it makes a *process*: `prefork` in the parent, then `child` in the child, `parent` in
+//! the parent.
 //! With CLONE_VM (vfork, posix_spawn) the child runs in the parent's memory while the parent
 //! waits; `is_vfork_child` tells the handler so.
 //!
@@ -68,6 +69,9 @@ pub(crate) fn before(frame: &Frame) -> Answer {
         return Answer::Pass;
     };
     if flags & VM != 0 && flags & VFORK == 0 {
+        if let Some(hooks) = dispatch::hooks() {
+            (hooks.thread)();
+        }
         return Answer::Pass;
     }
     if let Some(hooks) = dispatch::hooks() {

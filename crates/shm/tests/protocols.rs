@@ -638,7 +638,7 @@ fn a_descriptor_table_survives_its_copies() {
     host.process_set(parent, 3, Some((file, false))).expect("room");
     host.process_set(parent, 5000, Some((file, true))).expect("room");
     host.file_retain(file);
-    let child = host.process_copy(parent).expect("room");
+    let child = host.process_copy(parent, &mut |_| {}).expect("room");
     assert_eq!(host.file(file).expect("a row").refs.load(Ordering::Relaxed), 4);
     assert_eq!(host.process_find(100, 7), Some(parent));
     host.process_adopt(child, 101, 8).expect("a row");

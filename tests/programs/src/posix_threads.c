@@ -1,6 +1,7 @@
 // Eight threads in one process: one table of descriptors, one file system.
 #include "check.h"
 #include <pthread.h>
+#include <semaphore.h>
 
 enum { THREADS = 8, FILES = 300 };
 static int shared, winners[FILES], begin;
@@ -68,8 +69,143 @@ static void replace_meanwhile(void) {
     MUST(unlink("one") == 0 && unlink("two") == 0);
 }
 
+// A call whose buffer can not be touched stands still in the middle, in the handler of the signal, until
+// the descriptor means something else. The kernel says EFAULT instead: there is nothing to try then.
+enum { PAGE = 4096, LENGTH = 3 * PAGE };
+static char *buffer;
+static int in_flight;
+static sem_t is_in, may_go;
+
+static void stand_still(int signal) {
+    (void)signal;
+    sem_post(&is_in);
+    while (sem_wait(&may_go) != 0) {}
+    MUST(mprotect(buffer, LENGTH, PROT_READ | PROT_WRITE) == 0);
+}
+
+// As many files as may lie where those of a call lay whose descriptor was closed.
+enum { NEW = 64 };
+static int new_files[NEW];
+
+static void make_new(void) {
+    char name[16];
+    for (int i = 0; i < NEW; i++) {
+        snprintf(name, sizeof name, "new-%d", i);
+        MUST((new_files[i] = open(name, O_CREAT | O_TRUNC | O_RDWR, 0600)) >= 0);
+        MUST(write(new_files[i], "abc", 3) == 3);
+    }
+}
+
+// Nothing moved their offsets or made them longer.
+static void check_new(void) {
+    char name[16];
+    for (int i = 0; i < NEW; i++) {
+        snprintf(name, sizeof name, "new-%d", i);
+        MUST(lseek(new_files[i], 0, SEEK_CUR) == 3 && size_of(name) == 3);
+        MUST(write(new_files[i], "d", 1) == 1 && size_of(name) == 4 && close(new_files[i]) == 0 && unlink(name) == 0);
+    }
+}
+
+static void close_in_handler(int signal) {
+    (void)signal;
+    MUST(close(in_flight) == 0);
+    make_new();
+    MUST(mprotect(buffer, LENGTH, PROT_READ | PROT_WRITE) == 0);
+}
+
+enum { READ, READ_AT, WRITE, WRITE_AT, APPEND, CALLS };
+
+static void *call(void *argument) {
+    long got = 0;
+    switch ((long)argument) {
+    case READ: got = read(in_flight, buffer, LENGTH); break;
+    case READ_AT: got = pread(in_flight, buffer, LENGTH, PAGE); break;
+    case WRITE: case APPEND: got = write(in_flight, buffer, LENGTH); break;
+    case WRITE_AT: got = pwrite(in_flight, buffer, LENGTH, 4 * PAGE); break;
+    }
+    if (got < 0 && errno == EFAULT) {
+        sem_post(&is_in);
+        return NULL;
+    }
+    MUST(got == LENGTH);
+    return buffer;
+}
+
+static void start(long kind) {
+    MUST((in_flight = open("flight", O_CREAT | O_TRUNC | O_RDWR | (kind == APPEND ? O_APPEND : 0), 0600)) >= 0);
+    MUST(ftruncate(in_flight, kind == READ || kind == READ_AT ? 8 * PAGE : PAGE) == 0);
+    MUST(mprotect(buffer, LENGTH, PROT_NONE) == 0);
+}
+
+enum { CLOSE, REPLACE, CLOSE_DUPLICATE, FORK, WAYS };
+
+// What a call does that is under way while its descriptor is closed or replaced, it does to the file
+// that it began with: not to one that is opened meanwhile.
+static void change_meanwhile(long kind, int way) {
+    start(kind);
+    int second = way == CLOSE_DUPLICATE ? dup(in_flight) : -1, child = 0;
+    pthread_t caller;
+    MUST(pthread_create(&caller, NULL, call, (void *)kind) == 0);
+    while (sem_wait(&is_in) != 0) {}
+    if (way == FORK) {
+        child = fork();
+        MUST(child >= 0);
+        if (child == 0) {
+            // It has the descriptor as well, and none of the calls.
+            char byte;
+            _exit(pread(in_flight, &byte, 1, 0) == 1 && close(in_flight) == 0 ? 0 : 1);
+        }
+    }
+    if (way == REPLACE) {
+        int null = open("/dev/null", O_RDWR);
+        MUST(null >= 0 && dup2(null, in_flight) == in_flight && close(null) == 0);
+    } else {
+        MUST(close(in_flight) == 0);
+    }
+    if (second >= 0) MUST(close(second) == 0);
+    make_new();
+    sem_post(&may_go);
+    void *is_ours;
+    MUST(pthread_join(caller, &is_ours) == 0);
+    if (way == REPLACE) MUST(close(in_flight) == 0);
+    check_new();
+    if (is_ours && kind >= WRITE) {
+        CHECK(size_of("flight") == (kind == WRITE ? LENGTH : kind == APPEND ? PAGE + LENGTH : 4 * PAGE + LENGTH));
+    }
+    if (!is_ours) while (sem_trywait(&may_go) == 0) {}
+    int status = 0;
+    if (child) MUST(waitpid(child, &status, 0) == child && status == 0);
+    MUST(unlink("flight") == 0);
+}
+
+static void catch_with(void (*handler)(int)) {
+    struct sigaction action = {.sa_handler = handler};
+    MUST(sigaction(SIGSEGV, &action, NULL) == 0);
+}
+
+// The same by a signal handler, in a process that has no other thread yet.
+static void close_by_handler(void) {
+    catch_with(close_in_handler);
+    buffer = mmap(NULL, LENGTH, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(buffer != MAP_FAILED);
+    for (long kind = 0; kind < CALLS; kind++) {
+        start(kind);
+        if (call((void *)kind)) check_new(); else close(in_flight);
+        MUST(unlink("flight") == 0);
+    }
+}
+
+static void close_meanwhile(void) {
+    catch_with(stand_still);
+    MUST(sem_init(&is_in, 0, 0) == 0 && sem_init(&may_go, 0, 0) == 0);
+    for (long kind = 0; kind < CALLS; kind++)
+        for (int way = 0; way < WAYS; way++) change_meanwhile(kind, way);
+    MUST(signal(SIGSEGV, SIG_DFL) != SIG_ERR);
+}
+
 int main(int count, char **arguments) {
     enter(count, arguments);
+    close_by_handler();
     shared = open("shared", O_CREAT | O_RDWR, 0600);
     begin = open("stream", O_CREAT | O_RDWR, 0600);
     pthread_t threads[THREADS];
@@ -89,5 +225,6 @@ int main(int count, char **arguments) {
     CHECK(entries == 2 + 2 + FILES + THREADS * FILES * 2 / 3);
     closedir(dir);
     replace_meanwhile();
+    close_meanwhile();
     return finish();
 }

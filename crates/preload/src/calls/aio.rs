@@ -6,6 +6,7 @@
 //! Contexts, waiting and cancelling stay the kernel's, whatever files are mixed in one context.
 
 use crate::calls::state::{client, kernel, ours};
+use crate::calls::uses::Use;
 use crate::calls::{Answer, answer, native, user};
 use client::{OfdIndex, Position};
 use core::sync::atomic::AtomicI32;
@@ -50,7 +51,7 @@ pub fn submit(a: [u64; 6]) -> Answer {
 }
 
 /// The request at `place` and the file of ours that it is for.
-fn file_of(place: u64) -> Result<(u64, Option<OfdIndex>)> {
+fn file_of(place: u64) -> Result<(u64, Option<Use>)> {
     let request: u64 = user::get(place)?;
     let fd: u32 = user::get(request + DESCRIPTOR)?;
     Ok((request, ours(fd.into())))
@@ -60,7 +61,7 @@ fn submit_each(context: u64, count: u64, list: u64) -> Result<u64> {
     for index in 0..count {
         let place = list + 8 * index;
         let outcome = file_of(place).and_then(|(request, file)| match file {
-            Some(file) => complete(context, place, request, file),
+            Some(file) => complete(context, place, request, file.file()),
             None => hand_on(context, place),
         });
         match outcome {

@@ -44,7 +44,8 @@ const fn split(nanos: i64) -> (i64, i64) {
 /// `fstat`.
 #[must_use]
 pub fn stat_open(a: [u64; 6]) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     answer(client().and_then(|client| user::put(a[1], stat_of(client, &client.fstat(file)?))))
 }
 
@@ -155,7 +156,8 @@ fn more_than_path(file: OfdIndex) -> Result<&'static Client> {
 /// `fchmod`.
 #[must_use]
 pub fn change_mode_open(a: [u64; 6]) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     answer(
         more_than_path(file).and_then(|client| client.fchmod(file, a[1] as u32 & 0o7777, &who())),
     )
@@ -182,7 +184,8 @@ pub fn change_owner(a: [u64; 6]) -> Answer {
 /// `fchown`.
 #[must_use]
 pub fn change_owner_open(a: [u64; 6]) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     answer(
         more_than_path(file)
             .and_then(|client| client.fchown(file, (owner(a[1]), owner(a[2])), &who())),

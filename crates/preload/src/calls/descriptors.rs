@@ -3,8 +3,8 @@
 //! and `poll` sees a regular file. What it means is in the table in shared memory.
 
 use crate::calls::native;
-use crate::calls::state::{self, CLIENT, DESCRIPTOR_COUNT, MAPPING_FIRST, client, entry, table};
-use crate::calls::{Answer, answer, failed, locks, user};
+use crate::calls::state::{self, CLIENT, DESCRIPTOR_COUNT, MAPPING_FIRST, client, ours, table};
+use crate::calls::{Answer, answer, failed, locks, user, uses};
 use client::OfdIndex;
 use wire::errno::{Errno, Result};
 
@@ -38,9 +38,14 @@ fn set(fd: u32, file: OfdIndex, close_on_exec: bool) -> Result<Option<(OfdIndex,
     Ok(before)
 }
 
+/// Says whether exec closes `fd`.
+fn mark(fd: u32, close_on_exec: bool) -> Result<()> {
+    CLIENT.fd_mark(table().ok_or(Errno::EIO)?, fd, close_on_exec)
+}
+
 fn close_file(file: OfdIndex) {
     if let Some(table) = table() {
-        let _ = CLIENT.close(file, table);
+        let _ = uses::close(file, table);
     }
 }
 
@@ -55,7 +60,7 @@ fn forget(fd: u32) -> Option<Result<()>> {
     if !crate::calls::hooks::is_vfork_child() {
         state::mark(fd, false);
     }
-    Some(CLIENT.close(file, table))
+    Some(uses::close(file, table))
 }
 
 /// `close`.
@@ -79,9 +84,9 @@ fn duplicate(fd: u64, lowest: i32, close_on_exec: bool) -> Answer {
     if state::is_private(fd) {
         return Some(failed(Errno::EBADF));
     }
-    let (file, _) = entry(fd)?;
-    CLIENT.retain(file);
-    Some(install(file, lowest, close_on_exec).map_or_else(failed, i64::from))
+    let used = ours(fd)?;
+    CLIENT.retain(used.file());
+    Some(install(used.file(), lowest, close_on_exec).map_or_else(failed, i64::from))
 }
 
 /// `dup2` and `dup3`: `flags` as of the latter.
@@ -91,17 +96,17 @@ pub fn dup_to(number: i64, a: [u64; 6]) -> Answer {
     if state::is_private(from) || state::is_private(to) {
         return Some(failed(Errno::EBADF));
     }
-    let source = entry(from);
-    if source.is_none() && entry(to).is_none() {
+    let source = ours(from);
+    if source.is_none() && ours(to).is_none() {
         return None;
     }
     if from as u32 == to as u32 {
         let same = if number == libc::SYS_dup2 { to as i64 } else { failed(Errno::EINVAL) };
         return Some(same);
     }
-    if let Some((file, _)) = source {
+    if let Some(used) = source {
         let flags = if number == libc::SYS_dup3 { a[2] as u32 as i32 } else { 0 };
-        let placed = put(file, from, to as u32, flags);
+        let placed = put(used.file(), from, to as u32, flags);
         return Some(placed.map_or_else(failed, |()| i64::from(to as u32 as i32)));
     }
     // The kernel's file is in place before the meaning goes that hid it.
@@ -158,12 +163,12 @@ pub fn close_range(a: [u64; 6]) -> Answer {
                 let _ = kernel_range(start, fd - 1, flags);
             }
             start = fd + 1;
-        } else if let Some((file, _)) = entry(u64::from(fd)) {
-            if only_mark {
-                let _ = table().map(|table| CLIENT.fd_set(table, fd, Some((file, true))));
-            } else {
-                let _ = forget(fd);
+        } else if only_mark {
+            if state::may_be_ours(fd) {
+                let _ = mark(fd, true);
             }
+        } else {
+            let _ = forget(fd);
         }
     }
     if start > last {
@@ -183,7 +188,8 @@ pub fn control(a: [u64; 6]) -> Answer {
     if state::is_private(fd) {
         return Some(failed(Errno::EBADF));
     }
-    let (file, close_on_exec) = entry(fd)?;
+    let used = ours(fd)?;
+    let file = used.file();
     let client = match client() {
         Ok(client) => client,
         Err(errno) => return Some(failed(errno)),
@@ -193,11 +199,11 @@ pub fn control(a: [u64; 6]) -> Answer {
             let lowest = argument as u32 as i32;
             duplicate(fd, lowest, a[1] as i32 == libc::F_DUPFD_CLOEXEC)
         }
-        libc::F_GETFD => Some(i64::from(close_on_exec)),
+        libc::F_GETFD => Some(i64::from(state::closes_on_exec(fd))),
         libc::F_SETFD => {
             let close = argument & libc::FD_CLOEXEC as u64 != 0;
             let _ = native::call(libc::SYS_fcntl, a);
-            Some(set(fd as u32, file, close).map_or_else(failed, |_| 0))
+            Some(mark(fd as u32, close).map_or_else(failed, |()| 0))
         }
         // The kernel adds O_LARGEFILE to what programs gave; a flag that they expect to see.
         libc::F_GETFL => answer(client.flags(file).map(|flags| flags | 0o100_000)),
@@ -216,7 +222,8 @@ pub fn control(a: [u64; 6]) -> Answer {
 /// `ioctl` on a file of ours: no terminal, and no operation of a particular file system.
 #[must_use]
 pub fn ioctl(a: [u64; 6]) -> Answer {
-    let (file, _) = entry(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     const FIONREAD: u32 = 0x541b;
     const FIONBIO: u32 = 0x5421;
     const FIOCLEX: u32 = 0x5451;
@@ -230,7 +237,8 @@ pub fn ioctl(a: [u64; 6]) -> Answer {
         })),
         FIOCLEX | FIONCLEX => {
             let _ = native::call(libc::SYS_ioctl, a);
-            Some(set(a[0] as u32, file, a[1] as u32 == FIOCLEX).map_or_else(failed, |_| 0))
+            let marked = mark(a[0] as u32, a[1] as u32 == FIOCLEX);
+            Some(marked.map_or_else(failed, |()| 0))
         }
         _ => Some(failed(Errno::ENOTTY)),
     }

@@ -7,7 +7,7 @@
 use crate::calls::credentials::who;
 use crate::calls::paths::{Place, place, set_working_directory, working_directory};
 use crate::calls::state::{self, CLIENT, WORKING_DIRECTORY, client, ours, table};
-use crate::calls::{Answer, answer, failed, native, user};
+use crate::calls::{Answer, answer, failed, native, user, uses};
 use client::{Listed, OfdIndex, Outcome, PathBuffer};
 use wire::Inode;
 use wire::attributes::mode;
@@ -16,7 +16,8 @@ use wire::errno::{Errno, Result};
 /// `getdents64` and, with `old`, `getdents`: descriptor, buffer, length.
 #[must_use]
 pub fn list(a: [u64; 6], old: Form) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     answer(list_open(file, a[1], a[2] as u32 as usize, old))
 }
 
@@ -91,11 +92,11 @@ pub fn change_directory(a: [u64; 6]) -> Answer {
 /// `fchdir`.
 #[must_use]
 pub fn change_to_open(a: [u64; 6]) -> Answer {
-    let Some(file) = ours(a[0]) else {
+    let Some(used) = ours(a[0]) else {
         return leave(native::call(libc::SYS_fchdir, a));
     };
     answer((|| {
-        let attributes = client()?.fstat(file)?;
+        let attributes = client()?.fstat(used.file())?;
         if !attributes.is_directory() {
             return Err(Errno::ENOTDIR);
         }
@@ -112,8 +113,10 @@ fn enter(inode: Inode) -> Result<()> {
         Outcome::Done(opened) => opened,
         _ => return Err(Errno::ENOTDIR),
     };
-    drop_held();
-    client.fd_set(table, WORKING_DIRECTORY, Some((opened.ofd, false)))?;
+    let before = client.fd_set(table, WORKING_DIRECTORY, Some((opened.ofd, false)))?;
+    if let Some((file, _)) = before {
+        let _ = uses::close(file, table);
+    }
     set_working_directory(Some(inode));
     Ok(())
 }
@@ -129,10 +132,9 @@ fn leave(kernel: i64) -> Answer {
 
 fn drop_held() {
     if let Some(table) = table()
-        && let Some((file, _)) = CLIENT.fd_get(table, WORKING_DIRECTORY)
+        && let Some(file) = CLIENT.fd_take(table, WORKING_DIRECTORY)
     {
-        let _ = CLIENT.fd_set(table, WORKING_DIRECTORY, None);
-        let _ = CLIENT.close(file, table);
+        let _ = uses::close(file, table);
     }
 }
 
@@ -142,9 +144,8 @@ fn drop_held() {
 /// `EIO` if the instance is gone.
 pub fn resume() -> Result<()> {
     let client = client()?;
-    let table = table().ok_or(Errno::EIO)?;
-    if let Some((file, _)) = client.fd_get(table, WORKING_DIRECTORY) {
-        set_working_directory(Some(client.inode_of(file)?));
+    if let Some(used) = state::used_by_row(WORKING_DIRECTORY) {
+        set_working_directory(Some(client.inode_of(used.file())?));
     }
     Ok(())
 }

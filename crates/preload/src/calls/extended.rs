@@ -66,7 +66,8 @@ pub fn get(number: i64, a: [u64; 6], follow: Follow) -> Answer {
 /// `fgetxattr`.
 #[must_use]
 pub fn get_open(a: [u64; 6]) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     answer((|| client()?.fget_xattr(file, (name(a[1])?, room(a[2], a[3])?), &who()))())
 }
 
@@ -82,7 +83,8 @@ pub fn set(number: i64, a: [u64; 6], follow: Follow) -> Answer {
 /// `fsetxattr`.
 #[must_use]
 pub fn set_open(a: [u64; 6]) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     answer((|| {
         let named = (name(a[1])?, value(a[2], a[3])?);
         client()?.fset_xattr(file, named, a[4] as u32, &who())
@@ -100,7 +102,8 @@ pub fn list(number: i64, a: [u64; 6], follow: Follow) -> Answer {
 /// `flistxattr`.
 #[must_use]
 pub fn list_open(a: [u64; 6]) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     answer((|| client()?.flist_xattr(file, room(a[1], a[2])?, &who()))())
 }
 
@@ -115,6 +118,7 @@ pub fn remove(number: i64, a: [u64; 6], follow: Follow) -> Answer {
 /// `fremovexattr`.
 #[must_use]
 pub fn remove_open(a: [u64; 6]) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     answer((|| client()?.fremove_xattr(file, name(a[1])?, &who()))())
 }

@@ -5,7 +5,7 @@
 //! fork is under way at a time in a process; a second thread waits, as it does in libc's own fork.
 
 use crate::arch::Frame;
-use crate::calls::{self, launch, native, state};
+use crate::calls::{self, launch, native, state, uses};
 use crate::dispatch::{Hooks, Verdict};
 use crate::environment::Environment;
 use crate::process;
@@ -13,7 +13,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// The hooks of the file system.
-pub static HOOKS: Hooks = Hooks { call, prefork, child, parent };
+pub static HOOKS: Hooks = Hooks { call, thread: uses::note_threads, prefork, child, parent };
 
 const VM: u64 = libc::CLONE_VM as u64;
 
@@ -79,6 +79,7 @@ fn child(flags: u64) {
     let token = TOKEN.load(Acquire);
     if flags & VM == 0 {
         FORKING.store(0, Relaxed);
+        uses::begin_anew();
         launch::in_forked_child(token);
     } else {
         launch::in_vfork_child(token);
@@ -107,13 +108,22 @@ pub fn identity() -> (u32, u64) {
     let length = native::call(libc::SYS_read, to);
     native::close(fd as i32);
     let text = text.get(..usize::try_from(length).unwrap_or(0)).unwrap_or(&[]);
-    (pid, start_time(text).unwrap_or(0))
+    if field(text, THREADS) != Some(1) {
+        // Made before our constructor ran, or where we do not see it.
+        uses::note_threads();
+    }
+    (pid, field(text, START_TIME).unwrap_or(0))
 }
 
-/// Field 22 of `/proc/<pid>/stat`. The second may hold spaces, so we count from its last bracket.
-fn start_time(text: &[u8]) -> Option<u64> {
+/// Fields of `/proc/<pid>/stat`, counted from the one behind the name: how many threads there are, and
+/// when the process began.
+const THREADS: usize = 17;
+const START_TIME: usize = 19;
+
+/// A field behind the name, which may hold spaces, so we count from its last bracket.
+fn field(text: &[u8], index: usize) -> Option<u64> {
     let behind = text.iter().rposition(|&byte| byte == b')')?;
-    let field = text.get(behind + 2..)?.split(|&byte| byte == b' ').nth(19)?;
+    let field = text.get(behind + 2..)?.split(|&byte| byte == b' ').nth(index)?;
     field.iter().try_fold(0u64, |sum, &digit| {
         let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
         sum.checked_mul(10)?.checked_add(digit)
@@ -133,7 +143,8 @@ mod tests {
     #[test]
     fn the_start_time_is_found_behind_any_name() {
         let text = b"12 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21";
-        assert_eq!(start_time(text), Some(4711));
-        assert_eq!(start_time(b"12 (a"), None);
+        assert_eq!(field(text, START_TIME), Some(4711));
+        assert_eq!(field(text, THREADS), Some(17));
+        assert_eq!(field(b"12 (a", START_TIME), None);
     }
 }

@@ -428,7 +428,7 @@ fn run_script(line: &[u8], path: &[u8], a: [u64; 6], environment: u64, depth: u3
 /// a little later, for a process that is killed.
 pub fn leave() {
     if let Some(table) = state::give_up_table() {
-        let _ = state::CLIENT.release_process(table);
+        let _ = super::uses::close_all(table);
     }
 }
 

@@ -98,7 +98,8 @@ fn describe(asked: libc::flock, held: Option<Range>) -> libc::flock {
 /// `flock`.
 #[must_use]
 pub fn whole(a: [u64; 6]) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     answer((|| {
         let operation = a[1] as i32;
         let wait = if operation & libc::LOCK_NB != 0 { Wait::No } else { Wait::Yes };

@@ -10,6 +10,7 @@
 //! on seeing later changes of the file through it.
 
 use crate::calls::state::{self, CLIENT, MAPPING_FIRST, client, kernel, ours, table};
+use crate::calls::uses::{self, Use};
 use crate::calls::{Answer, answer, failed, native, user};
 use client::{OfdIndex, Part, Position};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -79,7 +80,8 @@ pub fn map(a: [u64; 6]) -> Answer {
     if flags & libc::MAP_ANONYMOUS != 0 {
         return None;
     }
-    let file = ours(a[4])?;
+    let used = ours(a[4])?;
+    let file = used.file();
     if !a[5].is_multiple_of(PAGE_BYTES) || a[1] == 0 {
         return Some(failed(Errno::EINVAL));
     }
@@ -221,12 +223,13 @@ fn follow_in_all(file: OfdIndex) {
         if mapped >= length || size <= offset + mapped {
             continue;
         }
-        let Some(held) = held(index).filter(|&held| CLIENT.inode_of(held) == Ok(inode)) else {
+        let Some(used) = held(index).filter(|used| CLIENT.inode_of(used.file()) == Ok(inode))
+        else {
             continue;
         };
         let protection = record.protection.load(Relaxed);
         let rest = (start + mapped, length - mapped, offset + mapped);
-        if let Ok(more) = place_parts(held, rest.0, rest.1, protection, rest.2) {
+        if let Ok(more) = place_parts(used.file(), rest.0, rest.1, protection, rest.2) {
             record.mapped.fetch_max(mapped + more, AcqRel);
         }
     }
@@ -277,17 +280,17 @@ fn take_hold(file: OfdIndex) -> Result<usize> {
         if held.is_ok() {
             hold.count.store(1, Release);
         } else {
-            let _ = CLIENT.close(file, table);
+            let _ = uses::close(file, table);
             hold.file.store(0, Release);
         }
     }
     held.map(|_| number)
 }
 
-fn held(index: usize) -> Option<OfdIndex> {
-    let number = RECORDS.get(index)?.hold.load(Relaxed);
-    let hold = HOLDS.get(number as usize)?;
-    hold.file.load(Acquire).checked_sub(1).map(OfdIndex)
+/// The file of a mapping.
+fn held(index: usize) -> Option<Use> {
+    let number = RECORDS.get(index)?.hold.load(Relaxed) as usize;
+    if number < HOLDS_MAX { state::used_by_row(row(number)) } else { None }
 }
 
 /// Ends the record, and with the last mapping of an open file what kept it open.
@@ -298,10 +301,9 @@ fn give_back(index: usize) {
         && hold.count.fetch_sub(1, AcqRel) == 1
     {
         if let Some(table) = table()
-            && let Some((file, _)) = CLIENT.fd_get(table, row(number))
+            && let Some(file) = CLIENT.fd_take(table, row(number))
         {
-            let _ = CLIENT.fd_set(table, row(number), None);
-            let _ = CLIENT.close(file, table);
+            let _ = uses::close(file, table);
         }
         hold.file.store(0, Release);
     }
@@ -324,7 +326,7 @@ fn note_written(index: usize) {
         .get(index)
         .is_some_and(|record| record.protection.load(Relaxed) & libc::PROT_WRITE as u64 != 0);
     if let Some(file) = held(index).filter(|_| writes) {
-        let _ = CLIENT.note_written(file);
+        let _ = CLIENT.note_written(file.file());
     }
 }
 
@@ -361,7 +363,7 @@ pub fn sync(a: [u64; 6]) -> Answer {
     for (index, _, _) in meeting(a[0], end) {
         note_written(index);
         if let Some(file) = held(index) {
-            let _ = CLIENT.sync(file);
+            let _ = CLIENT.sync(file.file());
         }
     }
     // The kernel checks the range and, for the SSD tier, writes the pages.
@@ -398,7 +400,7 @@ fn move_mapping(index: usize, start: u64, length: u64, wanted: u64, a: [u64; 6])
     let flags = libc::MAP_SHARED | if fixed { libc::MAP_FIXED } else { 0 };
     let address = if fixed { a[4] } else { 0 };
     let (protection, offset) = (record.protection.load(Relaxed), record.offset.load(Relaxed));
-    let moved = map_shared(file, [address, wanted, protection, flags as u64, 0, offset])?;
+    let moved = map_shared(file.file(), [address, wanted, protection, flags as u64, 0, offset])?;
     let _ = unmap([start, length, 0, 0, 0, 0]);
     Ok(moved)
 }

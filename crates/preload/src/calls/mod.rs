@@ -14,6 +14,8 @@ pub mod user;
 
 pub mod state;
 
+pub mod uses;
+
 pub mod paths;
 
 pub mod descriptors;

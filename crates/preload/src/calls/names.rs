@@ -68,8 +68,8 @@ pub fn read_link(a: [u64; 6]) -> Answer {
         Err(errno) => return unreadable(a[0], errno),
     };
     // The magic links of descriptors of ours: the kernel would name the placeholder.
-    if let Ok(Place::Open(file)) = place(a[0], path) {
-        return answer(name_of_open(file, a[2], a[3]));
+    if let Ok(Place::Open(used)) = place(a[0], path) {
+        return answer(name_of_open(used.file(), a[2], a[3]));
     }
     if path == b"/proc/self/exe"
         && let Some(exe) = crate::program::exe()
@@ -83,11 +83,11 @@ pub fn read_link(a: [u64; 6]) -> Answer {
         }));
     }
     if path.is_empty()
-        && let Some(file) = ours(a[0])
+        && let Some(used) = ours(a[0])
     {
         return answer((|| {
             let target = user::bytes_mut(a[2], a[3] as u32 as usize)?;
-            client()?.fread_link(file, target, &who())
+            client()?.fread_link(used.file(), target, &who())
         })());
     }
     on_path(libc::SYS_readlinkat, a, |client, at, buffer| {
@@ -208,11 +208,11 @@ fn link_open(a: [u64; 6]) -> Answer {
         Ok(path) => path,
         Err(errno) => return unreadable(a[0], errno),
     };
-    let file = if path.is_empty() && a[4] as i32 & libc::AT_EMPTY_PATH != 0 {
+    let used = if path.is_empty() && a[4] as i32 & libc::AT_EMPTY_PATH != 0 {
         ours(a[0])?
     } else {
         match place(a[0], path) {
-            Ok(Place::Open(file)) if a[4] as i32 & libc::AT_SYMLINK_FOLLOW != 0 => file,
+            Ok(Place::Open(used)) if a[4] as i32 & libc::AT_SYMLINK_FOLLOW != 0 => used,
             _ => return None,
         }
     };
@@ -222,7 +222,7 @@ fn link_open(a: [u64; 6]) -> Answer {
         Err(errno) => return Some(failed(errno)),
     };
     let mut buffer = PathBuffer::new();
-    match client().and_then(|client| client.link_open(file, to, &who(), &mut buffer)) {
+    match client().and_then(|client| client.link_open(used.file(), to, &who(), &mut buffer)) {
         Ok(Outcome::Done(())) => Some(0),
         Ok(_) => Some(failed(Errno::EXDEV)),
         Err(errno) => Some(failed(errno)),

@@ -24,7 +24,7 @@ pub fn open_at(a: [u64; 6]) -> Answer {
         Ok(Place::Ours(at)) => {
             client().and_then(|client| client.open(at, flags, masked(a[3]), &who(), &mut buffer))
         }
-        Ok(Place::Open(file)) => reopen(file, flags),
+        Ok(Place::Open(used)) => reopen(used.file(), flags),
         Err(errno) => Err(errno),
     };
     Some(match opened {

@@ -1,6 +1,7 @@
 //! From the arguments of a call to a place: ours, or the kernel's.
 
 use crate::calls::state::{self, client, ours};
+use crate::calls::uses::Use;
 use crate::calls::{Answer, failed, native, user};
 use client::{At, Client, OfdIndex, Outcome, PathBuffer};
 use core::sync::atomic::AtomicU64;
@@ -28,14 +29,13 @@ pub fn set_working_directory(inode: Option<Inode>) {
 }
 
 /// Where a path of a call leads.
-#[derive(Clone, Copy)]
 pub enum Place<'a> {
     /// To the kernel.
     Native,
     /// Into the instance.
     Ours(At<'a>),
     /// To an open file of ours, by `/proc/self/fd/N` or `/dev/fd/N`.
-    Open(OfdIndex),
+    Open(Use),
 }
 
 /// Looks where `path`, relative to `directory` (a descriptor or `HERE`), leads.
@@ -60,8 +60,8 @@ pub fn place(directory: u64, path: &[u8]) -> Result<Place<'_>> {
         if let Some(inode) = working_directory() {
             return Ok(Place::Ours(At { base: inode, path }));
         }
-    } else if let Some(file) = ours(directory) {
-        return Ok(Place::Ours(At { base: client()?.inode_of(file)?, path }));
+    } else if let Some(used) = ours(directory) {
+        return Ok(Place::Ours(At { base: client()?.inode_of(used.file())?, path }));
     }
     through_native(directory, path)
 }
@@ -190,7 +190,7 @@ where
     i64: super::Returned<T>,
 {
     let by_descriptor =
-        |file| super::answer(client().and_then(|client: &Client| open(client, file)));
+        |used: Use| super::answer(client().and_then(|client: &Client| open(client, used.file())));
     let may_be_empty = flags & EMPTY_PATH != 0;
     // `statx` and `fstatat` of some libcs pass no path at all.
     if a[1] == 0

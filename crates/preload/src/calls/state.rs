@@ -9,7 +9,8 @@
 
 use crate::calls::hooks;
 use crate::calls::native;
-use client::{Client, OfdIndex, ProcessIndex};
+use crate::calls::uses::{self, Use};
+use client::{Client, ProcessIndex};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 use wire::errno::{Errno, Result};
@@ -313,7 +314,7 @@ fn drop_what_exec_closed(table: ProcessIndex) {
         let is_mapping = (MAPPING_FIRST..PROGRAM).contains(&fd);
         let is_kept = fd == PROGRAM && KEEPS_PROGRAM.load(Relaxed) != 0;
         if !is_kept && (close_on_exec || is_mapping) && CLIENT.fd_set(table, fd, None).is_ok() {
-            let _ = CLIENT.close(file, table);
+            let _ = uses::close(file, table);
         }
     });
 }
@@ -367,11 +368,17 @@ pub fn keep_program() {
 
 /// The file that the process runs, if it lies in the instance.
 #[must_use]
-pub fn program() -> Option<OfdIndex> {
+pub fn program() -> Option<Use> {
     if KEEPS_PROGRAM.load(Relaxed) == 0 || client().is_err() {
         return None;
     }
-    CLIENT.fd_get(table()?, PROGRAM).map(|(file, _)| file)
+    used_by_row(PROGRAM)
+}
+
+/// The open file behind a row of the table that is no descriptor.
+#[must_use]
+pub fn used_by_row(row: u32) -> Option<Use> {
+    uses::begin(CLIENT.fd_word(table()?, row)?)
 }
 
 /// The descriptor table of a process that ends, or of the child between vfork and exec; from now
@@ -431,24 +438,24 @@ pub fn may_be_ours(fd: u32) -> bool {
     word & (1 << (fd % 64)) != 0 && fd < MAPPING_FIRST
 }
 
-/// The open file behind `fd`, if it is ours.
+/// The open file behind `fd`, if it is ours. It stays open while the result lives.
 #[must_use]
-#[inline]
-pub fn ours(fd: u64) -> Option<OfdIndex> {
-    entry(fd).map(|(file, _)| file)
-}
-
-/// The open file behind `fd` and its close-on-exec flag, if it is ours.
-#[must_use]
-#[inline]
-pub fn entry(fd: u64) -> Option<(OfdIndex, bool)> {
+#[inline(always)]
+pub fn ours(fd: u64) -> Option<Use> {
     // The kernel looks at the lower 32 bits of a descriptor.
     let fd = fd as u32;
     if !may_be_ours(fd) {
         return None;
     }
     // A process that was exec'ed with descriptors of ours attaches at its first call on one.
-    CLIENT.fd_get(table()?, fd)
+    uses::begin(CLIENT.fd_word(table()?, fd)?)
+}
+
+/// True if exec closes `fd`.
+#[must_use]
+pub fn closes_on_exec(fd: u64) -> bool {
+    let entry = table().and_then(|table| CLIENT.fd_get(table, fd as u32));
+    entry.is_some_and(|(_, close_on_exec)| close_on_exec)
 }
 
 /// The kernel's placeholder.

@@ -1,6 +1,7 @@
 //! Moving bytes: read, write, their positioned and vectored forms, seek, and copies between files.
 
 use crate::calls::state::{client, ours};
+use crate::calls::uses::Use;
 use crate::calls::{Answer, answer, failed, mapping, native, user};
 use client::{OfdIndex, Position};
 use wire::errno::{Errno, Result};
@@ -23,14 +24,16 @@ fn range(offset: u64, length: u64) -> Result<Position> {
 /// `read`.
 #[must_use]
 pub fn read(a: [u64; 6]) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     answer(read_one(file, a[1], a[2], Position::Current))
 }
 
 /// `pread64`.
 #[must_use]
 pub fn read_at(a: [u64; 6]) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     answer(range(a[3], a[2]).and_then(|at| read_one(file, a[1], a[2], at)))
 }
 
@@ -42,14 +45,16 @@ fn read_one(file: OfdIndex, address: u64, length: u64, at: Position) -> Result<u
 /// `write`.
 #[must_use]
 pub fn write(a: [u64; 6]) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     answer(write_one(file, a[1], a[2], Position::Current))
 }
 
 /// `pwrite64`.
 #[must_use]
 pub fn write_at(a: [u64; 6]) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     answer(range(a[3], a[2]).and_then(|at| write_one(file, a[1], a[2], at)))
 }
 
@@ -69,7 +74,8 @@ const RWF_APPEND: u32 = 16;
 /// `readv`, `preadv`, `preadv2`: with an offset (u64::MAX: the current one) and flags.
 #[must_use]
 pub fn read_vectored(a: [u64; 6], offset: u64, flags: u32) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     answer((|| {
         if flags & !(RWF_HIPRI | RWF_NOWAIT) != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -84,7 +90,8 @@ pub fn read_vectored(a: [u64; 6], offset: u64, flags: u32) -> Answer {
 /// `writev`, `pwritev`, `pwritev2`: with an offset (u64::MAX: the current one) and flags.
 #[must_use]
 pub fn write_vectored(a: [u64; 6], offset: u64, flags: u32) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     answer((|| {
         if flags & !(RWF_HIPRI | RWF_NOWAIT | RWF_APPEND | RWF_SYNC | RWF_DSYNC) != 0 {
             return Err(Errno::EOPNOTSUPP);
@@ -109,14 +116,16 @@ pub fn write_vectored(a: [u64; 6], offset: u64, flags: u32) -> Answer {
 /// `lseek`.
 #[must_use]
 pub fn seek(a: [u64; 6]) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     answer(client().and_then(|client| client.seek(file, a[1] as i64, a[2] as u32)))
 }
 
 /// `ftruncate`.
 #[must_use]
 pub fn truncate(a: [u64; 6]) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     if a[1] > i64::MAX as u64 {
         return Some(failed(Errno::EINVAL));
     }
@@ -128,7 +137,8 @@ pub fn truncate(a: [u64; 6]) -> Answer {
 /// `fallocate`.
 #[must_use]
 pub fn allocate(a: [u64; 6]) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     if a[2] > i64::MAX as u64 || a[3] > i64::MAX as u64 || a[3] == 0 {
         return Some(failed(Errno::EINVAL));
     }
@@ -140,7 +150,8 @@ pub fn allocate(a: [u64; 6]) -> Answer {
 /// `fsync`, `fdatasync`, `sync_file_range`, `syncfs`.
 #[must_use]
 pub fn sync(a: [u64; 6]) -> Answer {
-    let file = ours(a[0])?;
+    let used = ours(a[0])?;
+    let file = used.file();
     answer(client().and_then(|client| client.sync(file)))
 }
 
@@ -150,7 +161,7 @@ const COPY_BYTES: usize = 16 * 1024;
 /// One side of a copy.
 struct End {
     fd: u64,
-    file: Option<OfdIndex>,
+    file: Option<Use>,
     /// Where the application keeps the offset, or 0 for the file's own.
     offset_at: u64,
 }
@@ -161,8 +172,8 @@ impl End {
     }
 
     fn read(&self, at: Option<u64>, to: &mut [u8]) -> Result<usize> {
-        if let Some(file) = self.file {
-            return client()?.read(file, to, at.map_or(Ok(Position::Current), position)?);
+        if let Some(file) = &self.file {
+            return client()?.read(file.file(), to, at.map_or(Ok(Position::Current), position)?);
         }
         let (address, length) = (to.as_mut_ptr() as u64, to.len() as u64);
         let answer = match at {
@@ -173,8 +184,8 @@ impl End {
     }
 
     fn write(&self, at: Option<u64>, from: &[u8]) -> Result<usize> {
-        if let Some(file) = self.file {
-            return client()?.write(file, from, at.map_or(Ok(Position::Current), position)?);
+        if let Some(file) = &self.file {
+            return client()?.write(file.file(), from, at.map_or(Ok(Position::Current), position)?);
         }
         let (address, length) = (from.as_ptr() as u64, from.len() as u64);
         let answer = match at {
@@ -227,8 +238,8 @@ fn copy(from: &End, to: &End, length: u64) -> Result<u64> {
     if let Some(at) = to_at {
         user::put(to.offset_at, at)?;
     }
-    if let Some(file) = to.file {
-        mapping::follow(file);
+    if let Some(file) = &to.file {
+        mapping::follow(file.file());
     }
     Ok(done)
 }
@@ -238,8 +249,8 @@ fn put_back(from: &End, at: Option<u64>, count: usize) {
         return;
     }
     let back = -(count as i64);
-    if let Some(file) = from.file {
-        let _ = client().and_then(|client| client.seek(file, back, libc::SEEK_CUR as u32));
+    if let Some(file) = &from.file {
+        let _ = client().and_then(|client| client.seek(file.file(), back, libc::SEEK_CUR as u32));
     } else {
         let current = libc::SEEK_CUR as u64;
         let _ = native::call(libc::SYS_lseek, [from.fd, back as u64, current, 0, 0, 0]);

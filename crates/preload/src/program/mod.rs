@@ -135,8 +135,9 @@ unsafe fn prepare(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> Result<(u64, u64)> {
-    let source = match state::program() {
-        Some(file) => Source::Ours(file),
+    let used = state::program();
+    let source = match &used {
+        Some(used) => Source::Ours(used.file()),
         None => Source::open(path)?,
     };
     let program = load::map(source)?;

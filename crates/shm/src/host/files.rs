@@ -16,7 +16,7 @@
 use super::{Guard, HostSegment, VnodeIndex, each_bit, give_row, lock, take_row, vnodes};
 use crate::segment::Row;
 use crate::sync::{AtomicU32, AtomicU64};
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use wire::Inode;
 use wire::errno::{Errno, Result};
 
@@ -111,6 +111,15 @@ impl HostSegment {
         if let Ok(file) = self.file(index) {
             file.refs.fetch_add(1, Relaxed);
         }
+    }
+
+    /// One reference more for who found the row in a table that others change: only of a row that is
+    /// open. It may be another file's by now; so he looks into the table again, and then keeps the
+    /// reference or closes it.
+    #[must_use]
+    pub fn file_retain_open(&self, index: OfdIndex) -> bool {
+        let more = |refs: u32| if refs == 0 { None } else { refs.checked_add(1) };
+        self.file(index).is_ok_and(|file| file.refs.fetch_update(SeqCst, SeqCst, more).is_ok())
     }
 
     /// One reference less; true if it was the last: the caller then closes the file and calls

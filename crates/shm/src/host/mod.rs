@@ -30,7 +30,7 @@ pub mod owners;
 mod turns;
 
 pub use files::{File, OfdIndex};
-pub use processes::{ProcessIndex, Tenant};
+pub use processes::{Descriptor, ProcessIndex, Tenant};
 pub use vnodes::{Closed, Vnode, VnodeIndex};
 
 const MAGIC_AT: usize = 0;

@@ -12,7 +12,8 @@
 use super::{Hint, HostSegment, OfdIndex, files, give_bit, take_bit};
 use crate::segment::Row;
 use crate::sync::{AtomicU32, AtomicU64};
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::num::NonZeroU32;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use wire::errno::{Errno, Result};
 
 /// Most processes of a host that use the instance at a time.
@@ -58,6 +59,26 @@ const _: () = assert!(size_of::<Process>() <= ROW && ROW.is_multiple_of(8));
 /// A process's descriptor table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProcessIndex(pub u32);
+
+/// The word of one descriptor.
+#[derive(Clone, Copy)]
+pub struct Descriptor<'a>(&'a AtomicU32);
+
+impl Descriptor<'_> {
+    /// The number, plus one, of the open file that it stands for now.
+    #[must_use]
+    #[inline]
+    pub fn number(self) -> Option<NonZeroU32> {
+        NonZeroU32::new(self.0.load(SeqCst) & !CLOSE_ON_EXEC)
+    }
+
+    /// True if that is its number.
+    #[must_use]
+    #[inline]
+    pub fn is(self, number: NonZeroU32) -> bool {
+        self.0.load(SeqCst) & !CLOSE_ON_EXEC == number.get()
+    }
+}
 
 /// A table in use, as it was seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -176,12 +197,19 @@ impl HostSegment {
         HostSegment::parse(self.descriptor(process, fd)?.load(Acquire))
     }
 
+    /// The word of `fd`, for who looks at it more than once. `None`: it never stood for anything.
+    #[must_use]
+    #[inline]
+    pub fn process_descriptor(&self, process: ProcessIndex, fd: u32) -> Option<Descriptor<'_>> {
+        self.descriptor(process, fd).map(Descriptor)
+    }
+
     /// What `fd` stands for, which from now on stands for nothing. The reference is the caller's, and
     /// no other caller's.
     #[must_use]
     #[inline]
     pub fn process_take(&self, process: ProcessIndex, fd: u32) -> Option<(OfdIndex, bool)> {
-        HostSegment::parse(self.descriptor(process, fd)?.swap(0, AcqRel))
+        HostSegment::parse(self.descriptor(process, fd)?.swap(0, SeqCst))
     }
 
     /// Sets what `fd` stands for. References are the caller's to count. Returns what it stood for;
@@ -199,7 +227,7 @@ impl HostSegment {
             (file.0 + 1) | if close_on_exec { CLOSE_ON_EXEC } else { 0 }
         });
         if let Some(descriptor) = self.descriptor(process, fd) {
-            return Ok(HostSegment::parse(descriptor.swap(word, AcqRel)));
+            return Ok(HostSegment::parse(descriptor.swap(word, SeqCst)));
         }
         if word == 0 {
             return Ok(None);
@@ -211,7 +239,16 @@ impl HostSegment {
             self.block_give(block)?;
         }
         let descriptor = self.descriptor(process, fd).ok_or(Errno::EIO)?;
-        Ok(HostSegment::parse(descriptor.swap(word, AcqRel)))
+        Ok(HostSegment::parse(descriptor.swap(word, SeqCst)))
+    }
+
+    /// Says whether exec closes what `fd` stands for. False if it stands for nothing.
+    #[must_use]
+    pub fn process_mark(&self, process: ProcessIndex, fd: u32, close_on_exec: bool) -> bool {
+        let bit = if close_on_exec { CLOSE_ON_EXEC } else { 0 };
+        let marked = |word: u32| (word != 0).then_some(word & !CLOSE_ON_EXEC | bit);
+        let descriptor = self.descriptor(process, fd);
+        descriptor.is_some_and(|word| word.fetch_update(SeqCst, SeqCst, marked).is_ok())
     }
 
     fn block_take(&self) -> Result<u32> {
@@ -245,20 +282,32 @@ impl HostSegment {
     }
 
     /// A copy of a table for a child that is about to be made; every open file in it has one
-    /// reference more. Until the child adopts it, it belongs to the parent's number.
+    /// reference more. Until the child adopts it, it belongs to the parent's number. What other threads
+    /// close meanwhile may be missing; `give_back` gets a reference that was taken for nothing.
     ///
     /// # Errors
     /// `ENFILE` if there is no room.
-    pub fn process_copy(&self, parent: ProcessIndex) -> Result<ProcessIndex> {
+    pub fn process_copy(
+        &self,
+        parent: ProcessIndex,
+        give_back: &mut dyn FnMut(OfdIndex),
+    ) -> Result<ProcessIndex> {
         let (pid, started) = self.process_identity(parent).ok_or(Errno::EIO)?;
         // A start time that no process has: `process_find` must not give the parent the copy.
         let child = self.process_register(pid, started | NOT_ADOPTED)?;
         let mut outcome = Ok(());
-        self.process_each(parent, &mut |fd, file, close_on_exec| {
-            self.file_retain(file);
-            let set = self.process_set(child, fd, Some((file, close_on_exec)));
-            if outcome.is_ok() {
-                outcome = set.map(|_| ());
+        self.process_each(parent, &mut |fd, file, _| {
+            if !self.file_retain_open(file) {
+                return;
+            }
+            match self.process_get(parent, fd) {
+                Some((now, close_on_exec)) if now == file => {
+                    let set = self.process_set(child, fd, Some((file, close_on_exec)));
+                    if outcome.is_ok() {
+                        outcome = set.map(|_| ());
+                    }
+                }
+                _ => give_back(file),
             }
         });
         outcome.map(|()| child)

@@ -128,7 +128,7 @@ fn a_copy_is_adopted_or_taken_apart() {
         let host = host();
         let (copy, generation) = model::quietly(|| {
             let parent = host.process_register(100, 7).expect("room");
-            let copy = host.process_copy(parent).expect("room");
+            let copy = host.process_copy(parent, &mut |_| {}).expect("room");
             (copy, host.process_generation(copy))
         });
         let other = Arc::clone(&host);
