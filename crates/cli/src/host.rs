@@ -109,7 +109,10 @@ fn make(job: &Job, run: &Path, mut host: Host, progress: &mut Progress) -> Resul
     }
     write_whole(&run.join("secret"), &format!("{}\n", job.secret))?;
     let mut orders = Vec::new();
-    for daemon in host.daemons.iter().filter(|daemon| !daemon.process.is_alive()) {
+    for daemon in &host.daemons {
+        if daemon.process.is_alive()? {
+            continue;
+        }
         let data = host.data.join(format!("d{}", daemon.index));
         directories::make_private(&data)?;
         orders.push(Order {
@@ -191,12 +194,12 @@ pub(crate) fn peers(name: &str, lines: &str) -> Result<()> {
 /// Ends the daemons of this host and removes what they had. Fine if there is nothing.
 ///
 /// # Errors
-/// Something can not be removed.
+/// A daemon can not be looked at, or something can not be removed.
 pub(crate) fn stop(name: &str, patience: Duration, progress: &mut Progress) -> Result<()> {
     let run = directories::run(name)?;
     let Some(host) = records::load::<Host>(&run, RECORD)? else { return Ok(()) };
     let processes: Vec<_> = host.daemons.iter().map(|daemon| daemon.process.clone()).collect();
-    process::end(&processes, patience, progress);
+    process::end(&processes, patience, progress)?;
     for daemon in &host.daemons {
         directories::remove(&host.data.join(format!("d{}", daemon.index)))?;
     }

@@ -4,12 +4,15 @@
 //! time, the boot, and its program; and it is signalled through a handle that was opened before
 //! these were compared, so that the signal can not reach another.
 
+use crate::failure::{Failure, Result};
 use crate::progress::Progress;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
 use serde::{Deserialize, Serialize};
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
@@ -33,28 +36,30 @@ pub(crate) struct Identity {
 
 impl Identity {
     /// The process that has this number now; `None` if there is none, or it is a zombie.
-    pub(crate) fn of(pid: i32) -> Option<Identity> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (state, started) = parse_stat(&stat)?;
-        if matches!(state, 'Z' | 'X') {
-            return None;
-        }
-        // The file that runs, also if it was replaced by a newer one meanwhile.
-        let exe = fs::metadata(format!("/proc/{pid}/exe")).ok()?;
-        let exe = (exe.dev(), exe.ino());
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        Some(Identity { pid, started, boot: boot.trim().to_owned(), exe })
+    ///
+    /// # Errors
+    /// There is one, and it can not be looked at: then nobody may take it for dead.
+    pub(crate) fn of(pid: i32) -> io::Result<Option<Identity>> {
+        read(pid).or_else(|error| if is_none(pid, &error) { Ok(None) } else { Err(error) })
     }
 
     /// True while the process lives.
-    pub(crate) fn is_alive(&self) -> bool {
-        Identity::of(self.pid).as_ref() == Some(self)
+    ///
+    /// # Errors
+    /// It can not be looked at.
+    pub(crate) fn is_alive(&self) -> Result<bool> {
+        let unseen = |error| Failure::at("can not look at", format!("process {}", self.pid), error);
+        Ok(Identity::of(self.pid).map_err(unseen)?.as_ref() == Some(self))
     }
 
     /// A handle of the process if it lives.
-    fn handle(&self) -> Option<OwnedFd> {
-        let handle = pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()?;
-        self.is_alive().then_some(handle)
+    fn handle(&self) -> Result<Option<OwnedFd>> {
+        let Some(pid) = Pid::from_raw(self.pid) else { return Ok(None) };
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(handle) => Ok(self.is_alive()?.then_some(handle)),
+            Err(Errno::SRCH) => Ok(None),
+            Err(error) => Err(Failure::at("can not open", format!("process {}", self.pid), error)),
+        }
     }
 
     /// Bytes of memory that the process holds, shared ones included.
@@ -65,18 +70,50 @@ impl Identity {
     }
 }
 
-/// State and start time; the program's name in between may hold blanks and brackets.
-fn parse_stat(stat: &str) -> Option<(char, u64)> {
-    let rest = stat.get(stat.rfind(')')? + 1..)?;
-    let mut fields = rest.split_whitespace();
+fn read(pid: i32) -> io::Result<Option<Identity>> {
+    let stat = fs::read(format!("/proc/{pid}/stat"))?;
+    let malformed = || io::Error::from(io::ErrorKind::InvalidData);
+    let (state, started) = parse_stat(&stat).ok_or_else(malformed)?;
+    if matches!(state, 'Z' | 'X') {
+        return Ok(None);
+    }
+    // The file that runs, also if it was replaced by a newer one meanwhile.
+    let exe = match fs::metadata(format!("/proc/{pid}/exe")) {
+        // It is about to be a zombie, or a thread of the kernel.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        exe => exe?,
+    };
+    let exe = (exe.dev(), exe.ino());
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(Some(Identity { pid, started, boot: boot.trim().to_owned(), exe }))
+}
+
+/// True if there is no such process, or one that is hidden from us, so not ours. No descriptor is needed
+/// to ask the kernel that.
+fn is_none(pid: i32, error: &io::Error) -> bool {
+    match Pid::from_raw(pid).map(test_kill_process) {
+        None | Some(Err(Errno::SRCH)) => true,
+        Some(Err(Errno::PERM)) => error.kind() == io::ErrorKind::NotFound,
+        Some(_) => false,
+    }
+}
+
+/// State and start time; the program's name in between may hold anything, text or not.
+fn parse_stat(stat: &[u8]) -> Option<(char, u64)> {
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    let mut fields = std::str::from_utf8(stat.get(name_end + 1..)?).ok()?.split_whitespace();
     let state = fields.next()?.chars().next()?;
     // Field 22 of the line; the state is field 3.
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
 /// Ends processes: asks, waits `patience`, and kills what is left. How many had to be killed.
-pub(crate) fn end(all: &[Identity], patience: Duration, progress: &mut Progress) -> usize {
-    let mut left: Vec<OwnedFd> = all.iter().filter_map(Identity::handle).collect();
+///
+/// # Errors
+/// One of them can not be looked at: then none is asked.
+pub(crate) fn end(all: &[Identity], patience: Duration, progress: &mut Progress) -> Result<usize> {
+    let handles = all.iter().map(Identity::handle).collect::<Result<Vec<_>>>()?;
+    let mut left: Vec<OwnedFd> = handles.into_iter().flatten().collect();
     for handle in &left {
         let _ = pidfd_send_signal(handle, Signal::TERM);
     }
@@ -86,7 +123,7 @@ pub(crate) fn end(all: &[Identity], patience: Duration, progress: &mut Progress)
         let _ = pidfd_send_signal(handle, Signal::KILL);
     }
     wait(&mut left, Instant::now() + KILL_TIME_MAX, progress);
-    killed
+    Ok(killed)
 }
 
 /// Waits for the processes' ends; those that ended are taken off the list.
@@ -117,6 +154,7 @@ pub(crate) fn limit(left: Duration) -> Timespec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::{Resource, Rlimit, setrlimit};
     use std::process::{Child, Command};
 
     fn sleeper() -> Child {
@@ -125,9 +163,10 @@ mod tests {
 
     /// The identity once the child has become `sleep`.
     fn identity(child: &Child) -> Identity {
-        let own = Identity::of(std::process::id().cast_signed()).expect("it lives");
+        let of = |pid: u32| Identity::of(pid.cast_signed()).expect("looked at").expect("it lives");
+        let own = of(std::process::id());
         loop {
-            let found = Identity::of(child.id().cast_signed()).expect("it lives");
+            let found = of(child.id());
             if found.exe != own.exe {
                 return found;
             }
@@ -137,9 +176,9 @@ mod tests {
 
     #[test]
     fn the_line_of_the_kernel_is_read_behind_the_name() {
-        let line = "7 (a) b) Z) S 1 7 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 1 1\n";
+        let line = b"7 (a\xff) b) Z) S 1 7 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 1 1\n";
         assert_eq!(parse_stat(line), Some(('S', 4711)));
-        assert_eq!(parse_stat("7 (a"), None);
+        assert_eq!(parse_stat(b"7 (a"), None);
     }
 
     #[test]
@@ -152,12 +191,44 @@ mod tests {
             Identity { boot: "another".into(), ..right.clone() },
         ];
         let mut quiet = Progress::new("");
-        assert_eq!(end(&wrong, Duration::from_millis(50), &mut quiet), 0);
-        assert!(right.is_alive());
+        assert_eq!(end(&wrong, Duration::from_millis(50), &mut quiet).expect("looked at"), 0);
+        assert!(right.is_alive().expect("looked at"));
         assert!(right.resident_bytes().is_some_and(|bytes| bytes > 0));
-        assert_eq!(end(std::slice::from_ref(&right), Duration::from_secs(5), &mut quiet), 0);
+        let ended = end(std::slice::from_ref(&right), Duration::from_secs(5), &mut quiet);
+        assert_eq!(ended.expect("looked at"), 0);
         // Not waited for yet, so a zombie: that is dead.
-        assert!(!right.is_alive());
+        assert!(!right.is_alive().expect("looked at"));
         child.wait().expect("it ended");
+        assert!(!right.is_alive().expect("looked at"));
+    }
+
+    #[test]
+    fn who_can_not_be_looked_at_is_not_taken_for_dead() {
+        const IN_CHILD: &str = "PROCESS_TEST_WITHOUT_DESCRIPTORS";
+        if let Some(parent) = std::env::var_os(IN_CHILD) {
+            let parent = parent.to_str().and_then(|pid| pid.parse().ok()).expect("a number");
+            let mut gone = sleeper();
+            let [lives, gone_one] = [parent, gone.id().cast_signed()]
+                .map(|pid| Identity::of(pid).expect("looked at").expect("it lives"));
+            gone.kill().expect("killed");
+            gone.wait().expect("it ended");
+            let none = Rlimit { current: Some(0), maximum: Some(0) };
+            setrlimit(Resource::Nofile, none).expect("a limit");
+            assert!(lives.is_alive().is_err(), "nobody can know that");
+            let mut quiet = Progress::new("");
+            assert!(end(&[lives], Duration::ZERO, &mut quiet).is_err(), "it was not ended");
+            assert_eq!(gone_one.is_alive().ok(), Some(false));
+            assert_eq!(end(&[gone_one], Duration::ZERO, &mut quiet).ok(), Some(0));
+            return;
+        }
+        // The limit is the whole process's, and other tests run in this one.
+        let name = "process::tests::who_can_not_be_looked_at_is_not_taken_for_dead";
+        let output = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", name])
+            .env(IN_CHILD, std::process::id().to_string())
+            .output()
+            .expect("a process");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
     }
 }

@@ -132,6 +132,18 @@ pub(crate) struct Host {
     pub(crate) daemons: Vec<Daemon>,
 }
 
+impl Host {
+    /// How many of its daemons live.
+    ///
+    /// # Errors
+    /// One of them can not be looked at.
+    pub(crate) fn count_alive(&self) -> Result<usize> {
+        self.daemons
+            .iter()
+            .try_fold(0, |count, daemon| Ok(count + usize::from(daemon.process.is_alive()?)))
+    }
+}
+
 /// A host in `instance.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Part {

@@ -165,10 +165,11 @@ impl Starting {
         let line = self.said.split(|&byte| byte == b'\n').next().unwrap_or_default();
         let pid = self.child.id().cast_signed();
         match (serde_json::from_slice::<Line>(line), Identity::of(pid)) {
-            (Ok(Line { ready: true, tcp }), Some(process)) => {
+            (_, Err(error)) => Err(self.failure(&format!("can not be looked at ({error})"))),
+            (Ok(Line { ready: true, tcp }), Ok(Some(process))) => {
                 Ok(Ready { index: self.order.index, process, tcp })
             }
-            (_, None) => Err(self.failure("ended as soon as it was ready")),
+            (_, Ok(None)) => Err(self.failure("ended as soon as it was ready")),
             _ => Err(self.failure("said something else than that it is ready")),
         }
     }

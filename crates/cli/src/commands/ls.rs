@@ -19,7 +19,7 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
         let here: Option<Host> = records::load(&run, host::RECORD)?;
         let all: Option<Instance> = records::load(&run, instance::RECORD)?;
         let local = here.as_ref().map_or(&[][..], |host| &host.daemons);
-        let alive = local.iter().filter(|daemon| daemon.process.is_alive()).count();
+        let alive = here.as_ref().map_or(Ok(0), Host::count_alive)?;
         let count = all.as_ref().map(Instance::count).or(here.as_ref().map(|host| host.count));
         rows.push((name, count.unwrap_or(0), local.len(), alive));
     }

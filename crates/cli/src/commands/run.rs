@@ -74,7 +74,7 @@ fn provide(given: &ArgMatches, settings: &Settings) -> Result<(String, bool)> {
     let run = directories::run(&name)?;
     let here: Option<Host> = records::load(&run, host::RECORD)?;
     if let Some(here) = here {
-        let dead = here.daemons.iter().filter(|daemon| !daemon.process.is_alive()).count();
+        let dead = here.daemons.len() - here.count_alive()?;
         if dead > 0 {
             let advice =
                 format!("{dead} daemons are dead: 'forebay start --name {name}' starts them");

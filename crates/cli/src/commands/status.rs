@@ -37,14 +37,20 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    fn new(run: &Path, host: &str, daemon: &Daemon, is_here: bool, timeout: Duration) -> Seen {
-        let is_alive = is_here.then(|| daemon.process.is_alive());
+    fn new(
+        run: &Path,
+        host: &str,
+        daemon: &Daemon,
+        is_here: bool,
+        timeout: Duration,
+    ) -> Result<Seen> {
+        let is_alive = is_here.then(|| daemon.process.is_alive()).transpose()?;
         let socket = run.join(format!("d{}.sock", daemon.index));
         let state = match is_alive {
             Some(true) => daemon_query(&socket, timeout),
             _ => None,
         };
-        Seen { host: host.to_owned(), daemon: daemon.clone(), is_alive, state }
+        Ok(Seen { host: host.to_owned(), daemon: daemon.clone(), is_alive, state })
     }
 
     fn word(&self) -> &'static str {
@@ -71,11 +77,11 @@ pub(super) fn look(name: &str, timeout: Duration) -> Result<(Vec<Seen>, Wanted)>
         let seen = instance.daemons().map(|(part, daemon)| {
             Seen::new(&run, &part.host, daemon, is_here(part, daemon.index), timeout)
         });
-        return Ok((seen.collect(), instance.wanted.clone()));
+        return Ok((seen.collect::<Result<_>>()?, instance.wanted.clone()));
     }
     let host = here.ok_or_else(|| Failure::no_instance(name))?;
     let seen = host.daemons.iter().map(|daemon| Seen::new(&run, "", daemon, true, timeout));
-    Ok((seen.collect(), host.wanted.clone()))
+    Ok((seen.collect::<Result<_>>()?, host.wanted.clone()))
 }
 
 pub(super) fn run(given: &ArgMatches) -> Result<u8> {
