@@ -225,7 +225,6 @@ pub(crate) struct AvOps {
     ) -> c_int>,
     pub(crate) insertsvc: *const c_void,
     pub(crate) insertsym: *const c_void,
-    pub(crate) remove: Option<unsafe extern "C" fn(*mut AvFid, *mut u64, usize, u64) -> c_int>,
 }
 
 /// Attributes of a completion queue; whole.

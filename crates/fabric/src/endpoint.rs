@@ -64,7 +64,7 @@ pub enum Reach {
 
 /// A peer of one endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Peer(Handle);
+pub struct Peer(u32);
 
 /// Registered memory of one endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -171,7 +171,7 @@ pub struct Endpoint {
     /// Mappings of regions that were removed: a provider may have begun to receive there what a
     /// peer writes, and goes on when more of it comes.
     retired: Vec<Arc<Segment>>,
-    peers: Vec<Entry<u64>>,
+    peers: Vec<u64>,
     transfers: Transfers,
     patience: Duration,
     contexts: Vec<Context>,
@@ -262,7 +262,7 @@ impl Endpoint {
         self.objects.has_descriptor()
     }
 
-    /// Makes a peer known by its address. Nothing is sent.
+    /// Makes a peer known by its address, for as long as the endpoint lives. Nothing is sent.
     ///
     /// # Errors
     /// `OutOfRange` if that is no address's length, or what the library says.
@@ -271,19 +271,9 @@ impl Endpoint {
             return Err(Error::OutOfRange);
         }
         let number = self.objects.insert(address)?;
-        Ok(Peer(insert(&mut self.peers, number)))
-    }
-
-    /// Forgets a peer.
-    ///
-    /// # Errors
-    /// `Unknown`, `Busy`, or what the library says.
-    pub fn remove_peer(&mut self, peer: Peer) -> Result<()> {
-        let number = *value(&self.peers, peer.0)?;
-        idle(&self.peers, peer.0)?;
-        self.objects.remove(number)?;
-        remove(&mut self.peers, peer.0);
-        Ok(())
+        let place = u32::try_from(self.peers.len()).map_err(|_| Error::OutOfRange)?;
+        self.peers.push(number);
+        Ok(Peer(place))
     }
 
     /// Registers a part of a mapping. It stays mapped until the endpoint is dropped, and each of
@@ -393,7 +383,8 @@ impl Endpoint {
         token: u64,
     ) -> Result<()> {
         let registered = value(&self.regions, own.region.0)?;
-        value(&self.peers, other.peer.0)?;
+        let peer = other.peer.0;
+        self.peers.get(peer as usize).ok_or(Error::Unknown)?;
         let fits = |offset: u64, of: u64| {
             offset
                 .checked_add(length)
@@ -406,12 +397,11 @@ impl Endpoint {
         let last = other.grant.base.checked_add(other.grant.length);
         let place =
             last.and(other.grant.base.checked_add(other.offset)).ok_or(Error::OutOfRange)?;
-        let (region, peer) = (own.region.0.index, other.peer.0.index);
+        let region = own.region.0.index;
         let (within, key) = (own.offset, other.grant.key);
         let order = Order { kind, region, within, length, peer, place, key };
         self.transfers.begin(order, token, Instant::now())?;
         count(&mut self.regions, region, 1);
-        count(&mut self.peers, peer, 1);
         self.post();
         Ok(())
     }
@@ -434,7 +424,7 @@ impl Endpoint {
 
     fn post_part(&mut self, part: u32, order: &Order) -> Posted {
         let registered = self.regions.get(order.region as usize).and_then(|one| one.value.as_ref());
-        let peer = self.peers.get(order.peer as usize).and_then(|one| one.value);
+        let peer = self.peers.get(order.peer as usize).copied();
         let context = self.contexts.get(part as usize);
         let (Some(registered), Some(peer), Some(context)) = (registered, peer, context) else {
             return Posted::No(Error::Unknown);
@@ -499,7 +489,6 @@ impl Endpoint {
     fn ended(&mut self) -> Option<Completion> {
         let (order, completion) = self.transfers.take_ended()?;
         count(&mut self.regions, order.region, -1);
-        count(&mut self.peers, order.peer, -1);
         Some(completion)
     }
 

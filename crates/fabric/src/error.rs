@@ -12,7 +12,7 @@ pub enum Error {
     Absent(String),
     /// The range does not lie in the region or in what the peer granted.
     OutOfRange,
-    /// The region or peer was removed, or is not of this endpoint.
+    /// The region was removed, or region or peer are not of this endpoint.
     Unknown,
     /// As many transfers as are allowed are under way: take completions first.
     Full,
@@ -36,7 +36,7 @@ impl fmt::Display for Error {
         match self {
             Error::Absent(why) => to.write_str(why),
             Error::OutOfRange => to.write_str("range outside the memory"),
-            Error::Unknown => to.write_str("region or peer was removed"),
+            Error::Unknown => to.write_str("no such region or peer"),
             Error::Full => to.write_str("too many transfers under way"),
             Error::Busy => to.write_str("transfers under way use it"),
             Error::Refused => to.write_str("memory is read-only, or the provider can not do it"),

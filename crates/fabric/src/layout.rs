@@ -79,7 +79,7 @@ fn offsets(facts: &mut Facts) {
             map_addr map_addr, flags flags
         };
         "struct fid_av" AvFid { ops ops };
-        "struct fi_ops_av" AvOps { insert insert, remove remove };
+        "struct fi_ops_av" AvOps { insert insert };
         "struct fi_cq_attr" CqAttr {
             size size, flags flags, format format, wait_obj wait_obj,
             signaling_vector signaling_vector, wait_cond wait_cond, wait_set wait_set

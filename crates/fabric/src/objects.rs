@@ -192,18 +192,6 @@ impl Objects {
         }
     }
 
-    /// Forgets a peer.
-    pub(crate) fn remove(&mut self, mut number: u64) -> Result<()> {
-        // SAFETY: the vector is open, the number is one of it.
-        let code = unsafe {
-            match entry!((*self.av).ops, AvOps, remove) {
-                Some(remove) => remove(self.av, &raw mut number, 1, 0),
-                None => libc::ENOSYS,
-            }
-        };
-        if code == 0 { Ok(()) } else { Err(self.library.failed("fi_av_remove", code)) }
-    }
-
     /// Registers memory under `wanted`, or under a key of the provider's if it makes its own.
     ///
     /// # Safety

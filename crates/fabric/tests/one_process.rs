@@ -176,14 +176,11 @@ fn what_is_out_of_range_or_was_removed_is_refused_here() {
 
         pair.own.read(pair.place(0), pair.remote(0), 1000, 7).expect("begun");
         assert_eq!(pair.own.unregister(pair.region), Err(Error::Busy), "{name}");
-        assert_eq!(pair.own.remove_peer(pair.peer), Err(Error::Busy), "{name}");
         assert_eq!(complete(&mut pair.own, &mut pair.other).outcome, Ok(()), "{name}");
         pair.own.unregister(pair.region).expect("nothing uses it");
-        pair.own.remove_peer(pair.peer).expect("nothing uses it");
         let begun = pair.own.read(pair.place(0), pair.remote(0), 1, 1);
         assert_eq!(begun, Err(Error::Unknown), "{name}");
         assert_eq!(pair.own.unregister(pair.region), Err(Error::Unknown), "{name}");
-        assert_eq!(pair.own.remove_peer(pair.peer), Err(Error::Unknown), "{name}");
         // Their places are taken by others; the old names are still none.
         let again = Arc::clone(&pair.own_memory);
         let region = pair.own.register(again, 0, 10, Reach::Own).expect("a region");
