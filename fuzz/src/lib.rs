@@ -147,6 +147,7 @@ pub fn replies() -> Vec<Reply<'static>> {
         Reply::Contents { size: 5, bytes: b"bytes" },
         Reply::Moved { attributes },
         Reply::Placed { offset: 1, size: 2 },
+        Reply::Range { offset: 1, cuts: 2 },
         Reply::Entries { more: 1, next: 9, entries: b"entries" },
         Reply::Pieces { pieces: &[0; 22] },
         Reply::Number { value: 1 },

@@ -59,6 +59,8 @@ impl World {
                 | Effect::Peer { .. }
                 | Effect::Holder { .. }
                 | Effect::Told { .. }
+                | Effect::BeginCut { .. }
+                | Effect::CutInline { .. }
                 | Effect::GrantNumbers { .. } => {}
             }
         }

@@ -17,7 +17,6 @@ use crate::layout::{File, heir};
 use crate::namespace::may_change;
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::request::{To, own_credentials};
-use crate::size::Seen;
 use crate::walk::{Last, Look, Looked, Sight, Walk, entry_in};
 use crate::{Client, OfdIndex, ProcessIndex};
 
@@ -448,7 +447,7 @@ impl Client {
         let host = self.host()?;
         let index = host.vnode_open(inode)?;
         let vnode = host.vnode(index)?;
-        let seen = Seen::of(vnode);
+        let seen = vnode.seen();
         let mut attributes = Attributes::default();
         let again = if self.is_near(inode.shard())? {
             self.read_attributes(inode, &mut attributes)
@@ -474,7 +473,7 @@ impl Client {
                 return Err(errno);
             }
         };
-        seen.learn(vnode, attributes.size);
+        vnode.learn(&seen, attributes.size);
         let opened = self.allocate_open(&Counted::of(&attributes, index), flags)?;
         if flags & o::TRUNCATE != 0 && attributes.is_regular() && flags & o::PATH == 0 {
             let open = self.opened(opened.ofd)?;

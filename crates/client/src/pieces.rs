@@ -194,24 +194,28 @@ impl Client {
     }
 
     /// Writes `from` at `offset`; the number of bytes written, fewer than wanted when space ran
-    /// out on the way. With `behind`, those for other hosts may be on their way afterwards.
+    /// out on the way. With `behind`, those for other hosts may be on their way afterwards. No byte is
+    /// written on this host once `still` refuses.
     ///
     /// # Errors
-    /// `ENOSPC` if nothing was written, `EIO`.
+    /// `ENOSPC` if nothing was written, `EIO`, what `still` says.
     pub(crate) fn write_pieces(
         &self,
         open: &Open<'_>,
         offset: u64,
         from: &[u8],
         behind: bool,
+        still: impl Fn() -> Result<()> + Copy,
     ) -> Result<usize> {
         let file = &self.reach(open, offset.saturating_add(from.len() as u64))?;
         let _changing = self.changing(open.vnode);
-        let outcome = match self.write_near(file, offset, from) {
+        let outcome = match self.write_near(file, offset, from, still) {
             Ok(done) if done == from.len() => Ok(()),
             Ok(done) => {
                 let behind = behind.then_some(open);
-                self.move_all(file, behind, offset, done, &mut Bytes::From(from))
+                still().map_err(|refused| (done, refused)).and_then(|()| {
+                    self.move_all(file, behind, offset, done, &mut Bytes::From(from))
+                })
             }
             Err(failed) => Err(failed),
         };
@@ -232,6 +236,7 @@ impl Client {
         file: &File,
         offset: u64,
         from: &[u8],
+        still: impl Fn() -> Result<()> + Copy,
     ) -> core::result::Result<usize, (usize, Errno)> {
         let (mut done, count) = (0usize, from.len());
         while done < count {
@@ -239,7 +244,7 @@ impl Client {
             let rest = from.get(done..).unwrap_or(&[]);
             let length = length_in(&span, at, rest.len());
             let part = rest.get(..length).unwrap_or(rest);
-            match self.write_piece(file, &span, at, part, rest.len() as u64) {
+            match self.write_piece(file, &span, at, part, (rest.len() as u64, still)) {
                 Ok(true) => done = done.saturating_add(length),
                 Ok(false) => break,
                 Err(errno) => return Err((done, errno)),
@@ -310,7 +315,7 @@ impl Client {
             Bytes::From(from) => {
                 let ahead = from.len().saturating_sub(place) as u64;
                 let part = from.get(range).ok_or(Errno::EIO)?;
-                self.write_piece(file, span, at, part, ahead)
+                self.write_piece(file, span, at, part, (ahead, || Ok(())))
             }
             Bytes::Staged(..) => Err(Errno::EIO),
         }
@@ -363,7 +368,7 @@ impl Client {
         span: &Span,
         offset: u64,
         from: &[u8],
-        ahead: u64,
+        (ahead, still): (u64, impl Fn() -> Result<()> + Copy),
     ) -> Result<bool> {
         let within = offset.saturating_sub(span.start);
         for _ in 0..MOVES_MAX {
@@ -377,7 +382,8 @@ impl Client {
                     }
                 }
             };
-            if by.target().write(&by.pins(), file.inode, &piece, within, from)?.is_ok() {
+            let (target, pins) = (by.target(), by.pins());
+            if target.write_if(&pins, file.inode, &piece, within, from, still)?.is_ok() {
                 return Ok(true);
             }
             self.cache.forget(file.inode, span.start);

@@ -1,6 +1,7 @@
 //! Reading: inline contents by a message, everything else from the pieces.
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use shm::host::Cuts;
 use wire::attributes::want;
 use wire::errno::{Errno, Result};
 use wire::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX};
@@ -119,9 +120,10 @@ impl Client {
 
     /// Reads inline contents; `None` if the file is not inline any more.
     fn read_inline(&self, open: &Open<'_>, offset: u64, to: &mut [u8]) -> Result<Option<usize>> {
+        let cuts = open.vnode.cuts();
         if let Some(attributes) = self.attributes_in_index(open.inode) {
             if !attributes.is_inline() {
-                self.moved(open, &attributes);
+                self.moved(open, cuts, &attributes);
                 return Ok(None);
             }
             // The second read of every program that reads to the end costs no message.
@@ -142,16 +144,17 @@ impl Client {
                 Ok(Some(count))
             }
             Reply::Moved { attributes } => {
-                self.moved(open, &attributes);
+                self.moved(open, cuts, &attributes);
                 Ok(None)
             }
             _ => Err(Errno::EIO),
         })
     }
 
-    /// The contents are not inline any more: takes over layout and size.
-    pub(crate) fn moved(&self, open: &Open<'_>, attributes: &wire::Attributes) {
+    /// The contents are not inline any more: takes over layout and size. `cuts`: the count before it was
+    /// asked.
+    pub(crate) fn moved(&self, open: &Open<'_>, cuts: Cuts, attributes: &wire::Attributes) {
         open.set_layout(attributes);
-        open.vnode.size.fetch_max(attributes.size, SeqCst);
+        let _ = open.vnode.raise(cuts, attributes.size);
     }
 }

@@ -133,7 +133,7 @@ impl Client {
         self.settle_all(open.vnode)?;
         by_descriptor(self.flush(open.vnode, open.inode))?;
         let file = open.file();
-        let size = open.size();
+        let size = self.size_now(&open)?;
         if file.is_inline() || size == 0 {
             return Ok(());
         }

@@ -1,11 +1,12 @@
 //! How long an open file is: what this host knows, what the shard was told, and telling it (G7).
 //!
-//! A writer notes the end of what it wrote in two shared words: first `dirty_end`, then `size`. The
+//! A writer notes the end of what it wrote in two shared words: first `dirty_end`, then the size. The
 //! shard is told at close, fsync, stat, and each 64 MiB. While `dirty_end` is not zero the shard's
-//! size and time of modification are old.
+//! size and time of modification are old. What becomes of that when somebody cuts the file meanwhile is
+//! in `shm::host::lengths`.
 
 use core::sync::atomic::Ordering::SeqCst;
-use shm::host::Vnode;
+use shm::host::{Cut, Cuts, Vnode};
 use wire::attributes::want;
 use wire::errno::{Errno, Result};
 use wire::limits::FILE_BYTES_MAX;
@@ -17,66 +18,104 @@ use crate::errno::by_descriptor;
 use crate::layout::File;
 use crate::open_files::Open;
 use crate::path::{At, Follow, Outcome, PathBuffer};
-use crate::request::{To, own_credentials};
+use crate::request::{Patience, To, own_credentials, sleep_micros};
 use crate::{Client, OfdIndex};
 
 /// Growth after which the shard is told even though nobody asked: log2 of 64 MiB.
 const TELL_LOG2: u32 = 26;
 
-/// What the words of a file said before the shard was asked.
-///
-/// The order matters: a size that is seen here was noted as dirty before, so if it is not dirty
-/// now, the shard knows it, and an answer that comes later holds it.
-pub(crate) struct Seen {
-    size: u64,
-    dirty_end: u64,
-}
-
-impl Seen {
-    pub(crate) fn of(vnode: &Vnode) -> Seen {
-        let size = vnode.size.load(SeqCst);
-        Seen { size, dirty_end: vnode.dirty_end.load(SeqCst) }
-    }
-
-    /// Takes over the shard's size, unless somebody on this host changed it meanwhile.
-    pub(crate) fn learn(&self, vnode: &Vnode, size: u64) {
-        if self.size != size && (self.dirty_end == 0 || size > self.size) {
-            let _ = vnode.size.compare_exchange(self.size, size, SeqCst, SeqCst);
-        }
-    }
-}
+/// Cuts that one write or append may meet and begin anew without a pause.
+const AT_ONCE: u32 = 16;
+/// Pause before it begins anew, further on.
+const PAUSE_MICROS: u64 = 100;
+/// Looks for the end of a cut that the shard knows to be over.
+const ROUNDS_MAX: u32 = 64;
 
 impl Open<'_> {
     /// The size as this host knows it.
+    #[inline]
     pub(crate) fn size(&self) -> u64 {
-        self.vnode.size.load(SeqCst).max(self.vnode.dirty_end.load(SeqCst))
+        self.vnode.size()
     }
 
-    /// Notes that everything before `end` may have been written. True if it is time to tell.
-    pub(crate) fn note_written(&self, end: u64) -> bool {
-        if self.vnode.dirty_end.load(SeqCst) < end {
-            self.vnode.dirty_end.fetch_max(end, SeqCst);
-        }
-        if self.vnode.size.load(SeqCst) >= end {
-            return false;
-        }
-        let before = self.vnode.size.fetch_max(end, SeqCst);
-        before < end && before >> TELL_LOG2 != end >> TELL_LOG2
+    /// Notes that everything before `end` may have been written, by what began when `cuts` was the
+    /// count. True if it is time to tell.
+    ///
+    /// # Errors
+    /// `Cut`: write it anew.
+    #[inline]
+    pub(crate) fn note_written(&self, cuts: Cuts, end: u64) -> core::result::Result<bool, Cut> {
+        let before = self.vnode.note_written(cuts, end)?;
+        Ok(before.is_some_and(|before| before >> TELL_LOG2 != end >> TELL_LOG2))
     }
 
-    /// Notes that contents changed within the size.
+    /// Notes that contents changed within the size; if it was cut since, that is news enough.
     pub(crate) fn note_modified(&self) {
-        let _ = self.vnode.dirty_end.compare_exchange(0, 1.min(self.size()), SeqCst, SeqCst);
+        let cuts = self.vnode.cuts();
+        let _ = self.vnode.note_written(cuts, 1.min(self.size()));
+    }
+}
+
+/// What a write or an append does that met a cut: it begins anew, as long as a request may take.
+pub(crate) struct Met {
+    count: u32,
+    patience: Option<Patience>,
+}
+
+impl Met {
+    pub(crate) const fn new() -> Met {
+        Met { count: 0, patience: None }
+    }
+
+    /// Before it begins anew.
+    ///
+    /// # Errors
+    /// `EIO` if the file is cut all the time.
+    #[cold]
+    pub(crate) fn again(&mut self, client: &Client) -> Result<()> {
+        self.count = self.count.saturating_add(1);
+        if self.count < AT_ONCE {
+            return Ok(());
+        }
+        let patience = self.patience.get_or_insert_with(|| Patience::new(client.timeout_micros()));
+        patience.sleep(PAUSE_MICROS)
     }
 }
 
 impl Client {
     /// The size, asked of the shard if it may have grown elsewhere.
     pub(crate) fn size_now(&self, open: &Open<'_>) -> Result<u64> {
-        let seen = Seen::of(open.vnode);
+        let seen = open.vnode.seen();
         let attributes = by_descriptor(self.attributes_of(open.inode))?;
-        seen.learn(open.vnode, attributes.size);
-        Ok(open.size())
+        open.vnode.learn(&seen, attributes.size);
+        Ok(seen.size_with(attributes.size))
+    }
+
+    /// How often the file was cut, for who is about to change it. Not while it is cut: what is written
+    /// then may be cut off, or not.
+    ///
+    /// # Errors
+    /// `EIO`.
+    #[inline]
+    pub(crate) fn uncut(&self, open: &Open<'_>) -> Result<Cuts> {
+        let cuts = open.vnode.cuts();
+        if cuts.is_under_way() { self.await_cut(open) } else { Ok(cuts) }
+    }
+
+    #[cold]
+    fn await_cut(&self, open: &Open<'_>) -> Result<Cuts> {
+        for round in 0..ROUNDS_MAX {
+            // The shard answers when the targets have cut.
+            by_descriptor(self.attributes_of(open.inode))?;
+            if !open.vnode.cuts().is_under_way() {
+                break;
+            }
+            if round >= AT_ONCE {
+                sleep_micros(PAUSE_MICROS);
+            }
+        }
+        // Nobody cuts for so long; what is written is as if before the cut then.
+        Ok(open.vnode.cuts())
     }
 
     /// The size as this host knows it, without a message.
@@ -92,6 +131,7 @@ impl Client {
     /// # Errors
     /// `ESTALE` if the file is gone, `EIO`.
     pub(crate) fn flush(&self, vnode: &Vnode, inode: Inode) -> Result<()> {
+        let cuts = vnode.cuts();
         let end = vnode.dirty_end.load(SeqCst);
         if end == 0 {
             return Ok(());
@@ -99,9 +139,9 @@ impl Client {
         let request = Request::Extend { inode, size: end };
         let answer = self.call(To::Shard(inode.shard()), &request, &own_credentials())?;
         // A shard of this host answers `Done`: it read `dirty_end` itself, and cleared it. Others can
-        // not, so it is done here.
+        // not, so it is done here, unless it was cut and perhaps written to as far as before.
         let is_noted = answer.with(|reply| Ok(matches!(reply, Reply::Done {})))?;
-        if !is_noted {
+        if !is_noted && vnode.cuts() == cuts {
             let _ = vnode.dirty_end.compare_exchange(end, 0, SeqCst, SeqCst);
         }
         Ok(())
@@ -153,16 +193,28 @@ impl Client {
             let request = Request::MoveOut { inode: file.inode };
             self.call_done(To::Shard(file.inode.shard()), &request, who)?;
         }
-        // Told first: who is killed in between must not take with him what was acknowledged.
-        self.flush(vnode, file.inode)?;
-        // What comes now needs no telling: the new size is absolute.
+        let cuts = vnode.cuts();
+        let is_near = self.is_near(file.inode.shard())?;
+        let dirty_end = if is_near {
+            // The shard's worker sees and changes the words himself (`shm::host::lengths`).
+            0
+        } else {
+            // Told first: who is killed in between must not take with him what was acknowledged.
+            self.flush(vnode, file.inode)?;
+            // What comes now needs no telling: the new size is absolute.
+            vnode.cut_far()
+        };
         // But what it cuts off must be cut off where the bytes are.
-        let dirty_end = vnode.dirty_end.swap(0, SeqCst);
-        let cuts = if vnode.size.load(SeqCst) > size { set::CUTS } else { 0 };
-        let change = Change { mask: set::SIZE | cuts | mask, size, ..Change::default() };
+        let cuts_off = if vnode.size() > size { set::CUTS } else { 0 };
+        let change = Change { mask: set::SIZE | cuts_off | mask, size, ..Change::default() };
         match self.change(file.inode, &change, who) {
             Ok(attributes) => {
-                vnode.size.store(size, SeqCst);
+                if is_near {
+                    // Not cut, but longer perhaps.
+                    let _ = vnode.raise(cuts, size);
+                } else {
+                    vnode.is_cut_far(size);
+                }
                 Ok(attributes)
             }
             Err(errno) => {

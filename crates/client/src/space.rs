@@ -10,6 +10,7 @@ use crate::errno::by_descriptor;
 use crate::layout::File;
 use crate::open_files::Open;
 use crate::request::{To, own_credentials};
+use crate::size::Met;
 use crate::{Client, OfdIndex};
 
 /// Space of all daemons together.
@@ -115,11 +116,18 @@ impl Client {
 
     /// The file is at least `end` long from now on.
     fn grow(&self, open: &Open<'_>, end: u64) -> Result<()> {
-        if end <= self.size_now(open)? {
-            return Ok(());
+        let mut met = Met::new();
+        loop {
+            let cuts = self.uncut(open)?;
+            if end <= self.size_now(open)? {
+                return Ok(());
+            }
+            // Not by setting the size: others may make it longer still meanwhile.
+            if open.note_written(cuts, end).is_ok() {
+                return by_descriptor(self.flush(open.vnode, open.inode));
+            }
+            met.again(self)?;
         }
-        // The shard cuts and extends inline contents and others alike.
-        self.set_size(open, end)
     }
 
     /// Makes `offset .. end` read as zeros.

@@ -1,7 +1,8 @@
 //! Writing at an offset: inline contents by a message, everything else into the pieces. At the end
 //! of a file opened for appending: `append`.
 
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::Ordering::Relaxed;
+use shm::host::{Cut, Cuts};
 use wire::attributes::want;
 use wire::errno::{Errno, Result};
 use wire::limits::FILE_BYTES_MAX;
@@ -14,6 +15,7 @@ use crate::layout::File;
 use crate::open_files::{Open, o};
 use crate::read::Position;
 use crate::request::{To, own_credentials};
+use crate::size::Met;
 use crate::{Client, OfdIndex};
 
 /// Bits of a mode that a write may take away.
@@ -107,8 +109,21 @@ impl Client {
         if from.is_empty() {
             return Ok(0);
         }
-        if open.file().is_inline() && self.write_inline(open, offset, from)? {
-            return Ok(from.len());
+        let mut met = Met::new();
+        loop {
+            if let Some(count) = self.write_once(open, offset, from)? {
+                return Ok(count);
+            }
+            met.again(self)?;
+        }
+    }
+
+    /// `None` if somebody cut the file meanwhile: what of the bytes is left is not known.
+    #[inline]
+    fn write_once(&self, open: &Open<'_>, offset: u64, from: &[u8]) -> Result<Option<usize>> {
+        let cuts = self.uncut(open)?;
+        if open.file().is_inline() && self.write_inline(open, cuts, offset, from)? {
+            return Ok(Some(from.len()));
         }
         let behind = self.writes_behind(open);
         if behind {
@@ -117,16 +132,20 @@ impl Client {
             // Somebody else writes behind: what is on its way must not come after these bytes.
             self.settle(open.vnode)?;
         }
-        let count = self.write_pieces(open, offset, from, behind)?;
+        let count = self.write_pieces(open, offset, from, behind, || Ok(()))?;
         if offset > open.size() && !open.file().is_sparse() {
             self.note_hole(open);
         }
         let end = offset.saturating_add(count as u64);
-        if open.note_written(end) {
-            // Early news only: a failure is told by whoever tells next.
-            let _ = self.flush(open.vnode, open.inode);
+        match open.note_written(cuts, end) {
+            Ok(false) => {}
+            Ok(true) => {
+                // Early news only: a failure is told by whoever tells next.
+                let _ = self.flush(open.vnode, open.inode);
+            }
+            Err(Cut) => return Ok(None),
         }
-        Ok(count)
+        Ok(Some(count))
     }
 
     /// Tells the shard, once for each open file, that `st_blocks` is not what the size says. A hint:
@@ -140,7 +159,7 @@ impl Client {
     }
 
     /// Writes into an inline file. False if it is not inline (any more): write to its pieces.
-    fn write_inline(&self, open: &Open<'_>, offset: u64, from: &[u8]) -> Result<bool> {
+    fn write_inline(&self, open: &Open<'_>, cuts: Cuts, offset: u64, from: &[u8]) -> Result<bool> {
         if offset.saturating_add(from.len() as u64) > self.inline_bytes() {
             self.move_out(open)?;
             return Ok(false);
@@ -156,11 +175,11 @@ impl Client {
         };
         answer.with(|reply| match reply {
             Reply::Attributes { attributes } => {
-                open.vnode.size.fetch_max(attributes.size, SeqCst);
+                let _ = open.vnode.raise(cuts, attributes.size);
                 Ok(true)
             }
             Reply::Moved { attributes } => {
-                self.moved(open, &attributes);
+                self.moved(open, cuts, &attributes);
                 Ok(false)
             }
             _ => Err(Errno::EIO),
@@ -169,11 +188,12 @@ impl Client {
 
     /// Lets the shard move inline contents to their targets.
     pub(crate) fn move_out(&self, open: &Open<'_>) -> Result<File> {
+        let cuts = open.vnode.cuts();
         let request = Request::MoveOut { inode: open.inode };
         let to = To::Shard(open.inode.shard());
         let attributes = self.call_attributes(to, &request, &own_credentials());
         let attributes = by_descriptor(attributes)?;
-        self.moved(open, &attributes);
+        self.moved(open, cuts, &attributes);
         Ok(open.file())
     }
 

@@ -204,6 +204,34 @@ fn appends_from_two_open_files_lose_nothing() {
     bench.close(two);
 }
 
+/// Between the range that an append got and its bytes, another process cuts the file: before the range,
+/// behind it, and within.
+#[test]
+fn an_append_is_before_a_cut_or_after_it() {
+    static CLIENT: Client = Client::new();
+    let (bench, file, all) = Bench::with_file("cut", &CLIENT, 10_000);
+    let log = bench.open("f", READ_WRITE | APPEND).expect("there");
+    let cut_at = |size: u64| {
+        bench.stub.state.namespace.lock().expect("no panic").cut_after_append = Some(size);
+        assert_eq!(CLIENT.write(log.ofd, b"record", Position::Current), Ok(6));
+        let position = CLIENT.seek(log.ofd, 0, 1).expect("a place") as usize;
+        let status = CLIENT.fstat(log.ofd).expect("open");
+        (bench.contents(file), position, status.size)
+    };
+    let (contents, position, size) = cut_at(10_010);
+    assert_eq!((position, size), (10_006, 10_010));
+    assert!(contents[..10_000] == all[..] && contents[10_000..] == *b"record\0\0\0\0");
+
+    let (contents, position, size) = cut_at(10_013);
+    assert_eq!((position, size), (10_016, 10_013), "its end is cut off");
+    assert!(contents[..10_000] == all[..] && contents[10_000..] == *b"record\0\0\0\0rec");
+
+    let (contents, position, size) = cut_at(0);
+    assert_eq!((&*contents, position, size), (&b"record"[..], 6, 6), "at the end of that moment");
+    bench.close(log);
+    bench.close(file);
+}
+
 #[test]
 fn paths_follow_links_and_leave_the_instance() {
     static CLIENT: Client = Client::new();

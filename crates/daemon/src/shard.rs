@@ -14,7 +14,7 @@ use gateway::Route;
 use metadata::{Effect, IndexOp, Input, Now, Opens, Service, SnapshotCursor};
 use net::Haste;
 use placement::map::WORKER_OF_TARGET;
-use shm::host::HostSegment;
+use shm::host::{Cuts, HostSegment};
 use shm::index::Index;
 use shm::wait::steady_nanos;
 use std::collections::BTreeSet;
@@ -62,6 +62,14 @@ impl Opens for Hands<'_> {
 
     fn untold(&self, inode: Inode) -> Option<u64> {
         Some(self.host.untold(inode))
+    }
+
+    fn cuts(&self, inode: Inode) -> Option<u64> {
+        self.host.cuts(inode).map(Cuts::number)
+    }
+
+    fn end_cut(&mut self, inode: Inode) {
+        self.host.end_cut(inode);
     }
 }
 
@@ -411,6 +419,11 @@ impl Shard {
                 }
             }
             Effect::Told { inode, end } => shared.host.note_told(inode, end),
+            Effect::BeginCut { inode, size } => shared.host.begin_cut(inode, size),
+            Effect::CutInline { inode, size } => {
+                shared.host.begin_cut(inode, size);
+                shared.host.end_cut(inode);
+            }
             Effect::GrantNumbers { shard, first, end } => {
                 shared.posts.grant_numbers(shard, first, end);
             }

@@ -3,6 +3,7 @@
 
 mod support;
 
+use shm::host::Cut;
 use shm::index::Hit;
 use std::sync::atomic::Ordering::SeqCst;
 use support::{Client, Instance, To, wait_until};
@@ -100,6 +101,16 @@ fn a_size_told_late_undoes_no_truncation_and_hides_nothing_written_since() {
     client.call(to, &cut).expect("cut");
     client.call(to, &late).expect("answered");
     assert_eq!(size(), Ok(0), "the truncation is undone");
+
+    // Written, and not told when somebody cuts the file.
+    let words = client.host.vnode(row).expect("a row");
+    let cuts = words.cuts();
+    assert_eq!(words.note_written(cuts, 6000), Ok(Some(0)));
+    client.call(to, &cut).expect("cut");
+    assert_eq!((words.size(), untold.load(SeqCst)), (0, 0), "cut off");
+    assert_eq!(words.note_written(cuts, 6000), Err(Cut), "what was written before");
+    assert_eq!((words.size(), untold.load(SeqCst)), (0, 0));
+    assert_eq!(words.cuts().number(), cuts.number() + 2);
 
     untold.store(7000, SeqCst);
     client.call(to, &late).expect("told");

@@ -64,7 +64,9 @@ impl Service {
         if old.is_directory() && change.has(set::MODE | set::UID | set::GID) {
             self.recall(inode)?;
         }
-        let mut new = changed(&old, &change, &ask.header.who);
+        // What this host wrote counts, also what it did not tell yet.
+        let end = old.size.max(ask.row.unwrap_or(0));
+        let mut new = changed(&old, &change, end, &ask.header.who);
         new.changed = self.stamp(old.changed);
         if change.has(set::ACCESSED_NOW) {
             new.accessed = new.changed;
@@ -73,7 +75,7 @@ impl Service {
             new.modified = new.changed;
         }
         if change.has(set::SIZE) {
-            self.resize(ask, &old, &mut new, size, change.has(set::CUTS))?;
+            self.resize(ask, &old, &mut new, size, change.has(set::CUTS) || end > size)?;
         } else {
             self.put(&Record::PutAttributes { attributes: new });
         }
@@ -128,8 +130,8 @@ fn check(old: &Attributes, change: &Change, who: &Credentials) -> Result<()> {
     Ok(())
 }
 
-/// The new attributes but for times and size.
-fn changed(old: &Attributes, change: &Change, who: &Credentials) -> Attributes {
+/// The new attributes but for times and size, of a file that is written up to `end`.
+fn changed(old: &Attributes, change: &Change, end: u64, who: &Credentials) -> Attributes {
     let mut new = *old;
     if change.has(set::UID) {
         new.uid = change.uid;
@@ -137,7 +139,7 @@ fn changed(old: &Attributes, change: &Change, who: &Credentials) -> Attributes {
     if change.has(set::GID) {
         new.gid = change.gid;
     }
-    let grows = change.has(set::SIZE) && change.size > old.size;
+    let grows = change.has(set::SIZE) && change.size > end;
     if old.is_regular() && (grows || change.has(set::SPARSE)) {
         new.layout.flags |= flag::SPARSE;
     }

@@ -10,10 +10,11 @@
 use wire::attributes::flag;
 use wire::errno::{Errno, Result};
 use wire::limits::FILE_BYTES_MAX;
+use wire::reply::CUTS_UNKNOWN;
 use wire::{Attributes, Inode, Layout, Reply};
 
 use crate::attributes::without_set_id;
-use crate::effect::{DataOp, Effect, IndexOp};
+use crate::effect::{DataOp, Effect, IndexOp, Opens};
 use crate::live::{Ask, Step, Stop, Wait};
 use crate::record::Record;
 use crate::service::{Service, outcome};
@@ -159,11 +160,12 @@ impl Service {
             result?;
         }
         let old = self.quiet_file(inode)?;
-        if ask.untold == Some(0) {
+        self.check_row(inode)?;
+        if ask.row == Some(0) {
             self.io.reply(ask.ticket, &Reply::Done {});
             return Ok(());
         }
-        let size = ask.untold.unwrap_or(said);
+        let size = ask.row.unwrap_or(said);
         if size > FILE_BYTES_MAX {
             return Err(Stop::Refused(Errno::EFBIG));
         }
@@ -175,7 +177,7 @@ impl Service {
             new.size = old.size.max(size);
             self.put(&Record::PutAttributes { attributes: new });
         }
-        if let Some(end) = ask.untold {
+        if let Some(end) = ask.row {
             // Behind the change of the index: who finds nothing untold finds the size there.
             self.io.push(Effect::Told { inode, end });
             self.io.reply(ask.ticket, &Reply::Done {});
@@ -191,6 +193,7 @@ impl Service {
             result?;
         }
         let mut old = self.quiet_file(inode)?;
+        self.check_row(inode)?;
         if old.is_inline() {
             self.start_move(&old)?;
             old = self.own_attributes(inode)?;
@@ -199,7 +202,16 @@ impl Service {
         let mut new = self.modified(ask, &old);
         new.size = end.ok_or(Errno::EFBIG)?;
         self.put(&Record::PutAttributes { attributes: new });
-        self.done(ask, outcome::PLACED, old.size, new.size);
+        // Of this very moment: the range is good for as long as the count is the same.
+        self.done(ask, outcome::RANGE, old.size, ask.row.unwrap_or(CUTS_UNKNOWN));
+        Ok(())
+    }
+
+    /// What the row says is old if the file was cut in this step: the effect is still to come.
+    fn check_row(&self, inode: Inode) -> Step<()> {
+        if self.live.cut_now.contains(&inode) {
+            return Err(Stop::Wait(Wait::Time(self.live.now)));
+        }
         Ok(())
     }
 
@@ -223,6 +235,10 @@ impl Service {
             self.copy_contents(inode, size, &mut contents);
             self.put(&Record::PutContents { attributes: *new, contents: &contents });
             self.io.recycle(contents);
+            if size < old.size {
+                self.io.push(Effect::CutInline { inode, size });
+                self.live.cut_now.push(inode);
+            }
             return Ok(());
         }
         if old.is_inline() {
@@ -263,15 +279,22 @@ impl Service {
             }
             _ => DataOp::Truncate { size },
         };
+        if kind == Pending::TRUNCATE {
+            self.io.push(Effect::BeginCut { inode, size });
+        }
         self.io.push(Effect::Data { token, inode, layout, op });
     }
 
     /// The targets answered.
-    pub(crate) fn data_done(&mut self, token: u64, result: Result<()>) {
+    pub(crate) fn data_done(&mut self, token: u64, result: Result<()>, opens: &mut dyn Opens) {
         let Some(&pending) = self.state.pending.get(&token) else { return };
         self.put(&Record::DeletePending { token });
         let inode = pending.inode;
         self.live.busy.remove(&inode);
+        if pending.kind == Pending::TRUNCATE {
+            // Before the index has it again, and before what waited looks at the row.
+            opens.end_cut(inode);
+        }
         if let Some(attributes) = self.state.inodes.get(inode).map(|node| node.attributes) {
             self.put_index(&attributes);
         }

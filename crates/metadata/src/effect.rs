@@ -121,6 +121,21 @@ pub enum Effect {
         /// What was untold.
         end: u64,
     },
+    /// A file is `size` long now: log and index have it, and targets are about to cut it. When they have,
+    /// `Opens::end_cut` says so.
+    BeginCut {
+        /// The file.
+        inode: Inode,
+        /// Its size.
+        size: u64,
+    },
+    /// As `BeginCut`, of an inline file: that is all.
+    CutInline {
+        /// The file.
+        inode: Inode,
+        /// Its size.
+        size: u64,
+    },
     /// Clients may use inode numbers `first .. end` of a shard in their posts.
     GrantNumbers {
         /// The shard.
@@ -243,5 +258,16 @@ pub trait Opens {
     fn untold(&self, inode: Inode) -> Option<u64> {
         let _ = inode;
         None
+    }
+
+    /// How often this host's row of a file says that it was cut. `None`: nobody here knows.
+    fn cuts(&self, inode: Inode) -> Option<u64> {
+        let _ = inode;
+        None
+    }
+
+    /// The targets have cut a file; nobody was answered since, and the index does not have it yet.
+    fn end_cut(&mut self, inode: Inode) {
+        let _ = inode;
     }
 }

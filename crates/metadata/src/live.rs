@@ -73,8 +73,9 @@ pub(crate) struct Ask<'a> {
     pub(crate) facts: &'a [Fact],
     /// What came of this job's own effect on targets.
     pub(crate) data: Option<Result<(), Errno>>,
-    /// For an `Extend` of this host: what is untold of the file at this moment.
-    pub(crate) untold: Option<u64>,
+    /// Of this host's row of the file at this moment: for an `Append` how often it was cut, else, if the
+    /// request is about its size, what is untold.
+    pub(crate) row: Option<u64>,
 }
 
 /// What is parked.
@@ -232,6 +233,8 @@ pub(crate) struct Live {
     pub(crate) decided: BTreeMap<u64, Decided>,
     /// Inodes whose contents wait for targets.
     pub(crate) busy: BTreeMap<Inode, u64>,
+    /// Inline files that were cut in the running step: their rows do not say so yet.
+    pub(crate) cut_now: Vec<Inode>,
     /// Directories of other services whose tally changed, and when it was sent (0: not yet).
     pub(crate) dirty: BTreeMap<Inode, i64>,
     /// Inodes that lost their last name, or were closed, in the running step.
@@ -264,6 +267,7 @@ impl Live {
             inquired: BTreeMap::new(),
             decided: BTreeMap::new(),
             busy: BTreeMap::new(),
+            cut_now: Vec::new(),
             dirty: BTreeMap::new(),
             unlinked: Vec::new(),
             gone: Vec::new(),

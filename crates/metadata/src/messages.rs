@@ -58,7 +58,7 @@ impl Service {
             Message::IsEntry { token, inode, mode } => self.answered_entry(token, inode, mode),
             Message::Update { attributes } => self.directory_changed(&attributes),
             Message::Prepare { .. } => {
-                let ask = Ask { ticket: 0, header: &NOBODY, facts, data: None, untold: None };
+                let ask = Ask { ticket: 0, header: &NOBODY, facts, data: None, row: None };
                 self.prepare(&ask, &message)?;
             }
             Message::Vote { group, sequence, errno } => self.voted(group, sequence, errno),

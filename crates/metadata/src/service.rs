@@ -13,6 +13,7 @@
 use wire::attributes::want;
 use wire::codec::{Malformed, Reader};
 use wire::hash::entry_key;
+use wire::request::set;
 use wire::{Attributes, Errno, Header, Inode, Reply, Request, ShardIndex};
 
 use crate::config::Config;
@@ -42,6 +43,8 @@ pub(crate) mod outcome {
     pub(crate) const ATTRIBUTES: u8 = 3;
     /// `first` is the offset, `second` the size.
     pub(crate) const PLACED: u8 = 4;
+    /// `first` is the offset, `second` how often the file was cut.
+    pub(crate) const RANGE: u8 = 5;
 }
 
 /// Origin of requests that nobody repeats.
@@ -85,6 +88,7 @@ impl Service {
         out: &mut Vec<Effect>,
     ) {
         (self.live.now, self.live.steady) = (now.unix_nanos, now.steady_nanos);
+        self.live.cut_now.clear();
         self.io.begin(out);
         if !self.live.is_started {
             self.start();
@@ -108,7 +112,7 @@ impl Service {
                 self.removed(tokens);
                 return self.end(out);
             }
-            Input::DataDone { token, result } => self.data_done(token, result),
+            Input::DataDone { token, result } => self.data_done(token, result, opens),
             Input::OriginGone { first, count } => self.origin_gone(first, count),
             Input::Withdrawn { origin, sequence } => self.withdrawn(origin, sequence),
             Input::HostGone { host } => self.host_gone(host),
@@ -218,8 +222,8 @@ impl Service {
         if self.is_parked(ticket, header) {
             return;
         }
-        let untold = self.untold(header, request, opens);
-        let ask = Ask { ticket, header, facts: &[], data: None, untold };
+        let row = self.row(header, request, opens);
+        let ask = Ask { ticket, header, facts: &[], data: None, row };
         if let Err(stop) = self.run(&ask, request) {
             match stop {
                 Stop::Wait(wait) => {
@@ -269,6 +273,7 @@ impl Service {
                 Reply::Refused { errno: Errno::ESTALE }
             }
             (outcome::PLACED, _) => Reply::Placed { offset: outcome.first, size: outcome.second },
+            (outcome::RANGE, _) => Reply::Range { offset: outcome.first, cuts: outcome.second },
             _ => Reply::Done {},
         };
         self.io.reply(ticket, &reply);
@@ -369,8 +374,8 @@ impl Service {
         let stop = match &job.kind {
             Kind::Request { ticket, header, bytes } => {
                 let Ok(request) = Request::decode(&mut Reader::new(bytes)) else { return };
-                let (ticket, untold) = (*ticket, self.untold(header, &request, opens));
-                let ask = Ask { ticket, header, facts: &job.facts, data: job.data, untold };
+                let (ticket, row) = (*ticket, self.row(header, &request, opens));
+                let ask = Ask { ticket, header, facts: &job.facts, data: job.data, row };
                 self.run(&ask, &request)
             }
             Kind::Message { bytes } => self.run_message(bytes, &job.facts),
@@ -464,10 +469,17 @@ impl Service {
         }
     }
 
-    /// What an `Extend` of this host has to tell now, however long ago it was sent.
-    fn untold(&self, header: &Header, request: &Request<'_>, opens: &dyn Opens) -> Option<u64> {
+    /// What this host's row says now for a request that depends on it, however long ago that was sent.
+    fn row(&self, header: &Header, request: &Request<'_>, opens: &dyn Opens) -> Option<u64> {
+        if header.host != self.config.host {
+            return None;
+        }
         match *request {
-            Request::Extend { inode, .. } if header.host == self.config.host => opens.untold(inode),
+            Request::Extend { inode, .. } => opens.untold(inode),
+            Request::SetAttributes { inode, mask, .. } if mask & set::SIZE != 0 => {
+                opens.untold(inode)
+            }
+            Request::Append { inode, .. } => opens.cuts(inode),
             _ => None,
         }
     }

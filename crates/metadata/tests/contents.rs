@@ -3,10 +3,11 @@
 
 mod kit;
 
-use kit::{Answer, World};
+use kit::{Answer, Row, World};
 use metadata::{DataOp, Input};
 use wire::attributes::{flag, mode};
 use wire::errno::Errno;
+use wire::reply::CUTS_UNKNOWN;
 use wire::request::lock::{FLOCK, READ, TEST, UNLOCK, WAIT, WRITE};
 use wire::request::{set, xattr};
 use wire::{Credentials, Inode, Layout, Request};
@@ -128,46 +129,103 @@ fn sizes_only_grow_by_extend_and_appends_do_not_overlap() {
     let shorter = call(&mut world, f, &Request::Extend { inode: f, size: 5 }).attributes();
     assert_eq!(shorter.size, 10);
     let append = Request::Append { inode: f, length: 7 };
-    assert_eq!(call(&mut world, f, &append), Answer::Placed(10, 17));
-    assert_eq!(call(&mut world, f, &append), Answer::Placed(17, 24));
+    assert_eq!(call(&mut world, f, &append), Answer::Range(10, CUTS_UNKNOWN));
+    assert_eq!(call(&mut world, f, &append), Answer::Range(17, CUTS_UNKNOWN));
     let append = Request::Append { inode: f, length: u64::MAX };
     assert_eq!(call(&mut world, f, &append), Answer::Refused(Errno::EFBIG));
     let inline = file(&mut world, b"g");
     write(&mut world, inline, 0, b"abc");
     let append = Request::Append { inode: inline, length: 7 };
-    assert_eq!(call(&mut world, inline, &append), Answer::Placed(3, 10), "moved out first");
+    assert_eq!(
+        call(&mut world, inline, &append),
+        Answer::Range(3, CUTS_UNKNOWN),
+        "moved out first"
+    );
 }
 
-/// What waits while targets cut a file is what was written before.
+/// What is told is what is untold once it is this request's turn.
 #[test]
 fn a_size_that_waits_is_read_when_its_turn_comes() {
     let mut world = World::alone();
     let f = file(&mut world, b"f");
-    call(&mut world, f, &Request::MoveOut { inode: f });
+    write(&mut world, f, 0, b"some");
     let extend = Request::Extend { inode: f, size: 5000 };
-    world.seats[0].opens.2.insert(f, 5000);
-    assert_eq!(call(&mut world, f, &extend), Answer::Done);
-    assert_eq!(world.stat(f).expect("there").size, 5000);
-    assert_eq!(world.seats[0].opens.2[&f], 0, "told");
+    let untold = |untold| Row { untold, cuts: 4 };
+    world.seats[0].opens.2.insert(f, untold(5000));
+    world.data_is_prompt = false;
+    let moved = world.send(WHO, f.shard(), &Request::MoveOut { inode: f });
+    let late = send_late(&mut world, f, &extend);
+    assert_eq!(world.answer(late), None, "it waits for the targets");
+    world.seats[0].opens.2.insert(f, untold(700));
+    world.answer_data(0, Ok(()));
+    world.answer(moved).expect("on targets");
+    assert_eq!(world.answer(late), Some(Answer::Done));
+    assert_eq!(world.stat(f).expect("there").size, 700);
+    assert_eq!(world.seats[0].opens.2[&f], untold(0), "told");
+}
 
-    for written_meanwhile in [0, 700] {
-        world.data_is_prompt = false;
-        let cut = resize(f, 0, set::SIZE | set::CUTS);
-        // The client that cuts has taken back what was untold.
-        world.seats[0].opens.2.insert(f, 0);
-        world.send(WHO, f.shard(), &cut);
-        let late = {
-            let mut sent = world.prepare(WHO, f.shard(), &extend);
-            sent.header.origin = 8;
-            world.send_again(&sent)
-        };
-        assert_eq!(world.answer(late), None, "it waits for the targets");
-        world.seats[0].opens.2.insert(f, written_meanwhile);
-        world.answer_data(0, Ok(()));
-        assert_eq!(world.answer(late), Some(Answer::Done));
-        assert_eq!(world.stat(f).expect("there").size, written_meanwhile);
-        world.data_is_prompt = true;
-    }
+/// Sends a request of another process of the same host.
+fn send_late(world: &mut World, f: Inode, request: &Request<'_>) -> u64 {
+    let mut sent = world.prepare(WHO, f.shard(), request);
+    sent.header.origin = 8;
+    world.send_again(&sent)
+}
+
+fn set_size(inode: Inode, size: u64, mask: u32) -> Request<'static> {
+    let mask = set::SIZE | mask;
+    Request::SetAttributes { inode, mask, mode: 0, uid: 0, gid: 0, size, accessed: 0, modified: 0 }
+}
+
+/// The row says so from before the targets cut until they have, and nothing that was written before is
+/// told later. Ranges are those of a count.
+#[test]
+fn a_cut_is_counted_and_what_was_untold_goes_with_it() {
+    let mut world = World::alone();
+    let f = file(&mut world, b"f");
+    call(&mut world, f, &Request::MoveOut { inode: f });
+    let append = Request::Append { inode: f, length: 100 };
+    world.seats[0].opens.2.insert(f, Row { untold: 5000, cuts: 4 });
+    assert_eq!(call(&mut world, f, &append), Answer::Range(0, 4));
+
+    world.data_is_prompt = false;
+    let cut = world.send(WHO, f.shard(), &set_size(f, 0, set::CUTS));
+    assert_eq!(world.seats[0].opens.2[&f], Row { untold: 0, cuts: 5 }, "before the targets");
+    let waiting = send_late(&mut world, f, &append);
+    assert_eq!(
+        (world.answer(cut), world.answer(waiting)),
+        (None, None),
+        "they wait for the targets"
+    );
+    // Noted by who does not know yet that his bytes are cut off.
+    world.seats[0].opens.2.insert(f, Row { untold: 5000, cuts: 5 });
+    world.answer_data(0, Ok(()));
+    assert_eq!(world.seats[0].opens.2[&f], Row { untold: 0, cuts: 6 });
+    assert_eq!(world.answer(waiting), Some(Answer::Range(0, 6)));
+    assert_eq!(world.stat(f).expect("there").size, 100);
+
+    // Untold bytes are cut, too, and then the file has no hole.
+    world.data_is_prompt = true;
+    world.seats[0].opens.2.insert(f, Row { untold: 5000, cuts: 6 });
+    let shorter = call(&mut world, f, &set_size(f, 3000, 0)).attributes();
+    assert_eq!((shorter.size, shorter.is_sparse()), (3000, false));
+    assert_eq!(world.seats[0].opens.2[&f], Row { untold: 0, cuts: 8 });
+
+    // What grows is not cut.
+    world.seats[0].opens.2.insert(f, Row { untold: 90, cuts: 8 });
+    assert_eq!(call(&mut world, f, &set_size(f, 4000, 0)).attributes().size, 4000);
+    assert_eq!(world.seats[0].opens.2[&f], Row { untold: 90, cuts: 8 });
+}
+
+#[test]
+fn an_inline_file_that_is_cut_is_counted_as_well() {
+    let mut world = World::alone();
+    let f = file(&mut world, b"f");
+    write(&mut world, f, 0, b"some");
+    world.seats[0].opens.2.insert(f, Row { untold: 1, cuts: 0 });
+    assert_eq!(call(&mut world, f, &set_size(f, 2, 0)).attributes().size, 2);
+    assert_eq!(world.seats[0].opens.2[&f], Row { untold: 0, cuts: 2 });
+    assert_eq!(call(&mut world, f, &set_size(f, 9, 0)).attributes().size, 9);
+    assert_eq!(world.seats[0].opens.2[&f], Row { untold: 0, cuts: 2 }, "longer");
 }
 
 #[test]

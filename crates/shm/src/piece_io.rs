@@ -181,8 +181,27 @@ impl Target<'_> {
         within: u64,
         from: &[u8],
     ) -> Result<Copied> {
+        self.write_if(pins, inode, piece, within, from, || Ok(()))
+    }
+
+    /// As `write`, if `still` says so under the pin: then whatever takes the piece away from the file
+    /// later comes after these bytes, which go with it.
+    ///
+    /// # Errors
+    /// As `write`, and what `still` says.
+    #[inline]
+    pub fn write_if(
+        &self,
+        pins: &SessionPins<'_>,
+        inode: Inode,
+        piece: &Piece,
+        within: u64,
+        from: &[u8],
+        still: impl FnOnce() -> Result<()>,
+    ) -> Result<Copied> {
         let _pin = pins.pin(piece.slot)?;
         if self.table.is(inode, piece) {
+            still()?;
             self.write_pinned(piece, within, from).map(Ok)
         } else {
             Ok(Err(Moved))

@@ -1,7 +1,8 @@
 //! Processes and daemons that are stopped at any moment for up to 20 ms, and go on: as a busy machine
 //! takes the processor from them in the middle of anything, only far more often. Nothing is killed, so
 //! every call must do what a local file system does. What processes do and what is compared is in
-//! `programs/stops.c`; here are the instances, who stops, and what must hold afterwards.
+//! `programs/stops.c`, and in `programs/cuts.c` for files that are cut while others use them; here are
+//! the instances, who stops, and what must hold afterwards.
 //!
 //! `STOPS` says how often each instance is stopped, `TEST_SEED` begins another series. Moments of stops
 //! are the machine's: a seed repeats what programs try, not when they stand still.
@@ -74,11 +75,11 @@ fn is_over(child: &mut Child) -> bool {
 }
 
 /// Runs the program on an instance while its processes and daemons are stopped. Then nothing may be left.
-fn stopped(name: &str, options: &[&str]) {
+fn stopped(program: &str, name: &str, options: &[&str]) {
     let (stops, seed) = (setting("STOPS", 1500), setting("TEST_SEED", 1));
     let instance = Instance::start(name, options);
     let empty = instance.files();
-    let program = compiled("stops", instance.place.path());
+    let program = compiled(program, instance.place.path());
     let mut child = instance
         .program(&[&*program.to_string_lossy(), "/forebay", &seed.to_string()])
         .stdin(Stdio::piped())
@@ -113,16 +114,27 @@ fn stopped(name: &str, options: &[&str]) {
 #[test]
 fn one_daemon_that_stands_still_says_nothing_wrong() {
     let options = ["--local", "1", "--workers", "4", "--memory", "16MiB", "--ssd", "0"];
-    stopped("stops", &options);
+    stopped("stops", "stops", &options);
 }
 
 #[test]
 fn neither_do_four() {
-    stopped("stops4", &["--local", "4", "--memory", "16MiB", "--ssd", "0"]);
+    stopped("stops", "stops4", &["--local", "4", "--memory", "16MiB", "--ssd", "0"]);
 }
 
 #[test]
 fn nor_do_four_that_share_their_directories() {
     let options = ["--local", "4", "--memory", "16MiB", "--ssd", "16MiB", "--spread", "wide"];
-    stopped("stopsw", &options);
+    stopped("stops", "stopsw", &options);
+}
+
+#[test]
+fn a_cut_is_before_a_write_or_after_it() {
+    let options = ["--local", "1", "--workers", "4", "--memory", "16MiB", "--ssd", "0"];
+    stopped("cuts", "cuts", &options);
+}
+
+#[test]
+fn a_cut_is_so_with_four_daemons_too() {
+    stopped("cuts", "cuts4", &["--local", "4", "--memory", "16MiB", "--ssd", "0"]);
 }

@@ -30,6 +30,9 @@ messages! {
         0x0a Moved { attributes: Attributes }
         /// Bytes were placed at `offset`; the file is `size` long now.
         0x0b Placed { offset: u64, size: u64 }
+        /// Bytes from `offset` on are the asker's. `cuts`: how often his host's row of the file says that
+        /// it was cut, at this moment; `CUTS_UNKNOWN` if the shard does not see that row.
+        0x13 Range { offset: u64, cuts: u64 }
         /// Encoded `DirectoryEntry`s. `more`: 1 if the shard has further ones. If not, the next shard of
         /// the same service that has any is `next`, at least `SHARD_COUNT` if none has. Number 0x0c was
         /// the same without it.
@@ -51,6 +54,9 @@ messages! {
         }
     }
 }
+
+/// In a `Range`: nobody knows.
+pub const CUTS_UNKNOWN: u64 = u64::MAX;
 
 /// One entry of a listing. Encoded: hash, inode, type bits of the mode, name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -144,7 +144,7 @@ messages! {
         0x12 MoveOut { inode: Inode }
         /// The file is at least `size` long and was modified now (G7). Answered by `Attributes`.
         0x13 Extend { inode: Inode, size: u64 }
-        /// Takes `length` bytes at the end of the file (`O_APPEND`). Answered by `Placed`.
+        /// Takes `length` bytes at the end of the file (`O_APPEND`). Answered by `Range`.
         0x14 Append { inode: Inode, length: u64 }
         /// The sender's host has the file open from now on. `turn`: drawn there after the opener was
         /// counted (`shm::host`). Answered by `Attributes`.

@@ -2,14 +2,14 @@
 
 use placement::piece;
 use shm::arena::Arena;
-use shm::host::HostSegment;
+use shm::host::{Cuts, HostSegment};
 use shm::index::Index;
 use shm::pieces::{PieceStates, PieceTable};
 use std::collections::BTreeMap;
 use wire::attributes::{flag, mode, spread};
 use wire::codec::{Field, Writer};
 use wire::hash::{NameHash, entry_key};
-use wire::reply::{DirectoryEntry, Piece};
+use wire::reply::{CUTS_UNKNOWN, DirectoryEntry, Piece};
 use wire::request::{create, lock, set};
 use wire::{Attributes, Errno, Header, Inode, Layout, Reply, Request};
 
@@ -49,6 +49,8 @@ pub(crate) struct Namespace {
     pub(crate) reaped: u64,
     /// As soon as a size is told, another process empties the file and writes as much anew.
     pub(crate) is_written_anew: bool,
+    /// As soon as a range for an append is given out, another process makes the file so long, cutting it.
+    pub(crate) cut_after_append: Option<u64>,
     /// A name in the root that nothing is known of without a message, and how often the file there
     /// will be another one when somebody asks for what he found.
     replaced: Option<(Vec<u8>, u32)>,
@@ -82,6 +84,7 @@ impl Namespace {
             requests: 0,
             reaped: 0,
             is_written_anew: false,
+            cut_after_append: None,
             replaced: None,
         };
         let layout = Layout { chunk_log2: 20, ..Layout::default() };
@@ -161,6 +164,13 @@ impl Namespace {
     fn free(&mut self, inode: Inode) {
         self.nodes.remove(&inode);
         self.cut(inode, 0);
+    }
+
+    /// As the worker of a shard and its targets do it.
+    fn cut_all(&mut self, inode: Inode, size: u64) {
+        self.host.begin_cut(inode, size);
+        self.cut(inode, size);
+        self.host.end_cut(inode);
     }
 
     fn cut(&mut self, inode: Inode, size: u64) {
@@ -414,11 +424,14 @@ impl Namespace {
                     node.attributes.modified = modified.cast_signed();
                 }
                 if mask & set::SIZE != 0 {
+                    let is_cut = size < node.attributes.size || mask & set::CUTS != 0;
                     node.attributes.size = size;
                     if node.attributes.is_inline() {
                         node.contents.resize(size as usize, 0);
                     }
-                    self.cut(inode, size);
+                    if is_cut {
+                        self.cut_all(inode, size);
+                    }
                 }
                 answer(Reply::Attributes { attributes: self.show(inode)? });
             }
@@ -479,11 +492,8 @@ impl Namespace {
                 answer(Reply::Done {});
             }
             Request::Append { inode, length } => {
-                let node = self.node(inode)?;
-                let offset = node.attributes.size;
-                node.attributes.size += length;
-                let size = self.show(inode)?.size;
-                answer(Reply::Placed { offset, size });
+                let (offset, cuts) = self.append(inode, length)?;
+                answer(Reply::Range { offset, cuts });
             }
             Request::Reap { inode } => {
                 if self.node(inode)?.attributes.links == 0 && !self.host.mark_deleted(inode) {
@@ -495,6 +505,19 @@ impl Namespace {
             _ => return self.others(request, answer),
         }
         Ok(())
+    }
+
+    fn append(&mut self, inode: Inode, length: u64) -> Outcome<(u64, u64)> {
+        let node = self.node(inode)?;
+        let offset = node.attributes.size;
+        node.attributes.size += length;
+        let cuts = self.host.cuts(inode).map_or(CUTS_UNKNOWN, Cuts::number);
+        if let Some(size) = self.cut_after_append.take() {
+            self.node(inode)?.attributes.size = size;
+            self.cut_all(inode, size);
+        }
+        self.show(inode)?;
+        Ok((offset, cuts))
     }
 
     fn extend(&mut self, inode: Inode) -> Outcome<()> {

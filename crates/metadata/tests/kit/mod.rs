@@ -31,14 +31,30 @@ impl Random {
     }
 }
 
+/// What a host says of a file: what is untold, and how often it was cut, beginnings and ends.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Row {
+    pub(crate) untold: u64,
+    pub(crate) cuts: u64,
+}
+
 /// Files that processes of a host have open, tickets of requests of processes that were killed, and what
-/// is untold of a file, where a host has words for that.
+/// is said of a file, where a host has words for that.
 #[derive(Default)]
 pub(crate) struct OpenSet(
     pub(crate) BTreeSet<Inode>,
     pub(crate) BTreeSet<u64>,
-    pub(crate) BTreeMap<Inode, u64>,
+    pub(crate) BTreeMap<Inode, Row>,
 );
+
+impl OpenSet {
+    /// A cut begins or ends: what is untold was written before.
+    fn count_cut(&mut self, inode: Inode) {
+        if let Some(row) = self.2.get_mut(&inode) {
+            *row = Row { untold: 0, cuts: row.cuts + 1 };
+        }
+    }
+}
 
 impl Opens for OpenSet {
     fn mark_deleted(&mut self, inode: Inode) -> bool {
@@ -48,7 +64,13 @@ impl Opens for OpenSet {
         !self.1.contains(&ticket)
     }
     fn untold(&self, inode: Inode) -> Option<u64> {
-        self.2.get(&inode).copied()
+        self.2.get(&inode).map(|row| row.untold)
+    }
+    fn cuts(&self, inode: Inode) -> Option<u64> {
+        self.2.get(&inode).map(|row| row.cuts)
+    }
+    fn end_cut(&mut self, inode: Inode) {
+        self.count_cut(inode);
     }
 }
 
@@ -66,6 +88,7 @@ pub(crate) enum Answer {
     Contents(u64, Vec<u8>),
     Moved(Attributes),
     Placed(u64, u64),
+    Range(u64, u64),
     Entries(bool, Vec<(u64, Inode, u32, Vec<u8>)>, u16),
     Held(u8, u32, u64, u64),
     Walked(bool, Vec<Attributes>),
@@ -85,6 +108,7 @@ impl Answer {
             Reply::Contents { size, bytes } => Answer::Contents(size, bytes.to_vec()),
             Reply::Moved { attributes } => Answer::Moved(attributes),
             Reply::Placed { offset, size } => Answer::Placed(offset, size),
+            Reply::Range { offset, cuts } => Answer::Range(offset, cuts),
             Reply::Entries { more, next, entries } => {
                 let mut reader = Reader::new(entries);
                 let mut all = vec![];
@@ -234,9 +258,14 @@ impl World {
                     self.seats[at].index.push(op);
                 }
                 Effect::Told { inode, end } => {
-                    let untold = self.seats[at].opens.2.get_mut(&inode).expect("asked before");
-                    assert_eq!(*untold, end, "nobody came between");
-                    *untold = 0;
+                    let row = self.seats[at].opens.2.get_mut(&inode).expect("asked before");
+                    assert_eq!(row.untold, end, "nobody came between");
+                    row.untold = 0;
+                }
+                Effect::BeginCut { inode, .. } => self.seats[at].opens.count_cut(inode),
+                Effect::CutInline { inode, .. } => {
+                    self.seats[at].opens.count_cut(inode);
+                    self.seats[at].opens.count_cut(inode);
                 }
                 Effect::GrantNumbers { shard, first, end } => {
                     let numbers = self.seats[at].numbers.entry(shard.0).or_insert((first, end));

@@ -1,6 +1,6 @@
 //! The host segment: what the processes of one host share about open files, without any message.
 //!
-//! - `vnodes`: the files that are open here: how often, how long, what of the size is not told yet.
+//! - `vnodes`: the files that are open here: how often, how long (`lengths`), what is not told yet.
 //! - `files`: open file descriptions: offset and flags, shared by fork, dup and exec as POSIX says.
 //! - `processes`: the descriptor table of each process, so that it survives exec and so that the
 //!   daemon finds what a killed process had open.
@@ -19,6 +19,7 @@ use wire::errno::{Errno, Result};
 
 pub mod vnodes;
 
+mod lengths;
 mod pending;
 
 pub mod files;
@@ -30,6 +31,7 @@ pub mod owners;
 mod turns;
 
 pub use files::{File, OfdIndex};
+pub use lengths::{Cut, Cuts, Seen};
 pub use processes::{Descriptor, ProcessIndex, Tenant};
 pub use vnodes::{Closed, Vnode, VnodeIndex};
 

@@ -9,13 +9,14 @@
 //!   0   inode      u64
 //!   8   opens      u32   open file descriptions on it
 //!   12  flags      u32   DELETED: the shard keeps it only because it is open here
-//!   16  size       u64   as far as this host knows
+//!   16  sizes      u64   as far as this host knows, and how often it was cut (`lengths`)
 //!   24  dirty_end  u64   end of what was written since the shard was told; 0: all is told
 //!   32  marks      u64   bits for the client's own use; zero when a file is first opened
 //!   40  pending    u32   what was written and is on its way to other hosts (`pending`)
 //!   44  failed     u32   errno of what did not arrive there; 0: none
 //!   48  changes    u64   counts beginnings and ends of changes on this host, where bytes are fetched
 //!                        ahead
+//!   56  cut_to     u64   the last cut (`lengths`)
 //!
 //! The lock keeps two from counting a file in at a time, and no more: a stopped process may hold it,
 //! whom nobody waits for long, and who goes on later. So whoever counts a file down to zero takes its
@@ -68,8 +69,7 @@ pub struct Vnode {
     /// How often it is open.
     pub opens: AtomicU32,
     flags: AtomicU32,
-    /// Size as far as this host knows.
-    pub size: AtomicU64,
+    pub(super) sizes: AtomicU64,
     /// End of what was written and not told to the shard; 0: nothing.
     pub dirty_end: AtomicU64,
     /// For the client's own use.
@@ -78,12 +78,13 @@ pub struct Vnode {
     pub(super) failed: AtomicU32,
     /// Counts beginnings and ends of changes on this host.
     pub changes: AtomicU64,
+    pub(super) cut_to: AtomicU64,
 }
 
 // SAFETY: atomics in the order of the table above. WHY: a row is looked at with each open and close.
 unsafe impl Row for Vnode {}
 
-const _: () = assert!(size_of::<Vnode>() == 56 && size_of::<Vnode>() <= ROW);
+const _: () = assert!(size_of::<Vnode>() == ROW);
 
 impl HostSegment {
     fn bucket(inode: Inode) -> usize {
@@ -140,7 +141,7 @@ impl HostSegment {
         for word in [&row.flags, &row.pending, &row.failed] {
             word.store(0, Relaxed);
         }
-        for word in [&row.size, &row.dirty_end, &row.marks, &row.changes] {
+        for word in [&row.sizes, &row.dirty_end, &row.marks, &row.changes, &row.cut_to] {
             word.store(0, Relaxed);
         }
         row.opens.store(1, Relaxed);
@@ -217,19 +218,6 @@ impl HostSegment {
         let rows = ways.filter_map(|way| way.load(SeqCst).checked_sub(1));
         let rows = rows.filter_map(|row| self.vnode(VnodeIndex(row)).ok());
         rows.filter(move |vnode| vnode.inode.load(SeqCst) == inode.0)
-    }
-
-    /// End of what was written to a file on this host and not told to its shard; 0: nothing.
-    #[must_use]
-    pub fn untold(&self, inode: Inode) -> u64 {
-        self.rows_of(inode).map(|vnode| vnode.dirty_end.load(SeqCst)).max().unwrap_or(0)
-    }
-
-    /// For the shard, once it shows a file to be `end` long: that is told, unless more was written.
-    pub fn note_told(&self, inode: Inode, end: u64) {
-        for vnode in self.rows_of(inode) {
-            let _ = vnode.dirty_end.compare_exchange(end, 0, SeqCst, SeqCst);
-        }
     }
 
     /// True if the file has no name any more.

@@ -163,3 +163,74 @@ fn a_cell_is_filled_once() {
         }
     });
 }
+
+/// A file of 5000 bytes is cut by the worker of its shard while one writes as many anew and one learns
+/// how long it is. In the end it is long if the bytes are there, and only then; the shard is told so.
+#[test]
+fn a_size_is_that_of_the_bytes_that_are_left() {
+    model::explore(3000, || {
+        let host = host();
+        let row = model::quietly(|| host.vnode_open(Inode(5)).expect("room"));
+        let shard = Arc::new(shm::sync::AtomicU64::new(5000));
+        let bytes = Arc::new(shm::sync::AtomicU32::new(1));
+        let writer = {
+            let (host, bytes) = (Arc::clone(&host), Arc::clone(&bytes));
+            model::spawn(move || {
+                let vnode = host.vnode(row).expect("a row");
+                loop {
+                    let cuts = vnode.cuts();
+                    if cuts.is_under_way() {
+                        model::spin_loop();
+                        continue;
+                    }
+                    bytes.store(1, Ordering::SeqCst);
+                    if vnode.note_written(cuts, 5000).is_ok() {
+                        break;
+                    }
+                }
+            })
+        };
+        let learner = {
+            let (host, shard) = (Arc::clone(&host), Arc::clone(&shard));
+            model::spawn(move || {
+                let vnode = host.vnode(row).expect("a row");
+                let seen = vnode.seen();
+                vnode.learn(&seen, shard.load(Ordering::SeqCst));
+            })
+        };
+        shard.store(0, Ordering::SeqCst);
+        host.begin_cut(Inode(5), 0);
+        bytes.store(0, Ordering::SeqCst);
+        host.end_cut(Inode(5));
+        writer.join().expect("not killed");
+        learner.join().expect("not killed");
+        let right = 5000 * u64::from(bytes.load(Ordering::SeqCst));
+        assert_eq!(host.vnode(row).expect("a row").size(), right);
+        assert_eq!(host.untold(Inode(5)), right, "to be told");
+        assert_eq!(host.cuts(Inode(5)).map(shm::host::Cuts::number), Some(2));
+    });
+}
+
+/// The shard is another host's: nothing that one learned of the time before a cut stays.
+#[test]
+fn a_size_learned_late_is_not_that_of_before_a_cut() {
+    model::explore(1500, || {
+        let host = host();
+        let row = model::quietly(|| host.vnode_open(Inode(5)).expect("room"));
+        let shard = Arc::new(shm::sync::AtomicU64::new(5000));
+        let learners = [(); 2].map(|()| {
+            let (host, shard) = (Arc::clone(&host), Arc::clone(&shard));
+            model::spawn(move || {
+                let vnode = host.vnode(row).expect("a row");
+                let seen = vnode.seen();
+                vnode.learn(&seen, shard.load(Ordering::SeqCst));
+            })
+        });
+        let vnode = host.vnode(row).expect("a row");
+        assert_eq!(vnode.cut_far(), 0);
+        shard.store(0, Ordering::SeqCst);
+        vnode.is_cut_far(0);
+        learners.map(|learner| learner.join().expect("not killed"));
+        assert_eq!(vnode.size(), 0);
+    });
+}
