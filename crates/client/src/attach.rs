@@ -674,6 +674,7 @@ fn map_all(
         ssd: ssd.map_err(errno)?,
         socket,
     };
+    attachment.pins.note_session(attachment.welcome.session);
     let host = HostSegment::new(descriptors.map(2, Access::ReadWrite)?)?;
     Ok((attachment, host))
 }

@@ -206,7 +206,7 @@ impl BulkEnds {
         if is_direct {
             admit(piece, devices.arena.len())?;
             if kind == Kind::Store {
-                target.define_range(piece, within, length)?;
+                target.define_range(&devices.client_pins.of_daemon(), piece, within, length)?;
             }
             let at = usize::try_from(piece.place + within).map_err(|_| Errno::EIO)?;
             devices.arena.prepare(at, length);
@@ -298,7 +298,8 @@ impl Ends for BulkEnds {
         let Place::Copy { piece, within, segment, .. } = &memory else { return Ok(()) };
         let mut bytes = vec![0; range.length as usize];
         segment.copy_out(0, &mut bytes)?;
-        self.devices.target().write_pinned(piece, *within, &bytes)
+        let pins = self.devices.client_pins.of_daemon();
+        self.devices.target().write_pinned(&pins, piece, *within, &bytes)
     }
 
     fn ended(&self, token: Token, memory: Place, outcome: Outcome) {

@@ -338,7 +338,8 @@ impl TargetLoop {
                     let bytes =
                         pending.bytes.get(from..).and_then(|bytes| bytes.get(..length as usize));
                     let bytes = bytes.ok_or(Errno::EIO)?;
-                    devices.target().write_pinned(&piece, within, bytes)
+                    let pins = devices.client_pins.of_daemon();
+                    devices.target().write_pinned(&pins, &piece, within, bytes)
                 });
             }
             Effect::Flush { ticket } => self.attempt(ticket, |devices, _| devices.ssd.sync()),

@@ -106,6 +106,7 @@ fn copies() {
     let (_, ssd) = Segment::nameless(c"ssd", 4096).expect("nameless memory");
     let target = Target { arena: &arena, ssd: ssd.as_fd(), table: &table, states: &states };
     let pins = Pins::new(memory(PINS_BYTES)).expect("long enough");
+    pins.note_session(0);
     let pins = pins.of_session(0, 1000);
     let piece = |number: usize| Piece {
         start: (number as u64) << chunk_log2,

@@ -7,29 +7,30 @@
 //! and two writers of neighbouring ranges hardly ever wait. If a claimer died, who waits takes over:
 //! nothing that the dead one wrote there was acknowledged.
 //!
-//! Whether a claimer died is told by one word for the whole piece. Who claims announces himself in
-//! it before, and takes himself out after; the word names him only while no other living thread is
-//! announced. So 0 or the dead in it mean that all claims are orphans. Once two were announced at a
-//! time it names nobody, for as long as the piece lives, and time decides (`CLAIM_MICROS_MAX`).
+//! A claimer that lives is never taken over, however long it stands still: when it goes on it writes its
+//! zeros, and would write them over what others had written meanwhile. Who waits for too long gets `EIO`,
+//! and nothing is lost. Whether a claimer lives is told by the pins (`pins`): each says what its thread
+//! claims, from before it is claimed in the piece until it is defined there. So a granule that is
+//! claimed and undefined, and that no living thread's pin claims, is of the dead. Who takes over (the
+//! *heir*) does so one at a time, and looks whether anything was forgotten while he looked through
+//! the pins: only then can a granule be claimed anew that was claimed.
 
 use crate::arena::Arena;
 use crate::pieces::{PieceStates, PieceTable, all_granules, granule_log2};
-use crate::pins::SessionPins;
-use crate::sync::{self, AtomicU32};
+use crate::pins::{Pin, SessionPins};
+use crate::sync;
 use crate::wait::{self, Backoff, Next};
 use core::ops::Range;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use rustix::fd::BorrowedFd;
 use wire::Inode;
 use wire::errno::{Errno, Result};
 use wire::reply::Piece;
 
-/// Longest wait for the claimer of a granule that is alive: it copies into one piece, which takes
-/// milliseconds at most, but may have lost its processor.
-const CLAIM_MICROS_MAX: u64 = 1_000_000;
-
-/// In the claimer word: several threads claim. The rest counts those who took over.
-const MANY: u32 = 1 << 31;
+/// How long who waits for a claimer leaves the pins alone at first: it copies into one piece, which takes
+/// milliseconds at most, but may have lost its processor. Then twice as long each time, up to the most.
+const PAUSE_MICROS_MIN: u64 = 1_000;
+const PAUSE_MICROS_MAX: u64 = 64_000;
 
 /// One target as this process reaches it.
 #[derive(Clone, Copy)]
@@ -199,10 +200,10 @@ impl Target<'_> {
         from: &[u8],
         still: impl FnOnce() -> Result<()>,
     ) -> Result<Copied> {
-        let _pin = pins.pin(piece.slot)?;
+        let pin = pins.pin(piece.slot)?;
         if self.table.is(inode, piece) {
             still()?;
-            self.write_pinned(piece, within, from).map(Ok)
+            self.write_held(&pin, piece, within, from).map(Ok)
         } else {
             Ok(Err(Moved))
         }
@@ -212,8 +213,18 @@ impl Target<'_> {
     ///
     /// # Errors
     /// What the device says.
+    pub fn write_pinned(
+        &self,
+        pins: &SessionPins<'_>,
+        piece: &Piece,
+        within: u64,
+        from: &[u8],
+    ) -> Result<()> {
+        self.write_held(&pins.pin(piece.slot)?, piece, within, from)
+    }
+
     #[inline]
-    pub fn write_pinned(&self, piece: &Piece, within: u64, from: &[u8]) -> Result<()> {
+    fn write_held(&self, pin: &Pin<'_>, piece: &Piece, within: u64, from: &[u8]) -> Result<()> {
         check_range(piece, within, from.len())?;
         if from.is_empty() {
             return Ok(());
@@ -222,16 +233,23 @@ impl Target<'_> {
         if self.states.valid(piece.slot)?.load(Acquire) & touched == touched {
             return self.device_in(piece, within, from);
         }
-        self.write_parts(piece, touched, within, from)
+        self.write_parts(pin, piece, touched, within, from)
     }
 
     /// Writes into granules that are not all defined.
-    fn write_parts(&self, piece: &Piece, touched: u64, within: u64, from: &[u8]) -> Result<()> {
+    fn write_parts(
+        &self,
+        pin: &Pin<'_>,
+        piece: &Piece,
+        touched: u64,
+        within: u64,
+        from: &[u8],
+    ) -> Result<()> {
         // A granule that is written whole is claimed, too: another writer that found it undefined
         // would else zero it after the caller's copy.
-        let mine = self.fill_free(piece, touched, within, from)?;
+        let mine = self.fill_free(pin, piece, touched, within, from)?;
         let others = touched & !mine;
-        self.await_defined(piece, others)?;
+        self.await_defined(pin, piece, others)?;
         for run in runs(piece, others) {
             self.copy_within(piece, &run, within, from)?;
         }
@@ -240,16 +258,25 @@ impl Target<'_> {
 
     /// Claims what is free of `granules` and undefined, and defines it: with `from`, as far as that
     /// lies there when it lies at `within`, and zeros around. Returns what it defined.
-    fn fill_free(&self, piece: &Piece, granules: u64, within: u64, from: &[u8]) -> Result<u64> {
+    fn fill_free(
+        &self,
+        pin: &Pin<'_>,
+        piece: &Piece,
+        granules: u64,
+        within: u64,
+        from: &[u8],
+    ) -> Result<u64> {
         let valid = self.states.valid(piece.slot)?;
         let claimed = self.states.claimed(piece.slot)?;
         let free = granules & !valid.load(Acquire) & !claimed.load(Acquire);
         if free == 0 {
             return Ok(0);
         }
-        let me = wait::thread_id();
-        self.announce(piece, me)?;
+        pin.claim(free);
         let mine = free & !claimed.fetch_or(free, SeqCst);
+        if mine != free {
+            pin.claim(mine);
+        }
         // Others write in the first and the last, too, and wait: each is theirs when it is filled.
         let first = mine & granules.wrapping_neg() & granules;
         let last = mine & !first & 1u64.checked_shl(63 - granules.leading_zeros()).unwrap_or(0);
@@ -263,7 +290,7 @@ impl Target<'_> {
                 }
             }
         }
-        self.retire(piece, me)?;
+        pin.claim(0);
         outcome.map(|()| mine)
     }
 
@@ -291,27 +318,6 @@ impl Target<'_> {
         self.device_in(piece, start, part.unwrap_or(&[]))
     }
 
-    /// Says that thread `me`, the calling one, is about to claim granules.
-    fn announce(&self, piece: &Piece, me: u32) -> Result<()> {
-        let _ = self.states.claimer(piece.slot)?.fetch_update(SeqCst, SeqCst, |holder| {
-            if holder == me || holder & MANY != 0 {
-                None
-            } else if holder == 0 || wait::is_dead(holder) {
-                Some(me)
-            } else {
-                Some(MANY)
-            }
-        });
-        Ok(())
-    }
-
-    /// Ends `announce`: what `me` had claimed is defined.
-    fn retire(&self, piece: &Piece, me: u32) -> Result<()> {
-        let claimer = self.states.claimer(piece.slot)?;
-        let _ = claimer.compare_exchange(me, 0, SeqCst, Relaxed);
-        Ok(())
-    }
-
     /// Makes every granule of `piece`, a piece of `inode`, defined, for who will reach its bytes without
     /// these protocols: a shared mapping.
     ///
@@ -323,9 +329,9 @@ impl Target<'_> {
         inode: Inode,
         piece: &Piece,
     ) -> Result<Copied> {
-        let _pin = pins.pin(piece.slot)?;
+        let pin = pins.pin(piece.slot)?;
         if self.table.is(inode, piece) {
-            self.define(piece, all_granules(piece.length_log2)).map(Ok)
+            self.define(&pin, piece, all_granules(piece.length_log2)).map(Ok)
         } else {
             Ok(Err(Moved))
         }
@@ -336,14 +342,20 @@ impl Target<'_> {
     ///
     /// # Errors
     /// `EIO` for a range outside the piece, or what the device says.
-    pub fn define_range(&self, piece: &Piece, within: u64, length: usize) -> Result<()> {
+    pub fn define_range(
+        &self,
+        pins: &SessionPins<'_>,
+        piece: &Piece,
+        within: u64,
+        length: usize,
+    ) -> Result<()> {
         check_range(piece, within, length)?;
-        self.define(piece, granules(piece, within, length))
+        self.define(&pins.pin(piece.slot)?, piece, granules(piece, within, length))
     }
 
-    fn define(&self, piece: &Piece, granules: u64) -> Result<()> {
-        let mine = self.fill_free(piece, granules, 0, &[])?;
-        self.await_defined(piece, granules & !mine)
+    fn define(&self, pin: &Pin<'_>, piece: &Piece, granules: u64) -> Result<()> {
+        let mine = self.fill_free(pin, piece, granules, 0, &[])?;
+        self.await_defined(pin, piece, granules & !mine)
     }
 
     /// True if every granule of `within .. within + length` is defined: the device holds what is to
@@ -359,38 +371,70 @@ impl Target<'_> {
 
     /// Waits until `granules`, of which the caller has claimed none, are defined. What the dead
     /// left, and what became a hole meanwhile, is zeroed.
-    fn await_defined(&self, piece: &Piece, granules: u64) -> Result<()> {
+    fn await_defined(&self, pin: &Pin<'_>, piece: &Piece, granules: u64) -> Result<()> {
         let mut rest = granules & !self.states.valid(piece.slot)?.load(Acquire);
         while rest != 0 {
-            self.await_granule(piece, rest.trailing_zeros().into())?;
+            self.await_granule(pin, piece, rest.trailing_zeros().into())?;
             rest &= rest - 1;
         }
         Ok(())
     }
 
-    fn await_granule(&self, piece: &Piece, granule: u64) -> Result<()> {
+    fn await_granule(&self, pin: &Pin<'_>, piece: &Piece, granule: u64) -> Result<()> {
         let bit = 1u64 << granule;
         let valid = self.states.valid(piece.slot)?;
         let claimed = self.states.claimed(piece.slot)?;
-        let me = wait::thread_id();
-        let mut patience = Patience { backoff: Backoff::new(), holder: 0, since: None };
+        let mut patience = Patience::new();
         while valid.load(Acquire) & bit == 0 {
             if claimed.load(Acquire) & bit == 0 {
-                self.fill_free(piece, bit, 0, &[])?;
-                continue;
+                self.fill_free(pin, piece, bit, 0, &[])?;
+            } else if patience.is_over(pin.timeout_micros())? {
+                self.take_over(pin, piece, bit)?;
             }
-            if !patience.take_over(self.states.claimer(piece.slot)?, me) {
-                continue;
-            }
-            // Between the two looks above the granule may have been defined and written.
-            let is_left = valid.load(Acquire) & bit == 0;
-            let zeroed = if is_left { self.fill_all(piece, bit, 0, &[]) } else { Ok(()) };
-            if is_left && zeroed.is_ok() {
-                valid.fetch_or(bit, AcqRel);
-            }
-            self.retire(piece, me)?;
-            zeroed?;
         }
+        Ok(())
+    }
+
+    /// Makes a granule zeros if a dead thread had claimed it.
+    ///
+    /// # Errors
+    /// `EIO` if the calling thread itself had, in the call in the middle of which a signal came.
+    fn take_over(&self, pin: &Pin<'_>, piece: &Piece, bit: u64) -> Result<()> {
+        let heir = self.states.heir(piece.slot)?;
+        let (me, before) = (wait::thread_id(), heir.load(SeqCst));
+        if before == me {
+            return Err(Errno::EIO);
+        }
+        let is_free = wait::is_dead(before);
+        if !is_free || heir.compare_exchange(before, me, SeqCst, Relaxed).is_err() {
+            return Ok(());
+        }
+        let outcome = self.inherit(pin, piece, bit);
+        heir.store(0, Release);
+        outcome
+    }
+
+    fn inherit(&self, pin: &Pin<'_>, piece: &Piece, bit: u64) -> Result<()> {
+        let valid = self.states.valid(piece.slot)?;
+        let claimed = self.states.claimed(piece.slot)?;
+        let times = self.states.times_forgotten(piece.slot)?;
+        // In this order: of a granule that is forgotten the claim goes first.
+        let is_undefined = valid.load(SeqCst) & bit == 0;
+        if !is_undefined || claimed.load(SeqCst) & bit == 0 {
+            return Ok(());
+        }
+        let living = pin.others(piece.slot);
+        if living.interrupted & bit != 0 {
+            return Err(Errno::EIO);
+        }
+        let is_claimed = living.others & bit != 0;
+        // Defined by then, by who claimed it; or claimed by another, behind our look at his pin.
+        let is_defined = valid.load(SeqCst) & bit != 0;
+        if is_claimed || is_defined || self.states.times_forgotten(piece.slot)? != times {
+            return Ok(());
+        }
+        self.fill_all(piece, bit, 0, &[])?;
+        valid.fetch_or(bit, AcqRel);
         Ok(())
     }
 
@@ -424,33 +468,41 @@ impl Target<'_> {
 /// The wait of one writer for the claimer of a granule.
 struct Patience {
     backoff: Backoff,
-    /// The claimer word as last seen, and since when.
-    holder: u32,
-    since: Option<u64>,
+    /// When it began, and when it is time to look through the pins.
+    since: u64,
+    look_at: Option<u64>,
+    pause: u64,
 }
 
 impl Patience {
-    /// Spends a moment. True if the caller is to fill the granule: he is announced instead of the
-    /// dead, or of who was too slow.
-    fn take_over(&mut self, claimer: &AtomicU32, me: u32) -> bool {
+    const fn new() -> Patience {
+        let (backoff, pause) = (Backoff::new(), PAUSE_MICROS_MIN);
+        Patience { backoff, since: 0, look_at: None, pause }
+    }
+
+    /// Spends a moment. True if it is time to look whether the claimer lives.
+    ///
+    /// # Errors
+    /// `EIO` after `micros_max`.
+    fn is_over(&mut self, micros_max: u64) -> Result<bool> {
         if self.backoff.pause() == Next::Look {
-            return false;
+            return Ok(false);
         }
         sync::sched_yield();
-        let (holder, now) = (claimer.load(SeqCst), wait::now_micros());
-        if self.since.is_none() || self.holder != holder {
-            (self.holder, self.since) = (holder, Some(now));
-        }
-        let is_over = now.saturating_sub(self.since.unwrap_or(now)) >= CLAIM_MICROS_MAX;
-        let next = if holder & MANY != 0 {
-            is_over.then(|| MANY | (holder + 1))
-        } else if wait::is_dead(holder) {
-            Some(me)
-        } else {
-            // Who merely stood still goes on later, so there are two from now on.
-            is_over.then_some(MANY)
+        let now = wait::now_micros();
+        let Some(look_at) = self.look_at else {
+            (self.since, self.look_at) = (now, Some(now.saturating_add(self.pause)));
+            return Ok(false);
         };
-        next.is_some_and(|next| claimer.compare_exchange(holder, next, SeqCst, Relaxed).is_ok())
+        if now < look_at {
+            return Ok(false);
+        }
+        if now.saturating_sub(self.since) >= micros_max {
+            return Err(Errno::EIO);
+        }
+        self.pause = (self.pause * 2).min(PAUSE_MICROS_MAX);
+        self.look_at = Some(now.saturating_add(self.pause));
+        Ok(true)
     }
 }
 

@@ -13,8 +13,9 @@
 //!
 //!   0   valid    u64   bit i: granule i holds defined bytes; unset: it reads as zeros
 //!   8   claimed  u64   bit i: somebody fills granule i
-//!   16  claimer  u32   thread that fills granules; 0: nobody; top bit: several at a time
-//!   20  early    u32   1: nobody asked for the piece; it may be taken back while nothing is defined
+//!   16  heir     u32   thread that takes over what the dead had claimed; 0: nobody
+//!   20  marks    u32   bit 0: nobody asked for the piece (*early*); it may be taken back while nothing
+//!                      is defined. Above it: how often granules were forgotten
 //!
 //! Publishing stores place, start, shape, check, then the inode (release). Unpublishing sets a bit of
 //! the inode, then a fence, then the daemon looks for pins (`pins`); a client pins, fences, and looks at
@@ -192,6 +193,11 @@ impl PieceTable {
     }
 }
 
+/// In the marks of a state: nobody asked for the piece.
+const EARLY: u32 = 1;
+/// What a round of forgetting adds to the marks.
+const FORGOTTEN_ONE: u32 = 2;
+
 /// The states.
 pub struct PieceStates {
     segment: Segment,
@@ -221,11 +227,11 @@ impl PieceStates {
         self.segment.word64(slot as usize * STATE_BYTES + 8)
     }
 
-    /// Who fills granules now.
+    /// Who takes over what the dead had claimed.
     ///
     /// # Errors
     /// `EIO` for a slot that does not exist.
-    pub fn claimer(&self, slot: u32) -> Result<&AtomicU32> {
+    pub fn heir(&self, slot: u32) -> Result<&AtomicU32> {
         self.segment.word32(slot as usize * STATE_BYTES + 16)
     }
 
@@ -236,12 +242,12 @@ impl PieceStates {
     pub fn reset(&self, slot: u32, valid: u64) -> Result<()> {
         self.valid(slot)?.store(valid, Relaxed);
         self.claimed(slot)?.store(valid, Relaxed);
-        self.early(slot)?.store(0, Relaxed);
-        self.claimer(slot)?.store(0, Release);
+        self.marks(slot)?.store(0, Relaxed);
+        self.heir(slot)?.store(0, Release);
         Ok(())
     }
 
-    fn early(&self, slot: u32) -> Result<&AtomicU32> {
+    fn marks(&self, slot: u32) -> Result<&AtomicU32> {
         self.segment.word32(slot as usize * STATE_BYTES + 20)
     }
 
@@ -250,14 +256,19 @@ impl PieceStates {
     /// # Errors
     /// `EIO` for a slot that does not exist.
     pub fn set_early(&self, slot: u32, is_early: bool) -> Result<()> {
-        self.early(slot)?.store(u32::from(is_early), Release);
+        let marks = self.marks(slot)?;
+        if is_early {
+            marks.fetch_or(EARLY, Release);
+        } else {
+            marks.fetch_and(!EARLY, Release);
+        }
         Ok(())
     }
 
     /// True if nobody asked for a piece.
     #[must_use]
     pub fn is_early(&self, slot: u32) -> bool {
-        self.early(slot).is_ok_and(|early| early.load(Acquire) == 1)
+        self.marks(slot).is_ok_and(|marks| marks.load(Acquire) & EARLY != 0)
     }
 
     /// True if nothing was ever written into a piece, or nothing since it was cleared.
@@ -266,11 +277,20 @@ impl PieceStates {
         self.valid(slot).is_ok_and(|valid| valid.load(SeqCst) == 0)
     }
 
+    /// Changes whenever granules are forgotten.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn times_forgotten(&self, slot: u32) -> Result<u32> {
+        Ok(self.marks(slot)?.load(SeqCst) & !EARLY)
+    }
+
     /// Forgets the granules in `mask`: they read as zeros from now on.
     ///
     /// # Errors
     /// `EIO` for a slot that does not exist.
     pub fn forget(&self, slot: u32, mask: u64) -> Result<()> {
+        self.marks(slot)?.fetch_add(FORGOTTEN_ONE, SeqCst);
         // One that somebody fills right now stays his. The claim goes first: a granule that is
         // claimed and undefined would look like one that a dead writer left.
         let defined = mask & self.valid(slot)?.load(SeqCst);

@@ -2,9 +2,11 @@
 //! daemon, which outlives it: a daemon that takes over sees who was copying when the one before it
 //! was killed, however long he was stopped in it.
 //!
-//! Layout: for each session `PIN_COUNT` rows of 64 bytes:
+//! Layout: a page whose first u32 says how many sessions there ever were; then `PIN_COUNT` rows of 64
+//! bytes of the daemon itself, and as many for each session:
 //!
-//!   0   pin   u64   thread << 32 | piece + 1; 0: free
+//!   0   pin     u64   thread << 32 | piece + 1; 0: free
+//!   8   claims  u64   granules of the piece that the thread fills right now, or is about to (`piece_io`)
 //!
 //! Who copies puts a pin down and then looks at the piece's header; who wants the space anew hides
 //! the header and then looks for pins. One of the two sees the other (`pieces`).
@@ -13,10 +15,13 @@
 //!  1. A row is taken by compare and exchange and freed by who took it. So clients of an earlier
 //!     daemon may use the rows of a session together with those of a later one, whose number is the
 //!     same.
-//!  2. A row of a thread that lives is not touched by anybody else. One of a dead thread pins nothing.
+//!  2. A row of a thread that lives is not touched by anybody else. One of a dead thread pins nothing
+//!     and claims nothing.
+//!  3. What a thread fills it claims in its row from before it is claimed in the piece until it is
+//!     defined there.
 
 use crate::doorbell::SESSION_COUNT_MAX;
-use crate::segment::Segment;
+use crate::segment::{Row, Segment};
 use crate::sync::{self, AtomicU64, fence};
 use crate::wait::{self, Backoff, Next};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
@@ -26,10 +31,25 @@ use wire::errno::{Errno, Result};
 pub const PIN_COUNT: usize = 64;
 /// A cache line each: threads of a program copy side by side.
 const ROW: usize = 64;
-const SESSION: usize = PIN_COUNT * ROW;
+const HEADER: usize = 4096;
+/// Rows of the daemon, or of one session.
+const BLOCK: usize = PIN_COUNT * ROW;
 
 /// Length of the segment; memory is touched as it is used.
-pub const PINS_BYTES: usize = SESSION_COUNT_MAX * SESSION;
+pub const PINS_BYTES: usize = HEADER + (1 + SESSION_COUNT_MAX) * BLOCK;
+
+/// Longest wait of a daemon for a client that fills a granule. It serves others, too.
+const DAEMON_MICROS_MAX: u64 = 1_000_000;
+
+/// The words of a row.
+#[repr(C)]
+struct PinRow {
+    pin: AtomicU64,
+    claims: AtomicU64,
+}
+
+// SAFETY: atomics in the order of the table above. WHY: each copy of a file's bytes takes one.
+unsafe impl Row for PinRow {}
 
 /// The mapped segment.
 pub struct Pins {
@@ -50,8 +70,12 @@ impl Word {
         (self.0 as u32).checked_sub(1)
     }
 
+    const fn thread(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
     fn is_of_the_dead(self) -> bool {
-        wait::is_dead((self.0 >> 32) as u32)
+        wait::is_dead(self.thread())
     }
 }
 
@@ -64,32 +88,78 @@ impl Pins {
         if segment.len() < PINS_BYTES { Err(Errno::EINVAL) } else { Ok(Pins { segment }) }
     }
 
+    /// A row of a block: 0 is the daemon's, the others the sessions'.
     #[inline]
-    fn row(&self, session: u16, row: usize) -> Result<&AtomicU64> {
-        let session = usize::from(session);
-        if session >= SESSION_COUNT_MAX {
+    fn row(&self, block: usize, row: usize) -> Result<&PinRow> {
+        if block > SESSION_COUNT_MAX {
             return Err(Errno::EINVAL);
         }
-        self.segment.word64(session * SESSION + row % PIN_COUNT * ROW)
+        self.segment.row(HEADER + block * BLOCK + row % PIN_COUNT * ROW)
     }
 
     /// What a client of `session` pins with. Where all rows are taken it waits, at most
     /// `timeout_micros`.
     #[must_use]
     pub const fn of_session(&self, session: u16, timeout_micros: u64) -> SessionPins<'_> {
-        SessionPins { pins: self, session, timeout_micros }
+        SessionPins { pins: self, block: 1 + session as usize, timeout_micros }
+    }
+
+    /// Granules of `piece` that living threads fill: those of others, and those that the calling thread
+    /// was in the middle of when a signal came, whose handler holds `own`.
+    pub(crate) fn claims(&self, piece: u32, own: &Pin<'_>) -> Claims {
+        let me = wait::thread_id();
+        let mut found = Claims { others: 0, interrupted: 0 };
+        for block in 0..=self.sessions_most() {
+            for row in 0..PIN_COUNT {
+                let Ok(row) = self.row(block, row) else { continue };
+                let word = Word(row.pin.load(SeqCst));
+                if word.piece() != Some(piece) || core::ptr::eq(row, own.row) {
+                    continue;
+                }
+                let claims = row.claims.load(SeqCst);
+                if claims == 0 || word.is_of_the_dead() {
+                    continue;
+                }
+                if word.thread() == me {
+                    found.interrupted |= claims;
+                } else {
+                    found.others |= claims;
+                }
+            }
+        }
+        found
+    }
+
+    /// How many sessions there ever were: rows behind those are in no use.
+    fn sessions_most(&self) -> usize {
+        let most = self.segment.word32(0).map_or(0, |most| most.load(SeqCst));
+        (most as usize).min(SESSION_COUNT_MAX)
+    }
+
+    /// Notes that there is a session of this number, for who is about to pin with it.
+    pub fn note_session(&self, session: u16) {
+        if let Ok(most) = self.segment.word32(0) {
+            let more = |most: u32| Some(most.max(u32::from(session) + 1));
+            let _ = most.fetch_update(SeqCst, SeqCst, more);
+        }
     }
 
     // ---- the daemon's side ----
 
+    /// What the daemon's own threads pin with.
+    #[must_use]
+    pub const fn of_daemon(&self) -> SessionPins<'_> {
+        SessionPins { pins: self, block: 0, timeout_micros: DAEMON_MICROS_MAX }
+    }
+
     /// Calls `each` with the pieces that living threads pin under `session`.
     pub fn each(&self, session: u16, each: &mut dyn FnMut(u32)) {
         for row in 0..PIN_COUNT {
-            let Ok(row) = self.row(session, row) else { return };
-            let word = Word(row.load(SeqCst));
+            let Ok(row) = self.row(1 + usize::from(session), row) else { return };
+            let word = Word(row.pin.load(SeqCst));
             let Some(piece) = word.piece() else { continue };
             if word.is_of_the_dead() {
-                let _ = row.compare_exchange(word.0, 0, AcqRel, Relaxed);
+                let _ = row.pin.compare_exchange(word.0, 0, AcqRel, Relaxed);
             } else {
                 each(piece);
             }
@@ -109,7 +179,7 @@ impl Pins {
 #[derive(Clone, Copy)]
 pub struct SessionPins<'a> {
     pins: &'a Pins,
-    session: u16,
+    block: usize,
     timeout_micros: u64,
 }
 
@@ -123,22 +193,24 @@ impl<'a> SessionPins<'a> {
         let me = wait::thread_id();
         let word = Word::new(me, piece)?;
         // Neighbouring threads have neighbouring numbers.
-        let row = self.pins.row(self.session, me as usize)?;
+        let row = self.pins.row(self.block, me as usize)?;
         let row = if take(row, 0, word) { row } else { self.another(me, word)? };
+        // Of a thread that died there.
+        row.claims.store(0, Relaxed);
         // The header that the caller looks at next must be read after the daemon could see the pin.
         fence(SeqCst);
-        Ok(Pin { row })
+        Ok(Pin { row, by: *self })
     }
 
     /// A row where the first choice is taken.
     #[cold]
-    fn another(&self, me: u32, word: Word) -> Result<&'a AtomicU64> {
+    fn another(&self, me: u32, word: Word) -> Result<&'a PinRow> {
         let mut backoff = Backoff::new();
         let mut give_up = None;
         loop {
             for step in 1..=PIN_COUNT {
-                let row = self.pins.row(self.session, me as usize + step)?;
-                if row.load(Relaxed) == 0 && take(row, 0, word) {
+                let row = self.pins.row(self.block, me as usize + step)?;
+                if row.pin.load(Relaxed) == 0 && take(row, 0, word) {
                     return Ok(row);
                 }
             }
@@ -146,8 +218,8 @@ impl<'a> SessionPins<'a> {
                 continue;
             }
             for row in 0..PIN_COUNT {
-                let row = self.pins.row(self.session, row)?;
-                let holder = Word(row.load(Relaxed));
+                let row = self.pins.row(self.block, row)?;
+                let holder = Word(row.pin.load(Relaxed));
                 if holder.is_of_the_dead() && take(row, holder.0, word) {
                     return Ok(row);
                 }
@@ -161,19 +233,44 @@ impl<'a> SessionPins<'a> {
     }
 }
 
-fn take(row: &AtomicU64, from: u64, word: Word) -> bool {
-    row.compare_exchange(from, word.0, SeqCst, Relaxed).is_ok()
+fn take(row: &PinRow, from: u64, word: Word) -> bool {
+    row.pin.compare_exchange(from, word.0, SeqCst, Relaxed).is_ok()
 }
 
 /// A pin of the calling thread.
 pub struct Pin<'a> {
-    row: &'a AtomicU64,
+    row: &'a PinRow,
+    by: SessionPins<'a>,
+}
+
+/// Granules of a piece that living threads fill.
+pub(crate) struct Claims {
+    pub(crate) others: u64,
+    /// By the calling thread itself, in the call that it was in when a signal came.
+    pub(crate) interrupted: u64,
+}
+
+impl Pin<'_> {
+    /// Says which granules of the piece the caller fills from now on.
+    pub(crate) fn claim(&self, granules: u64) {
+        self.row.claims.store(granules, SeqCst);
+    }
+
+    /// What else living threads fill of `piece`, which is the pinned one.
+    pub(crate) fn others(&self, piece: u32) -> Claims {
+        self.by.pins.claims(piece, self)
+    }
+
+    /// How long its holder waits for others.
+    pub(crate) const fn timeout_micros(&self) -> u64 {
+        self.by.timeout_micros
+    }
 }
 
 impl Drop for Pin<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.row.store(0, Release);
+        self.row.pin.store(0, Release);
     }
 }
 

@@ -83,7 +83,6 @@ fn the_victim() {
     let pins = Pins::new(segment(place, "pins", PINS_BYTES)).expect("long enough");
     let _pin = pins.of_session(0, 1000).pin(0).expect("a row");
     if role == "granules" {
-        states.claimer(0).expect("slot 0").store(shm::wait::thread_id(), Ordering::SeqCst);
         states.claimed(0).expect("slot 0").fetch_or(0b10, Ordering::SeqCst);
     }
     if role == "descriptors" {
@@ -138,7 +137,8 @@ fn granules_claimed_by_the_dead_are_filled_by_others() {
     states.reset(0, 0).expect("slot 0");
     table.publish(Inode(5), &piece).expect("slot 0");
     kill(victim("granules", &place.0));
-    target.write_pinned(&piece, 4096 + 10, b"alive").expect("written");
+    let pins = Pins::new(segment(&place.0, "pins", PINS_BYTES)).expect("long enough");
+    target.write_pinned(&pins.of_daemon(), &piece, 4096 + 10, b"alive").expect("written");
     let mut read = [1; 3 * 4096];
     target.read_pinned(&piece, 0, &mut read).expect("read");
     let mut wanted = [0; 3 * 4096];

@@ -244,11 +244,13 @@ struct OneTarget {
 
 impl OneTarget {
     fn new(bytes: usize) -> OneTarget {
+        let pins = Pins::new(memory(PINS_BYTES)).expect("long enough");
+        pins.note_session(0);
         OneTarget {
             arena: Arena::new(memory(bytes)),
             table: PieceTable::new(memory(HEADER_BYTES * 8)),
             states: PieceStates::new(memory(STATE_BYTES * 8)),
-            pins: Pins::new(memory(PINS_BYTES)).expect("long enough"),
+            pins,
             ssd: Segment::nameless(c"ssd", bytes).expect("nameless memory").1,
         }
     }

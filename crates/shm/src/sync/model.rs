@@ -39,6 +39,11 @@ struct State {
     pace: u64,
     /// Steps that a thread has left before it is killed.
     doomed: BTreeMap<u32, u32>,
+    /// Steps that a thread has left before it stands still.
+    stopping: BTreeMap<u32, u32>,
+    /// Who stands still, and that nobody does any more.
+    stopped: Vec<shuttle::thread::Thread>,
+    going_on: bool,
     /// Killed threads, and those that came to their end.
     gone: BTreeSet<u32>,
     /// Who sleeps on which word.
@@ -117,6 +122,23 @@ pub fn doom(steps: u32) {
     state(|state| state.doomed.insert(me, left));
 }
 
+/// The calling thread will stand still after fewer than `steps` steps, if it takes as many, until
+/// `go_on`.
+pub fn stop(steps: u32) {
+    let left = shuttle::rand::thread_rng().gen_range(0..steps);
+    let me = thread_id();
+    state(|state| state.stopping.insert(me, left));
+}
+
+/// Who stands still goes on; from now on nobody stops.
+pub fn go_on() {
+    let stopped = state(|state| {
+        state.going_on = true;
+        core::mem::take(&mut state.stopped)
+    });
+    stopped.iter().for_each(shuttle::thread::Thread::unpark);
+}
+
 /// Runs `with` at once, without others in between: to set up, and to look at the outcome.
 pub fn quietly<R>(with: impl FnOnce() -> R) -> R {
     state(|state| state.quiet = true);
@@ -169,7 +191,29 @@ pub(crate) fn point() -> bool {
     if dies {
         panic::resume_unwind(Box::new(Killed));
     }
+    stand_still(me);
     true
+}
+
+fn stand_still(me: u32) {
+    let stops = state(|state| match state.stopping.get_mut(&me) {
+        Some(0) => {
+            state.stopping.remove(&me);
+            let stops = !state.going_on;
+            if stops {
+                state.stopped.push(shuttle::thread::current());
+            }
+            stops
+        }
+        Some(left) => {
+            *left -= 1;
+            false
+        }
+        None => false,
+    });
+    while stops && !state(|state| state.going_on) {
+        shuttle::thread::park();
+    }
 }
 
 /// True while a failed test unwinds: nobody else should run meanwhile.

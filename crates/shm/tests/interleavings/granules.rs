@@ -44,6 +44,77 @@ fn a_claim_of_the_living_is_not_taken_over() {
     });
 }
 
+/// A writer stands still between any two steps for longer than others wait, and then goes on: they are
+/// told so, and what was acknowledged, to whomever, is there.
+#[test]
+fn a_claim_of_who_stands_still_is_not_taken_over() {
+    model::explore(4000, || {
+        let all = Arc::new(OneTarget::new(0));
+        let parts = [(HALF, GRANULE, 2), (0, HALF, 1), (GRANULE + HALF, HALF, 3)];
+        let mut writers = parts.map(|(at, length, byte)| {
+            let writer = spawn(&all, move |all| {
+                if byte == 2 {
+                    model::stop(30);
+                }
+                all.try_write(at, length, byte).is_ok()
+            });
+            Some(writer)
+        });
+        model::hurry(SECOND / 10);
+        let others = [1, 2].map(|number| writers[number].take().map(model::Thread::join));
+        model::go_on();
+        let first = writers[0].take().map(model::Thread::join);
+        let read = model::quietly(|| all.read());
+        for ((at, length, byte), outcome) in parts.into_iter().zip([first, others[0], others[1]]) {
+            let is_written = outcome == Some(Some(true));
+            let allowed = |found: u8| found == byte || (!is_written && found == 0);
+            assert!(read[at..at + length].iter().all(|&found| allowed(found)), "lost bytes");
+        }
+    });
+}
+
+/// A granule of the dead is defined, forgotten and claimed anew while somebody looks whether its
+/// claimer lives: the new one keeps it.
+#[test]
+fn a_granule_that_is_claimed_anew_is_not_taken_over() {
+    const QUARTER: usize = GRANULE / 4;
+    model::explore(4000, || {
+        let all = Arc::new(OneTarget::new(0));
+        let victim = spawn(&all, |all| {
+            model::doom(20);
+            all.write(0, QUARTER, 9);
+        });
+        model::hurry(SECOND / 200);
+        let others = [
+            spawn(&all, |all| {
+                model::stop(60);
+                let _ = all.try_write(QUARTER, QUARTER, 1);
+            }),
+            spawn(&all, |all| {
+                let _ = all.try_write(QUARTER, QUARTER, 1);
+            }),
+            spawn(&all, |all| {
+                model::stop(40);
+                all.target().zero_pinned(&PIECE, 0, GRANULE as u64).expect("zeroed");
+                if all.try_write(HALF, HALF, 3).is_ok() {
+                    let read = all.read();
+                    assert!(read[HALF..GRANULE].iter().all(|&byte| byte == 3), "lost bytes");
+                }
+            }),
+        ];
+        victim.join();
+        let [first, second, third] = others;
+        join([second]);
+        model::go_on();
+        join([first, third]);
+        let read = model::quietly(|| all.read());
+        let last = read[HALF];
+        assert!(read[HALF..GRANULE].iter().all(|&byte| byte == last), "lost bytes");
+        assert!(read[QUARTER..HALF].iter().all(|byte| [0, 1].contains(byte)), "old bytes");
+        assert!(read[..QUARTER].iter().all(|byte| [0, 9].contains(byte)), "old bytes");
+    });
+}
+
 /// A granule that is written whole is announced, too.
 #[test]
 fn a_granule_written_whole_is_not_zeroed_by_who_writes_a_part() {

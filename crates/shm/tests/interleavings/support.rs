@@ -10,6 +10,7 @@ use shm::pins::{PINS_BYTES, Pins, SessionPins};
 use shm::session::{Interruptible, SESSION_BYTES, Session, Slot};
 use shm::sync::model;
 use std::sync::Arc;
+use wire::errno::Result;
 use wire::limits::{SLOT_BYTES, SLOT_COUNT};
 use wire::reply::Piece;
 use wire::{Errno, Inode};
@@ -132,6 +133,7 @@ impl OneTarget {
             all.arena.copy_in(0, &[0xee; LENGTH]).expect("fits");
             all.states.reset(0, valid).expect("slot 0");
             all.table.publish(FILE, &PIECE).expect("slot 0");
+            all.pins.note_session(0);
         });
         all
     }
@@ -157,9 +159,15 @@ impl OneTarget {
 
     /// Bytes `at ..` of the piece become `length` times `byte`, as a client writes.
     pub(crate) fn write(&self, at: usize, length: usize, byte: u8) {
+        assert_eq!(self.try_write(at, length, byte), Ok(()));
+    }
+
+    /// As `write`, where somebody may stand still for too long.
+    pub(crate) fn try_write(&self, at: usize, length: usize, byte: u8) -> Result<()> {
         let bytes = vec![byte; length];
-        let done = self.target().write(&self.pins(), FILE, &PIECE, at as u64, &bytes);
-        assert_eq!(done, Ok(Ok(())));
+        let done = self.target().write(&self.pins(), FILE, &PIECE, at as u64, &bytes)?;
+        assert_eq!(done, Ok(()), "the piece stays");
+        Ok(())
     }
 
     /// The whole piece, as its file has it.
