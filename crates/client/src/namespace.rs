@@ -4,12 +4,14 @@
 //! The shard of an entry may not own the inode of its directory, so the permissions of the
 //! directory are checked here, where its attributes are at hand.
 
+use shm::host::VnodeIndex;
 use wire::attributes::{mode, want};
 use wire::errno::{Errno, Result};
 use wire::limits::SYMLINK_BYTES_MAX;
 use wire::request::create;
 use wire::{Attributes, Credentials, Inode, Layout, Reply, Request};
 
+use crate::again::Looks;
 use crate::errno::by_path;
 use crate::layout::heir;
 use crate::open_files::mark;
@@ -340,8 +342,39 @@ impl Client {
         })
     }
 
+    /// A file without a name that is counted in.
+    pub(crate) fn make_nameless(
+        &self,
+        parent: &Attributes,
+        mode: u32,
+        who: &Credentials,
+    ) -> Result<(Attributes, VnodeIndex)> {
+        let host = self.host()?;
+        let mut looks = Looks::new(self);
+        loop {
+            let made_at = host.draw_turn();
+            let attributes = self.create_nameless(parent, mode, who)?;
+            let inode = attributes.inode;
+            let vnode = host.vnode_open(inode)?;
+            if self.is_near(inode.shard())? || !host.was_closed_since(inode, made_at) {
+                return Ok((attributes, vnode));
+            }
+            // We stood still between the two, and the shard may have been told that nobody has it.
+            let turn = host.draw_turn();
+            match self.call(To::Shard(inode.shard()), &Request::Open { inode, turn }, who) {
+                Ok(_) => return Ok((attributes, vnode)),
+                Err(Errno::ESTALE) => self.close_vnode(inode, vnode, false),
+                Err(errno) => {
+                    self.close_vnode(inode, vnode, true);
+                    return Err(errno);
+                }
+            }
+            looks.again()?;
+        }
+    }
+
     /// A nameless file below `parent`, for `O_TMPFILE`.
-    pub(crate) fn create_nameless(
+    fn create_nameless(
         &self,
         parent: &Attributes,
         mode: u32,

@@ -518,8 +518,7 @@ impl Client {
             }
             let is_exclusive = flags & o::EXCLUSIVE != 0;
             let mode = mode::REGULAR | mode & mode::PERMISSIONS;
-            let attributes = self.create_nameless(parent, mode, who)?;
-            let vnode = self.host()?.vnode_open(attributes.inode)?;
+            let (attributes, vnode) = self.make_nameless(parent, mode, who)?;
             let flags = flags & !o::DIRECTORY & !(o::TEMPORARY & !o::DIRECTORY);
             let opened = self.allocate_open(&Counted::of(&attributes, vnode), flags)?;
             let open = self.opened(opened.ofd)?;

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 use wire::codec::{Malformed, Reader};
 use wire::limits::{SHARD_COUNT, SLOT_BYTES};
-use wire::{DaemonIndex, Header, Reply, ShardIndex};
+use wire::{DaemonIndex, Header, Inode, Reply, ShardIndex};
 
 /// Most requests and messages that are carried out on this thread in one round; more are work for
 /// several threads.
@@ -203,6 +203,13 @@ impl Peers {
                 for worker in 0..shared.router.workers {
                     shared.tell(worker, Note::Withdrawn { origin, sequence });
                 }
+            }
+            message::IS_OPEN => {
+                let inode = Inode(reader.u64()?);
+                if inode.shard().0 >= SHARD_COUNT {
+                    return Err(Malformed);
+                }
+                shared.tell_if_closed(inode);
             }
             message::LEASES => shared.leases.take(shared, from, reader.rest()),
             message::REQUEST => self.admit(from, reader.rest(), ReplyTo::Nobody),

@@ -214,11 +214,7 @@ fn tell_size(shared: &Shared, inode: Inode, vnode: VnodeIndex) {
 /// A file was counted out: it is open on this host no longer, unless somebody opened it since. The shard
 /// knows whether the host was registered and whether the file has a name.
 fn is_closed(shared: &Shared, inode: Inode) {
-    if !shared.is_on_host(inode.shard())
-        && let Some(turn) = shared.host.draw_turn_of_close(inode)
-    {
-        tell(shared, inode, &Request::Close { inode, turn });
-    }
+    shared.tell_if_closed(inode);
     tell(shared, inode, &Request::Reap { inode });
 }
 

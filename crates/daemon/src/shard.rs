@@ -27,6 +27,9 @@ use wire::{DaemonIndex, Header, Inode, Request, ShardIndex};
 /// How often files without a name are looked through, while there are any.
 const ORPHANS_PAUSE: Duration = Duration::from_secs(1);
 
+/// Of how many of them the hosts are asked at one look.
+const ASKED_MAX: usize = 256;
+
 /// Room for the records of one step: a rename touches a handful of inodes, each with at most its
 /// inline contents and its extended attributes.
 pub(crate) const STEP_BYTES_MAX: u64 = 256 * 1024;
@@ -100,6 +103,8 @@ pub(crate) struct Shard {
     unheld: BTreeSet<Inode>,
     /// When to look for such files.
     orphans_at: Option<Instant>,
+    /// How often it was looked for them.
+    looks: usize,
     /// When a post came last.
     pub(crate) posted_at: Option<Instant>,
 }
@@ -126,6 +131,7 @@ impl Shard {
             reaps: Vec::new(),
             unheld: BTreeSet::new(),
             orphans_at: None,
+            looks: 0,
             posted_at: None,
         }
     }
@@ -247,7 +253,8 @@ impl Shard {
 
     /// Who closes a deleted file last says so, unless he is killed between the two: a file that is open
     /// nowhere at two looks has nobody. (At one: who makes a file without a name opens it a moment
-    /// later.) Returns the microseconds until the next look, if there is anything to look for.
+    /// later.) Hosts that are believed to have it open are asked: what they said may be lost. Returns
+    /// the microseconds until the next look, if there is anything to look for.
     fn look_for_orphans(&mut self, shared: &Shared) -> Option<u64> {
         if self.service.orphans().next().is_none() {
             self.unheld.clear();
@@ -260,6 +267,11 @@ impl Shard {
             let is_unheld = |inode: &Inode| shared.host.vnode_find(*inode).is_none();
             let unheld: BTreeSet<Inode> = self.service.orphans().filter(is_unheld).collect();
             let gone: Vec<Inode> = self.unheld.intersection(&unheld).copied().collect();
+            let asked = self.looks.wrapping_mul(ASKED_MAX) % gone.len().max(1);
+            self.looks = self.looks.wrapping_add(1);
+            for &inode in gone.iter().cycle().skip(asked).take(ASKED_MAX.min(gone.len())) {
+                self.ask_hosts(shared, inode);
+            }
             for inode in gone {
                 let header = shared.own_header(inode.shard());
                 self.request(shared, &header, Request::Reap { inode }, ReplyTo::Nobody);
@@ -268,6 +280,16 @@ impl Shard {
             self.orphans_at = Some(now + ORPHANS_PAUSE);
         }
         self.orphans_at.map(micros_until)
+    }
+
+    /// Asks the hosts that have a file open, as far as is known, whether they have.
+    fn ask_hosts(&self, shared: &Shared, inode: Inode) {
+        let mut bytes = vec![message::IS_OPEN];
+        bytes.extend_from_slice(&inode.0.to_le_bytes());
+        // A host has the number of its first daemon. It is asked again if this is lost.
+        for first in self.service.hosts_of(inode).map(DaemonIndex) {
+            let _ = shared.net.message(first, &bytes, Haste::WithOthers);
+        }
     }
 
     /// Rewrites the log in slices when it has grown far beyond the state. True: there is more.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use wire::codec::Writer;
 use wire::limits::SLOT_BYTES;
-use wire::{Credentials, Header, Reply, Request, ShardIndex};
+use wire::{Credentials, Header, Inode, Reply, Request, ShardIndex};
 
 /// A session with its memory.
 pub(crate) struct Guest {
@@ -94,6 +94,8 @@ pub(crate) mod message {
     pub(crate) const LEASES: u8 = 4;
     /// A request whose sender is dead: origin and number, eight bytes each.
     pub(crate) const WITHDRAWN: u8 = 5;
+    /// A file that is kept because the receiver's host has it open, eight bytes: has it?
+    pub(crate) const IS_OPEN: u8 = 6;
 }
 
 /// Encodes header and request.
@@ -161,6 +163,17 @@ impl Shared {
             Ok(Route::Stale(epoch)) => self.answer_with(to, &Reply::Stale { epoch }),
             Ok(Route::Wait) => self.busy(to, LOST_MICROS),
             Err(errno) => self.refuse(to, errno),
+        }
+    }
+
+    /// A file of a shard of another host was counted out here, or is asked for: tells the shard, unless
+    /// somebody has it open.
+    pub(crate) fn tell_if_closed(&self, inode: Inode) {
+        if !self.is_on_host(inode.shard())
+            && let Some(turn) = self.host.draw_turn_of_close(inode)
+        {
+            let close = Request::Close { inode, turn };
+            self.hand_in(&self.own_header(inode.shard()), &close, ReplyTo::Nobody);
         }
     }
 

@@ -4,6 +4,7 @@
 mod support;
 
 use shm::host::Cut;
+use shm::host::ProcessIndex;
 use shm::index::Hit;
 use std::sync::atomic::Ordering::SeqCst;
 use support::{Client, Instance, To, wait_until};
@@ -18,6 +19,15 @@ const DIRECTORY: u32 = mode::DIRECTORY | 0o755;
 
 fn attach(instance: &Instance, daemon: u16) -> Client {
     Client::attach(&instance.socket(daemon)).expect("attached")
+}
+
+/// The table of a process, as its library would make it, and when the process began.
+fn register(client: &Client, pid: u32) -> (ProcessIndex, u64) {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
+    let (_, fields) = stat.rsplit_once(')').expect("a name");
+    let started = fields.split_whitespace().nth(19).and_then(|word| word.parse().ok());
+    let started = started.expect("a number");
+    (client.host.process_register(pid, started).expect("a row"), started)
 }
 
 /// A thread is killed while it waits for a lock of a file on another host; its session lives on, as that
@@ -75,6 +85,29 @@ fn a_close_that_comes_late_takes_no_file_from_who_opened_it_since() {
     let turn = far.host.draw_turn_of_close(inode).expect("nobody has it open");
     assert_eq!(ask(&Request::Close { inode, turn }), Ok(()));
     assert_eq!(near.attributes(inode).map(drop), Err(Errno::ESTALE));
+}
+
+/// Who made or opened a file of another host is killed before he counted himself in, or after he counted
+/// himself out: its space comes free all the same once it has no name.
+#[test]
+fn a_file_that_a_host_only_seems_to_have_open_goes_with_its_name() {
+    let instance = Instance::start_as(2, 1, 1);
+    let (near, far) = (attach(&instance, 0), attach(&instance, 1));
+    let root = near.root();
+    let [held, left] = [b"held", b"left"].map(|name| {
+        let inode = near.create(&root, name, FILE).expect("created").inode;
+        let open = Request::Open { inode, turn: far.host.draw_turn() };
+        far.call(To::Shard(inode.shard()), &open).map(drop).expect("told");
+        inode
+    });
+    // While a process lives, what is counted may be its.
+    register(&far, std::process::id());
+    far.host.vnode_open(held).expect("room");
+    near.unlink(&root, b"held").expect("removed");
+    near.unlink(&root, b"left").expect("removed");
+    assert!(near.attributes(left).is_ok(), "the other host seems to have it open");
+    wait_until("the other host was asked", || near.attributes(left) == Err(Errno::ESTALE));
+    assert_eq!(near.attributes(held).map(|found| found.links), Ok(0), "it is open");
 }
 
 /// What clients ask late, after somebody truncated the file, or wrote to it anew.
@@ -302,11 +335,7 @@ fn a_killed_process_leaves_no_deleted_file_behind() {
 
     // A process that has the file open, as its library would note it, and is killed.
     let mut process = std::process::Command::new("sleep").arg("1000").spawn().expect("started");
-    let pid = process.id();
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
-    let (_, fields) = stat.rsplit_once(')').expect("a name");
-    let started = fields.split_whitespace().nth(19).and_then(|word| word.parse().ok());
-    let row = client.host.process_register(pid, started.expect("a number")).expect("a row");
+    let (row, started) = register(&client, process.id());
     let vnode = client.host.vnode_open(made.inode).expect("open");
     let open = client.host.file_allocate(made.inode, vnode, 2).expect("open");
     client.host.process_set(row, 5, Some((open, false))).expect("set");
@@ -322,5 +351,5 @@ fn a_killed_process_leaves_no_deleted_file_behind() {
     process.wait().expect("ended");
     wait_until("the file is gone", || client.attributes(made.inode) == Err(Errno::ESTALE));
     wait_until("only the root is left", || files(&instance) == 1);
-    assert_eq!(client.host.process_find(pid, started.expect("a number")), None);
+    assert_eq!(client.host.process_find(process.id(), started), None);
 }

@@ -90,6 +90,11 @@ impl Service {
         }
     }
 
+    /// Other hosts that have a file open, as far as they told.
+    pub fn hosts_of(&self, inode: Inode) -> impl Iterator<Item = u16> {
+        self.state.hosts.get(&inode).into_iter().flatten().map(|opening| opening.host)
+    }
+
     fn put_hosts(&mut self, inode: Inode, hosts: &[Opening]) {
         let mut bytes = self.io.buffer();
         encode(hosts, &mut bytes);
