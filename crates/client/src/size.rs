@@ -138,8 +138,9 @@ impl Client {
         }
         let request = Request::Extend { inode, size: end };
         let answer = self.call(To::Shard(inode.shard()), &request, &own_credentials())?;
-        // A shard of this host answers `Done`: it read `dirty_end` itself, and cleared it. Others can
-        // not, so it is done here, unless it was cut and perhaps written to as far as before.
+        // A shard of this host answers `Done`: it read `dirty_end` itself, and cleared it. So does the
+        // daemon where nothing is untold any more. Others can not, so it is done here, unless it was cut
+        // and perhaps written to as far as before.
         let is_noted = answer.with(|reply| Ok(matches!(reply, Reply::Done {})))?;
         if !is_noted && vnode.cuts() == cuts {
             let _ = vnode.dirty_end.compare_exchange(end, 0, SeqCst, SeqCst);
@@ -218,7 +219,11 @@ impl Client {
                 Ok(attributes)
             }
             Err(errno) => {
-                vnode.dirty_end.fetch_max(dirty_end, SeqCst);
+                if dirty_end != 0 {
+                    vnode.dirty_end.fetch_max(dirty_end, SeqCst);
+                    // Who told meanwhile found nothing to tell.
+                    let _ = self.flush(vnode, file.inode);
+                }
                 Err(errno)
             }
         }

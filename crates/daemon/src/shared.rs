@@ -142,6 +142,24 @@ impl Shared {
         }
     }
 
+    /// Tells a shard of another host what of a file is untold here now. What the client read may be cut
+    /// off since: who cuts clears the row before he asks for it, and his request comes by here as well.
+    pub(crate) fn tell_untold(
+        &self,
+        peer: wire::DaemonIndex,
+        header: &Header,
+        inode: Inode,
+        to: ReplyTo,
+    ) {
+        match self.host.untold(inode) {
+            0 => self.answer_with(to, &Reply::Done {}),
+            size => {
+                let request = Request::Extend { inode, size };
+                self.hand_to_peer(peer, &encode_request(header, &request), to);
+            }
+        }
+    }
+
     /// Hands an admitted request whose answer nobody waits for to another daemon. It has time:
     /// nothing depends on it but what is sent after it.
     pub(crate) fn tell_peer(&self, peer: wire::DaemonIndex, admitted: &Admitted<'_>, to: ReplyTo) {

@@ -337,6 +337,8 @@ impl Worker {
                 }
                 if guest.slots.is_detached(slot) {
                     shared.tell_peer(peer, &admitted, to);
+                } else if let Request::Extend { inode, .. } = admitted.request {
+                    shared.tell_untold(peer, &admitted.header, inode, to);
                 } else {
                     let bytes = admitted.encode();
                     let to = shared.to_walk(to, &admitted.request, &bytes);

@@ -8,11 +8,11 @@ use shm::host::ProcessIndex;
 use shm::index::Hit;
 use std::sync::atomic::Ordering::SeqCst;
 use support::{Client, Instance, To, wait_until};
-use wire::Request;
 use wire::attributes::mode;
 use wire::errno::Errno;
 use wire::hash::entry_key;
 use wire::request::{lock, set};
+use wire::{Inode, Request};
 
 const FILE: u32 = mode::REGULAR | 0o644;
 const DIRECTORY: u32 = mode::DIRECTORY | 0o755;
@@ -110,6 +110,12 @@ fn a_file_that_a_host_only_seems_to_have_open_goes_with_its_name() {
     assert_eq!(near.attributes(held).map(|found| found.links), Ok(0), "it is open");
 }
 
+fn cut_to_nothing(inode: Inode) -> Request<'static> {
+    let mask = set::SIZE | set::CUTS | set::BY_DESCRIPTOR;
+    let (mode, uid, gid, size, accessed, modified) = (0, 0, 0, 0, 0, 0);
+    Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified }
+}
+
 /// What clients ask late, after somebody truncated the file, or wrote to it anew.
 #[test]
 fn a_size_told_late_undoes_no_truncation_and_hides_nothing_written_since() {
@@ -122,9 +128,7 @@ fn a_size_told_late_undoes_no_truncation_and_hides_nothing_written_since() {
     let row = client.host.vnode_open(inode).expect("open");
     let untold = &client.host.vnode(row).expect("a row").dirty_end;
     let late = Request::Extend { inode, size: 5000 };
-    let mask = set::SIZE | set::CUTS | set::BY_DESCRIPTOR;
-    let (mode, uid, gid, size, accessed, modified) = (0, 0, 0, 0, 0, 0);
-    let cut = Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified };
+    let cut = cut_to_nothing(inode);
     let size = || client.attributes(inode).map(|found| found.size);
 
     untold.store(5000, SeqCst);
@@ -156,16 +160,29 @@ fn a_size_told_late_undoes_no_truncation_and_hides_nothing_written_since() {
     assert_eq!(size(), Ok(0));
 }
 
-/// The shard does not see the words of another host.
+/// The shard does not see the words of another host, but the daemon there does.
 #[test]
-fn another_hosts_word_for_a_size_is_taken() {
+fn another_host_tells_what_its_row_says_when_it_is_told() {
     let instance = Instance::start_as(2, 1, 1);
     let (near, far) = (attach(&instance, 0), attach(&instance, 1));
     let inode = near.create(&near.root(), b"f", FILE).expect("created").inode;
     let to = To::Shard(inode.shard());
     near.call(to, &Request::MoveOut { inode }).expect("on targets");
-    far.call(to, &Request::Extend { inode, size: 5000 }).expect("told");
+    let row = far.host.vnode_open(inode).expect("open");
+    let words = far.host.vnode(row).expect("a row");
+    let late = Request::Extend { inode, size: 5000 };
+    words.dirty_end.store(5000, SeqCst);
+    far.call(to, &late).expect("told");
     assert_eq!(near.attributes(inode).map(|found| found.size), Ok(5000));
+
+    // Somebody there truncates the file before who read the row asks.
+    assert_eq!(words.cut_far(), 5000);
+    far.call(to, &cut_to_nothing(inode)).expect("cut");
+    far.call(to, &late).expect("answered");
+    assert_eq!(near.attributes(inode).map(|found| found.size), Ok(0), "the truncation is undone");
+    words.dirty_end.store(700, SeqCst);
+    far.call(to, &late).expect("told");
+    assert_eq!(near.attributes(inode).map(|found| found.size), Ok(700));
 }
 
 #[test]
