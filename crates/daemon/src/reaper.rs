@@ -130,7 +130,7 @@ impl Counted {
         let mut counted = Counted::default();
         host.vnode_list(&mut |index, vnode| {
             let inode = Inode(vnode.inode.load(SeqCst));
-            counted.vnodes.push((index, inode, vnode.opens.load(SeqCst)));
+            counted.vnodes.push((index, inode, vnode.opens()));
         });
         host.file_list(&mut |index, file| {
             counted.files.push((index, file.generation.load(SeqCst)));

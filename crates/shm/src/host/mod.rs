@@ -14,7 +14,7 @@
 use crate::segment::Segment;
 use crate::sync::{self, AtomicU32};
 use crate::wait;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use wire::errno::{Errno, Result};
 
 pub mod vnodes;
@@ -85,6 +85,9 @@ struct Guard<'a> {
     owned: bool,
 }
 
+/// In a lock word: somebody went on without the lock while its holder had it.
+const PASSED: u32 = 1 << 31;
+
 fn lock(word: &AtomicU32) -> Guard<'_> {
     lock_for(word, u64::MAX)
 }
@@ -102,23 +105,40 @@ fn lock_for(word: &AtomicU32, micros_max: u64) -> Guard<'_> {
     loop {
         match word.compare_exchange_weak(0, me, Acquire, Relaxed) {
             Ok(_) => return Guard { word, owned: true },
-            Err(holder) if holder == me => return Guard { word, owned: false },
+            Err(holder) if holder & !PASSED == me => {
+                word.fetch_or(PASSED, SeqCst);
+                return Guard { word, owned: false };
+            }
             Err(holder) => {
                 if backoff.pause() == wait::Next::Look {
                     continue;
                 }
-                if wait::is_dead(holder)
+                if wait::is_dead(holder & !PASSED)
                     && word.compare_exchange(holder, me, Acquire, Relaxed).is_ok()
                 {
                     return Guard { word, owned: true };
                 }
                 let now = wait::now_micros();
-                if now >= *give_up.get_or_insert(now.saturating_add(micros_max)) {
+                let is_over = now >= *give_up.get_or_insert(now.saturating_add(micros_max));
+                if is_over && pass(word) {
                     return Guard { word, owned: false };
                 }
                 sync::sched_yield();
             }
         }
+    }
+}
+
+/// Says that somebody goes on without the lock. False if nobody has it by now.
+fn pass(word: &AtomicU32) -> bool {
+    let passed = |holder: u32| (holder != 0).then_some(holder | PASSED);
+    word.fetch_update(SeqCst, SeqCst, passed).is_ok()
+}
+
+impl Guard<'_> {
+    /// True if the caller has the lock and nobody goes on without it.
+    fn is_sole(&self) -> bool {
+        self.owned && self.word.load(SeqCst) & PASSED == 0
     }
 }
 

@@ -44,7 +44,7 @@ impl HostSegment {
         }
         fence(SeqCst);
         // A count of zero: who closed it last is on his way to this, or was killed before.
-        let is_open = self.rows_of(inode).any(|vnode| vnode.opens.load(SeqCst) != 0);
+        let is_open = self.rows_of(inode).any(|vnode| vnode.opens() != 0);
         (!is_open).then_some(turn)
     }
 

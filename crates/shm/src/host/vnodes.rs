@@ -7,8 +7,8 @@
 //! A row:
 //!
 //!   0   inode      u64
-//!   8   opens      u32   open file descriptions on it
-//!   12  flags      u32   DELETED: the shard keeps it only because it is open here
+//!   8   uses       u64   bits 0..31 open file descriptions on it, 32 deleted: the shard keeps it only
+//!                        because it is open here, 33 live, 34..63 how often the row was given back
 //!   16  sizes      u64   as far as this host knows, and how often it was cut (`lengths`)
 //!   24  dirty_end  u64   end of what was written since the shard was told; 0: all is told
 //!   32  marks      u64   bits for the client's own use; zero when a file is first opened
@@ -18,9 +18,15 @@
 //!                        ahead
 //!   56  cut_to     u64   the last cut (`lengths`)
 //!
-//! The lock keeps two from counting a file in at a time, and no more: a stopped process may hold it,
-//! whom nobody waits for long, and who goes on later. So whoever counts a file down to zero takes its
-//! row out of the bucket, by compare and exchange, and who did that frees the row.
+//! All that counts is one compare and exchange of `uses`, which holds how often the row was given back:
+//! whoever stood still since he looked at a row finds that it is another's. Who takes away the live
+//! bit, once nothing is counted, frees the row: he alone clears its way and gives it back. Who counts
+//! himself in helps one who did not come so far.
+//!
+//! The lock of a bucket keeps two from putting a file in at a time, and no more: a stopped process may
+//! hold it, whom nobody waits for long, and who goes on later. Whoever passes by says so in the lock
+//! (`PASSED`). Both look again, once their row is there, whether the file has another, and take theirs
+//! out if nobody else is counted in it.
 //!
 //! Deleting and opening meet here: an opener inserts, then looks again whether the file exists; the
 //! shard makes the file unfindable, then asks `mark_deleted`. One of the two sees the other.
@@ -46,7 +52,16 @@ pub(super) const END: usize = ROWS + ROW_COUNT * ROW;
 /// Its hint in a lane.
 const HINT: usize = 4;
 
-const DELETED: u32 = 1;
+const OPENS: u64 = u32::MAX as u64;
+const DELETED: u64 = 1 << 32;
+const LIVE: u64 = 1 << 33;
+/// What one use of the row more adds to its word.
+const GENERATION_ONE: u64 = 1 << 34;
+
+/// The word of a row that is given back: the next use, in which nothing is counted yet.
+const fn given_back(uses: u64) -> u64 {
+    (uses & !(GENERATION_ONE - 1)).wrapping_add(GENERATION_ONE)
+}
 
 /// A file that is open on this host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,9 +81,7 @@ pub struct Closed {
 pub struct Vnode {
     /// Its inode number.
     pub inode: AtomicU64,
-    /// How often it is open.
-    pub opens: AtomicU32,
-    flags: AtomicU32,
+    uses: AtomicU64,
     pub(super) sizes: AtomicU64,
     /// End of what was written and not told to the shard; 0: nothing.
     pub dirty_end: AtomicU64,
@@ -86,6 +99,26 @@ unsafe impl Row for Vnode {}
 
 const _: () = assert!(size_of::<Vnode>() == ROW);
 
+impl Vnode {
+    /// How often it is open.
+    #[must_use]
+    pub fn opens(&self) -> u32 {
+        let uses = self.uses.load(SeqCst);
+        if uses & LIVE == 0 { 0 } else { uses as u32 }
+    }
+
+    /// The word of its uses while it is a row of `inode`, which a compare and exchange of the word
+    /// then confirms: the number is there before the row is live, and goes after.
+    fn uses_of(&self, inode: Inode) -> Option<u64> {
+        let uses = self.uses.load(SeqCst);
+        (uses & LIVE != 0 && self.inode.load(SeqCst) == inode.0).then_some(uses)
+    }
+
+    fn exchange(&self, from: u64, to: u64) -> bool {
+        self.uses.compare_exchange(from, to, SeqCst, Relaxed).is_ok()
+    }
+}
+
 impl HostSegment {
     fn bucket(inode: Inode) -> usize {
         START + (neighbourly(inode, 11) as usize % BUCKETS) * BUCKET
@@ -100,8 +133,13 @@ impl HostSegment {
         self.segment.shorts::<WAYS>(bucket + 4).map_or(&[], |ways| ways)
     }
 
-    /// The way of `inode` in its bucket and its row, if it is open here.
-    fn way_of(&self, bucket: usize, inode: Inode) -> Option<(&AtomicU32, VnodeIndex)> {
+    /// Calls `each` with the rows of `inode` that are live until it says true; then that row.
+    fn any_row(
+        &self,
+        bucket: usize,
+        inode: Inode,
+        each: impl Fn(VnodeIndex, &Vnode) -> bool,
+    ) -> Option<VnodeIndex> {
         let ways = self.ways(bucket);
         // Most buckets are empty.
         if ways.iter().fold(0, |any, way| any | way.load(SeqCst)) == 0 {
@@ -113,8 +151,9 @@ impl HostSegment {
                 continue;
             }
             let index = VnodeIndex(number - 1);
-            if self.vnode(index).is_ok_and(|vnode| vnode.inode.load(SeqCst) == inode.0) {
-                return Some((way, index));
+            let Ok(row) = self.vnode(index) else { continue };
+            if row.uses_of(inode).is_some() && each(index, row) {
+                return Some(index);
             }
         }
         None
@@ -126,42 +165,83 @@ impl HostSegment {
     /// `ENFILE` if too many files are open.
     pub fn vnode_open(&self, inode: Inode) -> Result<VnodeIndex> {
         let bucket = HostSegment::bucket(inode);
-        let _guard = lock_briefly(self.segment.word32(bucket)?);
-        if let Some((way, index)) = self.way_of(bucket, inode) {
-            let opens = &self.vnode(index)?.opens;
-            if opens.fetch_update(SeqCst, SeqCst, one_more).is_ok() {
-                fence(SeqCst);
+        if let Some(index) = self.vnode_join(bucket, inode) {
+            return Ok(index);
+        }
+        let guard = lock_briefly(self.segment.word32(bucket)?);
+        loop {
+            if let Some(index) = self.vnode_join(bucket, inode) {
                 return Ok(index);
             }
-            // The last one to close it did not come to its end.
-            self.vnode_forget(way, index)?;
+            let (index, uses) = self.vnode_insert(bucket, inode)?;
+            let is_other = |other: VnodeIndex, row: &Vnode| other != index && row.opens() != 0;
+            let is_only = guard.is_sole() || self.any_row(bucket, inode, is_other).is_none();
+            // Once somebody else is counted in it, it stays.
+            if is_only || !self.vnode(index)?.exchange(uses, given_back(uses)) {
+                return Ok(index);
+            }
+            self.vnode_free(inode, index)?;
         }
+    }
+
+    /// Counts in where the file is open already.
+    fn vnode_join(&self, bucket: usize, inode: Inode) -> Option<VnodeIndex> {
+        let found = self.any_row(bucket, inode, |index, row| {
+            while let Some(uses) = row.uses_of(inode) {
+                if uses & OPENS == 0 {
+                    // Who closed it last did not come to his end.
+                    let _ = self.vnode_forget(inode, index, uses);
+                    break;
+                }
+                if uses & OPENS == OPENS {
+                    break;
+                }
+                if row.exchange(uses, uses + 1) {
+                    return true;
+                }
+            }
+            false
+        })?;
+        fence(SeqCst);
+        Some(found)
+    }
+
+    /// Puts a new row of `inode` into its bucket, with one open. Its number and its word.
+    fn vnode_insert(&self, bucket: usize, inode: Inode) -> Result<(VnodeIndex, u64)> {
         let index = VnodeIndex(take_row(&self.segment, BITMAP, ROW_COUNT / 64, HINT)?);
         let row = self.vnode(index)?;
-        for word in [&row.flags, &row.pending, &row.failed] {
+        for word in [&row.pending, &row.failed] {
             word.store(0, Relaxed);
         }
         for word in [&row.sizes, &row.dirty_end, &row.marks, &row.changes, &row.cut_to] {
             word.store(0, Relaxed);
         }
-        row.opens.store(1, Relaxed);
         row.inode.store(inode.0, SeqCst);
+        let uses = row.uses.load(Relaxed) & !(GENERATION_ONE - 1) | LIVE | 1;
+        row.uses.store(uses, SeqCst);
         let mut ways = self.ways(bucket).iter();
         if !ways.any(|way| way.compare_exchange(0, index.0 + 1, SeqCst, Relaxed).is_ok()) {
-            self.vnode_free(index)?;
+            row.uses.store(given_back(uses), SeqCst);
+            self.vnode_free(inode, index)?;
             return Err(Errno::ENFILE);
         }
         fence(SeqCst);
-        Ok(index)
+        Ok((index, uses))
     }
 
-    /// Takes a row out of its bucket and frees it, unless another does.
-    fn vnode_forget(&self, way: &AtomicU32, index: VnodeIndex) -> Result<()> {
-        let was_here = way.compare_exchange(index.0 + 1, 0, SeqCst, Relaxed).is_ok();
-        if was_here { self.vnode_free(index) } else { Ok(()) }
+    /// Frees a row in which nothing is counted, whose word is `uses`, unless another does.
+    fn vnode_forget(&self, inode: Inode, index: VnodeIndex, uses: u64) -> Result<()> {
+        let is_ours = self.vnode(index)?.exchange(uses, given_back(uses));
+        if is_ours { self.vnode_free(inode, index) } else { Ok(()) }
     }
 
-    fn vnode_free(&self, index: VnodeIndex) -> Result<()> {
+    /// Takes a row, which is not live any more, out of its bucket and gives it back.
+    fn vnode_free(&self, inode: Inode, index: VnodeIndex) -> Result<()> {
+        for way in self.ways(HostSegment::bucket(inode)) {
+            if way.load(Relaxed) == index.0 + 1 {
+                way.store(0, SeqCst);
+            }
+        }
         self.vnode(index)?.inode.store(0, SeqCst);
         give_row(&self.segment, BITMAP, index.0, HINT)
     }
@@ -179,21 +259,20 @@ impl HostSegment {
     /// # Errors
     /// As `vnode_close`.
     pub fn vnode_uncount(&self, inode: Inode, index: VnodeIndex, opens: u32) -> Result<Closed> {
-        let bucket = HostSegment::bucket(inode);
-        let _guard = lock_briefly(self.segment.word32(bucket)?);
-        let mut ways = self.ways(bucket).iter();
-        let way = ways.find(|way| way.load(Relaxed) == index.0.wrapping_add(1));
-        let (way, vnode) = (way.ok_or(Errno::EIO)?, self.vnode(index)?);
-        if vnode.inode.load(Relaxed) != inode.0 {
-            return Err(Errno::EIO);
+        let row = self.vnode(index)?;
+        loop {
+            let before = row.uses_of(inode).ok_or(Errno::EIO)?;
+            let (count, less) = (before & OPENS, u64::from(opens));
+            let last = count <= less;
+            let after = if count < less { before } else { before - less };
+            if !row.exchange(before, after) {
+                continue;
+            }
+            if last {
+                self.vnode_forget(inode, index, after)?;
+            }
+            return Ok(Closed { last, deleted: before & DELETED != 0 });
         }
-        let before = vnode.opens.fetch_update(SeqCst, SeqCst, |now| now.checked_sub(opens));
-        let last = before.unwrap_or(0) <= opens;
-        let deleted = vnode.flags.load(SeqCst) & DELETED != 0;
-        if last {
-            self.vnode_forget(way, index)?;
-        }
-        Ok(Closed { last, deleted })
     }
 
     /// Frees a row that is in no bucket: who took it was killed before he put it there, or after he
@@ -202,14 +281,15 @@ impl HostSegment {
         let Ok(vnode) = self.vnode(index) else { return };
         let is_same = vnode.inode.load(SeqCst) == inode.0;
         if is_same && (inode.is_none() || self.vnode_find(inode) != Some(index)) {
-            let _ = self.vnode_free(index);
+            vnode.uses.store(given_back(vnode.uses.load(SeqCst)), SeqCst);
+            let _ = self.vnode_free(inode, index);
         }
     }
 
     /// The row of a file, if it is open here.
     #[must_use]
     pub fn vnode_find(&self, inode: Inode) -> Option<VnodeIndex> {
-        self.way_of(HostSegment::bucket(inode), inode).map(|(_, index)| index)
+        self.any_row(HostSegment::bucket(inode), inode, |_, _| true)
     }
 
     /// Its rows: two, if who was stopped while he counted it in went on later.
@@ -223,7 +303,7 @@ impl HostSegment {
     /// True if the file has no name any more.
     #[must_use]
     pub fn vnode_is_deleted(&self, index: VnodeIndex) -> bool {
-        self.vnode(index).is_ok_and(|vnode| vnode.flags.load(SeqCst) & DELETED != 0)
+        self.vnode(index).is_ok_and(|vnode| vnode.uses.load(SeqCst) & DELETED != 0)
     }
 
     /// Every row in use. What is counted in right now may be missing.
@@ -249,22 +329,17 @@ impl HostSegment {
     #[must_use]
     pub fn mark_deleted(&self, inode: Inode) -> bool {
         fence(SeqCst);
-        let bucket = HostSegment::bucket(inode);
         // Who opens it after this look finds that it is gone. Most files are open nowhere.
-        if self.vnode_find(inode).is_none() {
-            return false;
-        }
-        let Ok(word) = self.segment.word32(bucket) else { return false };
-        let _guard = lock_briefly(word);
-        let Some(index) = self.vnode_find(inode) else { return false };
-        self.vnode(index).is_ok_and(|vnode| {
-            vnode.flags.fetch_or(DELETED, SeqCst);
-            true
-        })
+        let marked = core::cell::Cell::new(false);
+        let _ = self.any_row(HostSegment::bucket(inode), inode, |_, row| {
+            while let Some(uses) = row.uses_of(inode).filter(|uses| uses & OPENS != 0) {
+                if row.exchange(uses, uses | DELETED) {
+                    marked.set(true);
+                    break;
+                }
+            }
+            false
+        });
+        marked.get()
     }
-}
-
-/// A count that was zero stays: its row is about to go.
-const fn one_more(opens: u32) -> Option<u32> {
-    if opens == 0 { None } else { opens.checked_add(1) }
 }

@@ -1,12 +1,19 @@
 //! The host segment: counts of open files, and locks whose holders are killed.
 
-use crate::support::memory;
+use crate::support::{SECOND, memory};
 use shm::host::{HOST_BYTES, HostSegment, VnodeIndex};
 use shm::once::Once;
 use shm::sync::model;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use wire::Inode;
+
+/// Another file in the bucket of file 5.
+fn neighbour() -> Inode {
+    static FOUND: OnceLock<u64> = OnceLock::new();
+    let bucket = |number| wire::hash::neighbourly(Inode(number), 11) % (32 * 1024);
+    Inode(*FOUND.get_or_init(|| (6..).find(|&other| bucket(other) == bucket(5)).expect("one")))
+}
 
 fn host() -> Arc<HostSegment> {
     Arc::new(HostSegment::new(memory(HOST_BYTES)).expect("long enough"))
@@ -37,6 +44,86 @@ fn a_lock_of_the_dead_stops_nobody() {
         assert!(was_killed || lasts != [true, true] || host.vnode_find(Inode(5)).is_none());
         let still_open = model::quietly(|| host.vnode_find(Inode(5)));
         assert!(was_killed || still_open.is_none(), "nobody has it open");
+    });
+}
+
+/// Who closes a file last stands still in the middle, for longer than anybody waits for a lock, while
+/// another opens it again: its row stays his.
+#[test]
+fn who_stands_still_in_a_close_takes_no_row_from_others() {
+    model::explore(3000, || {
+        let host = host();
+        let before = model::quietly(|| host.vnode_open(Inode(5)).expect("room"));
+        let closer = {
+            let host = Arc::clone(&host);
+            model::spawn(move || {
+                model::stop(20);
+                host.vnode_close(Inode(5), before).expect("open").last
+            })
+        };
+        model::hurry(SECOND / 2);
+        let vnode = host.vnode_open(Inode(5)).expect("room");
+        let beside = host.vnode_open(neighbour()).expect("room");
+        model::go_on();
+        let was_last = closer.join().expect("not killed");
+        assert_eq!(host.vnode_find(Inode(5)), Some(vnode), "open and not found");
+        assert_eq!(host.vnode_find(neighbour()), Some(beside), "open and not found");
+        assert!(was_last || vnode == before);
+        assert!(host.vnode_close(Inode(5), vnode).expect("open").last);
+        assert!(host.vnode_close(neighbour(), beside).expect("open").last);
+        let mut rows = 0;
+        model::quietly(|| host.vnode_list(&mut |_, _| rows += 1));
+        assert_eq!(rows, 0, "nobody has anything open");
+    });
+}
+
+/// Who opens a file that is open stands still in the middle, while others close it and open another:
+/// he is not counted in theirs.
+#[test]
+fn who_stands_still_in_an_open_is_counted_in_his_file() {
+    model::explore(3000, || {
+        let host = host();
+        let before = model::quietly(|| host.vnode_open(Inode(5)).expect("room"));
+        let opener = {
+            let host = Arc::clone(&host);
+            model::spawn(move || {
+                model::stop(20);
+                let vnode = host.vnode_open(Inode(5)).expect("room");
+                let row = host.vnode(vnode).expect("open");
+                assert_eq!(row.inode.load(Ordering::SeqCst), 5, "another file's row");
+                host.vnode_close(Inode(5), vnode).expect("open")
+            })
+        };
+        model::hurry(SECOND / 2);
+        let _ = host.vnode_close(Inode(5), before).expect("open");
+        let beside = host.vnode_open(neighbour()).expect("room");
+        model::go_on();
+        let _ = opener.join().expect("not killed");
+        assert!(host.vnode_close(neighbour(), beside).expect("open").last, "counted by another");
+    });
+}
+
+/// A file has one row, also if who puts it in stands still meanwhile.
+#[test]
+fn who_stands_still_makes_no_second_row() {
+    model::explore(6000, || {
+        let host = host();
+        let openers = [true, false].map(|stops| {
+            let host = Arc::clone(&host);
+            model::spawn(move || {
+                if stops {
+                    model::stop(40);
+                }
+                host.vnode_open(Inode(5)).expect("room")
+            })
+        });
+        model::hurry(SECOND / 2);
+        let [stopped, other] = openers;
+        let other = other.join().expect("not killed");
+        model::go_on();
+        assert_eq!(stopped.join().expect("not killed"), other, "two rows of a file");
+        assert!(!host.vnode_close(Inode(5), other).expect("open").last);
+        assert!(host.vnode_close(Inode(5), other).expect("open").last);
     });
 }
 
@@ -230,7 +317,7 @@ fn a_size_learned_late_is_not_that_of_before_a_cut() {
         assert_eq!(vnode.cut_far(), 0);
         shard.store(0, Ordering::SeqCst);
         vnode.is_cut_far(0);
-        learners.map(|learner| learner.join().expect("not killed"));
+        let _ = learners.map(|learner| learner.join().expect("not killed"));
         assert_eq!(vnode.size(), 0);
     });
 }
