@@ -667,7 +667,10 @@ fn map_all(
         indexes,
         arena: Arena::new(descriptors.map(3, Access::ReadWrite)?),
         table: PieceTable::new(descriptors.map(4, Access::ReadOnly)?),
-        states: PieceStates::new(descriptors.map(5, Access::ReadWrite)?),
+        states: PieceStates::new(
+            descriptors.map(5, Access::ReadWrite)?,
+            descriptors.map(11, Access::ReadWrite)?,
+        ),
         finder: Finder::new(descriptors.map(8, Access::ReadOnly)?)?,
         pins: Pins::new(descriptors.map(10, Access::ReadWrite)?)?,
         memory: memory.map_err(errno)?,

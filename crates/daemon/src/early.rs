@@ -191,7 +191,7 @@ impl Early {
             if target.early(inode) != Some(piece) {
                 continue;
             }
-            if !devices.states.is_hole(piece.slot) {
+            if !devices.states.is_hole(&piece) {
                 verdict.wanted.push(inode);
             } else if pinned.contains(&piece.slot) {
                 // Somebody is about to write, was stopped, or died: the next look will tell.
@@ -232,10 +232,10 @@ impl Entry {
     /// True if the piece is still early and nothing was written into it.
     fn is_unwritten(&self, target: &Target, devices: &Devices, verdict: &mut Verdict) -> bool {
         // Else it was freed, or asked for, and the slot may be another file's.
-        if target.early(self.inode).is_none_or(|piece| piece.slot != self.slot) {
+        let Some(piece) = target.early(self.inode).filter(|piece| piece.slot == self.slot) else {
             return false;
-        }
-        let is_hole = devices.states.is_hole(self.slot);
+        };
+        let is_hole = devices.states.is_hole(&piece);
         if !is_hole {
             verdict.wanted.push(self.inode);
         }

@@ -49,8 +49,8 @@ pub(crate) struct Offer {
     /// The instance map.
     pub(crate) map: Map,
     /// Doorbells, host segment, arena, piece table, piece states, SSD file, posts, finder, leases,
-    /// pins, then the indexes. The table, the finder, the leases and the indexes are open for reading
-    /// only.
+    /// pins, stretches of pieces, then the indexes. The table, the finder, the leases and the indexes are
+    /// open for reading only.
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 

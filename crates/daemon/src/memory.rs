@@ -10,7 +10,7 @@ use shm::finder::finder_bytes;
 use shm::host::HostSegment;
 use shm::index::Shape;
 use shm::leases::LEASES_BYTES;
-use shm::pieces::{HEADER_BYTES, STATE_BYTES};
+use shm::pieces::{HEADER_BYTES, STATE_BYTES, stretches_bytes};
 use shm::pins::PINS_BYTES;
 use shm::posts::POSTS_BYTES;
 use std::ffi::CString;
@@ -67,6 +67,8 @@ pub(crate) struct TargetMemory {
     pub(crate) table: Mapped,
     /// States of pieces.
     pub(crate) states: Mapped,
+    /// Those of the stretches of long pieces.
+    pub(crate) stretches: Mapped,
     /// Where pieces are.
     pub(crate) finder: Mapped,
     /// What clients copy.
@@ -108,6 +110,7 @@ impl Memory {
         let target = TargetMemory {
             arena: open("arena", settings.memory.max(ARENA_BYTES_MIN))?,
             states: open("valid", pieces * STATE_BYTES as u64)?,
+            stretches: open("stretches", stretches_bytes(settings.memory.max(settings.ssd)))?,
             pins: open("pins", PINS_BYTES as u64)?,
             finder: open("finder", finder_bytes(pieces as usize) as u64)?,
             // Last: if it is there, all of the target's memory is.

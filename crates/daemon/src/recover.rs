@@ -54,7 +54,7 @@ pub(crate) fn target(
     ssd: SsdFile,
     sessions_before: u16,
 ) -> Outcome<(TargetLoop, Arc<Devices>, Orders)> {
-    let TargetMemory { arena, table, states, finder, pins, piece_count } = memory;
+    let TargetMemory { arena, table, states, stretches, finder, pins, piece_count } = memory;
     let is_new = table.is_new;
     let space =
         |length, fresh_from, ahead| Space { length, backing: Backing::OnDemand, fresh_from, ahead };
@@ -73,7 +73,7 @@ pub(crate) fn target(
         arena: Arena::new(arena.segment),
         ssd,
         table: PieceTable::new(table.segment),
-        states: PieceStates::new(states.segment),
+        states: PieceStates::new(states.segment, stretches.segment),
         finder: Finder::new(finder.segment).map_err(failed("use the finder"))?,
         client_pins: shm::pins::Pins::new(pins.segment).map_err(failed("use the pins"))?,
         sessions_before,
@@ -106,7 +106,7 @@ fn recover_target(
     };
     let rows: Vec<(Inode, Piece)> = slots.into_iter().flatten().filter_map(row).collect();
     let mut effects = Vec::new();
-    let is_early = |piece: &Piece| states.is_early(piece.slot) && states.is_hole(piece.slot);
+    let is_early = |piece: &Piece| states.is_early(piece.slot) && states.is_hole(piece);
     early.extend(rows.iter().filter(|(_, piece)| is_early(piece)));
     let (mut target, dropped) = Target::recover(sizes, rows, &mut effects);
     target.restore_early(early.iter().map(|&(inode, _)| inode));

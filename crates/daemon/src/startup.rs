@@ -331,6 +331,7 @@ fn offer(settings: &Settings, map: &Map, memory: &Memory, ssd: &SsdFile) -> Outc
         target.finder.read_only()?,
         memory.leases.read_only()?,
         clone(&target.pins.fd)?,
+        clone(&target.stretches.fd)?,
     ];
     for index in &memory.indexes {
         descriptors.push(index.read_only()?);

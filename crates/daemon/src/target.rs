@@ -185,7 +185,7 @@ impl TargetLoop {
         };
         self.early.asked(shared, request);
         if let Some(piece) = self.target.early(inode)
-            && !self.devices.states.is_hole(piece.slot)
+            && !self.devices.states.is_hole(&piece)
         {
             self.step(shared, guests, Input::Wanted { inodes: &[inode] });
         }
@@ -298,7 +298,7 @@ impl TargetLoop {
                 };
                 let (states, table) = (&self.devices.states, &self.devices.table);
                 let shown = states
-                    .reset(piece.slot, valid)
+                    .reset(&piece, valid)
                     .and_then(|()| states.set_early(piece.slot, defined == Defined::Early))
                     .and_then(|()| table.publish(inode, &piece));
                 assert_eq!(shown, Ok(()), "a slot beyond the piece table");

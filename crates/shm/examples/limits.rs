@@ -6,7 +6,7 @@ use shm::arena::Arena;
 use shm::doorbell::{DOORBELLS_BYTES, Doorbells, Sleep};
 use shm::index::{Index, Shape};
 use shm::piece_io::Target;
-use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES};
+use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES, stretches_bytes};
 use shm::pins::{PINS_BYTES, Pins};
 use shm::session::{Interruptible, SESSION_BYTES, Session};
 use shm::wait::{Backoff, Next};
@@ -102,7 +102,8 @@ fn copies() {
     let count = total >> chunk_log2;
     let arena = Arena::new(memory(total));
     let table = PieceTable::new(memory(HEADER_BYTES * count));
-    let states = PieceStates::new(memory(STATE_BYTES * count));
+    let stretches = memory(stretches_bytes(total as u64) as usize);
+    let states = PieceStates::new(memory(STATE_BYTES * count), stretches);
     let (_, ssd) = Segment::nameless(c"ssd", 4096).expect("nameless memory");
     let target = Target { arena: &arena, ssd: ssd.as_fd(), table: &table, states: &states };
     let pins = Pins::new(memory(PINS_BYTES)).expect("long enough");
@@ -116,7 +117,7 @@ fn copies() {
         tier: Piece::MEMORY,
     };
     for number in 0..count {
-        states.reset(number as u32, 0).expect("a slot");
+        states.reset(&piece(number), 0).expect("a slot");
         table.publish(Inode(1), &piece(number)).expect("a slot");
     }
     let mut plain = vec![1u8; total];

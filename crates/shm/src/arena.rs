@@ -60,6 +60,16 @@ impl Arena {
         self.segment.copy_in(place, from)
     }
 
+    /// Copies to `place` past the processor's cache.
+    ///
+    /// # Errors
+    /// `EIO` if the range is not in the arena.
+    pub fn stream_in(&self, place: u64, from: &[u8]) -> Result<()> {
+        let place = usize::try_from(place).map_err(|_| Errno::EIO)?;
+        self.prepare(place, from.len());
+        self.segment.stream_in(place, from)
+    }
+
     /// Makes `length` bytes from `place` on zero.
     ///
     /// # Errors

@@ -12,7 +12,7 @@
 //! | `index` | one for each worker | that worker only; clients map it read-only |
 //! | `leases` | one for each daemon | the daemon; clients map it read-only |
 //! | `arena` | one for each daemon | clients and the daemon |
-//! | `pieces` | two for each daemon | headers: the daemon; states: clients too |
+//! | `pieces` | three for each daemon | headers: the daemon; states: clients too |
 //! | `pins` | one for each daemon | clients |
 //! | `finder` | one for each daemon | the worker of the target; clients map it read-only |
 //! | `host` | one for each host | all its daemons and clients |

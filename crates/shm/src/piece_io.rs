@@ -1,11 +1,12 @@
 //! Reading and writing one piece from a process that maps the target: the one copy of a byte's way.
 //!
-//! A granule's bytes are defined when its `valid` bit is set; otherwise it reads as zeros. Who
-//! writes into undefined granules claims them all in one step, fills them with his bytes and with
-//! zeros around those, and sets the bits. Only then does he come to what others have claimed
-//! meanwhile: he waits for its bits, and copies his part. So nobody waits while he holds a claim,
-//! and two writers of neighbouring ranges hardly ever wait. If a claimer died, who waits takes over:
-//! nothing that the dead one wrote there was acknowledged.
+//! A granule, a page of the piece, is defined when its `valid` bit is set; otherwise it reads as zeros.
+//! Who writes into undefined granules goes from stretch to stretch, 64 granules that have a word. He
+//! claims what is free there of what he meets in one step, fills it with his bytes and with zeros around
+//! those, and sets the bits. Only then does he come to what others have claimed meanwhile: he waits for
+//! its bits, and copies his part. So nobody waits while he holds a claim, and two writers of
+//! neighbouring ranges hardly ever wait. If a claimer died, who waits takes over: nothing that the dead
+//! one wrote there was acknowledged.
 //!
 //! A claimer that lives is never taken over, however long it stands still: when it goes on it writes its
 //! zeros, and would write them over what others had written meanwhile. Who waits for too long gets `EIO`,
@@ -16,7 +17,7 @@
 //! the pins: only then can a granule be claimed anew that was claimed.
 
 use crate::arena::Arena;
-use crate::pieces::{PieceStates, PieceTable, all_granules, granule_log2};
+use crate::pieces::{GRANULE_LOG2, Granules, PieceStates, PieceTable, STRETCH_LOG2};
 use crate::pins::{Pin, SessionPins};
 use crate::sync;
 use crate::wait::{self, Backoff, Next};
@@ -31,6 +32,12 @@ use wire::reply::Piece;
 /// milliseconds at most, but may have lost its processor. Then twice as long each time, up to the most.
 const PAUSE_MICROS_MIN: u64 = 1_000;
 const PAUSE_MICROS_MAX: u64 = 64_000;
+
+/// What lies beyond in a file is of a large file: more than a process's share of the last cache, so who
+/// reads it from its beginning finds no byte there anyway.
+const STREAMED_FROM: u64 = 4 << 20;
+/// Copies from this length on go past the cache there. A store that does not reads the line first.
+const STREAMED_BYTES_MIN: usize = 16 << 10;
 
 /// One target as this process reaches it.
 #[derive(Clone, Copy)]
@@ -55,7 +62,11 @@ pub type Copied = core::result::Result<(), Moved>;
 impl Target<'_> {
     fn device_in(&self, piece: &Piece, within: u64, from: &[u8]) -> Result<()> {
         if piece.tier == Piece::MEMORY {
-            return self.arena.copy_in(place(piece, within)?, from);
+            let place = place(piece, within)?;
+            if piece.start >= STREAMED_FROM && from.len() >= STREAMED_BYTES_MIN {
+                return self.arena.stream_in(place, from);
+            }
+            return self.arena.copy_in(place, from);
         }
         self.ssd_in(piece, within, from)
     }
@@ -140,31 +151,25 @@ impl Target<'_> {
     /// What the device says.
     #[inline]
     pub fn read_pinned(&self, piece: &Piece, within: u64, to: &mut [u8]) -> Result<()> {
-        check_range(piece, within, to.len())?;
-        let valid = self.states.valid(piece.slot)?.load(Acquire);
-        let touched = granules(piece, within, to.len());
-        if valid & touched == touched {
+        if self.is_defined(piece, within, to.len())? {
             return self.device_out(piece, within, to);
         }
-        self.read_parts(piece, valid, within, to)
+        self.read_parts(piece, within, to)
     }
 
     /// Reads granule by granule: from the device what is `valid`, zeros elsewhere.
-    fn read_parts(&self, piece: &Piece, valid: u64, within: u64, to: &mut [u8]) -> Result<()> {
-        let log2 = granule_log2(piece.length_log2);
-        let mut at = within;
-        let mut rest = to;
-        while !rest.is_empty() {
-            let end = ((at >> log2) + 1) << log2;
-            let length = usize::try_from(end - at).unwrap_or(rest.len()).min(rest.len());
-            let (part, next) = rest.split_at_mut(length);
-            if valid & (1 << (at >> log2)) != 0 {
-                self.device_out(piece, at, part)?;
-            } else {
-                part.fill(0);
+    fn read_parts(&self, piece: &Piece, within: u64, to: &mut [u8]) -> Result<()> {
+        for (number, touched) in stretches(within, to.len() as u64) {
+            let stretch = self.stretch(piece, number)?;
+            let valid = stretch.granules.valid.load(Acquire);
+            for run in stretch.runs(touched & valid) {
+                let (at, part) = part_of(run, within, to.len());
+                self.device_out(piece, at, to.get_mut(part).unwrap_or_default())?;
             }
-            at = end;
-            rest = next;
+            for run in stretch.runs(touched & !valid) {
+                let (_, part) = part_of(run, within, to.len());
+                to.get_mut(part).unwrap_or_default().fill(0);
+            }
         }
         Ok(())
     }
@@ -225,97 +230,96 @@ impl Target<'_> {
 
     #[inline]
     fn write_held(&self, pin: &Pin<'_>, piece: &Piece, within: u64, from: &[u8]) -> Result<()> {
-        check_range(piece, within, from.len())?;
-        if from.is_empty() {
-            return Ok(());
-        }
-        let touched = granules(piece, within, from.len());
-        if self.states.valid(piece.slot)?.load(Acquire) & touched == touched {
+        if self.is_defined(piece, within, from.len())? {
             return self.device_in(piece, within, from);
         }
-        self.write_parts(pin, piece, touched, within, from)
+        self.write_parts(pin, piece, within, from)
     }
 
     /// Writes into granules that are not all defined.
-    fn write_parts(
-        &self,
-        pin: &Pin<'_>,
-        piece: &Piece,
-        touched: u64,
-        within: u64,
-        from: &[u8],
-    ) -> Result<()> {
-        // A granule that is written whole is claimed, too: another writer that found it undefined
-        // would else zero it after the caller's copy.
-        let mine = self.fill_free(pin, piece, touched, within, from)?;
-        let others = touched & !mine;
-        self.await_defined(pin, piece, others)?;
-        for run in runs(piece, others) {
-            self.copy_within(piece, &run, within, from)?;
+    fn write_parts(&self, pin: &Pin<'_>, piece: &Piece, within: u64, from: &[u8]) -> Result<()> {
+        for (number, touched) in stretches(within, from.len() as u64) {
+            let stretch = self.stretch(piece, number)?;
+            // A granule that is written whole is claimed, too: another writer that found it undefined
+            // would else zero it after the caller's copy.
+            let mine = self.fill_free(pin, &stretch, touched, within, from)?;
+            let others = touched & !mine;
+            self.await_defined(pin, &stretch, others)?;
+            for run in stretch.runs(others) {
+                self.copy_within(piece, run, within, from)?;
+            }
         }
         Ok(())
     }
 
-    /// Claims what is free of `granules` and undefined, and defines it: with `from`, as far as that
+    /// Claims what is free of `touched` and undefined, and defines it: with `from`, as far as that
     /// lies there when it lies at `within`, and zeros around. Returns what it defined.
     fn fill_free(
         &self,
         pin: &Pin<'_>,
-        piece: &Piece,
-        granules: u64,
+        stretch: &Stretch<'_>,
+        touched: u64,
         within: u64,
         from: &[u8],
     ) -> Result<u64> {
-        let valid = self.states.valid(piece.slot)?;
-        let claimed = self.states.claimed(piece.slot)?;
-        let free = granules & !valid.load(Acquire) & !claimed.load(Acquire);
+        let Granules { valid, claimed } = stretch.granules;
+        let free = touched & !valid.load(Acquire) & !claimed.load(Acquire);
         if free == 0 {
             return Ok(0);
         }
-        pin.claim(free);
+        pin.claim(stretch.number(), free);
         let mine = free & !claimed.fetch_or(free, SeqCst);
         if mine != free {
-            pin.claim(mine);
+            pin.claim(stretch.number(), mine);
         }
-        // Others write in the first and the last, too, and wait: each is theirs when it is filled.
-        let first = mine & granules.wrapping_neg() & granules;
-        let last = mine & !first & 1u64.checked_shl(63 - granules.leading_zeros()).unwrap_or(0);
+        // In granules that `from` cuts others write, too, and wait: they are theirs when they are filled.
+        let edges = mine & stretch.edges(within, from.len() as u64);
         let mut outcome = Ok(());
-        for part in [first, last, mine & !(first | last)] {
+        for part in [edges, mine & !edges] {
             if part != 0 && outcome.is_ok() {
-                outcome = self.fill_all(piece, part, within, from);
+                outcome = self.fill_all(stretch, part, within, from);
                 if outcome.is_ok() {
                     // Only what was claimed here: another may be a hole again by now.
                     valid.fetch_or(part, AcqRel);
                 }
             }
         }
-        pin.claim(0);
+        pin.claim(stretch.number(), 0);
         outcome.map(|()| mine)
     }
 
     /// Writes all bytes of `granules`: those of `from` that lie there when it lies at `within`, and
     /// zeros.
-    fn fill_all(&self, piece: &Piece, granules: u64, within: u64, from: &[u8]) -> Result<()> {
-        for run in runs(piece, granules) {
+    fn fill_all(
+        &self,
+        stretch: &Stretch<'_>,
+        granules: u64,
+        within: u64,
+        from: &[u8],
+    ) -> Result<()> {
+        let piece = stretch.piece;
+        for run in stretch.runs(granules) {
             let start = within.clamp(run.start, run.end);
             let end = within.saturating_add(from.len() as u64).clamp(start, run.end);
             self.device_zero(piece, run.start, start - run.start)?;
-            self.copy_within(piece, &run, within, from)?;
+            self.copy_within(piece, run.clone(), within, from)?;
             self.device_zero(piece, end, run.end - end)?;
         }
         Ok(())
     }
 
     /// Copies what lies in `run` of `from`, if that lies at `within`.
-    fn copy_within(&self, piece: &Piece, run: &Range<u64>, within: u64, from: &[u8]) -> Result<()> {
-        let start = run.start.max(within);
-        let end = run.end.min(within.saturating_add(from.len() as u64));
-        if start >= end {
-            return Ok(());
+    fn copy_within(&self, piece: &Piece, run: Range<u64>, within: u64, from: &[u8]) -> Result<()> {
+        let (at, part) = part_of(run, within, from.len());
+        match from.get(part).filter(|part| !part.is_empty()) {
+            Some(part) => self.device_in(piece, at, part),
+            None => Ok(()),
         }
-        let part = from.get((start - within) as usize..(end - within) as usize);
-        self.device_in(piece, start, part.unwrap_or(&[]))
+    }
+
+    fn stretch<'b>(&'b self, piece: &'b Piece, number: u64) -> Result<Stretch<'b>> {
+        let granules = self.states.granules(piece, number)?;
+        Ok(Stretch { piece, granules, start: number << STRETCH_LOG2 })
     }
 
     /// Makes every granule of `piece`, a piece of `inode`, defined, for who will reach its bytes without
@@ -331,7 +335,7 @@ impl Target<'_> {
     ) -> Result<Copied> {
         let pin = pins.pin(piece.slot)?;
         if self.table.is(inode, piece) {
-            self.define(&pin, piece, all_granules(piece.length_log2)).map(Ok)
+            self.define(&pin, piece, 0, piece.length()).map(Ok)
         } else {
             Ok(Err(Moved))
         }
@@ -350,12 +354,16 @@ impl Target<'_> {
         length: usize,
     ) -> Result<()> {
         check_range(piece, within, length)?;
-        self.define(&pins.pin(piece.slot)?, piece, granules(piece, within, length))
+        self.define(&pins.pin(piece.slot)?, piece, within, length as u64)
     }
 
-    fn define(&self, pin: &Pin<'_>, piece: &Piece, granules: u64) -> Result<()> {
-        let mine = self.fill_free(pin, piece, granules, 0, &[])?;
-        self.await_defined(pin, piece, granules & !mine)
+    fn define(&self, pin: &Pin<'_>, piece: &Piece, within: u64, length: u64) -> Result<()> {
+        for (number, touched) in stretches(within, length) {
+            let stretch = self.stretch(piece, number)?;
+            let mine = self.fill_free(pin, &stretch, touched, within, &[])?;
+            self.await_defined(pin, &stretch, touched & !mine)?;
+        }
+        Ok(())
     }
 
     /// True if every granule of `within .. within + length` is defined: the device holds what is to
@@ -363,33 +371,40 @@ impl Target<'_> {
     ///
     /// # Errors
     /// `EIO` for a range outside the piece.
+    #[inline]
     pub fn is_defined(&self, piece: &Piece, within: u64, length: usize) -> Result<bool> {
         check_range(piece, within, length)?;
-        let touched = granules(piece, within, length);
-        Ok(self.states.valid(piece.slot)?.load(Acquire) & touched == touched)
+        let is_whole = |(number, touched): (u64, u64)| {
+            Ok(self.states.granules(piece, number)?.valid.load(Acquire) & touched == touched)
+        };
+        let mut stretches = stretches(within, length as u64);
+        let Some(first) = stretches.next() else { return Ok(true) };
+        let mut all = is_whole(first)?;
+        for stretch in stretches {
+            all = all && is_whole(stretch)?;
+        }
+        Ok(all)
     }
 
     /// Waits until `granules`, of which the caller has claimed none, are defined. What the dead
     /// left, and what became a hole meanwhile, is zeroed.
-    fn await_defined(&self, pin: &Pin<'_>, piece: &Piece, granules: u64) -> Result<()> {
-        let mut rest = granules & !self.states.valid(piece.slot)?.load(Acquire);
+    fn await_defined(&self, pin: &Pin<'_>, stretch: &Stretch<'_>, granules: u64) -> Result<()> {
+        let mut rest = granules & !stretch.granules.valid.load(Acquire);
         while rest != 0 {
-            self.await_granule(pin, piece, rest.trailing_zeros().into())?;
+            self.await_granule(pin, stretch, rest & rest.wrapping_neg())?;
             rest &= rest - 1;
         }
         Ok(())
     }
 
-    fn await_granule(&self, pin: &Pin<'_>, piece: &Piece, granule: u64) -> Result<()> {
-        let bit = 1u64 << granule;
-        let valid = self.states.valid(piece.slot)?;
-        let claimed = self.states.claimed(piece.slot)?;
+    fn await_granule(&self, pin: &Pin<'_>, stretch: &Stretch<'_>, bit: u64) -> Result<()> {
+        let Granules { valid, claimed } = stretch.granules;
         let mut patience = Patience::new();
         while valid.load(Acquire) & bit == 0 {
             if claimed.load(Acquire) & bit == 0 {
-                self.fill_free(pin, piece, bit, 0, &[])?;
+                self.fill_free(pin, stretch, bit, 0, &[])?;
             } else if patience.is_over(pin.timeout_micros())? {
-                self.take_over(pin, piece, bit)?;
+                self.take_over(pin, stretch, bit)?;
             }
         }
         Ok(())
@@ -399,8 +414,8 @@ impl Target<'_> {
     ///
     /// # Errors
     /// `EIO` if the calling thread itself had, in the call in the middle of which a signal came.
-    fn take_over(&self, pin: &Pin<'_>, piece: &Piece, bit: u64) -> Result<()> {
-        let heir = self.states.heir(piece.slot)?;
+    fn take_over(&self, pin: &Pin<'_>, stretch: &Stretch<'_>, bit: u64) -> Result<()> {
+        let heir = self.states.heir(stretch.piece.slot)?;
         let (me, before) = (wait::thread_id(), heir.load(SeqCst));
         if before == me {
             return Err(Errno::EIO);
@@ -409,31 +424,30 @@ impl Target<'_> {
         if !is_free || heir.compare_exchange(before, me, SeqCst, Relaxed).is_err() {
             return Ok(());
         }
-        let outcome = self.inherit(pin, piece, bit);
+        let outcome = self.inherit(pin, stretch, bit);
         heir.store(0, Release);
         outcome
     }
 
-    fn inherit(&self, pin: &Pin<'_>, piece: &Piece, bit: u64) -> Result<()> {
-        let valid = self.states.valid(piece.slot)?;
-        let claimed = self.states.claimed(piece.slot)?;
-        let times = self.states.times_forgotten(piece.slot)?;
+    fn inherit(&self, pin: &Pin<'_>, stretch: &Stretch<'_>, bit: u64) -> Result<()> {
+        let (slot, Granules { valid, claimed }) = (stretch.piece.slot, stretch.granules);
+        let times = self.states.times_forgotten(slot)?;
         // In this order: of a granule that is forgotten the claim goes first.
         let is_undefined = valid.load(SeqCst) & bit == 0;
         if !is_undefined || claimed.load(SeqCst) & bit == 0 {
             return Ok(());
         }
-        let living = pin.others(piece.slot);
+        let living = pin.others(slot, stretch.number());
         if living.interrupted & bit != 0 {
             return Err(Errno::EIO);
         }
         let is_claimed = living.others & bit != 0;
         // Defined by then, by who claimed it; or claimed by another, behind our look at his pin.
         let is_defined = valid.load(SeqCst) & bit != 0;
-        if is_claimed || is_defined || self.states.times_forgotten(piece.slot)? != times {
+        if is_claimed || is_defined || self.states.times_forgotten(slot)? != times {
             return Ok(());
         }
-        self.fill_all(piece, bit, 0, &[])?;
+        self.fill_all(stretch, bit, 0, &[])?;
         valid.fetch_or(bit, AcqRel);
         Ok(())
     }
@@ -443,25 +457,56 @@ impl Target<'_> {
     /// # Errors
     /// What the device says.
     pub fn zero_pinned(&self, piece: &Piece, within: u64, length: u64) -> Result<()> {
-        let log2 = granule_log2(piece.length_log2);
         let end = within.saturating_add(length).min(piece.length());
-        let whole = (within + (1 << log2) - 1) >> log2;
-        let whole_end = end >> log2;
-        let valid = self.states.valid(piece.slot)?.load(Acquire);
-        let mut at = within;
-        while at < end {
-            let granule = at >> log2;
-            let next = ((granule + 1) << log2).min(end);
-            let is_whole = granule >= whole && granule < whole_end;
-            if !is_whole && valid & (1 << granule) != 0 {
-                self.device_zero(piece, at, next - at)?;
+        let length = end.saturating_sub(within);
+        for (number, touched) in stretches(within, length) {
+            let stretch = self.stretch(piece, number)?;
+            let edges = touched & stretch.edges(within, length);
+            let defined = edges & stretch.granules.valid.load(Acquire);
+            for run in stretch.runs(defined) {
+                let (start, end) = (run.start.max(within), run.end.min(end));
+                self.device_zero(piece, start, end - start)?;
             }
-            at = next;
-        }
-        if whole < whole_end {
-            self.states.forget(piece.slot, mask(whole, whole_end - 1))?;
+            self.states.forget(piece.slot, stretch.granules, touched & !edges)?;
         }
         Ok(())
+    }
+}
+
+/// A stretch of a piece.
+struct Stretch<'a> {
+    piece: &'a Piece,
+    granules: &'a Granules,
+    /// Where it begins in the piece.
+    start: u64,
+}
+
+impl Stretch<'_> {
+    fn number(&self) -> u64 {
+        self.start >> STRETCH_LOG2
+    }
+
+    /// The bytes of `granules`, those of neighbours together.
+    fn runs(&self, granules: u64) -> impl Iterator<Item = Range<u64>> + use<> {
+        let start = self.start;
+        let mut rest = granules;
+        core::iter::from_fn(move || {
+            let first = (rest != 0).then(|| rest.trailing_zeros())?;
+            let count = (rest >> first).trailing_ones();
+            rest &= !mask(first.into(), u64::from(first + count) - 1);
+            let place = |granule: u32| start + (u64::from(granule) << GRANULE_LOG2);
+            Some(place(first)..place(first + count))
+        })
+    }
+
+    /// The granules here that `within .. within + length` cuts.
+    fn edges(&self, within: u64, length: u64) -> u64 {
+        let cut = |at: u64| {
+            let is_here = at >> STRETCH_LOG2 == self.start >> STRETCH_LOG2;
+            let is_inside = !at.is_multiple_of(1 << GRANULE_LOG2);
+            u64::from(is_here && is_inside) << granule(at)
+        };
+        cut(within) | cut(within.saturating_add(length))
     }
 }
 
@@ -518,26 +563,37 @@ fn check_range(piece: &Piece, within: u64, length: usize) -> Result<()> {
     }
 }
 
-/// The granules that `length` bytes from `within` on touch.
-const fn granules(piece: &Piece, within: u64, length: usize) -> u64 {
-    let log2 = granule_log2(piece.length_log2);
-    if length == 0 { 0 } else { mask(within >> log2, (within + length as u64 - 1) >> log2) }
+/// The stretches that `length` bytes from `within` on meet, by number, each with the granules there
+/// that they meet.
+fn stretches(within: u64, length: u64) -> impl Iterator<Item = (u64, u64)> {
+    let end = within.saturating_add(length);
+    let mut at = within;
+    core::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let number = at >> STRETCH_LOG2;
+        let next = ((number + 1) << STRETCH_LOG2).min(end);
+        let touched = mask(granule(at), granule(next - 1));
+        at = next;
+        Some((number, touched))
+    })
+}
+
+/// The number in its stretch of the granule at `within`.
+const fn granule(within: u64) -> u64 {
+    (within >> GRANULE_LOG2) % 64
+}
+
+/// What of `length` bytes at `within` lies in `run`: where that is, and which of them.
+fn part_of(run: Range<u64>, within: u64, length: usize) -> (u64, Range<usize>) {
+    let start = run.start.max(within);
+    let end = run.end.min(within.saturating_add(length as u64)).max(start);
+    (start, (start - within) as usize..(end - within) as usize)
 }
 
 /// Bits `first ..= last`.
 const fn mask(first: u64, last: u64) -> u64 {
     let upper = u64::MAX >> 63u64.saturating_sub(last);
     if first >= 64 { 0 } else { upper & (u64::MAX << first) }
-}
-
-/// The bytes of `granules`, those of neighbours together.
-fn runs(piece: &Piece, granules: u64) -> impl Iterator<Item = Range<u64>> + use<> {
-    let (log2, length) = (granule_log2(piece.length_log2), piece.length());
-    let mut rest = granules;
-    core::iter::from_fn(move || {
-        let first = (rest != 0).then(|| rest.trailing_zeros())?;
-        let count = (rest >> first).trailing_ones();
-        rest &= !mask(first.into(), u64::from(first + count) - 1);
-        Some(u64::from(first) << log2..(u64::from(first + count) << log2).min(length))
-    })
 }

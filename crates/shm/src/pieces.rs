@@ -1,6 +1,6 @@
 //! The piece table: which file's bytes lie in which part of a target.
 //!
-//! Two segments with one row for each slot. *Headers* (32 bytes) are written by the daemon and
+//! Two segments with a row for each slot, and a third. *Headers* (32 bytes) are written by the daemon and
 //! mapped read-only by clients:
 //!
 //!   0   inode   u64   0: no piece; top bit: hidden for a moment, and may be shown again; the next: gone
@@ -16,6 +16,11 @@
 //!   16  heir     u32   thread that takes over what the dead had claimed; 0: nobody
 //!   20  marks    u32   bit 0: nobody asked for the piece (*early*); it may be taken back while nothing
 //!                      is defined. Above it: how often granules were forgotten
+//!
+//! A granule is a page, so the two words are enough for 256 KiB, a *stretch*. Longer pieces are whole
+//! stretches of their device, and have such two words for each where the third segment has them by
+//! place: 32 bytes for each 256 KiB, 16 of the arena's stretch there and 16 of the SSD file's. So rows
+//! of small files stay short and near each other, and one piece's words can not be another's.
 //!
 //! Publishing stores place, start, shape, check, then the inode (release). Unpublishing sets a bit of
 //! the inode, then a fence, then the daemon looks for pins (`pins`); a client pins, fences, and looks at
@@ -34,24 +39,46 @@ use wire::reply::Piece;
 pub const HEADER_BYTES: usize = 32;
 /// Bytes of one state.
 pub const STATE_BYTES: usize = 24;
-/// Granules of a piece.
-pub const GRANULE_COUNT: u32 = 64;
-/// Smallest granule: a page.
-pub const GRANULE_BYTES_MIN: u64 = 4096;
+/// log2 of a granule's bytes: a page.
+pub const GRANULE_LOG2: u8 = 12;
+/// log2 of the bytes of 64 granules, those of one word.
+pub const STRETCH_LOG2: u8 = GRANULE_LOG2 + 6;
+/// Bytes of the words of a stretch of both devices.
+const STRETCH_BYTES: usize = 2 * size_of::<Granules>();
 
-/// log2 of the granule of a piece of 2^`length_log2` bytes.
+/// Length of the segment of stretches for a target whose longer device has so many bytes.
 #[must_use]
-pub const fn granule_log2(length_log2: u8) -> u8 {
-    let page = GRANULE_BYTES_MIN.trailing_zeros() as u8;
-    let fine = length_log2.saturating_sub(GRANULE_COUNT.trailing_zeros() as u8);
-    if fine > page { fine } else { page }
+pub const fn stretches_bytes(device: u64) -> u64 {
+    let count = (device >> STRETCH_LOG2).saturating_add(1);
+    count.saturating_mul(STRETCH_BYTES as u64)
 }
 
-/// The `valid` bitmap of a piece whose every granule is defined.
+/// The `valid` word of each stretch of a piece whose every granule is defined.
 #[must_use]
 pub const fn all_granules(length_log2: u8) -> u64 {
-    let count = 1u64 << (length_log2 - granule_log2(length_log2));
-    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
+    if length_log2 >= STRETCH_LOG2 {
+        return u64::MAX;
+    }
+    (1 << (1u64 << length_log2.saturating_sub(GRANULE_LOG2))) - 1
+}
+
+/// What is known of the granules of a stretch.
+#[repr(C)]
+pub struct Granules {
+    /// Those that hold defined bytes; the others read as zeros.
+    pub valid: AtomicU64,
+    /// Those that somebody fills or filled.
+    pub claimed: AtomicU64,
+}
+
+// SAFETY: two atomics. WHY: each copy of a file's bytes looks at one.
+unsafe impl Row for Granules {}
+
+impl Granules {
+    fn reset(&self, valid: u64) {
+        self.valid.store(valid, Relaxed);
+        self.claimed.store(valid, Relaxed);
+    }
 }
 
 /// A header's words.
@@ -200,31 +227,29 @@ const FORGOTTEN_ONE: u32 = 2;
 
 /// The states.
 pub struct PieceStates {
-    segment: Segment,
+    rows: Segment,
+    stretches: Segment,
 }
 
 impl PieceStates {
-    /// Takes the mapping.
+    /// Takes the mappings of the rows and of the stretches.
     #[must_use]
-    pub const fn new(segment: Segment) -> PieceStates {
-        PieceStates { segment }
+    pub const fn new(rows: Segment, stretches: Segment) -> PieceStates {
+        PieceStates { rows, stretches }
     }
 
-    /// The bitmap of defined granules.
+    /// The granules of a stretch of a piece, counted from its first.
     ///
     /// # Errors
-    /// `EIO` for a slot that does not exist.
+    /// `EIO` for a slot or a place that does not exist.
     #[inline]
-    pub fn valid(&self, slot: u32) -> Result<&AtomicU64> {
-        self.segment.word64(slot as usize * STATE_BYTES)
-    }
-
-    /// The bitmap of claimed granules.
-    ///
-    /// # Errors
-    /// `EIO` for a slot that does not exist.
-    pub fn claimed(&self, slot: u32) -> Result<&AtomicU64> {
-        self.segment.word64(slot as usize * STATE_BYTES + 8)
+    pub fn granules(&self, piece: &Piece, stretch: u64) -> Result<&Granules> {
+        if piece.length_log2 <= STRETCH_LOG2 {
+            return self.rows.row(piece.slot as usize * STATE_BYTES);
+        }
+        let number = (piece.place >> STRETCH_LOG2) as usize + stretch as usize;
+        let of_tier = usize::from(piece.tier != Piece::MEMORY) * size_of::<Granules>();
+        self.stretches.row(number * STRETCH_BYTES + of_tier)
     }
 
     /// Who takes over what the dead had claimed.
@@ -232,23 +257,28 @@ impl PieceStates {
     /// # Errors
     /// `EIO` for a slot that does not exist.
     pub fn heir(&self, slot: u32) -> Result<&AtomicU32> {
-        self.segment.word32(slot as usize * STATE_BYTES + 16)
+        self.rows.word32(slot as usize * STATE_BYTES + 16)
     }
 
-    /// Starts a piece anew with `valid` granules, before it is published.
+    /// Starts a piece anew with the granules `valid` in each of its stretches, before it is published.
     ///
     /// # Errors
-    /// `EIO` for a slot that does not exist.
-    pub fn reset(&self, slot: u32, valid: u64) -> Result<()> {
-        self.valid(slot)?.store(valid, Relaxed);
-        self.claimed(slot)?.store(valid, Relaxed);
-        self.marks(slot)?.store(0, Relaxed);
-        self.heir(slot)?.store(0, Release);
+    /// `EIO` for a slot or a place that does not exist, or a place where the words would be another
+    /// piece's, too.
+    pub fn reset(&self, piece: &Piece, valid: u64) -> Result<()> {
+        if !piece.place.is_multiple_of(piece.length().min(1 << STRETCH_LOG2)) {
+            return Err(Errno::EIO);
+        }
+        for stretch in 0..stretch_count(piece) {
+            self.granules(piece, stretch)?.reset(valid);
+        }
+        self.marks(piece.slot)?.store(0, Relaxed);
+        self.heir(piece.slot)?.store(0, Release);
         Ok(())
     }
 
     fn marks(&self, slot: u32) -> Result<&AtomicU32> {
-        self.segment.word32(slot as usize * STATE_BYTES + 20)
+        self.rows.word32(slot as usize * STATE_BYTES + 20)
     }
 
     /// Notes that nobody asked for a piece, before it is published, or that somebody did.
@@ -273,8 +303,11 @@ impl PieceStates {
 
     /// True if nothing was ever written into a piece, or nothing since it was cleared.
     #[must_use]
-    pub fn is_hole(&self, slot: u32) -> bool {
-        self.valid(slot).is_ok_and(|valid| valid.load(SeqCst) == 0)
+    pub fn is_hole(&self, piece: &Piece) -> bool {
+        let is_empty = |stretch| {
+            self.granules(piece, stretch).is_ok_and(|granules| granules.valid.load(SeqCst) == 0)
+        };
+        (0..stretch_count(piece)).all(is_empty)
     }
 
     /// Changes whenever granules are forgotten.
@@ -285,19 +318,25 @@ impl PieceStates {
         Ok(self.marks(slot)?.load(SeqCst) & !EARLY)
     }
 
-    /// Forgets the granules in `mask`: they read as zeros from now on.
+    /// Forgets those of `granules`, of the piece in `slot`, that are in `mask`: they read as zeros from
+    /// now on.
     ///
     /// # Errors
     /// `EIO` for a slot that does not exist.
-    pub fn forget(&self, slot: u32, mask: u64) -> Result<()> {
+    pub fn forget(&self, slot: u32, granules: &Granules, mask: u64) -> Result<()> {
         self.marks(slot)?.fetch_add(FORGOTTEN_ONE, SeqCst);
         // One that somebody fills right now stays his. The claim goes first: a granule that is
         // claimed and undefined would look like one that a dead writer left.
-        let defined = mask & self.valid(slot)?.load(SeqCst);
-        self.claimed(slot)?.fetch_and(!defined, SeqCst);
-        self.valid(slot)?.fetch_and(!defined, SeqCst);
+        let defined = mask & granules.valid.load(SeqCst);
+        granules.claimed.fetch_and(!defined, SeqCst);
+        granules.valid.fetch_and(!defined, SeqCst);
         Ok(())
     }
+}
+
+/// Stretches of a piece, one at least.
+const fn stretch_count(piece: &Piece) -> u64 {
+    1 << piece.length_log2.saturating_sub(STRETCH_LOG2)
 }
 
 /// Checks a piece against the length of what it lies in.

@@ -7,6 +7,7 @@
 //!
 //!   0   pin     u64   thread << 32 | piece + 1; 0: free
 //!   8   claims  u64   granules of the piece that the thread fills right now, or is about to (`piece_io`)
+//!   16  stretch u64   the stretch of the piece that they are in
 //!
 //! Who copies puts a pin down and then looks at the piece's header; who wants the space anew hides
 //! the header and then looks for pins. One of the two sees the other (`pieces`).
@@ -46,6 +47,7 @@ const DAEMON_MICROS_MAX: u64 = 1_000_000;
 struct PinRow {
     pin: AtomicU64,
     claims: AtomicU64,
+    stretch: AtomicU64,
 }
 
 // SAFETY: atomics in the order of the table above. WHY: each copy of a file's bytes takes one.
@@ -104,9 +106,9 @@ impl Pins {
         SessionPins { pins: self, block: 1 + session as usize, timeout_micros }
     }
 
-    /// Granules of `piece` that living threads fill: those of others, and those that the calling thread
-    /// was in the middle of when a signal came, whose handler holds `own`.
-    pub(crate) fn claims(&self, piece: u32, own: &Pin<'_>) -> Claims {
+    /// Granules in a stretch of `piece` that living threads fill: those of others, and those that the
+    /// calling thread was in the middle of when a signal came, whose handler holds `own`.
+    fn claims(&self, piece: u32, stretch: u64, own: &Pin<'_>) -> Claims {
         let me = wait::thread_id();
         let mut found = Claims { others: 0, interrupted: 0 };
         for block in 0..=self.sessions_most() {
@@ -116,8 +118,11 @@ impl Pins {
                 if word.piece() != Some(piece) || core::ptr::eq(row, own.row) {
                     continue;
                 }
+                // The row of who has the claim that the caller saw does not change until that is defined.
+                // Of others the two words may be of two moments: then the caller waits in vain.
+                let is_there = row.stretch.load(SeqCst) == stretch;
                 let claims = row.claims.load(SeqCst);
-                if claims == 0 || word.is_of_the_dead() {
+                if !is_there || claims == 0 || word.is_of_the_dead() {
                     continue;
                 }
                 if word.thread() == me {
@@ -251,14 +256,15 @@ pub(crate) struct Claims {
 }
 
 impl Pin<'_> {
-    /// Says which granules of the piece the caller fills from now on.
-    pub(crate) fn claim(&self, granules: u64) {
+    /// Says which granules of a stretch of the piece the caller fills from now on.
+    pub(crate) fn claim(&self, stretch: u64, granules: u64) {
+        self.row.stretch.store(stretch, Release);
         self.row.claims.store(granules, SeqCst);
     }
 
-    /// What else living threads fill of `piece`, which is the pinned one.
-    pub(crate) fn others(&self, piece: u32) -> Claims {
-        self.by.pins.claims(piece, self)
+    /// What else living threads fill in a stretch of `piece`, which is the pinned one.
+    pub(crate) fn others(&self, piece: u32, stretch: u64) -> Claims {
+        self.by.pins.claims(piece, stretch, self)
     }
 
     /// How long its holder waits for others.

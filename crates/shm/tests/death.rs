@@ -8,7 +8,7 @@ use shm::arena::Arena;
 use shm::doorbell::{DOORBELLS_BYTES, Doorbells};
 use shm::host::{HOST_BYTES, HostSegment};
 use shm::piece_io::Target;
-use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES};
+use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES, stretches_bytes};
 use shm::pins::{PINS_BYTES, Pins};
 use shm::session::{SESSION_BYTES, Session};
 use std::ffi::CString;
@@ -22,6 +22,13 @@ use wire::{Errno, Inode};
 
 const ROLE: &str = "FOREBAY_TEST_VICTIM";
 const PLACE: &str = "FOREBAY_TEST_PLACE";
+
+const ARENA_BYTES: usize = 1 << 20;
+/// A short piece and a long one, whose granules are noted elsewhere.
+const PIECES: [Piece; 2] = [
+    Piece { start: 0, slot: 0, place: 0, length_log2: 16, tier: Piece::MEMORY },
+    Piece { start: 1 << 19, slot: 1, place: 1 << 19, length_log2: 19, tier: Piece::MEMORY },
+];
 
 /// A directory in shared memory that goes with the test.
 struct Place(PathBuf);
@@ -66,6 +73,12 @@ fn kill(mut child: Child) {
     child.wait().expect("reaped");
 }
 
+/// The states of `PIECES`.
+fn states(place: &Path) -> PieceStates {
+    let stretches = segment(place, "stretches", stretches_bytes(ARENA_BYTES as u64) as usize);
+    PieceStates::new(segment(place, "states", 2 * STATE_BYTES), stretches)
+}
+
 /// Not a test by itself: what a victim does.
 #[test]
 fn the_victim() {
@@ -73,7 +86,7 @@ fn the_victim() {
     let place = Path::new(&place);
     let session = Session::new(segment(place, "session", SESSION_BYTES)).expect("long enough");
     let host = HostSegment::new(segment(place, "host", HOST_BYTES)).expect("long enough");
-    let states = PieceStates::new(segment(place, "states", STATE_BYTES));
+    let states = states(place);
     let mut slots: Vec<_> = (0..SLOT_COUNT).map(|_| session.claim(1000).expect("a slot")).collect();
     if role == "requests" {
         let bells = Doorbells::new(segment(place, "bells", DOORBELLS_BYTES)).expect("long enough");
@@ -83,7 +96,10 @@ fn the_victim() {
     let pins = Pins::new(segment(place, "pins", PINS_BYTES)).expect("long enough");
     let _pin = pins.of_session(0, 1000).pin(0).expect("a row");
     if role == "granules" {
-        states.claimed(0).expect("slot 0").fetch_or(0b10, Ordering::SeqCst);
+        for piece in &PIECES {
+            let granules = states.granules(piece, 0).expect("a slot");
+            granules.claimed.fetch_or(0b10, Ordering::SeqCst);
+        }
     }
     if role == "descriptors" {
         let vnode = host.vnode_open(Inode(5)).expect("room");
@@ -127,23 +143,27 @@ fn nobody_waits_for_what_the_dead_asked() {
 #[test]
 fn granules_claimed_by_the_dead_are_filled_by_others() {
     let place = Place::new("granules");
-    let arena = Arena::new(segment(&place.0, "arena", 1 << 16));
-    let table = PieceTable::new(segment(&place.0, "table", HEADER_BYTES));
-    let states = PieceStates::new(segment(&place.0, "states", STATE_BYTES));
+    let arena = Arena::new(segment(&place.0, "arena", ARENA_BYTES));
+    let table = PieceTable::new(segment(&place.0, "table", 2 * HEADER_BYTES));
+    let states = states(&place.0);
     let ssd = Segment::nameless(c"ssd", 4096).expect("nameless memory").1;
     let target = Target { arena: &arena, ssd: ssd.as_fd(), table: &table, states: &states };
-    let piece = Piece { start: 0, slot: 0, place: 0, length_log2: 16, tier: Piece::MEMORY };
-    arena.copy_in(0, &[0xee; 1 << 16]).expect("fits");
-    states.reset(0, 0).expect("slot 0");
-    table.publish(Inode(5), &piece).expect("slot 0");
+    arena.copy_in(0, &vec![0xee; ARENA_BYTES]).expect("fits");
+    for piece in &PIECES {
+        states.reset(piece, 0).expect("a slot");
+        table.publish(Inode(5), piece).expect("a slot");
+    }
     kill(victim("granules", &place.0));
     let pins = Pins::new(segment(&place.0, "pins", PINS_BYTES)).expect("long enough");
-    target.write_pinned(&pins.of_daemon(), &piece, 4096 + 10, b"alive").expect("written");
-    let mut read = [1; 3 * 4096];
-    target.read_pinned(&piece, 0, &mut read).expect("read");
-    let mut wanted = [0; 3 * 4096];
-    wanted[4096 + 10..4096 + 15].copy_from_slice(b"alive");
-    assert!(read == wanted);
+    for piece in &PIECES {
+        let done = target.write_pinned(&pins.of_daemon(), piece, 4096 + 10, b"alive");
+        assert_eq!(done, Ok(()));
+        let mut read = [1; 3 * 4096];
+        target.read_pinned(piece, 0, &mut read).expect("read");
+        let mut wanted = [0; 3 * 4096];
+        wanted[4096 + 10..4096 + 15].copy_from_slice(b"alive");
+        assert!(read == wanted);
+    }
 }
 
 #[test]

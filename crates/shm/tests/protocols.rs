@@ -7,7 +7,9 @@ use shm::doorbell::{DOORBELLS_BYTES, Doorbells, Sleep};
 use shm::host::{HOST_BYTES, HostSegment, OfdIndex, VnodeIndex};
 use shm::index::{Hit, Index, Shape};
 use shm::piece_io::Target;
-use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES, all_granules};
+use shm::pieces::{
+    HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES, all_granules, stretches_bytes,
+};
 use shm::pins::{PINS_BYTES, Pins};
 use shm::segment::HUGE_PAGE;
 use shm::session::{Interruptible, SESSION_BYTES, Session};
@@ -249,7 +251,10 @@ impl OneTarget {
         OneTarget {
             arena: Arena::new(memory(bytes)),
             table: PieceTable::new(memory(HEADER_BYTES * 8)),
-            states: PieceStates::new(memory(STATE_BYTES * 8)),
+            states: PieceStates::new(
+                memory(STATE_BYTES * 8),
+                memory(stretches_bytes(bytes as u64) as usize),
+            ),
             pins,
             ssd: Segment::nameless(c"ssd", bytes).expect("nameless memory").1,
         }
@@ -265,43 +270,74 @@ impl OneTarget {
     }
 }
 
-/// Random writes and zeroings of a piece whose space holds old bytes: what is read is what was
-/// written, and zeros elsewhere, in both tiers.
+/// Random writes and zeroings of short and long pieces whose space holds old bytes: what is read is what
+/// was written, and zeros elsewhere. Two pieces are at the same place of both tiers, a third behind.
 #[test]
 fn a_piece_reads_as_written_and_never_shows_old_bytes() {
-    for tier in [Piece::MEMORY, Piece::SSD] {
-        let length = 256 * 1024usize;
-        let all = OneTarget::new(2 * length);
+    for (length_log2, longest) in [(16, 20_000), (18, 20_000), (20, 600_000)] {
+        let length = 1usize << length_log2;
+        let all = OneTarget::new(3 * length);
         let target = all.target();
-        let old = vec![0xee; length];
+        let old = vec![0xee; 2 * length];
         all.arena.copy_in(length as u64, &old).expect("fits");
         rustix::io::pwrite(&all.ssd, &old, length as u64).expect("written");
-        let piece = Piece { start: 0, slot: 3, place: length as u64, length_log2: 18, tier };
-        all.states.reset(3, 0).expect("slot 3");
-        all.table.publish(Inode(5), &piece).expect("slot 3");
+        let pieces = [(1, Piece::MEMORY), (1, Piece::SSD), (2, Piece::SSD)];
+        let mut slot = 2;
+        let pieces = pieces.map(|(place, tier)| {
+            slot += 1;
+            Piece { start: 0, slot, place: place * length as u64, length_log2, tier }
+        });
+        for piece in &pieces {
+            all.states.reset(piece, 0).expect("a slot");
+            all.table.publish(Inode(5), piece).expect("a slot");
+            assert!(all.states.is_hole(piece));
+        }
         let pins = all.pins.of_session(0, 1000);
-        let mut model = vec![0u8; length];
-        let mut state = u64::from(tier) + 99;
-        for round in 0..400u64 {
+        let mut models = [vec![0u8; length], vec![0u8; length], vec![0u8; length]];
+        let mut state = u64::from(length_log2) + 99;
+        for round in 0..600u64 {
             state = wire::hash::mix(state, round);
             let at = state as usize % length;
-            let count = (state >> 32) as usize % (length - at).min(20_000);
+            let count = (state >> 32) as usize % (length - at).min(longest);
+            let number = round as usize % pieces.len();
+            let (piece, model) = (&pieces[number], &mut models[number]);
             if round % 5 == 4 {
-                target.zero_pinned(&piece, at as u64, count as u64).expect("zeroed");
+                target.zero_pinned(piece, at as u64, count as u64).expect("zeroed");
                 model[at..at + count].fill(0);
             } else {
                 let bytes = vec![round as u8 | 1; count];
-                let done = target.write(&pins, Inode(5), &piece, at as u64, &bytes);
+                let done = target.write(&pins, Inode(5), piece, at as u64, &bytes);
                 assert_eq!(done, Ok(Ok(())));
                 model[at..at + count].copy_from_slice(&bytes);
             }
-            let mut read = vec![1; length];
-            assert_eq!(target.read(&pins, Inode(5), &piece, 0, &mut read), Ok(Ok(())));
-            assert!(read == model, "tier {tier} round {round}");
+            for (piece, model) in pieces.iter().zip(&models) {
+                let mut read = vec![1; length];
+                assert_eq!(target.read(&pins, Inode(5), piece, 0, &mut read), Ok(Ok(())));
+                assert!(read == *model, "{piece:?} round {round}");
+            }
         }
+        assert!(pieces.iter().all(|piece| !all.states.is_hole(piece)));
         all.table.unpublish(3).expect("slot 3");
-        let gone = target.read(&pins, Inode(5), &piece, 0, &mut [0; 8]);
+        let gone = target.read(&pins, Inode(5), &pieces[0], 0, &mut [0; 8]);
         assert_eq!(gone, Ok(Err(shm::piece_io::Moved)));
+    }
+}
+
+/// A long piece that is not where whole stretches are would share their words with others.
+#[test]
+fn a_piece_at_an_odd_place_is_refused() {
+    let all = OneTarget::new(4 << 20);
+    let piece =
+        |place, length_log2| Piece { start: 0, slot: 0, place, length_log2, tier: Piece::MEMORY };
+    for (place, length_log2, is_right) in [
+        (4096, 12, true),
+        (2048, 12, false),
+        (3 << 18, 20, true),
+        (3 << 18 | 4096, 20, false),
+        (64 << 20, 20, false),
+    ] {
+        let outcome = all.states.reset(&piece(place, length_log2), 0);
+        assert_eq!(outcome.is_ok(), is_right, "{place} {length_log2}");
     }
 }
 
@@ -316,7 +352,7 @@ fn writers_of_one_granule_keep_each_others_bytes() {
     let piece = Piece { start: 0, slot: 0, place: 0, length_log2: 16, tier: Piece::MEMORY };
     for _ in 0..300 {
         all.arena.copy_in(0, &vec![0xee; length]).expect("fits");
-        all.states.reset(0, 0).expect("slot 0");
+        all.states.reset(&piece, 0).expect("slot 0");
         all.table.publish(Inode(5), &piece).expect("slot 0");
         std::thread::scope(|scope| {
             for half in 0..2u64 {
@@ -351,7 +387,7 @@ fn a_whole_granule_is_not_zeroed_by_who_writes_a_part() {
     let pins = all.pins.of_session(0, 1_000_000);
     let piece = Piece { start: 0, slot: 0, place: 0, length_log2: 16, tier: Piece::MEMORY };
     for _ in 0..500 {
-        all.states.reset(0, 0).expect("slot 0");
+        all.states.reset(&piece, 0).expect("slot 0");
         all.table.publish(Inode(5), &piece).expect("slot 0");
         std::thread::scope(|scope| {
             for whole in [true, false] {

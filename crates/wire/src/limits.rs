@@ -63,7 +63,7 @@ pub const STAGE_BUFFER_COUNT: usize = 32;
 pub const PIECE_BYTES_MIN: u64 = 4 * KIB;
 /// Smallest and largest chunk size, as powers of two.
 pub const CHUNK_LOG2_MIN: u8 = 16;
-/// See `CHUNK_LOG2_MIN`. 64 MiB is 64 granules of 1 MiB.
+/// See `CHUNK_LOG2_MIN`. What a client that is stopped inside a copy may hold.
 pub const CHUNK_LOG2_MAX: u8 = 26;
 
 /// Longest frame between daemons: the most data and a slot's worth of header.

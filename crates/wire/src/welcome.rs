@@ -60,8 +60,8 @@ pub struct Welcome {
 
 impl Welcome {
     /// Number of descriptors before the indexes: session, doorbells, host segment, arena, piece
-    /// table, piece states, SSD file, posts, finder, leases, pins.
-    pub const DESCRIPTORS: usize = 11;
+    /// table, piece states, SSD file, posts, finder, leases, pins, stretches of pieces.
+    pub const DESCRIPTORS: usize = 12;
     /// Most descriptors of one welcome.
     pub const DESCRIPTORS_MAX: usize = Welcome::DESCRIPTORS + WORKER_COUNT_MAX;
 

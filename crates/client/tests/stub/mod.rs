@@ -17,7 +17,7 @@ use shm::doorbell::{DOORBELLS_BYTES, Doorbells, Sleep};
 use shm::host::{HOST_BYTES, HostSegment};
 use shm::index::{Index, Shape};
 use shm::leases::LEASES_BYTES;
-use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES};
+use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES, stretches_bytes};
 use shm::pins::PINS_BYTES;
 use shm::posts::POSTS_BYTES;
 use shm::session::{SESSION_BYTES, Session};
@@ -33,6 +33,7 @@ use wire::{Header, Reply, Request, Welcome};
 
 const ARENA_BYTES: usize = 64 << 20;
 const PIECES: usize = 4096;
+const STRETCHES_BYTES: usize = stretches_bytes(ARENA_BYTES as u64) as usize;
 
 /// What outlives a restart of the stub.
 pub(crate) struct State {
@@ -77,14 +78,15 @@ impl Stub {
             // Nothing is leased.
             memory(LEASES_BYTES),
             memory(PINS_BYTES),
+            memory(STRETCHES_BYTES),
             memory(shape.bytes()),
         ];
         let namespace = Namespace::new(
-            Index::create(map(&fds[10], shape.bytes()), shape).expect("an index"),
+            Index::create(map(&fds[11], shape.bytes()), shape).expect("an index"),
             HostSegment::new(map(&fds[1], HOST_BYTES)).expect("a host segment"),
             Arena::new(map(&fds[2], ARENA_BYTES)),
             PieceTable::new(map(&fds[3], PIECES * HEADER_BYTES)),
-            PieceStates::new(map(&fds[4], PIECES * STATE_BYTES)),
+            PieceStates::new(map(&fds[4], PIECES * STATE_BYTES), map(&fds[10], STRETCHES_BYTES)),
         );
         let state = Arc::new(State { namespace: Mutex::new(namespace), fds });
         let ends = Arc::new(AtomicBool::new(false));
@@ -194,7 +196,7 @@ fn welcome(state: &State, stream: OwnedFd, number: u16) -> (Session, OwnedFd) {
     let length = writer.finish().expect("a welcome fits");
     let mut fds: Vec<BorrowedFd<'_>> = vec![fd.as_fd()];
     fds.extend(state.fds.iter().map(AsFd::as_fd));
-    let mut space = [const { std::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(26))];
+    let mut space = [const { std::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(27))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
     let slices = [IoSlice::new(&bytes[..length])];

@@ -198,15 +198,16 @@ impl Namespace {
             if !make {
                 continue;
             }
-            if self.place_next + span.length() > self.place_end {
+            let place = self.place_next.next_multiple_of(span.length());
+            if place + span.length() > self.place_end {
                 break;
             }
-            let (slot, place) = (self.slot_next, self.place_next);
+            let slot = self.slot_next;
             self.slot_next += 1;
-            self.place_next += span.length();
+            self.place_next = place + span.length();
             let (start, length_log2) = (span.start, span.length_log2);
             let piece = Piece { start, slot, place, length_log2, tier: Piece::MEMORY };
-            self.states.reset(slot, 0).expect("a slot");
+            self.states.reset(&piece, 0).expect("a slot");
             self.table.publish(inode, &piece).expect("a slot");
             self.pieces.insert((inode, start), piece);
             found.push(piece);
@@ -481,8 +482,9 @@ impl Namespace {
                     for piece in self.map(inode, 20, 0, contents.len() as u64, true) {
                         let bytes = &contents[piece.start as usize..];
                         self.arena.copy_in(piece.place, bytes).expect("in the arena");
-                        self.states.valid(piece.slot).expect("a slot").store(1, SEQ);
-                        self.states.claimed(piece.slot).expect("a slot").store(1, SEQ);
+                        let granules = self.states.granules(&piece, 0).expect("a slot");
+                        granules.valid.store(1, SEQ);
+                        granules.claimed.store(1, SEQ);
                     }
                 }
                 answer(Reply::Attributes { attributes: self.show(inode)? });

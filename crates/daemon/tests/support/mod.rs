@@ -266,11 +266,12 @@ impl Client {
         let arena = Arena::new(map_all(&next(), write));
         let table_fd = next();
         let table = PieceTable::new(map_all(&table_fd, Access::ReadOnly));
-        let states = PieceStates::new(map_all(&next(), write));
+        let states = map_all(&next(), write);
         let ssd = next();
         let posts = Posts::new(map_all(&next(), write))?;
         let (_finder, _leases) = (next(), next());
         let pins = Pins::new(map_all(&next(), write))?;
+        let states = PieceStates::new(states, map_all(&next(), write));
         let indexes = (0..welcome.workers)
             .map(|_| Index::open(map_all(&next(), Access::ReadOnly)))
             .collect::<Result<_>>()?;

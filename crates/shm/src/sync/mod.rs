@@ -9,6 +9,11 @@ mod thread;
 pub use thread::{thread_id, trust_libc};
 
 #[cfg(not(feature = "interleavings"))]
+mod stream;
+#[cfg(not(feature = "interleavings"))]
+pub(crate) use stream::copy_past_cache;
+
+#[cfg(not(feature = "interleavings"))]
 mod real;
 #[cfg(not(feature = "interleavings"))]
 pub use real::*;

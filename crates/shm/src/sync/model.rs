@@ -326,6 +326,15 @@ pub unsafe fn copy_nonoverlapping(from: *const u8, to: *mut u8, length: usize) {
     });
 }
 
+/// As `stream::copy_past_cache`, in two steps.
+///
+/// # Safety
+/// As there.
+pub unsafe fn copy_past_cache(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: the caller vouches for the same.
+    unsafe { copy_nonoverlapping(from, to, length) };
+}
+
 /// Two steps over `length` bytes: start and length of each.
 fn in_halves(length: usize, step: impl Fn(usize, usize)) {
     let half = length / 2;

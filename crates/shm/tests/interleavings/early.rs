@@ -10,11 +10,11 @@ use wire::Inode;
 /// Takes the piece back if it is in no use, as the daemon does, and gives its space to another file.
 /// The daemon lets time pass between the two; here it may be none.
 fn take_back(all: &OneTarget) {
-    if !all.states.is_hole(PIECE.slot) {
+    if !all.states.is_hole(&PIECE) {
         return;
     }
     all.table.hide(PIECE.slot).expect("slot 0");
-    if all.is_pinned() || !all.states.is_hole(PIECE.slot) {
+    if all.is_pinned() || !all.states.is_hole(&PIECE) {
         all.table.show(PIECE.slot).expect("slot 0");
         return;
     }
@@ -23,7 +23,7 @@ fn take_back(all: &OneTarget) {
         // It is not used anew as long as somebody may write into it.
         return;
     }
-    all.states.reset(PIECE.slot, 3).expect("slot 0");
+    all.states.reset(&PIECE, 3).expect("slot 0");
     all.table.publish(Inode(6), &PIECE).expect("slot 0");
 }
 
@@ -101,7 +101,7 @@ fn what_a_dead_client_found_and_did_not_write_to_is_taken_back() {
             }
             let is_kept = all.table.get(PIECE.slot) == Some((FILE, PIECE));
             assert!(!all.is_pinned(), "the dead pin nothing");
-            assert!(!is_kept || !all.states.is_hole(PIECE.slot), "nobody uses it");
+            assert!(!is_kept || !all.states.is_hole(&PIECE), "nobody uses it");
         });
     });
 }

@@ -1,6 +1,6 @@
 //! Granules of a new piece: every written byte is kept, and no old byte shows.
 
-use crate::support::{GRANULE, LENGTH, OneTarget, PIECE, SECOND, join, spawn};
+use crate::support::{GRANULE, LENGTH, OneTarget, SECOND, join, spawn};
 use shm::sync::model;
 use std::sync::Arc;
 
@@ -10,10 +10,17 @@ fn writer(all: &Arc<OneTarget>, at: usize, length: usize, byte: u8) -> model::Th
     spawn(all, move |all| all.write(at, length, byte))
 }
 
+/// Explores `test` with the two granules of a short piece and with those of two stretches, of which
+/// `valid` are defined.
+fn explore(count: usize, valid: u64, test: fn(Arc<OneTarget>)) {
+    for make in [OneTarget::new, OneTarget::long] {
+        model::explore(count, move || test(Arc::new(make(valid))));
+    }
+}
+
 #[test]
 fn writers_of_one_granule_keep_each_others_bytes_and_readers_see_no_old_ones() {
-    model::explore(1500, || {
-        let all = Arc::new(OneTarget::new(0));
+    explore(1500, 0, |all| {
         let writers = [writer(&all, 0, HALF, 1), writer(&all, HALF, HALF, 2)];
         let seen = all.read();
         assert!(seen.iter().all(|&byte| byte <= 2), "an old byte");
@@ -28,8 +35,7 @@ fn writers_of_one_granule_keep_each_others_bytes_and_readers_see_no_old_ones() {
 /// Who ended after writing another granule of the piece is not taken for the claimer of this one.
 #[test]
 fn a_claim_of_the_living_is_not_taken_over() {
-    model::explore(3000, || {
-        let all = Arc::new(OneTarget::new(0));
+    explore(3000, 0, |all| {
         let writers = [
             writer(&all, GRANULE, HALF, 3),
             writer(&all, 0, GRANULE, 7),
@@ -48,8 +54,7 @@ fn a_claim_of_the_living_is_not_taken_over() {
 /// told so, and what was acknowledged, to whomever, is there.
 #[test]
 fn a_claim_of_who_stands_still_is_not_taken_over() {
-    model::explore(4000, || {
-        let all = Arc::new(OneTarget::new(0));
+    explore(4000, 0, |all| {
         let parts = [(HALF, GRANULE, 2), (0, HALF, 1), (GRANULE + HALF, HALF, 3)];
         let mut writers = parts.map(|(at, length, byte)| {
             let writer = spawn(&all, move |all| {
@@ -78,8 +83,7 @@ fn a_claim_of_who_stands_still_is_not_taken_over() {
 #[test]
 fn a_granule_that_is_claimed_anew_is_not_taken_over() {
     const QUARTER: usize = GRANULE / 4;
-    model::explore(4000, || {
-        let all = Arc::new(OneTarget::new(0));
+    explore(4000, 0, |all| {
         let victim = spawn(&all, |all| {
             model::doom(20);
             all.write(0, QUARTER, 9);
@@ -95,7 +99,7 @@ fn a_granule_that_is_claimed_anew_is_not_taken_over() {
             }),
             spawn(&all, |all| {
                 model::stop(40);
-                all.target().zero_pinned(&PIECE, 0, GRANULE as u64).expect("zeroed");
+                all.zero(0, GRANULE);
                 if all.try_write(HALF, HALF, 3).is_ok() {
                     let read = all.read();
                     assert!(read[HALF..GRANULE].iter().all(|&byte| byte == 3), "lost bytes");
@@ -118,8 +122,7 @@ fn a_granule_that_is_claimed_anew_is_not_taken_over() {
 /// A granule that is written whole is announced, too.
 #[test]
 fn a_granule_written_whole_is_not_zeroed_by_who_writes_a_part() {
-    model::explore(20000, || {
-        let all = Arc::new(OneTarget::new(0));
+    explore(20000, 0, |all| {
         let writers = [writer(&all, 0, GRANULE, 7), writer(&all, HALF, 100, 7)];
         join(writers);
         let read = model::quietly(|| all.read());
@@ -130,8 +133,7 @@ fn a_granule_written_whole_is_not_zeroed_by_who_writes_a_part() {
 /// A writer is killed between any two steps: others write what it had claimed, in the end.
 #[test]
 fn the_claims_of_the_dead_are_taken_over() {
-    model::explore(2000, || {
-        let all = Arc::new(OneTarget::new(0));
+    explore(2000, 0, |all| {
         let victim = spawn(&all, |all| {
             model::doom(30);
             all.write(HALF, GRANULE + HALF, 9);
@@ -155,8 +157,7 @@ fn the_claims_of_the_dead_are_taken_over() {
 #[test]
 fn a_writer_killed_in_a_granule_that_he_shares_shows_no_old_bytes() {
     const QUARTER: usize = GRANULE / 4;
-    model::explore(4000, || {
-        let all = Arc::new(OneTarget::new(0));
+    explore(4000, 0, |all| {
         let victim = spawn(&all, |all| {
             model::doom(20);
             all.write(QUARTER, GRANULE, 9);
@@ -184,8 +185,7 @@ fn a_writer_killed_in_a_granule_that_he_shares_shows_no_old_bytes() {
 /// Two writers whose ranges overlap do not wait for each other's claims in a ring.
 #[test]
 fn writers_that_overlap_come_to_their_end_before_any_time_is_over() {
-    model::explore(2000, || {
-        let all = Arc::new(OneTarget::new(0));
+    explore(2000, 0, |all| {
         let writers = [writer(&all, 0, GRANULE + HALF, 1), writer(&all, HALF, GRANULE + HALF, 2)];
         join(writers);
         let read = model::quietly(|| all.read());
@@ -198,10 +198,9 @@ fn writers_that_overlap_come_to_their_end_before_any_time_is_over() {
 /// A hole is made in a defined granule while somebody writes into it and into a new one.
 #[test]
 fn a_hole_does_not_fill_with_what_was_there() {
-    model::explore(2000, || {
-        let all = Arc::new(OneTarget::new(1));
+    explore(2000, 1, |all| {
         let writers = [writer(&all, HALF, GRANULE, 1), writer(&all, HALF, 100, 1)];
-        all.target().zero_pinned(&PIECE, 0, GRANULE as u64).expect("zeroed");
+        all.zero(0, GRANULE);
         all.write(HALF, 50, 2);
         join(writers);
         let read = model::quietly(|| all.read());

@@ -18,7 +18,7 @@ fn use_anew(all: &OneTarget) {
 /// Gives space and row to another file, full of 0x22.
 fn fill(all: &OneTarget) {
     all.arena.copy_in(0, &[0x22; LENGTH]).expect("fits");
-    all.states.reset(PIECE.slot, 3).expect("slot 0");
+    all.states.reset(&PIECE, 3).expect("slot 0");
     all.table.publish(Inode(6), &PIECE).expect("slot 0");
 }
 

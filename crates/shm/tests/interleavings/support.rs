@@ -5,11 +5,14 @@ use shm::Segment;
 use shm::arena::Arena;
 use shm::doorbell::{DOORBELLS_BYTES, Doorbells, Sleep};
 use shm::piece_io::Target;
-use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES};
+use shm::pieces::{
+    HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES, STRETCH_LOG2, stretches_bytes,
+};
 use shm::pins::{PINS_BYTES, Pins, SessionPins};
 use shm::session::{Interruptible, SESSION_BYTES, Session, Slot};
 use shm::sync::model;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use wire::errno::Result;
 use wire::limits::{SLOT_BYTES, SLOT_COUNT};
 use wire::reply::Piece;
@@ -110,6 +113,9 @@ pub(crate) struct OneTarget {
     pub(crate) states: PieceStates,
     pins: Pins,
     ssd: OwnedFd,
+    piece: Piece,
+    /// Where in the piece the bytes are that tests are about.
+    start: usize,
 }
 
 /// Two granules of 4096 bytes.
@@ -117,24 +123,53 @@ pub(crate) const LENGTH: usize = 2 * GRANULE;
 pub(crate) const GRANULE: usize = 4096;
 pub(crate) const PIECE: Piece =
     Piece { start: 0, slot: 0, place: 0, length_log2: 13, tier: Piece::MEMORY };
+/// Of two stretches.
+const LONG: Piece = Piece { length_log2: STRETCH_LOG2 + 1, ..PIECE };
+/// The last granule of the first and the first of the second.
+const LONG_START: usize = (1 << STRETCH_LOG2) - GRANULE;
 pub(crate) const FILE: Inode = Inode(5);
 
 impl OneTarget {
     /// The piece's space holds bytes 0xee of some other file; `valid` granules are defined.
     pub(crate) fn new(valid: u64) -> OneTarget {
-        let all = OneTarget {
-            arena: Arena::new(memory(LENGTH)),
-            table: PieceTable::new(memory(HEADER_BYTES * 2)),
-            states: PieceStates::new(memory(STATE_BYTES * 2)),
-            pins: Pins::new(memory(PINS_BYTES)).expect("long enough"),
-            ssd: Segment::nameless(c"ssd", 4096).expect("nameless memory").1,
-        };
+        let all = OneTarget::with(PIECE, 0);
         model::quietly(|| {
-            all.arena.copy_in(0, &[0xee; LENGTH]).expect("fits");
-            all.states.reset(0, valid).expect("slot 0");
+            all.states.reset(&PIECE, valid).expect("slot 0");
             all.table.publish(FILE, &PIECE).expect("slot 0");
             all.pins.note_session(0);
         });
+        all
+    }
+
+    /// The same, and the two granules are of two stretches of a long piece.
+    pub(crate) fn long(valid: u64) -> OneTarget {
+        let all = OneTarget::with(LONG, LONG_START);
+        model::quietly(|| {
+            all.states.reset(&LONG, 0).expect("slot 0");
+            for (stretch, bits) in [(0, (valid & 1) << 63), (1, valid >> 1)] {
+                let granules = all.states.granules(&LONG, stretch).expect("a stretch");
+                granules.valid.store(bits, SeqCst);
+                granules.claimed.store(bits, SeqCst);
+            }
+            all.table.publish(FILE, &LONG).expect("slot 0");
+        });
+        all
+    }
+
+    fn with(piece: Piece, start: usize) -> OneTarget {
+        let stretches = memory(stretches_bytes(piece.length()) as usize);
+        let pins = Pins::new(memory(PINS_BYTES)).expect("long enough");
+        model::quietly(|| pins.note_session(0));
+        let all = OneTarget {
+            arena: Arena::new(memory(piece.length() as usize)),
+            table: PieceTable::new(memory(HEADER_BYTES * 2)),
+            states: PieceStates::new(memory(STATE_BYTES * 2), stretches),
+            pins,
+            ssd: Segment::nameless(c"ssd", 4096).expect("nameless memory").1,
+            piece,
+            start,
+        };
+        model::quietly(|| all.arena.copy_in(start as u64, &[0xee; LENGTH]).expect("fits"));
         all
     }
 
@@ -157,23 +192,29 @@ impl OneTarget {
         self.pins.is_pinned(0, PIECE.slot)
     }
 
-    /// Bytes `at ..` of the piece become `length` times `byte`, as a client writes.
+    /// Bytes `at ..` of the two granules become `length` times `byte`, as a client writes.
     pub(crate) fn write(&self, at: usize, length: usize, byte: u8) {
         assert_eq!(self.try_write(at, length, byte), Ok(()));
     }
 
     /// As `write`, where somebody may stand still for too long.
     pub(crate) fn try_write(&self, at: usize, length: usize, byte: u8) -> Result<()> {
-        let bytes = vec![byte; length];
-        let done = self.target().write(&self.pins(), FILE, &PIECE, at as u64, &bytes)?;
+        let (bytes, at) = (vec![byte; length], (self.start + at) as u64);
+        let done = self.target().write(&self.pins(), FILE, &self.piece, at, &bytes)?;
         assert_eq!(done, Ok(()), "the piece stays");
         Ok(())
     }
 
-    /// The whole piece, as its file has it.
+    /// `length` bytes of the two granules become zeros, as a daemon cuts a file.
+    pub(crate) fn zero(&self, at: usize, length: usize) {
+        let at = (self.start + at) as u64;
+        self.target().zero_pinned(&self.piece, at, length as u64).expect("zeroed");
+    }
+
+    /// Both granules, as their file has them.
     pub(crate) fn read(&self) -> Vec<u8> {
         let mut bytes = vec![1; LENGTH];
-        self.target().read_pinned(&PIECE, 0, &mut bytes).expect("read");
+        self.target().read_pinned(&self.piece, self.start as u64, &mut bytes).expect("read");
         bytes
     }
 }
