@@ -44,6 +44,30 @@ static void files(int in) {
     close(out);
 }
 
+// What is refused whole, before anything is copied.
+static void ranges(void) {
+    int file = make("one-file", "0123456789"), appended = open("one-file", O_WRONLY | O_APPEND);
+    MUST(appended >= 0);
+    for (loff_t to = 2; to <= 7; to += 5) {
+        loff_t from = 4, at = to;
+        FAILS(EINVAL, copy_file_range(file, &from, file, &at, 4, 0));
+        CHECK(from == 4 && at == to);
+    }
+    loff_t from = 0, to = 0;
+    FAILS(EBADF, copy_file_range(file, &from, appended, &to, 4, 0));
+    // By the descriptors' own offsets, which are one.
+    FAILS(EINVAL, copy_file_range(file, NULL, file, NULL, 4, 0));
+    CHECK(lseek(file, 0, SEEK_CUR) == 0 && holds("one-file", "0123456789"));
+    // Side by side they do not overlap; nor do they where the file ends before.
+    from = 0, to = 4;
+    CHECK(copy_file_range(file, &from, file, &to, 4, 0) == 4 && from == 4 && to == 8 && holds("one-file", "0123012389"));
+    from = 6, to = 10;
+    CHECK(copy_file_range(file, &from, file, &to, 100, 0) == 4 && holds("one-file", "01230123892389"));
+    from = 14, to = 0;
+    CHECK(copy_file_range(file, &from, file, &to, 100, 0) == 0 && holds("one-file", "01230123892389"));
+    close(file), close(appended);
+}
+
 static void pipes(int in) {
     int ends[2];
     MUST(pipe(ends) == 0);
@@ -101,6 +125,7 @@ int main(int count, char **arguments) {
     int in = open("in", O_CREAT | O_RDWR, 0600);
     MUST(write(in, text, SIZE) == SIZE && lseek(in, 0, SEEK_SET) == 0);
     files(in);
+    ranges();
     pipes(in);
     sockets(in);
     return finish();

@@ -286,7 +286,30 @@ pub fn copy_file_range(a: [u64; 6]) -> Answer {
     }
     let from = End { fd: a[0], file: from, offset_at: a[1] };
     let to = End { fd: a[2], file: to, offset_at: a[3] };
-    answer(copy(&from, &to, a[4].min(CALL_BYTES_MAX as u64)))
+    let length = a[4].min(CALL_BYTES_MAX as u64);
+    answer(range_to_copy(&from, &to, length).and_then(|length| copy(&from, &to, length)))
+}
+
+/// How much of `length` is copied. As Linux refuses: a target that is appended to, and ranges of one
+/// file that overlap, as far as there is something to copy; of one file no more than that, lest what
+/// is copied is copied on.
+fn range_to_copy(from: &End, to: &End, length: u64) -> Result<u64> {
+    let (Some(source), Some(target)) = (&from.file, &to.file) else { return Ok(length) };
+    let (client, source, target) = (client()?, source.file(), target.file());
+    if client.flags(target)? as i32 & libc::O_APPEND != 0 {
+        return Err(Errno::EBADF);
+    }
+    if client.inode_of(source)? != client.inode_of(target)? {
+        return Ok(length);
+    }
+    let start = |end: &End, file| match end.offset()? {
+        Some(offset) => Ok(offset),
+        None => client.seek(file, 0, libc::SEEK_CUR as u32),
+    };
+    let (read_at, write_at) = (start(from, source)?, start(to, target)?);
+    let length = length.min(client.fstat(source)?.size.saturating_sub(read_at));
+    let overlap = write_at.saturating_add(length) > read_at && write_at < read_at + length;
+    if overlap { Err(Errno::EINVAL) } else { Ok(length) }
 }
 
 /// `splice`: in, its offset, out, its offset, length, flags. One end is a pipe, so the kernel's.
