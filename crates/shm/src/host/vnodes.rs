@@ -165,9 +165,6 @@ impl HostSegment {
     /// `ENFILE` if too many files are open.
     pub fn vnode_open(&self, inode: Inode) -> Result<VnodeIndex> {
         let bucket = HostSegment::bucket(inode);
-        if let Some(index) = self.vnode_join(bucket, inode) {
-            return Ok(index);
-        }
         let guard = lock_briefly(self.segment.word32(bucket)?);
         loop {
             if let Some(index) = self.vnode_join(bucket, inode) {
@@ -237,10 +234,9 @@ impl HostSegment {
 
     /// Takes a row, which is not live any more, out of its bucket and gives it back.
     fn vnode_free(&self, inode: Inode, index: VnodeIndex) -> Result<()> {
-        for way in self.ways(HostSegment::bucket(inode)) {
-            if way.load(Relaxed) == index.0 + 1 {
-                way.store(0, SeqCst);
-            }
+        let mut ways = self.ways(HostSegment::bucket(inode)).iter();
+        if let Some(way) = ways.find(|way| way.load(Relaxed) == index.0 + 1) {
+            way.store(0, SeqCst);
         }
         self.vnode(index)?.inode.store(0, SeqCst);
         give_row(&self.segment, BITMAP, index.0, HINT)
