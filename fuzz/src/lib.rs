@@ -119,7 +119,7 @@ fn creations(parent: Inode, name: &'static [u8]) -> [Request<'static>; 3] {
 fn requests_to_targets(inode: Inode) -> Vec<Request<'static>> {
     let (chunk_log2, offset) = (22, 4096);
     vec![
-        Request::MapPieces { inode, chunk_log2, allocate: 1, offset, length: 9 },
+        Request::MapPieces { inode, chunk_log2, allocate: 1, offset, length: 9, ahead: 9 },
         Request::Read { inode, chunk_log2, offset, length: 9 },
         Request::Write { inode, chunk_log2, offset, bytes: b"bytes" },
         Request::Truncate { inode, chunk_log2, size: 1 },

@@ -11,6 +11,7 @@ use wire::attributes::placement as placed;
 use wire::codec::{Field, Reader};
 use wire::errno::{Errno, Result};
 use wire::hash::neighbourly_piece;
+use wire::limits::FILE_BYTES_MAX;
 use wire::reply::Piece;
 use wire::{DaemonIndex, Inode, Reply, Request};
 
@@ -27,6 +28,14 @@ const CACHE_ROWS: usize = 4096;
 pub(crate) const MOVES_MAX: u32 = 64;
 /// Chunks that one message asks for: an answer holds a few hundred pieces.
 const CHUNKS_AHEAD_MAX: u64 = 64;
+/// Who has written so much of a file from its beginning on is taken for one who goes on: then pieces for
+/// what he comes to are asked for in the same message.
+const GOES_ON_BYTES: u64 = 64 << 10;
+/// So many times what the file has, ahead: 8 MiB in blocks of 1 MiB take one message.
+const AHEAD_TIMES: u64 = 7;
+/// And no more than this: each file that is being written holds so much memory that it may not need,
+/// and memory that nobody used before costs more than the messages that this saves.
+const AHEAD_BYTES_MAX: u64 = 16 << 20;
 
 /// By whom a piece of this host is reached, in one word: upper half the state of the attachments in
 /// which that was found, then 16 bits for the attachment by its number in this process, 0: by none.
@@ -444,15 +453,36 @@ impl Client {
         // Further pieces of the same target are asked for in the same message. With hashing, they
         // end with the chunk.
         let alone = self.home()?.map.daemon_count() == 1;
-        let length = if alone || file.layout.placement == placed::LOCAL {
-            ahead.min(CHUNKS_AHEAD_MAX << file.chunk_log2()).max(span.length())
+        let (length, left) = if alone || file.layout.placement == placed::LOCAL {
+            (ahead.min(CHUNKS_AHEAD_MAX << file.chunk_log2()).max(span.length()), u64::MAX)
         } else {
             let chunk = 1u64 << file.chunk_log2();
             let left = chunk.saturating_sub(span.start & chunk.saturating_sub(1));
-            ahead.clamp(span.length(), left.max(span.length()))
+            (ahead.clamp(span.length(), left.max(span.length())), left)
         };
-        let mapped = self.map_pieces(target, file, span.start, length, want == Want::Write)?;
+        let ahead = match want {
+            Want::Read => 0,
+            Want::Write => self.goes_on(file, span, length).min(left.saturating_sub(length)),
+        };
+        let allocate = want == Want::Write;
+        let mapped = self.map_pieces(target, file, (span.start, length), ahead, allocate)?;
         Ok(mapped.first)
+    }
+
+    /// How far beyond `length` bytes from `span` on, which are about to be written, it seems that this
+    /// process will write, too. It does not matter much if that is wrong: the target takes back what
+    /// nobody writes to.
+    fn goes_on(&self, file: &File, span: &Span, length: u64) -> u64 {
+        let end = span.start.saturating_add(length);
+        let wrote_before = |last: u64| {
+            let before = piece::at(last, file.chunk_log2());
+            self.cache.get(file.inode, before.start).is_some()
+        };
+        if end < GOES_ON_BYTES || !span.start.checked_sub(1).is_none_or(wrote_before) {
+            return 0;
+        }
+        let ahead = end.saturating_mul(AHEAD_TIMES).min(AHEAD_BYTES_MAX);
+        ahead.min(FILE_BYTES_MAX.saturating_sub(end))
     }
 
     /// Forgets where a piece lies.
@@ -465,8 +495,8 @@ impl Client {
         &self,
         target: DaemonIndex,
         file: &File,
-        offset: u64,
-        length: u64,
+        (offset, length): (u64, u64),
+        ahead: u64,
         allocate: bool,
     ) -> Result<Mapped> {
         let request = Request::MapPieces {
@@ -475,6 +505,7 @@ impl Client {
             allocate: u8::from(allocate),
             offset,
             length,
+            ahead,
         };
         let through = self.through(target);
         self.call(To::Target(target), &request, &own_credentials())?.with(|reply| {
@@ -504,7 +535,7 @@ impl Client {
         while at < end {
             // A target that runs out of space answers with what it could make; asked for what is
             // missing it refuses.
-            let mapped = self.map_pieces(target, file, at, end.saturating_sub(at), true)?;
+            let mapped = self.map_pieces(target, file, (at, end.saturating_sub(at)), 0, true)?;
             if mapped.end <= at {
                 return Err(Errno::EIO);
             }

@@ -37,8 +37,14 @@ fn main() {
     let target = To::Target(DaemonIndex(0));
     measure("map a new piece", 2_000, |number| {
         let inode = Inode(1000 + u64::from(number));
-        let request =
-            Request::MapPieces { inode, chunk_log2: 22, allocate: 1, offset: 0, length: 1 };
+        let request = Request::MapPieces {
+            inode,
+            chunk_log2: 22,
+            allocate: 1,
+            offset: 0,
+            length: 1,
+            ahead: 0,
+        };
         client.pieces(0, &request).expect("a piece");
     });
     measure("space", COUNT, |_| {

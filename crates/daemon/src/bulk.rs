@@ -277,6 +277,7 @@ impl Ends for BulkEnds {
             allocate: u8::from(kind == Kind::Store),
             offset: span.start,
             length: span.length(),
+            ahead: 0,
         };
         let own = self.shared.own_header(ShardIndex(0));
         let header = Header { shard: Header::TARGET, daemon: self.shared.router.me.0, ..own };

@@ -1,13 +1,15 @@
-//! Early pieces (`data::early`): which to make, which were written to, which to take back.
+//! Early pieces (`data::early`): which first ones to make, which were written to, which to take back.
 //!
 //! Clients that make files by posts take inode numbers in turn, and the daemons of the host see which
 //! come next. Once first pieces of such files are asked for, the target makes them before they are:
 //! the client finds its piece as it finds any other, and a small file costs no message.
 //!
-//! Files are often made and not written to. What was not written to for a while is taken back: the row
-//! is hidden, which clients see under their pins; one pause later it is looked whether anything was
-//! written before, or is being written under a pin; if so, it is shown again. Whoever meets a hidden row
-//! asks by a message.
+//! Pieces ahead of writers the target makes by itself, with what they ask for.
+//!
+//! Files are often made and not written to, and end before the space that lies ahead. What was not
+//! written to for a while is taken back: the row is hidden, which clients see under their pins; one pause
+//! later it is looked whether anything was written before, or is being written under a pin; if so, it is
+//! shown again. Whoever meets a hidden row asks by a message.
 //!
 //! None of this is believed: a number that will never be used, or is in use, costs a piece for a while.
 
@@ -37,14 +39,20 @@ const COUNT_MAX: u64 = 1024;
 /// With so many files that were made and not written to no more pieces are made: it seems that files
 /// stay empty.
 const IDLE_MAX: usize = 64;
+/// After so many looks at a first piece that was not written to it is taken back.
+const FIRST_LOOKS: u32 = 1;
+/// And at one ahead of a writer: who pauses for longer between two writes asks again, which costs
+/// him nothing beside the pause.
+const AHEAD_LOOKS: u32 = 4;
 
 /// An early piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entry {
     inode: Inode,
+    start: u64,
     slot: u32,
-    /// It was not written to at the last look either.
-    is_old: bool,
+    /// Looks at which it was not written to.
+    looks: u32,
 }
 
 /// The early pieces of one shard's files.
@@ -72,6 +80,8 @@ pub(crate) struct Early {
     /// By daemon of this host.
     numbers: BTreeMap<u16, Option<Numbers>>,
     stocks: BTreeMap<u16, Stock>,
+    /// Pieces ahead of writers.
+    ahead: Vec<Entry>,
     hidden: Vec<(Inode, Piece)>,
     look_at: Option<Instant>,
 }
@@ -79,23 +89,29 @@ pub(crate) struct Early {
 /// What to tell the target.
 #[derive(Default)]
 pub(crate) struct Verdict {
-    /// Written to.
-    pub(crate) wanted: Vec<Inode>,
+    /// Written to: file and beginning.
+    pub(crate) wanted: Vec<(Inode, u64)>,
     /// To be taken back.
-    pub(crate) unwanted: Vec<Inode>,
+    pub(crate) unwanted: Vec<(Inode, u64)>,
 }
 
 impl Early {
     /// `directory` holds the shared memory of this host's daemons; `found` are early pieces that an
     /// earlier daemon made.
     pub(crate) fn new(directory: PathBuf, found: &[(Inode, Piece)]) -> Early {
-        let mut stocks: BTreeMap<u16, Stock> = BTreeMap::new();
-        for &(inode, piece) in found {
-            let entry = Entry { inode, slot: piece.slot, is_old: false };
-            stocks.entry(inode.shard().0).or_default().idle.push(entry);
-        }
         let (numbers, hidden) = (BTreeMap::new(), Vec::new());
-        Early { directory, numbers, stocks, hidden, look_at: None }
+        let (stocks, ahead) = (BTreeMap::new(), Vec::new());
+        let mut early = Early { directory, numbers, stocks, ahead, hidden, look_at: None };
+        found.iter().for_each(|(inode, piece)| early.rest(Entry::new(*inode, piece)));
+        early
+    }
+
+    /// A piece of a file that exists, and that was not written to.
+    fn rest(&mut self, entry: Entry) {
+        match entry.start {
+            0 => self.stocks.entry(entry.inode.shard().0).or_default().idle.push(entry),
+            _ => self.ahead.push(entry),
+        }
     }
 
     /// The next numbers of files in a shard, if its owner is on this host.
@@ -155,14 +171,17 @@ impl Early {
     }
 
     /// Notes a piece that was made.
-    pub(crate) fn made(&mut self, inode: Inode, slot: u32) {
-        let entry = Entry { inode, slot, is_old: false };
-        self.stocks.entry(inode.shard().0).or_default().made.push_back(entry);
+    pub(crate) fn made(&mut self, inode: Inode, piece: &Piece) {
+        let entry = Entry::new(inode, piece);
+        match piece.start {
+            0 => self.stocks.entry(inode.shard().0).or_default().made.push_back(entry),
+            _ => self.ahead.push(entry),
+        }
     }
 
     /// When to look for what to take back.
     pub(crate) fn look_at(&mut self, target: &Target) -> Option<Instant> {
-        if self.stocks.is_empty() && self.hidden.is_empty() {
+        if self.stocks.is_empty() && self.ahead.is_empty() && self.hidden.is_empty() {
             self.look_at = None;
             return None;
         }
@@ -188,37 +207,54 @@ impl Early {
         let mut verdict = Verdict::default();
         for (inode, piece) in std::mem::take(&mut self.hidden) {
             // Else it is its file's by now, or was freed with it.
-            if target.early(inode) != Some(piece) {
+            if target.early(inode, piece.start) != Some(piece) {
                 continue;
             }
             if !devices.states.is_hole(&piece) {
-                verdict.wanted.push(inode);
+                verdict.wanted.push((inode, piece.start));
             } else if pinned.contains(&piece.slot) {
                 // Somebody is about to write, was stopped, or died: the next look will tell.
-                let shown = devices.table.show(piece.slot);
-                let entry = Entry { inode, slot: piece.slot, is_old: shown.is_err() };
-                self.stocks.entry(inode.shard().0).or_default().idle.push(entry);
+                if devices.table.show(piece.slot).is_ok() {
+                    self.rest(Entry::new(inode, &piece));
+                }
             } else {
                 devices.finder.forget(inode, &piece);
-                verdict.unwanted.push(inode);
+                verdict.unwanted.push((inode, piece.start));
             }
         }
+        self.ahead.retain(|entry| entry.is_unwritten(target, devices, &mut verdict));
+        let old = take_old(&mut self.ahead, AHEAD_LOOKS, target);
+        self.hide(&old, target, devices);
         let shards: Vec<u16> = self.stocks.keys().copied().collect();
         for shard in shards {
             let next = self.left(shared, ShardIndex(shard)).map_or(u64::MAX, |left| left.start);
             let Some(stock) = self.stocks.get_mut(&shard) else { continue };
-            let hide = stock.take_old(next, target, devices, &mut verdict);
-            for entry in hide {
-                if let Some(piece) = target.early(entry.inode)
-                    && devices.table.hide(piece.slot).is_ok()
-                {
-                    self.hidden.push((entry.inode, piece));
-                }
-            }
+            let old = stock.take_old(next, target, devices, &mut verdict);
+            self.hide(&old, target, devices);
         }
         self.stocks.retain(|_, stock| !stock.is_over());
         verdict
     }
+
+    fn hide(&mut self, old: &[Entry], target: &Target, devices: &Devices) {
+        for entry in old {
+            if let Some(piece) = target.early(entry.inode, entry.start)
+                && devices.table.hide(piece.slot).is_ok()
+            {
+                self.hidden.push((entry.inode, piece));
+            }
+        }
+    }
+}
+
+/// Takes out the entries that were looked at `looks` times before, and all if the room is needed; the
+/// others were looked at once more.
+fn take_old(entries: &mut Vec<Entry>, looks: u32, target: &Target) -> Vec<Entry> {
+    let is_old = |entry: &Entry| entry.looks >= looks || target.needs_early_back();
+    let (old, mut young): (Vec<_>, Vec<_>) = entries.drain(..).partition(is_old);
+    young.iter_mut().for_each(|entry| entry.looks += 1);
+    *entries = young;
+    old
 }
 
 /// True if chunk 0 of a file is here by its number.
@@ -229,15 +265,20 @@ fn is_ours(shared: &Shared, inode: Inode) -> bool {
 }
 
 impl Entry {
+    const fn new(inode: Inode, piece: &Piece) -> Entry {
+        Entry { inode, start: piece.start, slot: piece.slot, looks: 0 }
+    }
+
     /// True if the piece is still early and nothing was written into it.
     fn is_unwritten(&self, target: &Target, devices: &Devices, verdict: &mut Verdict) -> bool {
         // Else it was freed, or asked for, and the slot may be another file's.
-        let Some(piece) = target.early(self.inode).filter(|piece| piece.slot == self.slot) else {
+        let Some(piece) = target.early(self.inode, self.start) else { return false };
+        if piece.slot != self.slot {
             return false;
-        };
+        }
         let is_hole = devices.states.is_hole(&piece);
         if !is_hole {
-            verdict.wanted.push(self.inode);
+            verdict.wanted.push((self.inode, self.start));
         }
         is_hole
     }
@@ -300,11 +341,7 @@ impl Stock {
             self.idle.extend(self.made.drain(..));
         }
         self.last = next;
-        let is_old = |entry: &Entry| entry.is_old || target.needs_early_back();
-        let (old, mut young): (Vec<_>, Vec<_>) = self.idle.drain(..).partition(is_old);
-        young.iter_mut().for_each(|entry| entry.is_old = true);
-        self.idle = young;
-        old
+        take_old(&mut self.idle, FIRST_LOOKS, target)
     }
 
     fn is_over(&self) -> bool {

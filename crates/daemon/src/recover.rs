@@ -109,8 +109,8 @@ fn recover_target(
     let is_early = |piece: &Piece| states.is_early(piece.slot) && states.is_hole(piece);
     early.extend(rows.iter().filter(|(_, piece)| is_early(piece)));
     let (mut target, dropped) = Target::recover(sizes, rows, &mut effects);
-    target.restore_early(early.iter().map(|&(inode, _)| inode));
-    early.retain(|&(inode, piece)| target.early(inode) == Some(piece));
+    target.restore_early(early.iter().copied());
+    early.retain(|&(inode, piece)| target.early(inode, piece.start) == Some(piece));
     for one in dropped {
         tracing::error!("{one}");
     }

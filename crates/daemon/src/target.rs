@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use store::SsdFile;
 use wire::errno::{Errno, Result};
+use wire::reply::Piece;
 use wire::{Reply, Request};
 
 /// Pauses between looks at pins that stay: first, longest. A client holds one for one copy.
@@ -184,10 +185,11 @@ impl TargetLoop {
             _ => return,
         };
         self.early.asked(shared, request);
-        if let Some(piece) = self.target.early(inode)
-            && !self.devices.states.is_hole(&piece)
-        {
-            self.step(shared, guests, Input::Wanted { inodes: &[inode] });
+        let is_written = |piece: &Piece| !self.devices.states.is_hole(piece);
+        let written = self.target.early_of(inode).filter(is_written);
+        let pieces: Vec<_> = written.map(|piece| (inode, piece.start)).collect();
+        if !pieces.is_empty() {
+            self.step(shared, guests, Input::Wanted { pieces: &pieces });
         }
     }
 
@@ -211,10 +213,10 @@ impl TargetLoop {
         Verdict { wanted, unwanted }: &Verdict,
     ) {
         if !wanted.is_empty() {
-            self.step(shared, guests, Input::Wanted { inodes: wanted });
+            self.step(shared, guests, Input::Wanted { pieces: wanted });
         }
         if !unwanted.is_empty() {
-            self.step(shared, guests, Input::Unwanted { inodes: unwanted });
+            self.step(shared, guests, Input::Unwanted { pieces: unwanted });
         }
     }
 
@@ -304,7 +306,7 @@ impl TargetLoop {
                 assert_eq!(shown, Ok(()), "a slot beyond the piece table");
                 self.devices.finder.note(inode, &piece);
                 if defined == Defined::Early {
-                    self.early.made(inode, piece.slot);
+                    self.early.made(inode, &piece);
                 }
             }
             Effect::Keep { piece, .. } => {

@@ -53,7 +53,7 @@ fn what_is_removed_is_free_again() {
     support::wait_until("all space is free", || free(&client) == before);
     let fill = |inode, offset| {
         let (chunk_log2, allocate, length) = (CHUNK_LOG2, 1, 1 << CHUNK_LOG2);
-        let request = Request::MapPieces { inode, chunk_log2, allocate, offset, length };
+        let request = Request::MapPieces { inode, chunk_log2, allocate, offset, length, ahead: 0 };
         client.pieces(0, &request).map(|pieces| pieces.len())
     };
     let full = (0..64).find_map(|chunk| fill(FILE, chunk << CHUNK_LOG2).err());
@@ -130,6 +130,7 @@ fn space_stays_with_a_stopped_copy_until_it_is_over() {
             allocate: 0,
             offset: chunk,
             length: chunk,
+            ahead: 0,
         };
         let piece = stopped.pieces(0, &find).expect("there")[0];
         let pin = stopped.pins().pin(piece.slot).expect("a row");
@@ -148,7 +149,7 @@ fn space_stays_with_a_stopped_copy_until_it_is_over() {
         let full = loop {
             let (inode, offset) = (Inode(78), taken * chunk);
             let (chunk_log2, allocate, length) = (CHUNK_LOG2, 1, chunk);
-            let map = Request::MapPieces { inode, chunk_log2, allocate, offset, length };
+            let map = Request::MapPieces { inode, chunk_log2, allocate, offset, length, ahead: 0 };
             match client.pieces(0, &map) {
                 Ok(_) => taken += 1,
                 Err(errno) => break errno,
@@ -169,6 +170,7 @@ fn space_stays_with_a_stopped_copy_until_it_is_over() {
             allocate: 1,
             offset: chunk,
             length: chunk,
+            ahead: 0,
         };
         support::wait_until("the space is free", || client.pieces(0, &map).is_ok());
     }

@@ -41,16 +41,16 @@ pub enum Input<'a> {
         /// Their numbers.
         inodes: &'a [Inode],
     },
-    /// Bytes were written into the early pieces of these files, or may be any moment: they stay.
+    /// Bytes were written into these early pieces, or may be any moment: they stay.
     Wanted {
-        /// The files.
-        inodes: &'a [Inode],
+        /// The file and the beginning of each.
+        pieces: &'a [(Inode, u64)],
     },
-    /// Nothing was written into the early pieces of these files, and nobody writes to them any more:
-    /// they are hidden since before the last look at the pins.
+    /// Nothing was written into these early pieces, and nobody writes to them any more: they are hidden
+    /// since before the last look at the pins.
     Unwanted {
-        /// The files.
-        inodes: &'a [Inode],
+        /// The file and the beginning of each.
+        pieces: &'a [(Inode, u64)],
     },
     /// Time passed; wanted every few milliseconds while `Target::leaving_count` is not 0.
     Tick,

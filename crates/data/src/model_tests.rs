@@ -32,6 +32,7 @@ enum Act {
         file: u64,
         offset: u64,
         length: u64,
+        ahead: u64,
     },
     Truncate {
         file: u64,
@@ -57,9 +58,11 @@ enum Act {
     MakeEarly {
         file: u64,
     },
-    /// A client writes to the file if it finds an early piece, and tells nobody.
+    /// A client writes to the file if it finds an early piece, the last or else the first, and tells
+    /// nobody.
     WriteEarly {
         file: u64,
+        last: bool,
         length: u64,
         with: u8,
     },
@@ -76,8 +79,8 @@ fn act() -> impl Strategy<Value = Act> {
             |(file, offset, length, with)| Act::Write { file, offset, length, with }),
         4 => (file(), offset(), length()).prop_map(
             |(file, offset, length)| Act::Read { file, offset, length }),
-        2 => (file(), offset(), length()).prop_map(
-            |(file, offset, length)| Act::Map { file, offset, length }),
+        3 => (file(), offset(), length(), length()).prop_map(
+            |(file, offset, length, ahead)| Act::Map { file, offset, length, ahead }),
         2 => (file(), offset()).prop_map(|(file, size)| Act::Truncate { file, size }),
         2 => (file(), offset(), length()).prop_map(
             |(file, offset, length)| Act::Punch { file, offset, length }),
@@ -87,8 +90,8 @@ fn act() -> impl Strategy<Value = Act> {
         2 => Just(Act::Tick),
         1 => Just(Act::Kill),
         3 => file().prop_map(|file| Act::MakeEarly { file }),
-        3 => (file(), 1..PAGE, 1u8..=255).prop_map(
-            |(file, length, with)| Act::WriteEarly { file, length, with }),
+        3 => (file(), any::<bool>(), 1..PAGE, 1u8..=255).prop_map(
+            |(file, last, length, with)| Act::WriteEarly { file, last, length, with }),
         1 => Just(Act::LookAtEarly),
     ]
 }
@@ -250,16 +253,17 @@ impl World {
 
     /// Tells which early pieces were written to, and which were not if those are taken back.
     fn look_at_early(&mut self, take_back: bool) {
-        let early = self.target.pieces().filter(|(inode, _)| self.target.early(*inode).is_some());
-        let early: BTreeMap<Inode, Piece> = early.filter(|(_, piece)| piece.start == 0).collect();
+        let is_early = |inode, piece: &Piece| self.target.early(inode, piece.start).is_some();
+        let early = self.target.pieces().filter(|&(inode, ref piece)| is_early(inode, piece));
         let is_hole = |piece: &Piece| self.defined.get(&piece.slot).is_none_or(BTreeSet::is_empty);
-        let (holes, written): (Vec<_>, Vec<_>) = early.into_iter().partition(|one| is_hole(&one.1));
-        let inodes =
-            |all: Vec<(Inode, Piece)>| all.into_iter().map(|one| one.0).collect::<Vec<_>>();
-        let (holes, written) = (inodes(holes), inodes(written));
-        assert!(self.step(Input::Wanted { inodes: &written }, &[]).is_none());
+        let (holes, written): (Vec<_>, Vec<_>) = early.partition(|one| is_hole(&one.1));
+        let named = |all: Vec<(Inode, Piece)>| {
+            all.into_iter().map(|(inode, piece)| (inode, piece.start)).collect::<Vec<_>>()
+        };
+        let (holes, written) = (named(holes), named(written));
+        assert!(self.step(Input::Wanted { pieces: &written }, &[]).is_none());
         if take_back {
-            assert!(self.step(Input::Unwanted { inodes: &holes }, &[]).is_none());
+            assert!(self.step(Input::Unwanted { pieces: &holes }, &[]).is_none());
             assert_eq!(self.target.early_bytes(), 0);
         }
     }
@@ -283,7 +287,7 @@ impl World {
         let (mut target, dropped) = Target::recover(self.settings, rows, &mut out);
         assert!(dropped.is_empty() && out.is_empty(), "{dropped:?}");
         let found = self.early.iter().filter_map(|slot| self.table.get(slot));
-        target.restore_early(found.map(|&(inode, _)| inode));
+        target.restore_early(found.copied());
         // A slot that is pinned is not used anew, so its row says what it held.
         let is_gone = |piece: &Piece| !self.table.contains_key(&piece.slot);
         let gone: Vec<Piece> = self.pinned.values().copied().filter(is_gone).collect();
@@ -319,16 +323,30 @@ fn remove(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, gone: &[u64]) {
 fn write_early(
     world: &mut World,
     files: &mut BTreeMap<u64, Vec<u8>>,
-    file: u64,
+    (file, last): (u64, bool),
     length: u64,
     with: u8,
 ) {
-    if let Some(piece) = world.target.early(Inode(file)) {
+    let early: Vec<Piece> = world.target.early_of(Inode(file)).collect();
+    let piece = if last { early.last() } else { early.first() };
+    if let Some(&piece) = piece {
         world.write(&piece, 0, &vec![with; length as usize]);
         let model = files.entry(file).or_default();
-        grow(model, length);
-        model[..length as usize].fill(with);
+        grow(model, piece.start + length);
+        model[piece.start as usize..][..length as usize].fill(with);
     }
+}
+
+/// Pieces in their order, of what was asked for and ahead of it; what was asked for is not early.
+fn check_answer(world: &World, request: &Request<'_>, pieces: &[Piece]) {
+    let &Request::MapPieces { inode, chunk_log2, offset, length, ahead, .. } = request else {
+        panic!("{request:?} asks for no pieces")
+    };
+    let spans = || placement::piece::over(offset, length + ahead, chunk_log2);
+    assert!(pieces.len() <= spans().count(), "more than was asked for");
+    assert!(spans().zip(pieces).all(|(span, piece)| span.start == piece.start));
+    let mut own = pieces.iter().filter(|piece| piece.start < offset + length);
+    assert!(own.all(|piece| world.target.early(inode, piece.start).is_none()));
 }
 
 fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
@@ -359,14 +377,12 @@ fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
             grow(model, offset + length);
             assert_eq!(outcome.bytes, &model[offset as usize..][..length as usize]);
         }
-        Act::Map { file, offset, length } => {
+        Act::Map { file, offset, length, ahead } => {
             let inode = Inode(file);
-            let request = Request::MapPieces { inode, chunk_log2, allocate: 1, offset, length };
+            let request =
+                Request::MapPieces { inode, chunk_log2, allocate: 1, offset, length, ahead };
             match world.call(&request).answer {
-                Answer::Pieces(pieces) => {
-                    let spans = placement::piece::over(offset, length, chunk_log2);
-                    assert!(spans.zip(&pieces).all(|(span, piece)| span.start == piece.start));
-                }
+                Answer::Pieces(pieces) => check_answer(world, &request, &pieces),
                 Answer::Refused(Errno::ENOSPC | Errno::EDQUOT) => {}
                 Answer::Busy { .. } => assert!(world.target.needs_early_back()),
                 other => panic!("{other:?}"),
@@ -396,7 +412,9 @@ fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
         Act::MakeEarly { file } => {
             assert!(world.step(Input::MakeEarly { inodes: &[Inode(file)] }, &[]).is_none());
         }
-        Act::WriteEarly { file, length, with } => write_early(world, files, file, length, with),
+        Act::WriteEarly { file, last, length, with } => {
+            write_early(world, files, (file, last), length, with);
+        }
         Act::LookAtEarly => world.look_at_early(true),
     }
 }
@@ -421,6 +439,18 @@ fn check(world: &mut World, files: &BTreeMap<u64, Vec<u8>>) {
         }
     }
     assert_eq!(usage, used);
+    world.target.check_early();
+}
+
+/// What users see of the space: pieces of files take some, early ones do not.
+fn check_space(world: &mut World) {
+    let Answer::Space { memory_free, ssd_free, .. } = world.call(&Request::Space {}).answer else {
+        panic!("no space is told")
+    };
+    let taken: u64 = world.target.pieces().map(|(_, piece)| piece.length()).sum();
+    let taken = taken - world.target.early_bytes();
+    let leaving = 2 * TIER_BYTES - memory_free - ssd_free - taken;
+    assert_eq!(leaving > 0, world.target.leaving_count() > 0);
 }
 
 proptest! {
@@ -437,6 +467,7 @@ proptest! {
         for act in &acts {
             perform(&mut world, &mut files, act);
             world.scribble();
+            check_space(&mut world);
         }
         check(&mut world, &files);
         perform(&mut world, &mut files, &Act::Remove { files: (1..5).collect() });

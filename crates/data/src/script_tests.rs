@@ -2,9 +2,10 @@
 //!
 //! Input: `target memory=.. ssd=.. [slots=..] [quota=..] [ssd=..+demand]`, then `map`, `find`,
 //! `read`, `write`, `truncate`, `punch`, `usage`, `seek`, `space`, `flush` with a file and a range,
-//! `remove`, `early`, `wanted`, `unwanted` with files, `pins <round> <slot>..`, `preallocated yes|no`,
-//! `tick`, `rows` (what a kill leaves). Each line's effects come indented below a repetition of the
-//! line. With `UPDATE_SCRIPTS=1` the expected part is written anew.
+//! `remove`, `early`, `wanted`, `unwanted` with files (the last two with a piece, `f1:4K`; `map` with
+//! `ahead=`), `pins <round> <slot>..`, `preallocated yes|no`, `tick`, `rows` (what a kill leaves). Each
+//! line's effects come indented below a repetition of the line. With `UPDATE_SCRIPTS=1` the expected part
+//! is written anew.
 
 use crate::effect::{Answer, Effect, Input, Source};
 use crate::target::{Settings, Target};
@@ -128,6 +129,12 @@ fn row(word: &str) -> (Inode, Piece) {
     (Inode(number(&file[1..])), Piece { start, slot, place, length_log2, tier: Piece::MEMORY })
 }
 
+/// `f<file>`, or `f<file>:<start>`.
+fn early(word: &str) -> (Inode, u64) {
+    let (file, start) = word.split_once(':').unwrap_or((word, "0"));
+    (Inode(number(&file[1..])), number(start))
+}
+
 struct Runner {
     target: Option<Target>,
     settings: Settings,
@@ -169,12 +176,12 @@ impl Runner {
                 step(self, Input::Preallocated { outcome }, &mut out);
             }
             "early" | "wanted" | "unwanted" => {
-                let inodes = words[1..].iter().map(|file| Inode(number(&file[1..])));
-                let inodes: &[Inode] = &inodes.collect::<Vec<_>>();
+                let pieces: Vec<(Inode, u64)> = words[1..].iter().map(|word| early(word)).collect();
+                let inodes: Vec<Inode> = pieces.iter().map(|one| one.0).collect();
                 let input = match words[0] {
-                    "early" => Input::MakeEarly { inodes },
-                    "wanted" => Input::Wanted { inodes },
-                    _ => Input::Unwanted { inodes },
+                    "early" => Input::MakeEarly { inodes: &inodes },
+                    "wanted" => Input::Wanted { pieces: &pieces },
+                    _ => Input::Unwanted { pieces: &pieces },
                 };
                 step(self, input, &mut out);
             }
@@ -190,13 +197,16 @@ impl Runner {
         let argument = words.get(2).copied().unwrap_or("0..0");
         let chunk = words.get(3).and_then(|word| word.strip_prefix("chunk="));
         let chunk_log2 = chunk.map_or(20, |chunk| number(chunk).ilog2() as u8);
+        let ahead = words.iter().find_map(|word| word.strip_prefix("ahead=")).map_or(0, number);
         let (offset, length) = if argument.contains("..") { range(argument) } else { (0, 0) };
         let bytes = vec![0; length as usize];
         let files = words.iter().skip(1).filter(|_| words[0] == "remove");
         let removed: Vec<u8> = files.flat_map(|file| number(&file[1..]).to_le_bytes()).collect();
         let request = match words[0] {
-            "map" => Request::MapPieces { inode, chunk_log2, allocate: 1, offset, length },
-            "find" => Request::MapPieces { inode, chunk_log2, allocate: 0, offset, length },
+            "map" => Request::MapPieces { inode, chunk_log2, allocate: 1, offset, length, ahead },
+            "find" => {
+                Request::MapPieces { inode, chunk_log2, allocate: 0, offset, length, ahead: 0 }
+            }
             "read" => Request::Read { inode, chunk_log2, offset, length: length as u32 },
             "write" => Request::Write { inode, chunk_log2, offset, bytes: &bytes },
             "truncate" => Request::Truncate { inode, chunk_log2, size: number(argument) },

@@ -19,14 +19,13 @@
 //!  3. The used bytes of both tiers are within the quota.
 
 use crate::buddy::History;
+use crate::early::Early;
 use crate::effect::{Answer, Defined, Effect, Haste, Input, Source};
 use crate::slots::Slots;
 use crate::tier::{Found, Space, Tier};
 use placement::piece::{self, Span};
 use std::collections::{BTreeSet, VecDeque};
-use wire::limits::{
-    BULK_BYTES, CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, PIECE_BYTES_MIN, SLOT_BYTES,
-};
+use wire::limits::{BULK_BYTES, CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, SLOT_BYTES};
 use wire::reply::Piece;
 use wire::request::removed;
 use wire::{Errno, Inode, Request};
@@ -57,7 +56,7 @@ pub struct Settings {
 /// A request without its bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Work {
-    Map { inode: Inode, chunk_log2: u8, offset: u64, length: u64 },
+    Map { inode: Inode, chunk_log2: u8, offset: u64, length: u64, ahead: u64 },
     Find { inode: Inode, offset: u64, length: u64 },
     Read { inode: Inode, offset: u64, length: u32 },
     Write { inode: Inode, chunk_log2: u8, offset: u64, length: u32 },
@@ -90,10 +89,7 @@ pub struct Target {
     pub(crate) slots: Slots,
     /// Files of which a piece was lost; see `recover`.
     pub(crate) damaged: BTreeSet<Inode>,
-    /// Files that have an early piece; see `early`.
-    pub(crate) early: BTreeSet<Inode>,
-    /// Somebody found no room, and some is in early pieces.
-    pub(crate) needs_early: bool,
+    pub(crate) early: Early,
     pub(crate) quota_bytes: u64,
     parked: VecDeque<(u64, Work)>,
     /// The tier that was asked to preallocate.
@@ -114,8 +110,7 @@ impl Target {
             ssd: Tier::new(settings.ssd),
             slots: Slots::new(settings.slot_count),
             damaged: BTreeSet::new(),
-            early: BTreeSet::new(),
-            needs_early: false,
+            early: Early::default(),
             quota_bytes: settings.quota_bytes,
             parked: VecDeque::new(),
             asked: None,
@@ -134,11 +129,13 @@ impl Target {
                 Err(errno) => reply(ticket, Answer::Refused(errno), out),
             },
             Input::MakeEarly { inodes } => self.make_early(inodes, out),
-            Input::Wanted { inodes } => {
-                inodes.iter().for_each(|&inode| self.keep_early(inode, out));
+            Input::Wanted { pieces } => {
+                pieces.iter().for_each(|&(inode, start)| {
+                    self.keep_early(inode, (start, start.saturating_add(1)), out);
+                });
             }
-            Input::Unwanted { inodes } => {
-                inodes.iter().for_each(|&inode| self.drop_early(inode, out));
+            Input::Unwanted { pieces } => {
+                pieces.iter().for_each(|&(inode, start)| self.drop_early(inode, start, out));
             }
             Input::Preallocated { outcome } => self.preallocated(outcome, out),
             Input::Pins { round, pinned } => self.pins_seen(round, pinned),
@@ -157,7 +154,8 @@ impl Target {
 
     fn request(&mut self, ticket: u64, work: Work, out: &mut Vec<Effect>) {
         if work.makes_pieces() {
-            self.keep_early(work.range().0, out);
+            let (inode, offset, end) = work.range();
+            self.keep_early(inode, (offset, end), out);
         }
         if self.parked.is_empty() || work.only_looks() {
             self.run(ticket, work, out);
@@ -235,13 +233,18 @@ impl Target {
             return reply(ticket, Answer::Refused(Errno::EIO), out);
         }
         let answer = match &work {
-            &Work::Map { inode, chunk_log2, offset, length } => {
+            &Work::Map { inode, chunk_log2, offset, length, ahead } => {
                 let mut pieces = Vec::new();
                 let stop = self.make(inode, chunk_log2, (offset, length), &mut pieces, out);
                 match stop {
                     Err(Stop::Parked) => Err(Stop::Parked),
                     Err(stop) if pieces.is_empty() => Err(stop),
-                    _ => Ok(Answer::Pieces(pieces)),
+                    Err(_) => Ok(Answer::Pieces(pieces)),
+                    Ok(()) => {
+                        let behind = (offset.saturating_add(length), ahead);
+                        self.make_ahead(inode, chunk_log2, behind, &mut pieces, out);
+                        Ok(Answer::Pieces(pieces))
+                    }
                 }
             }
             &Work::Find { inode, offset, length } => {
@@ -284,8 +287,8 @@ impl Target {
 
     /// The pieces that hold a byte of `offset .. end`; an early one holds none.
     fn shown(&self, inode: Inode, offset: u64, end: u64) -> impl Iterator<Item = Piece> {
-        let from = if self.early.contains(&inode) { offset.max(PIECE_BYTES_MIN) } else { offset };
-        self.slots.over(inode, from, end.max(from))
+        let pieces = self.slots.over(inode, offset, end);
+        pieces.filter(move |piece| !self.early.contains(inode, piece))
     }
 
     /// What changes nothing and always has an answer.
@@ -384,8 +387,8 @@ impl Target {
         if self.slots.left_after(self.round_answered) {
             return Stop::Busy;
         }
-        self.needs_early = !self.early.is_empty();
-        if self.needs_early { Stop::Early } else { Stop::Refused(errno) }
+        self.early.is_needed = !self.early.is_empty();
+        if self.early.is_needed { Stop::Early } else { Stop::Refused(errno) }
     }
 
     fn read(&self, ticket: u64, inode: Inode, offset: u64, length: u32, out: &mut Vec<Effect>) {
@@ -433,9 +436,7 @@ impl Target {
     }
 
     pub(crate) fn give_back(&mut self, inode: Inode, piece: &Piece, out: &mut Vec<Effect>) {
-        if piece.start == 0 {
-            self.forget_early(inode);
-        }
+        self.early.remove(inode, piece);
         self.slots.leave(inode, piece, self.round);
         self.has_left = true;
         out.push(Effect::Unpublish { slot: piece.slot });
@@ -461,11 +462,11 @@ impl Work {
     /// Reads a request and checks its numbers: whatever comes behind trusts them.
     fn of(request: &Request<'_>) -> Result<Work, Errno> {
         let work = match *request {
-            Request::MapPieces { inode, chunk_log2, allocate, offset, length } => {
+            Request::MapPieces { inode, chunk_log2, allocate, offset, length, ahead } => {
                 if allocate == 0 {
                     Work::Find { inode, offset, length }
                 } else {
-                    Work::Map { inode, chunk_log2: chunk(chunk_log2)?, offset, length }
+                    Work::Map { inode, chunk_log2: chunk(chunk_log2)?, offset, length, ahead }
                 }
             }
             Request::Read { inode, offset, length, .. } => Work::Read { inode, offset, length },

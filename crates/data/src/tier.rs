@@ -112,6 +112,13 @@ impl Tier {
         block
     }
 
+    /// True if who takes so much of what is ready leaves half of what should be ready to others.
+    #[must_use]
+    pub fn has_ample(&self, length: u64) -> bool {
+        let left = self.buddy.bytes_free().saturating_sub(length);
+        self.space.backing == Backing::Ready || left >= self.space.ahead / 2
+    }
+
     /// Takes a block of 2^`log2` bytes, or says what it needs.
     pub fn take(&mut self, log2: u8) -> Found {
         if let Some((place, history)) = self.take_ready(log2) {

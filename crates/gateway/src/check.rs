@@ -195,9 +195,10 @@ fn creation(request: &Request<'_>) -> Result<()> {
 
 fn target(request: &Request<'_>) -> Result<()> {
     let (inode, chunk_log2) = match *request {
-        Request::MapPieces { inode, chunk_log2, allocate, offset, length } => {
+        Request::MapPieces { inode, chunk_log2, allocate, offset, length, ahead } => {
             when(allocate <= 1)?;
             range(offset, length)?;
+            range(offset.saturating_add(length), ahead)?;
             (inode, chunk_log2)
         }
         Request::Read { inode, chunk_log2, offset, length } => {

@@ -165,8 +165,12 @@ messages! {
         0x1b Walk { directory: Inode, from: u8, names: &'a [u8] }
 
         /// The pieces that hold `offset .. offset + length`, as `Pieces`. With `allocate` those
-        /// that are missing are made (ENOSPC if there is no room); else they are left out.
-        0x40 MapPieces { inode: Inode, chunk_log2: u8, allocate: u8, offset: u64, length: u64 }
+        /// that are missing are made (ENOSPC if there is no room); else they are left out. The target
+        /// may make further ones, of the `ahead` bytes behind, which the caller seems to come to: they
+        /// are in the answer, and are taken back unless something is written to them soon.
+        0x40 MapPieces {
+            inode: Inode, chunk_log2: u8, allocate: u8, offset: u64, length: u64, ahead: u64,
+        }
         /// Reads, for who has no mapping of the target. Answered by `Bytes`, holes as zeros.
         0x41 Read { inode: Inode, chunk_log2: u8, offset: u64, length: u32 }
         /// Writes, for who has no mapping of the target.

@@ -139,7 +139,7 @@ proptest! {
             inode, owner: b, pid: m, kind: 1, flags: 2, start: a, end: c,
         });
         request_round_trip(Request::MapPieces {
-            inode, chunk_log2: 22, allocate: 1, offset: b, length: c,
+            inode, chunk_log2: 22, allocate: 1, offset: b, length: c, ahead: a,
         });
         request_round_trip(Request::Walk { directory: inode, from: 1, names: name });
         request_round_trip(Request::Remove { inodes: value });

@@ -570,7 +570,7 @@ impl Namespace {
                 self.locks.retain(|held| held.inode != inode || held.owner != owner);
                 answer(Reply::Done {});
             }
-            Request::MapPieces { inode, chunk_log2, allocate, offset, length } => {
+            Request::MapPieces { inode, chunk_log2, allocate, offset, length, .. } => {
                 let found = self.map(inode, chunk_log2, offset, length, allocate != 0);
                 if found.is_empty() && allocate != 0 {
                     return Err(Errno::ENOSPC);

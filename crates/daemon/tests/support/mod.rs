@@ -454,7 +454,8 @@ impl Client {
     /// Writes through shared memory into the pieces of this daemon's target.
     pub(crate) fn write_mapped(&self, inode: Inode, chunk_log2: u8, offset: u64, bytes: &[u8]) {
         let length = bytes.len() as u64;
-        let request = Request::MapPieces { inode, chunk_log2, allocate: 1, offset, length };
+        let request =
+            Request::MapPieces { inode, chunk_log2, allocate: 1, offset, length, ahead: 0 };
         let pieces = self.pieces(self.welcome.daemon, &request).expect("room");
         for piece in pieces {
             let from = offset.max(piece.start);
