@@ -373,17 +373,25 @@ impl Target<'_> {
     /// `EIO` for a range outside the piece.
     #[inline]
     pub fn is_defined(&self, piece: &Piece, within: u64, length: usize) -> Result<bool> {
-        check_range(piece, within, length)?;
-        let is_whole = |(number, touched): (u64, u64)| {
-            Ok(self.states.granules(piece, number)?.valid.load(Acquire) & touched == touched)
-        };
-        let mut stretches = stretches(within, length as u64);
-        let Some(first) = stretches.next() else { return Ok(true) };
-        let mut all = is_whole(first)?;
-        for stretch in stretches {
-            all = all && is_whole(stretch)?;
+        let last = check_range(piece, within, length)?.wrapping_sub(1);
+        let number = within >> STRETCH_LOG2;
+        if number != last >> STRETCH_LOG2 {
+            return self.are_defined(piece, within, length);
         }
-        Ok(all)
+        // None in front of the first and none behind the last, each of which is below 64.
+        let touched = u64::MAX << granule(within) & u64::MAX >> (63 - granule(last));
+        Ok(self.states.granules(piece, number)?.valid.load(Acquire) & touched == touched)
+    }
+
+    /// `is_defined` over several stretches.
+    #[cold]
+    fn are_defined(&self, piece: &Piece, within: u64, length: usize) -> Result<bool> {
+        for (number, touched) in stretches(within, length as u64) {
+            if self.states.granules(piece, number)?.valid.load(Acquire) & touched != touched {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Waits until `granules`, of which the caller has claimed none, are defined. What the dead
@@ -556,9 +564,11 @@ fn place(piece: &Piece, within: u64) -> Result<u64> {
     piece.place.checked_add(within).ok_or(Errno::EIO)
 }
 
-fn check_range(piece: &Piece, within: u64, length: usize) -> Result<()> {
+/// The end of `length` bytes at `within`, which must lie in the piece.
+#[inline]
+fn check_range(piece: &Piece, within: u64, length: usize) -> Result<u64> {
     match within.checked_add(length as u64) {
-        Some(end) if end <= piece.length() => Ok(()),
+        Some(end) if end <= piece.length() => Ok(end),
         _ => Err(Errno::EIO),
     }
 }
