@@ -539,6 +539,8 @@ impl Client {
             let _ = self.host.set(host);
         }
         self.timeout_micros.store(attachment.welcome.timeout_micros.max(1), Relaxed);
+        self.writes_behind.store(attachment.welcome.write_behind != 0, Relaxed);
+        self.reads_ahead.store(attachment.welcome.read_ahead != 0, Relaxed);
         self.is_gone.store(false, Relaxed);
         let place = self.attachments.keep(attachment)?;
         if let Some(local) = local.and_then(|local| self.attachments.local.get(local)) {

@@ -31,8 +31,7 @@ const SLEEP_MICROS: u64 = 50_000;
 impl Client {
     /// True if writes through this open file return before they have arrived.
     pub(crate) fn writes_behind(&self, open: &Open<'_>) -> bool {
-        self.home_now().is_some_and(|home| home.welcome.write_behind != 0)
-            && open.flags() & o::ANY_SYNC == 0
+        self.writes_behind.load(Relaxed) && open.flags() & o::ANY_SYNC == 0
     }
 
     /// Hands a part in and does not wait for it.
@@ -114,7 +113,7 @@ impl Client {
     /// # Errors
     /// As `settle`; `ENOSPC`, `EIO`.
     pub(crate) fn settle_all(&self, vnode: &Vnode) -> Result<()> {
-        let is_behind = self.home_now().is_some_and(|home| home.welcome.write_behind != 0);
+        let is_behind = self.writes_behind.load(Relaxed);
         if is_behind && self.attachments.each().count() > 1 {
             // Whatever others think of it: what this process handed in is not lost.
             self.push_again();

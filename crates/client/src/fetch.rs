@@ -46,7 +46,7 @@ impl Drop for Changing<'_> {
 impl Client {
     /// True if bytes of other hosts are fetched ahead of readers.
     pub(crate) fn reads_ahead(&self) -> bool {
-        self.home_now().is_some_and(|home| home.welcome.read_ahead != 0)
+        self.reads_ahead.load(Relaxed)
     }
 
     /// Nothing that was fetched ahead before, or is meanwhile, is read any more.
@@ -63,23 +63,29 @@ impl Client {
     /// # Errors
     /// `EIO`.
     #[inline]
-    pub(crate) fn read_bytes(&self, open: &Open<'_>, offset: u64, to: &mut [u8]) -> Result<()> {
+    pub(crate) fn read_bytes(
+        &self,
+        open: &Open<'_>,
+        file: &File,
+        offset: u64,
+        to: &mut [u8],
+    ) -> Result<()> {
         if !self.reads_ahead() {
-            return self.read_pieces(&open.file(), offset, to);
+            return self.read_pieces(file, offset, to);
         }
-        self.read_ahead(open, offset, to)
+        self.read_ahead(open, file, offset, to)
     }
 
     #[inline(never)]
-    fn read_ahead(&self, open: &Open<'_>, offset: u64, to: &mut [u8]) -> Result<()> {
-        let (file, home) = (open.file(), self.home()?);
+    fn read_ahead(&self, open: &Open<'_>, file: &File, offset: u64, to: &mut [u8]) -> Result<()> {
+        let home = self.home()?;
         let end = offset.saturating_add(to.len() as u64);
         let done = self.read_fetched(home, open, offset, to);
         let rest = to.get_mut(done..).unwrap_or_default();
         if !rest.is_empty() {
-            self.read_pieces(&file, offset.saturating_add(done as u64), rest)?;
+            self.read_pieces(file, offset.saturating_add(done as u64), rest)?;
         }
-        self.fetch_on(home, open, &file, (offset, end));
+        self.fetch_on(home, open, file, (offset, end));
         Ok(())
     }
 

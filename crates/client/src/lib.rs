@@ -107,6 +107,10 @@ pub struct Client {
     memo: memo::Memo,
     /// Bound on a wait, as the last daemon said; 0 before the first.
     timeout_micros: AtomicU64,
+    /// How the instance is set, as the last daemon said: looked at by each write and read.
+    writes_behind: AtomicBool,
+    /// See `writes_behind`.
+    reads_ahead: AtomicBool,
     /// A daemon did not come back in time: the next calls wait only a moment.
     is_gone: AtomicBool,
 }
@@ -122,6 +126,8 @@ impl Client {
             cache: pieces::Cache::new(),
             memo: memo::Memo::new(),
             timeout_micros: AtomicU64::new(0),
+            writes_behind: AtomicBool::new(false),
+            reads_ahead: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
         }
     }

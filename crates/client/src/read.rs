@@ -99,10 +99,12 @@ impl Client {
         if to.is_empty() {
             return Ok(0);
         }
-        if open.file().is_inline()
-            && let Some(count) = self.read_inline(open, offset, to)?
-        {
-            return Ok(count);
+        let mut file = open.file();
+        if file.is_inline() {
+            if let Some(count) = self.read_inline(open, offset, to)? {
+                return Ok(count);
+            }
+            file = open.file();
         }
         let end = offset.saturating_add(to.len() as u64);
         let mut size = open.size();
@@ -114,7 +116,7 @@ impl Client {
         let count = to.len().min(left);
         let Some(to) = to.get_mut(..count).filter(|to| !to.is_empty()) else { return Ok(0) };
         self.settle(open.vnode)?;
-        self.read_bytes(open, offset, to)?;
+        self.read_bytes(open, &file, offset, to)?;
         Ok(count)
     }
 

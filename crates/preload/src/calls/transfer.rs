@@ -16,7 +16,7 @@ fn position(offset: u64) -> Result<Position> {
 /// An offset with a length: what would end beyond the largest offset is refused, as by the kernel.
 fn range(offset: u64, length: u64) -> Result<Position> {
     match offset.checked_add(length) {
-        Some(end) if end <= i64::MAX as u64 => position(offset),
+        Some(end) if end <= i64::MAX as u64 => Ok(Position::At(offset)),
         _ => Err(Errno::EINVAL),
     }
 }
