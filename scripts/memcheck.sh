@@ -35,7 +35,7 @@ check() {
     # shellcheck disable=SC2053  # the right side is a pattern
     [[ $title == $pattern ]] || return 0
     checked=$((checked + 1))
-    if timeout 300 env "${environment[@]}" \
+    if timeout 300 env "${environment[@]}" MEMORY_IS_WATCHED=1 \
         valgrind --quiet --smc-check=all --error-exitcode=99 "$@" >"$scratch/log" 2>&1 && ! grep -q '^==' "$scratch/log"; then
         echo "ok    $title"
     else
