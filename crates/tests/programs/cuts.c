@@ -32,8 +32,6 @@
 
 enum { OWNERS = 2, LOOKERS = 2, WRITERS = 2, CUTTER = OWNERS + LOOKERS + WRITERS, WORKERS };
 enum { WHOLE = 5000, RECORDS = 100, RECORD_MOST = 4000 };
-// No call takes as long, unless it hangs: an instance's own limit is 30 s.
-enum { PATIENCE_S = 40 };
 
 struct worker { pid_t pid; _Atomic uint64_t calls; char what[96]; };
 
@@ -56,34 +54,9 @@ struct note {
     _Atomic uint64_t version, appended, cuts;
 };
 
-static struct note *note;
-static struct worker *mine;
-static int me = -1;
+#include "crew.h"
+
 static unsigned char scratch[WRITERS * RECORDS * RECORD_MOST + 1], right[WHOLE];
-
-static void kill_all(void) {
-    for (int each = 0; each < WORKERS; each++)
-        if (each != me && note->workers[each].pid) kill(note->workers[each].pid, SIGKILL);
-}
-
-static void fail(const char *format, ...) {
-    int error = errno;
-    if (atomic_exchange(&note->failed, 1)) _exit(1);
-    char text[512];
-    va_list words;
-    va_start(words, format);
-    vsnprintf(text, sizeof text, format, words);
-    va_end(words);
-    dprintf(2, "wrong: %s (errno %d %s, worker %d, round %llu, seed %llu)\n", text, error, strerror(error), me,
-            (unsigned long long)note->round, (unsigned long long)first_seed);
-    for (int each = 0; each < WORKERS; each++)
-        dprintf(2, "  worker %d: %s\n", each, note->workers[each].what);
-    kill_all();
-    _exit(1);
-}
-
-// What is about to be done, for who reads of a failure.
-#define DO(...) do { atomic_fetch_add(&mine->calls, 1); snprintf(mine->what, sizeof mine->what, __VA_ARGS__); } while (0)
 
 static uint64_t now(void) { return atomic_fetch_add(&note->clock, 1) + 1; }
 
@@ -305,30 +278,6 @@ static void work(int worker, uint64_t seed) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     while (!note->stop && !note->failed) step();
     _exit(note->failed ? 1 : 0);
-}
-
-// Waits for the end of input, then of the workers, as long as each gets on.
-static void supervise(void) {
-    uint64_t seen[WORKERS] = {0};
-    time_t since[WORKERS];
-    for (int each = 0; each < WORKERS; each++) since[each] = time(NULL);
-    for (int left = WORKERS; left > 0;) {
-        struct pollfd input = {0, POLLIN | POLLHUP, 0};
-        char byte;
-        if (note->stop) usleep(1000);
-        else if (poll(&input, 1, 100) > 0 && read(0, &byte, 1) <= 0) note->stop = 1;
-        for (int each = 0; each < WORKERS; each++) {
-            struct worker *of = &note->workers[each];
-            if (of->pid == 0) continue;
-            int status = 0;
-            if (waitpid(of->pid, &status, WNOHANG) == of->pid) {
-                of->pid = 0, left--;
-                MUST(status == 0, "worker %d ends with status %d", each, status);
-            }
-            if (of->calls != seen[each]) seen[each] = of->calls, since[each] = time(NULL);
-            MUST(of->pid == 0 || time(NULL) - since[each] < PATIENCE_S, "worker %d hangs", each);
-        }
-    }
 }
 
 static void each_file(int (*act)(const char *)) {

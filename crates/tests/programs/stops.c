@@ -30,8 +30,6 @@
 #include "judge.h"
 
 enum { WORKERS = 4, NAMES = 12, BYTES = 24000, LOCKS = 6, NEWEST = 4, SWEEP = 48 };
-// No call takes as long, unless it hangs: an instance's own limit is 30 s.
-enum { PATIENCE_S = 40 };
 
 // A name. `times` is odd while its worker changes it. `file`: which file it names, or -1.
 struct name { _Atomic uint64_t times; _Atomic int file; };
@@ -59,36 +57,9 @@ struct note {
     struct newest newest[NEWEST];
 };
 
-static struct note *note;
-static struct worker *mine;
-static int me = -1;
+#include "crew.h"
+
 static unsigned char scratch[BYTES + 1];
-
-static void kill_all(void) {
-    for (int each = 0; each < WORKERS; each++)
-        if (each != me && note->workers[each].pid) kill(note->workers[each].pid, SIGKILL);
-}
-
-static void fail(const char *format, ...) {
-    int error = errno;
-    if (atomic_exchange(&note->failed, 1)) _exit(1);
-    char text[512];
-    va_list words;
-    va_start(words, format);
-    vsnprintf(text, sizeof text, format, words);
-    va_end(words);
-    uint64_t calls = 0;
-    for (int each = 0; each < WORKERS; each++) calls += note->workers[each].calls;
-    dprintf(2, "wrong: %s (errno %d %s, worker %d, after %llu calls, seed %llu)\n", text, error,
-            strerror(error), me, (unsigned long long)calls, (unsigned long long)first_seed);
-    for (int each = 0; each < WORKERS; each++)
-        dprintf(2, "  worker %d: %s\n", each, note->workers[each].what);
-    kill_all();
-    _exit(1);
-}
-
-// What is about to be done, for who reads of a failure.
-#define DO(...) do { atomic_fetch_add(&mine->calls, 1); snprintf(mine->what, sizeof mine->what, __VA_ARGS__); } while (0)
 
 // ---- names of one's own ----
 
@@ -537,31 +508,6 @@ static void remove_all(void) {
         MUST(unlink(path) == 0, "unlink %s", path);
     }
     MUST(rmdir("all") == 0, "rmdir all");
-}
-
-// Waits for the end of input, then of the workers, as long as each gets on.
-static void supervise(void) {
-    uint64_t seen[WORKERS] = {0};
-    time_t since[WORKERS];
-    int left = WORKERS;
-    for (int each = 0; each < WORKERS; each++) since[each] = time(NULL);
-    while (left > 0) {
-        struct pollfd input = {0, POLLIN | POLLHUP, 0};
-        char byte;
-        if (note->stop) usleep(1000);
-        else if (poll(&input, 1, 100) > 0 && read(0, &byte, 1) <= 0) note->stop = 1;
-        for (int each = 0; each < WORKERS; each++) {
-            struct worker *of = &note->workers[each];
-            if (of->pid == 0) continue;
-            int status = 0;
-            if (waitpid(of->pid, &status, WNOHANG) == of->pid) {
-                of->pid = 0, left--;
-                MUST(status == 0, "worker %d ends with status %d", each, status);
-            }
-            if (of->calls != seen[each]) seen[each] = of->calls, since[each] = time(NULL);
-            MUST(of->pid == 0 || time(NULL) - since[each] < PATIENCE_S, "worker %d hangs", each);
-        }
-    }
 }
 
 int main(int count, char **words) {

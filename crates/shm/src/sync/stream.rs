@@ -15,6 +15,7 @@ const LINE: usize = 64;
 /// # Safety
 /// As there.
 #[cfg(target_arch = "x86_64")]
+// SAFETY: the caller's to keep, as said above; the body says what it adds.
 pub(crate) unsafe fn copy_past_cache(from: *const u8, to: *mut u8, length: usize) {
     use core::arch::x86_64::{_mm_loadu_si128, _mm_sfence, _mm_stream_si128};
     let head = (to.addr().wrapping_neg() % LINE).min(length);
@@ -51,6 +52,7 @@ pub(crate) unsafe fn copy_past_cache(from: *const u8, to: *mut u8, length: usize
 /// # Safety
 /// As there.
 #[cfg(not(target_arch = "x86_64"))]
+// SAFETY: the caller's to keep, as said above.
 pub(crate) unsafe fn copy_past_cache(from: *const u8, to: *mut u8, length: usize) {
     // WHY: as for any copy into shared memory.
     // SAFETY: the caller vouches for the same.
