@@ -1,5 +1,5 @@
 # What a person or CI runs. Each target installs what it lacks first.
-.PHONY: build test interleavings kills stops many fuzz demo bench lint fmt install-deps glibc-check memcheck
+.PHONY: build test interleavings kills stops many fsx large fuzz demo bench lint fmt install-deps glibc-check memcheck
 
 build: install-deps
 	cargo build --release --workspace
@@ -35,6 +35,19 @@ many: install-deps
 	cargo build --workspace
 	DAEMONS=$(DAEMONS) cargo test -p tests --test many -- --nocapture
 
+# So many random operations on files of a mount, with maps, each checked; `make test` does 3600.
+OPS ?= 1000000
+fsx: install-deps
+	@scripts/install-tools.sh
+	cargo build --workspace
+	FSX_OPS=$(OPS) cargo test -p tests --test fsx mount -- --nocapture
+
+# Programs on a mount, also those that take minutes: with `make headers` of a kernel.
+large: install-deps
+	@scripts/install-deps.sh test large
+	cargo build --workspace
+	cargo test -p tests --test mount_programs -- --nocapture
+
 # Each fuzz target for so many seconds; it installs nothing but crates.
 FUZZ_SECONDS ?= 20
 fuzz:
@@ -55,6 +68,7 @@ lint: install-deps
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy -p shm --features interleavings --all-targets -- -D warnings
+	cargo check --quiet --manifest-path fuzz/Cargo.toml --bins
 
 # The preload library under a newer C library, in a chroot that debootstrap makes.
 glibc-check: install-deps

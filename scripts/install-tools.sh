@@ -4,7 +4,11 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tools=${CARGO_TARGET_DIR:-target}/tools
-if [ ! -x "$tools/bin/fsx" ]; then
-    cargo install --quiet --locked --version 0.3.2 --root "$tools" --target-dir "$tools/build" fsx
-    rm -rf "$tools/build"
-fi
+install() {
+    if [ ! -x "$tools/bin/$1" ]; then
+        cargo install --quiet --locked --version "$2" --root "$tools" --target-dir "$tools/build" "$1"
+        rm -rf "$tools/build"
+    fi
+}
+install fsx 0.3.2
+install pjdfstest 0.2.2

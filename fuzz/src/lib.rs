@@ -70,7 +70,7 @@ pub fn requests() -> Vec<Request<'static>> {
         Request::Rename { parent: root, name, new_parent: root, new_name: b"c", flags: 0 },
         Request::ReadDirectory { directory: root, after: 0, bytes: 400 },
         Request::ReadLink { inode: Inode(4) },
-        Request::Open { inode: file, turn: 3 },
+        Request::Open { inode: file, turn: 3, writes: 1 },
         Request::MoveOut { inode: file },
         Request::Extend { inode: file, size: 99 },
         Request::Append { inode: file, length: 9 },
@@ -121,7 +121,7 @@ fn requests_to_targets(inode: Inode) -> Vec<Request<'static>> {
     vec![
         Request::MapPieces { inode, chunk_log2, allocate: 1, offset, length: 9, ahead: 9 },
         Request::Read { inode, chunk_log2, offset, length: 9 },
-        Request::Write { inode, chunk_log2, offset, bytes: b"bytes" },
+        Request::Write { inode, chunk_log2, offset, cuts: 2, bytes: b"bytes" },
         Request::Truncate { inode, chunk_log2, size: 1 },
         Request::Punch { inode, chunk_log2, offset, length: 9 },
         Request::Remove { inodes: &[2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0] },

@@ -48,6 +48,7 @@ fn seeds() -> Vec<Vec<u8>> {
             origin: 1,
             sequence: sequence as u64,
             host: 1,
+            mount: 0,
             who: Credentials::ROOT,
         };
         let input = Input::Request { ticket: 0, header: &header, request };

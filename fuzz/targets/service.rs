@@ -58,6 +58,7 @@ impl World {
                 Effect::Index(_)
                 | Effect::Peer { .. }
                 | Effect::Holder { .. }
+                | Effect::Host { .. }
                 | Effect::Told { .. }
                 | Effect::BeginCut { .. }
                 | Effect::CutInline { .. }
@@ -78,6 +79,7 @@ impl World {
             origin: u64::from(argument & 7),
             sequence: self.sequence,
             host: 0,
+            mount: argument >> 4 & 3,
             who: Credentials::of(1, 1),
         };
         let slot = [encoded(|to| header.encode(to)).as_slice(), bytes].concat();

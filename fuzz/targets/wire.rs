@@ -44,6 +44,7 @@ fn seeds() -> Vec<Vec<u8>> {
         origin: 4,
         sequence: 5,
         host: 6,
+        mount: 3,
         who: Credentials::of(7, 8),
     };
     let entry = DirectoryEntry { hash: 1, inode: Inode(2), mode: 3, name: b"name" };

@@ -6,7 +6,7 @@ need vim
 seq 1000 >"$D/file"
 cd "$D"
 export HOME=$D
-vim -u NONE -N -es -c 'set directory=. backup backupdir=. undofile undodir=.' -c '%s/^5/five/' -c '$d' -c 'w' -c '1,10w part' -c 'q' file </dev/null
+vim -u NONE -N -es -c 'set directory=. backup backupskip= backupdir=. undofile undodir=.' -c '%s/^5/five/' -c '$d' -c 'w' -c '1,10w part' -c 'q' file </dev/null
 seq 999 | sed 's/^5/five/' | cmp - file
 seq 1000 | cmp - file~
 equal "$(wc -l <part)" 10

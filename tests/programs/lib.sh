@@ -46,6 +46,18 @@ refuses() {
     if "$@" >/dev/null 2>&1; then fail "succeeded, should not: $*"; fi
 }
 
+# same_as DIRECTORY SCRIPT: src/SCRIPT says the same in a directory under test and below DIRECTORY.
+same_as() {
+    local here
+    here=$(mktemp -d "$1/same-XXXXXX")
+    (cd "$here" && bash "$SRC/$2") >"$T/there" 2>&1 || true
+    rm -rf "$here"
+    mkdir "$D/same"
+    (cd "$D/same" && bash "$SRC/$2") >"$T/here" 2>&1 || true
+    [ -s "$T/there" ] || fail "src/$2 says nothing"
+    diff "$T/there" "$T/here" || fail "differs from $1"
+}
+
 # bytes COUNT: that many random bytes on stdout.
 bytes() {
     head -c "$1" /dev/urandom

@@ -5,6 +5,7 @@
 #   run.sh [--only PATTERN] [--keep] DIRECTORY       on a directory of a mounted file system
 #   run.sh [--only PATTERN] [--keep] --in-forebay    on a new instance for each case
 #
+# --cases FOLDER runs the cases of another folder.
 # --only PATTERN runs the cases whose name matches the shell pattern; it may be given again.
 # --keep leaves the scratch directory with the logs; without it, only logs of failed cases are shown.
 # With --in-forebay, FOREBAY_BIN names the program (default: forebay on PATH) and FOREBAY_LOCAL the
@@ -23,6 +24,7 @@ directory=
 while [ $# -gt 0 ]; do
     case $1 in
     --in-forebay) mode=forebay ;;
+    --cases) here=$(cd "$2" && pwd); shift ;;
     --only) patterns+=("$2"); shift ;;
     --keep) keep=yes ;;
     -*) echo "unknown option: $1" >&2; exit 2 ;;

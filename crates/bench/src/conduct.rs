@@ -19,6 +19,18 @@ pub(crate) fn main(settings: &Settings) -> Result<bool, String> {
         places.push(instance.place(&format!("forebay-{daemons}")));
         instances.push(instance);
     }
+    for &daemons in &settings.mounts {
+        for requests in ["classic", "rings"] {
+            let purpose = format!("{daemons}-{requests}");
+            let mut instance = Instance::start_with(&settings.forebay, daemons, &purpose, &[])?;
+            match instance.mount(&format!("mount-{purpose}"), requests) {
+                Ok(place) => places.push(place),
+                // A kernel may have no rings.
+                Err(text) => eprintln!("forebay-bench: {text}"),
+            }
+            instances.push(instance);
+        }
+    }
     let mut report = Report::new(places.iter().map(|place| place.name.clone()).collect());
     let mut conductor = Conductor { settings, places: &places, given_up: BTreeSet::new() };
     for repetition in 0..settings.repetitions {

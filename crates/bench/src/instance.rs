@@ -1,6 +1,7 @@
 //! Instances of Forebay that the benchmark starts and stops itself.
 
 use crate::settings::Place;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// A running instance; it is stopped when this value goes.
@@ -8,6 +9,8 @@ use std::process::{Command, Stdio};
 pub(crate) struct Instance {
     program: String,
     name: String,
+    /// Where it is mounted.
+    at: Option<PathBuf>,
 }
 
 impl Instance {
@@ -31,10 +34,33 @@ impl Instance {
             .stdout(Stdio::null())
             .status();
         match outcome {
-            Ok(status) if status.success() => Ok(Instance { program: program.into(), name }),
+            Ok(status) if status.success() => {
+                Ok(Instance { program: program.into(), name, at: None })
+            }
             Ok(status) => Err(format!("{program} start --local {daemons}: {status}")),
             Err(error) => Err(format!("{program} start: {error}")),
         }
+    }
+
+    /// Mounts it, with the kernel's requests by that way, and says how to measure that.
+    ///
+    /// # Errors
+    /// What `forebay mount` says.
+    pub(crate) fn mount(&mut self, name: &str, requests: &str) -> Result<Place, String> {
+        let at = std::env::temp_dir().join(&self.name);
+        std::fs::create_dir_all(&at).map_err(|error| format!("{}: {error}", at.display()))?;
+        let at = self.at.insert(at);
+        let output = Command::new(&self.program)
+            .args(["mount", "--name", &self.name, "--requests", requests])
+            .arg(&*at)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| format!("{} mount: {error}", self.program))?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        }
+        let directory = at.display().to_string();
+        Ok(Place { name: name.into(), directory, through: Vec::new() })
     }
 
     /// How to measure it: programs are started by `forebay run`.
@@ -56,6 +82,9 @@ impl Drop for Instance {
             .status();
         if !outcome.is_ok_and(|status| status.success()) {
             eprintln!("forebay-bench: instance {} could not be stopped", self.name);
+        }
+        if let Some(at) = &self.at {
+            let _ = std::fs::remove_dir(at);
         }
     }
 }

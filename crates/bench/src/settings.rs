@@ -8,6 +8,8 @@ forebay-bench: measures file systems side by side, repetitions interleaved.
   --on NAME=DIR          measure in a new directory below DIR (repeatable)
   --through NAME=COMMAND start the programs of NAME by this command, split at spaces
   --forebay DAEMONS      start an instance with so many daemons here and measure it (repeatable)
+  --mount DAEMONS        the same, twice, as mounts with the kernel's requests by each way: classic
+                         and rings, which the kernel has to offer (repeatable)
   --forebay-bin FILE     the program forebay (default: FOREBAY_BIN, then beside this one, then PATH)
   --only LIST            groups of tests (default: all that are named below)
   --seldom LIST          places and groups that only the first repetition measures
@@ -64,6 +66,8 @@ pub(crate) struct Settings {
     pub(crate) places: Vec<Place>,
     /// Numbers of daemons of the instances to start.
     pub(crate) instances: Vec<u32>,
+    /// Numbers of daemons of the instances to start and mount.
+    pub(crate) mounts: Vec<u32>,
     pub(crate) forebay: String,
     pub(crate) processes: Vec<u32>,
     pub(crate) repetitions: u32,
@@ -107,6 +111,7 @@ impl Settings {
         let mut settings = Settings {
             places: Vec::new(),
             instances: Vec::new(),
+            mounts: Vec::new(),
             forebay: forebay_program(),
             processes: vec![1, 2, 16],
             repetitions: 5,
@@ -126,9 +131,13 @@ impl Settings {
                 words.next().ok_or_else(|| format!("{option} needs a value; see --help"))?;
             settings.take(option, value)?;
         }
-        let is_placeless = settings.places.is_empty() && settings.instances.is_empty();
+        let is_placeless = settings.places.is_empty()
+            && settings.instances.is_empty()
+            && settings.mounts.is_empty();
         if is_placeless && settings.groups_in_places().next().is_some() {
-            return Err("nothing to measure: give --on NAME=DIR or --forebay DAEMONS".into());
+            return Err(
+                "nothing to measure: give --on NAME=DIR, --forebay or --mount DAEMONS".into()
+            );
         }
         if settings.plot.is_some() && settings.history.is_none() {
             return Err("--plot draws a history: give --history FILE, too".into());
@@ -150,6 +159,7 @@ impl Settings {
                 place.through = command.split_whitespace().map(String::from).collect();
             }
             "--forebay" => self.instances.push(number(option, value)?),
+            "--mount" => self.mounts.push(number(option, value)?),
             "--forebay-bin" => self.forebay = value.into(),
             "--processes" => self.processes = numbers(option, value)?,
             "--hosts" => self.hosts = numbers(option, value)?,

@@ -29,12 +29,29 @@ pub(crate) fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// The user as others of this machine know him: the root of a user namespace is somebody else outside,
+/// and what lies beside the directories of others is named by that.
+fn user_outside() -> u32 {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    outside(user(), &map).unwrap_or_else(user)
+}
+
+/// Lines `inside outside count`.
+fn outside(user: u32, map: &str) -> Option<u32> {
+    map.lines().find_map(|line| {
+        let mut words = line.split_whitespace().map(str::parse::<u32>);
+        let (inside, outside) = (words.next()?.ok()?, words.next()?.ok()?);
+        let beyond = user.checked_sub(inside)?;
+        (beyond < words.next()?.ok()?).then(|| outside.saturating_add(beyond))
+    })
+}
+
 /// The directory of all run directories of this user.
 pub(crate) fn base() -> PathBuf {
     let set = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     // A job often inherits the variable from a login node, without the directory.
     let parent = set.filter(|path| path.is_absolute() && path.is_dir());
-    parent.unwrap_or_else(|| "/tmp".into()).join(format!("forebay-{}", user()))
+    parent.unwrap_or_else(|| "/tmp".into()).join(format!("forebay-{}", user_outside()))
 }
 
 /// The run directory of an instance.
@@ -56,12 +73,12 @@ pub(crate) fn run(name: &str) -> Result<PathBuf> {
 
 /// Shared memory of an instance, of all hosts that share this machine.
 pub(crate) fn shm(name: &str) -> PathBuf {
-    format!("/dev/shm/forebay-{}-{name}", user()).into()
+    format!("/dev/shm/forebay-{}-{name}", user_outside()).into()
 }
 
 /// Data of an instance in `dir`.
 pub(crate) fn data(name: &str, dir: &Path) -> PathBuf {
-    dir.join(format!("forebay-{}-{name}", user()))
+    dir.join(format!("forebay-{}-{name}", user_outside()))
 }
 
 /// Makes a directory of mode 0700, or makes sure that it is ours and of that mode already.
@@ -189,6 +206,14 @@ impl Lock {
     }
 }
 
+/// Removes the lock of the instance that `run` was of, which a command on this host left: who holds it
+/// sees that.
+pub(crate) fn remove_lock_beside(run: &Path) {
+    let mut name = run.as_os_str().to_owned();
+    name.push(".lock");
+    let _ = fs::remove_file(name);
+}
+
 /// True if `file` is what `path` names: the holder before us may have removed it.
 fn is_still(file: &File, path: &Path) -> bool {
     let named = fs::symlink_metadata(path);
@@ -218,6 +243,16 @@ mod tests {
         fs::write(path.join("file"), "x").expect("written");
         remove(&path).expect("removed");
         remove(&path).expect("was removed before");
+    }
+
+    #[test]
+    fn a_user_is_named_as_he_is_outside() {
+        let map = "         0       1000          1\n         1     100000      65536\n";
+        assert_eq!(
+            [0, 1, 65536, 65537].map(|user| outside(user, map)),
+            [Some(1000), Some(100_000), Some(165_535), None]
+        );
+        assert_eq!(outside(7, "0 0 4294967295\n"), Some(7));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use crate::directories::{self, write_whole};
 use crate::failure::{Failure, Result};
+use crate::mounts;
 use crate::process;
 use crate::progress::Progress;
 use crate::records::{self, Daemon, Host, Job, VERSION};
@@ -117,6 +118,7 @@ fn make(job: &Job, run: &Path, mut host: Host, progress: &mut Progress) -> Resul
         directories::make_private(&data)?;
         orders.push(Order {
             index: daemon.index,
+            what: format!("daemon {}", daemon.index),
             words: words(job, &host, daemon, run, &data),
             variables: variables(job),
             log: run.join(format!("d{}.log", daemon.index)),
@@ -151,7 +153,7 @@ fn words(job: &Job, host: &Host, daemon: &Daemon, run: &Path, data: &Path) -> Ve
         true => format!("[{}]:{port}", job.listen),
         false => format!("{}:{port}", job.listen),
     };
-    let pairs: [(&str, OsString); 21] = [
+    let pairs: [(&str, OsString); 22] = [
         ("--run", run.into()),
         ("--shm", host.shm.clone().into()),
         ("--data", data.into()),
@@ -164,6 +166,7 @@ fn words(job: &Job, host: &Host, daemon: &Daemon, run: &Path, data: &Path) -> Ve
         ("--chunk", job.wanted.chunk.to_string().into()),
         ("--spread", job.wanted.spread.clone().into()),
         ("--placement", job.wanted.placement.clone().into()),
+        ("--consistency", job.wanted.consistency.clone().into()),
         ("--writes", job.wanted.writes.clone().into()),
         ("--reads", job.wanted.reads.clone().into()),
         ("--inline", job.wanted.inline.to_string().into()),
@@ -198,6 +201,7 @@ pub(crate) fn peers(name: &str, lines: &str) -> Result<()> {
 pub(crate) fn stop(name: &str, patience: Duration, progress: &mut Progress) -> Result<()> {
     let run = directories::run(name)?;
     let Some(host) = records::load::<Host>(&run, RECORD)? else { return Ok(()) };
+    mounts::end_all(&run, patience, progress)?;
     let processes: Vec<_> = host.daemons.iter().map(|daemon| daemon.process.clone()).collect();
     process::end(&processes, patience, progress)?;
     for daemon in &host.daemons {
@@ -226,6 +230,7 @@ fn remove(run: &Path, shm: &Path, data: &Path, daemons: std::ops::Range<u16>) {
     // On the host of the starter its record must outlive us: it tells of hosts still to stop.
     if !run.join(crate::instance::RECORD).exists() {
         let _ = directories::remove(run);
+        directories::remove_lock_beside(run);
         let _ = run.parent().map(std::fs::remove_dir);
     }
 }

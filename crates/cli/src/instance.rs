@@ -3,6 +3,7 @@
 use crate::directories::{self, Lock};
 use crate::failure::{Failure, Result, USAGE};
 use crate::hosts;
+use crate::mounts::{self, Wish};
 use crate::progress::Progress;
 use crate::records::{self, Answer, Host, Instance, Job, Part, VERSION, Wanted};
 use crate::{host, remote, resources};
@@ -61,6 +62,7 @@ fn wanted(settings: &Settings, parts: &[Part]) -> Wanted {
         chunk: settings.number(Key::Chunk).unwrap_or(0),
         spread: settings.word(Key::Spread).to_owned(),
         placement: settings.word(Key::Placement).to_owned(),
+        consistency: settings.word(Key::Consistency).to_owned(),
         writes: settings.word(Key::Writes).to_owned(),
         reads: settings.word(Key::Reads).to_owned(),
         inline: settings.number(Key::Inline).unwrap_or(0),
@@ -111,11 +113,16 @@ fn conflict(running: &Instance, settings: &Settings, asked: Option<&[Part]>) -> 
 }
 
 /// Makes an instance run as the settings say. One that runs stays; its dead daemons are started
-/// again on what they left. `local`: daemons on this host, if the command line says so.
+/// again on what they left. `local`: daemons on this host, if the command line says so. With `mount` it
+/// is mounted there on each of its hosts.
 ///
 /// # Errors
 /// What went wrong first. What this call started is stopped again then.
-pub(crate) fn start(settings: &Settings, local: Option<u16>) -> Result<Started> {
+pub(crate) fn start(
+    settings: &Settings,
+    local: Option<u16>,
+    mount: Option<&Wish>,
+) -> Result<Started> {
     let name = settings.word(Key::Name);
     let run = directories::run(name)?;
     let timeout = settings.timeout();
@@ -131,6 +138,7 @@ pub(crate) fn start(settings: &Settings, local: Option<u16>) -> Result<Started> 
         }
     };
     let outcome = make(&mut instance, &run, is_new);
+    let outcome = outcome.and_then(|fresh| mount_on_each(&instance, mount).map(|()| fresh));
     if outcome.is_err() && is_new {
         // Every host removes what it made when its own start fails; the others are told here.
         let _ = stop_hosts(&instance, timeout);
@@ -266,6 +274,25 @@ fn peers_part(instance: &Instance, part: &Part, lines: &str) -> Result<()> {
     }
     let work = serde_json::json!({ "name": instance.name, "peers": lines }).to_string();
     simple(instance, part, "daemon-peers", &work)
+}
+
+fn mount_on_each(instance: &Instance, wish: Option<&Wish>) -> Result<()> {
+    let Some(wish) = wish else { return Ok(()) };
+    on_each(instance, "mounting", |part, progress| {
+        if part.host.is_empty() {
+            let patience = timeout(instance);
+            return mounts::ensure(&instance.name, wish, patience, progress);
+        }
+        let work = serde_json::json!({
+            "name": instance.name,
+            "at": wish.at,
+            "rights": wish.rights,
+            "requests": wish.requests,
+            "patience": instance.wanted.timeout,
+        });
+        simple(instance, part, "daemon-mount", &work.to_string())
+    })
+    .map(|_| ())
 }
 
 /// A call whose answer is `{"error":TEXT}` or anything else for success.

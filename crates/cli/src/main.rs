@@ -44,6 +44,8 @@ mod remote;
 
 mod instance;
 
+mod mounts;
+
 mod program;
 
 mod progress;

@@ -49,7 +49,14 @@ impl Identity {
     /// It can not be looked at.
     pub(crate) fn is_alive(&self) -> Result<bool> {
         let unseen = |error| Failure::at("can not look at", format!("process {}", self.pid), error);
-        Ok(Identity::of(self.pid).map_err(unseen)?.as_ref() == Some(self))
+        match Identity::of(self.pid) {
+            // What runs in a user namespace above is not shown; what is left is unmistakable, too.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let seen = since(self.pid).map_err(unseen)?;
+                Ok(seen == Some((self.started, self.boot.clone())))
+            }
+            seen => Ok(seen.map_err(unseen)?.as_ref() == Some(self)),
+        }
     }
 
     /// A handle of the process if it lives.
@@ -71,12 +78,7 @@ impl Identity {
 }
 
 fn read(pid: i32) -> io::Result<Option<Identity>> {
-    let stat = fs::read(format!("/proc/{pid}/stat"))?;
-    let malformed = || io::Error::from(io::ErrorKind::InvalidData);
-    let (state, started) = parse_stat(&stat).ok_or_else(malformed)?;
-    if matches!(state, 'Z' | 'X') {
-        return Ok(None);
-    }
+    let Some((started, boot)) = since(pid)? else { return Ok(None) };
     // The file that runs, also if it was replaced by a newer one meanwhile.
     let exe = match fs::metadata(format!("/proc/{pid}/exe")) {
         // It is about to be a zombie, or a thread of the kernel.
@@ -84,8 +86,19 @@ fn read(pid: i32) -> io::Result<Option<Identity>> {
         exe => exe?,
     };
     let exe = (exe.dev(), exe.ino());
+    Ok(Some(Identity { pid, started, boot, exe }))
+}
+
+/// When a process was started, and in which boot; `None` for a zombie.
+fn since(pid: i32) -> io::Result<Option<(u64, String)>> {
+    let stat = fs::read(format!("/proc/{pid}/stat"))?;
+    let malformed = || io::Error::from(io::ErrorKind::InvalidData);
+    let (state, started) = parse_stat(&stat).ok_or_else(malformed)?;
+    if matches!(state, 'Z' | 'X') {
+        return Ok(None);
+    }
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    Ok(Some(Identity { pid, started, boot: boot.trim().to_owned(), exe }))
+    Ok(Some((started, boot.trim().to_owned())))
 }
 
 /// True if there is no such process, or one that is hidden from us, so not ours. No descriptor is needed
@@ -124,6 +137,23 @@ pub(crate) fn end(all: &[Identity], patience: Duration, progress: &mut Progress)
     }
     wait(&mut left, Instant::now() + KILL_TIME_MAX, progress);
     Ok(killed)
+}
+
+/// Waits for the end of a process that is about to end by itself; ends it after `patience`.
+///
+/// # Errors
+/// It can not be looked at.
+pub(crate) fn wait_or_end(
+    one: &Identity,
+    patience: Duration,
+    progress: &mut Progress,
+) -> Result<()> {
+    let mut left: Vec<OwnedFd> = one.handle()?.into_iter().collect();
+    wait(&mut left, Instant::now() + patience, progress);
+    if !left.is_empty() {
+        end(std::slice::from_ref(one), patience, progress)?;
+    }
+    Ok(())
 }
 
 /// Waits for the processes' ends; those that ended are taken off the list.

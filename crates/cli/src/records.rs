@@ -31,6 +31,9 @@ pub(crate) struct Wanted {
     pub(crate) spread: String,
     /// Where chunks of a file live.
     pub(crate) placement: String,
+    /// What hosts see of each other's changes.
+    #[serde(default = "relaxed")]
+    pub(crate) consistency: String,
     /// When writes to other hosts return.
     pub(crate) writes: String,
     /// When bytes of other hosts are read.
@@ -53,6 +56,11 @@ pub(crate) struct Wanted {
 /// What those had that were written before there was a choice.
 fn tcp() -> String {
     "tcp".to_owned()
+}
+
+/// As `tcp`.
+fn relaxed() -> String {
+    "relaxed".to_owned()
 }
 
 /// The work of one host.

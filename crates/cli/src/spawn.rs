@@ -30,6 +30,8 @@ const LOG_BYTES: u64 = 8192;
 pub(crate) struct Order {
     /// Its number.
     pub(crate) index: u16,
+    /// What it is, for people.
+    pub(crate) what: String,
     /// Its words, without `--ready-fd`.
     pub(crate) words: Vec<OsString>,
     /// Its variables.
@@ -53,6 +55,7 @@ pub(crate) struct Ready {
 #[derive(Deserialize)]
 struct Line {
     ready: bool,
+    #[serde(default)]
     tcp: String,
 }
 
@@ -178,7 +181,7 @@ impl Starting {
         let log = &self.order.log;
         let end = end_of(log);
         let log = if end.is_empty() { "  its log is empty".to_owned() } else { end };
-        Failure::new(format!("daemon {} {what}: the end of its log:\n{log}", self.order.index))
+        Failure::new(format!("{} {what}: the end of its log:\n{log}", self.order.what))
     }
 }
 

@@ -4,12 +4,12 @@
 use shm::host::{Cuts, Vnode};
 use wire::errno::{Errno, Result};
 use wire::limits::FILE_BYTES_MAX;
-use wire::reply::CUTS_UNKNOWN;
+use wire::reply::{CUTS_OF_FIRST, CUTS_OF_HOST, CUTS_UNKNOWN};
 use wire::{Reply, Request};
 
 use crate::Client;
 use crate::errno::by_descriptor;
-use crate::open_files::Open;
+use crate::opened::Open;
 use crate::request::{To, own_credentials};
 use crate::size::Met;
 
@@ -73,7 +73,7 @@ impl Client {
         // range would lie in it.
         by_descriptor(self.flush(open.vnode, open.inode))?;
         let before = open.vnode.cuts();
-        let (start, cuts) = self.take_range(open, length)?;
+        let (start, cuts) = self.take_range(open, length, before)?;
         if start.saturating_add(length) > FILE_BYTES_MAX {
             return Err(Errno::EFBIG);
         }
@@ -99,17 +99,26 @@ impl Client {
         let end = start.saturating_add(count as u64);
         let told = uncut.map_or(before, |uncut| uncut.cuts);
         let _ = open.vnode.raise(told, start.saturating_add(written));
+        self.tell_page_keepers(open)?;
         Ok(Some(Appended { count, end }))
     }
 
-    /// A range, and how often the file was cut when it was given out, if its shard can know.
-    fn take_range(&self, open: &Open<'_>, length: u64) -> Result<(u64, Option<Cuts>)> {
+    /// A range, and how often the file was cut when it was given out, if its shard can know. `before`:
+    /// the count now.
+    fn take_range(
+        &self,
+        open: &Open<'_>,
+        length: u64,
+        before: Cuts,
+    ) -> Result<(u64, Option<Cuts>)> {
         let request = Request::Append { inode: open.inode, length };
         let to = To::Shard(open.inode.shard());
         by_descriptor(self.call(to, &request, &own_credentials()))?.with(|reply| match reply {
-            Reply::Range { offset, cuts } => {
-                Ok((offset, (cuts != CUTS_UNKNOWN).then_some(Cuts::from_number(cuts))))
+            Reply::Range { offset, cuts: CUTS_UNKNOWN } => Ok((offset, None)),
+            Reply::Range { offset, cuts: CUTS_OF_FIRST | CUTS_OF_HOST } => {
+                Ok((offset, Some(before)))
             }
+            Reply::Range { offset, cuts } => Ok((offset, Some(Cuts::from_number(cuts)))),
             _ => Err(Errno::EIO),
         })
     }
@@ -125,6 +134,7 @@ impl Client {
         uncut: Option<Uncut<'_>>,
     ) -> Result<usize> {
         let still = || uncut.map_or(Ok(()), |uncut| uncut.check());
+        let cuts = uncut.map(|uncut| uncut.cuts);
         let mut done = 0usize;
         for buffer in buffers.filter(|buffer| !buffer.is_empty()) {
             let left = usize::try_from(left).unwrap_or(usize::MAX).saturating_sub(done);
@@ -133,7 +143,7 @@ impl Client {
                 break;
             }
             let at = start.saturating_add(done as u64);
-            match self.write_pieces(open, at, buffer, false, still) {
+            match self.write_pieces(open, at, buffer, false, (cuts, still)) {
                 Ok(count) => {
                     done = done.saturating_add(count);
                     if count < buffer.len() {

@@ -517,6 +517,11 @@ impl Client {
         self.attachments.local.get(usize::from(place))
     }
 
+    /// True if all daemons of the instance are on this host.
+    pub(crate) fn has_one_host(&self) -> bool {
+        self.home_now().is_some_and(|home| home.welcome.local_count == home.map.daemon_count())
+    }
+
     /// The daemon of `attachment` is gone: the next request attaches anew.
     pub(crate) fn lose(&self, attachment: &Attachment) {
         for place in self.attachments.local.iter().chain([&self.attachments.home]) {

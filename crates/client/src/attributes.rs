@@ -1,12 +1,13 @@
 //! Changing attributes: mode, owner, times. Permission is checked here as well as by the shard.
 
-use wire::attributes::{mode, want};
+use wire::attributes::{is_read_late, mode, want};
 use wire::errno::{Errno, Result};
 use wire::request::set;
 use wire::{Attributes, Credentials, Inode, Request};
 
 use crate::errno::by_descriptor;
 use crate::path::{At, Follow, Outcome, PathBuffer};
+use crate::posts::now_nanos;
 use crate::request::To;
 use crate::{Client, OfdIndex};
 
@@ -66,7 +67,7 @@ impl Change {
 }
 
 fn is_owner(attributes: &Attributes, who: &Credentials) -> bool {
-    who.uid == 0 || who.uid == attributes.uid
+    who.is_privileged() || who.uid == attributes.uid
 }
 
 /// The change that `chmod(2)` makes.
@@ -78,7 +79,7 @@ fn change_of_mode(attributes: &Attributes, bits: u32, who: &Credentials) -> Resu
         return Err(Errno::EPERM);
     }
     let mut bits = bits & mode::PERMISSIONS;
-    if who.uid != 0 && !who.is_in_group(attributes.gid) {
+    if !who.is_privileged() && !who.is_in_group(attributes.gid) {
         bits &= !mode::SET_GID;
     }
     Ok(Change { mask: set::MODE, mode: bits, ..Change::default() })
@@ -86,7 +87,8 @@ fn change_of_mode(attributes: &Attributes, bits: u32, who: &Credentials) -> Resu
 
 /// The permission bits of a file without those that a change of owner or contents takes away;
 /// `None` if there are none.
-pub(crate) fn without_set_id(attributes: &Attributes) -> Option<u32> {
+#[must_use]
+pub fn without_set_id(attributes: &Attributes) -> Option<u32> {
     let mut taken = attributes.mode & mode::SET_UID;
     if attributes.mode & 0o010 != 0 {
         taken |= attributes.mode & mode::SET_GID;
@@ -104,7 +106,8 @@ fn change_of_owner(
 ) -> Result<Change> {
     let mut change = Change::default();
     if let Some(uid) = uid {
-        if who.uid != 0 && !(who.uid == attributes.uid && uid == attributes.uid) {
+        let is_same = who.uid == attributes.uid && uid == attributes.uid;
+        if !who.is_privileged() && !is_same {
             return Err(Errno::EPERM);
         }
         change.mask |= set::UID;
@@ -112,7 +115,7 @@ fn change_of_owner(
     }
     if let Some(gid) = gid {
         let may = who.uid == attributes.uid && (who.is_in_group(gid) || gid == attributes.gid);
-        if who.uid != 0 && !may {
+        if !who.is_privileged() && !may {
             return Err(Errno::EPERM);
         }
         change.mask |= set::GID;
@@ -125,13 +128,13 @@ fn change_of_owner(
     Ok(change)
 }
 
-/// May `who` set these times?
-fn check_times(attributes: &Attributes, times: Times, who: &Credentials) -> Result<()> {
+/// May `who` set these times? The bits of `want` that the file must permit.
+fn check_times(attributes: &Attributes, times: Times, who: &Credentials) -> Result<u32> {
     if is_owner(attributes, who) {
-        return Ok(());
+        return Ok(0);
     }
     if times.accessed == Time::Now && times.modified == Time::Now {
-        return attributes.permits(who, want::WRITE);
+        return Ok(want::WRITE);
     }
     Err(Errno::EPERM)
 }
@@ -240,11 +243,31 @@ impl Client {
         by_descriptor(self.set_times_of(&attributes, times, who))
     }
 
+    /// A file was read: its access time follows, as `relatime` of Linux has it. That costs a message if
+    /// it does, and where nobody on this host knows the file's times; `may_ask` says whether it is worth
+    /// one then.
+    ///
+    /// # Errors
+    /// What the shard says; nobody who reads needs to know.
+    pub fn note_read(&self, inode: Inode, may_ask: impl FnOnce() -> bool) -> Result<()> {
+        let now = now_nanos();
+        let is_due = match self.attributes_in_index(inode) {
+            Some(known) if known.modified > now => is_read_late(&known, now) && may_ask(),
+            Some(known) => is_read_late(&known, now),
+            None => may_ask(),
+        };
+        if !is_due {
+            return Ok(());
+        }
+        let change = Change { mask: set::READ, ..Change::default() };
+        self.change(inode, &change, &Credentials::checked(0, 0)).map(drop)
+    }
+
     fn set_times_of(&self, attributes: &Attributes, times: Times, who: &Credentials) -> Result<()> {
         if times.accessed == Time::Omit && times.modified == Time::Omit {
             return Ok(());
         }
-        check_times(attributes, times, who)?;
+        self.permits(attributes, who, check_times(attributes, times, who)?)?;
         // A size that is told later would bring a later time of modification with it.
         self.flush_if_open(attributes.inode)?;
         self.change(attributes.inode, &Change::of_times(times), who).map(drop)
@@ -292,7 +315,7 @@ mod tests {
         let now = Times { accessed: Time::Now, modified: Time::Now };
         let given = Times { accessed: Time::Omit, modified: Time::At(5) };
         let other = Credentials::of(11, 21);
-        assert_eq!(check_times(&attributes, now, &other), Ok(()));
+        assert_eq!(check_times(&attributes, now, &other), Ok(want::WRITE));
         assert_eq!(check_times(&attributes, given, &other), Err(Errno::EPERM));
     }
 }

@@ -15,13 +15,14 @@ use shm::stage::Pushed;
 use shm::wait;
 use wire::errno::{Errno, Result};
 use wire::limits::STAGE_BUFFER_COUNT;
+use wire::request::ANY_CUTS;
 use wire::{Inode, Layout, Request};
 
 use crate::Client;
 use crate::attach::Attachment;
 use crate::far::{Bytes, Part};
 use crate::layout::File;
-use crate::open_files::{Open, o};
+use crate::opened::{Open, o};
 use crate::pieces::Want;
 use crate::request::To;
 
@@ -31,7 +32,8 @@ const SLEEP_MICROS: u64 = 50_000;
 impl Client {
     /// True if writes through this open file return before they have arrived.
     pub(crate) fn writes_behind(&self, open: &Open<'_>) -> bool {
-        self.writes_behind.load(Relaxed) && open.flags() & o::ANY_SYNC == 0
+        let is_set = self.writes_behind.load(Relaxed);
+        is_set && open.flags() & o::ANY_SYNC == 0 && !open.file().is_posix()
     }
 
     /// Hands a part in and does not wait for it.
@@ -135,7 +137,7 @@ impl Client {
     fn push_again_one(&self, by: &Attachment, index: usize) {
         let Some((buffer, pushed)) = by.session.stage().take_pushed(index) else { return };
         let layout = Layout { chunk_log2: pushed.chunk_log2, ..Layout::default() };
-        let file = File { inode: pushed.inode, layout };
+        let file = File { inode: pushed.inode, layout, good_for: ANY_CUTS };
         let (offset, length) = (pushed.offset, pushed.length as usize);
         let part = Part { target: pushed.target, offset, place: 0, length };
         let outcome = self.move_whole(&file, part, &mut Bytes::Staged(&buffer, length));

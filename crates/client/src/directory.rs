@@ -14,7 +14,7 @@ use wire::reply::DirectoryEntry;
 use wire::{Attributes, Inode, Reply, Request, ShardIndex};
 
 use crate::errno::by_path;
-use crate::open_files::o;
+use crate::opened::o;
 use crate::request::{To, own_credentials};
 use crate::{Client, OfdIndex};
 

@@ -16,7 +16,7 @@ use wire::{DaemonIndex, Reply, Request};
 use crate::Client;
 use crate::attach::Attachment;
 use crate::layout::File;
-use crate::open_files::Open;
+use crate::opened::Open;
 use crate::request::{Attempt, Patience, To, classify, own_credentials};
 
 /// Most bytes of one message to a target: whole pages, so that no granule is cut.
@@ -104,7 +104,10 @@ impl Part {
         let (offset, length) = (self.offset, self.length as u32);
         match bytes {
             Bytes::Into(_) => Request::Fetch { inode, chunk_log2, offset, length, buffer },
-            _ => Request::Store { inode, chunk_log2, offset, length, buffer },
+            _ => {
+                let cuts = file.good_for;
+                Request::Store { inode, chunk_log2, offset, length, buffer, cuts }
+            }
         }
     }
 }
@@ -314,7 +317,9 @@ impl Client {
         match bytes {
             Bytes::From(bytes) => {
                 let bytes = bytes.get(part.range()).ok_or(Errno::EIO)?;
-                self.call_done(to, &Request::Write { inode, chunk_log2, offset, bytes }, &who)
+                let cuts = file.good_for;
+                let write = Request::Write { inode, chunk_log2, offset, cuts, bytes };
+                self.call_done(to, &write, &who)
             }
             Bytes::Staged(..) => Err(Errno::EIO),
             Bytes::Into(bytes) => {

@@ -20,7 +20,7 @@ use wire::limits::{STAGE_BUFFER_BYTES, STAGE_BUFFER_COUNT};
 use crate::Client;
 use crate::attach::Attachment;
 use crate::layout::File;
-use crate::open_files::Open;
+use crate::opened::Open;
 use crate::request::To;
 
 /// Buffers of the stage that may hold what nobody asked for.
@@ -70,7 +70,7 @@ impl Client {
         offset: u64,
         to: &mut [u8],
     ) -> Result<()> {
-        if !self.reads_ahead() {
+        if !self.reads_ahead() || file.is_posix() {
             return self.read_pieces(file, offset, to);
         }
         self.read_ahead(open, file, offset, to)

@@ -5,14 +5,14 @@ use placement::locate;
 use wire::attributes::{flag, mode, placement as placed, spread};
 use wire::errno::Result;
 use wire::limits::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN};
-use wire::request::set;
+use wire::request::{ANY_CUTS, set};
 use wire::{Attributes, Credentials, DaemonIndex, Inode, Layout};
 
 use crate::Client;
 use crate::attach::Attachment;
 use crate::attributes::Change;
 use crate::errno::by_descriptor;
-use crate::open_files::Open;
+use crate::opened::Open;
 use crate::request::own_credentials;
 
 /// A file as its targets know it.
@@ -22,12 +22,19 @@ pub(crate) struct File {
     pub(crate) inode: Inode,
     /// Where the bytes are.
     pub(crate) layout: Layout,
+    /// What is written to other hosts is good as long as the file was cut so often; or `ANY_CUTS`.
+    pub(crate) good_for: u64,
 }
 
 impl File {
     /// True if it is known to have holes.
     pub(crate) const fn is_sparse(&self) -> bool {
         self.layout.flags & flag::SPARSE != 0
+    }
+
+    /// True if hosts see each other's changes of it at once.
+    pub(crate) const fn is_posix(&self) -> bool {
+        self.layout.flags & flag::POSIX != 0
     }
 
     /// True if something beyond `end` can only be made after `Client::reach`.
@@ -37,7 +44,7 @@ impl File {
 
     /// The file of these attributes.
     pub(crate) const fn of(attributes: &Attributes) -> File {
-        File { inode: attributes.inode, layout: attributes.layout }
+        File { inode: attributes.inode, layout: attributes.layout, good_for: ANY_CUTS }
     }
 
     /// log2 of the chunk size, in bounds whatever a message said.
@@ -83,6 +90,7 @@ impl Client {
                     let is_inline = welcome.inline_bytes > 0 && is_far;
                     layout.flags = if is_inline { flag::INLINE | flag::SHORT } else { flag::SHORT };
                 }
+                layout.flags |= parent.layout.flags & flag::POSIX;
             }
         }
         Ok(layout)

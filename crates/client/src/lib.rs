@@ -39,7 +39,11 @@ mod memo;
 
 mod walk;
 
+mod opened;
+
 mod open_files;
+
+mod permission;
 
 mod posts;
 
@@ -72,6 +76,8 @@ mod stat;
 
 mod attributes;
 
+mod consistency;
+
 mod namespace;
 
 mod rename;
@@ -82,7 +88,11 @@ mod xattr;
 
 mod locks;
 
-pub use attributes::{Time, Times};
+mod watches;
+
+mod recent;
+
+pub use attributes::{Time, Times, without_set_id};
 pub use directory::Listed;
 pub use locks::{Owner, Range, Wait};
 pub use open_files::Opened;
@@ -91,8 +101,9 @@ pub use read::Position;
 pub use share::Part;
 pub use shm::host::{Descriptor, OfdIndex, ProcessIndex};
 pub use space::Space;
+pub use watches::Watched;
 
-use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use shm::host::HostSegment;
 use shm::once::Once;
 use wire::errno::{Errno, Result};
@@ -113,6 +124,9 @@ pub struct Client {
     reads_ahead: AtomicBool,
     /// A daemon did not come back in time: the next calls wait only a moment.
     is_gone: AtomicBool,
+    /// The mount that this process serves, by its number on this host; 0: none.
+    mount: AtomicU8,
+    recent: recent::Recent,
 }
 
 impl Client {
@@ -129,6 +143,8 @@ impl Client {
             writes_behind: AtomicBool::new(false),
             reads_ahead: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
+            mount: AtomicU8::new(0),
+            recent: recent::Recent::new(),
         }
     }
 

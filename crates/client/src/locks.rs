@@ -4,6 +4,7 @@
 //! of it, those of an open file with its last reference; the words that say whether there may be
 //! any keep closing free of messages otherwise.
 
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use shm::session::Interruptible;
 use wire::attributes::mode;
@@ -11,7 +12,7 @@ use wire::errno::{Errno, Result};
 use wire::request::lock;
 use wire::{Credentials, Reply, Request};
 
-use crate::open_files::{Open, mark, o};
+use crate::opened::{Open, mark, o};
 use crate::request::{To, own_credentials};
 use crate::seek::whence;
 use crate::{Client, OfdIndex, ProcessIndex};
@@ -42,12 +43,14 @@ pub struct Range {
 }
 
 /// May the call wait?
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wait {
+#[derive(Clone, Copy, Debug)]
+pub enum Wait<'a> {
     /// No: `EAGAIN`.
     No,
     /// Until the lock is free or a signal handler runs.
     Yes,
+    /// Until the lock is free or another thread sets the word.
+    Until(&'a AtomicBool),
 }
 
 impl Client {
@@ -63,7 +66,7 @@ impl Client {
     ///
     /// # Errors
     /// As `fcntl(2)`: `EAGAIN`, `EINTR`, `EDEADLK`, `ENOLCK`, `EBADF`.
-    pub fn lock(&self, ofd: OfdIndex, owner: Owner, range: Range, wait: Wait) -> Result<()> {
+    pub fn lock(&self, ofd: OfdIndex, owner: Owner, range: Range, wait: Wait<'_>) -> Result<()> {
         let open = self.open_to_lock(ofd)?;
         let access = open.flags() & o::ACCESS;
         let is_refused = match range.kind {
@@ -93,7 +96,7 @@ impl Client {
     ///
     /// # Errors
     /// As `flock(2)`: `EAGAIN` (which is `EWOULDBLOCK`), `EINTR`, `ENOLCK`, `EBADF`.
-    pub fn flock(&self, ofd: OfdIndex, kind: u8, wait: Wait) -> Result<()> {
+    pub fn flock(&self, ofd: OfdIndex, kind: u8, wait: Wait<'_>) -> Result<()> {
         let open = self.open_to_lock(ofd)?;
         open.set(mark::LOCKED);
         let owner = self.owner(&open, Owner::OpenFile)?;
@@ -112,19 +115,21 @@ impl Client {
         owner: u64,
         range: Range,
         flags: u8,
-        wait: Wait,
+        wait: Wait<'_>,
     ) -> Result<()> {
         let Range { kind, start, end, pid } = range;
         let inode = open.inode;
         let to = To::Shard(inode.shard());
         let who = own_credentials();
         let at_once = Request::Lock { inode, owner, pid, kind, flags, start, end };
-        if wait == Wait::No || kind == lock::UNLOCK {
-            return self.call_done(to, &at_once, &who);
-        }
+        let interruptible = match wait {
+            Wait::Yes if kind != lock::UNLOCK => Interruptible::Yes,
+            Wait::Until(word) if kind != lock::UNLOCK => Interruptible::By(word),
+            _ => return self.call_done(to, &at_once, &who),
+        };
         let flags = flags | lock::WAIT;
         let waiting = Request::Lock { inode, owner, pid, kind, flags, start, end };
-        let answer = self.call_as(to, &waiting, &who, &mut None, Interruptible::Yes);
+        let answer = self.call_as(to, &waiting, &who, &mut None, interruptible);
         match answer.map(drop) {
             Err(Errno::EINTR) => {}
             other => return other,

@@ -126,10 +126,15 @@ impl Row {
         self.length.load(Relaxed) as usize == length
             && self.base.load(Relaxed) == base.0
             && self.who.load(Relaxed) == both(who)
-            && self.state.load(Relaxed) >> 48 == count as u64
+            && self.state.load(Relaxed) >> 48 == rights(who)
             && words.zip(&self.path).all(|(word, known)| known.load(Relaxed) == word)
             && who.groups.iter().take(count).zip(&self.groups).all(|(a, b)| b.load(Relaxed) == *a)
     }
+}
+
+/// How many groups, and whether all else is allowed anyway.
+fn rights(who: &Credentials) -> u64 {
+    u64::from(who.group_count) | u64::from(who.is_checked) << 8
 }
 
 fn both(who: &Credentials) -> u64 {
@@ -236,7 +241,7 @@ impl Client {
         row.length.store(length as u32, Relaxed);
         row.base.store(base.0, Relaxed);
         row.who.store(both(who), Relaxed);
-        let counts = (trail.count as u64) << 32 | u64::from(who.group_count) << 48;
+        let counts = (trail.count as u64) << 32 | rights(who) << 48;
         row.state.store(u64::from(state) | counts, Relaxed);
         for (to, from) in row.groups.iter().zip(who.groups) {
             to.store(from, Relaxed);

@@ -5,16 +5,17 @@
 //! directory are checked here, where its attributes are at hand.
 
 use shm::host::VnodeIndex;
-use wire::attributes::{mode, want};
+use wire::attributes::extra;
+use wire::attributes::mode;
 use wire::errno::{Errno, Result};
 use wire::limits::SYMLINK_BYTES_MAX;
-use wire::request::create;
+use wire::request::{create, made};
 use wire::{Attributes, Credentials, Inode, Layout, Reply, Request};
 
 use crate::again::Looks;
 use crate::errno::by_path;
 use crate::layout::heir;
-use crate::open_files::mark;
+use crate::opened::{mark, o};
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::request::To;
 use crate::walk::{Last, Look, Looked, Sight, Walk};
@@ -22,29 +23,24 @@ use crate::{Client, OfdIndex};
 
 /// What a new name gets, besides its place.
 struct New<'a> {
+    /// As in `made`.
     mode: u32,
     device: u64,
     target: &'a [u8],
 }
 
-/// May `who` change the entries of `parent`?
-pub(crate) fn may_change(parent: &Attributes, who: &Credentials) -> Result<()> {
-    parent.permits(who, want::WRITE | want::EXECUTE)
+/// The mode that a request for a file in `parent` has.
+pub(crate) const fn asked(parent: &Attributes, mode: u32) -> u32 {
+    if parent.has(extra::DEFAULT_ACL) { mode | made::INHERITS } else { mode }
 }
 
-/// May `who` take `file` out of `parent`? In a sticky directory only owners may.
-pub(crate) fn may_remove(
-    parent: &Attributes,
-    file: Option<&Attributes>,
-    who: &Credentials,
-) -> Result<()> {
-    may_change(parent, who)?;
-    if parent.mode & mode::STICKY == 0 || who.uid == 0 || who.uid == parent.uid {
-        return Ok(());
-    }
-    match file {
-        Some(file) if file.uid != who.uid => Err(Errno::EPERM),
-        _ => Ok(()),
+/// Flags of `Request::Create` for an open with `flags`; the shard of another host registers it as well.
+pub(crate) fn flags_of_creation(flags: u32, is_far: bool) -> u32 {
+    let exclusive = if flags & o::EXCLUSIVE != 0 { create::EXCLUSIVE } else { 0 };
+    match (is_far, flags & o::ACCESS) {
+        (false, _) => exclusive,
+        (true, 0) => exclusive | create::OPEN,
+        (true, _) => exclusive | create::OPEN | create::WRITES,
     }
 }
 
@@ -66,8 +62,8 @@ impl Client {
             if walk.slash && !is_directory {
                 return Err(Errno::ENOENT);
             }
-            may_change(walk.parent, who)?;
-            let (heir, mode) = heir(walk.parent, who, new.mode);
+            self.may_change(walk.parent, who)?;
+            let (heir, mode) = heir(walk.parent, who, asked(walk.parent, new.mode));
             let request = Request::Create {
                 parent: walk.parent.inode,
                 name: walk.name,
@@ -82,7 +78,7 @@ impl Client {
         })
     }
 
-    /// `mkdirat(2)`; the umask is applied already.
+    /// `mkdirat(2)`; `mode` as in `made`.
     ///
     /// # Errors
     /// As `mkdir(2)`.
@@ -94,11 +90,11 @@ impl Client {
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
         // Of the bits above the permissions Linux takes the sticky one only.
-        let mode = mode::DIRECTORY | mode & (0o777 | mode::STICKY);
+        let mode = mode::DIRECTORY | mode & (0o777 | mode::STICKY | made::UMASK);
         self.make(at, &New { mode, device: 0, target: &[] }, who, buffer)
     }
 
-    /// `mknodat(2)`: any kind but a directory. No type bits: a regular file.
+    /// `mknodat(2)`: any kind but a directory. No type bits: a regular file. `mode` as in `made`.
     ///
     /// # Errors
     /// As `mknod(2)`.
@@ -113,7 +109,7 @@ impl Client {
         let kind = match mode & mode::TYPE {
             0 => mode::REGULAR,
             mode::DIRECTORY => return Err(Errno::EPERM),
-            mode::CHARACTER | mode::BLOCK if who.uid != 0 => return Err(Errno::EPERM),
+            mode::CHARACTER | mode::BLOCK if !who.is_privileged() => return Err(Errno::EPERM),
             kind @ (mode::REGULAR | mode::FIFO | mode::SOCKET | mode::CHARACTER | mode::BLOCK) => {
                 kind
             }
@@ -121,7 +117,7 @@ impl Client {
         };
         let is_device = kind == mode::CHARACTER || kind == mode::BLOCK;
         let device = if is_device { device } else { 0 };
-        let mode = kind | mode & mode::PERMISSIONS;
+        let mode = kind | mode & (mode::PERMISSIONS | made::UMASK);
         self.make(at, &New { mode, device, target: &[] }, who, buffer)
     }
 
@@ -167,7 +163,7 @@ impl Client {
                 Some(_) if walk.slash => return Err(Errno::ENOTDIR),
                 _ => {}
             }
-            may_remove(walk.parent, found.as_ref(), who)?;
+            self.may_remove(walk.parent, found.as_ref(), who)?;
             if found.is_some_and(|file| self.post_unlink(&walk, &file)) {
                 return Ok(());
             }
@@ -199,7 +195,7 @@ impl Client {
             if found.is_some_and(|file| !file.is_directory()) {
                 return Err(Errno::ENOTDIR);
             }
-            may_remove(walk.parent, found.as_ref(), who)?;
+            self.may_remove(walk.parent, found.as_ref(), who)?;
             let shard = walk.entry.shard;
             let request = Request::RemoveDirectory { parent: walk.parent.inode, name: walk.name };
             by_path(self.call_done(To::Shard(shard), &request, who))
@@ -282,7 +278,7 @@ impl Client {
             if file.is_directory() {
                 return Err(Errno::EPERM);
             }
-            may_change(walk.parent, who)?;
+            self.may_change(walk.parent, who)?;
             let shard = walk.entry.shard;
             let request =
                 Request::Link { inode: file.inode, parent: walk.parent.inode, name: walk.name };
@@ -361,7 +357,8 @@ impl Client {
             }
             // We stood still between the two, and the shard may have been told that nobody has it.
             let turn = host.draw_turn();
-            match self.call(To::Shard(inode.shard()), &Request::Open { inode, turn }, who) {
+            let open = Request::Open { inode, turn, writes: 1 };
+            match self.call(To::Shard(inode.shard()), &open, who) {
                 Ok(_) => return Ok((attributes, vnode)),
                 Err(Errno::ESTALE) => self.close_vnode(inode, vnode, false),
                 Err(errno) => {
@@ -380,8 +377,8 @@ impl Client {
         mode: u32,
         who: &Credentials,
     ) -> Result<Attributes> {
-        may_change(parent, who)?;
-        let (heir, mode) = heir(parent, who, mode);
+        self.may_change(parent, who)?;
+        let (heir, mode) = heir(parent, who, asked(parent, mode));
         let layout: Layout = self.layout_of_child(parent, mode)?;
         let request = Request::CreateNameless { parent: parent.inode, mode, layout };
         // Any shard of a wide directory will do; the thread's number spreads them.

@@ -4,70 +4,22 @@
 //! whether the file exists; a shard of another host is told by a message.
 
 use core::sync::atomic::Ordering::Relaxed;
-use rustix::fs::OFlags;
-use shm::host::{Vnode, VnodeIndex};
-use wire::attributes::{mode, want};
+use shm::host::VnodeIndex;
+use wire::attributes::{extra, mode, want};
 use wire::errno::{Errno, Result};
-use wire::request::create;
-use wire::{Attributes, Credentials, Inode, Layout, Reply, Request};
+use wire::request::made;
+use wire::{Attributes, Credentials, Inode, Reply, Request};
 
 use crate::again::Looks;
 use crate::errno::{by_path, existing, ignore_gone};
 use crate::layout::{File, heir};
-use crate::namespace::may_change;
+use crate::namespace::{asked, flags_of_creation};
+use crate::opened::{CAPABLE, Open, mark, o};
 use crate::path::{At, Follow, Outcome, PathBuffer};
+use crate::permission::wanted;
 use crate::request::{To, own_credentials};
 use crate::walk::{Last, Look, Looked, Sight, Walk, entry_in};
 use crate::{Client, OfdIndex, ProcessIndex};
-
-/// Flags of `open(2)` that mean something here, with this machine's numbers.
-pub(crate) mod o {
-    use super::OFlags;
-    pub(crate) const ACCESS: u32 = 3;
-    pub(crate) const WRITE_ONLY: u32 = 1;
-    pub(crate) const READ_WRITE: u32 = 2;
-    pub(crate) const CREATE: u32 = OFlags::CREATE.bits();
-    pub(crate) const EXCLUSIVE: u32 = OFlags::EXCL.bits();
-    pub(crate) const TRUNCATE: u32 = OFlags::TRUNC.bits();
-    pub(crate) const APPEND: u32 = OFlags::APPEND.bits();
-    pub(crate) const DIRECTORY: u32 = OFlags::DIRECTORY.bits();
-    pub(crate) const NO_FOLLOW: u32 = OFlags::NOFOLLOW.bits();
-    pub(crate) const PATH: u32 = OFlags::PATH.bits();
-    pub(crate) const TEMPORARY: u32 = OFlags::TMPFILE.bits();
-    /// What only matters while opening.
-    pub(crate) const MOMENTARY: u32 =
-        CREATE | EXCLUSIVE | TRUNCATE | OFlags::NOCTTY.bits() | OFlags::CLOEXEC.bits();
-    /// What `F_SETFL` changes.
-    /// Writes are to be at their place when they return.
-    pub(crate) const ANY_SYNC: u32 = OFlags::SYNC.bits() | OFlags::DSYNC.bits();
-    pub(crate) const CHANGEABLE: u32 = APPEND
-        | OFlags::NONBLOCK.bits()
-        | OFlags::DIRECT.bits()
-        | OFlags::NOATIME.bits()
-        | 0o20_000;
-}
-
-/// Word of an open file description that holds the mode at the time of the open.
-const SPARE_MODE: usize = 0;
-/// Word of an open file description for the bits of `mark`.
-const SPARE_MARKS: usize = 1;
-/// Word that holds the directory in which the file was found, or 0.
-const SPARE_PARENT: usize = 2;
-/// Words of a reader (`fetch`): where he left off, where what was asked for ahead of him ends, and how
-/// many buffers ahead that may be.
-const SPARE_READ_TO: usize = 3;
-const SPARE_FETCHED_TO: usize = 4;
-const SPARE_WINDOW: usize = 5;
-
-/// Bits of an open file description of ours.
-pub(crate) mod mark {
-    /// Locks were taken in its name.
-    pub(crate) const LOCKED: u64 = 1;
-    /// Counted by `O_TMPFILE`: whoever closes it last asks the shard whether it got a name.
-    pub(crate) const NAMELESS: u64 = 2;
-    /// Counted by `O_TMPFILE | O_EXCL`: it may not get a name.
-    pub(crate) const NO_NAME_EVER: u64 = 4;
-}
 
 /// A file that was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,140 +28,22 @@ pub struct Opened {
     pub ofd: OfdIndex,
 }
 
-/// An open file description and its file, as words of shared memory.
-pub(crate) struct Open<'a> {
-    pub(crate) index: OfdIndex,
-    pub(crate) words: &'a shm::host::File,
-    pub(crate) vnode: &'a Vnode,
-    pub(crate) inode: Inode,
-}
-
-impl Open<'_> {
-    pub(crate) fn flags(&self) -> u32 {
-        self.words.flags.load(Relaxed)
-    }
-
-    /// The file as its targets know it.
-    pub(crate) fn file(&self) -> File {
-        File { inode: self.inode, layout: Layout::from_word(self.words.layout.load(Relaxed)) }
-    }
-
-    /// Takes over a layout that changed: the file is inline, or short, no longer.
-    pub(crate) fn set_layout(&self, attributes: &Attributes) -> File {
-        self.words.layout.store(attributes.layout.word(), Relaxed);
-        File { inode: self.inode, layout: attributes.layout }
-    }
-
-    /// The mode as it was at the open.
-    pub(crate) fn mode(&self) -> u32 {
-        self.spare(SPARE_MODE) as u32
-    }
-
-    pub(crate) fn set_mode(&self, mode: u32) {
-        self.set_spare(SPARE_MODE, u64::from(mode));
-    }
-
-    /// The directory in which the file was found when it was opened.
-    pub(crate) fn parent(&self) -> Inode {
-        Inode(self.spare(SPARE_PARENT))
-    }
-
-    fn set_parent(&self, parent: Inode) {
-        self.set_spare(SPARE_PARENT, parent.0);
-    }
-
-    pub(crate) fn has(&self, mark: u64) -> bool {
-        self.spare(SPARE_MARKS) & mark != 0
-    }
-
-    pub(crate) fn set(&self, mark: u64) {
-        if let Some(word) = self.words.spare.get(SPARE_MARKS) {
-            word.fetch_or(mark, Relaxed);
-        }
-    }
-
-    pub(crate) fn read_to(&self) -> u64 {
-        self.spare(SPARE_READ_TO)
-    }
-
-    pub(crate) fn window(&self) -> u64 {
-        self.spare(SPARE_WINDOW)
-    }
-
-    pub(crate) fn set_read_to(&self, offset: u64, window: u64) {
-        self.set_spare(SPARE_READ_TO, offset);
-        self.set_spare(SPARE_WINDOW, window);
-    }
-
-    pub(crate) fn fetched_to(&self) -> u64 {
-        self.spare(SPARE_FETCHED_TO)
-    }
-
-    pub(crate) fn set_fetched_to(&self, offset: u64) {
-        self.set_spare(SPARE_FETCHED_TO, offset);
-    }
-
-    fn set_spare(&self, place: usize, value: u64) {
-        if let Some(word) = self.words.spare.get(place) {
-            word.store(value, Relaxed);
-        }
-    }
-
-    fn spare(&self, place: usize) -> u64 {
-        self.words.spare.get(place).map_or(0, |word| word.load(Relaxed))
-    }
-
-    /// True if it may be written through this descriptor.
-    pub(crate) fn is_writable(&self) -> bool {
-        let access = self.flags() & o::ACCESS;
-        self.flags() & o::PATH == 0 && (access == o::WRITE_ONLY || access == o::READ_WRITE)
-    }
-}
-
 /// A file that is counted in, and is to be opened.
 pub(crate) struct Counted {
     pub(crate) file: File,
     pub(crate) mode: u32,
     /// Its row in the host segment.
     pub(crate) vnode: VnodeIndex,
+    /// When it was made, in nanoseconds since 1970, if by a post of this process; else 0. Its row says
+    /// then that it is written to.
+    pub(crate) made_at: i64,
 }
 
 impl Counted {
     const fn of(attributes: &Attributes, vnode: VnodeIndex) -> Counted {
-        Counted { file: File::of(attributes), mode: attributes.mode, vnode }
+        let capable = if attributes.has(extra::CAPABILITY) { CAPABLE } else { 0 };
+        Counted { file: File::of(attributes), mode: attributes.mode | capable, vnode, made_at: 0 }
     }
-}
-
-/// Bits of `want` for the access mode of `flags`. The access mode 3, an old oddity of Linux, asks
-/// for both permissions and allows neither.
-fn wanted(flags: u32) -> u32 {
-    let by_mode = match flags & o::ACCESS {
-        0 => want::READ,
-        o::WRITE_ONLY => want::WRITE,
-        _ => want::READ | want::WRITE,
-    };
-    if flags & o::TRUNCATE != 0 { by_mode | want::WRITE } else { by_mode }
-}
-
-/// What Linux checks before it opens a file that exists.
-fn check_existing(attributes: &Attributes, flags: u32, who: &Credentials) -> Result<()> {
-    let kind = attributes.mode & mode::TYPE;
-    let is_directory = kind == mode::DIRECTORY;
-    if flags & o::DIRECTORY != 0 && !is_directory {
-        return Err(Errno::ENOTDIR);
-    }
-    if flags & o::PATH != 0 {
-        return Ok(());
-    }
-    if kind == mode::SYMLINK {
-        return Err(Errno::ELOOP);
-    }
-    let wanted = wanted(flags);
-    if is_directory && (wanted & want::WRITE != 0 || flags & o::CREATE != 0) {
-        return Err(Errno::EISDIR);
-    }
-    attributes.permits(who, wanted)?;
-    if kind == mode::SOCKET { Err(Errno::ENXIO) } else { Ok(()) }
 }
 
 /// Flags as they are worked with: `O_PATH` leaves only three others.
@@ -235,7 +69,7 @@ enum Round {
 }
 
 impl Client {
-    /// `openat(2)` with the kernel's flags; the umask is applied to `mode` already.
+    /// `openat(2)` with the kernel's flags; `mode` as in `made`.
     ///
     /// # Errors
     /// As `open(2)`.
@@ -332,7 +166,7 @@ impl Client {
         look: Look,
         who: &Credentials,
     ) -> Result<Round> {
-        if let Err(refused) = may_change(walk.parent, who) {
+        if let Err(refused) = self.may_change(walk.parent, who) {
             // What exists may be opened in a directory that may not be changed.
             let mut found = Attributes::default();
             return match self.look(walk.parent, walk.name, who, &mut found)? {
@@ -341,7 +175,8 @@ impl Client {
             };
         }
         let shard = walk.entry.shard;
-        let (heir, mode) = heir(walk.parent, who, mode::REGULAR | mode & mode::PERMISSIONS);
+        let mode = mode::REGULAR | mode & (mode::PERMISSIONS | made::UMASK);
+        let (heir, mode) = heir(walk.parent, who, asked(walk.parent, mode));
         let layout = self.layout_of_child(walk.parent, mode)?;
         if let Some(counted) = self.post_create(walk, mode, layout, &heir) {
             // A new file is open for whatever its own permissions say.
@@ -350,13 +185,12 @@ impl Client {
         }
         let is_far = !self.is_near(shard)?;
         let made_at = if is_far { self.host()?.draw_turn() } else { 0 };
-        let exclusive = if flags & o::EXCLUSIVE != 0 { create::EXCLUSIVE } else { 0 };
         let request = Request::Create {
             parent: walk.parent.inode,
             name: walk.name,
             mode,
             device: 0,
-            flags: exclusive | if is_far { create::OPEN } else { 0 },
+            flags: flags_of_creation(flags, is_far),
             layout,
             target: &[],
         };
@@ -401,7 +235,7 @@ impl Client {
     }
 
     fn open_existing(&self, found: &Attributes, flags: u32, who: &Credentials) -> Result<Round> {
-        check_existing(found, flags, who)?;
+        self.may_open(found, flags, who)?;
         let kind = found.mode & mode::TYPE;
         let is_plain = matches!(kind, mode::REGULAR | mode::DIRECTORY | mode::SYMLINK);
         if !is_plain && flags & o::PATH == 0 {
@@ -424,14 +258,21 @@ impl Client {
         let flags = normal(flags & !(o::CREATE | o::EXCLUSIVE))?;
         match self.open_existing(&found, flags, who)? {
             Round::Opened(outcome) => Ok(outcome),
-            Round::Again | Round::Follow => self.open_deleted(&found, flags),
+            Round::Again | Round::Follow => self.open_deleted(inode, flags),
         }
     }
 
-    /// A file without a name that some descriptor holds.
-    fn open_deleted(&self, found: &Attributes, flags: u32) -> Result<Outcome<Opened>> {
-        let vnode = self.host()?.vnode_open(found.inode)?;
-        self.allocate_open(&Counted::of(found, vnode), flags).map(Outcome::Done)
+    /// A file without a name that some descriptor holds; `ENOENT` if none does any more.
+    fn open_deleted(&self, inode: Inode, flags: u32) -> Result<Outcome<Opened>> {
+        let vnode = self.host()?.vnode_open(inode)?;
+        // Counted in first: who closed it last before that has told, and the file is gone.
+        match by_path(self.asked_attributes(inode)) {
+            Ok(found) => self.allocate_open(&Counted::of(&found, vnode), flags).map(Outcome::Done),
+            Err(errno) => {
+                self.close_vnode(inode, vnode, false);
+                Err(errno)
+            }
+        }
     }
 
     /// Counts in, looks again, makes the open file description. `made_at`: this process made the file,
@@ -457,7 +298,8 @@ impl Client {
                 Some(made_at) if !host.was_closed_since(inode, made_at) => Ok(*found),
                 _ => {
                     let turn = host.draw_turn();
-                    self.call_attributes(to, &Request::Open { inode, turn }, who)
+                    let writes = u8::from(flags & o::ACCESS != 0 && flags & o::PATH == 0);
+                    self.call_attributes(to, &Request::Open { inode, turn, writes }, who)
                 }
             };
             answer.map(|answer| attributes = answer)
@@ -485,7 +327,14 @@ impl Client {
         Ok(Round::Opened(Outcome::Done(opened)))
     }
 
+    /// An open file that exists is to be written to; it is closed if that can not be made known.
+    #[inline(never)]
+    fn opened_to_write(&self, open: &Open<'_>) -> Result<()> {
+        self.note_writer(open.inode, open.vnode).inspect_err(|_| self.drop_open(open))
+    }
+
     /// Makes the open file description of a file that is counted in; counts out if it can not.
+    #[inline(always)]
     fn allocate_open(&self, counted: &Counted, flags: u32) -> Result<Opened> {
         let host = self.host()?;
         let (inode, flags) = (counted.file.inode, flags & !o::MOMENTARY);
@@ -499,6 +348,12 @@ impl Client {
         let open = self.opened(ofd)?;
         open.words.layout.store(counted.file.layout.word(), Relaxed);
         open.set_mode(counted.mode);
+        if self.mount() != 0 {
+            open.set_made_at(counted.made_at);
+        }
+        if counted.made_at == 0 && open.is_writable() {
+            self.opened_to_write(&open)?;
+        }
         Ok(Opened { ofd })
     }
 
@@ -517,7 +372,7 @@ impl Client {
                 return Err(Errno::ENOTDIR);
             }
             let is_exclusive = flags & o::EXCLUSIVE != 0;
-            let mode = mode::REGULAR | mode & mode::PERMISSIONS;
+            let mode = mode::REGULAR | mode & (mode::PERMISSIONS | made::UMASK);
             let (attributes, vnode) = self.make_nameless(parent, mode, who)?;
             let flags = flags & !o::DIRECTORY & !(o::TEMPORARY & !o::DIRECTORY);
             let opened = self.allocate_open(&Counted::of(&attributes, vnode), flags)?;
@@ -751,36 +606,6 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn of(mode: u32) -> Attributes {
-        Attributes { mode, uid: 1, gid: 1, links: 1, ..Attributes::default() }
-    }
-
-    #[test]
-    fn an_existing_file_is_checked_as_linux_does() {
-        let me = Credentials::of(1, 1);
-        let directory = of(mode::DIRECTORY | 0o755);
-        let file = of(mode::REGULAR | 0o444);
-        let link = of(mode::SYMLINK | 0o777);
-        let socket = of(mode::SOCKET | 0o777);
-        for (attributes, flags, outcome) in [
-            (&directory, 0, Ok(())),
-            (&directory, o::READ_WRITE, Err(Errno::EISDIR)),
-            (&directory, o::CREATE, Err(Errno::EISDIR)),
-            (&directory, o::TRUNCATE, Err(Errno::EISDIR)),
-            (&file, 0, Ok(())),
-            (&file, o::WRITE_ONLY, Err(Errno::EACCES)),
-            (&file, o::TRUNCATE, Err(Errno::EACCES)),
-            (&file, o::DIRECTORY, Err(Errno::ENOTDIR)),
-            (&file, o::PATH | o::NO_FOLLOW, Ok(())),
-            (&link, o::NO_FOLLOW, Err(Errno::ELOOP)),
-            (&link, o::NO_FOLLOW | o::DIRECTORY, Err(Errno::ENOTDIR)),
-            (&link, o::NO_FOLLOW | o::PATH, Ok(())),
-            (&socket, 0, Err(Errno::ENXIO)),
-        ] {
-            assert_eq!(check_existing(attributes, flags, &me), outcome, "flags {flags:o}");
-        }
-    }
 
     #[test]
     fn flags_that_contradict_each_other_are_refused() {

@@ -15,19 +15,27 @@ pub struct At<'a> {
     pub base: Inode,
     /// The path, without a NUL. Empty: `ENOENT`; `.` is the directory itself.
     pub path: &'a [u8],
+    /// The base is meant itself, which may be any file then, and no path.
+    pub(crate) is_base: bool,
 }
 
 impl<'a> At<'a> {
     /// A path below the root of the instance.
     #[must_use]
     pub const fn root(path: &'a [u8]) -> At<'a> {
-        At { base: Inode::ROOT, path }
+        At { base: Inode::ROOT, path, is_base: false }
     }
 
     /// A path below an open directory.
     #[must_use]
     pub const fn below(base: Inode, path: &'a [u8]) -> At<'a> {
-        At { base, path }
+        At { base, path, is_base: false }
+    }
+
+    /// The file `inode` itself.
+    #[must_use]
+    pub const fn itself(inode: Inode) -> At<'a> {
+        At { base: inode, path: &[], is_base: true }
     }
 }
 

@@ -7,19 +7,21 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 use placement::piece::{self, Span};
+use shm::host::Cuts;
 use wire::attributes::placement as placed;
 use wire::codec::{Field, Reader};
 use wire::errno::{Errno, Result};
 use wire::hash::neighbourly_piece;
 use wire::limits::FILE_BYTES_MAX;
 use wire::reply::Piece;
+use wire::request::ANY_CUTS;
 use wire::{DaemonIndex, Inode, Reply, Request};
 
 use crate::Client;
 use crate::attach::Attachment;
 use crate::far::{Bytes, Far};
 use crate::layout::File;
-use crate::open_files::Open;
+use crate::opened::Open;
 use crate::request::{To, own_credentials};
 
 /// Pieces remembered by a process, a power of two: 4 Ki pieces of up to a chunk, 160 KiB.
@@ -204,7 +206,8 @@ impl Client {
 
     /// Writes `from` at `offset`; the number of bytes written, fewer than wanted when space ran
     /// out on the way. With `behind`, those for other hosts may be on their way afterwards. No byte is
-    /// written on this host once `still` refuses.
+    /// written on this host once `still` refuses; nor, in the mode `posix`, on others once the file was
+    /// cut more than `cuts`.
     ///
     /// # Errors
     /// `ENOSPC` if nothing was written, `EIO`, what `still` says.
@@ -214,9 +217,13 @@ impl Client {
         offset: u64,
         from: &[u8],
         behind: bool,
-        still: impl Fn() -> Result<()> + Copy,
+        (cuts, still): (Option<Cuts>, impl Fn() -> Result<()> + Copy),
     ) -> Result<usize> {
-        let file = &self.reach(open, offset.saturating_add(from.len() as u64))?;
+        let mut file = self.reach(open, offset.saturating_add(from.len() as u64))?;
+        if file.is_posix() {
+            file.good_for = cuts.map_or(ANY_CUTS, Cuts::number);
+        }
+        let file = &file;
         let _changing = self.changing(open.vnode);
         let outcome = match self.write_near(file, offset, from, still) {
             Ok(done) if done == from.len() => Ok(()),

@@ -8,9 +8,10 @@ use core::sync::atomic::{Ordering::SeqCst, fence};
 use rustix::time::ClockId;
 use shm::index::Hit;
 use shm::posts::Draft;
-use wire::attributes::{flag, mode};
+use wire::attributes::{extra, flag, mode};
 use wire::codec::{Malformed, Writer};
 use wire::errno::Result;
+use wire::request::{ANY_CUTS, made};
 use wire::{Attributes, Credentials, Errno, Inode, Layout, Post, ShardIndex};
 
 use crate::Client;
@@ -35,13 +36,13 @@ fn encode(draft: &mut Draft<'_>, post: &Post<'_>) -> Result<()> {
 }
 
 /// Nanoseconds since 1970.
-fn now_nanos() -> i64 {
+pub(crate) fn now_nanos() -> i64 {
     let now = rustix::time::clock_gettime(ClockId::Realtime);
     now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
 }
 
 /// True once the worker takes posts; false if it is busy for longer than a step takes.
-fn opens_soon(service: &Service<'_>) -> bool {
+pub(crate) fn opens_soon(service: &Service<'_>) -> bool {
     (0..LOOKS).any(|_| {
         let is_open = service.by.posts.is_open(service.worker);
         if !is_open {
@@ -65,7 +66,7 @@ impl Client {
         self.service_of(shard).is_some_and(|service| service.by.posts.has_any(service.worker))
     }
 
-    /// Makes the last name of a walk a new regular file. `who` makes it, with `mode` as it will be.
+    /// Makes the last name of a walk a new regular file. `who` makes it, with `mode` as in `made`.
     /// It is counted in.
     pub(crate) fn post_create(
         &self,
@@ -78,6 +79,10 @@ impl Client {
         if walk.last != Last::Name || walk.found != Looked::Absent || parent.links == 0 {
             return None;
         }
+        // What it hands down only the shard knows.
+        if parent.has(extra::DEFAULT_ACL) {
+            return None;
+        }
         let shard = walk.entry.shard;
         let service = self.service_of(shard)?;
         let posts = &service.by.posts;
@@ -87,26 +92,31 @@ impl Client {
         // First: a number that is taken and not used is lost.
         let mut draft = posts.claim(service.by.welcome.session, service.worker)?;
         let inode = Inode::new(shard, posts.take_number(shard)?);
-        let mut file = File { inode, layout };
+        let mut file = File { inode, layout, good_for: ANY_CUTS };
         if file.is_inline() && self.target_of(&file, 0).is_ok_and(|to| self.local_number(to) != 0) {
             // Its first bytes lie on this host: see `layout_of_child`.
             file.layout.flags &= !flag::INLINE;
         }
-        let (mode, owner) = (mode_of_new(mode, who), (who.uid, who.gid));
-        let attributes = Attributes::of_new(inode, mode, owner, now_nanos(), file.layout);
+        let (mode, owner) = (mode_of_new(made::masked(mode), who), (who.uid, who.gid));
+        let now = now_nanos();
+        let attributes = Attributes::of_new(inode, mode, owner, now, file.layout);
         let spread = parent.layout.spread;
         let post = Post::Create { parent: parent.inode, spread, attributes, name: walk.name };
         encode(&mut draft, &post).ok()?;
         let host = self.host().ok()?;
         // Before anybody can see it: whoever removes it must find it open.
         let vnode = host.vnode_open(inode).ok()?;
+        // Nobody else knows it yet, so nobody's kernel remembers it.
+        self.note_writer_of_new(host.vnode(vnode).ok()?);
         let key = walk.entry.key;
         let may = draft.announce(post_key(key)) == Ok(true)
             && posts.is_open(service.worker)
             && service.index.entry_in(parent.inode, key) == Hit::Absent
-            && self.is_there(parent.inode);
+            && self.is_there(parent.inode)
+            && !self.is_entry_watched(host, parent.inode, key);
         if commit(&service, draft, may) {
-            return Some(Counted { file, mode, vnode });
+            self.recent.note(self.mount(), parent.inode, now);
+            return Some(Counted { file, mode, vnode, made_at: now });
         }
         let _ = host.vnode_close(inode, vnode);
         None
@@ -140,7 +150,9 @@ impl Client {
         }
         let mut draft = service.by.posts.claim(service.by.welcome.session, service.worker)?;
         let (inode, spread) = (file.inode, parent.layout.spread);
-        let post = Post::Unlink { parent: parent.inode, spread, inode, name: walk.name };
+        let now = now_nanos();
+        let (at, name) = (now.cast_unsigned(), walk.name);
+        let post = Post::Unlink { parent: parent.inode, spread, inode, at, name };
         encode(&mut draft, &post).ok()?;
         let key = walk.entry.key;
         let is_there = |hit: Hit| matches!(hit, Hit::Found(found, _) if found == inode);
@@ -148,8 +160,14 @@ impl Client {
             && service.by.posts.is_open(service.worker)
             && is_there(service.index.entry(key))
             && service.index.links(inode) == Some(1)
-            && host.vnode_find(inode).is_none();
-        Some(commit(&service, draft, may))
+            && host.vnode_find(inode).is_none()
+            && !self.is_entry_watched(host, parent.inode, key)
+            && !self.is_file_watched(inode);
+        let done = commit(&service, draft, may);
+        if done {
+            self.recent.note(self.mount(), parent.inode, now);
+        }
+        Some(done)
     }
 
     /// Leaves what was written to a file, and the counting out of its row, to the shard.
@@ -190,6 +208,6 @@ fn nudge(service: &Service<'_>) {
 
 /// The set-group-id bit is only for who is in the group.
 fn mode_of_new(mode: u32, who: &Credentials) -> u32 {
-    let is_kept = who.uid == 0 || mode & 0o010 == 0 || who.is_in_group(who.gid);
+    let is_kept = who.is_privileged() || mode & 0o010 == 0 || who.is_in_group(who.gid);
     if is_kept { mode } else { mode & !mode::SET_GID }
 }

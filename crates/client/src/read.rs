@@ -8,7 +8,7 @@ use wire::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX};
 use wire::{Reply, Request};
 
 use crate::errno::by_descriptor;
-use crate::open_files::Open;
+use crate::opened::Open;
 use crate::request::{To, own_credentials};
 use crate::{Client, OfdIndex};
 

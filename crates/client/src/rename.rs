@@ -8,7 +8,6 @@ use wire::{Attributes, Credentials, Inode, Request};
 
 use crate::directory::ENTRIES_BYTES;
 use crate::errno::{by_path, existing};
-use crate::namespace::{may_change, may_remove};
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::request::To;
 use crate::walk::{Last, Look, Looked, Sight, Walk};
@@ -74,15 +73,15 @@ impl Client {
         if !moved.is_directory() && (old.slash || (new.slash && !other_is_directory)) {
             return Err(Errno::ENOTDIR);
         }
-        may_remove(old.parent, Some(moved), who)?;
+        self.may_remove(old.parent, Some(moved), who)?;
         match &replaced {
-            Some(file) => may_remove(new.parent, Some(file), who)?,
-            None => may_change(new.parent, who)?,
+            Some(file) => self.may_remove(new.parent, Some(file), who)?,
+            None => self.may_change(new.parent, who)?,
         }
         let is_same_place = old.parent.inode == new.parent.inode;
         if moved.is_directory() && !is_same_place {
             // Its `..` changes, which is a write to the directory itself.
-            moved.permits(who, want::WRITE)?;
+            self.permits(moved, who, want::WRITE)?;
             self.check_not_below(moved, new.parent)?;
         }
         if let Some(file) = replaced.filter(|file| is_exchange && file.is_directory()) {

@@ -184,6 +184,7 @@ impl Client {
             origin: 0,
             sequence: 0,
             host: by.welcome.host,
+            mount: self.mount(),
             who: *who,
         }
     }
@@ -212,7 +213,7 @@ impl Client {
         request: &Request<'_>,
         who: &Credentials,
         identity: &mut Option<Identity>,
-        interruptible: Interruptible,
+        interruptible: Interruptible<'_>,
     ) -> Result<Answer<'_>> {
         let mut patience = Patience::new(self.timeout_micros());
         let mut for_lost = self.patience_for_lost();
@@ -346,7 +347,7 @@ fn attempt<'a>(
     worker: usize,
     header: &Header,
     request: &Request<'_>,
-    interruptible: Interruptible,
+    interruptible: Interruptible<'_>,
 ) -> Result<Attempt<'a>> {
     slot.write(|bytes| encode(bytes, header, request))?;
     slot.submit(worker, &attachment.bells, attachment.welcome.session)?;
@@ -355,8 +356,8 @@ fn attempt<'a>(
         Ok(()) => {}
         Err(Errno::EINTR) => return Err(Errno::EINTR),
         // A lock is waited for as long as it takes; the daemon is there and will answer.
-        Err(Errno::ETIMEDOUT) if interruptible == Interruptible::Yes => {
-            return wait_on(attachment, slot);
+        Err(Errno::ETIMEDOUT) if !matches!(interruptible, Interruptible::No) => {
+            return wait_on(attachment, slot, interruptible);
         }
         Err(Errno::ETIMEDOUT) => return Err(Errno::EIO),
         Err(_) => return Ok(Attempt::Lost(slot)),
@@ -365,9 +366,13 @@ fn attempt<'a>(
 }
 
 /// Goes on waiting for a slot whose time was over, until a signal or the daemon's end.
-fn wait_on<'a>(attachment: &'a Attachment, mut slot: Slot<'a>) -> Result<Attempt<'a>> {
+fn wait_on<'a>(
+    attachment: &'a Attachment,
+    mut slot: Slot<'a>,
+    interruptible: Interruptible<'_>,
+) -> Result<Attempt<'a>> {
     loop {
-        match slot.wait(u64::MAX, Interruptible::Yes, || attachment.is_there()) {
+        match slot.wait(u64::MAX, interruptible, || attachment.is_there()) {
             Ok(()) => return classify(slot),
             Err(Errno::EINTR) => return Err(Errno::EINTR),
             Err(Errno::ETIMEDOUT) => {}

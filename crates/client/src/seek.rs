@@ -9,7 +9,7 @@ use wire::{DaemonIndex, Reply, Request};
 
 use crate::errno::{by_descriptor, ignore_gone};
 use crate::layout::File;
-use crate::open_files::{Open, o};
+use crate::opened::{Open, o};
 use crate::request::{To, own_credentials};
 use crate::{Client, OfdIndex, ProcessIndex};
 
@@ -147,6 +147,24 @@ impl Client {
             let request = Request::Flush { inode: file.inode };
             ignore_gone(self.call_done(To::Target(target), &request, &who))
         })
+    }
+
+    /// What a close does for others before the open file goes: waits for what is on its way, and tells
+    /// the shard how long the file is.
+    ///
+    /// # Errors
+    /// `EBADF`; `EIO` if the size could not be told, or why something did not arrive.
+    pub fn tell_size(&self, ofd: OfdIndex) -> Result<()> {
+        let open = self.opened(ofd)?;
+        if !open.is_writable() {
+            return Ok(());
+        }
+        let settled = self.settle_all(open.vnode);
+        if self.has_one_host() && self.is_near(open.inode.shard()) == Ok(true) {
+            // Who asks on this host looks at what was written.
+            return settled;
+        }
+        ignore_gone(self.flush(open.vnode, open.inode)).and(settled)
     }
 
     /// `sync(2)`, `syncfs(2)`: all files that `process` has open.

@@ -16,7 +16,7 @@ use wire::{Attributes, Credentials, Inode, Reply, Request};
 use crate::attributes::Change;
 use crate::errno::by_descriptor;
 use crate::layout::File;
-use crate::open_files::Open;
+use crate::opened::Open;
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::request::{Patience, To, own_credentials, sleep_micros};
 use crate::{Client, OfdIndex};
@@ -174,7 +174,7 @@ impl Client {
         let who = own_credentials();
         let attributes = self.set_size_of(open.vnode, &file, size, set::BY_DESCRIPTOR, &who);
         open.set_layout(&by_descriptor(attributes)?);
-        Ok(())
+        self.tell_page_keepers(open)
     }
 
     fn set_size_of(
@@ -196,8 +196,10 @@ impl Client {
         }
         let cuts = vnode.cuts();
         let is_near = self.is_near(file.inode.shard())?;
-        let dirty_end = if is_near {
-            // The shard's worker sees and changes the words himself (`shm::host::lengths`).
+        let is_counted = is_near || file.is_posix();
+        let dirty_end = if is_counted {
+            // The shard's worker sees and changes the words himself (`shm::host::lengths`), or a daemon
+            // of this host that passes request and answer on.
             0
         } else {
             // Told first: who is killed in between must not take with him what was acknowledged.
@@ -206,11 +208,16 @@ impl Client {
             vnode.cut_far()
         };
         // But what it cuts off must be cut off where the bytes are.
-        let cuts_off = if vnode.size() > size { set::CUTS } else { 0 };
+        let cuts_off = match (is_near, is_counted) {
+            // Who writes until it is counted may make it longer still.
+            (false, true) => set::CUTS | set::COUNTED,
+            _ if vnode.size() > size => set::CUTS,
+            _ => 0,
+        };
         let change = Change { mask: set::SIZE | cuts_off | mask, size, ..Change::default() };
         match self.change(file.inode, &change, who) {
             Ok(attributes) => {
-                if is_near {
+                if is_counted {
                     // Not cut, but longer perhaps.
                     let _ = vnode.raise(cuts, size);
                 } else {
@@ -250,14 +257,16 @@ impl Client {
             if !attributes.is_regular() {
                 return Err(Errno::EINVAL);
             }
-            attributes.permits(who, want::WRITE)?;
+            self.permits(attributes, who, want::WRITE)?;
+            self.take_capability(attributes)?;
             let host = self.host()?;
             let index = host.vnode_open(attributes.inode)?;
             let file = File::of(attributes);
             let changed =
                 host.vnode(index).and_then(|vnode| self.set_size_of(vnode, &file, size, 0, who));
             self.close_vnode(attributes.inode, index, false);
-            changed.map(drop)
+            changed?;
+            self.tell_page_keepers_of(attributes.inode)
         })
     }
 
@@ -275,6 +284,7 @@ impl Client {
             Err(Errno::EBADF) if self.opened(ofd).is_ok() => return Err(Errno::EINVAL),
             open => open?,
         };
+        self.take_capability_open(&open)?;
         self.set_size(&open, size)
     }
 }

@@ -8,7 +8,7 @@ use wire::{DaemonIndex, Reply, Request};
 
 use crate::errno::by_descriptor;
 use crate::layout::File;
-use crate::open_files::Open;
+use crate::opened::Open;
 use crate::request::{To, own_credentials};
 use crate::size::Met;
 use crate::{Client, OfdIndex};
@@ -28,7 +28,22 @@ pub struct Space {
 mod allocate {
     pub(super) const KEEP_SIZE: u32 = 1;
     pub(super) const PUNCH_HOLE: u32 = 2;
+    pub(super) const COLLAPSE_RANGE: u32 = 8;
     pub(super) const ZERO_RANGE: u32 = 16;
+    pub(super) const INSERT_RANGE: u32 = 32;
+    pub(super) const UNSHARE_RANGE: u32 = 64;
+}
+
+/// True for a mode that Linux hands on to file systems; whether this one has it is said after the range
+/// was looked at, as there.
+const fn is_mode(mode: u32) -> bool {
+    let keeps = mode & allocate::KEEP_SIZE != 0;
+    match mode & !allocate::KEEP_SIZE {
+        0 | allocate::ZERO_RANGE | allocate::UNSHARE_RANGE => true,
+        allocate::PUNCH_HOLE => keeps,
+        allocate::COLLAPSE_RANGE | allocate::INSERT_RANGE => !keeps,
+        _ => false,
+    }
 }
 
 /// Bytes of zeros that are written into an inline file at once.
@@ -69,11 +84,14 @@ impl Client {
         if length == 0 || offset > FILE_BYTES_MAX {
             return Err(Errno::EINVAL);
         }
+        const PUNCH: u32 = allocate::PUNCH_HOLE | allocate::KEEP_SIZE;
+        const ZERO_KEEP: u32 = allocate::ZERO_RANGE | allocate::KEEP_SIZE;
+        if !is_mode(mode) {
+            return Err(Errno::EOPNOTSUPP);
+        }
         let end = offset.checked_add(length).filter(|&end| end <= FILE_BYTES_MAX);
         let end = end.ok_or(Errno::EFBIG)?;
         self.settle(open.vnode)?;
-        const PUNCH: u32 = allocate::PUNCH_HOLE | allocate::KEEP_SIZE;
-        const ZERO_KEEP: u32 = allocate::ZERO_RANGE | allocate::KEEP_SIZE;
         match mode {
             0 | allocate::KEEP_SIZE => self.reserve(&open, offset, end, mode == 0)?,
             PUNCH | ZERO_KEEP => self.punch(&open, offset, end)?,
@@ -84,7 +102,7 @@ impl Client {
             _ => return Err(Errno::EOPNOTSUPP),
         }
         open.note_modified();
-        Ok(())
+        self.tell_page_keepers(&open)
     }
 
     /// Makes sure that writes into `offset .. end` find their space.

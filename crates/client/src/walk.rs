@@ -82,7 +82,7 @@ impl Entry {
     const NONE: Entry = Entry { shard: ShardIndex(0), key: 0 };
 
     /// The entry `name` of `parent`.
-    fn of(parent: &Attributes, name: &[u8]) -> Entry {
+    pub(crate) fn of(parent: &Attributes, name: &[u8]) -> Entry {
         let shard = Client::shard_of_entry(parent, name);
         Entry { shard, key: entry_key(parent.inode, name) }
     }
@@ -192,10 +192,11 @@ impl Client {
         who: &Credentials,
         buffer: &'b mut PathBuffer,
     ) -> Result<Outcome<Walk<'b>>> {
+        if at.is_base {
+            return self.walk_nowhere(at.base, buffer);
+        }
         let PathBuffer { way, met: [here, found] } = buffer;
         way.load(at.path)?;
-        let (links, ahead, partial, trail) = (0, None, Inode::NONE, Trail::new());
-        let is_settled = false;
         let mut walker = Walker {
             who,
             follow,
@@ -203,11 +204,11 @@ impl Client {
             way,
             here,
             found,
-            links,
-            ahead,
-            partial,
-            trail,
-            is_settled,
+            links: 0,
+            ahead: None,
+            partial: Inode::NONE,
+            trail: Trail::new(),
+            is_settled: false,
         };
         let state = self.attachments.state();
         let is_recalled = self.recall(at.base, who, walker.way, walker.here);
@@ -247,11 +248,26 @@ impl Client {
             }
             Step::Directory(last, slash) => {
                 let (entry, found) = (Entry::NONE, Looked::Found(parent));
-                let is_settled = false;
-                Outcome::Done(Walk { parent, last, name: &[], entry, found, slash, is_settled })
+                let (name, is_settled): (&[u8], bool) = (&[], false);
+                Outcome::Done(Walk { parent, last, name, entry, found, slash, is_settled })
             }
             Step::On | Step::Outside => Outcome::Outside,
         })
+    }
+
+    /// The file itself, as if it were a directory that a path ends in.
+    #[cold]
+    fn walk_nowhere<'b>(
+        &self,
+        inode: Inode,
+        buffer: &'b mut PathBuffer,
+    ) -> Result<Outcome<Walk<'b>>> {
+        let PathBuffer { way, met: [here, _] } = buffer;
+        way.clear();
+        by_path(self.read_attributes(inode, here))?;
+        let (parent, entry, found) = (&*here, Entry::NONE, Looked::Found(&*here));
+        let (last, slash, is_settled) = (Last::Dot, false, false);
+        Ok(Outcome::Done(Walk { parent, last, name: &[], entry, found, slash, is_settled }))
     }
 
     /// Looks at the directory where the walk begins.
@@ -275,7 +291,7 @@ impl Client {
     }
 
     fn step(&self, walker: &mut Walker<'_, '_>, part: Part) -> Result<Step> {
-        walker.here.permits(walker.who, want::EXECUTE)?;
+        self.permits(walker.here, walker.who, want::EXECUTE)?;
         let name = walker.way.name(part);
         match name {
             b"." if part.is_last => return Ok(Step::Directory(Last::Dot, part.slash)),
@@ -431,6 +447,12 @@ impl Client {
         Some(Service { by, worker, index: by.index(worker)?, name })
     }
 
+    /// True if the shard of a file is one of this host's: opening it costs no message.
+    #[must_use]
+    pub fn is_of_this_host(&self, inode: Inode) -> bool {
+        self.is_near(inode.shard()) == Ok(true)
+    }
+
     /// True if the shard is served on this host.
     ///
     /// # Errors
@@ -467,6 +489,16 @@ impl Client {
             Some(service) if service.index.read_inode(inode, to) => Ok(()),
             _ => self.ask_attributes(inode, to),
         }
+    }
+
+    /// As the shard has them after all that was posted to it.
+    ///
+    /// # Errors
+    /// As `attributes_of`.
+    pub(crate) fn asked_attributes(&self, inode: Inode) -> Result<Attributes> {
+        let mut attributes = Attributes::default();
+        self.ask_attributes(inode, &mut attributes)?;
+        Ok(attributes)
     }
 
     #[cold]

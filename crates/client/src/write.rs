@@ -3,16 +3,16 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 use shm::host::{Cut, Cuts};
-use wire::attributes::want;
+use wire::attributes::{extra, want};
 use wire::errno::{Errno, Result};
 use wire::limits::FILE_BYTES_MAX;
 use wire::request::set;
-use wire::{Reply, Request};
+use wire::{Attributes, Credentials, Reply, Request};
 
 use crate::attributes::{Change, without_set_id};
 use crate::errno::by_descriptor;
 use crate::layout::File;
-use crate::open_files::{Open, o};
+use crate::opened::{CAPABLE, Open, o};
 use crate::read::Position;
 use crate::request::{To, own_credentials};
 use crate::size::Met;
@@ -132,7 +132,10 @@ impl Client {
             // Somebody else writes behind: what is on its way must not come after these bytes.
             self.settle(open.vnode)?;
         }
-        let count = self.write_pieces(open, offset, from, behind, || Ok(()))?;
+        let count = match self.write_pieces(open, offset, from, behind, (Some(cuts), || Ok(()))) {
+            Err(Errno::EAGAIN) => return Ok(None),
+            count => count?,
+        };
         if offset > open.size() && !open.file().is_sparse() {
             self.note_hole(open);
         }
@@ -145,6 +148,7 @@ impl Client {
             }
             Err(Cut) => return Ok(None),
         }
+        self.tell_page_keepers(open)?;
         Ok(Some(count))
     }
 
@@ -199,22 +203,60 @@ impl Client {
 
     /// A write takes the set-id bits of a program away, unless root writes.
     fn take_set_id(&self, open: &Open<'_>) -> Result<()> {
-        if open.mode() & SET_ID == 0 {
+        if open.mode() & (SET_ID | CAPABLE) == 0 {
             return Ok(());
         }
+        self.take_capability_open(open)?;
         let who = own_credentials();
-        if who.uid == 0 {
+        if who.is_privileged() {
+            return Ok(());
+        }
+        self.take_set_id_as(open, &who).map(|_| ())
+    }
+
+    /// Takes away what a program may do that others may not, before its contents change, whoever changes
+    /// them.
+    ///
+    /// # Errors
+    /// `EIO`; `ESTALE` if the file is gone.
+    pub(crate) fn take_capability(&self, file: &Attributes) -> Result<()> {
+        if !file.has(extra::CAPABILITY) {
+            return Ok(());
+        }
+        let change = Change { mask: set::CAPABILITY | set::BY_DESCRIPTOR, ..Change::default() };
+        self.change(file.inode, &change, &own_credentials()).map(drop)
+    }
+
+    /// As `take_capability`, of an open file.
+    pub(crate) fn take_capability_open(&self, open: &Open<'_>) -> Result<()> {
+        if open.mode() & CAPABLE == 0 {
             return Ok(());
         }
         let attributes = by_descriptor(self.attributes_of(open.inode))?;
-        let Some(bits) = without_set_id(&attributes) else { return Ok(()) };
+        by_descriptor(self.take_capability(&attributes))?;
+        open.set_mode(open.mode() & !CAPABLE);
+        Ok(())
+    }
+
+    /// Takes the set-id bits of an open program away, whoever this process is: somebody else writes
+    /// through it. True if there were any.
+    ///
+    /// # Errors
+    /// `EBADF`, `EIO`.
+    pub fn kill_set_id(&self, ofd: OfdIndex) -> Result<bool> {
+        self.take_set_id_as(&self.opened(ofd)?, &Credentials::checked(0, 0))
+    }
+
+    fn take_set_id_as(&self, open: &Open<'_>, who: &Credentials) -> Result<bool> {
+        let attributes = by_descriptor(self.attributes_of(open.inode))?;
+        let Some(bits) = without_set_id(&attributes) else { return Ok(false) };
         let mask = set::MODE | set::BY_DESCRIPTOR;
         let change = Change { mask, mode: bits, ..Change::default() };
-        match self.change(open.inode, &change, &who) {
+        match self.change(open.inode, &change, who) {
             // A writer who is not the owner may not change the mode by himself.
             Ok(_) | Err(Errno::EPERM) => {
                 open.set_mode(attributes.mode & !SET_ID);
-                Ok(())
+                Ok(true)
             }
             Err(errno) => Err(errno),
         }

@@ -1,38 +1,48 @@
-//! Extended attributes.
+//! Extended attributes, by the rules of `xattr(7)`, and access control lists, which are some. What a file
+//! has none of costs no message: its attributes say so.
 //!
-//! Names of the kernel's other name spaces (`system.`, `security.`) are refused as a file system
-//! without them does: programs that copy attributes then leave them out.
+//! Names of the kernel's other name space (the rest of `system.`) are refused as a file system without
+//! them does: programs that copy attributes then leave them out.
 
-use wire::attributes::want;
+use wire::acl::{ACCESS, DEFAULT};
+use wire::attributes::{extra, want};
 use wire::errno::{Errno, Result};
-use wire::limits::XATTR_VALUE_BYTES_MAX;
+use wire::limits::{XATTR_SIZE_MAX, XATTR_VALUE_BYTES_MAX};
 use wire::request::xattr;
 use wire::{Attributes, Credentials, Reply, Request};
 
+use crate::consistency;
 use crate::errno::{by_path, xattr_name};
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::request::{Answer, To};
 use crate::{Client, OfdIndex};
 
-/// Which name space a name is in, and whether `who` may use it.
-fn check(attributes: &Attributes, name: &[u8], wanted: u32, who: &Credentials) -> Result<()> {
+/// Which name space a name is in, and whether `who` may use it: the bits of `want` that the file must
+/// permit besides.
+fn check(attributes: &Attributes, name: &[u8], wanted: u32, who: &Credentials) -> Result<u32> {
     xattr_name(name)?;
+    let refused = Err(if wanted == want::READ { Errno::ENODATA } else { Errno::EPERM });
     if name.starts_with(b"user.") {
         let is_plain = attributes.is_regular() || attributes.is_directory();
-        return match is_plain {
-            true => attributes.permits(who, wanted),
-            false if wanted == want::READ => Err(Errno::ENODATA),
-            false => Err(Errno::EPERM),
-        };
+        return if is_plain { Ok(wanted) } else { refused };
     }
     if name.starts_with(b"trusted.") {
-        return match who.uid {
-            0 => Ok(()),
-            _ if wanted == want::READ => Err(Errno::ENODATA),
-            _ => Err(Errno::EPERM),
-        };
+        return if who.is_privileged() { Ok(0) } else { refused };
     }
-    Err(Errno::EOPNOTSUPP)
+    if name.starts_with(b"security.") {
+        let may = who.is_privileged() || wanted == want::READ;
+        return if may { Ok(0) } else { Err(Errno::EPERM) };
+    }
+    if name == ACCESS || name == DEFAULT { Ok(0) } else { Err(Errno::EOPNOTSUPP) }
+}
+
+/// False if the file has no such attribute, as its attributes say.
+fn may_have(file: &Attributes, name: &[u8]) -> bool {
+    file.has(match name {
+        ACCESS => extra::ACCESS_ACL,
+        DEFAULT => extra::DEFAULT_ACL,
+        _ => extra::XATTRS,
+    })
 }
 
 /// Copies an answer out, or only tells its length if `to` is empty.
@@ -47,6 +57,19 @@ fn take(answer: Answer<'_>, to: &mut [u8]) -> Result<usize> {
 }
 
 impl Client {
+    fn may_use(
+        &self,
+        file: &Attributes,
+        name: &[u8],
+        wanted: u32,
+        who: &Credentials,
+    ) -> Result<()> {
+        match check(file, name, wanted, who)? {
+            0 => Ok(()),
+            wanted => self.permits(file, who, wanted),
+        }
+    }
+
     fn get_xattr_of(
         &self,
         file: &Attributes,
@@ -54,7 +77,13 @@ impl Client {
         value: &mut [u8],
         who: &Credentials,
     ) -> Result<usize> {
-        check(file, name, want::READ, who)?;
+        self.may_use(file, name, want::READ, who)?;
+        if name == consistency::NAME {
+            return consistency::get(file, value);
+        }
+        if !may_have(file, name) {
+            return Err(Errno::ENODATA);
+        }
         let request = Request::GetXattr { inode: file.inode, name };
         take(self.call(To::Shard(file.inode.shard()), &request, who)?, value)
     }
@@ -67,12 +96,16 @@ impl Client {
         who: &Credentials,
     ) -> Result<()> {
         let known = xattr::CREATE | xattr::REPLACE;
-        if flags & !known != 0 || flags & known == known {
+        if flags & !(known | xattr::KILL_SGID) != 0 {
             return Err(Errno::EINVAL);
         }
-        check(file, name, want::WRITE, who)?;
+        self.may_use(file, name, want::WRITE, who)?;
+        if name == consistency::NAME {
+            return self.set_consistency(file, value, who);
+        }
         if value.len() > XATTR_VALUE_BYTES_MAX {
-            return Err(Errno::E2BIG);
+            let is_ours = value.len() <= XATTR_SIZE_MAX;
+            return Err(if is_ours { Errno::ENOSPC } else { Errno::E2BIG });
         }
         let request = Request::SetXattr { inode: file.inode, name, value, flags };
         self.call_done(To::Shard(file.inode.shard()), &request, who)
@@ -84,12 +117,15 @@ impl Client {
         names: &mut [u8],
         who: &Credentials,
     ) -> Result<usize> {
+        if !file.has(extra::XATTRS) {
+            return Ok(0);
+        }
         let request = Request::ListXattr { inode: file.inode };
         take(self.call(To::Shard(file.inode.shard()), &request, who)?, names)
     }
 
     fn remove_xattr_of(&self, file: &Attributes, name: &[u8], who: &Credentials) -> Result<()> {
-        check(file, name, want::WRITE, who)?;
+        self.may_use(file, name, want::WRITE, who)?;
         let request = Request::RemoveXattr { inode: file.inode, name };
         self.call_done(To::Shard(file.inode.shard()), &request, who)
     }
@@ -208,12 +244,23 @@ mod tests {
     fn name_spaces_are_kept_apart() {
         let file = Attributes { mode: mode::REGULAR | 0o644, uid: 5, ..Attributes::default() };
         let link = Attributes { mode: mode::SYMLINK | 0o777, ..file };
-        let (owner, other) = (Credentials::of(5, 5), Credentials::of(6, 6));
-        assert_eq!(check(&file, b"user.a", want::WRITE, &owner), Ok(()));
-        assert_eq!(check(&file, b"user.a", want::WRITE, &other), Err(Errno::EACCES));
+        let owner = Credentials::of(5, 5);
+        assert_eq!(check(&file, b"user.a", want::WRITE, &owner), Ok(want::WRITE));
         assert_eq!(check(&link, b"user.a", want::WRITE, &owner), Err(Errno::EPERM));
         assert_eq!(check(&file, b"trusted.a", want::READ, &owner), Err(Errno::ENODATA));
-        assert_eq!(check(&file, b"security.x", want::READ, &owner), Err(Errno::EOPNOTSUPP));
+        assert_eq!(check(&file, b"security.x", want::READ, &owner), Ok(0));
+        assert_eq!(check(&file, b"security.x", want::WRITE, &owner), Err(Errno::EPERM));
+        assert_eq!(check(&file, ACCESS, want::WRITE, &owner), Ok(0));
+        assert_eq!(check(&file, b"system.x", want::READ, &owner), Err(Errno::EOPNOTSUPP));
         assert_eq!(check(&file, b"", want::READ, &owner), Err(Errno::ERANGE));
+    }
+
+    #[test]
+    fn attributes_say_what_a_file_has_none_of() {
+        let plain = Attributes::default();
+        let listed = Attributes { extras: extra::XATTRS | extra::ACCESS_ACL, ..plain };
+        assert!(!may_have(&plain, ACCESS) && !may_have(&plain, b"user.a"));
+        assert!(may_have(&listed, ACCESS) && may_have(&listed, b"user.a"));
+        assert!(!may_have(&listed, DEFAULT));
     }
 }

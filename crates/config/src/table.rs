@@ -75,6 +75,8 @@ pub enum Key {
     Chunk,
     Spread,
     Placement,
+    /// What hosts see of each other's changes.
+    Consistency,
     Writes,
     /// `reads`.
     Reads,
@@ -86,6 +88,7 @@ pub enum Key {
     Ssh,
     Timeout,
     Log,
+    Requests,
 }
 
 /// One row.
@@ -147,7 +150,7 @@ const fn space(min: u64, zero: bool) -> Kind {
 }
 
 /// All settings, in the order of `Key`.
-pub const SETTINGS: [Setting; 19] = [
+pub const SETTINGS: [Setting; 21] = [
     row(Key::Name, "name", "FOREBAY_NAME", Kind::Name)
         .with("default", "", Scope::Session)
         .help("Name of the instance"),
@@ -192,6 +195,13 @@ pub const SETTINGS: [Setting; 19] = [
     row(Key::Placement, "placement", "FOREBAY_PLACEMENT", Kind::Choice(&["hash", "local"]))
         .with("hash", "", Scope::Instance)
         .help("Chunks of a file: over all daemons (hash) or on the writer's own (local)"),
+    row(Key::Consistency, "consistency", "FOREBAY_CONSISTENCY", Kind::Choice(&["relaxed", "posix"]))
+        .with("relaxed", "", Scope::Instance)
+        .help(
+            "What hosts see of each other's changes: sizes at the writer's close or fsync (relaxed), or \
+             all at once (posix); of the root, and of what is made below unless a directory is set \
+             otherwise",
+        ),
     row(Key::Writes, "writes", "FOREBAY_WRITES", Kind::Choice(&["through", "behind"]))
         .with("through", "", Scope::Instance)
         .help(
@@ -247,4 +257,15 @@ pub const SETTINGS: [Setting; 19] = [
     row(Key::Log, "log", "FOREBAY_LOG", Kind::Choice(&["error", "warn", "info", "debug", "trace"]))
         .with("info", "", Scope::Node)
         .help("How much the daemons write to their logs"),
+    row(
+        Key::Requests,
+        "requests",
+        "FOREBAY_REQUESTS",
+        Kind::Choice(&["auto", "rings", "classic"]),
+    )
+    .with("auto", "", Scope::Session)
+    .help(
+        "Way of the kernel's requests to a mount: rings (FUSE over io_uring), which the kernel offers \
+         if its module fuse has enable_uring=Y; classic (/dev/fuse); auto: rings where they can be had",
+    ),
 ];

@@ -63,7 +63,13 @@ fn main() {
     let bytes = [7; 8192];
     measure("write 8 KiB there", 10_000, |number| {
         let offset = u64::from(number % 1024) * 8192;
-        let request = Request::Write { inode: Inode(5), chunk_log2: 22, offset, bytes: &bytes };
+        let request = Request::Write {
+            inode: Inode(5),
+            chunk_log2: 22,
+            offset,
+            cuts: u64::MAX,
+            bytes: &bytes,
+        };
         client.call(target, &request).expect("written");
     });
 }

@@ -89,7 +89,7 @@ pub(crate) fn end_of(guest: &Arc<Guest>, request: &Request<'_>) -> Option<OwnEnd
         Request::Fetch { inode, chunk_log2, offset, length, buffer } => {
             (Kind::Fetch, Range { inode, chunk_log2, offset, length }, buffer)
         }
-        Request::Store { inode, chunk_log2, offset, length, buffer } => {
+        Request::Store { inode, chunk_log2, offset, length, buffer, .. } => {
             (Kind::Store, Range { inode, chunk_log2, offset, length }, buffer)
         }
         _ => return None,

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use wire::attributes::{flag, placement};
 use wire::errno::{Errno, Result};
 use wire::limits::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN};
+use wire::request::ANY_CUTS;
 use wire::{DaemonIndex, Header, Inode, Layout, Request, ShardIndex};
 
 /// How long a part is repeated before the job has failed.
@@ -143,7 +144,9 @@ fn ask(shared: &Shared, worker: usize, id: u64, job: &Job, daemon: DaemonIndex) 
     let (inode, chunk_log2) = (job.inode, job.chunk_log2);
     let request = match &job.op {
         DataOp::Truncate { size } => Request::Truncate { inode, chunk_log2, size: *size },
-        DataOp::WriteAll { bytes } => Request::Write { inode, chunk_log2, offset: 0, bytes },
+        DataOp::WriteAll { bytes } => {
+            Request::Write { inode, chunk_log2, offset: 0, cuts: ANY_CUTS, bytes }
+        }
     };
     let header =
         Header { shard: Header::TARGET, daemon: daemon.0, ..shared.own_header(ShardIndex(0)) };

@@ -34,6 +34,7 @@ mod shared;
 mod inbox;
 
 mod leases;
+mod sizes;
 
 mod reply;
 

@@ -212,6 +212,7 @@ impl Peers {
                 shared.tell_if_closed(inode);
             }
             message::LEASES => shared.leases.take(shared, from, reader.rest()),
+            message::SIZES => shared.take_size_word(reader.rest())?,
             message::REQUEST => self.admit(from, reader.rest(), ReplyTo::Nobody),
             _ => return Err(Malformed),
         }

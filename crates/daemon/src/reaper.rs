@@ -57,6 +57,14 @@ impl Reaper {
             }
         });
         self.suspects = suspects;
+        // What the kernel of a dead mount remembers, it asks nobody about.
+        host.mount_list(&mut |mount, pid, started| {
+            // Without a start it is just being noted, or was when its process ended.
+            let lives = if started == 0 { exists(pid) } else { is_alive(pid, started) };
+            if !lives {
+                host.give_mount(mount);
+            }
+        });
         let held = std::mem::take(&mut self.held);
         held.into_iter().for_each(|(inode, vnode)| self.count_out(shared, inode, vnode));
         for tenant in dead {

@@ -168,6 +168,10 @@ fn shard(settings: &Settings, map: &Map, worker: usize, index: Mapped) -> Outcom
         inline_bytes: settings.inline,
         spread: settings.spread,
         placement: settings.placement,
+        root_flags: settings.flags,
+        // Half of it, so that who waits for somebody who is gone is answered in his own time.
+        silence_nanos: i64::try_from(settings.timeout_micros.saturating_mul(500))
+            .unwrap_or(i64::MAX),
         metadata_bytes_max: settings.memory.max(METADATA_BYTES_MIN) / settings.workers as u64,
         root_uid: settings.owner,
         root_gid: rustix::process::getegid().as_raw(),

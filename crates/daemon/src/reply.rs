@@ -2,6 +2,7 @@
 
 use crate::inbox::{Note, PartAnswer};
 use crate::shared::{Guest, Shared};
+use crate::sizes::Asked;
 use net::bulk::Fabric as _;
 use shm::wait::steady_nanos;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ pub(crate) enum ReplyTo {
     Slot { guest: Arc<Guest>, slot: u8 },
     /// As `Slot`; the answer of another daemon to a walk may also grant leases (`leases`).
     Walk { guest: Arc<Guest>, slot: u8, sent_nanos: i64, request: Vec<u8> },
+    /// As `Slot`; the answer of another daemon says something that is noted here first (`sizes`).
+    Size { guest: Arc<Guest>, slot: u8, asked: Asked },
     /// Another daemon.
     Peer(net::Answer),
     /// A part of a job of a worker of this daemon.
@@ -49,6 +52,11 @@ impl Shared {
             }
             ReplyTo::Walk { guest, slot, sent_nanos, request } => {
                 self.leases.answered(self, sent_nanos, &request, bytes);
+                self.answer(ReplyTo::Slot { guest, slot }, bytes);
+            }
+            ReplyTo::Size { guest, slot, asked } => {
+                let noted = self.note_size(asked, bytes);
+                let bytes = noted.as_deref().unwrap_or(bytes);
                 self.answer(ReplyTo::Slot { guest, slot }, bytes);
             }
             ReplyTo::Peer(answer) => self.net.reply(answer, bytes),

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use wire::DaemonIndex;
-use wire::attributes::{placement, spread};
+use wire::attributes::{flag, placement, spread};
 use wire::limits::{
     CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, DAEMON_COUNT_MAX, INLINE_BYTES_MAX, WORKER_COUNT_MAX,
 };
@@ -41,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) spread: u8,
     /// `wire::attributes::placement` of the root.
     pub(crate) placement: u8,
+    /// Bits of `wire::attributes::flag` of the root.
+    pub(crate) flags: u8,
     /// Worker threads.
     pub(crate) workers: usize,
     /// Where to listen for peers.
@@ -85,7 +87,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 23] = [
     "run",
     "shm",
     "data",
@@ -98,6 +100,7 @@ const NAMES: [&str; 22] = [
     "chunk",
     "spread",
     "placement",
+    "consistency",
     "writes",
     "reads",
     "workers",
@@ -175,6 +178,10 @@ impl Settings {
             spread: options.one_of("spread", &[("home", spread::HOME), ("wide", spread::WIDE)])?,
             placement: options
                 .one_of("placement", &[("hash", placement::HASH), ("local", placement::LOCAL)])?,
+            flags: match options.0.contains_key("consistency") {
+                true => options.one_of("consistency", &[("relaxed", 0), ("posix", flag::POSIX)])?,
+                false => 0,
+            },
             write_behind: match options.0.contains_key("writes") {
                 true => options.one_of("writes", &[("through", 0), ("behind", 1)])?,
                 false => 0,

@@ -11,7 +11,7 @@ use crate::removals::Removals;
 use crate::reply::{LOST_MICROS, ReplyTo};
 use crate::shared::{Shared, encode_request, message, now_nanos};
 use gateway::Route;
-use metadata::{Effect, IndexOp, Input, Now, Opens, Service, SnapshotCursor};
+use metadata::{DataOp, Effect, IndexOp, Input, Now, Opens, Service, SnapshotCursor};
 use net::Haste;
 use placement::map::WORKER_OF_TARGET;
 use shm::host::{Cuts, HostSegment};
@@ -21,8 +21,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use store::{For, Journal};
+use wire::attributes::flag;
 use wire::errno::{Errno, Result};
-use wire::{DaemonIndex, Header, Inode, Request, ShardIndex};
+use wire::watch::Watch;
+use wire::{DaemonIndex, Header, Inode, Layout, Request, ShardIndex};
 
 /// How often files without a name are looked through, while there are any.
 const ORPHANS_PAUSE: Duration = Duration::from_secs(1);
@@ -39,6 +41,8 @@ const TOKENS_MAX: usize = 1024;
 const REWRITE_BYTES_MIN: u64 = 64 << 20;
 /// A log this many times longer than what a rewrite left is rewritten.
 const REWRITE_FACTOR: u64 = 4;
+/// How often it is looked whether bytes have arrived that a cut waits for: a flight's time.
+const HELD_MICROS: u64 = 100;
 /// Bytes of state that one slice of a rewrite takes: about a millisecond.
 const SLICE_BYTES: usize = 256 * 1024;
 
@@ -74,6 +78,28 @@ impl Opens for Hands<'_> {
     fn end_cut(&mut self, inode: Inode) {
         self.host.end_cut(inode);
     }
+
+    fn has_mounts(&self) -> bool {
+        self.host.has_mounts()
+    }
+
+    fn watchers(&self, watch: Watch, each: &mut dyn FnMut(u8, u64)) {
+        self.host.watchers(watch, each);
+    }
+
+    fn page_keepers(&self, inode: Inode, each: &mut dyn FnMut(u8)) {
+        self.host.page_keepers(inode, each);
+    }
+}
+
+/// A cut that waits until what this host wrote before it has arrived.
+struct HeldCut {
+    token: u64,
+    inode: Inode,
+    layout: Layout,
+    op: DataOp,
+    /// Nobody is waited for longer.
+    until: Instant,
 }
 
 /// A service and what it works with.
@@ -86,6 +112,7 @@ pub(crate) struct Shard {
     tickets: Vec<Option<ReplyTo>>,
     free: Vec<usize>,
     jobs: Jobs,
+    held: Vec<HeldCut>,
     removals: Removals,
     effects: Vec<Effect>,
     now: i64,
@@ -120,6 +147,7 @@ impl Shard {
             tickets: Vec::new(),
             free: Vec::new(),
             jobs: Jobs::default(),
+            held: Vec::new(),
             removals: Removals::default(),
             effects: Vec::new(),
             now: 0,
@@ -241,6 +269,7 @@ impl Shard {
             self.step(shared, Input::Tick);
         }
         self.jobs.repeat(shared, self.worker);
+        let held = self.start_held(shared);
         self.ask_targets(shared);
         let service = self.service.deadline().map(|deadline| {
             u64::try_from(deadline.saturating_sub(now_nanos())).unwrap_or(0) / 1000
@@ -248,7 +277,20 @@ impl Shard {
         let jobs = self.jobs.deadline().map(micros_until);
         let removals = self.removals.deadline().map(micros_until);
         let orphans = self.look_for_orphans(shared);
-        [service, jobs, removals, orphans].into_iter().flatten().min()
+        [service, jobs, removals, orphans, held].into_iter().flatten().min()
+    }
+
+    /// Starts cuts whose bytes have arrived. Returns when to look again, if any wait.
+    fn start_held(&mut self, shared: &Shared) -> Option<u64> {
+        for cut in std::mem::take(&mut self.held) {
+            if shared.host.has_flights(cut.inode) && Instant::now() < cut.until {
+                self.held.push(cut);
+                continue;
+            }
+            let HeldCut { token, inode, layout, op, .. } = cut;
+            self.jobs.start(shared, self.worker, (token, inode), &layout, op);
+        }
+        (!self.held.is_empty()).then_some(HELD_MICROS)
     }
 
     /// Who closes a deleted file last says so, unless he is killed between the two: a file that is open
@@ -319,6 +361,7 @@ impl Shard {
         });
         self.service.deadline().is_some_and(|deadline| deadline < nanos)
             || self.jobs.deadline().is_some()
+            || !self.held.is_empty()
             || removals
             || self.is_log_long()
     }
@@ -457,7 +500,20 @@ impl Shard {
                     tracing::debug!(peer = to.0, "word dropped");
                 }
             }
+            Effect::Host { to, bytes } => {
+                let mut framed = vec![message::SIZES];
+                framed.extend_from_slice(&bytes);
+                if shared.net.message(to, &framed, Haste::Now).is_err() {
+                    tracing::debug!(peer = to.0, "word dropped");
+                }
+            }
             Effect::Data { token, inode, layout, op } => {
+                let is_posix = layout.flags & flag::POSIX != 0;
+                if is_posix && shared.host.has_flights(inode) {
+                    let until = Instant::now() + shared.timeout;
+                    self.held.push(HeldCut { token, inode, layout, op, until });
+                    return;
+                }
                 self.jobs.start(shared, self.worker, (token, inode), &layout, op);
             }
             Effect::Remove { token, files } => {

@@ -6,6 +6,7 @@ use crate::bulk::BulkEnds;
 use crate::inbox::{Inbox, Note};
 use crate::leases::Held;
 use crate::reply::{FULL_MICROS, LOST_MICROS, ReplyTo};
+use crate::sizes::Sizes;
 use gateway::{Admitted, Route, Router, Session};
 use net::Haste;
 use shm::doorbell::Doorbells;
@@ -70,6 +71,8 @@ pub(crate) struct Shared {
     pub(crate) posts: Posts,
     /// What this host's clients may believe of other hosts' directories.
     pub(crate) leases: Held,
+    /// Sizes of files of other hosts' shards that are open here.
+    pub(crate) sizes: Sizes,
     /// Bound on every wait of a client.
     pub(crate) timeout: Duration,
     /// Set once: everybody ends what he does.
@@ -96,6 +99,8 @@ pub(crate) mod message {
     pub(crate) const WITHDRAWN: u8 = 5;
     /// A file that is kept because the receiver's host has it open, eight bytes: has it?
     pub(crate) const IS_OPEN: u8 = 6;
+    /// A word of a metadata service about the size of a file; the rest is its own.
+    pub(crate) const SIZES: u8 = 16;
 }
 
 /// Encodes header and request.
@@ -142,24 +147,6 @@ impl Shared {
         }
     }
 
-    /// Tells a shard of another host what of a file is untold here now. What the client read may be cut
-    /// off since: who cuts clears the row before he asks for it, and his request comes by here as well.
-    pub(crate) fn tell_untold(
-        &self,
-        peer: wire::DaemonIndex,
-        header: &Header,
-        inode: Inode,
-        to: ReplyTo,
-    ) {
-        match self.host.untold(inode) {
-            0 => self.answer_with(to, &Reply::Done {}),
-            size => {
-                let request = Request::Extend { inode, size };
-                self.hand_to_peer(peer, &encode_request(header, &request), to);
-            }
-        }
-    }
-
     /// Hands an admitted request whose answer nobody waits for to another daemon. It has time:
     /// nothing depends on it but what is sent after it.
     pub(crate) fn tell_peer(&self, peer: wire::DaemonIndex, admitted: &Admitted<'_>, to: ReplyTo) {
@@ -177,7 +164,10 @@ impl Shared {
         let bytes = encode_request(header, request);
         match self.router.route(header, gateway::route::From::Session) {
             Ok(Route::Worker(worker)) => self.hand_to_worker(worker, bytes, to),
-            Ok(Route::Peer(peer)) => self.hand_to_peer(peer, &bytes, to),
+            Ok(Route::Peer(peer)) => match *request {
+                Request::Extend { inode, .. } => self.tell_untold(peer, header, inode, to),
+                _ => self.hand_to_peer(peer, &bytes, to),
+            },
             Ok(Route::Stale(epoch)) => self.answer_with(to, &Reply::Stale { epoch }),
             Ok(Route::Wait) => self.busy(to, LOST_MICROS),
             Err(errno) => self.refuse(to, errno),
@@ -204,6 +194,7 @@ impl Shared {
             origin: u64::MAX,
             sequence: 0,
             host: self.host_number,
+            mount: 0,
             who: Credentials::ROOT,
         }
     }

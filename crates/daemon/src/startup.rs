@@ -17,6 +17,7 @@ use crate::recover;
 use crate::settings::Settings;
 use crate::shard::Shard;
 use crate::shared::{Figures, Shared, SpaceFigures};
+use crate::sizes::Sizes;
 use crate::target::TargetLoop;
 use crate::worker::{Worker, Workers};
 use fabric::bulk::{Doors, Lanes};
@@ -129,12 +130,17 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
             Holder::new(settings.index, map.clone(), workers),
             recover::leases(&memory.leases, settings.count)?,
         ),
+        sizes: Sizes::default(),
         timeout: Duration::from_micros(settings.timeout_micros),
         stopping: AtomicBool::new(false),
         begun,
         figures: (0..workers).map(|_| Figures::default()).collect(),
         space: SpaceFigures::default(),
     });
+    if settings.index.0 == settings.local_first {
+        // Only this one of the host's daemons counts them, and none of its are under way.
+        shared.host.forget_flights();
+    }
     let before = u16::try_from(shared.posts.sessions_most()).unwrap_or(u16::MAX);
     let (target, devices, orders) = recover::target(settings, memory.target, ssd, before)?;
     let shards = recover::shards(settings, &map, memory.indexes)?;

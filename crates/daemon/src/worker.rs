@@ -10,6 +10,7 @@ use crate::inbox::Note;
 use crate::reply::{LOST_MICROS, ReplyTo};
 use crate::shard::Shard;
 use crate::shared::{Guest, Shared, now_nanos};
+use crate::sizes::Asked;
 use crate::target::TargetLoop;
 use gateway::{Route, admit_from_session};
 use shm::doorbell::Sleep;
@@ -331,14 +332,17 @@ impl Worker {
             }
             Ok(Route::Worker(worker)) => shared.hand_to_worker(worker, admitted.encode(), to),
             Ok(Route::Peer(peer)) => {
+                let asked = Asked::by(&admitted.request);
                 if let Some(end) = bulk::end_of(guest, &admitted.request) {
-                    shared.start_transfer(peer, end, to);
+                    shared.start_bytes(peer, end, (guest, slot as u8), asked);
                     return Took::Own;
                 }
                 if guest.slots.is_detached(slot) {
                     shared.tell_peer(peer, &admitted, to);
                 } else if let Request::Extend { inode, .. } = admitted.request {
                     shared.tell_untold(peer, &admitted.header, inode, to);
+                } else if let Some(asked) = asked {
+                    shared.ask_size(peer, admitted.encode(), (guest, slot as u8), asked);
                 } else {
                     let bytes = admitted.encode();
                     let to = shared.to_walk(to, &admitted.request, &bytes);
@@ -396,10 +400,12 @@ impl Worker {
         let shard = self.shard.keep_time(shared);
         let target = self.target.as_mut().and_then(|one| one.keep_time(shared, &self.guests));
         let leases = if self.number == 0 { shared.leases.keep_time(shared) } else { None };
+        let sizes = if self.number == 0 { shared.keep_sizes() } else { None };
         shard
             .into_iter()
             .chain(target)
             .chain(leases)
+            .chain(sizes)
             .min()
             .unwrap_or(u64::MAX)
             .min(SLEEP_MICROS_MAX)

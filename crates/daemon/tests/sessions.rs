@@ -53,6 +53,7 @@ fn garbage_in_a_slot_is_answered_and_forgotten() {
         origin: 0,
         sequence: 0,
         host: 9,
+        mount: 0,
         who: Credentials::ROOT,
     };
     let encoded = |header: &Header, request: &Request<'_>| {
@@ -178,6 +179,7 @@ fn a_wrong_secret_keeps_a_daemon_out() {
         origin: 1,
         sequence: 1,
         host: 1,
+        mount: 0,
         who: Credentials::ROOT,
     };
     let mut bytes = [0; 128];

@@ -71,7 +71,13 @@ fn targets_of_other_hosts_are_reached_through_the_home() {
         let to = To::Target(DaemonIndex(daemon));
         let bytes = vec![daemon as u8 + 1; 9_000];
         let offset = 1_000;
-        let write = Request::Write { inode: FILE, chunk_log2: CHUNK_LOG2, offset, bytes: &bytes };
+        let write = Request::Write {
+            inode: FILE,
+            chunk_log2: CHUNK_LOG2,
+            offset,
+            cuts: u64::MAX,
+            bytes: &bytes,
+        };
         client.call(to, &write).expect("written");
         assert_eq!(client.read(daemon, FILE, CHUNK_LOG2, 1_000, 9_000), bytes);
     }
@@ -87,8 +93,13 @@ fn a_lost_daemon_is_found_again() {
     let to = To::Target(DaemonIndex(1));
     let write = move |client: &Client, byte: u8| {
         let bytes = [byte; 100];
-        let write =
-            Request::Write { inode: FILE, chunk_log2: CHUNK_LOG2, offset: 0, bytes: &bytes };
+        let write = Request::Write {
+            inode: FILE,
+            chunk_log2: CHUNK_LOG2,
+            offset: 0,
+            cuts: u64::MAX,
+            bytes: &bytes,
+        };
         client.call(to, &write).map(drop)
     };
     assert_eq!(write(&client, 1), Ok(()));

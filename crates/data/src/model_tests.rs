@@ -354,8 +354,9 @@ fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
     match *act {
         Act::Write { file, offset, length, with } => {
             let bytes: Vec<u8> = (0..length).map(|at| with.wrapping_add(at as u8)).collect();
-            let inode = Inode(file);
-            let outcome = world.call(&Request::Write { inode, chunk_log2, offset, bytes: &bytes });
+            let (inode, cuts) = (Inode(file), u64::MAX);
+            let write = Request::Write { inode, chunk_log2, offset, cuts, bytes: &bytes };
+            let outcome = world.call(&write);
             match outcome.answer {
                 Answer::Done => {
                     let model = files.entry(file).or_default();

@@ -208,7 +208,7 @@ impl Runner {
                 Request::MapPieces { inode, chunk_log2, allocate: 0, offset, length, ahead: 0 }
             }
             "read" => Request::Read { inode, chunk_log2, offset, length: length as u32 },
-            "write" => Request::Write { inode, chunk_log2, offset, bytes: &bytes },
+            "write" => Request::Write { inode, chunk_log2, offset, cuts: u64::MAX, bytes: &bytes },
             "truncate" => Request::Truncate { inode, chunk_log2, size: number(argument) },
             "punch" => Request::Punch { inode, chunk_log2, offset, length },
             "remove" => Request::Remove { inodes: &removed },

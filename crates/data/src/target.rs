@@ -470,7 +470,7 @@ impl Work {
                 }
             }
             Request::Read { inode, offset, length, .. } => Work::Read { inode, offset, length },
-            Request::Write { inode, chunk_log2, offset, bytes } => {
+            Request::Write { inode, chunk_log2, offset, bytes, .. } => {
                 let length = u32::try_from(bytes.len()).map_err(|_| Errno::EINVAL)?;
                 Work::Write { inode, chunk_log2: chunk(chunk_log2)?, offset, length }
             }

@@ -18,7 +18,7 @@ pub struct Admitted<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Longest encoded header: 30 fixed bytes and the credentials.
+/// Longest encoded header: 31 fixed bytes and the credentials.
 const HEADER_BYTES_MAX: usize = 128;
 
 impl Admitted<'_> {
@@ -90,7 +90,8 @@ mod tests {
 
     fn encoded(request: &Request<'_>, shard: u16) -> Vec<u8> {
         let who = Credentials::of(7, 8);
-        let header = Header { shard, daemon: 1, epoch: 2, origin: 3, sequence: 4, host: 5, who };
+        let header =
+            Header { shard, daemon: 1, epoch: 2, origin: 3, sequence: 4, host: 5, mount: 6, who };
         let mut bytes = [0; SLOT_BYTES];
         let mut writer = Writer::new(&mut bytes);
         header.encode(&mut writer);

@@ -8,12 +8,14 @@ use wire::limits::{
     XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
 use wire::name::Name;
-use wire::request::{create, lock, removed, rename, set, walk, xattr};
+use wire::request::{create, lock, made, removed, rename, set, walk, xattr};
+use wire::watch::MOUNT_COUNT_MAX;
 use wire::{Header, Inode, Layout, Request};
 
 /// Checks a request and that it goes to where such a request belongs.
 pub(crate) fn request(header: &Header, request: &Request<'_>) -> Result<()> {
     place(header, request)?;
+    when(usize::from(header.mount) <= MOUNT_COUNT_MAX)?;
     match request {
         Request::MapPieces { .. }
         | Request::Read { .. }
@@ -68,6 +70,7 @@ fn place(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::CreateNameless { .. }
         | Request::ReadDirectory { .. }
         | Request::Walk { .. }
+        | Request::Notices { .. }
         | Request::Release { .. } => when(header.shard < SHARD_COUNT),
         _ => when(header.shard == Header::TARGET),
     }
@@ -117,7 +120,8 @@ fn kind(bits: u32) -> Result<()> {
             | mode::CHARACTER
             | mode::BLOCK
     );
-    when(is_known && bits & !(mode::TYPE | mode::PERMISSIONS) == 0)
+    let all = mode::TYPE | mode::PERMISSIONS | made::UMASK | made::INHERITS;
+    when(is_known && bits & !all == 0)
 }
 
 fn shard(request: &Request<'_>) -> Result<()> {
@@ -142,7 +146,8 @@ fn shard(request: &Request<'_>) -> Result<()> {
             when(flags != rename::NO_REPLACE | rename::EXCHANGE)
         }
         Request::SetAttributes { mask, size: wanted, .. } => {
-            known(mask, 2 * set::LONG - 1)?;
+            let later = set::POSIX | set::RELAXED | set::COUNTED;
+            known(mask, (2 * set::READ - 1) | later)?;
             if mask & set::SIZE != 0 { size(wanted) } else { Ok(()) }
         }
         Request::ReadDirectory { directory, .. } => some(directory),
@@ -157,7 +162,7 @@ fn shard(request: &Request<'_>) -> Result<()> {
         Request::GetXattr { name, .. } | Request::RemoveXattr { name, .. } => xattr_name(name),
         Request::SetXattr { name, value, flags, .. } => {
             xattr_name(name)?;
-            known(flags, xattr::CREATE | xattr::REPLACE)?;
+            known(flags, xattr::CREATE | xattr::REPLACE | xattr::KILL_SGID)?;
             if value.len() > XATTR_VALUE_BYTES_MAX { Err(Errno::E2BIG) } else { Ok(()) }
         }
         Request::ReadInline { offset, length, .. } => range(offset, u64::from(length)),
@@ -182,7 +187,7 @@ fn creation(request: &Request<'_>) -> Result<()> {
     };
     entry(parent, name)?;
     kind(bits)?;
-    known(flags, create::EXCLUSIVE | create::OPEN)?;
+    known(flags, create::EXCLUSIVE | create::OPEN | create::WRITES)?;
     layout(&wanted)?;
     if bits & mode::TYPE != mode::SYMLINK {
         return when(target.is_empty());
@@ -205,7 +210,7 @@ fn target(request: &Request<'_>) -> Result<()> {
             range(offset, u64::from(length))?;
             (inode, chunk_log2)
         }
-        Request::Write { inode, chunk_log2, offset, bytes } => {
+        Request::Write { inode, chunk_log2, offset, bytes, .. } => {
             when(bytes.len() <= BULK_BYTES)?;
             range(offset, bytes.len() as u64)?;
             (inode, chunk_log2)
@@ -215,7 +220,7 @@ fn target(request: &Request<'_>) -> Result<()> {
             (inode, chunk_log2)
         }
         Request::Fetch { inode, chunk_log2, offset, length, buffer }
-        | Request::Store { inode, chunk_log2, offset, length, buffer } => {
+        | Request::Store { inode, chunk_log2, offset, length, buffer, .. } => {
             when(usize::from(buffer) < STAGE_BUFFER_COUNT)?;
             when((1..=STAGE_BUFFER_BYTES).contains(&(length as usize)))?;
             range(offset, u64::from(length))?;

@@ -89,7 +89,7 @@ mod tests {
 
     fn header(shard: u16, daemon: u16, epoch: u64) -> Header {
         let who = Credentials::ROOT;
-        Header { shard, daemon, epoch, origin: 0, sequence: 0, host: 0, who }
+        Header { shard, daemon, epoch, origin: 0, sequence: 0, host: 0, mount: 0, who }
     }
 
     #[test]

@@ -18,10 +18,11 @@ pub struct Believed {
 impl Believed {
     /// The credentials that a request may act with. Root may act as anyone (a process that called
     /// `setfsuid`); everyone else as himself, with the supplementary groups that he names: only the
-    /// instance's owner gets a session, and all that he could reach by a lie is his own.
+    /// instance's owner gets a session, and all that he could reach by a lie is his own. So his mount is
+    /// believed whose a file that it makes is.
     #[must_use]
     pub fn credentials(&self, claimed: &Credentials) -> Credentials {
-        if self.uid == 0 {
+        if self.uid == 0 || claimed.is_checked {
             return *claimed;
         }
         let gid = if claimed.is_in_group(self.gid) { claimed.gid } else { self.gid };
@@ -118,6 +119,9 @@ mod tests {
         assert_eq!(user.credentials(&stranger), Credentials::of(1000, 100));
         let root = Believed { uid: 0, gid: 0, pid: 1 };
         assert_eq!(root.credentials(&claimed), claimed);
+        // His mount says whose a file is.
+        let checked = Credentials::checked(5, 6);
+        assert_eq!(user.credentials(&checked), checked);
     }
 
     #[test]

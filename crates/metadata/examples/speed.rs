@@ -71,6 +71,7 @@ fn main() {
         origin: 1,
         sequence: 0,
         host: 0,
+        mount: 0,
         who: Credentials::ROOT,
     };
     let service = Service::new(Config::alone());

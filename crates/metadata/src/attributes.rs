@@ -1,15 +1,18 @@
 //! Reading and changing attributes: the rules of `chmod`, `chown`, `utimensat` and `truncate`.
 
-use wire::attributes::{flag, mode, want};
+use wire::attributes::{extra, flag, mode, want};
 use wire::errno::{Errno, Result};
 use wire::limits::FILE_BYTES_MAX;
 use wire::request::set;
 use wire::{Attributes, Credentials, Inode, Reply, Request};
 
-use crate::effect::IndexOp;
 use crate::live::{Ask, Step, Stop};
 use crate::record::Record;
 use crate::service::{Service, outcome};
+use crate::table::Xattrs;
+
+/// What a program may do that others may not.
+pub(crate) const CAPABILITY: &[u8] = b"security.capability";
 
 /// The fields of a `Request::SetAttributes`.
 struct Change {
@@ -36,9 +39,10 @@ impl Service {
     }
 
     pub(crate) fn get_attributes(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<()> {
+        self.settle_size(ask, inode)?;
         let attributes = self.quiet_attributes(inode)?;
         if ask.header.host == self.config.host && attributes.links != 0 {
-            self.io.index(IndexOp::PutInode(attributes));
+            self.put_index(&attributes);
         }
         self.io.reply(ask.ticket, &Reply::Attributes { attributes });
         Ok(())
@@ -52,7 +56,14 @@ impl Service {
         };
         let (accessed, modified) = (accessed.cast_signed(), modified.cast_signed());
         let change = Change { mask, mode, uid, gid, size, accessed, modified };
+        if change.has(AFTER_WRITES) && !change.has(set::SIZE) {
+            self.settle_size(ask, inode)?;
+        }
         let old = self.own_attributes(inode)?;
+        if change.has(set::READ) {
+            self.note_read(ask, &old);
+            return Ok(());
+        }
         if let Some(result) = ask.data {
             result?;
             if change.has(set::SIZE) && !old.is_inline() && old.size == size {
@@ -60,12 +71,15 @@ impl Service {
                 return Ok(());
             }
         }
-        check(&old, &change, &ask.header.who)?;
-        if old.is_directory() && change.has(set::MODE | set::UID | set::GID) {
+        if check(&old, &change, &ask.header.who)? {
+            self.permits(ask, &old, want::WRITE)?;
+        }
+        if old.is_directory() && change.has(LEASED) {
             self.recall(inode)?;
         }
         // What this host wrote counts, also what it did not tell yet.
-        let end = old.size.max(ask.row.unwrap_or(0));
+        let row = if old.is_posix() { ask.hands.untold(inode) } else { ask.row };
+        let end = old.size.max(row.unwrap_or(0));
         let mut new = changed(&old, &change, end, &ask.header.who);
         new.changed = self.stamp(old.changed);
         if change.has(set::ACCESSED_NOW) {
@@ -75,7 +89,11 @@ impl Service {
             new.modified = new.changed;
         }
         if change.has(set::SIZE) {
-            self.resize(ask, &old, &mut new, size, change.has(set::CUTS) || end > size)?;
+            let is_cut_far = self.is_cut_far(&old, ask.header.host);
+            let cuts = change.has(set::CUTS) || end > size || is_cut_far;
+            self.resize(ask, &old, &mut new, size, cuts)?;
+        } else if let Some(xattrs) = self.xattrs_after(&old, &new, &change)? {
+            self.put_xattrs(&new, &xattrs);
         } else {
             self.put(&Record::PutAttributes { attributes: new });
         }
@@ -85,11 +103,54 @@ impl Service {
         self.done(ask, outcome::ATTRIBUTES, inode.0, 0);
         Ok(())
     }
+
+    /// Somebody read the file: its access time becomes now if it says less than that it was read since it
+    /// was changed, or is of yesterday. Nothing else changes, and nobody waits until all know it.
+    fn note_read(&mut self, ask: &Ask<'_>, old: &Attributes) {
+        let mut attributes = *old;
+        if wire::attributes::is_read_late(old, self.live.now) {
+            attributes.accessed = self.stamp(old.changed);
+            self.put(&Record::PutAttributes { attributes });
+            self.tell_mounts_of(ask, old.inode);
+        }
+        self.io.reply(ask.ticket, &Reply::Attributes { attributes });
+    }
+
+    /// The extended attributes of a file after a change, if that changes them: a list goes with the mode,
+    /// and whoever owns a program from now on did not give it its capabilities.
+    fn xattrs_after(
+        &self,
+        old: &Attributes,
+        new: &Attributes,
+        change: &Change,
+    ) -> Result<Option<Xattrs>> {
+        let mut after = match change.has(set::MODE) {
+            true => self.acl_after(old, new.mode)?,
+            false => None,
+        };
+        let kills = change.has(set::UID | set::GID | set::CAPABILITY) && !old.is_directory();
+        if kills && old.has(extra::CAPABILITY) {
+            after.get_or_insert_with(|| self.copy_xattrs(old.inode)).remove(CAPABILITY);
+        }
+        Ok(after)
+    }
 }
 
-/// May `who` change this?
-fn check(old: &Attributes, change: &Change, who: &Credentials) -> Result<()> {
-    let is_owner = who.uid == 0 || who.uid == old.uid;
+/// Changes of what a lease of a directory covers.
+const LEASED: u32 = set::MODE | set::UID | set::GID | set::POSIX | set::RELAXED;
+/// Changes whose times are to come after those of all writes before.
+const AFTER_WRITES: u32 = set::MODE
+    | set::UID
+    | set::GID
+    | set::ACCESSED
+    | set::MODIFIED
+    | set::ACCESSED_NOW
+    | set::MODIFIED_NOW;
+
+/// May `who` change this? True: if he may write to the file.
+fn check(old: &Attributes, change: &Change, who: &Credentials) -> Result<bool> {
+    let mut must_write = false;
+    let is_owner = who.is_privileged() || who.uid == old.uid;
     if change.has(set::SIZE) {
         if old.is_directory() {
             return Err(Errno::EISDIR);
@@ -100,21 +161,23 @@ fn check(old: &Attributes, change: &Change, who: &Credentials) -> Result<()> {
         if change.size > FILE_BYTES_MAX {
             return Err(Errno::EFBIG);
         }
-        if !change.has(set::BY_DESCRIPTOR) {
-            old.permits(who, want::WRITE)?;
-        }
+        must_write = !change.has(set::BY_DESCRIPTOR);
     }
-    if change.has(set::UID) && who.uid != 0 && (who.uid != old.uid || change.uid != old.uid) {
+    if change.has(set::UID) && !who.is_privileged() && (who.uid != old.uid || change.uid != old.uid)
+    {
         return Err(Errno::EPERM);
     }
-    if change.has(set::GID) && who.uid != 0 {
+    if change.has(set::GID) && !who.is_privileged() {
         let is_own = change.gid == old.gid || who.is_in_group(change.gid);
         if who.uid != old.uid || !is_own {
             return Err(Errno::EPERM);
         }
     }
-    if change.has(set::MODE) && !is_owner {
+    if change.has(set::MODE | set::POSIX | set::RELAXED) && !is_owner {
         return Err(Errno::EPERM);
+    }
+    if change.has(set::POSIX | set::RELAXED) && !old.is_directory() {
+        return Err(Errno::ENOTDIR);
     }
     if change.has(set::ACCESSED | set::MODIFIED) && !is_owner {
         return Err(Errno::EPERM);
@@ -125,9 +188,9 @@ fn check(old: &Attributes, change: &Change, who: &Credentials) -> Result<()> {
         if change.mask & now != now {
             return Err(Errno::EPERM);
         }
-        old.permits(who, want::WRITE)?;
+        must_write = true;
     }
-    Ok(())
+    Ok(must_write)
 }
 
 /// The new attributes but for times and size, of a file that is written up to `end`.
@@ -143,19 +206,24 @@ fn changed(old: &Attributes, change: &Change, end: u64, who: &Credentials) -> At
     if old.is_regular() && (grows || change.has(set::SPARSE)) {
         new.layout.flags |= flag::SPARSE;
     }
+    if change.has(set::POSIX) {
+        new.layout.flags |= flag::POSIX;
+    } else if change.has(set::RELAXED) {
+        new.layout.flags &= !flag::POSIX;
+    }
     if change.has(set::LONG) {
         new.layout.flags &= !flag::SHORT;
     }
     if change.has(set::MODE) {
         new.mode = old.mode & mode::TYPE | change.mode & mode::PERMISSIONS;
-        if who.uid != 0 && !who.is_in_group(new.gid) {
+        if !who.is_privileged() && !who.is_in_group(new.gid) {
             new.mode &= !mode::SET_GID;
         }
     }
     if change.has(set::UID | set::GID) && !old.is_directory() {
         new.mode = without_set_id(new.mode);
     }
-    if change.has(set::SIZE) && who.uid != 0 {
+    if change.has(set::SIZE) && !who.is_privileged() {
         new.mode = without_set_id(new.mode);
     }
     if change.has(set::ACCESSED) {

@@ -31,6 +31,10 @@ pub struct Config {
     pub placement: u8,
     /// Bytes of memory for entries and inodes, estimated; beyond it, creating gives ENOSPC.
     pub metadata_bytes_max: u64,
+    /// Bits of `flag` of the root, and so of what is made below: `POSIX` or none.
+    pub root_flags: u8,
+    /// How long a host that does not answer is waited for, in nanoseconds.
+    pub silence_nanos: i64,
     /// Owner of the root directory.
     pub root_uid: u32,
     /// Group of the root directory.
@@ -58,6 +62,8 @@ impl Config {
             spread: wire::attributes::spread::HOME,
             placement: wire::attributes::placement::HASH,
             metadata_bytes_max: u64::MAX,
+            root_flags: 0,
+            silence_nanos: 30_000_000_000,
             root_uid: 0,
             root_gid: 0,
             root_mode: 0o755,

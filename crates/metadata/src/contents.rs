@@ -10,7 +10,7 @@
 use wire::attributes::flag;
 use wire::errno::{Errno, Result};
 use wire::limits::FILE_BYTES_MAX;
-use wire::reply::CUTS_UNKNOWN;
+use wire::reply::{CUTS_OF_HOST, CUTS_UNKNOWN};
 use wire::{Attributes, Inode, Layout, Reply};
 
 use crate::attributes::without_set_id;
@@ -23,6 +23,8 @@ use crate::state::Pending;
 /// Kind of a `Pending`: contents could not be moved out; what was written goes, the file stays
 /// inline.
 pub(crate) const UNDO: u8 = 4;
+/// As the host that asked for something: none.
+pub(crate) const NOBODY: u16 = u16::MAX;
 /// Bytes of contents in one reply.
 const READ_BYTES_MAX: usize = wire::limits::INLINE_BYTES_MAX;
 
@@ -120,7 +122,7 @@ impl Service {
         let mut new = *old;
         new.changed = self.stamp(old.changed);
         new.modified = new.changed;
-        if ask.header.who.uid != 0 {
+        if !ask.header.who.is_privileged() {
             new.mode = without_set_id(old.mode);
         }
         new
@@ -148,7 +150,9 @@ impl Service {
             return Ok(());
         }
         let layout = layout_of_targets(attributes);
-        let token = self.put_pending(attributes.inode, layout, Pending::WRITE_ALL, 0);
+        let pending =
+            Pending { inode: attributes.inode, layout, kind: Pending::WRITE_ALL, size: 0 };
+        let token = self.put_pending(&pending, NOBODY);
         Err(Stop::Wait(Wait::OwnData(token)))
     }
 
@@ -158,6 +162,10 @@ impl Service {
     pub(crate) fn extend(&mut self, ask: &Ask<'_>, inode: Inode, said: u64) -> Step<()> {
         if let Some(result) = ask.data {
             result?;
+        }
+        if self.is_before_cut(ask.header.host, inode) {
+            self.io.reply(ask.ticket, &Reply::Done {});
+            return Ok(());
         }
         let old = self.quiet_file(inode)?;
         self.check_row(inode)?;
@@ -192,6 +200,8 @@ impl Service {
         if let Some(result) = ask.data {
             result?;
         }
+        self.quiet_file(inode)?;
+        self.settle_size(ask, inode)?;
         let mut old = self.quiet_file(inode)?;
         self.check_row(inode)?;
         if old.is_inline() {
@@ -203,12 +213,13 @@ impl Service {
         new.size = end.ok_or(Errno::EFBIG)?;
         self.put(&Record::PutAttributes { attributes: new });
         // Of this very moment: the range is good for as long as the count is the same.
-        self.done(ask, outcome::RANGE, old.size, ask.row.unwrap_or(CUTS_UNKNOWN));
+        let unknown = if old.is_posix() { CUTS_OF_HOST } else { CUTS_UNKNOWN };
+        self.done(ask, outcome::RANGE, old.size, ask.row.unwrap_or(unknown));
         Ok(())
     }
 
     /// What the row says is old if the file was cut in this step: the effect is still to come.
-    fn check_row(&self, inode: Inode) -> Step<()> {
+    pub(crate) fn check_row(&self, inode: Inode) -> Step<()> {
         if self.live.cut_now.contains(&inode) {
             return Err(Stop::Wait(Wait::Time(self.live.now)));
         }
@@ -230,7 +241,9 @@ impl Service {
             return Err(Stop::Wait(Wait::Data(inode)));
         }
         new.size = size;
-        if old.is_inline() && size <= self.config.inline_bytes as u64 {
+        // Hosts that are to count the cut are waited for, which only those that targets cut are.
+        let is_cut_far = cuts && self.is_cut_far(old, ask.header.host);
+        if old.is_inline() && size <= self.config.inline_bytes as u64 && !is_cut_far {
             let mut contents = self.io.buffer();
             self.copy_contents(inode, size, &mut contents);
             self.put(&Record::PutContents { attributes: *new, contents: &contents });
@@ -252,26 +265,43 @@ impl Service {
         if !cuts || ask.data.is_some() && size == old.size {
             return Ok(());
         }
-        let token = self.put_pending(inode, new.layout, Pending::TRUNCATE, size);
+        let pending = Pending { inode, layout: new.layout, kind: Pending::TRUNCATE, size };
+        let token = self.put_pending(&pending, ask.header.host);
         Err(Stop::Wait(Wait::OwnData(token)))
     }
 
-    /// Asks the targets for something, noted in the log until they have done it.
-    pub(crate) fn put_pending(&mut self, inode: Inode, layout: Layout, kind: u8, size: u64) -> u64 {
+    /// Asks the targets for something, noted in the log until they have done it. `by`: the host that
+    /// asked for it.
+    pub(crate) fn put_pending(&mut self, pending: &Pending, by: u16) -> u64 {
         let token = self.new_sequence();
+        let &Pending { inode, layout, kind, size } = pending;
         self.put(&Record::PutPending { token, inode, layout, kind, size });
-        self.ask_targets(token);
+        self.ask_targets(token, by);
         token
     }
 
-    /// Sends what is pending under `token` to the targets.
-    pub(crate) fn ask_targets(&mut self, token: u64) {
-        let Some(&Pending { inode, layout, kind, size }) = self.state.pending.get(&token) else {
+    /// Sends what is pending under `token` to the targets; a cut after all hosts that have the file open
+    /// counted that.
+    pub(crate) fn ask_targets(&mut self, token: u64, by: u16) {
+        let Some(&Pending { inode, kind, size, .. }) = self.state.pending.get(&token) else {
             return;
         };
         self.live.busy.insert(inode, token);
         // Who finds it shorter may write at once, which the targets must not cut off then.
         self.io.index(IndexOp::ForgetInode(inode));
+        if kind == Pending::TRUNCATE {
+            self.io.push(Effect::BeginCut { inode, size });
+        }
+        if kind != Pending::TRUNCATE || self.begin_far_cut(inode, token, size, by) {
+            self.send_to_targets(token);
+        }
+    }
+
+    /// See `ask_targets`.
+    pub(crate) fn send_to_targets(&mut self, token: u64) {
+        let Some(&Pending { inode, layout, kind, size }) = self.state.pending.get(&token) else {
+            return;
+        };
         let op = match kind {
             Pending::WRITE_ALL => {
                 let contents = self.state.inodes.get(inode).map(|node| node.contents.clone());
@@ -279,9 +309,6 @@ impl Service {
             }
             _ => DataOp::Truncate { size },
         };
-        if kind == Pending::TRUNCATE {
-            self.io.push(Effect::BeginCut { inode, size });
-        }
         self.io.push(Effect::Data { token, inode, layout, op });
     }
 
@@ -294,6 +321,7 @@ impl Service {
         if pending.kind == Pending::TRUNCATE {
             // Before the index has it again, and before what waited looks at the row.
             opens.end_cut(inode);
+            self.end_far_cut(inode, token);
         }
         if let Some(attributes) = self.state.inodes.get(inode).map(|node| node.attributes) {
             self.put_index(&attributes);
@@ -301,7 +329,7 @@ impl Service {
         match (pending.kind, result) {
             (Pending::WRITE_ALL, Ok(())) => self.finish_move(inode),
             (Pending::WRITE_ALL, Err(_)) => {
-                self.put_pending(inode, pending.layout, UNDO, 0);
+                self.put_pending(&Pending { kind: UNDO, size: 0, ..pending }, NOBODY);
             }
             _ => {}
         }

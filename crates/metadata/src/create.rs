@@ -11,6 +11,7 @@ use wire::name::Name;
 use wire::request::{create, walk};
 use wire::{Attributes, Inode, Layout, Reply, Request, ShardIndex, Writer};
 
+use crate::acls::Heritage;
 use crate::effect::IndexOp;
 use crate::keys::Key;
 use crate::leases::Grant;
@@ -32,6 +33,7 @@ impl Service {
             }
             return Err(Stop::Refused(Errno::ENOENT));
         };
+        self.settle_size(ask, inode)?;
         if ask.header.host == self.config.host {
             self.io.index(IndexOp::PutEntry { key, inode, mode });
         }
@@ -73,6 +75,11 @@ impl Service {
             };
             let Some(node) = self.state.inodes.get(inode) else { break };
             let attributes = node.attributes;
+            if !self.is_settled(ask, &attributes) {
+                break;
+            }
+            let Some(node) = self.state.inodes.get(inode) else { break };
+            let attributes = node.attributes;
             put(&attributes, &mut chain);
             self.lease(ask, &mut grant, &attributes, wire::hash::entry_key(parent, name));
             (parent, here) = (inode, Some(attributes));
@@ -108,6 +115,7 @@ impl Service {
             if flags & create::EXCLUSIVE != 0 {
                 return Err(Stop::Refused(Errno::EEXIST));
             }
+            self.settle_size(ask, inode)?;
             self.answer_entry(ask, inode, mode);
             return Ok(());
         }
@@ -115,25 +123,27 @@ impl Service {
         let shard = shard_of(&directory, name.bytes());
         self.check_create(ask, &directory, shard, mode)?;
         let device = check_kind(ask, mode, device, target)?;
+        let heritage = self.inherit(ask, &directory, mode)?;
         let layout = self.layout_of_child(&directory, mode, layout, shard);
         let inode = self.new_inode(shard);
-        let mut attributes = self.new_attributes(ask, &directory, inode, mode, layout);
+        let mut attributes = self.new_attributes(ask, &directory, inode, &heritage, layout);
         attributes.device = device;
         attributes.size = target.len() as u64;
         self.note_empty(parent);
-        self.put_new(&attributes, target, 0);
+        self.put_new(&attributes, target, 0, &heritage.xattrs);
         let kind = mode & mode::TYPE;
         self.put(&Record::PutEntry { parent, name: name.bytes(), inode, mode: kind });
         self.change_tally(parent, directory.layout.spread, 1, i64::from(attributes.is_directory()));
         if flags & create::OPEN != 0 {
-            self.register_host(inode, Opening { host: ask.header.host, turn: 0 });
+            let writes = flags & create::WRITES != 0;
+            self.register_host(inode, Opening { host: ask.header.host, turn: 0, writes });
         }
         self.done(ask, outcome::CREATED, inode.0, 0);
         Ok(())
     }
 
     fn check_create(
-        &self,
+        &mut self,
         ask: &Ask<'_>,
         directory: &Attributes,
         shard: ShardIndex,
@@ -150,8 +160,8 @@ impl Service {
         Ok(())
     }
 
-    fn check_new(&self, ask: &Ask<'_>, directory: &Attributes) -> Step<()> {
-        Service::may_change(ask, directory)?;
+    fn check_new(&mut self, ask: &Ask<'_>, directory: &Attributes) -> Step<()> {
+        self.may_change(ask, directory)?;
         if self.state.bytes >= self.config.metadata_bytes_max {
             return Err(Stop::Refused(Errno::ENOSPC));
         }
@@ -167,25 +177,32 @@ impl Service {
     ) -> Step<()> {
         let directory = self.directory(ask, parent)?;
         self.check_new(ask, &directory)?;
-        let mode = mode::REGULAR | mode & mode::PERMISSIONS;
+        let mode = mode::REGULAR | mode & !mode::TYPE;
+        let heritage = self.inherit(ask, &directory, mode)?;
         let shard = ShardIndex(ask.header.shard);
         let layout = self.layout_of_child(&directory, mode, layout, shard);
         let inode = self.new_inode(shard);
-        let mut attributes = self.new_attributes(ask, &directory, inode, mode, layout);
+        let mut attributes = self.new_attributes(ask, &directory, inode, &heritage, layout);
         attributes.links = 0;
-        self.put_new(&attributes, &[], 1);
-        self.register_host(inode, Opening { host: ask.header.host, turn: 0 });
+        self.put_new(&attributes, &[], 1, &heritage.xattrs);
+        self.register_host(inode, Opening { host: ask.header.host, turn: 0, writes: true });
         self.done(ask, outcome::CREATED, inode.0, 0);
         Ok(())
     }
 
-    pub(crate) fn put_new(&mut self, attributes: &Attributes, target: &[u8], nameless: u8) {
+    pub(crate) fn put_new(
+        &mut self,
+        attributes: &Attributes,
+        target: &[u8],
+        nameless: u8,
+        xattrs: &[u8],
+    ) {
         self.put(&Record::PutInode {
             attributes: *attributes,
             nameless,
             target,
             contents: &[],
-            xattrs: &[],
+            xattrs,
             tallies: &[],
         });
     }
@@ -195,20 +212,25 @@ impl Service {
         ask: &Ask<'_>,
         directory: &Attributes,
         inode: Inode,
-        mode: u32,
+        heritage: &Heritage,
         layout: Layout,
     ) -> Attributes {
-        let who = &ask.header.who;
+        let (who, mode) = (&ask.header.who, heritage.mode);
         let is_directory = mode & mode::TYPE == mode::DIRECTORY;
         let hands_down = directory.mode & mode::SET_GID != 0;
         let gid = if hands_down { directory.gid } else { who.gid };
         let mut mode = mode & (mode::TYPE | mode::PERMISSIONS);
         if hands_down && is_directory {
             mode |= mode::SET_GID;
-        } else if !is_directory && who.uid != 0 && mode & 0o010 != 0 && !who.is_in_group(gid) {
+        } else if !is_directory
+            && !who.is_privileged()
+            && mode & 0o010 != 0
+            && !who.is_in_group(gid)
+        {
             mode &= !mode::SET_GID;
         }
-        let new = Attributes::of_new(inode, mode, (who.uid, gid), self.live.now, layout);
+        let mut new = Attributes::of_new(inode, mode, (who.uid, gid), self.live.now, layout);
+        new.extras = heritage.extras;
         match is_directory {
             true => Attributes { parent: directory.inode, links: 2, ..new },
             false => new,
@@ -239,15 +261,17 @@ impl Service {
             mode::DIRECTORY => {
                 layout.place = self.place_of_directory(directory, layout.spread, shard);
             }
-            mode::REGULAR => layout.flags = wanted.flags & self.flags_of_new(),
+            mode::REGULAR => layout.flags = wanted.flags & self.flags_of_new() & !flag::POSIX,
             _ => {}
         }
+        layout.flags |= parent.flags & flag::POSIX;
         layout
     }
 
     /// The flags that who makes a file may give it.
     pub(crate) fn flags_of_new(&self) -> u8 {
-        if self.config.inline_bytes > 0 { flag::INLINE | flag::SHORT } else { flag::SHORT }
+        let inline = if self.config.inline_bytes > 0 { flag::INLINE } else { 0 };
+        inline | flag::SHORT | flag::POSIX
     }
 
     /// The shard of a new directory's entries: the parent's, or for one in the root the next in
@@ -287,7 +311,7 @@ impl Service {
 fn check_kind(ask: &Ask<'_>, mode: u32, device: u64, target: &[u8]) -> Result<u64> {
     let is_link = mode & mode::TYPE == mode::SYMLINK;
     match mode & mode::TYPE {
-        mode::CHARACTER | mode::BLOCK if ask.header.who.uid != 0 => Err(Errno::EPERM),
+        mode::CHARACTER | mode::BLOCK if !ask.header.who.is_privileged() => Err(Errno::EPERM),
         mode::CHARACTER | mode::BLOCK if target.is_empty() => Ok(device),
         mode::SYMLINK if target.is_empty() => Err(Errno::ENOENT),
         mode::SYMLINK if target.len() > SYMLINK_BYTES_MAX => Err(Errno::ENAMETOOLONG),

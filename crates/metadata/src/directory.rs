@@ -20,7 +20,7 @@ use wire::{Attributes, Inode, Reader, ShardIndex};
 use crate::live::{Ask, Cached, Fact, Query, Step, Stop, Subject, Wait};
 use crate::peer::Message;
 use crate::service::Service;
-use crate::state::Tally;
+use crate::state::{Tally, decode_xattrs};
 use crate::table::RemoteTally;
 
 /// How long a copy of a directory's attributes is used.
@@ -104,7 +104,7 @@ impl Service {
     }
 
     /// Asks another service; the job waits for the answer.
-    fn inquire(&mut self, subject: Subject, to: ShardIndex) -> Stop {
+    pub(crate) fn inquire(&mut self, subject: Subject, to: ShardIndex) -> Stop {
         if let Subject::Directory(_) = subject {
             let queries = self.live.queries.iter();
             let known =
@@ -134,6 +134,7 @@ impl Service {
                 Message::AskEntry { from, token, parent: *parent, name }
             }
             Subject::Parts(inode) => Message::AskParts { from, token, directory: *inode },
+            Subject::Acls(inode) => Message::AskAcls { from, token, inode: *inode },
         };
         self.io.send(query.to, &message);
     }
@@ -162,7 +163,7 @@ impl Service {
         let Some(query) = self.live.queries.remove(&token) else { return };
         let inode = match query.subject {
             Subject::Directory(inode) | Subject::Attributes(inode) => inode,
-            Subject::Entry(..) | Subject::Parts(_) => return,
+            Subject::Entry(..) | Subject::Parts(_) | Subject::Acls(_) => return,
         };
         if let (Subject::Directory(_), Some(attributes)) = (&query.subject, found) {
             self.cache(&attributes);
@@ -237,6 +238,14 @@ impl Service {
         }
     }
 
+    /// An answer about access control lists.
+    pub(crate) fn answered_acls(&mut self, token: u64, lists: &[u8]) {
+        let Some(query) = self.live.queries.remove(&token) else { return };
+        if let (Subject::Acls(inode), Ok(lists)) = (&query.subject, decode_xattrs(lists)) {
+            self.tell_jobs(&query, &Fact::Acls(*inode, lists));
+        }
+    }
+
     fn tell_jobs(&mut self, query: &Query, fact: &Fact) {
         for id in &query.jobs {
             if let Some(job) = self.live.jobs.get_mut(id) {
@@ -306,6 +315,18 @@ impl Service {
         entries: i64,
         directories: i64,
     ) {
+        self.change_tally_at(self.live.now, directory, spread, (entries, directories));
+    }
+
+    /// As `change_tally`, by who did it at a time that he knows: so the directory's times are the same
+    /// for him before and after it is applied here.
+    pub(crate) fn change_tally_at(
+        &mut self,
+        at: i64,
+        directory: Inode,
+        spread: u8,
+        (entries, directories): (i64, i64),
+    ) {
         let old = self.state.tallies.get(&directory).copied().unwrap_or_default();
         let node = self.state.inodes.get(directory);
         let changed = node.map_or(i64::MIN, |node| node.attributes.changed);
@@ -315,7 +336,7 @@ impl Service {
             version: old.version + 1,
             entries: old.entries.saturating_add_signed(entries),
             directories: old.directories.saturating_add_signed(directories),
-            modified: self.stamp(old.modified.max(changed)),
+            modified: at.max(old.modified.max(changed).saturating_add(1)),
         };
         self.put(&tally.record(directory));
         if !is_own && !self.config.owns(directory.shard()) {

@@ -4,6 +4,7 @@
 //! it is the first effect: nothing that the record covers becomes visible before it is stored.
 
 use wire::errno::Result;
+use wire::watch::Watch;
 use wire::{Attributes, DaemonIndex, Header, Inode, Layout, Post, Request, ShardIndex};
 
 /// The time of a step.
@@ -160,6 +161,14 @@ pub enum Effect {
         /// The word.
         bytes: Vec<u8>,
     },
+    /// Sends a word to the first daemon of another host, about the size of a file that is open there
+    /// (`HostWord`). As `Peer`, but in order.
+    Host {
+        /// Where to.
+        to: DaemonIndex,
+        /// The word.
+        bytes: Vec<u8>,
+    },
     /// Asks the targets of a file for something; answered by `Input::DataDone`.
     Data {
         /// Names it in the answer.
@@ -264,6 +273,22 @@ pub trait Opens {
     fn cuts(&self, inode: Inode) -> Option<u64> {
         let _ = inode;
         None
+    }
+
+    /// True if this host has mounts.
+    fn has_mounts(&self) -> bool {
+        false
+    }
+
+    /// Calls `each` with the mounts of this host whose kernels may remember something, and a number
+    /// that is another each time they say so. They said it before this step began.
+    fn watchers(&self, watch: Watch, each: &mut dyn FnMut(u8, u64)) {
+        let _ = (watch, each);
+    }
+
+    /// Calls `each` with the mounts of this host whose kernels may have pages of a file.
+    fn page_keepers(&self, inode: Inode, each: &mut dyn FnMut(u8)) {
+        let _ = (inode, each);
     }
 
     /// The targets have cut a file; nobody was answered since, and the index does not have it yet.

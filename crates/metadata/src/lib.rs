@@ -38,7 +38,13 @@ mod keys;
 
 mod live;
 
+mod sizes;
+
+mod host_word;
+
 mod leases;
+
+mod mounts;
 
 mod holder;
 
@@ -72,10 +78,13 @@ mod list;
 
 mod xattr;
 
+mod acls;
+
 mod locking;
 
 pub use config::Config;
 pub use effect::{DataOp, Effect, IndexOp, Input, Now, Opens, Posted};
 pub use holder::{Holder, Table, Walked};
+pub use host_word::HostWord;
 pub use service::Service;
 pub use snapshot::SnapshotCursor;

@@ -10,10 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wire::{Attributes, Errno, Header, Inode, Layout, Reader, Request, ShardIndex};
 
+use crate::effect::Opens;
 use crate::keys::Keys;
 use crate::leases::Leases;
 use crate::locks::Lock;
+use crate::mounts::Mounts;
+use crate::sizes::Sizes;
 use crate::state::TransactionId;
+use crate::table::Xattrs;
 
 /// Why an operation does not go on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +54,10 @@ pub(crate) enum Wait {
     Votes(u64),
     /// Other hosts, which may believe something of this directory.
     Recall(Inode),
+    /// Mounts of this host, whose kernels remember something that changes.
+    Mounts,
+    /// Other hosts, which may have written what they did not tell yet.
+    Glimpse(u64),
     /// A time; facts are gathered anew.
     Time(i64),
 }
@@ -63,6 +71,10 @@ pub(crate) enum Fact {
     Entry(Inode, Vec<u8>, Inode, u32),
     /// The services that may have entries of a directory, besides its own.
     Parts(Inode, Vec<u32>),
+    /// The access control lists of an inode.
+    Acls(Inode, Xattrs),
+    /// What other hosts had written to a file is told.
+    Glimpsed(Inode),
 }
 
 /// A request on its way through the service.
@@ -76,6 +88,8 @@ pub(crate) struct Ask<'a> {
     /// Of this host's row of the file at this moment: for an `Append` how often it was cut, else, if the
     /// request is about its size, what is untold.
     pub(crate) row: Option<u64>,
+    /// What this host knows besides.
+    pub(crate) hands: &'a dyn Opens,
 }
 
 /// What is parked.
@@ -111,7 +125,9 @@ impl Job {
                 | Request::Extend { .. }
                 | Request::CancelLock { .. })
         );
-        matches!(self.wait, Wait::Answer(_) | Wait::Unlock | Wait::Time(_)) && !is_parting
+        let may_stop =
+            matches!(self.wait, Wait::Answer(_) | Wait::Unlock | Wait::Time(_) | Wait::Glimpse(_));
+        may_stop && !is_parting
     }
 }
 
@@ -126,6 +142,8 @@ pub(crate) enum Subject {
     Entry(Inode, Vec<u8>),
     /// Who may have entries of a directory.
     Parts(Inode),
+    /// An inode's access control lists as they are now.
+    Acls(Inode),
 }
 
 /// A question to another service.
@@ -160,6 +178,8 @@ pub(crate) struct Transaction {
     pub(crate) job: u64,
     pub(crate) own_actions: Vec<u8>,
     pub(crate) parts: Vec<Part>,
+    /// Host and mount by which it came.
+    pub(crate) by: (u16, u8),
     pub(crate) again: Again,
 }
 
@@ -243,6 +263,8 @@ pub(crate) struct Live {
     pub(crate) gone: Vec<(Inode, Layout)>,
     pub(crate) waiters: BTreeMap<Inode, Vec<Waiter>>,
     pub(crate) leases: Leases,
+    pub(crate) mounts: Mounts,
+    pub(crate) sizes: Sizes,
     /// When a tick is wanted.
     pub(crate) timer: i64,
 }
@@ -273,6 +295,8 @@ impl Live {
             gone: Vec::new(),
             waiters: BTreeMap::new(),
             leases: Leases::default(),
+            mounts: Mounts::default(),
+            sizes: Sizes::default(),
             timer: NEVER,
         }
     }

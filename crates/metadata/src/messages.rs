@@ -1,12 +1,14 @@
 //! Messages of other services, taken in.
 
-use wire::{Attributes, Header, Reader, ShardIndex};
+use wire::{Attributes, Header, Inode, Reader, ShardIndex};
 
 use crate::coding::Put;
+use crate::effect::Opens;
 use crate::keys::Key;
 use crate::live::{Ask, Fact, Kind, Step, Stop};
 use crate::peer::Message;
 use crate::service::Service;
+use crate::state::encode_xattrs;
 use crate::table::RemoteTally;
 
 /// Nobody asks: a message carries no credentials, its sender has checked them.
@@ -17,19 +19,25 @@ const NOBODY: Header = Header {
     origin: u64::MAX,
     sequence: 0,
     host: 0,
+    mount: 0,
     who: wire::Credentials::ROOT,
 };
 
 impl Service {
     /// A message came. One that can not be answered yet is parked as requests are.
-    pub(crate) fn take_message(&mut self, bytes: &[u8]) {
-        if let Err(Stop::Wait(wait)) = self.run_message(bytes, &[]) {
+    pub(crate) fn take_message(&mut self, bytes: &[u8], hands: &dyn Opens) {
+        if let Err(Stop::Wait(wait)) = self.run_message(bytes, &[], hands) {
             self.park(Kind::Message { bytes: bytes.to_vec() }, wait);
         }
     }
 
     /// Takes a message in; one that is malformed is dropped.
-    pub(crate) fn run_message(&mut self, bytes: &[u8], facts: &[Fact]) -> Step<()> {
+    pub(crate) fn run_message(
+        &mut self,
+        bytes: &[u8],
+        facts: &[Fact],
+        hands: &dyn Opens,
+    ) -> Step<()> {
         let Ok(message) = Message::decode(&mut Reader::new(bytes)) else { return Ok(()) };
         match message {
             Message::AskAttributes { from, token, inode, watch } => {
@@ -57,8 +65,10 @@ impl Service {
             }
             Message::IsEntry { token, inode, mode } => self.answered_entry(token, inode, mode),
             Message::Update { attributes } => self.directory_changed(&attributes),
-            Message::Prepare { .. } => {
-                let ask = Ask { ticket: 0, header: &NOBODY, facts, data: None, row: None };
+            Message::Prepare { host, mount, .. } => {
+                // The mount by which it came is not told.
+                let header = &Header { host, mount, ..NOBODY };
+                let ask = Ask { ticket: 0, header, facts, data: None, row: None, hands };
                 self.prepare(&ask, &message)?;
             }
             Message::Vote { group, sequence, errno } => self.voted(group, sequence, errno),
@@ -70,21 +80,41 @@ impl Service {
             Message::Inquire { from, group, sequence } => {
                 self.inquired(ShardIndex(from), group, sequence);
             }
-            Message::Tally { .. } => self.take_tally(&message),
+            Message::Tally { directory, .. } => {
+                self.take_tally(&message);
+                let ask = Ask { ticket: 0, header: &NOBODY, facts, data: None, row: None, hands };
+                self.tell_mounts_of(&ask, directory);
+            }
             Message::TallyKnown { directory, version } => self.tally_known(directory, version),
             Message::Renew { holder, pact, sent } => self.renew(holder, pact, sent),
             Message::Recalled { holder, number } => self.recalled(holder, number),
             Message::AskParts { from, token, directory } => {
                 self.check_key(&Key::Inode(directory))?;
-                let mut groups = Vec::new();
-                for group in self.own_parts(directory) {
-                    group.append_to(&mut groups);
-                }
-                self.io.send(ShardIndex(from), &Message::AreParts { token, groups: &groups });
+                self.tell_parts(ShardIndex(from), token, directory);
             }
             Message::AreParts { token, groups } => self.answered_parts(token, groups),
+            Message::AskAcls { from, token, inode } => {
+                self.check_key(&Key::Inode(inode))?;
+                self.tell_acls(ShardIndex(from), token, inode);
+            }
+            Message::AreAcls { token, lists } => self.answered_acls(token, lists),
+            _ => self.take_size(&message),
         }
         Ok(())
+    }
+
+    fn tell_parts(&mut self, to: ShardIndex, token: u64, directory: Inode) {
+        let mut groups = Vec::new();
+        for group in self.own_parts(directory) {
+            group.append_to(&mut groups);
+        }
+        self.io.send(to, &Message::AreParts { token, groups: &groups });
+    }
+
+    fn tell_acls(&mut self, to: ShardIndex, token: u64, inode: Inode) {
+        let mut lists = Vec::new();
+        encode_xattrs(Some(&self.own_acls(inode)), &mut lists);
+        self.io.send(to, &Message::AreAcls { token, lists: &lists });
     }
 
     /// Another service says what a directory of this one has there.

@@ -98,7 +98,7 @@ impl Service {
             return Err(Stop::Refused(Errno::EEXIST));
         }
         let directory = self.directory(ask, parent)?;
-        Service::may_change(ask, &directory)?;
+        self.may_change(ask, &directory)?;
         let place = self.place(directory, name)?;
         let linked = self.attributes(ask, inode)?.ok_or(Errno::ENOENT)?;
         if linked.is_directory() {
@@ -163,7 +163,7 @@ impl Service {
         actions: &mut Vec<Action<'_>>,
     ) -> Step<()> {
         let Some((inode, kind)) = replaced else {
-            return Service::may_change(ask, &new.directory);
+            return self.may_change(ask, &new.directory);
         };
         self.may_remove(ask, &new.directory, inode)?;
         let is_directory = |kind: u32| kind & mode::TYPE == mode::DIRECTORY;
@@ -193,7 +193,8 @@ impl Service {
         let is_elsewhere = from.directory.inode != to.directory.inode;
         if moved.1 & mode::TYPE == mode::DIRECTORY && is_elsewhere {
             // Its `..` changes, which is a write to the directory itself.
-            self.existing(ask, inode)?.permits(&ask.header.who, want::WRITE)?;
+            let moved = self.existing(ask, inode)?;
+            self.permits(ask, &moved, want::WRITE)?;
             self.plan_chain(ask, inode, &to.directory, actions)?;
             actions.push(Action::Moved { inode, parent: to.directory.inode });
         } else if self.config.owns(inode.shard()) {
@@ -243,9 +244,9 @@ impl Service {
 
     /// May the sender take `inode` out of this directory? In a sticky one only owners may.
     fn may_remove(&mut self, ask: &Ask<'_>, directory: &Attributes, inode: Inode) -> Step<()> {
-        Service::may_change(ask, directory)?;
+        self.may_change(ask, directory)?;
         let who = &ask.header.who;
-        if directory.mode & mode::STICKY == 0 || who.uid == 0 || who.uid == directory.uid {
+        if directory.mode & mode::STICKY == 0 || who.is_privileged() || who.uid == directory.uid {
             return Ok(());
         }
         if self.existing(ask, inode)?.uid == who.uid {

@@ -10,7 +10,7 @@ use wire::codec::{Malformed, Reader};
 use wire::{Inode, Reply};
 
 use crate::coding::Put;
-use crate::effect::Opens;
+use crate::effect::{IndexOp, Opens};
 use crate::live::{Ask, Step};
 use crate::locks;
 use crate::record::Record;
@@ -22,13 +22,18 @@ pub(crate) struct Opening {
     pub(crate) host: u16,
     /// The largest number that came with one of its openings; 0: it made the file.
     pub(crate) turn: u64,
+    /// One of them may write.
+    pub(crate) writes: bool,
 }
+
+/// Bit of an encoded turn: `writes`. No host draws so many.
+const WRITES: u64 = 1 << 63;
 
 /// Appends openings: two bytes of host, eight of turn each.
 pub(crate) fn encode(openings: &[Opening], to: &mut Vec<u8>) {
     for opening in openings {
         opening.host.append_to(to);
-        opening.turn.append_to(to);
+        (opening.turn | if opening.writes { WRITES } else { 0 }).append_to(to);
     }
 }
 
@@ -36,21 +41,29 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<Opening>, Malformed> {
     let mut reader = Reader::new(bytes);
     let mut openings = Vec::new();
     while !reader.rest().is_empty() {
-        openings.push(Opening { host: reader.u16()?, turn: reader.u64()? });
+        let (host, turn) = (reader.u16()?, reader.u64()?);
+        openings.push(Opening { host, turn: turn & !WRITES, writes: turn & WRITES != 0 });
     }
     Ok(openings)
 }
 
 impl Service {
-    pub(crate) fn open(&mut self, ask: &Ask<'_>, inode: Inode, turn: u64) -> Step<()> {
+    pub(crate) fn open(
+        &mut self,
+        ask: &Ask<'_>,
+        inode: Inode,
+        turn: u64,
+        writes: bool,
+    ) -> Step<()> {
+        self.settle_size(ask, inode)?;
         let attributes = self.quiet_attributes(inode)?;
-        self.register_host(inode, Opening { host: ask.header.host, turn });
+        self.register_host(inode, Opening { host: ask.header.host, turn, writes });
         self.io.reply(ask.ticket, &Reply::Attributes { attributes });
         Ok(())
     }
 
     pub(crate) fn close(&mut self, ask: &Ask<'_>, inode: Inode, turn: u64) -> Step<()> {
-        self.forget_host(inode, Opening { host: ask.header.host, turn });
+        self.forget_host(inode, ask.header.host, turn);
         self.io.reply(ask.ticket, &Reply::Done {});
         Ok(())
     }
@@ -70,20 +83,30 @@ impl Service {
         }
         let mut hosts = self.state.hosts.get(&inode).cloned().unwrap_or_default();
         match hosts.iter_mut().find(|known| known.host == opening.host) {
-            Some(known) if known.turn >= opening.turn => return,
-            Some(known) => known.turn = opening.turn,
+            Some(known) if known.turn >= opening.turn && known.writes >= opening.writes => return,
+            Some(known) => {
+                known.turn = known.turn.max(opening.turn);
+                known.writes |= opening.writes;
+            }
             None => hosts.push(opening),
         }
         self.put_hosts(inode, &hosts);
+        if let Some(node) = self.state.inodes.get(inode)
+            && self.is_written_elsewhere(&node.attributes)
+        {
+            // Who wants to know how long it is asks from now on.
+            self.io.index(IndexOp::ForgetInode(inode));
+        }
     }
 
     /// A host says that it has a file open no longer; what it opened later counts.
-    fn forget_host(&mut self, inode: Inode, closed: Opening) {
+    fn forget_host(&mut self, inode: Inode, host: u16, turn: u64) {
         let Some(hosts) = self.state.hosts.get(&inode) else { return };
-        let stays = |known: &Opening| known.host != closed.host || known.turn > closed.turn;
+        let stays = |known: &Opening| known.host != host || known.turn > turn;
         let left: Vec<Opening> = hosts.iter().copied().filter(stays).collect();
         if left.len() != hosts.len() {
             self.put_hosts(inode, &left);
+            self.forget_sizes(host, inode);
         }
         if self.state.orphans.contains(&inode) {
             self.live.unlinked.push(inode);
@@ -109,7 +132,7 @@ impl Service {
         let opened: Vec<Inode> =
             all.iter().filter(|(_, hosts)| is_its(hosts)).map(|(&inode, _)| inode).collect();
         for inode in opened {
-            self.forget_host(inode, Opening { host, turn: u64::MAX });
+            self.forget_host(inode, host, u64::MAX);
         }
         for waiters in self.live.waiters.values_mut() {
             waiters.retain(|waiter| waiter.lock.host != host);

@@ -22,8 +22,11 @@ numbered! {
         0x04 IsEntry { token: u64, inode: Inode, mode: u32 }
         /// Newer attributes of a directory that the receiver asked about once.
         0x05 Update { attributes: Attributes }
-        /// Check and hold what the actions need, and vote. Transactions below `floor` are over.
-        0x06 Prepare { from: u16, group: u32, sequence: u64, floor: u64, actions: &'a [u8] }
+        /// Check and hold what the actions need, and vote. Transactions below `floor` are over. It came
+        /// by this mount of that host (`wire::watch`). Number 6 was the same without them.
+        0x12 Prepare {
+            from: u16, group: u32, sequence: u64, floor: u64, host: u16, mount: u8, actions: &'a [u8],
+        }
         /// Vote of `group`: errno 0 is a yes.
         0x07 Vote { group: u32, sequence: u64, errno: Errno }
         /// The transaction of `group` is decided: do it and acknowledge.
@@ -49,6 +52,16 @@ numbered! {
         0x10 AskParts { from: u16, token: u64, directory: Inode }
         /// Those, besides the sender; four bytes each.
         0x11 AreParts { token: u64, groups: &'a [u8] }
+        /// What are the access control lists of `inode`?
+        0x20 AskAcls { from: u16, token: u64, inode: Inode }
+        /// Those, as extended attributes; none if there is no such inode.
+        0x21 AreAcls { token: u64, lists: &'a [u8] }
+        /// Answer to `HostWord::Glimpse`: `end` of what `host` wrote and did not tell, 0: nothing.
+        0x30 Glimpsed { host: u16, token: u64, inode: Inode, end: u64 }
+        /// `host` counted the beginning of a cut.
+        0x31 CutBegun { host: u16, token: u64, inode: Inode }
+        /// `host` counted the end of a cut.
+        0x32 CutEnded { host: u16, token: u64, inode: Inode }
     }
 }
 
@@ -135,7 +148,9 @@ mod tests {
                 Message::AreAttributes { token: w, found: 1, attributes },
                 Message::IsEntry { token: w, inode, mode: group },
                 Message::Update { attributes },
-                Message::Prepare { from, group, sequence: w, floor: z, actions: &s },
+                Message::Prepare {
+                    from, group, sequence: w, floor: z, host: y as u16, mount: x as u8, actions: &s,
+                },
                 Message::Vote { group, sequence: w, errno: Errno(from) },
                 Message::Commit { from, group, sequence: w },
                 Message::Abort { group, sequence: w },
@@ -150,6 +165,11 @@ mod tests {
                 Message::Recalled { holder: from, number: x },
                 Message::AskParts { from, token: w, directory: inode },
                 Message::AreParts { token: w, groups: &s },
+                Message::AskAcls { from, token: w, inode },
+                Message::AreAcls { token: w, lists: &s },
+                Message::Glimpsed { host: from, token: w, inode, end: z },
+                Message::CutBegun { host: from, token: w, inode },
+                Message::CutEnded { host: from, token: w, inode },
             ];
             for message in all {
                 let mut bytes = Vec::new();

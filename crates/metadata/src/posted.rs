@@ -49,8 +49,8 @@ impl Service {
             Post::Create { parent, spread, ref attributes, name } => {
                 self.created_by_post(parent, spread, attributes, name);
             }
-            Post::Unlink { parent, spread, inode, name } => {
-                self.unlinked_by_post(parent, spread, inode, name);
+            Post::Unlink { parent, spread, inode, at, name } => {
+                self.unlinked_by_post((parent, spread), inode, at.cast_signed(), name);
             }
             Post::Close { inode, .. } => self.closed_by_post(inode, posted.written),
         }
@@ -67,10 +67,11 @@ impl Service {
             return;
         }
         let attributes = self.checked(attributes);
-        self.put_new(&attributes, &[], 0);
+        self.put_new(&attributes, &[], 0, &[]);
         let kind = mode::REGULAR;
         self.put(&Record::PutEntry { parent, name: name.bytes(), inode, mode: kind });
-        self.change_tally(parent, spread, 1, 0);
+        let at = attributes.changed.min(self.live.now);
+        self.change_tally_at(at, parent, spread, (1, 0));
     }
 
     /// What a client filled in, within limits.
@@ -87,11 +88,18 @@ impl Service {
             size: 0,
             device: 0,
             layout,
+            extras: 0,
             ..*attributes
         }
     }
 
-    fn unlinked_by_post(&mut self, parent: Inode, spread: u8, inode: Inode, name: &[u8]) {
+    fn unlinked_by_post(
+        &mut self,
+        (parent, spread): (Inode, u8),
+        inode: Inode,
+        at: i64,
+        name: &[u8],
+    ) {
         let found = self.state.entries.get(parent, name);
         let is_it = found
             .is_some_and(|(other, kind)| other == inode && kind & mode::TYPE != mode::DIRECTORY);
@@ -99,7 +107,8 @@ impl Service {
             return;
         }
         self.put(&Record::DeleteEntry { parent, name });
-        self.change_tally(parent, spread, -1, 0);
+        // No later than now: nobody dates a directory into the future.
+        self.change_tally_at(at.min(self.live.now), parent, spread, (-1, 0));
         self.drop_link(inode);
     }
 

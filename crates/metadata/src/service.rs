@@ -13,6 +13,7 @@
 use wire::attributes::want;
 use wire::codec::{Malformed, Reader};
 use wire::hash::entry_key;
+use wire::reply::{CUTS_OF_FIRST, CUTS_OF_HOST};
 use wire::request::set;
 use wire::{Attributes, Errno, Header, Inode, Reply, Request, ShardIndex};
 
@@ -97,7 +98,7 @@ impl Service {
             Input::Request { ticket, header, request } => {
                 self.take(ticket, header, &request, opens);
             }
-            Input::Peer { message } => self.take_message(message),
+            Input::Peer { message } => self.take_message(message, opens),
             Input::Posted { posts } => {
                 posts.iter().for_each(|posted| self.take_post(posted));
                 // Nothing else: whoever waits may look at names, and the gate for posts is open.
@@ -203,7 +204,8 @@ impl Service {
         let inode = attributes.inode;
         let is_held = !self.live.keys.is_empty() && self.live.keys.is_changing(&Key::Inode(inode));
         let is_changing = is_held || self.live.busy.contains_key(&inode);
-        let is_hidden = attributes.links == 0 || is_changing;
+        let is_old = self.is_written_elsewhere(attributes);
+        let is_hidden = attributes.links == 0 || is_changing || is_old;
         self.io.index(match is_hidden {
             true => IndexOp::ForgetInode(inode),
             false => IndexOp::PutInode(*attributes),
@@ -217,13 +219,19 @@ impl Service {
             && outcome.sequence == header.sequence
             && header.origin != ORIGIN_NONE
         {
-            return self.answer_again(ticket, &outcome);
+            return match (outcome.kind, outcome.second) {
+                // Where the daemon of the asker's host stands now says nothing of where it stood then.
+                (outcome::RANGE, CUTS_OF_HOST) => {
+                    self.answer_again(ticket, &Outcome { second: CUTS_OF_FIRST, ..outcome });
+                }
+                _ => self.answer_again(ticket, &outcome),
+            };
         }
         if self.is_parked(ticket, header) {
             return;
         }
         let row = self.row(header, request, opens);
-        let ask = Ask { ticket, header, facts: &[], data: None, row };
+        let ask = Ask { ticket, header, facts: &[], data: None, row, hands: opens };
         if let Err(stop) = self.run(&ask, request) {
             match stop {
                 Stop::Wait(wait) => {
@@ -327,6 +335,10 @@ impl Service {
                 Some(transaction) => transaction.job = id,
                 None => job.wait = Wait::Time(self.live.now),
             },
+            Wait::Glimpse(token) => match self.live.sizes.glimpses.get_mut(&token) {
+                Some(glimpse) => glimpse.job = id,
+                None => job.wait = Wait::Time(self.live.now),
+            },
             _ => {}
         }
         if let Wait::Time(wanted) = job.wait {
@@ -375,10 +387,11 @@ impl Service {
             Kind::Request { ticket, header, bytes } => {
                 let Ok(request) = Request::decode(&mut Reader::new(bytes)) else { return };
                 let (ticket, row) = (*ticket, self.row(header, &request, opens));
-                let ask = Ask { ticket, header, facts: &job.facts, data: job.data, row };
+                let (facts, data) = (&job.facts, job.data);
+                let ask = Ask { ticket, header, facts, data, row, hands: opens };
                 self.run(&ask, &request)
             }
-            Kind::Message { bytes } => self.run_message(bytes, &job.facts),
+            Kind::Message { bytes } => self.run_message(bytes, &job.facts, opens),
         };
         match (stop, &job.kind) {
             (Ok(()), _) => {}
@@ -410,6 +423,8 @@ impl Service {
         self.send_transactions_again();
         self.send_tallies();
         self.keep_leases();
+        self.keep_mounts();
+        self.send_sizes_again();
     }
 
     fn give_up_late(&mut self) {
@@ -439,6 +454,7 @@ impl Service {
             waiters.retain(|waiter| !origins.contains(&waiter.header.origin));
         }
         self.live.waiters.retain(|_, waiters| !waiters.is_empty());
+        self.forget_mounts(|header| origins.contains(&header.origin));
         self.drop_jobs(|header| origins.contains(&header.origin));
     }
 
@@ -448,6 +464,7 @@ impl Service {
         for inode in inodes {
             self.refuse(inode, Errno::EINTR, |waiter| is_it(&waiter.header));
         }
+        self.forget_mounts(is_it);
         self.drop_jobs(is_it);
     }
 
@@ -490,6 +507,7 @@ impl Service {
             return Err(Stop::Stale);
         }
         self.check_keys(ask, request)?;
+        self.unwatched_for(ask, request)?;
         match *request {
             Request::Lookup { parent, name } => self.look_up(ask, parent, name),
             Request::Walk { directory, from, names } => self.walk(ask, directory, from, names),
@@ -522,12 +540,17 @@ impl Service {
             Request::MoveOut { inode } => self.move_out(ask, inode),
             Request::Extend { inode, size } => self.extend(ask, inode, size),
             Request::Append { inode, length } => self.append(ask, inode, length),
-            Request::Open { inode, turn } => self.open(ask, inode, turn),
+            Request::Open { inode, turn, writes } => self.open(ask, inode, turn, writes != 0),
             Request::Close { inode, turn } => self.close(ask, inode, turn),
             Request::Reap { inode } => self.reap(ask, inode),
             Request::Lock { .. } => self.lock(ask, request),
             Request::Release { inode, owner } => self.release(ask, inode, owner),
             Request::CancelLock { inode, owner } => self.cancel_lock(ask, inode, owner),
+            Request::Unwatch { .. } => {
+                self.io.reply(ask.ticket, &Reply::Done {});
+                Ok(())
+            }
+            Request::Notices { done } => self.notices(ask, done),
             _ => Err(Stop::Refused(Errno::EPROTO)),
         }
     }
@@ -551,7 +574,7 @@ impl Service {
             }
             Request::CreateNameless { parent, .. } => self.check_key(&Key::Frozen(parent)),
             // A walk looks at what it meets; what is taken back waits for nothing.
-            Request::Walk { .. } | Request::CancelLock { .. } => Ok(()),
+            Request::Walk { .. } | Request::CancelLock { .. } | Request::Notices { .. } => Ok(()),
             _ => match request.subject() {
                 Some(inode) if ask.header.shard == inode.shard().0 => {
                     self.check_key(&Key::Inode(inode))
@@ -577,8 +600,8 @@ impl Service {
     }
 
     /// May the sender change the entries of this directory?
-    pub(crate) fn may_change(ask: &Ask<'_>, directory: &Attributes) -> Step<()> {
-        Ok(directory.permits(&ask.header.who, want::WRITE | want::EXECUTE)?)
+    pub(crate) fn may_change(&mut self, ask: &Ask<'_>, directory: &Attributes) -> Step<()> {
+        self.permits(ask, directory, want::WRITE | want::EXECUTE)
     }
 
     /// A time for a change of something that last changed at `changed`.

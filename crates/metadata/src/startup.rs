@@ -3,6 +3,7 @@
 use wire::attributes::{flag, mode};
 use wire::{Attributes, Inode, Layout, ShardIndex};
 
+use crate::contents::NOBODY;
 use crate::directory::RESEND_NANOS;
 use crate::live::{Again, Decided, Live};
 use crate::record::Record;
@@ -32,8 +33,9 @@ impl Service {
         }
         let tokens: Vec<u64> = self.state.pending.keys().copied().collect();
         for token in tokens {
-            self.ask_targets(token);
+            self.ask_targets(token, NOBODY);
         }
+        self.begin_sizes();
         self.ask_for_removals();
         for &directory in self.state.tallies.keys() {
             if !self.config.owns(directory.shard()) {
@@ -50,7 +52,7 @@ impl Service {
             spread: config.spread,
             placement: config.placement,
             chunk_log2: config.chunk_log2_of(config.chunk_log2, config.chunk_log2),
-            flags: 0,
+            flags: config.root_flags & flag::POSIX,
             place: 0,
         };
         let mode = mode::DIRECTORY | config.root_mode & mode::PERMISSIONS;

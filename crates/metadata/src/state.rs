@@ -347,7 +347,7 @@ pub(crate) fn encode_xattrs(xattrs: Option<&Xattrs>, to: &mut Vec<u8>) {
     }
 }
 
-fn decode_xattrs(bytes: &[u8]) -> Result<Xattrs, Malformed> {
+pub(crate) fn decode_xattrs(bytes: &[u8]) -> Result<Xattrs, Malformed> {
     let mut reader = Reader::new(bytes);
     let mut xattrs = Xattrs::new();
     while !reader.rest().is_empty() {

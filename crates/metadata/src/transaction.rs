@@ -76,7 +76,8 @@ impl Service {
         self.hold_all((own.0, sequence), &own_actions);
         let parts = parts.into_values().collect();
         let again = Again::after(self.live.now, RESEND_NANOS);
-        let transaction = Transaction { job: 0, own_actions, parts, again };
+        let by = (ask.header.host, ask.header.mount);
+        let transaction = Transaction { job: 0, own_actions, parts, by, again };
         self.live.transactions.insert(sequence, transaction.clone());
         self.send_prepares(sequence, &transaction);
         self.live.wake_at(again.at);
@@ -94,10 +95,11 @@ impl Service {
 
     fn send_prepares(&mut self, sequence: u64, transaction: &Transaction) {
         let (from, group) = (self.live.address.0, self.config.own_group().0);
-        let floor = self.floor();
+        let (floor, (host, mount)) = (self.floor(), transaction.by);
         for part in transaction.parts.iter().filter(|part| !part.has_voted) {
             let actions = &part.actions;
-            self.io.send(part.to, &Message::Prepare { from, group, sequence, floor, actions });
+            let prepare = Message::Prepare { from, group, sequence, floor, host, mount, actions };
+            self.io.send(part.to, &prepare);
         }
     }
 
@@ -201,7 +203,7 @@ impl Service {
 
     /// Another service asks for a vote.
     pub(crate) fn prepare(&mut self, ask: &Ask<'_>, message: &Message<'_>) -> Step<()> {
-        let Message::Prepare { from, group, sequence, floor, actions: bytes } = *message else {
+        let Message::Prepare { from, group, sequence, floor, actions: bytes, .. } = *message else {
             return Ok(());
         };
         let id = (group, sequence);
@@ -241,6 +243,7 @@ impl Service {
                 return Err(Stop::Stale);
             }
             self.check(ask, &action, id)?;
+            self.unwatched_for_action(ask, &action)?;
         }
         Ok(())
     }

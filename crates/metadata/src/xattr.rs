@@ -1,11 +1,14 @@
 //! Extended attributes, by the rules of `xattr(7)`: `user.` on files and directories under their
-//! permissions, `trusted.` for root, `security.` set by root and read by all.
+//! permissions, `trusted.` for root, `security.` set by root and read by all. Of `system.` there are the
+//! access control lists (`acls`).
 
 use wire::attributes::{mode, want};
 use wire::errno::{Errno, Result};
 use wire::limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use wire::request::xattr;
 use wire::{Attributes, Credentials, Inode, Reply};
+
+use crate::acls::{extras_of, is_list};
 
 use crate::live::{Ask, Step, Stop};
 use crate::record::Record;
@@ -28,7 +31,9 @@ enum Access {
 impl Service {
     pub(crate) fn get_xattr(&mut self, ask: &Ask<'_>, inode: Inode, name: &[u8]) -> Step<()> {
         let attributes = self.own_attributes(inode)?;
-        check(&attributes, name, Access::Read, &ask.header.who)?;
+        if !is_list(name) {
+            self.check_xattr(ask, &attributes, name, Access::Read)?;
+        }
         let node = self.state.inodes.get(inode).ok_or(Errno::ESTALE)?;
         let value = node.xattrs.as_ref().and_then(|xattrs| xattrs.get(name));
         let bytes = value.ok_or(Errno::ENODATA)?;
@@ -40,6 +45,7 @@ impl Service {
         let node = self.state.inodes.get(inode).ok_or(Errno::ESTALE)?;
         let mut names = Vec::new();
         for name in node.xattrs.iter().flat_map(|xattrs| xattrs.keys()) {
+            // A kernel leaves this to the file system, whatever else it checks.
             if ask.header.who.uid == 0 || !name.starts_with(b"trusted.") {
                 names.extend_from_slice(name);
                 names.push(0);
@@ -57,6 +63,9 @@ impl Service {
         value: &[u8],
         flags: u32,
     ) -> Step<()> {
+        if is_list(name) {
+            return self.set_acl(ask, inode, (name, value), flags);
+        }
         let attributes = self.own_attributes(inode)?;
         if flags & !(xattr::CREATE | xattr::REPLACE) != 0 {
             return Err(Stop::Refused(Errno::EINVAL));
@@ -64,7 +73,7 @@ impl Service {
         if value.len() > XATTR_VALUE_BYTES_MAX {
             return Err(Stop::Refused(Errno::E2BIG));
         }
-        check(&attributes, name, Access::Write, &ask.header.who)?;
+        self.check_xattr(ask, &attributes, name, Access::Write)?;
         let mut xattrs = self.copy_xattrs(inode);
         let is_there = xattrs.contains_key(name);
         if is_there && flags & xattr::CREATE != 0 {
@@ -74,36 +83,74 @@ impl Service {
             return Err(Stop::Refused(Errno::ENODATA));
         }
         xattrs.insert(name.into(), value.into());
+        self.check_room(&xattrs)?;
+        self.change_xattrs(&attributes, &xattrs)?;
+        self.done(ask, outcome::DONE, 0, 0);
+        Ok(())
+    }
+
+    /// Do all of them fit?
+    pub(crate) fn check_room(&self, xattrs: &Xattrs) -> Result<()> {
         let names: usize = xattrs.keys().map(|name| name.len() + 1).sum();
         let values: usize = xattrs.values().map(|value| value.len()).sum();
-        if names > XATTR_NAMES_BYTES_MAX || names + values > XATTRS_BYTES_MAX {
-            return Err(Stop::Refused(Errno::ENOSPC));
+        let fits = names <= XATTR_NAMES_BYTES_MAX && names + values <= XATTRS_BYTES_MAX;
+        if fits { Ok(()) } else { Err(Errno::ENOSPC) }
+    }
+
+    /// As `put_xattrs`, with the time of change. Other hosts forget a directory before they could be
+    /// wrong about what it has.
+    fn change_xattrs(&mut self, old: &Attributes, xattrs: &Xattrs) -> Step<()> {
+        if old.is_directory() && extras_of(xattrs, old.extras) != old.extras {
+            self.recall(old.inode)?;
         }
-        self.put_xattrs(&attributes, &xattrs);
-        self.done(ask, outcome::DONE, 0, 0);
+        let attributes = Attributes { changed: self.stamp(old.changed), ..*old };
+        self.put_xattrs(&attributes, xattrs);
         Ok(())
     }
 
     pub(crate) fn remove_xattr(&mut self, ask: &Ask<'_>, inode: Inode, name: &[u8]) -> Step<()> {
+        if is_list(name) {
+            return self.set_acl(ask, inode, (name, &[]), 0);
+        }
         let attributes = self.own_attributes(inode)?;
-        check(&attributes, name, Access::Write, &ask.header.who)?;
+        self.check_xattr(ask, &attributes, name, Access::Write)?;
         let mut xattrs = self.copy_xattrs(inode);
         if xattrs.remove(name).is_none() {
             return Err(Stop::Refused(Errno::ENODATA));
         }
-        self.put_xattrs(&attributes, &xattrs);
+        self.change_xattrs(&attributes, &xattrs)?;
         self.done(ask, outcome::DONE, 0, 0);
         Ok(())
     }
 
-    fn copy_xattrs(&self, inode: Inode) -> Xattrs {
+    /// May who asks do this to the attribute `name`?
+    fn check_xattr(
+        &mut self,
+        ask: &Ask<'_>,
+        file: &Attributes,
+        name: &[u8],
+        access: Access,
+    ) -> Step<()> {
+        match check(file, name, access, &ask.header.who)? {
+            0 => Ok(()),
+            wanted => self.permits(ask, file, wanted),
+        }
+    }
+
+    pub(crate) fn copy_xattrs(&self, inode: Inode) -> Xattrs {
         let xattrs = self.state.inodes.get(inode).and_then(|node| node.xattrs.as_deref());
         xattrs.cloned().unwrap_or_default()
     }
 
-    fn put_xattrs(&mut self, old: &Attributes, xattrs: &Xattrs) {
-        let Some(node) = self.state.inodes.get(old.inode) else { return };
-        let attributes = Attributes { changed: self.stamp(old.changed), ..*old };
+    /// Sets attributes and extended attributes of an inode, and what the one says of the other.
+    pub(crate) fn put_xattrs(&mut self, attributes: &Attributes, xattrs: &Xattrs) {
+        let Some(node) = self.state.inodes.get(attributes.inode) else { return };
+        let old = node.xattrs.as_deref();
+        let list = |of: Option<&Xattrs>, name| of.and_then(|all| all.get(name).cloned());
+        let names = [wire::acl::ACCESS, wire::acl::DEFAULT];
+        let is_same = names.iter().all(|&name| list(old, name) == list(Some(xattrs), name));
+        let changes = attributes.extras.wrapping_add(u16::from(!is_same));
+        let attributes = Attributes { extras: extras_of(xattrs, changes), ..*attributes };
         let nameless = u8::from(node.is_nameless);
         let (target, contents) = (node.target.clone(), node.contents.clone());
         let (mut encoded, mut tallies) = (Vec::new(), Vec::new());
@@ -117,17 +164,22 @@ impl Service {
             xattrs: &encoded,
             tallies: &tallies,
         });
+        if attributes.is_directory() {
+            self.tell_watchers(&attributes);
+        }
     }
 }
 
-/// May `who` do this to the attribute `name`? As `xattr_permission` of Linux.
-fn check(file: &Attributes, name: &[u8], access: Access, who: &Credentials) -> Result<()> {
+/// May `who` do this to the attribute `name`? As `xattr_permission` of Linux: and which bits of `want`
+/// the file must permit besides.
+fn check(file: &Attributes, name: &[u8], access: Access, who: &Credentials) -> Result<u32> {
     if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
         return Err(Errno::ERANGE);
     }
-    let is_root = who.uid == 0;
+    let is_root = who.is_privileged();
     let prefix = name.iter().position(|&byte| byte == b'.').map_or(0, |dot| dot + 1);
     let (prefix, rest) = name.split_at(prefix);
+    let mut wanted = 0;
     let refusal = match access {
         Access::Read => Errno::ENODATA,
         Access::Write => Errno::EPERM,
@@ -144,10 +196,9 @@ fn check(file: &Attributes, name: &[u8], access: Access, who: &Credentials) -> R
             if is_sticky && access == Access::Write && !is_root && who.uid != file.uid {
                 return Err(Errno::EPERM);
             }
-            let wanted = if access == Access::Write { want::WRITE } else { want::READ };
-            file.permits(who, wanted)?;
+            wanted = if access == Access::Write { want::WRITE } else { want::READ };
         }
         _ => return Err(Errno::EOPNOTSUPP),
     }
-    if rest.is_empty() { Err(Errno::EINVAL) } else { Ok(()) }
+    if rest.is_empty() { Err(Errno::EINVAL) } else { Ok(wanted) }
 }

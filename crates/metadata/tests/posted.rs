@@ -94,7 +94,7 @@ fn what_was_never_promised_does_nothing() {
     };
     let fresh = file(SEQUENCE_FIRST + 77);
     let create = |attributes, name| Post::Create { parent: directory, spread: 0, attributes, name };
-    let unlink = |inode, name| Post::Unlink { parent: directory, spread: 0, inode, name };
+    let unlink = |inode, name| Post::Unlink { parent: directory, spread: 0, inode, at: 0, name };
     let sub = world.root().look(directory, b"sub").expect("there").inode;
     for post in [
         create(fresh, b"x"),
@@ -182,7 +182,7 @@ fn a_post_answers_nobody() {
     let (mut world, directory) = ready();
     let made = world.post_file(directory, b"x").expect("all is known");
     let mut out = vec![];
-    let post = Post::Unlink { parent: directory, spread: 0, inode: made.inode, name: b"x" };
+    let post = Post::Unlink { parent: directory, spread: 0, inode: made.inode, at: 0, name: b"x" };
     let seat = &mut world.seats[0];
     let posts = [Posted { post, written: 0 }];
     seat.service.step(

@@ -240,7 +240,7 @@ fn a_deleted_file_lives_while_another_host_has_it_open() {
     let mut world = World::alone();
     let f = world.root().file(ROOT, b"f").expect("made").inode;
     let root = Credentials::ROOT;
-    let mut open = world.prepare(root, f.shard(), &Request::Open { inode: f, turn: 1 });
+    let mut open = world.prepare(root, f.shard(), &Request::Open { inode: f, turn: 1, writes: 0 });
     open.header.host = 9;
     world.send_again(&open);
     world.root().unlink(ROOT, b"f").expect("there");
@@ -262,10 +262,10 @@ fn an_old_close_ends_no_later_opening() {
         sent.header.host = host;
         world.send_again(&sent);
     };
-    tell(&mut world, 9, &Request::Open { inode: f, turn: 3 });
-    tell(&mut world, 9, &Request::Open { inode: f, turn: 7 });
-    tell(&mut world, 9, &Request::Open { inode: f, turn: 4 });
-    tell(&mut world, 8, &Request::Open { inode: f, turn: 1 });
+    tell(&mut world, 9, &Request::Open { inode: f, turn: 3, writes: 0 });
+    tell(&mut world, 9, &Request::Open { inode: f, turn: 7, writes: 0 });
+    tell(&mut world, 9, &Request::Open { inode: f, turn: 4, writes: 0 });
+    tell(&mut world, 8, &Request::Open { inode: f, turn: 1, writes: 0 });
     world.root().unlink(ROOT, b"f").expect("there");
     tell(&mut world, 9, &Request::Close { inode: f, turn: 5 });
     tell(&mut world, 8, &Request::Close { inode: f, turn: 2 });
@@ -652,4 +652,36 @@ fn a_listing_behind_the_last_name_is_empty() {
         let answer = world.call(Credentials::ROOT, ROOT.shard(), &request);
         assert_eq!(answer, Answer::Entries(false, vec![], wire::limits::SHARD_COUNT), "{after}");
     }
+}
+
+/// `relatime`: a read moves the access time if it says no more than the last change, and nothing else.
+#[test]
+fn a_read_moves_the_access_time_where_it_says_something() {
+    let mut world = World::daemons(1);
+    let file = world.root().file(ROOT, b"f").expect("made").inode;
+    let read = |world: &mut World| {
+        let request = Request::SetAttributes {
+            inode: file,
+            mask: set::READ,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            accessed: 0,
+            modified: 0,
+        };
+        // Whoever may read may be anybody.
+        world.call(Credentials::of(9, 9), file.shard(), &request).attributes()
+    };
+    let made = world.stat(file).expect("there");
+    let first = read(&mut world);
+    assert!(first.accessed > made.changed);
+    assert_eq!((first.modified, first.changed), (made.modified, made.changed));
+    assert_eq!(read(&mut world), first, "it was read since it was changed");
+    world.now += 25 * 60 * 60 * 1_000_000_000;
+    let next_day = read(&mut world);
+    assert!(next_day.accessed > first.accessed);
+    assert_eq!(next_day.changed, first.changed);
+    world.crash(0);
+    assert_eq!(world.stat(file), Ok(next_day));
 }

@@ -704,10 +704,10 @@ impl Index {
 
 /// What may be remembered of a directory's row: not its times, its size or its number of links, which
 /// change with each name in it.
-fn remembered(words: &[u64; INODE_WORDS]) -> (Inode, Inode, [u32; 3], bool, Layout) {
-    let Attributes { inode, parent, mode, uid, gid, links, layout, .. } =
+fn remembered(words: &[u64; INODE_WORDS]) -> (Inode, Inode, [u32; 3], bool, Layout, u16) {
+    let Attributes { inode, parent, mode, uid, gid, links, layout, extras, .. } =
         Attributes::from_words(words);
-    (inode, parent, [mode, uid, gid], links == 0, layout)
+    (inode, parent, [mode, uid, gid], links == 0, layout, extras)
 }
 
 /// Bit of a bucket's hand: a row that belongs here may lie in its spill bucket.

@@ -418,6 +418,19 @@ impl Posts {
         self.summary(worker).is_ok_and(|summary| summary.load(SeqCst) != 0)
     }
 
+    /// True if a session other than `own` may have posts for `worker`.
+    #[must_use]
+    pub fn has_any_of_others(&self, own: u16, worker: usize) -> bool {
+        let mut has = false;
+        self.each_announced(worker, &mut |word, bit| {
+            let session = session_of(word, bit);
+            let pending =
+                || self.pending(session, worker).map_or(0, |pending| pending.load(SeqCst));
+            has |= session != own && pending() != 0;
+        });
+        has
+    }
+
     /// Announces a session whose `pending` is not zero.
     fn lead_to(&self, session: u16, worker: usize) -> Result<()> {
         let (word, bit) = (usize::from(session) / 64, session % 64);

@@ -31,6 +31,7 @@ use crate::segment::Segment;
 use crate::signals::{Came, Held};
 use crate::sync::{self, AtomicU32, AtomicU64};
 use crate::wait::{self, Backoff, Next, Woken};
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use wire::errno::{Errno, Result};
 use wire::limits::{SLOT_BYTES, SLOT_COUNT, WORKER_COUNT_MAX};
@@ -351,22 +352,28 @@ impl Slot<'_> {
     ///
     /// # Errors
     /// `EIO` if the daemon is gone, `ETIMEDOUT` after `timeout_micros`; `EINTR` if `interruptible`
-    /// and a signal handler ran. The slot then stays with the daemon until it answers.
+    /// and a signal handler ran, or the word was set. The slot then stays with the daemon until it
+    /// answers.
     pub fn wait(
         &mut self,
         timeout_micros: u64,
-        interruptible: Interruptible,
+        interruptible: Interruptible<'_>,
         mut is_there: impl FnMut() -> bool,
     ) -> Result<()> {
         let state = self.session.word32(self.index, STATE)?;
-        let held = (interruptible == Interruptible::Yes).then(Held::new);
+        let held = matches!(interruptible, Interruptible::Yes).then(Held::new);
         let mut backoff = if self.sleeps_at_once { Backoff::asleep() } else { Backoff::new() };
         while state.load(Acquire) != DONE {
             if backoff.pause() == Next::Look {
                 continue;
             }
             let deadline = wait::now_micros().saturating_add(timeout_micros);
-            return self.wait_asleep(state, deadline, held.as_ref(), &mut is_there);
+            return self.wait_asleep(
+                state,
+                deadline,
+                (interruptible, held.as_ref()),
+                &mut is_there,
+            );
         }
         Ok(())
     }
@@ -375,10 +382,13 @@ impl Slot<'_> {
         &self,
         state: &AtomicU32,
         deadline: u64,
-        held: Option<&Held>,
+        (interruptible, held): (Interruptible<'_>, Option<&Held>),
         is_there: &mut impl FnMut() -> bool,
     ) -> Result<()> {
-        let micros = if held.is_some() { INTERRUPTIBLE_MICROS } else { SLEEP_MICROS };
+        let micros = match interruptible {
+            Interruptible::No => SLEEP_MICROS,
+            Interruptible::Yes | Interruptible::By(_) => INTERRUPTIBLE_MICROS,
+        };
         loop {
             let asleep = SUBMITTED | ASLEEP;
             let before = state.compare_exchange(SUBMITTED, asleep, AcqRel, Acquire);
@@ -398,6 +408,9 @@ impl Slot<'_> {
                     }
                     Came::Nothing => {}
                 }
+            }
+            if matches!(interruptible, Interruptible::By(word) if word.load(Relaxed)) {
+                return Err(Errno::EINTR);
             }
             if !is_there() {
                 return Err(Errno::EIO);
@@ -424,10 +437,12 @@ impl Slot<'_> {
 }
 
 /// May a signal end the wait?
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Interruptible {
+#[derive(Clone, Copy, Debug)]
+pub enum Interruptible<'a> {
     /// Yes: a lock that somebody else holds.
     Yes,
+    /// Another thread may, by this word: the signal came to whom this process waits for.
+    By(&'a AtomicBool),
     /// No: an operation that a local file system would finish, too.
     No,
 }

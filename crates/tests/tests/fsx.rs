@@ -1,11 +1,18 @@
 //! fsx on files of an instance: reads, writes, maps, truncates, punches and copies at random places
 //! of one file, each compared with a copy in memory, on one daemon and on four, with small
-//! operations and with some that cross chunks.
+//! operations and with some that cross chunks; and the same on a mount, where the kernel maps.
+//!
+//! `FSX_OPS` sets how many operations are done on the mount (`make fsx` does a million); a fifth as many
+//! are of the larger shape. Each seed that is used is said.
 //!
 //! The program comes from the package registry; `make test` puts it below `target/tools`.
 
+mod support;
+
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
+use support::mounted::{Mounted, has_fuse};
+use support::{Instance, setting, text};
 
 /// Length of the file, longest operation.
 const SHAPES: [(u32, u32, u32); 2] = [(1_000_000, 131_072, 4000), (20_000_000, 3_000_000, 300)];
@@ -29,27 +36,65 @@ fn a_file_is_what_was_done_to_it() {
     let seed = u64::from(std::process::id());
     for daemons in ["1", "4"] {
         for (round, (length, longest, operations)) in SHAPES.into_iter().enumerate() {
-            let settings = place.path().join("fsx.toml");
-            std::fs::write(&settings, weights(length, longest)).expect("written");
-            let output = Command::new(&forebay)
-                .args(["run", "--local", daemons, "--memory", "256MiB", "--name"])
+            let mut run = Command::new(&forebay);
+            run.args(["run", "--local", daemons, "--memory", "256MiB", "--name"])
                 .arg(format!("fsx-{}-{daemons}-{round}", std::process::id()))
                 .arg("--")
-                .arg(&fsx)
-                .args(["-q", "-N", &operations.to_string(), "-S", &seed.to_string(), "-f"])
-                .args([settings.as_os_str(), "-P".as_ref(), place.path().as_os_str()])
-                .arg("/forebay/file")
-                .output()
-                .expect("forebay runs");
-            assert!(
-                output.status.success(),
-                "seed {seed}, {daemons} daemons, length {length}: {}\n{}{}",
-                output.status,
-                String::from_utf8_lossy(&output.stdout),
-                String::from_utf8_lossy(&output.stderr)
-            );
+                .arg(&fsx);
+            let settings = place.path().join("fsx.toml");
+            std::fs::write(&settings, weights(length, longest)).expect("written");
+            let output = fsx_on(run, &settings, (operations, seed), Path::new("/forebay/file"));
+            assert_well(&output, &format!("seed {seed}, {daemons} daemons, length {length}"));
         }
     }
+}
+
+#[test]
+fn a_file_of_a_mount_is_what_was_done_to_it() {
+    if !has_fuse() {
+        return;
+    }
+    let fsx = tool(&support::profile(), "fsx");
+    assert!(fsx.exists(), "{} is missing: make test installs it", fsx.display());
+    let instance = Instance::start("fsx", &["--local", "2", "--memory", "128MiB"]);
+    let mounted = Mounted::new(&instance, "m");
+    let operations = setting("FSX_OPS", 3000);
+    let first = setting("TEST_SEED", u64::from(std::process::id()));
+    // Of each shape one for each fifth of a million, so that long runs try several.
+    let seeds = first..=first + operations / 250_000;
+    let count = seeds.clone().count() as u64;
+    for seed in seeds {
+        for ((length, longest, _), share) in SHAPES.into_iter().zip([1, 5]) {
+            let operations =
+                u32::try_from(operations / count / share).expect("a number of operations");
+            println!("seed {seed}: {operations} operations, length {length}, up to {longest} each");
+            let settings = instance.place.path().join("fsx.toml");
+            std::fs::write(&settings, weights(length, longest)).expect("written");
+            let file = mounted.path(&format!("{seed}-{length}"));
+            let output = fsx_on(Command::new(&fsx), &settings, (operations, seed), &file);
+            assert_well(&output, &format!("seed {seed}, length {length}"));
+            std::fs::remove_file(&file).expect("removed");
+        }
+    }
+}
+
+/// Runs it on `file`; what it finds wrong it leaves beside the settings.
+fn fsx_on(
+    mut run: Command,
+    settings: &Path,
+    (operations, seed): (u32, u64),
+    file: &Path,
+) -> Output {
+    let place = settings.parent().expect("a directory");
+    run.args(["-q", "-N", &operations.to_string(), "-S", &seed.to_string(), "-f"])
+        .args([settings, Path::new("-P"), place, file])
+        .output()
+        .expect("it runs")
+}
+
+fn assert_well(output: &Output, what: &str) {
+    let said = || format!("{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{what}: {}\n{}", output.status, said());
 }
 
 /// `target/tools/bin/NAME`.

@@ -60,6 +60,24 @@ pub mod flag {
     /// No target holds anything beyond the first chunk, so only that one's is asked to give back. Set
     /// when a file is made; `set::LONG` takes it away before anything is made beyond.
     pub const SHORT: u8 = 4;
+    /// Hosts see each other's changes at once (`docs/semantics.md`, the mode `posix`). Directories hand
+    /// it down to what is made in them.
+    pub const POSIX: u8 = 8;
+}
+
+/// Bits of `Attributes::extras`: what a file has beside its attributes, so that who looks at it need
+/// not ask.
+pub mod extra {
+    /// It has an access control list beyond its mode.
+    pub const ACCESS_ACL: u16 = 1 << 15;
+    /// Of a directory: it has a list that is handed down.
+    pub const DEFAULT_ACL: u16 = 1 << 14;
+    /// It has extended attributes, lists included.
+    pub const XATTRS: u16 = 1 << 13;
+    /// It has `security.capability`, which a write takes away.
+    pub const CAPABILITY: u16 = 1 << 12;
+    /// The low bits count the changes of the lists.
+    pub const CHANGES: u16 = (1 << 12) - 1;
 }
 
 /// How a file or directory is laid out. Directories hand theirs down to their children.
@@ -109,10 +127,15 @@ pub struct Attributes {
     pub device: u64,
     /// Layout.
     pub layout: Layout,
+    /// Bits of `extra`.
+    pub extras: u16,
 }
 
 /// Encoded length of `Attributes`.
 pub const ATTRIBUTES_BYTES: usize = 8 * 2 + 4 * 4 + 8 * 6 + 8;
+
+/// Where `Attributes::extras` are in the word of the layout, which leaves them free.
+const EXTRAS_SHIFT: u32 = 48;
 
 /// Bits asked of `Attributes::permits`, as in `access(2)`.
 pub mod want {
@@ -122,6 +145,16 @@ pub mod want {
     pub const WRITE: u32 = 2;
     /// May execute, or search a directory.
     pub const EXECUTE: u32 = 1;
+}
+
+/// Does the access time of a file that is read at `now` follow? Where `relatime` of Linux has it so: if
+/// it says no more than when the file was changed last, or is a day old.
+#[must_use]
+pub const fn is_read_late(of: &Attributes, now: Nanos) -> bool {
+    const DAY_NANOS: i64 = 24 * 60 * 60 * 1_000_000_000;
+    of.accessed <= of.modified
+        || of.accessed <= of.changed
+        || now.saturating_sub(of.accessed) >= DAY_NANOS
 }
 
 impl Attributes {
@@ -149,6 +182,7 @@ impl Attributes {
             born: now,
             device: 0,
             layout,
+            extras: 0,
         }
     }
 
@@ -176,19 +210,42 @@ impl Attributes {
         self.layout.flags & flag::INLINE != 0
     }
 
+    /// True if hosts see each other's changes at once.
+    #[must_use]
+    pub const fn is_posix(&self) -> bool {
+        self.layout.flags & flag::POSIX != 0
+    }
+
     /// True if the file may have holes.
     #[must_use]
     pub const fn is_sparse(&self) -> bool {
         self.layout.flags & flag::SPARSE != 0
     }
 
+    /// True if this has the bits of `extra`.
+    #[must_use]
+    pub const fn has(&self, extras: u16) -> bool {
+        self.extras & extras == extras
+    }
+
+    /// True if an access control list says what `who` may do, and not the mode. As Linux, which looks at
+    /// no list where the bits of the group, the list's mask, are all unset.
+    #[must_use]
+    pub const fn is_up_to_acl(&self, who: &crate::Credentials) -> bool {
+        self.has(extra::ACCESS_ACL)
+            && !who.is_privileged()
+            && who.uid != self.uid
+            && self.mode & 0o070 != 0
+    }
+
     /// May `who` do all of `wanted` (bits of `want`)? The rule of `access(2)`: the first class
-    /// that matches decides; root may do anything but execute a file that nobody may execute.
+    /// that matches decides; root may do anything but execute a file that nobody may execute. Looks at
+    /// the mode alone: see `is_up_to_acl`.
     ///
     /// # Errors
     /// `EACCES` if not.
     pub fn permits(&self, who: &crate::Credentials, wanted: u32) -> crate::errno::Result<()> {
-        if who.uid == 0 {
+        if who.is_privileged() {
             let executable = self.is_directory() || self.mode & 0o111 != 0;
             if wanted & want::EXECUTE == 0 || executable {
                 return Ok(());
@@ -225,7 +282,7 @@ impl Attributes {
             self.changed.cast_unsigned(),
             self.born.cast_unsigned(),
             self.device,
-            self.layout.word(),
+            self.layout.word() | (self.extras as u64) << EXTRAS_SHIFT,
         ]
     }
 
@@ -249,6 +306,7 @@ impl Attributes {
             born: born.cast_signed(),
             device,
             layout: Layout::from_word(layout),
+            extras: (layout >> EXTRAS_SHIFT) as u16,
         }
     }
 
@@ -283,7 +341,7 @@ impl Layout {
         Layout { spread, placement, chunk_log2, flags, place: u16::from_le_bytes([low, high]) }
     }
 
-    /// Writes the encoded form: four bytes, the place, two bytes of zero.
+    /// Writes the encoded form: four bytes, the place, two bytes of zero (in attributes: the extras).
     pub fn encode(&self, to: &mut Writer<'_>) {
         to.u64(self.word());
     }

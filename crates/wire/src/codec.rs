@@ -66,6 +66,21 @@ impl<'a> Writer<'a> {
         }
     }
 
+    /// Lets `with` write up to `most` bytes, fewer if there is no room; it says how many it wrote.
+    ///
+    /// # Errors
+    /// What `with` says; nothing is written then.
+    pub fn fill<E>(
+        &mut self,
+        most: usize,
+        with: impl FnOnce(&mut [u8]) -> Result<usize, E>,
+    ) -> Result<(), E> {
+        let end = self.length.saturating_add(most).min(self.bytes.len());
+        let room = self.bytes.get_mut(self.length..end).unwrap_or_default();
+        self.length += with(room)?.min(end - self.length);
+        Ok(())
+    }
+
     /// Writes one byte.
     pub fn u8(&mut self, value: u8) {
         self.raw(&[value]);

@@ -20,17 +20,35 @@ pub struct Credentials {
     pub group_count: u8,
     /// Supplementary groups.
     pub groups: [u32; GROUPS_MAX],
+    /// A kernel has checked already what the caller may do (a mount): the user and the group say whose
+    /// a new file is, and nothing is refused.
+    pub is_checked: bool,
 }
+
+/// Bit of the encoded count of groups: `is_checked`.
+const CHECKED: u8 = 0x80;
 
 impl Credentials {
     /// Root without supplementary groups.
     pub const ROOT: Credentials =
-        Credentials { uid: 0, gid: 0, group_count: 0, groups: [0; GROUPS_MAX] };
+        Credentials { uid: 0, gid: 0, group_count: 0, groups: [0; GROUPS_MAX], is_checked: false };
 
     /// A user with no supplementary groups.
     #[must_use]
     pub const fn of(uid: u32, gid: u32) -> Credentials {
-        Credentials { uid, gid, group_count: 0, groups: [0; GROUPS_MAX] }
+        Credentials { uid, gid, ..Credentials::ROOT }
+    }
+
+    /// A user for whom a kernel has checked what he may do.
+    #[must_use]
+    pub const fn checked(uid: u32, gid: u32) -> Credentials {
+        Credentials { uid, gid, is_checked: true, ..Credentials::ROOT }
+    }
+
+    /// True if permissions are not asked about.
+    #[must_use]
+    pub const fn is_privileged(&self) -> bool {
+        self.uid == 0 || self.is_checked
     }
 
     /// True if `gid` is the group or one of the supplementary groups.
@@ -45,7 +63,7 @@ impl Credentials {
         to.u32(self.uid);
         to.u32(self.gid);
         let count = usize::from(self.group_count).min(GROUPS_MAX);
-        to.u8(count as u8);
+        to.u8(count as u8 | if self.is_checked { CHECKED } else { 0 });
         for &group in self.groups.iter().take(count) {
             to.u32(group);
         }
@@ -57,7 +75,9 @@ impl Credentials {
     /// `Malformed` if it is too short or names more than `GROUPS_MAX` groups.
     pub fn decode(from: &mut Reader<'_>) -> Result<Credentials, Malformed> {
         let mut who = Credentials::of(from.u32()?, from.u32()?);
-        who.group_count = from.u8()?;
+        let count = from.u8()?;
+        who.is_checked = count & CHECKED != 0;
+        who.group_count = count & !CHECKED;
         if usize::from(who.group_count) > GROUPS_MAX {
             return Err(Malformed);
         }

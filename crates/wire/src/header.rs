@@ -19,6 +19,8 @@ pub struct Header {
     pub sequence: u64,
     /// Index of the host that sent it, for open files of other hosts.
     pub host: u16,
+    /// The mount of that host by which it came (`watch`), or 0: its kernel knows what it asks for.
+    pub mount: u8,
     /// Who asks.
     pub who: Credentials,
 }
@@ -35,6 +37,7 @@ impl Header {
         to.u64(self.origin);
         to.u64(self.sequence);
         to.u16(self.host);
+        to.u8(self.mount);
         self.who.encode(to);
     }
 
@@ -50,6 +53,7 @@ impl Header {
             origin: from.u64()?,
             sequence: from.u64()?,
             host: from.u16()?,
+            mount: from.u8()?,
             who: Credentials::decode(from)?,
         })
     }

@@ -19,6 +19,9 @@ pub const RENEW_NANOS: i64 = TERM_NANOS / 3;
 /// Services of an instance, by `service`.
 pub const SERVICE_COUNT_MAX: usize = DAEMON_COUNT_MAX as usize * WORKER_COUNT_MAX;
 
+/// Services whose daemons are on one host.
+pub const SERVICES_OF_HOST_MAX: usize = 256;
+
 /// The number of the service that is one worker of a daemon.
 #[must_use]
 pub const fn service(daemon: DaemonIndex, worker: usize) -> usize {

@@ -4,8 +4,8 @@
 //! policy, no I/O, no allocation (the crate is loaded into applications). What is stored by the
 //! metadata log is described beside the log; what lies in shared memory, in the crate `shm`.
 //!
-//! Reading order: `limits`, `id`, `errno`, `attributes`, `credentials`, `name`, `hash`, `codec`,
-//! `header`, `request`, `reply`, `post`, `lease`, `welcome`.
+//! Reading order: `limits`, `id`, `errno`, `attributes`, `credentials`, `acl`, `name`, `hash`, `codec`,
+//! `header`, `request`, `reply`, `post`, `lease`, `watch`, `welcome`.
 #![forbid(unsafe_code)]
 #![no_std]
 
@@ -22,6 +22,8 @@ pub mod attributes;
 
 pub mod credentials;
 
+pub mod acl;
+
 pub mod name;
 
 pub mod hash;
@@ -37,6 +39,8 @@ pub mod reply;
 pub mod post;
 
 pub mod lease;
+
+pub mod watch;
 
 pub mod welcome;
 

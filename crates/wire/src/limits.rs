@@ -6,7 +6,7 @@ pub const KIB: u64 = 1024;
 pub const MIB: u64 = 1024 * KIB;
 
 /// Version of every message and shared-memory layout. Two sides that differ do not talk.
-pub const PROTOCOL_VERSION: u32 = 12;
+pub const PROTOCOL_VERSION: u32 = 13;
 
 /// Longest file name in bytes, as on every local file system.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -20,6 +20,8 @@ pub const SYMLINK_BYTES_MAX: usize = PATH_BYTES_MAX - 1;
 pub const SYMLINKS_FOLLOWED_MAX: u32 = 40;
 /// Longest name of an extended attribute.
 pub const XATTR_NAME_BYTES_MAX: usize = 255;
+/// Longest value of an extended attribute that Linux takes at all.
+pub const XATTR_SIZE_MAX: usize = 64 * 1024;
 /// Longest value of an extended attribute. It must fit one message with its name.
 pub const XATTR_VALUE_BYTES_MAX: usize = 8 * 1024;
 /// Largest file: offsets are signed 64-bit in every system call.

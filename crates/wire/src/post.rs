@@ -23,8 +23,9 @@ messages! {
         /// A new regular file with these attributes under a name that did not exist. `spread` is
         /// that of the directory.
         0x01 Create { parent: Inode, spread: u8, attributes: Attributes, name: &'a [u8] }
-        /// The only name of a file of the same service, which was open nowhere on its host, is gone.
-        0x02 Unlink { parent: Inode, spread: u8, inode: Inode, name: &'a [u8] }
+        /// The only name of a file of the same service, which was open nowhere on its host, is gone,
+        /// since `at` (nanoseconds since 1970). Number 2 was the same without it.
+        0x04 Unlink { parent: Inode, spread: u8, inode: Inode, at: u64, name: &'a [u8] }
         /// A file of this host was closed. Its row in the host segment still counts the opening, and
         /// says what was written and not told.
         0x03 Close { inode: Inode, row: u32 }

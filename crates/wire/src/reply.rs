@@ -57,6 +57,10 @@ messages! {
 
 /// In a `Range`: nobody knows.
 pub const CUTS_UNKNOWN: u64 = u64::MAX;
+/// In a `Range`: the daemon of the asker's host knows, as the answer passes by.
+pub const CUTS_OF_HOST: u64 = u64::MAX - 1;
+/// In a `Range`: what the row said before the first attempt, as this is an answer that was given before.
+pub const CUTS_OF_FIRST: u64 = u64::MAX - 2;
 
 /// One entry of a listing. Encoded: hash, inode, type bits of the mode, name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

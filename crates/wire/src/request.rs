@@ -13,6 +13,30 @@ pub mod create {
     pub const EXCLUSIVE: u32 = 1;
     /// The sender opens the file: registers its host as one that has it open.
     pub const OPEN: u32 = 2;
+    /// With `OPEN`: and may write to it.
+    pub const WRITES: u32 = 4;
+}
+
+/// What `mode` of `Request::Create` and `CreateNameless` holds above the sixteen bits of a mode: a file
+/// gets either the umask's due or what a default access control list of its directory says.
+pub mod made {
+    const UMASK_SHIFT: u32 = 16;
+    /// The bits of the umask.
+    pub const UMASK: u32 = 0o777 << UMASK_SHIFT;
+    /// The sender saw such a list: whoever has an older copy of the directory asks.
+    pub const INHERITS: u32 = 1 << 31;
+
+    /// A mode and the umask that is to be applied to it.
+    #[must_use]
+    pub const fn with(mode: u32, umask: u32) -> u32 {
+        mode & 0xffff | (umask & 0o777) << UMASK_SHIFT
+    }
+
+    /// The mode less what the umask takes away.
+    #[must_use]
+    pub const fn masked(mode: u32) -> u32 {
+        mode & 0xffff & !((mode & UMASK) >> UMASK_SHIFT)
+    }
 }
 
 /// Values of `Request::Walk::from`.
@@ -49,6 +73,17 @@ pub mod set {
     pub const SPARSE: u32 = 1024;
     /// The sender is about to make pieces beyond the first chunk: see `flag::SHORT`.
     pub const LONG: u32 = 2048;
+    /// Takes `security.capability` away.
+    pub const CAPABILITY: u32 = 4096;
+    /// It was read now: the access time follows as `relatime` of Linux has it, and nothing else changes.
+    pub const READ: u32 = 8192;
+    /// What is made in this directory from now on is of the mode `posix` (`flag::POSIX`).
+    pub const POSIX: u32 = 1 << 20;
+    /// Of the mode `relaxed`.
+    pub const RELAXED: u32 = 1 << 21;
+    /// With `SIZE`, of a file of the mode `posix` of another host: the sender's daemon counts the cut in
+    /// his host's row of the file, as the request and its answer pass by.
+    pub const COUNTED: u32 = 1 << 22;
 }
 
 /// Flags of `Request::Rename`, as in `renameat2(2)`.
@@ -65,6 +100,9 @@ pub mod xattr {
     pub const CREATE: u32 = 1;
     /// The attribute must exist.
     pub const REPLACE: u32 = 2;
+    /// With an access control list: who asks is not in the file's group, so its set-group-id bit goes. A
+    /// mount's kernel says so; of others the shard knows.
+    pub const KILL_SGID: u32 = 1 << 31;
 }
 
 /// Values of `Request::Lock::kind`.
@@ -82,6 +120,9 @@ pub mod lock {
     /// Bit of `Request::Lock::flags`: only say what stands in the way.
     pub const TEST: u8 = 4;
 }
+
+/// `cuts` of a write that is good however often the file was cut.
+pub const ANY_CUTS: u64 = u64::MAX;
 
 /// The files of a `Request::Remove`; bytes behind the last whole number are left out.
 pub fn removed(inodes: &[u8]) -> impl Iterator<Item = Inode> + '_ {
@@ -101,7 +142,7 @@ messages! {
             inode: Inode, mask: u32, mode: u32, uid: u32, gid: u32, size: u64,
             accessed: u64, modified: u64,
         }
-        /// Makes a file of any kind (type bits in `mode`; the umask is applied already). `target`
+        /// Makes a file of any kind (type bits in `mode`, the umask as in `made`). `target`
         /// is a symbolic link's. `layout` is the one wanted; a directory's `place` is filled in by
         /// the shard. Answered by `Created` or, for an existing name without EXCLUSIVE, as Lookup.
         0x04 Create {
@@ -146,9 +187,10 @@ messages! {
         0x13 Extend { inode: Inode, size: u64 }
         /// Takes `length` bytes at the end of the file (`O_APPEND`). Answered by `Range`.
         0x14 Append { inode: Inode, length: u64 }
-        /// The sender's host has the file open from now on. `turn`: drawn there after the opener was
-        /// counted (`shm::host`). Answered by `Attributes`.
-        0x15 Open { inode: Inode, turn: u64 }
+        /// The sender's host has the file open from now on, and perhaps writes to it. `turn`: drawn
+        /// there after the opener was counted (`shm::host`). Answered by `Attributes`. The number 0x15
+        /// was the same without `writes`.
+        0x30 Open { inode: Inode, turn: u64, writes: u8 }
         /// The sender's host has it open no longer, unless it told of an opening of a larger `turn`.
         0x16 Close { inode: Inode, turn: u64 }
         /// Somebody closed a deleted file: frees it if it is open nowhere.
@@ -163,6 +205,12 @@ messages! {
         /// The first of `names`, which slashes part, in `directory`, the next one in that, and so on,
         /// as far as this worker knows them; from `DIRECTORY` there may be none. Answered by `Walked`.
         0x1b Walk { directory: Inode, from: u8, names: &'a [u8] }
+        /// Answered when no mount's kernel remembers attributes or bytes of the inode any more, but
+        /// that by which this comes: the sender is about to write to it, or did.
+        0x1c Unwatch { inode: Inode }
+        /// A mount waits for notices (`crate::watch`), and has carried out all up to `done`. For any
+        /// shard of a service of its host. Answered by `Bytes`, now or later: encoded `Notice`s, or none.
+        0x1d Notices { done: u64 }
 
         /// The pieces that hold `offset .. offset + length`, as `Pieces`. With `allocate` those
         /// that are missing are made (ENOSPC if there is no room); else they are left out. The target
@@ -173,8 +221,10 @@ messages! {
         }
         /// Reads, for who has no mapping of the target. Answered by `Bytes`, holes as zeros.
         0x41 Read { inode: Inode, chunk_log2: u8, offset: u64, length: u32 }
-        /// Writes, for who has no mapping of the target.
-        0x42 Write { inode: Inode, chunk_log2: u8, offset: u64, bytes: &'a [u8] }
+        /// Writes, for who has no mapping of the target. `cuts`: refused with EAGAIN by the daemon of the
+        /// sender's host if its row of the file says that it was cut so often no longer; or `ANY_CUTS`.
+        /// The number 0x42 was the same without it.
+        0x4e Write { inode: Inode, chunk_log2: u8, offset: u64, cuts: u64, bytes: &'a [u8] }
         /// Gives back all beyond `size`; what is kept of the last piece reads as zeros beyond.
         0x43 Truncate { inode: Inode, chunk_log2: u8, size: u64 }
         /// Makes `offset .. offset + length` read as zeros, gives back whole pieces.
@@ -191,8 +241,11 @@ messages! {
         /// stage. Answered by the `Number` of bytes there; 0: all of it is a hole.
         0x4a Fetch { inode: Inode, chunk_log2: u8, offset: u64, length: u32, buffer: u8 }
         /// Writes from a buffer of the session's stage to a target of another host, within one
-        /// piece. Answered by the `Number` of bytes.
-        0x4b Store { inode: Inode, chunk_log2: u8, offset: u64, length: u32, buffer: u8 }
+        /// piece. Answered by the `Number` of bytes. `cuts` as in `Write`; the number 0x4b was the same
+        /// without it.
+        0x4f Store {
+            inode: Inode, chunk_log2: u8, offset: u64, length: u32, buffer: u8, cuts: u64,
+        }
         /// As `Store`, for who does not wait: what is written where stands in the buffer's row in
         /// the stage. The daemon tries until the instance's timeout, frees the buffer, and tells in
         /// the file's row of the host segment what came of it.
@@ -225,6 +278,7 @@ impl Request<'_> {
             | Request::Reap { inode }
             | Request::Lock { inode, .. }
             | Request::CancelLock { inode, .. }
+            | Request::Unwatch { inode }
             | Request::Walk { directory: inode, from: walk::DIRECTORY, .. } => Some(inode),
             _ => None,
         }

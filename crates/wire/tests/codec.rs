@@ -8,7 +8,7 @@ use wire::request::removed;
 use wire::{Attributes, Credentials, Errno, Header, Inode, Layout, Reply, Request, Welcome};
 
 fn attributes() -> impl Strategy<Value = Attributes> {
-    (any::<[u64; 3]>(), any::<[u32; 4]>(), any::<[i64; 4]>(), any::<(u8, u8, u8, u8, u16)>())
+    (any::<[u64; 3]>(), any::<[u32; 4]>(), any::<[i64; 4]>(), any::<(u8, u8, u8, u8, u16, u16)>())
         .prop_map(|(words, numbers, times, layout)| Attributes {
             inode: Inode(words[0]),
             parent: Inode(words[1]),
@@ -29,6 +29,7 @@ fn attributes() -> impl Strategy<Value = Attributes> {
                 flags: layout.3,
                 place: layout.4,
             },
+            extras: layout.5,
         })
 }
 
@@ -165,7 +166,7 @@ proptest! {
         who.groups[..groups.len()].copy_from_slice(&groups);
         let header = Header {
             shard: shorts[0], daemon: shorts[1], epoch: words[0], origin: words[1],
-            sequence: words[2], host: shorts[2], who,
+            sequence: words[2], host: shorts[2], mount: shorts[2] as u8, who,
         };
         let mut buffer = [0; 256];
         let bytes = encode(&mut buffer, |to| header.encode(to));
@@ -200,7 +201,7 @@ proptest! {
             5 => DirectoryEntry { hash: number, inode, mode: 7, name }.put(to),
             6 => Piece { start: number, slot: 1, place: number, length_log2: 20, tier: 1 }.put(to),
             7 => Header {
-                shard: 1, daemon: 2, epoch: number, origin: number, sequence: 3, host: 4,
+                shard: 1, daemon: 2, epoch: number, origin: number, sequence: 3, host: 4, mount: 5,
                 who: Credentials::of(5, 6),
             }.encode(to),
             _ => attributes.encode(to),

@@ -1,10 +1,11 @@
 //! Hidden commands: what `forebay start` and `stop` run on other hosts, and how a daemon begins.
 //!
-//! `daemon-start`, `daemon-peers` and `daemon-stop` read one JSON value from standard input and
-//! answer with one line: `{"host":..}` or `{"error":TEXT}`.
+//! `daemon-start`, `daemon-peers`, `daemon-mount` and `daemon-stop` read one JSON value from standard
+//! input and answer with one line: `{"host":..}` or `{"error":TEXT}`.
 
 use crate::failure::{Failure, Result};
 use crate::host;
+use crate::mounts::{self, Rights, Wish};
 use crate::progress::Progress;
 use crate::records::{Answer, Job};
 use crate::spawn;
@@ -13,6 +14,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::io::Read as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Longest work that is read.
@@ -22,6 +24,15 @@ const WORK_BYTES_MAX: u64 = 1 << 20;
 struct PeersWork {
     name: String,
     peers: String,
+}
+
+#[derive(Deserialize)]
+struct MountWork {
+    name: String,
+    at: PathBuf,
+    rights: Rights,
+    requests: String,
+    patience: u64,
 }
 
 #[derive(Deserialize)]
@@ -36,7 +47,7 @@ pub(super) fn commands() -> Vec<Command> {
         .trailing_var_arg(true)
         .allow_hyphen_values(true)
         .value_parser(clap::value_parser!(OsString));
-    let mut all: Vec<_> = ["daemon-start", "daemon-peers", "daemon-stop"]
+    let mut all: Vec<_> = ["daemon-start", "daemon-peers", "daemon-mount", "daemon-stop"]
         .map(|name| Command::new(name).hide(true).about("Work for this host on standard input"))
         .into();
     all.push(Command::new("daemon-exec").hide(true).about("Become a daemon").arg(words));
@@ -83,6 +94,14 @@ fn work(name: &str) -> Result<Option<Answer>> {
         "daemon-peers" => {
             let work: PeersWork = read()?;
             host::peers(&checked(work.name)?, &work.peers).map(|()| None)
+        }
+        "daemon-mount" => {
+            let work: MountWork = read()?;
+            let at = mounts::place(&work.at)?;
+            let (rights, requests) = (work.rights, work.requests);
+            let wish = Wish { at, rights, requests, while_held: None };
+            let patience = Duration::from_micros(work.patience);
+            mounts::ensure(&checked(work.name)?, &wish, patience, &mut quiet).map(|()| None)
         }
         _ => {
             let work: StopWork = read()?;

@@ -6,6 +6,10 @@ mod start;
 
 mod stop;
 
+mod mount;
+
+mod layout;
+
 mod status;
 
 mod ls;
@@ -25,6 +29,9 @@ pub(crate) fn all() -> Vec<Command> {
         run::command(),
         start::command(),
         stop::command(),
+        mount::command(),
+        mount::umount_command(),
+        layout::command(),
         status::command(),
         ls::command(),
         df::command(),
@@ -43,12 +50,15 @@ pub(crate) fn run(name: &str, given: &ArgMatches) -> Result<u8> {
         "run" => run::run(given),
         "start" => start::run(given),
         "stop" => stop::run(given),
+        "mount" => mount::run(given),
+        "umount" => mount::run_umount(given),
+        "layout" => layout::run(given),
         "status" => status::run(given),
         "ls" => ls::run(given),
         "df" => df::run(given),
         "version" => version::run(given),
         "daemon-exec" => agent::exec(given),
-        "daemon-start" | "daemon-peers" | "daemon-stop" => agent::run(name),
+        "daemon-start" | "daemon-peers" | "daemon-mount" | "daemon-stop" => agent::run(name),
         _ => Err(Failure::with_code(USAGE, "no such command")),
     }
 }

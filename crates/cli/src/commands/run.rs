@@ -1,7 +1,9 @@
 //! `forebay run`: a command that sees the instance, on one that runs or on one made for it.
 
 use crate::command_line::with_all_settings;
+use crate::commands::mount;
 use crate::failure::{Failure, NOT_FOUND, NOT_RUNNABLE, Result};
+use crate::mounts::{self, Wanted};
 use crate::records::{self, Host};
 use crate::{directories, host, instance, program, settings};
 use clap::{Arg, ArgMatches, Command};
@@ -11,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{self, ExitStatus};
 
 const EXAMPLES: &str = "\
@@ -19,13 +21,17 @@ Examples:
   forebay run -- sh -c 'tar xf src.tar -C /forebay && make -C /forebay/src'
   forebay run --local 4 --memory 2GiB --at /scratch -- ./simulation /scratch/out
   forebay run --name a -- ls /forebay    on the instance 'a'; srun forebay run .. on every node
+  forebay run --mount -- ./static /forebay/out      by a mount, for programs of all kinds
+  forebay run --mount ~/m -- ./static ~/m/out       the same where /forebay can not be made
 
 The instance of the name given, or else the one called 'default', is used if it runs. Otherwise one is
 made for the command's life, and is removed with all its files afterwards, also if the command is
 interrupted. SIGINT, SIGTERM and SIGHUP are passed on to the command.
 
 Statically linked programs, Go programs and set-uid programs would not see the instance; they are
-refused with code 126.";
+refused with code 126, unless with --mount: then the command sees the instance through the kernel, as
+every program of the host does, see 'forebay mount'. That mount is gone when the command ends. Where the
+instance is mounted already it is used as it is, and stays.";
 
 pub(super) fn command() -> Command {
     let words = Arg::new("command")
@@ -36,7 +42,13 @@ pub(super) fn command() -> Command {
         .value_parser(clap::value_parser!(OsString))
         .help("The command and its arguments, behind --");
     let command = Command::new("run").about("Run a command that sees an instance");
-    with_all_settings(command.after_help(EXAMPLES)).arg(words)
+    let help =
+        "See the instance by a mount on this directory; without DIR on that of --at, which is made";
+    with_all_settings(command.after_help(EXAMPLES))
+        .arg(mount::at().num_args(0..=1).help(help))
+        .arg(mount::for_all().requires("mount"))
+        .arg(mount::trusted().requires("mount"))
+        .arg(words)
 }
 
 pub(super) fn run(given: &ArgMatches) -> Result<u8> {
@@ -45,20 +57,34 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
     let words: Vec<&OsString> = given.get_many("command").into_iter().flatten().collect();
     let (first, rest) = words.split_first().ok_or_else(|| Failure::new("no command"))?;
     let file = program::find(first)?;
-    program::check(&file, &at)?;
-    let library = host::beside("libforebay_preload.so")?;
+    let way = match given.contains_id("mount") {
+        true => Way::Mount(mount_of(given, &settings)?),
+        false => {
+            program::check(&file, &at)?;
+            Way::Preload(host::beside("libforebay_preload.so")?)
+        }
+    };
     // From here on a signal does not end this program, so that an instance of ours is stopped.
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|error| Failure::at("can not take signals", "this host", error))?;
     let (name, is_ours) = provide(given, &settings)?;
-    let outcome = match signals.pending().next() {
-        Some(number) => Ok(code_of_signal(number)),
-        None => prepare(&file, &name, &at, &library).and_then(|mut command| {
+    let work = || match &way {
+        Way::Preload(library) => start_and_wait(
             // A program sees the name that it was called by, as under a shell.
-            command.arg0(first).args(rest);
-            start_and_wait(command, &file, signals)
-        }),
+            prepare(&file, &name, &at, library)?.arg0(first).args(rest),
+            &file,
+            signals,
+        ),
+        Way::Mount(wanted) => {
+            let mount = mounts::for_command(&name, wanted, settings.timeout())?;
+            let mut command = process::Command::new(&file);
+            command.env("FOREBAY_NAME", &name).arg0(first).args(rest);
+            let code = start_and_wait(&mut command, &file, signals);
+            let ended = mount.end(settings.timeout());
+            code.and_then(|code| ended.map(|()| code))
+        }
     };
+    let outcome = work();
     if is_ours {
         let stopped = instance::stop(&name, settings.timeout());
         let code = outcome?;
@@ -66,6 +92,23 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
         return Ok(code);
     }
     outcome
+}
+
+/// How the command sees the instance.
+enum Way {
+    /// By the library.
+    Preload(PathBuf),
+    /// By the kernel.
+    Mount(Wanted),
+}
+
+/// The mount that is asked for: where `--mount` says, else where programs see the instance anyway.
+fn mount_of(given: &ArgMatches, settings: &Settings) -> Result<Wanted> {
+    let named = given.get_one::<PathBuf>("mount");
+    let at = named.map_or(Path::new(settings.word(Key::At)), PathBuf::as_path);
+    let requests = settings.word(Key::Requests).to_owned();
+    let (at, rights) = (mounts::place(at)?, mount::rights(given));
+    Ok(Wanted { at, rights, requests, may_be_made: named.is_none() })
 }
 
 /// The instance to use, and whether it was made for this command.
@@ -88,7 +131,7 @@ fn provide(given: &ArgMatches, settings: &Settings) -> Result<(String, bool)> {
     }
     let local = given.get_one::<u16>("local").copied();
     if settings.is_given(Key::Name) {
-        instance::start(settings, local)?;
+        instance::start(settings, local, None)?;
         return Ok((name, true));
     }
     // A name of its own, so that no other command takes it for one that stays.
@@ -101,7 +144,7 @@ fn provide(given: &ArgMatches, settings: &Settings) -> Result<(String, bool)> {
         }
     }
     sources.options.insert(Key::Name, name.clone());
-    instance::start(&Settings::resolve(&sources)?, local)?;
+    instance::start(&Settings::resolve(&sources)?, local, None)?;
     Ok((name, true))
 }
 
@@ -129,7 +172,10 @@ fn prepare(file: &Path, name: &str, at: &str, library: &Path) -> Result<process:
     Ok(command)
 }
 
-fn start_and_wait(mut command: process::Command, file: &Path, mut signals: Signals) -> Result<u8> {
+fn start_and_wait(command: &mut process::Command, file: &Path, mut signals: Signals) -> Result<u8> {
+    if let Some(number) = signals.pending().next() {
+        return Ok(code_of_signal(number));
+    }
     let mut child = command.spawn().map_err(|error| {
         let is_missing = error.kind() == std::io::ErrorKind::NotFound;
         let code = if is_missing { NOT_FOUND } else { NOT_RUNNABLE };

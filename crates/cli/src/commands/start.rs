@@ -1,12 +1,14 @@
 //! `forebay start`: makes an instance run.
 
 use crate::command_line::{with_all_settings, with_json};
-use crate::commands::print_json;
+use crate::commands::{mount, print_json};
 use crate::failure::Result;
+use crate::mounts::{self, Wish};
 use crate::{instance, settings};
 use clap::{ArgMatches, Command};
 use config::Key;
 use serde_json::json;
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,17 +19,27 @@ Examples:
                                            node2:2             two daemons
                                            node3 10.0.0.3      where it listens
   scontrol show hostnames >nodes         makes such a file in a Slurm job
+  forebay start --mount ~/scratch        and mounts it there, on each of its hosts: 'forebay mount --help'
 
-If the instance runs, nothing changes; daemons of it that died are started again on what they left.";
+If the instance runs, nothing changes; daemons of it that died are started again on what they left,
+and with --mount a mount that is not there (any more) is made.";
 
 pub(super) fn command() -> Command {
     let command = Command::new("start").about("Start an instance, or the dead daemons of one");
+    let at = mount::at().help("Mount it on this directory, too, on each of its hosts");
     with_json(with_all_settings(command.after_help(EXAMPLES)))
+        .arg(at)
+        .arg(mount::for_all().requires("mount"))
+        .arg(mount::trusted().requires("mount"))
 }
 
 pub(super) fn run(given: &ArgMatches) -> Result<u8> {
     let settings = settings::resolve(given)?;
-    let started = instance::start(&settings, given.get_one::<u16>("local").copied())?;
+    let at = given.get_one::<PathBuf>("mount").map(|path| mounts::place(path)).transpose()?;
+    let requests = settings.word(Key::Requests).to_owned();
+    let wish = at.map(|at| Wish { at, rights: mount::rights(given), requests, while_held: None });
+    let local = given.get_one::<u16>("local").copied();
+    let started = instance::start(&settings, local, wish.as_ref())?;
     let (name, count) = (settings.word(Key::Name), started.instance.count());
     if given.get_flag("json") {
         print_json(&json!({
@@ -35,6 +47,7 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
             "daemons": count,
             "started": started.fresh,
             "hosts": started.instance.hosts,
+            "mount": wish.map(|wish| wish.at.to_string_lossy().into_owned()),
             "settings": started.instance.wanted,
         }));
         return Ok(0);
@@ -46,6 +59,9 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
             outln!("instance {name} runs: {count} daemons, seen at {at}");
         }
         fresh => outln!("instance {name} runs: {fresh} of {count} daemons were started again"),
+    }
+    if let Some(wish) = wish {
+        outln!("it is mounted on {}", wish.at.display());
     }
     Ok(0)
 }

@@ -3,6 +3,7 @@
 use crate::command_line::{with_json, with_settings};
 use crate::commands::{human, print_json, table};
 use crate::failure::{FAILED, Failure, Result};
+use crate::mounts::{self, Mount};
 use crate::query::{State, daemon_query};
 use crate::records::{self, Daemon, Host, Part, Wanted};
 use crate::{directories, host, instance, settings};
@@ -17,7 +18,9 @@ Example:
   forebay status --json
 
 Daemons of other hosts are listed, but only this host's are looked at: 'elsewhere'. The exit code is
-1 if one of this host is dead; 'forebay start' starts it again.";
+1 if one of this host is dead; 'forebay start' starts it again. Mounts of this host are listed, too:
+'leaving' ones were taken away with --lazy and are still in use; of a 'dead' one the program was killed,
+'forebay umount' takes it away.";
 
 pub(super) fn command() -> Command {
     let command = Command::new("status").about("Show the daemons of an instance and their space");
@@ -88,9 +91,13 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
     let settings = settings::resolve(given)?;
     let name = settings.word(Key::Name);
     let (seen, wanted) = look(name, settings.timeout())?;
+    let mounts = mounts::all(&directories::run(name)?)?;
     if given.get_flag("json") {
         let daemons: Vec<_> = seen.iter().map(as_json).collect();
-        print_json(&json!({ "name": name, "daemons": daemons, "settings": wanted }));
+        let mounts: Vec<_> = mounts.iter().map(mount_as_json).collect();
+        print_json(
+            &json!({ "name": name, "daemons": daemons, "mounts": mounts, "settings": wanted }),
+        );
     } else {
         outln!("instance {name}: {} daemons", seen.len());
         out!("{}", as_table(&seen));
@@ -102,6 +109,10 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
             wanted.placement,
             wanted.workers
         );
+        for (mount, state) in &mounts {
+            let (at, pid) = (mount.at.display(), mount.process.pid);
+            outln!("mount {at} by process {pid}: {}", state.word());
+        }
     }
     let is_dead = seen.is_empty() || seen.iter().any(|one| one.is_alive == Some(false));
     Ok(if is_dead { FAILED } else { 0 })
@@ -119,6 +130,10 @@ fn as_json(one: &Seen) -> serde_json::Value {
         "resident": one.daemon.process.resident_bytes().filter(|_| one.is_alive == Some(true)),
         "state": one.state,
     })
+}
+
+fn mount_as_json((mount, state): &(Mount, mounts::State)) -> serde_json::Value {
+    json!({ "at": mount.at.to_string_lossy(), "pid": mount.process.pid, "state": state.word() })
 }
 
 fn as_table(seen: &[Seen]) -> String {

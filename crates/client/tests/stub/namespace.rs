@@ -6,7 +6,7 @@ use shm::host::{Cuts, HostSegment};
 use shm::index::Index;
 use shm::pieces::{PieceStates, PieceTable};
 use std::collections::BTreeMap;
-use wire::attributes::{flag, mode, spread};
+use wire::attributes::{extra, flag, mode, spread};
 use wire::codec::{Field, Writer};
 use wire::hash::{NameHash, entry_key};
 use wire::reply::{CUTS_UNKNOWN, DirectoryEntry, Piece};
@@ -537,7 +537,11 @@ impl Namespace {
     fn others(&mut self, request: &Request<'_>, answer: &mut dyn FnMut(Reply<'_>)) -> Outcome<()> {
         match *request {
             Request::SetXattr { inode, name, value, .. } => {
-                self.node(inode)?.xattrs.insert(name.to_vec(), value.to_vec());
+                let node = self.node(inode)?;
+                node.xattrs.insert(name.to_vec(), value.to_vec());
+                node.attributes.extras |= extra::XATTRS;
+                let attributes = node.attributes;
+                self.index.put_inode(&attributes);
                 answer(Reply::Done {});
             }
             Request::GetXattr { inode, name } => {

@@ -341,6 +341,7 @@ impl Client {
             origin,
             sequence,
             host: self.welcome.host,
+            mount: 0,
             who: Credentials::ROOT,
         };
         slot.write(|room| {
@@ -364,7 +365,7 @@ impl Client {
             let origin = welcome.origin + slot.index() as u64;
             let (sequence, host) = (slot.next_sequence().expect("claimed"), welcome.host);
             let (shard, who) = (shard.0, Credentials::ROOT);
-            let header = Header { shard, daemon, epoch, origin, sequence, host, who };
+            let header = Header { shard, daemon, epoch, origin, sequence, host, mount: 0, who };
             let written = slot.write(|room| {
                 let mut writer = Writer::new(room);
                 header.encode(&mut writer);

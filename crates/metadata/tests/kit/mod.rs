@@ -4,12 +4,15 @@
 
 mod posts;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use metadata::{Config, DataOp, Effect, IndexOp, Input, Now, Opens, Service, SnapshotCursor};
 use placement::Map;
 use wire::attributes::{ATTRIBUTES_BYTES, mode, spread};
 use wire::hash::NameHash;
+use wire::watch::Watch;
 use wire::{
     Attributes, Credentials, DaemonIndex, Errno, Header, Inode, Layout, Reader, Reply, Request,
     ShardIndex,
@@ -45,7 +48,15 @@ pub(crate) struct OpenSet(
     pub(crate) BTreeSet<Inode>,
     pub(crate) BTreeSet<u64>,
     pub(crate) BTreeMap<Inode, Row>,
+    pub(crate) Rc<RefCell<Watched>>,
 );
+
+/// What mounts of a host watch: a word, and until when.
+#[derive(Default)]
+pub(crate) struct Watched {
+    pub(crate) now: i64,
+    pub(crate) words: BTreeMap<(u8, Watch), (u64, i64)>,
+}
 
 impl OpenSet {
     /// A cut begins or ends: what is untold was written before.
@@ -68,6 +79,17 @@ impl Opens for OpenSet {
     }
     fn cuts(&self, inode: Inode) -> Option<u64> {
         self.2.get(&inode).map(|row| row.cuts)
+    }
+    fn has_mounts(&self) -> bool {
+        !self.3.borrow().words.is_empty()
+    }
+    fn watchers(&self, watch: Watch, each: &mut dyn FnMut(u8, u64)) {
+        let watched = self.3.borrow();
+        for (&(mount, other), &(word, until)) in &watched.words {
+            if other == watch && until > watched.now {
+                each(mount, word);
+            }
+        }
     }
     fn end_cut(&mut self, inode: Inode) {
         self.count_cut(inode);
@@ -179,6 +201,8 @@ pub(crate) struct World {
     pub(crate) messages: Vec<Vec<u8>>,
     /// To the holder on a daemon, from one on another.
     pub(crate) words: Vec<(DaemonIndex, DaemonIndex, Vec<u8>)>,
+    /// To the first daemon of a host, about sizes of files.
+    pub(crate) host_words: Vec<(DaemonIndex, Vec<u8>)>,
     pub(crate) replies: BTreeMap<u64, Vec<u8>>,
     pub(crate) ticket: u64,
     pub(crate) sequence: u64,
@@ -212,6 +236,7 @@ impl World {
             queue: vec![],
             messages: vec![],
             words: vec![],
+            host_words: vec![],
             replies: BTreeMap::new(),
             ticket: 0,
             sequence: 0,
@@ -281,6 +306,10 @@ impl World {
                     let from = self.seats[at].config.daemon;
                     assert_ne!(to, from, "a word to oneself");
                     self.words.push((to, from, bytes));
+                }
+                Effect::Host { to, bytes } => {
+                    assert_ne!(to, self.seats[at].config.daemon, "a word to oneself");
+                    self.host_words.push((to, bytes));
                 }
                 Effect::Data { token, inode, op, .. } => {
                     self.data_log.push((inode, op.clone()));
@@ -379,6 +408,7 @@ impl World {
             origin: 7,
             sequence: self.sequence,
             host: self.seats[at].config.host,
+            mount: 0,
             who,
         };
         let mut bytes = vec![0; 16 * 1024];
@@ -489,6 +519,7 @@ pub(crate) const NOTHING: Attributes = Attributes {
     born: 0,
     device: 0,
     layout: Layout { spread: 0, placement: 0, chunk_log2: 0, flags: 0, place: 0 },
+    extras: 0,
 };
 
 impl Client<'_> {

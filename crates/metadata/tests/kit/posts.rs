@@ -93,7 +93,7 @@ impl World {
             seat.known.inodes.get(&inode).is_some_and(|file| file.is_regular() && file.links == 1);
         if is_plain && !seat.opens.0.contains(&inode) {
             let spread = directory.layout.spread;
-            self.post(at, Post::Unlink { parent, spread, inode, name }, 0);
+            self.post(at, Post::Unlink { parent, spread, inode, at: 0, name }, 0);
             return true;
         }
         false

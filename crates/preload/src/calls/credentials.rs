@@ -78,9 +78,9 @@ pub fn set_umask(a: [u64; 6]) -> i64 {
     before
 }
 
-/// `mode` less what the umask takes away.
+/// A mode and the umask, as `wire::request::made` has them.
 #[must_use]
-pub fn masked(mode: u64) -> u32 {
+pub fn with_umask(mode: u64) -> u32 {
     let mut umask = UMASK.load(Relaxed);
     if umask == UNKNOWN {
         // There is no call that only asks. The window in which another thread could create a file
@@ -89,5 +89,5 @@ pub fn masked(mode: u64) -> u32 {
         let _ = native::call(libc::SYS_umask, [u64::from(umask), 0, 0, 0, 0, 0]);
         UMASK.store(umask, Relaxed);
     }
-    mode as u32 & 0o7777 & !umask
+    wire::request::made::with(mode as u32 & 0o7777, umask)
 }

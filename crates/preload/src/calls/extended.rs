@@ -6,7 +6,8 @@ use crate::calls::state::{client, ours};
 use crate::calls::{Answer, answer, native, user};
 use client::{At, Client, Follow, Outcome, PathBuffer};
 use wire::errno::{Errno, Result};
-use wire::limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use wire::limits::{XATTR_NAME_BYTES_MAX, XATTR_SIZE_MAX};
+use wire::request::xattr;
 
 fn name<'a>(address: u64) -> Result<&'a [u8]> {
     let name = user::text(address, XATTR_NAME_BYTES_MAX + 1, Errno::ERANGE)?;
@@ -15,10 +16,16 @@ fn name<'a>(address: u64) -> Result<&'a [u8]> {
 
 fn value<'a>(address: u64, length: u64) -> Result<&'a [u8]> {
     let length = usize::try_from(length).map_err(|_| Errno::E2BIG)?;
-    if length > XATTR_VALUE_BYTES_MAX {
+    if length > XATTR_SIZE_MAX {
         return Err(Errno::E2BIG);
     }
     user::bytes(address, length)
+}
+
+/// Flags of a program; there are others that only a mount has.
+fn flags(given: u64) -> Result<u32> {
+    let flags = given as u32;
+    if flags & !(xattr::CREATE | xattr::REPLACE) == 0 { Ok(flags) } else { Err(Errno::EINVAL) }
 }
 
 /// A buffer for a value. Longer than any value is as good as as long.
@@ -76,7 +83,7 @@ pub fn get_open(a: [u64; 6]) -> Answer {
 pub fn set(number: i64, a: [u64; 6], follow: Follow) -> Answer {
     by_path(number, a, |client, at, buffer| {
         let named = (name(a[1])?, value(a[2], a[3])?);
-        client.set_xattr(at, follow, named, a[4] as u32, &who(), buffer)
+        client.set_xattr(at, follow, named, flags(a[4])?, &who(), buffer)
     })
 }
 
@@ -87,7 +94,7 @@ pub fn set_open(a: [u64; 6]) -> Answer {
     let file = used.file();
     answer((|| {
         let named = (name(a[1])?, value(a[2], a[3])?);
-        client()?.fset_xattr(file, named, a[4] as u32, &who())
+        client()?.fset_xattr(file, named, flags(a[4])?, &who())
     })())
 }
 

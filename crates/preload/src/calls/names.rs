@@ -1,6 +1,6 @@
 //! Names: mkdir, rmdir, unlink, rename, link, symlink, readlink, mknod, truncate by path.
 
-use crate::calls::credentials::{masked, who};
+use crate::calls::credentials::{who, with_umask};
 use crate::calls::paths::{Place, Text, on_path, place, unreadable};
 use crate::calls::state::{client, ours};
 use crate::calls::{Answer, answer, failed, native, user};
@@ -13,7 +13,7 @@ use wire::errno::{Errno, Result};
 #[must_use]
 pub fn make_directory(a: [u64; 6]) -> Answer {
     on_path(libc::SYS_mkdirat, a, |client, at, buffer| {
-        client.make_directory(at, masked(a[2]), &who(), buffer)
+        client.make_directory(at, with_umask(a[2]), &who(), buffer)
     })
 }
 
@@ -25,7 +25,7 @@ pub fn make_node(a: [u64; 6]) -> Answer {
             0 => mode::REGULAR,
             kind => kind,
         };
-        client.make_node(at, kind | masked(a[2]), a[3], &who(), buffer)
+        client.make_node(at, kind | with_umask(a[2]), a[3], &who(), buffer)
     })
 }
 

@@ -1,6 +1,6 @@
 //! `open`, `openat`, `openat2`, `creat`.
 
-use crate::calls::credentials::{masked, who};
+use crate::calls::credentials::{who, with_umask};
 use crate::calls::paths::{HERE, Place, Text, place, unreadable};
 use crate::calls::state::client;
 use crate::calls::{Answer, descriptors, failed, native, sockets, user};
@@ -21,9 +21,8 @@ pub fn open_at(a: [u64; 6]) -> Answer {
     let flags = a[2] as u32;
     let opened = match place(a[0], path) {
         Ok(Place::Native) => return None,
-        Ok(Place::Ours(at)) => {
-            client().and_then(|client| client.open(at, flags, masked(a[3]), &who(), &mut buffer))
-        }
+        Ok(Place::Ours(at)) => client()
+            .and_then(|client| client.open(at, flags, with_umask(a[3]), &who(), &mut buffer)),
         Ok(Place::Open(used)) => reopen(used.file(), flags),
         Err(errno) => Err(errno),
     };

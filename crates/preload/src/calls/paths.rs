@@ -58,10 +58,10 @@ pub fn place(directory: u64, path: &[u8]) -> Result<Place<'_>> {
         }
     } else if directory as u32 == HERE as u32 {
         if let Some(inode) = working_directory() {
-            return Ok(Place::Ours(At { base: inode, path }));
+            return Ok(Place::Ours(At::below(inode, path)));
         }
     } else if let Some(used) = ours(directory) {
-        return Ok(Place::Ours(At { base: client()?.inode_of(used.file())?, path }));
+        return Ok(Place::Ours(At::below(client()?.inode_of(used.file())?, path)));
     }
     through_native(directory, path)
 }

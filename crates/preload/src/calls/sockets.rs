@@ -1,7 +1,7 @@
 //! Names of sockets and pipes that lie in the instance: the kernel's own object stands behind each,
 //! in the run directory of the host, named by the inode. So they join processes of one host.
 
-use crate::calls::credentials::{masked, who};
+use crate::calls::credentials::{who, with_umask};
 use crate::calls::paths::{HERE, Place, place};
 use crate::calls::state::{self, client, kernel};
 use crate::calls::{Answer, answer, failed, native, user};
@@ -36,7 +36,7 @@ pub fn open_pipe(attributes: &Attributes, flags: u32) -> Result<i64> {
         libc::O_WRONLY => want::WRITE,
         _ => want::READ | want::WRITE,
     };
-    attributes.permits(&who(), wanted)?;
+    client()?.permits(attributes, &who(), wanted)?;
     let mut path = [0; state::SETTING_BYTES_MAX + 32];
     stand_in(attributes.inode, &mut path)?;
     let address = path.as_ptr() as u64;
@@ -101,7 +101,7 @@ pub fn bind(a: [u64; 6]) -> Answer {
     answer(at.and_then(|at| {
         let mut buffer = PathBuffer::new();
         let client = client()?;
-        match client.make_node(at, mode::SOCKET | masked(0o777), 0, &who(), &mut buffer) {
+        match client.make_node(at, mode::SOCKET | with_umask(0o777), 0, &who(), &mut buffer) {
             Ok(Outcome::Done(())) => {}
             Ok(_) | Err(Errno::EEXIST) => return Err(Errno(libc::EADDRINUSE as u16)),
             Err(errno) => return Err(errno),
@@ -124,7 +124,7 @@ pub fn connect(a: [u64; 6]) -> Answer {
         if attributes.mode & mode::TYPE != mode::SOCKET {
             return Err(Errno::ECONNREFUSED);
         }
-        attributes.permits(&who(), want::WRITE)?;
+        client()?.permits(&attributes, &who(), want::WRITE)?;
         on_stand_in(libc::SYS_connect, a[0], attributes.inode).map_err(|errno| match errno {
             // The one that bound it did so on another host, or before the instance came back.
             Errno::ENOENT => Errno::ECONNREFUSED,

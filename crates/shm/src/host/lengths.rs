@@ -9,7 +9,9 @@
 //!    what was before a cut.
 //! 2. Of a shard on this host only its worker counts, and cuts at the targets while the count is odd.
 //!    Who finds it odd asks the shard, which answers once it is even, and begins anew.
-//! 3. Of a shard on another host, who cuts counts two before he asks for it, and two afterwards.
+//! 3. Of a shard on another host, who cuts counts two before he asks for it, and two afterwards. If the
+//!    file is of the mode `posix` the first daemon of the host counts instead, as the worker would
+//!    (`daemon::sizes`), whoever cuts.
 //! 4. Counted first, `dirty_end` cleared then: who noted before is before the cut, with all he wrote.
 //! 5. `cut_to` holds the count at which the last cut began, and its size, before `sizes` has them.
 
@@ -170,6 +172,29 @@ impl Vnode {
         change(&self.sizes, |word| (word & !SIZE).wrapping_add(2 * ONE) | size.min(SIZE));
     }
 
+    /// A shard of another host is about to be asked to cut it, by the daemon of this one.
+    fn begin_far_cut(&self) {
+        self.sizes.fetch_or(ONE, SeqCst);
+    }
+
+    /// The shard of another host cut it, since the count is odd.
+    fn far_cut_to(&self, size: u64) {
+        let size = size.min(SIZE);
+        self.cut_to.store(self.sizes.load(SeqCst) & !SIZE | size, SeqCst);
+        change(&self.sizes, |word| word & !SIZE | size);
+    }
+
+    /// Nobody cuts it any more, at a shard of another host. `is_cut`: what is noted as untold was begun
+    /// before.
+    fn end_far_cut(&self, is_cut: bool) {
+        if self.cuts().is_under_way() {
+            if is_cut {
+                self.dirty_end.store(0, SeqCst);
+            }
+            change(&self.sizes, |word| if word & ONE == 0 { word } else { word.wrapping_add(ONE) });
+        }
+    }
+
     /// The worker's targets are about to cut it.
     fn begin_cut(&self, size: u64) {
         let size = size.min(SIZE);
@@ -217,6 +242,22 @@ impl HostSegment {
     /// For the shard, once log and index have the new size and before the targets cut.
     pub fn begin_cut(&self, inode: Inode, size: u64) {
         self.rows_of(inode).for_each(|vnode| vnode.begin_cut(size));
+    }
+
+    /// For the daemon that passes a request on, before it does: the file is about to be cut at a shard of
+    /// another host.
+    pub fn begin_far_cut(&self, inode: Inode) {
+        self.rows_of(inode).for_each(Vnode::begin_far_cut);
+    }
+
+    /// For the daemon that passes the answer on: the file was cut.
+    pub fn far_cut_to(&self, inode: Inode, size: u64) {
+        self.rows_of(inode).for_each(|vnode| vnode.far_cut_to(size));
+    }
+
+    /// For that daemon, once nobody cuts the file any more. `is_cut`: somebody did.
+    pub fn end_far_cut(&self, inode: Inode, is_cut: bool) {
+        self.rows_of(inode).for_each(|vnode| vnode.end_far_cut(is_cut));
     }
 
     /// For the shard, once the targets have cut and before anybody is answered.

@@ -4,6 +4,7 @@
 //! - `files`: open file descriptions: offset and flags, shared by fork, dup and exec as POSIX says.
 //! - `processes`: the descriptor table of each process, so that it survives exec and so that the
 //!   daemon finds what a killed process had open.
+//! - `watches`: what the kernels behind mounts of this host remember.
 //! - `turns`: numbers that tell a shard of another host whether an opening or a last close is newer.
 //!
 //! One segment for each host, made by whichever daemon comes first; every daemon of the host and
@@ -19,6 +20,7 @@ use wire::errno::{Errno, Result};
 
 pub mod vnodes;
 
+mod flights;
 mod lengths;
 mod pending;
 
@@ -30,6 +32,8 @@ pub mod owners;
 
 mod turns;
 
+pub mod watches;
+
 pub use files::{File, OfdIndex};
 pub use lengths::{Cut, Cuts, Seen};
 pub use processes::{Descriptor, ProcessIndex, Tenant};
@@ -40,7 +44,7 @@ const MAGIC: u32 = 0x4642_4832;
 const TABLES: usize = 4096;
 
 /// Length of the segment. Memory is touched as it is used.
-pub const HOST_BYTES: usize = turns::END;
+pub const HOST_BYTES: usize = watches::END;
 
 /// The mapped host segment.
 pub struct HostSegment {

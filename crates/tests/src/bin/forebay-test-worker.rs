@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, Error, ErrorKind, Result, Write as _};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use tests::{content, digest};
 
 fn main() {
@@ -53,6 +53,10 @@ fn perform(files: &mut BTreeMap<String, File>, words: &[&str]) -> Result<String>
         ["mkdir", path] => fs::create_dir(path).map(done),
         ["rmdir", path] => fs::remove_dir(path).map(done),
         ["list", path] => list(path),
+        ["chmod", path, mode] => {
+            let mode = u32::from_str_radix(mode, 8).map_err(|_| ErrorKind::InvalidInput)?;
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).map(done)
+        }
         ["stat", path] => fs::symlink_metadata(path).map(|found| describe(&found)),
         // put PATH SEED LENGTH: a whole file, by its name alone
         ["put", path, seed, length] => {

@@ -2,11 +2,15 @@
 //! users have, and the test's own worker program run on them. What each test claims is in its file.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub(crate) mod cases;
+
 pub(crate) mod left;
+pub(crate) mod mounted;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -27,15 +31,27 @@ pub(crate) struct Instance {
     /// Holds the run directory and the data.
     pub(crate) place: tempfile::TempDir,
     options: Vec<String>,
+    /// User and group that it belongs to, if not those of the test.
+    pub(crate) owner: Option<(u32, u32)>,
 }
 
 impl Instance {
     pub(crate) fn start(name: &str, options: &[&str]) -> Instance {
+        Instance::start_as(name, options, None)
+    }
+
+    /// An instance of another user, which root can start; everybody may enter its directory.
+    pub(crate) fn start_as(name: &str, options: &[&str], owner: Option<(u32, u32)>) -> Instance {
         let instance = Instance {
             name: format!("t{}-{name}", std::process::id()),
             place: tempfile::tempdir().expect("a directory"),
             options: options.iter().map(|&option| option.to_owned()).collect(),
+            owner,
         };
+        let place = instance.place.path();
+        if let Some((user, group)) = owner {
+            std::os::unix::fs::chown(place, Some(user), Some(group)).expect("root may");
+        }
         instance.start_again();
         instance
     }
@@ -63,6 +79,10 @@ impl Instance {
             .args([word, "--name", &*self.name])
             .env("XDG_RUNTIME_DIR", self.place.path())
             .env("FOREBAY_DIR", self.place.path());
+        if let Some((user, group)) = self.owner {
+            command.uid(user).gid(group).current_dir(self.place.path());
+            command.env("HOME", self.place.path()).env_remove("XDG_CONFIG_HOME");
+        }
         command
     }
 

@@ -70,9 +70,15 @@ impl World {
 
     /// `forebay` with its words, on a host.
     pub(crate) fn on(&self, host: &str, words: &[&str]) -> Output {
+        self.command(host, words).output().expect("the script runs")
+    }
+
+    /// As `on`, to be run.
+    pub(crate) fn command(&self, host: &str, words: &[&str]) -> Command {
         let own = std::env::current_exe().expect("the path of this test");
         let profile = own.parent().and_then(Path::parent).expect("target/<profile>/deps");
-        Command::new(self.path("ssh"))
+        let mut command = Command::new(self.path("ssh"));
+        command
             .arg(host)
             .arg(profile.join("forebay"))
             .args(words)
@@ -82,9 +88,8 @@ impl World {
             .env("FOREBAY_MEMORY", "64MiB")
             .env("FOREBAY_SSD", "64MiB")
             .env("FOREBAY_TIMEOUT", "4s")
-            .envs(self.settings.iter().copied())
-            .output()
-            .expect("the script runs")
+            .envs(self.settings.iter().copied());
+        command
     }
 
     /// What `forebay` says on a host; it must succeed.
@@ -97,6 +102,7 @@ impl World {
     }
 
     /// What a shell on a host says.
+    #[allow(dead_code, reason = "each test uses its part")]
     pub(crate) fn shell(&self, host: &str, script: &str, argument: &str) -> String {
         self.ok(host, &["run", "--", "sh", "-c", script, "sh", argument])
     }
@@ -106,7 +112,8 @@ impl World {
         for folder in ["data", "a", "b", "c"].map(|name| self.path(name)) {
             let left = fs::read_dir(&folder).into_iter().flatten().flatten();
             let left: Vec<_> = left.map(|entry| entry.path()).collect();
-            assert!(left.is_empty(), "{left:?}");
+            let deep = Command::new("find").args(&left).output().expect("find");
+            assert!(left.is_empty(), "{}", String::from_utf8_lossy(&deep.stdout));
         }
         let shared = fs::read_dir("/dev/shm").expect("a listing").flatten();
         let is_ours = |name: &str| name.contains(&self.prefix);

@@ -1,0 +1,300 @@
+//! What the kernel behind a mount remembers (`wire::watch`, `shm::host::watches`), from both sides: a
+//! mount watches what it tells its kernel, and programs look whether somebody watches what they change
+//! without a message.
+//!
+//! Only what shards of this host decide is watched: others are asked each time.
+//!
+//! Bytes are written without a message, too. So who opens a file to write says so in its row, for as long
+//! as it is open on this host, and then has the mounts told; whose kernel remembers sizes and times
+//! watches first and then looks at the row. A file that only one mount writes to stays that mount's.
+
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicBool, fence};
+use shm::host::watches::{self, pages};
+use shm::host::{HostSegment, Vnode};
+use shm::session::Interruptible;
+use wire::attributes::mode;
+use wire::errno::{Errno, Result};
+use wire::limits::SHARD_COUNT;
+use wire::watch::Watch;
+use wire::{Attributes, Credentials, Inode, Reply, Request, ShardIndex};
+
+use crate::layout::heir;
+use crate::opened::{Open, mark};
+use crate::posts::opens_soon;
+use crate::request::{To, own_credentials};
+use crate::walk::Entry;
+use crate::{Client, OfdIndex};
+
+/// What was noted for a watch: where, and the word there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Watched {
+    /// Its bucket; others may fall on it, too.
+    pub bucket: usize,
+    /// The word, another each time.
+    pub word: u64,
+}
+
+impl Watched {
+    /// True if nothing may be remembered under it any more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        watches::is_over(self.word)
+    }
+}
+
+impl Client {
+    /// The number of the mount that this process serves, or 0.
+    pub(crate) fn mount(&self) -> u8 {
+        self.mount.load(Relaxed)
+    }
+
+    /// This process, of number `pid` and start `started`, serves a mount from now on.
+    ///
+    /// # Errors
+    /// `ENFILE` if the host has too many mounts.
+    pub fn begin_mount(&self, pid: u32, started: u64) -> Result<()> {
+        let number = self.host()?.take_mount(pid, started)?;
+        self.mount.store(number, Relaxed);
+        Ok(())
+    }
+
+    /// The mount is gone, and its kernel remembers nothing.
+    pub fn end_mount(&self) {
+        if let Ok(host) = self.host() {
+            host.give_mount(self.mount.swap(0, Relaxed));
+        }
+    }
+
+    /// The watch of a name, and the shard that decides about it; `None` if that is not known without a
+    /// message.
+    #[must_use]
+    pub fn watch_of_name(&self, parent: Inode, name: &[u8]) -> Option<(Watch, ShardIndex)> {
+        let parent = self.attributes_in_index(parent)?;
+        let entry = Entry::of(&parent, name);
+        Some((Watch::of_key(entry.key), entry.shard))
+    }
+
+    /// The attributes of a file that was just made by `open` for `who`, if its name is not applied yet:
+    /// nobody has changed them since. Asks nobody, and answers once.
+    #[must_use]
+    pub fn attributes_of_made(
+        &self,
+        ofd: OfdIndex,
+        name: &[u8],
+        who: &Credentials,
+    ) -> Option<Attributes> {
+        let open = self.opened(ofd).ok()?;
+        let parent = self.attributes_in_index(open.parent())?;
+        let (heir, _) = heir(&parent, who, open.mode());
+        let made = open.take_made((heir.uid, heir.gid))?;
+        self.has_post(&Entry::of(&parent, name)).then_some(made)
+    }
+
+    /// Notes that the kernel of this mount is about to remember something that `shard` decides, until
+    /// `until` (microseconds of `shm::wait::now_micros`). `None`: it must not, as it is about to change
+    /// or is decided elsewhere. What is to be remembered is looked at after this.
+    #[must_use]
+    pub fn watch(&self, watch: Watch, shard: ShardIndex, until: u64) -> Option<Watched> {
+        let service = self.service_of(shard)?;
+        let bucket = watches::bucket_of(watch);
+        let word = self.host().ok()?.watch(self.mount(), bucket, until).ok()?;
+        opens_soon(&service).then_some(Watched { bucket, word })
+    }
+
+    /// The kernel remembers nothing any more of what was noted, and nothing else that falls there.
+    pub fn unwatch(&self, watched: Watched) {
+        if let Ok(host) = self.host() {
+            host.unwatch(self.mount(), watched.bucket, watched.word);
+        }
+    }
+
+    /// The word that stands in a bucket now.
+    #[must_use]
+    pub fn watch_now(&self, bucket: usize) -> Option<Watched> {
+        let word = self.host().ok()?.watch_now(self.mount(), bucket).ok()?;
+        Some(Watched { bucket, word })
+    }
+
+    /// True if nobody writes to a file without a message but by this mount. Looked at after `watch`.
+    /// A file that other hosts write to is not in the index.
+    #[must_use]
+    pub fn is_written_here_alone(&self, inode: Inode) -> bool {
+        if self.attributes_in_index(inode).is_none() {
+            return false;
+        }
+        let Ok(host) = self.host() else { return false };
+        let Some(row) = host.vnode_find(inode) else { return true };
+        let Ok(vnode) = host.vnode(row) else { return false };
+        self.may_keep(vnode.marks.load(SeqCst))
+    }
+
+    /// True if a mount but this one remembers something of a directory and a name in it, so that who
+    /// makes or removes the name leaves that to the shard.
+    #[inline(always)]
+    pub(crate) fn is_entry_watched(&self, host: &HostSegment, parent: Inode, key: u128) -> bool {
+        host.has_mounts() && self.is_watched(host, parent, key)
+    }
+
+    #[cold]
+    fn is_watched(&self, host: &HostSegment, parent: Inode, key: u128) -> bool {
+        let own = self.mount();
+        host.is_watched(Watch::of_key(key), own) || host.is_watched(Watch::Attributes(parent), own)
+    }
+
+    /// The same of a file.
+    pub(crate) fn is_file_watched(&self, inode: Inode) -> bool {
+        let is_watched = |host: &HostSegment| {
+            host.has_mounts() && host.is_watched(Watch::Attributes(inode), self.mount())
+        };
+        self.host().is_ok_and(is_watched)
+    }
+
+    /// The same of a file that nobody knows yet.
+    #[inline(always)]
+    pub(crate) fn note_writer_of_new(&self, vnode: &Vnode) {
+        let mount = self.mount();
+        let by = if mount == 0 { pages::SHARED } else { mount };
+        vnode.marks.store(pages::with_writer(0, by), Relaxed);
+    }
+
+    /// A file is open to be written to: from now on its bytes may change without a message.
+    ///
+    /// # Errors
+    /// As `call`.
+    pub(crate) fn note_writer(&self, inode: Inode, vnode: &Vnode) -> Result<()> {
+        let by = if self.mount() == 0 { pages::SHARED } else { self.mount() };
+        let marked = |marks| {
+            let now = pages::with_writer(marks, by);
+            (now != marks).then_some(now)
+        };
+        let _ = vnode.marks.fetch_update(SeqCst, SeqCst, marked);
+        if !self.is_file_watched(inode) {
+            return Ok(());
+        }
+        let to = To::Shard(inode.shard());
+        self.call_done(to, &Request::Unwatch { inode }, &own_credentials())
+    }
+
+    fn may_keep(&self, marks: u64) -> bool {
+        matches!(pages::writer(marks), writer if writer == 0 || writer == self.mount())
+    }
+
+    /// May the kernel of this mount keep pages of a file that is opened by `ofd`, to be read? Not while
+    /// somebody else writes to it, nor where other hosts may. As long as it is open, `note_pages` is
+    /// called before each read.
+    #[must_use]
+    pub fn may_keep_pages(&self, ofd: OfdIndex) -> bool {
+        let Ok(open) = self.opened(ofd) else { return false };
+        if !self.has_one_host() || open.mode() & mode::TYPE != mode::REGULAR {
+            return false;
+        }
+        // It may have some of before.
+        let own = pages::EVER | pages::keeper(self.mount());
+        let kept = |marks| self.may_keep(marks).then_some(marks | own);
+        let may = open.vnode.marks.fetch_update(SeqCst, SeqCst, kept).is_ok();
+        if may {
+            open.set(mark::PAGES);
+        }
+        may
+    }
+
+    /// Before bytes are read for the kernel of this mount. True: it keeps them, and somebody writes to
+    /// the file who might do so without a word, by a mapping.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn note_pages(&self, ofd: OfdIndex) -> Result<bool> {
+        let open = self.opened(ofd)?;
+        if !open.has(mark::PAGES) {
+            return Ok(false);
+        }
+        let own = pages::keeper(self.mount());
+        let mut marks = open.vnode.marks.load(SeqCst);
+        if marks & own == 0 {
+            marks = open.vnode.marks.fetch_or(own, SeqCst);
+        }
+        Ok(!self.may_keep(marks))
+    }
+
+    /// The kernel of this mount is about to drop all pages of a file.
+    pub fn drop_pages(&self, inode: Inode) {
+        let Ok(host) = self.host() else { return };
+        if let Some(row) = host.vnode_find(inode).and_then(|row| host.vnode(row).ok()) {
+            row.marks.fetch_and(!pages::keeper(self.mount()), SeqCst);
+        }
+    }
+
+    /// Bytes of an open file changed: kernels of other mounts drop what they have of it.
+    ///
+    /// # Errors
+    /// As `call`.
+    #[inline]
+    pub(crate) fn tell_page_keepers(&self, open: &Open<'_>) -> Result<()> {
+        // Who has it open to write is in the marks; from then on it is not opened so.
+        if open.vnode.marks.load(Relaxed) & pages::EVER == 0 {
+            return Ok(());
+        }
+        self.tell_keepers_of(open.inode, open.vnode)
+    }
+
+    #[cold]
+    fn tell_keepers_of(&self, inode: Inode, vnode: &Vnode) -> Result<()> {
+        fence(SeqCst);
+        if pages::keepers_but(vnode.marks.load(SeqCst), self.mount()) == 0 {
+            return Ok(());
+        }
+        let to = To::Shard(inode.shard());
+        self.call_done(to, &Request::Unwatch { inode }, &own_credentials())
+    }
+
+    /// The same of a file that was cut by its name.
+    pub(crate) fn tell_page_keepers_of(&self, inode: Inode) -> Result<()> {
+        let host = self.host()?;
+        match host.vnode_find(inode).and_then(|row| host.vnode(row).ok()) {
+            Some(vnode) if vnode.marks.load(SeqCst) & pages::EVER != 0 => {
+                self.tell_keepers_of(inode, vnode)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Calls `each` with all shards of this host; true: the first one of its service.
+    pub fn each_near_shard(&self, each: &mut dyn FnMut(ShardIndex, bool)) {
+        let mut seen = [(0, 0); wire::lease::SERVICES_OF_HOST_MAX];
+        let mut count = 0;
+        for shard in (0..SHARD_COUNT).map(ShardIndex) {
+            let Some(service) = self.service_of(shard) else { continue };
+            let one = (core::ptr::from_ref(service.by) as usize, service.worker);
+            let known = seen.get(..count).unwrap_or_default();
+            let is_first = !known.contains(&one);
+            if is_first {
+                let Some(place) = seen.get_mut(count) else { continue };
+                *place = one;
+                count += 1;
+            }
+            each(shard, is_first);
+        }
+    }
+
+    /// Waits for notices of a service, which says that all up to `done` are carried out, and lets `with`
+    /// see them; until `is_over`.
+    ///
+    /// # Errors
+    /// `EINTR` when it is over, and as `call`.
+    pub fn await_notices<R>(
+        &self,
+        shard: ShardIndex,
+        done: u64,
+        is_over: &AtomicBool,
+        with: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
+        let request = Request::Notices { done };
+        let (to, who) = (To::Shard(shard), own_credentials());
+        let by = Interruptible::By(is_over);
+        self.call_as(to, &request, &who, &mut None, by)?.with(|reply| match reply {
+            Reply::Bytes { bytes } => Ok(with(bytes)),
+            _ => Err(Errno::EIO),
+        })
+    }
+}

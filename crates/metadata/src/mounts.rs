@@ -1,0 +1,287 @@
+//! Before something changes that the kernel behind a mount of this host remembers (`wire::watch`): the
+//! mount is told and has its kernel forget it, then the change goes on.
+//!
+//! A mount waits for such notices by a request that is answered when there are some, and says with the
+//! next one which it has carried out. A job that is to change something looks first which mounts watch it
+//! (`Opens::watchers`); those that were not told since they said so are, and the job waits
+//! (`Wait::Mounts`). It looks anew each time it runs: what was watched again meanwhile is told again.
+//!
+//! Whose mount asks for the change is not told: his kernel knows, and may hold locks until it is
+//! answered.
+//!
+//! Nobody is waited for beyond the time that he said: a mount that stands still or is dead lets jobs go
+//! on when that is over.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use wire::codec::Field;
+use wire::hash::entry_key;
+use wire::limits::SLOT_BYTES;
+use wire::request::set;
+use wire::watch::{Notice, Watch, what};
+use wire::{Errno, Header, Inode, Reply, Request, Writer};
+
+use crate::live::{Ask, Step, Stop, Wait};
+use crate::peer::Action;
+use crate::service::Service;
+
+/// Most bytes of notices in an answer.
+const BYTES_MAX: usize = SLOT_BYTES - 256;
+/// How often a job that waits for mounts looks whether their time is over.
+const LOOK_NANOS: i64 = 20_000_000;
+/// Of so many watches it is remembered that their mounts were told; who forgets tells once more.
+const TOLD_MAX: usize = 4096;
+
+/// Something that changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Changing<'a> {
+    /// A name of a directory. With the inode that another takes the place of, if so.
+    Name(Inode, &'a [u8], Inode),
+    /// The attributes of an inode.
+    Attributes(Inode),
+    /// The bytes of an inode, by a request that nothing else has the number of.
+    Bytes(Inode, (u64, u64)),
+}
+
+/// By what it is known that a mount was told.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum About {
+    Watch(Watch),
+    /// What is read after a request came is what it wrote: so each is told once.
+    Bytes(Inode, (u64, u64)),
+}
+
+impl Changing<'_> {
+    fn about(&self) -> About {
+        match *self {
+            Changing::Name(parent, name, _) => About::Watch(Watch::of_key(entry_key(parent, name))),
+            Changing::Attributes(inode) => About::Watch(Watch::Attributes(inode)),
+            Changing::Bytes(inode, request) => About::Bytes(inode, request),
+        }
+    }
+
+    fn notice(&self, number: u64) -> Notice<'_> {
+        let (what, inode, name, replaced) = match *self {
+            Changing::Name(inode, name, replaced) => (what::NAME, inode, name, replaced),
+            Changing::Attributes(inode) => (what::ATTRIBUTES, inode, &[][..], Inode::NONE),
+            Changing::Bytes(inode, _) => (what::BYTES, inode, &[][..], Inode::NONE),
+        };
+        Notice { what, number, inode, name, replaced }
+    }
+}
+
+/// What a mount was told, and when it said that it watches.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    word: u64,
+    number: u64,
+}
+
+/// The mounts of this host, as far as they were told something.
+#[derive(Default)]
+pub(crate) struct Mounts {
+    /// Who waits for notices.
+    waiting: BTreeMap<u8, (u64, Header)>,
+    queued: BTreeMap<u8, VecDeque<(u64, Vec<u8>)>>,
+    told: BTreeMap<(u8, About), Told>,
+    /// Up to which number each has carried them out.
+    done: BTreeMap<u8, u64>,
+    /// The last notice.
+    last: u64,
+}
+
+impl Service {
+    /// Before the first change of any of `all`: goes on when no kernel remembers it but the asker's own.
+    pub(crate) fn unwatched(&mut self, ask: &Ask<'_>, all: &[Changing<'_>]) -> Step<()> {
+        if !ask.hands.has_mounts() {
+            return Ok(());
+        }
+        let own = if ask.header.host == self.config.host { ask.header.mount } else { 0 };
+        let mut waits = false;
+        for one in all {
+            let about = one.about();
+            let mut watchers = Vec::new();
+            let mut each = |mount, word| watchers.push((mount, word));
+            match about {
+                About::Watch(watch) => ask.hands.watchers(watch, &mut each),
+                About::Bytes(inode, _) => {
+                    ask.hands.page_keepers(inode, &mut |mount| each(mount, 0));
+                }
+            }
+            for (mount, word) in watchers.into_iter().filter(|&(mount, _)| mount != own) {
+                waits |= !self.is_told(mount, about, word) && !self.tell_mount(mount, one, word);
+            }
+        }
+        if !waits {
+            return Ok(());
+        }
+        self.live.wake_at(self.live.now.saturating_add(LOOK_NANOS));
+        Err(Stop::Wait(Wait::Mounts))
+    }
+
+    /// True if a mount has carried out what it was told since it watches.
+    fn is_told(&self, mount: u8, about: About, word: u64) -> bool {
+        let mounts = &self.live.mounts;
+        let done = mounts.done.get(&mount).copied().unwrap_or(0);
+        let told = mounts.told.get(&(mount, about));
+        told.is_some_and(|told| told.word == word && told.number <= done)
+    }
+
+    /// Tells a mount unless it is told already. False: it is to be waited for.
+    fn tell_mount(&mut self, mount: u8, what: &Changing<'_>, word: u64) -> bool {
+        let about = what.about();
+        let mounts = &mut self.live.mounts;
+        if mounts.told.get(&(mount, about)).is_some_and(|told| told.word == word) {
+            return false;
+        }
+        if mounts.told.len() >= TOLD_MAX {
+            let done = &mounts.done;
+            mounts
+                .told
+                .retain(|(mount, _), told| done.get(mount).is_none_or(|done| told.number > *done));
+        }
+        // Larger than those of before a restart, too.
+        mounts.last = (mounts.last + 1).max(self.live.now.unsigned_abs());
+        let number = mounts.last;
+        mounts.told.insert((mount, about), Told { word, number });
+        let mut bytes = vec![0; SLOT_BYTES];
+        let mut to = Writer::new(&mut bytes);
+        what.notice(number).put(&mut to);
+        let length = to.finish().unwrap_or(0);
+        bytes.truncate(length);
+        mounts.queued.entry(mount).or_default().push_back((number, bytes));
+        self.send_notices(mount);
+        false
+    }
+
+    /// As `unwatched` for what has changed already, and nobody waits for.
+    pub(crate) fn tell_mounts_of(&mut self, ask: &Ask<'_>, inode: Inode) {
+        let _ = self.unwatched(ask, &[Changing::Attributes(inode)]);
+    }
+
+    /// A mount of this host waits for notices, and has carried out all up to `done`.
+    pub(crate) fn notices(&mut self, ask: &Ask<'_>, done: u64) -> Step<()> {
+        let mount = ask.header.mount;
+        if mount == 0 || ask.header.host != self.config.host {
+            return Err(Stop::Refused(Errno::EINVAL));
+        }
+        let mounts = &mut self.live.mounts;
+        let known = mounts.done.entry(mount).or_default();
+        *known = done.max(*known);
+        let before = mounts.waiting.insert(mount, (ask.ticket, *ask.header));
+        if let Some((ticket, _)) = before.filter(|(ticket, _)| *ticket != ask.ticket) {
+            self.io.reply(ticket, &Reply::Bytes { bytes: &[] });
+        }
+        self.live.wake(|wait| *wait == Wait::Mounts);
+        self.send_notices(mount);
+        Ok(())
+    }
+
+    fn send_notices(&mut self, mount: u8) {
+        let mounts = &mut self.live.mounts;
+        let Some(queue) = mounts.queued.get_mut(&mount).filter(|queue| !queue.is_empty()) else {
+            return;
+        };
+        let Some((ticket, _)) = mounts.waiting.remove(&mount) else { return };
+        let mut all = Vec::new();
+        while let Some((_, bytes)) = queue.front() {
+            if all.len() + bytes.len() > BYTES_MAX {
+                break;
+            }
+            all.extend_from_slice(bytes);
+            queue.pop_front();
+        }
+        self.io.reply(ticket, &Reply::Bytes { bytes: &all });
+    }
+
+    /// Those who waited by these origins are gone.
+    pub(crate) fn forget_mounts(&mut self, is_gone: impl Fn(&Header) -> bool) {
+        let mounts = &mut self.live.mounts;
+        let gone: Vec<u8> = mounts
+            .waiting
+            .iter()
+            .filter(|(_, (_, header))| is_gone(header))
+            .map(|(&mount, _)| mount)
+            .collect();
+        for mount in gone {
+            mounts.waiting.remove(&mount);
+            // What it was told and did not take, another of its number takes in its stead.
+        }
+    }
+
+    /// What time brings: jobs look whether the time of those they wait for is over.
+    pub(crate) fn keep_mounts(&mut self) {
+        if self.live.jobs.values().any(|job| job.wait == Wait::Mounts) {
+            self.live.wake(|wait| *wait == Wait::Mounts);
+            self.live.wake_at(self.live.now.saturating_add(LOOK_NANOS));
+        }
+    }
+
+    /// What a request is about to change here, or `None`. What it does at other services, those look at.
+    pub(crate) fn unwatched_for(&mut self, ask: &Ask<'_>, request: &Request<'_>) -> Step<()> {
+        if !ask.hands.has_mounts() {
+            return Ok(());
+        }
+        let child = |parent, name: &[u8]| {
+            self.state.entries.get(parent, name).map_or(Inode::NONE, |(inode, _)| inode)
+        };
+        use Changing::{Attributes, Bytes, Name};
+        match *request {
+            Request::Create { parent, name, .. } => {
+                if !child(parent, name).is_none() {
+                    return Ok(());
+                }
+                self.unwatched(ask, &[Name(parent, name, Inode::NONE), Attributes(parent)])
+            }
+            Request::Link { inode, parent, name } => {
+                let name = Name(parent, name, Inode::NONE);
+                self.unwatched(ask, &[name, Attributes(parent), Attributes(inode)])
+            }
+            Request::Unlink { parent, name } | Request::RemoveDirectory { parent, name } => {
+                let inode = child(parent, name);
+                let name = Name(parent, name, Inode::NONE);
+                self.unwatched(ask, &[name, Attributes(parent), Attributes(inode)])
+            }
+            Request::Rename { parent, name, new_parent, new_name, .. } => {
+                let (moved, replaced) = (child(parent, name), child(new_parent, new_name));
+                let all = [
+                    Name(parent, name, moved),
+                    Name(new_parent, new_name, replaced),
+                    Attributes(parent),
+                    Attributes(new_parent),
+                    Attributes(moved),
+                    Attributes(replaced),
+                ];
+                self.unwatched(ask, &all)
+            }
+            // A read waits for nobody.
+            Request::SetAttributes { mask, .. } if mask & set::READ != 0 => Ok(()),
+            Request::SetAttributes { inode, .. }
+            | Request::SetXattr { inode, .. }
+            | Request::RemoveXattr { inode, .. }
+            | Request::WriteInline { inode, .. }
+            | Request::Extend { inode, .. }
+            | Request::Append { inode, .. } => self.unwatched(ask, &[Attributes(inode)]),
+            // An open to write: from then on it may be written elsewhere (`sizes`).
+            Request::Unwatch { inode } | Request::Open { inode, writes: 1.., .. } => {
+                let request = (ask.header.origin, ask.header.sequence);
+                self.unwatched(ask, &[Attributes(inode), Bytes(inode, request)])
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The same of an action of another service's transaction.
+    pub(crate) fn unwatched_for_action(&mut self, ask: &Ask<'_>, action: &Action<'_>) -> Step<()> {
+        use Changing::{Attributes, Name};
+        match *action {
+            Action::Entry { parent, name, expect, .. } => {
+                self.unwatched(ask, &[Name(parent, name, expect), Attributes(parent)])
+            }
+            Action::Links { inode, .. }
+            | Action::RemoveDirectory { inode, .. }
+            | Action::Moved { inode, .. } => self.unwatched(ask, &[Attributes(inode)]),
+            Action::Freeze { .. } | Action::Chain { .. } => Ok(()),
+        }
+    }
+}

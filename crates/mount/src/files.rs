@@ -1,0 +1,207 @@
+//! Open files. A handle is the number of an open file in the host's table, as programs that are
+//! preloaded have them.
+
+use client::{At, OfdIndex, Opened, Outcome, Position};
+use fuse::abi::{flag, open as answer};
+use fuse::reply::{self, Validity};
+use std::time::Duration;
+use wire::codec::Writer;
+use wire::errno::{Errno, Result};
+
+use crate::answer::{Request, within};
+use crate::attributes::stale;
+use crate::serve::Scratch;
+use crate::watches::VALID;
+
+/// Flags of an open that mean something to the instance.
+const ACCESS: u32 = libc::O_ACCMODE as u32;
+
+impl Request<'_> {
+    /// `keeps`: the kernel may keep pages, and have kept those of before.
+    fn say_opened(&self, handle: u64, flags: u32, keeps: Option<bool>, to: &mut Writer<'_>) {
+        let mut said = match keeps {
+            None => answer::DIRECT_IO | answer::PARALLEL_DIRECT_WRITES,
+            Some(false) => 0,
+            Some(true) => answer::KEEP_CACHE,
+        };
+        if flags & ACCESS == libc::O_RDONLY as u32 {
+            said |= answer::NOFLUSH;
+        }
+        reply::opened(to, handle, said, 0);
+    }
+
+    pub(crate) fn open(&self, flags: u32, kills_ids: bool, to: &mut Writer<'_>) -> Result<()> {
+        let file = self.open_node(flags)?;
+        if kills_ids {
+            let _ = self.kill_ids(file.ofd);
+        }
+        let keeps = self.keeps(file, flags);
+        self.say_opened(self.server.handles.add(file.ofd)?, flags, keeps, to);
+        Ok(())
+    }
+
+    /// May the kernel keep pages of a file that is opened? Who only reads finds them there again; who
+    /// writes goes straight, with one copy less.
+    fn keeps(&self, file: Opened, flags: u32) -> Option<bool> {
+        let client = self.server.client;
+        let reads = flags & (ACCESS | libc::O_DIRECT as u32) == libc::O_RDONLY as u32;
+        if !reads || !client.may_keep_pages(file.ofd) {
+            return None;
+        }
+        // An empty one has no pages, and a read of it would not come here.
+        let now = client.fstat(file.ofd).ok().filter(|now| now.size != 0)?;
+        let is_same = self.server.versions.is_same(now.inode, now.changed);
+        // Its access time is to follow, which takes a read that comes here.
+        Some(is_same && !self.is_read_late(&now, flags))
+    }
+
+    /// Opens the node once more.
+    pub(crate) fn open_node(&self, flags: u32) -> Result<Opened> {
+        // The kernel follows links itself.
+        let flags = flags & !(libc::O_NOFOLLOW as u32);
+        within(self.server.client.open_inode(self.node(), flags, &self.who()).map_err(stale)?)
+    }
+
+    pub(crate) fn create(
+        &self,
+        name: &[u8],
+        flags: u32,
+        mode: u32,
+        kills_ids: bool,
+        scratch: &mut Scratch,
+        to: &mut Writer<'_>,
+    ) -> Result<()> {
+        let (client, who) = (self.server.client, self.who());
+        let flags = flags | (libc::O_CREAT | libc::O_NOFOLLOW) as u32;
+        let entry = if self.watch_name(name) { VALID } else { Duration::ZERO };
+        let file = match client.open(self.below(name), flags, mode, &who, &mut scratch.path)? {
+            Outcome::Done(file) => file,
+            Outcome::Outside => return Err(Errno::EIO),
+            // The kernel opens it itself once it knows what it is.
+            Outcome::Special(_) => return Err(Errno::ESTALE),
+        };
+        if kills_ids {
+            let _ = client.kill_set_id(file.ofd);
+        }
+        self.say_created(file, flags, (name, entry), to)
+    }
+
+    /// With the name that was made, and how long it may be believed.
+    fn say_created(
+        &self,
+        file: Opened,
+        flags: u32,
+        (name, entry): (&[u8], Duration),
+        to: &mut Writer<'_>,
+    ) -> Result<()> {
+        let handle = self.server.handles.add(file.ofd)?;
+        let client = self.server.client;
+        let is_watched = client.inode_of(file.ofd).is_ok_and(|inode| self.watch_attributes(inode));
+        let made = client.attributes_of_made(file.ofd, name, &self.who()).map(Ok);
+        match made.unwrap_or_else(|| client.fstat(file.ofd)) {
+            Ok(attributes) => {
+                let valid = if is_watched { VALID } else { Duration::ZERO };
+                let validity = Validity { entry, attributes: valid };
+                self.entry(&attributes, validity).write(to);
+                self.say_opened(handle, flags, None, to);
+                Ok(())
+            }
+            Err(errno) => {
+                let _ = self.server.handles.close(handle);
+                Err(errno)
+            }
+        }
+    }
+
+    pub(crate) fn temporary_file(
+        &self,
+        flags: u32,
+        mode: u32,
+        scratch: &mut Scratch,
+        to: &mut Writer<'_>,
+    ) -> Result<()> {
+        let (client, who) = (self.server.client, self.who());
+        let flags = flags | libc::O_TMPFILE as u32;
+        let at = At::itself(self.node());
+        let file = within(client.open(at, flags, mode, &who, &mut scratch.path)?)?;
+        self.say_created(file, flags, (b"", Duration::ZERO), to)
+    }
+
+    pub(crate) fn read(
+        &self,
+        handle: u64,
+        offset: u64,
+        size: u32,
+        to: &mut Writer<'_>,
+    ) -> Result<()> {
+        let ofd = self.opened(handle)?;
+        let client = self.server.client;
+        if client.note_pages(ofd)? {
+            self.server.drop_pages_soon(self.node());
+        }
+        to.fill(size as usize, |room| client.read(ofd, room, Position::At(offset)))?;
+        self.note_read(client.flags(ofd)?);
+        Ok(())
+    }
+
+    pub(crate) fn write(
+        &self,
+        handle: u64,
+        offset: u64,
+        flags: u32,
+        data: &[u8],
+        to: &mut Writer<'_>,
+    ) -> Result<()> {
+        let (client, ofd) = (self.server.client, self.opened(handle)?);
+        if flags & flag::WRITE_KILL_SUIDGID != 0 {
+            self.kill_ids(ofd)?;
+        }
+        let count = client.write(ofd, data, Position::At(offset))?;
+        reply::count(to, count as u32);
+        Ok(())
+    }
+
+    /// Takes set-id bits away, which who opens or writes may not keep. The kernel, which asks for that
+    /// and remembers the mode all the same, is told.
+    fn kill_ids(&self, ofd: OfdIndex) -> Result<()> {
+        if self.server.client.kill_set_id(ofd)? {
+            self.server.forget_attributes(self.node());
+        }
+        Ok(())
+    }
+
+    /// The last descriptor is closed. Nobody learns what goes wrong now: `flush` came before.
+    pub(crate) fn release(&self, handle: u64) -> Result<()> {
+        self.server.handles.close(handle)
+    }
+
+    /// A descriptor is closed: others see how long the file is.
+    pub(crate) fn flush(&self, handle: u64) -> Result<()> {
+        self.server.client.tell_size(self.opened(handle)?)
+    }
+
+    pub(crate) fn sync(&self, handle: u64) -> Result<()> {
+        self.server.client.sync(self.opened(handle)?)
+    }
+
+    pub(crate) fn allocate(&self, handle: u64, offset: u64, length: u64, mode: u32) -> Result<()> {
+        let file = self.opened(handle)?;
+        // The kernel does not say here whether the bits have to go.
+        if self.header.uid != 0 {
+            self.kill_ids(file)?;
+        }
+        self.server.client.allocate(file, mode, offset, length)
+    }
+
+    pub(crate) fn seek(
+        &self,
+        handle: u64,
+        offset: u64,
+        whence: u32,
+        to: &mut Writer<'_>,
+    ) -> Result<()> {
+        let found = self.server.client.seek(self.opened(handle)?, offset.cast_signed(), whence)?;
+        reply::offset(to, found);
+        Ok(())
+    }
+}

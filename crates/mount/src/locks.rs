@@ -1,0 +1,272 @@
+//! Locks: of ranges (`F_SETLK`, `F_OFD_SETLK`) and whole files (`flock`), kept by the shard of the file
+//! as those of programs that are preloaded.
+//!
+//! The kernel names the owner of a range's lock by a number that means a process or an open file. Each
+//! such owner has an open file of ours for each file in which he has locks, his *carrier*, and they are
+//! its locks: so they end with him, and with this program, as any open file's do.
+//!
+//! Who waits for a lock has a thread of his own, so that he who gives it back is served. The kernel says
+//! when he was interrupted.
+
+use client::{OfdIndex, Owner, Range, Wait};
+use fuse::reply;
+use fuse::request::Lock;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use wire::Inode;
+use wire::codec::Writer;
+use wire::errno::{Errno, Result};
+use wire::limits::SLOT_COUNT;
+use wire::request::lock;
+
+use crate::answer::{Request, within};
+
+/// Those who wait in the shard's queue at most: each has a slot of the session. Others ask now and then.
+const QUEUED_MAX: usize = SLOT_COUNT / 2;
+/// Interrupted requests that are remembered.
+const EARLY_MAX: usize = 256;
+/// Pause of those.
+const PAUSE: Duration = Duration::from_millis(20);
+/// The last byte of a range that goes to the end, as the kernel says it.
+const TO_THE_END: u64 = i64::MAX as u64;
+
+/// An owner in a file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Of {
+    inode: u64,
+    owner: u64,
+}
+
+/// Carriers, and who waits.
+#[derive(Default)]
+pub(crate) struct Locks {
+    carriers: Mutex<HashMap<Of, Carrier>>,
+    /// How many: most files have none, and closing them takes no lock.
+    carrier_count: AtomicUsize,
+    waiting: Mutex<HashMap<u64, Arc<AtomicBool>>>,
+    /// Requests that were interrupted and nobody waited for, yet or any more: the last few.
+    early: Mutex<VecDeque<u64>>,
+}
+
+#[derive(Clone, Copy)]
+struct Carrier {
+    /// Its own handle.
+    own: u64,
+    /// The handle by which it was first asked for.
+    handle: u64,
+}
+
+fn guard<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A lock that is waited for.
+struct Waiting {
+    unique: u64,
+    is_over: Arc<AtomicBool>,
+    is_queued: bool,
+}
+
+impl Locks {
+    /// Notes that somebody waits.
+    fn begin(&self, unique: u64) -> Waiting {
+        let mut waiting = guard(&self.waiting);
+        let is_queued = waiting.len() < QUEUED_MAX;
+        let was_early = guard(&self.early).contains(&unique);
+        let is_over = Arc::new(AtomicBool::new(was_early));
+        waiting.insert(unique, Arc::clone(&is_over));
+        Waiting { unique, is_over, is_queued }
+    }
+
+    fn end(&self, waiting: &Waiting) {
+        guard(&self.waiting).remove(&waiting.unique);
+    }
+
+    /// The one who waits for the answer to `unique` was interrupted.
+    pub(crate) fn interrupt(&self, unique: u64) {
+        // Held until it is noted on one side: who begins to wait takes both in this order.
+        let waiting = guard(&self.waiting);
+        if let Some(is_over) = waiting.get(&unique) {
+            is_over.store(true, Relaxed);
+            return;
+        }
+        let mut early = guard(&self.early);
+        if early.len() >= EARLY_MAX {
+            early.pop_front();
+        }
+        early.push_back(unique);
+    }
+
+    /// Nobody is to wait any more: the mount ends.
+    pub(crate) fn interrupt_all(&self) {
+        guard(&self.waiting).values().for_each(|is_over| is_over.store(true, Relaxed));
+    }
+}
+
+fn kind_of(kernels: u32) -> Result<u8> {
+    match kernels.cast_signed() {
+        libc::F_RDLCK => Ok(lock::READ),
+        libc::F_WRLCK => Ok(lock::WRITE),
+        libc::F_UNLCK => Ok(lock::UNLOCK),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+const fn kernels_of(kind: u8) -> u32 {
+    match kind {
+        lock::READ => libc::F_RDLCK.cast_unsigned(),
+        _ => libc::F_WRLCK.cast_unsigned(),
+    }
+}
+
+fn range_of(wanted: &Lock) -> Result<Range> {
+    let end = if wanted.end >= TO_THE_END { u64::MAX } else { wanted.end };
+    Ok(Range { kind: kind_of(wanted.kind)?, start: wanted.start, end, pid: wanted.pid })
+}
+
+impl Request<'_> {
+    /// The carrier of an owner's locks in the node, one reference more of it; makes it if `makes`.
+    fn carrier(&self, wanted: &Lock, makes: bool) -> Result<Option<OfdIndex>> {
+        let of = Of { inode: self.header.node, owner: wanted.owner };
+        let mut carriers = guard(&self.server.locks.carriers);
+        if let Some(carrier) = carriers.get(&of) {
+            let file = self.opened(carrier.own)?;
+            self.server.client.retain(file);
+            return Ok(Some(file));
+        }
+        if !makes {
+            return Ok(None);
+        }
+        let flags = libc::O_RDWR as u32;
+        let file = self.server.client.open_inode(Inode(of.inode), flags, &self.who())?;
+        let file = within(file)?.ofd;
+        let own = self.server.handles.add(file)?;
+        carriers.insert(of, Carrier { own, handle: wanted.handle });
+        self.server.locks.carrier_count.store(carriers.len(), Relaxed);
+        self.server.client.retain(file);
+        Ok(Some(file))
+    }
+
+    pub(crate) fn get_lock(&self, wanted: &Lock, to: &mut Writer<'_>) -> Result<()> {
+        let range = range_of(wanted)?;
+        let (client, carrier) = (self.server.client, self.carrier(wanted, false)?);
+        let file = carrier.map_or_else(|| self.opened(wanted.handle), Ok)?;
+        let mut in_the_way = client.test_lock(file, Owner::OpenFile, range);
+        if matches!(in_the_way, Ok(Some(_))) {
+            self.server.turns.let_all_pass();
+            in_the_way = client.test_lock(file, Owner::OpenFile, range);
+        }
+        self.put(carrier);
+        let in_the_way = in_the_way?;
+        let said = match in_the_way {
+            None => Lock { kind: libc::F_UNLCK.cast_unsigned(), ..*wanted },
+            Some(Range { kind, start, end, pid }) => {
+                let kind = kernels_of(kind);
+                Lock { start, end: end.min(TO_THE_END), kind, pid, ..*wanted }
+            }
+        };
+        reply::lock(to, &said);
+        Ok(())
+    }
+
+    /// Takes or gives back a lock without waiting.
+    pub(crate) fn set_lock(&self, wanted: &Lock) -> Result<()> {
+        match self.take(wanted, Wait::No) {
+            // Perhaps for a lock of a file that is closed already.
+            Err(Errno::EAGAIN) => {
+                self.server.turns.let_all_pass();
+                self.take(wanted, Wait::No)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn take(&self, wanted: &Lock, wait: Wait<'_>) -> Result<()> {
+        let range = range_of(wanted)?;
+        if wanted.is_flock {
+            return self.server.client.flock(self.opened(wanted.handle)?, range.kind, wait);
+        }
+        let makes = range.kind != lock::UNLOCK;
+        match self.carrier(wanted, makes)? {
+            Some(file) => {
+                let outcome = self.server.client.lock(file, Owner::OpenFile, range, wait);
+                self.put(Some(file));
+                outcome
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Gives a reference of a carrier back.
+    fn put(&self, carrier: Option<OfdIndex>) {
+        if let Some(file) = carrier {
+            self.server.handles.put(file);
+        }
+    }
+
+    /// The locks of a carrier end, also while somebody waits by it.
+    fn end(&self, carrier: Carrier) {
+        let all = Range { kind: lock::UNLOCK, start: 0, end: u64::MAX, pid: 0 };
+        if let Ok(file) = self.opened(carrier.own) {
+            let _ = self.server.client.lock(file, Owner::OpenFile, all, Wait::No);
+        }
+        let _ = self.server.handles.close(carrier.own);
+    }
+
+    /// Waits until the lock is there or the one who asked is interrupted.
+    pub(crate) fn wait_for_lock(&self, wanted: &Lock) -> Result<()> {
+        let waiting = self.server.locks.begin(self.header.unique);
+        let outcome = loop {
+            if waiting.is_queued {
+                break self.take(wanted, Wait::Until(&waiting.is_over));
+            }
+            match self.take(wanted, Wait::No) {
+                Err(Errno::EAGAIN) if waiting.is_over.load(Relaxed) => break Err(Errno::EINTR),
+                Err(Errno::EAGAIN) => std::thread::sleep(PAUSE),
+                outcome => break outcome,
+            }
+        };
+        self.server.locks.end(&waiting);
+        outcome
+    }
+
+    /// A descriptor of the node is closed by an owner: his locks in it end.
+    pub(crate) fn end_locks_of(&self, owner: u64) {
+        if self.server.locks.carrier_count.load(Relaxed) == 0 {
+            return;
+        }
+        let of = Of { inode: self.header.node, owner };
+        let carrier = {
+            let mut carriers = guard(&self.server.locks.carriers);
+            let carrier = carriers.remove(&of);
+            self.server.locks.carrier_count.store(carriers.len(), Relaxed);
+            carrier
+        };
+        if let Some(carrier) = carrier {
+            self.end(carrier);
+        }
+    }
+
+    /// An open file is gone: so are the locks that were taken by it.
+    pub(crate) fn end_locks_by(&self, handle: u64) {
+        if self.server.locks.carrier_count.load(Relaxed) == 0 {
+            return;
+        }
+        let mut ended = Vec::new();
+        let mut carriers = guard(&self.server.locks.carriers);
+        carriers.retain(|of, carrier| {
+            let is_kept = of.inode != self.header.node || carrier.handle != handle;
+            if !is_kept {
+                ended.push(*carrier);
+            }
+            is_kept
+        });
+        self.server.locks.carrier_count.store(carriers.len(), Relaxed);
+        drop(carriers);
+        for carrier in ended {
+            self.end(carrier);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Two mounts and a preloaded program of one host see what the others do at once, though the kernel
+//! remembers names and attributes: they do things in turn, at random, on the same few names, and after
+//! each step all of them look, beside a program that does the same on a local file system.
+//!
+//! `STEPS` sets how many, `TEST_SEED` begins another series. Needs `/dev/fuse`.
+
+mod support;
+
+use std::path::Path;
+use support::mounted::{Mounted, Offered, has_fuse};
+use support::{Instance, Random, Worker, setting};
+
+/// Who does and looks: a program, and where it sees the tree.
+struct Seat {
+    worker: Worker,
+    root: String,
+}
+
+impl Seat {
+    fn ask(&mut self, step: &[String]) -> String {
+        let words = step.iter().map(|word| match word.strip_prefix('/') {
+            Some(rest) => format!("{}/{rest}", self.root),
+            None => word.clone(),
+        });
+        self.worker.ask(&words.collect::<Vec<_>>().join(" "))
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.to_str().expect("a path of letters").to_owned()
+}
+
+fn name(random: &mut Random) -> String {
+    let directory = ["", "a/", "b/"][random.below(3) as usize];
+    format!("/{directory}{}", ["x", "y", "z", "b"][random.below(4) as usize])
+}
+
+/// A step of the seat `at`; paths begin with a slash.
+fn step(random: &mut Random, at: usize) -> Vec<String> {
+    let handle = format!("{at}h{}", random.below(2));
+    let some = |random: &mut Random| random.below(9000).to_string();
+    let words: Vec<String> = match random.below(22) {
+        0..=2 => vec!["put".into(), name(random), some(random), some(random)],
+        3..=4 => vec!["unlink".into(), name(random)],
+        5..=6 => vec!["rename".into(), name(random), name(random)],
+        7 => vec!["link".into(), name(random), name(random)],
+        8 => vec!["mkdir".into(), ["/a", "/b", "/a/b"][random.below(3) as usize].into()],
+        9 => vec!["rmdir".into(), ["/a", "/b", "/a/b"][random.below(3) as usize].into()],
+        10 => vec!["symlink".into(), "nowhere".into(), name(random)],
+        11 => {
+            let mode = 0o400 + random.below(0o400);
+            vec!["chmod".into(), name(random), format!("{mode:o}")]
+        }
+        12..=14 => {
+            let modes = ["r", "rw", "rwc", "rwct", "ac", "wcn"][random.below(6) as usize];
+            vec!["open".into(), handle, name(random), modes.into()]
+        }
+        15..=16 => vec!["write".into(), handle, some(random), some(random), some(random)],
+        17 => vec!["append".into(), handle, some(random), some(random)],
+        18 => vec!["truncate".into(), handle, some(random)],
+        19 => vec!["fstat".into(), handle],
+        20 => vec!["read".into(), handle, some(random), some(random)],
+        _ => vec!["close".into(), handle],
+    };
+    words
+}
+
+#[test]
+fn all_see_what_one_does_at_once() {
+    if has_fuse() {
+        all_see("classic");
+    }
+}
+
+#[test]
+fn all_see_what_one_does_at_once_by_rings() {
+    if has_fuse() && Offered::can_be() {
+        all_see("rings");
+    }
+}
+
+fn all_see(transport: &str) {
+    let seed = setting("TEST_SEED", 1);
+    let steps = setting("STEPS", 1500);
+    let instance =
+        Instance::start(&format!("coherent-{transport}"), &["--local", "2", "--memory", "256MiB"]);
+    let [one, two] = ["m", "n"].map(|name| Mounted::by(&instance, name, transport));
+    let beside = tempfile::tempdir().expect("a directory");
+    let mut seats = [
+        Seat { worker: instance.worker(), root: "/forebay".to_owned() },
+        Seat { worker: Worker::outside(), root: shown(&one.at) },
+        Seat { worker: Worker::outside(), root: shown(&two.at) },
+    ];
+    let mut right = Seat { worker: Worker::outside(), root: shown(beside.path()) };
+    let mut random = Random::new(seed);
+    let mut history = Vec::new();
+    for number in 0..steps {
+        let at = random.below(3) as usize;
+        let step = step(&mut random, at);
+        history.push(format!("{number}: seat {at}: {}", step.join(" ")));
+        let last = || history[history.len().saturating_sub(12)..].join("\n");
+        let (is, should) = (seats[at].ask(&step), right.ask(&step));
+        assert_eq!(is, should, "seed {seed}\n{}", last());
+        // Through what each has open, whoever wrote.
+        for (other, seat) in seats.iter_mut().enumerate() {
+            let handle = format!("{other}h{}", random.below(2));
+            let looked = ["read".to_owned(), handle, "0".to_owned(), "9000".to_owned()];
+            let (is, should) = (seat.ask(&looked), right.ask(&looked));
+            let words = looked.join(" ");
+            assert_eq!(is, should, "seed {seed}: seat {other} at {words}\n{}", last());
+        }
+        for _ in 0..3 {
+            let looked = match random.below(8) {
+                0 => {
+                    vec!["list".to_owned(), ["/", "/a", "/b"][random.below(3) as usize].to_owned()]
+                }
+                1 => vec!["get".to_owned(), name(&mut random)],
+                _ => vec!["stat".to_owned(), name(&mut random)],
+            };
+            let should = right.ask(&looked);
+            for (other, seat) in seats.iter_mut().enumerate() {
+                let is = seat.ask(&looked);
+                let words = looked.join(" ");
+                assert_eq!(is, should, "seed {seed}: seat {other} at {words}\n{}", last());
+            }
+        }
+    }
+}
+
+/// Who has a file open by a mount finds what others wrote since, also where the kernel kept what it read.
+#[test]
+fn pages_that_a_kernel_keeps_are_dropped_when_others_write() {
+    if !has_fuse() {
+        return;
+    }
+    let instance = Instance::start("pages", &["--memory", "64MiB"]);
+    let (one, two) = (Mounted::new(&instance, "m"), Mounted::new(&instance, "n"));
+    let (mut reader, mut other) = (Worker::outside(), Worker::outside());
+    let mut program = instance.worker();
+    let (at, beside) = (shown(&one.path("file")), shown(&two.path("file")));
+    let ask = |worker: &mut Worker, line: &str| {
+        let answer = worker.ask(line);
+        assert!(answer.starts_with("ok"), "{line}: {answer}");
+        answer
+    };
+    ask(&mut program, "put /forebay/file 1 20000");
+    ask(&mut reader, &format!("open r {at} r"));
+    let same = |reader: &mut Worker, program: &mut Worker, how: &str| {
+        for _ in 0..2 {
+            let seen = ask(reader, "read r 0 30000");
+            ask(program, "open check /forebay/file r");
+            assert_eq!(seen, ask(program, "read check 0 30000"), "{how}");
+            ask(program, "close check");
+        }
+    };
+    same(&mut reader, &mut program, "at first");
+    ask(&mut program, "open w /forebay/file rw");
+    for seed in 2..6 {
+        ask(&mut program, &format!("write w {seed} {} 5000", seed * 1000));
+        same(&mut reader, &mut program, "a program wrote");
+    }
+    ask(&mut program, "close w");
+    ask(&mut other, &format!("open w {beside} rw"));
+    for seed in 6..9 {
+        ask(&mut other, &format!("write w {seed} {} 5000", seed * 1000));
+        same(&mut reader, &mut program, "another mount wrote");
+    }
+    ask(&mut other, "truncate w 3000");
+    ask(&mut other, "truncate w 20000");
+    same(&mut reader, &mut program, "it was cut, and made as long as before");
+    ask(&mut other, "close w");
+    // Kept over a close, until somebody writes.
+    for seed in 10..13 {
+        ask(&mut reader, "close r");
+        ask(&mut reader, &format!("open r {at} r"));
+        same(&mut reader, &mut program, "opened again");
+        ask(&mut program, &format!("put /forebay/file {seed} 20000"));
+        same(&mut reader, &mut program, "written anew, while it was open");
+        ask(&mut reader, "close r");
+        ask(&mut program, &format!("put /forebay/file {} 20000", seed + 20));
+        ask(&mut reader, &format!("open r {at} r"));
+        same(&mut reader, &mut program, "written anew, while it was closed");
+    }
+}

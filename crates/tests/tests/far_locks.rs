@@ -1,0 +1,166 @@
+//! Locks between hosts: of processes, of open files, and of whole files by `flock`, on the same files by
+//! preloaded programs and on mounts. Who waits for one gets it when its holder gives it back, when the
+//! holder's process is killed, and when the program that serves its mount is; of two that wait for each
+//! other one is told so. And what `rename` puts in the place of a file is there at once for preloaded
+//! programs on all hosts.
+//!
+//! Namespaces need root, a mount needs `/dev/fuse`. Without, the tests say so and state nothing.
+
+#[path = "support/agent.rs"]
+mod agent;
+#[path = "support/world.rs"]
+mod world;
+
+use agent::{Agent, Mount};
+use std::sync::atomic::{AtomicU16, Ordering};
+use world::World;
+
+/// A world with an instance.
+fn world() -> Option<World> {
+    static NUMBER: AtomicU16 = AtomicU16::new(300);
+    let Some(mut world) = World::new(NUMBER.fetch_add(1, Ordering::Relaxed)) else {
+        eprintln!("skipped: no network namespaces here (root and 'ip' are needed)");
+        return None;
+    };
+    world.settings = vec![("FOREBAY_CONSISTENCY", "posix")];
+    world.ok("a", &["start", "--hosts", &world.path("nodes").to_string_lossy()]);
+    Some(world)
+}
+
+fn end(world: &World) {
+    world.ok("a", &["stop"]);
+    world.assert_nothing_left();
+}
+
+const EAGAIN: &str = "!11";
+const EDEADLK: &str = "!35";
+
+#[test]
+fn locks_hold_between_hosts_and_are_waited_for() {
+    let Some(world) = world() else { return };
+    let mount = Mount::new(&world, "b");
+    let mut first = Agent::preloaded(&world, "a", "/forebay");
+    first.ok("open f f c");
+    let mut others = vec![Agent::preloaded(&world, "c", "/forebay")];
+    others.extend(mount.as_ref().map(Agent::on));
+    for other in &mut others {
+        for (now, wait) in [("lock", "lockw"), ("ofd", "ofdw")] {
+            first.ok(&format!("{now} f f w 10 20"));
+            assert_eq!(other.ask(&format!("{now} f f r 29 1")), EAGAIN, "{}", other.name);
+            other.ok(&format!("{now} f f w 30 5"));
+            assert_eq!(first.ask(&format!("{now} f f r 0 100")), EAGAIN);
+            if now == "lock" {
+                assert_eq!(other.ok("test f f w 0 100"), "w 10 20", "{}", other.name);
+            }
+            other.begin(&format!("{wait} f f w 15 1"));
+            first.ok(&format!("{now} f f u 0 0"));
+            assert_eq!(other.hear(), "ok", "{}", other.name);
+            other.ok(&format!("{now} f f u 0 0"));
+        }
+        first.ok("flock f f r");
+        other.ok("flock f f r");
+        assert_eq!(other.ask("flock f f w"), EAGAIN, "{}", other.name);
+        other.begin("flockw f f w");
+        first.ok("flock f f u");
+        assert_eq!(other.hear(), "ok", "{}", other.name);
+        other.ok("flock f f u");
+    }
+    drop((first, others, mount));
+    end(&world);
+}
+
+#[test]
+fn two_hosts_that_wait_for_each_other_are_told() {
+    let Some(world) = world() else { return };
+    let mount = Mount::new(&world, "b");
+    let mut first = Agent::preloaded(&world, "a", "/forebay");
+    first.ok("open f f c");
+    let mut others = vec![Agent::preloaded(&world, "c", "/forebay")];
+    others.extend(mount.as_ref().map(Agent::on));
+    for other in &mut others {
+        first.ok("lock f f w 0 10");
+        other.ok("lock f f w 10 10");
+        first.begin("lockw f f w 10 10");
+        other.begin("lockw f f w 0 10");
+        // One of the two comes second, and is the one that is told; the other goes on then.
+        let is_told = |agent: &mut Agent| {
+            let said = agent.hear();
+            assert!(said == "ok" || said == EDEADLK, "{}: {said}", agent.name);
+            agent.ok("lock f f u 0 0");
+            said == EDEADLK
+        };
+        let told = std::thread::scope(|scope| {
+            let first = scope.spawn(|| is_told(&mut first));
+            [is_told(other), first.join().expect("it is told or goes on")]
+        });
+        assert!(told[0] != told[1], "{}: {told:?}", other.name);
+    }
+    drop((first, others, mount));
+    end(&world);
+}
+
+#[test]
+fn locks_of_who_is_killed_end() {
+    let Some(world) = world() else { return };
+    let mut waiter = Agent::preloaded(&world, "a", "/forebay");
+    waiter.ok("open f f c");
+    for how in ["lock", "ofd", "flock"] {
+        let range = if how == "flock" { "" } else { " 0 0" };
+        let mut holder = Agent::preloaded(&world, "c", "/forebay");
+        holder.ok(&format!("{how} f f w{range}"));
+        waiter.begin(&format!("{how}w f f w{range}"));
+        holder.kill();
+        assert_eq!(waiter.hear(), "ok", "{how}");
+        waiter.ok(&format!("{how} f f u{range}"));
+        let Some(mount) = Mount::new(&world, "b") else { continue };
+        let mut holder = Agent::on(&mount);
+        holder.ok(&format!("{how} f f w{range}"));
+        waiter.begin(&format!("{how}w f f w{range}"));
+        mount.kill();
+        assert_eq!(waiter.hear(), "ok", "{how}: the mount is gone");
+        waiter.ok(&format!("{how} f f u{range}"));
+    }
+    drop(waiter);
+    end(&world);
+}
+
+/// Puts whole files in the place of another, so many times: who, count.
+const REPLACER: &str = r#"
+import os
+for n in range(COUNT):
+    length = 1 + (n * 7919) % 30000
+    with open('d/fileME', 'wb') as file: file.write(b'%d ' % length + b'x' * length)
+    os.rename('d/fileME', 'd/file')
+"#;
+
+/// Reads the file that is there, which is a whole one each time.
+const READER: &str = r#"
+import os
+for n in range(COUNT):
+    with open('d/file', 'rb') as file: data = file.read()
+    length, rest = data.split(b' ', 1)
+    assert rest == b'x' * int(length), (length, len(rest))
+"#;
+
+#[test]
+fn what_is_renamed_over_a_file_is_there_at_once_and_whole() {
+    let Some(world) = world() else { return };
+    let script = |name: &str, text: &str, me: &str| {
+        let text = text.replace("COUNT", "200").replace("ME", me);
+        let path = world.path(name);
+        std::fs::write(&path, text).expect("written");
+        format!("exec {}", path.to_string_lossy())
+    };
+    let mut seats = ["a", "b", "c", "a"].map(|host| Agent::preloaded(&world, host, "/forebay"));
+    seats[0].ok("mkdir d");
+    seats[0].ok(&script("first", REPLACER, "9"));
+    for (me, seat) in seats.iter_mut().enumerate() {
+        let text = if me < 2 { REPLACER } else { READER };
+        seat.begin(&script(&format!("script{me}"), text, &me.to_string()));
+    }
+    for seat in &mut seats {
+        assert_eq!(seat.hear(), "ok", "{}", seat.name);
+    }
+    drop(seats);
+    end(&world);
+}

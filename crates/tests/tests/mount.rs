@@ -1,0 +1,255 @@
+//! An instance as a mount: programs of all kinds work on it, programs that are preloaded see the same
+//! files at the same time, nothing is left of a mount that is killed, and calls end in time while a
+//! daemon is gone.
+//!
+//! All that by both ways of requests: those by rings need a kernel that offers them, or root, who
+//! makes it. Needs `/dev/fuse`; where there is none each test says so and ends.
+
+mod support;
+
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use support::cases::run_cases;
+use support::mounted::{Mounted, Offered, has_fuse, umount};
+use support::{Instance, kill, text, wait_for};
+
+/// Each of these is a test by `/dev/fuse`, and another by rings.
+macro_rules! by_both {
+    ($($name:ident),+ $(,)?) => {
+        mod classic {
+            $(#[test]
+            fn $name() {
+                if super::has_fuse() {
+                    super::$name("classic");
+                }
+            })+
+        }
+
+        mod rings {
+            $(#[test]
+            fn $name() {
+                if super::has_fuse() && super::Offered::can_be() {
+                    super::$name("rings");
+                }
+            })+
+        }
+    };
+}
+
+by_both!(
+    programs_work_on_a_mount,
+    a_mount_and_programs_that_are_preloaded_see_the_same,
+    locks_hold_between_mounts_and_end_with_a_mount_that_is_killed,
+    more_wait_for_a_lock_than_threads_serve,
+    calls_end_in_time_while_the_daemon_is_gone_and_go_on_after,
+    a_lock_is_free_once_its_file_is_closed,
+);
+
+/// What a program that is preloaded prints.
+fn seen(instance: &Instance, command: &str) -> String {
+    let output = instance.program(&["sh", "-c", command]).output().expect("forebay runs");
+    format!("{}{}", text(&output.stdout), text(&output.stderr))
+}
+
+fn programs_work_on_a_mount(transport: &str) {
+    let instance = Instance::start(&format!("cases-{transport}"), &["--memory", "2GiB"]);
+    let mounted = Mounted::by(&instance, "m", transport);
+    run_cases(|command| command.arg(&mounted.at));
+}
+
+fn a_mount_and_programs_that_are_preloaded_see_the_same(transport: &str) {
+    let instance =
+        Instance::start(&format!("same-{transport}"), &["--local", "2", "--memory", "64MiB"]);
+    let mounted = Mounted::by(&instance, "m", transport);
+    let other = Mounted::by(&instance, "n", transport);
+    std::fs::write(mounted.path("a"), "by the mount").expect("written");
+    assert_eq!(seen(&instance, "cat /forebay/a"), "by the mount");
+    assert_eq!(std::fs::read_to_string(other.path("a")).expect("read"), "by the mount");
+    assert_eq!(
+        seen(&instance, "printf longer-than-before >/forebay/a; mv /forebay/a /forebay/b"),
+        ""
+    );
+    assert!(!mounted.path("a").exists(), "the old name is gone at once");
+    assert_eq!(std::fs::read_to_string(mounted.path("b")).expect("read"), "longer-than-before");
+    // An open file grows by others, and is read where it grew.
+    let mut open = std::fs::File::open(mounted.path("b")).expect("open");
+    assert_eq!(seen(&instance, "printf more >>/forebay/b"), "");
+    assert_eq!(open.metadata().expect("stat").len(), 22);
+    open.seek(SeekFrom::Start(18)).expect("sought");
+    let mut more = String::new();
+    open.read_to_string(&mut more).expect("read");
+    assert_eq!(more, "more");
+    // A file without a name lives while it is open.
+    let mut gone = std::fs::File::options()
+        .create_new(true)
+        .read(true)
+        .write(true)
+        .open(mounted.path("gone"))
+        .expect("made");
+    assert_eq!(seen(&instance, "rm /forebay/gone; ls /forebay"), "b\n");
+    gone.write_all(b"still here").expect("written");
+    gone.rewind().expect("rewound");
+    let mut held = String::new();
+    gone.read_to_string(&mut held).expect("read");
+    assert_eq!((&*held, gone.metadata().expect("stat").nlink()), ("still here", 0));
+}
+
+fn locks_hold_between_mounts_and_end_with_a_mount_that_is_killed(transport: &str) {
+    let instance = Instance::start(&format!("locks-{transport}"), &["--memory", "64MiB"]);
+    let other = Mounted::by(&instance, "n", transport);
+    let mounted = Mounted::by(&instance, "m", transport);
+    std::fs::write(mounted.path("f"), "x").expect("written");
+    let open =
+        |path: PathBuf| std::fs::File::options().read(true).write(true).open(path).expect("open");
+    let held = open(mounted.path("f"));
+    held.try_lock().expect("free");
+    let locked = "python3 -c 'import fcntl
+f = open(\"/forebay/f\", \"r+\")
+try: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB); print(\"free\")
+except BlockingIOError: print(\"locked\")'";
+    assert_eq!(seen(&instance, locked), "locked\n");
+    let wanted = open(other.path("f"));
+    assert!(wanted.try_lock().is_err(), "another mount has it");
+    // Who waits gets it when the mount of the holder is killed, which holds files open as well.
+    let waiter = std::thread::spawn(move || wanted.lock().map(|()| wanted));
+    std::fs::remove_file(other.path("f")).expect("removed");
+    kill(mounted.pid);
+    let wanted = waiter.join().expect("no panic").expect("locked");
+    assert!(wanted.as_raw_fd() >= 0);
+    drop(held);
+    let files = std::fs::read_dir(&other.at).expect("listed").count();
+    assert_eq!(files, 0);
+    drop(wanted);
+    wait_for("the space of the removed file", || instance.used() == 0);
+}
+
+fn more_wait_for_a_lock_than_threads_serve(transport: &str) {
+    const WAITERS: usize = 24;
+    let instance = Instance::start(&format!("waiters-{transport}"), &["--memory", "64MiB"]);
+    let mounted = Mounted::by(&instance, "m", transport);
+    let held = std::fs::File::create(mounted.path("f")).expect("made");
+    held.lock().expect("free");
+    let (tell, told) = std::sync::mpsc::channel();
+    let waiters: Vec<_> = (0..WAITERS)
+        .map(|_| {
+            let (path, tell) = (mounted.path("f"), tell.clone());
+            std::thread::spawn(move || {
+                tell.send(std::fs::read_link("/proc/thread-self").expect("a link")).expect("heard");
+                let own = std::fs::File::options().write(true).open(path).expect("open");
+                own.lock().expect("locked");
+            })
+        })
+        .collect();
+    for thread in told.iter().take(WAITERS) {
+        // The number of the system call that it is in.
+        let call = Path::new("/proc").join(thread).join("syscall");
+        let flock = format!("{} ", libc::SYS_flock);
+        wait_for("a thread to wait for the lock", || {
+            std::fs::read_to_string(&call).is_ok_and(|call| call.starts_with(&flock))
+        });
+    }
+    for number in 0..100 {
+        let path = mounted.path(&number.to_string());
+        std::fs::write(&path, "served").expect("written");
+        std::fs::remove_file(path).expect("removed");
+    }
+    drop(held);
+    for waiter in waiters {
+        waiter.join().expect("no panic");
+    }
+    // Who serves it may take longer: another mount namespace of this host may have a copy (`mount_ends`).
+    assert!(umount(&instance, &mounted.at, &[]).status.success(), "nobody is in it");
+}
+
+fn calls_end_in_time_while_the_daemon_is_gone_and_go_on_after(transport: &str) {
+    let instance =
+        Instance::start(&format!("gone-{transport}"), &["--memory", "64MiB", "--timeout", "2s"]);
+    let mounted = Mounted::by(&instance, "m", transport);
+    let mut held = std::fs::File::options()
+        .create_new(true)
+        .read(true)
+        .write(true)
+        .open(mounted.path("held"))
+        .expect("made");
+    held.write_all(&vec![b'a'; 3_000_000]).expect("written");
+    let daemon = instance.daemon(0);
+    daemon.kill();
+    daemon.wait();
+    let before = Instant::now();
+    let made = std::fs::write(mounted.path("new"), "x");
+    let listed = std::fs::read_dir(&mounted.at).and_then(|mut all| all.next().transpose());
+    for errno in [made.expect_err("no daemon"), listed.expect_err("no daemon")] {
+        assert_eq!(errno.raw_os_error(), Some(5), "{errno}");
+    }
+    assert!(before.elapsed() < Duration::from_secs(30), "every wait is bounded");
+    instance.start_again();
+    wait_for("the mount to find the daemon", || std::fs::write(mounted.path("new"), "x").is_ok());
+    held.rewind().expect("rewound");
+    let mut all = Vec::new();
+    held.read_to_end(&mut all).expect("read");
+    assert!(all.len() == 3_000_000 && all.iter().all(|&byte| byte == b'a'));
+}
+
+fn a_lock_is_free_once_its_file_is_closed(transport: &str) {
+    let instance = Instance::start(&format!("closed-{transport}"), &["--memory", "64MiB"]);
+    let mounted = Mounted::by(&instance, "m", transport);
+    let at = mounted.path("file");
+    std::fs::write(&at, "x").expect("written");
+    // In a process of its own: others of this one may be between fork and exec, with the files open.
+    let rounds = "use Fcntl ':flock';
+        for my $round (1 .. 3000) {
+            open(my $one, '+<', $ARGV[0]) or die; open(my $two, '+<', $ARGV[0]) or die;
+            flock($one, LOCK_EX | LOCK_NB) or die \"round $round: it is not free\";
+            flock($two, LOCK_EX | LOCK_NB) and die \"round $round: two have it\";
+        }";
+    let ends = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Others keep those who serve busy, so that they are overtaken.
+        let is_over = &ends;
+        for number in 0..4 {
+            let other = mounted.path(&format!("other{number}"));
+            scope.spawn(move || {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::fs::write(&other, [0; 4096]).expect("written");
+                }
+            });
+        }
+        let output = Command::new("perl").args(["-e", rounds]).arg(&at).output();
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        let output = output.expect("perl runs");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    });
+}
+
+#[test]
+fn set_id_bits_go_when_an_ordinary_user_writes() {
+    if !has_fuse() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let instance = Instance::start("bits", &["--memory", "64MiB"]);
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+    std::fs::set_permissions(instance.place.path(), open).expect("chmod");
+    let mounted = Mounted::new(&instance, "m");
+    let changes = [
+        ": >$0",
+        "echo x >$0",
+        "echo x >>$0",
+        "truncate -s 3 $0",
+        "echo x 1<>$0",
+        "fallocate -l 10000 $0",
+    ];
+    for change in changes {
+        let file = mounted.path("f");
+        let made = "echo hello >$0 && chown 65534:0 $0 && chmod 6755 $0 && stat -c %a $0 &&
+            setpriv --reuid 65534 --regid 65534 --clear-groups sh -c \"$1\" $0 && stat -c %a $0";
+        let output = Command::new("sh").args(["-c", made]).arg(&file).arg(change).output();
+        let output = output.expect("sh runs");
+        let said = text(&output.stdout);
+        assert_eq!(said, "6755\n755\n", "{change}: {}", text(&output.stderr));
+        assert_eq!(seen(&instance, "stat -c %a /forebay/f; rm /forebay/f"), "755\n", "{change}");
+    }
+}

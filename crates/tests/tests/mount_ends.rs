@@ -1,0 +1,275 @@
+//! What can not be mounted or unmounted, and how mounts end: each refusal is one line that says what to
+//! do, and no end of a mount leaves anything behind or anybody waiting.
+//!
+//! Needs root and `/dev/fuse`; where there is none each test says so and ends.
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use support::mounted::{Mounted, has_ended, has_fuse, is_dead, is_mounted, try_mount, umount};
+use support::{Instance, kill, text, wait_for};
+
+/// The one line that a refused command says.
+fn said(output: &Output) -> String {
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.lines().count() == 1, "{said}");
+    said
+}
+
+fn assert_said(output: &Output, parts: &[&str]) {
+    let said = said(output);
+    assert!(parts.iter().all(|part| said.contains(part)), "no {parts:?} in {said}");
+}
+
+fn assert_done(output: &Output) {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+/// Who served a mount that was taken away has ended, or does when the last other mount namespace ends
+/// that was made meanwhile: tests beside this one make some.
+fn assert_ends(mounted: &Mounted<'_>) {
+    wait_for("the end of who served it", || has_ended(mounted.pid));
+}
+
+/// A script in a mount namespace of its own, as root there.
+fn apart(instance: &Instance, script: &str) -> Output {
+    let mut forebay = instance.command("mount");
+    forebay.arg(instance.place.path().join("apart"));
+    let words = std::iter::once(forebay.get_program()).chain(forebay.get_args());
+    let variables = forebay.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    Command::new("unshare")
+        .args(["-m", "sh", "-c", script])
+        .args(words)
+        .envs(variables)
+        .output()
+        .expect("unshare runs")
+}
+
+#[test]
+fn what_can_not_be_mounted_is_said_in_one_line() {
+    if !has_fuse() {
+        return;
+    }
+    let instance = Instance::start("bad", &["--memory", "64MiB"]);
+    let other = Instance::start("other", &["--memory", "64MiB"]);
+    let place = instance.place.path();
+    assert_said(
+        &try_mount(&instance, &place.join("absent")),
+        &["there is no directory", "make it"],
+    );
+    let deep = place.join("absent/below");
+    assert_said(&try_mount(&instance, &deep), &["there is no directory", "make it first"]);
+    fs::write(place.join("file"), "").expect("written");
+    assert_said(&try_mount(&instance, &place.join("file")), &["is no directory: mount on one"]);
+    assert_said(&try_mount(&instance, Path::new("/")), &["take a directory below it"]);
+    assert_said(&try_mount(&instance, Path::new("/proc")), &["/proc is a mount of proc already"]);
+    let mounted = Mounted::new(&instance, "m");
+    let already = format!("is a mount of instance {} already", instance.name);
+    assert_said(&try_mount(&instance, &mounted.at), &[&already]);
+    // Of another user's directory of records: whose it is is not known.
+    assert_said(&try_mount(&other, &mounted.at), &["is a mount of an instance already"]);
+    // By another name it is the same.
+    symlink(&mounted.at, place.join("link")).expect("a link");
+    assert_said(&try_mount(&instance, &place.join("link")), &[&already]);
+    // At another place it may be mounted once more.
+    let second = Mounted::new(&instance, "n");
+    fs::write(second.path("f"), "x").expect("written");
+    assert_eq!(fs::read(mounted.path("f")).expect("read"), b"x");
+    let nobody = Command::new(support::profile().join("forebay"))
+        .args(["mount", "--name", "no-such-instance"])
+        .arg(&second.at)
+        .env("XDG_RUNTIME_DIR", place)
+        .output()
+        .expect("forebay runs");
+    assert_said(&nobody, &["no such instance: no-such-instance"]);
+    kill(second.pid);
+    wait_for("the end of its mount", || is_dead(&second.at));
+    assert_said(&try_mount(&instance, &second.at), &["whose program is gone", "forebay umount"]);
+}
+
+#[test]
+fn a_device_that_is_not_there_is_said_in_one_line() {
+    if !has_fuse() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let instance = Instance::start("device", &["--memory", "64MiB"]);
+    fs::create_dir(instance.place.path().join("apart")).expect("a directory");
+    let without =
+        "mkdir $FOREBAY_DIR/dev && mount --bind /dev $FOREBAY_DIR/dev && mount -t tmpfs dev /dev &&
+        mkdir /dev/shm && mount --bind $FOREBAY_DIR/dev/shm /dev/shm && touch /dev/null &&
+        mount --bind $FOREBAY_DIR/dev/null /dev/null && exec $0 \"$@\"";
+    let output = apart(&instance, without);
+    assert_said(&output, &["there is no /dev/fuse here", "load the module fuse"]);
+    let another = "mount --bind /dev/null /dev/fuse && exec $0 \"$@\"";
+    assert_said(&apart(&instance, another), &["can not mount on", "Invalid argument"]);
+    // Root without the right to mount, as in most containers.
+    let tied = "setpriv=$(command -v setpriv); PATH=/nowhere
+        exec $setpriv --bounding-set -sys_admin --inh-caps -sys_admin $0 \"$@\"";
+    assert_said(&apart(&instance, tied), &["takes the rights of root, or fusermount3", "missing"]);
+}
+
+#[test]
+fn what_can_not_be_unmounted_is_said_in_one_line() {
+    if !has_fuse() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let instance = Instance::start("unmount", &["--memory", "64MiB"]);
+    let mounted = Mounted::new(&instance, "m");
+    let busy = |parts: &[&str]| assert_said(&umount(&instance, &mounted.at, &[]), parts);
+    let in_use = format!("(process {})", std::process::id());
+    let open = File::create(mounted.path("open")).expect("made");
+    busy(&["can not unmount", "in use by ", &in_use, "or say --lazy"]);
+    drop(open);
+    let mut inside =
+        Command::new("sleep").arg("60").current_dir(&mounted.at).spawn().expect("sleep");
+    busy(&[&format!("in use by sleep (process {})", inside.id())]);
+    inside.kill().and_then(|()| inside.wait()).expect("it ends");
+    fs::create_dir(mounted.path("below")).expect("made");
+    let tmpfs = |words: &[&str]| {
+        let status = Command::new(words[0]).args(&words[1..]).arg(mounted.path("below")).status();
+        assert!(status.expect("it runs").success());
+    };
+    tmpfs(&["mount", "-t", "tmpfs", "tmpfs"]);
+    busy(&["/m/below is mounted below it: unmount that first"]);
+    assert_said(&umount(&instance, &mounted.path("below"), &[]), &["it is a mount of tmpfs"]);
+    tmpfs(&["umount"]);
+    assert_done(&umount(&instance, &mounted.at, &[]));
+    assert_ends(&mounted);
+    assert_said(&umount(&instance, &mounted.at, &[]), &["nothing is mounted there"]);
+}
+
+#[test]
+fn a_lazy_unmount_serves_what_is_open() {
+    if !has_fuse() {
+        return;
+    }
+    let instance = Instance::start("lazy", &["--memory", "64MiB"]);
+    let mounted = Mounted::new(&instance, "m");
+    let mut open = File::options()
+        .create_new(true)
+        .read(true)
+        .write(true)
+        .open(mounted.path("open"))
+        .expect("made");
+    assert_done(&umount(&instance, &mounted.at, &["--lazy"]));
+    assert!(!is_mounted(&mounted.at));
+    assert_eq!(instance.status()["mounts"][0]["state"], "leaving");
+    open.write_all(b"still served").expect("written");
+    drop(open);
+    assert_ends(&mounted);
+    let mounted = Mounted::new(&instance, "m");
+    assert_eq!(fs::read(mounted.path("open")).expect("read"), b"still served");
+}
+
+#[test]
+fn a_copy_in_another_namespace_is_served_until_the_stop() {
+    if !has_fuse() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let instance = Instance::start("copy", &["--memory", "64MiB"]);
+    let mounted = Mounted::new(&instance, "m");
+    fs::write(mounted.path("f"), "x").expect("written");
+    let read = "echo there; while read name; do echo $(cat $name 2>&1); done";
+    let mut other = Command::new("unshare")
+        .args(["-m", "sh", "-c", read])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("unshare runs");
+    let mut input = other.stdin.take().expect("a pipe");
+    let mut output = BufReader::new(other.stdout.take().expect("a pipe")).lines();
+    let mut line = || output.next().and_then(Result::ok).unwrap_or_default();
+    assert_eq!(line(), "there");
+    // Nobody waits for its end, which would be half a minute.
+    let done = umount(&instance, &mounted.at, &[]);
+    assert_done(&done);
+    let said = text(&done.stdout);
+    assert!(said.contains("still has it in another mount namespace"), "{said}");
+    assert!(!has_ended(mounted.pid) && !is_mounted(&mounted.at));
+    fs::write(mounted.at.join("f"), "below").expect("written");
+    let name = format!("{}\n", mounted.path("f").display());
+    input.write_all(name.as_bytes()).expect("asked");
+    assert_eq!(line(), "x");
+    assert_done(&instance.command("stop").args(["--timeout", "60min"]).output().expect("it runs"));
+    input.write_all(name.as_bytes()).expect("asked");
+    let said = line();
+    assert!(said.contains("Transport endpoint is not connected"), "{said}");
+    drop(input);
+    other.wait().expect("it ends");
+    instance.start_again();
+}
+
+#[test]
+fn a_stop_waits_for_no_program_that_uses_the_mount() {
+    if !has_fuse() {
+        return;
+    }
+    let instance = Instance::start("stop", &["--memory", "64MiB"]);
+    let (idle, used) = (Mounted::new(&instance, "idle"), Mounted::new(&instance, "used"));
+    let left = Mounted::new(&instance, "left");
+    let mut files: Vec<File> = [&used, &left]
+        .map(|mounted| {
+            let mut options = File::options();
+            let name = mounted.path("open");
+            let mut file = options.create(true).truncate(false).read(true).write(true).open(name);
+            file.as_mut().expect("open").write_all(b"x").expect("written");
+            file.expect("open")
+        })
+        .into();
+    assert_done(&umount(&instance, &left.at, &["--lazy"]));
+    // Who waited for the programs would wait for an hour.
+    let output =
+        instance.command("stop").args(["--timeout", "60min"]).output().expect("forebay runs");
+    assert_done(&output);
+    for file in &mut files {
+        let error = file.read(&mut [0]).expect_err("it is gone");
+        // Not connected, or the connection was aborted.
+        assert!(matches!(error.raw_os_error(), Some(107 | 103)), "{error}");
+    }
+    for mounted in [idle, used, left] {
+        assert_eq!(fs::read_dir(&mounted.at).expect("a plain directory again").count(), 0);
+        assert!(has_ended(mounted.pid), "who served it has ended");
+    }
+    instance.start_again();
+}
+
+#[test]
+fn nothing_is_left_of_a_mount_that_was_killed() {
+    if !has_fuse() {
+        return;
+    }
+    let instance = Instance::start("killed", &["--memory", "64MiB"]);
+    let files = instance.files();
+    let mounted = Mounted::new(&instance, "m");
+    let mut open = File::create_new(mounted.path("gone")).expect("made");
+    open.write_all(&vec![1; 3_000_000]).expect("written");
+    open.lock().expect("locked");
+    fs::remove_file(mounted.path("gone")).expect("removed");
+    assert!(instance.used() > 0, "it is open");
+    kill(mounted.pid);
+    wait_for("the end of its mount", || is_dead(&mounted.at));
+    let error = open.write(b"x").expect_err("nobody serves it");
+    assert_eq!(error.raw_os_error(), Some(107), "{error}");
+    assert_eq!(instance.status()["mounts"][0]["state"], "dead");
+    // Also while programs still have files open, which lead nowhere.
+    assert_done(&umount(&instance, &mounted.at, &["--lazy"]));
+    assert_eq!(fs::read_dir(&mounted.at).expect("a plain directory again").count(), 0);
+    instance.assert_nothing_left(files, "killed");
+    let mounted = Mounted::new(&instance, "m");
+    kill(mounted.pid);
+    wait_for("the end of its mount", || is_dead(&mounted.at));
+    assert_done(&umount(&instance, &mounted.at, &[]));
+    assert!(!is_mounted(&mounted.at));
+    assert_eq!(instance.status()["mounts"].as_array().map(Vec::len), Some(0));
+    // One that nobody took away goes with the instance.
+    let mounted = Mounted::new(&instance, "m");
+    kill(mounted.pid);
+    wait_for("the end of its mount", || is_dead(&mounted.at));
+    assert_done(&instance.command("stop").output().expect("forebay runs"));
+    assert!(!is_mounted(&mounted.at));
+    instance.start_again();
+}

@@ -1,0 +1,232 @@
+//! Programs on hosts of a `World` that do one thing after the other as they are told, preloaded or on a
+//! mount of the host.
+
+#![allow(dead_code, reason = "each test uses its part")]
+
+use super::world::World;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Reads commands, one a line, and answers each with a line: what it came to, or `!` and the errno.
+/// Files stay open under the number that the command gives, until it is closed.
+const SCRIPT: &str = r#"
+import os, sys, zlib, fcntl, struct, time
+os.chdir(sys.argv[1])
+fds = {}
+def fd(key, path):
+    if key not in fds: fds[key] = os.open(path, os.O_RDWR)
+    return fds[key]
+def all(call, fd, data, *at):
+    done = 0
+    while done < len(data):
+        more = call(fd, data[done:], *[x + done for x in at])
+        assert more > 0
+        done += more
+def read(f, offset, length):
+    parts, at = [], offset
+    while at < offset + length:
+        part = os.pread(f, offset + length - at, at)
+        if not part: break
+        parts.append(part)
+        at += len(part)
+    return b''.join(parts)
+KINDS = {'r': fcntl.F_RDLCK, 'w': fcntl.F_WRLCK, 'u': fcntl.F_UNLCK}
+def lock(command, key, path, kind, start, length):
+    f = fd(key, path)
+    words = struct.pack('hhqqi4x', KINDS[kind], 0, int(start), int(length), 0)
+    return fcntl.fcntl(f, command, words)
+def do(w):
+    c = w[0]
+    if c == 'open':
+        flags = os.O_RDWR
+        if 'c' in w[3]: flags |= os.O_CREAT
+        if 't' in w[3]: flags |= os.O_TRUNC
+        if 'a' in w[3]: flags |= os.O_APPEND
+        fds[w[1]] = os.open(w[2], flags)
+    elif c == 'close':
+        for key in [key for key in fds if key.rstrip('a') == w[1]]: os.close(fds.pop(key))
+    elif c == 'read':
+        data = read(fd(w[1], w[2]), int(w[3]), int(w[4]))
+        return f'{len(data)} {zlib.crc32(data)}'
+    elif c == 'write':
+        all(os.pwrite, fd(w[1], w[2]), bytes([int(w[5])]) * int(w[4]), int(w[3]))
+    elif c == 'append':
+        key = w[1] + 'a'
+        if key not in fds: fds[key] = os.open(w[2], os.O_WRONLY | os.O_APPEND)
+        data = bytes([int(w[4])]) * int(w[3])
+        assert os.write(fds[key], data) == len(data)
+    elif c == 'cut': os.ftruncate(fd(w[1], w[2]), int(w[3]))
+    elif c == 'truncate': os.truncate(w[1], int(w[2]))
+    elif c == 'empty': os.close(os.open(w[1], os.O_WRONLY | os.O_TRUNC))
+    elif c == 'stat': return str(os.stat(w[1]).st_size)
+    elif c == 'mtime': return str(os.stat(w[1]).st_mtime_ns)
+    elif c == 'fstat': return str(os.fstat(fd(w[1], w[2])).st_size)
+    elif c == 'end': return str(os.lseek(fd(w[1], w[2]), 0, os.SEEK_END))
+    elif c == 'mkdir': os.mkdir(w[1])
+    elif c == 'rename': os.rename(w[1], w[2])
+    elif c == 'unlink': os.unlink(w[1])
+    elif c == 'fsync': os.fsync(fd(w[1], w[2]))
+    elif c == 'list': return ' '.join(sorted(os.listdir(w[1])))
+    elif c == 'setxattr': os.setxattr(w[1], w[2], w[3].encode())
+    elif c == 'getxattr': return os.getxattr(w[1], w[2]).decode()
+    elif c == 'lock': lock(fcntl.F_SETLK, *w[1:])
+    elif c == 'lockw': lock(fcntl.F_SETLKW, *w[1:])
+    elif c == 'ofd': lock(fcntl.F_OFD_SETLK, *w[1:])
+    elif c == 'ofdw': lock(fcntl.F_OFD_SETLKW, *w[1:])
+    elif c == 'test':
+        kind, _, start, length, pid = struct.unpack('hhqqi4x', lock(fcntl.F_GETLK, *w[1:]))
+        return 'free' if kind == fcntl.F_UNLCK else f'{"rw"[kind == fcntl.F_WRLCK]} {start} {length}'
+    elif c == 'flock':
+        how = {'r': fcntl.LOCK_SH, 'w': fcntl.LOCK_EX, 'u': fcntl.LOCK_UN}[w[3]]
+        fcntl.flock(fd(w[1], w[2]), how | fcntl.LOCK_NB)
+    elif c == 'flockw':
+        fcntl.flock(fd(w[1], w[2]), {'r': fcntl.LOCK_SH, 'w': fcntl.LOCK_EX}[w[3]])
+    elif c == 'exec':
+        scope = dict(globals())
+        exec(open(w[1]).read(), scope)
+        return scope.get('said', 'ok')
+    else: raise AssertionError(c)
+    return 'ok'
+print('ready', os.getpid(), flush=True)
+for line in sys.stdin:
+    try: said = do(line.split())
+    except OSError as error: said = f'!{error.errno}'
+    print(said, flush=True)
+"#;
+
+/// A program that waits for commands. It ends when this is dropped.
+pub(crate) struct Agent {
+    /// Which one it is.
+    pub(crate) name: String,
+    child: Child,
+    /// The number of the program itself.
+    pub(crate) pid: u32,
+    to: Option<ChildStdin>,
+    from: BufReader<ChildStdout>,
+}
+
+impl Agent {
+    /// One under `forebay run` on a host, in directory `at`.
+    pub(crate) fn preloaded(world: &World, host: &str, at: &str) -> Agent {
+        let words = ["run", "--", "python3", "-c", SCRIPT, at];
+        Agent::new(format!("preloaded on {host}"), world.command(host, &words))
+    }
+
+    /// One that works on a mount.
+    pub(crate) fn on(mount: &Mount) -> Agent {
+        let mut command = Command::new("nsenter");
+        command.args(["-m", "-t", &mount.pid.to_string(), "python3", "-c", SCRIPT, &mount.at]);
+        Agent::new(format!("mount on {}", mount.host), command)
+    }
+
+    fn new(name: String, mut command: Command) -> Agent {
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.expect("the agent runs");
+        let to = child.stdin.take();
+        let from = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut agent = Agent { name, child, pid: 0, to, from };
+        let said = agent.hear();
+        let pid = said.strip_prefix("ready ").and_then(|pid| pid.parse().ok());
+        agent.pid = pid.unwrap_or_else(|| panic!("{}: {said}", agent.name));
+        agent
+    }
+
+    /// Tells it to do something.
+    pub(crate) fn begin(&mut self, command: &str) {
+        let to = self.to.as_mut().expect("it was not ended");
+        writeln!(to, "{command}").expect("it listens");
+    }
+
+    /// What it says when it is done.
+    pub(crate) fn hear(&mut self) -> String {
+        let mut line = String::new();
+        self.from.read_line(&mut line).expect("it speaks");
+        line.trim_end().to_owned()
+    }
+
+    /// Does something and says what it came to.
+    pub(crate) fn ask(&mut self, command: &str) -> String {
+        self.begin(command);
+        self.hear()
+    }
+
+    /// As `ask`; it must succeed.
+    pub(crate) fn ok(&mut self, command: &str) -> String {
+        let said = self.ask(command);
+        let failed = said.is_empty() || said.starts_with('!');
+        assert!(!failed, "{}: {command}: {said:?}", self.name);
+        said
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(&mut self) {
+        signal(self.pid, "-KILL");
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // At the end of its input it ends.
+        self.to = None;
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal.
+pub(crate) fn signal(pid: u32, name: &str) {
+    let _ = Command::new("kill").args([name, &pid.to_string()]).status();
+}
+
+/// An instance mounted on a host, in a mount namespace of that host's own.
+pub(crate) struct Mount {
+    host: String,
+    at: String,
+    /// Who serves it.
+    pub(crate) pid: u32,
+}
+
+impl Mount {
+    /// `None` if there can be none.
+    pub(crate) fn new(world: &World, host: &str) -> Option<Mount> {
+        if !Path::new("/dev/fuse").exists() {
+            eprintln!("there is no /dev/fuse: nothing was tested on mounts");
+            return None;
+        }
+        let at = world.path(&format!("mount-{host}"));
+        std::fs::create_dir_all(&at).expect("a directory");
+        let at = at.to_string_lossy().into_owned();
+        let said = world.ok(host, &["mount", "--json", "--for-all", &at]);
+        let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+        let pid = said["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a pid");
+        Some(Mount { host: host.to_owned(), at, pid })
+    }
+
+    /// Kills who serves it.
+    pub(crate) fn kill(&self) {
+        signal(self.pid, "-KILL");
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // By whom it was mounted it can be unmounted: nobody else sees that mount namespace.
+        let entered = ["-m", "-t", &self.pid.to_string(), "umount", "--lazy", &self.at];
+        let _ = Command::new("nsenter").args(entered).stderr(Stdio::null()).status();
+        let until = Instant::now() + Duration::from_secs(10);
+        while Path::new(&format!("/proc/{}/fd", self.pid)).exists() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// The checksum that programs of the agents print (IEEE, as zlib has it).
+pub(crate) fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0u32, |sum, &byte| {
+        (0..8).fold(sum ^ u32::from(byte), |sum, _| {
+            if sum & 1 != 0 { sum >> 1 ^ 0xedb8_8320 } else { sum >> 1 }
+        })
+    })
+}

@@ -1,0 +1,146 @@
+//! Mounts of instances for end-to-end tests.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use super::{Instance, text};
+
+/// A mount of an instance; taken away when dropped.
+pub(crate) struct Mounted<'a> {
+    instance: &'a Instance,
+    pub(crate) at: PathBuf,
+    pub(crate) pid: i32,
+}
+
+/// Says so if there is nothing to mount with.
+pub(crate) fn has_fuse() -> bool {
+    let has = Path::new("/dev/fuse").exists();
+    if !has {
+        eprintln!("there is no /dev/fuse: nothing was tested");
+    }
+    has
+}
+
+impl<'a> Mounted<'a> {
+    pub(crate) fn new(instance: &'a Instance, name: &str) -> Mounted<'a> {
+        Mounted::by(instance, name, "auto")
+    }
+
+    /// With requests by that way; `rings` where the kernel can offer them.
+    pub(crate) fn by(instance: &'a Instance, name: &str, transport: &str) -> Mounted<'a> {
+        let at = instance.place.path().join(name);
+        std::fs::create_dir_all(&at).expect("a directory");
+        if let Some((user, group)) = instance.owner {
+            std::os::unix::fs::chown(&at, Some(user), Some(group)).expect("root may");
+        }
+        let offered = (transport == "rings").then(Offered::new);
+        let mut command = mount_command(instance, &at);
+        let output = command.env("FOREBAY_REQUESTS", transport).output().expect("forebay runs");
+        drop(offered);
+        assert!(output.status.success(), "mount: {}", text(&output.stderr));
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let pid = said["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("a pid");
+        Mounted { instance, at, pid }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.at.join(name)
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = umount(self.instance, &self.at, &["--lazy"]);
+    }
+}
+
+pub(crate) fn try_mount(instance: &Instance, at: &Path) -> Output {
+    mount_command(instance, at).output().expect("forebay runs")
+}
+
+fn mount_command(instance: &Instance, at: &Path) -> Command {
+    let mut command = instance.command("mount");
+    if rustix::process::geteuid().is_root() && instance.owner.is_none() {
+        command.arg("--for-all");
+    }
+    command.arg("--json").arg(at);
+    command
+}
+
+pub(crate) fn umount(instance: &Instance, at: &Path, options: &[&str]) -> Output {
+    Command::new(super::profile().join("forebay"))
+        .arg("umount")
+        .args(options)
+        .arg(at)
+        .env("XDG_RUNTIME_DIR", instance.place.path())
+        .output()
+        .expect("forebay runs")
+}
+
+/// True if a process is gone, or waits for nothing but to be asked how it ended.
+pub(crate) fn has_ended(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.as_deref().unwrap_or(") Z").rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
+}
+
+/// True if an instance is mounted there.
+pub(crate) fn is_mounted(at: &Path) -> bool {
+    let at = at.canonicalize().unwrap_or_else(|_| at.to_owned());
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("the table of mounts");
+    mounts.lines().any(|line| {
+        let mut words = line.split(' ').skip(1);
+        words.next() == at.to_str() && words.next() == Some("fuse.forebay")
+    })
+}
+
+/// True if nobody serves what is mounted there.
+pub(crate) fn is_dead(at: &Path) -> bool {
+    const NOT_CONNECTED: i32 = 107;
+    // The kernel may remember attributes; for a listing it has to ask.
+    std::fs::read_dir(at).is_err_and(|error| error.raw_os_error() == Some(NOT_CONNECTED))
+}
+
+/// Whether the kernel offers rings: looked at when a mount begins.
+const OFFERS: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// The kernel offers rings as long as this is there; then it is as before.
+pub(crate) struct Offered {
+    switch: Option<std::fs::File>,
+}
+
+impl Offered {
+    pub(crate) fn new() -> Offered {
+        let is_on = |word: &str| word.trim() == "Y";
+        let switch = std::fs::File::options().read(true).write(true).open(OFFERS).ok();
+        let switch = switch.filter(|switch| {
+            // Others do the same at the same time.
+            switch.lock().expect("locked");
+            !is_on(&std::fs::read_to_string(OFFERS).expect("read"))
+        });
+        if switch.is_some() {
+            std::fs::write(OFFERS, "Y").expect("root may");
+        }
+        Offered { switch }
+    }
+
+    /// False, and said, if there can be none.
+    pub(crate) fn can_be() -> bool {
+        let offered = Offered::new();
+        let now = std::fs::read_to_string(OFFERS).unwrap_or_default();
+        drop(offered);
+        let can = now.trim() == "Y";
+        if !can {
+            eprintln!("the kernel offers no rings: nothing was tested by them");
+        }
+        can
+    }
+}
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        if let Some(switch) = self.switch.take() {
+            std::fs::write(OFFERS, "N").expect("root may");
+            drop(switch);
+        }
+    }
+}

@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# setfacl, getfacl, chmod, cp -a and default lists with access control lists, beside tmpfs.
+. "${BASH_SOURCE[0]%/*}/lib.sh"
+
+need getfacl setfacl python3
+same_as /dev/shm acl.sh
