@@ -3,7 +3,7 @@
 //! A row is a median, or its ratio to another of the same run. What was not measured has no verdict.
 
 use crate::report::{Report, Summary, short};
-use crate::{remote, scaling};
+use crate::{remote, scaling, two_mounts};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -122,6 +122,21 @@ const fn of_linear(what: &'static str, test: &'static str) -> Bar {
     Bar { what, of, to, side: Side::AtLeast, bar: 0.8, reach: Some(0.95) }
 }
 
+/// At most so many round trips of a socket between the same hosts until one mount shows what was written
+/// by the other.
+const fn passes(what: &'static str, test: &'static str) -> Bar {
+    let to = To::Cell(Cell(two_mounts::GROUP, "round-trip", 1, SOCKET));
+    let of = Cell(two_mounts::GROUP, test, 2, two_mounts::MOUNTS);
+    Bar { what, of, to, side: Side::AtMost, bar: 3.0, reach: Some(1.0) }
+}
+
+/// At least so much in one file for both mounts of what each does in a file of its own.
+const fn one_against_own(what: &'static str, one: &'static str, own: &'static str) -> Bar {
+    let to = To::Cell(Cell(two_mounts::GROUP, own, 2, two_mounts::MOUNTS));
+    let of = Cell(two_mounts::GROUP, one, 2, two_mounts::MOUNTS);
+    Bar { what, of, to, side: Side::AtLeast, bar: 0.7, reach: Some(1.0) }
+}
+
 const CREATE: (&str, &str) = ("metadata", "create");
 const STAT: (&str, &str) = ("metadata", "stat");
 const OPEN: (&str, &str) = ("metadata", "open-close");
@@ -133,7 +148,7 @@ const READ: (&str, &str) = ("own", "read-1m");
 const RANDOM_WRITE: (&str, &str) = ("own", "random-write-8k");
 const RANDOM_READ: (&str, &str) = ("own", "random-read-8k");
 
-const BARS: [Bar; 51] = [
+const BARS: [Bar; 55] = [
     times_tmpfs("stat", STAT, 1, (2.0, 4.0)),
     times_tmpfs("stat, 2 processes", STAT, 2, (2.0, 4.0)),
     times_tmpfs("open+close", OPEN, 1, (2.0, 4.0)),
@@ -183,6 +198,10 @@ const BARS: [Bar; 51] = [
     times_copied("remote 4 MiB writes against TCP and a copy, 4 streams", "write-4m", 4),
     times_copied("remote 4 MiB reads against TCP and a copy", "read-4m", 1),
     times_copied("remote 4 MiB reads against TCP and a copy, 4 streams", "read-4m", 4),
+    passes("two mounts: a byte to and fro, in round trips", "pass"),
+    passes("two mounts: the same in a file of 1 MiB", "pass-in-1m"),
+    one_against_own("two mounts: 1 MiB in turn against own files", "write-1m-one", "write-1m-own"),
+    one_against_own("two mounts: 47008 bytes in turn", "write-hard-one", "write-hard-own"),
     of_linear("16 hosts against 16 times 1: create", "create"),
     of_linear("16 hosts against 16 times 1: stat", "stat"),
     of_linear("16 hosts: create in the working directory", "create-inside"),

@@ -4,6 +4,7 @@ use crate::crew::{self, Crew, Order, Phase};
 use crate::instance::Instance;
 use crate::report::{Key, Report};
 use crate::settings::{Place, Settings};
+use crate::two_mounts;
 use crate::{bars, external, history, interrupt, io500, plot, profile, quiet, remote, scaling};
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
@@ -43,6 +44,7 @@ pub(crate) fn main(settings: &Settings) -> Result<bool, String> {
             "profile" => profile::measure(settings, &mut report),
             "remote" => remote::measure(settings, &mut report),
             "scaling" => scaling::measure(settings, &mut report),
+            two_mounts::GROUP => two_mounts::measure(settings, &mut report),
             _ => continue,
         };
         if let Err(text) = outcome {

@@ -184,6 +184,21 @@ impl Hosts {
         Place { name: "forebay".into(), directory: "/forebay".into(), through }
     }
 
+    /// Mounts the instance on a host, and says how to see the mount: it is in a mount namespace
+    /// of that host's own.
+    pub(crate) fn mount(&self, host: usize) -> Result<Place, String> {
+        let at = self.folder.join(format!("mount{host}"));
+        fs::create_dir(&at).map_err(|error| format!("{}: {error}", at.display()))?;
+        let directory = at.to_string_lossy().into_owned();
+        let mut command = self.forebay(host, &["mount", "--json", &directory]);
+        let said = external::output(&mut command, "forebay mount")?;
+        let said: Value =
+            serde_json::from_str(&said).map_err(|error| format!("forebay mount: {error}"))?;
+        let pid = said["pid"].as_u64().ok_or_else(|| format!("forebay mount: {said}"))?;
+        let through = ["nsenter", "-m", "-t", &pid.to_string()].map(String::from).to_vec();
+        Ok(Place { name: "mounts".into(), directory, through })
+    }
+
     /// The command in front of a program that is to run on a host.
     pub(crate) fn through(&self, host: usize) -> Vec<String> {
         vec![self.script().to_string_lossy().into_owned(), self.name(host)]

@@ -5,7 +5,8 @@
 //! alike. A worker uses `std::fs` only; on an instance it is started by `forebay run` and needs
 //! no other word. Programs that are found on `PATH` (`fio`, `mdtest`, `ior`) are driven by `external`
 //! and `io500`; `profile` counts instructions. `remote` and `scaling` measure instances over several
-//! hosts, which are emulated (`hosts`, `quota`), `remote` beside plain sockets (`socket`).
+//! hosts, which are emulated (`hosts`, `quota`), `remote` beside plain sockets (`socket`), as does
+//! `two_mounts` with mounts.
 //!
 //! `report` makes the tables and the JSON file: medians of what was measured, with the extremes; `bars`
 //! sets some of them beside what they have to reach. `history` keeps a line for each run, `plot` draws
@@ -30,6 +31,7 @@ mod quota;
 mod remote;
 mod scaling;
 mod socket;
+mod two_mounts;
 
 mod bars;
 mod history;

@@ -18,8 +18,8 @@ use std::time::Duration;
 pub(crate) const GROUP: &str = "remote";
 
 /// Here the programs run, and there is what they use.
-const HERE: usize = 0;
-const THERE: usize = 1;
+pub(crate) const HERE: usize = 0;
+pub(crate) const THERE: usize = 1;
 
 /// Streams of data, one process each.
 const STREAMS: [u32; 2] = [1, 4];
@@ -248,14 +248,14 @@ impl Drop for Listening {
 }
 
 /// Our own server on the other host.
-struct Server {
+pub(crate) struct Server {
     _listening: Listening,
     /// Where it is reached.
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Server {
-    fn start(hosts: &Hosts) -> Result<Server, String> {
+    pub(crate) fn start(hosts: &Hosts) -> Result<Server, String> {
         let program =
             std::env::current_exe().map_err(|error| format!("this program's own path: {error}"))?;
         let mut command = crew::command(&hosts.through(THERE), &program.to_string_lossy());

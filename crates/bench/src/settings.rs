@@ -43,6 +43,9 @@ Groups that run once, on instances of their own:
   profile   instructions of each operation in the client, by callgrind
   remote    two hosts, emulated by network namespaces (needs root): metadata of the other host beside
             round trips of a socket, 4 MiB blocks beside iperf3, or else beside a socket of our own
+  two-mounts
+            the same two hosts, each with a mount, in mode posix: a byte that is written on one and read
+            on the other, and blocks in turn in one file beside a file each
   scaling   1 to 16 hosts with 5 % of a processor each, for their daemon and their programs together
             (needs root and cgroups), each in a directory of its own; and, without a limit, all in one
             directory over all daemons: the work that a second of a processor does
@@ -85,7 +88,7 @@ pub(crate) struct Settings {
 }
 
 /// The groups of tests, in the order in which they run.
-const GROUPS: [&str; 12] = [
+const GROUPS: [&str; 13] = [
     "metadata",
     "list",
     "own",
@@ -97,10 +100,11 @@ const GROUPS: [&str; 12] = [
     "mpi",
     "profile",
     "remote",
+    "two-mounts",
     "scaling",
 ];
 /// Those that run once, on instances of their own.
-const GROUPS_OF_THEIR_OWN: [&str; 3] = ["profile", "remote", "scaling"];
+const GROUPS_OF_THEIR_OWN: [&str; 4] = ["profile", "remote", "two-mounts", "scaling"];
 
 /// With more processes than this the work of so many is divided: 16 against 2 is the same work.
 const PROCESSES_WITH_FULL_WORK: u32 = 2;

@@ -11,6 +11,7 @@ mod metadata;
 mod remote;
 pub(crate) mod repeat;
 mod scale;
+mod two_mounts;
 
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -55,8 +56,10 @@ pub(crate) fn main(words: &[String]) -> Result<(), String> {
 
 impl Worker {
     fn run(&self, group: &str) -> io::Result<()> {
-        if group == "sockets" {
-            return self.sockets();
+        match group {
+            "sockets" => return self.sockets(),
+            "round-trips" => return self.round_trips(),
+            _ => {}
         }
         std::fs::create_dir_all(&self.directory)?;
         match group {
@@ -70,6 +73,7 @@ impl Worker {
             "find" => return self.find(),
             "remote-metadata" => self.remote_metadata()?,
             "remote-data" => self.remote_data()?,
+            "two-mounts" => self.two_mounts()?,
             "scale-home" => return self.scale(scale::Sharing::Home),
             "scale-wide" => return self.scale(scale::Sharing::Wide),
             _ => return Err(io::Error::other(format!("unknown group {group}"))),

@@ -107,7 +107,9 @@ fn all_local_bars_are_measured_and_a_broken_peer_stops_nothing() {
     for bar in rows(&json, "bars") {
         let measured = bar["measured"].as_f64();
         let name = bar["what"].as_str().expect("a name");
-        let is_local = !["instr", "remote", "16 hosts"].iter().any(|word| name.starts_with(word));
+        let is_local = !["instr", "remote", "two mounts", "16 hosts"]
+            .iter()
+            .any(|word| name.starts_with(word));
         assert_eq!(measured.is_some_and(|value| value > 0.0), is_local, "{bar}");
         assert!(text.contains(name), "{bar}: {text}");
     }
@@ -196,6 +198,23 @@ fn the_other_host_is_measured_beside_sockets() {
         .iter()
         .filter(|bar| bar["what"].as_str().is_some_and(|what| what.starts_with("remote")));
     assert_eq!(bars.filter(|bar| bar["met"].is_boolean()).count(), 10, "{json}");
+    assert_no_hosts_left();
+}
+
+#[test]
+fn two_mounts_are_measured_beside_each_other() {
+    let place = Place::new();
+    let (json, text) = place.results(&["--only", "two-mounts"]);
+    let results = rows(&json, "results");
+    if results.is_empty() {
+        assert!(text.contains("not measured: two-mounts: needs"), "{text}");
+        return;
+    }
+    let bars = rows(&json, "bars");
+    let bars = bars
+        .iter()
+        .filter(|bar| bar["what"].as_str().is_some_and(|what| what.starts_with("two mounts")));
+    assert_eq!(bars.filter(|bar| bar["met"].is_boolean()).count(), 4, "{json}");
     assert_no_hosts_left();
 }
 

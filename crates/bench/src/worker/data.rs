@@ -70,19 +70,29 @@ impl Worker {
 
     /// Blocks of an odd size, in a file of its own or in turn with all others in one.
     pub(super) fn hard(&self, sharing: Sharing) -> io::Result<()> {
+        self.in_turn(sharing, HARD_BYTES, ["write", "read"])
+    }
+
+    /// The same with blocks of a size; what the phases are called.
+    pub(super) fn in_turn(
+        &self,
+        sharing: Sharing,
+        block_bytes: usize,
+        [write, read]: [&str; 2],
+    ) -> io::Result<()> {
         self.bind()?;
         let places = match sharing {
             Sharing::Own => (0, 1),
             Sharing::Shared => (self.index, self.processes),
         };
-        let part = self.part(sharing, "hard", HARD_BYTES, places);
+        let part = self.part(sharing, "hard", block_bytes, places);
         let order = part.order();
         let block = &mut part.block();
         for round in 1..=HARD_ROUNDS {
             self.make(sharing, &part)?;
-            self.phase("write", part.amount(), || part.write(&order, block).map(drop))?;
+            self.phase(write, part.amount(), || part.write(&order, block).map(drop))?;
             if round == HARD_ROUNDS {
-                self.phase_again("read", part.amount(), || part.read(&order, block))?;
+                self.phase_again(read, part.amount(), || part.read(&order, block))?;
             }
             self.unmake(sharing, &part)?;
         }

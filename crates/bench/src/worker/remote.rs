@@ -32,21 +32,27 @@ impl Worker {
         self.phase("unlink", amount, || names.iter().try_for_each(fs::remove_file))
     }
 
-    /// Messages to and fro, then as much data as the other workers write and read.
+    /// Messages to and fro.
+    pub(super) fn round_trips(&self) -> io::Result<()> {
+        let connection = socket::connect(&self.directory, Use::Rounds, self.files)?;
+        let amount = Amount::Operations(self.files);
+        self.phase("round-trip", amount, || Connection::work(connection))
+    }
+
+    /// The same, then as much data as the other workers write and read.
     pub(super) fn sockets(&self) -> io::Result<()> {
+        self.round_trips()?;
         let bytes = (self.megabytes << 20) * PASSES;
-        for (name, what, amount) in [
-            ("round-trip", Use::Rounds, Amount::Operations(self.files)),
-            ("write-4m", Use::Send, Amount::Bytes(bytes)),
-            ("read-4m", Use::Receive, Amount::Bytes(bytes)),
-            ("write-4m-copied", Use::SendCopied, Amount::Bytes(bytes)),
-            ("read-4m-copied", Use::ReceiveCopied, Amount::Bytes(bytes)),
-            ("write-4m-unpaced", Use::SendUnpaced, Amount::Bytes(bytes)),
-            ("read-4m-unpaced", Use::ReceiveUnpaced, Amount::Bytes(bytes)),
+        for (name, what) in [
+            ("write-4m", Use::Send),
+            ("read-4m", Use::Receive),
+            ("write-4m-copied", Use::SendCopied),
+            ("read-4m-copied", Use::ReceiveCopied),
+            ("write-4m-unpaced", Use::SendUnpaced),
+            ("read-4m-unpaced", Use::ReceiveUnpaced),
         ] {
-            let count = if what == Use::Rounds { self.files } else { bytes };
-            let connection = socket::connect(&self.directory, what, count)?;
-            self.phase(name, amount, || Connection::work(connection))?;
+            let connection = socket::connect(&self.directory, what, bytes)?;
+            self.phase(name, Amount::Bytes(bytes), || Connection::work(connection))?;
         }
         Ok(())
     }
