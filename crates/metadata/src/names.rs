@@ -131,11 +131,10 @@ impl Service {
             None if is_exchange => return Err(Stop::Refused(Errno::ENOENT)),
             _ => {}
         }
-        if let Some((inode, _)) = replaced.filter(|replaced| replaced.0 == moved.0) {
-            // Two names of one file: nothing to do, says POSIX.
-            debug_assert_eq!(inode, moved.0);
-            self.done(ask, outcome::DONE, 0, 0);
-            return Ok(());
+        if replaced.is_some_and(|(inode, _)| inode == moved.0) {
+            // Two names of one file: nothing to do, says POSIX. But the other may have become the one
+            // since it was looked at: both are looked at once more, at one moment.
+            return self.transact(ask, &[old.action(moved, moved), new.action(moved, moved)]);
         }
         let mut actions = vec![];
         if is_exchange {

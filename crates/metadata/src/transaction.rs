@@ -398,6 +398,7 @@ impl Service {
     /// Does an action that was checked.
     fn commit_action(&mut self, action: &Action<'_>) {
         match *action {
+            Action::Entry { expect, set, .. } if expect == set => {}
             Action::Entry { parent, spread, name, expect, expect_mode, set, set_mode, .. } => {
                 match set.is_none() {
                     true => self.put(&Record::DeleteEntry { parent, name }),

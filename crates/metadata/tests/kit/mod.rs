@@ -192,9 +192,23 @@ pub(crate) struct Sent {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// What a service has performed of a step when it is killed: so many effects, and of these replies or
+/// not (a daemon sends them behind all others).
+#[derive(Clone, Copy)]
+pub(crate) struct Cut {
+    pub(crate) effects: usize,
+    pub(crate) replies: bool,
+}
+
 /// The world.
 pub(crate) struct World {
     pub(crate) seats: Vec<Seat>,
+    /// Services that were killed and not started again: nothing reaches them.
+    pub(crate) dead: BTreeSet<usize>,
+    /// The next step is the last of its service.
+    pub(crate) cut: Option<Cut>,
+    /// How many steps services made.
+    pub(crate) steps: u64,
     pub(crate) now: i64,
     pub(crate) queue: Vec<(usize, Vec<u8>)>,
     /// All messages that services ever sent.
@@ -232,6 +246,9 @@ impl World {
         });
         let mut world = World {
             seats: seats.collect(),
+            dead: BTreeSet::new(),
+            cut: None,
+            steps: 0,
             now: 1_000_000_000_000,
             queue: vec![],
             messages: vec![],
@@ -265,12 +282,21 @@ impl World {
 
     /// One step of one service; its effects are performed or queued.
     pub(crate) fn step(&mut self, at: usize, input: Input<'_>) {
+        if self.dead.contains(&at) {
+            return;
+        }
+        self.steps += 1;
         let mut out = vec![];
         let seat = &mut self.seats[at];
         let now = Now { unix_nanos: self.now, steady_nanos: steady(self.now, seat.config.daemon) };
         seat.service.step(now, input, &mut seat.opens, &mut out);
         let logs = out.iter().skip(1).filter(|effect| matches!(effect, Effect::Log(_))).count();
         assert_eq!(logs, 0, "the record of a step is its first effect");
+        if let Some(cut) = self.cut.take() {
+            out.truncate(cut.effects);
+            out.retain(|effect| cut.replies || !matches!(effect, Effect::Reply { .. }));
+            self.dead.insert(at);
+        }
         for effect in out {
             match effect {
                 Effect::Reply { ticket, bytes } => {
@@ -453,6 +479,7 @@ impl World {
 
     /// Kills a service and starts it again from its log.
     pub(crate) fn crash(&mut self, at: usize) {
+        self.dead.remove(&at);
         let seat = &mut self.seats[at];
         let mut service = Service::new(seat.config.clone());
         for record in &seat.log {

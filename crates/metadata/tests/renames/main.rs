@@ -1,0 +1,494 @@
+//! Renames, links, removals and creations by many at the same time over several services: files over
+//! files, directories over empty ones and into each other, in home and wide directories. Messages are
+//! lost,
+//! doubled and overtaken, answers are lost, who asks is killed, and services are killed at any effect of
+//! any step and come back later. After each round there must be an order of the operations, each at one
+//! moment between request and answer, that explains every answer and all that is there (`history`);
+//! nothing
+//! is left over, and nobody has waited too long. A failure prints its seed.
+
+mod history;
+#[path = "../kit/mod.rs"]
+mod kit;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use history::{Op, Place, Said, Thing, Tree, Tried, explain};
+use kit::{Answer, Cut, Random, Sent, World, config};
+use metadata::{Config, Input};
+use wire::attributes::{mode, spread};
+use wire::errno::Errno;
+use wire::hash::NameHash;
+use wire::request::rename;
+use wire::{Attributes, Credentials, Inode, Layout, Request, ShardIndex};
+
+const NAMES: u8 = 5;
+/// Operations under way at a time.
+const GOING: usize = 6;
+/// Directories that are used at a time.
+const DIRECTORIES: usize = 7;
+/// Operations of a round.
+const OPERATIONS: usize = 24;
+/// Longest wait for an answer, in virtual time: two patiences of a request and a restart.
+const WAIT_NANOS: i64 = 12_000_000_000;
+
+/// An operation that is under way.
+struct Going {
+    op: Op,
+    asked: u64,
+    sent: Sent,
+    at: usize,
+    since: i64,
+    /// `None`: it is to be sent again.
+    ticket: Option<u64>,
+}
+
+struct Game {
+    world: World,
+    random: Random,
+    tree: Tree,
+    /// Attributes that all directories ever made were made with.
+    directories: BTreeMap<Inode, Attributes>,
+    files: BTreeSet<Inode>,
+    /// Directories of this round that most is about, with where they were when it began.
+    focus: Vec<(Place, Inode)>,
+    going: BTreeMap<u64, Going>,
+    history: Vec<Tried>,
+    origin: u64,
+    moment: u64,
+    /// When dead services come back.
+    back: BTreeMap<usize, i64>,
+    counts: BTreeMap<&'static str, u64>,
+    longest: i64,
+}
+
+/// What an operation came to.
+fn said(op: Op, answer: &Answer) -> Said {
+    match answer {
+        Answer::Done => Said::Done,
+        Answer::Refused(errno) => Said::Refused(*errno),
+        Answer::Created(made) => Said::Made(made.inode),
+        Answer::Entry(inode, _) => Said::Found(*inode),
+        Answer::Attributes(found) => match op {
+            Op::Look(_) => Said::Found(found.inode),
+            _ if found.is_directory() => Said::Below(found.parent),
+            _ => Said::Links(found.links),
+        },
+        other => panic!("{op:?}: {other:?}"),
+    }
+}
+
+fn letter(name: u8) -> [u8; 1] {
+    [b'a' + name]
+}
+
+impl Game {
+    fn new(seed: u64, configs: Vec<Config>) -> Game {
+        let mut world = World::of(configs);
+        world.settle();
+        let root = world.stat(Inode::ROOT).expect("there is a root");
+        Game {
+            world,
+            random: Random(seed),
+            tree: Tree::new(),
+            directories: BTreeMap::from([(Inode::ROOT, root)]),
+            files: BTreeSet::new(),
+            focus: vec![],
+            going: BTreeMap::new(),
+            history: vec![],
+            origin: 100,
+            moment: 0,
+            back: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            longest: 0,
+        }
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    /// A place in a directory that is there, was there, or is made in this round.
+    fn place(&mut self) -> Place {
+        let name = self.random.below(NAMES.into()) as u8;
+        if !self.focus.is_empty() && self.random.chance(50) {
+            return (self.focus[self.random.below(self.focus.len())].1, name);
+        }
+        let alive = self.directories.keys().filter(|inode| self.tree.is_directory(**inode));
+        let mut recent: Vec<Inode> = alive.copied().collect();
+        let made = self.history.iter().filter_map(|tried| tried.answer);
+        recent.extend(made.filter_map(|(_, said)| match said {
+            Said::Made(made) if self.directories.contains_key(&made) => Some(made),
+            _ => None,
+        }));
+        let few = recent.len().min(DIRECTORIES);
+        (recent[self.random.below(few)], name)
+    }
+
+    /// One of the few goes, or goes into another.
+    fn op_of_focus(&mut self) -> Op {
+        let (at, directory) = self.focus[self.random.below(self.focus.len())];
+        let into = self.focus[self.random.below(self.focus.len())].1;
+        let name = self.random.below(NAMES.into()) as u8;
+        let known: Vec<Place> = self.tree.entries.keys().copied().collect();
+        let some = known[self.random.below(known.len())];
+        match self.random.below(12) {
+            0..=1 => Op::RemoveDirectory(at),
+            2 => Op::Create((directory, name)),
+            3 => Op::Unlink((directory, name)),
+            4..=5 => Op::Look(at),
+            6..=8 => Op::Rename(some, (directory, name), 0),
+            _ => Op::Rename(at, (into, name), 0),
+        }
+    }
+
+    fn op(&mut self) -> Op {
+        if !self.focus.is_empty() && self.random.chance(35) {
+            return self.op_of_focus();
+        }
+        let (one, two) = (self.place(), self.place());
+        // Mostly what is there.
+        let there: Vec<Place> = self.tree.entries.keys().copied().collect();
+        let known = match there.len() {
+            0 => one,
+            _ if self.random.chance(30) => one,
+            count => there[self.random.below(count)],
+        };
+        let files: Vec<Inode> = self.files.iter().rev().take(8).copied().collect();
+        match self.random.below(20) {
+            0..=1 => Op::Create(one),
+            2..=4 => Op::MakeDirectory(one),
+            5 => Op::Unlink(known),
+            6..=7 => Op::RemoveDirectory(known),
+            8..=9 if !files.is_empty() => Op::Link(files[self.random.below(files.len())], two),
+            10..=11 => Op::Look(known),
+            12 if !files.is_empty() => Op::Stat(files[self.random.below(files.len())]),
+            13 => Op::Stat(known.0),
+            n => {
+                let flags = [0, 0, 0, rename::NO_REPLACE, rename::EXCHANGE][n % 5];
+                let to = if self.random.chance(40) { two } else { (two.0, known.1) };
+                Op::Rename(known, to, flags)
+            }
+        }
+    }
+
+    fn shard(&self, (directory, name): Place) -> ShardIndex {
+        let hash = NameHash::of(directory, &letter(name));
+        placement::locate::entry_shard(&self.directories[&directory], hash)
+    }
+
+    /// Somebody who has nothing under way begins something.
+    fn begin(&mut self) {
+        let op = self.op();
+        let is_wide = self.random.below(3) == 0;
+        let (mut bytes, other);
+        bytes = [0; 1];
+        let mut in_place = |(parent, name): Place| {
+            bytes = letter(name);
+            (parent, self.shard((parent, name)))
+        };
+        let (device, flags, target) = (0, 1, &b""[..]);
+        let layout = match op {
+            Op::MakeDirectory(_) if is_wide => Layout { spread: spread::WIDE, ..Layout::default() },
+            _ => Layout::default(),
+        };
+        let (request, shard) = match op {
+            Op::Create(place) | Op::MakeDirectory(place) => {
+                let (parent, shard) = in_place(place);
+                let kind = if let Op::Create(_) = op { mode::REGULAR } else { mode::DIRECTORY };
+                let (name, mode) = (&bytes[..], kind | 0o755);
+                (Request::Create { parent, name, mode, device, flags, layout, target }, shard)
+            }
+            Op::Unlink(place) => {
+                let (parent, shard) = in_place(place);
+                (Request::Unlink { parent, name: &bytes }, shard)
+            }
+            Op::RemoveDirectory(place) => {
+                let (parent, shard) = in_place(place);
+                (Request::RemoveDirectory { parent, name: &bytes }, shard)
+            }
+            Op::Look(place) => {
+                let (parent, shard) = in_place(place);
+                (Request::Lookup { parent, name: &bytes }, shard)
+            }
+            Op::Link(inode, place) => {
+                let (parent, shard) = in_place(place);
+                (Request::Link { inode, parent, name: &bytes }, shard)
+            }
+            Op::Rename(old, new, flags) => {
+                let (parent, shard) = in_place(old);
+                other = letter(new.1);
+                let (new_parent, new_name) = (new.0, &other[..]);
+                (Request::Rename { parent, name: &bytes, new_parent, new_name, flags }, shard)
+            }
+            Op::Stat(inode) => (Request::GetAttributes { inode }, inode.shard()),
+        };
+        self.origin += 1;
+        let mut sent = self.world.prepare(Credentials::ROOT, shard, &request);
+        sent.header.origin = self.origin;
+        let (at, since) = (self.world.owner(shard), self.world.now);
+        self.moment += 1;
+        let going = Going { op, asked: self.moment, sent, at, since, ticket: None };
+        self.going.insert(self.origin, going);
+    }
+
+    /// What was not sent, or whose answer was lost, is sent.
+    fn send(&mut self) {
+        let due = self
+            .going
+            .iter()
+            .filter(|(_, going)| going.ticket.is_none() && !self.world.dead.contains(&going.at));
+        let due: Vec<u64> = due.map(|(&origin, _)| origin).collect();
+        if due.is_empty() {
+            return;
+        }
+        let origin = due[self.random.below(due.len())];
+        self.maybe_cut();
+        let Some(going) = self.going.get_mut(&origin) else { return };
+        going.ticket = Some(self.world.send_again(&going.sent));
+        self.take_answers();
+    }
+
+    /// Now and then the next step of whoever it is ends early.
+    fn maybe_cut(&mut self) {
+        if self.random.below(120) == 0 {
+            let (effects, replies) = (self.random.below(8), self.random.chance(50));
+            self.world.cut = Some(Cut { effects, replies });
+        }
+    }
+
+    fn take_answers(&mut self) {
+        // Who was killed comes back after a while; whoever waits for it asks again then.
+        for &at in &self.world.dead.clone() {
+            if self.back.contains_key(&at) {
+                continue;
+            }
+            self.counts.entry("killed").and_modify(|count| *count += 1).or_insert(1);
+            let pause = [0, 3_000_000, 80_000_000, 700_000_000][self.random.below(4)];
+            self.back.insert(at, self.world.now + pause);
+        }
+        let answered: Vec<(u64, Answer)> = self
+            .going
+            .iter()
+            .filter_map(|(&origin, going)| Some((origin, self.world.answer(going.ticket?)?)))
+            .collect();
+        for (origin, answer) in answered {
+            let going = self.going.get_mut(&origin).expect("it is under way");
+            if answer == Answer::Busy || self.random.chance(4) {
+                going.ticket = None;
+                continue;
+            }
+            let going = self.going.remove(&origin).expect("it is under way");
+            let said = said(going.op, &answer);
+            self.longest = self.longest.max(self.world.now - going.since);
+            if let Answer::Created(made) = &answer {
+                match made.is_directory() {
+                    true => drop(self.directories.insert(made.inode, *made)),
+                    false => drop(self.files.insert(made.inode)),
+                }
+            }
+            self.note(going, said);
+        }
+        let waiting = self.going.values().filter(|going| going.ticket.is_some());
+        for going in waiting {
+            if self.world.dead.contains(&going.at) {
+                continue;
+            }
+            let waited = self.world.now - going.since;
+            assert!(waited < WAIT_NANOS, "{:?} waits since {waited} ns", going.op);
+        }
+        let dead = &self.world.dead;
+        let lost = self.going.values_mut().filter(|going| dead.contains(&going.at));
+        lost.for_each(|going| going.ticket = None);
+    }
+
+    fn note(&mut self, going: Going, said: Said) {
+        self.moment += 1;
+        let (op, asked) = (going.op, going.asked);
+        self.count(match (op, said) {
+            (Op::Rename(..), Said::Done) => "renamed",
+            (Op::Rename(..), Said::Refused(Errno::EINVAL)) => "no circle",
+            (Op::Link(..), Said::Done) => "linked",
+            (Op::RemoveDirectory(..), Said::Done) => "removed",
+            (_, Said::Refused(_)) => "refused",
+            _ => "others",
+        });
+        self.history.push(Tried { op, asked, answer: Some((self.moment, said)) });
+    }
+
+    /// Who asked is killed; what was made by him nobody would know the number of.
+    fn kill_asker(&mut self) {
+        let all: Vec<u64> = self.going.keys().copied().collect();
+        if all.is_empty() {
+            return;
+        }
+        let origin = all[self.random.below(all.len())];
+        let going = &self.going[&origin];
+        if matches!(going.op, Op::Create(_) | Op::MakeDirectory(_)) {
+            return;
+        }
+        let (op, asked) = (going.op, going.asked);
+        self.going.remove(&origin);
+        self.history.push(Tried { op, asked, answer: None });
+        self.count("asker killed");
+        for at in 0..self.world.seats.len() {
+            self.world.step(at, Input::OriginGone { first: origin, count: 1 });
+        }
+    }
+
+    fn deliver(&mut self, is_faulty: bool) {
+        if self.world.queue.is_empty() {
+            return;
+        }
+        let place = self.random.below(self.world.queue.len());
+        let (is_lost, is_doubled) = match is_faulty {
+            true => (self.random.chance(4), self.random.chance(4)),
+            false => (false, false),
+        };
+        let (to, bytes) = match is_doubled {
+            true => self.world.queue[place].clone(),
+            false => self.world.queue.swap_remove(place),
+        };
+        if !is_lost {
+            self.maybe_cut();
+            self.world.step(to, Input::Peer { message: &bytes });
+        }
+    }
+
+    fn pass(&mut self, nanos: i64) {
+        self.world.now += nanos;
+        let now = self.world.now;
+        let back: Vec<usize> =
+            self.back.iter().filter(|(_, when)| **when <= now).map(|(&at, _)| at).collect();
+        for at in back {
+            self.back.remove(&at);
+            self.world.crash(at);
+        }
+        for at in 0..self.world.seats.len() {
+            if self.world.seats[at].service.deadline().is_some_and(|when| when <= now) {
+                self.maybe_cut();
+                self.world.step(at, Input::Tick);
+                self.world.cut = None;
+            }
+            self.world.answer_data(at, Ok(()));
+        }
+    }
+
+    fn turn(&mut self, left: &mut usize) {
+        match self.random.below(100) {
+            0..=11 if *left > 0 && self.going.len() < GOING => {
+                *left -= 1;
+                self.begin();
+            }
+            0..=24 => self.send(),
+            25..=79 => self.deliver(true),
+            80 if self.random.chance(10) => self.kill_asker(),
+            81..=82 => self.pass(20_000_000),
+            _ => {
+                let nanos = self.random.below(1_000_000) as i64;
+                self.pass(nanos);
+            }
+        }
+        self.world.cut = None;
+        self.take_answers();
+    }
+
+    fn round(&mut self) {
+        let mut left = OPERATIONS;
+        let is_directory = |(_, inode): &(&Place, &Inode)| self.tree.is_directory(**inode);
+        let there: Vec<(Place, Inode)> = self
+            .tree
+            .entries
+            .iter()
+            .filter(is_directory)
+            .map(|(&at, &inode)| (at, inode))
+            .collect();
+        self.focus = match there.len() {
+            0 => vec![],
+            count => (0..3).map(|_| there[self.random.below(count)]).collect(),
+        };
+        while left > 0 || !self.going.is_empty() {
+            self.turn(&mut left);
+        }
+        for at in core::mem::take(&mut self.back).into_keys() {
+            self.world.crash(at);
+        }
+        self.world.settle();
+        let end = self.look();
+        let history = core::mem::take(&mut self.history);
+        if let Err(why) = explain(&self.tree, &history, &end) {
+            panic!("no order explains it:\n{why}");
+        }
+        self.tree = end;
+    }
+
+    /// All that is there, when nothing is under way.
+    fn look(&self) -> Tree {
+        let seats = &self.world.seats;
+        let mut tree = Tree { entries: BTreeMap::new(), things: BTreeMap::new() };
+        for seat in seats {
+            assert_eq!(seat.service.deadline(), None, "nothing is under way");
+            for &directory in self.directories.keys() {
+                for name in 0..NAMES {
+                    if let Some(found) = seat.service.entry_of(directory, &letter(name)) {
+                        tree.entries.insert((directory, name), found);
+                    }
+                }
+            }
+            for &inode in self.directories.keys().chain(&self.files) {
+                let Some(found) = seat.service.attributes_of(inode) else { continue };
+                let is_directory = found.is_directory();
+                let links = if is_directory { 0 } else { found.links };
+                let parent = is_directory.then_some(found.parent);
+                tree.things.insert(inode, Thing { parent, links });
+            }
+        }
+        let count: u64 = seats.iter().map(|seat| seat.service.inode_count()).sum();
+        assert_eq!(count, tree.things.len() as u64, "an inode is left over");
+        for (&inode, thing) in &tree.things {
+            let owner = &seats[self.world.owner(inode.shard())].service;
+            let found = owner.attributes_of(inode).expect("it is there");
+            if thing.parent.is_some() {
+                let below: Vec<Inode> =
+                    tree.entries.range((inode, 0)..=(inode, u8::MAX)).map(|(_, &i)| i).collect();
+                let directories = below.iter().filter(|inode| tree.is_directory(**inode)).count();
+                let counted = (found.size, found.links as usize);
+                assert_eq!(counted, (below.len() as u64, 2 + directories), "{inode:?}");
+            }
+        }
+        tree
+    }
+}
+
+fn configs(which: u64) -> Vec<Config> {
+    match which % 3 {
+        0 => (0..3).map(|daemon| config(daemon, 3, 0, 1)).collect(),
+        1 => (0..4).map(|n| config(n / 2, 2, usize::from(n % 2), 2)).collect(),
+        _ => (0..5)
+            .map(|daemon| Config { spread: spread::WIDE, ..config(daemon, 5, 0, 1) })
+            .collect(),
+    }
+}
+
+#[test]
+fn every_operation_is_at_one_moment() {
+    let first = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let seeds = std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(40);
+    let (mut steps, mut longest) = (0, 0);
+    let mut counts = BTreeMap::<&str, u64>::new();
+    for seed in first..first + seeds {
+        println!("seed={seed}");
+        let mut game = Game::new(seed, configs(seed));
+        for _ in 0..60 {
+            game.round();
+        }
+        steps += game.world.steps;
+        longest = longest.max(game.longest);
+        game.counts.iter().for_each(|(what, count)| *counts.entry(what).or_default() += count);
+    }
+    println!("{steps} steps, {counts:?}, longest wait {} ms", longest / 1_000_000);
+    for (what, least) in [("renamed", 20), ("no circle", 1), ("linked", 10), ("killed", 10)] {
+        let count = counts.get(what).copied().unwrap_or(0);
+        assert!(count >= least * seeds, "hardly anything is {what}: {count}");
+    }
+}
