@@ -9,7 +9,7 @@
 # --only PATTERN runs the cases whose name matches the shell pattern; it may be given again.
 # --keep leaves the scratch directory with the logs; without it, only logs of failed cases are shown.
 # With --in-forebay, FOREBAY_BIN names the program (default: forebay on PATH) and FOREBAY_LOCAL the
-# number of daemons (default 1). CASE_SECONDS bounds one case (default 120).
+# number of daemons (default 1). CASE_SECONDS bounds one case (default 300).
 #
 # A case passes with exit status 0 and is skipped with 77 (a program is not installed). A case with the
 # line "# expect: refused" runs a program that cannot see an instance; there it passes too if it fails
@@ -63,7 +63,7 @@ run_case() {
     name=${name%.sh}
     export T=$scratch/$name
     mkdir "$T"
-    local limit=(timeout -k 5 "${CASE_SECONDS:-120}")
+    local limit=(timeout -k 5 "${CASE_SECONDS:-300}")
     if [ "$mode" = directory ]; then
         export D=$directory/$name
         mkdir "$D"

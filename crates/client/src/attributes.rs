@@ -86,12 +86,17 @@ fn change_of_mode(attributes: &Attributes, bits: u32, who: &Credentials) -> Resu
 }
 
 /// The permission bits of a file without those that a change of owner or contents takes away;
-/// `None` if there are none.
+/// `None` if there are none. A set-group-id bit without group execution says something else, and goes only
+/// if who makes the change is not in the file's group.
 #[must_use]
-pub fn without_set_id(attributes: &Attributes) -> Option<u32> {
+pub fn without_set_id(
+    attributes: &Attributes,
+    is_in_group: impl FnOnce(u32) -> bool,
+) -> Option<u32> {
     let mut taken = attributes.mode & mode::SET_UID;
-    if attributes.mode & 0o010 != 0 {
-        taken |= attributes.mode & mode::SET_GID;
+    let set_gid = attributes.mode & mode::SET_GID;
+    if set_gid != 0 && (attributes.mode & 0o010 != 0 || !is_in_group(attributes.gid)) {
+        taken |= set_gid;
     }
     let bits = attributes.mode & mode::PERMISSIONS & !taken;
     (attributes.is_regular() && taken != 0).then_some(bits)
@@ -121,7 +126,8 @@ fn change_of_owner(
         change.mask |= set::GID;
         change.gid = gid;
     }
-    if let Some(bits) = without_set_id(attributes).filter(|_| change.mask != 0) {
+    let is_in_group = |gid| who.is_privileged() || who.is_in_group(gid);
+    if let Some(bits) = without_set_id(attributes, is_in_group).filter(|_| change.mask != 0) {
         change.mask |= set::MODE;
         change.mode = bits;
     }

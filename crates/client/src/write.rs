@@ -211,7 +211,7 @@ impl Client {
         if who.is_privileged() {
             return Ok(());
         }
-        self.take_set_id_as(open, &who).map(|_| ())
+        self.take_set_id_as(open, &who, |gid| who.is_in_group(gid)).map(|_| ())
     }
 
     /// Takes away what a program may do that others may not, before its contents change, whoever changes
@@ -239,17 +239,26 @@ impl Client {
     }
 
     /// Takes the set-id bits of an open program away, whoever this process is: somebody else writes
-    /// through it. True if there were any.
+    /// through it, who may be in a group. True if there were any.
     ///
     /// # Errors
     /// `EBADF`, `EIO`.
-    pub fn kill_set_id(&self, ofd: OfdIndex) -> Result<bool> {
-        self.take_set_id_as(&self.opened(ofd)?, &Credentials::checked(0, 0))
+    pub fn kill_set_id(
+        &self,
+        ofd: OfdIndex,
+        is_in_group: impl FnOnce(u32) -> bool,
+    ) -> Result<bool> {
+        self.take_set_id_as(&self.opened(ofd)?, &Credentials::checked(0, 0), is_in_group)
     }
 
-    fn take_set_id_as(&self, open: &Open<'_>, who: &Credentials) -> Result<bool> {
+    fn take_set_id_as(
+        &self,
+        open: &Open<'_>,
+        who: &Credentials,
+        is_in_group: impl FnOnce(u32) -> bool,
+    ) -> Result<bool> {
         let attributes = by_descriptor(self.attributes_of(open.inode))?;
-        let Some(bits) = without_set_id(&attributes) else { return Ok(false) };
+        let Some(bits) = without_set_id(&attributes, is_in_group) else { return Ok(false) };
         let mask = set::MODE | set::BY_DESCRIPTOR;
         let change = Change { mask, mode: bits, ..Change::default() };
         match self.change(open.inode, &change, who) {

@@ -14,6 +14,7 @@ const BACKGROUND_MAX: u16 = 64;
 /// What is used whenever the kernel has it.
 const WANTED: u64 = capability::ASYNC_READ
     | capability::POSIX_LOCKS
+    | capability::EXPORT_SUPPORT
     | capability::FLOCK_LOCKS
     | capability::ATOMIC_O_TRUNC
     | capability::BIG_WRITES

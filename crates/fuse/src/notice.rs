@@ -40,6 +40,9 @@ pub enum Notice<'a> {
     Poke {
         /// The node, of a regular file.
         node: u64,
+        /// Names the request: no other that is under way has it, and it is even and not 0, which a kernel
+        /// that sends by rings takes for a mistake of its own.
+        unique: u64,
     },
 }
 
@@ -79,8 +82,8 @@ impl Notice<'_> {
                 to.raw(name);
                 to.u8(0);
             }
-            Notice::Poke { node } => {
-                to.u64(0);
+            Notice::Poke { node, unique } => {
+                to.u64(unique);
                 to.u64(node);
                 to.u64(0);
                 to.u64(0);

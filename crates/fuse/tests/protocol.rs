@@ -149,8 +149,8 @@ fn notices_have_their_lengths_and_codes() {
     let mut room = [0; 64];
     let length = Notice::Entry { directory: 1, name: b"ab" }.write(&mut room).expect("it fits");
     assert_eq!((length, u32::from(room[0]), u32::from(room[4])), (35, 35, notify::INVAL_ENTRY));
-    let poke = Notice::Poke { node: 5 }.write(&mut room);
-    assert_eq!((poke, room[4], room[24]), (Some(48), notify::RETRIEVE as u8, 5));
+    let poke = Notice::Poke { node: 5, unique: 6 }.write(&mut room);
+    assert_eq!((poke, room[4], room[16], room[24]), (Some(48), notify::RETRIEVE as u8, 6, 5));
     let length = Notice::Inode { node: 1, offset: -1, length: 0 }.write(&mut room);
     assert_eq!(length, Some(40));
     let long = [b'a'; 64];

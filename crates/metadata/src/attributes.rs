@@ -221,10 +221,10 @@ fn changed(old: &Attributes, change: &Change, end: u64, who: &Credentials) -> At
         }
     }
     if change.has(set::UID | set::GID) && !old.is_directory() {
-        new.mode = without_set_id(new.mode);
+        new.mode = without_set_id(new.mode, who.is_privileged() || who.is_in_group(old.gid));
     }
     if change.has(set::SIZE) && !who.is_privileged() {
-        new.mode = without_set_id(new.mode);
+        new.mode = without_set_id(new.mode, who.is_in_group(old.gid));
     }
     if change.has(set::ACCESSED) {
         new.accessed = change.accessed;
@@ -236,8 +236,8 @@ fn changed(old: &Attributes, change: &Change, end: u64, who: &Credentials) -> At
 }
 
 /// A mode after a change of owner or contents: no set-user-id; no set-group-id unless it stands for
-/// something else (no group execution).
-pub(crate) fn without_set_id(mode: u32) -> u32 {
-    let group = if mode & 0o010 != 0 { mode::SET_GID } else { 0 };
+/// something else (no group execution) and who changes it is in the group.
+pub(crate) fn without_set_id(mode: u32, is_in_group: bool) -> u32 {
+    let group = if mode & 0o010 != 0 || !is_in_group { mode::SET_GID } else { 0 };
     mode & !(mode::SET_UID | group)
 }

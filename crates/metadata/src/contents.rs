@@ -122,8 +122,9 @@ impl Service {
         let mut new = *old;
         new.changed = self.stamp(old.changed);
         new.modified = new.changed;
-        if !ask.header.who.is_privileged() {
-            new.mode = without_set_id(old.mode);
+        let who = &ask.header.who;
+        if !who.is_privileged() {
+            new.mode = without_set_id(old.mode, who.is_in_group(old.gid));
         }
         new
     }

@@ -5,10 +5,10 @@ use fuse::abi::change as bit;
 use fuse::reply::{self, Entry, Space, Validity};
 use fuse::request::Change;
 use std::time::Duration;
-use wire::Attributes;
 use wire::codec::Writer;
 use wire::errno::{Errno, Result};
 use wire::limits::NAME_BYTES_MAX;
+use wire::{Attributes, Inode};
 
 use crate::answer::{Request, within};
 use crate::names::is_told_late;
@@ -24,6 +24,16 @@ fn device_of(attributes: &Attributes) -> u32 {
     let device = attributes.device;
     let (major, minor) = (libc::major(device), libc::minor(device));
     minor & 0xff | major << 8 | (minor & !0xff) << 12
+}
+
+/// Tells files of one number apart. An instance gives no number twice, but who kept a handle may find
+/// another instance at the place: there a file of that number was born at another time. The kernel knows
+/// the root without being told, by 0.
+fn generation_of(file: &Attributes) -> u64 {
+    match file.inode {
+        Inode::ROOT => 0,
+        _ => u64::from(wire::hash::mix(file.born.cast_unsigned(), 7) as u32),
+    }
 }
 
 /// What the kernel is told of a node that is gone.
@@ -50,7 +60,8 @@ impl Request<'_> {
 
     /// What a look-up says of a file.
     pub(crate) fn entry(&self, of: &Attributes, validity: Validity) -> Entry {
-        Entry { node: of.inode.0, generation: 0, validity, attributes: self.shown(of) }
+        let (node, generation) = (of.inode.0, generation_of(of));
+        Entry { node, generation, validity, attributes: self.shown(of) }
     }
 
     /// The attributes of the node, by an open file of it if there is one.
@@ -89,23 +100,24 @@ impl Request<'_> {
         let (client, who, at) = (self.server.client, self.who(), At::itself(self.node()));
         let handle = (change.valid & bit::HANDLE != 0).then_some(change.handle);
         let has = |bits: u32| change.valid & bits != 0;
-        let path = &mut scratch.path;
+        // Judged by the group that it still has.
+        if has(bit::KILL_SUIDGID) && !has(bit::MODE) {
+            self.kill_set_id(scratch)?;
+        }
         if has(bit::SIZE) {
             match handle {
                 Some(handle) => client.ftruncate(self.opened(handle)?, change.size)?,
-                None => within(client.truncate(at, change.size, &who, path)?)?,
+                None => within(client.truncate(at, change.size, &who, &mut scratch.path)?)?,
             }
         }
         if has(bit::UID | bit::GID) {
             let owners = &self.server.owners;
             let user = has(bit::UID).then(|| owners.users.outside(change.uid));
             let owner = (user, has(bit::GID).then(|| owners.groups.outside(change.gid)));
-            within(client.chown(at, owner, Follow::Never, &who, path)?)?;
+            within(client.chown(at, owner, Follow::Never, &who, &mut scratch.path)?)?;
         }
         if has(bit::MODE) {
-            within(client.chmod(at, change.mode, Follow::Never, &who, path)?)?;
-        } else if has(bit::KILL_SUIDGID) {
-            self.kill_set_id(scratch)?;
+            within(client.chmod(at, change.mode, Follow::Never, &who, &mut scratch.path)?)?;
         }
         let time = |set: u32, now: u32, place: usize| match change.times.get(place) {
             _ if has(now) => Time::Now,
@@ -125,7 +137,8 @@ impl Request<'_> {
     /// Takes away the bits that a write by others than root takes away.
     pub(crate) fn kill_set_id(&self, scratch: &mut Scratch) -> Result<()> {
         let attributes = self.attributes(None, scratch)?;
-        let Some(mode) = client::without_set_id(&attributes) else { return Ok(()) };
+        let keeps = |gid| self.may_keep_set_gid(gid);
+        let Some(mode) = client::without_set_id(&attributes, keeps) else { return Ok(()) };
         let at = At::itself(self.node());
         let path = &mut scratch.path;
         within(self.server.client.chmod(at, mode, Follow::Never, &self.who(), path)?)

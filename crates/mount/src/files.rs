@@ -5,6 +5,7 @@ use client::{At, OfdIndex, Opened, Outcome, Position};
 use fuse::abi::{flag, open as answer};
 use fuse::reply::{self, Validity};
 use std::time::Duration;
+use wire::Inode;
 use wire::codec::Writer;
 use wire::errno::{Errno, Result};
 
@@ -18,13 +19,22 @@ const ACCESS: u32 = libc::O_ACCMODE as u32;
 
 impl Request<'_> {
     /// `keeps`: the kernel may keep pages, and have kept those of before.
-    fn say_opened(&self, handle: u64, flags: u32, keeps: Option<bool>, to: &mut Writer<'_>) {
+    fn say_opened(
+        &self,
+        (handle, inode): (u64, Inode),
+        flags: u32,
+        keeps: Option<bool>,
+        to: &mut Writer<'_>,
+    ) {
         let mut said = match keeps {
             None => answer::DIRECT_IO | answer::PARALLEL_DIRECT_WRITES,
             Some(false) => 0,
             Some(true) => answer::KEEP_CACHE,
         };
-        if flags & ACCESS == libc::O_RDONLY as u32 {
+        let reads = flags & ACCESS == libc::O_RDONLY as u32;
+        // Its closing is of interest to who has locked ranges of it; that is half as much again as an open
+        // and a close take.
+        if reads && !self.server.locks.has_been_locked(inode) {
             said |= answer::NOFLUSH;
         }
         reply::opened(to, handle, said, 0);
@@ -36,7 +46,8 @@ impl Request<'_> {
             let _ = self.kill_ids(file.ofd);
         }
         let keeps = self.keeps(file, flags);
-        self.say_opened(self.server.handles.add(file.ofd)?, flags, keeps, to);
+        let opened = (self.server.handles.add(file.ofd)?, self.node());
+        self.say_opened(opened, flags, keeps, to);
         Ok(())
     }
 
@@ -81,7 +92,7 @@ impl Request<'_> {
             Outcome::Special(_) => return Err(Errno::ESTALE),
         };
         if kills_ids {
-            let _ = client.kill_set_id(file.ofd);
+            let _ = client.kill_set_id(file.ofd, |gid| self.may_keep_set_gid(gid));
         }
         self.say_created(file, flags, (name, entry), to)
     }
@@ -103,7 +114,7 @@ impl Request<'_> {
                 let valid = if is_watched { VALID } else { Duration::ZERO };
                 let validity = Validity { entry, attributes: valid };
                 self.entry(&attributes, validity).write(to);
-                self.say_opened(handle, flags, None, to);
+                self.say_opened((handle, attributes.inode), flags, None, to);
                 Ok(())
             }
             Err(errno) => {
@@ -164,7 +175,7 @@ impl Request<'_> {
     /// Takes set-id bits away, which who opens or writes may not keep. The kernel, which asks for that
     /// and remembers the mode all the same, is told.
     fn kill_ids(&self, ofd: OfdIndex) -> Result<()> {
-        if self.server.client.kill_set_id(ofd)? {
+        if self.server.client.kill_set_id(ofd, |gid| self.may_keep_set_gid(gid))? {
             self.server.forget_attributes(self.node());
         }
         Ok(())

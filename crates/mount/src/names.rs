@@ -29,8 +29,24 @@ impl Request<'_> {
         scratch: &mut Scratch,
         to: &mut Writer<'_>,
     ) -> Result<()> {
-        self.look(name, &mut scratch.path)?.write(to);
+        let entry = match name {
+            b"." | b".." => self.look_by_number(name, &mut scratch.path)?,
+            _ => self.look(name, &mut scratch.path)?,
+        };
+        entry.write(to);
         Ok(())
+    }
+
+    /// A node that the kernel has forgotten, and somebody has a handle of (`open_by_handle_at`, NFS); or
+    /// where it is. A file without a name is known by who has it open alone.
+    fn look_by_number(&self, name: &[u8], path: &mut PathBuffer) -> Result<Entry> {
+        let at = if name == b"." { At::itself(self.node()) } else { self.below(name) };
+        let found = self.server.client.stat(at, Follow::Never, &self.who(), path)?;
+        let found = within(found)?;
+        if found.links == 0 {
+            return Err(Errno::ESTALE);
+        }
+        Ok(self.entry(&found, Validity::default()))
     }
 
     /// What the kernel is told of a name, and for how long.

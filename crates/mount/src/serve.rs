@@ -127,7 +127,7 @@ impl Server {
                 handles,
                 agreed,
                 owners,
-                locks: Locks::default(),
+                locks: Locks::new(),
                 pins: Pins::new(),
                 accesses: Accesses::default(),
                 turns: Turns::default(),

@@ -167,18 +167,25 @@ for user in PEOPLE[:2]:
         as_user(*user, f'remove {name}', lambda: os.removexattr('plain', name))
 for what, call in (
     ('write', lambda: os.write(os.open('program', os.O_WRONLY), b'x')),
+    ('append', lambda: os.write(os.open('program', os.O_WRONLY | os.O_APPEND), b'x')),
     ('truncate', lambda: os.truncate('program', 0)),
+    ('truncate an open one', lambda: os.ftruncate(os.open('program', os.O_WRONLY), 100)),
     ('open with O_TRUNC', opened('program', os.O_WRONLY | os.O_TRUNC)),
+    ('allocate', lambda: os.posix_fallocate(os.open('program', os.O_WRONLY), 0, 10000)),
     ('touch', lambda: os.utime('program')),
     ('set times', lambda: os.utime('program', (1, 1))),
     ('chmod', lambda: os.chmod('program', 0o777)),
+    ('chown to his group', lambda: os.chown('program', -1, os.getgid())),
     ('link', lambda: (os.link('program', 'sticky/linked'), os.unlink('sticky/linked'))),
 ):
-    for user in (0, 0, []), (1, 1, []), (2, 1, []):
-        with open('program', 'w') as file:
-            file.write('contents')
-        os.chown('program', 1, 1)
-        os.chmod('program', 0o6777)
-        as_user(*user, what, call)
-        print(mode('program'), os.path.getsize('program'))
-        os.unlink('program')
+    # In the file's group by the first, by another, and not.
+    for user in (0, 0, []), (1, 1, []), (2, 1, []), (2, 2, [7, 1]), (2, 2, [7]), (1, 2, [7]):
+        # Without group execution the set-group-id bit is another matter.
+        for bits in 0o6777, 0o6767, 0o2666:
+            with open('program', 'w') as file:
+                file.write('contents')
+            os.chown('program', 1, 1)
+            os.chmod('program', bits)
+            as_user(*user, what, call)
+            print(mode('program'), os.path.getsize('program'))
+            os.unlink('program')

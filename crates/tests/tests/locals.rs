@@ -1,6 +1,6 @@
 //! A mount beside local file systems: what other users may do (access control lists, groups, sticky
 //! directories, set-id bits, extended attributes) and what calls on files come to (fallocate, holes, long
-//! names, renames, nameless files, times). Scripts say it of both, and that is compared.
+//! names, renames, nameless files, times, locks). Scripts say it of both, and that is compared.
 //!
 //! Needs root and `/dev/fuse`; where it has not, the tests say so and end.
 
@@ -61,6 +61,13 @@ fn compare(local: &Path, script: &str, argument: &str, least: usize) {
 fn users_may_do_what_tmpfs_lets_them() {
     if can_be_tested() {
         compare(Path::new("/dev/shm"), "crates/tests/programs/users.py", "users", 300);
+    }
+}
+
+#[test]
+fn locks_of_ranges_are_as_on_tmpfs() {
+    if can_be_tested() {
+        compare(Path::new("/dev/shm"), "crates/tests/programs/locks.py", "locks", 2400);
     }
 }
 

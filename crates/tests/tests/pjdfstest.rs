@@ -60,7 +60,10 @@ impl Suite {
         let suite = Suite { place, second, owner };
         set_mode(suite.place.path(), 0o755);
         suite.give(suite.second.path());
-        std::fs::copy(program, suite.path("pjdfstest")).expect("copied");
+        // By another process: a child of the test beside this one could hold a file that this one wrote
+        // open for a moment, and nobody can run it then.
+        let copied = Command::new("cp").args([&program, &suite.path("pjdfstest")]).status();
+        assert!(copied.expect("cp runs").success());
         for remounts in [false, true] {
             let path = suite.path(Suite::settings(remounts));
             std::fs::write(path, settings_of(remounts)).expect("written");

@@ -18,6 +18,7 @@ use io_uring::{IoUring, cqueue, opcode, types};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsRawFd as _, OwnedFd};
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use wire::errno::Errno;
 use wire::limits::XATTR_VALUE_BYTES_MAX;
@@ -33,6 +34,8 @@ const COMMANDS: u32 = 16;
 const ENTRIES_MAX: usize = 4096;
 /// Stands for the bell where others stand for entries.
 const BELL: u64 = u64::MAX;
+/// Number of the next request that is sent for. The kernel counts its own from 0 on, by twos.
+static NEXT_POKE: AtomicU64 = AtomicU64::new(1 << 62);
 /// Bytes of the largest reply to a request that has a rest itself: the value of an attribute.
 const REPLY_BYTES_MAX: usize = XATTR_VALUE_BYTES_MAX + 4096;
 
@@ -258,7 +261,8 @@ impl Lent {
     /// Has the kernel send a request to this queue.
     fn poke(&self, node: u64) {
         let mut notice = [0; 64];
-        let length = Notice::Poke { node }.write(&mut notice).unwrap_or(0);
+        let unique = NEXT_POKE.fetch_add(2, Relaxed);
+        let length = Notice::Poke { node, unique }.write(&mut notice).unwrap_or(0);
         let notice = notice.get(..length).unwrap_or_default();
         if let Err(error) = rustix::io::write(&self.server.device, notice) {
             tracing::debug!(%error, "no request can be sent for");
