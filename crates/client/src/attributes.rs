@@ -86,7 +86,8 @@ fn change_of_mode(attributes: &Attributes, bits: u32, who: &Credentials) -> Resu
 }
 
 /// The permission bits of a file without those that a change of owner or contents takes away;
-/// `None` if there are none. A set-group-id bit without group execution says something else, and goes only
+/// `None` if there are none. A set-group-id bit without group execution says something else, and goes
+/// only
 /// if who makes the change is not in the file's group.
 #[must_use]
 pub fn without_set_id(

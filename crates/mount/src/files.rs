@@ -32,7 +32,8 @@ impl Request<'_> {
             Some(true) => answer::KEEP_CACHE,
         };
         let reads = flags & ACCESS == libc::O_RDONLY as u32;
-        // Its closing is of interest to who has locked ranges of it; that is half as much again as an open
+        // Its closing is of interest to who has locked ranges of it; that is half as much again as an
+        // open
         // and a close take.
         if reads && !self.server.locks.has_been_locked(inode) {
             said |= answer::NOFLUSH;

@@ -5,8 +5,10 @@
 //! such owner has an open file of ours for each file in which he has locks, his *carrier*, and they are
 //! its locks: so they end with him, and with this program, as any open file's do.
 //!
-//! A process's locks of a file end with any descriptor of it that the process closes. The kernel says that only
-//! of files that were not opened to read alone before the first lock: to say it of all would make their opens
+//! A process's locks of a file end with any descriptor of it that the process closes. The kernel says
+//! that only
+//! of files that were not opened to read alone before the first lock: to say it of all would make their
+//! opens
 //! and closes half as slow again.
 //!
 //! Who waits for a lock has a thread of his own, so that he who gives it back is served. The kernel says

@@ -1,4 +1,5 @@
-//! Files of a mount by handles (`open_by_handle_at`), as an NFS server has them: those that the kernel has
+//! Files of a mount by handles (`open_by_handle_at`), as an NFS server has them: those that the kernel
+//! has
 //! forgotten are found by their number, those that are gone and those of another instance are not.
 //!
 //! Needs root and `/dev/fuse`; where there is none the test says so and ends.
