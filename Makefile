@@ -35,7 +35,8 @@ many: install-deps
 	cargo build --workspace
 	DAEMONS=$(DAEMONS) cargo test -p tests --test many -- --nocapture
 
-# So many random operations on files of a mount, with maps, each checked; `make test` does 3600.
+# So many random operations on files of a mount, with maps, each checked, by each way of requests; `make test`
+# does 3600.
 OPS ?= 1000000
 fsx: install-deps
 	@scripts/install-tools.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Four processes with O_APPEND lose nothing and mix no line; semantics.md, promise 2.
+# "Appends lose nothing" (docs/semantics.md): four processes with O_APPEND lose nothing and mix no line.
 . "${BASH_SOURCE[0]%/*}/lib.sh"
 
 need python3

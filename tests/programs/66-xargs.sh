@@ -10,6 +10,6 @@ equal "$(sort -u "$T/sums" | wc -l)" 400
 seq 400 | xargs -P 4 -n 10 sh -c 'for i; do mv "file-$i" "moved-$i"; done' -
 equal "$(find . -name 'moved-*' | wc -l) $(find . -name 'file-*' | wc -l)" "400 0"
 printf '%s\n' 1 2 3 4 | xargs -P 4 -I{} sh -c 'mkdir only 2>/dev/null && echo {} >>made; true'
-equal "$(wc -l <made)" 1 "mkdir has one winner; semantics.md, promise 1"
+equal "$(wc -l <made)" 1 "mkdir has one winner; one file, one entry"
 printf 'moved-%s\n' {1..400} | xargs -P 4 -n 25 rm
 equal "$(find . -name 'moved-*' | wc -l)" 0

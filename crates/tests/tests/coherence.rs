@@ -132,6 +132,7 @@ fn operate(seat: &mut Agent, file: usize, bytes: &mut Vec<u8>, random: &mut Rand
     }
 }
 
+/// "What was written is seen at once on every host" (docs/semantics.md).
 #[test]
 fn one_operation_after_the_other_is_as_on_one_host() {
     let Some(world) = world() else { return };
@@ -141,6 +142,7 @@ fn one_operation_after_the_other_is_as_on_one_host() {
     end(&world);
 }
 
+/// "The mode is a directory's" (docs/semantics.md).
 #[test]
 fn the_mode_is_chosen_for_each_directory_and_inherited() {
     let Some(world) = world_of("relaxed") else { return };
@@ -294,6 +296,7 @@ fn appends_of_all_hosts_lose_nothing() {
     end(&world);
 }
 
+/// "A truncation by another host is before a write or an append, or after it" (docs/semantics.md).
 #[test]
 fn a_truncation_by_another_host_is_before_an_append_or_after_it() {
     let Some(world) = world() else { return };
@@ -322,6 +325,8 @@ fn start_again(world: &World) {
     world.ok("a", &["start", "--hosts", &world.path("nodes").to_string_lossy()]);
 }
 
+/// "A host that is gone holds up others for as long as the instance's timeout at most"
+/// (docs/semantics.md).
 #[test]
 fn a_host_that_is_gone_is_not_waited_for_for_long_and_what_it_wrote_comes_with_it() {
     let Some(world) = world() else { return };

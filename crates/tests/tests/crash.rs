@@ -159,6 +159,7 @@ fn listed(worker: &mut Worker, number: u64) -> Vec<String> {
     names.split_whitespace().map(|name| format!("/forebay/d{number}/{name}")).collect()
 }
 
+/// "What was acknowledged survives the death of any program and of the daemon" (docs/semantics.md).
 #[test]
 fn a_killed_daemon_loses_nothing_acknowledged() {
     daemons_die(1, setting("TEST_ROUNDS", 20), setting("TEST_SEED", 1));
@@ -306,6 +307,7 @@ fn locks_of_a_killed_program_are_free() {
     }
 }
 
+/// "A full instance refuses, and keeps what it has" (docs/semantics.md).
 #[test]
 fn a_full_instance_says_so_and_takes_data_again() {
     let instance = Instance::start("full", &["--memory", "16MiB", "--ssd", "0"]);

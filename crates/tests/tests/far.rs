@@ -272,6 +272,7 @@ fn kill(pid: &str) {
     assert!(Command::new("kill").args(["-9", pid]).status().expect("kill runs").success());
 }
 
+/// "Writes are seen at once on the host of the writer" (docs/semantics.md).
 #[test]
 fn random_calls_of_hosts_in_turn_do_what_they_do_on_a_local_disk() {
     in_each_mode(|world, _| {

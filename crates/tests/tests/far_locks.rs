@@ -35,6 +35,7 @@ fn end(world: &World) {
 const EAGAIN: &str = "!11";
 const EDEADLK: &str = "!35";
 
+/// "Locks hold between hosts" (docs/semantics.md).
 #[test]
 fn locks_hold_between_hosts_and_are_waited_for() {
     let Some(world) = world() else { return };

@@ -1,8 +1,8 @@
 //! fsx on files of an instance: reads, writes, maps, truncates, punches and copies at random places
 //! of one file, each compared with a copy in memory, on one daemon and on four, with small
-//! operations and with some that cross chunks; and the same on a mount, where the kernel maps.
+//! operations and with some that cross chunks; and the same on mounts, where the kernel maps.
 //!
-//! `FSX_OPS` sets how many operations are done on the mount (`make fsx` does a million); a fifth as many
+//! `FSX_OPS` sets how many operations are done on each mount (`make fsx` does a million); a fifth as many
 //! are of the larger shape. Each seed that is used is said.
 //!
 //! The program comes from the package registry; `make test` puts it below `target/tools`.
@@ -11,7 +11,7 @@ mod support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use support::mounted::{Mounted, has_fuse};
+use support::mounted::{Mounted, Offered, has_fuse};
 use support::{Instance, setting, text};
 
 /// Length of the file, longest operation.
@@ -51,13 +51,24 @@ fn a_file_is_what_was_done_to_it() {
 
 #[test]
 fn a_file_of_a_mount_is_what_was_done_to_it() {
-    if !has_fuse() {
-        return;
+    if has_fuse() {
+        on_a_mount("classic");
     }
+}
+
+#[test]
+fn a_file_of_a_mount_by_rings_is_what_was_done_to_it() {
+    if has_fuse() && Offered::can_be() {
+        on_a_mount("rings");
+    }
+}
+
+fn on_a_mount(transport: &str) {
     let fsx = tool(&support::profile(), "fsx");
     assert!(fsx.exists(), "{} is missing: make test installs it", fsx.display());
-    let instance = Instance::start("fsx", &["--local", "2", "--memory", "128MiB"]);
-    let mounted = Mounted::new(&instance, "m");
+    let name = format!("fsx-{transport}");
+    let instance = Instance::start(&name, &["--local", "2", "--memory", "128MiB"]);
+    let mounted = Mounted::by(&instance, "m", transport);
     let operations = setting("FSX_OPS", 3000);
     let first = setting("TEST_SEED", u64::from(std::process::id()));
     // Of each shape one for each fifth of a million, so that long runs try several.
@@ -67,7 +78,9 @@ fn a_file_of_a_mount_is_what_was_done_to_it() {
         for ((length, longest, _), share) in SHAPES.into_iter().zip([1, 5]) {
             let operations =
                 u32::try_from(operations / count / share).expect("a number of operations");
-            println!("seed {seed}: {operations} operations, length {length}, up to {longest} each");
+            println!(
+                "{transport}, seed {seed}: {operations} operations, length {length}, up to {longest} each"
+            );
             let settings = instance.place.path().join("fsx.toml");
             std::fs::write(&settings, weights(length, longest)).expect("written");
             let file = mounted.path(&format!("{seed}-{length}"));

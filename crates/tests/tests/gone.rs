@@ -40,6 +40,7 @@ fn forebay(arguments: &[&str]) -> (std::path::PathBuf, Output) {
     (program, output)
 }
 
+/// "No wait without bound" (docs/semantics.md).
 #[test]
 fn calls_end_in_time_and_go_on_when_the_daemon_is_back() {
     let name = format!("gone-{}", std::process::id());

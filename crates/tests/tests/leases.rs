@@ -1,6 +1,7 @@
 //! Directories of other hosts, walked through without a message: what one host changes, the others see
-//! when the call returns (promise 1 of docs/semantics.md: one point in time for every client on every
-//! daemon), also while daemons are stopped or killed and the network is cut.
+//! when the call returns ("one file, one entry: strong" of docs/semantics.md: one point in time for every
+//! client
+//! on every daemon), also while daemons are stopped or killed and the network is cut.
 //!
 //! Namespaces need root. Without, the tests say so and state nothing.
 

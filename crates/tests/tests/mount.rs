@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use support::cases::run_cases;
-use support::mounted::{Mounted, Offered, has_fuse, umount};
+use support::mounted::{Mounted, Offered, has_fuse, umount_idle};
 use support::{Instance, kill, text, wait_for};
 
 /// Each of these is a test by `/dev/fuse`, and another by rings.
@@ -162,7 +162,7 @@ fn more_wait_for_a_lock_than_threads_serve(transport: &str) {
         waiter.join().expect("no panic");
     }
     // Who serves it may take longer: another mount namespace of this host may have a copy (`mount_ends`).
-    assert!(umount(&instance, &mounted.at, &[]).status.success(), "nobody is in it");
+    assert!(umount_idle(&instance, &mounted.at).status.success(), "nobody is in it");
 }
 
 fn calls_end_in_time_while_the_daemon_is_gone_and_go_on_after(transport: &str) {

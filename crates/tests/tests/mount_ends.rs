@@ -10,7 +10,9 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use support::mounted::{Mounted, has_ended, has_fuse, is_dead, is_mounted, try_mount, umount};
+use support::mounted::{
+    Mounted, has_ended, has_fuse, is_dead, is_mounted, try_mount, umount, umount_idle,
+};
 use support::{Instance, kill, text, wait_for};
 
 /// The one line that a refused command says.
@@ -137,7 +139,7 @@ fn what_can_not_be_unmounted_is_said_in_one_line() {
     busy(&["/m/below is mounted below it: unmount that first"]);
     assert_said(&umount(&instance, &mounted.path("below"), &[]), &["it is a mount of tmpfs"]);
     tmpfs(&["umount"]);
-    assert_done(&umount(&instance, &mounted.at, &[]));
+    assert_done(&umount_idle(&instance, &mounted.at));
     assert_ends(&mounted);
     assert_said(&umount(&instance, &mounted.at, &[]), &["nothing is mounted there"]);
 }
@@ -185,7 +187,7 @@ fn a_copy_in_another_namespace_is_served_until_the_stop() {
     let mut line = || output.next().and_then(Result::ok).unwrap_or_default();
     assert_eq!(line(), "there");
     // Nobody waits for its end, which would be half a minute.
-    let done = umount(&instance, &mounted.at, &[]);
+    let done = umount_idle(&instance, &mounted.at);
     assert_done(&done);
     let said = text(&done.stdout);
     assert!(said.contains("still has it in another mount namespace"), "{said}");
@@ -264,7 +266,7 @@ fn nothing_is_left_of_a_mount_that_was_killed() {
     let mounted = Mounted::new(&instance, "m");
     kill(mounted.pid);
     wait_for("the end of its mount", || is_dead(&mounted.at));
-    assert_done(&umount(&instance, &mounted.at, &[]));
+    assert_done(&umount_idle(&instance, &mounted.at));
     assert!(!is_mounted(&mounted.at));
     assert_eq!(instance.status()["mounts"].as_array().map(Vec::len), Some(0));
     // One that nobody took away goes with the instance.

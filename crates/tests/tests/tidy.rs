@@ -274,3 +274,65 @@ fn nothing_points_outside_the_repository() {
     }
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
+
+/// One line, without the marks of comments.
+fn squeezed(text: &str) -> String {
+    let words = text.split_whitespace().filter(|word| !["//", "///", "//!", "#"].contains(word));
+    words.collect::<Vec<_>>().join(" ").to_lowercase()
+}
+
+/// The numbered promises of a text: the words in bold, and all of each.
+fn promises(text: &str) -> Vec<(String, String)> {
+    let mut all: Vec<String> = Vec::new();
+    let mut is_inside = false;
+    for line in text.lines() {
+        let begins =
+            line.split_once(". **").is_some_and(|(number, _)| number.parse::<u32>().is_ok());
+        is_inside = begins || is_inside && line.starts_with("   ");
+        match all.last_mut() {
+            _ if begins => all.push(line.to_owned()),
+            Some(last) if is_inside => *last += &format!("\n{line}"),
+            _ => {}
+        }
+    }
+    let words = |promise: &String| squeezed(promise.split("**").nth(1).unwrap_or_default());
+    all.into_iter().map(|one| (words(&one).trim_end_matches('.').to_owned(), one)).collect()
+}
+
+#[test]
+fn each_promise_names_a_test_that_quotes_it() {
+    let (text, sources) = (read(&root().join("docs/semantics.md")), sources());
+    // What is named between backquotes: a file, or a function of a test, which is in some file.
+    let named = |text: &str| -> Vec<(String, Option<String>)> {
+        let names = text.split('`').skip(1).step_by(2).map(str::to_owned);
+        let is_path = |name: &str| name.starts_with("tests/") || name.starts_with("crates/");
+        let is_test = |name: &str| name.split('_').count() > 4 && !name.contains(' ');
+        let found = |name: String| {
+            let path = root().join(&name);
+            let function = format!("fn {name}(");
+            let text = match is_path(&name) {
+                true if path.is_dir() => Some(String::new()),
+                true => fs::read_to_string(&path).ok(),
+                false => {
+                    let text = sources.iter().map(|(_, _, text)| text);
+                    text.clone().find(|text| text.contains(&function)).cloned()
+                }
+            };
+            (name, text)
+        };
+        names.filter(|name| is_path(name) || is_test(name)).map(found).collect()
+    };
+    let mut faults = Vec::new();
+    for (name, _) in named(&text).into_iter().filter(|(_, text)| text.is_none()) {
+        faults.push(format!("{name} is named, and is not there"));
+    }
+    let promises = promises(&text);
+    assert!(promises.len() > 10, "the promises were not found");
+    for (words, promise) in promises {
+        let mut texts = named(&promise).into_iter().filter_map(|(_, text)| text);
+        if !texts.any(|text| squeezed(&text).contains(&words)) {
+            faults.push(format!("no test that it names quotes {words:?}"));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}

@@ -68,7 +68,7 @@ static void links(void) {
     CHECK(unlink("first") == 0 && links_of("second") == 1);
     struct stat status;
     CHECK(unlink("second") == 0 && fstat(fd, &status) == 0 && status.st_nlink == 0 && status.st_size == 4);
-    // A deleted file that is open keeps its contents: semantics.md, promise 6.
+    // "A deleted file that is open somewhere keeps its contents" (docs/semantics.md).
     char text[8] = {0};
     CHECK(pwrite(fd, "more", 4, 4) == 4 && pread(fd, text, 8, 0) == 8 && !memcmp(text, "datamore", 8));
     close(make("second", "another"));

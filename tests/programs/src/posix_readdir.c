@@ -1,4 +1,4 @@
-// Listings: each name exactly once, whatever else happens; semantics.md, promise 4.
+// "A listing never shows a name twice and never misses one" (docs/semantics.md), whatever else happens.
 #include "check.h"
 #include <fts.h>
 #include <ftw.h>

@@ -19,7 +19,7 @@ static void *work(void *argument) {
         int length = snprintf(text, sizeof text, "thread %ld file %d", me, i);
         MUST(write(fd, text, length) == length && pread(fd, got, sizeof got, 0) == length && !memcmp(text, got, length));
         MUST(close(fd) == 0);
-        // One of eight makes the file: semantics.md, promise 1.
+        // One of eight makes the file: "One file, one entry: strong" (docs/semantics.md).
         snprintf(name, sizeof name, "once-%d", i);
         fd = open(name, O_CREAT | O_EXCL | O_WRONLY, 0600);
         MUST(fd >= 0 || errno == EEXIST);

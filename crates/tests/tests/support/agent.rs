@@ -6,7 +6,8 @@
 use super::world::World;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// Reads commands, one a line, and answers each with a line: what it came to, or `!` and the errno.
@@ -96,6 +97,9 @@ for line in sys.stdin:
     print(said, flush=True)
 "#;
 
+/// Nothing that an agent does takes so long, unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// A program that waits for commands. It ends when this is dropped.
 pub(crate) struct Agent {
     /// Which one it is.
@@ -104,7 +108,7 @@ pub(crate) struct Agent {
     /// The number of the program itself.
     pub(crate) pid: u32,
     to: Option<ChildStdin>,
-    from: BufReader<ChildStdout>,
+    from: Receiver<String>,
 }
 
 impl Agent {
@@ -125,7 +129,11 @@ impl Agent {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.expect("the agent runs");
         let to = child.stdin.take();
-        let from = BufReader::new(child.stdout.take().expect("a pipe"));
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let (tell, from) = channel();
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).try_for_each(|line| tell.send(line))
+        });
         let mut agent = Agent { name, child, pid: 0, to, from };
         let said = agent.hear();
         let pid = said.strip_prefix("ready ").and_then(|pid| pid.parse().ok());
@@ -139,11 +147,13 @@ impl Agent {
         writeln!(to, "{command}").expect("it listens");
     }
 
-    /// What it says when it is done.
+    /// What it says when it is done; nothing if it ended.
     pub(crate) fn hear(&mut self) -> String {
-        let mut line = String::new();
-        self.from.read_line(&mut line).expect("it speaks");
-        line.trim_end().to_owned()
+        match self.from.recv_timeout(PATIENCE) {
+            Ok(line) => line.trim_end().to_owned(),
+            Err(RecvTimeoutError::Disconnected) => String::new(),
+            Err(RecvTimeoutError::Timeout) => panic!("{} hangs", self.name),
+        }
     }
 
     /// Does something and says what it came to.
@@ -171,6 +181,9 @@ impl Drop for Agent {
     fn drop(&mut self) {
         // At the end of its input it ends.
         self.to = None;
+        if std::thread::panicking() {
+            signal(self.pid, "-KILL");
+        }
         let _ = self.child.wait();
     }
 }

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Instant;
 
-use super::{Instance, text};
+use super::{Instance, PATIENCE, text};
 
 /// A mount of an instance; taken away when dropped.
 pub(crate) struct Mounted<'a> {
@@ -75,6 +76,18 @@ pub(crate) fn umount(instance: &Instance, at: &Path, options: &[&str]) -> Output
         .env("XDG_RUNTIME_DIR", instance.place.path())
         .output()
         .expect("forebay runs")
+}
+
+/// Unmounts what nobody is in. Children of tests beside this one may have copies of its open files for a
+/// moment, between fork and exec.
+pub(crate) fn umount_idle(instance: &Instance, at: &Path) -> Output {
+    let since = Instant::now();
+    loop {
+        let output = umount(instance, at, &[]);
+        if output.status.success() || since.elapsed() > PATIENCE {
+            return output;
+        }
+    }
 }
 
 /// True if a process is gone, or waits for nothing but to be asked how it ended.
