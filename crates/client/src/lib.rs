@@ -78,6 +78,8 @@ mod attributes;
 
 mod consistency;
 
+mod quota;
+
 mod namespace;
 
 mod rename;

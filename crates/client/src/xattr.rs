@@ -11,11 +11,11 @@ use wire::limits::{XATTR_SIZE_MAX, XATTR_VALUE_BYTES_MAX};
 use wire::request::xattr;
 use wire::{Attributes, Credentials, Reply, Request};
 
-use crate::consistency;
 use crate::errno::{by_path, xattr_name};
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::request::{Answer, To};
 use crate::{Client, OfdIndex};
+use crate::{consistency, quota};
 
 /// Which name space a name is in, and whether `who` may use it: the bits of `want` that the file must
 /// permit besides.
@@ -81,6 +81,9 @@ impl Client {
         if name == consistency::NAME {
             return consistency::get(file, value);
         }
+        if name == quota::PROJECT {
+            return quota::get_project(file, value);
+        }
         if !may_have(file, name) {
             return Err(Errno::ENODATA);
         }
@@ -102,6 +105,9 @@ impl Client {
         self.may_use(file, name, want::WRITE, who)?;
         if name == consistency::NAME {
             return self.set_consistency(file, value, who);
+        }
+        if name == quota::PROJECT {
+            return self.set_project(file, value, who);
         }
         if value.len() > XATTR_VALUE_BYTES_MAX {
             let is_ours = value.len() <= XATTR_SIZE_MAX;

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use wire::DaemonIndex;
 use wire::errno::Result;
+use wire::quota::Account;
 
 /// Most requests and messages that wait for one worker.
 const WAITING_MAX: usize = 16 * 1024;
@@ -31,6 +32,14 @@ pub(crate) enum Note {
     Part { job: u64, daemon: u16, answer: PartAnswer },
     /// A target answered what this worker's removals asked.
     Removals { target: DaemonIndex, answer: PartAnswer },
+    /// The target is to count by accounts.
+    Count,
+    /// A shard says whose files are.
+    Owners { question: u64, answer: Vec<u8> },
+    /// The target wants so many bytes more for an account.
+    DrawSpace { account: Account, wanted: u64 },
+    /// What an account may use is another amount; not so much as was wanted.
+    Allowed { account: Account, denied: bool },
     /// A device holds, or does not hold, the space that was asked for.
     Preallocated(Result<()>),
 }

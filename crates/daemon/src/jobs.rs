@@ -53,7 +53,7 @@ impl Jobs {
         let count = shared.router.map.daemon_count();
         let targets = match op {
             DataOp::WriteAll { .. } => first_target(layout, inode, count),
-            DataOp::Truncate { .. } => targets_of(layout, inode, count),
+            DataOp::Truncate { .. } | DataOp::Own { .. } => targets_of(layout, inode, count),
         };
         let id = self.made;
         self.made += 1;
@@ -137,6 +137,7 @@ const fn name(op: &DataOp) -> &'static str {
     match op {
         DataOp::Truncate { .. } => "truncate",
         DataOp::WriteAll { .. } => "write",
+        DataOp::Own { .. } => "own",
     }
 }
 
@@ -144,6 +145,10 @@ fn ask(shared: &Shared, worker: usize, id: u64, job: &Job, daemon: DaemonIndex) 
     let (inode, chunk_log2) = (job.inode, job.chunk_log2);
     let request = match &job.op {
         DataOp::Truncate { size } => Request::Truncate { inode, chunk_log2, size: *size },
+        DataOp::Own { owner, changed } => {
+            let (uid, project, changed) = (owner.uid, owner.project, changed.cast_unsigned());
+            Request::Own { inode, uid, project, changed }
+        }
         DataOp::WriteAll { bytes } => {
             Request::Write { inode, chunk_log2, offset: 0, cuts: ANY_CUTS, bytes }
         }

@@ -51,6 +51,8 @@ mod target;
 
 mod early;
 
+mod accounts;
+
 mod prepare;
 
 mod peers;

@@ -192,6 +192,13 @@ impl Peers {
                 let number = worker_of_shard(shard, shared.router.workers);
                 self.take_word(number, reader.rest());
             }
+            message::SERVICE => {
+                let number = usize::from(reader.u8()?);
+                if number >= shared.router.workers {
+                    return Err(Malformed);
+                }
+                self.take_word(number, reader.rest());
+            }
             message::ORIGIN_GONE => {
                 let (first, count) = (reader.u64()?, reader.u64()?);
                 for worker in 0..shared.router.workers {

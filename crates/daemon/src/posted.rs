@@ -51,7 +51,7 @@ impl Shard {
             return false;
         }
         let came = self.settle_posts(shared, Tentative::Leave);
-        if !self.reaps.is_empty() {
+        if !self.reaps.is_empty() || came && self.is_tighter(shared) {
             self.close_gate(shared);
             self.open_gate(shared);
         }
@@ -75,10 +75,22 @@ impl Shard {
         let room = room_of_posts(shared);
         let has_room = self.service.takes_posts(room) && self.reserve_more(room, For::Any).is_ok();
         if has_room {
-            shared.posts.open_gate(self.worker);
+            let mut tight = Vec::new();
+            self.service.each_tight(most_posts(shared), &mut |account| tight.push(account));
+            shared.posts.open_gate(self.worker, &tight);
+            self.tight_count = tight.len();
         }
         // After it: who gets a reply may post at once.
         self.send_replies(shared);
+    }
+
+    /// True if some account has not enough left any more for all that could be posted.
+    fn is_tighter(&self, shared: &Shared) -> bool {
+        let mut count = 0;
+        if self.service.has_limits() {
+            self.service.each_tight(most_posts(shared), &mut |_| count += 1);
+        }
+        count > self.tight_count
     }
 
     /// Sees to it that clients have inode numbers of a shard.
@@ -173,10 +185,14 @@ impl Shard {
     }
 }
 
+/// How many posts there could be at once.
+fn most_posts(shared: &Shared) -> u64 {
+    shared.posts.sessions_most() * POST_COUNT as u64
+}
+
 /// Bytes in the log for all that could be posted at once.
 pub(crate) fn room_of_posts(shared: &Shared) -> u64 {
-    let posts = shared.posts.sessions_most() * POST_COUNT as u64;
-    posts.saturating_mul(RECORD_BYTES_MAX)
+    most_posts(shared).saturating_mul(RECORD_BYTES_MAX)
 }
 
 /// What a `Close` has to tell.

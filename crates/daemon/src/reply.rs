@@ -4,6 +4,7 @@ use crate::inbox::{Note, PartAnswer};
 use crate::shared::{Guest, Shared};
 use crate::sizes::Asked;
 use net::bulk::Fabric as _;
+use placement::map::WORKER_OF_TARGET;
 use shm::wait::steady_nanos;
 use std::sync::Arc;
 use wire::codec::{Reader, Writer};
@@ -30,6 +31,8 @@ pub(crate) enum ReplyTo {
     Part { worker: usize, job: u64, daemon: u16 },
     /// The removals of a worker of this daemon.
     Removals { worker: usize, target: DaemonIndex },
+    /// The target of this daemon, which asked whose files are.
+    Owners { question: u64 },
     /// A transfer of a peer that waits for its piece.
     Visit(net::bulk::Visit),
     /// Nobody waits for it.
@@ -67,6 +70,9 @@ impl Shared {
             ReplyTo::Removals { worker, target } => {
                 let answer = part_answer(bytes);
                 self.tell(worker, Note::Removals { target, answer });
+            }
+            ReplyTo::Owners { question } => {
+                self.tell(WORKER_OF_TARGET, Note::Owners { question, answer: bytes.to_vec() });
             }
             ReplyTo::Visit(visit) => self.bulk.answer(visit, bytes.to_vec()),
             ReplyTo::Nobody => {}

@@ -4,7 +4,8 @@
 //! peer. The log's space is reserved before a step, so that a full disk refuses a request instead
 //! of leaving a state that the log does not have.
 
-use crate::inbox::PartAnswer;
+use crate::accounts::Books;
+use crate::inbox::{Note, PartAnswer};
 use crate::jobs::Jobs;
 use crate::posted::room_of_posts;
 use crate::removals::Removals;
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 use store::{For, Journal};
 use wire::attributes::flag;
 use wire::errno::{Errno, Result};
+use wire::quota::Account;
 use wire::watch::Watch;
 use wire::{DaemonIndex, Header, Inode, Layout, Request, ShardIndex};
 
@@ -50,6 +52,7 @@ const SLICE_BYTES: usize = 256 * 1024;
 struct Hands<'a> {
     index: &'a Index,
     host: &'a HostSegment,
+    books: &'a Books,
     tickets: &'a [Option<ReplyTo>],
 }
 
@@ -77,6 +80,18 @@ impl Opens for Hands<'_> {
 
     fn end_cut(&mut self, inode: Inode) {
         self.host.end_cut(inode);
+    }
+
+    fn space_used(&self, account: u64) -> u64 {
+        self.books.used(account)
+    }
+
+    fn each_space(&self, each: &mut dyn FnMut(u64, u64)) {
+        self.books.each(each);
+    }
+
+    fn is_counted(&self) -> bool {
+        self.books.is_counted()
     }
 
     fn has_mounts(&self) -> bool {
@@ -134,6 +149,8 @@ pub(crate) struct Shard {
     looks: usize,
     /// When a post came last.
     pub(crate) posted_at: Option<Instant>,
+    /// Accounts that may not post since the gate was opened.
+    pub(crate) tight_count: usize,
 }
 
 impl Shard {
@@ -161,6 +178,7 @@ impl Shard {
             orphans_at: None,
             looks: 0,
             posted_at: None,
+            tight_count: 0,
         }
     }
 
@@ -224,6 +242,11 @@ impl Shard {
     /// Origins that are gone.
     pub(crate) fn origin_gone(&mut self, shared: &Shared, first: u64, count: u64) {
         self.step(shared, Input::OriginGone { first, count });
+    }
+
+    /// The target beside this service wants so many bytes more for an account.
+    pub(crate) fn draw_space(&mut self, shared: &Shared, account: Account, wanted: u64) {
+        self.step(shared, Input::DrawSpace { account, wanted });
     }
 
     /// Who sent a request is dead.
@@ -454,7 +477,8 @@ impl Shard {
         self.now = self.now.max(now_nanos());
         let mut effects = std::mem::take(&mut self.effects);
         let tickets = &self.tickets;
-        let mut hands = Hands { index: &self.index, host: &shared.host, tickets };
+        let (index, host, books) = (&self.index, &shared.host, &shared.books);
+        let mut hands = Hands { index, host, books, tickets };
         let now = Now { unix_nanos: self.now, steady_nanos: steady_nanos() };
         self.service.step(now, input, &mut hands, &mut effects);
         for effect in effects.drain(..) {
@@ -507,6 +531,13 @@ impl Shard {
                     tracing::debug!(peer = to.0, "word dropped");
                 }
             }
+            Effect::Service { to, worker, bytes } => send_to_service(shared, to, worker, bytes),
+            Effect::Count => shared.tell(WORKER_OF_TARGET, Note::Count),
+            Effect::Allow { account, allowance, denied } => {
+                shared.books.allow(account, allowance);
+                let account = Account(account);
+                shared.tell(WORKER_OF_TARGET, Note::Allowed { account, denied });
+            }
             Effect::Data { token, inode, layout, op } => {
                 let is_posix = layout.flags & flag::POSIX != 0;
                 if is_posix && shared.host.has_flights(inode) {
@@ -557,10 +588,22 @@ impl Shard {
     }
 }
 
+/// A word to the service of a worker of any daemon. Loss is the services' to make good.
+fn send_to_service(shared: &Shared, to: DaemonIndex, worker: u8, bytes: Vec<u8>) {
+    if to == shared.router.me {
+        return shared.tell(usize::from(worker), Note::Peer(bytes));
+    }
+    let mut framed = vec![message::SERVICE, worker];
+    framed.extend_from_slice(&bytes);
+    if shared.net.message(to, &framed, Haste::Now).is_err() {
+        tracing::debug!(peer = to.0, "word dropped");
+    }
+}
+
 /// A message to the service of a shard. Loss is the services' to make good.
 pub(crate) fn send(shared: &Shared, to: ShardIndex, bytes: Vec<u8>) {
     match shared.router.home_of(to) {
-        Route::Worker(worker) => shared.tell(worker, crate::inbox::Note::Peer(bytes)),
+        Route::Worker(worker) => shared.tell(worker, Note::Peer(bytes)),
         Route::Peer(peer) => {
             let mut framed = Vec::with_capacity(bytes.len() + 3);
             framed.push(message::METADATA);

@@ -2,6 +2,7 @@
 //!
 //! Nothing here is a core's state; figures are for looking at only.
 
+use crate::accounts::Books;
 use crate::bulk::BulkEnds;
 use crate::inbox::{Inbox, Note};
 use crate::leases::Held;
@@ -9,6 +10,7 @@ use crate::reply::{FULL_MICROS, LOST_MICROS, ReplyTo};
 use crate::sizes::Sizes;
 use gateway::{Admitted, Route, Router, Session};
 use net::Haste;
+use placement::map::WORKER_OF_TARGET;
 use shm::doorbell::Doorbells;
 use shm::host::HostSegment;
 use shm::posts::Posts;
@@ -17,6 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use wire::codec::Writer;
 use wire::limits::SLOT_BYTES;
+use wire::quota::Account;
 use wire::{Credentials, Header, Inode, Reply, Request, ShardIndex};
 
 /// A session with its memory.
@@ -73,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) leases: Held,
     /// Sizes of files of other hosts' shards that are open here.
     pub(crate) sizes: Sizes,
+    /// Whose the target's bytes are.
+    pub(crate) books: Books,
     /// Bound on every wait of a client.
     pub(crate) timeout: Duration,
     /// Set once: everybody ends what he does.
@@ -99,6 +104,8 @@ pub(crate) mod message {
     pub(crate) const WITHDRAWN: u8 = 5;
     /// A file that is kept because the receiver's host has it open, eight bytes: has it?
     pub(crate) const IS_OPEN: u8 = 6;
+    /// For the metadata service of a worker (one byte); the rest is its own.
+    pub(crate) const SERVICE: u8 = 7;
     /// A word of a metadata service about the size of a file; the rest is its own.
     pub(crate) const SIZES: u8 = 16;
 }
@@ -131,6 +138,11 @@ impl Shared {
         // The worker exists, so it has a bell.
         let _ = self.bells.kick(worker);
         Ok(())
+    }
+
+    /// The target wants so many bytes more for an account.
+    pub(crate) fn draw_space(&self, account: Account, wanted: u64) {
+        self.tell(WORKER_OF_TARGET, Note::DrawSpace { account, wanted });
     }
 
     /// Hands an admitted request, header first, to a worker.

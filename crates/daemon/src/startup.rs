@@ -5,6 +5,7 @@
 //! finds it finds a daemon that is ready.
 
 use crate::acceptor::{Acceptor, Parts};
+use crate::accounts::Books;
 use crate::bulk::{BulkEnds, lane_count};
 use crate::greeting::Offer;
 use crate::inbox::Inbox;
@@ -131,6 +132,7 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
             recover::leases(&memory.leases, settings.count)?,
         ),
         sizes: Sizes::default(),
+        books: Books::default(),
         timeout: Duration::from_micros(settings.timeout_micros),
         stopping: AtomicBool::new(false),
         begun,

@@ -3,6 +3,7 @@
 //! Bytes of clients that map the arena never come here; requests for pieces do, and reads and
 //! writes of those who are on other hosts.
 
+use crate::accounts::{Repeatable, Waiting};
 use crate::early::{Early, Verdict};
 use crate::prepare::{Preparation, Preparer};
 use crate::reply::{ReplyTo, encode, encode_pieces};
@@ -100,11 +101,14 @@ struct Pending {
     /// What a `Read` collected.
     answer: Vec<u8>,
     failed: Option<Errno>,
+    /// If it is too much for an account: itself, to come again.
+    again: Option<Repeatable>,
 }
 
 /// The target and what it works with.
 pub(crate) struct TargetLoop {
-    target: Target,
+    pub(crate) target: Target,
+    pub(crate) waiting: Waiting,
     devices: Arc<Devices>,
     preparer: Preparer,
     pending: BTreeMap<u64, Pending>,
@@ -125,6 +129,7 @@ impl TargetLoop {
     ) -> TargetLoop {
         TargetLoop {
             target,
+            waiting: Waiting::default(),
             devices,
             preparer,
             pending: BTreeMap::new(),
@@ -145,13 +150,32 @@ impl TargetLoop {
         to: ReplyTo,
     ) {
         self.look_at_early(shared, guests, request);
+        if !self.target.accounts().is_on() {
+            return self.carry_out_now(shared, guests, request, to, true);
+        }
+        self.read_books(shared);
+        if let Some(to) = self.put_aside(shared, request, to) {
+            self.carry_out_now(shared, guests, request, to, false);
+        }
+    }
+
+    /// `is_final`: it is refused if it is too much for an account.
+    pub(crate) fn carry_out_now(
+        &mut self,
+        shared: &Shared,
+        guests: &[Option<Arc<Guest>>],
+        request: &Request<'_>,
+        to: ReplyTo,
+        is_final: bool,
+    ) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
+        let again = if is_final { None } else { self.repeatable(request) };
         let bytes = match request {
             Request::Write { bytes, .. } => bytes.to_vec(),
             _ => Vec::new(),
         };
-        self.pending.insert(ticket, Pending { to, bytes, answer: Vec::new(), failed: None });
+        self.pending.insert(ticket, Pending { to, bytes, answer: Vec::new(), failed: None, again });
         self.step(shared, guests, Input::Request { ticket, request });
     }
 
@@ -238,7 +262,8 @@ impl TargetLoop {
     ) -> Option<u64> {
         let early = self.take_early_back(shared, guests);
         let leaving = self.look_at_leaving(shared, guests);
-        early.into_iter().chain(leaving).min()
+        let waiting = self.keep_waiting(shared);
+        early.into_iter().chain(leaving).chain(waiting).min()
     }
 
     fn look_at_leaving(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>]) -> Option<u64> {
@@ -275,8 +300,15 @@ impl TargetLoop {
     }
 
     fn step(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>], input: Input<'_>) {
+        let counts = self.target.accounts().is_on();
+        if counts {
+            self.read_books(shared);
+        }
         let mut effects = std::mem::take(&mut self.effects);
         self.target.step(input, &mut effects);
+        if counts {
+            self.keep_books(shared);
+        }
         let mut looks = Vec::new();
         for effect in effects.drain(..) {
             if let Some(round) = self.perform(shared, effect) {
@@ -358,15 +390,18 @@ impl TargetLoop {
     }
 
     fn reply(&mut self, shared: &Shared, ticket: u64, answer: Answer) {
-        let Some(Pending { to, answer: bytes, failed, .. }) = self.pending.remove(&ticket) else {
-            return;
-        };
+        let Some(pending) = self.pending.remove(&ticket) else { return };
+        let Pending { to, answer: bytes, failed, again, .. } = pending;
         if let Some(errno) = failed {
             return shared.refuse(to, errno);
         }
         match answer {
             Answer::Done => shared.answer_with(to, &Reply::Done {}),
             Answer::Refused(errno) => shared.refuse(to, errno),
+            Answer::Beyond { account, wanted } => match again {
+                Some(again) => self.want_more(shared, again, (account, wanted), to),
+                None => shared.refuse(to, Errno::EDQUOT),
+            },
             Answer::Busy { retry_micros } => shared.busy(to, retry_micros),
             Answer::Bytes { .. } => {
                 shared.answer(to, &encode(&Reply::Bytes { bytes: &bytes }, bytes.len()));

@@ -249,11 +249,23 @@ impl Worker {
             Note::Withdrawn { origin, sequence } => self.shard.withdrawn(shared, origin, sequence),
             Note::Part { job, daemon, answer } => self.shard.part(shared, job, daemon, answer),
             Note::Removals { target, answer } => self.shard.removed(shared, target, answer),
-            Note::Preallocated(outcome) => {
-                if let Some(target) = &mut self.target {
-                    target.preallocated(shared, &self.guests, outcome);
-                }
+            Note::DrawSpace { account, wanted } => self.shard.draw_space(shared, account, wanted),
+            note => self.take_note_of_target(shared, note),
+        }
+    }
+
+    fn take_note_of_target(&mut self, shared: &Shared, note: Note) {
+        let Some(target) = &mut self.target else { return };
+        match note {
+            Note::Preallocated(outcome) => target.preallocated(shared, &self.guests, outcome),
+            Note::Count => target.count(shared),
+            Note::Owners { question, answer } => {
+                target.owners(shared, &self.guests, question, &answer);
             }
+            Note::Allowed { account, denied } => {
+                target.allowed(shared, &self.guests, account, denied);
+            }
+            _ => {}
         }
     }
 
@@ -370,6 +382,10 @@ impl Worker {
 
     /// A message of another metadata service.
     pub(crate) fn take_message(&mut self, shared: &Shared, bytes: &[u8]) {
+        if shared.books.is_on() {
+            // It may ask what is used: what was written to early pieces is.
+            self.make_early(shared);
+        }
         self.shard.peer(shared, bytes);
     }
 

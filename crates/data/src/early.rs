@@ -16,6 +16,7 @@
 //!  1. Each (file, start) of `Early::pieces` has a piece there, in memory.
 //!  2. `Early::bytes` is the sum of their lengths.
 
+use crate::accounts::is_first;
 use crate::buddy::BLOCK_LOG2_MIN;
 use crate::effect::{Defined, Effect};
 use crate::target::{MAP_PIECES_MAX, Target};
@@ -49,12 +50,14 @@ impl Early {
         }
     }
 
-    /// Forgets a piece, if it is early.
-    pub(crate) fn remove(&mut self, inode: Inode, piece: &Piece) {
-        if self.pieces.remove(&(inode, piece.start)) {
+    /// Forgets a piece. False if it is not early.
+    pub(crate) fn remove(&mut self, inode: Inode, piece: &Piece) -> bool {
+        let was_early = self.pieces.remove(&(inode, piece.start));
+        if was_early {
             self.bytes -= piece.length();
         }
         self.is_needed &= !self.pieces.is_empty();
+        was_early
     }
 
     pub(crate) fn contains(&self, inode: Inode, piece: &Piece) -> bool {
@@ -144,6 +147,8 @@ impl Target {
         pieces: &mut Vec<Piece>,
         out: &mut Vec<Effect>,
     ) {
+        // Close to a limit nobody waits for what he does not need.
+        let is_limited = self.accounts.may_be_limited(inode);
         let ahead = ahead.min(FILE_BYTES_MAX.saturating_sub(offset));
         for span in piece::over(offset, ahead, chunk_log2) {
             // The one that holds `offset` is there: what was asked for ends in it.
@@ -157,7 +162,7 @@ impl Target {
             let piece = match there {
                 Some(piece) if piece.length_log2 == span.length_log2 => Some(piece),
                 Some(_) => None,
-                None if self.has_room_for_early(span.length(), AHEAD_PARTS) => {
+                None if !is_limited && self.has_room_for_early(span.length(), AHEAD_PARTS) => {
                     self.make_one_early(inode, span, out)
                 }
                 None => None,
@@ -175,6 +180,9 @@ impl Target {
         let piece = Piece { start: span.start, slot, place, length_log2, tier };
         self.slots.insert(inode, piece);
         self.early.insert(inode, &piece);
+        if !is_first(&piece) {
+            self.accounts.change(inode, piece.length().cast_signed());
+        }
         out.push(Effect::Publish { inode, piece, defined: Defined::Early });
         Some(piece)
     }
@@ -193,6 +201,9 @@ impl Target {
         let kept: Vec<Piece> = kept.filter(|piece| self.early.contains(inode, piece)).collect();
         for piece in kept {
             self.early.remove(inode, &piece);
+            if is_first(&piece) {
+                self.accounts.change(inode, piece.length().cast_signed());
+            }
             out.push(Effect::Keep { inode, piece });
         }
     }

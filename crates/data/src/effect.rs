@@ -1,5 +1,6 @@
 //! What goes into a target and what comes out. Nothing here acts.
 
+use wire::quota::Account;
 use wire::reply::Piece;
 use wire::{Errno, Inode, Request};
 
@@ -182,6 +183,13 @@ pub enum Answer {
     Busy {
         /// When to try again.
         retry_micros: u32,
+    },
+    /// An account may not use so many bytes more: it may be allowed more, or the request is refused.
+    Beyond {
+        /// The account.
+        account: Account,
+        /// How many.
+        wanted: u64,
     },
     /// What the `Read` effects of the ticket appended.
     Bytes {

@@ -6,8 +6,8 @@
 //!
 //! Reading order: `buddy` (power-of-two blocks), `tier` (one device: how far it is in use, what
 //! must be preallocated), `slots` (rows of the piece table), `effect` (what comes in and goes
-//! out), `target` (requests), `early` (pieces that nobody asked for yet), `recover` (after a kill:
-//! from the piece table back to all of this).
+//! out), `target` (requests), `early` (pieces that nobody asked for yet), `accounts` (whose the
+//! bytes are), `recover` (after a kill: from the piece table back to all of this).
 #![forbid(unsafe_code)]
 
 pub mod buddy;
@@ -21,6 +21,8 @@ pub mod effect;
 pub mod target;
 
 pub mod early;
+
+pub mod accounts;
 
 pub mod recover;
 

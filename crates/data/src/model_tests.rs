@@ -7,6 +7,7 @@ use crate::target::{Settings, Target};
 use crate::tier::{Backing, Space};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
+use wire::quota::{Account, Owner};
 use wire::reply::Piece;
 use wire::{Errno, Inode, Request};
 
@@ -68,6 +69,13 @@ enum Act {
     },
     /// The daemon looks at the early pieces.
     LookAtEarly,
+    /// Usage is counted from now on.
+    Count,
+    /// A file is another user's; the limited one's is 1.
+    Own {
+        file: u64,
+        uid: u32,
+    },
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -93,6 +101,8 @@ fn act() -> impl Strategy<Value = Act> {
         3 => (file(), any::<bool>(), 1..PAGE, 1u8..=255).prop_map(
             |(file, last, length, with)| Act::WriteEarly { file, last, length, with }),
         1 => Just(Act::LookAtEarly),
+        1 => Just(Act::Count),
+        3 => (file(), 1u32..4).prop_map(|(file, uid)| Act::Own { file, uid }),
     ]
 }
 
@@ -111,7 +121,13 @@ struct World {
     /// Slots that are noted to hold early pieces.
     early: BTreeSet<u32>,
     refusing: bool,
+    /// Owners as they were told, and when, and the next time.
+    owners: BTreeMap<Inode, (u32, i64)>,
+    time: i64,
 }
+
+/// What user 1 may have.
+const ALLOWED: u64 = 200 << 10;
 
 struct Outcome {
     answer: Answer,
@@ -138,6 +154,8 @@ impl World {
             pinned: BTreeMap::new(),
             early: BTreeSet::new(),
             refusing,
+            owners: BTreeMap::new(),
+            time: 0,
         }
     }
 
@@ -298,7 +316,53 @@ impl World {
         assert!(target.pieces().eq(before));
         // A tier in use is preallocated as far as used.
         self.backed[1] = if target.ssd.bytes_used() > 0 { TIER_BYTES } else { 0 };
+        let counts = self.target.accounts().is_on();
         self.target = target;
+        if counts {
+            self.count();
+        }
+    }
+
+    fn count(&mut self) {
+        self.target.count();
+        self.target.allow([(Account::user(1), ALLOWED)].into());
+        for (&inode, &(uid, changed)) in &self.owners {
+            self.target.own(inode, Owner { uid, project: 7 }, changed);
+        }
+    }
+
+    /// A file is somebody's from now on; an older word comes behind.
+    fn own(&mut self, file: u64, uid: u32) {
+        let inode = Inode(file);
+        let old = self.owners.insert(inode, (uid, self.time + 1));
+        self.time += 1;
+        for (uid, changed) in [Some((uid, self.time)), old].into_iter().flatten() {
+            let changed = changed.cast_unsigned();
+            let answer = self.call(&Request::Own { inode, uid, project: 7, changed });
+            assert_eq!(answer.answer, Answer::Done);
+        }
+    }
+
+    fn account(&mut self, act: &Act) {
+        match *act {
+            Act::Count => self.count(),
+            Act::Own { file, uid } => self.own(file, uid),
+            _ => self.look_at_early(true),
+        }
+    }
+
+    /// What is refused is refused for a reason: more of an account only to who has as much as he may.
+    fn check_refusal(&self, inode: Inode, answer: &Answer) {
+        match *answer {
+            Answer::Refused(Errno::ENOSPC | Errno::EDQUOT) => {}
+            Answer::Busy { .. } => assert!(self.target.needs_early_back()),
+            Answer::Beyond { account, wanted } => {
+                let used = self.target.accounts().used().get(&account).copied().unwrap_or(0);
+                assert!(account == Account::user(1) && used + wanted > ALLOWED);
+                assert_eq!(self.owners.get(&inode).map(|owner| owner.0), Some(1));
+            }
+            ref other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -314,6 +378,7 @@ fn remove(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, gone: &[u64]) {
     assert_eq!(outcome.answer, Answer::Done);
     for file in gone {
         files.remove(file);
+        world.owners.remove(&Inode(*file));
         let usage = world.call(&Request::Usage { inode: Inode(*file) });
         assert_eq!(usage.answer, Answer::Number(0), "file {file} is gone");
     }
@@ -363,9 +428,7 @@ fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
                     grow(model, offset + length);
                     model[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
                 }
-                Answer::Refused(Errno::ENOSPC | Errno::EDQUOT) => {}
-                Answer::Busy { .. } => assert!(world.target.needs_early_back()),
-                other => panic!("{other:?}"),
+                other => world.check_refusal(inode, &other),
             }
         }
         Act::Read { file, offset, length } => {
@@ -384,9 +447,7 @@ fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
                 Request::MapPieces { inode, chunk_log2, allocate: 1, offset, length, ahead };
             match world.call(&request).answer {
                 Answer::Pieces(pieces) => check_answer(world, &request, &pieces),
-                Answer::Refused(Errno::ENOSPC | Errno::EDQUOT) => {}
-                Answer::Busy { .. } => assert!(world.target.needs_early_back()),
-                other => panic!("{other:?}"),
+                other => world.check_refusal(inode, &other),
             }
         }
         Act::Truncate { file, size } => {
@@ -416,7 +477,7 @@ fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
         Act::WriteEarly { file, last, length, with } => {
             write_early(world, files, (file, last), length, with);
         }
-        Act::LookAtEarly => world.look_at_early(true),
+        Act::LookAtEarly | Act::Count | Act::Own { .. } => world.account(act),
     }
 }
 
@@ -469,6 +530,7 @@ proptest! {
             perform(&mut world, &mut files, act);
             world.scribble();
             check_space(&mut world);
+            world.target.check_accounts();
         }
         check(&mut world, &files);
         perform(&mut world, &mut files, &Act::Remove { files: (1..5).collect() });

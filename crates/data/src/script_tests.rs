@@ -50,6 +50,7 @@ fn show_answer(answer: &Answer) -> String {
                 pieces.iter().map(|piece| format!("#{}", piece.slot)).collect();
             format!("Pieces {}", slots.join(" "))
         }
+        Answer::Beyond { account, wanted } => format!("Beyond {} {}", account.0, size(*wanted)),
         Answer::Number(value) => format!("Number {}", size(*value)),
         Answer::Bytes { length } => format!("Bytes {}", size((*length).into())),
         Answer::Space { memory_total, memory_free, ssd_total, ssd_free } => format!(

@@ -18,6 +18,7 @@
 //!  2. The front of `parked`, and nothing else, waits for a device.
 //!  3. The used bytes of both tiers are within the quota.
 
+use crate::accounts::{Accounts, Beyond, is_first};
 use crate::buddy::History;
 use crate::early::Early;
 use crate::effect::{Answer, Defined, Effect, Haste, Input, Source};
@@ -26,6 +27,7 @@ use crate::tier::{Found, Space, Tier};
 use placement::piece::{self, Span};
 use std::collections::{BTreeSet, VecDeque};
 use wire::limits::{BULK_BYTES, CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, SLOT_BYTES};
+use wire::quota::Owner;
 use wire::reply::Piece;
 use wire::request::removed;
 use wire::{Errno, Inode, Request};
@@ -62,6 +64,7 @@ enum Work {
     Write { inode: Inode, chunk_log2: u8, offset: u64, length: u32 },
     Clear { inode: Inode, offset: u64, end: u64 },
     Remove { inodes: Vec<Inode> },
+    Own { inode: Inode, owner: Owner, changed: i64 },
     Usage { inode: Inode },
     SeekData { inode: Inode, offset: u64 },
     Space,
@@ -79,6 +82,8 @@ enum Stop {
     Early,
     /// A device preallocates.
     Parked,
+    /// Whose the file is may not use more.
+    Beyond(Beyond),
 }
 
 /// One target.
@@ -90,6 +95,7 @@ pub struct Target {
     /// Files of which a piece was lost; see `recover`.
     pub(crate) damaged: BTreeSet<Inode>,
     pub(crate) early: Early,
+    pub(crate) accounts: Accounts,
     pub(crate) quota_bytes: u64,
     parked: VecDeque<(u64, Work)>,
     /// The tier that was asked to preallocate.
@@ -111,6 +117,7 @@ impl Target {
             slots: Slots::new(settings.slot_count),
             damaged: BTreeSet::new(),
             early: Early::default(),
+            accounts: Accounts::default(),
             quota_bytes: settings.quota_bytes,
             parked: VecDeque::new(),
             asked: None,
@@ -272,6 +279,10 @@ impl Target {
                 inodes.iter().for_each(|&inode| self.remove(inode, out));
                 Ok(Answer::Done)
             }
+            &Work::Own { inode, owner, changed } => {
+                self.own(inode, owner, changed);
+                Ok(Answer::Done)
+            }
             work => Ok(self.look(ticket, work, out)),
         };
         match answer {
@@ -280,6 +291,9 @@ impl Target {
             Err(Stop::Busy) => reply(ticket, Answer::Busy { retry_micros: RETRY_MICROS }, out),
             Err(Stop::Early) => {
                 reply(ticket, Answer::Busy { retry_micros: EARLY_RETRY_MICROS }, out);
+            }
+            Err(Stop::Beyond(Beyond { account, wanted })) => {
+                reply(ticket, Answer::Beyond { account, wanted }, out);
             }
             Err(Stop::Parked) => self.parked.push_front((ticket, work)),
         }
@@ -345,6 +359,7 @@ impl Target {
         if self.slots.over(inode, span.start, span.end()).next().is_some() {
             return Err(Stop::Refused(Errno::EINVAL));
         }
+        self.accounts.check(inode, span.length()).map_err(Stop::Beyond)?;
         let used = self.memory.bytes_used() + self.ssd.bytes_used();
         if used.saturating_add(span.length()) > self.quota_bytes {
             return Err(self.no_room(Errno::EDQUOT));
@@ -354,6 +369,7 @@ impl Target {
         let length_log2 = span.length_log2;
         let piece = Piece { start: span.start, slot, place, length_log2, tier };
         self.slots.insert(inode, piece);
+        self.accounts.change(inode, span.length().cast_signed());
         let defined = match history {
             History::Fresh => Defined::All,
             History::Used => Defined::Nothing,
@@ -433,10 +449,14 @@ impl Target {
             self.give_back(inode, &piece, out);
         }
         self.damaged.remove(&inode);
+        self.accounts.forget(inode);
     }
 
     pub(crate) fn give_back(&mut self, inode: Inode, piece: &Piece, out: &mut Vec<Effect>) {
-        self.early.remove(inode, piece);
+        let was_early = self.early.remove(inode, piece);
+        if !was_early || !is_first(piece) {
+            self.accounts.change(inode, -piece.length().cast_signed());
+        }
         self.slots.leave(inode, piece, self.round);
         self.has_left = true;
         out.push(Effect::Unpublish { slot: piece.slot });
@@ -481,6 +501,10 @@ impl Work {
                 Work::Clear { inode, offset, end: offset.saturating_add(length) }
             }
             Request::Remove { inodes } => Work::Remove { inodes: removed(inodes).collect() },
+            Request::Own { inode, uid, project, changed } => {
+                let owner = Owner { uid, project };
+                Work::Own { inode, owner, changed: changed.cast_signed() }
+            }
             Request::Usage { inode } => Work::Usage { inode },
             Request::SeekData { inode, offset, .. } => Work::SeekData { inode, offset },
             Request::Space {} => Work::Space,
@@ -518,7 +542,9 @@ impl Work {
             }
             Work::Clear { inode, offset, end } => (inode, offset, end),
             Work::SeekData { inode, offset } => (inode, offset, offset),
-            Work::Usage { inode } | Work::Flush { inode } => (inode, 0, 0),
+            Work::Usage { inode } | Work::Flush { inode } | Work::Own { inode, .. } => {
+                (inode, 0, 0)
+            }
             Work::Remove { .. } | Work::Space => (Inode::NONE, 0, 0),
         }
     }
@@ -539,6 +565,7 @@ impl Work {
     const fn inode_if_damage_matters(&self) -> Option<Inode> {
         match *self {
             Work::Clear { offset: 0, end: u64::MAX, .. }
+            | Work::Own { .. }
             | Work::Remove { .. }
             | Work::Usage { .. }
             | Work::Space => None,

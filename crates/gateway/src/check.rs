@@ -8,6 +8,7 @@ use wire::limits::{
     XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
 use wire::name::Name;
+use wire::quota::{Account, OWNERS_MAX};
 use wire::request::{create, lock, made, removed, rename, set, walk, xattr};
 use wire::watch::MOUNT_COUNT_MAX;
 use wire::{Header, Inode, Layout, Request};
@@ -26,14 +27,16 @@ pub(crate) fn request(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::Fetch { .. }
         | Request::Store { .. } => target(request),
         Request::Push { buffer } => when(usize::from(*buffer) < STAGE_BUFFER_COUNT),
-        Request::Usage { inode } | Request::Flush { inode } => some(*inode),
+        Request::Usage { inode } | Request::Flush { inode } | Request::Own { inode, .. } => {
+            some(*inode)
+        }
         Request::Remove { inodes } => {
             let (count, rest) = (inodes.len() / 8, inodes.len() % 8);
             when(rest == 0 && (1..=REMOVE_COUNT_MAX).contains(&count))?;
             removed(inodes).try_for_each(some)
         }
         Request::Space {} => Ok(()),
-        _ => shard(request),
+        _ => shard(header, request),
     }
 }
 
@@ -71,7 +74,9 @@ fn place(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::ReadDirectory { .. }
         | Request::Walk { .. }
         | Request::Notices { .. }
+        | Request::Owners { .. }
         | Request::Release { .. } => when(header.shard < SHARD_COUNT),
+        Request::SetQuota { .. } | Request::Quotas { .. } => when(header.shard == 0),
         _ => when(header.shard == Header::TARGET),
     }
 }
@@ -124,7 +129,7 @@ fn kind(bits: u32) -> Result<()> {
     when(is_known && bits & !all == 0)
 }
 
-fn shard(request: &Request<'_>) -> Result<()> {
+fn shard(of: &Header, request: &Request<'_>) -> Result<()> {
     match *request {
         Request::Lookup { parent, name }
         | Request::Unlink { parent, name }
@@ -146,9 +151,14 @@ fn shard(request: &Request<'_>) -> Result<()> {
             when(flags != rename::NO_REPLACE | rename::EXCHANGE)
         }
         Request::SetAttributes { mask, size: wanted, .. } => {
-            let later = set::POSIX | set::RELAXED | set::COUNTED;
+            let later = set::POSIX | set::RELAXED | set::COUNTED | set::PROJECT;
             known(mask, (2 * set::READ - 1) | later)?;
-            if mask & set::SIZE != 0 { size(wanted) } else { Ok(()) }
+            match mask & (set::SIZE | set::PROJECT) {
+                0 => Ok(()),
+                set::SIZE => size(wanted),
+                set::PROJECT => when(u32::try_from(wanted).is_ok()),
+                _ => Err(Errno::EINVAL),
+            }
         }
         Request::ReadDirectory { directory, .. } => some(directory),
         Request::Walk { directory, from, names } => {
@@ -172,6 +182,12 @@ fn shard(request: &Request<'_>) -> Result<()> {
         }
         Request::Extend { size: wanted, .. } => size(wanted),
         Request::Append { length, .. } => size(length),
+        Request::SetQuota { account, .. } => when(Account(account).is_valid()),
+        Request::Owners { inodes } => {
+            let (count, rest) = (inodes.len() / 8, inodes.len() % 8);
+            when(rest == 0 && (1..=OWNERS_MAX).contains(&count))?;
+            removed(inodes).try_for_each(|inode| when(inode.shard().0 == of.shard))
+        }
         Request::Lock { kind, flags, start, end, .. } => {
             when(kind <= lock::WRITE && start <= end)?;
             known(u32::from(flags), u32::from(lock::WAIT | lock::FLOCK | lock::TEST))

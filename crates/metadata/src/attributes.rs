@@ -3,12 +3,15 @@
 use wire::attributes::{extra, flag, mode, want};
 use wire::errno::{Errno, Result};
 use wire::limits::FILE_BYTES_MAX;
+use wire::quota::Owner;
 use wire::request::set;
 use wire::{Attributes, Credentials, Inode, Reply, Request};
 
-use crate::live::{Ask, Step, Stop};
+use crate::contents::NOBODY;
+use crate::live::{Ask, Step, Stop, Wait};
 use crate::record::Record;
 use crate::service::{Service, outcome};
+use crate::state::Pending;
 use crate::table::Xattrs;
 
 /// What a program may do that others may not.
@@ -28,6 +31,15 @@ struct Change {
 impl Change {
     fn has(&self, bits: u32) -> bool {
         self.mask & bits != 0
+    }
+
+    /// Whose the file is afterwards.
+    fn owner(&self, old: &Attributes) -> Owner {
+        let project = u32::try_from(self.size).unwrap_or(0);
+        Owner {
+            uid: if self.has(set::UID) { self.uid } else { old.uid },
+            project: if self.has(set::PROJECT) { project } else { old.project },
+        }
     }
 }
 
@@ -66,7 +78,11 @@ impl Service {
         }
         if let Some(result) = ask.data {
             result?;
-            if change.has(set::SIZE) && !old.is_inline() && old.size == size {
+            let is_done = match change.has(set::SIZE) {
+                true => !old.is_inline() && old.size == size,
+                false => change.has(OWNER),
+            };
+            if is_done {
                 self.done(ask, outcome::ATTRIBUTES, inode.0, 0);
                 return Ok(());
             }
@@ -74,6 +90,7 @@ impl Service {
         if check(&old, &change, &ask.header.who)? {
             self.permits(ask, &old, want::WRITE)?;
         }
+        let moves = self.moves_usage(ask, &old, &change)?;
         if old.is_directory() && change.has(LEASED) {
             self.recall(inode)?;
         }
@@ -100,8 +117,29 @@ impl Service {
         if new.is_directory() {
             self.tell_watchers(&new);
         }
+        if moves {
+            let pending = Pending { inode, layout: new.layout, kind: Pending::OWN, size: 0 };
+            let token = self.put_pending(&pending, NOBODY);
+            return Err(Stop::Wait(Wait::OwnData(token)));
+        }
         self.done(ask, outcome::ATTRIBUTES, inode.0, 0);
         Ok(())
+    }
+
+    /// True if targets are to be told whose the file is from now on.
+    fn moves_usage(&mut self, ask: &Ask<'_>, old: &Attributes, change: &Change) -> Step<bool> {
+        let owner = change.owner(old);
+        if owner == old.owner() {
+            return Ok(false);
+        }
+        if owner.project != old.project {
+            self.draw_inode(ask, Owner { uid: 0, ..owner })?;
+        }
+        let is_counted = self.counts_space() && old.is_regular() && !old.is_inline();
+        if is_counted && self.live.busy.contains_key(&old.inode) {
+            return Err(Stop::Wait(Wait::Data(old.inode)));
+        }
+        Ok(is_counted && !change.has(set::SIZE))
     }
 
     /// Somebody read the file: its access time becomes now if it says less than that it was read since it
@@ -137,7 +175,9 @@ impl Service {
 }
 
 /// Changes of what a lease of a directory covers.
-const LEASED: u32 = set::MODE | set::UID | set::GID | set::POSIX | set::RELAXED;
+const LEASED: u32 = OWNER | set::MODE | set::GID | set::POSIX | set::RELAXED;
+/// Changes of whose usage a file is.
+const OWNER: u32 = set::UID | set::PROJECT;
 /// Changes whose times are to come after those of all writes before.
 const AFTER_WRITES: u32 = set::MODE
     | set::UID
@@ -173,8 +213,11 @@ fn check(old: &Attributes, change: &Change, who: &Credentials) -> Result<bool> {
             return Err(Errno::EPERM);
         }
     }
-    if change.has(set::MODE | set::POSIX | set::RELAXED) && !is_owner {
+    if change.has(set::MODE | set::POSIX | set::RELAXED | set::PROJECT) && !is_owner {
         return Err(Errno::EPERM);
+    }
+    if change.has(set::PROJECT) && !old.is_directory() && !old.is_regular() {
+        return Err(Errno::EINVAL);
     }
     if change.has(set::POSIX | set::RELAXED) && !old.is_directory() {
         return Err(Errno::ENOTDIR);
@@ -196,9 +239,8 @@ fn check(old: &Attributes, change: &Change, who: &Credentials) -> Result<bool> {
 /// The new attributes but for times and size, of a file that is written up to `end`.
 fn changed(old: &Attributes, change: &Change, end: u64, who: &Credentials) -> Attributes {
     let mut new = *old;
-    if change.has(set::UID) {
-        new.uid = change.uid;
-    }
+    let owner = change.owner(old);
+    (new.uid, new.project) = (owner.uid, owner.project);
     if change.has(set::GID) {
         new.gid = change.gid;
     }

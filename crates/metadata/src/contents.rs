@@ -94,6 +94,7 @@ impl Service {
         }
         let mut new = self.modified(ask, &old);
         new.size = old.size.max(if bytes.is_empty() { 0 } else { end });
+        self.draw_inline(ask, old.owner(), new.size - old.size)?;
         let mut contents = self.io.buffer();
         self.copy_contents(inode, new.size, &mut contents);
         if let Some(room) = contents.get_mut(start as usize..end as usize) {
@@ -245,6 +246,7 @@ impl Service {
         // Hosts that are to count the cut are waited for, which only those that targets cut are.
         let is_cut_far = cuts && self.is_cut_far(old, ask.header.host);
         if old.is_inline() && size <= self.config.inline_bytes as u64 && !is_cut_far {
+            self.draw_inline(ask, old.owner(), size.saturating_sub(old.size))?;
             let mut contents = self.io.buffer();
             self.copy_contents(inode, size, &mut contents);
             self.put(&Record::PutContents { attributes: *new, contents: &contents });
@@ -308,6 +310,11 @@ impl Service {
                 let contents = self.state.inodes.get(inode).map(|node| node.contents.clone());
                 DataOp::WriteAll { bytes: contents.unwrap_or_default() }
             }
+            Pending::OWN => {
+                let Some(node) = self.state.inodes.get(inode) else { return };
+                let (owner, changed) = (node.attributes.owner(), node.attributes.changed);
+                DataOp::Own { owner, changed }
+            }
             _ => DataOp::Truncate { size },
         };
         self.io.push(Effect::Data { token, inode, layout, op });
@@ -331,6 +338,10 @@ impl Service {
             (Pending::WRITE_ALL, Ok(())) => self.finish_move(inode),
             (Pending::WRITE_ALL, Err(_)) => {
                 self.put_pending(&Pending { kind: UNDO, size: 0, ..pending }, NOBODY);
+            }
+            // They would count it for another: until they know.
+            (Pending::OWN, Err(_)) => {
+                self.put_pending(&pending, NOBODY);
             }
             _ => {}
         }

@@ -8,6 +8,7 @@ use wire::errno::{Errno, Result};
 use wire::hash::NameHash;
 use wire::limits::{LINKS_MAX, SHARD_COUNT, SYMLINK_BYTES_MAX};
 use wire::name::Name;
+use wire::quota::Owner;
 use wire::request::{create, walk};
 use wire::{Attributes, Inode, Layout, Reply, Request, ShardIndex, Writer};
 
@@ -124,6 +125,7 @@ impl Service {
         self.check_create(ask, &directory, shard, mode)?;
         let device = check_kind(ask, mode, device, target)?;
         let heritage = self.inherit(ask, &directory, mode)?;
+        self.draw_inode(ask, owner_in(ask, &directory))?;
         let layout = self.layout_of_child(&directory, mode, layout, shard);
         let inode = self.new_inode(shard);
         let mut attributes = self.new_attributes(ask, &directory, inode, &heritage, layout);
@@ -179,6 +181,7 @@ impl Service {
         self.check_new(ask, &directory)?;
         let mode = mode::REGULAR | mode & !mode::TYPE;
         let heritage = self.inherit(ask, &directory, mode)?;
+        self.draw_inode(ask, owner_in(ask, &directory))?;
         let shard = ShardIndex(ask.header.shard);
         let layout = self.layout_of_child(&directory, mode, layout, shard);
         let inode = self.new_inode(shard);
@@ -231,6 +234,7 @@ impl Service {
         }
         let mut new = Attributes::of_new(inode, mode, (who.uid, gid), self.live.now, layout);
         new.extras = heritage.extras;
+        new.project = directory.project;
         match is_directory {
             true => Attributes { parent: directory.inode, links: 2, ..new },
             false => new,
@@ -307,12 +311,19 @@ impl Service {
     }
 }
 
+/// Whose a file is that somebody makes in a directory.
+fn owner_in(ask: &Ask<'_>, directory: &Attributes) -> Owner {
+    Owner { uid: ask.header.who.uid, project: directory.project }
+}
+
 /// Checks what kind of file is made; its device number.
-fn check_kind(ask: &Ask<'_>, mode: u32, device: u64, target: &[u8]) -> Result<u64> {
+fn check_kind(ask: &Ask<'_>, mode: u32, device: u64, target: &[u8]) -> Result<u32> {
     let is_link = mode & mode::TYPE == mode::SYMLINK;
     match mode & mode::TYPE {
         mode::CHARACTER | mode::BLOCK if !ask.header.who.is_privileged() => Err(Errno::EPERM),
-        mode::CHARACTER | mode::BLOCK if target.is_empty() => Ok(device),
+        mode::CHARACTER | mode::BLOCK if target.is_empty() => {
+            u32::try_from(device).map_err(|_| Errno::EINVAL)
+        }
         mode::SYMLINK if target.is_empty() => Err(Errno::ENOENT),
         mode::SYMLINK if target.len() > SYMLINK_BYTES_MAX => Err(Errno::ENAMETOOLONG),
         mode::REGULAR | mode::DIRECTORY | mode::FIFO | mode::SOCKET | mode::SYMLINK

@@ -66,6 +66,12 @@ impl Service {
         Err(self.inquire(Subject::Directory(inode), inode.shard()))
     }
 
+    /// What is known here of a directory, without asking.
+    pub(crate) fn known_directory(&self, inode: Inode) -> Option<&Attributes> {
+        let own = self.state.inodes.get(inode).map(|node| &node.attributes);
+        own.or_else(|| self.live.cached.get(&inode).map(|cached| &cached.attributes))
+    }
+
     /// The attributes of any inode as they are now, or were when this job asked.
     pub(crate) fn attributes(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<Option<Attributes>> {
         if self.config.owns(inode.shard()) {

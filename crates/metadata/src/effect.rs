@@ -4,6 +4,7 @@
 //! it is the first effect: nothing that the record covers becomes visible before it is stored.
 
 use wire::errno::Result;
+use wire::quota::{Account, Owner};
 use wire::watch::Watch;
 use wire::{Attributes, DaemonIndex, Header, Inode, Layout, Post, Request, ShardIndex};
 
@@ -85,6 +86,14 @@ pub enum Input<'a> {
     HostGone {
         /// Its index.
         host: u16,
+    },
+    /// The target beside this service wants to have so many bytes more in use for an account of which
+    /// space is limited. Answered by an `Effect::Allow`, now or later.
+    DrawSpace {
+        /// The account.
+        account: Account,
+        /// How many.
+        wanted: u64,
     },
     /// Time passed. Wanted at `Service::deadline`, harmless at any time.
     Tick,
@@ -169,6 +178,28 @@ pub enum Effect {
         /// The word.
         bytes: Vec<u8>,
     },
+    /// Sends a word to the service of a worker of another daemon, or of another worker of this one. As
+    /// `Peer`; it comes by `Input::Peer`.
+    Service {
+        /// Where to.
+        to: DaemonIndex,
+        /// Its worker.
+        worker: u8,
+        /// The word.
+        bytes: Vec<u8>,
+    },
+    /// The target beside this service is to count what it holds by accounts, from now on.
+    Count,
+    /// What the target beside this service may have in use for an account from now on; `None`: it is
+    /// not limited. What it has in use already is not touched.
+    Allow {
+        /// The account.
+        account: u64,
+        /// Bytes.
+        allowance: Option<u64>,
+        /// Not so much as was asked for.
+        denied: bool,
+    },
     /// Asks the targets of a file for something; answered by `Input::DataDone`.
     Data {
         /// Names it in the answer.
@@ -239,6 +270,13 @@ pub enum DataOp {
         /// The size that is left.
         size: u64,
     },
+    /// It has another owner; at every target that may hold something of the file.
+    Own {
+        /// Whose it is.
+        owner: Owner,
+        /// Since when: its time of change.
+        changed: i64,
+    },
     /// Writes at offset 0: the former inline contents. At most one piece, so one target.
     WriteAll {
         /// The contents.
@@ -289,6 +327,22 @@ pub trait Opens {
     /// Calls `each` with the mounts of this host whose kernels may have pages of a file.
     fn page_keepers(&self, inode: Inode, each: &mut dyn FnMut(u8)) {
         let _ = (inode, each);
+    }
+
+    /// Bytes that the target beside the service has in use for an account.
+    fn space_used(&self, account: u64) -> u64 {
+        let _ = account;
+        0
+    }
+
+    /// Calls `each` with every account that the target has bytes in use for, and how many.
+    fn each_space(&self, each: &mut dyn FnMut(u64, u64)) {
+        let _ = each;
+    }
+
+    /// True once the target has counted all that it holds.
+    fn is_counted(&self) -> bool {
+        true
     }
 
     /// The targets have cut a file; nobody was answered since, and the index does not have it yet.

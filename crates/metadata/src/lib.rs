@@ -28,6 +28,8 @@ mod locks;
 
 mod table;
 
+mod usage;
+
 mod state;
 
 mod snapshot;
@@ -45,6 +47,10 @@ mod host_word;
 mod leases;
 
 mod mounts;
+
+mod quota;
+
+mod bank;
 
 mod holder;
 

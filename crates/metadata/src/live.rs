@@ -6,15 +6,17 @@
 //! that it gathered. So every operation is written as if it had all it needs, and may stop anywhere
 //! before its first change.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use wire::{Attributes, Errno, Header, Inode, Layout, Reader, Request, ShardIndex};
 
+use crate::bank::Bank;
 use crate::effect::Opens;
 use crate::keys::Keys;
 use crate::leases::Leases;
 use crate::locks::Lock;
 use crate::mounts::Mounts;
+use crate::quota::Purses;
 use crate::sizes::Sizes;
 use crate::state::TransactionId;
 use crate::table::Xattrs;
@@ -58,6 +60,12 @@ pub(crate) enum Wait {
     Mounts,
     /// Other hosts, which may have written what they did not tell yet.
     Glimpse(u64),
+    /// The coordinator of quotas, for more of something.
+    Share(u64),
+    /// All services, to know of limits.
+    Limits,
+    /// All services, for what is used.
+    Usage(u64),
     /// A time; facts are gathered anew.
     Time(i64),
 }
@@ -75,6 +83,10 @@ pub(crate) enum Fact {
     Acls(Inode, Xattrs),
     /// What other hosts had written to a file is told.
     Glimpsed(Inode),
+    /// An account may not have more of a resource in use.
+    Denied(u64, u8),
+    /// Encoded rows of a report on usage.
+    Usage(Vec<u8>),
 }
 
 /// A request on its way through the service.
@@ -125,8 +137,10 @@ impl Job {
                 | Request::Extend { .. }
                 | Request::CancelLock { .. })
         );
-        let may_stop =
-            matches!(self.wait, Wait::Answer(_) | Wait::Unlock | Wait::Time(_) | Wait::Glimpse(_));
+        let may_stop = matches!(
+            self.wait,
+            Wait::Answer(_) | Wait::Unlock | Wait::Time(_) | Wait::Glimpse(_) | Wait::Share(_)
+        );
         may_stop && !is_parting
     }
 }
@@ -265,6 +279,10 @@ pub(crate) struct Live {
     pub(crate) leases: Leases,
     pub(crate) mounts: Mounts,
     pub(crate) sizes: Sizes,
+    pub(crate) purses: Purses,
+    pub(crate) bank: Bank,
+    /// Words of this service to itself.
+    pub(crate) own_messages: VecDeque<Vec<u8>>,
     /// When a tick is wanted.
     pub(crate) timer: i64,
 }
@@ -297,6 +315,9 @@ impl Live {
             leases: Leases::default(),
             mounts: Mounts::default(),
             sizes: Sizes::default(),
+            purses: Purses::default(),
+            bank: Bank::default(),
+            own_messages: VecDeque::new(),
             timer: NEVER,
         }
     }

@@ -98,9 +98,18 @@ impl Service {
                 self.tell_acls(ShardIndex(from), token, inode);
             }
             Message::AreAcls { token, lists } => self.answered_acls(token, lists),
-            _ => self.take_size(&message),
+            _ => self.take_by_subject(&message, hands),
         }
         Ok(())
+    }
+
+    fn take_by_subject(&mut self, message: &Message<'_>, hands: &dyn Opens) {
+        match message {
+            Message::Glimpsed { .. } | Message::CutBegun { .. } | Message::CutEnded { .. } => {
+                self.take_size(message);
+            }
+            _ => self.take_quota(message, hands),
+        }
     }
 
     fn tell_parts(&mut self, to: ShardIndex, token: u64, directory: Inode) {

@@ -104,6 +104,7 @@ impl Service {
         if linked.is_directory() {
             return Err(Stop::Refused(Errno::EPERM));
         }
+        stays_in_project(&place.directory, &linked)?;
         let kind = linked.mode & mode::TYPE;
         let actions = [place.action(ABSENT, (inode, kind)), Action::Links { inode, up: 1 }];
         self.transact(ask, &actions)
@@ -190,6 +191,9 @@ impl Service {
         let inode = moved.0;
         self.may_remove(ask, &from.directory, inode)?;
         let is_elsewhere = from.directory.inode != to.directory.inode;
+        if is_elsewhere && to.directory.project != 0 {
+            stays_in_project(&to.directory, &self.existing(ask, inode)?)?;
+        }
         if moved.1 & mode::TYPE == mode::DIRECTORY && is_elsewhere {
             // Its `..` changes, which is a write to the directory itself.
             let moved = self.existing(ask, inode)?;
@@ -278,4 +282,11 @@ impl Service {
         }
         Ok(())
     }
+}
+
+/// All that is made in the directory of a project counts for it. What counts for another is copied there,
+/// not moved, as XFS has it: a moved tree would have to be walked.
+fn stays_in_project(directory: &Attributes, file: &Attributes) -> Step<()> {
+    let stays = directory.project == 0 || directory.project == file.project;
+    if stays { Ok(()) } else { Err(Stop::Refused(Errno::EXDEV)) }
 }

@@ -62,6 +62,32 @@ numbered! {
         0x31 CutBegun { host: u16, token: u64, inode: Inode }
         /// `host` counted the end of a cut.
         0x32 CutEnded { host: u16, token: u64, inode: Inode }
+        /// Of an account this is limited (`usage::limits`); answered by `Limited`.
+        0x40 Limit { number: u64, account: u64, flags: u8 }
+        /// `group` knows it, and may have so much in use.
+        0x41 Limited {
+            group: u32, number: u64, account: u64, inodes: u64, inline: u64, space: u64,
+        }
+        /// `group` has so much in use for an account, and wants so much more.
+        0x42 Draw {
+            group: u32, token: u64, account: u64, resource: u8, used: u64, wanted: u64,
+        }
+        /// It may have so much in use; `granted` 0: not what it wanted.
+        0x43 Drawn {
+            token: u64, number: u64, account: u64, resource: u8, allowance: u64, granted: u8,
+        }
+        /// What is in use of what comes under `limit`? `trims` 1: give back what is not.
+        0x44 Collect { number: u64, account: u64, limit: u8, trims: u8 }
+        /// So much is, and may be: of inodes, or inline and of the target. `freeing` 1: space of files
+        /// that are gone is on its way back.
+        0x45 Collected {
+            group: u32, number: u64, account: u64, limit: u8, used: u64, may: u64,
+            space_used: u64, space_may: u64, freeing: u8,
+        }
+        /// What is in use of accounts from `from` on?
+        0x46 AskUsage { token: u64, from: u64 }
+        /// Account, inodes and bytes of each below `end`, eight bytes each.
+        0x47 AreUsages { group: u32, token: u64, end: u64, rows: &'a [u8] }
     }
 }
 
@@ -170,6 +196,21 @@ mod tests {
                 Message::Glimpsed { host: from, token: w, inode, end: z },
                 Message::CutBegun { host: from, token: w, inode },
                 Message::CutEnded { host: from, token: w, inode },
+                Message::Limit { number: w, account: x, flags: y as u8 },
+                Message::Limited {
+                    group, number: w, account: x, inodes: y, inline: z, space: w,
+                },
+                Message::Draw { group, token: w, account: x, resource: 1, used: y, wanted: z },
+                Message::Drawn {
+                    token: w, number: x, account: y, resource: 2, allowance: z, granted: 1,
+                },
+                Message::Collect { number: w, account: x, limit: 2, trims: 1 },
+                Message::Collected {
+                    group, number: w, account: x, limit: 1, used: y, may: z, space_used: w,
+                    space_may: x, freeing: 1,
+                },
+                Message::AskUsage { token: w, from: x },
+                Message::AreUsages { group, token: w, end: x, rows: &s },
             ];
             for message in all {
                 let mut bytes = Vec::new();

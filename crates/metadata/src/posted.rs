@@ -66,7 +66,12 @@ impl Service {
         if !attributes.is_regular() || !is_granted || is_there {
             return;
         }
-        let attributes = self.checked(attributes);
+        let mut attributes = self.checked(attributes);
+        if (attributes.project != 0 || self.state.usage.has_projects())
+            && let Some(known) = self.known_directory(parent)
+        {
+            attributes.project = known.project;
+        }
         self.put_new(&attributes, &[], 0, &[]);
         let kind = mode::REGULAR;
         self.put(&Record::PutEntry { parent, name: name.bytes(), inode, mode: kind });

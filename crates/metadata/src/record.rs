@@ -85,6 +85,18 @@ numbered! {
         /// Other hosts that have an inode open: encoded `open_files::Opening`s. The number 0x07 was
         /// the same without turns.
         0x1a PutHosts { inode: Inode, hosts: &'a [u8] }
+        /// What is limited of an account (bits of `quota::limits`), as the coordinator said under this
+        /// number.
+        0x1b PutLimited { account: u64, number: u64, flags: u8 }
+        /// Of the coordinator: what an account may use, set under this number; when its soft limits of
+        /// space and inodes were exceeded, 0: they are not; 1: all services know it.
+        0x1c PutQuota {
+            account: u64, number: u64, space_soft: u64, space_hard: u64, inodes_soft: u64,
+            inodes_hard: u64, grace: u64, space_since: u64, inodes_since: u64, known: u8,
+        }
+        /// Of the coordinator: how much of a resource (`quota::resource`) the service `group` may have in
+        /// use for an account.
+        0x1d PutShare { account: u64, resource: u8, group: u32, amount: u64 }
     }
 }
 
@@ -177,6 +189,20 @@ mod tests {
             Record::PutFloor { group, floor: w },
             Record::PutGrant { shard: x as u16, end: y },
             Record::PutRemoval { token: w, files: t },
+            Record::PutLimited { account: w, number: x, flags: y as u8 },
+            Record::PutQuota {
+                account: w,
+                number: x,
+                space_soft: y,
+                space_hard: z,
+                inodes_soft: w,
+                inodes_hard: x,
+                grace: y,
+                space_since: z,
+                inodes_since: w,
+                known: x as u8,
+            },
+            Record::PutShare { account: w, resource: x as u8, group, amount: z },
         ]
     }
 

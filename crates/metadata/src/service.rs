@@ -117,11 +117,12 @@ impl Service {
             Input::OriginGone { first, count } => self.origin_gone(first, count),
             Input::Withdrawn { origin, sequence } => self.withdrawn(origin, sequence),
             Input::HostGone { host } => self.host_gone(host),
+            Input::DrawSpace { account, wanted } => self.draw_space(account.0, wanted, opens),
             Input::Tick => {}
         }
         self.settle(opens);
         if now.unix_nanos >= self.live.timer {
-            self.tick();
+            self.tick(opens);
             self.settle(opens);
         }
         self.end(out);
@@ -369,6 +370,10 @@ impl Service {
     fn settle(&mut self, opens: &mut dyn Opens) {
         loop {
             self.settle_unlinked(opens);
+            if let Some(bytes) = self.live.own_messages.pop_front() {
+                self.take_message(&bytes, opens);
+                continue;
+            }
             let Some(id) = self.live.woken.pop_first() else { return };
             let Some(job) = self.live.jobs.remove(&id) else { continue };
             if let Kind::Request { ticket, .. } = &job.kind
@@ -405,7 +410,7 @@ impl Service {
     }
 
     /// What time brings: everything unanswered is sent again, jobs whose time is over are given up.
-    fn tick(&mut self) {
+    fn tick(&mut self, hands: &dyn Opens) {
         let now = self.live.now;
         self.live.timer = NEVER;
         for (&id, job) in &self.live.jobs {
@@ -425,6 +430,8 @@ impl Service {
         self.keep_leases();
         self.keep_mounts();
         self.send_sizes_again();
+        self.keep_purses(hands);
+        self.keep_bank();
     }
 
     fn give_up_late(&mut self) {
@@ -551,6 +558,9 @@ impl Service {
                 Ok(())
             }
             Request::Notices { done } => self.notices(ask, done),
+            Request::SetQuota { .. } => self.set_quota(ask, request),
+            Request::Quotas { from } => self.quotas(ask, from),
+            Request::Owners { inodes } => self.tell_owners(ask, inodes),
             _ => Err(Stop::Refused(Errno::EPROTO)),
         }
     }

@@ -55,7 +55,7 @@ impl Service {
 }
 
 /// Number of tables.
-const TABLES: u8 = 15;
+const TABLES: u8 = 18;
 
 /// Where to go on in a table; `None`: it is done.
 type Next = Option<(u64, u64, u8)>;
@@ -156,6 +156,15 @@ fn slice_small(
             Record::PutRemoval { token, files: &bytes }.encode(out);
         })
         .map(|token| (token, 0, 0)),
+        15 => each(&state.limited, from.0, end, out, |&account, limited| limited.record(account))
+            .map(|account| (account, 0, 0)),
+        16 => each(&state.quotas, from.0, end, out, |&account, quota| quota.record(account))
+            .map(|account| (account, 0, 0)),
+        17 => each(&state.shares, (from.0, from.2, number(from.1)), end, out, |&key, &amount| {
+            let (account, resource, group) = key;
+            Record::PutShare { account, resource, group, amount }
+        })
+        .map(|(account, resource, group)| (account, u64::from(group), resource)),
         _ => None,
     }
 }

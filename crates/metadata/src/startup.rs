@@ -36,6 +36,8 @@ impl Service {
             self.ask_targets(token, NOBODY);
         }
         self.begin_sizes();
+        self.begin_quotas();
+        self.begin_bank();
         self.ask_for_removals();
         for &directory in self.state.tallies.keys() {
             if !self.config.owns(directory.shard()) {

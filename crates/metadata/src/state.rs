@@ -14,6 +14,7 @@ use crate::open_files::{self, Opening};
 use crate::record::Record;
 use crate::removal::decode_files;
 use crate::table::{Entries, Inodes, Node, RemoteTally, Xattrs};
+use crate::usage::{Limited, Quota, ShareKey, Usage};
 
 /// What this service holds of a directory, wherever the directory's inode is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -60,7 +61,7 @@ pub(crate) struct Outcome {
 pub(crate) struct Pending {
     pub(crate) inode: Inode,
     pub(crate) layout: Layout,
-    /// `Pending::TRUNCATE` or `WRITE_ALL`; 2 was a removal.
+    /// `Pending::TRUNCATE`, `WRITE_ALL` or `OWN`; 2 was a removal.
     pub(crate) kind: u8,
     /// Of a truncation.
     pub(crate) size: u64,
@@ -69,6 +70,8 @@ pub(crate) struct Pending {
 impl Pending {
     pub(crate) const TRUNCATE: u8 = 1;
     pub(crate) const WRITE_ALL: u8 = 3;
+    /// It has another owner.
+    pub(crate) const OWN: u8 = 5;
 }
 
 /// A transaction: group of its coordinator, and its number there.
@@ -109,6 +112,14 @@ pub(crate) struct State {
     pub(crate) floors: BTreeMap<u32, u64>,
     /// Inodes without a name: derived, not stored.
     pub(crate) orphans: BTreeSet<Inode>,
+    /// Usage by account: derived, not stored.
+    pub(crate) usage: Usage,
+    /// Accounts of which something is limited.
+    pub(crate) limited: BTreeMap<u64, Limited>,
+    /// Of the coordinator: all limits.
+    pub(crate) quotas: BTreeMap<u64, Quota>,
+    /// Of the coordinator: what each service may use, by account, resource and group.
+    pub(crate) shares: BTreeMap<ShareKey, u64>,
     /// Estimate of the memory of entries and inodes.
     pub(crate) bytes: u64,
 }
@@ -180,6 +191,7 @@ impl State {
             Record::DeleteInode { inode } => {
                 if let Some(node) = self.inodes.remove(inode) {
                     self.bytes = self.bytes.saturating_sub(bytes_of(&node));
+                    self.usage.remove(&node.attributes, node.contents.len());
                     if node.attributes.links == 0 {
                         self.orphans.remove(&inode);
                     }
@@ -263,15 +275,20 @@ impl State {
                     self.finished.remove(&id);
                 }
             }
-            _ => {}
+            _ => self.apply_to_quotas(record),
         }
         Ok(())
     }
 
     fn put_node(&mut self, node: Node) {
         let (inode, links) = (node.attributes.inode, node.attributes.links);
-        let was = self.inodes.get(inode).map_or(0, bytes_of);
+        let mut was = 0;
+        if let Some(old) = self.inodes.get(inode) {
+            was = bytes_of(old);
+            self.usage.remove(&old.attributes, old.contents.len());
+        }
         self.bytes = (self.bytes + bytes_of(&node)).saturating_sub(was);
+        self.usage.add(&node.attributes, node.contents.len());
         self.inodes.put(node);
         self.note_links(inode, links);
     }
@@ -279,6 +296,11 @@ impl State {
     fn put_attributes(&mut self, attributes: &Attributes, contents: Option<&[u8]>) {
         let Some(node) = self.inodes.get_mut(attributes.inode) else { return };
         let links_change = (node.attributes.links == 0) != (attributes.links == 0);
+        let length = contents.map_or(node.contents.len(), <[u8]>::len);
+        if node.attributes.owner() != attributes.owner() || node.contents.len() != length {
+            self.usage.remove(&node.attributes, node.contents.len());
+            self.usage.add(attributes, length);
+        }
         node.attributes = *attributes;
         node.is_nameless &= attributes.links == 0;
         if let Some(contents) = contents {

@@ -21,7 +21,7 @@ const PREFERRED_BYTES: u32 = 1 << 20;
 
 /// The kernel's encoding of a device number in 32 bits, from that of `stat`.
 fn device_of(attributes: &Attributes) -> u32 {
-    let device = attributes.device;
+    let device = u64::from(attributes.device);
     let (major, minor) = (libc::major(device), libc::minor(device));
     minor & 0xff | major << 8 | (minor & !0xff) << 12
 }

@@ -33,8 +33,7 @@ pub(crate) fn run(
     client.attach(&run, b"/", home).map_err(|errno| {
         format!("no daemon answers in {}: {}", run.to_string_lossy(), errno.text())
     })?;
-    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    let who = Credentials::of(uid.as_raw(), gid.as_raw());
+    let who = own_credentials();
     let at = At::root(path.as_bytes());
     let mut buffer = Box::new(PathBuffer::new());
     if let Some(mode) = mode {
@@ -46,7 +45,17 @@ pub(crate) fn run(
     Ok(text(&within(found.map_err(|errno| errno.text().to_owned())?)?))
 }
 
-fn within<T>(outcome: Outcome<T>) -> Result<T, String> {
+/// Who runs this.
+pub(crate) fn own_credentials() -> Credentials {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    Credentials::of(uid.as_raw(), gid.as_raw())
+}
+
+/// What came of a call on a file of the instance.
+///
+/// # Errors
+/// It is none.
+pub(crate) fn within<T>(outcome: Outcome<T>) -> Result<T, String> {
     match outcome {
         Outcome::Done(value) => Ok(value),
         Outcome::Outside | Outcome::Special(_) => Err("it is no file of the instance".to_owned()),

@@ -12,6 +12,8 @@ mod settings;
 
 mod layout;
 
+mod quota;
+
 mod device;
 
 mod serve;
@@ -68,8 +70,10 @@ static CLIENT: Client = Client::new();
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
-    if words.next().is_some_and(|word| word == "--layout") {
-        return show(layout::run(&CLIENT, words));
+    match words.next() {
+        Some(word) if word == "--layout" => return show(layout::run(&CLIENT, words)),
+        Some(word) if word == "--quota" => return show(quota::run(&CLIENT, words)),
+        _ => {}
     }
     let mut settings = match Settings::parse(std::env::args_os().skip(1)) {
         Ok(settings) => settings,
@@ -93,7 +97,8 @@ fn main() -> ExitCode {
 fn show(outcome: Result<String, String>) -> ExitCode {
     match outcome {
         Ok(text) => {
-            let _ = writeln!(std::io::stdout(), "{text}");
+            let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+            let _ = write!(std::io::stdout(), "{text}{end}");
             ExitCode::SUCCESS
         }
         Err(error) => {

@@ -3,8 +3,9 @@
 //!
 //! Layout:
 //!
-//!   gates      WORKER_COUNT_MAX x 64 bytes: gate u32; at 8, summary u64: words below not zero; at 2048,
-//!              how many sessions there ever were u64; a page in all
+//!   gates      WORKER_COUNT_MAX x 64 bytes: gate u32; at 8, summary u64: words below not zero; at 16,
+//!              the filter of tight accounts, 6 x u64; at 2048, how many sessions there ever were u64; a
+//!              page in all
 //!   numbers    SHARD_COUNT x (next u64, end u64): inode numbers that posts may use
 //!   announced  WORKER_COUNT_MAX x 64 x u64: bit s: session s may have posts for that worker
 //!   tags       WORKER_COUNT_MAX x TAG_BUCKETS x 64 bytes: names with a post that is not applied
@@ -50,6 +51,7 @@ use wire::ShardIndex;
 use wire::errno::{Errno, Result};
 use wire::limits::{SHARD_COUNT, WORKER_COUNT_MAX};
 use wire::post::{POST_BYTES_MAX, SEQUENCE_FIRST};
+use wire::quota::{Account, Owner};
 
 /// Posts of one session that are not applied; one more costs a message.
 pub const POST_COUNT: usize = 64;
@@ -120,6 +122,32 @@ const fn is_committed(state: u32) -> bool {
 /// Gate: a new segment is closed.
 const CLOSED: u32 = 0;
 const OPEN: u32 = 1;
+/// Open, but for files of accounts that are in the filter.
+const OPEN_TO_MOST: u32 = 2;
+
+/// The filter of accounts that may not make files by posts: a bit of each. Who has the bit of another
+/// sends a message, as they do.
+const FILTER: usize = 16;
+const FILTER_WORDS: usize = 6;
+
+const _: () = assert!(FILTER + FILTER_WORDS * 8 <= GATE_STRIDE);
+
+/// Word and bit of an account in the filter.
+const fn filter_bit(account: Account) -> (usize, u64) {
+    let bit = wire::hash::mix(account.0, 1) % (FILTER_WORDS as u64 * 64);
+    (bit as usize / 64, 1 << (bit % 64))
+}
+
+/// What a gate says to who makes a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Gate {
+    /// The worker takes no posts now.
+    Closed,
+    /// It takes them, but none of this owner.
+    NotForOwner,
+    /// It takes this one.
+    Open,
+}
 
 /// A slot of the segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -273,7 +301,35 @@ impl Posts {
     /// True if the worker is between two steps and takes posts.
     #[must_use]
     pub fn is_open(&self, worker: usize) -> bool {
-        self.gate(worker).is_ok_and(|gate| gate.load(SeqCst) == OPEN)
+        self.gate(worker).is_ok_and(|gate| gate.load(SeqCst) != CLOSED)
+    }
+
+    /// As `is_open`, for a post that makes a file of this owner.
+    #[must_use]
+    #[inline]
+    pub fn is_open_to(&self, worker: usize, owner: Owner) -> Gate {
+        match self.gate(worker).map_or(CLOSED, |gate| gate.load(SeqCst)) {
+            CLOSED => Gate::Closed,
+            OPEN => Gate::Open,
+            _ if self.is_tight(worker, owner) => Gate::NotForOwner,
+            _ => Gate::Open,
+        }
+    }
+
+    #[cold]
+    fn is_tight(&self, worker: usize, owner: Owner) -> bool {
+        let Ok(filter) = self.filter(worker) else { return true };
+        owner.accounts().any(|account| {
+            let (word, bit) = filter_bit(account);
+            filter.get(word).is_none_or(|word| word.load(SeqCst) & bit != 0)
+        })
+    }
+
+    fn filter(&self, worker: usize) -> Result<&[AtomicU64; FILTER_WORDS]> {
+        if worker >= WORKER_COUNT_MAX {
+            return Err(Errno::EINVAL);
+        }
+        self.segment.words(worker * GATE_STRIDE + FILTER)
     }
 
     /// Takes a free slot for the calling thread, for a post to `worker`. `None` if there is none.
@@ -361,11 +417,18 @@ impl Posts {
 
     // ---- the worker's side ----
 
-    /// Lets clients post to `worker`.
-    pub fn open_gate(&self, worker: usize) {
-        if let Ok(gate) = self.gate(worker) {
-            gate.store(OPEN, Release);
+    /// Lets clients post to `worker`, but make no files of accounts that are `tight`.
+    pub fn open_gate(&self, worker: usize, tight: &[Account]) {
+        let (Ok(gate), Ok(filter)) = (self.gate(worker), self.filter(worker)) else { return };
+        if tight.is_empty() {
+            return gate.store(OPEN, Release);
         }
+        for (number, word) in filter.iter().enumerate() {
+            let bits = tight.iter().map(|&account| filter_bit(account));
+            let bits = bits.filter(|bit| bit.0 == number).fold(0, |all, bit| all | bit.1);
+            word.store(bits, Relaxed);
+        }
+        gate.store(OPEN_TO_MOST, Release);
     }
 
     /// Keeps clients from posting to `worker`: what is committed and not taken by the collection that

@@ -183,7 +183,7 @@ fn the_index_never_shows_half_a_change() {
             while !stop.load(Ordering::Relaxed) {
                 if let Some(found) = reader.inode(Inode(77)) {
                     assert_eq!(found.size, found.modified.cast_unsigned());
-                    assert_eq!(found.size, found.device);
+                    assert_eq!(found.size, u64::from(found.device));
                     seen.fetch_add(1, Ordering::Relaxed);
                 }
                 match reader.entry(9) {
@@ -199,7 +199,7 @@ fn the_index_never_shows_half_a_change() {
                 inode: Inode(77),
                 size: round,
                 modified: round.cast_signed(),
-                device: round,
+                device: round as u32,
                 ..Attributes::default()
             });
             match round % 3 {

@@ -6,6 +6,7 @@
 use crate::codec::{Malformed, Reader, Writer};
 use crate::errno::Errno;
 use crate::id::Inode;
+use crate::quota::Owner;
 
 /// File type bits of a mode, as in `stat(2)`.
 pub mod mode {
@@ -124,7 +125,9 @@ pub struct Attributes {
     /// Birth.
     pub born: Nanos,
     /// Of a device node: its number as the kernel encodes it.
-    pub device: u64,
+    pub device: u32,
+    /// The project that it counts for (`crate::quota`); 0: none. Directories hand it down.
+    pub project: u32,
     /// Layout.
     pub layout: Layout,
     /// Bits of `extra`.
@@ -136,6 +139,9 @@ pub const ATTRIBUTES_BYTES: usize = 8 * 2 + 4 * 4 + 8 * 6 + 8;
 
 /// Where `Attributes::extras` are in the word of the layout, which leaves them free.
 const EXTRAS_SHIFT: u32 = 48;
+
+/// Where `Attributes::project` is in the word of the device.
+const PROJECT_SHIFT: u32 = 32;
 
 /// Bits asked of `Attributes::permits`, as in `access(2)`.
 pub mod want {
@@ -181,9 +187,16 @@ impl Attributes {
             changed: now,
             born: now,
             device: 0,
+            project: 0,
             layout,
             extras: 0,
         }
+    }
+
+    /// Whose usage it counts for.
+    #[must_use]
+    pub const fn owner(&self) -> Owner {
+        Owner { uid: self.uid, project: self.project }
     }
 
     /// True for a directory.
@@ -281,7 +294,7 @@ impl Attributes {
             self.modified.cast_unsigned(),
             self.changed.cast_unsigned(),
             self.born.cast_unsigned(),
-            self.device,
+            self.device as u64 | (self.project as u64) << PROJECT_SHIFT,
             self.layout.word() | (self.extras as u64) << EXTRAS_SHIFT,
         ]
     }
@@ -304,7 +317,8 @@ impl Attributes {
             modified: modified.cast_signed(),
             changed: changed.cast_signed(),
             born: born.cast_signed(),
-            device,
+            device: device as u32,
+            project: (device >> PROJECT_SHIFT) as u32,
             layout: Layout::from_word(layout),
             extras: (layout >> EXTRAS_SHIFT) as u16,
         }

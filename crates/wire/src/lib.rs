@@ -5,7 +5,7 @@
 //! metadata log is described beside the log; what lies in shared memory, in the crate `shm`.
 //!
 //! Reading order: `limits`, `id`, `errno`, `attributes`, `credentials`, `acl`, `name`, `hash`, `codec`,
-//! `header`, `request`, `reply`, `post`, `lease`, `watch`, `welcome`.
+//! `header`, `request`, `reply`, `post`, `lease`, `watch`, `quota`, `welcome`.
 #![forbid(unsafe_code)]
 #![no_std]
 
@@ -41,6 +41,8 @@ pub mod post;
 pub mod lease;
 
 pub mod watch;
+
+pub mod quota;
 
 pub mod welcome;
 

@@ -84,6 +84,9 @@ pub mod set {
     /// With `SIZE`, of a file of the mode `posix` of another host: the sender's daemon counts the cut in
     /// his host's row of the file, as the request and its answer pass by.
     pub const COUNTED: u32 = 1 << 22;
+    /// The project that it counts for is `size`, and of a directory what is made in it from now on. Not
+    /// with `SIZE`.
+    pub const PROJECT: u32 = 1 << 23;
 }
 
 /// Flags of `Request::Rename`, as in `renameat2(2)`.
@@ -212,6 +215,18 @@ messages! {
         /// shard of a service of its host. Answered by `Bytes`, now or later: encoded `Notice`s, or none.
         0x1d Notices { done: u64 }
 
+        /// What an account (`crate::quota`) may use from now on; for shard 0. Answered when all know it.
+        0x31 SetQuota {
+            account: u64, space_soft: u64, space_hard: u64, inodes_soft: u64, inodes_hard: u64,
+            grace: u64,
+        }
+        /// Usage and limits of accounts from this number on, in their order; for shard 0. Answered by
+        /// `Bytes`: encoded `quota::Row`s, as many as fit; none: there are no more.
+        0x32 Quotas { from: u64 }
+        /// Whose these files of one shard are; inode numbers as in `Remove`. Answered by `Bytes`: an
+        /// `Owner` and the time of the last change for each.
+        0x33 Owners { inodes: &'a [u8] }
+
         /// The pieces that hold `offset .. offset + length`, as `Pieces`. With `allocate` those
         /// that are missing are made (ENOSPC if there is no room); else they are left out. The target
         /// may make further ones, of the `ahead` bytes behind, which the caller seems to come to: they
@@ -253,6 +268,8 @@ messages! {
         /// Gives back everything of these files: their inode numbers, `removed` reads them. The
         /// number 0x45 was the same for one file.
         0x4d Remove { inodes: &'a [u8] }
+        /// Whose the file is since it changed at `changed`; a word of an earlier change is left out.
+        0x50 Own { inode: Inode, uid: u32, project: u32, changed: u64 }
     }
 }
 

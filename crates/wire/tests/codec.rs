@@ -8,7 +8,7 @@ use wire::request::removed;
 use wire::{Attributes, Credentials, Errno, Header, Inode, Layout, Reply, Request, Welcome};
 
 fn attributes() -> impl Strategy<Value = Attributes> {
-    (any::<[u64; 3]>(), any::<[u32; 4]>(), any::<[i64; 4]>(), any::<(u8, u8, u8, u8, u16, u16)>())
+    (any::<[u64; 3]>(), any::<[u32; 6]>(), any::<[i64; 4]>(), any::<(u8, u8, u8, u8, u16, u16)>())
         .prop_map(|(words, numbers, times, layout)| Attributes {
             inode: Inode(words[0]),
             parent: Inode(words[1]),
@@ -21,7 +21,8 @@ fn attributes() -> impl Strategy<Value = Attributes> {
             modified: times[1],
             changed: times[2],
             born: times[3],
-            device: words[0] ^ words[2],
+            device: numbers[4],
+            project: numbers[5],
             layout: Layout {
                 spread: layout.0,
                 placement: layout.1,

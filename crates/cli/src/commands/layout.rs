@@ -78,7 +78,7 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
 }
 
 /// The path from the instance's root of what `path` is under a mount, or where programs see the instance.
-fn path_within(path: &Path, at: &str, run: &Path) -> Result<PathBuf> {
+pub(super) fn path_within(path: &Path, at: &str, run: &Path) -> Result<PathBuf> {
     let whole = std::path::absolute(path)
         .map_err(|error| Failure::at("can not find", path.display(), error))?;
     let mounted = mounts::all(run)?;

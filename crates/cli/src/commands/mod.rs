@@ -10,6 +10,8 @@ mod mount;
 
 mod layout;
 
+mod quota;
+
 mod status;
 
 mod ls;
@@ -32,6 +34,7 @@ pub(crate) fn all() -> Vec<Command> {
         mount::command(),
         mount::umount_command(),
         layout::command(),
+        quota::command(),
         status::command(),
         ls::command(),
         df::command(),
@@ -53,6 +56,7 @@ pub(crate) fn run(name: &str, given: &ArgMatches) -> Result<u8> {
         "mount" => mount::run(given),
         "umount" => mount::run_umount(given),
         "layout" => layout::run(given),
+        "quota" => quota::run(given),
         "status" => status::run(given),
         "ls" => ls::run(given),
         "df" => df::run(given),

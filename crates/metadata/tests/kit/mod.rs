@@ -49,7 +49,34 @@ pub(crate) struct OpenSet(
     pub(crate) BTreeSet<u64>,
     pub(crate) BTreeMap<Inode, Row>,
     pub(crate) Rc<RefCell<Watched>>,
+    pub(crate) Holdings,
 );
+
+/// What the target beside a service holds, and may hold.
+#[derive(Default)]
+pub(crate) struct Holdings {
+    pub(crate) counts: bool,
+    pub(crate) used: BTreeMap<u64, u64>,
+    pub(crate) allowed: BTreeMap<u64, u64>,
+    pub(crate) denied: BTreeSet<u64>,
+}
+
+impl Holdings {
+    fn take(&mut self, effect: Effect) {
+        let Effect::Allow { account, allowance, denied } = effect else {
+            self.counts = true;
+            return;
+        };
+        match allowance {
+            Some(allowance) => drop(self.allowed.insert(account, allowance)),
+            None => drop(self.allowed.remove(&account)),
+        }
+        match denied {
+            true => drop(self.denied.insert(account)),
+            false => drop(self.denied.remove(&account)),
+        }
+    }
+}
 
 /// What mounts of a host watch: a word, and until when.
 #[derive(Default)]
@@ -93,6 +120,15 @@ impl Opens for OpenSet {
     }
     fn end_cut(&mut self, inode: Inode) {
         self.count_cut(inode);
+    }
+    fn space_used(&self, account: u64) -> u64 {
+        self.4.used.get(&account).copied().unwrap_or(0)
+    }
+    fn each_space(&self, each: &mut dyn FnMut(u64, u64)) {
+        self.4.used.iter().for_each(|(&account, &bytes)| each(account, bytes));
+    }
+    fn is_counted(&self) -> bool {
+        self.4.counts
     }
 }
 
@@ -337,18 +373,30 @@ impl World {
                     assert_ne!(to, self.seats[at].config.daemon, "a word to oneself");
                     self.host_words.push((to, bytes));
                 }
+                Effect::Service { to, worker, bytes } => self.tell(at, (to, worker), bytes),
+                Effect::Count | Effect::Allow { .. } => self.seats[at].opens.4.take(effect),
                 Effect::Data { token, inode, op, .. } => {
                     self.data_log.push((inode, op.clone()));
                     self.seats[at].data.push((token, inode, op));
                 }
-                Effect::Remove { token, files } => {
-                    self.removal_layouts.extend(files.iter().map(|(_, layout)| *layout));
-                    let files: Vec<Inode> = files.into_iter().map(|(inode, _)| inode).collect();
-                    self.removal_log.extend(&files);
-                    self.seats[at].removals.push((token, files));
-                }
+                Effect::Remove { token, files } => self.remove(at, token, &files),
             }
         }
+    }
+
+    fn remove(&mut self, at: usize, token: u64, files: &[(Inode, Layout)]) {
+        self.removal_layouts.extend(files.iter().map(|(_, layout)| *layout));
+        let files: Vec<Inode> = files.iter().map(|(inode, _)| *inode).collect();
+        self.removal_log.extend(&files);
+        self.seats[at].removals.push((token, files));
+    }
+
+    fn tell(&mut self, from: usize, (to, worker): (DaemonIndex, u8), bytes: Vec<u8>) {
+        let to = (to, usize::from(worker));
+        let is_it = |seat: &Seat| (seat.config.daemon, seat.config.worker) == to;
+        let to = self.seats.iter().position(is_it).expect("such a service");
+        assert_ne!(to, from, "a message to oneself");
+        self.queue.push((to, bytes));
     }
 
     /// Targets of a service answer all they were asked.
@@ -545,6 +593,7 @@ pub(crate) const NOTHING: Attributes = Attributes {
     changed: 0,
     born: 0,
     device: 0,
+    project: 0,
     layout: Layout { spread: 0, placement: 0, chunk_log2: 0, flags: 0, place: 0 },
     extras: 0,
 };

@@ -24,7 +24,7 @@ fn stat_of(client: &Client, attributes: &Attributes) -> libc::stat {
     stat.st_nlink = attributes.links.into();
     stat.st_uid = attributes.uid;
     stat.st_gid = attributes.gid;
-    stat.st_rdev = attributes.device;
+    stat.st_rdev = u64::from(attributes.device);
     stat.st_size = attributes.size as i64;
     stat.st_blksize = BLOCK_BYTES;
     stat.st_blocks = client.usage(attributes).div_ceil(512) as i64;
@@ -91,8 +91,8 @@ fn statx_of(client: &Client, attributes: &Attributes) -> libc::statx {
     statx.stx_mtime = stamp(attributes.modified);
     statx.stx_ctime = stamp(attributes.changed);
     statx.stx_btime = stamp(attributes.born);
-    statx.stx_rdev_major = libc::major(attributes.device);
-    statx.stx_rdev_minor = libc::minor(attributes.device);
+    statx.stx_rdev_major = libc::major(u64::from(attributes.device));
+    statx.stx_rdev_minor = libc::minor(u64::from(attributes.device));
     statx.stx_dev_major = libc::major(client.device());
     statx.stx_dev_minor = libc::minor(client.device());
     statx

@@ -26,7 +26,7 @@ fn attributes(inode: u64, value: u64) -> Attributes {
         inode: Inode(inode),
         size: value,
         modified: value.cast_signed(),
-        device: value,
+        device: value as u32,
         ..Attributes::default()
     }
 }
@@ -125,7 +125,7 @@ fn attributes_are_never_torn_also_when_the_writer_is_killed() {
                 if let Some(found) = reader.inode(Inode(inode)) {
                     assert_eq!(found.inode, Inode(inode), "another inode");
                     assert_eq!(found.size, found.modified.cast_unsigned(), "a torn row");
-                    assert_eq!(found.size, found.device, "a torn row");
+                    assert_eq!(found.size, u64::from(found.device), "a torn row");
                 }
             }
         }

@@ -21,7 +21,7 @@ struct World {
 
 fn world() -> Arc<World> {
     let posts = Posts::new(memory(POSTS_BYTES)).expect("long enough");
-    model::quietly(|| posts.open_gate(0));
+    model::quietly(|| posts.open_gate(0, &[]));
     Arc::new(World { posts, name: AtomicU32::new(NOBODY) })
 }
 
@@ -65,7 +65,7 @@ impl World {
         if is_free {
             self.name.store(WORKER, SeqCst);
         }
-        self.posts.open_gate(0);
+        self.posts.open_gate(0, &[]);
         is_free
     }
 

@@ -1,0 +1,116 @@
+//! `forebay-mount --quota`: limits and usage of accounts, for `forebay quota`, which does not speak to
+//! shared memory itself. Mounts nothing.
+//!
+//! Words: directory of the sockets, number of the first daemon, and what is wanted: `report`; `set`, the
+//! number of an account, and `name=value` for each limit that changes; or `project`, a path from the
+//! instance's root, and the id that it gets, if any. Says rows of `name=value`s.
+
+use crate::layout::{own_credentials, within};
+use client::{At, Client, Follow, PathBuffer};
+use std::ffi::{CString, OsStr, OsString};
+use std::fmt::Write as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use wire::Errno;
+use wire::quota::{Account, Limits, Row};
+
+/// Name of the project among extended attributes.
+const PROJECT: &[u8] = b"user.forebay.project";
+
+/// Does what the words say.
+///
+/// # Errors
+/// Why it can not, for people.
+pub(crate) fn run(
+    client: &'static Client,
+    words: impl Iterator<Item = OsString>,
+) -> Result<String, String> {
+    let words: Vec<OsString> = words.collect();
+    let usage = || "--quota takes RUN HOME report|set|project ..".to_owned();
+    let [run, home, what, rest @ ..] = words.as_slice() else { return Err(usage()) };
+    let home = home.to_str().and_then(|text| text.parse().ok()).ok_or("HOME is no number")?;
+    let run = CString::new(run.clone().into_vec()).map_err(|_| "RUN has a NUL in it")?;
+    client.attach(&run, b"/", home).map_err(|errno| {
+        format!("no daemon answers in {}: {}", run.to_string_lossy(), errno.text())
+    })?;
+    match (what.to_str(), rest) {
+        (Some("report"), []) => report(client),
+        (Some("set"), [account, changes @ ..]) => set(client, account, changes),
+        (Some("project"), [path]) => project(client, path, None),
+        (Some("project"), [path, id]) => project(client, path, Some(id)),
+        _ => Err(usage()),
+    }
+}
+
+fn said(errno: Errno) -> String {
+    match errno {
+        Errno::EPERM => "only root and the owner of the instance may".to_owned(),
+        Errno::EINVAL => "a soft limit is above the hard one".to_owned(),
+        Errno::EIO => "a daemon does not answer: see 'forebay status'".to_owned(),
+        other => other.text().to_owned(),
+    }
+}
+
+fn rows(client: &Client) -> Result<Vec<Row>, String> {
+    let (who, mut rows) = (own_credentials(), Vec::new());
+    loop {
+        let from = rows.last().map_or(0, |row: &Row| row.account.0.saturating_add(1));
+        let more = client.quotas(Account(from), &who, &mut |row| rows.push(row)).map_err(said)?;
+        if !more {
+            return Ok(rows);
+        }
+    }
+}
+
+fn report(client: &Client) -> Result<String, String> {
+    let mut text = String::new();
+    for row in rows(client)? {
+        let Row { account, space, inodes, limits, space_since, inodes_since } = row;
+        let Limits { space_soft, space_hard, inodes_soft, inodes_hard, .. } = limits;
+        let kind = if account.is_project() { "project" } else { "user" };
+        let grace = limits.grace_nanos();
+        let _ = writeln!(
+            text,
+            "{kind}={} space={space} space_soft={space_soft} space_hard={space_hard} \
+             space_since={space_since} inodes={inodes} inodes_soft={inodes_soft} \
+             inodes_hard={inodes_hard} inodes_since={inodes_since} grace={grace}",
+            account.id()
+        );
+    }
+    Ok(text)
+}
+
+fn set(client: &Client, account: &OsStr, changes: &[OsString]) -> Result<String, String> {
+    let account = account.to_str().and_then(|text| text.parse().ok()).map(Account);
+    let account = account.filter(|account| account.is_valid()).ok_or("no such account")?;
+    if account == Account::user(0) {
+        return Err("root is not limited".to_owned());
+    }
+    let known = rows(client)?.into_iter().find(|row| row.account == account);
+    let mut limits = known.map_or(Limits::default(), |row| row.limits);
+    for change in changes.iter().map(|word| word.to_string_lossy()) {
+        let (name, value) = change.split_once('=').ok_or("a limit is NAME=VALUE")?;
+        let place = match name {
+            "space_soft" => &mut limits.space_soft,
+            "space_hard" => &mut limits.space_hard,
+            "inodes_soft" => &mut limits.inodes_soft,
+            "inodes_hard" => &mut limits.inodes_hard,
+            "grace" => &mut limits.grace,
+            _ => return Err(format!("there is no limit '{name}'")),
+        };
+        *place = value.parse().map_err(|_| format!("'{value}' is no number"))?;
+    }
+    client.set_quota(account, &limits, &own_credentials()).map_err(said)?;
+    Ok(String::new())
+}
+
+fn project(client: &Client, path: &OsStr, id: Option<&OsString>) -> Result<String, String> {
+    let (who, at) = (own_credentials(), At::root(path.as_bytes()));
+    let mut buffer = Box::new(PathBuffer::new());
+    let text = |errno: Errno| errno.text().to_owned();
+    if let Some(id) = id {
+        let named = (PROJECT, id.as_bytes());
+        within(client.set_xattr(at, Follow::Yes, named, 0, &who, &mut buffer).map_err(text)?)?;
+    }
+    let found = client.stat(at, Follow::Yes, &who, &mut buffer).map_err(text)?;
+    Ok(format!("project={}", within(found)?.project))
+}

@@ -1,0 +1,377 @@
+//! Quotas, end to end: users on a mount and preloaded, a project's directory, several daemons and hosts.
+//! Stated here: a hard limit is not exceeded and is reached, for files and for space, however that is
+//! taken; what is removed can be used again at once; usage is what is there, also after daemons were
+//! killed; owners and projects that change take their usage along.
+//!
+//! Needs root, to become somebody else, and `/dev/fuse`; where it has not, the tests say so and end.
+
+mod support;
+
+#[path = "support/world.rs"]
+#[allow(dead_code, reason = "each test uses its part")]
+mod world;
+
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Output};
+use support::mounted::{Mounted, has_fuse};
+use support::{Instance, text, wait_for};
+use world::World;
+
+const ANN: u32 = 1001;
+const BOB: u32 = 1002;
+const MIB: u64 = 1 << 20;
+
+fn can_be_tested() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("not root: nothing was tested");
+    }
+    has_fuse() && is_root
+}
+
+fn try_quota(instance: &Instance, words: &[&str]) -> Output {
+    let mut command = Command::new(support::profile().join("forebay"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FOREBAY_")) {
+        command.env_remove(name);
+    }
+    command.arg("quota").args(words).env("XDG_RUNTIME_DIR", instance.place.path());
+    if let Some((user, group)) = instance.owner {
+        use std::os::unix::process::CommandExt as _;
+        command.uid(user).gid(group).current_dir(instance.place.path());
+        command.env("HOME", instance.place.path()).env_remove("XDG_CONFIG_HOME");
+    }
+    command.env("FOREBAY_NAME", &instance.name).output().expect("forebay runs")
+}
+
+fn quota(instance: &Instance, words: &[&str]) -> String {
+    let output = try_quota(instance, words);
+    assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Inodes and bytes of an account.
+fn used(instance: &Instance, account: &[&str]) -> (u64, u64) {
+    let said = quota(instance, &[&["get", "--json"], account].concat());
+    let row: Value = serde_json::from_str(&said).expect("JSON");
+    let number = |what: &str| row[what]["used"].as_u64().expect("a number");
+    (number("inodes"), number("space"))
+}
+
+/// What a shell of a user says in a directory.
+fn shell(at: &Path, uid: u32, script: &str) -> String {
+    use std::os::unix::process::CommandExt as _;
+    let mut command = Command::new("sh");
+    let output =
+        command.args(["-c", script]).uid(uid).gid(uid).current_dir(at).output().expect("sh runs");
+    format!("{}{}", text(&output.stdout), text(&output.stderr))
+}
+
+/// Kills all daemons, and starts them again.
+fn kill_all(instance: &Instance, count: usize) {
+    let daemons: Vec<_> = (0..count).map(|index| instance.daemon(index)).collect();
+    for daemon in daemons {
+        daemon.kill();
+        daemon.wait();
+    }
+    instance.start_again();
+}
+
+/// An instance with a mount for all, where everybody may make directories.
+fn everybodys(name: &str, options: &[&str]) -> Instance {
+    let instance = Instance::start(name, options);
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(instance.place.path(), open).expect("changed");
+    instance
+}
+
+fn directory(mounted: &Mounted<'_>, name: &str) -> std::path::PathBuf {
+    let path = mounted.path(name);
+    std::fs::create_dir(&path).expect("made");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).expect("changed");
+    path
+}
+
+/// Makes files until it is refused; prints how many, and why.
+const MAKE: &str = "i=0; while mkdir d$1$i 2>why && touch d$1$i/f 2>why; do i=$((i + 1)); done; \
+    find . -user $(id -u) | wc -l; sed 's/.*: //' why; rm why";
+
+/// "A hard limit is not exceeded, and can be reached", "Usage is what is there" (docs/semantics.md).
+#[test]
+fn files_are_limited_on_a_mount() {
+    if !can_be_tested() {
+        return;
+    }
+    let options = ["--local", "3", "--memory", "256MiB", "--workers", "2"];
+    let instance = everybodys("qfiles", &options);
+    let mounted = Mounted::new(&instance, "m");
+    let place = directory(&mounted, "place");
+    let ann = ["--user", "1001"];
+    quota(&instance, &["set", "--user", "1001", "--inodes-hard", "40"]);
+    // The file 'why' is one of hers.
+    let said = shell(&place, ANN, MAKE);
+    assert_eq!(said, "40\nDisk quota exceeded\n");
+    assert_eq!(used(&instance, &ann).0, 39);
+    assert!(shell(&place, BOB, "touch bobs && echo made").contains("made"));
+    shell(&place, ANN, "rm -r d0");
+    let said = shell(&place, ANN, "for i in 1 2 3 4; do ln -s x l$i; done; ln d1/f another; ls");
+    assert!(said.contains("l4") && said.contains("exceeded"), "{said}");
+    assert_eq!(used(&instance, &ann).0, 40);
+    // A hard link is no inode; a file that is open is one until it is closed.
+    let said = shell(&place, ANN, "exec 4<d2/f; rm d2/f; touch no; exec 4<&-; touch yes; ls yes");
+    assert!(said.starts_with("yes\n") && said.contains("'no': Disk"), "{said}");
+    // Root makes what he likes, and gives it away.
+    std::fs::write(place.join("roots"), "x").expect("written");
+    std::os::unix::fs::chown(place.join("roots"), Some(ANN), None).expect("changed");
+    assert_eq!(used(&instance, &ann).0, 41);
+    std::os::unix::fs::chown(place.join("roots"), Some(BOB), None).expect("changed");
+    assert_eq!(used(&instance, &ann).0, 40);
+    kill_all(&instance, 3);
+    assert_eq!(used(&instance, &ann).0, 40);
+    assert!(shell(&place, ANN, "touch more").contains("exceeded"));
+    quota(&instance, &["set", "--user", "1001", "--inodes-hard", "0"]);
+    assert_eq!(shell(&place, ANN, "touch more"), "");
+}
+
+/// "What is removed can be used again at once" (docs/semantics.md).
+#[test]
+fn space_is_limited_on_a_mount() {
+    if !can_be_tested() {
+        return;
+    }
+    let options = ["--local", "3", "--memory", "256MiB", "--chunk", "256KiB"];
+    let instance = everybodys("qspace", &options);
+    let mounted = Mounted::new(&instance, "m");
+    let place = directory(&mounted, "place");
+    let ann = ["--user", "1001"];
+    // What she had before counts.
+    shell(&place, ANN, "head -c 1M /dev/zero >before");
+    quota(&instance, &["set", "--user", "1001", "--space-hard", "8MiB"]);
+    assert_eq!(used(&instance, &ann).1, MIB);
+    let said = shell(&place, ANN, "head -c 20M /dev/zero >big; stat -c %s big");
+    assert!(said.contains("quota exceeded"), "{said}");
+    let space = used(&instance, &ann).1;
+    assert!(space <= 8 * MIB && space > 8 * MIB - 256 * 1024, "{space}");
+    // What is given back can be used at once.
+    for _ in 0..5 {
+        let said =
+            shell(&place, ANN, "truncate -s 1M big && head -c 6M /dev/zero >next && rm next");
+        assert_eq!(said, "");
+    }
+    let said = shell(
+        &place,
+        ANN,
+        "rm big; fallocate -l 7M reserved && truncate -s 0 reserved; \
+        fallocate -l 7500K reserved; ls -s --block-size=1 reserved",
+    );
+    assert!(said.contains("quota exceeded"), "{said}");
+    shell(&place, ANN, "rm reserved");
+    // What is reserved is there, also for a mapping.
+    let map = "timeout 30 python3 -c \"
+import mmap, os
+f = os.open('mapped', os.O_RDWR | os.O_CREAT); os.posix_fallocate(f, 0, 4 << 20)
+m = mmap.mmap(f, 4 << 20); m[:] = b'x' * (4 << 20); m.flush(); print('flushed')
+h = os.open('holes', os.O_RDWR | os.O_CREAT); os.ftruncate(h, 16 << 20)
+n = mmap.mmap(h, 16 << 20); n[:] = b'y' * (16 << 20)
+try: n.flush(); os.fsync(h); print('no limit')
+except OSError as error: print(error.errno)
+\"";
+    let said = shell(&place, ANN, map);
+    assert!(said == "flushed\n122\n" || said == "flushed\n5\n", "{said}");
+    assert!(used(&instance, &ann).1 <= 8 * MIB);
+    shell(&place, ANN, "rm mapped holes");
+    wait_for("what is removed to come back", || used(&instance, &ann).1 == MIB);
+    // Owners that change take it along; what is counted is counted once.
+    shell(&place, BOB, "head -c 2M /dev/zero >bobs; ln bobs again");
+    wait_for("what Bob wrote", || used(&instance, &["--user", "1002"]).1 == 2 * MIB);
+    std::os::unix::fs::chown(place.join("bobs"), Some(ANN), None).expect("changed");
+    assert_eq!(used(&instance, &ann).1, 3 * MIB);
+    assert_eq!(used(&instance, &["--user", "1002"]), (0, 0));
+    kill_all(&instance, 3);
+    assert_eq!(used(&instance, &ann).1, 3 * MIB);
+    let said = shell(&place, ANN, "head -c 5M /dev/zero >fits; head -c 1M /dev/zero >not");
+    assert!(said.contains("quota exceeded"), "{said}");
+    assert_eq!(used(&instance, &ann).1, 8 * MIB);
+}
+
+#[test]
+fn preloaded_programs_are_limited() {
+    if !can_be_tested() {
+        return;
+    }
+    let options = ["--local", "2", "--memory", "128MiB", "--chunk", "64KiB"];
+    let instance = Instance::start_as("qpre", &options, Some((ANN, ANN)));
+    let said = |script: &str| {
+        let output = instance.program(&["python3", "-c", script]).output().expect("forebay runs");
+        format!("{}{}", text(&output.stdout), text(&output.stderr))
+    };
+    // Her programs make files by posts as long as there is enough left. The root is one.
+    quota(&instance, &["set", "--user", "1001", "--inodes-hard", "3000"]);
+    let make = "
+import os, sys
+os.chdir('/forebay'); count = 0
+def make(name):
+    try: os.close(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_EXCL)); return True
+    except OSError as error: assert error.errno == 122, error; return False
+";
+    let all = format!(
+        "{make}
+if os.fork() == 0:
+    while make(f'a{{count}}'): count += 1
+    os._exit(0)
+while make(f'b{{count}}'): count += 1
+os.wait(); names = os.listdir('.'); print(len(names))
+for name in names[:100]: os.unlink(name)
+print(sum(make(f'c{{i}}') for i in range(150)))
+"
+    );
+    assert_eq!(said(&all), "2999\n100\n");
+    assert_eq!(used(&instance, &["--user", "1001"]).0, 3000);
+    quota(&instance, &["set", "--user", "1001", "--inodes-hard", "0", "--space-hard", "1MiB"]);
+    let write = format!(
+        "{make}
+fd = os.open('big', os.O_CREAT | os.O_WRONLY); size = 0
+try:
+    while True: size += os.write(fd, b'z' * 50000)
+except OSError as error: print(error.errno)
+os.ftruncate(fd, 0)
+print(os.write(fd, b'z' * 900000) == 900000); os.close(fd)
+names = [name for name in os.listdir('.') if name != 'big']; os.unlink('big'); written = 0
+try:
+    for name in names:
+        with open(name, 'wb') as f: f.write(b'q' * 4096)
+        written += 1
+except OSError as error: print(error.errno, written)
+"
+    );
+    assert_eq!(said(&write), "122\nTrue\n122 256\n");
+    assert_eq!(used(&instance, &["--user", "1001"]).1, MIB);
+}
+
+/// "A directory's project is that of all that is made in it" (docs/semantics.md).
+#[test]
+fn a_project_is_limited_and_not_left_unnoticed() {
+    if !can_be_tested() {
+        return;
+    }
+    let options = ["--local", "2", "--memory", "128MiB", "--chunk", "64KiB"];
+    let instance = everybodys("qproject", &options);
+    let mounted = Mounted::new(&instance, "m");
+    let (inside, outside) = (directory(&mounted, "in"), directory(&mounted, "out"));
+    let at = inside.to_string_lossy().into_owned();
+    assert_eq!(quota(&instance, &["project", &at, "--id", "7"]), format!("{at}: project 7\n"));
+    shell(&inside, ANN, "mkdir -p a/b; echo x >a/b/c");
+    let deep = inside.join("a/b").to_string_lossy().into_owned();
+    assert_eq!(quota(&instance, &["project", &deep]), format!("{deep}: project 7\n"));
+    let project = ["--project", "7"];
+    assert_eq!(used(&instance, &project).0, 4);
+    quota(&instance, &["set", "--project", "7", "--inodes-hard", "6", "--space-hard", "1MiB"]);
+    let said = shell(&inside, BOB, "touch 1; touch 2; touch 3");
+    assert!(said.contains("'3'") && said.contains("exceeded"), "{said}");
+    quota(&instance, &["set", "--project", "7", "--inodes-hard", "0"]);
+    let said = shell(&inside, BOB, "head -c 2M /dev/zero >big");
+    assert!(said.contains("exceeded"), "{said}");
+    assert!(used(&instance, &project).1 <= MIB);
+    shell(&inside, BOB, "rm big");
+    // mv copies what the kernel does not move.
+    shell(&outside, ANN, "head -c 100K /dev/zero >moved");
+    let rename = "python3 -c \"
+import os
+try: os.rename('moved', '../in/moved')
+except OSError as error: print(error.errno)
+try: os.link('moved', '../in/moved')
+except OSError as error: print(error.errno)\"";
+    assert_eq!(shell(&outside, ANN, rename), "18\n18\n");
+    assert_eq!(shell(&outside, ANN, "mv moved ../in/ && ls ../in/moved"), "../in/moved\n");
+    wait_for("what was moved", || used(&instance, &project).1 >= 100 << 10);
+    // A file's own project is an extended attribute.
+    let path = inside.join("moved").to_string_lossy().into_owned();
+    quota(&instance, &["project", &path, "--id", "0"]);
+    assert!(used(&instance, &project).1 < 100 << 10);
+}
+
+/// "A soft limit may be exceeded for the time of grace" (docs/semantics.md).
+#[test]
+fn a_soft_limit_has_a_time_of_grace() {
+    if !can_be_tested() {
+        return;
+    }
+    let instance = everybodys("qsoft", &["--memory", "64MiB"]);
+    let mounted = Mounted::new(&instance, "m");
+    let place = directory(&mounted, "place");
+    let set =
+        ["set", "--user", "1001", "--inodes-soft", "2", "--inodes-hard", "9", "--grace", "3s"];
+    quota(&instance, &set);
+    assert_eq!(shell(&place, ANN, "touch 1 2 3"), "");
+    let row = || -> Value {
+        let said = quota(&instance, &["report", "--json"]);
+        let rows: Vec<Value> = serde_json::from_str(&said).expect("JSON");
+        rows.into_iter().find(|row| row["user"] == ANN).expect("a row")
+    };
+    wait_for("it to be over", || row()["inodes"]["over"] == true);
+    assert!(row()["inodes"]["grace_left_s"].as_u64().is_some_and(|left| left <= 3));
+    wait_for("the time to be over", || row()["inodes"]["grace_left_s"] == 0);
+    wait_for("it to hold", || shell(&place, ANN, "touch 4; rm -f 4").contains("exceeded"));
+    shell(&place, ANN, "rm 1 2");
+    wait_for("it to be below", || row()["inodes"]["over"] == false);
+    assert_eq!(shell(&place, ANN, "touch 4"), "");
+}
+
+#[test]
+fn what_can_not_be_is_said_in_a_line() {
+    if !can_be_tested() {
+        return;
+    }
+    let instance = everybodys("qwrong", &["--memory", "64MiB"]);
+    let cases: [(&[&str], &str); 6] = [
+        (&["set", "--user", "0", "--space-hard", "1MiB"], "root is not limited"),
+        (&["set", "--user", "no such", "--space-hard", "1MiB"], "there is no user"),
+        (&["set", "--user", "1001", "--space-hard", "much"], "--space-hard is bytes"),
+        (&["set", "--user", "1001", "--grace", "7"], "a whole number with s, min, h or d"),
+        (
+            &["set", "--user", "1001", "--space-soft", "2MiB", "--space-hard", "1MiB"],
+            "a soft limit is above",
+        ),
+        (&["project", "/forebay/nothing", "--id", "3"], "no such file"),
+    ];
+    for (words, expected) in cases {
+        let output = try_quota(&instance, words);
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains(expected), "{words:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn limits_hold_over_hosts() {
+    let Some(world) = World::new(0) else {
+        eprintln!("skipped: network namespaces are not permitted here (root and 'ip' are needed)");
+        return;
+    };
+    world.ok("a", &["start", "--hosts", &world.path("nodes").to_string_lossy()]);
+    world.shell("b", "mkdir /forebay/p", "");
+    world.ok("b", &["quota", "project", "/forebay/p", "--id", "5"]);
+    world.ok("a", &["quota", "set", "--project", "5", "--space-hard", "3MiB"]);
+    // Root writes, whom no limit of inodes concerns; the space is the project's.
+    let write = "cd /forebay/p; mkdir $1; i=0; \
+        while head -c 100000 /dev/zero >$1/$i 2>/dev/null; do i=$((i + 1)); done; echo $i";
+    let counts = std::thread::scope(|scope| {
+        let world = &world;
+        let write = move |host| move || world.shell(host, write, host);
+        ["a", "b", "c"].map(|host| scope.spawn(write(host))).map(|one| one.join().expect("written"))
+    });
+    let counts: Vec<u64> =
+        counts.iter().map(|said| said.trim().parse().expect("a count")).collect();
+    let space = || {
+        let said = world.ok("c", &["quota", "get", "--project", "5", "--json"]);
+        let row: Value = serde_json::from_str(&said).expect("JSON");
+        row["space"]["used"].as_u64().expect("a number")
+    };
+    // Each file of 100,000 bytes takes 128 KiB.
+    assert!(counts.iter().sum::<u64>() >= 20, "{counts:?}");
+    assert!(space() <= 3 << 20 && space() > (3 << 20) - (128 << 10), "{} {counts:?}", space());
+    world.shell("c", "rm -r /forebay/p/a /forebay/p/b /forebay/p/c", "");
+    world.shell("b", "head -c 2000000 /dev/zero >/forebay/p/again", "");
+    world.ok("a", &["stop"]);
+}
