@@ -106,17 +106,41 @@ timed() {
 }
 
 failed=0
-step() {
+# compare WHAT WORDS: the commands in the arrays on_disk and on_forebay.
+compare() {
     local what=$1 words=$2 disk_seconds disk_sum mark=✓ both=yes
-    timed "$scratch/logs/$what.disk" bash "$here/steps.sh" "$what" "$scratch/disk" || both=no
+    timed "$scratch/logs/$what.disk" "${on_disk[@]}" || both=no
     disk_seconds=$seconds disk_sum=$sum
-    timed "$scratch/logs/$what.forebay" on_instance bash "$here/steps.sh" "$what" "$target" || both=no
+    timed "$scratch/logs/$what.forebay" "${on_forebay[@]}" || both=no
     if [ $both = no ] || [ "$sum" != "$disk_sum" ]; then
         mark=✗
         failed=$((failed + 1))
     fi
     printf '%s  %-58s %8s %8s\n' "$mark" "$words" "$seconds" "$disk_seconds"
     [ $mark = ✓ ] || printf '     forebay: %s\n     disk:    %s\n' "$sum" "$disk_sum"
+}
+
+step() {
+    on_disk=(bash "$here/steps.sh" "$1" "$scratch/disk")
+    on_forebay=(on_instance bash "$here/steps.sh" "$1" "$target")
+    compare "$@"
+}
+
+# Programs that can not be preloaded, on a mount of the instance, beside others.
+mount_step() {
+    local said
+    if [ -n "$plain" ] || ! command -v busybox >/dev/null; then return; fi
+    mkdir "$scratch/mount"
+    gcc -O2 -static -o "$MATERIAL/count-static" "$here/count.c"
+    gcc -O2 -o "$MATERIAL/count" "$here/count.c"
+    if ! said=$("$forebay" mount --name "$name" "$scratch/mount" 2>&1); then
+        say "-  $1: not run: $said"
+        return
+    fi
+    on_disk=("$here/mixed.sh" "$scratch/disk" "$scratch/disk" env)
+    on_forebay=("$here/mixed.sh" "$scratch/mount/demo" "$target" "$forebay" run --name "$name" --)
+    compare mount "$1"
+    "$forebay" umount "$scratch/mount" >/dev/null
 }
 
 # Whatever carries the instance's name: processes, sockets, shared memory, files. That a search finds
@@ -139,6 +163,7 @@ step repository "git: clone, six commits, a branch, a merge, gc, fsck"
 step database "sqlite3: 53 transactions, roll back, integrity check"
 step arrays "python: h5py and numpy, 20 appends, a map, read back"
 step checkpoint "MPI, 4 ranks: a checkpoint file each and one shared, 64 MiB"
+mount_step "a mount: static busybox unpacks, gcc builds, both count"
 
 if [ -n "$plain" ]; then
     rm -rf "$plain"

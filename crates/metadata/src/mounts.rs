@@ -217,7 +217,9 @@ impl Service {
         }
     }
 
-    /// What a request is about to change here, or `None`. What it does at other services, those look at.
+    /// What a request is about to change here, as far as it says so. What it does at other services,
+    /// those
+    /// look at.
     pub(crate) fn unwatched_for(&mut self, ask: &Ask<'_>, request: &Request<'_>) -> Step<()> {
         if !ask.hands.has_mounts() {
             return Ok(());
@@ -271,7 +273,7 @@ impl Service {
         }
     }
 
-    /// The same of an action of another service's transaction.
+    /// The same of an action of a transaction, of this service or another.
     pub(crate) fn unwatched_for_action(&mut self, ask: &Ask<'_>, action: &Action<'_>) -> Step<()> {
         use Changing::{Attributes, Name};
         match *action {

@@ -58,6 +58,8 @@ impl Service {
             let group = self.config.group(shard);
             if group == own {
                 self.check(ask, action, id).map_err(|stop| self.as_wait(stop))?;
+                // The request alone did not say what its names of other services lead to.
+                self.unwatched_for_action(ask, action)?;
                 action.encode(&mut own_actions);
             } else {
                 let new =

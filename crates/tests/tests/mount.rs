@@ -43,6 +43,7 @@ macro_rules! by_both {
 by_both!(
     programs_work_on_a_mount,
     a_mount_and_programs_that_are_preloaded_see_the_same,
+    a_mount_sees_at_once_that_a_link_was_replaced,
     locks_hold_between_mounts_and_end_with_a_mount_that_is_killed,
     more_wait_for_a_lock_than_threads_serve,
     calls_end_in_time_while_the_daemon_is_gone_and_go_on_after,
@@ -96,6 +97,32 @@ fn a_mount_and_programs_that_are_preloaded_see_the_same(transport: &str) {
     let mut held = String::new();
     gone.read_to_string(&mut held).expect("read");
     assert_eq!((&*held, gone.metadata().expect("stat").nlink()), ("still here", 0));
+}
+
+/// A file and its second name may be of two daemons, and what replaces that of either.
+fn a_mount_sees_at_once_that_a_link_was_replaced(transport: &str) {
+    let instance = Instance::start(&format!("links-{transport}"), &["--local", "2"]);
+    let mounted = Mounted::by(&instance, "m", transport);
+    let directories = ["a", "b", "c"].map(|name| mounted.path(name));
+    directories.iter().for_each(|path| std::fs::create_dir(path).expect("made"));
+    for from in &directories {
+        for to in &directories {
+            let (file, link, other) = (from.join("file"), to.join("link"), from.join("other"));
+            std::fs::write(&file, "x").expect("written");
+            std::fs::write(&other, "y").expect("written");
+            std::fs::hard_link(&file, &link).expect("linked");
+            let links = || std::fs::metadata(&file).expect("there").nlink();
+            assert_eq!(links(), 2);
+            let seen_at = |path: &Path| {
+                let below = path.strip_prefix(&mounted.at).expect("below it");
+                Path::new("/forebay").join(below).to_string_lossy().into_owned()
+            };
+            let moved = format!("mv -T {} {}", seen_at(&other), seen_at(&link));
+            assert_eq!(seen(&instance, &moved), "");
+            assert_eq!(links(), 1, "{moved}");
+            std::fs::remove_file(&file).and_then(|()| std::fs::remove_file(&link)).expect("gone");
+        }
+    }
 }
 
 fn locks_hold_between_mounts_and_end_with_a_mount_that_is_killed(transport: &str) {
