@@ -76,19 +76,22 @@ impl Client {
     }
 
     /// The attributes of a file that was just made by `open` for `who`, if its name is not applied yet:
-    /// nobody has changed them since. Asks nobody, and answers once.
+    /// nobody has changed them since. Asks nobody, and answers once. With them, true: nobody writes to
+    /// it but by this mount, as in `is_written_here_alone`; of a name that is not applied no other host
+    /// knows.
     #[must_use]
     pub fn attributes_of_made(
         &self,
         ofd: OfdIndex,
         name: &[u8],
         who: &Credentials,
-    ) -> Option<Attributes> {
+    ) -> Option<(Attributes, bool)> {
         let open = self.opened(ofd).ok()?;
         let parent = self.attributes_in_index(open.parent())?;
         let (heir, _) = heir(&parent, who, open.mode());
         let made = open.take_made((heir.uid, heir.gid))?;
-        self.has_post(&Entry::of(&parent, name)).then_some(made)
+        let is_alone = self.may_keep(open.vnode.marks.load(SeqCst));
+        self.has_post(&Entry::of(&parent, name)).then_some((made, is_alone))
     }
 
     /// Notes that the kernel of this mount is about to remember something that `shard` decides, until

@@ -106,16 +106,20 @@ impl Request<'_> {
         (name, entry): (&[u8], Duration),
         to: &mut Writer<'_>,
     ) -> Result<()> {
-        let handle = self.server.handles.add(file.ofd)?;
         let client = self.server.client;
-        let is_watched = client.inode_of(file.ofd).is_ok_and(|inode| self.watch_attributes(inode));
-        let made = client.attributes_of_made(file.ofd, name, &self.who()).map(Ok);
-        match made.unwrap_or_else(|| client.fstat(file.ofd)) {
+        let inode = client.inode_of(file.ofd)?;
+        let handle = self.server.handles.add(file.ofd)?;
+        let is_noted = self.note_watch(inode);
+        let (made, is_alone) = match client.attributes_of_made(file.ofd, name, &self.who()) {
+            Some((attributes, is_alone)) => (Ok(attributes), is_alone),
+            None => (client.fstat(file.ofd), client.is_written_here_alone(inode)),
+        };
+        match made {
             Ok(attributes) => {
-                let valid = if is_watched { VALID } else { Duration::ZERO };
+                let valid = if is_noted && is_alone { VALID } else { Duration::ZERO };
                 let validity = Validity { entry, attributes: valid };
                 self.entry(&attributes, validity).write(to);
-                self.say_opened((handle, attributes.inode), flags, None, to);
+                self.say_opened((handle, inode), flags, None, to);
                 Ok(())
             }
             Err(errno) => {

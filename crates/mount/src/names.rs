@@ -106,10 +106,14 @@ impl Request<'_> {
 
     /// True if the kernel may remember attributes that are looked at after this.
     pub(crate) fn watch_attributes(&self, inode: Inode) -> bool {
+        self.note_watch(inode) && self.server.client.is_written_here_alone(inode)
+    }
+
+    /// The same, if nobody writes to the file but by this mount, which the caller looks at after this.
+    pub(crate) fn note_watch(&self, inode: Inode) -> bool {
         self.telling.look();
         let (client, watch) = (self.server.client, Watch::Attributes(inode));
         self.server.watches.watch(client, watch, inode.shard())
-            && client.is_written_here_alone(inode)
     }
 
     pub(crate) fn read_link(&self, scratch: &mut Scratch, to: &mut Writer<'_>) -> Result<()> {

@@ -7,6 +7,7 @@ use fuse::init::{Offer, TRANSFER_BYTES};
 use fuse::request::{Init, Lock};
 use fuse::{Agreed, Header, Operation};
 use rustix::fd::OwnedFd;
+use rustix::thread::Timespec;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use wire::Inode;
@@ -28,6 +29,8 @@ use crate::watches::{Telling, Watches};
 
 /// Bytes of the largest reply: a read, with its header.
 const REPLY_BYTES_MAX: usize = TRANSFER_BYTES as usize + OUT_HEADER_BYTES;
+/// How long what is forgotten is gathered; so much later an interrupt comes, which waits behind it.
+const GATHER_NANOS: i64 = 2_000_000;
 /// Requests before the first that the kernel may send: there is none but `INIT`.
 const STARTS_MAX: usize = 4;
 
@@ -68,6 +71,25 @@ pub(crate) struct Scratch {
 impl Scratch {
     pub(crate) fn new() -> Scratch {
         Scratch { path: PathBuffer::new(), other: PathBuffer::new() }
+    }
+}
+
+/// How a thread takes what the kernel has forgotten.
+#[derive(Clone, Copy)]
+enum Forgets {
+    /// As it comes: the thread has other requests to look for.
+    AtOnce,
+    /// Many at a time: each that wakes the thread up takes the processor from who removes files.
+    Gathered,
+}
+
+impl Forgets {
+    /// After a request that nobody waits for. A signal ends it.
+    fn pause(self) {
+        if matches!(self, Forgets::Gathered) {
+            let time = Timespec { tv_sec: 0, tv_nsec: GATHER_NANOS };
+            let _ = rustix::thread::nanosleep(&time);
+        }
     }
 }
 
@@ -158,7 +180,7 @@ impl Server {
             others.extend(std::thread::Builder::new().name(name).spawn(move || {
                 // As well by the common one.
                 let own = device::another(&server.device).map(Arc::new);
-                server.serve(&own.unwrap_or_else(|_| Arc::clone(&server.device)))
+                server.serve(&own.unwrap_or_else(|_| Arc::clone(&server.device)), Forgets::AtOnce)
             }));
         }
         // It ends when the sender goes.
@@ -171,7 +193,8 @@ impl Server {
             Ok(())
         }));
         let notices = self.watch_services();
-        let outcome = self.serve(&self.device);
+        let forgets = if rings.is_some() { Forgets::Gathered } else { Forgets::AtOnce };
+        let outcome = self.serve(&self.device, forgets);
         drop(sender);
         self.watches.end();
         notices.into_iter().for_each(|thread| drop(thread.join()));
@@ -185,7 +208,7 @@ impl Server {
         outcome
     }
 
-    fn serve(self: &Arc<Self>, device: &Arc<OwnedFd>) -> Result<(), String> {
+    fn serve(self: &Arc<Self>, device: &Arc<OwnedFd>, forgets: Forgets) -> Result<(), String> {
         let mut room = vec![0; REQUEST_BYTES_MAX];
         let mut reply = vec![0; REPLY_BYTES_MAX];
         let mut scratch = Scratch::new();
@@ -200,7 +223,10 @@ impl Server {
             };
             let by = (device, &serving, &telling);
             let length = self.answer_one(by, request, &mut reply, &mut scratch);
-            let Some(length) = length else { continue };
+            let Some(length) = length else {
+                forgets.pause();
+                continue;
+            };
             if let Err(errno) = device::send_reply(device, reply.get(..length).unwrap_or_default())
             {
                 // The kernel did not take it; the one who waits must not wait for ever.

@@ -48,6 +48,7 @@ by_both!(
     more_wait_for_a_lock_than_threads_serve,
     calls_end_in_time_while_the_daemon_is_gone_and_go_on_after,
     a_lock_is_free_once_its_file_is_closed,
+    files_are_made_without_a_word_to_the_daemon,
 );
 
 /// What a program that is preloaded prints.
@@ -250,6 +251,29 @@ fn a_lock_is_free_once_its_file_is_closed(transport: &str) {
         let output = output.expect("perl runs");
         assert!(output.status.success(), "{}", text(&output.stderr));
     });
+}
+
+fn files_are_made_without_a_word_to_the_daemon(transport: &str) {
+    const FILES: u64 = 300;
+    let instance = Instance::start(&format!("made-{transport}"), &["--memory", "64MiB"]);
+    let mounted = Mounted::by(&instance, "m", transport);
+    let requests = || {
+        let status = instance.status();
+        status["daemons"][0]["state"]["requests"].as_u64().expect("a number")
+    };
+    let each = |what: &dyn Fn(&Path)| {
+        let before = requests();
+        (0..FILES).for_each(|number| what(&mounted.path(&format!("f{number}"))));
+        requests() - before
+    };
+    let made = each(&|at| {
+        let file = std::fs::File::create_new(at).expect("made");
+        assert_eq!(file.metadata().expect("stat").len(), 0);
+        assert_eq!(at.metadata().expect("stat").nlink(), 1);
+    });
+    let removed = each(&|at| std::fs::remove_file(at).expect("removed"));
+    // A few are asked for where a daemon was about to change something.
+    assert!(made < FILES / 2 && removed < FILES / 2, "{made} and {removed} for {FILES} files");
 }
 
 #[test]
