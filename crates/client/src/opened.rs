@@ -61,8 +61,6 @@ pub(crate) mod mark {
     pub(crate) const NAMELESS: u64 = 2;
     /// Counted by `O_TMPFILE | O_EXCL`: it may not get a name.
     pub(crate) const NO_NAME_EVER: u64 = 4;
-    /// Opened by a mount so that its kernel keeps pages.
-    pub(crate) const PAGES: u64 = 8;
 }
 
 /// An open file description and its file, as words of shared memory.

@@ -20,7 +20,7 @@ use wire::watch::Watch;
 use wire::{Attributes, Credentials, Inode, Reply, Request, ShardIndex};
 
 use crate::layout::heir;
-use crate::opened::{Open, mark};
+use crate::opened::Open;
 use crate::posts::opens_soon;
 use crate::request::{To, own_credentials};
 use crate::walk::Entry;
@@ -183,44 +183,64 @@ impl Client {
         matches!(pages::writer(marks), writer if writer == 0 || writer == self.mount())
     }
 
-    /// May the kernel of this mount keep pages of a file that is opened by `ofd`, to be read? Not while
-    /// somebody else writes to it, nor where other hosts may. As long as it is open, `note_pages` is
-    /// called before each read.
+    /// May the kernel of this mount keep pages of a file that is opened by `ofd`? Not while somebody else
+    /// writes to it, nor where other hosts may. Who opens it to write does not where others write past
+    /// the pages already: they would wait for each other.
     #[must_use]
     pub fn may_keep_pages(&self, ofd: OfdIndex) -> bool {
         let Ok(open) = self.opened(ofd) else { return false };
         if !self.has_one_host() || open.mode() & mode::TYPE != mode::REGULAR {
             return false;
         }
+        let never = if open.is_writable() { pages::DIRECT } else { 0 };
         // It may have some of before.
         let own = pages::EVER | pages::keeper(self.mount());
-        let kept = |marks| self.may_keep(marks).then_some(marks | own);
-        let may = open.vnode.marks.fetch_update(SeqCst, SeqCst, kept).is_ok();
-        if may {
-            open.set(mark::PAGES);
-        }
-        may
+        let kept = |marks| (self.may_keep(marks) && marks & never == 0).then_some(marks | own);
+        open.vnode.marks.fetch_update(SeqCst, SeqCst, kept).is_ok()
     }
 
-    /// Before bytes are read for the kernel of this mount. True: it keeps them, and somebody writes to
-    /// the file who might do so without a word, by a mapping.
+    /// Writes by `ofd` go past the pages of this mount's kernel.
+    pub fn note_direct(&self, ofd: OfdIndex) {
+        if let Ok(open) = self.opened(ofd)
+            && open.is_writable()
+            && open.vnode.marks.load(Relaxed) & pages::DIRECT == 0
+        {
+            open.vnode.marks.fetch_or(pages::DIRECT, SeqCst);
+        }
+    }
+
+    /// Before bytes are read into pages of this mount's kernel, or written that it has there.
     ///
     /// # Errors
     /// `EBADF`.
-    pub fn note_pages(&self, ofd: OfdIndex) -> Result<bool> {
+    pub fn note_pages(&self, ofd: OfdIndex) -> Result<()> {
         let open = self.opened(ofd)?;
-        if !open.has(mark::PAGES) {
-            return Ok(false);
+        let own = pages::EVER | pages::keeper(self.mount());
+        if self.has_one_host() && open.vnode.marks.load(SeqCst) & own != own {
+            open.vnode.marks.fetch_or(own, SeqCst);
         }
-        let own = pages::keeper(self.mount());
-        let mut marks = open.vnode.marks.load(SeqCst);
-        if marks & own == 0 {
-            marks = open.vnode.marks.fetch_or(own, SeqCst);
-        }
-        Ok(!self.may_keep(marks))
+        Ok(())
     }
 
-    /// The kernel of this mount is about to drop all pages of a file.
+    /// True if the kernel of this mount may have pages of a file.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn keeps_pages(&self, ofd: OfdIndex) -> Result<bool> {
+        Ok(self.opened(ofd)?.vnode.marks.load(SeqCst) & pages::keeper(self.mount()) != 0)
+    }
+
+    /// True if others write to a file of which this mount's kernel may have pages: they might do so
+    /// without a word, by a mapping.
+    ///
+    /// # Errors
+    /// `EBADF`.
+    pub fn shares_pages(&self, ofd: OfdIndex) -> Result<bool> {
+        let marks = self.opened(ofd)?.vnode.marks.load(SeqCst);
+        Ok(marks & pages::keeper(self.mount()) != 0 && !self.may_keep(marks))
+    }
+
+    /// The kernel of this mount has dropped all pages of a file.
     pub fn drop_pages(&self, inode: Inode) {
         let Ok(host) = self.host() else { return };
         if let Some(row) = host.vnode_find(inode).and_then(|row| host.vnode(row).ok()) {

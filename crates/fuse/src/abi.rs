@@ -215,6 +215,8 @@ pub mod flag {
     pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
     /// `WRITE`: from the cache of pages; whose handle it is is a guess.
     pub const WRITE_CACHE: u32 = 1 << 0;
+    /// `READ`, `WRITE`: for a program. Without it pages are filled, or written that the kernel keeps.
+    pub const LOCK_OWNER: u32 = 1 << 1;
     /// `WRITE`: set-id bits go.
     pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
     /// `RELEASE`: `flock`s go.

@@ -206,6 +206,7 @@ pub enum Operation<'a> {
         handle: u64,
         offset: u64,
         size: u32,
+        flags: u32,
     },
     Write {
         handle: u64,
@@ -469,7 +470,7 @@ fn xattr<'a>(
 fn data<'a>(opcode: u32, mut from: Reader<'a>, rest: &'a [u8]) -> Result<Operation<'a>, Malformed> {
     let (handle, offset) = (from.u64()?, from.u64()?);
     Ok(match opcode {
-        opcode::READ => Operation::Read { handle, offset, size: from.u32()? },
+        opcode::READ => Operation::Read { handle, offset, size: from.u32()?, flags: from.u32()? },
         opcode::WRITE => {
             let (size, flags) = (from.u32()?, from.u32()?);
             let data = rest.get(..size as usize).ok_or(Malformed)?;

@@ -59,7 +59,9 @@ impl Request<'_> {
             Operation::TemporaryFile { flags, mode, umask } => {
                 self.temporary_file(flags, made::with(mode, umask), scratch, to)
             }
-            Operation::Read { handle, offset, size } => self.read(handle, offset, size, to),
+            Operation::Read { handle, offset, size, flags } => {
+                self.read(handle, (offset, size), flags, to)
+            }
             Operation::Write { handle, offset, flags, data } => {
                 self.write(handle, offset, flags, data, to)
             }
@@ -76,7 +78,7 @@ impl Request<'_> {
                 self.flush(handle)
             }
             Operation::Sync { handle, .. } => self.sync(handle),
-            Operation::SyncDirectory { .. } => Ok(()),
+            Operation::SyncDirectory { .. } | Operation::Destroy => Ok(()),
             Operation::SetXattr { name, value, flags, kills_sgid } => {
                 let kills = if kills_sgid { xattr::KILL_SGID } else { 0 };
                 self.set_xattr(name, value, flags | kills, scratch)
@@ -92,7 +94,6 @@ impl Request<'_> {
                 self.allocate(handle, offset, length, mode)
             }
             Operation::Seek { handle, offset, whence } => self.seek(handle, offset, whence, to),
-            Operation::Destroy => Ok(()),
             Operation::Ioctl { .. } => Err(Errno::ENOTTY),
             _ => Err(Errno::ENOSYS),
         }

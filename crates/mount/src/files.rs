@@ -12,10 +12,14 @@ use wire::errno::{Errno, Result};
 use crate::answer::{Request, within};
 use crate::attributes::stale;
 use crate::serve::Scratch;
+use crate::versions::Had;
 use crate::watches::VALID;
 
 /// Flags of an open that mean something to the instance.
 const ACCESS: u32 = libc::O_ACCMODE as u32;
+/// With one of these bytes pass the kernel's pages: as it is asked for, as the file is to be written
+/// whole, or as only the instance knows where its end is.
+const STRAIGHT: u32 = (libc::O_DIRECT | libc::O_TRUNC | libc::O_APPEND) as u32;
 
 impl Request<'_> {
     /// `keeps`: the kernel may keep pages, and have kept those of before.
@@ -33,8 +37,7 @@ impl Request<'_> {
         };
         let reads = flags & ACCESS == libc::O_RDONLY as u32;
         // Its closing is of interest to who has locked ranges of it; that is half as much again as an
-        // open
-        // and a close take.
+        // open and a close take.
         if reads && !self.server.locks.has_been_locked(inode) {
             said |= answer::NOFLUSH;
         }
@@ -52,19 +55,35 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// May the kernel keep pages of a file that is opened? Who only reads finds them there again; who
-    /// writes goes straight, with one copy less.
+    /// May the kernel keep pages of a file that is opened? Who reads finds them there again, and what he
+    /// himself wrote. Who only writes, or writes all of it, goes straight, with a copy less.
     fn keeps(&self, file: Opened, flags: u32) -> Option<bool> {
+        let is_straight = flags & ACCESS == libc::O_WRONLY as u32 || flags & STRAIGHT != 0;
+        let keeps = if is_straight { None } else { self.may_keep(file, flags) };
+        if keeps.is_none() {
+            self.server.client.note_direct(file.ofd);
+        }
+        keeps
+    }
+
+    /// `None`: no. False: what it has of before is old.
+    fn may_keep(&self, file: Opened, flags: u32) -> Option<bool> {
         let client = self.server.client;
-        let reads = flags & (ACCESS | libc::O_DIRECT as u32) == libc::O_RDONLY as u32;
-        if !reads || !client.may_keep_pages(file.ofd) {
+        if !client.may_keep_pages(file.ofd) {
             return None;
         }
         // An empty one has no pages, and a read of it would not come here.
         let now = client.fstat(file.ofd).ok().filter(|now| now.size != 0)?;
-        let is_same = self.server.versions.is_same(now.inode, now.changed);
-        // Its access time is to follow, which takes a read that comes here.
-        Some(is_same && !self.is_read_late(&now, flags))
+        let had = self.server.versions.had(now.inode, now.changed);
+        if !self.is_read_late(&now, flags) {
+            return Some(had != Had::Others);
+        }
+        // Its access time is to follow. Reads may not come here where the kernel has what was written.
+        if had == Had::Written {
+            self.note_read(flags);
+            self.server.forget_attributes(self.node());
+        }
+        Some(had == Had::Written)
     }
 
     /// Opens the node once more.
@@ -119,6 +138,7 @@ impl Request<'_> {
                 let valid = if is_noted && is_alone { VALID } else { Duration::ZERO };
                 let validity = Validity { entry, attributes: valid };
                 self.entry(&attributes, validity).write(to);
+                client.note_direct(file.ofd);
                 self.say_opened((handle, inode), flags, None, to);
                 Ok(())
             }
@@ -146,16 +166,15 @@ impl Request<'_> {
     pub(crate) fn read(
         &self,
         handle: u64,
-        offset: u64,
-        size: u32,
+        (offset, size): (u64, u32),
+        flags: u32,
         to: &mut Writer<'_>,
     ) -> Result<()> {
         let ofd = self.opened(handle)?;
         let client = self.server.client;
-        if client.note_pages(ofd)? {
-            self.server.drop_pages_soon(self.node());
-        }
-        to.fill(size as usize, |room| client.read(ofd, room, Position::At(offset)))?;
+        self.read_pages(ofd, flags, || {
+            to.fill(size as usize, |room| client.read(ofd, room, Position::At(offset)))
+        })?;
         self.note_read(client.flags(ofd)?);
         Ok(())
     }
@@ -172,7 +191,8 @@ impl Request<'_> {
         if flags & flag::WRITE_KILL_SUIDGID != 0 {
             self.kill_ids(ofd)?;
         }
-        let count = client.write(ofd, data, Position::At(offset))?;
+        let write = || client.write(ofd, data, Position::At(offset));
+        let count = self.write_pages(ofd, (offset, flags), write)?;
         reply::count(to, count as u32);
         Ok(())
     }
@@ -193,7 +213,16 @@ impl Request<'_> {
 
     /// A descriptor is closed: others see how long the file is.
     pub(crate) fn flush(&self, handle: u64) -> Result<()> {
-        self.server.client.tell_size(self.opened(handle)?)
+        let (client, ofd) = (self.server.client, self.opened(handle)?);
+        client.tell_size(ofd)?;
+        // What the kernel has of it was written by itself: the next one who opens it finds that.
+        if client.keeps_pages(ofd)?
+            && !client.shares_pages(ofd)?
+            && let Ok(now) = client.fstat(ofd)
+        {
+            self.server.versions.wrote(now.inode, now.changed);
+        }
+        Ok(())
     }
 
     pub(crate) fn sync(&self, handle: u64) -> Result<()> {

@@ -46,6 +46,8 @@ mod accesses;
 
 mod watches;
 
+mod pages;
+
 mod versions;
 
 use client::Client;

@@ -20,6 +20,7 @@ use crate::device::{self, REQUEST_BYTES_MAX};
 use crate::handles::Handles;
 use crate::locks::Locks;
 use crate::owners::Owners;
+use crate::pages::Pages;
 use crate::pins::{Pins, SWEEP};
 use crate::rings::{Prepared, Rings};
 use crate::settings::{Settings, Transport};
@@ -56,6 +57,8 @@ pub(crate) struct Server {
     pub(crate) watches: Watches,
     /// Files of which it keeps pages.
     pub(crate) versions: Versions,
+    /// What comes into these, and which are to go.
+    pub(crate) pages: Pages,
     /// By which requests come.
     pub(crate) device: Arc<OwnedFd>,
 }
@@ -155,6 +158,7 @@ impl Server {
                 turns: Turns::default(),
                 watches: Watches::new(),
                 versions: Versions::new(),
+                pages: Pages::new(),
                 device: Arc::new(device),
             };
             return Ok((server, rings));

@@ -16,6 +16,7 @@
 use client::{Client, Watched};
 use fuse::notice::Notice as Kernels;
 use shm::wait::now_micros;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -26,6 +27,7 @@ use wire::watch::{Notice, Watch, what};
 use wire::{Inode, ShardIndex};
 
 use crate::device;
+use crate::pages::{Drops, Range};
 use crate::serve::Server;
 
 /// How long the kernel may remember what it was told, unless it hears of a change.
@@ -59,6 +61,8 @@ pub(crate) struct Watches {
     shards: OnceLock<Vec<bool>>,
     /// To the thread that has the kernel forget.
     forget: OnceLock<Sender<Forgetting>>,
+    /// How much of that were pages.
+    pub(crate) drops: Drops,
     is_over: AtomicBool,
 }
 
@@ -70,6 +74,8 @@ fn guard<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Telling<'w> {
     watches: &'w Watches,
     state: Arc<AtomicU32>,
+    /// Pages that are to be dropped when the reply is with the kernel.
+    behind: Cell<Option<Range>>,
 }
 
 impl Telling<'_> {
@@ -84,15 +90,26 @@ impl Telling<'_> {
             || self.state.compare_exchange(LOOKING, TELLING, SeqCst, Relaxed).is_ok()
     }
 
-    /// True if the kernel is about to be told something that it may remember.
+    /// Has pages dropped when the reply is with the kernel.
+    pub(crate) fn drop_behind(&self, range: Range) {
+        if self.behind.replace(Some(range)).is_none() {
+            self.watches.drops.ask();
+        }
+    }
+
+    /// True if it matters when the reply is with the kernel: that may remember what is in it, or
+    /// something comes behind.
     pub(crate) fn is_telling(&self) -> bool {
-        self.state.load(Relaxed) != IDLE
+        self.state.load(Relaxed) != IDLE || self.behind.get().is_some()
     }
 
     /// The reply is with the kernel, or there is none.
     pub(crate) fn end(&self) {
         if self.state.load(Relaxed) != IDLE {
             self.state.store(IDLE, SeqCst);
+        }
+        if let Some(range) = self.behind.take() {
+            self.watches.send_drop(range);
         }
     }
 }
@@ -108,20 +125,39 @@ impl Watches {
     pub(crate) fn new() -> Watches {
         let owners = (0..STRIPES).map(|_| Mutex::new([0; STRIPE])).collect();
         let (threads, shards, forget) = (Mutex::default(), OnceLock::new(), OnceLock::new());
-        Watches { owners, threads, shards, forget, is_over: AtomicBool::new(false) }
+        let drops = Drops::default();
+        Watches { owners, threads, shards, forget, drops, is_over: AtomicBool::new(false) }
     }
 
     /// The calling thread serves.
     pub(crate) fn telling(&self) -> Telling<'_> {
         let state = Arc::new(AtomicU32::new(IDLE));
         guard(&self.threads).push(Arc::clone(&state));
-        Telling { watches: self, state }
+        Telling { watches: self, state, behind: Cell::new(None) }
+    }
+
+    /// Has pages dropped by the thread for that; says how many times that was asked for by now.
+    pub(crate) fn drop_soon(&self, range: Range) -> u64 {
+        let asked = self.drops.ask();
+        self.send_drop(range);
+        asked
+    }
+
+    fn send_drop(&self, range: Range) {
+        if !self.forget_soon(Forgetting::Pages(range)) {
+            self.drops.is_done();
+        }
+    }
+
+    /// Has that thread do something, after what it was told before. False: there is none.
+    fn forget_soon(&self, what: Forgetting) -> bool {
+        self.forget.get().is_some_and(|forget| forget.send(what).is_ok())
     }
 
     /// Nobody is to be told any more: the mount ends.
     pub(crate) fn end(&self) {
         self.is_over.store(true, SeqCst);
-        self.forget.get().map(|forget| forget.send(Forgetting::Nothing));
+        self.forget_soon(Forgetting::Nothing);
     }
 
     fn owner(&self, bucket: usize) -> Option<(MutexGuard<'_, [u64; STRIPE]>, usize)> {
@@ -177,8 +213,8 @@ impl Watches {
 pub(crate) enum Forgetting {
     /// A name, and where to say that it did.
     Name(Inode, Vec<u8>, Sender<()>),
-    /// Pages, which somebody may change without a word.
-    Pages(Inode),
+    /// Pages, which somebody may change without a word, or just did.
+    Pages(Range),
     /// Nothing any more: the mount ends.
     Nothing,
 }
@@ -270,23 +306,9 @@ impl Server {
                     self.notify(&Kernels::Entry { directory: directory.0, name: &name });
                     let _ = did.send(());
                 }
-                Forgetting::Pages(inode) => self.drop_pages(inode),
+                Forgetting::Pages(range) => self.drop_asked(range),
                 Forgetting::Nothing => return,
             }
-        }
-    }
-
-    /// Has the kernel drop all pages of a file. What is read from now on is noted anew; what is being
-    /// read the kernel waits for.
-    fn drop_pages(&self, inode: Inode) {
-        self.client.drop_pages(inode);
-        self.notify(&Kernels::Inode { node: inode.0, offset: 0, length: 0 });
-    }
-
-    /// As `drop_pages`, after the answer that is being made.
-    pub(crate) fn drop_pages_soon(&self, inode: Inode) {
-        if let Some(forget) = self.watches.forget.get() {
-            let _ = forget.send(Forgetting::Pages(inode));
         }
     }
 
@@ -296,7 +318,7 @@ impl Server {
     }
 
     /// Says something to the kernel. It may know nothing of it.
-    fn notify(&self, notice: &Kernels<'_>) {
+    pub(crate) fn notify(&self, notice: &Kernels<'_>) {
         let mut bytes = [0; 512];
         if let Some(length) = notice.write(&mut bytes) {
             let _ = device::send_notice(&*self.device, bytes.get(..length).unwrap_or_default());

@@ -182,3 +182,32 @@ fn pages_that_a_kernel_keeps_are_dropped_when_others_write() {
         same(&mut reader, &mut program, "written anew, while it was closed");
     }
 }
+
+/// A file loses a name that is renamed over, and its shard is that of the old directory, not of the
+/// new one.
+#[test]
+fn a_rename_over_a_name_shows_at_the_files_other_names() {
+    if !has_fuse() {
+        return;
+    }
+    let instance = Instance::start("links", &["--local", "2", "--memory", "64MiB"]);
+    let mount = Mounted::new(&instance, "m");
+    let mut program = instance.worker();
+    for directory in ["a", "b"] {
+        let path = |name: &str| format!("/forebay/{directory}/{name}");
+        let over = format!("/forebay/of-{directory}");
+        for line in [
+            format!("mkdir /forebay/{directory}"),
+            format!("put {} 1 5000", path("file")),
+            format!("link {} {over}", path("file")),
+            format!("put {} 2 100", path("new")),
+        ] {
+            assert_eq!(program.ask(&line), "ok", "{line}");
+        }
+        let seen = mount.path(&format!("{directory}/file"));
+        let links = || std::os::unix::fs::MetadataExt::nlink(&seen.metadata().expect("there"));
+        assert_eq!(links(), 2);
+        assert_eq!(program.ask(&format!("rename {} {over}", path("new"))), "ok");
+        assert_eq!(links(), 1, "{directory}");
+    }
+}
