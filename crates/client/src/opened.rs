@@ -4,6 +4,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 use rustix::fs::OFlags;
 use shm::host::Vnode;
+use wire::quota::Owner;
 use wire::request::ANY_CUTS;
 use wire::{Attributes, Inode, Layout};
 
@@ -143,8 +144,9 @@ impl Open<'_> {
     }
 
     /// The attributes of a file that was made by a post of this process for `owner` and not used since,
-    /// as they were then; once.
-    pub(crate) fn take_made(&self, owner: (u32, u32)) -> Option<Attributes> {
+    /// as they were then, but for the project, which `stat` does not show; once.
+    pub(crate) fn take_made(&self, (uid, gid): (u32, u32)) -> Option<Attributes> {
+        let owner = (Owner { uid, project: 0 }, gid);
         let nanos = self.spare(SPARE_MADE_AT);
         self.set_made_at(0);
         let layout = self.file().layout;

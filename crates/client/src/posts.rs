@@ -7,7 +7,7 @@
 use core::sync::atomic::{Ordering::SeqCst, fence};
 use rustix::time::ClockId;
 use shm::index::Hit;
-use shm::posts::{Draft, Gate};
+use shm::posts::Draft;
 use wire::attributes::{extra, flag, mode};
 use wire::codec::{Malformed, Writer};
 use wire::errno::Result;
@@ -40,17 +40,6 @@ fn encode(draft: &mut Draft<'_>, post: &Post<'_>) -> Result<()> {
 pub(crate) fn now_nanos() -> i64 {
     let now = rustix::time::clock_gettime(ClockId::Realtime);
     now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
-}
-
-/// As `opens_soon`, for a post that makes a file of this owner.
-fn opens_soon_to(service: &Service<'_>, owner: Owner) -> bool {
-    for _ in 0..LOOKS {
-        match service.by.posts.is_open_to(service.worker, owner) {
-            Gate::Closed => core::hint::spin_loop(),
-            gate => return gate == Gate::Open,
-        }
-    }
-    false
 }
 
 /// True once the worker takes posts; false if it is busy for longer than a step takes.
@@ -99,7 +88,8 @@ impl Client {
         let service = self.service_of(shard)?;
         let posts = &service.by.posts;
         let whose = Owner { uid: who.uid, project: parent.project };
-        if !opens_soon_to(&service, whose) {
+        let takes_it = || posts.is_open_to(service.worker, whose);
+        if !takes_it() && !(opens_soon(&service) && takes_it()) {
             return None;
         }
         // First: a number that is taken and not used is lost.
@@ -110,10 +100,9 @@ impl Client {
             // Its first bytes lie on this host: see `layout_of_child`.
             file.layout.flags &= !flag::INLINE;
         }
-        let (mode, owner) = (mode_of_new(made::masked(mode), who), (who.uid, who.gid));
+        let mode = mode_of_new(made::masked(mode), who);
         let now = now_nanos();
-        let mut attributes = Attributes::of_new(inode, mode, owner, now, file.layout);
-        attributes.project = whose.project;
+        let attributes = Attributes::of_new(inode, mode, (whose, who.gid), now, file.layout);
         let spread = parent.layout.spread;
         let post = Post::Create { parent: parent.inode, spread, attributes, name: walk.name };
         encode(&mut draft, &post).ok()?;
@@ -124,7 +113,7 @@ impl Client {
         self.note_writer_of_new(host.vnode(vnode).ok()?);
         let key = walk.entry.key;
         let may = draft.announce(post_key(key)) == Ok(true)
-            && posts.is_open_to(service.worker, whose) == Gate::Open
+            && takes_it()
             && service.index.entry_in(parent.inode, key) == Hit::Absent
             && self.is_there(parent.inode)
             && !self.is_entry_watched(host, parent.inode, key);

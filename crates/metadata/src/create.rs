@@ -232,9 +232,9 @@ impl Service {
         {
             mode &= !mode::SET_GID;
         }
-        let mut new = Attributes::of_new(inode, mode, (who.uid, gid), self.live.now, layout);
+        let owner = (owner_in(ask, directory), gid);
+        let mut new = Attributes::of_new(inode, mode, owner, self.live.now, layout);
         new.extras = heritage.extras;
-        new.project = directory.project;
         match is_directory {
             true => Attributes { parent: directory.inode, links: 2, ..new },
             false => new,

@@ -1,6 +1,7 @@
 //! The first step after a replay: the root, and everything that was under way.
 
 use wire::attributes::{flag, mode};
+use wire::quota::Owner;
 use wire::{Attributes, Inode, Layout, ShardIndex};
 
 use crate::contents::NOBODY;
@@ -58,7 +59,7 @@ impl Service {
             place: 0,
         };
         let mode = mode::DIRECTORY | config.root_mode & mode::PERMISSIONS;
-        let owner = (config.root_uid, config.root_gid);
+        let owner = (Owner { uid: config.root_uid, project: 0 }, config.root_gid);
         let new = Attributes::of_new(Inode::ROOT, mode, owner, now, layout);
         let attributes = Attributes { parent: Inode::ROOT, links: 2, ..new };
         debug_assert_eq!(layout.flags & flag::INLINE, 0);

@@ -138,17 +138,6 @@ const fn filter_bit(account: Account) -> (usize, u64) {
     (bit as usize / 64, 1 << (bit % 64))
 }
 
-/// What a gate says to who makes a file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Gate {
-    /// The worker takes no posts now.
-    Closed,
-    /// It takes them, but none of this owner.
-    NotForOwner,
-    /// It takes this one.
-    Open,
-}
-
 /// A slot of the segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PostId {
@@ -307,12 +296,10 @@ impl Posts {
     /// As `is_open`, for a post that makes a file of this owner.
     #[must_use]
     #[inline]
-    pub fn is_open_to(&self, worker: usize, owner: Owner) -> Gate {
+    pub fn is_open_to(&self, worker: usize, owner: Owner) -> bool {
         match self.gate(worker).map_or(CLOSED, |gate| gate.load(SeqCst)) {
-            CLOSED => Gate::Closed,
-            OPEN => Gate::Open,
-            _ if self.is_tight(worker, owner) => Gate::NotForOwner,
-            _ => Gate::Open,
+            OPEN => true,
+            gate => gate != CLOSED && !self.is_tight(worker, owner),
         }
     }
 

@@ -164,16 +164,16 @@ pub const fn is_read_late(of: &Attributes, now: Nanos) -> bool {
 }
 
 impl Attributes {
-    /// Of a file that is made now, with one name and nothing in it.
+    /// Of a file that is made now, with one name and nothing in it. `owner`: its user, project and group.
     #[must_use]
     pub const fn of_new(
         inode: Inode,
         mode: u32,
-        owner: (u32, u32),
+        owner: (Owner, u32),
         now: Nanos,
         layout: Layout,
     ) -> Attributes {
-        let (uid, gid) = owner;
+        let (Owner { uid, project }, gid) = owner;
         Attributes {
             inode,
             parent: Inode::NONE,
@@ -187,7 +187,7 @@ impl Attributes {
             changed: now,
             born: now,
             device: 0,
-            project: 0,
+            project,
             layout,
             extras: 0,
         }
