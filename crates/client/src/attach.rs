@@ -518,7 +518,8 @@ impl Client {
     }
 
     /// True if all daemons of the instance are on this host.
-    pub(crate) fn has_one_host(&self) -> bool {
+    #[must_use]
+    pub fn has_one_host(&self) -> bool {
         self.home_now().is_some_and(|home| home.welcome.local_count == home.map.daemon_count())
     }
 

@@ -92,11 +92,14 @@ mod locks;
 
 mod watches;
 
+mod looks;
+
 mod recent;
 
 pub use attributes::{Time, Times, without_set_id};
 pub use directory::Listed;
 pub use locks::{Owner, Range, Wait};
+pub use looks::Looked;
 pub use open_files::Opened;
 pub use path::{At, Follow, Outcome, PathBuffer};
 pub use read::Position;

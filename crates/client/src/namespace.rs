@@ -267,7 +267,9 @@ impl Client {
         who: &Credentials,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
-        let walked = self.walk(to, Follow::Never, Look::Index, who, buffer)?;
+        // What can not be linked is refused for the new name first.
+        let look = if file.is_directory() { Look::Surely } else { Look::Index };
+        let walked = self.walk(to, Follow::Never, look, who, buffer)?;
         walked.and(|walk| {
             if walk.last != Last::Name || matches!(walk.found, Looked::Found(_)) {
                 return Err(Errno::EEXIST);

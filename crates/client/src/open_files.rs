@@ -266,13 +266,26 @@ impl Client {
     fn open_deleted(&self, inode: Inode, flags: u32) -> Result<Outcome<Opened>> {
         let vnode = self.host()?.vnode_open(inode)?;
         // Counted in first: who closed it last before that has told, and the file is gone.
-        match by_path(self.asked_attributes(inode)) {
+        let asked = match self.is_near(inode.shard()) {
+            Ok(true) => self.asked_attributes(inode),
+            Ok(false) => self.tell_opened(inode, flags, &own_credentials()),
+            Err(errno) => Err(errno),
+        };
+        match by_path(asked) {
             Ok(found) => self.allocate_open(&Counted::of(&found, vnode), flags).map(Outcome::Done),
             Err(errno) => {
                 self.close_vnode(inode, vnode, false);
                 Err(errno)
             }
         }
+    }
+
+    /// Tells a shard of another host that a file is open on this one, after it was counted in.
+    fn tell_opened(&self, inode: Inode, flags: u32, who: &Credentials) -> Result<Attributes> {
+        let turn = self.host()?.draw_turn();
+        let writes = u8::from(flags & o::ACCESS != 0 && flags & o::PATH == 0);
+        let to = To::Shard(inode.shard());
+        self.call_attributes(to, &Request::Open { inode, turn, writes }, who)
     }
 
     /// Counts in, looks again, makes the open file description. `made_at`: this process made the file,
@@ -293,14 +306,9 @@ impl Client {
         let again = if self.is_near(inode.shard())? {
             self.read_attributes(inode, &mut attributes)
         } else {
-            let to = To::Shard(inode.shard());
             let answer = match made_at {
                 Some(made_at) if !host.was_closed_since(inode, made_at) => Ok(*found),
-                _ => {
-                    let turn = host.draw_turn();
-                    let writes = u8::from(flags & o::ACCESS != 0 && flags & o::PATH == 0);
-                    self.call_attributes(to, &Request::Open { inode, turn, writes }, who)
-                }
+                _ => self.tell_opened(inode, flags, who),
             };
             answer.map(|answer| attributes = answer)
         };

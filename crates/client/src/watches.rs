@@ -2,7 +2,7 @@
 //! mount watches what it tells its kernel, and programs look whether somebody watches what they change
 //! without a message.
 //!
-//! Only what shards of this host decide is watched: others are asked each time.
+//! What shards of other hosts decide they note by themselves (`looks`).
 //!
 //! Bytes are written without a message, too. So who opens a file to write says so in its row, for as long
 //! as it is open on this host, and then has the mounts told; whose kernel remembers sizes and times
@@ -66,15 +66,6 @@ impl Client {
         }
     }
 
-    /// The watch of a name, and the shard that decides about it; `None` if that is not known without a
-    /// message.
-    #[must_use]
-    pub fn watch_of_name(&self, parent: Inode, name: &[u8]) -> Option<(Watch, ShardIndex)> {
-        let parent = self.attributes_in_index(parent)?;
-        let entry = Entry::of(&parent, name);
-        Some((Watch::of_key(entry.key), entry.shard))
-    }
-
     /// The attributes of a file that was just made by `open` for `who`, if its name is not applied yet:
     /// nobody has changed them since. Asks nobody, and answers once. With them, true: nobody writes to
     /// it but by this mount, as in `is_written_here_alone`; of a name that is not applied no other host
@@ -100,9 +91,17 @@ impl Client {
     #[must_use]
     pub fn watch(&self, watch: Watch, shard: ShardIndex, until: u64) -> Option<Watched> {
         let service = self.service_of(shard)?;
+        let watched = self.watch_far(watch, until);
+        watched.filter(|_| opens_soon(&service))
+    }
+
+    /// The same of what a shard of another host decides, for programs of this host that write without a
+    /// message. Whether it may be remembered, that shard says.
+    #[must_use]
+    pub fn watch_far(&self, watch: Watch, until: u64) -> Option<Watched> {
         let bucket = watches::bucket_of(watch);
         let word = self.host().ok()?.watch(self.mount(), bucket, until).ok()?;
-        opens_soon(&service).then_some(Watched { bucket, word })
+        Some(Watched { bucket, word })
     }
 
     /// The kernel remembers nothing any more of what was noted, and nothing else that falls there.
@@ -123,9 +122,11 @@ impl Client {
     /// A file that other hosts write to is not in the index.
     #[must_use]
     pub fn is_written_here_alone(&self, inode: Inode) -> bool {
-        if self.attributes_in_index(inode).is_none() {
-            return false;
-        }
+        self.attributes_in_index(inode).is_some() && self.may_keep_of(inode)
+    }
+
+    /// True if nobody of this host writes to a file but by this mount.
+    pub(crate) fn may_keep_of(&self, inode: Inode) -> bool {
         let Ok(host) = self.host() else { return false };
         let Some(row) = host.vnode_find(inode) else { return true };
         let Ok(vnode) = host.vnode(row) else { return false };

@@ -98,6 +98,18 @@ impl Opens for Hands<'_> {
         self.host.has_mounts()
     }
 
+    fn has_mount(&self, mount: u8) -> bool {
+        self.host.has_mount(mount)
+    }
+
+    fn watch_for_others(&self, watch: Watch, nanos: i64) -> bool {
+        self.host.watch_for_others(watch, nanos).is_ok()
+    }
+
+    fn has_writer(&self, inode: Inode) -> bool {
+        self.host.has_writer(inode)
+    }
+
     fn watchers(&self, watch: Watch, each: &mut dyn FnMut(u8, u64)) {
         self.host.watchers(watch, each);
     }

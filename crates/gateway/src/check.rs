@@ -75,6 +75,7 @@ fn place(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::Walk { .. }
         | Request::Notices { .. }
         | Request::Owners { .. }
+        | Request::Look { .. }
         | Request::Release { .. } => when(header.shard < SHARD_COUNT),
         Request::SetQuota { .. } | Request::Quotas { .. } => when(header.shard == 0),
         _ => when(header.shard == Header::TARGET),
@@ -134,6 +135,8 @@ fn shard(of: &Header, request: &Request<'_>) -> Result<()> {
         Request::Lookup { parent, name }
         | Request::Unlink { parent, name }
         | Request::RemoveDirectory { parent, name } => entry(parent, name),
+        Request::Look { inode, name: [] } => some(inode),
+        Request::Look { inode, name } => entry(inode, name),
         Request::Create { .. } => creation(request),
         Request::CreateNameless { parent, mode: bits, layout: wanted } => {
             some(parent)?;

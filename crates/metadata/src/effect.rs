@@ -131,8 +131,8 @@ pub enum Effect {
         /// What was untold.
         end: u64,
     },
-    /// A file is `size` long now: log and index have it, and targets are about to cut it. When they have,
-    /// `Opens::end_cut` says so.
+    /// A file is `size` long now: log and index have it, and targets are about to cut it. When they
+    /// have, `Opens::end_cut` says so.
     BeginCut {
         /// The file.
         inode: Inode,
@@ -299,9 +299,9 @@ pub trait Opens {
         true
     }
 
-    /// End of what this host wrote to a file and the shard was not told, asked in the step that tells it:
-    /// what a client said was read before, and may be cut off since. `None`: nobody here knows better
-    /// than the client.
+    /// End of what this host wrote to a file and the shard was not told, asked in the step that
+    /// tells it: what a client said was read before, and may be cut off since. `None`: nobody here
+    /// knows better than the client.
     fn untold(&self, inode: Inode) -> Option<u64> {
         let _ = inode;
         None
@@ -318,8 +318,28 @@ pub trait Opens {
         false
     }
 
+    /// True if there is a mount of this number on this host.
+    fn has_mount(&self, mount: u8) -> bool {
+        let _ = mount;
+        false
+    }
+
+    /// Notes, where programs of this host see it and a restart leaves it, that kernels of other
+    /// hosts may remember something for so many nanoseconds. False: it can not be noted.
+    fn watch_for_others(&self, watch: Watch, nanos: i64) -> bool {
+        let _ = (watch, nanos);
+        false
+    }
+
+    /// True if somebody on this host has a file open to write, so that it may change without a message.
+    fn has_writer(&self, inode: Inode) -> bool {
+        let _ = inode;
+        false
+    }
+
     /// Calls `each` with the mounts of this host whose kernels may remember something, and a number
-    /// that is another each time they say so. They said it before this step began.
+    /// that is another each time they say so. They said it before this step began. With
+    /// `wire::watch::OTHERS` for what `watch_for_others` noted.
     fn watchers(&self, watch: Watch, each: &mut dyn FnMut(u8, u64)) {
         let _ = (watch, each);
     }

@@ -52,6 +52,10 @@ mod quota;
 
 mod bank;
 
+mod far_mounts;
+
+mod kept;
+
 mod holder;
 
 mod io;

@@ -12,6 +12,8 @@ use wire::{Attributes, Errno, Header, Inode, Layout, Reader, Request, ShardIndex
 
 use crate::bank::Bank;
 use crate::effect::Opens;
+use crate::far_mounts::FarMounts;
+use crate::kept::Kept;
 use crate::keys::Keys;
 use crate::leases::Leases;
 use crate::locks::Lock;
@@ -56,7 +58,7 @@ pub(crate) enum Wait {
     Votes(u64),
     /// Other hosts, which may believe something of this directory.
     Recall(Inode),
-    /// Mounts of this host, whose kernels remember something that changes.
+    /// Mounts, whose kernels remember something that changes.
     Mounts,
     /// Other hosts, which may have written what they did not tell yet.
     Glimpse(u64),
@@ -278,6 +280,8 @@ pub(crate) struct Live {
     pub(crate) waiters: BTreeMap<Inode, Vec<Waiter>>,
     pub(crate) leases: Leases,
     pub(crate) mounts: Mounts,
+    pub(crate) far_mounts: FarMounts,
+    pub(crate) kept: Kept,
     pub(crate) sizes: Sizes,
     pub(crate) purses: Purses,
     pub(crate) bank: Bank,
@@ -314,6 +318,8 @@ impl Live {
             waiters: BTreeMap::new(),
             leases: Leases::default(),
             mounts: Mounts::default(),
+            far_mounts: FarMounts::default(),
+            kept: Kept::default(),
             sizes: Sizes::default(),
             purses: Purses::default(),
             bank: Bank::default(),

@@ -57,8 +57,7 @@ impl Service {
             }
             Message::AskEntry { from, token, parent, name } => {
                 self.check_key(&Key::Entry(parent, name.to_vec()))?;
-                let (inode, mode) = self.state.entries.get(parent, name).unwrap_or_default();
-                self.io.send(ShardIndex(from), &Message::IsEntry { token, inode, mode });
+                self.tell_entry(ShardIndex(from), token, parent, name);
             }
             Message::AreAttributes { token, found, attributes } => {
                 self.answered_attributes(token, (found != 0).then_some(attributes));
@@ -108,8 +107,16 @@ impl Service {
             Message::Glimpsed { .. } | Message::CutBegun { .. } | Message::CutEnded { .. } => {
                 self.take_size(message);
             }
+            Message::Tell { .. } | Message::Carried { .. } => {
+                self.take_word_of_mounts(hands, message);
+            }
             _ => self.take_quota(message, hands),
         }
+    }
+
+    fn tell_entry(&mut self, to: ShardIndex, token: u64, parent: Inode, name: &[u8]) {
+        let (inode, mode) = self.state.entries.get(parent, name).unwrap_or_default();
+        self.io.send(to, &Message::IsEntry { token, inode, mode });
     }
 
     fn tell_parts(&mut self, to: ShardIndex, token: u64, directory: Inode) {

@@ -1,10 +1,12 @@
-//! Before something changes that the kernel behind a mount of this host remembers (`wire::watch`): the
-//! mount is told and has its kernel forget it, then the change goes on.
+//! Before something changes that the kernel behind a mount of this host (of others: `far_mounts`)
+//! remembers (`wire::watch`): the mount is told and has its kernel forget it, then the change goes
+//! on.
 //!
-//! A mount waits for such notices by a request that is answered when there are some, and says with the
-//! next one which it has carried out. A job that is to change something looks first which mounts watch it
-//! (`Opens::watchers`); those that were not told since they said so are, and the job waits
-//! (`Wait::Mounts`). It looks anew each time it runs: what was watched again meanwhile is told again.
+//! A mount waits for such notices by a request that is answered when there are some, and says with
+//! the next one which it has carried out. A job that is to change something looks first which
+//! mounts watch it (`Opens::watchers`); those that were not told since they said so are, and the
+//! job waits (`Wait::Mounts`). It looks anew each time it runs: what was watched again meanwhile is
+//! told again.
 //!
 //! Whose mount asks for the change is not told: his kernel knows, and may hold locks until it is
 //! answered.
@@ -17,8 +19,8 @@ use std::collections::{BTreeMap, VecDeque};
 use wire::codec::Field;
 use wire::hash::entry_key;
 use wire::limits::SLOT_BYTES;
-use wire::request::set;
-use wire::watch::{Notice, Watch, what};
+use wire::request::{rename, set};
+use wire::watch::{Notice, OTHERS, Watch, what};
 use wire::{Errno, Header, Inode, Reply, Request, Writer};
 
 use crate::live::{Ask, Step, Stop, Wait};
@@ -35,8 +37,8 @@ const TOLD_MAX: usize = 4096;
 /// Something that changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Changing<'a> {
-    /// A name of a directory. With the inode that another takes the place of, if so.
-    Name(Inode, &'a [u8], Inode),
+    /// A name of a directory.
+    Name(Inode, &'a [u8]),
     /// The attributes of an inode.
     Attributes(Inode),
     /// The bytes of an inode, by a request that nothing else has the number of.
@@ -45,29 +47,39 @@ pub(crate) enum Changing<'a> {
 
 /// By what it is known that a mount was told.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum About {
+pub(crate) enum About {
     Watch(Watch),
     /// What is read after a request came is what it wrote: so each is told once.
     Bytes(Inode, (u64, u64)),
 }
 
 impl Changing<'_> {
-    fn about(&self) -> About {
+    pub(crate) fn about(&self) -> About {
         match *self {
-            Changing::Name(parent, name, _) => About::Watch(Watch::of_key(entry_key(parent, name))),
+            Changing::Name(parent, name) => About::Watch(Watch::of_key(entry_key(parent, name))),
             Changing::Attributes(inode) => About::Watch(Watch::Attributes(inode)),
             Changing::Bytes(inode, request) => About::Bytes(inode, request),
         }
     }
 
-    fn notice(&self, number: u64) -> Notice<'_> {
-        let (what, inode, name, replaced) = match *self {
-            Changing::Name(inode, name, replaced) => (what::NAME, inode, name, replaced),
-            Changing::Attributes(inode) => (what::ATTRIBUTES, inode, &[][..], Inode::NONE),
-            Changing::Bytes(inode, _) => (what::BYTES, inode, &[][..], Inode::NONE),
+    pub(crate) fn notice(&self, number: u64) -> Notice<'_> {
+        let (what, inode, name) = match *self {
+            Changing::Name(inode, name) => (what::NAME, inode, name),
+            Changing::Attributes(inode) => (what::ATTRIBUTES, inode, &[][..]),
+            Changing::Bytes(inode, _) => (what::BYTES, inode, &[][..]),
         };
-        Notice { what, number, inode, name, replaced }
+        Notice { what, number, inode, name }
     }
+}
+
+/// A notice as it is sent.
+pub(crate) fn encoded(notice: &Notice<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; SLOT_BYTES];
+    let mut to = Writer::new(&mut bytes);
+    notice.put(&mut to);
+    let length = to.finish().unwrap_or(0);
+    bytes.truncate(length);
+    bytes
 }
 
 /// What a mount was told, and when it said that it watches.
@@ -91,15 +103,18 @@ pub(crate) struct Mounts {
 }
 
 impl Service {
-    /// Before the first change of any of `all`: goes on when no kernel remembers it but the asker's own.
+    /// Before the first change of any of `all`: goes on when no kernel remembers it but the asker's
+    /// own.
     pub(crate) fn unwatched(&mut self, ask: &Ask<'_>, all: &[Changing<'_>]) -> Step<()> {
         if !ask.hands.has_mounts() {
             return Ok(());
         }
-        let own = if ask.header.host == self.config.host { ask.header.mount } else { 0 };
+        let asker = (ask.header.host, ask.header.mount);
+        let own = if asker.0 == self.config.host { asker.1 } else { 0 };
         let mut waits = false;
         for one in all {
             let about = one.about();
+            waits |= self.tell_far_mounts(Some(asker), one);
             let mut watchers = Vec::new();
             let mut each = |mount, word| watchers.push((mount, word));
             match about {
@@ -109,6 +124,10 @@ impl Service {
                 }
             }
             for (mount, word) in watchers.into_iter().filter(|&(mount, _)| mount != own) {
+                if mount == OTHERS {
+                    waits |= self.may_be_watched_since_before();
+                    continue;
+                }
                 waits |= !self.is_told(mount, about, word) && !self.tell_mount(mount, one, word);
             }
         }
@@ -140,18 +159,24 @@ impl Service {
                 .told
                 .retain(|(mount, _), told| done.get(mount).is_none_or(|done| told.number > *done));
         }
-        // Larger than those of before a restart, too.
-        mounts.last = (mounts.last + 1).max(self.live.now.unsigned_abs());
-        let number = mounts.last;
-        mounts.told.insert((mount, about), Told { word, number });
-        let mut bytes = vec![0; SLOT_BYTES];
-        let mut to = Writer::new(&mut bytes);
-        what.notice(number).put(&mut to);
-        let length = to.finish().unwrap_or(0);
-        bytes.truncate(length);
-        mounts.queued.entry(mount).or_default().push_back((number, bytes));
-        self.send_notices(mount);
+        let number = self.new_notice();
+        self.live.mounts.told.insert((mount, about), Told { word, number });
+        self.queue_notice(mount, &what.notice(number));
         false
+    }
+
+    /// A number for a notice: larger than those of before a restart, too.
+    pub(crate) fn new_notice(&mut self) -> u64 {
+        let last = &mut self.live.mounts.last;
+        *last = (*last + 1).max(self.live.now.unsigned_abs());
+        *last
+    }
+
+    /// For a mount of this host.
+    pub(crate) fn queue_notice(&mut self, mount: u8, notice: &Notice<'_>) {
+        let queue = self.live.mounts.queued.entry(mount).or_default();
+        queue.push_back((notice.number, encoded(notice)));
+        self.send_notices(mount);
     }
 
     /// As `unwatched` for what has changed already, and nobody waits for.
@@ -168,6 +193,8 @@ impl Service {
         let mounts = &mut self.live.mounts;
         let known = mounts.done.entry(mount).or_default();
         *known = done.max(*known);
+        self.live.far_mounts.relayed_up_to(mount, done, &mut self.io);
+        let mounts = &mut self.live.mounts;
         let before = mounts.waiting.insert(mount, (ask.ticket, *ask.header));
         if let Some((ticket, _)) = before.filter(|(ticket, _)| *ticket != ask.ticket) {
             self.io.reply(ticket, &Reply::Bytes { bytes: &[] });
@@ -218,9 +245,14 @@ impl Service {
     }
 
     /// What a request is about to change here, as far as it says so. What it does at other services,
-    /// those
-    /// look at.
+    /// those look at.
     pub(crate) fn unwatched_for(&mut self, ask: &Ask<'_>, request: &Request<'_>) -> Step<()> {
+        if let Request::Rename { parent, name, new_parent, new_name, flags } = *request {
+            self.note_move(ask, new_parent, new_name);
+            if flags & rename::EXCHANGE != 0 {
+                self.note_move(ask, parent, name);
+            }
+        }
         if !ask.hands.has_mounts() {
             return Ok(());
         }
@@ -233,22 +265,24 @@ impl Service {
                 if !child(parent, name).is_none() {
                     return Ok(());
                 }
-                self.unwatched(ask, &[Name(parent, name, Inode::NONE), Attributes(parent)])
+                self.unwatched(ask, &[Name(parent, name), Attributes(parent)])
             }
             Request::Link { inode, parent, name } => {
-                let name = Name(parent, name, Inode::NONE);
-                self.unwatched(ask, &[name, Attributes(parent), Attributes(inode)])
+                let all = [Name(parent, name), Attributes(parent), Attributes(inode)];
+                self.unwatched(ask, &all)
             }
             Request::Unlink { parent, name } | Request::RemoveDirectory { parent, name } => {
                 let inode = child(parent, name);
-                let name = Name(parent, name, Inode::NONE);
-                self.unwatched(ask, &[name, Attributes(parent), Attributes(inode)])
+                self.will_not_open(ask, inode);
+                let all = [Name(parent, name), Attributes(parent), Attributes(inode)];
+                self.unwatched(ask, &all)
             }
             Request::Rename { parent, name, new_parent, new_name, .. } => {
                 let (moved, replaced) = (child(parent, name), child(new_parent, new_name));
+                self.keep_for_mounts(ask, replaced);
                 let all = [
-                    Name(parent, name, moved),
-                    Name(new_parent, new_name, replaced),
+                    Name(parent, name),
+                    Name(new_parent, new_name),
                     Attributes(parent),
                     Attributes(new_parent),
                     Attributes(moved),
@@ -277,12 +311,21 @@ impl Service {
     pub(crate) fn unwatched_for_action(&mut self, ask: &Ask<'_>, action: &Action<'_>) -> Step<()> {
         use Changing::{Attributes, Name};
         match *action {
-            Action::Entry { parent, name, expect, .. } => {
-                self.unwatched(ask, &[Name(parent, name, expect), Attributes(parent)])
+            Action::Entry { parent, name, set, .. } => {
+                if !set.is_none() {
+                    self.note_move(ask, parent, name);
+                }
+                self.unwatched(ask, &[Name(parent, name), Attributes(parent)])
             }
-            Action::Links { inode, .. }
-            | Action::RemoveDirectory { inode, .. }
-            | Action::Moved { inode, .. } => self.unwatched(ask, &[Attributes(inode)]),
+            Action::Links { inode, up } => {
+                if up == 0 {
+                    self.keep_for_mounts(ask, inode);
+                }
+                self.unwatched(ask, &[Attributes(inode)])
+            }
+            Action::RemoveDirectory { inode, .. } | Action::Moved { inode, .. } => {
+                self.unwatched(ask, &[Attributes(inode)])
+            }
             Action::Freeze { .. } | Action::Chain { .. } => Ok(()),
         }
     }

@@ -138,6 +138,7 @@ impl Service {
             waiters.retain(|waiter| waiter.lock.host != host);
         }
         self.live.waiters.retain(|_, waiters| !waiters.is_empty());
+        self.live.far_mounts.host_gone(host);
         let held = &self.state.locks;
         let locked: Vec<Inode> = held
             .iter()
@@ -170,6 +171,7 @@ impl Service {
             let mut attributes = node.attributes;
             let is_open = self.state.hosts.contains_key(&inode)
                 || self.live.busy.contains_key(&inode)
+                || self.is_kept(inode)
                 || opens.mark_deleted(inode);
             if is_open {
                 if attributes.links != 0 {
@@ -180,6 +182,7 @@ impl Service {
                 continue;
             }
             self.put(&Record::DeleteInode { inode });
+            self.live.kept.forget(inode);
             self.refuse_waiters(inode);
             if !self.live.watchers.is_empty() {
                 self.live.watchers.remove(&inode);

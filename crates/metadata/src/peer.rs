@@ -56,6 +56,11 @@ numbered! {
         0x20 AskAcls { from: u16, token: u64, inode: Inode }
         /// Those, as extended attributes; none if there is no such inode.
         0x21 AreAcls { token: u64, lists: &'a [u8] }
+        /// A mount of the receiver's host is to be told this (an encoded `Notice`), which has this number
+        /// at the sender. Answered by `Carried`.
+        0x22 Tell { from: u16, number: u64, mount: u8, notice: &'a [u8] }
+        /// The mount has carried it out, or is gone.
+        0x23 Carried { number: u64 }
         /// Answer to `HostWord::Glimpse`: `end` of what `host` wrote and did not tell, 0: nothing.
         0x30 Glimpsed { host: u16, token: u64, inode: Inode, end: u64 }
         /// `host` counted the beginning of a cut.
@@ -193,6 +198,8 @@ mod tests {
                 Message::AreParts { token: w, groups: &s },
                 Message::AskAcls { from, token: w, inode },
                 Message::AreAcls { token: w, lists: &s },
+                Message::Tell { from, number: w, mount: x as u8, notice: &s },
+                Message::Carried { number: z },
                 Message::Glimpsed { host: from, token: w, inode, end: z },
                 Message::CutBegun { host: from, token: w, inode },
                 Message::CutEnded { host: from, token: w, inode },

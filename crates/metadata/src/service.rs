@@ -429,6 +429,8 @@ impl Service {
         self.send_tallies();
         self.keep_leases();
         self.keep_mounts();
+        self.keep_far_mounts();
+        self.end_kept();
         self.send_sizes_again();
         self.keep_purses(hands);
         self.keep_bank();
@@ -518,6 +520,7 @@ impl Service {
         match *request {
             Request::Lookup { parent, name } => self.look_up(ask, parent, name),
             Request::Walk { directory, from, names } => self.walk(ask, directory, from, names),
+            Request::Look { inode, name } => self.look_for_mount(ask, inode, name),
             Request::GetAttributes { inode } => self.get_attributes(ask, inode),
             Request::SetAttributes { .. } => self.set_attributes(ask, request),
             Request::Create { .. } => self.create(ask, request),
@@ -575,7 +578,9 @@ impl Service {
                 self.check_key(&Key::Frozen(parent))?;
                 self.check_entry_key(parent, name)
             }
-            Request::Lookup { parent, name }
+            Request::Look { name: [], inode } => self.check_key(&Key::Inode(inode)),
+            Request::Look { inode: parent, name }
+            | Request::Lookup { parent, name }
             | Request::Unlink { parent, name }
             | Request::RemoveDirectory { parent, name } => self.check_entry_key(parent, name),
             Request::Rename { parent, name, new_parent, new_name, .. } => {

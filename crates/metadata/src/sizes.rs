@@ -28,6 +28,7 @@ use crate::directory::RESEND_NANOS;
 use crate::effect::Effect;
 use crate::host_word::HostWord;
 use crate::live::{Again, Ask, Fact, Step, Stop, Wait};
+use crate::mounts::Changing;
 use crate::peer::Message;
 use crate::record::Record;
 use crate::service::Service;
@@ -143,7 +144,11 @@ impl Service {
     }
 
     /// Other hosts that have a file open and may write to it.
-    fn writers_but(&self, inode: Inode, host: u16) -> impl Iterator<Item = u16> + use<'_> {
+    pub(crate) fn writers_but(
+        &self,
+        inode: Inode,
+        host: u16,
+    ) -> impl Iterator<Item = u16> + use<'_> {
         let hosts = self.state.hosts.get(&inode).into_iter().flatten();
         hosts.filter(move |known| known.writes && known.host != host).map(|known| known.host)
     }
@@ -216,6 +221,7 @@ impl Service {
         if counts && let Some(node) = self.state.inodes.get(inode) {
             let attributes = node.attributes;
             self.take_end(&attributes, end);
+            self.tell_far_mounts(None, &Changing::Attributes(inode));
             self.tell_host(host, &HostWord::Told { inode, end });
         }
         self.end_glimpse(token);

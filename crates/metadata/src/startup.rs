@@ -19,6 +19,7 @@ impl Service {
         self.live = Live::new(address);
         (self.live.now, self.live.steady) = (now, steady);
         self.begin_leases();
+        self.begin_far_mounts();
         self.live.is_started = true;
         self.live.sequence_next = self.state.sequence_next;
         if self.config.owns(ShardIndex(0)) && self.state.inodes.get(Inode::ROOT).is_none() {

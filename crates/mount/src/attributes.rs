@@ -82,6 +82,11 @@ impl Request<'_> {
         scratch: &mut Scratch,
         to: &mut Writer<'_>,
     ) -> Result<()> {
+        if self.server.client.is_far(self.node().shard()) {
+            let (attributes, valid) = self.look_at_far(self.node(), None)?;
+            reply::attributes(to, &self.shown(&attributes), valid);
+            return Ok(());
+        }
         // By a name that is another's by now: the kernel looks once more.
         let is_watched = self.watch_attributes(self.node());
         let attributes = self.attributes(handle, scratch).map_err(stale)?;

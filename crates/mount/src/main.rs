@@ -50,6 +50,8 @@ mod pages;
 
 mod versions;
 
+mod places;
+
 use client::Client;
 use device::Mount;
 use handles::Handles;

@@ -1,16 +1,18 @@
 //! Names: looking them up, making, moving and removing them.
 
-use client::{At, Follow, PathBuffer};
+use client::{At, Client, Follow, Looked, PathBuffer};
 use fuse::reply::{Entry, Validity};
 use std::time::Duration;
 use wire::attributes::spread;
 use wire::codec::Writer;
 use wire::errno::{Errno, Result};
 use wire::limits::SYMLINK_BYTES_MAX;
+use wire::request::rename;
 use wire::watch::Watch;
-use wire::{Attributes, Inode};
+use wire::{Attributes, Inode, ShardIndex};
 
 use crate::answer::{Request, within};
+use crate::attributes::stale;
 use crate::serve::Scratch;
 use crate::watches::VALID;
 
@@ -55,6 +57,12 @@ impl Request<'_> {
     /// As `stat`; that there is no such name is no error if the kernel may remember it.
     pub(crate) fn look(&self, name: &[u8], path: &mut PathBuffer) -> Result<Entry> {
         for _ in 0..LOOKS_MAX {
+            if let Some(shard) = self.far_shard(name) {
+                match self.look_far(name, shard, path) {
+                    Err(Errno::ESTALE) => continue,
+                    said => return said,
+                }
+            }
             let is_watched = self.watch_name(name);
             let entry = if is_watched { VALID } else { Duration::ZERO };
             let found = self.server.client.stat(self.below(name), Follow::Never, &self.who(), path);
@@ -65,23 +73,93 @@ impl Request<'_> {
                 }
                 found => found?,
             };
-            // Who replaces a file that is watched has it held.
-            let held = if is_watched { Ok(()) } else { self.server.pin(found.inode) };
-            if matches!(held, Err(Errno::ENOENT | Errno::ESTALE)) {
-                // Another has the name by now, or none.
-                continue;
-            }
-            if is_told_late(&found) || !self.watch_attributes(found.inode) {
-                return Ok(self.entry(&found, Validity { entry, attributes: Duration::ZERO }));
-            }
-            let at = At::itself(found.inode);
-            match self.server.client.stat(at, Follow::Never, &self.who(), path).and_then(within) {
-                Ok(now) => return Ok(self.entry(&now, Validity { entry, attributes: VALID })),
-                Err(Errno::ENOENT | Errno::ESTALE) => {}
-                Err(errno) => return Err(errno),
+            self.server.places.note(&found);
+            let looked = self.look_at(&found, path).and_then(|(now, attributes)| {
+                // The shard keeps a file that is watched and replaced.
+                let is_kept = is_watched && !attributes.is_zero();
+                if is_kept { Ok(()) } else { self.server.pin(found.inode).map_err(stale) }?;
+                Ok(self.entry(&now, Validity { entry, attributes }))
+            });
+            // Another has the name by now, or none.
+            if looked != Err(Errno::ESTALE) {
+                return looked;
             }
         }
         Err(Errno::ESTALE)
+    }
+
+    /// The attributes of what was found, and how long the kernel may remember them.
+    ///
+    /// # Errors
+    /// `ESTALE` if it is gone.
+    fn look_at(&self, found: &Attributes, path: &mut PathBuffer) -> Result<(Attributes, Duration)> {
+        let client = self.server.client;
+        if client.is_far(found.inode.shard()) {
+            return self.look_at_far(found.inode, None);
+        }
+        if is_told_late(found) || !self.watch_attributes(found.inode) {
+            return Ok((*found, Duration::ZERO));
+        }
+        let now = client.stat(At::itself(found.inode), Follow::Never, &self.who(), path);
+        Ok((now.and_then(within).map_err(stale)?, VALID))
+    }
+
+    /// The same of an inode of another host. `first`: what its shard just said.
+    ///
+    /// # Errors
+    /// As `look_at`.
+    pub(crate) fn look_at_far(
+        &self,
+        inode: Inode,
+        first: Option<Looked>,
+    ) -> Result<(Attributes, Duration)> {
+        self.telling.look();
+        let client = self.server.client;
+        let is_noted = self.server.watches.watch_far(client, Watch::Attributes(inode));
+        let (found, stays) = client.look_at_far(inode, first)?;
+        self.server.places.note(&found);
+        Ok((found, if is_noted && stays { VALID } else { Duration::ZERO }))
+    }
+
+    /// What a shard of another host says of a name.
+    ///
+    /// # Errors
+    /// `ESTALE` if it leads to what is gone by now.
+    fn look_far(&self, name: &[u8], shard: ShardIndex, path: &mut PathBuffer) -> Result<Entry> {
+        self.telling.look();
+        let client = self.server.client;
+        let seen = client.ask_look(self.node(), name, shard)?;
+        let entry = if seen.name_stays { VALID } else { Duration::ZERO };
+        if seen.inode.is_none() {
+            let validity = Validity { entry, ..Validity::default() };
+            return match seen.name_stays {
+                true => Ok(Entry { validity, ..Entry::default() }),
+                false => Err(Errno::ENOENT),
+            };
+        }
+        let (found, attributes) = if client.is_far(seen.inode.shard()) {
+            self.look_at_far(seen.inode, Some(seen).filter(|seen| seen.attributes.is_some()))?
+        } else {
+            let found = client.stat(At::itself(seen.inode), Follow::Never, &self.who(), path);
+            self.look_at(&found.and_then(within).map_err(stale)?, path)?
+        };
+        Ok(self.entry(&found, Validity { entry, attributes }))
+    }
+
+    /// The shard of a name, if it is on another host.
+    fn far_shard(&self, name: &[u8]) -> Option<ShardIndex> {
+        let (client, parent) = (self.server.client, self.node());
+        if client.has_one_host() {
+            return None;
+        }
+        let known = client.layout_at_hand(parent).or_else(|| self.server.places.get(parent));
+        let layout = match known {
+            Some(layout) => layout,
+            None if !client.is_far(parent.shard()) => return None,
+            None => self.look_at_far(parent, None).ok()?.0.layout,
+        };
+        let (_, shard) = Client::watch_of_name(parent, &layout, name);
+        client.is_far(shard).then_some(shard)
     }
 
     /// The same of a name that was just made.
@@ -95,11 +173,17 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// True if the kernel may remember where a name leads that is looked at after this.
+    /// True if the kernel may remember where a name leads, of a shard of this host, that is looked at
+    /// after this.
     pub(crate) fn watch_name(&self, name: &[u8]) -> bool {
-        let Some((watch, shard)) = self.server.client.watch_of_name(self.node(), name) else {
-            return false;
-        };
+        self.watch_name_in(self.node(), name)
+    }
+
+    fn watch_name_in(&self, parent: Inode, name: &[u8]) -> bool {
+        let client = self.server.client;
+        let known = client.layout_at_hand(parent).or_else(|| self.server.places.get(parent));
+        let Some(layout) = known else { return false };
+        let (watch, shard) = Client::watch_of_name(parent, &layout, name);
         self.telling.look();
         self.server.watches.watch(self.server.client, watch, shard)
     }
@@ -183,10 +267,10 @@ impl Request<'_> {
     ) -> Result<()> {
         let Scratch { path, other } = scratch;
         let (client, who) = (self.server.client, self.who());
-        // Whoever just looked the file up that is replaced still finds it.
-        let replaced = client.stat(to, Follow::Never, &who, path).and_then(within);
-        if let Ok(replaced) = replaced {
-            let _ = self.server.pin(replaced.inode);
+        // The kernel takes what it remembers of a name along to the other.
+        let _ = self.watch_name_in(to.base, to.path);
+        if flags & rename::EXCHANGE != 0 {
+            let _ = self.watch_name(name);
         }
         within(client.rename(self.below(name), to, flags, &who, (path, other))?)
     }

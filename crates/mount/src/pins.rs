@@ -1,12 +1,11 @@
 //! Files that were looked up a moment ago, held open.
 //!
-//! The kernel looks a name up, and asks for what it found by another request. In between somebody may
-//! remove the file, or put another in its place by `rename`; a local file system would still have it.
-//! So the last few are held open, until the kernel forgets them or a second is over: a file that is
-//! removed meanwhile takes up its space as long.
-//!
-//! Only files whose shard is on this host: others would cost a message more for each look-up. There the
-//! kernel is told that its node is stale, and looks once more.
+//! The kernel looks a name up, and asks for what it found by another request. In between somebody
+//! may remove the file, or put another in its place by `rename`; a local file system would still
+//! have it. So the last few are held open, until the kernel forgets them or a second is over: a
+//! file that is removed meanwhile takes up its space as long. What the kernel may remember needs no
+//! pin: the shard keeps it (`metadata::kept`), and so it does for all that a mount of another host
+//! looks up.
 
 use client::Outcome;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -54,8 +53,7 @@ impl Pins {
 impl Server {
     /// Holds a file that was found.
     ///
-    /// # Errors
-    /// `ENOENT`: it is gone already.
+    /// # Errors `ENOENT`: it is gone already.
     pub(crate) fn pin(&self, inode: Inode) -> Result<()> {
         if self.pins.is_held(inode) || !self.client.is_of_this_host(inode) {
             return Ok(());

@@ -22,6 +22,7 @@ use crate::locks::Locks;
 use crate::owners::Owners;
 use crate::pages::Pages;
 use crate::pins::{Pins, SWEEP};
+use crate::places::Places;
 use crate::rings::{Prepared, Rings};
 use crate::settings::{Settings, Transport};
 use crate::turns::{Serving, Turns};
@@ -59,6 +60,8 @@ pub(crate) struct Server {
     pub(crate) versions: Versions,
     /// What comes into these, and which are to go.
     pub(crate) pages: Pages,
+    /// Directories that were met.
+    pub(crate) places: Places,
     /// By which requests come.
     pub(crate) device: Arc<OwnedFd>,
 }
@@ -159,6 +162,7 @@ impl Server {
                 watches: Watches::new(),
                 versions: Versions::new(),
                 pages: Pages::new(),
+                places: Places::new(),
                 device: Arc::new(device),
             };
             return Ok((server, rings));

@@ -1,17 +1,20 @@
 //! What the kernel is told to remember, and for how long; and how it is made to forget.
 //!
 //! Before the kernel is told of a name or of attributes it is noted that they are watched
-//! (`client::watch`), then they are looked at. Who changes them has this mount told first, by a *notice*,
-//! and waits: a thread for each service of this host takes notices, has the kernel forget, and says so.
+//! (`client::watch`), then they are looked at; a shard of another host notes it by itself when it
+//! is asked (`client::ask_look`). Who changes them has this mount told first, by a *notice*, and
+//! waits: a thread for each service of this host takes notices, also of other hosts, has the kernel
+//! forget, and says so.
 //!
-//! A reply may be on its way to the kernel meanwhile, with what was so before. So each thread that serves
-//! says in a word of its own what it is about: that it looks, then that it tells. Who takes notices
-//! spoils what is looked at, which the kernel is then told without leave to remember it, and waits for
-//! what is being told.
+//! A reply may be on its way to the kernel meanwhile, with what was so before. So each thread that
+//! serves says in a word of its own what it is about: that it looks, then that it tells. Who takes
+//! notices spoils what is looked at, which the kernel is then told without leave to remember it,
+//! and waits for what is being told.
 //!
-//! The kernel forgets a name under the lock of its directory, which a request of the same kernel may hold
-//! that waits for the notice of another mount. So names are forgotten by a thread of their own; where
-//! that takes long, the kernel is told that all names are to be looked up anew, which takes no lock.
+//! The kernel forgets a name under the lock of its directory, which a request of the same kernel
+//! may hold that waits for the notice of another mount. So names are forgotten by a thread of their
+//! own; where that takes long, the kernel is told that all names are to be looked up anew, which
+//! takes no lock.
 
 use client::{Client, Watched};
 use fuse::notice::Notice as Kernels;
@@ -23,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use wire::codec::{Field as _, Reader};
 use wire::limits::SHARD_COUNT;
-use wire::watch::{Notice, Watch, what};
+use wire::watch::{MARGIN_NANOS, Notice, VALID_NANOS, Watch, what};
 use wire::{Inode, ShardIndex};
 
 use crate::device;
@@ -31,9 +34,9 @@ use crate::pages::{Drops, Range};
 use crate::serve::Server;
 
 /// How long the kernel may remember what it was told, unless it hears of a change.
-pub(crate) const VALID: Duration = Duration::from_secs(4);
-/// So much longer others count, for the way to the kernel.
-const MARGIN: Duration = Duration::from_millis(500);
+pub(crate) const VALID: Duration = Duration::from_nanos(VALID_NANOS.cast_unsigned());
+/// So much longer others count, for the way to the kernel: what took longer is not remembered.
+const MARGIN: Duration = Duration::from_nanos(MARGIN_NANOS.cast_unsigned());
 /// How long the kernel may take to forget a name before it is told to look all of them up anew.
 const PATIENCE: Duration = Duration::from_millis(3);
 /// How long a reply may take into the kernel.
@@ -76,18 +79,25 @@ pub(crate) struct Telling<'w> {
     state: Arc<AtomicU32>,
     /// Pages that are to be dropped when the reply is with the kernel.
     behind: Cell<Option<Range>>,
+    /// When it began to look.
+    since: Cell<Option<Instant>>,
 }
 
 impl Telling<'_> {
     /// Before the first look at what the kernel is to remember.
     pub(crate) fn look(&self) {
-        let _ = self.state.compare_exchange(IDLE, LOOKING, SeqCst, Relaxed);
+        if self.state.compare_exchange(IDLE, LOOKING, SeqCst, Relaxed).is_ok() {
+            self.since.set(Some(Instant::now()));
+        }
     }
 
     /// Before a reply. False: the kernel must not remember what is in it.
     pub(crate) fn tell(&self) -> bool {
-        self.state.load(Relaxed) == IDLE
-            || self.state.compare_exchange(LOOKING, TELLING, SeqCst, Relaxed).is_ok()
+        if self.state.load(Relaxed) == IDLE {
+            return true;
+        }
+        let is_late = self.since.get().is_none_or(|since| since.elapsed() > MARGIN);
+        !is_late && self.state.compare_exchange(LOOKING, TELLING, SeqCst, Relaxed).is_ok()
     }
 
     /// Has pages dropped when the reply is with the kernel.
@@ -133,7 +143,7 @@ impl Watches {
     pub(crate) fn telling(&self) -> Telling<'_> {
         let state = Arc::new(AtomicU32::new(IDLE));
         guard(&self.threads).push(Arc::clone(&state));
-        Telling { watches: self, state, behind: Cell::new(None) }
+        Telling { watches: self, state, since: Cell::new(None), behind: Cell::new(None) }
     }
 
     /// Has pages dropped by the thread for that; says how many times that was asked for by now.
@@ -171,6 +181,21 @@ impl Watches {
         if shards.and_then(|shards| shards.get(usize::from(shard.0))) != Some(&true) {
             return false;
         }
+        self.note(client, watch, |until| client.watch(watch, shard, until))
+    }
+
+    /// The same of what a shard of another host decides.
+    pub(crate) fn watch_far(&self, client: &Client, watch: Watch) -> bool {
+        self.shards.get().is_some()
+            && self.note(client, watch, |until| client.watch_far(watch, until))
+    }
+
+    fn note(
+        &self,
+        client: &Client,
+        watch: Watch,
+        note: impl FnOnce(u64) -> Option<Watched>,
+    ) -> bool {
         let span = VALID.saturating_add(MARGIN);
         let until = now_micros().saturating_add(u64::try_from(span.as_micros()).unwrap_or(0));
         let bucket = shm::host::watches::bucket_of(watch);
@@ -179,7 +204,7 @@ impl Watches {
         let is_free = || client.watch_now(bucket).is_none_or(|now| now.is_over());
         let is_its_own = *owner == watch.identity() || *owner == 0 || is_free();
         *owner = if is_its_own { watch.identity() } else { MIXED };
-        client.watch(watch, shard, until).is_some()
+        note(until).is_some()
     }
 
     /// The kernel remembers it no longer: if nothing else falls there, nor was it watched since, nobody
@@ -271,9 +296,6 @@ impl Server {
         let (did, done) = channel();
         let mut names = 0;
         for (notice, _) in &all {
-            if !notice.replaced.is_none() {
-                let _ = self.pin(notice.replaced);
-            }
             let node = notice.inode.0;
             match notice.what {
                 what::NAME => {

@@ -1,14 +1,21 @@
-//! Two mounts and a preloaded program of one host see what the others do at once, though the kernel
-//! remembers names and attributes: they do things in turn, at random, on the same few names, and after
-//! each step all of them look, beside a program that does the same on a local file system.
+//! Mounts and preloaded programs see what the others do at once, though kernels remember names and
+//! attributes: they do things in turn, at random, on the same few names, and after each step all of them
+//! look, beside a program that does the same on a local file system. On one host, and on three.
 //!
-//! `STEPS` sets how many, `TEST_SEED` begins another series. Needs `/dev/fuse`.
+//! `STEPS` sets how many, `TEST_SEED` begins another series. Needs `/dev/fuse`, and several hosts need
+//! root for network namespaces.
 
+#[path = "support/agent.rs"]
+mod agent;
 mod support;
+#[path = "support/world.rs"]
+mod world;
 
+use agent::Mount;
 use std::path::Path;
 use support::mounted::{Mounted, Offered, has_fuse};
-use support::{Instance, Random, Worker, setting};
+use support::{Instance, Random, WORKER, Worker, setting};
+use world::World;
 
 /// Who does and looks: a program, and where it sees the tree.
 struct Seat {
@@ -80,22 +87,67 @@ fn all_see_what_one_does_at_once_by_rings() {
 }
 
 fn all_see(transport: &str) {
-    let seed = setting("TEST_SEED", 1);
-    let steps = setting("STEPS", 1500);
     let instance =
         Instance::start(&format!("coherent-{transport}"), &["--local", "2", "--memory", "256MiB"]);
     let [one, two] = ["m", "n"].map(|name| Mounted::by(&instance, name, transport));
-    let beside = tempfile::tempdir().expect("a directory");
     let mut seats = [
         Seat { worker: instance.worker(), root: "/forebay".to_owned() },
         Seat { worker: Worker::outside(), root: shown(&one.at) },
         Seat { worker: Worker::outside(), root: shown(&two.at) },
     ];
+    play(&mut seats, setting("STEPS", 1500));
+}
+
+/// A world of three hosts, with an instance of the mode `posix`.
+fn hosts(number: u16) -> Option<World> {
+    let Some(mut world) = World::new(number) else {
+        eprintln!("skipped: no network namespaces here (root and 'ip' are needed)");
+        return None;
+    };
+    world.settings = vec![("FOREBAY_CONSISTENCY", "posix")];
+    world.ok("a", &["start", "--hosts", &world.path("nodes").to_string_lossy()]);
+    Some(world)
+}
+
+/// A program on a mount of a host.
+fn on(mount: &Mount) -> Seat {
+    Seat { worker: Worker::spawn(mount.command(&[WORKER])), root: mount.at.clone() }
+}
+
+/// A preloaded program on a host.
+fn preloaded(world: &World, host: &str) -> Seat {
+    let worker = Worker::spawn(world.command(host, &["run", "--", WORKER]));
+    Seat { worker, root: "/forebay".to_owned() }
+}
+
+/// "What one host does to names and attributes is seen at once by the mounts and programs of all"
+/// (docs/semantics.md).
+#[test]
+fn all_hosts_see_what_one_does_at_once() {
+    if !has_fuse() {
+        return;
+    }
+    let Some(world) = hosts(300) else { return };
+    let mounts: Vec<Mount> =
+        ["a", "b", "c"].map(|host| Mount::new(&world, host)).into_iter().flatten().collect();
+    let mut seats: Vec<Seat> = mounts.iter().map(on).collect();
+    seats.extend(["a", "b", "c"].map(|host| preloaded(&world, host)));
+    play(&mut seats, setting("STEPS", 700));
+    drop((seats, mounts));
+    world.ok("a", &["stop"]);
+    world.assert_nothing_left();
+}
+
+/// Lets the seats do so many things in turn.
+fn play(seats: &mut [Seat], steps: u64) {
+    let seed = setting("TEST_SEED", 1);
+    let beside = tempfile::tempdir().expect("a directory");
+    let count = seats.len() as u64;
     let mut right = Seat { worker: Worker::outside(), root: shown(beside.path()) };
     let mut random = Random::new(seed);
     let mut history = Vec::new();
     for number in 0..steps {
-        let at = random.below(3) as usize;
+        let at = random.below(count) as usize;
         let step = step(&mut random, at);
         history.push(format!("{number}: seat {at}: {}", step.join(" ")));
         let last = || history[history.len().saturating_sub(12)..].join("\n");

@@ -18,6 +18,9 @@ messages! {
         0x04 Busy { retry_micros: u32 }
         /// Attributes of the inode asked for.
         0x05 Attributes { attributes: Attributes }
+        /// What a `Look` found: attributes, or without `looked::ATTRIBUTES` only inode and type; no
+        /// inode: there is no such name. `may`: bits of `looked`.
+        0x14 Looked { may: u8, attributes: Attributes }
         /// An entry whose inode belongs to another shard: ask there for its attributes.
         0x06 Entry { inode: Inode, mode: u32 }
         /// A file that was made by this request.
@@ -53,6 +56,16 @@ messages! {
             memory_total: u64, memory_free: u64, ssd_total: u64, ssd_free: u64, files: u64,
         }
     }
+}
+
+/// Bits of `Looked::may`.
+pub mod looked {
+    /// Where the name leads may be remembered.
+    pub const NAME_STAYS: u8 = 1;
+    /// The attributes may.
+    pub const ATTRIBUTES_STAY: u8 = 2;
+    /// There are attributes; else they are to be asked for where the inode's shard is.
+    pub const ATTRIBUTES: u8 = 4;
 }
 
 /// In a `Range`: nobody knows.

@@ -214,6 +214,10 @@ messages! {
         /// A mount waits for notices (`crate::watch`), and has carried out all up to `done`. For any
         /// shard of a service of its host. Answered by `Bytes`, now or later: encoded `Notice`s, or none.
         0x1d Notices { done: u64 }
+        /// The entry `name` of `inode`, or without a name the attributes of `inode`, for the kernel
+        /// behind a mount of another host, which may remember what the answer says (`crate::watch`) for
+        /// a while from when this was asked. Answered by `Looked`.
+        0x1e Look { inode: Inode, name: &'a [u8] }
 
         /// What an account (`crate::quota`) may use from now on; for shard 0. Answered when all know it.
         0x31 SetQuota {
@@ -296,6 +300,7 @@ impl Request<'_> {
             | Request::Lock { inode, .. }
             | Request::CancelLock { inode, .. }
             | Request::Unwatch { inode }
+            | Request::Look { inode, name: [] }
             | Request::Walk { directory: inode, from: walk::DIRECTORY, .. } => Some(inode),
             _ => None,
         }

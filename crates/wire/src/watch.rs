@@ -8,6 +8,13 @@ use crate::id::Inode;
 
 /// Mounts of a host at a time. They are numbered from 1; 0 is none.
 pub const MOUNT_COUNT_MAX: usize = 16;
+/// The number that stands for all mounts of other hosts.
+pub const OTHERS: u8 = MOUNT_COUNT_MAX as u8 + 1;
+
+/// How long a kernel may remember what it was told, unless it hears of a change.
+pub const VALID_NANOS: i64 = 4_000_000_000;
+/// So much longer others count, for the way to the kernel.
+pub const MARGIN_NANOS: i64 = 500_000_000;
 
 /// Something that a kernel remembers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -66,8 +73,6 @@ pub struct Notice<'a> {
     pub inode: Inode,
     /// The name that changes, if one does.
     pub name: &'a [u8],
-    /// The inode that loses its name to another; else none. Who just looked it up is not to miss it.
-    pub replaced: Inode,
 }
 
 impl Notice<'_> {
@@ -86,13 +91,12 @@ impl<'a> Field<'a> for Notice<'a> {
         to.u8(self.what);
         to.u64(self.number);
         to.u64(self.inode.0);
-        to.u64(self.replaced.0);
         to.bytes(self.name);
     }
     fn take(from: &mut Reader<'a>) -> Result<Self, Malformed> {
         let what = from.u8()?;
-        let (number, inode, replaced) = (from.u64()?, Inode(from.u64()?), Inode(from.u64()?));
-        Ok(Notice { what, number, inode, replaced, name: from.bytes()? })
+        let (number, inode) = (from.u64()?, Inode(from.u64()?));
+        Ok(Notice { what, number, inode, name: from.bytes()? })
     }
 }
 
@@ -105,12 +109,11 @@ mod tests {
         /// Notices survive encoding, and any bytes are read without a panic.
         #[test]
         fn notices_survive_encoding(
-            n: [u64; 3],
+            n: [u64; 2],
             name in proptest::collection::vec(any::<u8>(), 0..200),
         ) {
-            let [number, inode, replaced] = n;
-            let (inode, replaced) = (Inode(inode), Inode(replaced));
-            let notice = Notice { what: number as u8, number, inode, replaced, name: &name };
+            let [number, inode] = n;
+            let notice = Notice { what: number as u8, number, inode: Inode(inode), name: &name };
             let mut bytes = [0; 300];
             let mut writer = Writer::new(&mut bytes);
             notice.put(&mut writer);

@@ -12,7 +12,7 @@ use metadata::{Config, DataOp, Effect, IndexOp, Input, Now, Opens, Service, Snap
 use placement::Map;
 use wire::attributes::{ATTRIBUTES_BYTES, mode, spread};
 use wire::hash::NameHash;
-use wire::watch::Watch;
+use wire::watch::{OTHERS, Watch};
 use wire::{
     Attributes, Credentials, DaemonIndex, Errno, Header, Inode, Layout, Reader, Reply, Request,
     ShardIndex,
@@ -78,10 +78,12 @@ impl Holdings {
     }
 }
 
-/// What mounts of a host watch: a word, and until when.
+/// What mounts of a host watch, or with `OTHERS` those of other hosts: a word, and until when.
 #[derive(Default)]
 pub(crate) struct Watched {
     pub(crate) now: i64,
+    /// The mounts of the host.
+    pub(crate) mounts: BTreeSet<u8>,
     pub(crate) words: BTreeMap<(u8, Watch), (u64, i64)>,
 }
 
@@ -109,6 +111,15 @@ impl Opens for OpenSet {
     }
     fn has_mounts(&self) -> bool {
         !self.3.borrow().words.is_empty()
+    }
+    fn has_mount(&self, mount: u8) -> bool {
+        self.3.borrow().mounts.contains(&mount)
+    }
+    fn watch_for_others(&self, watch: Watch, nanos: i64) -> bool {
+        let mut watched = self.3.borrow_mut();
+        let until = watched.now + nanos;
+        watched.words.insert((OTHERS, watch), (0, until));
+        true
     }
     fn watchers(&self, watch: Watch, each: &mut dyn FnMut(u8, u64)) {
         let watched = self.3.borrow();
@@ -142,6 +153,7 @@ pub(crate) enum Answer {
     Attributes(Attributes),
     Entry(Inode, u32),
     Created(Attributes),
+    Looked(u8, Attributes),
     Bytes(Vec<u8>),
     Contents(u64, Vec<u8>),
     Moved(Attributes),
@@ -162,6 +174,7 @@ impl Answer {
             Reply::Attributes { attributes } => Answer::Attributes(attributes),
             Reply::Entry { inode, mode } => Answer::Entry(inode, mode),
             Reply::Created { attributes } => Answer::Created(attributes),
+            Reply::Looked { may, attributes } => Answer::Looked(may, attributes),
             Reply::Bytes { bytes } => Answer::Bytes(bytes.to_vec()),
             Reply::Contents { size, bytes } => Answer::Contents(size, bytes.to_vec()),
             Reply::Moved { attributes } => Answer::Moved(attributes),

@@ -6,12 +6,17 @@
 //! looks here. All of that is in one order, so either the mount is told, or it saw that a change is on
 //! its way and has its kernel remember nothing.
 //!
-//! A word says of all that falls on it until when it may be remembered, in milliseconds above 20 bits
-//! which count how often that was said: so a mount which was told of a change, and watches anew, is told
-//! again. What is over needs no clearing; a mount that stands still is waited for no longer than that.
+//! A word says of all that falls on it until when it may be remembered, in milliseconds above 20
+//! bits which count how often that was said: so a mount which was told of a change, and watches
+//! anew, is told again. What is over needs no clearing; a mount that stands still is waited for no
+//! longer than that.
+//!
+//! What kernels behind mounts of other hosts remember is noted by the services of this host, under
+//! the number `OTHERS`: until when any of them may. Which do, each service knows by itself; after a
+//! restart of its daemon the words are what is left.
 //!
 //! Layout: a page with the set of mounts u64, then at 64 a row of 64 bytes for each (process u32, 4
-//! unused bytes, its start u64); behind it for each mount `BUCKETS` words u64.
+//! unused bytes, its start u64); behind it for each mount, and for `OTHERS`, `BUCKETS` words u64.
 
 use super::{HostSegment, turns};
 use crate::sync::{AtomicU64, fence};
@@ -19,20 +24,20 @@ use crate::wait;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use wire::Inode;
 use wire::errno::{Errno, Result};
-use wire::watch::{MOUNT_COUNT_MAX, Watch};
+use wire::watch::{MOUNT_COUNT_MAX, OTHERS, Watch};
 
 const PAGE: usize = 4096;
 const START: usize = turns::END.next_multiple_of(PAGE);
 const ROW: usize = 64;
 const BUCKETS: usize = 1 << 16;
 const WORDS: usize = START + PAGE;
-pub(super) const END: usize = WORDS + MOUNT_COUNT_MAX * BUCKETS * 8;
+pub(super) const END: usize = WORDS + (MOUNT_COUNT_MAX + 1) * BUCKETS * 8;
 
 /// Bits of a word that count.
 const COUNT_BITS: u32 = 20;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
 
-const _: () = assert!(ROW * (MOUNT_COUNT_MAX + 1) <= PAGE && MOUNT_COUNT_MAX < 64);
+const _: () = assert!(ROW * (MOUNT_COUNT_MAX + 1) <= PAGE && MOUNT_COUNT_MAX + 1 < 64);
 
 /// In which word something is noted.
 #[must_use]
@@ -115,15 +120,16 @@ impl HostSegment {
     }
 
     fn watch_word(&self, number: u8, bucket: usize) -> Result<&AtomicU64> {
-        HostSegment::mount_row(number)?;
+        if !(1..=OTHERS).contains(&number) {
+            return Err(Errno::EINVAL);
+        }
         let table = WORDS + (usize::from(number) - 1) * BUCKETS * 8;
         self.segment.word64(table + bucket % BUCKETS * 8)
     }
 
     /// A number for a mount that process `pid` serves, which began at `started`.
     ///
-    /// # Errors
-    /// `ENFILE` if there are too many.
+    /// # Errors `ENFILE` if there are too many.
     pub fn take_mount(&self, pid: u32, started: u64) -> Result<u8> {
         for number in 1..=MOUNT_COUNT_MAX as u8 {
             let row = HostSegment::mount_row(number)?;
@@ -163,8 +169,7 @@ impl HostSegment {
     /// A mount's kernel may remember what falls on `bucket` until `until`, in microseconds of
     /// `wait::now_micros`. The word as it is now.
     ///
-    /// # Errors
-    /// `EINVAL` for a number that is no mount's.
+    /// # Errors `EINVAL` for a number that is no mount's.
     pub fn watch(&self, number: u8, bucket: usize, until: u64) -> Result<u64> {
         let word = self.watch_word(number, bucket)?;
         let millis = until.div_ceil(1000);
@@ -178,43 +183,70 @@ impl HostSegment {
         Ok(longer(known.unwrap_or_default()))
     }
 
+    /// Kernels of other hosts may remember `watch` for so many nanoseconds from now.
+    ///
+    /// # Errors As `watch`.
+    pub fn watch_for_others(&self, watch: Watch, nanos: i64) -> Result<()> {
+        let micros = u64::try_from(nanos).unwrap_or(0).div_ceil(1000);
+        if self.mounts()?.load(Relaxed) & 1 << OTHERS == 0 {
+            self.mounts()?.fetch_or(1 << OTHERS, SeqCst);
+        }
+        let until = wait::now_micros().saturating_add(micros);
+        self.watch(OTHERS, bucket_of(watch), until).map(drop)
+    }
+
+    /// True if there is a mount of this number.
+    #[must_use]
+    pub fn has_mount(&self, number: u8) -> bool {
+        let is_one = (1..=MOUNT_COUNT_MAX).contains(&usize::from(number));
+        is_one && self.mounts().is_ok_and(|mounts| mounts.load(SeqCst) & 1 << number != 0)
+    }
+
+    /// True if somebody on this host has a file open to write.
+    #[must_use]
+    pub fn has_writer(&self, inode: Inode) -> bool {
+        fence(SeqCst);
+        let row = self.vnode_find(inode).and_then(|row| self.vnode(row).ok());
+        row.is_some_and(|row| pages::writer(row.marks.load(SeqCst)) != 0)
+    }
+
     /// The word of a bucket as it is.
     ///
-    /// # Errors
-    /// As `watch`.
+    /// # Errors As `watch`.
     pub fn watch_now(&self, number: u8, bucket: usize) -> Result<u64> {
         Ok(self.watch_word(number, bucket)?.load(SeqCst))
     }
 
-    /// A mount's kernel remembers nothing any more that falls on `bucket`, unless the word is another by
-    /// now.
+    /// A mount's kernel remembers nothing any more that falls on `bucket`, unless the word is
+    /// another by now.
     pub fn unwatch(&self, number: u8, bucket: usize, word: u64) {
         if let Ok(known) = self.watch_word(number, bucket) {
             let _ = known.compare_exchange(word, word & COUNT, SeqCst, Relaxed);
         }
     }
 
-    /// True if there is any mount.
+    /// True if there is any mount, of this host or of another that remembers something of this one's.
     #[inline]
     #[must_use]
     pub fn has_mounts(&self) -> bool {
         self.mounts().is_ok_and(|mounts| mounts.load(SeqCst) != 0)
     }
 
-    /// Calls `each` with the number and the word of each mount whose kernel may remember `watch`, as far
-    /// as it said so before the caller made known that he is about to change it.
+    /// Calls `each` with the number and the word of each mount whose kernel may remember `watch`,
+    /// as far as it said so before the caller made known that he is about to change it. Of all
+    /// mounts of other hosts once, with `OTHERS`.
     pub fn watchers(&self, watch: Watch, each: &mut dyn FnMut(u8, u64)) {
         fence(SeqCst);
         let Ok(mut mounts) = self.mounts().map(|mounts| mounts.load(SeqCst)) else { return };
         if mounts == 0 {
             return;
         }
-        let (bucket, now) = (bucket_of(watch), wait::now_micros());
+        let bucket = bucket_of(watch);
         while mounts != 0 {
             let number = mounts.trailing_zeros() as u8;
             mounts &= mounts - 1;
             let word = self.watch_word(number, bucket).map_or(0, |word| word.load(SeqCst));
-            if (word >> COUNT_BITS).saturating_mul(1000) > now {
+            if word > COUNT && !is_over(word) {
                 each(number, word);
             }
         }
@@ -268,6 +300,13 @@ mod tests {
         host.mount_list(&mut |number, pid, started| all.push((number, pid, started)));
         assert_eq!(all, [(one, 10, 11), (two, 20, 21)]);
         host.give_mount(one);
+        assert!(!host.has_mount(one) && host.has_mount(two) && !host.has_mount(OTHERS));
+        host.watch_for_others(file, 3_600_000_000_000).expect("watched");
+        assert!(host.has_mounts() && !host.has_mount(OTHERS) && host.is_watched(file, two));
+        assert_eq!(
+            watchers(&host, file).iter().map(|one| one.0).collect::<std::vec::Vec<_>>(),
+            [OTHERS]
+        );
         assert_eq!(host.take_mount(30, 31), Ok(one));
         let rest = (2..MOUNT_COUNT_MAX).filter(|_| host.take_mount(1, 1).is_ok()).count();
         assert_eq!((rest, host.take_mount(1, 1)), (MOUNT_COUNT_MAX - 2, Err(Errno::ENFILE)));

@@ -120,9 +120,10 @@ impl Agent {
 
     /// One that works on a mount.
     pub(crate) fn on(mount: &Mount) -> Agent {
-        let mut command = Command::new("nsenter");
-        command.args(["-m", "-t", &mount.pid.to_string(), "python3", "-c", SCRIPT, &mount.at]);
-        Agent::new(format!("mount on {}", mount.host), command)
+        Agent::new(
+            format!("mount on {}", mount.host),
+            mount.command(&["python3", "-c", SCRIPT, &mount.at]),
+        )
     }
 
     fn new(name: String, mut command: Command) -> Agent {
@@ -196,7 +197,7 @@ pub(crate) fn signal(pid: u32, name: &str) {
 /// An instance mounted on a host, in a mount namespace of that host's own.
 pub(crate) struct Mount {
     host: String,
-    at: String,
+    pub(crate) at: String,
     /// Who serves it.
     pub(crate) pid: u32,
 }
@@ -215,6 +216,13 @@ impl Mount {
         let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
         let pid = said["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a pid");
         Some(Mount { host: host.to_owned(), at, pid })
+    }
+
+    /// A program that sees it.
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-m", "-t", &self.pid.to_string()]).args(words);
+        command
     }
 
     /// Kills who serves it.

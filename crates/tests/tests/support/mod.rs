@@ -201,7 +201,7 @@ pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-const WORKER: &str = env!("CARGO_BIN_EXE_forebay-test-worker");
+pub(crate) const WORKER: &str = env!("CARGO_BIN_EXE_forebay-test-worker");
 
 /// The worker program on an instance: takes a line, does it, answers with a line.
 pub(crate) struct Worker {
@@ -220,7 +220,7 @@ impl Worker {
         Worker::spawn(Command::new(WORKER))
     }
 
-    fn spawn(mut command: Command) -> Worker {
+    pub(crate) fn spawn(mut command: Command) -> Worker {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
