@@ -13,7 +13,7 @@ use wire::request::lock;
 use wire::{Credentials, Reply, Request};
 
 use crate::opened::{Open, mark, o};
-use crate::request::{To, own_credentials};
+use crate::request::{Identity, To, own_credentials};
 use crate::seek::whence;
 use crate::{Client, OfdIndex, ProcessIndex};
 
@@ -27,6 +27,8 @@ pub enum Owner {
     Process(ProcessIndex),
     /// The open file's: `F_OFD_SETLK`.
     OpenFile,
+    /// The open file's, which carries the locks of somebody whom a kernel names by this number.
+    Carried(u64),
 }
 
 /// A lock or an unlocking.
@@ -53,13 +55,34 @@ pub enum Wait<'a> {
     Until(&'a AtomicBool),
 }
 
+/// See `Request::Lock`.
+#[derive(Clone, Copy)]
+struct Holder {
+    owner: u64,
+    party: u64,
+}
+
 impl Client {
     fn owner(&self, open: &Open<'_>, owner: Owner) -> Result<u64> {
         let (host, number) = (self.host()?, self.home()?.welcome.host);
         Ok(match owner {
             Owner::Process(process) => host.owner_of_process(number, process),
-            Owner::OpenFile => host.owner_of_file(number, open.index),
+            Owner::OpenFile | Owner::Carried(_) => host.owner_of_file(number, open.index),
         })
+    }
+
+    /// Owner and party of a lock, as shards know them.
+    fn holder(&self, open: &Open<'_>, owner: Owner) -> Result<Holder> {
+        let number = self.owner(open, owner)?;
+        let party = match owner {
+            Owner::Process(_) => number,
+            Owner::OpenFile => 0,
+            Owner::Carried(named) => {
+                let kernel = u64::from(self.home()?.welcome.host) << 8 | u64::from(self.mount());
+                wire::hash::mix(named, kernel).max(1)
+            }
+        };
+        Ok(Holder { owner: number, party })
     }
 
     /// `F_SETLK`, `F_SETLKW`, `F_OFD_SETLK`, `F_OFD_SETLKW`.
@@ -86,10 +109,10 @@ impl Client {
                 open.vnode.marks.fetch_or(LOCKED_BY_PROCESS, SeqCst);
             }
             Owner::Process(_) => {}
-            Owner::OpenFile => open.set(mark::LOCKED),
+            Owner::OpenFile | Owner::Carried(_) => open.set(mark::LOCKED),
         }
-        let owner = self.owner(&open, owner)?;
-        self.take_lock(&open, owner, range, 0, wait)
+        let holder = self.holder(&open, owner)?;
+        self.take_lock(&open, holder, range, 0, wait)
     }
 
     /// `flock(2)` with a kind of `wire::request::lock`.
@@ -99,9 +122,9 @@ impl Client {
     pub fn flock(&self, ofd: OfdIndex, kind: u8, wait: Wait<'_>) -> Result<()> {
         let open = self.open_to_lock(ofd)?;
         open.set(mark::LOCKED);
-        let owner = self.owner(&open, Owner::OpenFile)?;
+        let holder = self.holder(&open, Owner::OpenFile)?;
         let range = Range { kind, start: 0, end: u64::MAX, pid: 0 };
-        self.take_lock(&open, owner, range, lock::FLOCK, wait)
+        self.take_lock(&open, holder, range, lock::FLOCK, wait)
     }
 
     fn open_to_lock(&self, ofd: OfdIndex) -> Result<Open<'_>> {
@@ -112,7 +135,7 @@ impl Client {
     fn take_lock(
         &self,
         open: &Open<'_>,
-        owner: u64,
+        Holder { owner, party }: Holder,
         range: Range,
         flags: u8,
         wait: Wait<'_>,
@@ -121,20 +144,23 @@ impl Client {
         let inode = open.inode;
         let to = To::Shard(inode.shard());
         let who = own_credentials();
-        let at_once = Request::Lock { inode, owner, pid, kind, flags, start, end };
+        let at_once = Request::Lock { inode, owner, party, pid, kind, flags, start, end };
         let interruptible = match wait {
             Wait::Yes if kind != lock::UNLOCK => Interruptible::Yes,
             Wait::Until(word) if kind != lock::UNLOCK => Interruptible::By(word),
             _ => return self.call_done(to, &at_once, &who),
         };
         let flags = flags | lock::WAIT;
-        let waiting = Request::Lock { inode, owner, pid, kind, flags, start, end };
-        let answer = self.call_as(to, &waiting, &who, &mut None, interruptible);
+        let waiting = Request::Lock { inode, owner, party, pid, kind, flags, start, end };
+        let mut identity = None;
+        let answer = self.call_as(to, &waiting, &who, &mut identity, interruptible);
         match answer.map(drop) {
             Err(Errno::EINTR) => {}
             other => return other,
         }
-        self.call_done(to, &Request::CancelLock { inode, owner }, &who)?;
+        if let Some(Identity { origin, sequence }) = identity {
+            self.call_done(to, &Request::CancelLock { inode, origin, sequence }, &who)?;
+        }
         // It may have been granted before it was withdrawn, unseen by us. Asking again without
         // waiting makes both sides agree: what is held already is granted again.
         match self.call_done(to, &at_once, &who) {
@@ -153,9 +179,11 @@ impl Client {
             return Err(Errno::EINVAL);
         }
         let Range { kind, start, end, pid } = range;
+        let Holder { owner, party } = self.holder(&open, owner)?;
         let request = Request::Lock {
             inode: open.inode,
-            owner: self.owner(&open, owner)?,
+            owner,
+            party,
             pid,
             kind,
             flags: lock::TEST,

@@ -42,6 +42,7 @@ fn who_is_killed_waiting_gets_no_lock_though_his_session_lives() {
     let lock = |owner: u64, kind: u8, wait: u8| Request::Lock {
         inode,
         owner,
+        party: 0,
         pid: 1,
         kind,
         flags: lock::FLOCK | wait,

@@ -92,9 +92,12 @@ mod acls;
 
 mod locking;
 
+mod deadlock;
+
 pub use config::Config;
 pub use effect::{DataOp, Effect, IndexOp, Input, Now, Opens, Posted};
 pub use holder::{Holder, Table, Walked};
 pub use host_word::HostWord;
+pub use locking::LockSeen;
 pub use service::Service;
 pub use snapshot::SnapshotCursor;

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use wire::{Attributes, Errno, Header, Inode, Layout, Reader, Request, ShardIndex};
 
 use crate::bank::Bank;
+use crate::deadlock::{Circles, Edge};
 use crate::effect::Opens;
 use crate::far_mounts::FarMounts;
 use crate::kept::Kept;
@@ -237,6 +238,28 @@ pub(crate) struct Waiter {
     pub(crate) ticket: u64,
     pub(crate) header: Header,
     pub(crate) lock: Lock,
+    /// No other wait of this service ever has it.
+    pub(crate) number: u64,
+    pub(crate) began: i64,
+    /// Nothing that is held is in its way, but somebody who waits for longer.
+    pub(crate) is_behind: bool,
+    /// Parties whose locks are in its way, each with a number that tells the times apart when that
+    /// began.
+    pub(crate) blockers: BTreeMap<u64, u64>,
+}
+
+impl Waiter {
+    /// For whom it waits, for `deadlock`.
+    pub(crate) fn edges(&self) -> impl Iterator<Item = Edge> + '_ {
+        let (wait, began, party) = (self.number, self.began.cast_unsigned(), self.lock.party);
+        self.blockers.iter().map(move |(&blocker, &since)| Edge {
+            wait,
+            began,
+            party,
+            blocker,
+            since,
+        })
+    }
 }
 
 /// Longest pause before a word about a transaction is sent again: a restart of a daemon is not waited
@@ -278,6 +301,9 @@ pub(crate) struct Live {
     /// Files that went in the running step.
     pub(crate) gone: Vec<(Inode, Layout)>,
     pub(crate) waiters: BTreeMap<Inode, Vec<Waiter>>,
+    /// The last number of `Waiter::blockers`.
+    pub(crate) blocker_last: u64,
+    pub(crate) circles: Circles,
     pub(crate) leases: Leases,
     pub(crate) mounts: Mounts,
     pub(crate) far_mounts: FarMounts,
@@ -316,6 +342,8 @@ impl Live {
             unlinked: Vec::new(),
             gone: Vec::new(),
             waiters: BTreeMap::new(),
+            blocker_last: 0,
+            circles: Circles::default(),
             leases: Leases::default(),
             mounts: Mounts::default(),
             far_mounts: FarMounts::default(),

@@ -1,22 +1,81 @@
 //! Requests for file locks: taking, testing, waiting in order of arrival, giving back.
+//!
+//! Who waits is passed by nobody who came later and would stand in his way, for `ORDER_NANOS`: so one who
+//! wants to write meets no endless stream of readers. Not longer, because a reader may be what an
+//! earlier one waits for (a program that takes a lock it has by another file, or runs one that does), and
+//! on
+//! a local file system nothing would be in its way. For the same reason who has something in the
+//! way of the one who waits goes before him. Who does not wait takes what is free.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wire::request::lock::{FLOCK, READ, TEST, UNLOCK, WAIT, WRITE};
-use wire::{Errno, Inode, Reply, Request};
+use wire::{Errno, Header, Inode, Reply, Request};
 
 use crate::live::{Ask, Step, Stop, Waiter};
 use crate::locks::{self, Lock};
 use crate::record::Record;
-use crate::service::Service;
+use crate::service::{ORIGIN_NONE, Service, outcome};
 
-/// Process of an open-file-description lock, as `F_OFD_GETLK` names it. Its owner is no single
-/// thread of control, so a circle through it need not be a deadlock and is not looked for.
-const PID_OF_DESCRIPTION: u32 = u32::MAX;
+/// How long those who come later wait behind one who waits: longer than most locks are held, and a delay
+/// that
+/// a person waits out.
+const ORDER_NANOS: i64 = 1_000_000_000;
+
+/// Whether a lock's party is looked for in circles. The owner of other locks is no single thread of
+/// control, so a circle through it need not be one of those who wait for ever.
+const fn is_of_process(lock: &Lock) -> bool {
+    lock.flock == 0 && lock.party != 0
+}
+
+/// Those who wait, first come first: is one of them passed by if `lock` is granted?
+fn is_behind(ahead: &[Lock], held: &[Lock], lock: &Lock) -> bool {
+    let has_more = |other: &Lock| {
+        held.iter().any(|own| own.owner == lock.owner && own.is_in_the_way_of(other))
+    };
+    ahead.iter().any(|other| lock.is_in_the_way_of(other) && !has_more(other))
+}
+
+/// A lock as others may see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockSeen {
+    /// Whose it is.
+    pub owner: u64,
+    /// A value of `wire::request::lock`.
+    pub kind: u8,
+    /// Taken by `flock`.
+    pub is_flock: bool,
+    /// A process's: looked for in circles of those who wait for each other.
+    pub is_of_process: bool,
+    /// First byte.
+    pub start: u64,
+    /// Last byte.
+    pub end: u64,
+    /// Origin and number of the request that waits for it; `None`: it is held.
+    pub waits: Option<(u64, u64)>,
+}
+
+impl LockSeen {
+    fn of(lock: &Lock, waits: Option<(u64, u64)>) -> LockSeen {
+        let Lock { owner, kind, flock, start, end, .. } = *lock;
+        let is_of_process = is_of_process(lock);
+        LockSeen { owner, kind, is_flock: flock != 0, is_of_process, start, end, waits }
+    }
+
+    /// Can the two not be held at the same time?
+    #[must_use]
+    pub fn conflicts(&self, other: &LockSeen) -> bool {
+        self.owner != other.owner
+            && self.is_flock == other.is_flock
+            && (self.kind == WRITE || other.kind == WRITE)
+            && self.start <= other.end
+            && other.start <= self.end
+    }
+}
 
 impl Service {
     pub(crate) fn lock(&mut self, ask: &Ask<'_>, request: &Request<'_>) -> Step<()> {
-        let Request::Lock { inode, owner, pid, kind, flags, start, end } = *request else {
+        let Request::Lock { inode, owner, party, pid, kind, flags, start, end } = *request else {
             return Err(Stop::Refused(Errno::EPROTO));
         };
         self.own_attributes(inode)?;
@@ -24,35 +83,45 @@ impl Service {
             return Err(Stop::Refused(Errno::EINVAL));
         }
         let (host, flock) = (ask.header.host, u8::from(flags & FLOCK != 0));
-        let lock = Lock { owner, pid, host, kind, flock, start, end };
+        let lock = Lock { owner, party, pid, host, kind, flock, start, end };
         let mut held = self.state.locks.get(&inode).cloned().unwrap_or_default();
         let in_the_way = if kind == UNLOCK { None } else { locks::conflict(&held, &lock) };
-        let Some(&in_the_way) = in_the_way else {
-            if flags & TEST == 0 {
-                locks::set(&mut held, lock);
-                self.put_locks(inode, &held);
-                self.grant(inode);
+        if let Some(&in_the_way) = in_the_way {
+            if flags & TEST != 0 {
+                let Lock { kind, pid, start, end, .. } = in_the_way;
+                self.io.reply(ask.ticket, &Reply::Held { kind, pid, start, end });
+                return Ok(());
             }
+            if flags & WAIT == 0 {
+                return Err(Stop::Refused(Errno::EAGAIN));
+            }
+            if is_of_process(&lock) && self.is_deadlock(inode, &lock) {
+                return Err(Stop::Refused(Errno::EDEADLK));
+            }
+            if flock != 0 && held.iter().any(|other| other.owner == owner && other.flock != 0) {
+                // As `flock` does: a conversion that has to wait gives the old lock back first.
+                locks::set(&mut held, Lock { kind: UNLOCK, ..lock });
+                self.put_locks(inode, &held);
+            }
+        } else if flags & TEST != 0 {
             self.io.reply(ask.ticket, &Reply::Done {});
             return Ok(());
-        };
-        if flags & TEST != 0 {
-            let Lock { kind, pid, start, end, .. } = in_the_way;
-            self.io.reply(ask.ticket, &Reply::Held { kind, pid, start, end });
+        } else if flags & WAIT == 0 || kind == UNLOCK || !self.live.waiters.contains_key(&inode) {
+            locks::set(&mut held, lock);
+            self.put_locks(inode, &held);
+            self.grant(inode);
+            self.done(ask, outcome::DONE, 0, 0);
             return Ok(());
         }
-        if flags & WAIT == 0 {
-            return Err(Stop::Refused(Errno::EAGAIN));
-        }
-        if flock == 0 && pid != PID_OF_DESCRIPTION && self.is_deadlock(inode, &lock) {
-            return Err(Stop::Refused(Errno::EDEADLK));
-        }
-        if flock != 0 && held.iter().any(|other| other.owner == owner && other.flock != 0) {
-            // As `flock` does: a conversion that has to wait gives the old lock back first.
-            locks::set(&mut held, Lock { kind: UNLOCK, ..lock });
-            self.put_locks(inode, &held);
-        }
-        let waiter = Waiter { ticket: ask.ticket, header: *ask.header, lock };
+        let waiter = Waiter {
+            ticket: ask.ticket,
+            header: *ask.header,
+            lock,
+            number: self.new_sequence(),
+            began: self.live.now,
+            is_behind: false,
+            blockers: BTreeMap::new(),
+        };
         self.live.waiters.entry(inode).or_default().push(waiter);
         self.grant(inode);
         Ok(())
@@ -68,17 +137,56 @@ impl Service {
             inode => vec![inode],
         };
         for inode in inodes {
-            self.refuse(inode, Errno::EINTR, |waiter| waiter.lock.owner == owner);
+            // A process that closes a file may wait for a lock of it in another thread, by another
+            // descriptor. Of one that is dead its daemon says so.
+            if ask.header.origin == ORIGIN_NONE {
+                self.refuse(inode, Errno::EINTR, |waiter| waiter.lock.owner == owner);
+            }
             self.keep_locks(inode, |lock| lock.owner != owner);
+        }
+        self.done(ask, outcome::DONE, 0, 0);
+        Ok(())
+    }
+
+    pub(crate) fn cancel_lock(
+        &mut self,
+        ask: &Ask<'_>,
+        inode: Inode,
+        identity: (u64, u64),
+    ) -> Step<()> {
+        let (origin, sequence) = identity;
+        self.refuse(inode, Errno::EINTR, |waiter| {
+            (waiter.header.origin, waiter.header.sequence) == identity
+        });
+        let known = self.state.outcomes.get(&origin);
+        if known.is_none_or(|known| known.sequence < sequence) && origin != ORIGIN_NONE {
+            // It may come later than this: then nobody wants it any more.
+            let (kind, first, second) = (outcome::DONE, 0, 0);
+            self.put(&Record::PutOutcome { origin, sequence, kind, first, second });
         }
         self.io.reply(ask.ticket, &Reply::Done {});
         Ok(())
     }
 
-    pub(crate) fn cancel_lock(&mut self, ask: &Ask<'_>, inode: Inode, owner: u64) -> Step<()> {
-        self.refuse(inode, Errno::EINTR, |waiter| waiter.lock.owner == owner);
-        self.io.reply(ask.ticket, &Reply::Done {});
-        Ok(())
+    /// Locks of an inode: those that are held, then those that are waited for.
+    #[must_use]
+    pub fn locks_of(&self, inode: Inode) -> Vec<LockSeen> {
+        let held = self.state.locks.get(&inode).into_iter().flatten();
+        let held = held.map(|lock| LockSeen::of(lock, None));
+        let waiting = self.live.waiters.get(&inode).into_iter().flatten();
+        let waiting = waiting.map(|waiter| {
+            let Header { origin, sequence, .. } = waiter.header;
+            LockSeen::of(&waiter.lock, Some((origin, sequence)))
+        });
+        held.chain(waiting).collect()
+    }
+
+    /// Refuses those who wait, wherever they do, and are meant.
+    pub(crate) fn refuse_all(&mut self, is_it: impl Fn(&Waiter) -> bool) {
+        let inodes: Vec<Inode> = self.live.waiters.keys().copied().collect();
+        for inode in inodes {
+            self.refuse(inode, Errno::EINTR, &is_it);
+        }
     }
 
     /// Refuses all who wait for a lock on an inode that is gone.
@@ -88,6 +196,7 @@ impl Service {
 
     pub(crate) fn refuse(&mut self, inode: Inode, errno: Errno, is_it: impl Fn(&Waiter) -> bool) {
         let Some(mut waiters) = self.live.waiters.remove(&inode) else { return };
+        let count = waiters.len();
         waiters.retain(|waiter| {
             let refused = is_it(waiter);
             if refused {
@@ -95,8 +204,13 @@ impl Service {
             }
             !refused
         });
+        let was_any = waiters.len() != count;
         if !waiters.is_empty() {
             self.live.waiters.insert(inode, waiters);
+        }
+        if was_any {
+            // Who waited behind them alone.
+            self.grant(inode);
         }
     }
 
@@ -111,49 +225,106 @@ impl Service {
     pub(crate) fn grant(&mut self, inode: Inode) {
         let Some(mut waiters) = self.live.waiters.remove(&inode) else { return };
         let mut held = self.state.locks.get(&inode).cloned().unwrap_or_default();
-        let count = waiters.len();
-        waiters.retain(|waiter| {
-            if locks::conflict(&held, &waiter.lock).is_some() {
-                return true;
-            }
-            locks::set(&mut held, waiter.lock);
-            self.io.reply(waiter.ticket, &Reply::Done {});
-            false
-        });
-        if waiters.len() != count {
-            self.put_locks(inode, &held);
+        // One that is granted may let an earlier one in, if it is less than what its owner had.
+        while self.grant_some(inode, &mut waiters, &mut held) {}
+        for waiter in &mut waiters {
+            self.note_blockers(&held, waiter);
         }
         if !waiters.is_empty() {
             self.live.waiters.insert(inode, waiters);
         }
     }
 
-    /// Would waiting for this lock close a circle of owners that wait for each other?
-    fn is_deadlock(&self, inode: Inode, wanted: &Lock) -> bool {
-        let mut seen = BTreeSet::new();
-        let mut next: Vec<u64> = self.blockers(inode, wanted).collect();
-        while let Some(owner) = next.pop() {
-            if owner == wanted.owner {
+    /// True if somebody was granted what he waited for.
+    fn grant_some(
+        &mut self,
+        inode: Inode,
+        waiters: &mut Vec<Waiter>,
+        held: &mut Vec<Lock>,
+    ) -> bool {
+        let (count, now) = (waiters.len(), self.live.now);
+        let mut ahead = Vec::new();
+        waiters.retain_mut(|waiter| {
+            let is_free = locks::conflict(held, &waiter.lock).is_none();
+            let passes_at = waiter.began.saturating_add(ORDER_NANOS);
+            waiter.is_behind = is_free && now < passes_at && is_behind(&ahead, held, &waiter.lock);
+            if !is_free || waiter.is_behind {
+                ahead.push(waiter.lock);
                 return true;
             }
-            if !seen.insert(owner) {
+            locks::set(held, waiter.lock);
+            self.finish(waiter.ticket, &waiter.header, outcome::DONE, 0, 0);
+            false
+        });
+        let was_any = waiters.len() != count;
+        if was_any {
+            self.put_locks(inode, held);
+        }
+        was_any
+    }
+
+    /// Notes for whom somebody waits, and when that is to be looked at.
+    fn note_blockers(&mut self, held: &[Lock], waiter: &mut Waiter) {
+        if waiter.is_behind {
+            self.live.wake_at(waiter.began.saturating_add(ORDER_NANOS));
+        }
+        if !is_of_process(&waiter.lock) {
+            return;
+        }
+        let parties: BTreeSet<u64> = blockers(held, &waiter.lock).collect();
+        waiter.blockers.retain(|party, _| parties.contains(party));
+        for party in parties {
+            waiter.blockers.entry(party).or_insert_with(|| {
+                self.live.blocker_last += 1;
+                self.live.blocker_last
+            });
+        }
+        if !waiter.blockers.is_empty() {
+            self.note_waiting();
+        }
+    }
+
+    /// What time brings: who waited long behind others waits for them no more.
+    pub(crate) fn keep_order(&mut self) {
+        let now = self.live.now;
+        let mut due = Vec::new();
+        for (&inode, waiters) in &self.live.waiters {
+            for waiter in waiters.iter().filter(|waiter| waiter.is_behind) {
+                let passes_at = waiter.began.saturating_add(ORDER_NANOS);
+                self.live.timer = self.live.timer.min(passes_at);
+                if passes_at <= now {
+                    due.push(inode);
+                }
+            }
+        }
+        due.into_iter().for_each(|inode| self.grant(inode));
+    }
+
+    /// Would waiting for this lock close a circle of parties that wait for each other?
+    fn is_deadlock(&self, inode: Inode, wanted: &Lock) -> bool {
+        let held_in = |inode| self.state.locks.get(&inode).map(Vec::as_slice).unwrap_or_default();
+        let mut seen = BTreeSet::new();
+        let mut next: Vec<u64> = blockers(held_in(inode), wanted).collect();
+        while let Some(party) = next.pop() {
+            if party == wanted.party {
+                return true;
+            }
+            if !seen.insert(party) {
                 continue;
             }
             for (&inode, waiters) in &self.live.waiters {
-                let own = waiters.iter().filter(|waiter| waiter.lock.owner == owner);
-                for waiter in own.filter(|waiter| waiter.lock.flock == 0) {
-                    next.extend(self.blockers(inode, &waiter.lock));
+                let own = waiters.iter().filter(|waiter| waiter.lock.party == party);
+                for waiter in own.filter(|waiter| is_of_process(&waiter.lock)) {
+                    next.extend(blockers(held_in(inode), &waiter.lock));
                 }
             }
         }
         false
     }
+}
 
-    /// Owners of POSIX locks that are in the way of one.
-    fn blockers<'a>(&'a self, inode: Inode, wanted: &'a Lock) -> impl Iterator<Item = u64> + 'a {
-        let held = self.state.locks.get(&inode).map(Vec::as_slice).unwrap_or_default();
-        locks::conflicts(held, wanted)
-            .filter(|lock| lock.pid != PID_OF_DESCRIPTION)
-            .map(|lock| lock.owner)
-    }
+/// Parties whose locks are in the way of one. Not its own: it waits for no process then.
+fn blockers<'a>(held: &'a [Lock], wanted: &'a Lock) -> impl Iterator<Item = u64> + 'a {
+    let others = locks::conflicts(held, wanted).filter(|lock| is_of_process(lock));
+    others.map(|lock| lock.party).filter(|party| *party != wanted.party)
 }

@@ -14,6 +14,8 @@ use crate::coding::Put;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lock {
     pub(crate) owner: u64,
+    /// The process, for circles of those who wait; 0: none that is looked for.
+    pub(crate) party: u64,
     pub(crate) pid: u32,
     pub(crate) host: u16,
     pub(crate) kind: u8,
@@ -28,7 +30,7 @@ impl Lock {
         self.flock == other.flock && self.start <= other.end && other.start <= self.end
     }
 
-    fn is_in_the_way_of(&self, other: &Lock) -> bool {
+    pub(crate) fn is_in_the_way_of(&self, other: &Lock) -> bool {
         let exclusive = self.kind == request::lock::WRITE || other.kind == request::lock::WRITE;
         self.owner != other.owner && exclusive && self.overlaps(other)
     }
@@ -83,10 +85,11 @@ pub(crate) fn set(held: &mut Vec<Lock>, mut wanted: Lock) {
     *held = kept;
 }
 
-/// Appends the encoded locks: owner, pid, host, kind, flock, start, end of each.
+/// Appends the encoded locks: owner, party, pid, host, kind, flock, start, end of each.
 pub(crate) fn encode(held: &[Lock], to: &mut Vec<u8>) {
     for lock in held {
         lock.owner.append_to(to);
+        lock.party.append_to(to);
         lock.pid.append_to(to);
         lock.host.append_to(to);
         lock.kind.append_to(to);
@@ -103,6 +106,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<Lock>, Malformed> {
     while !reader.rest().is_empty() {
         held.push(Lock {
             owner: Field::take(&mut reader)?,
+            party: Field::take(&mut reader)?,
             pid: Field::take(&mut reader)?,
             host: Field::take(&mut reader)?,
             kind: Field::take(&mut reader)?,
@@ -121,7 +125,7 @@ mod tests {
     use wire::request::lock::{READ, UNLOCK, WRITE};
 
     fn lock(owner: u64, kind: u8, start: u64, end: u64) -> Lock {
-        Lock { owner, pid: 1, host: 0, kind, flock: 0, start, end }
+        Lock { owner, party: owner, pid: 1, host: 0, kind, flock: 0, start, end }
     }
 
     #[test]

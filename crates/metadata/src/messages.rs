@@ -110,6 +110,10 @@ impl Service {
             Message::Tell { .. } | Message::Carried { .. } => {
                 self.take_word_of_mounts(hands, message);
             }
+            Message::Waits { .. }
+            | Message::AskWaits { .. }
+            | Message::AreWaiting { .. }
+            | Message::RefuseWait { .. } => self.take_word_of_waits(message),
             _ => self.take_quota(message, hands),
         }
     }

@@ -134,10 +134,7 @@ impl Service {
         for inode in opened {
             self.forget_host(inode, host, u64::MAX);
         }
-        for waiters in self.live.waiters.values_mut() {
-            waiters.retain(|waiter| waiter.lock.host != host);
-        }
-        self.live.waiters.retain(|_, waiters| !waiters.is_empty());
+        self.refuse_all(|waiter| waiter.lock.host == host);
         self.live.far_mounts.host_gone(host);
         let held = &self.state.locks;
         let locked: Vec<Inode> = held

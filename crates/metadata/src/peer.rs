@@ -93,6 +93,14 @@ numbered! {
         0x46 AskUsage { token: u64, from: u64 }
         /// Account, inodes and bytes of each below `end`, eight bytes each.
         0x47 AreUsages { group: u32, token: u64, end: u64, rows: &'a [u8] }
+        /// Who waits in `group` for locks of whom (`deadlock`): encoded `Edge`s.
+        0x50 Waits { from: u16, group: u32, waits: &'a [u8] }
+        /// Are these still waiting?
+        0x51 AskWaits { from: u16, circle: u64, waits: &'a [u8] }
+        /// Those of `group` are.
+        0x52 AreWaiting { circle: u64, group: u32 }
+        /// Refuse this wait: it is part of a circle.
+        0x53 RefuseWait { wait: u64 }
     }
 }
 
@@ -218,6 +226,10 @@ mod tests {
                 },
                 Message::AskUsage { token: w, from: x },
                 Message::AreUsages { group, token: w, end: x, rows: &s },
+                Message::Waits { from, group, waits: &s },
+                Message::AskWaits { from, circle: w, waits: &s },
+                Message::AreWaiting { circle: w, group },
+                Message::RefuseWait { wait: w },
             ];
             for message in all {
                 let mut bytes = Vec::new();

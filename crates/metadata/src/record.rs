@@ -37,8 +37,6 @@ numbered! {
         0x05 PutAttributes { attributes: Attributes }
         /// Attributes and inline contents of an inode that exists.
         0x06 PutContents { attributes: Attributes, contents: &'a [u8] }
-        /// Locks on an inode: encoded `locks::Lock`s.
-        0x08 PutLocks { inode: Inode, locks: &'a [u8] }
         /// What this service holds of a directory.
         0x09 PutTally {
             directory: Inode, spread: u8, version: u64, entries: u64, directories: u64,
@@ -97,6 +95,8 @@ numbered! {
         /// Of the coordinator: how much of a resource (`quota::resource`) the service `group` may have in
         /// use for an account.
         0x1d PutShare { account: u64, resource: u8, group: u32, amount: u64 }
+        /// Locks on an inode: encoded `locks::Lock`s. The number 0x08 was the same without parties.
+        0x1e PutLocks { inode: Inode, locks: &'a [u8] }
     }
 }
 

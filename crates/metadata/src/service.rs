@@ -49,7 +49,7 @@ pub(crate) mod outcome {
 }
 
 /// Origin of requests that nobody repeats.
-const ORIGIN_NONE: u64 = u64::MAX;
+pub(crate) const ORIGIN_NONE: u64 = u64::MAX;
 
 /// All shards of one worker thread of one daemon.
 pub struct Service {
@@ -434,6 +434,8 @@ impl Service {
         self.send_sizes_again();
         self.keep_purses(hands);
         self.keep_bank();
+        self.keep_order();
+        self.keep_circles();
     }
 
     fn give_up_late(&mut self) {
@@ -459,20 +461,14 @@ impl Service {
         if self.state.outcomes.range(origins.clone()).next().is_some() {
             self.put(&Record::ForgetOrigins { first, count });
         }
-        for waiters in self.live.waiters.values_mut() {
-            waiters.retain(|waiter| !origins.contains(&waiter.header.origin));
-        }
-        self.live.waiters.retain(|_, waiters| !waiters.is_empty());
+        self.refuse_all(|waiter| origins.contains(&waiter.header.origin));
         self.forget_mounts(|header| origins.contains(&header.origin));
         self.drop_jobs(|header| origins.contains(&header.origin));
     }
 
     fn withdrawn(&mut self, origin: u64, sequence: u64) {
         let is_it = |header: &Header| (header.origin, header.sequence) == (origin, sequence);
-        let inodes: Vec<Inode> = self.live.waiters.keys().copied().collect();
-        for inode in inodes {
-            self.refuse(inode, Errno::EINTR, |waiter| is_it(&waiter.header));
-        }
+        self.refuse_all(|waiter| is_it(&waiter.header));
         self.forget_mounts(is_it);
         self.drop_jobs(is_it);
     }
@@ -555,7 +551,9 @@ impl Service {
             Request::Reap { inode } => self.reap(ask, inode),
             Request::Lock { .. } => self.lock(ask, request),
             Request::Release { inode, owner } => self.release(ask, inode, owner),
-            Request::CancelLock { inode, owner } => self.cancel_lock(ask, inode, owner),
+            Request::CancelLock { inode, origin, sequence } => {
+                self.cancel_lock(ask, inode, (origin, sequence))
+            }
             Request::Unwatch { .. } => {
                 self.io.reply(ask.ticket, &Reply::Done {});
                 Ok(())

@@ -338,7 +338,7 @@ fn lock(
 ) -> u64 {
     let (start, end) = range;
     let pid = owner as u32;
-    let request = Request::Lock { inode, owner, pid, kind, flags, start, end };
+    let request = Request::Lock { inode, owner, party: owner, pid, kind, flags, start, end };
     let mut sent = world.prepare(WHO, inode.shard(), &request);
     sent.header.origin = 1000 + owner;
     world.send_again(&sent)
@@ -365,9 +365,10 @@ fn locks_conflict_wait_in_order_and_survive_a_crash() {
     assert_eq!(world.answer(two), Some(Answer::Done));
     assert_eq!(world.answer(three), Some(Answer::Done));
     let four = lock(&mut world, f, 4, WRITE, WAIT, all);
+    let (origin, sequence) = (1004, world.sequence);
     call(&mut world, f, &Request::Release { inode: Inode::NONE, owner: 2 });
     assert_eq!(world.answer(four), None);
-    call(&mut world, f, &Request::CancelLock { inode: f, owner: 4 });
+    call(&mut world, f, &Request::CancelLock { inode: f, origin, sequence });
     assert_eq!(world.answer(four), Some(Answer::Refused(Errno::EINTR)));
 }
 

@@ -184,10 +184,10 @@ impl Request<'_> {
         let range = range_of(wanted)?;
         let (client, carrier) = (self.server.client, self.carrier(wanted, false)?);
         let file = carrier.map_or_else(|| self.opened(wanted.handle), Ok)?;
-        let mut in_the_way = client.test_lock(file, Owner::OpenFile, range);
+        let mut in_the_way = client.test_lock(file, Owner::Carried(wanted.owner), range);
         if matches!(in_the_way, Ok(Some(_))) {
             self.server.turns.let_all_pass();
-            in_the_way = client.test_lock(file, Owner::OpenFile, range);
+            in_the_way = client.test_lock(file, Owner::Carried(wanted.owner), range);
         }
         self.put(carrier);
         let in_the_way = in_the_way?;
@@ -222,7 +222,8 @@ impl Request<'_> {
         let makes = range.kind != lock::UNLOCK;
         match self.carrier(wanted, makes)? {
             Some(file) => {
-                let outcome = self.server.client.lock(file, Owner::OpenFile, range, wait);
+                let owner = Owner::Carried(wanted.owner);
+                let outcome = self.server.client.lock(file, owner, range, wait);
                 self.put(Some(file));
                 outcome
             }

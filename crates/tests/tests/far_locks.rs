@@ -13,6 +13,7 @@ mod world;
 
 use agent::{Agent, Mount};
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
 use world::World;
 
 /// A world with an instance.
@@ -97,6 +98,49 @@ fn two_hosts_that_wait_for_each_other_are_told() {
         assert!(told[0] != told[1], "{}: {told:?}", other.name);
     }
     drop((first, others, mount));
+    end(&world);
+}
+
+/// Each has a file of a shard of another host, and waits for the next one's.
+#[test]
+fn of_a_ring_over_three_hosts_one_is_told() {
+    let Some(world) = world() else { return };
+    let mount = Mount::new(&world, "b");
+    let second =
+        mount.as_ref().map_or_else(|| Agent::preloaded(&world, "b", "/forebay"), Agent::on);
+    let mut ring = [
+        Agent::preloaded(&world, "a", "/forebay"),
+        second,
+        Agent::preloaded(&world, "c", "/forebay"),
+    ];
+    // Directories in the root are of one shard after the other, and so of one host after the other.
+    for number in 0..3 {
+        ring[number].ok(&format!("mkdir d{number}"));
+        ring[number].ok(&format!("open {number} d{number}/f c"));
+        ring[number].ok(&format!("lock {number} d{number}/f w 0 10"));
+    }
+    let begun = Instant::now();
+    for number in 0..3 {
+        let next = (number + 1) % 3;
+        ring[number].begin(&format!("lockw {next} d{next}/f w 5 1"));
+    }
+    // Who is told gives back what he has, and so does each that goes on.
+    let told = std::thread::scope(|scope| {
+        let all = ring.iter_mut().enumerate().map(|(number, agent)| {
+            scope.spawn(move || {
+                let said = agent.hear();
+                assert!(said == "ok" || said == EDEADLK, "{}: {said}", agent.name);
+                agent.ok(&format!("lock {number} d{number}/f u 0 0"));
+                said == EDEADLK
+            })
+        });
+        let all: Vec<_> = all.collect();
+        let told = all.into_iter().map(|one| one.join().expect("it is told or goes on"));
+        told.filter(|is_told| *is_told).count()
+    });
+    assert_eq!(told, 1, "one is enough");
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    drop((ring, mount));
     end(&world);
 }
 

@@ -199,12 +199,17 @@ messages! {
         /// Somebody closed a deleted file: frees it if it is open nowhere.
         0x17 Reap { inode: Inode }
         /// Takes, tests or gives back a lock on `start ..= end`. `owner` is unique in the instance.
-        /// EAGAIN if it is held; with TEST answered by `Held` or `Done`.
-        0x18 Lock { inode: Inode, owner: u64, pid: u32, kind: u8, flags: u8, start: u64, end: u64 }
+        /// EAGAIN if it is held; with TEST answered by `Held` or `Done`. `party` is a process, by
+        /// whatever
+        /// owners it takes locks, and is unique, too: of parties that wait for each other one is refused
+        /// with EDEADLK; 0: it is none that this is looked for.
+        0x18 Lock {
+            inode: Inode, owner: u64, party: u64, pid: u32, kind: u8, flags: u8, start: u64, end: u64,
+        }
         /// Gives back all locks of an owner on `inode` (`Inode::NONE`: on every file of the shard).
         0x19 Release { inode: Inode, owner: u64 }
-        /// Withdraws a waiting `Lock` of this origin.
-        0x1a CancelLock { inode: Inode, owner: u64 }
+        /// Withdraws the waiting `Lock` with these numbers in its header.
+        0x1a CancelLock { inode: Inode, origin: u64, sequence: u64 }
         /// The first of `names`, which slashes part, in `directory`, the next one in that, and so on,
         /// as far as this worker knows them; from `DIRECTORY` there may be none. Answered by `Walked`.
         0x1b Walk { directory: Inode, from: u8, names: &'a [u8] }

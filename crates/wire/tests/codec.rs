@@ -138,7 +138,7 @@ proptest! {
         request_round_trip(Request::SetXattr { inode, name, value, flags: m });
         request_round_trip(Request::WriteInline { inode, offset: c, bytes: value });
         request_round_trip(Request::Lock {
-            inode, owner: b, pid: m, kind: 1, flags: 2, start: a, end: c,
+            inode, owner: b, party: a, pid: m, kind: 1, flags: 2, start: a, end: c,
         });
         request_round_trip(Request::MapPieces {
             inode, chunk_log2: 22, allocate: 1, offset: b, length: c, ahead: a,
