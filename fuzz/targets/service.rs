@@ -59,6 +59,9 @@ impl World {
                 | Effect::Peer { .. }
                 | Effect::Holder { .. }
                 | Effect::Host { .. }
+                | Effect::Service { .. }
+                | Effect::Count
+                | Effect::Allow { .. }
                 | Effect::Told { .. }
                 | Effect::BeginCut { .. }
                 | Effect::CutInline { .. }

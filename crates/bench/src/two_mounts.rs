@@ -27,8 +27,9 @@ pub(crate) fn measure(settings: &Settings, report: &mut Report) -> Result<(), St
         report.absent(GROUP, "needs /dev/fuse");
         return Ok(());
     }
-    // Both workers' files, and as many that were just removed.
-    let memory = format!("{}MiB", 4 * settings.megabytes + 64);
+    // Both workers' files, and all of a repetition: what the other mount has looked at is kept for a
+    // second after its removal.
+    let memory = format!("{}MiB", 20 * settings.megabytes + 64);
     hosts.start(&[("FOREBAY_CONSISTENCY", "posix"), ("FOREBAY_MEMORY", &memory)])?;
     let server = Server::start(&hosts)?;
     let places = [hosts.mount(HERE)?, hosts.mount(THERE)?];

@@ -89,7 +89,7 @@ impl Client {
         let posts = &service.by.posts;
         let whose = Owner { uid: who.uid, project: parent.project };
         let takes_it = || posts.is_open_to(service.worker, whose);
-        if !takes_it() && !(opens_soon(&service) && takes_it()) {
+        if !(takes_it() || opens_soon(&service) && takes_it()) {
             return None;
         }
         // First: a number that is taken and not used is lost.

@@ -114,15 +114,15 @@ fn of_a_ring_over_three_hosts_one_is_told() {
         Agent::preloaded(&world, "c", "/forebay"),
     ];
     // Directories in the root are of one shard after the other, and so of one host after the other.
-    for number in 0..3 {
-        ring[number].ok(&format!("mkdir d{number}"));
-        ring[number].ok(&format!("open {number} d{number}/f c"));
-        ring[number].ok(&format!("lock {number} d{number}/f w 0 10"));
+    for (number, agent) in ring.iter_mut().enumerate() {
+        agent.ok(&format!("mkdir d{number}"));
+        agent.ok(&format!("open {number} d{number}/f c"));
+        agent.ok(&format!("lock {number} d{number}/f w 0 10"));
     }
     let begun = Instant::now();
-    for number in 0..3 {
+    for (number, agent) in ring.iter_mut().enumerate() {
         let next = (number + 1) % 3;
-        ring[number].begin(&format!("lockw {next} d{next}/f w 5 1"));
+        agent.begin(&format!("lockw {next} d{next}/f w 5 1"));
     }
     // Who is told gives back what he has, and so does each that goes on.
     let told = std::thread::scope(|scope| {
