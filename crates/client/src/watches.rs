@@ -185,29 +185,17 @@ impl Client {
     }
 
     /// May the kernel of this mount keep pages of a file that is opened by `ofd`? Not while somebody else
-    /// writes to it, nor where other hosts may. Who opens it to write does not where others write past
-    /// the pages already: they would wait for each other.
+    /// writes to it, nor where other hosts may.
     #[must_use]
     pub fn may_keep_pages(&self, ofd: OfdIndex) -> bool {
         let Ok(open) = self.opened(ofd) else { return false };
         if !self.has_one_host() || open.mode() & mode::TYPE != mode::REGULAR {
             return false;
         }
-        let never = if open.is_writable() { pages::DIRECT } else { 0 };
         // It may have some of before.
         let own = pages::EVER | pages::keeper(self.mount());
-        let kept = |marks| (self.may_keep(marks) && marks & never == 0).then_some(marks | own);
+        let kept = |marks| self.may_keep(marks).then_some(marks | own);
         open.vnode.marks.fetch_update(SeqCst, SeqCst, kept).is_ok()
-    }
-
-    /// Writes by `ofd` go past the pages of this mount's kernel.
-    pub fn note_direct(&self, ofd: OfdIndex) {
-        if let Ok(open) = self.opened(ofd)
-            && open.is_writable()
-            && open.vnode.marks.load(Relaxed) & pages::DIRECT == 0
-        {
-            open.vnode.marks.fetch_or(pages::DIRECT, SeqCst);
-        }
     }
 
     /// Before bytes are read into pages of this mount's kernel, or written that it has there.

@@ -21,6 +21,11 @@ const ACCESS: u32 = libc::O_ACCMODE as u32;
 /// whole, or as only the instance knows where its end is.
 const STRAIGHT: u32 = (libc::O_DIRECT | libc::O_TRUNC | libc::O_APPEND) as u32;
 
+/// True if the kernel opens a file to write.
+const fn writes(flags: u32) -> bool {
+    flags & ACCESS != libc::O_RDONLY as u32
+}
+
 impl Request<'_> {
     /// `keeps`: the kernel may keep pages, and have kept those of before.
     fn say_opened(
@@ -30,15 +35,17 @@ impl Request<'_> {
         keeps: Option<bool>,
         to: &mut Writer<'_>,
     ) {
+        if keeps.is_none() && writes(flags) {
+            self.server.straight.add(inode, handle);
+        }
         let mut said = match keeps {
             None => answer::DIRECT_IO | answer::PARALLEL_DIRECT_WRITES,
             Some(false) => 0,
             Some(true) => answer::KEEP_CACHE,
         };
-        let reads = flags & ACCESS == libc::O_RDONLY as u32;
         // Its closing is of interest to who has locked ranges of it; that is half as much again as an
         // open and a close take.
-        if reads && !self.server.locks.has_been_locked(inode) {
+        if !writes(flags) && !self.server.locks.has_been_locked(inode) {
             said |= answer::NOFLUSH;
         }
         reply::opened(to, handle, said, 0);
@@ -59,11 +66,10 @@ impl Request<'_> {
     /// himself wrote. Who only writes, or writes all of it, goes straight, with a copy less.
     fn keeps(&self, file: Opened, flags: u32) -> Option<bool> {
         let is_straight = flags & ACCESS == libc::O_WRONLY as u32 || flags & STRAIGHT != 0;
-        let keeps = if is_straight { None } else { self.may_keep(file, flags) };
-        if keeps.is_none() {
-            self.server.client.note_direct(file.ofd);
+        if is_straight || writes(flags) && self.server.straight.has(self.node()) {
+            return None;
         }
-        keeps
+        self.may_keep(file, flags)
     }
 
     /// `None`: no. False: what it has of before is old.
@@ -138,7 +144,6 @@ impl Request<'_> {
                 let valid = if is_noted && is_alone { VALID } else { Duration::ZERO };
                 let validity = Validity { entry, attributes: valid };
                 self.entry(&attributes, validity).write(to);
-                client.note_direct(file.ofd);
                 self.say_opened((handle, inode), flags, None, to);
                 Ok(())
             }
@@ -208,12 +213,14 @@ impl Request<'_> {
 
     /// The last descriptor is closed. Nobody learns what goes wrong now: `flush` came before.
     pub(crate) fn release(&self, handle: u64) -> Result<()> {
+        self.server.straight.remove(self.node(), handle);
         self.server.handles.close(handle)
     }
 
     /// A descriptor is closed: others see how long the file is.
     pub(crate) fn flush(&self, handle: u64) -> Result<()> {
         let (client, ofd) = (self.server.client, self.opened(handle)?);
+        self.server.straight.leaves(self.node(), handle);
         client.tell_size(ofd)?;
         // What the kernel has of it was written by itself: the next one who opens it finds that.
         if client.keeps_pages(ofd)?

@@ -50,6 +50,8 @@ mod pages;
 
 mod versions;
 
+mod straight;
+
 mod places;
 
 use client::Client;

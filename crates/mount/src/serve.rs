@@ -25,6 +25,7 @@ use crate::pins::{Pins, SWEEP};
 use crate::places::Places;
 use crate::rings::{Prepared, Rings};
 use crate::settings::{Settings, Transport};
+use crate::straight::Straight;
 use crate::turns::{Serving, Turns};
 use crate::versions::Versions;
 use crate::watches::{Telling, Watches};
@@ -60,6 +61,8 @@ pub(crate) struct Server {
     pub(crate) versions: Versions,
     /// What comes into these, and which are to go.
     pub(crate) pages: Pages,
+    /// Files that are written past them.
+    pub(crate) straight: Straight,
     /// Directories that were met.
     pub(crate) places: Places,
     /// By which requests come.
@@ -162,6 +165,7 @@ impl Server {
                 watches: Watches::new(),
                 versions: Versions::new(),
                 pages: Pages::new(),
+                straight: Straight::new(),
                 places: Places::new(),
                 device: Arc::new(device),
             };

@@ -53,7 +53,7 @@ pub fn is_over(word: u64) -> bool {
 
 /// What the marks of an open file (`vnodes`) say of mounts: who writes to it without a message (8 bits: 0
 /// nobody so far, the number of a mount if only it does, else `SHARED`), by which mounts' kernels pages
-/// of it may be kept, a bit each, whether there ever were any, and whether a mount writes past them.
+/// of it may be kept, a bit each, and whether there ever were any.
 pub mod pages {
     use wire::watch::MOUNT_COUNT_MAX;
 
@@ -61,8 +61,6 @@ pub mod pages {
     const KEEPERS_SHIFT: u32 = 40;
     /// Pages were kept since the file is open anywhere on this host.
     pub const EVER: u64 = 1 << 63;
-    /// It was opened through a mount to be written past the kernel's pages, since the same time.
-    pub const DIRECT: u64 = 1 << 62;
     /// Programs, or more than one mount, write to it.
     pub const SHARED: u8 = 0xff;
     const KEEPERS: u64 = (1 << MOUNT_COUNT_MAX) - 1;
