@@ -4,49 +4,12 @@
 //!
 //! Namespaces need root, a mount needs `/dev/fuse`. Without, the tests say so and state nothing.
 
-#[path = "support/agent.rs"]
-mod agent;
-#[path = "support/world.rs"]
-mod world;
+mod support;
 
-use agent::{Agent, Mount, crc32, signal};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
-use world::{HOSTS, World};
-
-/// A world with an instance, all of whose directories are of the mode `posix`.
-fn world() -> Option<World> {
-    world_of("posix")
-}
-
-fn world_of(consistency: &'static str) -> Option<World> {
-    static NUMBER: AtomicU16 = AtomicU16::new(200);
-    let Some(mut world) = World::new(NUMBER.fetch_add(1, Ordering::Relaxed)) else {
-        eprintln!("skipped: no network namespaces here (root and 'ip' are needed)");
-        return None;
-    };
-    world.settings = vec![("FOREBAY_CONSISTENCY", consistency)];
-    world.ok("a", &["start", "--hosts", &world.path("nodes").to_string_lossy()]);
-    Some(world)
-}
-
-fn end(world: &World) {
-    world.ok("a", &["stop"]);
-    world.assert_nothing_left();
-}
-
-/// Numbers that depend on the seed alone (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % limit
-    }
-}
+use support::agent::{Agent, Mount, crc32, signal};
+use support::world::{HOSTS, World};
+use support::{Random, setting, wait_for};
 
 /// Agents of two hosts, and of a third with two daemons: preloaded, and on mounts where there can be.
 fn seats(world: &World, mounts: &[Mount]) -> Vec<Agent> {
@@ -65,7 +28,7 @@ fn mounts(world: &World) -> Vec<Mount> {
 fn run_model(world: &World, seed: u64, operations: u64) {
     let mounts = mounts(world);
     let mut seats = seats(world, &mounts);
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut model = vec![Vec::<u8>::new(); 3];
     for file in 0..3 {
         // Their shards, and so their first openers, are on different hosts.
@@ -135,17 +98,15 @@ fn operate(seat: &mut Agent, file: usize, bytes: &mut Vec<u8>, random: &mut Rand
 /// "What was written is seen at once on every host" (docs/semantics.md).
 #[test]
 fn one_operation_after_the_other_is_as_on_one_host() {
-    let Some(world) = world() else { return };
-    let seed = std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    let count = std::env::var("COUNT").ok().and_then(|text| text.parse().ok()).unwrap_or(1500);
-    run_model(&world, seed, count);
-    end(&world);
+    let Some(world) = World::posix() else { return };
+    run_model(&world, setting("TEST_SEED", 1), setting("STEPS", 1500));
+    world.end();
 }
 
 /// "The mode is a directory's" (docs/semantics.md).
 #[test]
 fn the_mode_is_chosen_for_each_directory_and_inherited() {
-    let Some(world) = world_of("relaxed") else { return };
+    let Some(world) = World::started(&[("FOREBAY_CONSISTENCY", "relaxed")]) else { return };
     let mut seats = ["a", "b"].map(|host| Agent::preloaded(&world, host, "/forebay"));
     seats[0].ok("mkdir old");
     seats[0].ok("mkdir shared");
@@ -195,7 +156,7 @@ fn the_mode_is_chosen_for_each_directory_and_inherited() {
         );
     }
     drop(seats);
-    end(&world);
+    world.end();
 }
 
 /// Appends records until the emptier is done, and then so many: path, number of the appender, count.
@@ -243,14 +204,6 @@ while at < len(data):
 said = ' '.join(f'{me}:{counts[me]}' for me in sorted(counts))
 "#;
 
-/// A script for `exec`, with the words put in.
-fn script(world: &World, name: &str, text: &str, words: &[(&str, &str)]) -> String {
-    let text = words.iter().fold(text.to_owned(), |text, (word, value)| text.replace(word, value));
-    let path = world.path(name);
-    std::fs::write(&path, text).expect("written");
-    path.to_string_lossy().into_owned()
-}
-
 fn appended(world: &World, path: &str, empties: u32) -> String {
     let mounts = mounts(world);
     let mut seats = seats(world, &mounts);
@@ -262,27 +215,27 @@ fn appended(world: &World, path: &str, empties: u32) -> String {
     for (me, seat) in seats.iter_mut().enumerate() {
         let count = if empties == 0 { "150" } else { "20" };
         let words = [("PATH", quoted.as_str()), ("ME", &me.to_string()), ("COUNT", count)];
-        let file = script(world, &format!("appender{me}"), APPENDER, &words);
-        seat.begin(&format!("exec {file}"));
+        let file = world.script(&format!("appender{me}"), APPENDER, &words);
+        seat.begin(&file);
     }
     if empties > 0 {
         let words = [("PATH", quoted.as_str()), ("COUNT", &empties.to_string())];
-        let file = script(world, "emptier", EMPTIER, &words);
-        assert_eq!(other.ask(&format!("exec {file}")), "ok");
+        let file = world.script("emptier", EMPTIER, &words);
+        assert_eq!(other.ask(&file), "ok");
     }
     for seat in &mut seats {
         assert_eq!(seat.hear(), "ok", "{}", seat.name);
     }
-    let file = script(world, "records", RECORDS, &[("PATH", &quoted)]);
-    let said = seats[0].ok(&format!("exec {file}"));
-    let elsewhere = other.ok(&format!("exec {file}"));
+    let file = world.script("records", RECORDS, &[("PATH", &quoted)]);
+    let said = seats[0].ok(&file);
+    let elsewhere = other.ok(&file);
     assert_eq!(said, elsewhere, "two hosts see the same");
     said
 }
 
 #[test]
 fn appends_of_all_hosts_lose_nothing() {
-    let Some(world) = world() else { return };
+    let Some(world) = World::posix() else { return };
     let mut seat = Agent::preloaded(&world, "a", "/forebay");
     for directory in ["d0", "d1", "d2"] {
         seat.ok(&format!("mkdir {directory}"));
@@ -293,13 +246,13 @@ fn appends_of_all_hosts_lose_nothing() {
         assert!(whole && said.split(' ').count() >= 3, "{said}");
     }
     drop(seat);
-    end(&world);
+    world.end();
 }
 
 /// "A truncation by another host is before a write or an append, or after it" (docs/semantics.md).
 #[test]
 fn a_truncation_by_another_host_is_before_an_append_or_after_it() {
-    let Some(world) = world() else { return };
+    let Some(world) = World::posix() else { return };
     let mut seat = Agent::preloaded(&world, "a", "/forebay");
     for directory in ["d0", "d1", "d2"] {
         seat.ok(&format!("mkdir {directory}"));
@@ -308,35 +261,21 @@ fn a_truncation_by_another_host_is_before_an_append_or_after_it() {
         println!("{directory}: {}", appended(&world, &format!("{directory}/log"), 100));
     }
     drop(seat);
-    end(&world);
-}
-
-/// The first daemon of a host.
-fn daemon(world: &World, host: &str) -> u32 {
-    let text = world.ok(host, &["status", "--json"]);
-    let status: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let daemons = status["daemons"].as_array().expect("daemons");
-    let mut own = daemons.iter().filter(|daemon| daemon["state"]["requests"].is_u64());
-    let pid = own.next().and_then(|daemon| daemon["pid"].as_u64()).expect("a pid");
-    u32::try_from(pid).expect("a pid")
-}
-
-fn start_again(world: &World) {
-    world.ok("a", &["start", "--hosts", &world.path("nodes").to_string_lossy()]);
+    world.end();
 }
 
 /// "A host that is gone holds up others for as long as the instance's timeout at most"
 /// (docs/semantics.md).
 #[test]
 fn a_host_that_is_gone_is_not_waited_for_for_long_and_what_it_wrote_comes_with_it() {
-    let Some(world) = world() else { return };
+    let Some(world) = World::posix() else { return };
     let [mut near, mut far] = ["a", "b"].map(|host| Agent::preloaded(&world, host, "/forebay"));
     // The root's entries are on the first host, and so is the shard of a file in it.
     near.ok("open f f c");
     far.ok("write f f 0 3000 1");
     assert_eq!(near.ok("stat f"), "3000");
     far.ok("write f f 0 7000 2");
-    signal(daemon(&world, "b"), "-KILL");
+    signal(world.pid("b"), "-KILL");
     let begun = Instant::now();
     assert_eq!(near.ok("stat f"), "3000", "what is known is answered");
     assert!(begun.elapsed() < Duration::from_secs(4), "longer than the timeout");
@@ -345,12 +284,12 @@ fn a_host_that_is_gone_is_not_waited_for_for_long_and_what_it_wrote_comes_with_i
         near.ok("stat f");
     }
     assert!(begun.elapsed() < Duration::from_secs(8), "it is waited for each time");
-    start_again(&world);
+    world.start();
     wait_for("what was written to show", || near.ok("stat f") == "7000");
     far.ok("write f f 0 9000 3");
     assert_eq!(near.ok("fstat f f"), "9000", "it is asked again");
     // A daemon that is stopped, in the middle of a cut.
-    let pid = daemon(&world, "b");
+    let pid = world.pid("b");
     signal(pid, "-STOP");
     let begun = Instant::now();
     near.ok("cut f f 100");
@@ -362,20 +301,11 @@ fn a_host_that_is_gone_is_not_waited_for_for_long_and_what_it_wrote_comes_with_i
     assert_eq!(near.ok("stat f"), "200");
     // The shard's own daemon.
     far.ok("write f f 0 4000 5");
-    signal(daemon(&world, "a"), "-KILL");
-    start_again(&world);
+    signal(world.pid("a"), "-KILL");
+    world.start();
     assert_eq!(near.ok("stat f"), "4000");
     far.ok("cut f f 10");
     assert_eq!(near.ok("read f f 0 10000"), format!("10 {}", crc32(&[5; 10])));
     drop((near, far));
-    end(&world);
-}
-
-/// Waits until something is so, for a while.
-fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(20);
-    while !is_so() {
-        assert!(Instant::now() < until, "waited too long for {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    world.end();
 }

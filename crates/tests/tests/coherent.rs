@@ -5,17 +5,13 @@
 //! `STEPS` sets how many, `TEST_SEED` begins another series. Needs `/dev/fuse`, and several hosts need
 //! root for network namespaces.
 
-#[path = "support/agent.rs"]
-mod agent;
 mod support;
-#[path = "support/world.rs"]
-mod world;
 
-use agent::Mount;
 use std::path::Path;
+use support::agent::Mount;
 use support::mounted::{Mounted, Offered, has_fuse};
+use support::world::World;
 use support::{Instance, Random, WORKER, Worker, setting};
-use world::World;
 
 /// Who does and looks: a program, and where it sees the tree.
 struct Seat {
@@ -98,17 +94,6 @@ fn all_see(transport: &str) {
     play(&mut seats, setting("STEPS", 1500));
 }
 
-/// A world of three hosts, with an instance of the mode `posix`.
-fn hosts(number: u16) -> Option<World> {
-    let Some(mut world) = World::new(number) else {
-        eprintln!("skipped: no network namespaces here (root and 'ip' are needed)");
-        return None;
-    };
-    world.settings = vec![("FOREBAY_CONSISTENCY", "posix")];
-    world.ok("a", &["start", "--hosts", &world.path("nodes").to_string_lossy()]);
-    Some(world)
-}
-
 /// A program on a mount of a host.
 fn on(mount: &Mount) -> Seat {
     Seat { worker: Worker::spawn(mount.command(&[WORKER])), root: mount.at.clone() }
@@ -127,15 +112,14 @@ fn all_hosts_see_what_one_does_at_once() {
     if !has_fuse() {
         return;
     }
-    let Some(world) = hosts(300) else { return };
+    let Some(world) = World::posix() else { return };
     let mounts: Vec<Mount> =
         ["a", "b", "c"].map(|host| Mount::new(&world, host)).into_iter().flatten().collect();
     let mut seats: Vec<Seat> = mounts.iter().map(on).collect();
     seats.extend(["a", "b", "c"].map(|host| preloaded(&world, host)));
     play(&mut seats, setting("STEPS", 700));
     drop((seats, mounts));
-    world.ok("a", &["stop"]);
-    world.assert_nothing_left();
+    world.end();
 }
 
 /// Lets the seats do so many things in turn.

@@ -5,15 +5,13 @@
 //!
 //! Namespaces need root. Without, the tests say so and state nothing.
 
-#[path = "support/world.rs"]
-mod world;
+mod support;
 
 use std::collections::BTreeMap;
 use std::process::Command;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use world::{HOSTS, World, ip};
+use support::world::{HOSTS, World, ip};
 
 /// Random calls on a file of the instance and on a model beside it: seed, file, model.
 const MODEL: &str = r#"
@@ -180,23 +178,11 @@ fn in_each_mode(test: impl Fn(&World, &str)) {
 }
 
 fn in_mode(writes: &'static str, reads: &'static str, test: impl Fn(&World)) {
-    // Tests of one process run at a time, each with hosts of its own.
-    static NUMBER: AtomicU16 = AtomicU16::new(0);
-    let Some(mut world) = World::new(NUMBER.fetch_add(1, Ordering::Relaxed)) else {
-        eprintln!("skipped: no network namespaces here (root and 'ip' are needed)");
-        return;
-    };
-    world.settings = vec![("FOREBAY_WRITES", writes), ("FOREBAY_READS", reads)];
+    let settings = [("FOREBAY_WRITES", writes), ("FOREBAY_READS", reads)];
+    let Some(world) = World::started(&settings) else { return };
     println!("writes: {writes}, reads: {reads}");
-    start(&world);
     test(&world);
-    world.ok("a", &["stop"]);
-    world.assert_nothing_left();
-}
-
-/// Starts the instance, or those of its daemons that are gone.
-fn start(world: &World) {
-    world.ok("a", &["start", "--hosts", &world.path("nodes").to_string_lossy()]);
+    world.end();
 }
 
 fn python(world: &World, host: &str, script: &str, words: &[&str]) -> String {
@@ -362,7 +348,7 @@ fn daemons_killed_with_bytes_on_their_way_lose_nothing_acknowledged() {
                 // Some of it is on its way, at the other hosts or at this one.
                 wait_for_bytes(world, "a", &path);
                 kill(&victims[0]);
-                start(world);
+                world.start();
                 writer.join().expect("it ends")
             });
             let allowed: &[i32] = if mode == "through" { &[5] } else { &[] };

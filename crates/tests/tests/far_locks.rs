@@ -6,32 +6,11 @@
 //!
 //! Namespaces need root, a mount needs `/dev/fuse`. Without, the tests say so and state nothing.
 
-#[path = "support/agent.rs"]
-mod agent;
-#[path = "support/world.rs"]
-mod world;
+mod support;
 
-use agent::{Agent, Mount};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
-use world::World;
-
-/// A world with an instance.
-fn world() -> Option<World> {
-    static NUMBER: AtomicU16 = AtomicU16::new(300);
-    let Some(mut world) = World::new(NUMBER.fetch_add(1, Ordering::Relaxed)) else {
-        eprintln!("skipped: no network namespaces here (root and 'ip' are needed)");
-        return None;
-    };
-    world.settings = vec![("FOREBAY_CONSISTENCY", "posix")];
-    world.ok("a", &["start", "--hosts", &world.path("nodes").to_string_lossy()]);
-    Some(world)
-}
-
-fn end(world: &World) {
-    world.ok("a", &["stop"]);
-    world.assert_nothing_left();
-}
+use support::agent::{Agent, Mount};
+use support::world::World;
 
 const EAGAIN: &str = "!11";
 const EDEADLK: &str = "!35";
@@ -39,7 +18,7 @@ const EDEADLK: &str = "!35";
 /// "Locks hold between hosts" (docs/semantics.md).
 #[test]
 fn locks_hold_between_hosts_and_are_waited_for() {
-    let Some(world) = world() else { return };
+    let Some(world) = World::posix() else { return };
     let mount = Mount::new(&world, "b");
     let mut first = Agent::preloaded(&world, "a", "/forebay");
     first.ok("open f f c");
@@ -68,12 +47,12 @@ fn locks_hold_between_hosts_and_are_waited_for() {
         other.ok("flock f f u");
     }
     drop((first, others, mount));
-    end(&world);
+    world.end();
 }
 
 #[test]
 fn two_hosts_that_wait_for_each_other_are_told() {
-    let Some(world) = world() else { return };
+    let Some(world) = World::posix() else { return };
     let mount = Mount::new(&world, "b");
     let mut first = Agent::preloaded(&world, "a", "/forebay");
     first.ok("open f f c");
@@ -98,13 +77,13 @@ fn two_hosts_that_wait_for_each_other_are_told() {
         assert!(told[0] != told[1], "{}: {told:?}", other.name);
     }
     drop((first, others, mount));
-    end(&world);
+    world.end();
 }
 
 /// Each has a file of a shard of another host, and waits for the next one's.
 #[test]
 fn of_a_ring_over_three_hosts_one_is_told() {
-    let Some(world) = world() else { return };
+    let Some(world) = World::posix() else { return };
     let mount = Mount::new(&world, "b");
     let second =
         mount.as_ref().map_or_else(|| Agent::preloaded(&world, "b", "/forebay"), Agent::on);
@@ -141,12 +120,12 @@ fn of_a_ring_over_three_hosts_one_is_told() {
     assert_eq!(told, 1, "one is enough");
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     drop((ring, mount));
-    end(&world);
+    world.end();
 }
 
 #[test]
 fn locks_of_who_is_killed_end() {
-    let Some(world) = world() else { return };
+    let Some(world) = World::posix() else { return };
     let mut waiter = Agent::preloaded(&world, "a", "/forebay");
     waiter.ok("open f f c");
     for how in ["lock", "ofd", "flock"] {
@@ -166,7 +145,7 @@ fn locks_of_who_is_killed_end() {
         waiter.ok(&format!("{how} f f u{range}"));
     }
     drop(waiter);
-    end(&world);
+    world.end();
 }
 
 /// Puts whole files in the place of another, so many times: who, count.
@@ -189,12 +168,9 @@ for n in range(COUNT):
 
 #[test]
 fn what_is_renamed_over_a_file_is_there_at_once_and_whole() {
-    let Some(world) = world() else { return };
+    let Some(world) = World::posix() else { return };
     let script = |name: &str, text: &str, me: &str| {
-        let text = text.replace("COUNT", "200").replace("ME", me);
-        let path = world.path(name);
-        std::fs::write(&path, text).expect("written");
-        format!("exec {}", path.to_string_lossy())
+        world.script(name, text, &[("COUNT", "200"), ("ME", me)])
     };
     let mut seats = ["a", "b", "c", "a"].map(|host| Agent::preloaded(&world, host, "/forebay"));
     seats[0].ok("mkdir d");
@@ -207,5 +183,5 @@ fn what_is_renamed_over_a_file_is_there_at_once_and_whole() {
         assert_eq!(seat.hear(), "ok", "{}", seat.name);
     }
     drop(seats);
-    end(&world);
+    world.end();
 }

@@ -3,48 +3,18 @@
 //! still or is cut off, nor for a daemon that starts again. Namespaces need root, a mount needs
 //! `/dev/fuse`; without, the tests say so and state nothing.
 
-#[path = "support/agent.rs"]
-mod agent;
-#[path = "support/world.rs"]
-mod world;
+mod support;
 
-use agent::{Agent, Mount, signal};
-use serde_json::Value;
 use std::time::{Duration, Instant};
-use world::{World, ip};
+use support::agent::{Agent, Mount, signal};
+use support::world::{World, ip};
 
 /// What kernels remember is over after 4.5 s at most; the rest is for a busy machine.
 const BOUND: Duration = Duration::from_secs(6);
 
 /// The root's names are the first host's.
-fn world(number: u16) -> Option<World> {
-    let Some(mut world) = World::new(number) else {
-        eprintln!("skipped: no network namespaces here (root and 'ip' are needed)");
-        return None;
-    };
-    world.settings = vec![("FOREBAY_CONSISTENCY", "posix"), ("FOREBAY_TIMEOUT", "10s")];
-    start(&world);
-    Some(world)
-}
-
-fn start(world: &World) {
-    world.ok("a", &["start", "--hosts", &world.path("nodes").to_string_lossy()]);
-}
-
-fn end(world: &World) {
-    world.ok("a", &["stop"]);
-    world.assert_nothing_left();
-}
-
-/// Number of its process, and requests answered or passed on, of a host's first daemon.
-fn daemon(world: &World, host: &str) -> (u32, u64) {
-    let text = world.ok(host, &["status", "--json"]);
-    let status: Value = serde_json::from_str(&text).expect("JSON");
-    let daemons = status["daemons"].as_array().expect("daemons");
-    let own = daemons.iter().find(|daemon| daemon["state"]["requests"].is_u64());
-    let own = own.expect("a daemon of this host");
-    let pid = own["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
-    (pid.expect("a pid"), own["state"]["requests"].as_u64().expect("a number"))
+fn world() -> Option<World> {
+    World::started(&[("FOREBAY_CONSISTENCY", "posix"), ("FOREBAY_TIMEOUT", "10s")])
 }
 
 /// Renames a file between two names, and says how long that took.
@@ -56,7 +26,7 @@ fn swap(agent: &mut Agent, from: &str, to: &str) -> Duration {
 
 #[test]
 fn names_of_other_hosts_are_remembered_and_changes_are_seen_at_once() {
-    let Some(world) = world(330) else { return };
+    let Some(world) = world() else { return };
     let Some(mount) = Mount::new(&world, "b") else { return };
     let (mut far, mut near) = (Agent::on(&mount), Agent::preloaded(&world, "a", "/forebay"));
     near.ok("mkdir d");
@@ -64,12 +34,12 @@ fn names_of_other_hosts_are_remembered_and_changes_are_seen_at_once() {
     near.ok("close f");
     far.ok("stat d/f");
     assert_eq!(far.ask("stat d/absent"), "!2");
-    let before = daemon(&world, "b").1;
+    let before = world.requests("b");
     for _ in 0..500 {
         far.ok("stat d/f");
         assert_eq!(far.ask("stat d/absent"), "!2");
     }
-    let asked = daemon(&world, "b").1 - before;
+    let asked = world.requests("b") - before;
     assert!(asked < 200, "{asked} requests for 1000 looks");
     for round in 0..50 {
         near.ok(&format!("truncate d/f {round}"));
@@ -86,13 +56,13 @@ fn names_of_other_hosts_are_remembered_and_changes_are_seen_at_once() {
         );
     }
     drop((far, near, mount));
-    end(&world);
+    world.end();
 }
 
 /// "A mount that can not be told holds up others for 4.5 seconds at most" (docs/semantics.md).
 #[test]
 fn nobody_waits_long_for_a_mount_that_can_not_be_told() {
-    let Some(world) = world(331) else { return };
+    let Some(world) = world() else { return };
     let Some(mount) = Mount::new(&world, "b") else { return };
     let (mut far, mut near) = (Agent::on(&mount), Agent::preloaded(&world, "a", "/forebay"));
     near.ok("open f f c");
@@ -125,12 +95,12 @@ fn nobody_waits_long_for_a_mount_that_can_not_be_told() {
     let took = swap(&mut near, "g", "f");
     assert!(took < Duration::from_secs(1), "it is waited for once: {took:?}");
     drop((far, near, mount));
-    end(&world);
+    world.end();
 }
 
 #[test]
 fn a_service_that_starts_again_changes_nothing_that_it_let_remember_before() {
-    let Some(world) = world(332) else { return };
+    let Some(world) = world() else { return };
     let Some(mount) = Mount::new(&world, "b") else { return };
     let (mut far, mut near) = (Agent::on(&mount), Agent::preloaded(&world, "a", "/forebay"));
     near.ok("open f f c");
@@ -140,22 +110,22 @@ fn a_service_that_starts_again_changes_nothing_that_it_let_remember_before() {
         far.ok(&format!("stat {from}"));
         assert_eq!(far.ask(&format!("stat {to}")), "!2");
         let begun = Instant::now();
-        signal(daemon(&world, "a").0, "-KILL");
-        start(&world);
+        signal(world.pid("a"), "-KILL");
+        world.start();
         near.ok(&format!("rename {from} {to}"));
         assert_eq!(far.ask(&format!("stat {from}")), "!2", "{:?} after", begun.elapsed());
         far.ok(&format!("stat {to}"));
         assert!(begun.elapsed() < 2 * BOUND, "{:?}", begun.elapsed());
     }
     // The relay of the mount's host.
-    signal(daemon(&world, "b").0, "-KILL");
+    signal(world.pid("b"), "-KILL");
     let took = swap(&mut near, "g", "f");
     assert!(took < BOUND, "{took:?}");
-    start(&world);
+    world.start();
     assert_eq!(far.ask("stat g"), "!2");
     far.ok("stat f");
     drop((far, near, mount));
-    end(&world);
+    world.end();
 }
 
 /// Opens a name again and again that others replace by `rename`: it is never missing, nor stale.
@@ -183,7 +153,7 @@ said = str(n)
 /// "A name that `rename` replaces again and again is never missing nor stale" (docs/semantics.md).
 #[test]
 fn a_name_that_is_replaced_is_never_missing_or_stale_on_another_host() {
-    let Some(world) = world(333) else { return };
+    let Some(world) = world() else { return };
     let mounts: Vec<Mount> =
         ["a", "b", "c"].iter().filter_map(|host| Mount::new(&world, host)).collect();
     if mounts.is_empty() {
@@ -193,19 +163,15 @@ fn a_name_that_is_replaced_is_never_missing_or_stale_on_another_host() {
     for directory in ["d0", "d1", "d2"] {
         maker.ok(&format!("mkdir {directory}"));
         let path = format!("'{directory}/file'");
-        let script = |name: &str, text: &str, count: u32| {
-            let text = text.replace("PATH", &path).replace("COUNT", &count.to_string());
-            let file = world.path(name);
-            std::fs::write(&file, text).expect("written");
-            file.to_string_lossy().into_owned()
-        };
+        let script =
+            |name: &str, text: &str| world.script(name, text, &[("PATH", &path), ("COUNT", "400")]);
         let first = format!("import os\nopen({path}, 'wb').write(b'whole')\n");
-        maker.ok(&format!("exec {}", script("first", &first, 0)));
-        let (read, replace) = (script("reader", READER, 400), script("replacer", REPLACER, 0));
+        maker.ok(&script("first", &first));
+        let (read, replace) = (script("reader", READER), script("replacer", REPLACER));
         let mut replacers = vec![Agent::preloaded(&world, "b", "/forebay"), Agent::on(&mounts[2])];
-        replacers.iter_mut().for_each(|agent| agent.begin(&format!("exec {replace}")));
+        replacers.iter_mut().for_each(|agent| agent.begin(&replace));
         let mut readers: Vec<Agent> = mounts.iter().map(Agent::on).collect();
-        readers.iter_mut().for_each(|agent| agent.begin(&format!("exec {read}")));
+        readers.iter_mut().for_each(|agent| agent.begin(&read));
         for agent in &mut readers {
             assert_eq!(agent.hear(), "ok", "{} in {directory}", agent.name);
         }
@@ -216,5 +182,5 @@ fn a_name_that_is_replaced_is_never_missing_or_stale_on_another_host() {
         }
     }
     drop((maker, mounts));
-    end(&world);
+    world.end();
 }

@@ -6,12 +6,11 @@
 //!
 //! Namespaces need root. Without, the test says so and states nothing.
 
-#[path = "support/world.rs"]
-mod world;
+mod support;
 
 use std::fs;
 use std::time::{Duration, Instant};
-use world::{HOSTS, World, ip};
+use support::world::{HOSTS, World, ip};
 
 /// Each host writes every third part of one file, in parts that share granules and chunks.
 const SHARED: &str = "i=$1; while [ $i -lt 300 ]; do printf '%01000d' $1 | \
@@ -43,11 +42,7 @@ print('\n'.join(told))
 
 #[test]
 fn programs_of_all_hosts_see_the_same_files() {
-    let Some(world) = World::new(0) else {
-        eprintln!("skipped: network namespaces are not permitted here (root and 'ip' are needed)");
-        return;
-    };
-    world.ok("a", &["start", "--hosts", &world.path("nodes").to_string_lossy()]);
+    let Some(world) = World::started(&[]) else { return };
     let status = world.ok("a", &["status"]);
     assert!(status.contains("4 daemons") && status.contains("10.79.0.3:"), "{status}");
     for host in HOSTS {
@@ -57,8 +52,7 @@ fn programs_of_all_hosts_see_the_same_files() {
     long_paths_take_few_messages(&world);
     all_hosts_write_one_file(&world);
     a_cut_host_is_endured(&world);
-    world.ok("a", &["stop"]);
-    world.assert_nothing_left();
+    world.end();
     a_host_out_of_reach_is_one_failure(&world);
 }
 

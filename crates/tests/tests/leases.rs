@@ -5,14 +5,11 @@
 //!
 //! Namespaces need root. Without, the tests say so and state nothing.
 
-#[path = "support/world.rs"]
-mod world;
+mod support;
 
-use serde_json::Value;
 use std::process::Command;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
-use world::{World, ip};
+use support::world::{World, ip};
 
 /// What both scripts begin with: words of memory outside of the instance, of started changes, of
 /// finished ones, whether to end, and for each of three watchers the last change that it saw.
@@ -114,41 +111,15 @@ fn python(world: &World, host: &str, script: &str, words: &[&str]) -> String {
     world.ok(host, &[&["run", "--", "python3", "-c", &script], words].concat())
 }
 
-fn world() -> Option<World> {
-    static NUMBER: AtomicU16 = AtomicU16::new(100);
-    let world = World::new(NUMBER.fetch_add(1, Ordering::Relaxed));
-    if world.is_none() {
-        eprintln!("skipped: no network namespaces here (root and 'ip' are needed)");
-    }
-    start(world.as_ref()?);
-    world
-}
-
-/// Starts the instance, or those of its daemons that are gone.
-fn start(world: &World) {
-    world.ok("a", &["start", "--hosts", &world.path("nodes").to_string_lossy()]);
-}
-
-/// The first daemon of a host.
-fn daemon(world: &World, host: &str) -> Value {
-    let text = world.ok(host, &["status", "--json"]);
-    let status: Value = serde_json::from_str(&text).expect("JSON");
-    let daemons = status["daemons"].as_array().expect("daemons");
-    let mut own = daemons.iter().filter(|daemon| daemon["state"]["requests"].is_u64());
-    own.next().unwrap_or_else(|| panic!("no daemon of this host: {text}")).clone()
-}
-
-fn pid(world: &World, host: &str) -> String {
-    daemon(world, host)["pid"].as_u64().expect("a pid").to_string()
-}
-
-fn signal(pid: &str, name: &str) {
-    assert!(Command::new("kill").args([name, pid]).status().expect("kill runs").success());
+fn signal(pid: u32, name: &str) {
+    assert!(
+        Command::new("kill").args([name, &pid.to_string()]).status().expect("kill runs").success()
+    );
 }
 
 /// Changes on host a and watchers on b and c, while `disturb` does something. Then it all goes on.
 fn watched(disturb: impl Fn(&World, &dyn Fn(u32, u32))) {
-    let Some(world) = world() else { return };
+    let Some(world) = World::started(&[]) else { return };
     let words = words(&world);
     let change = |first: u32, count: u32| {
         let (first, count) = (first.to_string(), count.to_string());
@@ -178,8 +149,7 @@ fn watched(disturb: impl Fn(&World, &dyn Fn(u32, u32))) {
             std::panic::resume_unwind(why);
         }
     });
-    world.ok("a", &["stop"]);
-    world.assert_nothing_left();
+    world.end();
 }
 
 #[test]
@@ -191,10 +161,10 @@ fn changes_are_seen_at_once_on_all_hosts() {
 fn a_stopped_daemon_delays_a_change_and_its_clients_see_nothing_old() {
     watched(|world, change| {
         change(1, 20);
-        let pid = pid(world, "b");
-        signal(&pid, "-STOP");
+        let pid = world.pid("b");
+        signal(pid, "-STOP");
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| change(21, 2)));
-        signal(&pid, "-CONT");
+        signal(pid, "-CONT");
         assert!(outcome.is_ok(), "a change waits for a stopped daemon too long");
         change(23, 20);
     });
@@ -218,12 +188,12 @@ fn daemons_that_come_back_show_nothing_old() {
     watched(|world, change| {
         change(1, 10);
         // Who granted.
-        signal(&pid(world, "a"), "-KILL");
-        start(world);
+        signal(world.pid("a"), "-KILL");
+        world.start();
         change(11, 10);
         // Who was granted.
-        signal(&pid(world, "b"), "-KILL");
-        start(world);
+        signal(world.pid("b"), "-KILL");
+        world.start();
         change(21, 10);
     });
 }
@@ -240,9 +210,9 @@ for n in range(count): os.unlink(f'{d}/f{n}')
 
 #[test]
 fn work_in_a_directory_of_this_host_takes_hardly_a_message_wherever_the_root_is() {
-    let Some(world) = world() else { return };
+    let Some(world) = World::started(&[]) else { return };
     let work = |directory: &str, count: &str| {
-        let requests = || daemon(&world, "b")["state"]["requests"].as_u64().expect("a number");
+        let requests = || world.requests("b");
         let before = requests();
         world.ok("b", &["run", "--", "python3", "-c", WORK, directory, count]);
         requests() - before
@@ -259,6 +229,5 @@ fn work_in_a_directory_of_this_host_takes_hardly_a_message_wherever_the_root_is(
     println!("requests for 1200 calls: {requests:?}");
     let least = requests.iter().min().expect("four");
     assert!(*least < 120, "messages in a directory of this host: {requests:?}");
-    world.ok("a", &["stop"]);
-    world.assert_nothing_left();
+    world.end();
 }

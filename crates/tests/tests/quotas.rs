@@ -7,17 +7,13 @@
 
 mod support;
 
-#[path = "support/world.rs"]
-#[allow(dead_code, reason = "each test uses its part")]
-mod world;
-
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 use support::mounted::{Mounted, has_fuse};
+use support::world::World;
 use support::{Instance, text, wait_for};
-use world::World;
 
 const ANN: u32 = 1001;
 const BOB: u32 = 1002;
@@ -345,11 +341,7 @@ fn what_can_not_be_is_said_in_a_line() {
 
 #[test]
 fn limits_hold_over_hosts() {
-    let Some(world) = World::new(0) else {
-        eprintln!("skipped: network namespaces are not permitted here (root and 'ip' are needed)");
-        return;
-    };
-    world.ok("a", &["start", "--hosts", &world.path("nodes").to_string_lossy()]);
+    let Some(world) = World::started(&[]) else { return };
     world.shell("b", "mkdir /forebay/p", "");
     world.ok("b", &["quota", "project", "/forebay/p", "--id", "5"]);
     world.ok("a", &["quota", "set", "--project", "5", "--space-hard", "3MiB"]);

@@ -1,8 +1,6 @@
 //! Programs on hosts of a `World` that do one thing after the other as they are told, preloaded or on a
 //! mount of the host.
 
-#![allow(dead_code, reason = "each test uses its part")]
-
 use super::world::World;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;

@@ -2,10 +2,11 @@
 //! users have, and the test's own worker program run on them. What each test claims is in its file.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub(crate) mod agent;
 pub(crate) mod cases;
-
 pub(crate) mod left;
 pub(crate) mod mounted;
+pub(crate) mod world;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

@@ -2,8 +2,13 @@
 //! its own; `FOREBAY_SSH` enters them. Namespaces need root.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use serde_json::Value;
+
+use super::profile;
 
 /// Their names.
 pub(crate) const HOSTS: [&str; 3] = ["a", "b", "c"];
@@ -20,8 +25,11 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// `None` if namespaces are not permitted. `number` tells those of one process apart.
-    pub(crate) fn new(number: u16) -> Option<World> {
+    /// Without an instance. `None`, and said, if namespaces are not permitted.
+    pub(crate) fn new() -> Option<World> {
+        /// Tells those of one process apart.
+        static NUMBER: AtomicU16 = AtomicU16::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let place = tempfile::tempdir().expect("a directory");
         let world = World {
             place,
@@ -30,6 +38,7 @@ impl World {
         };
         let hub = format!("{}hub", world.prefix);
         if !ip(&format!("netns add {hub}")) {
+            eprintln!("skipped: no network namespaces here (root and 'ip' are needed)");
             return None;
         }
         let mut done = ip(&format!("-n {hub} link add br0 type bridge"))
@@ -63,6 +72,59 @@ impl World {
         done.then_some(world)
     }
 
+    /// With an instance of these settings.
+    pub(crate) fn started(settings: &[(&'static str, &'static str)]) -> Option<World> {
+        let mut world = World::new()?;
+        world.settings = settings.to_vec();
+        world.start();
+        Some(world)
+    }
+
+    /// With an instance, all of whose directories are of the mode `posix`.
+    pub(crate) fn posix() -> Option<World> {
+        World::started(&[("FOREBAY_CONSISTENCY", "posix")])
+    }
+
+    /// Starts the instance, or those of its daemons that are gone.
+    pub(crate) fn start(&self) {
+        self.ok("a", &["start", "--hosts", &self.path("nodes").to_string_lossy()]);
+    }
+
+    /// Stops the instance, of which nothing is left then.
+    pub(crate) fn end(&self) {
+        self.ok("a", &["stop"]);
+        self.assert_nothing_left();
+    }
+
+    /// What the status says of the first daemon of a host.
+    pub(crate) fn daemon(&self, host: &str) -> Value {
+        let text = self.ok(host, &["status", "--json"]);
+        let status: Value = serde_json::from_str(&text).expect("JSON");
+        let daemons = status["daemons"].as_array().expect("daemons");
+        let mut own = daemons.iter().filter(|daemon| daemon["state"]["requests"].is_u64());
+        own.next().unwrap_or_else(|| panic!("no daemon of this host: {text}")).clone()
+    }
+
+    /// The process of the first daemon of a host.
+    pub(crate) fn pid(&self, host: &str) -> u32 {
+        let pid = self.daemon(host)["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+        pid.expect("a pid")
+    }
+
+    /// Requests that the first daemon of a host has answered or passed on.
+    pub(crate) fn requests(&self, host: &str) -> u64 {
+        self.daemon(host)["state"]["requests"].as_u64().expect("a number")
+    }
+
+    /// A script for the `exec` of an agent, with values put in for words; what the agent is to be told.
+    pub(crate) fn script(&self, name: &str, text: &str, words: &[(&str, &str)]) -> String {
+        let put = |text: String, (word, value): &(&str, &str)| text.replace(word, value);
+        let text = words.iter().fold(text.to_owned(), put);
+        let path = self.path(name);
+        fs::write(&path, text).expect("written");
+        format!("exec {}", path.to_string_lossy())
+    }
+
     /// A file beside the instance's.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.place.path().join(name)
@@ -75,12 +137,10 @@ impl World {
 
     /// As `on`, to be run.
     pub(crate) fn command(&self, host: &str, words: &[&str]) -> Command {
-        let own = std::env::current_exe().expect("the path of this test");
-        let profile = own.parent().and_then(Path::parent).expect("target/<profile>/deps");
         let mut command = Command::new(self.path("ssh"));
         command
             .arg(host)
-            .arg(profile.join("forebay"))
+            .arg(profile().join("forebay"))
             .args(words)
             .env("FOREBAY_NAME", &self.prefix)
             .env("FOREBAY_SSH", self.path("ssh"))
@@ -102,7 +162,6 @@ impl World {
     }
 
     /// What a shell on a host says.
-    #[allow(dead_code, reason = "each test uses its part")]
     pub(crate) fn shell(&self, host: &str, script: &str, argument: &str) -> String {
         self.ok(host, &["run", "--", "sh", "-c", script, "sh", argument])
     }
