@@ -2,12 +2,11 @@
 //! space, lost and doubled messages, services that are killed. At no step is more in use than the hard
 //! limit, unless root did it; when all is quiet what is reported is what a walk counts, and what is free
 //! can be had.
-//!
-//! QUOTA_STEPS and QUOTA_SEED change how long and what.
 
 #[path = "kit/mod.rs"]
 mod kit;
 
+use kit::simulation::QUOTAS;
 use kit::{Answer, NOTHING, Random, World};
 use metadata::Input;
 use std::collections::{BTreeMap, BTreeSet};
@@ -378,15 +377,7 @@ impl Life {
             61..90 => self.message(),
             _ => {
                 self.world.now += self.random.below(8_000_000) as i64;
-                for at in 0..self.world.seats.len() {
-                    if self.world.seats[at]
-                        .service
-                        .deadline()
-                        .is_some_and(|at| at <= self.world.now)
-                    {
-                        self.world.step(at, Input::Tick);
-                    }
-                }
+                self.world.do_what_is_due();
             }
         }
         self.take_answers();
@@ -450,13 +441,7 @@ impl Life {
 
 #[test]
 fn limits_hold_whatever_is_lost_and_whoever_is_killed() {
-    let number = |name: &str, default| {
-        std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
-    };
-    let (seeds, steps) = (number("QUOTA_SEEDS", 12), number("QUOTA_STEPS", 3000));
-    for seed in 0..seeds {
-        let seed = number("QUOTA_SEED", 77) + seed;
-        println!("QUOTA_SEED={seed}");
+    QUOTAS.run(|seed| {
         let mut life = Life::new(seed);
         for (uid, (inodes_hard, space_hard)) in life.hard.clone() {
             let limits = Limits { inodes_hard, space_hard, ..Limits::default() };
@@ -464,11 +449,12 @@ fn limits_hold_whatever_is_lost_and_whoever_is_killed() {
             assert_eq!(done, Answer::Done);
         }
         for part in 0..3 {
-            for _ in 0..steps / 3 {
+            for _ in 0..1000 {
                 life.step();
             }
             println!("part {part}: {} files", life.files.len());
             life.rest();
         }
-    }
+        life.world.steps
+    });
 }

@@ -8,6 +8,7 @@ mod kit;
 
 use std::collections::BTreeMap;
 
+use kit::simulation::SIZES;
 use kit::{Answer, Random, World, config};
 use metadata::{HostWord, Input};
 use wire::attributes::{flag, mode};
@@ -197,7 +198,9 @@ impl Sim {
 
 #[test]
 fn who_asks_for_a_size_is_told_all_that_was_written_and_cut() {
-    let seed = std::env::var("SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
-    let mut sim = Sim::new(seed);
-    (0..STEPS).for_each(|number| sim.step(number));
+    SIZES.run(|seed| {
+        let mut sim = Sim::new(seed);
+        (0..STEPS).for_each(|number| sim.step(number));
+        sim.world.steps
+    });
 }

@@ -2,7 +2,9 @@
 //! targets that answer, and clients that send requests. All random choices come from a seed.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub(crate) mod faults;
 mod posts;
+pub(crate) mod simulation;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -14,7 +14,9 @@ mod kit;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kit::{Answer, Cut, Random, Sent, World};
+use kit::faults::Faults;
+use kit::simulation::LOCKS;
+use kit::{Answer, Random, Sent, World};
 use metadata::{Input, LockSeen};
 use wire::errno::Errno;
 use wire::request::lock::{FLOCK, READ, UNLOCK, WAIT, WRITE};
@@ -106,7 +108,7 @@ struct Game {
     /// Of dead processes: what their host says.
     releases: Vec<(usize, u64)>,
     seen: BTreeMap<Identity, Seen>,
-    back: BTreeMap<usize, i64>,
+    faults: Faults,
     sequence: u64,
     /// What services had after the last step.
     last: Vec<Option<Vec<LockSeen>>>,
@@ -139,7 +141,7 @@ impl Game {
             strays: vec![],
             releases: vec![],
             seen: BTreeMap::new(),
-            back: BTreeMap::new(),
+            faults: Faults::new(8, 250, &[0, 5_000_000, 300_000_000]),
             sequence: 0,
             last: vec![],
             counts: BTreeMap::new(),
@@ -388,17 +390,10 @@ impl Game {
         let mut sent = self.world.prepare(Credentials::ROOT, inode.shard(), &request);
         sent.header.origin = u64::MAX;
         sent.header.sequence = 0;
-        self.maybe_cut();
+        self.faults.maybe_cut(&mut self.world, &mut self.random);
         let (ticket, cut) = (self.world.send_again(&sent), self.world.dead.len());
         if self.world.answer(ticket).is_none() && cut > 0 {
             self.releases.push((file, owner));
-        }
-    }
-
-    fn maybe_cut(&mut self) {
-        if self.random.below(250) == 0 {
-            let (effects, replies) = (self.random.below(6), self.random.chance(50));
-            self.world.cut = Some(Cut { effects, replies });
         }
     }
 
@@ -421,25 +416,19 @@ impl Game {
         if going.ticket.is_some() || world.dead.contains(&at) {
             return;
         }
-        if self.random.below(250) == 0 {
-            let (effects, replies) = (self.random.below(6), self.random.chance(50));
-            world.cut = Some(Cut { effects, replies });
-        }
+        self.faults.maybe_cut(world, &mut self.random);
         going.ticket = Some(world.send_again(&going.sent));
     }
 
     fn take_answers(&mut self) {
-        for &at in &self.world.dead.clone() {
-            if !self.back.contains_key(&at) {
-                let pause = [0, 5_000_000, 300_000_000][self.random.below(3)];
-                self.back.insert(at, self.world.now + pause);
-                // Who waited there waits anew, in whatever order.
-                self.seen.values_mut().for_each(|seen| {
-                    seen.before.clear();
-                    seen.free = None;
-                });
-                self.count("killed");
-            }
+        let killed = self.faults.note_killed(&self.world, &mut self.random);
+        if killed > 0 {
+            // Who waited there waits anew, in whatever order.
+            self.seen.values_mut().for_each(|seen| {
+                seen.before.clear();
+                seen.free = None;
+            });
+            *self.counts.entry("killed").or_default() += killed;
         }
         let all = self.processes.iter().flat_map(|(&number, process)| {
             process.threads.iter().map(move |(&thread, going)| ((number, thread), going))
@@ -525,36 +514,8 @@ impl Game {
         }
     }
 
-    fn deliver(&mut self) {
-        if self.world.queue.is_empty() {
-            return;
-        }
-        let place = self.random.below(self.world.queue.len());
-        let (is_lost, is_doubled) = (self.random.chance(8), self.random.chance(4));
-        let (to, bytes) = match is_doubled {
-            true => self.world.queue[place].clone(),
-            false => self.world.queue.swap_remove(place),
-        };
-        if !is_lost {
-            self.maybe_cut();
-            self.world.step(to, Input::Peer { message: &bytes });
-        }
-    }
-
     fn pass(&mut self, nanos: i64) {
-        self.world.now += nanos;
-        let now = self.world.now;
-        let back: Vec<usize> =
-            self.back.iter().filter(|(_, when)| **when <= now).map(|(&at, _)| at).collect();
-        for at in back {
-            self.back.remove(&at);
-            self.world.crash(at);
-        }
-        for at in 0..self.world.seats.len() {
-            if self.world.seats[at].service.deadline().is_some_and(|when| when <= now) {
-                self.world.step(at, Input::Tick);
-            }
-        }
+        self.faults.pass(&mut self.world, &mut self.random, nanos);
     }
 
     fn turn(&mut self) {
@@ -562,7 +523,7 @@ impl Game {
         match self.random.below(1000) {
             0..=249 => self.begin(),
             250..=549 => self.send(),
-            550..=749 => self.deliver(),
+            550..=749 => self.faults.deliver(&mut self.world, &mut self.random),
             750..=754 => self.interrupt(),
             760 if !self.ends => self.kill_process(),
             763..=799 => self.release(),
@@ -600,10 +561,7 @@ impl Game {
             assert!(self.world.now < until, "somebody waits for ever");
             self.turn();
         }
-        for at in core::mem::take(&mut self.back).into_keys() {
-            self.world.crash(at);
-        }
-        self.world.settle();
+        self.faults.end(&mut self.world);
         for seat in &self.world.seats {
             assert_eq!(seat.service.deadline(), None, "nothing is under way");
         }
@@ -622,19 +580,16 @@ impl Game {
 
 #[test]
 fn locks_are_exclusive_fair_and_every_wait_ends() {
-    let first = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
-    let seeds = std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(24);
-    let (mut steps, mut longest) = (0, 0);
+    let mut longest = 0;
     let mut counts = BTreeMap::<&str, u64>::new();
-    for seed in first..first + seeds {
-        println!("seed={seed}");
+    let seeds = LOCKS.run(|seed| {
         let mut game = Game::new(seed, 3 + seed as u16 % 3);
         game.play(50_000);
-        steps += game.world.steps;
         longest = longest.max(game.longest);
         game.counts.iter().for_each(|(what, count)| *counts.entry(what).or_default() += count);
-    }
-    println!("{steps} steps, {counts:?}, longest circle {} ms", longest / 1_000_000);
+        game.world.steps
+    });
+    println!("{counts:?}, longest circle {} ms", longest / 1_000_000);
     for what in
         ["granted", "deadlocks", "far deadlocks", "gave up", "closed", "killed", "processes killed"]
     {

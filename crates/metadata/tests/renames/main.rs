@@ -14,7 +14,9 @@ mod kit;
 use std::collections::{BTreeMap, BTreeSet};
 
 use history::{Op, Place, Said, Thing, Tree, Tried, explain};
-use kit::{Answer, Cut, Random, Sent, World, config};
+use kit::faults::Faults;
+use kit::simulation::RENAMES;
+use kit::{Answer, Random, Sent, World, config};
 use metadata::{Config, Input};
 use wire::attributes::{mode, spread};
 use wire::errno::Errno;
@@ -56,8 +58,7 @@ struct Game {
     history: Vec<Tried>,
     origin: u64,
     moment: u64,
-    /// When dead services come back.
-    back: BTreeMap<usize, i64>,
+    faults: Faults,
     counts: BTreeMap<&'static str, u64>,
     longest: i64,
 }
@@ -98,7 +99,7 @@ impl Game {
             history: vec![],
             origin: 100,
             moment: 0,
-            back: BTreeMap::new(),
+            faults: Faults::new(4, 120, &[0, 3_000_000, 80_000_000, 700_000_000]),
             counts: BTreeMap::new(),
             longest: 0,
         }
@@ -243,30 +244,16 @@ impl Game {
             return;
         }
         let origin = due[self.random.below(due.len())];
-        self.maybe_cut();
+        self.faults.maybe_cut(&mut self.world, &mut self.random);
         let Some(going) = self.going.get_mut(&origin) else { return };
         going.ticket = Some(self.world.send_again(&going.sent));
         self.take_answers();
     }
 
-    /// Now and then the next step of whoever it is ends early.
-    fn maybe_cut(&mut self) {
-        if self.random.below(120) == 0 {
-            let (effects, replies) = (self.random.below(8), self.random.chance(50));
-            self.world.cut = Some(Cut { effects, replies });
-        }
-    }
-
     fn take_answers(&mut self) {
         // Who was killed comes back after a while; whoever waits for it asks again then.
-        for &at in &self.world.dead.clone() {
-            if self.back.contains_key(&at) {
-                continue;
-            }
-            self.counts.entry("killed").and_modify(|count| *count += 1).or_insert(1);
-            let pause = [0, 3_000_000, 80_000_000, 700_000_000][self.random.below(4)];
-            self.back.insert(at, self.world.now + pause);
-        }
+        let killed = self.faults.note_killed(&self.world, &mut self.random);
+        *self.counts.entry("killed").or_default() += killed;
         let answered: Vec<(u64, Answer)> = self
             .going
             .iter()
@@ -336,42 +323,8 @@ impl Game {
         }
     }
 
-    fn deliver(&mut self, is_faulty: bool) {
-        if self.world.queue.is_empty() {
-            return;
-        }
-        let place = self.random.below(self.world.queue.len());
-        let (is_lost, is_doubled) = match is_faulty {
-            true => (self.random.chance(4), self.random.chance(4)),
-            false => (false, false),
-        };
-        let (to, bytes) = match is_doubled {
-            true => self.world.queue[place].clone(),
-            false => self.world.queue.swap_remove(place),
-        };
-        if !is_lost {
-            self.maybe_cut();
-            self.world.step(to, Input::Peer { message: &bytes });
-        }
-    }
-
     fn pass(&mut self, nanos: i64) {
-        self.world.now += nanos;
-        let now = self.world.now;
-        let back: Vec<usize> =
-            self.back.iter().filter(|(_, when)| **when <= now).map(|(&at, _)| at).collect();
-        for at in back {
-            self.back.remove(&at);
-            self.world.crash(at);
-        }
-        for at in 0..self.world.seats.len() {
-            if self.world.seats[at].service.deadline().is_some_and(|when| when <= now) {
-                self.maybe_cut();
-                self.world.step(at, Input::Tick);
-                self.world.cut = None;
-            }
-            self.world.answer_data(at, Ok(()));
-        }
+        self.faults.pass(&mut self.world, &mut self.random, nanos);
     }
 
     fn turn(&mut self, left: &mut usize) {
@@ -381,7 +334,7 @@ impl Game {
                 self.begin();
             }
             0..=24 => self.send(),
-            25..=79 => self.deliver(true),
+            25..=79 => self.faults.deliver(&mut self.world, &mut self.random),
             80 if self.random.chance(10) => self.kill_asker(),
             81..=82 => self.pass(20_000_000),
             _ => {
@@ -410,10 +363,7 @@ impl Game {
         while left > 0 || !self.going.is_empty() {
             self.turn(&mut left);
         }
-        for at in core::mem::take(&mut self.back).into_keys() {
-            self.world.crash(at);
-        }
-        self.world.settle();
+        self.faults.end(&mut self.world);
         let end = self.look();
         let history = core::mem::take(&mut self.history);
         if let Err(why) = explain(&self.tree, &history, &end) {
@@ -472,21 +422,18 @@ fn configs(which: u64) -> Vec<Config> {
 
 #[test]
 fn every_operation_is_at_one_moment() {
-    let first = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
-    let seeds = std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(40);
-    let (mut steps, mut longest) = (0, 0);
+    let mut longest = 0;
     let mut counts = BTreeMap::<&str, u64>::new();
-    for seed in first..first + seeds {
-        println!("seed={seed}");
+    let seeds = RENAMES.run(|seed| {
         let mut game = Game::new(seed, configs(seed));
         for _ in 0..60 {
             game.round();
         }
-        steps += game.world.steps;
         longest = longest.max(game.longest);
         game.counts.iter().for_each(|(what, count)| *counts.entry(what).or_default() += count);
-    }
-    println!("{steps} steps, {counts:?}, longest wait {} ms", longest / 1_000_000);
+        game.world.steps
+    });
+    println!("{counts:?}, longest wait {} ms", longest / 1_000_000);
     for (what, least) in [("renamed", 20), ("no circle", 1), ("linked", 10), ("killed", 10)] {
         let count = counts.get(what).copied().unwrap_or(0);
         assert!(count >= least * seeds, "hardly anything is {what}: {count}");
