@@ -5,7 +5,8 @@
 //! any keep closing free of messages otherwise.
 
 use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::Ordering::Relaxed;
+use shm::host::owners::{LOCKED_BY_OPEN_FILE, LOCKED_BY_PROCESS};
 use shm::session::Interruptible;
 use wire::attributes::mode;
 use wire::errno::{Errno, Result};
@@ -16,9 +17,6 @@ use crate::opened::{Open, mark, o};
 use crate::request::{Identity, To, own_credentials};
 use crate::seek::whence;
 use crate::{Client, OfdIndex, ProcessIndex};
-
-/// Bit of a file's marks on this host: some process may hold a lock of it.
-const LOCKED_BY_PROCESS: u64 = 1;
 
 /// Whose lock it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +58,12 @@ pub enum Wait<'a> {
 struct Holder {
     owner: u64,
     party: u64,
+}
+
+/// Locks are about to be taken in an open file's name.
+fn set_locked(open: &Open<'_>) {
+    open.set(mark::LOCKED);
+    open.vnode.set_locked(LOCKED_BY_OPEN_FILE);
 }
 
 impl Client {
@@ -106,10 +110,10 @@ impl Client {
         }
         match owner {
             Owner::Process(_) if range.kind != lock::UNLOCK => {
-                open.vnode.marks.fetch_or(LOCKED_BY_PROCESS, SeqCst);
+                open.vnode.set_locked(LOCKED_BY_PROCESS);
             }
             Owner::Process(_) => {}
-            Owner::OpenFile | Owner::Carried(_) => open.set(mark::LOCKED),
+            Owner::OpenFile | Owner::Carried(_) => set_locked(&open),
         }
         let holder = self.holder(&open, owner)?;
         self.take_lock(&open, holder, range, 0, wait)
@@ -121,7 +125,7 @@ impl Client {
     /// As `flock(2)`: `EAGAIN` (which is `EWOULDBLOCK`), `EINTR`, `ENOLCK`, `EBADF`.
     pub fn flock(&self, ofd: OfdIndex, kind: u8, wait: Wait<'_>) -> Result<()> {
         let open = self.open_to_lock(ofd)?;
-        open.set(mark::LOCKED);
+        set_locked(&open);
         let holder = self.holder(&open, Owner::OpenFile)?;
         let range = Range { kind, start: 0, end: u64::MAX, pid: 0 };
         self.take_lock(&open, holder, range, lock::FLOCK, wait)
@@ -215,7 +219,7 @@ impl Client {
 
     /// A descriptor of `process` is being closed: its locks of the file end.
     pub(crate) fn release_of_process(&self, open: &Open<'_>, process: ProcessIndex) {
-        if open.vnode.marks.load(SeqCst) & LOCKED_BY_PROCESS != 0 {
+        if open.vnode.may_be_locked(LOCKED_BY_PROCESS) {
             self.release(open, Owner::Process(process));
         }
     }

@@ -167,7 +167,7 @@ impl Acceptor {
             && let Some(reaper) = &mut self.reaper
         {
             let living = reaper.reap(&self.shared);
-            let goes_on = living > 0 || self.sessions.count() > 0 || reaper.goes_on();
+            let goes_on = living > 0 || self.sessions.count() > 0 || reaper.goes_on(&self.shared);
             // A look costs some 20 us for each process: about a thousandth of the time.
             let pause = REAP_EACH * u32::try_from(living).unwrap_or(u32::MAX);
             self.reap_at = goes_on.then(|| now + pause.clamp(REAP_PAUSE_MIN, REAP_PAUSE));

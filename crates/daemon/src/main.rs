@@ -66,6 +66,7 @@ mod greeting;
 mod status;
 
 mod reaper;
+mod releases;
 
 use settings::Settings;
 use std::process::ExitCode;

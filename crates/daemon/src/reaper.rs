@@ -12,6 +12,7 @@ use crate::reply::ReplyTo;
 use crate::shared::Shared;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
+use shm::host::owners::{LOCKED_BY_OPEN_FILE, LOCKED_BY_PROCESS};
 use shm::host::{HostSegment, OfdIndex, Tenant, VnodeIndex};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -78,12 +79,13 @@ impl Reaper {
                 None => self.counted = Counted::of(host),
             }
         }
+        shared.releases.tell(shared);
         living
     }
 
     /// True if there is something to do at the next look, even if no process lives.
-    pub(crate) fn goes_on(&self) -> bool {
-        self.counted.is_some() || !self.held.is_empty()
+    pub(crate) fn goes_on(&self, shared: &Shared) -> bool {
+        self.counted.is_some() || !self.held.is_empty() || !shared.releases.is_empty()
     }
 
     fn release(&mut self, shared: &Shared, tenant: Tenant) {
@@ -101,14 +103,17 @@ impl Reaper {
             if inode.is_none() {
                 continue;
             }
-            if unlocked.insert(inode) {
-                tell(shared, inode, &Request::Release { inode, owner });
-            }
             let vnode = VnodeIndex(words.vnode.load(Relaxed));
+            let may_be_locked = |by| host.vnode(vnode).is_ok_and(|row| row.may_be_locked(by));
+            if may_be_locked(LOCKED_BY_PROCESS) && unlocked.insert(inode) {
+                shared.releases.add((inode, owner));
+            }
             tell_size(shared, inode, vnode);
             if host.file_release(file) == Ok(true) {
-                let owner = host.owner_of_file(shared.host_number, file);
-                tell(shared, inode, &Request::Release { inode, owner });
+                if may_be_locked(LOCKED_BY_OPEN_FILE) {
+                    let owner = host.owner_of_file(shared.host_number, file);
+                    shared.releases.add((inode, owner));
+                }
                 let _ = host.file_free(file);
                 self.count_out(shared, inode, vnode);
             }
@@ -156,9 +161,10 @@ impl Counted {
                 continue;
             }
             let inode = Inode(file.inode.load(SeqCst));
-            if !inode.is_none() {
+            let row = host.vnode(VnodeIndex(file.vnode.load(SeqCst)));
+            if !inode.is_none() && row.is_ok_and(|row| row.may_be_locked(LOCKED_BY_OPEN_FILE)) {
                 let owner = host.owner_of_file(shared.host_number, index);
-                tell(shared, inode, &Request::Release { inode, owner });
+                shared.releases.add((inode, owner));
             }
             let _ = host.file_free(index);
         }

@@ -1,6 +1,7 @@
 //! Where the reply to a request goes, and getting it there, from any thread.
 
 use crate::inbox::{Note, PartAnswer};
+use crate::releases::Dead;
 use crate::shared::{Guest, Shared};
 use crate::sizes::Asked;
 use net::bulk::Fabric as _;
@@ -35,6 +36,8 @@ pub(crate) enum ReplyTo {
     Owners { question: u64 },
     /// A transfer of a peer that waits for its piece.
     Visit(net::bulk::Visit),
+    /// What is told of locks of the dead.
+    Release { dead: Dead },
     /// Nobody waits for it.
     Nobody,
 }
@@ -75,6 +78,7 @@ impl Shared {
                 self.tell(WORKER_OF_TARGET, Note::Owners { question, answer: bytes.to_vec() });
             }
             ReplyTo::Visit(visit) => self.bulk.answer(visit, bytes.to_vec()),
+            ReplyTo::Release { dead } => self.releases.answered(dead, part_answer(bytes)),
             ReplyTo::Nobody => {}
         }
     }

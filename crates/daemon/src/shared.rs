@@ -6,6 +6,7 @@ use crate::accounts::Books;
 use crate::bulk::BulkEnds;
 use crate::inbox::{Inbox, Note};
 use crate::leases::Held;
+use crate::releases::Releases;
 use crate::reply::{FULL_MICROS, LOST_MICROS, ReplyTo};
 use crate::sizes::Sizes;
 use gateway::{Admitted, Route, Router, Session};
@@ -76,6 +77,8 @@ pub(crate) struct Shared {
     pub(crate) leases: Held,
     /// Sizes of files of other hosts' shards that are open here.
     pub(crate) sizes: Sizes,
+    /// Locks of the dead.
+    pub(crate) releases: Releases,
     /// Whose the target's bytes are.
     pub(crate) books: Books,
     /// Bound on every wait of a client.

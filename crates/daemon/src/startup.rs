@@ -15,6 +15,7 @@ use crate::peers::Peers;
 use crate::prepare::Orders;
 use crate::reaper::Reaper;
 use crate::recover;
+use crate::releases::Releases;
 use crate::settings::Settings;
 use crate::shard::Shard;
 use crate::shared::{Figures, Shared, SpaceFigures};
@@ -132,6 +133,7 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
             recover::leases(&memory.leases, settings.count)?,
         ),
         sizes: Sizes::default(),
+        releases: Releases::default(),
         books: Books::default(),
         timeout: Duration::from_micros(settings.timeout_micros),
         stopping: AtomicBool::new(false),

@@ -8,8 +8,10 @@
 
 mod support;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
-use support::agent::{Agent, Mount};
+use support::agent::{Agent, Mount, signal};
+use support::wait_for;
 use support::world::World;
 
 const EAGAIN: &str = "!11";
@@ -145,6 +147,37 @@ fn locks_of_who_is_killed_end() {
         waiter.ok(&format!("{how} f f u{range}"));
     }
     drop(waiter);
+    world.end();
+}
+
+/// Who tells the shard that they end is told nothing while its daemon is away, and tells it again.
+#[test]
+fn locks_of_who_is_killed_end_when_the_daemon_of_the_file_is_back() {
+    let Some(world) = World::posix() else { return };
+    let mut waiter = Agent::preloaded(&world, "b", "/forebay");
+    // The root's entries are on the first host.
+    waiter.ok("open f f c");
+    let (mut mounts, mut ways) = (vec![], vec!["lock", "ofd", "flock"]);
+    ways.extend(Path::new("/dev/fuse").exists().then_some(ways.clone()).into_iter().flatten());
+    for (number, how) in ways.into_iter().enumerate() {
+        let mount = (number >= 3).then(|| Mount::new(&world, "c").expect("there is /dev/fuse"));
+        let seat = || Agent::preloaded(&world, "c", "/forebay");
+        let mut holder = mount.as_ref().map_or_else(seat, Agent::on);
+        let range = if how == "flock" { "" } else { " 0 0" };
+        holder.ok(&format!("{how} f f w{range}"));
+        signal(world.pid("a"), "-KILL");
+        match &mount {
+            None => holder.kill(),
+            Some(mount) => mount.kill(),
+        }
+        wait_for("its host to take note", || world.programs("c") == 0);
+        world.start();
+        waiter.begin(&format!("{how}w f f w{range}"));
+        assert_eq!(waiter.hear(), "ok", "{how} by {}", holder.name);
+        waiter.ok(&format!("{how} f f u{range}"));
+        mounts.push((holder, mount));
+    }
+    drop((waiter, mounts));
     world.end();
 }
 

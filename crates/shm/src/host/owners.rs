@@ -3,7 +3,14 @@
 //!
 //!   63..48 host, 47 kind (1: an open file), 46..29 row, 28..0 generation of the row
 
-use super::{HostSegment, OfdIndex, ProcessIndex, Tenant};
+use core::sync::atomic::Ordering::SeqCst;
+
+use super::{HostSegment, OfdIndex, ProcessIndex, Tenant, Vnode};
+
+/// Bit of a file's marks: some process of this host may hold a lock of it.
+pub const LOCKED_BY_PROCESS: u64 = 1;
+/// The same of an open file.
+pub const LOCKED_BY_OPEN_FILE: u64 = 2;
 
 const GENERATION_BITS: u32 = 29;
 const ROW_BITS: u32 = 18;
@@ -16,6 +23,19 @@ const fn owner(host: u16, row: u32, generation: u32) -> u64 {
     let row = (row & ((1 << ROW_BITS) - 1)) as u64;
     let generation = (generation & ((1 << GENERATION_BITS) - 1)) as u64;
     (host as u64) << 48 | row << GENERATION_BITS | generation
+}
+
+impl Vnode {
+    /// Notes that there may be locks of such owners; before one is asked for.
+    pub fn set_locked(&self, by: u64) {
+        self.marks.fetch_or(by, SeqCst);
+    }
+
+    /// True unless none of such owners ever asked for one since the file is open on this host.
+    #[must_use]
+    pub fn may_be_locked(&self, by: u64) -> bool {
+        self.marks.load(SeqCst) & by != 0
+    }
 }
 
 impl HostSegment {

@@ -11,8 +11,8 @@
 //!                        because it is open here, 33 live, 34..63 how often the row was given back
 //!   16  sizes      u64   as far as this host knows, and how often it was cut (`lengths`)
 //!   24  dirty_end  u64   end of what was written since the shard was told; 0: all is told
-//!   32  marks      u64   bits for the client's own use, 8..31 those of `flights`; zero when a file is
-//!                        first opened
+//!   32  marks      u64   bits 0..1 of `owners`, 8..31 of `flights`, 32..63 of `watches`; zero when a
+//!                        file is first opened
 //!   40  pending    u32   what was written and is on its way to other hosts (`pending`)
 //!   44  failed     u32   errno of what did not arrive there; 0: none
 //!   48  changes    u64   counts beginnings and ends of changes on this host, where bytes are fetched

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use serde_json::Value;
+use shm::host::HostSegment;
 
 use super::profile;
 
@@ -114,6 +115,19 @@ impl World {
     /// Requests that the first daemon of a host has answered or passed on.
     pub(crate) fn requests(&self, host: &str) -> u64 {
         self.daemon(host)["state"]["requests"].as_u64().expect("a number")
+    }
+
+    /// Programs of a host that use the instance and of which its first daemon has not found that they are
+    /// dead.
+    pub(crate) fn programs(&self, host: &str) -> usize {
+        let user = rustix::process::geteuid().as_raw();
+        let number = HOSTS.iter().position(|one| *one == host).expect("a host");
+        let path = format!("/dev/shm/forebay-{user}-{}/h{number}/host", self.prefix);
+        let path = std::ffi::CString::new(path).expect("a path");
+        let (segment, _) = HostSegment::create_or_open(&path).expect("the host segment");
+        let mut count = 0;
+        segment.process_list(&mut |_| count += 1);
+        count
     }
 
     /// A script for the `exec` of an agent, with values put in for words; what the agent is to be told.
