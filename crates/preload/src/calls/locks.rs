@@ -16,13 +16,15 @@ fn record_lock(client: &Client, file: OfdIndex, a: [u64; 6]) -> Result<()> {
     let command = a[1] as i32;
     let asked: libc::flock = user::get(a[2])?;
     let range = range(client, file, &asked)?;
-    let owner = match command {
+    // A lock of an open file belongs to no process: zero stands for that.
+    let (owner, pid) = match command {
         libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW => {
-            Owner::Process(table().ok_or(Errno::EIO)?)
+            (Owner::Process(table().ok_or(Errno::EIO)?), crate::calls::hooks::identity().0)
         }
         _ if asked.l_pid != 0 => return Err(Errno::EINVAL),
-        _ => Owner::OpenFile,
+        _ => (Owner::OpenFile, 0),
     };
+    let range = Range { pid, ..range };
     match command {
         libc::F_GETLK | libc::F_OFD_GETLK => {
             let held = client.test_lock(file, owner, range)?;
@@ -72,12 +74,12 @@ fn range(client: &Client, file: OfdIndex, asked: &libc::flock) -> Result<Range> 
         }
     };
     let first = u64::try_from(first).map_err(|_| Errno::EINVAL)?;
+    // Up to the last byte that there can be is to the end.
     let end = match last {
-        None => u64::MAX,
+        None | Some(i64::MAX) => u64::MAX,
         Some(last) => u64::try_from(last).map_err(|_| Errno::EINVAL)?,
     };
-    let pid = crate::calls::hooks::identity().0;
-    Ok(Range { kind, start: first, end, pid })
+    Ok(Range { kind, start: first, end, pid: 0 })
 }
 
 fn describe(asked: libc::flock, held: Option<Range>) -> libc::flock {
@@ -90,7 +92,7 @@ fn describe(asked: libc::flock, held: Option<Range>) -> libc::flock {
     told.l_whence = libc::SEEK_SET as i16;
     told.l_start = held.start as i64;
     told.l_len = if held.end == u64::MAX { 0 } else { (held.end - held.start + 1) as i64 };
-    // Zero stands for a lock of an open file, which belongs to no process: -1 for the program.
+    // Of an open file.
     told.l_pid = if held.pid == 0 { -1 } else { held.pid as i32 };
     told
 }

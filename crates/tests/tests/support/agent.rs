@@ -1,6 +1,7 @@
 //! Programs on hosts of a `World` that do one thing after the other as they are told, preloaded or on a
 //! mount of the host.
 
+use super::mounted::Offered;
 use super::world::World;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -118,13 +119,11 @@ impl Agent {
 
     /// One that works on a mount.
     pub(crate) fn on(mount: &Mount) -> Agent {
-        Agent::new(
-            format!("mount on {}", mount.host),
-            mount.command(&["python3", "-c", SCRIPT, &mount.at]),
-        )
+        Agent::new(mount.name(), mount.command(&["python3", "-c", SCRIPT, &mount.at]))
     }
 
-    fn new(name: String, mut command: Command) -> Agent {
+    /// A program that says `ready` and its number first, and then a line for each that it reads.
+    pub(crate) fn new(name: String, mut command: Command) -> Agent {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.expect("the agent runs");
         let to = child.stdin.take();
@@ -203,6 +202,11 @@ pub(crate) struct Mount {
 impl Mount {
     /// `None` if there can be none.
     pub(crate) fn new(world: &World, host: &str) -> Option<Mount> {
+        Mount::by(world, host, "auto")
+    }
+
+    /// With requests by that way; `rings` where the kernel can offer them.
+    pub(crate) fn by(world: &World, host: &str, transport: &str) -> Option<Mount> {
         if !Path::new("/dev/fuse").exists() {
             eprintln!("there is no /dev/fuse: nothing was tested on mounts");
             return None;
@@ -210,10 +214,18 @@ impl Mount {
         let at = world.path(&format!("mount-{host}"));
         std::fs::create_dir_all(&at).expect("a directory");
         let at = at.to_string_lossy().into_owned();
-        let said = world.ok(host, &["mount", "--json", "--for-all", &at]);
+        let words = ["mount", "--json", "--for-all", "--requests", transport, &at];
+        let offered = (transport == "rings").then(Offered::new);
+        let said = world.ok(host, &words);
+        drop(offered);
         let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
         let pid = said["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a pid");
         Some(Mount { host: host.to_owned(), at, pid })
+    }
+
+    /// Which one it is.
+    pub(crate) fn name(&self) -> String {
+        format!("mount on {}", self.host)
     }
 
     /// A program that sees it.

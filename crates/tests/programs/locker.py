@@ -1,0 +1,165 @@
+"""Does one thing after the other with files and their locks, as it is told: reads commands, a line each, and
+answers each with a line, what it came to. Works in the directory that it is given.
+
+What it says is compared with what it says on a local file system (crates/tests/tests/lock_cases.rs)."""
+import errno, fcntl, json, os, signal, struct, sys
+
+KINDS = {'r': fcntl.F_RDLCK, 'w': fcntl.F_WRLCK, 'u': fcntl.F_UNLCK, 'bad': 7}
+FROM = {'set': os.SEEK_SET, 'cur': os.SEEK_CUR, 'end': os.SEEK_END, 'bad': 7}
+RANGES = {
+    'lock': fcntl.F_SETLK, 'lockw': fcntl.F_SETLKW, 'test': fcntl.F_GETLK,
+    'ofd': fcntl.F_OFD_SETLK, 'ofdw': fcntl.F_OFD_SETLKW, 'ofdtest': fcntl.F_OFD_GETLK,
+}
+WHOLE = {'r': fcntl.LOCK_SH, 'w': fcntl.LOCK_EX, 'u': fcntl.LOCK_UN}
+LOCKF = {'lock': os.F_TLOCK, 'test': os.F_TEST, 'unlock': os.F_ULOCK}
+OPEN = {'r': os.O_RDONLY, 'w': os.O_WRONLY, 'rw': os.O_RDWR}
+MAX = (1 << 63) - 1
+# Open files by name; processes that were forked: where they are told, where they answer; their numbers.
+files, children, pids = {}, {}, {}
+closed_at_run = set()
+
+
+def number(word):
+    return MAX - int(word[4:] or 0) if word.startswith('max') else int(word)
+
+
+def ranges(command, name, kind, whence, start, length, pid='0'):
+    asked = struct.pack('hhqqi4x', KINDS[kind], FROM[whence], number(start), number(length), int(pid))
+    told = fcntl.fcntl(files[name], RANGES[command], asked)
+    if 'test' not in command:
+        return 'ok'
+    kind, whence, start, length, pid = struct.unpack('hhqqi4x', told)
+    if kind == fcntl.F_UNLCK:
+        return 'free'
+    return f'{"rw"[kind == fcntl.F_WRLCK]} from {whence} {start} {length} of {"an open file" if pid == -1 else pid}'
+
+
+def fork(name, *_):
+    (told, tell), (hear, answer) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(tell)
+        os.close(hear)
+        for _, (other, heard) in children.items():
+            os.close(other)
+            heard.close()
+        children.clear()
+        serve(os.fdopen(told), os.fdopen(answer, 'w'))
+        os._exit(0)
+    os.close(told)
+    os.close(answer)
+    children[name] = tell, os.fdopen(hear)
+    pids[name] = child
+    return f'forked {child}'
+
+
+def to(name, *words):
+    tell, hear = children[name]
+    os.write(tell, (' '.join(words) + '\n').encode())
+    return hear.readline().strip()
+
+
+def end(name, how='end'):
+    tell, hear = children.pop(name)
+    if how == 'kill':
+        os.kill(pids[name], signal.SIGKILL)
+    os.close(tell)
+    os.waitpid(pids.pop(name), 0)
+    hear.close()
+    return 'ok'
+
+
+def run(*_):
+    """Another program in its place, with its open files."""
+    kept = {name: file for name, file in files.items() if file not in closed_at_run}
+    for file in kept.values():
+        os.set_inheritable(file, True)
+    os.execv(sys.executable, [sys.executable, '-B', sys.argv[0], '.', json.dumps(kept)])
+
+
+def alarmed(*words):
+    """What is waited for is interrupted."""
+    def interrupt(*_):
+        raise InterruptedError(errno.EINTR, 'interrupted')
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+    try:
+        return do(*words)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def reset(*_):
+    for name in list(children):
+        end(name)
+    for file in files.values():
+        os.close(file)
+    files.clear()
+    closed_at_run.clear()
+    return 'ok'
+
+
+def do(what, *words):
+    if what in RANGES:
+        return ranges(what, *words)
+    if what in OTHERS:
+        return OTHERS[what](*words)
+    name, words = words[0], words[1:]
+    if what == 'open':
+        files[name] = os.open(words[0], OPEN[words[1]] | os.O_CREAT, 0o666)
+        if 'cloexec' in words:
+            closed_at_run.add(files[name])
+    elif what == 'close':
+        os.close(files.pop(name))
+    elif what == 'dup':
+        files[words[0]] = os.dup(files[name])
+    elif what in ('flock', 'flockw'):
+        fcntl.flock(files[name], WHOLE[words[0]] | (fcntl.LOCK_NB if what == 'flock' else 0))
+    elif what == 'lockf':
+        os.lockf(files[name], LOCKF[words[0]], int(words[1]))
+    elif what == 'seek':
+        return str(os.lseek(files[name], int(words[0]), os.SEEK_SET))
+    elif what == 'size':
+        return str(os.fstat(files[name]).st_size)
+    elif what == 'write':
+        return str(os.pwrite(files[name], words[1].encode(), int(words[0])))
+    elif what == 'read':
+        return 'read ' + os.pread(files[name], int(words[1]), int(words[0])).decode()
+    elif what == 'cut':
+        os.ftruncate(files[name], int(words[0]))
+    elif what == 'unlink':
+        os.unlink(name)
+    elif what == 'rename':
+        os.rename(name, words[0])
+    elif what == 'link':
+        os.link(name, words[0])
+    elif what == 'mkdir':
+        os.mkdir(name)
+    elif what == 'cd':
+        os.chdir(name)
+    return 'ok'
+
+
+def then(first, *words):
+    """Waits for a lock of all of a file by the call `first`, and says what the file has then."""
+    name = words[0]
+    ranges(first, name, words[1], 'set', '0', '0') if first in RANGES else do(first, *words)
+    return do('read', name, '0', '20')
+
+
+OTHERS = {'fork': fork, 'to': to, 'end': end, 'run': run, 'alarmed': alarmed, 'reset': reset, 'then': then}
+
+
+def serve(requests, answers):
+    while line := requests.readline():
+        try:
+            said = do(*line.split())
+        except OSError as error:
+            said = errno.errorcode[error.errno]
+        print(said, file=answers, flush=True)
+
+
+os.chdir(sys.argv[1])
+files.update(json.loads(sys.argv[2]) if len(sys.argv) > 2 else {})
+print('ready', os.getpid(), flush=True)
+serve(sys.stdin, sys.stdout)
