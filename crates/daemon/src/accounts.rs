@@ -7,7 +7,7 @@
 
 use crate::reply::ReplyTo;
 use crate::shared::{Guest, Shared};
-use crate::target::TargetLoop;
+use crate::target::{Final, TargetLoop};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -122,9 +122,6 @@ impl Waiting {
     }
 }
 
-/// A request that may have to come again: its file, and itself.
-pub(crate) type Repeatable = (Inode, Vec<u8>);
-
 /// The file that a request changes, if it changes one.
 const fn changed(request: &Request<'_>) -> Option<(Inode, bool)> {
     match *request {
@@ -136,7 +133,8 @@ const fn changed(request: &Request<'_>) -> Option<(Inode, bool)> {
     }
 }
 
-fn encoded(request: &Request<'_>) -> Vec<u8> {
+/// A request to come again.
+pub(crate) fn encoded(request: &Request<'_>) -> Vec<u8> {
     let brought = if let Request::Write { bytes, .. } = request { bytes.len() } else { 0 };
     let mut bytes = vec![0; REQUEST_BYTES + brought];
     let mut writer = Writer::new(&mut bytes);
@@ -184,21 +182,11 @@ impl TargetLoop {
         line.requests.push_front((request, to));
     }
 
-    /// What is to be kept of a request, if it may be refused for a limit.
-    pub(crate) fn repeatable(&self, request: &Request<'_>) -> Option<Repeatable> {
-        match changed(request) {
-            Some((inode, true)) if self.target.accounts().has_limits() => {
-                Some((inode, encoded(request)))
-            }
-            _ => None,
-        }
-    }
-
     /// A request needs more for an account than that may use: asks for it.
     pub(crate) fn want_more(
         &mut self,
         shared: &Shared,
-        (inode, request): Repeatable,
+        (inode, request): (Inode, Vec<u8>),
         (account, wanted): (Account, u64),
         to: ReplyTo,
     ) {
@@ -212,22 +200,22 @@ impl TargetLoop {
         }
     }
 
-    /// Carries out what waited about a file. `is_final`: the first is refused if it is still too much.
+    /// Carries out what waited about a file, the first as `first` says.
     fn resume(
         &mut self,
         shared: &Shared,
         guests: &[Option<Arc<Guest>>],
         inode: Inode,
-        is_final: bool,
+        first: Final,
     ) {
         let Some(mut line) = self.waiting.lines.remove(&inode) else { return };
-        let mut is_final = is_final;
+        let mut last = first;
         while let Some((bytes, to)) = line.requests.pop_front() {
             match Request::decode(&mut Reader::new(&bytes)) {
-                Ok(request) => self.carry_out_now(shared, guests, &request, to, is_final),
+                Ok(request) => self.carry_out_now(shared, guests, &request, to, last),
                 Err(_) => shared.refuse(to, Errno::EPROTO),
             }
-            is_final = false;
+            last = Final::None;
             if let Some(again) = self.waiting.lines.get_mut(&inode) {
                 again.requests.append(&mut line.requests);
             }
@@ -325,7 +313,7 @@ impl TargetLoop {
             let waits = self.waiting.lines.get(&inode).is_some_and(|line| line.why == Why::Owner);
             match owner {
                 Owner::GONE if waits => self.refuse_line(shared, inode, Errno::ESTALE),
-                _ if waits => self.resume(shared, guests, inode, false),
+                _ if waits => self.resume(shared, guests, inode, Final::None),
                 _ => {}
             }
         }
@@ -344,7 +332,8 @@ impl TargetLoop {
         let is_of = |line: &Line| matches!(line.why, Why::Limit(of, _) if of == account);
         let lines = self.waiting.lines.iter().filter(|(_, line)| is_of(line));
         let waiting: Vec<Inode> = lines.map(|(&inode, _)| inode).collect();
-        waiting.into_iter().for_each(|inode| self.resume(shared, guests, inode, denied));
+        let first = if denied { Final::Limit } else { Final::None };
+        waiting.into_iter().for_each(|inode| self.resume(shared, guests, inode, first));
     }
 
     /// Asks again what was not answered, and sends away who waited for too long. How long nothing will be

@@ -7,9 +7,9 @@ use crate::reply::ReplyTo;
 use crate::shared::Guest;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
-use wire::DaemonIndex;
 use wire::errno::Result;
 use wire::quota::Account;
+use wire::{DaemonIndex, ShardIndex};
 
 /// Most requests and messages that wait for one worker.
 const WAITING_MAX: usize = 16 * 1024;
@@ -36,6 +36,8 @@ pub(crate) enum Note {
     Count,
     /// A shard says whose files are.
     Owners { question: u64, answer: Vec<u8> },
+    /// A service gave back space, in a round, by one of its shards.
+    GaveBack { by: (u64, ShardIndex), answer: Vec<u8> },
     /// The target wants so many bytes more for an account.
     DrawSpace { account: Account, wanted: u64 },
     /// What an account may use is another amount; not so much as was wanted.

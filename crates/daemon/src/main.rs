@@ -53,6 +53,8 @@ mod early;
 
 mod accounts;
 
+mod room;
+
 mod prepare;
 
 mod peers;

@@ -108,6 +108,18 @@ impl Removals {
         self.rounds.insert(id, Round { tokens, lines_open });
     }
 
+    /// Ends gathering, if something was gathered.
+    pub(crate) fn hurry(&mut self, count: u16) {
+        if self.since.is_some() {
+            self.send_off(count);
+        }
+    }
+
+    /// True if a target has not done all that it is to do.
+    pub(crate) fn is_asked(&self, target: DaemonIndex) -> bool {
+        self.lines.contains_key(&target.0)
+    }
+
     /// When there is something to ask, unless an answer comes before.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let again = self.lines.values().filter_map(|line| line.again_at);

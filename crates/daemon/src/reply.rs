@@ -11,7 +11,7 @@ use std::sync::Arc;
 use wire::codec::{Reader, Writer};
 use wire::errno::Errno;
 use wire::limits::SLOT_BYTES;
-use wire::{DaemonIndex, Reply, Request, reply};
+use wire::{DaemonIndex, Reply, Request, ShardIndex, reply};
 
 /// When to ask again for what a lost peer was asked: it takes this long at least to come back.
 pub(crate) const LOST_MICROS: u32 = 10_000;
@@ -34,6 +34,8 @@ pub(crate) enum ReplyTo {
     Removals { worker: usize, target: DaemonIndex },
     /// The target of this daemon, which asked whose files are.
     Owners { question: u64 },
+    /// The same, which asked a service to give back space.
+    Room { round: u64, shard: ShardIndex },
     /// A transfer of a peer that waits for its piece.
     Visit(net::bulk::Visit),
     /// What is told of locks of the dead.
@@ -76,6 +78,10 @@ impl Shared {
             }
             ReplyTo::Owners { question } => {
                 self.tell(WORKER_OF_TARGET, Note::Owners { question, answer: bytes.to_vec() });
+            }
+            ReplyTo::Room { round, shard } => {
+                let by = (round, shard);
+                self.tell(WORKER_OF_TARGET, Note::GaveBack { by, answer: bytes.to_vec() });
             }
             ReplyTo::Visit(visit) => self.bulk.answer(visit, bytes.to_vec()),
             ReplyTo::Release { dead } => self.releases.answered(dead, part_answer(bytes)),

@@ -26,7 +26,7 @@ use wire::attributes::flag;
 use wire::errno::{Errno, Result};
 use wire::quota::Account;
 use wire::watch::Watch;
-use wire::{DaemonIndex, Header, Inode, Layout, Request, ShardIndex};
+use wire::{DaemonIndex, Header, Inode, Layout, Reply, Request, ShardIndex};
 
 /// How often files without a name are looked through, while there are any.
 const ORPHANS_PAUSE: Duration = Duration::from_secs(1);
@@ -225,6 +225,9 @@ impl Shard {
             // For a process of this host that was killed; asked again until it is told.
             return shared.busy(to, LOST_MICROS);
         }
+        if let Request::GiveBack { target } = request {
+            return self.give_back(shared, DaemonIndex(target), to);
+        }
         let ticket = self.ticket(to);
         self.close_gate(shared);
         self.step_closed(shared, Input::Request { ticket, header, request });
@@ -232,6 +235,16 @@ impl Shard {
             self.keep_numbers(shared, ShardIndex(header.shard));
         }
         self.open_gate(shared);
+    }
+
+    /// A target has no room: what it has of files that are gone comes back now. Says whether there is
+    /// more to come.
+    fn give_back(&mut self, shared: &Shared, target: DaemonIndex, to: ReplyTo) {
+        self.step_reserved(shared, Input::GiveBack);
+        self.removals.hurry(shared.router.map.daemon_count());
+        self.ask_targets(shared);
+        let more = self.service.is_freeing() || self.removals.is_asked(target);
+        shared.answer_with(to, &Reply::Number { value: u64::from(more) });
     }
 
     /// Notes who waits for a reply.
@@ -643,6 +656,7 @@ const fn purpose(request: &Request<'_>) -> For {
         | Request::Reap { .. }
         | Request::Release { .. }
         | Request::CancelLock { .. }
+        | Request::GiveBack { .. }
         | Request::RemoveXattr { .. } => For::Freeing,
         _ => For::Any,
     }

@@ -3,10 +3,11 @@
 //! Bytes of clients that map the arena never come here; requests for pieces do, and reads and
 //! writes of those who are on other hosts.
 
-use crate::accounts::{Repeatable, Waiting};
+use crate::accounts::{Waiting, encoded};
 use crate::early::{Early, Verdict};
 use crate::prepare::{Preparation, Preparer};
 use crate::reply::{ReplyTo, encode, encode_pieces};
+use crate::room::Room;
 use crate::shared::{Guest, Shared};
 use data::{Answer, Defined, Effect, Input, Source, Target};
 use shm::arena::Arena;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 use store::SsdFile;
 use wire::errno::{Errno, Result};
 use wire::reply::Piece;
-use wire::{Reply, Request};
+use wire::{Inode, Reply, Request};
 
 /// Pauses between looks at pins that stay: first, longest. A client holds one for one copy.
 const PIN_PAUSE: Duration = Duration::from_millis(2);
@@ -101,14 +102,43 @@ struct Pending {
     /// What a `Read` collected.
     answer: Vec<u8>,
     failed: Option<Errno>,
-    /// If it is too much for an account: itself, to come again.
-    again: Option<Repeatable>,
+    /// If it makes pieces: itself without its bytes, to come again.
+    again: Option<(Inode, Request<'static>)>,
+    last: Final,
+}
+
+/// What a request is refused for at once, that makes pieces; else it waits until it is sure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Final {
+    /// Nothing.
+    None,
+    /// A limit of its account.
+    Limit,
+    /// No room, from then on.
+    At(Instant),
+    /// No room.
+    Room,
+}
+
+/// A request that makes pieces, without its bytes, and its file.
+const fn repeatable(request: &Request<'_>) -> Option<(Inode, Request<'static>)> {
+    match *request {
+        Request::MapPieces { inode, chunk_log2, allocate: allocate @ 1, offset, length, ahead } => {
+            let again = Request::MapPieces { inode, chunk_log2, allocate, offset, length, ahead };
+            Some((inode, again))
+        }
+        Request::Write { inode, chunk_log2, offset, cuts, .. } => {
+            Some((inode, Request::Write { inode, chunk_log2, offset, cuts, bytes: &[] }))
+        }
+        _ => None,
+    }
 }
 
 /// The target and what it works with.
 pub(crate) struct TargetLoop {
     pub(crate) target: Target,
     pub(crate) waiting: Waiting,
+    pub(crate) room: Room,
     devices: Arc<Devices>,
     preparer: Preparer,
     pending: BTreeMap<u64, Pending>,
@@ -130,6 +160,7 @@ impl TargetLoop {
         TargetLoop {
             target,
             waiting: Waiting::default(),
+            room: Room::default(),
             devices,
             preparer,
             pending: BTreeMap::new(),
@@ -150,32 +181,36 @@ impl TargetLoop {
         to: ReplyTo,
     ) {
         self.look_at_early(shared, guests, request);
+        if let Request::Remove { inodes } = *request {
+            self.refuse_removed(shared, inodes);
+        }
         if !self.target.accounts().is_on() {
-            return self.carry_out_now(shared, guests, request, to, true);
+            return self.carry_out_now(shared, guests, request, to, Final::None);
         }
         self.read_books(shared);
         if let Some(to) = self.put_aside(shared, request, to) {
-            self.carry_out_now(shared, guests, request, to, false);
+            self.carry_out_now(shared, guests, request, to, Final::None);
         }
     }
 
-    /// `is_final`: it is refused if it is too much for an account.
+    /// Now, whatever waits.
     pub(crate) fn carry_out_now(
         &mut self,
         shared: &Shared,
         guests: &[Option<Arc<Guest>>],
         request: &Request<'_>,
         to: ReplyTo,
-        is_final: bool,
+        last: Final,
     ) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        let again = if is_final { None } else { self.repeatable(request) };
+        let again = repeatable(request);
         let bytes = match request {
             Request::Write { bytes, .. } => bytes.to_vec(),
             _ => Vec::new(),
         };
-        self.pending.insert(ticket, Pending { to, bytes, answer: Vec::new(), failed: None, again });
+        let pending = Pending { to, bytes, answer: Vec::new(), failed: None, again, last };
+        self.pending.insert(ticket, pending);
         self.step(shared, guests, Input::Request { ticket, request });
     }
 
@@ -263,7 +298,8 @@ impl TargetLoop {
         let early = self.take_early_back(shared, guests);
         let leaving = self.look_at_leaving(shared, guests);
         let waiting = self.keep_waiting(shared);
-        early.into_iter().chain(leaving).chain(waiting).min()
+        let room = self.keep_room(shared, guests);
+        early.into_iter().chain(leaving).chain(waiting).chain(room).min()
     }
 
     fn look_at_leaving(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>]) -> Option<u64> {
@@ -391,35 +427,58 @@ impl TargetLoop {
 
     fn reply(&mut self, shared: &Shared, ticket: u64, answer: Answer) {
         let Some(pending) = self.pending.remove(&ticket) else { return };
-        let Pending { to, answer: bytes, failed, again, .. } = pending;
+        let Pending { to, bytes: brought, answer: bytes, failed, again, last } = pending;
         if let Some(errno) = failed {
             return shared.refuse(to, errno);
         }
-        match answer {
-            Answer::Done => shared.answer_with(to, &Reply::Done {}),
-            Answer::Refused(errno) => shared.refuse(to, errno),
-            Answer::Beyond { account, wanted } => match again {
-                Some(again) => self.want_more(shared, again, (account, wanted), to),
-                None => shared.refuse(to, Errno::EDQUOT),
-            },
-            Answer::Busy { retry_micros } => shared.busy(to, retry_micros),
-            Answer::Bytes { .. } => {
-                shared.answer(to, &encode(&Reply::Bytes { bytes: &bytes }, bytes.len()));
+        let again = again.map(|(inode, request)| match request {
+            Request::Write { inode, chunk_log2, offset, cuts, .. } => {
+                (inode, Request::Write { inode, chunk_log2, offset, cuts, bytes: &brought })
             }
-            Answer::Pieces(pieces) => shared.answer(to, &encode_pieces(&pieces)),
-            Answer::Number(value) => shared.answer_with(to, &Reply::Number { value }),
-            Answer::Space { memory_total, memory_free, ssd_total, ssd_free } => {
-                let files = shared.files();
-                note_space(shared, [memory_total, memory_free, ssd_total, ssd_free]);
-                let space = Reply::Space { memory_total, memory_free, ssd_total, ssd_free, files };
-                shared.answer_with(to, &space);
+            request => (inode, request),
+        });
+        match (answer, again) {
+            (Answer::Refused(errno @ (Errno::ENOSPC | Errno::EDQUOT)), Some((inode, request))) => {
+                let until = match last {
+                    Final::Room => return shared.refuse(to, errno),
+                    Final::At(until) => Some(until),
+                    Final::None | Final::Limit => None,
+                };
+                self.hold_for_room(shared, (inode, encoded(&request)), to, until);
             }
+            (Answer::Beyond { account, wanted }, Some((inode, request)))
+                if last != Final::Limit =>
+            {
+                self.want_more(shared, (inode, encoded(&request)), (account, wanted), to);
+            }
+            (answer, _) => answer_with(shared, to, answer, &bytes),
         }
     }
 
     /// Notes what `status` shows.
     pub(crate) fn publish(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>]) {
         self.request(shared, guests, &Request::Space {}, ReplyTo::Nobody);
+    }
+}
+
+/// Sends an answer; `bytes` are what was read.
+fn answer_with(shared: &Shared, to: ReplyTo, answer: Answer, bytes: &[u8]) {
+    match answer {
+        Answer::Done => shared.answer_with(to, &Reply::Done {}),
+        Answer::Refused(errno) => shared.refuse(to, errno),
+        Answer::Beyond { .. } => shared.refuse(to, Errno::EDQUOT),
+        Answer::Busy { retry_micros } => shared.busy(to, retry_micros),
+        Answer::Bytes { .. } => {
+            shared.answer(to, &encode(&Reply::Bytes { bytes }, bytes.len()));
+        }
+        Answer::Pieces(pieces) => shared.answer(to, &encode_pieces(&pieces)),
+        Answer::Number(value) => shared.answer_with(to, &Reply::Number { value }),
+        Answer::Space { memory_total, memory_free, ssd_total, ssd_free } => {
+            let files = shared.files();
+            note_space(shared, [memory_total, memory_free, ssd_total, ssd_free]);
+            let space = Reply::Space { memory_total, memory_free, ssd_total, ssd_free, files };
+            shared.answer_with(to, &space);
+        }
     }
 }
 

@@ -200,6 +200,7 @@ impl Worker {
     /// True if something is due before the worker's thread would see to it.
     pub(crate) fn needs_thread(&self) -> bool {
         self.shard.wants_time_before(self.sleeps_until)
+            || self.target.as_ref().is_some_and(TargetLoop::waits_for_room)
     }
 
     /// Takes rings, notes and requests.
@@ -262,6 +263,7 @@ impl Worker {
             Note::Owners { question, answer } => {
                 target.owners(shared, &self.guests, question, &answer);
             }
+            Note::GaveBack { by, answer } => target.gave_back(shared, &self.guests, by, &answer),
             Note::Allowed { account, denied } => {
                 target.allowed(shared, &self.guests, account, denied);
             }

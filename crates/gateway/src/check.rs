@@ -75,6 +75,7 @@ fn place(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::Walk { .. }
         | Request::Notices { .. }
         | Request::Owners { .. }
+        | Request::GiveBack { .. }
         | Request::Look { .. }
         | Request::Release { .. } => when(header.shard < SHARD_COUNT),
         Request::SetQuota { .. } | Request::Quotas { .. } => when(header.shard == 0),

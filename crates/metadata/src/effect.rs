@@ -95,6 +95,8 @@ pub enum Input<'a> {
         /// How many.
         wanted: u64,
     },
+    /// A target has no room: what is kept of files that are gone goes now. See `Service::is_freeing`.
+    GiveBack,
     /// Time passed. Wanted at `Service::deadline`, harmless at any time.
     Tick,
 }

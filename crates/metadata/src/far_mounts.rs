@@ -55,8 +55,6 @@ struct Looker {
     remembers_until: i64,
     /// Until then it is noted at all.
     until: i64,
-    /// It may be about to open it.
-    may_open: bool,
     /// The number of the notice that it is told by, or 0.
     told: u64,
 }
@@ -219,7 +217,7 @@ impl Service {
         let remembers = may && ask.hands.watch_for_others(watch, SPAN);
         let until = now.saturating_add(SPAN);
         let remembers_until = if remembers { until } else { i64::MIN };
-        let new = Looker { by, remembers_until, until, may_open: true, told: 0 };
+        let new = Looker { by, remembers_until, until, told: 0 };
         match looked.lookers.iter_mut().find(|one| one.by == by) {
             // What it was let remember before, it may still.
             Some(known) => {
@@ -246,7 +244,7 @@ impl Service {
         let lookers = &mut far.looked.entry(watch).or_default().lookers;
         lookers.retain(|one| one.by != by);
         // What it was told before is not about this, whenever it says that it has carried it out.
-        lookers.push(Looker { by, remembers_until: until, until, may_open: true, told: 0 });
+        lookers.push(Looker { by, remembers_until: until, until, told: 0 });
         far.ends.push_back((until, watch));
     }
 
@@ -347,15 +345,7 @@ impl Service {
     pub(crate) fn is_looked_at(&self, inode: Inode) -> bool {
         let looked = self.live.far_mounts.looked.get(&Watch::Attributes(inode));
         let mut lookers = looked.into_iter().flat_map(|looked| &looked.lookers);
-        lookers.any(|one| one.may_open && one.until > self.live.steady)
-    }
-
-    /// A mount of another host is about to remove a file, and not to open it.
-    pub(crate) fn will_not_open(&mut self, ask: &Ask<'_>, inode: Inode) {
-        let by = (ask.header.host, ask.header.mount);
-        let looked = self.live.far_mounts.looked.get_mut(&Watch::Attributes(inode));
-        let mut lookers = looked.into_iter().flat_map(|looked| &mut looked.lookers);
-        lookers.find(|one| one.by == by).into_iter().for_each(|one| one.may_open = false);
+        lookers.any(|one| one.until > self.live.steady)
     }
 
     /// What time brings: who was told and did not answer is told again.

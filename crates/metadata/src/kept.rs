@@ -1,8 +1,11 @@
 //! Files that lost their last name and are kept for a moment: the kernel behind a mount looks a name up
 //! and opens what it found by another request, and a local file system would still have it in between.
 //!
-//! What `rename` replaces is kept where a mount of this host watches it (`keep_for_mounts`), and whatever
-//! loses its last name where one of another host looked at it (`far_mounts`).
+//! What `rename` replaces is kept where a mount of this host watches it, or one of another host looked at
+//! it (`far_mounts`): its name leads to a file at every moment. What is removed is not: who comes too
+//! late is told so (`ESTALE`), and his kernel looks the name up once more.
+//!
+//! Space and quotas are there for who needs them: then nothing is kept (`give_kept`).
 
 use std::collections::BTreeMap;
 
@@ -31,13 +34,20 @@ impl Kept {
 }
 
 impl Service {
-    /// A file is about to be replaced: it is kept if a mount of this host watches its attributes.
+    /// A file is about to be replaced: it is kept if a mount may be about to open it.
     pub(crate) fn keep_for_mounts(&mut self, ask: &Ask<'_>, inode: Inode) {
-        let mut is_watched = false;
+        let mut is_watched = self.is_looked_at(inode);
         if ask.hands.has_mounts() && self.state.inodes.get(inode).is_some() {
             ask.hands.watchers(Watch::Attributes(inode), &mut |_, _| is_watched = true);
         }
         if is_watched {
+            self.keep(inode);
+        }
+    }
+
+    /// It is replaced now; that was about to happen since a while ago.
+    pub(crate) fn keep_on(&mut self, inode: Inode) {
+        if self.live.kept.0.contains_key(&inode) || self.is_looked_at(inode) {
             self.keep(inode);
         }
     }
@@ -48,15 +58,23 @@ impl Service {
     }
 
     /// True if a file without a name is still kept.
-    pub(crate) fn is_kept(&mut self, inode: Inode) -> bool {
-        match self.live.kept.0.get(&inode) {
-            Some(&until) => until > self.live.steady,
-            None if self.is_looked_at(inode) => {
-                self.keep(inode);
-                true
-            }
-            None => false,
-        }
+    pub(crate) fn is_kept(&self, inode: Inode) -> bool {
+        self.live.kept.0.get(&inode).is_some_and(|&until| until > self.live.steady)
+    }
+
+    /// Who needs their space gets it: all that are kept go, unless somebody has them open.
+    pub(crate) fn give_kept(&mut self) {
+        let (orphans, steady) = (&self.state.orphans, self.live.steady);
+        let kept = self.live.kept.0.iter_mut().filter(|(inode, _)| orphans.contains(inode));
+        kept.for_each(|(_, until)| *until = (*until).min(steady));
+        self.end_kept();
+    }
+
+    /// True if files may be about to go that are removed for who asks.
+    #[must_use]
+    pub fn is_freeing(&self) -> bool {
+        // A participant learns of the decision after the client.
+        !self.live.unlinked.is_empty() || !self.state.prepared.is_empty()
     }
 
     /// What time brings: files that were kept long enough go, unless somebody has them open.

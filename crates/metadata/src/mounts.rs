@@ -24,7 +24,7 @@ use wire::watch::{Notice, OTHERS, Watch, what};
 use wire::{Errno, Header, Inode, Reply, Request, Writer};
 
 use crate::live::{Ask, Step, Stop, Wait};
-use crate::peer::Action;
+use crate::peer::{Action, link};
 use crate::service::Service;
 
 /// Most bytes of notices in an answer.
@@ -248,6 +248,9 @@ impl Service {
     /// those look at.
     pub(crate) fn unwatched_for(&mut self, ask: &Ask<'_>, request: &Request<'_>) -> Step<()> {
         if let Request::Rename { parent, name, new_parent, new_name, flags } = *request {
+            if let Some((replaced, _)) = self.state.entries.get(new_parent, new_name) {
+                self.keep_for_mounts(ask, replaced);
+            }
             self.note_move(ask, new_parent, new_name);
             if flags & rename::EXCHANGE != 0 {
                 self.note_move(ask, parent, name);
@@ -273,13 +276,11 @@ impl Service {
             }
             Request::Unlink { parent, name } | Request::RemoveDirectory { parent, name } => {
                 let inode = child(parent, name);
-                self.will_not_open(ask, inode);
                 let all = [Name(parent, name), Attributes(parent), Attributes(inode)];
                 self.unwatched(ask, &all)
             }
             Request::Rename { parent, name, new_parent, new_name, .. } => {
                 let (moved, replaced) = (child(parent, name), child(new_parent, new_name));
-                self.keep_for_mounts(ask, replaced);
                 let all = [
                     Name(parent, name),
                     Name(new_parent, new_name),
@@ -317,8 +318,8 @@ impl Service {
                 }
                 self.unwatched(ask, &[Name(parent, name), Attributes(parent)])
             }
-            Action::Links { inode, up } => {
-                if up == 0 {
+            Action::Links { inode, change } => {
+                if change == link::REPLACED {
                     self.keep_for_mounts(ask, inode);
                 }
                 self.unwatched(ask, &[Attributes(inode)])

@@ -13,7 +13,7 @@ use wire::{Attributes, Errno, Inode, Request, ShardIndex};
 
 use crate::create::shard_of;
 use crate::live::{Ask, Step, Stop, Wait};
-use crate::peer::Action;
+use crate::peer::{Action, link};
 use crate::record::Record;
 use crate::service::{Service, outcome};
 
@@ -63,7 +63,8 @@ impl Service {
             return Ok(());
         }
         let place = self.place(directory, name)?;
-        let actions = [place.action((inode, kind), ABSENT), Action::Links { inode, up: 0 }];
+        let actions =
+            [place.action((inode, kind), ABSENT), Action::Links { inode, change: link::REMOVED }];
         self.transact(ask, &actions)
     }
 
@@ -106,7 +107,8 @@ impl Service {
         }
         stays_in_project(&place.directory, &linked)?;
         let kind = linked.mode & mode::TYPE;
-        let actions = [place.action(ABSENT, (inode, kind)), Action::Links { inode, up: 1 }];
+        let actions =
+            [place.action(ABSENT, (inode, kind)), Action::Links { inode, change: link::ADDED }];
         self.transact(ask, &actions)
     }
 
@@ -170,7 +172,7 @@ impl Service {
         match (is_directory(moved.1), is_directory(kind)) {
             (true, false) => return Err(Stop::Refused(Errno::ENOTDIR)),
             (false, true) => return Err(Stop::Refused(Errno::EISDIR)),
-            (false, false) => actions.push(Action::Links { inode, up: 0 }),
+            (false, false) => actions.push(Action::Links { inode, change: link::REPLACED }),
             (true, true) => {
                 let removed = self.existing(ask, inode)?;
                 self.remove_actions(ask, &removed, actions)?;

@@ -115,6 +115,16 @@ numbered! {
     }
 }
 
+/// Values of `Action::Links::change`.
+pub(crate) mod link {
+    /// A name was removed.
+    pub(crate) const REMOVED: u8 = 0;
+    /// There is one more.
+    pub(crate) const ADDED: u8 = 1;
+    /// Another file took a name (`kept`).
+    pub(crate) const REPLACED: u8 = 2;
+}
+
 numbered! {
     /// A part of a transaction: what must hold, and what is done when it commits.
     pub(crate) enum Action<'a> {
@@ -124,8 +134,8 @@ numbered! {
             shard: u16, parent: Inode, spread: u8, name: &'a [u8],
             expect: Inode, expect_mode: u32, set: Inode, set_mode: u32,
         }
-        /// An inode that is no directory gets a name more (`up` 1) or less (0).
-        0x02 Links { inode: Inode, up: u8 }
+        /// An inode that is no directory gets a name more or less: one of `link`.
+        0x02 Links { inode: Inode, change: u8 }
         /// A directory goes, of which so many services besides its own may have entries. 3 was one that
         /// did not say how many.
         0x07 RemoveDirectory { inode: Inode, parts: u32 }
@@ -263,7 +273,7 @@ mod tests {
                     shard: w as u16, parent: inode, spread: 1, name: &s, expect: Inode(x),
                     expect_mode: w as u32, set: Inode(z), set_mode: z as u32,
                 },
-                Action::Links { inode, up: 1 },
+                Action::Links { inode, change: w as u8 },
                 Action::RemoveDirectory { inode, parts: x as u32 },
                 Action::Freeze { shard: z as u16, directory: inode },
                 Action::Moved { inode, parent: Inode(x) },

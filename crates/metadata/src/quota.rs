@@ -274,6 +274,11 @@ impl Service {
             // It has more in use than it knows. What it may have stays.
             return;
         }
+        if trims {
+            // Before somebody is denied.
+            self.give_kept();
+        }
+        let is_freeing = !self.state.removals.is_empty() || self.is_freeing();
         let mut told = [(0, 0); resource::ALL.len()];
         for (kind, told) in resource::ALL.into_iter().zip(&mut told) {
             if limit_of(kind) != limit {
@@ -302,7 +307,7 @@ impl Service {
             may: first.1,
             space_used: second.0,
             space_may: second.1,
-            freeing: u8::from(!self.state.removals.is_empty()),
+            freeing: u8::from(is_freeing),
         };
         self.tell_service(self.config.group(ShardIndex(0)).0, &message);
     }

@@ -118,6 +118,7 @@ impl Service {
             Input::Withdrawn { origin, sequence } => self.withdrawn(origin, sequence),
             Input::HostGone { host } => self.host_gone(host),
             Input::DrawSpace { account, wanted } => self.draw_space(account.0, wanted, opens),
+            Input::GiveBack => self.give_kept(),
             Input::Tick => {}
         }
         self.settle(opens);

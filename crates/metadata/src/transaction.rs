@@ -35,7 +35,7 @@ use crate::directory::RESEND_NANOS;
 use crate::effect::IndexOp;
 use crate::keys::{Hold, Key};
 use crate::live::{Again, Ask, Decided, Kind, Part, Step, Stop, Transaction, Wait};
-use crate::peer::{Action, Message, actions, are_actions};
+use crate::peer::{Action, Message, actions, are_actions, link};
 use crate::record::Record;
 use crate::service::{Service, outcome};
 use crate::state::TransactionId;
@@ -339,7 +339,7 @@ impl Service {
                 }
                 Ok(())
             }
-            Action::Links { inode, up } => self.check_links(inode, up != 0),
+            Action::Links { inode, change } => self.check_links(inode, change == link::ADDED),
             Action::RemoveDirectory { inode, parts } => {
                 let attributes = self.expected(inode)?;
                 if !attributes.is_directory() || inode == Inode::ROOT {
@@ -414,8 +414,15 @@ impl Service {
                 let directories = is_directory(set_mode) - is_directory(expect_mode);
                 self.change_tally(parent, spread, entries, directories);
             }
-            Action::Links { inode, up: 0 } => self.drop_link(inode),
-            Action::Links { inode, .. } => self.change_inode(inode, |new| new.links += 1),
+            Action::Links { inode, change: link::ADDED } => {
+                self.change_inode(inode, |new| new.links += 1);
+            }
+            Action::Links { inode, change } => {
+                if change == link::REPLACED {
+                    self.keep_on(inode);
+                }
+                self.drop_link(inode);
+            }
             Action::RemoveDirectory { inode, .. } => self.live.unlinked.push(inode),
             Action::Freeze { directory, .. } => {
                 if self.state.tallies.contains_key(&directory) {

@@ -235,6 +235,10 @@ messages! {
         /// Whose these files of one shard are; inode numbers as in `Remove`. Answered by `Bytes`: an
         /// `Owner` and the time of the last change for each.
         0x33 Owners { inodes: &'a [u8] }
+        /// A daemon's target has no room: what a service keeps of files that are gone goes at once. For
+        /// any of its shards. Answered by the `Number` 1 if some of that target's is still on its way
+        /// back, else 0.
+        0x34 GiveBack { target: u16 }
 
         /// The pieces that hold `offset .. offset + length`, as `Pieces`. With `allocate` those
         /// that are missing are made (ENOSPC if there is no room); else they are left out. The target
