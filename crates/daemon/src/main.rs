@@ -44,6 +44,7 @@ mod shard;
 
 mod posted;
 
+mod clock;
 mod jobs;
 mod removals;
 

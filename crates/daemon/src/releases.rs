@@ -3,14 +3,14 @@
 //!
 //! Told of are files that somebody of this host may have locked. A lock that is there was granted, and
 //! none is while the shard is away: what waits here is no more than there were processes and open files
-//! on
-//! this host when the shard went.
+//! on this host when the shard went.
 
 use crate::inbox::PartAnswer;
 use crate::reply::ReplyTo;
 use crate::shared::Shared;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use wire::errno::Errno;
 use wire::{Inode, Request};
 
 /// A file, and the owner of locks of it that is dead.
@@ -54,8 +54,35 @@ impl Releases {
     /// A shard has answered, or will not.
     pub(crate) fn answered(&self, dead: Dead, answer: PartAnswer) {
         match answer {
-            PartAnswer::Again(_) => drop(self.open().insert(dead, false)),
-            PartAnswer::Ended(_) => drop(self.open().remove(&dead)),
+            // There is no such file any more, or never was.
+            PartAnswer::Ended(Ok(()) | Err(Errno::ESTALE | Errno::EINVAL)) => {
+                self.open().remove(&dead);
+            }
+            // The lock may be there still.
+            PartAnswer::Again(_) | PartAnswer::Ended(Err(_)) => {
+                self.open().insert(dead, false);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_shard_could_not_do_is_told_again() {
+        let releases = Releases::default();
+        let dead = (Inode(5), 7);
+        for answer in [PartAnswer::Again(1), PartAnswer::Ended(Err(Errno::EIO))] {
+            releases.add(dead);
+            releases.answered(dead, answer);
+            assert_eq!(releases.open().get(&dead), Some(&false));
+        }
+        for outcome in [Ok(()), Err(Errno::ESTALE), Err(Errno::EINVAL)] {
+            releases.add(dead);
+            releases.answered(dead, PartAnswer::Ended(outcome));
+            assert!(releases.is_empty());
         }
     }
 }

@@ -5,19 +5,19 @@
 //! of leaving a state that the log does not have.
 
 use crate::accounts::Books;
+use crate::clock::Clock;
 use crate::inbox::{Note, PartAnswer};
 use crate::jobs::Jobs;
 use crate::posted::room_of_posts;
 use crate::removals::Removals;
 use crate::reply::{LOST_MICROS, ReplyTo};
-use crate::shared::{Shared, encode_request, message, now_nanos};
+use crate::shared::{Shared, encode_request, message};
 use gateway::Route;
-use metadata::{DataOp, Effect, IndexOp, Input, Now, Opens, Service, SnapshotCursor};
+use metadata::{DataOp, Effect, IndexOp, Input, Opens, Service, SnapshotCursor};
 use net::Haste;
 use placement::map::WORKER_OF_TARGET;
 use shm::host::{Cuts, HostSegment};
 use shm::index::Index;
-use shm::wait::steady_nanos;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -142,7 +142,7 @@ pub(crate) struct Shard {
     held: Vec<HeldCut>,
     removals: Removals,
     effects: Vec<Effect>,
-    now: i64,
+    clock: Clock,
     rewrite: Option<SnapshotCursor>,
     slice: Vec<u8>,
     /// Length of the log after the last rewrite.
@@ -179,7 +179,7 @@ impl Shard {
             held: Vec::new(),
             removals: Removals::default(),
             effects: Vec::new(),
-            now: 0,
+            clock: Clock::default(),
             rewrite: None,
             slice: Vec::new(),
             live_bytes: 0,
@@ -313,15 +313,18 @@ impl Shard {
 
     /// Does what is due. Returns how long nothing will be due, in microseconds.
     pub(crate) fn keep_time(&mut self, shared: &Shared) -> Option<u64> {
-        if self.service.deadline().is_some_and(|deadline| deadline <= now_nanos()) {
+        let now = self.clock.now().unix_nanos;
+        if self.service.deadline().is_some_and(|deadline| deadline <= now) {
             self.step(shared, Input::Tick);
         }
         self.jobs.repeat(shared, self.worker);
         let held = self.start_held(shared);
         self.ask_targets(shared);
-        let service = self.service.deadline().map(|deadline| {
-            u64::try_from(deadline.saturating_sub(now_nanos())).unwrap_or(0) / 1000
-        });
+        let now = self.clock.now().unix_nanos;
+        let service = self
+            .service
+            .deadline()
+            .map(|deadline| u64::try_from(deadline.saturating_sub(now)).unwrap_or(0) / 1000);
         let jobs = self.jobs.deadline().map(micros_until);
         let removals = self.removals.deadline().map(micros_until);
         let orphans = self.look_for_orphans(shared);
@@ -400,12 +403,15 @@ impl Shard {
         }
     }
 
-    /// True if the log is to be rewritten, or something is due before `nanos`.
-    pub(crate) fn wants_time_before(&self, nanos: i64) -> bool {
+    /// True if the log is to be rewritten, or something is due before `steady_nanos`.
+    pub(crate) fn wants_time_before(&mut self, steady_nanos: i64) -> bool {
+        let now = self.clock.now();
+        let left = steady_nanos.saturating_sub(now.steady_nanos);
+        let nanos = now.unix_nanos.saturating_add(left);
         // What a moment more does not hurt may be due a little later.
         let removals = self.removals.deadline().is_some_and(|at| {
             let micros = i64::try_from(micros_until(at)).unwrap_or(i64::MAX);
-            now_nanos().saturating_add(micros.saturating_mul(1000)) < nanos
+            micros.saturating_mul(1000) < left
         });
         self.service.deadline().is_some_and(|deadline| deadline < nanos)
             || self.jobs.deadline().is_some()
@@ -499,13 +505,11 @@ impl Shard {
     /// A step while nobody posts, or one that may be beside posts. Its replies wait for
     /// `send_replies`.
     pub(crate) fn step_closed(&mut self, shared: &Shared, input: Input<'_>) {
-        self.now = self.now.max(now_nanos());
         let mut effects = std::mem::take(&mut self.effects);
         let tickets = &self.tickets;
         let (index, host, books) = (&self.index, &shared.host, &shared.books);
         let mut hands = Hands { index, host, books, tickets };
-        let now = Now { unix_nanos: self.now, steady_nanos: steady_nanos() };
-        self.service.step(now, input, &mut hands, &mut effects);
+        self.service.step(self.clock.now(), input, &mut hands, &mut effects);
         for effect in effects.drain(..) {
             self.perform(shared, effect);
         }

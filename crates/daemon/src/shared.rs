@@ -17,7 +17,7 @@ use shm::host::HostSegment;
 use shm::posts::Posts;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use wire::codec::Writer;
 use wire::limits::SLOT_BYTES;
 use wire::quota::Account;
@@ -224,10 +224,4 @@ impl Shared {
     pub(crate) fn files(&self) -> u64 {
         self.figures.iter().map(|figures| figures.files.load(Relaxed)).sum()
     }
-}
-
-/// Nanoseconds since 1970.
-pub(crate) fn now_nanos() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }

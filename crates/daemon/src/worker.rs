@@ -9,12 +9,12 @@ use crate::bulk;
 use crate::inbox::Note;
 use crate::reply::{LOST_MICROS, ReplyTo};
 use crate::shard::Shard;
-use crate::shared::{Guest, Shared, now_nanos};
+use crate::shared::{Guest, Shared};
 use crate::sizes::Asked;
 use crate::target::TargetLoop;
 use gateway::{Route, admit_from_session};
 use shm::doorbell::Sleep;
-use shm::wait::{Habit, Next};
+use shm::wait::{Habit, Next, steady_nanos};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -62,7 +62,7 @@ pub(crate) struct Worker {
     rung: Vec<u16>,
     /// It has begun and not ended.
     is_running: bool,
-    /// Its thread sleeps until then; before that, it is awake. Nanoseconds since 1970.
+    /// Its thread sleeps until then; before that, it is awake. By the steady clock.
     sleeps_until: i64,
 }
 
@@ -148,7 +148,7 @@ impl Workers {
                 if how == Sleep::Deep {
                     worker.publish(shared);
                 }
-                worker.sleeps_until = now_nanos().saturating_add_unsigned(idle_micros * 1000);
+                worker.sleeps_until = steady_nanos().saturating_add_unsigned(idle_micros * 1000);
             }
             drop(worker);
             shared.net.flush_all();
@@ -198,7 +198,7 @@ impl Worker {
     }
 
     /// True if something is due before the worker's thread would see to it.
-    pub(crate) fn needs_thread(&self) -> bool {
+    pub(crate) fn needs_thread(&mut self) -> bool {
         self.shard.wants_time_before(self.sleeps_until)
             || self.target.as_ref().is_some_and(TargetLoop::waits_for_room)
     }
