@@ -30,9 +30,9 @@
 
 mod buckets;
 
-use self::buckets::{Table, bucket_among, read_again, read_once, spill_count};
+use self::buckets::{Table, bucket_among, read_once, spill_count};
 use crate::segment::Segment;
-use crate::sync::{AtomicU32, AtomicU64, BUCKETS_MIN, fence, looks};
+use crate::sync::{self, AtomicU32, AtomicU64, BUCKETS_MIN, fence, looks};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use wire::attributes::{ATTRIBUTES_BYTES, mode};
 use wire::errno::{Errno, Result};
@@ -247,6 +247,32 @@ impl Index {
         spill: impl Fn() -> usize,
         mut look: impl FnMut(&[AtomicU64; WORDS]) -> Option<R>,
     ) -> core::result::Result<Option<R>, InTheWay> {
+        let count = self.count(table).map_err(|_| InTheWay)?;
+        let bucket = table.base + bucket_among(count, hash) as usize * (8 * WORDS);
+        let words = self.segment.words::<WORDS>(bucket).map_err(|_| InTheWay)?;
+        let mut has_spilled = false;
+        let found = read_once(words, &mut |words: &[AtomicU64; WORDS]| {
+            let found = look(words);
+            has_spilled = found.is_none() && words[1].load(Relaxed) & SPILLED != 0;
+            found
+        });
+        match found {
+            Some(Some(found)) => Ok(Some(found)),
+            Some(None) if !has_spilled && self.count(table) == Ok(count) => Ok(None),
+            _ => self.find_again(table, hash, spill, look),
+        }
+    }
+
+    /// The same where one look does not tell. Apart, since every look-up else keeps what this needs.
+    #[cold]
+    #[inline(never)]
+    fn find_again<const WORDS: usize, R>(
+        &self,
+        table: &Table,
+        hash: u64,
+        spill: impl Fn() -> usize,
+        mut look: impl FnMut(&[AtomicU64; WORDS]) -> Option<R>,
+    ) -> core::result::Result<Option<R>, InTheWay> {
         for _ in 0..looks() {
             let count = self.count(table).map_err(|_| InTheWay)?;
             let bucket = table.base + bucket_among(count, hash) as usize * (8 * WORDS);
@@ -268,18 +294,19 @@ impl Index {
     }
 
     /// Runs `read` on a bucket's words until no writer was in it meanwhile. `None` after many tries.
-    #[inline]
     fn read<const WORDS: usize, R>(
         &self,
         bucket: usize,
         mut read: impl FnMut(&[AtomicU64; WORDS]) -> R,
     ) -> Option<R> {
         let words = self.segment.words::<WORDS>(bucket).ok()?;
-        let sequence = words.first()?;
-        match read_once(words, sequence, &mut read) {
-            Some(found) => Some(found),
-            None => read_again(words, sequence, &mut read),
-        }
+        (0..looks()).find_map(|_| {
+            let found = read_once(words, &mut read);
+            if found.is_none() {
+                sync::spin_loop();
+            }
+            found
+        })
     }
 
     /// The entry with this key (`wire::hash::entry_key`).

@@ -2,7 +2,7 @@
 //! in them: `index`.
 
 use super::WAYS;
-use crate::sync::{self, AtomicU64, fence, looks};
+use crate::sync::{AtomicU64, fence};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Of three rows for two buckets one in 60 finds its bucket full: so many spill buckets hold them.
@@ -57,9 +57,9 @@ pub(super) const fn bucket_among(count: u32, hash: u64) -> u32 {
 #[inline]
 pub(super) fn read_once<const WORDS: usize, R>(
     words: &[AtomicU64; WORDS],
-    sequence: &AtomicU64,
     read: &mut impl FnMut(&[AtomicU64; WORDS]) -> R,
 ) -> Option<R> {
+    let sequence = &words[0];
     let before = sequence.load(Acquire);
     if before & 1 != 0 {
         return None;
@@ -67,18 +67,4 @@ pub(super) fn read_once<const WORDS: usize, R>(
     let found = read(words);
     fence(Acquire);
     (sequence.load(Relaxed) == before).then_some(found)
-}
-
-/// Where a writer is in the way. Apart, since every look-up else keeps what this needs.
-#[cold]
-#[inline(never)]
-pub(super) fn read_again<const WORDS: usize, R>(
-    words: &[AtomicU64; WORDS],
-    sequence: &AtomicU64,
-    read: &mut impl FnMut(&[AtomicU64; WORDS]) -> R,
-) -> Option<R> {
-    (1..looks()).find_map(|_| {
-        sync::spin_loop();
-        read_once(words, sequence, read)
-    })
 }
