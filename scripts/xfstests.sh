@@ -21,6 +21,7 @@ name=xfstests-$$
 place=$(mktemp -d /var/tmp/forebay-xfstests-XXXXXX)
 chmod 755 "$place"
 finish() {
+    # It says itself what was wrong; the directory has to go in any case.
     "$forebay" stop --name "$name" >/dev/null || true
     rm -rf "$place"
 }
@@ -63,6 +64,7 @@ skipped=$(sed -n 's/^Not run: //p' "$place/log" | wc -w)
 failures=$(wc -w <<<"$failed")
 for one in $failed; do
     bad=$(find "$place/results" -path "*/$one.out.bad" | head -n 1)
+    # `diff` fails where it finds a difference.
     [ -z "$bad" ] || { echo "== $one"; diff "tests/$one.out" "$bad" | head -n 40 || true; }
 done
 echo "$((ran - skipped - failures)) passed, $failures failed, $skipped skipped"

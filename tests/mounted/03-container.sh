@@ -37,6 +37,7 @@ equal "$(container "$root")" "$wanted"
 # Images are read-only layers below what a container writes.
 mkdir "$T/upper" "$T/merged"
 mount -t tmpfs layers "$T/upper" 2>/dev/null || exit 0
+# The upper one has to go also where the layers were never put together.
 trap 'umount "$T/merged" 2>/dev/null || true; umount "$T/upper"' EXIT
 mkdir "$T/upper/upper" "$T/upper/work"
 mount -t overlay over -o "lowerdir=$root,upperdir=$T/upper/upper,workdir=$T/upper/work" "$T/merged"

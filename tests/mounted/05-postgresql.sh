@@ -21,6 +21,7 @@ server() {
     "${as[@]}" pg_ctl -w -t 60 -l "$D/log" -o "-c listen_addresses= -c unix_socket_directories=$D" "$@" \
         >"$T/ctl.log" 2>&1 || fail "$(cat "$T/ctl.log" "$D/log")"
 }
+# Mostly it is stopped by then: what the script came to counts.
 trap '"${as[@]}" pg_ctl -m immediate stop >/dev/null 2>&1 || true' EXIT
 totals() {
     "${as[@]}" psql -Atc 'select sum(abalance), (select sum(tbalance) from pgbench_tellers),

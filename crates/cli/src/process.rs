@@ -49,12 +49,17 @@ impl Identity {
     /// It can not be looked at.
     pub(crate) fn is_alive(&self) -> Result<bool> {
         let unseen = |error| Failure::at("can not look at", format!("process {}", self.pid), error);
+        let has_number = match since(self.pid) {
+            Err(error) if is_none(self.pid, &error) => false,
+            seen => seen.map_err(unseen)? == Some((self.started, self.boot.clone())),
+        };
+        // The program of another may lie on a mount that does not answer: it is not looked at.
+        if !has_number {
+            return Ok(false);
+        }
         match Identity::of(self.pid) {
             // What runs in a user namespace above is not shown; what is left is unmistakable, too.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                let seen = since(self.pid).map_err(unseen)?;
-                Ok(seen == Some((self.started, self.boot.clone())))
-            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(true),
             seen => Ok(seen.map_err(unseen)?.as_ref() == Some(self)),
         }
     }
@@ -129,6 +134,8 @@ pub(crate) fn end(all: &[Identity], patience: Duration, progress: &mut Progress)
     let mut left: Vec<OwnedFd> = handles.into_iter().flatten().collect();
     for handle in &left {
         let _ = pidfd_send_signal(handle, Signal::TERM);
+        // One that stands still hears it only when it goes on.
+        let _ = pidfd_send_signal(handle, Signal::CONT);
     }
     wait(&mut left, Instant::now() + patience, progress);
     let killed = left.len();

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
-use support::mounted::{Mounted, Offered, has_fuse};
+use support::mounted::{Mounted, Offered, has_fuse, stands_still};
 use support::{Instance, setting, wait_for};
 
 const PAGE: u64 = 4096;
@@ -194,15 +194,6 @@ fn a_writer_that_comes_is_seen_from_his_first_byte_on() {
             assert_ne!(number(&first, 64), 40, "round {round}: a program wrote there");
         }
     });
-}
-
-/// True if no thread of a process runs.
-fn stands_still(pid: i32) -> bool {
-    let mut threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process").flatten();
-    threads.all(|thread| {
-        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
-    })
 }
 
 /// True if `work` is done while the program that serves the mount stands still.

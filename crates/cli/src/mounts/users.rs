@@ -6,6 +6,11 @@ use std::fmt;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// How long the maps of all processes are looked at. Who can not be looked at is not named.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Programs that use a mount, as far as this user may see them.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,7 +33,8 @@ impl fmt::Display for Users {
 /// Those of the mount at `at`, whose file system has the number `device`.
 pub(crate) fn of(at: &Path, device: &str) -> Users {
     let mut all = others();
-    all.retain(|(_, process)| uses(process, at, device));
+    let until = Instant::now() + PATIENCE;
+    all.retain(|(_, process)| has_there(process, at) || maps(process, device, until));
     named(all)
 }
 
@@ -68,16 +74,24 @@ fn named(processes: Vec<(i32, PathBuf)>) -> Users {
 }
 
 /// Links are read and nothing is opened: the mount itself may not answer.
-fn uses(process: &Path, at: &Path, device: &str) -> bool {
+fn has_there(process: &Path, at: &Path) -> bool {
     let leads_there = |link: &Path| fs::read_link(link).is_ok_and(|path| path.starts_with(at));
     if ["cwd", "root", "exe"].into_iter().any(|name| leads_there(&process.join(name))) {
         return true;
     }
     let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-    if open.into_iter().any(|entry| leads_there(&entry.path())) {
-        return true;
-    }
-    let maps = fs::read(process.join("maps")).unwrap_or_default();
+    open.into_iter().any(|entry| leads_there(&entry.path()))
+}
+
+/// The kernel shows maps when nobody changes them: not while that waits for a page which this very mount
+/// does not bring. So a thread looks, which ends with this program at the latest.
+fn maps(process: &Path, device: &str, until: Instant) -> bool {
+    let (tell, told) = mpsc::channel();
+    let table = process.join("maps");
+    let read = move || tell.send(fs::read(table).unwrap_or_default());
+    let patience = until.saturating_duration_since(Instant::now());
+    let read = std::thread::Builder::new().spawn(read).ok();
+    let maps = read.and_then(|_| told.recv_timeout(patience).ok()).unwrap_or_default();
     maps.split(|&byte| byte == b'\n').any(|line| is_map_of(line, device))
 }
 

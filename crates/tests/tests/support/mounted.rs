@@ -96,6 +96,15 @@ pub(crate) fn has_ended(pid: i32) -> bool {
     stat.as_deref().unwrap_or(") Z").rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
 }
 
+/// True if no thread of a process runs.
+pub(crate) fn stands_still(pid: i32) -> bool {
+    let mut threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process").flatten();
+    threads.all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    })
+}
+
 /// True if an instance is mounted there.
 pub(crate) fn is_mounted(at: &Path) -> bool {
     let at = at.canonicalize().unwrap_or_else(|_| at.to_owned());
