@@ -41,8 +41,9 @@ pub(crate) struct Room {
     held: Vec<Held>,
     /// Rounds that began.
     round: u64,
-    /// Those who did not answer in this one, each by one of its shards.
+    /// Those who did not answer in this one, each by one of its shards, and till when they may.
     left: BTreeSet<ShardIndex>,
+    left_until: Option<Instant>,
     is_freeing: bool,
     /// When the next one begins, if none is under way.
     again_at: Option<Instant>,
@@ -79,6 +80,7 @@ impl TargetLoop {
         let room = &mut self.room;
         room.round += 1;
         (room.left, room.is_freeing, room.again_at) = (services(shared), false, None);
+        room.left_until = Some(Instant::now() + PATIENCE);
         let request = Request::GiveBack { target: shared.router.me.0 };
         for &shard in &room.left {
             let to = ReplyTo::Room { round: room.round, shard };
@@ -169,8 +171,13 @@ impl TargetLoop {
         for held in self.take_held(|held| held.until <= now) {
             self.try_held(shared, guests, held, Final::Room);
         }
+        if !self.room.left.is_empty() && self.room.left_until.is_some_and(|until| until <= now) {
+            // The answers of those who stand still are lost, or come too late.
+            self.room.left.clear();
+            self.end_round(shared, guests);
+        }
         let until = self.room.held.iter().map(|held| held.until).min()?;
-        let next = self.room.again_at.map_or(until, |at| at.min(until));
+        let next = self.room.again_at.or(self.room.left_until).map_or(until, |at| at.min(until));
         let left = next.saturating_duration_since(Instant::now());
         Some(u64::try_from(left.as_micros()).unwrap_or(u64::MAX))
     }

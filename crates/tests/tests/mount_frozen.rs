@@ -1,5 +1,6 @@
 //! A mount whose program stands still, with a program that waits for it in a page fault, while another
-//! thread of that waits to change its maps: commands do not wait with them. Needs `/dev/fuse` and python3.
+//! thread of that waits to change its maps: commands do not wait with them. Needs `/dev/fuse` and
+//! python3.
 
 mod support;
 
