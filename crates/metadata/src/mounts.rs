@@ -247,6 +247,9 @@ impl Service {
     /// What a request is about to change here, as far as it says so. What it does at other services,
     /// those look at.
     pub(crate) fn unwatched_for(&mut self, ask: &Ask<'_>, request: &Request<'_>) -> Step<()> {
+        self.unwatched_by(ask, request)?;
+        // Behind all waits: who waits comes here again and again, and two who move the same would each be
+        // told of the other for ever.
         if let Request::Rename { parent, name, new_parent, new_name, flags } = *request {
             if let Some((replaced, _)) = self.state.entries.get(new_parent, new_name) {
                 self.keep_for_mounts(ask, replaced);
@@ -256,6 +259,10 @@ impl Service {
                 self.note_move(ask, parent, name);
             }
         }
+        Ok(())
+    }
+
+    fn unwatched_by(&mut self, ask: &Ask<'_>, request: &Request<'_>) -> Step<()> {
         if !ask.hands.has_mounts() {
             return Ok(());
         }
@@ -313,10 +320,11 @@ impl Service {
         use Changing::{Attributes, Name};
         match *action {
             Action::Entry { parent, name, set, .. } => {
+                self.unwatched(ask, &[Name(parent, name), Attributes(parent)])?;
                 if !set.is_none() {
                     self.note_move(ask, parent, name);
                 }
-                self.unwatched(ask, &[Name(parent, name), Attributes(parent)])
+                Ok(())
             }
             Action::Links { inode, change } => {
                 if change == link::REPLACED {

@@ -184,3 +184,41 @@ fn a_name_that_is_replaced_is_never_missing_or_stale_on_another_host() {
     drop((maker, mounts));
     world.end();
 }
+
+/// Exchanges names that another exchanges, too, and says how long the longest took, in milliseconds.
+const EXCHANGER: &str = r#"
+import ctypes, os, random, time
+numbers, libc, longest = random.Random(ME), ctypes.CDLL(None, use_errno=True), 0
+for n in range(60):
+    one, two = numbers.sample(['d0', 'd1', 'd2'], 2)
+    begun = time.monotonic()
+    failed = libc.renameat2(-100, f'{one}/name'.encode(), -100, f'{two}/name'.encode(), 2)
+    assert failed == 0, os.strerror(ctypes.get_errno())
+    longest = max(longest, time.monotonic() - begun)
+said = str(int(longest * 1000))
+"#;
+
+/// Each kernel takes what it remembers of a name along, and is to be told of what the other does.
+#[test]
+fn mounts_of_two_hosts_that_exchange_the_same_names_do_not_wait_for_each_other() {
+    let Some(world) = world() else { return };
+    let mounts: Vec<Mount> =
+        ["a", "b"].iter().filter_map(|host| Mount::new(&world, host)).collect();
+    let mut maker = Agent::preloaded(&world, "a", "/forebay");
+    for directory in ["d0", "d1", "d2"] {
+        maker.ok(&format!("mkdir {directory}"));
+        maker.ok(&format!("open x {directory}/name c"));
+        maker.ok("close x");
+    }
+    let mut seats: Vec<Agent> = mounts.iter().map(Agent::on).collect();
+    for (me, seat) in seats.iter_mut().enumerate() {
+        seat.begin(&world.script(&format!("exchanger{me}"), EXCHANGER, &[("ME", &me.to_string())]));
+    }
+    for seat in &mut seats {
+        let said = seat.hear();
+        let longest: u64 = said.parse().unwrap_or_else(|_| panic!("{}: {said:?}", seat.name));
+        assert!(longest < 2000, "{}: an exchange took {longest} ms", seat.name);
+    }
+    drop((seats, maker, mounts));
+    world.end();
+}

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Reads commands, one a line, and answers each with a line: what it came to, or `!` and the errno.
 /// Files stay open under the number that the command gives, until it is closed.
 const SCRIPT: &str = r#"
-import os, sys, zlib, fcntl, struct, time
+import os, sys, zlib, fcntl, struct, time, traceback
 os.chdir(sys.argv[1])
 fds = {}
 def fd(key, path):
@@ -85,7 +85,8 @@ def do(w):
         fcntl.flock(fd(w[1], w[2]), {'r': fcntl.LOCK_SH, 'w': fcntl.LOCK_EX}[w[3]])
     elif c == 'exec':
         scope = dict(globals())
-        exec(open(w[1]).read(), scope)
+        try: exec(open(w[1]).read(), scope)
+        except BaseException: traceback.print_exc(); raise
         return scope.get('said', 'ok')
     else: raise AssertionError(c)
     return 'ok'
