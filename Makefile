@@ -1,5 +1,5 @@
 # What a person or CI runs. Each target installs what it lacks first.
-.PHONY: build test interleavings kills stops many fsx large fuzz demo bench lint fmt install-deps glibc-check memcheck
+.PHONY: build test interleavings kills stops many fsx stress large fuzz demo bench lint fmt install-deps glibc-check memcheck
 
 build: install-deps
 	cargo build --release --workspace
@@ -42,6 +42,13 @@ fsx: install-deps
 	@scripts/install-tools.sh
 	cargo build --workspace
 	FSX_OPS=$(OPS) cargo test -p tests --test fsx mount -- --nocapture
+
+# Programs of three hosts that append, replace names and count under locks, so many things each; `make test` does
+# 250 each. TEST_SEED begins another series.
+ROUNDS ?= 2000
+stress: install-deps
+	cargo build --workspace
+	ROUNDS=$(ROUNDS) cargo test -p tests --test stress -- --nocapture
 
 # Programs on a mount, also those that take minutes: with `make headers` of a kernel.
 large: install-deps

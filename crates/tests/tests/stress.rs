@@ -1,9 +1,13 @@
-//! Programs on all hosts at a time, on mounts by both ways of requests and preloaded, that append records,
-//! replace and exchange names over directories whose shards are on different hosts, look at them, and count
-//! under locks of all kinds. No record is lost, torn or out of its writer's order; a name is always there,
+//! Programs on all hosts at a time, on mounts by both ways of requests and preloaded, that append
+//! records,
+//! replace and exchange names over directories whose shards are on different hosts, look at them, and
+//! count
+//! under locks of all kinds. No record is lost, torn or out of its writer's order; a name is always
+//! there,
 //! whole, and never what it was before; no count is lost (docs/semantics.md).
 //!
-//! `ROUNDS` says how many things each program does, `TEST_SEED` begins another series. Namespaces need root,
+//! `ROUNDS` says how many things each program does, `TEST_SEED` begins another series. Namespaces need
+//! root,
 //! mounts `/dev/fuse`; without, the test says so and states nothing.
 
 mod support;
@@ -21,7 +25,8 @@ const BEGIN: &str = r#"
 import os
 for d in ['d0', 'd1', 'd2']:
     os.mkdir(d)
-    for name in 'log', 'process', 'file', 'whole': open(f'{d}/{name}', 'wb').write(b'' if name == 'log' else bytes(32))
+    open(f'{d}/log', 'wb').close()
+    for how in 'process', 'file', 'whole': open(f'{d}/{how}', 'wb').write(bytes(32))
     open(f'{d}/name', 'wb').write(b'whole 99 1 .')
     open(f'{d}/token', 'wb').write(d.encode())
 "#;
@@ -37,7 +42,8 @@ for d in ['d0', 'd1', 'd2']:
         assert len(head) == 3 and head[0][:1] == b'[', f'{d}: {at} of {len(data)}: {data[at:at + 40]}'
         me, n, length = int(head[0][1:]), int(head[1]), int(head[2])
         rest = data[at + 18:at + length]
-        assert rest == b'%d' % (me % 10) * (length - 19) + b']', f'{d}: {at} of {len(data)}: torn: {me} {n}'
+        whole = b'%d' % (me % 10) * (length - 19) + b']'
+        assert rest == whole, f'{d}: {at} of {len(data)}: torn: {me} {n}'
         assert n == counts.get(me, 0), f'{d}: {at}: {me} {n} after {counts.get(me, 0)}'
         counts[me] = n + 1
         at += length
