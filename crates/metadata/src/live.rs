@@ -243,9 +243,11 @@ pub(crate) struct Waiter {
     pub(crate) began: i64,
     /// Nothing that is held is in its way, but somebody who waits for longer.
     pub(crate) is_behind: bool,
-    /// Parties whose locks are in its way, each with a number that tells the times apart when that
-    /// began.
+    /// Parties whose locks are in its way, not all if they are many, each with a number that tells the
+    /// times apart when that began.
     pub(crate) blockers: BTreeMap<u64, u64>,
+    /// There may be others.
+    pub(crate) has_more: bool,
 }
 
 impl Waiter {

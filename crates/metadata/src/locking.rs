@@ -22,6 +22,38 @@ use crate::service::{ORIGIN_NONE, Service, outcome};
 /// a person waits out.
 const ORDER_NANOS: i64 = 1_000_000_000;
 
+/// For how many parties one who waits is noted to wait. Of the processes that read a file each is in the
+/// way of each that wants to write: all of them together would be a number beyond bounds. A circle by one
+/// that is not noted is found when enough of the others have gone.
+const BLOCKERS_MAX: usize = 64;
+/// When there are fewer than that, others are looked for: not for each that goes.
+const BLOCKERS_MIN: usize = BLOCKERS_MAX / 2;
+
+/// Where locks of an inode changed.
+#[derive(Clone, Copy)]
+struct Changed {
+    start: u64,
+    end: u64,
+    /// Whose they are; `None`: of more than one.
+    party: Option<u64>,
+}
+
+impl Changed {
+    fn of(lock: &Lock) -> Changed {
+        Changed { start: lock.start, end: lock.end, party: Some(lock.party) }
+    }
+
+    /// This and another.
+    fn and(before: Option<Changed>, lock: &Lock) -> Changed {
+        let own = Changed::of(lock);
+        before.map_or(own, |before| Changed {
+            start: before.start.min(own.start),
+            end: before.end.max(own.end),
+            party: before.party.filter(|_| before.party == own.party),
+        })
+    }
+}
+
 /// Whether a lock's party is looked for in circles. The owner of other locks is no single thread of
 /// control, so a circle through it need not be one of those who wait for ever.
 const fn is_of_process(lock: &Lock) -> bool {
@@ -109,7 +141,7 @@ impl Service {
         } else if flags & WAIT == 0 || kind == UNLOCK || !self.live.waiters.contains_key(&inode) {
             locks::set(&mut held, lock);
             self.put_locks(inode, &held);
-            self.grant(inode);
+            self.grant(inode, Some(Changed::of(&lock)));
             self.done(ask, outcome::DONE, 0, 0);
             return Ok(());
         }
@@ -120,10 +152,11 @@ impl Service {
             number: self.new_sequence(),
             began: self.live.now,
             is_behind: false,
+            has_more: true,
             blockers: BTreeMap::new(),
         };
         self.live.waiters.entry(inode).or_default().push(waiter);
-        self.grant(inode);
+        self.grant(inode, None);
         Ok(())
     }
 
@@ -210,7 +243,7 @@ impl Service {
         }
         if was_any {
             // Who waited behind them alone.
-            self.grant(inode);
+            self.grant(inode, None);
         }
     }
 
@@ -221,14 +254,29 @@ impl Service {
         self.io.recycle(bytes);
     }
 
-    /// Gives waiters what is free now, in the order in which they came.
-    pub(crate) fn grant(&mut self, inode: Inode) {
+    /// Keeps those locks of an inode that `keep` accepts, and lets others have their turn.
+    pub(crate) fn keep_locks(&mut self, inode: Inode, keep: impl Fn(&Lock) -> bool) {
+        let Some(held) = self.state.locks.get(&inode) else { return };
+        let (left, ended): (Vec<Lock>, Vec<Lock>) = held.iter().partition(|lock| keep(lock));
+        let changed = ended.iter().fold(None, |before, lock| Some(Changed::and(before, lock)));
+        if changed.is_some() {
+            self.put_locks(inode, &left);
+            self.grant(inode, changed);
+        }
+    }
+
+    /// Gives waiters what is free now, in the order in which they came, after the locks that are held
+    /// changed, or who waits.
+    fn grant(&mut self, inode: Inode, mut changed: Option<Changed>) {
         let Some(mut waiters) = self.live.waiters.remove(&inode) else { return };
         let mut held = self.state.locks.get(&inode).cloned().unwrap_or_default();
         // One that is granted may let an earlier one in, if it is less than what its owner had.
-        while self.grant_some(inode, &mut waiters, &mut held) {}
+        while self.grant_some(inode, &mut waiters, &mut held, &mut changed) {}
+        let party = changed.and_then(|changed| changed.party);
+        let of_party: Vec<Lock> =
+            held.iter().copied().filter(|lock| Some(lock.party) == party).collect();
         for waiter in &mut waiters {
-            self.note_blockers(&held, waiter);
+            self.note_blockers(waiter, &held, changed, &of_party);
         }
         if !waiters.is_empty() {
             self.live.waiters.insert(inode, waiters);
@@ -241,6 +289,7 @@ impl Service {
         inode: Inode,
         waiters: &mut Vec<Waiter>,
         held: &mut Vec<Lock>,
+        changed: &mut Option<Changed>,
     ) -> bool {
         let (count, now) = (waiters.len(), self.live.now);
         let mut ahead = Vec::new();
@@ -253,6 +302,7 @@ impl Service {
                 return true;
             }
             locks::set(held, waiter.lock);
+            *changed = Some(Changed::and(*changed, &waiter.lock));
             self.finish(waiter.ticket, &waiter.header, outcome::DONE, 0, 0);
             false
         });
@@ -263,25 +313,57 @@ impl Service {
         was_any
     }
 
-    /// Notes for whom somebody waits, and when that is to be looked at.
-    fn note_blockers(&mut self, held: &[Lock], waiter: &mut Waiter) {
+    /// Notes for whom somebody waits, and when that is to be looked at. `of_party`: what is held by the
+    /// one whose locks changed, if it is one.
+    fn note_blockers(
+        &mut self,
+        waiter: &mut Waiter,
+        held: &[Lock],
+        changed: Option<Changed>,
+        of_party: &[Lock],
+    ) {
         if waiter.is_behind {
             self.live.wake_at(waiter.began.saturating_add(ORDER_NANOS));
         }
         if !is_of_process(&waiter.lock) {
             return;
         }
-        let parties: BTreeSet<u64> = blockers(held, &waiter.lock).collect();
-        waiter.blockers.retain(|party, _| parties.contains(party));
-        for party in parties {
-            waiter.blockers.entry(party).or_insert_with(|| {
-                self.live.blocker_last += 1;
-                self.live.blocker_last
-            });
+        let wanted = waiter.lock;
+        let overlaps = |one: &Changed| one.start <= wanted.end && wanted.start <= one.end;
+        let mut is_known = true;
+        match changed.filter(overlaps).map(|changed| changed.party) {
+            Some(Some(party)) if blockers(of_party, &wanted).next().is_some() => {
+                self.note_blocker(waiter, party);
+            }
+            Some(Some(party)) => {
+                waiter.blockers.remove(&party);
+            }
+            Some(None) => {
+                let left: BTreeSet<u64> = blockers(held, &wanted).collect();
+                waiter.blockers.retain(|party, _| left.contains(party));
+                (is_known, waiter.has_more) = (false, true);
+            }
+            None => {}
+        }
+        if waiter.has_more && (!is_known || waiter.blockers.len() < BLOCKERS_MIN) {
+            waiter.has_more = false;
+            blockers(held, &wanted).for_each(|party| self.note_blocker(waiter, party));
         }
         if !waiter.blockers.is_empty() {
             self.note_waiting();
         }
+    }
+
+    fn note_blocker(&mut self, waiter: &mut Waiter, party: u64) {
+        if waiter.blockers.contains_key(&party) {
+            return;
+        }
+        if waiter.blockers.len() >= BLOCKERS_MAX {
+            waiter.has_more = true;
+            return;
+        }
+        self.live.blocker_last += 1;
+        waiter.blockers.insert(party, self.live.blocker_last);
     }
 
     /// What time brings: who waited long behind others waits for them no more.
@@ -297,12 +379,18 @@ impl Service {
                 }
             }
         }
-        due.into_iter().for_each(|inode| self.grant(inode));
+        due.into_iter().for_each(|inode| self.grant(inode, None));
     }
 
     /// Would waiting for this lock close a circle of parties that wait for each other?
     fn is_deadlock(&self, inode: Inode, wanted: &Lock) -> bool {
         let held_in = |inode| self.state.locks.get(&inode).map(Vec::as_slice).unwrap_or_default();
+        let mut waits: BTreeMap<u64, Vec<(Inode, &Lock)>> = BTreeMap::new();
+        for (&inode, waiters) in &self.live.waiters {
+            for waiter in waiters.iter().filter(|waiter| is_of_process(&waiter.lock)) {
+                waits.entry(waiter.lock.party).or_default().push((inode, &waiter.lock));
+            }
+        }
         let mut seen = BTreeSet::new();
         let mut next: Vec<u64> = blockers(held_in(inode), wanted).collect();
         while let Some(party) = next.pop() {
@@ -312,11 +400,8 @@ impl Service {
             if !seen.insert(party) {
                 continue;
             }
-            for (&inode, waiters) in &self.live.waiters {
-                let own = waiters.iter().filter(|waiter| waiter.lock.party == party);
-                for waiter in own.filter(|waiter| is_of_process(&waiter.lock)) {
-                    next.extend(blockers(held_in(inode), &waiter.lock));
-                }
+            for &(inode, lock) in waits.get(&party).into_iter().flatten() {
+                next.extend(blockers(held_in(inode), lock).filter(|one| !seen.contains(one)));
             }
         }
         false

@@ -12,7 +12,6 @@ use wire::{Inode, Reply};
 use crate::coding::Put;
 use crate::effect::{IndexOp, Opens};
 use crate::live::{Ask, Step};
-use crate::locks;
 use crate::record::Record;
 use crate::service::Service;
 
@@ -187,16 +186,6 @@ impl Service {
             if attributes.is_regular() && !attributes.is_inline() {
                 self.give_back(inode, attributes.layout);
             }
-        }
-    }
-
-    /// Keeps those locks of an inode that `keep` accepts, and lets others have their turn.
-    pub(crate) fn keep_locks(&mut self, inode: Inode, keep: impl Fn(&locks::Lock) -> bool) {
-        let Some(held) = self.state.locks.get(&inode) else { return };
-        let left: Vec<locks::Lock> = held.iter().copied().filter(keep).collect();
-        if left.len() != held.len() {
-            self.put_locks(inode, &left);
-            self.grant(inode);
         }
     }
 }

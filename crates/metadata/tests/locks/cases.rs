@@ -229,3 +229,31 @@ fn an_unlocking_that_is_repeated_ends_no_lock_taken_since() {
     let other = case.ask((2, 0), 0, READ, 0);
     assert_eq!(case.answer(other), Some(Answer::Refused(Errno::EAGAIN)));
 }
+
+/// So many that not each is noted with each who waits for it.
+const MANY: u64 = 200;
+
+#[test]
+fn what_is_told_of_a_wide_conflict_is_bounded_and_a_circle_in_it_is_found() {
+    let mut case = Case::new(2);
+    let collector = case.world.owner(wire::ShardIndex(0));
+    let (wide, other) = (1 - collector, collector);
+    for reader in 0..MANY {
+        case.ask((reader, 0), wide, READ, 0);
+    }
+    let writers = MANY..2 * MANY;
+    let waits: Vec<u64> = writers.map(|one| case.ask((one, 0), wide, WRITE, WAIT)).collect();
+    // The first writer and the last reader wait for each other.
+    case.ask((MANY, 1), other, WRITE, 0);
+    let last = case.ask((MANY - 1, 1), other, READ, WAIT);
+    case.world.now += 100 * MILLISECOND;
+    case.world.step(wide, Input::Tick);
+    let told: usize = case.world.queue.iter().map(|(_, bytes)| bytes.len()).sum();
+    assert!(0 < told && told < 64 * 48 * MANY as usize, "{told} bytes");
+    for reader in 0..MANY - 1 {
+        case.ask((reader, 0), wide, UNLOCK, 0);
+    }
+    case.pass(300 * MILLISECOND);
+    assert_eq!(case.answer(last), DEADLOCK);
+    assert!(waits.iter().all(|&wait| case.answer(wait).is_none()), "one is enough");
+}
