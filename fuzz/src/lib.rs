@@ -88,7 +88,7 @@ pub fn requests() -> Vec<Request<'static>> {
         Request::Rename { parent: root, name, new_parent: root, new_name: b"c", flags: 0 },
         Request::ReadDirectory { directory: root, after: 0, bytes: 400 },
         Request::ReadLink { inode: Inode(4) },
-        Request::Open { inode: file, turn: 3, writes: 1 },
+        Request::Open { inode: file, turn: 3, uses: 1 },
         Request::MoveOut { inode: file },
         Request::Look { inode: root, name: b"b" },
         Request::Look { inode: file, name: b"" },

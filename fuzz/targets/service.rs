@@ -65,7 +65,8 @@ impl World {
                 | Effect::Told { .. }
                 | Effect::BeginCut { .. }
                 | Effect::CutInline { .. }
-                | Effect::GrantNumbers { .. } => {}
+                | Effect::GrantNumbers { .. }
+                | Effect::UncountUse { .. } => {}
             }
         }
     }

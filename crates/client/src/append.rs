@@ -53,6 +53,7 @@ impl Client {
             if open.file().is_inline()
                 && let Some(appended) = self.append_inline(open, buffers.clone(), length)?
             {
+                self.tell_page_keepers(open)?;
                 return Ok(appended);
             }
             if let Some(appended) = self.append_once(open, buffers.clone(), length)? {

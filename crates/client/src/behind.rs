@@ -110,17 +110,22 @@ impl Client {
         Ok(())
     }
 
-    /// As `settle`, and tells what did not arrive since it was told last.
+    /// As `settle`, and tells what did not arrive since it was told last; and kernels behind mounts of
+    /// other hosts that something arrived.
     ///
     /// # Errors
     /// As `settle`; `ENOSPC`, `EIO`.
-    pub(crate) fn settle_all(&self, vnode: &Vnode) -> Result<()> {
+    pub(crate) fn settle_all(&self, open: &Open<'_>) -> Result<()> {
+        let vnode = open.vnode;
         let is_behind = self.writes_behind.load(Relaxed);
         if is_behind && self.attachments.each().count() > 1 {
             // Whatever others think of it: what this process handed in is not lost.
             self.push_again();
         }
         self.settle(vnode)?;
+        if is_behind {
+            self.tell_of_arrived(open)?;
+        }
         vnode.take_failure()
     }
 

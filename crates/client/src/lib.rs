@@ -90,6 +90,7 @@ mod xattr;
 
 mod locks;
 
+mod pages;
 mod watches;
 
 mod looks;
@@ -101,6 +102,7 @@ pub use directory::Listed;
 pub use locks::{Owner, Range, Wait};
 pub use looks::Looked;
 pub use open_files::Opened;
+pub use pages::Granted;
 pub use path::{At, Follow, Outcome, PathBuffer};
 pub use read::Position;
 pub use share::Part;

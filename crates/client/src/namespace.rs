@@ -9,7 +9,7 @@ use wire::attributes::extra;
 use wire::attributes::mode;
 use wire::errno::{Errno, Result};
 use wire::limits::SYMLINK_BYTES_MAX;
-use wire::request::{create, made};
+use wire::request::{create, made, open};
 use wire::{Attributes, Credentials, Inode, Layout, Reply, Request};
 
 use crate::again::Looks;
@@ -359,7 +359,7 @@ impl Client {
             }
             // We stood still between the two, and the shard may have been told that nobody has it.
             let turn = host.draw_turn();
-            let open = Request::Open { inode, turn, writes: 1 };
+            let open = Request::Open { inode, turn, uses: open::WRITES };
             match self.call(To::Shard(inode.shard()), &open, who) {
                 Ok(_) => return Ok((attributes, vnode)),
                 Err(Errno::ESTALE) => self.close_vnode(inode, vnode, false),

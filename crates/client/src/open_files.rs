@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use shm::host::VnodeIndex;
 use wire::attributes::{extra, mode, want};
 use wire::errno::{Errno, Result};
-use wire::request::made;
+use wire::request::{made, open};
 use wire::{Attributes, Credentials, Inode, Reply, Request};
 
 use crate::again::Looks;
@@ -15,6 +15,7 @@ use crate::errno::{by_path, existing, ignore_gone};
 use crate::layout::{File, heir};
 use crate::namespace::{asked, flags_of_creation};
 use crate::opened::{CAPABLE, Open, mark, o};
+use crate::pages::Granted;
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::permission::wanted;
 use crate::request::{To, own_credentials};
@@ -136,7 +137,7 @@ impl Client {
         who: &Credentials,
     ) -> Result<Round> {
         if flags & o::CREATE == 0 {
-            let round = self.open_existing(walk.existing()?, flags, who)?;
+            let round = self.open_existing(walk.existing()?, flags, None, who)?;
             return self.unless_removed(walk, round);
         }
         if walk.last == Last::Name && walk.slash {
@@ -150,7 +151,7 @@ impl Client {
         }
         match walk.found {
             Looked::Found(found) => {
-                let round = self.open_existing(found, flags, who)?;
+                let round = self.open_existing(found, flags, None, who)?;
                 self.unless_removed(walk, round)
             }
             Looked::Absent | Looked::Unknown => self.open_new(walk, flags, mode, look, who),
@@ -209,13 +210,13 @@ impl Client {
         if is_new {
             // A new file is open for whatever its own permissions say.
             let flags = flags & !o::TRUNCATE;
-            return self.open_inode_as(&found, flags, Some(made_at), who);
+            return self.open_inode_as(&found, flags, (Some(made_at), None), who);
         }
         if found.is_symlink() && flags & o::NO_FOLLOW == 0 && look == Look::Index {
             return Ok(Round::Follow);
         }
         // The create told the far shard that this host has it open only if it made the file.
-        let round = self.open_existing(&found, flags, who)?;
+        let round = self.open_existing(&found, flags, None, who)?;
         self.unless_removed(walk, round)
     }
 
@@ -234,14 +235,20 @@ impl Client {
         }
     }
 
-    fn open_existing(&self, found: &Attributes, flags: u32, who: &Credentials) -> Result<Round> {
+    fn open_existing(
+        &self,
+        found: &Attributes,
+        flags: u32,
+        pages: Option<&mut Granted>,
+        who: &Credentials,
+    ) -> Result<Round> {
         self.may_open(found, flags, who)?;
         let kind = found.mode & mode::TYPE;
         let is_plain = matches!(kind, mode::REGULAR | mode::DIRECTORY | mode::SYMLINK);
         if !is_plain && flags & o::PATH == 0 {
             return Ok(Round::Opened(Outcome::Special(*found)));
         }
-        self.open_inode_as(found, flags, None, who)
+        self.open_inode_as(found, flags, (None, pages), who)
     }
 
     /// Opens a file once more that is open already, as `/proc/self/fd` does it.
@@ -254,9 +261,33 @@ impl Client {
         flags: u32,
         who: &Credentials,
     ) -> Result<Outcome<Opened>> {
+        self.open_inode_with(inode, flags, None, who)
+    }
+
+    /// As `open_inode`, for a kernel that is to keep pages of the file.
+    ///
+    /// # Errors
+    /// As `open(2)`.
+    pub fn open_inode_for_pages(
+        &self,
+        inode: Inode,
+        flags: u32,
+        granted: &mut Granted,
+        who: &Credentials,
+    ) -> Result<Outcome<Opened>> {
+        self.open_inode_with(inode, flags, Some(granted), who)
+    }
+
+    fn open_inode_with(
+        &self,
+        inode: Inode,
+        flags: u32,
+        pages: Option<&mut Granted>,
+        who: &Credentials,
+    ) -> Result<Outcome<Opened>> {
         let found = by_path(self.attributes_of(inode))?;
         let flags = normal(flags & !(o::CREATE | o::EXCLUSIVE))?;
-        match self.open_existing(&found, flags, who)? {
+        match self.open_existing(&found, flags, pages, who)? {
             Round::Opened(outcome) => Ok(outcome),
             Round::Again | Round::Follow => self.open_deleted(inode, flags),
         }
@@ -264,11 +295,14 @@ impl Client {
 
     /// A file without a name that some descriptor holds; `ENOENT` if none does any more.
     fn open_deleted(&self, inode: Inode, flags: u32) -> Result<Outcome<Opened>> {
-        let vnode = self.host()?.vnode_open(inode)?;
+        let host = self.host()?;
+        let vnode = host.vnode_open(inode)?;
         // Counted in first: who closed it last before that has told, and the file is gone.
         let asked = match self.is_near(inode.shard()) {
             Ok(true) => self.asked_attributes(inode),
-            Ok(false) => self.tell_opened(inode, flags, &own_credentials()),
+            Ok(false) => host.vnode(vnode).and_then(|row| {
+                Ok(self.tell_opened((inode, row), (flags, 0), &own_credentials())?.0)
+            }),
             Err(errno) => Err(errno),
         };
         match by_path(asked) {
@@ -280,21 +314,14 @@ impl Client {
         }
     }
 
-    /// Tells a shard of another host that a file is open on this one, after it was counted in.
-    fn tell_opened(&self, inode: Inode, flags: u32, who: &Credentials) -> Result<Attributes> {
-        let turn = self.host()?.draw_turn();
-        let writes = u8::from(flags & o::ACCESS != 0 && flags & o::PATH == 0);
-        let to = To::Shard(inode.shard());
-        self.call_attributes(to, &Request::Open { inode, turn, writes }, who)
-    }
-
     /// Counts in, looks again, makes the open file description. `made_at`: this process made the file,
-    /// by which a shard on another host knows that it is open here, and drew that number before.
+    /// by which a shard on another host knows that it is open here, and drew that number before. `pages`:
+    /// a kernel is to keep pages of it.
     fn open_inode_as(
         &self,
         found: &Attributes,
         flags: u32,
-        made_at: Option<u64>,
+        (made_at, mut pages): (Option<u64>, Option<&mut Granted>),
         who: &Credentials,
     ) -> Result<Round> {
         let inode = found.inode;
@@ -303,12 +330,21 @@ impl Client {
         let vnode = host.vnode(index)?;
         let seen = vnode.seen();
         let mut attributes = Attributes::default();
-        let again = if self.is_near(inode.shard())? {
+        let is_near = self.is_near(inode.shard())?;
+        let writers = if pages.is_some() { host.writers_ever(inode) } else { 0 };
+        let again = if is_near {
             self.read_attributes(inode, &mut attributes)
         } else {
             let answer = match made_at {
                 Some(made_at) if !host.was_closed_since(inode, made_at) => Ok(*found),
-                _ => self.tell_opened(inode, flags, who),
+                _ => {
+                    let wanted = if pages.is_some() { open::PAGES } else { 0 };
+                    let told = self.tell_opened((inode, vnode), (flags, wanted), who);
+                    told.map(|(attributes, granted)| {
+                        pages.iter_mut().for_each(|pages| **pages = granted);
+                        attributes
+                    })
+                }
             };
             answer.map(|answer| attributes = answer)
         };
@@ -325,6 +361,10 @@ impl Client {
         };
         vnode.learn(&seen, attributes.size);
         let opened = self.allocate_open(&Counted::of(&attributes, index), flags)?;
+        if let Some(pages) = pages.filter(|_| is_near) {
+            let writes = self.opened(opened.ofd)?.is_writable();
+            *pages = Granted::near(writers, host.writers_ever(inode), writes);
+        }
         if flags & o::TRUNCATE != 0 && attributes.is_regular() && flags & o::PATH == 0 {
             let open = self.opened(opened.ofd)?;
             if let Err(errno) = self.set_size(&open, 0) {
@@ -457,7 +497,7 @@ impl Client {
     /// is closed all the same.
     pub fn close(&self, ofd: OfdIndex, process: ProcessIndex) -> Result<()> {
         let open = self.opened(ofd)?;
-        let settled = if open.is_writable() { self.settle_all(open.vnode) } else { Ok(()) };
+        let settled = if open.is_writable() { self.settle_all(&open) } else { Ok(()) };
         self.close_settled(ofd, &open, process).and(settled)
     }
 
@@ -496,7 +536,7 @@ impl Client {
 
     /// Waits for what is on its way and tells the size.
     fn tell_all(&self, open: &Open<'_>) -> Result<()> {
-        let settled = self.settle_all(open.vnode);
+        let settled = self.settle_all(open);
         ignore_gone(self.flush(open.vnode, open.inode)).and(settled)
     }
 

@@ -130,7 +130,7 @@ impl Client {
         if open.mode() & mode::TYPE != mode::REGULAR {
             return Ok(());
         }
-        self.settle_all(open.vnode)?;
+        self.settle_all(&open)?;
         by_descriptor(self.flush(open.vnode, open.inode))?;
         let file = open.file();
         let size = self.size_now(&open)?;
@@ -159,7 +159,7 @@ impl Client {
         if !open.is_writable() {
             return Ok(());
         }
-        let settled = self.settle_all(open.vnode);
+        let settled = self.settle_all(&open);
         if self.has_one_host() && self.is_near(open.inode.shard()) == Ok(true) {
             // Who asks on this host looks at what was written.
             return settled;

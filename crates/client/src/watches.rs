@@ -2,25 +2,23 @@
 //! mount watches what it tells its kernel, and programs look whether somebody watches what they change
 //! without a message.
 //!
-//! What shards of other hosts decide they note by themselves (`looks`).
+//! What shards of other hosts decide they note by themselves (`looks`). Pages of files: `pages`.
 //!
 //! Bytes are written without a message, too. So who opens a file to write says so in its row, for as long
 //! as it is open on this host, and then has the mounts told; whose kernel remembers sizes and times
 //! watches first and then looks at the row. A file that only one mount writes to stays that mount's.
 
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
-use core::sync::atomic::{AtomicBool, fence};
 use shm::host::watches::{self, pages};
 use shm::host::{HostSegment, Vnode};
 use shm::session::Interruptible;
-use wire::attributes::mode;
 use wire::errno::{Errno, Result};
 use wire::limits::SHARD_COUNT;
 use wire::watch::Watch;
 use wire::{Attributes, Credentials, Inode, Reply, Request, ShardIndex};
 
 use crate::layout::heir;
-use crate::opened::Open;
 use crate::posts::opens_soon;
 use crate::request::{To, own_credentials};
 use crate::walk::Entry;
@@ -157,118 +155,41 @@ impl Client {
     /// The same of a file that nobody knows yet.
     #[inline(always)]
     pub(crate) fn note_writer_of_new(&self, vnode: &Vnode) {
-        let mount = self.mount();
-        let by = if mount == 0 { pages::SHARED } else { mount };
-        vnode.marks.store(pages::with_writer(0, by), Relaxed);
+        vnode.marks.store(pages::with_writer(0, self.writer()), Relaxed);
     }
 
-    /// A file is open to be written to: from now on its bytes may change without a message.
+    fn writer(&self) -> u8 {
+        let mount = self.mount();
+        if mount == 0 { pages::SHARED } else { mount }
+    }
+
+    /// Says in the row of a file that it is open to be written to: from now on its bytes may change
+    /// without a message.
+    pub(crate) fn mark_writer(&self, vnode: &Vnode) {
+        let marked = |marks| {
+            let now = pages::with_writer(marks, self.writer());
+            (now != marks).then_some(now)
+        };
+        let _ = vnode.marks.fetch_update(SeqCst, SeqCst, marked);
+    }
+
+    /// A file is open to be written to: kernels that remember anything of it are told.
     ///
     /// # Errors
     /// As `call`.
     pub(crate) fn note_writer(&self, inode: Inode, vnode: &Vnode) -> Result<()> {
-        let by = if self.mount() == 0 { pages::SHARED } else { self.mount() };
-        let marked = |marks| {
-            let now = pages::with_writer(marks, by);
-            (now != marks).then_some(now)
-        };
-        let _ = vnode.marks.fetch_update(SeqCst, SeqCst, marked);
-        if !self.is_file_watched(inode) {
-            return Ok(());
+        self.mark_writer(vnode);
+        let keeps = self.is_near(inode.shard())? && self.begin_writing(inode, vnode)?;
+        if keeps || self.is_file_watched(inode) {
+            self.unwatch_file(inode, Some(vnode))
+        } else {
+            Ok(())
         }
-        let to = To::Shard(inode.shard());
-        self.call_done(to, &Request::Unwatch { inode }, &own_credentials())
     }
 
-    fn may_keep(&self, marks: u64) -> bool {
+    /// True if nobody of this host writes to a file of these marks but by this mount.
+    pub(crate) fn may_keep(&self, marks: u64) -> bool {
         matches!(pages::writer(marks), writer if writer == 0 || writer == self.mount())
-    }
-
-    /// May the kernel of this mount keep pages of a file that is opened by `ofd`? Not while somebody else
-    /// writes to it, nor where other hosts may.
-    #[must_use]
-    pub fn may_keep_pages(&self, ofd: OfdIndex) -> bool {
-        let Ok(open) = self.opened(ofd) else { return false };
-        if !self.has_one_host() || open.mode() & mode::TYPE != mode::REGULAR {
-            return false;
-        }
-        // It may have some of before.
-        let own = pages::EVER | pages::keeper(self.mount());
-        let kept = |marks| self.may_keep(marks).then_some(marks | own);
-        open.vnode.marks.fetch_update(SeqCst, SeqCst, kept).is_ok()
-    }
-
-    /// Before bytes are read into pages of this mount's kernel, or written that it has there.
-    ///
-    /// # Errors
-    /// `EBADF`.
-    pub fn note_pages(&self, ofd: OfdIndex) -> Result<()> {
-        let open = self.opened(ofd)?;
-        let own = pages::EVER | pages::keeper(self.mount());
-        if self.has_one_host() && open.vnode.marks.load(SeqCst) & own != own {
-            open.vnode.marks.fetch_or(own, SeqCst);
-        }
-        Ok(())
-    }
-
-    /// True if the kernel of this mount may have pages of a file.
-    ///
-    /// # Errors
-    /// `EBADF`.
-    pub fn keeps_pages(&self, ofd: OfdIndex) -> Result<bool> {
-        Ok(self.opened(ofd)?.vnode.marks.load(SeqCst) & pages::keeper(self.mount()) != 0)
-    }
-
-    /// True if others write to a file of which this mount's kernel may have pages: they might do so
-    /// without a word, by a mapping.
-    ///
-    /// # Errors
-    /// `EBADF`.
-    pub fn shares_pages(&self, ofd: OfdIndex) -> Result<bool> {
-        let marks = self.opened(ofd)?.vnode.marks.load(SeqCst);
-        Ok(marks & pages::keeper(self.mount()) != 0 && !self.may_keep(marks))
-    }
-
-    /// The kernel of this mount has dropped all pages of a file.
-    pub fn drop_pages(&self, inode: Inode) {
-        let Ok(host) = self.host() else { return };
-        if let Some(row) = host.vnode_find(inode).and_then(|row| host.vnode(row).ok()) {
-            row.marks.fetch_and(!pages::keeper(self.mount()), SeqCst);
-        }
-    }
-
-    /// Bytes of an open file changed: kernels of other mounts drop what they have of it.
-    ///
-    /// # Errors
-    /// As `call`.
-    #[inline]
-    pub(crate) fn tell_page_keepers(&self, open: &Open<'_>) -> Result<()> {
-        // Who has it open to write is in the marks; from then on it is not opened so.
-        if open.vnode.marks.load(Relaxed) & pages::EVER == 0 {
-            return Ok(());
-        }
-        self.tell_keepers_of(open.inode, open.vnode)
-    }
-
-    #[cold]
-    fn tell_keepers_of(&self, inode: Inode, vnode: &Vnode) -> Result<()> {
-        fence(SeqCst);
-        if pages::keepers_but(vnode.marks.load(SeqCst), self.mount()) == 0 {
-            return Ok(());
-        }
-        let to = To::Shard(inode.shard());
-        self.call_done(to, &Request::Unwatch { inode }, &own_credentials())
-    }
-
-    /// The same of a file that was cut by its name.
-    pub(crate) fn tell_page_keepers_of(&self, inode: Inode) -> Result<()> {
-        let host = self.host()?;
-        match host.vnode_find(inode).and_then(|row| host.vnode(row).ok()) {
-            Some(vnode) if vnode.marks.load(SeqCst) & pages::EVER != 0 => {
-                self.tell_keepers_of(inode, vnode)
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Calls `each` with all shards of this host; true: the first one of its service.

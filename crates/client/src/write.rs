@@ -123,6 +123,7 @@ impl Client {
     fn write_once(&self, open: &Open<'_>, offset: u64, from: &[u8]) -> Result<Option<usize>> {
         let cuts = self.uncut(open)?;
         if open.file().is_inline() && self.write_inline(open, cuts, offset, from)? {
+            self.tell_page_keepers(open)?;
             return Ok(Some(from.len()));
         }
         let behind = self.writes_behind(open);

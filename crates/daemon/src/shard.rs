@@ -117,6 +117,26 @@ impl Opens for Hands<'_> {
     fn page_keepers(&self, inode: Inode, each: &mut dyn FnMut(u8)) {
         self.host.page_keepers(inode, each);
     }
+
+    fn had_pages(&self, inode: Inode) -> bool {
+        self.host.had_pages(inode)
+    }
+
+    fn writers_ever(&self, inode: Inode) -> u64 {
+        self.host.writers_ever(inode)
+    }
+
+    fn begin_writing(&self, inode: Inode) -> u64 {
+        self.host.begin_writing(inode)
+    }
+
+    fn count_others_use(&self, inode: Inode, more: u8) {
+        self.host.count_others_use(inode, more);
+    }
+
+    fn mark_others_use(&self, inode: Inode, others: u8) {
+        self.host.mark_others_use(inode, others);
+    }
 }
 
 /// A cut that waits until what this host wrote before it has arrived.
@@ -542,6 +562,7 @@ impl Shard {
                 shared.host.begin_cut(inode, size);
                 shared.host.end_cut(inode);
             }
+            Effect::UncountUse { inode, less } => shared.host.uncount_others_use(inode, less),
             Effect::GrantNumbers { shard, first, end } => {
                 shared.posts.grant_numbers(shard, first, end);
             }

@@ -72,12 +72,12 @@ fn a_close_that_comes_late_takes_no_file_from_who_opened_it_since() {
     let ask = |request: &Request<'_>| far.call(to, request).map(drop);
 
     let first = far.host.vnode_open(inode).expect("room");
-    assert_eq!(ask(&Request::Open { inode, turn: far.host.draw_turn(), writes: 0 }), Ok(()));
+    assert_eq!(ask(&Request::Open { inode, turn: far.host.draw_turn(), uses: 0 }), Ok(()));
     assert!(far.host.vnode_close(inode, first).expect("open").last);
     let late = far.host.draw_turn_of_close(inode).expect("nobody has it open");
     let second = far.host.vnode_open(inode).expect("room");
     assert_eq!(far.host.draw_turn_of_close(inode), None, "somebody has it open");
-    assert_eq!(ask(&Request::Open { inode, turn: far.host.draw_turn(), writes: 0 }), Ok(()));
+    assert_eq!(ask(&Request::Open { inode, turn: far.host.draw_turn(), uses: 0 }), Ok(()));
     assert_eq!(ask(&Request::Close { inode, turn: late }), Ok(()));
 
     near.unlink(&root, b"f").expect("removed");
@@ -97,7 +97,7 @@ fn a_file_that_a_host_only_seems_to_have_open_goes_with_its_name() {
     let root = near.root();
     let [held, left] = [b"held", b"left"].map(|name| {
         let inode = near.create(&root, name, FILE).expect("created").inode;
-        let open = Request::Open { inode, turn: far.host.draw_turn(), writes: 0 };
+        let open = Request::Open { inode, turn: far.host.draw_turn(), uses: 0 };
         far.call(To::Shard(inode.shard()), &open).map(drop).expect("told");
         inode
     });

@@ -138,7 +138,8 @@ impl Service {
         self.change_tally(parent, directory.layout.spread, 1, i64::from(attributes.is_directory()));
         if flags & create::OPEN != 0 {
             let writes = flags & create::WRITES != 0;
-            self.register_host(inode, Opening { host: ask.header.host, turn: 0, writes });
+            let opening = Opening { host: ask.header.host, turn: 0, writes, keeps: false };
+            self.register_host(ask.hands, inode, opening);
         }
         self.done(ask, outcome::CREATED, inode.0, 0);
         Ok(())
@@ -188,7 +189,8 @@ impl Service {
         let mut attributes = self.new_attributes(ask, &directory, inode, &heritage, layout);
         attributes.links = 0;
         self.put_new(&attributes, &[], 1, &heritage.xattrs);
-        self.register_host(inode, Opening { host: ask.header.host, turn: 0, writes: true });
+        let opening = Opening { host: ask.header.host, turn: 0, writes: true, keeps: false };
+        self.register_host(ask.hands, inode, opening);
         self.done(ask, outcome::CREATED, inode.0, 0);
         Ok(())
     }

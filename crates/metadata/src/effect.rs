@@ -148,6 +148,13 @@ pub enum Effect {
         /// Its size.
         size: u64,
     },
+    /// Another host does less with a file than `Opens::count_others_use` noted.
+    UncountUse {
+        /// The file.
+        inode: Inode,
+        /// Bits of `wire::reply::opened`.
+        less: u8,
+    },
     /// Clients may use inode numbers `first .. end` of a shard in their posts.
     GrantNumbers {
         /// The shard.
@@ -349,6 +356,35 @@ pub trait Opens {
     /// Calls `each` with the mounts of this host whose kernels may have pages of a file.
     fn page_keepers(&self, inode: Inode, each: &mut dyn FnMut(u8)) {
         let _ = (inode, each);
+    }
+
+    /// True if kernels behind mounts of this host may have had pages of a file since it is open here.
+    fn had_pages(&self, inode: Inode) -> bool {
+        let _ = inode;
+        false
+    }
+
+    /// How often somebody began to write to a file, where programs of this host count themselves, too.
+    fn writers_ever(&self, inode: Inode) -> u64 {
+        let _ = inode;
+        0
+    }
+
+    /// Another host begins to write to a file: counts it there. How often that was before.
+    fn begin_writing(&self, inode: Inode) -> u64 {
+        let _ = inode;
+        0
+    }
+
+    /// Notes, where programs of this host see it and a restart leaves it, that another host does this
+    /// with a file, too: bits of `wire::reply::opened`. `Effect::UncountUse` takes it away.
+    fn count_others_use(&self, inode: Inode, more: u8) {
+        let _ = (inode, more);
+    }
+
+    /// Notes in this host's row of a file, if it is open here, what other hosts do with it.
+    fn mark_others_use(&self, inode: Inode, others: u8) {
+        let _ = (inode, others);
     }
 
     /// Bytes that the target beside the service has in use for an account.

@@ -30,7 +30,7 @@ use crate::directory::RESEND_NANOS;
 use crate::effect::Opens;
 use crate::io::Io;
 use crate::live::{Again, Ask, Step, Stop, Wait};
-use crate::mounts::{About, Changing, encoded};
+use crate::mounts::{Changing, encoded};
 use crate::peer::Message;
 use crate::service::Service;
 
@@ -249,7 +249,7 @@ impl Service {
     }
 
     /// A shard of a host's first daemon.
-    fn relay_of(&mut self, host: u16) -> Option<ShardIndex> {
+    pub(crate) fn relay_of(&mut self, host: u16) -> Option<ShardIndex> {
         let map = &self.config.map;
         let find = || {
             let mut shards = (0..wire::limits::SHARD_COUNT).map(ShardIndex);
@@ -261,7 +261,7 @@ impl Service {
     /// Tells mounts of other hosts that remember something, but the asker. True: they are to be waited
     /// for.
     pub(crate) fn tell_far_mounts(&mut self, asker: Option<Mount>, what: &Changing<'_>) -> bool {
-        let About::Watch(watch) = what.about() else { return false };
+        let watch = what.watch();
         let now = self.live.steady;
         let Some(looked) = self.live.far_mounts.looked.get_mut(&watch) else { return false };
         let (mut waits, mut untold) = (false, Vec::new());
@@ -304,7 +304,10 @@ impl Service {
             Message::Tell { from, number, mount, notice } => {
                 self.relay(hands, ShardIndex(from), (number, mount), notice);
             }
-            Message::Carried { number } => self.carried(number),
+            Message::Carried { number } => {
+                self.carried(number);
+                self.pages_carried(number);
+            }
             _ => {}
         }
     }

@@ -53,6 +53,7 @@ mod quota;
 mod bank;
 
 mod far_mounts;
+mod pages;
 
 mod kept;
 

@@ -19,6 +19,7 @@ use crate::keys::Keys;
 use crate::leases::Leases;
 use crate::locks::Lock;
 use crate::mounts::Mounts;
+use crate::pages::Pages;
 use crate::quota::Purses;
 use crate::sizes::Sizes;
 use crate::state::TransactionId;
@@ -309,6 +310,7 @@ pub(crate) struct Live {
     pub(crate) leases: Leases,
     pub(crate) mounts: Mounts,
     pub(crate) far_mounts: FarMounts,
+    pub(crate) pages: Pages,
     pub(crate) kept: Kept,
     pub(crate) sizes: Sizes,
     pub(crate) purses: Purses,
@@ -349,6 +351,7 @@ impl Live {
             leases: Leases::default(),
             mounts: Mounts::default(),
             far_mounts: FarMounts::default(),
+            pages: Pages::default(),
             kept: Kept::default(),
             sizes: Sizes::default(),
             purses: Purses::default(),

@@ -110,6 +110,7 @@ impl Service {
             Message::Tell { .. } | Message::Carried { .. } => {
                 self.take_word_of_mounts(hands, message);
             }
+            Message::Pages { .. } => self.take_pages(hands, message),
             Message::Waits { .. }
             | Message::AskWaits { .. }
             | Message::AreWaiting { .. }

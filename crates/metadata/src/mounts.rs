@@ -1,6 +1,6 @@
 //! Before something changes that the kernel behind a mount of this host (of others: `far_mounts`)
 //! remembers (`wire::watch`): the mount is told and has its kernel forget it, then the change goes
-//! on.
+//! on. Of pages of files: `pages`.
 //!
 //! A mount waits for such notices by a request that is answered when there are some, and says with
 //! the next one which it has carried out. A job that is to change something looks first which
@@ -21,7 +21,7 @@ use wire::hash::entry_key;
 use wire::limits::SLOT_BYTES;
 use wire::request::{rename, set};
 use wire::watch::{Notice, OTHERS, Watch, what};
-use wire::{Errno, Header, Inode, Reply, Request, Writer};
+use wire::{Errno, Header, Inode, Reader, Reply, Request, Writer};
 
 use crate::live::{Ask, Step, Stop, Wait};
 use crate::peer::{Action, link};
@@ -41,24 +41,13 @@ pub(crate) enum Changing<'a> {
     Name(Inode, &'a [u8]),
     /// The attributes of an inode.
     Attributes(Inode),
-    /// The bytes of an inode, by a request that nothing else has the number of.
-    Bytes(Inode, (u64, u64)),
-}
-
-/// By what it is known that a mount was told.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum About {
-    Watch(Watch),
-    /// What is read after a request came is what it wrote: so each is told once.
-    Bytes(Inode, (u64, u64)),
 }
 
 impl Changing<'_> {
-    pub(crate) fn about(&self) -> About {
+    pub(crate) fn watch(&self) -> Watch {
         match *self {
-            Changing::Name(parent, name) => About::Watch(Watch::of_key(entry_key(parent, name))),
-            Changing::Attributes(inode) => About::Watch(Watch::Attributes(inode)),
-            Changing::Bytes(inode, request) => About::Bytes(inode, request),
+            Changing::Name(parent, name) => Watch::of_key(entry_key(parent, name)),
+            Changing::Attributes(inode) => Watch::Attributes(inode),
         }
     }
 
@@ -66,7 +55,6 @@ impl Changing<'_> {
         let (what, inode, name) = match *self {
             Changing::Name(inode, name) => (what::NAME, inode, name),
             Changing::Attributes(inode) => (what::ATTRIBUTES, inode, &[][..]),
-            Changing::Bytes(inode, _) => (what::BYTES, inode, &[][..]),
         };
         Notice { what, number, inode, name }
     }
@@ -95,7 +83,7 @@ pub(crate) struct Mounts {
     /// Who waits for notices.
     waiting: BTreeMap<u8, (u64, Header)>,
     queued: BTreeMap<u8, VecDeque<(u64, Vec<u8>)>>,
-    told: BTreeMap<(u8, About), Told>,
+    told: BTreeMap<(u8, Watch), Told>,
     /// Up to which number each has carried them out.
     done: BTreeMap<u8, u64>,
     /// The last notice.
@@ -113,22 +101,17 @@ impl Service {
         let own = if asker.0 == self.config.host { asker.1 } else { 0 };
         let mut waits = false;
         for one in all {
-            let about = one.about();
+            let watch = one.watch();
             waits |= self.tell_far_mounts(Some(asker), one);
             let mut watchers = Vec::new();
             let mut each = |mount, word| watchers.push((mount, word));
-            match about {
-                About::Watch(watch) => ask.hands.watchers(watch, &mut each),
-                About::Bytes(inode, _) => {
-                    ask.hands.page_keepers(inode, &mut |mount| each(mount, 0));
-                }
-            }
+            ask.hands.watchers(watch, &mut each);
             for (mount, word) in watchers.into_iter().filter(|&(mount, _)| mount != own) {
                 if mount == OTHERS {
                     waits |= self.may_be_watched_since_before();
                     continue;
                 }
-                waits |= !self.is_told(mount, about, word) && !self.tell_mount(mount, one, word);
+                waits |= !self.is_told(mount, watch, word) && !self.tell_mount(mount, one, word);
             }
         }
         if !waits {
@@ -139,18 +122,18 @@ impl Service {
     }
 
     /// True if a mount has carried out what it was told since it watches.
-    fn is_told(&self, mount: u8, about: About, word: u64) -> bool {
+    fn is_told(&self, mount: u8, watch: Watch, word: u64) -> bool {
         let mounts = &self.live.mounts;
         let done = mounts.done.get(&mount).copied().unwrap_or(0);
-        let told = mounts.told.get(&(mount, about));
+        let told = mounts.told.get(&(mount, watch));
         told.is_some_and(|told| told.word == word && told.number <= done)
     }
 
     /// Tells a mount unless it is told already. False: it is to be waited for.
     fn tell_mount(&mut self, mount: u8, what: &Changing<'_>, word: u64) -> bool {
-        let about = what.about();
+        let watch = what.watch();
         let mounts = &mut self.live.mounts;
-        if mounts.told.get(&(mount, about)).is_some_and(|told| told.word == word) {
+        if mounts.told.get(&(mount, watch)).is_some_and(|told| told.word == word) {
             return false;
         }
         if mounts.told.len() >= TOLD_MAX {
@@ -160,7 +143,7 @@ impl Service {
                 .retain(|(mount, _), told| done.get(mount).is_none_or(|done| told.number > *done));
         }
         let number = self.new_notice();
-        self.live.mounts.told.insert((mount, about), Told { word, number });
+        self.live.mounts.told.insert((mount, watch), Told { word, number });
         self.queue_notice(mount, &what.notice(number));
         false
     }
@@ -179,6 +162,16 @@ impl Service {
         self.send_notices(mount);
     }
 
+    /// True if a mount of this host has yet to take a notice of pages of a file.
+    pub(crate) fn has_queued(&self, mount: u8, inode: Inode) -> bool {
+        let queue = self.live.mounts.queued.get(&mount);
+        let is_it = |bytes: &[u8]| {
+            let notice = Notice::take(&mut Reader::new(bytes));
+            notice.is_ok_and(|one| one.what == what::BYTES && one.inode == inode)
+        };
+        queue.into_iter().flatten().any(|(_, bytes)| is_it(bytes))
+    }
+
     /// As `unwatched` for what has changed already, and nobody waits for.
     pub(crate) fn tell_mounts_of(&mut self, ask: &Ask<'_>, inode: Inode) {
         let _ = self.unwatched(ask, &[Changing::Attributes(inode)]);
@@ -194,6 +187,7 @@ impl Service {
         let known = mounts.done.entry(mount).or_default();
         *known = done.max(*known);
         self.live.far_mounts.relayed_up_to(mount, done, &mut self.io);
+        self.pages_dropped(mount, done);
         let mounts = &mut self.live.mounts;
         let before = mounts.waiting.insert(mount, (ask.ticket, *ask.header));
         if let Some((ticket, _)) = before.filter(|(ticket, _)| *ticket != ask.ticket) {
@@ -269,7 +263,7 @@ impl Service {
         let child = |parent, name: &[u8]| {
             self.state.entries.get(parent, name).map_or(Inode::NONE, |(inode, _)| inode)
         };
-        use Changing::{Attributes, Bytes, Name};
+        use Changing::{Attributes, Name};
         match *request {
             Request::Create { parent, name, .. } => {
                 if !child(parent, name).is_none() {
@@ -306,11 +300,6 @@ impl Service {
             | Request::WriteInline { inode, .. }
             | Request::Extend { inode, .. }
             | Request::Append { inode, .. } => self.unwatched(ask, &[Attributes(inode)]),
-            // An open to write: from then on it may be written elsewhere (`sizes`).
-            Request::Unwatch { inode } | Request::Open { inode, writes: 1.., .. } => {
-                let request = (ask.header.origin, ask.header.sequence);
-                self.unwatched(ask, &[Attributes(inode), Bytes(inode, request)])
-            }
             _ => Ok(()),
         }
     }

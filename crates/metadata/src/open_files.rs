@@ -7,10 +7,12 @@
 //! number that the host drew (`shm::host`): one of a close ends no opening of a larger one.
 
 use wire::codec::{Malformed, Reader};
+use wire::reply::opened;
+use wire::request::open;
 use wire::{Inode, Reply};
 
 use crate::coding::Put;
-use crate::effect::{IndexOp, Opens};
+use crate::effect::{Effect, IndexOp, Opens};
 use crate::live::{Ask, Step};
 use crate::record::Record;
 use crate::service::Service;
@@ -23,16 +25,29 @@ pub(crate) struct Opening {
     pub(crate) turn: u64,
     /// One of them may write.
     pub(crate) writes: bool,
+    /// Kernels behind mounts there may keep pages of it (`pages`).
+    pub(crate) keeps: bool,
 }
 
-/// Bit of an encoded turn: `writes`. No host draws so many.
+/// Bits of an encoded turn: `writes`, `keeps`. No host draws so many.
 const WRITES: u64 = 1 << 63;
+const KEEPS: u64 = 1 << 62;
+
+impl Opening {
+    /// What the host does with the file, as others see it.
+    const fn uses(self) -> u8 {
+        let writes = if self.writes { opened::OTHERS_WRITE } else { 0 };
+        writes | if self.keeps { opened::OTHERS_KEEP } else { 0 }
+    }
+}
 
 /// Appends openings: two bytes of host, eight of turn each.
 pub(crate) fn encode(openings: &[Opening], to: &mut Vec<u8>) {
     for opening in openings {
         opening.host.append_to(to);
-        (opening.turn | if opening.writes { WRITES } else { 0 }).append_to(to);
+        let writes = if opening.writes { WRITES } else { 0 };
+        let keeps = if opening.keeps { KEEPS } else { 0 };
+        (opening.turn | writes | keeps).append_to(to);
     }
 }
 
@@ -41,23 +56,30 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Vec<Opening>, Malformed> {
     let mut openings = Vec::new();
     while !reader.rest().is_empty() {
         let (host, turn) = (reader.u16()?, reader.u64()?);
-        openings.push(Opening { host, turn: turn & !WRITES, writes: turn & WRITES != 0 });
+        let (writes, keeps) = (turn & WRITES != 0, turn & KEEPS != 0);
+        openings.push(Opening { host, turn: turn & !(WRITES | KEEPS), writes, keeps });
     }
     Ok(openings)
 }
 
 impl Service {
-    pub(crate) fn open(
-        &mut self,
-        ask: &Ask<'_>,
-        inode: Inode,
-        turn: u64,
-        writes: bool,
-    ) -> Step<()> {
+    pub(crate) fn open(&mut self, ask: &Ask<'_>, inode: Inode, turn: u64, uses: u8) -> Step<()> {
         self.settle_size(ask, inode)?;
         let attributes = self.quiet_attributes(inode)?;
-        self.register_host(inode, Opening { host: ask.header.host, turn, writes });
-        self.io.reply(ask.ticket, &Reply::Attributes { attributes });
+        let (host, writers) = (ask.header.host, ask.hands.writers_ever(inode));
+        let (writes, keeps) = (uses & open::WRITES != 0, uses & open::MAPS != 0);
+        self.register_host(ask.hands, inode, Opening { host, turn, writes, keeps });
+        let writers = self.tell_of_open(ask, inode, uses)?.unwrap_or(writers);
+        let mut others = self.others_use(ask, inode);
+        if uses & open::PAGES != 0 && others & opened::OTHERS_WRITE == 0 {
+            self.register_host(ask.hands, inode, Opening { host, turn, writes, keeps: true });
+            // Who began to write before it was noted is there by now.
+            others = self.others_use(ask, inode);
+            if others & opened::OTHERS_WRITE == 0 {
+                others |= opened::MAY_KEEP;
+            }
+        }
+        self.io.reply(ask.ticket, &Reply::Opened { attributes, writers, others });
         Ok(())
     }
 
@@ -76,18 +98,29 @@ impl Service {
     }
 
     /// Notes that another host has a file open.
-    pub(crate) fn register_host(&mut self, inode: Inode, opening: Opening) {
+    pub(crate) fn register_host(&mut self, hands: &dyn Opens, inode: Inode, opening: Opening) {
         if opening.host == self.config.host {
             return;
         }
         let mut hosts = self.state.hosts.get(&inode).cloned().unwrap_or_default();
-        match hosts.iter_mut().find(|known| known.host == opening.host) {
-            Some(known) if known.turn >= opening.turn && known.writes >= opening.writes => return,
+        let (before, now) = match hosts.iter_mut().find(|known| known.host == opening.host) {
             Some(known) => {
+                let before = *known;
                 known.turn = known.turn.max(opening.turn);
                 known.writes |= opening.writes;
+                known.keeps |= opening.keeps;
+                if *known == before {
+                    return;
+                }
+                (before.uses(), known.uses())
             }
-            None => hosts.push(opening),
+            None => {
+                hosts.push(opening);
+                (0, opening.uses())
+            }
+        };
+        if now != before {
+            hands.count_others_use(inode, now & !before);
         }
         self.put_hosts(inode, &hosts);
         if let Some(node) = self.state.inodes.get(inode)
@@ -104,7 +137,12 @@ impl Service {
         let stays = |known: &Opening| known.host != host || known.turn > turn;
         let left: Vec<Opening> = hosts.iter().copied().filter(stays).collect();
         if left.len() != hosts.len() {
+            let gone = hosts.iter().filter(|known| !stays(known)).map(|known| known.uses());
+            let gone: Vec<u8> = gone.filter(|&uses| uses != 0).collect();
             self.put_hosts(inode, &left);
+            for less in gone {
+                self.io.push(Effect::UncountUse { inode, less });
+            }
             self.forget_sizes(host, inode);
         }
         if self.state.orphans.contains(&inode) {
@@ -115,6 +153,12 @@ impl Service {
     /// Other hosts that have a file open, as far as they told.
     pub fn hosts_of(&self, inode: Inode) -> impl Iterator<Item = u16> {
         self.state.hosts.get(&inode).into_iter().flatten().map(|opening| opening.host)
+    }
+
+    /// What other hosts than one do with a file.
+    pub(crate) fn uses_but(&self, inode: Inode, host: u16) -> impl Iterator<Item = (u16, u8)> {
+        let hosts = self.state.hosts.get(&inode).into_iter().flatten();
+        hosts.filter(move |known| known.host != host).map(|known| (known.host, known.uses()))
     }
 
     fn put_hosts(&mut self, inode: Inode, hosts: &[Opening]) {
@@ -135,6 +179,7 @@ impl Service {
         }
         self.refuse_all(|waiter| waiter.lock.host == host);
         self.live.far_mounts.host_gone(host);
+        self.live.pages.host_gone(host);
         let held = &self.state.locks;
         let locked: Vec<Inode> = held
             .iter()

@@ -61,6 +61,10 @@ numbered! {
         0x22 Tell { from: u16, number: u64, mount: u8, notice: &'a [u8] }
         /// The mount has carried it out, or is gone.
         0x23 Carried { number: u64 }
+        /// Of a file that may be open on the receiver's host (`pages`): what other hosts do with it, bits
+        /// of `wire::reply::opened`, and perhaps that kernels there drop their pages, but that of mount
+        /// `but`. Answered by `Carried`.
+        0x24 Pages { from: u16, number: u64, inode: Inode, but: u8, told: u8 }
         /// Answer to `HostWord::Glimpse`: `end` of what `host` wrote and did not tell, 0: nothing.
         0x30 Glimpsed { host: u16, token: u64, inode: Inode, end: u64 }
         /// `host` counted the beginning of a cut.
@@ -218,6 +222,7 @@ mod tests {
                 Message::AreAcls { token: w, lists: &s },
                 Message::Tell { from, number: w, mount: x as u8, notice: &s },
                 Message::Carried { number: z },
+                Message::Pages { from, number: w, inode, but: x as u8, told: y as u8 },
                 Message::Glimpsed { host: from, token: w, inode, end: z },
                 Message::CutBegun { host: from, token: w, inode },
                 Message::CutEnded { host: from, token: w, inode },

@@ -431,6 +431,7 @@ impl Service {
         self.keep_leases();
         self.keep_mounts();
         self.keep_far_mounts();
+        self.keep_pages();
         self.end_kept();
         self.send_sizes_again();
         self.keep_purses(hands);
@@ -547,7 +548,7 @@ impl Service {
             Request::MoveOut { inode } => self.move_out(ask, inode),
             Request::Extend { inode, size } => self.extend(ask, inode, size),
             Request::Append { inode, length } => self.append(ask, inode, length),
-            Request::Open { inode, turn, writes } => self.open(ask, inode, turn, writes != 0),
+            Request::Open { inode, turn, uses } => self.open(ask, inode, turn, uses),
             Request::Close { inode, turn } => self.close(ask, inode, turn),
             Request::Reap { inode } => self.reap(ask, inode),
             Request::Lock { .. } => self.lock(ask, request),
@@ -555,10 +556,7 @@ impl Service {
             Request::CancelLock { inode, origin, sequence } => {
                 self.cancel_lock(ask, inode, (origin, sequence))
             }
-            Request::Unwatch { .. } => {
-                self.io.reply(ask.ticket, &Reply::Done {});
-                Ok(())
-            }
+            Request::Unwatch { inode } => self.unwatch(ask, inode),
             Request::Notices { done } => self.notices(ask, done),
             Request::SetQuota { .. } => self.set_quota(ask, request),
             Request::Quotas { from } => self.quotas(ask, from),

@@ -240,7 +240,7 @@ fn a_deleted_file_lives_while_another_host_has_it_open() {
     let mut world = World::alone();
     let f = world.root().file(ROOT, b"f").expect("made").inode;
     let root = Credentials::ROOT;
-    let mut open = world.prepare(root, f.shard(), &Request::Open { inode: f, turn: 1, writes: 0 });
+    let mut open = world.prepare(root, f.shard(), &Request::Open { inode: f, turn: 1, uses: 0 });
     open.header.host = 9;
     world.send_again(&open);
     world.root().unlink(ROOT, b"f").expect("there");
@@ -262,10 +262,10 @@ fn an_old_close_ends_no_later_opening() {
         sent.header.host = host;
         world.send_again(&sent);
     };
-    tell(&mut world, 9, &Request::Open { inode: f, turn: 3, writes: 0 });
-    tell(&mut world, 9, &Request::Open { inode: f, turn: 7, writes: 0 });
-    tell(&mut world, 9, &Request::Open { inode: f, turn: 4, writes: 0 });
-    tell(&mut world, 8, &Request::Open { inode: f, turn: 1, writes: 0 });
+    tell(&mut world, 9, &Request::Open { inode: f, turn: 3, uses: 0 });
+    tell(&mut world, 9, &Request::Open { inode: f, turn: 7, uses: 0 });
+    tell(&mut world, 9, &Request::Open { inode: f, turn: 4, uses: 0 });
+    tell(&mut world, 8, &Request::Open { inode: f, turn: 1, uses: 0 });
     world.root().unlink(ROOT, b"f").expect("there");
     tell(&mut world, 9, &Request::Close { inode: f, turn: 5 });
     tell(&mut world, 8, &Request::Close { inode: f, turn: 2 });

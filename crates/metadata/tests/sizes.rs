@@ -125,7 +125,9 @@ impl Sim {
             self.pump(|sim| sim.world.answer(ticket).is_some());
             match self.world.answer(ticket) {
                 Some(Answer::Busy) => {}
-                Some(answer @ Answer::Attributes(_)) => return answer.attributes(),
+                Some(answer @ (Answer::Attributes(_) | Answer::Opened(..))) => {
+                    return answer.attributes();
+                }
                 Some(Answer::Done) => return Attributes::default(),
                 other => panic!("{request:?}: {other:?}"),
             }
@@ -155,7 +157,7 @@ impl Sim {
             _ if !row.is_open => {
                 self.rows.insert(host, Row { is_open: true, ..Row::default() });
                 self.turn += 1;
-                let open = Request::Open { inode, turn: self.turn, writes: 1 };
+                let open = Request::Open { inode, turn: self.turn, uses: 1 };
                 let size = self.ask(host, &open).size;
                 assert_eq!(size, self.size, "step {number}: opened by {host}");
             }

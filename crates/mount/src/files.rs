@@ -1,7 +1,7 @@
 //! Open files. A handle is the number of an open file in the host's table, as programs that are
 //! preloaded have them.
 
-use client::{At, OfdIndex, Opened, Outcome, Position};
+use client::{At, Granted, OfdIndex, Opened, Outcome, Position};
 use fuse::abi::{flag, open as answer};
 use fuse::reply::{self, Validity};
 use std::time::Duration;
@@ -24,6 +24,17 @@ const STRAIGHT: u32 = (libc::O_DIRECT | libc::O_TRUNC | libc::O_APPEND) as u32;
 /// True if the kernel opens a file to write.
 const fn writes(flags: u32) -> bool {
     flags & ACCESS != libc::O_RDONLY as u32
+}
+
+/// Who only writes, or writes all of it, goes straight, with a copy less; who reads finds pages again,
+/// and what he himself wrote.
+const fn is_straight(flags: u32) -> bool {
+    flags & ACCESS == libc::O_WRONLY as u32 || flags & STRAIGHT != 0
+}
+
+/// Flags without those that the kernel has carried out: it follows links itself.
+const fn own(flags: u32) -> u32 {
+    flags & !(libc::O_NOFOLLOW as u32)
 }
 
 impl Request<'_> {
@@ -52,35 +63,37 @@ impl Request<'_> {
     }
 
     pub(crate) fn open(&self, flags: u32, kills_ids: bool, to: &mut Writer<'_>) -> Result<()> {
-        let file = self.open_node(flags)?;
+        let mut granted = None;
+        let is_straight =
+            is_straight(flags) || writes(flags) && self.server.straight.has(self.node());
+        let file = if is_straight {
+            self.open_node(flags)?
+        } else {
+            let granted = granted.insert(Granted::default());
+            let client = self.server.client;
+            let opened = client.open_inode_for_pages(self.node(), own(flags), granted, &self.who());
+            within(opened.map_err(stale)?)?
+        };
         if kills_ids {
             let _ = self.kill_ids(file.ofd);
         }
-        let keeps = self.keeps(file, flags);
+        let keeps = granted.and_then(|granted| self.may_keep(file, flags, &granted));
         let opened = (self.server.handles.add(file.ofd)?, self.node());
         self.say_opened(opened, flags, keeps, to);
         Ok(())
     }
 
-    /// May the kernel keep pages of a file that is opened? Who reads finds them there again, and what he
-    /// himself wrote. Who only writes, or writes all of it, goes straight, with a copy less.
-    fn keeps(&self, file: Opened, flags: u32) -> Option<bool> {
-        let is_straight = flags & ACCESS == libc::O_WRONLY as u32 || flags & STRAIGHT != 0;
-        if is_straight || writes(flags) && self.server.straight.has(self.node()) {
-            return None;
-        }
-        self.may_keep(file, flags)
-    }
-
-    /// `None`: no. False: what it has of before is old.
-    fn may_keep(&self, file: Opened, flags: u32) -> Option<bool> {
+    /// May the kernel keep pages of a file that is opened? `None`: no. False: what it has of before is
+    /// old.
+    fn may_keep(&self, file: Opened, flags: u32, granted: &Granted) -> Option<bool> {
         let client = self.server.client;
-        if !client.may_keep_pages(file.ofd) {
+        if !client.may_keep_pages(file.ofd, granted) {
             return None;
         }
         // An empty one has no pages, and a read of it would not come here.
-        let now = client.fstat(file.ofd).ok().filter(|now| now.size != 0)?;
-        let had = self.server.versions.had(now.inode, now.changed);
+        let now = granted.attributes.or_else(|| client.fstat(file.ofd).ok());
+        let now = now.filter(|now| now.size != 0)?;
+        let had = self.server.versions.had(now.inode, now.changed, granted.writers);
         if !self.is_read_late(&now, flags) {
             return Some(had != Had::Others);
         }
@@ -94,9 +107,8 @@ impl Request<'_> {
 
     /// Opens the node once more.
     pub(crate) fn open_node(&self, flags: u32) -> Result<Opened> {
-        // The kernel follows links itself.
-        let flags = flags & !(libc::O_NOFOLLOW as u32);
-        within(self.server.client.open_inode(self.node(), flags, &self.who()).map_err(stale)?)
+        let opened = self.server.client.open_inode(self.node(), own(flags), &self.who());
+        within(opened.map_err(stale)?)
     }
 
     pub(crate) fn create(
@@ -223,7 +235,8 @@ impl Request<'_> {
         self.server.straight.leaves(self.node(), handle);
         client.tell_size(ofd)?;
         // What the kernel has of it was written by itself: the next one who opens it finds that.
-        if client.keeps_pages(ofd)?
+        if writes(client.flags(ofd)?)
+            && client.keeps_pages(ofd)?
             && !client.shares_pages(ofd)?
             && let Ok(now) = client.fstat(ofd)
         {

@@ -1,6 +1,7 @@
-//! When files changed last that the kernel was let keep pages of: what it has of a file that changed
-//! since is old. While such a file is open, who writes to it has the pages dropped (`pages`); between
-//! its close and the next open this is how it is known.
+//! When files changed last that the kernel was let keep pages of, and how often somebody had begun to
+//! write to them: what it has of a file that changed since, or may have, is old. While such a file is
+//! open, who writes to it has the pages dropped (`pages`); between its close and the next open this is
+//! how it is known. The time alone would not do: another host tells it late.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use wire::Inode;
@@ -9,8 +10,8 @@ use wire::Inode;
 const ROWS: usize = 16_384;
 const STRIPE: usize = 64;
 
-/// A file, the time of its last change, and what pages of it are.
-type Row = (Inode, i64, Had);
+/// A file, the time of its last change, how often somebody had begun to write, and what pages of it are.
+type Row = (Inode, i64, u64, Had);
 
 /// Whose bytes the kernel may have in pages of a file as it is now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +31,7 @@ pub(crate) struct Versions {
 
 impl Versions {
     pub(crate) fn new() -> Versions {
-        let stripe = || Mutex::new([(Inode::NONE, 0, Had::Others); STRIPE]);
+        let stripe = || Mutex::new([(Inode::NONE, 0, 0, Had::Others); STRIPE]);
         Versions { rows: (0..ROWS / STRIPE).map(|_| stripe()).collect() }
     }
 
@@ -41,20 +42,23 @@ impl Versions {
     }
 
     /// What the kernel may have of a file that was last changed at `changed`; it is read from now on.
-    pub(crate) fn had(&self, inode: Inode, changed: i64) -> Had {
+    /// `writers`: how often somebody had begun to write before it was opened now, and since.
+    pub(crate) fn had(&self, inode: Inode, changed: i64, writers: (u64, u64)) -> Had {
         let Some((mut stripe, place)) = self.stripe(inode) else { return Had::Others };
         let Some(row) = stripe.get_mut(place) else { return Had::Others };
-        let (known, at, had) = core::mem::replace(row, (inode, changed, Had::Read));
-        if (known, at) == (inode, changed) { had } else { Had::Others }
+        let new = (inode, changed, writers.1, Had::Read);
+        let (known, at, writers_then, had) = core::mem::replace(row, new);
+        if (known, at, writers_then) == (inode, changed, writers.0) { had } else { Had::Others }
     }
 
     /// The file is closed whose pages the kernel wrote, and nobody else did.
     pub(crate) fn wrote(&self, inode: Inode, changed: i64) {
         if let Some((mut stripe, place)) = self.stripe(inode)
             && let Some(row) = stripe.get_mut(place)
-            && *row != (inode, changed, Had::Read)
+            && row.0 == inode
+            && row.1 != changed
         {
-            *row = (inode, changed, Had::Written);
+            (row.1, row.3) = (changed, Had::Written);
         }
     }
 }
@@ -66,17 +70,24 @@ mod tests {
     #[test]
     fn a_file_is_the_same_until_it_changes() {
         let versions = Versions::new();
-        let asked = [(7, 1), (7, 1), (7, 2), (7, 2), (8, 2), (7, 2), (7, 1)];
-        let had = asked.map(|(inode, changed)| versions.had(Inode(inode), changed));
+        let had = |inode, changed, writers| versions.had(Inode(inode), changed, writers);
         use Had::{Others, Read, Written};
-        assert_eq!(had, [Others, Read, Others, Read, Others, Read, Others]);
+        let asked = [(7, 1), (7, 1), (7, 2), (7, 2), (8, 2), (7, 2), (7, 1)];
+        let seen = asked.map(|(inode, changed)| had(inode, changed, (5, 5)));
+        assert_eq!(seen, [Others, Read, Others, Read, Others, Read, Others]);
+        // By who writes himself, by others, and when nobody knows.
+        let asked = [(5, 6), (6, 6), (7, 7), (7, 7), (u64::MAX, u64::MAX), (7, 7)];
+        let seen = asked.map(|writers| had(7, 1, writers));
+        assert_eq!(seen, [Read, Read, Others, Read, Others, Others]);
         versions.wrote(Inode(7), 3);
-        let had = [2, 3, 3].map(|changed| versions.had(Inode(7), changed));
-        assert_eq!(had, [Others, Others, Read], "it is another file since it was asked about");
+        let seen = [2, 3, 3].map(|changed| had(7, changed, (7, 7)));
+        assert_eq!(seen, [Others, Others, Read], "it is another file since it was asked about");
         versions.wrote(Inode(7), 4);
-        let had = [4, 4].map(|changed| versions.had(Inode(7), changed));
-        assert_eq!(had, [Written, Read]);
+        let seen = [4, 4].map(|changed| had(7, changed, (7, 7)));
+        assert_eq!(seen, [Written, Read]);
         versions.wrote(Inode(7), 4);
-        assert_eq!(versions.had(Inode(7), 4), Read, "nothing was written");
+        assert_eq!(had(7, 4, (7, 7)), Read, "nothing was written");
+        versions.wrote(Inode(9), 4);
+        assert_eq!(had(9, 4, (0, 0)), Others, "it was not let keep any");
     }
 }

@@ -305,3 +305,44 @@ fn maps_of_one_mount_and_calls_of_another_meet() {
         assert!(output.status.success(), "{way}: {said}");
     });
 }
+
+/// Stores into a mapping, and says nothing of it.
+const STORES: &str = r#"
+import mmap, os, sys
+fd = os.open('/forebay/file', os.O_RDWR)
+at = mmap.mmap(fd, 16384, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+for line in sys.stdin:
+    at[100] = int(line)
+    print('stored', flush=True)
+"#;
+
+#[test]
+fn what_a_program_stores_shows_on_a_mount_that_read_the_file_long_before() {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    each_way(|instance, way| {
+        let mount = Mounted::by(instance, "m", way);
+        std::fs::write(mount.path("file"), [0; 16384]).expect("written");
+        let file = open(&mount.path("file"), "r");
+        let byte = || {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, 100).expect("read");
+            byte[0]
+        };
+        assert_eq!(byte(), 0);
+        // Until its kernel remembers no attributes any more: then nothing but its pages is left of it.
+        thread::sleep(Duration::from_millis(4600));
+        let mut program = instance.program(&["python3", "-c", STORES]);
+        let mut program =
+            program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
+        let mut to = program.stdin.take().expect("a pipe");
+        let mut from = BufReader::new(program.stdout.take().expect("a pipe")).lines();
+        for value in 1..100 {
+            writeln!(to, "{value}").expect("it listens");
+            assert_eq!(from.next().expect("it answers").expect("a line"), "stored");
+            // What was read before is dropped a moment later.
+            wait_for("the store to be seen", || byte() == value);
+        }
+        drop(to);
+        assert!(program.wait().expect("it ends").success());
+    });
+}

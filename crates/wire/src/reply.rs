@@ -21,6 +21,9 @@ messages! {
         /// What a `Look` found: attributes, or without `looked::ATTRIBUTES` only inode and type; no
         /// inode: there is no such name. `may`: bits of `looked`.
         0x14 Looked { may: u8, attributes: Attributes }
+        /// A file that was opened: its attributes, how often somebody had begun to write to it before (a
+        /// number for whoever compares it with an earlier one), and bits of `opened`.
+        0x15 Opened { attributes: Attributes, writers: u64, others: u8 }
         /// An entry whose inode belongs to another shard: ask there for its attributes.
         0x06 Entry { inode: Inode, mode: u32 }
         /// A file that was made by this request.
@@ -66,6 +69,16 @@ pub mod looked {
     pub const ATTRIBUTES_STAY: u8 = 2;
     /// There are attributes; else they are to be asked for where the inode's shard is.
     pub const ATTRIBUTES: u8 = 4;
+}
+
+/// Bits of `Opened::others`, and of the answer to `Unwatch`: what other hosts than the asker's do.
+pub mod opened {
+    /// They may write to the file.
+    pub const OTHERS_WRITE: u8 = 1;
+    /// Kernels of their mounts may keep pages of it: who writes has them dropped.
+    pub const OTHERS_KEEP: u8 = 2;
+    /// Kernels of the asker's may keep pages: they are noted.
+    pub const MAY_KEEP: u8 = 4;
 }
 
 /// In a `Range`: nobody knows.

@@ -17,6 +17,16 @@ pub mod create {
     pub const WRITES: u32 = 4;
 }
 
+/// Bits of `Request::Open::uses`.
+pub mod open {
+    /// It may be written to.
+    pub const WRITES: u8 = 1;
+    /// A mount's kernel is to keep pages of it, unless others write.
+    pub const PAGES: u8 = 2;
+    /// One keeps pages whether others write or not, as a mapping does: who writes is told.
+    pub const MAPS: u8 = 4;
+}
+
 /// What `mode` of `Request::Create` and `CreateNameless` holds above the sixteen bits of a mode: a file
 /// gets either the umask's due or what a default access control list of its directory says.
 pub mod made {
@@ -190,10 +200,10 @@ messages! {
         0x13 Extend { inode: Inode, size: u64 }
         /// Takes `length` bytes at the end of the file (`O_APPEND`). Answered by `Range`.
         0x14 Append { inode: Inode, length: u64 }
-        /// The sender's host has the file open from now on, and perhaps writes to it. `turn`: drawn
-        /// there after the opener was counted (`shm::host`). Answered by `Attributes`. The number 0x15
-        /// was the same without `writes`.
-        0x30 Open { inode: Inode, turn: u64, writes: u8 }
+        /// The sender's host has the file open from now on; `uses`: bits of `open`. `turn`: drawn
+        /// there after the opener was counted (`shm::host`). Answered by `Opened`. The number 0x15
+        /// was the same without `uses`.
+        0x30 Open { inode: Inode, turn: u64, uses: u8 }
         /// The sender's host has it open no longer, unless it told of an opening of a larger `turn`.
         0x16 Close { inode: Inode, turn: u64 }
         /// Somebody closed a deleted file: frees it if it is open nowhere.
@@ -214,7 +224,8 @@ messages! {
         /// as far as this worker knows them; from `DIRECTORY` there may be none. Answered by `Walked`.
         0x1b Walk { directory: Inode, from: u8, names: &'a [u8] }
         /// Answered when no mount's kernel remembers attributes or bytes of the inode any more, but
-        /// that by which this comes: the sender is about to write to it, or did.
+        /// that by which this comes: the sender is about to write to it, or did. By a `Number`: bits of
+        /// `reply::opened`.
         0x1c Unwatch { inode: Inode }
         /// A mount waits for notices (`crate::watch`), and has carried out all up to `done`. For any
         /// shard of a service of its host. Answered by `Bytes`, now or later: encoded `Notice`s, or none.

@@ -4,6 +4,7 @@
 
 pub(crate) mod faults;
 mod posts;
+pub(crate) mod shared;
 pub(crate) mod simulation;
 
 use std::cell::RefCell;
@@ -12,6 +13,7 @@ use std::rc::Rc;
 
 use metadata::{Config, DataOp, Effect, IndexOp, Input, Now, Opens, Service, SnapshotCursor};
 use placement::Map;
+use shared::Shared;
 use wire::attributes::{ATTRIBUTES_BYTES, mode, spread};
 use wire::hash::NameHash;
 use wire::watch::{OTHERS, Watch};
@@ -52,6 +54,7 @@ pub(crate) struct OpenSet(
     pub(crate) BTreeMap<Inode, Row>,
     pub(crate) Rc<RefCell<Watched>>,
     pub(crate) Holdings,
+    pub(crate) Rc<RefCell<Shared>>,
 );
 
 /// What the target beside a service holds, and may hold.
@@ -131,6 +134,27 @@ impl Opens for OpenSet {
             }
         }
     }
+    fn has_writer(&self, inode: Inode) -> bool {
+        self.5.borrow().has_writer(inode)
+    }
+    fn page_keepers(&self, inode: Inode, each: &mut dyn FnMut(u8)) {
+        self.5.borrow().page_keepers(inode, each);
+    }
+    fn had_pages(&self, inode: Inode) -> bool {
+        self.5.borrow().had_pages(inode)
+    }
+    fn writers_ever(&self, inode: Inode) -> u64 {
+        self.5.borrow().writers_ever(inode)
+    }
+    fn begin_writing(&self, inode: Inode) -> u64 {
+        self.5.borrow_mut().begin_writing(inode)
+    }
+    fn count_others_use(&self, inode: Inode, more: u8) {
+        self.5.borrow_mut().count(inode, more);
+    }
+    fn mark_others_use(&self, inode: Inode, others: u8) {
+        self.5.borrow_mut().mark(inode, others);
+    }
     fn end_cut(&mut self, inode: Inode) {
         self.count_cut(inode);
     }
@@ -156,6 +180,8 @@ pub(crate) enum Answer {
     Entry(Inode, u32),
     Created(Attributes),
     Looked(u8, Attributes),
+    Opened(Attributes, u64, u8),
+    Number(u64),
     Bytes(Vec<u8>),
     Contents(u64, Vec<u8>),
     Moved(Attributes),
@@ -177,6 +203,10 @@ impl Answer {
             Reply::Entry { inode, mode } => Answer::Entry(inode, mode),
             Reply::Created { attributes } => Answer::Created(attributes),
             Reply::Looked { may, attributes } => Answer::Looked(may, attributes),
+            Reply::Opened { attributes, writers, others } => {
+                Answer::Opened(attributes, writers, others)
+            }
+            Reply::Number { value } => Answer::Number(value),
             Reply::Bytes { bytes } => Answer::Bytes(bytes.to_vec()),
             Reply::Contents { size, bytes } => Answer::Contents(size, bytes.to_vec()),
             Reply::Moved { attributes } => Answer::Moved(attributes),
@@ -204,6 +234,7 @@ impl Answer {
     pub(crate) fn attributes(&self) -> Attributes {
         match self {
             Answer::Attributes(a) | Answer::Created(a) | Answer::Moved(a) => *a,
+            Answer::Opened(a, ..) => *a,
             other => panic!("no attributes: {other:?}"),
         }
     }
@@ -368,6 +399,9 @@ impl World {
                 Effect::CutInline { inode, .. } => {
                     self.seats[at].opens.count_cut(inode);
                     self.seats[at].opens.count_cut(inode);
+                }
+                Effect::UncountUse { inode, less } => {
+                    self.seats[at].opens.5.borrow_mut().uncount(inode, less);
                 }
                 Effect::GrantNumbers { shard, first, end } => {
                     let numbers = self.seats[at].numbers.entry(shard.0).or_insert((first, end));

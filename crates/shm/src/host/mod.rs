@@ -5,6 +5,7 @@
 //! - `processes`: the descriptor table of each process, so that it survives exec and so that the
 //!   daemon finds what a killed process had open.
 //! - `watches`: what the kernels behind mounts of this host remember.
+//! - `pages`: who began to write to files, and what other hosts do with them.
 //! - `turns`: numbers that tell a shard of another host whether an opening or a last close is newer.
 //!
 //! One segment for each host, made by whichever daemon comes first; every daemon of the host and
@@ -34,6 +35,8 @@ mod turns;
 
 pub mod watches;
 
+pub mod pages;
+
 pub use files::{File, OfdIndex};
 pub use lengths::{Cut, Cuts, Seen};
 pub use processes::{Descriptor, ProcessIndex, Tenant};
@@ -44,7 +47,7 @@ const MAGIC: u32 = 0x4642_4832;
 const TABLES: usize = 4096;
 
 /// Length of the segment. Memory is touched as it is used.
-pub const HOST_BYTES: usize = watches::END;
+pub const HOST_BYTES: usize = pages::END;
 
 /// The mapped host segment.
 pub struct HostSegment {

@@ -53,7 +53,7 @@ pub fn is_over(word: u64) -> bool {
 
 /// What the marks of an open file (`vnodes`) say of mounts: who writes to it without a message (8 bits: 0
 /// nobody so far, the number of a mount if only it does, else `SHARED`), by which mounts' kernels pages
-/// of it may be kept, a bit each, and whether there ever were any.
+/// of it may be kept, a bit each, whether there ever were any, and what is known of other hosts.
 pub mod pages {
     use wire::watch::MOUNT_COUNT_MAX;
 
@@ -61,6 +61,12 @@ pub mod pages {
     const KEEPERS_SHIFT: u32 = 40;
     /// Pages were kept since the file is open anywhere on this host.
     pub const EVER: u64 = 1 << 63;
+    /// Other hosts may have written to it, since the same time, and perhaps do still.
+    pub const OTHERS_WRITE: u64 = 1 << 61;
+    /// Kernels of other hosts may keep pages of it.
+    pub const OTHERS_KEEP: u64 = 1 << 60;
+    /// Who writes to it on other hosts knows that kernels of this one may keep pages, or will be told so.
+    pub const ENTERED: u64 = 1 << 59;
     /// Programs, or more than one mount, write to it.
     pub const SHARED: u8 = 0xff;
     const KEEPERS: u64 = (1 << MOUNT_COUNT_MAX) - 1;
@@ -96,9 +102,7 @@ pub mod pages {
 impl HostSegment {
     /// Calls `each` with the mounts whose kernels may have pages of a file.
     pub fn page_keepers(&self, inode: Inode, each: &mut dyn FnMut(u8)) {
-        fence(SeqCst);
-        let Some(row) = self.vnode_find(inode).and_then(|row| self.vnode(row).ok()) else { return };
-        let marks = row.marks.load(SeqCst);
+        let Some(marks) = self.marks_of(inode) else { return };
         let keeps = |number: &u8| marks & pages::keeper(*number) != 0;
         (1..=MOUNT_COUNT_MAX as u8).filter(keeps).for_each(each);
     }
@@ -203,9 +207,19 @@ impl HostSegment {
     /// True if somebody on this host has a file open to write.
     #[must_use]
     pub fn has_writer(&self, inode: Inode) -> bool {
+        self.marks_of(inode).is_some_and(|marks| pages::writer(marks) != 0)
+    }
+
+    /// True if kernels of mounts of this host may have had pages of a file since it is open.
+    #[must_use]
+    pub fn had_pages(&self, inode: Inode) -> bool {
+        self.marks_of(inode).is_some_and(|marks| marks & pages::EVER != 0)
+    }
+
+    fn marks_of(&self, inode: Inode) -> Option<u64> {
         fence(SeqCst);
         let row = self.vnode_find(inode).and_then(|row| self.vnode(row).ok());
-        row.is_some_and(|row| pages::writer(row.marks.load(SeqCst)) != 0)
+        row.map(|row| row.marks.load(SeqCst))
     }
 
     /// The word of a bucket as it is.

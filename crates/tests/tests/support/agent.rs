@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 /// Reads commands, one a line, and answers each with a line: what it came to, or `!` and the errno.
 /// Files stay open under the number that the command gives, until it is closed.
 const SCRIPT: &str = r#"
-import os, sys, zlib, fcntl, struct, time, traceback
+import os, sys, zlib, fcntl, struct, time, traceback, mmap
 os.chdir(sys.argv[1])
-fds = {}
+fds, maps = {}, {}
 def fd(key, path):
     if key not in fds: fds[key] = os.open(path, os.O_RDWR)
     return fds[key]
@@ -47,6 +47,16 @@ def do(w):
         fds[w[1]] = os.open(w[2], flags)
     elif c == 'close':
         for key in [key for key in fds if key.rstrip('a') == w[1]]: os.close(fds.pop(key))
+    elif c == 'look': fds[w[1]] = os.open(w[2], os.O_RDONLY)
+    elif c == 'map':
+        may = mmap.PROT_READ | (mmap.PROT_WRITE if w[3] == 'w' else 0)
+        maps[w[1]] = mmap.mmap(fds[w[1]], int(w[2]), mmap.MAP_SHARED, may)
+    elif c == 'peek': return str(maps[w[1]][int(w[2])])
+    elif c == 'poke':
+        maps[w[1]][int(w[2])] = int(w[3])
+        maps[w[1]].flush()
+    elif c == 'unmap': maps.pop(w[1]).close()
+    elif c == 'byte': return str(os.pread(fds[w[1]], 1, int(w[2]))[0])
     elif c == 'read':
         data = read(fd(w[1], w[2]), int(w[3]), int(w[4]))
         return f'{len(data)} {zlib.crc32(data)}'
