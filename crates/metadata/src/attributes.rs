@@ -213,7 +213,12 @@ fn check(old: &Attributes, change: &Change, who: &Credentials) -> Result<bool> {
             return Err(Errno::EPERM);
         }
     }
-    if change.has(set::MODE | set::POSIX | set::RELAXED | set::PROJECT) && !is_owner {
+    if change.has(set::MODE) && !is_owner {
+        return Err(Errno::EPERM);
+    }
+    // A kernel takes these for attributes of the user's, which all may set who may write.
+    let owns = is_owner && !(who.is_checked && who.uid != 0 && who.uid != old.uid);
+    if change.has(set::POSIX | set::RELAXED | set::PROJECT) && !owns {
         return Err(Errno::EPERM);
     }
     if change.has(set::PROJECT) && !old.is_directory() && !old.is_regular() {

@@ -124,16 +124,18 @@ impl Service {
                 self.io.reply(ask.ticket, &Reply::Held { kind, pid, start, end });
                 return Ok(());
             }
+            if flock != 0 && held.iter().any(|other| other.owner == owner && other.flock != 0) {
+                // As `flock` does: a conversion that has to wait, or fails, gives the old lock back
+                // first.
+                locks::set(&mut held, Lock { kind: UNLOCK, ..lock });
+                self.put_locks(inode, &held);
+                self.grant(inode, Some(Changed::of(&lock)));
+            }
             if flags & WAIT == 0 {
                 return Err(Stop::Refused(Errno::EAGAIN));
             }
             if is_of_process(&lock) && self.is_deadlock(inode, &lock) {
                 return Err(Stop::Refused(Errno::EDEADLK));
-            }
-            if flock != 0 && held.iter().any(|other| other.owner == owner && other.flock != 0) {
-                // As `flock` does: a conversion that has to wait gives the old lock back first.
-                locks::set(&mut held, Lock { kind: UNLOCK, ..lock });
-                self.put_locks(inode, &held);
             }
         } else if flags & TEST != 0 {
             self.io.reply(ask.ticket, &Reply::Done {});

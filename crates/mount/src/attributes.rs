@@ -127,7 +127,10 @@ impl Request<'_> {
         let time = |set: u32, now: u32, place: usize| match change.times.get(place) {
             _ if has(now) => Time::Now,
             Some(time) if has(set) => Time::At(
-                time.seconds.cast_signed().saturating_mul(1_000_000_000) + i64::from(time.nanos),
+                time.seconds
+                    .cast_signed()
+                    .saturating_mul(1_000_000_000)
+                    .saturating_add(i64::from(time.nanos)),
             ),
             _ => Time::Omit,
         };

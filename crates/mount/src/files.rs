@@ -123,7 +123,12 @@ impl Request<'_> {
         let (client, who) = (self.server.client, self.who());
         let flags = flags | (libc::O_CREAT | libc::O_NOFOLLOW) as u32;
         let entry = if self.watch_name(name) { VALID } else { Duration::ZERO };
-        let file = match client.open(self.below(name), flags, mode, &who, &mut scratch.path)? {
+        let new = flags | libc::O_EXCL as u32;
+        let made = match client.open(self.below(name), new, mode, &who, &mut scratch.path) {
+            Err(Errno::EEXIST) if flags != new => self.open_met(name, (flags, mode), scratch)?,
+            made => made?,
+        };
+        let file = match made {
             Outcome::Done(file) => file,
             Outcome::Outside => return Err(Errno::EIO),
             // The kernel opens it itself once it knows what it is.
@@ -133,6 +138,23 @@ impl Request<'_> {
             let _ = client.kill_set_id(file.ofd, |gid| self.may_keep_set_gid(gid));
         }
         self.say_created(file, flags, (name, entry), to)
+    }
+
+    /// Opens a file that was not there when the kernel looked, so it has not checked who may open it. He
+    /// does so with his own rights. Where these can not be known or do not suffice the kernel looks
+    /// again.
+    fn open_met(
+        &self,
+        name: &[u8],
+        (flags, mode): (u32, u32),
+        scratch: &mut Scratch,
+    ) -> Result<Outcome<Opened>> {
+        let who = self.who_unchecked().ok_or(Errno::ESTALE)?;
+        let met = self.server.client.open(self.below(name), flags, mode, &who, &mut scratch.path);
+        met.map_err(|errno| match errno {
+            Errno::EACCES | Errno::EPERM | Errno::ELOOP => Errno::ESTALE,
+            other => other,
+        })
     }
 
     /// With the name that was made, and how long it may be believed.

@@ -26,6 +26,8 @@ mod attributes;
 
 mod names;
 
+/// The others that ask.
+mod callers;
 mod owners;
 
 mod files;

@@ -5,8 +5,6 @@
 
 use std::path::Path;
 
-use crate::answer::Request;
-
 /// Whom the kernel shows for those who have no number inside.
 const NOBODY: u32 = 65_534;
 
@@ -75,22 +73,6 @@ impl Numbers {
         });
         found.unwrap_or(NOBODY)
     }
-}
-
-impl Request<'_> {
-    /// True if who asks is root, or in a group of the instance. A request names his first group alone;
-    /// what the others are `/proc` says, where he is as long as he waits for the answer.
-    pub(crate) fn may_keep_set_gid(&self, gid: u32) -> bool {
-        let gid = self.server.owners.groups.inside(gid);
-        self.header.uid == 0 || self.header.gid == gid || is_in_supplementary(self.header.pid, gid)
-    }
-}
-
-/// False if there is no such process, or none that can be seen from here.
-fn is_in_supplementary(pid: u32, gid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
-    groups.is_some_and(|groups| groups.split_whitespace().any(|one| one.parse() == Ok(gid)))
 }
 
 #[cfg(test)]

@@ -210,6 +210,19 @@ fn of_two_readers_by_flock_that_want_to_write_one_gets_it() {
 }
 
 #[test]
+fn of_two_readers_by_flock_that_try_to_write_the_second_gets_it() {
+    let mut case = Case::new(1);
+    for owner in [1, 2] {
+        case.ask((owner, 0), 0, READ, FLOCK);
+    }
+    let first = case.ask((1, 0), 0, WRITE, FLOCK);
+    assert_eq!(case.answer(first), Some(Answer::Refused(Errno::EAGAIN)));
+    // What the first had is lost by it, as on a local file system.
+    let second = case.ask((2, 0), 0, WRITE, FLOCK);
+    assert_eq!(case.answer(second), DONE);
+}
+
+#[test]
 fn an_unlocking_that_is_repeated_ends_no_lock_taken_since() {
     let mut case = Case::new(1);
     let inode = case.files[0];
