@@ -159,7 +159,7 @@ fn mounts_that_read_and_write_one_file_see_each_others_bytes_at_once() {
             put(&second, offsets[1], 0);
             let counter = |file, offset| Counter { file, offset, written: AtomicU64::new(0) };
             let counters = [counter(&first, offsets[0]), counter(&second, offsets[1])];
-            play(&counters, &[&own[0], &own[1]], &readers, setting("ROUNDS", 1200) / 2);
+            play(&counters, &[&own[0], &own[1]], &readers, setting("ROUNDS", 1200) / 8);
         }
     });
 }
