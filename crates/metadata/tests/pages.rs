@@ -687,12 +687,62 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
 }
 
+/// Opens a file on a host; how often somebody had begun to write to it, and what others do.
+fn open_on(world: &mut World, host: u16, inode: Inode, turn: u64, uses: u8) -> (u64, u8) {
+    let request = Request::Open { inode, turn, uses };
+    let mut sent = world.prepare(Credentials::ROOT, inode.shard(), &request);
+    sent.header.host = host;
+    let ticket = world.send_again(&sent);
+    world.settle();
+    match world.answer(ticket) {
+        Some(Answer::Opened(_, writers, others)) => (writers, others),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What chance seldom brings: each order alone.
+#[test]
+fn hosts_are_told_of_each_other_before_they_are_answered() {
+    let mut world = World::daemons(3);
+    let file = world.root().file(Inode::ROOT, b"f").expect("made").inode;
+    assert_eq!(world.owner(file.shard()), 0);
+    let (reader, writer) = (1, 2);
+    let close = |world: &mut World, host, turn| {
+        let request = Request::Close { inode: file, turn };
+        let mut sent = world.prepare(Credentials::ROOT, file.shard(), &request);
+        sent.header.host = host;
+        world.send_again(&sent);
+    };
+    // Who has closed a file finds by the count that it was written since.
+    assert_eq!(open_on(&mut world, reader, file, 1, open::PAGES), (0, opened::MAY_KEEP));
+    close(&mut world, reader, 1);
+    assert_eq!(open_on(&mut world, writer, file, 2, open::WRITES), (0, 0));
+    assert_eq!(open_on(&mut world, reader, file, 3, open::PAGES), (1, opened::OTHERS_WRITE));
+    close(&mut world, writer, 2);
+    assert_eq!(open_on(&mut world, reader, file, 4, open::PAGES), (1, opened::MAY_KEEP));
+    // Who comes to write knows of who keeps pages, and the other way round.
+    let row = |world: &World, host: u16| {
+        world.seats[usize::from(host)].opens.5.borrow().rows[&file].others
+    };
+    for host in [reader, writer] {
+        let shared = &world.seats[usize::from(host)].opens.5;
+        shared.borrow_mut().rows.insert(file, FileRow::default());
+    }
+    assert_eq!(open_on(&mut world, writer, file, 5, open::WRITES), (1, opened::OTHERS_KEEP));
+    assert_eq!(row(&world, reader), opened::OTHERS_WRITE);
+    close(&mut world, reader, 4);
+    // Who makes a mapping beside a writer.
+    assert_eq!(row(&world, writer), 0);
+    assert_eq!(open_on(&mut world, reader, file, 6, open::MAPS), (2, opened::OTHERS_WRITE));
+    assert_eq!(row(&world, writer), opened::OTHERS_KEEP);
+}
+
 /// `SEED`, `SEEDS` and `STEPS` set what is played.
 #[test]
 fn nobody_reads_what_was_there_before_a_write_that_had_returned() {
     let first = setting("SEED", 1);
     let mut all = [0; 4];
-    for seed in first..first + setting("SEEDS", 12) {
+    for seed in first..first + setting("SEEDS", 40) {
         let counts = play(seed, setting("STEPS", 60_000));
         all.iter_mut().zip(counts).for_each(|(all, count)| *all += count);
     }
