@@ -20,10 +20,10 @@ pub(crate) unsafe fn copy_past_cache(from: *const u8, to: *mut u8, length: usize
     use core::arch::x86_64::{_mm_loadu_si128, _mm_sfence, _mm_stream_si128};
     let head = (to.addr().wrapping_neg() % LINE).min(length);
     let lines = (length - head) / LINE * LINE;
-    // SAFETY: `head`, whole lines and the rest lie behind each other in what the caller vouches for;
-    // the lines begin at a multiple of their length, as streaming stores demand of their 16 bytes. The
-    // instructions are in every processor of this kind. Streamed stores may be seen late: the fence
-    // puts them before what follows. WHY: nothing safe stores past the cache.
+    // Streamed stores may be seen late: the fence puts them before what follows. The instructions are in
+    // every processor of this kind. WHY: nothing safe stores past the cache.
+    // SAFETY: `head`, whole lines and the rest lie behind each other in what the caller vouches for; the
+    // lines begin at a multiple of their length, as streaming stores demand of their 16 bytes.
     unsafe {
         copy_nonoverlapping(from, to, head);
         let mut at = head;
