@@ -1,5 +1,5 @@
 # What a person or CI runs. Each target installs what it lacks first.
-.PHONY: build test interleavings kills stops many fsx stress large fuzz demo bench lint fmt install-deps glibc-check memcheck
+.PHONY: build test interleavings kills stops many fsx stress large coolness thresholds outrun fuzz demo bench lint fmt install-deps glibc-check memcheck
 
 build: install-deps
 	cargo build --release --workspace
@@ -55,6 +55,19 @@ large: install-deps
 	@scripts/install-deps.sh test large
 	cargo build --workspace
 	cargo test -p tests --test mount_programs -- --nocapture
+
+# Which pieces a policy of coolness leaves in memory, on traces; `make test` runs it, too, and prints nothing.
+coolness:
+	cargo test -p data --test coolness -- --nocapture
+
+# Thresholds that set themselves beside the fixed ones: on traces, and by a real instance with plots in docs.
+thresholds: build
+	cargo test -p data --test thresholds -- --nocapture
+	OUT=docs scripts/thresholds.sh
+
+# A writer that outruns an SSD of RATE MB/s (112), for ten times the memory, and a burst that fits. Needs root.
+outrun: build
+	scripts/outrun.sh
 
 # Each fuzz target for so many seconds; it installs nothing but crates.
 FUZZ_SECONDS ?= 20

@@ -143,6 +143,27 @@ mount_step() {
     "$forebay" umount "$scratch/mount" >/dev/null
 }
 
+# An instance of its own over a directory: 192 MiB are written through 96 MiB of memory and SSD, beside
+# what lies in the directory already, and when the instance has stopped, all must lie there.
+backing_step() {
+    local below=$scratch/below words
+    if [ -n "$plain" ]; then return; fi
+    mkdir "$below" "$scratch/disk/tiers"
+    head -c 5000000 /dev/urandom | tee "$below/input" >"$scratch/disk/tiers/input"
+    words=(start --local 2 --name "$name-tiers" --memory 96MiB --ssd 256MiB --backing "$below")
+    on_disk=(bash "$here/steps.sh" tiers "$scratch/disk/tiers")
+    on_forebay=(bash -c 'forebay=$1 name=$2 below=$3 steps=$4; shift 4
+        "$forebay" "$@" >&2
+        trap "\"$forebay\" stop --name $name --discard >&2" EXIT
+        seen=$("$forebay" run --name "$name" -- bash "$steps" tiers /forebay | tail -n 1)
+        "$forebay" stop --name "$name" >&2
+        trap - EXIT
+        there=$(bash "$steps" sums "$below")
+        [ "$seen" = "$there" ] && echo "$there"' tiers
+        "$forebay" "$name-tiers" "$below" "$here/steps.sh" "${words[@]}")
+    compare tiers "$1"
+}
+
 # Whatever carries the instance's name: processes, sockets, shared memory, files. That a search finds
 # nothing is no failure of this script; whoever calls looks at what is printed.
 leftovers() {
@@ -164,6 +185,8 @@ step database "sqlite3: 53 transactions, roll back, integrity check"
 step arrays "python: h5py and numpy, 20 appends, a map, read back"
 step checkpoint "MPI, 4 ranks: a checkpoint file each and one shared, 64 MiB"
 mount_step "a mount: static busybox unpacks, gcc builds, both count"
+
+backing_step "tiers: 192 MiB through 96 MiB of memory to a directory"
 
 if [ -n "$plain" ]; then
     rm -rf "$plain"

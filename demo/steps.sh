@@ -74,7 +74,20 @@ checkpoint() {
         --mca btl self,vader "$MATERIAL/checkpoint" "$directory/checkpoint"
 }
 
+# More than memory holds, in files of all sizes that can be made again, and what is there already.
+tiers() {
+    mkdir "$directory/output"
+    for number in {1..24}; do
+        head -c 8388608 < <(seq "$number" 1300000) >"$directory/output/$number"
+    done
+    mv "$directory/output/24" "$directory/last"
+    rm "$directory/output/1"
+    sums
+}
+
+sums() { checksum "$directory"; }
+
 case $step in
-unpack | build | repository | database | arrays | checkpoint) "$step" ;;
+unpack | build | repository | database | arrays | checkpoint | tiers | sums) "$step" ;;
 *) echo "unknown step $step" >&2; exit 2 ;;
 esac

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use wire::attributes::mode;
+use wire::below::{Lies, Stamp, Version};
 use wire::{Attributes, Errno, Inode, Layout, Reply, Request, Writer};
 
 /// Writes inputs to begin with into the directory that the variable `FUZZ_SEEDS` names, if it is
@@ -104,6 +105,16 @@ pub fn requests() -> Vec<Request<'static>> {
         },
         Request::Quotas { from: 0 },
         Request::Owners { inodes: &[7, 0, 0, 0, 0, 0, 0, 0] },
+        Request::Standing { inode: file },
+        Request::Saving { inode: file, lies: lies(root, name) },
+        Request::UnsavedInodes { after: Inode::NONE },
+        Request::UnsavedNames { parent: Inode::NONE, name: b"" },
+        Request::Wrote { inode: file, lies: lies(root, name) },
+        Request::Saved { parent: root, name, from: Inode::NONE, to: file },
+        Request::AwaitUnsaved { seen: 1 },
+        Request::Saving { inode: file, lies: lies(root, b"c") },
+        Request::NotWritten { inode: file },
+        Request::Gone { inode: file },
         Request::Extend { inode: file, size: 99 },
         Request::Append { inode: file, length: 9 },
         Request::Unlink { parent: root, name: b"b" },
@@ -113,6 +124,12 @@ pub fn requests() -> Vec<Request<'static>> {
         Request::RemoveDirectory { parent: root, name: b"d" },
     ]);
     all
+}
+
+/// Where a file may lie below.
+pub fn lies(parent: Inode, name: &'static [u8]) -> Lies<'static> {
+    let (version, stamp) = (Version { number: 5, modified: 6, size: 3 }, Stamp::of(&attributes()));
+    Lies { parent, name, version, counts: 3, stamp }
 }
 
 /// A file, a directory and a symbolic link.
@@ -158,6 +175,7 @@ fn requests_to_targets(inode: Inode) -> Vec<Request<'static>> {
         Request::Punch { inode, chunk_log2, offset, length: 9 },
         Request::Remove { inodes: &[2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0] },
         Request::Usage { inode },
+        Request::Rise { inode, what: 1, layout: 22 << 16, size: 9, list: 3, index: 4, group: 2 },
         Request::SeekData { inode, chunk_log2, offset },
         Request::Space {},
         Request::Flush { inode },

@@ -66,7 +66,8 @@ impl World {
                 | Effect::BeginCut { .. }
                 | Effect::CutInline { .. }
                 | Effect::GrantNumbers { .. }
-                | Effect::UncountUse { .. } => {}
+                | Effect::UncountUse { .. }
+                | Effect::Below { .. } => {}
             }
         }
     }

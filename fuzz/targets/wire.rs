@@ -2,9 +2,10 @@
 //! decodes to the same again. The first byte of the input chooses the message.
 #![no_main]
 
-use forebay_fuzz::{attributes, encoded, replies, requests, sow};
+use forebay_fuzz::{attributes, encoded, lies, replies, requests, sow};
 use libfuzzer_sys::fuzz_target;
 use placement::Map;
+use wire::below::{Standing, UnsavedName};
 use wire::codec::Field as _;
 use wire::reply::{DirectoryEntry, Piece};
 use wire::{Attributes, Credentials, Header, Inode, Reader, Reply, Request, Welcome, Writer};
@@ -50,12 +51,20 @@ fn seeds() -> Vec<Vec<u8>> {
     let entry = DirectoryEntry { hash: 1, inode: Inode(2), mode: 3, name: b"name" };
     let piece = Piece { start: 0, slot: 1, place: 2, length_log2: 20, tier: 1 };
     let greeting = Welcome { workers: 2, ..Welcome::default() };
+    let (inode, parent) = (Inode(2), Inode::ROOT);
+    let lies = Some(lies(parent, b"name"));
+    let attributes_here = Some(attributes());
+    let standing =
+        Standing { inode, attributes: attributes_here, is_written: true, now: lies, next: lies };
+    let unsaved = UnsavedName { parent, name: b"name", entry: inode, mode: 1, lies: Inode(3) };
     let mut seeds = vec![
         with(2, encoded(|to| header.encode(to))),
         with(3, encoded(|to| greeting.encode(to)).split_off(1)),
         with(4, encoded(|to| attributes().encode(to))),
         with(5, encoded(|to| entry.put(to))),
         with(6, encoded(|to| piece.put(to))),
+        with(8, encoded(|to| standing.put(to))),
+        with(9, encoded(|to| unsaved.put(to))),
         with(7, encoded(|to| Map::initial(3).expect("three daemons").encode(to))),
     ];
     seeds.extend(requests().iter().map(|one| with(0, encoded(|to| one.encode(to)))));
@@ -73,6 +82,8 @@ fuzz_target!(init: sow(seeds()), |data: &[u8]| {
         4 => round_trip!(bytes, Attributes::decode, |attributes, to| attributes.encode(to)),
         5 => round_trip!(bytes, DirectoryEntry::take, |entry, to| entry.put(to)),
         6 => round_trip!(bytes, Piece::take, |piece, to| piece.put(to)),
+        8 => round_trip!(bytes, Standing::take, |standing, to| standing.put(to)),
+        9 => round_trip!(bytes, UnsavedName::take, |name, to| name.put(to)),
         _ => round_trip!(bytes, Map::decode, |map, to| map.encode(to)),
     }
 });

@@ -11,7 +11,8 @@ const EXAMPLES: &str = "\
 Examples:
   forebay run -- make -C /forebay/src        one command on an instance made for it
   forebay start --local 4 --memory 2GiB      an instance that stays, with four daemons
-  forebay run -- cp -r /data /forebay        a command on the instance that runs
+  forebay stage in /data /forebay            files of the site come into it
+  forebay run -- ls -l /forebay/data         a command on the instance that runs
   forebay status                             its daemons and their space
   forebay stop                               ends it and removes all that it had
 
@@ -48,7 +49,7 @@ fn option(setting: &'static Setting) -> Arg {
         Kind::Command => "COMMAND",
         Kind::Address => "ADDRESS",
         Kind::Choice(_) => "WORD",
-        Kind::Size { .. } => "SIZE",
+        Kind::Size { .. } | Kind::Memory { .. } => "SIZE",
         Kind::Count { .. } => "N",
         Kind::Duration { .. } => "TIME",
         Kind::Transport => "WAY",
@@ -118,6 +119,12 @@ mod tests {
             let name = format!("forebay {}", one.get_name());
             let mut one = one.clone().bin_name(&name);
             let _ = write!(page, "\n## {name}\n\n```text\n{}```\n", one.render_long_help());
+            for part in one.get_subcommands_mut() {
+                let name = format!("{name} {}", part.get_name());
+                let mut part = part.clone().bin_name(&name);
+                let help = part.render_long_help();
+                let _ = write!(page, "\n### {name}\n\n```text\n{help}```\n");
+            }
         }
         let page: String = page.lines().map(|line| format!("{}\n", line.trim_end())).collect();
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/commands.md");

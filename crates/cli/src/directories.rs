@@ -144,14 +144,22 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
 /// It can not be written.
 pub(crate) fn write_whole(path: &Path, text: &str) -> Result<()> {
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
+    write_whole_by(path, &temporary, text)
+}
+
+/// As `write_whole`; until it is whole it is `temporary`.
+///
+/// # Errors
+/// It can not be written.
+pub(crate) fn write_whole_by(path: &Path, temporary: &Path, text: &str) -> Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
     let written = options
-        .open(&temporary)
+        .open(temporary)
         .and_then(|mut file| file.write_all(text.as_bytes()))
-        .and_then(|()| fs::rename(&temporary, path));
+        .and_then(|()| fs::rename(temporary, path));
     written.map_err(|error| {
-        let _ = fs::remove_file(&temporary);
+        let _ = fs::remove_file(temporary);
         Failure::at("can not write", path.display(), error)
     })
 }

@@ -9,6 +9,8 @@ use crate::progress::Progress;
 use crate::records::{self, Daemon, Host, Job, VERSION};
 use crate::resources;
 use crate::spawn::{Order, Spawned};
+use crate::writeback;
+use config::{Key, Settings};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,6 +19,17 @@ use std::time::{Duration, Instant};
 pub(crate) const RECORD: &str = "host.json";
 /// The peers' addresses.
 pub(crate) const PEERS: &str = "peers";
+
+/// Where programs see the instance: where it is said now, else where it was said at its start.
+pub(crate) fn seen_at(settings: &Settings) -> Result<String> {
+    let said = settings.word(Key::At);
+    if settings.is_given(Key::At) {
+        return Ok(said.to_owned());
+    }
+    let run = directories::run(settings.word(Key::Name))?;
+    let here: Option<Host> = records::load(&run, RECORD)?;
+    Ok(here.map_or_else(|| said.to_owned(), |here| here.wanted.at))
+}
 
 /// A file of ours: where `FOREBAY_LIBEXEC` says, beside this program, or in `../lib` of it.
 pub(crate) fn beside(name: &str) -> Result<PathBuf> {
@@ -77,14 +90,20 @@ fn plan(job: &Job) -> Result<Host> {
             "make it or give another --dir",
         ));
     }
-    let memory = job.wanted.memory.map_or_else(|| resources::memory(job.local_count), Ok)?;
+    let memory = resources::memory(job.wanted.memory.as_ref(), job.local_count)?;
     let ssd = job.wanted.ssd.unwrap_or_else(|| resources::ssd(&dir, job.local_count));
+    if memory.least.is_some() && ssd == 0 {
+        let why = "files in it move to the SSD when programs want it back, and there is none: give \
+                   --ssd, another --dir, or a --memory that is no range";
+        return Err(Failure::at("can not borrow memory", "this host", why));
+    }
     let nobody = process::Identity { pid: 0, started: 0, boot: String::new(), exe: (0, 0) };
     let daemons = (job.first..job.first + job.local_count).map(|index| Daemon {
         index,
         process: nobody.clone(),
         tcp: String::new(),
-        memory,
+        memory: memory.most,
+        memory_least: memory.least,
         ssd,
         fresh: false,
     });
@@ -153,7 +172,7 @@ fn words(job: &Job, host: &Host, daemon: &Daemon, run: &Path, data: &Path) -> Ve
         true => format!("[{}]:{port}", job.listen),
         false => format!("{}:{port}", job.listen),
     };
-    let pairs: [(&str, OsString); 22] = [
+    let pairs: [(&str, OsString); 26] = [
         ("--run", run.into()),
         ("--shm", host.shm.clone().into()),
         ("--data", data.into()),
@@ -163,6 +182,10 @@ fn words(job: &Job, host: &Host, daemon: &Daemon, run: &Path, data: &Path) -> Ve
         ("--local-count", job.local_count.to_string().into()),
         ("--memory", daemon.memory.to_string().into()),
         ("--ssd", daemon.ssd.to_string().into()),
+        ("--room", percent(job.wanted.room)),
+        ("--reserve", percent(job.wanted.reserve)),
+        ("--idle", job.wanted.idle.to_string().into()),
+        ("--patience", job.wanted.patience.to_string().into()),
         ("--chunk", job.wanted.chunk.to_string().into()),
         ("--spread", job.wanted.spread.clone().into()),
         ("--placement", job.wanted.placement.clone().into()),
@@ -177,21 +200,38 @@ fn words(job: &Job, host: &Host, daemon: &Daemon, run: &Path, data: &Path) -> Ve
         ("--peers", run.join(PEERS).into()),
         ("--owner", directories::user().to_string().into()),
     ];
-    pairs.into_iter().flat_map(|(name, value)| [name.into(), value]).collect()
+    let backing = job.wanted.backing.iter().flat_map(|path| {
+        [("--backing", path.into()), ("--write-back", job.wanted.write_back.clone().into())]
+    });
+    let history = job.wanted.history.as_ref().map(|_| ("--history", "noted".into()));
+    let least = daemon.memory_least.map(|least| ("--memory-least", least.to_string().into()));
+    pairs
+        .into_iter()
+        .chain(backing)
+        .chain(history)
+        .chain(least)
+        .flat_map(|(name, value)| [name.into(), value])
+        .collect()
+}
+
+/// `None`: it sets itself.
+fn percent(of: Option<u64>) -> OsString {
+    of.map_or_else(|| "auto".into(), |of| of.to_string().into())
 }
 
 fn variables(job: &Job) -> Vec<(&'static str, String)> {
     vec![("FOREBAY_LOG", job.wanted.log.clone())]
 }
 
-/// Tells the daemons of this host where all are.
+/// Tells the daemons of this host where all are, and starts the writer if it is to be here.
 ///
 /// # Errors
-/// There is no such instance here, or the file can not be written.
+/// There is no such instance here, the file can not be written, or the writer not be started.
 pub(crate) fn peers(name: &str, lines: &str) -> Result<()> {
     let run = directories::run(name)?;
     directories::check_private(&run)?;
-    write_whole(&run.join(PEERS), lines)
+    write_whole(&run.join(PEERS), lines)?;
+    writeback::ensure(&run)
 }
 
 /// Ends the daemons of this host and removes what they had. Fine if there is nothing.
@@ -202,6 +242,7 @@ pub(crate) fn stop(name: &str, patience: Duration, progress: &mut Progress) -> R
     let run = directories::run(name)?;
     let Some(host) = records::load::<Host>(&run, RECORD)? else { return Ok(()) };
     mounts::end_all(&run, patience, progress)?;
+    writeback::end(&run, patience, progress)?;
     let processes: Vec<_> = host.daemons.iter().map(|daemon| daemon.process.clone()).collect();
     process::end(&processes, patience, progress)?;
     for daemon in &host.daemons {
@@ -218,7 +259,7 @@ pub(crate) fn stop(name: &str, patience: Duration, progress: &mut Progress) -> R
 fn remove(run: &Path, shm: &Path, data: &Path, daemons: std::ops::Range<u16>) {
     for index in daemons {
         let _ = directories::remove(&data.join(format!("d{index}")));
-        for end in ["sock", "log", "ready"] {
+        for end in ["sock", "log", "ready", "history"] {
             let _ = std::fs::remove_file(run.join(format!("d{index}.{end}")));
         }
     }

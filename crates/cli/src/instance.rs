@@ -3,16 +3,21 @@
 use crate::directories::{self, Lock};
 use crate::failure::{Failure, Result, USAGE};
 use crate::hosts;
+use crate::lend::{self, Lent, Order};
 use crate::mounts::{self, Wish};
 use crate::progress::Progress;
-use crate::records::{self, Answer, Host, Instance, Job, Part, VERSION, Wanted};
-use crate::{host, remote, resources};
+use crate::records::{self, Answer, Host, Instance, Job, MemoryWish, Part, VERSION, Wanted};
+use crate::writeback::{self, Told};
+use crate::{history, host, remote, resources};
 use config::{Key, SETTINGS, Settings};
 use std::path::Path;
 use std::time::Duration;
 
 /// The record of all of an instance.
 pub(crate) const RECORD: &str = "instance.json";
+
+/// A drain that goes on is not cut off before; one that stands still is, on its host.
+const DRAIN_TIME_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// What `start` found and did.
 #[derive(Debug)]
@@ -48,6 +53,11 @@ fn asked(settings: &Settings, local: Option<u16>) -> Result<Option<Vec<Part>>> {
     Ok(local.map(|count| vec![part(count)]))
 }
 
+fn memory_wish(settings: &Settings) -> Option<MemoryWish> {
+    let text = settings.text(Key::Memory).map(|text| MemoryWish::Text(text.to_owned()));
+    settings.number(Key::Memory).map(MemoryWish::Bytes).or(text)
+}
+
 fn wanted(settings: &Settings, parts: &[Part]) -> Wanted {
     let most = parts.iter().map(|part| part.count).max().unwrap_or(1);
     let absolute = |dir: &str| {
@@ -57,8 +67,18 @@ fn wanted(settings: &Settings, parts: &[Part]) -> Wanted {
     Wanted {
         at: settings.word(Key::At).to_owned(),
         dir: settings.text(Key::Dir).map(absolute),
-        memory: settings.number(Key::Memory),
+        backing: settings.text(Key::Backing).map(|text| match below::is_bucket(text) {
+            true => text.to_owned(),
+            false => absolute(text),
+        }),
+        write_back: settings.word(Key::WriteBack).to_owned(),
+        history: history::wanted(settings.text(Key::History)),
+        memory: memory_wish(settings),
         ssd: settings.number(Key::Ssd),
+        room: settings.number(Key::Room),
+        reserve: settings.number(Key::Reserve),
+        idle: settings.number(Key::Idle).unwrap_or(0),
+        patience: settings.number(Key::Patience).unwrap_or(0),
         chunk: settings.number(Key::Chunk).unwrap_or(0),
         spread: settings.word(Key::Spread).to_owned(),
         placement: settings.word(Key::Placement).to_owned(),
@@ -139,6 +159,9 @@ pub(crate) fn start(
     };
     let outcome = make(&mut instance, &run, is_new);
     let outcome = outcome.and_then(|fresh| mount_on_each(&instance, mount).map(|()| fresh));
+    if is_new && outcome.is_ok() {
+        history::follow(&instance);
+    }
     if outcome.is_err() && is_new {
         // Every host removes what it made when its own start fails; the others are told here.
         let _ = stop_hosts(&instance, timeout);
@@ -262,9 +285,7 @@ fn start_part(
     match serde_json::from_str(&answer) {
         Ok(Answer::Host(host)) => Ok(*host),
         Ok(Answer::Error(text)) => Err(Failure::new(text).on_host(&part.host)),
-        Err(error) => {
-            Err(Failure::at("answer makes no sense", "daemon-start", error).on_host(&part.host))
-        }
+        _ => Err(Failure::at("answer makes no sense", "daemon-start", answer).on_host(&part.host)),
     }
 }
 
@@ -306,6 +327,118 @@ fn simple(instance: &Instance, part: &Part, command: &str, work: &str) -> Result
     }
 }
 
+/// A host and what its daemons hold.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    /// Its name; empty: this one.
+    pub(crate) host: String,
+    /// Its daemons.
+    pub(crate) daemons: Vec<Lent>,
+}
+
+impl Node {
+    /// Its name for people.
+    pub(crate) fn name(&self) -> &str {
+        if self.host.is_empty() { "here" } else { &self.host }
+    }
+
+    /// Bytes that its daemons may hold.
+    pub(crate) fn allowance(&self) -> u64 {
+        self.daemons.iter().map(|daemon| daemon.allowance).sum()
+    }
+
+    /// Bytes in files.
+    pub(crate) fn used(&self) -> u64 {
+        self.daemons.iter().map(|daemon| daemon.used).sum()
+    }
+}
+
+/// What the daemons of all hosts hold; on another host than the starter's those of this host.
+///
+/// # Errors
+/// There is no such instance, or a host does not answer.
+pub(crate) fn memory(name: &str, timeout: Duration) -> Result<Vec<Node>> {
+    let Some(instance) = load(name)? else {
+        return Ok(vec![Node { host: String::new(), daemons: lend::look(name, timeout)? }]);
+    };
+    on_each(&instance, "asking", |part, progress| {
+        let daemons = lend_part(&instance, part, None, timeout, progress)?;
+        Ok(Node { host: part.host.clone(), daemons })
+    })
+}
+
+/// Gives each of the nodes its orders and waits, `patience` at most.
+///
+/// # Errors
+/// A host does not answer.
+pub(crate) fn lend(
+    name: &str,
+    nodes: Vec<Node>,
+    orders: &[Vec<Order>],
+    patience: Duration,
+) -> Result<Vec<Node>> {
+    let told: Vec<(&Node, &Vec<Order>)> =
+        nodes.iter().zip(orders).filter(|(_, orders)| !orders.is_empty()).collect();
+    let Some(instance) = load(name)? else {
+        let mut progress = Progress::new("giving memory back");
+        let each = told.into_iter().map(|(node, orders)| {
+            let daemons = lend::carry_out(name, orders, patience, &mut progress)?;
+            Ok(Node { host: node.host.clone(), daemons })
+        });
+        return each.collect();
+    };
+    let done = on_each(&instance, "lending memory of", |part, progress| {
+        let Some((node, orders)) = told.iter().find(|(node, _)| node.host == part.host) else {
+            return Ok(None);
+        };
+        let daemons = lend_part(&instance, part, Some(orders), patience, progress)?;
+        Ok(Some(Node { host: node.host.clone(), daemons }))
+    })?;
+    Ok(done.into_iter().flatten().collect())
+}
+
+fn lend_part(
+    instance: &Instance,
+    part: &Part,
+    orders: Option<&[Order]>,
+    patience: Duration,
+    progress: &mut Progress,
+) -> Result<Vec<Lent>> {
+    if part.host.is_empty() {
+        return match orders {
+            Some(orders) => lend::carry_out(&instance.name, orders, patience, progress),
+            None => lend::look(&instance.name, patience),
+        };
+    }
+    let micros = u64::try_from(patience.as_micros()).unwrap_or(u64::MAX);
+    let work = serde_json::json!({ "name": instance.name, "orders": orders, "patience": micros });
+    let command = "daemon-lend";
+    let answer = remote::call(&instance.ssh, &part.host, command, &work.to_string(), patience)?;
+    match serde_json::from_str(&answer) {
+        Ok(Answer::Lent(lent)) => Ok(lent),
+        Ok(Answer::Error(text)) => Err(Failure::new(text).on_host(&part.host)),
+        _ => Err(Failure::at("answer makes no sense", command, answer).on_host(&part.host)),
+    }
+}
+
+/// What a daemon noted of files that are read, from a byte on: a part, empty at its end.
+///
+/// # Errors
+/// Its host does not answer.
+pub(crate) fn noted(instance: &Instance, part: &Part, index: u16, from: u64) -> Result<String> {
+    if part.host.is_empty() {
+        return history::noted(&instance.name, index, from);
+    }
+    let work = serde_json::json!({ "name": instance.name, "index": index, "from": from });
+    let (command, limit) = ("daemon-noted", timeout(instance));
+    let answer = remote::call(&instance.ssh, &part.host, command, &work.to_string(), limit)?;
+    match serde_json::from_str(&answer) {
+        Ok(Answer::Noted(text)) => Ok(text),
+        Ok(Answer::Error(text)) => Err(Failure::new(text).on_host(&part.host)),
+        _ => Err(Failure::at("answer makes no sense", command, answer).on_host(&part.host)),
+    }
+}
+
 fn stop_hosts(instance: &Instance, patience: Duration) -> Result<()> {
     let done = on_each(instance, "stopping", |part, progress| {
         // One result for each host: the others are stopped even if one can not be reached.
@@ -320,12 +453,61 @@ fn stop_hosts(instance: &Instance, patience: Duration) -> Result<()> {
     done.into_iter().collect()
 }
 
+/// Has all of an instance saved in its backing directory. What its writer says, if it is on this host;
+/// without a backing directory there is nothing to save.
+///
+/// # Errors
+/// There is no such instance; not all is saved, or can be.
+pub(crate) fn flush(name: &str, patience: Duration) -> Result<Option<Told>> {
+    let run = directories::run(name)?;
+    let here: Option<Host> = records::load(&run, host::RECORD)?;
+    let Some(instance) = load(name)? else {
+        // Started on another host; the writer may be here.
+        let host = here.ok_or_else(|| Failure::no_instance(name))?;
+        if !host.wanted.has_writer() {
+            return Ok(None);
+        }
+        if host.first != 0 {
+            let why = "its writer is on the host of its first daemon: flush it there";
+            return Err(Failure::at("out of reach", format!("instance {name}"), why));
+        }
+        return writeback::flush(&run, patience, &mut Progress::new("saving")).map(Some);
+    };
+    drain(&instance, patience)
+}
+
+/// See `flush`.
+fn drain(instance: &Instance, patience: Duration) -> Result<Option<Told>> {
+    let first = instance.hosts.iter().find(|part| part.first == 0);
+    let Some(part) = first.filter(|_| instance.wanted.has_writer()) else { return Ok(None) };
+    let run = directories::run(&instance.name)?;
+    if part.host.is_empty() {
+        return writeback::flush(&run, patience, &mut Progress::new("saving")).map(Some);
+    }
+    let micros = patience.as_micros();
+    let work = serde_json::json!({ "name": instance.name, "patience": micros }).to_string();
+    let answer = remote::call(&instance.ssh, &part.host, "daemon-flush", &work, DRAIN_TIME_MAX)?;
+    match serde_json::from_str(&answer) {
+        Ok(Answer::Error(text)) => Err(Failure::new(text).on_host(&part.host)),
+        _ => Ok(None),
+    }
+}
+
+/// What becomes of what is not saved in the backing directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unsaved {
+    /// It is saved first, or the instance stays.
+    Save,
+    /// It is lost.
+    Discard,
+}
+
 /// Stops an instance and removes all that it had. How many daemons it was meant to have.
 ///
 /// # Errors
-/// There is none; a host can not be reached, or something can not be removed: then the record
-/// stays, and `stop` can be tried again.
-pub(crate) fn stop(name: &str, patience: Duration) -> Result<u16> {
+/// There is none; not all is saved; a host can not be reached, or something can not be removed: then the
+/// record stays, and `stop` can be tried again.
+pub(crate) fn stop(name: &str, patience: Duration, unsaved: Unsaved) -> Result<u16> {
     let run = directories::run(name)?;
     if std::fs::symlink_metadata(&run).is_err() {
         return Err(Failure::no_instance(name));
@@ -344,6 +526,13 @@ pub(crate) fn stop(name: &str, patience: Duration) -> Result<u16> {
         lock.remove();
         return Err(Failure::no_instance(name));
     };
+    if unsaved == Unsaved::Save {
+        drain(&instance, patience).map_err(|failure| {
+            let advice = "the instance stays; --discard drops what is not saved";
+            Failure::new(format!("{}: {advice}", failure.text()))
+        })?;
+    }
+    history::keep(&instance);
     stop_hosts(&instance, patience)?;
     directories::remove(&run)?;
     lock.remove();

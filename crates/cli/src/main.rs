@@ -52,6 +52,16 @@ mod progress;
 
 mod query;
 
+mod history;
+
+mod lend;
+
+mod job_group;
+
+mod stage;
+
+mod writeback;
+
 mod commands;
 
 use std::process::ExitCode;
@@ -62,7 +72,9 @@ fn main() -> ExitCode {
     match commands::run(name, given) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprintln!("forebay {name}: {}", failure.text());
+            // For people it is one command.
+            let shown = name.strip_suffix("-worker").unwrap_or(name);
+            eprintln!("forebay {shown}: {}", failure.text());
             if given.try_get_one::<bool>("json").ok().flatten() == Some(&true) {
                 outln!("{}", serde_json::json!({ "error": failure.text() }));
             }

@@ -11,31 +11,46 @@ const QUIET_TIME: Duration = Duration::from_millis(500);
 pub(crate) struct Progress {
     what: String,
     begun: Instant,
-    is_shown: bool,
+    /// Columns that are written on now.
+    shown: usize,
 }
 
 impl Progress {
     /// Begins now. An empty text is never shown.
     pub(crate) fn new(what: impl Into<String>) -> Progress {
-        Progress { what: what.into(), begun: Instant::now(), is_shown: false }
+        Progress { what: what.into(), begun: Instant::now(), shown: 0 }
     }
 
     /// Called now and then while waiting.
     pub(crate) fn tick(&mut self) {
-        let passed = self.begun.elapsed();
-        if passed < QUIET_TIME || self.what.is_empty() || !std::io::stderr().is_terminal() {
+        if !self.what.is_empty() {
+            let line = format!("{} ({} s) ", self.what, self.begun.elapsed().as_secs());
+            self.show(line);
+        }
+    }
+
+    /// As `tick`, for a text that changes.
+    pub(crate) fn show(&mut self, line: String) {
+        if self.begun.elapsed() < QUIET_TIME || !std::io::stderr().is_terminal() {
             return;
         }
-        self.is_shown = true;
-        eprint!("\r{} ({} s) ", self.what, passed.as_secs());
+        // What the line before wrote further is written over.
+        eprint!("\r{line:0$}", self.shown);
         let _ = std::io::stderr().flush();
+        self.shown = line.chars().count();
+    }
+
+    /// Takes the line away, for another to be written.
+    pub(crate) fn hide(&mut self) {
+        if self.shown > 0 {
+            eprint!("\r{:1$}\r", "", self.shown);
+            self.shown = 0;
+        }
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.is_shown {
-            eprint!("\r{:1$}\r", "", self.what.len() + 12);
-        }
+        self.hide();
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::directories;
 use crate::failure::{Failure, Result};
+use crate::lend::Lent;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
@@ -21,10 +22,31 @@ pub(crate) struct Wanted {
     pub(crate) at: String,
     /// Directory for data; `None`: the host's own temporary directory.
     pub(crate) dir: Option<String>,
-    /// Bytes of memory of a daemon.
-    pub(crate) memory: Option<u64>,
+    /// Directory whose tree the instance shows.
+    #[serde(default)]
+    pub(crate) backing: Option<String>,
+    /// When it is written to.
+    #[serde(default = "never")]
+    pub(crate) write_back: String,
+    /// Name of the history that is followed and kept.
+    #[serde(default)]
+    pub(crate) history: Option<String>,
+    /// Memory of a daemon.
+    pub(crate) memory: Option<MemoryWish>,
     /// Bytes on the SSD of a daemon.
     pub(crate) ssd: Option<u64>,
+    /// Percent of memory below which idle files sink; `None`: that sets itself.
+    #[serde(default = "none")]
+    pub(crate) room: Option<u64>,
+    /// Percent of memory below which any files do.
+    #[serde(default = "none")]
+    pub(crate) reserve: Option<u64>,
+    /// Microseconds after which a file is idle.
+    #[serde(default = "idle")]
+    pub(crate) idle: u64,
+    /// Microseconds for which a write waits for room.
+    #[serde(default = "patience")]
+    pub(crate) patience: u64,
     /// Bytes of a chunk.
     pub(crate) chunk: u64,
     /// Where entries of a directory live.
@@ -53,14 +75,51 @@ pub(crate) struct Wanted {
     pub(crate) timeout: u64,
 }
 
+impl Wanted {
+    /// Is what is made and changed saved below?
+    pub(crate) fn has_writer(&self) -> bool {
+        self.backing.is_some()
+    }
+}
+
+/// Memory as it is wished for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum MemoryWish {
+    /// Bytes of each daemon.
+    Bytes(u64),
+    /// A part of the host's memory or a range, see `config::parse::memory`.
+    Text(String),
+}
+
 /// What those had that were written before there was a choice.
 fn tcp() -> String {
     "tcp".to_owned()
 }
 
 /// As `tcp`.
+/// Nothing was written to it where this is missing.
+fn never() -> String {
+    "never".to_owned()
+}
+
 fn relaxed() -> String {
     "relaxed".to_owned()
+}
+
+/// As `tcp`; nothing sinks where these are missing.
+#[expect(clippy::unnecessary_wraps, reason = "the type of the field")]
+const fn none() -> Option<u64> {
+    Some(0)
+}
+
+/// As `tcp`.
+const fn idle() -> u64 {
+    500_000
+}
+
+const fn patience() -> u64 {
+    10_000_000
 }
 
 /// The work of one host.
@@ -84,12 +143,18 @@ pub(crate) struct Job {
     pub(crate) wanted: Wanted,
 }
 
-/// A host's answer: exactly one of the two.
+/// A host's answer: exactly one of these.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
     /// What runs there now.
     #[serde(rename = "host")]
     Host(Box<Host>),
+    /// What its daemons hold.
+    #[serde(rename = "lent")]
+    Lent(Vec<Lent>),
+    /// A part of what one of its daemons noted of files that are read.
+    #[serde(rename = "noted")]
+    Noted(String),
     /// Why it does not.
     #[serde(rename = "error")]
     Error(String),
@@ -107,6 +172,9 @@ pub(crate) struct Daemon {
     pub(crate) tcp: String,
     /// Bytes of its arena.
     pub(crate) memory: u64,
+    /// Of these, what it may always use, if the rest follows what is idle.
+    #[serde(default)]
+    pub(crate) memory_least: Option<u64>,
     /// Bytes of its SSD file.
     pub(crate) ssd: u64,
     /// Started by the call that answers with it, not before.

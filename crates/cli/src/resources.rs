@@ -1,6 +1,8 @@
 //! What `auto` means on this host: memory, space, threads.
 
 use crate::failure::{Failure, Result};
+use crate::records::MemoryWish;
+use config::parse::Amount;
 use std::fs;
 use std::path::Path;
 
@@ -29,12 +31,22 @@ const NO_LOCAL_DISK: [u64; 10] = [
     0x6573_5546,
 ];
 
+/// Bytes that the machine says behind a word.
+fn meminfo(name: &str) -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0).saturating_mul(1024)
+}
+
+/// Bytes of memory of the machine.
+pub(crate) fn memory_of_host() -> u64 {
+    meminfo("MemTotal:")
+}
+
 /// Bytes of memory that a new program could have: of the machine, and of our control group.
 fn memory_available() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    let machine = kib.unwrap_or(0).saturating_mul(1024);
+    let machine = meminfo("MemAvailable:");
     group_available().map_or(machine, |group| group.min(machine))
 }
 
@@ -57,11 +69,46 @@ fn free_bytes(path: &Path) -> u64 {
     rustix::fs::statvfs(path).map_or(0, |space| space.f_bavail.saturating_mul(space.f_frsize))
 }
 
-/// Bytes of one daemon's arena when `daemons` share the host.
+/// Bytes of one daemon's arena.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Memory {
+    /// All of it.
+    pub(crate) most: u64,
+    /// What of it may always be used, if the rest follows what is idle.
+    pub(crate) least: Option<u64>,
+}
+
+/// The arena of one daemon when `daemons` share the host.
 ///
 /// # Errors
-/// There is not enough for a useful one.
-pub(crate) fn memory(daemons: u16) -> Result<u64> {
+/// There is not enough for a useful one, or the range makes no sense on this host.
+pub(crate) fn memory(wish: Option<&MemoryWish>, daemons: u16) -> Result<Memory> {
+    let text = match wish {
+        None => return Ok(Memory { most: memory_auto(daemons)?, least: None }),
+        Some(&MemoryWish::Bytes(most)) => return Ok(Memory { most, least: None }),
+        Some(MemoryWish::Text(text)) => text,
+    };
+    let no = |why: String| Failure::at("can not have --memory", text, why);
+    let wish = config::parse::memory(text).ok_or_else(|| no("it is no amount of memory".into()))?;
+    let bytes = |amount: Amount| match amount {
+        Amount::Bytes(bytes) => bytes,
+        Amount::Percent(percent) => {
+            let each = memory_of_host() / 100 * percent / u64::from(daemons.max(1));
+            each / STEP_BYTES * STEP_BYTES
+        }
+    };
+    let (most, least) = (bytes(wish.most), wish.least.map(bytes));
+    if most < MEMORY_BYTES_MIN || least.is_some_and(|least| least > most) {
+        return Err(no(format!(
+            "of this host that is {} to {most} bytes for each of {daemons} daemons, at least \
+             {MEMORY_BYTES_MIN} are needed",
+            least.unwrap_or(most)
+        )));
+    }
+    Ok(Memory { most, least })
+}
+
+fn memory_auto(daemons: u16) -> Result<u64> {
     let shared = free_bytes(Path::new("/dev/shm")) / 4 * 3;
     let all = (memory_available() / 4).min(shared);
     let each = all / u64::from(daemons.max(1)) / STEP_BYTES * STEP_BYTES;
@@ -98,9 +145,20 @@ mod tests {
 
     #[test]
     fn shares_are_whole_steps_and_divide() {
-        let (one, four) = (memory(1).expect("memory"), memory(4).expect("memory"));
+        let bytes = |wish: Option<&str>, daemons| {
+            let wish = wish.map(|text| MemoryWish::Text(text.to_owned()));
+            memory(wish.as_ref(), daemons)
+        };
+        let most = |daemons| bytes(None, daemons).expect("memory").most;
+        let (one, four) = (most(1), most(4));
         assert!(four <= one / 4 + STEP_BYTES && one % STEP_BYTES == 0 && four % STEP_BYTES == 0);
-        assert!(memory(u16::MAX).is_err_and(|failure| failure.text().contains("--memory")));
+        assert!(bytes(None, u16::MAX).is_err_and(|failure| failure.text().contains("--memory")));
+        let all = memory_of_host();
+        let half = bytes(Some("50%"), 2).expect("memory");
+        assert!(half.least.is_none() && half.most <= all / 4 && half.most > all / 5);
+        let range = bytes(Some("32MiB..50%"), 2).expect("memory");
+        assert_eq!(range, Memory { least: Some(32 << 20), ..half });
+        assert!(bytes(Some("900TiB..1%"), 1).is_err() && bytes(Some("1%"), u16::MAX).is_err());
         assert_eq!(ssd(Path::new("/dev/shm"), 1), 0);
         assert_eq!(ssd(Path::new("/nowhere"), 1), 0);
         assert!((1..=WORKERS_MAX).contains(&workers(1)));

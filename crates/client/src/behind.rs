@@ -16,7 +16,7 @@ use shm::wait;
 use wire::errno::{Errno, Result};
 use wire::limits::STAGE_BUFFER_COUNT;
 use wire::request::ANY_CUTS;
-use wire::{Inode, Layout, Request};
+use wire::{Inode, Layout, Request, origin};
 
 use crate::Client;
 use crate::attach::Attachment;
@@ -70,7 +70,7 @@ impl Client {
             let slot = by.session.claim(self.timeout_micros())?;
             bytes.fill(&part, &mut buffer)?;
             // Daemon and start: what is on its way to one that died comes before what is new.
-            if !open.vnode.begin_push(by.welcome.origin >> 32) {
+            if !open.vnode.begin_push(by.welcome.origin >> origin::START_SHIFT) {
                 drop((slot, buffer));
                 self.settle(open.vnode)?;
                 continue;
@@ -79,7 +79,7 @@ impl Client {
                 inode: file.inode,
                 vnode,
                 target: part.target,
-                chunk_log2: file.chunk_log2(),
+                chunk_log2: file.chunk_word(),
                 offset: part.offset,
                 length: part.length as u32,
                 stamp: wait::now_micros(),

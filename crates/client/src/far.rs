@@ -20,7 +20,7 @@ use crate::opened::Open;
 use crate::request::{Attempt, Patience, To, classify, own_credentials};
 
 /// Most bytes of one message to a target: whole pages, so that no granule is cut.
-const MESSAGE_BYTES: usize = 12 * 1024;
+pub(crate) const MESSAGE_BYTES: usize = 12 * 1024;
 /// Transfers that one call keeps under way: half of the stage, so that two calls do not starve each
 /// other.
 const FLIGHTS_MAX: usize = 16;
@@ -100,7 +100,7 @@ impl Part {
     }
 
     fn request(&self, file: &File, bytes: &Bytes<'_>, buffer: u8) -> Request<'static> {
-        let (inode, chunk_log2) = (file.inode, file.chunk_log2());
+        let (inode, chunk_log2) = (file.inode, file.chunk_word());
         let (offset, length) = (self.offset, self.length as u32);
         match bytes {
             Bytes::Into(_) => Request::Fetch { inode, chunk_log2, offset, length, buffer },
@@ -186,7 +186,8 @@ impl<'a> Far<'a> {
             }
             if self.count == 0 {
                 // Nothing of ours is in the way: wait for whatever is.
-                return self.client.move_whole(self.file, part, bytes);
+                let moved = self.client.move_whole(self.file, part, bytes);
+                return moved.or_else(|no| self.client.move_unkept(self.file, &part, bytes, no));
             }
             self.settle(bytes)?;
         }
@@ -212,13 +213,17 @@ impl<'a> Far<'a> {
         let part = flight.part;
         let outcome = match flight.land(self.count) {
             Ok(Landed::Done(buffer, count)) => bytes.take(&part, &buffer, count),
-            Ok(Landed::Busy(_)) => self.client.move_whole(self.file, part, bytes),
+            Ok(Landed::Busy(_)) => {
+                let room = self.client.wait_for_piece(self.file, &part, bytes);
+                room.and_then(|()| self.client.move_whole(self.file, part, bytes))
+            }
             Ok(Landed::Lost(by)) => {
                 self.client.lose(by);
                 self.client.move_whole(self.file, part, bytes)
             }
             Err(errno) => Err(errno),
         };
+        let outcome = outcome.or_else(|no| self.client.move_unkept(self.file, &part, bytes, no));
         outcome.or_else(|errno| self.fail(&part, errno))
     }
 
@@ -301,7 +306,10 @@ impl Client {
             self.hand_in(to, (by, worker, owner), &mut slot, &request)?;
             match (Flight { by, slot, buffer, part }).land(0)? {
                 Landed::Done(buffer, count) => return bytes.take(&part, &buffer, count),
-                Landed::Busy(micros) => patience.sleep(micros.max(1))?,
+                Landed::Busy(micros) => {
+                    patience.sleep(micros.max(1))?;
+                    self.wait_for_piece(file, &part, bytes)?;
+                }
                 Landed::Lost(by) => {
                     self.lose(by);
                     self.back_off(&mut for_lost)?;
@@ -310,10 +318,23 @@ impl Client {
         }
     }
 
+    /// What brings bytes does not wait where there is no room for them (`daemon::room`): a question for
+    /// their piece does.
+    ///
+    /// # Errors
+    /// `ENOSPC`, `EIO`.
+    fn wait_for_piece(&self, file: &File, part: &Part, bytes: &Bytes<'_>) -> Result<()> {
+        if let Bytes::Into(_) = bytes {
+            return Ok(());
+        }
+        let (offset, length) = (part.offset, part.length as u64);
+        self.ask_for_room(To::Target(part.target), (file.inode, file.chunk_log2()), offset, length)
+    }
+
     /// Moves a few bytes.
     fn move_by_message(&self, file: &File, part: &Part, bytes: &mut Bytes<'_>) -> Result<()> {
         let (to, who) = (To::Target(part.target), own_credentials());
-        let (inode, chunk_log2, offset) = (file.inode, file.chunk_log2(), part.offset);
+        let (inode, chunk_log2, offset) = (file.inode, file.chunk_word(), part.offset);
         match bytes {
             Bytes::From(bytes) => {
                 let bytes = bytes.get(part.range()).ok_or(Errno::EIO)?;

@@ -221,7 +221,7 @@ impl Client {
             // Of a write that is over and has not arrived.
             return Err(Errno::EAGAIN);
         }
-        let (inode, chunk_log2) = (file.inode, file.chunk_log2());
+        let (inode, chunk_log2) = (file.inode, file.chunk_word());
         let length = u32::try_from(end.saturating_sub(offset)).map_err(|_| Errno::EINVAL)?;
         let index = buffer.index();
         buffer.fetch_ahead(&Ahead {

@@ -1,11 +1,11 @@
 //! Layouts: what a new file gets from its directory, where a file's bytes are, and a layout as one
 //! word of an open file.
 
-use placement::locate;
+use placement::locate::{self, Targets};
 use wire::attributes::{flag, mode, placement as placed, spread};
 use wire::errno::Result;
 use wire::limits::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN};
-use wire::request::{ANY_CUTS, set};
+use wire::request::{ANY_CUTS, RESIDENT_CHUNK, set};
 use wire::{Attributes, Credentials, DaemonIndex, Inode, Layout};
 
 use crate::Client;
@@ -37,6 +37,11 @@ impl File {
         self.layout.flags & flag::POSIX != 0
     }
 
+    /// True if its pieces stay in memory, as far as is known.
+    pub(crate) const fn is_pinned(&self) -> bool {
+        self.layout.flags & flag::PINNED != 0
+    }
+
     /// True if something beyond `end` can only be made after `Client::reach`.
     const fn is_short_of(&self, end: u64, chunk_log2: u8) -> bool {
         self.layout.flags & flag::SHORT != 0 && end > 1 << chunk_log2
@@ -50,6 +55,11 @@ impl File {
     /// log2 of the chunk size, in bounds whatever a message said.
     pub(crate) fn chunk_log2(&self) -> u8 {
         self.layout.chunk_log2.clamp(CHUNK_LOG2_MIN, CHUNK_LOG2_MAX)
+    }
+
+    /// The `chunk_log2` of a request for bytes.
+    pub(crate) fn chunk_word(&self) -> u8 {
+        self.chunk_log2() | if self.is_pinned() { RESIDENT_CHUNK } else { 0 }
     }
 
     /// True if the contents are in the inode record.
@@ -90,7 +100,7 @@ impl Client {
                     let is_inline = welcome.inline_bytes > 0 && is_far;
                     layout.flags = if is_inline { flag::INLINE | flag::SHORT } else { flag::SHORT };
                 }
-                layout.flags |= parent.layout.flags & flag::POSIX;
+                layout.flags |= parent.layout.flags & (flag::POSIX | flag::PINNED);
             }
         }
         Ok(layout)
@@ -111,8 +121,14 @@ impl Client {
     }
 
     /// True if different chunks may be on different targets.
-    fn is_spread(&self, file: &File) -> Result<bool> {
-        Ok(file.layout.placement != placed::LOCAL && self.home()?.map.daemon_count() > 1)
+    pub(crate) fn is_spread(&self, file: &File) -> Result<bool> {
+        Ok(self.targets_of(file)?.len() > 1)
+    }
+
+    /// All targets that may hold something of a file.
+    pub(crate) fn targets_of(&self, file: &File) -> Result<Targets> {
+        let count = self.home()?.map.daemon_count().max(1);
+        Ok(locate::targets(&file.layout, file.inode, count))
     }
 
     #[cold]
@@ -145,21 +161,18 @@ impl Client {
         end: u64,
         with: &mut dyn FnMut(DaemonIndex) -> Result<()>,
     ) -> Result<()> {
-        let count = self.home()?.map.daemon_count().max(1);
+        let mut all = self.targets_of(file)?;
         let log2 = file.chunk_log2();
         let first = start >> log2;
         let chunks = (end.saturating_sub(1) >> log2).saturating_sub(first).saturating_add(1);
-        if file.layout.placement == placed::LOCAL || chunks == 1 || count == 1 {
-            return with(locate::target(&file.layout, file.inode, first, count));
+        if chunks >= all.len() as u64 {
+            return all.try_for_each(with);
         }
-        if chunks >= u64::from(count) {
-            return (0..count).try_for_each(|daemon| with(DaemonIndex(daemon)));
-        }
-        // Fewer chunks than daemons: ask each target at its first chunk.
+        // Fewer chunks than targets: ask each target at its first chunk.
+        let of = |chunk: u64| self.target_of(file, chunk << log2);
         for chunk in first..first.saturating_add(chunks) {
-            let target = locate::target(&file.layout, file.inode, chunk, count);
-            let is_new = (first..chunk)
-                .all(|earlier| locate::target(&file.layout, file.inode, earlier, count) != target);
+            let target = of(chunk)?;
+            let is_new = (first..chunk).all(|earlier| of(earlier) != Ok(target));
             if is_new {
                 with(target)?;
             }

@@ -55,6 +55,7 @@ mod pieces;
 
 mod far;
 mod fetch;
+mod unkept;
 
 mod behind;
 
@@ -76,7 +77,11 @@ mod stat;
 
 mod attributes;
 
-mod consistency;
+mod handed_down;
+
+mod below;
+
+mod rise;
 
 mod quota;
 
@@ -89,6 +94,8 @@ mod directory;
 mod xattr;
 
 mod locks;
+
+mod waits;
 
 mod pages;
 mod watches;
@@ -105,9 +112,11 @@ pub use open_files::Opened;
 pub use pages::Granted;
 pub use path::{At, Follow, Outcome, PathBuffer};
 pub use read::Position;
+pub use rise::{Place, Tier};
 pub use share::Part;
 pub use shm::host::{Descriptor, OfdIndex, ProcessIndex};
 pub use space::Space;
+pub use waits::LockWait;
 pub use watches::Watched;
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};

@@ -2,20 +2,22 @@
 //!
 //! The shard of the inode keeps them. A process's locks of a file end when it closes any descriptor
 //! of it, those of an open file with its last reference; the words that say whether there may be
-//! any keep closing free of messages otherwise.
+//! any keep closing free of messages otherwise. Until the shard has answered that locks end, it stands in
+//! the host segment (`shm::host`, `releases`): they end then also if it can not be reached for long, or
+//! if
+//! the process is killed meanwhile.
 
-use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use shm::host::owners::{LOCKED_BY_OPEN_FILE, LOCKED_BY_PROCESS};
-use shm::session::Interruptible;
 use wire::attributes::mode;
 use wire::errno::{Errno, Result};
 use wire::request::lock;
-use wire::{Credentials, Reply, Request};
+use wire::{Inode, Reply, Request};
 
 use crate::opened::{Open, mark, o};
-use crate::request::{Identity, To, own_credentials};
+use crate::request::{Patience, To, own_credentials};
 use crate::seek::whence;
+use crate::waits::LockWait;
 use crate::{Client, OfdIndex, ProcessIndex};
 
 /// Whose lock it is.
@@ -43,21 +45,32 @@ pub struct Range {
 }
 
 /// May the call wait?
-#[derive(Clone, Copy, Debug)]
-pub enum Wait<'a> {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
     /// No: `EAGAIN`.
     No,
     /// Until the lock is free or a signal handler runs.
     Yes,
-    /// Until the lock is free or another thread sets the word.
-    Until(&'a AtomicBool),
 }
 
 /// See `Request::Lock`.
 #[derive(Clone, Copy)]
-struct Holder {
+pub(crate) struct Wanted {
+    pub(crate) inode: Inode,
     owner: u64,
     party: u64,
+    range: Range,
+    /// `FLOCK`.
+    flags: u8,
+}
+
+impl Wanted {
+    /// The request, with further flags.
+    pub(crate) const fn request(&self, flags: u8) -> Request<'static> {
+        let Wanted { inode, owner, party, range, .. } = *self;
+        let Range { kind, start, end, pid } = range;
+        Request::Lock { inode, owner, party, pid, kind, flags: self.flags | flags, start, end }
+    }
 }
 
 /// Locks are about to be taken in an open file's name.
@@ -75,8 +88,8 @@ impl Client {
         })
     }
 
-    /// Owner and party of a lock, as shards know them.
-    fn holder(&self, open: &Open<'_>, owner: Owner) -> Result<Holder> {
+    /// A lock, as shards know it.
+    fn wanted(&self, open: &Open<'_>, owner: Owner, range: Range, flags: u8) -> Result<Wanted> {
         let number = self.owner(open, owner)?;
         let party = match owner {
             Owner::Process(_) => number,
@@ -86,14 +99,31 @@ impl Client {
                 wire::hash::mix(named, kernel).max(1)
             }
         };
-        Ok(Holder { owner: number, party })
+        Ok(Wanted { inode: open.inode, owner: number, party, range, flags })
     }
 
     /// `F_SETLK`, `F_SETLKW`, `F_OFD_SETLK`, `F_OFD_SETLKW`.
     ///
     /// # Errors
     /// As `fcntl(2)`: `EAGAIN`, `EINTR`, `EDEADLK`, `ENOLCK`, `EBADF`.
-    pub fn lock(&self, ofd: OfdIndex, owner: Owner, range: Range, wait: Wait<'_>) -> Result<()> {
+    pub fn lock(&self, ofd: OfdIndex, owner: Owner, range: Range, wait: Wait) -> Result<()> {
+        self.take_lock(self.wanted_range(ofd, owner, range)?, wait)
+    }
+
+    /// As `lock` where it may wait, for who has other things to do meanwhile.
+    ///
+    /// # Errors
+    /// As `lock`.
+    pub fn begin_lock(
+        &self,
+        ofd: OfdIndex,
+        owner: Owner,
+        range: Range,
+    ) -> Result<Option<LockWait<'_>>> {
+        self.begin_wanted(self.wanted_range(ofd, owner, range)?)
+    }
+
+    fn wanted_range(&self, ofd: OfdIndex, owner: Owner, range: Range) -> Result<Wanted> {
         let open = self.open_to_lock(ofd)?;
         let access = open.flags() & o::ACCESS;
         let is_refused = match range.kind {
@@ -111,24 +141,35 @@ impl Client {
         match owner {
             Owner::Process(_) if range.kind != lock::UNLOCK => {
                 open.vnode.set_locked(LOCKED_BY_PROCESS);
+                self.await_release(open.inode, self.owner(&open, owner)?)?;
             }
             Owner::Process(_) => {}
             Owner::OpenFile | Owner::Carried(_) => set_locked(&open),
         }
-        let holder = self.holder(&open, owner)?;
-        self.take_lock(&open, holder, range, 0, wait)
+        self.wanted(&open, owner, range, 0)
     }
 
     /// `flock(2)` with a kind of `wire::request::lock`.
     ///
     /// # Errors
     /// As `flock(2)`: `EAGAIN` (which is `EWOULDBLOCK`), `EINTR`, `ENOLCK`, `EBADF`.
-    pub fn flock(&self, ofd: OfdIndex, kind: u8, wait: Wait<'_>) -> Result<()> {
+    pub fn flock(&self, ofd: OfdIndex, kind: u8, wait: Wait) -> Result<()> {
+        self.take_lock(self.wanted_file(ofd, kind)?, wait)
+    }
+
+    /// As `flock` where it may wait, for who has other things to do meanwhile.
+    ///
+    /// # Errors
+    /// As `flock`.
+    pub fn begin_flock(&self, ofd: OfdIndex, kind: u8) -> Result<Option<LockWait<'_>>> {
+        self.begin_wanted(self.wanted_file(ofd, kind)?)
+    }
+
+    fn wanted_file(&self, ofd: OfdIndex, kind: u8) -> Result<Wanted> {
         let open = self.open_to_lock(ofd)?;
         set_locked(&open);
-        let holder = self.holder(&open, Owner::OpenFile)?;
         let range = Range { kind, start: 0, end: u64::MAX, pid: 0 };
-        self.take_lock(&open, holder, range, lock::FLOCK, wait)
+        self.wanted(&open, Owner::OpenFile, range, lock::FLOCK)
     }
 
     fn open_to_lock(&self, ofd: OfdIndex) -> Result<Open<'_>> {
@@ -136,41 +177,26 @@ impl Client {
         if open.flags() & o::PATH != 0 { Err(Errno::EBADF) } else { Ok(open) }
     }
 
-    fn take_lock(
-        &self,
-        open: &Open<'_>,
-        Holder { owner, party }: Holder,
-        range: Range,
-        flags: u8,
-        wait: Wait<'_>,
-    ) -> Result<()> {
-        let Range { kind, start, end, pid } = range;
-        let inode = open.inode;
-        let to = To::Shard(inode.shard());
-        let who = own_credentials();
-        let at_once = Request::Lock { inode, owner, party, pid, kind, flags, start, end };
-        let interruptible = match wait {
-            Wait::Yes if kind != lock::UNLOCK => Interruptible::Yes,
-            Wait::Until(word) if kind != lock::UNLOCK => Interruptible::By(word),
-            _ => return self.call_done(to, &at_once, &who),
-        };
-        let flags = flags | lock::WAIT;
-        let waiting = Request::Lock { inode, owner, party, pid, kind, flags, start, end };
-        let mut identity = None;
-        let answer = self.call_as(to, &waiting, &who, &mut identity, interruptible);
-        match answer.map(drop) {
-            Err(Errno::EINTR) => {}
-            other => return other,
+    fn take_lock(&self, wanted: Wanted, wait: Wait) -> Result<()> {
+        match wait {
+            Wait::No => self.ask_lock(&wanted, 0),
+            Wait::Yes => self.begin_wanted(wanted)?.map_or(Ok(()), LockWait::wait),
         }
-        if let Some(Identity { origin, sequence }) = identity {
-            self.call_done(to, &Request::CancelLock { inode, origin, sequence }, &who)?;
+    }
+
+    /// Takes a lock that nobody holds or waits for; `Some`: it is to be waited for.
+    fn begin_wanted(&self, wanted: Wanted) -> Result<Option<LockWait<'_>>> {
+        match self.ask_lock(&wanted, lock::BEHIND) {
+            Err(Errno::EAGAIN) if wanted.range.kind != lock::UNLOCK => {
+                Ok(Some(LockWait::new(self, wanted)))
+            }
+            outcome => outcome.map(|()| None),
         }
-        // It may have been granted before it was withdrawn, unseen by us. Asking again without
-        // waiting makes both sides agree: what is held already is granted again.
-        match self.call_done(to, &at_once, &who) {
-            Err(Errno::EAGAIN) => Err(Errno::EINTR),
-            other => other,
-        }
+    }
+
+    fn ask_lock(&self, wanted: &Wanted, flags: u8) -> Result<()> {
+        let to = To::Shard(wanted.inode.shard());
+        self.call_done(to, &wanted.request(flags), &own_credentials())
     }
 
     /// `F_GETLK`, `F_OFD_GETLK`: the lock in the way of `range`, `None` if it could be taken.
@@ -182,18 +208,7 @@ impl Client {
         if range.kind == lock::UNLOCK || range.end < range.start {
             return Err(Errno::EINVAL);
         }
-        let Range { kind, start, end, pid } = range;
-        let Holder { owner, party } = self.holder(&open, owner)?;
-        let request = Request::Lock {
-            inode: open.inode,
-            owner,
-            party,
-            pid,
-            kind,
-            flags: lock::TEST,
-            start,
-            end,
-        };
+        let request = self.wanted(&open, owner, range, 0)?.request(lock::TEST);
         let to = To::Shard(open.inode.shard());
         self.call(to, &request, &own_credentials())?.with(|reply| match reply {
             Reply::Held { kind, pid, start, end } => Ok(Some(Range { kind, start, end, pid })),
@@ -232,11 +247,51 @@ impl Client {
     }
 
     fn release(&self, open: &Open<'_>, owner: Owner) {
-        let Ok(owner) = self.owner(open, owner) else { return };
-        let who: Credentials = own_credentials();
-        let request = Request::Release { inode: open.inode, owner };
-        // Waited for: who asks for the lock after our close must get it. If the daemon is gone for
-        // good there is nothing left that holds a lock.
-        let _ = self.call_done(To::Shard(open.inode.shard()), &request, &who);
+        let (Ok(owner), Ok(host)) = (self.owner(open, owner), self.host()) else { return };
+        let inode = open.inode;
+        // Noted first: if this process is killed before the shard has answered, the home daemon of the
+        // host
+        // tells it.
+        let noted = host.release_note(inode, owner);
+        // Waited for: who asks for the lock after our close must get it.
+        match (self.tell_release(inode, owner), noted) {
+            (Ok(()), None) => {}
+            (Ok(()), Some(noted)) => host.release_clear(noted),
+            // Not for ever. The same daemon goes on with it.
+            (Err(_), Some(noted)) => host.release_hand_over(noted),
+            (Err(_), None) => {
+                let _ = host.release_leave(inode, owner);
+            }
+        }
+    }
+
+    fn tell_release(&self, inode: Inode, owner: u64) -> Result<()> {
+        let (to, who) = (To::Shard(inode.shard()), own_credentials());
+        match self.call_done(to, &Request::Release { inode, owner }, &who) {
+            // The file is gone, and its locks.
+            Err(Errno::ESTALE) => Ok(()),
+            told => told,
+        }
+    }
+
+    /// Before a process locks: its locks of before end first that it gave back and whose shard was not
+    /// told
+    /// in time. What is told of them later would end those of now.
+    ///
+    /// # Errors
+    /// `EIO` if the shard can not be told even now.
+    fn await_release(&self, inode: Inode, owner: u64) -> Result<()> {
+        let host = self.host()?;
+        if !host.is_handed_over(inode, owner) {
+            return Ok(());
+        }
+        let mut patience = Patience::new(self.timeout_micros());
+        while host.is_handed_over(inode, owner) {
+            patience.back_off()?;
+        }
+        // What we had asked ourselves may still be in a slot of a daemon that stood still. It is taken
+        // before
+        // this is answered, and so before what comes next.
+        self.tell_release(inode, owner)
     }
 }

@@ -5,7 +5,6 @@
 //! directory are checked here, where its attributes are at hand.
 
 use shm::host::VnodeIndex;
-use wire::attributes::extra;
 use wire::attributes::mode;
 use wire::errno::{Errno, Result};
 use wire::limits::SYMLINK_BYTES_MAX;
@@ -27,11 +26,6 @@ struct New<'a> {
     mode: u32,
     device: u64,
     target: &'a [u8],
-}
-
-/// The mode that a request for a file in `parent` has.
-pub(crate) const fn asked(parent: &Attributes, mode: u32) -> u32 {
-    if parent.has(extra::DEFAULT_ACL) { mode | made::INHERITS } else { mode }
 }
 
 /// Flags of `Request::Create` for an open with `flags`; the shard of another host registers it as well.
@@ -63,7 +57,7 @@ impl Client {
                 return Err(Errno::ENOENT);
             }
             self.may_change(walk.parent, who)?;
-            let (heir, mode) = heir(walk.parent, who, asked(walk.parent, new.mode));
+            let (heir, mode) = heir(walk.parent, who, new.mode);
             let request = Request::Create {
                 parent: walk.parent.inode,
                 name: walk.name,
@@ -320,7 +314,7 @@ impl Client {
         by_path(self.read_link_of(&attributes, target, who))
     }
 
-    fn read_link_of(
+    pub(crate) fn read_link_of(
         &self,
         link: &Attributes,
         target: &mut [u8],
@@ -380,7 +374,7 @@ impl Client {
         who: &Credentials,
     ) -> Result<Attributes> {
         self.may_change(parent, who)?;
-        let (heir, mode) = heir(parent, who, asked(parent, mode));
+        let (heir, mode) = heir(parent, who, mode);
         let layout: Layout = self.layout_of_child(parent, mode)?;
         let request = Request::CreateNameless { parent: parent.inode, mode, layout };
         // Any shard of a wide directory will do; the thread's number spreads them.

@@ -13,7 +13,7 @@ use wire::{Attributes, Credentials, Inode, Reply, Request};
 use crate::again::Looks;
 use crate::errno::{by_path, existing, ignore_gone};
 use crate::layout::{File, heir};
-use crate::namespace::{asked, flags_of_creation};
+use crate::namespace::flags_of_creation;
 use crate::opened::{CAPABLE, Open, mark, o};
 use crate::pages::Granted;
 use crate::path::{At, Follow, Outcome, PathBuffer};
@@ -177,7 +177,7 @@ impl Client {
         }
         let shard = walk.entry.shard;
         let mode = mode::REGULAR | mode & (mode::PERMISSIONS | made::UMASK);
-        let (heir, mode) = heir(walk.parent, who, asked(walk.parent, mode));
+        let (heir, mode) = heir(walk.parent, who, mode);
         let layout = self.layout_of_child(walk.parent, mode)?;
         if let Some(counted) = self.post_create(walk, mode, layout, &heir) {
             // A new file is open for whatever its own permissions say.

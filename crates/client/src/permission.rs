@@ -91,7 +91,8 @@ impl Client {
         self.permits(parent, who, want::WRITE | want::EXECUTE)
     }
 
-    /// May `who` take `file` out of `parent`? In a sticky directory only owners may.
+    /// May `who` take `file` out of `parent`? In a sticky directory only owners may; that holds for whom
+    /// a kernel has checked, too, as it may have looked at another file.
     pub(crate) fn may_remove(
         &self,
         parent: &Attributes,
@@ -99,7 +100,7 @@ impl Client {
         who: &Credentials,
     ) -> Result<()> {
         self.may_change(parent, who)?;
-        if parent.mode & mode::STICKY == 0 || who.is_privileged() || who.uid == parent.uid {
+        if parent.mode & mode::STICKY == 0 || who.is_owner_of_all() || who.uid == parent.uid {
             return Ok(());
         }
         match file {

@@ -8,7 +8,6 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 use placement::piece::{self, Span};
 use shm::host::Cuts;
-use wire::attributes::placement as placed;
 use wire::codec::{Field, Reader};
 use wire::errno::{Errno, Result};
 use wire::hash::neighbourly_piece;
@@ -172,6 +171,16 @@ enum Near<'a> {
     Hole,
     /// On another host.
     Elsewhere,
+}
+
+/// What who reads finds.
+enum ToRead<'a> {
+    /// Here, with this daemon of the host.
+    Piece(&'a Attachment, Piece),
+    /// The piece is on another host.
+    Elsewhere,
+    /// There is none, and he has his bytes.
+    Done,
 }
 
 /// What a target answered.
@@ -358,13 +367,10 @@ impl Client {
         for _ in 0..MOVES_MAX {
             let (by, piece) = match self.remembered(file, span) {
                 Some(known) => known,
-                None => match self.find_near(file, span, Want::Read, 0)? {
-                    Near::Piece(by, piece) => (by, piece),
-                    Near::Hole => {
-                        to.fill(0);
-                        return Ok(true);
-                    }
-                    Near::Elsewhere => return Ok(false),
+                None => match self.find_to_read(file, span, offset, to)? {
+                    ToRead::Piece(by, piece) => (by, piece),
+                    ToRead::Elsewhere => return Ok(false),
+                    ToRead::Done => return Ok(true),
                 },
             };
             if by.target().read(&by.pins(), file.inode, &piece, within, to)?.is_ok() {
@@ -373,6 +379,24 @@ impl Client {
             self.cache.forget(file.inode, span.start);
         }
         Err(Errno::EIO)
+    }
+
+    /// The piece of `span`, of which `to` is wanted, or the bytes where there is none.
+    #[inline(never)]
+    fn find_to_read(
+        &self,
+        file: &File,
+        span: &Span,
+        offset: u64,
+        to: &mut [u8],
+    ) -> Result<ToRead<'_>> {
+        match self.find_near(file, span, Want::Read, 0) {
+            Ok(Near::Piece(by, piece)) => return Ok(ToRead::Piece(by, piece)),
+            Ok(Near::Elsewhere) => return Ok(ToRead::Elsewhere),
+            Ok(Near::Hole) => to.fill(0),
+            Err(refused) => self.read_unkept(file, offset, to, refused)?,
+        }
+        Ok(ToRead::Done)
     }
 
     /// Writes what lies in one piece. False if it is on another host. `ahead` are the bytes from `offset`
@@ -453,14 +477,15 @@ impl Client {
         let through = self.through(target);
         if let Some(by) = self.attachments.numbered(through.number())
             && let Some(piece) = by.find_piece(file.inode, span.start).filter(is_right_length)
+            // Who made an early one does not know yet that the file is pinned.
+            && (!file.is_pinned() || by.target().states.is_resident(piece.slot))
         {
             self.cache.put(file.inode, &piece, through);
             return Ok(Some(piece));
         }
-        // Further pieces of the same target are asked for in the same message. With hashing, they
+        // Further pieces of the same target are asked for in the same message. With several targets, they
         // end with the chunk.
-        let alone = self.home()?.map.daemon_count() == 1;
-        let (length, left) = if alone || file.layout.placement == placed::LOCAL {
+        let (length, left) = if !self.is_spread(file)? {
             (ahead.min(CHUNKS_AHEAD_MAX << file.chunk_log2()).max(span.length()), u64::MAX)
         } else {
             let chunk = 1u64 << file.chunk_log2();
@@ -508,7 +533,7 @@ impl Client {
     ) -> Result<Mapped> {
         let request = Request::MapPieces {
             inode: file.inode,
-            chunk_log2: file.chunk_log2(),
+            chunk_log2: file.chunk_word(),
             allocate: u8::from(allocate),
             offset,
             length,

@@ -9,6 +9,7 @@ use wire::{Attributes, Credentials, Reply, Request, ShardIndex};
 
 use crate::Client;
 use crate::attributes::Change;
+use crate::handed_down::{Decimal, give};
 use crate::request::To;
 
 /// The name of the attribute. It is in no list, so that programs that copy attributes leave it out.
@@ -16,27 +17,10 @@ pub(crate) const PROJECT: &[u8] = b"user.forebay.project";
 
 /// Who keeps limits.
 const COORDINATOR: To = To::Shard(ShardIndex(0));
-/// Digits of the largest project.
-const DIGITS_MAX: usize = 10;
 
 /// Copies the project of a file out as decimal digits, or only tells how many if `to` is empty.
 pub(crate) fn get_project(file: &Attributes, to: &mut [u8]) -> Result<usize> {
-    let mut digits = [0; DIGITS_MAX];
-    let (mut left, mut first) = (file.project, DIGITS_MAX);
-    for place in (0..DIGITS_MAX).rev() {
-        if let Some(digit) = digits.get_mut(place) {
-            *digit = b'0' + (left % 10) as u8;
-        }
-        (left, first) = (left / 10, place);
-        if left == 0 {
-            break;
-        }
-    }
-    let text = digits.get(first..).unwrap_or_default();
-    if !to.is_empty() {
-        to.get_mut(..text.len()).ok_or(Errno::ERANGE)?.copy_from_slice(text);
-    }
-    Ok(text.len())
+    give(Decimal::of(file.project.into()).text(), to)
 }
 
 fn parse_project(value: &[u8]) -> Option<u32> {

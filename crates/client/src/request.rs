@@ -13,7 +13,7 @@ use shm::session::{Interruptible, Slot};
 use shm::wait;
 use wire::codec::{Malformed, Reader, Writer};
 use wire::errno::{Errno, Result};
-use wire::{Attributes, Credentials, DaemonIndex, Header, Reply, Request, ShardIndex};
+use wire::{Attributes, Credentials, DaemonIndex, Header, Inode, Reply, Request, ShardIndex};
 
 use crate::Client;
 use crate::attach::Attachment;
@@ -90,28 +90,43 @@ impl Patience {
         Patience { timeout_micros, deadline: None, pause: BACK_OFF_MICROS }
     }
 
-    /// Sleeps before the next attempt.
+    /// How long to wait before the next attempt, at most `micros`.
     ///
     /// # Errors
     /// `EIO` if the time is over.
-    pub(crate) fn sleep(&mut self, micros: u64) -> Result<()> {
+    pub(crate) fn next(&mut self, micros: u64) -> Result<u64> {
         let now = wait::now_micros();
         let deadline = *self.deadline.get_or_insert(now.saturating_add(self.timeout_micros));
         if now >= deadline {
             return Err(Errno::EIO);
         }
-        sleep_micros(micros.min(deadline.saturating_sub(now)));
-        Ok(())
+        Ok(micros.min(deadline.saturating_sub(now)))
+    }
+
+    /// As `next`, longer each time.
+    ///
+    /// # Errors
+    /// As `next`.
+    pub(crate) fn next_longer(&mut self) -> Result<u64> {
+        let pause = self.pause;
+        self.pause = pause.saturating_mul(2).min(BACK_OFF_MICROS_MAX);
+        self.next(pause)
+    }
+
+    /// Sleeps before the next attempt.
+    ///
+    /// # Errors
+    /// As `next`.
+    pub(crate) fn sleep(&mut self, micros: u64) -> Result<()> {
+        self.next(micros).map(sleep_micros)
     }
 
     /// Sleeps longer each time.
     ///
     /// # Errors
-    /// As `sleep`.
+    /// As `next`.
     pub(crate) fn back_off(&mut self) -> Result<()> {
-        let pause = self.pause;
-        self.pause = pause.saturating_mul(2).min(BACK_OFF_MICROS_MAX);
-        self.sleep(pause)
+        self.next_longer().map(sleep_micros)
     }
 }
 
@@ -173,7 +188,13 @@ impl Client {
         Ok((attachment, worker, owner))
     }
 
-    fn header(&self, to: To, owner: DaemonIndex, by: &Attachment, who: &Credentials) -> Header {
+    pub(crate) fn header(
+        &self,
+        to: To,
+        owner: DaemonIndex,
+        by: &Attachment,
+        who: &Credentials,
+    ) -> Header {
         Header {
             shard: match to {
                 To::Shard(shard) => shard.0,
@@ -234,7 +255,10 @@ impl Client {
             match attempt(attachment, slot, worker, &header, request, interruptible)? {
                 Attempt::Answered(slot) => return Ok(Answer { slot }),
                 Attempt::Refused(errno) => return Err(errno),
-                Attempt::Busy(micros) => patience.sleep(micros.max(1))?,
+                Attempt::Busy(micros) => {
+                    patience.sleep(micros.max(1))?;
+                    self.wait_for_room(to, request)?;
+                }
                 Attempt::Stale => {
                     self.lose(attachment);
                     self.back_off(&mut for_lost)?;
@@ -246,6 +270,33 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// What brings bytes does not wait where there is no room for them: a question for their pieces does.
+    ///
+    /// # Errors
+    /// As `call`.
+    fn wait_for_room(&self, to: To, request: &Request<'_>) -> Result<()> {
+        let Request::Write { inode, chunk_log2, offset, bytes, .. } = *request else {
+            return Ok(());
+        };
+        self.ask_for_room(to, (inode, chunk_log2), offset, bytes.len() as u64)
+    }
+
+    /// Has the pieces of a range made.
+    ///
+    /// # Errors
+    /// As `call`.
+    pub(crate) fn ask_for_room(
+        &self,
+        to: To,
+        (inode, chunk_log2): (Inode, u8),
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
+        let (allocate, ahead) = (1, 0);
+        let question = Request::MapPieces { inode, chunk_log2, allocate, offset, length, ahead };
+        self.call(to, &question, &own_credentials()).map(drop)
     }
 
     /// Hands a request in on a slot, to be waited for. It carries an identity of its own.
@@ -314,7 +365,7 @@ impl Client {
 }
 
 /// Puts the identity of the first attempt into the header, or makes this one the first.
-fn note_identity(
+pub(crate) fn note_identity(
     header: &mut Header,
     identity: &mut Option<Identity>,
     attachment: &Attachment,
@@ -333,7 +384,7 @@ fn note_identity(
     Ok(())
 }
 
-fn encode(bytes: &mut [u8], header: &Header, request: &Request<'_>) -> Result<usize> {
+pub(crate) fn encode(bytes: &mut [u8], header: &Header, request: &Request<'_>) -> Result<usize> {
     let mut writer = Writer::new(bytes);
     header.encode(&mut writer);
     request.encode(&mut writer);

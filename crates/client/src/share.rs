@@ -8,6 +8,7 @@
 
 use placement::piece::{self, Span};
 use rustix::fd::{AsRawFd, BorrowedFd};
+use shm::pieces::Use;
 use wire::DaemonIndex;
 use wire::attributes::want;
 use wire::errno::{Errno, Result};
@@ -44,6 +45,9 @@ impl Client {
         each: &mut dyn FnMut(Part) -> Result<()>,
     ) -> Result<()> {
         let open = self.open_for(ofd, want::READ)?;
+        // What is mapped to be read may be made writable later, by who may write.
+        let may_write = self.open_for(ofd, want::WRITE).is_ok();
+        let how = if may_write { Use::Write } else { Use::Read };
         let end = offset.checked_add(length).ok_or(Errno::EOVERFLOW)?.min(self.size_now(&open)?);
         if offset >= end {
             return Ok(());
@@ -55,8 +59,8 @@ impl Client {
         let file = self.reach(&open, end)?;
         for span in piece::over(offset, end.saturating_sub(offset), file.chunk_log2()) {
             let target = self.target_of(&file, span.start)?;
-            let by = self.local(target)?.ok_or(Errno::ENODEV)?;
-            let piece = self.defined_piece(target, &file, &span)?;
+            let by = self.mapped(target)?.ok_or(Errno::ENODEV)?;
+            let piece = self.defined_piece(target, &file, &span, how)?;
             let first = span.start.max(offset);
             let last = span.end().min(offset.saturating_add(length));
             let holder: BorrowedFd<'_> = by.tier(piece.tier);
@@ -71,11 +75,17 @@ impl Client {
     }
 
     /// The piece of `span`, all of it defined: from then on it is the file's, whoever wrote to it.
-    fn defined_piece(&self, target: DaemonIndex, file: &File, span: &Span) -> Result<Piece> {
+    fn defined_piece(
+        &self,
+        target: DaemonIndex,
+        file: &File,
+        span: &Span,
+        how: Use,
+    ) -> Result<Piece> {
         for _ in 0..MOVES_MAX {
             let found = self.piece(target, file, span, Want::Write, 0)?.ok_or(Errno::EIO)?;
-            let by = self.local(target)?.ok_or(Errno::ENODEV)?;
-            if by.target().define_all(&by.pins(), file.inode, &found)?.is_ok() {
+            let by = self.mapped(target)?.ok_or(Errno::ENODEV)?;
+            if by.target().define_all(&by.pins(), file.inode, &found, how)?.is_ok() {
                 return Ok(found);
             }
             self.forget_piece(file, span);

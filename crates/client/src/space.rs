@@ -1,10 +1,11 @@
 //! Space of the instance (`statfs`), and reserving or giving back space of a file (`fallocate`).
 
 use placement::piece;
-use wire::attributes::{placement as placed, want};
+use wire::attributes::want;
 use wire::errno::{Errno, Result};
-use wire::limits::FILE_BYTES_MAX;
-use wire::{DaemonIndex, Reply, Request};
+use wire::limits::{FILE_BYTES_MAX, PIECE_BYTES_MIN};
+use wire::quota::{Account, Limits, Row};
+use wire::{Attributes, DaemonIndex, Reply, Request};
 
 use crate::errno::by_descriptor;
 use crate::layout::File;
@@ -13,15 +14,41 @@ use crate::request::{To, own_credentials};
 use crate::size::Met;
 use crate::{Client, OfdIndex};
 
-/// Space of all daemons together.
+/// Space of all daemons together, or what a project may use of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Space {
     /// Bytes of all targets.
     pub bytes_total: u64,
     /// Bytes that are free.
     pub bytes_free: u64,
-    /// Files of all kinds.
-    pub files: u64,
+    /// Files of all kinds that there are or could be made.
+    pub files_total: u64,
+    /// Files that could be made.
+    pub files_free: u64,
+}
+
+impl Space {
+    /// Unit in which space is shown: the smallest piece of a file. Inodes are bounded by space
+    /// alone; each takes one in the worst case.
+    pub const BLOCK_BYTES: u64 = PIECE_BYTES_MIN;
+
+    fn within(self, row: &Row) -> Space {
+        let Limits { space_soft, space_hard, inodes_soft, inodes_hard, .. } = row.limits;
+        let space = (self.bytes_total, self.bytes_free);
+        let (bytes_total, bytes_free) = within(space, [space_soft, space_hard], row.space);
+        let files = (self.files_total, self.files_free);
+        let (files_total, files_free) = within(files, [inodes_soft, inodes_hard], row.inodes);
+        Space { bytes_total, bytes_free, files_total, files_free }
+    }
+}
+
+/// What there is and what is free, for one who may use so much by the lower of two limits, and does use
+/// `used`.
+fn within((total, free): (u64, u64), limits: [u64; 2], used: u64) -> (u64, u64) {
+    match limits.into_iter().filter(|&limit| limit != 0).min() {
+        Some(limit) if limit < total => (limit, free.min(limit.saturating_sub(used))),
+        _ => (total, free),
+    }
 }
 
 /// Modes of `fallocate(2)`.
@@ -67,11 +94,30 @@ impl Client {
                 let add = |sum: u64, a: u64, b: u64| sum.saturating_add(a).saturating_add(b);
                 sum.bytes_total = add(sum.bytes_total, memory_total, ssd_total);
                 sum.bytes_free = add(sum.bytes_free, memory_free, ssd_free);
-                sum.files = sum.files.saturating_add(files);
+                sum.files_total = sum.files_total.saturating_add(files);
                 Ok(())
             })?;
         }
+        sum.files_free = sum.bytes_free / Space::BLOCK_BYTES;
+        sum.files_total = sum.files_total.saturating_add(sum.files_free);
         Ok(sum)
+    }
+
+    /// As `space`, where a file is: if it counts for a project that is limited, what that may use, as XFS
+    /// and ext4 have it.
+    ///
+    /// # Errors
+    /// As `space`.
+    pub fn space_of(&self, file: &Attributes) -> Result<Space> {
+        let space = self.space()?;
+        let Some(account) = Account::project(file.project) else { return Ok(space) };
+        let mut within = space;
+        self.quotas(account, &own_credentials(), &mut |row| {
+            if row.account == account {
+                within = space.within(&row);
+            }
+        })?;
+        Ok(within)
     }
 
     /// `fallocate(2)` with the kernel's mode bits: reserve (0, `KEEP_SIZE`), `PUNCH_HOLE` with
@@ -119,8 +165,7 @@ impl Client {
     }
 
     fn reserve_range(&self, file: &File, offset: u64, end: u64) -> Result<()> {
-        let alone = self.home()?.map.daemon_count() == 1;
-        let whole = alone || file.layout.placement == placed::LOCAL;
+        let whole = !self.is_spread(file)?;
         let log2 = file.chunk_log2();
         let mut at = piece::at(offset, log2).start;
         while at < end {
@@ -180,5 +225,21 @@ impl Client {
             offset = offset.saturating_add(written.max(1) as u64);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_what_there_is_and_no_more_is_free_than_there_is() {
+        let all = (1000, 600);
+        assert_eq!(within(all, [0, 0], 300), all);
+        assert_eq!(within(all, [0, 400], 300), (400, 100));
+        assert_eq!(within(all, [350, 400], 300), (350, 50));
+        assert_eq!(within(all, [350, 0], 360), (350, 0));
+        assert_eq!(within(all, [0, 900], 100), (900, 600));
+        assert_eq!(within(all, [0, 1000], 100), all);
     }
 }

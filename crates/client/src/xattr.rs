@@ -15,7 +15,7 @@ use crate::errno::{by_path, xattr_name};
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::request::{Answer, To};
 use crate::{Client, OfdIndex};
-use crate::{consistency, quota};
+use crate::{handed_down, quota, rise};
 
 /// Which name space a name is in, and whether `who` may use it: the bits of `want` that the file must
 /// permit besides.
@@ -78,8 +78,11 @@ impl Client {
         who: &Credentials,
     ) -> Result<usize> {
         self.may_use(file, name, want::READ, who)?;
-        if name == consistency::NAME {
-            return consistency::get(file, value);
+        if name == rise::NAME {
+            return self.get_rise(file, value, who);
+        }
+        if handed_down::is_name(name) {
+            return handed_down::get(file, name, value);
         }
         if name == quota::PROJECT {
             return quota::get_project(file, value);
@@ -102,9 +105,14 @@ impl Client {
         if flags & !(known | xattr::KILL_SGID) != 0 {
             return Err(Errno::EINVAL);
         }
+        if name == rise::NAME {
+            // It changes nothing but where bytes are.
+            self.may_use(file, name, want::READ, who)?;
+            return self.set_rise(file, value, who);
+        }
         self.may_use(file, name, want::WRITE, who)?;
-        if name == consistency::NAME {
-            return self.set_consistency(file, value, who);
+        if handed_down::is_name(name) {
+            return self.set_handed_down(file, (name, value), who);
         }
         if name == quota::PROJECT {
             return self.set_project(file, value, who);

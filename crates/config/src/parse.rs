@@ -20,6 +20,24 @@ pub enum Value {
     Text(String),
 }
 
+/// An amount of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Amount {
+    /// Bytes.
+    Bytes(u64),
+    /// Percent of the host's memory, for all daemons of the host.
+    Percent(u64),
+}
+
+/// Memory for files: an amount, or a range in which it follows what is idle.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Memory {
+    /// What is always there of it, if it is a range.
+    pub least: Option<Amount>,
+    /// The most.
+    pub most: Amount,
+}
+
 /// Units of sizes, largest first.
 const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 /// Units of time in microseconds. `ms` and `us` before `s`, which they end with.
@@ -34,6 +52,30 @@ pub fn size(text: &str) -> Option<u64> {
         }
     }
     digits(text.strip_suffix('B').unwrap_or(text))
+}
+
+fn amount(text: &str) -> Option<Amount> {
+    match text.strip_suffix('%') {
+        Some(percent) => digits(percent).filter(|&percent| percent <= 100).map(Amount::Percent),
+        None => size(text).map(Amount::Bytes),
+    }
+}
+
+/// Reads an amount of memory, `25%` or a size, or a range of two, `1GiB..50%`. Of two of the same kind
+/// the
+/// second is not less.
+#[must_use]
+pub fn memory(text: &str) -> Option<Memory> {
+    let Some((least, most)) = text.split_once("..") else {
+        return amount(text).map(|most| Memory { least: None, most });
+    };
+    let (least, most) = (amount(least)?, amount(most)?);
+    let is_ordered = match (least, most) {
+        (Amount::Bytes(least), Amount::Bytes(most))
+        | (Amount::Percent(least), Amount::Percent(most)) => least <= most,
+        _ => true,
+    };
+    is_ordered.then_some(Memory { least: Some(least), most })
 }
 
 /// Writes a size so that `size` reads the same number.
@@ -127,8 +169,26 @@ impl Kind {
             Kind::Address => text.parse::<IpAddr>().is_ok(),
             Kind::Transport => is_transport(text),
             Kind::Choice(allowed) => allowed.contains(&text),
-            Kind::Size { auto: true, .. } | Kind::Count { auto: true, .. } if text == "auto" => {
+            Kind::Size { auto: true, .. }
+            | Kind::Count { auto: true, .. }
+            | Kind::Memory { .. }
+                if text == "auto" =>
+            {
                 return Some(Value::Auto);
+            }
+            Kind::Memory { min, max } => {
+                let Memory { least, most } = memory(text)?;
+                let is_in = |amount: Amount, min: u64| match amount {
+                    Amount::Bytes(bytes) => (min..=max).contains(&bytes),
+                    Amount::Percent(percent) => percent >= min.min(1),
+                };
+                if !is_in(most, min) || !least.is_none_or(|least| is_in(least, 0)) {
+                    return None;
+                }
+                return Some(match (least, most) {
+                    (None, Amount::Bytes(bytes)) => Value::Number(bytes),
+                    _ => Value::Text(text.to_owned()),
+                });
             }
             Kind::Size { min, max, zero, power, .. } => {
                 let fits = |bytes: &u64| {
@@ -170,6 +230,12 @@ impl Kind {
                 if zero && min > 0 { "; 0 for none" } else { "" },
                 if auto { " or auto" } else { "" },
             ),
+            Kind::Memory { min, max } => format!(
+                "{} to {} (bytes, or with KiB, MiB, GiB, TiB), a part of the host's memory such as \
+                 25%, a range of the two such as 1GiB..50%, or auto",
+                size_text(min),
+                size_text(max)
+            ),
             Kind::Count { min, max, auto } => {
                 format!("{min} to {max}{}", if auto { " or auto" } else { "" })
             }
@@ -198,6 +264,39 @@ mod tests {
         }
     }
 
+    #[test]
+    fn memory_is_a_size_a_part_or_a_range() {
+        let kind = Kind::Memory { min: 16 << 20, max: 1 << 40 };
+        assert_eq!(kind.read("auto"), Some(Value::Auto));
+        assert_eq!(kind.read("64MiB"), Some(Value::Number(64 << 20)));
+        for right in ["1%", "100%", "0..64MiB", "1GiB..50%", "0%..25%", "5%..1GiB", "1GiB..1GiB"] {
+            assert_eq!(kind.read(right), Some(Value::Text(right.to_owned())), "{right}");
+        }
+        for wrong in [
+            "",
+            "%",
+            "0%",
+            "101%",
+            "1MiB",
+            "2TiB",
+            "..",
+            "1GiB..",
+            "..1GiB",
+            "2GiB..1GiB",
+            "50%..25%",
+            "0..0",
+            "0..8MiB",
+            "1GiB..2GiB..3GiB",
+            "-1%",
+            "auto..1GiB",
+            "2TiB..50%",
+        ] {
+            assert_eq!(kind.read(wrong), None, "{wrong}");
+        }
+        let wanted = Memory { least: Some(Amount::Bytes(1 << 30)), most: Amount::Percent(50) };
+        assert_eq!(memory("1GiB..50%"), Some(wanted));
+    }
+
     proptest! {
         #[test]
         fn sizes_come_back(bytes: u64) {
@@ -211,7 +310,8 @@ mod tests {
 
         #[test]
         fn no_text_breaks_the_parsers(text in ".{0,24}") {
-            let _ = (size(&text), micros(&text), words(&text), is_name(&text), is_prefix(&text));
+            let _ = (size(&text), memory(&text), micros(&text), words(&text));
+            let _ = (is_name(&text), is_prefix(&text));
         }
 
         /// A number with a unit is what it says, or too much.

@@ -146,7 +146,9 @@ impl Settings {
             (None, _) => String::new(),
             (Some(Value::Auto), _) => "auto".to_owned(),
             (Some(Value::Text(text)), _) => text.clone(),
-            (Some(Value::Number(bytes)), Kind::Size { .. }) => size_text(*bytes),
+            (Some(Value::Number(bytes)), Kind::Size { .. } | Kind::Memory { .. }) => {
+                size_text(*bytes)
+            }
             (Some(Value::Number(micros)), Kind::Duration { .. }) => micros_text(*micros),
             (Some(Value::Number(count)), _) => count.to_string(),
         }
@@ -180,7 +182,7 @@ mod tests {
     fn the_table_is_in_order_and_its_defaults_are_allowed() {
         for (place, setting) in SETTINGS.iter().enumerate() {
             assert_eq!(setting.key as usize, place, "{}", setting.name);
-            let variable = format!("FOREBAY_{}", setting.name.to_uppercase());
+            let variable = format!("FOREBAY_{}", setting.name.to_uppercase().replace('-', "_"));
             assert_eq!(setting.variable, variable);
         }
         let settings = Settings::resolve(&Sources::default()).expect("the defaults");

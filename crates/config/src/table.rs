@@ -43,6 +43,13 @@ pub enum Kind {
         /// Only powers of two.
         power: bool,
     },
+    /// Memory: bytes in `min..=max`, a part of the host's, a range of these, or `auto`.
+    Memory {
+        /// Least bytes; a range may begin with less.
+        min: u64,
+        /// Most bytes.
+        max: u64,
+    },
     /// A number in `min..=max`.
     Count {
         /// Least.
@@ -70,8 +77,22 @@ pub enum Key {
     At,
     Hosts,
     Dir,
+    /// The directory whose tree the root shows.
+    Backing,
+    /// When the backing directory is written to.
+    WriteBack,
+    /// Which history of files that are read is followed and kept.
+    History,
     Memory,
     Ssd,
+    /// Free memory below which idle files sink (Cn).
+    Room,
+    /// Free memory below which any do (Cf).
+    Reserve,
+    /// When a file is idle.
+    Idle,
+    /// How long a write waits for room.
+    Patience,
     Chunk,
     Spread,
     Placement,
@@ -127,6 +148,9 @@ const MEMORY_BYTES_MIN: u64 = 16 * MIB;
 const SPACE_BYTES_MAX: u64 = 1 << 50;
 const MINUTE_MICROS: u64 = 60_000_000;
 
+const WRITE_BACK: Kind = Kind::Choice(&["close", "cooling", "end", "never"]);
+const PERCENT: Kind = Kind::Count { min: 0, max: 100, auto: true };
+
 const fn row(key: Key, name: &'static str, variable: &'static str, kind: Kind) -> Setting {
     Setting { key, name, variable, kind, default: "", unit: "", scope: Scope::Instance, help: "" }
 }
@@ -145,12 +169,14 @@ impl Setting {
     }
 }
 
+const MEMORY: Kind = Kind::Memory { min: MEMORY_BYTES_MIN, max: SPACE_BYTES_MAX };
+
 const fn space(min: u64, zero: bool) -> Kind {
     Kind::Size { min, max: SPACE_BYTES_MAX, zero, auto: true, power: false }
 }
 
 /// All settings, in the order of `Key`.
-pub const SETTINGS: [Setting; 21] = [
+pub const SETTINGS: [Setting; 28] = [
     row(Key::Name, "name", "FOREBAY_NAME", Kind::Name)
         .with("default", "", Scope::Session)
         .help("Name of the instance"),
@@ -163,11 +189,35 @@ pub const SETTINGS: [Setting; 21] = [
     row(Key::Dir, "dir", "FOREBAY_DIR", Kind::Path).with("", "", Scope::Node).help(
         "Directory for the SSD target and the log of metadata; without it $TMPDIR, else /tmp",
     ),
-    row(Key::Memory, "memory", "FOREBAY_MEMORY", space(MEMORY_BYTES_MIN, false))
+    row(Key::Backing, "backing", "FOREBAY_BACKING", Kind::Path)
+        .with("", "", Scope::Instance)
+        .help(
+            "Directory of a mounted file system, the same on all hosts, whose tree the instance shows; \
+             what is made and changed is saved there. Or s3://BUCKET/PREFIX, whose objects it shows as \
+             files, and where it is saved as objects",
+        ),
+    row(Key::WriteBack, "write-back", "FOREBAY_WRITE_BACK", WRITE_BACK)
+        .with("close", "", Scope::Instance)
+        .help(
+            "When files are saved in the backing directory: when nobody has them open to write (close), \
+             when they were not changed for a while besides (cooling), at flush and stop alone (end), or \
+             never; of the root, and of directories made below unless one is set otherwise (forebay \
+             layout)",
+        ),
+    row(Key::History, "history", "FOREBAY_HISTORY", Kind::Name)
+        .with("", "", Scope::Instance)
+        .help(
+            "Name of a periodic job: which files of the backing directory are read, and in which order, \
+             is noted under it at the end, and next time these come up before they are asked for; auto: \
+             $SLURM_JOB_NAME, if that is set; without it nothing is noted",
+        ),
+    row(Key::Memory, "memory", "FOREBAY_MEMORY", MEMORY)
         .with("auto", "bytes per daemon", Scope::Node)
         .help(
             "Memory for files; auto: a quarter of what is available (at most three quarters of \
-             what is free in /dev/shm), divided by the daemons of the host",
+             what is free in /dev/shm), divided by the daemons of the host; 25%: so much of the \
+             host's, divided so; 1GiB..50%: at least and at most so much, and in between half of what \
+             programs leave idle, given back as they take it (this needs an SSD)",
         ),
     row(Key::Ssd, "ssd", "FOREBAY_SSD", space(MEMORY_BYTES_MIN, true))
         .with("auto", "bytes per daemon", Scope::Node)
@@ -175,6 +225,38 @@ pub const SETTINGS: [Setting; 21] = [
             "Space for files in dir, 0 for none; auto: 80 % of what is free there, divided by \
              the daemons of the host, at most 256GiB; none where dir is in memory or on a network",
         ),
+    row(Key::Room, "room", "FOREBAY_ROOM", PERCENT)
+        .with("50", "percent of memory", Scope::Instance)
+        .help(
+            "While less of a daemon's memory is free, parts of files that are idle move to its SSD \
+             in the background, so that who writes next finds room; 0: nothing moves; auto: so much as \
+             writers were seen to need",
+        ),
+    row(Key::Reserve, "reserve", "FOREBAY_RESERVE", PERCENT)
+        .with("10", "percent of memory", Scope::Instance)
+        .help(
+            "While less than this is free, what is least recently used moves, idle or not; auto: it \
+             follows from room, and from how fast memory and SSD were seen to be",
+        ),
+    row(
+        Key::Idle,
+        "idle",
+        "FOREBAY_IDLE",
+        Kind::Duration { min: 1000, max: 60 * MINUTE_MICROS },
+    )
+    .with("500ms", "time", Scope::Instance)
+    .help("What was not used for so long is idle"),
+    row(
+        Key::Patience,
+        "patience",
+        "FOREBAY_PATIENCE",
+        Kind::Duration { min: 1000, max: 60 * MINUTE_MICROS },
+    )
+    .with("10s", "time", Scope::Instance)
+    .help(
+        "How long a write waits for space at most, while something is on its way to make some (at most \
+         two thirds of timeout); else, and then, it fails with ENOSPC",
+    ),
     row(
         Key::Chunk,
         "chunk",
@@ -188,13 +270,19 @@ pub const SETTINGS: [Setting; 21] = [
         },
     )
     .with("4MiB", "bytes", Scope::Instance)
-    .help("Size of the parts that files are cut into to be spread over daemons"),
+    .help(
+        "Size of the parts that files are cut into to be spread over daemons, unless a directory is \
+         set otherwise (forebay layout)",
+    ),
     row(Key::Spread, "spread", "FOREBAY_SPREAD", Kind::Choice(&["home", "wide"]))
         .with("home", "", Scope::Instance)
         .help("Entries of a directory: together on one daemon (home) or over all of them (wide)"),
     row(Key::Placement, "placement", "FOREBAY_PLACEMENT", Kind::Choice(&["hash", "local"]))
         .with("hash", "", Scope::Instance)
-        .help("Chunks of a file: over all daemons (hash) or on the writer's own (local)"),
+        .help(
+            "Chunks of a file: over all daemons (hash) or on the writer's own (local), unless a \
+             directory is set otherwise (forebay layout)",
+        ),
     row(Key::Consistency, "consistency", "FOREBAY_CONSISTENCY", Kind::Choice(&["relaxed", "posix"]))
         .with("relaxed", "", Scope::Instance)
         .help(

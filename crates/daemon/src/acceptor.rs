@@ -29,6 +29,7 @@ use wire::Header;
 use wire::codec::Reader;
 use wire::errno::Errno;
 use wire::limits::{SLOT_BYTES, SLOT_COUNT};
+use wire::origin::PER_SESSION;
 use wire::welcome::HELLO_BYTES;
 
 /// Time for a hello.
@@ -167,7 +168,7 @@ impl Acceptor {
             && let Some(reaper) = &mut self.reaper
         {
             let living = reaper.reap(&self.shared);
-            let goes_on = living > 0 || self.sessions.count() > 0 || reaper.goes_on(&self.shared);
+            let goes_on = living > 0 || self.sessions.count() > 0 || reaper.goes_on();
             // A look costs some 20 us for each process: about a thousandth of the time.
             let pause = REAP_EACH * u32::try_from(living).unwrap_or(u32::MAX);
             self.reap_at = goes_on.then(|| now + pause.clamp(REAP_PAUSE_MIN, REAP_PAUSE));
@@ -262,7 +263,10 @@ impl Acceptor {
         }
         match greeting::wish(hello) {
             Ok(Wish::Session) => self.open_session(key, believed),
-            Ok(Wish::Status) => {
+            Ok(wish @ (Wish::Status | Wish::Lend(_))) => {
+                if let Wish::Lend(steps) = wish {
+                    self.shared.lend.agree(steps);
+                }
                 let line = status::line(&self.shared, self.sessions.count());
                 let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
                 let _ = rustix::net::send(&*stream, line.as_bytes(), flags);
@@ -290,6 +294,8 @@ impl Acceptor {
         let slots = Session::new(segment)?;
         let session = self.sessions.open(believed)?;
         self.shared.posts.note_session(session.index);
+        self.shared.open.note(session.index);
+        self.shared.origins.opened(session.origin);
         let guest = Arc::new(Guest { session, slots });
         for worker in 0..self.shared.router.workers {
             self.shared.tell(worker, Note::Opened(Arc::clone(&guest)));
@@ -317,11 +323,15 @@ impl Acceptor {
             let Stage::Session(guest) = &one.stage else { continue };
             let first = guest.session.origin;
             guest.slots.unawaited(&mut |slot| {
+                if slot >= SLOT_COUNT {
+                    let origin = first + slot as u64;
+                    return tell_withdrawn(&self.shared, origin, guest.slots.sequence(slot));
+                }
                 let length = guest.slots.request(slot, &mut message);
                 let bytes = length.and_then(|length| message.get(..length)).unwrap_or_default();
                 // The client's word: it may be about its own requests alone.
                 if let Ok(header) = Header::decode(&mut Reader::new(bytes))
-                    && (first..first + SLOT_COUNT as u64).contains(&header.origin)
+                    && (first..first + PER_SESSION).contains(&header.origin)
                 {
                     tell_withdrawn(&self.shared, header.origin, header.sequence);
                 }
@@ -335,13 +345,16 @@ impl Acceptor {
         let Stage::Session(guest) = stage else { return };
         self.shared.start_pushes(&guest);
         let session = guest.session;
+        self.shared.open.forget(session.index);
         self.sessions.close(session.index);
-        let (first, count) = (session.origin, SLOT_COUNT as u64);
+        let (first, count) = (session.origin, PER_SESSION);
         for worker in 0..self.shared.router.workers {
             self.shared.tell(worker, Note::Closed(session.index));
             self.shared.tell(worker, Note::OriginGone { first, count });
         }
-        // What it was killed in may wait at another daemon, for a lock or for its turn.
+        self.shared.origins.closed(first);
+        // What it was killed in may wait at another daemon, for a lock or for its turn. What others
+        // remember of it, they ask about.
         if guest.slots.has_waiting() {
             tell_origin_gone(&self.shared, first, count);
         }

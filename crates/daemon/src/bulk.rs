@@ -13,7 +13,7 @@ use placement::map::WORKER_OF_TARGET;
 use placement::piece;
 use shm::Segment;
 use shm::host::VnodeIndex;
-use shm::pieces::admit;
+use shm::pieces::{Use, admit};
 use shm::stage::Pushed;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::SeqCst;
@@ -23,6 +23,7 @@ use wire::codec::{Field, Reader};
 use wire::errno::{Errno, Result};
 use wire::limits::STAGE_BUFFER_COUNT;
 use wire::reply::Piece;
+use wire::request::chunk_log2_of;
 use wire::{DaemonIndex, Header, Inode, Reply, Request, ShardIndex};
 
 /// Most threads that move bytes.
@@ -204,6 +205,7 @@ impl BulkEnds {
         let is_direct = piece.tier == Piece::MEMORY
             && (kind == Kind::Store || target.is_defined(piece, within, length)?);
         if is_direct {
+            devices.states.note_use(piece.slot, Use::Read);
             admit(piece, devices.arena.len())?;
             if kind == Kind::Store {
                 target.define_range(&devices.client_pins.of_daemon(), piece, within, length)?;
@@ -223,7 +225,7 @@ impl BulkEnds {
 
     /// What a target said about the pieces of a range.
     fn found(&self, kind: Kind, range: &Range, list: &[u8]) -> Answer<Place> {
-        let start = piece::at(range.offset, range.chunk_log2).start;
+        let start = piece::at(range.offset, chunk_log2_of(range.chunk_log2)).start;
         let mut reader = Reader::new(list);
         while let Ok(piece) = Piece::take(&mut reader) {
             if piece.start == start {
@@ -260,7 +262,7 @@ impl Ends for BulkEnds {
         range: &Range,
         visit: Visit,
     ) -> Option<Answer<Place>> {
-        let span = piece::at(range.offset, range.chunk_log2);
+        let span = piece::at(range.offset, chunk_log2_of(range.chunk_log2));
         if range.end() > span.end() {
             tracing::warn!(peer = from.0, "a transfer over more than one piece");
             return Some(Answer::Refused(Errno::EINVAL));

@@ -257,7 +257,7 @@ fn take_old(entries: &mut Vec<Entry>, looks: u32, target: &Target) -> Vec<Entry>
     old
 }
 
-/// True if chunk 0 of a file is here by its number.
+/// True if chunk 0 of a file is here by its number, as that of a hashed file and of one of a group is.
 fn is_ours(shared: &Shared, inode: Inode) -> bool {
     let map = &shared.router.map;
     let hashed = locate::target(&Layout::default(), inode, 0, map.daemon_count().max(1));

@@ -13,7 +13,7 @@ use wire::Welcome;
 use wire::codec::{Reader, Writer};
 use wire::errno::Errno;
 use wire::limits::PROTOCOL_VERSION;
-use wire::welcome::{HELLO_BYTES, MAGIC, REFUSAL, STATUS_MAGIC, WELCOME_BYTES_MAX};
+use wire::welcome::{HELLO_BYTES, LEND_MAGIC, MAGIC, REFUSAL, STATUS_MAGIC, WELCOME_BYTES_MAX};
 
 /// What somebody wants who said hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +22,8 @@ pub(crate) enum Wish {
     Session,
     /// The daemon's state.
     Status,
+    /// To lend so much memory, see `wire::welcome::LEND_IDLE`; then the state.
+    Lend(u32),
 }
 
 /// Reads a hello.
@@ -38,6 +40,7 @@ pub(crate) fn wish(hello: &[u8; HELLO_BYTES]) -> Result<Wish, Errno> {
     match magic {
         magic if magic == MAGIC => Ok(Wish::Session),
         magic if magic == STATUS_MAGIC => Ok(Wish::Status),
+        magic if magic == LEND_MAGIC => Ok(Wish::Lend(reader.u32().map_err(|_| Errno::EPROTO)?)),
         _ => Err(Errno::EPROTO),
     }
 }
@@ -111,6 +114,7 @@ mod tests {
     fn a_hello_of_another_version_or_none_is_refused() {
         assert_eq!(wish(&hello(MAGIC, PROTOCOL_VERSION)), Ok(Wish::Session));
         assert_eq!(wish(&hello(STATUS_MAGIC, PROTOCOL_VERSION)), Ok(Wish::Status));
+        assert_eq!(wish(&hello(LEND_MAGIC, PROTOCOL_VERSION)), Ok(Wish::Lend(0)));
         assert_eq!(wish(&hello(MAGIC, PROTOCOL_VERSION + 1)), Err(Errno::EPROTO));
         assert_eq!(wish(b"GET / HTTP/1.1\r\n"), Err(Errno::EPROTO));
     }

@@ -3,13 +3,14 @@
 //! Requests and messages of peers are bounded: what does not fit is refused at once. The rest is
 //! bounded by what it answers (a part of a job, a preallocation) or by the number of sessions.
 
+use crate::below::{Listed, Outcome};
 use crate::reply::ReplyTo;
 use crate::shared::Guest;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use wire::errno::Result;
 use wire::quota::Account;
-use wire::{DaemonIndex, ShardIndex};
+use wire::{DaemonIndex, Inode, ShardIndex};
 
 /// Most requests and messages that wait for one worker.
 const WAITING_MAX: usize = 16 * 1024;
@@ -36,6 +37,12 @@ pub(crate) enum Note {
     Count,
     /// A shard says whose files are.
     Owners { question: u64, answer: Vec<u8> },
+    /// A shard says where a file lies below.
+    ToldBelow { inode: Inode, answer: Vec<u8> },
+    /// What came of fetching bytes from below for the target.
+    Fetched { ticket: u64, outcome: Outcome },
+    /// Entries of a directory below, or why there are no more.
+    Listed { directory: Inode, outcome: Result<Listed> },
     /// A service gave back space, in a round, by one of its shards.
     GaveBack { by: (u64, ShardIndex), answer: Vec<u8> },
     /// The target wants so many bytes more for an account.
@@ -44,6 +51,12 @@ pub(crate) enum Note {
     Allowed { account: Account, denied: bool },
     /// A device holds, or does not hold, the space that was asked for.
     Preallocated(Result<()>),
+    /// The arena may hold so many bytes.
+    Lend(u64),
+    /// A block of the arena was given back, or not.
+    GivenBack { place: u64, length_log2: u8, outcome: Result<()> },
+    /// A piece was copied to the SSD, or not.
+    Copied { ticket: u64, outcome: Result<()> },
 }
 
 /// How a target answered its part of a job.

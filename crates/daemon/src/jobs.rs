@@ -8,13 +8,13 @@ use crate::inbox::PartAnswer;
 use crate::reply::ReplyTo;
 use crate::shared::{Shared, encode_request};
 use metadata::DataOp;
+use placement::locate::{self, Targets};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::time::{Duration, Instant};
-use wire::attributes::{flag, placement};
+use wire::attributes::flag;
 use wire::errno::{Errno, Result};
 use wire::limits::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN};
-use wire::request::ANY_CUTS;
+use wire::request::{ANY_CUTS, RESIDENT_CHUNK};
 use wire::{DaemonIndex, Header, Inode, Layout, Request, ShardIndex};
 
 /// How long a part is repeated before the job has failed.
@@ -26,6 +26,8 @@ struct Job {
     token: u64,
     inode: Inode,
     chunk_log2: u8,
+    /// With `chunk_log2`, of what makes pieces.
+    resident: u8,
     op: DataOp,
     parts_open: usize,
     failed: Option<Errno>,
@@ -61,13 +63,14 @@ impl Jobs {
             token,
             inode,
             chunk_log2: layout.chunk_log2.clamp(CHUNK_LOG2_MIN, CHUNK_LOG2_MAX),
+            resident: if layout.flags & flag::PINNED != 0 { RESIDENT_CHUNK } else { 0 },
             op,
             parts_open: targets.len(),
             failed: None,
             deadline: Instant::now() + JOB_TIME,
         };
         for daemon in targets {
-            ask(shared, worker, id, &job, DaemonIndex(daemon));
+            ask(shared, worker, id, &job, daemon);
         }
         self.open.insert(id, job);
     }
@@ -120,17 +123,16 @@ impl Jobs {
 }
 
 /// The targets that may hold something of a file.
-pub(crate) fn targets_of(layout: &Layout, inode: Inode, count: u16) -> Range<u16> {
-    if layout.placement == placement::LOCAL || layout.flags & flag::SHORT != 0 {
+pub(crate) fn targets_of(layout: &Layout, inode: Inode, count: u16) -> Targets {
+    if layout.flags & flag::SHORT != 0 {
         return first_target(layout, inode, count);
     }
-    0..count
+    locate::targets(layout, inode, count)
 }
 
 /// The target of a file's first chunk.
-fn first_target(layout: &Layout, inode: Inode, count: u16) -> Range<u16> {
-    let target = ::placement::locate::target(layout, inode, 0, count);
-    target.0..target.0 + 1
+fn first_target(layout: &Layout, inode: Inode, count: u16) -> Targets {
+    Targets::one(locate::target(layout, inode, 0, count), count)
 }
 
 const fn name(op: &DataOp) -> &'static str {
@@ -145,11 +147,12 @@ fn ask(shared: &Shared, worker: usize, id: u64, job: &Job, daemon: DaemonIndex) 
     let (inode, chunk_log2) = (job.inode, job.chunk_log2);
     let request = match &job.op {
         DataOp::Truncate { size } => Request::Truncate { inode, chunk_log2, size: *size },
-        DataOp::Own { owner, changed } => {
+        &DataOp::Own { owner, changed, is_pinned } => {
             let (uid, project, changed) = (owner.uid, owner.project, changed.cast_unsigned());
-            Request::Own { inode, uid, project, changed }
+            Request::Own { inode, uid, project, changed, resident: u8::from(is_pinned) }
         }
         DataOp::WriteAll { bytes } => {
+            let chunk_log2 = chunk_log2 | job.resident;
             Request::Write { inode, chunk_log2, offset: 0, cuts: ANY_CUTS, bytes }
         }
     };
@@ -158,7 +161,7 @@ fn ask(shared: &Shared, worker: usize, id: u64, job: &Job, daemon: DaemonIndex) 
     let to = ReplyTo::Part { worker, job: id, daemon: daemon.0 };
     let bytes = encode_request(&header, &request);
     if daemon == shared.router.me {
-        shared.hand_to_worker(::placement::map::WORKER_OF_TARGET, bytes, to);
+        shared.hand_to_worker(placement::map::WORKER_OF_TARGET, bytes, to);
     } else {
         shared.hand_to_peer(daemon, &bytes, to);
     }

@@ -11,6 +11,10 @@
 //! | bulk 0 .. | `bulk` | streams to and from other daemons, for bytes of files |
 //! | fabric | `bulk` | the same by libfabric, if the instance is set so |
 //! | prepare | `prepare` | nothing: makes devices hold space, which takes long |
+//! | sink | `sink` | nothing: copies pieces to the SSD |
+//! | lend | `lend` | `data::lending`: looks how much memory is idle |
+//! | give-back | `lend` | nothing: gives blocks of the arena back to the system |
+//! | below 0 .. | `below` | nothing: reads the backing directory, if there is one |
 //!
 //! Between threads: the workers' inboxes (`inbox`), `net::Sender`, by which any thread sends to other
 //! daemons, and the slots of sessions, into which any thread may put a reply. A request that comes
@@ -54,9 +58,24 @@ mod early;
 
 mod accounts;
 
+mod alone;
+
 mod room;
 
+mod below;
+
 mod prepare;
+
+mod clean;
+
+mod history;
+
+mod sink;
+
+mod rise;
+
+mod idle;
+mod lend;
 
 mod peers;
 
@@ -68,6 +87,11 @@ mod greeting;
 
 mod status;
 
+mod thresholds;
+
+mod open;
+
+mod origins;
 mod reaper;
 mod releases;
 

@@ -10,7 +10,7 @@
 //! is answered `Busy`: the client asks again under the same identity until its time is over.
 
 use crate::inbox::Note;
-use crate::reply::{LOST_MICROS, ReplyTo};
+use crate::reply::{Asker, LOST_MICROS, ReplyTo};
 use crate::shared::{Shared, message};
 use crate::worker::{Message, Took, Worker, Workers};
 use gateway::{Admitted, Route, admit_from_peer};
@@ -42,7 +42,7 @@ impl Handler for Peers {
     type Token = ReplyTo;
 
     fn request(&mut self, from: DaemonIndex, answer: Answer, bytes: &[u8]) {
-        self.admit(from, bytes, ReplyTo::Peer(answer));
+        self.admit(from, bytes, ReplyTo::Peer(answer, Asker::of(bytes)));
     }
 
     fn reply(&mut self, token: ReplyTo, outcome: Result<&[u8], Lost>) {
@@ -205,6 +205,7 @@ impl Peers {
                     shared.tell(worker, Note::OriginGone { first, count });
                 }
             }
+            message::ORIGINS => shared.tell_gone(from, reader.rest())?,
             message::WITHDRAWN => {
                 let (origin, sequence) = (reader.u64()?, reader.u64()?);
                 for worker in 0..shared.router.workers {

@@ -9,6 +9,7 @@ use rustix::fs::FallocateFlags;
 use shm::segment::HUGE_PAGE;
 use shm::{Access, Segment};
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -48,12 +49,17 @@ pub(crate) struct Orders {
     huge_is_slow: bool,
     /// Whole huge pages' room that is in small pages since its memory was needed soon.
     small: Vec<Range<u64>>,
+    /// So often the arena had given memory back then: what is not held any more is to become no page.
+    given_back: u64,
 }
 
 /// Both sides. A target has at most one order under way.
 pub(crate) fn preparer(arena: OwnedFd, ssd: OwnedFd) -> (Preparer, Orders) {
     let (to, orders) = mpsc::sync_channel(2);
-    (Preparer { orders: to }, Orders { orders, arena, ssd, huge_is_slow: false, small: Vec::new() })
+    (
+        Preparer { orders: to },
+        Orders { orders, arena, ssd, huge_is_slow: false, small: Vec::new(), given_back: 0 },
+    )
 }
 
 impl Preparer {
@@ -69,7 +75,8 @@ impl Preparer {
 impl Orders {
     /// Carries orders out until the worker is gone.
     pub(crate) fn run(mut self, shared: &Arc<Shared>) {
-        while let Some(order) = self.next() {
+        let begun = || shared.lend.give_backs.load(Relaxed);
+        while let Some(order) = self.next(&begun) {
             let outcome = self.carry_out(order);
             if let Err(errno) = outcome {
                 let Preparation { tier, place, length, .. } = order;
@@ -81,12 +88,16 @@ impl Orders {
 
     /// The next order; `None` when the worker is gone. While there is none, what is in small pages
     /// becomes huge: files lie there for long.
-    fn next(&mut self) -> Option<Preparation> {
+    fn next(&mut self, given_back: &dyn Fn() -> u64) -> Option<Preparation> {
         let mut patience = REST;
         while !self.small.is_empty() {
             match self.orders.recv_timeout(patience) {
                 Ok(order) => return Some(order),
                 Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) if self.given_back != given_back() => {
+                    self.given_back = given_back();
+                    self.small.clear();
+                }
                 Err(RecvTimeoutError::Timeout) => self.enlarge(),
             }
             patience = Duration::ZERO;
@@ -255,13 +266,14 @@ mod tests {
 
         let asked = order(0, 4096, Haste::Now);
         to.orders.send(asked).expect("room");
-        assert_eq!(orders.next().map(|order| order.length), Some(4096), "orders come first");
+        let next = orders.next(&|| 0).map(|order| order.length);
+        assert_eq!(next, Some(4096), "orders come first");
         assert_eq!(orders.small.len(), 2);
         while !orders.small.is_empty() {
             orders.enlarge();
         }
         drop(to);
-        assert!(orders.next().is_none(), "the worker is gone");
+        assert!(orders.next(&|| 0).is_none(), "the worker is gone");
         let mut bytes = vec![0; pattern.len()];
         assert_eq!(rustix::io::pread(&orders.arena, &mut bytes, 0), Ok(pattern.len()));
         assert!(bytes == pattern);

@@ -7,6 +7,9 @@
 //! taking it out and counting it out, leaves a count that nobody answers for. Mappings hold counts
 //! that are in no table either, so the two can not be told apart while there are processes. Once
 //! two looks find none, what was counted at the first belongs to nobody.
+//!
+//! This daemon may be killed as well. What a dead process had locked is noted in the host segment
+//! (`releases`) while the descriptor is still in the table, which is found again.
 
 use crate::reply::ReplyTo;
 use crate::shared::Shared;
@@ -28,6 +31,8 @@ pub(crate) struct Reaper {
     held: Vec<(Inode, VnodeIndex)>,
     /// What was counted at the last look, if it found no process.
     counted: Option<Counted>,
+    /// There is something left of dead processes, or locks that are to end.
+    has_more: bool,
 }
 
 /// What is counted in the host segment.
@@ -68,55 +73,61 @@ impl Reaper {
         });
         let held = std::mem::take(&mut self.held);
         held.into_iter().for_each(|(inode, vnode)| self.count_out(shared, inode, vnode));
+        self.has_more = false;
         for tenant in dead {
             tracing::debug!(tenant.pid, "process is gone");
-            self.release(shared, tenant);
+            self.has_more |= !self.release(shared, tenant);
         }
         let before = self.counted.take();
-        if living == 0 && self.held.is_empty() {
+        if living == 0 && self.held.is_empty() && !self.has_more {
             match before {
                 Some(before) => before.release(shared),
                 None => self.counted = Counted::of(host),
             }
         }
-        shared.releases.tell(shared);
+        self.has_more |= shared.releases.tell(shared, &is_gone);
         living
     }
 
     /// True if there is something to do at the next look, even if no process lives.
-    pub(crate) fn goes_on(&self, shared: &Shared) -> bool {
-        self.counted.is_some() || !self.held.is_empty() || !shared.releases.is_empty()
+    pub(crate) const fn goes_on(&self) -> bool {
+        self.counted.is_some() || !self.held.is_empty() || self.has_more
     }
 
-    fn release(&mut self, shared: &Shared, tenant: Tenant) {
+    /// Takes the table of a dead process apart. False: there is more than can be noted at a time.
+    fn release(&mut self, shared: &Shared, tenant: Tenant) -> bool {
         let host = &shared.host;
-        let owner = host.owner_of_tenant(shared.host_number, tenant);
-        let mut files = Vec::new();
         let (process, generation) = (tenant.process, tenant.generation);
-        if host.process_release(process, generation, &mut |file| files.push(file)).is_err() {
-            return;
+        if host.process_take_over(process, generation).is_err() {
+            return true;
         }
-        let mut unlocked = BTreeSet::new();
-        for file in files {
-            let Ok(words) = host.file(file) else { continue };
-            let inode = Inode(words.inode.load(Relaxed));
-            if inode.is_none() {
-                continue;
+        let owner = host.owner_of_tenant(shared.host_number, tenant);
+        let mut is_whole = true;
+        host.process_each(process, &mut |fd, file, _| {
+            let inode =
+                host.file(file).map_or(Inode::NONE, |words| Inode(words.inode.load(Relaxed)));
+            let is_noted = inode.is_none() || leave_locks(shared, file, inode, owner);
+            is_whole &= is_noted;
+            if is_noted && host.process_take(process, fd).is_some() && !inode.is_none() {
+                self.release_file(shared, file, inode);
             }
-            let vnode = VnodeIndex(words.vnode.load(Relaxed));
-            let may_be_locked = |by| host.vnode(vnode).is_ok_and(|row| row.may_be_locked(by));
-            if may_be_locked(LOCKED_BY_PROCESS) && unlocked.insert(inode) {
-                shared.releases.add((inode, owner));
-            }
-            tell_size(shared, inode, vnode);
-            if host.file_release(file) == Ok(true) {
-                if may_be_locked(LOCKED_BY_OPEN_FILE) {
-                    let owner = host.owner_of_file(shared.host_number, file);
-                    shared.releases.add((inode, owner));
-                }
-                let _ = host.file_free(file);
-                self.count_out(shared, inode, vnode);
-            }
+        });
+        // Nobody else has this use of the row.
+        is_whole && host.process_free(process, generation).is_ok()
+    }
+
+    /// A descriptor of a dead process stands for the open file no longer.
+    fn release_file(&mut self, shared: &Shared, file: OfdIndex, inode: Inode) {
+        let host = &shared.host;
+        let Ok(words) = host.file(file) else { return };
+        let vnode = VnodeIndex(words.vnode.load(Relaxed));
+        tell_size(shared, inode, vnode);
+        // Who had it, too, may have closed it since the locks were noted. If there is no room now, the
+        // row
+        // stays until nobody uses the instance.
+        if host.file_release(file) == Ok(true) && leave_locks_of_file(shared, file, inode) {
+            let _ = host.file_free(file);
+            self.count_out(shared, inode, vnode);
         }
     }
 
@@ -135,6 +146,27 @@ impl Reaper {
             is_closed(shared, inode);
         }
     }
+}
+
+/// Notes that the locks end that a dead process, which is `owner`, had by a descriptor that is still in
+/// its
+/// table, and those of the open file if no other descriptor stands for it. False if there is no room.
+fn leave_locks(shared: &Shared, file: OfdIndex, inode: Inode, owner: u64) -> bool {
+    let host = &shared.host;
+    let Ok(words) = host.file(file) else { return true };
+    let row = host.vnode(VnodeIndex(words.vnode.load(Relaxed)));
+    let may_be_locked = row.is_ok_and(|row| row.may_be_locked(LOCKED_BY_PROCESS));
+    let is_last = words.refs.load(SeqCst) <= 1;
+    (!may_be_locked || host.release_leave(inode, owner))
+        && (!is_last || leave_locks_of_file(shared, file, inode))
+}
+
+/// The same of an open file's own.
+fn leave_locks_of_file(shared: &Shared, file: OfdIndex, inode: Inode) -> bool {
+    let host = &shared.host;
+    let row = host.file(file).and_then(|file| host.vnode(VnodeIndex(file.vnode.load(Relaxed))));
+    let may_be_locked = row.is_ok_and(|row| row.may_be_locked(LOCKED_BY_OPEN_FILE));
+    !may_be_locked || host.release_leave(inode, host.owner_of_file(shared.host_number, file))
 }
 
 impl Counted {
@@ -161,12 +193,10 @@ impl Counted {
                 continue;
             }
             let inode = Inode(file.inode.load(SeqCst));
-            let row = host.vnode(VnodeIndex(file.vnode.load(SeqCst)));
-            if !inode.is_none() && row.is_ok_and(|row| row.may_be_locked(LOCKED_BY_OPEN_FILE)) {
-                let owner = host.owner_of_file(shared.host_number, index);
-                shared.releases.add((inode, owner));
+            // Without room for its locks it stays for the next time.
+            if inode.is_none() || leave_locks_of_file(shared, index, inode) {
+                let _ = host.file_free(index);
             }
-            let _ = host.file_free(index);
         }
         for (index, inode, opens) in self.vnodes {
             if inode.is_none() {
@@ -198,6 +228,13 @@ fn is_alive(pid: u32, started: u64) -> bool {
     // A leader that ended before its threads is a zombie with more than one thread.
     let is_gone = matches!(state, b'Z' | b'X') && threads <= 1;
     began == started && !is_gone
+}
+
+/// True if a thread is known not to run any more: also one whose process nobody waited for.
+fn is_gone(thread: u32) -> bool {
+    let text = std::fs::read(format!("/proc/{thread}/stat"));
+    let state = text.ok().and_then(|text| parse_stat(&text)).map(|(state, ..)| state);
+    matches!(state, Some(b'Z' | b'X')) || !exists(thread)
 }
 
 /// True if there is a process of this number, though maybe not ours to signal.

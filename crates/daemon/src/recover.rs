@@ -2,12 +2,16 @@
 //! logs. For a first start there is nothing to take up, and the same code makes everything new.
 
 use crate::early::Early;
+use crate::history::History;
+use crate::lend::{self, Blocks, giver};
 use crate::memory::{Mapped, TargetMemory};
 use crate::prepare::{Orders, preparer};
 use crate::settings::Settings;
 use crate::shard::Shard;
+use crate::sink::{Copies, sinker};
 use crate::startup::{Failure, Outcome, failed};
 use crate::target::{Devices, Pins, TargetLoop};
+use crate::thresholds::Follower;
 use data::{Backing, Effect, Space, Target};
 use metadata::Service;
 use placement::Map;
@@ -19,6 +23,7 @@ use shm::index::{Index, Shape};
 use shm::leases::{LEASES_BYTES, Leases};
 use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable};
 use shm::segment::errno;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -46,14 +51,14 @@ pub(crate) fn open_ssd(settings: &Settings) -> Outcome<SsdFile> {
     SsdFile::open(&settings.data.join("ssd"), settings.ssd).map_err(told)
 }
 
-/// The target, its devices, and the thread's side that makes them hold space. Earlier daemons had
-/// sessions with numbers below `sessions_before`.
+/// The target, its devices, and the sides of the threads that make them hold space and that copy pieces.
+/// Earlier daemons had sessions with numbers below `sessions_before`.
 pub(crate) fn target(
     settings: &Settings,
     memory: TargetMemory,
     ssd: SsdFile,
     sessions_before: u16,
-) -> Outcome<(TargetLoop, Arc<Devices>, Orders)> {
+) -> Outcome<(TargetLoop, Arc<Devices>, Orders, Copies, Blocks)> {
     let TargetMemory { arena, table, states, stretches, finder, pins, piece_count } = memory;
     let is_new = table.is_new;
     let space =
@@ -65,8 +70,11 @@ pub(crate) fn target(
         ssd: space(settings.ssd, if is_new { 0 } else { ssd.data_end() }, 0),
         slot_count: piece_count,
         quota_bytes: u64::MAX,
+        sinking: settings.sinking(),
     };
     let orders_ssd = ssd.fd().try_clone_to_owned().map_err(failed("copy a descriptor"))?;
+    let (giver, blocks) = giver(&arena.fd).map_err(failed("copy a descriptor"))?;
+    let of_arena = arena.fd.try_clone().map_err(failed("copy a descriptor"))?;
     let (preparer, orders) = preparer(arena.fd, orders_ssd);
     let table_fd = table.fd;
     let devices = Arc::new(Devices {
@@ -80,14 +88,40 @@ pub(crate) fn target(
         pins: Pins::default(),
     });
     let mut found = Vec::new();
-    let target = if is_new {
+    let mut target = if is_new {
         Target::new(sizes)
     } else {
-        recover_target(sizes, &devices, &table_fd, &mut found)?
+        let mut target = recover_target(sizes, &devices, &table_fd, &mut found)?;
+        give_back_free(&mut target, &of_arena);
+        target
     };
     let early = Early::new(settings.shm.clone(), &found);
-    let target = TargetLoop::new(target, Arc::clone(&devices), preparer, early);
-    Ok((target, devices, orders))
+    target.set_member(settings.index, settings.count);
+    let (sinker, copies) = sinker(&settings.data.join("ssd"));
+    let history = open_history(settings, &mut target);
+    let follower = Follower::new(settings.thresholds());
+    let sinker = (sinker, follower);
+    let mut target = TargetLoop::new(target, Arc::clone(&devices), preparer, sinker, giver, early);
+    target.history = history;
+    Ok((target, devices, orders, copies, blocks))
+}
+
+/// The job goes on without it if it can not be had.
+fn open_history(settings: &Settings, target: &mut Target) -> Option<History> {
+    let path = settings.run.join(format!("d{}.history", settings.index.0));
+    let opened = (settings.history != 0).then(|| History::open(&path))?;
+    target.record_uses();
+    let failed = |error: &std::io::Error| tracing::warn!(%error, "what is read is not noted");
+    opened.inspect_err(failed).ok()
+}
+
+/// If an earlier daemon gave memory back, nobody knows which of what is free is still held: it is given
+/// back, too.
+fn give_back_free(target: &mut Target, arena: &OwnedFd) {
+    let held = rustix::fs::fstat(arena).map_or(0, |stat| stat.st_blocks.cast_unsigned() * 512);
+    if held < target.memory_lent().held {
+        target.forget_free_memory(&mut |place, length| lend::punch(arena, place, length).is_ok());
+    }
 }
 
 /// The target as an earlier daemon left it. Early pieces that nobody wrote to go to `early`.
@@ -99,25 +133,33 @@ fn recover_target(
 ) -> Outcome<Target> {
     let Devices { table, states, .. } = devices;
     let slots = used_slots(fd, table.count()).map_err(failed("read the piece table"))?;
-    let row = |slot: u32| {
-        // The earlier daemon may have been about to take an early piece back.
-        table.show(slot).ok()?;
-        table.get(slot)
-    };
-    let rows: Vec<(Inode, Piece)> = slots.into_iter().flatten().filter_map(row).collect();
+    let slots: Vec<u32> = slots.into_iter().flatten().collect();
+    let shown: Vec<_> = slots.iter().filter_map(|&slot| table.get(slot)).collect();
+    // The earlier daemon may have been about to take an early piece back, or to move one.
+    let hidden: Vec<_> = slots.iter().filter_map(|&slot| table.hidden(slot)).collect();
     let mut effects = Vec::new();
     let is_early = |piece: &Piece| states.is_early(piece.slot) && states.is_hole(piece);
-    early.extend(rows.iter().filter(|(_, piece)| is_early(piece)));
-    let (mut target, dropped) = Target::recover(sizes, rows, &mut effects);
+    early.extend(shown.iter().chain(&hidden).filter(|(_, piece)| is_early(piece)));
+    let (mut target, dropped) = Target::recover(sizes, shown, hidden, &mut effects);
     target.restore_early(early.iter().copied());
     early.retain(|&(inode, piece)| target.early(inode, piece.start) == Some(piece));
+    let is_resident = |(_, piece): &(Inode, Piece)| states.is_resident(piece.slot);
+    let residents: BTreeSet<Inode> =
+        target.pieces().filter(is_resident).map(|(inode, _)| inode).collect();
+    target.restore_residents(residents.into_iter(), &mut effects);
+    let is_clean = |(_, piece): &(Inode, Piece)| states.is_clean(piece.slot);
+    let clean: Vec<_> = target.pieces().filter(is_clean).collect();
+    target.restore_clean(clean.into_iter());
     for one in dropped {
         tracing::error!("{one}");
     }
     for effect in effects {
-        if let Effect::Unpublish { slot } = effect {
-            table.unpublish(slot).map_err(failed("clear a row of the piece table"))?;
+        match effect {
+            Effect::Unpublish { slot } => table.unpublish(slot),
+            Effect::Show { slot } => table.show(slot),
+            _ => Ok(()),
         }
+        .map_err(failed("change a row of the piece table"))?;
     }
     // Who pins such a piece may be copying; who pins it from here on finds that it is gone.
     let mut pinned = Vec::new();
@@ -169,6 +211,7 @@ fn shard(settings: &Settings, map: &Map, worker: usize, index: Mapped) -> Outcom
         spread: settings.spread,
         placement: settings.placement,
         root_flags: settings.flags,
+        backing: settings.backing.is_some(),
         // Half of it, so that who waits for somebody who is gone is answered in his own time.
         silence_nanos: i64::try_from(settings.timeout_micros.saturating_mul(500))
             .unwrap_or(i64::MAX),

@@ -1,88 +1,86 @@
-//! Locks of the dead: their shards are told that they end, and again until they have answered, since a
-//! lock outlives the daemon that keeps it.
+//! Locks that are to end: the home daemon tells the shards of their files, and again until they have
+//! answered, since a lock outlives the daemon that keeps it. What is to be told stands in the host
+//! segment
+//! (`shm::host`, `releases`), which this daemon's death leaves as it is; here is what is on its way.
 //!
-//! Told of are files that somebody of this host may have locked. A lock that is there was granted, and
-//! none is while the shard is away: what waits here is no more than there were processes and open files
-//! on this host when the shard went.
+//! A row is told of by one request at a time, and cleared when that is answered. Requests between two
+//! daemons keep their order, so none that is late can end a lock that was taken after the answer.
 
 use crate::inbox::PartAnswer;
 use crate::reply::ReplyTo;
 use crate::shared::Shared;
-use std::collections::BTreeMap;
+use shm::host::HostSegment;
+use shm::host::releases::{Due, ReleaseIndex};
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use wire::Request;
 use wire::errno::Errno;
-use wire::{Inode, Request};
 
-/// A file, and the owner of locks of it that is dead.
-pub(crate) type Dead = (Inode, u64);
-
-/// What was not answered yet.
+/// What shards were told and have not answered yet.
 #[derive(Default)]
 pub(crate) struct Releases {
-    /// True: it is on its way.
-    open: Mutex<BTreeMap<Dead, bool>>,
+    on_way: Mutex<BTreeSet<ReleaseIndex>>,
 }
 
 impl Releases {
-    fn open(&self) -> MutexGuard<'_, BTreeMap<Dead, bool>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn on_way(&self) -> MutexGuard<'_, BTreeSet<ReleaseIndex>> {
+        self.on_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody is dead who may hold locks of a file.
-    pub(crate) fn add(&self, dead: Dead) {
-        self.open().entry(dead).or_insert(false);
-    }
-
-    /// True if all was answered.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.open().is_empty()
-    }
-
-    /// Tells what is not on its way.
-    pub(crate) fn tell(&self, shared: &Shared) {
-        let waiting = |(dead, is_told): (&Dead, &mut bool)| {
-            (!std::mem::replace(is_told, true)).then_some(*dead)
-        };
-        let due: Vec<Dead> = self.open().iter_mut().filter_map(waiting).collect();
-        for (inode, owner) in due {
-            let header = shared.own_header(inode.shard());
-            let to = ReplyTo::Release { dead: (inode, owner) };
-            shared.hand_in(&header, &Request::Release { inode, owner }, to);
+    /// Tells what is not on its way. `is_gone` says of a thread whether it is dead. True if anything is
+    /// to be
+    /// told, or was and is not answered.
+    pub(crate) fn tell(&self, shared: &Shared, is_gone: &dyn Fn(u32) -> bool) -> bool {
+        let mut all = Vec::new();
+        shared.host.release_list(is_gone, &mut |due| all.push(due));
+        for Due { row, inode, owner } in &all {
+            if self.on_way().insert(*row) {
+                let header = shared.own_header(inode.shard());
+                let request = Request::Release { inode: *inode, owner: *owner };
+                shared.hand_in(&header, &request, ReplyTo::Release { row: *row });
+            }
         }
+        !all.is_empty()
     }
 
     /// A shard has answered, or will not.
-    pub(crate) fn answered(&self, dead: Dead, answer: PartAnswer) {
-        match answer {
-            // There is no such file any more, or never was.
-            PartAnswer::Ended(Ok(()) | Err(Errno::ESTALE | Errno::EINVAL)) => {
-                self.open().remove(&dead);
-            }
-            // The lock may be there still.
-            PartAnswer::Again(_) | PartAnswer::Ended(Err(_)) => {
-                self.open().insert(dead, false);
-            }
+    pub(crate) fn answered(&self, host: &HostSegment, row: ReleaseIndex, answer: PartAnswer) {
+        // There may be no such file any more, or never was. Otherwise the lock may be there still.
+        if let PartAnswer::Ended(Ok(()) | Err(Errno::ESTALE | Errno::EINVAL)) = answer {
+            host.release_answered(row);
         }
+        self.on_way().remove(&row);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shm::Segment;
+    use shm::host::HOST_BYTES;
+    use wire::Inode;
 
     #[test]
     fn what_a_shard_could_not_do_is_told_again() {
+        let (segment, _) = Segment::nameless(c"test", HOST_BYTES).expect("memory");
+        let host = HostSegment::new(segment).expect("a segment");
         let releases = Releases::default();
-        let dead = (Inode(5), 7);
-        for answer in [PartAnswer::Again(1), PartAnswer::Ended(Err(Errno::EIO))] {
-            releases.add(dead);
-            releases.answered(dead, answer);
-            assert_eq!(releases.open().get(&dead), Some(&false));
-        }
+        let listed = || {
+            let mut rows = Vec::new();
+            host.release_list(&|_| true, &mut |due| rows.push(due.row));
+            rows
+        };
         for outcome in [Ok(()), Err(Errno::ESTALE), Err(Errno::EINVAL)] {
-            releases.add(dead);
-            releases.answered(dead, PartAnswer::Ended(outcome));
-            assert!(releases.is_empty());
+            assert!(host.release_leave(Inode(5), 7));
+            let row = listed()[0];
+            for answer in [PartAnswer::Again(1), PartAnswer::Ended(Err(Errno::EIO))] {
+                assert!(releases.on_way().insert(row));
+                releases.answered(&host, row, answer);
+                assert_eq!(listed(), [row], "to be told again");
+                assert!(releases.on_way().is_empty());
+            }
+            releases.answered(&host, row, PartAnswer::Ended(outcome));
+            assert!(listed().is_empty());
         }
     }
 }

@@ -45,11 +45,11 @@ struct Round {
 /// All removals of one worker.
 #[derive(Default)]
 pub(crate) struct Removals {
-    /// What is gathered: the service's tokens, files that any target may hold something of, and
-    /// those of single targets.
+    /// What is gathered: the service's tokens, files that any target may hold something of, and by
+    /// target those that only some may.
     tokens: Vec<u64>,
     anywhere: Vec<u8>,
-    at_one: BTreeMap<u16, Vec<u8>>,
+    at_some: BTreeMap<u16, Vec<u8>>,
     count: usize,
     since: Option<Instant>,
     rounds: BTreeMap<u64, Round>,
@@ -74,12 +74,14 @@ impl Removals {
         }
         self.tokens.push(token);
         for (inode, layout) in files {
-            let targets = targets_of(layout, *inode, count);
-            let to = match targets.len() {
-                1 if count > 1 => self.at_one.entry(targets.start).or_default(),
-                _ => &mut self.anywhere,
-            };
-            to.extend_from_slice(&inode.0.to_le_bytes());
+            let (targets, number) = (targets_of(layout, *inode, count), inode.0.to_le_bytes());
+            if targets.is_all() {
+                self.anywhere.extend_from_slice(&number);
+                continue;
+            }
+            for target in targets {
+                self.at_some.entry(target.0).or_default().extend_from_slice(&number);
+            }
         }
         self.count += files.len();
         self.since.get_or_insert(now);
@@ -90,12 +92,12 @@ impl Removals {
     fn send_off(&mut self, count: u16) {
         let tokens = std::mem::take(&mut self.tokens);
         let anywhere = std::mem::take(&mut self.anywhere);
-        let mut at_one = std::mem::take(&mut self.at_one);
+        let mut at_some = std::mem::take(&mut self.at_some);
         (self.count, self.since) = (0, None);
         let shared: Inodes = anywhere.as_slice().into();
         let (id, mut lines_open) = (self.rounds_made, 0);
         for target in 0..count {
-            let files = match at_one.remove(&target) {
+            let files = match at_some.remove(&target) {
                 Some(own) => [own.as_slice(), &anywhere].concat().into(),
                 None => Arc::clone(&shared),
             };

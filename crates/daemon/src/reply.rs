@@ -1,45 +1,65 @@
 //! Where the reply to a request goes, and getting it there, from any thread.
 
 use crate::inbox::{Note, PartAnswer};
-use crate::releases::Dead;
 use crate::shared::{Guest, Shared};
 use crate::sizes::Asked;
 use net::bulk::Fabric as _;
 use placement::map::WORKER_OF_TARGET;
+use shm::host::releases::ReleaseIndex;
 use shm::wait::steady_nanos;
 use std::sync::Arc;
 use wire::codec::{Reader, Writer};
 use wire::errno::Errno;
 use wire::limits::SLOT_BYTES;
-use wire::{DaemonIndex, Reply, Request, ShardIndex, reply};
+use wire::{DaemonIndex, Header, Inode, Reply, Request, ShardIndex, reply};
 
 /// When to ask again for what a lost peer was asked: it takes this long at least to come back.
 pub(crate) const LOST_MICROS: u32 = 10_000;
 /// When to ask again for what did not fit a queue.
 pub(crate) const FULL_MICROS: u32 = 1_000;
 
+/// Who sent a request: its origin, and how many it sent before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Asker {
+    pub(crate) origin: u64,
+    pub(crate) sequence: u64,
+}
+
+impl Asker {
+    /// Of an encoded request. One that can not be decoded is refused, whoever sent it.
+    pub(crate) fn of(bytes: &[u8]) -> Asker {
+        let header = Header::decode(&mut Reader::new(bytes));
+        header.map_or(Asker { origin: 0, sequence: 0 }, |header| Asker {
+            origin: header.origin,
+            sequence: header.sequence,
+        })
+    }
+}
+
 /// Where a reply goes.
 pub(crate) enum ReplyTo {
-    /// A slot of a session.
-    Slot { guest: Arc<Guest>, slot: u8 },
+    /// A slot or row of a session.
+    Slot { guest: Arc<Guest>, slot: u16 },
     /// As `Slot`; the answer of another daemon to a walk may also grant leases (`leases`).
-    Walk { guest: Arc<Guest>, slot: u8, sent_nanos: i64, request: Vec<u8> },
+    Walk { guest: Arc<Guest>, slot: u16, sent_nanos: i64, request: Vec<u8> },
     /// As `Slot`; the answer of another daemon says something that is noted here first (`sizes`).
-    Size { guest: Arc<Guest>, slot: u8, asked: Asked },
-    /// Another daemon.
-    Peer(net::Answer),
+    Size { guest: Arc<Guest>, slot: u16, asked: Asked },
+    /// Another daemon, for who sent a request by it.
+    Peer(net::Answer, Asker),
     /// A part of a job of a worker of this daemon.
     Part { worker: usize, job: u64, daemon: u16 },
     /// The removals of a worker of this daemon.
     Removals { worker: usize, target: DaemonIndex },
     /// The target of this daemon, which asked whose files are.
     Owners { question: u64 },
+    /// The same, which asked where a file lies below.
+    Below { inode: Inode },
     /// The same, which asked a service to give back space.
     Room { round: u64, shard: ShardIndex },
     /// A transfer of a peer that waits for its piece.
     Visit(net::bulk::Visit),
-    /// What is told of locks of the dead.
-    Release { dead: Dead },
+    /// What is told of locks that are to end.
+    Release { row: ReleaseIndex },
     /// Nobody waits for it.
     Nobody,
 }
@@ -67,7 +87,7 @@ impl Shared {
                 let bytes = noted.as_deref().unwrap_or(bytes);
                 self.answer(ReplyTo::Slot { guest, slot }, bytes);
             }
-            ReplyTo::Peer(answer) => self.net.reply(answer, bytes),
+            ReplyTo::Peer(answer, _) => self.net.reply(answer, bytes),
             ReplyTo::Part { worker, job, daemon } => {
                 let answer = part_answer(bytes);
                 self.tell(worker, Note::Part { job, daemon, answer });
@@ -79,12 +99,17 @@ impl Shared {
             ReplyTo::Owners { question } => {
                 self.tell(WORKER_OF_TARGET, Note::Owners { question, answer: bytes.to_vec() });
             }
+            ReplyTo::Below { inode } => {
+                self.tell(WORKER_OF_TARGET, Note::ToldBelow { inode, answer: bytes.to_vec() });
+            }
             ReplyTo::Room { round, shard } => {
                 let by = (round, shard);
                 self.tell(WORKER_OF_TARGET, Note::GaveBack { by, answer: bytes.to_vec() });
             }
             ReplyTo::Visit(visit) => self.bulk.answer(visit, bytes.to_vec()),
-            ReplyTo::Release { dead } => self.releases.answered(dead, part_answer(bytes)),
+            ReplyTo::Release { row } => {
+                self.releases.answered(&self.host, row, part_answer(bytes));
+            }
             ReplyTo::Nobody => {}
         }
     }

@@ -1,52 +1,50 @@
-//! Requests for which this daemon's target has no room: before one is refused, what is on its way back
-//! comes back.
+//! Requests that wait for room (`data::admission`): before one is refused, what is on its way back comes
+//! back; who does not wait any more, or must not, makes way; and how long they waited.
 //!
 //! For who removed a file its space is free. But the file may still be in a post, with those that are
-//! gathered (`removals`), or kept for a moment by its metadata service. So the request is held here, and
-//! all services are asked to give back what they have (`Request::GiveBack`). As long as one says that
-//! there is more for this target, the request is tried again; when none does, once more, and then it is
-//! refused. What was removed before the request came is found only by a round of questions that began
-//! after that: so it waits for the next one, if one is under way.
+//! gathered (`removals`), or kept for a moment by its metadata service. So all services are asked to give
+//! back what they have (`Request::GiveBack`), and say whether there is more for this target.
+//!
+//! What brings bytes from another host does not wait: they stand in the way of those behind them on their
+//! stream, and a cut of the file waits until they arrived. Such a one is told to come again, and asks for
+//! its pieces first (`client::far`): that question waits.
 
-use crate::reply::ReplyTo;
+use crate::reply::{Asker, ReplyTo};
 use crate::shared::{Guest, Shared};
-use crate::target::{Final, TargetLoop};
+use crate::target::{TargetLoop, micros_until};
+use data::Input;
 use placement::map::worker_of_shard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use wire::codec::Reader;
-use wire::errno::Errno;
 use wire::limits::SHARD_COUNT;
-use wire::{Inode, Reply, Request, ShardIndex};
+use wire::{Reply, Request, ShardIndex};
 
-/// How long a request is held at most, whoever does not answer or does not get to its end.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a service may take that stands still.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// Between two rounds, while something is on its way.
 const PAUSE: Duration = Duration::from_millis(1);
-
-/// A request without its answer.
-struct Held {
-    inode: Inode,
-    request: Vec<u8>,
-    to: ReplyTo,
-    /// The round that decides.
-    round: u64,
-    until: Instant,
-}
+/// Between two looks at those who wait.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Room {
-    held: Vec<Held>,
-    /// Rounds that began.
+    /// The round that is wanted or under way.
     round: u64,
+    /// When it begins, if it did not.
+    begins_at: Option<Instant>,
+    ended_at: Option<Instant>,
     /// Those who did not answer in this one, each by one of its shards, and till when they may.
     left: BTreeSet<ShardIndex>,
     left_until: Option<Instant>,
     is_freeing: bool,
-    /// When the next one begins, if none is under way.
-    again_at: Option<Instant>,
+    /// When to look at those who wait.
+    look_at: Option<Instant>,
+    /// Requests that may not wait.
+    impatient: Vec<u64>,
 }
 
 /// A shard of each service.
@@ -60,27 +58,37 @@ fn services(shared: &Shared) -> BTreeSet<ShardIndex> {
 }
 
 impl TargetLoop {
-    /// There is no room for a request. `until`: it was held before, till then at most.
-    pub(crate) fn hold_for_room(
-        &mut self,
-        shared: &Shared,
-        (inode, request): (Inode, Vec<u8>),
-        to: ReplyTo,
-        until: Option<Instant>,
-    ) {
-        let until = until.unwrap_or_else(|| Instant::now() + PATIENCE);
-        let round = self.room.round + 1;
-        self.room.held.push(Held { inode, request, to, round, until });
-        if self.room.left.is_empty() && self.room.again_at.is_none() {
-            self.begin_round(shared);
+    /// The target has no room for a request.
+    pub(crate) fn begin_wait(&mut self, ticket: u64) {
+        let Some(pending) = self.pending.get_mut(&ticket) else { return };
+        match (&pending.to, &pending.again) {
+            (ReplyTo::Visit(_), _) | (ReplyTo::Peer(..), Some((_, Request::Write { .. }))) => {
+                self.room.impatient.push(ticket);
+            }
+            _ => drop(pending.waits_since.get_or_insert_with(Instant::now)),
+        }
+    }
+
+    /// Those that may not wait are told to come again.
+    pub(crate) fn send_impatient_away(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>]) {
+        while let Some(ticket) = self.room.impatient.pop() {
+            self.step(shared, guests, Input::Withdraw { ticket });
+        }
+    }
+
+    /// The target wants to know whether others have something to give back.
+    pub(crate) fn ask_for_room(&mut self, shared: &Shared, round: u64) {
+        self.room.round = round;
+        match self.room.ended_at.map(|at| at + PAUSE).filter(|&at| at > Instant::now()) {
+            Some(at) => self.room.begins_at = Some(at),
+            None => self.begin_round(shared),
         }
     }
 
     fn begin_round(&mut self, shared: &Shared) {
         let room = &mut self.room;
-        room.round += 1;
-        (room.left, room.is_freeing, room.again_at) = (services(shared), false, None);
-        room.left_until = Some(Instant::now() + PATIENCE);
+        (room.left, room.is_freeing, room.begins_at) = (services(shared), false, None);
+        room.left_until = Some(Instant::now() + ANSWER_TIME);
         let request = Request::GiveBack { target: shared.router.me.0 };
         for &shard in &room.left {
             let to = ReplyTo::Room { round: room.round, shard };
@@ -107,52 +115,17 @@ impl TargetLoop {
     }
 
     fn end_round(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>]) {
-        let (round, is_freeing) = (self.room.round, self.room.is_freeing);
-        self.room.again_at = is_freeing.then(|| Instant::now() + PAUSE);
-        let is_judged = |held: &Held| held.round <= round;
-        for held in self.take_held(is_judged) {
-            let last = if is_freeing { Final::At(held.until) } else { Final::Room };
-            self.try_held(shared, guests, held, last);
-        }
-        if self.room.held.is_empty() {
-            self.room.again_at = None;
-        } else if self.room.again_at.is_none() {
-            self.begin_round(shared);
-        }
+        let Room { round, is_freeing: comes, .. } = self.room;
+        (self.room.ended_at, self.room.left_until) = (Some(Instant::now()), None);
+        self.step(shared, guests, Input::RoomAsked { round, comes });
     }
 
-    /// True if something is to be done for those who are held before long.
-    pub(crate) fn waits_for_room(&self) -> bool {
-        !self.room.held.is_empty()
-    }
-
-    fn take_held(&mut self, is_it: impl Fn(&Held) -> bool) -> Vec<Held> {
-        let (taken, rest) = std::mem::take(&mut self.room.held).into_iter().partition(is_it);
-        self.room.held = rest;
-        taken
-    }
-
-    fn try_held(
-        &mut self,
-        shared: &Shared,
-        guests: &[Option<Arc<Guest>>],
-        held: Held,
-        last: Final,
-    ) {
-        match Request::decode(&mut Reader::new(&held.request)) {
-            Ok(request) => self.carry_out_now(shared, guests, &request, held.to, last),
-            Err(_) => shared.refuse(held.to, Errno::EPROTO),
-        }
-    }
-
-    /// Files are removed: nobody has them open, so whoever asked for pieces of them is gone.
-    pub(crate) fn refuse_removed(&mut self, shared: &Shared, inodes: &[u8]) {
-        if !self.room.held.is_empty() {
-            let gone: BTreeSet<Inode> = wire::request::removed(inodes).collect();
-            for held in self.take_held(|held| gone.contains(&held.inode)) {
-                shared.refuse(held.to, Errno::ESTALE);
-            }
-        }
+    /// Notes how long a request waited.
+    pub(crate) fn note_wait(&self, shared: &Shared, since: Instant) {
+        let micros = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
+        shared.space.waits.fetch_add(1, Relaxed);
+        shared.space.wait_micros.fetch_add(micros, Relaxed);
+        shared.space.wait_micros_max.fetch_max(micros, Relaxed);
     }
 
     /// Does what is due. How long nothing will be, in microseconds.
@@ -161,24 +134,57 @@ impl TargetLoop {
         shared: &Shared,
         guests: &[Option<Arc<Guest>>],
     ) -> Option<u64> {
-        if self.room.held.is_empty() {
-            return None;
-        }
         let now = Instant::now();
-        if self.room.again_at.is_some_and(|at| at <= now) {
+        if self.room.begins_at.is_some_and(|at| at <= now) {
             self.begin_round(shared);
         }
-        for held in self.take_held(|held| held.until <= now) {
-            self.try_held(shared, guests, held, Final::Room);
-        }
-        if !self.room.left.is_empty() && self.room.left_until.is_some_and(|until| until <= now) {
+        if self.room.left_until.is_some_and(|until| until <= now) {
             // The answers of those who stand still are lost, or come too late.
             self.room.left.clear();
             self.end_round(shared, guests);
         }
-        let until = self.room.held.iter().map(|held| held.until).min()?;
-        let next = self.room.again_at.or(self.room.left_until).map_or(until, |at| at.min(until));
-        let left = next.saturating_duration_since(Instant::now());
-        Some(u64::try_from(left.as_micros()).unwrap_or(u64::MAX))
+        if !self.target.waits_for_room() {
+            self.room.look_at = None;
+        } else if self.room.look_at.is_none_or(|at| at <= now) {
+            self.room.look_at = Some(now + LOOK_PAUSE);
+            self.look_at_waiting(shared, guests);
+        }
+        let Room { begins_at, left_until, look_at, .. } = self.room;
+        [begins_at, left_until, look_at].into_iter().flatten().min().map(micros_until)
+    }
+
+    /// Of other hosts some who sent requests wait no longer: their daemons say so. Those of this host are
+    /// looked at.
+    pub(crate) fn withdraw(
+        &mut self,
+        shared: &Shared,
+        guests: &[Option<Arc<Guest>>],
+        is_gone: &dyn Fn(&Asker) -> bool,
+    ) {
+        let is_gone = |to: &ReplyTo| matches!(to, ReplyTo::Peer(_, asker) if is_gone(asker));
+        self.withdraw_those(shared, guests, &is_gone);
+    }
+
+    fn withdraw_those(
+        &mut self,
+        shared: &Shared,
+        guests: &[Option<Arc<Guest>>],
+        is_gone: &dyn Fn(&ReplyTo) -> bool,
+    ) {
+        let gone = self.pending.iter().filter(|(_, pending)| is_gone(&pending.to));
+        let gone: Vec<u64> = gone.map(|(&ticket, _)| ticket).collect();
+        for ticket in gone {
+            self.step(shared, guests, Input::Withdraw { ticket });
+        }
+    }
+
+    /// Whose client is dead waits no longer; who waits for too long is refused.
+    fn look_at_waiting(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>]) {
+        self.withdraw_those(shared, guests, &|to| match to {
+            ReplyTo::Slot { guest, slot } => !guest.slots.is_awaited(usize::from(*slot)),
+            _ => false,
+        });
+        let (now, patience) = (shared.begun.elapsed().as_millis() as u32, shared.patience_millis);
+        self.act(shared, guests, |target, effects| target.keep_writers(now, patience, effects));
     }
 }

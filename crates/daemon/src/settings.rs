@@ -1,18 +1,22 @@
 //! The command line of `forebayd`. It is written by the starter, not by people: every option is
-//! given once, as `--name value`; all but `--inline`, `--timeout`, `--writes` and `--transport`
-//! must be.
+//! given once, as `--name value`; all but `--inline`, `--timeout`, `--writes`, `--transport`,
+//! `--backing`, `--history`, `--memory-least`, and
+//! when pieces sink must be.
 
+use ::below::is_bucket;
+use data::sink::Sinking;
+use data::thresholds::{Given, Thresholds};
 use fabric::bulk::Choice;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
-use wire::DaemonIndex;
-use wire::attributes::{flag, placement, spread};
+use wire::attributes::{flag, placement, spread, write_back};
 use wire::limits::{
     CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, DAEMON_COUNT_MAX, INLINE_BYTES_MAX, WORKER_COUNT_MAX,
 };
+use wire::{DaemonIndex, Layout};
 
 /// What the starter decided.
 #[derive(Clone, Debug)]
@@ -33,8 +37,18 @@ pub(crate) struct Settings {
     pub(crate) local_count: u16,
     /// Bytes of the arena.
     pub(crate) memory: u64,
+    /// Bytes of it that may always be used, if the rest follows what the node leaves idle.
+    pub(crate) memory_least: Option<u64>,
     /// Bytes of the SSD file.
     pub(crate) ssd: u64,
+    /// Percent of the arena below which idle pieces sink; 0: none. Without it that sets itself.
+    pub(crate) room: Option<u64>,
+    /// As `room`, for what is not idle.
+    pub(crate) reserve: Option<u64>,
+    /// Microseconds after which a piece is idle.
+    pub(crate) idle_micros: u64,
+    /// How long a write waits for room at most.
+    pub(crate) patience_micros: u64,
     /// log2 of the chunk size.
     pub(crate) chunk_log2: u8,
     /// `wire::attributes::spread` of the root.
@@ -61,6 +75,10 @@ pub(crate) struct Settings {
     pub(crate) inline: usize,
     /// What moves the bytes of files between daemons.
     pub(crate) transport: Choice,
+    /// The backing directory, or the bucket.
+    pub(crate) backing: Option<String>,
+    /// 1: which files are read is noted.
+    pub(crate) history: u8,
     /// Bound on every wait of a client, in microseconds.
     pub(crate) timeout_micros: u64,
 }
@@ -87,7 +105,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-const NAMES: [&str; 23] = [
+const NAMES: [&str; 31] = [
     "run",
     "shm",
     "data",
@@ -96,7 +114,12 @@ const NAMES: [&str; 23] = [
     "local-first",
     "local-count",
     "memory",
+    "memory-least",
     "ssd",
+    "room",
+    "reserve",
+    "idle",
+    "patience",
     "chunk",
     "spread",
     "placement",
@@ -111,11 +134,35 @@ const NAMES: [&str; 23] = [
     "inline",
     "timeout",
     "transport",
+    "backing",
+    "write-back",
+    "history",
 ];
 
 /// A daemon that is started again takes a moment; after this long the application had better learn
 /// of it.
 const TIMEOUT_MICROS: u64 = 30_000_000;
+
+/// After so long a piece is idle.
+const IDLE_MICROS: u64 = 500_000;
+/// So long a write waits for room.
+const PATIENCE_MICROS: u64 = 10_000_000;
+
+/// Of the root: what it hands down.
+fn flags(options: &Options) -> Result<u8, Wrong> {
+    let posix = match options.0.contains_key("consistency") {
+        true => options.one_of("consistency", &[("relaxed", 0), ("posix", flag::POSIX)])?,
+        false => 0,
+    };
+    if !options.0.contains_key("backing") {
+        return Ok(posix);
+    }
+    let write_back = match options.0.contains_key("write-back") {
+        true => options.one_of("write-back", &write_back::NAMES)?,
+        false => write_back::CLOSE,
+    };
+    Ok(Layout { flags: posix, ..Layout::default() }.flags_with_write_back(write_back))
+}
 
 struct Options(BTreeMap<&'static str, String>);
 
@@ -148,6 +195,14 @@ impl Options {
         if self.0.contains_key(name) { self.value(name) } else { Ok(otherwise) }
     }
 
+    /// `None`: auto.
+    fn percent(&self, name: &'static str) -> Result<Option<u64>, Wrong> {
+        match self.0.get(name).map(String::as_str) {
+            Some("auto") => Ok(None),
+            _ => self.value_or(name, 0).map(Some),
+        }
+    }
+
     fn one_of(&self, name: &'static str, known: &[(&str, u8)]) -> Result<u8, Wrong> {
         let text = self.text(name)?;
         let found = known.iter().find(|(word, _)| *word == text);
@@ -173,15 +228,20 @@ impl Settings {
             local_first: options.value("local-first")?,
             local_count: options.value("local-count")?,
             memory: options.value("memory")?,
+            memory_least: match options.0.contains_key("memory-least") {
+                true => Some(options.value("memory-least")?),
+                false => None,
+            },
             ssd: options.value("ssd")?,
+            room: options.percent("room")?,
+            reserve: options.percent("reserve")?,
+            idle_micros: options.value_or("idle", IDLE_MICROS)?,
+            patience_micros: options.value_or("patience", PATIENCE_MICROS)?,
             chunk_log2: chunk.checked_ilog2().unwrap_or(0) as u8,
             spread: options.one_of("spread", &[("home", spread::HOME), ("wide", spread::WIDE)])?,
             placement: options
                 .one_of("placement", &[("hash", placement::HASH), ("local", placement::LOCAL)])?,
-            flags: match options.0.contains_key("consistency") {
-                true => options.one_of("consistency", &[("relaxed", 0), ("posix", flag::POSIX)])?,
-                false => 0,
-            },
+            flags: flags(&options)?,
             write_behind: match options.0.contains_key("writes") {
                 true => options.one_of("writes", &[("through", 0), ("behind", 1)])?,
                 false => 0,
@@ -197,10 +257,43 @@ impl Settings {
             ready_fd: options.value("ready-fd")?,
             inline: options.value_or("inline", INLINE_BYTES_MAX)?,
             transport: options.value_or("transport", Choice::Tcp)?,
+            backing: match options.0.contains_key("backing") {
+                true => Some(options.value("backing")?),
+                false => None,
+            },
+            history: match options.0.contains_key("history") {
+                true => options.one_of("history", &[("off", 0), ("noted", 1)])?,
+                false => 0,
+            },
             timeout_micros: options.value_or("timeout", TIMEOUT_MICROS)?,
         };
         settings.check(&options, chunk)?;
         Ok(settings)
+    }
+
+    /// How long a write waits for room: whoever sent it is answered before he gives up.
+    pub(crate) fn patience_millis(&self) -> u32 {
+        let micros = self.patience_micros.min(self.timeout_micros / 3 * 2);
+        u32::try_from(micros / 1000).unwrap_or(u32::MAX)
+    }
+
+    /// When pieces sink.
+    pub(crate) fn sinking(&self) -> Sinking {
+        if self.room == Some(0) {
+            return Sinking::NEVER;
+        }
+        let now = self.thresholds().in_force(self.memory);
+        Sinking {
+            normal_below_bytes: now.normal_below_bytes,
+            forced_below_bytes: now.forced_below_bytes,
+            idle_millis: u32::try_from(self.idle_micros / 1000).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// What of that sets itself.
+    pub(crate) fn thresholds(&self) -> Thresholds {
+        let forced = if self.room == Some(0) { Some(0) } else { self.reserve };
+        Thresholds::new(Given { normal: self.room, forced })
     }
 
     fn check(&self, options: &Options, chunk: u64) -> Result<(), Wrong> {
@@ -215,9 +308,16 @@ impl Settings {
             ("chunk", (CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX).contains(&self.chunk_log2)),
             ("workers", (1..=WORKER_COUNT_MAX).contains(&self.workers)),
             ("memory", usize::try_from(self.memory).is_ok() && self.memory <= u64::MAX >> 1),
+            ("memory-least", self.memory_least.is_none_or(|least| least <= self.memory)),
             ("ssd", self.ssd <= u64::MAX >> 1),
+            ("room", self.room.is_none_or(|percent| percent <= 100)),
+            ("reserve", self.reserve.is_none_or(|percent| percent <= 100)),
             ("inline", self.inline <= INLINE_BYTES_MAX),
             ("timeout", self.timeout_micros > 0),
+            (
+                "backing",
+                self.backing.as_ref().is_none_or(|it| is_bucket(it) || it.starts_with('/')),
+            ),
         ];
         match rules.iter().find(|(_, holds)| !holds) {
             Some((name, _)) => Err(options.wrong(name)),
@@ -246,6 +346,21 @@ mod tests {
     }
 
     #[test]
+    fn only_what_lies_below_is_written_to() {
+        let written = |more: &str| {
+            let flags = parse(&format!("{LINE} {more}")).expect("right").flags;
+            Layout { flags, ..Layout::default() }.write_back()
+        };
+        assert_eq!((written(""), written("--write-back end")), (0, 0));
+        assert_eq!(written("--backing /b"), write_back::CLOSE);
+        assert_eq!(written("--backing s3://b"), write_back::CLOSE);
+        assert_eq!(written("--backing /b --write-back cooling"), write_back::COOLING);
+        let both = "--backing /b --write-back never --consistency posix";
+        assert_eq!(written(both), write_back::NEVER);
+        assert_ne!(parse(&format!("{LINE} {both}")).expect("right").flags & flag::POSIX, 0);
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         let wrong = [
             ("--index 1", "--index 2", "option --index can not be \"2\""),
@@ -255,6 +370,11 @@ mod tests {
             ("--ready-fd 3", "--ready-fd", "option --ready-fd has no value"),
             ("--ready-fd 3", "--ready-fd 3 --ready-fd 3", "option --ready-fd is given twice"),
             ("--ready-fd 3", "--ready-fd 3 --transport x", "option --transport can not be \"x\""),
+            (
+                "--ssd 0",
+                "--backing /b --write-back x --ssd 0",
+                "option --write-back can not be \"x\"",
+            ),
         ];
         for (from, to, message) in wrong {
             let line = LINE.replace(from, to);

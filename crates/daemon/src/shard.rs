@@ -5,15 +5,17 @@
 //! of leaving a state that the log does not have.
 
 use crate::accounts::Books;
+use crate::below::Listed;
 use crate::clock::Clock;
 use crate::inbox::{Note, PartAnswer};
 use crate::jobs::Jobs;
+use crate::origins::Asking;
 use crate::posted::room_of_posts;
 use crate::removals::Removals;
 use crate::reply::{LOST_MICROS, ReplyTo};
 use crate::shared::{Shared, encode_request, message};
 use gateway::Route;
-use metadata::{DataOp, Effect, IndexOp, Input, Opens, Service, SnapshotCursor};
+use metadata::{DataOp, Effect, IndexOp, Input, Opens, Part, Service, SnapshotCursor};
 use net::Haste;
 use placement::map::WORKER_OF_TARGET;
 use shm::host::{Cuts, HostSegment};
@@ -175,6 +177,8 @@ pub(crate) struct Shard {
     pub(crate) reaps: Vec<Inode>,
     /// Files without a name that nobody had open at the last look.
     unheld: BTreeSet<Inode>,
+    /// When it was asked which sessions are over.
+    asking: Asking,
     /// When to look for such files.
     orphans_at: Option<Instant>,
     /// How often it was looked for them.
@@ -207,6 +211,7 @@ impl Shard {
             replies: Vec::new(),
             reaps: Vec::new(),
             unheld: BTreeSet::new(),
+            asking: Asking::default(),
             orphans_at: None,
             looks: 0,
             posted_at: None,
@@ -294,6 +299,21 @@ impl Shard {
         self.step(shared, Input::DrawSpace { account, wanted });
     }
 
+    /// Entries of a directory below came, or why there are no more.
+    pub(crate) fn listed(&mut self, shared: &Shared, directory: Inode, outcome: &Result<Listed>) {
+        // Without room in the log nothing is brought in; what is refused needs none.
+        let outcome = match (outcome, self.reserve(For::Any)) {
+            (Ok(listed), Ok(())) => Ok((listed.seen(), listed.is_last)),
+            (Err(errno), _) => Err(*errno),
+            (_, Err(errno)) => Err(errno),
+        };
+        let outcome = match &outcome {
+            Ok((entries, is_last)) => Ok(Part { entries, is_last: *is_last }),
+            Err(errno) => Err(*errno),
+        };
+        self.step(shared, Input::Below { directory, outcome });
+    }
+
     /// Who sent a request is dead.
     pub(crate) fn withdrawn(&mut self, shared: &Shared, origin: u64, sequence: u64) {
         self.step(shared, Input::Withdrawn { origin, sequence });
@@ -348,7 +368,16 @@ impl Shard {
         let jobs = self.jobs.deadline().map(micros_until);
         let removals = self.removals.deadline().map(micros_until);
         let orphans = self.look_for_orphans(shared);
-        [service, jobs, removals, orphans, held].into_iter().flatten().min()
+        let origins = self.forget_gone(shared);
+        [service, jobs, removals, orphans, origins, held].into_iter().flatten().min()
+    }
+
+    /// Forgets what came of requests that nobody repeats any more, and asks other daemons about theirs.
+    /// Returns when to look again, if anything is remembered.
+    fn forget_gone(&mut self, shared: &Shared) -> Option<u64> {
+        let gone = self.asking.ask(shared, |from| self.service.next_origin(from));
+        gone.iter().for_each(|range| self.origin_gone(shared, range.first, range.count));
+        self.asking.due().map(micros_until)
     }
 
     /// Starts cuts whose bytes have arrived. Returns when to look again, if any wait.
@@ -474,6 +503,7 @@ impl Shard {
     pub(crate) fn publish(&self, shared: &Shared) {
         if let Some(figures) = shared.figures.get(self.worker) {
             figures.files.store(self.service.inode_count(), Relaxed);
+            figures.outcomes.store(self.service.outcome_count(), Relaxed);
             figures.log_bytes.store(self.journal.bytes(), Relaxed);
         }
     }
@@ -589,14 +619,14 @@ impl Shard {
                 shared.tell(WORKER_OF_TARGET, Note::Allowed { account, denied });
             }
             Effect::Data { token, inode, layout, op } => {
-                let is_posix = layout.flags & flag::POSIX != 0;
-                if is_posix && shared.host.has_flights(inode) {
+                if layout.flags & flag::POSIX != 0 && shared.host.has_flights(inode) {
                     let until = Instant::now() + shared.timeout;
                     self.held.push(HeldCut { token, inode, layout, op, until });
                     return;
                 }
                 self.jobs.start(shared, self.worker, (token, inode), &layout, op);
             }
+            Effect::Below { directory, place } => shared.list_below(self.worker, directory, place),
             Effect::Remove { token, files } => {
                 let count = shared.router.map.daemon_count();
                 if self.removals.add(Instant::now(), count, token, &files) {
@@ -682,6 +712,10 @@ const fn purpose(request: &Request<'_>) -> For {
         | Request::Release { .. }
         | Request::CancelLock { .. }
         | Request::GiveBack { .. }
+        | Request::Wrote { .. }
+        | Request::NotWritten { .. }
+        | Request::Gone { .. }
+        | Request::Saved { .. }
         | Request::RemoveXattr { .. } => For::Freeing,
         _ => For::Any,
     }

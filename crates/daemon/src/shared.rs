@@ -3,9 +3,13 @@
 //! Nothing here is a core's state; figures are for looking at only.
 
 use crate::accounts::Books;
+use crate::below::Below;
 use crate::bulk::BulkEnds;
 use crate::inbox::{Inbox, Note};
 use crate::leases::Held;
+use crate::lend::Desk;
+use crate::open::Open;
+use crate::origins::Origins;
 use crate::releases::Releases;
 use crate::reply::{FULL_MICROS, LOST_MICROS, ReplyTo};
 use crate::sizes::Sizes;
@@ -16,7 +20,7 @@ use shm::doorbell::Doorbells;
 use shm::host::HostSegment;
 use shm::posts::Posts;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::time::{Duration, Instant};
 use wire::codec::Writer;
 use wire::limits::SLOT_BYTES;
@@ -38,6 +42,8 @@ pub(crate) struct Figures {
     pub(crate) requests: AtomicU64,
     /// Inodes.
     pub(crate) files: AtomicU64,
+    /// Origins whose last request is remembered.
+    pub(crate) outcomes: AtomicU64,
     /// Length of the log.
     pub(crate) log_bytes: AtomicU64,
 }
@@ -49,10 +55,57 @@ pub(crate) struct SpaceFigures {
     pub(crate) memory_free: AtomicU64,
     pub(crate) ssd_total: AtomicU64,
     pub(crate) ssd_free: AtomicU64,
+    /// Bytes that moved from memory to the SSD.
+    pub(crate) bytes_sunk: AtomicU64,
+    /// Microseconds that copying them took.
+    pub(crate) sunk_micros: AtomicU64,
+    /// Bytes of pieces that writers had made.
+    pub(crate) bytes_made: AtomicU64,
+    /// Of these, bytes for which memory had no room.
+    pub(crate) bytes_missed: AtomicU64,
+    /// Bytes that sank and were wanted again.
+    pub(crate) bytes_returned: AtomicU64,
+    /// With less memory free, what is idle sinks, and anything.
+    pub(crate) room_below: AtomicU64,
+    /// See `room_below`.
+    pub(crate) reserve_below: AtomicU64,
+    /// Why, a `data::thresholds::Reason`.
+    pub(crate) thresholds_reason: AtomicU8,
+    /// Bytes that moved from the SSD to memory.
+    pub(crate) bytes_risen: AtomicU64,
+    /// Bytes of memory in pinned files.
+    pub(crate) bytes_pinned: AtomicU64,
+    /// Such moves, either way, that were ended by use.
+    pub(crate) moves_cancelled: AtomicU64,
+    /// Writes that wait for room now.
+    pub(crate) writers_waiting: AtomicU64,
+    /// Writes that waited, till now.
+    pub(crate) waits: AtomicU64,
+    /// For how long, all together.
+    pub(crate) wait_micros: AtomicU64,
+    /// And at most.
+    pub(crate) wait_micros_max: AtomicU64,
+    /// Bytes that were dropped, as they lie in the backing directory.
+    pub(crate) bytes_dropped: AtomicU64,
+}
+
+/// Of the history of a job.
+#[derive(Debug, Default)]
+pub(crate) struct HistoryFigures {
+    /// Files whose first use was noted.
+    pub(crate) noted: AtomicU64,
+    /// Files that the last run's names, and of those that were used how many it did and did not.
+    pub(crate) named: AtomicU64,
+    pub(crate) right: AtomicU64,
+    pub(crate) wrong: AtomicU64,
+    /// 1: it is not followed any more.
+    pub(crate) given_up: AtomicU64,
 }
 
 /// What all threads reach.
 pub(crate) struct Shared {
+    /// See there.
+    pub(crate) history: HistoryFigures,
     /// Who answers what.
     pub(crate) router: Router,
     /// The number of this host.
@@ -77,12 +130,22 @@ pub(crate) struct Shared {
     pub(crate) leases: Held,
     /// Sizes of files of other hosts' shards that are open here.
     pub(crate) sizes: Sizes,
-    /// Locks of the dead.
+    /// What was given to sessions, and is gone.
+    pub(crate) origins: Origins,
+    /// Sessions whose clients may pin.
+    pub(crate) open: Open,
+    /// Locks that are to end.
     pub(crate) releases: Releases,
     /// Whose the target's bytes are.
     pub(crate) books: Books,
+    /// How much memory is lent.
+    pub(crate) lend: Desk,
+    /// The backing directory, if there is one.
+    pub(crate) below: Option<Below>,
     /// Bound on every wait of a client.
     pub(crate) timeout: Duration,
+    /// How long a write waits for room at most.
+    pub(crate) patience_millis: u32,
     /// Set once: everybody ends what he does.
     pub(crate) stopping: AtomicBool,
     /// When this daemon began.
@@ -109,6 +172,8 @@ pub(crate) mod message {
     pub(crate) const IS_OPEN: u8 = 6;
     /// For the metadata service of a worker (one byte); the rest is its own.
     pub(crate) const SERVICE: u8 = 7;
+    /// Origins of the receiver's sessions, eight bytes each: which of them are gone?
+    pub(crate) const ORIGINS: u8 = 8;
     /// A word of a metadata service about the size of a file; the rest is its own.
     pub(crate) const SIZES: u8 = 16;
 }

@@ -160,7 +160,7 @@ impl Shared {
         &self,
         peer: DaemonIndex,
         bytes: Vec<u8>,
-        (guest, slot): (&Arc<Guest>, u8),
+        (guest, slot): (&Arc<Guest>, u16),
         asked: Asked,
     ) {
         let to = ReplyTo::Size { guest: Arc::clone(guest), slot, asked };
@@ -195,7 +195,7 @@ impl Shared {
         &self,
         peer: DaemonIndex,
         end: OwnEnd,
-        (guest, slot): (&Arc<Guest>, u8),
+        (guest, slot): (&Arc<Guest>, u16),
         asked: Option<Asked>,
     ) {
         let guest = Arc::clone(guest);

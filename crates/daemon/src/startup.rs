@@ -6,11 +6,16 @@
 
 use crate::acceptor::{Acceptor, Parts};
 use crate::accounts::Books;
+use crate::alone::Alone;
+use crate::below::{self, Tree};
 use crate::bulk::{BulkEnds, lane_count};
 use crate::greeting::Offer;
 use crate::inbox::Inbox;
 use crate::leases::Held;
+use crate::lend::{self, Blocks, Desk};
 use crate::memory::Memory;
+use crate::open::Open;
+use crate::origins::Origins;
 use crate::peers::Peers;
 use crate::prepare::Orders;
 use crate::reaper::Reaper;
@@ -18,10 +23,13 @@ use crate::recover;
 use crate::releases::Releases;
 use crate::settings::Settings;
 use crate::shard::Shard;
-use crate::shared::{Figures, Shared, SpaceFigures};
+use crate::shared::{Figures, HistoryFigures, Shared, SpaceFigures};
+use crate::sink::Copies;
 use crate::sizes::Sizes;
-use crate::target::TargetLoop;
+use crate::target::{Devices, TargetLoop};
 use crate::worker::{Worker, Workers};
+use ::below::{Mounted, is_bucket};
+use bucket::Bucket;
 use fabric::bulk::{Doors, Lanes};
 use gateway::{Router, Sessions};
 use metadata::Holder;
@@ -43,7 +51,7 @@ use std::sync::atomic::Ordering::Release;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use store::SsdFile;
-use wire::Welcome;
+use wire::{Welcome, origin};
 
 /// Why the daemon can not serve: what was being done, and what went wrong.
 #[derive(Debug)]
@@ -71,7 +79,8 @@ struct Daemon {
     ends: BulkEnds,
     shards: Vec<Shard>,
     target: TargetLoop,
-    orders: Orders,
+    threads: Threads,
+    devices: Arc<Devices>,
     offer: Offer,
     /// Number of this start.
     start: u64,
@@ -83,6 +92,7 @@ pub(crate) fn run(settings: &Settings) -> Outcome<()> {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     raise_descriptor_limit();
     let signals = take_signals()?;
+    let _alone = Alone::take(settings)?;
     let daemon = take_up(settings, begun)?;
     serve(settings, daemon, signals)
 }
@@ -117,6 +127,8 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
     let map = Map::initial(settings.count).ok_or_else(|| Failure("no such instance".into()))?;
     let offer = offer(settings, &map, &memory, &ssd)?;
     let workers = settings.workers;
+    let origins = Origins::new(origin::first(settings.index, start.number), &memory.host);
+    let (below, below_orders) = open_backing(settings)?.map(below::below).unzip();
     let shared = Arc::new(Shared {
         router: Router { map: map.clone(), me: settings.index, workers },
         host_number: settings.local_first,
@@ -133,12 +145,18 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
             recover::leases(&memory.leases, settings.count)?,
         ),
         sizes: Sizes::default(),
+        origins,
+        open: Open::new(),
         releases: Releases::default(),
         books: Books::default(),
+        lend: Desk::new(settings).map_err(failed("make an event"))?,
+        below,
         timeout: Duration::from_micros(settings.timeout_micros),
+        patience_millis: settings.patience_millis(),
         stopping: AtomicBool::new(false),
         begun,
         figures: (0..workers).map(|_| Figures::default()).collect(),
+        history: HistoryFigures::default(),
         space: SpaceFigures::default(),
     });
     if settings.index.0 == settings.local_first {
@@ -146,16 +164,19 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
         shared.host.forget_flights();
     }
     let before = u16::try_from(shared.posts.sessions_most()).unwrap_or(u16::MAX);
-    let (target, devices, orders) = recover::target(settings, memory.target, ssd, before)?;
+    let (target, devices, orders, copies, blocks) =
+        recover::target(settings, memory.target, ssd, before)?;
     let shards = recover::shards(settings, &map, memory.indexes)?;
     start.note()?;
-    let ends = BulkEnds::new(Arc::clone(&shared), devices);
+    let ends = BulkEnds::new(Arc::clone(&shared), Arc::clone(&devices));
+    let threads = Threads { orders, copies, blocks, below: below_orders };
     let start = start.number;
-    Ok(Daemon { shared, net, lanes, ends, shards, target, orders, offer, start })
+    Ok(Daemon { shared, net, lanes, ends, shards, target, threads, devices, offer, start })
 }
 
 fn serve(settings: &Settings, daemon: Daemon, signals: UnixStream) -> Outcome<()> {
-    let Daemon { shared, net, lanes, ends, shards, target, orders, offer, start } = daemon;
+    let Daemon { shared, net, lanes, ends, shards, target, threads, devices, offer, start } =
+        daemon;
     let address = net.local_address().map_err(failed("ask for the own address"))?;
     let mut target = Some(target);
     let cells = shards.into_iter().enumerate().map(|(number, shard)| {
@@ -190,8 +211,7 @@ fn serve(settings: &Settings, daemon: Daemon, signals: UnixStream) -> Outcome<()
             }
         })?);
     }
-    let prepare = Arc::clone(&shared);
-    spawn("prepare", move || orders.run(&prepare))?;
+    threads.start(&shared, &devices)?;
     let mut workers = Vec::new();
     for number in 0..cells.count() {
         let (shared, cells) = (Arc::clone(&shared), Arc::clone(&cells));
@@ -220,6 +240,35 @@ fn serve(settings: &Settings, daemon: Daemon, signals: UnixStream) -> Outcome<()
     outcome
 }
 
+/// Threads that do for workers what takes long. Nobody waits for their end.
+struct Threads {
+    orders: Orders,
+    copies: Copies,
+    blocks: Blocks,
+    /// If there is a backing directory.
+    below: Option<below::Orders>,
+}
+
+impl Threads {
+    fn start(self, shared: &Arc<Shared>, devices: &Arc<Devices>) -> Outcome<()> {
+        let Threads { orders, copies, blocks, below } = self;
+        let prepare = Arc::clone(shared);
+        spawn("prepare", move || orders.run(&prepare))?;
+        let (sink, of_sink) = (Arc::clone(shared), Arc::clone(devices));
+        spawn("sink", move || copies.run(&sink, &of_sink))?;
+        let (lend, give_back) = (Arc::clone(shared), Arc::clone(shared));
+        spawn("lend", move || lend::watch(&lend))?;
+        spawn("give-back", move || blocks.run(&give_back))?;
+        let Some(orders) = below.map(Arc::new) else { return Ok(()) };
+        for number in 0..orders.width() {
+            let (shared, devices) = (Arc::clone(shared), Arc::clone(devices));
+            let orders = Arc::clone(&orders);
+            spawn(&format!("below-{number}"), move || orders.run(&shared, &devices))?;
+        }
+        Ok(())
+    }
+}
+
 /// Lets the workers finish what they have, then the connections.
 fn end(
     shared: &Shared,
@@ -228,6 +277,9 @@ fn end(
     net: JoinHandle<()>,
 ) {
     shared.stopping.store(true, Release);
+    if let Some(below) = &shared.below {
+        below.stop();
+    }
     for worker in 0..workers.len() {
         let _ = shared.bells.kick(worker);
     }
@@ -240,6 +292,16 @@ fn end(
     }
     shared.net.stop();
     let _ = net.join();
+}
+
+/// What the tree that the root shows is made of.
+fn open_backing(settings: &Settings) -> Outcome<Option<Tree>> {
+    let Some(place) = &settings.backing else { return Ok(None) };
+    let (what, opened) = match is_bucket(place) {
+        true => ("bucket", Bucket::open(place).map(|it| Box::new(it) as Box<dyn ::below::Tree>)),
+        false => ("backing directory", Mounted::open(place.as_ref()).map(|it| Box::new(it) as _)),
+    };
+    Ok(Some(Tree::new(opened.map_err(failed(format!("use the {what} {place}")))?)))
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Outcome<JoinHandle<()>> {

@@ -4,11 +4,17 @@
 //! writes of those who are on other hosts.
 
 use crate::accounts::{Waiting, encoded};
+use crate::below::{Asks, Wanted};
+use crate::clean::Drops;
 use crate::early::{Early, Verdict};
+use crate::history::History;
+use crate::lend::Giver;
 use crate::prepare::{Preparation, Preparer};
 use crate::reply::{ReplyTo, encode, encode_pieces};
 use crate::room::Room;
 use crate::shared::{Guest, Shared};
+use crate::sink::{Copy, Sinker, Why};
+use crate::thresholds::Follower;
 use data::{Answer, Defined, Effect, Input, Source, Target};
 use shm::arena::Arena;
 use shm::finder::Finder;
@@ -95,15 +101,17 @@ impl Devices {
 }
 
 /// A request that is not answered yet.
-struct Pending {
-    to: ReplyTo,
+pub(crate) struct Pending {
+    pub(crate) to: ReplyTo,
     /// What a `Write` brought.
     bytes: Vec<u8>,
     /// What a `Read` collected.
     answer: Vec<u8>,
     failed: Option<Errno>,
     /// If it makes pieces: itself without its bytes, to come again.
-    again: Option<(Inode, Request<'static>)>,
+    pub(crate) again: Option<(Inode, Request<'static>)>,
+    /// It waits for room, since then.
+    pub(crate) waits_since: Option<Instant>,
     last: Final,
 }
 
@@ -114,10 +122,6 @@ pub(crate) enum Final {
     None,
     /// A limit of its account.
     Limit,
-    /// No room, from then on.
-    At(Instant),
-    /// No room.
-    Room,
 }
 
 /// A request that makes pieces, without its bytes, and its file.
@@ -139,14 +143,21 @@ pub(crate) struct TargetLoop {
     pub(crate) target: Target,
     pub(crate) waiting: Waiting,
     pub(crate) room: Room,
-    devices: Arc<Devices>,
+    pub(crate) devices: Arc<Devices>,
+    pub(crate) sinker: Sinker,
+    pub(crate) follower: Follower,
+    giver: Giver,
     preparer: Preparer,
-    pending: BTreeMap<u64, Pending>,
+    pub(crate) pending: BTreeMap<u64, Pending>,
     next_ticket: u64,
     effects: Vec<Effect>,
     tick_pause: Duration,
     tick_at: Option<Instant>,
     early: Early,
+    pub(crate) asks: Asks,
+    pub(crate) drops: Drops,
+    /// If what is read is to be noted.
+    pub(crate) history: Option<History>,
 }
 
 impl TargetLoop {
@@ -155,6 +166,8 @@ impl TargetLoop {
         target: Target,
         devices: Arc<Devices>,
         preparer: Preparer,
+        (sinker, follower): (Sinker, Follower),
+        giver: Giver,
         early: Early,
     ) -> TargetLoop {
         TargetLoop {
@@ -162,6 +175,9 @@ impl TargetLoop {
             waiting: Waiting::default(),
             room: Room::default(),
             devices,
+            sinker,
+            follower,
+            giver,
             preparer,
             pending: BTreeMap::new(),
             next_ticket: 0,
@@ -169,6 +185,9 @@ impl TargetLoop {
             tick_pause: PIN_PAUSE,
             tick_at: None,
             early,
+            asks: Asks::default(),
+            drops: Drops::default(),
+            history: None,
         }
     }
 
@@ -182,7 +201,7 @@ impl TargetLoop {
     ) {
         self.look_at_early(shared, guests, request);
         if let Request::Remove { inodes } = *request {
-            self.refuse_removed(shared, inodes);
+            self.forget_told(inodes);
         }
         if !self.target.accounts().is_on() {
             return self.carry_out_now(shared, guests, request, to, Final::None);
@@ -209,7 +228,8 @@ impl TargetLoop {
             Request::Write { bytes, .. } => bytes.to_vec(),
             _ => Vec::new(),
         };
-        let pending = Pending { to, bytes, answer: Vec::new(), failed: None, again, last };
+        let pending =
+            Pending { to, bytes, answer: Vec::new(), failed: None, again, waits_since: None, last };
         self.pending.insert(ticket, pending);
         self.step(shared, guests, Input::Request { ticket, request });
     }
@@ -282,7 +302,7 @@ impl TargetLoop {
     /// Takes early pieces back that nobody uses, if it is time. Microseconds until it is.
     fn take_early_back(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>]) -> Option<u64> {
         if self.early.look_at(&self.target)? <= Instant::now() {
-            let pinned = self.pinned(guests);
+            let pinned = self.pinned(shared);
             let verdict = self.early.look(shared, &self.target, &self.devices, &pinned);
             self.carry_out(shared, guests, &verdict);
         }
@@ -295,11 +315,20 @@ impl TargetLoop {
         shared: &Shared,
         guests: &[Option<Arc<Guest>>],
     ) -> Option<u64> {
+        self.note_lent(shared);
         let early = self.take_early_back(shared, guests);
         let leaving = self.look_at_leaving(shared, guests);
         let waiting = self.keep_waiting(shared);
         let room = self.keep_room(shared, guests);
-        early.into_iter().chain(leaving).chain(waiting).chain(room).min()
+        let dropping = self.keep_dropping(shared, guests);
+        let following = self.keep_thresholds(shared);
+        let sinking = self.keep_sinking(shared, guests);
+        let rising = self.keep_rising(shared, guests);
+        let ahead = self.keep_ahead(shared, guests);
+        let asks = self.keep_asks(shared, guests);
+        let all =
+            [early, leaving, waiting, room, dropping, following, sinking, rising, ahead, asks];
+        all.into_iter().flatten().min()
     }
 
     fn look_at_leaving(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>]) -> Option<u64> {
@@ -319,29 +348,45 @@ impl TargetLoop {
     }
 
     /// Slots that somebody pins.
-    fn pinned(&self, guests: &[Option<Arc<Guest>>]) -> Vec<u32> {
+    fn pinned(&self, shared: &Shared) -> Vec<u32> {
         let mut pinned = self.devices.pins.all();
         let mut each = |slot| pinned.push(slot);
         self.devices.each_pin_of_before(&mut each);
-        let sessions = guests.iter().flatten().map(|guest| guest.session.index);
-        sessions
-            .filter(|&session| session >= self.devices.sessions_before)
-            .for_each(|session| self.devices.client_pins.each(session, &mut each));
+        shared.open.each(self.devices.sessions_before, &mut |session| {
+            self.devices.client_pins.each(session, &mut each);
+        });
         pinned
     }
 
     fn look(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>], round: u64) {
-        let pinned = self.pinned(guests);
+        let mut pinned = self.pinned(shared);
+        self.sinker.add_staying(shared, &self.devices, &mut pinned);
         self.step(shared, guests, Input::Pins { round, pinned: &pinned });
     }
 
-    fn step(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>], input: Input<'_>) {
+    pub(crate) fn step(
+        &mut self,
+        shared: &Shared,
+        guests: &[Option<Arc<Guest>>],
+        input: Input<'_>,
+    ) {
+        self.act(shared, guests, |target, effects| target.step(input, effects));
+    }
+
+    /// Has the target do something, and performs what comes out.
+    pub(crate) fn act(
+        &mut self,
+        shared: &Shared,
+        guests: &[Option<Arc<Guest>>],
+        with: impl FnOnce(&mut Target, &mut Vec<Effect>),
+    ) {
         let counts = self.target.accounts().is_on();
         if counts {
             self.read_books(shared);
         }
         let mut effects = std::mem::take(&mut self.effects);
-        self.target.step(input, &mut effects);
+        self.target.pass_time(shared.begun.elapsed().as_millis() as u32);
+        with(&mut self.target, &mut effects);
         if counts {
             self.keep_books(shared);
         }
@@ -355,35 +400,60 @@ impl TargetLoop {
         for round in looks {
             self.look(shared, guests, round);
         }
+        self.send_impatient_away(shared, guests);
+        self.note_uses(shared);
+        let waiting = self.target.writers_waiting() as u64;
+        shared.space.writers_waiting.store(waiting, Relaxed);
+    }
+
+    /// Sets the granules of a piece, then shows it.
+    fn show(&mut self, inode: Inode, piece: &Piece, defined: Defined) {
+        let (states, table) = (&self.devices.states, &self.devices.table);
+        let shown = match defined {
+            Defined::All => states.reset(piece, all_granules(piece.length_log2)),
+            Defined::Below => states
+                .reset(piece, all_granules(piece.length_log2))
+                .and_then(|()| states.set_clean(piece.slot)),
+            Defined::Nothing | Defined::Early => states.reset(piece, 0),
+            Defined::As(from) => states.reset_as(&from, piece),
+        };
+        let shown = shown
+            .and_then(|()| states.set_early(piece.slot, defined == Defined::Early))
+            .and_then(|()| states.set_resident(piece.slot, self.target.is_resident(inode)))
+            .and_then(|()| table.publish(inode, piece));
+        assert_eq!(shown, Ok(()), "a slot beyond the piece table");
+        self.devices.finder.note(inode, piece);
+        if defined == Defined::Early {
+            self.early.made(inode, piece);
+        }
     }
 
     /// Performs one effect. A look at the pins is returned instead: it is an input of its own.
     fn perform(&mut self, shared: &Shared, effect: Effect) -> Option<u64> {
         match effect {
             Effect::CheckPins { round } => return Some(round),
-            Effect::Publish { inode, piece, defined } => {
-                let valid = match defined {
-                    Defined::All => all_granules(piece.length_log2),
-                    Defined::Nothing | Defined::Early => 0,
-                };
-                let (states, table) = (&self.devices.states, &self.devices.table);
-                let shown = states
-                    .reset(&piece, valid)
-                    .and_then(|()| states.set_early(piece.slot, defined == Defined::Early))
-                    .and_then(|()| table.publish(inode, &piece));
-                assert_eq!(shown, Ok(()), "a slot beyond the piece table");
-                self.devices.finder.note(inode, &piece);
-                if defined == Defined::Early {
-                    self.early.made(inode, &piece);
-                }
-            }
+            Effect::Publish { inode, piece, defined } => self.show(inode, &piece, defined),
             Effect::Keep { piece, .. } => {
                 let noted = self.devices.states.set_early(piece.slot, false);
                 let shown = noted.and_then(|()| self.devices.table.show(piece.slot));
                 assert_eq!(shown, Ok(()), "a slot beyond the piece table");
             }
+            Effect::Mark { slot, is_resident } => {
+                let noted = self.devices.states.set_resident(slot, is_resident);
+                assert_eq!(noted, Ok(()), "a slot beyond the piece table");
+            }
+            Effect::Hide { slot } => self.sinker.hide(&self.devices, slot, Why::Moves),
+            Effect::HideToDrop { slot } => self.sinker.hide(&self.devices, slot, Why::IsDropped),
+            Effect::Show { slot } => {
+                let shown = self.devices.table.show(slot);
+                assert_eq!(shown, Ok(()), "a slot beyond the piece table");
+            }
+            Effect::Copy { ticket, from, to } => {
+                self.sinker.copy(shared, Copy { ticket, from, to });
+            }
             Effect::Unpublish { slot } => {
-                let before = self.devices.table.get(slot);
+                let table = &self.devices.table;
+                let before = table.get(slot).or_else(|| table.hidden(slot));
                 let hidden = self.devices.table.unpublish(slot);
                 assert_eq!(hidden, Ok(()), "a slot beyond the piece table");
                 if let Some((inode, piece)) = before {
@@ -393,6 +463,16 @@ impl TargetLoop {
             Effect::Preallocate { tier, place, length, haste } => {
                 let order = Preparation { tier, place, length, haste };
                 self.preparer.prepare(shared, order);
+            }
+            Effect::GiveBack { place, length_log2 } => {
+                self.giver.give_back(shared, (place, length_log2));
+            }
+            Effect::Below { inode } => self.ask_below(shared, inode),
+            Effect::Fill { ticket, inode, piece, length, haste } => {
+                self.fetch(shared, (ticket, inode), Wanted::Fill { piece, length, haste });
+            }
+            Effect::ReadBelow { ticket, inode, offset, length, below } => {
+                self.fetch(shared, (ticket, inode), Wanted::Read { offset, length, below });
             }
             Effect::Zero { ticket, piece, within, length } => {
                 self.attempt(ticket, |devices, _| {
@@ -413,6 +493,8 @@ impl TargetLoop {
                 });
             }
             Effect::Flush { ticket } => self.attempt(ticket, |devices, _| devices.ssd.sync()),
+            Effect::Wait { ticket } => self.begin_wait(ticket),
+            Effect::AskForRoom { round } => self.ask_for_room(shared, round),
             Effect::Reply { ticket, answer } => self.reply(shared, ticket, answer),
         }
         None
@@ -425,9 +507,25 @@ impl TargetLoop {
         }
     }
 
+    /// Bytes came from below that answer a request, or not.
+    pub(crate) fn answer_read(&mut self, shared: &Shared, ticket: u64, outcome: Result<Vec<u8>>) {
+        let Some(pending) = self.pending.remove(&ticket) else { return };
+        match outcome {
+            Ok(bytes) => {
+                let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+                answer_with(shared, pending.to, Answer::Bytes { length }, &bytes);
+            }
+            Err(errno) => shared.refuse(pending.to, errno),
+        }
+    }
+
     fn reply(&mut self, shared: &Shared, ticket: u64, answer: Answer) {
         let Some(pending) = self.pending.remove(&ticket) else { return };
-        let Pending { to, bytes: brought, answer: bytes, failed, again, last } = pending;
+        let Pending { to, bytes: brought, answer: bytes, failed, again, waits_since, last } =
+            pending;
+        if let Some(since) = waits_since {
+            self.note_wait(shared, since);
+        }
         if let Some(errno) = failed {
             return shared.refuse(to, errno);
         }
@@ -438,14 +536,6 @@ impl TargetLoop {
             request => (inode, request),
         });
         match (answer, again) {
-            (Answer::Refused(errno @ (Errno::ENOSPC | Errno::EDQUOT)), Some((inode, request))) => {
-                let until = match last {
-                    Final::Room => return shared.refuse(to, errno),
-                    Final::At(until) => Some(until),
-                    Final::None | Final::Limit => None,
-                };
-                self.hold_for_room(shared, (inode, encoded(&request)), to, until);
-            }
             (Answer::Beyond { account, wanted }, Some((inode, request)))
                 if last != Final::Limit =>
             {
@@ -482,7 +572,7 @@ fn answer_with(shared: &Shared, to: ReplyTo, answer: Answer, bytes: &[u8]) {
     }
 }
 
-fn micros_until(at: Instant) -> u64 {
+pub(crate) fn micros_until(at: Instant) -> u64 {
     let left = at.saturating_duration_since(Instant::now()).max(Duration::from_micros(100));
     u64::try_from(left.as_micros()).unwrap_or(u64::MAX)
 }

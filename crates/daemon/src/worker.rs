@@ -7,7 +7,7 @@
 
 use crate::bulk;
 use crate::inbox::Note;
-use crate::reply::{LOST_MICROS, ReplyTo};
+use crate::reply::{Asker, LOST_MICROS, ReplyTo};
 use crate::shard::Shard;
 use crate::shared::{Guest, Shared};
 use crate::sizes::Asked;
@@ -200,7 +200,7 @@ impl Worker {
     /// True if something is due before the worker's thread would see to it.
     pub(crate) fn needs_thread(&mut self) -> bool {
         self.shard.wants_time_before(self.sleeps_until)
-            || self.target.as_ref().is_some_and(TargetLoop::waits_for_room)
+            || self.target.as_ref().is_some_and(|one| one.target.waits_for_room())
     }
 
     /// Takes rings, notes and requests.
@@ -246,11 +246,21 @@ impl Worker {
             Note::Closed(index) => self.part_with(shared, index),
             Note::Request { bytes, to } => self.take_admitted(shared, &bytes, to),
             Note::Peer(bytes) => self.take_message(shared, &bytes),
-            Note::OriginGone { first, count } => self.shard.origin_gone(shared, first, count),
-            Note::Withdrawn { origin, sequence } => self.shard.withdrawn(shared, origin, sequence),
+            Note::OriginGone { first, count } => {
+                self.shard.origin_gone(shared, first, count);
+                let gone = first..first.saturating_add(count);
+                self.withdraw(shared, &|asker| gone.contains(&asker.origin));
+            }
+            Note::Withdrawn { origin, sequence } => {
+                self.shard.withdrawn(shared, origin, sequence);
+                self.withdraw(shared, &|asker| *asker == Asker { origin, sequence });
+            }
             Note::Part { job, daemon, answer } => self.shard.part(shared, job, daemon, answer),
             Note::Removals { target, answer } => self.shard.removed(shared, target, answer),
             Note::DrawSpace { account, wanted } => self.shard.draw_space(shared, account, wanted),
+            Note::Listed { directory, outcome } => {
+                self.shard.listed(shared, directory, &outcome);
+            }
             note => self.take_note_of_target(shared, note),
         }
     }
@@ -259,9 +269,23 @@ impl Worker {
         let Some(target) = &mut self.target else { return };
         match note {
             Note::Preallocated(outcome) => target.preallocated(shared, &self.guests, outcome),
+            Note::Copied { ticket, outcome } => {
+                target.copied(shared, &self.guests, ticket, outcome);
+            }
+            Note::Lend(bytes) => target.lend(shared, &self.guests, bytes),
+            Note::GivenBack { place, length_log2, outcome } => {
+                let input = data::Input::GivenBack { place, length_log2, outcome };
+                target.step(shared, &self.guests, input);
+            }
             Note::Count => target.count(shared),
             Note::Owners { question, answer } => {
                 target.owners(shared, &self.guests, question, &answer);
+            }
+            Note::ToldBelow { inode, answer } => {
+                target.told_below(shared, &self.guests, inode, &answer);
+            }
+            Note::Fetched { ticket, outcome } => {
+                target.fetched(shared, &self.guests, ticket, outcome);
             }
             Note::GaveBack { by, answer } => target.gave_back(shared, &self.guests, by, &answer),
             Note::Allowed { account, denied } => {
@@ -284,6 +308,7 @@ impl Worker {
         let mut message = Message::new([0; SLOT_BYTES]);
         for slot in (0..SLOT_COUNT).filter(|slot| pending >> slot & 1 != 0) {
             if guest.slots.is_detached(slot)
+                && guest.slots.row_of(slot).is_none()
                 && let Some(length) = guest.slots.request(slot, &mut message)
             {
                 let bytes = message.get(..length).unwrap_or_default();
@@ -319,7 +344,15 @@ impl Worker {
         if let Some(figures) = shared.figures.get(self.number) {
             figures.requests.fetch_add(1, Relaxed);
         }
-        let to = ReplyTo::Slot { guest: Arc::clone(guest), slot: slot as u8 };
+        let slot = match guest.slots.row_of(slot) {
+            Some(row) => {
+                // It was handed in for that row, and is free for others.
+                guest.slots.reply(slot, &[]);
+                row
+            }
+            None => slot,
+        };
+        let to = ReplyTo::Slot { guest: Arc::clone(guest), slot: slot as u16 };
         let admitted = match admit_from_session(bytes, &guest.session.believed, shared.host_number)
         {
             Ok(admitted) => admitted,
@@ -348,7 +381,7 @@ impl Worker {
             Ok(Route::Peer(peer)) => {
                 let asked = Asked::by(&admitted.request);
                 if let Some(end) = bulk::end_of(guest, &admitted.request) {
-                    shared.start_bytes(peer, end, (guest, slot as u8), asked);
+                    shared.start_bytes(peer, end, (guest, slot as u16), asked);
                     return Took::Own;
                 }
                 if guest.slots.is_detached(slot) {
@@ -356,7 +389,7 @@ impl Worker {
                 } else if let Request::Extend { inode, .. } = admitted.request {
                     shared.tell_untold(peer, &admitted.header, inode, to);
                 } else if let Some(asked) = asked {
-                    shared.ask_size(peer, admitted.encode(), (guest, slot as u8), asked);
+                    shared.ask_size(peer, admitted.encode(), (guest, slot as u16), asked);
                 } else {
                     let bytes = admitted.encode();
                     let to = shared.to_walk(to, &admitted.request, &bytes);
@@ -405,6 +438,13 @@ impl Worker {
         match &mut self.target {
             Some(target) => target.request(shared, &self.guests, request, to),
             None => shared.refuse(to, Errno::EPROTO),
+        }
+    }
+
+    /// Some who sent requests wait no longer.
+    fn withdraw(&mut self, shared: &Shared, is_gone: &dyn Fn(&Asker) -> bool) {
+        if let Some(target) = &mut self.target {
+            target.withdraw(shared, &self.guests, is_gone);
         }
     }
 

@@ -104,6 +104,39 @@ impl Buddy {
         None
     }
 
+    /// Takes the highest of the largest blocks, or a half, a quarter .. of it if it is longer than
+    /// 2^`log2_max` bytes: what is left stays together at the beginning.
+    pub fn take_largest(&mut self, log2_max: u8) -> Option<(u64, u8, History)> {
+        let largest = self.free.iter().rposition(|blocks| !blocks.is_empty())?;
+        let (mut place, history) = self.free[largest].pop_last()?;
+        let wanted = largest.min(Buddy::order(log2_max.max(BLOCK_LOG2_MIN)));
+        for order in (wanted..largest).rev() {
+            self.free[order].insert(place, history);
+            place += 1 << (order + usize::from(BLOCK_LOG2_MIN));
+        }
+        let log2 = wanted as u8 + BLOCK_LOG2_MIN;
+        self.bytes_free -= 1 << log2;
+        Some((place, log2, history))
+    }
+
+    /// The lowest of the largest blocks that are not longer than 2^`log2_max` bytes, or the beginning of
+    /// the lowest that is.
+    #[must_use]
+    pub fn largest(&self, log2_max: u8) -> Option<(u64, u8)> {
+        let most = Buddy::order(log2_max);
+        let shorter =
+            (0..=most).rev().find_map(|order| Some((*self.free[order].keys().next()?, order)));
+        let longer = || {
+            let longer = self.free.iter().skip(most + 1);
+            longer.into_iter().find_map(|blocks| Some((*blocks.keys().next()?, most)))
+        };
+        let (place, order) = match shorter {
+            Some((place, order)) if order == most => (place, order),
+            shorter => longer().or(shorter)?,
+        };
+        Some((place, order as u8 + BLOCK_LOG2_MIN))
+    }
+
     /// Gives a block back, or brings a new one, and merges it with its buddies.
     pub fn release(&mut self, place: u64, log2: u8, history: History) {
         assert!(place.trailing_zeros() >= u32::from(log2), "block at an odd place: {place}");
@@ -164,6 +197,13 @@ mod tests {
                     match buddy.take(log2) {
                         Some((place, _)) => held.push((place, log2)),
                         None => prop_assert!(buddy.blocks().all(|block| block.1 < log2)),
+                    }
+                } else if log2 % 3 == 0 {
+                    let shown = buddy.largest(log2);
+                    if let Some((place, found, _)) = buddy.take_largest(log2) {
+                        prop_assert!(found <= log2);
+                        prop_assert!(shown.is_some_and(|(_, shown)| shown == found));
+                        held.push((place, found));
                     }
                 } else if !held.is_empty() {
                     let (place, log2) = held.swap_remove(usize::from(log2) % held.len());

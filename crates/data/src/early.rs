@@ -105,6 +105,7 @@ impl Target {
         for (inode, piece) in found {
             if piece.tier == Piece::MEMORY && self.slots.at(inode, piece.start) == Some(piece) {
                 self.early.insert(inode, &piece);
+                self.unwatch(&piece);
             }
         }
     }
@@ -112,12 +113,15 @@ impl Target {
     /// Is there room for a further early piece, while all take less than one part in `parts`?
     fn has_room_for_early(&self, length: u64, parts: u64) -> bool {
         let (total, free) = (self.memory.bytes_total(), self.memory.bytes_free());
-        let used = self.memory.bytes_used() + self.ssd.bytes_used();
-        free > total / FREE_PARTS
+        // What is clean goes when somebody needs the room, but this is made of what is free.
+        let may_go = self.clean.bytes(Piece::MEMORY);
+        free + may_go > total / FREE_PARTS
+            && free > total / FREE_PARTS / 4
             && self.memory.has_ample(length)
             && self.early.bytes.saturating_add(length) <= total / parts
-            && used.saturating_add(length) <= self.quota_bytes
+            && self.bytes_used().saturating_add(length) <= self.quota_bytes
             && !self.is_waiting()
+            && self.admission.is_empty()
             && !self.early.is_needed
     }
 
@@ -201,6 +205,8 @@ impl Target {
         let kept: Vec<Piece> = kept.filter(|piece| self.early.contains(inode, piece)).collect();
         for piece in kept {
             self.early.remove(inode, &piece);
+            self.watch(inode, &piece);
+            self.note_made(&piece);
             if is_first(&piece) {
                 self.accounts.change(inode, piece.length().cast_signed());
             }

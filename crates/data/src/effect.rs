@@ -37,6 +37,22 @@ pub enum Input<'a> {
         /// Slots that some session pinned when it was looked at.
         pinned: &'a [u32],
     },
+    /// The answer to `Effect::Copy`.
+    Copied {
+        /// As in the effect.
+        ticket: u64,
+        /// What the device said.
+        outcome: wire::errno::Result<()>,
+    },
+    /// The answer to `Effect::GiveBack`.
+    GivenBack {
+        /// As in the effect.
+        place: u64,
+        /// As in the effect.
+        length_log2: u8,
+        /// What the device said.
+        outcome: wire::errno::Result<()>,
+    },
     /// These files may come to be soon: make their first pieces, as far as there is ample room.
     MakeEarly {
         /// Their numbers.
@@ -53,6 +69,32 @@ pub enum Input<'a> {
         /// The file and the beginning of each.
         pieces: &'a [(Inode, u64)],
     },
+    /// The answer to `Effect::Below`.
+    Below {
+        /// The file.
+        inode: Inode,
+        /// How many of its first bytes lie below, and where its chunks are.
+        outcome: wire::errno::Result<(u64, wire::Layout)>,
+    },
+    /// The answer to `Effect::Fill`.
+    Filled {
+        /// As in the effect.
+        ticket: u64,
+        /// What came of it.
+        outcome: wire::errno::Result<()>,
+    },
+    /// Who sent a request for which `Effect::Wait` came waits no longer: it is answered by `Busy`.
+    Withdraw {
+        /// Of the request.
+        ticket: u64,
+    },
+    /// The answer to `Effect::AskForRoom`.
+    RoomAsked {
+        /// As in the effect.
+        round: u64,
+        /// Something is on its way.
+        comes: bool,
+    },
     /// Time passed; wanted every few milliseconds while `Target::leaving_count` is not 0.
     Tick,
 }
@@ -66,6 +108,10 @@ pub enum Defined {
     Nothing,
     /// None, and the piece is early: this is to be noted beside it, for who comes after a kill.
     Early,
+    /// All, and each byte lies below, too: this is to be noted beside it, for who changes one.
+    Below,
+    /// Those of this piece, whose bytes were copied.
+    As(Piece),
 }
 
 /// Where bytes of an answer come from.
@@ -104,7 +150,41 @@ pub enum Effect {
         /// The piece.
         piece: Piece,
     },
-    /// Hide a slot of the piece table.
+    /// Note beside a piece that its file is resident, or not; one that is shown later has the mark if
+    /// `Target::is_resident` says so.
+    Mark {
+        /// Its slot.
+        slot: u32,
+        /// Whether it is.
+        is_resident: bool,
+    },
+    /// Hide a slot of the piece table for a moment.
+    Hide {
+        /// Its number.
+        slot: u32,
+    },
+    /// Hide the slot of a clean piece, to drop it: in the look at the pins that comes next it counts as
+    /// pinned if it is not clean any more.
+    HideToDrop {
+        /// Its number.
+        slot: u32,
+    },
+    /// Show a slot that was hidden.
+    Show {
+        /// Its number.
+        slot: u32,
+    },
+    /// Copy what is defined of a piece that nobody uses to another place, while other effects go on; then
+    /// `Input::Copied`. At most `sink::MOVES_MAX` are under way.
+    Copy {
+        /// To be given back.
+        ticket: u64,
+        /// The piece.
+        from: Piece,
+        /// Its new place.
+        to: Piece,
+    },
+    /// Take a slot out of the piece table.
     Unpublish {
         /// Its number.
         slot: u32,
@@ -124,6 +204,48 @@ pub enum Effect {
         length: u64,
         /// How soon it is needed.
         haste: Haste,
+    },
+    /// Give a block of the arena back to the system, so that it reads as zeros; then `Input::GivenBack`.
+    /// At
+    /// most `lend::GIVE_BACKS_MAX` are under way.
+    GiveBack {
+        /// Its beginning.
+        place: u64,
+        /// log2 of its length.
+        length_log2: u8,
+    },
+    /// Ask the file's shard how much of it lies below; then `Input::Below`. Once for each file.
+    Below {
+        /// The file.
+        inode: Inode,
+    },
+    /// Fill a place that nobody sees yet with the bytes of a file that lie below, and zeros behind them,
+    /// while other effects go on; then `Input::Filled`. Some are under way at once.
+    Fill {
+        /// To be given back.
+        ticket: u64,
+        /// The file.
+        inode: Inode,
+        /// The piece that it becomes.
+        piece: Piece,
+        /// So many bytes from its start on lie below.
+        length: u64,
+        /// How soon it is needed.
+        haste: Haste,
+    },
+    /// Answer a request for which there is no room with bytes of a file that lie below, and zeros behind
+    /// them, while other effects go on. There is no `Reply`: its ticket is free when it is answered.
+    ReadBelow {
+        /// The request.
+        ticket: u64,
+        /// The file.
+        inode: Inode,
+        /// Where the bytes begin.
+        offset: u64,
+        /// How many, all in one piece's range.
+        length: u32,
+        /// So many of them lie below.
+        below: u32,
     },
     /// Make a part of a piece read as zeros.
     Zero {
@@ -162,6 +284,17 @@ pub enum Effect {
     Flush {
         /// The request.
         ticket: u64,
+    },
+    /// The request waits for room, in its turn; see `Target::keep_writers`.
+    Wait {
+        /// The request.
+        ticket: u64,
+    },
+    /// Ask all who may have something of this target's to give back; then `Input::RoomAsked`. At most one
+    /// at a time.
+    AskForRoom {
+        /// To be given back.
+        round: u64,
     },
     /// Answer the request. Its ticket is free again.
     Reply {

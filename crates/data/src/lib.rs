@@ -4,10 +4,14 @@
 //! values in the order in which they must be performed. It never learns a name or a byte of a
 //! file, only inode numbers, offsets and places.
 //!
-//! Reading order: `buddy` (power-of-two blocks), `tier` (one device: how far it is in use, what
-//! must be preallocated), `slots` (rows of the piece table), `effect` (what comes in and goes
-//! out), `target` (requests), `early` (pieces that nobody asked for yet), `accounts` (whose the
-//! bytes are), `recover` (after a kill: from the piece table back to all of this).
+//! Reading order: `buddy` (power-of-two blocks), `tier` (one device: how far it is in use, what must be
+//! preallocated), `slots` (rows of the piece table), `effect` (what comes in and goes out), `target`
+//! (requests), `admission` (those that wait for space), `early` (pieces that nobody asked for yet),
+//! `accounts` (whose the bytes are), `coolness` (which piece goes next), `sink` (from memory to the
+//! SSD), `rise` (and back), `thresholds` (when), `resident` (what stays), `lend` (memory that is given
+//! back), `lending` (how much is lent), `fill` (bytes of the backing directory), `uses` (which of its
+//! files are read), `recover` (after a kill: from the piece
+//! table back to all of this).
 #![forbid(unsafe_code)]
 
 pub mod buddy;
@@ -20,9 +24,41 @@ pub mod effect;
 
 pub mod target;
 
+pub mod admission;
+
 pub mod early;
 
 pub mod accounts;
+
+pub mod coolness;
+
+pub mod sink;
+
+pub mod rise;
+
+pub mod thresholds;
+
+pub mod resident;
+
+pub mod lend;
+
+pub mod lending;
+
+pub mod fill;
+
+pub mod clean;
+
+pub mod ahead;
+
+pub mod wish;
+
+pub mod uses;
+
+#[cfg(test)]
+mod fill_tests;
+
+#[cfg(test)]
+mod resident_tests;
 
 pub mod recover;
 

@@ -1,15 +1,25 @@
 //! Random requests against a plain map from file to bytes, with devices in memory, clients that
-//! keep pins and scribble as long as they may, devices that refuse, and kills.
+//! keep pins and scribble as long as they may, devices that refuse, pieces that sink and rise, memory
+//! that is wanted back, requests that wait, and kills, also in the middle of each step of a move.
 
 use crate::buddy::BLOCK_LOG2_MIN;
 use crate::effect::{Answer, Defined, Effect, Input, Source};
+use crate::resident_tests::Marks;
+use crate::sink::Sinking;
 use crate::target::{Settings, Target};
 use crate::tier::{Backing, Space};
 use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet};
-use wire::quota::{Account, Owner};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use waiting::{IMPATIENT, Range, Waiting, range};
+use wire::quota::Account;
 use wire::reply::Piece;
+use wire::request::chunk_log2_of;
 use wire::{Errno, Inode, Request};
+
+mod early;
+mod lent;
+mod owners;
+mod waiting;
 
 const TIER_BYTES: u64 = 512 << 10;
 const FILE_BYTES: u64 = 384 << 10;
@@ -55,6 +65,31 @@ enum Act {
     Unpin,
     Tick,
     Kill,
+    /// The daemon looks for what to sink, or to rise, so many milliseconds later; those bits of `used`
+    /// that are set
+    /// stand for slots that clients used.
+    Look {
+        up: bool,
+        millis: u32,
+        used: u64,
+        kill_at: Option<usize>,
+    },
+    /// A copy ends, the device may refuse.
+    CopyEnds {
+        which: usize,
+        fails: bool,
+        kill_at: Option<usize>,
+    },
+    /// Memory is lent, or wanted back.
+    Lend {
+        bytes: u64,
+        kill_at: Option<usize>,
+    },
+    /// A block was given back, the system may refuse.
+    GiveBackEnds {
+        which: usize,
+        fails: bool,
+    },
     /// The file may come to be.
     MakeEarly {
         file: u64,
@@ -71,11 +106,27 @@ enum Act {
     LookAtEarly,
     /// Usage is counted from now on.
     Count,
-    /// A file is another user's; the limited one's is 1.
+    /// A client waits for room.
+    Want {
+        file: u64,
+        offset: u64,
+        length: u64,
+    },
+    /// Others say whether they have something to give back.
+    RoomAsked {
+        comes: bool,
+    },
+    /// A file is another user's, the limited one's is 1; and stays in memory, or not.
     Own {
         file: u64,
         uid: u32,
+        resident: bool,
     },
+}
+
+/// Mostly none; else after so many effects.
+fn kill_at() -> impl Strategy<Value = Option<usize>> {
+    prop_oneof![6 => Just(None), 1 => (0usize..6).prop_map(Some)]
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -97,12 +148,27 @@ fn act() -> impl Strategy<Value = Act> {
         1 => Just(Act::Unpin),
         2 => Just(Act::Tick),
         1 => Just(Act::Kill),
+        6 => (0u32..40, any::<u64>(), kill_at()).prop_map(
+            |(millis, used, kill_at)| Act::Look { up: false, millis, used, kill_at }),
+        // Used in most laps.
+        6 => (60u32..200, any::<[u64; 2]>(), kill_at()).prop_map(
+            |(millis, [a, b], kill_at)| Act::Look { up: true, millis, used: a | b, kill_at }),
+        6 => (0usize..8, proptest::bool::weighted(0.1), kill_at()).prop_map(
+            |(which, fails, kill_at)| Act::CopyEnds { which, fails, kill_at }),
+        4 => (prop_oneof![0..TIER_BYTES + PAGE, Just(TIER_BYTES)], kill_at()).prop_map(
+            |(bytes, kill_at)| Act::Lend { bytes, kill_at }),
+        6 => (0usize..8, proptest::bool::weighted(0.1)).prop_map(
+            |(which, fails)| Act::GiveBackEnds { which, fails }),
+        4 => (file(), offset(), length()).prop_map(
+            |(file, offset, length)| Act::Want { file, offset, length }),
+        2 => any::<bool>().prop_map(|comes| Act::RoomAsked { comes }),
         3 => file().prop_map(|file| Act::MakeEarly { file }),
         3 => (file(), any::<bool>(), 1..PAGE, 1u8..=255).prop_map(
             |(file, last, length, with)| Act::WriteEarly { file, last, length, with }),
         1 => Just(Act::LookAtEarly),
         1 => Just(Act::Count),
-        3 => (file(), 1u32..4).prop_map(|(file, uid)| Act::Own { file, uid }),
+        3 => (file(), 1u32..4, any::<bool>()).prop_map(
+            |(file, uid, resident)| Act::Own { file, uid, resident }),
     ]
 }
 
@@ -111,16 +177,29 @@ struct World {
     target: Target,
     settings: Settings,
     devices: [Vec<u8>; 2],
-    /// What a device holds: bytes below were preallocated.
-    backed: [u64; 2],
+    /// Pages that a device holds: preallocated, and not given back.
+    held: [BTreeSet<u64>; 2],
+    /// Blocks that leave.
+    give_backs: Vec<(u64, u8)>,
     table: BTreeMap<u32, (Inode, Piece)>,
+    /// Slots that are hidden for a moment.
+    hidden: BTreeSet<u32>,
+    /// Copies under way: ticket, from, to, and whether the piece was shown meanwhile.
+    copies: Vec<(u64, Piece, Piece, bool)>,
+    millis: u32,
+    /// The daemon is killed after so many effects more.
+    kill_at: Option<usize>,
     /// Defined pages of a slot.
     defined: BTreeMap<u32, BTreeSet<u64>>,
     /// Pieces under the pins of stopped clients, which write into them.
     pinned: BTreeMap<u32, Piece>,
     /// Slots that are noted to hold early pieces.
     early: BTreeSet<u32>,
+    marks: Marks,
     refusing: bool,
+    waiting: Waiting,
+    /// A block could not be given back: the target waits before it tries again.
+    has_refused: bool,
     /// Owners as they were told, and when, and the next time.
     owners: BTreeMap<Inode, (u32, i64)>,
     time: i64,
@@ -139,21 +218,34 @@ impl World {
         let space =
             Space { length: TIER_BYTES, backing: Backing::OnDemand, fresh_from: 0, ahead: 0 };
         let settings = Settings {
-            memory: Space { backing: Backing::Ready, ..space },
+            memory: Space { ahead: 96 << 10, ..space },
             ssd: space,
             slot_count: 40,
             quota_bytes: 900 << 10,
+            sinking: Sinking {
+                normal_below_bytes: TIER_BYTES * 3 / 4,
+                forced_below_bytes: TIER_BYTES / 4,
+                idle_millis: 30,
+            },
         };
         World {
             target: Target::new(settings),
             settings,
             devices: [vec![0; TIER_BYTES as usize], vec![0; TIER_BYTES as usize]],
-            backed: [TIER_BYTES, 0],
+            held: [BTreeSet::new(), BTreeSet::new()],
+            give_backs: Vec::new(),
             table: BTreeMap::new(),
+            hidden: BTreeSet::new(),
+            copies: Vec::new(),
+            millis: u32::MAX - 100,
+            kill_at: None,
             defined: BTreeMap::new(),
             pinned: BTreeMap::new(),
             early: BTreeSet::new(),
+            marks: Marks::default(),
             refusing,
+            waiting: Waiting::default(),
+            has_refused: false,
             owners: BTreeMap::new(),
             time: 0,
         }
@@ -161,7 +253,9 @@ impl World {
 
     fn device(&mut self, piece: &Piece, from: u64, to: u64) -> &mut [u8] {
         let end = piece.place + to;
-        assert!(end <= self.backed[usize::from(piece.tier)], "used before it was preallocated");
+        let mut pages = (piece.place + from) / PAGE..end.div_ceil(PAGE);
+        let held = &self.held[usize::from(piece.tier)];
+        assert!(pages.all(|page| held.contains(&page)), "used while it is not held");
         &mut self.devices[usize::from(piece.tier)][(piece.place + from) as usize..end as usize]
     }
 
@@ -169,8 +263,14 @@ impl World {
         self.defined.get(&piece.slot).is_some_and(|pages| pages.contains(&page))
     }
 
-    fn write(&mut self, piece: &Piece, within: u64, bytes: &[u8]) {
+    /// What the daemon or a client uses is shown.
+    fn check_shown(&self, piece: &Piece) {
         assert_eq!(self.table.get(&piece.slot).map(|row| row.1), Some(*piece), "not published");
+        assert!(!self.hidden.contains(&piece.slot), "used while it is hidden");
+    }
+
+    fn write(&mut self, piece: &Piece, within: u64, bytes: &[u8]) {
+        self.check_shown(piece);
         let end = within + bytes.len() as u64;
         for page in within / PAGE..end.div_ceil(PAGE) {
             if !self.is_defined(piece, page) {
@@ -182,6 +282,7 @@ impl World {
     }
 
     fn zero(&mut self, piece: &Piece, within: u64, length: u64) {
+        self.check_shown(piece);
         for page in within / PAGE..(within + length).div_ceil(PAGE) {
             let (from, to) = (within.max(page * PAGE), (within + length).min((page + 1) * PAGE));
             if to - from == PAGE {
@@ -193,6 +294,7 @@ impl World {
     }
 
     fn read(&mut self, piece: &Piece, within: u64, length: u64) -> Vec<u8> {
+        self.check_shown(piece);
         let mut bytes = vec![0; length as usize];
         let end = within + length;
         for page in within / PAGE..end.div_ceil(PAGE) {
@@ -209,39 +311,22 @@ impl World {
     fn step(&mut self, input: Input<'_>, body: &[u8]) -> Option<Outcome> {
         let mut out = Vec::new();
         self.target.step(input, &mut out);
-        let mut effects = std::collections::VecDeque::from(out);
+        self.perform(out, body)
+    }
+
+    fn perform(&mut self, out: Vec<Effect>, body: &[u8]) -> Option<Outcome> {
+        let mut effects = VecDeque::from(out);
         let mut outcome: Option<Outcome> = None;
         let mut bytes = Vec::new();
         while let Some(effect) = effects.pop_front() {
+            if let Some(left) = &mut self.kill_at {
+                if *left == 0 {
+                    return None;
+                }
+                *left -= 1;
+            }
             let mut out = Vec::new();
             match effect {
-                Effect::Publish { inode, piece, defined } => {
-                    let pages = if defined == Defined::All { piece.length() / PAGE } else { 0 };
-                    self.defined.insert(piece.slot, (0..pages).collect());
-                    self.early.remove(&piece.slot);
-                    if defined == Defined::Early {
-                        self.early.insert(piece.slot);
-                    }
-                    assert!(!self.pinned.contains_key(&piece.slot), "a pinned slot was re-used");
-                    assert!(self.table.insert(piece.slot, (inode, piece)).is_none());
-                }
-                Effect::Keep { inode, piece } => {
-                    assert_eq!(self.table.get(&piece.slot), Some(&(inode, piece)));
-                    assert!(self.early.remove(&piece.slot), "it was not early");
-                }
-                Effect::Unpublish { slot } => assert!(self.table.remove(&slot).is_some()),
-                Effect::CheckPins { round } => {
-                    let pinned: Vec<u32> = self.pinned.keys().copied().collect();
-                    self.target.step(Input::Pins { round, pinned: &pinned }, &mut out);
-                }
-                Effect::Preallocate { tier, place, length, .. } => {
-                    let outcome = if self.refusing { Err(Errno::ENOSPC) } else { Ok(()) };
-                    if outcome.is_ok() {
-                        assert_eq!(self.backed[usize::from(tier)], place);
-                        self.backed[usize::from(tier)] = place + length;
-                    }
-                    self.target.step(Input::Preallocated { outcome }, &mut out);
-                }
                 Effect::Zero { piece, within, length, .. } => self.zero(&piece, within, length),
                 Effect::Read { from, length, .. } => match from {
                     Source::Hole => bytes.resize(bytes.len() + length as usize, 0),
@@ -253,37 +338,141 @@ impl World {
                     self.write(&piece, within, &body[from as usize..(from + length) as usize]);
                 }
                 Effect::Flush { .. } => {}
+                Effect::Below { .. } | Effect::Fill { .. } => {
+                    unreachable!("no file lies below")
+                }
+                Effect::Reply { ticket, answer } if ticket != IMPATIENT => {
+                    self.note_answer(ticket, &answer);
+                }
                 Effect::Reply { answer, .. } => {
+                    self.note_answer(IMPATIENT, &answer);
                     assert!(outcome.is_none(), "answered twice");
                     outcome = Some(Outcome { answer, bytes: std::mem::take(&mut bytes) });
                 }
+                Effect::Wait { .. } | Effect::AskForRoom { .. } => {
+                    self.perform_on_waiting(&effect, &mut out);
+                }
+                effect => self.perform_on_table(effect, &mut out),
             }
             effects.extend(out);
         }
         outcome
     }
 
+    /// Effects that are no part of an answer.
+    fn perform_on_table(&mut self, effect: Effect, out: &mut Vec<Effect>) {
+        match effect {
+            Effect::Publish { inode, piece, defined } => self.publish(inode, piece, defined),
+            Effect::Keep { inode, piece } => {
+                assert_eq!(self.table.get(&piece.slot), Some(&(inode, piece)));
+                assert!(self.early.remove(&piece.slot), "it was not early");
+            }
+            Effect::Hide { slot } => {
+                assert!(self.table.contains_key(&slot) && self.hidden.insert(slot));
+                Marks::check_hidden(&self.target, &self.table[&slot]);
+                assert!(!self.early.contains(&slot), "an early piece moves");
+            }
+            Effect::Show { slot } => {
+                assert!(self.hidden.remove(&slot), "it was not hidden");
+                let of_it = self.copies.iter_mut().filter(|copy| copy.1.slot == slot);
+                of_it.for_each(|copy| copy.3 = true);
+            }
+            Effect::Copy { ticket, from, to } => {
+                assert!(self.hidden.contains(&from.slot), "copied in the open");
+                assert!(!self.pinned.contains_key(&from.slot), "copied under a pin");
+                self.copies.push((ticket, from, to, false));
+            }
+            Effect::Unpublish { slot } => {
+                assert!(self.table.remove(&slot).is_some());
+                self.hidden.remove(&slot);
+            }
+            Effect::CheckPins { round } => {
+                let pinned: Vec<u32> = self.pinned.keys().copied().collect();
+                self.target.step(Input::Pins { round, pinned: &pinned }, out);
+            }
+            Effect::Preallocate { tier, place, length, .. } => {
+                let refuses = self.refusing && tier == Piece::SSD;
+                let outcome = if refuses { Err(Errno::ENOSPC) } else { Ok(()) };
+                if outcome.is_ok() {
+                    self.held[usize::from(tier)].extend(place / PAGE..(place + length) / PAGE);
+                }
+                self.target.step(Input::Preallocated { outcome }, out);
+            }
+            Effect::Mark { slot, is_resident } => self.marks.set(slot, is_resident),
+            Effect::GiveBack { place, length_log2 } => self.give_back(place, length_log2),
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    fn publish(&mut self, inode: Inode, piece: Piece, defined: Defined) {
+        self.note_made(defined);
+        let pages = match defined {
+            Defined::All | Defined::Below => (0..piece.length() / PAGE).collect(),
+            Defined::Nothing | Defined::Early => BTreeSet::new(),
+            Defined::As(from) => {
+                assert!(self.hidden.contains(&from.slot), "clients may still write to it");
+                self.defined.get(&from.slot).cloned().unwrap_or_default()
+            }
+        };
+        self.defined.insert(piece.slot, pages);
+        self.marks.set(piece.slot, self.target.is_resident(inode));
+        self.early.remove(&piece.slot);
+        if defined == Defined::Early {
+            self.early.insert(piece.slot);
+        }
+        assert!(!self.pinned.contains_key(&piece.slot), "a pinned slot was re-used");
+        assert!(self.table.insert(piece.slot, (inode, piece)).is_none());
+        let shown = self.table.iter().filter(|(slot, _)| !self.hidden.contains(slot));
+        let same = |row: &(Inode, Piece)| row.0 == inode && row.1.start == piece.start;
+        assert_eq!(shown.filter(|(_, row)| same(row)).count(), 1, "a range is shown twice");
+    }
+
+    /// Looks for what to move, as the daemon does when time passed.
+    fn look(&mut self, up: bool, millis: u32, used: u64) {
+        self.millis = self.millis.wrapping_add(millis);
+        let mut out = Vec::new();
+        let mut was_used = |slot: u32| used >> (slot % 64) & 1 != 0;
+        if up {
+            // Else hardly any would be free beyond that at which pieces sink.
+            self.target.set_sinking(Sinking { normal_below_bytes: 1, ..Sinking::NEVER });
+            self.target.rise(self.millis, &mut was_used, &mut out);
+        } else {
+            self.target.set_sinking(self.settings.sinking);
+            self.target.sink(self.millis, &mut was_used, &mut out);
+        }
+        self.perform(out, &[]);
+        self.keep_writers();
+    }
+
+    /// A copy ends. One of a piece that was shown meanwhile may have brought anything.
+    fn end_copy(&mut self, which: usize, fails: bool) {
+        if self.copies.is_empty() {
+            return;
+        }
+        let (ticket, from, to, was_shown) = self.copies.swap_remove(which % self.copies.len());
+        let bytes = self.device(&from, 0, from.length()).to_vec();
+        let bytes = if was_shown { vec![0xcc; bytes.len()] } else { bytes };
+        self.device(&to, 0, to.length()).copy_from_slice(&bytes);
+        let outcome = if fails { Err(Errno::EIO) } else { Ok(()) };
+        self.step(Input::Copied { ticket, outcome }, &[]);
+    }
+
+    /// Does what changes no byte of a file; the daemon may be killed in the middle.
+    fn until_killed(&mut self, kill_at: Option<usize>, act: impl FnOnce(&mut World)) {
+        self.kill_at = kill_at;
+        let before: BTreeSet<_> = self.target.pieces().map(range).collect();
+        act(self);
+        if self.kill_at.take() == Some(0) {
+            self.kill(|range| before.contains(range));
+        }
+    }
+
     fn call(&mut self, request: &Request<'_>) -> Outcome {
         let body = if let Request::Write { bytes, .. } = request { bytes } else { &[][..] };
         self.look_at_early(false);
-        self.step(Input::Request { ticket: 7, request }, body).expect("an answer")
-    }
-
-    /// Tells which early pieces were written to, and which were not if those are taken back.
-    fn look_at_early(&mut self, take_back: bool) {
-        let is_early = |inode, piece: &Piece| self.target.early(inode, piece.start).is_some();
-        let early = self.target.pieces().filter(|&(inode, ref piece)| is_early(inode, piece));
-        let is_hole = |piece: &Piece| self.defined.get(&piece.slot).is_none_or(BTreeSet::is_empty);
-        let (holes, written): (Vec<_>, Vec<_>) = early.partition(|one| is_hole(&one.1));
-        let named = |all: Vec<(Inode, Piece)>| {
-            all.into_iter().map(|(inode, piece)| (inode, piece.start)).collect::<Vec<_>>()
-        };
-        let (holes, written) = (named(holes), named(written));
-        assert!(self.step(Input::Wanted { pieces: &written }, &[]).is_none());
-        if take_back {
-            assert!(self.step(Input::Unwanted { pieces: &holes }, &[]).is_none());
-            assert_eq!(self.target.early_bytes(), 0);
-        }
+        let ticket = IMPATIENT;
+        let outcome = self.step(Input::Request { ticket, request }, body);
+        outcome.or_else(|| self.step(Input::Withdraw { ticket }, body)).expect("an answer")
     }
 
     /// Stopped clients write on under their pins: this must hurt nobody.
@@ -296,57 +485,69 @@ impl World {
         }
     }
 
-    fn kill(&mut self) {
+    /// All pieces are there again but for what was being made for who waited: not `was_there`.
+    fn kill(&mut self, was_there: impl Fn(&Range) -> bool) {
         let unknown = |space: Space| Space { fresh_from: u64::MAX, ..space };
         self.settings.memory = unknown(self.settings.memory);
         self.settings.ssd = unknown(self.settings.ssd);
         let mut out = Vec::new();
-        let rows = self.table.values().copied();
-        let (mut target, dropped) = Target::recover(self.settings, rows, &mut out);
-        assert!(dropped.is_empty() && out.is_empty(), "{dropped:?}");
+        let hides = |(slot, _): &(&u32, &(Inode, Piece))| self.hidden.contains(*slot);
+        let (hidden, shown): (Vec<_>, Vec<_>) = self.table.iter().partition(hides);
+        let rows = |rows: Vec<(&u32, &(Inode, Piece))>| -> Vec<(Inode, Piece)> {
+            rows.into_iter().map(|(_, row)| *row).collect()
+        };
+        let (shown, hidden) = (rows(shown), rows(hidden));
+        let (mut target, dropped) = Target::recover(self.settings, shown, hidden, &mut out);
+        assert!(dropped.is_empty(), "{dropped:?}");
+        self.copies.clear();
+        self.forget_waiting();
+        for effect in out {
+            self.perform_on_table(effect, &mut Vec::new());
+        }
+        assert!(self.hidden.is_empty(), "nobody would show them");
         let found = self.early.iter().filter_map(|slot| self.table.get(slot));
         target.restore_early(found.copied());
+        let mut out = Vec::new();
+        self.marks.restore(&self.table, (&self.target, &mut target), &mut out);
+        out.into_iter().for_each(|effect| self.perform_on_table(effect, &mut Vec::new()));
         // A slot that is pinned is not used anew, so its row says what it held.
         let is_gone = |piece: &Piece| !self.table.contains_key(&piece.slot);
         let gone: Vec<Piece> = self.pinned.values().copied().filter(is_gone).collect();
         target.restore_leaving(gone.iter().copied());
         assert_eq!(target.leaving_count(), gone.len());
         assert_eq!(target.early_bytes(), self.target.early_bytes());
-        let before: Vec<_> = self.target.pieces().collect();
-        assert!(target.pieces().eq(before));
-        // A tier in use is preallocated as far as used.
-        self.backed[1] = if target.ssd.bytes_used() > 0 { TIER_BYTES } else { 0 };
-        let counts = self.target.accounts().is_on();
-        self.target = target;
-        if counts {
+        let stays =
+            |one: &Range| was_there(one) || self.table.values().any(|row| range(*row) == *one);
+        let before: Vec<_> = self.target.pieces().map(range).filter(stays).collect();
+        assert!(target.pieces().map(range).eq(before), "pieces were lost");
+        for (place, length_log2) in std::mem::take(&mut self.give_backs).into_iter().step_by(2) {
+            self.punch(place, 1 << length_log2);
+        }
+        target.forget_free_memory(&mut |place, length| {
+            self.punch(place, length);
+            true
+        });
+        if std::mem::replace(&mut self.target, target).accounts().is_on() {
             self.count();
         }
     }
 
-    fn count(&mut self) {
-        self.target.count();
-        self.target.allow([(Account::user(1), ALLOWED)].into());
-        for (&inode, &(uid, changed)) in &self.owners {
-            self.target.own(inode, Owner { uid, project: 7 }, changed);
-        }
-    }
-
-    /// A file is somebody's from now on; an older word comes behind.
-    fn own(&mut self, file: u64, uid: u32) {
-        let inode = Inode(file);
-        let old = self.owners.insert(inode, (uid, self.time + 1));
-        self.time += 1;
-        for (uid, changed) in [Some((uid, self.time)), old].into_iter().flatten() {
-            let changed = changed.cast_unsigned();
-            let answer = self.call(&Request::Own { inode, uid, project: 7, changed });
-            assert_eq!(answer.answer, Answer::Done);
-        }
-    }
-
-    fn account(&mut self, act: &Act) {
+    fn manage(&mut self, act: &Act) {
         match *act {
             Act::Count => self.count(),
-            Act::Own { file, uid } => self.own(file, uid),
+            Act::Want { file, offset, length } => self.want(file, offset, length),
+            Act::RoomAsked { comes } => self.room_asked(comes),
+            Act::Own { file, uid, resident } => self.own(file, uid, resident),
+            Act::Look { up, millis, used, kill_at } => {
+                self.until_killed(kill_at, |world| world.look(up, millis, used));
+            }
+            Act::CopyEnds { which, fails, kill_at } => {
+                self.until_killed(kill_at, |world| world.end_copy(which, fails));
+            }
+            Act::Lend { bytes, kill_at } => {
+                self.until_killed(kill_at, |world| world.lend(bytes));
+            }
+            Act::GiveBackEnds { which, fails } => self.end_give_back(which, fails),
             _ => self.look_at_early(true),
         }
     }
@@ -354,8 +555,11 @@ impl World {
     /// What is refused is refused for a reason: more of an account only to who has as much as he may.
     fn check_refusal(&self, inode: Inode, answer: &Answer) {
         match *answer {
-            Answer::Refused(Errno::ENOSPC | Errno::EDQUOT) => {}
-            Answer::Busy { .. } => assert!(self.target.needs_early_back()),
+            Answer::Refused(Errno::ENOSPC | Errno::EDQUOT) => {
+                assert_eq!(self.target.moves_count(), 0, "there will be room in a moment");
+            }
+            // It would have to wait.
+            Answer::Busy { .. } => {}
             Answer::Beyond { account, wanted } => {
                 let used = self.target.accounts().used().get(&account).copied().unwrap_or(0);
                 assert!(account == Account::user(1) && used + wanted > ALLOWED);
@@ -407,6 +611,7 @@ fn check_answer(world: &World, request: &Request<'_>, pieces: &[Piece]) {
     let &Request::MapPieces { inode, chunk_log2, offset, length, ahead, .. } = request else {
         panic!("{request:?} asks for no pieces")
     };
+    let chunk_log2 = chunk_log2_of(chunk_log2);
     let spans = || placement::piece::over(offset, length + ahead, chunk_log2);
     assert!(pieces.len() <= spans().count(), "more than was asked for");
     assert!(spans().zip(pieces).all(|(span, piece)| span.start == piece.start));
@@ -419,7 +624,7 @@ fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
     match *act {
         Act::Write { file, offset, length, with } => {
             let bytes: Vec<u8> = (0..length).map(|at| with.wrapping_add(at as u8)).collect();
-            let (inode, cuts) = (Inode(file), u64::MAX);
+            let (inode, cuts, chunk_log2) = (Inode(file), u64::MAX, owners::chunk_of(file));
             let write = Request::Write { inode, chunk_log2, offset, cuts, bytes: &bytes };
             let outcome = world.call(&write);
             match outcome.answer {
@@ -442,7 +647,7 @@ fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
             assert_eq!(outcome.bytes, &model[offset as usize..][..length as usize]);
         }
         Act::Map { file, offset, length, ahead } => {
-            let inode = Inode(file);
+            let (inode, chunk_log2) = (Inode(file), owners::chunk_of(file));
             let request =
                 Request::MapPieces { inode, chunk_log2, allocate: 1, offset, length, ahead };
             match world.call(&request).answer {
@@ -464,20 +669,20 @@ fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
         }
         Act::Remove { files: ref gone } => remove(world, files, gone),
         Act::Pin { slot } => {
-            if let Some(row) = world.table.get(&slot) {
+            if let Some(row) = world.table.get(&slot).filter(|_| !world.hidden.contains(&slot)) {
                 world.pinned.insert(slot, row.1);
             }
         }
         Act::Unpin => world.pinned.clear(),
         Act::Tick => assert!(world.step(Input::Tick, &[]).is_none()),
-        Act::Kill => world.kill(),
+        Act::Kill => world.kill(|_| true),
         Act::MakeEarly { file } => {
             assert!(world.step(Input::MakeEarly { inodes: &[Inode(file)] }, &[]).is_none());
         }
         Act::WriteEarly { file, last, length, with } => {
             write_early(world, files, (file, last), length, with);
         }
-        Act::LookAtEarly | Act::Count | Act::Own { .. } => world.account(act),
+        _ => world.manage(act),
     }
 }
 
@@ -506,12 +711,13 @@ fn check(world: &mut World, files: &BTreeMap<u64, Vec<u8>>) {
 
 /// What users see of the space: pieces of files take some, early ones do not.
 fn check_space(world: &mut World) {
-    let Answer::Space { memory_free, ssd_free, .. } = world.call(&Request::Space {}).answer else {
+    let answer = world.call(&Request::Space {}).answer;
+    let Answer::Space { memory_total, memory_free, ssd_total, ssd_free } = answer else {
         panic!("no space is told")
     };
     let taken: u64 = world.target.pieces().map(|(_, piece)| piece.length()).sum();
     let taken = taken - world.target.early_bytes();
-    let leaving = 2 * TIER_BYTES - memory_free - ssd_free - taken;
+    let leaving = memory_total + ssd_total - memory_free - ssd_free - taken;
     assert_eq!(leaving > 0, world.target.leaving_count() > 0);
 }
 
@@ -523,20 +729,38 @@ proptest! {
     fn a_target_is_a_map(
         acts in proptest::collection::vec(act(), 1..60),
         refusing in proptest::bool::weighted(0.2),
+        defers in proptest::bool::weighted(0.3),
     ) {
         let mut world = World::new(refusing);
+        world.waiting.defers = defers;
         let mut files = BTreeMap::new();
         for act in &acts {
             perform(&mut world, &mut files, act);
             world.scribble();
             check_space(&mut world);
             world.target.check_accounts();
+            world.target.check_moves();
+            world.check_waiting();
+            world.target.check_rising();
+            world.target.check_residents();
+        }
+        check(&mut world, &files);
+        while !world.copies.is_empty() {
+            world.end_copy(0, false);
         }
         check(&mut world, &files);
         perform(&mut world, &mut files, &Act::Remove { files: (1..5).collect() });
         perform(&mut world, &mut files, &Act::Unpin);
         perform(&mut world, &mut files, &Act::Tick);
+        prop_assert_eq!(world.target.writers_waiting(), 0);
         prop_assert_eq!(world.target.leaving_count(), 0);
+        world.lend(0);
+        while !world.give_backs.is_empty() {
+            world.end_give_back(0, false);
+        }
+        let gone = world.target.memory_lent();
+        prop_assert!(gone.held == 0 || world.has_refused, "{:?} is left", gone);
+        world.lend(TIER_BYTES);
         prop_assert_eq!(world.target.memory.bytes_free(), TIER_BYTES);
         prop_assert_eq!(world.target.ssd.bytes_free(), TIER_BYTES);
     }
@@ -556,8 +780,12 @@ proptest! {
             })
             .collect();
         let mut out = Vec::new();
-        let (mut target, dropped) = Target::recover(settings, rows.iter().copied(), &mut out);
-        prop_assert_eq!(target.pieces().count() + dropped.len(), rows.len());
+        let (hidden, shown): (Vec<_>, Vec<_>) =
+            rows.iter().copied().partition(|row| row.1.slot >= 40);
+        let (mut target, dropped) = Target::recover(settings, shown, hidden, &mut out);
+        let replaced = |effect: &Effect| matches!(effect, Effect::Unpublish { slot } if *slot >= 40);
+        let replaced = out.iter().filter(|effect| replaced(effect)).count();
+        prop_assert_eq!(target.pieces().count() + dropped.len() + replaced, rows.len());
         for row in &dropped {
             prop_assert!(target.is_damaged(row.inode));
         }

@@ -5,6 +5,9 @@
 //! and the space of an empty row is free, unless somebody still pins what it held: then it waits for
 //! him as if it had left just now. A row whose checksum is wrong is read as empty, too.
 //!
+//! A row may be hidden for a moment. If another row that is shown has the same range of the file, the
+//! piece had come to its new place, and the hidden row goes (`sink`); else it is shown again.
+//!
 //! What is left is still not believed: a row that can not be (a place outside, an odd start) or
 //! that claims what another row claims is dropped. Of two rows that claim the same, both are
 //! dropped, because nothing says which bytes these are; their files answer EIO until they are
@@ -13,6 +16,7 @@
 use crate::buddy::{BLOCK_LOG2_MAX, BLOCK_LOG2_MIN};
 use crate::effect::Effect;
 use crate::target::{Settings, Target};
+use std::collections::BTreeSet;
 use wire::Inode;
 use wire::limits::FILE_BYTES_MAX;
 use wire::reply::Piece;
@@ -54,16 +58,29 @@ impl std::fmt::Display for Dropped {
 }
 
 impl Target {
-    /// Builds a target from the rows that the piece table holds. `out` gets what must be done about
-    /// rows that were dropped; the second result says why, for the log.
+    /// Builds a target from the rows that the piece table holds: those that are shown, and those that are
+    /// hidden for a moment. `out` gets what must be done about the latter and about rows that were
+    /// dropped; the second result says why, for the log.
     #[must_use]
     pub fn recover(
         settings: Settings,
-        rows: impl IntoIterator<Item = (Inode, Piece)>,
+        shown: impl IntoIterator<Item = (Inode, Piece)>,
+        hidden: impl IntoIterator<Item = (Inode, Piece)>,
         out: &mut Vec<Effect>,
     ) -> (Target, Vec<Dropped>) {
         let mut dropped = Vec::new();
-        let mut rows: Vec<(Inode, Piece)> = rows.into_iter().collect();
+        let mut rows: Vec<(Inode, Piece)> = shown.into_iter().collect();
+        let range = |&(inode, piece): &(Inode, Piece)| (inode, piece.start, piece.length_log2);
+        let ranges: BTreeSet<_> = rows.iter().map(range).collect();
+        for row in hidden {
+            let (slot, was_replaced) = (row.1.slot, ranges.contains(&range(&row)));
+            if was_replaced {
+                out.push(Effect::Unpublish { slot });
+                continue;
+            }
+            out.push(Effect::Show { slot });
+            rows.push(row);
+        }
         rows.retain(|&(inode, piece)| {
             let possible = is_possible(&settings, inode, &piece);
             if !possible {
@@ -88,6 +105,7 @@ impl Target {
             assert!(taken, "rows that overlap were dropped: slot={}", piece.slot);
         }
         target.slots.restore(&rows);
+        rows.iter().for_each(|(inode, piece)| target.watch(*inode, piece));
         target.damaged = dropped.iter().map(|row| row.inode).collect();
         let shown = dropped.iter().filter(|row| row.piece.slot < settings.slot_count);
         out.extend(shown.map(|row| Effect::Unpublish { slot: row.piece.slot }));
@@ -104,9 +122,7 @@ impl Target {
                 Piece::SSD => &mut self.ssd,
                 _ => continue,
             };
-            if !fits(&piece, device.bytes_total())
-                || !device.take_at(piece.place, piece.length_log2)
-            {
+            if !fits(&piece, device.length()) || !device.take_at(piece.place, piece.length_log2) {
                 continue;
             }
             if self.slots.restore_leaving(piece, self.round) {

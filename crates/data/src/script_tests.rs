@@ -1,13 +1,17 @@
 //! Runs `testscripts/*.txt`: each case is lines of input, `---`, and the effects that must follow.
 //!
-//! Input: `target memory=.. ssd=.. [slots=..] [quota=..] [ssd=..+demand]`, then `map`, `find`,
+//! Input: `target memory=.. ssd=.. [slots=..] [quota=..] [normal=..] [forced=..] [ssd=..+demand]`, then
+//! `map`, `find`,
 //! `read`, `write`, `truncate`, `punch`, `usage`, `seek`, `space`, `flush` with a file and a range,
 //! `remove`, `early`, `wanted`, `unwanted` with files (the last two with a piece, `f1:4K`; `map` with
-//! `ahead=`), `pins <round> <slot>..`, `preallocated yes|no`, `tick`, `rows` (what a kill leaves). Each
-//! line's effects come indented below a repetition of the line. With `UPDATE_SCRIPTS=1` the expected part
-//! is written anew.
+//! `ahead=`), `pins <round> <slot>..`, `preallocated yes|no`, `sink|rise <milliseconds> <used slot>..`,
+//! `copied <ticket> yes|no`, `lend <bytes>`, `given-back <range> yes|no`, `tick`, `withdraw <ticket>`,
+//! `room-asked <round> yes|no`, `writers <milliseconds>` (whose patience is 1000), `rows` (what a kill
+//! leaves; `~`: hidden). Each line's effects come
+//! indented below a repetition of the line. With `UPDATE_SCRIPTS=1` the expected part is written anew.
 
-use crate::effect::{Answer, Effect, Input, Source};
+use crate::effect::{Answer, Defined, Effect, Input, Source};
+use crate::sink::Sinking;
 use crate::target::{Settings, Target};
 use crate::tier::{Backing, Space};
 use std::fmt::Write as _;
@@ -67,10 +71,20 @@ fn show_answer(answer: &Answer) -> String {
 fn show_effect(effect: &Effect) -> String {
     let part = |from: u64, length: u64| format!("{}..{}", size(from), size(from + length));
     match effect {
+        Effect::Publish { inode, piece, defined: Defined::As(from) } => {
+            format!("Publish f{} {} defined as #{}", inode.0, show(piece), from.slot)
+        }
         Effect::Publish { inode, piece, defined } => {
             format!("Publish f{} {} defined={defined:?}", inode.0, show(piece))
         }
         Effect::Keep { inode, piece } => format!("Keep f{} {}", inode.0, show(piece)),
+        Effect::Mark { slot, is_resident } => format!("Mark #{slot} {is_resident}"),
+        Effect::Hide { slot } => format!("Hide #{slot}"),
+        Effect::HideToDrop { slot } => format!("HideToDrop #{slot}"),
+        Effect::Show { slot } => format!("Show #{slot}"),
+        Effect::Copy { ticket, from, to } => {
+            format!("Copy {ticket} #{} to {}", from.slot, show(to))
+        }
         Effect::Unpublish { slot } => format!("Unpublish #{slot}"),
         Effect::CheckPins { round } => format!("CheckPins {round}"),
         Effect::Preallocate { tier, place, length, .. } => {
@@ -90,15 +104,29 @@ fn show_effect(effect: &Effect) -> String {
             let to = part(*within, (*length).into());
             format!("Write #{} {to} from {}", piece.slot, size((*from).into()))
         }
+        Effect::GiveBack { place, length_log2 } => {
+            format!("GiveBack {}", part(*place, 1 << length_log2))
+        }
         Effect::Flush { .. } => "Flush".into(),
+        Effect::Below { inode } => format!("Below f{}", inode.0),
+        Effect::Fill { ticket, inode, piece, length, .. } => {
+            format!("Fill {ticket} f{} {} length={}", inode.0, show(piece), size(*length))
+        }
+        Effect::ReadBelow { inode, offset, length, below, .. } => {
+            let part = part(*offset, (*length).into());
+            format!("ReadBelow f{} {part} below={}", inode.0, size((*below).into()))
+        }
+        Effect::Wait { ticket } => format!("Wait {ticket}"),
+        Effect::AskForRoom { round } => format!("AskForRoom {round}"),
         Effect::Reply { ticket, answer } => format!("Reply {ticket} {}", show_answer(answer)),
     }
 }
 
 fn settings(words: &[&str]) -> Settings {
     let ready = Space { length: 0, backing: Backing::Ready, fresh_from: 0, ahead: 0 };
+    let sinking = Sinking { idle_millis: 100, ..Sinking::NEVER };
     let mut settings =
-        Settings { memory: ready, ssd: ready, slot_count: 64, quota_bytes: u64::MAX };
+        Settings { memory: ready, ssd: ready, slot_count: 64, quota_bytes: u64::MAX, sinking };
     for word in words {
         let (name, value) = word.split_once('=').expect("name=value");
         let (value, backing) = match value.strip_suffix("+demand") {
@@ -112,6 +140,8 @@ fn settings(words: &[&str]) -> Settings {
             "ssd" => {
                 settings.ssd = Space { length: number(value), backing, fresh_from: 0, ahead: 0 }
             }
+            "normal" => settings.sinking.normal_below_bytes = number(value),
+            "forced" => settings.sinking.forced_below_bytes = number(value),
             "slots" => settings.slot_count = number(value) as u32,
             "quota" => settings.quota_bytes = number(value),
             _ => panic!("no such setting: {name}"),
@@ -120,14 +150,18 @@ fn settings(words: &[&str]) -> Settings {
     settings
 }
 
-/// `<slot>:f<file>:<range>@<place>`, in memory.
+/// `<slot>:f<file>:<range>@<place>`, in memory; `@ssd<place>`: not in memory.
 fn row(word: &str) -> (Inode, Piece) {
     let fields: Vec<&str> = word.split([':', '@']).collect();
     let [slot, file, at, place] = fields[..] else { panic!("not a row: {word}") };
+    let (tier, place) = match place.strip_prefix("ssd") {
+        Some(place) => (Piece::SSD, place),
+        None => (Piece::MEMORY, place),
+    };
     let (start, length) = range(at);
     let (slot, place) = (number(slot) as u32, number(place));
     let length_log2 = length.trailing_zeros() as u8;
-    (Inode(number(&file[1..])), Piece { start, slot, place, length_log2, tier: Piece::MEMORY })
+    (Inode(number(&file[1..])), Piece { start, slot, place, length_log2, tier })
 }
 
 /// `f<file>`, or `f<file>:<start>`.
@@ -162,9 +196,11 @@ impl Runner {
                 self.target = Some(Target::new(self.settings));
             }
             "rows" => {
-                let rows = words[1..].iter().map(|word| row(word));
+                let hidden = words[1..].iter().filter_map(|word| word.strip_prefix('~')).map(row);
+                let shown = words[1..].iter().filter(|word| !word.starts_with('~'));
+                let shown = shown.map(|word| row(word));
                 self.settings.memory.fresh_from = u64::MAX;
-                let (target, dropped) = Target::recover(self.settings, rows, &mut out);
+                let (target, dropped) = Target::recover(self.settings, shown, hidden, &mut out);
                 self.target = Some(target);
                 notes = dropped.iter().map(ToString::to_string).collect();
             }
@@ -173,7 +209,11 @@ impl Runner {
                 step(self, Input::Pins { round: number(words[1]), pinned: &pinned }, &mut out);
             }
             "preallocated" => {
-                let outcome = if words[1] == "yes" { Ok(()) } else { Err(Errno::ENOSPC) };
+                let outcome = match words[1] {
+                    "yes" => Ok(()),
+                    "broken" => Err(Errno::EIO),
+                    _ => Err(Errno::ENOSPC),
+                };
                 step(self, Input::Preallocated { outcome }, &mut out);
             }
             "early" | "wanted" | "unwanted" => {
@@ -186,11 +226,46 @@ impl Runner {
                 };
                 step(self, input, &mut out);
             }
-            "tick" => step(self, Input::Tick, &mut out),
+            "sink" | "rise" => {
+                let used: Vec<u32> = words[2..].iter().map(|slot| number(slot) as u32).collect();
+                let target = self.target.as_mut().expect("a target");
+                let mut was_used = |slot| used.contains(&slot);
+                let now = number(words[1]) as u32;
+                match words[0] {
+                    "sink" => target.sink(now, &mut was_used, &mut out),
+                    _ => target.rise(now, &mut was_used, &mut out),
+                };
+            }
+            "copied" => {
+                let outcome = if words[2] == "yes" { Ok(()) } else { Err(Errno::EIO) };
+                step(self, Input::Copied { ticket: number(words[1]), outcome }, &mut out);
+            }
+            "lend" => self.target.as_mut().expect("a target").lend(number(words[1]), &mut out),
+            "given-back" => {
+                let (place, length) = range(words[1]);
+                let length_log2 = length.trailing_zeros() as u8;
+                let outcome = if words[2] == "yes" { Ok(()) } else { Err(Errno::EIO) };
+                step(self, Input::GivenBack { place, length_log2, outcome }, &mut out);
+            }
+            "withdraw" | "room-asked" | "writers" | "tick" => self.wait_line(&words, &mut out),
             _ => self.file_line(&words, &mut out),
         }
         notes.extend(out.iter().map(show_effect));
         notes
+    }
+
+    /// About those who wait for room, and time.
+    fn wait_line(&mut self, words: &[&str], out: &mut Vec<Effect>) {
+        let target = self.target.as_mut().expect("a target");
+        let first = words.get(1).map_or(0, |word| number(word));
+        match words[0] {
+            "tick" => target.step(Input::Tick, out),
+            "withdraw" => target.step(Input::Withdraw { ticket: first }, out),
+            "room-asked" => {
+                target.step(Input::RoomAsked { round: first, comes: words[2] == "yes" }, out);
+            }
+            _ => target.keep_writers(first as u32, 1000, out),
+        }
     }
 
     fn file_line(&mut self, words: &[&str], out: &mut Vec<Effect>) {
@@ -226,7 +301,8 @@ impl Runner {
 fn run(case: &str) -> String {
     let (input, _) = case.split_once("\n---\n").unwrap_or((case.trim_end(), ""));
     let none = Space { length: 0, backing: Backing::Ready, fresh_from: 0, ahead: 0 };
-    let settings = Settings { memory: none, ssd: none, slot_count: 0, quota_bytes: 0 };
+    let sinking = Sinking::NEVER;
+    let settings = Settings { memory: none, ssd: none, slot_count: 0, quota_bytes: 0, sinking };
     let mut runner = Runner { target: None, settings, ticket: 0 };
     let mut text = format!("{input}\n---\n");
     for line in input.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {

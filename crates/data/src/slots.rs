@@ -5,6 +5,9 @@
 //!
 //!   Free --insert--> Used --leave--> Leaving --free--> Free
 //!                                    (a client may still copy under its pin)
+//!   Free --reserve--> Reserved --replace--> Used      a piece that comes from another place
+//!                     Reserved --place--> Used        a piece that is filled first
+//!                     Reserved --unreserve--> Free
 //!
 //! Invariants:
 //!  1. `pieces` names exactly the used slots, and pieces of one file do not overlap.
@@ -17,7 +20,8 @@ use wire::reply::Piece;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Row {
     Free,
-    Used(Piece),
+    Used(Inode, Piece),
+    Reserved,
     Leaving(Piece),
 }
 
@@ -52,7 +56,7 @@ impl Slots {
         }
     }
 
-    /// A slot for a piece that comes next; it stays free until `insert`. `None` if all are taken.
+    /// A slot for a piece that comes next; it stays free until it is taken. `None` if all are.
     pub fn vacant(&mut self) -> Option<u32> {
         if self.free.is_empty() && self.rows.len() < self.count_max as usize {
             self.free.push(self.rows.len() as u32);
@@ -68,10 +72,18 @@ impl Slots {
         self.fill(inode, piece);
     }
 
+    /// A piece lies in its reserved slot from now on.
+    pub fn place(&mut self, inode: Inode, piece: Piece) {
+        let row = &mut self.rows[piece.slot as usize];
+        assert_eq!(*row, Row::Reserved, "slot={} was not reserved", piece.slot);
+        *row = Row::Free;
+        self.fill(inode, piece);
+    }
+
     fn fill(&mut self, inode: Inode, piece: Piece) {
         let row = &mut self.rows[piece.slot as usize];
         assert_eq!(*row, Row::Free, "slot={} is in use", piece.slot);
-        *row = Row::Used(piece);
+        *row = Row::Used(inode, piece);
         let before = self.pieces.insert((inode, piece.start), piece.slot);
         assert!(before.is_none(), "two pieces at start={}", piece.start);
     }
@@ -110,9 +122,44 @@ impl Slots {
 
     fn used(&self, slot: u32) -> Piece {
         match self.rows.get(slot as usize) {
-            Some(Row::Used(piece)) => *piece,
+            Some(Row::Used(_, piece)) => *piece,
             other => unreachable!("slot={slot} holds {other:?}"),
         }
+    }
+
+    /// The piece of a slot and its file.
+    #[must_use]
+    pub fn get(&self, slot: u32) -> Option<(Inode, Piece)> {
+        match self.rows.get(slot as usize) {
+            Some(&Row::Used(inode, piece)) => Some((inode, piece)),
+            _ => None,
+        }
+    }
+
+    /// Takes a slot for a piece that comes from another place. `None` if all are taken.
+    pub fn reserve(&mut self) -> Option<u32> {
+        let slot = self.vacant()?;
+        self.free.pop();
+        self.rows[slot as usize] = Row::Reserved;
+        Some(slot)
+    }
+
+    /// Gives a reserved slot back.
+    pub fn unreserve(&mut self, slot: u32) {
+        let row = &mut self.rows[slot as usize];
+        assert_eq!(*row, Row::Reserved, "slot={slot} was not reserved");
+        *row = Row::Free;
+        self.free.push(slot);
+    }
+
+    /// `from` lies in the reserved slot of `to` from now on. Its old slot waits for pins until round
+    /// `round` is answered.
+    pub fn replace(&mut self, inode: Inode, from: &Piece, to: Piece, round: u64) {
+        self.leave(inode, from, round);
+        let row = &mut self.rows[to.slot as usize];
+        assert_eq!(*row, Row::Reserved, "slot={} was not reserved", to.slot);
+        *row = Row::Free;
+        self.fill(inode, to);
     }
 
     /// The pieces of `inode` that hold a byte of `offset .. end`, in order.

@@ -1,36 +1,47 @@
 //! The target: requests in, effects out.
 //!
 //! A request is run to its end in one step, except that one which needs space that the device must
-//! preallocate first is parked until the device answered. What comes behind it is parked, too,
-//! unless it only looks: so changes of a file happen in the order in which they came.
+//! preallocate first is parked until the device answered. What comes behind it is parked, too, unless it
+//! only looks, or gives room and is of another file: so changes of a file happen in the order in which
+//! they came. Who removes a file waits for nobody.
 //!
 //!   arrived --run--> answered            `Target::run`
 //!   arrived --room must be made--> parked `Target::run`   Effect::Preallocate
 //!   arrived --another is parked--> parked `Target::step`
 //!   parked --the device answered--> run   `Target::resume`
+//!   run --no room--> waiting              `Target::wait`
 //!
-//! New pieces go to memory while it has room, then to the SSD; then the answer is ENOSPC. What is
-//! freed waits for the pins of clients in `slots`; who needs that very space is told to come again
-//! as long as the pins were not looked at.
+//! New pieces go to memory while it has room, then to the SSD; who finds none waits (`admission`). What
+//! is freed waits for the pins of clients in `slots`.
 //!
 //! Invariants, checked at the end of each step:
-//!  1. Each tier's free and used bytes make its length; what leaves counts as used.
+//!  1. Each tier's bytes are accounted for (`tier`); pieces that leave count as used.
 //!  2. The front of `parked`, and nothing else, waits for a device.
 //!  3. The used bytes of both tiers are within the quota.
 
 use crate::accounts::{Accounts, Beyond, is_first};
+use crate::admission::Admission;
+use crate::ahead::{Ahead, Member};
 use crate::buddy::History;
+use crate::clean::Clean;
 use crate::early::Early;
 use crate::effect::{Answer, Defined, Effect, Haste, Input, Source};
+use crate::fill::{Fills, Job, Need};
+use crate::lend::GivingBack;
+use crate::resident::Residents;
+use crate::rise::Rising;
+use crate::sink::{Moves, Sinking};
 use crate::slots::Slots;
 use crate::tier::{Found, Space, Tier};
+use crate::uses::Uses;
+use crate::wish::{Asked, Wishes};
 use placement::piece::{self, Span};
 use std::collections::{BTreeSet, VecDeque};
 use wire::limits::{BULK_BYTES, CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, SLOT_BYTES};
 use wire::quota::Owner;
 use wire::reply::Piece;
-use wire::request::removed;
-use wire::{Errno, Inode, Request};
+use wire::request::{chunk_log2_of, removed, rise};
+use wire::{DaemonIndex, Errno, Inode, Layout, Request};
 
 /// Most pieces of one answer to `MapPieces`: it must fit a slot.
 pub const MAP_PIECES_MAX: usize = 256;
@@ -39,6 +50,8 @@ pub const MAP_PIECES_MAX: usize = 256;
 const RETRY_MICROS: u32 = 100;
 /// When to come again for space of early pieces: the caller makes sure that nobody uses them.
 const EARLY_RETRY_MICROS: u32 = 10_000;
+/// When to come again for space of clean pieces: mostly they go at once.
+const DROP_RETRY_MICROS: u32 = 1_000;
 
 const _: () = assert!(MAP_PIECES_MAX * Piece::BYTES + 1024 <= SLOT_BYTES);
 
@@ -53,18 +66,21 @@ pub struct Settings {
     pub slot_count: u32,
     /// Most bytes that pieces may hold together; `u64::MAX` for no quota.
     pub quota_bytes: u64,
+    /// When pieces sink from memory to the SSD.
+    pub sinking: Sinking,
 }
 
 /// A request without its bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Work {
+pub(crate) enum Work {
     Map { inode: Inode, chunk_log2: u8, offset: u64, length: u64, ahead: u64 },
     Find { inode: Inode, offset: u64, length: u64 },
     Read { inode: Inode, offset: u64, length: u32 },
     Write { inode: Inode, chunk_log2: u8, offset: u64, length: u32 },
     Clear { inode: Inode, offset: u64, end: u64 },
     Remove { inodes: Vec<Inode> },
-    Own { inode: Inode, owner: Owner, changed: i64 },
+    Own { inode: Inode, owner: Owner, changed: i64, resident: bool },
+    Rise(Asked),
     Usage { inode: Inode },
     SeekData { inode: Inode, offset: u64 },
     Space,
@@ -73,13 +89,19 @@ enum Work {
 
 /// Why a piece can not be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stop {
+pub(crate) enum Stop {
     /// For good.
     Refused(Errno),
+    /// There is no room, and nothing here leaves.
+    Full(Errno),
+    /// Others wait for room.
+    Behind,
     /// Space is being freed.
     Busy,
     /// Early pieces will be given back.
     Early,
+    /// Clean pieces will be dropped.
+    Dropping,
     /// A device preallocates.
     Parked,
     /// Whose the file is may not use more.
@@ -96,10 +118,21 @@ pub struct Target {
     pub(crate) damaged: BTreeSet<Inode>,
     pub(crate) early: Early,
     pub(crate) accounts: Accounts,
+    pub(crate) fills: Fills,
+    pub(crate) moves: Moves,
+    pub(crate) rising: Rising,
+    pub(crate) residents: Residents,
+    pub(crate) clean: Clean,
+    pub(crate) admission: Admission,
+    pub(crate) giving_back: GivingBack,
+    pub(crate) ahead: Ahead,
+    pub(crate) wishes: Wishes,
+    pub(crate) uses: Uses,
+    pub(crate) member: Member,
     pub(crate) quota_bytes: u64,
-    parked: VecDeque<(u64, Work)>,
+    pub(crate) parked: VecDeque<Job>,
     /// The tier that was asked to preallocate.
-    asked: Option<u8>,
+    pub(crate) asked: Option<u8>,
     /// The next look at the pins, and the last that was answered. Rounds count from 1.
     pub(crate) round: u64,
     round_answered: u64,
@@ -118,6 +151,17 @@ impl Target {
             damaged: BTreeSet::new(),
             early: Early::default(),
             accounts: Accounts::default(),
+            fills: Fills::default(),
+            moves: Moves::new(settings.sinking, settings.ssd.length > 0),
+            giving_back: GivingBack::default(),
+            rising: Rising::default(),
+            residents: Residents::default(),
+            clean: Clean::new(settings.sinking.forced_below_bytes),
+            admission: Admission::default(),
+            ahead: Ahead::default(),
+            wishes: Wishes::default(),
+            uses: Uses::default(),
+            member: Member { index: DaemonIndex(0), count: 1 },
             quota_bytes: settings.quota_bytes,
             parked: VecDeque::new(),
             asked: None,
@@ -132,9 +176,14 @@ impl Target {
     pub fn step(&mut self, input: Input<'_>, out: &mut Vec<Effect>) {
         match input {
             Input::Request { ticket, request } => match Work::of(request) {
-                Ok(work) => self.request(ticket, work, out),
+                Ok(work) => {
+                    self.note_resident(request, out);
+                    self.run_filled(ticket, Need::of(request), work, out);
+                }
                 Err(errno) => reply(ticket, Answer::Refused(errno), out),
             },
+            Input::Below { inode, outcome } => self.below(inode, outcome, out),
+            Input::Filled { ticket, outcome } => self.filled(ticket, outcome, out),
             Input::MakeEarly { inodes } => self.make_early(inodes, out),
             Input::Wanted { pieces } => {
                 pieces.iter().for_each(|&(inode, start)| {
@@ -145,29 +194,50 @@ impl Target {
                 pieces.iter().for_each(|&(inode, start)| self.drop_early(inode, start, out));
             }
             Input::Preallocated { outcome } => self.preallocated(outcome, out),
-            Input::Pins { round, pinned } => self.pins_seen(round, pinned),
+            Input::Pins { round, pinned } => self.pins_seen(round, pinned, out),
+            Input::Copied { ticket, outcome } => {
+                self.copied(ticket, outcome, out);
+                self.admit_waiting(out);
+            }
+            Input::GivenBack { place, length_log2, outcome } => {
+                self.given_back((place, length_log2), outcome);
+                self.admit_waiting(out);
+            }
+            Input::Withdraw { ticket } => self.withdraw(ticket, out),
+            Input::RoomAsked { round, comes } => self.room_asked(round, comes),
             Input::Tick => self.has_left |= self.slots.leaving_count() > 0,
+        }
+        self.finish(out);
+    }
+
+    /// The end of each step.
+    pub(crate) fn finish(&mut self, out: &mut Vec<Effect>) {
+        self.admit_writers(out);
+        self.grant(out);
+        if self.admission.is_empty() && !self.fills.is_starving() {
+            self.clean.need_nothing();
         }
         if self.has_left {
             self.has_left = false;
             out.push(Effect::CheckPins { round: self.round });
             self.round += 1;
         }
+        self.give_memory_back(out);
         self.memory.check();
         self.ssd.check();
         self.ask_ahead(out);
         assert!(self.parked.is_empty() || self.asked.is_some(), "parked without a reason");
     }
 
-    fn request(&mut self, ticket: u64, work: Work, out: &mut Vec<Effect>) {
-        if work.makes_pieces() {
-            let (inode, offset, end) = work.range();
+    pub(crate) fn request(&mut self, job: Job, out: &mut Vec<Effect>) {
+        if job.work.makes_pieces() {
+            let (inode, offset, end) = job.work.range();
             self.keep_early(inode, (offset, end), out);
         }
-        if self.parked.is_empty() || work.only_looks() {
-            self.run(ticket, work, out);
+        if self.parked.is_empty() || job.work.only_looks() || self.passes(&job.work) {
+            self.run(job, out);
         } else {
-            self.parked.push_back((ticket, work));
+            self.parked.push_back(job);
         }
     }
 
@@ -196,14 +266,18 @@ impl Target {
     fn preallocated(&mut self, outcome: wire::errno::Result<()>, out: &mut Vec<Effect>) {
         match self.asked.take() {
             Some(Piece::MEMORY) => self.memory.preallocated(outcome),
-            Some(_) => self.ssd.preallocated(outcome),
+            Some(_) => {
+                self.admission.note(outcome);
+                self.ssd.preallocated(outcome);
+            }
             None => return,
         }
         self.resume(out);
+        self.admit_waiting(out);
     }
 
     fn ask_ahead(&mut self, out: &mut Vec<Effect>) {
-        for (tier, device) in [(Piece::MEMORY, &self.memory), (Piece::SSD, &self.ssd)] {
+        for (tier, device) in [(Piece::MEMORY, &mut self.memory), (Piece::SSD, &mut self.ssd)] {
             if self.asked.is_none()
                 && let Some((place, length, haste)) = device.ahead()
             {
@@ -214,9 +288,10 @@ impl Target {
     }
 
     fn resume(&mut self, out: &mut Vec<Effect>) {
-        while let Some((ticket, work)) = self.parked.pop_front() {
+        while let Some(job) = self.parked.pop_front() {
             let behind = std::mem::take(&mut self.parked);
-            self.run(ticket, work, out);
+            // What it needs may have been dropped meanwhile.
+            self.admit(job, out);
             self.parked.extend(behind);
             if self.asked.is_some() {
                 return;
@@ -224,22 +299,32 @@ impl Target {
         }
     }
 
-    fn pins_seen(&mut self, round: u64, pinned: &[u32]) {
+    fn pins_seen(&mut self, round: u64, pinned: &[u32], out: &mut Vec<Effect>) {
         let Target { memory, ssd, slots, .. } = self;
         slots.free(round, pinned, |piece| match piece.tier {
             Piece::MEMORY => memory.release(piece.place, piece.length_log2),
             _ => ssd.release(piece.place, piece.length_log2),
         });
         self.round_answered = self.round_answered.max(round);
+        self.copy_hidden(round, pinned, out);
+        self.drop_hidden(round, pinned, out);
+        self.clean.need_anew();
+        self.admit_waiting(out);
     }
 
-    fn run(&mut self, ticket: u64, work: Work, out: &mut Vec<Effect>) {
+    fn run(&mut self, job: Job, out: &mut Vec<Effect>) {
+        let (ticket, work) = (job.ticket, &job.work);
         if let Some(inode) = work.inode_if_damage_matters()
             && self.damaged.contains(&inode)
         {
             return reply(ticket, Answer::Refused(Errno::EIO), out);
         }
-        let answer = match &work {
+        if work.uses_pieces() {
+            let (inode, offset, end) = work.range();
+            self.end_moves(inode, (offset, end), out);
+            self.end_drops(inode, (offset, end), out);
+        }
+        let answer = match work {
             &Work::Map { inode, chunk_log2, offset, length, ahead } => {
                 let mut pieces = Vec::new();
                 let stop = self.make(inode, chunk_log2, (offset, length), &mut pieces, out);
@@ -279,24 +364,47 @@ impl Target {
                 inodes.iter().for_each(|&inode| self.remove(inode, out));
                 Ok(Answer::Done)
             }
-            &Work::Own { inode, owner, changed } => {
+            &Work::Own { inode, owner, changed, resident } => {
                 self.own(inode, owner, changed);
+                self.tell_resident(inode, resident, changed, out);
                 Ok(Answer::Done)
             }
+            Work::Rise(asked) => Ok(self.wish(asked, out)),
             work => Ok(self.look(ticket, work, out)),
         };
         match answer {
             Ok(answer) => reply(ticket, answer, out),
-            Err(Stop::Refused(errno)) => reply(ticket, Answer::Refused(errno), out),
-            Err(Stop::Busy) => reply(ticket, Answer::Busy { retry_micros: RETRY_MICROS }, out),
-            Err(Stop::Early) => {
-                reply(ticket, Answer::Busy { retry_micros: EARLY_RETRY_MICROS }, out);
+            Err(Stop::Parked) => self.parked.push_front(job.asked()),
+            // What it needs from below is there, and stays.
+            Err(stop @ (Stop::Dropping | Stop::Busy)) if job.need.is_some() => {
+                self.starve(job, stop, out);
             }
-            Err(Stop::Beyond(Beyond { account, wanted })) => {
-                reply(ticket, Answer::Beyond { account, wanted }, out);
-            }
-            Err(Stop::Parked) => self.parked.push_front((ticket, work)),
+            Err(stop) => self.refuse_or_wait(job, stop, out),
         }
+    }
+
+    /// A request can not have its pieces now.
+    pub(crate) fn refuse_or_wait(&mut self, job: Job, stop: Stop, out: &mut Vec<Effect>) {
+        match stop {
+            Stop::Full(_) | Stop::Behind | Stop::Busy | Stop::Early | Stop::Dropping
+                if job.work.makes_pieces() =>
+            {
+                self.wait(job, stop, out);
+            }
+            stop => self.refuse(&job, stop, out),
+        }
+    }
+
+    /// Answers a request that can not have its pieces; not one that is parked.
+    pub(crate) fn stop(ticket: u64, stop: Stop, out: &mut Vec<Effect>) {
+        let answer = match stop {
+            Stop::Refused(errno) | Stop::Full(errno) => Answer::Refused(errno),
+            Stop::Busy | Stop::Behind | Stop::Parked => Answer::Busy { retry_micros: RETRY_MICROS },
+            Stop::Early => Answer::Busy { retry_micros: EARLY_RETRY_MICROS },
+            Stop::Dropping => Answer::Busy { retry_micros: DROP_RETRY_MICROS },
+            Stop::Beyond(Beyond { account, wanted }) => Answer::Beyond { account, wanted },
+        };
+        reply(ticket, answer, out);
     }
 
     /// The pieces that hold a byte of `offset .. end`; an early one holds none.
@@ -312,6 +420,9 @@ impl Target {
                 let pieces = self.shown(inode, 0, u64::MAX);
                 Answer::Number(pieces.map(|piece| piece.length()).sum())
             }
+            Work::SeekData { inode, offset } if self.fills.counts(inode, offset) => {
+                Answer::Number(offset)
+            }
             Work::SeekData { inode, offset } => match self.shown(inode, offset, u64::MAX).next() {
                 Some(piece) => Answer::Number(piece.start.max(offset)),
                 None => Answer::Refused(Errno::ENXIO),
@@ -325,10 +436,16 @@ impl Target {
             }
             _ => Answer::Space {
                 memory_total: self.memory.bytes_total(),
-                // Who needs it gets it.
-                memory_free: self.memory.bytes_free() + self.early_bytes(),
+                // Who needs what is early or clean gets it.
+                memory_free: self.memory.bytes_free()
+                    + self.early_bytes()
+                    + self.moves.bytes_to(Piece::MEMORY)
+                    + self.clean.bytes(Piece::MEMORY),
                 ssd_total: self.ssd.bytes_total(),
-                ssd_free: self.ssd.bytes_free(),
+                // What moves is counted where it is.
+                ssd_free: self.ssd.bytes_free()
+                    + self.moves.bytes_to(Piece::SSD)
+                    + self.clean.bytes(Piece::SSD),
             },
         }
     }
@@ -348,6 +465,7 @@ impl Target {
                 Some(piece) if piece.length_log2 == span.length_log2 => piece,
                 // Somebody cuts the file another way than before.
                 Some(_) => return Err(Stop::Refused(Errno::EINVAL)),
+                None if !self.admission.is_empty() => return Err(Stop::Behind),
                 None => self.make_one(inode, span, out)?,
             };
             pieces.push(piece);
@@ -355,21 +473,15 @@ impl Target {
         Ok(())
     }
 
-    fn make_one(&mut self, inode: Inode, span: Span, out: &mut Vec<Effect>) -> Result<Piece, Stop> {
-        if self.slots.over(inode, span.start, span.end()).next().is_some() {
-            return Err(Stop::Refused(Errno::EINVAL));
-        }
-        self.accounts.check(inode, span.length()).map_err(Stop::Beyond)?;
-        let used = self.memory.bytes_used() + self.ssd.bytes_used();
-        if used.saturating_add(span.length()) > self.quota_bytes {
-            return Err(self.no_room(Errno::EDQUOT));
-        }
-        let Some(slot) = self.slots.vacant() else { return Err(self.no_room(Errno::ENOSPC)) };
-        let (tier, place, history) = self.take(span.length_log2, out)?;
-        let length_log2 = span.length_log2;
-        let piece = Piece { start: span.start, slot, place, length_log2, tier };
-        self.slots.insert(inode, piece);
-        self.accounts.change(inode, span.length().cast_signed());
+    pub(crate) fn make_one(
+        &mut self,
+        inode: Inode,
+        span: Span,
+        out: &mut Vec<Effect>,
+    ) -> Result<Piece, Stop> {
+        let (piece, history) = self.claim(inode, span, None, out)?;
+        self.place(inode, &piece);
+        self.note_made(&piece);
         let defined = match history {
             History::Fresh => Defined::All,
             History::Used => Defined::Nothing,
@@ -378,10 +490,76 @@ impl Target {
         Ok(piece)
     }
 
-    fn take(&mut self, log2: u8, out: &mut Vec<Effect>) -> Result<(u8, u64, History), Stop> {
-        for (tier, device) in [(Piece::MEMORY, &mut self.memory), (Piece::SSD, &mut self.ssd)] {
+    /// This is target `index` of so many.
+    pub fn set_member(&mut self, index: DaemonIndex, count: u16) {
+        self.member = Member { index, count };
+    }
+
+    /// Takes a place and a slot for a new piece, which counts for its file from now on. `tier`: there, or
+    /// nowhere.
+    pub(crate) fn claim(
+        &mut self,
+        inode: Inode,
+        span: Span,
+        tier: Option<u8>,
+        out: &mut Vec<Effect>,
+    ) -> Result<(Piece, History), Stop> {
+        if self.slots.over(inode, span.start, span.end()).next().is_some() {
+            return Err(Stop::Refused(Errno::EINVAL));
+        }
+        self.accounts.check(inode, span.length()).map_err(Stop::Beyond)?;
+        if self.bytes_used().saturating_add(span.length()) > self.quota_bytes {
+            return Err(self.no_room(Errno::EDQUOT, span.length()));
+        }
+        if self.slots.vacant().is_none() {
+            return Err(self.no_room(Errno::ENOSPC, span.length()));
+        }
+        let (tier, place, history) = self.take(span.length_log2, tier, out)?;
+        let Some(slot) = self.slots.reserve() else { unreachable!("one is vacant") };
+        self.accounts.change(inode, span.length().cast_signed());
+        let length_log2 = span.length_log2;
+        Ok((Piece { start: span.start, slot, place, length_log2, tier }, history))
+    }
+
+    /// What `claim` took is a piece from now on.
+    pub(crate) fn place(&mut self, inode: Inode, piece: &Piece) {
+        self.slots.place(inode, *piece);
+        self.watch(inode, piece);
+    }
+
+    /// Gives back what `claim` took; nobody saw it.
+    pub(crate) fn unclaim(&mut self, inode: Inode, piece: &Piece) {
+        self.slots.unreserve(piece.slot);
+        self.accounts.change(inode, -piece.length().cast_signed());
+        match piece.tier {
+            Piece::MEMORY => self.memory.release(piece.place, piece.length_log2),
+            _ => self.ssd.release(piece.place, piece.length_log2),
+        }
+    }
+
+    /// Bytes in pieces, of what moves once.
+    pub(crate) fn bytes_used(&self) -> u64 {
+        self.memory.bytes_used() + self.ssd.bytes_used() - self.moves.bytes()
+    }
+
+    fn take(
+        &mut self,
+        log2: u8,
+        only: Option<u8>,
+        out: &mut Vec<Effect>,
+    ) -> Result<(u8, u64, History), Stop> {
+        let tiers = [(Piece::MEMORY, &mut self.memory), (Piece::SSD, &mut self.ssd)];
+        for (tier, device) in tiers {
+            if only.is_some_and(|only| only != tier) {
+                continue;
+            }
             match device.take(log2) {
-                Found::Block(place, history) => return Ok((tier, place, history)),
+                Found::Block(place, history) => {
+                    if tier == Piece::SSD {
+                        self.admission.note(Ok(()));
+                    }
+                    return Ok((tier, place, history));
+                }
                 Found::Extend { place, length } => {
                     // One step at a time: if another is under way, its answer looks again.
                     if self.asked.is_none() {
@@ -394,17 +572,24 @@ impl Target {
                 Found::Full => {}
             }
         }
-        Err(self.no_room(Errno::ENOSPC))
+        Err(self.no_room(Errno::ENOSPC, 1 << log2))
     }
 
-    /// Nothing is free; but perhaps soon, if the pins of something were not looked at yet. What
-    /// was found pinned does not count: a stopped process may hold it for ever.
-    fn no_room(&mut self, errno: Errno) -> Stop {
+    /// Nothing is free; but perhaps soon, if the pins of something were not looked at yet, or something
+    /// moves, is filled, or may be dropped. What was found pinned does not count: a stopped process may
+    /// hold it for ever.
+    fn no_room(&mut self, errno: Errno, length: u64) -> Stop {
         if self.slots.left_after(self.round_answered) {
             return Stop::Busy;
         }
+        if self.clean.need(length) {
+            return Stop::Dropping;
+        }
+        if self.moves_count() > 0 || self.fills.is_filling() {
+            return Stop::Busy;
+        }
         self.early.is_needed = !self.early.is_empty();
-        if self.early.is_needed { Stop::Early } else { Stop::Refused(errno) }
+        if self.early.is_needed { Stop::Early } else { Stop::Full(errno) }
     }
 
     fn read(&self, ticket: u64, inode: Inode, offset: u64, length: u32, out: &mut Vec<Effect>) {
@@ -427,10 +612,15 @@ impl Target {
 
     /// Frees the pieces that lie in `offset .. end`; of those at its ends, zeroes the part inside.
     fn clear(&mut self, ticket: u64, inode: Inode, offset: u64, end: u64, out: &mut Vec<Effect>) {
+        if end == u64::MAX {
+            self.cut_below(inode, offset);
+        }
         let pieces: Vec<Piece> = self.slots.over(inode, offset, end).collect();
         for piece in pieces {
             let piece_end = piece.start + piece.length();
-            if offset <= piece.start && piece_end <= end {
+            // Without it, the bytes below would show again.
+            let hides = end != u64::MAX && self.fills.may_count(inode, piece.start);
+            if offset <= piece.start && piece_end <= end && !hides {
                 self.give_back(inode, &piece, out);
             } else {
                 let from = offset.max(piece.start);
@@ -445,14 +635,22 @@ impl Target {
 
     /// Frees all pieces of a file: mostly there are none, or one.
     fn remove(&mut self, inode: Inode, out: &mut Vec<Effect>) {
+        self.refuse_writers_of(inode, out);
+        self.forget_below(inode, out);
+        self.wishes.end(inode, None);
         while let Some(piece) = self.slots.first(inode) {
             self.give_back(inode, &piece, out);
         }
         self.damaged.remove(&inode);
         self.accounts.forget(inode);
+        self.residents.forget(inode);
     }
 
     pub(crate) fn give_back(&mut self, inode: Inode, piece: &Piece, out: &mut Vec<Effect>) {
+        self.end_move(inode, piece, out);
+        self.end_drop(inode, piece, out);
+        self.unwatch(piece);
+        self.take_clean(piece);
         let was_early = self.early.remove(inode, piece);
         if !was_early || !is_first(piece) {
             self.accounts.change(inode, -piece.length().cast_signed());
@@ -501,11 +699,22 @@ impl Work {
                 Work::Clear { inode, offset, end: offset.saturating_add(length) }
             }
             Request::Remove { inodes } => Work::Remove { inodes: removed(inodes).collect() },
-            Request::Own { inode, uid, project, changed } => {
-                let owner = Owner { uid, project };
-                Work::Own { inode, owner, changed: changed.cast_signed() }
+            Request::Own { inode, uid, project, changed, resident } => {
+                let (owner, resident) = (Owner { uid, project }, resident != 0);
+                Work::Own { inode, owner, changed: changed.cast_signed(), resident }
             }
             Request::Usage { inode } => Work::Usage { inode },
+            Request::Rise { inode, what, layout, size, list, index, group } => {
+                let layout = Layout::from_word(layout);
+                chunk(layout.chunk_log2)?;
+                let is_guess = what == rise::GUESS;
+                let is_right = what <= rise::GUESS && size <= FILE_BYTES_MAX;
+                let is_right = is_right && (!is_guess || list != 0);
+                let what = if is_guess { rise::MEMORY } else { what };
+                let group = u64::from(group);
+                let asked = Asked { inode, what, layout, size, list, index, group, is_guess };
+                Work::Rise(is_right.then_some(asked).ok_or(Errno::EINVAL)?)
+            }
             Request::SeekData { inode, offset, .. } => Work::SeekData { inode, offset },
             Request::Space {} => Work::Space,
             Request::Flush { inode } => Work::Flush { inode },
@@ -532,7 +741,7 @@ impl Work {
     }
 
     /// The file, and the offsets that a request names.
-    const fn range(&self) -> (Inode, u64, u64) {
+    pub(crate) const fn range(&self) -> (Inode, u64, u64) {
         match *self {
             Work::Map { inode, offset, length, .. } | Work::Find { inode, offset, length } => {
                 (inode, offset, offset.saturating_add(length))
@@ -542,15 +751,22 @@ impl Work {
             }
             Work::Clear { inode, offset, end } => (inode, offset, end),
             Work::SeekData { inode, offset } => (inode, offset, offset),
-            Work::Usage { inode } | Work::Flush { inode } | Work::Own { inode, .. } => {
-                (inode, 0, 0)
-            }
+            Work::Usage { inode }
+            | Work::Flush { inode }
+            | Work::Own { inode, .. }
+            | Work::Rise(Asked { inode, .. }) => (inode, 0, 0),
             Work::Remove { .. } | Work::Space => (Inode::NONE, 0, 0),
         }
     }
 
-    const fn makes_pieces(&self) -> bool {
+    pub(crate) const fn makes_pieces(&self) -> bool {
         matches!(self, Work::Map { .. } | Work::Write { .. })
+    }
+
+    /// True for work on bytes, or that tells where they are.
+    const fn uses_pieces(&self) -> bool {
+        self.makes_pieces()
+            || matches!(self, Work::Find { .. } | Work::Read { .. } | Work::Clear { .. })
     }
 
     const fn only_looks(&self) -> bool {
@@ -566,6 +782,7 @@ impl Work {
         match *self {
             Work::Clear { offset: 0, end: u64::MAX, .. }
             | Work::Own { .. }
+            | Work::Rise(_)
             | Work::Remove { .. }
             | Work::Usage { .. }
             | Work::Space => None,
@@ -575,5 +792,6 @@ impl Work {
 }
 
 fn chunk(log2: u8) -> Result<u8, Errno> {
+    let log2 = chunk_log2_of(log2);
     if (CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX).contains(&log2) { Ok(log2) } else { Err(Errno::EINVAL) }
 }

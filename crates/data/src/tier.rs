@@ -5,19 +5,24 @@
 //! (`Backing::OnDemand`) is asked to preallocate the next step before the frontier moves, so that
 //! no write of a client ever meets a full device.
 //!
-//!   beyond the frontier --extend/confirm--> free --take--> used --release--> free
+//!   beyond the frontier, or absent --extend/confirm--> free --take--> used --release--> free
+//!   free --give_back--> leaving --given_back--> absent
+//!
+//! A device may be allowed to hold less than its length (`lending`). Then nothing is taken beyond the
+//! allowance, and what is free beyond it is given back to who lent it: it is *absent* afterwards, reads
+//! as zeros, and must be preallocated again. What is in use stays, also beyond the allowance.
 //!
 //! Invariants:
-//!  1. `bytes_free + bytes_used == length`.
-//!  2. The frontier moves up only, in whole steps or to the end.
+//!  1. Below the frontier each byte is free, used, leaving or absent.
+//!  2. The frontier moves up only.
 //!  3. At most one step is being preallocated.
 
 use crate::Haste;
 use crate::buddy::{BLOCK_BYTES_MAX, BLOCK_LOG2_MAX, BLOCK_LOG2_MIN, Buddy, History};
 use wire::limits::PIECE_BYTES_MIN;
 
-/// After the device refused a step, it is not asked again for so many allocations: a refusal may
-/// cost the device a scan, and only somebody outside can make room there.
+/// After the device refused a step, it is not asked again for so many allocations, unless somebody waits:
+/// a refusal may cost the device a scan, and only somebody outside can make room there.
 const REFUSALS_KEPT: u32 = 256;
 
 /// Does the device hold its space already?
@@ -64,30 +69,52 @@ pub enum Found {
 pub struct Tier {
     space: Space,
     buddy: Buddy,
+    /// What the device does not hold (any more), below the frontier.
+    absent: Buddy,
     frontier: u64,
     bytes_used: u64,
+    bytes_leaving: u64,
+    allowance: u64,
+    /// The step that was asked for last, until the device answered.
+    step: Option<(u64, u64)>,
     refusals_left: u32,
 }
 
 impl Tier {
-    /// A device of which nothing is in use.
+    /// A device of which nothing is in use, and all is allowed.
     #[must_use]
     pub fn new(space: Space) -> Tier {
         let length = space.length / PIECE_BYTES_MIN * PIECE_BYTES_MIN;
         let space = Space { length, ..space };
-        Tier { space, buddy: Buddy::new(), frontier: 0, bytes_used: 0, refusals_left: 0 }
+        Tier {
+            space,
+            buddy: Buddy::new(),
+            absent: Buddy::new(),
+            frontier: 0,
+            bytes_used: 0,
+            bytes_leaving: 0,
+            allowance: length,
+            step: None,
+            refusals_left: 0,
+        }
     }
 
-    /// Bytes that may be used.
+    /// Bytes of the device.
     #[must_use]
-    pub const fn bytes_total(&self) -> u64 {
+    pub const fn length(&self) -> u64 {
         self.space.length
     }
 
-    /// Bytes that are in no block.
+    /// Bytes that may be used, or are.
+    #[must_use]
+    pub fn bytes_total(&self) -> u64 {
+        self.allowance.max(self.bytes_used)
+    }
+
+    /// Bytes that may be used and are in no block.
     #[must_use]
     pub const fn bytes_free(&self) -> u64 {
-        self.buddy.bytes_free() + (self.space.length - self.frontier)
+        self.allowance.saturating_sub(self.bytes_used)
     }
 
     /// Bytes in blocks that were taken.
@@ -96,16 +123,64 @@ impl Tier {
         self.bytes_used
     }
 
-    /// The step that comes next.
-    fn step(&self) -> u64 {
-        (self.space.length - self.frontier).min(BLOCK_BYTES_MAX)
+    /// Bytes that the device holds, used or not, without those that leave.
+    #[must_use]
+    pub const fn bytes_held(&self) -> u64 {
+        self.frontier - self.absent.bytes_free() - self.bytes_leaving
+    }
+
+    /// Bytes that leave.
+    #[must_use]
+    pub const fn bytes_leaving(&self) -> u64 {
+        self.bytes_leaving
+    }
+
+    /// Bytes that may be held.
+    #[must_use]
+    pub const fn allowance(&self) -> u64 {
+        self.allowance
+    }
+
+    /// So many bytes may be held from now on.
+    pub fn allow(&mut self, bytes: u64) {
+        self.allowance = bytes.min(self.space.length) / PIECE_BYTES_MIN * PIECE_BYTES_MIN;
+        self.ask_again();
+    }
+
+    /// Somebody waits for room: what the device refused before says nothing.
+    pub const fn ask_again(&mut self) {
+        self.refusals_left = 0;
+    }
+
+    /// The step that comes next: what was given back before, else what is beyond the frontier.
+    fn next_step(&self) -> Option<(u64, u64)> {
+        let room = self.allowance.saturating_sub(self.bytes_held());
+        if self.step.is_some() || room < PIECE_BYTES_MIN {
+            return self.step;
+        }
+        let room_log2 = (room.ilog2() as u8).min(BLOCK_LOG2_MAX);
+        let absent = self.absent.largest(room_log2).map(|(place, log2)| (place, 1 << log2));
+        let beyond = (self.space.length - self.frontier).min(BLOCK_BYTES_MAX).min(room);
+        let beyond = beyond / PIECE_BYTES_MIN * PIECE_BYTES_MIN;
+        absent.or_else(|| (beyond > 0).then_some((self.frontier, beyond)))
+    }
+
+    /// True if a step holds a block of 2^`log2` bytes.
+    fn fits((place, length): (u64, u64), log2: u8) -> bool {
+        place.next_multiple_of(1 << log2) + (1 << log2) <= place + length
     }
 
     /// Takes a block of 2^`log2` bytes for which nothing must be preallocated first.
     pub fn take_ready(&mut self, log2: u8) -> Option<(u64, History)> {
+        if self.bytes_free() < 1 << log2 {
+            return None;
+        }
         let mut block = self.buddy.take(log2);
-        if block.is_none() && self.space.backing == Backing::Ready && self.step() >= 1 << log2 {
-            self.extend();
+        if block.is_none()
+            && self.space.backing == Backing::Ready
+            && let Some(step) = self.next_step().filter(|&step| Tier::fits(step, log2))
+        {
+            self.extend(step);
             block = self.buddy.take(log2);
         }
         self.bytes_used += if block.is_some() { 1 << log2 } else { 0 };
@@ -116,7 +191,8 @@ impl Tier {
     #[must_use]
     pub fn has_ample(&self, length: u64) -> bool {
         let left = self.buddy.bytes_free().saturating_sub(length);
-        self.space.backing == Backing::Ready || left >= self.space.ahead / 2
+        let is_ready = self.space.backing == Backing::Ready || left >= self.space.ahead / 2;
+        is_ready && self.bytes_free() >= length
     }
 
     /// Takes a block of 2^`log2` bytes, or says what it needs.
@@ -124,35 +200,78 @@ impl Tier {
         if let Some((place, history)) = self.take_ready(log2) {
             return Found::Block(place, history);
         }
-        let length = self.step();
-        // The frontier is aligned to the largest block, so the step holds a block of 2^log2 bytes
-        // exactly if it is that long.
-        if length < 1 << log2 {
+        if self.bytes_free() < 1 << log2 {
             return Found::Full;
         }
+        let step = self.next_step();
+        let Some((place, length)) =
+            step.filter(|&step| self.step.is_some() || Tier::fits(step, log2))
+        else {
+            return Found::Full;
+        };
         if self.refusals_left > 0 {
             self.refusals_left -= 1;
             return Found::Full;
         }
-        Found::Extend { place: self.frontier, length }
+        self.step = Some((place, length));
+        Found::Extend { place, length }
     }
 
     /// The step that should be preallocated now although nobody waits for it.
     #[must_use]
-    pub fn ahead(&self) -> Option<(u64, u64, Haste)> {
-        let step = self.step();
+    pub fn ahead(&mut self) -> Option<(u64, u64, Haste)> {
         let ready = self.buddy.bytes_free();
         let is_short = ready < self.space.ahead;
         let may = self.space.backing == Backing::OnDemand && self.refusals_left == 0;
         let haste = if ready < self.space.ahead / 2 { Haste::Soon } else { Haste::None };
-        (may && is_short && step > 0).then_some((self.frontier, step, haste))
+        if !may || !is_short {
+            return None;
+        }
+        self.step = self.next_step();
+        self.step.map(|(place, length)| (place, length, haste))
     }
 
     /// The device preallocated the step that `take` asked for, or refused.
     pub fn preallocated(&mut self, outcome: wire::errno::Result<()>) {
+        let Some(step) = self.step.take() else { return };
         match outcome {
-            Ok(()) => self.extend(),
+            Ok(()) => self.extend(step),
             Err(_) => self.refusals_left = REFUSALS_KEPT,
+        }
+    }
+
+    /// A free block of 2^`log2_min` bytes or more that is held beyond the allowance: it leaves from now
+    /// on.
+    /// Place and log2 of its length.
+    pub fn give_back(&mut self, log2_min: u8) -> Option<(u64, u8)> {
+        let beyond = self.bytes_held().saturating_sub(self.allowance);
+        if beyond == 0 || self.buddy.largest(BLOCK_LOG2_MAX)?.1 < log2_min {
+            return None;
+        }
+        let log2 = beyond.next_power_of_two().trailing_zeros().min(u32::from(BLOCK_LOG2_MAX));
+        let (place, log2, _) = self.buddy.take_largest(log2 as u8)?;
+        self.bytes_leaving += 1 << log2;
+        Some((place, log2))
+    }
+
+    /// The device gave a block back, or could not.
+    pub fn given_back(&mut self, (place, log2): (u64, u8), outcome: wire::errno::Result<()>) {
+        self.bytes_leaving -= 1 << log2;
+        match outcome {
+            Ok(()) => self.absent.release(place, log2, History::Fresh),
+            Err(_) => self.buddy.release(place, log2, History::Used),
+        }
+    }
+
+    /// After a kill: of what is free nobody knows whether the device holds it; `give_back` makes sure
+    /// that it does not. False if it can not.
+    pub fn forget_free(&mut self, give_back: &mut dyn FnMut(u64, u64) -> bool) {
+        let free: Vec<(u64, u8)> = self.buddy.blocks().collect();
+        for (place, log2) in free {
+            let is_gone = give_back(place, 1 << log2);
+            if is_gone && self.buddy.take_at(place, log2).is_some() {
+                self.absent.release(place, log2, History::Fresh);
+            }
         }
     }
 
@@ -170,7 +289,8 @@ impl Tier {
         };
         // What was in use was preallocated, and so was everything below it.
         while self.frontier < end {
-            self.extend();
+            let length = (self.space.length - self.frontier).min(BLOCK_BYTES_MAX);
+            self.extend((self.frontier, length));
         }
         let taken = self.buddy.take_at(place, log2).is_some();
         if taken {
@@ -179,23 +299,31 @@ impl Tier {
         taken
     }
 
-    /// Hands the next step to the buddy allocator.
-    fn extend(&mut self) {
-        let end = (self.frontier + BLOCK_BYTES_MAX).min(self.space.length);
-        while self.frontier < end {
-            let left = end - self.frontier;
-            let log2 = (left.ilog2() as u8).min(BLOCK_LOG2_MAX);
-            assert!(log2 >= BLOCK_LOG2_MIN, "the length is a multiple of the smallest piece");
-            let is_fresh = self.frontier >= self.space.fresh_from;
-            let history = if is_fresh { History::Fresh } else { History::Used };
-            self.buddy.release(self.frontier, log2, history);
-            self.frontier += 1 << log2;
+    /// Hands a step to the buddy allocator.
+    fn extend(&mut self, (place, length): (u64, u64)) {
+        let (mut at, end) = (place, place + length);
+        while at < end {
+            let longest = u32::from(BLOCK_LOG2_MAX).min((end - at).ilog2());
+            let log2 = longest.min(at.trailing_zeros()) as u8;
+            assert!(log2 >= BLOCK_LOG2_MIN, "places are multiples of the smallest piece");
+            let history = if at < self.frontier {
+                self.absent.take_at(at, log2).unwrap_or(History::Used)
+            } else if at >= self.space.fresh_from {
+                History::Fresh
+            } else {
+                History::Used
+            };
+            self.buddy.release(at, log2, history);
+            at += 1 << log2;
         }
+        self.frontier = self.frontier.max(end);
     }
 
     /// Holds invariant 1.
     pub fn check(&self) {
-        assert_eq!(self.bytes_free() + self.bytes_used, self.space.length, "space was lost");
+        let held = self.buddy.bytes_free() + self.bytes_used;
+        let all = held + self.bytes_leaving + self.absent.bytes_free();
+        assert_eq!(all, self.frontier, "space was lost");
     }
 }
 

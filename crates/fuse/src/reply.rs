@@ -152,6 +152,13 @@ pub fn lock(to: &mut Writer<'_>, lock: &Lock) {
     to.u32(lock.pid);
 }
 
+/// Writes the answer to an `IOCTL` that was carried out.
+pub fn ioctl(to: &mut Writer<'_>, data: &[u8]) {
+    // The result, flags, and two numbers of an older way.
+    to.raw(&[0; 16]);
+    to.raw(data);
+}
+
 /// Space of the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Space {

@@ -273,8 +273,10 @@ pub enum Operation<'a> {
     },
     Destroy,
     Ioctl {
-        handle: u64,
         command: u32,
+        data: &'a [u8],
+        /// Bytes that the answer has.
+        room: u32,
     },
     Poll {
         handle: u64,
@@ -395,6 +397,7 @@ impl<'a> Operation<'a> {
             opcode::SETXATTR | opcode::GETXATTR | opcode::LISTXATTR | opcode::REMOVEXATTR => {
                 xattr(opcode, from, rest)
             }
+            opcode::IOCTL => ioctl(from, rest),
             opcode::READ
             | opcode::WRITE
             | opcode::FALLOCATE
@@ -550,6 +553,13 @@ fn init<'a>(mut from: Reader<'a>, rest: &'a [u8]) -> Result<Operation<'a>, Malfo
     Ok(Operation::Init(Init { major, minor, max_readahead, capabilities }))
 }
 
+fn ioctl<'a>(mut from: Reader<'a>, rest: &'a [u8]) -> Result<Operation<'a>, Malformed> {
+    let (_handle, _flags, command) = (from.u64()?, from.u32()?, from.u32()?);
+    let (_argument, size, room) = (from.u64()?, from.u32()?, from.u32()?);
+    let data = rest.get(..size as usize).ok_or(Malformed)?;
+    Ok(Operation::Ioctl { command, data, room })
+}
+
 /// All others.
 fn other(opcode: u32, mut from: Reader<'_>) -> Result<Operation<'static>, Malformed> {
     Ok(match opcode {
@@ -597,11 +607,6 @@ fn other(opcode: u32, mut from: Reader<'_>) -> Result<Operation<'static>, Malfor
         opcode::ACCESS => Operation::Access { wanted: from.u32()? },
         opcode::INTERRUPT => Operation::Interrupt { unique: from.u64()? },
         opcode::DESTROY => Operation::Destroy,
-        opcode::IOCTL => {
-            let handle = from.u64()?;
-            from.u32()?;
-            Operation::Ioctl { handle, command: from.u32()? }
-        }
         opcode::POLL => Operation::Poll { handle: from.u64()? },
         opcode::SYNCFS => Operation::SyncAll,
         opcode::NOTIFY_REPLY => Operation::Retrieved,

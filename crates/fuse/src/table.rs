@@ -5,8 +5,12 @@ use alloc::borrow::ToOwned as _;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// What the table says the kind of our mounts is.
+/// What the table says the kind of our mounts is: type and subtype.
 pub const KIND: &str = "fuse.forebay";
+/// The first half of it.
+pub const TYPE: &str = KIND.split_at(4).0;
+/// The second.
+pub const SUBTYPE: &str = KIND.split_at(5).1;
 
 /// A mount.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -52,9 +52,39 @@ pub fn admit_from_session<'a>(
     if check::answer_bytes(&admitted.request) > ANSWER_BYTES_MAX {
         return Err(Errno::EINVAL);
     }
+    if let Request::Below { .. } = admitted.request {
+        // A path tells names of directories that the sender may not search.
+        return Err(Errno::EPERM);
+    }
     admitted.header.who = believed.credentials(&admitted.header.who);
     admitted.header.host = host;
+    if is_the_writers(&admitted.request) && !is_for_himself(&admitted.header, believed) {
+        return Err(Errno::EPERM);
+    }
     Ok(admitted)
+}
+
+/// True for what only the writer of the backing directory asks.
+const fn is_the_writers(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Standing { .. }
+            | Request::UnsavedNames { .. }
+            | Request::UnsavedInodes { .. }
+            | Request::AwaitUnsaved { .. }
+            | Request::Saving { .. }
+            | Request::Wrote { .. }
+            | Request::NotWritten { .. }
+            | Request::Gone { .. }
+            | Request::Saved { .. }
+    )
+}
+
+/// True unless a mount asks for somebody, or root as somebody else. Only the instance's owner and root
+/// get
+/// a session.
+const fn is_for_himself(header: &Header, believed: &Believed) -> bool {
+    header.mount == 0 && !header.who.is_checked && header.who.uid == believed.uid
 }
 
 /// Admits a request of another daemon, which has proven that it is one of the instance and vouches
@@ -175,6 +205,29 @@ mod tests {
         assert!(admit_from_peer(&encoded(&large, Header::TARGET)).is_ok());
         let odd = Request::Read { inode, chunk_log2: 80, offset: 0, length: 1 };
         assert_eq!(admit_user(&odd, Header::TARGET), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn what_lies_below_is_told_to_nobody_behind_a_mount() {
+        let request = Request::UnsavedInodes { after: Inode::NONE };
+        let admitted = |mount: u8, who: Credentials, by: &Believed| {
+            let mut bytes = [0; 256];
+            let mut writer = Writer::new(&mut bytes);
+            let (shard, daemon, epoch, origin) = (0, 1, 2, 3);
+            Header { shard, daemon, epoch, origin, sequence: 4, host: 5, mount, who }
+                .encode(&mut writer);
+            request.encode(&mut writer);
+            let length = writer.finish().expect("fits");
+            admit_from_session(&bytes[..length], by, 6).map(drop)
+        };
+        let root = Believed { uid: 0, gid: 0, pid: 9 };
+        let checked = Credentials { is_checked: true, ..Credentials::of(1000, 100) };
+        assert_eq!(admitted(0, Credentials::of(1000, 100), &USER), Ok(()));
+        assert_eq!(admitted(0, Credentials::ROOT, &root), Ok(()));
+        assert_eq!(admitted(1, Credentials::of(1000, 100), &USER), Err(Errno::EPERM));
+        assert_eq!(admitted(0, checked, &USER), Err(Errno::EPERM));
+        assert_eq!(admitted(0, Credentials::of(1000, 100), &root), Err(Errno::EPERM));
+        assert_eq!(admit_user(&Request::Below { inode: Inode::ROOT }, 0), Err(Errno::EPERM));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a request may hold, field by field.
 
-use wire::attributes::{mode, placement, spread};
+use wire::attributes::{mode, spread, write_back};
 use wire::errno::{Errno, Result};
 use wire::limits::{
     BULK_BYTES, CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, INLINE_BYTES_MAX, REMOVE_COUNT_MAX,
@@ -9,7 +9,7 @@ use wire::limits::{
 };
 use wire::name::Name;
 use wire::quota::{Account, OWNERS_MAX};
-use wire::request::{create, lock, made, removed, rename, set, walk, xattr};
+use wire::request::{chunk_log2_of, create, lock, made, removed, rename, rise, set, walk, xattr};
 use wire::watch::MOUNT_COUNT_MAX;
 use wire::{Header, Inode, Layout, Request};
 
@@ -27,6 +27,7 @@ pub(crate) fn request(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::Fetch { .. }
         | Request::Store { .. } => target(request),
         Request::Push { buffer } => when(usize::from(*buffer) < STAGE_BUFFER_COUNT),
+        Request::Own { resident: 2.., .. } => Err(Errno::EINVAL),
         Request::Usage { inode } | Request::Flush { inode } | Request::Own { inode, .. } => {
             some(*inode)
         }
@@ -34,6 +35,10 @@ pub(crate) fn request(header: &Header, request: &Request<'_>) -> Result<()> {
             let (count, rest) = (inodes.len() / 8, inodes.len() % 8);
             when(rest == 0 && (1..=REMOVE_COUNT_MAX).contains(&count))?;
             removed(inodes).try_for_each(some)
+        }
+        Request::Rise { inode, what, list, .. } => {
+            some(*inode)?;
+            when(*what < rise::GUESS || *what == rise::GUESS && *list != 0)
         }
         Request::Space {} => Ok(()),
         _ => shard(header, request),
@@ -77,6 +82,10 @@ fn place(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::Owners { .. }
         | Request::GiveBack { .. }
         | Request::Look { .. }
+        | Request::UnsavedNames { .. }
+        | Request::UnsavedInodes { .. }
+        | Request::AwaitUnsaved { .. }
+        | Request::Saved { .. }
         | Request::Release { .. } => when(header.shard < SHARD_COUNT),
         Request::SetQuota { .. } | Request::Quotas { .. } => when(header.shard == 0),
         _ => when(header.shard == Header::TARGET),
@@ -108,7 +117,7 @@ fn xattr_name(name: &[u8]) -> Result<()> {
 }
 
 fn layout(layout: &Layout) -> Result<()> {
-    when(layout.spread <= spread::WIDE && layout.placement <= placement::LOCAL)?;
+    when(layout.spread <= spread::WIDE)?;
     chunk(layout.chunk_log2)
 }
 
@@ -127,7 +136,7 @@ fn kind(bits: u32) -> Result<()> {
             | mode::CHARACTER
             | mode::BLOCK
     );
-    let all = mode::TYPE | mode::PERMISSIONS | made::UMASK | made::INHERITS;
+    let all = mode::TYPE | mode::PERMISSIONS | made::UMASK;
     when(is_known && bits & !all == 0)
 }
 
@@ -154,16 +163,7 @@ fn shard(of: &Header, request: &Request<'_>) -> Result<()> {
             known(flags, rename::NO_REPLACE | rename::EXCHANGE)?;
             when(flags != rename::NO_REPLACE | rename::EXCHANGE)
         }
-        Request::SetAttributes { mask, size: wanted, .. } => {
-            let later = set::POSIX | set::RELAXED | set::COUNTED | set::PROJECT;
-            known(mask, (2 * set::READ - 1) | later)?;
-            match mask & (set::SIZE | set::PROJECT) {
-                0 => Ok(()),
-                set::SIZE => size(wanted),
-                set::PROJECT => when(u32::try_from(wanted).is_ok()),
-                _ => Err(Errno::EINVAL),
-            }
-        }
+        Request::SetAttributes { mask, size, .. } => change(mask, size),
         Request::ReadDirectory { directory, .. } => some(directory),
         Request::Walk { directory, from, names } => {
             some(directory)?;
@@ -194,9 +194,41 @@ fn shard(of: &Header, request: &Request<'_>) -> Result<()> {
         }
         Request::Lock { kind, flags, start, end, .. } => {
             when(kind <= lock::WRITE && start <= end)?;
-            known(u32::from(flags), u32::from(lock::WAIT | lock::FLOCK | lock::TEST))
+            known(u32::from(flags), u32::from(lock::WAIT | lock::FLOCK | lock::TEST | lock::BEHIND))
+        }
+        _ => writer(request),
+    }
+}
+
+/// What the writer of a backing directory asks and tells.
+fn writer(request: &Request<'_>) -> Result<()> {
+    match *request {
+        Request::UnsavedNames { parent: Inode::NONE, name } => when(name.is_empty()),
+        Request::UnsavedNames { parent, name } => entry(parent, name),
+        Request::Saved { parent, name, .. } => entry(parent, name),
+        Request::Saving { lies, .. } | Request::Wrote { lies, .. } => {
+            entry(lies.parent, lies.name)?;
+            when(lies.counts <= lies.version.size)
         }
         _ => Ok(()),
+    }
+}
+
+/// What `SetAttributes` may change at once, and to what size or layout.
+fn change(mask: u32, wanted: u64) -> Result<()> {
+    const HANDED_DOWN: u32 = set::PLACEMENT | set::CHUNK;
+    const SIZES: u32 = set::SIZE | set::PROJECT | HANDED_DOWN | set::WRITE_BACK;
+    const OTHERS: u32 = set::POSIX | set::RELAXED | set::COUNTED | set::PINNED | set::UNPINNED;
+    known(mask, (2 * set::READ - 1) | OTHERS | SIZES)?;
+    when(mask & SIZES == 0 || mask & (set::PINNED | set::UNPINNED) == 0)?;
+    let layout = Layout::from_word(wanted);
+    match mask & SIZES {
+        0 | set::PLACEMENT => Ok(()),
+        set::SIZE => size(wanted),
+        set::PROJECT => when(u32::try_from(wanted).is_ok()),
+        set::CHUNK | HANDED_DOWN => chunk(layout.chunk_log2),
+        set::WRITE_BACK => when(write_back::name(layout.write_back()).is_some()),
+        _ => Err(Errno::EINVAL),
     }
 }
 
@@ -254,5 +286,5 @@ fn target(request: &Request<'_>) -> Result<()> {
         _ => return Err(Errno::EINVAL),
     };
     some(inode)?;
-    chunk(chunk_log2)
+    chunk(chunk_log2_of(chunk_log2))
 }

@@ -1,8 +1,7 @@
 //! Sessions: one for each attached client process, by its place in the doorbells.
 
 use wire::errno::{Errno, Result};
-use wire::limits::SLOT_COUNT;
-use wire::{Credentials, DaemonIndex};
+use wire::{Credentials, DaemonIndex, origin};
 
 /// What the kernel said of the process behind a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +34,7 @@ impl Believed {
 pub struct Session {
     /// Its place in the doorbells.
     pub index: u16,
-    /// Origin of its first slot; unique in the instance's life.
+    /// Origin of its first slot (`wire::origin`); unique in the instance's life.
     pub origin: u64,
     /// Who it is.
     pub believed: Believed,
@@ -46,20 +45,17 @@ pub struct Session {
 pub struct Sessions {
     rows: Vec<Option<Session>>,
     most: usize,
-    /// Daemon and start of the daemon, the upper half of every origin.
+    /// Daemon and start of the daemon, the upper part of every origin.
     prefix: u64,
     made: u64,
     open: usize,
 }
 
-/// Bits of an origin below daemon (16 bits) and start (16 bits): sessions of one start, and slots.
-const SERIAL_BITS: u32 = 32 - SLOT_COUNT.trailing_zeros();
-
 impl Sessions {
     /// None yet, at most `most`. `start` counts the starts of this daemon.
     #[must_use]
     pub fn new(daemon: DaemonIndex, start: u64, most: usize) -> Sessions {
-        let prefix = u64::from(daemon.0) << 48 | (start & 0xffff) << 32;
+        let prefix = origin::first(daemon, start);
         Sessions { rows: Vec::new(), most, prefix, made: 0, open: 0 }
     }
 
@@ -82,10 +78,10 @@ impl Sessions {
             }
             None => return Err(Errno::ENFILE),
         };
-        if self.made >> SERIAL_BITS != 0 {
+        if self.made >= origin::SESSIONS_MAX {
             return Err(Errno::ENFILE);
         }
-        let origin = self.prefix | self.made << SLOT_COUNT.trailing_zeros();
+        let origin = self.prefix + self.made * origin::PER_SESSION;
         self.made += 1;
         let number = u16::try_from(index).map_err(|_| Errno::ENFILE)?;
         let session = Session { index: number, origin, believed };
@@ -131,12 +127,12 @@ mod tests {
         let first = sessions.open(who).expect("room");
         let second = sessions.open(who).expect("room");
         assert_eq!(sessions.open(who), Err(Errno::ENFILE));
-        assert_eq!(first.origin, 3 << 48 | 2 << 32);
-        assert_eq!(second.origin, first.origin + SLOT_COUNT as u64);
+        assert_eq!(first.origin, (3 << 16 | 2) << 38);
+        assert_eq!(second.origin, first.origin + origin::PER_SESSION);
         assert_eq!(sessions.close(first.index), Some(first));
         assert_eq!(sessions.close(first.index), None);
         let third = sessions.open(who).expect("room");
         assert_eq!((third.index, sessions.count()), (first.index, 2));
-        assert_eq!(third.origin, second.origin + SLOT_COUNT as u64);
+        assert_eq!(third.origin, second.origin + origin::PER_SESSION);
     }
 }

@@ -90,7 +90,7 @@ impl Service {
         if kind == mode::SYMLINK {
             return Ok(Heritage { mode: mode & 0xffff, ..plain });
         }
-        if !directory.has(extra::DEFAULT_ACL) && mode & made::INHERITS == 0 {
+        if !directory.has(extra::DEFAULT_ACL) {
             return Ok(plain);
         }
         let lists = self.acls(ask, directory.inode)?;

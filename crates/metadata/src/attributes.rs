@@ -5,7 +5,7 @@ use wire::errno::{Errno, Result};
 use wire::limits::FILE_BYTES_MAX;
 use wire::quota::Owner;
 use wire::request::set;
-use wire::{Attributes, Credentials, Inode, Reply, Request};
+use wire::{Attributes, Credentials, Inode, Layout, Reply, Request};
 
 use crate::contents::NOBODY;
 use crate::live::{Ask, Step, Stop, Wait};
@@ -80,17 +80,20 @@ impl Service {
             result?;
             let is_done = match change.has(set::SIZE) {
                 true => !old.is_inline() && old.size == size,
-                false => change.has(OWNER),
+                false => change.has(OWNER | PINS),
             };
             if is_done {
                 self.done(ask, outcome::ATTRIBUTES, inode.0, 0);
                 return Ok(());
             }
         }
+        if change.has(set::WRITE_BACK) && !self.config.backing {
+            return Err(Stop::Refused(Errno::EOPNOTSUPP));
+        }
         if check(&old, &change, &ask.header.who)? {
             self.permits(ask, &old, want::WRITE)?;
         }
-        let moves = self.moves_usage(ask, &old, &change)?;
+        let tells = self.tells_targets(ask, &old, &change)?;
         if old.is_directory() && change.has(LEASED) {
             self.recall(inode)?;
         }
@@ -114,10 +117,7 @@ impl Service {
         } else {
             self.put(&Record::PutAttributes { attributes: new });
         }
-        if new.is_directory() {
-            self.tell_watchers(&new);
-        }
-        if moves {
+        if tells {
             let pending = Pending { inode, layout: new.layout, kind: Pending::OWN, size: 0 };
             let token = self.put_pending(&pending, NOBODY);
             return Err(Stop::Wait(Wait::OwnData(token)));
@@ -126,20 +126,18 @@ impl Service {
         Ok(())
     }
 
-    /// True if targets are to be told whose the file is from now on.
-    fn moves_usage(&mut self, ask: &Ask<'_>, old: &Attributes, change: &Change) -> Step<bool> {
+    /// True if targets are to be told whose the file is from now on, or whether it stays in memory.
+    fn tells_targets(&mut self, ask: &Ask<'_>, old: &Attributes, change: &Change) -> Step<bool> {
         let owner = change.owner(old);
-        if owner == old.owner() {
-            return Ok(false);
-        }
         if owner.project != old.project {
             self.draw_inode(ask, Owner { uid: 0, ..owner })?;
         }
-        let is_counted = self.counts_space() && old.is_regular() && !old.is_inline();
-        if is_counted && self.live.busy.contains_key(&old.inode) {
+        let is_counted = self.counts_space() && owner != old.owner();
+        let tells = (is_counted || change.has(PINS)) && old.is_regular() && !old.is_inline();
+        if tells && self.live.busy.contains_key(&old.inode) {
             return Err(Stop::Wait(Wait::Data(old.inode)));
         }
-        Ok(is_counted && !change.has(set::SIZE))
+        Ok(tells && !change.has(set::SIZE))
     }
 
     /// Somebody read the file: its access time becomes now if it says less than that it was read since it
@@ -175,7 +173,11 @@ impl Service {
 }
 
 /// Changes of what a lease of a directory covers.
-const LEASED: u32 = OWNER | set::MODE | set::GID | set::POSIX | set::RELAXED;
+const LEASED: u32 = OWNER | set::MODE | set::GID | HANDED_DOWN | PINS;
+/// Changes of what a directory hands down.
+const HANDED_DOWN: u32 = set::POSIX | set::RELAXED | set::PLACEMENT | set::CHUNK | set::WRITE_BACK;
+/// Changes of what stays in memory: a directory hands it down, and a file has it.
+const PINS: u32 = set::PINNED | set::UNPINNED;
 /// Changes of whose usage a file is.
 const OWNER: u32 = set::UID | set::PROJECT;
 /// Changes whose times are to come after those of all writes before.
@@ -218,13 +220,13 @@ fn check(old: &Attributes, change: &Change, who: &Credentials) -> Result<bool> {
     }
     // A kernel takes these for attributes of the user's, which all may set who may write.
     let owns = is_owner && !(who.is_checked && who.uid != 0 && who.uid != old.uid);
-    if change.has(set::POSIX | set::RELAXED | set::PROJECT) && !owns {
+    if change.has(HANDED_DOWN | PINS | set::PROJECT) && !owns {
         return Err(Errno::EPERM);
     }
-    if change.has(set::PROJECT) && !old.is_directory() && !old.is_regular() {
+    if change.has(PINS | set::PROJECT) && !old.is_directory() && !old.is_regular() {
         return Err(Errno::EINVAL);
     }
-    if change.has(set::POSIX | set::RELAXED) && !old.is_directory() {
+    if change.has(HANDED_DOWN) && !old.is_directory() {
         return Err(Errno::ENOTDIR);
     }
     if change.has(set::ACCESSED | set::MODIFIED) && !is_owner {
@@ -257,6 +259,21 @@ fn changed(old: &Attributes, change: &Change, end: u64, who: &Credentials) -> At
         new.layout.flags |= flag::POSIX;
     } else if change.has(set::RELAXED) {
         new.layout.flags &= !flag::POSIX;
+    }
+    if change.has(set::PINNED) {
+        new.layout.flags |= flag::PINNED;
+    } else if change.has(set::UNPINNED) {
+        new.layout.flags &= !flag::PINNED;
+    }
+    let wanted = Layout::from_word(change.size);
+    if change.has(set::PLACEMENT) {
+        new.layout.placement = wanted.placement;
+    }
+    if change.has(set::CHUNK) {
+        new.layout.chunk_log2 = wanted.chunk_log2;
+    }
+    if change.has(set::WRITE_BACK) {
+        new.layout.flags = new.layout.flags_with_write_back(wanted.write_back());
     }
     if change.has(set::LONG) {
         new.layout.flags &= !flag::SHORT;

@@ -31,8 +31,11 @@ pub struct Config {
     pub placement: u8,
     /// Bytes of memory for entries and inodes, estimated; beyond it, creating gives ENOSPC.
     pub metadata_bytes_max: u64,
-    /// Bits of `flag` of the root, and so of what is made below: `POSIX` or none.
+    /// Bits of `flag` of the root, and so of what is made below: `POSIX`, and with a backing directory
+    /// `WRITE_BACK`.
     pub root_flags: u8,
+    /// True if the root shows what lies in a backing directory or a bucket.
+    pub backing: bool,
     /// How long a host that does not answer is waited for, in nanoseconds.
     pub silence_nanos: i64,
     /// Owner of the root directory.
@@ -63,6 +66,7 @@ impl Config {
             placement: wire::attributes::placement::HASH,
             metadata_bytes_max: u64::MAX,
             root_flags: 0,
+            backing: false,
             silence_nanos: 30_000_000_000,
             root_uid: 0,
             root_gid: 0,

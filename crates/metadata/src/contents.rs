@@ -262,6 +262,7 @@ impl Service {
             new.layout.flags &= !flag::INLINE;
         }
         self.put(&Record::PutAttributes { attributes: *new });
+        self.cut_below(inode, size);
         // Clients may have written what they did not tell yet: the caller's host says so, and an
         // emptied file is always cut.
         let cuts = cuts || size < old.size || (size == 0 && !old.is_inline());
@@ -313,7 +314,7 @@ impl Service {
             Pending::OWN => {
                 let Some(node) = self.state.inodes.get(inode) else { return };
                 let (owner, changed) = (node.attributes.owner(), node.attributes.changed);
-                DataOp::Own { owner, changed }
+                DataOp::Own { owner, changed, is_pinned: node.attributes.is_pinned() }
             }
             _ => DataOp::Truncate { size },
         };

@@ -3,7 +3,7 @@
 //! A new inode is born in the shard of its entry, so making a file is one shard's work. Only the
 //! directory's attributes may be another service's (`directory`).
 
-use wire::attributes::{ATTRIBUTES_BYTES, flag, mode, placement, spread};
+use wire::attributes::{ATTRIBUTES_BYTES, flag, mode, spread};
 use wire::errno::{Errno, Result};
 use wire::hash::NameHash;
 use wire::limits::{LINKS_MAX, SHARD_COUNT, SYMLINK_BYTES_MAX};
@@ -67,7 +67,7 @@ impl Service {
             let is_ours = here.as_ref().is_none_or(|here: &Attributes| {
                 here.is_directory() && self.config.owns(shard_of(here, name))
             });
-            if !is_ours || self.check_entry_key(parent, name).is_err() {
+            if !is_ours || self.is_below(parent) || self.check_entry_key(parent, name).is_err() {
                 break;
             }
             let Some((inode, _)) = self.state.entries.get(parent, name) else {
@@ -260,29 +260,33 @@ impl Service {
         if layout.spread > spread::WIDE {
             layout.spread = parent.spread;
         }
-        if layout.placement > placement::LOCAL {
-            layout.placement = parent.placement;
-        }
+        let mut handed_down = flag::POSIX | flag::PINNED;
         match mode & mode::TYPE {
             mode::DIRECTORY => {
+                handed_down |= flag::WRITE_BACK;
                 layout.place = self.place_of_directory(directory, layout.spread, shard);
             }
-            mode::REGULAR => layout.flags = wanted.flags & self.flags_of_new() & !flag::POSIX,
+            mode::REGULAR => layout.flags = wanted.flags & self.flags_of_new() & !handed_down,
             _ => {}
         }
-        layout.flags |= parent.flags & flag::POSIX;
+        layout.flags |= parent.flags & handed_down;
         layout
     }
 
     /// The flags that who makes a file may give it.
     pub(crate) fn flags_of_new(&self) -> u8 {
         let inline = if self.config.inline_bytes > 0 { flag::INLINE } else { 0 };
-        inline | flag::SHORT | flag::POSIX
+        inline | flag::SHORT | flag::POSIX | flag::PINNED
     }
 
     /// The shard of a new directory's entries: the parent's, or for one in the root the next in
     /// turn (O5).
-    fn place_of_directory(&mut self, parent: &Attributes, spread: u8, shard: ShardIndex) -> u16 {
+    pub(crate) fn place_of_directory(
+        &mut self,
+        parent: &Attributes,
+        spread: u8,
+        shard: ShardIndex,
+    ) -> u16 {
         if parent.layout.spread == spread::WIDE {
             return shard.0;
         }

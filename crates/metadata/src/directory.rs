@@ -1,10 +1,12 @@
 //! Directories whose inode is another service's: a copy of their attributes here, and an account
 //! (`Tally`) of what they have here, which their owner is told.
 //!
-//! A copy is asked for once and used for `COPY_NANOS`; the owner tells about changes of owner and
-//! mode at once, so the time matters only if that message was lost. A directory that was removed
-//! is never used from a copy: removing it freezes it here first (`transaction`), which drops the
-//! copy and every question on its way.
+//! A copy is used for a term from when it was asked for. Before what it covers changes (mode, owner,
+//! group, layout, access control lists), its owner has it forgotten, with every question on its way, as
+//! he recalls leases (`leases`): so what is made here is made by what the directory is, or was when it
+//! was asked for. A directory that was removed gets no entry by a copy: removing it freezes it first
+//! where
+//! it may have entries (`transaction`), which drops the copy and every question on its way.
 //!
 //! Who may have entries of a wide directory: its owner notes each service that asks for a copy, in the
 //! log, before he answers (a tally of version 0; a service without a tally has no part). So a service
@@ -15,20 +17,18 @@
 use wire::attributes::spread;
 use wire::codec::Field;
 use wire::errno::Errno;
+use wire::lease::TERM_NANOS;
 use wire::{Attributes, Inode, Reader, ShardIndex};
 
+use crate::below::Place;
 use crate::live::{Ask, Cached, Fact, Query, Step, Stop, Subject, Wait};
 use crate::peer::Message;
 use crate::service::Service;
 use crate::state::{Tally, decode_xattrs};
 use crate::table::RemoteTally;
 
-/// How long a copy of a directory's attributes is used.
-const COPY_NANOS: i64 = 1_000_000_000;
 /// Copies that are kept; beyond it all are dropped and asked for anew.
 const COPY_COUNT_MAX: usize = 1 << 16;
-/// Services that are told about one directory.
-const WATCHERS_MAX: usize = 4096;
 /// How long tallies are gathered before they are sent.
 const TALLY_NANOS: i64 = 2_000_000;
 /// After this a message without an answer is sent again: many times a flight, well below what a
@@ -52,7 +52,7 @@ impl Service {
 
     fn copy_of_directory(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<Option<Attributes>> {
         if let Some(cached) = self.live.cached.get(&inode)
-            && cached.until > self.live.now
+            && cached.until > self.live.steady
         {
             return Ok(Some(cached.attributes));
         }
@@ -96,6 +96,7 @@ impl Service {
         name: &[u8],
     ) -> Step<Option<(Inode, u32)>> {
         if self.config.owns(shard) {
+            self.import(ask, parent)?;
             return Ok(self.state.entries.get(parent, name));
         }
         for fact in ask.facts {
@@ -104,6 +105,11 @@ impl Service {
                 && *other_name == name
             {
                 return Ok((!inode.is_none()).then_some((*inode, *mode)));
+            }
+            if let Fact::NotImported(other, errno) = fact
+                && *other == parent
+            {
+                return Err(Stop::Refused(*errno));
             }
         }
         Err(self.inquire(Subject::Entry(parent, name.to_vec()), shard))
@@ -120,7 +126,8 @@ impl Service {
             }
         }
         let token = self.new_sequence();
-        let query = Query { subject, to, jobs: Vec::new(), sent: self.live.now };
+        let (sent, asked) = (self.live.now, self.live.steady);
+        let query = Query { subject, to, jobs: Vec::new(), sent, asked };
         self.send_query(token, &query);
         self.live.queries.insert(token, query);
         self.live.wake_at(self.live.now.saturating_add(RESEND_NANOS));
@@ -131,16 +138,17 @@ impl Service {
         let from = self.live.address.0;
         let message = match &query.subject {
             Subject::Directory(inode) => {
-                Message::AskAttributes { from, token, inode: *inode, watch: 1 }
+                Message::AskAttributes { from, token, inode: *inode, copy: 1 }
             }
             Subject::Attributes(inode) => {
-                Message::AskAttributes { from, token, inode: *inode, watch: 0 }
+                Message::AskAttributes { from, token, inode: *inode, copy: 0 }
             }
             Subject::Entry(parent, name) => {
                 Message::AskEntry { from, token, parent: *parent, name }
             }
             Subject::Parts(inode) => Message::AskParts { from, token, directory: *inode },
             Subject::Acls(inode) => Message::AskAcls { from, token, inode: *inode },
+            Subject::Place(inode) => Message::AskPlace { from, token, inode: *inode },
         };
         self.io.send(query.to, &message);
     }
@@ -169,10 +177,10 @@ impl Service {
         let Some(query) = self.live.queries.remove(&token) else { return };
         let inode = match query.subject {
             Subject::Directory(inode) | Subject::Attributes(inode) => inode,
-            Subject::Entry(..) | Subject::Parts(_) | Subject::Acls(_) => return,
+            _ => return,
         };
         if let (Subject::Directory(_), Some(attributes)) = (&query.subject, found) {
-            self.cache(&attributes);
+            self.cache(&attributes, query.asked);
         }
         self.tell_jobs(&query, &Fact::Attributes(inode, found));
     }
@@ -183,6 +191,22 @@ impl Service {
         if let Subject::Entry(parent, name) = &query.subject {
             let fact = Fact::Entry(*parent, name.clone(), inode, mode);
             self.tell_jobs(&query, &fact);
+        }
+    }
+
+    /// An entry can not be told.
+    pub(crate) fn refused_entry(&mut self, token: u64, errno: Errno) {
+        let Some(query) = self.live.queries.remove(&token) else { return };
+        if let Subject::Entry(parent, _) = query.subject {
+            self.tell_jobs(&query, &Fact::NotImported(parent, errno));
+        }
+    }
+
+    /// An answer about where a directory lies below.
+    pub(crate) fn answered_place(&mut self, token: u64, place: Option<Place>) {
+        let Some(query) = self.live.queries.remove(&token) else { return };
+        if let Subject::Place(directory) = query.subject {
+            self.tell_jobs(&query, &Fact::Place(directory, place));
         }
     }
 
@@ -261,24 +285,13 @@ impl Service {
         }
     }
 
-    fn cache(&mut self, attributes: &Attributes) {
+    /// Keeps what was asked for then, whenever the answer came.
+    fn cache(&mut self, attributes: &Attributes, asked: i64) {
         if self.live.cached.len() >= COPY_COUNT_MAX {
             self.live.cached.clear();
         }
-        let until = self.live.now.saturating_add(COPY_NANOS);
-        let known = self.live.cached.get(&attributes.inode);
-        let newer = known.filter(|known| known.attributes.changed > attributes.changed);
-        let attributes = newer.map_or(*attributes, |known| known.attributes);
-        self.live.cached.insert(attributes.inode, Cached { attributes, until });
-    }
-
-    /// The owner of a directory says that it changed.
-    pub(crate) fn directory_changed(&mut self, attributes: &Attributes) {
-        if let Some(known) = self.live.cached.get_mut(&attributes.inode)
-            && known.attributes.changed < attributes.changed
-        {
-            known.attributes = *attributes;
-        }
+        let until = asked.saturating_add(TERM_NANOS);
+        self.live.cached.insert(attributes.inode, Cached { attributes: *attributes, until });
     }
 
     /// Nothing that was heard about a directory counts any more.
@@ -292,23 +305,6 @@ impl Service {
         for token in stale {
             if let Some(query) = self.live.queries.remove(&token) {
                 self.live.woken.extend(query.jobs);
-            }
-        }
-    }
-
-    /// Another service wants to hear about changes of a directory.
-    pub(crate) fn watch(&mut self, directory: Inode, from: ShardIndex) {
-        let watchers = self.live.watchers.entry(directory).or_default();
-        if !watchers.contains(&from) && watchers.len() < WATCHERS_MAX {
-            watchers.push(from);
-        }
-    }
-
-    /// Tells those who have a copy of a directory that its owner, group or mode changed.
-    pub(crate) fn tell_watchers(&mut self, attributes: &Attributes) {
-        if let Some(watchers) = self.live.watchers.get(&attributes.inode) {
-            for &to in watchers {
-                self.io.send(to, &Message::Update { attributes: *attributes });
             }
         }
     }

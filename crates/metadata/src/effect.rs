@@ -97,6 +97,13 @@ pub enum Input<'a> {
     },
     /// A target has no room: what is kept of files that are gone goes now. See `Service::is_freeing`.
     GiveBack,
+    /// An answer to `Effect::Below`: there is one with an errno, or several of which one is the last.
+    Below {
+        /// As in the effect.
+        directory: Inode,
+        /// Entries, in any order and no two with one name.
+        outcome: Result<Part<'a>>,
+    },
     /// Time passed. Wanted at `Service::deadline`, harmless at any time.
     Tick,
 }
@@ -108,6 +115,46 @@ pub struct Posted<'a> {
     pub post: Post<'a>,
     /// Of a `Close`: end of what was written and not told; 0: nothing.
     pub written: u64,
+}
+
+/// Entries of a directory of the backing directory.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// Some.
+    pub entries: &'a [Seen<'a>],
+    /// There are no more.
+    pub is_last: bool,
+}
+
+/// An entry of a directory of the backing directory: its name, and what `stat` says there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Seen<'a> {
+    /// The name.
+    pub name: &'a [u8],
+    /// Type and permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Of a directory: number of names.
+    pub links: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Last access.
+    pub accessed: i64,
+    /// Last change of contents.
+    pub modified: i64,
+    /// Last change of anything.
+    pub changed: i64,
+    /// Birth.
+    pub born: i64,
+    /// Of a device node: its number as the kernel encodes it.
+    pub device: u32,
+    /// Inode number.
+    pub number: u64,
+    /// Of a symbolic link: where it leads.
+    pub target: &'a [u8],
 }
 
 /// What is to be done after a step, in this order.
@@ -220,6 +267,15 @@ pub enum Effect {
         /// What is asked.
         op: DataOp,
     },
+    /// Asks for the entries of a directory that lies in the backing directory; answered by
+    /// `Input::Below`.
+    Below {
+        /// The directory.
+        directory: Inode,
+        /// Its path there, without a slash before it, and, if it is not the top, its inode number: what
+        /// has another is not this directory (EIO).
+        place: (Vec<u8>, u64),
+    },
     /// Has the space of files that are gone given back, by every target that may hold something of
     /// them; asked until they have done it, and answered by `Input::Removed`. Nobody waits for it.
     Remove {
@@ -279,12 +335,15 @@ pub enum DataOp {
         /// The size that is left.
         size: u64,
     },
-    /// It has another owner; at every target that may hold something of the file.
+    /// It has another owner, or is pinned, or is not; at every target that may hold something of the
+    /// file.
     Own {
         /// Whose it is.
         owner: Owner,
         /// Since when: its time of change.
         changed: i64,
+        /// Whether its pieces stay in memory.
+        is_pinned: bool,
     },
     /// Writes at offset 0: the former inline contents. At most one piece, so one target.
     WriteAll {

@@ -1,18 +1,20 @@
 //! Leases, on the side that grants them: directories of this service that daemons of other hosts
-//! (*holders*) believe without asking, so that their clients walk through them in shared memory.
+//! (*holders*) believe without asking, so that their clients walk through them in shared memory; and
+//! that other services have a copy of (`directory`), so that they can make entries in them.
 //!
 //! A lease is of a directory whose inode and entry are both this service's. It covers where the entry
 //! leads and of the attributes what a walk needs: mode, owner, group, layout, parent; neither times nor
 //! counts, which come from tallies. It is granted with the answer to a `Walk`. Time is agreed on for
 //! all that one holder has of this service, in a *pact*: it is extended whenever the holder asks for
-//! something, and what it asked for last counts for a term from when it asked.
+//! something, and what it asked for last counts for a term from when it asked. A copy counts for a term
+//! from when it was asked for, and is not extended.
 //!
 //! Before a directory changes (`recall`) the job stops, the holders are told to forget it, and the job
 //! goes on when all have said so, or when the pacts of those who did not are over.
 //!
 //! Invariants
-//! 1. Nothing that a lease covers changes while somebody may believe it. After a restart nobody knows
-//!    who believes what, so nothing of it changes for a term.
+//! 1. Nothing that a lease or a copy covers changes while somebody may believe it. After a restart
+//!    nobody knows who believes what, so nothing of it changes for a term.
 //! 2. A pact is not extended while its holder is asked to forget something, so a change waits for a
 //!    holder that is gone no longer than a term.
 //! 3. Pacts and recalls are numbered in one sequence that never repeats: a holder tells from the
@@ -21,17 +23,17 @@
 use std::collections::BTreeMap;
 
 use wire::lease::{MARGIN_NANOS, TERM_NANOS};
-use wire::{Attributes, DaemonIndex, Inode};
+use wire::{Attributes, DaemonIndex, Inode, ShardIndex};
 
 use crate::directory::RESEND_NANOS;
 use crate::effect::Effect;
 use crate::live::{Ask, Step, Stop, Wait};
-use crate::peer::Word;
+use crate::peer::{Message, Word};
 use crate::service::Service;
 
 /// What a holder may count on, as its granter counts.
 const GRANTED_NANOS: i64 = TERM_NANOS + MARGIN_NANOS;
-/// Most directories that are leased.
+/// Most directories that are leased. Copies are given beyond it: who needs one can not go on without.
 const HELD_COUNT_MAX: usize = 1 << 16;
 /// After a recall a directory is not leased for so long: its change may take a few attempts, and who
 /// changes it once may do so again.
@@ -51,6 +53,17 @@ struct Held {
     key: u128,
     /// Holders, each with the number of its pact.
     holders: Vec<(u16, u64)>,
+    /// Services with a copy, by the shard that they are reached by, and until when.
+    copies: Vec<(ShardIndex, i64)>,
+}
+
+/// Who is asked to forget a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Believer {
+    /// A holder, which believes it as long as its pact is kept.
+    Holder(u16),
+    /// A service, which has a copy until then.
+    Service(ShardIndex, i64),
 }
 
 /// A recall, and what it leaves for a moment.
@@ -58,8 +71,8 @@ struct Held {
 struct Recall {
     number: u64,
     key: u128,
-    /// Holders that have not answered.
-    left: Vec<u16>,
+    /// Those who have not answered.
+    left: Vec<Believer>,
     sent: i64,
     /// Of one that is over: nothing is leased before.
     quiet_until: i64,
@@ -70,6 +83,8 @@ struct Recall {
 pub(crate) struct Leases {
     pacts: BTreeMap<u16, Pact>,
     held: BTreeMap<Inode, Held>,
+    /// So many directories make it worth to look for those that nobody believes any more.
+    crowded: usize,
     recalls: BTreeMap<Inode, Recall>,
     /// Number of the last recall.
     recalled: u64,
@@ -79,7 +94,7 @@ pub(crate) struct Leases {
 
 impl Leases {
     fn is_recalling_from(&self, holder: u16) -> bool {
-        self.recalls.values().any(|recall| recall.left.contains(&holder))
+        self.recalls.values().any(|recall| recall.left.contains(&Believer::Holder(holder)))
     }
 
     /// True if what was granted under a pact may be believed.
@@ -91,8 +106,26 @@ impl Leases {
         let pacts = &self.pacts;
         self.held.retain(|_, held| {
             held.holders.retain(|&(holder, number)| Leases::counts(pacts, holder, number, now));
-            !held.holders.is_empty()
+            held.copies.retain(|&(_, until)| until > now);
+            !(held.holders.is_empty() && held.copies.is_empty())
         });
+        self.crowded = HELD_COUNT_MAX.max(self.held.len().saturating_mul(2));
+    }
+
+    /// What is noted of a directory, or a new note.
+    fn held(&mut self, directory: Inode, now: i64) -> &mut Held {
+        if self.held.len() >= self.crowded.max(HELD_COUNT_MAX) {
+            self.purge(now);
+        }
+        self.held.entry(directory).or_default()
+    }
+
+    /// True if who is asked to forget something may believe it still.
+    fn believes(&self, believer: Believer, now: i64) -> bool {
+        match believer {
+            Believer::Holder(host) => self.pacts.get(&host).is_some_and(|pact| pact.until > now),
+            Believer::Service(_, until) => until > now,
+        }
     }
 }
 
@@ -111,7 +144,7 @@ impl Service {
     /// At a start: what an earlier one granted is unknown, if it can have granted anything. (Each pact
     /// has a number.)
     pub(crate) fn begin_leases(&mut self) {
-        let is_alone = self.config.host_daemons >= self.config.map.daemon_count();
+        let is_alone = self.config.map.daemon_count() == 1;
         if !is_alone && self.state.sequence_next != 0 {
             self.live.leases.unknown_until = Some(self.live.steady.saturating_add(GRANTED_NANOS));
         }
@@ -181,7 +214,7 @@ impl Service {
                 return false;
             }
         }
-        let held = leases.held.entry(directory).or_default();
+        let held = leases.held(directory, now);
         if key != 0 {
             held.key = key;
         }
@@ -192,8 +225,33 @@ impl Service {
         true
     }
 
-    /// Before the first change of what a lease of `directory` covers: goes on when nobody believes it.
+    /// Notes that a service is about to have a copy of a directory. Waits while it is recalled: it is
+    /// about to change.
+    pub(crate) fn give_copy(&mut self, directory: Inode, to: ShardIndex) -> Step<()> {
+        let now = self.live.steady;
+        let leases = &mut self.live.leases;
+        if leases.recalls.get(&directory).is_some_and(|recall| !recall.left.is_empty()) {
+            return Err(Stop::Wait(Wait::Recall(directory)));
+        }
+        let held = leases.held(directory, now);
+        held.copies.retain(|&(known, until)| known != to && until > now);
+        held.copies.push((to, now.saturating_add(GRANTED_NANOS)));
+        Ok(())
+    }
+
+    /// Before the first change of what leases and copies of `directory` cover: goes on when nobody
+    /// believes it.
     pub(crate) fn recall(&mut self, directory: Inode) -> Step<()> {
+        self.recall_from(directory, true)
+    }
+
+    /// Before a directory gets another place or goes. Copies do not cover the one, and for the other
+    /// their services have a part in the removal.
+    pub(crate) fn recall_leases(&mut self, directory: Inode) -> Step<()> {
+        self.recall_from(directory, false)
+    }
+
+    fn recall_from(&mut self, directory: Inode, has_copies: bool) -> Step<()> {
         let now = self.live.steady;
         let wait = Err(Stop::Wait(Wait::Recall(directory)));
         if let Some(until) = self.live.leases.unknown_until {
@@ -207,10 +265,16 @@ impl Service {
         let Some(held) = leases.held.remove(&directory) else { return Ok(()) };
         let pacts = &leases.pacts;
         let holders = held.holders.iter();
-        let left: Vec<u16> = holders
+        let holders = holders
             .filter(|&&(holder, number)| Leases::counts(pacts, holder, number, now))
-            .map(|&(holder, _)| holder)
-            .collect();
+            .map(|&(holder, _)| Believer::Holder(holder));
+        let copies = held.copies.iter().filter(|&&(_, until)| has_copies && until > now);
+        let copies = copies.map(|&(service, until)| Believer::Service(service, until));
+        let left: Vec<Believer> = holders.chain(copies).collect();
+        if !has_copies && !held.copies.is_empty() {
+            let kept = Held { copies: held.copies, ..Held::default() };
+            leases.held.insert(directory, kept);
+        }
         if left.is_empty() {
             return Ok(());
         }
@@ -226,19 +290,25 @@ impl Service {
 
     fn send_recall(&mut self, directory: Inode, recall: &Recall) {
         let (from, number, key) = (self.live.address.0, recall.number, recall.key.to_le_bytes());
-        let mut bytes = Vec::new();
-        Word::Recall { from, number, directory, key: &key }.encode(&mut bytes);
-        for &holder in &recall.left {
-            let (to, bytes) = (DaemonIndex(holder), bytes.clone());
-            self.io.push(Effect::Holder { to, bytes });
+        for &believer in &recall.left {
+            match believer {
+                Believer::Holder(holder) => {
+                    let mut bytes = Vec::new();
+                    Word::Recall { from, number, directory, key: &key }.encode(&mut bytes);
+                    self.io.push(Effect::Holder { to: DaemonIndex(holder), bytes });
+                }
+                Believer::Service(service, _) => {
+                    self.io.send(service, &Message::Forget { from, number, directory });
+                }
+            }
         }
     }
 
-    /// A holder has forgotten what it was asked to.
-    pub(crate) fn recalled(&mut self, holder: u16, number: u64) {
+    /// Somebody has forgotten what he was asked to.
+    pub(crate) fn recalled(&mut self, who: impl Fn(Believer) -> bool, number: u64) {
         let found = self.live.leases.recalls.iter_mut().find(|(_, one)| one.number == number);
         if let Some((&directory, recall)) = found {
-            recall.left.retain(|&other| other != holder);
+            recall.left.retain(|&other| !who(other));
             self.end_recall(directory);
         }
     }
@@ -285,8 +355,7 @@ impl Service {
         let mut ended = Vec::new();
         for (&directory, recall) in recalls.iter_mut().filter(|(_, recall)| !recall.left.is_empty())
         {
-            let pacts = &self.live.leases.pacts;
-            recall.left.retain(|holder| pacts.get(holder).is_some_and(|pact| pact.until > now));
+            recall.left.retain(|&believer| self.live.leases.believes(believer, now));
             if recall.left.is_empty() {
                 ended.push(directory);
                 continue;

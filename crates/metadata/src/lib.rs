@@ -32,6 +32,8 @@ mod usage;
 
 mod state;
 
+mod standing;
+
 mod snapshot;
 
 mod peer;
@@ -87,6 +89,10 @@ mod posted;
 
 mod list;
 
+mod below;
+
+mod unsaved;
+
 mod xattr;
 
 mod acls;
@@ -96,7 +102,7 @@ mod locking;
 mod deadlock;
 
 pub use config::Config;
-pub use effect::{DataOp, Effect, IndexOp, Input, Now, Opens, Posted};
+pub use effect::{DataOp, Effect, IndexOp, Input, Now, Opens, Part, Posted, Seen};
 pub use holder::{Holder, Table, Walked};
 pub use host_word::HostWord;
 pub use locking::LockSeen;

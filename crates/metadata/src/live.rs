@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use wire::{Attributes, Errno, Header, Inode, Layout, Reader, Request, ShardIndex};
 
 use crate::bank::Bank;
+use crate::below::{Import, Place};
 use crate::deadlock::{Circles, Edge};
 use crate::effect::Opens;
 use crate::far_mounts::FarMounts;
@@ -70,6 +71,10 @@ pub(crate) enum Wait {
     Limits,
     /// All services, for what is used.
     Usage(u64),
+    /// The entries of this directory that lie below.
+    Below(Inode),
+    /// Something that is not saved below.
+    News,
     /// A time; facts are gathered anew.
     Time(i64),
 }
@@ -91,6 +96,10 @@ pub(crate) enum Fact {
     Denied(u64, u8),
     /// Encoded rows of a report on usage.
     Usage(Vec<u8>),
+    /// Where a directory lies below; `None`: nowhere.
+    Place(Inode, Option<Place>),
+    /// The entries of a directory below can not be had.
+    NotImported(Inode, Errno),
 }
 
 /// A request on its way through the service.
@@ -143,7 +152,13 @@ impl Job {
         );
         let may_stop = matches!(
             self.wait,
-            Wait::Answer(_) | Wait::Unlock | Wait::Time(_) | Wait::Glimpse(_) | Wait::Share(_)
+            Wait::Answer(_)
+                | Wait::Unlock
+                | Wait::Time(_)
+                | Wait::Glimpse(_)
+                | Wait::Share(_)
+                | Wait::Below(_)
+                | Wait::News
         );
         may_stop && !is_parting
     }
@@ -162,6 +177,8 @@ pub(crate) enum Subject {
     Parts(Inode),
     /// An inode's access control lists as they are now.
     Acls(Inode),
+    /// Where a directory lies below.
+    Place(Inode),
 }
 
 /// A question to another service.
@@ -171,9 +188,11 @@ pub(crate) struct Query {
     pub(crate) to: ShardIndex,
     pub(crate) jobs: Vec<u64>,
     pub(crate) sent: i64,
+    /// When it was asked first, by the steady clock.
+    pub(crate) asked: i64,
 }
 
-/// A copy of a directory's attributes.
+/// A copy of a directory's attributes, and until when it may be used by the steady clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cached {
     pub(crate) attributes: Attributes,
@@ -199,6 +218,8 @@ pub(crate) struct Transaction {
     /// Host and mount by which it came.
     pub(crate) by: (u16, u8),
     pub(crate) again: Again,
+    /// What the client is told if all say yes; 0: it is done.
+    pub(crate) refusal: Errno,
 }
 
 /// A transaction of this service that is decided.
@@ -287,7 +308,6 @@ pub(crate) struct Live {
     pub(crate) woken: BTreeSet<u64>,
     pub(crate) queries: BTreeMap<u64, Query>,
     pub(crate) cached: BTreeMap<Inode, Cached>,
-    pub(crate) watchers: BTreeMap<Inode, Vec<ShardIndex>>,
     pub(crate) keys: Keys,
     pub(crate) transactions: BTreeMap<u64, Transaction>,
     /// Prepared here, and when their coordinator is asked.
@@ -315,6 +335,14 @@ pub(crate) struct Live {
     pub(crate) sizes: Sizes,
     pub(crate) purses: Purses,
     pub(crate) bank: Bank,
+    /// Directories whose entries below are being read, by `below`.
+    pub(crate) imports: BTreeMap<Inode, Import>,
+    /// Directories that were not where they were said to be, and until when they are looked for.
+    pub(crate) missing: BTreeMap<Inode, i64>,
+    /// Another number whenever something became unsaved.
+    pub(crate) news: u64,
+    /// A job waits for it.
+    pub(crate) is_news_awaited: bool,
     /// Words of this service to itself.
     pub(crate) own_messages: VecDeque<Vec<u8>>,
     /// When a tick is wanted.
@@ -335,7 +363,6 @@ impl Live {
             woken: BTreeSet::new(),
             queries: BTreeMap::new(),
             cached: BTreeMap::new(),
-            watchers: BTreeMap::new(),
             keys: Keys::default(),
             transactions: BTreeMap::new(),
             inquired: BTreeMap::new(),
@@ -356,6 +383,10 @@ impl Live {
             sizes: Sizes::default(),
             purses: Purses::default(),
             bank: Bank::default(),
+            imports: BTreeMap::new(),
+            missing: BTreeMap::new(),
+            news: 0,
+            is_news_awaited: false,
             own_messages: VecDeque::new(),
             timer: NEVER,
         }

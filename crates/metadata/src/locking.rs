@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use wire::request::lock::{FLOCK, READ, TEST, UNLOCK, WAIT, WRITE};
+use wire::request::lock::{BEHIND, FLOCK, READ, TEST, UNLOCK, WAIT, WRITE};
 use wire::{Errno, Header, Inode, Reply, Request};
 
 use crate::live::{Ask, Step, Stop, Waiter};
@@ -140,6 +140,8 @@ impl Service {
         } else if flags & TEST != 0 {
             self.io.reply(ask.ticket, &Reply::Done {});
             return Ok(());
+        } else if flags & BEHIND != 0 && kind != UNLOCK && self.live.waiters.contains_key(&inode) {
+            return Err(Stop::Refused(Errno::EAGAIN));
         } else if flags & WAIT == 0 || kind == UNLOCK || !self.live.waiters.contains_key(&inode) {
             locks::set(&mut held, lock);
             self.put_locks(inode, &held);

@@ -5,6 +5,7 @@ use wire::{Attributes, Header, Inode, Reader, ShardIndex};
 use crate::coding::Put;
 use crate::effect::Opens;
 use crate::keys::Key;
+use crate::leases::Believer;
 use crate::live::{Ask, Fact, Kind, Step, Stop};
 use crate::peer::Message;
 use crate::service::Service;
@@ -40,12 +41,12 @@ impl Service {
     ) -> Step<()> {
         let Ok(message) = Message::decode(&mut Reader::new(bytes)) else { return Ok(()) };
         match message {
-            Message::AskAttributes { from, token, inode, watch } => {
+            Message::AskAttributes { from, token, inode, copy } => {
                 self.check_key(&Key::Inode(inode))?;
                 let node = self.state.inodes.get(inode);
                 let found = node.map(|node| node.attributes);
-                if watch != 0 && found.is_some() {
-                    self.watch(inode, ShardIndex(from));
+                if copy != 0 && found.is_some() {
+                    self.give_copy(inode, ShardIndex(from))?;
                     self.note_part(inode, ShardIndex(from));
                 }
                 let message = Message::AreAttributes {
@@ -55,15 +56,14 @@ impl Service {
                 };
                 self.io.send(ShardIndex(from), &message);
             }
-            Message::AskEntry { from, token, parent, name } => {
-                self.check_key(&Key::Entry(parent, name.to_vec()))?;
-                self.tell_entry(ShardIndex(from), token, parent, name);
+            Message::AskEntry { from, .. } => {
+                let ask = Ask { ticket: 0, header: &NOBODY, facts, data: None, row: None, hands };
+                self.asked_entry(&ask, ShardIndex(from), &message)?;
             }
             Message::AreAttributes { token, found, attributes } => {
                 self.answered_attributes(token, (found != 0).then_some(attributes));
             }
             Message::IsEntry { token, inode, mode } => self.answered_entry(token, inode, mode),
-            Message::Update { attributes } => self.directory_changed(&attributes),
             Message::Prepare { host, mount, .. } => {
                 // The mount by which it came is not told.
                 let header = &Header { host, mount, ..NOBODY };
@@ -85,8 +85,6 @@ impl Service {
                 self.tell_mounts_of(&ask, directory);
             }
             Message::TallyKnown { directory, version } => self.tally_known(directory, version),
-            Message::Renew { holder, pact, sent } => self.renew(holder, pact, sent),
-            Message::Recalled { holder, number } => self.recalled(holder, number),
             Message::AskParts { from, token, directory } => {
                 self.check_key(&Key::Inode(directory))?;
                 self.tell_parts(ShardIndex(from), token, directory);
@@ -102,8 +100,31 @@ impl Service {
         Ok(())
     }
 
+    fn take_word_of_leases(&mut self, message: &Message<'_>) {
+        match *message {
+            Message::Renew { holder, pact, sent } => self.renew(holder, pact, sent),
+            Message::Recalled { holder, number } => {
+                self.recalled(|one| one == Believer::Holder(holder), number);
+            }
+            Message::Forget { from: owner, number, directory } => {
+                self.forget_directory(directory);
+                let from = self.live.address.0;
+                self.io.send(ShardIndex(owner), &Message::Forgotten { from, number });
+            }
+            Message::Forgotten { from, number } => {
+                let is_it = |one| matches!(one, Believer::Service(by, _) if by.0 == from);
+                self.recalled(is_it, number);
+            }
+            _ => {}
+        }
+    }
+
     fn take_by_subject(&mut self, message: &Message<'_>, hands: &dyn Opens) {
         match message {
+            Message::Renew { .. }
+            | Message::Recalled { .. }
+            | Message::Forget { .. }
+            | Message::Forgotten { .. } => self.take_word_of_leases(message),
             Message::Glimpsed { .. } | Message::CutBegun { .. } | Message::CutEnded { .. } => {
                 self.take_size(message);
             }
@@ -111,6 +132,9 @@ impl Service {
                 self.take_word_of_mounts(hands, message);
             }
             Message::Pages { .. } => self.take_pages(hands, message),
+            Message::NoEntry { .. } | Message::AskPlace { .. } | Message::IsPlace { .. } => {
+                self.take_word_of_below(message);
+            }
             Message::Waits { .. }
             | Message::AskWaits { .. }
             | Message::AreWaiting { .. }
@@ -119,9 +143,20 @@ impl Service {
         }
     }
 
-    fn tell_entry(&mut self, to: ShardIndex, token: u64, parent: Inode, name: &[u8]) {
+    fn asked_entry(&mut self, ask: &Ask<'_>, to: ShardIndex, message: &Message<'_>) -> Step<()> {
+        let Message::AskEntry { token, parent, name, .. } = *message else { return Ok(()) };
+        match self.import(ask, parent) {
+            Ok(()) => {}
+            Err(Stop::Refused(errno)) => {
+                self.io.send(to, &Message::NoEntry { token, errno });
+                return Ok(());
+            }
+            Err(stop) => return Err(stop),
+        }
+        self.check_key(&Key::Entry(parent, name.to_vec()))?;
         let (inode, mode) = self.state.entries.get(parent, name).unwrap_or_default();
         self.io.send(to, &Message::IsEntry { token, inode, mode });
+        Ok(())
     }
 
     fn tell_parts(&mut self, to: ShardIndex, token: u64, directory: Inode) {
@@ -150,7 +185,11 @@ impl Service {
             if known.is_none_or(|known| known.version < version) {
                 // The directory's own clock goes on even if the sender's is behind.
                 let changed = node.attributes.changed;
-                let modified = modified.cast_signed().max(changed.saturating_add(1));
+                let modified = match modified {
+                    // Nothing was made or removed: there are entries that lie below (`below`).
+                    0 => 0,
+                    _ => modified.cast_signed().max(changed.saturating_add(1)),
+                };
                 let tally = RemoteTally { group, version, entries, directories, modified };
                 self.put(&tally.record(directory));
             }

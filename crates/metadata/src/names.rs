@@ -221,7 +221,10 @@ impl Service {
         let mut here = place.inode;
         for _ in 0..DEPTH_MAX {
             if here == moved {
-                return Err(Stop::Refused(Errno::EINVAL));
+                // Seen one after the other: perhaps it never was so at one moment. What else would be
+                // done does not count.
+                actions.retain(|one| matches!(one, Action::Entry { .. } | Action::Chain { .. }));
+                return self.refuse_if_so(ask, actions, Errno::EINVAL);
             }
             if here == Inode::ROOT {
                 return Ok(());
@@ -247,11 +250,12 @@ impl Service {
         Ok(Place { directory, shard, name })
     }
 
-    /// May the sender take `inode` out of this directory? In a sticky one only owners may.
+    /// May the sender take `inode` out of this directory? In a sticky one only owners may. That holds for
+    /// whom a kernel has checked, too: it looked at what had the name then.
     fn may_remove(&mut self, ask: &Ask<'_>, directory: &Attributes, inode: Inode) -> Step<()> {
         self.may_change(ask, directory)?;
         let who = &ask.header.who;
-        if directory.mode & mode::STICKY == 0 || who.is_privileged() || who.uid == directory.uid {
+        if directory.mode & mode::STICKY == 0 || who.is_owner_of_all() || who.uid == directory.uid {
             return Ok(());
         }
         if self.existing(ask, inode)?.uid == who.uid {
@@ -268,6 +272,10 @@ impl Service {
         actions: &mut Vec<Action<'_>>,
     ) -> Step<()> {
         let (directory, inode) = (removed.inode, removed.inode);
+        if inode.is_from_below() {
+            // No entry has this name. Who says so has brought in what lies below, or can not.
+            self.entry(ask, ShardIndex(removed.layout.place), directory, b".")?;
+        }
         if removed.layout.spread != spread::WIDE {
             actions.push(Action::RemoveDirectory { inode, parts: 0 });
             actions.push(Action::Freeze { shard: removed.layout.place, directory });

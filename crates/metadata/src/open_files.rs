@@ -225,9 +225,6 @@ impl Service {
             self.put(&Record::DeleteInode { inode });
             self.live.kept.forget(inode);
             self.refuse_waiters(inode);
-            if !self.live.watchers.is_empty() {
-                self.live.watchers.remove(&inode);
-            }
             if attributes.is_regular() && !attributes.is_inline() {
                 self.give_back(inode, attributes.layout);
             }

@@ -12,16 +12,20 @@ use crate::coding::numbered;
 numbered! {
     /// A message between services.
     pub(crate) enum Message<'a> {
-        /// What are the attributes of `inode`? `watch` 1: tell when owner or mode change.
-        0x01 AskAttributes { from: u16, token: u64, inode: Inode, watch: u8 }
+        /// What are the attributes of `inode`? `copy` 1: of a directory, and the sender keeps them for a
+        /// term, unless he is told to forget them (`Forget`).
+        0x01 AskAttributes { from: u16, token: u64, inode: Inode, copy: u8 }
         /// What is the entry `name` of `parent`?
         0x02 AskEntry { from: u16, token: u64, parent: Inode, name: &'a [u8] }
         /// The attributes; `found` 0: there is no such inode.
         0x03 AreAttributes { token: u64, found: u8, attributes: Attributes }
         /// The entry; no inode: there is no such entry.
         0x04 IsEntry { token: u64, inode: Inode, mode: u32 }
-        /// Newer attributes of a directory that the receiver asked about once.
-        0x05 Update { attributes: Attributes }
+        /// The copy of this directory is not to be used any more, nor what is on its way to the receiver.
+        /// Answered by `Forgotten`. Number 5 was news of what had changed.
+        0x16 Forget { from: u16, number: u64, directory: Inode }
+        /// The service has forgotten what recall `number` was about.
+        0x17 Forgotten { from: u16, number: u64 }
         /// Check and hold what the actions need, and vote. Transactions below `floor` are over. It came
         /// by this mount of that host (`wire::watch`). Number 6 was the same without them.
         0x12 Prepare {
@@ -52,6 +56,12 @@ numbered! {
         0x10 AskParts { from: u16, token: u64, directory: Inode }
         /// Those, besides the sender; four bytes each.
         0x11 AreParts { token: u64, groups: &'a [u8] }
+        /// Answer to `AskEntry`: it can not be told.
+        0x13 NoEntry { token: u64, errno: Errno }
+        /// In which directory and by which name does this directory lie below?
+        0x14 AskPlace { from: u16, token: u64, inode: Inode }
+        /// There, and its number there; without `parent`: it does not.
+        0x15 IsPlace { token: u64, parent: Inode, number: u64, name: &'a [u8] }
         /// What are the access control lists of `inode`?
         0x20 AskAcls { from: u16, token: u64, inode: Inode }
         /// Those, as extended attributes; none if there is no such inode.
@@ -196,11 +206,12 @@ mod tests {
             let (from, group, inode) = (w as u16, x as u32, Inode(y));
             let attributes = Attributes { inode, size: z, ..Attributes::default() };
             let all = [
-                Message::AskAttributes { from, token: w, inode, watch: 1 },
+                Message::AskAttributes { from, token: w, inode, copy: 1 },
                 Message::AskEntry { from, token: w, parent: inode, name: &s },
                 Message::AreAttributes { token: w, found: 1, attributes },
                 Message::IsEntry { token: w, inode, mode: group },
-                Message::Update { attributes },
+                Message::Forget { from, number: w, directory: inode },
+                Message::Forgotten { from, number: w },
                 Message::Prepare {
                     from, group, sequence: w, floor: z, host: y as u16, mount: x as u8, actions: &s,
                 },
@@ -218,6 +229,9 @@ mod tests {
                 Message::Recalled { holder: from, number: x },
                 Message::AskParts { from, token: w, directory: inode },
                 Message::AreParts { token: w, groups: &s },
+                Message::NoEntry { token: w, errno: Errno(from) },
+                Message::AskPlace { from, token: w, inode },
+                Message::IsPlace { token: w, parent: inode, number: x, name: &s },
                 Message::AskAcls { from, token: w, inode },
                 Message::AreAcls { token: w, lists: &s },
                 Message::Tell { from, number: w, mount: x as u8, notice: &s },

@@ -4,7 +4,7 @@
 //!
 //! The daemon lets clients post only while `takes_posts` says so.
 
-use wire::attributes::{mode, placement, spread};
+use wire::attributes::{mode, spread};
 use wire::name::Name;
 use wire::post::SEQUENCE_FIRST;
 use wire::{Attributes, Inode, Post, ShardIndex};
@@ -84,7 +84,6 @@ impl Service {
         let mut layout = attributes.layout;
         layout.chunk_log2 = self.config.chunk_log2_of(layout.chunk_log2, layout.chunk_log2);
         layout.spread = spread::HOME;
-        layout.placement = layout.placement.min(placement::LOCAL);
         layout.flags &= self.flags_of_new();
         Attributes {
             parent: Inode::NONE,

@@ -97,6 +97,19 @@ numbered! {
         0x1d PutShare { account: u64, resource: u8, group: u32, amount: u64 }
         /// Locks on an inode: encoded `locks::Lock`s. The number 0x08 was the same without parties.
         0x1e PutLocks { inode: Inode, locks: &'a [u8] }
+        /// Where an inode lies in the backing directory, and where it is about to: encoded
+        /// `wire::below::Lies`, or nothing.
+        0x1f PutBelow { inode: Inode, now: &'a [u8], next: &'a [u8] }
+        /// All entries of a directory that lie below are here.
+        0x20 PutImported { directory: Inode }
+        /// Of a shard: numbers of inodes that were seen below are used up to this one.
+        0x21 PutBelowNext { shard: u16, next: u64 }
+        /// An inode lies nowhere below.
+        0x22 DeleteBelow { inode: Inode }
+        /// By a name of which the entry is another this lies below; none: nothing does.
+        0x23 PutUnsaved { parent: Inode, name: &'a [u8], lies: Inode }
+        /// What the entry says lies below.
+        0x24 DeleteUnsaved { parent: Inode, name: &'a [u8] }
     }
 }
 
@@ -206,6 +219,19 @@ mod tests {
         ]
     }
 
+    fn records_of_below<'a>(n: [u64; 4], s: &'a [u8], t: &'a [u8]) -> Vec<Record<'a>> {
+        let [w, x, y, z] = n;
+        let (inode, parent) = (Inode(x), Inode(w));
+        vec![
+            Record::PutBelow { inode, now: s, next: t },
+            Record::PutImported { directory: inode },
+            Record::PutBelowNext { shard: w as u16, next: y },
+            Record::DeleteBelow { inode },
+            Record::PutUnsaved { parent, name: s, lies: Inode(z) },
+            Record::DeleteUnsaved { parent, name: t },
+        ]
+    }
+
     proptest! {
         /// Every change survives encoding, alone and in a row.
         #[test]
@@ -218,7 +244,8 @@ mod tests {
             let mut bytes = [0; ATTRIBUTES_BYTES];
             bytes[..32].copy_from_slice(&a);
             bytes[40..72].copy_from_slice(&a);
-            let all = records(n, attributes_of(&bytes), &s, &t);
+            let mut all = records(n, attributes_of(&bytes), &s, &t);
+            all.extend(records_of_below(n, &s, &t));
             let mut log = vec![VERSION];
             all.iter().for_each(|record| record.encode(&mut log));
             let read: Result<Vec<_>, _> = changes(&log).expect("a version").collect();

@@ -119,6 +119,7 @@ impl Service {
             Input::HostGone { host } => self.host_gone(host),
             Input::DrawSpace { account, wanted } => self.draw_space(account.0, wanted, opens),
             Input::GiveBack => self.give_kept(),
+            Input::Below { directory, outcome } => self.take_below(directory, outcome),
             Input::Tick => {}
         }
         self.settle(opens);
@@ -161,10 +162,29 @@ impl Service {
         self.state.inodes.get(inode).map(|node| node.attributes)
     }
 
+    /// The copy of another service's directory that is used here now, if there is one.
+    #[must_use]
+    pub fn copy_of(&self, directory: Inode, steady_nanos: i64) -> Option<Attributes> {
+        let copy = self.live.cached.get(&directory)?;
+        (copy.until > steady_nanos).then_some(copy.attributes)
+    }
+
     /// Where an entry of this service leads now.
     #[must_use]
     pub fn entry_of(&self, parent: Inode, name: &[u8]) -> Option<Inode> {
         self.state.entries.get(parent, name).map(|entry| entry.0)
+    }
+
+    /// The first origin from `from` on of which it is remembered what came of its last request.
+    #[must_use]
+    pub fn next_origin(&self, from: u64) -> Option<u64> {
+        self.state.outcomes.range(from..).next().map(|(&origin, _)| origin)
+    }
+
+    /// Of how many origins that is remembered.
+    #[must_use]
+    pub fn outcome_count(&self) -> u64 {
+        self.state.outcomes.len() as u64
     }
 
     /// Number of inodes of this service.
@@ -175,6 +195,14 @@ impl Service {
 
     /// Changes the tables: logs the change, applies it, and keeps the index in line.
     pub(crate) fn put(&mut self, record: &Record<'_>) {
+        match self.config.backing {
+            true => self.put_over_backing(record),
+            false => self.put_as_seen(record),
+        }
+    }
+
+    /// As `put`, of what lies below as it is here.
+    pub(crate) fn put_as_seen(&mut self, record: &Record<'_>) {
         self.io.log(record);
         let applied = self.state.apply(record);
         debug_assert!(applied.is_ok(), "a service makes no malformed records");
@@ -290,6 +318,9 @@ impl Service {
     }
 
     pub(crate) fn answer_stop(&mut self, ticket: u64, stop: Stop) {
+        if stop == Stop::Wait(Wait::News) {
+            return self.tell_news(ticket);
+        }
         let reply = match stop {
             Stop::Refused(errno) => Reply::Refused { errno },
             Stop::Stale => Reply::Stale { epoch: self.config.map.epoch },
@@ -322,7 +353,8 @@ impl Service {
     pub(crate) fn park(&mut self, kind: Kind, wait: Wait) {
         let id = self.live.job_next;
         self.live.job_next += 1;
-        let until = self.live.now.saturating_add(WAIT_NANOS);
+        let nanos = if wait == Wait::News { self.news_nanos() } else { WAIT_NANOS };
+        let until = self.live.now.saturating_add(nanos);
         let job = Job { kind, facts: Vec::new(), data: None, wait, attempts: 0, until };
         self.put_job(id, job);
     }
@@ -513,6 +545,7 @@ impl Service {
         if !self.config.owns(ShardIndex(ask.header.shard)) {
             return Err(Stop::Stale);
         }
+        self.import_for(ask, request)?;
         self.check_keys(ask, request)?;
         self.unwatched_for(ask, request)?;
         match *request {
@@ -561,7 +594,8 @@ impl Service {
             Request::SetQuota { .. } => self.set_quota(ask, request),
             Request::Quotas { from } => self.quotas(ask, from),
             Request::Owners { inodes } => self.tell_owners(ask, inodes),
-            _ => Err(Stop::Refused(Errno::EPROTO)),
+            Request::Below { inode } => self.tell_below(ask, inode),
+            _ => self.run_for_writer(ask, request),
         }
     }
 

@@ -17,6 +17,7 @@ use crate::record::{Record, VERSION};
 use crate::removal::encode_files;
 use crate::service::Service;
 use crate::state::{State, encode_tallies, encode_xattrs};
+use crate::table::{Entries, Entry};
 
 /// Place of a running snapshot in the tables; starts by `default()`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -55,7 +56,7 @@ impl Service {
 }
 
 /// Number of tables.
-const TABLES: u8 = 18;
+const TABLES: u8 = 22;
 
 /// Where to go on in a table; `None`: it is done.
 type Next = Option<(u64, u64, u8)>;
@@ -63,7 +64,10 @@ type Next = Option<(u64, u64, u8)>;
 fn slice(state: &State, table: u8, from: (u64, u64, u8), end: usize, out: &mut Vec<u8>) -> Next {
     match table {
         0 => slice_inodes(state, Inode(from.0), end, out),
-        1 => slice_entries(state, from, end, out),
+        1 => slice_names(&state.entries, from, end, out, |parent, entry| {
+            let (name, inode, mode) = (&*entry.name, entry.inode, entry.mode);
+            Record::PutEntry { parent, name, inode, mode }
+        }),
         2 => each(&state.tallies, Inode(from.0), end, out, |&directory, tally| {
             tally.record(directory)
         })
@@ -165,6 +169,40 @@ fn slice_small(
             Record::PutShare { account, resource, group, amount }
         })
         .map(|(account, resource, group)| (account, u64::from(group), resource)),
+        _ => slice_below(state, table, from, end, out),
+    }
+}
+
+fn slice_below(
+    state: &State,
+    table: u8,
+    from: (u64, u64, u8),
+    end: usize,
+    out: &mut Vec<u8>,
+) -> Next {
+    match table {
+        18 => slice_bytes(&state.below, Inode(from.0), end, out, |&inode, below, out| {
+            below.record(inode, |record| record.encode(out));
+        })
+        .map(|inode| (inode.0, 0, 0)),
+        19 => {
+            for &directory in state.imported.range(Inode(from.0)..) {
+                if out.len() >= end {
+                    return Some((directory.0, 0, 0));
+                }
+                Record::PutImported { directory }.encode(out);
+            }
+            None
+        }
+        20 => each(&state.below_next, from.0 as u16, end, out, |&shard, &next| {
+            Record::PutBelowNext { shard, next }
+        })
+        .map(|shard| (u64::from(shard), 0, 0)),
+        21 => slice_names(&state.unsaved, from, end, out, |parent, entry| Record::PutUnsaved {
+            parent,
+            name: &entry.name,
+            lies: entry.inode,
+        }),
         _ => None,
     }
 }
@@ -226,14 +264,19 @@ fn slice_inodes(state: &State, from: Inode, end: usize, out: &mut Vec<u8>) -> Ne
     None
 }
 
-fn slice_entries(state: &State, from: (u64, u64, u8), end: usize, out: &mut Vec<u8>) -> Next {
+fn slice_names(
+    names: &Entries,
+    from: (u64, u64, u8),
+    end: usize,
+    out: &mut Vec<u8>,
+    record: impl Fn(Inode, &Entry) -> Record<'_>,
+) -> Next {
     let from = (Inode(from.0), NameHash(from.1), from.2);
-    for (&(parent, hash, number), entry) in state.entries.iter_from(from) {
+    for (&(parent, hash, number), entry) in names.iter_from(from) {
         if out.len() >= end {
             return Some((parent.0, hash.0, number));
         }
-        let (name, inode, mode) = (&*entry.name, entry.inode, entry.mode);
-        Record::PutEntry { parent, name, inode, mode }.encode(out);
+        record(parent, entry).encode(out);
     }
     None
 }

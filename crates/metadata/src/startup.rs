@@ -1,6 +1,6 @@
 //! The first step after a replay: the root, and everything that was under way.
 
-use wire::attributes::{flag, mode};
+use wire::attributes::{flag, mode, spread};
 use wire::quota::Owner;
 use wire::{Attributes, Inode, Layout, ShardIndex};
 
@@ -22,6 +22,8 @@ impl Service {
         self.begin_far_mounts();
         self.live.is_started = true;
         self.live.sequence_next = self.state.sequence_next;
+        // No number of the life before.
+        self.live.news = now.cast_unsigned();
         if self.config.owns(ShardIndex(0)) && self.state.inodes.get(Inode::ROOT).is_none() {
             self.make_root();
         }
@@ -53,10 +55,11 @@ impl Service {
         let now = self.live.now;
         let config = &self.config;
         let layout = Layout {
-            spread: config.spread,
+            // Who brings the entries of a directory in from below has all of them.
+            spread: if config.backing { spread::HOME } else { config.spread },
             placement: config.placement,
             chunk_log2: config.chunk_log2_of(config.chunk_log2, config.chunk_log2),
-            flags: config.root_flags & flag::POSIX,
+            flags: config.root_flags & (flag::POSIX | flag::WRITE_BACK),
             place: 0,
         };
         let mode = mode::DIRECTORY | config.root_mode & mode::PERMISSIONS;

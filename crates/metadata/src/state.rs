@@ -13,6 +13,7 @@ use crate::locks::{self, Lock};
 use crate::open_files::{self, Opening};
 use crate::record::Record;
 use crate::removal::decode_files;
+use crate::standing::Below;
 use crate::table::{Entries, Inodes, Node, RemoteTally, Xattrs};
 use crate::usage::{Limited, Quota, ShareKey, Usage};
 
@@ -84,9 +85,11 @@ pub(crate) struct Prepared {
     pub(crate) actions: Vec<u8>,
 }
 
+/// Bytes that a directory of which all entries are here takes.
+pub(crate) const IMPORTED_BYTES: u64 = 16;
 /// Bytes that an entry takes besides its name, and an inode besides its contents: tree nodes two
 /// thirds full and one allocation each.
-const ENTRY_BYTES: u64 = 112;
+pub(crate) const ENTRY_BYTES: u64 = 112;
 const INODE_BYTES: u64 = 256;
 
 /// The tables.
@@ -110,6 +113,18 @@ pub(crate) struct State {
     pub(crate) decisions: BTreeMap<u64, Vec<u8>>,
     pub(crate) finished: BTreeSet<TransactionId>,
     pub(crate) floors: BTreeMap<u32, u64>,
+    /// Where inodes lie in the backing directory. They stay when they are removed here, until they are
+    /// gone there.
+    pub(crate) below: BTreeMap<Inode, Below>,
+    /// Directories of which all entries below are here; they stay, too.
+    pub(crate) imported: BTreeSet<Inode>,
+    /// Names of which the entry is another than what lies below, with that.
+    pub(crate) unsaved: Entries,
+    pub(crate) unsaved_count: u64,
+    /// Inodes that lie below, and not as they are here: derived, not stored.
+    pub(crate) changed: BTreeSet<Inode>,
+    /// Of each shard, the next number of an inode that is seen below.
+    pub(crate) below_next: BTreeMap<u16, u64>,
     /// Inodes without a name: derived, not stored.
     pub(crate) orphans: BTreeSet<Inode>,
     /// Usage by account: derived, not stored.
@@ -195,6 +210,7 @@ impl State {
                     if node.attributes.links == 0 {
                         self.orphans.remove(&inode);
                     }
+                    self.note_changed(inode);
                 }
                 if !self.hosts.is_empty() {
                     self.hosts.remove(&inode);
@@ -275,6 +291,12 @@ impl State {
                     self.finished.remove(&id);
                 }
             }
+            Record::PutBelow { .. }
+            | Record::DeleteBelow { .. }
+            | Record::PutImported { .. }
+            | Record::PutUnsaved { .. }
+            | Record::DeleteUnsaved { .. }
+            | Record::PutBelowNext { .. } => return self.apply_to_below(record),
             _ => self.apply_to_quotas(record),
         }
         Ok(())
@@ -291,6 +313,7 @@ impl State {
         self.usage.add(&node.attributes, node.contents.len());
         self.inodes.put(node);
         self.note_links(inode, links);
+        self.note_changed(inode);
     }
 
     fn put_attributes(&mut self, attributes: &Attributes, contents: Option<&[u8]>) {
@@ -312,6 +335,7 @@ impl State {
         if links_change {
             self.note_links(attributes.inode, attributes.links);
         }
+        self.note_changed(attributes.inode);
     }
 
     fn note_links(&mut self, inode: Inode, links: u32) {
@@ -350,6 +374,7 @@ impl State {
         if modified > attributes.changed {
             attributes.modified = modified;
             attributes.changed = modified;
+            self.note_changed(directory);
         }
     }
 }

@@ -113,6 +113,26 @@ impl Entries {
         self.map.range(from..=to).map(|((_, hash, _), entry)| (*hash, entry))
     }
 
+    /// Entries behind a name, whether it is there or not, in an order; `Inode::NONE`: all. Names with the
+    /// same hash may come twice.
+    pub(crate) fn behind(
+        &self,
+        parent: Inode,
+        name: &[u8],
+    ) -> impl Iterator<Item = (Inode, &Entry)> {
+        let from = match parent.is_none() {
+            true => (parent, NameHash(0), 0),
+            false => {
+                let hash = NameHash::of(parent, name);
+                let found = self.find(parent, hash, name);
+                found.map_or((parent, hash, 0), |((_, _, number), _)| {
+                    (parent, hash, number.saturating_add(1))
+                })
+            }
+        };
+        self.map.range(from..).map(|((parent, ..), entry)| (*parent, entry))
+    }
+
     /// True if a directory has an entry here.
     pub(crate) fn has_any(&self, parent: Inode) -> bool {
         self.range(parent, 0, u64::MAX).next().is_some()

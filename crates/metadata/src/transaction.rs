@@ -7,6 +7,7 @@
 //! coordinator (`live.transactions` -> `state.decisions` -> nothing)
 //! - `transact`: own actions are checked and their keys held; `Prepare` to each other service
 //! - a no, or time over: `Abort` to all, keys released, the job refused or tried again
+//! - all said yes to what is to be refused (`refuse_if_so`): as a no
 //! - all said yes: the decision, the own changes and the outcome are logged; the client is
 //!   answered; `Commit` to all, again until `Committed` (`live.decided`)
 //!
@@ -50,6 +51,27 @@ const AT_ONCE: u64 = u64::MAX;
 impl Service {
     /// Does all of `actions` and answers, or refuses.
     pub(crate) fn transact(&mut self, ask: &Ask<'_>, actions: &[Action<'_>]) -> Step<()> {
+        self.transact_or_refuse(ask, actions, Errno(0))
+    }
+
+    /// Refuses if all that `actions` expect is so at one moment, else tries again: for a refusal that
+    /// follows from what several services said one after the other. Does nothing of them.
+    pub(crate) fn refuse_if_so(
+        &mut self,
+        ask: &Ask<'_>,
+        actions: &[Action<'_>],
+        refusal: Errno,
+    ) -> Step<()> {
+        self.transact_or_refuse(ask, actions, refusal)
+    }
+
+    /// `refusal` 0: none.
+    fn transact_or_refuse(
+        &mut self,
+        ask: &Ask<'_>,
+        actions: &[Action<'_>],
+        refusal: Errno,
+    ) -> Step<()> {
         let own = self.config.own_group();
         let id = (own.0, AT_ONCE);
         let (mut own_actions, mut parts) = (Vec::new(), BTreeMap::new());
@@ -68,6 +90,9 @@ impl Service {
             }
         }
         if parts.is_empty() {
+            if refusal.0 != 0 {
+                return Err(Stop::Refused(refusal));
+            }
             for action in actions {
                 self.commit_action(action);
             }
@@ -79,7 +104,7 @@ impl Service {
         let parts = parts.into_values().collect();
         let again = Again::after(self.live.now, RESEND_NANOS);
         let by = (ask.header.host, ask.header.mount);
-        let transaction = Transaction { job: 0, own_actions, parts, by, again };
+        let transaction = Transaction { job: 0, own_actions, parts, by, again, refusal };
         self.live.transactions.insert(sequence, transaction.clone());
         self.send_prepares(sequence, &transaction);
         self.live.wake_at(again.at);
@@ -120,11 +145,14 @@ impl Service {
         if errno.0 == 0 {
             let parts = transaction.parts.iter_mut();
             parts.filter(|part| part.group == group).for_each(|part| part.has_voted = true);
-            if transaction.parts.iter().all(|part| part.has_voted) {
-                self.decide(sequence);
+            if !transaction.parts.iter().all(|part| part.has_voted) {
+                return;
             }
-            return;
+            if transaction.refusal.0 == 0 {
+                return self.decide(sequence);
+            }
         }
+        let errno = if errno.0 == 0 { transaction.refusal } else { errno };
         self.abort(sequence);
         if errno == HELD || errno == CHANGED {
             self.retry_job(job);
@@ -335,7 +363,7 @@ impl Service {
                     self.directory(ask, parent)?;
                 }
                 if expect_mode & mode::TYPE == mode::DIRECTORY && !expect.is_none() {
-                    self.recall(expect)?;
+                    self.recall_leases(expect)?;
                 }
                 Ok(())
             }
@@ -350,7 +378,7 @@ impl Service {
                 if is_wide && self.parts_count(inode) != parts {
                     return Err(Stop::Refused(CHANGED));
                 }
-                self.recall(inode)
+                self.recall_leases(inode)
             }
             Action::Freeze { directory, .. } => {
                 if self.live.keys.has_entry_of(directory, id) {
@@ -359,12 +387,15 @@ impl Service {
                 if self.state.entries.has_any(directory) {
                     return Err(Stop::Refused(Errno::ENOTEMPTY));
                 }
+                if self.is_below(directory) {
+                    return Err(Stop::Refused(CHANGED));
+                }
                 Ok(())
             }
             Action::Moved { inode, parent } => {
                 let moved = self.expected(inode)?;
                 let is_elsewhere = moved.is_directory() && !parent.is_none();
-                if is_elsewhere { self.recall(inode) } else { Ok(()) }
+                if is_elsewhere { self.recall_leases(inode) } else { Ok(()) }
             }
             Action::Chain { inode, parent } => match self.expected(inode)?.parent == parent {
                 true => Ok(()),

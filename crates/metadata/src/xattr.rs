@@ -164,9 +164,6 @@ impl Service {
             xattrs: &encoded,
             tallies: &tallies,
         });
-        if attributes.is_directory() {
-            self.tell_watchers(&attributes);
-        }
     }
 }
 

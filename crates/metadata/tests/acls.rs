@@ -96,12 +96,8 @@ fn a_directory_of_another_service_hands_its_list_down() {
         // Whoever makes a file first has a copy of the directory from before it had a list.
         make(&mut world, directory, b"before", mode::REGULAR | 0o666);
         let default = list(7, 6, 5, 7, 0);
-        // The word about it is not delivered yet.
-        let request =
-            Request::SetXattr { inode: directory, name: DEFAULT, value: &default, flags: 0 };
-        let ticket = world.send(Credentials::ROOT, directory.shard(), &request);
-        assert_eq!(world.answer(ticket), Some(Answer::Done));
-        let asked = made::with(mode::REGULAR | 0o666, 0o077) | made::INHERITS;
+        assert_eq!(set_list(&mut world, directory, DEFAULT, &default), Answer::Done);
+        let asked = made::with(mode::REGULAR | 0o666, 0o077);
         let file = make(&mut world, directory, b"f", asked);
         assert_eq!(file.mode & 0o777, 0o660, "the list, not the umask");
         assert_eq!(get_list(&mut world, file.inode, ACCESS), Answer::Bytes(list(6, 6, 5, 6, 0)));

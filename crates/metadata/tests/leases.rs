@@ -1,6 +1,7 @@
-//! Leases: services and holders with messages that are lost, doubled and overtaken, pauses, cuts and
-//! restarts on both sides. After every step all that any holder's clients may believe at this moment is
-//! compared with what the services have. A failure prints its seed.
+//! Leases and copies: services and holders with messages that are lost, doubled and overtaken, pauses,
+//! cuts and restarts on both sides. After every step all that any holder's clients may believe at this
+//! moment, and all copies of directories that services may use, are compared with what the services have.
+//! A failure prints its seed.
 
 mod kit;
 
@@ -83,7 +84,13 @@ struct Game {
     names: BTreeMap<u128, (Inode, Vec<u8>)>,
     random: Random,
     believed: u64,
+    copied: u64,
     longest: i64,
+}
+
+/// What a copy is good for, and a lease besides where it is.
+fn covered(of: &Attributes) -> (u32, u32, u32, Layout) {
+    (of.mode, of.uid, of.gid, of.layout)
 }
 
 impl Game {
@@ -105,6 +112,7 @@ impl Game {
             names: BTreeMap::new(),
             random: Random(seed),
             believed: 0,
+            copied: 0,
             longest: 0,
         };
         game.hosts = (0..daemons).map(|daemon| game.host(daemon)).collect();
@@ -125,8 +133,34 @@ impl Game {
         service(owner, worker_of_shard(shard, self.workers))
     }
 
+    /// Copies that may be used now are as it is now.
+    fn check_copies(&mut self) {
+        for (place, seat) in self.world.seats.iter().enumerate() {
+            let now = steady(self.world.now, seat.config.daemon);
+            for &directory in &self.directories {
+                let Some(copy) = seat.service.copy_of(directory, now) else { continue };
+                let Some(real) = self.attributes(directory) else {
+                    // Whoever may have entries there had a part in its removal.
+                    let hash = wire::hash::NameHash::of(directory, b"");
+                    let entries = self.world.owner(placement::locate::entry_shard(&copy, hash));
+                    let is_wide = copy.layout.spread == wire::attributes::spread::WIDE;
+                    assert!(is_wide || entries != place, "{directory:?} was removed");
+                    continue;
+                };
+                assert_eq!(
+                    covered(&copy),
+                    covered(&real),
+                    "{directory:?} on {:?}",
+                    seat.config.daemon
+                );
+                self.copied += 1;
+            }
+        }
+    }
+
     /// What is believed now is as it is now.
     fn check(&mut self) {
+        self.check_copies();
         for host in &self.hosts {
             let now = steady(self.world.now, host.daemon);
             for (&inode, row) in &host.table.rows {
@@ -136,8 +170,8 @@ impl Game {
                 }
                 let owner = &self.world.seats[self.world.owner(inode.shard())].service;
                 let real = owner.attributes_of(inode).expect("a believed directory is there");
-                let covered = |a: &Attributes| (a.mode, a.uid, a.gid, a.parent, a.layout);
                 assert_eq!(covered(row), covered(&real), "{inode:?} on {:?}", host.daemon);
+                assert_eq!(row.parent, real.parent, "{inode:?} on {:?}", host.daemon);
                 self.believed += 1;
             }
             for (&key, &inode) in &host.table.entries {
@@ -433,17 +467,18 @@ fn play(seed: u64, daemons: u16, workers: usize) -> Game {
 /// With one service in each daemon and, one time of four, with two.
 #[test]
 fn what_is_believed_is_so() {
-    let (mut believed, mut made) = (0, 0);
+    let (mut believed, mut copied, mut made) = (0, 0, 0);
     let seeds = LEASES.run(|seed| {
         let (daemons, workers) = if seed % 4 == 3 { (2, 2) } else { (3, 1) };
         let game = play(seed, daemons, workers);
         believed += game.believed;
+        copied += game.copied;
         made += game.directories.len() as u64;
         game.world.steps
     });
-    println!("{believed} believed, {made} directories");
-    let hardly = believed < 1500 * seeds || made < 8 * seeds;
-    assert!(!hardly, "hardly anything was believed: {believed}, {made}");
+    println!("{believed} believed, {copied} copied, {made} directories");
+    let hardly = believed < 1500 * seeds || copied < 1500 * seeds || made < 8 * seeds;
+    assert!(!hardly, "hardly anything was believed: {believed}, {copied}, {made}");
 }
 
 /// Two daemons; the second walks through the directory `d` of the first.
@@ -577,4 +612,68 @@ fn an_answer_that_comes_late_counts_from_when_it_was_asked_for() {
     assert!(game.believes(inode));
     game.pass(moment);
     assert!(!game.believes(inode), "it is over for its service soon");
+}
+
+impl Game {
+    /// A directory of the first service whose entries are the second's.
+    fn directory_apart(&mut self) -> Inode {
+        let owner_of = |game: &Game, shard| game.world.owner(shard);
+        for n in 0..8 {
+            let made = self.world.root().directory(Inode::ROOT, &[b'd', n + b'0']).expect("made");
+            self.world.settle();
+            let hash = wire::hash::NameHash::of(made.inode, b"f");
+            let entries = placement::locate::entry_shard(&made, hash);
+            if owner_of(self, made.inode.shard()) == 0 && owner_of(self, entries) == 1 {
+                self.directories.push(made.inode);
+                return made.inode;
+            }
+        }
+        panic!("every directory has its entries where it is");
+    }
+
+    /// The second service is asked to make something there, of which it needs a copy.
+    fn make_in(&mut self, parent: Inode, name: &[u8]) {
+        let directory = self.attributes(parent).expect("it is there");
+        let hash = wire::hash::NameHash::of(parent, name);
+        let shard = placement::locate::entry_shard(&directory, hash);
+        let (mode, device, flags, target) = (mode::DIRECTORY | 0o700, 0, 1, &b""[..]);
+        let layout = Layout::default();
+        let request = Request::Create { parent, name, mode, device, flags, layout, target };
+        self.world.send(Credentials::ROOT, shard, &request);
+    }
+
+    fn has_copy(&self, directory: Inode) -> bool {
+        let now = steady(self.world.now, DaemonIndex(1));
+        self.world.seats[1].service.copy_of(directory, now).is_some()
+    }
+
+    fn deliver_first(&mut self) {
+        let (to, bytes) = self.world.queue.remove(0);
+        self.world.step(to, Input::Peer { message: &bytes });
+    }
+}
+
+#[test]
+fn a_copy_counts_from_when_it_was_asked_for_and_a_change_waits_for_it_no_longer() {
+    let mut game = Game::new(0, 2, 1);
+    let inode = game.directory_apart();
+    game.make_in(inode, b"f");
+    game.deliver_first();
+    let answer = game.world.queue.remove(0);
+    assert_eq!(answer.0, 1, "it is answered");
+    game.pass(TERM_NANOS - 10_000_000);
+    assert!(!game.has_copy(inode));
+    game.world.step(1, Input::Peer { message: &answer.1 });
+    assert!(game.has_copy(inode));
+    game.pass(10_000_000);
+    assert!(!game.has_copy(inode), "it is over for its service soon");
+    // What it is asked to forget is lost.
+    game.world.queue.clear();
+    game.make_in(inode, b"g");
+    game.deliver_first();
+    game.deliver_first();
+    assert!(game.has_copy(inode));
+    let waited = game.change_mode(inode, |game| game.world.queue.clear());
+    assert!((TERM_NANOS..TERM_NANOS + MARGIN_NANOS + 40_000_000).contains(&waited), "{waited}");
+    assert!(!game.has_copy(inode));
 }

@@ -6,10 +6,11 @@ mod kit;
 
 use std::collections::BTreeMap;
 
+use kit::writer::{ASIDE, Writer};
 use kit::{Random, World, config};
 use metadata::Input;
 use wire::Inode;
-use wire::attributes::spread;
+use wire::attributes::{mode, spread};
 use wire::errno::Errno;
 use wire::request::rename;
 
@@ -219,12 +220,57 @@ impl Game {
         vec![b'a' + self.random.below(6) as u8]
     }
 
+    /// The number of what was made, or lies below; there it may be seen for the first time.
+    fn inode(&mut self, id: Id) -> Inode {
+        if self.oracle.inodes[id].is_none() && self.oracle.things[id].links > 0 {
+            let parents = self.oracle.things.iter().enumerate();
+            let (parent, name) = parents
+                .filter_map(|(parent, thing)| {
+                    let mut entries = thing.entries.as_ref()?.iter();
+                    let (name, _) = entries.find(|(_, other)| **other == id)?;
+                    Some((parent, name.clone()))
+                })
+                .next()
+                .expect("it has a name");
+            let parent = self.inode(parent);
+            let found = self.world.root().look(parent, &name).expect("it lies below");
+            self.oracle.inodes[id] = found.inode;
+        }
+        self.oracle.inodes[id]
+    }
+
+    /// Some tree lies below.
+    fn lay(&mut self) {
+        let mut paths = vec![(0, vec![])];
+        for _ in 0..30 {
+            let (directory, mut path) = paths[self.random.below(paths.len())].clone();
+            let (name, is_directory) = (self.name(), self.random.chance(50));
+            let entries = is_directory.then(BTreeMap::new);
+            let Ok(Some(id)) = self.oracle.make(directory, &name, entries) else { continue };
+            self.oracle.inodes.push(Inode::NONE);
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend(name);
+            match is_directory {
+                true => self.world.backing.directory(&path),
+                false => self.world.backing.file(&path, 7),
+            }
+            if is_directory {
+                paths.push((id, path));
+            }
+        }
+    }
+
     fn turn(&mut self) {
         let (d, name) = (self.directory(), self.name());
         let (e, other) = (self.directory(), self.name());
         let any = self.random.below(self.oracle.things.len());
-        let (inode, to, linked) =
-            (self.oracle.inodes[d], self.oracle.inodes[e], self.oracle.inodes[any]);
+        let (inode, to, linked) = (self.inode(d), self.inode(e), self.inode(any));
+        if linked.is_none() {
+            // It was removed before anybody looked.
+            return;
+        }
         let mut root = self.world.root();
         let (real, right) = match self.random.below(20) {
             0..=3 => (make_file(&mut self.world, inode, &name), self.oracle.make(d, &name, None)),
@@ -258,7 +304,15 @@ impl Game {
     fn compare(&mut self) {
         self.world.settle();
         for id in 0..self.oracle.things.len() {
-            let (thing, inode) = (self.oracle.things[id].clone(), self.oracle.inodes[id]);
+            let (thing, inode) = (self.oracle.things[id].clone(), self.inode(id));
+            if thing.entries.is_some() && thing.links > 0 {
+                // How many entries it has is known when they are here.
+                self.world.root().list(inode);
+                self.world.settle();
+            }
+            if inode.is_none() {
+                continue;
+            }
             let stat = self.world.stat(inode);
             if thing.links == 0 {
                 assert_eq!(stat, Err(Errno::ESTALE));
@@ -267,14 +321,14 @@ impl Game {
             let stat = stat.expect("it is there");
             assert_eq!(stat.links, thing.links, "links of {id}");
             let Some(entries) = thing.entries else { continue };
-            assert_eq!(stat.parent, self.oracle.inodes[thing.parent], "parent of {id}");
+            assert_eq!(stat.parent, self.inode(thing.parent), "parent of {id}");
             assert_eq!(stat.size, entries.len() as u64, "size of {id}");
             let mut listed = self.world.root().list(inode);
             listed.sort();
             assert_eq!(listed, entries.keys().cloned().collect::<Vec<_>>());
             for (name, &other) in &entries {
                 let found = self.world.root().look(inode, name).expect("an entry");
-                assert_eq!(found.inode, self.oracle.inodes[other]);
+                assert_eq!(found.inode, self.inode(other));
             }
         }
         let inodes: u64 = self.world.seats.iter().map(|seat| seat.service.inode_count()).sum();
@@ -283,6 +337,118 @@ impl Game {
         for seat in &self.world.seats {
             assert_eq!(seat.service.deadline(), None, "nothing is under way");
         }
+    }
+}
+
+impl Game {
+    /// A writer does something, and may be killed meanwhile.
+    fn write_back(&mut self) {
+        let (turn, changed) = (self.random.below(100), self.random.below(self.oracle.things.len()));
+        let is_file = !self.oracle.is_directory(changed) && self.oracle.things[changed].links > 0;
+        if turn < 20 && is_file {
+            let (inode, size) = (self.inode(changed), self.random.next() % 50_000);
+            self.world.root().truncate(inode, size).expect("a file");
+            self.world.root().chmod(inode, 0o640).expect("a file");
+        }
+        if turn < 50 {
+            let fuse = if turn < 35 { self.random.below(40) } else { usize::MAX };
+            if Writer::new(&mut self.world, fuse).round().is_ok() {
+                let things = self.oracle.things.iter().zip(&self.oracle.inodes);
+                let directories: Vec<Inode> = things
+                    .filter(|(thing, inode)| {
+                        thing.entries.is_some() && thing.links > 0 && !inode.is_none()
+                    })
+                    .map(|(_, inode)| *inode)
+                    .collect();
+                self.world.check_unsaved(&directories);
+            }
+        }
+        if turn > 95 {
+            let at = self.random.below(self.world.seats.len());
+            self.world.crash_to_snapshot(at, &mut self.random);
+        }
+    }
+
+    /// The tree below is the tree that is right.
+    fn compare_below(&mut self) {
+        self.world.save_all();
+        let mut right = BTreeMap::new();
+        let mut paths = vec![(0, vec![])];
+        while let Some((directory, path)) = paths.pop() {
+            for (name, &id) in self.oracle.things[directory].entries.clone().expect("one").iter() {
+                let start = if path.is_empty() { vec![] } else { [&path, &b"/"[..]].concat() };
+                let path = [start, name.clone()].concat();
+                right.insert(path.clone(), id);
+                if self.oracle.is_directory(id) {
+                    paths.push((id, path));
+                }
+            }
+        }
+        let tree = self.world.backing.tree.clone();
+        let is_aside = |path: &[u8]| path.windows(ASIDE.len()).any(|part| part == ASIDE);
+        for (path, lying) in &tree {
+            if is_aside(path) {
+                // Another name of it was saved, and this one is where it is known to lie.
+                assert!(self.world.backing.paths(lying.number).len() > 1, "{path:?} is left over");
+                continue;
+            }
+            let id = right.remove(path).unwrap_or_else(|| panic!("{path:?} is not there"));
+            let is_directory = lying.mode & mode::TYPE == mode::DIRECTORY;
+            assert_eq!(is_directory, self.oracle.is_directory(id), "{path:?}");
+            let inode = self.inode(id);
+            let now = self.world.standing(inode).expect("there").now.expect("below");
+            assert_eq!(now.version.number, lying.number, "{path:?}");
+            if !is_directory {
+                assert_eq!(self.world.stat(inode).expect("there").size, lying.size, "{path:?}");
+            }
+        }
+        assert!(right.is_empty(), "not below: {right:?}");
+    }
+}
+
+/// As `play_below`, with a writer beside.
+fn play_written(seed: u64, turns: usize, mut configs: Vec<metadata::Config>) {
+    println!("seed={seed}");
+    configs.iter_mut().for_each(|config| config.backing = true);
+    let mut game = Game { world: World::of(configs), oracle: Oracle::new(), random: Random(seed) };
+    game.world.backing.part = 1 + game.random.below(3);
+    game.lay();
+    for _ in 0..turns {
+        game.turn();
+        game.write_back();
+    }
+    game.compare_below();
+    game.compare();
+}
+
+#[test]
+fn what_is_made_and_changed_comes_below() {
+    for seed in 0..30 {
+        play_written(seed, 150, vec![config(0, 1, 0, 1)]);
+        play_written(seed, 150, (0..3).map(|daemon| config(daemon, 3, 0, 1)).collect());
+        play_written(seed, 100, (0..4).map(|n| config(n / 2, 2, usize::from(n % 2), 2)).collect());
+    }
+}
+
+/// As `play`, over a tree that lies below.
+fn play_below(seed: u64, turns: usize, mut configs: Vec<metadata::Config>) {
+    println!("seed={seed}");
+    configs.iter_mut().for_each(|config| config.backing = true);
+    let mut game = Game { world: World::of(configs), oracle: Oracle::new(), random: Random(seed) };
+    game.world.backing.part = 1 + game.random.below(3);
+    game.lay();
+    for _ in 0..turns {
+        game.turn();
+    }
+    game.compare();
+}
+
+#[test]
+fn over_what_lies_below() {
+    for seed in 0..30 {
+        play_below(seed, 150, vec![config(0, 1, 0, 1)]);
+        play_below(seed, 150, (0..3).map(|daemon| config(daemon, 3, 0, 1)).collect());
+        play_below(seed, 100, (0..4).map(|n| config(n / 2, 2, usize::from(n % 2), 2)).collect());
     }
 }
 

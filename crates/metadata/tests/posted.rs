@@ -140,7 +140,7 @@ fn a_posted_file_has_one_name_and_no_size() {
     assert_eq!((found.links, found.size, found.device, found.parent), (1, 0, 0, Inode::NONE));
     assert_eq!(found.mode, mode::REGULAR | 0o7_777);
     let layout = found.layout;
-    assert!(layout.chunk_log2 <= wire::limits::CHUNK_LOG2_MAX && layout.placement <= 1);
+    assert!(layout.chunk_log2 <= wire::limits::CHUNK_LOG2_MAX && layout.spread == 0);
 }
 
 #[test]

@@ -153,6 +153,28 @@ fn a_sticky_directory_lets_owners_delete() {
     assert!(world.user(1, 1).unlink(d, b"three").is_ok(), "the directory's owner");
 }
 
+/// A kernel that checked it may have known another file by the name.
+#[test]
+fn a_sticky_directory_lets_owners_delete_whatever_a_kernel_checked() {
+    for mut world in [World::alone(), World::daemons(3)] {
+        let d = world.user(1, 1).make(ROOT, b"d", mode::DIRECTORY | 0o1777).expect("made").inode;
+        for name in [b"a", b"b", b"c", b"e", b"f", b"g"] {
+            world.user(2, 2).file(d, name).expect("made");
+            world.user(3, 3).file(d, &[b'_', name[0]]).expect("made");
+            assert_eq!(world.checked(3, 3).unlink(d, name), Err(Errno::EPERM));
+            assert_eq!(world.checked(3, 3).rename((d, name), (d, b"x"), 0), Err(Errno::EPERM));
+            let over = world.checked(3, 3).rename((d, &[b'_', name[0]]), (d, name), 0);
+            assert_eq!(over, Err(Errno::EPERM));
+        }
+        assert!(world.checked(2, 2).unlink(d, b"a").is_ok());
+        assert!(world.checked(1, 1).unlink(d, b"b").is_ok(), "the directory's owner");
+        assert!(world.checked(0, 0).unlink(d, b"c").is_ok());
+        world.user(2, 2).directory(d, b"s").expect("made");
+        assert_eq!(world.checked(3, 3).rmdir(d, b"s"), Err(Errno::EPERM));
+        assert!(world.checked(2, 2).rmdir(d, b"s").is_ok());
+    }
+}
+
 #[test]
 fn links_and_times_of_directories_follow_their_entries() {
     let mut world = World::alone();

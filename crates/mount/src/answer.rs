@@ -1,13 +1,13 @@
 //! One request: to whom each operation goes.
 
 use client::{At, OfdIndex};
-use fuse::abi;
 use fuse::{Header, Operation};
 use wire::codec::Writer;
 use wire::errno::{Errno, Result};
 use wire::request::{made, xattr};
 use wire::{Credentials, Inode};
 
+use crate::nodes::inode_of;
 use crate::serve::{Scratch, Server};
 use crate::watches::Telling;
 
@@ -20,8 +20,6 @@ pub(crate) struct Request<'a> {
     /// What the thread is about.
     pub(crate) telling: &'a Telling<'a>,
 }
-
-const _: () = assert!(Inode::ROOT.0 == abi::ROOT, "nodes are inode numbers");
 
 impl Request<'_> {
     /// Answers.
@@ -49,9 +47,9 @@ impl Request<'_> {
             Operation::Unlink { name } => self.unlink(name, scratch),
             Operation::RemoveDirectory { name } => self.remove_directory(name, scratch),
             Operation::Rename { name, to_directory, to_name, flags } => {
-                self.rename(name, At::below(Inode(to_directory), to_name), flags, scratch)
+                self.rename(name, At::below(inode_of(to_directory), to_name), flags, scratch)
             }
-            Operation::Link { node, name } => self.link(Inode(node), name, scratch, to),
+            Operation::Link { node, name } => self.link(inode_of(node), name, scratch, to),
             Operation::Open { flags, kills_ids } => self.open(flags, kills_ids, to),
             Operation::Create { name, flags, mode, umask, kills_ids } => {
                 self.create(name, flags, made::with(mode, umask), kills_ids, scratch, to)
@@ -65,11 +63,8 @@ impl Request<'_> {
             Operation::Write { handle, offset, flags, data } => {
                 self.write(handle, offset, flags, data, to)
             }
-            Operation::StatFs => self.space(to),
-            Operation::Release { handle, .. } => {
-                self.end_locks_by(handle);
-                self.release(handle)
-            }
+            Operation::StatFs => self.space(scratch, to),
+            Operation::Release { handle, .. } => self.release_file(handle),
             Operation::ReleaseDirectory { handle } => self.release(handle),
             Operation::GetLock(ref lock) => self.get_lock(lock, to),
             Operation::SetLock { ref lock, .. } => self.set_lock(lock),
@@ -94,14 +89,21 @@ impl Request<'_> {
                 self.allocate(handle, offset, length, mode)
             }
             Operation::Seek { handle, offset, whence } => self.seek(handle, offset, whence, to),
-            Operation::Ioctl { .. } => Err(Errno::ENOTTY),
+            Operation::Ioctl { command, data, room } => {
+                self.ioctl((command, data, room), scratch, to)
+            }
             _ => Err(Errno::ENOSYS),
         }
     }
 
+    fn release_file(&self, handle: u64) -> Result<()> {
+        self.end_locks_by(handle);
+        self.release(handle)
+    }
+
     /// The file that the request is about.
     pub(crate) fn node(&self) -> Inode {
-        Inode(self.header.node)
+        inode_of(self.header.node)
     }
 
     /// The open file of a handle.

@@ -15,7 +15,6 @@ use crate::names::is_told_late;
 use crate::serve::Scratch;
 use crate::watches::VALID;
 
-const BLOCK_BYTES: u32 = 4096;
 /// Size of transfers that programs are told to prefer.
 const PREFERRED_BYTES: u32 = 1 << 20;
 
@@ -60,7 +59,7 @@ impl Request<'_> {
 
     /// What a look-up says of a file.
     pub(crate) fn entry(&self, of: &Attributes, validity: Validity) -> Entry {
-        let (node, generation) = (of.inode.0, generation_of(of));
+        let (node, generation) = (self.server.node_of(of.inode), generation_of(of));
         Entry { node, generation, validity, attributes: self.shown(of) }
     }
 
@@ -152,16 +151,19 @@ impl Request<'_> {
         within(self.server.client.chmod(at, mode, Follow::Never, &self.who(), path)?)
     }
 
-    pub(crate) fn space(&self, to: &mut Writer<'_>) -> Result<()> {
-        let space = self.server.client.space()?;
-        let blocks = |bytes: u64| bytes / u64::from(BLOCK_BYTES);
+    pub(crate) fn space(&self, scratch: &mut Scratch, to: &mut Writer<'_>) -> Result<()> {
+        let (client, at) = (self.server.client, At::itself(self.node()));
+        let file = client.stat(at, Follow::Never, &self.who(), &mut scratch.path).and_then(within);
+        // One that is gone counts for nobody.
+        let space = file.map_or_else(|_| client.space(), |file| client.space_of(&file))?;
+        let blocks = |bytes: u64| bytes / client::Space::BLOCK_BYTES;
         Space {
             blocks: blocks(space.bytes_total),
             free: blocks(space.bytes_free),
             available: blocks(space.bytes_free),
-            files: space.files.saturating_add(blocks(space.bytes_free)),
-            files_free: blocks(space.bytes_free),
-            block_size: BLOCK_BYTES,
+            files: space.files_total,
+            files_free: space.files_free,
+            block_size: client::Space::BLOCK_BYTES as u32,
             name_bytes: NAME_BYTES_MAX as u32,
         }
         .write(to);

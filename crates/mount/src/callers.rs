@@ -3,11 +3,14 @@
 
 use std::path::{Path, PathBuf};
 use wire::credentials::{Credentials, GROUPS_MAX};
+use wire::errno::Errno;
 
 use crate::answer::Request;
 
 /// `CAP_DAC_OVERRIDE`, as a bit of what a process may.
 const OVERRIDES: u64 = 1 << 1;
+/// `CAP_FOWNER`.
+const OWNS_ALL: u64 = 1 << 3;
 
 /// What `/proc` says of a process.
 #[derive(Debug, Default)]
@@ -52,6 +55,21 @@ impl Request<'_> {
         let gid = self.server.owners.groups.inside(gid);
         let header = &self.header;
         header.uid == 0 || header.gid == gid || Caller::of(header.pid).groups.contains(&gid)
+    }
+
+    /// Has somebody remove a name. In a sticky directory the kernel has checked whose the file is that it
+    /// knew by it, and its shard checks whose it is. Who may do as any owner may, without being root, is
+    /// known here alone.
+    pub(crate) fn removing<T>(
+        &self,
+        mut remove: impl FnMut(&Credentials) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        match remove(&self.who()) {
+            Err(Errno::EPERM) if Caller::of(self.header.pid).may & OWNS_ALL != 0 => {
+                remove(&Credentials::checked(0, 0))
+            }
+            outcome => outcome,
+        }
     }
 
     /// Who asks, for what the kernel has not checked. `None` where the instance would take him for

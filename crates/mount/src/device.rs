@@ -8,13 +8,14 @@ use fuse::init::TRANSFER_BYTES;
 use fuse::table::{KIND, Mounted};
 use rustix::fd::{AsFd, AsRawFd as _, OwnedFd};
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 use std::ffi::CString;
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,8 +55,7 @@ pub(crate) fn mount(at: &Path, source: &str, rights: Rights) -> Result<(Mount, O
         }
         None => by_helper(at, source, rights)?,
     };
-    let row = top(at).ok_or("it was unmounted at once")?;
-    Ok((Mount { at: at.to_owned(), device: row.device }, device))
+    Ok((Mount::seen(at)?, device))
 }
 
 /// What is mounted at `at`, seen from here.
@@ -64,24 +64,46 @@ fn top(at: &Path) -> Option<Mounted> {
     fuse::table::read(&table).rfind(|row| row.at == at.as_os_str().as_encoded_bytes())
 }
 
-/// As root, or as the root of a user namespace; `None`: the kernel does not let us.
-fn by_ourselves(at: &Path, source: &str, rights: Rights) -> Result<Option<OwnedFd>, String> {
+/// The device, open for a new mount.
+///
+/// # Errors
+/// One line: there is none.
+pub(crate) fn open() -> Result<OwnedFd, String> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let device = rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|errno| match errno {
+    rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|errno| match errno {
         Errno::NOENT | Errno::NODEV | Errno::NXIO => {
             format!("there is no {DEVICE} here: load the module fuse, or let the container have it")
         }
         _ => format!("can not open {DEVICE}: {errno}"),
-    })?;
+    })
+}
+
+/// What the kernel is told of a mount that we make.
+pub(crate) fn options(
+    device: &OwnedFd,
+    rights: Rights,
+) -> impl Iterator<Item = (&'static str, Option<String>)> {
     let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
-    let all = if rights.is_for_all { ",allow_other" } else { "" };
-    let options = format!(
-        "fd={},rootmode=40755,user_id={},group_id={},default_permissions{all}",
-        device.as_raw_fd(),
-        user.as_raw(),
-        group.as_raw(),
-    );
-    let options = CString::new(options).map_err(|error| error.to_string())?;
+    let all = rights.is_for_all.then_some(("allow_other", None));
+    let options = [
+        ("fd", Some(device.as_raw_fd().to_string())),
+        ("rootmode", Some("40755".to_owned())),
+        ("user_id", Some(user.as_raw().to_string())),
+        ("group_id", Some(group.as_raw().to_string())),
+        ("default_permissions", None),
+    ];
+    options.into_iter().chain(all)
+}
+
+/// As root, or as the root of a user namespace; `None`: the kernel does not let us.
+fn by_ourselves(at: &Path, source: &str, rights: Rights) -> Result<Option<OwnedFd>, String> {
+    let device = open()?;
+    let words = options(&device, rights).map(|(name, value)| match value {
+        Some(value) => format!("{name}={value}"),
+        None => name.to_owned(),
+    });
+    let options =
+        CString::new(words.collect::<Vec<_>>().join(",")).map_err(|error| error.to_string())?;
     let flags = match rights.is_trusted {
         true => MountFlags::empty(),
         false => MountFlags::NOSUID | MountFlags::NODEV,
@@ -96,13 +118,9 @@ fn by_ourselves(at: &Path, source: &str, rights: Rights) -> Result<Option<OwnedF
 /// Asks the helper, and takes the device that it sends.
 fn by_helper(at: &Path, source: &str, rights: Rights) -> Result<OwnedFd, String> {
     let failed = |error: &dyn std::fmt::Display| format!("can not run {HELPER}: {error}");
-    let (ours, theirs) = rustix::net::socketpair(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::empty(),
-        None,
-    )
-    .map_err(|errno| failed(&errno))?;
+    let (ours, theirs) = sockets().map_err(|errno| failed(&errno))?;
+    // For the helper, which is told its number.
+    rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(|errno| failed(&errno))?;
     let all = if rights.is_for_all { ",allow_other" } else { "" };
     let options = format!("fsname={source},subtype=forebay,default_permissions{all}");
     let said = Command::new(HELPER)
@@ -127,8 +145,33 @@ fn by_helper(at: &Path, source: &str, rights: Rights) -> Result<OwnedFd, String>
     receive(&ours).map_err(|errno| failed(&errno))
 }
 
+/// Two sockets, for descriptors that go from one process to another.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn sockets() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// Sends a descriptor, which is the other's from then on.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn hand_over(socket: impl AsFd, descriptor: OwnedFd) -> Result<(), Errno> {
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut room);
+    let all = [descriptor.as_fd()];
+    ancillary.push(SendAncillaryMessage::ScmRights(&all));
+    let bytes = [IoSlice::new(&[0])];
+    rustix::net::sendmsg(socket, &bytes, &mut ancillary, SendFlags::empty()).map(drop)
+}
+
 /// The one descriptor that comes on `socket`.
-fn receive(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
+///
+/// # Errors
+/// What the kernel says; `EPROTO` if none comes.
+pub(crate) fn receive(socket: impl AsFd) -> Result<OwnedFd, Errno> {
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut room);
     let mut byte = [0];
@@ -157,6 +200,15 @@ fn refused(at: &Path, said: &str) -> String {
 }
 
 impl Mount {
+    /// What is to be seen at `at`.
+    ///
+    /// # Errors
+    /// One line: nothing is.
+    pub(crate) fn seen(at: &Path) -> Result<Mount, String> {
+        let row = top(at).ok_or("it was unmounted at once")?;
+        Ok(Mount { at: at.to_owned(), device: row.device })
+    }
+
     /// Takes the mount away from all who look for it; who has a file or a directory of it goes on until
     /// he lets go. False: somebody has.
     pub(crate) fn end(&self) -> bool {

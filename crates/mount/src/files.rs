@@ -21,6 +21,15 @@ const ACCESS: u32 = libc::O_ACCMODE as u32;
 /// whole, or as only the instance knows where its end is.
 const STRAIGHT: u32 = (libc::O_DIRECT | libc::O_TRUNC | libc::O_APPEND) as u32;
 
+/// The kernel opens it to run it (`__FMODE_EXEC`).
+const RUNS: u32 = 0x20;
+
+/// True if a file is cut though it is not opened to write. The kernel looks only afterwards whether a
+/// program runs from it.
+const fn cuts_unwritten(flags: u32) -> bool {
+    !writes(flags) && flags & libc::O_TRUNC as u32 != 0
+}
+
 /// True if the kernel opens a file to write.
 const fn writes(flags: u32) -> bool {
     flags & ACCESS != libc::O_RDONLY as u32
@@ -48,6 +57,8 @@ impl Request<'_> {
     ) {
         if keeps.is_none() && writes(flags) {
             self.server.straight.add(inode, handle);
+        } else if flags & RUNS != 0 {
+            self.server.straight.runs(inode, handle);
         }
         let mut said = match keeps {
             None => answer::DIRECT_IO | answer::PARALLEL_DIRECT_WRITES,
@@ -63,6 +74,9 @@ impl Request<'_> {
     }
 
     pub(crate) fn open(&self, flags: u32, kills_ids: bool, to: &mut Writer<'_>) -> Result<()> {
+        if cuts_unwritten(flags) && self.server.straight.is_run(self.node()) {
+            return Err(Errno::ETXTBSY);
+        }
         let mut granted = None;
         let is_straight =
             is_straight(flags) || writes(flags) && self.server.straight.has(self.node());

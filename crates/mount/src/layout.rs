@@ -1,17 +1,21 @@
 //! `forebay-mount --layout`: shows or changes the layout of one file, for `forebay layout`, which does
 //! not speak to shared memory itself. Mounts nothing.
 //!
-//! Words: directory of the sockets, number of the first daemon, path from the instance's root, and the
-//! mode to set, if any. Says the layout as a line of `name=value`s.
+//! Words: directory of the sockets, number of the first daemon, path from the instance's root, and what
+//! is to be set, as `NAME=VALUE`s. Says the layout as a line of `name=value`s.
 
 use client::{At, Client, Follow, Outcome, PathBuffer};
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use wire::attributes::{placement, spread};
-use wire::{Attributes, Credentials};
+use wire::attributes::{placement, spread, write_back};
+use wire::{Attributes, Credentials, Errno};
 
-/// Name of the mode among extended attributes.
-const CONSISTENCY: &[u8] = b"user.forebay.consistency";
+/// What may be set, without the beginning of its name as an extended attribute.
+const NAMES: [&str; 5] = ["consistency", STRIPE_COUNT, "stripe_size", WRITE_BACK, PINNED];
+const PINNED: &str = "pinned";
+const WRITE_BACK: &str = "write_back";
+const STRIPE_COUNT: &str = "stripe_count";
+const PREFIX: &str = "user.forebay.";
 
 /// Does what the words say.
 ///
@@ -22,11 +26,10 @@ pub(crate) fn run(
     words: impl Iterator<Item = OsString>,
 ) -> Result<String, String> {
     let words: Vec<OsString> = words.collect();
-    let (run, home, path, mode) = match words.as_slice() {
-        [run, home, path] => (run, home, path, None),
-        [run, home, path, mode] => (run, home, path, Some(mode)),
-        _ => return Err("--layout takes RUN HOME PATH [MODE]".to_owned()),
+    let [run, home, path, wanted @ ..] = words.as_slice() else {
+        return Err("--layout takes RUN HOME PATH [NAME=VALUE]..".to_owned());
     };
+    let wanted = wanted.iter().map(|word| parse(word)).collect::<Result<Vec<_>, _>>()?;
     let home = home.to_str().and_then(|text| text.parse().ok());
     let home: u16 = home.ok_or("HOME is no number")?;
     let run = CString::new(run.clone().into_vec()).map_err(|_| "RUN has a NUL in it")?;
@@ -36,13 +39,44 @@ pub(crate) fn run(
     let who = own_credentials();
     let at = At::root(path.as_bytes());
     let mut buffer = Box::new(PathBuffer::new());
-    if let Some(mode) = mode {
-        let named = (CONSISTENCY, mode.as_bytes());
+    // All is looked at before anything is set.
+    wanted.iter().try_for_each(|wanted| check(client, *wanted))?;
+    for (name, value) in wanted {
+        let name = format!("{PREFIX}{name}");
+        let named = (name.as_bytes(), value.as_bytes());
         let set = client.set_xattr(at, Follow::Yes, named, 0, &who, &mut buffer);
-        within(set.map_err(|errno| errno.text().to_owned())?)?;
+        within(set.map_err(|errno| match errno {
+            Errno::EOPNOTSUPP => {
+                "the instance has no backing directory, where something could be saved".to_owned()
+            }
+            errno => errno.text().to_owned(),
+        })?)?;
     }
     let found = client.stat(at, Follow::Yes, &who, &mut buffer);
-    Ok(text(&within(found.map_err(|errno| errno.text().to_owned())?)?))
+    let found = within(found.map_err(|errno| errno.text().to_owned())?)?;
+    text(client, &found).map_err(|errno| errno.text().to_owned())
+}
+
+fn parse(word: &OsString) -> Result<(&str, &str), String> {
+    let parted = word.to_str().and_then(|word| word.split_once('='));
+    let known = parted.filter(|(name, _)| NAMES.contains(name));
+    known.ok_or_else(|| format!("{} can not be set", word.display()))
+}
+
+/// Says what is wrong with a group that this instance can not have.
+fn check(client: &Client, (name, value): (&str, &str)) -> Result<(), String> {
+    let count = value.parse::<u64>().ok().filter(|_| name == STRIPE_COUNT);
+    let Some(count) = count else { return Ok(()) };
+    let all = client.target_count().map_err(|errno| errno.text().to_owned())?;
+    if count > u64::from(all) {
+        let are = if all == 1 { "is one target" } else { &format!("are {all} targets") };
+        return Err(format!("no stripe count of {count}: there {are}"));
+    }
+    let most = placement::GROUP_MAX;
+    if count > u64::from(most) {
+        return Err(format!("no stripe count of {count}: at most {most}, or all"));
+    }
+    Ok(())
 }
 
 /// Who runs this.
@@ -62,11 +96,31 @@ pub(crate) fn within<T>(outcome: Outcome<T>) -> Result<T, String> {
     }
 }
 
-fn text(found: &Attributes) -> String {
+/// The layout; of a file also the targets that its bytes are on.
+fn text(client: &Client, found: &Attributes) -> wire::errno::Result<String> {
     let layout = &found.layout;
     let consistency = if found.is_posix() { "posix" } else { "relaxed" };
-    let placement = if layout.placement == placement::LOCAL { "local" } else { "hash" };
+    let count = match placement::group_count(layout.placement) {
+        Some(count) => count.to_string(),
+        None if layout.placement == placement::LOCAL => "local".to_owned(),
+        None => "all".to_owned(),
+    };
     let spread = if layout.spread == spread::WIDE { "wide" } else { "home" };
-    let chunk = 1u64.checked_shl(u32::from(layout.chunk_log2)).unwrap_or(0);
-    format!("consistency={consistency} chunk={chunk} placement={placement} spread={spread}")
+    let size = 1u64.checked_shl(u32::from(layout.chunk_log2)).unwrap_or(0);
+    let mut text = format!(
+        "consistency={consistency} stripe_count={count} stripe_size={size} spread={spread}"
+    );
+    let pinned = if found.is_pinned() { "yes" } else { "no" };
+    text.push_str(&format!(" {PINNED}={pinned}"));
+    if let Some(name) = write_back::name(layout.write_back()) {
+        text.push_str(&format!(" {WRITE_BACK}={name}"));
+    }
+    if found.is_regular() {
+        let mut targets = Vec::new();
+        client.each_target_of(found, &mut |target| targets.push(target.0))?;
+        targets.sort_unstable();
+        let targets: Vec<String> = targets.iter().map(u16::to_string).collect();
+        text.push_str(&format!(" targets={}", targets.join(",")));
+    }
+    Ok(text)
 }

@@ -11,32 +11,28 @@
 //! opens
 //! and closes half as slow again.
 //!
-//! Who waits for a lock has a thread of his own, so that he who gives it back is served. The kernel says
-//! when he was interrupted.
+//! All who wait for locks are carried by one thread (`waits`), so that he who gives one back is served.
+//! The kernel says when one was interrupted.
 
-use client::{OfdIndex, Owner, Range, Wait};
+use client::{LockWait, OfdIndex, Owner, Range, Wait};
 use fuse::reply;
 use fuse::request::Lock;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use wire::Inode;
 use wire::codec::Writer;
 use wire::errno::{Errno, Result};
-use wire::limits::SLOT_COUNT;
 use wire::request::lock;
 
 use crate::answer::{Request, within};
+use crate::waits::Carried;
 
-/// Those who wait in the shard's queue at most: each has a slot of the session. Others ask now and then.
-const QUEUED_MAX: usize = SLOT_COUNT / 2;
 /// Interrupted requests that are remembered.
 const EARLY_MAX: usize = 256;
 /// Bits by which files are known that had locks once; others may fall on the same.
 const LOCKED_BITS: usize = 1 << 20;
-/// Pause of those.
-const PAUSE: Duration = Duration::from_millis(20);
 /// The last byte of a range that goes to the end, as the kernel says it.
 const TO_THE_END: u64 = i64::MAX as u64;
 
@@ -55,9 +51,14 @@ pub(crate) struct Locks {
     /// Files that ever had a carrier.
     locked: Box<[AtomicU64]>,
     waiting: Mutex<HashMap<u64, Arc<AtomicBool>>>,
+    /// The thread that carries them, once there were any.
+    pub(crate) carrier: OnceLock<Option<Sender<Carried>>>,
     /// Requests that were interrupted and nobody waited for, yet or any more: the last few.
     early: Mutex<VecDeque<u64>>,
 }
+
+/// A reference of a carrier, for as long as a lock is waited for by it.
+pub(crate) struct Carries(pub(crate) Option<OfdIndex>);
 
 #[derive(Clone, Copy)]
 struct Carrier {
@@ -71,13 +72,6 @@ fn guard<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A lock that is waited for.
-struct Waiting {
-    unique: u64,
-    is_over: Arc<AtomicBool>,
-    is_queued: bool,
-}
-
 impl Locks {
     pub(crate) fn new() -> Locks {
         Locks {
@@ -85,6 +79,7 @@ impl Locks {
             carrier_count: AtomicUsize::new(0),
             locked: (0..LOCKED_BITS / 64).map(|_| AtomicU64::new(0)).collect(),
             waiting: Mutex::default(),
+            carrier: OnceLock::new(),
             early: Mutex::default(),
         }
     }
@@ -100,33 +95,33 @@ impl Locks {
         self.locked(inode.0).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
     }
 
-    /// Notes that somebody waits.
-    fn begin(&self, unique: u64) -> Waiting {
+    /// Notes that somebody waits; the word is set when he is to wait no longer.
+    pub(crate) fn begin(&self, unique: u64) -> Arc<AtomicBool> {
         let mut waiting = guard(&self.waiting);
-        let is_queued = waiting.len() < QUEUED_MAX;
         let was_early = guard(&self.early).contains(&unique);
         let is_over = Arc::new(AtomicBool::new(was_early));
         waiting.insert(unique, Arc::clone(&is_over));
-        Waiting { unique, is_over, is_queued }
+        is_over
     }
 
-    fn end(&self, waiting: &Waiting) {
-        guard(&self.waiting).remove(&waiting.unique);
+    pub(crate) fn end(&self, unique: u64) {
+        guard(&self.waiting).remove(&unique);
     }
 
-    /// The one who waits for the answer to `unique` was interrupted.
-    pub(crate) fn interrupt(&self, unique: u64) {
+    /// The one who waits for the answer to `unique` was interrupted. True: he waits for a lock.
+    pub(crate) fn interrupt(&self, unique: u64) -> bool {
         // Held until it is noted on one side: who begins to wait takes both in this order.
         let waiting = guard(&self.waiting);
         if let Some(is_over) = waiting.get(&unique) {
             is_over.store(true, Relaxed);
-            return;
+            return true;
         }
         let mut early = guard(&self.early);
         if early.len() >= EARLY_MAX {
             early.pop_front();
         }
         early.push_back(unique);
+        false
     }
 
     /// Nobody is to wait any more: the mount ends.
@@ -159,7 +154,7 @@ fn range_of(wanted: &Lock) -> Result<Range> {
 impl Request<'_> {
     /// The carrier of an owner's locks in the node, one reference more of it; makes it if `makes`.
     fn carrier(&self, wanted: &Lock, makes: bool) -> Result<Option<OfdIndex>> {
-        let of = Of { inode: self.header.node, owner: wanted.owner };
+        let of = Of { inode: self.node().0, owner: wanted.owner };
         let mut carriers = guard(&self.server.locks.carriers);
         if let Some(carrier) = carriers.get(&of) {
             let file = self.opened(carrier.own)?;
@@ -204,30 +199,45 @@ impl Request<'_> {
 
     /// Takes or gives back a lock without waiting.
     pub(crate) fn set_lock(&self, wanted: &Lock) -> Result<()> {
-        match self.take(wanted, Wait::No) {
+        match self.take(wanted) {
             // Perhaps for a lock of a file that is closed already.
             Err(Errno::EAGAIN) => {
                 self.server.turns.let_all_pass();
-                self.take(wanted, Wait::No)
+                self.take(wanted)
             }
             outcome => outcome,
         }
     }
 
-    fn take(&self, wanted: &Lock, wait: Wait<'_>) -> Result<()> {
+    fn take(&self, wanted: &Lock) -> Result<()> {
         let range = range_of(wanted)?;
         if wanted.is_flock {
-            return self.server.client.flock(self.opened(wanted.handle)?, range.kind, wait);
+            return self.server.client.flock(self.opened(wanted.handle)?, range.kind, Wait::No);
         }
         let makes = range.kind != lock::UNLOCK;
-        match self.carrier(wanted, makes)? {
-            Some(file) => {
-                let owner = Owner::Carried(wanted.owner);
-                let outcome = self.server.client.lock(file, owner, range, wait);
-                self.put(Some(file));
-                outcome
+        let carrier = self.carrier(wanted, makes)?;
+        let Some(file) = carrier else { return Ok(()) };
+        let outcome = self.server.client.lock(file, Owner::Carried(wanted.owner), range, Wait::No);
+        self.put(carrier);
+        outcome
+    }
+
+    /// Takes a lock that nobody holds or waits for; `Some`: it is to be waited for, and then the
+    /// reference of a carrier that comes with it is to be given back.
+    pub(crate) fn begin_lock(&self, wanted: &Lock) -> Result<Option<(LockWait<'static>, Carries)>> {
+        let (client, range) = (self.server.client, range_of(wanted)?);
+        if wanted.is_flock {
+            let begun = client.begin_flock(self.opened(wanted.handle)?, range.kind)?;
+            return Ok(begun.map(|wait| (wait, Carries(None))));
+        }
+        let carrier = self.carrier(wanted, true)?;
+        let Some(file) = carrier else { return Err(Errno::EIO) };
+        match client.begin_lock(file, Owner::Carried(wanted.owner), range) {
+            Ok(Some(wait)) => Ok(Some((wait, Carries(carrier)))),
+            outcome => {
+                self.put(carrier);
+                outcome.map(|_| None)
             }
-            None => Ok(()),
         }
     }
 
@@ -247,29 +257,12 @@ impl Request<'_> {
         let _ = self.server.handles.close(carrier.own);
     }
 
-    /// Waits until the lock is there or the one who asked is interrupted.
-    pub(crate) fn wait_for_lock(&self, wanted: &Lock) -> Result<()> {
-        let waiting = self.server.locks.begin(self.header.unique);
-        let outcome = loop {
-            if waiting.is_queued {
-                break self.take(wanted, Wait::Until(&waiting.is_over));
-            }
-            match self.take(wanted, Wait::No) {
-                Err(Errno::EAGAIN) if waiting.is_over.load(Relaxed) => break Err(Errno::EINTR),
-                Err(Errno::EAGAIN) => std::thread::sleep(PAUSE),
-                outcome => break outcome,
-            }
-        };
-        self.server.locks.end(&waiting);
-        outcome
-    }
-
     /// A descriptor of the node is closed by an owner: his locks in it end.
     pub(crate) fn end_locks_of(&self, owner: u64) {
         if self.server.locks.carrier_count.load(Relaxed) == 0 {
             return;
         }
-        let of = Of { inode: self.header.node, owner };
+        let of = Of { inode: self.node().0, owner };
         let carrier = {
             let mut carriers = guard(&self.server.locks.carriers);
             let carrier = carriers.remove(&of);
@@ -289,7 +282,7 @@ impl Request<'_> {
         let mut ended = Vec::new();
         let mut carriers = guard(&self.server.locks.carriers);
         carriers.retain(|of, carrier| {
-            let is_kept = of.inode != self.header.node || carrier.handle != handle;
+            let is_kept = of.inode != self.node().0 || carrier.handle != handle;
             if !is_kept {
                 ended.push(*carrier);
             }

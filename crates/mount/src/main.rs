@@ -16,6 +16,10 @@ mod quota;
 
 mod device;
 
+mod aside;
+
+mod nodes;
+
 mod serve;
 
 mod rings;
@@ -46,6 +50,8 @@ mod xattrs;
 
 mod accesses;
 
+mod flags;
+mod waits;
 mod watches;
 
 mod pages;
@@ -56,13 +62,13 @@ mod straight;
 
 mod places;
 
+use aside::Aside;
 use client::Client;
 use device::Mount;
 use handles::Handles;
-use rings::Rings;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use serve::Server;
+use serve::{Server, Way};
 use settings::{Settings, Transport};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -79,6 +85,10 @@ static CLIENT: Client = Client::new();
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
     match words.next() {
+        Some(word) if word == aside::CHILD => {
+            let taken = aside::take().map(|()| String::new());
+            return show(taken.map_err(|errno| errno.to_string()));
+        }
         Some(word) if word == "--layout" => return show(layout::run(&CLIENT, words)),
         Some(word) if word == "--quota" => return show(quota::run(&CLIENT, words)),
         _ => {}
@@ -128,19 +138,7 @@ fn run(settings: &mut Settings) -> Result<(), String> {
         .begin_mount(identity().0, identity().1)
         .map_err(|errno| format!("this host has too many mounts: {}", errno.text()))?;
     turns::prepare().map_err(|errno| format!("can not take signals: {errno}"))?;
-    let begun = match begin(settings, settings.transport) {
-        Err(Failed::Rings(why)) if settings.transport == Transport::Auto => {
-            tracing::info!(why, "requests come by /dev/fuse, not by rings");
-            begin(settings, Transport::Classic)
-        }
-        begun => begun,
-    };
-    let Begun { mount, server, rings } = begun.map_err(|failed| {
-        CLIENT.end_mount();
-        match failed {
-            Failed::Mount(error) | Failed::Rings(error) => error,
-        }
-    })?;
+    let Begun { mount, server, serving } = begin(settings).inspect_err(|_| CLIENT.end_mount())?;
     say_ready(settings.ready.as_ref());
     let mount = Arc::new(mount);
     let handle = signals.handle();
@@ -152,7 +150,7 @@ fn run(settings: &mut Settings) -> Result<(), String> {
         // It waits as long as this program lives.
         let _ = start("holder", move || end_with_holder(&pipe, &mount));
     }
-    let outcome = server.run(settings.threads, rings);
+    let outcome = serving.join().unwrap_or_else(|_| Err("a thread failed".to_owned()));
     handle.close();
     if let Some(ender) = ender {
         let _ = ender.join();
@@ -162,12 +160,15 @@ fn run(settings: &mut Settings) -> Result<(), String> {
     outcome.map_err(|error| format!("{}: {error}", settings.at.display()))
 }
 
-/// A mount that is agreed on with the kernel.
+/// A mount that is served.
 struct Begun {
     mount: Mount,
     server: Arc<Server>,
-    rings: Option<Rings>,
+    serving: Serving,
 }
+
+/// The thread that serves, and has others do so, until the mount is gone.
+type Serving = JoinHandle<Result<(), String>>;
 
 /// Why it is not mounted.
 enum Failed {
@@ -175,30 +176,111 @@ enum Failed {
     Mount(String),
     /// The kernel agreed on rings, and then did not take them.
     Rings(String),
+    /// The kernel does not let us mount aside.
+    Aside(String),
 }
 
-/// Mounts, and agrees with the kernel.
-fn begin(settings: &Settings, transport: Transport) -> Result<Begun, Failed> {
+/// What the kernel was given to mount.
+enum Made {
+    /// Programs find it already.
+    Shown(Mount),
+    /// It is to be shown.
+    Aside(Aside),
+}
+
+impl Made {
+    fn new(settings: &Settings, way: Way) -> Result<(Made, OwnedFd), Failed> {
+        let (source, rights) = (settings.source(), settings.rights);
+        if way.is_aside {
+            let made = Aside::new(&source, rights).map_err(Failed::Aside)?;
+            return Ok((Made::Aside(made.0), made.1));
+        }
+        let made = device::mount(&settings.at, &source, rights).map_err(Failed::Mount)?;
+        Ok((Made::Shown(made.0), made.1))
+    }
+
+    /// Lets programs find it, now that it is served.
+    fn show(self, settings: &Settings) -> Result<Mount, Failed> {
+        match self {
+            Made::Shown(mount) => Ok(mount),
+            Made::Aside(aside) => {
+                aside.show(&settings.at).map_err(Failed::Aside)?;
+                Mount::seen(&settings.at).map_err(Failed::Mount)
+            }
+        }
+    }
+
+    fn end(self) {
+        if let Made::Shown(mount) = self {
+            mount.end();
+        }
+    }
+}
+
+/// Mounts as well as it can be had: with rings, and for others than the owner aside.
+fn begin(settings: &Settings) -> Result<Begun, String> {
+    let mut way = Way { transport: settings.transport, is_aside: settings.rights.is_for_all };
+    loop {
+        match begin_by(settings, way) {
+            Ok(begun) => return Ok(begun),
+            Err(Failed::Rings(why)) if way.transport == Transport::Auto => {
+                tracing::info!(why, "requests come by /dev/fuse, not by rings");
+                way.transport = Transport::Classic;
+            }
+            Err(Failed::Aside(why)) if way.is_aside => {
+                tracing::info!(why, "each path of who does not own the root costs a request");
+                way.is_aside = false;
+            }
+            Err(Failed::Mount(error) | Failed::Rings(error) | Failed::Aside(error)) => {
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Mounts, agrees with the kernel and serves.
+fn begin_by(settings: &Settings, way: Way) -> Result<Begun, Failed> {
     let handles = Handles::new(&CLIENT, identity()).map_err(|errno| {
         Failed::Mount(format!("the instance is full of processes: {}", errno.text()))
     })?;
-    let (mount, device) =
-        device::mount(&settings.at, &settings.source(), settings.rights).map_err(Failed::Mount)?;
-    let failed = |error| {
-        mount.end();
-        format!("{}: {error}", settings.at.display())
+    let (made, device) = Made::new(settings, way).inspect_err(|_| handles.release())?;
+    let said = |error| format!("{}: {error}", settings.at.display());
+    let (server, prepared) = match Server::agree(&CLIENT, handles, device, settings, way) {
+        Ok(agreed) => agreed,
+        Err(error) => {
+            made.end();
+            return Err(Failed::Mount(said(error)));
+        }
     };
-    let (server, prepared) = Server::agree(&CLIENT, handles, device, settings, transport)
-        .map_err(|error| Failed::Mount(failed(error)))?;
     let server = Arc::new(server);
-    let rings = prepared.map(|prepared| prepared.begin(&server)).transpose().map_err(|error| {
-        server.handles.release();
-        Failed::Rings(failed(error))
-    })?;
-    Ok(Begun { mount, server, rings })
+    let rings = match prepared.map(|prepared| prepared.begin(&server)).transpose() {
+        Ok(rings) => rings,
+        Err(error) => {
+            made.end();
+            server.handles.release();
+            return Err(Failed::Rings(said(error)));
+        }
+    };
+    let (serves, threads) = (Arc::clone(&server), settings.threads);
+    let Some(serving) = start("serve", move || serves.run(threads, rings)) else {
+        made.end();
+        return Err(Failed::Mount("no thread can be started".to_owned()));
+    };
+    match made.show(settings) {
+        Ok(mount) => Ok(Begun { mount, server, serving }),
+        Err(failed) => {
+            // Nobody has it, so it is gone.
+            let _ = serving.join();
+            server.handles.release();
+            Err(failed)
+        }
+    }
 }
 
-fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
+fn start<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<JoinHandle<T>> {
     std::thread::Builder::new().name(name.to_owned()).spawn(work).ok()
 }
 

@@ -13,6 +13,7 @@ use wire::{Attributes, Inode, ShardIndex};
 
 use crate::answer::{Request, within};
 use crate::attributes::stale;
+use crate::nodes::BELOW_NAME;
 use crate::serve::Scratch;
 use crate::watches::VALID;
 
@@ -32,11 +33,23 @@ impl Request<'_> {
         to: &mut Writer<'_>,
     ) -> Result<()> {
         let entry = match name {
+            _ if self.server.is_above(self.header.node) => {
+                self.look_below(name, &mut scratch.path)?
+            }
             b"." | b".." => self.look_by_number(name, &mut scratch.path)?,
             _ => self.look(name, &mut scratch.path)?,
         };
         entry.write(to);
         Ok(())
+    }
+
+    /// The instance's root, in the kernel's.
+    fn look_below(&self, name: &[u8], path: &mut PathBuffer) -> Result<Entry> {
+        if name == BELOW_NAME.as_bytes() {
+            self.look_by_number(b".", path)
+        } else {
+            Err(Errno::ENOENT)
+        }
     }
 
     /// A node that the kernel has forgotten, and somebody has a handle of (`open_by_handle_at`, NFS); or
@@ -250,12 +263,13 @@ impl Request<'_> {
     }
 
     pub(crate) fn unlink(&self, name: &[u8], scratch: &mut Scratch) -> Result<()> {
-        within(self.server.client.unlink(self.below(name), &self.who(), &mut scratch.path)?)
+        let client = self.server.client;
+        self.removing(|who| within(client.unlink(self.below(name), who, &mut scratch.path)?))
     }
 
     pub(crate) fn remove_directory(&self, name: &[u8], scratch: &mut Scratch) -> Result<()> {
-        let (client, who) = (self.server.client, self.who());
-        within(client.remove_directory(self.below(name), &who, &mut scratch.path)?)
+        let (client, path) = (self.server.client, &mut scratch.path);
+        self.removing(|who| within(client.remove_directory(self.below(name), who, path)?))
     }
 
     pub(crate) fn rename(
@@ -266,13 +280,15 @@ impl Request<'_> {
         scratch: &mut Scratch,
     ) -> Result<()> {
         let Scratch { path, other } = scratch;
-        let (client, who) = (self.server.client, self.who());
+        let client = self.server.client;
         // The kernel takes what it remembers of a name along to the other.
         let _ = self.watch_name_in(to.base, to.path);
         if flags & rename::EXCHANGE != 0 {
             let _ = self.watch_name(name);
         }
-        within(client.rename(self.below(name), to, flags, &who, (path, other))?)
+        self.removing(|who| {
+            within(client.rename(self.below(name), to, flags, who, (path, other))?)
+        })
     }
 
     pub(crate) fn link(

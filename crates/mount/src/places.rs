@@ -1,4 +1,4 @@
-//! Layouts of directories that were met, which never change: they say which shard has a name.
+//! Layouts of directories that were met: they say which shard has a name, and that never changes.
 
 use std::sync::{Mutex, PoisonError};
 use wire::{Attributes, Inode, Layout};

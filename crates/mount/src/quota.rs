@@ -14,7 +14,7 @@ use wire::Errno;
 use wire::quota::{Account, Limits, Row};
 
 /// Name of the project among extended attributes.
-const PROJECT: &[u8] = b"user.forebay.project";
+pub(crate) const PROJECT: &[u8] = b"user.forebay.project";
 
 /// Does what the words say.
 ///

@@ -4,13 +4,12 @@
 use client::{Client, PathBuffer};
 use fuse::abi::{IN_HEADER_BYTES, OUT_HEADER_BYTES, capability};
 use fuse::init::{Offer, TRANSFER_BYTES};
-use fuse::request::{Init, Lock};
+use fuse::request::Init;
 use fuse::{Agreed, Header, Operation};
 use rustix::fd::OwnedFd;
 use rustix::thread::Timespec;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use wire::Inode;
 use wire::codec::{Malformed, Writer};
 use wire::errno::Errno;
 
@@ -19,6 +18,7 @@ use crate::answer::Request;
 use crate::device::{self, REQUEST_BYTES_MAX};
 use crate::handles::Handles;
 use crate::locks::Locks;
+use crate::nodes::inode_of;
 use crate::owners::Owners;
 use crate::pages::Pages;
 use crate::pins::{Pins, SWEEP};
@@ -28,6 +28,7 @@ use crate::settings::{Settings, Transport};
 use crate::straight::Straight;
 use crate::turns::{Serving, Turns};
 use crate::versions::Versions;
+use crate::waits::Begun;
 use crate::watches::{Telling, Watches};
 
 /// Bytes of the largest reply: a read, with its header.
@@ -67,6 +68,17 @@ pub(crate) struct Server {
     pub(crate) places: Places,
     /// By which requests come.
     pub(crate) device: Arc<OwnedFd>,
+    /// The kernel's root is a directory above the instance's (`nodes`).
+    pub(crate) is_aside: bool,
+}
+
+/// How it is mounted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    /// How requests come.
+    pub(crate) transport: Transport,
+    /// The kernel's root is a directory above the instance's.
+    pub(crate) is_aside: bool,
 }
 
 /// What one thread has for itself.
@@ -108,8 +120,8 @@ pub(crate) enum Answer {
     None,
     /// So many bytes of a body, or an errno.
     Said(Result<usize, Errno>),
-    /// It is to be waited for this lock.
-    Waits(Lock),
+    /// A lock is to be waited for.
+    Waits(Box<Begun>),
 }
 
 impl Server {
@@ -123,7 +135,7 @@ impl Server {
         handles: Handles,
         device: OwnedFd,
         settings: &Settings,
-        transport: Transport,
+        way: Way,
     ) -> Result<(Server, Option<Prepared>), String> {
         let failed = |errno| format!("/dev/fuse: {errno}");
         let mut room = vec![0; REQUEST_BYTES_MAX];
@@ -141,7 +153,7 @@ impl Server {
                 let _ = device::send_reply(&device, reply.get(..length).unwrap_or_default());
                 continue;
             };
-            let rings = rings_for(&init, settings, transport)?;
+            let rings = rings_for(&init, settings, way.transport)?;
             let agreed = Agreed::of(&init, Offer { rings: rings.is_some(), passthrough: false });
             let agreed = agreed.map_err(|old| {
                 format!("the kernel speaks FUSE {}.{}, 7.31 is needed", old.major, old.minor)
@@ -168,6 +180,7 @@ impl Server {
                 straight: Straight::new(),
                 places: Places::new(),
                 device: Arc::new(device),
+                is_aside: way.is_aside,
             };
             return Ok((server, rings));
         }
@@ -249,25 +262,6 @@ impl Server {
         }
     }
 
-    /// Waits in a thread of its own, which says how it ended.
-    pub(crate) fn wait_for_lock(
-        self: &Arc<Self>,
-        header: Header,
-        lock: Lock,
-        say: impl FnOnce(Result<(), Errno>) + Clone + Send + 'static,
-    ) {
-        let (server, own) = (Arc::clone(self), say.clone());
-        let wait = move || {
-            let telling = server.watches.telling();
-            let request = Request { server: &server, header, telling: &telling };
-            own(request.wait_for_lock(&lock));
-        };
-        let started = std::thread::Builder::new().name("lock".to_owned()).spawn(wait);
-        if started.is_err() {
-            say(Err(Errno::ENOLCK));
-        }
-    }
-
     fn refuse(&self, device: &OwnedFd, request: &[u8]) {
         if let Ok(header) = Header::parse(request) {
             let mut reply = [0; OUT_HEADER_BYTES];
@@ -293,9 +287,9 @@ impl Server {
         let room = reply.get_mut(OUT_HEADER_BYTES..)?;
         match self.answer(header, operation, room, (scratch, telling)) {
             Answer::None => None,
-            Answer::Waits(lock) => {
+            Answer::Waits(begun) => {
                 let device = Arc::clone(device);
-                self.wait_for_lock(header, lock, move |outcome| {
+                self.wait_for_lock(header, begun, move |outcome| {
                     let mut reply = [0; OUT_HEADER_BYTES];
                     let length = reply_with(&mut reply, header.unique, |_| outcome);
                     let _ = device::send_reply(&*device, reply.get(..length).unwrap_or_default());
@@ -323,21 +317,23 @@ impl Server {
         let request = Request { server: self, header, telling };
         match operation {
             // Nobody waits in this thread: it may be the one that is to serve who unlocks.
-            Operation::SetLock { lock, waits: true } => match request.set_lock(&lock) {
-                Err(Errno::EAGAIN) => Answer::Waits(lock),
-                outcome => Answer::Said(outcome.map(|()| 0)),
+            Operation::SetLock { lock, waits: true } => match request.take_or_wait(&lock) {
+                Ok(Some(begun)) => Answer::Waits(Box::new(begun)),
+                outcome => Answer::Said(outcome.map(|_| 0)),
             },
             Operation::Forget { .. } => {
-                self.unpin(Inode(header.node));
+                self.unpin(inode_of(header.node));
                 Answer::None
             }
             Operation::BatchForget(nodes) => {
-                nodes.for_each(|(node, _)| self.unpin(Inode(node)));
+                nodes.for_each(|(node, _)| self.unpin(inode_of(node)));
                 Answer::None
             }
             Operation::Retrieved => Answer::None,
             Operation::Interrupt { unique } => {
-                self.locks.interrupt(unique);
+                if self.locks.interrupt(unique) {
+                    self.client.wake_for_waits();
+                }
                 Answer::None
             }
             _ => {

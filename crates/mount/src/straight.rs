@@ -5,6 +5,9 @@
 //! opens the file again at once may be served first. Before that it tells of each descriptor that is
 //! closed (`FLUSH`), and waits. So the end of such an open file is likely to be on its way, and is
 //! waited for. It is not if the descriptor had copies; so each is waited for once.
+//!
+//! And files that programs run from: who opens one to write is refused by the kernel itself, but it looks
+//! after a file was opened to be cut (`O_RDONLY | O_TRUNC`), and the program would have lost its bytes.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -26,6 +29,8 @@ enum State {
     Leaves,
     /// Its end was waited for in vain.
     Stays,
+    /// A program runs from it, or did so a moment ago.
+    Runs,
 }
 
 /// By number of file and handle.
@@ -69,6 +74,13 @@ impl Straight {
         }
     }
 
+    /// A program runs from a file.
+    pub(crate) fn runs(&self, inode: Inode, handle: u64) {
+        if let Some(stripe) = self.stripe(inode) {
+            stripe.guard().insert((inode.0, handle), State::Runs);
+        }
+    }
+
     /// A descriptor of a handle is closed.
     pub(crate) fn leaves(&self, inode: Inode, handle: u64) {
         if let Some(stripe) = self.stripe(inode)
@@ -81,7 +93,10 @@ impl Straight {
     /// A handle is gone.
     pub(crate) fn remove(&self, inode: Inode, handle: u64) {
         if let Some(stripe) = self.stripe(inode)
-            && stripe.guard().remove(&(inode.0, handle)) == Some(State::Leaves)
+            && matches!(
+                stripe.guard().remove(&(inode.0, handle)),
+                Some(State::Leaves | State::Runs)
+            )
         {
             stripe.left.notify_all();
         }
@@ -98,7 +113,8 @@ impl Straight {
         let until = Instant::now() + patience;
         let mut handles = stripe.guard();
         loop {
-            let mut all = handles.range(of(inode)).map(|(_, state)| *state);
+            let all = handles.range(of(inode)).map(|(_, state)| *state);
+            let mut all = all.filter(|state| *state != State::Runs);
             if all.clone().any(|state| state != State::Leaves) {
                 return true;
             }
@@ -107,12 +123,30 @@ impl Straight {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                handles.range_mut(of(inode)).for_each(|(_, state)| *state = State::Stays);
+                for (_, state) in handles.range_mut(of(inode)) {
+                    if *state == State::Leaves {
+                        *state = State::Stays;
+                    }
+                }
                 return true;
             }
             let waited = stripe.left.wait_timeout(handles, left);
             handles = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// True if a program runs from a file: the end of one that is over may be on its way, too.
+    pub(crate) fn is_run(&self, inode: Inode) -> bool {
+        self.is_run_after(inode, PATIENCE)
+    }
+
+    fn is_run_after(&self, inode: Inode, patience: Duration) -> bool {
+        let Some(stripe) = self.stripe(inode) else { return false };
+        let runs = |handles: &mut Handles| {
+            handles.range(of(inode)).any(|(_, state)| *state == State::Runs)
+        };
+        let waited = stripe.left.wait_timeout_while(stripe.guard(), patience, runs);
+        waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
 
@@ -143,5 +177,22 @@ mod tests {
         });
         assert!(known.has(Inode(8)), "another file's");
         assert!(begun.elapsed() < long, "nobody is waited for who does not leave");
+    }
+
+    #[test]
+    fn a_program_that_runs_is_no_writer_and_its_end_is_waited_for() {
+        let (known, one) = (Straight::new(), Inode(7));
+        let (short, long) = (Duration::from_millis(1), Duration::from_secs(60));
+        assert!(!known.is_run_after(one, long), "nobody runs it");
+        known.add(one, 1);
+        assert!(!known.is_run_after(one, long), "who writes does not run it");
+        known.remove(one, 1);
+        known.runs(one, 2);
+        assert!(known.is_run_after(one, short), "it runs");
+        assert!(!known.has_after(one, long), "nobody writes it");
+        std::thread::scope(|scope| {
+            scope.spawn(|| known.remove(one, 2));
+            assert!(!known.is_run_after(one, long), "it ends");
+        });
     }
 }

@@ -296,7 +296,7 @@ impl Server {
         let (did, done) = channel();
         let mut names = 0;
         for (notice, _) in &all {
-            let node = notice.inode.0;
+            let node = self.node_of(notice.inode);
             match notice.what {
                 what::NAME => {
                     names += 1;
@@ -325,7 +325,8 @@ impl Server {
         while let Ok(one) = names.recv() {
             match one {
                 Forgetting::Name(directory, name, did) => {
-                    self.notify(&Kernels::Entry { directory: directory.0, name: &name });
+                    let directory = self.node_of(directory);
+                    self.notify(&Kernels::Entry { directory, name: &name });
                     let _ = did.send(());
                 }
                 Forgetting::Pages(range) => self.drop_asked(range),
@@ -336,7 +337,7 @@ impl Server {
 
     /// Has the kernel ask for attributes anew.
     pub(crate) fn forget_attributes(&self, inode: Inode) {
-        self.notify(&Kernels::Inode { node: inode.0, offset: -1, length: 0 });
+        self.notify(&Kernels::Inode { node: self.node_of(inode), offset: -1, length: 0 });
     }
 
     /// Says something to the kernel. It may know nothing of it.

@@ -1,4 +1,12 @@
 //! From an entry to its shard, from a chunk to its target.
+//!
+//! The members of a group (O11) are spread evenly over the numbers of all targets: of `n` of `all`,
+//! member
+//! `i` is `i * all / n` behind the first, which is the file's by the hash of its number. Daemons of a
+//! host
+//! have numbers that follow each other, so no host has two members more than another with as many
+//! daemons.
+//! Chunk 0 is where it would be by hash: pieces that are made before their files are, right for both.
 
 use wire::attributes::{Layout, placement, spread};
 use wire::hash::{NameHash, mix};
@@ -18,6 +26,185 @@ pub const fn entry_shard(directory: &Attributes, hash: NameHash) -> ShardIndex {
 pub const fn target(layout: &Layout, inode: Inode, chunk: u64, daemon_count: u16) -> DaemonIndex {
     match layout.placement {
         placement::LOCAL => DaemonIndex(layout.place % daemon_count),
-        _ => DaemonIndex((mix(inode.0, chunk) % daemon_count as u64) as u16),
+        placement::HASH => hashed(inode, chunk, daemon_count),
+        _ => {
+            let group = targets(layout, inode, daemon_count);
+            group.member((chunk % group.count as u64) as u16)
+        }
+    }
+}
+
+const fn hashed(inode: Inode, chunk: u64, daemon_count: u16) -> DaemonIndex {
+    DaemonIndex((mix(inode.0, chunk) % daemon_count as u64) as u16)
+}
+
+/// All targets that chunks of a file may be on, in the order in which a group takes turns.
+#[must_use]
+pub const fn targets(layout: &Layout, inode: Inode, daemon_count: u16) -> Targets {
+    let of = daemon_count;
+    match (layout.placement, placement::group_count(layout.placement)) {
+        (placement::LOCAL, _) => Targets::one(target(layout, inode, 0, of), of),
+        (_, None) => Targets { first: 0, next: 0, count: of, of },
+        (_, Some(count)) => {
+            let count = if count < of { count } else { of };
+            Targets { first: hashed(inode, 0, of).0, next: 0, count, of }
+        }
+    }
+}
+
+/// Some of an instance's targets, each once, by members of a group.
+#[derive(Clone, Debug)]
+pub struct Targets {
+    first: u16,
+    /// The member that comes next.
+    next: u16,
+    count: u16,
+    /// How many targets there are.
+    of: u16,
+}
+
+impl Targets {
+    /// One target of so many.
+    #[must_use]
+    pub const fn one(target: DaemonIndex, of: u16) -> Targets {
+        Targets { first: target.0, next: 0, count: 1, of }
+    }
+
+    /// True for all of the instance.
+    #[must_use]
+    pub const fn is_all(&self) -> bool {
+        self.count == self.of
+    }
+
+    const fn member(&self, number: u16) -> DaemonIndex {
+        let behind = number as u32 * self.of as u32 / self.count as u32;
+        DaemonIndex(((self.first as u32 + behind) % self.of as u32) as u16)
+    }
+}
+
+impl Iterator for Targets {
+    type Item = DaemonIndex;
+
+    fn next(&mut self) -> Option<DaemonIndex> {
+        if self.next == self.count {
+            return None;
+        }
+        let member = self.member(self.next);
+        self.next += 1;
+        Some(member)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = usize::from(self.count - self.next);
+        (left, Some(left))
+    }
+}
+
+impl ExactSizeIterator for Targets {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+    use std::vec::Vec;
+
+    fn grouped(count: u16) -> Layout {
+        let placement = placement::group(count).expect("a group");
+        Layout { placement, ..Layout::default() }
+    }
+
+    fn of_chunks(layout: &Layout, inode: u64, chunks: u64, all: u16) -> Vec<u16> {
+        (0..chunks).map(|chunk| target(layout, Inode(inode), chunk, all).0).collect()
+    }
+
+    proptest! {
+        /// The chunks of a file are on exactly as many targets as its group has, in turn, and those are
+        /// the ones that are asked about the file.
+        #[test]
+        fn chunks_take_turns_over_the_group(
+            all in 1u16..=1024,
+            count in 1u16..=placement::GROUP_MAX,
+            inode in any::<u64>(),
+            far in 0u64..1 << 40,
+        ) {
+            let layout = grouped(count);
+            let count = count.min(all);
+            let round = of_chunks(&layout, inode, u64::from(count), all);
+            let asked: Vec<u16> =
+                targets(&layout, Inode(inode), all).map(|target| target.0).collect();
+            prop_assert_eq!(&round, &asked);
+            prop_assert_eq!(asked.len(), targets(&layout, Inode(inode), all).len());
+            let different: BTreeSet<u16> = round.iter().copied().collect();
+            prop_assert_eq!(different.len(), usize::from(count));
+            prop_assert!(round.iter().all(|&target| target < all));
+            let member = round[(far % u64::from(count)) as usize];
+            prop_assert_eq!(target(&layout, Inode(inode), far, all).0, member);
+        }
+
+        /// Every placement asks all targets that it puts a chunk on, each once; chunk 0 of a group is
+        /// where a hashed file's is.
+        #[test]
+        fn no_chunk_is_where_nobody_asks(
+            all in 1u16..=64,
+            layout in (0u8..=255, any::<u16>()),
+            inode in any::<u64>(),
+        ) {
+            let layout = Layout { placement: layout.0, place: layout.1, ..Layout::default() };
+            let asked: Vec<u16> =
+                targets(&layout, Inode(inode), all).map(|target| target.0).collect();
+            let different: BTreeSet<u16> = asked.iter().copied().collect();
+            prop_assert_eq!(asked.len(), different.len());
+            prop_assert!(of_chunks(&layout, inode, 200, all).iter().all(|one| different.contains(one)));
+            if layout.placement != placement::LOCAL {
+                let hashed = target(&Layout::default(), Inode(inode), 0, all);
+                prop_assert_eq!(target(&layout, Inode(inode), 0, all), hashed);
+            }
+        }
+
+        /// Hosts with as many daemons each, which have numbers in a row, share a group evenly.
+        #[test]
+        fn hosts_share_a_group_evenly(
+            hosts in 1u16..=32,
+            daemons in 1u16..=16,
+            count in 1u16..=placement::GROUP_MAX,
+            inode in any::<u64>(),
+        ) {
+            let all = hosts * daemons;
+            let mut members = std::vec![0u16; usize::from(hosts)];
+            for target in targets(&grouped(count), Inode(inode), all) {
+                members[usize::from(target.0 / daemons)] += 1;
+            }
+            let (least, most) = (members.iter().min(), members.iter().max());
+            prop_assert!(most.copied() <= least.map(|least| least + 1), "{members:?}");
+        }
+    }
+
+    /// Of the chunks of many files each target gets its share, whatever their number and size: the most
+    /// loaded one has at most so many hundredths more.
+    #[test]
+    fn many_files_load_all_targets_alike() {
+        for (all, count, chunks, more) in [
+            (4, 1, 1, 3),
+            (4, 2, 5, 3),
+            (6, 4, 7, 3),
+            (10, 3, 2, 4),
+            (64, 8, 100, 6),
+            (64, 64, 3, 6),
+        ] {
+            let layout = grouped(count);
+            let mut loads = std::vec![0u64; usize::from(all)];
+            // Numbers as shards give them: in turn, each shard its own.
+            let files = 20_000 * u64::from(all) / 4;
+            for file in 0..files {
+                let inode = Inode::new(ShardIndex((file % 7) as u16), file / 7);
+                for chunk in 0..chunks {
+                    loads[usize::from(target(&layout, inode, chunk, all).0)] += 1;
+                }
+            }
+            let most = loads.iter().max().copied().unwrap_or(0);
+            let hundredths = most * u64::from(all) * 100 / (files * chunks);
+            assert!(hundredths <= 100 + more, "{count} of {all}: {hundredths}, {loads:?}");
+        }
     }
 }

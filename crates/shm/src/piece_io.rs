@@ -17,7 +17,9 @@
 //! the pins: only then can a granule be claimed anew that was claimed.
 
 use crate::arena::Arena;
-use crate::pieces::{GRANULE_LOG2, Granules, PieceStates, PieceTable, STRETCH_LOG2};
+use crate::pieces::{
+    GRANULE_LOG2, Granules, PieceStates, PieceTable, STRETCH_LOG2, Use, all_granules,
+};
 use crate::pins::{Pin, SessionPins};
 use crate::sync;
 use crate::wait::{self, Backoff, Next};
@@ -151,7 +153,7 @@ impl Target<'_> {
     /// What the device says.
     #[inline]
     pub fn read_pinned(&self, piece: &Piece, within: u64, to: &mut [u8]) -> Result<()> {
-        if self.is_defined(piece, within, to.len())? {
+        if self.is_defined_for::<false>(piece, within, to.len())? {
             return self.device_out(piece, within, to);
         }
         self.read_parts(piece, within, to)
@@ -230,7 +232,7 @@ impl Target<'_> {
 
     #[inline]
     fn write_held(&self, pin: &Pin<'_>, piece: &Piece, within: u64, from: &[u8]) -> Result<()> {
-        if self.is_defined(piece, within, from.len())? {
+        if self.is_defined_for::<true>(piece, within, from.len())? {
             return self.device_in(piece, within, from);
         }
         self.write_parts(pin, piece, within, from)
@@ -323,7 +325,8 @@ impl Target<'_> {
     }
 
     /// Makes every granule of `piece`, a piece of `inode`, defined, for who will reach its bytes without
-    /// these protocols: a shared mapping.
+    /// these protocols: a shared mapping, by which he may write or only reads. From then on the piece
+    /// stays where it is.
     ///
     /// # Errors
     /// What the device says.
@@ -332,9 +335,12 @@ impl Target<'_> {
         pins: &SessionPins<'_>,
         inode: Inode,
         piece: &Piece,
+        how: Use,
     ) -> Result<Copied> {
         let pin = pins.pin(piece.slot)?;
         if self.table.is(inode, piece) {
+            self.states.note_mapping(piece.slot)?;
+            self.states.note_use(piece.slot, how);
             self.define(&pin, piece, 0, piece.length()).map(Ok)
         } else {
             Ok(Err(Moved))
@@ -354,7 +360,35 @@ impl Target<'_> {
         length: usize,
     ) -> Result<()> {
         check_range(piece, within, length)?;
+        self.states.note_use(piece.slot, Use::Write);
         self.define(&pins.pin(piece.slot)?, piece, within, length as u64)
+    }
+
+    /// Copies what is defined of `from`, which nobody uses or will without saying so, to the place of
+    /// `to`, which is as long, through `buffer`. If it is its file's no more, whatever lies there is
+    /// copied; and whatever its slot's states are by now, not a byte beyond `to` is written.
+    ///
+    /// # Errors
+    /// What the device says.
+    pub fn copy(&self, from: &Piece, to: &Piece, buffer: &mut [u8]) -> Result<()> {
+        for number in 0..from.length().div_ceil(1 << STRETCH_LOG2) {
+            let stretch = self.stretch(from, number)?;
+            // The slot may be a longer piece's by now.
+            let valid = stretch.granules.valid.load(Acquire) & all_granules(from.length_log2);
+            for run in stretch.runs(valid) {
+                let mut at = run.start;
+                while at < run.end {
+                    let part = usize::try_from(run.end - at).unwrap_or(usize::MAX);
+                    let length = part.min(buffer.len());
+                    let bytes = buffer.get_mut(..length).filter(|bytes| !bytes.is_empty());
+                    let bytes = bytes.ok_or(Errno::EINVAL)?;
+                    self.device_out(from, at, bytes)?;
+                    self.device_in(to, at, bytes)?;
+                    at += length as u64;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn define(&self, pin: &Pin<'_>, piece: &Piece, within: u64, length: u64) -> Result<()> {
@@ -373,25 +407,19 @@ impl Target<'_> {
     /// `EIO` for a range outside the piece.
     #[inline]
     pub fn is_defined(&self, piece: &Piece, within: u64, length: usize) -> Result<bool> {
-        let last = check_range(piece, within, length)?.wrapping_sub(1);
-        let number = within >> STRETCH_LOG2;
-        if number != last >> STRETCH_LOG2 {
-            return self.are_defined(piece, within, length);
-        }
-        // None in front of the first and none behind the last, each of which is below 64.
-        let touched = u64::MAX << granule(within) & u64::MAX >> (63 - granule(last));
-        Ok(self.states.granules(piece, number)?.valid.load(Acquire) & touched == touched)
+        is_defined_in(piece, within, length, |number| self.states.granules(piece, number))
     }
 
-    /// `is_defined` over several stretches.
-    #[cold]
-    fn are_defined(&self, piece: &Piece, within: u64, length: usize) -> Result<bool> {
-        for (number, touched) in stretches(within, length as u64) {
-            if self.states.granules(piece, number)?.valid.load(Acquire) & touched != touched {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+    /// As `is_defined`, for who reads or writes there.
+    #[inline]
+    fn is_defined_for<const WRITES: bool>(
+        &self,
+        piece: &Piece,
+        within: u64,
+        length: usize,
+    ) -> Result<bool> {
+        let granules = |number| self.states.granules_in_use::<WRITES>(piece, number);
+        is_defined_in(piece, within, length, granules)
     }
 
     /// Waits until `granules`, of which the caller has claimed none, are defined. What the dead
@@ -465,6 +493,7 @@ impl Target<'_> {
     /// # Errors
     /// What the device says.
     pub fn zero_pinned(&self, piece: &Piece, within: u64, length: u64) -> Result<()> {
+        self.states.note_use(piece.slot, Use::Write);
         let end = within.saturating_add(length).min(piece.length());
         let length = end.saturating_sub(within);
         for (number, touched) in stretches(within, length) {
@@ -571,6 +600,40 @@ fn check_range(piece: &Piece, within: u64, length: usize) -> Result<u64> {
         Some(end) if end <= piece.length() => Ok(end),
         _ => Err(Errno::EIO),
     }
+}
+
+/// True if all granules that `length` bytes from `within` on meet are defined; `granules` finds those of
+/// a stretch.
+#[inline]
+fn is_defined_in<'a>(
+    piece: &Piece,
+    within: u64,
+    length: usize,
+    granules: impl Fn(u64) -> Result<&'a Granules>,
+) -> Result<bool> {
+    let last = check_range(piece, within, length)?.wrapping_sub(1);
+    let number = within >> STRETCH_LOG2;
+    if number != last >> STRETCH_LOG2 {
+        return are_defined(within, length, granules);
+    }
+    // None in front of the first and none behind the last, each of which is below 64.
+    let touched = u64::MAX << granule(within) & u64::MAX >> (63 - granule(last));
+    Ok(granules(number)?.valid.load(Acquire) & touched == touched)
+}
+
+/// `is_defined_in` over several stretches.
+#[cold]
+fn are_defined<'a>(
+    within: u64,
+    length: usize,
+    granules: impl Fn(u64) -> Result<&'a Granules>,
+) -> Result<bool> {
+    for (number, touched) in stretches(within, length as u64) {
+        if granules(number)?.valid.load(Acquire) & touched != touched {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The stretches that `length` bytes from `within` on meet, by number, each with the granules there

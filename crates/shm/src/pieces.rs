@@ -15,7 +15,9 @@
 //!   8   claimed  u64   bit i: somebody fills granule i
 //!   16  heir     u32   thread that takes over what the dead had claimed; 0: nobody
 //!   20  marks    u32   bit 0: nobody asked for the piece (*early*); it may be taken back while nothing
-//!                      is defined. Above it: how often granules were forgotten
+//!                      is defined. Bit 1: nobody used it since that was last looked at; bit 2:
+//!                      somebody mapped it; bit 3: its bytes lie below, too (*clean*), which whoever
+//!                      changes one takes away first. Above them: how often granules were forgotten
 //!
 //! A granule is a page, so the two words are enough for 256 KiB, a *stretch*. Longer pieces are whole
 //! stretches of their device, and have such two words for each where the third segment has them by
@@ -80,6 +82,19 @@ impl Granules {
         self.claimed.store(valid, Relaxed);
     }
 }
+
+/// A state's words.
+#[repr(C)]
+struct State {
+    granules: Granules,
+    heir: AtomicU32,
+    marks: AtomicU32,
+}
+
+// SAFETY: atomics in the order of the table above. WHY: each copy of a file's bytes looks at one.
+unsafe impl Row for State {}
+
+const _: () = assert!(size_of::<State>() == STATE_BYTES);
 
 /// A header's words.
 #[repr(C)]
@@ -183,6 +198,15 @@ impl PieceTable {
         Some((Inode(inode), self.row(slot, inode)?))
     }
 
+    /// The piece of `slot` and its file, if it is hidden for a moment.
+    #[must_use]
+    pub fn hidden(&self, slot: u32) -> Option<(Inode, Piece)> {
+        let inode = self.header(slot).ok()?.inode.load(Acquire);
+        let is_hidden = inode & (HIDDEN | GONE) == HIDDEN;
+        let inode = inode & !HIDDEN;
+        if is_hidden { Some((Inode(inode), self.row(slot, inode)?)) } else { None }
+    }
+
     /// The piece that `slot` held until it was taken away; `None` if it holds one, or never did.
     #[must_use]
     pub fn gone(&self, slot: u32) -> Option<Piece> {
@@ -222,8 +246,36 @@ impl PieceTable {
 
 /// In the marks of a state: nobody asked for the piece.
 const EARLY: u32 = 1;
+/// Nobody used the piece. Said this way round, so that who writes finds by one test that there is nothing
+/// for him to note.
+const UNUSED: u32 = 2;
+/// Somebody mapped it.
+const MAPPED: u32 = 4;
+/// Its bytes lie in the backing directory, too.
+const CLEAN: u32 = 8;
+/// Its file stays in memory.
+const RESIDENT: u32 = 16;
 /// What a round of forgetting adds to the marks.
-const FORGOTTEN_ONE: u32 = 2;
+const FORGOTTEN_ONE: u32 = 32;
+
+/// What is done with a piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// Its bytes are read.
+    Read,
+    /// Some may be changed, from now on.
+    Write,
+}
+
+impl Use {
+    /// Marks that are to be taken away before.
+    const fn ends(self) -> u32 {
+        match self {
+            Use::Read => UNUSED,
+            Use::Write => UNUSED | CLEAN,
+        }
+    }
+}
 
 /// The states.
 pub struct PieceStates {
@@ -238,6 +290,11 @@ impl PieceStates {
         PieceStates { rows, stretches }
     }
 
+    #[inline]
+    fn state(&self, slot: u32) -> Result<&State> {
+        self.rows.row(slot as usize * STATE_BYTES)
+    }
+
     /// The granules of a stretch of a piece, counted from its first.
     ///
     /// # Errors
@@ -245,8 +302,35 @@ impl PieceStates {
     #[inline]
     pub fn granules(&self, piece: &Piece, stretch: u64) -> Result<&Granules> {
         if piece.length_log2 <= STRETCH_LOG2 {
-            return self.rows.row(piece.slot as usize * STATE_BYTES);
+            return self.state(piece.slot).map(|state| &state.granules);
         }
+        self.long_granules(piece, stretch)
+    }
+
+    /// As `granules`, for who uses them, under a pin: notes that, for who orders pieces by it, and who
+    /// drops what is clean. Mostly it is noted already.
+    ///
+    /// # Errors
+    /// As `granules`.
+    #[inline]
+    pub(crate) fn granules_in_use<const WRITES: bool>(
+        &self,
+        piece: &Piece,
+        stretch: u64,
+    ) -> Result<&Granules> {
+        let how = if WRITES { Use::Write } else { Use::Read };
+        let state = self.state(piece.slot)?;
+        if state.marks.load(Relaxed) & how.ends() != 0 {
+            note_first_use(&state.marks, how);
+        }
+        if piece.length_log2 <= STRETCH_LOG2 {
+            return Ok(&state.granules);
+        }
+        self.long_granules(piece, stretch)
+    }
+
+    #[inline]
+    fn long_granules(&self, piece: &Piece, stretch: u64) -> Result<&Granules> {
         let number = (piece.place >> STRETCH_LOG2) as usize + stretch as usize;
         let of_tier = usize::from(piece.tier != Piece::MEMORY) * size_of::<Granules>();
         self.stretches.row(number * STRETCH_BYTES + of_tier)
@@ -257,7 +341,7 @@ impl PieceStates {
     /// # Errors
     /// `EIO` for a slot that does not exist.
     pub fn heir(&self, slot: u32) -> Result<&AtomicU32> {
-        self.rows.word32(slot as usize * STATE_BYTES + 16)
+        self.state(slot).map(|state| &state.heir)
     }
 
     /// Starts a piece anew with the granules `valid` in each of its stretches, before it is published.
@@ -266,19 +350,36 @@ impl PieceStates {
     /// `EIO` for a slot or a place that does not exist, or a place where the words would be another
     /// piece's, too.
     pub fn reset(&self, piece: &Piece, valid: u64) -> Result<()> {
+        self.reset_each(piece, |_| Ok(valid))
+    }
+
+    /// Starts a piece anew with the granules of another that is as long, whose bytes were copied, before
+    /// it is published; it is clean if that is. Nobody uses the other one meanwhile.
+    ///
+    /// # Errors
+    /// As `reset`.
+    pub fn reset_as(&self, from: &Piece, to: &Piece) -> Result<()> {
+        self.reset_each(to, |stretch| Ok(self.granules(from, stretch)?.valid.load(Acquire)))?;
+        if self.is_clean(from.slot) {
+            self.set_clean(to.slot)?;
+        }
+        Ok(())
+    }
+
+    fn reset_each(&self, piece: &Piece, valid: impl Fn(u64) -> Result<u64>) -> Result<()> {
         if !piece.place.is_multiple_of(piece.length().min(1 << STRETCH_LOG2)) {
             return Err(Errno::EIO);
         }
         for stretch in 0..stretch_count(piece) {
-            self.granules(piece, stretch)?.reset(valid);
+            self.granules(piece, stretch)?.reset(valid(stretch)?);
         }
-        self.marks(piece.slot)?.store(0, Relaxed);
+        self.marks(piece.slot)?.store(UNUSED, Relaxed);
         self.heir(piece.slot)?.store(0, Release);
         Ok(())
     }
 
     fn marks(&self, slot: u32) -> Result<&AtomicU32> {
-        self.rows.word32(slot as usize * STATE_BYTES + 20)
+        self.state(slot).map(|state| &state.marks)
     }
 
     /// Notes that nobody asked for a piece, before it is published, or that somebody did.
@@ -295,10 +396,88 @@ impl PieceStates {
         Ok(())
     }
 
+    /// Notes whether a piece's file stays in memory.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn set_resident(&self, slot: u32, is_resident: bool) -> Result<()> {
+        let marks = self.marks(slot)?;
+        match is_resident {
+            true => marks.fetch_or(RESIDENT, Release),
+            false => marks.fetch_and(!RESIDENT, Release),
+        };
+        Ok(())
+    }
+
+    /// True if a piece's file stays in memory.
+    #[must_use]
+    pub fn is_resident(&self, slot: u32) -> bool {
+        self.marks(slot).is_ok_and(|marks| marks.load(Acquire) & RESIDENT != 0)
+    }
+
     /// True if nobody asked for a piece.
     #[must_use]
     pub fn is_early(&self, slot: u32) -> bool {
         self.marks(slot).is_ok_and(|marks| marks.load(Acquire) & EARLY != 0)
+    }
+
+    /// Notes that a piece is in use, by who pins it.
+    pub fn note_use(&self, slot: u32, how: Use) {
+        let _ = self.marks(slot).map(|marks| note_first_use(marks, how));
+    }
+
+    /// True if a piece was used since this was last asked.
+    #[must_use]
+    pub fn take_use(&self, slot: u32) -> bool {
+        let Ok(marks) = self.marks(slot) else { return false };
+        marks.load(Relaxed) & UNUSED == 0 && marks.fetch_or(UNUSED, Relaxed) & UNUSED == 0
+    }
+
+    /// Notes that all bytes of a piece lie below, too, before it is published, or while it is hidden and
+    /// nobody pins it: who writes looks at the mark under his pin.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn set_clean(&self, slot: u32) -> Result<()> {
+        self.marks(slot)?.fetch_or(CLEAN, SeqCst);
+        Ok(())
+    }
+
+    /// True if no byte of a piece was changed since it was clean. That holds on of one that is hidden and
+    /// that nobody pins.
+    #[must_use]
+    pub fn is_clean(&self, slot: u32) -> bool {
+        self.marks(slot).is_ok_and(|marks| marks.load(SeqCst) & CLEAN != 0)
+    }
+
+    /// True if a piece was used since `take_use` was last asked.
+    #[must_use]
+    pub fn is_used(&self, slot: u32) -> bool {
+        self.marks(slot).is_ok_and(|marks| marks.load(Relaxed) & UNUSED == 0)
+    }
+
+    /// Notes that somebody maps a piece, who pins it: it is to stay where it is.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn note_mapping(&self, slot: u32) -> Result<()> {
+        self.marks(slot)?.fetch_or(MAPPED, SeqCst);
+        Ok(())
+    }
+
+    /// Nobody maps the piece any more, which is hidden and which nobody pins.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn forget_mapping(&self, slot: u32) -> Result<()> {
+        self.marks(slot)?.fetch_and(!MAPPED, SeqCst);
+        Ok(())
+    }
+
+    /// True if somebody mapped a piece, and may still.
+    #[must_use]
+    pub fn is_mapped(&self, slot: u32) -> bool {
+        self.marks(slot).is_ok_and(|marks| marks.load(SeqCst) & MAPPED != 0)
     }
 
     /// True if nothing was ever written into a piece, or nothing since it was cleared.
@@ -315,7 +494,7 @@ impl PieceStates {
     /// # Errors
     /// `EIO` for a slot that does not exist.
     pub fn times_forgotten(&self, slot: u32) -> Result<u32> {
-        Ok(self.marks(slot)?.load(SeqCst) & !EARLY)
+        Ok(self.marks(slot)?.load(SeqCst) & !(EARLY | UNUSED | MAPPED | CLEAN | RESIDENT))
     }
 
     /// Forgets those of `granules`, of the piece in `slot`, that are in `mask`: they read as zeros from
@@ -332,6 +511,14 @@ impl PieceStates {
         granules.valid.fetch_and(!defined, SeqCst);
         Ok(())
     }
+}
+
+/// Once after each look. The order is that of the bytes and of the pin: who finds none any more finds the
+/// mark away.
+#[cold]
+#[inline(never)]
+fn note_first_use(marks: &AtomicU32, how: Use) {
+    marks.fetch_and(!how.ends(), SeqCst);
 }
 
 /// Stretches of a piece, one at least.

@@ -4,13 +4,19 @@
 //! Layout:
 //!
 //!   0     pending   WORKER_COUNT_MAX x u64   bit i: slot i waits for that worker
-//!   128   claimed   u64                      bit i: slot i seems to belong to a thread
+//!   128   claimed   ANSWERERS / 64 x u64     bit i: slot or row i seems to belong to a thread
+//!   1024  answered  u32 (a futex)            counts the replies that came into rows
 //!   4096  slots     SLOT_COUNT x SLOT_STRIDE
+//!         rows      ROW_COUNT x ROW_STRIDE
 //!
 //! behind which the buffers of `stage` lie.
 //!
 //! A slot: state u32 (a futex), owner u32 (thread; 0: free), length u32, sequence u64, then, at 64, the
-//! message.
+//! message. Above the 16 bits of a request's length stands the row that its reply goes to.
+//!
+//! A *row* is a slot with room for a short reply alone, at 32: for what may be waited for long, while
+//! slots are few. Its request comes by a slot, which is free as soon as the daemon has taken it. Rows
+//! are numbered behind the slots.
 //!
 //!   FREE --claim--> CLAIMED --submit--> SUBMITTED --reply--> DONE --release--> FREE
 //!                                       DETACHED --reply--> FREE      (nobody waits)
@@ -34,19 +40,29 @@ use crate::wait::{self, Backoff, Next, Woken};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use wire::errno::{Errno, Result};
-use wire::limits::{SLOT_BYTES, SLOT_COUNT, WORKER_COUNT_MAX};
+use wire::limits::{ANSWERERS, ROW_COUNT, SLOT_BYTES, SLOT_COUNT, WORKER_COUNT_MAX};
 
 const CLAIMED_MAP: usize = 128;
+const ANSWERED: usize = 1024;
 const SLOTS: usize = 4096;
 const MESSAGE: usize = 64;
 const SLOT_STRIDE: usize = MESSAGE + SLOT_BYTES;
+const ROWS: usize = SLOTS + SLOT_COUNT * SLOT_STRIDE;
+const ROW_MESSAGE: usize = 32;
+const ROW_STRIDE: usize = 64;
+/// Bytes of a reply that a row has room for.
+const ROW_BYTES: usize = ROW_STRIDE - ROW_MESSAGE;
+/// Bits of a length; above them stands a row.
+const LENGTH_BITS: u32 = 16;
+/// Slots or rows that one word says of which are claimed.
+const WORD: usize = 64;
 const STATE: usize = 0;
 const OWNER: usize = 4;
 const LENGTH: usize = 8;
 const SEQUENCE: usize = 16;
 
-/// Length of the slots.
-pub const SESSION_BYTES: usize = SLOTS + SLOT_COUNT * SLOT_STRIDE;
+/// Length of the slots and rows.
+pub const SESSION_BYTES: usize = ROWS + ROW_COUNT * ROW_STRIDE;
 
 const FREE: u32 = 0;
 const CLAIMED: u32 = 1;
@@ -55,7 +71,9 @@ const DONE: u32 = 3;
 const DETACHED: u32 = 4;
 const ASLEEP: u32 = 0x100;
 
-const _: () = assert!(SLOT_COUNT == 64 && WORKER_COUNT_MAX * 8 <= CLAIMED_MAP);
+const _: () = assert!(SLOT_COUNT == WORD && WORKER_COUNT_MAX * 8 <= CLAIMED_MAP);
+const _: () = assert!(ANSWERERS.is_multiple_of(WORD) && CLAIMED_MAP + ANSWERERS / 8 <= ANSWERED);
+const _: () = assert!(SLOT_BYTES < 1 << LENGTH_BITS && ANSWERERS <= 1 << LENGTH_BITS);
 const _: () = assert!(SLOT_STRIDE.is_multiple_of(8));
 
 /// How long one futex sleep of a client lasts before it asks whether the daemon is still there.
@@ -85,8 +103,25 @@ impl Session {
         &self.segment
     }
 
+    /// Where a slot or a row begins.
     fn slot(index: usize) -> Result<usize> {
-        if index < SLOT_COUNT { Ok(SLOTS + index * SLOT_STRIDE) } else { Err(Errno::EINVAL) }
+        match index.checked_sub(SLOT_COUNT) {
+            None => Ok(SLOTS + index * SLOT_STRIDE),
+            Some(row) if row < ROW_COUNT => Ok(ROWS + row * ROW_STRIDE),
+            Some(_) => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Where the message of a slot or the reply of a row is, and what there is room for.
+    fn message(index: usize) -> Result<(usize, usize)> {
+        let at = Session::slot(index)?;
+        let is_row = index >= SLOT_COUNT;
+        Ok(if is_row { (at + ROW_MESSAGE, ROW_BYTES) } else { (at + MESSAGE, SLOT_BYTES) })
+    }
+
+    /// The word that says which of the slots and rows around `index` are claimed.
+    fn map(&self, index: usize) -> Result<&AtomicU64> {
+        self.segment.word64(CLAIMED_MAP + index / WORD * 8)
     }
 
     fn word32(&self, slot: usize, field: usize) -> Result<&AtomicU32> {
@@ -126,7 +161,7 @@ impl Session {
                 continue;
             }
             if backoff.pause() == Next::Sleep {
-                if let Some(index) = self.find_abandoned() {
+                if let Some(index) = (0..SLOT_COUNT).find(|index| self.take_over(*index)) {
                     return self.claimed(index);
                 }
                 let deadline =
@@ -137,6 +172,26 @@ impl Session {
                 sync::sched_yield();
             }
         }
+    }
+
+    /// Takes a free row for the calling thread, or one of a dead thread; the least, so that few are
+    /// ever used.
+    ///
+    /// # Errors
+    /// `ENOLCK` if there is none.
+    pub fn claim_row(&self) -> Result<Slot<'_>> {
+        for index in SLOT_COUNT..ANSWERERS {
+            let (map, bit) = (self.map(index)?, 1 << (index % WORD));
+            let is_taken = map.load(Relaxed) & bit != 0;
+            let owner = self.word32(index, OWNER)?;
+            if is_taken || owner.compare_exchange(0, wait::thread_id(), AcqRel, Relaxed).is_err() {
+                continue;
+            }
+            map.fetch_or(bit, Relaxed);
+            return self.claimed(index);
+        }
+        let index = (SLOT_COUNT..ANSWERERS).find(|index| self.take_over(*index));
+        self.claimed(index.ok_or(Errno::ENOLCK)?)
     }
 
     fn claimed(&self, index: usize) -> Result<Slot<'_>> {
@@ -151,26 +206,56 @@ impl Session {
         let holder = owner.load(Relaxed);
         self.word32(index, STATE)?.store(FREE, Release);
         let _ = owner.compare_exchange(holder, 0, AcqRel, Relaxed);
-        self.segment.word64(CLAIMED_MAP)?.fetch_and(!(1 << index), Release);
+        self.map(index)?.fetch_and(!(1 << (index % WORD)), Release);
         Ok(())
     }
 
-    /// A slot whose owner died outside the daemon's hands, or that is free though its bit says
-    /// otherwise: its claim passes to the caller.
-    fn find_abandoned(&self) -> Option<usize> {
-        for index in 0..SLOT_COUNT {
-            let (owner, state) = (self.word32(index, OWNER).ok()?, self.word32(index, STATE).ok()?);
-            let holder = owner.load(Relaxed);
-            let has_request = || matches!(state.load(SeqCst) & !ASLEEP, SUBMITTED | DETACHED);
-            // Again once it is dead: it may have handed a request in before.
-            if has_request() || !wait::is_dead(holder) || has_request() {
-                continue;
-            }
-            if owner.compare_exchange(holder, wait::thread_id(), AcqRel, Relaxed).is_ok() {
-                return Some(index);
-            }
+    /// If the owner of a slot or row died outside the daemon's hands, or it is free though its bit says
+    /// otherwise, its claim passes to the caller.
+    fn take_over(&self, index: usize) -> bool {
+        let words = (self.word32(index, OWNER), self.word32(index, STATE));
+        let (Ok(owner), Ok(state)) = words else { return false };
+        let holder = owner.load(Relaxed);
+        let has_request = || matches!(state.load(SeqCst) & !ASLEEP, SUBMITTED | DETACHED);
+        // Again once it is dead: it may have handed a request in before.
+        if has_request() || !wait::is_dead(holder) || has_request() {
+            return false;
         }
-        None
+        owner.compare_exchange(holder, wait::thread_id(), AcqRel, Relaxed).is_ok()
+    }
+
+    /// Slots and rows that seem to belong to somebody.
+    fn all_claimed(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..ANSWERERS).step_by(WORD).flat_map(|first| {
+            let map = self.map(first).map_or(0, |map| map.load(Relaxed));
+            (0..WORD).filter(move |place| map >> place & 1 != 0).map(move |place| first + place)
+        })
+    }
+
+    /// How many replies came into rows, for `sleep_for_rows`.
+    ///
+    /// # Errors
+    /// Never.
+    pub fn answered(&self) -> Result<u32> {
+        Ok(self.segment.word32(ANSWERED)?.load(SeqCst))
+    }
+
+    /// Sleeps until another reply comes into a row than those counted in `answered`, somebody calls
+    /// `wake_for_rows`, or so much time is over.
+    ///
+    /// # Errors
+    /// Never.
+    pub fn sleep_for_rows(&self, answered: u32, micros: u64) -> Result<()> {
+        wait::sleep(self.segment.word32(ANSWERED)?, answered, micros);
+        Ok(())
+    }
+
+    /// Ends `sleep_for_rows`.
+    pub fn wake_for_rows(&self) {
+        if let Ok(answered) = self.segment.word32(ANSWERED) {
+            answered.fetch_add(1, SeqCst);
+            wait::wake(answered, 1);
+        }
     }
 
     // ---- the daemon's side ----
@@ -187,10 +272,23 @@ impl Session {
         if state != SUBMITTED && state != DETACHED {
             return None;
         }
-        let length = self.word32(slot, LENGTH).ok()?.load(Relaxed) as usize;
-        let to = to.get_mut(..length)?;
+        let length = self.word32(slot, LENGTH).ok()?.load(Relaxed) & ((1 << LENGTH_BITS) - 1);
+        let to = to.get_mut(..length as usize).filter(|_| slot < SLOT_COUNT)?;
         self.segment.copy_out(Session::slot(slot).ok()? + MESSAGE, to).ok()?;
-        Some(length)
+        Some(length as usize)
+    }
+
+    /// The row that the reply to what `slot` holds goes to, if it goes to one.
+    #[must_use]
+    pub fn row_of(&self, slot: usize) -> Option<usize> {
+        let row = (self.word32(slot, LENGTH).ok()?.load(Relaxed) >> LENGTH_BITS) as usize;
+        (SLOT_COUNT..ANSWERERS).contains(&row).then_some(row)
+    }
+
+    /// The number that the last request of a slot or row got from it.
+    #[must_use]
+    pub fn sequence(&self, slot: usize) -> u64 {
+        self.word64(slot, SEQUENCE).map_or(0, |sequence| sequence.load(Relaxed))
     }
 
     /// True if nobody waits for the reply to what `slot` holds.
@@ -199,10 +297,10 @@ impl Session {
         self.word32(slot, STATE).is_ok_and(|state| state.load(Relaxed) & !ASLEEP == DETACHED)
     }
 
-    /// True if some slot holds a request that somebody waits for, or waited when he was killed.
+    /// True if somebody waits for a reply, or waited when he was killed.
     #[must_use]
     pub fn has_waiting(&self) -> bool {
-        (0..SLOT_COUNT).any(|slot| {
+        self.all_claimed().any(|slot| {
             let state = self.word32(slot, STATE);
             state.is_ok_and(|state| state.load(Relaxed) & !ASLEEP == SUBMITTED)
         })
@@ -219,10 +317,10 @@ impl Session {
         })
     }
 
-    /// Calls `each` with the slots whose request was sent by a thread that was killed while it waited.
+    /// Calls `each` with the slots and rows whose request was sent by a thread that was killed while it
+    /// waited.
     pub fn unawaited(&self, each: &mut dyn FnMut(usize)) {
-        let claimed = self.segment.word64(CLAIMED_MAP).map_or(0, |map| map.load(Relaxed));
-        for slot in (0..SLOT_COUNT).filter(|slot| claimed >> slot & 1 != 0) {
+        for slot in self.all_claimed() {
             let state = self.word32(slot, STATE).map_or(FREE, |state| state.load(Acquire));
             if state & !ASLEEP == SUBMITTED && !self.is_awaited(slot) {
                 each(slot);
@@ -240,8 +338,8 @@ impl Session {
     /// Puts the reply into `slot` and wakes who waits for it. Too long a reply is cut to nothing,
     /// which the client takes for a malformed one.
     pub fn reply(&self, slot: usize, bytes: &[u8]) {
-        let words = (self.word32(slot, STATE), self.word32(slot, LENGTH), Session::slot(slot));
-        let (Ok(state), Ok(length), Ok(at)) = words else { return };
+        let words = (self.word32(slot, STATE), self.word32(slot, LENGTH), Session::message(slot));
+        let (Ok(state), Ok(length), Ok((at, room))) = words else { return };
         let mut copied = false;
         // Meanwhile the owner falls asleep, gives up, or both; one that does more is no client.
         for _ in 0..3 {
@@ -255,9 +353,8 @@ impl Session {
                 _ => return,
             }
             if !copied {
-                let fits = bytes.len() <= SLOT_BYTES;
-                let bytes = if fits { bytes } else { &[] };
-                if self.segment.copy_in(at + MESSAGE, bytes).is_ok() {
+                let bytes = if bytes.len() <= room { bytes } else { &[] };
+                if self.segment.copy_in(at, bytes).is_ok() {
                     length.store(bytes.len() as u32, Relaxed);
                 }
                 copied = true;
@@ -266,13 +363,16 @@ impl Session {
                 if before & ASLEEP != 0 {
                     wait::wake(state, 1);
                 }
+                if slot >= SLOT_COUNT {
+                    self.wake_for_rows();
+                }
                 return;
             }
         }
     }
 }
 
-/// A slot that the calling thread holds. Dropped: free again.
+/// A slot or row that the calling thread holds. Dropped: free again.
 pub struct Slot<'a> {
     session: &'a Session,
     index: usize,
@@ -341,6 +441,30 @@ impl Slot<'_> {
         self.submit_as(DETACHED, worker, bells, session)?;
         core::mem::forget(self);
         Ok(())
+    }
+
+    /// Hands the request to `worker`, whose reply comes into a row: there it is waited for.
+    ///
+    /// # Errors
+    /// `EINVAL` for a worker that does not exist.
+    pub fn submit_for(
+        self,
+        row: &mut Slot<'_>,
+        worker: usize,
+        bells: &Doorbells,
+        session: u16,
+    ) -> Result<()> {
+        let length = self.session.word32(self.index, LENGTH)?;
+        length.store(length.load(Relaxed) | (row.index as u32) << LENGTH_BITS, Relaxed);
+        self.session.word32(row.index, STATE)?.store(SUBMITTED, Relaxed);
+        row.sleeps_at_once = true;
+        self.submit_detached(worker, bells, session)
+    }
+
+    /// True if a reply is there.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.session.word32(self.index, STATE).is_ok_and(|state| state.load(Acquire) == DONE)
     }
 
     /// The wait will be long: it begins with sleeping.
@@ -430,8 +554,8 @@ impl Slot<'_> {
             return Err(Errno::EIO);
         }
         let length = self.session.word32(self.index, LENGTH)?.load(Relaxed) as usize;
-        let length = if length <= SLOT_BYTES { length } else { return Err(Errno::EIO) };
-        let at = Session::slot(self.index)? + MESSAGE;
+        let (at, room) = Session::message(self.index)?;
+        let length = if length <= room { length } else { return Err(Errno::EIO) };
         self.session.segment.with_own(at, length, |bytes| read(bytes))
     }
 }

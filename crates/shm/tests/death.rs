@@ -92,6 +92,11 @@ fn the_victim() {
         let bells = Doorbells::new(segment(place, "bells", DOORBELLS_BYTES)).expect("long enough");
         slots[1].write(|_| Ok::<usize, Errno>(1)).expect("fits");
         slots[1].submit(0, &bells, 0).expect("worker 0");
+        let mut row = session.claim_row().expect("a row");
+        let mut slot = slots.pop().expect("the last");
+        slot.write(|_| Ok::<usize, Errno>(1)).expect("fits");
+        slot.submit_for(&mut row, 0, &bells, 0).expect("worker 0");
+        core::mem::forget(row);
     }
     let pins = Pins::new(segment(place, "pins", PINS_BYTES)).expect("long enough");
     let _pin = pins.of_session(0, 1000).pin(0).expect("a row");
@@ -136,7 +141,12 @@ fn nobody_waits_for_what_the_dead_asked() {
     assert!(session.is_awaited(1) && session.has_waiting());
     kill(child);
     assert!(!session.is_awaited(1) && session.has_waiting());
+    let mut unawaited = Vec::new();
+    session.unawaited(&mut |slot| unawaited.push(slot));
+    assert_eq!(unawaited, [1, SLOT_COUNT], "a slot and a row");
     session.reply(1, b"late");
+    assert!(session.has_waiting());
+    session.reply(SLOT_COUNT, b"late");
     assert!(!session.has_waiting());
 }
 

@@ -16,7 +16,7 @@ use shm::session::{Interruptible, SESSION_BYTES, Session};
 use shm::{Access, Segment};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use wire::attributes::{Attributes, mode};
-use wire::limits::{SLOT_BYTES, SLOT_COUNT};
+use wire::limits::{ANSWERERS, ROW_COUNT, SLOT_BYTES, SLOT_COUNT};
 use wire::reply::Piece;
 use wire::{Errno, Inode};
 
@@ -139,6 +139,55 @@ fn a_request_nobody_answers_ends_in_time_and_its_slot_comes_back_with_the_answer
 }
 
 #[test]
+fn a_reply_into_a_row_leaves_its_slot_to_others() {
+    let (bells, session) = (doorbells(), session());
+    let mut rows = Vec::new();
+    for number in 0..2 * SLOT_COUNT {
+        let mut row = session.claim_row().expect("a row");
+        let mut slot = session.claim(1000).expect("slots come back at once");
+        slot.write(|_| Ok::<usize, Errno>(number + 1)).expect("fits");
+        let index = slot.index();
+        slot.submit_for(&mut row, 0, &bells, 0).expect("worker 0");
+        assert_eq!(session.take_pending(0), 1 << index);
+        assert_eq!(session.request(index, &mut [0; SLOT_BYTES]), Some(number + 1));
+        assert_eq!(session.row_of(index), Some(row.index()));
+        session.reply(index, &[]);
+        rows.push(row);
+    }
+    let mut slot = session.claim(1000).expect("a slot");
+    slot.write(|_| Ok::<usize, Errno>(1)).expect("fits");
+    assert_eq!(session.row_of(slot.index()), None, "it was another's");
+    assert!(session.has_waiting());
+    let before = session.answered().expect("a word");
+    let last = rows.last_mut().expect("many");
+    assert!(!last.is_answered());
+    session.reply(last.index(), b"yes");
+    assert_ne!(session.answered(), Ok(before), "who sleeps for all of them is woken");
+    assert!(last.is_answered());
+    assert_eq!(last.read(<[u8]>::to_vec), Ok(b"yes".to_vec()));
+    // One who gives up leaves the row to the daemon until it answers.
+    let given_up = rows.remove(0);
+    let index = given_up.index();
+    drop(given_up);
+    assert_ne!(session.claim_row().expect("another").index(), index);
+    session.reply(index, b"late");
+    assert_eq!(session.claim_row().expect("the least").index(), index);
+    // What does not fit is no reply at all.
+    let row = &mut rows[0];
+    session.reply(row.index(), &[0; 64]);
+    assert_eq!(row.read(<[u8]>::len), Ok(0));
+}
+
+#[test]
+fn rows_are_bounded() {
+    let session = session();
+    let all: Vec<_> = (0..ROW_COUNT).map(|_| session.claim_row().expect("a row")).collect();
+    assert_eq!(session.claim_row().err(), Some(Errno::ENOLCK));
+    drop(all);
+    assert!(session.claim_row().is_ok());
+}
+
+#[test]
 fn a_daemon_that_is_gone_ends_the_wait() {
     let (bells, session) = (doorbells(), session());
     let mut slot = session.claim(1000).expect("a slot");
@@ -160,9 +209,12 @@ fn garbage_in_a_session_ends_nothing_but_itself() {
             let at = state as usize % (SESSION_BYTES / 8) * 8;
             evil.word64(at).expect("in range").store(state, Ordering::Relaxed);
         }
-        for slot in 0..SLOT_COUNT {
+        for slot in 0..ANSWERERS {
             if let Some(length) = session.request(slot, &mut message) {
                 assert!(length <= SLOT_BYTES);
+            }
+            if let Some(row) = session.row_of(slot) {
+                session.reply(row, b"answer");
             }
             session.reply(slot, b"answer");
         }
@@ -320,6 +372,27 @@ fn a_piece_reads_as_written_and_never_shows_old_bytes() {
         all.table.unpublish(3).expect("slot 3");
         let gone = target.read(&pins, Inode(5), &pieces[0], 0, &mut [0; 8]);
         assert_eq!(gone, Ok(Err(shm::piece_io::Moved)));
+    }
+}
+
+/// A copy that was ordered for a piece which is gone by now meets its slot in use for a longer one: it
+/// writes where it was to, and not into the neighbours.
+#[test]
+fn a_late_copy_stays_within_its_place() {
+    for taken_log2 in 13..=18 {
+        let all = OneTarget::new(1 << 20);
+        let piece =
+            |length_log2, tier| Piece { start: 0, slot: 3, place: 1 << 18, length_log2, tier };
+        let (from, to) = (piece(12, Piece::MEMORY), piece(12, Piece::SSD));
+        all.arena.copy_in(from.place, &[7; 1 << 18]).expect("fits");
+        rustix::io::pwrite(&all.ssd, &[9; 1 << 18], to.place).expect("written");
+        let taken = Piece { place: 1 << 19, ..piece(taken_log2, Piece::SSD) };
+        all.states.reset(&taken, all_granules(taken_log2)).expect("a slot");
+        all.target().copy(&from, &to, &mut [0; 4096]).expect("copied");
+        let mut found = vec![0; 1 << 18];
+        rustix::io::pread(&all.ssd, &mut found[..], to.place).expect("read");
+        assert!(found[4096..].iter().all(|&byte| byte == 9), "2^{taken_log2}: a neighbour's bytes");
+        assert_eq!(found[..4096], [7; 4096]);
     }
 }
 

@@ -6,6 +6,8 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::process::Stdio;
 use support::{Instance, Random, Worker, setting, wait_for};
 use tests::{content, digest};
 
@@ -290,14 +292,13 @@ fn locks_of_a_killed_program_are_free() {
     for _ in 0..5 {
         let mut holder = instance
             .program(&["flock", "-F", lock, "sh", "-c", "echo $$; exec cat"])
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
             .spawn()
             .expect("flock starts");
         let mut said = String::new();
         let output = holder.stdout.take().expect("a pipe");
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut said)
-            .expect("a pid");
+        BufReader::new(output).read_line(&mut said).expect("a pid");
         let try_lock =
             || instance.program(&["flock", "-n", lock, "true"]).status().expect("flock runs");
         assert!(!try_lock().success(), "the lock is held");
@@ -430,4 +431,35 @@ fn a_daemon_that_does_not_answer_is_waited_for_within_bounds() {
         wait_for("the daemon", || worker.ask(&format!("put {name} {number} 70000")) == "ok");
         assert_is(&mut worker, name, (number, 70_000), 0);
     }
+}
+
+/// A program that has reached one daemon alone maps a file of all four while they are dead.
+#[test]
+fn who_maps_a_file_waits_for_daemons_that_come_back() {
+    let instance = Instance::start("crashmaps", &["--local", "4", "--chunk", "64KiB"]);
+    assert_eq!(instance.worker().ask("put /forebay/f 3 2000000"), "ok");
+    let script = "import mmap, sys\n\
+        file = open('/forebay/f', 'rb')\n\
+        print('open', flush=True)\n\
+        sys.stdin.readline()\n\
+        print('maps', flush=True)\n\
+        sys.stdout.buffer.write(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))\n";
+    let mut command = instance.program(&["python3", "-c", script]);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("it opens the file");
+    for daemon in [0, 1, 2, 3].map(|index| instance.daemon(index)) {
+        daemon.kill();
+        daemon.wait();
+    }
+    writeln!(child.stdin.take().expect("a pipe")).expect("it reads");
+    output.read_line(&mut line).expect("it goes on");
+    assert_eq!(line, "open\nmaps\n");
+    instance.start_again();
+    let mut bytes = Vec::new();
+    output.read_to_end(&mut bytes).expect("it ends");
+    assert!(child.wait().expect("it ends").success());
+    assert!(bytes == content(3, 0, 2_000_000), "{} bytes", bytes.len());
 }

@@ -9,7 +9,8 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 use support::mounted::{
     Mounted, has_ended, has_fuse, is_dead, is_mounted, try_mount, umount, umount_idle,
 };
@@ -276,4 +277,50 @@ fn nothing_is_left_of_a_mount_that_was_killed() {
     assert_done(&instance.command("stop").output().expect("forebay runs"));
     assert!(!is_mounted(&mounted.at));
     instance.start_again();
+}
+
+/// The program that a command started to serve, as soon as it is there.
+fn server_of(command: &mut Child) -> i32 {
+    let children = format!("/proc/{0}/task/{0}/children", command.id());
+    loop {
+        let pids = fs::read_to_string(&children).expect("who is not waited for is there");
+        if let Some(pid) = pids.split_whitespace().next() {
+            return pid.parse().expect("a pid");
+        }
+        let ended = command.try_wait().expect("a child");
+        assert_eq!(ended, None, "it started nobody");
+    }
+}
+
+#[test]
+fn a_mount_that_is_killed_while_it_begins_leaves_nothing() {
+    if !has_fuse() {
+        return;
+    }
+    let instance = Instance::start("early", &["--memory", "64MiB"]);
+    let at = instance.place.path().join("m");
+    fs::create_dir(&at).expect("made");
+    let mut begun = 0;
+    for millis in (0..80).step_by(4) {
+        let mut command = instance.command("mount");
+        command.arg("--for-all").arg(&at).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = command.spawn().expect("forebay runs");
+        let pid = server_of(&mut command);
+        std::thread::sleep(Duration::from_millis(millis));
+        kill(pid);
+        let output = command.wait_with_output().expect("it ends");
+        let said = text(&output.stderr);
+        // It may also have ended between its word and the look at its process.
+        let ended = ["ended before it was ready", "ended as soon as it was ready"];
+        assert!(output.status.success() || ended.iter().any(|how| said.contains(how)), "{said}");
+        wait_for("the end of who was to serve", || has_ended(pid));
+        if is_mounted(&at) {
+            begun += 1;
+            assert_done(&umount_idle(&instance, &at));
+        }
+        assert_eq!(fs::read_dir(&at).expect("a plain directory").count(), 0);
+    }
+    println!("{begun} of 20 were mounted");
+    let mounted = Mounted::new(&instance, "m");
+    fs::write(mounted.path("f"), b"x").expect("written");
 }

@@ -6,11 +6,9 @@ mod support;
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
 use support::mounted::{Mounted, has_ended, has_fuse, stands_still, try_mount, umount};
-use support::{Instance, text, wait_for};
+use support::{Instance, in_time, text, wait_for};
 
 /// Maps a file, and when told, touches what is not there yet; a moment later another thread makes a map.
 const STUCK: &str = r#"
@@ -28,21 +26,6 @@ sys.stdin.readline()
 threading.Timer(0.1, lambda: libc.mmap(None, 1 << 22, 3, 0x22, -1, 0)).start()
 libc.memcpy(there, at + 2000000, 4)
 "#;
-
-/// More than any command takes that waits for nobody.
-const BOUND: Duration = Duration::from_secs(15);
-
-fn in_time(what: &str, work: impl FnOnce() -> Output + Send) -> Output {
-    let (tell, told) = channel();
-    std::thread::scope(|scope| {
-        scope.spawn(move || tell.send(work()));
-        // To end what hangs there is nothing but to end the whole test.
-        told.recv_timeout(BOUND).unwrap_or_else(|_| {
-            eprintln!("{what} hangs");
-            std::process::abort();
-        })
-    })
-}
 
 fn signal(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).expect("a pid"), signal).expect("sent");

@@ -143,6 +143,33 @@ fn the_root_of_a_user_namespace_needs_no_helper() {
     assert_work(&world.said("unshare -Urm", &hidden), &world);
 }
 
+/// A mount for all, where the kernel gives a mount namespace to take the root from, and where it does
+/// not.
+const ASIDE: &str = r#"
+set -e
+trap 'bin/forebay stop >/dev/null 2>&1 || true' EXIT
+bin/forebay start >/dev/null
+mounted() {
+    bin/forebay mount --for-all m >/dev/null
+    awk '$5 == ENVIRON["U"] "/m" { print $4 }' /proc/self/mountinfo
+    echo $1 >m/f
+    cat m/f
+    stat -c %i m
+    bin/forebay umount m >/dev/null
+    ls m
+}
+mounted aside
+echo 0 >/proc/sys/user/max_mnt_namespaces
+mounted plainly
+"#;
+
+#[test]
+fn a_mount_for_all_needs_no_namespace_of_its_own() {
+    let Some(world) = World::new("aside") else { return };
+    let said = world.said("unshare -Urm", ASIDE);
+    assert_eq!(said, "/instance\naside\n1\n/\nplainly\n1\n");
+}
+
 /// What is done on a mount inside of an instance that runs outside; numbers of users are those of both.
 const BOTH: &str = r#"
 set -e

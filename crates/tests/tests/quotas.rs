@@ -8,6 +8,7 @@
 mod support;
 
 use serde_json::Value;
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -285,6 +286,116 @@ except OSError as error: print(error.errno)\"";
     let path = inside.join("moved").to_string_lossy().into_owned();
     quota(&instance, &["project", &path, "--id", "0"]);
     assert!(used(&instance, &project).1 < 100 << 10);
+}
+
+const FLAGS: &str = "
+import fcntl, os, struct, sys
+GET, SET, GET_FLAGS, SET_FLAGS = 0x801c581f, 0x401c5820, 0x80086601, 0x40086602
+def asked(path, number, data):
+    fd = os.open(path, os.O_RDONLY)
+    data = bytearray(data)
+    try:
+        fcntl.ioctl(fd, number, data)
+        return struct.unpack('I' * (len(data) // 4), data)[:5]
+    except OSError as error:
+        return os.strerror(error.errno)
+    finally:
+        os.close(fd)
+def put(path, flags, project, size=0):
+    return asked(path, SET, struct.pack('7I', flags, size, 0, project, 0, 0, 0))
+print(asked('d', GET, bytes(28)), asked('d', GET_FLAGS, bytes(8))[0])
+print(asked('d/f', GET, bytes(28)), asked('d/f', GET_FLAGS, bytes(8))[0])
+print(put('d/f', 0, 12)[3], put('d', 0x200, 13)[3], put('d/f', 0, 4294967295))
+print(put('d/f', 0, 12, 4096), put('d/f', 1, 12), asked('d/f', SET_FLAGS, struct.pack('Q', 16)))
+print(os.getxattr('d/f', 'user.forebay.project'), os.getxattr('d', 'user.forebay.project'))
+os.setuid(1002)
+print(put('d/f', 0, 7), asked('d/f', GET, bytes(28))[3])
+";
+
+/// Projects by `lsattr -p`, `chattr -p` and the calls below them.
+#[test]
+fn the_tools_of_ext4_and_xfs_see_and_set_projects_on_a_mount() {
+    if !can_be_tested() {
+        return;
+    }
+    for transport in ["classic", "rings"] {
+        let name = format!("qtools-{transport}");
+        let instance = everybodys(&name, &["--local", "2", "--memory", "64MiB", "--ssd", "0"]);
+        let mounted = Mounted::by(&instance, "m", transport);
+        let place = directory(&mounted, "p");
+        let said = shell(
+            &place,
+            ANN,
+            "mkdir d; touch d/old; chattr -p 5 d; touch d/f; lsattr -pd d; lsattr -p d | sort; \
+             chattr -p 6 d/old; lsattr -p d/old; chattr +d d/f",
+        );
+        let lines: Vec<Vec<&str>> =
+            said.lines().map(|line| line.split_whitespace().collect()).collect();
+        let seen: Vec<(&str, bool)> =
+            lines.iter().take(4).map(|line| (line[0], line[1].contains('P'))).collect();
+        assert_eq!(seen, [("5", true), ("0", false), ("5", false), ("6", false)], "{said}");
+        assert!(lines[4].join(" ").contains("not supported"), "{said}");
+        let said = shell(&place, BOB, "chattr -p 8 d/f; lsattr -p d/f");
+        assert!(said.contains("not permitted") && said.contains("    5 "), "{said}");
+        quota(&instance, &["set", "--project", "5", "--inodes-hard", "2"]);
+        let said = shell(&place, ANN, "touch d/more");
+        assert!(said.contains("exceeded"), "{said}");
+        quota(&instance, &["set", "--project", "5", "--inodes-hard", "0"]);
+        let mut command = Command::new("/usr/bin/python3");
+        let output = command.args(["-c", FLAGS]).current_dir(&place).output().expect("it runs");
+        let expected = "(512, 0, 0, 5, 0) 536870912\n(0, 0, 0, 5, 0) 0\n12 13 Invalid argument\n\
+            Operation not supported Operation not supported Operation not supported\n\
+            b'12' b'13'\nOperation not permitted 12\n";
+        assert_eq!(text(&output.stdout), expected, "{}", text(&output.stderr));
+    }
+}
+
+/// "`statfs` shows what a project may use" (docs/semantics.md).
+#[test]
+fn statfs_shows_what_a_project_may_use() {
+    if !can_be_tested() {
+        return;
+    }
+    let options = ["--local", "3", "--memory", "64MiB", "--ssd", "0"];
+    let instance = everybodys("qstatfs", &options);
+    let mounted = Mounted::new(&instance, "m");
+    let inside = directory(&mounted, "in");
+    let at = inside.to_string_lossy().into_owned();
+    quota(&instance, &["project", &at, "--id", "7"]);
+    std::fs::create_dir(inside.join("deep")).expect("made");
+    std::fs::write(inside.join("deep/f"), vec![1; MIB as usize]).expect("written");
+    // Blocks of 4 KiB and files: how many there are, and how many are free.
+    let seen = |name: &str| -> [Vec<u64>; 3] {
+        let on_mount = mounted.path(name);
+        let stat = |mut command: Command, path: &Path| {
+            let output = command.args(["-f", "-c", "%b %f %a %c %d"]).arg(path).output();
+            let said = text(&output.expect("stat runs").stdout);
+            said.split_whitespace().map(|word| word.parse().expect("a number")).collect()
+        };
+        let open = File::open(&on_mount).expect("open");
+        let by_descriptor = rustix::fs::fstatvfs(&open).expect("told");
+        let own = rustix::fs::StatVfs { f_fsid: 0, ..by_descriptor };
+        [
+            stat(Command::new("stat"), &on_mount),
+            stat(instance.program(&["stat"]), &Path::new("/forebay").join(name)),
+            vec![own.f_blocks, own.f_bfree, own.f_bavail, own.f_files, own.f_ffree],
+        ]
+    };
+    let whole = 3 * 64 * MIB / 4096;
+    for name in ["", "in", "in/deep", "in/deep/f"] {
+        assert!(seen(name).iter().all(|seen| seen[0] == whole), "{name}: no limit yet");
+    }
+    quota(&instance, &["set", "--project", "7", "--space-hard", "8MiB", "--inodes-hard", "40"]);
+    let project = ["--project", "7"];
+    wait_for("what was made ready", || used(&instance, &project).1 == MIB);
+    for name in ["in", "in/deep", "in/deep/f"] {
+        for seen in seen(name) {
+            assert_eq!(seen, [2048, 2048 - 256, 2048 - 256, 40, 37], "{name}");
+        }
+    }
+    quota(&instance, &["set", "--project", "7", "--space-soft", "512KiB"]);
+    assert!(seen("in").iter().all(|seen| seen[..3] == [128, 0, 0]), "the lower one");
+    assert!(seen("").iter().all(|seen| seen[0] == whole), "others are not concerned");
 }
 
 /// "A soft limit may be exceeded for the time of grace" (docs/semantics.md).

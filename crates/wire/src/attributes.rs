@@ -44,12 +44,32 @@ pub mod spread {
     pub const WIDE: u8 = 1;
 }
 
-/// Where a file's chunks live (`Layout::placement`).
+/// Where a file's chunks live (`Layout::placement`): one of these, or a group of targets.
 pub mod placement {
     /// Chunk by chunk over all targets by hash (G3).
     pub const HASH: u8 = 0;
     /// All chunks on the target `Layout::place`.
     pub const LOCAL: u8 = 1;
+    /// Most targets of a group: what is left of a byte.
+    pub const GROUP_MAX: u16 = (u8::MAX - LOCAL) as u16;
+
+    /// Chunks in turn over a group of `count` targets, 1 to `GROUP_MAX` of them (O11).
+    #[must_use]
+    pub const fn group(count: u16) -> Option<u8> {
+        match count {
+            1..=GROUP_MAX => Some(LOCAL + count as u8),
+            _ => None,
+        }
+    }
+
+    /// How many targets the group of a placement has; `None` where it is no group.
+    #[must_use]
+    pub const fn group_count(placement: u8) -> Option<u16> {
+        match placement {
+            HASH | LOCAL => None,
+            group => Some((group - LOCAL) as u16),
+        }
+    }
 }
 
 /// Bits of `Layout::flags`.
@@ -64,6 +84,42 @@ pub mod flag {
     /// Hosts see each other's changes at once (`docs/semantics.md`, the mode `posix`). Directories hand
     /// it down to what is made in them.
     pub const POSIX: u8 = 8;
+    /// Of a directory: the bits of `write_back`. Directories hand it down to those made in them; what is
+    /// in a directory goes by that one's alone.
+    pub const WRITE_BACK: u8 = 7 << 4;
+    /// The file's pieces stay in memory. Directories hand it down to what is made in them.
+    pub const PINNED: u8 = 1 << 7;
+}
+
+/// When the names of a directory, and the files that lie in it below, are saved in the backing directory:
+/// values of the bits `flag::WRITE_BACK`; 0: there is no backing directory.
+pub mod write_back {
+    /// When nobody has the file open to write.
+    pub const CLOSE: u8 = 1;
+    /// When nobody has, and it was not changed for a while.
+    pub const COOLING: u8 = 2;
+    /// When it is asked for, and at the end of the instance.
+    pub const END: u8 = 3;
+    /// Never.
+    pub const NEVER: u8 = 4;
+    /// Where the bits are in `Layout::flags`.
+    pub(super) const SHIFT: u32 = 4;
+
+    /// The names of the values, as users and daemons say them.
+    pub const NAMES: [(&str, u8); 4] =
+        [("close", CLOSE), ("cooling", COOLING), ("end", END), ("never", NEVER)];
+
+    /// The name of a value; `None` where there is no backing directory.
+    #[must_use]
+    pub fn name(value: u8) -> Option<&'static str> {
+        NAMES.iter().find(|(_, known)| *known == value).map(|(name, _)| *name)
+    }
+
+    /// The value of a name.
+    #[must_use]
+    pub fn value(name: &[u8]) -> Option<u8> {
+        NAMES.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, value)| *value)
+    }
 }
 
 /// Bits of `Attributes::extras`: what a file has beside its attributes, so that who looks at it need
@@ -86,7 +142,9 @@ pub mod extra {
 pub struct Layout {
     /// Of a directory: `spread::HOME` or `spread::WIDE`.
     pub spread: u8,
-    /// Of a file: `placement::HASH` or `placement::LOCAL`.
+    /// Where a file's chunks live: `placement`. The number of a group's targets is in it, and may be
+    /// larger
+    /// than the number of all.
     pub placement: u8,
     /// log2 of the chunk size in bytes.
     pub chunk_log2: u8,
@@ -229,6 +287,12 @@ impl Attributes {
         self.layout.flags & flag::POSIX != 0
     }
 
+    /// True if the file's pieces stay in memory.
+    #[must_use]
+    pub const fn is_pinned(&self) -> bool {
+        self.layout.flags & flag::PINNED != 0
+    }
+
     /// True if the file may have holes.
     #[must_use]
     pub const fn is_sparse(&self) -> bool {
@@ -340,6 +404,18 @@ impl Attributes {
 }
 
 impl Layout {
+    /// Of a directory of an instance with a backing directory: when it is saved, a value of `write_back`.
+    #[must_use]
+    pub const fn write_back(&self) -> u8 {
+        (self.flags & flag::WRITE_BACK) >> write_back::SHIFT
+    }
+
+    /// The flags with another value of `write_back`.
+    #[must_use]
+    pub const fn flags_with_write_back(&self, value: u8) -> u8 {
+        self.flags & !flag::WRITE_BACK | value << write_back::SHIFT & flag::WRITE_BACK
+    }
+
     /// The encoded form as a little-endian word.
     #[must_use]
     pub const fn word(&self) -> u64 {

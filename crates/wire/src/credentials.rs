@@ -21,7 +21,8 @@ pub struct Credentials {
     /// Supplementary groups.
     pub groups: [u32; GROUPS_MAX],
     /// A kernel has checked already what the caller may do (a mount): the user and the group say whose
-    /// a new file is, and nothing is refused.
+    /// a new file is, and nothing is refused; but in a sticky directory the kernel may have looked at
+    /// another file.
     pub is_checked: bool,
 }
 
@@ -49,6 +50,12 @@ impl Credentials {
     #[must_use]
     pub const fn is_privileged(&self) -> bool {
         self.uid == 0 || self.is_checked
+    }
+
+    /// True if he may do what the owner of a file may, whoever that is.
+    #[must_use]
+    pub const fn is_owner_of_all(&self) -> bool {
+        self.uid == 0
     }
 
     /// True if `gid` is the group or one of the supplementary groups.

@@ -10,6 +10,14 @@ use crate::limits::SHARD_COUNT;
 #[repr(transparent)]
 pub struct Inode(pub u64);
 
+/// log2 of `BELOW_FIRST`.
+const BELOW_LOG2: u32 = 46;
+/// Sequence numbers of what was seen in the backing directory, up to those of posts
+/// (`crate::post::SEQUENCE_FIRST`). So the number alone tells everybody whose bytes may lie below.
+pub const BELOW_FIRST: u64 = 1 << BELOW_LOG2;
+
+const _: () = assert!(BELOW_FIRST * 2 == crate::post::SEQUENCE_FIRST);
+
 impl Inode {
     /// No inode: the parent of a file that has none, the target of a negative entry.
     pub const NONE: Inode = Inode(0);
@@ -33,6 +41,13 @@ impl Inode {
     #[must_use]
     pub const fn sequence(self) -> u64 {
         self.0 & 0xffff_ffff_ffff
+    }
+
+    /// True for a file that was seen in the backing directory: directories of which not all entries may
+    /// be known yet, and files of which bytes may lie only there. All others were made in the instance.
+    #[must_use]
+    pub const fn is_from_below(self) -> bool {
+        self.sequence() >> BELOW_LOG2 == 1
     }
 
     /// True for `Inode::NONE`.

@@ -5,7 +5,7 @@
 //! metadata log is described beside the log; what lies in shared memory, in the crate `shm`.
 //!
 //! Reading order: `limits`, `id`, `errno`, `attributes`, `credentials`, `acl`, `name`, `hash`, `codec`,
-//! `header`, `request`, `reply`, `post`, `lease`, `watch`, `quota`, `welcome`.
+//! `header`, `origin`, `request`, `reply`, `post`, `lease`, `watch`, `quota`, `welcome`.
 #![forbid(unsafe_code)]
 #![no_std]
 
@@ -32,6 +32,8 @@ pub mod codec;
 
 pub mod header;
 
+pub mod origin;
+
 pub mod request;
 
 pub mod reply;
@@ -43,6 +45,8 @@ pub mod lease;
 pub mod watch;
 
 pub mod quota;
+
+pub mod below;
 
 pub mod welcome;
 

@@ -45,6 +45,11 @@ pub const INLINE_BYTES_MAX: usize = 4096;
 pub const SLOT_BYTES: usize = 16 * 1024;
 /// Slots of one session: more threads than this in one process wait for each other.
 pub const SLOT_COUNT: usize = 64;
+/// Slots of one session, and rows for replies that may be long in coming: locks that are waited for. So
+/// many processes of a host may wait through one mount, and as many of a program with its children.
+pub const ANSWERERS: usize = 4096;
+/// Rows of one session.
+pub const ROW_COUNT: usize = ANSWERERS - SLOT_COUNT;
 
 /// Most bytes of data in one message between daemons.
 pub const BULK_BYTES: usize = MIB as usize;

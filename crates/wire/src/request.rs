@@ -4,6 +4,7 @@
 //! an inode to the shard that the inode number names. Times are stamped by the shard.
 
 use crate::attributes::Layout;
+use crate::below::Lies;
 use crate::codec::messages;
 use crate::id::Inode;
 
@@ -33,8 +34,6 @@ pub mod made {
     const UMASK_SHIFT: u32 = 16;
     /// The bits of the umask.
     pub const UMASK: u32 = 0o777 << UMASK_SHIFT;
-    /// The sender saw such a list: whoever has an older copy of the directory asks.
-    pub const INHERITS: u32 = 1 << 31;
 
     /// A mode and the umask that is to be applied to it.
     #[must_use]
@@ -97,6 +96,28 @@ pub mod set {
     /// The project that it counts for is `size`, and of a directory what is made in it from now on. Not
     /// with `SIZE`.
     pub const PROJECT: u32 = 1 << 23;
+    /// What is made in this directory from now on has the placement of the layout whose word `size` is.
+    /// Not with `SIZE` or `PROJECT`.
+    pub const PLACEMENT: u32 = 1 << 24;
+    /// As `PLACEMENT`, the chunk size.
+    pub const CHUNK: u32 = 1 << 25;
+    /// As `PLACEMENT`, of this directory and of those made in it from now on: when it is saved
+    /// (`flag::WRITE_BACK`); alone. EOPNOTSUPP without a backing directory.
+    pub const WRITE_BACK: u32 = 1 << 26;
+    /// The file stays in memory, or what is made in this directory from now on (`flag::PINNED`).
+    pub const PINNED: u32 = 1 << 27;
+    /// Not so.
+    pub const UNPINNED: u32 = 1 << 28;
+}
+
+/// Beside the `chunk_log2` of a request for bytes: the sender knows the file as one that stays in memory
+/// (`flag::PINNED`). Who is told of a file for the first time goes by it.
+pub const RESIDENT_CHUNK: u8 = 1 << 7;
+
+/// The `chunk_log2` without that bit.
+#[must_use]
+pub const fn chunk_log2_of(word: u8) -> u8 {
+    word & !RESIDENT_CHUNK
 }
 
 /// Flags of `Request::Rename`, as in `renameat2(2)`.
@@ -118,6 +139,20 @@ pub mod xattr {
     pub const KILL_SGID: u32 = 1 << 31;
 }
 
+/// Values of `Request::Rise::what`.
+pub mod rise {
+    /// Only to be told.
+    pub const ASK: u8 = 0;
+    /// To memory where that has room to spare, else to the SSD.
+    pub const MEMORY: u8 = 1;
+    /// To the SSD; what is in memory stays there.
+    pub const SSD: u8 = 2;
+    /// The other way: what lies below, too, is given up. Refused with EAGAIN while some of it still goes.
+    pub const DROP: u8 = 3;
+    /// As `MEMORY`, of a list that may be wrong: it is given up if other files are read.
+    pub const GUESS: u8 = 4;
+}
+
 /// Values of `Request::Lock::kind`.
 pub mod lock {
     /// Removes the lock.
@@ -132,6 +167,9 @@ pub mod lock {
     pub const FLOCK: u8 = 2;
     /// Bit of `Request::Lock::flags`: only say what stands in the way.
     pub const TEST: u8 = 4;
+    /// Bit of `Request::Lock::flags`: as without it, but nobody who waits for a lock of the file is
+    /// passed. For who would wait, too, but not with this request.
+    pub const BEHIND: u8 = 8;
 }
 
 /// `cuts` of a write that is good however often the file was cut.
@@ -210,9 +248,8 @@ messages! {
         0x17 Reap { inode: Inode }
         /// Takes, tests or gives back a lock on `start ..= end`. `owner` is unique in the instance.
         /// EAGAIN if it is held; with TEST answered by `Held` or `Done`. `party` is a process, by
-        /// whatever
-        /// owners it takes locks, and is unique, too: of parties that wait for each other one is refused
-        /// with EDEADLK; 0: it is none that this is looked for.
+        /// whatever owners it takes locks, and is unique, too: of parties that wait for each other one
+        /// is refused with EDEADLK; 0: it is none that this is looked for.
         0x18 Lock {
             inode: Inode, owner: u64, party: u64, pid: u32, kind: u8, flags: u8, start: u64, end: u64,
         }
@@ -250,6 +287,46 @@ messages! {
         /// any of its shards. Answered by the `Number` 1 if some of that target's is still on its way
         /// back, else 0.
         0x34 GiveBack { target: u16 }
+        /// Where a file lies below; asked by daemons alone. Answered by `Bytes`: an encoded
+        /// `crate::below::Below`, or two while it is being moved or saved anew. ESTALE: nowhere.
+        0x35 Below { inode: Inode }
+
+        // To the writer of a backing directory (`crate::below`), which is a session of the instance's
+        // owner; EPERM to others.
+
+        /// How an inode stands to the backing directory. Answered by `Bytes`: an encoded
+        /// `below::Standing`. ESTALE if it neither exists nor lies below.
+        0x36 Standing { inode: Inode }
+        /// Unsaved names of a service behind this one in its order, by any of the service's shards;
+        /// `Inode::NONE` and no name: from the first on. Answered by `Bytes`: encoded
+        /// `below::UnsavedName`s (`below::listed`), as many as fit; none: there are no more.
+        0x37 UnsavedNames { parent: Inode, name: &'a [u8] }
+        /// As `UnsavedNames`, inodes of the service with higher numbers than `after`: encoded
+        /// `below::Standing`s.
+        0x38 UnsavedInodes { after: Inode }
+        /// Answered by `Bytes`, an encoded `below::News`, as soon as its number is another than
+        /// `seen`, and after two seconds at most; by any of the service's shards. Who closes a file
+        /// is no news: look again at what `is_written`.
+        0x39 AwaitUnsaved { seen: u64 }
+        /// Before the inode is brought to lie so below, by a rename or by a change in place: from now on
+        /// it may lie as `now` or as `next` says. Replaces an earlier `next`. EAGAIN if the contents of
+        /// a file are not those of `lies.stamp` any more; ESTALE if there is no such inode here and
+        /// below.
+        0x3a Saving { inode: Inode, lies: Lies<'a> }
+        /// After it: it lies there. Where only attributes were changed below, so that place and version
+        /// are those of `now`, it needs no `Saving`. Done before: `Done`. EAGAIN if `lies` is
+        /// neither; ESTALE as above.
+        0x3b Wrote { inode: Inode, lies: Lies<'a> }
+        /// It does not lie as `next` says, and will not: `now` stands. `Done` if there is no `next`.
+        0x3c NotWritten { inode: Inode }
+        /// It lies nowhere below any more, so it is new to the backing directory if it exists here. Of a
+        /// regular file from below no byte may be left there that is not here. `Done` if it lay nowhere.
+        0x3d Gone { inode: Inode }
+        /// What lies below by a name is now `to` and was `from`, either of them may be none; for any
+        /// shard of the service that has the name (that listed it). `Done` if `to` lies there already;
+        /// EAGAIN if neither does. Told after the `Wrote` of `to`; where `from` was removed, before its
+        /// `Gone`.
+        0x3e Saved { parent: Inode, name: &'a [u8], from: Inode, to: Inode }
 
         /// The pieces that hold `offset .. offset + length`, as `Pieces`. With `allocate` those
         /// that are missing are made (ENOSPC if there is no room); else they are left out. The target
@@ -292,8 +369,16 @@ messages! {
         /// Gives back everything of these files: their inode numbers, `removed` reads them. The
         /// number 0x45 was the same for one file.
         0x4d Remove { inodes: &'a [u8] }
-        /// Whose the file is since it changed at `changed`; a word of an earlier change is left out.
-        0x50 Own { inode: Inode, uid: u32, project: u32, changed: u64 }
+        /// How much of a file with this layout and size is still to come up here (`rise`), as `Number`,
+        /// and that it is to come, if that is not known yet. With a `list`, which any number but 0 names,
+        /// it is file number `index` of those that are read in that order, `group` of them at a time.
+        /// Refused with what was in its way since this was asked last; EAGAIN: too much is to come.
+        0x51 Rise {
+            inode: Inode, what: u8, layout: u64, size: u64, list: u64, index: u64, group: u32,
+        }
+        /// Whose the file is since it changed at `changed`, and whether it stays in memory
+        /// (`flag::PINNED`); a word of an earlier change is left out.
+        0x50 Own { inode: Inode, uid: u32, project: u32, changed: u64, resident: u8 }
     }
 }
 
@@ -321,6 +406,12 @@ impl Request<'_> {
             | Request::CancelLock { inode, .. }
             | Request::Unwatch { inode }
             | Request::Look { inode, name: [] }
+            | Request::Below { inode }
+            | Request::Standing { inode }
+            | Request::Saving { inode, .. }
+            | Request::Wrote { inode, .. }
+            | Request::NotWritten { inode }
+            | Request::Gone { inode }
             | Request::Walk { directory: inode, from: walk::DIRECTORY, .. } => Some(inode),
             _ => None,
         }

@@ -12,7 +12,14 @@ use crate::limits::{PROTOCOL_VERSION, WORKER_COUNT_MAX};
 pub const MAGIC: [u8; 8] = *b"FOREBAY\0";
 /// First bytes of who only asks for the daemon's state: the answer is one line of JSON.
 pub const STATUS_MAGIC: [u8; 8] = *b"FOREBAYS";
-/// Length of a client's hello: magic, version, four bytes of zero.
+/// First bytes of who lends memory or takes it back; the answer is as to `STATUS_MAGIC`.
+pub const LEND_MAGIC: [u8; 8] = *b"FOREBAYM";
+/// In the last four bytes of that hello: as much as the node leaves idle. Any other number is how many
+/// `LEND_STEP_BYTES` the daemon may hold.
+pub const LEND_IDLE: u32 = u32::MAX;
+/// See `LEND_IDLE`: a huge page.
+pub const LEND_STEP_BYTES: u64 = 2 << 20;
+/// Length of a client's hello: magic, version, and four bytes of zero but with `LEND_MAGIC`.
 pub const HELLO_BYTES: usize = 16;
 /// Most bytes of an answer.
 pub const WELCOME_BYTES_MAX: usize = 4096;

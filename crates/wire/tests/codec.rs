@@ -2,6 +2,7 @@
 //! the decoders panic or read beyond their input.
 
 use proptest::prelude::*;
+use wire::below::{Lies, News, Stamp, Standing, UnsavedName, Version, listed};
 use wire::codec::{Field, Malformed, Reader, Writer};
 use wire::reply::{DirectoryEntry, Piece};
 use wire::request::removed;
@@ -94,10 +95,78 @@ fn come_back(bytes: &[u8]) {
     comes_back!(Attributes::decode, encode);
     comes_back!(DirectoryEntry::take, put);
     comes_back!(Piece::take, put);
+    comes_back!(Lies::take, put);
+    comes_back!(Standing::take, put);
+    comes_back!(UnsavedName::take, put);
+    comes_back!(News::take, put);
     if let Ok(welcome) = Welcome::decode(&mut Reader::new(bytes)) {
         let mut buffer = [0; 256];
         let written = encode(&mut buffer, |to| welcome.encode(to));
         assert_eq!(Welcome::decode(&mut Reader::new(&written[1..])), Ok(welcome));
+    }
+}
+
+fn lies<'a>(words: &[u64; 8], name: &'a [u8]) -> Lies<'a> {
+    let [parent, number, modified, size, counts, changed, here, here_size] = *words;
+    Lies {
+        parent: Inode(parent),
+        name,
+        version: Version { number, modified: modified.cast_signed(), size },
+        counts,
+        stamp: Stamp {
+            changed: changed.cast_signed(),
+            modified: here.cast_signed(),
+            size: here_size,
+        },
+    }
+}
+
+proptest! {
+    /// What lies below is told and read back, alone, in requests and in lists.
+    #[test]
+    fn standings_survive(
+        words in any::<[u64; 8]>(), others in any::<[u64; 8]>(), bits in 0u8..16, m in any::<u32>(),
+        name in proptest::collection::vec(any::<u8>(), 0..300), attributes in attributes(),
+    ) {
+        let (inode, name, lies) = (Inode(others[1]), &name[..], lies(&words, &name));
+        let next = Lies { counts: others[0], name: &name[..name.len() / 2], ..lies };
+        let standing = Standing {
+            inode,
+            attributes: (bits & 1 != 0).then_some(attributes),
+            is_written: bits & 2 != 0,
+            now: (bits & 4 != 0).then_some(lies),
+            next: (bits & 8 != 0).then_some(next),
+        };
+        let (entry, below) = (Inode(others[2]), Inode(others[3]));
+        let unsaved = UnsavedName { parent: inode, name, entry, mode: m, lies: below };
+        let mut buffer = vec![0; 64 * 1024];
+        let bytes = encode(&mut buffer, |to| [standing, standing].iter().for_each(|it| it.put(to)));
+        prop_assert_eq!(listed::<Standing>(bytes).collect::<Vec<_>>(), [standing, standing]);
+        prop_assert!(bytes.len() / 2 <= Standing::BYTES_MAX || name.len() > 255);
+        prop_assert_eq!(listed::<Standing>(&bytes[..bytes.len() - 1]).count(), 1);
+        let mut buffer = vec![0; 64 * 1024];
+        let bytes = encode(&mut buffer, |to| [unsaved, unsaved].iter().for_each(|it| it.put(to)));
+        prop_assert_eq!(listed::<UnsavedName>(bytes).collect::<Vec<_>>(), [unsaved, unsaved]);
+        prop_assert!(bytes.len() / 2 <= UnsavedName::BYTES_MAX || name.len() > 255);
+        let news = News { number: words[0], names: words[1], inodes: words[2] };
+        let mut buffer = [0; News::BYTES];
+        let bytes = encode(&mut buffer, |to| news.put(to));
+        prop_assert_eq!(News::take(&mut Reader::new(bytes)), Ok(news));
+        request_round_trip(Request::Saving { inode, lies });
+        request_round_trip(Request::Wrote { inode, lies });
+        request_round_trip(Request::Saved { parent: inode, name, from: entry, to: below });
+        request_round_trip(Request::UnsavedNames { parent: inode, name });
+    }
+
+    /// When a directory is saved stands beside its other flags.
+    #[test]
+    fn write_back_stands_beside_other_flags(attributes in attributes(), value in 0u8..4) {
+        let layout = attributes.layout;
+        use wire::attributes::flag::WRITE_BACK;
+        let flags = layout.flags_with_write_back(value);
+        prop_assert_eq!(Layout { flags, ..layout }.write_back(), value);
+        prop_assert_eq!(flags & !WRITE_BACK, layout.flags & !WRITE_BACK);
+        prop_assert!(layout.write_back() < 8);
     }
 }
 

@@ -1,14 +1,17 @@
 //! Hidden commands: what `forebay start` and `stop` run on other hosts, and how a daemon begins.
 //!
-//! `daemon-start`, `daemon-peers`, `daemon-mount` and `daemon-stop` read one JSON value from standard
-//! input and answer with one line: `{"host":..}` or `{"error":TEXT}`.
+//! `daemon-start`, `daemon-peers`, `daemon-mount`, `daemon-lend`, `daemon-flush`,
+//! `daemon-noted` and `daemon-stop` read one JSON value from standard input and answer with one line:
+//! `{"host":..}`, `{"lent":..}` or
+//! `{"error":TEXT}`.
 
 use crate::failure::{Failure, Result};
 use crate::host;
+use crate::lend::{self, Order};
 use crate::mounts::{self, Rights, Wish};
 use crate::progress::Progress;
 use crate::records::{Answer, Job};
-use crate::spawn;
+use crate::{directories, history, spawn, writeback};
 use clap::{Arg, ArgMatches, Command};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -36,6 +39,21 @@ struct MountWork {
 }
 
 #[derive(Deserialize)]
+struct LendWork {
+    name: String,
+    /// `None`: only to look.
+    orders: Option<Vec<Order>>,
+    patience: u64,
+}
+
+#[derive(Deserialize)]
+struct NotedWork {
+    name: String,
+    index: u16,
+    from: u64,
+}
+
+#[derive(Deserialize)]
 struct StopWork {
     name: String,
     patience: u64,
@@ -47,7 +65,16 @@ pub(super) fn commands() -> Vec<Command> {
         .trailing_var_arg(true)
         .allow_hyphen_values(true)
         .value_parser(clap::value_parser!(OsString));
-    let mut all: Vec<_> = ["daemon-start", "daemon-peers", "daemon-mount", "daemon-stop"]
+    let names = [
+        "daemon-start",
+        "daemon-peers",
+        "daemon-mount",
+        "daemon-lend",
+        "daemon-flush",
+        "daemon-noted",
+        "daemon-stop",
+    ];
+    let mut all: Vec<_> = names
         .map(|name| Command::new(name).hide(true).about("Work for this host on standard input"))
         .into();
     all.push(Command::new("daemon-exec").hide(true).about("Become a daemon").arg(words));
@@ -102,6 +129,26 @@ fn work(name: &str) -> Result<Option<Answer>> {
             let wish = Wish { at, rights, requests, while_held: None };
             let patience = Duration::from_micros(work.patience);
             mounts::ensure(&checked(work.name)?, &wish, patience, &mut quiet).map(|()| None)
+        }
+        "daemon-lend" => {
+            let work: LendWork = read()?;
+            let (name, patience) = (checked(work.name)?, Duration::from_micros(work.patience));
+            let lent = match work.orders {
+                Some(orders) => lend::carry_out(&name, &orders, patience, &mut quiet),
+                None => lend::look(&name, patience),
+            };
+            lent.map(|lent| Some(Answer::Lent(lent)))
+        }
+        "daemon-flush" => {
+            let work: StopWork = read()?;
+            let run = directories::run(&checked(work.name)?)?;
+            let patience = Duration::from_micros(work.patience);
+            writeback::flush(&run, patience, &mut quiet).map(|_| None)
+        }
+        "daemon-noted" => {
+            let work: NotedWork = read()?;
+            let text = history::noted(&checked(work.name)?, work.index, work.from)?;
+            Ok(Some(Answer::Noted(text)))
         }
         _ => {
             let work: StopWork = read()?;

@@ -6,9 +6,23 @@ mod start;
 
 mod stop;
 
+mod flush;
+
 mod mount;
 
+mod rising;
+
+mod stage;
+
+mod staging;
+
+mod history;
+
+mod lend;
+
 mod layout;
+
+mod pin;
 
 mod quota;
 
@@ -22,6 +36,8 @@ mod version;
 
 mod agent;
 
+pub(crate) use run::stage_worker;
+
 use crate::failure::{Failure, Result, USAGE};
 use clap::{ArgMatches, Command};
 
@@ -31,9 +47,17 @@ pub(crate) fn all() -> Vec<Command> {
         run::command(),
         start::command(),
         stop::command(),
+        flush::command(),
         mount::command(),
         mount::umount_command(),
+        stage::command(),
+        stage::worker_command(),
+        history::command(),
+        lend::command(),
+        lend::reclaim_command(),
         layout::command(),
+        pin::command(),
+        pin::unpin_command(),
         quota::command(),
         status::command(),
         ls::command(),
@@ -53,16 +77,25 @@ pub(crate) fn run(name: &str, given: &ArgMatches) -> Result<u8> {
         "run" => run::run(given),
         "start" => start::run(given),
         "stop" => stop::run(given),
+        "flush" => flush::run(given),
         "mount" => mount::run(given),
         "umount" => mount::run_umount(given),
+        "stage" => stage::run(given),
+        "stage-worker" => stage::work(given),
+        "history" => history::run(given),
+        "lend" => lend::run(given),
+        "reclaim" => lend::run_reclaim(given),
         "layout" => layout::run(given),
+        "pin" => pin::run(given, true),
+        "unpin" => pin::run(given, false),
         "quota" => quota::run(given),
         "status" => status::run(given),
         "ls" => ls::run(given),
         "df" => df::run(given),
         "version" => version::run(given),
         "daemon-exec" => agent::exec(given),
-        "daemon-start" | "daemon-peers" | "daemon-mount" | "daemon-stop" => agent::run(name),
+        "daemon-start" | "daemon-peers" | "daemon-mount" | "daemon-lend" | "daemon-flush"
+        | "daemon-noted" | "daemon-stop" => agent::run(name),
         _ => Err(Failure::with_code(USAGE, "no such command")),
     }
 }
@@ -73,7 +106,7 @@ fn print_json(value: &serde_json::Value) {
 }
 
 /// Sizes for people: three digits and a unit.
-fn human(bytes: Option<u64>) -> String {
+pub(crate) fn human(bytes: Option<u64>) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let Some(bytes) = bytes else { return "-".to_owned() };
     let mut value = bytes as f64;

@@ -158,7 +158,7 @@ fn project(given: &ArgMatches) -> Result<u8> {
     let settings = settings::resolve(given)?;
     let run = directories::run(settings.word(Key::Name))?;
     let path = given.get_one::<PathBuf>("path").ok_or_else(|| Failure::new("no path"))?;
-    let within = path_within(path, settings.word(Key::At), &run)?;
+    let within = path_within(path, &host::seen_at(&settings)?, &run)?;
     let mut words = vec!["project".into(), within.into_os_string()];
     words.extend(given.get_one::<u32>("id").map(|id| id.to_string().into()));
     let said = ask(given, &format!("no project of {}", path.display()), &words)?;

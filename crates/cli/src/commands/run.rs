@@ -1,7 +1,8 @@
 //! `forebay run`: a command that sees the instance, on one that runs or on one made for it.
 
 use crate::command_line::with_all_settings;
-use crate::commands::mount;
+use crate::commands::staging::{Staging, with_staging};
+use crate::commands::{mount, stage, stop};
 use crate::failure::{Failure, NOT_FOUND, NOT_RUNNABLE, Result};
 use crate::mounts::{self, Wanted};
 use crate::records::{self, Host};
@@ -21,12 +22,20 @@ Examples:
   forebay run -- sh -c 'tar xf src.tar -C /forebay && make -C /forebay/src'
   forebay run --local 4 --memory 2GiB --at /scratch -- ./simulation /scratch/out
   forebay run --name a -- ls /forebay    on the instance 'a'; srun forebay run .. on every node
+  forebay run --stage-in /lustre/ann/in:/forebay --stage-out /forebay/out:/lustre/ann -- ./simulation
   forebay run --mount -- ./static /forebay/out      by a mount, for programs of all kinds
   forebay run --mount ~/m -- ./static ~/m/out       the same where /forebay can not be made
 
 The instance of the name given, or else the one called 'default', is used if it runs. Otherwise one is
 made for the command's life, and is removed with all its files afterwards, also if the command is
 interrupted. SIGINT, SIGTERM and SIGHUP are passed on to the command.
+
+With --backing all that was written is saved there before the instance is removed; if that can not be
+done it is kept, and the exit code is 1, unless --discard says that it may be lost.
+
+What is to be staged in is there before the command begins, else it is not run. What is to be staged out
+is, also if the command failed or was ended by a signal; the exit code stays the command's. If not all
+could be staged out that is said, and an instance that was made for the command is kept.
 
 Statically linked programs, Go programs and set-uid programs would not see the instance; they are
 refused with code 126, unless with --mount: then the command sees the instance through the kernel, as
@@ -44,29 +53,35 @@ pub(super) fn command() -> Command {
     let command = Command::new("run").about("Run a command that sees an instance");
     let help =
         "See the instance by a mount on this directory; without DIR on that of --at, which is made";
-    with_all_settings(command.after_help(EXAMPLES))
+    let command = with_all_settings(command.after_help(EXAMPLES))
         .arg(mount::at().num_args(0..=1).help(help))
         .arg(mount::for_all().requires("mount"))
         .arg(mount::trusted().requires("mount"))
-        .arg(words)
+        .arg(stop::discard())
+        .arg(words);
+    with_staging(command)
 }
 
 pub(super) fn run(given: &ArgMatches) -> Result<u8> {
     let settings = settings::resolve(given)?;
-    let at = settings.word(Key::At).to_owned();
+    let at = host::seen_at(&settings)?;
     let words: Vec<&OsString> = given.get_many("command").into_iter().flatten().collect();
     let (first, rest) = words.split_first().ok_or_else(|| Failure::new("no command"))?;
     let file = program::find(first)?;
     let way = match given.contains_id("mount") {
-        true => Way::Mount(mount_of(given, &settings)?),
+        true => Way::Mount(mount_of(given, &settings, &at)?),
         false => {
             program::check(&file, &at)?;
             Way::Preload(host::beside("libforebay_preload.so")?)
         }
     };
-    // From here on a signal does not end this program, so that an instance of ours is stopped.
-    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
-        .map_err(|error| Failure::at("can not take signals", "this host", error))?;
+    let mut roots = stage::roots(settings.word(Key::Name), &at)?;
+    if let Way::Mount(wanted) = &way {
+        roots.insert(0, wanted.at.clone());
+    }
+    let staging = Staging::of(given, &roots)?;
+    // So that an instance of ours is stopped.
+    let signals = take_signals()?;
     let (name, is_ours) = provide(given, &settings)?;
     let work = || match &way {
         Way::Preload(library) => start_and_wait(
@@ -84,14 +99,24 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
             code.and_then(|code| ended.map(|()| code))
         }
     };
-    let outcome = work();
-    if is_ours {
-        let stopped = instance::stop(&name, settings.timeout());
-        let code = outcome?;
-        stopped?;
-        return Ok(code);
+    let (outcome, is_out) = match staging.before(&name, &at) {
+        Ok(()) => (work(), staging.after(&name, &at)),
+        Err(failure) => (Err(failure), true),
+    };
+    if !is_ours {
+        return outcome;
     }
-    outcome
+    if !is_out {
+        eprintln!(
+            "forebay run: instance {name} is kept, for what is not staged out: 'forebay stage out --name \
+             {name}' goes on, 'forebay stop --name {name}' removes it"
+        );
+        return outcome;
+    }
+    let stopped = instance::stop(&name, settings.timeout(), stop::unsaved(given));
+    let code = outcome?;
+    stopped?;
+    Ok(code)
 }
 
 /// How the command sees the instance.
@@ -103,9 +128,9 @@ enum Way {
 }
 
 /// The mount that is asked for: where `--mount` says, else where programs see the instance anyway.
-fn mount_of(given: &ArgMatches, settings: &Settings) -> Result<Wanted> {
+fn mount_of(given: &ArgMatches, settings: &Settings, at: &str) -> Result<Wanted> {
     let named = given.get_one::<PathBuf>("mount");
-    let at = named.map_or(Path::new(settings.word(Key::At)), PathBuf::as_path);
+    let at = named.map_or(Path::new(at), PathBuf::as_path);
     let requests = settings.word(Key::Requests).to_owned();
     let (at, rights) = (mounts::place(at)?, mount::rights(given));
     Ok(Wanted { at, rights, requests, may_be_made: named.is_none() })
@@ -148,6 +173,33 @@ fn provide(given: &ArgMatches, settings: &Settings) -> Result<(String, bool)> {
     Ok((name, true))
 }
 
+/// Runs this program on an instance as its `stage-worker`, with what `fill` adds to it; its exit code.
+pub(super) fn run_stage_worker(
+    name: &str,
+    at: &str,
+    fill: impl FnOnce(&mut process::Command),
+) -> Result<u8> {
+    let signals = take_signals()?;
+    let mut command = stage_worker(name, at)?;
+    fill(&mut command);
+    let own = PathBuf::from(command.get_program());
+    start_and_wait(&mut command, &own, signals)
+}
+
+/// This program as a `stage-worker` of an instance.
+///
+/// # Errors
+/// There is no such instance on this host, or a file of ours is missing.
+pub(crate) fn stage_worker(name: &str, at: &str) -> Result<process::Command> {
+    let own = std::env::current_exe()
+        .map_err(|error| Failure::at("can not find", "this program", error))?;
+    program::check(&own, at)?;
+    let library = host::beside("libforebay_preload.so")?;
+    let mut command = prepare(&own, name, at, &library)?;
+    command.arg("stage-worker");
+    Ok(command)
+}
+
 /// The environment of the command.
 fn prepare(file: &Path, name: &str, at: &str, library: &Path) -> Result<process::Command> {
     let run = directories::run(name)?;
@@ -172,6 +224,13 @@ fn prepare(file: &Path, name: &str, at: &str, library: &Path) -> Result<process:
     Ok(command)
 }
 
+/// From here on a signal does not end this program.
+fn take_signals() -> Result<Signals> {
+    Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .map_err(|error| Failure::at("can not take signals", "this host", error))
+}
+
+/// Starts a program, passes signals on to it and waits; its exit code.
 fn start_and_wait(command: &mut process::Command, file: &Path, mut signals: Signals) -> Result<u8> {
     if let Some(number) = signals.pending().next() {
         return Ok(code_of_signal(number));

@@ -6,7 +6,7 @@ use crate::failure::{FAILED, Failure, Result};
 use crate::mounts::{self, Mount};
 use crate::query::{State, daemon_query};
 use crate::records::{self, Daemon, Host, Part, Wanted};
-use crate::{directories, host, instance, settings};
+use crate::{directories, host, instance, settings, writeback};
 use clap::{ArgMatches, Command};
 use config::Key;
 use serde_json::json;
@@ -91,13 +91,21 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
     let settings = settings::resolve(given)?;
     let name = settings.word(Key::Name);
     let (seen, wanted) = look(name, settings.timeout())?;
-    let mounts = mounts::all(&directories::run(name)?)?;
+    let run = directories::run(name)?;
+    let mounts = mounts::all(&run)?;
+    // One that was killed goes on with this.
+    let asked = wanted.has_writer().then(|| writeback::ensure(&run));
+    let writer = asked.and_then(|_| writeback::status(&run));
     if given.get_flag("json") {
         let daemons: Vec<_> = seen.iter().map(as_json).collect();
         let mounts: Vec<_> = mounts.iter().map(mount_as_json).collect();
-        print_json(
-            &json!({ "name": name, "daemons": daemons, "mounts": mounts, "settings": wanted }),
-        );
+        print_json(&json!({
+            "name": name,
+            "daemons": daemons,
+            "mounts": mounts,
+            "writer": writer,
+            "settings": wanted,
+        }));
     } else {
         outln!("instance {name}: {} daemons", seen.len());
         out!("{}", as_table(&seen));
@@ -109,13 +117,77 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
             wanted.placement,
             wanted.workers
         );
+        seen.iter().filter_map(thresholds_line).for_each(|line| outln!("{line}"));
         for (mount, state) in &mounts {
             let (at, pid) = (mount.at.display(), mount.process.pid);
             outln!("mount {at} by process {pid}: {}", state.word());
         }
+        if let Some(history) = &wanted.history {
+            outln!("{}", history_line(history, &seen));
+        }
+        if let Some(told) = &writer {
+            outln!("{}", writer_line(told));
+            for (path, what) in told.failures.iter().chain(&told.conflicted) {
+                outln!("  {}: {what}", path.display());
+            }
+        }
     }
     let is_dead = seen.is_empty() || seen.iter().any(|one| one.is_alive == Some(false));
     Ok(if is_dead { FAILED } else { 0 })
+}
+
+/// What this host's daemons say of it.
+fn history_line(name: &str, seen: &[Seen]) -> String {
+    let sum = |one: fn(&State) -> Option<u64>| -> u64 {
+        seen.iter().filter_map(|daemon| daemon.state.as_ref().and_then(one)).sum()
+    };
+    let noted = sum(|state| state.history_noted);
+    let mut line = format!("history {name}: {noted} files noted");
+    let named = sum(|state| state.history_named);
+    if named > 0 {
+        let right = sum(|state| state.history_right);
+        let wrong = sum(|state| state.history_wrong);
+        line +=
+            &format!(", {named} follow from the last run, {right} of them read, {wrong} others");
+    }
+    if sum(|state| state.history_given_up) > 0 {
+        line += ", not followed any more";
+    }
+    line
+}
+
+/// How much memory a daemon keeps free, if that sets itself, and why so much.
+fn thresholds_line(one: &Seen) -> Option<String> {
+    let state = one.state.as_ref()?;
+    let why = match state.room_reason.as_deref()? {
+        "default" => "nothing moved yet",
+        "bandwidths" => "from the bandwidths of memory and SSD",
+        "missed" => "writers found no memory",
+        "returned" => "what had moved was used again",
+        "unused" => "more was never needed",
+        _ => return None,
+    };
+    let [room, reserve] = [state.room_below?, state.reserve_below?].map(|bytes| human(Some(bytes)));
+    let index = one.daemon.index;
+    Some(format!("daemon {index} keeps {room} of its memory free, {reserve} by force: {why}"))
+}
+
+fn writer_line(told: &writeback::Told) -> String {
+    let mut line = format!(
+        "backing directory: {} files and names unsaved, {} saved ({})",
+        told.unsaved,
+        told.saved,
+        human(Some(told.bytes_saved))
+    );
+    let counts =
+        [(told.waiting, "waiting"), (told.failed, "failed"), (told.conflicts, "conflicts")];
+    for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
+        line += &format!(", {count} {what}");
+    }
+    if let Some(error) = &told.error {
+        line += &format!(": {error}");
+    }
+    line
 }
 
 fn as_json(one: &Seen) -> serde_json::Value {
@@ -126,6 +198,7 @@ fn as_json(one: &Seen) -> serde_json::Value {
         "alive": one.is_alive,
         "tcp": one.daemon.tcp,
         "memory": one.daemon.memory,
+        "memory_least": one.daemon.memory_least,
         "ssd": one.daemon.ssd,
         "resident": one.daemon.process.resident_bytes().filter(|_| one.is_alive == Some(true)),
         "state": one.state,
@@ -137,8 +210,10 @@ fn mount_as_json((mount, state): &(Mount, mounts::State)) -> serde_json::Value {
 }
 
 fn as_table(seen: &[Seen]) -> String {
-    let head =
-        ["daemon", "host", "state", "pid", "memory", "free", "ssd", "free", "files", "address"];
+    let head = [
+        "daemon", "host", "state", "pid", "memory", "free", "ssd", "free", "sunk", "files",
+        "address",
+    ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for one in seen {
         let state = one.state.clone().unwrap_or_default();
@@ -147,10 +222,11 @@ fn as_table(seen: &[Seen]) -> String {
             if one.host.is_empty() { "here".to_owned() } else { one.host.clone() },
             one.word().to_owned(),
             one.daemon.process.pid.to_string(),
-            human(Some(one.daemon.memory)),
+            human(state.memory_total.or(Some(one.daemon.memory))),
             human(state.memory_free),
             human(Some(one.daemon.ssd)),
             human(state.ssd_free),
+            human(state.bytes_sunk),
             state.files.map_or_else(|| "-".to_owned(), |files| files.to_string()),
             one.daemon.tcp.clone(),
         ]);

@@ -17,6 +17,14 @@ fn at(place: u16, inode: u64) -> (Inode, Layout) {
     (Inode(inode), Layout { placement: placement::LOCAL, place, ..Layout::default() })
 }
 
+/// One in turn over two targets, and which those are.
+fn grouped(inode: u64) -> (Vec<u16>, (Inode, Layout)) {
+    let placement = placement::group(2).expect("a group");
+    let layout = Layout { placement, ..Layout::default() };
+    let targets = ::placement::locate::targets(&layout, Inode(inode), TARGETS);
+    (targets.map(|target| target.0).collect(), (Inode(inode), layout))
+}
+
 /// One that has nothing beyond its first chunk, and where that is.
 fn short(inode: u64) -> (u16, (Inode, Layout)) {
     let layout = Layout { flags: flag::SHORT, ..Layout::default() };
@@ -61,6 +69,20 @@ fn a_short_file_is_asked_of_its_first_target_alone() {
         removals.add(now, TARGETS, inode, &[file]);
         assert_eq!(due(&mut removals, now + GATHER_TIME), [(target, vec![inode])]);
         assert_eq!(removals.answered(now, DaemonIndex(target), DONE), Some(vec![inode]));
+    }
+}
+
+#[test]
+fn a_file_of_a_group_is_asked_of_its_members_alone() {
+    let (mut removals, now) = (Removals::default(), Instant::now());
+    for inode in 1..100 {
+        let (mut targets, file) = grouped(inode);
+        targets.sort_unstable();
+        removals.add(now, TARGETS, inode, &[file]);
+        let expected: Vec<_> = targets.iter().map(|&target| (target, vec![inode])).collect();
+        assert_eq!(due(&mut removals, now + GATHER_TIME), expected);
+        assert_eq!(removals.answered(now, DaemonIndex(targets[0]), DONE), None);
+        assert_eq!(removals.answered(now, DaemonIndex(targets[1]), DONE), Some(vec![inode]));
     }
 }
 
@@ -133,16 +155,17 @@ impl World {
         let mut files = Vec::new();
         for inode in token * 300..=token * 300 + random.below(256) {
             let (inode, place) = (inode + 1, random.below(u64::from(TARGETS)) as u16);
-            let (holders, file) = match random.below(3) {
-                0 => (place..place + 1, at(place, inode)),
-                1 => (0..TARGETS, anywhere(inode)),
+            let (holders, file) = match random.below(4) {
+                0 => (vec![place], at(place, inode)),
+                1 => ((0..TARGETS).collect(), anywhere(inode)),
+                2 => grouped(inode),
                 _ => {
                     let (place, file) = short(inode);
-                    (place..place + 1, file)
+                    (vec![place], file)
                 }
             };
             files.push(file);
-            self.held.extend(holders.map(|target| (target, inode)));
+            self.held.extend(holders.into_iter().map(|target| (target, inode)));
         }
         self.open.insert(token, files.iter().map(|(inode, _)| inode.0).collect());
         removals.add(now, TARGETS, token, &files);

@@ -45,6 +45,7 @@ pub(crate) struct Instance {
     pub(crate) workers: usize,
     pub(crate) daemons: Vec<Option<Child>>,
     addresses: Vec<String>,
+    backing: Option<PathBuf>,
 }
 
 impl Instance {
@@ -55,13 +56,24 @@ impl Instance {
 
     /// Starts `count` daemons, `local_count` to a host, with `workers` threads.
     pub(crate) fn start_as(count: u16, local_count: u16, workers: usize) -> Instance {
+        Instance::start_over(count, local_count, workers, None)
+    }
+
+    /// As `start_as`, with a backing directory or without.
+    pub(crate) fn start_over(
+        count: u16,
+        local_count: u16,
+        workers: usize,
+        backing: Option<PathBuf>,
+    ) -> Instance {
         let directory = tempfile::tempdir().expect("a directory");
         for name in ["run", "data"] {
             std::fs::create_dir(directory.path().join(name)).expect("made");
         }
         let daemons = (0..count).map(|_| None).collect();
         let addresses = vec![String::new(); usize::from(count)];
-        let mut instance = Instance { directory, count, local_count, workers, daemons, addresses };
+        let mut instance =
+            Instance { directory, count, local_count, workers, daemons, addresses, backing };
         instance.write_secret(&"5a".repeat(32));
         for index in 0..count {
             instance.spawn(index);
@@ -114,6 +126,9 @@ impl Instance {
         ];
         for (name, value) in options {
             command.arg(name).arg(value);
+        }
+        if let Some(backing) = &self.backing {
+            command.arg("--backing").arg(backing);
         }
         command.stdout(Stdio::piped()).stdin(Stdio::null());
         command

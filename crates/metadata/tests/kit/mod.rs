@@ -2,10 +2,12 @@
 //! targets that answer, and clients that send requests. All random choices come from a seed.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub(crate) mod below;
 pub(crate) mod faults;
 mod posts;
 pub(crate) mod shared;
 pub(crate) mod simulation;
+pub(crate) mod writer;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -311,6 +313,8 @@ pub(crate) struct World {
     pub(crate) removal_log: Vec<Inode>,
     /// The layouts that were told with them.
     pub(crate) removal_layouts: Vec<Layout>,
+    /// What lies below.
+    pub(crate) backing: below::Backing,
 }
 
 impl World {
@@ -344,6 +348,7 @@ impl World {
             data_log: vec![],
             removal_log: vec![],
             removal_layouts: vec![],
+            backing: below::Backing::default(),
         };
         for seat in 0..world.seats.len() {
             world.step(seat, Input::Tick);
@@ -429,6 +434,7 @@ impl World {
                     self.seats[at].data.push((token, inode, op));
                 }
                 Effect::Remove { token, files } => self.remove(at, token, &files),
+                Effect::Below { directory, place } => self.backing.ask(at, directory, place),
             }
         }
     }
@@ -474,6 +480,7 @@ impl World {
                 for at in 0..self.seats.len() {
                     self.answer_data(at, Ok(()));
                 }
+                while self.answer_below(usize::MAX) {}
             }
             if !self.queue.is_empty() {
                 let (to, bytes) = self.queue.remove(0);
@@ -586,6 +593,7 @@ impl World {
         seat.data.clear();
         seat.removals.clear();
         seat.known = posts::Known::default();
+        self.backing.asked.retain(|(who, ..)| *who != at);
         self.step(at, Input::Tick);
     }
 
@@ -626,6 +634,11 @@ impl World {
     }
     pub(crate) fn user(&mut self, uid: u32, gid: u32) -> Client<'_> {
         Client { world: self, who: Credentials::of(uid, gid) }
+    }
+
+    /// Somebody whom a kernel has checked.
+    pub(crate) fn checked(&mut self, uid: u32, gid: u32) -> Client<'_> {
+        Client { world: self, who: Credentials::checked(uid, gid) }
     }
 }
 

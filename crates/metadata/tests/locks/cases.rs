@@ -3,7 +3,7 @@
 use super::kit::{Answer, World};
 use metadata::Input;
 use wire::errno::Errno;
-use wire::request::lock::{FLOCK, READ, UNLOCK, WAIT, WRITE};
+use wire::request::lock::{BEHIND, FLOCK, READ, UNLOCK, WAIT, WRITE};
 use wire::{Credentials, Inode, Request};
 
 const MILLISECOND: i64 = 1_000_000;
@@ -269,4 +269,23 @@ fn what_is_told_of_a_wide_conflict_is_bounded_and_a_circle_in_it_is_found() {
     case.pass(300 * MILLISECOND);
     assert_eq!(case.answer(last), DEADLOCK);
     assert!(waits.iter().all(|&wait| case.answer(wait).is_none()), "one is enough");
+}
+
+/// Who would wait asks without waiting first, and passes nobody.
+#[test]
+fn who_asks_behind_those_who_wait_gets_nothing_before_them() {
+    let mut case = Case::new(1);
+    let taken = case.ask((1, 0), 0, READ, BEHIND);
+    assert_eq!(case.answer(taken), DONE);
+    let writer = case.ask((2, 0), 0, WRITE, WAIT);
+    assert_eq!(case.answer(writer), None);
+    let behind = case.ask((3, 0), 0, READ, BEHIND);
+    assert_eq!(case.answer(behind), Some(Answer::Refused(Errno::EAGAIN)));
+    let past = case.ask((4, 0), 0, READ, 0);
+    assert_eq!(case.answer(past), DONE);
+    for reader in [1, 4] {
+        let given = case.ask((reader, 1), 0, UNLOCK, BEHIND);
+        assert_eq!(case.answer(given), DONE);
+    }
+    assert_eq!(case.answer(writer), DONE);
 }

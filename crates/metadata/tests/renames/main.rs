@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use history::{Op, Place, Said, Thing, Tree, Tried, explain};
 use kit::faults::Faults;
 use kit::simulation::RENAMES;
+use kit::writer::Row;
 use kit::{Answer, Random, Sent, World, config};
 use metadata::{Config, Input};
 use wire::attributes::{mode, spread};
@@ -61,6 +62,8 @@ struct Game {
     faults: Faults,
     counts: BTreeMap<&'static str, u64>,
     longest: i64,
+    /// What lies below, where there is a backing directory.
+    below: BTreeMap<Place, Inode>,
 }
 
 /// What an operation came to.
@@ -87,6 +90,10 @@ impl Game {
     fn new(seed: u64, configs: Vec<Config>) -> Game {
         let mut world = World::of(configs);
         world.settle();
+        assert!(
+            world.root().list(Inode::ROOT).is_empty(),
+            "what lies below is brought in: nothing"
+        );
         let root = world.stat(Inode::ROOT).expect("there is a root");
         Game {
             world,
@@ -102,6 +109,7 @@ impl Game {
             faults: Faults::new(4, 120, &[0, 3_000_000, 80_000_000, 700_000_000]),
             counts: BTreeMap::new(),
             longest: 0,
+            below: BTreeMap::new(),
         }
     }
 
@@ -370,6 +378,41 @@ impl Game {
             panic!("no order explains it:\n{why}");
         }
         self.tree = end;
+        if self.world.seats.iter().all(|seat| seat.config.backing) {
+            self.compare_unsaved();
+        }
+    }
+
+    /// Unsaved names are those that differ from what lies below; some of them are saved.
+    fn compare_unsaved(&mut self) {
+        let here = &self.tree.entries;
+        let places: BTreeSet<&Place> = here.keys().chain(self.below.keys()).collect();
+        let of = |tree: &BTreeMap<Place, Inode>, place| tree.get(place).copied();
+        let pairs = places.iter().map(|&place| (*place, of(here, place), of(&self.below, place)));
+        let right: BTreeMap<Place, (Inode, Inode)> = pairs
+            .filter(|(_, entry, lies)| entry != lies)
+            .map(|(place, entry, lies)| {
+                (place, (entry.unwrap_or_default(), lies.unwrap_or_default()))
+            })
+            .collect();
+        let rows = self.world.unsaved_names();
+        let place = |row: &Row| (row.parent, row.name[0] - letter(0)[0]);
+        let found = rows.iter().map(|row| (place(row), (row.entry, row.lies)));
+        assert_eq!(found.collect::<BTreeMap<_, _>>(), right);
+        assert_eq!(rows.len(), right.len(), "each by one service");
+        for row in rows {
+            if self.random.chance(50) {
+                let (parent, name, to) = (row.parent, &row.name[..], row.entry);
+                let request = Request::Saved { parent, name, from: row.lies, to };
+                let shard = self.world.address(row.at);
+                self.world.tell_shard(shard, &request).expect("told");
+                match to.is_none() {
+                    true => drop(self.below.remove(&place(&row))),
+                    false => drop(self.below.insert(place(&row), to)),
+                }
+                self.count("saved");
+            }
+        }
     }
 
     /// All that is there, when nothing is under way.
@@ -411,6 +454,12 @@ impl Game {
 }
 
 fn configs(which: u64) -> Vec<Config> {
+    let mut configs = configs_without_backing(which);
+    configs.iter_mut().for_each(|config| config.backing = which.is_multiple_of(2));
+    configs
+}
+
+fn configs_without_backing(which: u64) -> Vec<Config> {
     match which % 3 {
         0 => (0..3).map(|daemon| config(daemon, 3, 0, 1)).collect(),
         1 => (0..4).map(|n| config(n / 2, 2, usize::from(n % 2), 2)).collect(),
@@ -434,7 +483,9 @@ fn every_operation_is_at_one_moment() {
         game.world.steps
     });
     println!("{counts:?}, longest wait {} ms", longest / 1_000_000);
-    for (what, least) in [("renamed", 20), ("no circle", 1), ("linked", 10), ("killed", 10)] {
+    for (what, least) in
+        [("renamed", 20), ("no circle", 1), ("linked", 10), ("killed", 10), ("saved", 9)]
+    {
         let count = counts.get(what).copied().unwrap_or(0);
         assert!(count >= least * seeds, "hardly anything is {what}: {count}");
     }

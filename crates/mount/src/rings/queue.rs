@@ -11,7 +11,6 @@
 use fuse::Header;
 use fuse::abi::OUT_HEADER_BYTES;
 use fuse::notice::Notice;
-use fuse::request::Lock;
 use fuse::ring::{self, Arrived, COMMIT_AND_FETCH, REGISTER};
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
@@ -26,6 +25,7 @@ use wire::limits::XATTR_VALUE_BYTES_MAX;
 use super::entry::Entry;
 use crate::serve::{Answer, Scratch, Server, head};
 use crate::turns::Serving;
+use crate::waits::Begun;
 use crate::watches::Telling;
 
 /// Commands that are written before they are handed over.
@@ -211,7 +211,7 @@ impl Lent {
         match answer {
             Answer::Said(said) => self.commit(index, said)?,
             Answer::None => self.commit(index, Ok(0))?,
-            Answer::Waits(lock) => self.wait(index, header, lock)?,
+            Answer::Waits(begun) => self.wait(index, header, begun)?,
         }
         if telling.is_telling() {
             // Others wait until the kernel has it, and this thread may now wait for long.
@@ -238,9 +238,10 @@ impl Lent {
         self.push(&command)
     }
 
-    /// Another thread waits for the lock; the queue goes on without that entry.
-    fn wait(&mut self, index: usize, header: Header, lock: Lock) -> io::Result<()> {
+    /// The thread for that waits for the lock; the queue goes on without that entry.
+    fn wait(&mut self, index: usize, header: Header, begun: Box<Begun>) -> io::Result<()> {
         if self.entries.len() >= ENTRIES_MAX {
+            self.server.let_wait_go(*begun);
             return self.commit(index, Err(Errno::ENOLCK));
         }
         let Some(entry) = self.entries.get_mut(index) else { return Ok(()) };
@@ -254,7 +255,7 @@ impl Lent {
         self.poke(header.node);
         let post = Arc::clone(&self.post);
         let say = move |outcome: Result<(), Errno>| post.send(index, outcome.map(|()| 0));
-        self.server.wait_for_lock(header, lock, say);
+        self.server.wait_for_lock(header, begun, say);
         Ok(())
     }
 

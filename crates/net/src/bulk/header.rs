@@ -14,6 +14,7 @@
 
 use wire::codec::{Malformed, Reader, Writer};
 use wire::limits::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, STAGE_BUFFER_BYTES};
+use wire::request::chunk_log2_of;
 use wire::{Errno, Inode};
 
 /// Bytes of a header.
@@ -39,7 +40,7 @@ impl Range {
     #[must_use]
     pub fn is_possible(&self) -> bool {
         !self.inode.is_none()
-            && (CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX).contains(&self.chunk_log2)
+            && (CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX).contains(&chunk_log2_of(self.chunk_log2))
             && (1..=STAGE_BUFFER_BYTES).contains(&(self.length as usize))
             && self.end() <= FILE_BYTES_MAX
     }

@@ -1,20 +1,20 @@
-//! `statfs`, `fstatfs`: the space of the whole instance.
+//! `statfs`, `fstatfs`: the space of the whole instance, or what the project of a file may use.
 
 use crate::calls::credentials::who;
 use crate::calls::paths::{HERE, on_path};
 use crate::calls::state::{client, ours};
 use crate::calls::{Answer, answer, native, user};
-use client::{Client, Follow, Outcome};
+use client::{Client, Follow, Outcome, Space};
+use wire::Attributes;
 use wire::errno::Result;
 use wire::limits::NAME_BYTES_MAX;
 
-/// Unit of the counts: the smallest piece of a file.
-const BLOCK_BYTES: u64 = 4096;
+const BLOCK_BYTES: u64 = Space::BLOCK_BYTES;
 /// What tells our file system from others: "FBAY".
 const MAGIC: i64 = 0x4642_4159;
 
-fn statfs_of(client: &Client) -> Result<libc::statfs> {
-    let space = client.space()?;
+fn statfs_of(client: &Client, file: &Attributes) -> Result<libc::statfs> {
+    let space = client.space_of(file)?;
     // WHY: the structure has private padding.
     // SAFETY: it is a plain C structure of integers, for which zeros are valid.
     let mut statfs: libc::statfs = unsafe { core::mem::zeroed() };
@@ -25,9 +25,8 @@ fn statfs_of(client: &Client) -> Result<libc::statfs> {
     statfs.f_bfree = space.bytes_free / BLOCK_BYTES;
     statfs.f_bavail = statfs.f_bfree;
     statfs.f_namelen = NAME_BYTES_MAX as i64;
-    // Inodes are bounded by space alone: each takes one block in the worst case.
-    statfs.f_files = space.files.saturating_add(statfs.f_bfree);
-    statfs.f_ffree = statfs.f_bfree;
+    statfs.f_files = space.files_total;
+    statfs.f_ffree = space.files_free;
     Ok(statfs)
 }
 
@@ -37,8 +36,8 @@ pub fn by_path(a: [u64; 6]) -> Answer {
     let mut outside = None;
     let done = on_path(libc::SYS_statfs, [HERE, a[0], 0, 0, 0, 0], |client, at, buffer| {
         Ok(match client.stat(at, Follow::Yes, &who(), buffer)? {
-            Outcome::Done(_) => {
-                user::put(a[1], statfs_of(client)?)?;
+            Outcome::Done(file) => {
+                user::put(a[1], statfs_of(client, &file)?)?;
                 Outcome::Done(())
             }
             Outcome::Outside => {
@@ -57,6 +56,7 @@ pub fn by_path(a: [u64; 6]) -> Answer {
 /// `fstatfs`: descriptor, where to.
 #[must_use]
 pub fn by_descriptor(a: [u64; 6]) -> Answer {
-    ours(a[0])?;
-    answer(client().and_then(|client| user::put(a[1], statfs_of(client)?)))
+    let used = ours(a[0])?;
+    let file = used.file();
+    answer(client().and_then(|client| user::put(a[1], statfs_of(client, &client.fstat(file)?)?)))
 }

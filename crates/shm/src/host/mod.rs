@@ -6,6 +6,7 @@
 //!   daemon finds what a killed process had open.
 //! - `watches`: what the kernels behind mounts of this host remember.
 //! - `pages`: who began to write to files, and what other hosts do with them.
+//! - `releases`: locks that are to end, until the shards of their files know.
 //! - `turns`: numbers that tell a shard of another host whether an opening or a last close is newer.
 //!
 //! One segment for each host, made by whichever daemon comes first; every daemon of the host and
@@ -37,6 +38,8 @@ pub mod watches;
 
 pub mod pages;
 
+pub mod releases;
+
 pub use files::{File, OfdIndex};
 pub use lengths::{Cut, Cuts, Seen};
 pub use processes::{Descriptor, ProcessIndex, Tenant};
@@ -47,7 +50,7 @@ const MAGIC: u32 = 0x4642_4832;
 const TABLES: usize = 4096;
 
 /// Length of the segment. Memory is touched as it is used.
-pub const HOST_BYTES: usize = pages::END;
+pub const HOST_BYTES: usize = releases::END;
 
 /// The mapped host segment.
 pub struct HostSegment {

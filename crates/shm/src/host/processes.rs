@@ -36,6 +36,11 @@ const DYING: u32 = 3;
 const KIND: u32 = 3;
 /// What one generation more adds to a state.
 const GENERATION_ONE: u32 = 4;
+
+const fn state_of(generation: u32, kind: u32) -> u32 {
+    generation.wrapping_mul(GENERATION_ONE) | kind
+}
+
 /// Bit of a start time: the copy of a table that no child has adopted yet.
 const NOT_ADOPTED: u64 = 1 << 63;
 
@@ -160,6 +165,13 @@ impl HostSegment {
             return None;
         }
         Some((row.pid.load(Relaxed), row.started.load(Relaxed)))
+    }
+
+    /// True if the row is still in the use of that generation.
+    #[must_use]
+    pub fn process_is_used(&self, process: ProcessIndex, generation: u32) -> bool {
+        let state = self.process(process).map_or(FREE, |row| row.state.load(Acquire));
+        state & KIND != FREE && state & !KIND == state_of(generation, 0)
     }
 
     /// How often the row was used: an owner of locks is (row, generation).
@@ -324,32 +336,66 @@ impl HostSegment {
         generation: u32,
         each: &mut dyn FnMut(OfdIndex),
     ) -> Result<()> {
-        let Process { state, blocks, .. } = self.process(process)?;
-        let use_of_it = generation.wrapping_mul(GENERATION_ONE);
-        let (live, dying) = (use_of_it | LIVE, use_of_it | DYING);
+        let (live, dying) = (state_of(generation, LIVE), state_of(generation, DYING));
+        let state = &self.process(process)?.state;
         state.compare_exchange(live, dying, AcqRel, Relaxed).map_err(|_| Errno::EIO)?;
-        self.process_each(process, &mut |_, file, _| each(file));
+        self.process_each(process, &mut |fd, _, _| {
+            // Taken away first: who is killed in here leaves the rest to the daemon, and no reference is
+            // released twice.
+            if let Some((file, _)) = self.process_take(process, fd) {
+                each(file);
+            }
+        });
+        self.process_free(process, generation)
+    }
+
+    /// For who found the process dead: the table is his to take apart, also if somebody began to who was
+    /// killed at it. `process_free` is the end of that.
+    ///
+    /// # Errors
+    /// `EIO` if it is in another use.
+    pub fn process_take_over(&self, process: ProcessIndex, generation: u32) -> Result<()> {
+        let (live, dying) = (state_of(generation, LIVE), state_of(generation, DYING));
+        let state = &self.process(process)?.state;
+        match state.compare_exchange(live, dying, AcqRel, Acquire) {
+            Err(seen) if seen != dying => Err(Errno::EIO),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives a row back whose descriptors were all taken, by who takes its table apart.
+    ///
+    /// # Errors
+    /// `EIO` if it is in another use.
+    pub fn process_free(&self, process: ProcessIndex, generation: u32) -> Result<()> {
+        let Process { state, blocks, .. } = self.process(process)?;
+        if state.load(Acquire) != state_of(generation, DYING) {
+            return Err(Errno::EIO);
+        }
         for block in blocks {
             let block = block.swap(0, AcqRel);
             if block != 0 {
                 self.block_give(block)?;
             }
         }
-        state.store(use_of_it | FREE, Release);
+        state.store(state_of(generation, FREE), Release);
         Ok(())
     }
 
-    /// Tables in use.
+    /// Tables in use, also those that somebody takes apart, or did when he was killed.
     pub fn process_list(&self, each: &mut dyn FnMut(Tenant)) {
         for process in (0..PROCESS_COUNT as u32).map(ProcessIndex) {
-            // The generation first: if the row is taken anew behind it, what follows is of no use
-            // to `process_release`.
-            let generation = self.process_generation(process);
-            if let Some((pid, started)) = self.process_identity(process) {
-                let is_adopted = started & NOT_ADOPTED == 0;
-                let started = started & !NOT_ADOPTED;
-                each(Tenant { process, generation, pid, started, is_adopted });
+            let Ok(row) = self.process(process) else { return };
+            // The state first: if the row is taken anew behind it, what follows is of no use to
+            // `process_release` and `process_take_over`.
+            let state = row.state.load(Acquire);
+            if !matches!(state & KIND, LIVE | DYING) {
+                continue;
             }
+            let (pid, started) = (row.pid.load(Relaxed), row.started.load(Relaxed));
+            let (generation, is_adopted) = (state / GENERATION_ONE, started & NOT_ADOPTED == 0);
+            let started = started & !NOT_ADOPTED;
+            each(Tenant { process, generation, pid, started, is_adopted });
         }
     }
 }

@@ -11,6 +11,10 @@
 //! anew, is told again. What is over needs no clearing; a mount that stands still is waited for no
 //! longer than that.
 //!
+//! Every process of the host may write these words. Nobody has a kernel remember anything for longer than
+//! `SPAN_MILLIS`: a word that says so is put right by who meets it, to that long from then, once. So a
+//! wild one holds nobody up for longer, and what was truly promised before is kept.
+//!
 //! What kernels behind mounts of other hosts remember is noted by the services of this host, under
 //! the number `OTHERS`: until when any of them may. Which do, each service knows by itself; after a
 //! restart of its daemon the words are what is left.
@@ -24,7 +28,7 @@ use crate::wait;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use wire::Inode;
 use wire::errno::{Errno, Result};
-use wire::watch::{MOUNT_COUNT_MAX, OTHERS, Watch};
+use wire::watch::{MARGIN_NANOS, MOUNT_COUNT_MAX, OTHERS, VALID_NANOS, Watch};
 
 const PAGE: usize = 4096;
 const START: usize = turns::END.next_multiple_of(PAGE);
@@ -36,6 +40,13 @@ pub(super) const END: usize = WORDS + (MOUNT_COUNT_MAX + 1) * BUCKETS * 8;
 /// Bits of a word that count.
 const COUNT_BITS: u32 = 20;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
+
+/// For so long from now something may be remembered.
+const SPAN_MILLIS: u64 = ((VALID_NANOS + MARGIN_NANOS) / 1_000_000).unsigned_abs();
+/// So much later a time may be that somebody said: whole milliseconds, and those that a count carries
+/// when
+/// a word is said a million times within a span.
+const CARRIED_MILLIS: u64 = 20;
 
 const _: () = assert!(ROW * (MOUNT_COUNT_MAX + 1) <= PAGE && MOUNT_COUNT_MAX + 1 < 64);
 
@@ -49,6 +60,15 @@ pub fn bucket_of(watch: Watch) -> usize {
 #[must_use]
 pub fn is_over(word: u64) -> bool {
     (word >> COUNT_BITS).saturating_mul(1000) <= wait::now_micros()
+}
+
+/// A word as it may be believed at a time.
+const fn believed(word: u64, now_micros: u64) -> u64 {
+    let latest = (now_micros / 1000).saturating_add(SPAN_MILLIS);
+    match word >> COUNT_BITS > latest.saturating_add(CARRIED_MILLIS) {
+        true => latest << COUNT_BITS | word & COUNT,
+        false => word,
+    }
 }
 
 /// What the marks of an open file (`vnodes`) say of mounts: who writes to it without a message (8 bits: 0
@@ -96,6 +116,21 @@ pub mod pages {
     pub const fn keepers_but(marks: u64, own: u8) -> u64 {
         let all = marks & KEEPERS << KEEPERS_SHIFT;
         if own == 0 { all } else { all & !keeper(own) }
+    }
+}
+
+/// A word as it is, and as it stays: a wild one is another from now on, so that its time passes.
+fn put_right(word: &AtomicU64) -> u64 {
+    let mut known = word.load(SeqCst);
+    loop {
+        let right = believed(known, wait::now_micros());
+        if right == known {
+            return known;
+        }
+        match word.compare_exchange(known, right, SeqCst, SeqCst) {
+            Ok(_) => return right,
+            Err(now) => known = now,
+        }
     }
 }
 
@@ -174,9 +209,11 @@ impl HostSegment {
     /// # Errors `EINVAL` for a number that is no mount's.
     pub fn watch(&self, number: u8, bucket: usize, until: u64) -> Result<u64> {
         let word = self.watch_word(number, bucket)?;
-        let millis = until.div_ceil(1000);
+        let now = wait::now_micros();
+        let latest = believed(u64::MAX, now) >> COUNT_BITS;
+        let millis = until.div_ceil(1000).min(latest);
         let longer = |known: u64| {
-            let time = millis.max(known >> COUNT_BITS) << COUNT_BITS;
+            let time = millis.max(believed(known, now) >> COUNT_BITS) << COUNT_BITS;
             // What the count carries makes it a millisecond longer.
             time.saturating_add((known & COUNT) + 1)
         };
@@ -257,7 +294,7 @@ impl HostSegment {
         while mounts != 0 {
             let number = mounts.trailing_zeros() as u8;
             mounts &= mounts - 1;
-            let word = self.watch_word(number, bucket).map_or(0, |word| word.load(SeqCst));
+            let word = self.watch_word(number, bucket).map_or(0, put_right);
             if word > COUNT && !is_over(word) {
                 each(number, word);
             }
@@ -294,7 +331,7 @@ mod tests {
         let (one, two) =
             (host.take_mount(10, 11).expect("one"), host.take_mount(20, 21).expect("two"));
         let now = wait::now_micros();
-        let far = now + 3_600_000_000;
+        let far = now + SPAN_MILLIS * 1000;
         let watch = |number, until| host.watch(number, bucket_of(file), until).expect("watched");
         let first = watch(one, far);
         assert_eq!(watchers(&host, file), [(one, first)]);
@@ -313,7 +350,7 @@ mod tests {
         assert_eq!(all, [(one, 10, 11), (two, 20, 21)]);
         host.give_mount(one);
         assert!(!host.has_mount(one) && host.has_mount(two) && !host.has_mount(OTHERS));
-        host.watch_for_others(file, 3_600_000_000_000).expect("watched");
+        host.watch_for_others(file, VALID_NANOS).expect("watched");
         assert!(host.has_mounts() && !host.has_mount(OTHERS) && host.is_watched(file, two));
         assert_eq!(
             watchers(&host, file).iter().map(|one| one.0).collect::<std::vec::Vec<_>>(),
@@ -323,5 +360,41 @@ mod tests {
         let rest = (2..MOUNT_COUNT_MAX).filter(|_| host.take_mount(1, 1).is_ok()).count();
         assert_eq!((rest, host.take_mount(1, 1)), (MOUNT_COUNT_MAX - 2, Err(Errno::ENFILE)));
         assert_eq!(host.watch(0, 0, far), Err(Errno::EINVAL));
+    }
+
+    /// A torn word, or one of somebody who means harm, holds nobody up for longer than a true one.
+    #[test]
+    fn what_a_word_says_is_remembered_for_so_long_at_most() {
+        let (segment, _) = Segment::nameless(c"test", HOST_BYTES).expect("memory");
+        let host = HostSegment::new(segment).expect("a segment");
+        let file = Watch::Attributes(Inode(77));
+        let mount = host.take_mount(10, 11).expect("a number");
+        let word = host.watch_word(mount, bucket_of(file)).expect("a word");
+        for wild in [u64::MAX, 1 << 63 | 5, believed(u64::MAX, wait::now_micros()) * 2] {
+            word.store(wild, SeqCst);
+            let before = wait::now_micros() / 1000;
+            let [(_, seen)] = watchers(&host, file)[..] else { panic!("{wild:x} is not seen") };
+            let after = wait::now_micros() / 1000;
+            let time = seen >> COUNT_BITS;
+            assert!(
+                (before + SPAN_MILLIS..=after + SPAN_MILLIS).contains(&time),
+                "{wild:x}: {time}"
+            );
+            assert_eq!(watchers(&host, file), [(mount, seen)], "it does not move on");
+            // Nor does who watches anew believe one.
+            word.store(wild, SeqCst);
+            let now = wait::now_micros();
+            let until = now + SPAN_MILLIS * 1000;
+            let said = host.watch(mount, bucket_of(file), until).expect("watched") >> COUNT_BITS;
+            assert!(said <= wait::now_micros() / 1000 + SPAN_MILLIS + 1, "{wild:x}: {said}");
+            assert!(said >= now / 1000 + SPAN_MILLIS, "{wild:x}: {said}");
+        }
+        word.store(0, SeqCst);
+        let said = host.watch(mount, bucket_of(file), u64::MAX).expect("watched") >> COUNT_BITS;
+        assert!(said <= wait::now_micros() / 1000 + SPAN_MILLIS, "nor one that is asked for");
+        // A true word is never touched, though it is a little beyond.
+        let now = wait::now_micros();
+        let promised = (now / 1000 + SPAN_MILLIS + CARRIED_MILLIS) << COUNT_BITS | 7;
+        assert_eq!(believed(promised, now), promised);
     }
 }

@@ -2,6 +2,7 @@
 //! see `shm::sync::model`, also for what this can not show (orders weaker than sequentially
 //! consistent). Run by `make interleavings`.
 
+mod clean;
 mod early;
 mod granules;
 mod host;
@@ -9,7 +10,9 @@ mod index;
 mod leases;
 mod pins;
 mod posts;
+mod releases;
 mod requests;
+mod sinking;
 mod slots;
 mod stage;
 mod support;

@@ -165,7 +165,7 @@ impl OneTarget {
             table: PieceTable::new(memory(HEADER_BYTES * 2)),
             states: PieceStates::new(memory(STATE_BYTES * 2), stretches),
             pins,
-            ssd: Segment::nameless(c"ssd", 4096).expect("nameless memory").1,
+            ssd: Segment::nameless(c"ssd", LENGTH).expect("nameless memory").1,
             piece,
             start,
         };

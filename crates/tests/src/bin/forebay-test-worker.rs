@@ -33,6 +33,14 @@ fn perform(files: &mut BTreeMap<String, File>, words: &[&str]) -> Result<String>
     match *words {
         ["hello"] => Ok("ok".to_owned()),
         ["pid"] => Ok(std::process::id().to_string()),
+        // allocate LENGTH: memory of this process, all of it touched; the microseconds that it took
+        ["allocate", length] => {
+            let length = usize::try_from(number(length)?).unwrap_or(0);
+            let begun = std::time::Instant::now();
+            let memory = std::hint::black_box(vec![1u8; length]);
+            let micros = begun.elapsed().as_micros();
+            Ok(format!("ok {} {micros}", memory.len()))
+        }
         // open HANDLE PATH MODES: r, w, a(ppend), c(reate), n(ew), t(runcate)
         ["open", handle, path, modes] => {
             let is = |mode| modes.contains(mode);

@@ -1,6 +1,7 @@
 //! Programs on hosts of a `World` that do one thing after the other as they are told, preloaded or on a
 //! mount of the host.
 
+use super::Instance;
 use super::mounted::Offered;
 use super::world::World;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Reads commands, one a line, and answers each with a line: what it came to, or `!` and the errno.
 /// Files stay open under the number that the command gives, until it is closed.
 const SCRIPT: &str = r#"
-import os, sys, zlib, fcntl, struct, time, traceback, mmap
+import os, sys, zlib, fcntl, ctypes, struct, time, traceback, mmap
 os.chdir(sys.argv[1])
 fds, maps = {}, {}
 def fd(key, path):
@@ -68,6 +69,11 @@ def do(w):
         data = bytes([int(w[4])]) * int(w[3])
         assert os.write(fds[key], data) == len(data)
     elif c == 'cut': os.ftruncate(fd(w[1], w[2]), int(w[3]))
+    elif c == 'punch':
+        libc = ctypes.CDLL(None, use_errno=True)
+        at, length = ctypes.c_int64(int(w[3])), ctypes.c_int64(int(w[4]))
+        # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+        if libc.fallocate(fd(w[1], w[2]), 3, at, length): raise OSError(ctypes.get_errno(), '')
     elif c == 'truncate': os.truncate(w[1], int(w[2]))
     elif c == 'empty': os.close(os.open(w[1], os.O_WRONLY | os.O_TRUNC))
     elif c == 'stat': return str(os.stat(w[1]).st_size)
@@ -126,6 +132,11 @@ impl Agent {
     pub(crate) fn preloaded(world: &World, host: &str, at: &str) -> Agent {
         let words = ["run", "--", "python3", "-c", SCRIPT, at];
         Agent::new(format!("preloaded on {host}"), world.command(host, &words))
+    }
+
+    /// One under `forebay run` on an instance of one host.
+    pub(crate) fn of(instance: &Instance, name: &str) -> Agent {
+        Agent::new(name.to_owned(), instance.program(&["python3", "-c", SCRIPT, "/forebay"]))
     }
 
     /// One that works on a mount.
@@ -190,7 +201,8 @@ impl Drop for Agent {
     fn drop(&mut self) {
         // At the end of its input it ends.
         self.to = None;
-        if std::thread::panicking() {
+        // Number 0 would be all of our own group.
+        if std::thread::panicking() && self.pid != 0 {
             signal(self.pid, "-KILL");
         }
         let _ = self.child.wait();

@@ -19,13 +19,17 @@ impl Instance {
         daemons.iter().map(|daemon| i32::try_from(pid(daemon)).expect("a pid")).collect()
     }
 
-    /// Rows of the host segment in use: files that are open, and open file descriptions.
-    fn rows(&self) -> (usize, usize) {
+    /// The segment of its first host.
+    pub(crate) fn host(&self) -> HostSegment {
         let user = rustix::process::geteuid().as_raw();
         let path = format!("/dev/shm/forebay-{user}-{}/h0/host", self.name);
         let path = std::ffi::CString::new(path).expect("a path");
-        let (host, _) = HostSegment::create_or_open(&path).expect("the host segment");
-        let (mut vnodes, mut files) = (0, 0);
+        HostSegment::create_or_open(&path).expect("the host segment").0
+    }
+
+    /// Rows of the host segment in use: files that are open, and open file descriptions.
+    fn rows(&self) -> (usize, usize) {
+        let (host, mut vnodes, mut files) = (self.host(), 0, 0);
         host.vnode_list(&mut |_, _| vnodes += 1);
         host.file_list(&mut |_, _| files += 1);
         (vnodes, files)

@@ -3,7 +3,10 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub(crate) mod agent;
+pub(crate) mod below;
 pub(crate) mod cases;
+pub(crate) mod device;
+pub(crate) mod group;
 pub(crate) mod left;
 pub(crate) mod mounted;
 pub(crate) mod world;
@@ -20,6 +23,21 @@ use std::time::{Duration, Instant};
 /// Nothing that a test waits for takes this long, unless it hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 
+/// More than any command takes that waits for nobody.
+const BOUND: Duration = Duration::from_secs(15);
+
+/// Ends the whole test if that hangs: there is nothing else to do.
+pub(crate) fn in_time<T: Send>(what: &str, work: impl FnOnce() -> T + Send) -> T {
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || tell.send(work()));
+        told.recv_timeout(BOUND).unwrap_or_else(|_| {
+            eprintln!("{what} hangs");
+            std::process::abort();
+        })
+    })
+}
+
 /// `target/<profile>`, two directories above the test's own program.
 pub(crate) fn profile() -> PathBuf {
     let own = std::env::current_exe().expect("the path of this test");
@@ -32,6 +50,8 @@ pub(crate) struct Instance {
     /// Holds the run directory and the data.
     pub(crate) place: tempfile::TempDir,
     options: Vec<String>,
+    /// Of its commands' environment.
+    variables: Vec<(&'static str, String)>,
     /// User and group that it belongs to, if not those of the test.
     pub(crate) owner: Option<(u32, u32)>,
 }
@@ -41,14 +61,25 @@ impl Instance {
         Instance::start_as(name, options, None)
     }
 
-    /// An instance of another user, which root can start; everybody may enter its directory.
-    pub(crate) fn start_as(name: &str, options: &[&str], owner: Option<(u32, u32)>) -> Instance {
-        let instance = Instance {
+    /// One whose commands have these variables, to be started by `start_again`.
+    pub(crate) fn unstarted(
+        name: &str,
+        options: &[&str],
+        variables: &[(&'static str, String)],
+    ) -> Instance {
+        Instance {
             name: format!("t{}-{name}", std::process::id()),
             place: tempfile::tempdir().expect("a directory"),
             options: options.iter().map(|&option| option.to_owned()).collect(),
-            owner,
-        };
+            variables: variables.to_vec(),
+            owner: None,
+        }
+    }
+
+    /// An instance of another user, which root can start; everybody may enter its directory.
+    pub(crate) fn start_as(name: &str, options: &[&str], owner: Option<(u32, u32)>) -> Instance {
+        let mut instance = Instance::unstarted(name, options, &[]);
+        instance.owner = owner;
         let place = instance.place.path();
         if let Some((user, group)) = owner {
             std::os::unix::fs::chown(place, Some(user), Some(group)).expect("root may");
@@ -79,7 +110,8 @@ impl Instance {
         command
             .args([word, "--name", &*self.name])
             .env("XDG_RUNTIME_DIR", self.place.path())
-            .env("FOREBAY_DIR", self.place.path());
+            .env("FOREBAY_DIR", self.place.path())
+            .envs(self.variables.iter().cloned());
         if let Some((user, group)) = self.owner {
             command.uid(user).gid(group).current_dir(self.place.path());
             command.env("HOME", self.place.path()).env_remove("XDG_CONFIG_HOME");
@@ -161,6 +193,14 @@ impl Daemon {
 
     pub(crate) fn go_on(&self) {
         kill_process(self.pid, Signal::CONT).expect("the daemon can go on");
+    }
+
+    /// True if a thread of this name waits in the kernel for a device.
+    pub(crate) fn has_still_thread(&self, name: &str) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid.as_raw_nonzero()));
+        let stats = tasks.into_iter().flatten().flatten().map(|task| task.path().join("stat"));
+        let is_it = |stat: String| stat.contains(&format!("({name}) D"));
+        stats.flat_map(std::fs::read_to_string).any(is_it)
     }
 
     /// Waits until the kernel has ended it.

@@ -1,0 +1,163 @@
+//! A tree of a mounted file system.
+
+use crate::folder::Folder;
+use crate::tree::{Contents, Entry, Tree};
+use rustix::fs::{AtFlags, Dir, FileType, Statx, StatxFlags};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use wire::below::Version;
+
+/// So many pieces of one file, or files, are read at once.
+const WIDTH: usize = 4;
+/// All that is asked of a file.
+const ALL: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Mounted {
+    top: Folder,
+}
+
+impl Mounted {
+    /// The tree at a path, which links may lead to.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn open(path: &Path) -> io::Result<Mounted> {
+        let top = Folder::open(path)?;
+        // What can be opened can be read, but not always entered.
+        rustix::fs::statat(&top, c".", AtFlags::empty())?;
+        Ok(Mounted { top })
+    }
+}
+
+fn path_of(bytes: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(bytes))
+}
+
+impl Tree for Mounted {
+    fn list(&self, path: &[u8], number: u64, each: &mut dyn FnMut(Entry)) -> io::Result<()> {
+        let folder = self.top.folder(path_of(path))?;
+        if !path.is_empty() && stat(&folder, b"")?.stx_ino != number {
+            return Err(Errno::STALE.into());
+        }
+        for found in Dir::read_from(&folder)? {
+            let name = found?.file_name().to_bytes().to_vec();
+            let is_nobodys = crate::is_temporary(OsStr::from_bytes(&name));
+            if name == b"." || name == b".." || is_nobodys {
+                continue;
+            }
+            match entry(&folder, name) {
+                Ok(entry) => each(entry),
+                // Removed since it was listed.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&self, path: &[u8], version: &Version) -> io::Result<Arc<dyn Contents>> {
+        let file = self.top.file_below(path_of(path))?;
+        let opened = Opened { file, version: *version };
+        opened.check()?;
+        Ok(Arc::new(opened))
+    }
+
+    fn width(&self) -> usize {
+        WIDTH
+    }
+}
+
+/// A file that is open.
+struct Opened {
+    file: File,
+    version: Version,
+}
+
+impl Opened {
+    fn check(&self) -> io::Result<()> {
+        let stat = stat(&self.file, b"")?;
+        let (number, modified, size) =
+            (stat.stx_ino, nanos(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec), stat.stx_size);
+        match self.version == (Version { number, modified, size }) {
+            true => Ok(()),
+            false => Err(Errno::STALE.into()),
+        }
+    }
+}
+
+impl Contents for Opened {
+    fn read(
+        &self,
+        part: Range<u64>,
+        buffer: &mut [u8],
+        each: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        // Before and after: so all is of one version, the one that was asked for.
+        self.check()?;
+        let mut at = part.start;
+        while at < part.end {
+            let length = (part.end - at).min(buffer.len() as u64) as usize;
+            let room = buffer.get_mut(..length).unwrap_or_default();
+            if let Err(error) = self.file.read_exact_at(room, at) {
+                self.check()?;
+                return Err(error);
+            }
+            each(room)?;
+            at += length as u64;
+        }
+        self.check()
+    }
+}
+
+fn entry(folder: &Folder, name: Vec<u8>) -> io::Result<Entry> {
+    let stat = stat(folder, &name)?;
+    let mode = u32::from(stat.stx_mode);
+    let target = match FileType::from_raw_mode(mode) {
+        FileType::Symlink => rustix::fs::readlinkat(folder, &*name, Vec::new())?.into_bytes(),
+        _ => Vec::new(),
+    };
+    let (minor, changed, born) = (
+        stat.stx_rdev_minor,
+        nanos(stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec),
+        nanos(stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec),
+    );
+    Ok(Entry {
+        name,
+        mode,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        links: stat.stx_nlink,
+        size: stat.stx_size,
+        accessed: nanos(stat.stx_atime.tv_sec, stat.stx_atime.tv_nsec),
+        modified: nanos(stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
+        changed,
+        // Not every file system knows.
+        born: if born == 0 { changed } else { born },
+        device: minor & 0xff | stat.stx_rdev_major << 8 | (minor & !0xff) << 12,
+        number: stat.stx_ino,
+        target,
+    })
+}
+
+/// What `name` is in a directory, or what is open; a symbolic link is itself.
+fn stat(at: impl AsFd, name: &[u8]) -> io::Result<Statx> {
+    let mut flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    if name.is_empty() {
+        flags |= AtFlags::EMPTY_PATH;
+    }
+    Ok(rustix::fs::statx(at, name, flags, ALL)?)
+}
+
+const fn nanos(seconds: i64, nanos: u32) -> i64 {
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos as i64)
+}

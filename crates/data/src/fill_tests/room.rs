@@ -1,0 +1,115 @@
+//! Who waits for room that clean pieces would make: what is refused, and when.
+
+use super::*;
+
+const PIECE: u64 = 4096;
+
+/// Memory for so many pieces of the smallest length, and files below of one.
+fn small(pieces: u64) -> World {
+    let mut world = World::with([pieces * PIECE, 0], Sinking::NEVER);
+    for file in 1..10 {
+        world.ends.insert(Inode(BELOW_FIRST + file), PIECE);
+    }
+    world
+}
+
+const fn below(file: u64) -> Inode {
+    Inode(BELOW_FIRST + file)
+}
+
+fn read(world: &mut World, file: u64) -> u64 {
+    let inode = below(file);
+    world.send(&Request::Read { inode, chunk_log2: CHUNK_LOG2, offset: 0, length: 100 })
+}
+
+fn map(world: &mut World, file: u64) -> u64 {
+    let (inode, chunk_log2) = (Inode(file), CHUNK_LOG2);
+    let (allocate, offset, length, ahead) = (1, 0, 100, 0);
+    world.send(&Request::MapPieces { inode, chunk_log2, allocate, offset, length, ahead })
+}
+
+/// Looks until a request is answered. The answer, and how long it took.
+fn wait(world: &mut World, ticket: u64, millis_max: u32) -> (Answer, u32) {
+    let begun = world.millis;
+    loop {
+        let passed = world.millis.wrapping_sub(begun);
+        if let Some((answer, _)) = world.answers.remove(&ticket) {
+            return (answer, passed);
+        }
+        assert!(passed <= millis_max, "no answer after {passed} ms");
+        world.look(1, 0, &[]);
+    }
+}
+
+fn pin_all(world: &mut World) {
+    world.pinned = world.table.iter().map(|(&slot, row)| (slot, row.1)).collect();
+}
+
+/// A piece that was pinned for long may be dropped as soon as it is not: whoever comes then has his time.
+#[test]
+fn who_comes_after_one_that_was_refused_waits_his_own_time() {
+    let mut world = small(1);
+    let ticket = read(&mut world, 1);
+    while world.come(&[]) {}
+    assert!(world.answers.contains_key(&ticket));
+    pin_all(&mut world);
+    let first = map(&mut world, 1);
+    let (answer, passed) = wait(&mut world, first, 2000);
+    assert_eq!(answer, Answer::Refused(Errno::ENOSPC));
+    assert!((200..300).contains(&passed), "{passed} ms for what is pinned");
+    world.pinned.clear();
+    let second = map(&mut world, 2);
+    let (answer, passed) = wait(&mut world, second, 2000);
+    assert!(matches!(answer, Answer::Pieces(_)), "{answer:?}");
+    assert!(passed < 50, "{passed} ms");
+}
+
+/// Of many pieces the one that nobody pins is found.
+#[test]
+fn what_is_pinned_hides_nothing_that_may_go() {
+    let mut world = small(50);
+    for file in 1..=50 {
+        world.ends.insert(below(file), PIECE);
+        read(&mut world, file);
+        while world.come(&[]) {}
+    }
+    pin_all(&mut world);
+    world.pinned.remove(&37);
+    let ticket = map(&mut world, 1);
+    let (answer, passed) = wait(&mut world, ticket, 2000);
+    assert!(matches!(answer, Answer::Pieces(_)), "{answer:?} after {passed} ms");
+}
+
+/// Bytes that come from below are in the way of a writer only until they are there.
+#[test]
+fn who_finds_pieces_being_filled_waits_for_them() {
+    let mut world = small(1);
+    read(&mut world, 1);
+    world.come(&[]);
+    assert_eq!(world.fills.len(), 1);
+    let ticket = map(&mut world, 1);
+    world.look(1, 0, &[]);
+    assert!(!world.answers.contains_key(&ticket), "{:?}", world.answers[&ticket].0);
+    world.come(&[]);
+    let (answer, _) = wait(&mut world, ticket, 100);
+    assert!(matches!(answer, Answer::Pieces(_)), "{answer:?}");
+}
+
+/// Nothing can be dropped for who needs more than there is, but what he has: he is told so at once, and
+/// who waits behind him has it.
+#[test]
+fn who_needs_more_than_there_is_is_not_kept_waiting() {
+    let mut world = small(2);
+    world.ends.insert(below(1), 3 * PIECE);
+    let length = 3 * PIECE as u32;
+    let reader = Request::Read { inode: below(1), chunk_log2: CHUNK_LOG2, offset: 0, length };
+    let ticket = world.send(&reader);
+    while world.come(&[]) {}
+    let (answer, passed) = wait(&mut world, ticket, 2000);
+    assert_eq!(answer, Answer::Refused(Errno::ENOSPC));
+    assert!(passed < 50, "{passed} ms");
+    let ticket = map(&mut world, 1);
+    let (answer, passed) = wait(&mut world, ticket, 2000);
+    assert!(matches!(answer, Answer::Pieces(_)), "{answer:?}");
+    assert!(passed < 50, "{passed} ms");
+}

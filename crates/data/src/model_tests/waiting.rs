@@ -1,0 +1,120 @@
+//! Requests of the model's clients that wait for room, and whether each gets its turn.
+
+use super::{CHUNK_LOG2, World};
+use crate::effect::{Answer, Defined, Effect, Input};
+use std::collections::VecDeque;
+use wire::reply::Piece;
+use wire::{Errno, Inode, Request};
+
+/// What a piece is of its file.
+pub(super) type Range = (Inode, u64, u8);
+
+pub(super) const fn range((inode, piece): (Inode, Piece)) -> Range {
+    (inode, piece.start, piece.length_log2)
+}
+
+/// The ticket of who does not wait for room.
+pub(super) const IMPATIENT: u64 = 7;
+/// How long the others do.
+const PATIENCE_MILLIS: u32 = 300;
+
+/// Those who wait.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// In the order in which they began.
+    tickets: VecDeque<u64>,
+    next_ticket: u64,
+    /// Something was made since the last answer.
+    has_made: bool,
+    /// A question that is not answered at once.
+    pub(super) defers: bool,
+    asked: Option<u64>,
+}
+
+impl World {
+    /// A client wants pieces, and waits until there is room.
+    pub(super) fn want(&mut self, file: u64, offset: u64, length: u64) {
+        let inode = Inode(file);
+        let (chunk_log2, allocate, ahead) = (CHUNK_LOG2, 1, 0);
+        let request = Request::MapPieces { inode, chunk_log2, allocate, offset, length, ahead };
+        self.waiting.next_ticket += 1;
+        let ticket = 100 + self.waiting.next_ticket;
+        self.look_at_early(false);
+        self.step(Input::Request { ticket, request: &request }, &[]);
+    }
+
+    /// An effect about those who wait.
+    pub(super) fn perform_on_waiting(&mut self, effect: &Effect, out: &mut Vec<Effect>) {
+        match *effect {
+            Effect::Wait { ticket } => self.waiting.tickets.push_back(ticket),
+            Effect::AskForRoom { round } => {
+                assert_eq!(self.waiting.asked, None, "asked twice");
+                self.waiting.asked = Some(round);
+                if !self.waiting.defers {
+                    self.answer_about_room(false, out);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn answer_about_room(&mut self, comes: bool, out: &mut Vec<Effect>) {
+        if let Some(round) = self.waiting.asked.take() {
+            self.target.step(Input::RoomAsked { round, comes }, out);
+        }
+    }
+
+    /// The others say whether something is on its way.
+    pub(super) fn room_asked(&mut self, comes: bool) {
+        let mut out = Vec::new();
+        self.answer_about_room(comes && self.waiting.defers, &mut out);
+        self.perform(out, &[]);
+    }
+
+    pub(super) fn note_made(&mut self, defined: Defined) {
+        self.waiting.has_made |= !matches!(defined, Defined::Early | Defined::As(_));
+    }
+
+    /// Only who waits for longest gets what comes free.
+    pub(super) fn note_answer(&mut self, ticket: u64, answer: &Answer) {
+        let place = self.waiting.tickets.iter().position(|&one| one == ticket);
+        let is_served = matches!(answer, Answer::Pieces(_) | Answer::Done);
+        if std::mem::take(&mut self.waiting.has_made) && is_served {
+            assert!(self.waiting.tickets.is_empty() || place == Some(0), "it was not its turn");
+        }
+        if place.is_some() {
+            self.waiting.tickets.retain(|&one| one != ticket);
+        }
+        if ticket != IMPATIENT {
+            let is_refusal = matches!(answer, Answer::Refused(errno) if *errno != Errno::EINVAL);
+            assert!(
+                is_served || is_refusal || matches!(answer, Answer::Beyond { .. }),
+                "{answer:?}"
+            );
+        }
+    }
+
+    pub(super) fn keep_writers(&mut self) {
+        let mut out = Vec::new();
+        self.target.keep_writers(self.millis, PATIENCE_MILLIS, &mut out);
+        self.perform(out, &[]);
+    }
+
+    /// Nobody waits for nothing.
+    pub(super) fn check_waiting(&mut self) {
+        self.target.check_admission();
+        assert_eq!(self.target.writers_waiting(), self.waiting.tickets.len());
+        let something_leaves = self.target.moves_count() > 0
+            || self.target.leaving_count() > 0
+            || self.target.early_bytes() > 0
+            || self.waiting.asked.is_some()
+            || self.target.is_sinking();
+        assert!(something_leaves || self.waiting.tickets.is_empty(), "they wait for nothing");
+    }
+
+    /// Their clients ask the next daemon again.
+    pub(super) fn forget_waiting(&mut self) {
+        let Waiting { next_ticket, defers, .. } = self.waiting;
+        self.waiting = Waiting { next_ticket, defers, ..Waiting::default() };
+    }
+}

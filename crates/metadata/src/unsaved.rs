@@ -1,0 +1,281 @@
+//! What is not saved in the backing directory: noted as it comes to be, listed for the writer, and what
+//! he tells of what lies there. `wire::below` says what it all means.
+//!
+//! What he tells is a fact of what lies below and is noted as that, whatever became of the names here
+//! meanwhile. So nothing that is told twice or late does harm: it names what lay there before.
+
+use core::ops::Bound;
+
+use wire::below::{Lies, News, Stamp, Standing, UnsavedName};
+use wire::codec::Field;
+use wire::limits::SLOT_BYTES;
+use wire::{Attributes, Errno, Inode, Reply, Request, Writer};
+
+use crate::live::{Ask, Step, Stop, Wait};
+use crate::record::Record;
+use crate::service::Service;
+use crate::standing::{Below, Lying};
+
+/// How long the writer waits for news at most.
+const NEWS_NANOS: i64 = 2_000_000_000;
+/// Bytes of a list: it fits a slot with what stands before it.
+const LIST_BYTES: usize = SLOT_BYTES - 1024;
+
+const _: () = assert!(Standing::BYTES_MAX <= LIST_BYTES && UnsavedName::BYTES_MAX <= LIST_BYTES);
+
+impl Service {
+    /// A change of the tables where there is a backing directory: what becomes unsaved is noted with it.
+    pub(crate) fn put_over_backing(&mut self, record: &Record<'_>) {
+        match *record {
+            Record::PutEntry { parent, name, inode, .. } => self.note_name(parent, name, inode),
+            Record::DeleteEntry { parent, name } => self.note_name(parent, name, Inode::NONE),
+            _ => {}
+        }
+        self.put_as_seen(record);
+        let inode = match *record {
+            Record::PutInode { attributes, .. }
+            | Record::PutAttributes { attributes }
+            | Record::PutContents { attributes, .. } => attributes.inode,
+            Record::DeleteInode { inode } => inode,
+            Record::PutTally { directory, .. } | Record::PutRemoteTally { directory, .. } => {
+                directory
+            }
+            _ => return,
+        };
+        if self.state.changed.contains(&inode) {
+            self.tell_that_there_is_news();
+        }
+    }
+
+    /// A name is about to stand for another inode, or none: is that what lies below?
+    fn note_name(&mut self, parent: Inode, name: &[u8], entry: Inode) {
+        let before = self.state.entries.get(parent, name).map_or(Inode::NONE, |found| found.0);
+        if before == entry {
+            return;
+        }
+        let lies = self.state.unsaved.get(parent, name).map(|found| found.0);
+        if lies == Some(entry) {
+            self.put_as_seen(&Record::DeleteUnsaved { parent, name });
+            return;
+        }
+        if lies.is_none() {
+            self.put_as_seen(&Record::PutUnsaved { parent, name, lies: before });
+        }
+        self.tell_that_there_is_news();
+    }
+
+    fn tell_that_there_is_news(&mut self) {
+        self.live.news = self.live.news.wrapping_add(1);
+        if self.live.is_news_awaited {
+            self.live.is_news_awaited = false;
+            self.live.wake(|wait| *wait == Wait::News);
+            // A step of posts runs nobody.
+            self.live.wake_at(self.live.now);
+        }
+    }
+
+    /// What the writer of a backing directory asks and tells.
+    pub(crate) fn run_for_writer(&mut self, ask: &Ask<'_>, request: &Request<'_>) -> Step<()> {
+        let is_there = self.config.backing;
+        let done = match *request {
+            Request::Standing { inode } if is_there => return self.tell_standing(ask, inode),
+            Request::UnsavedNames { parent, name } if is_there => {
+                return self.list_names(ask, parent, name);
+            }
+            Request::UnsavedInodes { after } if is_there => return self.list_inodes(ask, after),
+            Request::AwaitUnsaved { seen } if is_there => return self.await_news(ask, seen),
+            Request::Saving { inode, lies } if is_there => self.saving(inode, &lies),
+            Request::Wrote { inode, lies } if is_there => self.wrote(inode, &lies),
+            Request::NotWritten { inode } if is_there => self.not_written(inode),
+            Request::Gone { inode } if is_there => self.gone_below(inode),
+            Request::Saved { parent, name, from, to } if is_there => {
+                self.saved(parent, name, (from, to))
+            }
+            Request::Standing { .. }
+            | Request::UnsavedNames { .. }
+            | Request::UnsavedInodes { .. }
+            | Request::AwaitUnsaved { .. }
+            | Request::Saving { .. }
+            | Request::Wrote { .. }
+            | Request::NotWritten { .. }
+            | Request::Gone { .. }
+            | Request::Saved { .. } => Err(Errno::EOPNOTSUPP),
+            _ => Err(Errno::EPROTO),
+        };
+        done?;
+        self.io.reply(ask.ticket, &Reply::Done {});
+        Ok(())
+    }
+
+    fn standing(&self, ask: &Ask<'_>, inode: Inode) -> Standing<'_> {
+        let attributes = self.state.inodes.get(inode).map(|node| node.attributes);
+        let below = self.state.below.get(&inode);
+        Standing {
+            inode,
+            attributes,
+            is_written: attributes.is_some_and(|it| self.may_be_written(ask, &it)),
+            now: below.and_then(|below| below.now.as_ref()).map(Lying::as_lies),
+            next: below.and_then(|below| below.next.as_deref()).map(Lying::as_lies),
+        }
+    }
+
+    fn may_be_written(&self, ask: &Ask<'_>, attributes: &Attributes) -> bool {
+        let inode = attributes.inode;
+        attributes.is_regular()
+            && (self.live.busy.contains_key(&inode)
+                || ask.hands.has_writer(inode)
+                || ask.hands.untold(inode).is_some_and(|end| end != 0)
+                || self.writers_but(inode, self.config.host).next().is_some())
+    }
+
+    fn tell_standing(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<()> {
+        let standing = self.standing(ask, inode);
+        if standing.attributes.is_none() && standing.now.is_none() && standing.next.is_none() {
+            return Err(Stop::Refused(Errno::ESTALE));
+        }
+        let bytes = listed(Standing::BYTES_MAX, core::iter::once(standing));
+        self.io.reply(ask.ticket, &Reply::Bytes { bytes: &bytes });
+        Ok(())
+    }
+
+    fn list_names(&mut self, ask: &Ask<'_>, parent: Inode, name: &[u8]) -> Step<()> {
+        let bytes = listed(
+            UnsavedName::BYTES_MAX,
+            self.state.unsaved.behind(parent, name).map(|(parent, row)| {
+                let name = &*row.name;
+                let (entry, mode) = self.state.entries.get(parent, name).unwrap_or_default();
+                UnsavedName { parent, name, entry, mode, lies: row.inode }
+            }),
+        );
+        self.io.reply(ask.ticket, &Reply::Bytes { bytes: &bytes });
+        Ok(())
+    }
+
+    fn list_inodes(&mut self, ask: &Ask<'_>, after: Inode) -> Step<()> {
+        let behind = self.state.changed.range((Bound::Excluded(after), Bound::Unbounded));
+        let bytes = listed(Standing::BYTES_MAX, behind.map(|&inode| self.standing(ask, inode)));
+        self.io.reply(ask.ticket, &Reply::Bytes { bytes: &bytes });
+        Ok(())
+    }
+
+    fn await_news(&mut self, ask: &Ask<'_>, seen: u64) -> Step<()> {
+        if self.live.news == seen {
+            self.live.is_news_awaited = true;
+            return Err(Stop::Wait(Wait::News));
+        }
+        self.tell_news(ask.ticket);
+        Ok(())
+    }
+
+    /// How long the writer waits for news: an answer comes before daemons give each other up.
+    pub(crate) fn news_nanos(&self) -> i64 {
+        NEWS_NANOS.min(self.config.silence_nanos / 2)
+    }
+
+    /// Answers who waited for news, whether there is any or not.
+    pub(crate) fn tell_news(&mut self, ticket: u64) {
+        let inodes = self.state.changed.len() as u64;
+        let news = News { number: self.live.news, names: self.state.unsaved_count, inodes };
+        let mut bytes = [0; News::BYTES];
+        news.put(&mut Writer::new(&mut bytes));
+        self.io.reply(ticket, &Reply::Bytes { bytes: &bytes });
+    }
+
+    fn saving(&mut self, inode: Inode, lies: &Lies<'_>) -> Result<(), Errno> {
+        let node = self.state.inodes.get(inode);
+        let mut below = self.state.below.get(&inode).cloned().unwrap_or_default();
+        let mut next = Lying::of(lies);
+        match below.now.as_ref().filter(|now| now.version == lies.version) {
+            // It is moved as it is.
+            Some(now) => (next.counts, next.stamp) = (now.counts, now.stamp),
+            None => {
+                let attributes = node.map(|node| &node.attributes).ok_or(Errno::ESTALE)?;
+                let is_as_it_was = Stamp::of(attributes).has_contents_of(&lies.stamp);
+                if attributes.is_regular() && !is_as_it_was {
+                    return Err(Errno::EAGAIN);
+                }
+            }
+        }
+        if below.next.as_deref() != Some(&next) {
+            below.next = Some(Box::new(next));
+            self.put_below(inode, &below);
+        }
+        Ok(())
+    }
+
+    fn wrote(&mut self, inode: Inode, lies: &Lies<'_>) -> Result<(), Errno> {
+        let Some(below) = self.state.below.get(&inode) else {
+            let is_here = self.state.inodes.get(inode).is_some();
+            return Err(if is_here { Errno::EAGAIN } else { Errno::ESTALE });
+        };
+        let is_it = |lying: &&Lying| lying.is_as(lies);
+        let found = match below.next.as_deref() {
+            Some(next) => Some(next).filter(is_it),
+            None => below.now.as_ref().filter(is_it),
+        };
+        let mut now = found.ok_or(Errno::EAGAIN)?.clone();
+        // Of the contents only `Saving` says what they were.
+        now.stamp.changed = lies.stamp.changed;
+        let after = Below { now: Some(now), next: None };
+        if after != *below {
+            self.put_below(inode, &after);
+        }
+        Ok(())
+    }
+
+    fn not_written(&mut self, inode: Inode) -> Result<(), Errno> {
+        let Some(below) = self.state.below.get(&inode) else { return Ok(()) };
+        match (&below.now, &below.next) {
+            (_, None) => {}
+            (None, Some(_)) => self.put(&Record::DeleteBelow { inode }),
+            (Some(_), Some(_)) => {
+                let after = Below { now: below.now.clone(), next: None };
+                self.put_below(inode, &after);
+            }
+        }
+        Ok(())
+    }
+
+    fn gone_below(&mut self, inode: Inode) -> Result<(), Errno> {
+        if self.state.below.contains_key(&inode) {
+            self.put(&Record::DeleteBelow { inode });
+        }
+        Ok(())
+    }
+
+    fn saved(
+        &mut self,
+        parent: Inode,
+        name: &[u8],
+        (from, to): (Inode, Inode),
+    ) -> Result<(), Errno> {
+        let lies = self.state.lies(parent, name);
+        if lies == to {
+            return Ok(());
+        }
+        if lies != from {
+            return Err(Errno::EAGAIN);
+        }
+        let entry = self.state.entries.get(parent, name).map_or(Inode::NONE, |found| found.0);
+        match entry == to {
+            true => self.put(&Record::DeleteUnsaved { parent, name }),
+            false => self.put(&Record::PutUnsaved { parent, name, lies: to }),
+        }
+        Ok(())
+    }
+}
+
+/// As many of a list as fit, of which each takes at most so many bytes.
+fn listed<'a, T: Field<'a>>(most: usize, list: impl Iterator<Item = T>) -> Vec<u8> {
+    let mut bytes = vec![0; LIST_BYTES];
+    let mut writer = Writer::new(&mut bytes);
+    for one in list {
+        if writer.room() < most {
+            break;
+        }
+        one.put(&mut writer);
+    }
+    let length = writer.len();
+    bytes.truncate(length);
+    bytes
+}

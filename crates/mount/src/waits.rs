@@ -1,0 +1,124 @@
+//! Those who wait for locks of this mount: one thread carries them all, as nobody knows how many there
+//! are, and each keeps a process. It hands in what they wait for in the order in which they came, sleeps
+//! until an answer comes or one is interrupted, and says how each ended.
+
+use client::LockWait;
+use fuse::Header;
+use fuse::request::Lock;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+use wire::errno::{Errno, Result};
+
+use crate::answer::Request;
+use crate::locks::Carries;
+use crate::serve::Server;
+
+/// How often it is asked whether the daemon is there.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Takes what came of a wait.
+type Say = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// A wait that began.
+pub(crate) struct Begun {
+    wait: LockWait<'static>,
+    carries: Carries,
+}
+
+/// One who waits.
+pub(crate) struct Carried {
+    unique: u64,
+    is_over: Arc<AtomicBool>,
+    begun: Box<Begun>,
+    say: Say,
+}
+
+impl Request<'_> {
+    /// Takes a lock that may be waited for; `Some`: it has to be.
+    pub(crate) fn take_or_wait(&self, wanted: &Lock) -> Result<Option<Begun>> {
+        let begun = self.begin_lock(wanted)?;
+        Ok(begun.map(|(wait, carries)| Begun { wait, carries }))
+    }
+}
+
+impl Server {
+    /// Has it waited for, and said how that ended.
+    pub(crate) fn wait_for_lock(
+        self: &Arc<Self>,
+        header: Header,
+        begun: Box<Begun>,
+        say: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        let is_over = self.locks.begin(header.unique);
+        let carried = Carried { unique: header.unique, is_over, begun, say: Box::new(say) };
+        let carrier = self.locks.carrier.get_or_init(|| {
+            let (to, new) = channel();
+            let server = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("locks".to_owned());
+            thread.spawn(move || server.carry_waits(&new)).ok().map(|_| to)
+        });
+        let refused = match carrier {
+            Some(to) => to.send(carried).err().map(|unsent| unsent.0),
+            None => Some(carried),
+        };
+        match refused {
+            Some(carried) => self.end_wait(carried, Err(Errno::ENOLCK)),
+            None => self.client.wake_for_waits(),
+        }
+    }
+
+    fn end_wait(&self, carried: Carried, outcome: Result<()>) {
+        let Carried { unique, begun, say, .. } = carried;
+        self.locks.end(unique);
+        self.let_wait_go(*begun);
+        say(outcome);
+    }
+
+    /// A wait is over.
+    pub(crate) fn let_wait_go(&self, begun: Begun) {
+        drop(begun.wait);
+        if let Carries(Some(file)) = begun.carries {
+            self.handles.put(file);
+        }
+    }
+
+    fn carry_waits(&self, new: &Receiver<Carried>) {
+        let mut all = Vec::new();
+        let mut asked = Instant::now();
+        loop {
+            if all.is_empty() {
+                let Ok(first) = new.recv() else { return };
+                all.push(first);
+            }
+            let asks = asked.elapsed() >= LOOK;
+            if asks {
+                asked = Instant::now();
+            }
+            let answered = self.client.answered_waits(asks);
+            all.extend(new.try_iter());
+            let mut ended = Vec::new();
+            all = all
+                .into_iter()
+                .filter_map(|mut one: Carried| {
+                    if one.is_over.load(Relaxed) {
+                        one.begun.wait.interrupt();
+                    }
+                    match one.begun.wait.poll() {
+                        None => Some(one),
+                        Some(outcome) => {
+                            ended.push((one, outcome));
+                            None
+                        }
+                    }
+                })
+                .collect();
+            ended.into_iter().for_each(|(one, outcome)| self.end_wait(one, outcome));
+            if !all.is_empty() {
+                self.client.sleep_for_waits(answered);
+            }
+        }
+    }
+}

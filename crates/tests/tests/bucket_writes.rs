@@ -1,0 +1,350 @@
+//! What is made, changed, renamed and removed in an instance over a bucket comes to lie there as objects,
+//! each complete or not at all; a store that refuses, breaks off, answers nothing or is away keeps what
+//! is not saved in the instance, and said; the writer is killed meanwhile, others change objects.
+
+mod store;
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Output;
+use store::{BUCKET, Conditions, Fault, Store};
+use support::below::{above, said};
+use support::{Instance, text, wait_for};
+use tests::content;
+
+fn start(store: &Store, name: &str, more: &[&str]) -> Instance {
+    let backing = format!("s3://{BUCKET}/in/put");
+    let options = ["--local", "2", "--memory", "96MiB", "--ssd", "64MiB", "--backing", &backing];
+    let options: Vec<_> = options.iter().chain(more).copied().collect();
+    let instance = Instance::unstarted(name, &options, &store.variables());
+    instance.start_again();
+    instance
+}
+
+fn flush(instance: &Instance) -> Output {
+    instance.command("flush").args(["--timeout", "40s"]).output().expect("forebay runs")
+}
+
+fn flushed(instance: &Instance) {
+    said(flush(instance), "flush");
+}
+
+fn refused(output: &Output, reason: &str) {
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains(reason), "{reason}: {said}");
+}
+
+/// Names below the prefix and what is by them, without directories.
+fn objects(store: &Store) -> BTreeMap<String, Vec<u8>> {
+    let keys = store.keys().into_iter().filter(|key| !key.ends_with('/'));
+    keys.map(|key| {
+        let bytes = store.get(&key).expect("it is there").0;
+        (key.strip_prefix("in/put/").unwrap_or(&key).to_owned(), bytes)
+    })
+    .collect()
+}
+
+fn names(store: &Store) -> Vec<String> {
+    objects(store).into_keys().collect()
+}
+
+fn writer(instance: &Instance) -> i32 {
+    let user = rustix::process::geteuid().as_raw();
+    let run = instance.place.path().join(format!("forebay-{user}/{}", instance.name));
+    let record = fs::read(run.join("writeback.json")).expect("a record");
+    let record: serde_json::Value = serde_json::from_slice(&record).expect("JSON");
+    i32::try_from(record["process"]["pid"].as_i64().expect("a pid")).expect("a pid")
+}
+
+/// A file of 30 MB is in parts, others are put whole; each has its attributes, and a directory is one
+/// without names, too.
+#[test]
+fn what_is_made_is_an_object_with_its_attributes() {
+    let store = Store::start();
+    store.put("in/put/there/old", b"old", &[]);
+    let instance = start(&store, "made", &[]);
+    let place = tempfile::tempdir().expect("a directory");
+    let big = content(9, 0, 30_000_001);
+    fs::write(place.path().join("big"), &big).expect("written");
+    let from = place.path().display();
+    above(
+        &instance,
+        &format!(
+            "cp {from}/big there/big; printf x > small; chmod 4750 small; touch -d @1000000000.5 small; \
+             : > empty; mkdir -p a/b; chmod 2755 a/b; ln -s a/b link; mkfifo pipe; chmod 600 empty"
+        ),
+    );
+    flushed(&instance);
+    let expected = ["empty", "link", "pipe", "small", "there/big", "there/old"];
+    assert_eq!(names(&store), expected);
+    assert!(objects(&store)["there/big"] == big);
+    assert_eq!(store.uploads(), 0);
+    let of = |name: &str, what: &str| {
+        let (_, metadata) = store.get(&format!("in/put/{name}")).expect(name);
+        metadata.get(what).cloned().unwrap_or_default()
+    };
+    let uid = rustix::process::geteuid().as_raw().to_string();
+    assert_eq!((of("small", "mode"), of("small", "uid")), ("0104750".to_owned(), uid));
+    assert_eq!(of("small", "mtime"), "1000000000.500000000");
+    assert_eq!((of("empty", "mode"), of("pipe", "mode")), ("0100600".into(), "010644".into()));
+    assert_eq!(of("link", "mode"), "0120777");
+    assert_eq!((of("a/b/", "mode"), of("a/", "mode")), ("042755".into(), "040755".into()));
+    let list = "find . -mindepth 1 ! -type d -printf '%P %y %m %s %T@ %l\\n' | LC_ALL=C sort; \
+                stat -c '%n %a %Y' a a/b; cat small link/../../there/old; sha256sum < there/big";
+    let seen = above(&instance, list);
+    // What is attributes alone is not written anew.
+    above(&instance, "chmod 600 small; touch -d @1200000000 there/big");
+    flushed(&instance);
+    assert_eq!((of("small", "mode"), of("there/big", "mtime")), {
+        ("0100600".to_owned(), "1200000000.000000000".to_owned())
+    });
+    assert!(objects(&store)["there/big"] == big);
+    above(&instance, "chmod 4750 small; touch -d @1000000000.5 small");
+    flushed(&instance);
+    drop(instance);
+    // The next instance sees all of it so.
+    let again = start(&store, "again", &[]);
+    let now = above(&again, list);
+    let big_line = |text: &str| {
+        text.lines().filter(|line| !line.contains("/big")).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(big_line(&now), big_line(&seen));
+}
+
+/// Changed, renamed and removed files and directories, over rounds.
+#[test]
+fn what_is_changed_renamed_and_removed_is_so_in_the_bucket() {
+    let store = Store::start();
+    for number in 0..30 {
+        store.put(
+            &format!("in/put/d/e/f{number:02}"),
+            format!("of {number}").as_bytes(),
+            &[("other", "kept")],
+        );
+    }
+    store.put("in/put/big", &content(5, 0, 9_000_000), &[]);
+    let instance = start(&store, "changes", &[]);
+    above(
+        &instance,
+        "echo more >> d/e/f01; printf x | dd of=big bs=1 seek=5000000 conv=notrunc status=none",
+    );
+    flushed(&instance);
+    assert_eq!(objects(&store)["d/e/f01"], b"of 1more\n");
+    let mut big = content(5, 0, 9_000_000);
+    big[5_000_000] = b'x';
+    assert!(objects(&store)["big"] == big);
+    above(
+        &instance,
+        "mv d/e moved; mv moved/f02 two; rm moved/f03; mv big d/big; mv moved/f05 moved/f04",
+    );
+    flushed(&instance);
+    let seen = objects(&store);
+    assert!(seen["d/big"] == big && seen["two"] == b"of 2" && seen["moved/f04"] == b"of 5");
+    assert_eq!(seen.len(), 29, "{:?}", seen.keys());
+    assert!(
+        !seen.keys().any(|name| name.starts_with("d/e") || name.contains("forebay")),
+        "{:?}",
+        seen.keys()
+    );
+    assert_eq!(store.get("in/put/two").expect("it is there").1["other"], "kept");
+    // What was not read yet is read where it is now, and what is written there, too.
+    assert_eq!(
+        above(&instance, "cat moved/f10 moved/f01; tail -c 3 d/big | wc -c"),
+        "of 10of 1more\n3\n"
+    );
+    above(
+        &instance,
+        "mkdir x; mv moved x/in; echo new > x/in/f10; mv x y; rm y/in/f2*; mv -T y/in z; rmdir y",
+    );
+    flushed(&instance);
+    let seen = objects(&store);
+    assert_eq!((seen["z/f10"].as_slice(), seen.len()), (&b"new\n"[..], 19), "{:?}", seen.keys());
+    // Tools write a file anew beside it and rename it over.
+    above(&instance, "sed -i s/of/off/ z/f1*; cp z/f11 z/t; mv z/t z/f12; mv z q; mv d z; mv q d");
+    flushed(&instance);
+    let seen = objects(&store);
+    assert_eq!(above(&instance, "ls d | wc -l; ls z"), "17\nbig\n");
+    assert_eq!(seen.len(), 19, "{:?}", seen.keys());
+    assert_eq!(
+        (seen["d/f11"].as_slice(), seen["d/f12"].as_slice()),
+        (&b"off 11"[..], &b"off 11"[..])
+    );
+    assert!(seen["z/big"] == big);
+    above(&instance, "rm -r d z two");
+    flushed(&instance);
+    assert_eq!(store.keys(), Vec::<String>::new(), "all is gone");
+}
+
+/// A store that is busy, cuts answers, says nothing or does it without an answer.
+#[test]
+fn what_goes_wrong_now_and_then_is_done_again() {
+    for conditions in [Conditions::Known, Conditions::Refused] {
+        let store = Store::start();
+        store.set_conditions(conditions);
+        store.put("in/put/old", b"old", &[]);
+        store.put("in/put/d/old", b"old", &[]);
+        let instance = start(&store, &format!("faults{conditions:?}"), &[]);
+        above(&instance, "ls d >/dev/null");
+        for words in
+            ["PUT new", "PUT old", "POST big", "PUT big partNumber=2", "HEAD old", "DELETE old"]
+        {
+            for fault in [Fault::Status(503), Fault::Unheard, Fault::Cut(0)] {
+                store.fault(words, fault);
+            }
+        }
+        above(
+            &instance,
+            "echo new > new; echo more >> old; head -c 20000000 /dev/zero > big; mv d/old d/moved",
+        );
+        flushed(&instance);
+        let seen = objects(&store);
+        let names: Vec<_> = seen.keys().cloned().collect();
+        assert_eq!(names, ["big", "d/moved", "new", "old"]);
+        assert_eq!(
+            (seen["new"].as_slice(), seen["old"].as_slice()),
+            (&b"new\n"[..], &b"oldmore\n"[..])
+        );
+        assert!(seen["big"].len() == 20_000_000 && seen["big"].iter().all(|&byte| byte == 0));
+        assert_eq!(store.faults_left(), 0);
+    }
+}
+
+/// What the store refuses stays in the instance, is said, and `stop` does not drop it; when it takes it,
+/// it is saved.
+#[test]
+fn what_is_refused_is_kept_and_said_until_it_is_taken() {
+    let store = Store::start();
+    let instance = start(&store, "refused", &[]);
+    for _ in 0..1000 {
+        store.fault("PUT in/put", Fault::Status(403));
+    }
+    above(&instance, "echo kept > kept");
+    let short = |words: &[&str]| {
+        let mut command = instance.command(words[0]);
+        command.args(&words[1..]).output().expect("forebay runs")
+    };
+    refused(&flush(&instance), "kept: the store says 403");
+    refused(&short(&["stop"]), "--discard");
+    let status = text(&short(&["status"]).stdout);
+    assert!(status.contains("the store says 403"), "{status}");
+    assert_eq!(above(&instance, "cat kept"), "kept\n");
+    store.clear_faults();
+    flushed(&instance);
+    assert_eq!(objects(&store)["kept"], b"kept\n");
+    store.set_gone(true);
+    above(&instance, "echo more > more; rm kept");
+    refused(&flush(&instance), "NoSuchBucket");
+    refused(&short(&["stop"]), "--discard");
+    store.set_gone(false);
+    flushed(&instance);
+    assert_eq!(names(&store), ["more"]);
+    // What no object can be is refused by its reason, and nothing else.
+    above(&instance, "ln more twice; echo x > $'\\xff'; echo fine > fine");
+    let left = flush(&instance);
+    refused(&left, "a bucket has one for each object");
+    refused(&left, "its name is no UTF-8");
+    assert_eq!(objects(&store)["fine"], b"fine\n");
+    refused(&short(&["stop"]), "--discard");
+    above(&instance, "rm twice $'\\xff'");
+    flushed(&instance);
+}
+
+/// Nothing of others is overwritten: ours comes to lie beside it.
+#[test]
+fn what_others_changed_stays_and_ours_lies_beside_it() {
+    for conditions in [Conditions::Known, Conditions::Refused] {
+        let store = Store::start();
+        store.set_conditions(conditions);
+        for name in ["changed", "removed", "moved"] {
+            store.put(&format!("in/put/{name}"), b"first", &[]);
+        }
+        let instance = start(&store, &format!("others{conditions:?}"), &["--write-back", "end"]);
+        let big = "head -c 20000000 /dev/zero > big";
+        above(
+            &instance,
+            &format!(
+                "cat changed; echo ours > changed; echo ours > new; rm removed; {big}; mv moved to"
+            ),
+        );
+        for name in ["changed", "removed", "new", "big", "to"] {
+            store.put(&format!("in/put/{name}"), b"theirs", &[]);
+        }
+        flushed(&instance);
+        let seen = objects(&store);
+        for name in ["changed", "removed", "new", "big", "to"] {
+            assert_eq!(seen[name], b"theirs", "{name}");
+        }
+        let beside = |name: &str| {
+            let start = format!("{name}.forebay-conflict-");
+            seen.iter().find(|(key, _)| key.starts_with(&start)).map(|(_, bytes)| bytes.clone())
+        };
+        assert_eq!(beside("changed").as_deref(), Some(&b"ours\n"[..]));
+        assert_eq!(beside("new").as_deref(), Some(&b"ours\n"[..]));
+        assert_eq!(beside("to").as_deref(), Some(&b"first"[..]));
+        assert_eq!(beside("big").map(|bytes| bytes.len()), Some(20_000_000));
+        assert_eq!(seen.len(), 9, "{:?}", seen.keys());
+    }
+    // Between the look and the request.
+    let store = Store::start();
+    let instance = start(&store, "between", &["--write-back", "end"]);
+    above(&instance, "echo ours > new");
+    store.fault("PUT in/put/new", Fault::Replace(b"theirs".to_vec()));
+    flushed(&instance);
+    let seen = objects(&store);
+    assert_eq!((seen["new"].as_slice(), seen.len()), (&b"theirs"[..], 2));
+}
+
+/// Whatever the writer was doing when it was killed: all is there in the end, once, and no upload is
+/// left.
+#[test]
+fn the_writer_may_be_killed_at_any_request() {
+    let store = Store::start();
+    for number in 0..10 {
+        store.put(&format!("in/put/d/f{number}"), b"old", &[]);
+    }
+    let instance = start(&store, "killed", &["--write-back", "end"]);
+    let mut expected = BTreeMap::new();
+    for number in 0..10 {
+        expected.insert(format!("d/f{number}"), b"old".to_vec());
+    }
+    let mut directory = "d".to_owned();
+    let stops = [
+        "POST big uploads",
+        "PUT big partNumber=3",
+        "POST big uploadId",
+        "PUT new",
+        "PUT to",
+        "DELETE f7",
+    ];
+    for (turn, words) in stops.into_iter().enumerate() {
+        let to = format!("to{turn}");
+        above(
+            &instance,
+            &format!(
+                "head -c 30000000 /dev/zero > big{turn}; echo {turn} > new; mv {directory} {to}"
+            ),
+        );
+        expected.insert(format!("big{turn}"), vec![0; 30_000_000]);
+        expected.insert("new".to_owned(), format!("{turn}\n").into_bytes());
+        let moved = expected.iter().map(|(name, bytes)| {
+            let rest = name.strip_prefix(&format!("{directory}/"));
+            (rest.map_or(name.clone(), |rest| format!("{to}/{rest}")), bytes.clone())
+        });
+        expected = moved.collect();
+        directory = to;
+        // It waits for an answer when it is killed; what it asked for may be done all the same.
+        store.fault(words, Fault::Silence(std::time::Duration::from_millis(700)));
+        let mut flushing = instance.command("flush").spawn().expect("forebay runs");
+        wait_for(words, || store.faults_left() == 0);
+        support::kill(writer(&instance));
+        let _ = flushing.wait();
+        flushed(&instance);
+        let seen = objects(&store);
+        assert!(seen.keys().eq(expected.keys()), "{words}: {:?}", seen.keys());
+        assert!(seen == expected, "{words}");
+        wait_for("uploads are forgotten", || {
+            store.uploads() == 0 || flush(&instance).status.success() && store.uploads() == 0
+        });
+    }
+}

@@ -1,0 +1,651 @@
+//! The instance: inodes, entries, what is unsaved, and operations of its users.
+
+use super::Random;
+use crate::round::is_version;
+use crate::state::{Lies, Place, Row, Standing};
+use below::{Dress, Folder, Node};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{CString, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use wire::attributes::mode;
+use wire::below::{Stamp, Version};
+use wire::errno::{Errno, Result};
+use wire::id::BELOW_FIRST;
+use wire::{Attributes, Inode};
+
+/// A file.
+#[derive(Clone)]
+struct File {
+    attributes: Attributes,
+    contents: Vec<u8>,
+    /// The bytes that are below alone.
+    unread: Option<Vec<u8>>,
+    target: String,
+    extended: BTreeMap<String, Vec<u8>>,
+    /// It is open: it stays when its last name goes.
+    is_open: bool,
+}
+
+/// The instance.
+pub(in crate::sim) struct Instance {
+    root: PathBuf,
+    files: BTreeMap<Inode, File>,
+    entries: BTreeMap<Place, Inode>,
+    unsaved: BTreeMap<Place, Inode>,
+    below: HashMap<Inode, (Option<Lies>, Option<Lies>)>,
+    next: u64,
+    clock: i64,
+    /// Names that are made.
+    pub(in crate::sim) kinds: u64,
+}
+
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+const CLOCK_FIRST: i64 = 1_700_000_000_000_000_000;
+
+impl Instance {
+    pub(in crate::sim) fn new(root: &Path) -> Instance {
+        let mut instance = Instance {
+            root: root.to_owned(),
+            files: BTreeMap::new(),
+            entries: BTreeMap::new(),
+            unsaved: BTreeMap::new(),
+            below: HashMap::new(),
+            next: 100,
+            clock: CLOCK_FIRST,
+            kinds: 0,
+        };
+        let top = instance.file(mode::DIRECTORY | 0o755);
+        instance.files.insert(Inode::ROOT, File { is_open: true, ..top });
+        instance
+    }
+
+    fn now(&mut self) -> i64 {
+        self.clock += 1_000_003;
+        self.clock
+    }
+
+    fn file(&mut self, mode: u32) -> File {
+        let now = self.now();
+        let meta = std::fs::metadata(&self.root).expect("the root");
+        let (uid, gid) = (meta.uid(), meta.gid());
+        let attributes = Attributes {
+            mode,
+            uid,
+            gid,
+            links: 1,
+            accessed: now,
+            modified: now,
+            changed: now,
+            ..Attributes::default()
+        };
+        File {
+            attributes,
+            contents: Vec::new(),
+            unread: None,
+            target: String::new(),
+            extended: BTreeMap::new(),
+            is_open: false,
+        }
+    }
+
+    fn add(&mut self, file: File) -> Inode {
+        self.next += 1;
+        self.add_as(Inode(self.next), file)
+    }
+
+    fn add_as(&mut self, inode: Inode, mut file: File) -> Inode {
+        file.attributes.inode = inode;
+        self.files.insert(inode, file);
+        inode
+    }
+
+    // What users do.
+
+    /// Sees what lies below, of which no byte is read.
+    pub(in crate::sim) fn import(&mut self) {
+        self.import_from(Inode::ROOT, &self.root.clone());
+    }
+
+    fn import_from(&mut self, parent: Inode, path: &Path) {
+        let folder = Folder::open(path).expect("open");
+        for (name, _) in folder.entries().expect("listed") {
+            let node = folder.node(&name).expect("stat");
+            let meta = path.join(&name).symlink_metadata().expect("stat");
+            let mut file = self.file(meta.mode());
+            let attributes = &mut file.attributes;
+            attributes.modified = node.modified();
+            attributes.size = if meta.is_file() { meta.len() } else { 0 };
+            if meta.is_file() {
+                file.contents = std::fs::read(path.join(&name)).expect("read");
+                file.unread = Some(file.contents.clone());
+            }
+            let stamp = Stamp::of(attributes);
+            let inode = self.add_as(Inode(BELOW_FIRST + node.identity.1), file);
+            let place = Place { parent, name: name.clone() };
+            self.entries.insert(place.clone(), inode);
+            let version = version(&node);
+            let lies = Lies { place, version, counts: version.size, stamp };
+            self.below.insert(inode, (Some(lies), None));
+            if meta.is_dir() {
+                self.import_from(inode, &path.join(&name));
+            }
+        }
+    }
+
+    fn set(&mut self, place: Place, to: Option<Inode>) {
+        let before = self.entries.get(&place).copied().unwrap_or(Inode::NONE);
+        let lies = self.unsaved.get(&place).copied().unwrap_or(before);
+        let after = to.unwrap_or(Inode::NONE);
+        match to {
+            Some(inode) => self.entries.insert(place.clone(), inode),
+            None => self.entries.remove(&place),
+        };
+        if lies == after {
+            self.unsaved.remove(&place);
+        } else {
+            self.unsaved.insert(place.clone(), lies);
+        }
+        let now = self.now();
+        if let Some(parent) = self.files.get_mut(&place.parent) {
+            (parent.attributes.modified, parent.attributes.changed) = (now, now);
+        }
+    }
+
+    fn drop_link(&mut self, inode: Inode) {
+        let now = self.now();
+        let Some(file) = self.files.get_mut(&inode) else { return };
+        file.attributes.links -= 1;
+        file.attributes.changed = now;
+        if file.attributes.links == 0 && !file.is_open {
+            self.files.remove(&inode);
+        }
+    }
+
+    pub(in crate::sim) fn write(&mut self, inode: Inode, at: usize, bytes: &[u8]) {
+        let now = self.now();
+        let file = self.files.get_mut(&inode).expect("a file");
+        let end = file.contents.len().max(at + bytes.len());
+        file.contents.resize(end, 0);
+        file.contents[at..at + bytes.len()].copy_from_slice(bytes);
+        file.attributes.size = end as u64;
+        (file.attributes.modified, file.attributes.changed) = (now, now);
+    }
+
+    pub(in crate::sim) fn truncate(&mut self, inode: Inode, size: usize) {
+        let now = self.now();
+        let file = self.files.get_mut(&inode).expect("a file");
+        if size == 0 {
+            file.unread = None;
+        }
+        file.contents.resize(size, 0);
+        file.attributes.size = size as u64;
+        (file.attributes.modified, file.attributes.changed) = (now, now);
+    }
+
+    pub(in crate::sim) fn create(&mut self, parent: Inode, name: &str, contents: &[u8]) -> Inode {
+        let file = self.file(mode::REGULAR | 0o640);
+        let inode = self.add(file);
+        self.set(place(parent, name), Some(inode));
+        self.write(inode, 0, contents);
+        inode
+    }
+
+    pub(in crate::sim) fn make_directory(&mut self, parent: Inode, name: &str) -> Inode {
+        let file = self.file(mode::DIRECTORY | 0o750);
+        let inode = self.add(file);
+        self.set(place(parent, name), Some(inode));
+        inode
+    }
+
+    pub(in crate::sim) fn symlink(&mut self, parent: Inode, name: &str, target: &str) {
+        let mut file = self.file(mode::SYMLINK | 0o777);
+        file.target = target.to_owned();
+        file.attributes.size = target.len() as u64;
+        let inode = self.add(file);
+        self.set(place(parent, name), Some(inode));
+    }
+
+    pub(in crate::sim) fn pipe(&mut self, parent: Inode, name: &str) {
+        let file = self.file(mode::FIFO | 0o600);
+        let inode = self.add(file);
+        self.set(place(parent, name), Some(inode));
+    }
+
+    pub(in crate::sim) fn link(&mut self, inode: Inode, parent: Inode, name: &str) {
+        let now = self.now();
+        let file = self.files.get_mut(&inode).expect("a file");
+        file.attributes.links += 1;
+        file.attributes.changed = now;
+        self.set(place(parent, name), Some(inode));
+    }
+
+    pub(in crate::sim) fn open(&mut self, inode: Inode) {
+        self.files.get_mut(&inode).expect("a file").is_open = true;
+    }
+
+    pub(in crate::sim) fn close(&mut self, inode: Inode) {
+        let Some(file) = self.files.get_mut(&inode) else { return };
+        file.is_open = false;
+        if file.attributes.links == 0 {
+            self.files.remove(&inode);
+        }
+    }
+
+    pub(in crate::sim) fn remove(&mut self, parent: Inode, name: &str) {
+        let place = place(parent, name);
+        let inode = self.entries.get(&place).copied().expect("an entry");
+        self.set(place, None);
+        self.drop_link(inode);
+    }
+
+    pub(in crate::sim) fn change_mode(&mut self, inode: Inode, mode: u32) {
+        let now = self.now();
+        let file = self.files.get_mut(&inode).expect("a file");
+        file.attributes.mode = file.attributes.mode & mode::TYPE | mode;
+        file.attributes.changed = now;
+    }
+
+    pub(in crate::sim) fn at(&self, path: &str) -> Inode {
+        path.split('/').filter(|part| !part.is_empty()).fold(Inode::ROOT, |parent, name| {
+            self.entries.get(&place(parent, name)).copied().unwrap_or(Inode::NONE)
+        })
+    }
+
+    pub(in crate::sim) fn rename(&mut self, from: (Inode, &str), to: (Inode, &str)) {
+        let (from, to) = (place(from.0, from.1), place(to.0, to.1));
+        let inode = self.entries.get(&from).copied().expect("an entry");
+        let over = self.entries.get(&to).copied();
+        if over == Some(inode) {
+            return;
+        }
+        self.set(to, Some(inode));
+        self.set(from, None);
+        if let Some(over) = over {
+            self.drop_link(over);
+        }
+        let now = self.now();
+        self.files.get_mut(&inode).expect("a file").attributes.changed = now;
+    }
+
+    pub(in crate::sim) fn exchange(&mut self, one: (Inode, &str), other: (Inode, &str)) {
+        let (one, other) = (place(one.0, one.1), place(other.0, other.1));
+        let (first, second) = (self.entries.get(&one).copied(), self.entries.get(&other).copied());
+        self.set(one, second);
+        self.set(other, first);
+        for inode in [first, second].into_iter().flatten() {
+            let now = self.now();
+            self.files.get_mut(&inode).expect("a file").attributes.changed = now;
+        }
+    }
+
+    fn is_within(&self, inode: Inode, directory: Inode) -> bool {
+        let mut at = inode;
+        while at != Inode::ROOT {
+            if at == directory {
+                return true;
+            }
+            let up = self.entries.iter().find(|(_, entry)| **entry == at);
+            let Some((place, _)) = up else { return false };
+            at = place.parent;
+        }
+        directory == Inode::ROOT
+    }
+
+    fn directories(&self) -> Vec<Inode> {
+        let is_one = |inode: &&Inode| self.files.get(inode).is_some_and(is_directory);
+        let mut all: Vec<Inode> = self.entries.values().filter(is_one).copied().collect();
+        all.push(Inode::ROOT);
+        all
+    }
+
+    fn is_empty(&self, directory: Inode) -> bool {
+        !self.entries.keys().any(|place| place.parent == directory)
+    }
+
+    pub(in crate::sim) fn close_all(&mut self) {
+        let open = self.files.iter().filter(|(_, file)| file.is_open);
+        let open: Vec<Inode> = open.map(|(inode, _)| *inode).collect();
+        for inode in open.into_iter().filter(|inode| *inode != Inode::ROOT) {
+            self.close(inode);
+        }
+    }
+
+    /// Something that a user may do.
+    pub(in crate::sim) fn operate(&mut self, random: &mut Random) {
+        self.kinds += 1;
+        let directories = self.directories();
+        let pick = |random: &mut Random| {
+            (directories[random.below(directories.len())], NAMES[random.below(NAMES.len())])
+        };
+        let (parent, name) = pick(random);
+        let at = self.entries.get(&place(parent, name)).copied();
+        let bytes: Vec<u8> = (0..random.below(40)).map(|_| random.next() as u8).collect();
+        let is_file = |instance: &Instance, inode: Inode| {
+            instance.files.get(&inode).is_some_and(|file| file.attributes.is_regular())
+        };
+        match (random.below(16), at) {
+            (0..=3, None) => drop(self.create(parent, name, &bytes)),
+            (4, None) if directories.len() < 8 => drop(self.make_directory(parent, name)),
+            (5, None) => self.symlink(parent, name, "somewhere"),
+            (6, None) => self.pipe(parent, name),
+            (0..=1, Some(inode)) if is_file(self, inode) => self.write(inode, 3, &bytes),
+            (2, Some(inode)) if is_file(self, inode) => self.truncate(inode, bytes.len()),
+            (3, Some(inode)) => self.change_mode(inode, 0o700 | random.below(8) as u32),
+            (4..=6, Some(inode))
+                if !self.files.get(&inode).is_some_and(is_directory) || self.is_empty(inode) =>
+            {
+                if is_file(self, inode) && random.below(3) == 0 {
+                    self.open(inode);
+                }
+                self.remove(parent, name);
+            }
+            (7, Some(inode)) if is_file(self, inode) => {
+                let (to, as_name) = pick(random);
+                if !self.entries.contains_key(&place(to, as_name)) {
+                    self.link(inode, to, as_name);
+                }
+            }
+            (8..=12, Some(inode)) => self.rename_anywhere(inode, (parent, name), pick(random)),
+            (13, Some(inode)) => {
+                let (to, as_name) = pick(random);
+                let Some(&other) = self.entries.get(&place(to, as_name)) else { return };
+                if inode != other && !self.is_within(to, inode) && !self.is_within(parent, other) {
+                    self.exchange((parent, name), (to, as_name));
+                }
+            }
+            (14, _) => self.close_all(),
+            (15, Some(inode)) => {
+                let now = self.now();
+                let file = self.files.get_mut(&inode).expect("a file");
+                if file.attributes.is_regular() || is_directory(file) {
+                    file.extended.insert(format!("user.{name}"), bytes);
+                    file.attributes.changed = now;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn rename_anywhere(&mut self, inode: Inode, from: (Inode, &str), to: (Inode, &str)) {
+        if self.is_within(to.0, inode) {
+            return;
+        }
+        let is_folder = |inode: &Inode| self.files.get(inode).is_some_and(is_directory);
+        let over = self.entries.get(&place(to.0, to.1));
+        let may = over.is_none_or(|over| {
+            is_folder(over) == is_folder(&inode) && (!is_folder(over) || self.is_empty(*over))
+        });
+        if may {
+            self.rename(from, to);
+        }
+    }
+
+    // What the writer asks and tells, as `wire::below` has it.
+
+    pub(in crate::sim) fn rows(&self) -> Vec<Row> {
+        let row = |(place, lies): (&Place, &Inode)| {
+            let entry = self.entries.get(place).copied().unwrap_or(Inode::NONE);
+            let mode = self.files.get(&entry).map_or(0, |file| file.attributes.mode);
+            Row { place: place.clone(), entry, mode, lies: *lies }
+        };
+        self.unsaved.iter().map(row).collect()
+    }
+
+    pub(in crate::sim) fn changed(&self) -> Vec<Standing> {
+        let all = self.below.keys().filter_map(|inode| self.standing(*inode));
+        let mut all: Vec<Standing> = all
+            .filter(|standing| {
+                let changed = standing.attributes.map(|attributes| attributes.changed);
+                let saved = standing.now.as_ref().map(|now| now.stamp.changed);
+                standing.next.is_some() || changed.is_none() || changed != saved
+            })
+            .collect();
+        all.sort_by_key(|standing| standing.inode);
+        all
+    }
+
+    pub(in crate::sim) fn standing(&self, inode: Inode) -> Option<Standing> {
+        let attributes = self.files.get(&inode).map(|file| file.attributes);
+        let (now, next) = self.below.get(&inode).cloned().unwrap_or_default();
+        if attributes.is_none() && now.is_none() && next.is_none() {
+            return None;
+        }
+        Some(Standing { inode, attributes, is_written: false, now, next })
+    }
+
+    pub(in crate::sim) fn saving(&mut self, inode: Inode, lies: &Lies) -> Result<()> {
+        let (now, _) = self.below.get(&inode).cloned().unwrap_or_default();
+        let mut next = lies.clone();
+        match now.as_ref().filter(|now| now.version == lies.version) {
+            Some(now) => (next.counts, next.stamp) = (now.counts, now.stamp),
+            None => {
+                let file = self.files.get(&inode).ok_or(Errno::ESTALE)?;
+                let is_same = Stamp::of(&file.attributes).has_contents_of(&lies.stamp);
+                if file.attributes.is_regular() && !is_same {
+                    return Err(Errno::EAGAIN);
+                }
+            }
+        }
+        self.below.insert(inode, (now, Some(next)));
+        Ok(())
+    }
+
+    pub(in crate::sim) fn wrote(&mut self, inode: Inode, lies: &Lies) -> Result<()> {
+        let (now, next) = self.below.get(&inode).cloned().ok_or(Errno::EAGAIN)?;
+        let is_it = |lying: &Lies| lying.place == lies.place && lying.version == lies.version;
+        let found = next.or(now).filter(|lying| is_it(lying)).ok_or(Errno::EAGAIN)?;
+        let stamp = Stamp { changed: lies.stamp.changed, ..found.stamp };
+        self.below.insert(inode, (Some(Lies { stamp, ..found }), None));
+        Ok(())
+    }
+
+    pub(in crate::sim) fn not_written(&mut self, inode: Inode) -> Result<()> {
+        match self.below.get_mut(&inode) {
+            Some((None, _)) => drop(self.below.remove(&inode)),
+            Some((_, next)) => *next = None,
+            None => {}
+        }
+        Ok(())
+    }
+
+    pub(in crate::sim) fn gone(&mut self, inode: Inode) -> Result<()> {
+        let file = self.files.get(&inode);
+        assert!(file.is_none_or(|file| file.unread.is_none()), "bytes of {inode:?} are lost");
+        self.below.remove(&inode);
+        Ok(())
+    }
+
+    pub(in crate::sim) fn saved(&mut self, place: &Place, from: Inode, to: Inode) -> Result<()> {
+        let entry = self.entries.get(place).copied().unwrap_or(Inode::NONE);
+        let lies = self.unsaved.get(place).copied().unwrap_or(entry);
+        if lies == to {
+            return Ok(());
+        }
+        if lies != from {
+            return Err(Errno::EAGAIN);
+        }
+        match entry == to {
+            true => self.unsaved.remove(place),
+            false => self.unsaved.insert(place.clone(), to),
+        };
+        Ok(())
+    }
+
+    pub(in crate::sim) fn dress(&self, inode: Inode) -> Result<Dress> {
+        let file = self.files.get(&inode).ok_or(Errno::ESTALE)?;
+        let Attributes { mode, uid, gid, accessed, modified, .. } = file.attributes;
+        let extended = file
+            .extended
+            .iter()
+            .map(|(name, value)| (CString::new(name.as_str()).expect("a name"), value.clone()));
+        Ok(Dress {
+            mode: mode & mode::PERMISSIONS,
+            owner: (uid, gid),
+            times: [accessed, modified],
+            extended: extended.collect(),
+        })
+    }
+
+    pub(in crate::sim) fn target(&self, inode: Inode) -> Result<OsString> {
+        Ok(self.files.get(&inode).ok_or(Errno::ESTALE)?.target.clone().into())
+    }
+
+    /// All bytes of a file; those that nobody has read are looked for below.
+    pub(in crate::sim) fn read(&mut self, inode: Inode) -> Result<Vec<u8>> {
+        let file = self.files.get(&inode).ok_or(Errno::ESTALE)?;
+        if let Some(unread) = &file.unread {
+            let (now, next) = self.below.get(&inode).expect("it lies below");
+            let found = [now, next].into_iter().flatten().find_map(|lies| self.find(lies));
+            let found = found.ok_or(Errno::EIO)?;
+            // A version that was written since has the bytes of then.
+            assert!(found.starts_with(unread) || found == file.contents, "of {inode:?}");
+        }
+        let file = self.files.get_mut(&inode).ok_or(Errno::ESTALE)?;
+        file.unread = None;
+        Ok(file.contents.clone())
+    }
+
+    /// True if what is below alone of any file is there.
+    pub(in crate::sim) fn has_all(&self) -> bool {
+        self.files.iter().filter(|(_, file)| file.unread.is_some()).all(|(inode, _)| {
+            let (now, next) = self.below.get(inode).expect("it lies below");
+            [now, next].into_iter().flatten().any(|lies| self.find(lies).is_some())
+        })
+    }
+
+    fn path_below(&self, directory: Inode) -> Option<PathBuf> {
+        if directory == Inode::ROOT {
+            return Some(self.root.clone());
+        }
+        let (now, next) = self.below.get(&directory)?;
+        [now, next].into_iter().flatten().find_map(|lies| {
+            let path = self.path_below(lies.place.parent)?.join(&lies.place.name);
+            let number = path.symlink_metadata().ok()?.ino();
+            (number == lies.version.number).then_some(path)
+        })
+    }
+
+    fn find(&self, lies: &Lies) -> Option<Vec<u8>> {
+        let path = self.path_below(lies.place.parent)?;
+        let node = Folder::open(&path).ok()?.node(&lies.place.name).ok()?;
+        if !is_version(&node.into(), &lies.version) {
+            return None;
+        }
+        std::fs::read(path.join(&lies.place.name)).ok()
+    }
+
+    /// Each name with all that is to be the same on both sides.
+    pub(in crate::sim) fn listing(&self) -> BTreeMap<PathBuf, String> {
+        let mut listing = BTreeMap::new();
+        let mut names: HashMap<Inode, Vec<String>> = HashMap::new();
+        let mut left = vec![(Inode::ROOT, PathBuf::new())];
+        let mut files = Vec::new();
+        while let Some((directory, path)) = left.pop() {
+            for (place, inode) in self.entries.iter().filter(|(at, _)| at.parent == directory) {
+                let path = path.join(&place.name);
+                let file = self.files.get(inode).expect("a file");
+                if is_directory(file) {
+                    left.push((*inode, path.clone()));
+                }
+                names.entry(*inode).or_default().push(path.display().to_string());
+                files.push((path, *inode));
+            }
+        }
+        for (path, inode) in files {
+            let file = self.files.get(&inode).expect("a file");
+            let mut twins = names.get(&inode).cloned().unwrap_or_default();
+            twins.sort();
+            let extended: Vec<_> = file.extended.iter().collect();
+            let said = shown(
+                (file.attributes.mode, file.attributes.modified),
+                (&file.contents, &file.target),
+                &format!("{extended:?}"),
+                &twins,
+            );
+            listing.insert(path, said);
+        }
+        listing
+    }
+}
+
+fn shown(
+    (mode, modified): (u32, i64),
+    (contents, target): (&[u8], &str),
+    extended: &str,
+    twins: &[String],
+) -> String {
+    let mode = if mode & mode::TYPE == mode::SYMLINK { mode::SYMLINK } else { mode };
+    format!("{mode:o} {modified} {contents:?} {target:?} {extended} {twins:?}")
+}
+
+/// The same of a tree below.
+pub(in crate::sim) fn listing_below(root: &Path) -> BTreeMap<PathBuf, String> {
+    let mut found = Vec::new();
+    let mut left = vec![PathBuf::new()];
+    while let Some(path) = left.pop() {
+        for entry in std::fs::read_dir(root.join(&path)).expect("listed").flatten() {
+            let path = path.join(entry.file_name());
+            let meta = root.join(&path).symlink_metadata().expect("stat");
+            if meta.is_dir() {
+                left.push(path.clone());
+            }
+            found.push((path, meta));
+        }
+    }
+    let mut listing = BTreeMap::new();
+    for (path, meta) in &found {
+        let whole = root.join(path);
+        // A name that a link lost while its writer died may be left aside as long as the file lives.
+        let is_named = |path: &Path| !path.to_string_lossy().contains(".forebay-aside-");
+        let twins = found.iter().filter(|(_, other)| other.ino() == meta.ino());
+        let twins = twins.filter(|(path, _)| is_named(path));
+        let mut twins: Vec<_> = twins.map(|(path, _)| path.display().to_string()).collect();
+        twins.sort();
+        if !is_named(path) && !twins.is_empty() {
+            continue;
+        }
+        let contents =
+            if meta.is_file() { std::fs::read(&whole).expect("read") } else { Vec::new() };
+        let target = std::fs::read_link(&whole).unwrap_or_default();
+        let modified = meta.mtime() * 1_000_000_000 + meta.mtime_nsec();
+        let extended = if meta.is_symlink() { Vec::new() } else { extended(&whole) };
+        let said = shown(
+            (meta.mode(), modified),
+            (&contents, &target.to_string_lossy()),
+            &format!("{extended:?}"),
+            &twins,
+        );
+        listing.insert(path.clone(), said);
+    }
+    listing
+}
+
+fn extended(path: &Path) -> Vec<(String, Vec<u8>)> {
+    let meta = path.metadata().expect("stat");
+    if !meta.is_file() && !meta.is_dir() {
+        return Vec::new();
+    }
+    let file = std::fs::File::open(path).expect("open");
+    let dress = Dress::of(&file, &Node::of(&file).expect("stat")).expect("attributes");
+    let mut all: Vec<(String, Vec<u8>)> = dress
+        .extended
+        .into_iter()
+        .map(|(name, value)| (String::from_utf8_lossy(name.as_bytes()).into_owned(), value))
+        .collect();
+    all.sort();
+    all
+}
+
+fn is_directory(file: &File) -> bool {
+    file.attributes.is_directory()
+}
+
+fn version(node: &Node) -> Version {
+    crate::sides::Node::from(*node).version
+}
+
+pub(in crate::sim) fn place(parent: Inode, name: &str) -> Place {
+    Place::of(parent, std::ffi::OsStr::new(name).as_bytes())
+}

@@ -1,0 +1,237 @@
+//! Both trees are equal in the end, and nothing is lost on the way, whatever happens meanwhile.
+
+use super::instance::listing_below;
+use super::{Faults, Faulty, World};
+use crate::round::{Counts, Manner, Memory, Report, run};
+use crate::site::Site;
+use crate::state::{Tried, Trouble};
+use std::fs;
+use std::path::Path;
+use wire::Inode;
+
+/// Rounds after which all is saved, if nothing goes wrong.
+const ROUNDS_MAX: usize = 12;
+const SEEDS: u64 = 120;
+/// One with which a directory was set aside, nobody heard of it, and a file in it was taken for gone.
+const UNHEARD: u64 = 476;
+
+fn manner() -> Manner {
+    Manner { threads: 1, idle_nanos: 0, is_flush: false, now: 0 }
+}
+
+fn round(world: &World, memory: &mut Memory) -> Tried<Report> {
+    let site = Site::new(world.place.path())?;
+    run(world, &Faulty { world, site }, manner(), memory, &Counts::default())
+}
+
+/// Rounds until there is nothing to save; all that was reported.
+fn settle(world: &World, memory: &mut Memory) -> Report {
+    let mut all = Report::default();
+    world.with(|instance| instance.close_all());
+    for _ in 0..ROUNDS_MAX {
+        let report = round(world, memory).expect("a round");
+        assert_eq!(report.failures, [], "nothing fails, seed {}", world.seed);
+        all.conflicts.extend(report.conflicts);
+        all.saved += report.saved;
+        if world.with(|instance| instance.rows().is_empty() && instance.changed().is_empty()) {
+            return all;
+        }
+    }
+    let left = world.with(|instance| format!("{:#?} {:#?}", instance.rows(), instance.changed()));
+    panic!("not all is saved, seed {}: {left}", world.seed);
+}
+
+fn assert_equal(world: &World, seed: u64) {
+    let below = listing_below(world.place.path());
+    let above = world.with(|instance| instance.listing());
+    for (path, said) in &above {
+        assert_eq!(below.get(path), Some(said), "{} below, seed {seed}", path.display());
+    }
+    let more: Vec<_> = below.keys().filter(|path| !above.contains_key(*path)).collect();
+    assert!(more.is_empty(), "{more:?} are below alone, seed {seed}");
+}
+
+/// A tree below that is seen above.
+fn imported(seed: u64) -> std::sync::Arc<World> {
+    let world = World::new(seed);
+    let root = world.place.path();
+    fs::create_dir_all(root.join("a/b")).expect("made");
+    fs::create_dir(root.join("d")).expect("made");
+    for name in ["a/a", "a/b/c", "b", "c", "d/e"] {
+        fs::write(root.join(name), format!("contents of {name}")).expect("written");
+    }
+    world.with(|instance| instance.import());
+    world
+}
+
+fn operate(world: &World, count: usize) {
+    let mut random = world.random.lock().expect("numbers");
+    world.with(|instance| (0..count).for_each(|_| instance.operate(&mut random)));
+}
+
+#[test]
+fn what_users_did_is_there_in_the_end() {
+    for seed in 0..SEEDS {
+        let world = imported(seed);
+        let mut memory = Memory::default();
+        for _ in 0..4 {
+            operate(&world, 20);
+            settle(&world, &mut memory);
+            assert_equal(&world, seed);
+            assert!(world.with(|instance| instance.has_all()), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn what_users_do_while_it_is_saved_is_there_too() {
+    for seed in 0..SEEDS {
+        let world = imported(seed);
+        let mut memory = Memory::default();
+        operate(&world, 20);
+        world.set(Faults { busy_in: Some(10), ..Faults::default() });
+        for _ in 0..6 {
+            round(&world, &mut memory).expect("a round");
+            assert!(world.with(|instance| instance.has_all()), "seed {seed}");
+        }
+        world.set(Faults::default());
+        settle(&world, &mut memory);
+        assert_equal(&world, seed);
+    }
+}
+
+#[test]
+fn calls_that_fail_are_made_again() {
+    for seed in (0..SEEDS).chain([UNHEARD]) {
+        let world = imported(seed);
+        let mut memory = Memory::default();
+        operate(&world, 30);
+        world.set(Faults { error_in: Some(15), busy_in: Some(20), lives: None });
+        for _ in 0..10 {
+            let _ = round(&world, &mut memory);
+            assert!(world.with(|instance| instance.has_all()), "seed {seed}");
+        }
+        world.set(Faults::default());
+        settle(&world, &mut memory);
+        assert_equal(&world, seed);
+    }
+}
+
+#[test]
+fn a_writer_that_dies_at_any_call_leaves_what_the_next_goes_on_with() {
+    for seed in 0..SEEDS / 10 {
+        for lives in 1.. {
+            let world = imported(seed);
+            operate(&world, 25);
+            world.set(Faults { lives: Some(lives), ..Faults::default() });
+            let _ = round(&world, &mut Memory::default());
+            let has_died = world.is_dead();
+            world.set(Faults::default());
+            assert!(world.with(|instance| instance.has_all()), "seed {seed}, call {lives}");
+            let mut memory = Memory::default();
+            settle(&world, &mut memory);
+            assert_equal(&world, seed);
+            if !has_died {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn writers_die_again_and_again_while_users_go_on() {
+    for seed in 0..SEEDS {
+        let world = imported(seed);
+        operate(&world, 25);
+        for turn in 0..12_u32 {
+            let lives = Some(7 + turn * 13 % 90);
+            world.set(Faults { lives, error_in: Some(60), busy_in: Some(25) });
+            let _ = round(&world, &mut Memory::default());
+            assert!(world.with(|instance| instance.has_all()), "seed {seed}");
+        }
+        world.set(Faults::default());
+        settle(&world, &mut Memory::default());
+        assert_equal(&world, seed);
+    }
+}
+
+fn read(world: &World, name: &str) -> String {
+    String::from_utf8_lossy(&fs::read(world.place.path().join(name)).expect(name)).into_owned()
+}
+
+#[test]
+fn what_others_changed_stays_and_ours_lands_beside() {
+    let world = imported(0);
+    let place = world.place.path();
+    world.with(|instance| {
+        let file = instance.at("b");
+        instance.write(file, 0, b"ours");
+        instance.truncate(file, 4);
+        instance.remove(Inode::ROOT, "c");
+        instance.create(Inode::ROOT, "new", b"ours too");
+        instance.rename((instance.at("d"), "e"), (Inode::ROOT, "moved"));
+    });
+    for name in ["b", "c", "new", "moved"] {
+        fs::write(place.join(name), "of others").expect("written");
+    }
+    // Of `b` a byte is not read yet; what was read is in the instance.
+    world.with(|instance| instance.truncate(instance.at("b"), 0));
+    world.with(|instance| instance.write(instance.at("b"), 0, b"ours"));
+    let report = settle(&world, &mut Memory::default());
+    assert_eq!(report.conflicts.len(), 4, "{:?}", report.conflicts);
+    for name in ["b", "c", "new", "moved"] {
+        assert_eq!(read(&world, name), "of others", "{name}");
+    }
+    let beside = |name: &str| {
+        let names = fs::read_dir(place).expect("listed").flatten().map(|entry| entry.file_name());
+        let start = format!("{name}.forebay-conflict-");
+        let mut found = names.filter(|name| name.to_string_lossy().starts_with(&start));
+        found.next().map(|name| read(&world, &name.to_string_lossy()))
+    };
+    assert_eq!(beside("b").as_deref(), Some("ours"));
+    assert_eq!(beside("c"), None);
+    assert_eq!(beside("new").as_deref(), Some("ours too"));
+    assert_eq!(beside("moved").as_deref(), Some("contents of d/e"));
+}
+
+#[test]
+fn a_directory_in_which_others_left_something_stays_with_it() {
+    let world = imported(0);
+    fs::write(world.place.path().join("d/theirs"), "of others").expect("written");
+    world.with(|instance| {
+        instance.remove(instance.at("d"), "e");
+        instance.remove(Inode::ROOT, "d");
+    });
+    let report = settle(&world, &mut Memory::default());
+    assert_eq!(report.conflicts.len(), 1, "{:?}", report.conflicts);
+    assert_eq!(read(&world, "d/theirs"), "of others");
+    assert!(!world.place.path().join("d/e").exists());
+}
+
+#[test]
+fn another_tree_at_the_same_path_is_not_touched() {
+    let world = imported(0);
+    let site = Site::new(world.place.path()).expect("a site");
+    let elsewhere = world.place.path().with_extension("away");
+    fs::rename(world.place.path(), &elsewhere).expect("renamed");
+    fs::create_dir(world.place.path()).expect("made");
+    world.with(|instance| instance.create(Inode::ROOT, "new", b"x"));
+    let lower = Faulty { world: &world, site };
+    let done = run(&*world, &lower, manner(), &mut Memory::default(), &Counts::default());
+    assert!(matches!(done, Err(Trouble::Below(_))), "{done:?}");
+    assert_eq!(fs::read_dir(world.place.path()).expect("listed").count(), 0);
+    fs::remove_dir(world.place.path()).expect("removed");
+    fs::rename(&elsewhere, world.place.path()).expect("back");
+    settle(&world, &mut Memory::default());
+    assert_eq!(read(&world, "new"), "x");
+}
+
+#[test]
+fn the_top_keeps_its_own_attributes() {
+    let world = imported(0);
+    let of = |path: &Path| fs::metadata(path).expect("stat").permissions();
+    let before = of(world.place.path());
+    world.with(|instance| instance.change_mode(Inode::ROOT, 0o700));
+    settle(&world, &mut Memory::default());
+    assert_eq!(of(world.place.path()), before);
+}

@@ -1,0 +1,278 @@
+//! When a round is due, and what is told of it to others.
+//!
+//! Rounds begin when services say that something became unsaved, which they are asked once in a second;
+//! at
+//! once when somebody waits for a flush; and after a while, longer each time, when something failed. What
+//! others are told lies in `Board`, which the thread that works never waits for long: a file system that
+//! hangs hangs that thread alone.
+
+use crate::round::{Counts, Manner, Memory, Report, run};
+use crate::sides::{Above, Lower};
+use crate::state::Tried;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use wire::errno::Result;
+
+/// How often services are asked, and what is open to write is looked at again.
+const TICK: Duration = Duration::from_secs(1);
+/// First and longest pause after a failure.
+const BACK_OFF: Duration = Duration::from_millis(250);
+/// See `BACK_OFF`.
+const BACK_OFF_MAX: Duration = Duration::from_secs(30);
+/// Pause after a round after which something is left that may go on at once.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Conflicts that are told by name.
+const CONFLICTS_MAX: usize = 100;
+/// How long a flush waits for files that were removed to be forgotten, as kernels do soon; what is open
+/// stays aside longer.
+const ASIDE_PATIENCE: Duration = Duration::from_secs(5);
+/// Rounds without a step forward after which a flush has failed.
+const VAIN_ROUNDS: u32 = 3;
+
+/// What others are told, as JSON.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Told {
+    /// Names and inodes that are not saved.
+    pub(crate) unsaved: u64,
+    /// Bytes of contents that are on their way, wait or failed.
+    pub(crate) bytes_left: u64,
+    /// Names and inodes that were saved since the start.
+    pub(crate) saved: u64,
+    /// Bytes of contents that were.
+    pub(crate) bytes_saved: u64,
+    /// Open to write, or not cool yet.
+    pub(crate) waiting: u64,
+    /// To be saved at the end, or never.
+    pub(crate) held: u64,
+    /// What failed in the last round.
+    pub(crate) failed: u64,
+    /// The first of them: path and reason.
+    pub(crate) failures: Vec<(PathBuf, String)>,
+    /// What others changed: how often, and the first of them.
+    pub(crate) conflicts: u64,
+    /// Path, and what became of it.
+    pub(crate) conflicted: Vec<(PathBuf, String)>,
+    /// Files of which not all attributes could be saved.
+    pub(crate) lost: u64,
+    /// Why nothing can be saved.
+    pub(crate) error: Option<String>,
+}
+
+/// How a flush stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flush {
+    /// On its way.
+    Busy,
+    /// All is saved that is to be.
+    Done,
+    /// Some can not be.
+    Failed,
+}
+
+#[derive(Default)]
+struct Inside {
+    told: Told,
+    /// Flushes that were asked for, done and failed, by number.
+    asked: u64,
+    done: u64,
+    failed: u64,
+    is_over: bool,
+}
+
+/// What the thread that works and those that tell share.
+#[derive(Default)]
+pub(crate) struct Board {
+    inside: Mutex<Inside>,
+    bell: Condvar,
+    pub(crate) counts: Counts,
+}
+
+impl Board {
+    fn guard(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is told now.
+    pub(crate) fn told(&self) -> Told {
+        let mut told = self.guard().told.clone();
+        told.unsaved = told.unsaved.max(self.counts.left.load(Ordering::Relaxed));
+        told.bytes_left += self.counts.bytes.load(Ordering::Relaxed);
+        told
+    }
+
+    /// Asks for a flush; its number.
+    pub(crate) fn flush(&self) -> u64 {
+        let mut inside = self.guard();
+        inside.asked += 1;
+        self.bell.notify_all();
+        inside.asked
+    }
+
+    /// How the flush `number` stands.
+    pub(crate) fn stands(&self, number: u64) -> Flush {
+        let inside = self.guard();
+        match () {
+            () if inside.done >= number => Flush::Done,
+            () if inside.failed >= number => Flush::Failed,
+            () => Flush::Busy,
+        }
+    }
+
+    /// The thread that works ends after its round.
+    pub(crate) fn end(&self) {
+        self.guard().is_over = true;
+        self.bell.notify_all();
+    }
+
+    /// Waits for a flush that is asked for, or until `until`. The last that is asked for; `None`: it is
+    /// over.
+    fn wait(&self, until: Instant) -> Option<u64> {
+        let mut inside = self.guard();
+        loop {
+            if inside.is_over {
+                return None;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || inside.asked > inside.done.max(inside.failed) {
+                return Some(inside.asked);
+            }
+            inside = self.bell.wait_timeout(inside, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn is_flush_wanted(&self) -> bool {
+        let inside = self.guard();
+        inside.asked > inside.done.max(inside.failed)
+    }
+}
+
+/// What the thread that works knows.
+pub(crate) struct Watch<'a> {
+    pub(crate) above: &'a dyn Above,
+    pub(crate) news: &'a dyn Fn() -> Result<(Vec<u64>, u64)>,
+    pub(crate) lower: &'a dyn Lower,
+    pub(crate) board: Arc<Board>,
+    pub(crate) threads: usize,
+    pub(crate) idle: Duration,
+}
+
+impl Watch<'_> {
+    /// Works until it is over.
+    pub(crate) fn run(&self) {
+        let mut memory = Memory::default();
+        let (mut seen, mut due) = (Vec::new(), Instant::now());
+        let (mut pause, mut vain) = (BACK_OFF, 0);
+        let mut tick = Instant::now();
+        let mut aside_until = None;
+        while let Some(asked) = self.board.wait(due.min(tick)) {
+            let is_flush = self.board.is_flush_wanted();
+            tick = Instant::now() + TICK;
+            let news = (self.news)();
+            let is_new = match &news {
+                Ok((numbers, unsaved)) => {
+                    self.board.guard().told.unsaved = *unsaved;
+                    *numbers != seen && *unsaved > 0 && pause == BACK_OFF
+                }
+                Err(_) => false,
+            };
+            if !is_flush && !is_new && Instant::now() < due {
+                continue;
+            }
+            seen = news.map(|(numbers, _)| numbers).unwrap_or_default();
+            let done = self.round(is_flush, &mut memory);
+            if is_flush && matches!(&done, Ok(report) if report.is_aside_alone()) {
+                let until = *aside_until.get_or_insert_with(|| Instant::now() + ASIDE_PATIENCE);
+                if Instant::now() < until {
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+            }
+            aside_until = None;
+            let is_vain = done.as_ref().map_or(true, |report| report.saved == 0);
+            vain = if is_vain { vain + 1 } else { 0 };
+            let has_failed = done.as_ref().map_or(true, |report| report.failed > 0);
+            due = Instant::now()
+                + match &done {
+                    _ if has_failed && is_vain => {
+                        let now = pause;
+                        pause = (pause * 2).min(BACK_OFF_MAX);
+                        now
+                    }
+                    Ok(report) if report.open > 0 || report.saved > 0 => PAUSE,
+                    Ok(report) if report.waiting > 0 => TICK,
+                    _ => Duration::MAX / 4,
+                };
+            if !has_failed {
+                pause = BACK_OFF;
+            }
+            if is_flush {
+                self.judge(asked, done, vain);
+            }
+        }
+    }
+
+    fn round(&self, is_flush: bool, memory: &mut Memory) -> Tried<Report> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let nanos = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+        let manner = Manner {
+            threads: self.threads,
+            idle_nanos: nanos(self.idle),
+            is_flush,
+            now: nanos(now),
+        };
+        let done = run(self.above, self.lower, manner, memory, &self.board.counts);
+        self.board.counts.clear();
+        let unsaved = (self.news)().map_or(1, |(_, unsaved)| unsaved);
+        let mut inside = self.board.guard();
+        let told = &mut inside.told;
+        told.unsaved = unsaved;
+        match &done {
+            Ok(report) => tell(told, report),
+            Err(trouble) => {
+                let text = trouble.to_string();
+                if told.error.as_ref() != Some(&text) {
+                    tracing::error!("nothing can be saved: {text}");
+                }
+                told.error = Some(text);
+            }
+        }
+        done
+    }
+
+    /// Is a flush done with this?
+    fn judge(&self, asked: u64, done: Tried<Report>, vain: u32) {
+        let mut inside = self.board.guard();
+        match done {
+            Ok(report) if report.is_quiet() => inside.done = asked,
+            _ if vain >= VAIN_ROUNDS => inside.failed = asked,
+            _ => return,
+        }
+        drop(inside);
+        self.board.bell.notify_all();
+    }
+}
+
+fn tell(told: &mut Told, report: &Report) {
+    told.error = None;
+    told.saved += report.saved;
+    told.bytes_saved += report.bytes;
+    told.bytes_left = report.bytes_left;
+    (told.waiting, told.held) = (report.waiting, report.held);
+    if report.failures != told.failures {
+        for (path, why) in &report.failures {
+            tracing::warn!("{} is not saved: {why}", path.display());
+        }
+    }
+    (told.failed, told.failures) = (report.failed, report.failures.clone());
+    told.lost += report.lost;
+    for (path, what) in &report.conflicts {
+        tracing::warn!("{} {what}", path.display());
+        told.conflicts += 1;
+        if told.conflicted.len() < CONFLICTS_MAX {
+            told.conflicted.push((path.clone(), what.clone()));
+        }
+    }
+}

@@ -1,0 +1,82 @@
+#!/bin/sh
+# How a writer fares that outruns the SSD: 1 MiB writes of ten times the memory, and a burst that fits, on
+# an instance whose SSD file lies on a loop device of RATE MB/s; beside it the same program on that device
+# alone. Needs root, ext4, loop devices and the blkio controller; nothing is left of it.
+set -eu
+RATE=${RATE:-112}
+MEMORY=${MEMORY:-128}
+bin=$(dirname "$0")/../target/release
+place=$(mktemp -d)
+export XDG_RUNTIME_DIR="$place" FOREBAY_DIR="$place"
+throttle=/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device
+device=
+forebay() { "$bin/forebay" "$@"; }
+# What is not there yet, or no more, when this ends early is no mistake.
+end() {
+    forebay stop --name outrun >/dev/null 2>&1 || true
+    umount "$place/at" 2>/dev/null || true
+    if [ -n "$device" ]; then
+        echo "$(cat "/sys/block/${device#/dev/}/dev") 0" >$throttle || true
+        losetup -d "$device" || true
+    fi
+    rm -rf "$place"
+}
+trap end EXIT INT TERM
+
+truncate -s $((MEMORY * 16))M "$place/image"
+device=$(losetup --show -f "$place/image")
+mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$device"
+mkdir "$place/at"
+mount "$device" "$place/at"
+number=$(cat "/sys/block/${device#/dev/}/dev")
+echo "$number $((RATE * 1000000))" >$throttle
+# Else the kernel takes gigabytes before it slows a writer down.
+echo 1 >"/sys/class/bdi/$number/strict_limit"
+echo $((16 << 20)) >"/sys/class/bdi/$number/max_bytes"
+
+cat >"$place/write.py" <<'PROGRAM'
+import os, sys, time
+path, count = sys.argv[1], int(sys.argv[2])
+block, took = bytes(1 << 20), []
+fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+begun = last = time.monotonic()
+for n in range(count):
+    assert os.write(fd, block) == 1 << 20
+    now = time.monotonic()
+    took.append((now - last) * 1000)
+    last = now
+written = last - begun
+if 'sync' in sys.argv[3:]: os.fsync(fd)
+ended = time.monotonic() - begun
+took, curve = sorted(took), took
+at = lambda part: took[min(count - 1, int(count * part))]
+print(f'{sys.argv[4]:22} {count:5} MiB  {count * 1.048576 / ended:7.0f} MB/s   ms: p50 {at(.5):6.2f}  '
+      f'p90 {at(.9):6.2f}  p99 {at(.99):6.2f}  p99.9 {at(.999):6.2f}  max {took[-1]:7.2f}')
+part = max(1, count // 10)
+print(' ' * 23 + 'MB/s by tenths: ' + ' '.join(
+    f'{part * 1048.576 / sum(curve[n:n + part]):.0f}' for n in range(0, part * 10, part)))
+PROGRAM
+
+state() { forebay status --name outrun --json | grep -o "\"$1\":[0-9]*" | head -1 | cut -d: -f2; }
+start() { forebay start --name outrun --memory "${MEMORY}MiB" --ssd "$((MEMORY * 14))MiB" --idle 100ms; }
+start >/dev/null
+kill -9 "$(forebay status --name outrun --json | grep -o '"pid":[0-9]*' | head -1 | cut -d: -f2)"
+sleep 1
+ssd=$place/forebay-$(id -u)-outrun/d0/ssd
+touch "$place/at/ssd"
+mount --bind "$place/at/ssd" "$ssd"
+start >/dev/null
+umount -l "$ssd"
+run() { forebay run --name outrun -- python3 "$place/write.py" "$@"; }
+echo "memory $MEMORY MiB, SSD of $RATE MB/s"
+python3 "$place/write.py" "$place/at/alone" $((MEMORY * 4)) sync 'the device alone'
+rm "$place/at/alone"
+sync
+run /forebay/fits $((MEMORY * 4 / 10)) no 'a burst that fits'
+run /forebay/fits2 $((MEMORY * 4 / 10)) no 'and another'
+begun=$(date +%s%N)
+while [ "$(state bytes_sunk)" -lt $((MEMORY * 3 / 10 << 20)) ]; do sleep 0.05; done
+echo "                       behind it $(($(state bytes_sunk) >> 20)) MiB sank within $((($(date +%s%N) - begun) / 1000000)) ms"
+forebay run --name outrun -- rm /forebay/fits /forebay/fits2
+run /forebay/outruns $((MEMORY * 10)) sync 'ten times the memory'
+echo "write_waits $(state write_waits), longest $(state write_wait_us_max) us"
