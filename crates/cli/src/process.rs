@@ -35,7 +35,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// The process that has this number now; `None` if there is none, or it is a zombie.
+    /// The process that has this number now; `None` if there is none, or it is a zombie, or about to be.
     ///
     /// # Errors
     /// There is one, and it can not be looked at: then nobody may take it for dead.
@@ -48,27 +48,37 @@ impl Identity {
     /// # Errors
     /// It can not be looked at.
     pub(crate) fn is_alive(&self) -> Result<bool> {
+        Ok(self.life()? == Life::Lives)
+    }
+
+    fn life(&self) -> Result<Life> {
         let unseen = |error| Failure::at("can not look at", format!("process {}", self.pid), error);
-        let has_number = match since(self.pid) {
-            Err(error) if is_none(self.pid, &error) => false,
-            seen => seen.map_err(unseen)? == Some((self.started, self.boot.clone())),
+        let since = match since(self.pid) {
+            Err(error) if is_none(self.pid, &error) => None,
+            seen => seen.map_err(unseen)?,
         };
         // The program of another may lie on a mount that does not answer: it is not looked at.
-        if !has_number {
-            return Ok(false);
+        match since.filter(|one| (one.started, &one.boot) == (self.started, &self.boot)) {
+            None => return Ok(Life::Gone),
+            Some(since) if since.is_dying => return Ok(Life::Dies),
+            Some(_) => {}
         }
         match Identity::of(self.pid) {
             // What runs in a user namespace above is not shown; what is left is unmistakable, too.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(true),
-            seen => Ok(seen.map_err(unseen)?.as_ref() == Some(self)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Life::Lives),
+            seen => Ok(match seen.map_err(unseen)? {
+                Some(one) if one == *self => Life::Lives,
+                Some(_) => Life::Gone,
+                None => Life::Dies,
+            }),
         }
     }
 
-    /// A handle of the process if it lives.
+    /// A handle of the process if it lives, or dies.
     fn handle(&self) -> Result<Option<OwnedFd>> {
         let Some(pid) = Pid::from_raw(self.pid) else { return Ok(None) };
         match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(handle) => Ok(self.is_alive()?.then_some(handle)),
+            Ok(handle) => Ok((self.life()? != Life::Gone).then_some(handle)),
             Err(Errno::SRCH) => Ok(None),
             Err(error) => Err(Failure::at("can not open", format!("process {}", self.pid), error)),
         }
@@ -82,8 +92,25 @@ impl Identity {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Life {
+    Lives,
+    /// Its first thread has ended, and others have not: they may wait for a device, and write to it
+    /// when it goes on.
+    Dies,
+    Gone,
+}
+
+/// What the kernel says of a process at once.
+struct Since {
+    /// When it was started, and in which boot.
+    started: u64,
+    boot: String,
+    is_dying: bool,
+}
+
 fn read(pid: i32) -> io::Result<Option<Identity>> {
-    let Some((started, boot)) = since(pid)? else { return Ok(None) };
+    let Some(Since { started, boot, is_dying: false }) = since(pid)? else { return Ok(None) };
     // The file that runs, also if it was replaced by a newer one meanwhile.
     let exe = match fs::metadata(format!("/proc/{pid}/exe")) {
         // It is about to be a zombie, or a thread of the kernel.
@@ -94,16 +121,17 @@ fn read(pid: i32) -> io::Result<Option<Identity>> {
     Ok(Some(Identity { pid, started, boot, exe }))
 }
 
-/// When a process was started, and in which boot; `None` for a zombie.
-fn since(pid: i32) -> io::Result<Option<(u64, String)>> {
+/// When a process was started; `None` for a zombie without threads.
+fn since(pid: i32) -> io::Result<Option<Since>> {
     let stat = fs::read(format!("/proc/{pid}/stat"))?;
     let malformed = || io::Error::from(io::ErrorKind::InvalidData);
-    let (state, started) = parse_stat(&stat).ok_or_else(malformed)?;
-    if matches!(state, 'Z' | 'X') {
+    let (state, threads, started) = parse_stat(&stat).ok_or_else(malformed)?;
+    let is_dying = matches!(state, 'Z' | 'X');
+    if is_dying && threads <= 1 {
         return Ok(None);
     }
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    Ok(Some((started, boot.trim().to_owned())))
+    Ok(Some(Since { started, boot: boot.trim().to_owned(), is_dying }))
 }
 
 /// True if there is no such process, or one that is hidden from us, so not ours. No descriptor is needed
@@ -116,13 +144,14 @@ fn is_none(pid: i32, error: &io::Error) -> bool {
     }
 }
 
-/// State and start time; the program's name in between may hold anything, text or not.
-fn parse_stat(stat: &[u8]) -> Option<(char, u64)> {
+/// State, threads, the first one counted also when it has ended, and start time; the program's name in
+/// between may hold anything, text or not.
+fn parse_stat(stat: &[u8]) -> Option<(char, u64, u64)> {
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;
     let mut fields = std::str::from_utf8(stat.get(name_end + 1..)?).ok()?.split_whitespace();
     let state = fields.next()?.chars().next()?;
-    // Field 22 of the line; the state is field 3.
-    Some((state, fields.nth(18)?.parse().ok()?))
+    // Fields 20 and 22 of the line; the state is field 3.
+    Some((state, fields.nth(16)?.parse().ok()?, fields.nth(1)?.parse().ok()?))
 }
 
 /// Ends processes: asks, waits `patience`, and kills what is left. How many had to be killed.
@@ -213,8 +242,8 @@ mod tests {
 
     #[test]
     fn the_line_of_the_kernel_is_read_behind_the_name() {
-        let line = b"7 (a\xff) b) Z) S 1 7 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 4711 1 1\n";
-        assert_eq!(parse_stat(line), Some(('S', 4711)));
+        let line = b"7 (a\xff) b) Z) S 1 7 7 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 3 0 4711 1 1\n";
+        assert_eq!(parse_stat(line), Some(('S', 3, 4711)));
         assert_eq!(parse_stat(b"7 (a"), None);
     }
 
@@ -237,6 +266,29 @@ mod tests {
         assert!(!right.is_alive().expect("looked at"));
         child.wait().expect("it ended");
         assert!(!right.is_alive().expect("looked at"));
+    }
+
+    /// Threads of one that was killed may stand in a device when the first has ended.
+    #[test]
+    fn who_still_dies_is_not_alive_and_is_waited_for() {
+        let script = "import ctypes, threading, time\n\
+            threading.Thread(target=time.sleep, args=(60,)).start()\n\
+            ctypes.CDLL(None).pthread_exit(0)";
+        let mut child = Command::new("python3").args(["-c", script]).spawn().expect("it runs");
+        let pid = child.id().cast_signed();
+        let dying = loop {
+            if let Ok(Some(Since { started, boot, is_dying: true })) = since(pid) {
+                break Identity { pid, started, boot, exe: (0, 0) };
+            }
+            assert_eq!(child.try_wait().expect("looked at"), None);
+            std::thread::yield_now();
+        };
+        assert_eq!(Identity::of(pid).expect("looked at"), None);
+        assert!(!dying.is_alive().expect("looked at"));
+        let (mut quiet, short) = (Progress::new(""), Duration::from_millis(50));
+        assert_eq!(end(std::slice::from_ref(&dying), short, &mut quiet).expect("looked at"), 0);
+        assert_eq!(dying.life().expect("looked at"), Life::Gone);
+        child.wait().expect("it ended");
     }
 
     #[test]

@@ -22,6 +22,8 @@ const LOG: &str = "writeback.log";
 const UPLOADS: &str = "writeback.uploads";
 /// Locked by who starts it.
 const TURN: &str = "writeback.lock";
+/// Locked by itself.
+const ALONE: &str = "writeback.alone";
 /// How often that is tried.
 const TURN_PAUSE: Duration = Duration::from_millis(10);
 /// Threads that copy: a file system of a site is seldom fast with one.
@@ -115,6 +117,8 @@ pub(crate) fn ensure(run: &Path) -> Result<()> {
         ("--home", host.first.to_string().into()),
         ("--idle", host.wanted.idle.to_string().into()),
         ("--threads", threads.to_string().into()),
+        // Then there is time left to say why it can not begin.
+        ("--patience", (host.wanted.timeout / 2).to_string().into()),
         ("--backing", backing.into()),
     ];
     let words = words.into_iter().flat_map(|(name, value)| [name.into(), value]).collect();
@@ -169,7 +173,7 @@ pub(crate) fn end(run: &Path, patience: Duration, progress: &mut Progress) -> Re
     if let Some(writer) = records::load::<Writer>(run, RECORD)? {
         process::end(&[writer.process], patience, progress)?;
     }
-    for name in [RECORD, SOCKET, LOG, TURN, UPLOADS] {
+    for name in [RECORD, SOCKET, LOG, TURN, ALONE, UPLOADS] {
         let _ = std::fs::remove_file(run.join(name));
     }
     Ok(())

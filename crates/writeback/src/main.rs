@@ -12,6 +12,8 @@
 
 mod settings;
 
+mod alone;
+
 mod state;
 
 mod sides;
@@ -89,6 +91,7 @@ fn run(settings: &Settings) -> Result<(), String> {
         .map_err(|error| format!("can not take signals: {error}"))?;
     below::clear_mask();
     let run = PathBuf::from(settings.run.to_string_lossy().into_owned());
+    let _alone = alone::take(&run, settings.patience)?;
     let lower = lower(settings, &run)
         .map_err(|error| format!("{}: {error}", settings.backing.display()))?;
     CLIENT

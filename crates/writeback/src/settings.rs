@@ -19,6 +19,8 @@ pub(crate) struct Settings {
     pub(crate) idle: Duration,
     /// Threads that copy.
     pub(crate) threads: usize,
+    /// An earlier writer that has not quite ended is waited for so long.
+    pub(crate) patience: Duration,
     /// Where to tell readiness: `/dev/fd/N`.
     pub(crate) ready: Option<PathBuf>,
 }
@@ -31,6 +33,7 @@ impl Settings {
     pub(crate) fn parse(mut words: impl Iterator<Item = OsString>) -> Result<Settings, String> {
         let (mut run, mut home, mut backing) = (None, None, None);
         let (mut idle, mut threads, mut ready) = (Duration::ZERO, 1, None);
+        let mut patience = Duration::ZERO;
         while let Some(word) = words.next() {
             let name = word.to_string_lossy().into_owned();
             let value = words.next().ok_or_else(|| format!("option {name} has no value"))?;
@@ -40,6 +43,7 @@ impl Settings {
                 "--backing" => backing = Some(PathBuf::from(value)),
                 "--idle" => idle = Duration::from_micros(read(&name, &value)?),
                 "--threads" => threads = read::<usize>(&name, &value)?.clamp(1, 64),
+                "--patience" => patience = Duration::from_micros(read(&name, &value)?),
                 "--ready-fd" => {
                     let number: u32 = read(&name, &value)?;
                     ready = Some(PathBuf::from(format!("/proc/self/fd/{number}")));
@@ -54,6 +58,7 @@ impl Settings {
             backing: backing.ok_or("option --backing is missing")?,
             idle,
             threads,
+            patience,
             ready,
         })
     }
