@@ -215,15 +215,18 @@ impl Daemon {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        let output = self.command("stop").output().expect("forebay runs");
-        if std::thread::panicking() {
+        let is_failing = std::thread::panicking();
+        if is_failing {
+            // Before they are removed.
             for index in 0..8 {
                 let log = self.daemon_log(index);
                 if !log.is_empty() {
                     eprintln!("log of daemon {index}:\n{log}");
                 }
             }
-        } else {
+        }
+        let output = self.command("stop").output().expect("forebay runs");
+        if !is_failing {
             assert!(output.status.success(), "stop: {}", text(&output.stderr));
         }
     }
