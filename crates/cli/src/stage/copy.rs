@@ -50,7 +50,7 @@ impl Stage {
     /// Copies one name.
     pub(super) fn name(&self, name: Name, kit: &mut Kit) {
         if let Err((name, trouble)) = self.try_name(name, kit) {
-            self.tally.fail(&name.shown(), &trouble);
+            self.fail(&name, trouble);
         }
     }
 
@@ -147,7 +147,7 @@ impl Stage {
         let (draft, node) = self.copy_file(&name, &from, node, kit)?;
         let ready = Ready { name, from, node, draft };
         self.dress(&ready)?;
-        self.land(ready, kit)?;
+        self.land(ready, kit).map_err(|(_, trouble)| trouble)?;
         count(&self.tally.files);
         Ok(())
     }
@@ -164,7 +164,8 @@ impl Stage {
     /// device.
     pub(super) fn ready(&self, ready: Ready, kit: &mut Kit) {
         if let Err(trouble) = self.dress(&ready) {
-            return self.tally.fail(&ready.name.shown(), &trouble);
+            drop(ready.draft);
+            return self.fail(&ready.name, trouble);
         }
         kit.bytes += ready.node.size;
         kit.ready.push(ready);
@@ -178,33 +179,37 @@ impl Stage {
     pub(super) fn settle(&self, kit: &mut Kit) {
         kit.bytes = 0;
         for ready in std::mem::take(&mut kit.ready) {
-            let (shown, node) = (ready.name.shown(), ready.node);
+            let node = ready.node;
             match self.land(ready, kit) {
                 Ok(()) => {
                     count(&self.tally.files);
                     self.twins.landed(&node);
                 }
-                Err(trouble) => self.tally.fail(&shown, &trouble),
+                Err((name, trouble)) => self.fail(&name, trouble),
             }
         }
     }
 
-    fn land(&self, ready: Ready, kit: &mut Kit) -> Result<(), Trouble> {
+    fn land(&self, ready: Ready, kit: &mut Kit) -> Result<(), (Name, Trouble)> {
         let Ready { name, from, node, draft } = ready;
-        if self.manner.is_durable {
-            draft.sync()?;
-        }
-        if self.manner.is_verified {
-            // What is on the device is wanted, not what was written a moment ago.
-            contents::forget(draft.file());
-            let buffers = (&mut *kit.buffer, &mut *kit.other);
-            contents::compare(&from, draft.file(), 0..node.size, buffers)?;
-        }
-        draft.land(&name.name, landing(&name))
+        let land = || {
+            if self.manner.is_durable {
+                draft.sync()?;
+            }
+            if self.manner.is_verified {
+                // What is on the device is wanted, not what was written a moment ago.
+                contents::forget(draft.file());
+                let buffers = (&mut *kit.buffer, &mut *kit.other);
+                contents::compare(&from, draft.file(), 0..node.size, buffers)?;
+            }
+            draft.land(&name.name, landing(&name))
+        };
+        let landed = land();
+        landed.map_err(|trouble| (name, trouble))
     }
 
     /// Makes what has no contents.
-    fn make(&self, name: &Name) -> Result<(), Trouble> {
+    pub(super) fn make(&self, name: &Name) -> Result<(), Trouble> {
         let (from, to): (&Folder, &Arc<Folder>) = (&name.pair.from, &name.pair.to);
         let node = from.node(&name.name).map_err(Trouble::Read)?;
         if self.is_copied(name, &node) {

@@ -106,7 +106,11 @@ impl Stage {
         let changed = match trouble.into_inner().unwrap_or_else(PoisonError::into_inner) {
             None => false,
             Some(Trouble::Changed) => true,
-            Some(trouble) => return self.tally.fail(&name.shown(), &trouble),
+            Some(trouble) => {
+                // Its room is free before it is tried again.
+                drop(draft);
+                return self.fail(&name, trouble);
+            }
         };
         let failed = match Node::of(&from) {
             Ok(after) if !changed && after.is_as_written(&node) => {
@@ -122,7 +126,7 @@ impl Stage {
             Ok(_) => (name, Trouble::Changed),
             Err(error) => (name, Trouble::Read(error)),
         };
-        self.tally.fail(&failed.0.shown(), &failed.1);
+        self.fail(&failed.0, failed.1);
     }
 }
 

@@ -2,8 +2,10 @@
 //!
 //! This runs in a process of its own that is preloaded, `forebay stage-worker`, to which both sides are
 //! directories. One thread finds names (`walk`), others copy (`copy`, and `large` for files that several
-//! threads copy); further names of a file come after all files (`twins`), attributes of directories last.
-//! How a file appears is the crate `below`'s.
+//! threads copy). What found no room (`again`) and further names of a file (`twins`) come after all
+//! files, attributes of directories last. How a file appears is the crate `below`'s.
+
+mod again;
 
 mod copy;
 
@@ -21,6 +23,7 @@ mod twins;
 
 mod walk;
 
+use again::Again;
 use below::Folder;
 use copy::Kit;
 use large::Large;
@@ -121,6 +124,7 @@ struct Stage {
     queue: Queue<Task>,
     tally: Tally,
     twins: Twins,
+    again: Again,
     /// Directories whose attributes are set at the end, those above first.
     folders: Mutex<Vec<(Arc<Top>, PathBuf)>>,
 }
@@ -139,6 +143,7 @@ pub(crate) fn run(order: &Order) -> io::Result<Tally> {
         queue: Queue::new(manner.jobs),
         tally: Tally::new(order.what),
         twins: Twins::default(),
+        again: Again::default(),
         folders: Mutex::new(Vec::new()),
     };
     let is_done = AtomicBool::new(false);
@@ -183,6 +188,7 @@ impl Stage {
     /// What comes after all files.
     fn end(&self, into: &Folder) {
         let mut kit = Kit::new(self.manner);
+        self.copy_again(&mut kit);
         self.name_twins(&mut kit);
         self.settle(&mut kit);
         let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);

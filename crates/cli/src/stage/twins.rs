@@ -11,11 +11,32 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A name, without open directories: there may be many.
-struct Place {
-    top: Arc<Top>,
-    path: PathBuf,
-    name: OsString,
+pub(super) struct Place {
+    pub(super) top: Arc<Top>,
+    pub(super) path: PathBuf,
+    pub(super) name: OsString,
     is_there: bool,
+}
+
+impl Place {
+    pub(super) fn of(name: &Name) -> Place {
+        Place {
+            top: Arc::clone(&name.pair.top),
+            path: name.pair.path.clone(),
+            name: name.name.clone(),
+            is_there: name.is_there,
+        }
+    }
+
+    /// The name, in the directories that are open.
+    pub(super) fn name(&self, pair: Arc<Pair>, kind: Kind) -> Name {
+        Name { pair, name: self.name.clone(), kind, is_there: self.is_there }
+    }
+
+    /// For people.
+    pub(super) fn shown(&self) -> PathBuf {
+        self.top.shown.join(&self.path).join(&self.name)
+    }
 }
 
 /// The first name, and whether its copy is there.
@@ -45,12 +66,7 @@ impl Twins {
 
     /// True if another name of the file was met before; then this one is for later.
     pub(super) fn is_another(&self, name: &Name, node: &Node) -> bool {
-        let place = Place {
-            top: Arc::clone(&name.pair.top),
-            path: name.pair.path.clone(),
-            name: name.name.clone(),
-            is_there: name.is_there,
-        };
+        let place = Place::of(name);
         let mut inner = self.lock();
         match inner.firsts.entry(node.identity) {
             Entry::Vacant(empty) => {
@@ -80,7 +96,7 @@ impl Stage {
         let Inner { mut firsts, others } = std::mem::take(&mut *self.twins.lock());
         let mut last = None;
         for (identity, place) in others {
-            let shown = place.top.shown.join(&place.path).join(&place.name);
+            let shown = place.shown();
             let done = match firsts.get(&identity).filter(|first| first.is_landed) {
                 Some(first) => self.name_twin(first, &place, &mut last, kit),
                 None => {
@@ -130,16 +146,18 @@ impl Stage {
         kit: &mut Kit,
     ) -> Result<(), Trouble> {
         let pair = open(&place.top, &place.path, last)?;
-        let (name, is_there) = (place.name.clone(), place.is_there);
-        let from = pair.from.file(&name).map_err(Trouble::Read)?;
+        let from = pair.from.file(&place.name).map_err(Trouble::Read)?;
         let node = Node::of(&from).map_err(Trouble::Read)?;
-        let name = Name { pair, name, kind: Kind::File, is_there };
-        self.copy_now(name, from, node, kit)
+        self.copy_now(place.name(pair, Kind::File), from, node, kit)
     }
 }
 
 /// Opens the directories of a name, unless they were those of the last one.
-fn open(top: &Arc<Top>, path: &Path, last: &mut Option<Arc<Pair>>) -> Result<Arc<Pair>, Trouble> {
+pub(super) fn open(
+    top: &Arc<Top>,
+    path: &Path,
+    last: &mut Option<Arc<Pair>>,
+) -> Result<Arc<Pair>, Trouble> {
     let is_same = |pair: &Arc<Pair>| Arc::ptr_eq(&pair.top, top) && pair.path == path;
     if let Some(pair) = last.as_ref().filter(|pair| is_same(pair)) {
         return Ok(Arc::clone(pair));
