@@ -315,7 +315,6 @@ impl TargetLoop {
         shared: &Shared,
         guests: &[Option<Arc<Guest>>],
     ) -> Option<u64> {
-        self.note_lent(shared);
         let early = self.take_early_back(shared, guests);
         let leaving = self.look_at_leaving(shared, guests);
         let waiting = self.keep_waiting(shared);
@@ -326,6 +325,8 @@ impl TargetLoop {
         let rising = self.keep_rising(shared, guests);
         let ahead = self.keep_ahead(shared, guests);
         let asks = self.keep_asks(shared, guests);
+        // What was given back above counts, too: there may be nothing more to do for long.
+        self.note_lent(shared);
         let all =
             [early, leaving, waiting, room, dropping, following, sinking, rising, ahead, asks];
         all.into_iter().flatten().min()
