@@ -19,6 +19,10 @@
 //!                                    v
 //!   0 --leave--> HANDED --filled--> HANDED | FILLED --answered--> 0
 //!
+//! A word behind the rows counts those that are not free: it is counted up before one is taken, and down
+//! after one is freed. So where it is 0 there is nothing to look for, and who is killed in between leaves
+//! it too high, which costs a look.
+//!
 //! A row that is not filled says nothing, and is free again once who took it is dead; of those that the
 //! daemon was about to fill, once it looks again: it does both in one thread.
 
@@ -36,7 +40,9 @@ const WAYS: usize = 16;
 const BUCKETS: usize = 1024;
 const ROW: usize = 24;
 const START: usize = pages::END;
-pub(super) const END: usize = START + BUCKETS * WAYS * ROW;
+/// The count, in a line of its own.
+const COUNT_AT: usize = START + BUCKETS * WAYS * ROW;
+pub(super) const END: usize = COUNT_AT + 64;
 
 /// In a state: file and owner are there.
 const FILLED: u64 = 1 << 32;
@@ -77,6 +83,17 @@ impl HostSegment {
         self.segment.row(START + index.0 as usize % (BUCKETS * WAYS) * ROW)
     }
 
+    fn release_count(&self) -> Option<&AtomicU64> {
+        self.segment.word64(COUNT_AT).ok()
+    }
+
+    /// A row was freed.
+    fn release_freed(&self) {
+        if let Some(count) = self.release_count() {
+            count.fetch_sub(1, SeqCst);
+        }
+    }
+
     fn releases_in(bucket: usize) -> impl Iterator<Item = ReleaseIndex> {
         (bucket * WAYS..(bucket + 1) * WAYS).map(|row| ReleaseIndex(row as u32))
     }
@@ -91,7 +108,12 @@ impl HostSegment {
             let row = self.release_row(*index);
             row.is_ok_and(|row| row.state.compare_exchange(0, by, SeqCst, Relaxed).is_ok())
         };
-        let index = HostSegment::releases_like(inode, owner).find(is_taken)?;
+        let count = self.release_count()?;
+        count.fetch_add(1, SeqCst);
+        let Some(index) = HostSegment::releases_like(inode, owner).find(is_taken) else {
+            count.fetch_sub(1, SeqCst);
+            return None;
+        };
         let row = self.release_row(index).ok()?;
         row.inode.store(inode.0, SeqCst);
         row.owner.store(owner, SeqCst);
@@ -145,6 +167,9 @@ impl HostSegment {
     /// are
     /// gone, as `is_gone` says, and calls `each` with all that is to be told.
     pub fn release_list(&self, is_gone: &dyn Fn(u32) -> bool, each: &mut dyn FnMut(Due)) {
+        if self.release_count().is_none_or(|count| count.load(SeqCst) == 0) {
+            return;
+        }
         for row in (0..BUCKETS).flat_map(HostSegment::releases_in) {
             let Ok(words) = self.release_row(row) else { return };
             if self.release_take_over(words, is_gone) {
@@ -165,7 +190,13 @@ impl HostSegment {
             return false;
         }
         let is_whole = state & !THREAD == FILLED;
-        becomes(if is_whole { HANDED | FILLED } else { 0 }) && is_whole
+        if is_whole {
+            return becomes(HANDED | FILLED);
+        }
+        if becomes(0) {
+            self.release_freed();
+        }
+        false
     }
 
     /// The shard has answered what the daemon told it.
@@ -174,8 +205,11 @@ impl HostSegment {
     }
 
     fn release_end(&self, index: ReleaseIndex, state: u64) {
-        if let Ok(row) = self.release_row(index) {
-            let _ = row.state.compare_exchange(state, 0, SeqCst, Relaxed);
+        let freed = self
+            .release_row(index)
+            .is_ok_and(|row| row.state.compare_exchange(state, 0, SeqCst, Relaxed).is_ok());
+        if freed {
+            self.release_freed();
         }
     }
 }
