@@ -295,6 +295,85 @@ fn what_others_changed_stays_and_ours_lies_beside_it() {
     assert_eq!((seen["new"].as_slice(), seen.len()), (&b"theirs"[..], 2));
 }
 
+/// What is begun where something known is, and is another's by the time it is whole: nothing of theirs is
+/// overwritten, and the flush does not fail for it.
+#[test]
+fn what_others_replace_while_ours_is_on_its_way_stays() {
+    for conditions in [Conditions::Known, Conditions::Refused] {
+        for (turn, words) in ["PUT old partNumber=2", "POST old uploadId"].into_iter().enumerate() {
+            if conditions == Conditions::Refused && words.starts_with("POST") {
+                // Nothing guards that there.
+                continue;
+            }
+            let store = Store::start();
+            store.set_conditions(conditions);
+            store.put("in/put/old", b"first", &[]);
+            let name = format!("replaced{conditions:?}{turn}");
+            let instance = start(&store, &name, &["--write-back", "end"]);
+            above(&instance, "cat old");
+            // Rounds before it in which nothing was to be done do not count.
+            for _ in 0..4 {
+                flushed(&instance);
+            }
+            above(&instance, "head -c 20000000 /dev/zero > big; mv big old");
+            store.fault(words, Fault::Replace(b"theirs".to_vec()));
+            flushed(&instance);
+            assert_eq!(store.faults_left(), 0, "{words}");
+            let seen = objects(&store);
+            let beside: Vec<_> = seen.keys().filter(|name| name.contains("conflict")).collect();
+            assert_eq!((beside.len(), seen.len()), (1, 2), "{words}: {:?}", seen.keys());
+            assert!(seen["old"] == b"theirs", "{words}");
+            assert!(seen[beside[0]] == vec![0; 20_000_000], "{words}");
+            assert_eq!(above(&instance, "wc -c < old"), "20000000\n");
+        }
+    }
+}
+
+/// What is large comes to a name beside another's by a name of the writer's own: a writer that is killed
+/// in between leaves nothing under that.
+#[test]
+fn the_writer_may_be_killed_between_two_names() {
+    for is_removed in [false, true] {
+        let store = Store::start();
+        let name = format!("between{is_removed}");
+        let instance = start(&store, &name, &["--write-back", "end"]);
+        above(&instance, "head -c 20000000 /dev/zero > big");
+        store.put("in/put/big", b"theirs", &[]);
+        store.fault("PUT conflict", Fault::Silence(std::time::Duration::from_millis(700)));
+        let mut flushing = instance.command("flush").spawn().expect("forebay runs");
+        wait_for("it is under its own name", || store.faults_left() == 0);
+        support::kill(writer(&instance));
+        let _ = flushing.wait();
+        if is_removed {
+            store.remove("in/put/big");
+        }
+        flushed(&instance);
+        let seen = objects(&store);
+        let ours = seen.iter().filter(|(_, bytes)| bytes.len() == 20_000_000);
+        let ours: Vec<_> = ours.map(|(name, _)| name.as_str()).collect();
+        assert_eq!((ours.len(), seen.len()), (1, 2 - usize::from(is_removed)), "{:?}", seen.keys());
+        assert!(ours[0].starts_with("big") && !ours[0].contains("aside"), "{ours:?}");
+        assert_eq!(above(&instance, "wc -c < big"), "20000000\n");
+    }
+}
+
+/// Others are always faster: what the flush says of it has a name and a reason, and nothing is lost.
+#[test]
+fn a_flush_that_others_are_always_before_says_so() {
+    let store = Store::start();
+    let instance = start(&store, "faster", &["--write-back", "end"]);
+    above(&instance, "echo ours > new");
+    for _ in 0..200 {
+        store.fault("PUT in/put/new", Fault::Replace(b"theirs".to_vec()));
+    }
+    refused(&flush(&instance), "new: it was changed meanwhile");
+    store.clear_faults();
+    flushed(&instance);
+    let seen = objects(&store);
+    assert_eq!(seen["new"], b"theirs");
+    assert_eq!(seen.values().filter(|bytes| *bytes == b"ours\n").count(), 1);
+}
+
 /// Whatever the writer was doing when it was killed: all is there in the end, once, and no upload is
 /// left.
 #[test]

@@ -39,6 +39,7 @@ impl Round<'_> {
     fn try_recover(&mut self, standing: &Standing) -> Tried<()> {
         let (inode, Some(next)) = (standing.inode, &standing.next) else { return Ok(()) };
         self.finish_move(standing, next)?;
+        self.finish_landing(standing, next)?;
         let is_in_place = standing.is_at(&next.place);
         match self.look(&next.place, Some(&next.version))? {
             Found::Ours(_) => {
@@ -77,6 +78,26 @@ impl Round<'_> {
                     && standing.attributes.is_some_and(|it| !it.is_directory()) =>
             {
                 Ok(())
+            }
+            moved => Ok(moved?),
+        }
+    }
+
+    /// What is large comes to a far store under a name of the writer's own, where its name is contested,
+    /// and is moved from there: that may have been broken off.
+    fn finish_landing(&mut self, standing: &Standing, next: &Lies) -> Tried<()> {
+        let aside = next.place.aside(standing.inode);
+        let is_move = standing.now.as_ref().is_some_and(|now| now.version == next.version);
+        let is_whole = next.version.size <= self.lower.part_bytes(next.version.size);
+        if !self.lower.is_far() || is_move || is_whole || aside == next.place {
+            return Ok(());
+        }
+        let Found::Ours(_) = self.look(&aside, Some(&next.version))? else { return Ok(()) };
+        let folder = self.folder(next.place.parent)?.ok_or(Trouble::NotReady)?;
+        match self.lower.rename((&folder, &aside.name), (&folder, &next.place.name)) {
+            // Others have put something there: it is brought again, and elsewhere.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                Ok(self.lower.remove(&folder, &aside.name, false)?)
             }
             moved => Ok(moved?),
         }
@@ -255,8 +276,10 @@ impl Round<'_> {
             Ok(None) => return,
             Ok(Some(place)) => (place, Ok(())),
             Err((Some(place), trouble)) => (place, Err(trouble)),
-            Err((None, _)) => {
-                self.report.open += 1;
+            Err((None, trouble)) => {
+                // Its name is not known yet.
+                let place = crate::state::Place::of(directory, b"");
+                self.leave_open(&place, &trouble);
                 return;
             }
         };

@@ -372,7 +372,12 @@ impl Round<'_> {
         let lies = lies_of(to, ready.version, &job.attributes);
         let at = (&job.folder, name.as_os_str());
         let land = |round: &mut Self| Ok(round.lower.land(ready.draft, at, over)?);
-        self.lay(job.standing.inode, &lies, land, saved)
+        let laid = self.lay(job.standing.inode, &lies, land, saved);
+        if over == Over::New && matches!(laid, Err(Trouble::Again)) {
+            // So that the next round begins it under a name from which it can come to any other.
+            self.memory.contested.insert(job.aim.place().clone());
+        }
+        laid
     }
 
     /// Writes in place. All of it is in the instance by now, as it was read to be written to the draft.

@@ -50,25 +50,21 @@ fn answer(mut stream: UnixStream, board: &Board) -> std::io::Result<()> {
     let mut word = String::new();
     BufReader::new((&stream).take(QUESTION_BYTES_MAX)).read_line(&mut word)?;
     if word.trim() != "flush" {
-        return say(&mut stream, board, Some(true));
+        return say(&mut stream, board.told(), Some(true));
     }
     let number = board.flush();
     loop {
-        let done = match board.stands(number) {
-            Flush::Busy => None,
-            Flush::Done => Some(true),
-            Flush::Failed => Some(false),
-        };
-        say(&mut stream, board, done)?;
-        if done.is_some() {
-            return Ok(());
+        match board.stands(number) {
+            Flush::Busy => say(&mut stream, board.told(), None)?,
+            Flush::Done => return say(&mut stream, board.told(), Some(true)),
+            Flush::Failed => return say(&mut stream, board.told_of_failed(), Some(false)),
         }
         std::thread::sleep(TICK);
     }
 }
 
-fn say(stream: &mut UnixStream, board: &Board, done: Option<bool>) -> std::io::Result<()> {
-    let mut line = serde_json::to_vec(&Answer { told: board.told(), done })?;
+fn say(stream: &mut UnixStream, told: Told, done: Option<bool>) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(&Answer { told, done })?;
     line.push(b'\n');
     stream.write_all(&line)
 }

@@ -381,7 +381,10 @@ impl Round<'_> {
                 return Ok(other);
             }
         }
-        Err(Trouble::Below(Errno::EXIST.into()))
+        let what = "others have files at its name and at all names beside it: remove those with";
+        Err(Trouble::Below(std::io::Error::other(format!(
+            "{what} .forebay-conflict- in their names"
+        ))))
     }
 
     /// What is known to be at a place may be replaced.

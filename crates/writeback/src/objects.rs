@@ -68,6 +68,11 @@ fn is_within(path: &str, of: &str) -> bool {
     path.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
+/// True for a name that `Place::aside` made.
+fn is_aside(path: &str) -> bool {
+    below::number_aside(OsStr::new(path.rsplit('/').next().unwrap_or(path))).is_some()
+}
+
 fn guard<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -195,7 +200,8 @@ impl Uploading {
         let number = self.attributes.number;
         if upload.path == path {
             self.bucket.complete(&upload, &parts, (number, over))?;
-        } else if over == bucket::Over::Nothing {
+        } else if over == bucket::Over::Nothing && is_aside(&upload.path) {
+            // The name is the writer's own: what is there nobody else has put there.
             self.bucket.complete(&upload, &parts, (number, bucket::Over::Any))?;
             match self.bucket.rename(&upload.path, path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -205,6 +211,7 @@ impl Uploading {
                 renamed => renamed?,
             }
         } else {
+            // Where it was begun it would come over what others have put there.
             return Err(Refused::Taken);
         }
         self.upload = None;

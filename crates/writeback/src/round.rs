@@ -99,6 +99,8 @@ pub(crate) struct Report {
     pub(crate) bytes_left: u64,
     /// What is to go on after something else, or changed meanwhile.
     pub(crate) open: u64,
+    /// The first of that, and why it is not done.
+    pub(crate) left: Vec<(PathBuf, String)>,
     /// What was found changed by others, and where ours is now.
     pub(crate) conflicts: Vec<(PathBuf, String)>,
     /// Files of which not all attributes could be saved.
@@ -252,7 +254,7 @@ impl Round<'_> {
             }
             rows = left;
             if rows.is_empty() || rows.len() == before {
-                self.report.open += rows.len() as u64;
+                rows.iter().for_each(|row| self.leave_open(&row.place, &Trouble::NotReady));
                 return;
             }
         }
@@ -263,7 +265,7 @@ impl Round<'_> {
         self.counts.one_less();
         match done {
             Ok(()) => self.report.saved += 1,
-            Err(Trouble::Again | Trouble::NotReady) => self.report.open += 1,
+            Err(trouble @ (Trouble::Again | Trouble::NotReady)) => self.leave_open(place, &trouble),
             Err(Trouble::Waits) => {
                 self.report.waiting += 1;
                 self.report.bytes_left += bytes;
@@ -273,6 +275,15 @@ impl Round<'_> {
                 self.report.bytes_left += bytes;
                 self.report.fail(self.path(place), trouble.to_string());
             }
+        }
+    }
+
+    /// The next round goes on with it.
+    pub(crate) fn leave_open(&mut self, place: &Place, why: &Trouble) {
+        self.report.open += 1;
+        if self.report.left.len() < TOLD_MAX {
+            let path = self.path(place);
+            self.report.left.push((path, why.to_string()));
         }
     }
 

@@ -183,7 +183,12 @@ impl From<below::Trouble> for Trouble {
 impl fmt::Display for Trouble {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Trouble::Again => write!(to, "it changes"),
+            Trouble::Again => {
+                write!(
+                    to,
+                    "it was changed meanwhile, here or below: flush when nobody writes to it"
+                )
+            }
             Trouble::NotReady => write!(to, "something else has to be saved before"),
             Trouble::Waits | Trouble::Held => write!(to, "it is not to be saved yet"),
             Trouble::Above(errno) => write!(to, "the instance: {}", errno.text()),

@@ -29,8 +29,10 @@ const CONFLICTS_MAX: usize = 100;
 /// How long a flush waits for files that were removed to be forgotten, as kernels do soon; what is open
 /// stays aside longer.
 const ASIDE_PATIENCE: Duration = Duration::from_secs(5);
-/// Rounds without a step forward after which a flush has failed.
+/// Rounds of a flush without a step forward after which it has failed: where something fails,
 const VAIN_ROUNDS: u32 = 3;
+/// and where things only changed meanwhile. Three rounds bring what others replace to a name beside.
+const CONTENDED_ROUNDS: u32 = 12;
 
 /// What others are told, as JSON.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -79,7 +81,40 @@ struct Inside {
     asked: u64,
     done: u64,
     failed: u64,
+    /// What was told when the last of them failed.
+    told_of_failed: Told,
     is_over: bool,
+}
+
+impl Inside {
+    /// The last flush that is over.
+    fn settled(&self) -> u64 {
+        self.done.max(self.failed)
+    }
+}
+
+/// Rounds of a flush that did not bring it forward.
+#[derive(Debug, Default)]
+struct Vain {
+    /// The flush before it. Who asks for one more meanwhile does not begin it anew.
+    after: u64,
+    rounds: u32,
+}
+
+impl Vain {
+    /// A round of a flush was this. True if the flush has failed.
+    fn is_enough(&mut self, after: u64, done: &Tried<Report>) -> bool {
+        if self.after != after {
+            *self = Vain { after, rounds: 0 };
+        }
+        if done.as_ref().is_ok_and(|report| report.saved > 0) {
+            self.rounds = 0;
+            return false;
+        }
+        self.rounds += 1;
+        let is_contended = done.as_ref().is_ok_and(|report| report.failed == 0);
+        self.rounds >= if is_contended { CONTENDED_ROUNDS } else { VAIN_ROUNDS }
+    }
 }
 
 /// What the thread that works and those that tell share.
@@ -121,6 +156,11 @@ impl Board {
         }
     }
 
+    /// What is told of a flush that failed: what came after it may be told otherwise.
+    pub(crate) fn told_of_failed(&self) -> Told {
+        self.guard().told_of_failed.clone()
+    }
+
     /// The thread that works ends after its round.
     pub(crate) fn end(&self) {
         self.guard().is_over = true;
@@ -136,7 +176,7 @@ impl Board {
                 return None;
             }
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || inside.asked > inside.done.max(inside.failed) {
+            if left.is_zero() || inside.asked > inside.settled() {
                 return Some(inside.asked);
             }
             inside = self.bell.wait_timeout(inside, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -145,7 +185,32 @@ impl Board {
 
     fn is_flush_wanted(&self) -> bool {
         let inside = self.guard();
-        inside.asked > inside.done.max(inside.failed)
+        inside.asked > inside.settled()
+    }
+
+    fn settled(&self) -> u64 {
+        self.guard().settled()
+    }
+
+    /// Is a flush done with this round, well or not?
+    fn judge(&self, asked: u64, done: &Tried<Report>, has_failed: bool) {
+        let mut inside = self.guard();
+        match done {
+            Ok(report) if report.is_quiet() => inside.done = asked,
+            _ if has_failed => {
+                inside.failed = asked;
+                let mut told = inside.told.clone();
+                if let Ok(report) = done
+                    && report.failures.is_empty()
+                {
+                    (told.failed, told.failures) = (report.open, report.left.clone());
+                }
+                inside.told_of_failed = told;
+            }
+            _ => return,
+        }
+        drop(inside);
+        self.bell.notify_all();
     }
 }
 
@@ -164,7 +229,7 @@ impl Watch<'_> {
     pub(crate) fn run(&self) {
         let mut memory = Memory::default();
         let (mut seen, mut due) = (Vec::new(), Instant::now());
-        let (mut pause, mut vain) = (BACK_OFF, 0);
+        let (mut pause, mut vain) = (BACK_OFF, Vain::default());
         let mut tick = Instant::now();
         let mut aside_until = None;
         while let Some(asked) = self.board.wait(due.min(tick)) {
@@ -192,7 +257,6 @@ impl Watch<'_> {
             }
             aside_until = None;
             let is_vain = done.as_ref().map_or(true, |report| report.saved == 0);
-            vain = if is_vain { vain + 1 } else { 0 };
             let has_failed = done.as_ref().map_or(true, |report| report.failed > 0);
             due = Instant::now()
                 + match &done {
@@ -209,7 +273,8 @@ impl Watch<'_> {
                 pause = BACK_OFF;
             }
             if is_flush {
-                self.judge(asked, done, vain);
+                let has_failed = vain.is_enough(self.board.settled(), &done);
+                self.board.judge(asked, &done, has_failed);
             }
         }
     }
@@ -241,18 +306,6 @@ impl Watch<'_> {
         }
         done
     }
-
-    /// Is a flush done with this?
-    fn judge(&self, asked: u64, done: Tried<Report>, vain: u32) {
-        let mut inside = self.board.guard();
-        match done {
-            Ok(report) if report.is_quiet() => inside.done = asked,
-            _ if vain >= VAIN_ROUNDS => inside.failed = asked,
-            _ => return,
-        }
-        drop(inside);
-        self.board.bell.notify_all();
-    }
 }
 
 fn tell(told: &mut Told, report: &Report) {
@@ -274,5 +327,39 @@ fn tell(told: &mut Told, report: &Report) {
         if told.conflicted.len() < CONFLICTS_MAX {
             told.conflicted.push((path.clone(), what.clone()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flush_fails_after_rounds_of_its_own_in_vain() {
+        let round = |saved, failed, open| Ok(Report { saved, failed, open, ..Report::default() });
+        let mut vain = Vain::default();
+        let rounds = |vain: &mut Vain, after, done: &Tried<Report>| {
+            (1..100).find(|_| vain.is_enough(after, done)).expect("it fails some time")
+        };
+        assert_eq!(rounds(&mut vain, 1, &round(0, 1, 0)), VAIN_ROUNDS);
+        // The next begins anew, and is patient with what others change.
+        assert_eq!(rounds(&mut vain, 2, &round(0, 0, 1)), CONTENDED_ROUNDS);
+        assert!(!vain.is_enough(3, &round(0, 0, 1)) && !vain.is_enough(3, &round(1, 1, 1)));
+        assert_eq!(rounds(&mut vain, 3, &round(0, 1, 1)), VAIN_ROUNDS);
+    }
+
+    #[test]
+    fn a_flush_that_fails_has_a_reason_that_stays() {
+        let board = Board::default();
+        let number = board.flush();
+        let path = PathBuf::from("new");
+        let left = vec![(path.clone(), "it was changed".to_owned())];
+        let report = Report { open: 1, left: left.clone(), ..Report::default() };
+        tell(&mut board.guard().told, &report);
+        board.judge(number, &Ok(report), true);
+        tell(&mut board.guard().told, &Report::default());
+        assert_eq!(board.stands(number), Flush::Failed);
+        let told = board.told_of_failed();
+        assert_eq!((told.failed, told.failures), (1, left));
     }
 }
