@@ -67,6 +67,7 @@ impl World {
                 | Effect::CutInline { .. }
                 | Effect::GrantNumbers { .. }
                 | Effect::UncountUse { .. }
+                | Effect::Look { .. }
                 | Effect::Below { .. } => {}
             }
         }

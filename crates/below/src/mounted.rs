@@ -37,6 +37,15 @@ impl Mounted {
         rustix::fs::statat(&top, c".", AtFlags::empty())?;
         Ok(Mounted { top })
     }
+
+    /// The directory at a path, if it has this number or is the top.
+    fn folder(&self, path: &[u8], number: u64) -> io::Result<Folder> {
+        let folder = self.top.folder(path_of(path))?;
+        if !path.is_empty() && stat(&folder, b"")?.stx_ino != number {
+            return Err(Errno::STALE.into());
+        }
+        Ok(folder)
+    }
 }
 
 fn path_of(bytes: &[u8]) -> &Path {
@@ -45,10 +54,7 @@ fn path_of(bytes: &[u8]) -> &Path {
 
 impl Tree for Mounted {
     fn list(&self, path: &[u8], number: u64, each: &mut dyn FnMut(Entry)) -> io::Result<()> {
-        let folder = self.top.folder(path_of(path))?;
-        if !path.is_empty() && stat(&folder, b"")?.stx_ino != number {
-            return Err(Errno::STALE.into());
-        }
+        let folder = self.folder(path, number)?;
         for found in Dir::read_from(&folder)? {
             let name = found?.file_name().to_bytes().to_vec();
             let is_nobodys = crate::is_temporary(OsStr::from_bytes(&name));
@@ -63,6 +69,18 @@ impl Tree for Mounted {
             }
         }
         Ok(())
+    }
+
+    fn look(&self, path: &[u8], number: u64, name: &[u8]) -> io::Result<Option<Entry>> {
+        let folder = self.folder(path, number)?;
+        if crate::is_temporary(OsStr::from_bytes(name)) {
+            return Ok(None);
+        }
+        match entry(&folder, name.to_vec()) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     fn open(&self, path: &[u8], version: &Version) -> io::Result<Arc<dyn Contents>> {

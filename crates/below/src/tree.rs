@@ -58,6 +58,13 @@ pub trait Tree: Send + Sync {
     /// It can not be read: what was handed over before is not all.
     fn list(&self, path: &[u8], number: u64, each: &mut dyn FnMut(Entry)) -> io::Result<()>;
 
+    /// What lies by `name` in the directory at `path`, which has this number unless it is the top.
+    /// `None`: that directory has no such name, or it is on its way (`is_temporary`).
+    ///
+    /// # Errors
+    /// It is not known.
+    fn look(&self, path: &[u8], number: u64, name: &[u8]) -> io::Result<Option<Entry>>;
+
     /// The file at `path`, to be read as this version of it.
     ///
     /// # Errors

@@ -238,6 +238,11 @@ impl Tree for Bucket {
         Ok(())
     }
 
+    /// What others put into a bucket is not followed yet.
+    fn look(&self, _: &[u8], _: u64, _: &[u8]) -> io::Result<Option<Entry>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Nothing is asked of the store before it is read.
     fn open(&self, path: &[u8], version: &Version) -> io::Result<Arc<dyn Contents>> {
         let url = self.client.place.url(&self.key(path)?);

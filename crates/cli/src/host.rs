@@ -201,7 +201,10 @@ fn words(job: &Job, host: &Host, daemon: &Daemon, run: &Path, data: &Path) -> Ve
         ("--owner", directories::user().to_string().into()),
     ];
     let backing = job.wanted.backing.iter().flat_map(|path| {
-        [("--backing", path.into()), ("--write-back", job.wanted.write_back.clone().into())]
+        let check = job.wanted.backing_check.to_string();
+        let write_back = job.wanted.write_back.clone();
+        let own = [("--backing", path.into()), ("--backing-check", check.into())];
+        own.into_iter().chain([("--write-back", write_back.into())])
     });
     let history = job.wanted.history.as_ref().map(|_| ("--history", "noted".into()));
     let least = daemon.memory_least.map(|least| ("--memory-least", least.to_string().into()));

@@ -71,6 +71,7 @@ fn wanted(settings: &Settings, parts: &[Part]) -> Wanted {
             true => text.to_owned(),
             false => absolute(text),
         }),
+        backing_check: settings.number(Key::BackingCheck).unwrap_or(0),
         write_back: settings.word(Key::WriteBack).to_owned(),
         history: history::wanted(settings.text(Key::History)),
         memory: memory_wish(settings),
@@ -115,7 +116,8 @@ fn conflict(running: &Instance, settings: &Settings, asked: Option<&[Part]>) -> 
     for setting in SETTINGS.iter().filter(|setting| settings.is_given(setting.key)) {
         // Where programs see it, and how long a command waits, is each command's own affair.
         let is_own = matches!(setting.key, Key::At | Key::Timeout | Key::Log);
-        let (Some(wish), Some(have)) = (wish.get(setting.name), have.get(setting.name)) else {
+        let field = setting.name.replace('-', "_");
+        let (Some(wish), Some(have)) = (wish.get(&field), have.get(&field)) else {
             continue;
         };
         if wish != have && !is_own {

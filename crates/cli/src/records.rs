@@ -25,6 +25,9 @@ pub(crate) struct Wanted {
     /// Directory whose tree the instance shows.
     #[serde(default)]
     pub(crate) backing: Option<String>,
+    /// Microseconds for which what lies there counts as known.
+    #[serde(default = "backing_check")]
+    pub(crate) backing_check: u64,
     /// When it is written to.
     #[serde(default = "never")]
     pub(crate) write_back: String,
@@ -120,6 +123,10 @@ const fn idle() -> u64 {
 
 const fn patience() -> u64 {
     10_000_000
+}
+
+const fn backing_check() -> u64 {
+    1_000_000
 }
 
 /// The work of one host.

@@ -79,6 +79,8 @@ pub enum Key {
     Dir,
     /// The directory whose tree the root shows.
     Backing,
+    /// How long what lies there counts as known.
+    BackingCheck,
     /// When the backing directory is written to.
     WriteBack,
     /// Which history of files that are read is followed and kept.
@@ -176,7 +178,7 @@ const fn space(min: u64, zero: bool) -> Kind {
 }
 
 /// All settings, in the order of `Key`.
-pub const SETTINGS: [Setting; 28] = [
+pub const SETTINGS: [Setting; 29] = [
     row(Key::Name, "name", "FOREBAY_NAME", Kind::Name)
         .with("default", "", Scope::Session)
         .help("Name of the instance"),
@@ -196,6 +198,17 @@ pub const SETTINGS: [Setting; 28] = [
              what is made and changed is saved there. Or s3://BUCKET/PREFIX, whose objects it shows as \
              files, and where it is saved as objects",
         ),
+    row(
+        Key::BackingCheck,
+        "backing-check",
+        "FOREBAY_BACKING_CHECK",
+        Kind::Duration { min: 1000, max: 60 * MINUTE_MICROS },
+    )
+    .with("1s", "time", Scope::Instance)
+    .help(
+        "So long what was found by a name in the backing directory holds; who opens it after that has it \
+         looked for there again, and sees what others changed meanwhile",
+    ),
     row(Key::WriteBack, "write-back", "FOREBAY_WRITE_BACK", WRITE_BACK)
         .with("close", "", Scope::Instance)
         .help(

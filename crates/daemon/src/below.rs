@@ -18,7 +18,7 @@ mod tree;
 
 pub(crate) use ask::Asks;
 pub(crate) use fetch::{Fetch, Outcome, Wanted};
-pub(crate) use list::Listed;
+pub(crate) use list::{Listed, seen};
 pub(crate) use tree::{Told, Tree};
 
 use crate::inbox::Note;
@@ -37,6 +37,8 @@ const PARTS_AHEAD: usize = 4;
 enum Order {
     /// Read the entries of a directory for a worker.
     List { worker: usize, directory: Inode, place: (Vec<u8>, u64) },
+    /// Look for a name for a worker.
+    Look { worker: usize, key: u128, place: (Vec<u8>, u64), name: Vec<u8> },
     /// Fetch bytes.
     Fetch(Fetch),
 }
@@ -96,6 +98,11 @@ impl Below {
         self.orders.push(Order::List { worker, directory, place });
     }
 
+    /// Has a name looked for; the worker hears by `Note::Looked`.
+    fn look(&self, worker: usize, key: u128, place: (Vec<u8>, u64), name: Vec<u8>) {
+        self.orders.push(Order::Look { worker, key, place, name });
+    }
+
     /// Has bytes fetched; the target hears by `Note::Fetched`.
     pub(crate) fn fetch(&self, fetch: Fetch) {
         self.orders.push(Order::Fetch(fetch));
@@ -117,6 +124,21 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// See `Below::look`.
+    pub(crate) fn look_below(
+        &self,
+        worker: usize,
+        key: u128,
+        place: (Vec<u8>, u64),
+        name: Vec<u8>,
+    ) {
+        if let Some(below) = &self.below {
+            below.look(worker, key, place, name);
+        }
+    }
+}
+
 impl Orders {
     /// How many threads are to carry them out: as many pieces of one file, or files, are read at once.
     pub(crate) fn width(&self) -> usize {
@@ -133,6 +155,11 @@ impl Orders {
                     list::list(&*self.tree.below, place, &self.gate, &mut |outcome| {
                         shared.tell(worker, Note::Listed { directory, outcome });
                     });
+                }
+                Order::Look { worker, key, place, name } => {
+                    let outcome = self.tree.below.look(&place.0, place.1, &name);
+                    let outcome = outcome.map_err(|error| tree::Fault::from(error).into());
+                    shared.tell(worker, Note::Looked { key, outcome: outcome.map(Box::new) });
                 }
                 Order::Fetch(wanted) => {
                     let (ticket, outcome) =

@@ -43,6 +43,8 @@ pub(crate) enum Note {
     Fetched { ticket: u64, outcome: Outcome },
     /// Entries of a directory below, or why there are no more.
     Listed { directory: Inode, outcome: Result<Listed> },
+    /// What lies below by a name, if it is known.
+    Looked { key: u128, outcome: Result<Box<Option<below::Entry>>> },
     /// A service gave back space, in a round, by one of its shards.
     GaveBack { by: (u64, ShardIndex), answer: Vec<u8> },
     /// The target wants so many bytes more for an account.

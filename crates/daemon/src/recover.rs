@@ -212,6 +212,10 @@ fn shard(settings: &Settings, map: &Map, worker: usize, index: Mapped) -> Outcom
         placement: settings.placement,
         root_flags: settings.flags,
         backing: settings.backing.is_some(),
+        look_nanos: match &settings.backing {
+            Some(place) if !below::is_bucket(place) => settings.check_nanos(),
+            _ => i64::MAX,
+        },
         // Half of it, so that who waits for somebody who is gone is answered in his own time.
         silence_nanos: i64::try_from(settings.timeout_micros.saturating_mul(500))
             .unwrap_or(i64::MAX),

@@ -1,7 +1,6 @@
 //! The command line of `forebayd`. It is written by the starter, not by people: every option is
 //! given once, as `--name value`; all but `--inline`, `--timeout`, `--writes`, `--transport`,
-//! `--backing`, `--history`, `--memory-least`, and
-//! when pieces sink must be.
+//! `--backing`, `--backing-check`, `--history`, `--memory-least`, and when pieces sink must be.
 
 use ::below::is_bucket;
 use data::sink::Sinking;
@@ -77,6 +76,8 @@ pub(crate) struct Settings {
     pub(crate) transport: Choice,
     /// The backing directory, or the bucket.
     pub(crate) backing: Option<String>,
+    /// For so long a name counts as known after it was looked for there.
+    pub(crate) backing_check_micros: u64,
     /// 1: which files are read is noted.
     pub(crate) history: u8,
     /// Bound on every wait of a client, in microseconds.
@@ -105,7 +106,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-const NAMES: [&str; 31] = [
+const NAMES: [&str; 32] = [
     "run",
     "shm",
     "data",
@@ -135,6 +136,7 @@ const NAMES: [&str; 31] = [
     "timeout",
     "transport",
     "backing",
+    "backing-check",
     "write-back",
     "history",
 ];
@@ -145,6 +147,9 @@ const TIMEOUT_MICROS: u64 = 30_000_000;
 
 /// After so long a piece is idle.
 const IDLE_MICROS: u64 = 500_000;
+/// So long what lies below counts as known: short for who waits for what another job wrote, and long
+/// enough that a program that opens a file again and again asks nobody.
+const BACKING_CHECK_MICROS: u64 = 1_000_000;
 /// So long a write waits for room.
 const PATIENCE_MICROS: u64 = 10_000_000;
 
@@ -261,6 +266,7 @@ impl Settings {
                 true => Some(options.value("backing")?),
                 false => None,
             },
+            backing_check_micros: options.value_or("backing-check", BACKING_CHECK_MICROS)?,
             history: match options.0.contains_key("history") {
                 true => options.one_of("history", &[("off", 0), ("noted", 1)])?,
                 false => 0,
@@ -275,6 +281,13 @@ impl Settings {
     pub(crate) fn patience_millis(&self) -> u32 {
         let micros = self.patience_micros.min(self.timeout_micros / 3 * 2);
         u32::try_from(micros / 1000).unwrap_or(u32::MAX)
+    }
+
+    /// How long a name below counts as known.
+    pub(crate) fn check_nanos(&self) -> i64 {
+        // Never is not meant, however long it is.
+        let nanos = i64::try_from(self.backing_check_micros.saturating_mul(1000));
+        nanos.unwrap_or(i64::MAX).min(i64::MAX - 1)
     }
 
     /// When pieces sink.
@@ -343,6 +356,14 @@ mod tests {
     fn a_whole_line_is_taken() {
         let settings = parse(LINE).expect("right");
         assert_eq!((settings.chunk_log2, settings.index.0, settings.workers), (22, 1, 2));
+    }
+
+    #[test]
+    fn what_was_found_below_holds_for_a_while() {
+        let nanos = |more: &str| parse(&format!("{LINE} {more}")).expect("right").check_nanos();
+        assert_eq!(nanos(""), 1_000_000_000);
+        assert_eq!(nanos("--backing-check 1500"), 1_500_000);
+        assert_eq!(nanos(&format!("--backing-check {}", u64::MAX)), i64::MAX - 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! of leaving a state that the log does not have.
 
 use crate::accounts::Books;
-use crate::below::Listed;
+use crate::below::{Listed, seen};
 use crate::clock::Clock;
 use crate::inbox::{Note, PartAnswer};
 use crate::jobs::Jobs;
@@ -312,6 +312,25 @@ impl Shard {
             Err(errno) => Err(*errno),
         };
         self.step(shared, Input::Below { directory, outcome });
+    }
+
+    /// A name was looked for below.
+    pub(crate) fn looked(
+        &mut self,
+        shared: &Shared,
+        key: u128,
+        outcome: Result<Box<Option<::below::Entry>>>,
+    ) {
+        // As of entries of a directory.
+        let outcome = match (outcome, self.reserve(For::Any)) {
+            (Ok(entry), Ok(())) => Ok(entry),
+            (Err(errno), _) | (_, Err(errno)) => Err(errno),
+        };
+        let outcome = match &outcome {
+            Ok(entry) => Ok(entry.as_ref().as_ref().map(seen)),
+            Err(errno) => Err(*errno),
+        };
+        self.step(shared, Input::Looked { key, outcome });
     }
 
     /// Who sent a request is dead.
@@ -627,6 +646,7 @@ impl Shard {
                 self.jobs.start(shared, self.worker, (token, inode), &layout, op);
             }
             Effect::Below { directory, place } => shared.list_below(self.worker, directory, place),
+            Effect::Look { key, place, name } => shared.look_below(self.worker, key, place, name),
             Effect::Remove { token, files } => {
                 let count = shared.router.map.daemon_count();
                 if self.removals.add(Instant::now(), count, token, &files) {

@@ -261,6 +261,7 @@ impl Worker {
             Note::Listed { directory, outcome } => {
                 self.shard.listed(shared, directory, &outcome);
             }
+            Note::Looked { key, outcome } => self.shard.looked(shared, key, outcome),
             note => self.take_note_of_target(shared, note),
         }
     }

@@ -2,9 +2,9 @@
 //!
 //! A directory of it is brought in when somebody first looks for a name in it, or changes one: all its
 //! entries, with the attributes that they have there, as inodes of this instance. From then on it is a
-//! directory like any other, and nothing is looked up below any more. Until then everything that looks at
-//! its names waits (`import`), so nobody sees a part of it, and a name that was removed here never comes
-//! back.
+//! directory like any other, and is not read below any more; what others change there is noticed name by
+//! name (`follow`). Until then everything that looks at its names waits (`import`), so nobody sees a part
+//! of it, and a name that was removed here never comes back.
 //!
 //! All entries of such a directory are one service's (`spread::HOME`), and what is made of them is born
 //! there: to bring them in is one service's work. Numbers of inodes say what they come from
@@ -109,7 +109,7 @@ impl Service {
     }
 
     /// Where a directory lies below, by name and number there.
-    fn path_of(&mut self, ask: &Ask<'_>, directory: Inode) -> Step<(Vec<u8>, u64)> {
+    pub(crate) fn path_of(&mut self, ask: &Ask<'_>, directory: Inode) -> Step<(Vec<u8>, u64)> {
         if directory == Inode::ROOT {
             return Ok((vec![], 0));
         }
@@ -211,7 +211,10 @@ impl Service {
         let Some(import) = self.live.imports.remove(&directory) else { return };
         match outcome {
             Ok(part) => {
-                self.bring_in(&import.attributes, part.entries);
+                let is_new =
+                    |seen: &&Seen<'_>| self.state.entries.get(directory, seen.name).is_none();
+                let new: Vec<Seen<'_>> = part.entries.iter().filter(is_new).copied().collect();
+                self.bring_in(&import.attributes, &new);
                 if !part.is_last {
                     self.live.imports.insert(directory, import);
                     return;
@@ -252,14 +255,13 @@ impl Service {
         self.live.wake_at(self.live.now.saturating_add(AGAIN_NANOS));
     }
 
-    fn bring_in(&mut self, directory: &Attributes, entries: &[Seen<'_>]) {
+    /// Makes what was seen below; of none of it there is anything here, or what is replaced.
+    pub(crate) fn bring_in(&mut self, directory: &Attributes, entries: &[Seen<'_>]) {
         let shard = ShardIndex(directory.layout.place);
         let old = self.state.below_next.get(&shard.0).copied().unwrap_or(wire::id::BELOW_FIRST);
         let (mut next, mut directories) = (old, 0);
         for seen in entries {
-            let Ok(name) = Name::parse(seen.name) else { continue };
-            let is_there = self.state.entries.get(directory.inode, name.bytes()).is_some();
-            if is_there || seen.target.len() > SYMLINK_BYTES_MAX {
+            if Name::parse(seen.name).is_err() || seen.target.len() > SYMLINK_BYTES_MAX {
                 continue;
             }
             let inode = Inode::new(shard, next);
@@ -270,11 +272,17 @@ impl Service {
             return;
         }
         self.put(&Record::PutBelowNext { shard: shard.0, next });
+        let entries = (next - old).cast_signed();
+        self.count_seen(directory, entries, directories.cast_signed());
+    }
+
+    /// A directory has more or fewer names than before, as it has below.
+    pub(crate) fn count_seen(&mut self, directory: &Attributes, entries: i64, directories: i64) {
         let mut tally = self.state.tallies.get(&directory.inode).copied().unwrap_or_default();
         tally.spread = directory.layout.spread;
         tally.version += 1;
-        tally.entries = tally.entries.saturating_add(next - old);
-        tally.directories = tally.directories.saturating_add(directories);
+        tally.entries = tally.entries.saturating_add_signed(entries);
+        tally.directories = tally.directories.saturating_add_signed(directories);
         // Its `modified` is left: that is when something was made or removed here.
         self.put(&tally.record(directory.inode));
         if !self.config.owns(directory.inode.shard()) {

@@ -36,6 +36,9 @@ pub struct Config {
     pub root_flags: u8,
     /// True if the root shows what lies in a backing directory or a bucket.
     pub backing: bool,
+    /// Names in directories from below are looked for there again after so many nanoseconds;
+    /// `i64::MAX`: never.
+    pub look_nanos: i64,
     /// How long a host that does not answer is waited for, in nanoseconds.
     pub silence_nanos: i64,
     /// Owner of the root directory.
@@ -67,6 +70,7 @@ impl Config {
             metadata_bytes_max: u64::MAX,
             root_flags: 0,
             backing: false,
+            look_nanos: i64::MAX,
             silence_nanos: 30_000_000_000,
             root_uid: 0,
             root_gid: 0,

@@ -30,6 +30,7 @@ impl Service {
         let Some((inode, mode)) = self.state.entries.get(parent, name) else {
             if ask.header.host == self.config.host && self.may_tell_absent(parent) {
                 self.io.index(IndexOp::PutAbsent { directory: parent, key });
+                self.note_fresh(parent, key, None);
                 self.note_empty(parent);
             }
             return Err(Stop::Refused(Errno::ENOENT));
@@ -37,6 +38,7 @@ impl Service {
         self.settle_size(ask, inode)?;
         if ask.header.host == self.config.host {
             self.io.index(IndexOp::PutEntry { key, inode, mode });
+            self.note_fresh(parent, key, Some((inode, mode)));
         }
         self.answer_entry(ask, inode, mode);
         Ok(())
@@ -67,7 +69,8 @@ impl Service {
             let is_ours = here.as_ref().is_none_or(|here: &Attributes| {
                 here.is_directory() && self.config.owns(shard_of(here, name))
             });
-            if !is_ours || self.is_below(parent) || self.check_entry_key(parent, name).is_err() {
+            let is_known = !self.is_below(parent) && !self.is_to_be_followed(ask, parent, name);
+            if !is_ours || !is_known || self.check_entry_key(parent, name).is_err() {
                 break;
             }
             let Some((inode, _)) = self.state.entries.get(parent, name) else {

@@ -104,6 +104,13 @@ pub enum Input<'a> {
         /// Entries, in any order and no two with one name.
         outcome: Result<Part<'a>>,
     },
+    /// The answer to `Effect::Look`.
+    Looked {
+        /// As in the effect.
+        key: u128,
+        /// What lies there by that name, if anything does.
+        outcome: Result<Option<Seen<'a>>>,
+    },
     /// Time passed. Wanted at `Service::deadline`, harmless at any time.
     Tick,
 }
@@ -275,6 +282,16 @@ pub enum Effect {
         /// Its path there, without a slash before it, and, if it is not the top, its inode number: what
         /// has another is not this directory (EIO).
         place: (Vec<u8>, u64),
+    },
+    /// Asks what lies by a name in the backing directory; answered by `Input::Looked`, of which it does
+    /// no harm if it never comes.
+    Look {
+        /// Names it in the answer.
+        key: u128,
+        /// The directory, as in `Below`. What says that there is no such name looked into that one.
+        place: (Vec<u8>, u64),
+        /// The name.
+        name: Vec<u8>,
     },
     /// Has the space of files that are gone given back, by every target that may hold something of
     /// them; asked until they have done it, and answered by `Input::Removed`. Nobody waits for it.

@@ -91,6 +91,8 @@ mod list;
 
 mod below;
 
+mod follow;
+
 mod unsaved;
 
 mod xattr;

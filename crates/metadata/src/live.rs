@@ -15,6 +15,7 @@ use crate::below::{Import, Place};
 use crate::deadlock::{Circles, Edge};
 use crate::effect::Opens;
 use crate::far_mounts::FarMounts;
+use crate::follow::Follow;
 use crate::kept::Kept;
 use crate::keys::Keys;
 use crate::leases::Leases;
@@ -73,6 +74,8 @@ pub(crate) enum Wait {
     Usage(u64),
     /// The entries of this directory that lie below.
     Below(Inode),
+    /// A name that is looked for below, by its key.
+    Look(u128),
     /// Something that is not saved below.
     News,
     /// A time; facts are gathered anew.
@@ -158,6 +161,7 @@ impl Job {
                 | Wait::Glimpse(_)
                 | Wait::Share(_)
                 | Wait::Below(_)
+                | Wait::Look(_)
                 | Wait::News
         );
         may_stop && !is_parting
@@ -339,6 +343,8 @@ pub(crate) struct Live {
     pub(crate) imports: BTreeMap<Inode, Import>,
     /// Directories that were not where they were said to be, and until when they are looked for.
     pub(crate) missing: BTreeMap<Inode, i64>,
+    /// Names that are looked for below.
+    pub(crate) follow: Follow,
     /// Another number whenever something became unsaved.
     pub(crate) news: u64,
     /// A job waits for it.
@@ -385,6 +391,7 @@ impl Live {
             bank: Bank::default(),
             imports: BTreeMap::new(),
             missing: BTreeMap::new(),
+            follow: Follow::default(),
             news: 0,
             is_news_awaited: false,
             own_messages: VecDeque::new(),

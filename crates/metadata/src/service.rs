@@ -120,6 +120,7 @@ impl Service {
             Input::DrawSpace { account, wanted } => self.draw_space(account.0, wanted, opens),
             Input::GiveBack => self.give_kept(),
             Input::Below { directory, outcome } => self.take_below(directory, outcome),
+            Input::Looked { key, outcome } => self.take_look(key, outcome),
             Input::Tick => {}
         }
         self.settle(opens);
@@ -210,10 +211,12 @@ impl Service {
             Record::PutEntry { parent, name, inode, mode } => {
                 let key = entry_key(parent, name);
                 self.io.index(IndexOp::PutEntry { key, inode, mode });
+                self.note_fresh(parent, key, Some((inode, mode)));
             }
             Record::DeleteEntry { parent, name } => {
                 let key = entry_key(parent, name);
                 self.io.index(IndexOp::PutAbsent { directory: parent, key });
+                self.note_fresh(parent, key, None);
             }
             Record::PutInode { attributes, .. }
             | Record::PutAttributes { attributes }
@@ -470,6 +473,7 @@ impl Service {
         self.keep_bank();
         self.keep_order();
         self.keep_circles();
+        self.keep_follow();
     }
 
     fn give_up_late(&mut self) {
@@ -547,6 +551,7 @@ impl Service {
         }
         self.import_for(ask, request)?;
         self.check_keys(ask, request)?;
+        self.follow_for(ask, request)?;
         self.unwatched_for(ask, request)?;
         match *request {
             Request::Lookup { parent, name } => self.look_up(ask, parent, name),

@@ -119,7 +119,7 @@ impl Service {
         }
     }
 
-    fn may_be_written(&self, ask: &Ask<'_>, attributes: &Attributes) -> bool {
+    pub(crate) fn may_be_written(&self, ask: &Ask<'_>, attributes: &Attributes) -> bool {
         let inode = attributes.inode;
         attributes.is_regular()
             && (self.live.busy.contains_key(&inode)

@@ -1,12 +1,12 @@
 //! Histories of periodic jobs: what one run of a name reads comes up before the next one asks. Told by
-//! what is read when it is gone below, and by the numbers of the daemons, never by time.
+//! what is read when other bytes lie below, and by the numbers of the daemons, never by time.
 
 mod support;
 
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
-use support::below::Below;
+use support::below::{Below, disguise};
 use support::world::World;
 use support::{Instance, text, wait_for};
 use tests::{content, digest};
@@ -63,12 +63,10 @@ impl Job {
         text(&output.stdout)
     }
 
-    /// Nothing can be read there any more.
-    fn vanish(&self, directory: &str, count: u64) {
+    /// Who reads there reads other bytes from now on, and nobody notices.
+    fn disguise(&self, directory: &str, count: u64) {
         for file in 0..count {
-            let path = self.below.path(&format!("{directory}/{file}"));
-            let file = fs::File::options().write(true).open(path).expect("opened");
-            file.set_len(0).expect("cut");
+            disguise(&self.below.path(&format!("{directory}/{file}")));
         }
     }
 }
@@ -133,7 +131,7 @@ fn what_one_run_read_is_there_in_the_next() {
         // Second run: its files come without being asked for.
         wait_for("all of them", || to_come(&instance, "d", &order) == 0);
         assert_eq!(to_come(&instance, "d", &[2, 4]), 2 * LENGTH, "and no others");
-        job.vanish("d", 8);
+        job.disguise("d", 8);
         read(&instance, &files);
         assert_eq!(sum(&instance, "history_wrong"), 0);
         assert!(sum(&instance, "history_right") >= order.len() as u64);
@@ -267,7 +265,7 @@ fn hosts_have_one_history() {
     let left = "cd /forebay/d; for f in 6 2 4 1; do \
         getfattr --only-values -n user.forebay.rise $f; echo; done";
     wait_for("all of them", || world.shell("c", left, "").lines().all(|line| line == "0"));
-    job.vanish("d", 8);
+    job.disguise("d", 8);
     order.iter().rev().for_each(|(host, file)| read(host, *file));
     // The last look at what was read may be to come.
     let noted = |host: &str| world.daemon(host)["state"]["history_right"].as_u64().unwrap_or(0);

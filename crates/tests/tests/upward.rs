@@ -1,12 +1,13 @@
 //! What lies in the backing directory comes up before it is read: `forebay stage in`, the attribute,
-//! lists that are read in their order, and files that are read in order. Told by what is read when it is
-//! gone below.
+//! lists that are read in their order, and files that are read in order. Told by what is read when
+//! other bytes lie below.
 
 mod support;
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use support::below::disguise;
 use support::{Instance, profile, text, wait_for};
 use tests::{content, digest};
 
@@ -36,12 +37,10 @@ impl Below {
         Instance::start(name, &[&["--backing", place], options].concat())
     }
 
-    /// Nothing can be read there any more.
-    fn vanish(&self, count: u64) {
+    /// Who reads there reads other bytes from now on, and nobody notices.
+    fn disguise(&self, count: u64) {
         for file in 0..count {
-            let path = self.path(&format!("d/{file}"));
-            let file = fs::File::options().write(true).open(path).expect("opened");
-            file.set_len(0).expect("cut");
+            disguise(&self.path(&format!("d/{file}")));
         }
     }
 }
@@ -84,7 +83,7 @@ fn said(output: &Output) -> String {
 
 /// "What is staged in by `--wait` is in the instance when the command returns" (docs/semantics.md).
 #[test]
-fn what_is_staged_in_is_read_without_what_lies_below() {
+fn what_is_staged_in_is_read_without_reading_below() {
     for (daemons, tier) in [("1", "memory"), ("1", "ssd"), ("4", "memory")] {
         let below = Below::new(6, 5 * MIB + 7);
         let options = ["--local", daemons, "--memory", "96MiB", "--ssd", "96MiB"];
@@ -95,7 +94,7 @@ fn what_is_staged_in_is_read_without_what_lies_below() {
         assert!(first.contains("brought up 1 files, 5.0 MiB"), "{first}");
         let rest = said(&stage(&instance, &["--wait", "--tier", tier, "/forebay/d"]));
         assert!(rest.contains("brought up 5 files") && rest.contains("1 were there"), "{rest}");
-        below.vanish(6);
+        below.disguise(6);
         let mut worker = instance.worker();
         for file in 0..6 {
             assert_eq!(worker.ask(&format!("get /forebay/d/{file}")), right(file, 5 * MIB + 7));
@@ -141,9 +140,10 @@ fn a_program_that_only_touches_files_has_one_come_up() {
         \x20   except OSError as e: assert e.errno == 22\n\
         \x20   else: sys.exit(1)\n";
     said(&instance.program(&["python3", "-c", script]).output().expect("it runs"));
-    below.vanish(2);
+    below.disguise(2);
     assert_eq!(instance.worker().ask("get /forebay/d/1"), right(1, 3 * MIB));
-    // What is gone below says so, once, and goes on.
+    // What can not be read there says so, once, and goes on.
+    fs::rename(below.path("d"), below.path("away")).expect("renamed");
     let output = stage(&instance, &["--wait", "/forebay/d"]);
     let both = format!("{}{}", text(&output.stdout), text(&output.stderr));
     assert!(!output.status.success() && both.contains("d/0 can not be brought up"), "{both}");

@@ -108,7 +108,11 @@ impl TargetLoop {
         outcome: Result<Told>,
     ) {
         let Some(question) = self.asks.questions.remove(&inode) else { return };
-        let outcome = outcome.map(Arc::new);
+        // Who has it open reads what is not there any more: it was replaced below.
+        let outcome = outcome.map(Arc::new).map_err(|errno| match errno {
+            Errno::ESTALE => Errno::EIO,
+            errno => errno,
+        });
         if let Ok(told) = &outcome {
             if self.asks.told.len() >= TOLD_MAX {
                 self.asks.told.clear();

@@ -70,7 +70,8 @@ impl Listed {
     }
 }
 
-fn seen(entry: &Entry) -> Seen<'_> {
+/// As the service takes it.
+pub(crate) fn seen(entry: &Entry) -> Seen<'_> {
     Seen {
         name: &entry.name,
         mode: entry.mode,

@@ -25,6 +25,10 @@ pub(crate) struct Backing {
     pub(crate) tree: BTreeMap<Vec<u8>, Lying>,
     /// Which service, which directory, its path and number.
     pub(crate) asked: Vec<(usize, Inode, Vec<u8>, u64)>,
+    /// Who looks for a name.
+    pub(crate) looks: Vec<Look>,
+    /// How often a name was looked for.
+    pub(crate) looked: u64,
     /// How many entries come at a time.
     pub(crate) part: usize,
     pub(crate) refused: BTreeMap<Vec<u8>, Errno>,
@@ -38,6 +42,10 @@ impl Backing {
     pub(crate) fn ask(&mut self, at: usize, directory: Inode, (path, number): (Vec<u8>, u64)) {
         self.count += 1;
         self.asked.push((at, directory, path, number));
+    }
+
+    pub(crate) fn look(&mut self, look: Look) {
+        self.looks.push(look);
     }
 
     /// False if what is at this path is not the directory of this number.
@@ -105,6 +113,26 @@ impl Backing {
         inside.collect()
     }
 
+    /// What is said of a name in the directory at a path.
+    fn seen<'a>(&self, path: &[u8], name: &'a [u8], lying: &Lying) -> Seen<'a> {
+        let whole = if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() };
+        Seen {
+            name,
+            mode: lying.mode,
+            uid: 11,
+            gid: 12,
+            links: self.links(&whole),
+            size: lying.size,
+            accessed: MODIFIED - 1,
+            modified: MODIFIED,
+            changed: MODIFIED + 1,
+            born: MODIFIED - 2,
+            number: lying.number,
+            target: if lying.mode & mode::TYPE == mode::SYMLINK { b"to" } else { b"" },
+            ..Seen::default()
+        }
+    }
+
     fn links(&self, path: &[u8]) -> u32 {
         let names = self.names(path);
         2 + names.iter().filter(|(_, it)| it.mode & mode::TYPE == mode::DIRECTORY).count() as u32
@@ -118,6 +146,11 @@ pub(crate) struct Told {
     pub(crate) size: u64,
     pub(crate) path: Vec<u8>,
 }
+
+/// Which service looks, its key, path and number of the directory, and the name.
+pub(crate) type Look = (usize, u128, (Vec<u8>, u64), Vec<u8>);
+/// What a look finds.
+pub(crate) type Found = Result<Option<(Vec<u8>, Lying)>, Errno>;
 
 impl World {
     /// Answers the first question for entries below up to its part `parts`; false if there is none, or
@@ -136,25 +169,7 @@ impl World {
             return true;
         }
         let names = self.backing.names(&path);
-        let links = |name: &[u8]| match path.is_empty() {
-            true => self.backing.links(name),
-            false => self.backing.links(&[&path, &b"/"[..], name].concat()),
-        };
-        let seen = names.iter().map(|(name, lying)| Seen {
-            name,
-            mode: lying.mode,
-            uid: 11,
-            gid: 12,
-            links: links(name),
-            size: lying.size,
-            accessed: MODIFIED - 1,
-            modified: MODIFIED,
-            changed: MODIFIED + 1,
-            born: MODIFIED - 2,
-            number: lying.number,
-            target: if lying.mode & mode::TYPE == mode::SYMLINK { b"to" } else { b"" },
-            ..Seen::default()
-        });
+        let seen = names.iter().map(|(name, lying)| self.backing.seen(&path, name, lying));
         let seen: Vec<Seen<'_>> = seen.collect();
         let size = self.backing.part.max(1);
         let count = seen.len().div_ceil(size).max(1);
@@ -163,6 +178,35 @@ impl World {
             let outcome = Ok(Part { entries, is_last: part + 1 == count });
             self.step(at, Input::Below { directory, outcome });
         }
+        true
+    }
+
+    /// What a look for a name finds now.
+    pub(crate) fn found_below(&self, (path, number): &(Vec<u8>, u64), name: &[u8]) -> Found {
+        if !self.backing.is_it(path, *number) {
+            return Err(Errno::EIO);
+        }
+        if let Some(&errno) = self.backing.refused.get(path) {
+            return Err(errno);
+        }
+        let names = self.backing.names(path);
+        Ok(names.into_iter().find(|(other, _)| other == name))
+    }
+
+    /// Answers the first look for a name with what lies there, or lay there; false if there is none.
+    pub(crate) fn answer_look(&mut self, before: Option<Found>) -> bool {
+        if self.backing.looks.is_empty() {
+            return false;
+        }
+        let (at, key, place, name) = self.backing.looks.remove(0);
+        self.backing.looked += 1;
+        let found = before.unwrap_or_else(|| self.found_below(&place, &name));
+        let of = |lying: &Lying| self.backing.seen(&place.0, &name, lying);
+        let outcome = match &found {
+            Ok(found) => Ok(found.as_ref().map(|(_, lying)| of(lying))),
+            Err(errno) => Err(*errno),
+        };
+        self.step(at, Input::Looked { key, outcome });
         true
     }
 

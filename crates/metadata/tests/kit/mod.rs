@@ -402,8 +402,7 @@ impl World {
                 }
                 Effect::BeginCut { inode, .. } => self.seats[at].opens.count_cut(inode),
                 Effect::CutInline { inode, .. } => {
-                    self.seats[at].opens.count_cut(inode);
-                    self.seats[at].opens.count_cut(inode);
+                    (0..2).for_each(|_| self.seats[at].opens.count_cut(inode));
                 }
                 Effect::UncountUse { inode, less } => {
                     self.seats[at].opens.5.borrow_mut().uncount(inode, less);
@@ -434,6 +433,7 @@ impl World {
                     self.seats[at].data.push((token, inode, op));
                 }
                 Effect::Remove { token, files } => self.remove(at, token, &files),
+                Effect::Look { key, place, name } => self.backing.look((at, key, place, name)),
                 Effect::Below { directory, place } => self.backing.ask(at, directory, place),
             }
         }
@@ -480,7 +480,7 @@ impl World {
                 for at in 0..self.seats.len() {
                     self.answer_data(at, Ok(()));
                 }
-                while self.answer_below(usize::MAX) {}
+                while self.answer_below(usize::MAX) || self.answer_look(None) {}
             }
             if !self.queue.is_empty() {
                 let (to, bytes) = self.queue.remove(0);
@@ -594,6 +594,7 @@ impl World {
         seat.removals.clear();
         seat.known = posts::Known::default();
         self.backing.asked.retain(|(who, ..)| *who != at);
+        self.backing.looks.retain(|(who, ..)| *who != at);
         self.step(at, Input::Tick);
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Instance, text};
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tests::content;
@@ -81,6 +81,16 @@ pub(crate) fn shell(place: &Path, script: &str) -> String {
 pub(crate) fn start(name: &str, daemons: &str, backing: &str) -> Instance {
     let options = ["--local", daemons, "--memory", "96MiB", "--ssd", "64MiB", "--backing", backing];
     Instance::start(name, &options)
+}
+
+/// Other bytes in a file, in place, that are not noticed by the rule of what is: its number, size and
+/// time of modification stay. Who reads them read below.
+pub(crate) fn disguise(path: &Path) {
+    let file = fs::File::options().read(true).write(true).open(path).expect("opened");
+    let modified = file.metadata().and_then(|it| it.modified()).expect("its time");
+    let other: Vec<u8> = fs::read(path).expect("read").iter().map(|byte| !byte).collect();
+    file.write_all_at(&other, 0).expect("written");
+    file.set_modified(modified).expect("set back");
 }
 
 /// A script in the root of the instance.
