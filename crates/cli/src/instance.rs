@@ -460,7 +460,7 @@ fn stop_hosts(instance: &Instance, patience: Duration) -> Result<()> {
 ///
 /// # Errors
 /// There is no such instance; not all is saved, or can be.
-pub(crate) fn flush(name: &str, patience: Duration) -> Result<Option<Told>> {
+pub(crate) fn flush(name: &str, paths: &[String], patience: Duration) -> Result<Option<Told>> {
     let run = directories::run(name)?;
     let here: Option<Host> = records::load(&run, host::RECORD)?;
     let Some(instance) = load(name)? else {
@@ -473,21 +473,22 @@ pub(crate) fn flush(name: &str, patience: Duration) -> Result<Option<Told>> {
             let why = "its writer is on the host of its first daemon: flush it there";
             return Err(Failure::at("out of reach", format!("instance {name}"), why));
         }
-        return writeback::flush(&run, patience, &mut Progress::new("saving")).map(Some);
+        return writeback::flush(&run, paths, patience, &mut Progress::new("saving")).map(Some);
     };
-    drain(&instance, patience)
+    drain(&instance, paths, patience)
 }
 
 /// See `flush`.
-fn drain(instance: &Instance, patience: Duration) -> Result<Option<Told>> {
+fn drain(instance: &Instance, paths: &[String], patience: Duration) -> Result<Option<Told>> {
     let first = instance.hosts.iter().find(|part| part.first == 0);
     let Some(part) = first.filter(|_| instance.wanted.has_writer()) else { return Ok(None) };
     let run = directories::run(&instance.name)?;
     if part.host.is_empty() {
-        return writeback::flush(&run, patience, &mut Progress::new("saving")).map(Some);
+        return writeback::flush(&run, paths, patience, &mut Progress::new("saving")).map(Some);
     }
     let micros = patience.as_micros();
-    let work = serde_json::json!({ "name": instance.name, "patience": micros }).to_string();
+    let work = serde_json::json!({ "name": instance.name, "patience": micros, "paths": paths });
+    let work = work.to_string();
     let answer = remote::call(&instance.ssh, &part.host, "daemon-flush", &work, DRAIN_TIME_MAX)?;
     match serde_json::from_str(&answer) {
         Ok(Answer::Error(text)) => Err(Failure::new(text).on_host(&part.host)),
@@ -529,7 +530,7 @@ pub(crate) fn stop(name: &str, patience: Duration, unsaved: Unsaved) -> Result<u
         return Err(Failure::no_instance(name));
     };
     if unsaved == Unsaved::Save {
-        drain(&instance, patience).map_err(|failure| {
+        drain(&instance, &[], patience).map_err(|failure| {
             let advice = "the instance stays; --discard drops what is not saved";
             Failure::new(format!("{}: {advice}", failure.text()))
         })?;

@@ -10,7 +10,9 @@ use crate::records::{self, Host, VERSION};
 use crate::spawn::{Order, Spawned};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -72,6 +74,9 @@ pub(crate) struct Told {
     /// Of a flush: how it ended.
     #[serde(default, skip_serializing)]
     pub(crate) done: Option<bool>,
+    /// A path that can not be flushed, in hexadecimal, and why.
+    #[serde(default, skip_serializing)]
+    pub(crate) refused: Option<(String, String)>,
 }
 
 impl Told {
@@ -190,15 +195,23 @@ pub(crate) fn status(run: &Path) -> Option<Told> {
     last
 }
 
-/// Has everything saved that is to be; gives up when nothing was for `patience`.
+/// Has everything saved that is to be, or what is by these paths in the instance (in hexadecimal) and
+/// below; gives up when nothing was for `patience`.
 ///
 /// # Errors
 /// Not all is saved: what, and why.
-pub(crate) fn flush(run: &Path, patience: Duration, progress: &mut Progress) -> Result<Told> {
+pub(crate) fn flush(
+    run: &Path,
+    paths: &[String],
+    patience: Duration,
+    progress: &mut Progress,
+) -> Result<Told> {
     ensure(run)?;
+    let question = ["flush"].into_iter().chain(paths.iter().map(String::as_str));
+    let question = question.collect::<Vec<_>>().join(" ");
     let mut last = Told::default();
     let (mut before, mut since) = ((0, 0, 0), Instant::now());
-    let asked = ask(run, "flush", &mut |told| {
+    let asked = ask(run, &question, &mut |told| {
         let now = (told.saved, told.unsaved, told.bytes_left);
         if now != before {
             (before, since) = (now, Instant::now());
@@ -212,6 +225,11 @@ pub(crate) fn flush(run: &Path, patience: Duration, progress: &mut Progress) -> 
         since.elapsed() < patience
     });
     progress.hide();
+    if let Some((path, why)) = &last.refused {
+        let path = PathBuf::from(OsString::from_vec(unhex(path)));
+        let path = path.strip_prefix(".").unwrap_or(&path);
+        return Err(Failure::at("can not flush", path.display(), why));
+    }
     let left = format!("{} files and names are not saved", last.unsaved);
     match (asked, last.done) {
         (Ok(()), Some(true)) => Ok(last),
@@ -228,6 +246,17 @@ pub(crate) fn flush(run: &Path, patience: Duration, progress: &mut Progress) -> 
         }
         (Err(error), _) => Err(Failure::at("the writer does not answer", run.display(), error)),
     }
+}
+
+/// The bytes of a path for the writer.
+pub(crate) fn hex(path: &Path) -> String {
+    let bytes = path.as_os_str().as_bytes();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let pairs = text.as_bytes().chunks(2).filter_map(|pair| std::str::from_utf8(pair).ok());
+    pairs.filter_map(|pair| u8::from_str_radix(pair, 16).ok()).collect()
 }
 
 /// Asks, and hands each line to `with` until that has enough, or there are no more.
@@ -249,6 +278,14 @@ fn ask(run: &Path, word: &str, with: &mut dyn FnMut(Told) -> bool) -> std::io::R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+
+    #[test]
+    fn bytes_of_paths_come_back() {
+        let path = Path::new(OsStr::from_bytes(b"./a b\xff"));
+        assert_eq!(hex(path), "2e2f612062ff");
+        assert_eq!(unhex(&hex(path)), path.as_os_str().as_bytes());
+    }
 
     #[test]
     fn what_is_not_saved_is_said_with_its_reasons() {

@@ -97,6 +97,8 @@ mod locks;
 
 mod waits;
 
+mod saves;
+
 mod pages;
 mod watches;
 
@@ -113,6 +115,7 @@ pub use pages::Granted;
 pub use path::{At, Follow, Outcome, PathBuffer};
 pub use read::Position;
 pub use rise::{Place, Tier};
+pub use saves::{SaveWait, WantedWait};
 pub use share::Part;
 pub use shm::host::{Descriptor, OfdIndex, ProcessIndex};
 pub use space::Space;

@@ -19,6 +19,7 @@ use crate::pages::Granted;
 use crate::path::{At, Follow, Outcome, PathBuffer};
 use crate::permission::wanted;
 use crate::request::{To, own_credentials};
+use crate::saves::{closes_through, is_through};
 use crate::walk::{Last, Look, Looked, Sight, Walk, entry_in};
 use crate::{Client, OfdIndex, ProcessIndex};
 
@@ -123,7 +124,11 @@ impl Client {
         if let Round::Opened(Outcome::Done(opened)) = &round
             && walk.last == Last::Name
         {
-            self.opened(opened.ofd)?.set_parent(walk.parent.inode);
+            let open = self.opened(opened.ofd)?;
+            open.set_parent(walk.parent.inode);
+            if is_through(&walk.parent.layout) {
+                open.set(mark::THROUGH);
+            }
         }
         Ok(round)
     }
@@ -428,6 +433,8 @@ impl Client {
             open.set(mark::NAMELESS);
             if is_exclusive {
                 open.set(mark::NO_NAME_EVER);
+            } else if is_through(&parent.layout) {
+                open.set(mark::THROUGH);
             }
             Ok(opened)
         })
@@ -493,9 +500,21 @@ impl Client {
     /// process's locks of the file, and with the last reference closes the open file.
     ///
     /// # Errors
-    /// `EBADF`; `EIO` if the size could not be told, or why something did not arrive. The descriptor
-    /// is closed all the same.
+    /// `EBADF`; `EIO` if the size could not be told, or why something did not arrive, or could not be
+    /// saved where that is waited for. The descriptor is closed all the same.
     pub fn close(&self, ofd: OfdIndex, process: ProcessIndex) -> Result<()> {
+        let open = self.opened(ofd)?;
+        if closes_through(&open) {
+            return self.close_unless(ofd, process, || false);
+        }
+        self.close_here(ofd, process)
+    }
+
+    /// As `close`, and waits for nothing below: nobody learns what comes of it.
+    ///
+    /// # Errors
+    /// As `close`.
+    pub fn close_here(&self, ofd: OfdIndex, process: ProcessIndex) -> Result<()> {
         let open = self.opened(ofd)?;
         let settled = if open.is_writable() { self.settle_all(&open) } else { Ok(()) };
         self.close_settled(ofd, &open, process).and(settled)
@@ -514,11 +533,13 @@ impl Client {
     ) -> Result<()> {
         let open = self.opened(ofd)?;
         let told = if open.is_writable() { self.tell_all(&open) } else { Ok(()) };
+        let (inode, waits) = (open.inode, closes_through(&open));
         self.release_of_process(&open, process);
         if !is_left() && self.host()?.file_release(ofd)? {
             self.drop_open(&open);
         }
-        told
+        // By then nobody holds anything for it, if this process is killed while it waits.
+        told.and_then(|()| if waits { self.await_saved(inode) } else { Ok(()) })
     }
 
     /// Ends a reference that no descriptor stands for, as the end of a call: what the call wrote is told,
@@ -535,7 +556,7 @@ impl Client {
     }
 
     /// Waits for what is on its way and tells the size.
-    fn tell_all(&self, open: &Open<'_>) -> Result<()> {
+    pub(crate) fn tell_all(&self, open: &Open<'_>) -> Result<()> {
         let settled = self.settle_all(open);
         ignore_gone(self.flush(open.vnode, open.inode)).and(settled)
     }

@@ -62,6 +62,8 @@ pub(crate) mod mark {
     pub(crate) const NAMELESS: u64 = 2;
     /// Counted by `O_TMPFILE | O_EXCL`: it may not get a name.
     pub(crate) const NO_NAME_EVER: u64 = 4;
+    /// Who closes or syncs it after writing waits until it is saved (`saves`).
+    pub(crate) const THROUGH: u64 = 8;
 }
 
 /// An open file description and its file, as words of shared memory.

@@ -48,7 +48,19 @@ pub(crate) struct Answer<'a> {
     slot: Slot<'a>,
 }
 
-impl Answer<'_> {
+impl<'a> Answer<'a> {
+    pub(crate) const fn of(slot: Slot<'a>) -> Answer<'a> {
+        Answer { slot }
+    }
+
+    /// The number that the reply is, if it is one.
+    pub(crate) fn number(self) -> Result<Option<u64>> {
+        self.with(|reply| match reply {
+            Reply::Number { value } => Ok(Some(value)),
+            _ => Ok(None),
+        })
+    }
+
     /// Lets `with` see the reply.
     pub(crate) fn with<R>(mut self, with: impl FnOnce(Reply<'_>) -> Result<R>) -> Result<R> {
         self.slot.read(|bytes| match Reply::decode(&mut Reader::new(bytes)) {

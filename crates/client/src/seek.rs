@@ -9,7 +9,7 @@ use wire::{DaemonIndex, Reply, Request};
 
 use crate::errno::{by_descriptor, ignore_gone};
 use crate::layout::File;
-use crate::opened::{Open, o};
+use crate::opened::{Open, mark, o};
 use crate::request::{To, own_credentials};
 use crate::{Client, OfdIndex, ProcessIndex};
 
@@ -123,6 +123,16 @@ impl Client {
     /// # Errors
     /// As `fsync(2)`.
     pub fn sync(&self, ofd: OfdIndex) -> Result<()> {
+        self.sync_here(ofd)?;
+        let open = self.opened(ofd)?;
+        if open.has(mark::THROUGH) { self.await_saved(open.inode) } else { Ok(()) }
+    }
+
+    /// The same in the instance alone.
+    ///
+    /// # Errors
+    /// As `sync`.
+    pub fn sync_here(&self, ofd: OfdIndex) -> Result<()> {
         let open = self.opened(ofd)?;
         if open.flags() & o::PATH != 0 {
             return Err(Errno::EBADF);

@@ -1,4 +1,5 @@
-//! Locks that are waited for, without a slot of the session, by who may do other things meanwhile.
+//! What may be waited for for long, locks here and files that are saved in `saves`: without a slot of the
+//! session, by who may do other things meanwhile.
 //!
 //! A request goes to the home, for a row (`shm::session`): so however many wait, slots are left for who
 //! gives the lock back, and who waits for many locks finds all replies behind one word. It is sent again
@@ -19,7 +20,8 @@ use crate::Client;
 use crate::attach::Attachment;
 use crate::locks::Wanted;
 use crate::request::{
-    Attempt, Identity, Patience, To, classify, encode, note_identity, own_credentials, sleep_micros,
+    Answer, Attempt, Identity, Patience, To, classify, encode, note_identity, own_credentials,
+    sleep_micros,
 };
 
 /// How often it is asked whether the daemon is there.
@@ -63,9 +65,9 @@ impl<'a> LockWait<'a> {
             let outcome = self.sending.poll(self.client, (to, &request), is_bounded)?;
             match (self.stage, outcome) {
                 (Stage::Waiting, Err(Errno::EINTR)) => self.interrupt(),
-                (Stage::Withdrawing(_), Ok(())) => self.go_on(Stage::Asking),
+                (Stage::Withdrawing(_), Ok(_)) => self.go_on(Stage::Asking),
                 (Stage::Asking, Err(Errno::EAGAIN)) => return Some(Err(Errno::EINTR)),
-                (_, outcome) => return Some(outcome),
+                (_, outcome) => return Some(outcome.map(drop)),
             }
         }
     }
@@ -90,25 +92,15 @@ impl<'a> LockWait<'a> {
                 return outcome;
             }
             let is_interruptible = self.stage == Stage::Waiting;
-            let Some((row, by)) = &mut self.sending.sent else {
-                sleep_micros(self.sending.again_at.saturating_sub(wait::now_micros()));
-                continue;
-            };
-            let (micros, how) = match is_interruptible {
-                true => (u64::MAX, Interruptible::Yes),
-                false => (LOOK_MICROS, Interruptible::No),
-            };
-            match row.wait(micros, how, || by.is_there()) {
-                Err(Errno::EINTR) => self.interrupt(),
-                Err(Errno::EIO) => self.client.lose(by),
-                Ok(()) | Err(_) => {}
+            if self.sending.sleep(self.client, is_interruptible) {
+                self.interrupt();
             }
         }
     }
 }
 
 /// A request that is answered in a row.
-struct Sending<'a> {
+pub(crate) struct Sending<'a> {
     identity: Option<Identity>,
     /// Nobody else gets the row whose identity the repetitions carry: see `Client::call_as`.
     first: Option<Slot<'a>>,
@@ -121,7 +113,7 @@ struct Sending<'a> {
 }
 
 impl<'a> Sending<'a> {
-    fn new(client: &Client) -> Sending<'a> {
+    pub(crate) fn new(client: &Client) -> Sending<'a> {
         Sending {
             identity: None,
             first: None,
@@ -133,14 +125,38 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// What came of it, if it is over. Bounded: by the instance's timeout also while the daemon is
-    /// there.
-    fn poll(
+    /// Sent this much later.
+    pub(crate) fn after(client: &Client, micros: u64) -> Sending<'a> {
+        let again_at = wait::now_micros().saturating_add(micros);
+        Sending { again_at, ..Sending::new(client) }
+    }
+
+    /// Sleeps until there may be something to do. True: a signal handler ran, where that is to end it.
+    pub(crate) fn sleep(&mut self, client: &'a Client, is_interruptible: bool) -> bool {
+        let Some((row, by)) = &mut self.sent else {
+            sleep_micros(self.again_at.saturating_sub(wait::now_micros()));
+            return false;
+        };
+        let (micros, how) = match is_interruptible {
+            true => (u64::MAX, Interruptible::Yes),
+            false => (LOOK_MICROS, Interruptible::No),
+        };
+        match row.wait(micros, how, || by.is_there()) {
+            Err(Errno::EINTR) => return true,
+            Err(Errno::EIO) => client.lose(by),
+            Ok(()) | Err(_) => {}
+        }
+        false
+    }
+
+    /// What came of it, if it is over: the number of the answer, if it is one. Bounded: by the
+    /// instance's timeout also while the daemon is there.
+    pub(crate) fn poll(
         &mut self,
         client: &'a Client,
         asked: (To, &Request<'_>),
         is_bounded: bool,
-    ) -> Option<Result<()>> {
+    ) -> Option<Result<Option<u64>>> {
         loop {
             let now = wait::now_micros();
             let Some((row, by)) = self.sent.take() else {
@@ -156,7 +172,7 @@ impl<'a> Sending<'a> {
             let is_late = waited >= client.timeout_micros();
             let troubled = if row.is_answered() {
                 match classify(row) {
-                    Ok(Attempt::Answered(_)) => return Some(Ok(())),
+                    Ok(Attempt::Answered(slot)) => return Some(Answer::of(slot).number()),
                     Ok(Attempt::Refused(errno)) | Err(errno) => return Some(Err(errno)),
                     Ok(Attempt::Busy(micros)) => self.pause(is_late, client, Some(micros.max(1))),
                     Ok(Attempt::Stale | Attempt::Lost(_)) => {
@@ -242,7 +258,12 @@ impl Client {
 
     /// Sleeps for a moment, at most until another answer comes than were counted, or `wake_for_waits`.
     pub fn sleep_for_waits(&self, answered: u32) {
-        let slept = self.home_now().map(|home| home.session.sleep_for_rows(answered, LOOK_MICROS));
+        self.sleep_long_for_waits(answered, LOOK_MICROS);
+    }
+
+    /// The same, for so long.
+    pub fn sleep_long_for_waits(&self, answered: u32, micros: u64) {
+        let slept = self.home_now().map(|home| home.session.sleep_for_rows(answered, micros));
         if slept.is_none() {
             sleep_micros(LOOK_MICROS);
         }

@@ -150,7 +150,7 @@ const MEMORY_BYTES_MIN: u64 = 16 * MIB;
 const SPACE_BYTES_MAX: u64 = 1 << 50;
 const MINUTE_MICROS: u64 = 60_000_000;
 
-const WRITE_BACK: Kind = Kind::Choice(&["close", "cooling", "end", "never"]);
+const WRITE_BACK: Kind = Kind::Choice(&["through", "close", "cooling", "end", "never"]);
 const PERCENT: Kind = Kind::Count { min: 0, max: 100, auto: true };
 
 const fn row(key: Key, name: &'static str, variable: &'static str, kind: Kind) -> Setting {
@@ -212,10 +212,10 @@ pub const SETTINGS: [Setting; 29] = [
     row(Key::WriteBack, "write-back", "FOREBAY_WRITE_BACK", WRITE_BACK)
         .with("close", "", Scope::Instance)
         .help(
-            "When files are saved in the backing directory: when nobody has them open to write (close), \
-             when they were not changed for a while besides (cooling), at flush and stop alone (end), or \
-             never; of the root, and of directories made below unless one is set otherwise (forebay \
-             layout)",
+            "When files are saved in the backing directory: before close and fsync return (through), \
+             when nobody has them open to write (close), when they were not changed for a while besides \
+             (cooling), at flush and stop alone (end), or never; of the root, and of directories made \
+             below unless one is set otherwise (forebay layout)",
         ),
     row(Key::History, "history", "FOREBAY_HISTORY", Kind::Name)
         .with("", "", Scope::Instance)

@@ -72,6 +72,9 @@ const fn is_the_writers(request: &Request<'_>) -> bool {
             | Request::UnsavedNames { .. }
             | Request::UnsavedInodes { .. }
             | Request::AwaitUnsaved { .. }
+            | Request::AwaitWanted { .. }
+            | Request::Wanted {}
+            | Request::Settled { .. }
             | Request::Saving { .. }
             | Request::Wrote { .. }
             | Request::NotWritten { .. }

@@ -85,6 +85,8 @@ fn place(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::UnsavedNames { .. }
         | Request::UnsavedInodes { .. }
         | Request::AwaitUnsaved { .. }
+        | Request::AwaitWanted { .. }
+        | Request::Wanted {}
         | Request::Saved { .. }
         | Request::Release { .. } => when(header.shard < SHARD_COUNT),
         Request::SetQuota { .. } | Request::Quotas { .. } => when(header.shard == 0),

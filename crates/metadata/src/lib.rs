@@ -95,6 +95,8 @@ mod follow;
 
 mod unsaved;
 
+mod saves;
+
 mod xattr;
 
 mod acls;

@@ -23,6 +23,7 @@ use crate::locks::Lock;
 use crate::mounts::Mounts;
 use crate::pages::Pages;
 use crate::quota::Purses;
+use crate::saves::Saves;
 use crate::sizes::Sizes;
 use crate::state::TransactionId;
 use crate::table::Xattrs;
@@ -78,8 +79,19 @@ pub(crate) enum Wait {
     Look(u128),
     /// Something that is not saved below.
     News,
+    /// That this inode is saved below, as whoever waits for the number wants it.
+    Saved(Inode, u64),
+    /// Somebody who waits for that.
+    Wanted,
     /// A time; facts are gathered anew.
     Time(i64),
+}
+
+impl Wait {
+    /// True for what is answered by a number after a while, and asked again.
+    pub(crate) const fn is_for_saving(self) -> bool {
+        matches!(self, Wait::Saved(..) | Wait::Wanted)
+    }
 }
 
 /// Something that another service said.
@@ -163,6 +175,8 @@ impl Job {
                 | Wait::Below(_)
                 | Wait::Look(_)
                 | Wait::News
+                | Wait::Saved(..)
+                | Wait::Wanted
         );
         may_stop && !is_parting
     }
@@ -349,6 +363,7 @@ pub(crate) struct Live {
     pub(crate) news: u64,
     /// A job waits for it.
     pub(crate) is_news_awaited: bool,
+    pub(crate) saves: Saves,
     /// Words of this service to itself.
     pub(crate) own_messages: VecDeque<Vec<u8>>,
     /// When a tick is wanted.
@@ -394,6 +409,7 @@ impl Live {
             follow: Follow::default(),
             news: 0,
             is_news_awaited: false,
+            saves: Saves::default(),
             own_messages: VecDeque::new(),
             timer: NEVER,
         }

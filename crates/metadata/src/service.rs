@@ -321,8 +321,10 @@ impl Service {
     }
 
     pub(crate) fn answer_stop(&mut self, ticket: u64, stop: Stop) {
-        if stop == Stop::Wait(Wait::News) {
-            return self.tell_news(ticket);
+        match stop {
+            Stop::Wait(Wait::News) => return self.tell_news(ticket),
+            Stop::Wait(wait) if wait.is_for_saving() => return self.tell_wait(ticket, wait),
+            _ => {}
         }
         let reply = match stop {
             Stop::Refused(errno) => Reply::Refused { errno },
@@ -356,7 +358,8 @@ impl Service {
     pub(crate) fn park(&mut self, kind: Kind, wait: Wait) {
         let id = self.live.job_next;
         self.live.job_next += 1;
-        let nanos = if wait == Wait::News { self.news_nanos() } else { WAIT_NANOS };
+        let is_short = wait == Wait::News || wait.is_for_saving();
+        let nanos = if is_short { self.news_nanos() } else { WAIT_NANOS };
         let until = self.live.now.saturating_add(nanos);
         let job = Job { kind, facts: Vec::new(), data: None, wait, attempts: 0, until };
         self.put_job(id, job);
@@ -600,6 +603,7 @@ impl Service {
             Request::Quotas { from } => self.quotas(ask, from),
             Request::Owners { inodes } => self.tell_owners(ask, inodes),
             Request::Below { inode } => self.tell_below(ask, inode),
+            Request::AwaitSaved { inode } => self.await_saved(ask, inode),
             _ => self.run_for_writer(ask, request),
         }
     }

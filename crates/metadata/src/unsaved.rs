@@ -16,7 +16,7 @@ use crate::record::Record;
 use crate::service::Service;
 use crate::standing::{Below, Lying};
 
-/// How long the writer waits for news at most.
+/// How long the writer waits for news at most, and who waits for him before he asks again.
 const NEWS_NANOS: i64 = 2_000_000_000;
 /// Bytes of a list: it fits a slot with what stands before it.
 const LIST_BYTES: usize = SLOT_BYTES - 1024;
@@ -91,6 +91,17 @@ impl Service {
             Request::Saved { parent, name, from, to } if is_there => {
                 self.saved(parent, name, (from, to))
             }
+            Request::AwaitWanted { seen, moved } if is_there => {
+                return self.await_wanted(ask, seen, moved);
+            }
+            Request::Wanted {} if is_there => {
+                self.list_wanted(ask);
+                return Ok(());
+            }
+            Request::Settled { inode, number, errno } if is_there => {
+                self.tell_settled(inode, number, errno);
+                Ok(())
+            }
             Request::Standing { .. }
             | Request::UnsavedNames { .. }
             | Request::UnsavedInodes { .. }
@@ -99,7 +110,10 @@ impl Service {
             | Request::Wrote { .. }
             | Request::NotWritten { .. }
             | Request::Gone { .. }
-            | Request::Saved { .. } => Err(Errno::EOPNOTSUPP),
+            | Request::Saved { .. }
+            | Request::AwaitWanted { .. }
+            | Request::Wanted {}
+            | Request::Settled { .. } => Err(Errno::EOPNOTSUPP),
             _ => Err(Errno::EPROTO),
         };
         done?;
@@ -167,7 +181,7 @@ impl Service {
         Ok(())
     }
 
-    /// How long the writer waits for news: an answer comes before daemons give each other up.
+    /// How long who asks what is saved waits: an answer comes before daemons give each other up.
     pub(crate) fn news_nanos(&self) -> i64 {
         NEWS_NANOS.min(self.config.silence_nanos / 2)
     }
@@ -266,7 +280,7 @@ impl Service {
 }
 
 /// As many of a list as fit, of which each takes at most so many bytes.
-fn listed<'a, T: Field<'a>>(most: usize, list: impl Iterator<Item = T>) -> Vec<u8> {
+pub(crate) fn listed<'a, T: Field<'a>>(most: usize, list: impl Iterator<Item = T>) -> Vec<u8> {
     let mut bytes = vec![0; LIST_BYTES];
     let mut writer = Writer::new(&mut bytes);
     for one in list {

@@ -7,7 +7,7 @@ use kit::writer::{Killed, Writer};
 use kit::{Answer, NOTHING, Random, World, config};
 use metadata::{Input, Service, SnapshotCursor};
 use wire::attributes::{mode, write_back};
-use wire::below::{Lies, News, Stamp, Version};
+use wire::below::{Lies, News, Stamp, Version, Wanted};
 use wire::codec::Field;
 use wire::errno::Errno;
 use wire::request::rename::EXCHANGE;
@@ -341,6 +341,9 @@ fn without_a_backing_directory_there_is_nothing_to_tell() {
         Request::UnsavedNames { parent: Inode::NONE, name: b"" },
         Request::UnsavedInodes { after: Inode::NONE },
         Request::AwaitUnsaved { seen: 0 },
+        Request::AwaitWanted { seen: 0, moved: 0 },
+        Request::Wanted {},
+        Request::Settled { inode, number: 1, errno: Errno::EIO },
         Request::Saving { inode, lies: lies(&NOTHING, b"a", 1) },
         Request::Wrote { inode, lies: lies(&NOTHING, b"a", 1) },
         Request::NotWritten { inode },
@@ -466,4 +469,111 @@ fn when_it_is_saved_is_handed_down_to_directories() {
     let made = alone.root().directory(Inode::ROOT, b"d").expect("made");
     assert_eq!(made.layout.write_back(), 0);
     assert_eq!(set(&mut alone, made.inode, 1).map(drop), Err(Errno::EOPNOTSUPP));
+}
+
+/// Who waits until an inode is saved: his ticket.
+fn await_saved(world: &mut World, inode: Inode) -> u64 {
+    world.send(Credentials::ROOT, inode.shard(), &Request::AwaitSaved { inode })
+}
+
+fn wanted(world: &mut World, shard: ShardIndex) -> Vec<Wanted> {
+    match world.call(Credentials::ROOT, shard, &Request::Wanted {}) {
+        Answer::Bytes(bytes) => wire::below::listed::<Wanted>(&bytes).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn settle(world: &mut World, inode: Inode, number: u64, errno: Errno) {
+    let request = Request::Settled { inode, number, errno };
+    assert_eq!(world.call(Credentials::ROOT, inode.shard(), &request), Answer::Done);
+}
+
+/// What somebody waits for is told to the writer with a number, and by that number to who waits.
+#[test]
+fn who_waits_for_what_he_wrote_is_told_what_comes_of_it() {
+    let mut world = world(2);
+    let root = Credentials::ROOT;
+    let inode = world.root().file(Inode::ROOT, b"made").expect("made").inode;
+    let shard = inode.shard();
+    // The writer waits for those who wait, and is told at once.
+    let writer = world.send(root, shard, &Request::AwaitWanted { seen: 0, moved: 0 });
+    assert_eq!(world.answer(writer), None);
+    let first = await_saved(&mut world, inode);
+    assert!(matches!(world.answer(writer), Some(Answer::Number(number)) if number > 0));
+    assert_eq!(world.answer(first), None);
+    let known = wanted(&mut world, shard);
+    assert_eq!(known.iter().map(|one| one.inode).collect::<Vec<_>>(), [inode]);
+    // Who comes later is not told by what was known before.
+    let second = await_saved(&mut world, inode);
+    settle(&mut world, inode, known[0].number, Errno(0));
+    assert_eq!(world.answer(first), Some(Answer::Done));
+    assert_eq!(world.answer(second), None, "nothing lies below");
+    let number = wanted(&mut world, shard)[0].number;
+    settle(&mut world, inode, number, Errno::ENOSPC);
+    assert_eq!(world.answer(second), Some(Answer::Refused(Errno::ENOSPC)));
+    assert_eq!(wanted(&mut world, shard), []);
+    for (said, told) in [(Errno::EROFS, Errno::EIO), (Errno::EDQUOT, Errno::EDQUOT)] {
+        let third = await_saved(&mut world, inode);
+        let number = wanted(&mut world, shard)[0].number;
+        settle(&mut world, inode, number, said);
+        assert_eq!(world.answer(third), Some(Answer::Refused(told)));
+    }
+    let ticket = world.send(root, Inode(9).shard(), &Request::AwaitSaved { inode: Inode(9) });
+    assert_eq!(world.answer(ticket), Some(Answer::Refused(Errno::ESTALE)));
+    let mut alone = World::alone();
+    let made = alone.root().file(Inode::ROOT, b"f").expect("made").inode;
+    let asked = Request::AwaitSaved { inode: made };
+    assert_eq!(alone.call(root, made.shard(), &asked), Answer::Done, "nothing lies below");
+}
+
+/// After a while who waits is to ask again, and hears whether the writer did anything meanwhile.
+#[test]
+fn who_waits_for_long_asks_again_and_is_forgotten_if_he_does_not() {
+    let mut world = world(2);
+    let root = Credentials::ROOT;
+    let inode = world.root().file(Inode::ROOT, b"made").expect("made").inode;
+    let mut told = Vec::new();
+    for moved in [1, 1, 2] {
+        let ticket = await_saved(&mut world, inode);
+        let tell = Request::AwaitWanted { seen: 0, moved };
+        assert!(matches!(world.call(root, inode.shard(), &tell), Answer::Number(_)));
+        let began = world.now;
+        while world.answer(ticket).is_none() {
+            world.now += 100_000_000;
+            (0..2).for_each(|at| world.step(at, Input::Tick));
+        }
+        assert!(world.now - began <= 2_200_000_000);
+        told.push(world.answer(ticket));
+    }
+    assert!(told[0] == told[1] && told[1] != told[2], "{told:?}");
+    assert_eq!(wanted(&mut world, inode.shard()).len(), 1);
+    world.now += 5_000_000_000;
+    assert_eq!(wanted(&mut world, inode.shard()), []);
+}
+
+#[test]
+fn who_waits_for_what_is_saved_is_told_at_once() {
+    let mut world = world(2);
+    let made = world.root().file(Inode::ROOT, b"made").expect("made");
+    let inode = made.inode;
+    let lies = lies(&made, b"made", 5);
+    tell(&mut world, inode, &Request::Saving { inode, lies }).expect("told");
+    let home = world.shard_of(Inode::ROOT, b"made");
+    let saved = Request::Saved { parent: Inode::ROOT, name: b"made", from: Inode::NONE, to: inode };
+    assert_eq!(world.tell_shard(home, &saved), Ok(()));
+    let late = await_saved(&mut world, inode);
+    assert_eq!(world.answer(late), None, "it is about to");
+    tell(&mut world, inode, &Request::Wrote { inode, lies }).expect("told");
+    settle(&mut world, inode, 0, Errno(0));
+    assert_eq!(world.answer(late), Some(Answer::Done), "looked at anew");
+    let ticket = await_saved(&mut world, inode);
+    assert_eq!(world.answer(ticket), Some(Answer::Done));
+    world.root().truncate(inode, 100).expect("longer");
+    let ticket = await_saved(&mut world, inode);
+    assert_eq!(world.answer(ticket), None);
+    (0..2).for_each(|at| world.crash(at));
+    assert_eq!(wanted(&mut world, inode.shard()), [], "who waits asks again");
+    world.root().rename((Inode::ROOT, b"made"), (Inode::ROOT, b"other"), 0).expect("renamed");
+    let ticket = await_saved(&mut world, inode);
+    assert_eq!(world.answer(ticket), None, "by another name");
 }

@@ -91,6 +91,9 @@ impl Request<'_> {
         if kills_ids {
             let _ = self.kill_ids(file.ofd);
         }
+        if self.server.through.has(self.node()) {
+            self.server.client.set_through(file.ofd);
+        }
         let keeps = granted.and_then(|granted| self.may_keep(file, flags, &granted));
         let opened = (self.server.handles.add(file.ofd)?, self.node());
         self.say_opened(opened, flags, keeps, to);
@@ -182,6 +185,9 @@ impl Request<'_> {
         let client = self.server.client;
         let inode = client.inode_of(file.ofd)?;
         let handle = self.server.handles.add(file.ofd)?;
+        if client.is_through(file.ofd) {
+            self.server.through.note(inode, true);
+        }
         let is_noted = self.note_watch(inode);
         let (made, is_alone) = match client.attributes_of_made(file.ofd, name, &self.who()) {
             Some((attributes, is_alone)) => (Ok(attributes), is_alone),
@@ -282,7 +288,7 @@ impl Request<'_> {
     }
 
     pub(crate) fn sync(&self, handle: u64) -> Result<()> {
-        self.server.client.sync(self.opened(handle)?)
+        self.server.client.sync_here(self.opened(handle)?)
     }
 
     pub(crate) fn allocate(&self, handle: u64, offset: u64, length: u64, mode: u32) -> Result<()> {

@@ -100,7 +100,7 @@ impl Handles {
     pub(crate) fn close(&self, handle: u64) -> Result<()> {
         let (process, place) = parts(handle)?;
         let file = self.client.fd_take(process, place).ok_or(Errno::EBADF)?;
-        let closed = self.client.close(file, process);
+        let closed = self.client.close_here(file, process);
         let mut tables = self.guard();
         if let Some(table) = tables.iter_mut().find(|table| table.process == process) {
             table.free.push(place);
@@ -111,7 +111,7 @@ impl Handles {
     /// Gives a reference back that no handle has.
     pub(crate) fn put(&self, file: OfdIndex) {
         let process = self.guard().first().map(|table| table.process);
-        let _ = process.map(|process| self.client.close(file, process));
+        let _ = process.map(|process| self.client.close_here(file, process));
     }
 
     /// Closes all.

@@ -40,6 +40,8 @@ mod directories;
 
 mod locks;
 
+mod through;
+
 mod turns;
 
 mod handles;

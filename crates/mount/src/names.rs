@@ -89,6 +89,7 @@ impl Request<'_> {
             self.server.places.note(&found);
             let looked = self.look_at(&found, path).and_then(|(now, attributes)| {
                 // The shard keeps a file that is watched and replaced.
+                self.note_through(self.node(), &now);
                 let is_kept = is_watched && !attributes.is_zero();
                 if is_kept { Ok(()) } else { self.server.pin(found.inode).map_err(stale) }?;
                 Ok(self.entry(&now, Validity { entry, attributes }))
@@ -156,6 +157,7 @@ impl Request<'_> {
             let found = client.stat(At::itself(seen.inode), Follow::Never, &self.who(), path);
             self.look_at(&found.and_then(within).map_err(stale)?, path)?
         };
+        self.note_through(self.node(), &found);
         Ok(self.entry(&found, Validity { entry, attributes }))
     }
 
@@ -287,8 +289,12 @@ impl Request<'_> {
             let _ = self.watch_name(name);
         }
         self.removing(|who| {
-            within(client.rename(self.below(name), to, flags, who, (path, other))?)
-        })
+            within(client.rename(self.below(name), to, flags, who, (&mut *path, other))?)
+        })?;
+        let exchanged = self.below(name);
+        let both = [Some(to), (flags & rename::EXCHANGE != 0).then_some(exchanged)];
+        self.note_renamed(both, path);
+        Ok(())
     }
 
     pub(crate) fn link(

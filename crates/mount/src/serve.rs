@@ -26,6 +26,7 @@ use crate::places::Places;
 use crate::rings::{Prepared, Rings};
 use crate::settings::{Settings, Transport};
 use crate::straight::Straight;
+use crate::through::Through;
 use crate::turns::{Serving, Turns};
 use crate::versions::Versions;
 use crate::waits::Begun;
@@ -66,6 +67,8 @@ pub(crate) struct Server {
     pub(crate) straight: Straight,
     /// Directories that were met.
     pub(crate) places: Places,
+    /// Files that are saved before they are closed.
+    pub(crate) through: Through,
     /// By which requests come.
     pub(crate) device: Arc<OwnedFd>,
     /// The kernel's root is a directory above the instance's (`nodes`).
@@ -120,7 +123,7 @@ pub(crate) enum Answer {
     None,
     /// So many bytes of a body, or an errno.
     Said(Result<usize, Errno>),
-    /// A lock is to be waited for.
+    /// A lock is to be waited for, or until a file is saved.
     Waits(Box<Begun>),
 }
 
@@ -179,6 +182,7 @@ impl Server {
                 pages: Pages::new(),
                 straight: Straight::new(),
                 places: Places::new(),
+                through: Through::default(),
                 device: Arc::new(device),
                 is_aside: way.is_aside,
             };
@@ -289,7 +293,7 @@ impl Server {
             Answer::None => None,
             Answer::Waits(begun) => {
                 let device = Arc::clone(device);
-                self.wait_for_lock(header, begun, move |outcome| {
+                self.wait_for(header, begun, move |outcome| {
                     let mut reply = [0; OUT_HEADER_BYTES];
                     let length = reply_with(&mut reply, header.unique, |_| outcome);
                     let _ = device::send_reply(&*device, reply.get(..length).unwrap_or_default());
@@ -321,12 +325,25 @@ impl Server {
                 Ok(Some(begun)) => Answer::Waits(Box::new(begun)),
                 outcome => Answer::Said(outcome.map(|_| 0)),
             },
+            // As well.
+            Operation::Flush { handle, .. } | Operation::Sync { handle, .. }
+                if request.is_saved_at(&operation, handle) =>
+            {
+                match request.sync_and_save(&operation, handle) {
+                    Ok(begun) => Answer::Waits(Box::new(begun)),
+                    Err(errno) => Answer::Said(Err(errno)),
+                }
+            }
             Operation::Forget { .. } => {
                 self.unpin(inode_of(header.node));
+                self.through.forget(inode_of(header.node));
                 Answer::None
             }
             Operation::BatchForget(nodes) => {
-                nodes.for_each(|(node, _)| self.unpin(inode_of(node)));
+                nodes.for_each(|(node, _)| {
+                    self.unpin(inode_of(node));
+                    self.through.forget(inode_of(node));
+                });
                 Answer::None
             }
             Operation::Retrieved => Answer::None,

@@ -427,3 +427,38 @@ fn the_writer_may_be_killed_at_any_request() {
         });
     }
 }
+
+/// Where it is saved `through`: each line is said when a close has returned.
+#[test]
+fn who_closes_a_file_finds_it_in_the_bucket() {
+    let store = Store::start();
+    let instance = start(&store, "closes", &["--write-back", "through"]);
+    let script = "
+import os, sys
+for line in sys.stdin:
+    name = line.strip()
+    if name == 'hello':
+        print('ok', flush=True)
+        continue
+    os.makedirs(os.path.dirname(name), exist_ok=True)
+    file = os.open(name, os.O_CREAT | os.O_WRONLY)
+    os.write(file, name.encode() * 1000)
+    try:
+        os.close(file)
+        print('closed', flush=True)
+    except OSError as error:
+        print(os.strerror(error.errno), flush=True)";
+    let words = ["bash", "-ec", "cd /forebay; exec python3 -c \"$0\"", script];
+    let mut worker = support::Worker::spawn(instance.program(&words));
+    for name in ["d/f", "d/g", "e/f/g"] {
+        assert_eq!(worker.ask(name), "closed");
+        assert!(objects(&store)[name] == name.repeat(1000).as_bytes());
+    }
+    for _ in 0..1000 {
+        store.fault("PUT in/put", Fault::Status(403));
+    }
+    assert_eq!(worker.ask("d/refused"), "Input/output error");
+    store.clear_faults();
+    assert_eq!(worker.ask("d/h"), "closed");
+    wait_for("what was refused", || store.get("in/put/d/refused").is_some());
+}

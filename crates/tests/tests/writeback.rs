@@ -4,12 +4,11 @@
 
 mod support;
 
-use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use support::below::{Below, CHANGES, LIST, SUMS, above, said, shell, start};
-use support::mounted::{Mounted, has_fuse, stands_still};
+use support::mounted::{Mounted, has_fuse};
+use support::tier::{Hanging, Small, writer};
 use support::world::{HOSTS, World};
 use support::{Instance, Random, in_time, setting, text, wait_for};
 use tests::content;
@@ -34,18 +33,6 @@ fn assert_equal(instance: &Instance, below: &Below, what: &str) {
     }
     let names = shell(below.place.path(), "find . -name '.forebay-*'");
     assert_eq!(names, "", "{what}: temporary names are left");
-}
-
-fn run_directory(instance: &Instance) -> PathBuf {
-    let user = rustix::process::geteuid().as_raw();
-    instance.place.path().join(format!("forebay-{user}/{}", instance.name))
-}
-
-/// The process number of the writer, as its record has it.
-fn writer(instance: &Instance) -> i32 {
-    let record = fs::read(run_directory(instance).join("writeback.json")).expect("a record");
-    let record: serde_json::Value = serde_json::from_slice(&record).expect("JSON");
-    i32::try_from(record["process"]["pid"].as_i64().expect("a pid")).expect("a pid")
 }
 
 /// What is made, changed, renamed and removed comes to lie below.
@@ -147,36 +134,6 @@ fn the_writer_and_daemons_may_be_killed_at_any_moment() {
     assert_equal(&instance, &below, "in the end");
 }
 
-/// A file system of its own, for the life of a test.
-struct Small {
-    place: tempfile::TempDir,
-}
-
-impl Small {
-    /// `None`: not permitted here.
-    fn new(size: &str) -> Option<Small> {
-        let place = tempfile::tempdir().expect("a directory");
-        let small = Small { place };
-        let options = format!("size={size},mode=755");
-        small.mount(&["-t", "tmpfs", "-o", &options, "tmpfs"]).then_some(small)
-    }
-
-    fn path(&self) -> &Path {
-        self.place.path()
-    }
-
-    fn mount(&self, words: &[&str]) -> bool {
-        let done = Command::new("mount").args(words).arg(self.path()).output();
-        done.is_ok_and(|output| output.status.success())
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.path()).output();
-    }
-}
-
 fn refused(output: &Output, reason: &str) {
     let said = text(&output.stderr);
     assert!(!output.status.success() && said.contains(reason), "{said}");
@@ -225,31 +182,6 @@ fn a_directory_that_is_away_is_waited_for_and_no_other_is_written_to() {
     flushed(&instance);
     assert_eq!(shell(small.path(), "ls"), "meanwhile\n");
     said(Command::new("umount").args(["-l", place]).output().expect("runs"), "umount");
-}
-
-/// A file system that answers nobody: a mount, of another instance, whose program stands still.
-struct Hanging<'a> {
-    mounted: &'a Mounted<'a>,
-}
-
-impl Hanging<'_> {
-    fn new<'a>(mounted: &'a Mounted<'a>) -> Hanging<'a> {
-        let hanging = Hanging { mounted };
-        hanging.signal(Signal::STOP);
-        wait_for("the mount to stand still", || stands_still(mounted.pid));
-        hanging
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.mounted.pid).expect("a pid");
-        kill_process(pid, signal).expect("sent");
-    }
-}
-
-impl Drop for Hanging<'_> {
-    fn drop(&mut self) {
-        self.signal(Signal::CONT);
-    }
 }
 
 #[test]
@@ -333,4 +265,37 @@ fn each_host_has_what_it_wrote_saved() {
     world.end();
     assert_eq!(shell(below.place.path(), LIST), list);
     assert_eq!(shell(below.place.path(), SUMS), sums);
+}
+
+/// With `end` nothing is saved unless it is asked for.
+#[test]
+fn a_part_of_the_tree_is_flushed_alone() {
+    let below = Below::new();
+    let text_below = below.text();
+    let end = ["--write-back", "end", "--local", "2", "--memory", "96MiB", "--ssd", "64MiB"];
+    let options = [&end[..], &["--backing", &text_below]].concat();
+    let instance = Instance::start("part", &options);
+    above(&instance, "mkdir -p d/e/f g; for n in d/1 d/e/f/2 g/3 g/4 5; do echo $n > $n; done");
+    let flush = |paths: &[&str]| {
+        let mut command = instance.command("flush");
+        command.arg("--json").args(paths).output().expect("forebay runs")
+    };
+    let is_there =
+        |names: &str| assert_eq!(shell(below.place.path(), "find . -type f | sort"), names);
+    let said_json: serde_json::Value =
+        serde_json::from_str(&said(flush(&["/forebay/g/3"]), "a file")).expect("JSON");
+    assert_eq!(said_json["paths"][0], "/forebay/g/3", "{said_json}");
+    is_there("./g/3\n");
+    said(flush(&["/forebay/d/e"]), "a directory in one that is not there");
+    is_there("./d/e/f/2\n./g/3\n");
+    above(&instance, "mv g/3 d/3; rm d/e/f/2; mkdir d/new; echo 6 > d/new/6");
+    said(flush(&["/forebay/d", "/forebay/g/4"]), "two");
+    is_there("./d/1\n./d/3\n./d/new/6\n./g/4\n");
+    refused(&flush(&["/forebay/nowhere"]), "can not flush: nowhere: no such file");
+    refused(&flush(&["/tmp"]), "not of the instance");
+    flushed(&instance);
+    is_there("./5\n./d/1\n./d/3\n./d/new/6\n./g/4\n");
+    let without = Instance::start("nothing", &["--memory", "32MiB", "--ssd", "0"]);
+    let nothing = without.command("flush").arg("/forebay").output().expect("forebay runs");
+    refused(&nothing, "no backing directory");
 }

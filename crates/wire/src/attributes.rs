@@ -102,12 +102,19 @@ pub mod write_back {
     pub const END: u8 = 3;
     /// Never.
     pub const NEVER: u8 = 4;
+    /// As `CLOSE`; and who wrote and closes the file, or syncs it, waits until it is saved.
+    pub const THROUGH: u8 = 5;
     /// Where the bits are in `Layout::flags`.
     pub(super) const SHIFT: u32 = 4;
 
     /// The names of the values, as users and daemons say them.
-    pub const NAMES: [(&str, u8); 4] =
-        [("close", CLOSE), ("cooling", COOLING), ("end", END), ("never", NEVER)];
+    pub const NAMES: [(&str, u8); 5] = [
+        ("through", THROUGH),
+        ("close", CLOSE),
+        ("cooling", COOLING),
+        ("end", END),
+        ("never", NEVER),
+    ];
 
     /// The name of a value; `None` where there is no backing directory.
     #[must_use]

@@ -290,6 +290,32 @@ impl Field<'_> for News {
     }
 }
 
+/// An inode that somebody waits for until it is saved.
+///
+/// Encoded: two words in the order of the fields.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// Which.
+    pub inode: Inode,
+    /// The number of the last one who waits: what is told of it (`Request::Settled`) is for him, too.
+    pub number: u64,
+}
+
+impl Wanted {
+    /// Bytes of the encoded form.
+    pub const BYTES: usize = 16;
+}
+
+impl Field<'_> for Wanted {
+    fn put(&self, to: &mut Writer<'_>) {
+        to.words(&[self.inode.0, self.number]);
+    }
+    fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let [inode, number] = from.words()?;
+        Ok(Wanted { inode: Inode(inode), number })
+    }
+}
+
 /// The values of an answer to `Request::UnsavedNames` or `Request::UnsavedInodes`, in their order; ends
 /// with the first that is none.
 pub fn listed<'a, T: Field<'a>>(bytes: &'a [u8]) -> impl Iterator<Item = T> {

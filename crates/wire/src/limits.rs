@@ -6,7 +6,7 @@ pub const KIB: u64 = 1024;
 pub const MIB: u64 = 1024 * KIB;
 
 /// Version of every message and shared-memory layout. Two sides that differ do not talk.
-pub const PROTOCOL_VERSION: u32 = 13;
+pub const PROTOCOL_VERSION: u32 = 14;
 
 /// Longest file name in bytes, as on every local file system.
 pub const NAME_BYTES_MAX: usize = 255;

@@ -6,6 +6,7 @@
 use crate::attributes::Layout;
 use crate::below::Lies;
 use crate::codec::messages;
+use crate::errno::Errno;
 use crate::id::Inode;
 
 /// Flags of `Request::Create`.
@@ -328,6 +329,21 @@ messages! {
         /// `Gone`.
         0x3e Saved { parent: Inode, name: &'a [u8], from: Inode, to: Inode }
 
+        /// Answered by `Done` when what the inode is now lies below by its name, or it has none and needs
+        /// none; refused with what kept it from that (`Settled`); after two seconds at most by a
+        /// `Number`, which is another one each time if something was saved meanwhile: ask again then.
+        0x3f AwaitSaved { inode: Inode }
+        /// To the writer: the `Number` of the last inode that somebody waits for (`AwaitSaved`), when it
+        /// is another than `seen`, and after two seconds at most; by any of the service's shards.
+        /// `moved`: a number that is another one when the writer has done something since.
+        0x52 AwaitWanted { seen: u64, moved: u64 }
+        /// To the writer: inodes of the service that are waited for. Answered by `Bytes`: encoded
+        /// `below::Wanted`s, as many as fit.
+        0x53 Wanted {}
+        /// From the writer: the inode is saved, as it was when its number (`Wanted`) was told; or
+        /// `errno` says why it can not be.
+        0x54 Settled { inode: Inode, number: u64, errno: Errno }
+
         /// The pieces that hold `offset .. offset + length`, as `Pieces`. With `allocate` those
         /// that are missing are made (ENOSPC if there is no room); else they are left out. The target
         /// may make further ones, of the `ahead` bytes behind, which the caller seems to come to: they
@@ -412,6 +428,8 @@ impl Request<'_> {
             | Request::Wrote { inode, .. }
             | Request::NotWritten { inode }
             | Request::Gone { inode }
+            | Request::AwaitSaved { inode }
+            | Request::Settled { inode, .. }
             | Request::Walk { directory: inode, from: walk::DIRECTORY, .. } => Some(inode),
             _ => None,
         }

@@ -27,7 +27,7 @@ impl Round<'_> {
                 for (Standing { inode, next, .. }, trouble) in failed {
                     if let Some(next) = next {
                         self.set_unclear(inode, &next.place);
-                        self.note(&next.place, Err(trouble), 0);
+                        self.note((inode, &next.place), Err(trouble), 0);
                     }
                 }
                 return;
@@ -158,11 +158,11 @@ impl Round<'_> {
                 Some(attributes) => self.change(&standing, &now, &attributes, &mut jobs),
             };
             match done {
-                Ok(Some(true)) => self.note(&now.place, Ok(()), 0),
+                Ok(Some(true)) => self.note((standing.inode, &now.place), Ok(()), 0),
                 Ok(_) => {}
                 Err(trouble) => {
                     let bytes = standing.attributes.map_or(0, |attributes| attributes.size);
-                    self.note(&now.place, Err(trouble), bytes);
+                    self.note((standing.inode, &now.place), Err(trouble), bytes);
                 }
             }
         }
@@ -280,10 +280,11 @@ impl Round<'_> {
                 // Its name is not known yet.
                 let place = crate::state::Place::of(directory, b"");
                 self.leave_open(&place, &trouble);
+                self.report.fates.leave(directory);
                 return;
             }
         };
-        self.note(&place, done, 0);
+        self.note((directory, &place), done, 0);
     }
 
     fn try_dress_folder(

@@ -10,8 +10,8 @@ use below::{Dress, Lost};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use wire::Attributes;
 use wire::below::{Stamp, Version};
+use wire::{Attributes, Inode};
 
 /// Files that wait for the device together.
 const BATCH: usize = 256;
@@ -82,6 +82,15 @@ pub(crate) fn write(round: &mut Round<'_>, jobs: Vec<Job>) {
             }
         }
         write_batch(round, batch);
+        if round.counts.is_urgent.load(Ordering::Relaxed) && !round.scope.is_only {
+            // They are still unsaved, and found by the next.
+            for job in jobs {
+                round.counts.bytes.fetch_sub(size(&job), Ordering::Relaxed);
+                round.report.open += 1;
+                round.report.fates.leave(job.standing.inode);
+            }
+            return;
+        }
     }
 }
 
@@ -100,7 +109,13 @@ fn write_batch(round: &mut Round<'_>, batch: Vec<Job>) {
         })
         .collect();
     let copied = each(threads, &parts, |(number, job, draft, part)| {
-        let mut fill = |to: &mut Sink<'_>| above.copy(&job.attributes, part.clone(), to);
+        let mut fill = |to: &mut Sink<'_>| {
+            let mut to = |bytes: &[u8], at| {
+                counts.moves();
+                to(bytes, at)
+            };
+            above.copy(&job.attributes, part.clone(), &mut to)
+        };
         let copied = lower.write(draft, part, &mut fill);
         counts.bytes.fetch_sub(part.end - part.start, Ordering::Relaxed);
         (*number, copied)
@@ -124,13 +139,14 @@ fn write_batch(round: &mut Round<'_>, batch: Vec<Job>) {
     let left: Vec<_> =
         if lower.is_far() { round.land_known(both.collect()) } else { both.collect() };
     for (job, ready) in left {
-        let (place, bytes) = (job.aim.place().clone(), job.attributes.size);
+        let (inode, place) = (job.standing.inode, job.aim.place().clone());
+        let bytes = job.attributes.size;
         let done = match (ready, &synced) {
             (Ok(ready), Ok(())) => round.land(job, ready),
             (Ok(_), Err(error)) => Err(Trouble::Below(std::io::Error::from_raw_os_error(*error))),
             (Err(trouble), _) => Err(trouble),
         };
-        round.note_contents(&place, done, bytes);
+        round.note_contents((inode, &place), done, bytes);
     }
 }
 
@@ -216,11 +232,11 @@ impl Round<'_> {
         self.land(job, ready)
     }
 
-    fn note_contents(&mut self, place: &Place, done: Tried<()>, bytes: u64) {
+    fn note_contents(&mut self, of: (Inode, &Place), done: Tried<()>, bytes: u64) {
         if done.is_ok() {
             self.report.bytes += bytes;
         }
-        self.note(place, done, bytes);
+        self.note(of, done, bytes);
     }
 
     /// Lands several at once: what is new, and what is to replace what is known to be there. What else
@@ -232,7 +248,8 @@ impl Round<'_> {
                 (Some(over), Ok(ready)) => match self.say_before(&job, &ready) {
                     Ok(lies) => going.push((job, lies, ready.is_bare, over, ready.draft)),
                     Err(trouble) => {
-                        self.note_contents(job.aim.place(), Err(trouble), job.attributes.size)
+                        let of = (job.standing.inode, job.aim.place());
+                        self.note_contents(of, Err(trouble), job.attributes.size);
                     }
                 },
                 (_, ready) => left.push((job, ready)),
@@ -256,7 +273,8 @@ impl Round<'_> {
             if done.is_ok() {
                 self.report.lost += u64::from(is_bare);
             }
-            self.note_contents(job.aim.place(), done, job.attributes.size);
+            let of = (job.standing.inode, job.aim.place());
+            self.note_contents(of, done, job.attributes.size);
         }
         left
     }

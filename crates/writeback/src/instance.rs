@@ -2,6 +2,7 @@
 
 use crate::sides::{Above, Sink};
 use crate::state::{Lies, Place, Row, Standing, Tried, Trouble};
+use crate::wanted::Waited;
 use below::Dress;
 use client::{At, Client, Follow, OfdIndex, Outcome, PathBuffer, Position, ProcessIndex};
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStringExt as _;
 use std::sync::{Mutex, PoisonError};
 use wire::attributes::{extra, mode};
-use wire::below::{News, Standing as Told, UnsavedName, listed};
+use wire::below::{News, Standing as Told, UnsavedName, Wanted, listed};
 use wire::codec::{Field as _, Reader};
 use wire::errno::{Errno, Result};
 use wire::limits::{PATH_BYTES_MAX, SHARD_COUNT, XATTR_SIZE_MAX};
@@ -75,6 +76,11 @@ impl Instance {
             unsaved += news.names + news.inodes;
         }
         Ok((numbers, unsaved))
+    }
+
+    /// A shard of each service.
+    pub(crate) fn services(&self) -> Vec<ShardIndex> {
+        self.services.clone()
     }
 
     /// Closes what is open.
@@ -316,6 +322,24 @@ impl Above for Instance {
             at = end;
         }
         Ok(())
+    }
+}
+
+impl Waited for Instance {
+    fn wanted(&self) -> Vec<Wanted> {
+        let of = |&shard| {
+            self.client.ask_of_below(shard, &Request::Wanted {}, |bytes| {
+                Ok(listed::<Wanted>(bytes).collect::<Vec<_>>())
+            })
+        };
+        // Who waits where no service answers asks again.
+        self.services.iter().flat_map(|shard| of(shard).unwrap_or_default()).collect()
+    }
+
+    fn settled(&self, wanted: Wanted, errno: Errno) {
+        let Wanted { inode, number } = wanted;
+        // As well.
+        let _ = self.tell(inode, &Request::Settled { inode, number, errno });
     }
 }
 

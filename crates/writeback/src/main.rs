@@ -20,6 +20,8 @@ mod sides;
 
 mod round;
 
+mod scope;
+
 mod names;
 
 mod contents;
@@ -34,12 +36,14 @@ mod objects;
 
 mod watch;
 
+mod wanted;
+
 mod control;
 
 #[cfg(test)]
 mod sim;
 
-use client::Client;
+use client::{At, Client, Follow, Outcome, PathBuffer};
 use instance::Instance;
 use objects::Objects;
 use settings::Settings;
@@ -52,6 +56,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use watch::{Board, Watch};
+use wire::errno::Errno;
+use wire::{Credentials, Inode};
 
 /// Exit code for arguments that are not understood.
 const NOT_UNDERSTOOD: u8 = 2;
@@ -105,14 +111,18 @@ fn run(settings: &Settings) -> Result<(), String> {
         .map_err(|error| format!("can not listen at {}: {error}", socket.display()))?;
     start("serve", {
         let board = Arc::clone(&board);
-        move || control::serve(&listener, &board)
+        move || control::serve(&listener, &board, &(Arc::new(find) as Arc<control::Find>))
+    })?;
+    start("wanted", {
+        let (board, services) = (Arc::clone(&board), instance.services());
+        move || wanted::watch(&CLIENT, &services, &board)
     })?;
     let working = start("work", {
         let (board, idle, threads) = (Arc::clone(&board), settings.idle, settings.threads);
         move || {
             let news = || instance.news();
-            let (above, lower) = (&instance, &*lower);
-            Watch { above, news: &news, lower, board, threads, idle }.run();
+            let (above, lower, waited) = (&instance, &*lower, &instance);
+            Watch { above, news: &news, lower, waited, board, threads, idle }.run();
             instance.end();
         }
     })?;
@@ -124,6 +134,18 @@ fn run(settings: &Settings) -> Result<(), String> {
     let _ = working.join();
     let _ = std::fs::remove_file(&socket);
     Ok(())
+}
+
+/// What is by a path in the instance.
+fn find(path: &[u8]) -> Result<(Inode, bool), Errno> {
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    let who = Credentials::checked(user.as_raw(), group.as_raw());
+    let (at, mut room) = (At::below(Inode::ROOT, path), Box::new(PathBuffer::new()));
+    match CLIENT.stat(at, Follow::No, &who, &mut room)? {
+        Outcome::Done(found) => Ok((found.inode, found.is_directory())),
+        // A link leads out of it.
+        _ => Err(Errno::EXDEV),
+    }
 }
 
 /// What lies below.

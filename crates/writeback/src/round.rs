@@ -14,6 +14,7 @@
 //! *Invariant:* where an inode lies is told before it can be seen there, and again after.
 
 use crate::contents::Job;
+use crate::scope::{Fates, Scope};
 use crate::sides::{Above, Folder, Lower, Node};
 use crate::state::{Lies, Place, Row, Standing, Tried, Trouble};
 use below::Kind;
@@ -21,7 +22,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use wire::attributes::write_back;
 use wire::below::{Stamp, Version};
 use wire::{Attributes, Inode};
@@ -51,6 +52,10 @@ pub(crate) struct Counts {
     pub(crate) left: AtomicU64,
     /// Bytes of contents.
     pub(crate) bytes: AtomicU64,
+    /// Another number each time when something was done.
+    pub(crate) moved: AtomicU64,
+    /// Somebody waits for something else than this round is about: it is to end soon.
+    pub(crate) is_urgent: AtomicBool,
 }
 
 impl Counts {
@@ -60,8 +65,14 @@ impl Counts {
         self.bytes.store(0, Ordering::Relaxed);
     }
 
+    /// Something was done.
+    pub(crate) fn moves(&self) {
+        self.moved.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// One is done, whatever came of it.
     fn one_less(&self) {
+        self.moves();
         let less = |left: u64| Some(left.saturating_sub(1));
         let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
@@ -105,6 +116,8 @@ pub(crate) struct Report {
     pub(crate) conflicts: Vec<(PathBuf, String)>,
     /// Files of which not all attributes could be saved.
     pub(crate) lost: u64,
+    /// What became of which inode, where that is asked for.
+    pub(crate) fates: Fates,
 }
 
 impl Report {
@@ -147,6 +160,7 @@ pub(crate) struct Round<'a> {
     pub(crate) above: &'a dyn Above,
     pub(crate) lower: &'a dyn Lower,
     pub(crate) manner: Manner,
+    pub(crate) scope: &'a Scope,
     pub(crate) memory: &'a mut Memory,
     pub(crate) report: Report,
     pub(crate) counts: &'a Counts,
@@ -167,6 +181,11 @@ pub(crate) struct Round<'a> {
     pub(crate) under_way: HashSet<Inode>,
     /// Directories in which names changed: their times are to be set again.
     touched: BTreeSet<Inode>,
+    /// Directories that this round is to see to, or not; and where those are whose names are unsaved.
+    pub(crate) within: HashMap<Inode, bool>,
+    pub(crate) ways: HashMap<Inode, Inode>,
+    /// Directories of names that it is to see to, by what the names are about.
+    pub(crate) parents: HashMap<Inode, Inode>,
     folders: HashMap<Inode, (Folder, PathBuf)>,
     policies: HashMap<Inode, u8>,
 }
@@ -178,7 +197,7 @@ pub(crate) struct Round<'a> {
 pub(crate) fn run(
     above: &dyn Above,
     lower: &dyn Lower,
-    manner: Manner,
+    (manner, scope): (Manner, &Scope),
     memory: &mut Memory,
     counts: &Counts,
 ) -> Tried<Report> {
@@ -186,6 +205,7 @@ pub(crate) fn run(
         above,
         lower,
         manner,
+        scope,
         memory,
         report: Report::default(),
         counts,
@@ -198,6 +218,9 @@ pub(crate) fn run(
         torn: HashSet::new(),
         under_way: HashSet::new(),
         touched: BTreeSet::new(),
+        within: HashMap::new(),
+        ways: HashMap::new(),
+        parents: HashMap::new(),
         folders: HashMap::new(),
         policies: HashMap::new(),
     };
@@ -210,6 +233,7 @@ pub(crate) fn run(
     round.come(coming);
     round.until_no_more(going, |round, row| round.clear(&row.place, row.lies).map(|()| true));
     round.changed()?;
+    round.blame();
     if round.report.saved > 0 {
         // Before anybody is told that all is saved.
         lower.sync(&top)?;
@@ -249,20 +273,24 @@ impl Round<'_> {
                     Err(Trouble::NotReady) => left.push(row),
                     // A job is on its way.
                     Ok(false) => {}
-                    done => self.note(&row.place, done.map(|_| ()), 0),
+                    done => self.note((of_row(&row), &row.place), done.map(|_| ()), 0),
                 }
             }
             rows = left;
             if rows.is_empty() || rows.len() == before {
-                rows.iter().for_each(|row| self.leave_open(&row.place, &Trouble::NotReady));
+                for row in &rows {
+                    self.leave_open(&row.place, &Trouble::NotReady);
+                    self.report.fates.leave(of_row(row));
+                }
                 return;
             }
         }
     }
 
     /// Counts what came of something.
-    pub(crate) fn note(&mut self, place: &Place, done: Tried<()>, bytes: u64) {
+    pub(crate) fn note(&mut self, (inode, place): (Inode, &Place), done: Tried<()>, bytes: u64) {
         self.counts.one_less();
+        self.report.fates.note(inode, &done);
         match done {
             Ok(()) => self.report.saved += 1,
             Err(trouble @ (Trouble::Again | Trouble::NotReady)) => self.leave_open(place, &trouble),
@@ -306,7 +334,7 @@ impl Round<'_> {
         }
         match self.policy(row.place.parent)? {
             write_back::NEVER => Err(Trouble::Held),
-            write_back::END if !self.manner.is_flush => Err(Trouble::Held),
+            write_back::END if !self.manner.is_flush && !self.scope.is_only => Err(Trouble::Held),
             _ => Ok(()),
         }
     }
@@ -318,7 +346,7 @@ impl Round<'_> {
         let is_warm = changed.saturating_add(self.manner.idle_nanos) > self.manner.now;
         match policy {
             write_back::NEVER => Err(Trouble::Held),
-            _ if self.manner.is_flush => Ok(()),
+            _ if self.manner.is_flush || self.scope.has(file.inode) => Ok(()),
             write_back::END => Err(Trouble::Held),
             _ if file.is_written => Err(Trouble::Waits),
             write_back::COOLING if is_warm => Err(Trouble::Waits),
@@ -493,6 +521,7 @@ impl Round<'_> {
         rows.iter().for_each(|row| self.count(row.place.parent, row.lies, true));
         let lies = rows.iter().map(|row| (row.place.clone(), (row.lies, row.entry)));
         self.lies = lies.collect();
+        let (changed, rows) = self.in_scope(changed, rows)?;
         self.counts.left.store((rows.len() + changed.len()) as u64, Ordering::Relaxed);
         Ok((changed, rows))
     }
@@ -521,4 +550,9 @@ impl Round<'_> {
     pub(crate) fn write(&mut self, jobs: Vec<Job>) {
         crate::contents::write(self, jobs);
     }
+}
+
+/// Which inode an unsaved name is about.
+pub(crate) fn of_row(row: &Row) -> Inode {
+    if row.entry.is_none() { row.lies } else { row.entry }
 }

@@ -7,9 +7,12 @@
 //! hangs hangs that thread alone.
 
 use crate::round::{Counts, Manner, Memory, Report, run};
+use crate::scope::Scope;
 use crate::sides::{Above, Lower};
 use crate::state::Tried;
+use crate::wanted::Waited;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -30,9 +33,9 @@ const CONFLICTS_MAX: usize = 100;
 /// stays aside longer.
 const ASIDE_PATIENCE: Duration = Duration::from_secs(5);
 /// Rounds of a flush without a step forward after which it has failed: where something fails,
-const VAIN_ROUNDS: u32 = 3;
+pub(crate) const VAIN_ROUNDS: u32 = 3;
 /// and where things only changed meanwhile. Three rounds bring what others replace to a name beside.
-const CONTENDED_ROUNDS: u32 = 12;
+pub(crate) const CONTENDED_ROUNDS: u32 = 12;
 
 /// What others are told, as JSON.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -74,9 +77,29 @@ pub(crate) enum Flush {
     Failed,
 }
 
+/// A flush of a part of the tree.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) number: u64,
+    /// Of what.
+    pub(crate) scope: Scope,
+}
+
+/// How it goes.
+struct PartState {
+    part: Part,
+    stands: Flush,
+    told: Told,
+}
+
 #[derive(Default)]
 struct Inside {
     told: Told,
+    /// Somebody waits for files.
+    is_wanted: bool,
+    /// Flushes of parts of the tree, until who asked has heard how they ended.
+    parts: BTreeMap<u64, PartState>,
+    part_last: u64,
     /// Flushes that were asked for, done and failed, by number.
     asked: u64,
     done: u64,
@@ -161,6 +184,79 @@ impl Board {
         self.guard().told_of_failed.clone()
     }
 
+    /// Somebody waits for files.
+    pub(crate) fn want(&self) {
+        self.guard().is_wanted = true;
+        self.counts.is_urgent.store(true, Ordering::Relaxed);
+        self.bell.notify_all();
+    }
+
+    /// True if somebody does, once.
+    pub(crate) fn take_wanted(&self) -> bool {
+        let mut inside = self.guard();
+        self.counts.is_urgent.store(false, Ordering::Relaxed);
+        std::mem::take(&mut inside.is_wanted)
+    }
+
+    /// Asks for a flush of a part; its number.
+    pub(crate) fn flush_part(&self, scope: Scope) -> u64 {
+        let mut inside = self.guard();
+        inside.part_last += 1;
+        let number = inside.part_last;
+        let part = Part { number, scope };
+        let state = PartState { part, stands: Flush::Busy, told: Told::default() };
+        inside.parts.insert(number, state);
+        self.bell.notify_all();
+        number
+    }
+
+    /// The first that is not over.
+    fn next_part(&self) -> Option<Part> {
+        let inside = self.guard();
+        let busy = inside.parts.values().find(|state| state.stands == Flush::Busy);
+        busy.map(|state| state.part.clone())
+    }
+
+    /// What a round of it came to.
+    pub(crate) fn tell_part(&self, number: u64, report: &Report, left: u64) {
+        if let Some(state) = self.guard().parts.get_mut(&number) {
+            tell(&mut state.told, report);
+            state.told.unsaved = left;
+        }
+    }
+
+    pub(crate) fn end_part(&self, number: u64, is_done: bool) {
+        if let Some(state) = self.guard().parts.get_mut(&number) {
+            state.stands = if is_done { Flush::Done } else { Flush::Failed };
+        }
+    }
+
+    /// How it stands, and what is told of it.
+    pub(crate) fn part(&self, number: u64) -> (Flush, Told) {
+        let inside = self.guard();
+        let Some(state) = inside.parts.get(&number) else {
+            return (Flush::Failed, Told::default());
+        };
+        let mut told = state.told.clone();
+        if told.error.is_none() {
+            told.error.clone_from(&inside.told.error);
+        }
+        if state.stands == Flush::Busy {
+            told.unsaved = told.unsaved.max(self.counts.left.load(Ordering::Relaxed));
+            told.bytes_left += self.counts.bytes.load(Ordering::Relaxed);
+        }
+        (state.stands, told)
+    }
+
+    /// Nobody asks for it any more.
+    pub(crate) fn forget_part(&self, number: u64) {
+        self.guard().parts.remove(&number);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.guard().is_over
+    }
+
     /// The thread that works ends after its round.
     pub(crate) fn end(&self) {
         self.guard().is_over = true;
@@ -176,7 +272,9 @@ impl Board {
                 return None;
             }
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || inside.asked > inside.settled() {
+            let is_flush = inside.asked > inside.settled();
+            let has_part = inside.parts.values().any(|state| state.stands == Flush::Busy);
+            if left.is_zero() || is_flush || has_part || inside.is_wanted {
                 return Some(inside.asked);
             }
             inside = self.bell.wait_timeout(inside, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -219,6 +317,7 @@ pub(crate) struct Watch<'a> {
     pub(crate) above: &'a dyn Above,
     pub(crate) news: &'a dyn Fn() -> Result<(Vec<u64>, u64)>,
     pub(crate) lower: &'a dyn Lower,
+    pub(crate) waited: &'a dyn Waited,
     pub(crate) board: Arc<Board>,
     pub(crate) threads: usize,
     pub(crate) idle: Duration,
@@ -233,6 +332,15 @@ impl Watch<'_> {
         let mut tick = Instant::now();
         let mut aside_until = None;
         while let Some(asked) = self.board.wait(due.min(tick)) {
+            if self.board.take_wanted() {
+                self.save_wanted(&mut memory);
+            }
+            if let Some(part) = self.board.next_part() {
+                self.flush_part(&part, &mut memory);
+            }
+            if Instant::now() < due.min(tick) && !self.board.is_flush_wanted() {
+                continue;
+            }
             let is_flush = self.board.is_flush_wanted();
             tick = Instant::now() + TICK;
             let news = (self.news)();
@@ -247,7 +355,7 @@ impl Watch<'_> {
                 continue;
             }
             seen = news.map(|(numbers, _)| numbers).unwrap_or_default();
-            let done = self.round(is_flush, &mut memory);
+            let done = self.round(is_flush, &Scope::default(), &mut memory);
             if is_flush && matches!(&done, Ok(report) if report.is_aside_alone()) {
                 let until = *aside_until.get_or_insert_with(|| Instant::now() + ASIDE_PATIENCE);
                 if Instant::now() < until {
@@ -279,7 +387,13 @@ impl Watch<'_> {
         }
     }
 
-    fn round(&self, is_flush: bool, memory: &mut Memory) -> Tried<Report> {
+    /// A round of all, or of what is in a scope.
+    pub(crate) fn round(
+        &self,
+        is_flush: bool,
+        scope: &Scope,
+        memory: &mut Memory,
+    ) -> Tried<Report> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let nanos = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
         let manner = Manner {
@@ -288,8 +402,16 @@ impl Watch<'_> {
             is_flush,
             now: nanos(now),
         };
-        let done = run(self.above, self.lower, manner, memory, &self.board.counts);
-        self.board.counts.clear();
+        let counts = &self.board.counts;
+        let done = run(self.above, self.lower, (manner, scope), memory, counts);
+        counts.clear();
+        counts.moves();
+        if scope.is_only {
+            if let Ok(report) = &done {
+                add(&mut self.board.guard().told, report);
+            }
+            return done;
+        }
         let unsaved = (self.news)().map_or(1, |(_, unsaved)| unsaved);
         let mut inside = self.board.guard();
         let told = &mut inside.told;
@@ -310,8 +432,7 @@ impl Watch<'_> {
 
 fn tell(told: &mut Told, report: &Report) {
     told.error = None;
-    told.saved += report.saved;
-    told.bytes_saved += report.bytes;
+    add(told, report);
     told.bytes_left = report.bytes_left;
     (told.waiting, told.held) = (report.waiting, report.held);
     if report.failures != told.failures {
@@ -320,6 +441,12 @@ fn tell(told: &mut Told, report: &Report) {
         }
     }
     (told.failed, told.failures) = (report.failed, report.failures.clone());
+}
+
+/// What was saved.
+fn add(told: &mut Told, report: &Report) {
+    told.saved += report.saved;
+    told.bytes_saved += report.bytes;
     told.lost += report.lost;
     for (path, what) in &report.conflicts {
         tracing::warn!("{} {what}", path.display());

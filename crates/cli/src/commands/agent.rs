@@ -54,6 +54,14 @@ struct NotedWork {
 }
 
 #[derive(Deserialize)]
+struct FlushWork {
+    name: String,
+    patience: u64,
+    /// In hexadecimal; none: all.
+    paths: Vec<String>,
+}
+
+#[derive(Deserialize)]
 struct StopWork {
     name: String,
     patience: u64,
@@ -140,10 +148,10 @@ fn work(name: &str) -> Result<Option<Answer>> {
             lent.map(|lent| Some(Answer::Lent(lent)))
         }
         "daemon-flush" => {
-            let work: StopWork = read()?;
+            let work: FlushWork = read()?;
             let run = directories::run(&checked(work.name)?)?;
             let patience = Duration::from_micros(work.patience);
-            writeback::flush(&run, patience, &mut quiet).map(|_| None)
+            writeback::flush(&run, &work.paths, patience, &mut quiet).map(|_| None)
         }
         "daemon-noted" => {
             let work: NotedWork = read()?;

@@ -35,8 +35,8 @@ messages only where several hosts have a file open.
 
 Over a backing directory a directory says when what is in it is saved there, at once for all names in it,
 and for the directories that are made in it from then on: when nobody has a file open to write ('close'),
-when it was not changed for a while besides ('cooling'), at 'forebay flush' and 'forebay stop' alone
-('end'), or 'never'.";
+so that who wrote it and closes or syncs it waits until it lies there ('through'), when it was not changed
+for a while besides ('cooling'), at 'forebay flush' and 'forebay stop' alone ('end'), or 'never'.";
 
 /// What may be set: the option, its name as `forebay-mount` takes it, the name of its value, and help.
 const WANTED: [(&str, &str, &str, &str); 4] = [

@@ -238,11 +238,12 @@ impl Lent {
         self.push(&command)
     }
 
-    /// The thread for that waits for the lock; the queue goes on without that entry.
+    /// The thread for that waits for it; the queue goes on without that entry.
     fn wait(&mut self, index: usize, header: Header, begun: Box<Begun>) -> io::Result<()> {
         if self.entries.len() >= ENTRIES_MAX {
+            let refusal = begun.refusal();
             self.server.let_wait_go(*begun);
-            return self.commit(index, Err(Errno::ENOLCK));
+            return self.commit(index, Err(refusal));
         }
         let Some(entry) = self.entries.get_mut(index) else { return Ok(()) };
         let queue = entry.queue;
@@ -255,7 +256,7 @@ impl Lent {
         self.poke(header.node);
         let post = Arc::clone(&self.post);
         let say = move |outcome: Result<(), Errno>| post.send(index, outcome.map(|()| 0));
-        self.server.wait_for_lock(header, begun, say);
+        self.server.wait_for(header, begun, say);
         Ok(())
     }
 

@@ -9,6 +9,7 @@ pub(crate) mod device;
 pub(crate) mod group;
 pub(crate) mod left;
 pub(crate) mod mounted;
+pub(crate) mod tier;
 pub(crate) mod world;
 
 use rustix::process::{Pid, Signal, kill_process};

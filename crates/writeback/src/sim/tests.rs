@@ -3,6 +3,7 @@
 use super::instance::listing_below;
 use super::{Faults, Faulty, World};
 use crate::round::{Counts, Manner, Memory, Report, run};
+use crate::scope::Scope;
 use crate::site::Site;
 use crate::state::{Tried, Trouble};
 use std::fs;
@@ -21,7 +22,7 @@ fn manner() -> Manner {
 
 fn round(world: &World, memory: &mut Memory) -> Tried<Report> {
     let site = Site::new(world.place.path())?;
-    run(world, &Faulty { world, site }, manner(), memory, &Counts::default())
+    run(world, &Faulty { world, site }, (manner(), &Scope::default()), memory, &Counts::default())
 }
 
 /// Rounds until there is nothing to save; all that was reported.
@@ -217,7 +218,8 @@ fn another_tree_at_the_same_path_is_not_touched() {
     fs::create_dir(world.place.path()).expect("made");
     world.with(|instance| instance.create(Inode::ROOT, "new", b"x"));
     let lower = Faulty { world: &world, site };
-    let done = run(&*world, &lower, manner(), &mut Memory::default(), &Counts::default());
+    let all = (manner(), &Scope::default());
+    let done = run(&*world, &lower, all, &mut Memory::default(), &Counts::default());
     assert!(matches!(done, Err(Trouble::Below(_))), "{done:?}");
     assert_eq!(fs::read_dir(world.place.path()).expect("listed").count(), 0);
     fs::remove_dir(world.place.path()).expect("removed");
