@@ -42,6 +42,8 @@ pub(crate) struct State {
     pub(crate) bytes_pinned: Option<u64>,
     /// Such moves, either way, that were ended by use.
     pub(crate) moves_cancelled: Option<u64>,
+    /// Users who have files in its memory, where it is known whose they are.
+    pub(crate) memory_users: Option<u64>,
     /// Writes that wait for room now.
     pub(crate) writers_waiting: Option<u64>,
     /// Writes that waited since its start, for how many microseconds together, and at most.

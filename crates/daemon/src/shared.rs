@@ -77,6 +77,8 @@ pub(crate) struct SpaceFigures {
     pub(crate) bytes_pinned: AtomicU64,
     /// Such moves, either way, that were ended by use.
     pub(crate) moves_cancelled: AtomicU64,
+    /// Users who have pieces in memory that may go, as far as they are known.
+    pub(crate) memory_users: AtomicU64,
     /// Writes that wait for room now.
     pub(crate) writers_waiting: AtomicU64,
     /// Writes that waited, till now.

@@ -37,6 +37,7 @@ pub(crate) fn line(shared: &Shared, sessions: usize) -> String {
         ("reserve_below", space.reserve_below.load(Relaxed)),
         ("bytes_risen", space.bytes_risen.load(Relaxed)),
         ("moves_cancelled", space.moves_cancelled.load(Relaxed)),
+        ("memory_users", space.memory_users.load(Relaxed)),
         ("writers_waiting", space.writers_waiting.load(Relaxed)),
         ("write_waits", space.waits.load(Relaxed)),
         ("write_wait_us", space.wait_micros.load(Relaxed)),

@@ -124,7 +124,15 @@ impl Accounts {
         }
     }
 
-    fn own(&mut self, inode: Inode, owner: Owner, changed: i64) {
+    /// Whose a file is, if that is known.
+    pub(crate) fn owner(&self, inode: Inode) -> Option<Owner> {
+        if !self.is_on {
+            return None;
+        }
+        self.files.get(&inode).and_then(|file| file.owner).map(|(owner, _)| owner)
+    }
+
+    pub(crate) fn own(&mut self, inode: Inode, owner: Owner, changed: i64) {
         if !self.is_on {
             return;
         }
@@ -188,12 +196,6 @@ impl Target {
             !is_first(piece) || !self.early.contains(*inode, piece)
         };
         self.slots.iter().filter(is_counted)
-    }
-
-    /// A file is somebody's since it changed at `changed`; what was true before is left out. A file
-    /// that is gone is `Owner::GONE`'s.
-    pub fn own(&mut self, inode: Inode, owner: Owner, changed: i64) {
-        self.accounts.own(inode, owner, changed);
     }
 
     /// What accounts may use; others as much as there is.

@@ -98,11 +98,28 @@ impl Clean {
     }
 
     /// A piece was filled.
-    pub(crate) fn insert(&mut self, piece: &Piece) {
+    pub(crate) fn insert(&mut self, holder: u8, piece: &Piece) {
         if self.known.insert(piece.slot) {
             self.bytes[tier_of(piece)] += piece.length();
         }
-        self.policies[tier_of(piece)].insert(piece.slot, self.now);
+        self.policies[tier_of(piece)].insert_of(holder, piece, false, self.now);
+    }
+
+    /// A piece is this holder's from now on.
+    pub(crate) fn give(&mut self, slot: u32, holder: u8) {
+        for policy in &mut self.policies {
+            policy.give(slot, holder, self.now);
+        }
+    }
+
+    /// Those of memory, and those of the SSD.
+    pub(crate) const fn policies(&self) -> &[Waves; 2] {
+        &self.policies
+    }
+
+    /// True if somebody finds no room.
+    pub(crate) const fn is_needed(&self) -> bool {
+        self.needed > 0
     }
 
     /// A piece is its file's no longer, or not clean. True if it was known to be.
@@ -212,7 +229,8 @@ impl Target {
     /// Is a tier's room short, and is there something clean in it?
     fn is_short(&self, tier: usize) -> bool {
         let goes = self.clean.bytes_under_way(tier);
-        if self.clean.bytes[tier] <= goes {
+        let spared = if tier == 0 { self.spared_bytes() } else { 0 };
+        if self.clean.bytes[tier] <= goes + spared {
             return false;
         }
         let (free, wanted) = match tier {
@@ -239,6 +257,7 @@ impl Target {
         let is_patient = self.clean.is_patient();
         let mut looks = LOOKS_MAX;
         for tier in 0..2 {
+            let givers = self.clean_givers([Piece::MEMORY, Piece::SSD][tier]);
             while self.clean.under_way.len() < DROPS_MAX && looks > 0 && self.is_short(tier) {
                 looks -= 1;
                 let policy = &mut self.clean.policies[tier];
@@ -250,7 +269,9 @@ impl Target {
                     }
                     is_used && is_patient
                 };
-                let victim = policy.victim(now_millis, Out::Forced, LOOKS_MAX, &mut was_used);
+                let kind = Out::Forced;
+                let victim =
+                    policy.victim_of((&givers, false), now_millis, kind, LOOKS_MAX, &mut was_used);
                 let Some((inode, piece)) = victim.and_then(|slot| self.slots.get(slot)) else {
                     break;
                 };
@@ -258,7 +279,8 @@ impl Target {
                     self.clean.remove(&piece);
                     self.watch(inode, &piece);
                 } else if self.fills.starves_for(inode, &piece) {
-                    self.clean.insert(&piece);
+                    let holder = self.holder(inode);
+                    self.clean.insert(holder, &piece);
                 } else {
                     self.hide_to_drop(inode, piece, out);
                 }
@@ -370,7 +392,8 @@ impl Target {
     /// Shows a piece, if it is hidden to be dropped.
     pub(crate) fn end_drop(&mut self, inode: Inode, piece: &Piece, out: &mut Vec<Effect>) {
         if self.clean.under_way.remove(&(inode, piece.start)).is_some() {
-            self.clean.insert(piece);
+            let holder = self.holder(inode);
+            self.clean.insert(holder, piece);
             out.push(Effect::Show { slot: piece.slot });
         }
     }

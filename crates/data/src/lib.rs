@@ -7,11 +7,11 @@
 //! Reading order: `buddy` (power-of-two blocks), `tier` (one device: how far it is in use, what must be
 //! preallocated), `slots` (rows of the piece table), `effect` (what comes in and goes out), `target`
 //! (requests), `admission` (those that wait for space), `early` (pieces that nobody asked for yet),
-//! `accounts` (whose the bytes are), `coolness` (which piece goes next), `sink` (from memory to the
-//! SSD), `rise` (and back), `thresholds` (when), `resident` (what stays), `lend` (memory that is given
-//! back), `lending` (how much is lent), `fill` (bytes of the backing directory), `uses` (which of its
-//! files are read), `recover` (after a kill: from the piece
-//! table back to all of this).
+//! `accounts` (whose the bytes are), `coolness` (which piece goes next), `shares` (and whose), `sink`
+//! (from memory to the SSD), `rise` (and back), `thresholds` (when), `resident` (what stays), `lend`
+//! (memory that is given back), `lending` (how much is lent), `fill` (bytes of the backing directory),
+//! `uses` (which of its files are read), `recover` (after a kill: from the piece table back to all of
+//! this).
 #![forbid(unsafe_code)]
 
 pub mod buddy;
@@ -31,6 +31,8 @@ pub mod early;
 pub mod accounts;
 
 pub mod coolness;
+
+pub mod shares;
 
 pub mod sink;
 
@@ -59,6 +61,9 @@ mod fill_tests;
 
 #[cfg(test)]
 mod resident_tests;
+
+#[cfg(test)]
+mod shares_tests;
 
 pub mod recover;
 

@@ -743,6 +743,7 @@ proptest! {
             world.check_waiting();
             world.target.check_rising();
             world.target.check_residents();
+            world.target.check_shares();
         }
         check(&mut world, &files);
         while !world.copies.is_empty() {

@@ -163,7 +163,8 @@ impl Target {
             self.watch(inode, piece);
         } else {
             self.unwatch(piece);
-            self.clean.insert(piece);
+            let holder = self.holder(inode);
+            self.clean.insert(holder, piece);
         }
     }
 

@@ -143,7 +143,10 @@ impl Target {
     pub(crate) fn watch(&mut self, inode: Inode, piece: &Piece) {
         match piece.tier {
             Piece::MEMORY if self.is_resident(inode) => self.residents.insert(piece),
-            Piece::MEMORY => self.moves.insert(piece),
+            Piece::MEMORY => {
+                let holder = self.holder(inode);
+                self.moves.insert(holder, piece);
+            }
             _ => self.rising.insert(piece.slot),
         }
     }

@@ -24,7 +24,7 @@
 //!  1. A piece that moves is its file's at its old place: `slots` knows the new one by a reserved slot.
 //!  2. `Moves::bytes` are what the new places in a tier take, also those of copies that are thrown away.
 
-use crate::coolness::{Out, Policy};
+use crate::coolness::{ANYBODY, Out, Policy};
 use crate::effect::{Defined, Effect};
 use crate::target::Target;
 use crate::thresholds::{Counts, InForce};
@@ -177,17 +177,34 @@ impl Moves {
     }
 
     /// A piece of a file is here now.
-    pub(crate) fn insert(&mut self, piece: &Piece) {
+    pub(crate) fn insert(&mut self, holder: u8, piece: &Piece) {
         if piece.tier == Piece::MEMORY && self.has_ssd {
-            self.policy.insert(piece.slot, self.now);
+            self.policy.insert_of(holder, piece, false, self.now);
         }
     }
 
     /// A piece came up because it is in use.
-    fn insert_proven(&mut self, piece: &Piece) {
+    fn insert_proven(&mut self, holder: u8, piece: &Piece) {
         if self.sinking != Sinking::NEVER {
-            self.policy.insert_proven(piece.slot, self.now);
+            self.policy.insert_of(holder, piece, true, self.now);
         }
+    }
+
+    /// A piece is this holder's from now on.
+    pub(crate) fn give(&mut self, slot: u32, holder: u8) {
+        self.policy.give(slot, holder, self.now);
+    }
+
+    /// A piece that may sink, and is somebody's, is proven to be in use.
+    pub(crate) fn prove(&mut self, holder: u8, piece: &Piece) {
+        if holder != ANYBODY && piece.tier == Piece::MEMORY && self.policy.contains(piece.slot) {
+            self.policy.insert_of(holder, piece, true, self.now);
+        }
+    }
+
+    /// Pieces in memory that may sink.
+    pub(crate) const fn policy(&self) -> &Waves {
+        &self.policy
     }
 
     /// A piece is its file's no longer, or early.
@@ -233,6 +250,18 @@ impl Target {
         }
     }
 
+    /// True if nothing goes for who waits, or because memory is given back.
+    fn has_time(&self) -> bool {
+        !self.clean.is_needed() && self.admission.is_empty() && self.bytes_beyond(0) == 0
+    }
+
+    /// True if what is cool can sink, and need not go at once.
+    pub(crate) fn can_sink(&self) -> bool {
+        let Moves { has_ssd, sinking, .. } = self.moves;
+        let has_room = self.ssd.bytes_free() > self.ssd_kept_free();
+        self.has_time() && has_ssd && sinking != Sinking::NEVER && has_room
+    }
+
     /// Which pieces are to sink now.
     fn out(&self) -> Option<Out> {
         let Moves { sinking, has_ssd, is_on, ref under_way, .. } = self.moves;
@@ -243,6 +272,7 @@ impl Target {
         if has_ssd && self.bytes_beyond(leaves + clean) > 0 {
             return Some(Out::Forced);
         }
+        let clean = clean - self.spared_bytes();
         if !has_ssd || sinking == Sinking::NEVER {
             return None;
         }
@@ -273,6 +303,8 @@ impl Target {
         }
         self.moves.refused_at = None;
         let before = self.moves.next_ticket;
+        let givers = self.givers(Piece::MEMORY);
+        let in_turn = self.has_time();
         while let Some(kind) = self.out() {
             self.moves.is_on = true;
             if !self.may_move_another() || !self.is_sinking() {
@@ -286,7 +318,9 @@ impl Target {
                 }
                 is_used
             };
-            let victim = self.moves.policy.victim(now_millis, kind, LOOKS_MAX, &mut was_used);
+            let policy = &mut self.moves.policy;
+            let givers = (givers.as_slice(), in_turn);
+            let victim = policy.victim_of(givers, now_millis, kind, LOOKS_MAX, &mut was_used);
             let Some((inode, from)) = victim.and_then(|slot| self.slots.get(slot)) else { break };
             let left = self.ssd.bytes_free().saturating_sub(from.length());
             let has_room = left >= self.ssd_kept_free();
@@ -367,6 +401,7 @@ impl Target {
         }
         for (inode, piece) in stays {
             self.end_move(inode, &piece, out);
+            self.note_pinned(inode, &piece);
         }
     }
 
@@ -400,7 +435,10 @@ impl Target {
         *bytes_returned += if returns { to.length() } else { 0 };
         *(if to.tier == Piece::SSD { bytes_sunk } else { bytes_risen }) += to.length();
         match to.tier {
-            Piece::MEMORY if !is_clean && !self.is_resident(inode) => self.moves.insert_proven(&to),
+            Piece::MEMORY if !is_clean && !self.is_resident(inode) => {
+                let holder = self.holder(inode);
+                self.moves.insert_proven(holder, &to);
+            }
             _ => self.watch_as(inode, &to, is_clean),
         }
         self.note_sunk(&to, to.tier == Piece::SSD);

@@ -30,6 +30,7 @@ use crate::fill::{Fills, Job, Need};
 use crate::lend::GivingBack;
 use crate::resident::Residents;
 use crate::rise::Rising;
+use crate::shares::Shares;
 use crate::sink::{Moves, Sinking};
 use crate::slots::Slots;
 use crate::tier::{Found, Space, Tier};
@@ -128,6 +129,7 @@ pub struct Target {
     pub(crate) ahead: Ahead,
     pub(crate) wishes: Wishes,
     pub(crate) uses: Uses,
+    pub(crate) shares: Shares,
     pub(crate) member: Member,
     pub(crate) quota_bytes: u64,
     pub(crate) parked: VecDeque<Job>,
@@ -161,6 +163,7 @@ impl Target {
             ahead: Ahead::default(),
             wishes: Wishes::default(),
             uses: Uses::default(),
+            shares: Shares::default(),
             member: Member { index: DaemonIndex(0), count: 1 },
             quota_bytes: settings.quota_bytes,
             parked: VecDeque::new(),

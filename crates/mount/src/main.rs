@@ -142,6 +142,9 @@ fn run(settings: &mut Settings) -> Result<(), String> {
     turns::prepare().map_err(|errno| format!("can not take signals: {errno}"))?;
     let Begun { mount, server, serving } = begin(settings).inspect_err(|_| CLIENT.end_mount())?;
     say_ready(settings.ready.as_ref());
+    if settings.rights.is_for_all {
+        let _ = start("users", || quota::count(&CLIENT));
+    }
     let mount = Arc::new(mount);
     let handle = signals.handle();
     let ender = start("signals", {

@@ -41,6 +41,18 @@ pub(crate) fn run(
     }
 }
 
+/// Has all daemons know whose their pieces are, from now on, so that users get their parts of the memory
+/// (`data::shares`): who asks what all use has them count.
+pub(crate) fn count(client: &Client) {
+    if let Err(errno) = client.quotas(Account::ALL, &own_credentials(), &mut |_| {}) {
+        tracing::warn!(
+            why = errno.text(),
+            "daemons do not count whose files are in memory: one user's may take all of it; \
+             'forebay quota report' has them count"
+        );
+    }
+}
+
 fn said(errno: Errno) -> String {
     match errno {
         Errno::EPERM => "only root and the owner of the instance may".to_owned(),
