@@ -1,6 +1,7 @@
 //! Random requests against a plain map from file to bytes, with devices in memory, clients that
-//! keep pins and scribble as long as they may, devices that refuse, pieces that sink and rise, memory
-//! that is wanted back, requests that wait, and kills, also in the middle of each step of a move.
+//! keep pins and scribble as long as they may, devices that refuse, pieces that sink and rise page by
+//! page, memory that is wanted back, requests that wait, and kills, also in the middle of each step of a
+//! move. `crashes` kills in the middle of every step in turn.
 
 use crate::buddy::BLOCK_LOG2_MIN;
 use crate::effect::{Answer, Defined, Effect, Input, Source};
@@ -8,15 +9,20 @@ use crate::resident_tests::Marks;
 use crate::sink::Sinking;
 use crate::target::{Settings, Target};
 use crate::tier::{Backing, Space};
+use copies::Copying;
+use crashes::{Asking, Seen};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use waiting::{IMPATIENT, Range, Waiting, range};
+use waiting::{IMPATIENT, Waiting};
 use wire::quota::Account;
 use wire::reply::Piece;
 use wire::request::chunk_log2_of;
 use wire::{Errno, Inode, Request};
 
+mod copies;
+mod crashes;
 mod early;
+mod kills;
 mod lent;
 mod owners;
 mod waiting;
@@ -25,6 +31,9 @@ const TIER_BYTES: u64 = 512 << 10;
 const FILE_BYTES: u64 = 384 << 10;
 const PAGE: u64 = 4096;
 const CHUNK_LOG2: u8 = 17;
+
+/// What each file holds.
+type Files = BTreeMap<u64, Vec<u8>>;
 
 #[derive(Clone, Debug)]
 enum Act {
@@ -73,6 +82,11 @@ enum Act {
         millis: u32,
         used: u64,
         kill_at: Option<usize>,
+    },
+    /// Some pages more of a copy.
+    CopyGoesOn {
+        which: usize,
+        pages: usize,
     },
     /// A copy ends, the device may refuse.
     CopyEnds {
@@ -153,6 +167,8 @@ fn act() -> impl Strategy<Value = Act> {
         // Used in most laps.
         6 => (60u32..200, any::<[u64; 2]>(), kill_at()).prop_map(
             |(millis, [a, b], kill_at)| Act::Look { up: true, millis, used: a | b, kill_at }),
+        6 => (0usize..8, 1usize..16).prop_map(
+            |(which, pages)| Act::CopyGoesOn { which, pages }),
         6 => (0usize..8, proptest::bool::weighted(0.1), kill_at()).prop_map(
             |(which, fails, kill_at)| Act::CopyEnds { which, fails, kill_at }),
         4 => (prop_oneof![0..TIER_BYTES + PAGE, Just(TIER_BYTES)], kill_at()).prop_map(
@@ -173,6 +189,7 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 /// The daemon and its devices.
+#[derive(Clone)]
 struct World {
     target: Target,
     settings: Settings,
@@ -184,11 +201,15 @@ struct World {
     table: BTreeMap<u32, (Inode, Piece)>,
     /// Slots that are hidden for a moment.
     hidden: BTreeSet<u32>,
-    /// Copies under way: ticket, from, to, and whether the piece was shown meanwhile.
-    copies: Vec<(u64, Piece, Piece, bool)>,
+    copies: Vec<Copying>,
     millis: u32,
-    /// The daemon is killed after so many effects more.
+    /// The daemon is killed after so many steps more: effects, and pages of copies.
     kill_at: Option<usize>,
+    /// It may be killed in a request, too, which its client then makes of the next daemon.
+    asks_again: bool,
+    /// What every file held before the act in which the daemon is killed, and what that may change.
+    asking: Option<Asking>,
+    seen: Seen,
     /// Defined pages of a slot.
     defined: BTreeMap<u32, BTreeSet<u64>>,
     /// Pieces under the pins of stopped clients, which write into them.
@@ -239,6 +260,9 @@ impl World {
             copies: Vec::new(),
             millis: u32::MAX - 100,
             kill_at: None,
+            asks_again: false,
+            asking: None,
+            seen: Seen::default(),
             defined: BTreeMap::new(),
             pinned: BTreeMap::new(),
             early: BTreeSet::new(),
@@ -319,11 +343,8 @@ impl World {
         let mut outcome: Option<Outcome> = None;
         let mut bytes = Vec::new();
         while let Some(effect) = effects.pop_front() {
-            if let Some(left) = &mut self.kill_at {
-                if *left == 0 {
-                    return None;
-                }
-                *left -= 1;
+            if !self.goes_on() {
+                break;
             }
             let mut out = Vec::new();
             match effect {
@@ -374,14 +395,9 @@ impl World {
             }
             Effect::Show { slot } => {
                 assert!(self.hidden.remove(&slot), "it was not hidden");
-                let of_it = self.copies.iter_mut().filter(|copy| copy.1.slot == slot);
-                of_it.for_each(|copy| copy.3 = true);
+                self.spoil_copies(slot);
             }
-            Effect::Copy { ticket, from, to } => {
-                assert!(self.hidden.contains(&from.slot), "copied in the open");
-                assert!(!self.pinned.contains_key(&from.slot), "copied under a pin");
-                self.copies.push((ticket, from, to, false));
-            }
+            Effect::Copy { ticket, from, to } => self.begin_copy(ticket, from, to),
             Effect::Unpublish { slot } => {
                 assert!(self.table.remove(&slot).is_some());
                 self.hidden.remove(&slot);
@@ -444,35 +460,15 @@ impl World {
         self.keep_writers();
     }
 
-    /// A copy ends. One of a piece that was shown meanwhile may have brought anything.
-    fn end_copy(&mut self, which: usize, fails: bool) {
-        if self.copies.is_empty() {
-            return;
-        }
-        let (ticket, from, to, was_shown) = self.copies.swap_remove(which % self.copies.len());
-        let bytes = self.device(&from, 0, from.length()).to_vec();
-        let bytes = if was_shown { vec![0xcc; bytes.len()] } else { bytes };
-        self.device(&to, 0, to.length()).copy_from_slice(&bytes);
-        let outcome = if fails { Err(Errno::EIO) } else { Ok(()) };
-        self.step(Input::Copied { ticket, outcome }, &[]);
-    }
-
-    /// Does what changes no byte of a file; the daemon may be killed in the middle.
-    fn until_killed(&mut self, kill_at: Option<usize>, act: impl FnOnce(&mut World)) {
-        self.kill_at = kill_at;
-        let before: BTreeSet<_> = self.target.pieces().map(range).collect();
-        act(self);
-        if self.kill_at.take() == Some(0) {
-            self.kill(|range| before.contains(range));
-        }
-    }
-
     fn call(&mut self, request: &Request<'_>) -> Outcome {
         let body = if let Request::Write { bytes, .. } = request { bytes } else { &[][..] };
-        self.look_at_early(false);
         let ticket = IMPATIENT;
-        let outcome = self.step(Input::Request { ticket, request }, body);
-        outcome.or_else(|| self.step(Input::Withdraw { ticket }, body)).expect("an answer")
+        self.begin_to_ask(request);
+        self.ask_until_answered(&|world| {
+            world.look_at_early(false);
+            let outcome = world.step(Input::Request { ticket, request }, body);
+            outcome.or_else(|| world.step(Input::Withdraw { ticket }, body))
+        })
     }
 
     /// Stopped clients write on under their pins: this must hurt nobody.
@@ -485,53 +481,6 @@ impl World {
         }
     }
 
-    /// All pieces are there again but for what was being made for who waited: not `was_there`.
-    fn kill(&mut self, was_there: impl Fn(&Range) -> bool) {
-        let unknown = |space: Space| Space { fresh_from: u64::MAX, ..space };
-        self.settings.memory = unknown(self.settings.memory);
-        self.settings.ssd = unknown(self.settings.ssd);
-        let mut out = Vec::new();
-        let hides = |(slot, _): &(&u32, &(Inode, Piece))| self.hidden.contains(*slot);
-        let (hidden, shown): (Vec<_>, Vec<_>) = self.table.iter().partition(hides);
-        let rows = |rows: Vec<(&u32, &(Inode, Piece))>| -> Vec<(Inode, Piece)> {
-            rows.into_iter().map(|(_, row)| *row).collect()
-        };
-        let (shown, hidden) = (rows(shown), rows(hidden));
-        let (mut target, dropped) = Target::recover(self.settings, shown, hidden, &mut out);
-        assert!(dropped.is_empty(), "{dropped:?}");
-        self.copies.clear();
-        self.forget_waiting();
-        for effect in out {
-            self.perform_on_table(effect, &mut Vec::new());
-        }
-        assert!(self.hidden.is_empty(), "nobody would show them");
-        let found = self.early.iter().filter_map(|slot| self.table.get(slot));
-        target.restore_early(found.copied());
-        let mut out = Vec::new();
-        self.marks.restore(&self.table, (&self.target, &mut target), &mut out);
-        out.into_iter().for_each(|effect| self.perform_on_table(effect, &mut Vec::new()));
-        // A slot that is pinned is not used anew, so its row says what it held.
-        let is_gone = |piece: &Piece| !self.table.contains_key(&piece.slot);
-        let gone: Vec<Piece> = self.pinned.values().copied().filter(is_gone).collect();
-        target.restore_leaving(gone.iter().copied());
-        assert_eq!(target.leaving_count(), gone.len());
-        assert_eq!(target.early_bytes(), self.target.early_bytes());
-        let stays =
-            |one: &Range| was_there(one) || self.table.values().any(|row| range(*row) == *one);
-        let before: Vec<_> = self.target.pieces().map(range).filter(stays).collect();
-        assert!(target.pieces().map(range).eq(before), "pieces were lost");
-        for (place, length_log2) in std::mem::take(&mut self.give_backs).into_iter().step_by(2) {
-            self.punch(place, 1 << length_log2);
-        }
-        target.forget_free_memory(&mut |place, length| {
-            self.punch(place, length);
-            true
-        });
-        if std::mem::replace(&mut self.target, target).accounts().is_on() {
-            self.count();
-        }
-    }
-
     fn manage(&mut self, act: &Act) {
         match *act {
             Act::Count => self.count(),
@@ -541,6 +490,7 @@ impl World {
             Act::Look { up, millis, used, kill_at } => {
                 self.until_killed(kill_at, |world| world.look(up, millis, used));
             }
+            Act::CopyGoesOn { which, pages } => self.copy_pages(which, pages),
             Act::CopyEnds { which, fails, kill_at } => {
                 self.until_killed(kill_at, |world| world.end_copy(which, fails));
             }
@@ -576,7 +526,7 @@ fn grow(file: &mut Vec<u8>, end: u64) {
     }
 }
 
-fn remove(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, gone: &[u64]) {
+fn remove(world: &mut World, files: &mut Files, gone: &[u64]) {
     let inodes: Vec<u8> = gone.iter().flat_map(|file| file.to_le_bytes()).collect();
     let outcome = world.call(&Request::Remove { inodes: &inodes });
     assert_eq!(outcome.answer, Answer::Done);
@@ -591,7 +541,7 @@ fn remove(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, gone: &[u64]) {
 /// As a client writes that finds an early piece.
 fn write_early(
     world: &mut World,
-    files: &mut BTreeMap<u64, Vec<u8>>,
+    files: &mut Files,
     (file, last): (u64, bool),
     length: u64,
     with: u8,
@@ -619,7 +569,7 @@ fn check_answer(world: &World, request: &Request<'_>, pieces: &[Piece]) {
     assert!(own.all(|piece| world.target.early(inode, piece.start).is_none()));
 }
 
-fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
+fn perform(world: &mut World, files: &mut Files, act: &Act) {
     let chunk_log2 = CHUNK_LOG2;
     match *act {
         Act::Write { file, offset, length, with } => {
@@ -675,7 +625,7 @@ fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
         }
         Act::Unpin => world.pinned.clear(),
         Act::Tick => assert!(world.step(Input::Tick, &[]).is_none()),
-        Act::Kill => world.kill(|_| true),
+        Act::Kill => world.kill(None),
         Act::MakeEarly { file } => {
             assert!(world.step(Input::MakeEarly { inodes: &[Inode(file)] }, &[]).is_none());
         }
@@ -686,7 +636,7 @@ fn perform(world: &mut World, files: &mut BTreeMap<u64, Vec<u8>>, act: &Act) {
     }
 }
 
-fn check(world: &mut World, files: &BTreeMap<u64, Vec<u8>>) {
+fn check(world: &mut World, files: &Files) {
     for (&file, model) in files {
         let request = Request::Read {
             inode: Inode(file),
@@ -721,6 +671,46 @@ fn check_space(world: &mut World) {
     assert_eq!(leaving > 0, world.target.leaving_count() > 0);
 }
 
+/// One act, and whether all is in order behind it.
+fn go_on(world: &mut World, files: &mut Files, act: &Act) {
+    world.until_killed(None, |world| perform(world, files, act));
+    // Looking on is no step of the daemon's.
+    let kill_at = world.kill_at.take();
+    world.scribble();
+    check_space(world);
+    world.target.check_accounts();
+    world.target.check_moves();
+    world.check_waiting();
+    world.target.check_rising();
+    world.target.check_residents();
+    world.target.check_shares();
+    world.kill_at = kill_at;
+}
+
+/// Every file is what it is to be, who waits comes to an end, and all space is given back.
+fn finish(world: &mut World, files: &mut Files) {
+    check(world, files);
+    while !world.copies.is_empty() {
+        world.end_copy(0, false);
+    }
+    check(world, files);
+    perform(world, files, &Act::Remove { files: (1..5).collect() });
+    perform(world, files, &Act::Unpin);
+    perform(world, files, &Act::Tick);
+    assert_eq!(world.target.writers_waiting(), 0);
+    world.check_answered();
+    assert_eq!(world.target.leaving_count(), 0);
+    world.lend(0);
+    while !world.give_backs.is_empty() {
+        world.end_give_back(0, false);
+    }
+    let gone = world.target.memory_lent();
+    assert!(gone.held == 0 || world.has_refused, "{gone:?} is left");
+    world.lend(TIER_BYTES);
+    assert_eq!(world.target.memory.bytes_free(), TIER_BYTES);
+    assert_eq!(world.target.ssd.bytes_free(), TIER_BYTES);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
@@ -735,35 +725,9 @@ proptest! {
         world.waiting.defers = defers;
         let mut files = BTreeMap::new();
         for act in &acts {
-            perform(&mut world, &mut files, act);
-            world.scribble();
-            check_space(&mut world);
-            world.target.check_accounts();
-            world.target.check_moves();
-            world.check_waiting();
-            world.target.check_rising();
-            world.target.check_residents();
-            world.target.check_shares();
+            go_on(&mut world, &mut files, act);
         }
-        check(&mut world, &files);
-        while !world.copies.is_empty() {
-            world.end_copy(0, false);
-        }
-        check(&mut world, &files);
-        perform(&mut world, &mut files, &Act::Remove { files: (1..5).collect() });
-        perform(&mut world, &mut files, &Act::Unpin);
-        perform(&mut world, &mut files, &Act::Tick);
-        prop_assert_eq!(world.target.writers_waiting(), 0);
-        prop_assert_eq!(world.target.leaving_count(), 0);
-        world.lend(0);
-        while !world.give_backs.is_empty() {
-            world.end_give_back(0, false);
-        }
-        let gone = world.target.memory_lent();
-        prop_assert!(gone.held == 0 || world.has_refused, "{:?} is left", gone);
-        world.lend(TIER_BYTES);
-        prop_assert_eq!(world.target.memory.bytes_free(), TIER_BYTES);
-        prop_assert_eq!(world.target.ssd.bytes_free(), TIER_BYTES);
+        finish(&mut world, &mut files);
     }
 
     /// Whatever rows are found, what is believed is consistent, and what is not is named.

@@ -24,6 +24,11 @@ impl Marks {
         assert!(!stays, "{inode:?} is resident, and {piece:?} goes");
     }
 
+    /// Files that a row of `table` says stay in memory.
+    pub(crate) fn inodes(&self, table: &BTreeMap<u32, (Inode, Piece)>) -> BTreeSet<Inode> {
+        self.0.iter().filter_map(|slot| table.get(slot)).map(|row| row.0).collect()
+    }
+
     /// After a kill: from `table`; files that have pieces are known as before.
     pub(crate) fn restore(
         &self,
@@ -31,9 +36,7 @@ impl Marks {
         (old, new): (&Target, &mut Target),
         out: &mut Vec<Effect>,
     ) {
-        let inodes: BTreeSet<Inode> =
-            self.0.iter().filter_map(|slot| table.get(slot)).map(|row| row.0).collect();
-        new.restore_residents(inodes.into_iter(), out);
+        new.restore_residents(self.inodes(table).into_iter(), out);
         for (inode, _) in table.values() {
             assert_eq!(old.is_resident(*inode), new.is_resident(*inode), "{inode:?}");
         }

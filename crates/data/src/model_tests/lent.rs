@@ -33,6 +33,7 @@ impl World {
         if !fails {
             self.punch(place, 1 << length_log2);
         }
+        self.seen.gave_back += usize::from(!fails);
         self.has_refused |= fails;
         let outcome = if fails { Err(Errno::EIO) } else { Ok(()) };
         self.step(Input::GivenBack { place, length_log2, outcome }, &[]);

@@ -32,6 +32,9 @@ impl World {
             let own = Request::Own { inode, uid, project: 7, changed, resident };
             assert_eq!(self.call(&own).answer, Answer::Done);
         }
-        assert_eq!(self.target.is_resident(inode), resident);
+        // A daemon that was killed knows it of files with pieces alone.
+        if !self.asks_again {
+            assert_eq!(self.target.is_resident(inode), resident);
+        }
     }
 }

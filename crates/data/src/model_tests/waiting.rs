@@ -2,7 +2,7 @@
 
 use super::{CHUNK_LOG2, World};
 use crate::effect::{Answer, Defined, Effect, Input};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use wire::reply::Piece;
 use wire::{Errno, Inode, Request};
 
@@ -19,10 +19,12 @@ pub(super) const IMPATIENT: u64 = 7;
 const PATIENCE_MILLIS: u32 = 300;
 
 /// Those who wait.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Waiting {
     /// In the order in which they began.
     tickets: VecDeque<u64>,
+    /// What they and others want who were not answered: file, offset, length.
+    wants: BTreeMap<u64, (u64, u64, u64)>,
     next_ticket: u64,
     /// Something was made since the last answer.
     has_made: bool,
@@ -34,11 +36,17 @@ pub(super) struct Waiting {
 impl World {
     /// A client wants pieces, and waits until there is room.
     pub(super) fn want(&mut self, file: u64, offset: u64, length: u64) {
+        self.waiting.next_ticket += 1;
+        let ticket = 100 + self.waiting.next_ticket;
+        self.waiting.wants.insert(ticket, (file, offset, length));
+        self.send_want(ticket);
+    }
+
+    fn send_want(&mut self, ticket: u64) {
+        let (file, offset, length) = self.waiting.wants[&ticket];
         let inode = Inode(file);
         let (chunk_log2, allocate, ahead) = (CHUNK_LOG2, 1, 0);
         let request = Request::MapPieces { inode, chunk_log2, allocate, offset, length, ahead };
-        self.waiting.next_ticket += 1;
-        let ticket = 100 + self.waiting.next_ticket;
         self.look_at_early(false);
         self.step(Input::Request { ticket, request: &request }, &[]);
     }
@@ -86,6 +94,8 @@ impl World {
             self.waiting.tickets.retain(|&one| one != ticket);
         }
         if ticket != IMPATIENT {
+            self.seen.served += usize::from(place.is_some() && is_served);
+            assert!(self.waiting.wants.remove(&ticket).is_some(), "answered twice");
             let is_refusal = matches!(answer, Answer::Refused(errno) if *errno != Errno::EINVAL);
             assert!(
                 is_served || is_refusal || matches!(answer, Answer::Beyond { .. }),
@@ -113,8 +123,16 @@ impl World {
     }
 
     /// Their clients ask the next daemon again.
-    pub(super) fn forget_waiting(&mut self) {
-        let Waiting { next_ticket, defers, .. } = self.waiting;
-        self.waiting = Waiting { next_ticket, defers, ..Waiting::default() };
+    pub(super) fn wait_again(&mut self) {
+        let old = std::mem::take(&mut self.waiting);
+        let Waiting { next_ticket, defers, wants, .. } = old;
+        let tickets: Vec<u64> = wants.keys().copied().collect();
+        self.waiting = Waiting { next_ticket, defers, wants, ..Waiting::default() };
+        tickets.into_iter().for_each(|ticket| self.send_want(ticket));
+    }
+
+    /// Whoever wanted room was answered.
+    pub(super) fn check_answered(&self) {
+        assert!(self.waiting.wants.is_empty(), "{:?} wait for ever", self.waiting.wants);
     }
 }
