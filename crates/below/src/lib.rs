@@ -3,8 +3,9 @@
 //! Reading order: an open directory and what is reached from it (`folder`), what a name is
 //! (`node`), what it carries beside its contents (`attributes`), contents with holes (`contents`),
 //! and a file that appears under its name complete or not at all (`draft`). What a daemon asks of a tree,
-//! of whatever it is made (`tree`), and how a mounted one answers (`mounted`). Not here: which
-//! files, in what order, by how many threads; that is the caller's.
+//! of whatever it is made (`tree`), and how a mounted one answers (`mounted`); the same done with many
+//! things by several threads (`each`). Not here: which files, in what order, by how many threads; that
+//! is the caller's.
 //!
 //! *Invariant:* below a `Folder` no symbolic link is followed, so nothing in a tree leads out of it.
 //! *Invariant:* what appears under a name that is not a temporary one is complete.
@@ -16,6 +17,7 @@
 pub mod attributes;
 pub mod contents;
 pub mod draft;
+pub mod each;
 pub mod folder;
 pub mod history;
 pub mod mounted;
@@ -26,6 +28,7 @@ pub mod tree;
 pub use attributes::{Dress, Lost};
 pub use contents::Trouble;
 pub use draft::{Draft, Landing, Temporary};
+pub use each::{each, each_until};
 pub use folder::Folder;
 pub use mounted::Mounted;
 pub use node::{Kind, Node};

@@ -1,20 +1,16 @@
-//! Requests to a store: signed, sent, and sent again while it says that it is busy, or says nothing.
-//!
-//! Credentials come from where AWS's own programs look for them: the environment, the profile in
-//! `~/.aws`, a web identity, the container's or the machine's role. They are fetched with the first
-//! request, kept in memory, and fetched anew before they end.
+//! Requests to a store: signed, sent, and sent again while it says that it is busy, or says nothing. What
+//! they are signed with is found by `credentials`.
 
 use crate::answers::Wrong;
 use crate::place::Place;
-use bytes::Bytes;
+use crate::{credentials, files};
 use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode};
-use reqsign_aws_v4::{Credential, DefaultCredentialProvider, RequestSigner};
-use reqsign_core::{CommandExecute, CommandOutput, Context, FileRead, HttpSend, OsEnv, Signer};
+use reqsign_aws_v4::Credential;
+use reqsign_core::Signer;
 use std::future::Future;
 use std::io::{self, Read as _};
 use std::path::Path;
 use std::pin::pin;
-use std::process::Command;
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
 use std::thread::Thread;
@@ -36,8 +32,6 @@ const CONNECT_TIME: Duration = Duration::from_secs(5);
 const ANSWER_TIME: Duration = Duration::from_secs(8);
 /// and goes on sending in this.
 const READ_TIME: Duration = Duration::from_secs(8);
-/// Who tells credentials is near.
-const CREDENTIALS_TIME: Duration = Duration::from_secs(5);
 /// Bytes of an answer that is read whole: a page of a listing has about 400 KiB.
 const WHOLE_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of what a store says is wrong.
@@ -113,15 +107,7 @@ impl Client {
             .timeout_per_read(Some(READ_TIME))
             .timeout_per_write(Some(READ_TIME))
             .build();
-        let signer = (!place.is_public).then(|| {
-            let context = Context::new()
-                .with_env(OsEnv)
-                .with_file_read(Files)
-                .with_command_execute(Commands)
-                .with_http_send(Teller::new());
-            let sign = RequestSigner::new("s3", &place.region);
-            Signer::new(context, DefaultCredentialProvider::new(), sign)
-        });
+        let signer = (!place.is_public).then(|| credentials::signer(&place.region));
         Ok(Client { place, agent: config.into(), signer })
     }
 
@@ -206,7 +192,6 @@ impl Client {
         let wrong = |error: http::Error| Failed::ForGood(io::Error::other(error));
         let (mut parts, ()) = request.body(()).map_err(wrong)?.into_parts();
         if let Some(signer) = &self.signer {
-            // Its text may name what it was told by whom; no secret is in it.
             wait(signer.sign(&mut parts, None)).map_err(|error| {
                 let what = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE";
                 let text = format!("no credentials for the bucket: {error}: {what}");
@@ -297,11 +282,11 @@ fn refused(response: Response<Body>) -> Failed {
 /// Those of a file, or of the system, or those that are built in.
 fn certificates(named: Option<&Path>) -> io::Result<RootCerts> {
     let text = match named {
-        Some(path) => Some(std::fs::read(path).map_err(|error| {
+        Some(path) => Some(files::read(path).map_err(|error| {
             let text = format!("can not read the certificates in {}: {error}", path.display());
             io::Error::new(error.kind(), text)
         })?),
-        None => CERTIFICATES.iter().find_map(|path| std::fs::read(path).ok()),
+        None => CERTIFICATES.iter().find_map(|path| files::read(Path::new(path)).ok()),
     };
     let Some(text) = text else { return Ok(RootCerts::WebPki) };
     let all = ureq::tls::parse_pem(&text).filter_map(|item| match item {
@@ -309,65 +294,6 @@ fn certificates(named: Option<&Path>) -> io::Result<RootCerts> {
         _ => None,
     });
     Ok(all.collect::<Vec<_>>().into())
-}
-
-/// Files of credentials.
-#[derive(Debug)]
-struct Files;
-
-impl FileRead for Files {
-    async fn file_read(&self, path: &str) -> reqsign_core::Result<Vec<u8>> {
-        std::fs::read(path).map_err(|error| unexpected(format!("can not read {path}: {error}")))
-    }
-}
-
-/// Programs that tell credentials (`credential_process`).
-#[derive(Debug)]
-struct Commands;
-
-impl CommandExecute for Commands {
-    async fn command_execute<'a>(
-        &'a self,
-        program: &'a str,
-        words: &'a [&'a str],
-    ) -> reqsign_core::Result<CommandOutput> {
-        let output = Command::new(program).args(words).output();
-        let output =
-            output.map_err(|error| unexpected(format!("can not run {program}: {error}")))?;
-        let status = output.status.code().unwrap_or(-1);
-        Ok(CommandOutput { status, stdout: output.stdout, stderr: output.stderr })
-    }
-}
-
-/// Services that tell credentials.
-#[derive(Debug)]
-struct Teller {
-    agent: Agent,
-}
-
-impl Teller {
-    fn new() -> Teller {
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(CREDENTIALS_TIME))
-            .timeout_connect(Some(CREDENTIALS_TIME / 5))
-            .build();
-        Teller { agent: config.into() }
-    }
-}
-
-impl HttpSend for Teller {
-    async fn http_send(&self, request: Request<Bytes>) -> reqsign_core::Result<Response<Bytes>> {
-        let (parts, body) = request.into_parts();
-        let answer = self.agent.run(Request::from_parts(parts, &body[..]));
-        let (parts, mut body) = answer.map_err(|error| unexpected(error.to_string()))?.into_parts();
-        let bytes = body.read_to_vec().map_err(|error| unexpected(error.to_string()))?;
-        Ok(Response::from_parts(parts, bytes.into()))
-    }
-}
-
-fn unexpected(text: String) -> reqsign_core::Error {
-    reqsign_core::Error::unexpected(text)
 }
 
 /// Wakes a thread.
@@ -380,7 +306,7 @@ impl Wake for Unpark {
 }
 
 /// Waits for what is done by this thread, or by another that does the same.
-fn wait<T>(work: impl Future<Output = T>) -> T {
+pub(crate) fn wait<T>(work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = std::task::Context::from_waker(&waker);

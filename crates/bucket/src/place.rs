@@ -112,7 +112,9 @@ impl Profile {
     fn read(set: &dyn Fn(&str) -> Option<String>) -> Profile {
         let path = set("AWS_CONFIG_FILE").map(PathBuf::from);
         let path = path.or_else(|| Some(PathBuf::from(set("HOME")?).join(".aws/config")));
-        let text = path.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
+        // Whatever is wrong with it is said where credentials are looked for.
+        let text = path.and_then(|path| crate::files::read(&path).ok()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
         Profile::of(&text, &set("AWS_PROFILE").unwrap_or("default".to_owned()))
     }
 

@@ -11,14 +11,14 @@
 use crate::answers::{Head, Object, Page};
 use crate::client::{Client, FIRST_PATIENCE, PATIENCE, Tries};
 use crate::place::Place;
+use crate::writes::Uploads;
 use below::{Contents, Entry, Tree};
 use http::{Method, StatusCode};
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use wire::attributes::mode;
 use wire::below::Version;
@@ -42,6 +42,8 @@ pub struct Bucket {
     owner: (u32, u32),
     /// When it was opened: as old is a directory of which nothing is told.
     opened: i64,
+    /// Who keeps a list of uploads in parts.
+    pub(crate) uploads: Option<Arc<dyn Uploads>>,
 }
 
 impl Bucket {
@@ -56,9 +58,15 @@ impl Bucket {
         let own = std::fs::metadata("/proc/self")?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let opened = i64::try_from(now.as_nanos()).unwrap_or(0);
-        let bucket = Bucket { client, owner: (own.uid(), own.gid()), opened };
+        let bucket = Bucket { client, owner: (own.uid(), own.gid()), opened, uploads: None };
         bucket.page(&bucket.client.place.prefix, None, ("1", FIRST_PATIENCE))?;
         Ok(bucket)
+    }
+
+    /// Has `uploads` told of all uploads in parts from now on.
+    #[must_use]
+    pub fn with_uploads(self, uploads: Arc<dyn Uploads>) -> Bucket {
+        Bucket { uploads: Some(uploads), ..self }
     }
 
     pub(crate) fn page(
@@ -93,24 +101,8 @@ impl Bucket {
 
     /// What the store says of each, in the order of names.
     fn entries(&self, found: Vec<(String, Found)>) -> io::Result<Vec<Entry>> {
-        let next = AtomicUsize::new(0);
-        let told: Mutex<BTreeMap<usize, io::Result<Option<Entry>>>> = Mutex::default();
-        let work = || {
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                let Some((name, found)) = found.get(number) else { return };
-                let entry = self.entry(name, found);
-                told.lock().unwrap_or_else(PoisonError::into_inner).insert(number, entry);
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 1..HEADS.min(found.len()) {
-                scope.spawn(work);
-            }
-            work();
-        });
-        let told = told.into_inner().unwrap_or_else(PoisonError::into_inner);
-        told.into_values().filter_map(Result::transpose).collect()
+        let told = below::each_until(HEADS, &found, |(name, found)| self.entry(name, found))?;
+        Ok(told.into_iter().flatten().collect())
     }
 
     /// `None`: it was removed since it was listed.

@@ -1,4 +1,4 @@
-//! Objects are made, copied and removed. Each is there complete or not at all.
+//! Objects are made and removed. Each is there complete or not at all.
 //!
 //! What must not be overwritten is guarded twice: the store is asked what is there, and told what has to
 //! be (`If-Match`, `If-None-Match`). A store that knows no such conditions leaves the time between both
@@ -6,42 +6,21 @@
 //!
 //! Paths are keys without the prefix and without a slash at the end.
 
-use crate::answers::{Begun, Copied, Head, Page};
+use crate::answers::{Begun, Head, Page};
 use crate::attributes::{Attributes, VERSION};
 use crate::client::{Ask, PATIENCE, Tries, map_of};
+use crate::copies::COPIED_TIME;
 use crate::tree::{Bucket, DIRECTORY};
 use http::{HeaderMap, Method};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use wire::attributes::mode;
 use wire::below::Version;
 
-/// A store answers an upload in this time, once it has all of it,
+/// A store answers an upload in this time, once it has all of it.
 const STORED_TIME: Duration = Duration::from_secs(60);
-/// and has copied an object, or put one together, in this.
-const COPIED_TIME: Duration = Duration::from_secs(300);
-/// What is larger no store copies by one request.
-const COPY_BYTES_MAX: u64 = 5 << 30;
-/// Bytes of its parts, at least,
-const COPY_PART_BYTES: u64 = 1 << 30;
-/// and how many an object may have.
-const PARTS_MAX: u64 = 10_000;
 /// Bytes of the longest key.
 const KEY_BYTES_MAX: usize = 1024;
-/// Objects of a directory that are copied or removed at once.
-const WIDTH: usize = 16;
-/// What of an object's headers goes with a copy that gets new metadata.
-const KEPT: [&str; 5] = [
-    "content-type",
-    "cache-control",
-    "content-disposition",
-    "content-encoding",
-    "content-language",
-];
-
 /// What is at a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Object {
@@ -86,6 +65,34 @@ pub struct Upload {
     pub id: String,
 }
 
+/// Keeps a list of uploads in parts, so that the store can be told to forget those that nobody goes on
+/// with.
+pub trait Uploads: Send + Sync {
+    /// It has begun.
+    ///
+    /// # Errors
+    /// It can not be noted.
+    fn begun(&self, upload: &Upload) -> io::Result<()>;
+    /// The store knows of it no more.
+    ///
+    /// # Errors
+    /// It can not be noted.
+    fn over(&self, upload: &Upload) -> io::Result<()>;
+    /// Nobody goes on with it.
+    fn left(&self, upload: &Upload);
+}
+
+/// A header that says what has to be where something is put.
+pub(crate) type Condition = (&'static str, String);
+
+/// For what is there.
+pub(crate) fn condition_of(there: Option<&Head>) -> Condition {
+    match there {
+        None => ("if-none-match", "*".to_owned()),
+        Some(head) => ("if-match", head.etag.clone()),
+    }
+}
+
 impl Bucket {
     /// The bucket answers.
     ///
@@ -95,7 +102,7 @@ impl Bucket {
         self.page(&self.client.place.prefix, None, ("1", PATIENCE)).map(drop)
     }
 
-    fn key_of(&self, path: &str) -> io::Result<String> {
+    pub(crate) fn key_of(&self, path: &str) -> io::Result<String> {
         let key = self.key(path.as_bytes())?;
         match key.len() > KEY_BYTES_MAX {
             true => Err(io::Error::other("its path is longer than a key in a bucket can be")),
@@ -103,7 +110,7 @@ impl Bucket {
         }
     }
 
-    fn head(&self, path: &str) -> io::Result<Option<(Head, HeaderMap)>> {
+    pub(crate) fn head(&self, path: &str) -> io::Result<Option<(Head, HeaderMap)>> {
         let url = self.client.place.url(&self.key_of(path)?);
         match self.client.ask(&Method::HEAD, &url, &[], &mut Tries::new(PATIENCE)) {
             Ok(response) => Ok(Some((Head::of(response.headers()), response.headers().clone()))),
@@ -132,7 +139,12 @@ impl Bucket {
     }
 
     /// All keys below a path, a page of them.
-    fn page_below(&self, path: &str, token: Option<&str>, keys: &str) -> io::Result<Page> {
+    pub(crate) fn page_below(
+        &self,
+        path: &str,
+        token: Option<&str>,
+        keys: &str,
+    ) -> io::Result<Page> {
         let prefix = format!("{}/", self.key_of(path)?);
         self.page_of(&prefix, token, &[("max-keys", keys)], PATIENCE)
     }
@@ -170,7 +182,7 @@ impl Bucket {
         }
     }
 
-    fn send(
+    pub(crate) fn send(
         &self,
         method: &Method,
         url: &str,
@@ -181,17 +193,15 @@ impl Bucket {
     }
 
     /// What a request has to say so that nothing else is overwritten.
-    fn condition(&self, path: &str, over: Over) -> Result<Option<(&'static str, String)>, Refused> {
+    fn condition(&self, path: &str, over: Over) -> Result<Option<Condition>, Refused> {
         let found = match over {
             Over::Any => return Ok(None),
             Over::Nothing | Over::Known(_) => self.head(path)?,
         };
         match (over, found) {
-            (Over::Nothing, None) if !self.is_directory(path)? => {
-                Ok(Some(("if-none-match", "*".to_owned())))
-            }
+            (Over::Nothing, None) if !self.is_directory(path)? => Ok(Some(condition_of(None))),
             (Over::Known(version), Some((head, _))) if version_of(&head) == version => {
-                Ok(Some(("if-match", head.etag)))
+                Ok(Some(condition_of(Some(&head))))
             }
             _ => Err(Refused::Taken),
         }
@@ -202,9 +212,19 @@ impl Bucket {
         &self,
         (path, over, number): (&str, Over, u64),
         send: &dyn Fn(HeaderMap) -> io::Result<()>,
-        mut headers: HeaderMap,
+        headers: HeaderMap,
     ) -> Result<(), Refused> {
         let condition = self.condition(path, over)?;
+        self.send_guarded((path, condition, number), send, headers)
+    }
+
+    /// The same with a condition that is known.
+    pub(crate) fn send_guarded(
+        &self,
+        (path, condition, number): (&str, Option<Condition>, u64),
+        send: &dyn Fn(HeaderMap) -> io::Result<()>,
+        mut headers: HeaderMap,
+    ) -> Result<(), Refused> {
         let plain = headers.clone();
         headers.extend(map_of(condition.iter().map(|(name, value)| (*name, value)))?);
         let error = match send(headers) {
@@ -276,17 +296,38 @@ impl Bucket {
         self.begin_with(path, &metadata(attributes)?)
     }
 
-    fn begin_with(&self, path: &str, headers: &HeaderMap) -> io::Result<Upload> {
+    pub(crate) fn begin_with(&self, path: &str, headers: &HeaderMap) -> io::Result<Upload> {
         let url = format!("{}?uploads=", self.client.place.url(&self.key_of(path)?));
         let (_, answer) = self.send(&Method::POST, &url, headers, (&[], STORED_TIME))?;
         let begun: Begun = parsed(&answer)?;
         match begun.upload_id.is_empty() {
             true => Err(io::Error::other("the store begins no upload")),
-            false => Ok(Upload { path: path.to_owned(), id: begun.upload_id }),
+            false => self.note(Upload { path: path.to_owned(), id: begun.upload_id }),
         }
     }
 
-    fn url_of(&self, upload: &Upload, part: Option<u32>) -> io::Result<String> {
+    fn note(&self, upload: Upload) -> io::Result<Upload> {
+        if let Some(Err(error)) = self.uploads.as_ref().map(|uploads| uploads.begun(&upload)) {
+            let _ = self.abort(&upload);
+            let text = format!("can not note that an upload begins: {error}");
+            return Err(io::Error::new(error.kind(), text));
+        }
+        Ok(upload)
+    }
+
+    /// Nobody goes on with it: it is forgotten later, or at once where no list of them is kept.
+    pub(crate) fn leave(&self, upload: &Upload) {
+        match &self.uploads {
+            Some(uploads) => uploads.left(upload),
+            None => drop(self.abort(upload)),
+        }
+    }
+
+    fn note_over(&self, upload: &Upload) -> io::Result<()> {
+        self.uploads.as_ref().map_or(Ok(()), |uploads| uploads.over(upload))
+    }
+
+    pub(crate) fn url_of(&self, upload: &Upload, part: Option<u32>) -> io::Result<String> {
         let url = self.client.place.url(&self.key_of(&upload.path)?);
         let part = part.map(|part| format!("partNumber={part}&")).unwrap_or_default();
         Ok(format!("{url}?{part}uploadId={}", crate::place::in_query(&upload.id)))
@@ -324,7 +365,12 @@ impl Bucket {
             let body = (body.as_bytes(), COPIED_TIME);
             self.send(&Method::POST, &url, &headers, body).map(drop)
         };
-        self.put_guarded((&upload.path, over, number), &send, HeaderMap::new())
+        self.put_guarded((&upload.path, over, number), &send, HeaderMap::new())?;
+        // Should that fail the store is asked once more to forget what it does not know.
+        if self.note_over(upload).is_err() {
+            self.leave(upload);
+        }
+        Ok(())
     }
 
     /// Gives an upload up: the store forgets its parts.
@@ -333,10 +379,11 @@ impl Bucket {
     /// It does not.
     pub fn abort(&self, upload: &Upload) -> io::Result<()> {
         let url = self.url_of(upload, None)?;
-        self.delete(&url)
+        self.delete(&url)?;
+        self.note_over(upload)
     }
 
-    fn delete(&self, url: &str) -> io::Result<()> {
+    pub(crate) fn delete(&self, url: &str) -> io::Result<()> {
         match self.client.ask(&Method::DELETE, url, &[], &mut Tries::new(PATIENCE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             done => done.map(drop),
@@ -358,199 +405,20 @@ impl Bucket {
     pub fn remove_directory(&self, path: &str) -> io::Result<()> {
         self.delete(&self.client.place.url(&format!("{}/", self.key_of(path)?)))
     }
-
-    /// Gives an object that is there other attributes.
-    ///
-    /// # Errors
-    /// ENOENT: there is none; the store does not.
-    pub fn dress(&self, path: &str, attributes: &Attributes) -> io::Result<()> {
-        let found = self.head(path)?.ok_or(io::ErrorKind::NotFound)?;
-        let number = found.0.number();
-        self.copy_object((path, &found), path, &Attributes { number, ..*attributes })
-    }
-
-    /// Brings an object elsewhere, where it is the same version. May be done twice.
-    ///
-    /// # Errors
-    /// ENOENT: there is none; EEXIST: something else is there; the store does not.
-    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.copy(from, to)?;
-        self.remove(from)
-    }
-
-    fn copy(&self, from: &str, to: &str) -> io::Result<()> {
-        let found = self.head(from)?.ok_or(io::ErrorKind::NotFound)?;
-        match self.head(to)? {
-            Some((there, _)) if version_of(&there) == version_of(&found.0) => return Ok(()),
-            Some(_) => return Err(io::ErrorKind::AlreadyExists.into()),
-            None => {}
-        }
-        let own = std::fs::metadata("/proc/self")?;
-        let said = found.0.said;
-        let owner = (own.uid(), own.gid());
-        let Version { number, modified, .. } = version_of(&found.0);
-        let (uid, gid) = (said.uid.unwrap_or(owner.0), said.gid.unwrap_or(owner.1));
-        let is_directory = from.ends_with('/');
-        let mode = if is_directory { said.directory_mode() } else { said.file_mode() };
-        let attributes = Attributes { mode, uid, gid, modified, number };
-        self.copy_object((from, &found), to, &attributes)
-    }
-
-    /// The metadata of others stay.
-    fn copy_object(
-        &self,
-        (from, (head, headers)): (&str, &(Head, HeaderMap)),
-        to: &str,
-        attributes: &Attributes,
-    ) -> io::Result<()> {
-        let mut all = HeaderMap::new();
-        for (name, value) in headers {
-            let name_of = name.as_str();
-            if name_of.starts_with("x-amz-meta-") || KEPT.contains(&name_of) {
-                all.insert(name.clone(), value.clone());
-            }
-        }
-        all.extend(metadata(attributes)?);
-        let source = self.source(from, &head.etag)?;
-        if head.size > COPY_BYTES_MAX {
-            return self.copy_in_parts((&source, head.size), to, (&all, attributes.number));
-        }
-        all.extend(source);
-        let replace = "REPLACE".to_owned();
-        all.extend(map_of([("x-amz-metadata-directive", &replace)].into_iter())?);
-        let url = self.client.place.url(&self.key_of(to)?);
-        self.send(&Method::PUT, &url, &all, (&[], COPIED_TIME)).map(drop)
-    }
-
-    fn source(&self, from: &str, etag: &str) -> io::Result<HeaderMap> {
-        let source = self.client.place.source(&self.key_of(from)?);
-        let etag = etag.to_owned();
-        let all = [("x-amz-copy-source", &source), ("x-amz-copy-source-if-match", &etag)];
-        map_of(all.into_iter())
-    }
-
-    fn copy_in_parts(
-        &self,
-        (source, size): (&HeaderMap, u64),
-        to: &str,
-        (headers, number): (&HeaderMap, u64),
-    ) -> io::Result<()> {
-        let upload = self.begin_with(to, headers)?;
-        let done = self.copy_parts(source, size, &upload).and_then(|parts| {
-            match self.complete(&upload, &parts, (number, Over::Any)) {
-                Ok(()) => Ok(()),
-                Err(Refused::Failed(error)) => Err(error),
-                Err(Refused::Taken) => Err(io::ErrorKind::AlreadyExists.into()),
-            }
-        });
-        if done.is_err() {
-            let _ = self.abort(&upload);
-        }
-        done
-    }
-
-    fn copy_parts(
-        &self,
-        source: &HeaderMap,
-        size: u64,
-        upload: &Upload,
-    ) -> io::Result<Vec<(u32, String)>> {
-        let length = size.div_ceil(PARTS_MAX).max(COPY_PART_BYTES);
-        let starts: Vec<u64> = (0..size.div_ceil(length)).map(|number| number * length).collect();
-        let parts = each(&starts, &|start: &u64| {
-            let part = u32::try_from(start / length + 1).map_err(io::Error::other)?;
-            let mut headers = source.clone();
-            let range = format!("bytes={start}-{}", size.min(start + length) - 1);
-            headers.extend(map_of([("x-amz-copy-source-range", &range)].into_iter())?);
-            let url = self.url_of(upload, Some(part))?;
-            let (_, answer) = self.send(&Method::PUT, &url, &headers, (&[], COPIED_TIME))?;
-            Ok((part, parsed::<Copied>(&answer)?.e_tag))
-        });
-        parts.into_iter().collect()
-    }
-
-    /// Brings all that is below a path below another: all is copied before anything is removed. What was
-    /// broken off is gone on with when it is done again.
-    ///
-    /// # Errors
-    /// EEXIST: something else is there; the store does not.
-    pub fn rename_directory(&self, from: &str, to: &str) -> io::Result<()> {
-        let prefix = format!("{}/", self.key_of(from)?);
-        self.key_of(to)?;
-        self.each_below(from, &|key| {
-            let rest = key.strip_prefix(&prefix).unwrap_or_default();
-            let (from, to) = (format!("{from}/{rest}"), format!("{to}/{rest}"));
-            match self.copy(&from, &to) {
-                // It was removed since it was listed.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                // Whatever is said of a directory: it is one.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    if to.ends_with('/') {
-                        Ok(())
-                    } else {
-                        Err(error)
-                    }
-                }
-                done => done,
-            }
-        })?;
-        self.each_below(from, &|key| self.delete(&self.client.place.url(key)))
-    }
-
-    fn each_below(
-        &self,
-        path: &str,
-        with: &(dyn Fn(&str) -> io::Result<()> + Sync),
-    ) -> io::Result<()> {
-        let mut token = None::<String>;
-        loop {
-            let page = self.page_below(path, token.as_deref(), "1000")?;
-            each(&page.contents, &|object| with(&object.key))
-                .into_iter()
-                .collect::<Result<(), _>>()?;
-            token = page.next().map(str::to_owned);
-            if token.is_none() {
-                return Ok(());
-            }
-        }
-    }
 }
 
-fn version_of(head: &Head) -> Version {
+pub(crate) fn version_of(head: &Head) -> Version {
     let modified = head.said.modified.unwrap_or(head.stored);
     Version { number: head.number(), modified, size: head.size }
 }
 
-fn metadata(attributes: &Attributes) -> io::Result<HeaderMap> {
+pub(crate) fn metadata(attributes: &Attributes) -> io::Result<HeaderMap> {
     let all = attributes.metadata().map(|(name, value)| (format!("x-amz-meta-{name}"), value));
     map_of(all.iter().map(|(name, value)| (name.as_str(), value)))
 }
 
-fn parsed<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+pub(crate) fn parsed<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
     let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
     let text = std::str::from_utf8(bytes).map_err(|error| wrong(error.to_string()))?;
     quick_xml::de::from_str(text).map_err(|error| wrong(error.to_string()))
-}
-
-/// Does something with each of them, several at a time. In their order.
-fn each<T: Sync, U: Send>(all: &[T], with: &(dyn Fn(&T) -> U + Sync)) -> Vec<U> {
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::with_capacity(all.len()));
-    let work = || {
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(one) = all.get(number) else { return };
-            let one = with(one);
-            done.lock().unwrap_or_else(PoisonError::into_inner).push((number, one));
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..WIDTH.min(all.len()) {
-            scope.spawn(work);
-        }
-        work();
-    });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.sort_by_key(|(number, _)| *number);
-    done.into_iter().map(|(_, one)| one).collect()
 }

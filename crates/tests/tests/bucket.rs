@@ -212,6 +212,21 @@ fn a_bucket_that_can_not_be_used_is_said_at_the_start() {
     };
     let text = said("s3://data", &without);
     assert!(text.contains("no credentials for the bucket"), "{text}");
+    // A program that tells credentials and does not end, and files that are none.
+    let home = tempfile::tempdir().expect("a directory");
+    let in_home = |name: &str| home.path().join(name).to_str().expect("letters").to_owned();
+    let program = "[default]\ncredential_process = sh -c exit${IFS}3\n";
+    fs::write(home.path().join("config"), program).expect("written");
+    let made = Command::new("mkfifo").arg(in_home("pipe")).status().expect("mkfifo runs");
+    assert!(made.success());
+    let elsewhere = |variables: &mut Variables| {
+        without(variables);
+        variables.push(("AWS_CONFIG_FILE", in_home("config")));
+        variables.push(("AWS_SHARED_CREDENTIALS_FILE", in_home("pipe")));
+    };
+    let text = said("s3://data", &elsewhere);
+    assert!(text.contains("the program sh failed with status 3"), "{text}");
+    assert!(text.contains("pipe: it is a pipe and not a file"), "{text}");
 }
 
 /// Of an object that is replaced while it is read no byte is mixed with the old ones: neither between two

@@ -462,3 +462,63 @@ for line in sys.stdin:
     assert_eq!(worker.ask("d/h"), "closed");
     wait_for("what was refused", || store.get("in/put/d/refused").is_some());
 }
+/// What no store copies by one request is moved in parts: also when one of them fails, when the writer is
+/// killed meanwhile, and when others put something there before it is whole. No upload is left.
+#[test]
+fn what_is_moved_in_parts_is_whole_or_not_there() {
+    let store = Store::start();
+    let size = (6_u64 << 30) + 5;
+    store.put_large("in/put/huge0", b"front", 6 << 30);
+    let instance = start(&store, "parts", &["--write-back", "end"]);
+    let move_on = |turn: u32| above(&instance, &format!("mv huge{turn} huge{}", turn + 1));
+    let is_at = |name: &str| {
+        assert_eq!(store.size(&format!("in/put/{name}")), Some(size), "{name}");
+        assert_eq!(objects(&store)[name], b"front", "{name}");
+    };
+    move_on(0);
+    store.fault("PUT huge1 partNumber=3", Fault::Status(403));
+    flushed(&instance);
+    is_at("huge1");
+    assert_eq!((names(&store).len(), store.uploads(), store.faults_left()), (1, 0, 0));
+    move_on(1);
+    store.fault("PUT huge2 partNumber=2", Fault::Silence(std::time::Duration::from_millis(700)));
+    let mut flushing = instance.command("flush").spawn().expect("forebay runs");
+    wait_for("a part is under way", || store.faults_left() == 0);
+    support::kill(writer(&instance));
+    let _ = flushing.wait();
+    flushed(&instance);
+    is_at("huge2");
+    assert_eq!((names(&store).len(), store.uploads()), (1, 0));
+    move_on(2);
+    store.fault("POST huge3 uploadId", Fault::Replace(b"theirs".to_vec()));
+    flushed(&instance);
+    assert_eq!(objects(&store)["huge3"], b"theirs");
+    let all = names(&store);
+    assert_eq!((all.len(), store.uploads()), (2, 0), "{all:?}");
+    is_at(all.iter().find(|name| name.contains("conflict")).expect("beside it"));
+}
+
+/// What others put where something is moved to, after the look, is not overwritten by the copy.
+#[test]
+fn what_others_put_where_a_copy_goes_stays() {
+    for conditions in [Conditions::Known, Conditions::Refused] {
+        let store = Store::start();
+        store.set_conditions(conditions);
+        store.put("in/put/old", b"ours", &[]);
+        let name = format!("copies{conditions:?}");
+        let instance = start(&store, &name, &["--write-back", "end"]);
+        above(&instance, "mv old to");
+        if conditions == Conditions::Known {
+            store.fault("PUT in/put/to", Fault::Replace(b"theirs".to_vec()));
+        }
+        flushed(&instance);
+        let seen = objects(&store);
+        let ours = seen.values().filter(|bytes| *bytes == b"ours").count();
+        assert_eq!((ours, store.faults_left()), (1, 0), "{:?}", seen.keys());
+        let wanted: &[u8] = if conditions == Conditions::Known { b"theirs" } else { b"ours" };
+        assert_eq!(
+            (seen["to"].as_slice(), seen.len()),
+            (wanted, if wanted == b"ours" { 1 } else { 2 })
+        );
+    }
+}

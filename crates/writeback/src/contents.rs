@@ -1,14 +1,13 @@
 //! Contents: each file is written whole under a temporary name, by several threads, a large one in parts;
 //! many wait together for the device; then each comes to its name. In a bucket several come to their
-//! names
-//! at once, where there is what is known to be there.
+//! names at once, where there is what is known to be there.
 
 use crate::round::{Round, is_version};
 use crate::sides::{Above, Draft, Folder, Lower, New, Over, Sink};
 use crate::state::{Lies, Place, Standing, Tried, Trouble};
-use below::{Dress, Lost};
+use below::{Dress, Lost, each};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 use wire::below::{Stamp, Version};
 use wire::{Attributes, Inode};
@@ -162,29 +161,6 @@ fn sync(lower: &dyn Lower, batch: &[Job]) -> Result<(), i32> {
         }
     }
     Ok(())
-}
-
-/// Does something with each of them, several at a time.
-fn each<T: Sync, U: Send>(threads: usize, all: &[T], with: impl Fn(&T) -> U + Sync) -> Vec<U> {
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::with_capacity(all.len()));
-    let work = || {
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(one) = all.get(number) else { return };
-            let one = with(one);
-            done.lock().unwrap_or_else(PoisonError::into_inner).push((number, one));
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.min(all.len()) {
-            scope.spawn(work);
-        }
-        work();
-    });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.sort_by_key(|(number, _)| *number);
-    done.into_iter().map(|(_, one)| one).collect()
 }
 
 /// The parts of a file, which several threads may copy.

@@ -8,7 +8,7 @@
 use crate::sides::{Draft, Folder, Lower, New, Node, Over, Sink};
 use crate::state::{Tried, Trouble as Failure};
 use below::{Dress, Kind, Lost, Trouble};
-use bucket::{Attributes, Bucket, Refused, Upload};
+use bucket::{Attributes, Bucket, Refused, Upload, Uploads as _};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -42,8 +42,8 @@ impl Objects {
     /// # Errors
     /// As of `Bucket::open`; the list can not be read.
     pub(crate) fn new(text: &str, list: PathBuf) -> io::Result<Objects> {
-        let bucket = Arc::new(Bucket::open(text)?);
         let uploads = Arc::new(Uploads::read(list)?);
+        let bucket = Arc::new(Bucket::open(text)?.with_uploads(Arc::clone(&uploads) as _));
         Ok(Objects { bucket, uploads, kept: Mutex::default() })
     }
 
@@ -123,12 +123,6 @@ impl Uploads {
         std::fs::rename(&draft, &self.list)
     }
 
-    fn leave(&self, id: &str) {
-        if let Some((_, is_left)) = guard(&self.all).get_mut(id) {
-            *is_left = true;
-        }
-    }
-
     /// Has the store forget those that nobody goes on with. What it does not forget now it will.
     fn forget(&self, bucket: &Bucket) {
         let is_left = |(id, (path, is_left)): (&String, &(String, bool))| {
@@ -136,15 +130,30 @@ impl Uploads {
         };
         let left: Vec<Upload> = guard(&self.all).iter().filter_map(is_left).collect();
         for upload in left {
-            let done = bucket.abort(&upload).and_then(|()| {
-                self.change(|all| {
-                    all.remove(&upload.id);
-                })
-            });
-            if let Err(error) = done {
+            if let Err(error) = bucket.abort(&upload) {
                 tracing::warn!("an upload of {} is not forgotten: {error}", upload.path);
                 return;
             }
+        }
+    }
+}
+
+impl bucket::Uploads for Uploads {
+    fn begun(&self, upload: &Upload) -> io::Result<()> {
+        self.change(|all| {
+            all.insert(upload.id.clone(), (upload.path.clone(), false));
+        })
+    }
+
+    fn over(&self, upload: &Upload) -> io::Result<()> {
+        self.change(|all| {
+            all.remove(&upload.id);
+        })
+    }
+
+    fn left(&self, upload: &Upload) {
+        if let Some((_, is_left)) = guard(&self.all).get_mut(&upload.id) {
+            *is_left = true;
         }
     }
 }
@@ -171,7 +180,7 @@ impl fmt::Debug for Uploading {
 impl Drop for Uploading {
     fn drop(&mut self) {
         if let Some(upload) = &self.upload {
-            self.uploads.leave(&upload.id);
+            self.uploads.left(upload);
         }
     }
 }
@@ -215,9 +224,6 @@ impl Uploading {
             return Err(Refused::Taken);
         }
         self.upload = None;
-        self.uploads.change(|all| {
-            all.remove(&upload.id);
-        })?;
         Ok(())
     }
 }
@@ -286,11 +292,6 @@ impl Lower for Objects {
             false => None,
         };
         let (bucket, uploads) = (Arc::clone(&self.bucket), Arc::clone(&self.uploads));
-        if let Some(Upload { path, id }) = upload.clone() {
-            uploads.change(|all| {
-                all.insert(id, (path, false));
-            })?;
-        }
         let (body, parts) = (Mutex::new(body), Mutex::default());
         Ok(Draft::Object(Uploading { bucket, uploads, attributes, size, body, upload, parts }))
     }

@@ -45,13 +45,19 @@ pub(crate) enum Conditions {
 #[derive(Clone, Default)]
 struct Object {
     bytes: Arc<Vec<u8>>,
+    /// Zeros behind them: a large object takes no memory.
+    zeros: u64,
     metadata: Vec<(String, String)>,
     number: u64,
 }
 
 impl Object {
     fn etag(&self) -> ETag {
-        ETag::Strong(format!("{:x}-{}", self.number, self.bytes.len()))
+        ETag::Strong(format!("{:x}-{}", self.number, self.size()))
+    }
+
+    fn size(&self) -> u64 {
+        self.bytes.len() as u64 + self.zeros
     }
 
     fn metadata(&self) -> Metadata {
@@ -64,7 +70,9 @@ impl Object {
 }
 
 /// Of an upload: key, metadata and parts by their numbers.
-type Begun = (String, Vec<(String, String)>, BTreeMap<i32, Vec<u8>>);
+type Begun = (String, Vec<(String, String)>, BTreeMap<i32, Part>);
+/// Bytes, and zeros behind them.
+type Part = (Vec<u8>, u64);
 
 #[derive(Default)]
 struct State {
@@ -97,10 +105,39 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// What a copy is of.
+    fn source(&self, source: &CopySource, wanted: Option<&ETagCondition>) -> S3Result<Object> {
+        let CopySource::Bucket { bucket, key, .. } = source else {
+            return Err(s3_error!(InvalidArgument));
+        };
+        let object = self.get(bucket, key)?;
+        match wanted {
+            Some(ETagCondition::ETag(wanted)) if *wanted != object.etag() => {
+                Err(s3_error!(PreconditionFailed))
+            }
+            _ => Ok(object),
+        }
+    }
+}
+
+fn etag_of(number: i32, part: &Part) -> ETag {
+    ETag::Strong(format!("part{number}-{}-{}", part.0.len(), part.1))
+}
+
 impl State {
     fn put(&mut self, key: &str, bytes: Vec<u8>, metadata: Vec<(String, String)>) -> ETag {
+        self.put_sparse(key, (bytes, 0), metadata)
+    }
+
+    fn put_sparse(
+        &mut self,
+        key: &str,
+        (bytes, zeros): Part,
+        metadata: Vec<(String, String)>,
+    ) -> ETag {
         self.number += 1;
-        let object = Object { bytes: Arc::new(bytes), metadata, number: self.number };
+        let object = Object { bytes: Arc::new(bytes), zeros, metadata, number: self.number };
         let etag = object.etag();
         self.objects.insert(key.to_owned(), object);
         etag
@@ -194,11 +231,18 @@ impl Store {
 
     pub(crate) fn put(&self, key: &str, bytes: &[u8], metadata: &[(&str, &str)]) {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        let mut state = self.state.lock();
-        state.number += 1;
         let metadata = metadata.iter().map(owned).collect();
-        let object = Object { bytes: Arc::new(bytes.to_vec()), metadata, number: state.number };
-        state.objects.insert(key.to_owned(), object);
+        self.state.lock().put(key, bytes.to_vec(), metadata);
+    }
+
+    /// Puts an object that is these bytes, and so many zeros behind them.
+    pub(crate) fn put_large(&self, key: &str, bytes: &[u8], zeros: u64) {
+        self.state.lock().put_sparse(key, (bytes.to_vec(), zeros), Vec::new());
+    }
+
+    /// Bytes of an object.
+    pub(crate) fn size(&self, key: &str) -> Option<u64> {
+        self.state.lock().objects.get(key).map(Object::size)
     }
 
     /// Bytes and metadata.
@@ -302,12 +346,8 @@ async fn answer(state: &Shared, service: &S3Service, request: Request) -> hyper:
         }
         Some(Fault::Silence(time)) => tokio::time::sleep(time).await,
         Some(Fault::Replace(bytes)) => {
-            let mut state = state.lock();
-            state.number += 1;
-            let number = state.number;
-            let key = key.strip_prefix(&format!("{BUCKET}/")).expect("a key").to_owned();
-            let object = Object { bytes: Arc::new(bytes), metadata: Vec::new(), number };
-            state.objects.insert(key, object);
+            let key = key.strip_prefix(&format!("{BUCKET}/")).expect("a key");
+            state.lock().put(key, bytes, Vec::new());
         }
         Some(Fault::Cut(bytes)) => cut = Some(bytes),
         Some(Fault::Unheard) => is_unheard = true,
@@ -374,7 +414,7 @@ impl S3 for Shared {
                 Some(_) => prefixes.push(CommonPrefix { prefix: Some(encode(&seen)) }),
                 None => contents.push(s3s::dto::Object {
                     key: Some(encode(key)),
-                    size: Some(object.bytes.len() as i64),
+                    size: Some(object.size() as i64),
                     e_tag: Some(object.etag()),
                     last_modified: Some(object.stored()),
                     ..Default::default()
@@ -398,7 +438,7 @@ impl S3 for Shared {
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let object = self.get(&request.input.bucket, &request.input.key)?;
         Ok(S3Response::new(HeadObjectOutput {
-            content_length: Some(object.bytes.len() as i64),
+            content_length: Some(object.size() as i64),
             e_tag: Some(object.etag()),
             last_modified: Some(object.stored()),
             metadata: Some(object.metadata()),
@@ -456,19 +496,23 @@ impl S3 for Shared {
         request: S3Request<CopyObjectInput>,
     ) -> S3Result<S3Response<CopyObjectOutput>> {
         let input = request.input;
-        let CopySource::Bucket { bucket, key, .. } = &input.copy_source else {
-            return Err(s3_error!(InvalidArgument));
+        let object = self.source(&input.copy_source, input.copy_source_if_match.as_ref())?;
+        // Its library does not know them there.
+        let of = |name: &str| {
+            let value = request.headers.get(name).and_then(|value| value.to_str().ok());
+            value.map(|value| value.parse::<ETagCondition>().expect("a condition"))
         };
-        let object = self.get(bucket, key)?;
-        if let Some(ETagCondition::ETag(wanted)) = &input.copy_source_if_match
-            && *wanted != object.etag()
-        {
-            return Err(s3_error!(PreconditionFailed));
-        }
+        let conditions = (of("if-match"), of("if-none-match"));
+        self.lock().check(
+            &input.bucket,
+            &input.key,
+            (conditions.0.as_ref(), conditions.1.as_ref()),
+        )?;
         let replaces = input.metadata_directive.as_ref().is_some_and(|it| it.as_str() == "REPLACE");
         let metadata = if replaces { listed(input.metadata) } else { object.metadata.clone() };
         // As stores do that encrypt, or that put a copy together otherwise: another ETag.
-        let etag = self.lock().put(&input.key, object.bytes.to_vec(), metadata);
+        let bytes = (object.bytes.to_vec(), object.zeros);
+        let etag = self.lock().put_sparse(&input.key, bytes, metadata);
         let copied = CopyObjectResult { e_tag: Some(etag), ..Default::default() };
         Ok(S3Response::new(CopyObjectOutput {
             copy_object_result: Some(copied),
@@ -512,9 +556,40 @@ impl S3 for Shared {
         let mut state = self.lock();
         let upload = state.uploads.get_mut(&input.upload_id);
         let (_, _, parts) = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
-        let etag = ETag::Strong(format!("part{}-{}", input.part_number, bytes.len()));
-        parts.insert(input.part_number, bytes);
+        let part = (bytes, 0);
+        let etag = etag_of(input.part_number, &part);
+        parts.insert(input.part_number, part);
         Ok(S3Response::new(UploadPartOutput { e_tag: Some(etag), ..Default::default() }))
+    }
+
+    async fn upload_part_copy(
+        &self,
+        request: S3Request<UploadPartCopyInput>,
+    ) -> S3Result<S3Response<UploadPartCopyOutput>> {
+        let input = request.input;
+        let object = self.source(&input.copy_source, input.copy_source_if_match.as_ref())?;
+        let range = input.copy_source_range.unwrap_or_default();
+        let ends = range.strip_prefix("bytes=").and_then(|range| range.split_once('-'));
+        let (start, last) = ends.ok_or_else(|| s3_error!(InvalidArgument))?;
+        let number = |text: &str| text.parse::<u64>().map_err(|_| s3_error!(InvalidArgument));
+        let (start, end) = (number(start)?, number(last)? + 1);
+        if end > object.size() || end - start > 5 << 30 {
+            return Err(s3_error!(InvalidRange));
+        }
+        let have = object.bytes.len() as u64;
+        let bytes = object.bytes[start.min(have) as usize..end.min(have) as usize].to_vec();
+        let zeros = end - start - bytes.len() as u64;
+        let part = (bytes, zeros);
+        let etag = etag_of(input.part_number, &part);
+        let mut state = self.lock();
+        let upload = state.uploads.get_mut(&input.upload_id);
+        let (_, _, parts) = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
+        parts.insert(input.part_number, part);
+        let copied = CopyPartResult { e_tag: Some(etag), ..Default::default() };
+        Ok(S3Response::new(UploadPartCopyOutput {
+            copy_part_result: Some(copied),
+            ..Default::default()
+        }))
     }
 
     async fn complete_multipart_upload(
@@ -528,20 +603,21 @@ impl S3 for Shared {
         let upload = state.uploads.get(&input.upload_id).cloned();
         let (key, metadata, parts) = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
         let all = input.multipart_upload.and_then(|it| it.parts).unwrap_or_default();
-        let mut bytes = Vec::new();
+        let (mut bytes, mut zeros) = (Vec::new(), 0);
         for (index, named) in all.iter().enumerate() {
             let number = named.part_number.expect("a number");
             let part = parts.get(&number).ok_or_else(|| s3_error!(InvalidPart))?;
-            let etag = ETag::Strong(format!("part{number}-{}", part.len()));
-            if named.e_tag.as_ref() != Some(&etag) {
+            if named.e_tag.as_ref() != Some(&etag_of(number, part)) {
                 return Err(s3_error!(InvalidPart));
             }
-            if index + 1 < all.len() && part.len() < 5 << 20 {
+            if index + 1 < all.len() && part.0.len() as u64 + part.1 < 5 << 20 {
                 return Err(s3_error!(EntityTooSmall));
             }
-            bytes.extend_from_slice(part);
+            assert!(zeros == 0 || part.0.is_empty(), "zeros are behind all bytes");
+            bytes.extend_from_slice(&part.0);
+            zeros += part.1;
         }
-        let etag = state.put(&key, bytes, metadata);
+        let etag = state.put_sparse(&key, (bytes, zeros), metadata);
         state.uploads.remove(&input.upload_id);
         Ok(S3Response::new(CompleteMultipartUploadOutput {
             e_tag: Some(etag),
