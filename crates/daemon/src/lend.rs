@@ -237,5 +237,6 @@ impl TargetLoop {
         shared.lend.allowed.store(allowed, Relaxed);
         shared.lend.held.store(held, Relaxed);
         shared.lend.used.store(used, Relaxed);
+        shared.space.memory_users.store(self.target.users_in_memory() as u64, Relaxed);
     }
 }

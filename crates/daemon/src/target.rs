@@ -405,7 +405,6 @@ impl TargetLoop {
         self.note_uses(shared);
         let waiting = self.target.writers_waiting() as u64;
         shared.space.writers_waiting.store(waiting, Relaxed);
-        shared.space.memory_users.store(self.target.users_in_memory() as u64, Relaxed);
     }
 
     /// Sets the granules of a piece, then shows it.

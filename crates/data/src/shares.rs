@@ -26,14 +26,11 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// The number of a user. `is_empty` says which numbers have no pieces. If there are no more numbers
-    /// he shares the one of those who are not known.
-    fn number(&mut self, uid: u32, is_empty: &dyn Fn(u8) -> bool) -> u8 {
-        if let Some(&number) = self.numbers.get(&uid) {
-            return number;
-        }
+    /// A number for a user; these numbers have no pieces. If there are no more he shares the one of those
+    /// who are not known.
+    fn add(&mut self, uid: u32, empty: &[u8]) -> u8 {
         if self.numbers.len() >= usize::from(u8::MAX) {
-            self.numbers.retain(|_, &mut number| !is_empty(number));
+            self.numbers.retain(|_, number| !empty.contains(number));
         }
         let taken: BTreeSet<u8> = self.numbers.values().copied().collect();
         let Some(number) = (1..=u8::MAX).find(|number| !taken.contains(number)) else {
@@ -53,10 +50,14 @@ impl Target {
     /// Whose a file's pieces are.
     pub(crate) fn holder(&mut self, inode: Inode) -> u8 {
         let Some(Owner { uid, .. }) = self.accounts.owner(inode) else { return ANYBODY };
-        let [memory, ssd] = self.clean.policies();
-        let policies = [self.moves.policy(), memory, ssd];
-        let is_empty = |holder| policies.iter().all(|policy| policy.bytes_of(holder) == 0);
-        self.shares.number(uid, &is_empty)
+        if let Some(&number) = self.shares.numbers.get(&uid) {
+            return number;
+        }
+        let is_empty = |&holder: &u8| {
+            [Piece::MEMORY, Piece::SSD].iter().all(|&tier| self.held(holder, tier) == 0)
+        };
+        let empty: Vec<u8> = self.shares.all().filter(is_empty).collect();
+        self.shares.add(uid, &empty)
     }
 
     /// A file is somebody's since it changed at `changed`; what was true before is left out. A file

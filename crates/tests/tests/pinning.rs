@@ -15,11 +15,6 @@ use tests::{content, digest};
 const MIB: u64 = 1 << 20;
 const FILE: u64 = 8 * MIB;
 
-fn figure(instance: &Instance, name: &str) -> u64 {
-    let state = &instance.status()["daemons"][0]["state"];
-    state[name].as_u64().unwrap_or_else(|| panic!("{name} of {state}"))
-}
-
 /// `forebay pin` or `unpin`.
 fn say(instance: &Instance, word: &str, paths: &[&str]) -> Result<(), String> {
     let output = instance.command(word).args(paths).output().expect("it runs");
@@ -49,7 +44,7 @@ fn what_is_pinned_stays_until_it_is_let_go() {
         }
         // All but what memory has room for beside the pinned file.
         wait_for("sinking", || {
-            let used = figure(&instance, "ssd_total") - figure(&instance, "ssd_free");
+            let used = instance.figure("ssd_total") - instance.figure("ssd_free");
             used >= 16 * FILE - 24 * MIB
         });
     };
@@ -69,9 +64,9 @@ fn what_is_pinned_stays_until_it_is_let_go() {
         assert_eq!(is_pinned(&instance, &format!("/forebay/{path}")), word, "{path}");
     }
     flood(&mut worker);
-    wait_for("the pinned file in memory", || figure(&instance, "bytes_pinned") == FILE);
+    wait_for("the pinned file in memory", || instance.figure("bytes_pinned") == FILE);
     drain(&mut worker);
-    wait_for("the others gone", || figure(&instance, "memory_used") == FILE);
+    wait_for("the others gone", || instance.figure("memory_used") == FILE);
 
     // A kill changes nothing.
     let daemon = instance.daemon(0);
@@ -79,23 +74,23 @@ fn what_is_pinned_stays_until_it_is_let_go() {
     daemon.wait();
     instance.start_again();
     flood(&mut worker);
-    wait_for("the pinned file in memory", || figure(&instance, "bytes_pinned") == FILE);
+    wait_for("the pinned file in memory", || instance.figure("bytes_pinned") == FILE);
     assert_eq!(worker.ask("get /forebay/d/e/pinned"), right);
 
     assert_eq!(say(&instance, "unpin", &["/forebay/d/e/pinned"]), Ok(()));
-    wait_for("nothing pinned", || figure(&instance, "bytes_pinned") == 0);
+    wait_for("nothing pinned", || instance.figure("bytes_pinned") == 0);
     drain(&mut worker);
     flood(&mut worker);
     drain(&mut worker);
-    wait_for("the file on the SSD", || figure(&instance, "memory_used") == 0);
+    wait_for("the file on the SSD", || instance.figure("memory_used") == 0);
 
     // Pinned again, it comes back although nobody uses it.
     assert_eq!(say(&instance, "pin", &["/forebay/d/e/pinned"]), Ok(()));
-    wait_for("the file in memory", || figure(&instance, "bytes_pinned") == FILE);
+    wait_for("the file in memory", || instance.figure("bytes_pinned") == FILE);
     assert_eq!(worker.ask("get /forebay/d/e/pinned"), right);
     assert_eq!(worker.ask("unlink /forebay/d/e/pinned"), "ok");
     wait_for("all space back", || instance.used() == 0);
-    assert_eq!(figure(&instance, "bytes_pinned"), 0);
+    assert_eq!(instance.figure("bytes_pinned"), 0);
     let absent = say(&instance, "pin", &["/forebay/absent"]).expect_err("it is not there");
     assert!(absent.contains("no such file or directory"), "{absent}");
 }
@@ -111,7 +106,7 @@ fn small_files_of_a_pinned_directory_are_pinned() {
     for file in 0..500 {
         assert_eq!(worker.ask(&format!("put /forebay/d/f{file} {file} 3000")), "ok");
     }
-    wait_for("all pinned", || figure(&instance, "bytes_pinned") == 500 * 4096);
+    wait_for("all pinned", || instance.figure("bytes_pinned") == 500 * 4096);
 }
 
 /// "Only owners and root pin" (docs/semantics.md): also by the extended attribute, on a mount.
@@ -139,13 +134,13 @@ fn only_owners_and_root_may_pin_a_file() {
     let set = "try: os.setxattr(p, k, b'yes')\nexcept OSError as e: print(e.errno)\n\
                print(os.getxattr(p, k))";
     assert_eq!(python(1002, set), "1\nb'no'\n");
-    assert_eq!(figure(&instance, "bytes_pinned"), 0);
+    assert_eq!(instance.figure("bytes_pinned"), 0);
     assert_eq!(python(1001, set), "b'yes'\n");
-    wait_for("it to be pinned", || figure(&instance, "bytes_pinned") > 0);
+    wait_for("it to be pinned", || instance.figure("bytes_pinned") > 0);
     let wrong = "try: os.setxattr(p, k, b'1')\nexcept OSError as e: print(e.errno)";
     assert_eq!(python(1001, wrong), "22\n");
     assert_eq!(python(1001, "os.setxattr(p, k, b'no')\nprint(os.getxattr(p, k))"), "b'no'\n");
-    wait_for("it to be let go", || figure(&instance, "bytes_pinned") == 0);
+    wait_for("it to be let go", || instance.figure("bytes_pinned") == 0);
 }
 
 /// What other hosts write is told with the bytes.

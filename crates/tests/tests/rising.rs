@@ -9,14 +9,9 @@ use tests::{content, digest};
 
 const MIB: u64 = 1 << 20;
 
-fn figure(instance: &Instance, name: &str) -> u64 {
-    let state = &instance.status()["daemons"][0]["state"];
-    state[name].as_u64().unwrap_or_else(|| panic!("{name} of {state}"))
-}
-
 /// Bytes of the SSD that are in use.
 fn on_ssd(instance: &Instance) -> u64 {
-    figure(instance, "ssd_total") - figure(instance, "ssd_free")
+    instance.figure("ssd_total") - instance.figure("ssd_free")
 }
 
 fn right(seed: u64, length: u64) -> String {
@@ -35,11 +30,11 @@ fn what_is_used_again_rises() {
     wait_for("what has no room to be on the SSD", || on_ssd(&instance) >= 20 * MIB);
     let before = on_ssd(&instance);
     assert_eq!(worker.ask("get /forebay/second"), right(2, 16 * MIB));
-    assert_eq!(figure(&instance, "bytes_risen"), 0, "memory has no room");
+    assert_eq!(instance.figure("bytes_risen"), 0, "memory has no room");
     assert_eq!(worker.ask("unlink /forebay/first"), "ok");
     wait_for("the second file to rise", || {
         assert_eq!(worker.ask("get /forebay/second"), right(2, 16 * MIB));
-        figure(&instance, "bytes_risen") >= 16 * MIB
+        instance.figure("bytes_risen") >= 16 * MIB
     });
     wait_for("the first places to be free", || on_ssd(&instance) <= before - 16 * MIB);
     assert_eq!(worker.ask("get /forebay/third"), right(3, 4 * MIB));
@@ -80,7 +75,7 @@ fn a_daemon_that_dies_while_pieces_rise_loses_nothing() {
                 assert_eq!(answer, right(seeds[file], length), "seed {seed}, round {round}");
             }
         }
-        risen += figure(&instance, "bytes_risen");
+        risen += instance.figure("bytes_risen");
         let victim = instance.daemon(0);
         victim.kill();
         victim.wait();

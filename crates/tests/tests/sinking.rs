@@ -10,11 +10,6 @@ use tests::{content, digest};
 
 const MIB: u64 = 1 << 20;
 
-fn figure(instance: &Instance, name: &str) -> u64 {
-    let state = &instance.status()["daemons"][0]["state"];
-    state[name].as_u64().unwrap_or_else(|| panic!("{name} of {state}"))
-}
-
 /// Bytes that sank, and bytes of the SSD that are in use.
 fn sunk_and_used(instance: &Instance) -> (u64, u64) {
     let state = &instance.status()["daemons"][0]["state"];
@@ -62,7 +57,7 @@ fn without_room_asked_for_nothing_sinks() {
         assert_eq!(worker.ask(&format!("put /forebay/f 1 {}", 30 * MIB)), "ok");
         let right = format!("ok {} {}", 30 * MIB, digest(&content(1, 0, 30 * MIB)));
         assert_eq!(worker.ask("get /forebay/f"), right);
-        assert_eq!(figure(&instance, "bytes_sunk"), 0);
+        assert_eq!(instance.figure("bytes_sunk"), 0);
     }
 }
 
@@ -94,15 +89,15 @@ fn what_is_mapped_sinks_when_it_is_mapped_no_more() {
     let mut output = program.stdout.take().expect("a pipe");
     std::io::Read::read_exact(&mut output, &mut said).expect("a line");
     // A piece that nobody had mapped yet may have moved.
-    let before = figure(&instance, "bytes_sunk");
+    let before = instance.figure("bytes_sunk");
     let mut worker = instance.worker();
     assert_eq!(worker.ask(&format!("put /forebay/other 7 {}", 8 * MIB)), "ok");
-    wait_for("sinking", || figure(&instance, "bytes_sunk") >= before + 8 * MIB);
-    assert_eq!(figure(&instance, "bytes_sunk"), before + 8 * MIB, "what is mapped sank");
+    wait_for("sinking", || instance.figure("bytes_sunk") >= before + 8 * MIB);
+    assert_eq!(instance.figure("bytes_sunk"), before + 8 * MIB, "what is mapped sank");
     drop(program.stdin.take());
     let end = program.wait_with_output().expect("it ends");
     assert!(end.status.success(), "{}", text(&end.stderr));
-    wait_for("sinking", || figure(&instance, "bytes_sunk") >= 16 * MIB);
+    wait_for("sinking", || instance.figure("bytes_sunk") >= 16 * MIB);
     let mut right = vec![b'a'; 8 << 20];
     right.iter_mut().step_by(4096).for_each(|byte| *byte = b'b');
     let answer = worker.ask("get /forebay/mapped");
@@ -114,7 +109,7 @@ fn what_is_mapped_sinks_when_it_is_mapped_no_more() {
 /// Pieces sink still: all that was there may have sunk before the kill, so `f0` is written anew.
 fn sinks_another(instance: &Instance, worker: &mut Worker, contents: u64) -> (u64, u64) {
     assert_eq!(worker.ask(&format!("put /forebay/f0 {contents} {MIB}")), "ok");
-    wait_for("sinking", || figure(instance, "bytes_sunk") > 0);
+    wait_for("sinking", || instance.figure("bytes_sunk") > 0);
     (contents, MIB)
 }
 
@@ -139,7 +134,7 @@ fn a_daemon_that_dies_while_pieces_move_loses_nothing() {
     let mut worker = instance.worker();
     for round in 0..setting("TEST_ROUNDS", 24) {
         let victim = instance.daemon(0);
-        let moves_at_most = figure(&instance, "bytes_sunk") + random.below(8 * MIB);
+        let moves_at_most = instance.figure("bytes_sunk") + random.below(8 * MIB);
         let mut told = Vec::new();
         for _ in 0..12 {
             let (file, contents) = (random.below(24), random.next() % 100_000);
@@ -158,7 +153,7 @@ fn a_daemon_that_dies_while_pieces_move_loses_nothing() {
         if round % 2 == 0 {
             (0..random.below(2_000_000)).for_each(|_| std::hint::spin_loop());
         } else {
-            let much = || figure(&instance, "bytes_sunk") >= moves_at_most;
+            let much = || instance.figure("bytes_sunk") >= moves_at_most;
             (0..20).find(|_| much());
         }
         victim.kill();

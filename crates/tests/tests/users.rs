@@ -18,11 +18,6 @@ const MIB: u64 = 1 << 20;
 /// What Ann has: less than half of what stays in memory, which is half of it.
 const FILE: u64 = 4 * MIB;
 
-fn figure(instance: &Instance, name: &str) -> u64 {
-    let state = &instance.status()["daemons"][0]["state"];
-    state[name].as_u64().unwrap_or_else(|| panic!("{name} of {state}"))
-}
-
 fn shell(at: &Path, uid: u32, script: &str) {
     let mut command = Command::new("sh");
     let output =
@@ -48,17 +43,17 @@ fn a_users_burst_leaves_what_another_has_in_memory() {
     std::fs::create_dir(&shared).expect("made");
     open(&shared, 0o777);
     shell(&shared, ANN, "head -c 4M /dev/urandom >ann");
-    wait_for("it is known whose it is", || figure(&instance, "memory_users") == 1);
+    wait_for("it is known whose it is", || instance.figure("memory_users") == 1);
     for round in 0..16 {
         shell(&shared, BOB, &format!("head -c 16M /dev/zero >bob{round}"));
     }
     wait_for("most of the burst on the SSD", || {
-        let used = figure(&instance, "ssd_total") - figure(&instance, "ssd_free");
+        let used = instance.figure("ssd_total") - instance.figure("ssd_free");
         used >= 16 * 16 * MIB - (32 * MIB - FILE)
     });
     shell(&shared, BOB, "rm bob*");
     wait_for("the burst gone", || {
-        figure(&instance, "memory_used") == FILE
-            && figure(&instance, "ssd_free") == figure(&instance, "ssd_total")
+        instance.figure("memory_used") == FILE
+            && instance.figure("ssd_free") == instance.figure("ssd_total")
     });
 }

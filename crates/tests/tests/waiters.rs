@@ -12,11 +12,6 @@ const MIB: u64 = 1 << 20;
 /// It takes 12 MiB of the SSD: smaller pieces of the next file sink beside it, and none of 4 MiB.
 const LOW: u64 = 9 * MIB;
 
-fn figure(instance: &Instance, name: &str) -> u64 {
-    let state = &instance.status()["daemons"][0]["state"];
-    state[name].as_u64().unwrap_or_else(|| panic!("{name} of {state}"))
-}
-
 /// An instance whose memory and SSD are full: `/forebay/low` lies on the SSD and `/forebay/high` in
 /// memory, on its way down to an SSD that does not move.
 fn full(device: &mut Device, name: &str, options: &[&str]) -> Instance {
@@ -24,7 +19,7 @@ fn full(device: &mut Device, name: &str, options: &[&str]) -> Instance {
     let instance = device.start(name, &[&sizes[..], options].concat());
     let mut worker = instance.worker();
     assert_eq!(worker.ask(&format!("put /forebay/low 1 {LOW}")), "ok");
-    wait_for("all to have sunk", || figure(&instance, "bytes_sunk") == 12 * MIB);
+    wait_for("all to have sunk", || instance.figure("bytes_sunk") == 12 * MIB);
     device.stand_still();
     assert_eq!(worker.ask(&format!("put /forebay/high 2 {}", 15 * MIB)), "ok");
     wait_for("a copy to stand still", || instance.daemon(0).has_still_thread("sink"));
@@ -36,7 +31,7 @@ fn begin(instance: &Instance, number: u64) -> Worker {
     let mut worker = instance.worker();
     assert_eq!(worker.ask(&format!("open f /forebay/w{number} cw")), "ok");
     worker.tell(&format!("write f {number} {} {MIB}", 8 * MIB));
-    wait_for("waiting", || figure(instance, "writers_waiting") == number);
+    wait_for("waiting", || instance.figure("writers_waiting") == number);
     worker
 }
 
@@ -61,7 +56,7 @@ fn who_waits_goes_on_when_a_file_is_removed_and_readers_pass() {
     assert_eq!(other.ask("unlink /forebay/high"), "ok");
     assert_eq!(other.ask("close f"), "ok");
     assert_eq!(waits.answer().as_deref(), Some("ok"));
-    assert!(figure(&instance, "write_waits") > 0);
+    assert!(instance.figure("write_waits") > 0);
     device.go_on();
     assert_eq!(waits.ask("close f"), "ok");
     let mut bytes = vec![0; 8 << 20];
@@ -80,12 +75,12 @@ fn killed_writers_make_way() {
         let pid = worker.pid();
         assert_eq!(worker.ask(&format!("open f /forebay/w{number} cw")), "ok");
         worker.tell(&format!("write f {number} {} {MIB}", 8 * MIB));
-        wait_for("waiting", || figure(&instance, "writers_waiting") == number);
+        wait_for("waiting", || instance.figure("writers_waiting") == number);
         first.push((worker, pid));
     }
     let mut last = begin(&instance, 4);
     first.iter().for_each(|(_, pid)| kill(*pid));
-    wait_for("the dead to leave", || figure(&instance, "writers_waiting") == 1);
+    wait_for("the dead to leave", || instance.figure("writers_waiting") == 1);
     let mut other = instance.worker();
     assert_eq!(other.ask("unlink /forebay/high"), "ok");
     assert_eq!(last.answer().as_deref(), Some("ok"));

@@ -9,11 +9,6 @@ use tests::{content, digest};
 
 const MIB: u64 = 1 << 20;
 
-fn figure(instance: &Instance, name: &str) -> u64 {
-    let state = &instance.status()["daemons"][0]["state"];
-    state[name].as_u64().unwrap_or_else(|| panic!("{name} of {state}"))
-}
-
 /// "A write that outruns the SSD, or finds all full while something leaves, waits" (docs/semantics.md):
 /// two writers of different speeds, together ten times the memory.
 #[test]
@@ -52,9 +47,9 @@ fn who_writes_what_he_removed_waits_for_it() {
     let instance = Instance::start("anew", &options);
     let output = instance.program(&["python3", "-c", LOOP]).output().expect("python3 runs");
     assert!(output.status.success(), "{}", text(&output.stderr));
-    assert!(figure(&instance, "write_waits") > 0, "there was room all the time");
-    assert!(figure(&instance, "write_wait_us") >= figure(&instance, "write_wait_us_max"));
-    assert_eq!(figure(&instance, "writers_waiting"), 0);
+    assert!(instance.figure("write_waits") > 0, "there was room all the time");
+    assert!(instance.figure("write_wait_us") >= instance.figure("write_wait_us_max"));
+    assert_eq!(instance.figure("writers_waiting"), 0);
 }
 
 /// "Full is said in bounded time" (docs/semantics.md).

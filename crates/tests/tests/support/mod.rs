@@ -137,6 +137,12 @@ impl Instance {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
+    /// A figure of its first daemon.
+    pub(crate) fn figure(&self, name: &str) -> u64 {
+        let state = &self.status()["daemons"][0]["state"];
+        state[name].as_u64().unwrap_or_else(|| panic!("{name} of {state}"))
+    }
+
     /// Bytes in use, as programs see it.
     pub(crate) fn used(&self) -> u64 {
         let output = self
