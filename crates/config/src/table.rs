@@ -151,6 +151,8 @@ const SPACE_BYTES_MAX: u64 = 1 << 50;
 const MINUTE_MICROS: u64 = 60_000_000;
 
 const WRITE_BACK: Kind = Kind::Choice(&["through", "close", "cooling", "end", "never"]);
+/// From 1 ms on.
+const WHILE: Kind = Kind::Duration { min: 1000, max: 60 * MINUTE_MICROS };
 const PERCENT: Kind = Kind::Count { min: 0, max: 100, auto: true };
 
 const fn row(key: Key, name: &'static str, variable: &'static str, kind: Kind) -> Setting {
@@ -198,12 +200,7 @@ pub const SETTINGS: [Setting; 29] = [
              what is made and changed is saved there. Or s3://BUCKET/PREFIX, whose objects it shows as \
              files, and where it is saved as objects",
         ),
-    row(
-        Key::BackingCheck,
-        "backing-check",
-        "FOREBAY_BACKING_CHECK",
-        Kind::Duration { min: 1000, max: 60 * MINUTE_MICROS },
-    )
+    row(Key::BackingCheck, "backing-check", "FOREBAY_BACKING_CHECK", WHILE)
     .with("1s", "time", Scope::Instance)
     .help(
         "So long what was found by a name in the backing directory holds; who opens it after that has it \
@@ -251,20 +248,10 @@ pub const SETTINGS: [Setting; 29] = [
             "While less than this is free, what is least recently used moves, idle or not; auto: it \
              follows from room, and from how fast memory and SSD were seen to be",
         ),
-    row(
-        Key::Idle,
-        "idle",
-        "FOREBAY_IDLE",
-        Kind::Duration { min: 1000, max: 60 * MINUTE_MICROS },
-    )
+    row(Key::Idle, "idle", "FOREBAY_IDLE", WHILE)
     .with("500ms", "time", Scope::Instance)
     .help("What was not used for so long is idle"),
-    row(
-        Key::Patience,
-        "patience",
-        "FOREBAY_PATIENCE",
-        Kind::Duration { min: 1000, max: 60 * MINUTE_MICROS },
-    )
+    row(Key::Patience, "patience", "FOREBAY_PATIENCE", WHILE)
     .with("10s", "time", Scope::Instance)
     .help(
         "How long a write waits for space at most, while something is on its way to make some (at most \

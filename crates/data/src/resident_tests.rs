@@ -4,7 +4,7 @@ use crate::effect::{Answer, Effect, Input};
 use crate::sink::Sinking;
 use crate::target::{Settings, Target};
 use crate::tier::{Backing, Space};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use wire::reply::Piece;
 use wire::request::RESIDENT_CHUNK;
 use wire::{Inode, Request};
@@ -43,6 +43,36 @@ impl Marks {
     }
 }
 
+/// Performs effects where copies take no time; these slots are pinned. `see` is shown each of them. The
+/// last answer to a request.
+pub(crate) fn perform(
+    target: &mut Target,
+    effects: Vec<Effect>,
+    pinned: &[u32],
+    see: &mut dyn FnMut(&Target, &Effect),
+) -> Option<Answer> {
+    let (mut left, mut answer) = (VecDeque::from(effects), None);
+    while let Some(effect) = left.pop_front() {
+        see(target, &effect);
+        let mut out = Vec::new();
+        match effect {
+            Effect::CheckPins { round } => target.step(Input::Pins { round, pinned }, &mut out),
+            Effect::Copy { ticket, .. } => {
+                target.step(Input::Copied { ticket, outcome: Ok(()) }, &mut out);
+            }
+            Effect::Reply { answer: now, .. } => answer = Some(now),
+            _ => {}
+        }
+        left.extend(out);
+    }
+    answer
+}
+
+/// A device of which all can be used.
+pub(crate) const fn ready(length: u64) -> Space {
+    Space { length, backing: Backing::Ready, fresh_from: 0, ahead: 0 }
+}
+
 const BLOCK: u64 = 64 << 10;
 const MEMORY: u64 = 16 * BLOCK;
 /// A file that is one piece of a chunk.
@@ -56,10 +86,9 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let space = |length| Space { length, backing: Backing::Ready, fresh_from: 0, ahead: 0 };
         let target = Target::new(Settings {
-            memory: space(MEMORY),
-            ssd: space(8 * MEMORY),
+            memory: ready(MEMORY),
+            ssd: ready(8 * MEMORY),
             slot_count: 1024,
             quota_bytes: u64::MAX,
             sinking: Sinking {
@@ -72,26 +101,14 @@ impl World {
     }
 
     fn perform(&mut self, effects: Vec<Effect>) -> Option<Answer> {
-        let mut answer = None;
-        for effect in effects {
-            let mut out = Vec::new();
-            match effect {
-                Effect::Publish { inode, piece, .. } => {
-                    self.marks.set(piece.slot, self.target.is_resident(inode));
-                }
-                Effect::Mark { slot, is_resident } => self.marks.set(slot, is_resident),
-                Effect::CheckPins { round } => {
-                    self.target.step(Input::Pins { round, pinned: &[] }, &mut out);
-                }
-                Effect::Copy { ticket, .. } => {
-                    self.target.step(Input::Copied { ticket, outcome: Ok(()) }, &mut out);
-                }
-                Effect::Reply { answer: now, .. } => answer = Some(now),
-                _ => {}
+        let marks = &mut self.marks;
+        perform(&mut self.target, effects, &[], &mut |target, effect| match *effect {
+            Effect::Publish { inode, piece, .. } => {
+                marks.set(piece.slot, target.is_resident(inode));
             }
-            answer = answer.or(self.perform(out));
-        }
-        answer
+            Effect::Mark { slot, is_resident } => marks.set(slot, is_resident),
+            _ => {}
+        })
     }
 
     fn call(&mut self, request: &Request<'_>) -> Answer {

@@ -1,9 +1,9 @@
 //! Several users in one memory: whose pieces go, and whose stay.
 
 use crate::effect::{Answer, Effect, Input};
+use crate::resident_tests::{perform, ready};
 use crate::sink::Sinking;
 use crate::target::{Settings, Target};
-use crate::tier::{Backing, Space};
 use std::collections::BTreeSet;
 use wire::quota::Owner;
 use wire::reply::Piece;
@@ -30,15 +30,9 @@ impl World {
 
     /// With pieces that are idle after so many milliseconds.
     fn with(ssd: u64, idle_millis: u32) -> World {
-        let space = |blocks| Space {
-            length: blocks * BLOCK,
-            backing: Backing::Ready,
-            fresh_from: 0,
-            ahead: 0,
-        };
         let mut target = Target::new(Settings {
-            memory: space(MEMORY),
-            ssd: space(ssd),
+            memory: ready(MEMORY * BLOCK),
+            ssd: ready(ssd * BLOCK),
             slot_count: 1024,
             quota_bytes: u64::MAX,
             sinking: Sinking {
@@ -52,23 +46,7 @@ impl World {
     }
 
     fn perform(&mut self, effects: Vec<Effect>) -> Option<Answer> {
-        let mut answer = None;
-        for effect in effects {
-            let mut out = Vec::new();
-            match effect {
-                Effect::CheckPins { round } => {
-                    let pinned = self.pinned.clone();
-                    self.target.step(Input::Pins { round, pinned: &pinned }, &mut out);
-                }
-                Effect::Copy { ticket, .. } => {
-                    self.target.step(Input::Copied { ticket, outcome: Ok(()) }, &mut out);
-                }
-                Effect::Reply { answer: now, .. } => answer = Some(now),
-                _ => {}
-            }
-            answer = answer.or(self.perform(out));
-        }
-        answer
+        perform(&mut self.target, effects, &self.pinned, &mut |_, _| {})
     }
 
     /// A block of a user's file comes to be; `None` if there is no room now.
