@@ -74,7 +74,7 @@ fn why(state: &State) -> String {
     let allowed = state.memory_allowance.unwrap_or(0);
     match (state.ssd_total, state.ssd_free) {
         _ if state.bytes_pinned.unwrap_or(0) > allowed => "files in it are pinned".to_owned(),
-        (Some(0), _) => "it has no SSD for the files in it".to_owned(),
+        (Some(0), _) => "no SSD, and no other node, has room for the files in it".to_owned(),
         // The largest part of a file.
         (_, Some(free)) if free < 64 << 20 => "its SSD is full".to_owned(),
         _ => "programs have the files in it mapped, or use them".to_owned(),

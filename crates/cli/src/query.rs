@@ -38,6 +38,9 @@ pub(crate) struct State {
     pub(crate) room_reason: Option<String>,
     /// Bytes that moved from the SSD to memory since its start.
     pub(crate) bytes_risen: Option<u64>,
+    /// Bytes of its files in the memory of other nodes, and of other nodes' files here.
+    pub(crate) bytes_abroad: Option<u64>,
+    pub(crate) bytes_kept: Option<u64>,
     /// Bytes of memory in pinned files.
     pub(crate) bytes_pinned: Option<u64>,
     /// Such moves, either way, that were ended by use.

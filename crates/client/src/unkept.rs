@@ -23,7 +23,7 @@ impl Client {
         refused: Errno,
     ) -> Result<()> {
         let is_room = matches!(refused, Errno::ENOSPC | Errno::EDQUOT);
-        if !is_room || !file.inode.is_from_below() {
+        if !is_room {
             return Err(refused);
         }
         let target = To::Target(self.target_of(file, offset)?);

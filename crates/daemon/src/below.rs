@@ -17,7 +17,7 @@ mod list;
 mod tree;
 
 pub(crate) use ask::Asks;
-pub(crate) use fetch::{Fetch, Outcome, Wanted};
+pub(crate) use fetch::{Fetch, Outcome, Wanted, put};
 pub(crate) use list::{Listed, seen};
 pub(crate) use tree::{Told, Tree};
 

@@ -5,6 +5,7 @@
 //! the pin, as clients do. Bytes of the memory tier move between arena and socket; those of the SSD
 //! tier, and of granules that hold nothing, by a copy of their own.
 
+use crate::abroad::{End, Journey};
 use crate::reply::{LOST_MICROS, ReplyTo};
 use crate::shared::{Guest, Shared, encode_request};
 use crate::target::Devices;
@@ -47,6 +48,8 @@ pub(crate) enum Place {
     Arena { devices: Arc<Devices>, slot: u32, at: usize },
     /// Memory of its own, for a part of a pinned piece.
     Copy { devices: Arc<Devices>, piece: Piece, within: u64, segment: Segment },
+    /// A part of a piece that goes abroad, or comes home.
+    Abroad(End),
 }
 
 impl Memory for Place {
@@ -55,6 +58,7 @@ impl Memory for Place {
             Place::Buffer { guest, at, .. } => (guest.slots.stage().segment(), *at),
             Place::Arena { devices, at, .. } => (devices.arena.segment(), *at),
             Place::Copy { segment, .. } => (segment, 0),
+            Place::Abroad(end) => end.region(),
         }
     }
 }
@@ -65,6 +69,7 @@ impl Drop for Place {
             Place::Buffer { guest, buffer, .. } => guest.slots.stage().give_back(*buffer),
             Place::Arena { devices, slot, .. } => devices.pins.unpin(*slot),
             Place::Copy { devices, piece, .. } => devices.pins.unpin(piece.slot),
+            Place::Abroad(_) => {}
         }
     }
 }
@@ -75,6 +80,8 @@ pub(crate) enum Token {
     Answer(ReplyTo),
     /// The row of the file; the transfer itself, to be started again.
     Pushed { vnode: VnodeIndex, peer: DaemonIndex, range: Range, until: Instant },
+    /// A piece that goes abroad, or comes home, of which this is a part.
+    Journey { journey: Arc<Journey>, range: Range },
 }
 
 /// Our end of a transfer that a client asks for.
@@ -308,6 +315,9 @@ impl Ends for BulkEnds {
     fn ended(&self, token: Token, memory: Place, outcome: Outcome) {
         let token = match token {
             Token::Answer(token) => token,
+            Token::Journey { journey, range } => {
+                return self.shared.part_of_journey_ended(journey, range, memory, outcome);
+            }
             Token::Pushed { vnode, peer, range, until } => {
                 let outcome = match outcome {
                     Outcome::Moved(_) => Ok(()),

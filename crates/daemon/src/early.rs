@@ -131,7 +131,10 @@ impl Early {
     /// Learns from a request that files are written to which posts made.
     pub(crate) fn asked(&mut self, shared: &Shared, request: &Request<'_>) {
         let Request::MapPieces { inode, allocate: 1, offset: 0, .. } = *request else { return };
-        if inode.sequence() < SEQUENCE_FIRST || !shared.is_on_host(inode.shard()) {
+        if inode.is_abroad()
+            || inode.sequence() < SEQUENCE_FIRST
+            || !shared.is_on_host(inode.shard())
+        {
             return;
         }
         let stock = self.stocks.entry(inode.shard().0).or_default();

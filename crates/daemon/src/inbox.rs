@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use wire::errno::Result;
 use wire::quota::Account;
+use wire::reply::Piece;
 use wire::{DaemonIndex, Inode, ShardIndex};
 
 /// Most requests and messages that wait for one worker.
@@ -59,6 +60,10 @@ pub(crate) enum Note {
     GivenBack { place: u64, length_log2: u8, outcome: Result<()> },
     /// A piece was copied to the SSD, or not.
     Copied { ticket: u64, outcome: Result<()> },
+    /// Bytes of a piece abroad came for who reads them, or not.
+    ReadAbroad { ticket: u64, piece: Piece, outcome: Result<Vec<u8>> },
+    /// The keeper of a place abroad was told to let go of it.
+    Dismissed { slot: u32, answer: PartAnswer },
 }
 
 /// How a target answered its part of a job.

@@ -79,6 +79,7 @@ mod lend;
 
 mod peers;
 
+mod abroad;
 mod bulk;
 
 mod acceptor;

@@ -1,6 +1,7 @@
 //! Taking up what an earlier daemon left: the target from the piece table, the shards from their
 //! logs. For a first start there is nothing to take up, and the same code makes everything new.
 
+use crate::abroad::first_number;
 use crate::early::Early;
 use crate::history::History;
 use crate::lend::{self, Blocks, giver};
@@ -29,9 +30,9 @@ use std::sync::Arc;
 use std::thread;
 use store::journal::STEP_BYTES;
 use store::{Journal, Options, SsdFile, Sync};
-use wire::Inode;
 use wire::limits::WORKER_COUNT_MAX;
 use wire::reply::Piece;
+use wire::{DaemonIndex, Inode};
 
 /// Permission bits of the root directory.
 const ROOT_MODE: u32 = 0o755;
@@ -87,22 +88,26 @@ pub(crate) fn target(
         sessions_before,
         pins: Pins::default(),
     });
-    let mut found = Vec::new();
+    let (mut found, mut dismissed) = (Vec::new(), Vec::new());
     let mut target = if is_new {
         Target::new(sizes)
     } else {
-        let mut target = recover_target(sizes, &devices, &table_fd, &mut found)?;
+        let mut target = recover_target(sizes, &devices, &table_fd, &mut found, &mut dismissed)?;
         give_back_free(&mut target, &of_arena);
         target
     };
     let early = Early::new(settings.shm.clone(), &found);
     target.set_member(settings.index, settings.count);
+    let own = settings.local_first..settings.local_first + settings.local_count;
+    let others = (0..settings.count).filter(|index| !own.contains(index)).map(DaemonIndex);
+    target.set_keepers(others, first_number());
     let (sinker, copies) = sinker(&settings.data.join("ssd"));
     let history = open_history(settings, &mut target);
     let follower = Follower::new(settings.thresholds());
     let sinker = (sinker, follower);
     let mut target = TargetLoop::new(target, Arc::clone(&devices), preparer, sinker, giver, early);
     target.history = history;
+    dismissed.into_iter().for_each(|(slot, place)| target.begin_dismissal(slot, place));
     Ok((target, devices, orders, copies, blocks))
 }
 
@@ -130,6 +135,7 @@ fn recover_target(
     devices: &Devices,
     fd: &OwnedFd,
     early: &mut Vec<(Inode, Piece)>,
+    dismissed: &mut Vec<(u32, u64)>,
 ) -> Outcome<Target> {
     let Devices { table, states, .. } = devices;
     let slots = used_slots(fd, table.count()).map_err(failed("read the piece table"))?;
@@ -147,9 +153,12 @@ fn recover_target(
     let residents: BTreeSet<Inode> =
         target.pieces().filter(is_resident).map(|(inode, _)| inode).collect();
     target.restore_residents(residents.into_iter(), &mut effects);
-    let is_clean = |(_, piece): &(Inode, Piece)| states.is_clean(piece.slot);
+    let is_here = |piece: &Piece| piece.tier != Piece::ABROAD;
+    let is_clean = |(_, piece): &(Inode, Piece)| is_here(piece) && states.is_clean(piece.slot);
     let clean: Vec<_> = target.pieces().filter(is_clean).collect();
     target.restore_clean(clean.into_iter());
+    let gone = slots.iter().filter_map(|&slot| table.gone(slot)).filter(|piece| !is_here(piece));
+    target.restore_dismissed(gone.map(|piece| (piece.slot, piece.place)), &mut effects);
     for one in dropped {
         tracing::error!("{one}");
     }
@@ -157,6 +166,10 @@ fn recover_target(
         match effect {
             Effect::Unpublish { slot } => table.unpublish(slot),
             Effect::Show { slot } => table.show(slot),
+            Effect::Dismiss { slot, place } => {
+                dismissed.push((slot, place));
+                Ok(())
+            }
             _ => Ok(()),
         }
         .map_err(failed("change a row of the piece table"))?;

@@ -56,6 +56,8 @@ pub(crate) enum ReplyTo {
     Below { inode: Inode },
     /// The same, which asked a service to give back space.
     Room { round: u64, shard: ShardIndex },
+    /// The same, which told a target to let go of a piece.
+    Dismissed { slot: u32 },
     /// A transfer of a peer that waits for its piece.
     Visit(net::bulk::Visit),
     /// What is told of locks that are to end.
@@ -105,6 +107,10 @@ impl Shared {
             ReplyTo::Room { round, shard } => {
                 let by = (round, shard);
                 self.tell(WORKER_OF_TARGET, Note::GaveBack { by, answer: bytes.to_vec() });
+            }
+            ReplyTo::Dismissed { slot } => {
+                let answer = part_answer(bytes);
+                self.tell(WORKER_OF_TARGET, Note::Dismissed { slot, answer });
             }
             ReplyTo::Visit(visit) => self.bulk.answer(visit, bytes.to_vec()),
             ReplyTo::Release { row } => {

@@ -75,6 +75,10 @@ pub(crate) struct SpaceFigures {
     pub(crate) bytes_risen: AtomicU64,
     /// Bytes of memory in pinned files.
     pub(crate) bytes_pinned: AtomicU64,
+    /// Bytes of this target in the memory of others.
+    pub(crate) bytes_abroad: AtomicU64,
+    /// Bytes of others here.
+    pub(crate) bytes_kept: AtomicU64,
     /// Such moves, either way, that were ended by use.
     pub(crate) moves_cancelled: AtomicU64,
     /// Users who have pieces in memory that may go, as far as they are known.

@@ -36,6 +36,8 @@ pub(crate) fn line(shared: &Shared, sessions: usize) -> String {
         ("room_below", space.room_below.load(Relaxed)),
         ("reserve_below", space.reserve_below.load(Relaxed)),
         ("bytes_risen", space.bytes_risen.load(Relaxed)),
+        ("bytes_abroad", space.bytes_abroad.load(Relaxed)),
+        ("bytes_kept", space.bytes_kept.load(Relaxed)),
         ("moves_cancelled", space.moves_cancelled.load(Relaxed)),
         ("memory_users", space.memory_users.load(Relaxed)),
         ("writers_waiting", space.writers_waiting.load(Relaxed)),

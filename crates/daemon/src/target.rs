@@ -3,6 +3,7 @@
 //! Bytes of clients that map the arena never come here; requests for pieces do, and reads and
 //! writes of those who are on other hosts.
 
+use crate::abroad::Dismissals;
 use crate::accounts::{Waiting, encoded};
 use crate::below::{Asks, Wanted};
 use crate::clean::Drops;
@@ -156,6 +157,7 @@ pub(crate) struct TargetLoop {
     early: Early,
     pub(crate) asks: Asks,
     pub(crate) drops: Drops,
+    pub(crate) dismissals: Dismissals,
     /// If what is read is to be noted.
     pub(crate) history: Option<History>,
 }
@@ -187,6 +189,7 @@ impl TargetLoop {
             early,
             asks: Asks::default(),
             drops: Drops::default(),
+            dismissals: Dismissals::default(),
             history: None,
         }
     }
@@ -325,10 +328,12 @@ impl TargetLoop {
         let rising = self.keep_rising(shared, guests);
         let ahead = self.keep_ahead(shared, guests);
         let asks = self.keep_asks(shared, guests);
+        let told = self.keep_dismissals(shared);
         // What was given back above counts, too: there may be nothing more to do for long.
         self.note_lent(shared);
-        let all =
-            [early, leaving, waiting, room, dropping, following, sinking, rising, ahead, asks];
+        let all = [
+            early, leaving, waiting, room, dropping, following, sinking, rising, ahead, asks, told,
+        ];
         all.into_iter().flatten().min()
     }
 
@@ -433,33 +438,15 @@ impl TargetLoop {
     fn perform(&mut self, shared: &Shared, effect: Effect) -> Option<u64> {
         match effect {
             Effect::CheckPins { round } => return Some(round),
-            Effect::Publish { inode, piece, defined } => self.show(inode, &piece, defined),
-            Effect::Keep { piece, .. } => {
-                let noted = self.devices.states.set_early(piece.slot, false);
-                let shown = noted.and_then(|()| self.devices.table.show(piece.slot));
-                assert_eq!(shown, Ok(()), "a slot beyond the piece table");
-            }
-            Effect::Mark { slot, is_resident } => {
-                let noted = self.devices.states.set_resident(slot, is_resident);
-                assert_eq!(noted, Ok(()), "a slot beyond the piece table");
-            }
-            Effect::Hide { slot } => self.sinker.hide(&self.devices, slot, Why::Moves),
-            Effect::HideToDrop { slot } => self.sinker.hide(&self.devices, slot, Why::IsDropped),
-            Effect::Show { slot } => {
-                let shown = self.devices.table.show(slot);
-                assert_eq!(shown, Ok(()), "a slot beyond the piece table");
+            Effect::Copy { ticket, from, to } if [from.tier, to.tier].contains(&Piece::ABROAD) => {
+                self.travel(shared, Copy { ticket, from, to });
             }
             Effect::Copy { ticket, from, to } => {
                 self.sinker.copy(shared, Copy { ticket, from, to });
             }
-            Effect::Unpublish { slot } => {
-                let table = &self.devices.table;
-                let before = table.get(slot).or_else(|| table.hidden(slot));
-                let hidden = self.devices.table.unpublish(slot);
-                assert_eq!(hidden, Ok(()), "a slot beyond the piece table");
-                if let Some((inode, piece)) = before {
-                    self.devices.finder.forget(inode, &piece);
-                }
+            Effect::Dismiss { slot, place } => self.begin_dismissal(slot, place),
+            Effect::ReadAbroad { ticket, piece, within, length } => {
+                self.read_abroad(shared, ticket, &piece, (within, length));
             }
             Effect::Preallocate { tier, place, length, haste } => {
                 let order = Preparation { tier, place, length, haste };
@@ -497,8 +484,56 @@ impl TargetLoop {
             Effect::Wait { ticket } => self.begin_wait(ticket),
             Effect::AskForRoom { round } => self.ask_for_room(shared, round),
             Effect::Reply { ticket, answer } => self.reply(shared, ticket, answer),
+            effect => self.perform_on_rows(effect),
         }
         None
+    }
+
+    /// Effects on rows of the piece table, all in order.
+    fn perform_on_rows(&mut self, effect: Effect) {
+        match effect {
+            Effect::Publish { inode, piece, .. } if piece.tier == Piece::ABROAD => {
+                let (states, table) = (&self.devices.states, &self.devices.table);
+                let noted = states
+                    .set_resident(piece.slot, self.target.is_resident(inode))
+                    .and_then(|()| table.publish_hidden(inode, &piece));
+                assert_eq!(noted, Ok(()), "a slot beyond the piece table");
+            }
+            Effect::Publish { inode, piece, defined } => self.show(inode, &piece, defined),
+            Effect::Keep { piece, .. } => {
+                let noted = self.devices.states.set_early(piece.slot, false);
+                let shown = noted.and_then(|()| self.devices.table.show(piece.slot));
+                assert_eq!(shown, Ok(()), "a slot beyond the piece table");
+            }
+            Effect::Mark { slot, is_resident } => {
+                let noted = self.devices.states.set_resident(slot, is_resident);
+                assert_eq!(noted, Ok(()), "a slot beyond the piece table");
+            }
+            Effect::Hide { slot } => self.sinker.hide(&self.devices, slot, Why::Moves),
+            Effect::HideToDrop { slot } => self.sinker.hide(&self.devices, slot, Why::IsDropped),
+            Effect::Show { slot } => {
+                let shown = self.devices.table.show(slot);
+                assert_eq!(shown, Ok(()), "a slot beyond the piece table");
+            }
+            Effect::Unpublish { slot } => {
+                let table = &self.devices.table;
+                let before = table.get(slot).or_else(|| table.hidden(slot));
+                let hidden = self.devices.table.unpublish(slot);
+                assert_eq!(hidden, Ok(()), "a slot beyond the piece table");
+                if let Some((inode, piece)) = before {
+                    self.devices.finder.forget(inode, &piece);
+                }
+            }
+            Effect::Intend { inode, piece } => {
+                let noted = self.devices.table.publish_gone(inode, &piece);
+                assert_eq!(noted, Ok(()), "a slot beyond the piece table");
+            }
+            Effect::Forget { slot } => {
+                let emptied = self.devices.table.clear(slot);
+                assert_eq!(emptied, Ok(()), "a slot beyond the piece table");
+            }
+            other => tracing::error!(?other, "an effect that nobody performs"),
+        }
     }
 
     fn attempt(&mut self, ticket: u64, act: impl FnOnce(&Devices, &mut Pending) -> Result<()>) {

@@ -273,6 +273,12 @@ impl Worker {
             Note::Copied { ticket, outcome } => {
                 target.copied(shared, &self.guests, ticket, outcome);
             }
+            Note::ReadAbroad { ticket, piece, outcome } => {
+                target.abroad_was_read(shared, ticket, &piece, outcome);
+            }
+            Note::Dismissed { slot, answer } => {
+                target.dismissal_answered(shared, &self.guests, slot, answer);
+            }
             Note::Lend(bytes) => target.lend(shared, &self.guests, bytes),
             Note::GivenBack { place, length_log2, outcome } => {
                 let input = data::Input::GivenBack { place, length_log2, outcome };

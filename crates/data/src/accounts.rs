@@ -67,7 +67,7 @@ impl Accounts {
     /// True if it is known whose the file is.
     #[must_use]
     pub fn is_known(&self, inode: Inode) -> bool {
-        self.files.get(&inode).is_some_and(|file| file.owner.is_some())
+        inode.is_abroad() || self.files.get(&inode).is_some_and(|file| file.owner.is_some())
     }
 
     /// True if the file's owner has a limit, or may have one.
@@ -97,7 +97,8 @@ impl Accounts {
 
     /// A file has so many bytes more, or less.
     pub(crate) fn change(&mut self, inode: Inode, bytes: i64) {
-        if !self.is_on {
+        // What is kept for another target counts there.
+        if !self.is_on || inode.is_abroad() {
             return;
         }
         let file = self.files.entry(inode).or_default();
@@ -193,7 +194,7 @@ impl Target {
     /// The pieces that count.
     fn counted(&self) -> impl Iterator<Item = (Inode, Piece)> {
         let is_counted = |(inode, piece): &(Inode, Piece)| {
-            !is_first(piece) || !self.early.contains(*inode, piece)
+            !inode.is_abroad() && (!is_first(piece) || !self.early.contains(*inode, piece))
         };
         self.slots.iter().filter(is_counted)
     }

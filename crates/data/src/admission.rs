@@ -31,7 +31,8 @@
 
 use crate::effect::Effect;
 use crate::fill::Job;
-use crate::target::{Stop, Target, Work};
+use crate::target::{Stop, Target};
+use crate::work::Work;
 use std::collections::VecDeque;
 use wire::errno::Result;
 use wire::{Errno, Inode};

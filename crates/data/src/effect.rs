@@ -83,6 +83,11 @@ pub enum Input<'a> {
         /// What came of it.
         outcome: wire::errno::Result<()>,
     },
+    /// The answer to `Effect::Dismiss`, once the keeper has let go of it.
+    Dismissed {
+        /// As in the effect.
+        slot: u32,
+    },
     /// Who sent a request for which `Effect::Wait` came waits no longer: it is answered by `Busy`.
     Withdraw {
         /// Of the request.
@@ -175,7 +180,7 @@ pub enum Effect {
         slot: u32,
     },
     /// Copy what is defined of a piece that nobody uses to another place, while other effects go on; then
-    /// `Input::Copied`. At most `sink::MOVES_MAX` are under way.
+    /// `Input::Copied`. One abroad is defined as a whole. At most `sink::MOVES_MAX` are under way.
     Copy {
         /// To be given back.
         ticket: u64,
@@ -183,6 +188,25 @@ pub enum Effect {
         from: Piece,
         /// Its new place.
         to: Piece,
+    },
+    /// Write the row of a place abroad to which a copy will lead, as one that is gone.
+    Intend {
+        /// The file.
+        inode: Inode,
+        /// The piece there.
+        piece: Piece,
+    },
+    /// Have the keeper of a place abroad let go of it, however long that takes; then `Input::Dismissed`.
+    Dismiss {
+        /// The slot whose row says so.
+        slot: u32,
+        /// Its place; see `abroad::keeper`.
+        place: u64,
+    },
+    /// Empty the row of a slot: what it said is of no use any more.
+    Forget {
+        /// Its number.
+        slot: u32,
     },
     /// Take a slot out of the piece table.
     Unpublish {
@@ -246,6 +270,18 @@ pub enum Effect {
         length: u32,
         /// So many of them lie below.
         below: u32,
+    },
+    /// Answer a request for which there is no room with bytes of a piece abroad, while other effects go
+    /// on. There is no `Reply`: its ticket is free when it is answered.
+    ReadAbroad {
+        /// The request.
+        ticket: u64,
+        /// The piece.
+        piece: Piece,
+        /// Offset in it.
+        within: u64,
+        /// How many.
+        length: u32,
     },
     /// Make a part of a piece read as zeros.
     Zero {

@@ -16,7 +16,8 @@
 
 use crate::admission::{GRACE_MILLIS, Turn};
 use crate::effect::{Defined, Effect, Haste};
-use crate::target::{MAP_PIECES_MAX, Stop, Target, Work};
+use crate::target::{MAP_PIECES_MAX, Stop, Target};
+use crate::work::Work;
 use placement::piece::{self, Span};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -247,6 +248,11 @@ impl Fills {
         self.under_way.values().filter(of_list).map(|one| one.piece.length()).sum()
     }
 
+    /// A request waits for what is on its way.
+    pub(crate) fn wait(&mut self, job: Job) {
+        self.waiting.push_back(job);
+    }
+
     fn void(&mut self, inode: Inode, from: u64) {
         for (_, filling) in self.under_way.range_mut((inode, 0)..=(inode, u64::MAX)) {
             filling.is_void |= filling.piece.start + filling.piece.length() > from;
@@ -276,6 +282,7 @@ impl Target {
 
     /// Runs a request if what it needs is there; else it waits.
     pub(crate) fn admit(&mut self, job: Job, out: &mut Vec<Effect>) {
+        let Some(job) = self.come_home(job, out) else { return };
         let Some(need) = job.need else { return self.request(job, out) };
         let filled = self.fill(&need, out);
         if need.kind == Kind::Reads && filled != Ok(true) {
@@ -499,6 +506,18 @@ impl Target {
             Target::stop(ticket, Stop::Busy, out);
             // What stayed for it may go for others.
             self.admit_waiting(out);
+        }
+    }
+
+    /// A piece of a file can not be had: who waits for it is refused.
+    pub(crate) fn refuse_users(&mut self, inode: Inode, piece: &Piece, out: &mut Vec<Effect>) {
+        let piece_end = piece.start + piece.length();
+        for waiter in core::mem::take(&mut self.fills.waiting) {
+            let (file, offset, end) = waiter.work.range();
+            match file == inode && offset < piece_end && piece.start < end {
+                true => Target::stop(waiter.ticket, Stop::Refused(Errno::EIO), out),
+                false => self.fills.waiting.push_back(waiter),
+            }
         }
     }
 

@@ -22,6 +22,8 @@ pub mod slots;
 
 pub mod effect;
 
+mod work;
+
 pub mod target;
 
 pub mod admission;
@@ -37,6 +39,8 @@ pub mod shares;
 pub mod sink;
 
 pub mod rise;
+
+pub mod abroad;
 
 pub mod thresholds;
 
@@ -58,6 +62,9 @@ pub mod uses;
 
 #[cfg(test)]
 mod fill_tests;
+
+#[cfg(test)]
+mod abroad_tests;
 
 #[cfg(test)]
 mod resident_tests;

@@ -72,6 +72,8 @@ impl Target {
         let mut rows: Vec<(Inode, Piece)> = shown.into_iter().collect();
         let range = |&(inode, piece): &(Inode, Piece)| (inode, piece.start, piece.length_log2);
         let ranges: BTreeSet<_> = rows.iter().map(range).collect();
+        let (abroad, hidden): (Vec<_>, Vec<_>) =
+            hidden.into_iter().partition(|(_, piece)| piece.tier == Piece::ABROAD);
         for row in hidden {
             let (slot, was_replaced) = (row.1.slot, ranges.contains(&range(&row)));
             if was_replaced {
@@ -81,6 +83,11 @@ impl Target {
             out.push(Effect::Show { slot });
             rows.push(row);
         }
+        // What is here is what counts: a copy either way ended, or did not matter.
+        let ranges: BTreeSet<_> = rows.iter().map(range).collect();
+        let (needless, abroad): (Vec<_>, Vec<_>) =
+            abroad.into_iter().partition(|row| ranges.contains(&range(row)));
+        rows.extend(abroad);
         rows.retain(|&(inode, piece)| {
             let possible = is_possible(&settings, inode, &piece);
             if !possible {
@@ -89,7 +96,10 @@ impl Target {
             possible
         });
         let slot = |_: Inode, piece: &Piece| (0, u64::from(piece.slot), 1);
-        let place = |_: Inode, piece: &Piece| (u64::from(piece.tier), piece.place, piece.length());
+        let place = |_: Inode, piece: &Piece| {
+            let length = if piece.tier == Piece::ABROAD { 1 } else { piece.length() };
+            (u64::from(piece.tier), piece.place, length)
+        };
         let range = |inode: Inode, piece: &Piece| (inode.0, piece.start, piece.length());
         drop_overlaps(&mut rows, slot, Reason::RangeTwice, &mut dropped);
         drop_overlaps(&mut rows, place, Reason::PlaceTwice, &mut dropped);
@@ -99,13 +109,19 @@ impl Target {
         for (_, piece) in &rows {
             let device = match piece.tier {
                 Piece::MEMORY => &mut target.memory,
-                _ => &mut target.ssd,
+                Piece::SSD => &mut target.ssd,
+                _ => continue,
             };
             let taken = device.take_at(piece.place, piece.length_log2);
             assert!(taken, "rows that overlap were dropped: slot={}", piece.slot);
         }
         target.slots.restore(&rows);
         rows.iter().for_each(|(inode, piece)| target.watch(*inode, piece));
+        target.count_abroad();
+        for (_, piece) in needless {
+            out.push(Effect::Unpublish { slot: piece.slot });
+            target.restore_dismissed([(piece.slot, piece.place)], out);
+        }
         target.damaged = dropped.iter().map(|row| row.inode).collect();
         let shown = dropped.iter().filter(|row| row.piece.slot < settings.slot_count);
         out.extend(shown.map(|row| Effect::Unpublish { slot: row.piece.slot }));
@@ -145,10 +161,20 @@ fn is_possible(settings: &Settings, inode: Inode, piece: &Piece) -> bool {
     let space = match piece.tier {
         Piece::MEMORY => settings.memory,
         Piece::SSD => settings.ssd,
+        Piece::ABROAD => return is_possible_abroad(settings, inode, piece),
         _ => return false,
     };
     !inode.is_none()
         && fits(piece, space.length)
+        && piece.slot < settings.slot_count
+        && piece.start.is_multiple_of(piece.length())
+        && piece.start.checked_add(piece.length()).is_some_and(|end| end <= FILE_BYTES_MAX + 1)
+}
+
+/// As `is_possible`: of its place nothing is known here.
+fn is_possible_abroad(settings: &Settings, inode: Inode, piece: &Piece) -> bool {
+    !inode.is_none()
+        && (BLOCK_LOG2_MIN..=BLOCK_LOG2_MAX).contains(&piece.length_log2)
         && piece.slot < settings.slot_count
         && piece.start.is_multiple_of(piece.length())
         && piece.start.checked_add(piece.length()).is_some_and(|end| end <= FILE_BYTES_MAX + 1)

@@ -143,11 +143,14 @@ impl Target {
     pub(crate) fn watch(&mut self, inode: Inode, piece: &Piece) {
         match piece.tier {
             Piece::MEMORY if self.is_resident(inode) => self.residents.insert(piece),
+            // What is kept for others does not go on to others.
+            Piece::MEMORY if inode.is_abroad() && !self.moves.has_ssd() => {}
             Piece::MEMORY => {
                 let holder = self.holder(inode);
                 self.moves.insert(holder, piece);
             }
-            _ => self.rising.insert(piece.slot),
+            Piece::SSD => self.rising.insert(piece.slot),
+            _ => {}
         }
     }
 
@@ -158,7 +161,8 @@ impl Target {
                 self.moves.remove(piece);
                 self.residents.remove(piece.slot);
             }
-            _ => self.rising.remove(piece.slot),
+            Piece::SSD => self.rising.remove(piece.slot),
+            _ => {}
         }
     }
 

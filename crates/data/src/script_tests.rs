@@ -119,6 +119,7 @@ fn show_effect(effect: &Effect) -> String {
         Effect::Wait { ticket } => format!("Wait {ticket}"),
         Effect::AskForRoom { round } => format!("AskForRoom {round}"),
         Effect::Reply { ticket, answer } => format!("Reply {ticket} {}", show_answer(answer)),
+        abroad => format!("{abroad:?}"),
     }
 }
 

@@ -24,12 +24,10 @@
 //!  1. A piece that moves is its file's at its old place: `slots` knows the new one by a reserved slot.
 //!  2. `Moves::bytes` are what the new places in a tier take, also those of copies that are thrown away.
 
-use crate::coolness::{ANYBODY, Out, Policy};
+use crate::coolness::{ANYBODY, Out, Policy, Waves};
 use crate::effect::{Defined, Effect};
 use crate::target::Target;
 use crate::thresholds::{Counts, InForce};
-use crate::tier::Found;
-use crate::{Haste, coolness::Waves};
 use std::collections::BTreeMap;
 use wire::Inode;
 use wire::reply::Piece;
@@ -101,13 +99,15 @@ pub struct Moved {
 #[derive(Clone, Debug)]
 pub(crate) struct Moves {
     sinking: Sinking,
+    /// There is an SSD, or somebody who keeps pieces.
+    has_way_out: bool,
     has_ssd: bool,
     policy: Waves,
     under_way: BTreeMap<(Inode, u64), Move>,
     /// New places of moves that were ended in the middle of their copies, by ticket.
     thrown_away: BTreeMap<u64, Piece>,
     /// By tier of the new places.
-    bytes: [u64; 2],
+    bytes: [u64; 3],
     next_ticket: u64,
     is_on: bool,
     refused_at: Option<u32>,
@@ -122,11 +122,12 @@ impl Moves {
     pub(crate) const fn new(sinking: Sinking, has_ssd: bool) -> Moves {
         Moves {
             sinking,
+            has_way_out: has_ssd,
             has_ssd,
             policy: Waves::new(sinking.idle_millis),
             under_way: BTreeMap::new(),
             thrown_away: BTreeMap::new(),
-            bytes: [0; 2],
+            bytes: [0; 3],
             next_ticket: 0,
             is_on: false,
             refused_at: None,
@@ -141,9 +142,18 @@ impl Moves {
         self.bytes[tier as usize]
     }
 
-    /// Bytes of new places.
+    /// Bytes of new places in the devices of this target.
     pub(crate) const fn bytes(&self) -> u64 {
         self.bytes[0] + self.bytes[1]
+    }
+
+    pub(crate) const fn has_ssd(&self) -> bool {
+        self.has_ssd
+    }
+
+    /// Others keep pieces, or nobody does.
+    pub(crate) fn set_abroad(&mut self, is_on: bool) {
+        self.has_way_out = self.has_ssd || is_on;
     }
 
     /// With less memory free than this, pieces sink.
@@ -178,7 +188,7 @@ impl Moves {
 
     /// A piece of a file is here now.
     pub(crate) fn insert(&mut self, holder: u8, piece: &Piece) {
-        if piece.tier == Piece::MEMORY && self.has_ssd {
+        if piece.tier == Piece::MEMORY && self.has_way_out {
             self.policy.insert_of(holder, piece, false, self.now);
         }
     }
@@ -237,12 +247,13 @@ impl Target {
     pub fn is_sinking(&mut self) -> bool {
         let out = self.out();
         self.moves.is_on &= out.is_some();
-        out.is_some() && self.ssd.bytes_free() > self.ssd_kept_free()
+        let has_room = self.ssd.bytes_free() > self.ssd_kept_free();
+        out.is_some() && (has_room || self.abroad.is_on())
     }
 
     /// Bytes of the SSD that stay free for who writes; none while memory is to be given back, or while
     /// somebody waits, for whom the gaps there are too short.
-    fn ssd_kept_free(&self) -> u64 {
+    pub(crate) fn ssd_kept_free(&self) -> u64 {
         if self.bytes_beyond(0) > 0 || !self.admission.is_empty() {
             0
         } else {
@@ -264,22 +275,24 @@ impl Target {
 
     /// Which pieces are to sink now.
     fn out(&self) -> Option<Out> {
-        let Moves { sinking, has_ssd, is_on, ref under_way, .. } = self.moves;
-        let sinks = under_way.values().filter(|one| one.to.tier == Piece::SSD);
+        let Moves { sinking, has_way_out, is_on, ref under_way, .. } = self.moves;
+        let sinks = under_way.values().filter(|one| one.from.tier == Piece::MEMORY);
         let leaves: u64 = sinks.map(|one| one.from.length()).sum();
         // What is clean goes first, and without a copy.
         let clean = self.clean.bytes(Piece::MEMORY);
-        if has_ssd && self.bytes_beyond(leaves + clean) > 0 {
+        if has_way_out && self.bytes_beyond(leaves + clean) > 0 {
             return Some(Out::Forced);
         }
         let clean = clean - self.spared_bytes();
-        if !has_ssd || sinking == Sinking::NEVER {
+        if !has_way_out || sinking == Sinking::NEVER {
             return None;
         }
         // What will be free in a moment, and what nobody asked for yet.
         let free = self.memory.bytes_free() + leaves + self.early_bytes();
         let beyond = if is_on { self.memory.bytes_total() / BEYOND_PARTS } else { 0 };
         let normal = self.of_allowance(sinking.normal_below_bytes).saturating_add(beyond);
+        // What is idle stays rather than going to other nodes.
+        let normal = if self.moves.has_ssd { normal } else { 0 };
         match free {
             _ if free + clean < self.of_allowance(sinking.forced_below_bytes) => Some(Out::Forced),
             _ if free < normal => Some(Out::Normal),
@@ -322,9 +335,8 @@ impl Target {
             let givers = (givers.as_slice(), in_turn);
             let victim = policy.victim_of(givers, now_millis, kind, LOOKS_MAX, &mut was_used);
             let Some((inode, from)) = victim.and_then(|slot| self.slots.get(slot)) else { break };
-            let left = self.ssd.bytes_free().saturating_sub(from.length());
-            let has_room = left >= self.ssd_kept_free();
-            if !has_room || !self.begin_move(inode, from, Piece::SSD, out) {
+            let way = self.way_out(inode, from.length());
+            if !way.is_some_and(|tier| self.begin_move(inode, from, tier, out)) {
                 self.watch(inode, &from);
                 break;
             }
@@ -335,7 +347,8 @@ impl Target {
 
     /// True if one more move may begin.
     pub(crate) fn may_move_another(&self) -> bool {
-        let is_room = self.moves.under_way.is_empty() || self.moves.bytes() < MOVES_BYTES_MAX;
+        let bytes = self.moves.bytes() + self.moves.bytes_to(Piece::ABROAD);
+        let is_room = self.moves.under_way.is_empty() || bytes < MOVES_BYTES_MAX;
         is_room && self.moves.count() < MOVES_MAX && !self.is_waiting()
     }
 
@@ -353,23 +366,11 @@ impl Target {
         tier: u8,
         out: &mut Vec<Effect>,
     ) -> bool {
-        let device = if tier == Piece::MEMORY { &mut self.memory } else { &mut self.ssd };
-        let place = match device.take(from.length_log2) {
-            Found::Block(place, _) => place,
-            Found::Extend { place, length } => {
-                if self.asked.is_none() {
-                    self.asked = Some(tier);
-                    let haste = Haste::Soon;
-                    out.push(Effect::Preallocate { tier, place, length, haste });
-                }
-                return false;
-            }
-            Found::Full => return false,
-        };
-        let Some(slot) = self.slots.reserve() else {
-            device.release(place, from.length_log2);
+        if self.slots.vacant().is_none() {
             return false;
-        };
+        }
+        let Some(place) = self.take_to_move(tier, from.length_log2, out) else { return false };
+        let Some(slot) = self.slots.reserve() else { unreachable!("one is vacant") };
         let to = Piece { slot, place, tier, ..from };
         let ticket = self.moves.next_ticket;
         self.moves.next_ticket += 1;
@@ -381,7 +382,12 @@ impl Target {
         let one = Move { ticket, from, to, is_clean, returns, stage };
         self.moves.under_way.insert((inode, from.start), one);
         self.has_left = true;
-        out.push(Effect::Hide { slot: from.slot });
+        if tier == Piece::ABROAD {
+            out.push(Effect::Intend { inode, piece: to });
+        }
+        if from.tier != Piece::ABROAD {
+            out.push(Effect::Hide { slot: from.slot });
+        }
         true
     }
 
@@ -413,47 +419,68 @@ impl Target {
         out: &mut Vec<Effect>,
     ) {
         if let Some(to) = self.moves.thrown_away.remove(&ticket) {
-            return self.give_up(&to);
+            return self.give_up(&to, out);
         }
         let mut under_way = self.moves.under_way.iter();
         let Some((&(inode, start), &one)) = under_way.find(|(_, one)| one.ticket == ticket) else {
             return;
         };
         let Move { from, to, is_clean, returns, .. } = one;
-        self.admission.note(outcome);
+        let is_here = [from.tier, to.tier].iter().all(|&tier| tier != Piece::ABROAD);
+        if is_here {
+            self.admission.note(outcome);
+        }
+        self.note_gone(&to, outcome.is_ok());
         if outcome.is_err() {
-            self.moves.refused_at = Some(self.moves.now);
+            if is_here {
+                self.moves.refused_at = Some(self.moves.now);
+            }
             self.moves.under_way.remove(&(inode, start));
-            self.give_up(&to);
+            self.give_up(&to, out);
             self.watch_as(inode, &from, is_clean);
             self.note_sunk(&from, returns);
-            return out.push(Effect::Show { slot: from.slot });
+            return self.show_again(inode, &from, out);
         }
         self.moves.under_way.remove(&(inode, start));
         self.moves.bytes[usize::from(to.tier)] -= to.length();
         let Moved { bytes_sunk, bytes_risen, bytes_returned, .. } = &mut self.moves.moved;
         *bytes_returned += if returns { to.length() } else { 0 };
-        *(if to.tier == Piece::SSD { bytes_sunk } else { bytes_risen }) += to.length();
+        *(if to.tier == Piece::MEMORY { bytes_risen } else { bytes_sunk }) += to.length();
         match to.tier {
             Piece::MEMORY if !is_clean && !self.is_resident(inode) => {
                 let holder = self.holder(inode);
                 self.moves.insert_proven(holder, &to);
             }
+            // It may be dropped only where it is.
+            Piece::ABROAD => {}
             _ => self.watch_as(inode, &to, is_clean),
         }
         self.note_sunk(&to, to.tier == Piece::SSD);
-        self.slots.replace(inode, &from, to, self.round);
-        self.has_left = true;
-        out.push(Effect::Publish { inode, piece: to, defined: Defined::As(from) });
-        out.push(Effect::Unpublish { slot: from.slot });
+        let is_whole = from.tier == Piece::ABROAD;
+        let defined = if is_whole { Defined::All } else { Defined::As(from) };
+        out.push(Effect::Publish { inode, piece: to, defined });
+        self.leave(inode, &from, out);
+        self.slots.place(inode, to);
     }
 
     /// The new place of a piece is not needed.
-    fn give_up(&mut self, to: &Piece) {
+    fn give_up(&mut self, to: &Piece, out: &mut Vec<Effect>) {
         self.moves.bytes[usize::from(to.tier)] -= to.length();
-        self.slots.unreserve(to.slot);
-        let device = if to.tier == Piece::MEMORY { &mut self.memory } else { &mut self.ssd };
+        let device = match to.tier {
+            Piece::MEMORY => &mut self.memory,
+            Piece::SSD => &mut self.ssd,
+            _ => return self.dismiss(to.slot, to.place, out),
+        };
         device.release(to.place, to.length_log2);
+        self.slots.unreserve(to.slot);
+    }
+
+    /// A piece stays where it was. One that is abroad nobody sees, and who asked for it is refused.
+    fn show_again(&mut self, inode: Inode, from: &Piece, out: &mut Vec<Effect>) {
+        match from.tier {
+            Piece::ABROAD => self.refuse_users(inode, from, out),
+            _ => out.push(Effect::Show { slot: from.slot }),
+        }
     }
 
     /// Somebody asks for `offset .. end` of a file: what moves there stays.
@@ -479,10 +506,12 @@ impl Target {
         self.watch_as(inode, &one.from, one.is_clean);
         self.note_sunk(&one.from, one.returns);
         match one.stage {
-            Stage::Hidden(_) => self.give_up(&one.to),
+            Stage::Hidden(_) => self.give_up(&one.to, out),
             Stage::Copied => drop(self.moves.thrown_away.insert(one.ticket, one.to)),
         }
-        out.push(Effect::Show { slot: one.from.slot });
+        if one.from.tier != Piece::ABROAD {
+            out.push(Effect::Show { slot: one.from.slot });
+        }
     }
 
     /// A writer has a new piece.
@@ -547,7 +576,7 @@ impl Target {
             assert_eq!(self.slots.at(inode, start), Some(one.from), "its file has another piece");
             assert_eq!(self.slots.get(one.to.slot), None, "the new slot is in use");
         }
-        for tier in [Piece::MEMORY, Piece::SSD] {
+        for tier in [Piece::MEMORY, Piece::SSD, Piece::ABROAD] {
             let new = under_way.values().map(|one| &one.to).chain(thrown_away.values());
             let new = new.filter(|to| to.tier == tier);
             assert_eq!(new.map(|to| to.length()).sum::<u64>(), self.moves.bytes_to(tier));

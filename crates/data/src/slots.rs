@@ -5,9 +5,9 @@
 //!
 //!   Free --insert--> Used --leave--> Leaving --free--> Free
 //!                                    (a client may still copy under its pin)
-//!   Free --reserve--> Reserved --replace--> Used      a piece that comes from another place
-//!                     Reserved --place--> Used        a piece that is filled first
-//!                     Reserved --unreserve--> Free
+//!   Free --reserve--> Reserved --place--> Used        a piece that is filled first, or comes from
+//!                     Reserved --unreserve--> Free    another place
+//!   Used --depart--> Reserved                         a piece whose place no client reaches
 //!
 //! Invariants:
 //!  1. `pieces` names exactly the used slots, and pieces of one file do not overlap.
@@ -103,18 +103,10 @@ impl Slots {
     /// Puts back a piece that had left before a kill; its slot waits for pins until round `round` is
     /// answered. False if the slot holds something.
     pub fn restore_leaving(&mut self, piece: Piece, round: u64) -> bool {
-        if piece.slot >= self.count_max {
+        if !self.grow_to(piece.slot) {
             return false;
         }
-        while self.rows.len() <= piece.slot as usize {
-            self.free.push(self.rows.len() as u32);
-            self.rows.push(Row::Free);
-        }
-        let row = &mut self.rows[piece.slot as usize];
-        if *row != Row::Free {
-            return false;
-        }
-        *row = Row::Leaving(piece);
+        self.rows[piece.slot as usize] = Row::Leaving(piece);
         self.free.retain(|&slot| slot != piece.slot);
         self.leaving.push(Leaver { slot: piece.slot, round });
         true
@@ -152,16 +144,6 @@ impl Slots {
         self.free.push(slot);
     }
 
-    /// `from` lies in the reserved slot of `to` from now on. Its old slot waits for pins until round
-    /// `round` is answered.
-    pub fn replace(&mut self, inode: Inode, from: &Piece, to: Piece, round: u64) {
-        self.leave(inode, from, round);
-        let row = &mut self.rows[to.slot as usize];
-        assert_eq!(*row, Row::Reserved, "slot={} was not reserved", to.slot);
-        *row = Row::Free;
-        self.fill(inode, to);
-    }
-
     /// The pieces of `inode` that hold a byte of `offset .. end`, in order.
     pub fn over(&self, inode: Inode, offset: u64, end: u64) -> impl Iterator<Item = Piece> {
         let before = self.pieces.range((inode, 0)..=(inode, offset)).next_back();
@@ -191,6 +173,35 @@ impl Slots {
         assert_eq!(slot, Some(piece.slot), "a piece leaves that is not its file's");
         self.rows[piece.slot as usize] = Row::Leaving(*piece);
         self.leaving.push(Leaver { slot: piece.slot, round });
+    }
+
+    /// Takes a piece out of its file whose place no client reaches; its slot is reserved.
+    pub fn depart(&mut self, inode: Inode, piece: &Piece) {
+        let slot = self.pieces.remove(&(inode, piece.start));
+        assert_eq!(slot, Some(piece.slot), "a piece leaves that is not its file's");
+        self.rows[piece.slot as usize] = Row::Reserved;
+    }
+
+    /// Reserves this slot. False if it holds something, or there is none.
+    pub fn reserve_at(&mut self, slot: u32) -> bool {
+        if !self.grow_to(slot) {
+            return false;
+        }
+        self.free.retain(|&free| free != slot);
+        self.rows[slot as usize] = Row::Reserved;
+        true
+    }
+
+    /// Sees to it that there is a row for a slot. False if it holds something, or can not be.
+    fn grow_to(&mut self, slot: u32) -> bool {
+        if slot >= self.count_max {
+            return false;
+        }
+        while self.rows.len() <= slot as usize {
+            self.free.push(self.rows.len() as u32);
+            self.rows.push(Row::Free);
+        }
+        self.rows[slot as usize] == Row::Free
     }
 
     /// Frees what left in round `round` or before and is not among `pinned`; `with` gets each.

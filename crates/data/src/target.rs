@@ -19,6 +19,7 @@
 //!  2. The front of `parked`, and nothing else, waits for a device.
 //!  3. The used bytes of both tiers are within the quota.
 
+use crate::abroad::Abroad;
 use crate::accounts::{Accounts, Beyond, is_first};
 use crate::admission::Admission;
 use crate::ahead::{Ahead, Member};
@@ -35,14 +36,13 @@ use crate::sink::{Moves, Sinking};
 use crate::slots::Slots;
 use crate::tier::{Found, Space, Tier};
 use crate::uses::Uses;
-use crate::wish::{Asked, Wishes};
+use crate::wish::Wishes;
+use crate::work::Work;
 use placement::piece::{self, Span};
 use std::collections::{BTreeSet, VecDeque};
-use wire::limits::{BULK_BYTES, CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, SLOT_BYTES};
-use wire::quota::Owner;
+use wire::limits::SLOT_BYTES;
 use wire::reply::Piece;
-use wire::request::{chunk_log2_of, removed, rise};
-use wire::{DaemonIndex, Errno, Inode, Layout, Request};
+use wire::{DaemonIndex, Errno, Inode};
 
 /// Most pieces of one answer to `MapPieces`: it must fit a slot.
 pub const MAP_PIECES_MAX: usize = 256;
@@ -69,23 +69,6 @@ pub struct Settings {
     pub quota_bytes: u64,
     /// When pieces sink from memory to the SSD.
     pub sinking: Sinking,
-}
-
-/// A request without its bytes.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Work {
-    Map { inode: Inode, chunk_log2: u8, offset: u64, length: u64, ahead: u64 },
-    Find { inode: Inode, offset: u64, length: u64 },
-    Read { inode: Inode, offset: u64, length: u32 },
-    Write { inode: Inode, chunk_log2: u8, offset: u64, length: u32 },
-    Clear { inode: Inode, offset: u64, end: u64 },
-    Remove { inodes: Vec<Inode> },
-    Own { inode: Inode, owner: Owner, changed: i64, resident: bool },
-    Rise(Asked),
-    Usage { inode: Inode },
-    SeekData { inode: Inode, offset: u64 },
-    Space,
-    Flush { inode: Inode },
 }
 
 /// Why a piece can not be made.
@@ -122,6 +105,7 @@ pub struct Target {
     pub(crate) fills: Fills,
     pub(crate) moves: Moves,
     pub(crate) rising: Rising,
+    pub(crate) abroad: Abroad,
     pub(crate) residents: Residents,
     pub(crate) clean: Clean,
     pub(crate) admission: Admission,
@@ -157,6 +141,7 @@ impl Target {
             moves: Moves::new(settings.sinking, settings.ssd.length > 0),
             giving_back: GivingBack::default(),
             rising: Rising::default(),
+            abroad: Abroad::default(),
             residents: Residents::default(),
             clean: Clean::new(settings.sinking.forced_below_bytes),
             admission: Admission::default(),
@@ -207,6 +192,7 @@ impl Target {
                 self.admit_waiting(out);
             }
             Input::Withdraw { ticket } => self.withdraw(ticket, out),
+            Input::Dismissed { slot } => self.dismissed(slot, out),
             Input::RoomAsked { round, comes } => self.room_asked(round, comes),
             Input::Tick => self.has_left |= self.slots.leaving_count() > 0,
         }
@@ -468,8 +454,16 @@ impl Target {
                 Some(piece) if piece.length_log2 == span.length_log2 => piece,
                 // Somebody cuts the file another way than before.
                 Some(_) => return Err(Stop::Refused(Errno::EINVAL)),
+                None if inode.is_abroad() && !self.takes_in(span.length()) => {
+                    return Err(Stop::Refused(Errno::ENOSPC));
+                }
                 None if !self.admission.is_empty() => return Err(Stop::Behind),
-                None => self.make_one(inode, span, out)?,
+                None => match self.make_one(inode, span, out) {
+                    // Who sends it has other ways, and is not to wait.
+                    Err(Stop::Parked) => return Err(Stop::Parked),
+                    Err(_) if inode.is_abroad() => return Err(Stop::Refused(Errno::ENOSPC)),
+                    made => made?,
+                },
             };
             pieces.push(piece);
         }
@@ -482,9 +476,12 @@ impl Target {
         span: Span,
         out: &mut Vec<Effect>,
     ) -> Result<Piece, Stop> {
-        let (piece, history) = self.claim(inode, span, None, out)?;
+        let tier = inode.is_abroad().then_some(Piece::MEMORY);
+        let (piece, history) = self.claim(inode, span, tier, out)?;
         self.place(inode, &piece);
-        self.note_made(&piece);
+        if !inode.is_abroad() {
+            self.note_made(&piece);
+        }
         let defined = match history {
             History::Fresh => Defined::All,
             History::Used => Defined::Nothing,
@@ -527,6 +524,7 @@ impl Target {
     /// What `claim` took is a piece from now on.
     pub(crate) fn place(&mut self, inode: Inode, piece: &Piece) {
         self.slots.place(inode, *piece);
+        self.abroad.keep(inode, piece.length().cast_signed());
         self.watch(inode, piece);
     }
 
@@ -581,7 +579,7 @@ impl Target {
     /// Nothing is free; but perhaps soon, if the pins of something were not looked at yet, or something
     /// moves, is filled, or may be dropped. What was found pinned does not count: a stopped process may
     /// hold it for ever.
-    fn no_room(&mut self, errno: Errno, length: u64) -> Stop {
+    pub(crate) fn no_room(&mut self, errno: Errno, length: u64) -> Stop {
         if self.slots.left_after(self.round_answered) {
             return Stop::Busy;
         }
@@ -658,9 +656,17 @@ impl Target {
         if !was_early || !is_first(piece) {
             self.accounts.change(inode, -piece.length().cast_signed());
         }
-        self.slots.leave(inode, piece, self.round);
-        self.has_left = true;
-        out.push(Effect::Unpublish { slot: piece.slot });
+        self.leave(inode, piece, out);
+        self.abroad.keep(inode, -piece.length().cast_signed());
+    }
+
+    /// A piece is its file's no longer, or at another place. Its own is free when nobody uses it.
+    pub(crate) fn leave(&mut self, inode: Inode, piece: &Piece, out: &mut Vec<Effect>) {
+        if !self.leave_abroad(inode, piece, out) {
+            self.slots.leave(inode, piece, self.round);
+            self.has_left = true;
+            out.push(Effect::Unpublish { slot: piece.slot });
+        }
     }
 }
 
@@ -677,124 +683,4 @@ fn write(ticket: u64, pieces: &[Piece], offset: u64, length: u32, out: &mut Vec<
         let (from, length) = ((at - offset) as u32, part as u32);
         out.push(Effect::Write { ticket, piece, within: at - piece.start, from, length });
     }
-}
-
-impl Work {
-    /// Reads a request and checks its numbers: whatever comes behind trusts them.
-    fn of(request: &Request<'_>) -> Result<Work, Errno> {
-        let work = match *request {
-            Request::MapPieces { inode, chunk_log2, allocate, offset, length, ahead } => {
-                if allocate == 0 {
-                    Work::Find { inode, offset, length }
-                } else {
-                    Work::Map { inode, chunk_log2: chunk(chunk_log2)?, offset, length, ahead }
-                }
-            }
-            Request::Read { inode, offset, length, .. } => Work::Read { inode, offset, length },
-            Request::Write { inode, chunk_log2, offset, bytes, .. } => {
-                let length = u32::try_from(bytes.len()).map_err(|_| Errno::EINVAL)?;
-                Work::Write { inode, chunk_log2: chunk(chunk_log2)?, offset, length }
-            }
-            Request::Truncate { inode, size, .. } => {
-                Work::Clear { inode, offset: size, end: u64::MAX }
-            }
-            Request::Punch { inode, offset, length, .. } => {
-                Work::Clear { inode, offset, end: offset.saturating_add(length) }
-            }
-            Request::Remove { inodes } => Work::Remove { inodes: removed(inodes).collect() },
-            Request::Own { inode, uid, project, changed, resident } => {
-                let (owner, resident) = (Owner { uid, project }, resident != 0);
-                Work::Own { inode, owner, changed: changed.cast_signed(), resident }
-            }
-            Request::Usage { inode } => Work::Usage { inode },
-            Request::Rise { inode, what, layout, size, list, index, group } => {
-                let layout = Layout::from_word(layout);
-                chunk(layout.chunk_log2)?;
-                let is_guess = what == rise::GUESS;
-                let is_right = what <= rise::GUESS && size <= FILE_BYTES_MAX;
-                let is_right = is_right && (!is_guess || list != 0);
-                let what = if is_guess { rise::MEMORY } else { what };
-                let group = u64::from(group);
-                let asked = Asked { inode, what, layout, size, list, index, group, is_guess };
-                Work::Rise(is_right.then_some(asked).ok_or(Errno::EINVAL)?)
-            }
-            Request::SeekData { inode, offset, .. } => Work::SeekData { inode, offset },
-            Request::Space {} => Work::Space,
-            Request::Flush { inode } => Work::Flush { inode },
-            _ => return Err(Errno::ENOSYS),
-        };
-        match work {
-            Work::Read { length, .. } | Work::Write { length, .. }
-                if length as usize > BULK_BYTES =>
-            {
-                return Err(Errno::EINVAL);
-            }
-            Work::Space => return Ok(work),
-            Work::Remove { ref inodes } => {
-                let is_right = !inodes.is_empty() && !inodes.iter().any(|inode| inode.is_none());
-                return if is_right { Ok(work) } else { Err(Errno::EINVAL) };
-            }
-            _ => {}
-        }
-        let (inode, offset, end) = work.range();
-        if inode.is_none() || offset > FILE_BYTES_MAX {
-            return Err(Errno::EINVAL);
-        }
-        if work.makes_pieces() && end > FILE_BYTES_MAX { Err(Errno::EFBIG) } else { Ok(work) }
-    }
-
-    /// The file, and the offsets that a request names.
-    pub(crate) const fn range(&self) -> (Inode, u64, u64) {
-        match *self {
-            Work::Map { inode, offset, length, .. } | Work::Find { inode, offset, length } => {
-                (inode, offset, offset.saturating_add(length))
-            }
-            Work::Read { inode, offset, length } | Work::Write { inode, offset, length, .. } => {
-                (inode, offset, offset.saturating_add(length as u64))
-            }
-            Work::Clear { inode, offset, end } => (inode, offset, end),
-            Work::SeekData { inode, offset } => (inode, offset, offset),
-            Work::Usage { inode }
-            | Work::Flush { inode }
-            | Work::Own { inode, .. }
-            | Work::Rise(Asked { inode, .. }) => (inode, 0, 0),
-            Work::Remove { .. } | Work::Space => (Inode::NONE, 0, 0),
-        }
-    }
-
-    pub(crate) const fn makes_pieces(&self) -> bool {
-        matches!(self, Work::Map { .. } | Work::Write { .. })
-    }
-
-    /// True for work on bytes, or that tells where they are.
-    const fn uses_pieces(&self) -> bool {
-        self.makes_pieces()
-            || matches!(self, Work::Find { .. } | Work::Read { .. } | Work::Clear { .. })
-    }
-
-    const fn only_looks(&self) -> bool {
-        !matches!(
-            self,
-            Work::Map { .. } | Work::Write { .. } | Work::Clear { .. } | Work::Remove { .. }
-        )
-    }
-
-    /// The file whose damage forbids this work: any that gives its bytes or adds some. Giving all
-    /// of it back is allowed, and heals it.
-    const fn inode_if_damage_matters(&self) -> Option<Inode> {
-        match *self {
-            Work::Clear { offset: 0, end: u64::MAX, .. }
-            | Work::Own { .. }
-            | Work::Rise(_)
-            | Work::Remove { .. }
-            | Work::Usage { .. }
-            | Work::Space => None,
-            _ => Some(self.range().0),
-        }
-    }
-}
-
-fn chunk(log2: u8) -> Result<u8, Errno> {
-    let log2 = chunk_log2_of(log2);
-    if (CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX).contains(&log2) { Ok(log2) } else { Err(Errno::EINVAL) }
 }

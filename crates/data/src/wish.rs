@@ -287,7 +287,7 @@ impl Target {
         };
         let on_ssd = |from| {
             let pieces = self.slots.over(inode, from, u64::MAX);
-            let pieces = pieces.filter(|piece| piece.tier == Piece::SSD);
+            let pieces = pieces.filter(|piece| piece.tier != Piece::MEMORY);
             pieces.map(|piece| piece.length()).sum::<u64>()
         };
         let to_lift = lifted_from.map_or(0, on_ssd);

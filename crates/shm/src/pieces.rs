@@ -157,8 +157,34 @@ impl PieceTable {
         header.place.store(piece.place, Relaxed);
         header.start.store(piece.start, Relaxed);
         header.shape.store(shape, Relaxed);
-        header.check.store(check_of(inode.0, piece.start, piece.place, shape), Relaxed);
+        let own = inode.0 & !(HIDDEN | GONE);
+        header.check.store(check_of(own, piece.start, piece.place, shape), Relaxed);
         header.inode.store(inode.0, Release);
+        Ok(())
+    }
+
+    /// Notes a piece that no client is to see: it is as one that is hidden.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn publish_hidden(&self, inode: Inode, piece: &Piece) -> Result<()> {
+        self.publish(Inode(inode.0 | HIDDEN), piece)
+    }
+
+    /// Notes a place that may hold bytes, and is no piece's: it is as one that was taken away.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn publish_gone(&self, inode: Inode, piece: &Piece) -> Result<()> {
+        self.publish(Inode(inode.0 | GONE), piece)
+    }
+
+    /// Empties a row.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn clear(&self, slot: u32) -> Result<()> {
+        self.header(slot)?.inode.store(0, Release);
         Ok(())
     }
 

@@ -102,7 +102,7 @@ fn what_can_not_be_given_back_is_said() {
     let (answer, code) = said(&instance, "reclaim", &["all", "--timeout", "20s"]);
     let one = daemon(&answer);
     assert_eq!((code, &one["held"]), (1, &(8 * MIB).into()), "{answer}");
-    assert_eq!(one["why"], "it has no SSD for the files in it");
+    assert_eq!(one["why"], "no SSD, and no other node, has room for the files in it");
     assert_eq!(resident(&instance), 8 * MIB, "what is free is given back all the same");
     // There is no room for more, until the file goes.
     assert_eq!(worker.ask(&format!("put /forebay/g 1 {}", 8 * MIB)), "err 28");

@@ -16,6 +16,15 @@ const BELOW_LOG2: u32 = 46;
 /// (`crate::post::SEQUENCE_FIRST`). So the number alone tells everybody whose bytes may lie below.
 pub const BELOW_FIRST: u64 = 1 << BELOW_LOG2;
 
+/// Above the sequence of an inode number: it is that of a piece which lies abroad. The two highest bits
+/// are used in the piece table (`shm::pieces`).
+const ABROAD: u64 = 1 << 13;
+/// Above the sequence of such a number: which target's it is.
+const HOME_MASK: u64 = 0xfff;
+
+const _: () = assert!(crate::limits::DAEMON_COUNT_MAX as u64 <= HOME_MASK + 1);
+const _: () = assert!((SHARD_COUNT as u64) <= ABROAD);
+
 const _: () = assert!(BELOW_FIRST * 2 == crate::post::SEQUENCE_FIRST);
 
 impl Inode {
@@ -47,7 +56,21 @@ impl Inode {
     /// be known yet, and files of which bytes may lie only there. All others were made in the instance.
     #[must_use]
     pub const fn is_from_below(self) -> bool {
-        self.sequence() >> BELOW_LOG2 == 1
+        self.sequence() >> BELOW_LOG2 == 1 && !self.is_abroad()
+    }
+
+    /// The number by which another target keeps a piece for target `home`; see `data::abroad`. No shard
+    /// gives such numbers. Only the lower 48 bits of `sequence` are used.
+    #[must_use]
+    pub const fn abroad(home: DaemonIndex, sequence: u64) -> Inode {
+        let upper = ABROAD | (home.0 as u64 & HOME_MASK);
+        Inode(upper << 48 | (sequence & 0xffff_ffff_ffff))
+    }
+
+    /// True for a number that `abroad` made.
+    #[must_use]
+    pub const fn is_abroad(self) -> bool {
+        self.0 >> 48 & !HOME_MASK == ABROAD
     }
 
     /// True for `Inode::NONE`.

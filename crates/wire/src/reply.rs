@@ -138,6 +138,9 @@ impl Piece {
     pub const MEMORY: u8 = 0;
     /// In the SSD target's file.
     pub const SSD: u8 = 1;
+    /// In the memory of another target; `place` says of which and under which number (`data::abroad`).
+    /// No client ever gets such a piece.
+    pub const ABROAD: u8 = 2;
     /// Encoded length.
     pub const BYTES: usize = 22;
 

@@ -150,7 +150,7 @@ fn read_at(
     read
 }
 
-fn put(devices: &Devices, piece: &Piece, within: u64, bytes: &[u8]) -> Result<()> {
+pub(crate) fn put(devices: &Devices, piece: &Piece, within: u64, bytes: &[u8]) -> Result<()> {
     let place = piece.place + within;
     if piece.tier == Piece::MEMORY {
         return devices.arena.copy_in(place, bytes);

@@ -1,6 +1,6 @@
 //! Copies of the model's pieces, page by page: whatever comes may come between two of them.
 
-use super::{PAGE, World};
+use super::{Outcome, PAGE, World};
 use crate::effect::Input;
 use wire::Errno;
 use wire::reply::Piece;
@@ -18,6 +18,10 @@ pub(super) struct Copying {
 }
 
 impl Copying {
+    pub(super) const fn from(&self) -> &Piece {
+        &self.from
+    }
+
     /// Some of it is there, and not all.
     pub(super) const fn is_broken(&self) -> bool {
         !self.was_shown && self.done > 0 && self.done < self.from.length()
@@ -28,6 +32,7 @@ impl World {
     pub(super) fn begin_copy(&mut self, ticket: u64, from: Piece, to: Piece) {
         assert!(self.hidden.contains(&from.slot), "copied in the open");
         assert!(!self.pinned.contains_key(&from.slot), "copied under a pin");
+        self.begin_copy_abroad(&from, &to);
         self.copies.push(Copying { ticket, from, to, done: 0, was_shown: false });
     }
 
@@ -57,18 +62,38 @@ impl World {
             return;
         }
         let end = done + PAGE;
-        let bytes = match was_shown {
-            true => vec![0xcc; PAGE as usize],
-            false => self.device(&from, done, end).to_vec(),
+        let nothing = vec![0xcc; PAGE as usize];
+        let is_hole = to.tier == Piece::ABROAD && !self.is_defined(&from, done / PAGE);
+        let bytes = match from.tier {
+            _ if was_shown => nothing,
+            // A copy that is thrown away: it was let go of meanwhile.
+            Piece::ABROAD => self.abroad_page(&from, done).map_or(nothing, |page| page.to_vec()),
+            _ if is_hole => vec![0; PAGE as usize],
+            _ => self.device(&from, done, end).to_vec(),
         };
-        self.device(&to, done, end).copy_from_slice(&bytes);
+        match to.tier {
+            Piece::ABROAD => {
+                self.abroad_page(&to, done).expect("it is kept").copy_from_slice(&bytes)
+            }
+            _ => self.device(&to, done, end).copy_from_slice(&bytes),
+        }
         self.copies[which].done = end;
     }
 
     /// A copy ends; one that fails does where it is.
     pub(super) fn end_copy(&mut self, which: usize, fails: bool) {
+        self.end_copy_for(which, fails, &[]);
+    }
+
+    /// As `end_copy`; who waits for it wrote these bytes.
+    pub(super) fn end_copy_for(
+        &mut self,
+        which: usize,
+        fails: bool,
+        body: &[u8],
+    ) -> Option<Outcome> {
         if self.copies.is_empty() {
-            return;
+            return None;
         }
         let which = which % self.copies.len();
         while !fails && self.copies[which].done < self.copies[which].from.length() {
@@ -76,6 +101,6 @@ impl World {
         }
         let ticket = self.copies.swap_remove(which).ticket;
         let outcome = if fails { Err(Errno::EIO) } else { Ok(()) };
-        self.step(Input::Copied { ticket, outcome }, &[]);
+        self.step(Input::Copied { ticket, outcome }, body)
     }
 }

@@ -10,6 +10,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use wire::{Inode, Request};
 
 const ROUNDS: usize = 2;
+/// The script in which others keep pieces.
+const ABROAD: u8 = 2;
 
 /// What came about, so that nothing is believed to be tested that never happened.
 #[derive(Clone, Copy, Default, Debug)]
@@ -22,6 +24,9 @@ pub(super) struct Seen {
     pub(super) served: usize,
     /// Blocks of lent memory that were given back.
     pub(super) gave_back: usize,
+    /// Pieces that went to others, and those that came back.
+    pub(super) went: usize,
+    pub(super) came: usize,
 }
 
 /// What is asked while the daemon may be killed.
@@ -159,6 +164,9 @@ fn crash_everywhere(number: u8) -> (usize, Seen, Moved) {
     let mut world = World::new(false);
     world.asks_again = true;
     world.waiting.defers = number % 2 == 1;
+    if number == ABROAD {
+        world.set_keepers();
+    }
     let mut files = Files::new();
     for (at, act) in acts.iter().enumerate() {
         let before = (world.clone(), files.clone());
@@ -175,6 +183,8 @@ fn crash_everywhere(number: u8) -> (usize, Seen, Moved) {
             total.copies_broken += world.seen.copies_broken;
             total.served += world.seen.served;
             total.gave_back += world.seen.gave_back;
+            total.went += world.seen.went;
+            total.came += world.seen.came;
         }
     }
     let moved = world.target.moved();
@@ -185,11 +195,12 @@ fn crash_everywhere(number: u8) -> (usize, Seen, Moved) {
 #[test]
 fn a_crash_at_any_step_loses_nothing() {
     let of_scripts = std::thread::scope(|scope| {
-        let all = [0, 1].map(|number| scope.spawn(move || crash_everywhere(number)));
+        let all = [0, 1, ABROAD].map(|number| scope.spawn(move || crash_everywhere(number)));
         all.map(|one| one.join().expect("nothing is lost"))
     });
-    for (crashes, seen, moved) in of_scripts {
-        let Seen { asked_again, copies_broken, served, gave_back } = seen;
+    for (number, (crashes, seen, moved)) in (0..).zip(of_scripts) {
+        let Seen { asked_again, copies_broken, served, gave_back, went, came } = seen;
+        assert_eq!((went > 0, came > 0), (number == ABROAD, number == ABROAD), "{seen:?}");
         let counts = [crashes, asked_again, copies_broken, served, gave_back];
         assert!(counts.iter().all(|&count| count > 0), "{crashes} crashes, {seen:?}");
         let Moved { bytes_sunk, bytes_risen, cancelled, .. } = moved;

@@ -94,6 +94,7 @@ impl World {
         if std::mem::replace(&mut self.target, target).accounts().is_on() {
             self.count();
         }
+        self.meet_keepers_again();
         self.wait_again();
         self.check_after_kill();
     }
@@ -111,7 +112,8 @@ impl World {
             let (target, dropped) = Target::recover(self.settings, shown, hidden, &mut out);
             assert!(dropped.is_empty(), "{dropped:?}");
             if out.is_empty() {
-                assert!(self.hidden.is_empty(), "nobody would show them");
+                let is_abroad = |slot: &u32| self.table[slot].1.tier == Piece::ABROAD;
+                assert!(self.hidden.iter().all(is_abroad), "nobody would show them");
                 return target;
             }
             self.perform_on_table(out.swap_remove(0), &mut Vec::new());
