@@ -39,6 +39,29 @@ pub(crate) fn flags_of_creation(flags: u32, is_far: bool) -> u32 {
 }
 
 impl Client {
+    /// May `who` make the last name of a walk for a file of this mode, as far as that is known here? That
+    /// it exists is said before any other reason, so it is looked for where there is one.
+    fn may_make(&self, walk: &Walk<'_>, mode: u32, who: &Credentials) -> Result<()> {
+        let exists = match walk.found {
+            Looked::Found(_) => true,
+            Looked::Absent | Looked::Unknown => walk.last != Last::Name,
+        };
+        if exists {
+            return Err(Errno::EEXIST);
+        }
+        let may = match walk.slash && mode & mode::TYPE != mode::DIRECTORY {
+            true => Err(Errno::ENOENT),
+            false => self.may_change(walk.parent, who),
+        };
+        if may.is_err() && walk.found == Looked::Unknown {
+            let mut found = Attributes::default();
+            if self.look(walk.parent, walk.name, who, &mut found)? == Sight::Found {
+                return Err(Errno::EEXIST);
+            }
+        }
+        may
+    }
+
     /// Makes a name that must not exist.
     fn make(
         &self,
@@ -49,14 +72,7 @@ impl Client {
     ) -> Result<Outcome<()>> {
         let walked = self.walk(at, Follow::Never, Look::Index, who, buffer)?;
         walked.and(|walk| {
-            let is_directory = new.mode & mode::TYPE == mode::DIRECTORY;
-            if walk.last != Last::Name || matches!(walk.found, Looked::Found(_)) {
-                return Err(Errno::EEXIST);
-            }
-            if walk.slash && !is_directory {
-                return Err(Errno::ENOENT);
-            }
-            self.may_change(walk.parent, who)?;
+            self.may_make(&walk, new.mode, who)?;
             let (heir, mode) = heir(walk.parent, who, new.mode);
             let request = Request::Create {
                 parent: walk.parent.inode,
@@ -265,16 +281,10 @@ impl Client {
         let look = if file.is_directory() { Look::Surely } else { Look::Index };
         let walked = self.walk(to, Follow::Never, look, who, buffer)?;
         walked.and(|walk| {
-            if walk.last != Last::Name || matches!(walk.found, Looked::Found(_)) {
-                return Err(Errno::EEXIST);
-            }
-            if walk.slash {
-                return Err(Errno::ENOENT);
-            }
+            self.may_make(&walk, mode::REGULAR, who)?;
             if file.is_directory() {
                 return Err(Errno::EPERM);
             }
-            self.may_change(walk.parent, who)?;
             let shard = walk.entry.shard;
             let request =
                 Request::Link { inode: file.inode, parent: walk.parent.inode, name: walk.name };

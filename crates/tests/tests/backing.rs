@@ -211,6 +211,36 @@ fn the_instance_reads_as_its_owner() {
     assert_eq!(said.matches("Permission denied").count(), 2, "{said}");
 }
 
+/// Makes names in each way, each in a directory that nobody has looked into: prints what went wrong.
+const MAKE: &str = "
+import os
+ways = [os.mkdir, lambda it: os.symlink('x', it), lambda it: os.link('file', it)]
+for number, name in enumerate(['a/', 'b', 'b/', 'none/', 'none']):
+    for way in range(3):
+        try: ways[way](f'd{number}{way}/{name}')
+        except OSError as error: print(name, error.errno, end=' ')
+";
+
+/// Whether a name may be made matters after whether it is there, also if that is known below alone.
+#[test]
+fn that_a_name_exists_is_said_first() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("not root: nothing stated");
+    }
+    let below = Below::new();
+    let tree = "chmod 755 .; touch file; chmod 777 file
+                for d in d{0..4}{0..2}; do mkdir -p $d/a; touch $d/b; chmod 555 $d; done";
+    shell(below.place.path(), tree);
+    let options = ["--memory", "32MiB", "--ssd", "0", "--backing", &below.text()];
+    let instance = Instance::start_as("exists", &options, Some((4711, 4711)));
+    let script = format!("cd /forebay; exec python3 -c \"{MAKE}\"");
+    // EEXIST; EACCES and ENOENT.
+    let right = "a/ 17 a/ 17 a/ 17 b 17 b 17 b 17 b/ 17 b/ 17 b/ 17 \
+                 none/ 13 none/ 2 none/ 2 none 13 none 13 none 13 ";
+    let output = instance.program(&["bash", "-c", &script]).output().expect("forebay runs");
+    assert_eq!(said(output, "making"), right);
+}
+
 #[test]
 fn a_directory_that_is_not_there_is_one_clear_line() {
     let below = Below::new();
