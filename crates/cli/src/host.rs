@@ -172,7 +172,7 @@ fn words(job: &Job, host: &Host, daemon: &Daemon, run: &Path, data: &Path) -> Ve
         true => format!("[{}]:{port}", job.listen),
         false => format!("{}:{port}", job.listen),
     };
-    let pairs: [(&str, OsString); 26] = [
+    let pairs: [(&str, OsString); 27] = [
         ("--run", run.into()),
         ("--shm", host.shm.clone().into()),
         ("--data", data.into()),
@@ -186,6 +186,7 @@ fn words(job: &Job, host: &Host, daemon: &Daemon, run: &Path, data: &Path) -> Ve
         ("--reserve", percent(job.wanted.reserve)),
         ("--idle", job.wanted.idle.to_string().into()),
         ("--patience", job.wanted.patience.to_string().into()),
+        ("--move-rate", job.wanted.move_rate.to_string().into()),
         ("--chunk", job.wanted.chunk.to_string().into()),
         ("--spread", job.wanted.spread.clone().into()),
         ("--placement", job.wanted.placement.clone().into()),
@@ -204,7 +205,9 @@ fn words(job: &Job, host: &Host, daemon: &Daemon, run: &Path, data: &Path) -> Ve
         let check = job.wanted.backing_check.to_string();
         let write_back = job.wanted.write_back.clone();
         let own = [("--backing", path.into()), ("--backing-check", check.into())];
-        own.into_iter().chain([("--write-back", write_back.into())])
+        let rate = job.wanted.backing_rate.to_string();
+        own.into_iter()
+            .chain([("--write-back", write_back.into()), ("--backing-rate", rate.into())])
     });
     let history = job.wanted.history.as_ref().map(|_| ("--history", "noted".into()));
     let least = daemon.memory_least.map(|least| ("--memory-least", least.to_string().into()));

@@ -34,6 +34,9 @@ pub(crate) struct Wanted {
     /// Name of the history that is followed and kept.
     #[serde(default)]
     pub(crate) history: Option<String>,
+    /// Bytes a second of the backing directory's bandwidth; 0: no bound.
+    #[serde(default)]
+    pub(crate) backing_rate: u64,
     /// Memory of a daemon.
     pub(crate) memory: Option<MemoryWish>,
     /// Bytes on the SSD of a daemon.
@@ -50,6 +53,9 @@ pub(crate) struct Wanted {
     /// Microseconds for which a write waits for room.
     #[serde(default = "patience")]
     pub(crate) patience: u64,
+    /// Bytes a second that a daemon moves between tiers while nobody waits; 0: no bound.
+    #[serde(default)]
+    pub(crate) move_rate: u64,
     /// Bytes of a chunk.
     pub(crate) chunk: u64,
     /// Where entries of a directory live.

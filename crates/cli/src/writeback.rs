@@ -121,6 +121,7 @@ pub(crate) fn ensure(run: &Path) -> Result<()> {
         ("--run", run.as_os_str().to_owned()),
         ("--home", host.first.to_string().into()),
         ("--idle", host.wanted.idle.to_string().into()),
+        ("--rate", host.wanted.backing_rate.to_string().into()),
         ("--threads", threads.to_string().into()),
         // Then there is time left to say why it can not begin.
         ("--patience", (host.wanted.timeout / 2).to_string().into()),

@@ -268,6 +268,10 @@ impl Client {
                 Attempt::Answered(slot) => return Ok(Answer { slot }),
                 Attempt::Refused(errno) => return Err(errno),
                 Attempt::Busy(micros) => {
+                    if micros == 0 {
+                        // What it waits for takes long, and goes on.
+                        patience = Patience::new(self.timeout_micros());
+                    }
                     patience.sleep(micros.max(1))?;
                     self.wait_for_room(to, request)?;
                 }

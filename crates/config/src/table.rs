@@ -81,6 +81,8 @@ pub enum Key {
     Backing,
     /// How long what lies there counts as known.
     BackingCheck,
+    /// How fast the backing directory is used in the background.
+    BackingRate,
     /// When the backing directory is written to.
     WriteBack,
     /// Which history of files that are read is followed and kept.
@@ -95,6 +97,8 @@ pub enum Key {
     Idle,
     /// How long a write waits for room.
     Patience,
+    /// How fast files move between tiers.
+    MoveRate,
     Chunk,
     Spread,
     Placement,
@@ -151,6 +155,8 @@ const SPACE_BYTES_MAX: u64 = 1 << 50;
 const MINUTE_MICROS: u64 = 60_000_000;
 
 const WRITE_BACK: Kind = Kind::Choice(&["through", "close", "cooling", "end", "never"]);
+const RATE: Kind =
+    Kind::Size { min: MIB, max: SPACE_BYTES_MAX, zero: true, auto: false, power: false };
 /// From 1 ms on.
 const WHILE: Kind = Kind::Duration { min: 1000, max: 60 * MINUTE_MICROS };
 const PERCENT: Kind = Kind::Count { min: 0, max: 100, auto: true };
@@ -180,7 +186,7 @@ const fn space(min: u64, zero: bool) -> Kind {
 }
 
 /// All settings, in the order of `Key`.
-pub const SETTINGS: [Setting; 29] = [
+pub const SETTINGS: [Setting; 31] = [
     row(Key::Name, "name", "FOREBAY_NAME", Kind::Name)
         .with("default", "", Scope::Session)
         .help("Name of the instance"),
@@ -206,13 +212,20 @@ pub const SETTINGS: [Setting; 29] = [
         "So long what was found by a name in the backing directory holds; who opens it after that has it \
          looked for there again, and sees what others changed meanwhile",
     ),
+    row(Key::BackingRate, "backing-rate", "FOREBAY_BACKING_RATE", RATE)
+        .with("0", "bytes a second", Scope::Instance)
+        .help(
+            "So much a second of the backing directory's bandwidth the whole instance takes at most, \
+             each way, to save files and to bring up what is to be read (forebay stage, --history); \
+             what a program reads comes as fast as it can; 0: no bound",
+        ),
     row(Key::WriteBack, "write-back", "FOREBAY_WRITE_BACK", WRITE_BACK)
         .with("close", "", Scope::Instance)
         .help(
             "When files are saved in the backing directory: before close and fsync return (through), \
              when nobody has them open to write (close), when they were not changed for a while besides \
-             (cooling), at flush and stop alone (end), or never; of the root, and of directories made \
-             below unless one is set otherwise (forebay layout)",
+             (cooling), at flush and stop or for want of room (end), or never; of the root, and of \
+             directories made below unless one is set otherwise (forebay layout)",
         ),
     row(Key::History, "history", "FOREBAY_HISTORY", Kind::Name)
         .with("", "", Scope::Instance)
@@ -257,6 +270,12 @@ pub const SETTINGS: [Setting; 29] = [
         "How long a write waits for space at most, while something is on its way to make some (at most \
          two thirds of timeout); else, and then, it fails with ENOSPC",
     ),
+    row(Key::MoveRate, "move-rate", "FOREBAY_MOVE_RATE", RATE)
+        .with("0", "bytes a second per daemon", Scope::Instance)
+        .help(
+            "So much a second a daemon moves between memory, SSD and other nodes' memory at most, as \
+             long as nobody waits for it: who finds memory full writes to the SSD meanwhile; 0: no bound",
+        ),
     row(
         Key::Chunk,
         "chunk",

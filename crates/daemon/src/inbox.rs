@@ -40,6 +40,8 @@ pub(crate) enum Note {
     Owners { question: u64, answer: Vec<u8> },
     /// A shard says where a file lies below.
     ToldBelow { inode: Inode, answer: Vec<u8> },
+    /// A shard says whether a file is saved as it is.
+    IsSaved { inode: Inode, number: u64, is_saved: bool },
     /// What came of fetching bytes from below for the target.
     Fetched { ticket: u64, outcome: Outcome },
     /// Entries of a directory below, or why there are no more.

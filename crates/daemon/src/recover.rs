@@ -101,6 +101,11 @@ pub(crate) fn target(
     let own = settings.local_first..settings.local_first + settings.local_count;
     let others = (0..settings.count).filter(|index| !own.contains(index)).map(DaemonIndex);
     target.set_keepers(others, first_number());
+    if settings.backing.is_some() {
+        target.set_backing(!is_new);
+    }
+    target.set_move_rate(settings.move_rate);
+    target.set_wish_rate(settings.backing_rate.div_ceil(settings.count.into()));
     let (sinker, copies) = sinker(&settings.data.join("ssd"));
     let history = open_history(settings, &mut target);
     let follower = Follower::new(settings.thresholds());

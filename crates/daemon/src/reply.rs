@@ -54,6 +54,8 @@ pub(crate) enum ReplyTo {
     Owners { question: u64 },
     /// The same, which asked where a file lies below.
     Below { inode: Inode },
+    /// The same, which asked whether a file is saved as it is.
+    IsSaved { inode: Inode, number: u64 },
     /// The same, which asked a service to give back space.
     Room { round: u64, shard: ShardIndex },
     /// The same, which told a target to let go of a piece.
@@ -103,6 +105,11 @@ impl Shared {
             }
             ReplyTo::Below { inode } => {
                 self.tell(WORKER_OF_TARGET, Note::ToldBelow { inode, answer: bytes.to_vec() });
+            }
+            ReplyTo::IsSaved { inode, number } => {
+                let yes = Ok(Reply::Number { value: 1 });
+                let is_saved = Reply::decode(&mut Reader::new(bytes)) == yes;
+                self.tell(WORKER_OF_TARGET, Note::IsSaved { inode, number, is_saved });
             }
             ReplyTo::Room { round, shard } => {
                 let by = (round, shard);

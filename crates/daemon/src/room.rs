@@ -2,8 +2,10 @@
 //! back; who does not wait any more, or must not, makes way; and how long they waited.
 //!
 //! For who removed a file its space is free. But the file may still be in a post, with those that are
-//! gathered (`removals`), or kept for a moment by its metadata service. So all services are asked to give
-//! back what they have (`Request::GiveBack`), and say whether there is more for this target.
+//! gathered (`removals`), or kept for a moment by its metadata service. So all services are asked to
+//! give back what they have (`Request::GiveBack`), and say whether there is more for this target. Over a
+//! backing directory they have saved what can be, which makes room as well; as long as that goes on
+//! nobody is refused.
 //!
 //! What brings bytes from another host does not wait: they stand in the way of those behind them on their
 //! stream, and a cut of the file waits until they arrived. Such a one is told to come again, and asks for
@@ -20,12 +22,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use wire::codec::Reader;
 use wire::limits::SHARD_COUNT;
+use wire::request::coming;
 use wire::{Reply, Request, ShardIndex};
 
 /// How long a service may take that stands still.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// Between two rounds, while something is on its way.
 const PAUSE: Duration = Duration::from_millis(1);
+/// The same while what is on its way is saved first.
+const SAVING_PAUSE: Duration = Duration::from_millis(20);
 /// Between two looks at those who wait.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
@@ -41,6 +46,8 @@ pub(crate) struct Room {
     left: BTreeSet<ShardIndex>,
     left_until: Option<Instant>,
     is_freeing: bool,
+    /// How far those are who save, together; 0: nobody does. Of this round and of the one before.
+    saving: [u64; 2],
     /// When to look at those who wait.
     look_at: Option<Instant>,
     /// Requests that may not wait.
@@ -79,7 +86,9 @@ impl TargetLoop {
     /// The target wants to know whether others have something to give back.
     pub(crate) fn ask_for_room(&mut self, shared: &Shared, round: u64) {
         self.room.round = round;
-        match self.room.ended_at.map(|at| at + PAUSE).filter(|&at| at > Instant::now()) {
+        let is_slow = self.room.saving[1] != 0 && !self.room.is_freeing;
+        let pause = if is_slow { SAVING_PAUSE } else { PAUSE };
+        match self.room.ended_at.map(|at| at + pause).filter(|&at| at > Instant::now()) {
             Some(at) => self.room.begins_at = Some(at),
             None => self.begin_round(shared),
         }
@@ -88,6 +97,7 @@ impl TargetLoop {
     fn begin_round(&mut self, shared: &Shared) {
         let room = &mut self.room;
         (room.left, room.is_freeing, room.begins_at) = (services(shared), false, None);
+        room.saving[0] = 0;
         room.left_until = Some(Instant::now() + ANSWER_TIME);
         let request = Request::GiveBack { target: shared.router.me.0 };
         for &shard in &room.left {
@@ -108,16 +118,23 @@ impl TargetLoop {
             return;
         }
         let more = Reply::decode(&mut Reader::new(answer));
-        self.room.is_freeing |= matches!(more, Ok(Reply::Number { value: 1.. }));
+        if let Ok(Reply::Number { value }) = more {
+            self.room.is_freeing |= coming::is_freeing(value);
+            if coming::is_saving(value) {
+                self.room.saving[0] = self.room.saving[0].saturating_add(value);
+            }
+        }
         if self.room.left.is_empty() {
             self.end_round(shared, guests);
         }
     }
 
     fn end_round(&mut self, shared: &Shared, guests: &[Option<Arc<Guest>>]) {
-        let Room { round, is_freeing: comes, .. } = self.room;
+        let Room { round, is_freeing, saving: [saving, before], .. } = self.room;
         (self.room.ended_at, self.room.left_until) = (Some(Instant::now()), None);
-        self.step(shared, guests, Input::RoomAsked { round, comes });
+        self.room.saving[1] = saving;
+        let (comes, goes_on) = (is_freeing || saving != 0, saving != 0 && saving != before);
+        self.step(shared, guests, Input::RoomAsked { round, comes, goes_on });
     }
 
     /// Notes how long a request waited.
@@ -139,7 +156,9 @@ impl TargetLoop {
             self.begin_round(shared);
         }
         if self.room.left_until.is_some_and(|until| until <= now) {
-            // The answers of those who stand still are lost, or come too late.
+            // The answers of those who stand still are lost, or come too late. Whether something is to be
+            // saved one that is started again says soon.
+            self.room.is_freeing |= shared.below.is_some();
             self.room.left.clear();
             self.end_round(shared, guests);
         }

@@ -48,6 +48,8 @@ pub(crate) struct Settings {
     pub(crate) idle_micros: u64,
     /// How long a write waits for room at most.
     pub(crate) patience_micros: u64,
+    /// Bytes a second that are moved between tiers while nobody waits for them; 0: no bound.
+    pub(crate) move_rate: u64,
     /// log2 of the chunk size.
     pub(crate) chunk_log2: u8,
     /// `wire::attributes::spread` of the root.
@@ -78,6 +80,8 @@ pub(crate) struct Settings {
     pub(crate) backing: Option<String>,
     /// For so long a name counts as known after it was looked for there.
     pub(crate) backing_check_micros: u64,
+    /// Bytes a second that all daemons bring up from below before they are read; 0: no bound.
+    pub(crate) backing_rate: u64,
     /// 1: which files are read is noted.
     pub(crate) history: u8,
     /// Bound on every wait of a client, in microseconds.
@@ -106,7 +110,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-const NAMES: [&str; 32] = [
+const NAMES: [&str; 34] = [
     "run",
     "shm",
     "data",
@@ -121,6 +125,7 @@ const NAMES: [&str; 32] = [
     "reserve",
     "idle",
     "patience",
+    "move-rate",
     "chunk",
     "spread",
     "placement",
@@ -137,6 +142,7 @@ const NAMES: [&str; 32] = [
     "transport",
     "backing",
     "backing-check",
+    "backing-rate",
     "write-back",
     "history",
 ];
@@ -242,6 +248,7 @@ impl Settings {
             reserve: options.percent("reserve")?,
             idle_micros: options.value_or("idle", IDLE_MICROS)?,
             patience_micros: options.value_or("patience", PATIENCE_MICROS)?,
+            move_rate: options.value_or("move-rate", 0)?,
             chunk_log2: chunk.checked_ilog2().unwrap_or(0) as u8,
             spread: options.one_of("spread", &[("home", spread::HOME), ("wide", spread::WIDE)])?,
             placement: options
@@ -267,6 +274,7 @@ impl Settings {
                 false => None,
             },
             backing_check_micros: options.value_or("backing-check", BACKING_CHECK_MICROS)?,
+            backing_rate: options.value_or("backing-rate", 0)?,
             history: match options.0.contains_key("history") {
                 true => options.one_of("history", &[("off", 0), ("noted", 1)])?,
                 false => 0,

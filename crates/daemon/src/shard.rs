@@ -27,6 +27,7 @@ use store::{For, Journal};
 use wire::attributes::flag;
 use wire::errno::{Errno, Result};
 use wire::quota::Account;
+use wire::request::coming;
 use wire::watch::Watch;
 use wire::{DaemonIndex, Header, Inode, Layout, Reply, Request, ShardIndex};
 
@@ -268,8 +269,10 @@ impl Shard {
         self.step_reserved(shared, Input::GiveBack);
         self.removals.hurry(shared.router.map.daemon_count());
         self.ask_targets(shared);
-        let more = self.service.is_freeing() || self.removals.is_asked(target);
-        shared.answer_with(to, &Reply::Number { value: u64::from(more) });
+        let is_freeing = self.service.is_freeing() || self.removals.is_asked(target);
+        let (is_saving, saved) = self.service.saves_for_room();
+        let value = coming::value(is_freeing, is_saving, saved);
+        shared.answer_with(to, &Reply::Number { value });
     }
 
     /// Notes who waits for a reply.

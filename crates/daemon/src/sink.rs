@@ -164,7 +164,12 @@ impl TargetLoop {
         let look_at = *self.sinker.look_at.get_or_insert(now);
         if look_at <= now {
             let began = self.sink(shared, guests);
-            let pause = if began { PAUSE } else { (self.sinker.pause * 2).min(PAUSE_MAX) };
+            let tokens = Duration::from_millis(self.target.move_wait_millis().into());
+            let pause = match began {
+                true => PAUSE,
+                false if tokens.is_zero() => (self.sinker.pause * 2).min(PAUSE_MAX),
+                false => tokens.clamp(PAUSE, PAUSE_MAX),
+            };
             (self.sinker.look_at, self.sinker.pause) = (Some(now + pause), pause);
         }
         self.sinker.look_at.map(micros_until)

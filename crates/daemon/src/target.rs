@@ -396,13 +396,22 @@ impl TargetLoop {
         if counts {
             self.keep_books(shared);
         }
-        let mut looks = Vec::new();
+        let (mut looks, mut saved) = (Vec::new(), Vec::new());
         for effect in effects.drain(..) {
+            if let Effect::EndSaving { inode, piece } = effect {
+                self.asks.ask_anew(inode);
+                let is_saved = self.devices.states.end_saving(piece.slot);
+                saved.extend((is_saved == Ok(true)).then_some((inode, piece)));
+                continue;
+            }
             if let Some(round) = self.perform(shared, effect) {
                 looks.push(round);
             }
         }
         self.effects = effects;
+        if !saved.is_empty() {
+            self.step(shared, guests, Input::Saved { pieces: &saved });
+        }
         for round in looks {
             self.look(shared, guests, round);
         }
@@ -456,6 +465,11 @@ impl TargetLoop {
                 self.giver.give_back(shared, (place, length_log2));
             }
             Effect::Below { inode } => self.ask_below(shared, inode),
+            Effect::AskSaved { inode, number } => {
+                let header = shared.own_header(inode.shard());
+                let to = ReplyTo::IsSaved { inode, number };
+                shared.hand_in(&header, &Request::IsSaved { inode }, to);
+            }
             Effect::Fill { ticket, inode, piece, length, haste } => {
                 self.fetch(shared, (ticket, inode), Wanted::Fill { piece, length, haste });
             }
@@ -508,6 +522,14 @@ impl TargetLoop {
             Effect::Mark { slot, is_resident } => {
                 let noted = self.devices.states.set_resident(slot, is_resident);
                 assert_eq!(noted, Ok(()), "a slot beyond the piece table");
+            }
+            Effect::BeginSaving { slot } => {
+                let begun = self.devices.states.begin_saving(slot);
+                assert!(begun.is_ok(), "a slot beyond the piece table");
+            }
+            Effect::StopSaving { slot } => {
+                let stopped = self.devices.states.stop_saving(slot);
+                assert_eq!(stopped, Ok(()), "a slot beyond the piece table");
             }
             Effect::Hide { slot } => self.sinker.hide(&self.devices, slot, Why::Moves),
             Effect::HideToDrop { slot } => self.sinker.hide(&self.devices, slot, Why::IsDropped),

@@ -291,6 +291,10 @@ impl Worker {
             Note::ToldBelow { inode, answer } => {
                 target.told_below(shared, &self.guests, inode, &answer);
             }
+            Note::IsSaved { inode, number, is_saved } => {
+                let input = data::Input::IsSaved { inode, number, is_saved };
+                target.step(shared, &self.guests, input);
+            }
             Note::Fetched { ticket, outcome } => {
                 target.fetched(shared, &self.guests, ticket, outcome);
             }

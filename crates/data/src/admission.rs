@@ -13,7 +13,7 @@
 //!   waiting --nothing leaves, and nobody else has anything to give back--> ENOSPC, EDQUOT
 //!                                                       Effect::AskForRoom, Input::RoomAsked
 //!   waiting --the same, but a device failed--> EIO
-//!   waiting --patience is over--> the same
+//!   waiting --patience is over--> the same; but while something is saved that is dropped then, Busy
 //!   waiting --its file is removed--> ESTALE
 //!   waiting --Input::Withdraw--> Busy
 //!
@@ -69,9 +69,13 @@ pub(crate) struct Admission {
     queue: VecDeque<Waiter>,
     next_number: u64,
     now: u32,
+    /// When it was heard last that something was saved, after which there is room.
+    went_on: Option<u32>,
     /// Questions for room that were put, and the last to which the answer was that there is none.
     round: u64,
     round_judged: u64,
+    /// The lap of `saving` that has to be over before that counts: what was saved by then may be dropped.
+    lap_judged: u64,
     is_asking: bool,
     /// The devices were asked to preallocate for all up to this number, or have no more.
     number_asked: u64,
@@ -181,10 +185,10 @@ impl Target {
 
     /// Nothing is on its way that could make room for the first of those who wait.
     fn is_hopeless(&mut self) -> bool {
-        let Admission { queue, now, round_judged, .. } = &self.admission;
+        let Admission { queue, now, round_judged, lap_judged, .. } = &self.admission;
         let Some(turn) = queue.front().map(|first| first.turn) else { return false };
         let waited = turn.hopeless_since.map_or(0, |since| now.wrapping_sub(since));
-        let is_judged = turn.round <= *round_judged;
+        let is_judged = turn.round <= *round_judged && self.is_lap_over(*lap_judged);
         let may_leave = self.leaving_count() > 0 || self.is_sinking() || !self.clean.is_empty();
         is_judged && (waited >= GRACE_MILLIS || !may_leave)
     }
@@ -201,12 +205,16 @@ impl Target {
     }
 
     /// All were asked what they have to give back.
-    pub(crate) fn room_asked(&mut self, round: u64, comes: bool) {
+    pub(crate) fn room_asked(&mut self, round: u64, (comes, goes_on): (bool, bool)) {
+        let lap = self.deciding_lap();
         let admission = &mut self.admission;
+        if goes_on {
+            admission.went_on = Some(admission.now);
+        }
         if round == admission.round {
             admission.is_asking = false;
             match (comes, admission.queue.front_mut()) {
-                (false, _) => admission.round_judged = round,
+                (false, _) => (admission.round_judged, admission.lap_judged) = (round, lap),
                 (true, first) => first.into_iter().for_each(|one| one.turn.hopeless_since = None),
             }
         }
@@ -260,8 +268,10 @@ impl Target {
             waiter.turn.since.is_some_and(|since| now_millis.wrapping_sub(since) >= patience_millis)
         };
         for waiter in self.admission.take(is_late) {
+            let went_on = self.admission.went_on;
+            let goes_on = went_on.is_some_and(|at| now_millis.wrapping_sub(at) < patience_millis);
             let stop = self.admission.refusal(waiter.errno);
-            self.refuse(&waiter.job, stop, out);
+            self.refuse(&waiter.job, if goes_on { Stop::GoesOn } else { stop }, out);
         }
         self.finish(out);
     }

@@ -36,7 +36,7 @@ const DROPS_MAX: usize = 64;
 /// Most pieces that are looked at in one step.
 const LOOKS_MAX: u32 = 256;
 /// Clean pieces leave so much of the SSD free: one part in so many, twice what is left to writers.
-const SSD_FREE_PARTS: u64 = 8;
+pub(crate) const SSD_FREE_PARTS: u64 = 8;
 /// Who needs room has what is in use dropped, too, when nothing else could be for so long.
 const PATIENT_MILLIS: u32 = 100;
 /// Files that are given up at a time; of more, it is not known which of their pieces are tried again.
@@ -214,7 +214,8 @@ impl Target {
     /// True while clean pieces are to be dropped: `drop_clean` is to be called now and then.
     #[must_use]
     pub fn wants_drops(&self) -> bool {
-        self.clean.needed > 0 || self.fills.is_starving() || (0..2).any(|tier| self.is_short(tier))
+        let is_short = (0..2).any(|tier| self.is_short(tier));
+        self.clean.needed > 0 || self.fills.is_starving() || is_short || self.wants_saved()
     }
 
     /// After a kill: these pieces, which were found, are clean.
@@ -286,6 +287,7 @@ impl Target {
                 }
             }
         }
+        self.ask_saved(now_millis, out);
         let hides = !self.clean.under_way.is_empty();
         self.note_fruit(hides, out);
         self.finish(out);
@@ -331,6 +333,11 @@ impl Target {
         Answer::Number(self.left(asked))
     }
 
+    /// True while a piece of this file that begins there is hidden to be dropped.
+    pub(crate) fn is_dropping(&self, inode: Inode, start: u64) -> bool {
+        self.clean.under_way.contains_key(&(inode, start))
+    }
+
     /// Begins to drop a piece.
     pub(crate) fn hide_to_drop(&mut self, inode: Inode, piece: Piece, out: &mut Vec<Effect>) {
         self.clean.policies[tier_of(&piece)].remove(piece.slot);
@@ -369,6 +376,7 @@ impl Target {
             self.clean.under_way.remove(&(inode, piece.start));
             self.clean.fruitless_since = None;
             self.clean.bytes_dropped += piece.length();
+            self.note_dropped(inode);
             self.give_back(inode, &piece, out);
         }
     }

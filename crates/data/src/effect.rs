@@ -88,6 +88,20 @@ pub enum Input<'a> {
         /// As in the effect.
         slot: u32,
     },
+    /// The answer to `Effect::AskSaved`.
+    IsSaved {
+        /// As in the effect.
+        inode: Inode,
+        /// As well.
+        number: u64,
+        /// All of it is saved as it is, and nobody may write to it.
+        is_saved: bool,
+    },
+    /// The answer to `Effect::EndSaving`, for all of a step.
+    Saved {
+        /// Those that bore the mark.
+        pieces: &'a [(Inode, Piece)],
+    },
     /// Who sent a request for which `Effect::Wait` came waits no longer: it is answered by `Busy`.
     Withdraw {
         /// Of the request.
@@ -99,6 +113,8 @@ pub enum Input<'a> {
         round: u64,
         /// Something is on its way.
         comes: bool,
+        /// Part of that is saved first, and more of it was since this was asked last.
+        goes_on: bool,
     },
     /// Time passed; wanted every few milliseconds while `Target::leaving_count` is not 0.
     Tick,
@@ -173,6 +189,32 @@ pub enum Effect {
     HideToDrop {
         /// Its number.
         slot: u32,
+    },
+    /// Mark the slot of a piece, so that it is seen whether it was changed since, unless somebody mapped
+    /// it.
+    BeginSaving {
+        /// Its number.
+        slot: u32,
+    },
+    /// Take the mark away.
+    StopSaving {
+        /// Its number.
+        slot: u32,
+    },
+    /// Ask a file's shard whether all of it is saved as it is now, and nobody may write to it; then
+    /// `Input::IsSaved`, unless the question is lost.
+    AskSaved {
+        /// Which.
+        inode: Inode,
+        /// Of the question.
+        number: u64,
+    },
+    /// If a piece bears the mark it is clean from now on; then `Input::Saved`.
+    EndSaving {
+        /// Its file.
+        inode: Inode,
+        /// Which.
+        piece: Piece,
     },
     /// Show a slot that was hidden.
     Show {

@@ -1,5 +1,5 @@
-//! Files that were seen in the backing directory (`Inode::is_from_below`): their bytes lie there until
-//! somebody asks for them, and come piece by piece.
+//! Files that lie in the backing directory (`may_lie_below`): their bytes, or what was dropped of them,
+//! lie there until somebody asks for them, and come piece by piece.
 //!
 //! A piece of such a file is published when the bytes from below are in it, never before. So a piece that
 //! is there is like any other, for clients and for everything here: only where there is none it matters
@@ -20,7 +20,7 @@ use crate::target::{MAP_PIECES_MAX, Stop, Target};
 use crate::work::Work;
 use placement::piece::{self, Span};
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use wire::errno::Result;
 use wire::limits::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX};
 use wire::reply::Piece;
@@ -60,7 +60,7 @@ enum Kind {
 
 impl Need {
     /// `None`: the request needs nothing.
-    pub(crate) fn of(request: &Request<'_>) -> Option<Need> {
+    pub(crate) fn of(request: &Request<'_>, may_be_saved: &dyn Fn(Inode) -> bool) -> Option<Need> {
         let (inode, chunk_log2, offset, length) = match *request {
             Request::MapPieces { inode, chunk_log2, offset, length, .. }
             | Request::Punch { inode, chunk_log2, offset, length } => {
@@ -77,7 +77,7 @@ impl Need {
         };
         let chunk_log2 = chunk_log2_of(chunk_log2);
         let is_chunk = (CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX).contains(&chunk_log2);
-        if !inode.is_from_below() || !is_chunk {
+        if !may_be_saved(inode) || !is_chunk {
             return None;
         }
         let end = match request {
@@ -182,6 +182,8 @@ pub(crate) struct Fills {
     ends: BTreeMap<Inode, (u64, Layout)>,
     /// Files of which that was asked, and the least size to which they were cut since.
     asked: BTreeMap<Inode, u64>,
+    /// Those of them for which the answer comes too late.
+    late: BTreeSet<Inode>,
     under_way: BTreeMap<(Inode, u64), Filling>,
     /// Those who wait for something, in the order in which they came.
     waiting: VecDeque<Job>,
@@ -197,10 +199,12 @@ impl Fills {
         self.end(inode).is_some_and(|end| offset < end)
     }
 
-    /// True if bytes at `offset` and behind may lie below, as far as is known here.
-    pub(crate) fn may_count(&self, inode: Inode, offset: u64) -> bool {
-        let end = self.end(inode).unwrap_or(u64::MAX);
-        inode.is_from_below() && offset < end
+    /// What is known of how much of a file counts, or will be answered, is not so any more: it is more.
+    pub(crate) fn ask_anew(&mut self, inode: Inode) {
+        self.ends.remove(&inode);
+        if self.asked.contains_key(&inode) {
+            self.late.insert(inode);
+        }
     }
 
     /// Are bytes on their way, to a piece that may be dropped when they are there?
@@ -261,29 +265,18 @@ impl Fills {
 }
 
 impl Target {
-    /// Runs a request, which may need something of a file from below: now, or when that is there.
-    pub(crate) fn run_filled(
-        &mut self,
-        ticket: u64,
-        need: Option<Need>,
-        mut work: Work,
-        out: &mut Vec<Effect>,
-    ) {
-        if let Some(need) = need {
-            match &mut work {
-                // Early pieces are holes, which these files have not.
-                Work::Map { length, ahead, .. } => (*length, *ahead) = (need.end - need.offset, 0),
-                Work::Find { length, .. } => *length = need.end - need.offset,
-                _ => {}
-            }
-        }
-        self.admit(Job::new(ticket, work, need), out);
-    }
-
     /// Runs a request if what it needs is there; else it waits.
     pub(crate) fn admit(&mut self, job: Job, out: &mut Vec<Effect>) {
-        let Some(job) = self.come_home(job, out) else { return };
-        let Some(need) = job.need else { return self.request(job, out) };
+        let Some(mut job) = self.come_home(job, out) else { return };
+        let Some(need) = job.need.filter(|need| self.may_lie_below(need.inode)) else {
+            return self.request(job, out);
+        };
+        match &mut job.work {
+            // Early pieces are holes, which these files have not.
+            Work::Map { length, ahead, .. } => (*length, *ahead) = (need.end - need.offset, 0),
+            Work::Find { length, .. } => *length = need.end - need.offset,
+            _ => {}
+        }
         let filled = self.fill(&need, out);
         if need.kind == Kind::Reads && filled != Ok(true) {
             self.note_use(need.inode);
@@ -292,6 +285,10 @@ impl Target {
             Ok(true) => self.request(job, out),
             Ok(false) => self.fills.waiting.push_back(job),
             Err(stop @ (Stop::Dropping | Stop::Busy)) => self.starve(job, stop, out),
+            // Who makes a hole needs a piece of zeros over what is below.
+            Err(Stop::Full(_)) if need.kind == Kind::Punches && self.is_over_backing() => {
+                self.starve(job, Stop::Busy, out);
+            }
             Err(stop) => self.refuse_or_wait(job, stop, out),
         }
     }
@@ -338,13 +335,26 @@ impl Target {
         let may_leave = waited < GRACE_MILLIS && (self.leaving_count() > 0 || self.is_sinking());
         let is_coming = self.fills.is_filling() || self.moves_count() > 0 || may_leave;
         let is_hopeless = stop == Stop::Dropping && !is_coming && !self.has_clean_beside(job.need);
-        if is_hopeless || waited >= STARVING_MILLIS {
+        let may_be_saved = self.is_over_backing();
+        if is_hopeless && may_be_saved && job.work.makes_pieces() {
+            // Something may be saved, and dropped then.
+            return self.wait(job, Stop::Full(Errno::ENOSPC), out);
+        }
+        let punches = matches!(job.work, Work::Clear { .. });
+        if is_hopeless && !(may_be_saved && punches) || waited >= STARVING_MILLIS {
             return self.refuse(&job, Stop::Refused(Errno::ENOSPC), out);
         }
         if self.fills.starving.is_none() {
             self.fills.starving = job.need;
         }
         self.fills.waiting.push_back(job);
+    }
+
+    /// True if what is here of what is needed from below is to stay for who waits.
+    pub(crate) fn keeps_for(&self, need: Option<Need>) -> bool {
+        need.is_some_and(|Need { inode, offset, .. }| {
+            inode.is_from_below() || self.may_lie_below(inode) && self.fills.counts(inode, offset)
+        })
     }
 
     /// Is there something clean but what a request itself needs? That is a few pieces.
@@ -441,6 +451,9 @@ impl Target {
         outcome: Result<(u64, Layout)>,
         out: &mut Vec<Effect>,
     ) {
+        if self.fills.late.remove(&inode) {
+            return out.push(Effect::Below { inode });
+        }
         let Some(cut) = self.fills.asked.remove(&inode) else { return };
         match outcome {
             Ok((end, layout)) => {
@@ -538,7 +551,7 @@ impl Target {
 
     /// A file is cut, or gone: of what lies below only so much counts from now on.
     pub(crate) fn cut_below(&mut self, inode: Inode, size: u64) {
-        if !inode.is_from_below() {
+        if !self.may_lie_below(inode) {
             return;
         }
         let Fills { ends, asked, .. } = &mut self.fills;
@@ -551,9 +564,10 @@ impl Target {
 
     /// As `cut_below`, of a file that will not be asked for again.
     pub(crate) fn forget_below(&mut self, inode: Inode, out: &mut Vec<Effect>) {
-        if !inode.is_from_below() {
+        if !self.may_lie_below(inode) {
             return;
         }
+        self.fills.late.remove(&inode);
         self.fills.ends.remove(&inode);
         self.fills.asked.remove(&inode);
         self.fills.void(inode, 0);

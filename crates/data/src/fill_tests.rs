@@ -6,7 +6,9 @@ use crate::resident_tests::Marks;
 use crate::sink::Sinking;
 use crate::target::{Settings, Target};
 use crate::tier::{Backing, Space};
+use clients::{by_clients, wish};
 use proptest::prelude::*;
+use saving::Saved;
 use std::collections::{BTreeMap, BTreeSet};
 use wire::id::BELOW_FIRST;
 use wire::reply::Piece;
@@ -14,7 +16,9 @@ use wire::request::rise;
 use wire::{Errno, Inode, Layout, Request};
 
 mod cases;
+mod clients;
 mod room;
+mod saving;
 
 const TIER_BYTES: u64 = 1 << 20;
 const FILE_BYTES: u64 = 300 << 10;
@@ -56,6 +60,7 @@ struct World {
     /// Slots with the mark.
     clean: BTreeSet<u32>,
     marks: Marks,
+    saved: Saved,
     /// Pieces under the pins of stopped clients.
     pinned: BTreeMap<u32, Piece>,
     copies: Vec<Copying>,
@@ -89,14 +94,17 @@ impl World {
             quota_bytes: u64::MAX,
             sinking,
         };
+        let mut target = Target::new(settings);
+        target.set_backing(false);
         World {
-            target: Target::new(settings),
+            target,
             settings,
             devices: [vec![0; memory as usize], vec![0; ssd as usize]],
             table: BTreeMap::new(),
             hidden: BTreeMap::new(),
             clean: BTreeSet::new(),
             marks: Marks::default(),
+            saved: Saved::default(),
             pinned: BTreeMap::new(),
             copies: Vec::new(),
             kill_at: None,
@@ -130,7 +138,7 @@ impl World {
 
     fn perform(&mut self, out: Vec<Effect>, body: &[u8]) {
         let mut bytes = Vec::new();
-        let (mut looks, mut asked) = (Vec::new(), None);
+        let (mut looks, mut asked, mut saved) = (Vec::new(), None, Vec::new());
         for effect in out {
             if let Some(left) = &mut self.kill_at {
                 match left.checked_sub(1) {
@@ -144,7 +152,7 @@ impl World {
                 Effect::AskForRoom { round } => asked = Some(round),
                 Effect::Zero { piece, within, length, .. } => {
                     self.shown(&piece);
-                    self.clean.remove(&piece.slot);
+                    self.changes(piece.slot);
                     self.part(&piece, within, length).fill(0);
                 }
                 Effect::Read { from: Source::Hole, length, .. } => {
@@ -156,7 +164,7 @@ impl World {
                 }
                 Effect::Write { piece, within, from, length, .. } => {
                     self.shown(&piece);
-                    self.clean.remove(&piece.slot);
+                    self.changes(piece.slot);
                     let body = &body[from as usize..(from + length) as usize];
                     self.part(&piece, within, length.into()).copy_from_slice(body);
                 }
@@ -172,7 +180,7 @@ impl World {
                     self.fills.push(Filling { ticket, inode, piece, length });
                 }
                 Effect::ReadBelow { ticket, inode, offset, length, below } => {
-                    let lies = (0..u64::from(below)).map(|at| byte_below(inode.0, offset + at));
+                    let lies = (0..u64::from(below)).map(|at| self.byte_below(inode, offset + at));
                     let mut bytes: Vec<u8> = lies.collect();
                     bytes.resize(length as usize, 0);
                     self.answered(ticket, Answer::Bytes { length }, bytes);
@@ -180,22 +188,26 @@ impl World {
                 Effect::Reply { ticket, answer } => {
                     self.answered(ticket, answer, core::mem::take(&mut bytes));
                 }
+                Effect::EndSaving { inode, piece } => self.end_saving(inode, piece, &mut saved),
                 effect => self.perform_on_table(effect),
             }
         }
-        for round in looks {
-            // What was changed counts as pinned.
-            let changed = self
-                .hidden
-                .iter()
-                .filter(|(slot, to_drop)| **to_drop && !self.clean.contains(slot));
-            let mut pinned: Vec<u32> = changed.map(|(&slot, _)| slot).collect();
-            pinned.extend(self.pinned.keys());
-            self.step(Input::Pins { round, pinned: &pinned }, body);
+        if !saved.is_empty() {
+            self.step(Input::Saved { pieces: &saved }, body);
         }
+        looks.into_iter().for_each(|round| self.look_at_pins(round, body));
         if let Some(round) = asked {
-            self.step(Input::RoomAsked { round, comes: false }, body);
+            self.ask_about_room(round, body);
         }
+    }
+
+    fn look_at_pins(&mut self, round: u64, body: &[u8]) {
+        // What was changed counts as pinned.
+        let changed =
+            self.hidden.iter().filter(|(slot, to_drop)| **to_drop && !self.clean.contains(slot));
+        let mut pinned: Vec<u32> = changed.map(|(&slot, _)| slot).collect();
+        pinned.extend(self.pinned.keys());
+        self.step(Input::Pins { round, pinned: &pinned }, body);
     }
 
     fn answered(&mut self, ticket: u64, answer: Answer, bytes: Vec<u8>) {
@@ -218,7 +230,7 @@ impl World {
                 Marks::check_hidden(&self.target, &self.table[&slot]);
             }
             Effect::HideToDrop { slot } => {
-                assert!(self.table[&slot].0.is_from_below());
+                assert!(self.may_be_dropped(self.table[&slot].0));
                 assert!(self.hidden.insert(slot, true).is_none());
                 assert!(!self.target.is_resident(self.table[&slot].0), "it is dropped");
             }
@@ -233,12 +245,12 @@ impl World {
                 self.copies.push(Copying { ticket, from, to, was_shown: false });
             }
             Effect::Mark { slot, is_resident } => self.marks.set(slot, is_resident),
-            other => panic!("{other:?}"),
+            effect => self.perform_saving(effect),
         }
     }
 
     fn publish(&mut self, inode: Inode, piece: Piece, defined: Defined) {
-        self.clean.remove(&piece.slot);
+        self.changes(piece.slot);
         self.marks.set(piece.slot, self.target.is_resident(inode));
         match defined {
             // As granules that are not defined are read.
@@ -262,6 +274,9 @@ impl World {
             self.choice.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         let choice = (self.choice >> 33) as usize;
         let fails = self.failing > 0 && (choice as u64 / 64).is_multiple_of(self.failing);
+        if choice.is_multiple_of(5) {
+            self.answer_question(choice / 8, fails);
+        }
         if !self.asked.is_empty() && (self.fills.is_empty() || choice.is_multiple_of(2)) {
             let inode = self.asked.swap_remove(choice / 2 % self.asked.len());
             let outcome = match fails {
@@ -276,7 +291,7 @@ impl World {
             return true;
         }
         if self.fills.is_empty() {
-            return false;
+            return self.answer_question(choice / 8, fails);
         }
         let filling = self.fills.swap_remove(choice / 2 % self.fills.len());
         self.fill(filling, fails, body);
@@ -285,13 +300,13 @@ impl World {
 
     fn fill(&mut self, filling: Filling, fails: bool, body: &[u8]) {
         let Filling { ticket, inode, piece, length } = filling;
-        let (file, start) = (inode.0, piece.start);
+        let start = piece.start;
         assert!(!self.table.contains_key(&piece.slot));
         self.filled_bytes += length;
-        let place = self.part(&piece, 0, piece.length());
-        for (at, byte) in (0..).zip(place) {
-            *byte = if at < length && !fails { byte_below(file, start + at) } else { 0 };
-        }
+        let is_there = |at| at < length && !fails;
+        let lies = |at| if is_there(at) { self.byte_below(inode, start + at) } else { 0 };
+        let bytes: Vec<u8> = (0..piece.length()).map(lies).collect();
+        self.part(&piece, 0, piece.length()).copy_from_slice(&bytes);
         let outcome = if fails { Err(Errno::EIO) } else { Ok(()) };
         self.step(Input::Filled { ticket, outcome }, body);
     }
@@ -311,6 +326,7 @@ impl World {
     /// that are set stand for slots that clients used.
     fn look(&mut self, millis: u32, used: u64, body: &[u8]) {
         self.millis = self.millis.wrapping_add(millis);
+        self.answer_about_room(body);
         let mut was_used = |slot: u32| used >> (slot % 64) & 1 != 0;
         let clean = self.clean.clone();
         let is_clean = |slot: u32| clean.contains(&slot);
@@ -430,6 +446,8 @@ impl World {
         self.target.restore_clean(clean.copied());
         let is_gone = |piece: &Piece| !self.table.contains_key(&piece.slot);
         self.target.restore_leaving(self.pinned.values().copied().filter(is_gone));
+        self.target.set_backing(true);
+        self.saved.forget_questions();
         self.fills.clear();
         self.asked.clear();
     }
@@ -468,6 +486,10 @@ enum Act {
         offset: u64,
     },
     Remove {
+        file: u64,
+    },
+    /// The writer saves it.
+    Save {
         file: u64,
     },
     Stay {
@@ -524,6 +546,7 @@ fn act() -> impl Strategy<Value = Act> {
             |(file, offset, length)| Act::Punch { file, offset, length }),
         1 => (file(), offset()).prop_map(|(file, offset)| Act::Seek { file, offset }),
         1 => file().prop_map(|file| Act::Remove { file }),
+        5 => file().prop_map(|file| Act::Save { file }),
         2 => (file(), 0u8..2).prop_map(|(file, resident)| Act::Stay { file, resident }),
         4 => (file(), 0u8..5, (0u64..3, 0u64..6, 1u32..3)).prop_map(
             |(file, what, place)| Act::Wish { file, what, place }),
@@ -611,7 +634,9 @@ fn look(world: &mut World, files: &mut Files, act: &Act) {
         Act::Seek { file, offset } => {
             let request = Request::SeekData { inode: Inode(file), chunk_log2, offset };
             let (answer, _) = world.call(&request);
-            let counts = world.ends.get(&Inode(file)).is_some_and(|&end| offset < end);
+            let of_below = Inode(file).is_from_below();
+            let of_below = of_below && !world.saved.below.contains_key(&Inode(file));
+            let counts = of_below && world.ends.get(&Inode(file)).is_some_and(|&end| offset < end);
             if counts && !is_refused(world, file, &answer) {
                 assert_eq!(answer, Answer::Number(offset), "there is data below");
             }
@@ -622,6 +647,10 @@ fn look(world: &mut World, files: &mut Files, act: &Act) {
 
 fn perform(world: &mut World, files: &mut Files, act: &Act) {
     let chunk_log2 = CHUNK_LOG2;
+    if let Act::Write { file, .. } | Act::Truncate { file, .. } | Act::Punch { file, .. } = *act {
+        // The shard knows that somebody has it open.
+        world.saved.is_as_is.remove(&Inode(file));
+    }
     match *act {
         Act::Read { .. } | Act::Map { .. } | Act::Seek { .. } => look(world, files, act),
         Act::Write { file, offset, length, with } => {
@@ -665,8 +694,10 @@ fn perform(world: &mut World, files: &mut Files, act: &Act) {
             assert_eq!(world.call(&Request::Remove { inodes: &inodes }).0, Answer::Done);
             // Its number is not used again; here it is, for a file with nothing below.
             world.ends.remove(&Inode(file));
+            world.saved.forget(Inode(file));
             files.remove(&file);
         }
+        Act::Save { file } => world.save(file, files),
         Act::Stay { file, resident } => {
             world.ticket += 1;
             let (inode, changed) = (Inode(file), world.ticket);
@@ -678,54 +709,6 @@ fn perform(world: &mut World, files: &mut Files, act: &Act) {
         Act::Come => drop(world.come(&[])),
         Act::Kill => world.kill(),
         _ => by_clients(world, files, act),
-    }
-}
-
-fn wish(world: &mut World, file: u64, what: u8, place: (u64, u64, u32)) {
-    let answer = world.wish(file, what, place);
-    let is_right = match answer {
-        Answer::Number(left) => left <= FILE_BYTES.next_power_of_two(),
-        // The place is taken, or it failed before, for a reason that there was then.
-        // A guess is a list's.
-        Answer::Refused(Errno::EINVAL) => place.0 != 0 || what == rise::GUESS,
-        Answer::Refused(Errno::EAGAIN) => what == rise::DROP,
-        Answer::Refused(Errno::EIO) => world.failing > 0,
-        Answer::Refused(Errno::ENOSPC) => true,
-        _ => false,
-    };
-    assert!(is_right, "{answer:?}");
-    world.target.check_wishes();
-}
-
-/// What the target is not told of.
-fn by_clients(world: &mut World, files: &mut Files, act: &Act) {
-    match *act {
-        Act::Scribble { file, offset, with } => {
-            let holds =
-                |piece: &Piece| (piece.start..piece.start + piece.length()).contains(&offset);
-            let mut rows = world.table.values();
-            let row = rows.find(|(inode, piece)| inode.0 == file && holds(piece)).copied();
-            let Some((_, piece)) = row.filter(|row| !world.hidden.contains_key(&row.1.slot)) else {
-                return;
-            };
-            world.clean.remove(&piece.slot);
-            world.part(&piece, offset - piece.start, 1)[0] = with;
-            grow(files, file, offset + 1)[offset as usize] = with;
-        }
-        Act::Pin { slot } => {
-            if let Some(row) = world.table.get(&slot).filter(|_| !world.hidden.contains_key(&slot))
-            {
-                world.pinned.insert(slot, row.1);
-            }
-        }
-        Act::Look { millis, used, kill_at } => {
-            world.kill_at = kill_at;
-            world.look(millis, used, &[]);
-            if world.kill_at.take() == Some(0) {
-                world.kill();
-            }
-        }
-        _ => world.pinned.clear(),
     }
 }
 

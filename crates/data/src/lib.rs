@@ -54,6 +54,8 @@ pub mod fill;
 
 pub mod clean;
 
+pub mod saving;
+
 pub mod ahead;
 
 pub mod wish;
@@ -65,6 +67,9 @@ mod fill_tests;
 
 #[cfg(test)]
 mod abroad_tests;
+
+#[cfg(test)]
+mod rate_tests;
 
 #[cfg(test)]
 mod resident_tests;

@@ -212,7 +212,7 @@ impl Target {
                 self.note_wanted(&from);
                 continue;
             }
-            if !self.may_move_another() {
+            if !self.may_move_another() || !self.has_tokens() {
                 continue;
             }
             if !self.begin_move(inode, from, Piece::MEMORY, out) {

@@ -263,7 +263,8 @@ impl Runner {
             "tick" => target.step(Input::Tick, out),
             "withdraw" => target.step(Input::Withdraw { ticket: first }, out),
             "room-asked" => {
-                target.step(Input::RoomAsked { round: first, comes: words[2] == "yes" }, out);
+                let comes = words[2] == "yes";
+                target.step(Input::RoomAsked { round: first, comes, goes_on: false }, out);
             }
             _ => target.keep_writers(first as u32, 1000, out),
         }

@@ -20,6 +20,8 @@
 //! After a kill a row that is hidden and has no other that is shown is shown again (`recover`): a row
 //! at the new place is shown when all its bytes are there, and not before.
 //!
+//! What nobody waits for keeps to a rate, if one is set; what somebody waits for does not, but counts.
+//!
 //! Invariants:
 //!  1. A piece that moves is its file's at its old place: `slots` knows the new one by a reserved slot.
 //!  2. `Moves::bytes` are what the new places in a tier take, also those of copies that are thrown away.
@@ -29,6 +31,7 @@ use crate::effect::{Defined, Effect};
 use crate::target::Target;
 use crate::thresholds::{Counts, InForce};
 use std::collections::BTreeMap;
+use tokens::TokenBucket;
 use wire::Inode;
 use wire::reply::Piece;
 
@@ -109,6 +112,7 @@ pub(crate) struct Moves {
     /// By tier of the new places.
     bytes: [u64; 3],
     next_ticket: u64,
+    rate: TokenBucket,
     is_on: bool,
     refused_at: Option<u32>,
     now: u32,
@@ -129,6 +133,7 @@ impl Moves {
             thrown_away: BTreeMap::new(),
             bytes: [0; 3],
             next_ticket: 0,
+            rate: TokenBucket::new(0),
             is_on: false,
             refused_at: None,
             now: 0,
@@ -320,7 +325,7 @@ impl Target {
         let in_turn = self.has_time();
         while let Some(kind) = self.out() {
             self.moves.is_on = true;
-            if !self.may_move_another() || !self.is_sinking() {
+            if !self.may_move_another() || !self.is_sinking() || in_turn && !self.has_tokens() {
                 break;
             }
             let ahead = &mut self.ahead;
@@ -352,6 +357,22 @@ impl Target {
         is_room && self.moves.count() < MOVES_MAX && !self.is_waiting()
     }
 
+    /// So many bytes a second are moved as far as nobody waits for them; 0: as fast as they can be.
+    pub fn set_move_rate(&mut self, bytes_per_second: u64) {
+        self.moves.rate = TokenBucket::new(bytes_per_second);
+    }
+
+    /// True if the rate lets something move that nobody waits for.
+    pub(crate) fn has_tokens(&self) -> bool {
+        self.moves.rate.is_open(self.moves.now)
+    }
+
+    /// Milliseconds from the last look on for which nothing is moved that nobody waits for.
+    #[must_use]
+    pub fn move_wait_millis(&self) -> u32 {
+        self.moves.rate.wait_millis(self.moves.now)
+    }
+
     /// True while a piece of this file that begins there moves.
     pub(crate) fn is_moving(&self, inode: Inode, start: u64) -> bool {
         self.moves.under_way.contains_key(&(inode, start))
@@ -374,6 +395,7 @@ impl Target {
         let to = Piece { slot, place, tier, ..from };
         let ticket = self.moves.next_ticket;
         self.moves.next_ticket += 1;
+        self.moves.rate.take(self.moves.now, to.length());
         self.moves.bytes[usize::from(tier)] += to.length();
         let returns = from.tier == Piece::SSD && self.rising.has_sunk(from.slot);
         self.unwatch(&from);

@@ -14,6 +14,7 @@
 //!  2. A leaving slot's place is not given back, and the slot is not used anew.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use wire::Inode;
 use wire::reply::Piece;
 
@@ -234,6 +235,13 @@ impl Slots {
     #[must_use]
     pub fn left_after(&self, round: u64) -> bool {
         self.leaving.last().is_some_and(|leaver| leaver.round > round)
+    }
+
+    /// The next file that has pieces.
+    #[must_use]
+    pub fn file_behind(&self, inode: Inode) -> Option<Inode> {
+        let behind = (Bound::Excluded((inode, u64::MAX)), Bound::Unbounded);
+        self.pieces.range(behind).next().map(|(&(inode, _), _)| inode)
     }
 
     /// All used slots with their files.

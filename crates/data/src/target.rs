@@ -31,6 +31,7 @@ use crate::fill::{Fills, Job, Need};
 use crate::lend::GivingBack;
 use crate::resident::Residents;
 use crate::rise::Rising;
+use crate::saving::Saving;
 use crate::shares::Shares;
 use crate::sink::{Moves, Sinking};
 use crate::slots::Slots;
@@ -88,6 +89,8 @@ pub(crate) enum Stop {
     Dropping,
     /// A device preallocates.
     Parked,
+    /// It takes longer than who waits does, and goes on.
+    GoesOn,
     /// Whose the file is may not use more.
     Beyond(Beyond),
 }
@@ -108,6 +111,7 @@ pub struct Target {
     pub(crate) abroad: Abroad,
     pub(crate) residents: Residents,
     pub(crate) clean: Clean,
+    pub(crate) saving: Saving,
     pub(crate) admission: Admission,
     pub(crate) giving_back: GivingBack,
     pub(crate) ahead: Ahead,
@@ -143,6 +147,7 @@ impl Target {
             rising: Rising::default(),
             abroad: Abroad::default(),
             residents: Residents::default(),
+            saving: Saving::default(),
             clean: Clean::new(settings.sinking.forced_below_bytes),
             admission: Admission::default(),
             ahead: Ahead::default(),
@@ -166,7 +171,8 @@ impl Target {
             Input::Request { ticket, request } => match Work::of(request) {
                 Ok(work) => {
                     self.note_resident(request, out);
-                    self.run_filled(ticket, Need::of(request), work, out);
+                    let need = Need::of(request, &|inode| self.may_be_saved(inode));
+                    self.admit(Job::new(ticket, work, need), out);
                 }
                 Err(errno) => reply(ticket, Answer::Refused(errno), out),
             },
@@ -191,9 +197,13 @@ impl Target {
                 self.given_back((place, length_log2), outcome);
                 self.admit_waiting(out);
             }
+            Input::Saved { pieces } => self.saved(pieces, out),
+            Input::IsSaved { inode, number, is_saved } => {
+                self.told_saved((inode, number), is_saved, out);
+            }
             Input::Withdraw { ticket } => self.withdraw(ticket, out),
             Input::Dismissed { slot } => self.dismissed(slot, out),
-            Input::RoomAsked { round, comes } => self.room_asked(round, comes),
+            Input::RoomAsked { round, comes, goes_on } => self.room_asked(round, (comes, goes_on)),
             Input::Tick => self.has_left |= self.slots.leaving_count() > 0,
         }
         self.finish(out);
@@ -297,6 +307,7 @@ impl Target {
         self.round_answered = self.round_answered.max(round);
         self.copy_hidden(round, pinned, out);
         self.drop_hidden(round, pinned, out);
+        self.marked(round, pinned, out);
         self.clean.need_anew();
         self.admit_waiting(out);
     }
@@ -365,7 +376,7 @@ impl Target {
             Ok(answer) => reply(ticket, answer, out),
             Err(Stop::Parked) => self.parked.push_front(job.asked()),
             // What it needs from below is there, and stays.
-            Err(stop @ (Stop::Dropping | Stop::Busy)) if job.need.is_some() => {
+            Err(stop @ (Stop::Dropping | Stop::Busy)) if self.keeps_for(job.need) => {
                 self.starve(job, stop, out);
             }
             Err(stop) => self.refuse_or_wait(job, stop, out),
@@ -389,6 +400,7 @@ impl Target {
         let answer = match stop {
             Stop::Refused(errno) | Stop::Full(errno) => Answer::Refused(errno),
             Stop::Busy | Stop::Behind | Stop::Parked => Answer::Busy { retry_micros: RETRY_MICROS },
+            Stop::GoesOn => Answer::Busy { retry_micros: 0 },
             Stop::Early => Answer::Busy { retry_micros: EARLY_RETRY_MICROS },
             Stop::Dropping => Answer::Busy { retry_micros: DROP_RETRY_MICROS },
             Stop::Beyond(Beyond { account, wanted }) => Answer::Beyond { account, wanted },
@@ -619,8 +631,8 @@ impl Target {
         let pieces: Vec<Piece> = self.slots.over(inode, offset, end).collect();
         for piece in pieces {
             let piece_end = piece.start + piece.length();
-            // Without it, the bytes below would show again.
-            let hides = end != u64::MAX && self.fills.may_count(inode, piece.start);
+            // Without it, the bytes below would show again, those that are saved there next, too.
+            let hides = end != u64::MAX && self.may_be_saved(inode);
             if offset <= piece.start && piece_end <= end && !hides {
                 self.give_back(inode, &piece, out);
             } else {

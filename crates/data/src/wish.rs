@@ -20,6 +20,7 @@ use crate::effect::{Answer, Effect};
 use crate::fill::Purpose;
 use crate::target::{Stop, Target};
 use std::collections::BTreeMap;
+use tokens::TokenBucket;
 use wire::reply::Piece;
 use wire::request::rise;
 use wire::{Errno, Inode, Layout};
@@ -139,6 +140,8 @@ pub(crate) struct Wishes {
     /// The list that had its turn last.
     last: u64,
     pub(crate) rate: Rate,
+    /// What comes from below for wishes.
+    limit: TokenBucket,
 }
 
 /// What came of working on a wish.
@@ -254,6 +257,11 @@ impl Target {
         Answer::Number(left)
     }
 
+    /// So many bytes a second come from below for wishes; 0: as fast as they can.
+    pub fn set_wish_rate(&mut self, bytes_per_second: u64) {
+        self.wishes.limit = TokenBucket::new(bytes_per_second);
+    }
+
     fn make_list(&mut self, asked: &Asked, born: u64) {
         if self.wishes.lists.len() >= LISTS_MAX
             && let Some((&oldest, _)) = self.wishes.lists.iter().min_by_key(|(_, pace)| pace.born)
@@ -291,7 +299,7 @@ impl Target {
             pieces.map(|piece| piece.length()).sum::<u64>()
         };
         let to_lift = lifted_from.map_or(0, on_ssd);
-        if !inode.is_from_below() {
+        if !self.may_lie_below(inode) {
             return to_lift;
         }
         let end = size.min(self.fills.end(inode).unwrap_or(u64::MAX));
@@ -338,7 +346,7 @@ impl Target {
 
     fn ask_wished(&mut self, key: (u64, u64), out: &mut Vec<Effect>) {
         let inode = self.wishes.wishes.get(&key).map(|wish| wish.inode);
-        if let Some(inode) = inode.filter(|inode| inode.is_from_below())
+        if let Some(inode) = inode.filter(|&inode| self.may_lie_below(inode))
             && self.fills.end(inode).is_none()
         {
             self.ask_end(inode, out);
@@ -361,7 +369,7 @@ impl Target {
 
     fn grant_one(&mut self, key: (u64, u64), looks: &mut usize, out: &mut Vec<Effect>) -> Done {
         let Some(mut wish) = self.wishes.wishes.get(&key).copied() else { return Done::All };
-        let done = match wish.inode.is_from_below() {
+        let done = match self.may_lie_below(wish.inode) {
             true => self.fill_wished(key, &mut wish, looks, out),
             false => self.lift_wished(&mut wish, looks, out),
         };
@@ -413,7 +421,8 @@ impl Target {
         out: &mut Vec<Effect>,
     ) -> Option<Done> {
         let list = (key.0 != 0).then_some(key);
-        if self.fills.wished_count() >= FILLS_MAX {
+        let now = self.moves.now();
+        if self.fills.wished_count() >= FILLS_MAX || !self.wishes.limit.is_open(now) {
             return Some(Done::Full);
         }
         if list.is_some() {
@@ -430,7 +439,10 @@ impl Target {
         };
         let purpose = Purpose { tier: Some(tier), list, is_wish: true };
         match self.fill_one(wish.inode, span, counts, purpose, out) {
-            Ok(true) => None,
+            Ok(true) => {
+                self.wishes.limit.take(now, span.length());
+                None
+            }
             Err(Stop::Refused(errno) | Stop::Full(errno)) => Some(Done::NoRoom(errno)),
             Err(Stop::Beyond(_)) => Some(Done::NoRoom(Errno::EDQUOT)),
             Ok(false) | Err(_) => Some(Done::Full),
@@ -472,7 +484,7 @@ impl Target {
         if !self.has_room_to_rise(piece.length()) {
             return None;
         }
-        if !self.may_move_another() {
+        if !self.may_move_another() || !self.has_tokens() {
             return Some(Done::Full);
         }
         let begins = self.begin_move(inode, *piece, Piece::MEMORY, out);
@@ -506,9 +518,10 @@ impl Target {
             target.wishes.wishes.range(keys).map(|(_, wish)| target.wish_bytes(wish)).sum()
         };
         let (read, next) = (bytes_of(self, group), bytes_of(self, group + 1));
-        let rate = self.wishes.rate;
+        let (rate, limit) = (self.wishes.rate, self.wishes.limit);
         let ahead = step_millis.map_or(1, |step| {
-            first_in_time(rate.millis_for(next), rate.millis_for(read), step.into())
+            let move_millis = rate.millis_for(next).max(limit.millis_for(next));
+            first_in_time(move_millis, rate.millis_for(read), step.into())
         });
         let first = (group + ahead).saturating_mul(width);
         let here = (group + 1).saturating_mul(width);

@@ -52,7 +52,7 @@ pub fn admit_from_session<'a>(
     if check::answer_bytes(&admitted.request) > ANSWER_BYTES_MAX {
         return Err(Errno::EINVAL);
     }
-    if let Request::Below { .. } = admitted.request {
+    if let Request::Below { .. } | Request::IsSaved { .. } = admitted.request {
         // A path tells names of directories that the sender may not search.
         return Err(Errno::EPERM);
     }

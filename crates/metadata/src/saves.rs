@@ -1,5 +1,5 @@
 //! Who waits until what he wrote is saved in the backing directory: parked requests, and the numbers by
-//! which the writer says for whom it is.
+//! which the writer says for whom it is. And who waits for room, which saving makes: he is inode `NONE`.
 //!
 //! A request that has to wait gets the next number, which is the inode's from then on. The writer is
 //! told inodes with their numbers before it looks at them, and says with the same number what came of
@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use wire::below::Wanted;
 use wire::{Errno, Inode, Reply};
 
+use crate::effect::Opens;
 use crate::live::{Ask, Kind, Step, Stop, Wait};
 use crate::service::Service;
 use crate::unsaved::listed;
@@ -36,6 +37,8 @@ pub(crate) struct Saves {
     is_awaited: bool,
     /// Wants from which on old ones are dropped.
     prune_at: usize,
+    /// When somebody found no room last, there was something to save.
+    makes_room: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +89,22 @@ impl Service {
             self.live.wake(|wait| *wait == Wait::Wanted);
         }
         number
+    }
+
+    /// Somebody finds no room: what is to be saved at some time is to be saved now. Nobody is told when
+    /// that is done.
+    pub(crate) fn hurry_saves(&mut self, hands: &dyn Opens) {
+        self.live.saves.makes_room = self.config.backing && self.has_to_save(hands);
+        if self.live.saves.makes_room {
+            self.want(Inode::NONE);
+        }
+    }
+
+    /// True if there will be room, as far as was known when somebody found none last, when more is saved;
+    /// and a number that is another when more was.
+    #[must_use]
+    pub fn saves_for_room(&self) -> (bool, u64) {
+        (self.live.saves.makes_room, self.live.saves.moved)
     }
 
     /// If there are more than so many.

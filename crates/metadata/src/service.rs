@@ -118,7 +118,10 @@ impl Service {
             Input::Withdrawn { origin, sequence } => self.withdrawn(origin, sequence),
             Input::HostGone { host } => self.host_gone(host),
             Input::DrawSpace { account, wanted } => self.draw_space(account.0, wanted, opens),
-            Input::GiveBack => self.give_kept(),
+            Input::GiveBack => {
+                self.give_kept();
+                self.hurry_saves(opens);
+            }
             Input::Below { directory, outcome } => self.take_below(directory, outcome),
             Input::Looked { key, outcome } => self.take_look(key, outcome),
             Input::Tick => {}
@@ -603,6 +606,11 @@ impl Service {
             Request::Quotas { from } => self.quotas(ask, from),
             Request::Owners { inodes } => self.tell_owners(ask, inodes),
             Request::Below { inode } => self.tell_below(ask, inode),
+            Request::IsSaved { inode } => {
+                let value = u64::from(self.is_saved_as_is(ask, inode));
+                self.io.reply(ask.ticket, &Reply::Number { value });
+                Ok(())
+            }
             Request::AwaitSaved { inode } => self.await_saved(ask, inode),
             _ => self.run_for_writer(ask, request),
         }

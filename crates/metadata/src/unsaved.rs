@@ -6,11 +6,13 @@
 
 use core::ops::Bound;
 
+use wire::attributes::write_back;
 use wire::below::{Lies, News, Stamp, Standing, UnsavedName};
 use wire::codec::Field;
 use wire::limits::SLOT_BYTES;
 use wire::{Attributes, Errno, Inode, Reply, Request, Writer};
 
+use crate::effect::Opens;
 use crate::live::{Ask, Step, Stop, Wait};
 use crate::record::Record;
 use crate::service::Service;
@@ -134,12 +136,50 @@ impl Service {
     }
 
     pub(crate) fn may_be_written(&self, ask: &Ask<'_>, attributes: &Attributes) -> bool {
+        self.may_be_written_by(ask.hands, attributes)
+    }
+
+    fn may_be_written_by(&self, hands: &dyn Opens, attributes: &Attributes) -> bool {
         let inode = attributes.inode;
         attributes.is_regular()
             && (self.live.busy.contains_key(&inode)
-                || ask.hands.has_writer(inode)
-                || ask.hands.untold(inode).is_some_and(|end| end != 0)
+                || hands.has_writer(inode)
+                || hands.untold(inode).is_some_and(|end| end != 0)
                 || self.writers_but(inode, self.config.host).next().is_some())
+    }
+
+    /// True if what lies below of a file is what it is here, and nobody may change that unsaid.
+    pub(crate) fn is_saved_as_is(&self, ask: &Ask<'_>, inode: Inode) -> bool {
+        let Some(node) = self.state.inodes.get(inode) else { return false };
+        let below = self.state.below.get(&inode);
+        node.attributes.is_regular()
+            && below.is_some_and(|below| below.now.is_some() && below.next.is_none())
+            && !self.state.changed.contains(&inode)
+            && !self.may_be_written(ask, &node.attributes)
+    }
+
+    /// True if there is a file that is closed, and room in the instance when it is saved.
+    pub(crate) fn has_to_save(&self, hands: &dyn Opens) -> bool {
+        let is_one = |directory: Inode, inode: Inode| {
+            let Some(node) = self.state.inodes.get(inode) else {
+                // Another service has it, which knows more; and nobody asks that one what is named here.
+                return !inode.is_none() && !self.config.owns(inode.shard());
+            };
+            let policy = self.state.inodes.get(directory).map(|node| node.attributes.layout);
+            node.attributes.is_regular()
+                && node.attributes.size > 0
+                && policy.is_none_or(|layout| layout.write_back() != write_back::NEVER)
+                && !self.may_be_written_by(hands, &node.attributes)
+        };
+        let mut rows = self.state.unsaved.behind(Inode::NONE, b"");
+        let mut changed = self.state.changed.iter();
+        rows.any(|(parent, row)| {
+            let entry = self.state.entries.get(parent, &row.name);
+            entry.is_some_and(|(inode, _)| is_one(parent, inode))
+        }) || changed.any(|&inode| {
+            let lies = self.state.below.get(&inode).and_then(|below| below.now.as_ref());
+            lies.is_some_and(|now| is_one(now.parent, inode))
+        })
     }
 
     fn tell_standing(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<()> {

@@ -488,6 +488,49 @@ fn settle(world: &mut World, inode: Inode, number: u64, errno: Errno) {
     assert_eq!(world.call(Credentials::ROOT, inode.shard(), &request), Answer::Done);
 }
 
+/// A target may drop what is saved as it is, and nothing else; who finds no room has the rest saved.
+#[test]
+fn what_is_saved_as_it_is_is_told_and_what_is_not_is_hurried_for() {
+    let mut world = world(1);
+    let root = Credentials::ROOT;
+    let made = world.root().file(Inode::ROOT, b"made").expect("made");
+    let made = world.root().truncate(made.inode, 100).expect("longer");
+    let inode = made.inode;
+    let is_saved = |world: &mut World| {
+        let asked = world.call(root, inode.shard(), &Request::IsSaved { inode });
+        asked == Answer::Number(1)
+    };
+    let hurried = |world: &mut World| {
+        world.step(0, Input::GiveBack);
+        let wants = wanted(world, inode.shard());
+        let is_there = wants.iter().any(|one| one.inode == Inode::NONE);
+        assert!(is_there || !world.seats[0].service.saves_for_room().0);
+        world.seats[0].service.saves_for_room().0
+    };
+    assert!(!is_saved(&mut world) && hurried(&mut world), "it lies nowhere");
+    let lies = lies(&made, b"made", 5);
+    tell(&mut world, inode, &Request::Saving { inode, lies }).expect("told");
+    assert!(!is_saved(&mut world), "it is on its way");
+    tell(&mut world, inode, &Request::Wrote { inode, lies }).expect("told");
+    let (parent, name, from) = (Inode::ROOT, &b"made"[..], Inode::NONE);
+    let shard = world.shard_of(Inode::ROOT, b"made");
+    world.tell_shard(shard, &Request::Saved { parent, name, from, to: inode }).expect("told");
+    assert!(is_saved(&mut world) && !hurried(&mut world), "all is saved");
+    world.crash(0);
+    assert!(is_saved(&mut world));
+    let row = kit::Row { untold: 100, cuts: 0 };
+    world.seats[0].opens.2.insert(inode, row);
+    assert!(!is_saved(&mut world), "somebody may write to it");
+    world.seats[0].opens.2.clear();
+    world.root().truncate(inode, 200).expect("longer");
+    assert!(!is_saved(&mut world) && hurried(&mut world), "it is another");
+    world.seats[0].opens.2.insert(inode, row);
+    assert!(!hurried(&mut world), "it can not be saved as long as it is open");
+    let gone = Inode(9);
+    let asked = world.call(root, gone.shard(), &Request::IsSaved { inode: gone });
+    assert_eq!(asked, Answer::Number(0));
+}
+
 /// What somebody waits for is told to the writer with a number, and by that number to who waits.
 #[test]
 fn who_waits_for_what_he_wrote_is_told_what_comes_of_it() {

@@ -17,7 +17,8 @@
 //!   20  marks    u32   bit 0: nobody asked for the piece (*early*); it may be taken back while nothing
 //!                      is defined. Bit 1: nobody used it since that was last looked at; bit 2:
 //!                      somebody mapped it; bit 3: its bytes lie below, too (*clean*), which whoever
-//!                      changes one takes away first. Above them: how often granules were forgotten
+//!                      changes one takes away first; bit 5: they are being saved there, and were not
+//!                      changed since that began. Above them: how often granules were forgotten
 //!
 //! A granule is a page, so the two words are enough for 256 KiB, a *stretch*. Longer pieces are whole
 //! stretches of their device, and have such two words for each where the third segment has them by
@@ -281,8 +282,10 @@ const MAPPED: u32 = 4;
 const CLEAN: u32 = 8;
 /// Its file stays in memory.
 const RESIDENT: u32 = 16;
+/// Its bytes are being saved in the backing directory, and none was changed since that began.
+const SAVING: u32 = 32;
 /// What a round of forgetting adds to the marks.
-const FORGOTTEN_ONE: u32 = 32;
+const FORGOTTEN_ONE: u32 = 64;
 
 /// What is done with a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -298,7 +301,7 @@ impl Use {
     const fn ends(self) -> u32 {
         match self {
             Use::Read => UNUSED,
-            Use::Write => UNUSED | CLEAN,
+            Use::Write => UNUSED | CLEAN | SAVING,
         }
     }
 }
@@ -469,6 +472,48 @@ impl PieceStates {
         Ok(())
     }
 
+    /// The bytes of a piece that is shown are about to be read, to be saved below. False, and nothing is
+    /// noted, if somebody mapped it. Who pinned it before may change bytes and not see the mark: then it
+    /// is to be taken away (`stop_saving`) before anything is read.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn begin_saving(&self, slot: u32) -> Result<bool> {
+        let marks = self.marks(slot)?.fetch_or(SAVING, SeqCst);
+        fence(SeqCst);
+        if marks & MAPPED != 0 {
+            self.stop_saving(slot)?;
+        }
+        Ok(marks & MAPPED == 0)
+    }
+
+    /// As if its saving had not begun.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn stop_saving(&self, slot: u32) -> Result<()> {
+        self.marks(slot)?.fetch_and(!SAVING, SeqCst);
+        Ok(())
+    }
+
+    /// What was read of a piece is saved: it is clean if no byte was changed since that began. True if it
+    /// is. One that was begun by somebody who does not end it is not clean by that.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn end_saving(&self, slot: u32) -> Result<bool> {
+        let marks = self.marks(slot)?;
+        let mut now = marks.load(SeqCst);
+        loop {
+            let is_saved = now & (SAVING | MAPPED) == SAVING;
+            let then = if is_saved { (now & !SAVING) | CLEAN } else { now & !SAVING };
+            match marks.compare_exchange(now, then, SeqCst, SeqCst) {
+                Ok(_) => return Ok(is_saved),
+                Err(other) => now = other,
+            }
+        }
+    }
+
     /// True if no byte of a piece was changed since it was clean. That holds on of one that is hidden and
     /// that nobody pins.
     #[must_use]
@@ -520,7 +565,7 @@ impl PieceStates {
     /// # Errors
     /// `EIO` for a slot that does not exist.
     pub fn times_forgotten(&self, slot: u32) -> Result<u32> {
-        Ok(self.marks(slot)?.load(SeqCst) & !(EARLY | UNUSED | MAPPED | CLEAN | RESIDENT))
+        Ok(self.marks(slot)?.load(SeqCst) & !(EARLY | UNUSED | MAPPED | CLEAN | RESIDENT | SAVING))
     }
 
     /// Forgets those of `granules`, of the piece in `slot`, that are in `mask`: they read as zeros from

@@ -5,6 +5,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
+use std::time::Instant;
 use support::{Instance, Random, Worker, setting, text, wait_for};
 use tests::{content, digest};
 
@@ -44,6 +45,26 @@ fn the_second_burst_goes_to_memory() {
         assert_eq!(worker.ask(&format!("unlink /forebay/f{round}")), "ok");
     }
     wait_for("all space back", || instance.used() == 0);
+}
+
+/// `--move-rate` holds for what is idle; who finds memory full does not wait for it.
+#[test]
+fn what_sinks_keeps_to_the_rate() {
+    let tiers = ["--memory", "32MiB", "--ssd", "256MiB", "--room", "95", "--idle", "1ms"];
+    let instance = Instance::start("slowly", &[&tiers[..], &["--move-rate", "8MiB"]].concat());
+    let mut worker = instance.worker();
+    let begun = Instant::now();
+    assert_eq!(worker.ask(&format!("put /forebay/f 1 {}", 64 * MIB)), "ok");
+    let mut sunk = 0;
+    wait_for("it to sink", || {
+        sunk = instance.figure("bytes_sunk");
+        sunk >= 20 * MIB
+    });
+    // A part of 4 MiB may be begun before it is paid for, and a tenth of a second is saved up.
+    let may = 5 * MIB + (begun.elapsed().as_secs_f64() * (8 * MIB) as f64) as u64;
+    assert!(sunk <= may, "{sunk} bytes sank where {may} may");
+    let right = format!("ok {} {}", 64 * MIB, digest(&content(1, 0, 64 * MIB)));
+    assert_eq!(worker.ask("get /forebay/f"), right);
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Cores: state machines and vocabulary without I/O. They depend on cores only.
-const CORES: [&str; 7] = ["gateway", "metadata", "data", "placement", "fuse", "config", "wire"];
+const CORES: [&str; 8] =
+    ["gateway", "metadata", "data", "placement", "fuse", "config", "tokens", "wire"];
 /// What is loaded into applications reaches nothing but these.
 const IN_APPLICATIONS: [&str; 2] = ["preload", "client"];
 const REACHED_FROM_APPLICATIONS: [&str; 4] = ["client", "placement", "shm", "wire"];

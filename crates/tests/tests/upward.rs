@@ -7,6 +7,7 @@ mod support;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 use support::below::disguise;
 use support::{Instance, profile, text, wait_for};
 use tests::{content, digest};
@@ -100,6 +101,28 @@ fn what_is_staged_in_is_read_without_reading_below() {
             assert_eq!(worker.ask(&format!("get /forebay/d/{file}")), right(file, 5 * MIB + 7));
         }
     }
+}
+
+/// `--backing-rate` holds for what is staged and for what is saved, and not for what a program reads.
+#[test]
+fn what_is_staged_and_saved_keeps_to_the_rate() {
+    let below = Below::new(4, 5 * MIB);
+    let options = ["--local", "2", "--memory", "64MiB", "--ssd", "0", "--backing-rate", "8MiB"];
+    let instance = below.start("rates", &options);
+    let mut worker = instance.worker();
+    // Two parts of 4 MiB may be begun before they are paid for, and a tenth of a second is saved up.
+    let least = |bytes: u64| Duration::from_secs_f64((bytes - 9 * MIB) as f64 / (8 * MIB) as f64);
+    let begun = Instant::now();
+    said(&stage(&instance, &["--wait", "/forebay/d"]));
+    assert!(begun.elapsed() >= least(20 * MIB));
+    for file in 0..4 {
+        assert_eq!(worker.ask(&format!("get /forebay/d/{file}")), right(file, 5 * MIB));
+    }
+    let begun = Instant::now();
+    assert_eq!(worker.ask(&format!("put /forebay/new 9 {}", 20 * MIB)), "ok");
+    assert!(instance.command("flush").status().expect("forebay runs").success());
+    assert!(begun.elapsed() >= least(20 * MIB));
+    assert_eq!(fs::read(below.path("new")).expect("saved"), content(9, 0, 20 * MIB));
 }
 
 /// A killed daemon is told again.

@@ -81,8 +81,8 @@ fn what_is_written_by_a_mount_comes_to_lie_below() {
     }
 }
 
-/// A file from below of which somebody may read on lies aside as long as he does; one of the instance's
-/// own has all that is asked of it.
+/// A file that lies below and of which somebody may read on lies aside as long as he does: what is here
+/// of it may be dropped.
 #[test]
 fn a_removed_file_is_read_on_by_who_has_it_open() {
     let below = Below::new();
@@ -98,7 +98,7 @@ fn a_removed_file_is_read_on_by_who_has_it_open() {
     wait_for("it holds them", || below.path("held").exists());
     flushed(&instance);
     let names = "ls -A | sed 's/aside-.*/aside/'";
-    assert_eq!(shell(below.place.path(), names), ".forebay-aside\nheld\n");
+    assert_eq!(shell(below.place.path(), names), ".forebay-aside\n.forebay-aside\nheld\n");
     drop(holder.stdin.take());
     let read = said(holder.wait_with_output().expect("its end"), "who reads on");
     assert_eq!(read, "5000000\nnew\n");

@@ -98,7 +98,7 @@ pub mod write_back {
     pub const CLOSE: u8 = 1;
     /// When nobody has, and it was not changed for a while.
     pub const COOLING: u8 = 2;
-    /// When it is asked for, and at the end of the instance.
+    /// When it is asked for, at the end of the instance, or for want of room.
     pub const END: u8 = 3;
     /// Never.
     pub const NEVER: u8 = 4;

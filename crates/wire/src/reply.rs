@@ -14,7 +14,8 @@ messages! {
         0x02 Refused { errno: Errno }
         /// The sender's map is old; the newer one's epoch. Take it and try again.
         0x03 Stale { epoch: u64 }
-        /// It will pass: try again after this many microseconds.
+        /// It will pass: try again after this many microseconds. 0: at once, and however long that takes
+        /// all together, as it goes on.
         0x04 Busy { retry_micros: u32 }
         /// Attributes of the inode asked for.
         0x05 Attributes { attributes: Attributes }

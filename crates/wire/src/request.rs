@@ -140,6 +140,33 @@ pub mod xattr {
     pub const KILL_SGID: u32 = 1 << 31;
 }
 
+/// What the answer to `Request::GiveBack` says.
+pub mod coming {
+    /// Something of that target's is on its way back.
+    const FREEING: u64 = 1;
+    /// Something is being saved that can be dropped then.
+    const SAVING: u64 = 2;
+
+    /// The answer; `saved` is another number when more was saved.
+    #[must_use]
+    pub const fn value(is_freeing: bool, is_saving: bool, saved: u64) -> u64 {
+        let saving = if is_saving { SAVING | saved << 2 } else { 0 };
+        saving | if is_freeing { FREEING } else { 0 }
+    }
+
+    /// True if something is on its way back.
+    #[must_use]
+    pub const fn is_freeing(value: u64) -> bool {
+        value & FREEING != 0
+    }
+
+    /// True if something is being saved.
+    #[must_use]
+    pub const fn is_saving(value: u64) -> bool {
+        value & SAVING != 0
+    }
+}
+
 /// Values of `Request::Rise::what`.
 pub mod rise {
     /// Only to be told.
@@ -285,8 +312,8 @@ messages! {
         /// `Owner` and the time of the last change for each.
         0x33 Owners { inodes: &'a [u8] }
         /// A daemon's target has no room: what a service keeps of files that are gone goes at once. For
-        /// any of its shards. Answered by the `Number` 1 if some of that target's is still on its way
-        /// back, else 0.
+        /// any of its shards; and what can be saved in a backing directory is, so that it can be dropped.
+        /// Answered by a `Number` that says what is on its way (`coming`).
         0x34 GiveBack { target: u16 }
         /// Where a file lies below; asked by daemons alone. Answered by `Bytes`: an encoded
         /// `crate::below::Below`, or two while it is being moved or saved anew. ESTALE: nowhere.
@@ -343,6 +370,9 @@ messages! {
         /// From the writer: the inode is saved, as it was when its number (`Wanted`) was told; or
         /// `errno` says why it can not be.
         0x54 Settled { inode: Inode, number: u64, errno: Errno }
+        /// Is all of a file saved in the backing directory as it is now, and may nobody write to it?
+        /// Asked by daemons alone. Answered by the `Number` 1 if so, else 0.
+        0x55 IsSaved { inode: Inode }
 
         /// The pieces that hold `offset .. offset + length`, as `Pieces`. With `allocate` those
         /// that are missing are made (ENOSPC if there is no room); else they are left out. The target
@@ -423,6 +453,7 @@ impl Request<'_> {
             | Request::Unwatch { inode }
             | Request::Look { inode, name: [] }
             | Request::Below { inode }
+            | Request::IsSaved { inode }
             | Request::Standing { inode }
             | Request::Saving { inode, .. }
             | Request::Wrote { inode, .. }

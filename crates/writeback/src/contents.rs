@@ -2,13 +2,14 @@
 //! many wait together for the device; then each comes to its name. In a bucket several come to their
 //! names at once, where there is what is known to be there.
 
-use crate::round::{Round, is_version};
+use crate::round::{How, Round, is_version};
 use crate::sides::{Above, Draft, Folder, Lower, New, Over, Sink};
 use crate::state::{Lies, Place, Standing, Tried, Trouble};
 use below::{Dress, Lost, each};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use wire::below::{Stamp, Version};
 use wire::{Attributes, Inode};
 
@@ -18,6 +19,12 @@ const BATCH: usize = 256;
 const BATCH_BYTES: u64 = 256 << 20;
 /// The same where they are in memory till then.
 const BATCH_BYTES_FAR: u64 = 64 << 20;
+
+/// The same while somebody waits for room, which is there when they are saved.
+const BATCH_BYTES_HURRIED: u64 = 32 << 20;
+
+/// So long such a round goes on though somebody waits: it has looked at all that is unsaved.
+const HURRIED_TIME: Duration = Duration::from_secs(1);
 
 /// Where contents come to.
 #[derive(Clone, Debug)]
@@ -64,11 +71,16 @@ struct Ready {
 /// Writes all; counts what came of each.
 pub(crate) fn write(round: &mut Round<'_>, jobs: Vec<Job>) {
     let lower = round.lower;
-    let batch_bytes = if lower.is_far() { BATCH_BYTES_FAR } else { BATCH_BYTES };
+    let is_hurried = round.manner.how == How::Hurried;
+    let batch_bytes = match is_hurried {
+        true => BATCH_BYTES_HURRIED,
+        false if lower.is_far() => BATCH_BYTES_FAR,
+        false => BATCH_BYTES,
+    };
     let size = |job: &Job| if job.attributes.is_regular() { job.attributes.size } else { 0 };
     let bytes = jobs.iter().map(size).sum();
     round.counts.bytes.fetch_add(bytes, Ordering::Relaxed);
-    let mut jobs = jobs.into_iter().peekable();
+    let (mut jobs, begun) = (jobs.into_iter().peekable(), Instant::now());
     while jobs.peek().is_some() {
         let (mut batch, mut bytes) = (Vec::new(), 0_u64);
         while let Some(job) = jobs.next_if(|job| {
@@ -81,7 +93,8 @@ pub(crate) fn write(round: &mut Round<'_>, jobs: Vec<Job>) {
             }
         }
         write_batch(round, batch);
-        if round.counts.is_urgent.load(Ordering::Relaxed) && !round.scope.is_only {
+        let is_urgent = round.counts.is_urgent.load(Ordering::Relaxed) && !round.scope.is_only;
+        if is_urgent && (!is_hurried || begun.elapsed() >= HURRIED_TIME) {
             // They are still unsaved, and found by the next.
             for job in jobs {
                 round.counts.bytes.fetch_sub(size(&job), Ordering::Relaxed);
@@ -110,6 +123,7 @@ fn write_batch(round: &mut Round<'_>, batch: Vec<Job>) {
     let copied = each(threads, &parts, |(number, job, draft, part)| {
         let mut fill = |to: &mut Sink<'_>| {
             let mut to = |bytes: &[u8], at| {
+                counts.brake.take(bytes.len() as u64, &|| counts.moves());
                 counts.moves();
                 to(bytes, at)
             };

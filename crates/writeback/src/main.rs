@@ -5,9 +5,8 @@
 //! which are asked; so it may be killed at any moment, and the next one goes on.
 //!
 //! Reading order: the two sides (`sides`), what is told of them (`state`), a round (`round`, then
-//! `names`,
-//! `contents`, `changed`), the sides as they are (`instance`, `site` or `objects`), and when rounds are
-//! due (`watch`).
+//! `names`, `contents`, at the rate of `brake`, `changed`), the sides as they are (`instance`, `site` or
+//! `objects`), and when rounds are due (`watch`).
 #![forbid(unsafe_code)]
 
 mod settings;
@@ -25,6 +24,8 @@ mod scope;
 mod names;
 
 mod contents;
+
+mod brake;
 
 mod changed;
 
@@ -105,7 +106,7 @@ fn run(settings: &Settings) -> Result<(), String> {
         .map_err(|errno| format!("no daemon answers in {}: {}", run.display(), errno.text()))?;
     let instance = Instance::new(&CLIENT, settings.threads)
         .map_err(|errno| format!("can not use the instance: {}", errno.text()))?;
-    let board = Arc::new(Board::default());
+    let board = Arc::new(Board::new(settings.rate));
     let socket = run.join(SOCKET);
     let listener = control::listen(&socket)
         .map_err(|error| format!("can not listen at {}: {error}", socket.display()))?;

@@ -13,6 +13,7 @@
 //! *Invariant:* of what lives above, what lies below is never removed before it lies there elsewhere.
 //! *Invariant:* where an inode lies is told before it can be seen there, and again after.
 
+use crate::brake::Brake;
 use crate::contents::Job;
 use crate::scope::{Fates, Scope};
 use crate::sides::{Above, Folder, Lower, Node};
@@ -23,6 +24,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 use wire::attributes::write_back;
 use wire::below::{Stamp, Version};
 use wire::{Attributes, Inode};
@@ -32,6 +34,18 @@ const DEPTH_MAX: usize = 1 << 16;
 /// Failures that are told by name.
 const TOLD_MAX: usize = 100;
 
+/// What a round saves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum How {
+    /// What is due.
+    Plainly,
+    /// All, also what is written to, but for what is never.
+    Flush,
+    /// As somebody waits for room: all that is closed, but for what is never, and a little at a time, as
+    /// there is room when that is done.
+    Hurried,
+}
+
 /// How it is saved.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner {
@@ -39,8 +53,7 @@ pub(crate) struct Manner {
     pub(crate) threads: usize,
     /// Files of directories that are saved as they cool are saved so long after their last change.
     pub(crate) idle_nanos: i64,
-    /// All is saved, also what is written to, but for what is never.
-    pub(crate) is_flush: bool,
+    pub(crate) how: How,
     /// The time, in nanoseconds since 1970.
     pub(crate) now: i64,
 }
@@ -52,10 +65,14 @@ pub(crate) struct Counts {
     pub(crate) left: AtomicU64,
     /// Bytes of contents.
     pub(crate) bytes: AtomicU64,
-    /// Another number each time when something was done.
+    /// Another number each time when something was done; not while all of it fails.
     pub(crate) moved: AtomicU64,
+    /// In the last round something failed, and nothing was saved.
+    pub(crate) is_vain: AtomicBool,
     /// Somebody waits for something else than this round is about: it is to end soon.
     pub(crate) is_urgent: AtomicBool,
+    /// How fast contents are saved.
+    pub(crate) brake: Brake,
 }
 
 impl Counts {
@@ -67,7 +84,20 @@ impl Counts {
 
     /// Something was done.
     pub(crate) fn moves(&self) {
-        self.moved.fetch_add(1, Ordering::Relaxed);
+        if !self.is_vain() {
+            self.moved.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// See `is_vain`.
+    pub(crate) fn is_vain(&self) -> bool {
+        self.is_vain.load(Ordering::Relaxed)
+    }
+
+    /// A round is over.
+    pub(crate) fn judge(&self, done: &Tried<Report>) {
+        let is_vain = done.as_ref().map_or(true, |report| report.failed > 0 && report.saved == 0);
+        self.is_vain.store(is_vain, Ordering::Relaxed);
     }
 
     /// One is done, whatever came of it.
@@ -87,6 +117,8 @@ pub(crate) struct Memory {
     swept: HashSet<Inode>,
     /// Places where something else was found than was known.
     pub(crate) contested: HashSet<Place>,
+    /// Until when nobody who waits for room is hurried for, as that was in vain.
+    pub(crate) rests_until: Option<Instant>,
 }
 
 /// What came of it.
@@ -327,6 +359,11 @@ impl Round<'_> {
         self.report.conflicts.push((path, what));
     }
 
+    /// True if what is to be saved at the end is to be saved now.
+    fn is_asked_for(&self) -> bool {
+        self.manner.how != How::Plainly || self.scope.is_only
+    }
+
     /// Are names of this directory to be saved now?
     fn may_name(&mut self, row: &Row) -> Tried<()> {
         if self.unclear_places.contains(&row.place) {
@@ -334,7 +371,7 @@ impl Round<'_> {
         }
         match self.policy(row.place.parent)? {
             write_back::NEVER => Err(Trouble::Held),
-            write_back::END if !self.manner.is_flush && !self.scope.is_only => Err(Trouble::Held),
+            write_back::END if !self.is_asked_for() => Err(Trouble::Held),
             _ => Ok(()),
         }
     }
@@ -343,13 +380,14 @@ impl Round<'_> {
     pub(crate) fn may_write(&mut self, directory: Inode, file: &Standing) -> Tried<()> {
         let policy = self.policy(directory)?;
         let changed = file.attributes.map_or(0, |attributes| attributes.changed);
+        let is_hurried = self.manner.how == How::Hurried;
         let is_warm = changed.saturating_add(self.manner.idle_nanos) > self.manner.now;
         match policy {
             write_back::NEVER => Err(Trouble::Held),
-            _ if self.manner.is_flush || self.scope.has(file.inode) => Ok(()),
-            write_back::END => Err(Trouble::Held),
+            _ if self.manner.how == How::Flush || self.scope.has(file.inode) => Ok(()),
+            write_back::END if !is_hurried => Err(Trouble::Held),
             _ if file.is_written => Err(Trouble::Waits),
-            write_back::COOLING if is_warm => Err(Trouble::Waits),
+            write_back::COOLING if is_warm && !is_hurried => Err(Trouble::Waits),
             _ => Ok(()),
         }
     }

@@ -17,6 +17,8 @@ pub(crate) struct Settings {
     pub(crate) backing: PathBuf,
     /// What is not changed for so long is cool.
     pub(crate) idle: Duration,
+    /// Bytes a second that are saved; 0: as many as can be.
+    pub(crate) rate: u64,
     /// Threads that copy.
     pub(crate) threads: usize,
     /// An earlier writer that has not quite ended is waited for so long.
@@ -33,7 +35,7 @@ impl Settings {
     pub(crate) fn parse(mut words: impl Iterator<Item = OsString>) -> Result<Settings, String> {
         let (mut run, mut home, mut backing) = (None, None, None);
         let (mut idle, mut threads, mut ready) = (Duration::ZERO, 1, None);
-        let mut patience = Duration::ZERO;
+        let (mut patience, mut rate) = (Duration::ZERO, 0);
         while let Some(word) = words.next() {
             let name = word.to_string_lossy().into_owned();
             let value = words.next().ok_or_else(|| format!("option {name} has no value"))?;
@@ -42,6 +44,7 @@ impl Settings {
                 "--home" => home = Some(read(&name, &value)?),
                 "--backing" => backing = Some(PathBuf::from(value)),
                 "--idle" => idle = Duration::from_micros(read(&name, &value)?),
+                "--rate" => rate = read(&name, &value)?,
                 "--threads" => threads = read::<usize>(&name, &value)?.clamp(1, 64),
                 "--patience" => patience = Duration::from_micros(read(&name, &value)?),
                 "--ready-fd" => {
@@ -57,6 +60,7 @@ impl Settings {
             home: home.ok_or("option --home is missing")?,
             backing: backing.ok_or("option --backing is missing")?,
             idle,
+            rate,
             threads,
             patience,
             ready,

@@ -111,7 +111,9 @@ impl Standing {
     /// has all that is asked of it.
     pub(crate) fn is_gone(&self) -> bool {
         self.attributes.is_none_or(|attributes| {
-            attributes.links == 0 && !(attributes.is_regular() && self.inode.is_from_below())
+            // What was saved may have been dropped above.
+            let may_be_read = attributes.is_regular() && self.now.is_some();
+            attributes.links == 0 && !may_be_read
         })
     }
 

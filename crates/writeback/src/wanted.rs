@@ -1,14 +1,15 @@
-//! What somebody waits for: files that are closed or synced where that is `through`, and parts of the
-//! tree that are flushed. A round of its own sees to them, and to nothing else, as soon as the one that
-//! is going on comes to the end of a batch; those who came meanwhile share the next.
+//! What somebody waits for: files that are closed or synced where that is `through`, parts of the tree
+//! that are flushed, and room, which is there when files are saved. A round of its own sees to them, and
+//! to nothing else, as soon as the one that is going on comes to the end of a batch; those who came
+//! meanwhile share the next.
 
-use crate::round::Memory;
+use crate::round::{How, Memory};
 use crate::scope::{Fates, Scope, errno_of};
-use crate::watch::{Board, CONTENDED_ROUNDS, Part, VAIN_ROUNDS, Watch};
+use crate::watch::{Board, CONTENDED_ROUNDS, Part, TICK, VAIN_ROUNDS, Watch};
 use client::{Client, WantedWait};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::below::Wanted;
 use wire::errno::Errno;
 use wire::{Inode, ShardIndex};
@@ -50,13 +51,25 @@ impl Watch<'_> {
     pub(crate) fn save_wanted(&self, memory: &mut Memory) {
         let all = self.waited.wanted();
         let mut left: BTreeMap<Inode, Wanted> = all.into_iter().map(|it| (it.inode, it)).collect();
+        let is_hurried = left.remove(&Inode::NONE).is_some();
+        self.save_files(left, memory);
+        let rests = memory.rests_until.is_some_and(|until| Instant::now() < until);
+        if is_hurried && !rests && !self.board.is_over() {
+            // What fails is told by the next round of all.
+            let _ = self.round(How::Hurried, &Scope::default(), memory);
+            let is_vain = self.board.counts.is_vain();
+            memory.rests_until = is_vain.then(|| Instant::now() + TICK);
+        }
+    }
+
+    fn save_files(&self, mut left: BTreeMap<Inode, Wanted>, memory: &mut Memory) {
         for number in 1..=ROUNDS_MAX {
             if left.is_empty() || self.board.is_over() {
                 return;
             }
             let (files, trees) = (left.keys().copied().collect(), BTreeSet::new());
             let scope = Scope { files, trees, is_only: number <= ROUNDS_ALONE };
-            match self.round(false, &scope, memory) {
+            match self.round(How::Plainly, &scope, memory) {
                 Ok(report) => left.retain(|_, &mut one| !self.settle(one, &report.fates)),
                 Err(trouble) => {
                     // A service that is away is asked again by who waits.
@@ -85,7 +98,7 @@ impl Watch<'_> {
         let scope = Scope { is_only: true, ..part.scope.clone() };
         let (mut targets, mut vain): (Option<BTreeSet<Inode>>, u32) = (None, 0);
         while vain < CONTENDED_ROUNDS && !self.board.is_over() {
-            let done = self.round(true, &scope, memory);
+            let done = self.round(How::Flush, &scope, memory);
             if self.board.take_wanted() {
                 self.save_wanted(memory);
             }

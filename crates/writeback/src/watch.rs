@@ -6,7 +6,8 @@
 //! others are told lies in `Board`, which the thread that works never waits for long: a file system that
 //! hangs hangs that thread alone.
 
-use crate::round::{Counts, Manner, Memory, Report, run};
+use crate::brake::Brake;
+use crate::round::{Counts, How, Manner, Memory, Report, run};
 use crate::scope::Scope;
 use crate::sides::{Above, Lower};
 use crate::state::Tried;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use wire::errno::Result;
 
 /// How often services are asked, and what is open to write is looked at again.
-const TICK: Duration = Duration::from_secs(1);
+pub(crate) const TICK: Duration = Duration::from_secs(1);
 /// First and longest pause after a failure.
 const BACK_OFF: Duration = Duration::from_millis(250);
 /// See `BACK_OFF`.
@@ -149,6 +150,12 @@ pub(crate) struct Board {
 }
 
 impl Board {
+    /// One of a writer that saves so many bytes a second; 0: as many as can be.
+    pub(crate) fn new(rate: u64) -> Board {
+        let counts = Counts { brake: Brake::new(rate), ..Counts::default() };
+        Board { counts, ..Board::default() }
+    }
+
     fn guard(&self) -> MutexGuard<'_, Inside> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -260,6 +267,7 @@ impl Board {
     /// The thread that works ends after its round.
     pub(crate) fn end(&self) {
         self.guard().is_over = true;
+        self.counts.brake.release();
         self.bell.notify_all();
     }
 
@@ -355,7 +363,8 @@ impl Watch<'_> {
                 continue;
             }
             seen = news.map(|(numbers, _)| numbers).unwrap_or_default();
-            let done = self.round(is_flush, &Scope::default(), &mut memory);
+            let how = if is_flush { How::Flush } else { How::Plainly };
+            let done = self.round(how, &Scope::default(), &mut memory);
             if is_flush && matches!(&done, Ok(report) if report.is_aside_alone()) {
                 let until = *aside_until.get_or_insert_with(|| Instant::now() + ASIDE_PATIENCE);
                 if Instant::now() < until {
@@ -388,23 +397,15 @@ impl Watch<'_> {
     }
 
     /// A round of all, or of what is in a scope.
-    pub(crate) fn round(
-        &self,
-        is_flush: bool,
-        scope: &Scope,
-        memory: &mut Memory,
-    ) -> Tried<Report> {
+    pub(crate) fn round(&self, how: How, scope: &Scope, memory: &mut Memory) -> Tried<Report> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let nanos = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
-        let manner = Manner {
-            threads: self.threads,
-            idle_nanos: nanos(self.idle),
-            is_flush,
-            now: nanos(now),
-        };
+        let manner =
+            Manner { threads: self.threads, idle_nanos: nanos(self.idle), how, now: nanos(now) };
         let counts = &self.board.counts;
         let done = run(self.above, self.lower, (manner, scope), memory, counts);
         counts.clear();
+        counts.judge(&done);
         counts.moves();
         if scope.is_only {
             if let Ok(report) = &done {

@@ -45,6 +45,8 @@ struct Question {
     until: Instant,
     /// The target wants to know how much of the file counts.
     by_target: bool,
+    /// The answer says what was so before.
+    is_late: bool,
     waiting: Vec<Waiting>,
 }
 
@@ -55,6 +57,17 @@ pub(crate) struct Asks {
     questions: BTreeMap<Inode, Question>,
     /// Files that were not where they were said to be, and when they are asked for again.
     astray: VecDeque<(Instant, Inode, Waiting)>,
+}
+
+impl Asks {
+    /// What lies below of a file is another version than was told: what is here of it may go, and is not
+    /// to come from the earlier one, which may be open still.
+    pub(crate) fn ask_anew(&mut self, inode: Inode) {
+        self.told.remove(&inode);
+        if let Some(question) = self.questions.get_mut(&inode) {
+            question.is_late = true;
+        }
+    }
 }
 
 impl TargetLoop {
@@ -80,7 +93,7 @@ impl TargetLoop {
             send(shared, inode);
             let sent = Instant::now();
             let until = sent + shared.timeout;
-            Question { sent, until, by_target: false, waiting: Vec::new() }
+            Question { sent, until, by_target: false, is_late: false, waiting: Vec::new() }
         })
     }
 
@@ -107,13 +120,24 @@ impl TargetLoop {
         inode: Inode,
         outcome: Result<Told>,
     ) {
+        if let Some(question) = self.asks.questions.get_mut(&inode)
+            && std::mem::take(&mut question.is_late)
+        {
+            question.sent = Instant::now();
+            return send(shared, inode);
+        }
         let Some(question) = self.asks.questions.remove(&inode) else { return };
         // Who has it open reads what is not there any more: it was replaced below.
-        let outcome = outcome.map(Arc::new).map_err(|errno| match errno {
-            Errno::ESTALE => Errno::EIO,
-            errno => errno,
-        });
-        if let Ok(told) = &outcome {
+        let outcome = match outcome {
+            // It was made here, and not saved yet.
+            Err(Errno::ESTALE) if !inode.is_from_below() => Ok(Told::nothing()),
+            Err(Errno::ESTALE) => Err(Errno::EIO),
+            outcome => outcome,
+        };
+        let outcome = outcome.map(Arc::new);
+        if let Ok(told) = &outcome
+            && !told.is_nothing()
+        {
             if self.asks.told.len() >= TOLD_MAX {
                 self.asks.told.clear();
             }

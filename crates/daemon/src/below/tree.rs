@@ -32,7 +32,7 @@ impl Told {
     /// What an answer to `Request::Below` says.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Told> {
         let mut reader = Reader::new(bytes);
-        let mut told = Told { places: Vec::new(), size: u64::MAX, layout: Layout::default() };
+        let mut told = Told { size: u64::MAX, ..Told::nothing() };
         while !reader.rest().is_empty() {
             let below = Below::decode(&mut reader).map_err(|_| Errno::EIO)?;
             let Below { number, modified, seen, size, layout, path } = below;
@@ -42,6 +42,16 @@ impl Told {
             told.places.push(Place { version, path: path.to_vec() });
         }
         if told.places.is_empty() { Err(Errno::ESTALE) } else { Ok(told) }
+    }
+
+    /// Of a file that lies nowhere.
+    pub(crate) fn nothing() -> Told {
+        Told { places: Vec::new(), size: 0, layout: Layout::default() }
+    }
+
+    /// True if the file lies nowhere.
+    pub(super) const fn is_nothing(&self) -> bool {
+        self.places.is_empty()
     }
 
     /// Its path.

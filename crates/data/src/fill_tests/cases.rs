@@ -43,6 +43,32 @@ fn a_list_is_paced_by_its_readers() {
 /// A list that may be wrong is brought up as any other, until more is read that it does not name. What is
 /// read is told once, whether it was in time or not.
 #[test]
+fn what_is_wished_for_comes_at_the_rate() {
+    let mut world = World::new();
+    let pieces = |world: &World| world.filled_bytes >> CHUNK_LOG2;
+    world.target.set_wish_rate(4 << CHUNK_LOG2);
+    for file in 0..7 {
+        world.ends.insert(Inode(BELOW_FIRST + file), 128 << 10);
+        world.wish(BELOW_FIRST + file, 1, (0, 0, 0));
+    }
+    let passed = |world: &mut World, millis: u32| {
+        for _ in 0..millis / 10 {
+            world.look_ahead(10, 0);
+            while world.come(&[]) {}
+        }
+        pieces(world)
+    };
+    assert_eq!(passed(&mut world, 100), 1);
+    assert!((4..=5).contains(&passed(&mut world, 900)));
+    // What somebody reads does not wait.
+    let (inode, chunk_log2) = (Inode(BELOW_FIRST + 6), CHUNK_LOG2);
+    let before = pieces(&world);
+    world.call(&Request::Read { inode, chunk_log2, offset: 0, length: 128 << 10 });
+    assert_eq!(pieces(&world), before + 1);
+    assert_eq!(passed(&mut world, 2000), 7);
+}
+
+#[test]
 fn a_guess_is_followed_until_other_files_are_read() {
     let mut world = World::new();
     world.target.record_uses();

@@ -113,3 +113,22 @@ fn who_needs_more_than_there_is_is_not_kept_waiting() {
     assert!(matches!(answer, Answer::Pieces(_)), "{answer:?}");
     assert!(passed < 50, "{passed} ms");
 }
+
+/// Who finds no room waits while something is saved: he comes again as long as that goes on, and is
+/// refused when it did not for as long as he waits.
+#[test]
+fn who_waits_for_what_is_saved_comes_again_while_that_goes_on() {
+    let mut world = small(2);
+    for file in 1..3 {
+        let ticket = map(&mut world, file);
+        assert!(matches!(world.answers[&ticket].0, Answer::Pieces(_)));
+    }
+    let again = Answer::Busy { retry_micros: 0 };
+    for (goes_on, right) in [(true, again), (false, Answer::Refused(Errno::ENOSPC))] {
+        world.saved.room = Some(goes_on);
+        let ticket = map(&mut world, 3);
+        let (answer, passed) = wait(&mut world, ticket, 11_000);
+        assert_eq!(answer, right);
+        assert!(passed >= 9_000, "{passed} ms");
+    }
+}

@@ -68,7 +68,7 @@ impl World {
 
     fn answer_about_room(&mut self, comes: bool, out: &mut Vec<Effect>) {
         if let Some(round) = self.waiting.asked.take() {
-            self.target.step(Input::RoomAsked { round, comes }, out);
+            self.target.step(Input::RoomAsked { round, comes, goes_on: false }, out);
         }
     }
 

@@ -70,6 +70,53 @@ fn what_was_written_is_not_dropped() {
     });
 }
 
+/// Has the piece saved, as daemon and writer do: what was read, if it is clean since.
+fn save(all: &OneTarget) -> Option<Vec<u8>> {
+    let begun = all.states.begin_saving(PIECE.slot).expect("slot 0");
+    if begun && all.is_pinned() {
+        all.states.stop_saving(PIECE.slot).expect("slot 0");
+    }
+    let mut bytes = vec![0; LENGTH];
+    let read = all.target().read(&all.pins(), FILE, &PIECE, 0, &mut bytes);
+    assert_eq!(read, Ok(Ok(())));
+    all.states.end_saving(PIECE.slot).expect("slot 0").then_some(bytes)
+}
+
+/// What is clean because it was saved is what was saved.
+#[test]
+fn what_is_changed_while_it_is_saved_is_not_clean() {
+    model::explore(4000, || {
+        let all = Arc::new(OneTarget::new(3));
+        let writers = [writer(&all, 1), writer(&all, 2)];
+        let saved = [save(&all), save(&all)];
+        for one in writers {
+            one.join().expect("not killed");
+        }
+        model::quietly(|| {
+            let [_, Some(saved)] = saved else { return };
+            if all.states.is_clean(PIECE.slot) {
+                assert_eq!(all.read(), saved, "bytes would be lost");
+            }
+        });
+    });
+}
+
+/// As well by who mapped it, before or meanwhile.
+#[test]
+fn what_is_mapped_while_it_is_saved_is_not_clean() {
+    model::explore(3000, || {
+        let all = Arc::new(OneTarget::new(3));
+        let mapper = spawn(&all, |all| {
+            let done = all.target().define_all(&all.pins(), FILE, &PIECE, Use::Write);
+            assert!(done.expect("defined").is_ok(), "nothing hides it");
+        });
+        save(&all);
+        mapper.join().expect("not killed");
+        let _ = save(&all);
+        model::quietly(|| assert!(!all.states.is_clean(PIECE.slot), "it may change at any time"));
+    });
+}
+
 #[test]
 fn who_reads_what_is_dropped_sees_its_bytes_or_asks() {
     model::explore(4000, || {

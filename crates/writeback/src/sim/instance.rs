@@ -37,6 +37,8 @@ pub(in crate::sim) struct Instance {
     below: HashMap<Inode, (Option<Lies>, Option<Lies>)>,
     next: u64,
     clock: i64,
+    /// Files that were saved, and dropped.
+    pub(in crate::sim) dropped: u64,
     /// Names that are made.
     pub(in crate::sim) kinds: u64,
 }
@@ -54,6 +56,7 @@ impl Instance {
             below: HashMap::new(),
             next: 100,
             clock: CLOCK_FIRST,
+            dropped: 0,
             kinds: 0,
         };
         let top = instance.file(mode::DIRECTORY | 0o755);
@@ -99,6 +102,18 @@ impl Instance {
         file.attributes.inode = inode;
         self.files.insert(inode, file);
         inode
+    }
+
+    /// What is saved as it is is dropped: its bytes are below alone.
+    fn drop_saved(&mut self) {
+        for (inode, file) in &mut self.files {
+            let Some((Some(now), None)) = self.below.get(inode) else { continue };
+            let is_saved = now.stamp.changed == file.attributes.changed;
+            if file.attributes.is_regular() && is_saved && file.unread.is_none() {
+                file.unread = Some(file.contents.clone());
+                self.dropped += 1;
+            }
+        }
     }
 
     // What users do.
@@ -315,6 +330,9 @@ impl Instance {
     /// Something that a user may do.
     pub(in crate::sim) fn operate(&mut self, random: &mut Random) {
         self.kinds += 1;
+        if random.below(4) == 0 {
+            self.drop_saved();
+        }
         let directories = self.directories();
         let pick = |random: &mut Random| {
             (directories[random.below(directories.len())], NAMES[random.below(NAMES.len())])

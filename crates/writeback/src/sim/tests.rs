@@ -2,7 +2,7 @@
 
 use super::instance::listing_below;
 use super::{Faults, Faulty, World};
-use crate::round::{Counts, Manner, Memory, Report, run};
+use crate::round::{Counts, How, Manner, Memory, Report, run};
 use crate::scope::Scope;
 use crate::site::Site;
 use crate::state::{Tried, Trouble};
@@ -17,7 +17,7 @@ const SEEDS: u64 = 120;
 const UNHEARD: u64 = 476;
 
 fn manner() -> Manner {
-    Manner { threads: 1, idle_nanos: 0, is_flush: false, now: 0 }
+    Manner { threads: 1, idle_nanos: 0, how: How::Plainly, now: 0 }
 }
 
 fn round(world: &World, memory: &mut Memory) -> Tried<Report> {
@@ -86,6 +86,7 @@ fn what_users_did_is_there_in_the_end() {
 
 #[test]
 fn what_users_do_while_it_is_saved_is_there_too() {
+    let mut dropped = 0;
     for seed in 0..SEEDS {
         let world = imported(seed);
         let mut memory = Memory::default();
@@ -98,7 +99,9 @@ fn what_users_do_while_it_is_saved_is_there_too() {
         world.set(Faults::default());
         settle(&world, &mut memory);
         assert_equal(&world, seed);
+        dropped += world.with(|instance| instance.dropped);
     }
+    assert!(dropped > 0, "nothing that was saved was dropped");
 }
 
 #[test]

@@ -1,0 +1,248 @@
+//! What is made in an instance over a directory and saved there makes room: files that together are much
+//! larger than the instance are written, changed, read and removed, while daemons and the writer are
+//! killed; and what can not be saved is refused in bounded time.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+use support::below::{Below, said, shell};
+use support::tier::{Small, writer};
+use support::{Instance, Random, setting, wait_for};
+use tests::{content, digest};
+
+const MIB: u64 = 1 << 20;
+
+/// Random operations on files that are known byte by byte: `SEED ROUNDS MIB`; says in the end what each
+/// is to be.
+const PROGRAM: &str = r#"
+import ctypes, hashlib, os, random, sys
+seed, rounds, most = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) << 20
+os.chdir('/forebay')
+libc = ctypes.CDLL(None, use_errno=True)
+r, files, ghosts = random.Random(seed), {}, []
+def part(size, most):
+    at = r.randrange(size + 1)
+    return at, min(r.randrange(1, most), max(size - at, 1))
+def check(fd, right, what):
+    size = os.fstat(fd).st_size
+    assert size == len(right), f'{what}: {size} bytes and not {len(right)}'
+    for at in range(0, size, 1 << 20):
+        got = os.pread(fd, 1 << 20, at)
+        if got != right[at:at + (1 << 20)]:
+            wrong = next(n for n in range(len(got)) if got[n] != right[at + n])
+            zeros = 'zeros' if not any(got[wrong:wrong + 4096]) else 'others'
+            raise SystemExit(f'{what}: byte {at + wrong} of {size} is wrong, {zeros}')
+def change(name, flags=0):
+    return os.open(name, os.O_RDWR | flags, 0o644)
+for step in range(rounds):
+    act, name = r.random(), r.choice(sorted(files)) if files else None
+    if name is None or act < 0.25 and sum(map(len, files.values())) < most:
+        name, size = f'f{step}', r.choice([100, 5000, 300000, 3 << 20, 9 << 20])
+        files[name] = bytearray(r.randbytes(r.randrange(1, size)))
+        fd = change(name, os.O_CREAT | os.O_EXCL)
+        done = os.write(fd, files[name])
+        assert done == len(files[name]), f'{done} of {len(files[name])} bytes are written'
+    elif act < 0.45:
+        fd, (at, length) = change(name), part(len(files[name]), 1 << 20)
+        files[name][at:at + length] = new = r.randbytes(length)
+        assert os.pwrite(fd, new, at) == length
+    elif act < 0.52:
+        fd, size = change(name), r.randrange(2 * len(files[name]) + 1) % (12 << 20)
+        files[name] = files[name][:size] + bytes(max(size - len(files[name]), 0))
+        os.ftruncate(fd, size)
+    elif act < 0.57:
+        fd, (at, length) = change(name), part(len(files[name]), 8 << 20)
+        length = min(length, len(files[name]) - at)
+        if length > 0:
+            files[name][at:at + length] = bytes(length)
+            at, length = ctypes.c_int64(at), ctypes.c_int64(length)
+            assert libc.fallocate(fd, 3, at, length) == 0, os.strerror(ctypes.get_errno())
+    elif act < 0.62:
+        other = r.choice([f'r{step}', r.choice(sorted(files))])
+        os.rename(name, other)
+        files[other] = files.pop(name)
+        fd = None
+    elif act < 0.70:
+        fd = None
+        if ghosts:
+            ghost, right = ghosts.pop(0)
+            check(ghost, right, 'a removed file')
+            os.close(ghost)
+        ghosts.append((change(name), files.pop(name)))
+        os.unlink(name)
+    else:
+        fd = os.open(name, os.O_RDONLY)
+        check(fd, files[name], f'step {step}, {name}')
+    if fd is not None:
+        os.close(fd)
+for name in sorted(files):
+    fd = os.open(name, os.O_RDONLY)
+    check(fd, files[name], name)
+    os.close(fd)
+    print(hashlib.sha256(files[name]).hexdigest(), '', name)
+"#;
+
+fn start(below: &Below, name: &str, options: &[&str]) -> Instance {
+    Instance::start(name, &[&["--backing", &below.text(), "--ssd", "0"], options].concat())
+}
+
+fn spawn(instance: &Instance, seed: u64, rounds: u64, most: u64) -> Child {
+    let [seed, rounds, most] =
+        [seed, setting("TEST_ROUNDS", rounds), most].map(|it| it.to_string());
+    let words = ["python3", "-c", PROGRAM, &seed, &rounds, &most];
+    let mut command = instance.program(&words);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("forebay runs")
+}
+
+/// All is below as it is above.
+fn check(instance: &Instance, below: &Below, program: Child) {
+    let right = said(program.wait_with_output().expect("it ends"), "the program");
+    said(instance.command("flush").output().expect("forebay runs"), "flush");
+    assert_eq!(shell(below.place.path(), "sha256sum * 2>&1 | sort -k 2"), right);
+}
+
+/// "What is saved makes room" (docs/semantics.md).
+#[test]
+fn files_much_larger_than_the_memory_are_written() {
+    for daemons in ["1", "2"] {
+        let below = Below::new();
+        let options = ["--local", daemons, "--memory", "32MiB", "--write-back", "end"];
+        let instance = start(&below, &format!("much{daemons}"), &options);
+        let mut worker = instance.worker();
+        let length = 7 * MIB + 12345;
+        for file in 0..30 {
+            assert_eq!(worker.ask(&format!("put /forebay/f{file} {file} {length}")), "ok");
+        }
+        for file in (0..30).rev() {
+            let right = format!("ok {length} {}", digest(&content(file, 0, length)));
+            assert_eq!(worker.ask(&format!("get /forebay/f{file}")), right, "{file}");
+        }
+        said(instance.command("flush").output().expect("forebay runs"), "flush");
+        for file in 0..30 {
+            let saved = std::fs::read(below.path(&format!("f{file}"))).expect("saved");
+            assert!(saved == content(file, 0, length), "{file}");
+        }
+        assert!(instance.figure("bytes_dropped") >= 60 * MIB);
+    }
+}
+
+#[test]
+fn what_is_changed_after_it_was_dropped_is_right_here_and_below() {
+    let seed = setting("TEST_SEED", 1);
+    for (daemons, seed) in [("1", seed), ("3", seed + 1)] {
+        let below = Below::new();
+        let options = ["--local", daemons, "--memory", "48MiB"];
+        let instance = start(&below, &format!("changed{daemons}"), &options);
+        let most = 200 * daemons.parse::<u64>().expect("a number");
+        let program = spawn(&instance, seed, 1200, most);
+        check(&instance, &below, program);
+        let status = instance.status();
+        let daemons = status["daemons"].as_array().expect("a list");
+        let dropped = daemons.iter().filter_map(|one| one["state"]["bytes_dropped"].as_u64());
+        assert!(dropped.sum::<u64>() > 0, "nothing was dropped");
+    }
+}
+
+/// Nothing acknowledged is lost, whoever dies when.
+#[test]
+fn daemons_and_the_writer_may_die_while_files_are_saved_and_dropped() {
+    let seed = setting("TEST_SEED", 1);
+    let (below, mut random) = (Below::new(), Random::new(seed));
+    let instance = start(&below, "drainkill", &["--local", "2", "--memory", "64MiB"]);
+    let mut program = spawn(&instance, seed + 2, 1500, 300);
+    let mut kills = BTreeMap::new();
+    while program.try_wait().expect("it is ours").is_none() {
+        let (begun, wanted) = (Instant::now(), Duration::from_millis(100 + random.below(600)));
+        wait_for("a moment, or the end", || {
+            begun.elapsed() >= wanted || program.try_wait().expect("it is ours").is_some()
+        });
+        let which = random.below(3);
+        match which {
+            2 => support::kill(writer(&instance)),
+            daemon => {
+                let daemon = instance.daemon(daemon as usize);
+                daemon.kill();
+                daemon.wait();
+            }
+        }
+        instance.start_again();
+        *kills.entry(which).or_insert(0) += 1;
+    }
+    check(&instance, &below, program);
+    assert!(kills.len() == 3, "{kills:?}");
+}
+
+/// Changes a file by a mapping after it was saved, and has all of it leave the memory.
+const MAPPER: &str = r#"
+import mmap, os, sys
+os.chdir('/forebay')
+size = 6 << 20
+open('mapped', 'wb').write(b'a' * size)
+print('made', flush=True)
+sys.stdin.readline()
+fd = os.open('mapped', os.O_RDWR)
+m = mmap.mmap(fd, size)
+os.close(fd)
+m[:] = b'b' * size
+m.close()
+for n in range(16):
+    open(f'f{n}', 'wb').write(bytes([n]) * (8 << 20))
+assert open('mapped', 'rb').read() == b'b' * size, 'what was stored is lost'
+for n in range(16):
+    assert open(f'f{n}', 'rb').read() == bytes([n]) * (8 << 20), n
+"#;
+
+#[test]
+fn what_was_stored_by_a_mapping_is_saved_before_it_is_dropped() {
+    let below = Below::new();
+    let options = ["--backing", &below.text(), "--memory", "32MiB", "--ssd", "32MiB"];
+    let instance = Instance::start("mapdrain", &options);
+    let mut command = instance.program(&["python3", "-c", MAPPER]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut mapper = command.spawn().expect("forebay runs");
+    let mut line = String::new();
+    let out = mapper.stdout.take().expect("piped");
+    BufReader::new(out).read_line(&mut line).expect("it says something");
+    said(instance.command("flush").output().expect("forebay runs"), "flush");
+    mapper.stdin.take().expect("piped").write_all(b"go\n").expect("told");
+    said(mapper.wait_with_output().expect("it ends"), "the program");
+    said(instance.command("flush").output().expect("forebay runs"), "flush");
+    assert!(std::fs::read(below.path("mapped")).expect("saved").iter().all(|&byte| byte == b'b'));
+    assert!(instance.figure("bytes_dropped") > 0);
+}
+
+/// While nothing can be saved, who finds no room is refused in bounded time, and what was acknowledged
+/// stays; when it can, there is room.
+#[test]
+fn what_can_not_be_saved_makes_no_room_until_it_can() {
+    let Some(small) = Small::new("400M") else { return eprintln!("no mounts: nothing stated") };
+    let path = small.path().to_str().expect("letters").to_owned();
+    let options = ["--backing", &path, "--ssd", "0", "--memory", "32MiB", "--patience", "1s"];
+    let instance = Instance::start("stuck", &options);
+    let mut worker = instance.worker();
+    assert!(small.mount(&["-o", "remount,ro"]), "read-only");
+    let mut file = 0;
+    loop {
+        let answer = worker.ask(&format!("put /forebay/f{file} {file} {}", 8 * MIB));
+        if answer != "ok" {
+            assert!(answer.contains("28") || answer.contains("No space"), "{answer}");
+            break;
+        }
+        file += 1;
+        assert!(file < 6, "more than there is room for");
+    }
+    assert!(file >= 2, "{file} files");
+    assert!(small.mount(&["-o", "remount,rw"]), "not read-only");
+    // The writer tries again by itself, after a pause; who asks for a flush does not wait for that.
+    said(instance.command("flush").output().expect("forebay runs"), "flush");
+    for file in file + 1..file + 10 {
+        assert_eq!(worker.ask(&format!("put /forebay/f{file} {file} {}", 8 * MIB)), "ok");
+    }
+    for file in (0..file).chain(file + 1..file + 10) {
+        let right = format!("ok {} {}", 8 * MIB, digest(&content(file, 0, 8 * MIB)));
+        assert_eq!(worker.ask(&format!("get /forebay/f{file}")), right, "{file}");
+    }
+}

@@ -1,0 +1,146 @@
+//! A bound on bytes a second, as a bucket of tokens: what is moved takes tokens, and begins while there
+//! are some.
+//!
+//! No clock is read: who asks says the time. What is begun may be larger than what is left; the bucket is
+//! in debt then, and nothing more begins until that is paid. So the rate holds on average, for parts of
+//! any size, and at most `BURST_MILLIS` of it and one part are moved beyond it in any span of time.
+#![forbid(unsafe_code)]
+
+/// What may be saved up: so many milliseconds of the rate.
+pub const BURST_MILLIS: u64 = 100;
+/// Tokens of a byte, so that a millisecond of any rate is whole tokens.
+const TOKENS: i128 = 1000;
+
+/// See the module. Times are milliseconds since any moment, and may begin anew after `u32::MAX`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TokenBucket {
+    /// 0: no bound.
+    bytes_per_second: u64,
+    tokens: i128,
+    /// When that was so.
+    at: u32,
+}
+
+impl TokenBucket {
+    /// So many bytes a second; 0: as many as come.
+    #[must_use]
+    pub const fn new(bytes_per_second: u64) -> TokenBucket {
+        let mut bucket = TokenBucket { bytes_per_second, tokens: 0, at: 0 };
+        bucket.tokens = bucket.tokens_max();
+        bucket
+    }
+
+    const fn tokens_max(&self) -> i128 {
+        // At least one, so that the slowest begins, too.
+        let burst = self.bytes_per_second as i128 * BURST_MILLIS as i128;
+        if burst > 0 { burst } else { 1 }
+    }
+
+    fn tokens(&self, now: u32) -> i128 {
+        let passed = i128::from(now.wrapping_sub(self.at));
+        let come = passed * i128::from(self.bytes_per_second);
+        (self.tokens + come).min(self.tokens_max())
+    }
+
+    /// True if something may begin.
+    #[must_use]
+    pub fn is_open(&self, now: u32) -> bool {
+        self.bytes_per_second == 0 || self.tokens(now) > 0
+    }
+
+    /// Something of so many bytes begins, whether it may or not: what can not wait counts, too.
+    pub fn take(&mut self, now: u32, bytes: u64) {
+        if self.bytes_per_second > 0 {
+            self.tokens = self.tokens(now) - i128::from(bytes) * TOKENS;
+            self.at = now;
+        }
+    }
+
+    /// Milliseconds that so many bytes take at this rate.
+    #[must_use]
+    pub const fn millis_for(&self, bytes: u64) -> u64 {
+        match self.bytes_per_second {
+            0 => 0,
+            rate => bytes.saturating_mul(1000) / rate,
+        }
+    }
+
+    /// Milliseconds until something may begin.
+    #[must_use]
+    pub fn wait_millis(&self, now: u32) -> u32 {
+        let missing = match self.bytes_per_second {
+            0 => 0,
+            rate => (1 - self.tokens(now)).max(0).cast_unsigned().div_ceil(u128::from(rate)),
+        };
+        u32::try_from(missing).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn without_a_bound_nothing_waits() {
+        let mut bucket = TokenBucket::new(0);
+        bucket.take(0, u64::MAX);
+        assert!(bucket.is_open(0));
+        assert_eq!(bucket.wait_millis(0), 0);
+    }
+
+    #[test]
+    fn a_debt_is_paid_before_the_next() {
+        let mut bucket = TokenBucket::new(1000);
+        assert!(bucket.is_open(5));
+        bucket.take(5, 4100);
+        assert!(!bucket.is_open(4005));
+        assert_eq!(bucket.wait_millis(5), 4001);
+        assert!(bucket.is_open(4006));
+    }
+
+    #[test]
+    fn time_may_begin_anew() {
+        let mut bucket = TokenBucket::new(1000);
+        bucket.take(u32::MAX - 10, 1100);
+        assert!(!bucket.is_open(u32::MAX));
+        assert!(bucket.is_open(1000));
+    }
+
+    proptest! {
+        /// Parts that begin as soon as they may, after pauses: the bound holds from any of them on.
+        #[test]
+        fn the_rate_holds_in_any_span(
+            rate in 1_u64..1 << 40,
+            parts in prop::collection::vec((1_u64..1 << 26, 0_u32..2000), 1..40),
+        ) {
+            let (mut bucket, mut now, mut begun) = (TokenBucket::new(rate), 7_u32, Vec::new());
+            for (bytes, pause) in parts {
+                let wait = bucket.wait_millis(now);
+                if wait > u32::MAX / 4 {
+                    break;
+                }
+                if wait > 0 {
+                    prop_assert!(!bucket.is_open(now + wait - 1));
+                }
+                now += wait;
+                prop_assert!(bucket.is_open(now));
+                bucket.take(now, bytes);
+                begun.push((now, bytes));
+                now = now.saturating_add(pause);
+                if now > u32::MAX / 2 {
+                    break;
+                }
+            }
+            for first in 0..begun.len() {
+                let mut sum = 0_u128;
+                for (at, bytes) in &begun[first..] {
+                    let passed = u128::from(at - begun[first].0);
+                    let may = u128::from(rate) * (passed + u128::from(BURST_MILLIS)) / 1000 + 1;
+                    prop_assert!(sum <= may, "{sum} of {may} bytes");
+                    sum += u128::from(*bytes);
+                }
+            }
+        }
+    }
+}
