@@ -73,7 +73,7 @@ impl Client {
         // Written beyond the end by others of this host, and not told yet: tell first, or the
         // range would lie in it.
         by_descriptor(self.flush(open.vnode, open.inode))?;
-        let before = open.vnode.cuts();
+        let before = self.uncut(open)?;
         let (start, cuts) = self.take_range(open, length, before)?;
         if start.saturating_add(length) > FILE_BYTES_MAX {
             return Err(Errno::EFBIG);
@@ -82,17 +82,17 @@ impl Client {
         let mut left = length;
         let count = loop {
             let written = self.write_range(open, start, buffers.clone(), left, uncut);
-            match uncut.filter(|uncut| uncut.check().is_err()) {
-                None => break written?,
-                Some(met) => match open.vnode.cut_once_since(met.cuts) {
+            let Some(met) = uncut.filter(|uncut| uncut.check().is_err()) else { break written? };
+            // Where it is cut is known when that is over, and at the latest by what is looked at next.
+            let cuts = self.uncut(open)?;
+            if cuts != met.cuts {
+                match open.vnode.cut_once_since(met.cuts) {
                     // Behind or within the range: what is left of it is not another's.
-                    Some(size) if size > start => {
-                        left = left.min(size.saturating_sub(start));
-                        uncut = Some(Uncut { cuts: self.uncut(open)?, ..met });
-                    }
+                    Some(size) if size > start => left = left.min(size.saturating_sub(start)),
                     _ => return Ok(None),
-                },
+                }
             }
+            uncut = Some(Uncut { cuts, ..met });
         };
         // What was cut off was written before.
         let written = count as u64;

@@ -55,6 +55,7 @@ impl Shard {
             self.close_gate(shared);
             self.open_gate(shared);
         }
+        self.send_replies(shared);
         came
     }
 

@@ -152,6 +152,14 @@ struct HeldCut {
     until: Instant,
 }
 
+/// What leaves when a step is over, in the order in which the service said it: a range that was given out
+/// before a cut must reach its host before the word of that cut (`metadata::sizes`).
+enum Said {
+    Reply(ReplyTo, Vec<u8>),
+    /// To the first daemon of a host, with its frame.
+    Word(DaemonIndex, Vec<u8>),
+}
+
 /// A service and what it works with.
 pub(crate) struct Shard {
     pub(crate) worker: usize,
@@ -172,8 +180,8 @@ pub(crate) struct Shard {
     live_bytes: u64,
     /// The log refused; nothing that needs it is done any more.
     is_poisoned: bool,
-    /// Replies of the running step.
-    replies: Vec<(ReplyTo, Vec<u8>)>,
+    /// Of the running step.
+    said: Vec<Said>,
     /// Deleted files whose last opening a post ended.
     pub(crate) reaps: Vec<Inode>,
     /// Files without a name that nobody had open at the last look.
@@ -209,7 +217,7 @@ impl Shard {
             slice: Vec::new(),
             live_bytes: 0,
             is_poisoned: false,
-            replies: Vec::new(),
+            said: Vec::new(),
             reaps: Vec::new(),
             unheld: BTreeSet::new(),
             asking: Asking::default(),
@@ -603,7 +611,7 @@ impl Shard {
             Effect::Index(operation) => self.perform_index(operation),
             Effect::Reply { ticket, bytes } => {
                 if let Some(to) = self.redeem(ticket) {
-                    self.replies.push((to, bytes));
+                    self.said.push(Said::Reply(to, bytes));
                 } else {
                     self.service.recycle(bytes);
                 }
@@ -629,9 +637,7 @@ impl Shard {
             Effect::Host { to, bytes } => {
                 let mut framed = vec![message::SIZES];
                 framed.extend_from_slice(&bytes);
-                if shared.net.message(to, &framed, Haste::Now).is_err() {
-                    tracing::debug!(peer = to.0, "word dropped");
-                }
+                self.said.push(Said::Word(to, framed));
             }
             Effect::Service { to, worker, bytes } => send_to_service(shared, to, worker, bytes),
             Effect::Count => shared.tell(WORKER_OF_TARGET, Note::Count),
@@ -659,14 +665,23 @@ impl Shard {
         }
     }
 
-    /// Sends the replies of the last steps.
+    /// Sends the replies of the last steps, and the words to hosts.
     pub(crate) fn send_replies(&mut self, shared: &Shared) {
-        let mut replies = std::mem::take(&mut self.replies);
-        for (to, bytes) in replies.drain(..) {
-            shared.answer(to, &bytes);
-            self.service.recycle(bytes);
+        let mut said = std::mem::take(&mut self.said);
+        for one in said.drain(..) {
+            match one {
+                Said::Reply(to, bytes) => {
+                    shared.answer(to, &bytes);
+                    self.service.recycle(bytes);
+                }
+                Said::Word(to, bytes) => {
+                    if shared.net.message(to, &bytes, Haste::Now).is_err() {
+                        tracing::debug!(peer = to.0, "word dropped");
+                    }
+                }
+            }
         }
-        self.replies = replies;
+        self.said = said;
     }
 
     fn redeem(&mut self, ticket: u64) -> Option<ReplyTo> {

@@ -257,7 +257,7 @@ impl Shared {
         let mut cuts = self.sizes.lock();
         match (asked, reply) {
             (Asked::Range { inode }, Ok(Reply::Range { offset, cuts: CUTS_OF_HOST })) => {
-                let count = self.host.cuts(inode).map_or(CUTS_OF_FIRST, Cuts::number);
+                let count = self.cuts_of_range(&cuts, inode);
                 Some(crate::reply::encode(&Reply::Range { offset, cuts: count }, 0))
             }
             (Asked::Range { .. }, _) => None,
@@ -285,6 +285,17 @@ impl Shared {
                 None
             }
         }
+    }
+
+    /// How often a file was cut when its shard, on another host, gave out the range whose answer passes
+    /// by. Where the count is odd, a client of this host asked for a cut, which the shard carries out
+    /// after that: what is written of the range until then is cut off, and whatever comes later would
+    /// lie among what others append since. But a cut that the shard told of is before the range.
+    fn cuts_of_range(&self, under_way: &BTreeMap<Inode, FarCut>, inode: Inode) -> u64 {
+        let Some(cuts) = self.host.cuts(inode) else { return CUTS_OF_FIRST };
+        let is_told = |cut: &FarCut| cut.told.is_some() && !cut.is_asked_for();
+        let is_behind = under_way.get(&inode).is_some_and(is_told);
+        if is_behind { cuts.after().number() } else { cuts.before().number() }
     }
 
     /// Tells a shard of another host what of a file is untold here now. What the client read may be cut

@@ -53,6 +53,18 @@ impl Cuts {
         self.0 & ONE != 0
     }
 
+    /// Before the cut that is under way, if one is.
+    #[must_use]
+    pub const fn before(self) -> Cuts {
+        Cuts(self.0 & !ONE)
+    }
+
+    /// After the cut that is under way, if one is.
+    #[must_use]
+    pub const fn after(self) -> Cuts {
+        if self.is_under_way() { self.next() } else { self }
+    }
+
     const fn next(self) -> Cuts {
         Cuts(self.0.wrapping_add(ONE))
     }
@@ -177,10 +189,14 @@ impl Vnode {
         self.sizes.fetch_or(ONE, SeqCst);
     }
 
-    /// The shard of another host cut it, since the count is odd.
+    /// The shard of another host cut it, since the count is odd. Of several such cuts the shortest is
+    /// noted.
     fn far_cut_to(&self, size: u64) {
         let size = size.min(SIZE);
-        self.cut_to.store(self.sizes.load(SeqCst) & !SIZE | size, SeqCst);
+        let (count, last) = (self.sizes.load(SeqCst) & !SIZE, self.cut_to.load(SeqCst));
+        let is_first = last & !SIZE != count;
+        let shortest = if is_first { size } else { size.min(last & SIZE) };
+        self.cut_to.store(count | shortest, SeqCst);
         change(&self.sizes, |word| word & !SIZE | size);
     }
 
@@ -190,6 +206,9 @@ impl Vnode {
         if self.cuts().is_under_way() {
             if is_cut {
                 self.dirty_end.store(0, SeqCst);
+            } else {
+                // What was begun before is as good as it was.
+                self.cut_to.store(self.sizes.load(SeqCst) | SIZE, SeqCst);
             }
             change(&self.sizes, |word| if word & ONE == 0 { word } else { word.wrapping_add(ONE) });
         }

@@ -321,3 +321,34 @@ fn a_size_learned_late_is_not_that_of_before_a_cut() {
         assert_eq!(vnode.size(), 0);
     });
 }
+
+/// A shard of another host gives out a range, which passes by while a client of this host has asked for a
+/// cut: it is one of before the cut, and what is left of it afterwards is known.
+#[test]
+fn a_range_that_passes_a_cut_is_of_before_it() {
+    model::explore(1, || {
+        let host = host();
+        let (file, row) = (Inode(5), model::quietly(|| host.vnode_open(Inode(5)).expect("room")));
+        let vnode = host.vnode(row).expect("a row");
+        let first = vnode.cuts();
+        host.begin_far_cut(file);
+        assert_eq!(vnode.cuts().before(), first);
+        assert_ne!(vnode.cuts(), first, "nothing is written of it meanwhile");
+        // Two clients cut: the bytes behind the shorter one's are gone.
+        host.far_cut_to(file, 100);
+        host.far_cut_to(file, 7000);
+        host.end_far_cut(file, true);
+        assert_eq!(vnode.cut_once_since(first), Some(100));
+        let second = vnode.cuts();
+        assert_eq!((second.before(), second.after()), (second, second), "nobody cuts");
+        // The shard refuses: all of the range is good.
+        host.begin_far_cut(file);
+        host.end_far_cut(file, false);
+        assert!(vnode.cut_once_since(second).is_some_and(|size| size > 1 << 47));
+        // The shard tells of a cut: ranges that come behind that are of after it.
+        host.begin_cut(file, 40);
+        let told = vnode.cuts().after();
+        host.end_far_cut(file, true);
+        assert_eq!(vnode.cuts(), told);
+    });
+}
