@@ -210,7 +210,7 @@ pub const SETTINGS: [Setting; 31] = [
     .with("1s", "time", Scope::Instance)
     .help(
         "So long what was found by a name in the backing directory holds; who opens it after that has it \
-         looked for there again, and sees what others changed meanwhile",
+         looked for there again, and sees what others changed meanwhile; so does who lists a directory",
     ),
     row(Key::BackingRate, "backing-rate", "FOREBAY_BACKING_RATE", RATE)
         .with("0", "bytes a second", Scope::Instance)

@@ -2,8 +2,8 @@
 //!
 //! A directory of it is brought in when somebody first looks for a name in it, or changes one: all its
 //! entries, with the attributes that they have there, as inodes of this instance. From then on it is a
-//! directory like any other, and is not read below any more; what others change there is noticed name by
-//! name (`follow`). Until then everything that looks at its names waits (`import`), so nobody sees a part
+//! directory like any other, and what others change there is noticed name by name (`follow`,
+//! `follow_names`). Until then everything that looks at its names waits (`import`), so nobody sees a part
 //! of it, and a name that was removed here never comes back.
 //!
 //! All entries of such a directory are one service's (`spread::HOME`), and what is made of them is born
@@ -46,6 +46,8 @@ const DEPTH_MAX: usize = wire::limits::PATH_BYTES_MAX;
 #[derive(Clone, Debug)]
 pub(crate) struct Import {
     attributes: Attributes,
+    /// When.
+    asked: i64,
 }
 
 /// Where a directory lies below: in which, by which name, and its number there.
@@ -102,7 +104,7 @@ impl Service {
                 return Err(Stop::Stale);
             }
             let place = self.path_of(ask, directory)?;
-            self.live.imports.insert(directory, Import { attributes });
+            self.live.imports.insert(directory, Import { attributes, asked: self.live.now });
             self.io.push(Effect::Below { directory, place });
         }
         Err(Stop::Wait(Wait::Below(directory)))
@@ -208,7 +210,9 @@ impl Service {
 
     /// Entries of a directory below, or why they can not be had.
     pub(crate) fn take_below(&mut self, directory: Inode, outcome: wire::errno::Result<Part<'_>>) {
-        let Some(import) = self.live.imports.remove(&directory) else { return };
+        let Some(import) = self.live.imports.remove(&directory) else {
+            return self.take_names(directory, outcome);
+        };
         match outcome {
             Ok(part) => {
                 let is_new =
@@ -221,6 +225,7 @@ impl Service {
                 }
                 self.live.missing.remove(&directory);
                 self.put(&Record::PutImported { directory });
+                self.note_brought_in(directory, import.asked);
             }
             Err(Errno::EIO) if self.is_looked_for(directory) => return self.look_again(directory),
             Err(errno) => {

@@ -109,7 +109,7 @@ impl Follow {
 }
 
 impl Service {
-    fn follows(&self, directory: Inode) -> bool {
+    pub(crate) fn follows(&self, directory: Inode) -> bool {
         let may = directory.is_from_below() || directory == Inode::ROOT;
         may && self.config.backing && self.config.look_nanos != NEVER
     }
@@ -152,6 +152,17 @@ impl Service {
         }
     }
 
+    pub(crate) fn is_fresh(&self, key: u128) -> bool {
+        self.live.follow.is_fresh(key, self.live.steady)
+    }
+
+    /// A name may be another below, whenever it was looked for.
+    pub(crate) fn end_fresh(&mut self, key: u128) {
+        if self.live.follow.fresh.remove(&key).is_some() {
+            self.io.index(IndexOp::ForgetEntry { key });
+        }
+    }
+
     /// What time brings.
     pub(crate) fn keep_follow(&mut self) {
         let (now, steady) = (self.live.now, self.live.steady);
@@ -189,6 +200,7 @@ impl Service {
             {
                 self.follow(ask, parent, name)
             }
+            Request::ReadDirectory { directory, after: 0, .. } => self.follow_names(ask, directory),
             _ => Ok(()),
         }
     }
@@ -201,7 +213,7 @@ impl Service {
     }
 
     /// Goes on when a name is what lies below, or is not to be looked for.
-    fn follow(&mut self, ask: &Ask<'_>, parent: Inode, name: &[u8]) -> Step<()> {
+    pub(crate) fn follow(&mut self, ask: &Ask<'_>, parent: Inode, name: &[u8]) -> Step<()> {
         if !self.is_to_be_followed(ask, parent, name) || wire::name::Name::parse(name).is_err() {
             return Ok(());
         }
@@ -231,7 +243,9 @@ impl Service {
 
     /// What lies below by a name, or why that is not known.
     pub(crate) fn take_look(&mut self, key: u128, outcome: Result<Option<Seen<'_>>>) {
-        let Some(look) = self.live.follow.looks.get_mut(&key) else { return };
+        let Some(look) = self.live.follow.looks.get_mut(&key) else {
+            return self.take_time(key, outcome);
+        };
         look.answer = Some(outcome.map(|seen| seen.as_ref().map(Found::of)));
         self.live.wake(|wait| *wait == Wait::Look(key));
         // Nobody may be there to take it.

@@ -93,6 +93,8 @@ mod below;
 
 mod follow;
 
+mod follow_names;
+
 mod unsaved;
 
 mod saves;

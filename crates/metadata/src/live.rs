@@ -16,6 +16,7 @@ use crate::deadlock::{Circles, Edge};
 use crate::effect::Opens;
 use crate::far_mounts::FarMounts;
 use crate::follow::Follow;
+use crate::follow_names::Listings;
 use crate::kept::Kept;
 use crate::keys::Keys;
 use crate::leases::Leases;
@@ -359,6 +360,8 @@ pub(crate) struct Live {
     pub(crate) missing: BTreeMap<Inode, i64>,
     /// Names that are looked for below.
     pub(crate) follow: Follow,
+    /// Directories from below that were listed lately.
+    pub(crate) listings: Listings,
     /// Another number whenever something became unsaved.
     pub(crate) news: u64,
     /// A job waits for it.
@@ -407,6 +410,7 @@ impl Live {
             imports: BTreeMap::new(),
             missing: BTreeMap::new(),
             follow: Follow::default(),
+            listings: Listings::default(),
             news: 0,
             is_news_awaited: false,
             saves: Saves::default(),

@@ -480,6 +480,7 @@ impl Service {
         self.keep_order();
         self.keep_circles();
         self.keep_follow();
+        self.keep_listings();
     }
 
     fn give_up_late(&mut self) {

@@ -183,6 +183,170 @@ fn where_a_directory_is_not_found_its_names_stay() {
     assert_eq!(looked(&mut world, d, b"x"), Ok((x, 10)));
 }
 
+fn listed(world: &mut World, directory: Inode) -> Vec<String> {
+    let mut names = world.root().list(directory);
+    names.sort();
+    names.into_iter().map(|name| String::from_utf8(name).expect("letters")).collect()
+}
+
+/// As who changes names of a directory does.
+fn touch(world: &mut World) {
+    world.backing.times.insert(b"d".to_vec(), world.now);
+}
+
+#[test]
+fn within_the_term_a_directory_is_not_asked_for() {
+    let mut world = world(1);
+    let d = directory(&mut world);
+    let list = Request::ReadDirectory { directory: d, after: 0, bytes: 4096 };
+    world.now += TERM;
+    let (looked, read) = (world.backing.looked, world.backing.count);
+    let ask = |world: &mut World| world.send(Credentials::ROOT, d.shard(), &list);
+    let tickets = [ask(&mut world), ask(&mut world)];
+    assert_eq!(world.backing.looks.len(), 1, "one question for all who come meanwhile");
+    assert!(tickets.iter().all(|ticket| world.answer(*ticket).is_none()));
+    assert!(world.answer_look(None));
+    assert!(tickets.iter().all(|ticket| world.answer(*ticket).is_some()));
+    let third = ask(&mut world);
+    assert!(world.answer(third).is_some() && world.backing.looked == looked + 1);
+    assert_eq!(world.backing.count, read, "nothing changed there since it was read");
+    world.now += TERM;
+    ask(&mut world);
+    assert_eq!(world.backing.looks.len(), 1, "the term is over");
+}
+
+#[test]
+fn what_others_make_and_remove_is_listed_after_the_term() {
+    for daemons in [1, 2, 4] {
+        let mut world = world(daemons);
+        let d = directory(&mut world);
+        world.now += TERM;
+        let reads = world.backing.count;
+        assert_eq!(listed(&mut world, d), ["x", "y", "z"]);
+        assert_eq!(world.backing.count, reads, "nothing changed there since it was read");
+        world.backing.file(b"d/new", 5);
+        world.backing.directory(b"d/newer");
+        world.backing.tree.remove(&b"d/y"[..]);
+        touch(&mut world);
+        world.now += TERM;
+        assert_eq!(listed(&mut world, d), ["new", "newer", "x", "z"]);
+        // In the same tick of that clock.
+        world.backing.file(b"d/newest", 5);
+        world.now += TERM;
+        assert_eq!(listed(&mut world, d), ["new", "newer", "newest", "x", "z"]);
+        world.now += 4 * TERM;
+        listed(&mut world, d);
+        let reads = world.backing.count;
+        world.now += TERM;
+        assert_eq!(listed(&mut world, d).len(), 5);
+        assert_eq!(world.backing.count, reads, "all of that tick is known");
+        world.settle();
+        assert_eq!(world.stat(d).expect("there").size, 5, "names are counted");
+        for at in 0..world.seats.len() {
+            world.crash(at);
+        }
+        world.backing.tree.remove(&b"d/newer"[..]);
+        world.backing.tree.remove(&b"d/new"[..]);
+        touch(&mut world);
+        let left = ["newer", "newest", "x", "z"];
+        assert_eq!(listed(&mut world, d), left, "after a crash; directories stay");
+    }
+}
+
+#[test]
+fn a_listing_leaves_what_is_unsaved_here() {
+    let mut world = world(2);
+    let d = directory(&mut world);
+    let x = looked(&mut world, d, b"x").expect("there").0;
+    world.root().truncate(x, 4).expect("cut");
+    world.root().unlink(d, b"y").expect("removed");
+    world.root().file(d, b"made").expect("made");
+    world.backing.tree.remove(&b"d/x"[..]);
+    touch(&mut world);
+    world.now += TERM;
+    assert_eq!(listed(&mut world, d), ["made", "x", "z"]);
+}
+
+#[test]
+fn a_name_that_was_missed_within_the_term_is_listed() {
+    let mut world = world(1);
+    let d = directory(&mut world);
+    world.now += TERM;
+    assert_eq!(looked(&mut world, d, b"new"), Err(Errno::ENOENT));
+    world.backing.file(b"d/new", 5);
+    touch(&mut world);
+    assert_eq!(listed(&mut world, d), ["new", "x", "y", "z"]);
+    assert_eq!(looked(&mut world, d, b"new").map(|found| found.1), Ok(5));
+}
+
+#[test]
+fn many_new_names_are_listed() {
+    let mut world = world(1);
+    let d = directory(&mut world);
+    for number in 0..300 {
+        world.backing.file(format!("d/{number}").as_bytes(), number);
+    }
+    touch(&mut world);
+    world.now += TERM;
+    assert_eq!(listed(&mut world, d).len(), 303);
+}
+
+#[test]
+fn a_directory_that_does_not_answer_keeps_no_listing() {
+    let mut world = world(1);
+    let d = directory(&mut world);
+    world.backing.file(b"d/new", 5);
+    touch(&mut world);
+    world.now += TERM;
+    world.data_is_prompt = false;
+    let list = Request::ReadDirectory { directory: d, after: 0, bytes: 4096 };
+    let names = |world: &mut World, is_told: bool| {
+        let ticket = world.send(Credentials::ROOT, d.shard(), &list);
+        assert_eq!(world.answer(ticket), None);
+        if is_told {
+            assert!(world.answer_look(None));
+        }
+        world.now += 2 * TERM;
+        world.step(0, metadata::Input::Tick);
+        match world.answer(ticket) {
+            Some(Answer::Entries(false, entries, _)) => entries.len(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(names(&mut world, false), 3, "its time is not told");
+    assert!(world.answer_look(None));
+    assert!(world.answer_below(1), "in parts");
+    assert!(!world.answer_below(1));
+}
+
+#[test]
+fn what_was_read_too_late_is_for_the_next_listing() {
+    let mut world = world(1);
+    let d = directory(&mut world);
+    world.backing.file(b"d/new", 5);
+    touch(&mut world);
+    world.now += TERM;
+    world.data_is_prompt = false;
+    let list = Request::ReadDirectory { directory: d, after: 0, bytes: 4096 };
+    let ask = |world: &mut World| world.send(Credentials::ROOT, d.shard(), &list);
+    let names = |world: &World, ticket| match world.answer(ticket) {
+        Some(Answer::Entries(false, entries, _)) => entries.len(),
+        other => panic!("{other:?}"),
+    };
+    let first = ask(&mut world);
+    assert!(world.answer_look(None));
+    world.now += 2 * TERM;
+    world.step(0, metadata::Input::Tick);
+    assert_eq!(names(&world, first), 3, "its names are being read");
+    assert!(world.answer_below(usize::MAX));
+    world.now += 3 * TERM;
+    let second = ask(&mut world);
+    assert_eq!(names(&world, second), 3, "nobody waits any more");
+    assert!(world.answer_look(None), "but it is looked for");
+    let third = ask(&mut world);
+    assert_eq!(names(&world, third), 4);
+}
+
 /// What became of a name here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Here {
@@ -244,12 +408,35 @@ impl Changes {
             if let Some(answer) = self.world.answer(ticket) {
                 return answer;
             }
-            if !self.answer_one() {
+            if !self.answer_one() && !self.world.answer_below(usize::MAX) {
                 self.world.now += TERM / 10;
                 self.world.step(0, metadata::Input::Tick);
             }
         }
         panic!("no answer to {request:?}");
+    }
+
+    fn list(&mut self) -> BTreeSet<Vec<u8>> {
+        let directory = self.d;
+        match self.ask(&Request::ReadDirectory { directory, after: 0, bytes: 4096 }) {
+            Answer::Entries(false, entries, _) => entries.into_iter().map(|it| it.3).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A listing is of what was made or removed here, and of names that were there below at some time.
+    fn list_some(&mut self) {
+        let names = self.list();
+        for (name, here) in &self.here {
+            match here {
+                Here::AsBelow => {
+                    let was_there = self.sizes.contains_key(name);
+                    assert!(was_there || !names.contains(name), "it never was: {name:?}");
+                }
+                Here::Changed(_) | Here::Made(..) => assert!(names.contains(name), "{name:?}"),
+                Here::Removed => assert!(!names.contains(name), "{name:?} came back"),
+            }
+        }
     }
 
     fn look(&mut self, name: &[u8]) -> Option<Attributes> {
@@ -274,6 +461,7 @@ impl Changes {
     fn change_below(&mut self, random: &mut Random, name: &[u8]) {
         let path = [b"d/", name].concat();
         self.world.backing.tree.remove(&path);
+        self.world.backing.times.insert(b"d".to_vec(), self.world.now);
         if random.chance(70) {
             self.next += 1;
             self.world.backing.file(&path, self.next);
@@ -332,7 +520,7 @@ impl Changes {
 
     fn do_something(&mut self, random: &mut Random) {
         let name = self.names[random.below(self.names.len())].clone();
-        match random.below(12) {
+        match random.below(14) {
             0..3 => self.change_below(random, &name),
             3 => self.make(&name),
             4 => self.remove(&name),
@@ -352,15 +540,21 @@ impl Changes {
                 self.world.now += TERM / 2;
                 self.world.step(0, metadata::Input::Tick);
             }
+            10..12 => self.list_some(),
             _ => drop(self.look(&name)),
         }
     }
 
     /// After the term, with quiet, each name is what lies below, or what was made of it here.
     fn end(&mut self) {
-        while self.answer_one() {}
+        while self.answer_one() || self.world.answer_below(usize::MAX) {}
         self.world.now += 6 * TERM;
         self.world.step(0, metadata::Input::Tick);
+        let names = self.list();
+        for name in self.names.iter().filter(|name| self.here[*name] == Here::AsBelow) {
+            let lies = self.world.backing.tree.contains_key(&[b"d/", &name[..]].concat());
+            assert_eq!(names.contains(name), lies, "{}", String::from_utf8_lossy(name));
+        }
         for name in self.names.clone() {
             let found = self.look(&name);
             if self.here[&name] == Here::AsBelow {

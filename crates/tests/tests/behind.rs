@@ -82,6 +82,41 @@ fn what_others_change_is_seen() {
     }
 }
 
+const NAMES: &str = "find . -mindepth 1 | sed 's/^..//' | LC_ALL=C sort | tr '\\n' ' '";
+
+/// "What others make and remove is listed, too" (docs/semantics.md), by programs and by a mount.
+#[test]
+fn what_others_make_and_remove_is_listed() {
+    for daemons in ["1", "2"] {
+        let below = with_files();
+        let instance = start(&format!("behindlist{daemons}"), daemons, &below.text());
+        let mounted = has_fuse().then(|| Mounted::new(&instance, "behindlist"));
+        let by_mount = |names: &str| {
+            mounted.as_ref().is_none_or(|mounted| shell(&mounted.path(""), NAMES) == names)
+        };
+        let old = "appended cut d d/in d/in/deep removed replaced ";
+        assert_eq!(above(&instance, NAMES), old);
+        assert!(by_mount(old));
+        change(&below);
+        fs::create_dir(below.path("d/new")).expect("made");
+        fs::write(below.path("d/new/in it"), "contents").expect("written");
+        fs::remove_file(below.path("d/in/deep")).expect("removed");
+        let ours = above(&instance, "mkdir ours; echo ours > ours/f; echo ours > d/g; echo done");
+        assert_eq!(ours, "done\n");
+        let new = "appended cut d d/g d/in d/new d/new/in it made ours ours/f replaced ";
+        wait_for("what others made and removed", || above(&instance, NAMES) == new);
+        wait_for("the same by a mount", || by_mount(new));
+        assert_eq!(above(&instance, "cat 'd/new/in it' d/g ours/f"), "contentsours\nours\n");
+        let daemon = instance.daemon(0);
+        daemon.kill();
+        daemon.wait();
+        instance.start_again();
+        fs::remove_file(below.path("made")).expect("removed");
+        let left = new.replace("made ", "");
+        wait_for("the same after a kill", || above(&instance, NAMES) == left);
+    }
+}
+
 /// Who has a file open reads on in what is here of it; who opens it then has the new one.
 #[test]
 fn a_file_that_is_open_stays_what_it_was() {

@@ -34,6 +34,8 @@ pub(crate) struct Backing {
     pub(crate) refused: BTreeMap<Vec<u8>, Errno>,
     /// How often a directory was asked for.
     pub(crate) count: u64,
+    /// When what lies at a path was changed last, if that is not `MODIFIED`.
+    pub(crate) times: BTreeMap<Vec<u8>, i64>,
     /// The last number, less a thousand.
     pub(crate) number: u64,
 }
@@ -115,7 +117,11 @@ impl Backing {
 
     /// What is said of a name in the directory at a path.
     fn seen<'a>(&self, path: &[u8], name: &'a [u8], lying: &Lying) -> Seen<'a> {
-        let whole = if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() };
+        let whole = match (path.is_empty(), name.is_empty()) {
+            (true, _) => name.to_vec(),
+            (_, true) => path.to_vec(),
+            _ => [path, b"/", name].concat(),
+        };
         Seen {
             name,
             mode: lying.mode,
@@ -124,7 +130,7 @@ impl Backing {
             links: self.links(&whole),
             size: lying.size,
             accessed: MODIFIED - 1,
-            modified: MODIFIED,
+            modified: self.times.get(&whole).copied().unwrap_or(MODIFIED),
             changed: MODIFIED + 1,
             born: MODIFIED - 2,
             number: lying.number,
@@ -188,6 +194,12 @@ impl World {
         }
         if let Some(&errno) = self.backing.refused.get(path) {
             return Err(errno);
+        }
+        if name.is_empty() {
+            // The directory itself.
+            let top = Lying { mode: mode::DIRECTORY | 0o755, size: 4096, number: 1 };
+            let lying = self.backing.tree.get(path).cloned().unwrap_or(top);
+            return Ok(Some((vec![], lying)));
         }
         let names = self.backing.names(path);
         Ok(names.into_iter().find(|(other, _)| other == name))
