@@ -118,13 +118,29 @@ impl Service {
     /// below.
     pub(crate) fn note_fresh(&mut self, directory: Inode, key: u128, entry: Option<(Inode, u32)>) {
         let is_looked_for = |(inode, kind): (Inode, u32)| {
-            inode.is_from_below() && kind & mode::TYPE != mode::DIRECTORY
+            kind & mode::TYPE != mode::DIRECTORY && self.lies_below(inode)
         };
         if !self.follows(directory) || !entry.is_none_or(is_looked_for) {
             return;
         }
         let until = self.live.steady.saturating_add(self.config.look_nanos);
         self.put_fresh(key, until);
+    }
+
+    /// True if something of an inode lies below, as the writer or whoever saw it there told this service.
+    pub(crate) fn lies_below(&self, inode: Inode) -> bool {
+        self.state.below.get(&inode).is_some_and(|below| below.now.is_some())
+    }
+
+    /// A file that was made here lies below from now on, and may become another there.
+    pub(crate) fn note_saved(&mut self, inode: Inode) {
+        let Some(now) = self.state.below.get(&inode).and_then(|below| below.now.clone()) else {
+            return;
+        };
+        let entry = self.state.entries.get(now.parent, &now.name);
+        if entry.is_some_and(|found| found.0 == inode) {
+            self.note_fresh(now.parent, entry_key(now.parent, &now.name), entry);
+        }
     }
 
     fn put_fresh(&mut self, key: u128, until: i64) {
@@ -262,8 +278,7 @@ impl Service {
         let below = self.state.below.get(&inode)?;
         let attributes = &self.state.inodes.get(inode)?.attributes;
         let now = below.now.as_ref()?;
-        let is_settled = inode.is_from_below()
-            && kind & mode::TYPE != mode::DIRECTORY
+        let is_settled = kind & mode::TYPE != mode::DIRECTORY
             && (now.parent, &*now.name) == (parent, name)
             && below.next.is_none()
             && attributes.links == 1

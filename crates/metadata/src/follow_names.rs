@@ -238,12 +238,12 @@ impl Service {
             && (of_directory(seen.mode) || below.is_some_and(|it| it.version.number != seen.number))
     }
 
-    /// Files from below that are not there any more.
+    /// Files that lay below and are not there any more.
     fn names_not_among(&self, directory: Inode, keys: &[u128]) -> Vec<Box<[u8]>> {
         let all = self.state.entries.range(directory, 0, u64::MAX);
         let is_gone = |name: &[u8], inode: Inode, kind: u32| {
-            inode.is_from_below()
-                && kind & mode::TYPE != mode::DIRECTORY
+            kind & mode::TYPE != mode::DIRECTORY
+                && self.lies_below(inode)
                 && keys.binary_search(&entry_key(directory, name)).is_err()
         };
         let gone = all.filter(|(_, it)| is_gone(&it.name, it.inode, it.mode));

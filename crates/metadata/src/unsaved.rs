@@ -273,6 +273,7 @@ impl Service {
         let after = Below { now: Some(now), next: None };
         if after != *below {
             self.put_below(inode, &after);
+            self.note_saved(inode);
         }
         Ok(())
     }

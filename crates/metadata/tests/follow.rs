@@ -3,11 +3,12 @@
 
 mod kit;
 
-use kit::below::Found;
+use kit::below::{Found, Lying, MODIFIED};
 use kit::{Answer, Random, World, config};
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use wire::attributes::{flag, mode, spread};
+use wire::below::{Lies, Stamp, Version};
 use wire::errno::Errno;
 use wire::request::set;
 use wire::{Attributes, Credentials, Inode, Request};
@@ -518,9 +519,36 @@ impl Changes {
         }
     }
 
+    /// As the writer does, where nothing was known to lie and nothing does.
+    fn save(&mut self, name: &[u8]) {
+        let path = [b"d/", name].concat();
+        let Here::Made(inode, true) = self.here[name] else { return };
+        let Some(found) = self.look(name).filter(|_| !self.world.backing.tree.contains_key(&path))
+        else {
+            return;
+        };
+        let number = self.world.backing.new_number();
+        let version = Version { number, modified: MODIFIED, size: 0 };
+        let stamp = Stamp::of(&found);
+        let lies = Lies { parent: self.d, name, version, counts: 0, stamp };
+        assert_eq!(self.ask(&Request::Saving { inode, lies }), Answer::Done);
+        let lying = Lying { mode: mode::REGULAR | 0o600, size: 0, number };
+        self.world.backing.tree.insert(path, lying);
+        self.world.backing.times.insert(b"d".to_vec(), self.world.now);
+        let saved = Request::Saved { parent: self.d, name, from: Inode::NONE, to: inode };
+        assert_eq!(self.ask(&saved), Answer::Done);
+        assert_eq!(self.look(name).map(|found| found.inode), Some(inode));
+        assert_eq!(self.ask(&Request::Wrote { inode, lies }), Answer::Done);
+        // A look that saw nothing there yet may be on its way.
+        assert_eq!(self.look(name).map(|found| found.inode), Some(inode));
+        self.sizes.entry(name.to_vec()).or_default().insert(0);
+        self.here.insert(name.to_vec(), Here::AsBelow);
+    }
+
     fn do_something(&mut self, random: &mut Random) {
         let name = self.names[random.below(self.names.len())].clone();
-        match random.below(14) {
+        match random.below(16) {
+            14.. => self.save(&name),
             0..3 => self.change_below(random, &name),
             3 => self.make(&name),
             4 => self.remove(&name),

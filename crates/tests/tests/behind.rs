@@ -165,6 +165,31 @@ fn what_we_saved_is_no_change_of_others() {
     assert_eq!(within(&instance, &below, script), "6\n");
 }
 
+/// What was made here and lies below by now is others' to change as what always lay there.
+#[test]
+fn what_was_made_here_and_saved_is_followed() {
+    let below = with_files();
+    let instance = start("behindmade", "2", &below.text());
+    let mounted = has_fuse().then(|| Mounted::new(&instance, "behindmade"));
+    let script = "for name in changed gone d/in/read; do printf ours > $name; done
+        for name in changed gone d/in/read; do until [ -s $BELOW/$name ]; do :; done; done
+        cat changed; passed";
+    assert_eq!(within(&instance, &below, script), "ours");
+    if let Some(mounted) = &mounted {
+        assert_eq!(shell(&mounted.path(""), "cat changed d/in/read"), "oursours");
+    }
+    let script = "printf theirs > $BELOW/changed; rm $BELOW/gone; printf new > $BELOW/d/in/.read
+        mv $BELOW/d/in/.read $BELOW/d/in/read
+        until [ \"$(cat changed)\" = theirs ]; do :; done; until [ ! -e gone ]; do :; done
+        until [ \"$(cat d/in/read)\" = new ]; do :; done; printf ' ours' >> changed; cat changed
+        until grep -q ours $BELOW/changed; do :; done; cat $BELOW/changed";
+    assert_eq!(within(&instance, &below, script), "theirs ourstheirs ours");
+    if let Some(mounted) = &mounted {
+        let seen = || shell(&mounted.path(""), "cat changed d/in/read; test ! -e gone || echo gone");
+        wait_for("the same by a mount", || seen() == "theirs oursnew");
+    }
+}
+
 /// How long what was found holds is a setting. An instance with the default says when that is over.
 #[test]
 fn what_was_found_holds_for_the_time_that_is_set() {
