@@ -46,6 +46,7 @@ fn option(setting: &'static Setting) -> Arg {
     let value = match setting.kind {
         Kind::Name => "NAME",
         Kind::Prefix | Kind::Path => "PATH",
+        Kind::Paths => "PATH[:PATH]...",
         Kind::Command => "COMMAND",
         Kind::Address => "ADDRESS",
         Kind::Choice(_) => "WORD",

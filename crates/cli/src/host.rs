@@ -81,24 +81,24 @@ pub(crate) fn start(job: &Job, progress: &mut Progress) -> Result<Host> {
 
 /// Where things will be and how large.
 fn plan(job: &Job) -> Result<Host> {
-    let dir = job.wanted.dir.clone().map_or_else(std::env::temp_dir, PathBuf::from);
-    let dir = std::path::absolute(&dir).unwrap_or(dir);
-    if !dir.is_dir() {
-        return Err(Failure::at(
-            "no such directory",
-            dir.display(),
-            "make it or give another --dir",
-        ));
-    }
+    let dirs = dirs(job)?;
     let memory = resources::memory(job.wanted.memory.as_ref(), job.local_count)?;
-    let ssd = job.wanted.ssd.unwrap_or_else(|| resources::ssd(&dir, job.local_count));
-    if memory.least.is_some() && ssd == 0 {
+    let count = u16::try_from(dirs.len()).unwrap_or(u16::MAX);
+    let ssds: Vec<u64> = (0_u16..)
+        .zip(&dirs)
+        .map(|(place, dir)| {
+            let sharers = (job.local_count - place).div_ceil(count);
+            job.wanted.ssd.unwrap_or_else(|| resources::ssd(dir, sharers))
+        })
+        .collect();
+    if memory.least.is_some() && ssds.contains(&0) {
         let why = "files in it move to the SSD when programs want it back, and there is none: give \
                    --ssd, another --dir, or a --memory that is no range";
         return Err(Failure::at("can not borrow memory", "this host", why));
     }
     let nobody = process::Identity { pid: 0, started: 0, boot: String::new(), exe: (0, 0) };
-    let daemons = (job.first..job.first + job.local_count).map(|index| Daemon {
+    let daemons = (job.first..job.first + job.local_count).zip(ssds.into_iter().cycle());
+    let daemons = daemons.map(|(index, ssd)| Daemon {
         index,
         process: nobody.clone(),
         tcp: String::new(),
@@ -114,9 +114,37 @@ fn plan(job: &Job) -> Result<Host> {
         first: job.first,
         wanted: job.wanted.clone(),
         shm: directories::shm(&job.name).join(format!("h{}", job.first)),
-        data: directories::data(&job.name, &dir),
+        data: dirs.iter().map(|dir| directories::data(&job.name, dir)).collect(),
         daemons: daemons.collect(),
     })
+}
+
+/// The directories for data, which are there.
+fn dirs(job: &Job) -> Result<Vec<PathBuf>> {
+    let dirs: Vec<PathBuf> = match &job.wanted.dir {
+        Some(dirs) => dirs.split(':').map(PathBuf::from).collect(),
+        None => vec![std::env::temp_dir()],
+    };
+    let absolute = |dir: PathBuf| std::path::absolute(&dir).unwrap_or(dir);
+    let dirs: Vec<PathBuf> = dirs.into_iter().map(absolute).collect();
+    for (place, dir) in dirs.iter().enumerate() {
+        let advice = "make it or give another --dir";
+        if !dir.is_dir() {
+            return Err(Failure::at("no such directory", dir.display(), advice));
+        }
+        if dirs.iter().take(place).any(|other| other == dir) {
+            return Err(Failure::at("named twice", dir.display(), "give each --dir once"));
+        }
+    }
+    if dirs.len() > usize::from(job.local_count) {
+        let (count, daemons) = (dirs.len(), job.local_count);
+        let text = format!(
+            "{count} directories for {daemons} daemons of a host: start as many daemons \
+             (--local {count}, or host:{count} in the hosts file), or give fewer in --dir"
+        );
+        return Err(Failure::with_code(crate::failure::USAGE, text));
+    }
+    Ok(dirs)
 }
 
 fn make(job: &Job, run: &Path, mut host: Host, progress: &mut Progress) -> Result<Host> {
@@ -124,7 +152,8 @@ fn make(job: &Job, run: &Path, mut host: Host, progress: &mut Progress) -> Resul
     let program = beside("forebayd")?;
     let parents = [run.parent(), host.shm.parent()];
     let parents = parents.into_iter().flatten().map(Path::to_owned);
-    for path in parents.chain([run.to_owned(), host.shm.clone(), host.data.clone()]) {
+    let own = [run.to_owned(), host.shm.clone()].into_iter().chain(host.data.iter().cloned());
+    for path in parents.chain(own) {
         directories::make_private(&path)?;
     }
     write_whole(&run.join("secret"), &format!("{}\n", job.secret))?;
@@ -133,7 +162,7 @@ fn make(job: &Job, run: &Path, mut host: Host, progress: &mut Progress) -> Resul
         if daemon.process.is_alive()? {
             continue;
         }
-        let data = host.data.join(format!("d{}", daemon.index));
+        let data = host.data_of(daemon.index);
         directories::make_private(&data)?;
         orders.push(Order {
             index: daemon.index,
@@ -252,7 +281,7 @@ pub(crate) fn stop(name: &str, patience: Duration, progress: &mut Progress) -> R
     let processes: Vec<_> = host.daemons.iter().map(|daemon| daemon.process.clone()).collect();
     process::end(&processes, patience, progress)?;
     for daemon in &host.daemons {
-        directories::remove(&host.data.join(format!("d{}", daemon.index)))?;
+        directories::remove(&host.data_of(daemon.index))?;
     }
     directories::remove(&host.shm)?;
     let end = host.daemons.last().map_or(host.first, |daemon| daemon.index + 1);
@@ -262,15 +291,15 @@ pub(crate) fn stop(name: &str, patience: Duration, progress: &mut Progress) -> R
 
 /// Removes what the daemons of a host had, as far as it can. Directories that other hosts share,
 /// because they are the same machine, go with the last.
-fn remove(run: &Path, shm: &Path, data: &Path, daemons: std::ops::Range<u16>) {
-    for index in daemons {
-        let _ = directories::remove(&data.join(format!("d{index}")));
+fn remove(run: &Path, shm: &Path, data: &[PathBuf], daemons: std::ops::Range<u16>) {
+    for index in daemons.clone() {
+        let _ = directories::remove(&records::data_of(data, daemons.start, index));
         for end in ["sock", "log", "ready", "history"] {
             let _ = std::fs::remove_file(run.join(format!("d{index}.{end}")));
         }
     }
     let _ = directories::remove(shm);
-    for shared in [Some(data), shm.parent()].into_iter().flatten() {
+    for shared in data.iter().map(PathBuf::as_path).chain(shm.parent()) {
         let _ = std::fs::remove_dir(shared);
     }
     let _ = std::fs::remove_file(run.join(RECORD));

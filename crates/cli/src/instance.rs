@@ -66,7 +66,10 @@ fn wanted(settings: &Settings, parts: &[Part]) -> Wanted {
     };
     Wanted {
         at: settings.word(Key::At).to_owned(),
-        dir: settings.text(Key::Dir).map(absolute),
+        dir: settings.text(Key::Dir).map(|text| {
+            let all: Vec<String> = text.split(':').map(absolute).collect();
+            all.join(":")
+        }),
         backing: settings.text(Key::Backing).map(|text| match below::is_bucket(text) {
             true => text.to_owned(),
             false => absolute(text),

@@ -20,7 +20,7 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) struct Wanted {
     /// Where programs see the instance unless they are told otherwise.
     pub(crate) at: String,
-    /// Directory for data; `None`: the host's own temporary directory.
+    /// Directories for data, with `:` between them; `None`: the host's own temporary directory.
     pub(crate) dir: Option<String>,
     /// Directory whose tree the instance shows.
     #[serde(default)]
@@ -215,13 +215,18 @@ pub(crate) struct Host {
     pub(crate) wanted: Wanted,
     /// Shared memory of this host.
     pub(crate) shm: PathBuf,
-    /// Data of this host.
-    pub(crate) data: PathBuf,
+    /// Where data of this host are: its daemons take these directories in turn.
+    pub(crate) data: Vec<PathBuf>,
     /// Daemons of this host, in order.
     pub(crate) daemons: Vec<Daemon>,
 }
 
 impl Host {
+    /// Where the data of one of its daemons are.
+    pub(crate) fn data_of(&self, index: u16) -> PathBuf {
+        data_of(&self.data, self.first, index)
+    }
+
     /// How many of its daemons live.
     ///
     /// # Errors
@@ -231,6 +236,12 @@ impl Host {
             .iter()
             .try_fold(0, |count, daemon| Ok(count + usize::from(daemon.process.is_alive()?)))
     }
+}
+
+/// Where the data of a daemon are, of those that begin with `first` and share these directories.
+pub(crate) fn data_of(data: &[PathBuf], first: u16, index: u16) -> PathBuf {
+    let place = usize::from(index.saturating_sub(first)) % data.len().max(1);
+    data.get(place).cloned().unwrap_or_default().join(format!("d{index}"))
 }
 
 /// A host in `instance.json`.

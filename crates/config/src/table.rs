@@ -22,6 +22,8 @@ pub enum Kind {
     Prefix,
     /// A path.
     Path,
+    /// Paths with `:` between them.
+    Paths,
     /// Words of a command, split as a shell does.
     Command,
     /// An IP address.
@@ -196,8 +198,9 @@ pub const SETTINGS: [Setting; 31] = [
     row(Key::Hosts, "hosts", "FOREBAY_HOSTS", Kind::Path)
         .with("", "", Scope::Session)
         .help("File of hosts to start daemons on: a line 'host[:daemons] [address]' each"),
-    row(Key::Dir, "dir", "FOREBAY_DIR", Kind::Path).with("", "", Scope::Node).help(
-        "Directory for the SSD target and the log of metadata; without it $TMPDIR, else /tmp",
+    row(Key::Dir, "dir", "FOREBAY_DIR", Kind::Paths).with("", "", Scope::Node).help(
+        "Directory for the SSD target and the log of metadata; without it $TMPDIR, else /tmp; or one on \
+         each SSD or HDD of a host, which its daemons take in turn",
     ),
     row(Key::Backing, "backing", "FOREBAY_BACKING", Kind::Path)
         .with("", "", Scope::Instance)

@@ -185,7 +185,8 @@ fn what_was_made_here_and_saved_is_followed() {
         until grep -q ours $BELOW/changed; do :; done; cat $BELOW/changed";
     assert_eq!(within(&instance, &below, script), "theirs ourstheirs ours");
     if let Some(mounted) = &mounted {
-        let seen = || shell(&mounted.path(""), "cat changed d/in/read; test ! -e gone || echo gone");
+        let seen =
+            || shell(&mounted.path(""), "cat changed d/in/read; test ! -e gone || echo gone");
         wait_for("the same by a mount", || seen() == "theirs oursnew");
     }
 }
