@@ -70,11 +70,24 @@ struct Comparison {
 #[derive(Debug)]
 enum Stage {
     /// Its time is asked for. Where it lies, to read its names then.
-    Asked { place: (Vec<u8>, u64) },
+    Asked {
+        place: (Vec<u8>, u64),
+    },
     /// Its names are read: their keys, and those that differ.
-    Read { modified: i64, keys: Vec<u128>, names: Vec<Box<[u8]>> },
-    /// These are looked for. Its time will be known when all have been.
-    Compared { modified: Option<i64>, names: Vec<Box<[u8]>> },
+    Read {
+        modified: i64,
+        keys: Vec<u128>,
+        names: Vec<Box<[u8]>>,
+    },
+    Compared(Differing),
+}
+
+/// Names of a directory that differ, and are looked for.
+#[derive(Debug)]
+struct Differing {
+    names: Vec<Box<[u8]>>,
+    /// What its time is known to be when all have been, if that tells something then.
+    modified: Option<i64>,
 }
 
 impl Comparison {
@@ -90,7 +103,7 @@ impl Comparison {
 
     /// True if somebody has to answer.
     const fn is_asked(&self) -> bool {
-        !matches!(self.stage, Stage::Compared { .. })
+        !matches!(self.stage, Stage::Compared(_))
     }
 }
 
@@ -212,7 +225,7 @@ impl Service {
             let modified = over(modified, now).filter(|_| names.len() <= NAMES_MAX);
             names.truncate(NAMES_MAX);
             names.iter().for_each(|name| self.end_fresh(entry_key(directory, name)));
-            Stage::Compared { modified, names }
+            Stage::Compared(Differing { names, modified })
         } else {
             Stage::Read { modified, keys, names }
         };
@@ -253,27 +266,28 @@ impl Service {
     /// Looks for what differs, some names at a time.
     fn look_for_names(&mut self, ask: &Ask<'_>, directory: Inode) -> Step<()> {
         loop {
-            let Some((modified, names)) = self.compared(directory) else { return Ok(()) };
-            if names.is_empty() {
-                let modified = *modified;
+            let Some(differing) = self.differing(directory) else { return Ok(()) };
+            if differing.names.is_empty() {
+                let modified = differing.modified;
                 self.end_comparison(directory, modified);
                 return Ok(());
             }
-            let first = names.len().saturating_sub(WINDOW);
-            let (window, mut left, mut waits) = (names.split_off(first), Vec::new(), None);
+            let first = differing.names.len().saturating_sub(WINDOW);
+            let window = differing.names.split_off(first);
+            let (mut left, mut waits, mut is_known) = (Vec::new(), None, true);
             for name in window {
                 match self.follow(ask, directory, &name) {
                     Err(stop @ Stop::Wait(_)) => {
                         waits.get_or_insert(stop);
                         left.push(name);
                     }
-                    _ if self.is_fresh(entry_key(directory, &name)) => {}
-                    // It is ours, or nobody knows: next time it differs again.
-                    _ => drop(self.compared(directory).map(|(modified, _)| *modified = None)),
+                    // If not, it is ours, or nobody knows: next time it differs again.
+                    _ => is_known &= self.is_fresh(entry_key(directory, &name)),
                 }
             }
-            if let Some((_, names)) = self.compared(directory) {
-                names.append(&mut left);
+            if let Some(differing) = self.differing(directory) {
+                differing.names.append(&mut left);
+                differing.modified = differing.modified.filter(|_| is_known);
             }
             if let Some(stop) = waits {
                 return Err(stop);
@@ -281,9 +295,9 @@ impl Service {
         }
     }
 
-    fn compared(&mut self, directory: Inode) -> Option<(&mut Option<i64>, &mut Vec<Box<[u8]>>)> {
+    fn differing(&mut self, directory: Inode) -> Option<&mut Differing> {
         match &mut self.live.listings.under_way.get_mut(&directory)?.stage {
-            Stage::Compared { modified, names } => Some((modified, names)),
+            Stage::Compared(differing) => Some(differing),
             _ => None,
         }
     }

@@ -17,7 +17,9 @@ struct Disks {
 impl Disks {
     fn new() -> Disks {
         let disks = Disks { place: tempfile::tempdir().expect("a directory") };
-        ["a", "b"].map(|name| std::fs::create_dir(disks.path(name)).expect("a directory"));
+        for name in ["a", "b"] {
+            std::fs::create_dir(disks.path(name)).expect("a directory");
+        }
         disks
     }
 
