@@ -5,34 +5,18 @@
 set -eu
 RATE=${RATE:-112}
 MEMORY=${MEMORY:-128}
+. "$(dirname "$0")/throttled.sh"
 bin=$(dirname "$0")/../target/release
 place=$(mktemp -d)
 export XDG_RUNTIME_DIR="$place" FOREBAY_DIR="$place"
-throttle=/sys/fs/cgroup/blkio/blkio.throttle.write_bps_device
-device=
 forebay() { "$bin/forebay" "$@"; }
-# What is not there yet, or no more, when this ends early is no mistake.
 end() {
     forebay stop --name outrun >/dev/null 2>&1 || true
-    umount "$place/at" 2>/dev/null || true
-    if [ -n "$device" ]; then
-        echo "$(cat "/sys/block/${device#/dev/}/dev") 0" >$throttle || true
-        losetup -d "$device" || true
-    fi
+    unthrottled "$place"
     rm -rf "$place"
 }
 trap end EXIT INT TERM
-
-truncate -s $((MEMORY * 16))M "$place/image"
-device=$(losetup --show -f "$place/image")
-mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$device"
-mkdir "$place/at"
-mount "$device" "$place/at"
-number=$(cat "/sys/block/${device#/dev/}/dev")
-echo "$number $((RATE * 1000000))" >$throttle
-# Else the kernel takes gigabytes before it slows a writer down.
-echo 1 >"/sys/class/bdi/$number/strict_limit"
-echo $((16 << 20)) >"/sys/class/bdi/$number/max_bytes"
+throttled "$place" $((MEMORY * 16)) "$RATE"
 
 cat >"$place/write.py" <<'PROGRAM'
 import os, sys, time
