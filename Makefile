@@ -1,5 +1,5 @@
 # What a person or CI runs. Each target installs what it lacks first.
-.PHONY: build test interleavings kills stops many fsx stress large coolness thresholds outrun fuzz demo bench lint fmt install-deps glibc-check memcheck
+.PHONY: build test interleavings kills stops many fsx stress large coolness thresholds outrun staging fuzz demo bench lint fmt install-deps glibc-check memcheck
 
 build: install-deps
 	cargo build --release --workspace
@@ -68,6 +68,10 @@ thresholds: build
 # A writer that outruns an SSD of RATE MB/s (112), for ten times the memory, and a burst that fits. Needs root.
 outrun: build
 	scripts/outrun.sh
+
+# What staging and the drain are worth over a directory on a device of RATE MB/s (112). Needs root.
+staging: build
+	scripts/staging.sh
 
 # Each fuzz target for so many seconds; it installs nothing but crates.
 FUZZ_SECONDS ?= 20

@@ -1,7 +1,7 @@
 #!/bin/sh
 # How a writer fares that outruns the SSD: 1 MiB writes of ten times the memory, and a burst that fits, on
 # an instance whose SSD file lies on a loop device of RATE MB/s; beside it the same program on that device
-# alone. Needs root, ext4, loop devices and the blkio controller; nothing is left of it.
+# alone; and on one with two daemons, each with such a device. Needs root, ext4, loop devices and the blkio controller; nothing is left of it.
 set -eu
 RATE=${RATE:-112}
 MEMORY=${MEMORY:-128}
@@ -12,11 +12,11 @@ export XDG_RUNTIME_DIR="$place" FOREBAY_DIR="$place"
 forebay() { "$bin/forebay" "$@"; }
 end() {
     forebay stop --name outrun >/dev/null 2>&1 || true
-    unthrottled "$place"
+    unthrottled
     rm -rf "$place"
 }
 trap end EXIT INT TERM
-throttled "$place" $((MEMORY * 16)) "$RATE"
+throttled "$place/at" $((MEMORY * 16)) "$RATE"
 
 cat >"$place/write.py" <<'PROGRAM'
 import os, sys, time
@@ -64,3 +64,10 @@ echo "                       behind it $(($(state bytes_sunk) >> 20)) MiB sank w
 forebay run --name outrun -- rm /forebay/fits /forebay/fits2
 run /forebay/outruns $((MEMORY * 10)) sync 'ten times the memory'
 echo "write_waits $(state write_waits), longest $(state write_wait_us_max) us"
+
+forebay stop --name outrun >/dev/null
+rm -f "$place/at/ssd"
+throttled "$place/other" $((MEMORY * 16)) "$RATE"
+forebay start --name outrun --local 2 --dir "$place/at:$place/other" --memory "$((MEMORY / 2))MiB" \
+    --ssd "$((MEMORY * 12))MiB" --idle 100ms >/dev/null
+run /forebay/outruns $((MEMORY * 10)) sync 'on two such disks'

@@ -15,11 +15,11 @@ export XDG_RUNTIME_DIR="$place" FOREBAY_DIR="$place"
 forebay() { "$bin/forebay" "$@"; }
 end() {
     forebay stop --name staging --discard >/dev/null 2>&1 || true
-    unthrottled "$place"
+    unthrottled
     rm -rf "$place"
 }
 trap end EXIT INT TERM
-throttled "$place" 12288 "$RATE"
+throttled "$place/at" 12288 "$RATE"
 
 cat >"$place/program.py" <<'PROGRAM'
 import hashlib, os, sys, time
@@ -77,9 +77,9 @@ note() { echo "$*" >>"$place/results"; }
 
 # Twelve inputs of 60 MiB: 0.56 s each at 112 MB/s. As in the paper computing takes half as long as reading.
 names=$(seq -f 'in%02g' 12)
-limit 0
+limit "$device" 0
 for name in $names; do head -c 60M /dev/urandom >"$place/at/$name"; done
-limit "$RATE"
+limit "$device" "$RATE"
 compute=0.27
 for name in $names; do echo "/forebay/$name"; done >"$place/list"
 

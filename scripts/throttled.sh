@@ -2,40 +2,41 @@
 # many MB/s, reads and writes each, and of whose pages it keeps at most 16 MiB that are not written. Needs
 # root, loop devices and the blkio controller.
 controller=/sys/fs/cgroup/blkio
-device=
+devices=
 
-# limit MB/s: both ways; 0: none any more.
+# limit DEVICE MB/s: both ways; 0: no more.
 limit() {
     for way in read write; do
-        echo "$(cat "/sys/block/${device#/dev/}/dev") $(($1 * 1000000))" \
+        echo "$(cat "/sys/block/${1#/dev/}/dev") $(($2 * 1000000))" \
             >"$controller/blkio.throttle.${way}_bps_device" || true
     done
 }
 
-# throttled PLACE MIB RATE: an empty file system of so many MiB at PLACE/at.
+# throttled AT MIB RATE: an empty file system of so many MiB at AT, which is made.
 throttled() {
     if [ ! -w "$controller/blkio.throttle.write_bps_device" ]; then
         echo "$0: no blkio controller at $controller, or not root" >&2
         exit 2
     fi
-    truncate -s "$2M" "$1/image"
-    device=$(losetup --show -f "$1/image")
+    truncate -s "$2M" "$1.image"
+    device=$(losetup --show -f "$1.image")
+    devices="$devices $1=$device"
     mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$device"
-    mkdir "$1/at"
-    mount "$device" "$1/at"
+    mkdir "$1"
+    mount "$device" "$1"
     number=$(cat "/sys/block/${device#/dev/}/dev")
-    limit "$3"
+    limit "$device" "$3"
     # Else the kernel takes gigabytes before it slows a writer down.
     echo 1 >"/sys/class/bdi/$number/strict_limit"
     echo $((16 << 20)) >"/sys/class/bdi/$number/max_bytes"
 }
 
-# unthrottled PLACE: nothing is left of it. What is not there yet, or no more, is no mistake.
+# Nothing is left of them. What is not there yet, or no more, is no mistake.
 unthrottled() {
-    if [ -n "$device" ]; then
-        limit 0
-        umount "$1/at" 2>/dev/null || true
-        losetup -d "$device" || true
-        device=
-    fi
+    for one in $devices; do
+        limit "${one##*=}" 0
+        umount "${one%=*}" 2>/dev/null || true
+        losetup -d "${one##*=}" || true
+    done
+    devices=
 }
