@@ -143,8 +143,9 @@ mount_step() {
     "$forebay" umount "$scratch/mount" >/dev/null
 }
 
-# An instance of its own over a directory: 192 MiB are written through 96 MiB of memory and SSD, beside
-# what lies in the directory already, and when the instance has stopped, all must lie there.
+# An instance of its own over a directory: what lies there is staged in, 192 MiB are written through 96
+# MiB of memory and SSD beside it, all that is saved is dropped and read again, and when the instance has
+# drained and stopped, all must lie there.
 backing_step() {
     local below=$scratch/below words
     if [ -n "$plain" ]; then return; fi
@@ -155,11 +156,15 @@ backing_step() {
     on_forebay=(bash -c 'forebay=$1 name=$2 below=$3 steps=$4; shift 4
         "$forebay" "$@" >&2
         trap "\"$forebay\" stop --name $name --discard >&2" EXIT
+        "$forebay" stage in --name "$name" --wait "$below/input" >&2
         seen=$("$forebay" run --name "$name" -- bash "$steps" tiers /forebay | tail -n 1)
+        "$forebay" flush --name "$name" >&2
+        "$forebay" stage drop --name "$name" /forebay >&2
+        again=$("$forebay" run --name "$name" -- bash "$steps" sums /forebay | tail -n 1)
         "$forebay" stop --name "$name" >&2
         trap - EXIT
         there=$(bash "$steps" sums "$below")
-        [ "$seen" = "$there" ] && echo "$there"' tiers
+        [ "$seen" = "$there" ] && [ "$again" = "$there" ] && echo "$there"' tiers
         "$forebay" "$name-tiers" "$below" "$here/steps.sh" "${words[@]}")
     compare tiers "$1"
 }
@@ -186,7 +191,7 @@ step arrays "python: h5py and numpy, 20 appends, a map, read back"
 step checkpoint "MPI, 4 ranks: a checkpoint file each and one shared, 64 MiB"
 mount_step "a mount: static busybox unpacks, gcc builds, both count"
 
-backing_step "tiers: 192 MiB through 96 MiB of memory to a directory"
+backing_step "tiers: stage in, 192 MiB through 96 MiB, drop, drain"
 
 if [ -n "$plain" ]; then
     rm -rf "$plain"
