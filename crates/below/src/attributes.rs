@@ -175,6 +175,50 @@ fn names_of(file: &impl AsFd) -> io::Result<Vec<CString>> {
     }
 }
 
+/// Extended attributes and access lists of what has a name in a directory, without opening it: those that
+/// may be read. None where the file system has no such.
+///
+/// # Errors
+/// As of the calls.
+pub(crate) fn extended_at(folder: impl AsFd, name: &[u8]) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let folder = std::os::fd::AsRawFd::as_raw_fd(&folder.as_fd());
+    let path = [format!("/proc/self/fd/{folder}/").as_bytes(), name].concat();
+    let (path, mut room) = (CString::new(path)?, vec![0; 1024]);
+    let length = loop {
+        match rustix::fs::llistxattr(path.as_c_str(), &mut room) {
+            Ok(length) => break length,
+            Err(Errno::RANGE) if room.len() < VALUE_BYTES_MAX => room.resize(VALUE_BYTES_MAX, 0),
+            Err(errno) if is_nothing(errno) => return Ok(Vec::new()),
+            Err(errno) => return Err(errno.into()),
+        }
+    };
+    let bytes: Vec<u8> = room.iter().take(length).map(|&one| one as u8).collect();
+    let mut all = Vec::new();
+    for name in bytes.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+        let name = CString::new(name)?;
+        if !is_kept(&name) {
+            continue;
+        }
+        let mut value = vec![0; VALUE_BYTES_MAX];
+        match rustix::fs::lgetxattr(path.as_c_str(), name.as_c_str(), &mut value) {
+            Ok(length) => value.truncate(length),
+            Err(errno) if is_nothing(errno) => continue,
+            Err(errno) => return Err(errno.into()),
+        }
+        all.push((name.into_bytes(), value));
+    }
+    Ok(all)
+}
+
+/// There is none such, it is gone, or it may not be read.
+const fn is_nothing(errno: Errno) -> bool {
+    use Errno as E;
+    matches!(
+        errno,
+        E::OPNOTSUPP | E::NOSYS | E::NODATA | E::NOENT | E::NOTDIR | E::ACCESS | E::PERM
+    )
+}
+
 /// Sets one extended attribute. False if the file system takes none such.
 fn set_one(to: BorrowedFd<'_>, name: &CStr, value: &[u8]) -> io::Result<bool> {
     match rustix::fs::fsetxattr(to, name, value, XattrFlags::empty()) {

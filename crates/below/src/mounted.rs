@@ -1,5 +1,6 @@
 //! A tree of a mounted file system.
 
+use crate::attributes::extended_at;
 use crate::folder::Folder;
 use crate::tree::{Contents, Entry, Tree};
 use rustix::fs::{AtFlags, Dir, FileType, Statx, StatxFlags};
@@ -144,6 +145,12 @@ fn entry(folder: &Folder, name: Vec<u8>) -> io::Result<Entry> {
         FileType::Symlink => rustix::fs::readlinkat(folder, &*name, Vec::new())?.into_bytes(),
         _ => Vec::new(),
     };
+    let extended = match FileType::from_raw_mode(mode) {
+        FileType::RegularFile | FileType::Directory if !name.is_empty() => {
+            extended_at(folder, &name)?
+        }
+        _ => Vec::new(),
+    };
     let (minor, changed, born) = (
         stat.stx_rdev_minor,
         nanos(stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec),
@@ -164,6 +171,7 @@ fn entry(folder: &Folder, name: Vec<u8>) -> io::Result<Entry> {
         device: minor & 0xff | stat.stx_rdev_major << 8 | (minor & !0xff) << 12,
         number: stat.stx_ino,
         target,
+        extended,
     })
 }
 

@@ -43,6 +43,8 @@ pub struct Entry {
     pub number: u64,
     /// Of a symbolic link: where it leads.
     pub target: Vec<u8>,
+    /// Of a file or directory that was found by its name: extended attributes and access lists.
+    pub extended: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// A tree below. Paths have no slash at their ends; the empty one is the top.

@@ -147,6 +147,7 @@ impl Bucket {
             device: 0,
             number: if is_file { head.number() } else { DIRECTORY },
             target: Vec::new(),
+            extended: Vec::new(),
         }
     }
 }

@@ -28,12 +28,14 @@ use wire::name::Name;
 use wire::quota::Owner;
 use wire::{Attributes, Inode, Layout, Reply, Request, ShardIndex, Writer};
 
+use crate::acls::extras_of;
 use crate::effect::{Effect, Part, Seen};
 use crate::live::{Ask, Fact, Step, Stop, Subject, Wait};
 use crate::peer::Message;
 use crate::record::Record;
 use crate::service::Service;
 use crate::standing::{Below, Lying};
+use crate::state::encode_xattrs;
 
 /// A directory that is not where it was said to be is looked for so long: it may just be moved.
 const MISSING_NANOS: i64 = 2_000_000_000;
@@ -317,7 +319,11 @@ impl Service {
         }
         let owner = (Owner { uid: seen.uid, project: directory.project }, seen.gid);
         let bits = seen.mode & (mode::TYPE | mode::PERMISSIONS);
+        let xattrs = self.xattrs_seen(seen);
+        let mut encoded = Vec::new();
+        encode_xattrs(Some(&xattrs), &mut encoded);
         let attributes = Attributes {
+            extras: extras_of(&xattrs, 0),
             parent: if is_directory { parent } else { Inode::NONE },
             links: if is_directory { seen.links.max(1) } else { 1 },
             size: if is_directory { 0 } else { seen.size.min(FILE_BYTES_MAX) },
@@ -336,7 +342,7 @@ impl Service {
             stamp: Stamp::of(&attributes),
         };
         self.put_below(inode, &Below { now: Some(now), next: None });
-        self.put_new(&attributes, seen.target, 0, &[]);
+        self.put_new(&attributes, seen.target, 0, &encoded);
         let kind = bits & mode::TYPE;
         self.put_as_seen(&Record::PutEntry { parent, name: seen.name, inode, mode: kind });
         is_directory

@@ -162,6 +162,8 @@ pub struct Seen<'a> {
     pub number: u64,
     /// Of a symbolic link: where it leads.
     pub target: &'a [u8],
+    /// Of a file or directory: extended attributes and access lists, by their names.
+    pub extended: &'a [(Vec<u8>, Vec<u8>)],
 }
 
 /// What is to be done after a step, in this order.

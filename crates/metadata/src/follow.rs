@@ -52,9 +52,10 @@ const FRESH_MAX: usize = 1 << 16;
 /// What was found by a name below.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Found {
-    /// Without name and target.
+    /// Without name, target and extended attributes.
     seen: Seen<'static>,
     target: Vec<u8>,
+    extended: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Found {
@@ -63,7 +64,8 @@ impl Found {
         let (device, number) = (seen.device, seen.number);
         let times = Seen { accessed, modified, changed, born, ..Seen::default() };
         let seen_here = Seen { mode, uid, gid, links, size, device, number, ..times };
-        Found { seen: seen_here, target: seen.target.to_vec() }
+        let (target, extended) = (seen.target.to_vec(), seen.extended.to_vec());
+        Found { seen: seen_here, target, extended }
     }
 
     const fn version(&self) -> Version {
@@ -339,8 +341,8 @@ impl Service {
         let fits = |found: &&Found| found.target.len() <= SYMLINK_BYTES_MAX;
         match found.filter(fits) {
             // Over the old entry: no client sees that there is none.
-            Some(Found { seen, target }) if old.is_some() || !is_full => {
-                self.bring_in(directory, &[Seen { name, target, ..*seen }]);
+            Some(Found { seen, target, extended }) if old.is_some() || !is_full => {
+                self.bring_in(directory, &[Seen { name, target, extended, ..*seen }]);
             }
             _ if old.is_some() => self.put_as_seen(&Record::DeleteEntry { parent, name }),
             _ => {}

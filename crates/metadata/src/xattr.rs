@@ -2,6 +2,7 @@
 //! permissions, `trusted.` for root, `security.` set by root and read by all. Of `system.` there are the
 //! access control lists (`acls`).
 
+use wire::acl::{ACCESS, Acl, DEFAULT};
 use wire::attributes::{mode, want};
 use wire::errno::{Errno, Result};
 use wire::limits::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
@@ -9,7 +10,7 @@ use wire::request::xattr;
 use wire::{Attributes, Credentials, Inode, Reply};
 
 use crate::acls::{extras_of, is_list};
-
+use crate::effect::Seen;
 use crate::live::{Ask, Step, Stop};
 use crate::record::Record;
 use crate::service::{Service, outcome};
@@ -20,6 +21,9 @@ use crate::table::Xattrs;
 /// one block of 4 KiB, times four.
 const XATTRS_BYTES_MAX: usize = 16 * 1024;
 const XATTR_NAMES_BYTES_MAX: usize = 8 * 1024;
+
+/// Attributes by which programs ask for something of the instance: nothing of a file.
+const OWN: &[u8] = b"user.forebay.";
 
 /// What is done with an attribute.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,6 +101,29 @@ impl Service {
         if fits { Ok(()) } else { Err(Errno::ENOSPC) }
     }
 
+    /// What of the extended attributes that were seen below an inode can have here: access lists first,
+    /// as who may do what must not get wider by leaving some out.
+    pub(crate) fn xattrs_seen(&self, seen: &Seen<'_>) -> Xattrs {
+        let is_directory = seen.mode & mode::TYPE == mode::DIRECTORY;
+        let mut all = Xattrs::new();
+        let (lists, others): (Vec<_>, Vec<_>) =
+            seen.extended.iter().partition(|(name, _)| is_list(name));
+        for (name, value) in lists.into_iter().chain(others) {
+            let fits = name.len() <= XATTR_NAME_BYTES_MAX && value.len() <= XATTR_VALUE_BYTES_MAX;
+            let kept = match is_list(name) {
+                _ if name.starts_with(OWN) => None,
+                true => list_seen(name, value, is_directory),
+                false => fits.then(|| value.as_slice().into()),
+            };
+            let Some(kept) = kept else { continue };
+            all.insert(name.as_slice().into(), kept);
+            if self.check_room(&all).is_err() {
+                all.remove(name.as_slice());
+            }
+        }
+        all
+    }
+
     /// As `put_xattrs`, with the time of change. Other hosts forget a directory before they could be
     /// wrong about what it has.
     fn change_xattrs(&mut self, old: &Attributes, xattrs: &Xattrs) -> Step<()> {
@@ -147,7 +174,7 @@ impl Service {
         let Some(node) = self.state.inodes.get(attributes.inode) else { return };
         let old = node.xattrs.as_deref();
         let list = |of: Option<&Xattrs>, name| of.and_then(|all| all.get(name).cloned());
-        let names = [wire::acl::ACCESS, wire::acl::DEFAULT];
+        let names = [ACCESS, DEFAULT];
         let is_same = names.iter().all(|&name| list(old, name) == list(Some(xattrs), name));
         let changes = attributes.extras.wrapping_add(u16::from(!is_same));
         let attributes = Attributes { extras: extras_of(xattrs, changes), ..*attributes };
@@ -165,6 +192,15 @@ impl Service {
             tallies: &tallies,
         });
     }
+}
+
+/// A list that was seen below as it is kept here, if it says more than a mode can.
+fn list_seen(name: &[u8], list: &[u8], is_directory: bool) -> Option<Box<[u8]>> {
+    let acl = Acl::parse(list).ok().flatten()?;
+    let is_kept = if name == DEFAULT { is_directory } else { !acl.is_mode() };
+    let mut kept = vec![0; acl.byte_count()];
+    acl.keep(&mut kept);
+    is_kept.then(|| kept.into())
 }
 
 /// May `who` do this to the attribute `name`? As `xattr_permission` of Linux: and which bits of `want`

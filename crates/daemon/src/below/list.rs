@@ -86,6 +86,7 @@ pub(crate) fn seen(entry: &Entry) -> Seen<'_> {
         device: entry.device,
         number: entry.number,
         target: &entry.target,
+        extended: &entry.extended,
     }
 }
 
@@ -98,7 +99,9 @@ pub(super) fn list(
 ) {
     let (mut entries, mut bytes) = (Vec::new(), 0);
     let done = tree.list(path, number, &mut |entry| {
+        let extended = entry.extended.iter().map(|(name, value)| name.len() + value.len() + 4);
         bytes += ENTRY_BYTES + 2 * entry.name.len() + entry.target.len();
+        bytes += extended.sum::<usize>();
         entries.push(entry);
         if bytes >= PART_BYTES {
             let entries = core::mem::take(&mut entries);

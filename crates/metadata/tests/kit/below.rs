@@ -134,6 +134,7 @@ impl Backing {
             changed: MODIFIED + 1,
             born: MODIFIED - 2,
             number: lying.number,
+            extended: &[],
             target: if lying.mode & mode::TYPE == mode::SYMLINK { b"to" } else { b"" },
             ..Seen::default()
         }
