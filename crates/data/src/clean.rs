@@ -294,23 +294,27 @@ impl Target {
         hides
     }
 
-    /// Drops what is clean of a file, whether room is short or not. To be asked again until all of it
-    /// was tried: what is pinned or was changed stays.
+    /// Drops what is clean of a file, whether room is short or not; what is saved is found out first. To
+    /// be asked again until all of it was tried: what is pinned, was changed or is not saved stays.
     pub(crate) fn drop_file(&mut self, asked: &Asked, out: &mut Vec<Effect>) -> Answer {
         let inode = asked.inode;
         self.wishes.end(inode, None);
         self.ahead.end_stream(inode);
         self.end_moves(inode, (0, u64::MAX), out);
-        let pieces = self.slots.over(inode, 0, u64::MAX);
-        let pieces: Vec<Piece> = pieces.filter(|piece| self.clean.contains(piece)).collect();
         if self.clean.given_up.len() >= GIVEN_UP_MAX {
             self.clean.given_up.clear();
         }
         if self.clean.given_up.insert(inode) {
-            for piece in &pieces {
+            for piece in self.slots.over(inode, 0, u64::MAX) {
                 self.clean.stuck.remove(&piece.slot);
             }
+            self.ask_about(inode, self.moves.now(), out);
         }
+        if self.is_asked_about(inode) {
+            return Answer::Refused(Errno::EAGAIN);
+        }
+        let pieces = self.slots.over(inode, 0, u64::MAX);
+        let pieces: Vec<Piece> = pieces.filter(|piece| self.clean.contains(piece)).collect();
         let mut goes = false;
         for piece in pieces {
             let is_tried = self.clean.stuck.contains(&piece.slot);

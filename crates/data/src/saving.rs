@@ -1,5 +1,6 @@
 //! What was made or changed here and is saved in the backing directory becomes clean (`clean`) where
-//! room is short, so that it is dropped, and filled again by who asks for it (`fill`).
+//! room is short or somebody gives it up, so that it is dropped, and filled again by who asks for it
+//! (`fill`).
 //!
 //! What is saved the file's shard knows. So while clean pieces are few, files are marked in their order
 //! and their shards are asked whether all of the file is saved as it is now, and nobody may write to it:
@@ -152,8 +153,16 @@ impl Target {
         !self.saving.asked.is_empty()
     }
 
-    /// How many pieces were looked at.
-    fn ask_about(&mut self, inode: Inode, now: u32, out: &mut Vec<Effect>) -> usize {
+    /// True while it is being found out whether a file is saved.
+    pub(crate) fn is_asked_about(&self, inode: Inode) -> bool {
+        let now = self.moves.now();
+        let asked = self.saving.asked.get(&inode);
+        asked.is_some_and(|asked| now.wrapping_sub(asked.since) < ANSWER_MILLIS)
+    }
+
+    /// Marks a file and has its shard asked, if something of it may be saved and is not known to be. How
+    /// many pieces were looked at.
+    pub(crate) fn ask_about(&mut self, inode: Inode, now: u32, out: &mut Vec<Effect>) -> usize {
         let pieces: Vec<Piece> = self.at_rest(inode).collect();
         let is_known = |piece: &Piece| self.clean.contains(piece);
         let is_left = !pieces.iter().all(is_known) && self.may_be_saved(inode);

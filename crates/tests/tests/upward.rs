@@ -251,3 +251,44 @@ fn what_is_given_up_is_read_from_below_again_and_changes_stay() {
         assert_eq!(worker.ask("close 1"), "ok");
     }
 }
+
+/// What was made here is given up as soon as it is saved, however much room there is.
+#[test]
+fn what_was_made_here_is_given_up_once_it_is_saved() {
+    for daemons in ["1", "4"] {
+        let below = Below::new(1, 10);
+        let options = ["--local", daemons, "--memory", "96MiB", "--ssd", "0"];
+        let instance = below.start(&format!("madegiven{daemons}"), &options);
+        let mut worker = instance.worker();
+        for number in 0..5 {
+            assert_eq!(worker.ask(&format!("put /forebay/f{number} {number} {}", 8 * MIB)), "ok");
+        }
+        said(&instance.command("flush").output().expect("forebay runs"));
+        // Somebody has it open, so it is not saved.
+        assert_eq!(worker.ask("open 1 /forebay/f0 w"), "ok");
+        assert_eq!(worker.ask("write 1 77 0 1000"), "ok");
+        let drop =
+            || said(&staging(&instance, "drop", &["/forebay"]).output().expect("forebay runs"));
+        let told = drop();
+        assert!(told.contains("of 1 files stay"), "{told}");
+        let used = || {
+            let status = instance.status();
+            let daemons = status["daemons"].as_array().expect("daemons").clone();
+            let of = |daemon: &serde_json::Value| daemon["state"]["memory_used"].as_u64();
+            daemons.iter().map(|daemon| of(daemon).expect("bytes")).sum::<u64>()
+        };
+        wait_for("the figure to follow", || (1000..=8 * MIB).contains(&used()));
+        assert_eq!(worker.ask("close 1"), "ok");
+        said(&instance.command("flush").output().expect("forebay runs"));
+        let told = drop();
+        assert!(!told.contains("stay"), "{told}");
+        wait_for("the figure to follow", || used() == 0);
+        for number in 1..5 {
+            assert_eq!(worker.ask(&format!("get /forebay/f{number}")), right(number, 8 * MIB));
+        }
+        let mut changed = content(0, 0, 8 * MIB);
+        changed[..1000].copy_from_slice(&content(77, 0, 1000));
+        let answer = worker.ask("get /forebay/f0");
+        assert_eq!(answer, format!("ok {} {}", changed.len(), digest(&changed)));
+    }
+}
