@@ -163,7 +163,10 @@ impl Service {
     fn ask_time(&mut self, ask: &Ask<'_>, directory: Inode) -> Step<()> {
         let (since, now) = (self.live.steady, self.live.now);
         let under_way = &self.live.listings.under_way;
-        let is_hanging = under_way.values().any(|it| it.is_asked() && it.end() <= since);
+        // Names take their time where there are many.
+        let is_late =
+            |it: &Comparison| matches!(it.stage, Stage::Asked { .. }) && it.end() <= since;
+        let is_hanging = under_way.values().any(is_late);
         if is_hanging || under_way.len() >= COMPARISONS_MAX {
             return Ok(());
         }
