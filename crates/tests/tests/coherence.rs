@@ -193,7 +193,7 @@ said = 'ok'
 "#;
 
 /// Looks at what `APPENDER`s left: whole records alone, each appender's in order and none twice. Says how
-/// many of each there are.
+/// many of each there are; an emptier may have been the last.
 const RECORDS: &str = r#"
 data, at, last, counts, seen = open(PATH, 'rb').read(), 0, {}, {}, []
 while at < len(data):
@@ -206,7 +206,7 @@ while at < len(data):
     assert n > last.get(me, -1), f'{at}: {me} {n} after {last[me]}'
     last[me], counts[me] = n, counts.get(me, 0) + 1
     at += length
-said = ' '.join(f'{me}:{counts[me]}' for me in sorted(counts))
+said = ' '.join(f'{me}:{counts[me]}' for me in sorted(counts)) or 'none'
 "#;
 
 /// All hosts append to a file, `count` records each once one of two others has emptied it `empties`
