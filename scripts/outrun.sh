@@ -1,21 +1,13 @@
 #!/bin/sh
 # How a writer fares that outruns the SSD: 1 MiB writes of ten times the memory, and a burst that fits, on
 # an instance whose SSD file lies on a loop device of RATE MB/s; beside it the same program on that device
-# alone; and on one with two daemons, each with such a device. Needs root, ext4, loop devices and the blkio controller; nothing is left of it.
+# alone; and on one with two daemons, each with such a device. Needs root, ext4, loop devices and the blkio
+# controller; nothing is left of it.
 set -eu
 RATE=${RATE:-112}
 MEMORY=${MEMORY:-128}
+instance=outrun
 . "$(dirname "$0")/throttled.sh"
-bin=$(dirname "$0")/../target/release
-place=$(mktemp -d)
-export XDG_RUNTIME_DIR="$place" FOREBAY_DIR="$place"
-forebay() { "$bin/forebay" "$@"; }
-end() {
-    forebay stop --name outrun >/dev/null 2>&1 || true
-    unthrottled
-    rm -rf "$place"
-}
-trap end EXIT INT TERM
 throttled "$place/at" $((MEMORY * 16)) "$RATE"
 
 cat >"$place/write.py" <<'PROGRAM'

@@ -8,17 +8,8 @@ set -eu
 RATE=${RATE:-112}
 ROUNDS=${ROUNDS:-3}
 MEMORY=${MEMORY:-4}
+instance=staging
 . "$(dirname "$0")/throttled.sh"
-bin=$(dirname "$0")/../target/release
-place=$(mktemp -d)
-export XDG_RUNTIME_DIR="$place" FOREBAY_DIR="$place"
-forebay() { "$bin/forebay" "$@"; }
-end() {
-    forebay stop --name staging --discard >/dev/null 2>&1 || true
-    unthrottled
-    rm -rf "$place"
-}
-trap end EXIT INT TERM
 throttled "$place/at" 12288 "$RATE"
 
 cat >"$place/program.py" <<'PROGRAM'

@@ -1,6 +1,12 @@
-# Sourced by what is measured beside a slow device: an ext4 on a loop device that the kernel holds to so
-# many MB/s, reads and writes each, and of whose pages it keeps at most 16 MiB that are not written. Needs
+# Sourced by what is measured beside a slow device, with the name of an `instance`: a place that is removed
+# at the end with all that is on it, and `throttled`, an ext4 on a loop device that the kernel holds to so many
+# MB/s, reads and writes each, and of whose pages it keeps at most 16 MiB that are not written. Needs
 # root, loop devices and the blkio controller.
+bin=$(dirname "$0")/../target/release
+place=$(mktemp -d)
+export XDG_RUNTIME_DIR="$place" FOREBAY_DIR="$place"
+forebay() { "$bin/forebay" "$@"; }
+
 controller=/sys/fs/cgroup/blkio
 devices=
 
@@ -8,7 +14,7 @@ devices=
 limit() {
     for way in read write; do
         echo "$(cat "/sys/block/${1#/dev/}/dev") $(($2 * 1000000))" \
-            >"$controller/blkio.throttle.${way}_bps_device" || true
+            >"$controller/blkio.throttle.${way}_bps_device"
     done
 }
 
@@ -31,12 +37,15 @@ throttled() {
     echo $((16 << 20)) >"/sys/class/bdi/$number/max_bytes"
 }
 
-# Nothing is left of them. What is not there yet, or no more, is no mistake.
-unthrottled() {
+# At the end, however early: so what is not there yet, or no more, is no mistake, and what can not be undone
+# keeps nothing else from being undone.
+end() {
+    forebay stop --name "$instance" --discard >/dev/null 2>&1 || true
     for one in $devices; do
-        limit "${one##*=}" 0
+        limit "${one##*=}" 0 || true
         umount "${one%=*}" 2>/dev/null || true
         losetup -d "${one##*=}" || true
     done
-    devices=
+    rm -rf "$place"
 }
+trap end EXIT INT TERM

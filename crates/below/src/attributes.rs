@@ -5,7 +5,7 @@ use nix::fcntl::AtFlags as At;
 use nix::unistd::{Gid, Uid};
 use rustix::fs::{AtFlags, Mode, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, CString, OsStr, c_char};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -160,9 +160,16 @@ fn is_kept(name: &CString) -> bool {
 
 /// Names of extended attributes; none where there are no such.
 fn names_of(file: &impl AsFd) -> io::Result<Vec<CString>> {
+    Ok(names_by(|room| rustix::fs::flistxattr(file, room))?)
+}
+
+/// As `names_of`, as `list` tells them.
+fn names_by(
+    list: impl Fn(&mut [c_char]) -> rustix::io::Result<usize>,
+) -> rustix::io::Result<Vec<CString>> {
     let mut room = vec![0; 1024];
     loop {
-        match rustix::fs::flistxattr(file, &mut room) {
+        match list(&mut room) {
             Ok(length) => {
                 let bytes: Vec<u8> = room.iter().take(length).map(|&one| one as u8).collect();
                 let parts = bytes.split(|&byte| byte == 0).filter(|part| !part.is_empty());
@@ -170,7 +177,7 @@ fn names_of(file: &impl AsFd) -> io::Result<Vec<CString>> {
             }
             Err(Errno::RANGE) if room.len() < VALUE_BYTES_MAX => room.resize(VALUE_BYTES_MAX, 0),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(Vec::new()),
-            Err(errno) => return Err(errno.into()),
+            Err(errno) => return Err(errno),
         }
     }
 }
@@ -183,22 +190,13 @@ fn names_of(file: &impl AsFd) -> io::Result<Vec<CString>> {
 pub(crate) fn extended_at(folder: impl AsFd, name: &[u8]) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let folder = std::os::fd::AsRawFd::as_raw_fd(&folder.as_fd());
     let path = [format!("/proc/self/fd/{folder}/").as_bytes(), name].concat();
-    let (path, mut room) = (CString::new(path)?, vec![0; 1024]);
-    let length = loop {
-        match rustix::fs::llistxattr(path.as_c_str(), &mut room) {
-            Ok(length) => break length,
-            Err(Errno::RANGE) if room.len() < VALUE_BYTES_MAX => room.resize(VALUE_BYTES_MAX, 0),
-            Err(errno) if is_nothing(errno) => return Ok(Vec::new()),
-            Err(errno) => return Err(errno.into()),
-        }
+    let path = CString::new(path)?;
+    let names = match names_by(|room| rustix::fs::llistxattr(path.as_c_str(), room)) {
+        Err(errno) if is_nothing(errno) => return Ok(Vec::new()),
+        names => names?,
     };
-    let bytes: Vec<u8> = room.iter().take(length).map(|&one| one as u8).collect();
     let mut all = Vec::new();
-    for name in bytes.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
-        let name = CString::new(name)?;
-        if !is_kept(&name) {
-            continue;
-        }
+    for name in names.into_iter().filter(is_kept) {
         let mut value = vec![0; VALUE_BYTES_MAX];
         match rustix::fs::lgetxattr(path.as_c_str(), name.as_c_str(), &mut value) {
             Ok(length) => value.truncate(length),
@@ -213,10 +211,7 @@ pub(crate) fn extended_at(folder: impl AsFd, name: &[u8]) -> io::Result<Vec<(Vec
 /// There is none such, it is gone, or it may not be read.
 const fn is_nothing(errno: Errno) -> bool {
     use Errno as E;
-    matches!(
-        errno,
-        E::OPNOTSUPP | E::NOSYS | E::NODATA | E::NOENT | E::NOTDIR | E::ACCESS | E::PERM
-    )
+    matches!(errno, E::NODATA | E::NOENT | E::NOTDIR | E::ACCESS | E::PERM)
 }
 
 /// Sets one extended attribute. False if the file system takes none such.

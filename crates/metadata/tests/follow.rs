@@ -292,8 +292,8 @@ fn many_new_names_are_listed() {
     assert_eq!(listed(&mut world, d).len(), 303);
 }
 
-#[test]
-fn a_directory_that_does_not_answer_keeps_no_listing() {
+/// The term is over, there is a new name below, and nobody answers by himself; how to list.
+fn with_news() -> (World, Inode, Request<'static>) {
     let mut world = world(1);
     let d = directory(&mut world);
     world.backing.file(b"d/new", 5);
@@ -301,6 +301,19 @@ fn a_directory_that_does_not_answer_keeps_no_listing() {
     world.now += TERM;
     world.data_is_prompt = false;
     let list = Request::ReadDirectory { directory: d, after: 0, bytes: 4096 };
+    (world, d, list)
+}
+
+fn count_listed(world: &World, ticket: u64) -> usize {
+    match world.answer(ticket) {
+        Some(Answer::Entries(false, entries, _)) => entries.len(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_directory_that_does_not_answer_keeps_no_listing() {
+    let (mut world, d, list) = with_news();
     let names = |world: &mut World, is_told: bool| {
         let ticket = world.send(Credentials::ROOT, d.shard(), &list);
         assert_eq!(world.answer(ticket), None);
@@ -309,10 +322,7 @@ fn a_directory_that_does_not_answer_keeps_no_listing() {
         }
         world.now += 2 * TERM;
         world.step(0, metadata::Input::Tick);
-        match world.answer(ticket) {
-            Some(Answer::Entries(false, entries, _)) => entries.len(),
-            other => panic!("{other:?}"),
-        }
+        count_listed(world, ticket)
     };
     assert_eq!(names(&mut world, false), 3, "its time is not told");
     assert!(world.answer_look(None));
@@ -322,30 +332,20 @@ fn a_directory_that_does_not_answer_keeps_no_listing() {
 
 #[test]
 fn what_was_read_too_late_is_for_the_next_listing() {
-    let mut world = world(1);
-    let d = directory(&mut world);
-    world.backing.file(b"d/new", 5);
-    touch(&mut world);
-    world.now += TERM;
-    world.data_is_prompt = false;
-    let list = Request::ReadDirectory { directory: d, after: 0, bytes: 4096 };
+    let (mut world, d, list) = with_news();
     let ask = |world: &mut World| world.send(Credentials::ROOT, d.shard(), &list);
-    let names = |world: &World, ticket| match world.answer(ticket) {
-        Some(Answer::Entries(false, entries, _)) => entries.len(),
-        other => panic!("{other:?}"),
-    };
     let first = ask(&mut world);
     assert!(world.answer_look(None));
     world.now += 2 * TERM;
     world.step(0, metadata::Input::Tick);
-    assert_eq!(names(&world, first), 3, "its names are being read");
+    assert_eq!(count_listed(&world, first), 3, "its names are being read");
     assert!(world.answer_below(usize::MAX));
     world.now += 3 * TERM;
     let second = ask(&mut world);
-    assert_eq!(names(&world, second), 3, "nobody waits any more");
+    assert_eq!(count_listed(&world, second), 3, "nobody waits any more");
     assert!(world.answer_look(None), "but it is looked for");
     let third = ask(&mut world);
-    assert_eq!(names(&world, third), 4);
+    assert_eq!(count_listed(&world, third), 4);
 }
 
 /// What became of a name here.
