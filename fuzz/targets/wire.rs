@@ -54,8 +54,14 @@ fn seeds() -> Vec<Vec<u8>> {
     let (inode, parent) = (Inode(2), Inode::ROOT);
     let lies = Some(lies(parent, b"name"));
     let attributes_here = Some(attributes());
-    let standing =
-        Standing { inode, attributes: attributes_here, is_written: true, now: lies, next: lies };
+    let standing = Standing {
+        inode,
+        attributes: attributes_here,
+        is_written: true,
+        now: lies,
+        next: lies,
+        draft: lies,
+    };
     let unsaved = UnsavedName { parent, name: b"name", entry: inode, mode: 1, lies: Inode(3) };
     let mut seeds = vec![
         with(2, encoded(|to| header.encode(to))),

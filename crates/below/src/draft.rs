@@ -4,6 +4,10 @@
 //! stands for where process numbers mean the same: a boot of a host, and a name space of processes.
 //! There a maker that is gone is known to be; what other places left is taken for left over a day
 //! after it was last written.
+//!
+//! What is to be kept over the end of its maker, as it has bytes that are nowhere else, has a lasting
+//! name: `.forebay-draft-INODE-` and the same. It is taken for left over when its maker is gone and
+//! nothing was written to it for a day, unless the caller knows it.
 
 use crate::attributes::{self, Dress, Lost};
 use crate::contents::Trouble;
@@ -23,6 +27,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How temporary names begin.
 const PREFIX: &str = ".forebay-part-";
+/// How lasting names begin.
+const LASTING: &str = ".forebay-draft-";
 /// What another host left is not being written any more.
 const FOREIGN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -62,16 +68,41 @@ impl Maker {
 
     /// True if nothing writes under this name any more. What it is is looked at only if need be.
     pub(crate) fn is_gone(self, node: impl FnOnce() -> io::Result<Node>) -> bool {
+        self.is_dead().unwrap_or_else(|| node().is_ok_and(|node| is_old(node.modified())))
+    }
+
+    /// `None`: that can not be known here.
+    fn is_dead(self) -> Option<bool> {
         let own = Maker::own();
         // Without /proc no process has a start.
-        if self.place == own.place && self.start != 0 {
-            return self != own && started(self.pid) != Some(self.start);
-        }
-        let Ok(node) = node() else { return false };
-        let seconds = u64::try_from(node.times().last_modification.tv_sec).unwrap_or(0);
-        let written = UNIX_EPOCH + Duration::from_secs(seconds);
-        SystemTime::now().duration_since(written).is_ok_and(|age| age > FOREIGN_AGE)
+        let is_here = self.place == own.place && self.start != 0;
+        is_here.then(|| self != own && started(self.pid) != Some(self.start))
     }
+}
+
+/// Nothing was written for long to what was modified then.
+fn is_old(modified: i64) -> bool {
+    let written = UNIX_EPOCH + Duration::from_nanos(u64::try_from(modified).unwrap_or(0));
+    SystemTime::now().duration_since(written).is_ok_and(|age| age > FOREIGN_AGE)
+}
+
+/// A lasting name: of which inode, and who made it.
+fn lasting(name: &OsStr) -> Option<(u64, Maker)> {
+    let (inode, rest) = name.to_str()?.strip_prefix(LASTING)?.split_once('-')?;
+    let maker = Maker::of(OsStr::new(&format!("{PREFIX}{rest}")))?;
+    Some((u64::from_str_radix(inode, 16).ok()?, maker))
+}
+
+/// Of which inode a name is that `Draft::keep` gave.
+#[must_use]
+pub fn inode_of_kept(name: &OsStr) -> Option<u64> {
+    lasting(name).map(|(inode, _)| inode)
+}
+
+/// True if a kept draft that nobody knows, and that was modified then, is left over.
+#[must_use]
+pub fn is_left_over(name: &OsStr, modified: i64) -> bool {
+    lasting(name).is_some_and(|(_, maker)| maker.is_dead() != Some(false) && is_old(modified))
 }
 
 /// When a process began, in the kernel's ticks; `None` if there is none, or only its remains.
@@ -185,21 +216,28 @@ impl Temporary {
     ///
     /// # Errors
     /// `Taken`, or as of `rename`.
-    pub fn land(mut self, name: &OsStr, landing: Landing) -> Result<(), Trouble> {
+    pub fn land(self, name: &OsStr, landing: Landing) -> Result<(), Trouble> {
+        let folder = Arc::clone(&self.folder);
+        self.land_in(&folder, name, landing)
+    }
+
+    /// As `land`, in any directory of the same file system.
+    ///
+    /// # Errors
+    /// As `land`.
+    pub fn land_in(mut self, to: &Folder, name: &OsStr, landing: Landing) -> Result<(), Trouble> {
         let (folder, own) = (&self.folder, &self.name);
-        let replace = || rustix::fs::renameat(folder, own, folder, name);
+        let replace = || rustix::fs::renameat(folder, own, to, name);
         let done = match landing {
             Landing::Replace => replace(),
             Landing::New => {
                 let new = RenameFlags::NOREPLACE;
-                match rustix::fs::renameat_with(folder, own, folder, name, new) {
+                match rustix::fs::renameat_with(folder, own, to, name, new) {
                     // A file system, or a kernel, without it.
-                    Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                        match folder.node(name) {
-                            Ok(_) => Err(Errno::EXIST),
-                            Err(_) => replace(),
-                        }
-                    }
+                    Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => match to.node(name) {
+                        Ok(_) => Err(Errno::EXIST),
+                        Err(_) => replace(),
+                    },
                     done => done,
                 }
             }
@@ -238,6 +276,27 @@ impl Draft {
         }
     }
 
+    /// One that was kept, and is open to be written to.
+    #[must_use]
+    pub fn of_kept(folder: &Arc<Folder>, name: &OsStr, file: File) -> Draft {
+        let (folder, name) = (Arc::clone(folder), name.to_owned());
+        Draft { temporary: Temporary { folder, name, is_folder: false, is_landed: true }, file }
+    }
+
+    /// Gives it a lasting name: it stays, whatever becomes of this process. `inode` names it.
+    ///
+    /// # Errors
+    /// As of `rename`.
+    pub fn keep(&mut self, inode: u64) -> io::Result<OsString> {
+        let Temporary { folder, name, is_landed, .. } = &mut self.temporary;
+        let rest = name.to_str().and_then(|name| name.strip_prefix(PREFIX)).unwrap_or_default();
+        let lasting = OsString::from(format!("{LASTING}{inode:x}-{rest}"));
+        rustix::fs::renameat(&*folder, &*name, &*folder, &lasting)?;
+        name.clone_from(&lasting);
+        *is_landed = true;
+        Ok(lasting)
+    }
+
     /// What is written to.
     #[must_use]
     pub fn file(&self) -> &File {
@@ -266,6 +325,14 @@ impl Draft {
     /// `Taken`, or as of `rename`.
     pub fn land(self, name: &OsStr, landing: Landing) -> Result<(), Trouble> {
         self.temporary.land(name, landing)
+    }
+
+    /// As `land`, in any directory of the same file system.
+    ///
+    /// # Errors
+    /// As `land`.
+    pub fn land_in(self, to: &Folder, name: &OsStr, landing: Landing) -> Result<(), Trouble> {
+        self.temporary.land_in(to, name, landing)
     }
 }
 

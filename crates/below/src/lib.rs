@@ -27,7 +27,7 @@ pub mod tree;
 
 pub use attributes::{Dress, Lost};
 pub use contents::Trouble;
-pub use draft::{Draft, Landing, Temporary};
+pub use draft::{Draft, Landing, Temporary, inode_of_kept, is_left_over};
 pub use each::{each, each_until};
 pub use folder::Folder;
 pub use mounted::Mounted;
@@ -61,5 +61,7 @@ pub fn number_aside(name: &OsStr) -> Option<u64> {
 /// file.
 #[must_use]
 pub fn is_temporary(name: &OsStr) -> bool {
-    draft::Maker::of(name).is_some() || number_aside(name).is_some()
+    draft::Maker::of(name).is_some()
+        || number_aside(name).is_some()
+        || inode_of_kept(name).is_some()
 }

@@ -234,6 +234,10 @@ impl TargetLoop {
         let pending =
             Pending { to, bytes, answer: Vec::new(), failed: None, again, waits_since: None, last };
         self.pending.insert(ticket, pending);
+        if let Request::BeginSaving { inode, .. } = *request {
+            let states = &self.devices.states;
+            self.target.note_changed(inode, &|slot| states.is_clean(slot));
+        }
         self.step(shared, guests, Input::Request { ticket, request });
     }
 
@@ -263,6 +267,7 @@ impl TargetLoop {
             Request::MapPieces { inode, .. }
             | Request::Read { inode, .. }
             | Request::Usage { inode }
+            | Request::BeginSaving { inode, .. }
             | Request::SeekData { inode, .. } => inode,
             _ => return,
         };

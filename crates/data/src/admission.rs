@@ -195,9 +195,11 @@ impl Target {
 
     /// Asks what others have to give back, once nothing here leaves any more.
     fn ask_for_room(&mut self, out: &mut Vec<Effect>) {
+        // Who waits for bytes from below, or a piece of zeros over them, waits for what is saved, too.
+        let starves = self.is_over_backing() && self.fills.is_starving();
         let Admission { queue, round, round_judged, is_asking, .. } = &mut self.admission;
         let needs = |first: &Waiter| !first.has_hope && first.turn.round > *round_judged;
-        if queue.front().is_some_and(needs) && !*is_asking {
+        if (queue.front().is_some_and(needs) || starves) && !*is_asking {
             *is_asking = true;
             *round += 1;
             out.push(Effect::AskForRoom { round: *round });

@@ -10,8 +10,8 @@
 //! `accounts` (whose the bytes are), `coolness` (which piece goes next), `shares` (and whose), `sink`
 //! (from memory to the SSD), `rise` (and back), `thresholds` (when), `resident` (what stays), `lend`
 //! (memory that is given back), `lending` (how much is lent), `fill` (bytes of the backing directory),
-//! `uses` (which of its files are read), `recover` (after a kill: from the piece table back to all of
-//! this).
+//! `clean` (of those what is dropped again), `saving` and `parts` (what is saved there), `uses` (which
+//! of its files are read), `recover` (after a kill: from the piece table back to all of this).
 #![forbid(unsafe_code)]
 
 pub mod buddy;
@@ -55,6 +55,8 @@ pub mod fill;
 pub mod clean;
 
 pub mod saving;
+
+pub mod parts;
 
 pub mod ahead;
 

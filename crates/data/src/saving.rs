@@ -13,6 +13,8 @@
 //!   asked --Input::IsSaved: yes--> none      Effect::EndSaving; then Input::Saved names what is clean
 //!   asked --no, or no answer in time--> none
 //!
+//! Bytes of a file that is written to become clean part by part (`parts`): one of the two at a time.
+//!
 //! Of files that were seen below it is always asked what of them lies there. Of files that were made
 //! here nobody needs to, as long as nothing of any was dropped (`may_lie_below`).
 
@@ -116,7 +118,7 @@ impl Target {
     }
 
     /// Pieces of a file that stay where they are for now.
-    fn at_rest(&self, inode: Inode) -> impl Iterator<Item = Piece> {
+    pub(crate) fn at_rest(&self, inode: Inode) -> impl Iterator<Item = Piece> {
         let pieces = self.slots.over(inode, 0, u64::MAX);
         pieces.filter(move |piece| {
             piece.tier != Piece::ABROAD
@@ -163,10 +165,11 @@ impl Target {
     /// Marks a file and has its shard asked, if something of it may be saved and is not known to be. How
     /// many pieces were looked at.
     pub(crate) fn ask_about(&mut self, inode: Inode, now: u32, out: &mut Vec<Effect>) -> usize {
+        self.parts.forget_late(now);
         let pieces: Vec<Piece> = self.at_rest(inode).collect();
         let is_known = |piece: &Piece| self.clean.contains(piece);
         let is_left = !pieces.iter().all(is_known) && self.may_be_saved(inode);
-        if is_left && !self.saving.asked.contains_key(&inode) {
+        if is_left && !self.saving.asked.contains_key(&inode) && !self.parts.has(inode) {
             let slots: BTreeSet<u32> = pieces.iter().map(|piece| piece.slot).collect();
             out.extend(slots.iter().map(|&slot| Effect::BeginSaving { slot }));
             self.saving.count += 1;
@@ -211,6 +214,11 @@ impl Target {
             // More of it may lie below than was known.
             self.fills.ask_anew(inode);
         }
+    }
+
+    /// Nobody is asked about a file any more.
+    pub(crate) fn forget_asked(&mut self, inode: Inode) {
+        self.saving.asked.remove(&inode);
     }
 
     /// These pieces still bore the mark.

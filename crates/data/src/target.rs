@@ -29,6 +29,7 @@ use crate::early::Early;
 use crate::effect::{Answer, Defined, Effect, Haste, Input, Source};
 use crate::fill::{Fills, Job, Need};
 use crate::lend::GivingBack;
+use crate::parts::Parts;
 use crate::resident::Residents;
 use crate::rise::Rising;
 use crate::saving::Saving;
@@ -112,6 +113,7 @@ pub struct Target {
     pub(crate) residents: Residents,
     pub(crate) clean: Clean,
     pub(crate) saving: Saving,
+    pub(crate) parts: Parts,
     pub(crate) admission: Admission,
     pub(crate) giving_back: GivingBack,
     pub(crate) ahead: Ahead,
@@ -148,6 +150,7 @@ impl Target {
             abroad: Abroad::default(),
             residents: Residents::default(),
             saving: Saving::default(),
+            parts: Parts::default(),
             clean: Clean::new(settings.sinking.forced_below_bytes),
             admission: Admission::default(),
             ahead: Ahead::default(),
@@ -308,6 +311,7 @@ impl Target {
         self.copy_hidden(round, pinned, out);
         self.drop_hidden(round, pinned, out);
         self.marked(round, pinned, out);
+        self.part_marked(round, pinned, out);
         self.clean.need_anew();
         self.admit_waiting(out);
     }
@@ -319,6 +323,9 @@ impl Target {
         {
             return reply(ticket, Answer::Refused(Errno::EIO), out);
         }
+        if let Work::BeginSaving(asked) = work {
+            return self.answer_part(ticket, asked, out);
+        }
         if work.uses_pieces() {
             let (inode, offset, end) = work.range();
             self.end_moves(inode, (offset, end), out);
@@ -326,18 +333,7 @@ impl Target {
         }
         let answer = match work {
             &Work::Map { inode, chunk_log2, offset, length, ahead } => {
-                let mut pieces = Vec::new();
-                let stop = self.make(inode, chunk_log2, (offset, length), &mut pieces, out);
-                match stop {
-                    Err(Stop::Parked) => Err(Stop::Parked),
-                    Err(stop) if pieces.is_empty() => Err(stop),
-                    Err(_) => Ok(Answer::Pieces(pieces)),
-                    Ok(()) => {
-                        let behind = (offset.saturating_add(length), ahead);
-                        self.make_ahead(inode, chunk_log2, behind, &mut pieces, out);
-                        Ok(Answer::Pieces(pieces))
-                    }
-                }
+                self.map(inode, chunk_log2, (offset, length), ahead, out)
             }
             &Work::Find { inode, offset, length } => {
                 let end = offset.saturating_add(length);
@@ -370,6 +366,7 @@ impl Target {
                 Ok(Answer::Done)
             }
             Work::Rise(asked) => Ok(self.wish(asked, out)),
+            &Work::EndSaving { inode, number, end } => Ok(self.end_part(inode, (number, end), out)),
             work => Ok(self.look(ticket, work, out)),
         };
         match answer {
@@ -381,6 +378,27 @@ impl Target {
             }
             Err(stop) => self.refuse_or_wait(job, stop, out),
         }
+    }
+
+    fn map(
+        &mut self,
+        inode: Inode,
+        chunk_log2: u8,
+        (offset, length): (u64, u64),
+        ahead: u64,
+        out: &mut Vec<Effect>,
+    ) -> Result<Answer, Stop> {
+        let mut pieces = Vec::new();
+        match self.make(inode, chunk_log2, (offset, length), &mut pieces, out) {
+            Err(Stop::Parked) => return Err(Stop::Parked),
+            Err(stop) if pieces.is_empty() => return Err(stop),
+            Err(_) => {}
+            Ok(()) => {
+                let behind = (offset.saturating_add(length), ahead);
+                self.make_ahead(inode, chunk_log2, behind, &mut pieces, out);
+            }
+        }
+        Ok(Answer::Pieces(pieces))
     }
 
     /// A request can not have its pieces now.

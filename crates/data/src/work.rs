@@ -1,6 +1,7 @@
 //! What a request asks of a target, its numbers checked: whatever comes behind trusts them. Its bytes
 //! stay with who performs the effects.
 
+use crate::parts::PartAsked;
 use crate::wish::Asked;
 use wire::limits::{BULK_BYTES, CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX};
 use wire::quota::Owner;
@@ -18,6 +19,8 @@ pub(crate) enum Work {
     Remove { inodes: Vec<Inode> },
     Own { inode: Inode, owner: Owner, changed: i64, resident: bool },
     Rise(Asked),
+    BeginSaving(PartAsked),
+    EndSaving { inode: Inode, number: u64, end: u64 },
     Usage { inode: Inode },
     SeekData { inode: Inode, offset: u64 },
     Space,
@@ -63,6 +66,10 @@ impl Work {
                 let asked = Asked { inode, what, layout, size, list, index, group, is_guess };
                 Work::Rise(is_right.then_some(asked).ok_or(Errno::EINVAL)?)
             }
+            Request::BeginSaving { inode, number, offset, most } => {
+                Work::BeginSaving(PartAsked { inode, number, offset, most })
+            }
+            Request::EndSaving { inode, number, end } => Work::EndSaving { inode, number, end },
             Request::SeekData { inode, offset, .. } => Work::SeekData { inode, offset },
             Request::Space {} => Work::Space,
             Request::Flush { inode } => Work::Flush { inode },
@@ -98,10 +105,12 @@ impl Work {
                 (inode, offset, offset.saturating_add(length as u64))
             }
             Work::Clear { inode, offset, end } => (inode, offset, end),
-            Work::SeekData { inode, offset } => (inode, offset, offset),
+            Work::SeekData { inode, offset }
+            | Work::BeginSaving(PartAsked { inode, offset, .. }) => (inode, offset, offset),
             Work::Usage { inode }
             | Work::Flush { inode }
             | Work::Own { inode, .. }
+            | Work::EndSaving { inode, .. }
             | Work::Rise(Asked { inode, .. }) => (inode, 0, 0),
             Work::Remove { .. } | Work::Space => (Inode::NONE, 0, 0),
         }

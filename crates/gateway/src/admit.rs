@@ -80,6 +80,10 @@ const fn is_the_writers(request: &Request<'_>) -> bool {
             | Request::NotWritten { .. }
             | Request::Gone { .. }
             | Request::Saved { .. }
+            | Request::Drafted { .. }
+            | Request::Undrafted { .. }
+            | Request::BeginSaving { .. }
+            | Request::EndSaving { .. }
     )
 }
 

@@ -28,9 +28,11 @@ pub(crate) fn request(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::Store { .. } => target(request),
         Request::Push { buffer } => when(usize::from(*buffer) < STAGE_BUFFER_COUNT),
         Request::Own { resident: 2.., .. } => Err(Errno::EINVAL),
-        Request::Usage { inode } | Request::Flush { inode } | Request::Own { inode, .. } => {
-            some(*inode)
-        }
+        Request::Usage { inode }
+        | Request::Flush { inode }
+        | Request::Own { inode, .. }
+        | Request::BeginSaving { inode, .. }
+        | Request::EndSaving { inode, .. } => some(*inode),
         Request::Remove { inodes } => {
             let (count, rest) = (inodes.len() / 8, inodes.len() % 8);
             when(rest == 0 && (1..=REMOVE_COUNT_MAX).contains(&count))?;
@@ -208,7 +210,9 @@ fn writer(request: &Request<'_>) -> Result<()> {
         Request::UnsavedNames { parent: Inode::NONE, name } => when(name.is_empty()),
         Request::UnsavedNames { parent, name } => entry(parent, name),
         Request::Saved { parent, name, .. } => entry(parent, name),
-        Request::Saving { lies, .. } | Request::Wrote { lies, .. } => {
+        Request::Saving { lies, .. }
+        | Request::Wrote { lies, .. }
+        | Request::Drafted { lies, .. } => {
             entry(lies.parent, lies.name)?;
             when(lies.counts <= lies.version.size)
         }

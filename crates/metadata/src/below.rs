@@ -181,7 +181,15 @@ impl Service {
         let layout = node.map(|node| node.attributes.layout).unwrap_or_default();
         let below = below.ok_or(Errno::ESTALE)?.clone();
         let mut bytes = Vec::new();
-        for lying in below.now.iter().chain(below.next.as_deref()) {
+        let places: Vec<&Lying> = match below.draft.as_deref() {
+            // All that is not here lies there, or where that is about to be.
+            Some(draft) => {
+                let is_it = |next: &&Lying| next.version.number == draft.version.number;
+                core::iter::once(draft).chain(below.next.as_deref().filter(is_it)).collect()
+            }
+            None => below.now.iter().chain(below.next.as_deref()).collect(),
+        };
+        for lying in places {
             let path = self.path_to(ask, lying.parent, &lying.name)?;
             let Version { number, modified, size: seen } = lying.version;
             let told = Told { number, modified, seen, size: lying.counts, layout, path: &path };
@@ -198,8 +206,13 @@ impl Service {
     pub(crate) fn cut_below(&mut self, inode: Inode, size: u64) {
         let Some(below) = self.state.below.get(&inode) else { return };
         let mut cut = below.clone();
-        for lying in cut.now.iter_mut().chain(cut.next.as_deref_mut()) {
+        let more = cut.next.as_deref_mut().into_iter().chain(cut.draft.as_deref_mut());
+        for lying in cut.now.iter_mut().chain(more) {
             lying.counts = lying.counts.min(size);
+        }
+        if let Some(draft) = &mut cut.draft {
+            // Bytes that are on their way to it may be of before.
+            draft.stamp.changed += 1;
         }
         if cut != *below {
             self.put_below(inode, &cut);
@@ -341,7 +354,7 @@ impl Service {
             counts: if attributes.is_regular() { attributes.size } else { 0 },
             stamp: Stamp::of(&attributes),
         };
-        self.put_below(inode, &Below { now: Some(now), next: None });
+        self.put_below(inode, &Below { now: Some(now), ..Below::default() });
         self.put_new(&attributes, seen.target, 0, &encoded);
         let kind = bits & mode::TYPE;
         self.put_as_seen(&Record::PutEntry { parent, name: seen.name, inode, mode: kind });

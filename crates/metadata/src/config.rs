@@ -36,6 +36,8 @@ pub struct Config {
     pub root_flags: u8,
     /// True if the root shows what lies in a backing directory or a bucket.
     pub backing: bool,
+    /// True if bytes of files that are written to can be saved there before these are complete.
+    pub drafts: bool,
     /// Names in directories from below are looked for there again after so many nanoseconds;
     /// `i64::MAX`: never.
     pub look_nanos: i64,
@@ -70,6 +72,7 @@ impl Config {
             metadata_bytes_max: u64::MAX,
             root_flags: 0,
             backing: false,
+            drafts: false,
             look_nanos: i64::MAX,
             silence_nanos: 30_000_000_000,
             root_uid: 0,

@@ -97,9 +97,9 @@ numbered! {
         0x1d PutShare { account: u64, resource: u8, group: u32, amount: u64 }
         /// Locks on an inode: encoded `locks::Lock`s. The number 0x08 was the same without parties.
         0x1e PutLocks { inode: Inode, locks: &'a [u8] }
-        /// Where an inode lies in the backing directory, and where it is about to: encoded
-        /// `wire::below::Lies`, or nothing.
-        0x1f PutBelow { inode: Inode, now: &'a [u8], next: &'a [u8] }
+        /// Where an inode lies in the backing directory, where it is about to, and its draft: encoded
+        /// `wire::below::Lies`, or nothing. The number 0x1f was the same without a draft.
+        0x25 PutBelow { inode: Inode, now: &'a [u8], next: &'a [u8], draft: &'a [u8] }
         /// All entries of a directory that lie below are here.
         0x20 PutImported { directory: Inode }
         /// Of a shard: numbers of inodes that were seen below are used up to this one.
@@ -223,7 +223,7 @@ mod tests {
         let [w, x, y, z] = n;
         let (inode, parent) = (Inode(x), Inode(w));
         vec![
-            Record::PutBelow { inode, now: s, next: t },
+            Record::PutBelow { inode, now: s, next: t, draft: s },
             Record::PutImported { directory: inode },
             Record::PutBelowNext { shard: w as u16, next: y },
             Record::DeleteBelow { inode },

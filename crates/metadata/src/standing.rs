@@ -6,7 +6,8 @@
 //! 1. A name is in `unsaved` exactly if its entry is another than what lies below by it. The step that
 //!    changes an entry changes the row in the same record (`Service::note_name`).
 //! 2. An inode is in `changed` exactly if it lies below, or is about to, and what lies there is not what
-//!    it is here: that follows from the records of both, so it is derived whenever one of them is put.
+//!    it is here, or if it has a draft: that follows from the records of both, so it is derived whenever
+//!    one of them is put.
 
 use wire::below::{Lies, Stamp, Version};
 use wire::codec::Field;
@@ -51,6 +52,8 @@ pub(crate) struct Below {
     pub(crate) now: Option<Lying>,
     /// Where it is about to lie.
     pub(crate) next: Option<Box<Lying>>,
+    /// Where its draft lies: what of a file that is written to was saved, and may not be here any more.
+    pub(crate) draft: Option<Box<Lying>>,
 }
 
 /// Bytes that `Below` takes besides its names: a tree node two thirds full.
@@ -59,16 +62,17 @@ const BELOW_BYTES: u64 = 192;
 impl Below {
     fn bytes(&self) -> u64 {
         let name = |lying: &Lying| lying.name.len() as u64;
-        let next = self.next.as_deref().map_or(0, |next| BELOW_BYTES + name(next));
-        BELOW_BYTES + self.now.as_ref().map_or(0, name) + next
+        let more = self.next.iter().chain(&self.draft).map(|lying| BELOW_BYTES + name(lying));
+        BELOW_BYTES + self.now.as_ref().map_or(0, name) + more.sum::<u64>()
     }
 
     /// Hands the record that puts it to `put`.
     pub(crate) fn record<T>(&self, inode: Inode, put: impl FnOnce(&Record<'_>) -> T) -> T {
-        let (mut now, mut next) = ([0; Lies::BYTES_MAX], [0; Lies::BYTES_MAX]);
+        let [mut now, mut next, mut draft] = [[0; Lies::BYTES_MAX]; 3];
         let now = encoded(self.now.as_ref(), &mut now);
         let next = encoded(self.next.as_deref(), &mut next);
-        put(&Record::PutBelow { inode, now, next })
+        let draft = encoded(self.draft.as_deref(), &mut draft);
+        put(&Record::PutBelow { inode, now, next, draft })
     }
 }
 
@@ -98,8 +102,9 @@ fn decoded(bytes: &[u8]) -> Result<Option<Lying>, Malformed> {
 impl State {
     pub(crate) fn apply_to_below(&mut self, record: &Record<'_>) -> Result<(), Malformed> {
         match *record {
-            Record::PutBelow { inode, now, next } => {
-                let below = Below { now: decoded(now)?, next: decoded(next)?.map(Box::new) };
+            Record::PutBelow { inode, now, next, draft } => {
+                let [next, draft] = [decoded(next)?, decoded(draft)?].map(|it| it.map(Box::new));
+                let below = Below { now: decoded(now)?, next, draft };
                 self.bytes += below.bytes();
                 self.forget_bytes(&inode);
                 self.below.insert(inode, below);
@@ -147,7 +152,8 @@ impl State {
         let node = self.inodes.get(inode);
         let is_as_here =
             |lying: &Lying| node.is_some_and(|node| node.attributes.changed == lying.stamp.changed);
-        if below.next.is_none() && below.now.as_ref().is_some_and(is_as_here) {
+        let is_told = below.next.is_none() && below.draft.is_none();
+        if is_told && below.now.as_ref().is_some_and(is_as_here) {
             self.changed.remove(&inode);
         } else {
             self.changed.insert(inode);

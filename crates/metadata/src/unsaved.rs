@@ -90,6 +90,10 @@ impl Service {
             Request::Wrote { inode, lies } if is_there => self.wrote(inode, &lies),
             Request::NotWritten { inode } if is_there => self.not_written(inode),
             Request::Gone { inode } if is_there => self.gone_below(inode),
+            Request::Drafted { inode, is_new, lies } if is_there => {
+                self.drafted(inode, is_new != 0, &lies)
+            }
+            Request::Undrafted { inode } if is_there => self.undrafted(inode),
             Request::Saved { parent, name, from, to } if is_there => {
                 self.saved(parent, name, (from, to))
             }
@@ -112,6 +116,8 @@ impl Service {
             | Request::Wrote { .. }
             | Request::NotWritten { .. }
             | Request::Gone { .. }
+            | Request::Drafted { .. }
+            | Request::Undrafted { .. }
             | Request::Saved { .. }
             | Request::AwaitWanted { .. }
             | Request::Wanted {}
@@ -132,6 +138,7 @@ impl Service {
             is_written: attributes.is_some_and(|it| self.may_be_written(ask, &it)),
             now: below.and_then(|below| below.now.as_ref()).map(Lying::as_lies),
             next: below.and_then(|below| below.next.as_deref()).map(Lying::as_lies),
+            draft: below.and_then(|below| below.draft.as_deref()).map(Lying::as_lies),
         }
     }
 
@@ -151,14 +158,16 @@ impl Service {
     /// True if what lies below of a file is what it is here, and nobody may change that unsaid.
     pub(crate) fn is_saved_as_is(&self, ask: &Ask<'_>, inode: Inode) -> bool {
         let Some(node) = self.state.inodes.get(inode) else { return false };
-        let below = self.state.below.get(&inode);
+        let is_told =
+            |below: &Below| below.now.is_some() && below.next.is_none() && below.draft.is_none();
         node.attributes.is_regular()
-            && below.is_some_and(|below| below.now.is_some() && below.next.is_none())
+            && self.state.below.get(&inode).is_some_and(is_told)
             && !self.state.changed.contains(&inode)
             && !self.may_be_written(ask, &node.attributes)
     }
 
-    /// True if there is a file that is closed, and room in the instance when it is saved.
+    /// True if there is a file that can be saved, and room in the instance when it is: one that is
+    /// closed, or has or may have a draft.
     pub(crate) fn has_to_save(&self, hands: &dyn Opens) -> bool {
         let is_one = |directory: Inode, inode: Inode| {
             let Some(node) = self.state.inodes.get(inode) else {
@@ -166,10 +175,14 @@ impl Service {
                 return !inode.is_none() && !self.config.owns(inode.shard());
             };
             let policy = self.state.inodes.get(directory).map(|node| node.attributes.layout);
+            let may_be_saved = match self.may_be_written_by(hands, &node.attributes) {
+                // How long it is may not be told yet.
+                true => self.config.drafts,
+                false => node.attributes.size > 0,
+            };
             node.attributes.is_regular()
-                && node.attributes.size > 0
                 && policy.is_none_or(|layout| layout.write_back() != write_back::NEVER)
-                && !self.may_be_written_by(hands, &node.attributes)
+                && may_be_saved
         };
         let mut rows = self.state.unsaved.behind(Inode::NONE, b"");
         let mut changed = self.state.changed.iter();
@@ -177,14 +190,16 @@ impl Service {
             let entry = self.state.entries.get(parent, &row.name);
             entry.is_some_and(|(inode, _)| is_one(parent, inode))
         }) || changed.any(|&inode| {
-            let lies = self.state.below.get(&inode).and_then(|below| below.now.as_ref());
-            lies.is_some_and(|now| is_one(now.parent, inode))
+            let below = self.state.below.get(&inode);
+            let lies = below.and_then(|below| below.now.as_ref().or(below.draft.as_deref()));
+            lies.is_some_and(|lies| is_one(lies.parent, inode))
         })
     }
 
     fn tell_standing(&mut self, ask: &Ask<'_>, inode: Inode) -> Step<()> {
         let standing = self.standing(ask, inode);
-        if standing.attributes.is_none() && standing.now.is_none() && standing.next.is_none() {
+        let lies = [&standing.now, &standing.next, &standing.draft];
+        if standing.attributes.is_none() && lies.iter().all(|lies| lies.is_none()) {
             return Err(Stop::Refused(Errno::ESTALE));
         }
         let bytes = listed(Standing::BYTES_MAX, core::iter::once(standing));
@@ -270,7 +285,10 @@ impl Service {
         let mut now = found.ok_or(Errno::EAGAIN)?.clone();
         // Of the contents only `Saving` says what they were.
         now.stamp.changed = lies.stamp.changed;
-        let after = Below { now: Some(now), next: None };
+        let number = now.version.number;
+        let is_landed = |draft: &Lying| draft.version.number == number;
+        let draft = below.draft.clone().filter(|draft| !is_landed(draft));
+        let after = Below { now: Some(now), next: None, draft };
         if after != *below {
             self.put_below(inode, &after);
             self.note_saved(inode);
@@ -280,13 +298,46 @@ impl Service {
 
     fn not_written(&mut self, inode: Inode) -> Result<(), Errno> {
         let Some(below) = self.state.below.get(&inode) else { return Ok(()) };
-        match (&below.now, &below.next) {
-            (_, None) => {}
-            (None, Some(_)) => self.put(&Record::DeleteBelow { inode }),
-            (Some(_), Some(_)) => {
-                let after = Below { now: below.now.clone(), next: None };
-                self.put_below(inode, &after);
+        if below.next.is_some() {
+            let after = Below { next: None, ..below.clone() };
+            self.put_or_forget(inode, &after);
+        }
+        Ok(())
+    }
+
+    fn put_or_forget(&mut self, inode: Inode, below: &Below) {
+        match *below == Below::default() {
+            true => self.put(&Record::DeleteBelow { inode }),
+            false => self.put_below(inode, below),
+        }
+    }
+
+    fn drafted(&mut self, inode: Inode, is_new: bool, lies: &Lies<'_>) -> Result<(), Errno> {
+        if self.state.inodes.get(inode).is_none() {
+            return Err(Errno::ESTALE);
+        }
+        let below = self.state.below.get(&inode).cloned().unwrap_or_default();
+        let is_as_before = match &below.draft {
+            Some(draft) => !is_new && draft.stamp == lies.stamp,
+            None => {
+                let counts = below.now.as_ref().map_or(0, |now| now.counts);
+                is_new && lies.counts <= counts
             }
+        };
+        if !is_as_before {
+            return Err(Errno::EAGAIN);
+        }
+        let after = Below { draft: Some(Box::new(Lying::of(lies))), ..below };
+        self.put_below(inode, &after);
+        Ok(())
+    }
+
+    fn undrafted(&mut self, inode: Inode) -> Result<(), Errno> {
+        if let Some(below) = self.state.below.get(&inode)
+            && below.draft.is_some()
+        {
+            let after = Below { draft: None, ..below.clone() };
+            self.put_or_forget(inode, &after);
         }
         Ok(())
     }

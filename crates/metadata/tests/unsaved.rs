@@ -77,6 +77,55 @@ fn what_lies_by_a_name_is_noted_whatever_the_entry_is() {
     assert_eq!(rows(&mut world), [(again, made)], "the other name is as it was");
 }
 
+/// As long as a file has a draft bytes are looked for there, as many as count; a cut that came meanwhile
+/// is noticed also where it leaves all that counts.
+#[test]
+fn a_draft_is_where_a_file_lies_until_it_lands_and_knows_of_cuts() {
+    let mut world = world(1);
+    let root = Credentials::ROOT;
+    let made = world.root().file(Inode::ROOT, b"made").expect("made");
+    let made = world.root().truncate(made.inode, 1_000_000).expect("longer");
+    let inode = made.inode;
+    let told = |world: &mut World| match world.call(root, inode.shard(), &Request::Below { inode })
+    {
+        Answer::Bytes(bytes) => {
+            let told = wire::below::Below::decode(&mut Reader::new(&bytes));
+            let told = told.expect("a place");
+            Some((told.path.to_vec(), told.number, told.size))
+        }
+        _ => None,
+    };
+    let version = Version::of_draft(7);
+    let draft = Lies { version, counts: 0, stamp: Stamp::default(), ..lies(&made, b"draft", 7) };
+    let drafted = |is_new, lies| Request::Drafted { inode, is_new, lies };
+    assert_eq!(tell(&mut world, inode, &drafted(0, draft)), Err(Errno::EAGAIN), "there is none");
+    let long = Lies { counts: 10, ..draft };
+    assert_eq!(tell(&mut world, inode, &drafted(1, long)), Err(Errno::EAGAIN), "nothing counts");
+    assert_eq!(tell(&mut world, inode, &drafted(1, draft)), Ok(()));
+    assert_eq!(tell(&mut world, inode, &drafted(1, draft)), Err(Errno::EAGAIN), "there is one");
+    assert_eq!(world.unsaved_inodes().len(), 1);
+    assert_eq!(tell(&mut world, inode, &drafted(0, Lies { counts: 500_000, ..draft })), Ok(()));
+    world.crash(0);
+    assert_eq!(told(&mut world), Some((b"draft".to_vec(), 7, 500_000)));
+    // What was copied before a cut does not count, and what lies behind it does not any more.
+    let more = Lies { counts: 800_000, ..draft };
+    world.root().truncate(inode, 600_000).expect("cut");
+    assert_eq!(tell(&mut world, inode, &drafted(0, more)), Err(Errno::EAGAIN), "it was cut");
+    let made = world.root().truncate(inode, 300_000).expect("cut");
+    assert_eq!(told(&mut world), Some((b"draft".to_vec(), 7, 300_000)));
+    let landed = lies(&made, b"made", 7);
+    let other = Lies { version: Version { number: 8, ..landed.version }, ..landed };
+    for (lies, is_draft) in [(other, true), (landed, false)] {
+        tell(&mut world, inode, &Request::Saving { inode, lies }).expect("told");
+        tell(&mut world, inode, &Request::Wrote { inode, lies }).expect("told");
+        let path = if is_draft { &b"draft"[..] } else { b"made" };
+        assert_eq!(told(&mut world).map(|told| told.0), Some(path.to_vec()), "a draft lands");
+        assert_eq!(!world.unsaved_inodes().is_empty(), is_draft);
+    }
+    assert_eq!(tell(&mut world, inode, &Request::Undrafted { inode }), Ok(()));
+    assert_eq!(world.unsaved_inodes().len(), 0);
+}
+
 #[test]
 fn an_inode_is_changed_until_its_version_is_told() {
     let mut world = world(2);

@@ -85,14 +85,71 @@ for name in sorted(files):
     print(hashlib.sha256(files[name]).hexdigest(), '', name)
 "#;
 
+/// A file that stays open and is larger than the instance, and a small one that loses its name:
+/// `SEED ROUNDS MIB`; says in the end what the other is to be.
+const HOLDER: &str = r#"
+import ctypes, hashlib, os, random, sys
+seed, rounds, most = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) << 20
+os.chdir('/forebay')
+libc = ctypes.CDLL(None, use_errno=True)
+r, right, fds = random.Random(seed), [bytearray(), bytearray()], []
+for name in ['held', 'ghost']:
+    fds.append(os.open(name, os.O_RDWR | os.O_CREAT, 0o644))
+def check(which, at, length):
+    got = os.pread(fds[which], length, at)
+    if got != right[which][at:at + length]:
+        wrong = next(n for n in range(len(got)) if got[n] != right[which][at + n])
+        raise SystemExit(f'{which}: byte {at + wrong} of {len(right[which])} is wrong')
+for step in range(rounds):
+    which, act = (0 if r.random() < 0.8 else 1), r.random()
+    if step == rounds // 3:
+        os.unlink('ghost')
+        os.rename('held', 'renamed')
+    fd, bytes_ = fds[which], right[which]
+    # What was removed and never saved must have room.
+    if act < 0.5 and len(bytes_) < [most, 6 << 20][which]:
+        at, new = len(bytes_) + r.choice([0, 0, 0, 70000]), r.randbytes(r.randrange(1, 4 << 20))
+    elif act < 0.65 and bytes_:
+        at, new = r.randrange(len(bytes_)), r.randbytes(r.randrange(1, 1 << 20))
+    elif act < 0.68:
+        size = r.randrange(len(bytes_) // 2, len(bytes_) * 9 // 8 + 1)
+        os.ftruncate(fd, size)
+        right[which] = bytes_[:size] + bytes(max(size - len(bytes_), 0))
+        continue
+    elif act < 0.75 and bytes_:
+        at = r.randrange(len(bytes_))
+        length = min(r.randrange(1, 3 << 20), len(bytes_) - at)
+        bytes_[at:at + length] = bytes(length)
+        at, length = ctypes.c_int64(at), ctypes.c_int64(length)
+        assert libc.fallocate(fd, 3, at, length) == 0, os.strerror(ctypes.get_errno())
+        continue
+    else:
+        check(which, r.randrange(len(bytes_) + 1), 1 << 20)
+        continue
+    if at > len(bytes_):
+        bytes_.extend(bytes(at - len(bytes_)))
+    bytes_[at:at + len(new)] = new
+    done = os.pwrite(fd, new, at)
+    assert done == len(new), f'{done} of {len(new)} bytes are written'
+for which in range(2):
+    for at in range(0, len(right[which]), 1 << 20):
+        check(which, at, 1 << 20)
+    os.close(fds[which])
+print(hashlib.sha256(right[0]).hexdigest(), '', 'renamed')
+"#;
+
 fn start(below: &Below, name: &str, options: &[&str]) -> Instance {
     Instance::start(name, &[&["--backing", &below.text(), "--ssd", "0"], options].concat())
 }
 
 fn spawn(instance: &Instance, seed: u64, rounds: u64, most: u64) -> Child {
+    spawn_of(PROGRAM, instance, seed, rounds, most)
+}
+
+fn spawn_of(program: &str, instance: &Instance, seed: u64, rounds: u64, most: u64) -> Child {
     let [seed, rounds, most] =
         [seed, setting("TEST_ROUNDS", rounds), most].map(|it| it.to_string());
-    let words = ["python3", "-c", PROGRAM, &seed, &rounds, &most];
+    let words = ["python3", "-c", program, &seed, &rounds, &most];
     let mut command = instance.program(&words);
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("forebay runs")
 }
@@ -146,13 +203,8 @@ fn what_is_changed_after_it_was_dropped_is_right_here_and_below() {
     }
 }
 
-/// Nothing acknowledged is lost, whoever dies when.
-#[test]
-fn daemons_and_the_writer_may_die_while_files_are_saved_and_dropped() {
-    let seed = setting("TEST_SEED", 1);
-    let (below, mut random) = (Below::new(), Random::new(seed));
-    let instance = start(&below, "drainkill", &["--local", "2", "--memory", "64MiB"]);
-    let mut program = spawn(&instance, seed + 2, 1500, 300);
+/// Kills daemons and the writer until a program ends. Each was killed.
+fn kill_until_it_ends(instance: &Instance, program: &mut Child, random: &mut Random) {
     let mut kills = BTreeMap::new();
     while program.try_wait().expect("it is ours").is_none() {
         let (begun, wanted) = (Instant::now(), Duration::from_millis(100 + random.below(600)));
@@ -161,7 +213,7 @@ fn daemons_and_the_writer_may_die_while_files_are_saved_and_dropped() {
         });
         let which = random.below(3);
         match which {
-            2 => support::kill(writer(&instance)),
+            2 => support::kill(writer(instance)),
             daemon => {
                 let daemon = instance.daemon(daemon as usize);
                 daemon.kill();
@@ -171,8 +223,49 @@ fn daemons_and_the_writer_may_die_while_files_are_saved_and_dropped() {
         instance.start_again();
         *kills.entry(which).or_insert(0) += 1;
     }
-    check(&instance, &below, program);
     assert!(kills.len() == 3, "{kills:?}");
+}
+
+/// Nothing acknowledged is lost, whoever dies when.
+#[test]
+fn daemons_and_the_writer_may_die_while_files_are_saved_and_dropped() {
+    let seed = setting("TEST_SEED", 1);
+    let (below, mut random) = (Below::new(), Random::new(seed));
+    let instance = start(&below, "drainkill", &["--local", "2", "--memory", "64MiB"]);
+    let mut program = spawn(&instance, seed + 2, 1500, 300);
+    kill_until_it_ends(&instance, &mut program, &mut random);
+    check(&instance, &below, program);
+}
+
+/// "What is saved makes room" (docs/semantics.md), of a file that is not complete.
+#[test]
+fn a_file_that_stays_open_may_be_much_larger_than_the_memory() {
+    let seed = setting("TEST_SEED", 1);
+    for daemons in ["1", "3"] {
+        let below = Below::new();
+        let options = ["--local", daemons, "--memory", "32MiB"];
+        let instance = start(&below, &format!("held{daemons}"), &options);
+        let program = spawn_of(HOLDER, &instance, seed, 400, 200);
+        check(&instance, &below, program);
+        let status = instance.status();
+        let daemons = status["daemons"].as_array().expect("a list");
+        let dropped = daemons.iter().filter_map(|one| one["state"]["bytes_dropped"].as_u64());
+        assert!(dropped.sum::<u64>() > 0, "nothing was dropped");
+        assert_eq!(shell(below.place.path(), "ls -A"), "renamed\n", "no draft is left");
+    }
+}
+
+/// Its draft survives who makes it and who reads it.
+#[test]
+fn daemons_and_the_writer_may_die_while_an_open_file_is_saved() {
+    let seed = setting("TEST_SEED", 1);
+    let (below, mut random) = (Below::new(), Random::new(seed));
+    let instance = start(&below, "heldkill", &["--local", "2", "--memory", "48MiB"]);
+    let mut program = spawn_of(HOLDER, &instance, seed, 500, 200);
+    kill_until_it_ends(&instance, &mut program, &mut random);
+    let right = said(program.wait_with_output().expect("it ends"), "the program");
+    said(instance.command("flush").output().expect("forebay runs"), "flush");
+    assert_eq!(shell(below.place.path(), "sha256sum renamed"), right);
 }
 
 /// Changes a file by a mapping after it was saved, and has all of it leave the memory.

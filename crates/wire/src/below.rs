@@ -9,8 +9,13 @@
 //! States of an inode `X`: not below (`now` none) -> `Saving`: about to lie below in another place or as
 //! another version (`next` some) -> `Wrote`: lies there (`now` is what `next` was), or `NotWritten`: it
 //! does not (`next` none). With both, one of the two is true, and a look below says which. `Gone`: not
-//! below any more. It is among the unsaved inodes as long as it has a `next`, or lies below and is gone
-//! here, or was changed here since `now.stamp`.
+//! below any more. It is among the unsaved inodes as long as it has a `next` or a draft, or lies below
+//! and is gone here, or was changed here since `now.stamp`.
+//!
+//! A file that somebody writes to and that does not fit the instance has a draft (`Drafted`): bytes that
+//! were saved before it is complete, under a name of the writer's own. As long as it has one, bytes that
+//! are not here lie there. It becomes what the file is below by the rename that gives it the file's name
+//! (`Wrote` of a version with its number), or ends with `Undrafted`.
 //!
 //! The way to a place below is the chain of `Lies::parent` and `Lies::name` up to the root: ask
 //! `Request::Standing` of each directory on it. What has no `now` has no place yet.
@@ -94,6 +99,20 @@ pub struct Stamp {
     pub size: u64,
 }
 
+impl Version {
+    /// Of a draft with this number: its time and size are not known, as it is written to.
+    #[must_use]
+    pub const fn of_draft(number: u64) -> Version {
+        Version { number, modified: Nanos::MIN, size: u64::MAX }
+    }
+
+    /// True for what is known by its number alone.
+    #[must_use]
+    pub const fn is_of_draft(&self) -> bool {
+        self.modified == Nanos::MIN && self.size == u64::MAX
+    }
+}
+
 impl Stamp {
     /// Of an inode as it is.
     #[must_use]
@@ -124,7 +143,8 @@ pub struct Lies<'a> {
     /// So many of the first bytes there are the file's: what lies behind was cut off here since. Whoever
     /// made the version says its size.
     pub counts: u64,
-    /// What the inode was here when that version was made.
+    /// What the inode was here when that version was made. Of a draft `changed` is how often the file
+    /// was cut since it was begun.
     pub stamp: Stamp,
 }
 
@@ -156,8 +176,8 @@ impl<'a> Field<'a> for Lies<'a> {
 /// How an inode stands to the backing directory: answer to `Request::Standing`, and what
 /// `Request::UnsavedInodes` lists.
 ///
-/// Encoded: the inode, a byte of bits (1 `attributes`, 2 `is_written`, 4 `now`, 8 `next`), then what they
-/// say is there, in that order.
+/// Encoded: the inode, a byte of bits (1 `attributes`, 2 `is_written`, 4 `now`, 8 `next`, 16 `draft`),
+/// then what they say is there, in that order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Standing<'a> {
     /// The inode.
@@ -171,6 +191,8 @@ pub struct Standing<'a> {
     pub now: Option<Lies<'a>>,
     /// Where it is about to lie (`Request::Saving`).
     pub next: Option<Lies<'a>>,
+    /// Where its draft lies, and how much of that counts (`Request::Drafted`).
+    pub draft: Option<Lies<'a>>,
 }
 
 impl Lies<'_> {
@@ -180,7 +202,7 @@ impl Lies<'_> {
 
 impl Standing<'_> {
     /// Most bytes of the encoded form.
-    pub const BYTES_MAX: usize = 8 + 1 + ATTRIBUTES_BYTES + 2 * Lies::BYTES_MAX;
+    pub const BYTES_MAX: usize = 8 + 1 + ATTRIBUTES_BYTES + 3 * Lies::BYTES_MAX;
 }
 
 impl UnsavedName<'_> {
@@ -197,6 +219,7 @@ const ATTRIBUTES: u8 = 1;
 const WRITTEN: u8 = 2;
 const NOW: u8 = 4;
 const NEXT: u8 = 8;
+const DRAFT: u8 = 16;
 
 impl<'a> Field<'a> for Standing<'a> {
     fn put(&self, to: &mut Writer<'_>) {
@@ -205,17 +228,18 @@ impl<'a> Field<'a> for Standing<'a> {
         to.u8(bit(self.attributes.is_some(), ATTRIBUTES)
             | bit(self.is_written, WRITTEN)
             | bit(self.now.is_some(), NOW)
-            | bit(self.next.is_some(), NEXT));
+            | bit(self.next.is_some(), NEXT)
+            | bit(self.draft.is_some(), DRAFT));
         if let Some(attributes) = &self.attributes {
             attributes.encode(to);
         }
-        for lies in [&self.now, &self.next].into_iter().flatten() {
+        for lies in [&self.now, &self.next, &self.draft].into_iter().flatten() {
             lies.put(to);
         }
     }
     fn take(from: &mut Reader<'a>) -> Result<Self, Malformed> {
         let (inode, bits) = (Inode(from.u64()?), from.u8()?);
-        if bits & !(ATTRIBUTES | WRITTEN | NOW | NEXT) != 0 {
+        if bits & !(ATTRIBUTES | WRITTEN | NOW | NEXT | DRAFT) != 0 {
             return Err(Malformed);
         }
         let has = |bit: u8| bits & bit != 0;
@@ -225,6 +249,7 @@ impl<'a> Field<'a> for Standing<'a> {
             is_written: has(WRITTEN),
             now: has(NOW).then(|| Lies::take(from)).transpose()?,
             next: has(NEXT).then(|| Lies::take(from)).transpose()?,
+            draft: has(DRAFT).then(|| Lies::take(from)).transpose()?,
         })
     }
 }

@@ -373,6 +373,14 @@ messages! {
         /// Is all of a file saved in the backing directory as it is now, and may nobody write to it?
         /// Asked by daemons alone. Answered by the `Number` 1 if so, else 0.
         0x55 IsSaved { inode: Inode }
+        /// From the writer: a draft of the file lies so, by number and place, and its first
+        /// `lies.counts` bytes are the file's, but for what is newer in the instance. `is_new`: it had no
+        /// draft, and this one has what counts below of the file. EAGAIN if that is not so, or if
+        /// `lies.stamp` is not that of the draft as it was told, as the file was cut meanwhile; ESTALE if
+        /// it is gone.
+        0x56 Drafted { inode: Inode, is_new: u8, lies: Lies<'a> }
+        /// From the writer: the file has no draft any more. `Done` if it had none.
+        0x57 Undrafted { inode: Inode }
 
         /// The pieces that hold `offset .. offset + length`, as `Pieces`. With `allocate` those
         /// that are missing are made (ENOSPC if there is no room); else they are left out. The target
@@ -422,6 +430,16 @@ messages! {
         0x51 Rise {
             inode: Inode, what: u8, layout: u64, size: u64, list: u64, index: u64, group: u32,
         }
+        /// From the writer: it is about to save bytes of a file. Answered by those `Pieces` from `offset`
+        /// on that may be other than what lies below, in their order; none: there are no more. `number`
+        /// 0: all of them, as many as fit. Else those that nobody has mapped, of `most` bytes or one
+        /// more, and it is noted from now on which of them change; for one such number of a file at a
+        /// time.
+        0x58 BeginSaving { inode: Inode, number: u64, offset: u64, most: u64 }
+        /// From the writer: what this number was about lies below as it was, and the file's shard knows
+        /// where; of pieces that end behind `end` that is not so, as the file seemed to end before.
+        /// EAGAIN if nothing is known of that number.
+        0x59 EndSaving { inode: Inode, number: u64, end: u64 }
         /// Whose the file is since it changed at `changed`, and whether it stays in memory
         /// (`flag::PINNED`); a word of an earlier change is left out.
         0x50 Own { inode: Inode, uid: u32, project: u32, changed: u64, resident: u8 }
@@ -459,6 +477,8 @@ impl Request<'_> {
             | Request::Wrote { inode, .. }
             | Request::NotWritten { inode }
             | Request::Gone { inode }
+            | Request::Drafted { inode, .. }
+            | Request::Undrafted { inode }
             | Request::AwaitSaved { inode }
             | Request::Settled { inode, .. }
             | Request::Walk { directory: inode, from: walk::DIRECTORY, .. } => Some(inode),

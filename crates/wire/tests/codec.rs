@@ -125,7 +125,7 @@ proptest! {
     /// What lies below is told and read back, alone, in requests and in lists.
     #[test]
     fn standings_survive(
-        words in any::<[u64; 8]>(), others in any::<[u64; 8]>(), bits in 0u8..16, m in any::<u32>(),
+        words in any::<[u64; 8]>(), others in any::<[u64; 8]>(), bits in 0u8..32, m in any::<u32>(),
         name in proptest::collection::vec(any::<u8>(), 0..300), attributes in attributes(),
     ) {
         let (inode, name, lies) = (Inode(others[1]), &name[..], lies(&words, &name));
@@ -136,6 +136,7 @@ proptest! {
             is_written: bits & 2 != 0,
             now: (bits & 4 != 0).then_some(lies),
             next: (bits & 8 != 0).then_some(next),
+            draft: (bits & 16 != 0).then_some(lies),
         };
         let (entry, below) = (Inode(others[2]), Inode(others[3]));
         let unsaved = UnsavedName { parent: inode, name, entry, mode: m, lies: below };
@@ -154,6 +155,7 @@ proptest! {
         prop_assert_eq!(News::take(&mut Reader::new(bytes)), Ok(news));
         request_round_trip(Request::Saving { inode, lies });
         request_round_trip(Request::Wrote { inode, lies });
+        request_round_trip(Request::Drafted { inode, is_new: bits & 1, lies });
         request_round_trip(Request::Saved { parent: inode, name, from: entry, to: below });
         request_round_trip(Request::UnsavedNames { parent: inode, name });
     }

@@ -139,7 +139,10 @@ impl Round<'_> {
         let (all, _) = self.list()?;
         let (mut jobs, mut folders) = (Vec::new(), Vec::new());
         for standing in all {
-            let Some(now) = standing.now.clone() else { continue };
+            let Some(now) = standing.now.clone() else {
+                self.see_to_draft(&standing);
+                continue;
+            };
             if self.under_way.contains(&standing.inode) {
                 continue;
             }
@@ -152,7 +155,9 @@ impl Round<'_> {
                 }
                 // Deleted, and open still, or remembered by a kernel.
                 Some(attributes) if attributes.links == 0 => {
-                    self.report.aside += u64::from(now.place.inode_aside().is_some());
+                    let is_aside = now.place.inode_aside().is_some() || standing.draft.is_some();
+                    self.report.aside += u64::from(is_aside);
+                    self.note_written(&standing, &now.place);
                     continue;
                 }
                 Some(attributes) => self.change(&standing, &now, &attributes, &mut jobs),
@@ -174,6 +179,24 @@ impl Round<'_> {
             self.dress_folder(directory);
         }
         Ok(())
+    }
+
+    /// Of a file that never lay below under its name: it is gone, or has no name any more, or its name's
+    /// row tells of it.
+    fn see_to_draft(&mut self, standing: &Standing) {
+        let Some(draft) = &standing.draft else { return };
+        let place = draft.place.clone();
+        if standing.next.is_some() || self.is_unclear(standing.inode) {
+            return self.note((standing.inode, &place), Err(Trouble::NotReady), 0);
+        }
+        if standing.is_gone() {
+            let ended = self.end_draft(standing);
+            let done = ended.and_then(|()| Ok(self.above.gone(standing.inode)?));
+            self.note((standing.inode, &place), done, 0);
+        } else if standing.attributes.is_some_and(|attributes| attributes.links == 0) {
+            self.report.aside += 1;
+            self.note_written(standing, &place);
+        }
     }
 
     /// What is gone above, and has no name any more of which a row tells. True if that is done.
@@ -209,6 +232,7 @@ impl Round<'_> {
             }
         }
         self.memory.links.remove(&inode);
+        self.end_draft(standing)?;
         self.above.gone(inode)?;
         Ok(true)
     }
@@ -226,17 +250,23 @@ impl Round<'_> {
             return Err(Trouble::NotReady);
         }
         if now.stamp.changed == attributes.changed && !self.torn.contains(&inode) {
-            return Ok(None);
+            if standing.draft.is_none() || standing.is_written {
+                return Ok(None);
+            }
+            return self.end_draft(standing).map(|()| Some(true));
         }
-        self.may_write(now.place.parent, standing)?;
+        if let Err(trouble) = self.may_write(now.place.parent, standing) {
+            self.note_waiting(&trouble, standing, &now.place);
+            return Err(trouble);
+        }
         let is_same = now.stamp.has_contents_of(&Stamp::of(attributes));
         let is_there = !matches!(self.look(&now.place, Some(&now.version))?, Found::Nothing);
         let has_new = attributes.is_regular() && (!is_same || self.torn.contains(&inode));
         if has_new || !is_there {
             let folder = self.folder_to_change(now.place.parent)?;
             let aim = Aim::There(now.place.clone());
-            let (standing, attributes) = (standing.clone(), *attributes);
-            jobs.push(Job { aim, folder, standing, attributes });
+            let (kept, standing) = (self.kept(standing)?, standing.clone());
+            jobs.push(Job { aim, folder, standing, attributes: *attributes, kept });
             return Ok(None);
         }
         self.dress_file(inode, now, attributes).map(Some)

@@ -2,8 +2,9 @@
 //! many wait together for the device; then each comes to its name. In a bucket several come to their
 //! names at once, where there is what is known to be there.
 
+use crate::drafts::{self, Kept};
 use crate::round::{How, Round, is_version};
-use crate::sides::{Above, Draft, Folder, Lower, New, Over, Sink};
+use crate::sides::{Above, Draft, Folder, Lower, New, Over, PartAsked, Sink};
 use crate::state::{Lies, Place, Standing, Tried, Trouble};
 use below::{Dress, Lost, each};
 use std::ops::Range;
@@ -24,7 +25,7 @@ const BATCH_BYTES_FAR: u64 = 64 << 20;
 const BATCH_BYTES_HURRIED: u64 = 32 << 20;
 
 /// So long such a round goes on though somebody waits: it has looked at all that is unsaved.
-const HURRIED_TIME: Duration = Duration::from_secs(1);
+pub(crate) const HURRIED_TIME: Duration = Duration::from_secs(1);
 
 /// Where contents come to.
 #[derive(Clone, Debug)]
@@ -52,12 +53,16 @@ pub(crate) struct Job {
     pub(crate) standing: Standing,
     /// What it is above.
     pub(crate) attributes: Attributes,
+    /// What of it was saved while it was written to.
+    pub(crate) kept: Option<Kept>,
 }
 
 /// It is begun.
 struct Begun {
     draft: Draft,
     dress: Dress,
+    /// What is to be copied, by several threads.
+    parts: Vec<Range<u64>>,
 }
 
 /// It is written, and not yet under its name.
@@ -77,8 +82,7 @@ pub(crate) fn write(round: &mut Round<'_>, jobs: Vec<Job>) {
         false if lower.is_far() => BATCH_BYTES_FAR,
         false => BATCH_BYTES,
     };
-    let size = |job: &Job| if job.attributes.is_regular() { job.attributes.size } else { 0 };
-    let bytes = jobs.iter().map(size).sum();
+    let bytes = jobs.iter().map(bytes_of).sum();
     round.counts.bytes.fetch_add(bytes, Ordering::Relaxed);
     let (mut jobs, begun) = (jobs.into_iter().peekable(), Instant::now());
     while jobs.peek().is_some() {
@@ -97,13 +101,18 @@ pub(crate) fn write(round: &mut Round<'_>, jobs: Vec<Job>) {
         if is_urgent && (!is_hurried || begun.elapsed() >= HURRIED_TIME) {
             // They are still unsaved, and found by the next.
             for job in jobs {
-                round.counts.bytes.fetch_sub(size(&job), Ordering::Relaxed);
+                round.counts.bytes.fetch_sub(bytes_of(&job), Ordering::Relaxed);
                 round.report.open += 1;
                 round.report.fates.leave(job.standing.inode);
             }
             return;
         }
     }
+}
+
+/// What is to be copied of something, at most.
+fn bytes_of(job: &Job) -> u64 {
+    if job.attributes.is_regular() { job.attributes.size } else { 0 }
 }
 
 fn write_batch(round: &mut Round<'_>, batch: Vec<Job>) {
@@ -117,7 +126,11 @@ fn write_batch(round: &mut Round<'_>, batch: Vec<Job>) {
     let parts: Vec<_> = with_draft
         .filter_map(|(number, (job, draft))| Some((number, job, draft.as_ref().ok()?)))
         .flat_map(|(number, job, begun)| {
-            parts(lower, job).map(move |part| (number, job, &begun.draft, part))
+            let size = |part: &Range<u64>| part.end - part.start;
+            let less = bytes_of(job).saturating_sub(begun.parts.iter().map(size).sum());
+            counts.bytes.fetch_sub(less, Ordering::Relaxed);
+            let parts = begun.parts.iter();
+            parts.map(move |part| (number, job, &begun.draft, part.clone()))
         })
         .collect();
     let copied = each(threads, &parts, |(number, job, draft, part)| {
@@ -127,7 +140,10 @@ fn write_batch(round: &mut Round<'_>, batch: Vec<Job>) {
                 counts.moves();
                 to(bytes, at)
             };
-            above.copy(&job.attributes, part.clone(), &mut to)
+            match job.kept {
+                Some(_) => above.copy_all(&job.attributes, part.clone(), &mut to).map(drop),
+                None => above.copy(&job.attributes, part.clone(), &mut to),
+            }
         };
         let copied = lower.write(draft, part, &mut fill);
         counts.bytes.fetch_sub(part.end - part.start, Ordering::Relaxed);
@@ -143,8 +159,8 @@ fn write_batch(round: &mut Round<'_>, batch: Vec<Job>) {
     let all: Vec<_> = batch.iter().zip(drafts).map(|both| Mutex::new(Some(both))).collect();
     let ready = each(threads, &all, |both| {
         let both = both.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (_, draft) = both.ok_or(Trouble::Again)?;
-        ready(lower, draft?)
+        let (job, draft) = both.ok_or(Trouble::Again)?;
+        ready(lower, job, draft?)
     });
     drop(all);
     let synced = sync(lower, &batch);
@@ -178,15 +194,34 @@ fn sync(lower: &dyn Lower, batch: &[Job]) -> Result<(), i32> {
 }
 
 /// The parts of a file, which several threads may copy.
-fn parts(lower: &dyn Lower, job: &Job) -> impl Iterator<Item = Range<u64>> + use<> {
-    let size = if job.attributes.is_regular() { job.attributes.size } else { 0 };
+fn parts(lower: &dyn Lower, job: &Job) -> Vec<Range<u64>> {
+    let size = bytes_of(job);
     let length = lower.part_bytes(size);
     let starts = (0..size.div_ceil(length)).map(move |number| number * length);
-    starts.map(move |start| start..size.min(start + length))
+    starts.map(move |start| start..size.min(start + length)).collect()
+}
+
+/// Goes on with what was saved of a file while it was written to.
+fn go_on(above: &dyn Above, lower: &dyn Lower, job: &Job, kept: &Kept) -> Tried<Begun> {
+    let (attributes, drafts) = (&job.attributes, lower.drafts().ok_or(Trouble::NotReady)?);
+    if attributes.size < kept.lies.counts {
+        // How long it is is not told yet: who reads at its end has it told.
+        let end = kept.lies.counts - 1..kept.lies.counts;
+        above.copy_all(attributes, end, &mut |_, _| Ok(()))?;
+        return Err(Trouble::Again);
+    }
+    let dress = above.dress(attributes)?;
+    let draft = kept.open(drafts)?;
+    let dirty = above.begin_saving(attributes, &PartAsked { number: 0, offset: 0, most: 0 })?;
+    let parts = drafts::parts(&dirty, attributes.size, lower.part_bytes(attributes.size));
+    Ok(Begun { draft: Draft::Kept(draft, kept.lies.counts), dress, parts })
 }
 
 /// Begins something; a file has its size.
 fn draft(above: &dyn Above, lower: &dyn Lower, job: &Job, is_contested: bool) -> Tried<Begun> {
+    if let Some(kept) = &job.kept {
+        return go_on(above, lower, job, kept);
+    }
     let attributes = &job.attributes;
     let new = if attributes.is_regular() {
         New::File(attributes.mode & 0o7777, attributes.size)
@@ -203,12 +238,15 @@ fn draft(above: &dyn Above, lower: &dyn Lower, job: &Job, is_contested: bool) ->
     let aside = is_contested.then(|| place.aside(job.standing.inode));
     let name = &aside.as_ref().unwrap_or(place).name;
     let draft = lower.draft((&job.folder, name), &new, &dress)?;
-    Ok(Begun { draft, dress })
+    Ok(Begun { draft, dress, parts: parts(lower, job) })
 }
 
 /// Gives it all that it has beside its contents, which are there.
-fn ready(lower: &dyn Lower, begun: Begun) -> Tried<Ready> {
-    let Begun { draft, dress } = begun;
+fn ready(lower: &dyn Lower, job: &Job, begun: Begun) -> Tried<Ready> {
+    let Begun { draft, dress, .. } = begun;
+    if let (Draft::Kept(draft, _), Some(drafts)) = (&draft, lower.drafts()) {
+        drafts.resize(draft, job.attributes.size)?;
+    }
     let Lost(is_bare) = lower.dress(&draft, &dress)?;
     let version = draft.version()?;
     Ok(Ready { draft, version, dress, is_bare })
@@ -218,7 +256,7 @@ impl Round<'_> {
     /// As `write`, of one that has no contents, at once.
     pub(crate) fn write_now(&mut self, job: Job) -> Tried<()> {
         let draft = draft(self.above, self.lower, &job, false)?;
-        let ready = ready(self.lower, draft)?;
+        let ready = ready(self.lower, &job, draft)?;
         self.land(job, ready)
     }
 

@@ -1,11 +1,11 @@
 //! The instance, as a client of its daemons.
 
-use crate::sides::{Above, Sink};
+use crate::sides::{Above, Dirty, PartAsked, Sink};
 use crate::state::{Lies, Place, Row, Standing, Tried, Trouble};
 use crate::wanted::Waited;
 use below::Dress;
 use client::{At, Client, Follow, OfdIndex, Outcome, PathBuffer, Position, ProcessIndex};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CString, OsString};
 use std::ops::Range;
 use std::os::unix::ffi::OsStringExt as _;
@@ -15,7 +15,7 @@ use wire::below::{News, Standing as Told, UnsavedName, Wanted, listed};
 use wire::codec::{Field as _, Reader};
 use wire::errno::{Errno, Result};
 use wire::limits::{PATH_BYTES_MAX, SHARD_COUNT, XATTR_SIZE_MAX};
-use wire::{Attributes, Credentials, Inode, Request, ShardIndex};
+use wire::{Attributes, Credentials, DaemonIndex, Inode, Request, ShardIndex};
 
 /// Bytes that are read and written at once.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -138,8 +138,8 @@ impl Instance {
         Ok(all)
     }
 
-    /// Copies what is in `start..end`.
-    fn copy_range(&self, from: &Open<'_>, to: &mut Sink<'_>, range: (u64, u64)) -> Tried<()> {
+    /// Copies what is in `start..end`, as far as the file goes. Where that is.
+    fn copy_range(&self, from: &Open<'_>, to: &mut Sink<'_>, range: (u64, u64)) -> Tried<u64> {
         let (mut at, end) = range;
         let mut buffer = vec![0; BUFFER_BYTES];
         while at < end {
@@ -147,13 +147,21 @@ impl Instance {
             let room = buffer.get_mut(..room).unwrap_or_default();
             let read = self.client.read(from.file, room, Position::At(at))?;
             if read == 0 {
-                // It was cut meanwhile.
-                return Err(Trouble::Again);
+                break;
             }
             to(room.get(..read).unwrap_or_default(), at)?;
             at += read as u64;
         }
-        Ok(())
+        Ok(at)
+    }
+
+    /// As `copy_range`, of what has to be there.
+    fn copy_whole(&self, from: &Open<'_>, to: &mut Sink<'_>, range: (u64, u64)) -> Tried<()> {
+        match self.copy_range(from, to, range)? == range.1.max(range.0) {
+            true => Ok(()),
+            // It was cut meanwhile.
+            false => Err(Trouble::Again),
+        }
     }
 }
 
@@ -294,6 +302,53 @@ impl Above for Instance {
         Ok(())
     }
 
+    fn drafted(&self, inode: Inode, is_new: bool, lies: &Lies) -> Result<()> {
+        let is_new = u8::from(is_new);
+        self.tell(inode, &Request::Drafted { inode, is_new, lies: lies.told() })
+    }
+
+    fn undrafted(&self, inode: Inode) -> Result<()> {
+        self.tell(inode, &Request::Undrafted { inode })
+    }
+
+    fn begin_saving(&self, of: &Attributes, part: &PartAsked) -> Result<Vec<Dirty>> {
+        let (inode, mut all) = (of.inode, Vec::new());
+        self.client.each_target_of_below(of, &mut |target| {
+            let mut offset = part.offset;
+            loop {
+                let before = all.len();
+                let &PartAsked { number, most, .. } = part;
+                let request = Request::BeginSaving { inode, number, offset, most };
+                self.client.begin_saving(target, &request, &mut |range| {
+                    all.push(Dirty { target, range });
+                })?;
+                match all.get(before..).and_then(|new| new.last()) {
+                    // There may be more.
+                    Some(last) if number == 0 => offset = last.range.end,
+                    _ => return Ok(()),
+                }
+            }
+        })?;
+        all.sort_by_key(|one| one.range.start);
+        Ok(all)
+    }
+
+    fn end_saving(&self, of: &Attributes, part: (u64, u64), dirty: &[Dirty]) -> Result<()> {
+        let targets: BTreeSet<DaemonIndex> = dirty.iter().map(|one| one.target).collect();
+        for target in targets {
+            match self.client.end_saving(target, of.inode, part) {
+                // It stays as it is, and is saved again.
+                Ok(()) | Err(Errno::EAGAIN) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    fn copy_all(&self, of: &Attributes, part: Range<u64>, to: &mut Sink<'_>) -> Tried<u64> {
+        self.copy_range(&self.open(of.inode)?, to, (part.start, part.end))
+    }
+
     fn dress(&self, of: &Attributes) -> Result<Dress> {
         let Attributes { mode, uid, gid, accessed, modified, .. } = *of;
         Ok(Dress {
@@ -314,11 +369,11 @@ impl Above for Instance {
     fn copy(&self, of: &Attributes, part: Range<u64>, to: &mut Sink<'_>) -> Tried<()> {
         let from = self.open(of.inode)?;
         if !of.is_sparse() && !of.inode.is_from_below() {
-            return self.copy_range(&from, to, (part.start, part.end));
+            return self.copy_whole(&from, to, (part.start, part.end));
         }
         let mut at = part.start;
         while let Some((start, end)) = from.data(at, part.end)? {
-            self.copy_range(&from, to, (start, end))?;
+            self.copy_whole(&from, to, (start, end))?;
             at = end;
         }
         Ok(())

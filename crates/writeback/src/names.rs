@@ -35,15 +35,19 @@ impl Round<'_> {
             self.bring(&row.place, &standing, &now)?;
             return Ok(None);
         }
-        if attributes.is_regular() {
-            self.may_write(row.place.parent, &standing)?;
+        if attributes.is_regular()
+            && let Err(trouble) = self.may_write(row.place.parent, &standing)
+        {
+            self.note_waiting(&trouble, &standing, &row.place);
+            return Err(trouble);
         }
         let folder = self.folder_to_change(row.place.parent)?;
         if !attributes.is_regular() || self.may_replace(&row.place)?.is_none() {
             self.make_room(&row.place)?;
         }
         self.under_way.insert(row.entry);
-        let job = Job { aim: Aim::Name(row.place.clone()), folder, standing, attributes };
+        let kept = self.kept(&standing)?;
+        let job = Job { aim: Aim::Name(row.place.clone()), folder, standing, attributes, kept };
         if attributes.is_regular() {
             return Ok(Some(job));
         }
@@ -76,6 +80,7 @@ impl Round<'_> {
     pub(crate) fn forget_dead(&mut self, inode: Inode, place: &Place) -> Tried<()> {
         match self.standing(inode)? {
             Some(standing) if standing.is_at(place) && self.is_all_gone(inode) => {
+                self.end_draft(&standing)?;
                 Ok(self.above.gone(inode)?)
             }
             _ => Ok(()),
@@ -214,6 +219,12 @@ impl Round<'_> {
         let mut is_ours = false;
         for name in self.lower.names(&folder)? {
             let aside = Place { parent: directory, name };
+            if let Some(inode) = below::inode_of_kept(&aside.name).map(Inode) {
+                // It goes when its file is complete, or gone.
+                let draft = self.standing(inode)?.and_then(|standing| standing.draft);
+                is_ours |= draft.is_some_and(|draft| draft.place == aside);
+                continue;
+            }
             let standing = match aside.inode_aside() {
                 Some(inode) => self.standing(inode)?.filter(|standing| standing.is_at(&aside)),
                 None => None,

@@ -5,7 +5,7 @@
 //! *Invariant:* what is put has a number in its metadata that no other has, and the instance is told of
 //! it before. So whether it was done can be found out afterwards, whoever has died or not answered.
 
-use crate::sides::{Draft, Folder, Lower, New, Node, Over, Sink};
+use crate::sides::{Draft, Drafts, Folder, Lower, New, Node, Over, Sink};
 use crate::state::{Tried, Trouble as Failure};
 use below::{Dress, Kind, Lost, Trouble};
 use bucket::{Attributes, Bucket, Refused, Upload, Uploads as _};
@@ -235,6 +235,11 @@ impl Lower for Objects {
 
     fn part_bytes(&self, size: u64) -> u64 {
         size.div_ceil(PARTS_MAX).max(PART_BYTES)
+    }
+
+    /// What is uploaded of an object can not be read before it is complete.
+    fn drafts(&self) -> Option<&dyn Drafts> {
+        None
     }
 
     fn root(&self) -> io::Result<Folder> {

@@ -15,12 +15,12 @@
 
 use crate::brake::Brake;
 use crate::contents::Job;
+use crate::drafts::Written;
 use crate::scope::{Fates, Scope};
 use crate::sides::{Above, Folder, Lower, Node};
 use crate::state::{Lies, Place, Row, Standing, Tried, Trouble};
 use below::Kind;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -96,13 +96,17 @@ impl Counts {
 
     /// A round is over.
     pub(crate) fn judge(&self, done: &Tried<Report>) {
-        let is_vain = done.as_ref().map_or(true, |report| report.failed > 0 && report.saved == 0);
+        let is_vain = done
+            .as_ref()
+            .map_or(true, |report| report.failed > 0 && report.saved == 0 && report.parts == 0);
         self.is_vain.store(is_vain, Ordering::Relaxed);
     }
 
-    /// One is done, whatever came of it.
-    fn one_less(&self) {
-        self.moves();
+    /// One is looked at, and perhaps something is done.
+    fn one_less(&self, is_done: bool) {
+        if is_done {
+            self.moves();
+        }
         let less = |left: u64| Some(left.saturating_sub(1));
         let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
@@ -117,6 +121,8 @@ pub(crate) struct Memory {
     swept: HashSet<Inode>,
     /// Places where something else was found than was known.
     pub(crate) contested: HashSet<Place>,
+    /// Of files that are written to, how far they were saved last.
+    pub(crate) hands: HashMap<Inode, u64>,
     /// Until when nobody who waits for room is hurried for, as that was in vain.
     pub(crate) rests_until: Option<Instant>,
 }
@@ -128,6 +134,8 @@ pub(crate) struct Report {
     pub(crate) saved: u64,
     /// Bytes of contents that were written.
     pub(crate) bytes: u64,
+    /// Bytes that were saved of files that are written to.
+    pub(crate) parts: u64,
     /// What could not be saved, and why; the first of them.
     pub(crate) failures: Vec<(PathBuf, String)>,
     /// How many could not.
@@ -163,7 +171,7 @@ impl Report {
         self.is_quiet() && self.aside > 0
     }
 
-    fn fail(&mut self, path: PathBuf, why: String) {
+    pub(crate) fn fail(&mut self, path: PathBuf, why: String) {
         self.failed += 1;
         if self.failures.len() < TOLD_MAX {
             self.failures.push((path, why));
@@ -211,6 +219,8 @@ pub(crate) struct Round<'a> {
     pub(crate) torn: HashSet<Inode>,
     /// Inodes of which contents are on their way.
     pub(crate) under_way: HashSet<Inode>,
+    /// Files that somebody writes to.
+    pub(crate) written: Vec<Written>,
     /// Directories in which names changed: their times are to be set again.
     touched: BTreeSet<Inode>,
     /// Directories that this round is to see to, or not; and where those are whose names are unsaved.
@@ -249,6 +259,7 @@ pub(crate) fn run(
         unclear_places: HashSet::new(),
         torn: HashSet::new(),
         under_way: HashSet::new(),
+        written: Vec::new(),
         touched: BTreeSet::new(),
         within: HashMap::new(),
         ways: HashMap::new(),
@@ -265,6 +276,7 @@ pub(crate) fn run(
     round.come(coming);
     round.until_no_more(going, |round, row| round.clear(&row.place, row.lies).map(|()| true));
     round.changed()?;
+    round.save_written();
     round.blame();
     if round.report.saved > 0 {
         // Before anybody is told that all is saved.
@@ -321,7 +333,8 @@ impl Round<'_> {
 
     /// Counts what came of something.
     pub(crate) fn note(&mut self, (inode, place): (Inode, &Place), done: Tried<()>, bytes: u64) {
-        self.counts.one_less();
+        let is_done = !matches!(done, Err(Trouble::Waits | Trouble::Held));
+        self.counts.one_less(is_done);
         self.report.fates.note(inode, &done);
         match done {
             Ok(()) => self.report.saved += 1,
@@ -456,7 +469,9 @@ impl Round<'_> {
             self.touch(directory)?;
         }
         if !self.lower.is_far() && self.memory.swept.insert(directory) {
-            let _left: Vec<OsString> = self.lower.names(&folder)?;
+            for name in self.lower.names(&folder)? {
+                self.sweep_kept(&Place { parent: directory, name })?;
+            }
         }
         Ok(folder)
     }

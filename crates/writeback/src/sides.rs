@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use wire::below::Version;
 use wire::errno::Result;
-use wire::{Attributes, Inode};
+use wire::{Attributes, DaemonIndex, Inode};
 
 /// The instance.
 pub(crate) trait Above: Sync {
@@ -34,11 +34,40 @@ pub(crate) trait Above: Sync {
     fn dress(&self, of: &Attributes) -> Result<Dress>;
     /// Where a symbolic link leads.
     fn target(&self, of: &Attributes) -> Result<OsString>;
+    /// `Request::Drafted`.
+    fn drafted(&self, inode: Inode, is_new: bool, lies: &Lies) -> Result<()>;
+    /// `Request::Undrafted`.
+    fn undrafted(&self, inode: Inode) -> Result<()>;
+    /// `Request::BeginSaving`, of all targets: what they say, in the order of offsets.
+    fn begin_saving(&self, of: &Attributes, part: &PartAsked) -> Result<Vec<Dirty>>;
+    /// `Request::EndSaving`, of those that said something.
+    fn end_saving(&self, of: &Attributes, part: (u64, u64), dirty: &[Dirty]) -> Result<()>;
+    /// Copies a part of the contents of a regular file, with its holes, as far as it goes. Where it
+    /// ends.
+    ///
+    /// # Errors
+    /// Of either side.
+    fn copy_all(&self, of: &Attributes, part: Range<u64>, to: &mut Sink<'_>) -> Tried<u64>;
     /// Copies a part of the contents of a regular file to one that is all hole there, and has its size.
     ///
     /// # Errors
     /// Of either side.
     fn copy(&self, of: &Attributes, part: Range<u64>, to: &mut Sink<'_>) -> Tried<()>;
+}
+
+/// What of a file is asked for; see `Request::BeginSaving`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartAsked {
+    pub(crate) number: u64,
+    pub(crate) offset: u64,
+    pub(crate) most: u64,
+}
+
+/// Bytes of a file that may be other than below, and whose they are.
+#[derive(Clone, Debug)]
+pub(crate) struct Dirty {
+    pub(crate) target: DaemonIndex,
+    pub(crate) range: Range<u64>,
 }
 
 /// Takes bytes that are at an offset of a file. What it is not given is zero.
@@ -124,6 +153,8 @@ pub(crate) enum New {
 pub(crate) enum Draft {
     /// Under a temporary name.
     File(below::Draft),
+    /// Under a lasting name, with so many bytes of before.
+    Kept(below::Draft, u64),
     /// As well.
     Other(Temporary),
     /// On its way to a bucket.
@@ -134,12 +165,35 @@ impl Draft {
     /// What it will be.
     pub(crate) fn version(&self) -> io::Result<Version> {
         let node = match self {
-            Draft::File(draft) => below::Node::of(draft.file())?,
+            Draft::File(draft) | Draft::Kept(draft, _) => below::Node::of(draft.file())?,
             Draft::Other(other) => other.node()?,
             Draft::Object(uploading) => return Ok(uploading.version()),
         };
         Ok(Node::from(node).version)
     }
+}
+
+/// What a file is before it is begun to be saved while it is written to: nothing, or what lies below.
+pub(crate) type Origin<'a> = Option<(&'a Folder, &'a Lies)>;
+
+/// Drafts that are kept: bytes of a file are there while it is not complete, and nowhere else.
+pub(crate) trait Drafts: Sync {
+    /// Begins one of a file that will have `mode`, with what counts of what lies below. Its name, number
+    /// and size.
+    fn begin(
+        &self,
+        within: &Folder,
+        of: &Attributes,
+        origin: Origin<'_>,
+    ) -> std::result::Result<(below::Draft, OsString, u64), Trouble>;
+    /// Opens one that was begun; `None`: it is not there.
+    fn open(&self, within: &Folder, name: &OsStr, number: u64) -> io::Result<Option<below::Draft>>;
+    /// What is behind `size` goes; what comes behind is zero.
+    fn resize(&self, draft: &below::Draft, size: u64) -> io::Result<()>;
+    /// Writes to one that is all zero from `counts` on.
+    fn put(&self, draft: &below::Draft, bytes: &[u8], at: u64, counts: u64) -> io::Result<()>;
+    /// Waits until all that was written to it is on the device, and its name in a directory.
+    fn sync(&self, draft: &below::Draft, name_in: Option<&Folder>) -> io::Result<()>;
 }
 
 /// What lies below. Its methods are calls of a file system, or what comes near them, and say its errors.
@@ -150,6 +204,8 @@ pub(crate) trait Lower: Sync {
     fn is_far(&self) -> bool;
     /// Bytes of the parts of a file of this size that several threads may copy.
     fn part_bytes(&self, size: u64) -> u64;
+    /// Files that are not complete can be kept, and read.
+    fn drafts(&self) -> Option<&dyn Drafts>;
     /// Its top.
     fn root(&self) -> io::Result<Folder>;
     /// A directory; no link is followed.

@@ -1,6 +1,7 @@
 //! A directory of the site, by the crate `below`.
 
-use crate::sides::{Draft, Folder, Lower, New, Node, Over, Sink};
+use crate::round::is_version;
+use crate::sides::{Draft, Drafts, Folder, Lower, New, Node, Origin, Over, Sink};
 use crate::state::Tried;
 use below::{Dress, Kind, Lost, Temporary, Trouble, contents};
 use rustix::fs::{Mode, OFlags};
@@ -11,6 +12,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use wire::Attributes;
 
 /// Bytes that are read and written at once.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -76,6 +78,10 @@ impl Lower for Site {
         size.div_ceil(PARTS_MAX).max(PART_BYTES)
     }
 
+    fn drafts(&self) -> Option<&dyn Drafts> {
+        Some(self)
+    }
+
     fn root(&self) -> io::Result<Folder> {
         let folder = below::Folder::open(&self.path)?;
         match identity(&folder)? == self.identity {
@@ -126,13 +132,16 @@ impl Lower for Site {
     ) -> Tried<()> {
         match draft {
             Draft::File(draft) => fill(&mut |bytes, at| write_blocks(draft.file(), bytes, at)),
+            Draft::Kept(draft, counts) => {
+                fill(&mut |bytes, at| self.put(draft, bytes, at, *counts))
+            }
             Draft::Other(_) | Draft::Object(_) => Ok(()),
         }
     }
 
     fn dress(&self, draft: &Draft, dress: &Dress) -> io::Result<Lost> {
         match draft {
-            Draft::File(draft) => dress.put_on(draft.file()),
+            Draft::File(draft) | Draft::Kept(draft, _) => dress.put_on(draft.file()),
             Draft::Other(other) => other.dress(dress),
             Draft::Object(_) => Ok(Lost(false)),
         }
@@ -142,8 +151,16 @@ impl Lower for Site {
         open_folder(within)?.sync_all()
     }
 
-    fn land(&self, draft: Draft, (_, name): (&Folder, &OsStr), over: Over) -> Result<(), Trouble> {
+    fn land(
+        &self,
+        draft: Draft,
+        (within, name): (&Folder, &OsStr),
+        over: Over,
+    ) -> Result<(), Trouble> {
         match draft {
+            Draft::Kept(draft, _) => {
+                draft.land_in(open_folder(within).map_err(Trouble::Write)?, name, over.landing())
+            }
             Draft::File(draft) => draft.land(name, over.landing()),
             Draft::Other(other) => other.land(name, over.landing()),
             Draft::Object(_) => Err(Trouble::Write(io::ErrorKind::Unsupported.into())),
@@ -181,7 +198,9 @@ impl Lower for Site {
         draft: &Draft,
         dress: &Dress,
     ) -> Result<(), Trouble> {
-        let Draft::File(from) = draft else { return Err(Trouble::Changed) };
+        let (Draft::File(from) | Draft::Kept(from, _)) = draft else {
+            return Err(Trouble::Changed);
+        };
         let within = open_folder(within).map_err(Trouble::Write)?;
         let to = open(within, name, OFlags::RDWR).map_err(Trouble::Write)?;
         let size = below::Node::of(from.file()).map_err(Trouble::Read)?.size;
@@ -191,6 +210,62 @@ impl Lower for Site {
         contents::copy(from.file(), &to, 0..size, true, &mut buffer, &mut |_| {})?;
         dress.put_on(&to).map_err(Trouble::Write)?;
         to.sync_all().map_err(Trouble::Write)
+    }
+}
+
+impl Drafts for Site {
+    fn begin(
+        &self,
+        within: &Folder,
+        of: &Attributes,
+        origin: Origin<'_>,
+    ) -> Result<(below::Draft, OsString, u64), Trouble> {
+        let within = open_folder(within).map_err(Trouble::Write)?;
+        let mut draft = below::Draft::new(within, of.mode & 0o7777).map_err(Trouble::Write)?;
+        let mut size = 0;
+        if let Some((from, lies)) = origin {
+            size = lies.counts;
+            let from = open_folder(from).map_err(Trouble::Read)?;
+            let file = open(from, &lies.place.name, OFlags::RDONLY).map_err(Trouble::Read)?;
+            let is_it = || below::Node::of(&file).map(|it| is_version(&it.into(), &lies.version));
+            let mut buffer = vec![0; BUFFER_BYTES];
+            draft.file().set_len(size).map_err(Trouble::Write)?;
+            contents::copy(&file, draft.file(), 0..size, true, &mut buffer, &mut |_| {})?;
+            if !is_it().map_err(Trouble::Read)? {
+                return Err(Trouble::Changed);
+            }
+        }
+        let name = draft.keep(of.inode.0).map_err(Trouble::Write)?;
+        Ok((draft, name, size))
+    }
+
+    fn open(&self, within: &Folder, name: &OsStr, number: u64) -> io::Result<Option<below::Draft>> {
+        let within = open_folder(within)?;
+        let file = match open(within, name, OFlags::RDWR) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        let is_it = below::Node::of(&file)?.identity.1 == number;
+        Ok(is_it.then(|| below::Draft::of_kept(within, name, file)))
+    }
+
+    fn resize(&self, draft: &below::Draft, size: u64) -> io::Result<()> {
+        draft.file().set_len(size)
+    }
+
+    fn put(&self, draft: &below::Draft, bytes: &[u8], at: u64, counts: u64) -> io::Result<()> {
+        match at < counts {
+            true => draft.file().write_all_at(bytes, at),
+            false => write_blocks(draft.file(), bytes, at),
+        }
+    }
+
+    fn sync(&self, draft: &below::Draft, name_in: Option<&Folder>) -> io::Result<()> {
+        draft.file().sync_data()?;
+        match name_in {
+            Some(within) => Ok(rustix::fs::fsync(&**open_folder(within)?)?),
+            None => Ok(()),
+        }
     }
 }
 

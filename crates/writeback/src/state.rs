@@ -98,13 +98,14 @@ pub(crate) struct Standing {
     pub(crate) is_written: bool,
     pub(crate) now: Option<Lies>,
     pub(crate) next: Option<Lies>,
+    pub(crate) draft: Option<Lies>,
 }
 
 impl Standing {
     pub(crate) fn of(told: &told::Standing<'_>) -> Standing {
-        let told::Standing { inode, attributes, is_written, now, next } = *told;
-        let [now, next] = [now, next].map(|lies| lies.as_ref().map(Lies::of));
-        Standing { inode, attributes, is_written, now, next }
+        let told::Standing { inode, attributes, is_written, now, next, draft } = *told;
+        let [now, next, draft] = [now, next, draft].map(|lies| lies.as_ref().map(Lies::of));
+        Standing { inode, attributes, is_written, now, next, draft }
     }
 
     /// True if nobody will ask for what lies below: it is gone above, or has no name there any more and
@@ -112,7 +113,8 @@ impl Standing {
     pub(crate) fn is_gone(&self) -> bool {
         self.attributes.is_none_or(|attributes| {
             // What was saved may have been dropped above.
-            let may_be_read = attributes.is_regular() && self.now.is_some();
+            let is_below = self.now.is_some() || self.draft.is_some();
+            let may_be_read = attributes.is_regular() && is_below;
             attributes.links == 0 && !may_be_read
         })
     }

@@ -20,6 +20,8 @@ const ROUNDS_ALONE: u32 = 6;
 const ROUNDS_MAX: u32 = 8;
 /// Pause before the next of them.
 const PAUSE: Duration = Duration::from_millis(5);
+/// Pause after a round for room in which there was nothing to save.
+const REST: Duration = Duration::from_millis(100);
 /// How long somebody who ends is not noticed.
 const SLEEP_MICROS: u64 = 500_000;
 
@@ -56,9 +58,13 @@ impl Watch<'_> {
         let rests = memory.rests_until.is_some_and(|until| Instant::now() < until);
         if is_hurried && !rests && !self.board.is_over() {
             // What fails is told by the next round of all.
-            let _ = self.round(How::Hurried, &Scope::default(), memory);
-            let is_vain = self.board.counts.is_vain();
-            memory.rests_until = is_vain.then(|| Instant::now() + TICK);
+            let done = self.round(How::Hurried, &Scope::default(), memory);
+            let rest = match done {
+                Ok(report) if report.saved > 0 || report.parts > 0 => None,
+                Ok(report) if report.failed == 0 => Some(REST),
+                _ => Some(TICK),
+            };
+            memory.rests_until = rest.map(|rest| Instant::now() + rest);
         }
     }
 

@@ -406,7 +406,9 @@ impl Watch<'_> {
         let done = run(self.above, self.lower, (manner, scope), memory, counts);
         counts.clear();
         counts.judge(&done);
-        counts.moves();
+        if done.as_ref().is_ok_and(|report| report.saved > 0 || report.parts > 0) {
+            counts.moves();
+        }
         if scope.is_only {
             if let Ok(report) = &done {
                 add(&mut self.board.guard().told, report);
@@ -447,7 +449,7 @@ fn tell(told: &mut Told, report: &Report) {
 /// What was saved.
 fn add(told: &mut Told, report: &Report) {
     told.saved += report.saved;
-    told.bytes_saved += report.bytes;
+    told.bytes_saved += report.bytes + report.parts;
     told.lost += report.lost;
     for (path, what) in &report.conflicts {
         tracing::warn!("{} {what}", path.display());

@@ -1,7 +1,9 @@
 //! The instance: inodes, entries, what is unsaved, and operations of its users.
 
 use super::Random;
+use super::listing::shown;
 use crate::round::is_version;
+use crate::sides::{Dirty, PartAsked};
 use crate::state::{Lies, Place, Row, Standing};
 use below::{Dress, Folder, Node};
 use std::collections::{BTreeMap, HashMap};
@@ -13,19 +15,45 @@ use wire::attributes::mode;
 use wire::below::{Stamp, Version};
 use wire::errno::{Errno, Result};
 use wire::id::BELOW_FIRST;
-use wire::{Attributes, Inode};
+use wire::{Attributes, DaemonIndex, Inode};
 
 /// A file.
 #[derive(Clone)]
 struct File {
     attributes: Attributes,
     contents: Vec<u8>,
-    /// The bytes that are below alone.
-    unread: Option<Vec<u8>>,
+    /// Pieces that are not here and new, by number.
+    pieces: BTreeMap<usize, State>,
+    /// Somebody writes to it.
+    is_written: bool,
     target: String,
     extended: BTreeMap<String, Vec<u8>>,
     /// It is open: it stays when its last name goes.
     is_open: bool,
+}
+
+/// Of a piece.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It was as it is when this number was told.
+    Marked(u64),
+    /// It is below, too.
+    Clean,
+    /// It is below alone, or nowhere, as it is all zero.
+    Dropped,
+}
+
+/// Directories on the way to one.
+const DEPTH_MAX: u32 = 16;
+/// Bytes of a piece.
+const PIECE_BYTES: usize = 8;
+
+/// Where an inode lies below.
+#[derive(Clone, Default)]
+struct Below {
+    now: Option<Lies>,
+    next: Option<Lies>,
+    draft: Option<Lies>,
 }
 
 /// The instance.
@@ -34,11 +62,12 @@ pub(in crate::sim) struct Instance {
     files: BTreeMap<Inode, File>,
     entries: BTreeMap<Place, Inode>,
     unsaved: BTreeMap<Place, Inode>,
-    below: HashMap<Inode, (Option<Lies>, Option<Lies>)>,
+    below: HashMap<Inode, Below>,
     next: u64,
     clock: i64,
-    /// Files that were saved, and dropped.
+    /// Files that were saved, and dropped, and pieces of files that were written to.
     pub(in crate::sim) dropped: u64,
+    pub(in crate::sim) parts_dropped: u64,
     /// Names that are made.
     pub(in crate::sim) kinds: u64,
 }
@@ -57,6 +86,7 @@ impl Instance {
             next: 100,
             clock: CLOCK_FIRST,
             dropped: 0,
+            parts_dropped: 0,
             kinds: 0,
         };
         let top = instance.file(mode::DIRECTORY | 0o755);
@@ -86,7 +116,8 @@ impl Instance {
         File {
             attributes,
             contents: Vec::new(),
-            unread: None,
+            pieces: BTreeMap::new(),
+            is_written: false,
             target: String::new(),
             extended: BTreeMap::new(),
             is_open: false,
@@ -107,13 +138,69 @@ impl Instance {
     /// What is saved as it is is dropped: its bytes are below alone.
     fn drop_saved(&mut self) {
         for (inode, file) in &mut self.files {
-            let Some((Some(now), None)) = self.below.get(inode) else { continue };
-            let is_saved = now.stamp.changed == file.attributes.changed;
-            if file.attributes.is_regular() && is_saved && file.unread.is_none() {
-                file.unread = Some(file.contents.clone());
+            let Some(Below { now, next: None, draft }) = self.below.get(inode) else { continue };
+            let is_saved = |now: &Lies| now.stamp.changed == file.attributes.changed;
+            let is_saved = draft.is_none() && now.as_ref().is_some_and(is_saved);
+            let all = 0..file.contents.len().div_ceil(PIECE_BYTES);
+            if file.attributes.is_regular() && is_saved && file.pieces.len() < all.len() {
+                file.pieces = all.map(|piece| (piece, State::Dropped)).collect();
                 self.dropped += 1;
             }
+            for state in file.pieces.values_mut().filter(|state| **state == State::Clean) {
+                *state = State::Dropped;
+                self.parts_dropped += 1;
+            }
         }
+    }
+
+    /// What is below of a file, as it would be read now, and how much of that counts.
+    fn bytes_below(&self, inode: Inode) -> Option<Vec<u8>> {
+        let Below { now, next, draft } = self.below.get(&inode)?;
+        let is_it = |next: &&Lies| {
+            draft.as_ref().is_none_or(|draft| draft.version.number == next.version.number)
+        };
+        let first = draft.as_ref().or(now.as_ref());
+        let all: Vec<&Lies> = first.into_iter().chain(next.as_ref().filter(is_it)).collect();
+        let counts = all.iter().map(|lies| lies.counts).min()? as usize;
+        if counts == 0 {
+            return Some(Vec::new());
+        }
+        let mut bytes = all.iter().find_map(|lies| self.find(lies))?;
+        assert!(bytes.len() >= counts, "what counts of {inode:?} is not there");
+        bytes.truncate(counts);
+        Some(bytes)
+    }
+
+    /// True if what is below alone of a file is there.
+    fn has_dropped(&self, inode: Inode, file: &File) -> bool {
+        if !file.pieces.values().any(|state| *state == State::Dropped) {
+            return true;
+        }
+        let dropped = file.pieces.iter().filter(|(_, state)| **state == State::Dropped);
+        let mut ranges = dropped.map(|(piece, _)| {
+            let start = piece * PIECE_BYTES;
+            start..file.contents.len().min(start + PIECE_BYTES)
+        });
+        let lies = self
+            .below
+            .get(&inode)
+            .is_some_and(|below| below.now.is_some() || below.draft.is_some());
+        let mut below = match self.bytes_below(inode) {
+            Some(bytes) => bytes,
+            None if lies => return ranges.next().is_none(),
+            // A hole.
+            None => Vec::new(),
+        };
+        below.resize(file.contents.len().max(below.len()), 0);
+        ranges.all(|range| below[range.clone()] == file.contents[range])
+    }
+
+    /// Somebody needs what is below alone of some pieces.
+    fn fill(&mut self, inode: Inode, pieces: std::ops::Range<usize>) {
+        let file = self.files.get(&inode).expect("a file");
+        assert!(self.has_dropped(inode, file), "bytes of {inode:?} are lost");
+        let file = self.files.get_mut(&inode).expect("a file");
+        file.pieces.retain(|piece, _| !pieces.contains(piece));
     }
 
     // What users do.
@@ -134,7 +221,8 @@ impl Instance {
             attributes.size = if meta.is_file() { meta.len() } else { 0 };
             if meta.is_file() {
                 file.contents = std::fs::read(path.join(&name)).expect("read");
-                file.unread = Some(file.contents.clone());
+                let all = 0..file.contents.len().div_ceil(PIECE_BYTES);
+                file.pieces = all.map(|piece| (piece, State::Dropped)).collect();
             }
             let stamp = Stamp::of(attributes);
             let inode = self.add_as(Inode(BELOW_FIRST + node.identity.1), file);
@@ -142,7 +230,7 @@ impl Instance {
             self.entries.insert(place.clone(), inode);
             let version = version(&node);
             let lies = Lies { place, version, counts: version.size, stamp };
-            self.below.insert(inode, (Some(lies), None));
+            self.below.insert(inode, Below { now: Some(lies), ..Below::default() });
             if meta.is_dir() {
                 self.import_from(inode, &path.join(&name));
             }
@@ -180,22 +268,44 @@ impl Instance {
 
     pub(in crate::sim) fn write(&mut self, inode: Inode, at: usize, bytes: &[u8]) {
         let now = self.now();
+        let length = self.files.get(&inode).expect("a file").contents.len();
+        if at + bytes.len() > length {
+            self.resize(inode, at + bytes.len());
+        }
+        self.fill(inode, at / PIECE_BYTES..(at + bytes.len()).div_ceil(PIECE_BYTES));
         let file = self.files.get_mut(&inode).expect("a file");
-        let end = file.contents.len().max(at + bytes.len());
-        file.contents.resize(end, 0);
         file.contents[at..at + bytes.len()].copy_from_slice(bytes);
-        file.attributes.size = end as u64;
         (file.attributes.modified, file.attributes.changed) = (now, now);
+    }
+
+    /// What is cut off does not count below any more; what is new is a hole.
+    fn resize(&mut self, inode: Inode, size: usize) {
+        let file = self.files.get_mut(&inode).expect("a file");
+        let before = file.contents.len();
+        if size < before {
+            file.pieces.retain(|piece, _| piece * PIECE_BYTES < size);
+            let is_dropped = |state: &State| *state == State::Dropped;
+            if !file.pieces.get(&(size / PIECE_BYTES)).is_none_or(is_dropped) {
+                file.pieces.remove(&(size / PIECE_BYTES));
+            }
+            if let Some(Below { now, next, draft }) = self.below.get_mut(&inode) {
+                for lies in [now, next, &mut *draft].into_iter().flatten() {
+                    lies.counts = lies.counts.min(size as u64);
+                }
+                let cuts = draft.iter_mut();
+                cuts.for_each(|draft| draft.stamp.changed += 1);
+            }
+        }
+        let new = before.div_ceil(PIECE_BYTES)..size.div_ceil(PIECE_BYTES);
+        file.pieces.extend(new.map(|piece| (piece, State::Dropped)));
+        file.contents.resize(size, 0);
+        file.attributes.size = size as u64;
     }
 
     pub(in crate::sim) fn truncate(&mut self, inode: Inode, size: usize) {
         let now = self.now();
+        self.resize(inode, size);
         let file = self.files.get_mut(&inode).expect("a file");
-        if size == 0 {
-            file.unread = None;
-        }
-        file.contents.resize(size, 0);
-        file.attributes.size = size as u64;
         (file.attributes.modified, file.attributes.changed) = (now, now);
     }
 
@@ -319,12 +429,17 @@ impl Instance {
         !self.entries.keys().any(|place| place.parent == directory)
     }
 
+    fn set_written(&mut self, inode: Inode, is_written: bool) {
+        self.files.get_mut(&inode).expect("a file").is_written |= is_written;
+    }
+
     pub(in crate::sim) fn close_all(&mut self) {
         let open = self.files.iter().filter(|(_, file)| file.is_open);
         let open: Vec<Inode> = open.map(|(inode, _)| *inode).collect();
         for inode in open.into_iter().filter(|inode| *inode != Inode::ROOT) {
             self.close(inode);
         }
+        self.files.values_mut().for_each(|file| file.is_written = false);
     }
 
     /// Something that a user may do.
@@ -344,11 +459,18 @@ impl Instance {
             instance.files.get(&inode).is_some_and(|file| file.attributes.is_regular())
         };
         match (random.below(16), at) {
-            (0..=3, None) => drop(self.create(parent, name, &bytes)),
+            (0..=3, None) => {
+                let inode = self.create(parent, name, &bytes);
+                self.set_written(inode, random.below(2) == 0);
+            }
             (4, None) if directories.len() < 8 => drop(self.make_directory(parent, name)),
             (5, None) => self.symlink(parent, name, "somewhere"),
             (6, None) => self.pipe(parent, name),
-            (0..=1, Some(inode)) if is_file(self, inode) => self.write(inode, 3, &bytes),
+            (0..=1, Some(inode)) if is_file(self, inode) => {
+                let end = self.files.get(&inode).map_or(0, |file| file.contents.len());
+                self.write(inode, [3, end + 5, end][random.below(3)] % 200, &bytes);
+                self.set_written(inode, random.below(3) > 0);
+            }
             (2, Some(inode)) if is_file(self, inode) => self.truncate(inode, bytes.len()),
             (3, Some(inode)) => self.change_mode(inode, 0o700 | random.below(8) as u32),
             (4..=6, Some(inode))
@@ -417,7 +539,8 @@ impl Instance {
             .filter(|standing| {
                 let changed = standing.attributes.map(|attributes| attributes.changed);
                 let saved = standing.now.as_ref().map(|now| now.stamp.changed);
-                standing.next.is_some() || changed.is_none() || changed != saved
+                let is_told = standing.next.is_none() && standing.draft.is_none();
+                !is_told || changed.is_none() || changed != saved
             })
             .collect();
         all.sort_by_key(|standing| standing.inode);
@@ -425,18 +548,20 @@ impl Instance {
     }
 
     pub(in crate::sim) fn standing(&self, inode: Inode) -> Option<Standing> {
-        let attributes = self.files.get(&inode).map(|file| file.attributes);
-        let (now, next) = self.below.get(&inode).cloned().unwrap_or_default();
-        if attributes.is_none() && now.is_none() && next.is_none() {
+        let file = self.files.get(&inode);
+        let attributes = file.map(|file| file.attributes);
+        let Below { now, next, draft } = self.below.get(&inode).cloned().unwrap_or_default();
+        if attributes.is_none() && now.is_none() && next.is_none() && draft.is_none() {
             return None;
         }
-        Some(Standing { inode, attributes, is_written: false, now, next })
+        let is_written = file.is_some_and(|file| file.is_written);
+        Some(Standing { inode, attributes, is_written, now, next, draft })
     }
 
     pub(in crate::sim) fn saving(&mut self, inode: Inode, lies: &Lies) -> Result<()> {
-        let (now, _) = self.below.get(&inode).cloned().unwrap_or_default();
+        let below = self.below.get(&inode).cloned().unwrap_or_default();
         let mut next = lies.clone();
-        match now.as_ref().filter(|now| now.version == lies.version) {
+        match below.now.as_ref().filter(|now| now.version == lies.version) {
             Some(now) => (next.counts, next.stamp) = (now.counts, now.stamp),
             None => {
                 let file = self.files.get(&inode).ok_or(Errno::ESTALE)?;
@@ -446,32 +571,106 @@ impl Instance {
                 }
             }
         }
-        self.below.insert(inode, (now, Some(next)));
+        self.below.insert(inode, Below { next: Some(next), ..below });
         Ok(())
     }
 
     pub(in crate::sim) fn wrote(&mut self, inode: Inode, lies: &Lies) -> Result<()> {
-        let (now, next) = self.below.get(&inode).cloned().ok_or(Errno::EAGAIN)?;
+        let Below { now, next, draft } = self.below.get(&inode).cloned().ok_or(Errno::EAGAIN)?;
         let is_it = |lying: &Lies| lying.place == lies.place && lying.version == lies.version;
         let found = next.or(now).filter(|lying| is_it(lying)).ok_or(Errno::EAGAIN)?;
         let stamp = Stamp { changed: lies.stamp.changed, ..found.stamp };
-        self.below.insert(inode, (Some(Lies { stamp, ..found }), None));
+        let now = Lies { stamp, ..found };
+        let draft = draft.filter(|draft| draft.version.number != now.version.number);
+        self.below.insert(inode, Below { now: Some(now), next: None, draft });
         Ok(())
     }
 
     pub(in crate::sim) fn not_written(&mut self, inode: Inode) -> Result<()> {
-        match self.below.get_mut(&inode) {
-            Some((None, _)) => drop(self.below.remove(&inode)),
-            Some((_, next)) => *next = None,
-            None => {}
+        self.change_below(inode, |below| below.next = None);
+        Ok(())
+    }
+
+    fn change_below(&mut self, inode: Inode, change: impl FnOnce(&mut Below)) {
+        let Some(below) = self.below.get_mut(&inode) else { return };
+        change(below);
+        if below.now.is_none() && below.next.is_none() && below.draft.is_none() {
+            self.below.remove(&inode);
         }
+    }
+
+    pub(in crate::sim) fn drafted(
+        &mut self,
+        inode: Inode,
+        is_new: bool,
+        lies: &Lies,
+    ) -> Result<()> {
+        self.files.get(&inode).ok_or(Errno::ESTALE)?;
+        let below = self.below.entry(inode).or_default();
+        let is_right = match &below.draft {
+            Some(draft) => !is_new && draft.stamp == lies.stamp,
+            None => {
+                let most = below.now.as_ref().map_or(0, |now| now.counts);
+                is_new && lies.counts <= most
+            }
+        };
+        if !is_right {
+            self.change_below(inode, |_| {});
+            return Err(Errno::EAGAIN);
+        }
+        below.draft = Some(lies.clone());
+        Ok(())
+    }
+
+    pub(in crate::sim) fn undrafted(&mut self, inode: Inode) -> Result<()> {
+        self.change_below(inode, |below| below.draft = None);
+        Ok(())
+    }
+
+    /// Pieces that are not known to be below, and are noted if there is a number.
+    pub(in crate::sim) fn begin_saving(
+        &mut self,
+        inode: Inode,
+        part: &PartAsked,
+    ) -> Result<Vec<Dirty>> {
+        let file = self.files.get_mut(&inode).ok_or(Errno::ESTALE)?;
+        let (mut all, mut bytes) = (Vec::new(), 0);
+        for piece in 0..file.contents.len().div_ceil(PIECE_BYTES) {
+            let start = (piece * PIECE_BYTES) as u64;
+            let is_below = matches!(file.pieces.get(&piece), Some(State::Clean | State::Dropped));
+            let is_enough = part.number != 0 && bytes >= part.most;
+            if is_below || start < part.offset || is_enough {
+                continue;
+            }
+            if part.number != 0 {
+                file.pieces.insert(piece, State::Marked(part.number));
+            }
+            bytes += PIECE_BYTES as u64;
+            let range = start..start + PIECE_BYTES as u64;
+            all.push(Dirty { target: DaemonIndex(0), range });
+        }
+        Ok(all)
+    }
+
+    pub(in crate::sim) fn end_saving(
+        &mut self,
+        inode: Inode,
+        (number, end): (u64, u64),
+    ) -> Result<()> {
+        let file = self.files.get_mut(&inode).ok_or(Errno::ESTALE)?;
+        let is_it = |(piece, state): &(&usize, &mut State)| {
+            let is_whole = ((*piece + 1) * PIECE_BYTES) as u64 <= end;
+            is_whole && **state == State::Marked(number)
+        };
+        file.pieces.iter_mut().filter(is_it).for_each(|(_, state)| *state = State::Clean);
         Ok(())
     }
 
     pub(in crate::sim) fn gone(&mut self, inode: Inode) -> Result<()> {
-        let file = self.files.get(&inode);
-        assert!(file.is_none_or(|file| file.unread.is_none()), "bytes of {inode:?} are lost");
         self.below.remove(&inode);
+        let file = self.files.get(&inode);
+        let has_all = file.is_none_or(|file| self.has_dropped(inode, file));
+        assert!(has_all, "bytes of {inode:?} are lost");
         Ok(())
     }
 
@@ -513,42 +712,41 @@ impl Instance {
     /// All bytes of a file; those that nobody has read are looked for below.
     pub(in crate::sim) fn read(&mut self, inode: Inode) -> Result<Vec<u8>> {
         let file = self.files.get(&inode).ok_or(Errno::ESTALE)?;
-        if let Some(unread) = &file.unread {
-            let (now, next) = self.below.get(&inode).expect("it lies below");
-            let found = [now, next].into_iter().flatten().find_map(|lies| self.find(lies));
-            let found = found.ok_or(Errno::EIO)?;
-            // A version that was written since has the bytes of then.
-            assert!(found.starts_with(unread) || found == file.contents, "of {inode:?}");
-        }
-        let file = self.files.get_mut(&inode).ok_or(Errno::ESTALE)?;
-        file.unread = None;
+        let all = 0..file.contents.len().div_ceil(PIECE_BYTES);
+        self.fill(inode, all);
+        let file = self.files.get(&inode).ok_or(Errno::ESTALE)?;
         Ok(file.contents.clone())
+    }
+
+    /// Bytes of a file as its users see them.
+    pub(in crate::sim) fn contents(&self, inode: Inode) -> Result<Vec<u8>> {
+        self.files.get(&inode).map(|file| file.contents.clone()).ok_or(Errno::ESTALE)
     }
 
     /// True if what is below alone of any file is there.
     pub(in crate::sim) fn has_all(&self) -> bool {
-        self.files.iter().filter(|(_, file)| file.unread.is_some()).all(|(inode, _)| {
-            let (now, next) = self.below.get(inode).expect("it lies below");
-            [now, next].into_iter().flatten().any(|lies| self.find(lies).is_some())
-        })
+        self.files.iter().all(|(inode, file)| self.has_dropped(*inode, file))
     }
 
-    fn path_below(&self, directory: Inode) -> Option<PathBuf> {
+    /// Where a directory lies. What is about to be moved may be told to be in itself.
+    fn path_below(&self, directory: Inode, depth: u32) -> Option<PathBuf> {
         if directory == Inode::ROOT {
             return Some(self.root.clone());
         }
-        let (now, next) = self.below.get(&directory)?;
+        let depth = depth.checked_sub(1)?;
+        let Below { now, next, .. } = self.below.get(&directory)?;
         [now, next].into_iter().flatten().find_map(|lies| {
-            let path = self.path_below(lies.place.parent)?.join(&lies.place.name);
+            let path = self.path_below(lies.place.parent, depth)?.join(&lies.place.name);
             let number = path.symlink_metadata().ok()?.ino();
             (number == lies.version.number).then_some(path)
         })
     }
 
     fn find(&self, lies: &Lies) -> Option<Vec<u8>> {
-        let path = self.path_below(lies.place.parent)?;
+        let path = self.path_below(lies.place.parent, DEPTH_MAX)?;
         let node = Folder::open(&path).ok()?.node(&lies.place.name).ok()?;
-        if !is_version(&node.into(), &lies.version) {
+        let is_draft = lies.version == Version::of_draft(node.identity.1);
+        if !is_draft && !is_version(&node.into(), &lies.version) {
             return None;
         }
         std::fs::read(path.join(&lies.place.name)).ok()
@@ -586,74 +784,6 @@ impl Instance {
         }
         listing
     }
-}
-
-fn shown(
-    (mode, modified): (u32, i64),
-    (contents, target): (&[u8], &str),
-    extended: &str,
-    twins: &[String],
-) -> String {
-    let mode = if mode & mode::TYPE == mode::SYMLINK { mode::SYMLINK } else { mode };
-    format!("{mode:o} {modified} {contents:?} {target:?} {extended} {twins:?}")
-}
-
-/// The same of a tree below.
-pub(in crate::sim) fn listing_below(root: &Path) -> BTreeMap<PathBuf, String> {
-    let mut found = Vec::new();
-    let mut left = vec![PathBuf::new()];
-    while let Some(path) = left.pop() {
-        for entry in std::fs::read_dir(root.join(&path)).expect("listed").flatten() {
-            let path = path.join(entry.file_name());
-            let meta = root.join(&path).symlink_metadata().expect("stat");
-            if meta.is_dir() {
-                left.push(path.clone());
-            }
-            found.push((path, meta));
-        }
-    }
-    let mut listing = BTreeMap::new();
-    for (path, meta) in &found {
-        let whole = root.join(path);
-        // A name that a link lost while its writer died may be left aside as long as the file lives.
-        let is_named = |path: &Path| !path.to_string_lossy().contains(".forebay-aside-");
-        let twins = found.iter().filter(|(_, other)| other.ino() == meta.ino());
-        let twins = twins.filter(|(path, _)| is_named(path));
-        let mut twins: Vec<_> = twins.map(|(path, _)| path.display().to_string()).collect();
-        twins.sort();
-        if !is_named(path) && !twins.is_empty() {
-            continue;
-        }
-        let contents =
-            if meta.is_file() { std::fs::read(&whole).expect("read") } else { Vec::new() };
-        let target = std::fs::read_link(&whole).unwrap_or_default();
-        let modified = meta.mtime() * 1_000_000_000 + meta.mtime_nsec();
-        let extended = if meta.is_symlink() { Vec::new() } else { extended(&whole) };
-        let said = shown(
-            (meta.mode(), modified),
-            (&contents, &target.to_string_lossy()),
-            &format!("{extended:?}"),
-            &twins,
-        );
-        listing.insert(path.clone(), said);
-    }
-    listing
-}
-
-fn extended(path: &Path) -> Vec<(String, Vec<u8>)> {
-    let meta = path.metadata().expect("stat");
-    if !meta.is_file() && !meta.is_dir() {
-        return Vec::new();
-    }
-    let file = std::fs::File::open(path).expect("open");
-    let dress = Dress::of(&file, &Node::of(&file).expect("stat")).expect("attributes");
-    let mut all: Vec<(String, Vec<u8>)> = dress
-        .extended
-        .into_iter()
-        .map(|(name, value)| (String::from_utf8_lossy(name.as_bytes()).into_owned(), value))
-        .collect();
-    all.sort();
-    all
 }
 
 fn is_directory(file: &File) -> bool {

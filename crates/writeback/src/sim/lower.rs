@@ -1,7 +1,7 @@
 //! The directory below, whose calls may fail.
 
 use super::World;
-use crate::sides::{Draft, Folder, Lower, New, Node, Over, Sink};
+use crate::sides::{Draft, Drafts, Folder, Lower, New, Node, Origin, Over, Sink};
 use crate::site::Site;
 use crate::state::Tried;
 use below::{Dress, Lost, Trouble};
@@ -45,6 +45,9 @@ impl Lower for Faulty<'_> {
     }
     fn part_bytes(&self, size: u64) -> u64 {
         self.site.part_bytes(size)
+    }
+    fn drafts(&self) -> Option<&dyn Drafts> {
+        Some(self)
     }
     fn root(&self) -> io::Result<Folder> {
         self.call(Site::root)
@@ -101,5 +104,29 @@ impl Lower for Faulty<'_> {
         dress: &Dress,
     ) -> Result<(), Trouble> {
         self.call_to_land(|site| site.rewrite(within, name, draft, dress))
+    }
+}
+
+impl Drafts for Faulty<'_> {
+    fn begin(
+        &self,
+        within: &Folder,
+        of: &wire::Attributes,
+        origin: Origin<'_>,
+    ) -> Result<(below::Draft, OsString, u64), Trouble> {
+        self.call_to_land(|site| site.begin(within, of, origin))
+    }
+    fn open(&self, within: &Folder, name: &OsStr, number: u64) -> io::Result<Option<below::Draft>> {
+        self.call(|site| site.open(within, name, number))
+    }
+    fn resize(&self, draft: &below::Draft, size: u64) -> io::Result<()> {
+        self.call(|site| site.resize(draft, size))
+    }
+    fn put(&self, draft: &below::Draft, bytes: &[u8], at: u64, counts: u64) -> io::Result<()> {
+        self.call(|site| site.put(draft, bytes, at, counts))
+    }
+    fn sync(&self, _: &below::Draft, _: Option<&Folder>) -> io::Result<()> {
+        // No machine dies here.
+        self.call(|_| Ok(()))
     }
 }

@@ -4,10 +4,11 @@
 //! Bytes of files from below that nobody read are below alone: who reads them finds them there or fails.
 
 mod instance;
+mod listing;
 mod lower;
 mod tests;
 
-use crate::sides::Above;
+use crate::sides::{Above, Dirty, PartAsked};
 use crate::state::{Lies, Place, Row, Standing};
 use std::sync::{Arc, Mutex, PoisonError};
 use wire::Inode;
@@ -131,6 +132,30 @@ impl Above for World {
     }
     fn saved(&self, place: &Place, from: Inode, to: Inode) -> Result<()> {
         self.call(|instance| instance.saved(place, from, to))
+    }
+    fn drafted(&self, inode: Inode, is_new: bool, lies: &Lies) -> Result<()> {
+        self.call(|instance| instance.drafted(inode, is_new, lies))
+    }
+    fn undrafted(&self, inode: Inode) -> Result<()> {
+        self.call(|instance| instance.undrafted(inode))
+    }
+    fn begin_saving(&self, of: &wire::Attributes, part: &PartAsked) -> Result<Vec<Dirty>> {
+        self.call(|instance| instance.begin_saving(of.inode, part))
+    }
+    fn end_saving(&self, of: &wire::Attributes, part: (u64, u64), _: &[Dirty]) -> Result<()> {
+        self.call(|instance| instance.end_saving(of.inode, part))
+    }
+    fn copy_all(
+        &self,
+        of: &wire::Attributes,
+        part: std::ops::Range<u64>,
+        to: &mut crate::sides::Sink<'_>,
+    ) -> std::result::Result<u64, crate::state::Trouble> {
+        let contents = self.call(|instance| instance.contents(of.inode))?;
+        let end = part.end.min(contents.len() as u64).max(part.start);
+        let bytes = contents.get(part.start as usize..end as usize).unwrap_or_default();
+        to(bytes, part.start)?;
+        Ok(end)
     }
     fn dress(&self, of: &wire::Attributes) -> Result<below::Dress> {
         self.call(|instance| instance.dress(of.inode))

@@ -1,6 +1,6 @@
 //! Both trees are equal in the end, and nothing is lost on the way, whatever happens meanwhile.
 
-use super::instance::listing_below;
+use super::listing::listing_below;
 use super::{Faults, Faulty, World};
 use crate::round::{Counts, How, Manner, Memory, Report, run};
 use crate::scope::Scope;
@@ -20,9 +20,16 @@ fn manner() -> Manner {
     Manner { threads: 1, idle_nanos: 0, how: How::Plainly, now: 0 }
 }
 
+/// One of all, at times in a hurry, in which what is written to is saved, too.
 fn round(world: &World, memory: &mut Memory) -> Tried<Report> {
     let site = Site::new(world.place.path())?;
-    run(world, &Faulty { world, site }, (manner(), &Scope::default()), memory, &Counts::default())
+    let how = match world.random.lock().expect("numbers").below(4) {
+        0 => How::Plainly,
+        1 => How::Flush,
+        _ => How::Hurried,
+    };
+    let manner = Manner { how, ..manner() };
+    run(world, &Faulty { world, site }, (manner, &Scope::default()), memory, &Counts::default())
 }
 
 /// Rounds until there is nothing to save; all that was reported.
@@ -86,7 +93,7 @@ fn what_users_did_is_there_in_the_end() {
 
 #[test]
 fn what_users_do_while_it_is_saved_is_there_too() {
-    let mut dropped = 0;
+    let (mut dropped, mut parts) = (0, 0);
     for seed in 0..SEEDS {
         let world = imported(seed);
         let mut memory = Memory::default();
@@ -100,8 +107,10 @@ fn what_users_do_while_it_is_saved_is_there_too() {
         settle(&world, &mut memory);
         assert_equal(&world, seed);
         dropped += world.with(|instance| instance.dropped);
+        parts += world.with(|instance| instance.parts_dropped);
     }
     assert!(dropped > 0, "nothing that was saved was dropped");
+    assert!(parts > 0, "no part of a file that was written to was dropped");
 }
 
 #[test]

@@ -1,0 +1,263 @@
+//! Files that somebody writes to and for which the instance has no room: bytes of them are saved in a
+//! draft, which is kept under a name of the writer's own and becomes the file when that is complete.
+//!
+//! A draft is begun with what counts of what lies below. What is here and other than there is copied to
+//! it, a little at a time; then its shard is told how much of it counts, and the targets that they may
+//! drop what did not change since (`data::parts`). So it is known at any time what of a file is only
+//! there, and nothing else has to be remembered. A file that is complete is saved from its draft:
+//! what is newer here is copied, and it gets the file's name as any draft does (`contents`).
+//!
+//! *Invariant:* what counts of a draft are bytes of the file, but for what is here and not clean; no byte
+//! that counts goes from it.
+//!
+//! Not here: a store whose objects can not be read before they are complete (`Lower::drafts`).
+
+use crate::contents::HURRIED_TIME;
+use crate::round::{How, Round};
+use crate::sides::{Dirty, Drafts, Folder, PartAsked};
+use crate::state::{Lies, Place, Standing, Tried, Trouble};
+use below::each;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use wire::below::{Stamp, Version};
+use wire::{Attributes, Inode};
+
+/// Bytes of a file that are saved at a time, of each target: there is room when that is done.
+const PART_BYTES: u64 = if cfg!(test) { 24 } else { 32 << 20 };
+
+/// A file that somebody writes to.
+#[derive(Clone, Debug)]
+pub(crate) struct Written {
+    inode: Inode,
+    /// A place that it has or is to have.
+    place: Place,
+    /// As far as it is told.
+    size: u64,
+}
+
+impl Written {
+    pub(crate) fn of(standing: &Standing, place: &Place) -> Option<Written> {
+        let attributes = standing.attributes.filter(Attributes::is_regular)?;
+        let (inode, place) = (standing.inode, place.clone());
+        Some(Written { inode, place, size: attributes.size })
+    }
+}
+
+/// What is to go on with a draft that was kept.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) folder: Folder,
+    pub(crate) lies: Lies,
+}
+
+impl Kept {
+    /// Opens it; what does not count any more goes.
+    pub(crate) fn open(&self, drafts: &dyn Drafts) -> Tried<below::Draft> {
+        let Lies { place, version, counts, .. } = &self.lies;
+        let Some(draft) = drafts.open(&self.folder, &place.name, version.number)? else {
+            let name = place.name.display();
+            let why = format!("what was saved of it, {name}, was removed there: it is lost");
+            return Err(Trouble::Below(io::Error::other(why)));
+        };
+        drafts.resize(&draft, *counts)?;
+        Ok(draft)
+    }
+}
+
+impl Round<'_> {
+    /// Notes a file that can not be saved as somebody writes to it.
+    pub(crate) fn note_written(&mut self, standing: &Standing, place: &Place) {
+        let may = self.manner.how == How::Hurried && self.lower.drafts().is_some();
+        if may && standing.is_written {
+            self.written.extend(Written::of(standing, place));
+        }
+    }
+
+    /// A file is not to be saved now.
+    pub(crate) fn note_waiting(&mut self, why: &Trouble, standing: &Standing, place: &Place) {
+        if matches!(why, Trouble::Waits) {
+            self.note_written(standing, place);
+        }
+    }
+
+    /// The draft of an inode, if it has one.
+    pub(crate) fn kept(&mut self, standing: &Standing) -> Tried<Option<Kept>> {
+        let Some(lies) = standing.draft.clone() else { return Ok(None) };
+        // It is to leave it.
+        let folder = self.folder_to_change(lies.place.parent)?;
+        Ok(Some(Kept { folder, lies }))
+    }
+
+    /// An inode needs its draft no longer: what it is lies elsewhere, or it is gone.
+    pub(crate) fn end_draft(&mut self, standing: &Standing) -> Tried<()> {
+        let Some(lies) = &standing.draft else { return Ok(()) };
+        self.above.undrafted(standing.inode)?;
+        let Some(folder) = self.folder(lies.place.parent)? else { return Ok(()) };
+        let node = self.lower.node(&folder, &lies.place.name)?;
+        if node.is_some_and(|node| node.version.number == lies.version.number) {
+            let folder = self.folder_to_change(lies.place.parent)?;
+            self.lower.remove(&folder, &lies.place.name, false)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what a killed writer kept in a directory and told nobody of.
+    pub(crate) fn sweep_kept(&mut self, place: &Place) -> Tried<()> {
+        let Some(inode) = below::inode_of_kept(&place.name).map(Inode) else { return Ok(()) };
+        let standing = self.above.standing(inode)?;
+        let draft = standing.as_ref().and_then(|standing| standing.draft.as_ref());
+        if draft.is_some_and(|lies| lies.place == *place) {
+            return Ok(());
+        }
+        let Some(folder) = self.folder(place.parent)? else { return Ok(()) };
+        let node = self.lower.node(&folder, &place.name)?;
+        if node.is_some_and(|node| below::is_left_over(&place.name, node.version.modified)) {
+            self.lower.remove(&folder, &place.name, false)?;
+        }
+        Ok(())
+    }
+
+    /// Saves bytes of files that are written to, where nothing else made room.
+    pub(crate) fn save_written(&mut self) {
+        let (mut all, begun) = (std::mem::take(&mut self.written), Instant::now());
+        let Some(drafts) = self.lower.drafts().filter(|_| self.report.bytes == 0) else { return };
+        all.sort_by_key(|one| (std::cmp::Reverse(one.size), one.inode));
+        all.dedup_by_key(|one| one.inode);
+        let mut goes_on = true;
+        while goes_on {
+            goes_on = false;
+            for one in &all {
+                match self.save_part(drafts, one) {
+                    Ok(0) | Err(Trouble::Again | Trouble::NotReady) => {}
+                    Ok(bytes) => {
+                        self.report.parts += bytes;
+                        self.counts.moves();
+                        goes_on = begun.elapsed() < HURRIED_TIME;
+                        break;
+                    }
+                    Err(trouble) => {
+                        let path = self.path(&one.place);
+                        self.report.fail(path, trouble.to_string());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Saves some of a file. How much.
+    fn save_part(&mut self, drafts: &dyn Drafts, of: &Written) -> Tried<u64> {
+        let standing = self.standing(of.inode)?.ok_or(Trouble::Again)?;
+        let attributes = standing.attributes.ok_or(Trouble::Again)?;
+        let (number, dirty) = self.begin_part(&attributes)?;
+        if dirty.is_empty() {
+            return Ok(0);
+        }
+        let (kept, draft, is_new) = match self.kept(&standing)? {
+            Some(kept) => {
+                let draft = kept.open(drafts)?;
+                (kept, draft, false)
+            }
+            None => {
+                let (kept, draft) = self.begin_draft(drafts, (&standing, &attributes), of)?;
+                (kept, draft, true)
+            }
+        };
+        if is_new {
+            let synced = drafts.sync(&draft, Some(&kept.folder)).map_err(Trouble::from);
+            let told = synced.and_then(|()| Ok(self.above.drafted(of.inode, true, &kept.lies)?));
+            if told.is_err() {
+                // Nobody knows of it.
+                let _ = self.lower.remove(&kept.folder, &kept.lies.place.name, false);
+            }
+            told?;
+        }
+        let counts = kept.lies.counts;
+        let ends = each(self.manner.threads, &dirty, |one| {
+            let mut put = |bytes: &[u8], at| {
+                self.counts.brake.take(bytes.len() as u64, &|| self.counts.moves());
+                self.counts.moves();
+                drafts.put(&draft, bytes, at, counts)
+            };
+            self.above.copy_all(&attributes, one.range.clone(), &mut put)
+        });
+        let (mut end, mut bytes, mut whole) = (counts, 0, u64::MAX);
+        for (one, reached) in dirty.iter().zip(ends) {
+            let reached = reached?;
+            end = end.max(reached);
+            if reached < one.range.end {
+                // It stays, so it makes no room.
+                whole = whole.min(reached);
+            } else {
+                bytes += one.range.end - one.range.start;
+            }
+        }
+        drafts.resize(&draft, end)?;
+        drafts.sync(&draft, None)?;
+        let lies = Lies { counts: end, ..kept.lies };
+        self.above.drafted(of.inode, false, &lies)?;
+        self.above.end_saving(&attributes, (number, whole), &dirty)?;
+        let last = dirty.last().map_or(0, |one| one.range.end);
+        self.memory.hands.insert(of.inode, last);
+        Ok(bytes)
+    }
+
+    /// What of a file is to be saved next: behind what was saved last, and then from the start.
+    fn begin_part(&mut self, attributes: &Attributes) -> Tried<(u64, Vec<Dirty>)> {
+        let hand = self.memory.hands.remove(&attributes.inode).unwrap_or(0);
+        for offset in if hand == 0 { vec![0] } else { vec![hand, 0] } {
+            let number = fresh();
+            let part = PartAsked { number, offset, most: PART_BYTES };
+            let dirty = self.above.begin_saving(attributes, &part)?;
+            if !dirty.is_empty() {
+                return Ok((number, dirty));
+            }
+        }
+        Ok((0, Vec::new()))
+    }
+
+    fn begin_draft(
+        &mut self,
+        drafts: &dyn Drafts,
+        (standing, attributes): (&Standing, &Attributes),
+        of: &Written,
+    ) -> Tried<(Kept, below::Draft)> {
+        if self.torn.contains(&of.inode) || self.is_unclear(of.inode) {
+            return Err(Trouble::NotReady);
+        }
+        let folder = self.folder_to_change(of.place.parent)?;
+        let origin = match standing.now.as_ref().filter(|now| now.counts > 0) {
+            Some(now) => Some((self.folder(now.place.parent)?.ok_or(Trouble::NotReady)?, now)),
+            None => None,
+        };
+        let origin = origin.as_ref().map(|(folder, now)| (folder, *now));
+        let (draft, name, counts) = drafts.begin(&folder, attributes, origin)?;
+        let number = below::Node::of(draft.file())?.identity.1;
+        let place = Place { parent: of.place.parent, name };
+        let (version, stamp) = (Version::of_draft(number), Stamp::default());
+        let lies = Lies { place, version, counts, stamp };
+        Ok((Kept { folder, lies }, draft))
+    }
+}
+
+/// What of a file that is complete is other than in its draft, in parts of so many bytes.
+pub(crate) fn parts(dirty: &[Dirty], size: u64, most: u64) -> Vec<Range<u64>> {
+    let all = dirty.iter().map(|one| one.range.start..one.range.end.min(size));
+    all.filter(|range| !range.is_empty())
+        .flat_map(|range| {
+            let starts = (0..(range.end - range.start).div_ceil(most)).map(move |at| at * most);
+            starts.map(move |at| range.start + at..range.end.min(range.start + at + most))
+        })
+        .collect()
+}
+
+/// A number that no part had before, of this writer or another.
+fn fresh() -> u64 {
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanos = time.map_or(0, |time| time.as_nanos() as u64);
+    static LAST: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    let next = |last: u64| Some(nanos.max(last + 1));
+    let last = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(0);
+    nanos.max(last + 1)
+}
