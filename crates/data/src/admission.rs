@@ -195,8 +195,8 @@ impl Target {
 
     /// Asks what others have to give back, once nothing here leaves any more.
     fn ask_for_room(&mut self, out: &mut Vec<Effect>) {
-        // Who waits for bytes from below, or a piece of zeros over them, waits for what is saved, too.
-        let starves = self.is_over_backing() && self.fills.is_starving();
+        // A piece of zeros over what is below needs room as what is written does.
+        let starves = self.is_over_backing() && self.fills.is_starving_to_punch();
         let Admission { queue, round, round_judged, is_asking, .. } = &mut self.admission;
         let needs = |first: &Waiter| !first.has_hope && first.turn.round > *round_judged;
         if (queue.front().is_some_and(needs) || starves) && !*is_asking {

@@ -217,6 +217,11 @@ impl Fills {
         self.starving.is_some()
     }
 
+    /// Does somebody who makes a hole?
+    pub(crate) fn is_starving_to_punch(&self) -> bool {
+        self.starving.is_some_and(|need| need.kind == Kind::Punches)
+    }
+
     /// Is this piece of what he needs?
     pub(crate) fn starves_for(&self, inode: Inode, piece: &Piece) -> bool {
         self.starving.is_some_and(|need| need.touches(inode, piece))

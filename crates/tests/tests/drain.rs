@@ -261,7 +261,7 @@ fn daemons_and_the_writer_may_die_while_an_open_file_is_saved() {
     let seed = setting("TEST_SEED", 1);
     let (below, mut random) = (Below::new(), Random::new(seed));
     let instance = start(&below, "heldkill", &["--local", "2", "--memory", "48MiB"]);
-    let mut program = spawn_of(HOLDER, &instance, seed, 500, 200);
+    let mut program = spawn_of(HOLDER, &instance, seed, 2000, 200);
     kill_until_it_ends(&instance, &mut program, &mut random);
     let right = said(program.wait_with_output().expect("it ends"), "the program");
     said(instance.command("flush").output().expect("forebay runs"), "flush");

@@ -13,13 +13,13 @@
 //! Not here: a store whose objects can not be read before they are complete (`Lower::drafts`).
 
 use crate::contents::HURRIED_TIME;
+use crate::objects::fresh;
 use crate::round::{How, Round};
 use crate::sides::{Dirty, Drafts, Folder, PartAsked};
 use crate::state::{Lies, Place, Standing, Tried, Trouble};
 use below::each;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 use wire::below::{Stamp, Version};
 use wire::{Attributes, Inode};
@@ -133,7 +133,6 @@ impl Round<'_> {
                     Ok(0) | Err(Trouble::Again | Trouble::NotReady) => {}
                     Ok(bytes) => {
                         self.report.parts += bytes;
-                        self.counts.moves();
                         goes_on = begun.elapsed() < HURRIED_TIME;
                         break;
                     }
@@ -207,7 +206,7 @@ impl Round<'_> {
     fn begin_part(&mut self, attributes: &Attributes) -> Tried<(u64, Vec<Dirty>)> {
         let hand = self.memory.hands.remove(&attributes.inode).unwrap_or(0);
         for offset in if hand == 0 { vec![0] } else { vec![hand, 0] } {
-            let number = fresh();
+            let number = fresh().max(1);
             let part = PartAsked { number, offset, most: PART_BYTES };
             let dirty = self.above.begin_saving(attributes, &part)?;
             if !dirty.is_empty() {
@@ -250,14 +249,4 @@ pub(crate) fn parts(dirty: &[Dirty], size: u64, most: u64) -> Vec<Range<u64>> {
             starts.map(move |at| range.start + at..range.end.min(range.start + at + most))
         })
         .collect()
-}
-
-/// A number that no part had before, of this writer or another.
-fn fresh() -> u64 {
-    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let nanos = time.map_or(0, |time| time.as_nanos() as u64);
-    static LAST: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
-    let next = |last: u64| Some(nanos.max(last + 1));
-    let last = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(0);
-    nanos.max(last + 1)
 }

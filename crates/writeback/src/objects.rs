@@ -91,7 +91,8 @@ fn path(within: &Folder, name: &OsStr) -> io::Result<String> {
     Ok(if within.is_empty() { name.to_owned() } else { format!("{within}/{name}") })
 }
 
-fn fresh() -> u64 {
+/// A number that nothing had before.
+pub(crate) fn fresh() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 

@@ -227,11 +227,11 @@ impl Drafts for Site {
             size = lies.counts;
             let from = open_folder(from).map_err(Trouble::Read)?;
             let file = open(from, &lies.place.name, OFlags::RDONLY).map_err(Trouble::Read)?;
-            let is_it = || below::Node::of(&file).map(|it| is_version(&it.into(), &lies.version));
             let mut buffer = vec![0; BUFFER_BYTES];
             draft.file().set_len(size).map_err(Trouble::Write)?;
             contents::copy(&file, draft.file(), 0..size, true, &mut buffer, &mut |_| {})?;
-            if !is_it().map_err(Trouble::Read)? {
+            let node = below::Node::of(&file).map_err(Trouble::Read)?;
+            if !is_version(&node.into(), &lies.version) {
                 return Err(Trouble::Changed);
             }
         }
