@@ -37,7 +37,8 @@ use std::collections::VecDeque;
 use wire::errno::Result;
 use wire::{Errno, Inode};
 
-/// How long somebody waits for what is pinned, or might sink: a client pins a piece for one copy.
+/// How long somebody waits for what is pinned, or might sink: a client pins a piece for one copy. And how
+/// long a question for room is not put again for who waits for pieces to be filled.
 pub(crate) const GRACE_MILLIS: u32 = 200;
 
 /// A request's time here; it keeps it while it is parked.
@@ -77,6 +78,8 @@ pub(crate) struct Admission {
     /// The lap of `saving` that has to be over before that counts: what was saved by then may be dropped.
     lap_judged: u64,
     is_asking: bool,
+    /// When it was asked last for a piece of zeros over what is below, which has no turn here.
+    asked_to_punch: Option<u32>,
     /// The devices were asked to preallocate for all up to this number, or have no more.
     number_asked: u64,
     /// The last that was asked of the SSD failed, and not for want of room.
@@ -196,11 +199,17 @@ impl Target {
     /// Asks what others have to give back, once nothing here leaves any more.
     fn ask_for_room(&mut self, out: &mut Vec<Effect>) {
         // A piece of zeros over what is below needs room as what is written does.
-        let starves = self.is_over_backing() && self.fills.is_starving_to_punch();
-        let Admission { queue, round, round_judged, is_asking, .. } = &mut self.admission;
+        let punches = self.is_over_backing() && self.fills.is_starving_to_punch();
+        let Admission { queue, now, round, round_judged, is_asking, asked_to_punch, .. } =
+            &mut self.admission;
         let needs = |first: &Waiter| !first.has_hope && first.turn.round > *round_judged;
+        let is_rested = asked_to_punch.is_none_or(|at| now.wrapping_sub(at) >= GRACE_MILLIS);
+        let starves = punches && is_rested;
         if (queue.front().is_some_and(needs) || starves) && !*is_asking {
             *is_asking = true;
+            if starves {
+                *asked_to_punch = Some(*now);
+            }
             *round += 1;
             out.push(Effect::AskForRoom { round: *round });
         }
