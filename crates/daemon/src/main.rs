@@ -61,6 +61,7 @@ mod accounts;
 mod alone;
 
 mod room;
+mod untold;
 
 mod below;
 

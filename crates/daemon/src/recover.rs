@@ -230,7 +230,7 @@ fn shard(settings: &Settings, map: &Map, worker: usize, index: Mapped) -> Outcom
         placement: settings.placement,
         root_flags: settings.flags,
         backing: settings.backing.is_some(),
-        drafts: settings.backing.as_deref().is_some_and(|place| !below::is_bucket(place)),
+        drafts: settings.has_drafts(),
         look_nanos: match &settings.backing {
             Some(place) if !below::is_bucket(place) => settings.check_nanos(),
             _ => i64::MAX,

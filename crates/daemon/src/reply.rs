@@ -64,6 +64,8 @@ pub(crate) enum ReplyTo {
     Visit(net::bulk::Visit),
     /// What is told of locks that are to end.
     Release { row: ReleaseIndex },
+    /// Nobody waits for it, but it is counted how many are on their way (`untold`).
+    Untold(Arc<()>),
     /// Nobody waits for it.
     Nobody,
 }
@@ -123,6 +125,7 @@ impl Shared {
             ReplyTo::Release { row } => {
                 self.releases.answered(&self.host, row, part_answer(bytes));
             }
+            ReplyTo::Untold(answers) => drop(answers),
             ReplyTo::Nobody => {}
         }
     }

@@ -106,7 +106,8 @@ impl TargetLoop {
         }
     }
 
-    /// A service has given back what it could. One that can not be asked now gives nothing.
+    /// A service has given back what it could. One that can not be asked now gives nothing, but may have
+    /// something to save.
     pub(crate) fn gave_back(
         &mut self,
         shared: &Shared,
@@ -117,12 +118,14 @@ impl TargetLoop {
         if round != self.room.round || !self.room.left.remove(&shard) {
             return;
         }
-        let more = Reply::decode(&mut Reader::new(answer));
-        if let Ok(Reply::Number { value }) = more {
-            self.room.is_freeing |= coming::is_freeing(value);
-            if coming::is_saving(value) {
-                self.room.saving[0] = self.room.saving[0].saturating_add(value);
+        match Reply::decode(&mut Reader::new(answer)) {
+            Ok(Reply::Number { value }) => {
+                self.room.is_freeing |= coming::is_freeing(value);
+                if coming::is_saving(value) {
+                    self.room.saving[0] = self.room.saving[0].saturating_add(value);
+                }
             }
+            _ => self.room.is_freeing |= shared.below.is_some(),
         }
         if self.room.left.is_empty() {
             self.end_round(shared, guests);

@@ -298,6 +298,11 @@ impl Settings {
         nanos.unwrap_or(i64::MAX).min(i64::MAX - 1)
     }
 
+    /// True if bytes of files that are written to can be saved before these are complete.
+    pub(crate) fn has_drafts(&self) -> bool {
+        self.backing.as_deref().is_some_and(|place| !is_bucket(place))
+    }
+
     /// When pieces sink.
     pub(crate) fn sinking(&self) -> Sinking {
         if self.room == Some(0) {

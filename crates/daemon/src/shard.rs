@@ -279,6 +279,7 @@ impl Shard {
         self.ask_targets(shared);
         let is_freeing = self.service.is_freeing() || self.removals.is_asked(target);
         let (is_saving, saved) = self.service.saves_for_room();
+        let is_saving = shared.tell_untold_for_room() || is_saving;
         let value = coming::value(is_freeing, is_saving, saved);
         shared.answer_with(to, &Reply::Number { value });
     }

@@ -13,6 +13,7 @@ use crate::origins::Origins;
 use crate::releases::Releases;
 use crate::reply::{FULL_MICROS, LOST_MICROS, ReplyTo};
 use crate::sizes::Sizes;
+use crate::untold::Untold;
 use gateway::{Admitted, Route, Router, Session};
 use net::Haste;
 use placement::map::WORKER_OF_TARGET;
@@ -136,6 +137,8 @@ pub(crate) struct Shared {
     pub(crate) leases: Held,
     /// Sizes of files of other hosts' shards that are open here.
     pub(crate) sizes: Sizes,
+    /// See there. `None`: files that are written to can not be saved.
+    pub(crate) untold: Option<Untold>,
     /// What was given to sessions, and is gone.
     pub(crate) origins: Origins,
     /// Sessions whose clients may pin.

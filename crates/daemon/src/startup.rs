@@ -27,6 +27,7 @@ use crate::shared::{Figures, HistoryFigures, Shared, SpaceFigures};
 use crate::sink::Copies;
 use crate::sizes::Sizes;
 use crate::target::{Devices, TargetLoop};
+use crate::untold::Untold;
 use crate::worker::{Worker, Workers};
 use ::below::{Mounted, is_bucket};
 use bucket::Bucket;
@@ -145,6 +146,7 @@ fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
             recover::leases(&memory.leases, settings.count)?,
         ),
         sizes: Sizes::default(),
+        untold: settings.has_drafts().then(Untold::default),
         origins,
         open: Open::new(),
         releases: Releases::default(),

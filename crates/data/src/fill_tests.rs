@@ -7,6 +7,7 @@ use crate::sink::Sinking;
 use crate::target::{Settings, Target};
 use crate::tier::{Backing, Space};
 use clients::{by_clients, wish};
+use parts::{Part, PartSaved, part};
 use proptest::prelude::*;
 use saving::Saved;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,7 @@ use wire::{Errno, Inode, Layout, Request};
 
 mod cases;
 mod clients;
+mod parts;
 mod room;
 mod saving;
 
@@ -61,6 +63,8 @@ struct World {
     clean: BTreeSet<u32>,
     marks: Marks,
     saved: Saved,
+    /// Parts of files that are being saved.
+    parts: BTreeMap<Inode, PartSaved>,
     /// Pieces under the pins of stopped clients.
     pinned: BTreeMap<u32, Piece>,
     copies: Vec<Copying>,
@@ -105,6 +109,7 @@ impl World {
             clean: BTreeSet::new(),
             marks: Marks::default(),
             saved: Saved::default(),
+            parts: BTreeMap::new(),
             pinned: BTreeMap::new(),
             copies: Vec::new(),
             kill_at: None,
@@ -492,6 +497,11 @@ enum Act {
     Save {
         file: u64,
     },
+    /// The writer goes on with its draft.
+    Part {
+        file: u64,
+        part: Part,
+    },
     Stay {
         file: u64,
         resident: u8,
@@ -547,6 +557,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => (file(), offset()).prop_map(|(file, offset)| Act::Seek { file, offset }),
         1 => file().prop_map(|file| Act::Remove { file }),
         5 => file().prop_map(|file| Act::Save { file }),
+        12 => (file(), part()).prop_map(|(file, part)| Act::Part { file, part }),
         2 => (file(), 0u8..2).prop_map(|(file, resident)| Act::Stay { file, resident }),
         4 => (file(), 0u8..5, (0u64..3, 0u64..6, 1u32..3)).prop_map(
             |(file, what, place)| Act::Wish { file, what, place }),
@@ -665,7 +676,8 @@ fn perform(world: &mut World, files: &mut Files, act: &Act) {
             }
         }
         Act::Truncate { file, size } => {
-            // The shard knows it first.
+            // The shard knows it first, and what was copied before does not count.
+            world.parts.remove(&Inode(file));
             world.ends.entry(Inode(file)).and_modify(|end| *end = size.min(*end));
             let (answer, _) =
                 world.call(&Request::Truncate { inode: Inode(file), chunk_log2, size });
@@ -695,9 +707,11 @@ fn perform(world: &mut World, files: &mut Files, act: &Act) {
             // Its number is not used again; here it is, for a file with nothing below.
             world.ends.remove(&Inode(file));
             world.saved.forget(Inode(file));
+            world.parts.remove(&Inode(file));
             files.remove(&file);
         }
         Act::Save { file } => world.save(file, files),
+        Act::Part { file, ref part } => world.go_on_with_part(file, part, files),
         Act::Stay { file, resident } => {
             world.ticket += 1;
             let (inode, changed) = (Inode(file), world.ticket);

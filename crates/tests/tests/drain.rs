@@ -85,38 +85,43 @@ for name in sorted(files):
     print(hashlib.sha256(files[name]).hexdigest(), '', name)
 "#;
 
-/// A file that stays open and is larger than the instance, and a small one that loses its name:
-/// `SEED ROUNDS MIB`; says in the end what the other is to be.
+/// A file that stays open and is larger than the instance, a small one that loses its name, and one that
+/// was there before, `old`, and is written over: `SEED ROUNDS MIB`; says in the end what two are to be.
 const HOLDER: &str = r#"
 import ctypes, hashlib, os, random, sys
 seed, rounds, most = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) << 20
 os.chdir('/forebay')
 libc = ctypes.CDLL(None, use_errno=True)
-r, right, fds = random.Random(seed), [bytearray(), bytearray()], []
-for name in ['held', 'ghost']:
+r, fds = random.Random(seed), []
+for name in ['held', 'ghost', 'old']:
     fds.append(os.open(name, os.O_RDWR | os.O_CREAT, 0o644))
+right = [bytearray(), bytearray(), bytearray(b'an old line\n' * (os.fstat(fds[2]).st_size // 12))]
 def check(which, at, length):
     got = os.pread(fds[which], length, at)
     if got != right[which][at:at + length]:
         wrong = next(n for n in range(len(got)) if got[n] != right[which][at + n])
         raise SystemExit(f'{which}: byte {at + wrong} of {len(right[which])} is wrong')
+for at in range(0, len(right[2]), 1 << 20):
+    right[2][at:at + (1 << 20)] = new = r.randbytes(min(1 << 20, len(right[2]) - at))
+    assert os.pwrite(fds[2], new, at) == len(new)
 for step in range(rounds):
-    which, act = (0 if r.random() < 0.8 else 1), r.random()
+    which, act = r.choices([0, 1, 2], [60, 15, 25])[0], r.random()
     if step == rounds // 3:
         os.unlink('ghost')
         os.rename('held', 'renamed')
     fd, bytes_ = fds[which], right[which]
     # What was removed and never saved must have room.
-    if act < 0.5 and len(bytes_) < [most, 6 << 20][which]:
+    if act < 0.5 and len(bytes_) < [most, 6 << 20, 0][which]:
         at, new = len(bytes_) + r.choice([0, 0, 0, 70000]), r.randbytes(r.randrange(1, 4 << 20))
     elif act < 0.65 and bytes_:
         at, new = r.randrange(len(bytes_)), r.randbytes(r.randrange(1, 1 << 20))
-    elif act < 0.68:
+        new = new[:len(bytes_) - at] if which == 2 else new
+    elif act < 0.68 and which < 2:
         size = r.randrange(len(bytes_) // 2, len(bytes_) * 9 // 8 + 1)
         os.ftruncate(fd, size)
         right[which] = bytes_[:size] + bytes(max(size - len(bytes_), 0))
         continue
-    elif act < 0.75 and bytes_:
+    elif act < 0.75 and which < 2 and bytes_:
         at = r.randrange(len(bytes_))
         length = min(r.randrange(1, 3 << 20), len(bytes_) - at)
         bytes_[at:at + length] = bytes(length)
@@ -131,11 +136,12 @@ for step in range(rounds):
     bytes_[at:at + len(new)] = new
     done = os.pwrite(fd, new, at)
     assert done == len(new), f'{done} of {len(new)} bytes are written'
-for which in range(2):
+for which in range(3):
     for at in range(0, len(right[which]), 1 << 20):
         check(which, at, 1 << 20)
     os.close(fds[which])
-print(hashlib.sha256(right[0]).hexdigest(), '', 'renamed')
+for which, name in [(2, 'old'), (0, 'renamed')]:
+    print(hashlib.sha256(right[which]).hexdigest(), '', name)
 "#;
 
 fn start(below: &Below, name: &str, options: &[&str]) -> Instance {
@@ -237,12 +243,19 @@ fn daemons_and_the_writer_may_die_while_files_are_saved_and_dropped() {
     check(&instance, &below, program);
 }
 
+/// The place below with a file that `HOLDER` writes over.
+fn below_with_old() -> Below {
+    let below = Below::new();
+    std::fs::write(below.path("old"), "an old line\n".repeat(5 << 20)).expect("a file");
+    below
+}
+
 /// "What is saved makes room" (docs/semantics.md), of a file that is not complete.
 #[test]
 fn a_file_that_stays_open_may_be_much_larger_than_the_memory() {
     let seed = setting("TEST_SEED", 1);
     for daemons in ["1", "3"] {
-        let below = Below::new();
+        let below = below_with_old();
         let options = ["--local", daemons, "--memory", "32MiB"];
         let instance = start(&below, &format!("held{daemons}"), &options);
         let program = spawn_of(HOLDER, &instance, seed, 400, 200);
@@ -251,7 +264,7 @@ fn a_file_that_stays_open_may_be_much_larger_than_the_memory() {
         let daemons = status["daemons"].as_array().expect("a list");
         let dropped = daemons.iter().filter_map(|one| one["state"]["bytes_dropped"].as_u64());
         assert!(dropped.sum::<u64>() > 0, "nothing was dropped");
-        assert_eq!(shell(below.place.path(), "ls -A"), "renamed\n", "no draft is left");
+        assert_eq!(shell(below.place.path(), "ls -A"), "old\nrenamed\n", "no draft is left");
     }
 }
 
@@ -259,13 +272,11 @@ fn a_file_that_stays_open_may_be_much_larger_than_the_memory() {
 #[test]
 fn daemons_and_the_writer_may_die_while_an_open_file_is_saved() {
     let seed = setting("TEST_SEED", 1);
-    let (below, mut random) = (Below::new(), Random::new(seed));
+    let (below, mut random) = (below_with_old(), Random::new(seed));
     let instance = start(&below, "heldkill", &["--local", "2", "--memory", "48MiB"]);
-    let mut program = spawn_of(HOLDER, &instance, seed, 2000, 200);
+    let mut program = spawn_of(HOLDER, &instance, seed, 1200, 200);
     kill_until_it_ends(&instance, &mut program, &mut random);
-    let right = said(program.wait_with_output().expect("it ends"), "the program");
-    said(instance.command("flush").output().expect("forebay runs"), "flush");
-    assert_eq!(shell(below.place.path(), "sha256sum renamed"), right);
+    check(&instance, &below, program);
 }
 
 /// Changes a file by a mapping after it was saved, and has all of it leave the memory.

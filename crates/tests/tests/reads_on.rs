@@ -112,9 +112,13 @@ fn dropped(instance: &Instance) -> u64 {
 }
 
 fn start(name: &str, daemons: &str, ssd: &str, below: &Path) -> Instance {
+    start_with(name, daemons, &["--memory", "32MiB", "--ssd", ssd, "--chunk", "256KiB"], below)
+}
+
+fn start_with(name: &str, daemons: &str, tiers: &[&str], below: &Path) -> Instance {
     let below = below.to_str().expect("a path of letters");
-    let tiers = ["--local", daemons, "--memory", "32MiB", "--ssd", ssd, "--chunk", "256KiB"];
-    Instance::start(name, &[&tiers[..], &["--backing", below]].concat())
+    let place = ["--local", daemons, "--backing", below];
+    Instance::start(name, &[&place[..], tiers].concat())
 }
 
 /// A program that runs beside, and how it is ended.
@@ -234,7 +238,8 @@ fn who_writes_gets_the_room_of_what_can_be_read_again() {
     let sum = shell(below.path(), "cat big0 big1 big2 | sha256sum");
     let place = below.path().join("long");
     shell(below.path(), "cat big0 big1 big2 > long; rm big*");
-    let instance = start("room", "1", "0", below.path());
+    let never = ["--memory", "32MiB", "--ssd", "0", "--chunk", "256KiB", "--write-back", "never"];
+    let instance = start_with("room", "1", &never, below.path());
     assert_eq!(above(&instance, "dd if=long bs=128M iflag=fullblock status=none | sha256sum"), sum);
     // All of the memory is full of it now.
     let script = "for n in 1 2 3 4; do head -c 5000000 /forebay/long > own$n; done; \
@@ -260,9 +265,9 @@ fn a_target_full_of_what_was_written_lets_read_what_lies_below() {
     let others = SUMS.replace("-name w", "'(' -name w -o -name 'own*' ')'");
     let below_text = below.path().to_str().expect("letters");
     for daemons in ["1", "2"] {
-        let tiers = ["--local", daemons, "--memory", "16MiB", "--ssd", "0"];
+        let tiers = ["--memory", "16MiB", "--ssd", "0", "--write-back", "never"];
         let name = format!("unkept{daemons}");
-        let instance = Instance::start(&name, &[&tiers[..], &["--backing", below_text]].concat());
+        let instance = start_with(&name, daemons, &tiers, below.path());
         // All of it, in pieces of all lengths.
         let fill = "cd /forebay; for n in 0 1 2 3; do dd if=/dev/zero of=own$n bs=1M; done 2>&1; \
                     dd if=/dev/zero of=own bs=4k 2>&1; LC_ALL=C df --output=avail . | tail -1";

@@ -426,18 +426,25 @@ impl Round<'_> {
         laid
     }
 
-    /// Writes in place. All of it is in the instance by now, as it was read to be written to the draft.
+    /// Writes in place. Until that is done the file lies in its draft: what was dropped of it would be
+    /// nowhere else.
     fn rewrite(&mut self, place: &Place, job: &Job, ready: Ready, number: u64) -> Tried<()> {
         let inode = job.standing.inode;
-        let version = Version { number, ..ready.version };
+        let Ready { draft, version, dress, .. } = ready;
+        let mut standing = job.standing.clone();
+        let draft = match draft {
+            Draft::File(draft) => self.keep(&job.folder, draft, &mut standing)?,
+            kept => kept,
+        };
+        let version = Version { number, ..version };
         let lies = lies_of(place.clone(), version, &job.attributes);
         self.above.saving(inode, &lies)?;
         self.set_unclear(inode, place);
-        self.lower.rewrite(&job.folder, &place.name, &ready.draft, &ready.dress)?;
+        self.lower.rewrite(&job.folder, &place.name, &draft, &dress)?;
         self.above.wrote(inode, &lies)?;
         self.torn.remove(&inode);
         self.set_clear(inode, place);
-        Ok(())
+        self.end_draft(&standing)
     }
 }
 

@@ -7,6 +7,9 @@
 //! there, and nothing else has to be remembered. A file that is complete is saved from its draft:
 //! what is newer here is copied, and it gets the file's name as any draft does (`contents`).
 //!
+//! A file that has several names below is changed in place when it is complete. That may break off, and
+//! what was dropped of the file is read there: its draft is kept till it is done.
+//!
 //! *Invariant:* what counts of a draft are bytes of the file, but for what is here and not clean; no byte
 //! that counts goes from it.
 //!
@@ -15,7 +18,7 @@
 use crate::contents::HURRIED_TIME;
 use crate::objects::fresh;
 use crate::round::{How, Round};
-use crate::sides::{Dirty, Drafts, Folder, PartAsked};
+use crate::sides::{Dirty, Draft, Drafts, Folder, PartAsked};
 use crate::state::{Lies, Place, Standing, Tried, Trouble};
 use below::each;
 use std::io;
@@ -88,6 +91,45 @@ impl Round<'_> {
         // It is to leave it.
         let folder = self.folder_to_change(lies.place.parent)?;
         Ok(Some(Kept { folder, lies }))
+    }
+
+    /// Keeps the draft of a file that is complete in it, and changed in place: that may break off.
+    pub(crate) fn keep(
+        &mut self,
+        folder: &Folder,
+        mut draft: below::Draft,
+        standing: &mut Standing,
+    ) -> Tried<Draft> {
+        let now = standing.now.as_ref().ok_or(Trouble::Again)?;
+        let drafts = self.lower.drafts().ok_or(Trouble::NotReady)?;
+        let node = below::Node::of(draft.file())?;
+        // What is behind that was never below, and is here.
+        let counts = now.counts.min(node.size);
+        let (parent, inode) = (now.place.parent, standing.inode);
+        let name = drafts.keep(&mut draft, inode)?;
+        let (version, stamp) = (Version::of_draft(node.identity.1), Stamp::default());
+        let lies = Lies { place: Place { parent, name }, version, counts, stamp };
+        let kept = Kept { folder: folder.clone(), lies };
+        self.tell_begun(drafts, &draft, inode, &kept)?;
+        standing.draft = Some(kept.lies);
+        Ok(Draft::Kept(draft, counts))
+    }
+
+    /// Tells of a draft that is kept, once it can be found after a crash.
+    fn tell_begun(
+        &self,
+        drafts: &dyn Drafts,
+        draft: &below::Draft,
+        inode: Inode,
+        Kept { folder, lies }: &Kept,
+    ) -> Tried<()> {
+        let synced = drafts.sync(draft, Some(folder)).map_err(Trouble::from);
+        let told = synced.and_then(|()| Ok(self.above.drafted(inode, true, lies)?));
+        if told.is_err() {
+            // Nobody knows of it.
+            let _ = self.lower.remove(folder, &lies.place.name, false);
+        }
+        told
     }
 
     /// An inode needs its draft no longer: what it is lies elsewhere, or it is gone.
@@ -164,13 +206,7 @@ impl Round<'_> {
             }
         };
         if is_new {
-            let synced = drafts.sync(&draft, Some(&kept.folder)).map_err(Trouble::from);
-            let told = synced.and_then(|()| Ok(self.above.drafted(of.inode, true, &kept.lies)?));
-            if told.is_err() {
-                // Nobody knows of it.
-                let _ = self.lower.remove(&kept.folder, &kept.lies.place.name, false);
-            }
-            told?;
+            self.tell_begun(drafts, &draft, of.inode, &kept)?;
         }
         let counts = kept.lies.counts;
         let ends = each(self.manner.threads, &dirty, |one| {

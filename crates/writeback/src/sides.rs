@@ -186,6 +186,8 @@ pub(crate) trait Drafts: Sync {
         of: &Attributes,
         origin: Origin<'_>,
     ) -> std::result::Result<(below::Draft, OsString, u64), Trouble>;
+    /// Makes one of a temporary one; its name.
+    fn keep(&self, draft: &mut below::Draft, of: Inode) -> io::Result<OsString>;
     /// Opens one that was begun; `None`: it is not there.
     fn open(&self, within: &Folder, name: &OsStr, number: u64) -> io::Result<Option<below::Draft>>;
     /// What is behind `size` goes; what comes behind is zero.

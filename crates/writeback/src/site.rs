@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use wire::Attributes;
+use wire::{Attributes, Inode};
 
 /// Bytes that are read and written at once.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -235,8 +235,12 @@ impl Drafts for Site {
                 return Err(Trouble::Changed);
             }
         }
-        let name = draft.keep(of.inode.0).map_err(Trouble::Write)?;
+        let name = self.keep(&mut draft, of.inode).map_err(Trouble::Write)?;
         Ok((draft, name, size))
+    }
+
+    fn keep(&self, draft: &mut below::Draft, of: Inode) -> io::Result<OsString> {
+        draft.keep(of.0)
     }
 
     fn open(&self, within: &Folder, name: &OsStr, number: u64) -> io::Result<Option<below::Draft>> {

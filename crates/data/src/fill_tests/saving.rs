@@ -92,6 +92,8 @@ impl World {
     pub(super) fn save(&mut self, file: u64, files: &Files) {
         let inode = Inode(file);
         let Some(bytes) = files.get(&file) else { return };
+        // Its draft is that now, and no part of one any more.
+        self.parts.remove(&inode);
         self.saved.below.insert(inode, bytes.clone());
         self.saved.is_as_is.insert(inode);
         self.ends.insert(inode, bytes.len() as u64);

@@ -136,11 +136,12 @@ impl Instance {
     }
 
     /// What is saved as it is is dropped: its bytes are below alone.
-    fn drop_saved(&mut self) {
+    pub(in crate::sim) fn drop_saved(&mut self) {
         for (inode, file) in &mut self.files {
-            let Some(Below { now, next: None, draft }) = self.below.get(inode) else { continue };
+            let Some(Below { now, next, draft }) = self.below.get(inode) else { continue };
             let is_saved = |now: &Lies| now.stamp.changed == file.attributes.changed;
-            let is_saved = draft.is_none() && now.as_ref().is_some_and(is_saved);
+            let is_told = next.is_none() && draft.is_none();
+            let is_saved = is_told && now.as_ref().is_some_and(is_saved);
             let all = 0..file.contents.len().div_ceil(PIECE_BYTES);
             if file.attributes.is_regular() && is_saved && file.pieces.len() < all.len() {
                 file.pieces = all.map(|piece| (piece, State::Dropped)).collect();
@@ -712,9 +713,11 @@ impl Instance {
     /// All bytes of a file; those that nobody has read are looked for below.
     pub(in crate::sim) fn read(&mut self, inode: Inode) -> Result<Vec<u8>> {
         let file = self.files.get(&inode).ok_or(Errno::ESTALE)?;
-        let all = 0..file.contents.len().div_ceil(PIECE_BYTES);
-        self.fill(inode, all);
-        let file = self.files.get(&inode).ok_or(Errno::ESTALE)?;
+        assert!(self.has_dropped(inode, file), "bytes of {inode:?} are lost");
+        let file = self.files.get_mut(&inode).ok_or(Errno::ESTALE)?;
+        let dropped = file.pieces.values_mut().filter(|state| **state == State::Dropped);
+        // It may be dropped again, whatever else of the file is changed.
+        dropped.for_each(|state| *state = State::Clean);
         Ok(file.contents.clone())
     }
 

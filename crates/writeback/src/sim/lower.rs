@@ -5,6 +5,7 @@ use crate::sides::{Draft, Drafts, Folder, Lower, New, Node, Origin, Over, Sink};
 use crate::site::Site;
 use crate::state::Tried;
 use below::{Dress, Lost, Trouble};
+use rustix::fs::{Mode, OFlags, ftruncate, openat};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::ops::Range;
@@ -103,7 +104,16 @@ impl Lower for Faulty<'_> {
         draft: &Draft,
         dress: &Dress,
     ) -> Result<(), Trouble> {
-        self.call_to_land(|site| site.rewrite(within, name, draft, dress))
+        let done = self.call_to_land(|site| site.rewrite(within, name, draft, dress));
+        if done.is_err()
+            && let Folder::Site(within) = within
+        {
+            // It broke off in the middle.
+            let torn = openat(within, name, OFlags::WRONLY, Mode::empty());
+            torn.and_then(|file| ftruncate(file, 1))
+                .map_err(|errno| Trouble::Write(errno.into()))?;
+        }
+        done
     }
 }
 
@@ -115,6 +125,9 @@ impl Drafts for Faulty<'_> {
         origin: Origin<'_>,
     ) -> Result<(below::Draft, OsString, u64), Trouble> {
         self.call_to_land(|site| site.begin(within, of, origin))
+    }
+    fn keep(&self, draft: &mut below::Draft, of: wire::Inode) -> io::Result<OsString> {
+        self.call(|site| site.keep(draft, of))
     }
     fn open(&self, within: &Folder, name: &OsStr, number: u64) -> io::Result<Option<below::Draft>> {
         self.call(|site| site.open(within, name, number))

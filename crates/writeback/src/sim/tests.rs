@@ -168,6 +168,36 @@ fn writers_die_again_and_again_while_users_go_on() {
     }
 }
 
+/// What was dropped of it is nowhere while it is changed in place, but in the draft.
+#[test]
+fn who_dies_while_a_file_with_several_names_is_changed_loses_no_byte() {
+    for lives in 1.. {
+        let world = imported(0);
+        let mut memory = Memory::default();
+        world.with(|instance| {
+            let file = instance.at("b");
+            instance.link(file, Inode::ROOT, "further");
+            instance.write(file, 0, &[7; 60]);
+        });
+        settle(&world, &mut memory);
+        world.with(|instance| {
+            instance.drop_saved();
+            instance.write(instance.at("b"), 30, b"x");
+        });
+        world.set(Faults { lives: Some(lives), ..Faults::default() });
+        let _ = round(&world, &mut memory);
+        let has_died = world.is_dead();
+        world.set(Faults::default());
+        world.with(|instance| instance.drop_saved());
+        assert!(world.with(|instance| instance.has_all()), "call {lives}");
+        settle(&world, &mut Memory::default());
+        assert_equal(&world, 0);
+        if !has_died {
+            return;
+        }
+    }
+}
+
 fn read(world: &World, name: &str) -> String {
     String::from_utf8_lossy(&fs::read(world.place.path().join(name)).expect(name)).into_owned()
 }
