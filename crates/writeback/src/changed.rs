@@ -1,4 +1,7 @@
 //! Inodes that lie below and are not there as they are here: half told, gone, or changed.
+//!
+//! What is gone and has no row lies under a name of the writer's own, or nowhere: by any other name lies
+//! what the rows and entries say, and that may have the number that it had.
 
 use crate::contents::{Aim, Job};
 use crate::round::{Found, Round};
@@ -41,19 +44,40 @@ impl Round<'_> {
         self.finish_move(standing, next)?;
         self.finish_landing(standing, next)?;
         let is_in_place = standing.is_at(&next.place);
-        match self.look(&next.place, Some(&next.version))? {
-            Found::Ours(_) => {
-                self.recover_names(standing, next)?;
+        let found = match self.look(&next.place, Some(&next.version)) {
+            Err(Trouble::NotReady) if self.is_unmoved(standing, next)? => {
+                return Ok(self.above.not_written(inode)?);
+            }
+            found => found?,
+        };
+        match found {
+            Found::Ours(node) => {
+                self.recover_names(standing, next, node.kind)?;
                 return Ok(self.above.wrote(inode, next)?);
             }
             Found::Others(node) if is_in_place && self.is_torn(standing, next, &node) => {
                 self.torn.insert(inode);
-                self.set_unclear(inode, &next.place);
+                if !standing.is_gone() {
+                    self.set_unclear(inode, &next.place);
+                }
                 return Ok(());
             }
             Found::Others(_) | Found::Nothing => {}
         }
         Ok(self.above.not_written(inode)?)
+    }
+
+    /// True for a directory that is where it was: then it is nowhere else.
+    fn is_unmoved(&mut self, standing: &Standing, next: &Lies) -> Tried<bool> {
+        let number = next.version.number;
+        let Some(now) = standing.now.as_ref().filter(|now| now.version.number == number) else {
+            return Ok(false);
+        };
+        if self.lower.is_far() || now.place == next.place {
+            return Ok(false);
+        }
+        let found = self.look(&now.place, Some(&now.version))?;
+        Ok(matches!(found, Found::Ours(node) if node.kind == Kind::Folder))
     }
 
     /// What a far store moves is copied, and then removed where it was: both may be broken off. It is
@@ -104,7 +128,7 @@ impl Round<'_> {
     }
 
     /// What was brought to a place lies there by its name, and not where it was any more.
-    fn recover_names(&mut self, standing: &Standing, next: &Lies) -> Tried<()> {
+    fn recover_names(&mut self, standing: &Standing, next: &Lies, kind: Kind) -> Tried<()> {
         let inode = standing.inode;
         let known = |told: Tried<()>| match told {
             // Something else of ours is said to be there.
@@ -113,7 +137,8 @@ impl Round<'_> {
         };
         if let Some(now) = standing.now.as_ref().filter(|now| now.place != next.place)
             && !now.place.is_own()
-            && !matches!(self.look(&now.place, Some(&now.version))?, Found::Ours(_))
+            && (kind == Kind::Folder
+                || !matches!(self.look(&now.place, Some(&now.version))?, Found::Ours(_)))
         {
             known(self.saved(&now.place, inode, Inode::NONE))?;
         }
@@ -190,8 +215,7 @@ impl Round<'_> {
             return self.note((standing.inode, &place), Err(Trouble::NotReady), 0);
         }
         if standing.is_gone() {
-            let ended = self.end_draft(standing);
-            let done = ended.and_then(|()| Ok(self.above.gone(standing.inode)?));
+            let done = self.tell_gone(standing);
             self.note((standing.inode, &place), done, 0);
         } else if standing.attributes.is_some_and(|attributes| attributes.links == 0) {
             self.report.aside += 1;
@@ -209,32 +233,36 @@ impl Round<'_> {
             // A name is to go, and has not gone yet.
             return Ok(false);
         }
-        let found = match self.look(&now.place, Some(&now.version))? {
+        if now.place.is_own() {
+            self.remove_own(inode, now)?;
+        }
+        self.tell_gone(standing)?;
+        Ok(true)
+    }
+
+    /// What lies by a name of the writer's own goes from there.
+    fn remove_own(&mut self, inode: Inode, now: &Lies) -> Tried<()> {
+        let node = match self.look(&now.place, Some(&now.version))? {
+            Found::Ours(node) => node,
             Found::Others(node)
                 if self.torn.contains(&inode) && node.version.number == now.version.number =>
             {
-                Found::Ours(node)
+                node
             }
-            found => found,
+            Found::Others(_) | Found::Nothing => return Ok(()),
         };
-        if let Found::Ours(node) = found {
-            let folder = self.folder_to_change(now.place.parent)?;
-            let removed = self.lower.remove(&folder, &now.place.name, node.kind == Kind::Folder);
-            match removed {
-                Err(error) if node.kind == Kind::Folder && crate::names::is_not_empty(&error) => {
-                    if !self.has_only_others(inode, &now.place)? {
-                        return Err(Trouble::NotReady);
-                    }
-                    let what = "is removed above, and there are files of others in it: it stays";
-                    self.conflict(&now.place, what.to_owned());
+        let folder = self.folder_to_change(now.place.parent)?;
+        match self.lower.remove(&folder, &now.place.name, node.kind == Kind::Folder) {
+            Err(error) if node.kind == Kind::Folder && crate::names::is_not_empty(&error) => {
+                if !self.has_only_others(inode, &now.place)? {
+                    return Err(Trouble::NotReady);
                 }
-                removed => removed?,
+                let what = "is removed above, and there are files of others in it: it stays";
+                self.conflict(&now.place, what.to_owned());
+                Ok(())
             }
+            removed => Ok(removed?),
         }
-        self.memory.links.remove(&inode);
-        self.end_draft(standing)?;
-        self.above.gone(inode)?;
-        Ok(true)
     }
 
     /// A file that was changed. Contents are a job; true if its attributes are what they are above.

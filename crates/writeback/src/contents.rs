@@ -76,6 +76,7 @@ struct Ready {
 /// Writes all; counts what came of each.
 pub(crate) fn write(round: &mut Round<'_>, jobs: Vec<Job>) {
     let lower = round.lower;
+    let jobs = round.found_again(jobs);
     let is_hurried = round.manner.how == How::Hurried;
     let batch_bytes = match is_hurried {
         true => BATCH_BYTES_HURRIED,
@@ -258,6 +259,29 @@ impl Round<'_> {
         let draft = draft(self.above, self.lower, &job, false)?;
         let ready = ready(self.lower, &job, draft)?;
         self.land(job, ready)
+    }
+
+    /// Where they come to: in a bucket a directory is a path, and may have been moved since they were
+    /// found.
+    fn found_again(&mut self, jobs: Vec<Job>) -> Vec<Job> {
+        if !self.lower.is_far() {
+            return jobs;
+        }
+        let mut left = Vec::with_capacity(jobs.len());
+        for mut job in jobs {
+            let place = job.aim.place().clone();
+            match self.folder(place.parent).and_then(|found| found.ok_or(Trouble::NotReady)) {
+                Ok(folder) => {
+                    job.folder = folder;
+                    left.push(job);
+                }
+                Err(trouble) => {
+                    let of = (job.standing.inode, &place);
+                    self.note_contents(of, Err(trouble), job.attributes.size);
+                }
+            }
+        }
+        left
     }
 
     fn note_contents(&mut self, of: (Inode, &Place), done: Tried<()>, bytes: u64) {

@@ -132,10 +132,17 @@ impl Round<'_> {
         told
     }
 
-    /// An inode needs its draft no longer: what it is lies elsewhere, or it is gone.
+    /// A file needs its draft no longer, as what it is lies elsewhere: who reads it does so there first.
     pub(crate) fn end_draft(&mut self, standing: &Standing) -> Tried<()> {
+        if standing.draft.is_some() {
+            self.above.undrafted(standing.inode)?;
+        }
+        self.remove_draft(standing)
+    }
+
+    /// Nobody reads a draft any more.
+    fn remove_draft(&mut self, standing: &Standing) -> Tried<()> {
         let Some(lies) = &standing.draft else { return Ok(()) };
-        self.above.undrafted(standing.inode)?;
         let Some(folder) = self.folder(lies.place.parent)? else { return Ok(()) };
         let node = self.lower.node(&folder, &lies.place.name)?;
         if node.is_some_and(|node| node.version.number == lies.version.number) {
@@ -143,6 +150,13 @@ impl Round<'_> {
             self.lower.remove(&folder, &lies.place.name, false)?;
         }
         Ok(())
+    }
+
+    /// What is gone above is so below. That is told last, as then nobody looks for what is left of it.
+    pub(crate) fn tell_gone(&mut self, standing: &Standing) -> Tried<()> {
+        self.remove_draft(standing)?;
+        self.memory.links.remove(&standing.inode);
+        Ok(self.above.gone(standing.inode)?)
     }
 
     /// Removes what a killed writer kept in a directory and told nobody of.
@@ -220,7 +234,10 @@ impl Round<'_> {
         let (mut end, mut bytes, mut whole) = (counts, 0, u64::MAX);
         for (one, reached) in dirty.iter().zip(ends) {
             let reached = reached?;
-            end = end.max(reached);
+            if reached > one.range.start {
+                // Otherwise the file was cut before it, and does not end there.
+                end = end.max(reached);
+            }
             if reached < one.range.end {
                 // It stays, so it makes no room.
                 whole = whole.min(reached);
@@ -252,6 +269,22 @@ impl Round<'_> {
         Ok((0, Vec::new()))
     }
 
+    /// Where a draft of a file in a directory is begun: there, or in the first above it that is not gone.
+    /// One that nobody was told of would keep a directory below that is to go.
+    fn home(&mut self, directory: Inode) -> Tried<Inode> {
+        // So its way is known, and ends.
+        self.folder(directory)?.ok_or(Trouble::NotReady)?;
+        let mut at = directory;
+        while at != Inode::ROOT {
+            let standing = self.standing(at)?.ok_or(Trouble::NotReady)?;
+            if !standing.is_gone() {
+                break;
+            }
+            at = standing.now.ok_or(Trouble::NotReady)?.place.parent;
+        }
+        Ok(at)
+    }
+
     fn begin_draft(
         &mut self,
         drafts: &dyn Drafts,
@@ -261,7 +294,8 @@ impl Round<'_> {
         if self.torn.contains(&of.inode) || self.is_unclear(of.inode) {
             return Err(Trouble::NotReady);
         }
-        let folder = self.folder_to_change(of.place.parent)?;
+        let parent = self.home(of.place.parent)?;
+        let folder = self.folder_to_change(parent)?;
         let origin = match standing.now.as_ref().filter(|now| now.counts > 0) {
             Some(now) => Some((self.folder(now.place.parent)?.ok_or(Trouble::NotReady)?, now)),
             None => None,
@@ -269,7 +303,7 @@ impl Round<'_> {
         let origin = origin.as_ref().map(|(folder, now)| (folder, *now));
         let (draft, name, counts) = drafts.begin(&folder, attributes, origin)?;
         let number = below::Node::of(draft.file())?.identity.1;
-        let place = Place { parent: of.place.parent, name };
+        let place = Place { parent, name };
         let (version, stamp) = (Version::of_draft(number), Stamp::default());
         let lies = Lies { place, version, counts, stamp };
         Ok((Kept { folder, lies }, draft))

@@ -69,20 +69,23 @@ impl Round<'_> {
     /// A name is what it is above.
     pub(crate) fn tell_saved(&mut self, place: &Place, inode: Inode) -> Tried<()> {
         let before = self.lies_at(place);
-        self.saved(place, before, inode)?;
         if !before.is_none() && before != inode {
             self.forget_dead(before, place)?;
         }
-        Ok(())
+        self.saved(place, before, inode)
     }
 
-    /// What lay at a place that is another's now, and is gone above, is gone below.
-    pub(crate) fn forget_dead(&mut self, inode: Inode, place: &Place) -> Tried<()> {
-        match self.standing(inode)? {
-            Some(standing) if standing.is_at(place) && self.is_all_gone(inode) => {
-                self.end_draft(&standing)?;
-                Ok(self.above.gone(inode)?)
-            }
+    /// What lay at a place that is about to be told free or another's, and is gone above, is gone below.
+    /// That is told first: see `round`.
+    fn forget_dead(&mut self, inode: Inode, place: &Place) -> Tried<()> {
+        if !self.is_last_name(inode, place) {
+            return Ok(());
+        }
+        let Some(standing) = self.standing(inode)? else { return Ok(()) };
+        let is_by_name = |now: &Lies| now.place == *place || !now.place.is_own();
+        match &standing.now {
+            Some(now) if standing.next.is_none() && is_by_name(now) => self.tell_gone(&standing),
+            // It is looked for where it is, and told of then (`bury`).
             _ => Ok(()),
         }
     }
@@ -150,8 +153,11 @@ impl Round<'_> {
             Found::Ours(node) if !is_here && node.kind == Kind::Folder && self.lower.is_far() => {
                 Found::Nothing
             }
-            // By another of its names.
-            Found::Others(node) if !is_here && node.version.number == now.version.number => {
+            // By another of its names, or half written in place.
+            Found::Others(node)
+                if node.version.number == now.version.number
+                    && (!is_here || self.torn.contains(&lies)) =>
+            {
                 Found::Ours(node)
             }
             found => found,
@@ -182,8 +188,8 @@ impl Round<'_> {
 
     /// Nothing of ours is at a place, whatever is.
     fn leave(&mut self, place: &Place, standing: &Standing) -> Tried<()> {
-        self.saved(place, standing.inode, Inode::NONE)?;
-        self.forget_dead(standing.inode, place)
+        self.forget_dead(standing.inode, place)?;
+        self.saved(place, standing.inode, Inode::NONE)
     }
 
     /// What is gone above goes below.
@@ -333,12 +339,13 @@ impl Round<'_> {
                 _ => error.into(),
             })
         };
-        self.lay(inode, lies, rename, saved)?;
+        let laid = self.lay(inode, lies, rename, saved);
+        self.forget_folder(inode);
+        laid?;
         if let Some(places) = self.memory.links.get_mut(&inode) {
             places.remove(&now.place);
             places.insert(lies.place.clone());
         }
-        self.forget_folder(inode);
         Ok(())
     }
 

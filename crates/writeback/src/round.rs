@@ -12,6 +12,12 @@
 //! what the instance knows to lie there as its own.
 //! *Invariant:* of what lives above, what lies below is never removed before it lies there elsewhere.
 //! *Invariant:* where an inode lies is told before it can be seen there, and again after.
+//! *Invariant:* what is gone above is told gone before its last name is told free, and is looked for by a
+//! name only if a row says that it lies there. A file system gives a number to the next directory at
+//! once, and nothing but the number says which directory it is.
+//! *Invariant:* a directory lies at one place. So where it may lie at two, as its move is half told, the
+//! first that can be looked at says which. One always can: the topmost of those that are half told is in
+//! directories that are clear, at whichever of the two it is.
 
 use crate::brake::Brake;
 use crate::contents::Job;
@@ -476,9 +482,12 @@ impl Round<'_> {
         Ok(folder)
     }
 
-    /// A directory is elsewhere: what is open stays right, its path does not.
+    /// A directory is elsewhere, or may be: what is open stays right, its path does not, nor do those of
+    /// directories in it.
     pub(crate) fn forget_folder(&mut self, directory: Inode) {
-        self.folders.remove(&directory);
+        if self.folders.remove(&directory).is_some() && self.lower.is_far() {
+            self.folders.retain(|inode, _| *inode == Inode::ROOT);
+        }
     }
 
     /// Those that nothing is done in any more this round.
@@ -592,6 +601,12 @@ impl Round<'_> {
     /// True if an inode was gone above before names were listed.
     pub(crate) fn is_dead(&self, inode: Inode) -> bool {
         self.dead.contains(&inode)
+    }
+
+    /// True if an inode is gone above, and a place is the last name that may have to go below.
+    pub(crate) fn is_last_name(&self, inode: Inode, place: &Place) -> bool {
+        let is_last = self.names_of.get(&inode) == Some(&1) && self.lies_at(place) == inode;
+        self.dead.contains(&inode) && is_last
     }
 
     /// True if an inode is gone above, and no name is left that may have to go below.

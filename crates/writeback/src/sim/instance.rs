@@ -213,7 +213,8 @@ impl Instance {
 
     fn import_from(&mut self, parent: Inode, path: &Path) {
         let folder = Folder::open(path).expect("open");
-        for (name, _) in folder.entries().expect("listed") {
+        let names: BTreeMap<_, _> = folder.entries().expect("listed").into_iter().collect();
+        for (name, _) in names {
             let node = folder.node(&name).expect("stat");
             let meta = path.join(&name).symlink_metadata().expect("stat");
             let mut file = self.file(meta.mode());
@@ -226,7 +227,7 @@ impl Instance {
                 file.pieces = all.map(|piece| (piece, State::Dropped)).collect();
             }
             let stamp = Stamp::of(attributes);
-            let inode = self.add_as(Inode(BELOW_FIRST + node.identity.1), file);
+            let inode = self.add_as(Inode(BELOW_FIRST + self.files.len() as u64), file);
             let place = Place { parent, name: name.clone() };
             self.entries.insert(place.clone(), inode);
             let version = version(&node);
@@ -430,7 +431,7 @@ impl Instance {
         !self.entries.keys().any(|place| place.parent == directory)
     }
 
-    fn set_written(&mut self, inode: Inode, is_written: bool) {
+    pub(in crate::sim) fn set_written(&mut self, inode: Inode, is_written: bool) {
         self.files.get_mut(&inode).expect("a file").is_written |= is_written;
     }
 
