@@ -10,6 +10,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use support::below::{Below, said, shell};
 use support::tier::{Small, writer};
+use support::world::{HOSTS, World};
 use support::{Instance, Random, setting, wait_for};
 use tests::{content, digest};
 
@@ -144,6 +145,23 @@ for which, name in [(2, 'old'), (0, 'renamed')]:
     print(hashlib.sha256(right[which]).hexdigest(), '', name)
 "#;
 
+/// Writes every `HOSTS`th block of 1 MiB of a file twice, over what is there and behind it, and reads them
+/// while it is open: `ME HOSTS BLOCKS`.
+const STRIDER: &str = r#"
+import os, sys
+me, hosts, blocks = map(int, sys.argv[1:])
+fd = os.open('/forebay/old', os.O_RDWR)
+for turn in range(2):
+    for block in range(me, blocks, hosts):
+        new = bytes([1 + (block + turn) % 251]) * (1 << 20)
+        done = os.pwrite(fd, new, block << 20)
+        assert done == len(new), f'block {block}: {done} bytes'
+    for block in range(me, blocks, hosts):
+        got = os.pread(fd, 1 << 20, block << 20)
+        assert got == bytes([1 + (block + turn) % 251]) * (1 << 20), f'block {block} is wrong'
+os.close(fd)
+"#;
+
 fn start(below: &Below, name: &str, options: &[&str]) -> Instance {
     Instance::start(name, &[&["--backing", &below.text(), "--ssd", "0"], options].concat())
 }
@@ -266,6 +284,38 @@ fn a_file_that_stays_open_may_be_much_larger_than_the_memory() {
         assert!(dropped.sum::<u64>() > 0, "nothing was dropped");
         assert_eq!(shell(below.place.path(), "ls -A"), "old\nrenamed\n", "no draft is left");
     }
+}
+
+/// The same of one that all hosts write together, over what lay there and behind it.
+#[test]
+fn hosts_write_one_file_that_is_larger_than_their_memory() {
+    let below = below_with_old();
+    let place: &'static str = below.text().leak();
+    let settings = [
+        ("FOREBAY_BACKING", place),
+        ("FOREBAY_MEMORY", "16MiB"),
+        ("FOREBAY_SSD", "0"),
+        ("FOREBAY_SPREAD", "wide"),
+        ("FOREBAY_CHUNK", "1MiB"),
+    ];
+    let Some(world) = World::started(&settings) else { return };
+    std::thread::scope(|scope| {
+        for (me, host) in HOSTS.into_iter().enumerate() {
+            let (me, hosts) = (me.to_string(), HOSTS.len().to_string());
+            let world = &world;
+            scope.spawn(move || {
+                world.ok(host, &["run", "--", "python3", "-c", STRIDER, &me, &hosts, "120"])
+            });
+        }
+    });
+    world.ok("a", &["flush"]);
+    let saved = std::fs::read(below.path("old")).expect("saved");
+    let blocks: Vec<_> = saved.chunks(MIB as usize).collect();
+    assert_eq!(blocks.len(), 120);
+    for (number, block) in blocks.into_iter().enumerate() {
+        assert!(block.iter().all(|&byte| usize::from(byte) == 2 + number), "block {number}");
+    }
+    world.end();
 }
 
 /// Its draft survives who makes it and who reads it.
