@@ -145,7 +145,7 @@ for which, name in [(2, 'old'), (0, 'renamed')]:
     print(hashlib.sha256(right[which]).hexdigest(), '', name)
 "#;
 
-/// Writes every `HOSTS`th block of 1 MiB of a file twice, over what is there and behind it, and reads them
+/// Writes every `HOSTS`th block of 1 MiB of a file twice over what is there, and reads them
 /// while it is open: `ME HOSTS BLOCKS`.
 const STRIDER: &str = r#"
 import os, sys
@@ -286,10 +286,11 @@ fn a_file_that_stays_open_may_be_much_larger_than_the_memory() {
     }
 }
 
-/// The same of one that all hosts write together, over what lay there and behind it.
+/// The same of one that all hosts write together, over what lay there.
 #[test]
 fn hosts_write_one_file_that_is_larger_than_their_memory() {
-    let below = below_with_old();
+    let (below, blocks) = (Below::new(), 150);
+    std::fs::write(below.path("old"), vec![b'o'; blocks << 20]).expect("a file");
     let place: &'static str = below.text().leak();
     let settings = [
         ("FOREBAY_BACKING", place),
@@ -301,18 +302,18 @@ fn hosts_write_one_file_that_is_larger_than_their_memory() {
     let Some(world) = World::started(&settings) else { return };
     std::thread::scope(|scope| {
         for (me, host) in HOSTS.into_iter().enumerate() {
-            let (me, hosts) = (me.to_string(), HOSTS.len().to_string());
+            let words = [me, HOSTS.len(), blocks].map(|it| it.to_string());
             let world = &world;
             scope.spawn(move || {
-                world.ok(host, &["run", "--", "python3", "-c", STRIDER, &me, &hosts, "120"])
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                world.ok(host, &[&["run", "--", "python3", "-c", STRIDER], &words[..]].concat())
             });
         }
     });
     world.ok("a", &["flush"]);
     let saved = std::fs::read(below.path("old")).expect("saved");
-    let blocks: Vec<_> = saved.chunks(MIB as usize).collect();
-    assert_eq!(blocks.len(), 120);
-    for (number, block) in blocks.into_iter().enumerate() {
+    assert_eq!(saved.len(), blocks << 20);
+    for (number, block) in saved.chunks(1 << 20).enumerate() {
         assert!(block.iter().all(|&byte| usize::from(byte) == 2 + number), "block {number}");
     }
     world.end();
