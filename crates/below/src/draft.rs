@@ -6,8 +6,9 @@
 //! after it was last written.
 //!
 //! What is to be kept over the end of its maker, as it has bytes that are nowhere else, has a lasting
-//! name: `.forebay-draft-INODE-` and the same. It is taken for left over when its maker is gone and
-//! nothing was written to it for a day, unless the caller knows it.
+//! name: `.forebay-draft-INODE-OWNER-` and the same. OWNER knows which of them are in use, whichever
+//! process makes them. For others it is left over a month after it was last written, as its maker may be
+//! dead and its owner alive.
 
 use crate::attributes::{self, Dress, Lost};
 use crate::contents::Trouble;
@@ -31,6 +32,9 @@ const PREFIX: &str = ".forebay-part-";
 const LASTING: &str = ".forebay-draft-";
 /// What another host left is not being written any more.
 const FOREIGN_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Nobody has had a file open for so long without having it saved.
+const LASTING_AGE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Which process made a temporary name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +72,8 @@ impl Maker {
 
     /// True if nothing writes under this name any more. What it is is looked at only if need be.
     pub(crate) fn is_gone(self, node: impl FnOnce() -> io::Result<Node>) -> bool {
-        self.is_dead().unwrap_or_else(|| node().is_ok_and(|node| is_old(node.modified())))
+        self.is_dead()
+            .unwrap_or_else(|| node().is_ok_and(|node| is_old(node.modified(), FOREIGN_AGE)))
     }
 
     /// `None`: that can not be known here.
@@ -80,29 +85,33 @@ impl Maker {
     }
 }
 
-/// Nothing was written for long to what was modified then.
-fn is_old(modified: i64) -> bool {
+/// Nothing was written for so long to what was modified then.
+fn is_old(modified: i64, most: Duration) -> bool {
     let written = UNIX_EPOCH + Duration::from_nanos(u64::try_from(modified).unwrap_or(0));
-    SystemTime::now().duration_since(written).is_ok_and(|age| age > FOREIGN_AGE)
+    SystemTime::now().duration_since(written).is_ok_and(|age| age > most)
 }
 
-/// A lasting name: of which inode, and who made it.
-fn lasting(name: &OsStr) -> Option<(u64, Maker)> {
-    let (inode, rest) = name.to_str()?.strip_prefix(LASTING)?.split_once('-')?;
-    let maker = Maker::of(OsStr::new(&format!("{PREFIX}{rest}")))?;
-    Some((u64::from_str_radix(inode, 16).ok()?, maker))
+/// A lasting name: of which inode, whose, and who made it.
+fn lasting(name: &OsStr) -> Option<(u64, u64, Maker)> {
+    let mut parts = name.to_str()?.strip_prefix(LASTING)?.splitn(3, '-');
+    let mut number = || u64::from_str_radix(parts.next()?, 16).ok();
+    let (inode, owner) = (number()?, number()?);
+    let maker = Maker::of(OsStr::new(&format!("{PREFIX}{}", parts.next()?)))?;
+    Some((inode, owner, maker))
 }
 
 /// Of which inode a name is that `Draft::keep` gave.
 #[must_use]
 pub fn inode_of_kept(name: &OsStr) -> Option<u64> {
-    lasting(name).map(|(inode, _)| inode)
+    lasting(name).map(|(inode, ..)| inode)
 }
 
-/// True if a kept draft that nobody knows, and that was modified then, is left over.
+/// True if a kept draft that was modified then, and that `owner` does not use, is left over.
 #[must_use]
-pub fn is_left_over(name: &OsStr, modified: i64) -> bool {
-    lasting(name).is_some_and(|(_, maker)| maker.is_dead() != Some(false) && is_old(modified))
+pub fn is_left_over(name: &OsStr, modified: i64, owner: u64) -> bool {
+    lasting(name).is_some_and(|(_, whose, maker)| {
+        whose == owner || maker.is_dead() != Some(false) && is_old(modified, LASTING_AGE)
+    })
 }
 
 /// When a process began, in the kernel's ticks; `None` if there is none, or only its remains.
@@ -283,14 +292,14 @@ impl Draft {
         Draft { temporary: Temporary { folder, name, is_folder: false, is_landed: true }, file }
     }
 
-    /// Gives it a lasting name: it stays, whatever becomes of this process. `inode` names it.
+    /// Gives it a lasting name: it stays, whatever becomes of this process. `inode` and `owner` name it.
     ///
     /// # Errors
     /// As of `rename`.
-    pub fn keep(&mut self, inode: u64) -> io::Result<OsString> {
+    pub fn keep(&mut self, inode: u64, owner: u64) -> io::Result<OsString> {
         let Temporary { folder, name, is_landed, .. } = &mut self.temporary;
         let rest = name.to_str().and_then(|name| name.strip_prefix(PREFIX)).unwrap_or_default();
-        let lasting = OsString::from(format!("{LASTING}{inode:x}-{rest}"));
+        let lasting = OsString::from(format!("{LASTING}{inode:x}-{owner:x}-{rest}"));
         rustix::fs::renameat(&*folder, &*name, &*folder, &lasting)?;
         name.clone_from(&lasting);
         *is_landed = true;

@@ -5,9 +5,13 @@
 //! rename, is carried out when it does again: over what the next writer saved since. A lock on a file
 //! that nobody else has open is held until the last thread has ended.
 
+use crate::objects::fresh;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -39,6 +43,22 @@ pub(crate) fn take(run: &Path, patience: Duration) -> Result<OwnedFd, String> {
             Err(error) => return Err(failed(error)),
         }
     }
+}
+
+/// A number that is this instance's alone, whichever process writes for it: of the file that `take` holds.
+///
+/// # Errors
+/// It can not be read or written.
+pub(crate) fn owner(lock: &OwnedFd) -> io::Result<u64> {
+    let (file, mut number) = (File::from(lock.try_clone()?), [0; 8]);
+    match file.read_exact_at(&mut number, 0) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            number = fresh().to_le_bytes();
+            file.write_all_at(&number, 0)?;
+        }
+        read => read?,
+    }
+    Ok(u64::from_le_bytes(number))
 }
 
 #[cfg(test)]

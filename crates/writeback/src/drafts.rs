@@ -143,10 +143,13 @@ impl Round<'_> {
     /// Nobody reads a draft any more.
     fn remove_draft(&mut self, standing: &Standing) -> Tried<()> {
         let Some(lies) = &standing.draft else { return Ok(()) };
-        let Some(folder) = self.folder(lies.place.parent)? else { return Ok(()) };
+        if self.folder(lies.place.parent)?.is_none() {
+            return Ok(());
+        }
+        // Who changes names there first looks for drafts that nobody reads.
+        let folder = self.folder_to_change(lies.place.parent)?;
         let node = self.lower.node(&folder, &lies.place.name)?;
         if node.is_some_and(|node| node.version.number == lies.version.number) {
-            let folder = self.folder_to_change(lies.place.parent)?;
             self.lower.remove(&folder, &lies.place.name, false)?;
         }
         Ok(())
@@ -159,20 +162,22 @@ impl Round<'_> {
         Ok(self.above.gone(standing.inode)?)
     }
 
-    /// Removes what a killed writer kept in a directory and told nobody of.
-    pub(crate) fn sweep_kept(&mut self, place: &Place) -> Tried<()> {
-        let Some(inode) = below::inode_of_kept(&place.name).map(Inode) else { return Ok(()) };
+    /// Removes what a killed writer kept in a directory and told nobody of. True if it is or was ours.
+    pub(crate) fn sweep_kept(&mut self, place: &Place) -> Tried<bool> {
+        let Some(inode) = below::inode_of_kept(&place.name).map(Inode) else { return Ok(false) };
+        let Some(drafts) = self.lower.drafts() else { return Ok(false) };
         let standing = self.above.standing(inode)?;
         let draft = standing.as_ref().and_then(|standing| standing.draft.as_ref());
         if draft.is_some_and(|lies| lies.place == *place) {
-            return Ok(());
+            return Ok(true);
         }
-        let Some(folder) = self.folder(place.parent)? else { return Ok(()) };
+        let Some(folder) = self.folder(place.parent)? else { return Ok(false) };
         let node = self.lower.node(&folder, &place.name)?;
-        if node.is_some_and(|node| below::is_left_over(&place.name, node.version.modified)) {
-            self.lower.remove(&folder, &place.name, false)?;
+        if !node.is_some_and(|node| drafts.is_left_over(&place.name, node.version.modified)) {
+            return Ok(false);
         }
-        Ok(())
+        self.lower.remove(&folder, &place.name, false)?;
+        Ok(true)
     }
 
     /// Saves bytes of files that are written to, where nothing else made room.

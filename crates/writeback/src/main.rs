@@ -101,8 +101,9 @@ fn run(settings: &Settings) -> Result<(), String> {
         .map_err(|error| format!("can not take signals: {error}"))?;
     below::clear_mask();
     let run = PathBuf::from(settings.run.to_string_lossy().into_owned());
-    let _alone = alone::take(&run, settings.patience)?;
-    let lower = lower(settings, &run)
+    let alone = alone::take(&run, settings.patience)?;
+    let lower = alone::owner(&alone)
+        .and_then(|owner| lower(settings, &run, owner))
         .map_err(|error| format!("{}: {error}", settings.backing.display()))?;
     CLIENT
         .attach(&settings.run, b"/", settings.home)
@@ -153,10 +154,10 @@ fn find(path: &[u8]) -> Result<(Inode, bool), Errno> {
 }
 
 /// What lies below.
-fn lower(settings: &Settings, run: &Path) -> std::io::Result<Box<dyn Lower + Send>> {
+fn lower(settings: &Settings, run: &Path, owner: u64) -> std::io::Result<Box<dyn Lower + Send>> {
     match settings.backing.to_str().filter(|text| below::is_bucket(text)) {
         Some(text) => Ok(Box::new(Objects::new(text, run.join(UPLOADS))?)),
-        None => Ok(Box::new(Site::new(&settings.backing)?)),
+        None => Ok(Box::new(Site::new(&settings.backing, owner)?)),
     }
 }
 

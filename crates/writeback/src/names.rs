@@ -225,12 +225,8 @@ impl Round<'_> {
         let mut is_ours = false;
         for name in self.lower.names(&folder)? {
             let aside = Place { parent: directory, name };
-            if let Some(inode) = below::inode_of_kept(&aside.name).map(Inode) {
-                // It goes when its file is complete, or gone.
-                let draft = self.standing(inode)?.and_then(|standing| standing.draft);
-                is_ours |= draft.is_some_and(|draft| draft.place == aside);
-                continue;
-            }
+            // It goes when its file is complete, or gone; or went now, and the next look finds nothing.
+            is_ours |= self.sweep_kept(&aside)?;
             let standing = match aside.inode_aside() {
                 Some(inode) => self.standing(inode)?.filter(|standing| standing.is_at(&aside)),
                 None => None,

@@ -188,6 +188,8 @@ pub(crate) trait Drafts: Sync {
     ) -> std::result::Result<(below::Draft, OsString, u64), Trouble>;
     /// Makes one of a temporary one; its name.
     fn keep(&self, draft: &mut below::Draft, of: Inode) -> io::Result<OsString>;
+    /// True if one that was written to then, and that the instance does not know, is nobody's.
+    fn is_left_over(&self, name: &OsStr, modified: i64) -> bool;
     /// Opens one that was begun; `None`: it is not there.
     fn open(&self, within: &Folder, name: &OsStr, number: u64) -> io::Result<Option<below::Draft>>;
     /// What is behind `size` goes; what comes behind is zero.

@@ -29,16 +29,18 @@ pub(crate) struct Site {
     path: PathBuf,
     /// Number of the directory, and which kind of file system it is of.
     identity: (u64, i64),
+    /// Whose drafts are its own.
+    owner: u64,
 }
 
 impl Site {
-    /// The directory at `path`.
+    /// The directory at `path`; `owner` is a number of the instance's alone.
     ///
     /// # Errors
     /// As of `open`.
-    pub(crate) fn new(path: &Path) -> io::Result<Site> {
+    pub(crate) fn new(path: &Path, owner: u64) -> io::Result<Site> {
         let identity = identity(&below::Folder::open(path)?)?;
-        Ok(Site { path: path.to_owned(), identity })
+        Ok(Site { path: path.to_owned(), identity, owner })
     }
 }
 
@@ -240,7 +242,11 @@ impl Drafts for Site {
     }
 
     fn keep(&self, draft: &mut below::Draft, of: Inode) -> io::Result<OsString> {
-        draft.keep(of.0)
+        draft.keep(of.0, self.owner)
+    }
+
+    fn is_left_over(&self, name: &OsStr, modified: i64) -> bool {
+        below::is_left_over(name, modified, self.owner)
     }
 
     fn open(&self, within: &Folder, name: &OsStr, number: u64) -> io::Result<Option<below::Draft>> {

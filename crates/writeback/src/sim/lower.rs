@@ -129,6 +129,9 @@ impl Drafts for Faulty<'_> {
     fn keep(&self, draft: &mut below::Draft, of: wire::Inode) -> io::Result<OsString> {
         self.call(|site| site.keep(draft, of))
     }
+    fn is_left_over(&self, name: &OsStr, modified: i64) -> bool {
+        self.site.is_left_over(name, modified)
+    }
     fn open(&self, within: &Folder, name: &OsStr, number: u64) -> io::Result<Option<below::Draft>> {
         self.call(|site| site.open(within, name, number))
     }

@@ -15,6 +15,8 @@ use wire::below::{Stamp, Version};
 /// Rounds after which all is saved, if nothing goes wrong.
 const ROUNDS_MAX: usize = 12;
 const SEEDS: u64 = 120;
+/// Of the instance.
+const OWNER: u64 = 7;
 /// With the first a directory was set aside, nobody heard of it, and a file in it was taken for gone.
 /// With the second two directories were moved into each other, and both moves were half told: neither
 /// was found. With the third what is gone was removed and not told of, a directory got its number and
@@ -32,7 +34,7 @@ fn manner() -> Manner {
 
 /// One of all, at times in a hurry, in which what is written to is saved, too.
 fn round(world: &World, memory: &mut Memory) -> Tried<Report> {
-    let site = Site::new(world.place.path())?;
+    let site = Site::new(world.place.path(), OWNER)?;
     let how = match world.random.lock().expect("numbers").below(4) {
         0 => How::Plainly,
         1 => How::Flush,
@@ -264,7 +266,7 @@ fn a_directory_in_which_others_left_something_stays_with_it() {
 #[test]
 fn another_tree_at_the_same_path_is_not_touched() {
     let world = imported(0);
-    let site = Site::new(world.place.path()).expect("a site");
+    let site = Site::new(world.place.path(), OWNER).expect("a site");
     let elsewhere = world.place.path().with_extension("away");
     fs::rename(world.place.path(), &elsewhere).expect("renamed");
     fs::create_dir(world.place.path()).expect("made");
@@ -351,6 +353,37 @@ fn a_draft_of_what_is_gone_goes_before_its_directory() {
         let has_died = world.is_dead();
         world.set(Faults::default());
         settle(&world, &mut Memory::default());
+        assert_equal(&world, lives.into());
+        if !has_died {
+            break;
+        }
+    }
+}
+
+/// Nor does one of which nobody was told, as its writer died.
+#[test]
+fn a_draft_that_nobody_knows_keeps_no_directory() {
+    for lives in 1.. {
+        let world = imported(0);
+        world.with(|instance| {
+            let file = instance.create(instance.at("d"), "new", &[1; 100]);
+            instance.set_written(file, true);
+        });
+        world.set(Faults { lives: Some(lives), ..Faults::default() });
+        let manner = Manner { how: How::Hurried, ..manner() };
+        let site = Site::new(world.place.path(), OWNER).expect("a site");
+        let lower = Faulty { world: &world, site };
+        let all = (manner, &Scope::default());
+        let _ = run(&*world, &lower, all, &mut Memory::default(), &Counts::default());
+        let has_died = world.is_dead();
+        world.set(Faults::default());
+        world.with(|instance| {
+            instance.remove(instance.at("d"), "new");
+            instance.remove(instance.at("d"), "e");
+            instance.remove(Inode::ROOT, "d");
+        });
+        let report = settle(&world, &mut Memory::default());
+        assert_eq!(report.conflicts, [], "call {lives}");
         assert_equal(&world, lives.into());
         if !has_died {
             break;
