@@ -171,12 +171,14 @@ fn is_alive(run: &Path) -> Result<bool> {
     }
 }
 
-/// Ends it, if it is on this host.
+/// Ends it, if it is on this host, and with the instance: what is left below under names of its own, and
+/// nobody will ask for again, goes, if that can be done in a few seconds.
 ///
 /// # Errors
 /// It can not be looked at.
 pub(crate) fn end(run: &Path, patience: Duration, progress: &mut Progress) -> Result<()> {
     if let Some(writer) = records::load::<Writer>(run, RECORD)? {
+        let _ = ask(run, "leave", &mut |_| true);
         process::end(&[writer.process], patience, progress)?;
     }
     for name in [RECORD, SOCKET, LOG, TURN, ALONE, UPLOADS] {

@@ -330,6 +330,32 @@ fn daemons_and_the_writer_may_die_while_an_open_file_is_saved() {
     check(&instance, &below, program);
 }
 
+/// What is discarded leaves nothing below: a draft of who still writes, what was removed and is read on.
+#[test]
+fn what_is_not_complete_goes_with_a_discarded_instance() {
+    let below = below_with_old();
+    let instance = start(&below, "discard", &["--memory", "32MiB"]);
+    let script = "cd /forebay; exec 3<old; rm old; head -c 1000 <&3 >/dev/null; \
+                  head -c 100M /dev/zero | tr '\\0' x >&4; echo written; read -r line";
+    let script = format!("exec 4>/forebay/held; {script}");
+    let mut command = instance.program(&["bash", "-c", &script]);
+    let mut program =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut line = String::new();
+    let out = program.stdout.take().expect("piped");
+    BufReader::new(out).read_line(&mut line).expect("it says something");
+    assert_eq!(line, "written\n");
+    wait_for("what is its own", || {
+        let names = shell(below.place.path(), "ls -A | grep -o 'forebay-[a-z]*' | sort -u");
+        names == "forebay-aside\nforebay-draft\n"
+    });
+    said(instance.command("stop").arg("--discard").output().expect("forebay runs"), "stop");
+    assert_eq!(shell(below.place.path(), "ls -A"), "");
+    let _ = program.kill();
+    let _ = program.wait();
+    instance.start_again();
+}
+
 /// Changes a file by a mapping after it was saved, and has all of it leave the memory.
 const MAPPER: &str = r#"
 import mmap, os, sys

@@ -241,7 +241,7 @@ impl Round<'_> {
     }
 
     /// What lies by a name of the writer's own goes from there.
-    fn remove_own(&mut self, inode: Inode, now: &Lies) -> Tried<()> {
+    pub(crate) fn remove_own(&mut self, inode: Inode, now: &Lies) -> Tried<()> {
         let node = match self.look(&now.place, Some(&now.version))? {
             Found::Ours(node) => node,
             Found::Others(node)

@@ -1,10 +1,12 @@
-//! The socket on which the commands ask: a line with a word, `status` or `flush`, is answered by lines of
-//! JSON, of which the last has a `done`. Behind `flush` there may be paths in the instance, their bytes
-//! in hexadecimal: then only what is there, and below, is waited for.
+//! The socket on which the commands ask: a line with a word, `status`, `flush` or `leave`, is answered by
+//! lines of JSON, of which the last has a `done`. Behind `flush` there may be paths in the instance, their
+//! bytes in hexadecimal: then only what is there, and below, is waited for. After `leave` the writer ends.
 
 use crate::scope::Scope;
 use crate::watch::{Board, Flush, Told};
 use serde::Serialize;
+use signal_hook::consts::SIGTERM;
+use signal_hook::low_level::raise;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -17,6 +19,8 @@ use wire::errno::Errno;
 const TICK: Duration = Duration::from_millis(100);
 /// Longest wait for somebody who does not read or write.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the end of an instance waits for what goes with it.
+const LEAVE_TIME: Duration = Duration::from_secs(3);
 /// Bytes of a question.
 const QUESTION_BYTES_MAX: u64 = 1 << 20;
 
@@ -60,8 +64,15 @@ fn answer(mut stream: UnixStream, board: &Board, find: &Find) -> std::io::Result
     let mut line = String::new();
     BufReader::new((&stream).take(QUESTION_BYTES_MAX)).read_line(&mut line)?;
     let mut words = line.split_ascii_whitespace();
-    if words.next() != Some("flush") || !line.ends_with('\n') {
-        return say(&mut stream, board.told(), Some(true));
+    match words.next().filter(|_| line.ends_with('\n')) {
+        Some("flush") => {}
+        Some("leave") => {
+            let has_left = board.leave(LEAVE_TIME);
+            let said = say(&mut stream, board.told(), Some(has_left));
+            raise(SIGTERM)?;
+            return said;
+        }
+        _ => return say(&mut stream, board.told(), Some(true)),
     }
     let paths: Vec<&str> = words.collect();
     if !paths.is_empty() {

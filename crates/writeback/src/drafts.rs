@@ -141,7 +141,7 @@ impl Round<'_> {
     }
 
     /// Nobody reads a draft any more.
-    fn remove_draft(&mut self, standing: &Standing) -> Tried<()> {
+    pub(crate) fn remove_draft(&mut self, standing: &Standing) -> Tried<()> {
         let Some(lies) = &standing.draft else { return Ok(()) };
         if self.folder(lies.place.parent)?.is_none() {
             return Ok(());

@@ -5,9 +5,8 @@
 //! which are asked; so it may be killed at any moment, and the next one goes on.
 //!
 //! Reading order: the two sides (`sides`), what is told of them (`state`), a round (`round`, then
-//! `names`, `contents`, at the rate of `brake`, `changed`, `drafts`), the sides as they are (`instance`,
-//! `site` or
-//! `objects`), and when rounds are due (`watch`).
+//! `names`, `contents`, at the rate of `brake`, `changed`, `drafts`, and the last of all, `leaving`), the
+//! sides as they are (`instance`, `site` or `objects`), and when rounds are due (`watch`).
 #![forbid(unsafe_code)]
 
 mod settings;
@@ -31,6 +30,8 @@ mod brake;
 mod changed;
 
 mod drafts;
+
+mod leaving;
 
 mod instance;
 

@@ -50,6 +50,8 @@ pub(crate) enum How {
     /// As somebody waits for room: all that is closed, but for what is never, and a little at a time, as
     /// there is room when that is done.
     Hurried,
+    /// Nothing: the instance is about to end, and takes away what is its own.
+    Leave,
 }
 
 /// How it is saved.
@@ -275,6 +277,10 @@ pub(crate) fn run(
     };
     let top = lower.root()?;
     round.folders.insert(Inode::ROOT, (top.clone(), PathBuf::new()));
+    if manner.how == How::Leave {
+        round.take_leave()?;
+        return Ok(round.report);
+    }
     let (changed, rows) = round.list()?;
     round.recover(changed);
     let (coming, going): (Vec<Row>, Vec<Row>) =

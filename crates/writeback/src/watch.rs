@@ -107,6 +107,9 @@ struct Inside {
     failed: u64,
     /// What was told when the last of them failed.
     told_of_failed: Told,
+    /// The instance is about to end; the second: it has taken away what is its own.
+    leaves: bool,
+    has_left: bool,
     is_over: bool,
 }
 
@@ -260,6 +263,23 @@ impl Board {
         self.guard().parts.remove(&number);
     }
 
+    /// The instance is about to end. True when it has taken away what is its own below; who waits for
+    /// that waits no longer than `patience`.
+    pub(crate) fn leave(&self, patience: Duration) -> bool {
+        let mut inside = self.guard();
+        inside.leaves = true;
+        self.counts.is_urgent.store(true, Ordering::Relaxed);
+        self.bell.notify_all();
+        let goes_on = |inside: &mut Inside| !inside.has_left && !inside.is_over;
+        let waited = self.bell.wait_timeout_while(inside, patience, goes_on);
+        inside = waited.unwrap_or_else(PoisonError::into_inner).0;
+        inside.has_left
+    }
+
+    fn leaves(&self) -> bool {
+        self.guard().leaves
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         self.guard().is_over
     }
@@ -282,7 +302,7 @@ impl Board {
             let left = until.saturating_duration_since(Instant::now());
             let is_flush = inside.asked > inside.settled();
             let has_part = inside.parts.values().any(|state| state.stands == Flush::Busy);
-            if left.is_zero() || is_flush || has_part || inside.is_wanted {
+            if left.is_zero() || is_flush || has_part || inside.is_wanted || inside.leaves {
                 return Some(inside.asked);
             }
             inside = self.bell.wait_timeout(inside, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -340,6 +360,9 @@ impl Watch<'_> {
         let mut tick = Instant::now();
         let mut aside_until = None;
         while let Some(asked) = self.board.wait(due.min(tick)) {
+            if self.board.leaves() {
+                return self.leave(&mut memory);
+            }
             if self.board.take_wanted() {
                 self.save_wanted(&mut memory);
             }
@@ -394,6 +417,14 @@ impl Watch<'_> {
                 self.board.judge(asked, &done, has_failed);
             }
         }
+    }
+
+    /// The last round: after it nothing is saved any more.
+    fn leave(&self, memory: &mut Memory) {
+        // What failed is left, and told in the log.
+        let _ = self.round(How::Leave, &Scope::default(), memory);
+        self.board.guard().has_left = true;
+        self.board.bell.notify_all();
     }
 
     /// A round of all, or of what is in a scope.

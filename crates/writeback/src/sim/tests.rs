@@ -392,6 +392,37 @@ fn a_draft_that_nobody_knows_keeps_no_directory() {
 }
 
 #[test]
+fn what_is_the_writers_own_goes_with_the_instance() {
+    let world = imported(0);
+    let place = world.place.path();
+    world.with(|instance| {
+        let file = instance.create(instance.at("d"), "new", &[1; 100]);
+        instance.set_written(file, true);
+        instance.open(instance.at("b"));
+        instance.remove(Inode::ROOT, "b");
+    });
+    let memory = &mut Memory::default();
+    let go = |memory: &mut Memory, how| {
+        let lower = Faulty { world: &world, site: Site::new(place, OWNER).expect("a site") };
+        let all = (Manner { how, ..manner() }, &Scope::default());
+        run(&*world, &lower, all, memory, &Counts::default()).expect("a round")
+    };
+    let own = || -> usize {
+        let names = ["", "d"].map(|directory| fs::read_dir(place.join(directory)).expect("listed"));
+        let is_own =
+            |name: &fs::DirEntry| name.file_name().to_string_lossy().starts_with(".forebay-");
+        names.into_iter().flatten().flatten().filter(is_own).count()
+    };
+    for _ in 0..ROUNDS_MAX {
+        go(memory, How::Hurried);
+    }
+    assert_eq!(own(), 2, "a draft, and what is aside");
+    go(memory, How::Leave);
+    assert_eq!(own(), 0);
+    assert!(place.join("a/a").exists());
+}
+
+#[test]
 fn a_file_that_is_gone_and_half_written_in_place_goes() {
     let world = imported(0);
     let file = world.with(|instance| instance.at("b"));
