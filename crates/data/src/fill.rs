@@ -383,6 +383,10 @@ impl Target {
         let mut is_there = true;
         let mut is_coming = false;
         for (span, is_covered) in need.spans(counts) {
+            // All targets of a file are told of a hole, each with all of it.
+            if need.kind == Kind::Punches && !self.has_chunk(inode, &span) {
+                continue;
+            }
             let is_free = self.slots.over(inode, span.start, span.end()).next().is_none();
             if !is_free {
                 continue;
@@ -412,6 +416,12 @@ impl Target {
             self.stream_on(need, counts, out);
         }
         Ok(is_there)
+    }
+
+    /// True if a piece of a file that lies below is this target's, and no other's.
+    fn has_chunk(&self, inode: Inode, span: &Span) -> bool {
+        let has = |layout: Layout| self.member.has(&layout, inode, span.start >> layout.chunk_log2);
+        self.fills.layout(inode).is_none_or(has)
     }
 
     /// Has the file's shard asked how much of it counts.

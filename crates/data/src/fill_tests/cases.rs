@@ -1,6 +1,7 @@
 //! Single cases: who waits for what, what comes too late, and what is wished for.
 
 use super::*;
+use wire::DaemonIndex;
 
 /// A list is brought up from its second file on, a quarter of the memory ahead of who reads it.
 #[test]
@@ -277,4 +278,21 @@ fn what_is_given_up_goes_but_for_what_is_changed_or_pinned() {
     let (inode, chunk_log2) = (Inode(file), CHUNK_LOG2);
     let read = Request::Read { inode, chunk_log2, offset: 4096, length: 100 };
     assert!(world.call(&read).1.iter().all(|byte| *byte != 0));
+}
+
+#[test]
+fn a_hole_takes_room_where_its_chunks_are_alone() {
+    let made = [0, 1].map(|index| {
+        let mut world = World::new();
+        world.target.set_member(DaemonIndex(index), 2);
+        let inode = Inode(BELOW_FIRST + 1);
+        world.ends.insert(inode, FILE_BYTES);
+        let (chunk_log2, offset) = (CHUNK_LOG2, 5000);
+        let length = FILE_BYTES - 10_000;
+        let punch = Request::Punch { inode, chunk_log2, offset, length };
+        assert_eq!(world.call(&punch).0, Answer::Done);
+        world.table.values().map(|(_, piece)| piece.start).collect::<Vec<_>>()
+    });
+    let both = made.concat();
+    assert!(!both.is_empty() && made.iter().any(Vec::is_empty), "{made:?}");
 }
