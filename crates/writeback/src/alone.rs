@@ -45,7 +45,8 @@ pub(crate) fn take(run: &Path, patience: Duration) -> Result<OwnedFd, String> {
     }
 }
 
-/// A number that is this instance's alone, whichever process writes for it: of the file that `take` holds.
+/// A number that is this instance's alone, whichever process writes for it: of the file that `take`
+/// holds.
 ///
 /// # Errors
 /// It can not be read or written.

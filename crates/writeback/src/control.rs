@@ -1,6 +1,7 @@
-//! The socket on which the commands ask: a line with a word, `status`, `flush` or `leave`, is answered by
-//! lines of JSON, of which the last has a `done`. Behind `flush` there may be paths in the instance, their
-//! bytes in hexadecimal: then only what is there, and below, is waited for. After `leave` the writer ends.
+//! The socket on which the commands ask: a line with a word, `status`, `flush` or `leave`, is answered
+//! by lines of JSON, of which the last has a `done`. Behind `flush` there may be paths in the instance,
+//! their bytes in hexadecimal: then only what is there, and below, is waited for. After `leave` the
+//! writer ends.
 
 use crate::scope::Scope;
 use crate::watch::{Board, Flush, Told};

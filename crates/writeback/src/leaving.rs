@@ -8,7 +8,8 @@ use crate::round::Round;
 use crate::state::{Standing, Tried};
 
 impl Round<'_> {
-    /// See the module. Of drafts nobody is told: what was only there is lost, and who reads it is told so.
+    /// See the module. Of drafts nobody is told: what was only there is lost, and who reads it is told
+    /// that.
     pub(crate) fn take_leave(&mut self) -> Tried<()> {
         let (all, _) = self.list()?;
         for standing in all {
