@@ -56,6 +56,13 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
+    /// One that was begun, of which so much counts.
+    fn begun(folder: &Folder, place: Place, draft: &below::Draft, counts: u64) -> Tried<Kept> {
+        let number = below::Node::of(draft.file())?.identity.1;
+        let (version, stamp) = (Version::of_draft(number), Stamp::default());
+        Ok(Kept { folder: folder.clone(), lies: Lies { place, version, counts, stamp } })
+    }
+
     /// Opens it; what does not count any more goes.
     pub(crate) fn open(&self, drafts: &dyn Drafts) -> Tried<below::Draft> {
         let Lies { place, version, counts, .. } = &self.lies;
@@ -102,14 +109,11 @@ impl Round<'_> {
     ) -> Tried<Draft> {
         let now = standing.now.as_ref().ok_or(Trouble::Again)?;
         let drafts = self.lower.drafts().ok_or(Trouble::NotReady)?;
-        let node = below::Node::of(draft.file())?;
         // What is behind that was never below, and is here.
-        let counts = now.counts.min(node.size);
+        let counts = now.counts.min(below::Node::of(draft.file())?.size);
         let (parent, inode) = (now.place.parent, standing.inode);
         let name = drafts.keep(&mut draft, inode)?;
-        let (version, stamp) = (Version::of_draft(node.identity.1), Stamp::default());
-        let lies = Lies { place: Place { parent, name }, version, counts, stamp };
-        let kept = Kept { folder: folder.clone(), lies };
+        let kept = Kept::begun(folder, Place { parent, name }, &draft, counts)?;
         self.tell_begun(drafts, &draft, inode, &kept)?;
         standing.draft = Some(kept.lies);
         Ok(Draft::Kept(draft, counts))
@@ -275,7 +279,7 @@ impl Round<'_> {
     }
 
     /// Where a draft of a file in a directory is begun: there, or in the first above it that is not gone.
-    /// One that nobody was told of would keep a directory below that is to go.
+    /// It would keep a directory below that is to go, as long as the file is open.
     fn home(&mut self, directory: Inode) -> Tried<Inode> {
         // So its way is known, and ends.
         self.folder(directory)?.ok_or(Trouble::NotReady)?;
@@ -307,11 +311,8 @@ impl Round<'_> {
         };
         let origin = origin.as_ref().map(|(folder, now)| (folder, *now));
         let (draft, name, counts) = drafts.begin(&folder, attributes, origin)?;
-        let number = below::Node::of(draft.file())?.identity.1;
-        let place = Place { parent, name };
-        let (version, stamp) = (Version::of_draft(number), Stamp::default());
-        let lies = Lies { place, version, counts, stamp };
-        Ok((Kept { folder, lies }, draft))
+        let kept = Kept::begun(&folder, Place { parent, name }, &draft, counts)?;
+        Ok((kept, draft))
     }
 }
 

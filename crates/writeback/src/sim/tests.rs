@@ -331,14 +331,20 @@ fn directories_whose_moves_into_each_other_are_half_told_are_found() {
     }
 }
 
+/// With a file that somebody writes to.
+fn written_to() -> std::sync::Arc<World> {
+    let world = imported(0);
+    world.with(|instance| {
+        let file = instance.create(instance.at("d"), "new", &[1; 100]);
+        instance.set_written(file, true);
+    });
+    world
+}
+
 #[test]
 fn a_draft_of_what_is_gone_goes_before_its_directory() {
     for lives in 1.. {
-        let world = imported(0);
-        world.with(|instance| {
-            let file = instance.create(instance.at("d"), "new", &[1; 100]);
-            instance.set_written(file, true);
-        });
+        let world = written_to();
         let memory = &mut Memory::default();
         while world.with(|instance| instance.standing(instance.at("d/new"))?.draft).is_none() {
             round(&world, memory).expect("a round");
@@ -364,11 +370,7 @@ fn a_draft_of_what_is_gone_goes_before_its_directory() {
 #[test]
 fn a_draft_that_nobody_knows_keeps_no_directory() {
     for lives in 1.. {
-        let world = imported(0);
-        world.with(|instance| {
-            let file = instance.create(instance.at("d"), "new", &[1; 100]);
-            instance.set_written(file, true);
-        });
+        let world = written_to();
         world.set(Faults { lives: Some(lives), ..Faults::default() });
         let manner = Manner { how: How::Hurried, ..manner() };
         let site = Site::new(world.place.path(), OWNER).expect("a site");
@@ -393,11 +395,9 @@ fn a_draft_that_nobody_knows_keeps_no_directory() {
 
 #[test]
 fn what_is_the_writers_own_goes_with_the_instance() {
-    let world = imported(0);
+    let world = written_to();
     let place = world.place.path();
     world.with(|instance| {
-        let file = instance.create(instance.at("d"), "new", &[1; 100]);
-        instance.set_written(file, true);
         instance.open(instance.at("b"));
         instance.remove(Inode::ROOT, "b");
     });
