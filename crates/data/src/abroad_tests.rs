@@ -226,3 +226,22 @@ fn what_can_not_be_fetched_is_an_error_and_is_not_lost() {
     assert_eq!(world.end(ticket, Ok(())), [(9, Answer::Bytes { length: BLOCK as u32 })]);
     assert_eq!(world.let_go.len(), 1, "its keeper needs it no longer");
 }
+
+/// Who waits for some of a file makes nothing of it any more when it is removed.
+#[test]
+fn what_comes_home_for_a_removed_file_is_made_no_more_of() {
+    let mut world = World::new(0);
+    fill(&mut world, 1);
+    world.lend(0);
+    world.look(10);
+    world.end_all(Ok(()));
+    world.lend(BLOCKS);
+    let (inode, chunk_log2, allocate, ahead) = (Inode(1), CHUNK_LOG2, 1, 0);
+    let (offset, length) = (0, 2 * BLOCK);
+    let both = Request::MapPieces { inode, chunk_log2, allocate, offset, length, ahead };
+    assert_eq!(world.ask(7, &both), [], "it waits for the second half");
+    let removed = world.ask(8, &Request::Remove { inodes: &1u64.to_le_bytes() });
+    assert_eq!(removed, [(7, Answer::Refused(Errno::ESTALE)), (8, Answer::Done)]);
+    world.end_all(Ok(()));
+    assert_eq!(world.target.pieces().count(), 0);
+}

@@ -10,6 +10,8 @@
 //!   waiting --its turn, and there is room--> answered
 //!   waiting --its turn, a device must preallocate--> parked (`target`), and perhaps back to its place;
 //!             whatever the device said to others before, it is asked once for each
+//!   waiting --its turn, some of its bytes must come first--> waiting for those (`fill`), and perhaps
+//!             back to its place; those behind it go on meanwhile
 //!   waiting --nothing leaves, and nobody else has anything to give back--> ENOSPC, EDQUOT
 //!                                                       Effect::AskForRoom, Input::RoomAsked
 //!   waiting --the same, but a device failed--> EIO
@@ -231,6 +233,12 @@ impl Target {
         }
     }
 
+    /// True if something was saved in so many milliseconds, after which there is room.
+    pub(crate) fn saving_goes_on(&self, millis: u32) -> bool {
+        let Admission { went_on, now, .. } = self.admission;
+        went_on.is_some_and(|at| now.wrapping_sub(at) < millis)
+    }
+
     /// True for work that gives room, whoever waits for some; but a file is cut behind what came before.
     pub(crate) fn passes(&self, work: &Work) -> bool {
         let inode = work.range().0;
@@ -279,8 +287,7 @@ impl Target {
             waiter.turn.since.is_some_and(|since| now_millis.wrapping_sub(since) >= patience_millis)
         };
         for waiter in self.admission.take(is_late) {
-            let went_on = self.admission.went_on;
-            let goes_on = went_on.is_some_and(|at| now_millis.wrapping_sub(at) < patience_millis);
+            let goes_on = self.saving_goes_on(patience_millis);
             let stop = self.admission.refusal(waiter.errno);
             self.refuse(&waiter.job, if goes_on { Stop::GoesOn } else { stop }, out);
         }

@@ -256,9 +256,12 @@ impl Target {
         self.clean.awake_millis = self.clean.awake_millis.wrapping_add(passed);
         self.clean.now = now_millis;
         let is_patient = self.clean.is_patient();
+        let is_needed = self.clean.is_needed();
         let mut looks = LOOKS_MAX;
         for tier in 0..2 {
             let givers = self.clean_givers([Piece::MEMORY, Piece::SSD][tier]);
+            // What was pinned may still be: the next tier gives as much.
+            let mut uncertain = 0;
             while self.clean.under_way.len() < DROPS_MAX && looks > 0 && self.is_short(tier) {
                 looks -= 1;
                 let policy = &mut self.clean.policies[tier];
@@ -283,13 +286,17 @@ impl Target {
                     let holder = self.holder(inode);
                     self.clean.insert(holder, &piece);
                 } else {
+                    let (needed, is_stuck) =
+                        (self.clean.needed, self.clean.stuck.contains(&piece.slot));
                     self.hide_to_drop(inode, piece, out);
+                    uncertain += if is_stuck { needed - self.clean.needed } else { 0 };
                 }
             }
+            self.clean.needed += uncertain;
         }
         self.ask_saved(now_millis, out);
         let hides = !self.clean.under_way.is_empty();
-        self.note_fruit(hides, out);
+        self.note_fruit(is_needed, hides, out);
         self.finish(out);
         hides
     }
@@ -352,13 +359,14 @@ impl Target {
         out.push(Effect::HideToDrop { slot: piece.slot });
     }
 
-    /// Where nothing goes, who needs room says so again, and before long what is in use goes, too.
-    fn note_fruit(&mut self, hides: bool, out: &mut Vec<Effect>) {
+    /// Where nothing goes, who needs room says so again, and before long what is in use goes, too. What
+    /// is hidden may be pinned, and has not gone yet.
+    fn note_fruit(&mut self, is_needed: bool, hides: bool, out: &mut Vec<Effect>) {
         let clean = &mut self.clean;
+        if is_needed {
+            clean.fruitless_since.get_or_insert(clean.awake_millis);
+        }
         if !hides {
-            if clean.needed > 0 {
-                clean.fruitless_since.get_or_insert(clean.awake_millis);
-            }
             // Who waits says again what he needs.
             clean.need_anew();
             self.admit_waiting(out);

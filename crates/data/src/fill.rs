@@ -190,6 +190,9 @@ pub(crate) struct Fills {
     /// What the first of them needs for whom there is no room: what is there of it stays, and nobody
     /// behind takes what comes free. So each gets its turn, although all need more than there is.
     starving: Option<Need>,
+    /// He makes a hole, and nothing comes free before something is saved: who saves may have to read for
+    /// that, so others try, and who reads does without.
+    is_passed: bool,
     ticket_next: u64,
 }
 
@@ -339,18 +342,23 @@ impl Target {
         // As for writers: what is pinned is waited for a moment.
         let may_leave = waited < GRACE_MILLIS && (self.leaving_count() > 0 || self.is_sinking());
         let is_coming = self.fills.is_filling() || self.moves_count() > 0 || may_leave;
-        let is_hopeless = stop == Stop::Dropping && !is_coming && !self.has_clean_beside(job.need);
-        let may_be_saved = self.is_over_backing();
-        if is_hopeless && may_be_saved && job.work.makes_pieces() {
-            // Something may be saved, and dropped then.
+        let nothing_goes = !is_coming && !self.has_clean_beside(job.need);
+        // Something may be saved, and dropped then.
+        let may_be_saved = nothing_goes && self.is_over_backing();
+        let punches = matches!(job.work, Work::Clear { .. });
+        if may_be_saved && stop == Stop::Dropping && job.work.makes_pieces() {
             return self.wait(job, Stop::Full(Errno::ENOSPC), out);
         }
-        let punches = matches!(job.work, Work::Clear { .. });
-        if is_hopeless && !(may_be_saved && punches) || waited >= STARVING_MILLIS {
-            return self.refuse(&job, Stop::Refused(Errno::ENOSPC), out);
+        let is_hopeless = nothing_goes && stop == Stop::Dropping && !(may_be_saved && punches);
+        if is_hopeless || waited >= STARVING_MILLIS {
+            let goes_on = !job.need.is_some_and(|need| need.kind == Kind::Reads)
+                && self.saving_goes_on(STARVING_MILLIS);
+            let stop = if goes_on { Stop::GoesOn } else { Stop::Refused(Errno::ENOSPC) };
+            return self.refuse(&job, stop, out);
         }
         if self.fills.starving.is_none() {
             self.fills.starving = job.need;
+            self.fills.is_passed = may_be_saved && punches;
         }
         self.fills.waiting.push_back(job);
     }
@@ -362,12 +370,16 @@ impl Target {
         })
     }
 
-    /// Is there something clean but what a request itself needs? That is a few pieces.
+    /// Is there something clean but what a request itself needs, and who is passed by? That is a few
+    /// pieces.
     fn has_clean_beside(&self, need: Option<Need>) -> bool {
         let pieces = self.clean.slots().filter_map(|slot| self.slots.get(slot));
         let is_own =
             |(inode, piece): (Inode, Piece)| need.is_some_and(|need| need.touches(inode, &piece));
-        pieces.into_iter().any(|row| !is_own(row))
+        let stays = |(inode, piece): (Inode, Piece)| {
+            self.fills.is_passed && self.fills.starves_for(inode, &piece)
+        };
+        pieces.into_iter().any(|row| !is_own(row) && !stays(row))
     }
 
     /// Sees to it that what is needed comes. True if all of it is there.
@@ -393,7 +405,7 @@ impl Target {
             }
             let comes = match need.kind {
                 // Somebody waits for room who came before.
-                _ if self.fills.starving.is_some() => Ok(false),
+                _ if self.fills.starving.is_some() && !self.fills.is_passed => Ok(false),
                 Kind::Punches if is_covered => match self.make_one(inode, span, out) {
                     // It holds zeros from now on: bytes from below would show again.
                     Ok(_) => continue,
@@ -479,7 +491,8 @@ impl Target {
             }
             Err(errno) => {
                 self.wishes.end(inode, Some(errno));
-                self.refuse_waiting(|need| need.inode == inode, errno, out);
+                let is_it = |need: Need| need.inode == inode;
+                self.refuse_waiting(|job| job.need.is_some_and(is_it), errno, out);
             }
         }
         self.admit_waiting(out);
@@ -511,7 +524,8 @@ impl Target {
                     if purpose.is_wish {
                         self.wishes.end(inode, Some(errno));
                     }
-                    self.refuse_waiting(|need| need.touches(inode, &piece), errno, out);
+                    let is_it = |need: Need| need.touches(inode, &piece);
+                    self.refuse_waiting(|job| job.need.is_some_and(is_it), errno, out);
                 }
             }
         }
@@ -551,13 +565,13 @@ impl Target {
 
     fn refuse_waiting(
         &mut self,
-        is_it: impl Fn(&Need) -> bool,
+        is_it: impl Fn(&Job) -> bool,
         errno: Errno,
         out: &mut Vec<Effect>,
     ) {
         let waiting = core::mem::take(&mut self.fills.waiting);
         for waiter in waiting {
-            match waiter.need.as_ref().is_some_and(&is_it) {
+            match is_it(&waiter) {
                 true => Target::stop(waiter.ticket, Stop::Refused(errno), out),
                 false => self.fills.waiting.push_back(waiter),
             }
@@ -577,8 +591,10 @@ impl Target {
         self.fills.void(inode, size);
     }
 
-    /// As `cut_below`, of a file that will not be asked for again.
+    /// As `cut_below`, of a file that will not be asked for again. Who waits for some of it, from below
+    /// or from abroad, must not make pieces of it any more.
     pub(crate) fn forget_below(&mut self, inode: Inode, out: &mut Vec<Effect>) {
+        self.refuse_waiting(|job| job.work.range().0 == inode, Errno::ESTALE, out);
         if !self.may_lie_below(inode) {
             return;
         }
@@ -586,7 +602,13 @@ impl Target {
         self.fills.ends.remove(&inode);
         self.fills.asked.remove(&inode);
         self.fills.void(inode, 0);
-        self.refuse_waiting(|need| need.inode == inode, Errno::ESTALE, out);
+    }
+
+    /// Those who waited for room and now wait for bytes, for checks.
+    #[cfg(test)]
+    pub(crate) fn tickets_with_turn(&self) -> BTreeSet<u64> {
+        let waiting = self.fills.waiting.iter().filter(|job| job.turn.is_some());
+        waiting.map(|job| job.ticket).collect()
     }
 
     /// True if all is at rest, for checks.

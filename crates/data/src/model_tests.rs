@@ -385,6 +385,7 @@ impl World {
             }
             effects.extend(out);
         }
+        self.note_away();
         outcome
     }
 
@@ -430,7 +431,7 @@ impl World {
     }
 
     fn publish(&mut self, inode: Inode, piece: Piece, defined: Defined) {
-        self.note_made(defined);
+        self.note_made(inode, piece, defined);
         let pages = match defined {
             Defined::All | Defined::Below => (0..piece.length() / PAGE).collect(),
             Defined::Nothing | Defined::Early => BTreeSet::new(),
@@ -478,6 +479,7 @@ impl World {
         let body = if let Request::Write { bytes, .. } = request { bytes } else { &[][..] };
         let ticket = IMPATIENT;
         self.begin_to_ask(request);
+        self.ask_at_once(request);
         let outcome = self.ask_until_answered(&|world| {
             world.look_at_early(false);
             let outcome = world.step(Input::Request { ticket, request }, body);
@@ -528,6 +530,8 @@ impl World {
     /// What is refused is refused for a reason: more of an account only to who has as much as he may.
     fn check_refusal(&self, inode: Inode, answer: &Answer) {
         match *answer {
+            // A device that failed when it was asked last.
+            Answer::Refused(Errno::EIO) => assert!(self.seen.failed > 0),
             Answer::Refused(Errno::ENOSPC | Errno::EDQUOT) => {
                 assert_eq!(self.target.moves_count(), 0, "there will be room in a moment");
             }

@@ -132,3 +132,40 @@ fn who_waits_for_what_is_saved_comes_again_while_that_goes_on() {
         assert!(passed >= 9_000, "{passed} ms");
     }
 }
+
+/// Who makes a hole waits until something is saved. Who saves reads for that, and waits for nobody.
+#[test]
+fn readers_pass_by_who_waits_for_what_is_saved_to_make_a_hole() {
+    for has_some_of_it in [true, false] {
+        let mut world = small(3);
+        world.saved.room = Some(true);
+        world.ends.insert(below(1), 2 * PIECE);
+        if has_some_of_it {
+            let (inode, chunk_log2, offset) = (below(1), CHUNK_LOG2, PIECE);
+            world.send(&Request::Read { inode, chunk_log2, offset, length: 100 });
+            while world.come(&[]) {}
+        }
+        for file in 1..4 - u64::from(has_some_of_it) {
+            let ticket = map(&mut world, file);
+            assert!(matches!(world.answers[&ticket].0, Answer::Pieces(_)));
+        }
+        let (inode, chunk_log2, offset, length) = (below(1), CHUNK_LOG2, 100, PIECE);
+        let hole = world.send(&Request::Punch { inode, chunk_log2, offset, length });
+        while world.come(&[]) {}
+        (0..500).for_each(|_| world.look(1, 0, &[]));
+        assert!(!world.answers.contains_key(&hole));
+        for file in 2..5 {
+            let reader = read(&mut world, file);
+            while world.come(&[]) {}
+            let (answer, passed) = wait(&mut world, reader, 2000);
+            assert_eq!(answer, Answer::Bytes { length: 100 });
+            assert!(passed < 50, "{passed} ms");
+        }
+        world.call(&Request::Remove { inodes: &[1u64.to_le_bytes(), 2u64.to_le_bytes()].concat() });
+        while !world.answers.contains_key(&hole) {
+            while world.come(&[]) {}
+            world.look(1, 0, &[]);
+        }
+        assert_eq!(world.answers[&hole].0, Answer::Done);
+    }
+}

@@ -100,6 +100,7 @@ impl World {
             self.copy_page(which);
         }
         let ticket = self.copies.swap_remove(which).ticket;
+        self.seen.failed += usize::from(fails);
         let outcome = if fails { Err(Errno::EIO) } else { Ok(()) };
         self.step(Input::Copied { ticket, outcome }, body)
     }

@@ -27,6 +27,8 @@ pub(super) struct Seen {
     /// Pieces that went to others, and those that came back.
     pub(super) went: usize,
     pub(super) came: usize,
+    /// Copies that a device failed to make.
+    pub(super) failed: usize,
 }
 
 /// What is asked while the daemon may be killed.
@@ -199,7 +201,7 @@ fn a_crash_at_any_step_loses_nothing() {
         all.map(|one| one.join().expect("nothing is lost"))
     });
     for (number, (crashes, seen, moved)) in (0..).zip(of_scripts) {
-        let Seen { asked_again, copies_broken, served, gave_back, went, came } = seen;
+        let Seen { asked_again, copies_broken, served, gave_back, went, came, .. } = seen;
         assert_eq!((went > 0, came > 0), (number == ABROAD, number == ABROAD), "{seen:?}");
         let counts = [crashes, asked_again, copies_broken, served, gave_back];
         assert!(counts.iter().all(|&count| count > 0), "{crashes} crashes, {seen:?}");

@@ -2,7 +2,7 @@
 
 use super::{CHUNK_LOG2, World};
 use crate::effect::{Answer, Defined, Effect, Input};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use wire::reply::Piece;
 use wire::{Errno, Inode, Request};
 
@@ -23,11 +23,15 @@ const PATIENCE_MILLIS: u32 = 300;
 pub(super) struct Waiting {
     /// In the order in which they began.
     tickets: VecDeque<u64>,
+    /// Those of them who wait for bytes instead, or did when this step began: others pass them by.
+    away: BTreeSet<u64>,
     /// What they and others want who were not answered: file, offset, length.
     wants: BTreeMap<u64, (u64, u64, u64)>,
     next_ticket: u64,
-    /// Something was made since the last answer.
-    has_made: bool,
+    /// The same of who does not wait.
+    own: (u64, u64, u64),
+    /// Pieces that were made since the last answer.
+    made: Vec<Range>,
     /// A question that is not answered at once.
     pub(super) defers: bool,
     asked: Option<u64>,
@@ -79,16 +83,45 @@ impl World {
         self.perform(out, &[]);
     }
 
-    pub(super) fn note_made(&mut self, defined: Defined) {
-        self.waiting.has_made |= !matches!(defined, Defined::Early | Defined::As(_));
+    /// Who does not wait asks.
+    pub(super) const fn ask_at_once(&mut self, request: &Request<'_>) {
+        self.waiting.own = match *request {
+            Request::MapPieces { inode, offset, length, .. } => (inode.0, offset, length),
+            Request::Write { inode, offset, bytes, .. } => (inode.0, offset, bytes.len() as u64),
+            _ => (0, 0, 0),
+        };
     }
 
-    /// Only who waits for longest gets what comes free.
+    pub(super) fn note_made(&mut self, inode: Inode, piece: Piece, defined: Defined) {
+        let moves = self.table.values().any(|&row| range(row) == range((inode, piece)));
+        if !moves && defined != Defined::Early {
+            self.waiting.made.push(range((inode, piece)));
+        }
+    }
+
+    /// Is a piece of what is wanted?
+    fn wants(&self, ticket: u64, &(inode, start, log2): &Range) -> bool {
+        let own = Some(&self.waiting.own).filter(|_| ticket == IMPATIENT);
+        let want = own.or_else(|| self.waiting.wants.get(&ticket));
+        want.is_some_and(|&(file, offset, length)| {
+            inode.0 == file && offset < start + (1 << log2) && start < offset + length
+        })
+    }
+
+    /// Only who waits for longest gets what comes free. A piece that is there already, as somebody
+    /// before him wanted it, anybody may have.
     pub(super) fn note_answer(&mut self, ticket: u64, answer: &Answer) {
         let place = self.waiting.tickets.iter().position(|&one| one == ticket);
         let is_served = matches!(answer, Answer::Pieces(_) | Answer::Done);
-        if std::mem::take(&mut self.waiting.has_made) && is_served {
-            assert!(self.waiting.tickets.is_empty() || place == Some(0), "it was not its turn");
+        let made = std::mem::take(&mut self.waiting.made);
+        if is_served {
+            self.waiting.away.extend(self.target.tickets_with_turn());
+            let Waiting { tickets, away, .. } = &self.waiting;
+            let ahead = || tickets.iter().copied().take_while(|&one| one != ticket);
+            let is_behind = ahead().any(|one| !away.contains(&one));
+            let mut takes = made.iter().filter(|piece| self.wants(ticket, piece));
+            let is_theirs = |piece: &Range| ahead().any(|one| self.wants(one, piece));
+            assert!(!is_behind || takes.all(is_theirs), "it was not its turn");
         }
         if place.is_some() {
             self.waiting.tickets.retain(|&one| one != ticket);
@@ -104,6 +137,11 @@ impl World {
         }
     }
 
+    /// A step is over.
+    pub(super) fn note_away(&mut self) {
+        self.waiting.away = self.target.tickets_with_turn();
+    }
+
     pub(super) fn keep_writers(&mut self) {
         let mut out = Vec::new();
         self.target.keep_writers(self.millis, PATIENCE_MILLIS, &mut out);
@@ -113,7 +151,8 @@ impl World {
     /// Nobody waits for nothing.
     pub(super) fn check_waiting(&mut self) {
         self.target.check_admission();
-        assert_eq!(self.target.writers_waiting(), self.waiting.tickets.len());
+        let waiting = self.target.writers_waiting() + self.target.tickets_with_turn().len();
+        assert_eq!(waiting, self.waiting.tickets.len());
         let something_leaves = self.target.moves_count() > 0
             || self.target.leaving_count() > 0
             || self.target.early_bytes() > 0
