@@ -197,6 +197,12 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Before they are removed.
+            let find = ["-name", "*.log", "-exec", "tail", "-v", "-n", "40", "{}", "+"];
+            let logs = Command::new("find").arg(self.place.path()).args(find).output();
+            logs.iter().for_each(|it| eprintln!("{}", String::from_utf8_lossy(&it.stdout)));
+        }
         // A failed test leaves its daemons otherwise.
         let _ = self.on("a", &["stop"]);
         for host in HOSTS.into_iter().chain(["hub"]) {
