@@ -69,12 +69,6 @@ impl Client {
             };
             let slot = by.session.claim(self.timeout_micros())?;
             bytes.fill(&part, &mut buffer)?;
-            // Daemon and start: what is on its way to one that died comes before what is new.
-            if !open.vnode.begin_push(by.welcome.origin >> origin::START_SHIFT) {
-                drop((slot, buffer));
-                self.settle(open.vnode)?;
-                continue;
-            }
             let pushed = Pushed {
                 inode: file.inode,
                 vnode,
@@ -84,9 +78,16 @@ impl Client {
                 length: part.length as u32,
                 stamp: wait::now_micros(),
             };
+            buffer.describe(&pushed)?;
             let request = Request::Push { buffer: buffer.index() };
+            // Daemon and start: what is on its way to one that died comes before what is new.
+            if !open.vnode.begin_push(by.welcome.origin >> origin::START_SHIFT) {
+                drop((slot, buffer));
+                self.settle(open.vnode)?;
+                continue;
+            }
             // From here on the bytes arrive whatever becomes of this process.
-            buffer.push(&pushed)?;
+            buffer.push()?;
             return self.hand_in_detached(to, (by, worker, owner), slot, &request);
         }
     }

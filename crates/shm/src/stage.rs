@@ -339,11 +339,11 @@ impl Buffer<'_> {
         Ok(())
     }
 
-    /// The daemon frees it when what it holds has arrived: call it before the request is handed in.
+    /// Says what it holds, for `push`.
     ///
     /// # Errors
     /// Never for a buffer that was taken.
-    pub fn push(self, pushed: &Pushed) -> Result<()> {
+    pub fn describe(&self, pushed: &Pushed) -> Result<()> {
         let (stage, index) = (self.stage, self.index);
         let row = ROWS + index * ROW;
         stage.segment.word64(row + INODE)?.store(pushed.inode.0, Relaxed);
@@ -353,8 +353,19 @@ impl Buffer<'_> {
         stage.word(index, TARGET)?.store(target, Relaxed);
         stage.word(index, VNODE)?.store(pushed.vnode.0, Relaxed);
         stage.segment.word64(row + STAMP)?.store(pushed.stamp, Relaxed);
+        Ok(())
+    }
+
+    /// The daemon frees it when what it holds, which was described, has arrived: call it before the
+    /// request is handed in. Who counts what is on its way does that right before: who is killed
+    /// between the two leaves one too many.
+    ///
+    /// # Errors
+    /// Never for a buffer that was taken.
+    pub fn push(self) -> Result<()> {
+        let state = self.stage.word(self.index, STATE)?;
         core::mem::forget(self);
-        stage.word(index, STATE)?.store(PUSHED, Release);
+        state.store(PUSHED, Release);
         Ok(())
     }
 
@@ -463,7 +474,7 @@ mod tests {
         for bytes in [[1; 5000], [2; 5000]] {
             let mut buffer = stage.try_take().expect("free");
             buffer.fill(&bytes).expect("fits");
-            buffer.push(&pushed).expect("taken");
+            buffer.describe(&pushed).and_then(|()| buffer.push()).expect("taken");
         }
         stage.give_back(0);
         assert_eq!(stage.begin_moving(0), Some(pushed), "nobody moved it yet");

@@ -84,7 +84,7 @@ fn what_the_dead_pushed_has_one_holder() {
                 let buffer = model::quietly(|| session.stage().try_free());
                 // The other may have been first.
                 let Ok(buffer) = buffer else { return false };
-                buffer.push(&PUSHED).expect("taken");
+                buffer.describe(&PUSHED).and_then(|()| buffer.push()).expect("taken");
                 true
             })
         };
@@ -127,7 +127,7 @@ fn what_was_pushed_is_moved_once_and_who_waits_for_it_is_woken() {
             let session = Arc::clone(&session);
             model::spawn(move || {
                 let buffer = session.stage().take(SECOND).expect("a buffer");
-                buffer.push(&PUSHED).expect("taken");
+                buffer.describe(&PUSHED).and_then(|()| buffer.push()).expect("taken");
             })
         };
         client.join();
