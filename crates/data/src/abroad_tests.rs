@@ -206,15 +206,21 @@ fn a_keeper_keeps_what_leaves_it_room_and_passes_nothing_on() {
     assert_eq!(world.target.bytes_abroad().kept, 0);
 }
 
-/// Who needs bytes that can not be had is told so; they stay where they are, and may be had later.
-#[test]
-fn what_can_not_be_fetched_is_an_error_and_is_not_lost() {
+/// With a file that is abroad, and room for it here.
+fn one_abroad() -> World {
     let mut world = World::new(0);
     fill(&mut world, 1);
     world.lend(0);
     world.look(10);
     world.end_all(Ok(()));
     world.lend(BLOCKS);
+    world
+}
+
+/// Who needs bytes that can not be had is told so; they stay where they are, and may be had later.
+#[test]
+fn what_can_not_be_fetched_is_an_error_and_is_not_lost() {
+    let mut world = one_abroad();
     assert_eq!(world.read(7, 1), [], "it waits");
     assert_eq!(world.read(8, 1), [], "he, too, and it comes once");
     let (ticket, ..) = world.copies.pop().expect("it comes");
@@ -230,12 +236,7 @@ fn what_can_not_be_fetched_is_an_error_and_is_not_lost() {
 /// Who waits for some of a file makes nothing of it any more when it is removed.
 #[test]
 fn what_comes_home_for_a_removed_file_is_made_no_more_of() {
-    let mut world = World::new(0);
-    fill(&mut world, 1);
-    world.lend(0);
-    world.look(10);
-    world.end_all(Ok(()));
-    world.lend(BLOCKS);
+    let mut world = one_abroad();
     let (inode, chunk_log2, allocate, ahead) = (Inode(1), CHUNK_LOG2, 1, 0);
     let (offset, length) = (0, 2 * BLOCK);
     let both = Request::MapPieces { inode, chunk_log2, allocate, offset, length, ahead };
