@@ -1,4 +1,4 @@
-"""Writes arrays with numpy and h5py below the directory given, reads them back, prints one checksum."""
+"""Writes arrays with numpy and h5py in the directory given, reads them back, prints one checksum."""
 
 import hashlib
 import sys

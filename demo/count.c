@@ -1,5 +1,5 @@
-// Adds one to the number in a file, a thousand times, each time under a lock of the process and one by flock.
-// `count FILE`. Compiled statically, and once more dynamically.
+// Increments the number in a file a thousand times, each time under a process lock and a flock: `count FILE`.
+// Compiled both statically and dynamically.
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

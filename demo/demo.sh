@@ -5,7 +5,8 @@
 #
 # FOREBAY_BIN names the program (default: the release build). DEMO_PLAIN=1 uses a directory of /dev/shm
 # in place of an instance, to test this script. DEMO_SOURCE names a tarball to unpack and build in place
-# of the one that cargo fetches (the crate libz-sys, which carries zlib's sources).
+# of the one that cargo fetches (the crate libz-sys, which carries zlib's sources). DEMO_REPORT names the
+# page with the report of what ran (default: demo-report.html beside the builds).
 set -euo pipefail
 
 here=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
@@ -13,6 +14,9 @@ forebay=${FOREBAY_BIN:-${CARGO_TARGET_DIR:-$here/../target}/release/forebay}
 name=demo-$$
 scratch=$(mktemp -d "${DEMO_DISK:-/var/tmp}/forebay-demo-XXXXXX")
 export MATERIAL=$scratch/material PYTHON=python3
+# All that runs in the instance is one job, and its report is the demonstration's alone.
+export FOREBAY_JOB=demo XDG_STATE_HOME=$scratch/state
+page=${DEMO_REPORT:-${CARGO_TARGET_DIR:-$here/../target}/demo-report.html}
 mkdir "$MATERIAL" "$scratch/disk" "$scratch/logs"
 plain=
 running=no
@@ -126,15 +130,15 @@ step() {
     compare "$@"
 }
 
-# Programs that can not be preloaded, on a mount of the instance, beside others.
+# Programs that cannot be preloaded, on a mount of the instance, together with preloaded ones.
 mount_step() {
-    local said
+    local message
     if [ -n "$plain" ] || ! command -v busybox >/dev/null; then return; fi
     mkdir "$scratch/mount"
     gcc -O2 -static -o "$MATERIAL/count-static" "$here/count.c"
     gcc -O2 -o "$MATERIAL/count" "$here/count.c"
-    if ! said=$("$forebay" mount --name "$name" "$scratch/mount" 2>&1); then
-        say "-  $1: not run: $said"
+    if ! message=$("$forebay" mount --name "$name" "$scratch/mount" 2>&1); then
+        say "-  $1: not run: $message"
         return
     fi
     on_disk=("$here/mixed.sh" "$scratch/disk" "$scratch/disk" env)
@@ -143,34 +147,54 @@ mount_step() {
     "$forebay" umount "$scratch/mount" >/dev/null
 }
 
-# An instance of its own over a directory: what lies there is staged in, 192 MiB are written through 96
-# MiB of memory and SSD beside it, all that is saved is dropped and read again, and when the instance has
-# drained and stopped, all must lie there.
+# A separate instance over a backing directory: its input is staged in, 192 MiB are written through 96 MiB
+# of memory and an SSD, all written-back data is evicted and read again, and when the instance has drained and
+# stopped, the backing directory must have everything.
 backing_step() {
-    local below=$scratch/below words
+    local backing=$scratch/backing words
     if [ -n "$plain" ]; then return; fi
-    mkdir "$below" "$scratch/disk/tiers"
-    head -c 5000000 /dev/urandom | tee "$below/input" >"$scratch/disk/tiers/input"
-    words=(start --local 2 --name "$name-tiers" --memory 96MiB --ssd 256MiB --backing "$below")
+    mkdir "$backing" "$scratch/disk/tiers"
+    head -c 5000000 /dev/urandom | tee "$backing/input" >"$scratch/disk/tiers/input"
+    words=(start --local 2 --name "$name-tiers" --memory 96MiB --ssd 256MiB --backing "$backing")
     on_disk=(bash "$here/steps.sh" tiers "$scratch/disk/tiers")
-    on_forebay=(bash -c 'forebay=$1 name=$2 below=$3 steps=$4; shift 4
+    on_forebay=(bash -c 'forebay=$1 name=$2 backing=$3 steps=$4; shift 4
         "$forebay" "$@" >&2
         trap "\"$forebay\" stop --name $name --discard >&2" EXIT
-        "$forebay" stage in --name "$name" --wait "$below/input" >&2
+        "$forebay" stage in --name "$name" --wait "$backing/input" >&2
         seen=$("$forebay" run --name "$name" -- bash "$steps" tiers /forebay | tail -n 1)
         "$forebay" flush --name "$name" >&2
-        "$forebay" stage drop --name "$name" /forebay >&2
+        "$forebay" evict --name "$name" /forebay >&2
         again=$("$forebay" run --name "$name" -- bash "$steps" sums /forebay | tail -n 1)
         "$forebay" stop --name "$name" >&2
         trap - EXIT
-        there=$(bash "$steps" sums "$below")
+        there=$(bash "$steps" sums "$backing")
         [ "$seen" = "$there" ] && [ "$again" = "$there" ] && echo "$there"' tiers
-        "$forebay" "$name-tiers" "$below" "$here/steps.sh" "${words[@]}")
+        "$forebay" "$name-tiers" "$backing" "$here/steps.sh" "${words[@]}")
     compare tiers "$1"
 }
 
-# Whatever carries the instance's name: processes, sockets, shared memory, files. That a search finds
-# nothing is no failure of this script; whoever calls looks at what is printed.
+# The report of what ran in the instance: the path of its page, and the first three lines of its advice.
+show_report() {
+    mkdir -p "$(dirname "$page")" &&
+        "$forebay" report "$FOREBAY_JOB" --now --name "$name" --html "$page" >/dev/null &&
+        "$forebay" report "$FOREBAY_JOB" --json >"$scratch/report.json" &&
+        say "   the report of what ran is $(realpath "$page"); the first of its advice:" &&
+        "$PYTHON" - "$scratch/report.json" <<'END'
+import json
+import sys
+
+with open(sys.argv[1], encoding="utf-8") as file:
+    findings = json.load(file)["findings"]
+for one in findings[:3]:
+    saves = one["saves_seconds"]
+    parts = [one["evidence"], one["change"]]
+    print("   - " + ": ".join(part for part in parts if part) + (f" (saves about {saves:.1f} s)" if saves else ""))
+sys.exit(len(findings) < 3)
+END
+}
+
+# Prints everything with the instance's name: processes, sockets, shared memory, files. A search without a
+# result is no failure of this script; the caller checks the output.
 leftovers() {
     grep -lzF -- "$name" /proc/[0-9]*/cmdline 2>/dev/null | while read -r line; do
         { tr '\0' ' ' <"$line"; } 2>/dev/null | grep forebayd || true
@@ -183,19 +207,28 @@ prepare
 start
 say "   what ran                                                    seconds on"
 say "                                                               forebay     disk"
+step checkpoint "MPI, 4 ranks: a checkpoint file each and one shared, 64 MiB"
 step unpack "tar: unpack the sources of libz-sys and zlib"
 step build "gcc, make -j2: zlib, static and shared; pack and unpack"
 step repository "git: clone, six commits, a branch, a merge, gc, fsck"
 step database "sqlite3: 53 transactions, roll back, integrity check"
-step arrays "python: h5py and numpy, 20 appends, a map, read back"
-step checkpoint "MPI, 4 ranks: a checkpoint file each and one shared, 64 MiB"
+step arrays "python: h5py and numpy, 20 appends, a mapping, read back"
 mount_step "a mount: static busybox unpacks, gcc builds, both count"
 
-backing_step "tiers: stage in, 192 MiB through 96 MiB, drop, drain"
+backing_step "tiers: stage in, 192 MiB through 96 MiB, evict, drain"
+
+say "   ✓: the same result on both. 'disk' is a local directory: its bytes stay in the page cache of this idle"
+say "   machine, and nothing is faster for one program with small files. Forebay is for what a node's page"
+say "   cache cannot do: checkpoints of many ranks and nodes, and input from a slow or shared file system;"
+say "   docs/benchmarks/README.md has those figures."
 
 if [ -n "$plain" ]; then
     rm -rf "$plain"
 else
+    if ! show_report; then
+        say "✗  no report, or less than three lines of advice"
+        failed=$((failed + 1))
+    fi
     "$forebay" stop --name "$name"
     running=no
     left=$(leftovers)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # A static busybox and programs of the C library on the same files at the same time.
 #
-#   mixed.sh STATIC OTHER COMMAND...    where the first sees the directory, where the others do, what runs these
+#   mixed.sh STATIC OTHER COMMAND...    path for the static program, path for the others, command that runs these
 #
-# The static one unpacks sources, the others build them; a static program and one that is not count in one file
-# under its locks; and each side looks at what there is. Prints a checksum.
+# The static program unpacks sources, the others build them; a static and a dynamic program increment a number in
+# one file under its locks; and both sides compute checksums of everything. Prints a checksum.
 set -euo pipefail
 
 static=$1/mixed other=$2/mixed
@@ -22,7 +22,7 @@ counter=$!
 wait $counter
 
 sums="find . -type f | LC_ALL=C sort | xargs sha256sum | sha256sum"
-# The same by applets of the static one.
+# The same with applets of busybox.
 applets=${sums//sha256sum/$busybox sha256sum}
 applets=${applets//xargs/$busybox xargs}
 applets=${applets//LC_ALL=C sort/LC_ALL=C $busybox sort}

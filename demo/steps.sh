@@ -6,7 +6,7 @@ step=$1 directory=$2
 here=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
 export HOME=$MATERIAL GIT_CONFIG_NOSYSTEM=1 LC_ALL=C.UTF-8
 
-# One checksum over all names and contents below the directory, without the repository's own files.
+# One checksum over all names and contents in the directory, without the repository's own files.
 checksum() {
     (cd "$1" && find . -name .git -prune -o -type f -print0 | sort -z | xargs -0 sha256sum) | sha256sum | cut -d' ' -f1
 }
@@ -74,7 +74,7 @@ checkpoint() {
         --mca btl self,vader "$MATERIAL/checkpoint" "$directory/checkpoint"
 }
 
-# More than memory holds, in files of all sizes that can be made again, and what is there already.
+# More data than memory, in reproducible files, beside the staged input.
 tiers() {
     mkdir "$directory/output"
     for number in {1..24}; do

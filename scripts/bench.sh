@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures tmpfs, the local disk, and Forebay with one and with four daemons, side by side, and writes
 # the tables to the terminal and all values to target/bench.json. Further options go to forebay-bench;
-# docs/benchmarks.md says how to read the tables and how to measure another file system beside.
+# docs/benchmarks/README.md explains the tables and how to include another file system.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,5 +16,5 @@ status=0
     --on "tmpfs=$memory" --on "disk=$disk" --forebay 1 --forebay 4 --seldom disk,fio,mpi,io500 \
     --json "$target/bench.json" --history "$target/bench-history.jsonl" --plot "$target/bench.svg" "$@" ||
     status=$?
-echo "all values: $target/bench.json; all runs: $target/bench-history.jsonl, drawn: $target/bench.svg"
+echo "all values: $target/bench.json; all runs: $target/bench-history.jsonl, plot: $target/bench.svg"
 exit "$status"

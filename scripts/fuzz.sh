@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Builds the fuzz targets with the stable toolchain and runs each for SECONDS (default 20), one after
-# the other, from seeds that they make themselves and from what earlier runs found.
+# the other, from seeds that they generate and from the corpus of earlier runs.
 # usage: scripts/fuzz.sh [SECONDS [TARGET..]]
-# What they find lies in fuzz/target.
+# The results are in fuzz/target.
 # Fails with the path of the input at the first crash.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../fuzz"
@@ -22,7 +22,7 @@ flags=(
     --cfg fuzzing
 )
 host=$(rustc -vV | sed -n 's/^host: //p')
-# Beside other builds of the same tree, never in their way.
+# Separate from other builds of the same tree.
 target_directory=${CARGO_TARGET_DIR:-target}/fuzz
 RUSTFLAGS="${flags[*]}" cargo build --release --target "$host" --target-dir "$target_directory" --bins
 
@@ -36,7 +36,7 @@ for target in "${targets[@]}"; do
         -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$PWD/$artifacts/" -verbosity=1 \
         -print_final_stats=1 "$corpus" >"$log" 2>&1; then
         grep -v '^#' "$log" | tail -60
-        echo "fuzz $target: it failed; the input: $(sed -n 's/.*Test unit written to //p' "$log" | tail -1)"
+        echo "fuzz $target: failed; input: $(sed -n 's/.*Test unit written to //p' "$log" | tail -1)"
         exit 1
     fi
     grep -E '^#[0-9]+.*DONE' "$log" || tail -3 "$log"

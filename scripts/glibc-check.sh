@@ -2,10 +2,10 @@
 # Runs the tests of the preload library and the program cases inside a Debian with a newer C library
 # than this machine's (2.41 and later end cancellable calls in one function of their own).
 #
-#   glibc-check.sh [PATTERN...]      cases of tests/programs that match; all without one
+#   glibc-check.sh [PATTERN...]      only the cases of tests/programs that match
 #
-# SUITE (default trixie) is the Debian suite; its packages come from where apt has this machine's own.
-# The root is made once, under target/glibc/SUITE, by debootstrap; that and chroot need root.
+# SUITE (default trixie) is the Debian suite; its packages come from the mirror that apt uses on this machine.
+# debootstrap creates the root once, under target/glibc/SUITE; that and chroot need root.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -21,11 +21,11 @@ if [ ! -e "$root/ready" ]; then
     command -v debootstrap >/dev/null || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq debootstrap
     mirror=${MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' 'Label: Debian' \
         'Created-By: Packages' | sort -u | head -n 1)}
-    [ -n "$mirror" ] || { echo "glibc-check: apt knows no archive of Debian: name one in MIRROR" >&2; exit 1; }
+    [ -n "$mirror" ] || { echo "glibc-check: apt has no Debian mirror configured: set MIRROR" >&2; exit 1; }
     rm -rf "$root"
     mkdir -p "$root"
     include=$(IFS=,; echo "${packages[*]}")
-    echo "making a root of $suite"
+    echo "creating a root of $suite"
     debootstrap --variant=minbase --include="$include" "$suite" "$root" "$mirror" >"$root.log" 2>&1 ||
         { tail -n 5 "$root.log" >&2; exit 1; }
     touch "$root/ready"
@@ -45,14 +45,14 @@ bind() {
 mount -t proc proc "$root/proc" && mounted=("$root/proc")
 bind /dev /dev
 bind /dev/shm /dev/shm
-# The same paths inside and outside: tests know where they were built.
+# The same paths inside and outside: tests contain the path of their build.
 bind "$PWD" "$PWD"
 [ "$target" = "$PWD/target" ] || bind "$target" "$target"
 
 in_root() { chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 "$@"; }
 in_root ldd --version | head -n 1
 
-# Built here, as inside is no Rust. The tests come second: theirs is the library with counters.
+# Built here, because the root has no Rust. The tests come second: their library has counters.
 cargo build --quiet --workspace
 mapfile -t tests < <(cargo test -p preload --no-run --message-format=json 2>/dev/null |
     sed -n '/"kind":\["bin"\]/d; s/.*"test":true},.*"executable":"\([^"]*\)".*/\1/p')

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building needs on Debian or Ubuntu, and the sections of packages.txt that the arguments
-# name; only what is missing.
+# Installs the missing packages that the build needs on Debian or Ubuntu, and those of the sections of
+# packages.txt that the arguments name.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -11,6 +11,24 @@ for section in "$@"; do
         awk -v s="[$section]" '/^\[/{on=($0==s);next} on && NF && !/^#/' packages.txt)
 done
 
+as_root=()
+[ "$(id -u)" -eq 0 ] || as_root=(sudo)
+
+# The version of the release's Python, such as 3.11.
+python_version() {
+    local version
+    version=$(dpkg-query -W -f '${Version}' python3 2>/dev/null) || version=
+    if [ -z "$version" ]; then
+        "${as_root[@]}" apt-get update -qq >&2
+        version=$(apt-cache madison python3 | awk 'NR == 1 { print $3 }')
+    fi
+    cut -d. -f1,2 <<<"$version"
+}
+
+if [[ " ${packages[*]} " == *"{python}"* ]]; then
+    packages=("${packages[@]//\{python\}/$(python_version)}")
+fi
+
 missing=()
 for package in "${packages[@]}"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' ||
@@ -19,11 +37,9 @@ done
 command -v cargo >/dev/null || missing+=(rustup)
 
 if [ "${#missing[@]}" -gt 0 ]; then
-    as_root=()
-    [ "$(id -u)" -eq 0 ] || as_root=(sudo)
     "${as_root[@]}" apt-get update -qq
     if [[ " ${missing[*]} " == *" rustup "* ]] && ! apt-cache madison rustup | grep -q .; then
-        echo "install-deps: no cargo on PATH and no package of rustup in this release (Debian 13 and" \
+        echo "install-deps: no cargo on PATH and no package rustup in this release (Debian 13 and" \
             "Ubuntu 24.04 have one): install Rust $rust or later, then run make again" >&2
         exit 1
     fi

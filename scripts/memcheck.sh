@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs programs on an instance under valgrind's memcheck: what is loaded into applications must read
-# and write no memory that is not its own. Valgrind's own suppressions apply, none of ours.
+# Runs programs on an instance under valgrind's memcheck: the code loaded into applications may access only
+# its own memory. Only the suppressions of valgrind apply.
 #
 #   memcheck.sh [PATTERN]      only the programs whose name matches the shell pattern
 #
-# Whatever valgrind reports fails the run.
+# A run fails on any report of valgrind.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -14,21 +14,21 @@ forebay=$target/debug/forebay
 name=memcheck-$$
 scratch=$(mktemp -d)
 clean() {
-    # It may not have been started, and the status of the checks must stay the script's.
+    # The instance may not be running, and the script must keep the status of the checks.
     "$forebay" stop --name "$name" >/dev/null || echo "memcheck: no instance to stop" >&2
     rm -rf "$scratch"
 }
 trap clean EXIT
 
 cargo build --quiet --workspace
-# A small arena: valgrind keeps a record for each byte that is mapped.
+# A small arena: valgrind keeps a record for each mapped byte.
 "$forebay" start --local 2 --memory 96MiB --name "$name" >/dev/null
 mapfile -t environment < <("$forebay" run --name "$name" -- env | grep -E '^(FOREBAY_|LD_PRELOAD=)')
 
 checked=0
 failed=0
-# check NAME COMMAND...: looks at the command and its forks. What they exec runs natively: valgrind would
-# exec itself, a static program, and that is refused with open files of an instance.
+# check NAME COMMAND...: checks the command and its forks. Programs that they execute run natively: valgrind
+# would execute itself, a static program, which is refused with open files of an instance.
 check() {
     local title=$1
     shift
@@ -71,5 +71,5 @@ with open('$dir/map', 'wb+') as f:
     assert f.read(5) == b'hello'"
 check rm rm -r $dir
 [ "$checked" -gt 0 ] || { echo "memcheck: no program matches $pattern" >&2; exit 2; }
-echo "$((checked - failed)) clean, $failed not"
+echo "$((checked - failed)) clean, $failed with errors"
 [ "$failed" -eq 0 ]

@@ -1,9 +1,9 @@
 #!/bin/sh
-# What staging and the drain are worth over a slow capacity tier, as ONFS measures it (sections 8.7 and
-# 8.8): a directory on a loop device of RATE MB/s, read and written by programs alone and by the same
-# programs on an instance over it, ROUNDS times in turn. Three programs: one that reads what was staged in,
-# one that reads a list of files and computes after each (Gathering), one that reads little, computes and
-# writes much (OWDM). Needs root, ext4, loop devices and the blkio controller; nothing is left of it.
+# Measures the gain of staging and draining over a slow capacity tier, as ONFS does (sections 8.7 and 8.8): a
+# directory on a loop device of RATE MB/s is read and written by programs directly and by the same programs on an
+# instance over it, ROUNDS times in turn. Three programs: one reads staged files, one reads a list of files and
+# computes after each (Gathering), one reads little, computes and writes much (OWDM). Needs root, ext4, loop devices
+# and the blkio controller; cleans up after itself.
 set -eu
 RATE=${RATE:-112}
 ROUNDS=${ROUNDS:-3}
@@ -50,7 +50,7 @@ elif what == 'owdm':
     for name in sys.argv[4:]:
         read(f'{top}/{name}')
         compute(float(sys.argv[3]))
-        # What it would resume from is written over for each input, the image is kept.
+        # The restart file is overwritten for each input, the image stays.
         write(f'{top}/resume', 160 * MIB)
         compute(float(sys.argv[3]))
         write(f'{top}/image-{name}', 60 * MIB)
@@ -59,14 +59,14 @@ speed = {kind: n / 1e6 / t if t else 0 for kind, (n, t) in clock.items()}
 print(f'{took:.3f} {speed["read"]:.1f} {speed["write"]:.1f}')
 PROGRAM
 
-# cold: nothing of the device is in the kernel's cache.
+# cold: empties the kernel's page cache.
 cold() { sync; echo 3 >/proc/sys/vm/drop_caches; }
 seconds() { date +%s.%N; }
 start() { forebay start --name staging --memory "${MEMORY}GiB" --ssd 0 --backing "$place/at" >/dev/null; }
 run() { forebay run --name staging -- python3 "$place/program.py" "$@"; }
 note() { echo "$*" >>"$place/results"; }
 
-# Twelve inputs of 60 MiB: 0.56 s each at 112 MB/s. As in the paper computing takes half as long as reading.
+# Twelve inputs of 60 MiB: 0.56 s each at 112 MB/s. As in the paper, computing takes half as long as reading.
 names=$(seq -f 'in%02g' 12)
 limit "$device" 0
 for name in $names; do head -c 60M /dev/urandom >"$place/at/$name"; done
@@ -121,17 +121,17 @@ def spread(what, place):
 print(f'a device of {sys.argv[2]} MB/s, an instance of {sys.argv[3]} GiB over it, medians of {sys.argv[4]}')
 def line(text, what, place, unit):
     print(f'{text:44} {middle(what, place):8.1f} {unit:5} ({spread(what, place)})')
-line('read, the device alone', 'read-alone', 1, 'MB/s')
+line('read, device alone', 'read-alone', 1, 'MB/s')
 line('read, staged in', 'read-staged', 1, 'MB/s')
-line('  staging it in', 'stage', 0, 's')
+line('  staging in', 'stage', 0, 's')
 print(f'  {middle("read-staged", 1) / middle("read-alone", 1):.1f} times')
-line('Gathering, the device alone', 'gathering-alone', 0, 's')
-line('Gathering, its list told', 'gathering-listed', 0, 's')
+line('Gathering, device alone', 'gathering-alone', 0, 's')
+line('Gathering, list prefetched', 'gathering-listed', 0, 's')
 print(f'  {100 - 100 * middle("gathering-listed", 0) / middle("gathering-alone", 0):.1f} % less')
-line('OWDM writes, the device alone', 'owdm-alone', 2, 'MB/s')
+line('OWDM writes, device alone', 'owdm-alone', 2, 'MB/s')
 line('OWDM writes, on the instance', 'owdm', 2, 'MB/s')
 print(f'  {middle("owdm", 2) / middle("owdm-alone", 2):.1f} times')
-line('OWDM, the device alone', 'owdm-alone', 0, 's')
+line('OWDM, device alone', 'owdm-alone', 0, 's')
 line('OWDM, on the instance', 'owdm', 0, 's')
-line('  and until all is below', 'drain', 0, 's')
+line('  draining at the stop', 'drain', 0, 's')
 PROGRAM

@@ -1,7 +1,8 @@
-# Sourced by what is measured beside a slow device, with the name of an `instance`: a place that is removed
-# at the end with all that is on it, and `throttled`, an ext4 on a loop device that the kernel holds to so many
-# MB/s, reads and writes each, and of whose pages it keeps at most 16 MiB that are not written. Needs
-# root, loop devices and the blkio controller.
+# shellcheck shell=sh
+# Sourced by measurements on a slow device, which set `instance` to the name of an instance: creates the
+# temporary directory $place, which is removed at the end, and defines `throttled`, an ext4 file system on a loop
+# device that the kernel limits to a rate for reads and for writes, with at most 16 MiB of dirty pages. Needs root,
+# loop devices and the blkio controller.
 bin=$(dirname "$0")/../target/release
 place=$(mktemp -d)
 export XDG_RUNTIME_DIR="$place" FOREBAY_DIR="$place"
@@ -10,7 +11,7 @@ forebay() { "$bin/forebay" "$@"; }
 controller=/sys/fs/cgroup/blkio
 devices=
 
-# limit DEVICE MB/s: both ways; 0: no more.
+# limit DEVICE RATE: limits reads and writes to RATE MB/s each; 0: no limit.
 limit() {
     for way in read write; do
         echo "$(cat "/sys/block/${1#/dev/}/dev") $(($2 * 1000000))" \
@@ -18,7 +19,7 @@ limit() {
     done
 }
 
-# throttled AT MIB RATE: an empty file system of so many MiB at AT, which is made.
+# throttled AT MIB RATE: mounts an empty file system of MIB MiB at AT, a new directory, with RATE MB/s.
 throttled() {
     if [ ! -w "$controller/blkio.throttle.write_bps_device" ]; then
         echo "$0: no blkio controller at $controller, or not root" >&2
@@ -32,13 +33,13 @@ throttled() {
     mount "$device" "$1"
     number=$(cat "/sys/block/${device#/dev/}/dev")
     limit "$device" "$3"
-    # Else the kernel takes gigabytes before it slows a writer down.
+    # Otherwise the kernel buffers gigabytes before it throttles a writer.
     echo 1 >"/sys/class/bdi/$number/strict_limit"
     echo $((16 << 20)) >"/sys/class/bdi/$number/max_bytes"
 }
 
-# At the end, however early: so what is not there yet, or no more, is no mistake, and what can not be undone
-# keeps nothing else from being undone.
+# Cleans up at the end, also after an early failure: missing parts are no error, and a step that fails does not
+# prevent the others.
 end() {
     forebay stop --name "$instance" --discard >/dev/null 2>&1 || true
     for one in $devices; do

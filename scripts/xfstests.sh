@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs generic tests of xfstests on a mount: those that need nothing but a mounted file system.
+# Runs the generic tests of xfstests that need only a mounted file system, on a mount.
 #
-#   scripts/xfstests.sh DIRECTORY [TEST...]     for instance: scripts/xfstests.sh /opt/xfstests generic/001
+#   scripts/xfstests.sh DIRECTORY [TEST...]     for example: scripts/xfstests.sh /opt/xfstests generic/001
 #
-# DIRECTORY is where xfstests was built. FOREBAY_BIN names the program (default: the release build), EXCLUDE
-# holds tests to leave out. Needs root and the package fuse3; the users that some tests want (fsgqa, fsgqa2,
-# 123456-fsgqa) are not made, without them these tests are not run. All that it mounts is in a mount namespace of
-# its own, where mount(8) finds the instance by a helper in place of fuse's.
+# DIRECTORY has a built xfstests. FOREBAY_BIN names the program (default: the release build), EXCLUDE lists tests
+# to leave out. Needs root and the package fuse3; the users that some tests need (fsgqa, fsgqa2, 123456-fsgqa) are
+# not created: without them these tests are skipped. All mounts are in a mount namespace of its own, where a helper
+# that replaces fuse's lets mount(8) mount the instance.
 set -euo pipefail
 
 here=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
@@ -21,13 +21,13 @@ name=xfstests-$$
 place=$(mktemp -d /var/tmp/forebay-xfstests-XXXXXX)
 chmod 755 "$place"
 finish() {
-    # It says itself what was wrong; the directory has to go in any case.
+    # The command reports its errors itself; the directory must be removed in any case.
     "$forebay" stop --name "$name" >/dev/null || true
     rm -rf "$place"
 }
 trap finish EXIT
 
-# What mount(8) runs for the type fuse.forebay: SOURCE DIRECTORY, then options that the instance has by itself.
+# mount(8) runs this for the type fuse.forebay: SOURCE DIRECTORY, then options that the instance sets anyway.
 helper=$(readlink -f /sbin/mount.fuse) && [ -f "$helper" ] || { echo "no /sbin/mount.fuse: install fuse3" >&2; exit 2; }
 cat >"$place/helper" <<END
 #!/bin/sh
@@ -37,7 +37,7 @@ END
 chmod 755 "$place/helper"
 mount --bind "$place/helper" "$helper"
 
-# It knows the type of all mounts by FUSE as fuse.
+# xfstests expects the type `fuse` for all FUSE mounts.
 printf '#!/bin/sh\ndf "$@" | sed "s/fuse\\.forebay/fuse/"\n' >"$place/df"
 chmod 755 "$place/df"
 
@@ -48,7 +48,7 @@ export DF_PROG="$place/df -T -P -a"
 END
 "$forebay" start --name "$name" --local 2 --memory "${MEMORY:-3GiB}" --ssd 0
 
-# Tests that ask for a second file system are left out before they say so themselves.
+# Leaves out tests that need a second file system.
 if [ $# -eq 0 ]; then
     mapfile -t tests < <(cd "$suite/tests" && grep -L -E '_scratch|SCRATCH_|_require_(block_device|dm_)' generic/[0-9][0-9][0-9])
 else
@@ -56,7 +56,7 @@ else
 fi
 for one in ${EXCLUDE:-}; do tests=("${tests[@]/#$one/}"); done
 cd "$suite"
-# It fails if any test does; what failed is counted below.
+# The exit status is ignored, because failures are counted afterwards.
 HOST_OPTIONS=$place/config ./check ${tests[@]:+"${tests[@]}"} | tee "$place/log" || true
 failed=$(sed -n 's/^Failures: //p' "$place/log")
 ran=$(sed -n 's/^Ran: //p' "$place/log" | wc -w)

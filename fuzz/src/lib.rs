@@ -1,13 +1,13 @@
-//! What the fuzz targets share: seeds, and messages to begin with.
+//! Common code of the fuzz targets: seeds, and initial messages.
 #![forbid(unsafe_code)]
 
 use wire::attributes::mode;
-use wire::below::{Lies, Stamp, Version};
+use wire::backing::{BackingLocation, Stamp, Version};
 use wire::{Attributes, Errno, Inode, Layout, Reply, Request, Writer};
 
-/// Writes inputs to begin with into the directory that the variable `FUZZ_SEEDS` names, if it is
-/// set. To be called before the corpus is read.
-pub fn sow(seeds: impl IntoIterator<Item = Vec<u8>>) {
+/// Writes initial inputs into the directory that the variable `FUZZ_SEEDS` names, if it is set. To
+/// be called before the corpus is read.
+pub fn write_seeds(seeds: impl IntoIterator<Item = Vec<u8>>) {
     let Some(directory) = std::env::var_os("FUZZ_SEEDS") else { return };
     for (number, seed) in seeds.into_iter().enumerate() {
         let path = std::path::Path::new(&directory).join(format!("seed-{number:03}"));
@@ -25,12 +25,12 @@ pub fn encoded(put: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     bytes
 }
 
-/// A layout as files have it.
+/// A typical layout of a file.
 pub fn layout() -> Layout {
-    Layout { chunk_log2: 22, ..Layout::default() }
+    Layout { stripe_log2: 22, ..Layout::default() }
 }
 
-/// Attributes as files have them.
+/// Typical attributes of a file.
 pub fn attributes() -> Attributes {
     let (inode, mode) = (Inode(2), mode::REGULAR | 0o644);
     Attributes { inode, mode, links: 1, size: 3, layout: layout(), ..Attributes::default() }
@@ -83,16 +83,16 @@ pub fn requests() -> Vec<Request<'static>> {
             start: 5,
             end: 9,
         },
-        Request::CancelLock { inode: file, origin: 1, sequence: 7 },
+        Request::CancelLock { inode: file, client_id: 1, sequence: 7 },
         Request::Release { inode: file, owner: 1 },
         Request::Link { inode: file, parent: root, name: b"b" },
         Request::Rename { parent: root, name, new_parent: root, new_name: b"c", flags: 0 },
         Request::ReadDirectory { directory: root, after: 0, bytes: 400 },
         Request::ReadLink { inode: Inode(4) },
-        Request::Open { inode: file, turn: 3, uses: 1 },
+        Request::Open { inode: file, open_sequence: 3, uses: 1 },
         Request::MoveOut { inode: file },
-        Request::Look { inode: root, name: b"b" },
-        Request::Look { inode: file, name: b"" },
+        Request::LookupForMount { inode: root, name: b"b" },
+        Request::LookupForMount { inode: file, name: b"" },
         Request::Unwatch { inode: file },
         Request::Notices { done: 1 },
         Request::SetQuota {
@@ -105,31 +105,31 @@ pub fn requests() -> Vec<Request<'static>> {
         },
         Request::Quotas { from: 0 },
         Request::Owners { inodes: &[7, 0, 0, 0, 0, 0, 0, 0] },
-        Request::Standing { inode: file },
-        Request::Saving { inode: file, lies: lies(root, name) },
-        Request::UnsavedInodes { after: Inode::NONE },
-        Request::UnsavedNames { parent: Inode::NONE, name: b"" },
-        Request::Wrote { inode: file, lies: lies(root, name) },
-        Request::Saved { parent: root, name, from: Inode::NONE, to: file },
-        Request::AwaitUnsaved { seen: 1 },
-        Request::Saving { inode: file, lies: lies(root, b"c") },
+        Request::SyncState { inode: file },
+        Request::Writing { inode: file, location: location(root, name) },
+        Request::DirtyInodes { after: Inode::NONE },
+        Request::DirtyNames { parent: Inode::NONE, name: b"" },
+        Request::Wrote { inode: file, location: location(root, name) },
+        Request::NameWritten { parent: root, name, from: Inode::NONE, to: file },
+        Request::AwaitDirty { seen: 1 },
+        Request::Writing { inode: file, location: location(root, b"c") },
         Request::NotWritten { inode: file },
         Request::Gone { inode: file },
         Request::Extend { inode: file, size: 99 },
         Request::Append { inode: file, length: 9 },
         Request::Unlink { parent: root, name: b"b" },
         Request::Unlink { parent: root, name: b"c" },
-        Request::Close { inode: file, turn: 4 },
+        Request::Close { inode: file, open_sequence: 4 },
         Request::Reap { inode: file },
         Request::RemoveDirectory { parent: root, name: b"d" },
     ]);
     all
 }
 
-/// Where a file may lie below.
-pub fn lies(parent: Inode, name: &'static [u8]) -> Lies<'static> {
+/// A backing location of a file.
+pub fn location(parent: Inode, name: &'static [u8]) -> BackingLocation<'static> {
     let (version, stamp) = (Version { number: 5, modified: 6, size: 3 }, Stamp::of(&attributes()));
-    Lies { parent, name, version, counts: 3, stamp }
+    BackingLocation { parent, name, version, counts: 3, stamp }
 }
 
 /// A file, a directory and a symbolic link.
@@ -166,17 +166,25 @@ fn creations(parent: Inode, name: &'static [u8]) -> [Request<'static>; 3] {
 }
 
 fn requests_to_targets(inode: Inode) -> Vec<Request<'static>> {
-    let (chunk_log2, offset) = (22, 4096);
+    let (stripe_log2, offset) = (22, 4096);
     vec![
-        Request::MapPieces { inode, chunk_log2, allocate: 1, offset, length: 9, ahead: 9 },
-        Request::Read { inode, chunk_log2, offset, length: 9 },
-        Request::Write { inode, chunk_log2, offset, cuts: 2, bytes: b"bytes" },
-        Request::Truncate { inode, chunk_log2, size: 1 },
-        Request::Punch { inode, chunk_log2, offset, length: 9 },
+        Request::MapExtents { inode, stripe_log2, allocate: 1, offset, length: 9, preallocate: 9 },
+        Request::Read { inode, stripe_log2, offset, length: 9 },
+        Request::Write { inode, stripe_log2, offset, truncate_epoch: 2, bytes: b"bytes" },
+        Request::Truncate { inode, stripe_log2, size: 1 },
+        Request::Punch { inode, stripe_log2, offset, length: 9 },
         Request::Remove { inodes: &[2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0] },
-        Request::Usage { inode },
-        Request::Rise { inode, what: 1, layout: 22 << 16, size: 9, list: 3, index: 4, group: 2 },
-        Request::SeekData { inode, chunk_log2, offset },
+        Request::Usage { inode, end: 9 },
+        Request::Prefetch {
+            inode,
+            what: 1,
+            layout: 22 << 16,
+            size: 9,
+            list: 3,
+            index: 4,
+            group: 2,
+        },
+        Request::SeekData { inode, stripe_log2, offset },
         Request::Space {},
         Request::Flush { inode },
     ]
@@ -197,9 +205,9 @@ pub fn replies() -> Vec<Reply<'static>> {
         Reply::Contents { size: 5, bytes: b"bytes" },
         Reply::Moved { attributes },
         Reply::Placed { offset: 1, size: 2 },
-        Reply::Range { offset: 1, cuts: 2 },
+        Reply::Range { offset: 1, truncate_epoch: 2 },
         Reply::Entries { more: 1, next: 9, entries: b"entries" },
-        Reply::Pieces { pieces: &[0; 22] },
+        Reply::Extents { extents: &[0; 22] },
         Reply::Number { value: 1 },
         Reply::Held { kind: 1, pid: 2, start: 3, end: 4 },
         Reply::Space { memory_total: 1, memory_free: 1, ssd_total: 1, ssd_free: 1, files: 1 },

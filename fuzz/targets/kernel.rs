@@ -1,13 +1,13 @@
-//! What the kernel asks a mount: headers and operations. The first byte says which operation, the second
-//! whether attributes have the long form.
+//! Requests of the kernel to a mount: headers and operations. The first byte selects the operation,
+//! the second whether attributes have the long form.
 #![no_main]
 
-use forebay_fuzz::sow;
+use forebay_fuzz::write_seeds;
 use fuse::request::fixed_bytes;
 use fuse::{Header, Operation};
 use libfuzzer_sys::fuzz_target;
 
-/// One of each operation with a name behind its part of fixed size.
+/// One seed of each operation, with a name after its part of fixed size.
 fn seeds() -> Vec<Vec<u8>> {
     (0..64u8)
         .map(|opcode| {
@@ -17,7 +17,7 @@ fn seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-fuzz_target!(init: sow(seeds()), |data: &[u8]| {
+fuzz_target!(init: write_seeds(seeds()), |data: &[u8]| {
     let [opcode, long, body @ ..] = data else { return };
     let opcode = u32::from(*opcode);
     if let Ok(header) = Header::parse(body) {
@@ -33,6 +33,6 @@ fuzz_target!(init: sow(seeds()), |data: &[u8]| {
         Ok(Operation::Write { data, .. }) => assert!(data.len() < body.len()),
         Ok(Operation::BatchForget(all)) => assert!(all.count() <= body.len() / 16),
         Ok(_) => {}
-        Err(_) => assert!(opcode < 64, "what is unknown is so whatever follows"),
+        Err(_) => assert!(opcode < 64, "an unknown operation stays unknown"),
     }
 });

@@ -1,15 +1,17 @@
-//! One record of the metadata log: applied or refused, whatever it says. What was applied is
-//! written as a snapshot that brings the same state, and the service starts with it.
+//! One record of the metadata log: applied or refused, whatever its bytes. The resulting state is
+//! written as a snapshot that restores the same state, and the service starts with it.
 #![no_main]
 
-use forebay_fuzz::sow;
+use forebay_fuzz::write_seeds;
 use libfuzzer_sys::fuzz_target;
-use metadata::{Config, Effect, Input, Now, Opens, Service, SnapshotCursor};
+use metadata::{Config, Effect, HostMarks, HostView, Input, Now, Service, SnapshotCursor};
 use wire::{Credentials, Header, Inode};
 
 struct Nobody;
 
-impl Opens for Nobody {
+impl HostView for Nobody {}
+
+impl HostMarks for Nobody {
     fn mark_deleted(&mut self, _: Inode) -> bool {
         false
     }
@@ -29,27 +31,27 @@ fn snapshot(service: &Service) -> Vec<Vec<u8>> {
 }
 
 fn service_of(records: &[Vec<u8>]) -> Service {
-    let mut service = Service::new(Config::alone());
+    let mut service = Service::new(Config::single());
     for record in records {
         service.replay(record).expect("a record that the service made");
     }
     service
 }
 
-/// Records of a service that had something of everything to do.
+/// Records of a service that has used every feature.
 fn seeds() -> Vec<Vec<u8>> {
-    let mut service = Service::new(Config::alone());
+    let mut service = Service::new(Config::single());
     let (mut logged, mut effects) = (Vec::new(), Vec::new());
     for (sequence, request) in forebay_fuzz::requests().into_iter().skip(10).enumerate() {
         let header = Header {
             shard: 0,
             daemon: 0,
             epoch: 1,
-            origin: 1,
+            client_id: 1,
             sequence: sequence as u64,
             host: 1,
             mount: 0,
-            who: Credentials::ROOT,
+            caller: Credentials::ROOT,
         };
         let input = Input::Request { ticket: 0, header: &header, request };
         service.step(Now::of(1), input, &mut Nobody, &mut effects);
@@ -65,13 +67,13 @@ fn seeds() -> Vec<Vec<u8>> {
     logged
 }
 
-fuzz_target!(init: sow(seeds()), |data: &[u8]| {
-    let mut service = Service::new(Config::alone());
+fuzz_target!(init: write_seeds(seeds()), |data: &[u8]| {
+    let mut service = Service::new(Config::single());
     if service.replay(data).is_err() {
         return;
     }
-    // A directory's size and times follow its tallies, which any bytes need not do: so the first
-    // snapshot may bring them in line, and the second must change nothing.
+    // A directory's size and times follow its tallies, which arbitrary bytes may contradict: so the
+    // first snapshot may correct them, and the second must change nothing.
     let second = service_of(&snapshot(&service));
     let slices = snapshot(&second);
     assert_eq!(snapshot(&service_of(&slices)), slices);

@@ -1,15 +1,15 @@
-//! Requests as a client may write them into its slot, admitted and carried out by the metadata
-//! service, among messages of peers and the passing of time. Every answer is a reply that fits the
-//! slot, and the log brings back the state.
+//! Requests as a client may write them into its slot, admitted and executed by the metadata
+//! service, among messages of peers and the passage of time. Every answer is a reply that fits the
+//! slot, and the log restores the state.
 //!
-//! The input is a row of commands: what (1 byte), its argument (1), length of the bytes that
+//! The input is a sequence of commands: kind (1 byte), its argument (1), length of the bytes that
 //! follow (2), bytes.
 #![no_main]
 
-use forebay_fuzz::{encoded, requests, sow};
-use gateway::Believed;
+use forebay_fuzz::{encoded, requests, write_seeds};
+use gateway::PeerCredentials;
 use libfuzzer_sys::fuzz_target;
-use metadata::{Config, Effect, Input, Now, Opens, Service, SnapshotCursor};
+use metadata::{Config, Effect, HostMarks, HostView, Input, Now, Service, SnapshotCursor};
 use placement::Map;
 use wire::limits::SLOT_BYTES;
 use wire::{Credentials, Errno, Header, Inode, Reader, Reply, Request};
@@ -17,7 +17,9 @@ use wire::{Credentials, Errno, Header, Inode, Reader, Reply, Request};
 /// Every other deleted file is open.
 struct Half;
 
-impl Opens for Half {
+impl HostView for Half {}
+
+impl HostMarks for Half {
     fn mark_deleted(&mut self, inode: Inode) -> bool {
         inode.0 % 2 == 1
     }
@@ -26,7 +28,7 @@ impl Opens for Half {
 struct World {
     service: Service,
     now: i64,
-    /// The log, and requests to targets that were not answered.
+    /// The log, and requests to targets that are not answered yet.
     log: Vec<Vec<u8>>,
     tokens: Vec<u64>,
     removals: Vec<u64>,
@@ -34,7 +36,7 @@ struct World {
 }
 
 fn config(daemons: u16) -> Config {
-    Config { map: Map::initial(daemons).expect("few daemons"), ..Config::alone() }
+    Config { map: Map::initial(daemons).expect("few daemons"), ..Config::single() }
 }
 
 impl World {
@@ -62,18 +64,18 @@ impl World {
                 | Effect::Service { .. }
                 | Effect::Count
                 | Effect::Allow { .. }
-                | Effect::Told { .. }
-                | Effect::BeginCut { .. }
-                | Effect::CutInline { .. }
+                | Effect::SizeReported { .. }
+                | Effect::BeginTruncate { .. }
+                | Effect::TruncateInline { .. }
                 | Effect::GrantNumbers { .. }
                 | Effect::UncountUse { .. }
-                | Effect::Look { .. }
-                | Effect::Below { .. } => {}
+                | Effect::Probe { .. }
+                | Effect::ReadBackingDir { .. } => {}
             }
         }
     }
 
-    /// Bytes of a slot: a header of which the argument decides the shard and who asks, and then
+    /// Bytes of a slot: a header in which the argument selects the shard and the caller, and then
     /// the request.
     fn request(&mut self, argument: u8, bytes: &[u8]) {
         self.sequence += u64::from(argument & 0x80 == 0);
@@ -82,16 +84,16 @@ impl World {
             shard: u16::from(argument & 3),
             daemon: 0,
             epoch: 1,
-            origin: u64::from(argument & 7),
+            client_id: u64::from(argument & 7),
             sequence: self.sequence,
             host: 0,
             mount: argument >> 4 & 3,
-            who: Credentials::of(1, 1),
+            caller: Credentials::of(1, 1),
         };
         let slot = [encoded(|to| header.encode(to)).as_slice(), bytes].concat();
         let uid = if is_root { 0 } else { 1 };
-        let believed = Believed { uid, gid: uid, pid: 1 };
-        let admitted = gateway::admit_from_session(&slot, &believed, u16::from(argument >> 3 & 1));
+        let peer = PeerCredentials { uid, gid: uid, pid: 1 };
+        let admitted = gateway::admit_from_session(&slot, &peer, u16::from(argument >> 3 & 1));
         let Ok(admitted) = admitted else { return };
         let input = Input::Request {
             ticket: self.sequence,
@@ -122,7 +124,7 @@ impl World {
                 self.step(Input::Tick);
             }
             _ if argument & 1 == 0 => {
-                self.step(Input::OriginGone { first: 0, count: u64::from(argument) });
+                self.step(Input::ClientGone { first: 0, count: u64::from(argument) });
             }
             _ => self.step(Input::HostGone { host: u16::from(argument >> 1) }),
         }
@@ -146,12 +148,12 @@ fn seeds() -> Vec<Vec<u8>> {
         requests.iter().skip(10).map(|one| [vec![0], command(one)].concat()).collect();
     let ticks = [6, 255, 0, 0, 5, 0, 0, 0, 6, 255, 0, 0];
     seeds.extend([0, 1].map(|first| [&[first], &*row, &ticks].concat()));
-    // One message of each kind, too short to be one: the rest is found.
+    // One message of each kind, too short to be valid: the fuzzer finds the rest.
     seeds.extend((1..14).map(|kind| [1, 4, 0, 64, 0, kind].into_iter().chain([0; 63]).collect()));
     seeds
 }
 
-fuzz_target!(init: sow(seeds()), |data: &[u8]| {
+fuzz_target!(init: write_seeds(seeds()), |data: &[u8]| {
     let Some((&first, mut rest)) = data.split_first() else { return };
     let daemons = 1 + u16::from(first & 1);
     let service = Service::new(config(daemons));

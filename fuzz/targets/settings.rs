@@ -3,7 +3,7 @@
 
 use config::table::SETTINGS;
 use config::{Kind, Settings, Sources, file, parse};
-use forebay_fuzz::sow;
+use forebay_fuzz::write_seeds;
 use libfuzzer_sys::fuzz_target;
 
 fn seeds() -> Vec<Vec<u8>> {
@@ -15,7 +15,7 @@ fn seeds() -> Vec<Vec<u8>> {
     further.map(|text| text.as_bytes().to_vec()).chain([all.into_bytes()]).collect()
 }
 
-/// Every value by itself, as an option or a variable brings it.
+/// Every value by itself, as an option or a variable supplies it.
 fn values(text: &str) {
     if let Some(bytes) = parse::size(text) {
         assert_eq!(parse::size(&parse::size_text(bytes)), Some(bytes));
@@ -36,7 +36,7 @@ fn values(text: &str) {
     }
 }
 
-/// A file whose lines are all allowed: each value written anew is read as the same.
+/// A file of valid lines only: each value that is written again reads as the same.
 fn written_again(settings: &Settings) {
     for setting in SETTINGS.iter().filter(|setting| settings.is_given(setting.key)) {
         let text = settings.written(setting.key);
@@ -55,11 +55,11 @@ fn written_again(settings: &Settings) {
     }
 }
 
-fuzz_target!(init: sow(seeds()), |data: &[u8]| {
+fuzz_target!(init: write_seeds(seeds()), |data: &[u8]| {
     let Ok(text) = str::from_utf8(data) else { return };
     values(text);
     match file::parse(text) {
-        Err(wrong) => assert!(wrong.number <= text.lines().count() && !wrong.what.is_empty()),
+        Err(wrong) => assert!(wrong.number <= text.lines().count() && !wrong.reason.is_empty()),
         Ok(lines) => {
             for line in &lines {
                 values(&line.value);

@@ -1,13 +1,13 @@
-//! Messages of clients, daemons and their answers: what decodes is encoded in as many bytes and
-//! decodes to the same again. The first byte of the input chooses the message.
+//! Messages of clients, daemons and their answers: a decoded message is encoded in as many bytes
+//! and decodes to the same again. The first byte of the input chooses the message.
 #![no_main]
 
-use forebay_fuzz::{attributes, encoded, lies, replies, requests, sow};
+use forebay_fuzz::{attributes, encoded, location, replies, requests, write_seeds};
 use libfuzzer_sys::fuzz_target;
 use placement::Map;
-use wire::below::{Standing, UnsavedName};
+use wire::backing::{DirtyName, SyncState};
 use wire::codec::Field as _;
-use wire::reply::{DirectoryEntry, Piece};
+use wire::reply::{DirectoryEntry, Extent};
 use wire::{Attributes, Credentials, Header, Inode, Reader, Reply, Request, Welcome, Writer};
 
 /// Decodes, encodes and decodes again.
@@ -28,7 +28,7 @@ macro_rules! round_trip {
     }};
 }
 
-/// What follows `Welcome::decode`'s first byte.
+/// Decodes the rest of a `Welcome` after its first byte.
 fn welcome(bytes: &[u8]) {
     let Ok(welcome) = Welcome::decode(&mut Reader::new(bytes)) else { return };
     let written = encoded(|to| welcome.encode(to));
@@ -42,35 +42,35 @@ fn seeds() -> Vec<Vec<u8>> {
         shard: 1,
         daemon: 2,
         epoch: 3,
-        origin: 4,
+        client_id: 4,
         sequence: 5,
         host: 6,
         mount: 3,
-        who: Credentials::of(7, 8),
+        caller: Credentials::of(7, 8),
     };
     let entry = DirectoryEntry { hash: 1, inode: Inode(2), mode: 3, name: b"name" };
-    let piece = Piece { start: 0, slot: 1, place: 2, length_log2: 20, tier: 1 };
+    let extent = Extent { start: 0, slot: 1, location: 2, length_log2: 20, tier: 1 };
     let greeting = Welcome { workers: 2, ..Welcome::default() };
     let (inode, parent) = (Inode(2), Inode::ROOT);
-    let lies = Some(lies(parent, b"name"));
+    let location = Some(location(parent, b"name"));
     let attributes_here = Some(attributes());
-    let standing = Standing {
+    let sync_state = SyncState {
         inode,
         attributes: attributes_here,
         is_written: true,
-        now: lies,
-        next: lies,
-        draft: lies,
+        now: location,
+        next: location,
+        partial: location,
     };
-    let unsaved = UnsavedName { parent, name: b"name", entry: inode, mode: 1, lies: Inode(3) };
+    let dirty = DirtyName { parent, name: b"name", entry: inode, mode: 1, backed_inode: Inode(3) };
     let mut seeds = vec![
         with(2, encoded(|to| header.encode(to))),
         with(3, encoded(|to| greeting.encode(to)).split_off(1)),
         with(4, encoded(|to| attributes().encode(to))),
         with(5, encoded(|to| entry.put(to))),
-        with(6, encoded(|to| piece.put(to))),
-        with(8, encoded(|to| standing.put(to))),
-        with(9, encoded(|to| unsaved.put(to))),
+        with(6, encoded(|to| extent.put(to))),
+        with(8, encoded(|to| sync_state.put(to))),
+        with(9, encoded(|to| dirty.put(to))),
         with(7, encoded(|to| Map::initial(3).expect("three daemons").encode(to))),
     ];
     seeds.extend(requests().iter().map(|one| with(0, encoded(|to| one.encode(to)))));
@@ -78,7 +78,7 @@ fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-fuzz_target!(init: sow(seeds()), |data: &[u8]| {
+fuzz_target!(init: write_seeds(seeds()), |data: &[u8]| {
     let Some((&kind, bytes)) = data.split_first() else { return };
     match kind {
         0 => round_trip!(bytes, Request::decode, |request, to| request.encode(to)),
@@ -87,9 +87,9 @@ fuzz_target!(init: sow(seeds()), |data: &[u8]| {
         3 => welcome(bytes),
         4 => round_trip!(bytes, Attributes::decode, |attributes, to| attributes.encode(to)),
         5 => round_trip!(bytes, DirectoryEntry::take, |entry, to| entry.put(to)),
-        6 => round_trip!(bytes, Piece::take, |piece, to| piece.put(to)),
-        8 => round_trip!(bytes, Standing::take, |standing, to| standing.put(to)),
-        9 => round_trip!(bytes, UnsavedName::take, |name, to| name.put(to)),
+        6 => round_trip!(bytes, Extent::take, |extent, to| extent.put(to)),
+        8 => round_trip!(bytes, SyncState::take, |sync_state, to| sync_state.put(to)),
+        9 => round_trip!(bytes, DirtyName::take, |name, to| name.put(to)),
         _ => round_trip!(bytes, Map::decode, |map, to| map.encode(to)),
     }
 });

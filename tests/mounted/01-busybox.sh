@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A static busybox, all by its own applets: a tree is made, packed, unpacked, searched, changed, removed.
+# A static busybox with only its own applets: a tree is created, packed, unpacked, searched, changed, removed.
 . "${BASH_SOURCE[0]%/*}/../programs/lib.sh"
 
 need busybox

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A static Go program: many goroutines make, map, rename, link, lock, list, copy and remove files.
+# A static Go program: many goroutines create, map, rename, link, lock, list, copy and remove files.
 . "${BASH_SOURCE[0]%/*}/../programs/lib.sh"
 
 need go

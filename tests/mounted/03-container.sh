@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A container without any tool of containers: namespaces of mounts and processes, its root on the mount,
-# and one whose root is an overlay over it.
+# A container without container tools: mount and process namespaces, its root on the mount, and one whose
+# root is an overlay over it.
 . "${BASH_SOURCE[0]%/*}/../programs/lib.sh"
 
 need busybox unshare chroot
@@ -16,7 +16,7 @@ set -e
 [ "$(readlink /proc/self/exe)" = /bin/busybox ]
 [ "$$" = 1 ] && [ "$(ps | grep -c '[s]leep')" = 0 ]
 sleep 100 &
-# It is a copy of this shell until it has become `sleep`.
+# The process is a copy of this shell until it executes `sleep`.
 until [ "$(ps | grep -c '[s]leep')" = 1 ]; do [ -e /proc/$! ]; done
 cd /tmp
 for i in $(seq 50); do echo "$i" >"file$i"; done
@@ -34,10 +34,10 @@ container() {
 }
 wanted=$'50\nthrough\n1\nhost root'
 equal "$(container "$root")" "$wanted"
-# Images are read-only layers below what a container writes.
+# Images are read-only layers under the writable layer of a container.
 mkdir "$T/upper" "$T/merged"
 mount -t tmpfs layers "$T/upper" 2>/dev/null || exit 0
-# The upper one has to go also where the layers were never put together.
+# The upper layer must be removed also where the layers were never mounted together.
 trap 'umount "$T/merged" 2>/dev/null || true; umount "$T/upper"' EXIT
 mkdir "$T/upper/upper" "$T/upper/work"
 mount -t overlay over -o "lowerdir=$root,upperdir=$T/upper/upper,workdir=$T/upper/work" "$T/merged"

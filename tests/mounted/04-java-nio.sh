@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Java NIO: maps of files shared between two machines of Java, force, private maps, locks, transfers.
+# Java NIO: file mappings shared between two Java virtual machines, force, private mappings, locks, transfers.
 . "${BASH_SOURCE[0]%/*}/../programs/lib.sh"
 
 need javac java

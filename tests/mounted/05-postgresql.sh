@@ -7,12 +7,12 @@ bin=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -n 1)
 need initdb pg_ctl pgbench psql createdb
 as=()
 if [ "$(id -u)" = 0 ]; then
-    # It refuses to run as root.
+    # PostgreSQL refuses to run as root.
     need setpriv
     as=(setpriv --reuid 65534 --regid 65534 --clear-groups)
     chown 65534 "$D"
     chmod 711 "$D/.."
-    "${as[@]}" test -w "$D" || { echo "not for other users here"; exit 77; }
+    "${as[@]}" test -w "$D" || { echo "other users cannot use the directory here"; exit 77; }
 fi
 export PGDATA=$D/data PGHOST=$D PGDATABASE=postgres HOME=$D
 cd "$D"
@@ -21,7 +21,7 @@ server() {
     "${as[@]}" pg_ctl -w -t 60 -l "$D/log" -o "-c listen_addresses= -c unix_socket_directories=$D" "$@" \
         >"$T/ctl.log" 2>&1 || fail "$(cat "$T/ctl.log" "$D/log")"
 }
-# Mostly it is stopped by then: what the script came to counts.
+# Usually it is stopped by then: the status of the script counts.
 trap '"${as[@]}" pg_ctl -m immediate stop >/dev/null 2>&1 || true' EXIT
 totals() {
     "${as[@]}" psql -Atc 'select sum(abalance), (select sum(tbalance) from pgbench_tellers),
@@ -34,12 +34,12 @@ server start
 before=$(totals)
 IFS='|' read -r accounts tellers branches count deltas <<<"$before"
 equal "$count $tellers $branches $deltas" "400 $accounts $accounts $accounts"
-# Killed in the middle: what was committed is there.
+# Killed in the middle: committed transactions are there.
 "${as[@]}" pgbench -n -c 4 -j 2 -t 100000 >/dev/null 2>&1 &
 bench=$!
 until [ "$("${as[@]}" psql -Atc 'select count(*) from pgbench_history')" -gt 700 ]; do :; done
 server -m immediate stop
-if wait $bench; then fail "the benchmark did not see the server go"; fi
+if wait $bench; then fail "the benchmark did not notice the end of the server"; fi
 server start
 IFS='|' read -r accounts tellers branches count deltas <<<"$(totals)"
 equal "$tellers $branches $deltas" "$accounts $accounts $accounts"

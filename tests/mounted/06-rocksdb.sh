@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# RocksDB: written in order and at random, overwritten, read by maps and around the page cache, compacted,
+# RocksDB: written in order and at random, overwritten, read by mappings and by direct I/O, compacted,
 # counted, and opened again after a kill.
 . "${BASH_SOURCE[0]%/*}/../programs/lib.sh"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make headers of a Linux kernel whose sources are on the mount: its own tools are built, and thousands of files
-# made, read, compared and moved; beside it the same with the output on the local disk.
+# created, read, compared and moved; compared with the same build on the local disk.
 . "${BASH_SOURCE[0]%/*}/../programs/lib.sh"
 
 need make gcc xz rsync
@@ -16,6 +16,6 @@ make -s -j2 ARCH=x86 O="$D/out" headers >"$T/make.log" 2>&1 || fail "$(tail -n 5
 make -s -j2 ARCH=x86 O="$T/out" headers >"$T/make.log" 2>&1 || fail "$(tail -n 5 "$T/make.log")"
 diff -r "$D/out/usr/include" "$T/out/usr/include"
 [ "$(find "$D/out/usr/include" -type f | wc -l)" -gt 500 ] || fail "few headers"
-# Nothing is to be done again: times of files are those that make remembers.
+# Nothing must be rebuilt: the times of files are those that make compares.
 [ "$(make -j2 ARCH=x86 O="$D/out" headers 2>/dev/null | grep -cE '^ +(HDRINST|HOSTCC)')" = 0 ] || fail "made again"
 rm -rf "$D/source" "$D/out"

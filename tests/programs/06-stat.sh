@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# stat tells type, size, mode, links, owner and consistent times; statfs answers.
+# stat shows type, size, mode, links, owner and consistent times; statfs answers.
 . "${BASH_SOURCE[0]%/*}/lib.sh"
 
 before=$(date +%s)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# dd with block sizes, seek, skip, conv=notrunc, append, sparse, fsync and O_DIRECT if it is given.
+# dd with block sizes, seek, skip, conv=notrunc, append, sparse, fsync and O_DIRECT where it is supported.
 . "${BASH_SOURCE[0]%/*}/lib.sh"
 
 bytes 1000000 >"$T/in"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# python: tempfile in all its forms, also deleted and still open.
+# python: tempfile in all its forms, also deleted while open.
 . "${BASH_SOURCE[0]%/*}/lib.sh"
 
 need python3

@@ -22,7 +22,7 @@ for take in (fcntl.lockf, fcntl.flock):
         children.append(pid)
     assert all(os.waitpid(c, 0)[1] == 0 for c in children)
     assert open(path).read() == "800", (take, open(path).read())
-    # A child holds the lock; it is refused to us, and free once the child was killed.
+    # A child holds the lock; it is refused here, and free once the child is killed.
     r, w = os.pipe(); pid = os.fork()
     if pid == 0:
         f = open(path, "r+"); take(f, fcntl.LOCK_EX); os.write(w, b"x"); time.sleep(60); os._exit(0)

@@ -11,11 +11,11 @@ def work(n):
     for _ in range(50):
         c.execute("BEGIN IMMEDIATE"); c.execute("UPDATE t SET n = n + 1"); c.execute("INSERT INTO log VALUES (?)", (n,)); c.execute("COMMIT")
 if __name__ == "__main__":
-    c = sqlite3.connect(path); c.executescript("CREATE TABLE t (n); INSERT INTO t VALUES (0); CREATE TABLE log (who);"); c.close()
+    c = sqlite3.connect(path); c.executescript("CREATE TABLE t (n); INSERT INTO t VALUES (0); CREATE TABLE log (worker);"); c.close()
     with multiprocessing.Pool(4) as pool: pool.map(work, range(4))
     c = sqlite3.connect(path)
     assert c.execute("SELECT n FROM t").fetchone() == (200,)
-    assert c.execute("SELECT count(*), sum(who) FROM log").fetchone() == (200, 300)
+    assert c.execute("SELECT count(*), sum(worker) FROM log").fetchone() == (200, 300)
     assert c.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 END
 python "$T/program.py" "$D"

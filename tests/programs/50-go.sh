@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# go build: the toolchain is a static program, which does not see an instance and must be told so.
-# expect: refused
+# go build: the toolchain is a static program.
+# preload-only: refused: is statically linked
 . "${BASH_SOURCE[0]%/*}/lib.sh"
 
 need go

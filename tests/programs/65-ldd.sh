@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ldd and the dynamic loader run on a program and a library that lie on the file system.
+# ldd and the dynamic loader run on a program and a library of the file system.
 . "${BASH_SOURCE[0]%/*}/lib.sh"
 
 need ldd gcc

@@ -23,7 +23,7 @@ except OSError as error:
 ours.close()
 assert refused in (0, errno.EOPNOTSUPP), refused
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 0, 'another file came out'
-# A descriptor of the kernel's is sent as ever.
+# A descriptor of the kernel is sent as usual.
 one, two = socket.socketpair(socket.AF_UNIX)
 socket.send_fds(one, [b'm'], [os.open('/dev/zero', os.O_RDONLY)])
 assert os.read(socket.recv_fds(two, 10, 1)[1][0], 3) == bytes(3)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# python: processes that look at files in a directory again and again see it renamed, replaced, removed
-# and closed to them at once.
+# python: processes that query files in a directory again and again see at once that it is renamed, replaced,
+# removed or closed to them.
 . "${BASH_SOURCE[0]%/*}/lib.sh"
 
 need python3
@@ -10,24 +10,24 @@ top = sys.argv[1]
 seed = int.from_bytes(os.urandom(4), "big")
 dice = random.Random(seed)
 class Other:
-    """A process that answers what stat says of a path, or how open fails."""
+    """A process that answers with the inode number of a path, or with the error of its open."""
     def __init__(self, uid=None):
-        (ask, self.ask), (self.told, tell) = os.pipe(), os.pipe()
+        (requests, self.requests), (self.replies, replies) = os.pipe(), os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(self.ask); os.close(self.told)
+            os.close(self.requests); os.close(self.replies)
             if uid is not None: os.seteuid(uid)
-            for line in os.fdopen(ask):
+            for line in os.fdopen(requests):
                 if line == "\n": os._exit(0)
-                os.write(tell, (look(line[:-1]) + "\n").encode())
+                os.write(replies, (look(line[:-1]) + "\n").encode())
             os._exit(1)
-        os.close(ask); os.close(tell)
-        self.told = os.fdopen(self.told)
+        os.close(requests); os.close(replies)
+        self.replies = os.fdopen(self.replies)
     def look(self, path):
-        os.write(self.ask, (path + "\n").encode())
-        return self.told.readline()[:-1]
+        os.write(self.requests, (path + "\n").encode())
+        return self.replies.readline()[:-1]
     def end(self):
-        os.write(self.ask, b"\n"); os.close(self.ask)
+        os.write(self.requests, b"\n"); os.close(self.requests)
         assert os.waitpid(self.pid, 0)[1] == 0
 def look(path):
     try:
@@ -36,20 +36,20 @@ def look(path):
         return name
     except OSError as error:
         return errno.errorcode[error.errno]
-def check(others, path, wanted):
+def check(others, path, expected):
     for _ in range(2):
         for one in (look, *(other.look for other in others)):
-            assert one(path) == wanted, (seed, path, one(path), wanted)
+            assert one(path) == expected, (seed, path, one(path), expected)
 os.makedirs(top + "/a/b/c"); open(top + "/a/b/c/f", "w").close()
 f = look(top + "/a/b/c/f")
 others = [Other(), Other()]
 check(others, top + "/a/b/c/f", f)
-# Names on the way change, and change back.
+# Directories of the path are renamed, and renamed back.
 os.rename(top + "/a/b", top + "/a/x")
 check(others, top + "/a/b/c/f", "ENOENT"); check(others, top + "/a/x/c/f", f)
 os.mkdir(top + "/a/b"); check(others, top + "/a/b/c/f", "ENOENT")
 os.rmdir(top + "/a/b"); os.rename(top + "/a/x", top + "/a/b"); check(others, top + "/a/b/c/f", f)
-# A link, a file and another directory in the place of one.
+# A link, a file and another directory replace a directory.
 os.rename(top + "/a/b/c", top + "/a/d"); os.symlink("../d", top + "/a/b/c")
 check(others, top + "/a/b/c/f", f)
 os.remove(top + "/a/b/c"); open(top + "/a/b/c", "w").close()
@@ -59,7 +59,7 @@ g = look(top + "/a/b/c/f"); assert g != f
 check(others, top + "/a/b/c/f", g); check(others, top + "/a/d/f", f)
 os.remove(top + "/a/b/c/f"); check(others, top + "/a/b/c/f", "ENOENT")
 os.rename(top + "/a/d", top + "/a/b/c"); check(others, top + "/a/b/c/f", f)
-# Times and links of a directory that is remembered are looked at, by whatever name.
+# Times and link count of a cached directory are current, by every name.
 os.symlink(".", top + "/a/b/dot"); look(top + "/a/b/c"); look(top + "/a/b/dot")
 for number in range(3):
     before = os.stat(top + "/a/b")
@@ -69,7 +69,7 @@ for number in range(3):
     assert now.st_mtime_ns == again.st_mtime_ns > before.st_mtime_ns, (now, before)
 for number in range(3): os.rmdir(f"{top}/a/b/new{number}")
 os.remove(top + "/a/b/dot")
-# Relative to a working directory and to a descriptor that move along.
+# Relative to a descriptor of a directory that is renamed.
 here = os.open(top + "/a", os.O_RDONLY)
 assert str(os.stat("b/c/f", dir_fd=here).st_ino) == f
 os.rename(top + "/a", top + "/z"); check(others, top + "/a/b/c/f", "ENOENT")
@@ -85,14 +85,14 @@ if stranger and stranger.look(top) == look(top):
         check(others, top + "/a/b/c/f", f)
         os.chmod(f"{top}/{name}", 0o755)
         assert stranger.look(top + "/a/b/c/f") == f, name
-    # Who changes into somebody else remembers nothing of it.
+    # A process that changes its user keeps no cached rights.
     os.chmod(top + "/a/b", 0o700)
     assert look(top + "/a/b/c/f") == f
     os.seteuid(65534); assert look(top + "/a/b/c/f") == "EACCES"
     os.seteuid(0); assert look(top + "/a/b/c/f") == f
     os.chmod(top + "/a/b", 0o755)
 if stranger: stranger.end()
-# Anything of it, many times: where each directory is, the program knows.
+# All of these at random, many times: the program knows where each directory is.
 places = {}
 for number in range(12):
     os.mkdir(f"{top}/p{number}"); os.mkdir(f"{top}/p{number}/q"); open(f"{top}/p{number}/q/f", "w").close()

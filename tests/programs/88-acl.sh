@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# setfacl, getfacl, chmod, cp -a and default lists with access control lists, beside tmpfs.
+# setfacl, getfacl, chmod, cp -a and default lists with access control lists, compared with tmpfs.
 . "${BASH_SOURCE[0]%/*}/lib.sh"
 
 need getfacl setfacl python3

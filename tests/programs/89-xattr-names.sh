@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Name spaces, flags, sizes and errors of extended attributes, and when capabilities go, beside the local disk.
+# Name spaces, flags, sizes and errors of extended attributes, and the loss of capabilities, compared with the local disk.
 . "${BASH_SOURCE[0]%/*}/lib.sh"
 
 need python3

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# What every case begins with: strict mode, and a few words to say what is expected.
-# D is an empty directory on the file system under test; it may be one that only preloaded programs
-# see, so a case looks at it with external programs. T is an empty directory on the local disk.
+# Common beginning of every case: strict mode, and functions for expectations.
+# D is an empty directory on the file system under test; perhaps only preloaded programs see it, so a case
+# inspects it with external programs. T is an empty directory on the local disk.
 set -euo pipefail
 : "${D:?the directory under test}" "${T:?a scratch directory on the local disk}"
 export LC_ALL=C.UTF-8 TMPDIR=$T
@@ -46,7 +46,8 @@ refuses() {
     if "$@" >/dev/null 2>&1; then fail "succeeded, should not: $*"; fi
 }
 
-# same_as DIRECTORY SCRIPT: src/SCRIPT says the same in a directory under test and below DIRECTORY.
+# same_as DIRECTORY SCRIPT: src/SCRIPT prints the same in a directory under test and in a subdirectory of
+# DIRECTORY.
 same_as() {
     local here
     here=$(mktemp -d "$1/same-XXXXXX")
@@ -54,7 +55,7 @@ same_as() {
     rm -rf "$here"
     mkdir "$D/same"
     (cd "$D/same" && bash "$SRC/$2") >"$T/here" 2>&1 || true
-    [ -s "$T/there" ] || fail "src/$2 says nothing"
+    [ -s "$T/there" ] || fail "src/$2 prints nothing"
     diff "$T/there" "$T/here" || fail "differs from $1"
 }
 
@@ -91,7 +92,7 @@ make_tree() {
     touch -d '2002-03-04 05:06:07' "$root/empty" "$root/a/b" "$root/a"
 }
 
-# tree_of DIRECTORY: all that a copy must keep, one line per entry, then the checksums.
+# tree_of DIRECTORY: everything that a copy must preserve, one line per entry, then the checksums.
 tree_of() {
     (
         cd "$1"

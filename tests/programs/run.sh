@@ -5,15 +5,17 @@
 #   run.sh [--only PATTERN] [--keep] DIRECTORY       on a directory of a mounted file system
 #   run.sh [--only PATTERN] [--keep] --in-forebay    on a new instance for each case
 #
-# --cases FOLDER runs the cases of another folder.
+# --access WAY says how programs see the instance: auto (default), preload or mount. With a directory, it
+# only says how this script itself was started.
+# --cases DIRECTORY runs the cases of another directory.
 # --only PATTERN runs the cases whose name matches the shell pattern; it may be given again.
 # --keep leaves the scratch directory with the logs; without it, only logs of failed cases are shown.
 # With --in-forebay, FOREBAY_BIN names the program (default: forebay on PATH) and FOREBAY_LOCAL the
 # number of daemons (default 1). CASE_SECONDS bounds one case (default 300).
 #
 # A case passes with exit status 0 and is skipped with 77 (a program is not installed). A case with the
-# line "# expect: refused" runs a program that cannot see an instance; there it passes too if it fails
-# with words about a static program.
+# line "# preload-only: refused: TEXT" does what the preload library cannot do alone: without a mount, it
+# passes if it fails and TEXT is in its output, and only then.
 set -euo pipefail
 
 here=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
@@ -21,10 +23,12 @@ mode=directory
 patterns=()
 keep=no
 directory=
+access=${FOREBAY_ACCESS:-auto}
 while [ $# -gt 0 ]; do
     case $1 in
     --in-forebay) mode=forebay ;;
     --cases) here=$(cd "$2" && pwd); shift ;;
+    --access) access=$2; shift ;;
     --only) patterns+=("$2"); shift ;;
     --keep) keep=yes ;;
     -*) echo "unknown option: $1" >&2; exit 2 ;;
@@ -32,6 +36,14 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
+case $access in auto | preload | mount) ;; *) echo "--access is auto, preload or mount" >&2; exit 2 ;; esac
+export FOREBAY_ACCESS=$access
+# Without the device, there is no mount beneath the preload library.
+if [ "$access" = auto ] && [ ! -e /dev/fuse ]; then access=preload; fi
+# Where programs see the instance. Preload-only it is not mounted: what the library does not serve must find
+# nothing there, so it is not where instances of other tests are mounted meanwhile.
+at=/forebay
+[ "$access" != preload ] || at=/forebay-of-the-library
 if [ "$mode" = directory ]; then
     [ -d "$directory" ] || { echo "usage: run.sh [--only PATTERN] [--keep] DIRECTORY | --in-forebay" >&2; exit 2; }
     directory=$(mktemp -d "$(cd "$directory" && pwd)/programs-XXXXXX")
@@ -47,7 +59,7 @@ clean() {
 trap clean EXIT
 trap 'exit 130' INT TERM
 
-wanted() {
+selected() {
     local pattern
     [ ${#patterns[@]} -eq 0 ] && return 0
     for pattern in "${patterns[@]}"; do
@@ -69,10 +81,10 @@ run_case() {
         mkdir "$D"
         (cd "$T" && exec "${limit[@]}" bash "$1") >"$2" 2>&1 </dev/null
     else
-        export D=/forebay/case
+        export D=$at/case
         (
             cd "$T"
-            exec "${limit[@]}" "${FOREBAY_BIN:-forebay}" run --local "${FOREBAY_LOCAL:-1}" --at /forebay -- \
+            exec "${limit[@]}" "${FOREBAY_BIN:-forebay}" run --local "${FOREBAY_LOCAL:-1}" --at "$at" -- \
                 bash -c 'mkdir "$D" && exec bash "$1"' case "$1"
         ) >"$2" 2>&1 </dev/null
     fi
@@ -82,16 +94,21 @@ passed=0 failed=0 skipped=0 failures=()
 for file in "$here"/[0-9]*.sh; do
     name=${file##*/}
     name=${name%.sh}
-    wanted "$name" || continue
+    selected "$name" || continue
     log=$logs/$name.log
     begin=${EPOCHREALTIME/[.,]/}
     status=0
     run_case "$file" "$log" || status=$?
     seconds=$(printf '%d.%02d' $(((${EPOCHREALTIME/[.,]/} - begin) / 1000000)) $(((${EPOCHREALTIME/[.,]/} - begin) / 10000 % 100)))
     note=
-    if [ $status -ne 0 ] && [ $status -ne 77 ] && [ "$mode" = forebay ] &&
-        grep -q '^# expect: refused' "$file" && grep -qi 'static' "$log"; then
-        status=0 note=" (refused, as expected)"
+    refusal=$(sed -n 's/^# preload-only: refused: //p' "$file")
+    if [ "$access" = preload ] && [ -n "$refusal" ] && [ $status -ne 77 ]; then
+        if [ $status -eq 0 ]; then
+            echo "not refused: expected '$refusal'" >>"$log"
+            status=1
+        elif grep -qF -- "$refusal" "$log"; then
+            status=0 note=" (refused, as expected)"
+        fi
     fi
     case $status in
     0) passed=$((passed + 1)); echo "ok    $name ${seconds}s$note" ;;

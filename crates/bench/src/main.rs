@@ -1,57 +1,44 @@
 //! `forebay-bench`: measures file systems side by side, in one run.
 //!
-//! The conductor (`conduct`) has a crew (`crew`) of worker processes (`worker`) work on each file
-//! system in turn, so that repetitions are interleaved and slow drifts of the machine meet all
-//! alike. A worker uses `std::fs` only; on an instance it is started by `forebay run` and needs
-//! no other word. Programs that are found on `PATH` (`fio`, `mdtest`, `ior`) are driven by `external`
-//! and `io500`; `profile` counts instructions. `remote` and `scaling` measure instances over several
-//! hosts, which are emulated (`hosts`, `quota`), `remote` beside plain sockets (`socket`), as does
-//! `two_mounts` with mounts.
+//! `runner` lets worker processes (`worker`, started by `measure::workers`) work on each file system in
+//! turn, so that repetitions are interleaved and slow drifts of the machine affect all alike. A worker
+//! uses `std::fs` only; on an instance it is started by `forebay run` and needs no other setup.
 //!
-//! `report` makes the tables and the JSON file: medians of what was measured, with the extremes; `bars`
-//! sets some of them beside what they have to reach. `history` keeps a line for each run, `plot` draws
-//! it.
+//! `suites::{external, io500}` drive third-party programs that are on `PATH` (`fio`, `mdtest`, `ior`);
+//! `suites::profile` counts instructions. `suites::{remote, scaling, two_mounts}` measure instances on
+//! several hosts, which `environment` emulates; plain sockets (`suites::socket`) are the reference for
+//! `remote` and `two_mounts`.
+//!
+//! `results::report` formats the tables and the JSON file: medians and extremes. `results::targets`
+//! compares some of the medians with the performance targets. `results::history` keeps one line per
+//! run, `results::plot` draws it.
 
 #![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program: tables and progress")]
 
+mod environment;
+mod measure;
+mod results;
+mod runner;
 mod settings;
-
-mod conduct;
-mod crew;
-mod external;
-mod instance;
-mod interrupt;
-mod io500;
-mod profile;
-mod quiet;
+mod suites;
 mod worker;
 
-mod hosts;
-mod quota;
-mod remote;
-mod scaling;
-mod socket;
-mod two_mounts;
-
-mod bars;
-mod history;
-mod plot;
-mod report;
-
 use std::process::ExitCode;
+use suites::socket;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match words.first().map(String::as_str) {
         Some("worker") => worker::main(&words[1..]).map(|()| true),
-        Some("plot") => plot::main(&words[1..]).map(|()| true),
+        Some("plot") => results::plot::main(&words[1..]).map(|()| true),
         Some("serve") => socket::main(&words[1..]).map(|()| true),
         Some("repeat") => worker::repeat::main(&words[1..]).map(|()| true),
         Some("--help" | "-h") => {
             println!("{}", settings::HELP);
             Ok(true)
         }
-        _ => settings::Settings::parse(&words).and_then(|settings| conduct::main(&settings)),
+        _ => settings::Settings::parse(&words).and_then(|settings| runner::main(&settings)),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

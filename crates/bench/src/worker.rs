@@ -1,9 +1,9 @@
 //! A worker: one process that does the measured work, phase by phase.
 //!
-//! It speaks with the conductor by lines: it prints `ready PHASE`, waits for a line on stdin,
+//! Protocol with the runner, by lines: the worker prints `ready PHASE`, waits for a line on stdin,
 //! works, and prints `done PHASE AMOUNT UNIT BEGIN END`, where UNIT is `ops` or `bytes` and the
-//! times are nanoseconds of the host's clock, which all workers share. What is read is checked; a
-//! wrong byte ends the run.
+//! times are nanoseconds of the host's clock, which all workers share. Data that is read is
+//! verified; a wrong byte ends the run.
 
 mod data;
 mod io500;
@@ -16,26 +16,26 @@ mod two_mounts;
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long at least a phase takes that can be done again. One pass over some thousand names or some
-/// MiB takes a few milliseconds: one interruption more or less would be what it shows.
+/// Minimum duration of a repeatable phase. One pass over a few thousand names or a few MiB takes
+/// only milliseconds, so a single interruption would dominate it.
 const PHASE_MIN: Duration = Duration::from_millis(100);
 
-/// What one worker has to do.
+/// Arguments of this worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Worker {
-    /// The directory of all workers of this run.
+    /// The directory shared by all workers of this run.
     directory: String,
-    /// Which of them this is, from 0, and how many there are.
+    /// Index of this worker, from 0; `processes` is the number of workers.
     index: u64,
     processes: u64,
     files: u64,
     megabytes: u64,
 }
 
-/// How much work a phase is.
+/// Amount of work in a phase.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Amount {
-    /// It is not measured.
+    /// The phase is not measured.
     Nothing,
     Operations(u64),
     Bytes(u64),
@@ -44,7 +44,7 @@ pub(crate) enum Amount {
 /// Runs `forebay-bench worker GROUP DIRECTORY INDEX PROCESSES FILES MEGABYTES`.
 pub(crate) fn main(words: &[String]) -> Result<(), String> {
     let [group, directory, numbers @ ..] = words else {
-        return Err("worker: only the conductor starts workers".into());
+        return Err("worker: workers are started by the runner only".into());
     };
     let numbers: Vec<u64> = numbers.iter().filter_map(|word| word.parse().ok()).collect();
     let &[index, processes, files, megabytes] = numbers.as_slice() else {
@@ -65,25 +65,25 @@ impl Worker {
         match group {
             "metadata" => self.metadata()?,
             "list" => self.long_directory()?,
-            "own" => self.data(data::Sharing::Own)?,
-            "shared" => self.data(data::Sharing::Shared)?,
-            "hard-own" => self.hard(data::Sharing::Own)?,
-            "hard-shared" => self.hard(data::Sharing::Shared)?,
+            "own" => self.data(data::FileSharing::Own)?,
+            "shared" => self.data(data::FileSharing::Shared)?,
+            "hard-own" => self.hard(data::FileSharing::Own)?,
+            "hard-shared" => self.hard(data::FileSharing::Shared)?,
             "io500" => self.io500()?,
             "find" => return self.find(),
             "remote-metadata" => self.remote_metadata()?,
             "remote-data" => self.remote_data()?,
             "two-mounts" => self.two_mounts()?,
-            "scale-home" => return self.scale(scale::Sharing::Home),
-            "scale-wide" => return self.scale(scale::Sharing::Wide),
+            "scale-home" => return self.scale(scale::DirectorySharing::Home),
+            "scale-wide" => return self.scale(scale::DirectorySharing::Wide),
             _ => return Err(io::Error::other(format!("unknown group {group}"))),
         }
-        // All have done their last phase before the directory goes.
+        // The directory is removed after all workers have finished their last phase.
         self.phase("end", Amount::Nothing, || Ok(()))?;
         if self.index == 0 { std::fs::remove_dir_all(&self.directory) } else { Ok(()) }
     }
 
-    /// Waits until all workers are ready, does `work` and tells its times.
+    /// Waits for the start of the phase, does `work` and reports its times.
     fn phase(
         &self,
         name: &str,
@@ -93,7 +93,8 @@ impl Worker {
         self.phase_of_time(name, || work().map(|()| amount))
     }
 
-    /// The same for a pass of so much that leaves everything as it was: it is done until time is over.
+    /// As `phase`, for work that changes nothing: repeats passes of amount `pass` for at least
+    /// `PHASE_MIN`.
     fn phase_again(
         &self,
         name: &str,
@@ -111,7 +112,7 @@ impl Worker {
         })
     }
 
-    /// The same for work of which only its end tells how much it was.
+    /// As `phase`, for work whose amount is known only at its end.
     fn phase_of_time(
         &self,
         name: &str,
@@ -122,7 +123,7 @@ impl Worker {
         out.flush()?;
         let mut line = String::new();
         if io::stdin().lock().read_line(&mut line)? == 0 {
-            return Err(io::Error::other("the conductor is gone"));
+            return Err(io::Error::other("the runner is gone"));
         }
         let begin = now_nanos();
         let amount = work().map_err(|error| io::Error::other(format!("{name}: {error}")))?;
@@ -151,7 +152,7 @@ fn now_nanos() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos())
 }
 
-/// Says what was expected where a file system showed something else.
+/// An error about contents that differ from the expected ones.
 fn wrong(what: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("wrong contents: {what}"))
 }

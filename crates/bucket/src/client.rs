@@ -1,8 +1,8 @@
-//! Requests to a store: signed, sent, and sent again while it says that it is busy, or says nothing. What
-//! they are signed with is found by `credentials`.
+//! Requests to a store: signing, sending, and retrying while the store reports that it is busy or
+//! does not respond. `credentials` finds the credentials to sign with.
 
-use crate::answers::Wrong;
-use crate::place::Place;
+use crate::location::BucketLocation;
+use crate::responses::ErrorResponse;
 use crate::{credentials, files};
 use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode};
 use reqsign_aws_v4::Credential;
@@ -18,61 +18,64 @@ use std::time::{Duration, Instant};
 use ureq::tls::{PemItem, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
-/// So long something is tried again without a byte more: less than who waits for it does.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-/// And so long the first request of all, which somebody who starts an instance waits for.
-pub(crate) const FIRST_PATIENCE: Duration = Duration::from_secs(5);
-/// The first pause between two tries; each is twice as long as the one before,
+/// How long a request is retried without receiving any further byte. Shorter than the timeout of
+/// the callers.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
+/// The same for the very first request, for which the start of an instance waits.
+pub(crate) const FIRST_TIMEOUT: Duration = Duration::from_secs(5);
+/// First pause between two attempts; each further pause is twice as long,
 const PAUSE: Duration = Duration::from_millis(50);
-/// up to this.
+/// up to this one.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// A store that is there is reached in this time,
+/// Timeout of connecting to a store,
 const CONNECT_TIME: Duration = Duration::from_secs(5);
-/// answers in this,
+/// of its response,
 const ANSWER_TIME: Duration = Duration::from_secs(8);
-/// and goes on sending in this.
+/// and of each read of the body.
 const READ_TIME: Duration = Duration::from_secs(8);
-/// Bytes of an answer that is read whole: a page of a listing has about 400 KiB.
+/// Maximum size of a response that is read as a whole, in bytes: a page of a listing has about 400
+/// KiB.
 const WHOLE_BYTES_MAX: u64 = 16 << 20;
-/// Bytes of what a store says is wrong.
+/// Maximum size of an error response, in bytes.
 const WRONG_BYTES_MAX: u64 = 64 << 10;
-/// Connections that are kept: as many as requests are under way at once.
+/// Connections that are kept open: as many as there are concurrent requests.
 const CONNECTIONS_MAX: usize = 64;
-/// Where systems have the certificates of those whom they trust.
+/// Where distributions store the trusted root certificates.
 const CERTIFICATES: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
 ];
 
-/// What is said to a store.
+/// Connection to a store.
 pub(crate) struct Client {
-    pub(crate) place: Place,
+    pub(crate) location: BucketLocation,
     agent: Agent,
-    /// None for a store that takes what is not signed.
+    /// `None` for a store that accepts unsigned requests.
     signer: Option<Signer<Credential>>,
 }
 
-/// Something that is tried again for a while.
-pub(crate) struct Tries {
+/// Attempts of one operation, with a deadline.
+pub(crate) struct Attempts {
     began: Instant,
-    patience: Duration,
+    timeout: Duration,
     pause: Duration,
 }
 
-impl Tries {
-    pub(crate) fn new(patience: Duration) -> Tries {
-        Tries { began: Instant::now(), patience, pause: PAUSE }
+impl Attempts {
+    pub(crate) fn new(timeout: Duration) -> Attempts {
+        Attempts { began: Instant::now(), timeout, pause: PAUSE }
     }
 
-    /// Waits, if it may be tried again: not all who were refused at once come again at once.
-    pub(crate) fn again(&mut self) -> bool {
+    /// Waits before the next attempt; false if the deadline has passed. The pause is randomized, so
+    /// that requests that failed together are not repeated together.
+    pub(crate) fn wait_before_retry(&mut self) -> bool {
         let passed = self.began.elapsed();
         let spread = u64::from(passed.subsec_nanos()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let half = self.pause / 2;
         let pause = half + Duration::from_nanos(spread).min(half);
         self.pause = (self.pause * 2).min(PAUSE_MAX);
-        let may = passed + pause < self.patience;
+        let may = passed + pause < self.timeout;
         if may {
             std::thread::sleep(pause);
         }
@@ -81,19 +84,19 @@ impl Tries {
 }
 
 /// Why a request failed.
-enum Failed {
-    /// It may be otherwise next time.
-    ForNow(io::Error),
+enum RequestError {
+    /// A retry may succeed.
+    Transient(io::Error),
     ForGood(io::Error),
 }
 
 impl Client {
-    /// Nothing is sent yet.
+    /// Does not send anything yet.
     ///
     /// # Errors
-    /// The certificates that are named can not be read.
-    pub(crate) fn new(place: Place) -> io::Result<Client> {
-        let tls = TlsConfig::builder().root_certs(certificates(place.certificates.as_deref())?);
+    /// The certificates cannot be read.
+    pub(crate) fn new(location: BucketLocation) -> io::Result<Client> {
+        let tls = TlsConfig::builder().root_certs(certificates(location.certificates.as_deref())?);
         let config = Agent::config_builder()
             .tls_config(tls.build())
             .http_status_as_error(false)
@@ -107,107 +110,121 @@ impl Client {
             .timeout_per_read(Some(READ_TIME))
             .timeout_per_write(Some(READ_TIME))
             .build();
-        let signer = (!place.is_public).then(|| credentials::signer(&place.region));
-        Ok(Client { place, agent: config.into(), signer })
+        let signer = (!location.is_public).then(|| credentials::signer(&location.region));
+        Ok(Client { location, agent: config.into(), signer })
     }
 
-    /// Asks until there is an answer that is one.
+    /// Sends a request until it gets a response or fails for good.
     ///
     /// # Errors
-    /// ENOENT: there is no such thing. EACCES: it is not permitted. ESTALE: it is another version than
-    /// the headers ask for. Else what the store said, or why it can not be reached.
-    pub(crate) fn ask(
+    /// ENOENT: the object does not exist. EACCES: not permitted. ESTALE: the object has another
+    /// version than the headers require. Otherwise the error of the store or of the connection.
+    pub(crate) fn query(
         &self,
         method: &Method,
         url: &str,
         headers: &[(&'static str, String)],
-        tries: &mut Tries,
+        attempts: &mut Attempts,
     ) -> io::Result<Response<Body>> {
         let headers = map_of(headers.iter().map(|(name, value)| (*name, value)))?;
-        let ask = Ask { method, url, headers: &headers, body: None, patience: ANSWER_TIME };
+        let request = StoreRequest {
+            method,
+            url,
+            headers: &headers,
+            body: None,
+            answer_timeout: ANSWER_TIME,
+        };
         loop {
-            match self.ask_once(&ask) {
+            match self.query_once(&request) {
                 Ok(response) => return Ok(response),
-                Err(Failed::ForGood(error)) => return Err(error),
-                Err(Failed::ForNow(error)) if !tries.again() => return Err(error),
-                Err(Failed::ForNow(_)) => {}
+                Err(RequestError::ForGood(error)) => return Err(error),
+                Err(RequestError::Transient(error)) if !attempts.wait_before_retry() => {
+                    return Err(error);
+                }
+                Err(RequestError::Transient(_)) => {}
             }
         }
     }
 
-    /// As `ask`, for an answer that is taken whole.
+    /// As `query`, and reads the whole body.
     ///
     /// # Errors
-    /// As of `ask`.
-    pub(crate) fn ask_whole(&self, url: &str, patience: Duration) -> io::Result<Vec<u8>> {
+    /// As `query`.
+    pub(crate) fn query_whole(&self, url: &str, timeout: Duration) -> io::Result<Vec<u8>> {
         let (method, headers) = (&Method::GET, &HeaderMap::new());
-        let ask = Ask { method, url, headers, body: None, patience: ANSWER_TIME };
-        self.tell(&ask, patience).map(|(_, bytes)| bytes)
+        let request =
+            StoreRequest { method, url, headers, body: None, answer_timeout: ANSWER_TIME };
+        self.send(&request, timeout).map(|(_, bytes)| bytes)
     }
 
-    /// Sends something until there is an answer, and takes that whole. It may have been done more often
-    /// than once.
+    /// Sends a request that changes something, and reads the whole response. The store may have
+    /// executed it more than once.
     ///
     /// # Errors
-    /// As of `ask`.
-    pub(crate) fn tell(
+    /// As `query`.
+    pub(crate) fn send(
         &self,
-        ask: &Ask<'_>,
-        patience: Duration,
+        request: &StoreRequest<'_>,
+        timeout: Duration,
     ) -> io::Result<(HeaderMap, Vec<u8>)> {
-        let mut tries = Tries::new(patience);
+        let mut attempts = Attempts::new(timeout);
         loop {
-            let error = match self.tell_once(ask) {
-                Ok(told) => return Ok(told),
-                Err(Failed::ForGood(error)) => return Err(error),
-                Err(Failed::ForNow(error)) => error,
+            let error = match self.send_once(request) {
+                Ok(answer) => return Ok(answer),
+                Err(RequestError::ForGood(error)) => return Err(error),
+                Err(RequestError::Transient(error)) => error,
             };
-            if !tries.again() {
+            if !attempts.wait_before_retry() {
                 return Err(error);
             }
         }
     }
 
-    fn tell_once(&self, ask: &Ask<'_>) -> Result<(HeaderMap, Vec<u8>), Failed> {
-        let (parts, body) = self.ask_once(ask)?.into_parts();
+    fn send_once(&self, request: &StoreRequest<'_>) -> Result<(HeaderMap, Vec<u8>), RequestError> {
+        let (parts, body) = self.query_once(request)?.into_parts();
         let mut bytes = Vec::new();
         let read = body.into_reader().take(WHOLE_BYTES_MAX).read_to_end(&mut bytes);
-        read.map_err(Failed::ForNow)?;
-        // What takes long is answered before it is done: then it says that it failed in so many words.
-        let code = if ask.method == Method::GET { String::new() } else { Wrong::of(&bytes).code };
+        read.map_err(RequestError::Transient)?;
+        // A store may answer 200 before a long operation ends; an error is then in the body.
+        let code = if request.method == Method::GET {
+            String::new()
+        } else {
+            ErrorResponse::of(&bytes).code
+        };
         match code.as_str() {
             "" => Ok((parts.headers, bytes)),
             "InternalError" | "SlowDown" | "ServiceUnavailable" | "RequestTimeout" => {
-                Err(Failed::ForNow(io::Error::other(format!("the store says {code}"))))
+                Err(RequestError::Transient(io::Error::other(format!("the store says {code}"))))
             }
-            _ => Err(Failed::ForGood(io::Error::other(format!("the store says {code}")))),
+            _ => Err(RequestError::ForGood(io::Error::other(format!("the store says {code}")))),
         }
     }
 
-    fn ask_once(&self, ask: &Ask<'_>) -> Result<Response<Body>, Failed> {
-        let mut request = Request::builder().method(ask.method).uri(ask.url);
-        if let Some(headers) = request.headers_mut() {
-            headers.extend(ask.headers.clone());
+    fn query_once(&self, request: &StoreRequest<'_>) -> Result<Response<Body>, RequestError> {
+        let mut http_request = Request::builder().method(request.method).uri(request.url);
+        if let Some(headers) = http_request.headers_mut() {
+            headers.extend(request.headers.clone());
         }
-        let wrong = |error: http::Error| Failed::ForGood(io::Error::other(error));
-        let (mut parts, ()) = request.body(()).map_err(wrong)?.into_parts();
+        let wrong = |error: http::Error| RequestError::ForGood(io::Error::other(error));
+        let (mut parts, ()) = http_request.body(()).map_err(wrong)?.into_parts();
         if let Some(signer) = &self.signer {
             wait(signer.sign(&mut parts, None)).map_err(|error| {
                 let what = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE";
                 let text = format!("no credentials for the bucket: {error}: {what}");
-                Failed::ForGood(io::Error::new(io::ErrorKind::PermissionDenied, text))
+                RequestError::ForGood(io::Error::new(io::ErrorKind::PermissionDenied, text))
             })?;
         }
-        let response = match ask.body {
+        let response = match request.body {
             None => self.agent.run(Request::from_parts(parts, ())),
             Some(body) => {
-                let request = self.agent.configure_request(Request::from_parts(parts, body));
-                self.agent.run(request.timeout_recv_response(Some(ask.patience)).build())
+                let http_request = self.agent.configure_request(Request::from_parts(parts, body));
+                self.agent
+                    .run(http_request.timeout_recv_response(Some(request.answer_timeout)).build())
             }
         };
         let response = match response {
             Ok(response) => response,
-            Err(error) => return Err(Failed::ForNow(io::Error::other(error))),
+            Err(error) => return Err(RequestError::Transient(io::Error::other(error))),
         };
         match response.status() {
             status if status.is_success() => Ok(response),
@@ -216,21 +233,21 @@ impl Client {
     }
 }
 
-/// A request.
-pub(crate) struct Ask<'a> {
+/// A request to the store.
+pub(crate) struct StoreRequest<'a> {
     pub(crate) method: &'a Method,
     pub(crate) url: &'a str,
     pub(crate) headers: &'a HeaderMap,
-    /// None of what has none.
+    /// `None` for a request without a body.
     pub(crate) body: Option<&'a [u8]>,
-    /// How long a store may take that has the whole body.
-    pub(crate) patience: Duration,
+    /// Timeout of the response once the store has the whole body.
+    pub(crate) answer_timeout: Duration,
 }
 
-/// Headers by their names.
+/// Builds a header map.
 ///
 /// # Errors
-/// A value that no header can have.
+/// A value is not valid in a header.
 pub(crate) fn map_of<'a>(
     headers: impl Iterator<Item = (&'a str, &'a String)>,
 ) -> io::Result<HeaderMap> {
@@ -243,13 +260,13 @@ pub(crate) fn map_of<'a>(
     Ok(map)
 }
 
-/// What an answer that is none means.
-fn refused(response: Response<Body>) -> Failed {
+/// Turns an error response into an error.
+fn refused(response: Response<Body>) -> RequestError {
     let (parts, body) = response.into_parts();
     let mut bytes = Vec::new();
-    // What of it comes will do.
+    // A truncated body is good enough.
     let _ = body.into_reader().take(WRONG_BYTES_MAX).read_to_end(&mut bytes);
-    let (status, code) = (parts.status, Wrong::of(&bytes).code);
+    let (status, code) = (parts.status, ErrorResponse::of(&bytes).code);
     let kind = match status {
         StatusCode::NOT_FOUND if code == "NoSuchBucket" => io::ErrorKind::Other,
         StatusCode::NOT_FOUND => io::ErrorKind::NotFound,
@@ -270,20 +287,24 @@ fn refused(response: Response<Body>) -> Failed {
     }
     let error = io::Error::new(kind, text);
     match status {
-        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Failed::ForNow(error),
-        // Somebody else wrote at the same moment.
-        StatusCode::CONFLICT if code == "ConditionalRequestConflict" => Failed::ForNow(error),
-        StatusCode::NOT_IMPLEMENTED => Failed::ForGood(error),
-        status if status.is_server_error() => Failed::ForNow(error),
-        _ => Failed::ForGood(error),
+        StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
+            RequestError::Transient(error)
+        }
+        // Another client wrote at the same time.
+        StatusCode::CONFLICT if code == "ConditionalRequestConflict" => {
+            RequestError::Transient(error)
+        }
+        StatusCode::NOT_IMPLEMENTED => RequestError::ForGood(error),
+        status if status.is_server_error() => RequestError::Transient(error),
+        _ => RequestError::ForGood(error),
     }
 }
 
-/// Those of a file, or of the system, or those that are built in.
+/// Root certificates from a file, from the system, or built in.
 fn certificates(named: Option<&Path>) -> io::Result<RootCerts> {
     let text = match named {
         Some(path) => Some(files::read(path).map_err(|error| {
-            let text = format!("can not read the certificates in {}: {error}", path.display());
+            let text = format!("cannot read the certificates in {}: {error}", path.display());
             io::Error::new(error.kind(), text)
         })?),
         None => CERTIFICATES.iter().find_map(|path| files::read(Path::new(path)).ok()),
@@ -305,7 +326,8 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for what is done by this thread, or by another that does the same.
+/// Runs a future to completion on this thread. Another thread that does the same may drive shared
+/// work.
 pub(crate) fn wait<T>(work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));

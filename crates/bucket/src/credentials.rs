@@ -1,12 +1,12 @@
-//! Where credentials come from, and that nobody waits for them without end.
+//! Credentials, and a deadline for obtaining them.
 //!
-//! They come from where AWS's own programs look for them: the environment, the profile in `~/.aws`, a
-//! program that it names, a web identity, the container's or the machine's role. They are fetched with
-//! the first request, kept in memory, and fetched anew before they end.
+//! They come from the places where AWS's own tools look: the environment, the profile in `~/.aws`,
+//! a program that the profile names, a web identity, the role of the container or machine. They are
+//! fetched with the first request, cached in memory, and refreshed before they expire.
 //!
-//! *Invariant:* one search, over all of these places, is over in `SEARCH_TIME`; who waited for one that
-//! failed is told the same, and does not begin another.
-//! *Invariant:* what is said of a failure is one line, without what a program or a service said.
+//! *Invariant:* one search over all places ends within `SEARCH_TIME`. All callers that waited for a
+//! failed search get its error, and do not start another search.
+//! *Invariant:* a failure is reported in one line without the output of a program or a service.
 
 use crate::files;
 use bytes::Bytes;
@@ -25,56 +25,57 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use ureq::Agent;
 
-/// A search for credentials is over in this time.
+/// Deadline of a search for credentials.
 const SEARCH_TIME: Duration = Duration::from_secs(15);
-/// A service that tells some is near: it answers in this time,
+/// Timeout of a credential service, which is on this machine or close to it,
 const ANSWER_TIME: Duration = Duration::from_secs(5);
-/// and a program may ask somebody far away: in this.
+/// and of a credential program, which may contact a remote service.
 const COMMAND_TIME: Duration = Duration::from_secs(10);
-/// So long after a search failed the next one is not begun.
+/// Time after a failed search during which no other search starts.
 const FAILED_TIME: Duration = Duration::from_secs(5);
-/// Bytes of what a program says; there are 3 KiB of it at most.
+/// Maximum output of a program, in bytes; credentials take at most 3 KiB.
 const OUTPUT_BYTES_MAX: usize = 64 << 10;
 
-/// Signs requests for a region.
+/// The signer of requests for a region.
 pub(crate) fn signer(region: &str) -> Signer<Credential> {
     let search = Search::default();
     let context = Context::new()
         .with_env(OsEnv)
         .with_file_read(Files(search.clone()))
         .with_command_execute(Commands { search: search.clone(), time: COMMAND_TIME })
-        .with_http_send(Teller::new(search.clone()));
-    let places = Bounded { places: DefaultCredentialProvider::new(), search };
+        .with_http_send(HttpSender::new(search.clone()));
+    let places = BoundedProvider { places: DefaultCredentialProvider::new(), search };
     Signer::new(context, places, RequestSigner::new("s3", region))
 }
 
 #[derive(Debug, Default)]
-struct Inside {
-    /// When it is over.
+struct SearchState {
+    /// Its deadline.
     until: Option<Instant>,
-    /// What was in its way.
-    troubles: Vec<String>,
-    /// When the last one failed.
+    /// Errors so far.
+    errors: Vec<String>,
+    /// Time at which the last search failed.
     failed: Option<Instant>,
 }
 
-/// The search that goes on, or the last one.
+/// The current search, or the last one.
 #[derive(Clone, Debug, Default)]
-struct Search(Arc<Mutex<Inside>>);
+struct Search(Arc<Mutex<SearchState>>);
 
 impl Search {
-    fn guard(&self) -> MutexGuard<'_, Inside> {
+    fn guard(&self) -> MutexGuard<'_, SearchState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn begin(&self, time: Duration) {
-        *self.guard() = Inside { until: Some(Instant::now() + time), ..Inside::default() };
+        *self.guard() =
+            SearchState { until: Some(Instant::now() + time), ..SearchState::default() };
     }
 
-    /// How long something in it may take.
+    /// Time that a step of the search may take, at most `most`.
     ///
     /// # Errors
-    /// It is over.
+    /// The deadline has passed.
     fn left(&self, most: Duration) -> reqsign_core::Result<Duration> {
         let until = self.guard().until;
         let left = until.map_or(most, |it| it.saturating_duration_since(Instant::now()).min(most));
@@ -84,11 +85,11 @@ impl Search {
         }
     }
 
-    /// Something was in its way.
+    /// Notes an error of the search.
     fn note(&self, text: String) -> reqsign_core::Error {
         let mut inside = self.guard();
-        if !inside.troubles.contains(&text) {
-            inside.troubles.push(text.clone());
+        if !inside.errors.contains(&text) {
+            inside.errors.push(text.clone());
         }
         unexpected(text)
     }
@@ -96,9 +97,9 @@ impl Search {
     fn fail(&self) -> reqsign_core::Error {
         let mut inside = self.guard();
         inside.failed.get_or_insert_with(Instant::now);
-        unexpected(match inside.troubles.as_slice() {
+        unexpected(match inside.errors.as_slice() {
             [] => "there are none in the environment, in files, or from a service".to_owned(),
-            troubles => troubles.join("; "),
+            errors => errors.join("; "),
         })
     }
 
@@ -111,15 +112,15 @@ fn unexpected(text: String) -> reqsign_core::Error {
     reqsign_core::Error::unexpected(text)
 }
 
-/// Places where credentials are looked for, one after the other. One search is made at a time: who signs
-/// waits for it.
+/// The places to search, one after the other. Only one search runs at a time; other signers wait
+/// for it.
 #[derive(Debug)]
-struct Bounded<P> {
+struct BoundedProvider<P> {
     places: P,
     search: Search,
 }
 
-impl<P: ProvideCredential> ProvideCredential for Bounded<P> {
+impl<P: ProvideCredential> ProvideCredential for BoundedProvider<P> {
     type Credential = P::Credential;
 
     async fn provide_credential(
@@ -137,16 +138,16 @@ impl<P: ProvideCredential> ProvideCredential for Bounded<P> {
     }
 }
 
-/// Files of credentials.
+/// Reads credential files.
 #[derive(Debug)]
 struct Files(Search);
 
 impl FileRead for Files {
     async fn file_read(&self, path: &str) -> reqsign_core::Result<Vec<u8>> {
         files::read(Path::new(path)).map_err(|error| {
-            let text = format!("can not read {path}: {error}");
+            let text = format!("cannot read {path}: {error}");
             match error.kind() {
-                // As most of those that are looked for.
+                // The usual case: most of the files do not exist.
                 io::ErrorKind::NotFound => unexpected(text),
                 _ => self.0.note(text),
             }
@@ -154,7 +155,7 @@ impl FileRead for Files {
     }
 }
 
-/// Programs that tell credentials (`credential_process`).
+/// Runs credential programs (`credential_process`).
 #[derive(Debug)]
 struct Commands {
     search: Search,
@@ -168,13 +169,13 @@ impl CommandExecute for Commands {
         words: &'a [&'a str],
     ) -> reqsign_core::Result<CommandOutput> {
         let until = Instant::now() + self.search.left(self.time)?;
-        // Its words may be secret, and so may what it says.
+        // Arguments and output may be secret, so only the program's name is reported.
         let failed = |why: String| self.search.note(format!("the program {program} {why}"));
         let mut command = Command::new(program);
         command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let child = command.process_group(0).spawn();
-        let child = child.map_err(|error| failed(format!("can not be run: {error}")))?;
-        let mut running = Running(child);
+        let child = child.map_err(|error| failed(format!("cannot be run: {error}")))?;
+        let mut running = RunningProgram(child);
         let stdout = running.output(until).map_err(|error| failed(error.to_string()))?;
         let status = running.status(until).map_err(|error| failed(error.to_string()))?;
         if status != 0 {
@@ -184,10 +185,10 @@ impl CommandExecute for Commands {
     }
 }
 
-/// A program, which ends with this.
-struct Running(Child);
+/// A running program, which is killed on drop.
+struct RunningProgram(Child);
 
-impl Drop for Running {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         if !matches!(self.0.try_wait(), Ok(Some(_))) {
             let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
@@ -197,19 +198,19 @@ impl Drop for Running {
     }
 }
 
-impl Running {
-    /// What it says until it ends: others that it started may have its output still.
+impl RunningProgram {
+    /// Its output until it exits. Processes that it started may still hold its output open.
     fn output(&mut self, until: Instant) -> io::Result<Vec<u8>> {
         let mut stdout = self.0.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         let end = pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty())?;
-        let (mut said, mut some) = (Vec::new(), [0; 4096]);
+        let (mut message, mut some) = (Vec::new(), [0; 4096]);
         let mut has_ended = false;
         loop {
             let mut both = [PollFd::new(&stdout, PollFlags::IN), PollFd::new(&end, PollFlags::IN)];
             let left = if has_ended { Duration::ZERO } else { left(until)? };
             let watched = if has_ended { 1 } else { 2 };
             match wait_for(both.get_mut(..watched).unwrap_or_default(), left)? {
-                0 if has_ended => return Ok(said),
+                0 if has_ended => return Ok(message),
                 0 => continue,
                 _ => {}
             }
@@ -219,10 +220,10 @@ impl Running {
                 continue;
             }
             match stdout.read(&mut some)? {
-                0 => return Ok(said),
-                count => said.extend(some.iter().take(count)),
+                0 => return Ok(message),
+                count => message.extend(some.iter().take(count)),
             }
-            if said.len() > OUTPUT_BYTES_MAX {
+            if message.len() > OUTPUT_BYTES_MAX {
                 return Err(io::Error::other("says more than credentials are"));
             }
         }
@@ -251,24 +252,24 @@ fn wait_for(those: &mut [PollFd<'_>], time: Duration) -> io::Result<usize> {
     }
 }
 
-/// Services that tell credentials.
+/// Sends requests to credential services.
 #[derive(Debug)]
-struct Teller {
+struct HttpSender {
     agent: Agent,
     search: Search,
 }
 
-impl Teller {
-    fn new(search: Search) -> Teller {
+impl HttpSender {
+    fn new(search: Search) -> HttpSender {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .timeout_connect(Some(ANSWER_TIME / 5))
             .build();
-        Teller { agent: config.into(), search }
+        HttpSender { agent: config.into(), search }
     }
 }
 
-impl HttpSend for Teller {
+impl HttpSend for HttpSender {
     async fn http_send(&self, request: Request<Bytes>) -> reqsign_core::Result<Response<Bytes>> {
         let left = self.search.left(ANSWER_TIME)?;
         let (parts, body) = request.into_parts();
@@ -291,44 +292,44 @@ mod tests {
         let search = Search::default();
         let commands = Commands { search: search.clone(), time };
         let output = wait(commands.command_execute("sh", &["-c", script]));
-        let troubles = search.guard().troubles.clone();
-        (output.ok(), troubles)
+        let errors = search.guard().errors.clone();
+        (output.ok(), errors)
     }
 
     #[test]
-    fn a_program_that_tells_is_heard() {
-        let (output, troubles) = run("echo told; exit 0", COMMAND_TIME);
+    fn a_program_provides_credentials() {
+        let (output, errors) = run("echo secret; exit 0", COMMAND_TIME);
         let output = output.expect("it runs");
-        assert_eq!((output.status, output.stdout.as_slice()), (0, &b"told\n"[..]));
-        assert_eq!(troubles, Vec::<String>::new());
-        // It has ended, and what it started goes on with its output.
-        let (output, _) = run("echo told; sleep 100 & exit 3", COMMAND_TIME);
+        assert_eq!((output.status, output.stdout.as_slice()), (0, &b"secret\n"[..]));
+        assert_eq!(errors, Vec::<String>::new());
+        // The program exits, and a process that it started keeps its output open.
+        let (output, _) = run("echo secret; sleep 100 & exit 3", COMMAND_TIME);
         let output = output.expect("it runs");
-        assert_eq!((output.status, output.stdout.as_slice()), (3, &b"told\n"[..]));
+        assert_eq!((output.status, output.stdout.as_slice()), (3, &b"secret\n"[..]));
     }
 
     #[test]
-    fn a_program_that_does_not_end_or_says_too_much_is_ended() {
+    fn a_program_that_hangs_or_writes_too_much_is_killed() {
         let short = Duration::from_millis(50);
         for (script, time, why) in [
             ("sleep 1000; echo secret", short, "the program sh does not end in time"),
             ("exec >&-; sleep 1000", short, "the program sh does not end in time"),
             ("yes secret", COMMAND_TIME, "the program sh says more than credentials are"),
         ] {
-            let (output, troubles) = run(script, time);
+            let (output, errors) = run(script, time);
             assert!(output.is_none(), "{script}");
-            assert_eq!(troubles, [why], "{script}");
+            assert_eq!(errors, [why], "{script}");
         }
-        let (output, troubles) = run("echo secret >&2; exit 5", COMMAND_TIME);
+        let (output, errors) = run("echo secret >&2; exit 5", COMMAND_TIME);
         assert!(output.is_some_and(|output| output.status == 5 && output.stderr.is_empty()));
-        assert_eq!(troubles, ["the program sh failed with status 5"]);
+        assert_eq!(errors, ["the program sh failed with status 5"]);
     }
 
-    /// Asks a service and has none.
+    /// Queries a service and gets no credentials.
     #[derive(Debug)]
-    struct Asks(Arc<AtomicU32>);
+    struct CountingProvider(Arc<AtomicU32>);
 
-    impl ProvideCredential for Asks {
+    impl ProvideCredential for CountingProvider {
         type Credential = Credential;
 
         async fn provide_credential(
@@ -342,33 +343,33 @@ mod tests {
     }
 
     #[test]
-    fn a_search_that_failed_is_not_made_again_by_each_who_waited() {
-        let (search, asked) = (Search::default(), Arc::new(AtomicU32::new(0)));
+    fn a_failed_search_is_not_repeated_by_each_waiter() {
+        let (search, searches) = (Search::default(), Arc::new(AtomicU32::new(0)));
         let context = Context::new().with_file_read(Files(search.clone()));
-        let places = Bounded { places: Asks(Arc::clone(&asked)), search };
+        let places = BoundedProvider { places: CountingProvider(Arc::clone(&searches)), search };
         for _ in 0..3 {
             let failed = wait(places.provide_credential(&context)).expect_err("none").to_string();
-            assert!(failed.contains("can not read /dev/zero: it is too large"), "{failed}");
+            assert!(failed.contains("cannot read /dev/zero: it is too large"), "{failed}");
             assert_eq!(failed.lines().count(), 1, "{failed}");
         }
-        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        assert_eq!(searches.load(Ordering::Relaxed), 1);
     }
 
     #[test]
-    fn all_requests_of_a_search_together_have_an_end() {
+    fn a_search_has_one_deadline() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}/", listener.local_addr().expect("bound"));
         let search = Search::default();
         search.begin(Duration::from_millis(100));
-        let teller = Teller::new(search.clone());
-        let ask = || {
+        let sender = HttpSender::new(search.clone());
+        let query = || {
             let request = Request::get(&url).body(Bytes::new()).expect("a request");
-            wait(teller.http_send(request)).expect_err("nobody answers").to_string()
+            wait(sender.http_send(request)).expect_err("no answer").to_string()
         };
-        // The first uses it up, and no other is begun.
-        ask();
-        let second = ask();
+        // The first search uses up the time, and no other search starts.
+        query();
+        let second = query();
         assert!(second.contains("the search for them took too long"), "{second}");
-        assert_eq!(search.guard().troubles, ["the search for them took too long"]);
+        assert_eq!(search.guard().errors, ["the search for them took too long"]);
     }
 }

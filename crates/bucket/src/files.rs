@@ -1,4 +1,5 @@
-//! Files with a few settings: certificates, profiles, credentials. What is none is not waited for.
+//! Small configuration files: certificates, profiles, credentials. Pipes and other special files
+//! are refused without blocking.
 
 use rustix::fs::OFlags;
 use std::fs::OpenOptions;
@@ -6,16 +7,16 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// Bytes of the largest: a system's certificates are 220 KiB.
+/// Maximum size in bytes; the certificates of a system take 220 KiB.
 const BYTES_MAX: u64 = 4 << 20;
 
-/// All of a file.
+/// Reads a whole file.
 ///
 /// # Errors
-/// It can not be read, is a pipe, or is too large.
+/// It cannot be read, is not a regular file, or is too large.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
-    // A pipe would be waited for until somebody writes to it.
+    // Opening a pipe without this flag would block until a writer opens it.
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let kind = file.metadata()?.file_type();
     if kind.is_fifo() || kind.is_socket() {
@@ -34,9 +35,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_is_not_waited_for_and_what_has_no_end_is_not_read() {
-        let place = tempfile::tempdir().expect("a directory");
-        let pipe = place.path().join("pipe");
+    fn pipes_and_endless_files_are_refused() {
+        let location = tempfile::tempdir().expect("a directory");
+        let pipe = location.path().join("pipe");
         let mode = rustix::fs::Mode::RUSR;
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0)
             .expect("made");
@@ -44,10 +45,10 @@ mod tests {
         assert_eq!(failed(&pipe), "it is a pipe and not a file");
         assert_eq!(failed(Path::new("/dev/zero")), "it is too large");
         assert_eq!(read(Path::new("/dev/null")).expect("empty"), b"");
-        let file = place.path().join("file");
+        let file = location.path().join("file");
         std::fs::write(&file, "all").expect("written");
         assert_eq!(read(&file).expect("all of it"), b"all");
-        let none = read(&place.path().join("none")).expect_err("none");
+        let none = read(&location.path().join("none")).expect_err("none");
         assert_eq!(none.kind(), io::ErrorKind::NotFound);
     }
 }

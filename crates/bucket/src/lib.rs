@@ -1,27 +1,29 @@
-//! The lowest tier as a bucket: objects below a prefix of an S3 store are files by their keys, a slash is
-//! a step into a directory.
+//! The backing store as a bucket: objects below a prefix of an S3 store are files by their keys,
+//! and a slash separates directories.
 //!
-//! Reading order: files with settings (`files`), where a bucket is (`place`), how one is let in
-//! (`credentials`), requests that are signed, sent and sent again (`client`), what a store answers
-//! (`answers`), what an object's metadata say of a file (`attributes`), a bucket as `below::Tree`
-//! (`tree`), what is put there (`writes`), and what the store copies (`copies`).
+//! Reading order: configuration files (`files`), location of a bucket (`location`), credentials
+//! (`credentials`), signed requests with retries (`client`), responses (`responses`), file
+//! attributes in object metadata (`attributes`), a bucket as `backing::Tree` (`tree`), writes
+//! (`writes`), and copies inside the store (`copies`).
 //!
-//! All calls block: who reads by many threads has as many requests under way. Nothing here runs by
-//! itself, and nothing happens before a `Bucket` is opened. Which version of an object bytes are of says
-//! its ETag, or, where an instance put it there, a word in its metadata that a copy has as well.
+//! All calls block; a caller with many threads has as many requests in progress. There are no
+//! background threads, and nothing happens before a `Bucket` is opened. The version of an object is
+//! its ETag or, for an object that an instance wrote, a field in its metadata, which copies
+//! preserve.
 //!
-//! *Invariant:* no credential is in an error, a log line, or what `Debug` prints.
+//! *Invariant:* no error, log line or `Debug` output contains a credential.
 #![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing, clippy::string_slice)]
 
 mod files;
 
-mod place;
+mod location;
 
 mod credentials;
 
 mod client;
 
-mod answers;
+mod responses;
 
 mod attributes;
 
@@ -33,4 +35,4 @@ mod copies;
 
 pub use attributes::Attributes;
 pub use tree::{Bucket, DIRECTORY};
-pub use writes::{Object, Over, Refused, Upload, Uploads};
+pub use writes::{Object, Precondition, Upload, Uploads, WriteError};

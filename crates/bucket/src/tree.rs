@@ -1,18 +1,17 @@
-//! A bucket as a tree: directories are what keys have before a slash, files are objects.
+//! A bucket as a tree: the parts of keys before slashes are directories, objects are files.
 //!
-//! A directory is listed page by page; of each name in it the store is asked what the listing does not
-//! tell, several at once. An object with a slash at the end of its key tells the attributes of a
-//! directory.
-//! A directory of which nothing is told has the attributes that a new one would have.
+//! A directory is listed page by page. For each name the store is queried for what the listing does
+//! not contain, several names at once. An object whose key ends with a slash carries the attributes
+//! of a directory; a directory without such an object has the attributes of a new one.
 //!
-//! Not shown are names that no file can have: empty ones, `.` and `..`, and long ones; and an object
-//! whose key is a directory as well.
+//! Keys that are not valid file names (an empty component, `.`, `..`, too long) are not shown, nor
+//! is an object whose key is also a directory.
 
-use crate::answers::{Head, Object, Page};
-use crate::client::{Client, FIRST_PATIENCE, PATIENCE, Tries};
-use crate::place::Place;
+use crate::client::{Attempts, Client, FIRST_TIMEOUT, TIMEOUT};
+use crate::location::BucketLocation;
+use crate::responses::{Head, ListedObject, Page};
 use crate::writes::Uploads;
-use below::{Contents, Entry, Tree};
+use backing::{Contents, Entry, Tree};
 use http::{Method, StatusCode};
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
@@ -21,49 +20,52 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use wire::attributes::mode;
-use wire::below::Version;
+use wire::backing::Version;
 use wire::limits::{NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 
-/// Requests that are under way for files: a store is fast by many.
+/// Number of concurrent requests for contents: a store needs many to be fast.
 const WIDTH: usize = 16;
-/// Names of a listing that are asked for at once.
+/// Number of names of a listing that are queried concurrently.
 const HEADS: usize = 32;
 
-/// A request that brought so much was worth it: what is left of its part is asked for as if anew.
+/// A request that delivered this many bytes made progress, so the deadline for the rest starts
+/// anew.
 const PROGRESS_BYTES: u64 = 64 << 10;
 
-/// The number of each directory: it is nothing but a part of keys, so none is another than it was.
+/// Inode number of every directory: a directory is only a prefix of keys, so it never becomes
+/// another one.
 pub const DIRECTORY: u64 = 1;
 
-/// A bucket's objects below a prefix.
+/// The objects of a bucket below a prefix.
 pub struct Bucket {
     pub(crate) client: Arc<Client>,
-    /// Whose is what nobody's name is on.
+    /// Owner of objects without an owner in their metadata.
     owner: (u32, u32),
-    /// When it was opened: as old is a directory of which nothing is told.
+    /// Time of opening, used as modification time of directories without attributes, in nanoseconds
+    /// since 1970.
     opened: i64,
-    /// Who keeps a list of uploads in parts.
+    /// Records multipart uploads.
     pub(crate) uploads: Option<Arc<dyn Uploads>>,
 }
 
 impl Bucket {
-    /// What `s3://BUCKET[/PREFIX]` names, with the endpoint and the credentials that the process's
-    /// environment and the AWS configuration of its user lead to.
+    /// Opens `s3://BUCKET[/PREFIX]` with the endpoint and credentials from the environment of the
+    /// process and the AWS configuration of its user.
     ///
     /// # Errors
-    /// The text names none; there is none; it can not be listed.
+    /// The name is invalid, the bucket does not exist, or it cannot be listed.
     pub fn open(text: &str) -> io::Result<Bucket> {
-        let place = Place::of(text, &|name| std::env::var(name).ok())?;
-        let client = Arc::new(Client::new(place)?);
+        let location = BucketLocation::of(text, &|name| std::env::var(name).ok())?;
+        let client = Arc::new(Client::new(location)?);
         let own = std::fs::metadata("/proc/self")?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let opened = i64::try_from(now.as_nanos()).unwrap_or(0);
         let bucket = Bucket { client, owner: (own.uid(), own.gid()), opened, uploads: None };
-        bucket.page(&bucket.client.place.prefix, None, ("1", FIRST_PATIENCE))?;
+        bucket.page(&bucket.client.location.prefix, None, ("1", FIRST_TIMEOUT))?;
         Ok(bucket)
     }
 
-    /// Has `uploads` told of all uploads in parts from now on.
+    /// Reports all multipart uploads to `uploads` from now on.
     #[must_use]
     pub fn with_uploads(self, uploads: Arc<dyn Uploads>) -> Bucket {
         Bucket { uploads: Some(uploads), ..self }
@@ -73,9 +75,9 @@ impl Bucket {
         &self,
         prefix: &str,
         token: Option<&str>,
-        (keys, patience): (&str, Duration),
+        (keys, timeout): (&str, Duration),
     ) -> io::Result<Page> {
-        self.page_of(prefix, token, &[("delimiter", "/"), ("max-keys", keys)], patience)
+        self.page_of(prefix, token, &[("delimiter", "/"), ("max-keys", keys)], timeout)
     }
 
     pub(crate) fn page_of(
@@ -83,61 +85,62 @@ impl Bucket {
         prefix: &str,
         token: Option<&str>,
         more: &[(&str, &str)],
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<Page> {
         let mut query = vec![("list-type", "2"), ("prefix", prefix), ("encoding-type", "url")];
         query.extend(more);
         query.extend(token.map(|token| ("continuation-token", token)));
-        // In the order in which some stores sign them.
+        // Some stores expect signed parameters in this order.
         query.sort_unstable();
-        Page::of(&self.client.ask_whole(&self.client.place.query(&query), patience)?)
+        Page::of(&self.client.query_whole(&self.client.location.query(&query), timeout)?)
     }
 
     pub(crate) fn key(&self, path: &[u8]) -> io::Result<String> {
         let path = std::str::from_utf8(path);
         let path = path.map_err(|_| io::Error::from(io::ErrorKind::NotFound))?;
-        Ok(format!("{}{path}", self.client.place.prefix))
+        Ok(format!("{}{path}", self.client.location.prefix))
     }
 
-    /// What the store says of each, in the order of names.
-    fn entries(&self, found: Vec<(String, Found)>) -> io::Result<Vec<Entry>> {
-        let told = below::each_until(HEADS, &found, |(name, found)| self.entry(name, found))?;
-        Ok(told.into_iter().flatten().collect())
+    /// Queries the store for each name; returns the entries in order of their names.
+    fn entries(&self, found: Vec<(String, ListedName)>) -> io::Result<Vec<Entry>> {
+        let entries =
+            backing::try_parallel_map(HEADS, &found, |(name, found)| self.entry(name, found))?;
+        Ok(entries.into_iter().flatten().collect())
     }
 
-    /// `None`: it was removed since it was listed.
-    fn entry(&self, name: &str, found: &Found) -> io::Result<Option<Entry>> {
+    /// `None` if it was removed since it was listed.
+    fn entry(&self, name: &str, found: &ListedName) -> io::Result<Option<Entry>> {
         let known = match found {
-            Found::Directory(_) => Head { stored: self.opened, ..Head::default() },
-            Found::File(object) => Head::of_listed(object),
+            ListedName::Directory(_) => Head { stored: self.opened, ..Head::default() },
+            ListedName::File(object) => Head::of_listed(object),
         };
-        let url = self.client.place.url(found.key());
-        let head = match self.client.ask(&Method::HEAD, &url, &[], &mut Tries::new(PATIENCE)) {
+        let url = self.client.location.url(found.key());
+        let head = match self.client.query(&Method::HEAD, &url, &[], &mut Attempts::new(TIMEOUT)) {
             Ok(response) => Head::of(response.headers()),
             Err(error) => match (error.kind(), found) {
-                (io::ErrorKind::NotFound, Found::File(_)) => return Ok(None),
-                // What may be listed and not be looked at; a directory without an object of its own.
+                (io::ErrorKind::NotFound, ListedName::File(_)) => return Ok(None),
+                // It may be listed but not read, or it is a directory without an object of its own.
                 (io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied, _) => known,
                 _ => return Err(error),
             },
         };
         let mut entry = self.attributes(name, found, &head);
         if entry.mode & mode::TYPE == mode::SYMLINK {
-            entry.target = self.client.ask_whole(&url, PATIENCE)?;
+            entry.target = self.client.query_whole(&url, TIMEOUT)?;
             entry.target.truncate(SYMLINK_BYTES_MAX);
         }
         Ok(Some(entry))
     }
 
-    fn attributes(&self, name: &str, found: &Found, head: &Head) -> Entry {
-        let said = &head.said;
-        let is_file = matches!(found, Found::File(_));
-        let modified = said.modified.unwrap_or(head.stored);
+    fn attributes(&self, name: &str, found: &ListedName, head: &Head) -> Entry {
+        let attributes = &head.attributes;
+        let is_file = matches!(found, ListedName::File(_));
+        let modified = attributes.modified.unwrap_or(head.stored);
         Entry {
             name: name.as_bytes().to_vec(),
-            mode: if is_file { said.file_mode() } else { said.directory_mode() },
-            uid: said.uid.unwrap_or(self.owner.0),
-            gid: said.gid.unwrap_or(self.owner.1),
+            mode: if is_file { attributes.file_mode() } else { attributes.directory_mode() },
+            uid: attributes.uid.unwrap_or(self.owner.0),
+            gid: attributes.gid.unwrap_or(self.owner.1),
             links: if is_file { 1 } else { 2 },
             size: if is_file { head.size } else { 0 },
             accessed: modified,
@@ -152,36 +155,38 @@ impl Bucket {
     }
 }
 
-/// What stands in a listing.
-enum Found {
-    File(Object),
-    /// The key with its slash.
+/// A name in a listing.
+enum ListedName {
+    File(ListedObject),
+    /// The key including its slash.
     Directory(String),
 }
 
-impl Found {
+impl ListedName {
     fn key(&self) -> &str {
         match self {
-            Found::File(object) => &object.key,
-            Found::Directory(key) => key,
+            ListedName::File(object) => &object.key,
+            ListedName::Directory(key) => key,
         }
     }
 }
 
-/// Names of a directory as pages bring them. An object waits until no page can bring a directory of its
-/// name any more, as that is listed a little later.
+/// Names of a directory, collected from pages. An object is held back until no later page can
+/// contain a directory of the same name, because the directory sorts after it.
 #[derive(Default)]
-struct Names {
-    waiting: BTreeMap<String, Found>,
+struct NameMerger {
+    waiting: BTreeMap<String, ListedName>,
     unseen: usize,
 }
 
-impl Names {
-    /// Takes a page of what begins with `prefix`; what is in no later page is returned.
-    fn take(&mut self, prefix: &str, page: Page) -> Vec<(String, Found)> {
+impl NameMerger {
+    /// Adds a page of keys that begin with `prefix`; returns names that cannot appear on later
+    /// pages.
+    fn take(&mut self, prefix: &str, page: Page) -> Vec<(String, ListedName)> {
         let is_last = page.next().is_none();
-        let objects = page.contents.into_iter().map(Found::File);
-        let directories = page.common_prefixes.into_iter().map(|it| Found::Directory(it.prefix));
+        let objects = page.contents.into_iter().map(ListedName::File);
+        let directories =
+            page.common_prefixes.into_iter().map(|it| ListedName::Directory(it.prefix));
         let mut last = String::new();
         for found in objects.chain(directories) {
             let Some(rest) = found.key().strip_prefix(prefix).filter(|rest| !rest.is_empty())
@@ -190,12 +195,12 @@ impl Names {
             };
             last = last.max(rest.to_owned());
             let name = rest.strip_suffix('/').unwrap_or(rest).to_owned();
-            if below::is_temporary(name.as_ref()) {
-                // On its way to another.
+            if backing::is_temporary(name.as_ref()) {
+                // A temporary name.
                 continue;
             }
             let is_name = !matches!(&*name, "" | "." | "..") && !name.contains(['/', '\0']);
-            let is_other = matches!(found, Found::File(_)) && rest.ends_with('/');
+            let is_other = matches!(found, ListedName::File(_)) && rest.ends_with('/');
             let may_be = is_name && !is_other && name.len() <= NAME_BYTES_MAX;
             let is_unseen = !may_be || self.waiting.insert(name, found).is_some();
             self.unseen += usize::from(is_unseen);
@@ -204,7 +209,7 @@ impl Names {
         let is_ready = |name: &str| is_last || format!("{name}/") <= last;
         let (ready, waiting) = waiting.into_iter().partition(|(name, _)| is_ready(name));
         self.waiting = waiting;
-        let ready: BTreeMap<String, Found> = ready;
+        let ready: BTreeMap<String, ListedName> = ready;
         ready.into_iter().collect()
     }
 }
@@ -215,9 +220,9 @@ impl Tree for Bucket {
         if !path.is_empty() {
             prefix.push('/');
         }
-        let (mut names, mut token) = (Names::default(), None);
+        let (mut names, mut token) = (NameMerger::default(), None);
         loop {
-            let page = self.page(&prefix, token.as_deref(), ("1000", PATIENCE))?;
+            let page = self.page(&prefix, token.as_deref(), ("1000", TIMEOUT))?;
             token = page.next().map(str::to_owned);
             self.entries(names.take(&prefix, page))?.into_iter().for_each(&mut *each);
             if token.is_none() {
@@ -231,17 +236,17 @@ impl Tree for Bucket {
         Ok(())
     }
 
-    /// What others put into a bucket is not followed yet.
+    /// Changes that others make in a bucket are not detected.
     fn look(&self, _: &[u8], _: u64, _: &[u8]) -> io::Result<Option<Entry>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Nothing is asked of the store before it is read.
+    /// The version is checked by the first read.
     fn open(&self, path: &[u8], version: &Version) -> io::Result<Arc<dyn Contents>> {
-        let url = self.client.place.url(&self.key(path)?);
+        let url = self.client.location.url(&self.key(path)?);
         let Version { number, modified, .. } = *version;
         let client = Arc::clone(&self.client);
-        Ok(Arc::new(Opened { client, url, number, modified, etag: OnceLock::new() }))
+        Ok(Arc::new(OpenedObject { client, url, number, modified, etag: OnceLock::new() }))
     }
 
     fn width(&self) -> usize {
@@ -250,29 +255,35 @@ impl Tree for Bucket {
 }
 
 /// A version of an object.
-struct Opened {
+struct OpenedObject {
     client: Arc<Client>,
     url: String,
     number: u64,
     modified: i64,
-    /// As the store writes it, when it has answered.
+    /// ETag as the store sends it, once it has answered.
     etag: OnceLock<String>,
 }
 
-impl Opened {
-    /// Asks for what is in a range, of this version.
-    fn ask(&self, range: &Range<u64>, tries: &mut Tries) -> io::Result<impl io::Read + use<>> {
+impl OpenedObject {
+    /// Requests a range of this version.
+    fn query(
+        &self,
+        range: &Range<u64>,
+        attempts: &mut Attempts,
+    ) -> io::Result<impl io::Read + use<>> {
         let mut headers = vec![("range", format!("bytes={}-{}", range.start, range.end - 1))];
         headers.extend(self.etag.get().map(|etag| ("if-match", etag.clone())));
-        let response = self.client.ask(&Method::GET, &self.url, &headers, tries)?;
-        // Not each store knows of `if-match`.
+        let response = self.client.query(&Method::GET, &self.url, &headers, attempts)?;
+        // Not every store supports `if-match`.
         let head = Head::of(response.headers());
-        // Other programs may keep our word for the version, and not the time.
-        let is_kept = head.said.version.is_none() || head.said.modified == Some(self.modified);
+        // Another program may preserve our version field when it writes new contents, but not the
+        // modification time.
+        let is_unchanged =
+            head.attributes.version.is_none() || head.attributes.modified == Some(self.modified);
         if head.etag.is_empty() {
             return Err(io::Error::other("the store does not say which version it sends"));
         }
-        if head.number() != self.number || !is_kept {
+        if head.number() != self.number || !is_unchanged {
             return Err(io::ErrorKind::StaleNetworkFileHandle.into());
         }
         let etag = head.etag;
@@ -287,25 +298,25 @@ impl Opened {
     }
 }
 
-impl Contents for Opened {
+impl Contents for OpenedObject {
     fn read(
         &self,
         part: Range<u64>,
         buffer: &mut [u8],
         each: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
-        let (mut left, mut tries) = (part, Tries::new(PATIENCE));
+        let (mut left, mut attempts) = (part, Attempts::new(TIMEOUT));
         while !left.is_empty() {
-            let mut body = self.ask(&left, &mut tries)?;
+            let mut body = self.query(&left, &mut attempts)?;
             let before = left.start;
             let ended = loop {
                 if left.is_empty() {
-                    // Its end is seen by another read, and the connection is free again.
+                    // Reading the end of the body returns the connection to the pool.
                     let _ = body.read(&mut [0]);
                     return Ok(());
                 }
-                let room = (left.end - left.start).min(buffer.len() as u64) as usize;
-                match body.read(buffer.get_mut(..room).unwrap_or_default()) {
+                let length = (left.end - left.start).min(buffer.len() as u64) as usize;
+                match body.read(buffer.get_mut(..length).unwrap_or_default()) {
                     Ok(0) => break io::ErrorKind::UnexpectedEof.into(),
                     Ok(count) => {
                         each(buffer.get(..count).unwrap_or_default())?;
@@ -315,11 +326,11 @@ impl Contents for Opened {
                     Err(error) => break error,
                 }
             };
-            // It goes on from there.
+            // The next attempt continues from there.
             if left.start - before >= PROGRESS_BYTES {
-                tries = Tries::new(PATIENCE);
+                attempts = Attempts::new(TIMEOUT);
             }
-            if !tries.again() {
+            if !attempts.wait_before_retry() {
                 return Err(ended);
             }
         }
@@ -342,14 +353,14 @@ mod tests {
         Page::of(text.as_bytes()).expect("a page")
     }
 
-    fn taken(names: &mut Names, page: Page) -> Vec<String> {
+    fn taken(names: &mut NameMerger, page: Page) -> Vec<String> {
         let taken = names.take("p/", page).into_iter();
         taken.map(|(name, found)| format!("{name} {}", found.key())).collect()
     }
 
     #[test]
-    fn a_directory_has_its_name_before_an_object_whatever_page_it_is_on() {
-        let mut names = Names::default();
+    fn a_directory_takes_precedence_over_an_object_on_any_page() {
+        let mut names = NameMerger::default();
         let first = taken(&mut names, page(&["p/", "p/a", "p/x", "p/x!"], &["p/b/"], true));
         assert_eq!(first, ["a p/a", "b p/b/"]);
         let second = taken(&mut names, page(&["p/x.1", "p/x.2"], &[], true));
@@ -361,10 +372,10 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_no_name_is_counted_and_left_out() {
+    fn keys_that_are_not_valid_names_are_counted_and_skipped() {
         let long = format!("p/{}", "n".repeat(256));
         let keys = ["p/.", "p/..", &*long, "elsewhere", "p/good"];
-        let mut names = Names::default();
+        let mut names = NameMerger::default();
         let seen = taken(&mut names, page(&keys, &["p//", "p/./", "p/../", "p/fine/"], false));
         assert_eq!(seen, ["fine p/fine/", "good p/good"]);
         assert_eq!(names.unseen, 6);

@@ -1,91 +1,90 @@
-//! Objects are made and removed. Each is there complete or not at all.
+//! Creating and removing objects. Each object is complete or absent.
 //!
-//! What must not be overwritten is guarded twice: the store is asked what is there, and told what has to
-//! be (`If-Match`, `If-None-Match`). A store that knows no such conditions leaves the time between both
-//! open.
+//! Overwriting is guarded twice: the store is queried for what exists, and the request carries a
+//! condition (`If-Match`, `If-None-Match`). With a store that does not support conditions, a change
+//! between the two goes unnoticed.
 //!
 //! Paths are keys without the prefix and without a slash at the end.
 
-use crate::answers::{Begun, Head, Page};
 use crate::attributes::{Attributes, VERSION};
-use crate::client::{Ask, PATIENCE, Tries, map_of};
+use crate::client::{Attempts, StoreRequest, TIMEOUT, map_of};
 use crate::copies::COPIED_TIME;
+use crate::responses::{Head, Page, UploadStarted};
 use crate::tree::{Bucket, DIRECTORY};
 use http::{HeaderMap, Method};
 use std::io;
 use std::time::Duration;
 use wire::attributes::mode;
-use wire::below::Version;
+use wire::backing::Version;
 
-/// A store answers an upload in this time, once it has all of it.
+/// Timeout of the response to an upload, once the store has all of it.
 const STORED_TIME: Duration = Duration::from_secs(60);
-/// Bytes of the longest key.
+/// Maximum length of a key in bytes.
 const KEY_BYTES_MAX: usize = 1024;
-/// What is at a path.
+/// An existing object or directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Object {
     /// Kind and permissions.
     pub mode: u32,
-    /// Which version it is; of a directory its number alone counts.
+    /// Version; of a directory only the inode number is meaningful.
     pub version: Version,
 }
 
-/// What may be at a path where something is put.
+/// Precondition of a write: what must exist at the path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Over {
-    /// Nothing.
-    Nothing,
-    /// This version.
-    Known(Version),
-    /// Anything: it is ours to replace.
-    Any,
+pub enum Precondition {
+    /// Nothing exists.
+    Absent,
+    /// This version exists.
+    Version(Version),
+    /// No precondition, because the path belongs to the caller.
+    None,
 }
 
-/// Why nothing was put.
+/// Why a write failed.
 #[derive(Debug)]
-pub enum Refused {
-    /// Something else is there.
-    Taken,
-    /// It may or may not have been done.
+pub enum WriteError {
+    /// The precondition does not hold.
+    PreconditionFailed,
+    /// The request failed; the store may or may not have executed it.
     Failed(io::Error),
 }
 
-impl From<io::Error> for Refused {
-    fn from(error: io::Error) -> Refused {
-        Refused::Failed(error)
+impl From<io::Error> for WriteError {
+    fn from(error: io::Error) -> WriteError {
+        WriteError::Failed(error)
     }
 }
 
-/// An object that is uploaded in parts.
+/// A multipart upload.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Upload {
-    /// Its path.
+    /// Path of the object.
     pub path: String,
-    /// What the store calls the upload.
+    /// Upload id that the store assigned.
     pub id: String,
 }
 
-/// Keeps a list of uploads in parts, so that the store can be told to forget those that nobody goes on
-/// with.
+/// Records multipart uploads, so that uploads which are abandoned can be aborted later.
 pub trait Uploads: Send + Sync {
-    /// It has begun.
+    /// An upload has begun.
     ///
     /// # Errors
-    /// It can not be noted.
-    fn begun(&self, upload: &Upload) -> io::Result<()>;
-    /// The store knows of it no more.
+    /// It cannot be recorded.
+    fn started(&self, upload: &Upload) -> io::Result<()>;
+    /// The upload is completed or aborted.
     ///
     /// # Errors
-    /// It can not be noted.
-    fn over(&self, upload: &Upload) -> io::Result<()>;
-    /// Nobody goes on with it.
-    fn left(&self, upload: &Upload);
+    /// That cannot be recorded.
+    fn ended(&self, upload: &Upload) -> io::Result<()>;
+    /// The upload is abandoned.
+    fn abandoned(&self, upload: &Upload);
 }
 
-/// A header that says what has to be where something is put.
+/// A request header that states a precondition.
 pub(crate) type Condition = (&'static str, String);
 
-/// For what is there.
+/// The condition that the object still is what was found.
 pub(crate) fn condition_of(there: Option<&Head>) -> Condition {
     match there {
         None => ("if-none-match", "*".to_owned()),
@@ -94,12 +93,12 @@ pub(crate) fn condition_of(there: Option<&Head>) -> Condition {
 }
 
 impl Bucket {
-    /// The bucket answers.
+    /// Checks that the bucket answers.
     ///
     /// # Errors
-    /// It does not, or is not there.
+    /// It does not answer or does not exist.
     pub fn check(&self) -> io::Result<()> {
-        self.page(&self.client.place.prefix, None, ("1", PATIENCE)).map(drop)
+        self.page(&self.client.location.prefix, None, ("1", TIMEOUT)).map(drop)
     }
 
     pub(crate) fn key_of(&self, path: &str) -> io::Result<String> {
@@ -111,21 +110,21 @@ impl Bucket {
     }
 
     pub(crate) fn head(&self, path: &str) -> io::Result<Option<(Head, HeaderMap)>> {
-        let url = self.client.place.url(&self.key_of(path)?);
-        match self.client.ask(&Method::HEAD, &url, &[], &mut Tries::new(PATIENCE)) {
+        let url = self.client.location.url(&self.key_of(path)?);
+        match self.client.query(&Method::HEAD, &url, &[], &mut Attempts::new(TIMEOUT)) {
             Ok(response) => Ok(Some((Head::of(response.headers()), response.headers().clone()))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// What is at a path: an object, or else a directory.
+    /// Looks up a path: an object, or else a directory.
     ///
     /// # Errors
-    /// The store does not say.
-    pub fn look(&self, path: &str) -> io::Result<Option<Object>> {
+    /// As of the request.
+    pub fn look_up(&self, path: &str) -> io::Result<Option<Object>> {
         if let Some((head, _)) = self.head(path)? {
-            let (mode, version) = (head.said.file_mode(), version_of(&head));
+            let (mode, version) = (head.attributes.file_mode(), version_of(&head));
             return Ok(Some(Object { mode, version }));
         }
         let version = Version { number: DIRECTORY, modified: 0, size: 0 };
@@ -134,40 +133,40 @@ impl Bucket {
     }
 
     fn is_directory(&self, path: &str) -> io::Result<bool> {
-        let page = self.page_below(path, None, "1")?;
+        let page = self.list_page(path, None, "1")?;
         Ok(!page.contents.is_empty())
     }
 
-    /// All keys below a path, a page of them.
-    pub(crate) fn page_below(
+    /// A page of all keys below a path.
+    pub(crate) fn list_page(
         &self,
         path: &str,
         token: Option<&str>,
         keys: &str,
     ) -> io::Result<Page> {
         let prefix = format!("{}/", self.key_of(path)?);
-        self.page_of(&prefix, token, &[("max-keys", keys)], PATIENCE)
+        self.page_of(&prefix, token, &[("max-keys", keys)], TIMEOUT)
     }
 
-    /// True if a directory has names.
+    /// True if a directory contains names.
     ///
     /// # Errors
-    /// The store does not say.
+    /// As of the request.
     pub fn has_names(&self, path: &str) -> io::Result<bool> {
         let own = format!("{}/", self.key_of(path)?);
-        let page = self.page_below(path, None, "2")?;
+        let page = self.list_page(path, None, "2")?;
         Ok(page.contents.iter().any(|object| object.key != own))
     }
 
     /// The names in a directory.
     ///
     /// # Errors
-    /// The store does not say.
+    /// As of the requests.
     pub fn names(&self, path: &str) -> io::Result<Vec<String>> {
         let prefix = format!("{}/", self.key_of(path)?);
         let (mut names, mut token) = (Vec::new(), None::<String>);
         loop {
-            let page = self.page(&prefix, token.as_deref(), ("1000", PATIENCE))?;
+            let page = self.page(&prefix, token.as_deref(), ("1000", TIMEOUT))?;
             let objects = page.contents.iter().map(|object| &object.key);
             for key in objects.chain(page.common_prefixes.iter().map(|it| &it.prefix)) {
                 let name = key.strip_prefix(&prefix).unwrap_or_default().trim_end_matches('/');
@@ -187,48 +186,55 @@ impl Bucket {
         method: &Method,
         url: &str,
         headers: &HeaderMap,
-        (body, patience): (&[u8], Duration),
+        (body, answer_timeout): (&[u8], Duration),
     ) -> io::Result<(HeaderMap, Vec<u8>)> {
-        self.client.tell(&Ask { method, url, headers, body: Some(body), patience }, PATIENCE)
+        self.client
+            .send(&StoreRequest { method, url, headers, body: Some(body), answer_timeout }, TIMEOUT)
     }
 
-    /// What a request has to say so that nothing else is overwritten.
-    fn condition(&self, path: &str, over: Over) -> Result<Option<Condition>, Refused> {
-        let found = match over {
-            Over::Any => return Ok(None),
-            Over::Nothing | Over::Known(_) => self.head(path)?,
+    /// The header for a precondition, after checking it against what exists.
+    fn condition(
+        &self,
+        path: &str,
+        precondition: Precondition,
+    ) -> Result<Option<Condition>, WriteError> {
+        let found = match precondition {
+            Precondition::None => return Ok(None),
+            Precondition::Absent | Precondition::Version(_) => self.head(path)?,
         };
-        match (over, found) {
-            (Over::Nothing, None) if !self.is_directory(path)? => Ok(Some(condition_of(None))),
-            (Over::Known(version), Some((head, _))) if version_of(&head) == version => {
+        match (precondition, found) {
+            (Precondition::Absent, None) if !self.is_directory(path)? => {
+                Ok(Some(condition_of(None)))
+            }
+            (Precondition::Version(version), Some((head, _))) if version_of(&head) == version => {
                 Ok(Some(condition_of(Some(&head))))
             }
-            _ => Err(Refused::Taken),
+            _ => Err(WriteError::PreconditionFailed),
         }
     }
 
-    /// Sends what puts version `number` at a path, guarded.
+    /// Sends a request that writes version `number` to a path, guarded by a precondition.
     fn put_guarded(
         &self,
-        (path, over, number): (&str, Over, u64),
+        (path, precondition, number): (&str, Precondition, u64),
         send: &dyn Fn(HeaderMap) -> io::Result<()>,
         headers: HeaderMap,
-    ) -> Result<(), Refused> {
-        let condition = self.condition(path, over)?;
+    ) -> Result<(), WriteError> {
+        let condition = self.condition(path, precondition)?;
         self.send_guarded((path, condition, number), send, headers)
     }
 
-    /// The same with a condition that is known.
+    /// The same with a known condition.
     pub(crate) fn send_guarded(
         &self,
         (path, condition, number): (&str, Option<Condition>, u64),
         send: &dyn Fn(HeaderMap) -> io::Result<()>,
         mut headers: HeaderMap,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), WriteError> {
         let plain = headers.clone();
         headers.extend(map_of(condition.iter().map(|(name, value)| (*name, value)))?);
         let error = match send(headers) {
-            // Not each store has conditions.
+            // Not every store supports conditions.
             Err(error) if error.kind() == io::ErrorKind::Unsupported && condition.is_some() => {
                 match send(plain) {
                     Ok(()) => return Ok(()),
@@ -238,68 +244,71 @@ impl Bucket {
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
-        // The answer may have been lost, and the same sent again.
+        // A response may have been lost and the request repeated: then our version is there.
         match self.head(path)? {
             Some((head, _)) if head.number() == number => Ok(()),
-            _ if error.kind() == io::ErrorKind::StaleNetworkFileHandle => Err(Refused::Taken),
-            _ => Err(Refused::Failed(error)),
+            _ if error.kind() == io::ErrorKind::StaleNetworkFileHandle => {
+                Err(WriteError::PreconditionFailed)
+            }
+            _ => Err(WriteError::Failed(error)),
         }
     }
 
-    /// Puts an object at a path.
+    /// Writes an object.
     ///
     /// # Errors
-    /// Something else is there; the store does not take it.
+    /// The precondition does not hold, or as of the request.
     pub fn put(
         &self,
         path: &str,
         bytes: &[u8],
         attributes: &Attributes,
-        over: Over,
-    ) -> Result<(), Refused> {
-        let url = self.client.place.url(&self.key_of(path)?);
+        precondition: Precondition,
+    ) -> Result<(), WriteError> {
+        let url = self.client.location.url(&self.key_of(path)?);
         let send = |headers: HeaderMap| {
             self.send(&Method::PUT, &url, &headers, (bytes, STORED_TIME)).map(drop)
         };
-        self.put_guarded((path, over, attributes.number), &send, metadata(attributes)?)
+        self.put_guarded((path, precondition, attributes.number), &send, metadata(attributes)?)
     }
 
-    /// Makes a directory, or gives it attributes.
+    /// Creates a directory, or sets its attributes.
     ///
     /// # Errors
-    /// The store does not take it.
+    /// As of the request.
     pub fn put_directory(&self, path: &str, attributes: &Attributes) -> io::Result<()> {
-        let url = self.client.place.url(&format!("{}/", self.key_of(path)?));
+        let url = self.client.location.url(&format!("{}/", self.key_of(path)?));
         let mut headers = metadata(attributes)?;
         headers.remove(format!("x-amz-meta-{VERSION}"));
         self.send(&Method::PUT, &url, &headers, (&[], STORED_TIME)).map(drop)
     }
 
-    /// A directory stays when its last name goes.
+    /// Creates the object of a directory, so that the directory continues to exist when its last
+    /// name is removed.
     ///
     /// # Errors
-    /// The store does not take the object that says so.
+    /// As of the request.
     pub fn keep_directory(&self, path: &str) -> io::Result<()> {
-        let url = self.client.place.url(&format!("{}/", self.key_of(path)?));
-        match self.client.ask(&Method::HEAD, &url, &[], &mut Tries::new(PATIENCE)) {
+        let url = self.client.location.url(&format!("{}/", self.key_of(path)?));
+        match self.client.query(&Method::HEAD, &url, &[], &mut Attempts::new(TIMEOUT)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             known => return known.map(drop),
         }
         self.send(&Method::PUT, &url, &HeaderMap::new(), (&[], STORED_TIME)).map(drop)
     }
 
-    /// Begins an upload in parts.
+    /// Begins a multipart upload.
     ///
     /// # Errors
-    /// The store does not take it.
+    /// As of the request.
     pub fn begin(&self, path: &str, attributes: &Attributes) -> io::Result<Upload> {
         self.begin_with(path, &metadata(attributes)?)
     }
 
     pub(crate) fn begin_with(&self, path: &str, headers: &HeaderMap) -> io::Result<Upload> {
-        let url = format!("{}?uploads=", self.client.place.url(&self.key_of(path)?));
+        let url = format!("{}?uploads=", self.client.location.url(&self.key_of(path)?));
         let (_, answer) = self.send(&Method::POST, &url, headers, (&[], STORED_TIME))?;
-        let begun: Begun = parsed(&answer)?;
+        let begun: UploadStarted = parsed(&answer)?;
         match begun.upload_id.is_empty() {
             true => Err(io::Error::other("the store begins no upload")),
             false => self.note(Upload { path: path.to_owned(), id: begun.upload_id }),
@@ -307,36 +316,36 @@ impl Bucket {
     }
 
     fn note(&self, upload: Upload) -> io::Result<Upload> {
-        if let Some(Err(error)) = self.uploads.as_ref().map(|uploads| uploads.begun(&upload)) {
+        if let Some(Err(error)) = self.uploads.as_ref().map(|uploads| uploads.started(&upload)) {
             let _ = self.abort(&upload);
-            let text = format!("can not note that an upload begins: {error}");
+            let text = format!("cannot note that an upload begins: {error}");
             return Err(io::Error::new(error.kind(), text));
         }
         Ok(upload)
     }
 
-    /// Nobody goes on with it: it is forgotten later, or at once where no list of them is kept.
-    pub(crate) fn leave(&self, upload: &Upload) {
+    /// Abandons an upload: it is aborted later, or at once if uploads are not recorded.
+    pub(crate) fn abandon(&self, upload: &Upload) {
         match &self.uploads {
-            Some(uploads) => uploads.left(upload),
+            Some(uploads) => uploads.abandoned(upload),
             None => drop(self.abort(upload)),
         }
     }
 
-    fn note_over(&self, upload: &Upload) -> io::Result<()> {
-        self.uploads.as_ref().map_or(Ok(()), |uploads| uploads.over(upload))
+    fn note_ended(&self, upload: &Upload) -> io::Result<()> {
+        self.uploads.as_ref().map_or(Ok(()), |uploads| uploads.ended(upload))
     }
 
     pub(crate) fn url_of(&self, upload: &Upload, part: Option<u32>) -> io::Result<String> {
-        let url = self.client.place.url(&self.key_of(&upload.path)?);
+        let url = self.client.location.url(&self.key_of(&upload.path)?);
         let part = part.map(|part| format!("partNumber={part}&")).unwrap_or_default();
-        Ok(format!("{url}?{part}uploadId={}", crate::place::in_query(&upload.id)))
+        Ok(format!("{url}?{part}uploadId={}", crate::location::in_query(&upload.id)))
     }
 
-    /// Uploads a part; parts count from 1. What `complete` has to be told of it.
+    /// Uploads a part; parts count from 1. Returns the ETag that `complete` needs.
     ///
     /// # Errors
-    /// The store does not take it.
+    /// As of the request.
     pub fn part(&self, upload: &Upload, part: u32, bytes: &[u8]) -> io::Result<String> {
         let url = self.url_of(upload, Some(part))?;
         let headers = &HeaderMap::new();
@@ -344,16 +353,16 @@ impl Bucket {
         Ok(Head::of(&headers).etag)
     }
 
-    /// Puts an object at its path, of all its parts in order.
+    /// Creates the object from all parts in order.
     ///
     /// # Errors
-    /// Something else is there; the store does not take it.
+    /// The precondition does not hold, or as of the request.
     pub fn complete(
         &self,
         upload: &Upload,
         parts: &[(u32, String)],
-        (number, over): (u64, Over),
-    ) -> Result<(), Refused> {
+        (number, precondition): (u64, Precondition),
+    ) -> Result<(), WriteError> {
         let each = parts.iter().map(|(part, etag)| {
             let etag = quick_xml::escape::escape(etag.as_str());
             format!("<Part><PartNumber>{part}</PartNumber><ETag>{etag}</ETag></Part>")
@@ -365,50 +374,50 @@ impl Bucket {
             let body = (body.as_bytes(), COPIED_TIME);
             self.send(&Method::POST, &url, &headers, body).map(drop)
         };
-        self.put_guarded((&upload.path, over, number), &send, HeaderMap::new())?;
-        // Should that fail the store is asked once more to forget what it does not know.
-        if self.note_over(upload).is_err() {
-            self.leave(upload);
+        self.put_guarded((&upload.path, precondition, number), &send, HeaderMap::new())?;
+        // If recording fails, a later abort of the unknown upload does no harm.
+        if self.note_ended(upload).is_err() {
+            self.abandon(upload);
         }
         Ok(())
     }
 
-    /// Gives an upload up: the store forgets its parts.
+    /// Aborts an upload: the store deletes its parts.
     ///
     /// # Errors
-    /// It does not.
+    /// As of the request.
     pub fn abort(&self, upload: &Upload) -> io::Result<()> {
         let url = self.url_of(upload, None)?;
         self.delete(&url)?;
-        self.note_over(upload)
+        self.note_ended(upload)
     }
 
     pub(crate) fn delete(&self, url: &str) -> io::Result<()> {
-        match self.client.ask(&Method::DELETE, url, &[], &mut Tries::new(PATIENCE)) {
+        match self.client.query(&Method::DELETE, url, &[], &mut Attempts::new(TIMEOUT)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             done => done.map(drop),
         }
     }
 
-    /// Removes an object, if there is one.
+    /// Removes an object if it exists.
     ///
     /// # Errors
-    /// The store does not.
+    /// As of the request.
     pub fn remove(&self, path: &str) -> io::Result<()> {
-        self.delete(&self.client.place.url(&self.key_of(path)?))
+        self.delete(&self.client.location.url(&self.key_of(path)?))
     }
 
     /// Removes a directory without names.
     ///
     /// # Errors
-    /// The store does not.
+    /// As of the request.
     pub fn remove_directory(&self, path: &str) -> io::Result<()> {
-        self.delete(&self.client.place.url(&format!("{}/", self.key_of(path)?)))
+        self.delete(&self.client.location.url(&format!("{}/", self.key_of(path)?)))
     }
 }
 
 pub(crate) fn version_of(head: &Head) -> Version {
-    let modified = head.said.modified.unwrap_or(head.stored);
+    let modified = head.attributes.modified.unwrap_or(head.stored);
     Version { number: head.number(), modified, size: head.size }
 }
 

@@ -1,16 +1,17 @@
-//! What a command ends with when it fails: one line `what: where: what to do`, and an exit code.
+//! The failure of a command: one line `what: where: what to do`, and an exit code.
 
+use config::printable::{printable, printable_lines};
 use std::fmt::Display;
 
-/// Exit code: it did not work.
+/// Exit code: the command failed.
 pub(crate) const FAILED: u8 = 1;
-/// Exit code: the command line, a variable or the settings file makes no sense.
+/// Exit code: the command line, a variable or the settings file is invalid.
 pub(crate) const USAGE: u8 = 2;
 /// Exit code: there is no such instance.
 pub(crate) const NO_INSTANCE: u8 = 3;
-/// Exit code of `run`, as shells have it: the command can not be run.
+/// Exit code of `run`, as in shells: the command cannot be run.
 pub(crate) const NOT_RUNNABLE: u8 = 126;
-/// Exit code of `run`, as shells have it: there is no such command.
+/// Exit code of `run`, as in shells: there is no such command.
 pub(crate) const NOT_FOUND: u8 = 127;
 
 /// A failed command.
@@ -20,21 +21,27 @@ pub(crate) struct Failure {
     code: u8,
 }
 
-/// What most functions here return.
+/// The result of most functions of this crate.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// A failure with an exit code of its own.
+    /// A failure with this exit code.
     pub(crate) fn with_code(code: u8, text: impl Into<String>) -> Failure {
-        Failure { text: text.into(), code }
+        let text = without_os_error(&text.into());
+        Failure { text: printable(&text).into_owned(), code }
     }
 
-    /// It did not work.
+    /// A failure with exit code 1.
     pub(crate) fn new(text: impl Into<String>) -> Failure {
         Failure::with_code(FAILED, text)
     }
 
-    /// Something was wrong with `place`.
+    /// A failure with exit code 1 whose text has several lines, such as the end of a log.
+    pub(crate) fn of_lines(text: &str) -> Failure {
+        Failure { text: printable_lines(&without_os_error(text)).into_owned(), code: FAILED }
+    }
+
+    /// A failure at `place`: `what: place: why`.
     pub(crate) fn at(what: &str, place: impl Display, why: impl Display) -> Failure {
         Failure::new(format!("{what}: {place}: {why}"))
     }
@@ -55,14 +62,54 @@ impl Failure {
         self.code
     }
 
-    /// The same failure on a host.
+    /// The same failure, with the name of the host.
     pub(crate) fn on_host(self, host: &str) -> Failure {
         Failure { text: format!("host {host}: {}", self.text), code: self.code }
     }
 }
 
-impl From<config::Wrong> for Failure {
-    fn from(wrong: config::Wrong) -> Failure {
-        Failure::with_code(USAGE, wrong.to_string())
+impl From<config::InvalidValue> for Failure {
+    fn from(invalid: config::InvalidValue) -> Failure {
+        Failure::with_code(USAGE, invalid.to_string())
+    }
+}
+
+/// A text without the suffixes ` (os error 13)` of I/O errors.
+pub(crate) fn without_os_error(text: &str) -> String {
+    const SUFFIX: &str = " (os error ";
+    let mut parts = text.split(SUFFIX);
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+                shown.push_str(rest);
+            }
+            _ => shown.extend([SUFFIX, part]),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_an_os_error_is_left_out() {
+        let error = std::io::Error::from_raw_os_error(13);
+        assert_eq!(without_os_error(&error.to_string()), "Permission denied");
+        assert_eq!(without_os_error("No such file (os error 2): make it"), "No such file: make it");
+        assert_eq!(without_os_error("a (os error 1); b (os error 2)"), "a; b");
+        assert_eq!(without_os_error("plain (os error x)"), "plain (os error x)");
+        assert_eq!(
+            Failure::at("cannot read", "a", error).text(),
+            "cannot read: a: Permission denied"
+        );
+    }
+
+    #[test]
+    fn what_acts_on_a_terminal_is_escaped() {
+        let failure = Failure::at("cannot read", "a\nb\u{1b}[2J", "why\u{9b}");
+        assert_eq!(failure.text(), "cannot read: a\\nb\\u{1b}[2J: why\\u{9b}");
     }
 }

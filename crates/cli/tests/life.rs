@@ -1,6 +1,6 @@
-//! The life of instances, with the real command and a daemon that only says that it is ready:
-//! start, start again, run, stop, on this host and on two hosts that a script stands for. Stated
-//! here: what the command promises of exit codes, of what it leaves behind, and of failures' words.
+//! The lifecycle of instances, with the real command and a daemon that only reports that it is
+//! ready: start, restart, run, stop, on this host and on two hosts that a script simulates. Tested:
+//! exit codes, the absence of left-over files, and the texts of failures.
 
 use serde_json::Value;
 use std::fs;
@@ -8,18 +8,20 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Keeps running without a child of its own; the descriptor is one that never gets a byte.
+/// Keeps running without a child process, by reading from a descriptor that never gets a byte.
 const DAEMON: &str = r#"#!/bin/bash
 while [ $# -gt 0 ]; do
     case $1 in
-    --index) index=$2 ;;
+    --config) config=$2 ;;
     --ready-fd) ready=$2 ;;
-    --memory) memory=$2 ;;
-    --inline) inline=$2 ;;
-    --timeout) timeout=$2 ;;
     esac
     shift 2
 done
+field() { sed -n "s/^$1\"$2\": \([^,]*\),*$/\1/p" "$config"; }
+index=$(field '  ' index)
+memory=$(field '  ' memory)
+inline=$(field '    ' inline)
+timeout=$(field '    ' timeout)
 echo "daemon $index, inline $inline, timeout $timeout" >&2
 if [ "$memory" = 17825792 ]; then echo 'no space for the arena' >&2; exit 1; fi
 eval "echo '{\"ready\":true,\"tcp\":\"127.0.0.1:$((7000 + index))\",\"pid\":$$}' >&$ready; exec $ready>&-"
@@ -27,7 +29,7 @@ exec {quiet}<> <(:)
 read -r -t 100 -u "$quiet"
 "#;
 
-/// Runs the command "on a host": with a runtime directory of its own. The host `gone` is not there.
+/// Runs the command "on a host": with its own runtime directory. The host `gone` is unreachable.
 const SSH: &str = r#"#!/bin/bash
 host=$1; shift
 if [ "$host" = gone ]; then echo "connect to host gone: no route" >&2; exit 255; fi
@@ -42,8 +44,8 @@ struct World {
 impl World {
     fn new(name: &str) -> World {
         let place = tempfile::tempdir().expect("a directory");
-        for folder in ["run", "data", "lib", "hosts"] {
-            fs::create_dir(place.path().join(folder)).expect("a directory");
+        for dir in ["run", "data", "lib", "hosts"] {
+            fs::create_dir(place.path().join(dir)).expect("a directory");
         }
         let world = World { place, name: format!("test-{}-{name}", std::process::id()) };
         world.program("lib/forebayd", DAEMON);
@@ -74,6 +76,7 @@ impl World {
             .env("FOREBAY_DIR", self.path("data"))
             .env("FOREBAY_MEMORY", "16MiB")
             .env("FOREBAY_SSD", "0")
+            .env("FOREBAY_ACCESS", "preload")
             .env("FOREBAY_SSH", self.path("ssh"))
             .env("FOREBAY_TIMEOUT", "20s")
             .env("HOSTS", self.path("hosts"));
@@ -94,15 +97,15 @@ impl World {
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 
-    /// Exit code and words of a command.
+    /// Exit code and error text of a command.
     fn fails(&self, words: &[&str]) -> (i32, String) {
         let output = self.output(words);
         (output.status.code().unwrap_or(-1), errors(&output))
     }
 
     fn assert_nothing_left(&self) {
-        for folder in ["run", "data"] {
-            let left = fs::read_dir(self.path(folder)).expect("a listing").flatten();
+        for dir in ["run", "data"] {
+            let left = fs::read_dir(self.path(dir)).expect("a listing").flatten();
             let left: Vec<_> = left.map(|entry| entry.path()).collect();
             assert!(left.is_empty(), "{left:?}");
         }
@@ -112,8 +115,10 @@ impl World {
     }
 }
 
+/// Standard error, without the loader's complaint about the empty library.
 fn errors(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
+    let text = String::from_utf8_lossy(&output.stderr);
+    text.split_inclusive('\n').filter(|line| !line.starts_with("ERROR: ld.so")).collect()
 }
 
 fn pids(status: &Value) -> Vec<i64> {
@@ -122,7 +127,7 @@ fn pids(status: &Value) -> Vec<i64> {
 }
 
 #[test]
-fn an_instance_starts_comes_back_and_goes_without_a_trace() {
+fn an_instance_starts_restarts_and_stops_without_a_trace() {
     let world = World::new("life");
     assert_eq!(world.fails(&["status"]).0, 3);
     assert_eq!(world.fails(&["stop"]).0, 3);
@@ -132,9 +137,12 @@ fn an_instance_starts_comes_back_and_goes_without_a_trace() {
     assert_eq!(world.ok(&["start", "--json"])["started"], 0);
     assert_eq!(world.ok(&["ls", "--json"])["instances"][0]["alive"], 3);
 
-    let (code, text) = world.fails(&["start", "--chunk", "1MiB"]);
+    let (code, text) = world.fails(&["start", "--stripe-size", "1MiB"]);
     assert_eq!(code, 1);
-    assert!(text.contains("runs with chunk=4194304, option --chunk asks for 1MiB"), "{text}");
+    assert!(
+        text.contains("runs with stripe-size=4MiB, option --stripe-size asks for 1MiB"),
+        "{text}"
+    );
 
     let killed = Command::new("kill").args(["-9", &first[1].to_string()]).status();
     assert!(killed.expect("kill runs").success());
@@ -153,7 +161,7 @@ fn an_instance_starts_comes_back_and_goes_without_a_trace() {
 }
 
 #[test]
-fn a_daemon_that_fails_is_shown_and_nothing_stays() {
+fn a_failed_start_shows_the_log_and_leaves_nothing() {
     let world = World::new("fails");
     let (code, text) = world.fails(&["start", "--local", "2", "--memory", "17MiB"]);
     assert_eq!(code, 1);
@@ -164,25 +172,123 @@ fn a_daemon_that_fails_is_shown_and_nothing_stays() {
 
     let (code, text) = world.fails(&["start", "--memory", "4Q"]);
     assert_eq!(code, 2);
-    assert!(text.contains("memory can not be \"4Q\": option --memory: give 16MiB"), "{text}");
+    assert!(text.contains("memory cannot be \"4Q\": option --memory: give 16MiB"), "{text}");
 }
 
 #[test]
-fn run_gives_the_code_of_its_command() {
+fn run_exits_with_the_code_of_its_command() {
     let world = World::new("run");
-    let script = |text| world.fails(&["run", "--", "sh", "-c", text]).0;
+    let script = |text| world.fails(&["run", "--local", "1", "--", "sh", "-c", text]).0;
     assert_eq!(script("exit 7"), 7);
     assert_eq!(script("kill -TERM $$"), 128 + 15);
     assert_eq!(world.fails(&["run", "--", "no-such-command-here"]).0, 127);
     assert_eq!(world.fails(&["run", "--", "/etc/passwd"]).0, 126);
-    let output = world.output(&["run", "--at", "/x", "--", "sh", "-c", "env; pwd"]);
+    let output = world.output(&["run", "--local", "1", "--at", "/x", "--", "sh", "-c", "env; pwd"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let run = world.path("run");
-    for wanted in ["FOREBAY_AT=/x\n", "FOREBAY_HOME=0\n", &format!("FOREBAY_RUN={}", run.display())]
+    for expected in
+        ["FOREBAY_AT=/x\n", "FOREBAY_HOME=0\n", &format!("FOREBAY_RUN={}", run.display())]
     {
-        assert!(text.contains(wanted), "{wanted}: {text}");
+        assert!(text.contains(expected), "{expected}: {text}");
     }
     assert!(text.contains("LD_PRELOAD=") && text.contains("libforebay_preload.so"), "{text}");
+    world.assert_nothing_left();
+}
+
+#[test]
+fn run_says_when_it_makes_an_instance_and_refuses_a_name_that_does_not_run() {
+    let world = World::new("typo");
+    let (code, text) = world.fails(&["run", "--", "true"]);
+    assert_eq!(code, 3);
+    assert!(text.contains(&format!("no such instance: {} (option --name)", world.name)), "{text}");
+    let (code, text) = world.fails(&["run", "--memory", "16M", "--", "true"]);
+    let said = format!("forebay run: no running instance {}: one is made", world.name);
+    assert!(code == 0 && text.starts_with(&said), "{text}");
+    assert_eq!(world.fails(&["run", "-q", "--local", "1", "--", "true"]), (0, String::new()));
+    let unnamed = world.command(&["run", "--", "true"]).output().expect("forebay runs");
+    let said = "forebay run: no running instance: one is made for this command and removed with its \
+                files afterwards\n";
+    assert_eq!((unnamed.status.code(), &*errors(&unnamed)), (Some(0), said));
+
+    world.ok(&["start"]);
+    for (words, expected) in [
+        (
+            &["run", "--timeout", "3s", "--", "true"][..],
+            "timeout=20s, option --timeout asks for 3s",
+        ),
+        (&["run", "--local", "2", "--", "true"], "runs 1 daemon, option --local asks for 2"),
+    ] {
+        let (code, text) = world.fails(words);
+        assert!(code == 1 && text.contains(expected), "{text}");
+    }
+    assert_eq!(world.fails(&["run", "--timeout", "20s", "--memory", "16M", "--", "true"]).0, 0);
+    world.ok(&["stop"]);
+    world.assert_nothing_left();
+}
+
+#[test]
+fn a_name_may_be_an_argument_and_errors_are_json_on_request() {
+    let world = World::new("argument");
+    let run = |words: &[&str]| {
+        let output = world.command(words).output().expect("forebay runs");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), text + &errors(&output))
+    };
+    let name = &*world.name;
+    assert_eq!(run(&["start", name, "-m", "16m", "-l", "2"]).0, Some(0));
+    assert_eq!(run(&["start", "-n", name]).0, Some(0));
+    let (code, text) = run(&["status", name]);
+    let expected = format!("instance {name}: 2 daemons without an answer, 2 daemons on 1 host\n");
+    assert!(code == Some(0) && text.starts_with(&expected), "{text}");
+    let (code, text) = run(&["status", name, "-n", "other"]);
+    assert!(code == Some(2) && text.contains("cannot be used with"), "{text}");
+    let expected = format!(
+        "nothing was saved: instance {name} has no backing directory (use 'forebay stage out')\n"
+    );
+    assert_eq!(run(&["flush", "--name", name]), (Some(0), expected));
+    let (_, text) = run(&["stop", "--dry-run", name]);
+    assert_eq!(text, format!("'forebay stop {name}' would remove 0 files, 0 B\n"));
+    assert_eq!(run(&["stop", name]).1, format!("stopped instance {name}: 0 files, 0 B removed\n"));
+    world.assert_nothing_left();
+
+    for words in [
+        &["status", name, "--json"][..],
+        &["stage", "in", "--json", "-n", name, "/etc/passwd", "/forebay"],
+        &["start", "--json", "--bogus"],
+    ] {
+        let output = world.command(words).output().expect("forebay runs");
+        let line: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert!(line["error"].is_string(), "{line}");
+    }
+    let (code, text) = run(&["run", "ls"]);
+    let tip = "put '--' before the command: 'forebay run -- ls'";
+    assert!(code == Some(2) && text.contains(tip), "{text}");
+    for words in [&["help"][..], &["help", "run"], &["help", "stage", "in"]] {
+        let (code, text) = run(words);
+        assert!(code == Some(0) && text.contains("Usage: forebay"), "{text}");
+    }
+    // No terminal: no colours.
+    assert!(!run(&["help"]).1.contains('\x1b') && !run(&["start", "--bogus"]).1.contains('\x1b'));
+}
+
+#[test]
+fn impossible_settings_are_refused_before_a_daemon_starts() {
+    let world = World::new("checks");
+    let missing = world.path("missing");
+    let file = world.path("ssh");
+    for (words, expected) in [
+        (["--backing", &*missing.to_string_lossy()], "no such directory: "),
+        (["--backing", &*file.to_string_lossy()], "not a directory: "),
+        (["--memory", "500TiB"], "too much memory: 500 TiB for 1 daemon: this host has "),
+    ] {
+        let (code, text) = world.fails(&[&["start"], &words[..]].concat());
+        assert!(code == 1 && text.starts_with(&format!("forebay start: {expected}")), "{text}");
+        assert!(text.contains("give ") && text.lines().count() == 1, "{text}");
+        world.assert_nothing_left();
+    }
+    world.program("lib/forebayd", "#!/bin/sh\nkill -BUS $$\n");
+    let (_, text) = world.fails(&["start"]);
+    assert!(text.contains("daemon 0 was killed by SIGBUS (signal 7)"), "{text}");
     world.assert_nothing_left();
 }
 
@@ -192,7 +298,7 @@ fn an_interrupted_run_stops_its_instance() {
     let begun = world.path("begun");
     let text = format!("trap 'exit 9' TERM; : >{}; while :; do sleep 0.02; done", begun.display());
     let name = world.name.clone();
-    let words = ["run", "--name", &name, "--", "sh", "-c", &text];
+    let words = ["run", "--name", &name, "--local", "1", "--", "sh", "-c", &text];
     let mut child = world.command(&words).spawn().expect("forebay runs");
     while !begun.exists() {
         assert!(child.try_wait().expect("a child").is_none(), "it ended by itself");
@@ -217,17 +323,34 @@ fn hosts_are_started_together_and_stopped_together() {
         assert_eq!(peers.expect("peers").lines().count(), 3, "{host}");
     }
     assert_eq!(world.ok(&["status", "--json"])["daemons"][2]["host"], "c2");
-    // The starter has no daemon: programs run on the hosts.
+    // A daemon of another host that is dead is reported.
+    let killed = pids(&world.ok(&["status", "--json"]))[2];
+    let sent = Command::new("kill").args(["-9", &killed.to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+    while world.output(&["status"]).status.success() {}
+    let output = world.output(&["status"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.code() == Some(1) && text.contains("1 daemon dead (restart"), "{text}");
+    assert_eq!(world.ok(&["start", "--json"])["started"], 1);
+    // The starting host has no daemon: programs run on the other hosts.
     let (code, text) = world.fails(&["run", "--", "true"]);
     assert!(code == 1 && text.contains("no daemon on this host"), "{text}");
     world.ok(&["stop"]);
     world.assert_nothing_left();
 
+    // Two hosts with the same run directory.
+    fs::write(&file, "c1 127.0.0.1\nalso-c1 127.0.0.1\n").expect("written");
+    std::os::unix::fs::symlink("c1", world.path("hosts").join("also-c1")).expect("a link");
+    let (code, text) = world.fails(&["start", "--hosts", &hosts]);
+    assert!(code == 1 && text.contains("several hosts have this directory in common"), "{text}");
+    fs::remove_file(world.path("hosts").join("also-c1")).expect("removed");
+    world.assert_nothing_left();
+
     fs::write(&file, "c1 127.0.0.1\ngone 127.0.0.1\n").expect("written");
     let (code, text) = world.fails(&["start", "--hosts", &hosts]);
     assert_eq!(code, 1);
-    let wanted = "forebay start: can not be reached: host gone: connect to host gone: no route";
-    assert!(text.starts_with(wanted), "{text}");
+    let expected = "forebay start: cannot be reached: host gone: connect to host gone: no route";
+    assert!(text.starts_with(expected), "{text}");
     world.assert_nothing_left();
     for host in ["c1", "c2"] {
         assert_eq!(fs::read_dir(world.path("hosts").join(host)).expect("a host").count(), 0);

@@ -1,13 +1,14 @@
-//! The client against the stub: names, contents, listings, locks, and a daemon that comes back.
-//! How: each test has its own stub and its own client in a static.
+//! The client against the stub: names, contents, listings, locks, and a restarted daemon. Each test
+//! has its own stub and its own client in a static.
 
 mod stub;
 
 use client::{
-    At, Client, Follow, Opened, Outcome, Owner, PathBuffer, Position, ProcessIndex, Range, Time,
-    Times, Wait,
+    At, Client, Follow, LockOwner, LockRange, Opened, Outcome, PathBuffer, Position, ProcessIndex,
+    Time, Times, Wait,
 };
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use stub::Stub;
 use wire::attributes::mode;
 use wire::errno::{Errno, Result};
@@ -21,7 +22,7 @@ const EXCLUSIVE: u32 = 0o200;
 const TRUNCATE: u32 = 0o1000;
 const APPEND: u32 = 0o2000;
 
-/// A client attached to a stub of its own, and what tests do with it.
+/// A client attached to a stub of its own, with helpers for tests.
 struct Bench {
     client: &'static Client,
     stub: Stub,
@@ -36,7 +37,7 @@ impl Bench {
         Bench { client, stub, process }
     }
 
-    /// With a file `f` of so many bytes of `pattern`, which is open.
+    /// A test bench with an open file `f` that holds `bytes` bytes of `pattern`.
     fn with_file(name: &str, client: &'static Client, bytes: usize) -> (Bench, Opened, Vec<u8>) {
         let bench = Bench::new(name, client);
         let file = bench.open("f", READ_WRITE | CREATE).expect("made");
@@ -94,13 +95,13 @@ impl Bench {
         let mut names = Vec::new();
         loop {
             let before = names.len();
-            let mut room = 3;
+            let mut slots_left = 3;
             self.client
                 .read_directory(opened.ofd, bytes, &mut |entry| {
-                    if room == 0 {
+                    if slots_left == 0 {
                         return false;
                     }
-                    room -= 1;
+                    slots_left -= 1;
                     names.push(String::from_utf8(entry.name.to_vec()).expect("a test's name"));
                     true
                 })
@@ -118,7 +119,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn contents_grow_from_inline_to_pieces() {
+fn contents_grow_from_inline_to_extents() {
     static CLIENT: Client = Client::new();
     let bench = Bench::new("contents", &CLIENT);
     let file = bench.open("f", READ_WRITE | CREATE | EXCLUSIVE).expect("made");
@@ -133,7 +134,7 @@ fn contents_grow_from_inline_to_pieces() {
     let contents = bench.contents(file);
     assert_eq!(&contents[..6], b"hello ");
     assert!(contents[6..] == all[..]);
-    // A hole, and beyond it a little.
+    // A hole, followed by a little data.
     assert_eq!(CLIENT.write(file.ofd, b"x", Position::At(9 << 20)), Ok(1));
     let mut hole = [7; 5000];
     assert_eq!(CLIENT.read(file.ofd, &mut hole, Position::At((9 << 20) - 4999)), Ok(5000));
@@ -168,9 +169,10 @@ fn truncation_and_extension_show_zeros() {
     bench.close(file);
 }
 
-/// Between the answer to who told a size and his next step, another empties the file and writes to it.
+/// Between the reply to a size report and the reporter's next step, another process empties the
+/// file and writes to it.
 #[test]
-fn who_told_a_size_takes_nothing_that_was_written_since_for_told() {
+fn reporting_a_size_does_not_clear_later_writes() {
     static CLIENT: Client = Client::new();
     let (bench, file, _) = Bench::with_file("anew", &CLIENT, 300_000);
     let written_anew = |is: bool| {
@@ -204,29 +206,29 @@ fn appends_from_two_open_files_lose_nothing() {
     bench.close(two);
 }
 
-/// Between the range that an append got and its bytes, another process cuts the file: before the range,
-/// behind it, and within.
+/// Between the range that an append got and its bytes, another process truncates the file: before
+/// the range, after it, and within it.
 #[test]
-fn an_append_is_before_a_cut_or_after_it() {
+fn an_append_is_ordered_before_or_after_a_truncation() {
     static CLIENT: Client = Client::new();
     let (bench, file, all) = Bench::with_file("cut", &CLIENT, 10_000);
     let log = bench.open("f", READ_WRITE | APPEND).expect("there");
-    let cut_at = |size: u64| {
-        bench.stub.state.namespace.lock().expect("no panic").cut_after_append = Some(size);
+    let truncate_to = |size: u64| {
+        bench.stub.state.namespace.lock().expect("no panic").truncate_after_append = Some(size);
         assert_eq!(CLIENT.write(log.ofd, b"record", Position::Current), Ok(6));
         let position = CLIENT.seek(log.ofd, 0, 1).expect("a place") as usize;
         let status = CLIENT.fstat(log.ofd).expect("open");
         (bench.contents(file), position, status.size)
     };
-    let (contents, position, size) = cut_at(10_010);
+    let (contents, position, size) = truncate_to(10_010);
     assert_eq!((position, size), (10_006, 10_010));
     assert!(contents[..10_000] == all[..] && contents[10_000..] == *b"record\0\0\0\0");
 
-    let (contents, position, size) = cut_at(10_013);
+    let (contents, position, size) = truncate_to(10_013);
     assert_eq!((position, size), (10_016, 10_013), "its end is cut off");
     assert!(contents[..10_000] == all[..] && contents[10_000..] == *b"record\0\0\0\0rec");
 
-    let (contents, position, size) = cut_at(0);
+    let (contents, position, size) = truncate_to(0);
     assert_eq!((&*contents, position, size), (&b"record"[..], 6, 6), "at the end of that moment");
     bench.close(log);
     bench.close(file);
@@ -316,7 +318,7 @@ fn a_deleted_file_lives_until_its_last_close() {
     bench.close(file);
     assert!(bench.contents(file) == all);
     bench.close(file);
-    // The last close sends `Reap` without waiting; any later request comes behind it.
+    // The last close sends `Reap` without waiting; any later request comes after it.
     assert_eq!(bench.stat("unknown-name"), Err(Errno::ENOENT));
     assert_eq!(bench.stub.state.namespace.lock().expect("no panic").reaped, 1);
     assert_eq!(CLIENT.fstat(file.ofd), Err(Errno::EBADF));
@@ -351,19 +353,64 @@ fn locks_end_with_a_descriptor_of_the_process() {
         bench.open("f", READ_WRITE | CREATE).expect("made"),
         bench.open("f", READ_WRITE).expect("there"),
     );
-    let range = Range { kind: lock::WRITE, start: 0, end: 9, pid: 1 };
-    let (mine, theirs) = (Owner::Process(bench.process), Owner::Process(other));
+    let range = LockRange { kind: lock::WRITE, start: 0, end: 9, pid: 1 };
+    let (mine, theirs) = (LockOwner::Process(bench.process), LockOwner::Process(other));
     assert_eq!(CLIENT.lock(one.ofd, mine, range, Wait::No), Ok(()));
     assert_eq!(CLIENT.lock(two.ofd, theirs, range, Wait::No), Err(Errno::EAGAIN));
     let held = CLIENT.test_lock(two.ofd, theirs, range).expect("tested");
     assert_eq!(held.map(|held| (held.kind, held.end)), Some((lock::WRITE, 9)));
-    // Closing any descriptor of the file gives the locks of the process back.
+    // Closing any descriptor of the file releases the locks of the process.
     CLIENT.retain(two.ofd);
     bench.close(two);
     assert_eq!(CLIENT.lock(two.ofd, theirs, range, Wait::No), Ok(()));
     CLIENT.close(two.ofd, other).expect("closed");
     assert_eq!(CLIENT.flock(one.ofd, lock::WRITE, Wait::No), Ok(()));
     bench.close(one);
+}
+
+/// The daemon stalls, the end of a lock is given up, another daemon reports it, and only then this
+/// daemon goes on: first with the process's next lock.
+#[test]
+fn an_unlock_that_was_given_up_does_not_end_a_later_lock() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("late", &CLIENT);
+    let other = CLIENT.register(1, 1).expect("registered");
+    let one = bench.open("f", READ_WRITE | CREATE).expect("made");
+    let ends: [&dyn Fn(LockOwner, Opened); 3] = [
+        // The close of a descriptor, which the home daemon of the host then reports.
+        &|_, two| {
+            bench.close(two);
+            let namespace = bench.stub.state.namespace.lock().expect("no panic");
+            let mut due = Vec::new();
+            namespace.host.release_list(&|_| false, &mut |one| due.push(one));
+            assert_eq!(due.len(), 1, "it is handed over");
+            due.iter().for_each(|one| namespace.host.release_answered(one.entry));
+        },
+        &|owner, _| {
+            let all = LockRange { kind: lock::UNLOCK, start: 0, end: u64::MAX, pid: 1 };
+            assert_eq!(CLIENT.lock(one.ofd, owner, all, Wait::No), Err(Errno::EIO));
+        },
+        &|_, _| assert_eq!(CLIENT.flock(one.ofd, lock::UNLOCK, Wait::No), Err(Errno::EIO)),
+    ];
+    for (way, end) in ends.into_iter().enumerate() {
+        let owner = LockOwner::Process(bench.process);
+        let range = LockRange { kind: lock::WRITE, start: 0, end: 9, pid: 1 };
+        let take = || match way {
+            2 => CLIENT.flock(one.ofd, lock::WRITE, Wait::No),
+            _ => CLIENT.lock(one.ofd, owner, range, Wait::No),
+        };
+        assert_eq!(take(), Ok(()));
+        let two = bench.open("f", READ_WRITE).expect("there");
+        bench.stub.state.held_until.store(2, Ordering::SeqCst);
+        end(owner, two);
+        assert_eq!(take(), Ok(()), "way {way}");
+        let held = CLIENT.test_lock(one.ofd, LockOwner::Process(other), range).expect("tested");
+        assert!(held.is_some(), "way {way}: the end of the earlier lock ended it");
+        let all = LockRange { kind: lock::UNLOCK, start: 0, end: u64::MAX, pid: 1 };
+        assert_eq!(CLIENT.lock(one.ofd, owner, all, Wait::No), Ok(()));
+        assert_eq!(CLIENT.flock(one.ofd, lock::UNLOCK, Wait::No), Ok(()));
+    }
+    CLIENT.close(one.ofd, bench.process).expect("closed");
 }
 
 #[test]
@@ -428,7 +475,7 @@ fn an_unnamed_file_can_be_given_a_name() {
 }
 
 #[test]
-fn extended_attributes_are_kept() {
+fn extended_attributes_are_stored_and_removed() {
     static CLIENT: Client = Client::new();
     let bench = Bench::new("xattr", &CLIENT);
     let file = bench.open("f", READ_WRITE | CREATE).expect("made");
@@ -445,28 +492,28 @@ fn extended_attributes_are_kept() {
 }
 
 #[test]
-fn looking_at_a_known_file_costs_no_message() {
+fn stat_of_a_known_file_costs_no_message() {
     static CLIENT: Client = Client::new();
     let bench = Bench::new("index", &CLIENT);
     bench.make_directory("a");
     let file = bench.open("a/f", READ_WRITE | CREATE).expect("made");
     CLIENT.write(file.ofd, b"text", Position::Current).expect("written");
     let requests = || bench.stub.state.namespace.lock().expect("no panic").requests;
-    // The first look tells the shard what was written.
+    // The first `stat` reports to the shard what was written.
     assert_eq!(bench.stat("a/f").expect("there").size, 4);
     let before = requests();
     for _ in 0..100 {
         assert_eq!(bench.stat("a/f").expect("there").size, 4);
         assert_eq!(CLIENT.fstat(file.ofd).expect("open").size, 4);
     }
-    let again = bench.open("a/f", READ_WRITE).expect("there");
-    bench.close(again);
+    let reopened = bench.open("a/f", READ_WRITE).expect("there");
+    bench.close(reopened);
     assert_eq!(requests(), before);
     bench.close(file);
 }
 
 #[test]
-fn a_name_that_is_replaced_again_and_again_is_never_missing() {
+fn a_name_that_is_replaced_repeatedly_is_never_missing() {
     static CLIENT: Client = Client::new();
     let bench = Bench::new("replaced", &CLIENT);
     bench.close(bench.open("f", READ_WRITE | CREATE).expect("made"));
@@ -497,7 +544,7 @@ fn a_name_that_is_replaced_again_and_again_is_never_missing() {
     let name = (&b"user.a"[..], &b"b"[..]);
     let done = CLIENT.set_xattr(f, Follow::Yes, name, 0, &ME, &mut buffer);
     assert_eq!((done, left()), (Ok(Outcome::Done(())), 0));
-    // A link that is switched, by its own name and in the middle of a path.
+    // A link that is replaced, by its own name and in the middle of a path.
     replaced("l");
     let mut target = [0; 8];
     let done = CLIENT.read_link(At::root(b"l"), &mut target, &ME, &mut buffer);
@@ -511,7 +558,7 @@ fn a_name_that_is_replaced_again_and_again_is_never_missing() {
 }
 
 #[test]
-fn a_name_that_leads_nowhere_is_no_file() {
+fn a_dangling_name_is_no_file() {
     static CLIENT: Client = Client::new();
     let bench = Bench::new("nowhere", &CLIENT);
     bench.close(bench.open("f", READ_WRITE | CREATE).expect("made"));
@@ -528,7 +575,7 @@ fn a_name_that_leads_nowhere_is_no_file() {
 }
 
 #[test]
-fn a_daemon_that_comes_back_is_attached_again() {
+fn a_restarted_daemon_is_attached_again() {
     static CLIENT: Client = Client::new();
     let mut bench = Bench::new("back", &CLIENT);
     let file = bench.open("f", READ_WRITE | CREATE).expect("made");
@@ -548,7 +595,7 @@ fn a_daemon_that_comes_back_is_attached_again() {
 }
 
 #[test]
-fn many_threads_keep_apart() {
+fn many_threads_do_not_disturb_each_other() {
     static CLIENT: Client = Client::new();
     let bench = Bench::new("threads", &CLIENT);
     let shared = bench.open("shared", READ_WRITE | CREATE).expect("made");

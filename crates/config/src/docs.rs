@@ -1,4 +1,4 @@
-//! The page `docs/settings.md`, made from the table.
+//! The page `docs/settings.md`, generated from the table.
 
 use crate::table::{SETTINGS, Scope};
 use std::fmt::Write;
@@ -6,17 +6,18 @@ use std::fmt::Write;
 const HEAD: &str = "\
 # Settings
 
-<!-- Made from the table in crates/config: UPDATE_DOCS=1 cargo test -p config -->
+<!-- Generated from the table in crates/config: UPDATE_DOCS=1 cargo test -p config -->
 
 Each setting can be given as an option of `forebay start` and `forebay run`, as an environment
-variable, or as a line `key = value` of the settings file; the first of these that is there counts.
-The file is `$XDG_CONFIG_HOME/forebay/forebay.conf` (`~/.config/forebay/forebay.conf`), or the
-one that `FOREBAY_CONFIG` names. `#` begins a comment there. A wrong value is refused with its
-origin; nothing is corrected silently.
+variable, or as a line `key = value` in the settings file. An option overrides the variable, and the
+variable overrides the file. The file is `$XDG_CONFIG_HOME/forebay/forebay.conf`
+(`~/.config/forebay/forebay.conf`), or the one that `FOREBAY_CONFIG` names; `#` begins a comment.
+An invalid value is refused with its origin; nothing is corrected silently.
 
-Sizes are plain bytes or whole KiB, MiB, GiB, TiB (`4MiB`); times have a unit (`200ms`, `5s`).
-Scope: *instance* - alike on all daemons, for the instance's life; *node* - may differ between
-hosts; *session* - of one command.
+Sizes are bytes, or a number with K, M, G or T (`4M`, `2.5GiB`), powers of 1024; times have a unit
+(`200ms`, `5s`).
+Scope: *instance* - the same on all daemons, for the lifetime of the instance; *node* - may differ
+between hosts; *session* - of one command.
 
 ";
 

@@ -1,16 +1,16 @@
 //! The settings file: lines of `key = value`.
 //!
-//! A part of TOML. `#` begins a comment, except within quotes. A value may stand in double quotes,
-//! without escapes. No sections, no lists, no value over several lines.
+//! A subset of TOML. `#` begins a comment, except within quotes. A value may be in double quotes,
+//! without escapes. No sections, no lists, no multi-line values.
 
 use crate::table::SETTINGS;
 
-/// Longest settings file; what is longer is none.
+/// Largest settings file; a larger file is refused.
 pub const FILE_BYTES_MAX: usize = 64 * 1024;
 
-/// One line that sets something.
+/// One line of the settings file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Line {
+pub struct SettingLine {
     /// Its number, from 1.
     pub number: usize,
     /// The setting's name.
@@ -19,24 +19,24 @@ pub struct Line {
     pub value: String,
 }
 
-/// What is wrong with a line.
+/// A line that is refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct WrongLine {
+pub struct InvalidLine {
     /// Its number, from 1.
     pub number: usize,
-    /// What is wrong, and what to do.
-    pub what: String,
+    /// The reason, and what to do.
+    pub reason: String,
 }
 
 /// Reads the lines.
 ///
 /// # Errors
-/// The first line that is not `key = value`, names no setting, or one that stood there before.
-pub fn parse(text: &str) -> Result<Vec<Line>, WrongLine> {
-    let mut lines: Vec<Line> = Vec::new();
+/// The first line that is not `key = value`, names no setting, or sets a setting a second time.
+pub fn parse(text: &str) -> Result<Vec<SettingLine>, InvalidLine> {
+    let mut lines: Vec<SettingLine> = Vec::new();
     for (index, raw) in text.lines().enumerate() {
         let number = index + 1;
-        let wrong = |what: String| WrongLine { number, what };
+        let wrong = |reason: String| InvalidLine { number, reason };
         let line = without_comment(raw).trim();
         if line.is_empty() {
             continue;
@@ -48,21 +48,21 @@ pub fn parse(text: &str) -> Result<Vec<Line>, WrongLine> {
         if !SETTINGS.iter().any(|setting| setting.name == key) {
             let names: Vec<_> = SETTINGS.iter().map(|setting| setting.name).collect();
             let names = names.join(", ");
-            return Err(wrong(format!("there is no setting {key:?}, only {names}")));
+            return Err(wrong(format!("unknown setting {key:?}: the settings are {names}")));
         }
         if let Some(before) = lines.iter().find(|line| line.key == key) {
-            return Err(wrong(format!("{key} is set in line {} already", before.number)));
+            return Err(wrong(format!("{key} is already set in line {}", before.number)));
         }
         let quoted = value.strip_prefix('"').map(|rest| rest.strip_suffix('"'));
         let value = match quoted {
             None => value,
             Some(Some(inner)) => inner,
-            Some(None) => return Err(wrong(format!("the quote of {key} is not closed"))),
+            Some(None) => return Err(wrong(format!("the value of {key} has an unclosed quote"))),
         };
         if value.contains('"') {
-            return Err(wrong(format!("the value of {key} has a quote within")));
+            return Err(wrong(format!("the value of {key} has a quote in the middle")));
         }
-        lines.push(Line { number, key: key.to_owned(), value: value.to_owned() });
+        lines.push(SettingLine { number, key: key.to_owned(), value: value.to_owned() });
     }
     Ok(lines)
 }
@@ -94,35 +94,35 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lines_are_named() {
+    fn invalid_lines_are_reported_by_number() {
         let wrong = [
             ("memory\n", 1, "is not 'key = value'"),
-            ("\nmemmory = 1", 2, "there is no setting \"memmory\""),
-            ("ssd = 0\nssd = 1", 2, "ssd is set in line 1 already"),
-            ("dir = \"x", 1, "is not closed"),
+            ("\nmemmory = 1", 2, "unknown setting \"memmory\""),
+            ("ssd = 0\nssd = 1", 2, "ssd is already set in line 1"),
+            ("dir = \"x", 1, "unclosed quote"),
             ("[section]", 1, "is not 'key = value'"),
         ];
-        for (text, number, what) in wrong {
+        for (text, number, reason) in wrong {
             let error = parse(text).expect_err(text);
             assert_eq!(error.number, number, "{text}");
-            assert!(error.what.contains(what), "{}", error.what);
+            assert!(error.reason.contains(reason), "{}", error.reason);
         }
     }
 
     proptest! {
-        /// Lines that are nearly right are read, or refused by their number; what is read may be
-        /// a wrong value, which is told with its line.
+        /// Nearly valid lines are read, or refused with their number. A line that is read may have
+        /// an invalid value, which is reported with its line.
         #[test]
-        fn nearly_right_files_are_read_or_refused(
+        fn nearly_valid_files_are_read_or_refused(
             lines in proptest::collection::vec(
                 (0..SETTINGS.len(), "[\"= #a-z0-9]{0,12}|[0-9]{1,20}(B|KiB|TiB|ms|min|s)?"), 0..5),
             at: usize, with in "[\"=#\\\\\n é]",
         ) {
             let line = |(row, value): &(usize, String)| format!("{} = {value}\n", SETTINGS[*row].name);
             let mut text: String = lines.iter().map(line).collect();
-            let places = text.char_indices().count().max(1);
-            if let Some((place, _)) = text.char_indices().nth(at % places) {
-                text.insert_str(place, &with);
+            let positions = text.char_indices().count().max(1);
+            if let Some((position, _)) = text.char_indices().nth(at % positions) {
+                text.insert_str(position, &with);
             }
             match parse(&text) {
                 Err(wrong) => prop_assert!((1..=text.lines().count()).contains(&wrong.number)),
@@ -137,7 +137,7 @@ mod tests {
         }
 
         #[test]
-        fn no_file_breaks_it(text in "(.|\n){0,80}") {
+        fn any_text_is_parsed_without_a_panic(text in "(.|\n){0,80}") {
             let _ = parse(&text);
         }
     }

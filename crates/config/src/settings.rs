@@ -1,6 +1,6 @@
-//! From texts of several origins to checked values.
+//! Turns texts of several origins into checked values.
 
-use crate::file::Line;
+use crate::file::SettingLine;
 use crate::parse::{Value, micros_text, size_text};
 use crate::table::{Key, Kind, SETTINGS, Setting};
 use std::collections::BTreeMap;
@@ -10,13 +10,13 @@ use std::time::Duration;
 /// Where a value came from.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// The table.
+    /// The default in the table.
     Default,
     /// A line of the settings file.
     File {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// The line, from 1.
+        /// Number of the line, from 1.
         line: usize,
     },
     /// An environment variable.
@@ -36,7 +36,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What was written where, unchecked.
+/// The texts of all origins, unchecked.
 #[derive(Clone, Default, Debug)]
 pub struct Sources {
     /// Values of options.
@@ -44,33 +44,29 @@ pub struct Sources {
     /// Values of environment variables. An empty one counts as unset.
     pub environment: BTreeMap<Key, String>,
     /// Path of the settings file and its lines.
-    pub file: Option<(String, Vec<Line>)>,
+    pub file: Option<(String, Vec<SettingLine>)>,
 }
 
-/// A value that its row does not allow.
+/// A value that the table does not allow.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Wrong {
+pub struct InvalidValue {
     /// Name of the setting.
     pub name: &'static str,
-    /// What was written.
+    /// The text.
     pub text: String,
-    /// Where.
+    /// Where it was given.
     pub origin: Origin,
-    /// What is allowed instead.
+    /// The allowed values.
     pub allowed: String,
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for InvalidValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} can not be {:?}: {}: give {}",
-            self.name, self.text, self.origin, self.allowed
-        )
+        write!(f, "{} cannot be {:?}: {}: give {}", self.name, self.text, self.origin, self.allowed)
     }
 }
 
-impl std::error::Error for Wrong {}
+impl std::error::Error for InvalidValue {}
 
 /// All settings, checked.
 #[derive(Clone, Debug)]
@@ -79,22 +75,38 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Takes for each setting the option, else the environment, else the file, else the default,
-    /// and checks it. What is overridden is not looked at.
+    /// Takes each setting from its option, else its environment variable, else the settings file,
+    /// else the default, and checks it. Overridden values are not checked.
     ///
     /// # Errors
-    /// The first value that its row does not allow.
-    pub fn resolve(sources: &Sources) -> Result<Settings, Wrong> {
+    /// The first value that the table does not allow.
+    pub fn resolve(sources: &Sources) -> Result<Settings, InvalidValue> {
         let mut values = BTreeMap::new();
         for setting in &SETTINGS {
             let Some((text, origin)) = sources.find(setting) else { continue };
             let Some(value) = setting.kind.read(&text) else {
                 let allowed = setting.kind.allowed();
-                return Err(Wrong { name: setting.name, text, origin, allowed });
+                return Err(InvalidValue { name: setting.name, text, origin, allowed });
             };
             values.insert(setting.key, (value, origin));
         }
         Ok(Settings { values })
+    }
+
+    /// Replaces the value of `key` by one that the starting host decided, such as a number for
+    /// `auto` or an absolute path. Its origin stays the same.
+    pub fn decide(&mut self, key: Key, value: Option<Value>) {
+        let origin = self.origin(key);
+        match value {
+            Some(value) => drop(self.values.insert(key, (value, origin))),
+            None => drop(self.values.remove(&key)),
+        }
+    }
+
+    /// The value of `key`; `None` if it is unset and has no default.
+    #[must_use]
+    pub fn value(&self, key: Key) -> Option<&Value> {
+        self.values.get(&key).map(|(value, _)| value)
     }
 
     /// Where the value of `key` came from.
@@ -103,13 +115,13 @@ impl Settings {
         self.values.get(&key).map_or(Origin::Default, |(_, origin)| origin.clone())
     }
 
-    /// True if somebody asked for the value of `key`.
+    /// True if the value of `key` was given, that is, is not the default.
     #[must_use]
     pub fn is_given(&self, key: Key) -> bool {
         self.origin(key) != Origin::Default
     }
 
-    /// A text; `None` if it is unset and has no default.
+    /// The value of a text setting; `None` if it is unset and has no default.
     #[must_use]
     pub fn text(&self, key: Key) -> Option<&str> {
         match self.values.get(&key) {
@@ -118,13 +130,13 @@ impl Settings {
         }
     }
 
-    /// A text that has a default; empty for any other key.
+    /// The value of a text setting that has a default; empty for any other key.
     #[must_use]
     pub fn word(&self, key: Key) -> &str {
         self.text(key).unwrap_or_default()
     }
 
-    /// A number; `None` for `auto`.
+    /// The value of a numeric setting (bytes, microseconds, a count); `None` for `auto`.
     #[must_use]
     pub fn number(&self, key: Key) -> Option<u64> {
         match self.values.get(&key) {
@@ -133,13 +145,13 @@ impl Settings {
         }
     }
 
-    /// The bound on every wait.
+    /// The limit on every wait.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         Duration::from_micros(self.number(Key::Timeout).unwrap_or(0))
     }
 
-    /// The value as one would write it; empty if it is unset.
+    /// The value as a user would write it; empty if it is unset.
     #[must_use]
     pub fn written(&self, key: Key) -> String {
         match (self.values.get(&key).map(|(value, _)| value), Setting::of(key).kind) {
@@ -179,16 +191,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_in_order_and_its_defaults_are_allowed() {
-        for (place, setting) in SETTINGS.iter().enumerate() {
-            assert_eq!(setting.key as usize, place, "{}", setting.name);
+    fn the_table_is_in_order_and_its_defaults_are_valid() {
+        for (index, setting) in SETTINGS.iter().enumerate() {
+            assert_eq!(setting.key as usize, index, "{}", setting.name);
             let variable = format!("FOREBAY_{}", setting.name.to_uppercase().replace('-', "_"));
             assert_eq!(setting.variable, variable);
         }
         let settings = Settings::resolve(&Sources::default()).expect("the defaults");
         assert_eq!(settings.word(Key::Name), "default");
         assert_eq!(settings.number(Key::Memory), None);
-        assert_eq!(settings.number(Key::Chunk), Some(4 << 20));
+        assert_eq!(settings.number(Key::StripeSize), Some(4 << 20));
         assert_eq!(settings.timeout(), Duration::from_secs(30));
         assert_eq!(settings.text(Key::Dir), None);
         for setting in SETTINGS.iter().filter(|setting| !setting.default.is_empty()) {
@@ -197,9 +209,9 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_origin_wins() {
+    fn an_option_overrides_the_environment_which_overrides_the_file() {
         let mut sources = Sources::default();
-        let line = Line { number: 7, key: "ssd".into(), value: "1GiB".into() };
+        let line = SettingLine { number: 7, key: "ssd".into(), value: "1GiB".into() };
         sources.file = Some(("/f".into(), vec![line]));
         let resolve = |sources: &Sources| {
             let settings = Settings::resolve(sources).expect("allowed");
@@ -215,14 +227,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_says_what_where_and_what_is_allowed() {
+    fn an_invalid_value_is_reported_with_its_origin_and_the_allowed_values() {
         let mut sources = Sources::default();
-        sources.environment.insert(Key::Chunk, "4Q".into());
+        sources.environment.insert(Key::StripeSize, "4Q".into());
         let error = Settings::resolve(&sources).expect_err("4Q").to_string();
-        let wanted = "chunk can not be \"4Q\": variable FOREBAY_CHUNK: give a power of two from \
-                      64KiB to 64MiB (bytes, or with KiB, MiB, GiB, TiB)";
-        assert_eq!(error, wanted);
-        sources.environment.insert(Key::Chunk, "3MiB".into());
+        let expected = "stripe-size cannot be \"4Q\": variable FOREBAY_STRIPE_SIZE: give a power of \
+                        two from 64KiB to 64MiB (bytes, or with K, M, G or T)";
+        assert_eq!(error, expected);
+        sources.environment.insert(Key::StripeSize, "3MiB".into());
         assert!(Settings::resolve(&sources).is_err());
     }
 }

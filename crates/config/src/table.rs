@@ -1,11 +1,15 @@
 //! The table of settings.
 
-use wire::limits::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, INLINE_BYTES_MAX, MIB, WORKER_COUNT_MAX};
+use crate::choice::{
+    Access, Consistency, LogLevel, Placement, RemoteReads, RemoteWrites, RequestPath, Spread, Wire,
+    WritebackMode,
+};
+use wire::limits::{INLINE_BYTES_MAX, MIB, STRIPE_LOG2_MAX, STRIPE_LOG2_MIN, WORKER_COUNT_MAX};
 
-/// What a value must agree on.
+/// Which daemons and commands must use the same value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
-    /// Alike on all daemons of an instance, for its life.
+    /// The same on all daemons of an instance, for its lifetime.
     Instance,
     /// May differ between hosts.
     Node,
@@ -16,15 +20,16 @@ pub enum Scope {
 /// The type of a value and what is allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Letters, digits, `-`, `_` and `.`, not first; at most 48 bytes: it becomes part of paths.
+    /// Letters, digits, `-`, `_` and `.`, beginning with a letter or digit; at most 48 bytes,
+    /// because it becomes part of paths.
     Name,
-    /// An absolute path without `.` and `..`, not `/` itself.
+    /// An absolute path without `.` and `..`, other than `/` itself.
     Prefix,
     /// A path.
     Path,
-    /// Paths with `:` between them.
+    /// Paths separated by `:`.
     Paths,
-    /// Words of a command, split as a shell does.
+    /// A command line, split into words as a shell does.
     Command,
     /// An IP address.
     Address,
@@ -45,9 +50,10 @@ pub enum Kind {
         /// Only powers of two.
         power: bool,
     },
-    /// Memory: bytes in `min..=max`, a part of the host's, a range of these, or `auto`.
+    /// Memory: bytes in `min..=max`, a percentage of the host's memory, a range of these, or
+    /// `auto`.
     Memory {
-        /// Least bytes; a range may begin with less.
+        /// Least bytes; the lower end of a range may be smaller.
         min: u64,
         /// Most bytes.
         max: u64,
@@ -70,7 +76,7 @@ pub enum Kind {
     },
 }
 
-/// A setting's place in the table.
+/// A setting, and its index in the table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[repr(usize)]
 #[allow(missing_docs, reason = "each row of the table says what it is")]
@@ -79,64 +85,59 @@ pub enum Key {
     At,
     Hosts,
     Dir,
-    /// The directory whose tree the root shows.
     Backing,
-    /// How long what lies there counts as known.
-    BackingCheck,
-    /// How fast the backing directory is used in the background.
+    BackingRevalidate,
     BackingRate,
-    /// When the backing directory is written to.
-    WriteBack,
-    /// Which history of files that are read is followed and kept.
-    History,
+    Writeback,
+    Profile,
     Memory,
     Ssd,
-    /// Free memory below which idle files sink (Cn).
-    Room,
-    /// Free memory below which any do (Cf).
-    Reserve,
-    /// When a file is idle.
-    Idle,
-    /// How long a write waits for room.
-    Patience,
-    /// How fast files move between tiers.
-    MoveRate,
-    Chunk,
+    /// Free memory below which idle extents are demoted (Cn).
+    DemoteLowWatermark,
+    /// Free memory below which any extent is demoted (Cf).
+    DemoteMinWatermark,
+    DemoteIdleAge,
+    EnospcTimeout,
+    TieringRate,
+    ScrubRate,
+    StripeSize,
     Spread,
     Placement,
-    /// What hosts see of each other's changes.
     Consistency,
-    Writes,
-    /// `reads`.
-    Reads,
+    RemoteWrites,
+    RemoteReads,
     Inline,
     Workers,
     Listen,
     Port,
     Transport,
+    Wire,
     Ssh,
     Timeout,
     Log,
+    Access,
     Requests,
 }
 
 /// One row.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Where it stands.
+    /// Its index in the table.
     pub key: Key,
-    /// Its key in the settings file and, behind `--`, its option.
+    /// Its key in the settings file and, after `--`, its option.
     pub name: &'static str,
     /// Its environment variable.
     pub variable: &'static str,
-    /// What is allowed.
+    /// The allowed values.
     pub kind: Kind,
-    /// The default as one would write it; empty: none.
+    /// The default, as a user would write it; empty: none.
     pub default: &'static str,
-    /// What it counts in.
+    /// Its unit.
     pub unit: &'static str,
-    /// What must agree on it.
+    /// Where it must be the same.
     pub scope: Scope,
+    /// Its heading in `--help`; `None` for common settings.
+    pub heading: Option<&'static str>,
     /// One line for people.
     pub help: &'static str,
 }
@@ -149,22 +150,38 @@ impl Setting {
     }
 }
 
-/// Least arena of a daemon: room for a few chunks of the largest size would be 1 GiB, but small
-/// instances in tests and containers use small chunks.
+/// Smallest arena of a daemon. A few stripes of the largest size would need 1 GiB, but small
+/// instances in tests and containers use small stripes.
 const MEMORY_BYTES_MIN: u64 = 16 * MIB;
-/// A bound that catches slips of the unit: no node has 1 PiB.
+/// Catches mistakes in the unit: no node has 1 PiB.
 const SPACE_BYTES_MAX: u64 = 1 << 50;
 const MINUTE_MICROS: u64 = 60_000_000;
 
-const WRITE_BACK: Kind = Kind::Choice(&["through", "close", "cooling", "end", "never"]);
+const WRITEBACK: Kind = Kind::Choice(WritebackMode::WORDS);
 const RATE: Kind =
     Kind::Size { min: MIB, max: SPACE_BYTES_MAX, zero: true, auto: false, power: false };
-/// From 1 ms on.
-const WHILE: Kind = Kind::Duration { min: 1000, max: 60 * MINUTE_MICROS };
+/// From 1 ms to an hour.
+const DURATION: Kind = Kind::Duration { min: 1000, max: 60 * MINUTE_MICROS };
 const PERCENT: Kind = Kind::Count { min: 0, max: 100, auto: true };
 
+// Headings in `--help`.
+const BACKING: &str = "Backing directory";
+const TIERING: &str = "Tiering between memory and SSD";
+const LAYOUT: &str = "Layout and consistency";
+const DAEMONS: &str = "Hosts and daemons";
+
 const fn row(key: Key, name: &'static str, variable: &'static str, kind: Kind) -> Setting {
-    Setting { key, name, variable, kind, default: "", unit: "", scope: Scope::Instance, help: "" }
+    Setting {
+        key,
+        name,
+        variable,
+        kind,
+        default: "",
+        unit: "",
+        scope: Scope::Instance,
+        heading: None,
+        help: "",
+    }
 }
 
 impl Setting {
@@ -172,6 +189,11 @@ impl Setting {
         self.default = default;
         self.unit = unit;
         self.scope = scope;
+        self
+    }
+
+    const fn under(mut self, heading: &'static str) -> Setting {
+        self.heading = Some(heading);
         self
     }
 
@@ -188,142 +210,189 @@ const fn space(min: u64, zero: bool) -> Kind {
 }
 
 /// All settings, in the order of `Key`.
-pub const SETTINGS: [Setting; 31] = [
+pub const SETTINGS: [Setting; 34] = [
     row(Key::Name, "name", "FOREBAY_NAME", Kind::Name)
         .with("default", "", Scope::Session)
         .help("Name of the instance"),
     row(Key::At, "at", "FOREBAY_AT", Kind::Prefix)
         .with("/forebay", "", Scope::Session)
-        .help("Directory below which programs see the instance; it need not exist"),
+        .help("Directory under which programs see the instance; it need not exist"),
     row(Key::Hosts, "hosts", "FOREBAY_HOSTS", Kind::Path)
         .with("", "", Scope::Session)
-        .help("File of hosts to start daemons on: a line 'host[:daemons] [address]' each"),
+        .under(DAEMONS)
+        .help("File of hosts to start daemons on, one 'host[:daemons] [address]' per line"),
     row(Key::Dir, "dir", "FOREBAY_DIR", Kind::Paths).with("", "", Scope::Node).help(
-        "Directory for the SSD target and the log of metadata; without it $TMPDIR, else /tmp; or one on \
-         each SSD or HDD of a host, which its daemons take in turn",
+        "Directory for the SSD tier and the metadata log, $TMPDIR or /tmp if it is not set. Give one \
+         directory on each SSD or HDD of the host, and its daemons use them in turn",
     ),
     row(Key::Backing, "backing", "FOREBAY_BACKING", Kind::Path)
         .with("", "", Scope::Instance)
+        .under(BACKING)
         .help(
-            "Directory of a mounted file system, the same on all hosts, whose tree the instance shows; \
-             what is made and changed is saved there. Or s3://BUCKET/PREFIX, whose objects it shows as \
-             files, and where it is saved as objects",
+            "Directory of a mounted file system, the same path on all hosts: the instance shows its \
+             files, and changes are written back to it. Or s3://BUCKET/PREFIX: the instance shows the \
+             objects as files, and changes are written back as objects",
         ),
-    row(Key::BackingCheck, "backing-check", "FOREBAY_BACKING_CHECK", WHILE)
-    .with("1s", "time", Scope::Instance)
-    .help(
-        "So long what was found by a name in the backing directory holds; who opens it after that has it \
-         looked for there again, and sees what others changed meanwhile; so does who lists a directory",
-    ),
+    row(Key::BackingRevalidate, "backing-revalidate", "FOREBAY_BACKING_REVALIDATE", DURATION)
+        .with("1s", "time", Scope::Instance)
+        .under(BACKING)
+        .help(
+            "How long a name that was looked up in the backing directory is trusted. After that, the \
+             next open or listing checks the directory again and sees the changes of other programs",
+        ),
     row(Key::BackingRate, "backing-rate", "FOREBAY_BACKING_RATE", RATE)
-        .with("0", "bytes a second", Scope::Instance)
+        .with("0", "bytes per second", Scope::Instance)
+        .under(BACKING)
         .help(
-            "So much a second of the backing directory's bandwidth the whole instance takes at most, \
-             each way, to save files and to bring up what is to be read (forebay stage, --history); \
-             what a program reads comes as fast as it can; 0: no bound",
+            "Upper limit for the writeback and prefetch traffic of the whole instance with the backing \
+             directory, per direction. Reads that a program waits for are not limited. 0: no limit",
         ),
-    row(Key::WriteBack, "write-back", "FOREBAY_WRITE_BACK", WRITE_BACK)
+    row(Key::Writeback, "writeback", "FOREBAY_WRITEBACK", WRITEBACK)
         .with("close", "", Scope::Instance)
+        .under(BACKING)
         .help(
-            "When files are saved in the backing directory: before close and fsync return (through), \
-             when nobody has them open to write (close), when they were not changed for a while besides \
-             (cooling), at flush and stop or for want of room (end), or never; of the root, and of \
-             directories made below unless one is set otherwise (forebay layout)",
+            "When changed files are written back to the backing directory: before close and fsync \
+             return (through), when no program has them open for writing (close), when they have also \
+             not changed for a while (idle), at flush and stop or when space is short (end), or never. \
+             It is the mode of the root; new directories inherit it, and 'forebay layout' changes it",
         ),
-    row(Key::History, "history", "FOREBAY_HISTORY", Kind::Name)
+    row(Key::Profile, "profile", "FOREBAY_PROFILE", Kind::Name)
         .with("", "", Scope::Instance)
+        .under(BACKING)
         .help(
-            "Name of a periodic job: which files of the backing directory are read, and in which order, \
-             is noted under it at the end, and next time these come up before they are asked for; auto: \
-             $SLURM_JOB_NAME, if that is set; without it nothing is noted",
+            "Name of a periodic job. Which files of the backing directory it reads, in which order, is \
+             recorded under this name when the instance stops; the next instance with the name \
+             prefetches them. auto: $SLURM_JOB_NAME, if it is set. Nothing is recorded without a name",
         ),
     row(Key::Memory, "memory", "FOREBAY_MEMORY", MEMORY)
         .with("auto", "bytes per daemon", Scope::Node)
         .help(
-            "Memory for files; auto: a quarter of what is available (at most three quarters of \
-             what is free in /dev/shm), divided by the daemons of the host; 25%: so much of the \
-             host's, divided so; 1GiB..50%: at least and at most so much, and in between half of what \
-             programs leave idle, given back as they take it (this needs an SSD)",
+            "Memory for files. auto: a quarter of the available memory, at most three quarters of the \
+             free space in /dev/shm, divided among the daemons of the host. 25%: this share of the \
+             host's memory, divided in the same way. 1GiB..50%: at least and at most this much; in \
+             between it follows half of the memory that programs leave idle and is given back when \
+             they need it (requires an SSD)",
         ),
     row(Key::Ssd, "ssd", "FOREBAY_SSD", space(MEMORY_BYTES_MIN, true))
         .with("auto", "bytes per daemon", Scope::Node)
         .help(
-            "Space for files in dir, 0 for none; auto: 80 % of what is free there, divided by \
-             the daemons of the host, at most 256GiB; none where dir is in memory or on a network",
-        ),
-    row(Key::Room, "room", "FOREBAY_ROOM", PERCENT)
-        .with("50", "percent of memory", Scope::Instance)
-        .help(
-            "While less of a daemon's memory is free, parts of files that are idle move to its SSD \
-             in the background, so that who writes next finds room; 0: nothing moves; auto: so much as \
-             writers were seen to need",
-        ),
-    row(Key::Reserve, "reserve", "FOREBAY_RESERVE", PERCENT)
-        .with("10", "percent of memory", Scope::Instance)
-        .help(
-            "While less than this is free, what is least recently used moves, idle or not; auto: it \
-             follows from room, and from how fast memory and SSD were seen to be",
-        ),
-    row(Key::Idle, "idle", "FOREBAY_IDLE", WHILE)
-    .with("500ms", "time", Scope::Instance)
-    .help("What was not used for so long is idle"),
-    row(Key::Patience, "patience", "FOREBAY_PATIENCE", WHILE)
-    .with("10s", "time", Scope::Instance)
-    .help(
-        "How long a write waits for space at most, while something is on its way to make some (at most \
-         two thirds of timeout); else, and then, it fails with ENOSPC",
-    ),
-    row(Key::MoveRate, "move-rate", "FOREBAY_MOVE_RATE", RATE)
-        .with("0", "bytes a second per daemon", Scope::Instance)
-        .help(
-            "So much a second a daemon moves between memory, SSD and other nodes' memory at most, as \
-             long as nobody waits for it: who finds memory full writes to the SSD meanwhile; 0: no bound",
+            "Space for files in --dir, 0 for none. auto: 80 % of the free space there, divided among \
+             the daemons of the host, at most 256GiB; none if the directory is in memory or on a \
+             network file system",
         ),
     row(
-        Key::Chunk,
-        "chunk",
-        "FOREBAY_CHUNK",
+        Key::DemoteLowWatermark,
+        "demote-low-watermark",
+        "FOREBAY_DEMOTE_LOW_WATERMARK",
+        PERCENT,
+    )
+    .with("50", "percent of memory", Scope::Instance)
+    .under(TIERING)
+    .help(
+        "When less than this percentage of a daemon's memory is free, idle data moves to its SSD in \
+         the background, so that the next writes find free memory. 0: nothing is moved. auto: as much \
+         as writers have needed so far",
+    ),
+    row(
+        Key::DemoteMinWatermark,
+        "demote-min-watermark",
+        "FOREBAY_DEMOTE_MIN_WATERMARK",
+        PERCENT,
+    )
+    .with("10", "percent of memory", Scope::Instance)
+    .under(TIERING)
+    .help(
+        "When less than this percentage of a daemon's memory is free, the least recently used data \
+         moves to the SSD even if it is in use. auto: derived from the low watermark and the measured \
+         bandwidths of memory and SSD",
+    ),
+    row(Key::DemoteIdleAge, "demote-idle-age", "FOREBAY_DEMOTE_IDLE_AGE", DURATION)
+        .with("500ms", "time", Scope::Instance)
+        .under(TIERING)
+        .help("Data that has not been used for this long counts as idle"),
+    row(Key::EnospcTimeout, "enospc-timeout", "FOREBAY_ENOSPC_TIMEOUT", DURATION)
+        .with("10s", "time", Scope::Instance)
+        .under(TIERING)
+        .help(
+            "How long a write waits while space is being freed for it, at most two thirds of --timeout. \
+             After that, or at once if no space can be freed, it fails with ENOSPC",
+        ),
+    row(Key::TieringRate, "tiering-rate", "FOREBAY_TIERING_RATE", RATE)
+        .with("0", "bytes per second per daemon", Scope::Instance)
+        .under(TIERING)
+        .help(
+            "Upper limit for what a daemon moves in the background between memory, SSD and the memory \
+             of other nodes. It does not apply while a program waits for the move; a writer that finds \
+             memory full writes to the SSD directly. 0: no limit",
+        ),
+    row(Key::ScrubRate, "scrub-rate", "FOREBAY_SCRUB_RATE", RATE)
+        .with("8MiB", "bytes per second per daemon", Scope::Instance)
+        .under(TIERING)
+        .help(
+            "Rate at which a daemon reads its data on the SSD in the background and compares the \
+             checksums, so that damage is found before a program meets it. 0: it does not",
+        ),
+    row(
+        Key::StripeSize,
+        "stripe-size",
+        "FOREBAY_STRIPE_SIZE",
         Kind::Size {
-            min: 1 << CHUNK_LOG2_MIN,
-            max: 1 << CHUNK_LOG2_MAX,
+            min: 1 << STRIPE_LOG2_MIN,
+            max: 1 << STRIPE_LOG2_MAX,
             zero: false,
             auto: false,
             power: true,
         },
     )
     .with("4MiB", "bytes", Scope::Instance)
+    .under(LAYOUT)
     .help(
-        "Size of the parts that files are cut into to be spread over daemons, unless a directory is \
-         set otherwise (forebay layout)",
+        "Unit in which files are spread over daemons, unless 'forebay layout' sets another one for a \
+         directory",
     ),
-    row(Key::Spread, "spread", "FOREBAY_SPREAD", Kind::Choice(&["home", "wide"]))
+    row(Key::Spread, "spread", "FOREBAY_SPREAD", Kind::Choice(Spread::WORDS))
         .with("home", "", Scope::Instance)
-        .help("Entries of a directory: together on one daemon (home) or over all of them (wide)"),
-    row(Key::Placement, "placement", "FOREBAY_PLACEMENT", Kind::Choice(&["hash", "local"]))
+        .under(LAYOUT)
+        .help("Where the entries of a directory are: on one daemon (home) or on all of them (wide)"),
+    row(Key::Placement, "placement", "FOREBAY_PLACEMENT", Kind::Choice(Placement::WORDS))
         .with("hash", "", Scope::Instance)
+        .under(LAYOUT)
         .help(
-            "Chunks of a file: over all daemons (hash) or on the writer's own (local), unless a \
-             directory is set otherwise (forebay layout)",
+            "Where the stripes of a file are: on all daemons (hash) or on the writer's own (local), \
+             unless 'forebay layout' says otherwise for a directory",
         ),
-    row(Key::Consistency, "consistency", "FOREBAY_CONSISTENCY", Kind::Choice(&["relaxed", "posix"]))
+    row(Key::Consistency, "consistency", "FOREBAY_CONSISTENCY", Kind::Choice(Consistency::WORDS))
         .with("relaxed", "", Scope::Instance)
+        .under(LAYOUT)
         .help(
-            "What hosts see of each other's changes: sizes at the writer's close or fsync (relaxed), or \
-             all at once (posix); of the root, and of what is made below unless a directory is set \
-             otherwise",
+            "When hosts see each other's changes: sizes at the writer's close or fsync (relaxed), or \
+             everything at once (posix). It is the mode of the root; new files and directories inherit \
+             it, and 'forebay layout' changes it",
         ),
-    row(Key::Writes, "writes", "FOREBAY_WRITES", Kind::Choice(&["through", "behind"]))
-        .with("through", "", Scope::Instance)
-        .help(
-            "Writes to other hosts return when they have arrived (through) or before (behind): \
-             then other hosts see them after the writer's close or fsync",
-        ),
-    row(Key::Reads, "reads", "FOREBAY_READS", Kind::Choice(&["asked", "ahead"]))
-        .with("asked", "", Scope::Instance)
-        .help(
-            "Bytes of other hosts are read when they are asked for (asked), or before, for who reads a \
-             file from its beginning on (ahead): they may be a second old then",
-        ),
+    row(
+        Key::RemoteWrites,
+        "remote-writes",
+        "FOREBAY_REMOTE_WRITES",
+        Kind::Choice(RemoteWrites::WORDS),
+    )
+    .with("through", "", Scope::Instance)
+    .under(LAYOUT)
+    .help(
+        "Writes to other hosts return when the data has arrived (through) or before (behind). With \
+         behind, other hosts see the data after the writer's close or fsync",
+    ),
+    row(
+        Key::RemoteReads,
+        "remote-reads",
+        "FOREBAY_REMOTE_READS",
+        Kind::Choice(RemoteReads::WORDS),
+    )
+    .with("demand", "", Scope::Instance)
+    .under(LAYOUT)
+    .help(
+        "Data of other hosts is fetched when a program reads it (demand), or ahead of a program that \
+         reads a file from its start (readahead). With readahead it may be a second old",
+    ),
     row(
         Key::Inline,
         "inline",
@@ -331,6 +400,7 @@ pub const SETTINGS: [Setting; 31] = [
         Kind::Size { min: 0, max: INLINE_BYTES_MAX as u64, zero: true, auto: false, power: false },
     )
     .with("4KiB", "bytes", Scope::Instance)
+    .under(LAYOUT)
     .help("Files of other hosts up to this size are kept beside their attributes; 0 for none"),
     row(
         Key::Workers,
@@ -339,23 +409,38 @@ pub const SETTINGS: [Setting; 31] = [
         Kind::Count { min: 1, max: WORKER_COUNT_MAX as u64, auto: true },
     )
     .with("auto", "threads per daemon", Scope::Instance)
-    .help("Threads that serve requests; auto: half of the host's processors by daemon, 1 to 4"),
-    row(Key::Listen, "listen", "FOREBAY_LISTEN", Kind::Address).with("", "", Scope::Node).help(
-        "Address for the other daemons; without it 127.0.0.1, with --hosts the address that \
-             the host's name has",
-    ),
+    .under(DAEMONS)
+    .help("Threads that serve requests. auto: half of the host's CPUs per daemon, 1 to 4"),
+    row(Key::Listen, "listen", "FOREBAY_LISTEN", Kind::Address)
+        .with("", "", Scope::Node)
+        .under(DAEMONS)
+        .help(
+            "Address on which daemons listen for each other. Default: 127.0.0.1, or with --hosts the \
+             address of the host's name",
+        ),
     row(Key::Port, "port", "FOREBAY_PORT", Kind::Count { min: 0, max: 64_000, auto: false })
         .with("0", "", Scope::Instance)
-        .help("Daemon number i listens on this TCP port plus i; 0: on any that is free"),
+        .under(DAEMONS)
+        .help("Daemon i listens on this TCP port plus i; 0: on any free port"),
     row(Key::Transport, "transport", "FOREBAY_TRANSPORT", Kind::Transport)
         .with("tcp", "", Scope::Instance)
+        .under(DAEMONS)
         .help(
-            "Way of files' bytes between hosts: TCP, or the memory access of a fabric by libfabric \
-             with its best provider or the one that is named; where it is not there, TCP",
+            "Transport for file data between hosts: tcp, or RDMA by libfabric with its best provider or \
+             the one named; hosts without it use TCP",
+        ),
+    row(Key::Wire, "wire", "FOREBAY_WIRE", Kind::Choice(Wire::WORDS))
+        .with("authenticated", "", Scope::Instance)
+        .under(DAEMONS)
+        .help(
+            "Protection between hosts: authenticated (no byte by TCP can be changed, repeated or added; \
+             file data by RDMA can), encrypted (also unreadable, and no RDMA), or trusted (none after \
+             the daemons have proven the secret: for networks that only trusted users reach)",
         ),
     row(Key::Ssh, "ssh", "FOREBAY_SSH", Kind::Command)
         .with("ssh", "", Scope::Session)
-        .help("Command that runs another on a host: host and command are appended to it"),
+        .under(DAEMONS)
+        .help("Command that runs another command on a host; host and command are appended to it"),
     row(
         Key::Timeout,
         "timeout",
@@ -363,19 +448,26 @@ pub const SETTINGS: [Setting; 31] = [
         Kind::Duration { min: 100_000, max: 60 * MINUTE_MICROS },
     )
     .with("30s", "time", Scope::Instance)
-    .help("Bound on every wait: of this command, and of programs for a daemon"),
-    row(Key::Log, "log", "FOREBAY_LOG", Kind::Choice(&["error", "warn", "info", "debug", "trace"]))
+    .help("Limit on every wait: of this command, and of programs for a daemon"),
+    row(Key::Log, "log", "FOREBAY_LOG", Kind::Choice(LogLevel::WORDS))
         .with("info", "", Scope::Node)
-        .help("How much the daemons write to their logs"),
+        .under(DAEMONS)
+        .help("Level of the daemons' logs"),
+    row(Key::Access, "access", "FOREBAY_ACCESS", Kind::Choice(Access::WORDS))
+        .with("auto", "", Scope::Session)
+        .help(
+            "How a command sees the instance: mount (on --at, for all programs), preload (faster, for \
+             programs that use the C library), or auto (both, as far as this host allows)",
+        ),
     row(
         Key::Requests,
         "requests",
         "FOREBAY_REQUESTS",
-        Kind::Choice(&["auto", "rings", "classic"]),
+        Kind::Choice(RequestPath::WORDS),
     )
     .with("auto", "", Scope::Session)
     .help(
-        "Way of the kernel's requests to a mount: rings (FUSE over io_uring), which the kernel offers \
-         if its module fuse has enable_uring=Y; classic (/dev/fuse); auto: rings where they can be had",
+        "How the kernel passes requests to a mount: rings (FUSE over io_uring, if the kernel module fuse \
+         has enable_uring=Y), classic (/dev/fuse), or auto (rings where they are available)",
     ),
 ];

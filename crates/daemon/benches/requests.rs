@@ -1,6 +1,8 @@
-//! What a request costs through the real socket, slots and TCP: `cargo bench -p daemon`.
+//! Cost of requests through the real socket, slots and TCP: `cargo bench -p daemon`.
+#![expect(clippy::print_stdout, reason = "it prints what it measures")]
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/it/support.rs"]
+#[allow(dead_code, reason = "the benchmark uses only a part")]
 mod support;
 
 use std::time::Instant;
@@ -35,17 +37,17 @@ fn main() {
         client.unlink(&root, name(number).as_bytes()).expect("unlinked");
     });
     let target = To::Target(DaemonIndex(0));
-    measure("map a new piece", 2_000, |number| {
+    measure("map a new extent", 2_000, |number| {
         let inode = Inode(1000 + u64::from(number));
-        let request = Request::MapPieces {
+        let request = Request::MapExtents {
             inode,
-            chunk_log2: 22,
+            stripe_log2: 22,
             allocate: 1,
             offset: 0,
             length: 1,
-            ahead: 0,
+            preallocate: 0,
         };
-        client.pieces(0, &request).expect("a piece");
+        client.extents(0, &request).expect("an extent");
     });
     measure("space", COUNT, |_| {
         client.call(target, &Request::Space {}).expect("space");
@@ -65,9 +67,9 @@ fn main() {
         let offset = u64::from(number % 1024) * 8192;
         let request = Request::Write {
             inode: Inode(5),
-            chunk_log2: 22,
+            stripe_log2: 22,
             offset,
-            cuts: u64::MAX,
+            truncate_epoch: u64::MAX,
             bytes: &bytes,
         };
         client.call(target, &request).expect("written");

@@ -1,115 +1,61 @@
-//! `forebayd`: drives the cores with the real world.
+//! `forebayd`: connects the cores to threads, clocks, sockets and devices.
 //!
-//! Threads, one loop each:
+//! Threads, each with one loop:
 //!
 //! | thread | module | owns |
 //! |---|---|---|
-//! | main | `acceptor` | the Unix socket, sessions, signals, the processes of the host |
-//! | worker 0 .. W | `worker` | a `metadata::Service`, its log and its index |
+//! | main | `sessions::acceptor` | the Unix socket, sessions, signals, the processes of the host |
+//! | worker 0 .. W | `threads::worker` | a `metadata::Service`, its log and its index |
 //! | worker 0 | `target` | also the `data::Target` |
-//! | net | `peers` | connections to other daemons; runs a worker that nobody runs right now; `leases` |
-//! | bulk 0 .. | `bulk` | streams to and from other daemons, for bytes of files |
-//! | fabric | `bulk` | the same by libfabric, if the instance is set so |
-//! | prepare | `prepare` | nothing: makes devices hold space, which takes long |
-//! | sink | `sink` | nothing: copies pieces to the SSD |
-//! | lend | `lend` | `data::lending`: looks how much memory is idle |
-//! | give-back | `lend` | nothing: gives blocks of the arena back to the system |
-//! | below 0 .. | `below` | nothing: reads the backing directory, if there is one |
+//! | net | `threads::peers` | connections to other daemons; runs idle workers; `host::leases` |
+//! | bulk 0 .. | `threads::bulk_endpoint` | streams to and from other daemons, for bytes of files |
+//! | fabric | `threads::bulk_endpoint` | the same by libfabric, if the instance uses it |
+//! | prepare | `target::space::prepare` | nothing: provisions space on devices, which is slow |
+//! | demote | `target::tiering::demotion` | nothing: copies extents to and from the SSD |
+//! | lend | `target::tiering::lending` | `data::tiering::lending_policy`: measures idle memory |
+//! | give-back | `target::tiering::lending` | nothing: releases blocks of the arena to the system |
+//! | activity | `host::activity` | sums of what the processes of the host count |
+//! | liveness | `host::liveness` | nothing: compares start times of processes, which may take long |
+//! | answer | `host::activity` | nothing: writes one answer on what jobs did |
+//! | backing 0 .. | `backing` | nothing: reads the backing store, if there is one |
 //!
-//! Between threads: the workers' inboxes (`inbox`), `net::Sender`, by which any thread sends to other
-//! daemons, and the slots of sessions, into which any thread may put a reply. A request that comes
-//! from a session goes gateway -> shard or target -> effects, performed in their order, the reply
-//! last.
+//! Between threads: the workers' inboxes (`shared::inbox`), `net::Sender`, by which any thread sends to
+//! other daemons, and the slots of sessions, into which any thread may put a reply. A request of a
+//! session takes the path gateway -> shard or target -> effects, performed in order, the reply last.
 //!
-//! A broken assertion ends the process: what counts outlives it in shared memory and in the log,
-//! and clients attach again to the one that is started in its place.
+//! A failed assertion ends the process: the state that matters survives in shared memory and in the
+//! log, and clients attach to the daemon that is started in its place.
 #![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing, clippy::string_slice)]
+#![expect(clippy::print_stderr, reason = "a program reports its errors there")]
 
-mod settings;
-
-mod startup;
-
-mod memory;
-
-mod recover;
-
-mod shared;
-
-mod inbox;
-
-mod leases;
-mod sizes;
-
-mod reply;
-
-mod worker;
-
+mod backing;
+mod host;
+mod sessions;
 mod shard;
-
-mod posted;
-
-mod clock;
-mod jobs;
-mod removals;
-
+mod shared;
+mod startup;
 mod target;
+mod threads;
 
-mod early;
-
-mod accounts;
-
-mod alone;
-
-mod room;
-mod untold;
-
-mod below;
-
-mod prepare;
-
-mod clean;
-
-mod history;
-
-mod sink;
-
-mod rise;
-
-mod idle;
-mod lend;
-
-mod peers;
-
-mod abroad;
-mod bulk;
-
-mod acceptor;
-
-mod greeting;
-
-mod status;
-
-mod thresholds;
-
-mod open;
-
-mod origins;
-mod reaper;
-mod releases;
-
-use settings::Settings;
+use config::process::{CheckExtent, Invocation};
+use startup::settings::Settings;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let settings = match Settings::parse(std::env::args().skip(1)) {
-        Ok(settings) => settings,
+    let settings = match settings() {
+        Ok(Some((settings, None))) => settings,
+        Ok(Some((settings, Some(extent)))) => return check(&settings, extent),
+        Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebayd: {error}");
+            eprintln!("forebayd: {}", config::printable::printable_lines(&error.to_string()));
             return ExitCode::from(2);
         }
     };
-    log_to_stderr();
+    background::log_file::begin(settings.instance.log, &settings.run);
     end_on_panic();
+    shm::faults::report();
     match startup::run(&settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -119,21 +65,43 @@ fn main() -> ExitCode {
     }
 }
 
-/// The starter makes standard error the log file. `FOREBAY_LOG` is a level: error .. trace.
-fn log_to_stderr() {
-    let level = std::env::var("FOREBAY_LOG").ok().and_then(|level| level.parse().ok());
-    tracing_subscriber::fmt()
-        .with_max_level(level.unwrap_or(tracing::Level::INFO))
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .with_target(false)
-        .init();
+/// Prints what the files of the daemon hold.
+fn check(settings: &Settings, extent: CheckExtent) -> ExitCode {
+    let checked = startup::check(settings, extent).map_err(|error| error.to_string());
+    let line = checked
+        .and_then(|check| serde_json::to_string(&check).map_err(|error| error.to_string()))
+        .and_then(|line| writeln!(std::io::stdout(), "{line}").map_err(|error| error.to_string()));
+    match line {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", config::printable::printable_lines(&error.to_string()));
+            ExitCode::FAILURE
+        }
+    }
 }
 
-/// A thread that panicked would leave the others waiting for it.
+/// The settings that the command line names; `None`: it asked for a line of text, which is printed.
+fn settings() -> Result<Option<(Settings, Option<CheckExtent>)>, String> {
+    let line = match Invocation::parse(std::env::args_os().skip(1))? {
+        Invocation::Run(launch) => {
+            let settings = Settings::read(&launch.config, launch.ready_fd)?;
+            return Ok(Some((settings, launch.check)));
+        }
+        Invocation::Version => format!("forebayd {}", env!("CARGO_PKG_VERSION")),
+        Invocation::Help => {
+            "forebayd --config FILE [--ready-fd N | --check logs|all]: 'forebay start' \
+                             and 'forebay check' run it"
+                .into()
+        }
+    };
+    let _ = writeln!(std::io::stdout(), "{line}");
+    Ok(None)
+}
+
+/// A thread that panics would leave the others waiting for it.
 fn end_on_panic() {
     std::panic::set_hook(Box::new(|info| {
-        tracing::error!("a broken assertion ends the daemon: {info}");
+        tracing::error!("assertion failed, the daemon aborts: {info}");
         std::process::abort();
     }));
 }

@@ -1,277 +1,381 @@
-//! From the command line to a daemon that serves, and its orderly end.
+//! From the configuration to a serving daemon, and its orderly shutdown.
 //!
-//! What an earlier daemon of the same number left is taken up: the piece table says what the target
-//! holds, the logs say what the shards hold. The socket takes its place last, so a client that
-//! finds it finds a daemon that is ready.
+//! The state of an earlier daemon with the same index is recovered: the target from the extent
+//! table, the shards from their logs. The socket is created last, so that a client which finds it
+//! finds a daemon that is ready.
 
-use crate::acceptor::{Acceptor, Parts};
-use crate::accounts::Books;
-use crate::alone::Alone;
-use crate::below::{self, Tree};
-use crate::bulk::{BulkEnds, lane_count};
-use crate::greeting::Offer;
-use crate::inbox::Inbox;
-use crate::leases::Held;
-use crate::lend::{self, Blocks, Desk};
-use crate::memory::Memory;
-use crate::open::Open;
-use crate::origins::Origins;
-use crate::peers::Peers;
-use crate::prepare::Orders;
-use crate::reaper::Reaper;
-use crate::recover;
-use crate::releases::Releases;
-use crate::settings::Settings;
+mod check;
+mod failure;
+mod found;
+mod instance_lock;
+mod memory;
+mod places;
+mod recover;
+pub(crate) mod settings;
+
+pub(crate) use check::{check, damage_list};
+pub(crate) use failure::{Failure, StartResult, failed, no_thread};
+
+use crate::backing::{self, Tree};
+use crate::host::Host;
+use crate::host::activity::HostActivity;
+use crate::host::activity::gather;
+use crate::host::audit::Audit;
+use crate::host::leases::HostLeases;
+use crate::host::lock_releases::LockReleases;
+use crate::host::reaper::Reaper;
+use crate::host::sizes::RemoteTruncates;
+use crate::host::unreported_sizes::UnreportedSizes;
+use crate::sessions::SessionSets;
+use crate::sessions::acceptor::{Acceptor, AcceptorParts};
+use crate::sessions::client_ids::ClientIds;
+use crate::sessions::greeting::WelcomeTemplate;
+use crate::sessions::open_sessions::OpenSessions;
 use crate::shard::Shard;
-use crate::shared::{Figures, HistoryFigures, Shared, SpaceFigures};
-use crate::sink::Copies;
-use crate::sizes::Sizes;
+use crate::shared::inbox::Inboxes;
+use crate::shared::metrics::Metrics;
+use crate::shared::network::Network;
+use crate::shared::{Shared, Timing};
+use crate::startup::found::Found;
+use crate::startup::instance_lock::InstanceLock;
+use crate::startup::memory::{Mapped, Memory};
+use crate::startup::places::Places;
+use crate::startup::recover::TargetThreads;
+use crate::startup::settings::Settings;
+
+use crate::target::space::ledger::AccountLedger;
+use crate::target::tiering::lending::{self, Lending};
 use crate::target::{Devices, TargetLoop};
-use crate::untold::Untold;
-use crate::worker::{Worker, Workers};
-use ::below::{Mounted, is_bucket};
+use crate::threads::bulk::{BulkTransfers, bulk_lane_count};
+use crate::threads::bulk_endpoint::BulkEndpoint;
+use crate::threads::peers::Peers;
+use crate::threads::worker::{Worker, Workers};
+use ::backing::{Mounted, is_bucket};
 use bucket::Bucket;
-use fabric::bulk::{Doors, Lanes};
+use config::audit;
+use fabric::bulk::{BulkTransport, Lanes};
 use gateway::{Router, Sessions};
 use metadata::Holder;
+use net::HostDaemons;
 use net::{Net, Secret};
 use placement::Map;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::Mode;
-use shm::doorbell::{Doorbells, SESSION_COUNT_MAX};
-use shm::posts::Posts;
-use std::fmt::{self, Display};
+use shm::activity::ActivitySegment;
+use shm::host::HostSegment;
+use shm::local_ops::OpLog;
+use shm::session::{Doorbells, SESSION_COUNT_MAX};
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Release;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use store::SsdFile;
-use wire::{Welcome, origin};
+use wire::{Welcome, client_id};
 
-/// Why the daemon can not serve: what was being done, and what went wrong.
-#[derive(Debug)]
-pub(crate) struct Failure(pub(crate) String);
-
-impl Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// What makes a failure of an error.
-pub(crate) fn failed<E: Display>(doing: impl Display) -> impl FnOnce(E) -> Failure {
-    move |error| Failure(format!("can not {doing}: {error}"))
-}
-
-/// What can fail at the start.
-pub(crate) type Outcome<T> = Result<T, Failure>;
-
-/// A daemon that has taken everything up and serves nobody yet.
+/// A recovered daemon that does not serve yet.
 struct Daemon {
     shared: Arc<Shared>,
     net: Net<Peers>,
-    lanes: Lanes<BulkEnds>,
-    ends: BulkEnds,
+    lanes: Lanes<BulkEndpoint>,
+    ends: BulkEndpoint,
     shards: Vec<Shard>,
     target: TargetLoop,
     threads: Threads,
     devices: Arc<Devices>,
-    offer: Offer,
+    welcome_template: WelcomeTemplate,
     /// Number of this start.
     start: u64,
 }
 
-/// Serves until a signal asks to end.
-pub(crate) fn run(settings: &Settings) -> Outcome<()> {
+/// Serves until a signal asks the daemon to end.
+pub(crate) fn run(settings: &Settings) -> StartResult<()> {
     let begun = Instant::now();
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     raise_descriptor_limit();
     let signals = take_signals()?;
-    let _alone = Alone::take(settings)?;
-    let daemon = take_up(settings, begun)?;
-    serve(settings, daemon, signals)
+    let lock = InstanceLock::take(settings)?;
+    let daemon = recover_daemon(settings, begun)?;
+    serve(settings, daemon, signals, lock)
 }
 
-/// A stream that becomes readable when the daemon is asked to end.
-fn take_signals() -> Outcome<UnixStream> {
-    let (signals, tell) = UnixStream::pair().map_err(failed("make a pipe"))?;
+/// A stream that becomes readable when a signal asks the daemon to end.
+fn take_signals() -> StartResult<UnixStream> {
+    let (signals, writer) = UnixStream::pair().map_err(failed("create a pipe"))?;
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-        let tell = tell.try_clone().map_err(failed("make a pipe"))?;
-        signal_hook::low_level::pipe::register(signal, tell).map_err(failed("take signals"))?;
+        let writer = writer.try_clone().map_err(failed("create a pipe"))?;
+        signal_hook::low_level::pipe::register(signal, writer)
+            .map_err(failed("install signal handlers"))?;
     }
     Ok(signals)
 }
 
-fn take_up(settings: &Settings, begun: Instant) -> Outcome<Daemon> {
-    let memory = Memory::open(settings)?;
-    let start = Start::open(settings, memory.is_new())?;
-    let peers = net::Settings {
-        me: settings.index,
+fn net_settings(settings: &Settings, start: u64, secret: Secret) -> StartResult<net::Settings> {
+    Ok(net::Settings {
+        me: settings.me(),
         daemon_count: settings.count,
-        start: start.number,
-        secret: read_secret(&settings.run.join("secret"))?,
+        start,
+        secret,
         listen: settings.listen,
         peers: settings.peers.clone(),
-    };
-    let (bulk, lanes) =
-        Doors::new(lane_count(), &peers, &settings.transport).map_err(failed("poll"))?;
+        protection: settings.protection(),
+        host: Some(HostDaemons {
+            first: settings.local_first,
+            count: settings.local_count,
+            directory: settings.run.clone(),
+        }),
+        counters: Arc::default(),
+    })
+}
+
+fn timing(settings: &Settings, begun: Instant) -> Timing {
+    Timing {
+        begun,
+        timeout: Duration::from_micros(settings.instance.timeout),
+        enospc_timeout_millis: settings.enospc_timeout_millis(),
+    }
+}
+
+fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
+    let secret = read_secret(&settings.run.join("secret"))?;
+    let found = Found::open(settings, secret.instance_number())?;
+    let memory = Memory::open(settings)?;
+    let known_files = memory.known_files()?;
+    let start = found.number();
+    let peers = net_settings(settings, start, secret)?;
+    let counters = Arc::clone(&peers.counters);
+    let (bulk, lanes) = BulkTransport::new(bulk_lane_count(), &peers, &settings.transport)
+        .map_err(failed("poll"))?;
     let (net, sender) =
         Net::<Peers>::bind(peers).map_err(failed(format!("listen on {}", settings.listen)))?;
 
-    let ssd = recover::open_ssd(settings)?;
-    let map = Map::initial(settings.count).ok_or_else(|| Failure("no such instance".into()))?;
-    let offer = offer(settings, &map, &memory, &ssd)?;
-    let workers = settings.workers;
-    let origins = Origins::new(origin::first(settings.index, start.number), &memory.host);
-    let (below, below_orders) = open_backing(settings)?.map(below::below).unzip();
+    let ssd = recover::open_ssd(settings, &found)?;
+    let map =
+        Map::initial(settings.count).ok_or_else(|| Failure("invalid number of daemons".into()))?;
+    let welcome_template = welcome_template(settings, &map, &memory, &ssd.0)?;
+    let workers = settings.workers();
+    let first = client_id::first(settings.me(), start);
+    let earlier_end = begun + 2 * Duration::from_micros(settings.instance.timeout);
+    let client_ids = ClientIds::new(first, &memory.host, earlier_end);
+    let (backing, backing_orders) = open_backing(settings)?.map(backing::channel).unzip();
+    let timing = timing(settings, begun);
+    let of_host = (memory.host, memory.op_log, memory.activity);
+    let host = open_host(settings, &map, of_host, &memory.leases)?;
+    let bells = Doorbells::new(memory.bells.segment).map_err(failed("use the doorbells"))?;
+    let router = Router { map: map.clone(), me: settings.me(), workers };
     let shared = Arc::new(Shared {
-        router: Router { map: map.clone(), me: settings.index, workers },
-        host_number: settings.local_first,
-        host_count: settings.local_count,
-        bells: Doorbells::new(memory.bells.segment).map_err(failed("use the doorbells"))?,
-        inboxes: (0..workers).map(|_| Inbox::default()).collect(),
-        net: sender,
-        bulk,
-        host: memory.host,
-        net_watches: AtomicBool::new(false),
-        posts: Posts::new(memory.posts.segment).map_err(failed("use the posts"))?,
-        leases: Held::new(
-            Holder::new(settings.index, map.clone(), workers),
-            recover::leases(&memory.leases, settings.count)?,
-        ),
-        sizes: Sizes::default(),
-        untold: settings.has_drafts().then(Untold::default),
-        origins,
-        open: Open::new(),
-        releases: Releases::default(),
-        books: Books::default(),
-        lend: Desk::new(settings).map_err(failed("make an event"))?,
-        below,
-        timeout: Duration::from_micros(settings.timeout_micros),
-        patience_millis: settings.patience_millis(),
-        stopping: AtomicBool::new(false),
-        begun,
-        figures: (0..workers).map(|_| Figures::default()).collect(),
-        history: HistoryFigures::default(),
-        space: SpaceFigures::default(),
+        inboxes: Inboxes::new(bells, workers),
+        bulk: BulkTransfers::new(bulk, &router, timing.timeout),
+        net: Network {
+            router,
+            host_number: settings.local_first,
+            host_count: settings.local_count,
+            sender,
+            counters,
+            is_awake: AtomicBool::new(false),
+        },
+        host,
+        sessions: SessionSets { client_ids, open: OpenSessions::new() },
+        ledger: AccountLedger::default(),
+        lending: Lending::new(settings).map_err(failed("create an eventfd"))?,
+        backing,
+        audit: Audit::new(settings.run.join(audit::log_of(settings.index))),
+        timing,
+        stopping: AtomicBool::default(),
+        is_memory_gone: AtomicBool::default(),
+        metrics: Metrics::new(workers),
     });
-    if settings.index.0 == settings.local_first {
-        // Only this one of the host's daemons counts them, and none of its are under way.
-        shared.host.forget_flights();
-    }
-    let before = u16::try_from(shared.posts.sessions_most()).unwrap_or(u16::MAX);
-    let (target, devices, orders, copies, blocks) =
-        recover::target(settings, memory.target, ssd, before)?;
-    let shards = recover::shards(settings, &map, memory.indexes)?;
-    start.note()?;
-    let ends = BulkEnds::new(Arc::clone(&shared), Arc::clone(&devices));
-    let threads = Threads { orders, copies, blocks, below: below_orders };
-    let start = start.number;
-    Ok(Daemon { shared, net, lanes, ends, shards, target, threads, devices, offer, start })
+    let before = (start, sessions_before(&shared));
+    let (target, devices, of_target) = recover::target(settings, memory.target, ssd, before)?;
+    let progress = Arc::new(memory.log_progress.segment);
+    let shards = recover::shards(settings, &map, memory.indexes, &found, &progress)?;
+    found.complete(known_files)?;
+    let ends = BulkEndpoint::new(Arc::clone(&shared), Arc::clone(&devices));
+    Ok(Daemon {
+        shared,
+        net,
+        lanes,
+        ends,
+        shards,
+        target,
+        threads: Threads { of_target, backing: backing_orders },
+        devices,
+        welcome_template,
+        start,
+    })
 }
 
-fn serve(settings: &Settings, daemon: Daemon, signals: UnixStream) -> Outcome<()> {
-    let Daemon { shared, net, lanes, ends, shards, target, threads, devices, offer, start } =
-        daemon;
-    let address = net.local_address().map_err(failed("ask for the own address"))?;
+/// Sessions of earlier daemons had lower indexes.
+fn sessions_before(shared: &Shared) -> u16 {
+    u16::try_from(shared.host.op_log.sessions_most()).unwrap_or(u16::MAX)
+}
+
+fn open_host(
+    settings: &Settings,
+    map: &Map,
+    (segment, op_log, activity): (HostSegment, Mapped, ActivitySegment),
+    leases: &Mapped,
+) -> StartResult<Host> {
+    let holder = Holder::new(settings.me(), map.clone(), settings.workers());
+    let is_home = settings.index == settings.local_first;
+    if is_home {
+        // Only this daemon of the host counts transfers, and it has none in flight.
+        segment.reset_transfers();
+    }
+    let liveness = Arc::default();
+    Ok(Host {
+        segment,
+        op_log: OpLog::new(op_log.segment).map_err(failed("open the operation log"))?,
+        leases: HostLeases::new(holder, recover::leases(leases, settings.count)?),
+        truncates: RemoteTruncates::new(Duration::from_micros(settings.instance.timeout)),
+        unreported: settings.has_partials().then(UnreportedSizes::default),
+        lock_releases: LockReleases::default(),
+        activity: is_home.then(|| HostActivity::new(activity, Arc::clone(&liveness))),
+        liveness,
+    })
+}
+
+fn serve(
+    settings: &Settings,
+    daemon: Daemon,
+    signals: UnixStream,
+    lock: InstanceLock,
+) -> StartResult<()> {
+    let Daemon {
+        shared,
+        net,
+        lanes,
+        ends,
+        shards,
+        target,
+        threads,
+        devices,
+        welcome_template,
+        start,
+    } = daemon;
+    let address = net.local_address().map_err(failed("get the listening address"))?;
     let mut target = Some(target);
     let cells = shards.into_iter().enumerate().map(|(number, shard)| {
-        // `placement::map::WORKER_OF_TARGET` is the first.
+        // Worker 0 gets the target: `placement::map::WORKER_OF_TARGET`.
         let mut worker = Worker::new(number, shard, target.take());
-        // Whoever asks as soon as we are ready must see what was taken up.
+        // A status query right after readiness must show the recovered state.
         worker.publish(&shared);
         worker
     });
     let cells = Arc::new(Workers::new(cells.collect()));
     let mut peers = Peers::new(Arc::clone(&shared), Arc::clone(&cells));
-    let net = spawn("net", move || {
+    let net = spawn_thread("net", move || {
         if let Err(error) = net.run(&mut peers) {
-            tracing::error!(%error, "no connections to other daemons any more");
+            tracing::error!(%error, "network thread failed, no connections to other daemons");
         }
     })?;
-    let ends = Arc::new(ends);
-    let mut bulk = Vec::new();
-    if let Some(mover) = lanes.mover {
-        let ends = Arc::clone(&ends);
-        bulk.push(spawn("fabric", move || {
-            if let Err(error) = mover.run(&ends) {
-                tracing::error!(%error, "no bytes by libfabric any more");
-            }
-        })?);
-    }
-    for (number, lane) in lanes.tcp.into_iter().enumerate() {
-        let ends = Arc::clone(&ends);
-        bulk.push(spawn(&format!("bulk-{number}"), move || {
-            if let Err(error) = lane.run(&ends) {
-                tracing::error!(%error, "no bytes from and to other daemons any more");
-            }
-        })?);
-    }
+    let bulk = start_bulk(lanes, ends)?;
     threads.start(&shared, &devices)?;
     let mut workers = Vec::new();
     for number in 0..cells.count() {
         let (shared, cells) = (Arc::clone(&shared), Arc::clone(&cells));
-        workers.push(spawn(&format!("worker-{number}"), move || cells.run(number, &shared))?);
+        workers
+            .push(spawn_thread(&format!("worker-{number}"), move || cells.run(number, &shared))?);
     }
 
-    let index = settings.index;
+    let index = settings.me();
     let socket = settings.run.join(format!("d{}.sock", index.0));
     let is_home = index.0 == settings.local_first;
-    let parts = Parts {
-        offer,
-        listener: listen(&socket)?,
+    let listener = places::listen(&socket)?;
+    let mut places = Places::new(settings, socket.clone(), lock);
+    let parts = AcceptorParts {
+        workers: cells,
+        welcome_template,
+        listener,
+        look_at_places: Box::new(move || places.look()),
         signals,
         sessions: Sessions::new(index, start, SESSION_COUNT_MAX),
         owner: settings.owner,
         reaper: is_home.then(Reaper::default),
     };
     let acceptor = Acceptor::new(Arc::clone(&shared), parts).map_err(failed("poll"))?;
-    tracing::info!(index = index.0, %address, start, took = ?shared.begun.elapsed(), "ready");
-    tell_ready(settings, &address.to_string())?;
+    tracing::info!(index = index.0, %address, start, took = ?shared.timing.begun.elapsed(), "ready");
+    report_ready(settings, &address.to_string())?;
     let outcome = acceptor.run().map_err(failed("poll"));
 
-    tracing::info!(index = index.0, "ending");
+    tracing::info!(index = index.0, "stopping");
     let _ = fs::remove_file(&socket);
     end(&shared, workers, bulk, net);
     outcome
 }
 
-/// Threads that do for workers what takes long. Nobody waits for their end.
+/// Starts the threads that transfer bytes between daemons.
+fn start_bulk(lanes: Lanes<BulkEndpoint>, ends: BulkEndpoint) -> StartResult<Vec<JoinHandle<()>>> {
+    let ends = Arc::new(ends);
+    let mut bulk = Vec::new();
+    if let Some(mover) = lanes.mover {
+        let ends = Arc::clone(&ends);
+        bulk.push(spawn_thread("fabric", move || {
+            if let Err(error) = mover.run(&ends) {
+                tracing::error!(%error, "libfabric thread failed, no transfers by libfabric");
+            }
+        })?);
+    }
+    for (number, lane) in lanes.tcp.into_iter().enumerate() {
+        let ends = Arc::clone(&ends);
+        bulk.push(spawn_thread(&format!("bulk-{number}"), move || {
+            if let Err(error) = lane.run(&ends) {
+                tracing::error!(%error, "bulk thread failed, no transfers with other daemons");
+            }
+        })?);
+    }
+    Ok(bulk)
+}
+
+/// Threads for slow work of the workers. Shutdown does not wait for them.
 struct Threads {
-    orders: Orders,
-    copies: Copies,
-    blocks: Blocks,
-    /// If there is a backing directory.
-    below: Option<below::Orders>,
+    of_target: TargetThreads,
+    /// If there is a backing store.
+    backing: Option<backing::BackingReader>,
 }
 
 impl Threads {
-    fn start(self, shared: &Arc<Shared>, devices: &Arc<Devices>) -> Outcome<()> {
-        let Threads { orders, copies, blocks, below } = self;
+    fn start(self, shared: &Arc<Shared>, devices: &Arc<Devices>) -> StartResult<()> {
+        let Threads { of_target, backing } = self;
+        let TargetThreads { provisioner, copies, blocks, scrubber } = of_target;
+        let (scrub, of_scrubber) = (Arc::clone(shared), Arc::clone(devices));
+        if devices.ssd.length() > 0 {
+            spawn_thread("scrub", move || scrubber.run(&scrub, &of_scrubber))?;
+        }
         let prepare = Arc::clone(shared);
-        spawn("prepare", move || orders.run(&prepare))?;
-        let (sink, of_sink) = (Arc::clone(shared), Arc::clone(devices));
-        spawn("sink", move || copies.run(&sink, &of_sink))?;
-        let (lend, give_back) = (Arc::clone(shared), Arc::clone(shared));
-        spawn("lend", move || lend::watch(&lend))?;
-        spawn("give-back", move || blocks.run(&give_back))?;
-        let Some(orders) = below.map(Arc::new) else { return Ok(()) };
-        for number in 0..orders.width() {
+        spawn_thread("prepare", move || provisioner.run(&prepare.inboxes, &prepare.lending))?;
+        let (demote, of_demoter) = (Arc::clone(shared), Arc::clone(devices));
+        spawn_thread("demote", move || {
+            let Shared { inboxes, metrics, lending, .. } = &*demote;
+            copies.run((inboxes, metrics), lending, &of_demoter);
+        })?;
+        let (lending, give_back) = (Arc::clone(shared), Arc::clone(shared));
+        spawn_thread("lend", move || {
+            let Shared { lending, inboxes, net, timing, .. } = &*lending;
+            lending::measure_memory(lending, inboxes, net.host_count, timing.begun);
+        })?;
+        if shared.host.activity.is_some() {
+            let shared = Arc::clone(shared);
+            spawn_thread("activity", move || gather::run(&shared))?;
+        }
+        spawn_thread("give-back", move || blocks.run(&give_back.inboxes, &give_back.metrics))?;
+        let Some(reader) = backing.map(Arc::new) else { return Ok(()) };
+        for number in 0..reader.thread_count() {
             let (shared, devices) = (Arc::clone(shared), Arc::clone(devices));
-            let orders = Arc::clone(&orders);
-            spawn(&format!("below-{number}"), move || orders.run(&shared, &devices))?;
+            let reader = Arc::clone(&reader);
+            spawn_thread(&format!("backing-{number}"), move || {
+                reader.run(&shared.inboxes, &devices)
+            })?;
         }
         Ok(())
     }
 }
 
-/// Lets the workers finish what they have, then the connections.
+/// Lets the workers finish their work, then closes the connections.
 fn end(
     shared: &Shared,
     workers: Vec<JoinHandle<()>>,
@@ -279,158 +383,113 @@ fn end(
     net: JoinHandle<()>,
 ) {
     shared.stopping.store(true, Release);
-    if let Some(below) = &shared.below {
-        below.stop();
+    if let Some(backing) = &shared.backing {
+        backing.stop();
     }
     for worker in 0..workers.len() {
-        let _ = shared.bells.kick(worker);
+        let _ = shared.inboxes.bells.wake(worker);
     }
     for worker in workers {
         let _ = worker.join();
     }
-    shared.bulk.stop();
+    shared.bulk.transport.stop();
     for lane in bulk {
         let _ = lane.join();
     }
-    shared.net.stop();
+    shared.net.sender.stop();
     let _ = net.join();
 }
 
-/// What the tree that the root shows is made of.
-fn open_backing(settings: &Settings) -> Outcome<Option<Tree>> {
-    let Some(place) = &settings.backing else { return Ok(None) };
+/// Opens the backing store, if one is set.
+fn open_backing(settings: &Settings) -> StartResult<Option<Tree>> {
+    let Some(place) = &settings.instance.backing else { return Ok(None) };
     let (what, opened) = match is_bucket(place) {
-        true => ("bucket", Bucket::open(place).map(|it| Box::new(it) as Box<dyn ::below::Tree>)),
+        true => ("bucket", Bucket::open(place).map(|it| Box::new(it) as Box<dyn ::backing::Tree>)),
         false => ("backing directory", Mounted::open(place.as_ref()).map(|it| Box::new(it) as _)),
     };
     Ok(Some(Tree::new(opened.map_err(failed(format!("use the {what} {place}")))?)))
 }
 
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Outcome<JoinHandle<()>> {
+fn spawn_thread(name: &str, run: impl FnOnce() + Send + 'static) -> StartResult<JoinHandle<()>> {
     let thread = thread::Builder::new().name(name.to_owned());
-    thread.spawn(run).map_err(failed(format!("start the thread {name}")))
+    thread.spawn(run).map_err(no_thread(name))
 }
 
-/// Each session holds a descriptor.
+/// Each session needs a descriptor.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-fn read_secret(path: &Path) -> Outcome<Secret> {
+fn read_secret(path: &Path) -> StartResult<Secret> {
     let doing = || format!("read the secret {}", path.display());
     let stat = fs::symlink_metadata(path).map_err(failed(doing()))?;
     let me = rustix::process::geteuid().as_raw();
     if !stat.is_file() || stat.mode() & 0o077 != 0 || (stat.uid() != me && stat.uid() != 0) {
-        return Err(Failure(format!("{}: it must be a file of mode 0600 of ours", doing())));
+        return Err(Failure(format!(
+            "{}: must be a regular file of mode 0600 owned by this user or root",
+            doing()
+        )));
     }
     let text = fs::read_to_string(path).map_err(failed(doing()))?;
     Secret::parse(&text).ok_or_else(|| Failure(format!("{}: not 64 hex digits", doing())))
 }
 
-/// The socket takes its place by a rename, so that it is never there without a listener.
-fn listen(path: &Path) -> Outcome<UnixListener> {
-    let new = path.with_extension("new");
-    let doing = || format!("listen on {}", path.display());
-    let _ = fs::remove_file(&new);
-    let listener = UnixListener::bind(&new).map_err(failed(doing()))?;
-    fs::rename(&new, path).map_err(failed(doing()))?;
-    Ok(listener)
-}
-
-fn tell_ready(settings: &Settings, address: &str) -> Outcome<()> {
+fn report_ready(settings: &Settings, address: &str) -> StartResult<()> {
     let pid = std::process::id();
     let line = format!("{{\"ready\":true,\"tcp\":\"{address}\",\"pid\":{pid}}}\n");
-    let fd = settings.ready_fd;
-    let told = fs::OpenOptions::new()
-        .write(true)
-        .open(format!("/proc/self/fd/{fd}"))
-        .and_then(|mut file| file.write_all(line.as_bytes()));
-    told.map_err(failed(format!("tell readiness on descriptor {fd}")))?;
-    // The end of a pipe on standard output shall reach who reads it.
-    if fd == 1
-        && let Ok(null) = fs::OpenOptions::new().write(true).open("/dev/null")
-    {
-        let _ = rustix::stdio::dup2_stdout(&null);
-    }
-    Ok(())
+    background::report_ready(settings.ready_fd, &line).map_err(failed("report readiness"))
 }
 
-/// How often this daemon was started, in a file beside its logs.
-struct Start {
-    path: PathBuf,
-    number: u64,
-}
-
-impl Start {
-    /// Reads the number. A daemon that was started before must find its memory.
-    fn open(settings: &Settings, is_memory_new: bool) -> Outcome<Start> {
-        store::directory::create(&settings.data).map_err(|error| Failure(error.to_string()))?;
-        let path = settings.data.join("starts");
-        let before = match fs::read_to_string(&path) {
-            Ok(text) => text.trim().parse().unwrap_or(0),
-            Err(_) => 0,
-        };
-        if before > 0 && is_memory_new {
-            return Err(Failure(format!(
-                "the log in {} is of an instance whose memory in {} is gone: start a new instance",
-                settings.data.display(),
-                settings.shm.display()
-            )));
-        }
-        Ok(Start { path, number: before + 1 })
-    }
-
-    /// Notes that this start has taken everything up.
-    fn note(&self) -> Outcome<()> {
-        let new = self.path.with_extension("new");
-        let noted = fs::write(&new, format!("{}\n", self.number))
-            .and_then(|()| fs::rename(&new, &self.path));
-        noted.map_err(failed(format!("write {}", self.path.display())))
-    }
-}
-
-/// What every client gets: the welcome, the map, and the descriptors in their order.
-fn offer(settings: &Settings, map: &Map, memory: &Memory, ssd: &SsdFile) -> Outcome<Offer> {
+/// The part of the welcome that is the same for all clients: the map, and the descriptors in their
+/// order.
+fn welcome_template(
+    settings: &Settings,
+    map: &Map,
+    memory: &Memory,
+    ssd: &SsdFile,
+) -> StartResult<WelcomeTemplate> {
     let target = &memory.target;
     let mut descriptors = vec![
         clone(&memory.bells.fd)?,
         clone(&memory.host_fd)?,
         clone(&target.arena.fd)?,
-        target.table.read_only()?,
+        target.table.read_only_fd()?,
         clone(&target.states.fd)?,
         clone(&ssd.fd())?,
-        clone(&memory.posts.fd)?,
-        target.finder.read_only()?,
-        memory.leases.read_only()?,
-        clone(&target.pins.fd)?,
-        clone(&target.stretches.fd)?,
+        clone(&memory.op_log.fd)?,
+        target.extent_hints.read_only_fd()?,
+        memory.leases.read_only_fd()?,
+        clone(&target.hazards.fd)?,
+        clone(&target.page_groups.fd)?,
+        clone(&target.page_sums.fd)?,
+        clone(&memory.activity_fd)?,
     ];
     for index in &memory.indexes {
-        descriptors.push(index.read_only()?);
+        descriptors.push(index.read_only_fd()?);
     }
     let welcome = Welcome {
-        daemon: settings.index.0,
+        daemon: settings.index,
         host: settings.local_first,
         local_first: settings.local_first,
         local_count: settings.local_count,
-        workers: u16::try_from(settings.workers).unwrap_or(1),
+        workers: u16::try_from(settings.workers()).unwrap_or(1),
         session: 0,
         pid: 0,
-        origin: 0,
+        client_id: 0,
         arena_bytes: settings.memory,
-        piece_count: target.piece_count,
-        chunk_log2: settings.chunk_log2,
-        inline_bytes: u32::try_from(settings.inline).unwrap_or(0),
-        timeout_micros: settings.timeout_micros,
-        write_behind: settings.write_behind,
-        read_ahead: settings.read_ahead,
+        extent_count: target.extent_count,
+        stripe_log2: settings.stripe_log2(),
+        inline_bytes: u32::try_from(settings.instance.inline).unwrap_or(0),
+        timeout_micros: settings.instance.timeout,
+        write_behind: settings.is_write_behind().into(),
+        readahead: settings.has_readahead().into(),
         steady_nanos: 0,
     };
-    Ok(Offer { welcome, map: map.clone(), descriptors })
+    Ok(WelcomeTemplate { welcome, map: map.clone(), descriptors })
 }
 
-fn clone(fd: &impl AsFd) -> Outcome<OwnedFd> {
+fn clone(fd: &impl AsFd) -> StartResult<OwnedFd> {
     fd.as_fd().try_clone_to_owned().map_err(failed("copy a descriptor"))
 }

@@ -1,147 +1,150 @@
-//! What goes into a target and what comes out. Nothing here acts.
+//! Inputs and effects of a target. This module performs nothing.
 
 use wire::quota::Account;
-use wire::reply::Piece;
+use wire::reply::Extent;
 use wire::{Errno, Inode, Request};
 
-/// How soon a step of a device is needed.
+/// How soon a device operation is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Haste {
-    /// Much is ready: there is time.
+    /// Much provisioned space is left: there is time.
     None,
-    /// Less than half of what should be ready is: writers are coming close.
+    /// Less than half of the desired provisioned space is left: writers will soon need it.
     Soon,
     /// A request waits for it.
     Now,
 }
 
-/// One input of `Target::step`.
+/// Input of `Target::step`.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
     /// A request to this target. `ticket` names it until its `Effect::Reply`.
     Request {
-        /// The caller's name for it.
+        /// The caller's identifier for it.
         ticket: u64,
-        /// One of those with numbers from 0x40 on; the others are answered ENOSYS.
+        /// A request with a number from 0x40 on; all others are answered ENOSYS.
         request: &'a Request<'a>,
     },
-    /// The answer to `Effect::Preallocate`.
-    Preallocated {
-        /// What the device said.
+    /// Completion of `Effect::Provision`.
+    Provisioned {
+        /// The device's result.
         outcome: wire::errno::Result<()>,
     },
-    /// The answer to `Effect::CheckPins`.
-    Pins {
+    /// Answer to `Effect::CheckHazards`.
+    Hazards {
         /// As in the effect.
         round: u64,
-        /// Slots that some session pinned when it was looked at.
-        pinned: &'a [u32],
+        /// Slots that some session's hazard pointers protected at that check.
+        protected: &'a [u32],
     },
-    /// The answer to `Effect::Copy`.
+    /// Completion of `Effect::Copy`.
     Copied {
         /// As in the effect.
         ticket: u64,
-        /// What the device said.
+        /// The device's result.
         outcome: wire::errno::Result<()>,
     },
-    /// The answer to `Effect::GiveBack`.
+    /// Completion of `Effect::GiveBack`.
     GivenBack {
         /// As in the effect.
-        place: u64,
+        location: u64,
         /// As in the effect.
         length_log2: u8,
-        /// What the device said.
+        /// The device's result.
         outcome: wire::errno::Result<()>,
     },
-    /// These files may come to be soon: make their first pieces, as far as there is ample room.
-    MakeEarly {
-        /// Their numbers.
+    /// These files may be created soon: preallocate their first extents while there is ample space.
+    Preallocate {
+        /// Their inode numbers.
         inodes: &'a [Inode],
     },
-    /// Bytes were written into these early pieces, or may be any moment: they stay.
-    Wanted {
-        /// The file and the beginning of each.
-        pieces: &'a [(Inode, u64)],
+    /// Bytes were written into these preallocated extents, or may be at any moment: they are kept.
+    Written {
+        /// File and start offset of each.
+        extents: &'a [(Inode, u64)],
     },
-    /// Nothing was written into these early pieces, and nobody writes to them any more: they are hidden
-    /// since before the last look at the pins.
-    Unwanted {
-        /// The file and the beginning of each.
-        pieces: &'a [(Inode, u64)],
+    /// Nothing was written into these preallocated extents, and nobody writes to them any more:
+    /// they have been hidden since before the last hazard check.
+    Reclaimed {
+        /// File and start offset of each.
+        extents: &'a [(Inode, u64)],
     },
-    /// The answer to `Effect::Below`.
-    Below {
+    /// Answer to `Effect::LocateBacking`.
+    BackingLocated {
         /// The file.
         inode: Inode,
-        /// How many of its first bytes lie below, and where its chunks are.
+        /// Number of bytes from the file's start that the backing store has, and the file's layout.
         outcome: wire::errno::Result<(u64, wire::Layout)>,
     },
-    /// The answer to `Effect::Fill`.
+    /// Completion of `Effect::Fill`.
     Filled {
         /// As in the effect.
         ticket: u64,
-        /// What came of it.
+        /// Its result.
         outcome: wire::errno::Result<()>,
     },
-    /// The answer to `Effect::Dismiss`, once the keeper has let go of it.
-    Dismissed {
+    /// Answer to `Effect::ReleaseSpilled`, once the spill host has released the extent.
+    SpilledReleased {
         /// As in the effect.
         slot: u32,
     },
-    /// The answer to `Effect::AskSaved`.
-    IsSaved {
+    /// Answer to `Effect::QueryClean`.
+    IsClean {
         /// As in the effect.
         inode: Inode,
-        /// As well.
+        /// As in the effect.
         number: u64,
-        /// All of it is saved as it is, and nobody may write to it.
-        is_saved: bool,
+        /// The backing store has the whole file as it is, and nobody may write to it.
+        is_clean: bool,
     },
-    /// The answer to `Effect::EndSaving`, for all of a step.
-    Saved {
-        /// Those that bore the mark.
-        pieces: &'a [(Inode, Piece)],
+    /// Answer to all `Effect::FinishCleaning` of one step.
+    Cleaned {
+        /// The extents whose cleaning mark was still set.
+        extents: &'a [(Inode, Extent)],
     },
-    /// Who sent a request for which `Effect::Wait` came waits no longer: it is answered by `Busy`.
+    /// The sender of a request that `Effect::Wait` named stops waiting: the request is answered by
+    /// `Busy`.
     Withdraw {
-        /// Of the request.
+        /// Ticket of the request.
         ticket: u64,
     },
-    /// The answer to `Effect::AskForRoom`.
-    RoomAsked {
+    /// Answer to `Effect::RequestSpace`.
+    SpaceReported {
         /// As in the effect.
         round: u64,
-        /// Something is on its way.
+        /// Some space will be freed.
         comes: bool,
-        /// Part of that is saved first, and more of it was since this was asked last.
-        goes_on: bool,
+        /// Some of it is freed by writeback first, and writeback has made progress since the last
+        /// query.
+        progresses: bool,
     },
-    /// Time passed; wanted every few milliseconds while `Target::leaving_count` is not 0.
+    /// Time passed; expected every few milliseconds while `Target::leaving_count` is not 0.
     Tick,
 }
 
-/// How much of a new piece has a defined content.
+/// Which pages of a new extent are valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Defined {
-    /// All granules: the space was never used and reads as zeros.
+pub enum Validity {
+    /// All pages. Space that was never used reads as zeros.
     All,
-    /// None: every granule reads as zeros until it is written.
+    /// None: every page reads as zeros until it is written.
     Nothing,
-    /// None, and the piece is early: this is to be noted beside it, for who comes after a kill.
-    Early,
-    /// All, and each byte lies below, too: this is to be noted beside it, for who changes one.
-    Below,
-    /// Those of this piece, whose bytes were copied.
-    As(Piece),
+    /// None, and the extent is preallocated: a mark in its entry records that for recovery.
+    Preallocated,
+    /// All, and the backing store has every byte: a mark in its entry says so until a client
+    /// changes one.
+    Backing,
+    /// The valid pages of this extent, whose bytes were copied.
+    As(Extent),
 }
 
-/// Where bytes of an answer come from.
+/// Source of bytes in an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// From `within` of a piece on.
-    Piece {
-        /// The piece.
-        piece: Piece,
+    /// An extent, from offset `within` on.
+    Extent {
+        /// The extent.
+        extent: Extent,
         /// Offset in it.
         within: u64,
     },
@@ -149,188 +152,199 @@ pub enum Source {
     Hole,
 }
 
-/// What the caller must do, in the order in which effects come.
+/// Action that the caller must perform. Effects are performed in the order in which they come.
 ///
-/// Those with a ticket come before its `Reply`. If one of them fails, the rest of the ticket is
-/// left out and `Refused` with its errno is sent instead of the reply.
+/// Effects with a ticket come before its `Reply`. If one of them fails, the rest of the ticket's
+/// effects is skipped and `Refused` with its errno is sent instead of the reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// Set the slot's granules, then show the piece in the piece table.
+    /// Set the valid bits of the extent's slot, then publish the extent in the extent table.
     Publish {
         /// The file.
         inode: Inode,
-        /// The piece.
-        piece: Piece,
-        /// Which of its granules are defined.
-        defined: Defined,
+        /// The extent.
+        extent: Extent,
+        /// Which of its pages are valid.
+        valid: Validity,
     },
-    /// A piece is early no longer: to be noted beside it; if it was hidden, it is shown again.
+    /// An extent is not preallocated any more: clear the mark in its entry; if the extent was
+    /// hidden, show it again.
     Keep {
         /// The file.
         inode: Inode,
-        /// The piece.
-        piece: Piece,
+        /// The extent.
+        extent: Extent,
     },
-    /// Note beside a piece that its file is resident, or not; one that is shown later has the mark if
-    /// `Target::is_resident` says so.
+    /// Set or clear the mark in an extent's entry that its file is pinned. An extent that is
+    /// published later gets the mark if `Target::is_pinned` says so.
     Mark {
         /// Its slot.
         slot: u32,
-        /// Whether it is.
-        is_resident: bool,
+        /// Whether the file is pinned.
+        is_pinned: bool,
     },
-    /// Hide a slot of the piece table for a moment.
+    /// Set the mark in an extent's entry that its space is reserved: all of it counts as used until
+    /// a part is freed.
+    MarkReserved {
+        /// The slot.
+        slot: u32,
+    },
+    /// Hide a slot of the extent table temporarily.
     Hide {
-        /// Its number.
+        /// The slot.
         slot: u32,
     },
-    /// Hide the slot of a clean piece, to drop it: in the look at the pins that comes next it counts as
-    /// pinned if it is not clean any more.
-    HideToDrop {
-        /// Its number.
+    /// Hide the slot of a clean extent in order to evict it: the next hazard check reports it as
+    /// protected if it is not clean any more.
+    HideToEvict {
+        /// The slot.
         slot: u32,
     },
-    /// Mark the slot of a piece, so that it is seen whether it was changed since, unless somebody mapped
-    /// it.
-    BeginSaving {
-        /// Its number.
+    /// Set the cleaning mark of an extent, which any change clears, unless some client has mapped
+    /// the extent.
+    MarkCleaning {
+        /// The slot.
         slot: u32,
     },
-    /// Take the mark away.
-    StopSaving {
-        /// Its number.
+    /// Clear the cleaning mark.
+    UnmarkCleaning {
+        /// The slot.
         slot: u32,
     },
-    /// Ask a file's shard whether all of it is saved as it is now, and nobody may write to it; then
-    /// `Input::IsSaved`, unless the question is lost.
-    AskSaved {
-        /// Which.
-        inode: Inode,
-        /// Of the question.
-        number: u64,
-    },
-    /// If a piece bears the mark it is clean from now on; then `Input::Saved`.
-    EndSaving {
-        /// Its file.
-        inode: Inode,
-        /// Which.
-        piece: Piece,
-    },
-    /// Show a slot that was hidden.
-    Show {
-        /// Its number.
-        slot: u32,
-    },
-    /// Copy what is defined of a piece that nobody uses to another place, while other effects go on; then
-    /// `Input::Copied`. One abroad is defined as a whole. At most `sink::MOVES_MAX` are under way.
-    Copy {
-        /// To be given back.
-        ticket: u64,
-        /// The piece.
-        from: Piece,
-        /// Its new place.
-        to: Piece,
-    },
-    /// Write the row of a place abroad to which a copy will lead, as one that is gone.
-    Intend {
+    /// Ask a file's shard whether the backing store has all of the file as it is now and nobody may
+    /// write to it; then `Input::IsClean`, unless the query is lost.
+    QueryClean {
         /// The file.
         inode: Inode,
-        /// The piece there.
-        piece: Piece,
+        /// Number of the query.
+        number: u64,
     },
-    /// Have the keeper of a place abroad let go of it, however long that takes; then `Input::Dismissed`.
-    Dismiss {
-        /// The slot whose row says so.
+    /// If the extent's cleaning mark is still set, mark it clean; then `Input::Cleaned`.
+    FinishCleaning {
+        /// The file.
+        inode: Inode,
+        /// The extent.
+        extent: Extent,
+    },
+    /// Show a hidden slot.
+    Show {
+        /// The slot.
         slot: u32,
-        /// Its place; see `abroad::keeper`.
-        place: u64,
     },
-    /// Empty the row of a slot: what it said is of no use any more.
+    /// Copy the valid bytes of an extent that nobody accesses to a new location, concurrently with
+    /// other effects; then `Input::Copied`. All of a spilled extent is valid. At most
+    /// `moves::MOVES_MAX` copies are in flight.
+    Copy {
+        /// To be returned in the answer.
+        ticket: u64,
+        /// The extent.
+        from: Extent,
+        /// The extent at its new location.
+        to: Extent,
+    },
+    /// Write the entry of a spilled extent before it is copied, marked as gone, so that recovery
+    /// finds it.
+    RecordSpillIntent {
+        /// The file.
+        inode: Inode,
+        /// The extent on the spill host.
+        extent: Extent,
+    },
+    /// Make a spill host release an extent, however long that takes; then `Input::SpilledReleased`.
+    ReleaseSpilled {
+        /// The slot whose entry names it.
+        slot: u32,
+        /// Its location; see `spill::spill_host`.
+        location: u64,
+    },
+    /// Clear the entry of a slot, whose contents are not needed any more.
     Forget {
-        /// Its number.
+        /// The slot.
         slot: u32,
     },
-    /// Take a slot out of the piece table.
+    /// Remove a slot from the extent table.
     Unpublish {
-        /// Its number.
+        /// The slot.
         slot: u32,
     },
-    /// Look at the pins of all sessions once, after what was hidden before; then `Input::Pins`.
-    CheckPins {
+    /// Check the hazard pointers of all sessions once, after everything that was hidden before;
+    /// then `Input::Hazards`.
+    CheckHazards {
         /// To be given back.
         round: u64,
     },
-    /// Make the device hold a range; then `Input::Preallocated`. At most one at a time.
-    Preallocate {
-        /// `Piece::MEMORY` or `Piece::SSD`.
+    /// Make the device reserve a range; then `Input::Provisioned`. At most one at a time.
+    Provision {
+        /// `Extent::MEMORY` or `Extent::SSD`.
         tier: u8,
-        /// Its beginning on the device.
-        place: u64,
+        /// Its offset on the device.
+        location: u64,
         /// Its length in bytes.
         length: u64,
         /// How soon it is needed.
         haste: Haste,
     },
-    /// Give a block of the arena back to the system, so that it reads as zeros; then `Input::GivenBack`.
-    /// At
-    /// most `lend::GIVE_BACKS_MAX` are under way.
+    /// Give a block of the arena back to the system, so that it reads as zeros; then
+    /// `Input::GivenBack`. At most `allowance::GIVE_BACKS_MAX` are in flight.
     GiveBack {
-        /// Its beginning.
-        place: u64,
+        /// Its offset in the arena.
+        location: u64,
         /// log2 of its length.
         length_log2: u8,
     },
-    /// Ask the file's shard how much of it lies below; then `Input::Below`. Once for each file.
-    Below {
+    /// Ask the file's shard how much of the file the backing store has; then
+    /// `Input::BackingLocated`. Once for each file.
+    LocateBacking {
         /// The file.
         inode: Inode,
     },
-    /// Fill a place that nobody sees yet with the bytes of a file that lie below, and zeros behind them,
-    /// while other effects go on; then `Input::Filled`. Some are under way at once.
+    /// Fill an unpublished extent with the file's bytes from the backing store and zeros behind
+    /// them, concurrently with other effects; then `Input::Filled`. Several are in flight at once.
     Fill {
         /// To be given back.
         ticket: u64,
         /// The file.
         inode: Inode,
-        /// The piece that it becomes.
-        piece: Piece,
-        /// So many bytes from its start on lie below.
+        /// The extent that will be published.
+        extent: Extent,
+        /// Number of bytes from its start that the backing store has.
         length: u64,
         /// How soon it is needed.
         haste: Haste,
     },
-    /// Answer a request for which there is no room with bytes of a file that lie below, and zeros behind
-    /// them, while other effects go on. There is no `Reply`: its ticket is free when it is answered.
-    ReadBelow {
-        /// The request.
+    /// Answer a read for which there is no space with bytes from the backing store and zeros behind
+    /// them, concurrently with other effects. There is no `Reply`: the ticket is free once it is
+    /// answered.
+    ReadBacking {
+        /// Ticket of the request.
         ticket: u64,
         /// The file.
         inode: Inode,
-        /// Where the bytes begin.
+        /// Offset of the bytes in the file.
         offset: u64,
-        /// How many, all in one piece's range.
+        /// Number of bytes, all within one extent's range.
         length: u32,
-        /// So many of them lie below.
-        below: u32,
+        /// Number of these bytes that the backing store has.
+        backing: u32,
     },
-    /// Answer a request for which there is no room with bytes of a piece abroad, while other effects go
-    /// on. There is no `Reply`: its ticket is free when it is answered.
-    ReadAbroad {
-        /// The request.
+    /// Answer a read for which there is no space with bytes of a spilled extent, concurrently with
+    /// other effects. There is no `Reply`: the ticket is free once it is answered.
+    ReadSpilled {
+        /// Ticket of the request.
         ticket: u64,
-        /// The piece.
-        piece: Piece,
+        /// The extent.
+        extent: Extent,
         /// Offset in it.
         within: u64,
-        /// How many.
+        /// Number of bytes.
         length: u32,
     },
-    /// Make a part of a piece read as zeros.
+    /// Zero a part of an extent.
     Zero {
-        /// The request.
+        /// Ticket of the request.
         ticket: u64,
-        /// The piece.
-        piece: Piece,
+        /// The extent.
+        extent: Extent,
         /// Offset in it.
         within: u64,
         /// Number of bytes.
@@ -338,45 +352,55 @@ pub enum Effect {
     },
     /// Append bytes to the answer. The parts of one answer come in order, all in one step.
     Read {
-        /// The request.
+        /// Ticket of the request.
         ticket: u64,
-        /// Where from.
+        /// Source of the bytes.
         from: Source,
-        /// How many.
+        /// Number of bytes.
         length: u32,
     },
-    /// Copy a part of the request's bytes into a piece.
+    /// Copy a part of the request's bytes into an extent.
     Write {
-        /// The request.
+        /// Ticket of the request.
         ticket: u64,
-        /// The piece.
-        piece: Piece,
+        /// The extent.
+        extent: Extent,
         /// Offset in it.
         within: u64,
         /// Offset in the request's bytes.
         from: u32,
-        /// How many.
+        /// Number of bytes.
         length: u32,
     },
-    /// Force the SSD file to its device.
+    /// Add the bytes of the used pages of these extents, below offset `end` of the file, to the
+    /// number that answers the request.
+    CountPages {
+        /// Ticket of the request.
+        ticket: u64,
+        /// The extents.
+        extents: Vec<Extent>,
+        /// The offset.
+        end: u64,
+    },
+    /// Flush the SSD file to its device.
     Flush {
-        /// The request.
+        /// Ticket of the request.
         ticket: u64,
     },
-    /// The request waits for room, in its turn; see `Target::keep_writers`.
+    /// The request waits in the queue for space; see `Target::tick_writers`.
     Wait {
-        /// The request.
+        /// Ticket of the request.
         ticket: u64,
     },
-    /// Ask all who may have something of this target's to give back; then `Input::RoomAsked`. At most one
-    /// at a time.
-    AskForRoom {
+    /// Ask all services that may free space of this target to do so; then `Input::SpaceReported`.
+    /// At most one query at a time.
+    RequestSpace {
         /// To be given back.
         round: u64,
     },
     /// Answer the request. Its ticket is free again.
     Reply {
-        /// The request.
+        /// Ticket of the request.
         ticket: u64,
         /// The answer.
         answer: Answer,
@@ -388,38 +412,39 @@ pub enum Effect {
 pub enum Answer {
     /// Done.
     Done,
-    /// Refused for good.
+    /// Refused permanently.
     Refused(Errno),
-    /// Refused for now.
+    /// Refused temporarily.
     Busy {
-        /// When to try again.
+        /// When to retry, in microseconds.
         retry_micros: u32,
     },
-    /// An account may not use so many bytes more: it may be allowed more, or the request is refused.
-    Beyond {
+    /// The request needs more bytes than an account's limit allows: the limit may be raised, or the
+    /// request is refused.
+    OverLimit {
         /// The account.
         account: Account,
-        /// How many.
-        wanted: u64,
+        /// Number of bytes.
+        requested: u64,
     },
-    /// What the `Read` effects of the ticket appended.
+    /// The bytes that the `Read` effects of the ticket appended.
     Bytes {
-        /// How many in all.
+        /// Number of bytes in all.
         length: u32,
     },
-    /// Pieces, in order of their start.
-    Pieces(Vec<Piece>),
+    /// Extents in order of their start.
+    Extents(Vec<Extent>),
     /// A number.
     Number(u64),
     /// Bytes of the two devices. The number of files is not known here.
     Space {
         /// Of the arena.
         memory_total: u64,
-        /// Of the arena, in no piece.
+        /// Of the arena, in no extent.
         memory_free: u64,
         /// Of the SSD file.
         ssd_total: u64,
-        /// Of the SSD file, in no piece.
+        /// Of the SSD file, in no extent.
         ssd_free: u64,
     },
 }

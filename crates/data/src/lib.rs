@@ -1,93 +1,42 @@
 //! One target of a daemon: which part of the arena or of the SSD file belongs to which file.
 //!
-//! A core: no I/O, no clock, no thread. Requests come in by `Target::step`, effects go out as
-//! values in the order in which they must be performed. It never learns a name or a byte of a
-//! file, only inode numbers, offsets and places.
+//! A core: no I/O, no clock, no thread. Requests enter through `Target::step`; effects leave as
+//! values, in the order in which the caller must perform them. This crate never sees a file name or
+//! a byte of a file, only inode numbers, offsets and device locations.
 //!
-//! Reading order: `buddy` (power-of-two blocks), `tier` (one device: how far it is in use, what must be
-//! preallocated), `slots` (rows of the piece table), `effect` (what comes in and goes out), `target`
-//! (requests), `admission` (those that wait for space), `early` (pieces that nobody asked for yet),
-//! `accounts` (whose the bytes are), `coolness` (which piece goes next), `shares` (and whose), `sink`
-//! (from memory to the SSD), `rise` (and back), `thresholds` (when), `resident` (what stays), `lend`
-//! (memory that is given back), `lending` (how much is lent), `fill` (bytes of the backing directory),
-//! `clean` (of those what is dropped again), `saving` and `parts` (what is saved there), `uses` (which
-//! of its files are read), `recover` (after a kill: from the piece table back to all of this).
+//! Reading order, from the ground up; each module calls only those before it:
+//!
+//!   effect      inputs and effects
+//!   admission   parsed requests, and the queue of those that wait for space
+//!   space       the pool: devices, the extent table, usage by account, preallocated extents
+//!   tiering     demotion, promotion, spilling, watermarks, lent memory
+//!   backing     bytes of the backing store: filling, writeback, eviction
+//!   prefetch    readahead, prefetch lists, access profiles
+//!   target      the hub: the route of a request through all of these
+//!   recover     rebuilding all of this from the extent table
 #![forbid(unsafe_code)]
 
-pub mod buddy;
-
-pub mod tier;
-
-pub mod slots;
-
 pub mod effect;
-
-mod work;
 
 pub mod target;
 
 pub mod admission;
 
-pub mod early;
+pub mod space;
 
-pub mod accounts;
+pub mod tiering;
 
-pub mod coolness;
+pub mod backing;
 
-pub mod shares;
-
-pub mod sink;
-
-pub mod rise;
-
-pub mod abroad;
-
-pub mod thresholds;
-
-pub mod resident;
-
-pub mod lend;
-
-pub mod lending;
-
-pub mod fill;
-
-pub mod clean;
-
-pub mod saving;
-
-pub mod parts;
-
-pub mod ahead;
-
-pub mod wish;
-
-pub mod uses;
-
-#[cfg(test)]
-mod fill_tests;
-
-#[cfg(test)]
-mod abroad_tests;
-
-#[cfg(test)]
-mod rate_tests;
-
-#[cfg(test)]
-mod resident_tests;
-
-#[cfg(test)]
-mod shares_tests;
+pub mod prefetch;
 
 pub mod recover;
 
-pub use effect::{Answer, Defined, Effect, Haste, Input, Source};
-pub use recover::{Dropped, Reason};
-pub use target::{MAP_PIECES_MAX, Settings, Target};
-pub use tier::{Backing, Space};
+pub use admission::work::MAP_EXTENTS_MAX;
+pub use effect::{Answer, Effect, Haste, Input, Source, Validity};
+pub use recover::{DiscardReason, DiscardedExtent};
+pub use space::tier::{Backing, Space};
+pub use target::{Settings, Target};
 
 #[cfg(test)]
-mod model_tests;
-
-#[cfg(test)]
-mod script_tests;
+mod tests;

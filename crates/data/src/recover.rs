@@ -1,198 +1,188 @@
-//! After a kill: from the rows of the piece table back to a target.
+//! Recovery after a kill: rebuilds a target from the entries of the extent table.
 //!
-//! The table is the only truth. A row is published by storing its fields, its checksum, and last
-//! its inode; it is taken away by a bit of the inode. A kill in between leaves an empty row either way,
-//! and the space of an empty row is free, unless somebody still pins what it held: then it waits for
-//! him as if it had left just now. A row whose checksum is wrong is read as empty, too.
+//! The table is the only source of truth. An entry is published by storing its fields, its
+//! checksum, and last its inode; it is removed by one bit of the inode. A kill in between leaves an
+//! empty entry either way, and the space of an empty entry is free, unless a hazard pointer still
+//! protects what it held: then it waits as if it had left just now. An entry with a wrong checksum
+//! is read as empty, too.
 //!
-//! A row may be hidden for a moment. If another row that is shown has the same range of the file, the
-//! piece had come to its new place, and the hidden row goes (`sink`); else it is shown again.
+//! An entry may be hidden. If another visible entry has the same range of the file, the extent had
+//! been moved, and the hidden entry is removed (`demote`); else it is shown again.
 //!
-//! What is left is still not believed: a row that can not be (a place outside, an odd start) or
-//! that claims what another row claims is dropped. Of two rows that claim the same, both are
-//! dropped, because nothing says which bytes these are; their files answer EIO until they are
-//! removed or cut to nothing.
+//! The remaining entries are still verified: an impossible entry (a location outside its device, an
+//! odd start) or one that claims what another claims is discarded. Of two entries that claim the
+//! same, both are discarded, because nothing says whose bytes these are; their files answer EIO
+//! until they are removed or truncated to zero.
 
-use crate::buddy::{BLOCK_LOG2_MAX, BLOCK_LOG2_MIN};
 use crate::effect::Effect;
+use crate::space::buddy::{BLOCK_LOG2_MAX, BLOCK_LOG2_MIN};
 use crate::target::{Settings, Target};
 use std::collections::BTreeSet;
 use wire::Inode;
 use wire::limits::FILE_BYTES_MAX;
-use wire::reply::Piece;
+use wire::reply::Extent;
 
-/// Why a row was dropped.
+/// Why an entry was discarded.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Reason {
-    /// No piece of any file looks like this, or it lies outside its device.
+pub enum DiscardReason {
+    /// It is malformed, or lies outside its device.
     Impossible,
-    /// Another row claims some of its place.
-    PlaceTwice,
-    /// Another row claims some of its range of the file, or its slot.
+    /// Another entry claims some of its location.
+    LocationTwice,
+    /// Another entry claims some of its range of the file, or its slot.
     RangeTwice,
 }
 
-/// A row that was not believed.
+/// An entry that was discarded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Dropped {
+pub struct DiscardedExtent {
     /// The file that it named.
     pub inode: Inode,
-    /// The piece that it described.
-    pub piece: Piece,
-    /// What is wrong with it.
-    pub reason: Reason,
+    /// The extent that it described.
+    pub extent: Extent,
+    /// The reason.
+    pub reason: DiscardReason,
 }
 
-impl std::fmt::Display for Dropped {
+impl std::fmt::Display for DiscardedExtent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let what = match self.reason {
-            Reason::Impossible => "is impossible",
-            Reason::PlaceTwice => "claims a place that another claims",
-            Reason::RangeTwice => "claims a range of the file that another claims",
+            DiscardReason::Impossible => "is impossible",
+            DiscardReason::LocationTwice => "claims a location that another claims",
+            DiscardReason::RangeTwice => "claims a range of the file that another claims",
         };
-        let Piece { start, slot, place, length_log2, tier } = self.piece;
+        let Extent { start, slot, location, length_log2, tier } = self.extent;
         let inode = self.inode.0;
-        write!(f, "a row of the piece table {what}, slot={slot} inode={inode} start={start} ")?;
-        write!(f, "place={place} length_log2={length_log2} tier={tier}")
+        write!(f, "an entry of the extent table {what}, slot={slot} inode={inode} start={start} ")?;
+        write!(f, "location={location} length_log2={length_log2} tier={tier}")
     }
 }
 
 impl Target {
-    /// Builds a target from the rows that the piece table holds: those that are shown, and those that are
-    /// hidden for a moment. `out` gets what must be done about the latter and about rows that were
-    /// dropped; the second result says why, for the log.
+    /// Builds a target from the entries of the extent table, those shown and those hidden. `out`
+    /// receives the effects for hidden and discarded entries; the second result lists the discarded
+    /// ones, for the log.
     #[must_use]
     pub fn recover(
         settings: Settings,
-        shown: impl IntoIterator<Item = (Inode, Piece)>,
-        hidden: impl IntoIterator<Item = (Inode, Piece)>,
+        shown: impl IntoIterator<Item = (Inode, Extent)>,
+        hidden: impl IntoIterator<Item = (Inode, Extent)>,
         out: &mut Vec<Effect>,
-    ) -> (Target, Vec<Dropped>) {
-        let mut dropped = Vec::new();
-        let mut rows: Vec<(Inode, Piece)> = shown.into_iter().collect();
-        let range = |&(inode, piece): &(Inode, Piece)| (inode, piece.start, piece.length_log2);
-        let ranges: BTreeSet<_> = rows.iter().map(range).collect();
-        let (abroad, hidden): (Vec<_>, Vec<_>) =
-            hidden.into_iter().partition(|(_, piece)| piece.tier == Piece::ABROAD);
-        for row in hidden {
-            let (slot, was_replaced) = (row.1.slot, ranges.contains(&range(&row)));
+    ) -> (Target, Vec<DiscardedExtent>) {
+        let mut discarded = Vec::new();
+        let mut entries: Vec<(Inode, Extent)> = shown.into_iter().collect();
+        let range = |&(inode, extent): &(Inode, Extent)| (inode, extent.start, extent.length_log2);
+        let ranges: BTreeSet<_> = entries.iter().map(range).collect();
+        let (spill, hidden): (Vec<_>, Vec<_>) =
+            hidden.into_iter().partition(|(_, extent)| extent.tier == Extent::SPILLED);
+        for entry in hidden {
+            let (slot, was_replaced) = (entry.1.slot, ranges.contains(&range(&entry)));
             if was_replaced {
                 out.push(Effect::Unpublish { slot });
                 continue;
             }
             out.push(Effect::Show { slot });
-            rows.push(row);
+            entries.push(entry);
         }
-        // What is here is what counts: a copy either way ended, or did not matter.
-        let ranges: BTreeSet<_> = rows.iter().map(range).collect();
-        let (needless, abroad): (Vec<_>, Vec<_>) =
-            abroad.into_iter().partition(|row| ranges.contains(&range(row)));
-        rows.extend(abroad);
-        rows.retain(|&(inode, piece)| {
-            let possible = is_possible(&settings, inode, &piece);
+        // A local extent wins over a spilled one: a copy in either direction was complete, or did
+        // not matter.
+        let ranges: BTreeSet<_> = entries.iter().map(range).collect();
+        let (needless, spill): (Vec<_>, Vec<_>) =
+            spill.into_iter().partition(|entry| ranges.contains(&range(entry)));
+        entries.extend(spill);
+        entries.retain(|&(inode, extent)| {
+            let possible = is_possible(&settings, inode, &extent);
             if !possible {
-                dropped.push(Dropped { inode, piece, reason: Reason::Impossible });
+                discarded.push(DiscardedExtent {
+                    inode,
+                    extent,
+                    reason: DiscardReason::Impossible,
+                });
             }
             possible
         });
-        let slot = |_: Inode, piece: &Piece| (0, u64::from(piece.slot), 1);
-        let place = |_: Inode, piece: &Piece| {
-            let length = if piece.tier == Piece::ABROAD { 1 } else { piece.length() };
-            (u64::from(piece.tier), piece.place, length)
+        let slot = |_: Inode, extent: &Extent| (0, u64::from(extent.slot), 1);
+        let location = |_: Inode, extent: &Extent| {
+            let length = if extent.tier == Extent::SPILLED { 1 } else { extent.length() };
+            (u64::from(extent.tier), extent.location, length)
         };
-        let range = |inode: Inode, piece: &Piece| (inode.0, piece.start, piece.length());
-        drop_overlaps(&mut rows, slot, Reason::RangeTwice, &mut dropped);
-        drop_overlaps(&mut rows, place, Reason::PlaceTwice, &mut dropped);
-        drop_overlaps(&mut rows, range, Reason::RangeTwice, &mut dropped);
+        let range = |inode: Inode, extent: &Extent| (inode.0, extent.start, extent.length());
+        discard_overlaps(&mut entries, slot, DiscardReason::RangeTwice, &mut discarded);
+        discard_overlaps(&mut entries, location, DiscardReason::LocationTwice, &mut discarded);
+        discard_overlaps(&mut entries, range, DiscardReason::RangeTwice, &mut discarded);
 
         let mut target = Target::new(settings);
-        for (_, piece) in &rows {
-            let device = match piece.tier {
-                Piece::MEMORY => &mut target.memory,
-                Piece::SSD => &mut target.ssd,
-                _ => continue,
-            };
-            let taken = device.take_at(piece.place, piece.length_log2);
-            assert!(taken, "rows that overlap were dropped: slot={}", piece.slot);
+        let Target { pool, tiering, .. } = &mut target;
+        pool.restore(&entries);
+        entries.iter().for_each(|(inode, extent)| tiering.order.watch(pool, *inode, extent));
+        tiering.spill.restore_counts(pool);
+        for (_, extent) in needless {
+            out.push(Effect::Unpublish { slot: extent.slot });
+            target.restore_released_spill([(extent.slot, extent.location)], out);
         }
-        target.slots.restore(&rows);
-        rows.iter().for_each(|(inode, piece)| target.watch(*inode, piece));
-        target.count_abroad();
-        for (_, piece) in needless {
-            out.push(Effect::Unpublish { slot: piece.slot });
-            target.restore_dismissed([(piece.slot, piece.place)], out);
-        }
-        target.damaged = dropped.iter().map(|row| row.inode).collect();
-        let shown = dropped.iter().filter(|row| row.piece.slot < settings.slot_count);
-        out.extend(shown.map(|row| Effect::Unpublish { slot: row.piece.slot }));
-        (target, dropped)
+        target.pool.set_damaged(discarded.iter().map(|entry| entry.inode));
+        let shown = discarded.iter().filter(|entry| entry.extent.slot < settings.slot_count);
+        out.extend(shown.map(|entry| Effect::Unpublish { slot: entry.extent.slot }));
+        (target, discarded)
     }
 
-    /// After `recover`: these pieces had left their files, and somebody may still copy from them or
-    /// into them. Their places are used anew when nobody pins them any more. One whose place is in use
-    /// had been freed: whoever pins it has yet to look, and will find that it is gone.
-    pub fn restore_leaving(&mut self, pieces: impl IntoIterator<Item = Piece>) {
-        for piece in pieces {
-            let device = match piece.tier {
-                Piece::MEMORY => &mut self.memory,
-                Piece::SSD => &mut self.ssd,
-                _ => continue,
-            };
-            if !fits(&piece, device.length()) || !device.take_at(piece.place, piece.length_log2) {
-                continue;
-            }
-            if self.slots.restore_leaving(piece, self.round) {
-                self.has_left = true;
-            } else {
-                device.release(piece.place, piece.length_log2);
+    /// After `recover`: these extents had left their files, and a client may still copy from or
+    /// into them. Their locations are reused when no hazard pointer protects them. One whose
+    /// location is in use had been freed: the owner of a hazard pointer on it has yet to verify,
+    /// and will find it gone.
+    pub fn restore_leaving(&mut self, extents: impl IntoIterator<Item = Extent>) {
+        for extent in extents {
+            let is_local = [Extent::MEMORY, Extent::SSD].contains(&extent.tier);
+            if is_local && fits(&extent, self.pool.device_length(extent.tier)) {
+                self.pool.restore_leaving(extent);
             }
         }
     }
 }
 
-/// True for a block that a device of so many bytes may have.
-fn fits(piece: &Piece, space_bytes: u64) -> bool {
-    (BLOCK_LOG2_MIN..=BLOCK_LOG2_MAX).contains(&piece.length_log2)
-        && piece.place.is_multiple_of(piece.length())
-        && piece.place.checked_add(piece.length()).is_some_and(|end| end <= space_bytes)
+/// True for a block that a device of this length can have.
+fn fits(extent: &Extent, space_bytes: u64) -> bool {
+    (BLOCK_LOG2_MIN..=BLOCK_LOG2_MAX).contains(&extent.length_log2)
+        && extent.location.is_multiple_of(extent.length())
+        && extent.location.checked_add(extent.length()).is_some_and(|end| end <= space_bytes)
 }
 
-fn is_possible(settings: &Settings, inode: Inode, piece: &Piece) -> bool {
-    let space = match piece.tier {
-        Piece::MEMORY => settings.memory,
-        Piece::SSD => settings.ssd,
-        Piece::ABROAD => return is_possible_abroad(settings, inode, piece),
+fn is_possible(settings: &Settings, inode: Inode, extent: &Extent) -> bool {
+    let space = match extent.tier {
+        Extent::MEMORY => settings.memory,
+        Extent::SSD => settings.ssd,
+        Extent::SPILLED => return is_possible_spilled(settings, inode, extent),
         _ => return false,
     };
     !inode.is_none()
-        && fits(piece, space.length)
-        && piece.slot < settings.slot_count
-        && piece.start.is_multiple_of(piece.length())
-        && piece.start.checked_add(piece.length()).is_some_and(|end| end <= FILE_BYTES_MAX + 1)
+        && fits(extent, space.length)
+        && extent.slot < settings.slot_count
+        && extent.start.is_multiple_of(extent.length())
+        && extent.start.checked_add(extent.length()).is_some_and(|end| end <= FILE_BYTES_MAX + 1)
 }
 
-/// As `is_possible`: of its place nothing is known here.
-fn is_possible_abroad(settings: &Settings, inode: Inode, piece: &Piece) -> bool {
+/// As `is_possible`, for a spilled extent: nothing is known of its location here.
+fn is_possible_spilled(settings: &Settings, inode: Inode, extent: &Extent) -> bool {
     !inode.is_none()
-        && (BLOCK_LOG2_MIN..=BLOCK_LOG2_MAX).contains(&piece.length_log2)
-        && piece.slot < settings.slot_count
-        && piece.start.is_multiple_of(piece.length())
-        && piece.start.checked_add(piece.length()).is_some_and(|end| end <= FILE_BYTES_MAX + 1)
+        && (BLOCK_LOG2_MIN..=BLOCK_LOG2_MAX).contains(&extent.length_log2)
+        && extent.slot < settings.slot_count
+        && extent.start.is_multiple_of(extent.length())
+        && extent.start.checked_add(extent.length()).is_some_and(|end| end <= FILE_BYTES_MAX + 1)
 }
 
-/// Drops every row that shares something of its range (group, start, length) with another row.
-fn drop_overlaps(
-    rows: &mut Vec<(Inode, Piece)>,
-    range: impl Fn(Inode, &Piece) -> (u64, u64, u64),
-    reason: Reason,
-    dropped: &mut Vec<Dropped>,
+/// Discards every entry that shares some of its range (group, start, length) with another.
+fn discard_overlaps(
+    entries: &mut Vec<(Inode, Extent)>,
+    range: impl Fn(Inode, &Extent) -> (u64, u64, u64),
+    reason: DiscardReason,
+    discarded: &mut Vec<DiscardedExtent>,
 ) {
-    rows.sort_by_cached_key(|(inode, piece)| range(*inode, piece));
-    let mut bad = vec![false; rows.len()];
-    // The row that reaches furthest so far, and where to.
+    entries.sort_by_cached_key(|(inode, extent)| range(*inode, extent));
+    let mut bad = vec![false; entries.len()];
+    // The entry that reaches furthest so far, and where its range ends.
     let mut furthest: Option<(usize, u64, u64)> = None;
-    for (index, (inode, piece)) in rows.iter().enumerate() {
-        let (group, start, length) = range(*inode, piece);
+    for (index, (inode, extent)) in entries.iter().enumerate() {
+        let (group, start, length) = range(*inode, extent);
         let end = start + length;
         match furthest {
             Some((other, other_group, other_end)) if group == other_group && start < other_end => {
@@ -206,10 +196,10 @@ fn drop_overlaps(
         }
     }
     let mut bad = bad.into_iter();
-    rows.retain(|&(inode, piece)| {
+    entries.retain(|&(inode, extent)| {
         let is_bad = bad.next() == Some(true);
         if is_bad {
-            dropped.push(Dropped { inode, piece, reason });
+            discarded.push(DiscardedExtent { inode, extent, reason });
         }
         !is_bad
     });

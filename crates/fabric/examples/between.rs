@@ -1,7 +1,8 @@
-//! Bytes between two processes of this host: reads and writes of the other's memory by each provider
-//! that needs no device, beside requests and answers on a plain TCP connection.
+//! Measures bytes between two processes of this host: reads and writes of the other's memory by
+//! each provider that needs no device, beside requests and answers on a plain TCP connection.
 //!
 //! `cargo run --release -p fabric --example between [PROVIDER..]`
+#![expect(clippy::print_stdout, reason = "it prints what it measures")]
 
 use fabric::{Endpoint, Grant, Library, Place, Reach, RemotePlace, Settings};
 use shm::segment::Segment;
@@ -12,10 +13,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const LENGTH: u64 = 64 << 20;
-/// Operations that are under way at a time.
+/// Operations in flight at a time.
 const WINDOW: u64 = 16;
 const SIZES: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
-/// How long each row is measured.
+/// Duration of each measurement.
 const TIME: Duration = Duration::from_millis(700);
 const ROLE: &str = "FABRIC_BETWEEN";
 
@@ -28,7 +29,7 @@ fn main() {
 }
 
 fn measure() {
-    let asked: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
     println!("{:14} {:5} {:>8} {:>12} {:>10}", "over", "", "bytes", "GB/s", "/s");
     plain();
     let library = match Library::load() {
@@ -36,7 +37,7 @@ fn measure() {
         Err(error) => return println!("no libfabric: {error}"),
     };
     let names = ["tcp", "net", "shm"].map(str::to_owned);
-    for name in if asked.is_empty() { &names[..] } else { &asked } {
+    for name in if arguments.is_empty() { &names[..] } else { &arguments } {
         match Endpoint::open(library, &settings(name)) {
             Ok(endpoint) => remote(endpoint, name),
             Err(error) => println!("{name}: {error}"),
@@ -47,15 +48,15 @@ fn measure() {
 fn settings(provider: &str) -> Settings {
     Settings {
         provider: Some(provider.to_owned()),
-        far: false,
+        remote: false,
         address: Some("127.0.0.1".parse().expect("an address")),
         transfers_max: 64,
-        patience: Duration::from_secs(5),
+        timeout: Duration::from_secs(5),
         part_bytes_max: u64::MAX,
     }
 }
 
-/// Starts this program as the other process; the words of its first line.
+/// Starts this program as the other process; returns the words of its first line.
 fn other(role: &str) -> (std::process::Child, Vec<String>) {
     let mut child = Command::new(std::env::current_exe().expect("our own program"))
         .env(ROLE, role)
@@ -128,7 +129,8 @@ fn serve(provider: &str) {
     }
 }
 
-// ---- plain TCP: 9 bytes ask for an answer of so many bytes, or send so many and get one back ----
+// ---- plain TCP: 9 bytes request an answer of a given length, or send that many and get one back
+// ----
 
 fn plain() {
     let (mut child, words) = other("plain");

@@ -1,18 +1,18 @@
 //! The C interface of libfabric as far as it is used: numbers, structures, tables of calls.
 //!
-//! The interface only grows: tables say their size, structures get fields at their end. So a
-//! structure that the library makes is described up to the last field that is used here, and is
-//! never made or copied by us; those that we hand in are described whole. `layout.rs` compares
+//! The interface only grows: tables state their size, structures get fields at their end. So a
+//! structure that the library makes is declared up to the last field that is used here, and is
+//! never made or copied by us; those that we pass in are declared whole. `layout.rs` compares
 //! sizes, offsets and numbers with the header where it is installed.
 
 use core::ffi::{c_char, c_int, c_void};
 
-/// The interface that is asked for; a newer library behaves as this one did.
+/// The requested interface version; a newer library behaves like this one.
 pub(crate) const API_VERSION: u32 = (1 << 16) | 14;
-/// The oldest library: the interface above.
+/// The oldest supported library: the interface above.
 pub(crate) const LIBRARY_VERSION_MIN: u32 = API_VERSION;
 
-// What an endpoint can do, and what a region allows.
+// Capabilities of an endpoint, and access rights of a region.
 pub(crate) const CAP_MSG: u64 = 1 << 1;
 pub(crate) const CAP_RMA: u64 = 1 << 2;
 pub(crate) const CAP_REMOTE_COMM: u64 = 1 << 52;
@@ -22,17 +22,17 @@ pub(crate) const RECV: u64 = 1 << 10;
 pub(crate) const TRANSMIT: u64 = 1 << 11;
 pub(crate) const REMOTE_READ: u64 = 1 << 12;
 pub(crate) const REMOTE_WRITE: u64 = 1 << 13;
-/// A write has ended when its bytes can be seen at the target.
+/// A write completes when its bytes are visible at the target.
 pub(crate) const DELIVERY_COMPLETE: u64 = 1 << 28;
 
-/// Its end is to be told.
+/// Its completion is reported.
 pub(crate) const COMPLETION: u64 = 1 << 24;
 
-// What the caller gives: memory of four or eight words to each operation.
+// Memory that the caller provides for each operation: four or eight words.
 pub(crate) const MODE_CONTEXT: u64 = 1 << 59;
 pub(crate) const MODE_CONTEXT2: u64 = 1 << 52;
 
-// What a provider demands of registered memory.
+// Requirements of a provider for registered memory.
 pub(crate) const MR_LOCAL: c_int = 1 << 2;
 pub(crate) const MR_VIRT_ADDR: c_int = 1 << 4;
 pub(crate) const MR_ALLOCATED: c_int = 1 << 5;
@@ -54,13 +54,13 @@ pub(crate) const KEY_NOTAVAIL: u64 = u64::MAX;
 
 /// Errors beyond those of the operating system.
 pub(crate) const ERROR_AVAILABLE: i64 = 259;
-/// A key that is taken already.
+/// The key is in use.
 pub(crate) const ERROR_KEY: c_int = 266;
 
 /// Words of memory that an operation keeps for the provider (`fi_context2`).
 pub(crate) const CONTEXT_WORDS: usize = 8;
 
-/// What every object begins with.
+/// The first fields of every object.
 #[repr(C)]
 pub(crate) struct Fid {
     pub(crate) class: usize,
@@ -181,7 +181,7 @@ pub(crate) struct DomainOps {
 #[repr(C)]
 pub(crate) struct MrOps {
     pub(crate) size: usize,
-    /// Object, address, length, access, offset, wanted key, flags, result, context.
+    /// Object, address, length, access, offset, requested key, flags, result, context.
     #[rustfmt::skip]
     pub(crate) reg: Option<unsafe extern "C" fn(
         *mut Fid, *const c_void, usize, u64, u64, u64, u64, *mut *mut MrFid, *mut c_void,
@@ -255,14 +255,14 @@ pub(crate) struct CqOps {
     pub(crate) readerr: Option<unsafe extern "C" fn(*mut CqFid, *mut CqErrEntry, u64) -> isize>,
 }
 
-/// The end of an operation; whole.
+/// A completion; whole.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct CqEntry {
     pub(crate) op_context: *mut c_void,
 }
 
-/// The end of an operation that failed, with room for what the library adds (2.1: one word).
+/// A completion with an error, with space for fields that the library adds (2.1: one word).
 #[repr(C)]
 pub(crate) struct CqErrEntry {
     pub(crate) op_context: *mut c_void,
@@ -276,7 +276,7 @@ pub(crate) struct CqErrEntry {
     pub(crate) prov_errno: c_int,
     pub(crate) err_data: *mut c_void,
     pub(crate) err_data_size: usize,
-    pub(crate) room: [u64; 16],
+    pub(crate) reserved: [u64; 16],
 }
 
 /// An endpoint.
@@ -297,14 +297,14 @@ pub(crate) struct CmOps {
     pub(crate) getname: Option<unsafe extern "C" fn(*mut Fid, *mut c_void, *mut usize) -> c_int>,
 }
 
-/// Some of our bytes; whole. That of the system is the same.
+/// A range of local bytes; whole. The system's structure is the same.
 #[repr(C)]
 pub(crate) struct Iovec {
     pub(crate) base: *mut c_void,
     pub(crate) length: usize,
 }
 
-/// Some of a peer's bytes; whole.
+/// A range of a peer's bytes; whole.
 #[repr(C)]
 pub(crate) struct RmaIov {
     pub(crate) addr: u64,

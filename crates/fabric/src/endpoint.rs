@@ -1,7 +1,7 @@
-//! An endpoint: memory that peers may reach, and transfers from and to theirs.
+//! An endpoint: memory that peers may access, and transfers between local and remote memory.
 //!
-//! One thread owns it. Nothing moves unless that thread calls `look` or `wait` now and then, on both
-//! sides: most providers serve a peer's access only then.
+//! One thread owns it. Nothing moves unless that thread calls `poll` or `wait` now and then, on
+//! both sides: most providers serve a peer's access only then.
 
 use crate::abi::{self, CONTEXT_WORDS, CqEntry, MrFid};
 use crate::error::{Error, Result};
@@ -19,42 +19,42 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Completions that are read by one call.
+/// Completions that one call reads.
 const BATCH: usize = 32;
-/// Transfers whose posting is tried in one round: a peer that takes nothing holds up no other.
+/// Transfers tried for posting in one round: a peer that accepts nothing blocks no other.
 const TRIES: usize = 8;
-/// Keys that are tried before registering fails: they are random, and the table may know one.
+/// Keys that are tried before registering fails: they are random, and one may be in use.
 const KEY_TRIES: usize = 4;
-/// Looks for a completion that only yield the processor, before any sleep.
-const LOOKS: u32 = 200;
-/// Longest sleep with a descriptor: providers do some of their work only when they are asked.
+/// Polls for a completion that only yield the processor, before any sleep.
+const POLLS: u32 = 200;
+/// Longest sleep with a descriptor: providers do some of their work only when they are polled.
 const SLEEP_MAX: Duration = Duration::from_millis(50);
 /// Sleeps without a descriptor: first, longest.
-const NAP: Duration = Duration::from_micros(20);
-/// See `NAP`.
-const NAP_MAX: Duration = Duration::from_micros(250);
+const SHORT_SLEEP: Duration = Duration::from_micros(20);
+/// See `SHORT_SLEEP`.
+const SHORT_SLEEP_MAX: Duration = Duration::from_micros(250);
 
-/// How an endpoint is opened.
+/// Options for opening an endpoint.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The provider, or none for the best.
     pub provider: Option<String>,
-    /// Only what reaches other hosts.
-    pub far: bool,
-    /// The address whose interface is taken, if the provider has one there.
+    /// Only providers that reach other hosts.
+    pub remote: bool,
+    /// The address whose interface is used, if the provider has one there.
     pub address: Option<IpAddr>,
-    /// Most transfers that are under way.
+    /// Maximum number of transfers in flight.
     pub transfers_max: u32,
-    /// How long a peer may take nothing before transfers that were not posted yet end in an error.
-    pub patience: Duration,
+    /// Time that a peer may accept nothing before transfers not posted yet end in an error.
+    pub timeout: Duration,
     /// Longest part of a transfer that is posted at once; a provider may have a smaller limit.
     pub part_bytes_max: u64,
 }
 
-/// What peers may do with a region.
+/// Access of peers to a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// Nothing.
+    /// None.
     Own,
     /// Read it.
     Read,
@@ -78,23 +78,23 @@ struct Handle {
 
 /// A region as peers name it. By byte, little-endian: key 8, base 8, length 8.
 ///
-/// Who knows it can reach the memory: where keys are ours to choose they are random, and it is
-/// to be sent to proven peers only.
+/// Any peer that knows it can access the memory: where we choose keys they are random, and a grant
+/// is sent to authenticated peers only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
     /// The key.
     pub key: u64,
-    /// What the region's first byte is called.
+    /// Address of the region's first byte, as peers give it.
     pub base: u64,
     /// Its length in bytes.
     pub length: u64,
 }
 
-/// Bytes of an encoded `Grant`.
+/// Length of an encoded `Grant`.
 pub const GRANT_BYTES: usize = 24;
 
 impl Grant {
-    /// As it is sent.
+    /// The encoded form.
     #[must_use]
     pub fn encode(&self) -> [u8; GRANT_BYTES] {
         let mut bytes = [0; GRANT_BYTES];
@@ -105,7 +105,7 @@ impl Grant {
         bytes
     }
 
-    /// As it came.
+    /// Decodes it.
     #[must_use]
     pub fn decode(bytes: &[u8; GRANT_BYTES]) -> Grant {
         let mut words = bytes.chunks_exact(8).map(|word| {
@@ -127,20 +127,20 @@ pub struct Place {
     pub offset: u64,
 }
 
-/// A part of what a peer granted.
+/// A part of a peer's grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RemotePlace {
     /// The peer.
     pub peer: Peer,
-    /// What it granted.
+    /// Its grant.
     pub grant: Grant,
-    /// Offset in that.
+    /// Offset in the grant.
     pub offset: u64,
 }
 
 struct Entry<T> {
     generation: u32,
-    /// Transfers under way that use it.
+    /// Transfers in flight that use it.
     uses: u32,
     value: Option<T>,
 }
@@ -154,13 +154,13 @@ struct Registered {
     grant: Grant,
 }
 
-/// The provider's words for an operation. It has the address of those and writes to them.
+/// The provider's words for an operation. It keeps their address and writes to them.
 type Context = UnsafeCell<[usize; CONTEXT_WORDS]>;
 
 /// An open endpoint.
 ///
-/// If transfers are under way when it is dropped, the library keeps what they need, their memory
-/// included, for as long as the process lives.
+/// If transfers are in flight when it is dropped, the library keeps what they need, their memory
+/// included, for the life of the process.
 pub struct Endpoint {
     library: Library,
     offer: Offer,
@@ -168,27 +168,27 @@ pub struct Endpoint {
     writes: bool,
     objects: Objects,
     regions: Vec<Entry<Registered>>,
-    /// Mappings of regions that were removed: a provider may have begun to receive there what a
-    /// peer writes, and goes on when more of it comes.
+    /// Mappings of regions that were removed: a provider may have begun to receive a peer's write
+    /// there, and continues when more of it arrives.
     retired: Vec<Arc<Segment>>,
     peers: Vec<u64>,
     transfers: Transfers,
-    patience: Duration,
+    timeout: Duration,
     contexts: Vec<Context>,
-    looks: u32,
-    /// How often the descriptor was readable without anything to look for.
-    vain: u32,
+    polls: u32,
+    /// How often the descriptor was readable with nothing to do.
+    idle_polls: u32,
 }
 
-// SAFETY: the library's objects may be used by any one thread; pointers lead to memory that `regions`
-// keep mapped, and to `contexts`, which is ours alone.
+// SAFETY: the library's objects may be used by any one thread; pointers lead to memory that
+// `regions` keep mapped, and to `contexts`, which is ours alone.
 unsafe impl Send for Endpoint {}
 
 impl Endpoint {
-    /// Opens one.
+    /// Opens an endpoint.
     ///
     /// # Errors
-    /// `Absent` if there is no such provider, or what the library says.
+    /// `Absent` if there is no such provider; errors of the library.
     pub fn open(library: Library, settings: &Settings) -> Result<Endpoint> {
         let found = |infos: Option<Infos>| {
             let infos = infos?;
@@ -196,16 +196,16 @@ impl Endpoint {
             let place = choose(&offers, settings.provider.as_deref(), settings.address)?;
             Some((infos.copy(place), offers.into_iter().nth(place)?))
         };
-        // Without a word on delivery a write may end before the bytes are there: such providers
-        // are read from.
-        let (writes, (info, offer)) = match found(Infos::ask(&library, true, settings.far)?) {
+        // Without delivery completion a write may end before the bytes are there: such providers
+        // are only read from.
+        let (writes, (info, offer)) = match found(Infos::ask(&library, true, settings.remote)?) {
             Some(found) => (true, found),
-            None => match found(Infos::ask(&library, false, settings.far)?) {
+            None => match found(Infos::ask(&library, false, settings.remote)?) {
                 Some(found) => (false, found),
                 None => {
                     let name = settings.provider.as_deref().unwrap_or("at all");
-                    let far = if settings.far { " for other hosts" } else { "" };
-                    let text = format!("libfabric has no provider {name} here{far}");
+                    let remote = if settings.remote { " for other hosts" } else { "" };
+                    let text = format!("libfabric has no provider {name} here{remote}");
                     return Err(Error::Absent(text));
                 }
             },
@@ -218,7 +218,7 @@ impl Endpoint {
             ((*info.tx_attr).size, (*info.ep_attr).max_msg_size as u64)
         };
         let parts = u32::try_from(tx_max).unwrap_or(most).clamp(1, most);
-        // Twice the operations: room for ends of what peers do.
+        // Twice the operations: space for completions of peers' operations.
         let objects = Objects::open(library, info, 2 * parts as usize)?;
         let part_bytes_max = part_max.min(settings.part_bytes_max);
         Ok(Endpoint {
@@ -231,41 +231,41 @@ impl Endpoint {
             retired: Vec::new(),
             peers: Vec::new(),
             transfers: Transfers::new(most, parts, part_bytes_max),
-            patience: settings.patience,
+            timeout: settings.timeout,
             contexts: (0..parts).map(|_| UnsafeCell::new([0; CONTEXT_WORDS])).collect(),
-            looks: 0,
-            vain: 0,
+            polls: 0,
+            idle_polls: 0,
         })
     }
 
-    /// What was taken.
+    /// The chosen offer.
     #[must_use]
     pub const fn offer(&self) -> &Offer {
         &self.offer
     }
 
-    /// The own address, for a peer's `add_peer`.
+    /// The local address, for a peer's `add_peer`.
     #[must_use]
     pub fn address(&self) -> &[u8] {
         &self.address
     }
 
-    /// True if writes are possible: the provider says when their bytes have arrived.
+    /// True if writes are possible: the provider reports when their bytes have arrived.
     #[must_use]
     pub const fn writes(&self) -> bool {
         self.writes
     }
 
-    /// True if `wait` sleeps until something happens; otherwise it looks now and then.
+    /// True if `wait` sleeps until something happens; otherwise it polls now and then.
     #[must_use]
     pub const fn sleeps(&self) -> bool {
         self.objects.has_descriptor()
     }
 
-    /// Makes a peer known by its address, for as long as the endpoint lives. Nothing is sent.
+    /// Adds a peer by its address, for the life of the endpoint. Nothing is sent.
     ///
     /// # Errors
-    /// `OutOfRange` if that is no address's length, or what the library says.
+    /// `OutOfRange` if no address has this length; errors of the library.
     pub fn add_peer(&mut self, address: &[u8]) -> Result<Peer> {
         if address.is_empty() || address.len() >= ADDRESS_BYTES_MAX {
             return Err(Error::OutOfRange);
@@ -280,7 +280,7 @@ impl Endpoint {
     /// its pages gets memory if the provider pins them.
     ///
     /// # Errors
-    /// `OutOfRange`, `Refused` if the mapping is read-only, or what the library says.
+    /// `OutOfRange`, `Refused` if the mapping is read-only; errors of the library.
     pub fn register(
         &mut self,
         memory: Arc<Segment>,
@@ -309,10 +309,10 @@ impl Endpoint {
         let at = base.wrapping_add(offset);
         let mut tries = KEY_TRIES;
         let mr = loop {
-            let wanted = if mode & abi::MR_PROV_KEY == 0 { random_key(key_size)? } else { 0 };
+            let preferred = if mode & abi::MR_PROV_KEY == 0 { random_key(key_size)? } else { 0 };
             // SAFETY: in range of the mapping, which `memory` keeps until the region is closed; a
             // segment is used by atomics and raw copies alone.
-            match unsafe { self.objects.register(at, bytes, access, wanted) } {
+            match unsafe { self.objects.register(at, bytes, access, preferred) } {
                 Ok(mr) => break mr,
                 Err(abi::ERROR_KEY) if tries > 1 => tries -= 1,
                 Err(code) => return Err(self.library.failed("fi_mr_reg", code)),
@@ -329,7 +329,7 @@ impl Endpoint {
         Ok(Region(insert(&mut self.regions, Registered { mr, memory, at, length, grant })))
     }
 
-    /// How peers name a region.
+    /// The grant by which peers name a region.
     ///
     /// # Errors
     /// `Unknown`.
@@ -337,11 +337,11 @@ impl Endpoint {
         Ok(value(&self.regions, region.0)?.grant)
     }
 
-    /// Removes a region: what peers begin then ends in errors. Of what they had begun some bytes
-    /// may still come, into the same mapping.
+    /// Removes a region: operations that peers begin later end in errors. Some bytes of operations
+    /// begun before may still arrive, into the same mapping.
     ///
     /// # Errors
-    /// `Unknown`, `Busy`, or what the library says; it stays registered then.
+    /// `Unknown`, `Busy`, or errors of the library; it stays registered then.
     pub fn unregister(&mut self, region: Region) -> Result<()> {
         let mr = value(&self.regions, region.0)?.mr;
         idle(&self.regions, region.0)?;
@@ -354,7 +354,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Begins to read `length` bytes of a peer's memory. Its end is a completion with `token`;
+    /// Begins to read `length` bytes of a peer's memory. It ends with a completion with `token`;
     /// until then the local bytes may change at any time.
     ///
     /// # Errors
@@ -363,10 +363,10 @@ impl Endpoint {
         self.begin(Kind::Read, to, from, length, token)
     }
 
-    /// Begins to write `length` bytes to a peer's memory. At its end the peer can see them.
+    /// Begins to write `length` bytes to a peer's memory. When it ends the peer can see them.
     ///
     /// # Errors
-    /// As `read`, and `Refused` if the provider does not tell when bytes have arrived.
+    /// As `read`, and `Refused` if the provider does not report arrival.
     pub fn write(&mut self, from: Place, to: RemotePlace, length: u64, token: u64) -> Result<()> {
         if !self.writes {
             return Err(Error::Refused);
@@ -406,7 +406,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Posts what can be posted.
+    /// Posts as many parts as possible.
     fn post(&mut self) {
         let mut tries = TRIES;
         while tries > 0 {
@@ -440,17 +440,17 @@ impl Endpoint {
             key: order.key,
             context: context.get().cast(),
         };
-        // SAFETY: the bytes lie in the region, as `begin` checked. Region and peer are not removed
-        // while the transfer is under way (`uses`), the context is the part's until it ends, and
-        // `drop` closes the endpoint before either goes.
+        // SAFETY: the bytes are in the region, as `begin` checked. Region and peer are not removed
+        // while the transfer is in flight (`uses`), the context is the part's until it ends, and
+        // `drop` closes the endpoint before either is freed.
         unsafe { self.objects.post(&post) }
     }
 
-    /// Looks once: moves on what is under way, and takes the next transfer that has ended.
+    /// Polls once: advances transfers in flight, and takes the next completion.
     ///
     /// # Errors
-    /// What the library says of the queue itself: the endpoint is good for nothing more.
-    pub fn look(&mut self) -> Result<Option<Completion>> {
+    /// Errors of the queue itself: the endpoint is unusable.
+    pub fn poll(&mut self) -> Result<Option<Completion>> {
         if let Some(completion) = self.ended() {
             return Ok(Some(completion));
         }
@@ -467,14 +467,14 @@ impl Endpoint {
         }
         self.post();
         if self.transfers.any_waiting()
-            && let Some(before) = Instant::now().checked_sub(self.patience)
+            && let Some(before) = Instant::now().checked_sub(self.timeout)
         {
             self.transfers.expire(before, &self.library.failed("post", libc::ETIMEDOUT));
         }
         if found > 0 {
-            (self.looks, self.vain) = (0, 0);
+            (self.polls, self.idle_polls) = (0, 0);
         }
-        self.looks = self.looks.saturating_add(1);
+        self.polls = self.polls.saturating_add(1);
         Ok(self.ended())
     }
 
@@ -492,17 +492,17 @@ impl Endpoint {
         Some(completion)
     }
 
-    /// Waits for the end of a transfer until `deadline`; `None` if there was none. What peers ask
-    /// for is served meanwhile.
+    /// Waits for the end of a transfer until `deadline`; `None` if there was none. Operations of
+    /// peers are served meanwhile.
     ///
-    /// A transfer that did not end in time is still under way: its bytes may change until its
+    /// A transfer that did not end in time is still in flight: its bytes may change until its
     /// completion comes or the endpoint is dropped.
     ///
     /// # Errors
-    /// As `look`.
+    /// As `poll`.
     pub fn wait(&mut self, deadline: Instant) -> Result<Option<Completion>> {
         loop {
-            if let Some(completion) = self.look()? {
+            if let Some(completion) = self.poll()? {
                 return Ok(Some(completion));
             }
             let now = Instant::now();
@@ -513,18 +513,18 @@ impl Endpoint {
         }
     }
 
-    /// The descriptor that becomes readable when there is something to look for, if the provider has
-    /// one; to be slept on for as long as `rest` says.
+    /// The descriptor that becomes readable when there is something to do, if the provider has one;
+    /// to be slept on for at most the time that `sleep_time_max` returns.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.objects.descriptor()
     }
 
-    /// How long the owner may sleep on the descriptor before it looks again, if peers or transfers
-    /// are busy.
-    pub fn rest(&mut self) -> Duration {
+    /// Maximum time that the owner may sleep on the descriptor before it polls again, if peers or
+    /// transfers are busy.
+    pub fn sleep_time_max(&mut self) -> Duration {
         if self.transfers.any_waiting() || !self.objects.has_descriptor() {
-            NAP_MAX
+            SHORT_SLEEP_MAX
         } else if self.objects.sleep_on().is_some() {
             SLEEP_MAX
         } else {
@@ -532,26 +532,27 @@ impl Endpoint {
         }
     }
 
-    /// Yields, and sleeps after many looks in vain.
+    /// Yields, and sleeps after many polls that found nothing.
     fn pause(&mut self, most: Duration) {
-        let Some(more) = self.looks.checked_sub(LOOKS) else {
+        let Some(more) = self.polls.checked_sub(POLLS) else {
             std::thread::yield_now();
             return;
         };
-        // What waits to be posted is tried again soon: nothing tells when it would be taken.
+        // A transfer that waits to be posted is tried again soon: nothing signals when it would be
+        // accepted.
         let is_blocked = self.transfers.any_waiting();
-        // Of `net` in 1.17 it stays readable, or it may never be slept on.
-        if self.objects.has_descriptor() && self.vain < LOOKS {
+        // In 1.17 the descriptor of `net` stays readable, or it may never be slept on.
+        if self.objects.has_descriptor() && self.idle_polls < POLLS {
             let mut found = true;
             if let Some(fd) = self.objects.sleep_on() {
-                let longest = if is_blocked { NAP_MAX } else { SLEEP_MAX };
+                let longest = if is_blocked { SHORT_SLEEP_MAX } else { SLEEP_MAX };
                 let time = rustix::event::Timespec::try_from(most.min(longest)).ok();
                 let mut polled = [PollFd::new(&fd, PollFlags::IN)];
                 found = rustix::event::poll(&mut polled, time.as_ref()) != Ok(0);
             }
-            self.vain = if found { self.vain + 1 } else { 0 };
+            self.idle_polls = if found { self.idle_polls + 1 } else { 0 };
         } else {
-            std::thread::sleep((NAP * (more / 16 + 1)).min(NAP_MAX).min(most));
+            std::thread::sleep((SHORT_SLEEP * (more / 16 + 1)).min(SHORT_SLEEP_MAX).min(most));
         }
     }
 }
@@ -575,7 +576,7 @@ impl Drop for Endpoint {
         }
         let regions = self.regions.iter().filter_map(|one| one.value.as_ref());
         if !self.objects.close(regions.map(|one| one.mr)) {
-            // A device may still write there: better lost than someone else's.
+            // A device may still write there: a leak is better than writes to reused memory.
             self.leave_memory();
         }
     }
@@ -624,7 +625,7 @@ fn to_usize(number: u64) -> Result<usize> {
     usize::try_from(number).map_err(|_| Error::OutOfRange)
 }
 
-/// A key that nobody guesses, of as many bytes as the provider has.
+/// A key that cannot be guessed, as long as the provider's keys.
 fn random_key(bytes: usize) -> Result<u64> {
     let mut key = [0; 8];
     let lost = |_| Error::Absent("the system has no random numbers".to_owned());

@@ -1,32 +1,32 @@
-//! What can go wrong; a kind tells the caller what to do.
+//! Errors; a kind tells the caller what to do.
 
 use core::fmt;
 
 /// Result of a call of this crate.
 pub type Result<T> = core::result::Result<T, Error>;
 
-/// Why something was not done.
+/// The reason of a failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// No libfabric, or no provider as asked for: go on without it.
+    /// No libfabric, or no such provider: go on without it.
     Absent(String),
-    /// The range does not lie in the region or in what the peer granted.
+    /// The range is not in the region or in the peer's grant.
     OutOfRange,
-    /// The region was removed, or region or peer are not of this endpoint.
+    /// The region was removed, or region or peer belong to another endpoint.
     Unknown,
-    /// As many transfers as are allowed are under way: take completions first.
+    /// The maximum number of transfers is in flight: take completions first.
     Full,
-    /// Transfers under way use it.
+    /// Transfers in flight use it.
     Busy,
-    /// The mapping is read-only, or the provider can not do it.
+    /// The mapping is read-only, or the provider cannot do it.
     Refused,
     /// A call of the library failed.
     Call {
         /// Its name.
         call: &'static str,
-        /// Number of the error: that of the operating system, or from 256 on of libfabric.
+        /// Number of the error: of the operating system, or from 256 on of libfabric.
         code: i32,
-        /// What the library says about it.
+        /// The library's text for it.
         text: String,
     },
 }
@@ -39,7 +39,7 @@ impl fmt::Display for Error {
             Error::Unknown => to.write_str("no such region or peer"),
             Error::Full => to.write_str("too many transfers under way"),
             Error::Busy => to.write_str("transfers under way use it"),
-            Error::Refused => to.write_str("memory is read-only, or the provider can not do it"),
+            Error::Refused => to.write_str("memory is read-only, or the provider cannot do it"),
             Error::Call { call, code, text } => write!(to, "{call}: {text} ({code})"),
         }
     }

@@ -1,14 +1,15 @@
-//! The structures and numbers of `abi` beside those of the installed header: a small C program is
-//! compiled against it and says what it sees. Without the header there is nothing to compare.
+//! Compares the structures and numbers of `abi` with those of the installed header: a small C
+//! program is compiled against it and prints them. Without the header there is nothing to compare.
 
 use crate::abi::*;
 use core::mem::{offset_of, size_of};
 use std::fmt::Write;
 use std::process::Command;
 
-/// What is compared: C expressions, and their values as `abi` has them.
+/// Compared values: C expressions, and their values in `abi`.
 type Facts = Vec<(String, u64)>;
 
+#[expect(clippy::cast_lossless, reason = "the numbers are of several types")]
 fn numbers(facts: &mut Facts) {
     macro_rules! number {
         ($($c:ident $own:expr;)*) => {$( facts.push((stringify!($c).to_owned(), $own as u64)); )*};
@@ -29,7 +30,7 @@ fn numbers(facts: &mut Facts) {
     }
 }
 
-/// Of what we make: the library reads all of it.
+/// Structures that we make: the library reads all of them.
 fn sizes(facts: &mut Facts) {
     macro_rules! sizes {
         ($($c:literal $type:ty;)*) => {$(
@@ -42,9 +43,9 @@ fn sizes(facts: &mut Facts) {
         "struct iovec" Iovec; "struct fi_rma_iov" RmaIov; "struct fi_msg_rma" MsgRma;
         "struct fi_context2" [usize; CONTEXT_WORDS];
     }
-    // The library writes as much as its own has.
-    let room = size_of::<CqErrEntry>();
-    facts.push((format!("sizeof(struct fi_cq_err_entry) <= {room}"), 1));
+    // The library writes as much as its own structure has.
+    let reserved = size_of::<CqErrEntry>();
+    facts.push((format!("sizeof(struct fi_cq_err_entry) <= {reserved}"), 1));
 }
 
 fn offsets(facts: &mut Facts) {
@@ -130,7 +131,7 @@ fn structures_and_numbers_are_those_of_the_header() {
     text.push_str("}\n");
     std::fs::write(&source, &text).expect("written");
     let output = program.to_str().expect("a path of words");
-    assert!(compile(&["-o", output]), "the header has not what is named here:\n{text}");
+    assert!(compile(&["-o", output]), "the header lacks something named here:\n{text}");
     let done = Command::new(&program).output().expect("it runs");
     let seen = String::from_utf8(done.stdout).expect("numbers");
     let seen: Vec<u64> = seen.lines().map(|line| line.parse().expect("a number")).collect();

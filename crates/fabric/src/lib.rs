@@ -1,20 +1,23 @@
 //! Bulk data by RDMA: libfabric, loaded at run time.
 //!
-//! What lives here: own bindings to libfabric's C interface, and on them a safe door: registered
-//! memory, reads and writes of a peer's memory, their ends. What does not: who the peers are and what
-//! is moved when (addresses and grants are exchanged over the daemons' proven connections, `net`).
+//! Here: own bindings to libfabric's C interface, and on them a safe interface:
+//! registered memory, reads and writes of a peer's memory, their completions. Not here: the
+//! choice of peers and of transfers (addresses and grants are exchanged over the daemons'
+//! authenticated connections, `net`).
 //!
 //! | module | |
 //! |---|---|
-//! | `library` | loading, or one line that says why not |
-//! | `offer` | what the host offers, and the choice |
-//! | `endpoint` | the door: regions, peers, transfers |
+//! | `library` | loading, or one line that states why not |
+//! | `offer` | the providers of the host, and the choice |
+//! | `endpoint` | the safe interface: regions, peers, transfers |
 //! | `bulk` | the bytes of files between daemons by it, or by TCP without it |
 //!
 //! Invariants:
-//!  1. No memory is reachable by a device or a peer that is not mapped.
-//!  2. A transfer's end is told once, and nothing of it is under way then.
+//!  1. A device or a peer can reach only memory that is mapped.
+//!  2. A transfer completes once, and no part of it is in flight then.
 //!  3. Nothing blocks but `Endpoint::wait`, and that until its deadline.
+#![expect(unsafe_code, reason = "bindings to a C library, and devices that reach our memory")]
+#![warn(clippy::indexing_slicing, clippy::string_slice)]
 
 mod abi;
 

@@ -1,4 +1,4 @@
-//! Loading libfabric when the daemon starts, and its few real symbols. Everything else goes through
+//! Loads libfabric when the daemon starts, and its few real symbols. Everything else goes through
 //! tables that its objects point to.
 
 use crate::abi::{self, FabricAttr, FabricFid, Info};
@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::transmute;
 
-/// What every release since 2014 is called.
+/// The name of every release since 2014.
 const NAME: &CStr = c"libfabric.so.1";
 
 type GetInfo = unsafe extern "C" fn(
@@ -39,14 +39,14 @@ impl Library {
         Library::load_named(NAME)
     }
 
-    /// Loads the library of another name or path.
+    /// Loads the library from another name or path.
     ///
     /// # Errors
     /// As `load`.
     pub fn load_named(name: &CStr) -> Result<Library> {
-        // WHY: the library is the site's own; linking would make every installation need one.
-        // SAFETY: a C string; the constructors of what is loaded are what the site installed to
-        // be loaded into programs. `dlerror` is the calling thread's own and is copied at once.
+        // WHY: the library belongs to the site; linking would make every installation need one.
+        // SAFETY: a C string; the constructors of the library are installed by the site to be
+        // loaded into programs. `dlerror` is the calling thread's own and is copied at once.
         let handle = unsafe {
             let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
             if handle.is_null() {
@@ -96,7 +96,7 @@ impl Library {
         (self.version >> 16, self.version & 0xffff)
     }
 
-    /// What the library says about the number of an error.
+    /// The library's text for an error number.
     #[must_use]
     pub fn text(&self, code: i32) -> String {
         // SAFETY: takes any number; answers with a string that is never freed, or with null.

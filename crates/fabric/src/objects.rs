@@ -1,7 +1,7 @@
 //! The objects of the library behind one endpoint: opened in order, called, closed in order.
 //!
-//! All calls of C are here and in `library` and `offer`. What is not here: what a transfer is, and
-//! which memory may be used (`endpoint`).
+//! All C calls are here and in `library` and `offer`. Not here: transfers, and which memory
+//! may be used (`endpoint`).
 
 use crate::abi::{
     self, AvAttr, AvFid, AvOps, CmOps, CqAttr, CqEntry, CqErrEntry, CqFid, CqOps, DomainFid,
@@ -28,7 +28,7 @@ macro_rules! entry {
     }};
 }
 
-/// What an operation is posted with.
+/// Arguments of an operation.
 pub(crate) struct Post {
     pub(crate) kind: Kind,
     pub(crate) local: *mut c_void,
@@ -40,7 +40,7 @@ pub(crate) struct Post {
     pub(crate) context: *mut c_void,
 }
 
-/// How an attempt to post ended.
+/// Result of an attempt to post.
 pub(crate) enum Posted {
     Yes,
     /// Queues are full: take completions, then try again.
@@ -60,8 +60,8 @@ pub(crate) struct Objects {
     wait: Option<c_int>,
 }
 
-// SAFETY: the objects may be used from any thread as long as it is one at a time, which owning them
-// and `&mut` ensure; they refer to nothing of the thread that made them.
+// SAFETY: the objects may be used from any thread, one at a time, which ownership and `&mut`
+// ensure; they refer to nothing of the thread that made them.
 unsafe impl Send for Objects {}
 
 impl Objects {
@@ -79,16 +79,16 @@ impl Objects {
             wait: None,
         };
         let none = || library.failed("open", libc::ENOSYS);
-        let told =
+        let check =
             |call, code: c_int| if code == 0 { Ok(()) } else { Err(library.failed(call, code)) };
         // WHY: objects of C. On an error those that were opened are closed by `drop`.
         // SAFETY: `info` is whole; each object is made by its parent, which is not null after
         // success; attributes are whole structures that the library only reads during the call.
         unsafe {
             let attr = (*info.as_ptr()).fabric_attr;
-            told("fi_fabric", (library.fabric)(attr, &raw mut own.fabric, null))?;
+            check("fi_fabric", (library.fabric)(attr, &raw mut own.fabric, null))?;
             let open = entry!((*own.fabric).ops, FabricOps, domain).ok_or_else(none)?;
-            told("fi_domain", open(own.fabric, info.as_ptr(), &raw mut own.domain, null))?;
+            check("fi_domain", open(own.fabric, info.as_ptr(), &raw mut own.domain, null))?;
             let mut attr = AvAttr {
                 kind: 0,
                 rx_ctx_bits: 0,
@@ -99,15 +99,15 @@ impl Objects {
                 flags: 0,
             };
             let open = entry!((*own.domain).ops, DomainOps, av_open).ok_or_else(none)?;
-            told("fi_av_open", open(own.domain, &raw mut attr, &raw mut own.av, null))?;
-            told("fi_cq_open", own.open_queue(completions))?;
+            check("fi_av_open", open(own.domain, &raw mut attr, &raw mut own.av, null))?;
+            check("fi_cq_open", own.open_queue(completions))?;
             let open = entry!((*own.domain).ops, DomainOps, endpoint).ok_or_else(none)?;
-            told("fi_endpoint", open(own.domain, info.as_ptr(), &raw mut own.ep, null))?;
+            check("fi_endpoint", open(own.domain, info.as_ptr(), &raw mut own.ep, null))?;
             let ep = &raw mut (*own.ep).fid;
             let both = abi::TRANSMIT | abi::RECV;
-            told("fi_ep_bind", bind(ep, &raw mut (*own.av).fid, 0))?;
-            told("fi_ep_bind", bind(ep, &raw mut (*own.cq).fid, both))?;
-            told("fi_enable", control(ep, abi::CONTROL_ENABLE, null))?;
+            check("fi_ep_bind", bind(ep, &raw mut (*own.av).fid, 0))?;
+            check("fi_ep_bind", bind(ep, &raw mut (*own.cq).fid, both))?;
+            check("fi_enable", control(ep, abi::CONTROL_ENABLE, null))?;
         }
         Ok(own)
     }
@@ -145,7 +145,7 @@ impl Objects {
         }
     }
 
-    /// The own address.
+    /// The local address.
     pub(crate) fn address(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0; ADDRESS_BYTES_MAX];
         let mut length = bytes.len();
@@ -192,16 +192,16 @@ impl Objects {
         }
     }
 
-    /// Registers memory under `wanted`, or under a key of the provider's if it makes its own.
+    /// Registers memory under `preferred`, or under a key of the provider's if it makes its own.
     ///
     /// # Safety
-    /// The memory stays mapped until the region is closed, and is only used as shared memory is.
+    /// The memory stays mapped until the region is closed, and is used only as shared memory.
     pub(crate) unsafe fn register(
         &mut self,
         at: *mut u8,
         length: usize,
         access: u64,
-        wanted: u64,
+        preferred: u64,
     ) -> core::result::Result<NonNull<MrFid>, c_int> {
         let mut region = ptr::null_mut();
         // SAFETY: the domain is open; the memory is as this function demands.
@@ -210,7 +210,8 @@ impl Objects {
                 return Err(libc::ENOSYS);
             };
             let (domain, null) = (&raw mut (*self.domain).fid, ptr::null_mut());
-            let code = reg(domain, at.cast(), length, access, 0, wanted, 0, &raw mut region, null);
+            let code =
+                reg(domain, at.cast(), length, access, 0, preferred, 0, &raw mut region, null);
             if code != 0 {
                 return Err(code.saturating_abs());
             }
@@ -241,14 +242,14 @@ impl Objects {
     /// Posts one operation.
     ///
     /// # Safety
-    /// Local bytes lie in the region, the peer is one of this endpoint, and the bytes and
-    /// the context's words stay until the operation's completion was read.
+    /// Local bytes are in the region, the peer is one of this endpoint, and the bytes and the
+    /// context's words stay until the operation's completion was read.
     pub(crate) unsafe fn post(&mut self, post: &Post) -> Posted {
         let Post { local, length, peer, place, key, context, .. } = *post;
         let own = Iovec { base: local, length };
         let theirs = RmaIov { addr: place, len: length, key };
-        // SAFETY: the endpoint is enabled; what the operation points to lives through the call;
-        // the rest is as this function demands.
+        // SAFETY: the endpoint is enabled; everything the operation points to lives through the
+        // call; the rest is as this function demands.
         let (name, code) = unsafe {
             let table = (*self.ep).rma;
             // The flag is given to each: 1.17 forgets that of the endpoint in its provider `net`.
@@ -281,8 +282,8 @@ impl Objects {
         }
     }
 
-    /// Reads completions; their number, or 0 if there is none now, or 1 and what `failed` is
-    /// told about an operation that failed.
+    /// Reads completions; returns their number, or 0 if there is none now, or 1 after a call of
+    /// `failed` for an operation that failed.
     pub(crate) fn completions(
         &mut self,
         entries: &mut [CqEntry],
@@ -310,7 +311,7 @@ impl Objects {
     }
 
     fn failure(&mut self) -> Result<Option<(*mut c_void, Error)>> {
-        // SAFETY: all of it is numbers and pointers, for which zeros are values; no room for more
+        // SAFETY: all of it is numbers and pointers, for which zeros are values; no space for more
         // data is offered.
         let mut entry: CqErrEntry = unsafe { MaybeUninit::zeroed().assume_init() };
         // SAFETY: the queue is open, the entry is whole.
@@ -328,7 +329,7 @@ impl Objects {
         }
     }
 
-    /// The descriptor to sleep on, if there is one and nothing is to be done before.
+    /// The descriptor to sleep on, if there is one and nothing has to be done before.
     pub(crate) fn sleep_on(&mut self) -> Option<BorrowedFd<'_>> {
         let fd = self.wait?;
         // SAFETY: fabric and queue are open; the descriptor is the queue's and open as long.
@@ -351,7 +352,7 @@ impl Objects {
         self.wait.is_some()
     }
 
-    /// Leaves the objects open for as long as the process lives.
+    /// Leaves the objects open for the life of the process.
     pub(crate) const fn leave(&mut self) {
         self.ep = ptr::null_mut();
         self.cq = ptr::null_mut();
@@ -365,11 +366,12 @@ impl Objects {
         unsafe { self.info.as_ref() }
     }
 
-    /// Closes everything, regions included. False if something refused to close: its memory must
+    /// Closes everything, regions included. False if an object refused to close: its memory must
     /// stay mapped then.
     ///
-    /// The endpoint first: nothing is under way after that. Some providers bind regions to
-    /// endpoints and want those closed first, so what refuses is tried again after the others.
+    /// The endpoint first: nothing is in flight after that. Some providers bind regions to
+    /// endpoints and want those closed first, so objects that refuse are tried again after the
+    /// others.
     pub(crate) fn close(&mut self, regions: impl Iterator<Item = NonNull<MrFid>>) -> bool {
         let mut open: Vec<*mut Fid> = vec![self.ep.cast()];
         open.extend(regions.map(|region| region.as_ptr().cast::<Fid>()));
@@ -377,7 +379,7 @@ impl Objects {
         open.extend::<[*mut Fid; 4]>(rest);
         for _ in 0..3 {
             // SAFETY: each begins with its `Fid`, was opened by us, and is not used after it
-            // closed. What is null was not opened.
+            // closed. A null object was not opened.
             open.retain(|&fid| !fid.is_null() && unsafe { close(fid) } != 0);
         }
         self.leave();
@@ -414,7 +416,7 @@ unsafe fn bind(fid: *mut Fid, to: *mut Fid, flags: u64) -> c_int {
 }
 
 /// # Safety
-/// The object is open, and the argument is what the command asks for.
+/// The object is open, and the argument is the one that the command demands.
 unsafe fn control(fid: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: as this function demands.
     unsafe {

@@ -1,4 +1,4 @@
-//! What the library offers on this host, and which of it is taken.
+//! The library's offers on this host, and the choice among them.
 
 use crate::abi::{self, Info};
 use crate::error::{Error, Result};
@@ -12,31 +12,31 @@ const FAMILY_IN6: u16 = libc::AF_INET6 as u16;
 /// `-FI_ENODATA`: nothing of the kind.
 const NOTHING: i32 = -libc::ENODATA;
 
-/// One way to reach others.
+/// A provider on a device or interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offer {
     /// The provider: `verbs;ofi_rxm`, `cxi`, `tcp` ..
     pub provider: String,
     /// The device or interface.
     pub domain: String,
-    /// The own address if it is one of IP.
+    /// The local IP address, if it has one.
     pub address: Option<IpAddr>,
 }
 
 impl Offer {
     /// True if `name` is the provider's: whole, or the part before a `;`, which names the device's
-    /// provider below a utility.
+    /// provider under a utility.
     #[must_use]
     pub fn is_named(&self, name: &str) -> bool {
         let own = self.provider.as_str();
         own == name || own.split(';').next() == Some(name)
     }
 
-    /// How well it fits, less is better: the interface of `wanted` first, another that leaves
+    /// Rank of the offer, less is better: the interface of `preferred` first, another that leaves
     /// this host next.
-    fn distance(&self, wanted: Option<IpAddr>) -> u8 {
-        match (self.address, wanted) {
-            (Some(own), Some(wanted)) if own == wanted => 0,
+    fn distance(&self, preferred: Option<IpAddr>) -> u8 {
+        match (self.address, preferred) {
+            (Some(own), Some(preferred)) if own == preferred => 0,
             (Some(IpAddr::V6(own)), _) if own.is_unicast_link_local() => 2,
             (Some(own), _) if own.is_loopback() => 3,
             _ => 1,
@@ -44,30 +44,34 @@ impl Offer {
     }
 }
 
-/// The place in `offers` of the one to take: of `provider`, or of the first that the library
-/// names if there is no wish, which it sees as the best.
+/// The index in `offers` of the one to use: of `provider`, or without one of the provider that the
+/// library lists first, as the best.
 #[must_use]
-pub fn choose(offers: &[Offer], provider: Option<&str>, wanted: Option<IpAddr>) -> Option<usize> {
+pub fn choose(
+    offers: &[Offer],
+    provider: Option<&str>,
+    preferred: Option<IpAddr>,
+) -> Option<usize> {
     let first = offers.iter().find(|offer| match provider {
         Some(name) => offer.is_named(name),
         None => true,
     })?;
     let alike = |(_, offer): &(usize, &Offer)| offer.provider == first.provider;
-    let nearest = |(_, offer): &(usize, &Offer)| offer.distance(wanted);
+    let nearest = |(_, offer): &(usize, &Offer)| offer.distance(preferred);
     offers.iter().enumerate().filter(alike).min_by_key(nearest).map(|(place, _)| place)
 }
 
-/// What `fi_getinfo` answered.
+/// The answer of `fi_getinfo`.
 pub(crate) struct Infos {
     library: Library,
     head: NonNull<Info>,
 }
 
 impl Infos {
-    /// Asks for reliable endpoints with remote memory access. With `delivered`, writes end when
-    /// their bytes can be seen at the target; with `far`, it is for other hosts. (What the library
-    /// says of itself without being asked differs: 1.17 is silent about most of its providers.)
-    pub(crate) fn ask(library: &Library, delivered: bool, far: bool) -> Result<Option<Infos>> {
+    /// Asks for reliable endpoints with remote memory access. With `delivered`, writes complete
+    /// when their bytes are visible at the target; with `remote`, for other hosts. (The library's
+    /// unrestricted list differs: 1.17 omits most of its providers there.)
+    pub(crate) fn ask(library: &Library, delivered: bool, remote: bool) -> Result<Option<Infos>> {
         // SAFETY: null asks for a new structure with all its parts, which is freed below.
         let hints = NonNull::new(unsafe { (library.dupinfo)(ptr::null()) });
         let hints = hints.ok_or_else(|| library.failed("fi_dupinfo", libc::ENOMEM))?.as_ptr();
@@ -75,9 +79,10 @@ impl Infos {
         // SAFETY: the structure and its parts were made by the library and are ours alone; the
         // result is a list of ours, or nothing was stored.
         let code = unsafe {
-            // All that providers with RDMA document for such endpoints; messages are not used.
+            // The capabilities that providers with RDMA document for such endpoints; messages are
+            // not used.
             (*hints).caps = abi::CAP_MSG | abi::CAP_RMA;
-            if far {
+            if remote {
                 (*hints).caps |= abi::CAP_REMOTE_COMM;
             }
             (*hints).mode = abi::MODE_CONTEXT | abi::MODE_CONTEXT2;
@@ -125,7 +130,7 @@ impl Infos {
             .collect()
     }
 
-    /// A copy of the one at `place`, which the caller frees by `fi_freeinfo`.
+    /// A copy of the one at index `place`, which the caller frees by `fi_freeinfo`.
     pub(crate) fn copy(&self, place: usize) -> Result<NonNull<Info>> {
         let info = self.each().nth(place).ok_or(Error::Unknown)?;
         // SAFETY: it is one of the list.
@@ -142,10 +147,10 @@ impl Drop for Infos {
 }
 
 impl Library {
-    /// All that this host offers, best first as the library sees it.
+    /// All offers of this host, in the library's order, best first.
     ///
     /// # Errors
-    /// What the library says.
+    /// Errors of the library.
     pub fn offers(&self) -> Result<Vec<Offer>> {
         Ok(Infos::ask(self, false, false)?.map(|infos| infos.offers()).unwrap_or_default())
     }
@@ -163,10 +168,10 @@ unsafe fn text(string: *const c_char) -> String {
     unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned()
 }
 
-/// The own address if it is one of IP.
+/// The local IP address, if it has one.
 ///
 /// # Safety
-/// `info` is what the library made.
+/// `info` was made by the library.
 unsafe fn address(info: &Info) -> Option<IpAddr> {
     let formats = [abi::FORMAT_SOCKADDR, abi::FORMAT_SOCKADDR_IN, abi::FORMAT_SOCKADDR_IN6];
     if info.src_addr.is_null() || !formats.contains(&info.addr_format) {
@@ -198,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_provider_or_the_one_wanted_on_the_interface_of_the_address() {
+    fn the_first_or_the_requested_provider_is_chosen_on_the_interface_of_the_address() {
         let offers = [
             offer("verbs;ofi_rxm", None),
             offer("shm", None),
@@ -207,22 +212,22 @@ mod tests {
             offer("tcp;ofi_rxm", Some("10.0.0.1")),
             offer("tcp;ofi_rxm", Some("10.1.0.1")),
         ];
-        let wanted = |text: &str| Some(text.parse().expect("an address"));
+        let preferred = |text: &str| Some(text.parse().expect("an address"));
         assert_eq!(choose(&offers, None, None), Some(0), "the best");
         assert_eq!(choose(&offers, Some("shm"), None), Some(1), "by its name");
-        assert_eq!(choose(&offers, Some("tcp"), None), Some(4), "what leaves the host");
-        assert_eq!(choose(&offers, Some("tcp"), wanted("10.1.0.1")), Some(5));
-        assert_eq!(choose(&offers, Some("tcp"), wanted("127.0.0.1")), Some(2));
-        assert_eq!(choose(&offers, Some("tcp"), wanted("10.9.0.9")), Some(4), "not there");
+        assert_eq!(choose(&offers, Some("tcp"), None), Some(4), "one that leaves the host");
+        assert_eq!(choose(&offers, Some("tcp"), preferred("10.1.0.1")), Some(5));
+        assert_eq!(choose(&offers, Some("tcp"), preferred("127.0.0.1")), Some(2));
+        assert_eq!(choose(&offers, Some("tcp"), preferred("10.9.0.9")), Some(4), "not there");
         assert_eq!(choose(&offers, Some("tcp;ofi_rxm"), None), Some(4), "by its whole name");
-        assert_eq!(choose(&offers, Some("verbs"), wanted("10.1.0.1")), Some(0));
+        assert_eq!(choose(&offers, Some("verbs"), preferred("10.1.0.1")), Some(0));
         assert_eq!(choose(&offers, Some("cxi"), None), None);
-        assert_eq!(choose(&offers[2..], None, wanted("10.1.0.1")), Some(3));
+        assert_eq!(choose(&offers[2..], None, preferred("10.1.0.1")), Some(3));
         assert_eq!(choose(&[], None, None), None);
     }
 
     #[test]
-    fn addresses_are_read_as_far_as_they_go() {
+    fn a_socket_address_yields_its_ip_address() {
         let mut v4 = FAMILY_IN.to_ne_bytes().to_vec();
         v4.extend([0, 80, 10, 0, 0, 7]);
         assert_eq!(parse(&v4), Some("10.0.0.7".parse().expect("an address")));

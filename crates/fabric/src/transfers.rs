@@ -1,23 +1,23 @@
-//! Which transfers are under way, in how many parts; no call of the library.
+//! The transfers in flight and their parts; no call of the library.
 //!
-//! A transfer is posted in parts of at most so many bytes. It ends when none of its parts is under
-//! way any more, also after an error: only then may its memory be used for something else. All
-//! tables are made once, and what does not fit is refused.
+//! A transfer is posted in parts of limited length. It ends when none of its parts is in flight any
+//! more, also after an error: only then may its memory be reused. All tables are allocated once,
+//! and a transfer that does not fit is refused.
 
 use crate::error::{Error, Result};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Which way the bytes go.
+/// Direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// From the peer's memory to ours.
+    /// From the peer's memory to local memory.
     Read,
-    /// From our memory to the peer's.
+    /// From local memory to the peer's.
     Write,
 }
 
-/// What is to be moved; checked by the caller.
+/// A transfer to be made; checked by the caller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     pub(crate) kind: Kind,
@@ -26,7 +26,7 @@ pub(crate) struct Order {
     pub(crate) within: u64,
     pub(crate) length: u64,
     pub(crate) peer: u32,
-    /// Address at the peer, as the peer's provider counts.
+    /// Address at the peer, in the peer's provider's terms.
     pub(crate) place: u64,
     pub(crate) key: u64,
 }
@@ -34,9 +34,9 @@ pub(crate) struct Order {
 /// The end of a transfer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// What the caller gave with it.
+    /// The token that the caller gave.
     pub token: u64,
-    /// Whether all bytes were moved. After an error any part of them may have been.
+    /// Success, or an error after which any part of the bytes may have been moved.
     pub outcome: Result<()>,
 }
 
@@ -45,7 +45,7 @@ struct Transfer {
     token: u64,
     posted: u64,
     parts: u32,
-    /// When it was begun, or its last part was posted.
+    /// Time when it was begun, or its last part was posted.
     since: Instant,
     outcome: Result<()>,
 }
@@ -54,10 +54,10 @@ pub(crate) struct Transfers {
     part_bytes_max: u64,
     slots: Vec<Option<Transfer>>,
     free: Vec<u32>,
-    /// Not posted to their end; the first is posted next.
+    /// Transfers not fully posted; the first is posted next.
     waiting: VecDeque<u32>,
     ended: VecDeque<u32>,
-    /// The transfer of each part that is under way.
+    /// The transfer of each part in flight.
     parts: Vec<Option<u32>>,
     free_parts: Vec<u32>,
 }
@@ -76,7 +76,7 @@ impl Transfers {
         }
     }
 
-    /// Takes an order.
+    /// Adds a transfer.
     pub(crate) fn begin(&mut self, order: Order, token: u64, now: Instant) -> Result<()> {
         let slot = self.free.pop().ok_or(Error::Full)?;
         let transfer = Transfer { order, token, posted: 0, parts: 0, since: now, outcome: Ok(()) };
@@ -87,8 +87,7 @@ impl Transfers {
         Ok(())
     }
 
-    /// What is to be posted next, as an order of its own and with its part, if there is something
-    /// and a part is free.
+    /// The next part to be posted, with its number, if there is one and a part number is free.
     pub(crate) fn next(&self) -> Option<(u32, Order)> {
         let part = *self.free_parts.last()?;
         let slot = *self.waiting.front()?;
@@ -101,7 +100,7 @@ impl Transfers {
         Some((part, Order { within, length, place, ..order }))
     }
 
-    /// What `next` told is under way.
+    /// The part returned by `next` is in flight.
     pub(crate) fn posted(&mut self, now: Instant) {
         let Some((part, order)) = self.next() else { return };
         let Some(slot) = self.waiting.front().copied() else { return };
@@ -118,28 +117,28 @@ impl Transfers {
         }
     }
 
-    /// What `next` told can not be posted now: another transfer is next.
+    /// The part returned by `next` cannot be posted now: another transfer is next.
     pub(crate) fn postponed(&mut self) {
         self.waiting.rotate_left(usize::from(!self.waiting.is_empty()));
     }
 
-    /// What `next` told can not be posted: the rest of its transfer is not tried.
+    /// The part returned by `next` cannot be posted: the rest of its transfer is not tried.
     pub(crate) fn refused(&mut self, error: Error) {
         let Some(slot) = self.waiting.pop_front() else { return };
         self.spoil(slot, error);
     }
 
-    /// True if something is not posted yet.
+    /// True if some part is not posted yet.
     pub(crate) fn any_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// True if a part is under way.
+    /// True if a part is in flight.
     pub(crate) fn any_under_way(&self) -> bool {
         self.free_parts.len() < self.parts.len()
     }
 
-    /// Gives up what is not posted and was not moved on since `before`.
+    /// Gives up parts not posted of transfers that made no progress since `before`.
     pub(crate) fn expire(&mut self, before: Instant, error: &Error) {
         for _ in 0..self.waiting.len() {
             let Some(slot) = self.waiting.pop_front() else { return };
@@ -152,7 +151,7 @@ impl Transfers {
         }
     }
 
-    /// A part that was under way ended. False if none of this number was.
+    /// A part in flight ended. False if there was none with this number.
     pub(crate) fn part_ended(&mut self, part: u32, outcome: Result<()>) -> bool {
         let Some(slot) = self.parts.get_mut(part as usize).and_then(Option::take) else {
             return false;
@@ -174,7 +173,7 @@ impl Transfers {
         true
     }
 
-    /// Keeps the first error of a transfer, which has ended if no part is under way.
+    /// Keeps the first error of a transfer, which has ended if no part is in flight.
     fn spoil(&mut self, slot: u32, error: Error) {
         let Some(Some(transfer)) = self.slots.get_mut(slot as usize) else { return };
         if transfer.outcome.is_ok() {
@@ -208,7 +207,7 @@ mod tests {
         Error::Call { call: "fi_read", code: 5, text: "no".to_owned() }
     }
 
-    /// Posts all that can be posted: part, place, length of each.
+    /// Posts all parts that can be posted: part, address, length of each.
     fn post(all: &mut Transfers) -> Vec<(u32, u64, u64)> {
         let mut posted = Vec::new();
         while let Some((part, order)) = all.next() {
@@ -222,7 +221,7 @@ mod tests {
     #[test]
     fn a_transfer_is_split_and_ends_with_its_last_part() {
         let mut all = Transfers::new(4, 2, 10);
-        all.begin(order(25), 1, Instant::now()).expect("room");
+        all.begin(order(25), 1, Instant::now()).expect("space");
         assert_eq!(post(&mut all), [(0, 5000, 10), (1, 5010, 10)]);
         assert!(all.part_ended(0, Ok(())));
         assert_eq!(post(&mut all), [(0, 5020, 5)]);
@@ -236,10 +235,10 @@ mod tests {
     }
 
     #[test]
-    fn after_an_error_the_rest_is_not_posted_and_parts_under_way_are_waited_for() {
+    fn after_an_error_no_further_parts_are_posted_and_posted_ones_are_awaited() {
         let mut all = Transfers::new(4, 2, 10);
-        all.begin(order(100), 1, Instant::now()).expect("room");
-        all.begin(order(10), 2, Instant::now()).expect("room");
+        all.begin(order(100), 1, Instant::now()).expect("space");
+        all.begin(order(10), 2, Instant::now()).expect("space");
         assert_eq!(post(&mut all).len(), 2);
         assert!(all.part_ended(0, Err(failure())));
         assert!(all.take_ended().is_none(), "a part may still write");
@@ -256,7 +255,7 @@ mod tests {
     #[test]
     fn both_parts_failing_end_a_transfer_once() {
         let mut all = Transfers::new(1, 2, 10);
-        all.begin(order(30), 1, Instant::now()).expect("room");
+        all.begin(order(30), 1, Instant::now()).expect("space");
         post(&mut all);
         assert!(all.part_ended(1, Err(failure())));
         assert!(all.part_ended(0, Err(Error::Refused)));
@@ -267,10 +266,10 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_posted_ends_and_more_than_fits_is_refused() {
+    fn a_transfer_that_cannot_be_posted_ends_and_one_that_does_not_fit_is_refused() {
         let mut all = Transfers::new(2, 2, 10);
-        all.begin(order(30), 1, Instant::now()).expect("room");
-        all.begin(order(0), 2, Instant::now()).expect("room");
+        all.begin(order(30), 1, Instant::now()).expect("space");
+        all.begin(order(0), 2, Instant::now()).expect("space");
         assert_eq!(all.begin(order(1), 3, Instant::now()), Err(Error::Full));
         let (_, completion) = all.take_ended().expect("nothing to move");
         assert_eq!(completion, Completion { token: 2, outcome: Ok(()) });
@@ -285,13 +284,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_does_not_take_is_given_up_but_not_what_is_under_way() {
+    fn transfers_that_a_peer_does_not_accept_time_out_but_posted_ones_do_not() {
         let mut all = Transfers::new(3, 1, 10);
         let long_ago = Instant::now();
         let later = long_ago + Duration::from_secs(9);
-        all.begin(order(30), 1, long_ago).expect("room");
-        all.begin(order(30), 2, long_ago).expect("room");
-        all.begin(order(30), 3, later).expect("room");
+        all.begin(order(30), 1, long_ago).expect("space");
+        all.begin(order(30), 2, long_ago).expect("space");
+        all.begin(order(30), 3, later).expect("space");
         all.posted(long_ago);
         assert!(all.any_waiting() && all.any_under_way());
         all.expire(later, &failure());

@@ -1,22 +1,24 @@
-//! What both sides agree on at the start.
+//! Negotiation at the start.
 
 use wire::codec::Writer;
 
 use crate::abi::{MINOR, MINOR_MIN, capability};
 use crate::request::Init;
 
-/// Bytes of one transfer.
+/// Maximum length of one transfer.
 pub const TRANSFER_BYTES: u32 = 1 << 20;
 const PAGE_BYTES: u32 = 4096;
-/// Requests that nobody waits for, reading ahead for instance, at a time.
+/// Maximum number of concurrent requests without a waiter, such as readahead.
 const BACKGROUND_MAX: u16 = 64;
 
-/// What is used whenever the kernel has it.
-const WANTED: u64 = capability::ASYNC_READ
+/// Capabilities that are used whenever the kernel has them. Not `ATOMIC_O_TRUNC`, which saves a request
+/// of an open that truncates: without a write-back cache the kernel sends that open while it writes
+/// back what mappings stored before, and these bytes reappear in the file. A truncation of its own
+/// waits for them. It also fails for a file that is being executed before any byte is lost.
+const CAPABILITIES: u64 = capability::ASYNC_READ
     | capability::POSIX_LOCKS
     | capability::EXPORT_SUPPORT
     | capability::FLOCK_LOCKS
-    | capability::ATOMIC_O_TRUNC
     | capability::BIG_WRITES
     | capability::DONT_MASK
     | capability::DO_READDIRPLUS
@@ -33,28 +35,28 @@ const WANTED: u64 = capability::ASYNC_READ
     | capability::INIT_EXT
     | capability::DIRECT_IO_ALLOW_MMAP;
 
-/// What a mount may use beside that.
+/// Capabilities that a mount may use beside those.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offer {
     /// Requests by rings.
     pub rings: bool,
-    /// Reads and writes that pass through to a file of the kernel's.
+    /// Reads and writes that pass through to another file inside the kernel.
     pub passthrough: bool,
 }
 
-/// The kernel is too old, or speaks another version altogether.
+/// The kernel is too old, or has another major version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooOld {
     /// The kernel's version.
     pub major: u32,
-    /// And this.
+    /// The kernel's minor version.
     pub minor: u32,
 }
 
-/// What was agreed.
+/// Result of the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Agreed {
-    /// Version 7 and this.
+    /// The minor version of version 7.
     pub minor: u32,
     /// Bits of `capability`.
     pub capabilities: u64,
@@ -62,7 +64,7 @@ pub struct Agreed {
 }
 
 impl Agreed {
-    /// What comes of the kernel's first request.
+    /// Negotiates on the kernel's first request.
     ///
     /// # Errors
     /// `TooOld`.
@@ -70,16 +72,16 @@ impl Agreed {
         if init.major != 7 || init.minor < MINOR_MIN {
             return Err(TooOld { major: init.major, minor: init.minor });
         }
-        let mut wanted = WANTED;
+        let mut mask = CAPABILITIES;
         if offer.rings {
-            wanted |= capability::OVER_IO_URING;
+            mask |= capability::OVER_IO_URING;
         }
         if offer.passthrough {
-            wanted |= capability::PASSTHROUGH;
+            mask |= capability::PASSTHROUGH;
         }
         Ok(Agreed {
             minor: init.minor.min(MINOR),
-            capabilities: init.capabilities & wanted,
+            capabilities: init.capabilities & mask,
             max_readahead: init.max_readahead.max(TRANSFER_BYTES),
         })
     }
@@ -103,7 +105,7 @@ impl Agreed {
         to.u16((TRANSFER_BYTES / PAGE_BYTES) as u16);
         to.u16(0);
         to.u32((self.capabilities >> 32) as u32);
-        // Depth of file systems below that reads may pass through to; then what is not used.
+        // Depth of stacked file systems that reads may pass through to; then unused fields.
         to.u32(u32::from(self.has(capability::PASSTHROUGH)));
         to.raw(&[0; 24]);
     }

@@ -1,15 +1,22 @@
-//! The protocol that the kernel speaks with a file system outside it, version 7.31 to 7.44.
+//! The protocol between the kernel and a file system in user space, version 7.31 to 7.44.
 //!
-//! What lives here: numbers of the interface (`abi`), requests taken apart (`request`), bodies of
-//! replies (`reply`), what both sides agree on at the start (`init`), words to the kernel that
-//! nobody asked for (`notice`), where requests lie that come by rings (`ring`), and the kernel's table
-//! of mounts (`table`). What does not: how bytes come and go (`/dev/fuse`, io_uring), and what a
-//! request does: both in `mount`.
+//! Here: numbers of the interface (`abi`), parsing of requests (`request`), bodies of
+//! replies (`reply`), the negotiation at the start (`init`), notifications to the kernel
+//! (`notice`), the layout of requests that come by rings (`ring`), and the kernel's table of mounts
+//! (`table`). Not here: the transport (`/dev/fuse`, io_uring), and what a request does: both
+//! in `mount`.
 //!
 //! A request is a header, a part of fixed size for each operation, and a rest: names, or data. A
-//! device hands over all three in one piece, a ring the three apart, so they are parsed apart.
+//! device delivers all three in one piece, a ring the three apart, so they are parsed apart.
 #![forbid(unsafe_code)]
 #![no_std]
+#![warn(
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unreachable
+)]
 
 extern crate alloc;
 #[cfg(test)]

@@ -1,15 +1,16 @@
-//! Words to the kernel that nobody asked for: what it remembers is old, or that it send a request.
-//! A header with the code where a reply has its errno, and 0 for the request.
+//! Notifications to the kernel: its cache is invalid, or it should send a request.
+//!
+//! They have a header with the code in place of a reply's errno, and 0 for the request.
 
 use wire::codec::Writer;
 
 use crate::abi::{OUT_HEADER_BYTES, notify};
 
-/// What is said.
+/// A notification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice<'a> {
-    /// Attributes of a node, and its pages from `offset` on, `length` bytes; 0: to the end. A negative
-    /// offset: no page.
+    /// Invalidates attributes of a node, and its pages from `offset` on, `length` bytes; 0: to the
+    /// end. A negative offset: no page.
     Inode {
         /// The node.
         node: u64,
@@ -18,14 +19,14 @@ pub enum Notice<'a> {
         /// Bytes.
         length: i64,
     },
-    /// What a name leads to.
+    /// Invalidates a name.
     Entry {
         /// The node of the directory.
         directory: u64,
         /// The name.
         name: &'a [u8],
     },
-    /// A name that is gone, if it led to that node: who watches the directory is told.
+    /// A name was removed, if it led to that node: watchers of the directory are notified.
     Deleted {
         /// The node of the directory.
         directory: u64,
@@ -34,20 +35,20 @@ pub enum Notice<'a> {
         /// The name.
         name: &'a [u8],
     },
-    /// All names are to be looked up anew. From version 7.44 on.
+    /// Invalidates all names. From version 7.44 on.
     AllNames,
-    /// No byte of a file is sent for: the kernel sends a `NOTIFY_REPLY` and waits for nothing.
+    /// Requests no bytes of a file: the kernel sends a `NOTIFY_REPLY` and waits for nothing.
     Poke {
         /// The node, of a regular file.
         node: u64,
-        /// Names the request: no other that is under way has it, and it is even and not 0, which a kernel
-        /// that sends by rings takes for a mistake of its own.
+        /// Identifies the request: no other request in flight has it, and it is even and not 0,
+        /// which a kernel that sends by rings takes for a mistake of its own.
         unique: u64,
     },
 }
 
 impl Notice<'_> {
-    /// Writes it whole, with its header; says how long it is. `None` if it does not fit.
+    /// Writes it whole, with its header; returns its length. `None` if it does not fit.
     pub fn write(&self, to: &mut [u8]) -> Option<usize> {
         let (code, body) = match self {
             Notice::Inode { .. } => (notify::INVAL_INODE, 24),

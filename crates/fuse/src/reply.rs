@@ -1,5 +1,5 @@
-//! Bodies of replies, written into a buffer of the caller's. What does not fit is left out by
-//! `wire::codec::Writer`, which remembers it.
+//! Bodies of replies, written into the caller's buffer. If one does not fit, `wire::codec::Writer`
+//! remembers that.
 
 use core::ops::Range;
 use core::time::Duration;
@@ -21,15 +21,15 @@ pub struct Attributes {
     pub times: [i64; 3],
     /// Type and permissions.
     pub mode: u32,
-    /// Names.
+    /// Number of names.
     pub links: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Of a device node, as the kernel encodes it.
+    /// For a device node: its number as the kernel encodes it.
     pub device: u32,
-    /// The size of transfers that suits the file.
+    /// The preferred size of transfers.
     pub block_size: u32,
 }
 
@@ -52,26 +52,26 @@ impl Attributes {
     }
 }
 
-/// How long the kernel may believe what it is told.
+/// Time for which the kernel may cache the result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Validity {
-    /// What the name leads to.
+    /// Of the name.
     pub entry: Duration,
-    /// The attributes.
+    /// Of the attributes.
     pub attributes: Duration,
 }
 
-/// The answer to a look-up, and to all that makes a name. Node 0: the name does not exist, which may
-/// be believed, too.
+/// The answer to a look-up, and to every operation that makes a name. Node 0: the name does not
+/// exist, which may be cached, too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Entry {
     /// The node.
     pub node: u64,
-    /// Tells nodes of one number apart.
+    /// Tells nodes with the same number apart.
     pub generation: u64,
-    /// See there.
+    /// Time for which the kernel may cache it.
     pub validity: Validity,
-    /// What it is.
+    /// Its attributes.
     pub attributes: Attributes,
 }
 
@@ -88,7 +88,7 @@ impl Entry {
     }
 }
 
-/// Takes back from the body of a reply what it says of how long it may be believed.
+/// Sets the validity in the body of a reply to zero.
 pub fn expire(opcode: u32, body: &mut [u8]) {
     let entry = [Range { start: 16, end: 40 }];
     let spans: &[Range<usize>] = match opcode {
@@ -125,8 +125,8 @@ pub fn attributes(to: &mut Writer<'_>, attributes: &Attributes, valid: Duration)
     attributes.write(to);
 }
 
-/// Writes the answer to an open: the handle, bits of `abi::open`, and the kernel's number of a file
-/// that reads and writes pass through to.
+/// Writes the answer to an open: the handle, bits of `abi::open`, and the kernel's number of the
+/// file that reads and writes pass through to.
 pub fn opened(to: &mut Writer<'_>, handle: u64, flags: u32, backing: u32) {
     to.u64(handle);
     to.u32(flags);
@@ -154,7 +154,7 @@ pub fn lock(to: &mut Writer<'_>, lock: &Lock) {
 
 /// Writes the answer to an `IOCTL` that was carried out.
 pub fn ioctl(to: &mut Writer<'_>, data: &[u8]) {
-    // The result, flags, and two numbers of an older way.
+    // The result, flags, and two numbers of an older version.
     to.raw(&[0; 16]);
     to.raw(data);
 }
@@ -162,19 +162,19 @@ pub fn ioctl(to: &mut Writer<'_>, data: &[u8]) {
 /// Space of the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Space {
-    /// Blocks of all,
+    /// Blocks in total,
     pub blocks: u64,
     /// that are free,
     pub free: u64,
-    /// and for all users.
+    /// and free for ordinary users.
     pub available: u64,
-    /// Inodes of all,
+    /// Inodes in total,
     pub files: u64,
     /// and free.
     pub files_free: u64,
-    /// Bytes of a block.
+    /// Size of a block.
     pub block_size: u32,
-    /// Bytes of a name at most.
+    /// Maximum length of a name.
     pub name_bytes: u32,
 }
 
@@ -195,7 +195,7 @@ impl Space {
 pub struct Listed<'a> {
     /// Inode number.
     pub inode: u64,
-    /// Where a listing goes on behind it.
+    /// Offset at which a listing continues after it.
     pub next: u64,
     /// Bits 12 to 15 of the mode.
     pub kind: u32,
@@ -206,13 +206,13 @@ pub struct Listed<'a> {
 const ENTRY_BYTES: usize = 128;
 const LISTED_BYTES: usize = 24;
 
-/// Writes a name, with what a look-up would say if `entry` is given. False, and nothing written, if
-/// there is no room.
+/// Writes a name, with the result of a look-up if `entry` is given. False, with nothing written, if
+/// it does not fit.
 pub fn listed(to: &mut Writer<'_>, entry: Option<&Entry>, listed: &Listed<'_>) -> bool {
     let before = if entry.is_some() { ENTRY_BYTES } else { 0 };
     let padding = listed.name.len().wrapping_neg() & 7;
     let all = before + LISTED_BYTES + listed.name.len() + padding;
-    if all > to.room() {
+    if all > to.space_left() {
         return false;
     }
     if let Some(entry) = entry {

@@ -1,21 +1,21 @@
-//! Requests, taken apart. Names and data are borrowed.
+//! Parsed requests. Names and data are borrowed.
 
 use wire::codec::{Malformed, Reader};
 
 use crate::abi::{IN_HEADER_BYTES, MINOR_MIN, flag, opcode};
 
-/// What is before each request.
+/// The header of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Bytes of all: this, the part of fixed size and the rest.
+    /// Total length: this header, the part of fixed size and the rest.
     pub length: u32,
-    /// One of `opcode`, or one that came later.
+    /// One of `opcode`, or one of a later version.
     pub opcode: u32,
-    /// Names the request in its reply.
+    /// Identifies the request in its reply.
     pub unique: u64,
-    /// The node that it is about.
+    /// The node of the request.
     pub node: u64,
-    /// Who asks (`fsuid`), in the mount's user namespace.
+    /// User of the caller (`fsuid`), in the mount's user namespace.
     pub uid: u32,
     /// See `uid` (`fsgid`).
     pub gid: u32,
@@ -27,7 +27,7 @@ impl Header {
     /// Reads a header.
     ///
     /// # Errors
-    /// `Malformed` if it is cut off, or says that all is shorter than itself.
+    /// `Malformed` if it is cut off, or its total length is less than its own.
     pub fn parse(bytes: &[u8]) -> Result<Header, Malformed> {
         let mut from = Reader::new(bytes.get(..IN_HEADER_BYTES).ok_or(Malformed)?);
         let header = Header {
@@ -55,13 +55,13 @@ pub struct Time {
 /// `SETATTR`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Change {
-    /// Bits of `change`: which of the others count.
+    /// Bits of `change`: which of the other fields are valid.
     pub valid: u32,
     /// The open file, if `change::HANDLE`.
     pub handle: u64,
     /// New size.
     pub size: u64,
-    /// Whose locks.
+    /// The owner of locks.
     pub lock_owner: u64,
     /// Access, modification, change.
     pub times: [Time; 3],
@@ -78,7 +78,7 @@ pub struct Change {
 pub struct Lock {
     /// The open file.
     pub handle: u64,
-    /// Whose lock: a process, or an open file.
+    /// The owner of the lock: a process, or an open file.
     pub owner: u64,
     /// First byte.
     pub start: u64,
@@ -97,9 +97,9 @@ pub struct Lock {
 pub struct Init {
     /// Version: 7.
     pub major: u32,
-    /// And this.
+    /// Minor version.
     pub minor: u32,
-    /// Bytes that are read ahead at most.
+    /// Maximum readahead in bytes.
     pub max_readahead: u32,
     /// Bits of `capability` that the kernel has.
     pub capabilities: u64,
@@ -110,19 +110,19 @@ pub struct Init {
 pub struct Copy {
     /// The open file that is read.
     pub from: u64,
-    /// From here.
+    /// Offset there.
     pub from_offset: u64,
-    /// The node that is written,
+    /// The node that is written.
     pub to_node: u64,
-    /// by this open file,
+    /// The open file that is written.
     pub to: u64,
-    /// from here.
+    /// Offset there.
     pub to_offset: u64,
     /// Bytes.
     pub length: u64,
 }
 
-/// Nodes that the kernel forgets, and how many look-ups of each.
+/// Nodes that the kernel forgets, and the number of look-ups of each.
 #[derive(Clone)]
 pub struct Forgets<'a> {
     count: u32,
@@ -138,7 +138,7 @@ impl Iterator for Forgets<'_> {
     }
 }
 
-/// What is asked. Names have no NUL.
+/// The operation of a request. Names have no NUL.
 #[derive(Clone)]
 #[expect(missing_docs, reason = "fields are the arguments of the system call of that name")]
 pub enum Operation<'a> {
@@ -266,17 +266,18 @@ pub enum Operation<'a> {
         waits: bool,
     },
     Access {
-        wanted: u32,
+        mask: u32,
     },
     Interrupt {
         unique: u64,
     },
     Destroy,
     Ioctl {
+        handle: u64,
         command: u32,
         data: &'a [u8],
-        /// Bytes that the answer has.
-        room: u32,
+        /// Maximum length of the answer.
+        reply_bytes_max: u32,
     },
     Poll {
         handle: u64,
@@ -293,7 +294,7 @@ pub enum Operation<'a> {
         whence: u32,
     },
     CopyRange(Copy),
-    /// Pages, of which nothing is told: a request that was sent for.
+    /// Pages that the kernel sends because of a notification; their contents are ignored.
     Retrieved,
     SyncAll,
     Statx {
@@ -304,7 +305,8 @@ pub enum Operation<'a> {
     Unknown,
 }
 
-/// Bytes of the part of fixed size of an operation; `has_long_xattr` is what `SETXATTR_EXT` says.
+/// Length of the part of fixed size of an operation; `has_long_xattr`: `SETXATTR_EXT` was agreed
+/// on.
 #[must_use]
 pub const fn fixed_bytes(opcode: u32, has_long_xattr: bool) -> usize {
     match opcode {
@@ -354,7 +356,7 @@ fn name<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {
 }
 
 impl<'a> Operation<'a> {
-    /// True for what may give locks back: nobody must be told of those while it is under way.
+    /// True for an operation that may release locks: no mount may be notified of those meanwhile.
     #[must_use]
     pub const fn may_end_locks(&self) -> bool {
         matches!(
@@ -363,7 +365,7 @@ impl<'a> Operation<'a> {
         )
     }
 
-    /// Reads what follows the header in one piece.
+    /// Parses the bytes after the header in one piece.
     ///
     /// # Errors
     /// `Malformed` if something is missing.
@@ -377,7 +379,7 @@ impl<'a> Operation<'a> {
         Operation::of(opcode, fixed, rest)
     }
 
-    /// Reads the two parts that follow the header.
+    /// Parses the two parts after the header.
     ///
     /// # Errors
     /// `Malformed` if something is missing.
@@ -543,7 +545,7 @@ fn change(mut from: Reader<'_>) -> Result<Operation<'static>, Malformed> {
     Ok(Operation::SetAttributes(Change { valid, handle, size, lock_owner, times, mode, uid, gid }))
 }
 
-/// The second word of capabilities is where the rest begins.
+/// The second word of capabilities is at the start of the rest.
 fn init<'a>(mut from: Reader<'a>, rest: &'a [u8]) -> Result<Operation<'a>, Malformed> {
     let (major, minor, max_readahead) = (from.u32()?, from.u32()?, from.u32()?);
     let low = from.u32()?;
@@ -554,10 +556,10 @@ fn init<'a>(mut from: Reader<'a>, rest: &'a [u8]) -> Result<Operation<'a>, Malfo
 }
 
 fn ioctl<'a>(mut from: Reader<'a>, rest: &'a [u8]) -> Result<Operation<'a>, Malformed> {
-    let (_handle, _flags, command) = (from.u64()?, from.u32()?, from.u32()?);
-    let (_argument, size, room) = (from.u64()?, from.u32()?, from.u32()?);
+    let (handle, _flags, command) = (from.u64()?, from.u32()?, from.u32()?);
+    let (_argument, size, reply_bytes_max) = (from.u64()?, from.u32()?, from.u32()?);
     let data = rest.get(..size as usize).ok_or(Malformed)?;
-    Ok(Operation::Ioctl { command, data, room })
+    Ok(Operation::Ioctl { handle, command, data, reply_bytes_max })
 }
 
 /// All others.
@@ -604,7 +606,7 @@ fn other(opcode: u32, mut from: Reader<'_>) -> Result<Operation<'static>, Malfor
         }
         opcode::FSYNCDIR => Operation::SyncDirectory { handle: from.u64()? },
         opcode::OPENDIR => Operation::OpenDirectory { flags: from.u32()? },
-        opcode::ACCESS => Operation::Access { wanted: from.u32()? },
+        opcode::ACCESS => Operation::Access { mask: from.u32()? },
         opcode::INTERRUPT => Operation::Interrupt { unique: from.u64()? },
         opcode::DESTROY => Operation::Destroy,
         opcode::POLL => Operation::Poll { handle: from.u64()? },

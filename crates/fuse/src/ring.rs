@@ -1,9 +1,9 @@
-//! Requests by rings: where their parts lie in the memory that is lent to the kernel, and the commands
-//! that lend it.
+//! Requests by rings: the layout of the memory that is lent to the kernel, and the commands that
+//! lend it.
 //!
 //! An entry is 288 bytes of *headers* and a *payload*. The headers, by byte: at 0 the header of the
-//! request, in whose place the reply's header goes; at 128 the part of fixed size; at 256 what the ring
-//! itself has to say, 8 bytes of flags, the number by which the reply is committed, and at 272 the bytes
+//! request, replaced by the reply's header; at 128 the part of fixed size; at 256 the fields of the
+//! ring itself: 8 bytes of flags, the number by which the reply is committed, and at 272 the length
 //! of the payload, of the request and then of the reply.
 
 use wire::codec::{Malformed, Reader, Writer};
@@ -12,15 +12,15 @@ use crate::abi::OUT_HEADER_BYTES;
 use crate::init::TRANSFER_BYTES;
 use crate::request::{Header, Operation, fixed_bytes};
 
-/// Bytes of the headers.
+/// Length of the headers.
 pub const HEADERS_BYTES: usize = 288;
-/// Bytes of the payload: the kernel takes no less.
+/// Length of the payload: the kernel accepts no less.
 pub const PAYLOAD_BYTES: usize = TRANSFER_BYTES as usize;
-/// Bytes of a command.
+/// Length of a command.
 pub const COMMAND_BYTES: usize = 80;
 /// Hands the kernel a new entry; its memory is given by two `iovec`s.
 pub const REGISTER: u32 = 1;
-/// Commits the reply that lies in an entry, and hands the entry back.
+/// Commits the reply in an entry, and returns the entry to the kernel.
 pub const COMMIT_AND_FETCH: u32 = 2;
 
 const FIXED_AT: usize = 128;
@@ -28,20 +28,20 @@ const FIXED_BYTES: usize = 128;
 const OWN_AT: usize = FIXED_AT + FIXED_BYTES;
 const PAYLOAD_BYTES_AT: usize = OWN_AT + 16;
 
-/// A request as it lies in the headers of an entry.
+/// A request in the headers of an entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived<'a> {
-    /// What is before each request.
+    /// The header of the request.
     pub header: Header,
-    /// Names the request when it is committed.
+    /// Identifies the request when it is committed.
     pub commit: u64,
-    /// Bytes of the payload that are the request's.
+    /// Length of the request's part of the payload.
     pub payload: usize,
     fixed: &'a [u8],
 }
 
 impl<'a> Arrived<'a> {
-    /// Looks into the headers.
+    /// Parses the headers.
     ///
     /// # Errors
     /// `Malformed` if there are too few bytes.
@@ -54,7 +54,7 @@ impl<'a> Arrived<'a> {
         Ok(Arrived { header, commit, payload: own.u32()? as usize, fixed })
     }
 
-    /// What is asked; `payload` is the request's part of it.
+    /// The operation; `payload` is the request's part of it.
     ///
     /// # Errors
     /// As `Operation::of`.
@@ -68,7 +68,7 @@ impl<'a> Arrived<'a> {
     }
 }
 
-/// Puts a reply's header, and how long its payload is, into the headers of an entry.
+/// Puts a reply's header, and the length of its payload, into the headers of an entry.
 pub fn reply(headers: &mut [u8], header: &[u8; OUT_HEADER_BYTES], payload: usize) {
     if let Some(to) = headers.get_mut(..OUT_HEADER_BYTES) {
         to.copy_from_slice(header);
@@ -78,7 +78,7 @@ pub fn reply(headers: &mut [u8], header: &[u8; OUT_HEADER_BYTES], payload: usize
     }
 }
 
-/// What a command says beside its code: the number of the queue, and which request is committed.
+/// The argument of a command: the number of the queue, and the request that is committed.
 #[must_use]
 pub fn command(queue: u16, commit: u64) -> [u8; COMMAND_BYTES] {
     let mut bytes = [0; COMMAND_BYTES];
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_lies_where_the_kernel_looks() {
+    fn a_reply_is_where_the_kernel_looks() {
         let mut headers = [7; HEADERS_BYTES];
         reply(&mut headers, &[1; OUT_HEADER_BYTES], 0x0102_0304);
         assert_eq!((headers[15], headers[16], headers[271]), (1, 7, 7));

@@ -1,15 +1,15 @@
-//! The kernel's table of mounts as text, `/proc/self/mountinfo`: a line for each, the later above the
-//! earlier.
+//! The kernel's table of mounts as text, `/proc/self/mountinfo`: a line for each, later mounts
+//! above earlier ones.
 
 use alloc::borrow::ToOwned as _;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// What the table says the kind of our mounts is: type and subtype.
+/// The file system type of our mounts in the table: type and subtype.
 pub const KIND: &str = "fuse.forebay";
-/// The first half of it.
+/// Its type.
 pub const TYPE: &str = KIND.split_at(4).0;
-/// The second.
+/// Its subtype.
 pub const SUBTYPE: &str = KIND.split_at(5).1;
 
 /// A mount.
@@ -17,21 +17,21 @@ pub const SUBTYPE: &str = KIND.split_at(5).1;
 pub struct Mounted {
     /// Number of the file system, `major:minor`. Bind mounts of it have the same.
     pub device: String,
-    /// Where it is.
+    /// Its mount point.
     pub at: Vec<u8>,
-    /// What it is.
+    /// Its file system type.
     pub kind: String,
 }
 
 impl Mounted {
-    /// True if an instance is mounted there.
+    /// True if it is a mount of an instance.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         self.kind == KIND
     }
 }
 
-/// All mounts of a table, in its order. Lines that are no such lines are passed over.
+/// All mounts of a table, in its order. Malformed lines are skipped.
 pub fn read(table: &[u8]) -> impl DoubleEndedIterator<Item = Mounted> {
     table.split(|&byte| byte == b'\n').filter_map(line)
 }

@@ -1,5 +1,5 @@
-//! Requests from bytes of any kind, requests as the kernel writes them, and the lengths of replies, which
-//! the kernel compares with those of its structures.
+//! Requests from arbitrary bytes, requests as the kernel writes them, and the lengths of replies,
+//! which the kernel compares with those of its structures.
 
 use fuse::abi::{IN_HEADER_BYTES, capability, change, notify, opcode};
 use fuse::init::Offer;
@@ -32,9 +32,9 @@ fn a_header_is_read_as_the_kernel_writes_it() {
         }
     });
     let header = Header::parse(&bytes).expect("whole");
-    let wanted =
+    let expected =
         Header { length: 50, opcode: 1, unique: 7, node: 1, uid: 1000, gid: 100, pid: 4711 };
-    assert_eq!(header, wanted);
+    assert_eq!(header, expected);
     assert!(Header::parse(&bytes[..IN_HEADER_BYTES - 1]).is_err());
 }
 
@@ -95,7 +95,7 @@ fn operations_are_read_as_the_kernel_writes_them() {
 }
 
 #[test]
-fn what_the_kernel_forgets_is_told_one_by_one() {
+fn forgotten_nodes_are_listed_one_by_one() {
     let bytes = written(|to| {
         to.u32(3);
         to.u32(0);
@@ -146,20 +146,30 @@ fn replies_are_as_long_as_the_structures_of_the_kernel() {
 
 #[test]
 fn notices_have_their_lengths_and_codes() {
-    let mut room = [0; 64];
-    let length = Notice::Entry { directory: 1, name: b"ab" }.write(&mut room).expect("it fits");
-    assert_eq!((length, u32::from(room[0]), u32::from(room[4])), (35, 35, notify::INVAL_ENTRY));
-    let poke = Notice::Poke { node: 5, unique: 6 }.write(&mut room);
-    assert_eq!((poke, room[4], room[16], room[24]), (Some(48), notify::RETRIEVE as u8, 6, 5));
-    let length = Notice::Inode { node: 1, offset: -1, length: 0 }.write(&mut room);
+    let mut reply_bytes_max = [0; 64];
+    let length =
+        Notice::Entry { directory: 1, name: b"ab" }.write(&mut reply_bytes_max).expect("it fits");
+    assert_eq!(
+        (length, u32::from(reply_bytes_max[0]), u32::from(reply_bytes_max[4])),
+        (35, 35, notify::INVAL_ENTRY)
+    );
+    let poke = Notice::Poke { node: 5, unique: 6 }.write(&mut reply_bytes_max);
+    assert_eq!(
+        (poke, reply_bytes_max[4], reply_bytes_max[16], reply_bytes_max[24]),
+        (Some(48), notify::RETRIEVE as u8, 6, 5)
+    );
+    let length = Notice::Inode { node: 1, offset: -1, length: 0 }.write(&mut reply_bytes_max);
     assert_eq!(length, Some(40));
     let long = [b'a'; 64];
-    assert_eq!(Notice::Deleted { directory: 1, node: 2, name: &long }.write(&mut room), None);
+    assert_eq!(
+        Notice::Deleted { directory: 1, node: 2, name: &long }.write(&mut reply_bytes_max),
+        None
+    );
 }
 
 proptest! {
     #[test]
-    fn what_expires_is_what_would_have_been_said_without_leave(
+    fn an_expiry_falls_back_to_an_invalidation_without_the_capability(
         names in proptest::collection::vec("[a-z]{1,40}", 0..9),
         seconds in 1..1000u64,
         bytes in proptest::collection::vec(any::<u8>(), 0..600),
@@ -209,10 +219,10 @@ proptest! {
     #[test]
     fn a_listing_never_overflows_and_its_records_are_aligned(
         names in proptest::collection::vec("[a-z]{1,40}", 0..40),
-        room in 0..2000usize,
+        reply_bytes_max in 0..2000usize,
         with_entry: bool,
     ) {
-        let mut bytes = vec![0; room];
+        let mut bytes = vec![0; reply_bytes_max];
         let mut to = Writer::new(&mut bytes);
         let entry = with_entry.then(Entry::default);
         let mut before = 0;

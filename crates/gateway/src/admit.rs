@@ -1,20 +1,20 @@
-//! Admission: from bytes that somebody wrote to a request that may be carried out.
+//! Admission: from bytes that a client or peer wrote to a checked request.
 
 use crate::check;
-use crate::session::Believed;
+use crate::session::PeerCredentials;
 use wire::codec::{Malformed, Reader, Writer};
 use wire::errno::{Errno, Result};
 use wire::limits::{FRAME_BYTES_MAX, SLOT_BYTES};
 use wire::{Header, Request};
 
-/// A request that was checked.
+/// A request that passed all checks.
 #[derive(Clone, Copy, Debug)]
 pub struct Admitted<'a> {
-    /// Its header; what the sender could lie about is put right.
+    /// The header. Fields that the sender could forge are corrected.
     pub header: Header,
-    /// The request.
+    /// The decoded request.
     pub request: Request<'a>,
-    /// The request as it came.
+    /// The encoded request, as received.
     pub bytes: &'a [u8],
 }
 
@@ -22,7 +22,7 @@ pub struct Admitted<'a> {
 const HEADER_BYTES_MAX: usize = 128;
 
 impl Admitted<'_> {
-    /// Header and request in one piece, for a peer or another thread.
+    /// Header and request as one buffer, for a peer or another thread.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut head = [0; HEADER_BYTES_MAX];
@@ -36,66 +36,67 @@ impl Admitted<'_> {
     }
 }
 
-/// Most bytes that fit the answer to a client: its slot, without what stands before them.
+/// Maximum bytes of data in a reply to a client: a slot less the fields in front of the data.
 const ANSWER_BYTES_MAX: u64 = SLOT_BYTES as u64 - 64;
 
 /// Admits a request of a session of this host.
 ///
 /// # Errors
-/// `EPROTO` if the bytes are no request; `EINVAL` and others if it asks for what can not be.
+/// `EPROTO` if the bytes are not a request; `EINVAL` and others if a field is out of its bounds.
 pub fn admit_from_session<'a>(
     bytes: &'a [u8],
-    believed: &Believed,
+    peer: &PeerCredentials,
     host: u16,
 ) -> Result<Admitted<'a>> {
     let mut admitted = admit(bytes)?;
     if check::answer_bytes(&admitted.request) > ANSWER_BYTES_MAX {
         return Err(Errno::EINVAL);
     }
-    if let Request::Below { .. } | Request::IsSaved { .. } = admitted.request {
-        // A path tells names of directories that the sender may not search.
+    if let Request::LocateBacking { .. } | Request::IsClean { .. } | Request::Names { .. } =
+        admitted.request
+    {
+        // The reply reveals names of directories that the sender may not search.
         return Err(Errno::EPERM);
     }
-    admitted.header.who = believed.credentials(&admitted.header.who);
+    admitted.header.caller = peer.credentials(&admitted.header.caller);
     admitted.header.host = host;
-    if is_the_writers(&admitted.request) && !is_for_himself(&admitted.header, believed) {
+    if is_writeback_request(&admitted.request) && !is_own_identity(&admitted.header, peer) {
         return Err(Errno::EPERM);
     }
     Ok(admitted)
 }
 
-/// True for what only the writer of the backing directory asks.
-const fn is_the_writers(request: &Request<'_>) -> bool {
+/// True for requests that only the writeback daemon sends.
+const fn is_writeback_request(request: &Request<'_>) -> bool {
     matches!(
         request,
-        Request::Standing { .. }
-            | Request::UnsavedNames { .. }
-            | Request::UnsavedInodes { .. }
-            | Request::AwaitUnsaved { .. }
-            | Request::AwaitWanted { .. }
-            | Request::Wanted {}
+        Request::SyncState { .. }
+            | Request::DirtyNames { .. }
+            | Request::DirtyInodes { .. }
+            | Request::AwaitDirty { .. }
+            | Request::AwaitCleanRequests { .. }
+            | Request::CleanRequests {}
             | Request::Settled { .. }
-            | Request::Saving { .. }
+            | Request::Writing { .. }
             | Request::Wrote { .. }
             | Request::NotWritten { .. }
             | Request::Gone { .. }
-            | Request::Saved { .. }
-            | Request::Drafted { .. }
-            | Request::Undrafted { .. }
-            | Request::BeginSaving { .. }
-            | Request::EndSaving { .. }
+            | Request::NameWritten { .. }
+            | Request::NotePartial { .. }
+            | Request::ForgetPartial { .. }
+            | Request::BeginWriteback { .. }
+            | Request::EndWriteback { .. }
     )
 }
 
-/// True unless a mount asks for somebody, or root as somebody else. Only the instance's owner and root
-/// get
-/// a session.
-const fn is_for_himself(header: &Header, believed: &Believed) -> bool {
-    header.mount == 0 && !header.who.is_checked && header.who.uid == believed.uid
+/// True unless a mount acts for another user, or root as another user. Only the instance's owner
+/// and root get a session.
+const fn is_own_identity(header: &Header, peer: &PeerCredentials) -> bool {
+    header.mount == 0 && !header.caller.is_checked && header.caller.uid == peer.uid
 }
 
-/// Admits a request of another daemon, which has proven that it is one of the instance and vouches
-/// for who asks.
+/// Admits a request of another daemon, which has authenticated itself as a member of the instance
+/// and vouches for the caller.
 ///
 /// # Errors
 /// As `admit_from_session`.
@@ -123,12 +124,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use wire::limits::REMOVE_COUNT_MAX;
+    use wire::names::NamePlace;
     use wire::{Credentials, Inode};
 
     fn encoded(request: &Request<'_>, shard: u16) -> Vec<u8> {
-        let who = Credentials::of(7, 8);
-        let header =
-            Header { shard, daemon: 1, epoch: 2, origin: 3, sequence: 4, host: 5, mount: 6, who };
+        let caller = Credentials::of(7, 8);
+        let header = Header {
+            shard,
+            daemon: 1,
+            epoch: 2,
+            client_id: 3,
+            sequence: 4,
+            host: 5,
+            mount: 6,
+            caller,
+        };
         let mut bytes = [0; SLOT_BYTES];
         let mut writer = Writer::new(&mut bytes);
         header.encode(&mut writer);
@@ -137,7 +147,7 @@ mod tests {
         bytes[..length].to_vec()
     }
 
-    const USER: Believed = Believed { uid: 1000, gid: 100, pid: 9 };
+    const USER: PeerCredentials = PeerCredentials { uid: 1000, gid: 100, pid: 9 };
 
     fn admit_user(request: &Request<'_>, shard: u16) -> Result<()> {
         admit_from_session(&encoded(request, shard), &USER, 6).map(drop)
@@ -148,7 +158,7 @@ mod tests {
         let request = Request::Lookup { parent: Inode::ROOT, name: b"a" };
         let bytes = encoded(&request, 0);
         let admitted = admit_from_session(&bytes, &USER, 6).expect("right");
-        assert_eq!((admitted.header.who.uid, admitted.header.host), (1000, 6));
+        assert_eq!((admitted.header.caller.uid, admitted.header.host), (1000, 6));
         assert_eq!(admitted.request, request);
         let again = admitted.encode();
         let by_peer = admit_from_peer(&again).expect("right");
@@ -156,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused_by_its_reason() {
+    fn each_invalid_field_is_refused_with_its_errno() {
         let long = [b'x'; 256];
         let parent = Inode::ROOT;
         let cases: [(&[u8], Errno); 5] = [
@@ -192,7 +202,7 @@ mod tests {
         }
         let by_shard = |from| admit_user(&Request::Walk { directory, from, names: b"a" }, 1);
         assert_eq!((by_shard(0), by_shard(1)), (Err(Errno::EINVAL), Ok(())));
-        let target = Request::Usage { inode };
+        let target = Request::Usage { inode, end: 1 };
         assert_eq!(admit_user(&target, 0), Err(Errno::EINVAL));
         assert_eq!(admit_user(&target, Header::TARGET), Ok(()));
         let remove = |inodes: &[u8]| admit_user(&Request::Remove { inodes }, Header::TARGET);
@@ -207,38 +217,42 @@ mod tests {
             assert_eq!(remove(&some[..length]), outcome, "{length} bytes");
         }
         assert_eq!(remove(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), Err(Errno::EINVAL));
-        let large = Request::Read { inode, chunk_log2: 20, offset: 0, length: 1 << 20 };
+        let large = Request::Read { inode, stripe_log2: 20, offset: 0, length: 1 << 20 };
         assert_eq!(admit_user(&large, Header::TARGET), Err(Errno::EINVAL));
         assert!(admit_from_peer(&encoded(&large, Header::TARGET)).is_ok());
-        let odd = Request::Read { inode, chunk_log2: 80, offset: 0, length: 1 };
+        let odd = Request::Read { inode, stripe_log2: 80, offset: 0, length: 1 };
         assert_eq!(admit_user(&odd, Header::TARGET), Err(Errno::EINVAL));
     }
 
     #[test]
-    fn what_lies_below_is_told_to_nobody_behind_a_mount() {
-        let request = Request::UnsavedInodes { after: Inode::NONE };
-        let admitted = |mount: u8, who: Credentials, by: &Believed| {
+    fn writeback_requests_through_a_mount_are_refused() {
+        let request = Request::DirtyInodes { after: Inode::NONE };
+        let admitted = |mount: u8, caller: Credentials, by: &PeerCredentials| {
             let mut bytes = [0; 256];
             let mut writer = Writer::new(&mut bytes);
-            let (shard, daemon, epoch, origin) = (0, 1, 2, 3);
-            Header { shard, daemon, epoch, origin, sequence: 4, host: 5, mount, who }
+            let (shard, daemon, epoch, client_id) = (0, 1, 2, 3);
+            Header { shard, daemon, epoch, client_id, sequence: 4, host: 5, mount, caller }
                 .encode(&mut writer);
             request.encode(&mut writer);
             let length = writer.finish().expect("fits");
             admit_from_session(&bytes[..length], by, 6).map(drop)
         };
-        let root = Believed { uid: 0, gid: 0, pid: 9 };
+        let root = PeerCredentials { uid: 0, gid: 0, pid: 9 };
         let checked = Credentials { is_checked: true, ..Credentials::of(1000, 100) };
         assert_eq!(admitted(0, Credentials::of(1000, 100), &USER), Ok(()));
         assert_eq!(admitted(0, Credentials::ROOT, &root), Ok(()));
         assert_eq!(admitted(1, Credentials::of(1000, 100), &USER), Err(Errno::EPERM));
         assert_eq!(admitted(0, checked, &USER), Err(Errno::EPERM));
         assert_eq!(admitted(0, Credentials::of(1000, 100), &root), Err(Errno::EPERM));
-        assert_eq!(admit_user(&Request::Below { inode: Inode::ROOT }, 0), Err(Errno::EPERM));
+        assert_eq!(
+            admit_user(&Request::LocateBacking { inode: Inode::ROOT }, 0),
+            Err(Errno::EPERM)
+        );
+        assert_eq!(admit_user(&NamePlace::FIRST.request(&[]), 0), Err(Errno::EPERM));
     }
 
     #[test]
-    fn bytes_behind_a_request_are_refused() {
+    fn trailing_bytes_are_refused() {
         let mut bytes = encoded(&Request::Space {}, Header::TARGET);
         bytes.push(0);
         assert_eq!(admit_from_peer(&bytes).map(drop), Err(Errno::EPROTO));
@@ -247,7 +261,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = admit_from_session(&bytes, &USER, 0);
             let mut valid = encoded(&Request::Lookup { parent: Inode::ROOT, name: b"abc" }, 0);
             for (place, byte) in bytes.iter().enumerate() {

@@ -1,24 +1,27 @@
-//! What a request may hold, field by field.
+//! Bounds of every field of every request.
 
-use wire::attributes::{mode, spread, write_back};
+use wire::attributes::{mode, spread, writeback};
 use wire::errno::{Errno, Result};
 use wire::limits::{
-    BULK_BYTES, CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, INLINE_BYTES_MAX, REMOVE_COUNT_MAX,
-    SHARD_COUNT, STAGE_BUFFER_BYTES, STAGE_BUFFER_COUNT, SYMLINK_BYTES_MAX, WALK_NAMES_MAX,
-    XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
+    BOUNCE_BUFFER_BYTES, BOUNCE_BUFFER_COUNT, BULK_BYTES, FILE_BYTES_MAX, INLINE_BYTES_MAX,
+    REMOVE_COUNT_MAX, SHARD_COUNT, STRIPE_LOG2_MAX, STRIPE_LOG2_MIN, SYMLINK_BYTES_MAX,
+    WALK_NAMES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
 use wire::name::Name;
+use wire::names::NAMES_ASKED_MAX;
 use wire::quota::{Account, OWNERS_MAX};
-use wire::request::{chunk_log2_of, create, lock, made, removed, rename, rise, set, walk, xattr};
+use wire::request::{
+    create, lock, made, prefetch, removed, rename, set, stripe_log2_of, walk, xattr,
+};
 use wire::watch::MOUNT_COUNT_MAX;
 use wire::{Header, Inode, Layout, Request};
 
-/// Checks a request and that it goes to where such a request belongs.
+/// Checks the fields of a request and its destination.
 pub(crate) fn request(header: &Header, request: &Request<'_>) -> Result<()> {
-    place(header, request)?;
-    when(usize::from(header.mount) <= MOUNT_COUNT_MAX)?;
+    destination(header, request)?;
+    require(usize::from(header.mount) <= MOUNT_COUNT_MAX)?;
     match request {
-        Request::MapPieces { .. }
+        Request::MapExtents { .. }
         | Request::Read { .. }
         | Request::Write { .. }
         | Request::Truncate { .. }
@@ -26,28 +29,28 @@ pub(crate) fn request(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::SeekData { .. }
         | Request::Fetch { .. }
         | Request::Store { .. } => target(request),
-        Request::Push { buffer } => when(usize::from(*buffer) < STAGE_BUFFER_COUNT),
-        Request::Own { resident: 2.., .. } => Err(Errno::EINVAL),
-        Request::Usage { inode }
+        Request::Push { buffer } => require(usize::from(*buffer) < BOUNCE_BUFFER_COUNT),
+        Request::Own { pinned: 2.., .. } => Err(Errno::EINVAL),
+        Request::Usage { inode, .. }
         | Request::Flush { inode }
         | Request::Own { inode, .. }
-        | Request::BeginSaving { inode, .. }
-        | Request::EndSaving { inode, .. } => some(*inode),
+        | Request::BeginWriteback { inode, .. }
+        | Request::EndWriteback { inode, .. } => require_inode(*inode),
         Request::Remove { inodes } => {
             let (count, rest) = (inodes.len() / 8, inodes.len() % 8);
-            when(rest == 0 && (1..=REMOVE_COUNT_MAX).contains(&count))?;
-            removed(inodes).try_for_each(some)
+            require(rest == 0 && (1..=REMOVE_COUNT_MAX).contains(&count))?;
+            removed(inodes).try_for_each(require_inode)
         }
-        Request::Rise { inode, what, list, .. } => {
-            some(*inode)?;
-            when(*what < rise::GUESS || *what == rise::GUESS && *list != 0)
+        Request::Prefetch { inode, what, list, .. } => {
+            require_inode(*inode)?;
+            require(*what < prefetch::SPECULATIVE || *what == prefetch::SPECULATIVE && *list != 0)
         }
         Request::Space {} => Ok(()),
         _ => shard(header, request),
     }
 }
 
-/// Most bytes of the answer, as far as the request decides it.
+/// Maximum bytes of data in the reply, as far as the request determines it.
 pub(crate) const fn answer_bytes(request: &Request<'_>) -> u64 {
     match request {
         Request::Read { length, .. } | Request::ReadInline { length, .. } => *length as u64,
@@ -56,19 +59,19 @@ pub(crate) const fn answer_bytes(request: &Request<'_>) -> u64 {
     }
 }
 
-fn when(right: bool) -> Result<()> {
+fn require(right: bool) -> Result<()> {
     if right { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
-fn some(inode: Inode) -> Result<()> {
-    when(!inode.is_none())
+fn require_inode(inode: Inode) -> Result<()> {
+    require(!inode.is_none())
 }
 
-/// Shard or target, and for a request about an inode: the inode's shard.
-fn place(header: &Header, request: &Request<'_>) -> Result<()> {
+/// Checks shard or target; a request about an inode must go to the inode's shard.
+fn destination(header: &Header, request: &Request<'_>) -> Result<()> {
     if let Some(inode) = request.subject() {
-        some(inode)?;
-        return when(header.shard < SHARD_COUNT && inode.shard().0 == header.shard);
+        require_inode(inode)?;
+        return require(header.shard < SHARD_COUNT && inode.shard().0 == header.shard);
     }
     match request {
         Request::Lookup { .. }
@@ -82,27 +85,28 @@ fn place(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::Walk { .. }
         | Request::Notices { .. }
         | Request::Owners { .. }
+        | Request::Names { .. }
         | Request::GiveBack { .. }
-        | Request::Look { .. }
-        | Request::UnsavedNames { .. }
-        | Request::UnsavedInodes { .. }
-        | Request::AwaitUnsaved { .. }
-        | Request::AwaitWanted { .. }
-        | Request::Wanted {}
-        | Request::Saved { .. }
-        | Request::Release { .. } => when(header.shard < SHARD_COUNT),
-        Request::SetQuota { .. } | Request::Quotas { .. } => when(header.shard == 0),
-        _ => when(header.shard == Header::TARGET),
+        | Request::LookupForMount { .. }
+        | Request::DirtyNames { .. }
+        | Request::DirtyInodes { .. }
+        | Request::AwaitDirty { .. }
+        | Request::AwaitCleanRequests { .. }
+        | Request::CleanRequests {}
+        | Request::NameWritten { .. }
+        | Request::Release { .. } => require(header.shard < SHARD_COUNT),
+        Request::SetQuota { .. } | Request::Quotas { .. } => require(header.shard == 0),
+        _ => require(header.shard == Header::TARGET),
     }
 }
 
 fn entry(parent: Inode, name: &[u8]) -> Result<()> {
-    some(parent)?;
+    require_inode(parent)?;
     Name::parse(name).map(drop)
 }
 
-fn known(flags: u32, all: u32) -> Result<()> {
-    when(flags & !all == 0)
+fn known_flags(flags: u32, all: u32) -> Result<()> {
+    require(flags & !all == 0)
 }
 
 fn size(size: u64) -> Result<()> {
@@ -117,16 +121,16 @@ fn xattr_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
         return Err(Errno::ERANGE);
     }
-    when(!name.contains(&0))
+    require(!name.contains(&0))
 }
 
 fn layout(layout: &Layout) -> Result<()> {
-    when(layout.spread <= spread::WIDE)?;
-    chunk(layout.chunk_log2)
+    require(layout.spread <= spread::WIDE)?;
+    stripe(layout.stripe_log2)
 }
 
-fn chunk(log2: u8) -> Result<()> {
-    when((CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX).contains(&log2))
+fn stripe(log2: u8) -> Result<()> {
+    require((STRIPE_LOG2_MIN..=STRIPE_LOG2_MAX).contains(&log2))
 }
 
 fn kind(bits: u32) -> Result<()> {
@@ -141,7 +145,7 @@ fn kind(bits: u32) -> Result<()> {
             | mode::BLOCK
     );
     let all = mode::TYPE | mode::PERMISSIONS | made::UMASK;
-    when(is_known && bits & !all == 0)
+    require(is_known && bits & !all == 0)
 }
 
 fn shard(of: &Header, request: &Request<'_>) -> Result<()> {
@@ -149,148 +153,163 @@ fn shard(of: &Header, request: &Request<'_>) -> Result<()> {
         Request::Lookup { parent, name }
         | Request::Unlink { parent, name }
         | Request::RemoveDirectory { parent, name } => entry(parent, name),
-        Request::Look { inode, name: [] } => some(inode),
-        Request::Look { inode, name } => entry(inode, name),
+        Request::LookupForMount { inode, name: [] } => require_inode(inode),
+        Request::LookupForMount { inode, name } => entry(inode, name),
         Request::Create { .. } => creation(request),
-        Request::CreateNameless { parent, mode: bits, layout: wanted } => {
-            some(parent)?;
+        Request::CreateNameless { parent, mode: bits, layout: requested } => {
+            require_inode(parent)?;
             kind(bits)?;
-            layout(&wanted)
+            layout(&requested)
         }
         Request::Link { inode, parent, name } => {
-            some(inode)?;
+            require_inode(inode)?;
             entry(parent, name)
         }
         Request::Rename { parent, name, new_parent, new_name, flags } => {
             entry(parent, name)?;
             entry(new_parent, new_name)?;
-            known(flags, rename::NO_REPLACE | rename::EXCHANGE)?;
-            when(flags != rename::NO_REPLACE | rename::EXCHANGE)
+            known_flags(flags, rename::NO_REPLACE | rename::EXCHANGE)?;
+            require(flags != rename::NO_REPLACE | rename::EXCHANGE)
         }
         Request::SetAttributes { mask, size, .. } => change(mask, size),
-        Request::ReadDirectory { directory, .. } => some(directory),
+        Request::ReadDirectory { directory, .. } => require_inode(directory),
         Request::Walk { directory, from, names } => {
-            some(directory)?;
-            when(from <= walk::ENTRY)?;
+            require_inode(directory)?;
+            require(from <= walk::ENTRY)?;
             let names = || names.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
             let least = usize::from(from != walk::DIRECTORY);
-            when((least..=WALK_NAMES_MAX).contains(&names().count()))?;
+            require((least..=WALK_NAMES_MAX).contains(&names().count()))?;
             names().try_for_each(|name| Name::parse(name).map(drop))
         }
         Request::GetXattr { name, .. } | Request::RemoveXattr { name, .. } => xattr_name(name),
         Request::SetXattr { name, value, flags, .. } => {
             xattr_name(name)?;
-            known(flags, xattr::CREATE | xattr::REPLACE | xattr::KILL_SGID)?;
+            known_flags(flags, xattr::CREATE | xattr::REPLACE | xattr::KILL_SGID)?;
             if value.len() > XATTR_VALUE_BYTES_MAX { Err(Errno::E2BIG) } else { Ok(()) }
         }
         Request::ReadInline { offset, length, .. } => range(offset, u64::from(length)),
         Request::WriteInline { offset, bytes, .. } => {
-            when(bytes.len() <= INLINE_BYTES_MAX)?;
+            require(bytes.len() <= INLINE_BYTES_MAX)?;
             if offset == u64::MAX { Ok(()) } else { range(offset, bytes.len() as u64) }
         }
-        Request::Extend { size: wanted, .. } => size(wanted),
+        Request::Extend { size: requested, .. } => size(requested),
         Request::Append { length, .. } => size(length),
-        Request::SetQuota { account, .. } => when(Account(account).is_valid()),
+        Request::SetQuota { account, .. } => require(Account(account).is_valid()),
         Request::Owners { inodes } => {
             let (count, rest) = (inodes.len() / 8, inodes.len() % 8);
-            when(rest == 0 && (1..=OWNERS_MAX).contains(&count))?;
-            removed(inodes).try_for_each(|inode| when(inode.shard().0 == of.shard))
+            require(rest == 0 && (1..=OWNERS_MAX).contains(&count))?;
+            removed(inodes).try_for_each(|inode| require(inode.shard().0 == of.shard))
+        }
+        Request::Names { inodes, .. } => {
+            require(inodes.len() % 8 == 0 && inodes.len() / 8 <= NAMES_ASKED_MAX)?;
+            require(removed(inodes).is_sorted())
         }
         Request::Lock { kind, flags, start, end, .. } => {
-            when(kind <= lock::WRITE && start <= end)?;
-            known(u32::from(flags), u32::from(lock::WAIT | lock::FLOCK | lock::TEST | lock::BEHIND))
+            require(kind <= lock::WRITE && start <= end)?;
+            known_flags(
+                u32::from(flags),
+                u32::from(lock::WAIT | lock::FLOCK | lock::TEST | lock::BEHIND),
+            )
         }
-        _ => writer(request),
+        _ => writeback_request(request),
     }
 }
 
-/// What the writer of a backing directory asks and tells.
-fn writer(request: &Request<'_>) -> Result<()> {
+/// Checks requests and reports of the writeback daemon.
+fn writeback_request(request: &Request<'_>) -> Result<()> {
     match *request {
-        Request::UnsavedNames { parent: Inode::NONE, name } => when(name.is_empty()),
-        Request::UnsavedNames { parent, name } => entry(parent, name),
-        Request::Saved { parent, name, .. } => entry(parent, name),
-        Request::Saving { lies, .. }
-        | Request::Wrote { lies, .. }
-        | Request::Drafted { lies, .. } => {
-            entry(lies.parent, lies.name)?;
-            when(lies.counts <= lies.version.size)
+        Request::DirtyNames { parent: Inode::NONE, name } => require(name.is_empty()),
+        Request::DirtyNames { parent, name } => entry(parent, name),
+        Request::NameWritten { parent, name, .. } => entry(parent, name),
+        Request::Writing { location, .. }
+        | Request::Wrote { location, .. }
+        | Request::NotePartial { location, .. } => {
+            entry(location.parent, location.name)?;
+            require(location.counts <= location.version.size)
         }
         _ => Ok(()),
     }
 }
 
-/// What `SetAttributes` may change at once, and to what size or layout.
-fn change(mask: u32, wanted: u64) -> Result<()> {
-    const HANDED_DOWN: u32 = set::PLACEMENT | set::CHUNK;
-    const SIZES: u32 = set::SIZE | set::PROJECT | HANDED_DOWN | set::WRITE_BACK;
+/// Checks which attributes `SetAttributes` may change together, and the new size or layout.
+fn change(mask: u32, requested: u64) -> Result<()> {
+    const INHERITED: u32 = set::PLACEMENT | set::STRIPE;
+    const SIZES: u32 = set::SIZE | set::PROJECT | INHERITED | set::WRITEBACK;
     const OTHERS: u32 = set::POSIX | set::RELAXED | set::COUNTED | set::PINNED | set::UNPINNED;
-    known(mask, (2 * set::READ - 1) | OTHERS | SIZES)?;
-    when(mask & SIZES == 0 || mask & (set::PINNED | set::UNPINNED) == 0)?;
-    let layout = Layout::from_word(wanted);
+    known_flags(mask, (2 * set::READ - 1) | OTHERS | SIZES)?;
+    require(mask & SIZES == 0 || mask & (set::PINNED | set::UNPINNED) == 0)?;
+    let layout = Layout::from_word(requested);
     match mask & SIZES {
         0 | set::PLACEMENT => Ok(()),
-        set::SIZE => size(wanted),
-        set::PROJECT => when(u32::try_from(wanted).is_ok()),
-        set::CHUNK | HANDED_DOWN => chunk(layout.chunk_log2),
-        set::WRITE_BACK => when(write_back::name(layout.write_back()).is_some()),
+        set::SIZE => size(requested),
+        set::PROJECT => require(u32::try_from(requested).is_ok()),
+        set::STRIPE | INHERITED => stripe(layout.stripe_log2),
+        set::WRITEBACK => require(writeback::name(layout.writeback()).is_some()),
         _ => Err(Errno::EINVAL),
     }
 }
 
 fn creation(request: &Request<'_>) -> Result<()> {
-    let Request::Create { parent, name, mode: bits, flags, layout: wanted, target, .. } = *request
+    let Request::Create { parent, name, mode: bits, flags, layout: requested, target, .. } =
+        *request
     else {
         return Err(Errno::EINVAL);
     };
     entry(parent, name)?;
     kind(bits)?;
-    known(flags, create::EXCLUSIVE | create::OPEN | create::WRITES)?;
-    layout(&wanted)?;
+    known_flags(flags, create::EXCLUSIVE | create::OPEN | create::WRITES)?;
+    layout(&requested)?;
     if bits & mode::TYPE != mode::SYMLINK {
-        return when(target.is_empty());
+        return require(target.is_empty());
     }
     if target.len() > SYMLINK_BYTES_MAX {
         return Err(Errno::ENAMETOOLONG);
     }
-    if target.is_empty() { Err(Errno::ENOENT) } else { when(!target.contains(&0)) }
+    if target.is_empty() { Err(Errno::ENOENT) } else { require(!target.contains(&0)) }
 }
 
 fn target(request: &Request<'_>) -> Result<()> {
-    let (inode, chunk_log2) = match *request {
-        Request::MapPieces { inode, chunk_log2, allocate, offset, length, ahead } => {
-            when(allocate <= 1)?;
+    let (inode, stripe_log2) = match *request {
+        Request::MapExtents {
+            inode,
+            stripe_log2,
+            allocate,
+            offset,
+            length,
+            preallocate: ahead,
+        } => {
+            require(allocate <= 2)?;
             range(offset, length)?;
             range(offset.saturating_add(length), ahead)?;
-            (inode, chunk_log2)
+            (inode, stripe_log2)
         }
-        Request::Read { inode, chunk_log2, offset, length } => {
+        Request::Read { inode, stripe_log2, offset, length } => {
             range(offset, u64::from(length))?;
-            (inode, chunk_log2)
+            (inode, stripe_log2)
         }
-        Request::Write { inode, chunk_log2, offset, bytes, .. } => {
-            when(bytes.len() <= BULK_BYTES)?;
+        Request::Write { inode, stripe_log2, offset, bytes, .. } => {
+            require(bytes.len() <= BULK_BYTES)?;
             range(offset, bytes.len() as u64)?;
-            (inode, chunk_log2)
+            (inode, stripe_log2)
         }
-        Request::Punch { inode, chunk_log2, offset, length } => {
+        Request::Punch { inode, stripe_log2, offset, length } => {
             range(offset, length)?;
-            (inode, chunk_log2)
+            (inode, stripe_log2)
         }
-        Request::Fetch { inode, chunk_log2, offset, length, buffer }
-        | Request::Store { inode, chunk_log2, offset, length, buffer, .. } => {
-            when(usize::from(buffer) < STAGE_BUFFER_COUNT)?;
-            when((1..=STAGE_BUFFER_BYTES).contains(&(length as usize)))?;
+        Request::Fetch { inode, stripe_log2, offset, length, buffer }
+        | Request::Store { inode, stripe_log2, offset, length, buffer, .. } => {
+            require(usize::from(buffer) < BOUNCE_BUFFER_COUNT)?;
+            require((1..=BOUNCE_BUFFER_BYTES).contains(&(length as usize)))?;
             range(offset, u64::from(length))?;
-            (inode, chunk_log2)
+            (inode, stripe_log2)
         }
-        Request::Truncate { inode, chunk_log2, size: offset }
-        | Request::SeekData { inode, chunk_log2, offset } => {
+        Request::Truncate { inode, stripe_log2, size: offset }
+        | Request::SeekData { inode, stripe_log2, offset } => {
             size(offset)?;
-            (inode, chunk_log2)
+            (inode, stripe_log2)
         }
         _ => return Err(Errno::EINVAL),
     };
-    some(inode)?;
-    chunk(chunk_log2_of(chunk_log2))
+    require_inode(inode)?;
+    stripe(stripe_log2_of(stripe_log2))
 }

@@ -1,45 +1,46 @@
-//! Routing: who answers a request. Computed from the instance map, as the sender did it.
+//! Routing: which worker or daemon answers a request. Computed from the instance map, as the sender
+//! did.
 
 use placement::Map;
 use placement::map::{WORKER_OF_TARGET, worker_of_shard};
 use wire::errno::{Errno, Result};
 use wire::{DaemonIndex, Header, ShardIndex};
 
-/// Who answers.
+/// Destination of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Route {
-    /// A worker thread of this daemon.
+    /// A worker of this daemon.
     Worker(usize),
     /// Another daemon.
     Peer(DaemonIndex),
-    /// Nobody yet: the sender's map is old. Our epoch.
+    /// None: the sender's map is outdated. Holds the current epoch.
     Stale(u64),
-    /// Nobody yet: the sender's map is newer than ours, which will follow.
+    /// None yet: the sender's map is newer than this daemon's, which will be updated.
     Wait,
 }
 
-/// How requests are routed on one daemon.
+/// Routing state of one daemon.
 #[derive(Clone, Debug)]
 pub struct Router {
     /// The instance map.
     pub map: Map,
-    /// This daemon.
+    /// Index of this daemon.
     pub me: DaemonIndex,
-    /// Its worker threads.
+    /// Number of its workers.
     pub workers: usize,
 }
 
-/// Where a request came from.
+/// Source of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum From {
-    /// A session of this daemon: it may be passed on.
+    /// A session of this daemon; the request may be forwarded.
     Session,
-    /// Another daemon: it is for us.
+    /// Another daemon; the request must be for this one.
     Peer,
 }
 
 impl Router {
-    /// The answerer of a request with this header.
+    /// Destination of a request with this header.
     ///
     /// # Errors
     /// `EINVAL` for a daemon or shard that does not exist.
@@ -70,7 +71,7 @@ impl Router {
         }))
     }
 
-    /// The daemon and worker of a shard.
+    /// The daemon and worker that own a shard.
     #[must_use]
     pub fn home_of(&self, shard: ShardIndex) -> Route {
         let owner = self.map.owner(shard);
@@ -88,8 +89,8 @@ mod tests {
     use wire::Credentials;
 
     fn header(shard: u16, daemon: u16, epoch: u64) -> Header {
-        let who = Credentials::ROOT;
-        Header { shard, daemon, epoch, origin: 0, sequence: 0, host: 0, mount: 0, who }
+        let caller = Credentials::ROOT;
+        Header { shard, daemon, epoch, client_id: 0, sequence: 0, host: 0, mount: 0, caller }
     }
 
     #[test]

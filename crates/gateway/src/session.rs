@@ -1,24 +1,24 @@
-//! Sessions: one for each attached client process, by its place in the doorbells.
+//! Sessions: one per attached client process, identified by its index in the doorbells.
 
 use wire::errno::{Errno, Result};
-use wire::{Credentials, DaemonIndex, origin};
+use wire::{Credentials, DaemonIndex, client_id};
 
-/// What the kernel said of the process behind a session.
+/// Credentials of the process behind a session, as reported by the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Believed {
-    /// Its user.
+pub struct PeerCredentials {
+    /// User id.
     pub uid: u32,
-    /// Its group.
+    /// Group id.
     pub gid: u32,
-    /// Its number.
+    /// Process id.
     pub pid: u32,
 }
 
-impl Believed {
-    /// The credentials that a request may act with. Root may act as anyone (a process that called
-    /// `setfsuid`); everyone else as himself, with the supplementary groups that he names: only the
-    /// instance's owner gets a session, and all that he could reach by a lie is his own. So his mount is
-    /// believed whose a file that it makes is.
+impl PeerCredentials {
+    /// The credentials with which a request acts. Root may act as any user (a process that called
+    /// `setfsuid`). Any other user acts as itself, with the supplementary groups that it claims:
+    /// only the instance's owner gets a session, and everything that a false claim could reach is
+    /// the owner's anyway. For the same reason its mount is trusted with the owner of a new file.
     #[must_use]
     pub fn credentials(&self, claimed: &Credentials) -> Credentials {
         if self.uid == 0 || claimed.is_checked {
@@ -32,69 +32,70 @@ impl Believed {
 /// A session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Session {
-    /// Its place in the doorbells.
+    /// Index in the doorbells.
     pub index: u16,
-    /// Origin of its first slot (`wire::origin`); unique in the instance's life.
-    pub origin: u64,
-    /// Who it is.
-    pub believed: Believed,
+    /// Client id of its first slot (`wire::client_id`), unique over the life of the instance.
+    pub client_id: u64,
+    /// The attached process.
+    pub peer: PeerCredentials,
 }
 
 /// All sessions of a daemon.
 #[derive(Debug)]
 pub struct Sessions {
-    rows: Vec<Option<Session>>,
-    most: usize,
-    /// Daemon and start of the daemon, the upper part of every origin.
+    slots: Vec<Option<Session>>,
+    count_max: usize,
+    /// Daemon and number of its start: the upper part of every client id.
     prefix: u64,
-    made: u64,
-    open: usize,
+    opened_total: u64,
+    open_count: usize,
 }
 
 impl Sessions {
-    /// None yet, at most `most`. `start` counts the starts of this daemon.
+    /// Starts with no sessions; at most `count_max` can be open. `start` counts the starts of this
+    /// daemon.
     #[must_use]
-    pub fn new(daemon: DaemonIndex, start: u64, most: usize) -> Sessions {
-        let prefix = origin::first(daemon, start);
-        Sessions { rows: Vec::new(), most, prefix, made: 0, open: 0 }
+    pub fn new(daemon: DaemonIndex, start: u64, count_max: usize) -> Sessions {
+        let prefix = client_id::first(daemon, start);
+        Sessions { slots: Vec::new(), count_max, prefix, opened_total: 0, open_count: 0 }
     }
 
-    /// How many there are.
+    /// Number of open sessions.
     #[must_use]
     pub const fn count(&self) -> usize {
-        self.open
+        self.open_count
     }
 
-    /// A new session.
+    /// Opens a session.
     ///
     /// # Errors
-    /// `ENFILE` if there are too many, or were in this start of the daemon.
-    pub fn open(&mut self, believed: Believed) -> Result<Session> {
-        let index = match self.rows.iter().position(Option::is_none) {
+    /// `ENFILE` if too many are open, or if this start of the daemon has used up all client ids.
+    pub fn open(&mut self, peer: PeerCredentials) -> Result<Session> {
+        let index = match self.slots.iter().position(Option::is_none) {
             Some(index) => index,
-            None if self.rows.len() < self.most => {
-                self.rows.push(None);
-                self.rows.len() - 1
+            None if self.slots.len() < self.count_max => {
+                self.slots.push(None);
+                self.slots.len() - 1
             }
             None => return Err(Errno::ENFILE),
         };
-        if self.made >= origin::SESSIONS_MAX {
+        if self.opened_total >= client_id::SESSIONS_MAX {
             return Err(Errno::ENFILE);
         }
-        let origin = self.prefix + self.made * origin::PER_SESSION;
-        self.made += 1;
+        let client_id = self.prefix + self.opened_total * client_id::PER_SESSION;
+        self.opened_total += 1;
         let number = u16::try_from(index).map_err(|_| Errno::ENFILE)?;
-        let session = Session { index: number, origin, believed };
-        let row = self.rows.get_mut(index).ok_or(Errno::ENFILE)?;
-        *row = Some(session);
-        self.open += 1;
+        let session = Session { index: number, client_id, peer };
+        let slot = self.slots.get_mut(index).ok_or(Errno::ENFILE)?;
+        *slot = Some(session);
+        self.open_count += 1;
         Ok(session)
     }
 
-    /// The session is over; its place is free.
+    /// Closes a session and frees its index.
     pub fn close(&mut self, index: u16) -> Option<Session> {
-        let session = self.rows.get_mut(usize::from(index))?.take()?;
-        self.open -= 1;
+        let session = self.slots.get_mut(usize::from(index))?.take()?;
+        self.open_count -= 1;
         Some(session)
     }
 }
@@ -104,35 +105,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_is_himself_and_root_is_anyone() {
+    fn a_user_acts_as_itself_and_root_as_anyone() {
         let mut claimed = Credentials::of(5, 6);
         claimed.group_count = 1;
         claimed.groups[0] = 100;
-        let user = Believed { uid: 1000, gid: 100, pid: 1 };
-        let who = user.credentials(&claimed);
-        assert_eq!((who.uid, who.gid, who.is_in_group(100)), (1000, 6, true));
+        let user = PeerCredentials { uid: 1000, gid: 100, pid: 1 };
+        let caller = user.credentials(&claimed);
+        assert_eq!((caller.uid, caller.gid, caller.is_in_group(100)), (1000, 6, true));
         let stranger = Credentials::of(5, 6);
         assert_eq!(user.credentials(&stranger), Credentials::of(1000, 100));
-        let root = Believed { uid: 0, gid: 0, pid: 1 };
+        let root = PeerCredentials { uid: 0, gid: 0, pid: 1 };
         assert_eq!(root.credentials(&claimed), claimed);
-        // His mount says whose a file is.
+        // The owner's mount decides the owner of a file.
         let checked = Credentials::checked(5, 6);
         assert_eq!(user.credentials(&checked), checked);
     }
 
     #[test]
-    fn places_are_used_again_and_origins_never() {
+    fn indexes_are_reused_and_client_ids_never() {
         let mut sessions = Sessions::new(DaemonIndex(3), 2, 2);
-        let who = Believed { uid: 1, gid: 1, pid: 1 };
-        let first = sessions.open(who).expect("room");
-        let second = sessions.open(who).expect("room");
-        assert_eq!(sessions.open(who), Err(Errno::ENFILE));
-        assert_eq!(first.origin, (3 << 16 | 2) << 38);
-        assert_eq!(second.origin, first.origin + origin::PER_SESSION);
+        let caller = PeerCredentials { uid: 1, gid: 1, pid: 1 };
+        let first = sessions.open(caller).expect("room");
+        let second = sessions.open(caller).expect("room");
+        assert_eq!(sessions.open(caller), Err(Errno::ENFILE));
+        assert_eq!(first.client_id, (3 << 16 | 2) << 38);
+        assert_eq!(second.client_id, first.client_id + client_id::PER_SESSION);
         assert_eq!(sessions.close(first.index), Some(first));
         assert_eq!(sessions.close(first.index), None);
-        let third = sessions.open(who).expect("room");
+        let third = sessions.open(caller).expect("room");
         assert_eq!((third.index, sessions.count()), (first.index, 2));
-        assert_eq!(third.origin, second.origin + origin::PER_SESSION);
+        assert_eq!(third.client_id, second.client_id + client_id::PER_SESSION);
     }
 }

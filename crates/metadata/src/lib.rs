@@ -1,9 +1,10 @@
 //! The namespace: entries, inodes, locks, cross-shard operations, log records.
 //!
 //! A `Service` is all metadata shards of one worker thread of one daemon. It is a state machine
-//! without I/O: `step(now, input)` gives effects, `deadline` says when a `Tick` is wanted, `replay`
-//! brings a state back from its log. What the parts of an instance promise each other is in
-//! `docs/semantics.md`; where bytes of files lie is the crate `data`, and is not known here.
+//! without I/O: `step(now, input)` gives effects, `deadline` says when a `Tick` is due, `replay`
+//! restores a state from its log. The guarantees between the parts of an instance are in
+//! `docs/semantics`. The location of file data is the subject of the crate `data` and not known
+//! here.
 //!
 //! ```text
 //!  requests of clients --> take -> run --> put (log + tables + index) --> effects
@@ -11,106 +12,58 @@
 //!  messages of services -----> parked jobs ---/   (wait for answers, votes, keys, targets)
 //! ```
 //!
-//! Reading order: `effect` and `config` (the door), `record`, `state`, `table` (what is kept),
-//! `service` (how a request runs), then one file per subject; `transaction` for what concerns
-//! several services.
+//! Layers. A subject is a struct that owns its volatile state, with its functions; it gets the
+//! context, and the subjects below it, as arguments. No layer calls one above it. The tables of a
+//! subject lie in its module but belong to the ground, as `core::state` holds them:
+//! `files::openings`, `locks::record_locks`, `quota::usage`, `backing::{sync_state, locations}`.
+//!
+//! ```text
+//!  service, messages, startup, view     the hub: routes, order of timers, jobs
+//!  namespace: create, rename, ..        names, and transactions over several services
+//!  backing: import, revalidate, ..      directories and names of the backing store
+//!  files: Files                         inodes: attributes, contents, open files, sizes
+//!  locks | quota | directories | kernel_cache
+//!  core: Context                        settings, tables, log, output, clock, jobs
+//! ```
+//!
+//! Reading order: `core` (`effect` and `config` are the interface, `record`, `state`, `table` the
+//! stored state, `context` the shared ground), `service` (how a request runs), then one module per
+//! subject; `namespace::transaction` for changes that concern several services. `rescue` is apart: it
+//! compares the states of all services of an instance that is damaged, while none runs.
 #![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing, clippy::string_slice)]
 
-pub mod config;
-
-pub mod effect;
-
-mod coding;
-
-mod record;
-
-mod locks;
-
-mod table;
-
-mod usage;
-
-mod state;
-
-mod standing;
-
-mod snapshot;
-
-mod peer;
-
-mod keys;
-
-mod live;
-
-mod sizes;
-
-mod host_word;
-
-mod leases;
-
-mod mounts;
-
-mod quota;
-
-mod bank;
-
-mod far_mounts;
-mod pages;
-
-mod kept;
-
-mod holder;
-
-mod io;
+mod core;
 
 mod service;
 
-mod startup;
-
 mod messages;
+mod startup;
+mod view;
 
-mod directory;
+mod namespace;
 
-mod create;
+mod files;
 
-mod names;
+mod directories;
 
-mod transaction;
+mod locks;
 
-mod attributes;
+mod quota;
 
-mod contents;
+mod kernel_cache;
 
-mod removal;
+mod backing;
 
-mod open_files;
+pub mod rescue;
 
-mod posted;
-
-mod list;
-
-mod below;
-
-mod follow;
-
-mod follow_names;
-
-mod unsaved;
-
-mod saves;
-
-mod xattr;
-
-mod acls;
-
-mod locking;
-
-mod deadlock;
-
-pub use config::Config;
-pub use effect::{DataOp, Effect, IndexOp, Input, Now, Opens, Part, Posted, Seen};
-pub use holder::{Holder, Table, Walked};
-pub use host_word::HostWord;
-pub use locking::LockSeen;
+pub use crate::core::config::{self, Config};
+pub use crate::core::effect::{
+    self, BackingDirPart, BackingEntry, DataOp, Effect, HostMarks, HostView, IndexOp, Input,
+    LoggedOp, Now,
+};
+pub use crate::core::snapshot::SnapshotCursor;
+pub use directories::lease_holder::{AnsweredWalk, Holder, LeaseTable};
+pub use files::host_messages::HostMessage;
+pub use locks::requests::LockSeen;
 pub use service::Service;
-pub use snapshot::SnapshotCursor;

@@ -1,202 +1,260 @@
-//! Messages of other services, taken in.
+//! Dispatch of messages from other services.
 
 use wire::{Attributes, Header, Inode, Reader, ShardIndex};
 
-use crate::coding::Put;
-use crate::effect::Opens;
-use crate::keys::Key;
-use crate::leases::Believer;
-use crate::live::{Ask, Fact, Kind, Step, Stop};
-use crate::peer::Message;
+use crate::backing::import::take_backing_reply;
+use crate::core::coding::Put;
+use crate::core::effect::HostMarks;
+use crate::core::job::{Call, Fact, Step, Stop};
+use crate::core::keys::Key;
+use crate::core::peer_messages::Message;
+use crate::core::state::encode_xattrs;
+use crate::core::table::RemoteTally;
+use crate::directories::leases::Grantee;
+use crate::directories::remote_copies::note_entry_service;
+use crate::files::Files;
+use crate::kernel_cache::KernelCaches;
 use crate::service::Service;
-use crate::state::encode_xattrs;
-use crate::table::RemoteTally;
 
-/// Nobody asks: a message carries no credentials, its sender has checked them.
+/// Header for messages: they carry no credentials, because their sender has checked them.
 const NOBODY: Header = Header {
     shard: 0,
     daemon: 0,
     epoch: 0,
-    origin: u64::MAX,
+    client_id: u64::MAX,
     sequence: 0,
     host: 0,
     mount: 0,
-    who: wire::Credentials::ROOT,
+    caller: wire::Credentials::ROOT,
 };
 
 impl Service {
-    /// A message came. One that can not be answered yet is parked as requests are.
-    pub(crate) fn take_message(&mut self, bytes: &[u8], hands: &dyn Opens) {
-        if let Err(Stop::Wait(wait)) = self.run_message(bytes, &[], hands) {
-            self.park(Kind::Message { bytes: bytes.to_vec() }, wait);
-        }
-    }
-
-    /// Takes a message in; one that is malformed is dropped.
+    /// Runs a message; a malformed one is dropped.
     pub(crate) fn run_message(
         &mut self,
         bytes: &[u8],
         facts: &[Fact],
-        hands: &dyn Opens,
+        host_view: &dyn HostMarks,
     ) -> Step<()> {
         let Ok(message) = Message::decode(&mut Reader::new(bytes)) else { return Ok(()) };
+        let files = &mut self.files;
         match message {
             Message::AskAttributes { from, token, inode, copy } => {
-                self.check_key(&Key::Inode(inode))?;
-                let node = self.state.inodes.get(inode);
+                files.cx.check_key(&Key::Inode(inode))?;
+                let node = files.cx.state.inodes.get(inode);
                 let found = node.map(|node| node.attributes);
                 if copy != 0 && found.is_some() {
-                    self.give_copy(inode, ShardIndex(from))?;
-                    self.note_part(inode, ShardIndex(from));
+                    files.leases.grant_copy(&mut files.cx, inode, ShardIndex(from))?;
+                    note_entry_service(&mut files.cx, inode, ShardIndex(from));
                 }
                 let message = Message::AreAttributes {
                     token,
                     found: u8::from(found.is_some()),
                     attributes: found.unwrap_or_default(),
                 };
-                self.io.send(ShardIndex(from), &message);
+                files.cx.io.send(ShardIndex(from), &message);
             }
             Message::AskEntry { from, .. } => {
-                let ask = Ask { ticket: 0, header: &NOBODY, facts, data: None, row: None, hands };
-                self.asked_entry(&ask, ShardIndex(from), &message)?;
+                let call = Call::of_message(&NOBODY, facts, host_view);
+                self.answer_entry_query(&call, ShardIndex(from), &message)?;
             }
-            Message::AreAttributes { token, found, attributes } => {
-                self.answered_attributes(token, (found != 0).then_some(attributes));
-            }
-            Message::IsEntry { token, inode, mode } => self.answered_entry(token, inode, mode),
             Message::Prepare { host, mount, .. } => {
-                // The mount by which it came is not told.
+                // The requesting mount is not notified.
                 let header = &Header { host, mount, ..NOBODY };
-                let ask = Ask { ticket: 0, header, facts, data: None, row: None, hands };
-                self.prepare(&ask, &message)?;
-            }
-            Message::Vote { group, sequence, errno } => self.voted(group, sequence, errno),
-            Message::Commit { from, group, sequence } => {
-                self.commit(ShardIndex(from), (group, sequence));
-            }
-            Message::Abort { group, sequence } => self.aborted((group, sequence)),
-            Message::Committed { group, sequence } => self.committed(group, sequence),
-            Message::Inquire { from, group, sequence } => {
-                self.inquired(ShardIndex(from), group, sequence);
+                let call = Call::of_message(header, facts, host_view);
+                self.transactions.prepare(files, &call, &message)?;
             }
             Message::Tally { directory, .. } => {
                 self.take_tally(&message);
-                let ask = Ask { ticket: 0, header: &NOBODY, facts, data: None, row: None, hands };
-                self.tell_mounts_of(&ask, directory);
+                let call = Call::of_message(&NOBODY, facts, host_view);
+                let Files { cx, caches, .. } = &mut self.files;
+                caches.notify_mounts_of(cx, &call, directory);
             }
-            Message::TallyKnown { directory, version } => self.tally_known(directory, version),
-            Message::AskParts { from, token, directory } => {
-                self.check_key(&Key::Inode(directory))?;
-                self.tell_parts(ShardIndex(from), token, directory);
+            Message::AskEntryServices { from, token, directory } => {
+                files.cx.check_key(&Key::Inode(directory))?;
+                self.answer_entry_services_query(ShardIndex(from), token, directory);
             }
-            Message::AreParts { token, groups } => self.answered_parts(token, groups),
             Message::AskAcls { from, token, inode } => {
-                self.check_key(&Key::Inode(inode))?;
-                self.tell_acls(ShardIndex(from), token, inode);
+                files.cx.check_key(&Key::Inode(inode))?;
+                self.answer_acls_query(ShardIndex(from), token, inode);
             }
-            Message::AreAcls { token, lists } => self.answered_acls(token, lists),
-            _ => self.take_by_subject(&message, hands),
+            _ => self.take_by_subject(&message, host_view),
         }
         Ok(())
     }
 
-    fn take_word_of_leases(&mut self, message: &Message<'_>) {
+    fn take_directory_message(&mut self, message: &Message<'_>) {
+        let Files { cx, directories, .. } = &mut self.files;
         match *message {
-            Message::Renew { holder, pact, sent } => self.renew(holder, pact, sent),
-            Message::Recalled { holder, number } => {
-                self.recalled(|one| one == Believer::Holder(holder), number);
+            Message::AreAttributes { token, found, attributes } => {
+                directories.answered_attributes(cx, token, (found != 0).then_some(attributes));
             }
-            Message::Forget { from: owner, number, directory } => {
-                self.forget_directory(directory);
-                let from = self.live.address.0;
-                self.io.send(ShardIndex(owner), &Message::Forgotten { from, number });
+            Message::IsEntry { token, inode, mode } => {
+                directories.answered_entry(cx, token, inode, mode);
             }
-            Message::Forgotten { from, number } => {
-                let is_it = |one| matches!(one, Believer::Service(by, _) if by.0 == from);
-                self.recalled(is_it, number);
+            Message::TallyKnown { directory, version } => {
+                directories.tally_known(cx, directory, version);
+            }
+            Message::AreEntryServices { token, groups } => {
+                directories.answered_entry_services(cx, token, groups);
+            }
+            Message::AreAcls { token, lists } => directories.answered_acls(cx, token, lists),
+            _ => {}
+        }
+    }
+
+    fn take_transaction_message(&mut self, message: &Message<'_>) {
+        let Service { files, transactions, .. } = self;
+        match *message {
+            Message::Vote { group, sequence, errno } => {
+                transactions.voted(files, group, sequence, errno);
+            }
+            Message::Commit { from, group, sequence } => {
+                transactions.commit(files, ShardIndex(from), (group, sequence));
+            }
+            Message::Abort { group, sequence } => {
+                transactions.aborted(&mut files.cx, (group, sequence));
+            }
+            Message::Committed { group, sequence } => {
+                transactions.committed(&mut files.cx, group, sequence);
+            }
+            Message::Inquire { from, group, sequence } => {
+                transactions.inquired(&mut files.cx, ShardIndex(from), group, sequence);
             }
             _ => {}
         }
     }
 
-    fn take_by_subject(&mut self, message: &Message<'_>, hands: &dyn Opens) {
+    fn take_lease_message(&mut self, message: &Message<'_>) {
+        match *message {
+            Message::Renew { holder, term, sent } => {
+                self.files.leases.renew(&mut self.files.cx, holder, term, sent)
+            }
+            Message::Revoked { holder, number } => {
+                self.files.leases.acknowledged_revocation(
+                    &mut self.files.cx,
+                    |one| one == Grantee::Holder(holder),
+                    number,
+                );
+            }
+            Message::Forget { from: owner, number, directory } => {
+                self.files.directories.forget_directory(&mut self.files.cx, directory);
+                let from = self.files.cx.address.0;
+                self.files.cx.io.send(ShardIndex(owner), &Message::Forgotten { from, number });
+            }
+            Message::Forgotten { from, number } => {
+                let is_it = |one| matches!(one, Grantee::Service(by, _) if by.0 == from);
+                self.files.leases.acknowledged_revocation(&mut self.files.cx, is_it, number);
+            }
+            _ => {}
+        }
+    }
+
+    fn take_by_subject(&mut self, message: &Message<'_>, host_view: &dyn HostMarks) {
+        let Files { cx, caches, locks, grants, .. } = &mut self.files;
         match message {
+            Message::AreAttributes { .. }
+            | Message::IsEntry { .. }
+            | Message::TallyKnown { .. }
+            | Message::AreEntryServices { .. }
+            | Message::AreAcls { .. } => self.take_directory_message(message),
+            Message::Vote { .. }
+            | Message::Commit { .. }
+            | Message::Abort { .. }
+            | Message::Committed { .. }
+            | Message::Inquire { .. } => self.take_transaction_message(message),
             Message::Renew { .. }
-            | Message::Recalled { .. }
+            | Message::Revoked { .. }
             | Message::Forget { .. }
-            | Message::Forgotten { .. } => self.take_word_of_leases(message),
-            Message::Glimpsed { .. } | Message::CutBegun { .. } | Message::CutEnded { .. } => {
-                self.take_size(message);
+            | Message::Forgotten { .. } => self.take_lease_message(message),
+            Message::Glimpsed { .. }
+            | Message::TruncateBegun { .. }
+            | Message::TruncateEnded { .. } => self.files.take_size(message),
+            &Message::Notice { from, number, mount, notice } => {
+                let KernelCaches { local, remote, .. } = caches;
+                remote.relay(cx, local, host_view, ShardIndex(from), (number, mount), notice);
             }
-            Message::Tell { .. } | Message::Carried { .. } => {
-                self.take_word_of_mounts(hands, message);
+            &Message::NoticeDone { number } => {
+                caches.remote.carried(cx, number);
+                caches.file_use_carried(cx, number);
             }
-            Message::Pages { .. } => self.take_pages(hands, message),
-            Message::NoEntry { .. } | Message::AskPlace { .. } | Message::IsPlace { .. } => {
-                self.take_word_of_below(message);
+            Message::FileUse { .. } => caches.take_file_use(cx, host_view, message),
+            Message::NoEntry { .. } | Message::AskLocation { .. } | Message::IsLocation { .. } => {
+                take_backing_reply(&mut self.files, message);
             }
             Message::Waits { .. }
             | Message::AskWaits { .. }
             | Message::AreWaiting { .. }
-            | Message::RefuseWait { .. } => self.take_word_of_waits(message),
-            _ => self.take_quota(message, hands),
+            | Message::RefuseWait { .. } => self.deadlocks.take_wait_message(cx, locks, message),
+            Message::Limit { .. }
+            | Message::Drawn { .. }
+            | Message::Collect { .. }
+            | Message::AskUsage { .. } => {
+                grants.take_quota(cx, &mut caches.grace, message, host_view);
+            }
+            _ => self.coordinator.take_for_coordinator(cx, message),
         }
     }
 
-    fn asked_entry(&mut self, ask: &Ask<'_>, to: ShardIndex, message: &Message<'_>) -> Step<()> {
+    fn answer_entry_query(
+        &mut self,
+        call: &Call<'_>,
+        to: ShardIndex,
+        message: &Message<'_>,
+    ) -> Step<()> {
         let Message::AskEntry { token, parent, name, .. } = *message else { return Ok(()) };
-        match self.import(ask, parent) {
+        match self.backing.import(&mut self.files, call, parent) {
             Ok(()) => {}
             Err(Stop::Refused(errno)) => {
-                self.io.send(to, &Message::NoEntry { token, errno });
+                self.files.cx.io.send(to, &Message::NoEntry { token, errno });
                 return Ok(());
             }
             Err(stop) => return Err(stop),
         }
-        self.check_key(&Key::Entry(parent, name.to_vec()))?;
-        let (inode, mode) = self.state.entries.get(parent, name).unwrap_or_default();
-        self.io.send(to, &Message::IsEntry { token, inode, mode });
+        self.files.cx.check_key(&Key::Entry(parent, name.to_vec()))?;
+        let (inode, mode) = self.files.cx.state.entries.get(parent, name).unwrap_or_default();
+        self.files.cx.io.send(to, &Message::IsEntry { token, inode, mode });
         Ok(())
     }
 
-    fn tell_parts(&mut self, to: ShardIndex, token: u64, directory: Inode) {
+    fn answer_entry_services_query(&mut self, to: ShardIndex, token: u64, directory: Inode) {
         let mut groups = Vec::new();
-        for group in self.own_parts(directory) {
+        for group in self.files.cx.state.own_entry_services(directory) {
             group.append_to(&mut groups);
         }
-        self.io.send(to, &Message::AreParts { token, groups: &groups });
+        self.files.cx.io.send(to, &Message::AreEntryServices { token, groups: &groups });
     }
 
-    fn tell_acls(&mut self, to: ShardIndex, token: u64, inode: Inode) {
+    fn answer_acls_query(&mut self, to: ShardIndex, token: u64, inode: Inode) {
         let mut lists = Vec::new();
-        encode_xattrs(Some(&self.own_acls(inode)), &mut lists);
-        self.io.send(to, &Message::AreAcls { token, lists: &lists });
+        encode_xattrs(Some(&self.files.cx.state.own_acls(inode)), &mut lists);
+        self.files.cx.io.send(to, &Message::AreAcls { token, lists: &lists });
     }
 
-    /// Another service says what a directory of this one has there.
+    /// Takes the tally of another service for a directory of this one.
     fn take_tally(&mut self, message: &Message<'_>) {
         let Message::Tally { from, group, directory, version, entries, directories, modified } =
             *message
         else {
             return;
         };
-        if let Some(node) = self.state.inodes.get(directory) {
+        if let Some(node) = self.files.cx.state.inodes.get(directory) {
             let known = node.tallies.iter().find(|tally| tally.group == group);
             if known.is_none_or(|known| known.version < version) {
-                // The directory's own clock goes on even if the sender's is behind.
+                // The directory's own clock advances even if the sender's is behind.
                 let changed = node.attributes.changed;
                 let modified = match modified {
-                    // Nothing was made or removed: there are entries that lie below (`below`).
+                    // Nothing was created or removed: the entries were imported (`backing`).
                     0 => 0,
                     _ => modified.cast_signed().max(changed.saturating_add(1)),
                 };
                 let tally = RemoteTally { group, version, entries, directories, modified };
-                self.put(&tally.record(directory));
+                self.files.cx.put(&tally.record(directory));
             }
         }
-        self.io.send(ShardIndex(from), &Message::TallyKnown { directory, version });
+        self.files.cx.io.send(ShardIndex(from), &Message::TallyKnown { directory, version });
     }
 }
 
-/// Attributes are sent whole: the largest message besides transactions.
+/// Attributes are sent whole: they make the largest message besides transactions.
 const _: () = assert!(size_of::<Attributes>() <= 128);

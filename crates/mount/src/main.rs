@@ -1,77 +1,47 @@
-//! `forebay-mount`: serves an instance to the kernel, for programs that can not be preloaded.
+//! `forebay-mount`: serves an instance to the kernel by FUSE, for programs that cannot be
+//! preloaded.
 //!
 //! It is a client of the instance like any program: it attaches to the daemons of its host, looks
-//! names up in shared memory, and copies bytes itself. What the kernel asks comes by `device`, is
-//! answered by `answer` and the modules below it, by one thread for each request at a time.
+//! names up in shared memory, and copies bytes itself. Requests of the kernel arrive by `device` or
+//! `rings`; `ops` answers them, one thread per request.
 //!
-//! The kernel checks permissions (`default_permissions`), so requests to daemons say that it did
-//! (`Credentials::checked`), and whose a new file is.
-#![deny(unsafe_code)]
+//! The kernel checks permissions (`default_permissions`), so requests to daemons say that they are
+//! checked (`Credentials::checked`), and which user owns a new file.
+#![warn(clippy::indexing_slicing, clippy::string_slice)]
+#![expect(clippy::print_stderr, reason = "a program reports its errors there")]
 
 mod settings;
 
-mod layout;
-
-mod quota;
+mod commands;
 
 mod device;
 
-mod aside;
+mod users;
 
-mod nodes;
+mod kernel_cache;
 
-mod serve;
+mod server;
+
+mod ops;
 
 mod rings;
 
-mod answer;
+mod serve;
 
-mod attributes;
-
-mod names;
-
-/// The others that ask.
-mod callers;
-mod owners;
-
-mod files;
-
-mod directories;
-
-mod locks;
-
-mod through;
-
-mod turns;
-
-mod handles;
-
-mod pins;
-
-mod xattrs;
-
-mod accesses;
-
-mod flags;
-mod waits;
-mod watches;
-
-mod pages;
-
-mod versions;
-
-mod straight;
-
-mod places;
-
-use aside::Aside;
-use client::Client;
+use client::{Client, Tags};
+use commands::{layout, quota};
+use config::choice::RequestPath;
+use config::process::Invocation;
 use device::Mount;
-use handles::Handles;
+use device::detached::{self, DetachedMount};
+use device::guard::{self, Guard};
+use device::namespace;
 use rustix::fd::OwnedFd;
-use rustix::io::Errno;
-use serve::{Server, Way};
-use settings::{Settings, Transport};
+use serve::agree::MountMode;
+use server::handles::Handles;
+use server::{Server, quiesce};
+use settings::Settings;
+use shm::activity::blocks::label;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::Write as _;
@@ -79,7 +49,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Exit code for arguments that are not understood.
+/// Exit code for invalid arguments.
 const NOT_UNDERSTOOD: u8 = 2;
 
 static CLIENT: Client = Client::new();
@@ -87,33 +57,37 @@ static CLIENT: Client = Client::new();
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
     match words.next() {
-        Some(word) if word == aside::CHILD => {
-            let taken = aside::take().map(|()| String::new());
+        Some(word) if word == detached::CHILD => {
+            let taken = detached::extract().map(|()| String::new());
             return show(taken.map_err(|errno| errno.to_string()));
+        }
+        Some(word) if word == guard::CHILD => {
+            return show(guard::run(words).map(|()| String::new()));
         }
         Some(word) if word == "--layout" => return show(layout::run(&CLIENT, words)),
         Some(word) if word == "--quota" => return show(quota::run(&CLIENT, words)),
         _ => {}
     }
-    let mut settings = match Settings::parse(std::env::args_os().skip(1)) {
-        Ok(settings) => settings,
+    let mut settings = match settings() {
+        Ok(Some(settings)) => settings,
+        Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebay-mount: {error}");
+            eprintln!("forebay-mount: {}", config::printable::printable_lines(&error.to_string()));
             return ExitCode::from(NOT_UNDERSTOOD);
         }
     };
-    log_to_stderr();
-    // The starter reads what failed as soon as the descriptor of readiness is closed.
+    background::log_file::begin(settings.instance.log, &settings.run);
+    // `forebay mount` reads the error output as soon as the readiness descriptor is closed.
     match run(&mut settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebay-mount: {error}");
+            eprintln!("forebay-mount: {}", config::printable::printable_lines(&error.to_string()));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Says what was asked for, or why it can not be said.
+/// Prints the output of a command, or its error.
 fn show(outcome: Result<String, String>) -> ExitCode {
     match outcome {
         Ok(text) => {
@@ -122,39 +96,44 @@ fn show(outcome: Result<String, String>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("forebay-mount: {error}");
+            eprintln!("forebay-mount: {}", config::printable::printable_lines(&error.to_string()));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Mounts, says so, serves until the mount is gone.
+/// Mounts, reports readiness, and serves until the mount is gone.
 fn run(settings: &mut Settings) -> Result<(), String> {
+    if settings.is_private {
+        namespace::enter(&settings.at, &settings.run)?;
+    }
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM])
-        .map_err(|error| format!("can not take signals: {error}"))?;
+        .map_err(|error| format!("cannot install signal handlers: {error}"))?;
     let prefix = settings.at.as_os_str().as_encoded_bytes();
-    CLIENT.attach(&settings.run, prefix, settings.home).map_err(|errno| {
-        format!("no daemon answers in {}: {}", settings.run.to_string_lossy(), errno.text())
+    CLIENT.attach(&settings.run_text, prefix, settings.home).map_err(|errno| {
+        format!("no daemon answers in {}: {}", settings.run.display(), errno.text())
     })?;
+    // It counts for the processes that it serves, by its threads.
+    CLIENT.note_threads();
+    let program = label(b"forebay-mount");
+    CLIENT.begin_activity(process_identity(), Tags { program, ..Tags::NONE });
     CLIENT
-        .begin_mount(identity().0, identity().1)
+        .begin_mount(process_identity().0, process_identity().1)
         .map_err(|errno| format!("this host has too many mounts: {}", errno.text()))?;
-    turns::prepare().map_err(|errno| format!("can not take signals: {errno}"))?;
-    let Begun { mount, server, serving } = begin(settings).inspect_err(|_| CLIENT.end_mount())?;
-    say_ready(settings.ready.as_ref());
-    if settings.rights.is_for_all {
+    quiesce::prepare().map_err(|errno| format!("cannot install signal handlers: {errno}"))?;
+    let StartedMount { mount, server, serving } =
+        begin(settings).inspect_err(|_| CLIENT.end_mount())?;
+    let guard = Arc::new(guard::start(&mount));
+    // The starter that is gone has no use for it.
+    let _ = background::report_ready(settings.ready_fd, "{\"ready\":true}\n");
+    if settings.counts_users {
         let _ = start("users", || quota::count(&CLIENT));
     }
-    let mount = Arc::new(mount);
     let handle = signals.handle();
     let ender = start("signals", {
-        let (mount, server) = (Arc::clone(&mount), Arc::clone(&server));
-        move || end_on_signals(signals, &mount, &server)
+        let (server, guard) = (Arc::clone(&server), Arc::clone(&guard));
+        move || end_on_signals(signals, &mount, &server, &guard)
     });
-    if let Some(pipe) = settings.while_held.take() {
-        // It waits as long as this program lives.
-        let _ = start("holder", move || end_with_holder(&pipe, &mount));
-    }
     let outcome = serving.join().unwrap_or_else(|_| Err("a thread failed".to_owned()));
     handle.close();
     if let Some(ender) = ender {
@@ -162,119 +141,131 @@ fn run(settings: &mut Settings) -> Result<(), String> {
     }
     server.handles.release();
     CLIENT.end_mount();
+    guard.end();
     outcome.map_err(|error| format!("{}: {error}", settings.at.display()))
 }
 
-/// A mount that is served.
-struct Begun {
+/// A mount that is being served.
+struct StartedMount {
     mount: Mount,
     server: Arc<Server>,
-    serving: Serving,
+    serving: ServiceThread,
 }
 
-/// The thread that serves, and has others do so, until the mount is gone.
-type Serving = JoinHandle<Result<(), String>>;
+/// The main serving thread, which starts the others and ends when the mount is gone.
+type ServiceThread = JoinHandle<Result<(), String>>;
 
-/// Why it is not mounted.
-enum Failed {
-    /// As it is said.
+/// Why mounting failed.
+enum MountError {
+    /// For the reason in the text.
     Mount(String),
-    /// The kernel agreed on rings, and then did not take them.
+    /// The kernel agreed on rings and then did not accept them.
     Rings(String),
-    /// The kernel does not let us mount aside.
-    Aside(String),
+    /// The kernel does not support detached mounts.
+    Detached(String),
 }
 
-/// What the kernel was given to mount.
-enum Made {
-    /// Programs find it already.
-    Shown(Mount),
-    /// It is to be shown.
-    Aside(Aside),
+/// A new file system.
+enum NewMount {
+    /// It is mounted and visible to programs.
+    Attached(Mount),
+    /// It is still to be attached.
+    Detached(DetachedMount),
 }
 
-impl Made {
-    fn new(settings: &Settings, way: Way) -> Result<(Made, OwnedFd), Failed> {
+impl NewMount {
+    fn new(settings: &Settings, mount_mode: MountMode) -> Result<(NewMount, OwnedFd), MountError> {
         let (source, rights) = (settings.source(), settings.rights);
-        if way.is_aside {
-            let made = Aside::new(&source, rights).map_err(Failed::Aside)?;
-            return Ok((Made::Aside(made.0), made.1));
+        if mount_mode.is_nested {
+            let made = DetachedMount::new(&source, rights).map_err(MountError::Detached)?;
+            return Ok((NewMount::Detached(made.0), made.1));
         }
-        let made = device::mount(&settings.at, &source, rights).map_err(Failed::Mount)?;
-        Ok((Made::Shown(made.0), made.1))
+        let made = device::mount(&settings.at, &source, rights).map_err(MountError::Mount)?;
+        Ok((NewMount::Attached(made.0), made.1))
     }
 
-    /// Lets programs find it, now that it is served.
-    fn show(self, settings: &Settings) -> Result<Mount, Failed> {
+    /// Makes it visible to programs, once it is served.
+    fn show(self, settings: &Settings) -> Result<Mount, MountError> {
         match self {
-            Made::Shown(mount) => Ok(mount),
-            Made::Aside(aside) => {
-                aside.show(&settings.at).map_err(Failed::Aside)?;
-                Mount::seen(&settings.at).map_err(Failed::Mount)
+            NewMount::Attached(mount) => Ok(mount),
+            NewMount::Detached(aside) => {
+                aside.show(&settings.at).map_err(MountError::Detached)?;
+                Mount::find(&settings.at).map_err(MountError::Mount)
             }
         }
     }
 
     fn end(self) {
-        if let Made::Shown(mount) = self {
+        if let NewMount::Attached(mount) = self {
             mount.end();
         }
     }
 }
 
-/// Mounts as well as it can be had: with rings, and for others than the owner aside.
-fn begin(settings: &Settings) -> Result<Begun, String> {
-    let mut way = Way { transport: settings.transport, is_aside: settings.rights.is_for_all };
+/// Mounts in the best way that the kernel supports: with rings, and detached if other users may use
+/// the mount.
+fn begin(settings: &Settings) -> Result<StartedMount, String> {
+    let mut mount_mode =
+        MountMode { requests: settings.requests, is_nested: settings.rights.is_for_all };
     loop {
-        match begin_by(settings, way) {
+        match begin_by(settings, mount_mode) {
             Ok(begun) => return Ok(begun),
-            Err(Failed::Rings(why)) if way.transport == Transport::Auto => {
-                tracing::info!(why, "requests come by /dev/fuse, not by rings");
-                way.transport = Transport::Classic;
+            Err(MountError::Rings(why)) if mount_mode.requests == RequestPath::Auto => {
+                tracing::info!(why, "requests arrive by /dev/fuse, not by rings");
+                mount_mode.requests = RequestPath::Classic;
             }
-            Err(Failed::Aside(why)) if way.is_aside => {
-                tracing::info!(why, "each path of who does not own the root costs a request");
-                way.is_aside = false;
+            Err(MountError::Detached(why)) if mount_mode.is_nested => {
+                tracing::info!(
+                    why,
+                    "the kernel does not support detached mounts: path lookups by users other than \
+                     the owner cost a request each"
+                );
+                mount_mode.is_nested = false;
             }
-            Err(Failed::Mount(error) | Failed::Rings(error) | Failed::Aside(error)) => {
+            Err(
+                MountError::Mount(error) | MountError::Rings(error) | MountError::Detached(error),
+            ) => {
                 return Err(error);
             }
         }
     }
 }
 
-/// Mounts, agrees with the kernel and serves.
-fn begin_by(settings: &Settings, way: Way) -> Result<Begun, Failed> {
-    let handles = Handles::new(&CLIENT, identity()).map_err(|errno| {
-        Failed::Mount(format!("the instance is full of processes: {}", errno.text()))
+/// Mounts in one way, negotiates with the kernel, and starts serving.
+fn begin_by(settings: &Settings, mount_mode: MountMode) -> Result<StartedMount, MountError> {
+    let handles = Handles::new(&CLIENT, process_identity()).map_err(|errno| {
+        MountError::Mount(format!("the instance has too many processes: {}", errno.text()))
     })?;
-    let (made, device) = Made::new(settings, way).inspect_err(|_| handles.release())?;
+    let (made, device) = NewMount::new(settings, mount_mode).inspect_err(|_| handles.release())?;
     let said = |error| format!("{}: {error}", settings.at.display());
-    let (server, prepared) = match Server::agree(&CLIENT, handles, device, settings, way) {
-        Ok(agreed) => agreed,
-        Err(error) => {
-            made.end();
-            return Err(Failed::Mount(said(error)));
-        }
-    };
+    let (server, prepared) =
+        match serve::agree::agree(&CLIENT, handles, device, settings, mount_mode) {
+            Ok(agreed) => agreed,
+            Err(error) => {
+                made.end();
+                return Err(MountError::Mount(said(error)));
+            }
+        };
     let server = Arc::new(server);
     let rings = match prepared.map(|prepared| prepared.begin(&server)).transpose() {
         Ok(rings) => rings,
         Err(error) => {
             made.end();
             server.handles.release();
-            return Err(Failed::Rings(said(error)));
+            return Err(MountError::Rings(said(error)));
         }
     };
     let (serves, threads) = (Arc::clone(&server), settings.threads);
-    let Some(serving) = start("serve", move || serves.run(threads, rings)) else {
+    let Some(serving) = start("serve", move || serve::run(&serves, threads, rings)) else {
         made.end();
-        return Err(Failed::Mount("no thread can be started".to_owned()));
+        return Err(MountError::Mount(
+            "cannot start a thread: raise the limit of processes (ulimit -u)".to_owned(),
+        ));
     };
     match made.show(settings) {
-        Ok(mount) => Ok(Begun { mount, server, serving }),
+        Ok(mount) => Ok(StartedMount { mount, server, serving }),
         Err(failed) => {
-            // Nobody has it, so it is gone.
+            // No process has the detached mount, so it is gone.
             let _ = serving.join();
             server.handles.release();
             Err(failed)
@@ -289,49 +280,41 @@ fn start<T: Send + 'static>(
     std::thread::Builder::new().name(name.to_owned()).spawn(work).ok()
 }
 
-fn log_to_stderr() {
-    let level = std::env::var("FOREBAY_LOG").ok().and_then(|level| level.parse().ok());
-    tracing_subscriber::fmt()
-        .with_max_level(level.unwrap_or(tracing::Level::INFO))
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .with_target(false)
-        .init();
+/// The settings that the command line names; `None`: it asked for a line of text, which is printed.
+fn settings() -> Result<Option<Settings>, String> {
+    let line = match Invocation::parse(std::env::args_os().skip(1))? {
+        Invocation::Run(launch) => return Settings::read(&launch).map(Some),
+        Invocation::Version => format!("forebay-mount {}", env!("CARGO_PKG_VERSION")),
+        Invocation::Help => {
+            "forebay-mount --config FILE [--ready-fd N]: 'forebay mount' runs it".into()
+        }
+    };
+    let _ = writeln!(std::io::stdout(), "{line}");
+    Ok(None)
 }
 
-/// A signal ends the mount, and this program at once: nobody may have to wait for those who have files
-/// open, or for other mount namespaces that have a copy of the mount. Their calls fail from then on.
-fn end_on_signals(mut signals: Signals, mount: &Mount, server: &Server) {
+/// A signal ends the mount and this process at once, without waiting for programs that have files
+/// open or for mount namespaces that have a copy of the mount. Their calls fail from then on.
+fn end_on_signals(mut signals: Signals, mount: &Mount, server: &Server, guard: &Guard) {
     if signals.forever().next().is_none() {
         return;
     }
-    if !mount.end() {
-        tracing::info!("the mount ends while programs use it: their calls fail from now on");
+    if mount.end() {
+        guard.end();
+    } else {
+        tracing::info!("unmounting while programs use it: their calls fail from now on");
     }
     server.handles.release();
     CLIENT.end_mount();
+    #[expect(clippy::exit, reason = "the thread that serves may wait for the kernel for ever")]
     std::process::exit(0);
 }
 
-/// The mount goes with the command that it is for; who has a file open behind its back goes on.
-fn end_with_holder(pipe: &OwnedFd, mount: &Mount) {
-    let mut byte = [0];
-    while matches!(rustix::io::read(pipe, &mut byte), Ok(1..) | Err(Errno::INTR)) {}
-    mount.end();
-}
-
-fn say_ready(to: Option<&OwnedFd>) {
-    if let Some(to) = to {
-        let _ = rustix::io::write(to, b"{\"ready\":true}\n");
-    }
-    let _ = std::io::stdout().flush();
-}
-
-/// Number and start of this process, as daemons look for it when it is gone.
-fn identity() -> (u32, u64) {
+/// Process id and start time of this process, by which daemons detect its death.
+fn process_identity() -> (u32, u64) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let rest = stat.rfind(')').and_then(|end| stat.get(end + 2..)).unwrap_or_default();
-    // Field 22 of the line; the rest begins with field 3.
+    // Field 22 of the line; `rest` begins with field 3.
     let started = rest.split(' ').nth(19).and_then(|field| field.parse().ok()).unwrap_or(0);
     (std::process::id(), started)
 }

@@ -1,4 +1,4 @@
-//! The unit on a connection between daemons.
+//! Frame: the unit on a connection between daemons.
 //!
 //! Little-endian: length of the payload u32, kind u8, three zero bytes, id u64, payload.
 
@@ -8,59 +8,59 @@ use wire::limits::FRAME_BYTES_MAX;
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = 16;
 
-/// What a frame is.
+/// Kind of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
-    /// First word of either side (`handshake`).
+pub enum FrameKind {
+    /// First frame of either side (`handshake`).
     Hello = 1,
-    /// Second word: the proof.
+    /// Last frame of the handshake, of the side that dialled.
     Proof = 2,
-    /// Last word: why the connection ends.
+    /// Last frame: why the connection is closed.
     Refusal = 3,
     /// A request; the reply carries the same id.
     Request = 4,
     /// The reply to a request.
     Reply = 5,
-    /// A message without an answer.
+    /// A message without a reply.
     Message = 6,
 }
 
-impl Kind {
-    fn of(number: u8) -> Result<Kind, Malformed> {
+impl FrameKind {
+    fn of(number: u8) -> Result<FrameKind, Malformed> {
         Ok(match number {
-            1 => Kind::Hello,
-            2 => Kind::Proof,
-            3 => Kind::Refusal,
-            4 => Kind::Request,
-            5 => Kind::Reply,
-            6 => Kind::Message,
+            1 => FrameKind::Hello,
+            2 => FrameKind::Proof,
+            3 => FrameKind::Refusal,
+            4 => FrameKind::Request,
+            5 => FrameKind::Reply,
+            6 => FrameKind::Message,
             _ => return Err(Malformed),
         })
     }
 }
 
-/// A frame as it came.
+/// A received frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Frame<'a> {
-    /// What it is.
-    pub kind: Kind,
-    /// Pairs a reply with its request; zero elsewhere.
+    /// Its kind.
+    pub kind: FrameKind,
+    /// Matches a reply to its request; otherwise zero.
     pub id: u64,
-    /// The rest.
+    /// The payload.
     pub payload: &'a [u8],
 }
 
-/// The first frame in `bytes` and its length with the header. `None`: more bytes must come first.
-/// `payload_max` bounds what the sender may announce.
+/// The first frame in `bytes` and its length including the header. `None`: incomplete.
+/// `payload_max` bounds the length that the sender may announce.
 ///
 /// # Errors
-/// `Malformed` as soon as the bytes can not become a frame.
+/// `Malformed` as soon as the bytes cannot be the beginning of a frame.
 pub fn decode(bytes: &[u8], payload_max: usize) -> Result<Option<(Frame<'_>, usize)>, Malformed> {
     let Some((header, rest)) = bytes.split_at_checked(HEADER_BYTES) else { return Ok(None) };
     let mut reader = Reader::new(header);
     let length = reader.u32()? as usize;
-    let kind = Kind::of(reader.u8()?)?;
+    let kind = FrameKind::of(reader.u8()?)?;
     if reader.raw(3)? != [0; 3] || length > payload_max.min(FRAME_BYTES_MAX) {
         return Err(Malformed);
     }
@@ -73,7 +73,7 @@ pub fn decode(bytes: &[u8], payload_max: usize) -> Result<Option<(Frame<'_>, usi
 ///
 /// # Errors
 /// `Malformed` if the payload is longer than `FRAME_BYTES_MAX`; nothing is appended then.
-pub fn encode(kind: Kind, id: u64, payload: &[u8], to: &mut Vec<u8>) -> Result<(), Malformed> {
+pub fn encode(kind: FrameKind, id: u64, payload: &[u8], to: &mut Vec<u8>) -> Result<(), Malformed> {
     if payload.len() > FRAME_BYTES_MAX {
         return Err(Malformed);
     }
@@ -95,24 +95,24 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// No bytes whatever make the decoder fail otherwise than by its error.
+        /// Arbitrary bytes make the decoder fail only by its error.
         #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(Some((frame, length))) = decode(&bytes, 64) {
                 prop_assert!(length <= bytes.len() && frame.payload.len() <= 64);
             }
         }
 
-        /// Frames with changed bytes are refused or are other frames, which come back; none is
-        /// longer than was allowed.
+        /// Frames with changed bytes are refused, or decode to other frames that encode to the same
+        /// bytes; none exceeds the length limit.
         #[test]
-        fn changed_frames_are_refused_or_come_back(
+        fn modified_frames_are_refused_or_round_trip(
             payloads in proptest::collection::vec((0u8..8, 0usize..70), 1..4),
             changes in proptest::collection::vec(any::<(usize, u8)>(), 0..4),
         ) {
             let mut bytes = Vec::new();
             for (kind, length) in payloads {
-                let kind = Kind::of(kind).unwrap_or(Kind::Hello);
+                let kind = FrameKind::of(kind).unwrap_or(FrameKind::Hello);
                 prop_assert_eq!(encode(kind, 3, &vec![7; length], &mut bytes), Ok(()));
             }
             for (at, to) in changes {
@@ -129,12 +129,12 @@ mod tests {
             }
         }
 
-        /// A frame comes back, and no beginning of it is taken for one.
+        /// A frame round-trips, and no prefix of it decodes as a frame.
         #[test]
-        fn a_frame_survives(id: u64, payload in proptest::collection::vec(any::<u8>(), 0..99)) {
+        fn a_frame_round_trips(id: u64, payload in proptest::collection::vec(any::<u8>(), 0..99)) {
             let mut bytes = Vec::new();
-            prop_assert_eq!(encode(Kind::Reply, id, &payload, &mut bytes), Ok(()));
-            let frame = Frame { kind: Kind::Reply, id, payload: &payload };
+            prop_assert_eq!(encode(FrameKind::Reply, id, &payload, &mut bytes), Ok(()));
+            let frame = Frame { kind: FrameKind::Reply, id, payload: &payload };
             prop_assert_eq!(decode(&bytes, 99), Ok(Some((frame, bytes.len()))));
             for cut in 0..bytes.len() {
                 prop_assert_eq!(decode(&bytes[..cut], 99), Ok(None));
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_length_beyond_the_bound_is_refused_at_once() {
         let mut bytes = Vec::new();
-        encode(Kind::Message, 0, &[7; 100], &mut bytes).expect("small");
+        encode(FrameKind::Message, 0, &[7; 100], &mut bytes).expect("small");
         assert_eq!(decode(&bytes[..HEADER_BYTES], 99), Err(Malformed));
     }
 }

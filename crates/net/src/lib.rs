@@ -1,46 +1,63 @@
-//! Daemons talk to daemons: frames, the handshake, and the connections that carry both.
+//! Communication between daemons: frames, the handshake, and the connections that carry both.
 //!
-//! What lives here: bytes on a TCP connection and who is at its other end. What does not: what a
-//! request means (`wire`), who is asked (`gateway`), what to do when a peer is gone (`daemon`).
+//! This crate moves bytes over connections and protects them. Elsewhere: the meaning
+//! of a request (`wire`), its destination (`gateway`), the reaction to a lost peer (`daemon`).
 //!
 //! | module | |
 //! |---|---|
 //! | `frame` | the unit on a connection; a pure decoder |
-//! | `secret` | what the daemons of an instance share and never send |
-//! | `handshake` | both sides prove the secret; a pure state machine |
-//! | `line` | frames that wait to go on a connection, sent by any thread |
-//! | `waiting` | who waits for which answer |
-//! | `door` | for other threads: to a daemon instead of on a connection |
+//! | `security` | the handshake, by which both sides prove the secret, and records; pure |
+//! | `socket` | TCP, or a Unix socket within a host |
+//! | `link` | output queue of a connection, flushed by any thread |
+//! | `pending` | requests that wait for a reply |
+//! | `sender` | interface for other threads: addresses daemons instead of connections |
+//! | `strangers` | bounds on connections that have proven nothing |
+//! | `log_limit` | bounds on lines of the log that strangers cause |
 //! | `transport` | one thread: accepts, dials, reads |
+//! | `channel` | a stream for the bytes of files, protected or not |
 //! | `bulk` | bytes of files, on streams and threads of their own |
 //!
 //! Invariants:
-//!  1. Nothing of a connection reaches the daemon before both sides proved the secret.
-//!  2. Each request that was taken is answered exactly once: by its reply or by `Lost`.
-//!  3. Queues are bounded; what does not fit is refused at once, never kept for later.
+//!  1. Nothing of a connection reaches the daemon before both sides have proven the secret, and
+//!     nothing of a record of a protected connection before it is verified.
+//!  2. Each accepted request ends exactly once: by its reply or by `Lost`.
+//!  3. Queues are bounded; if one is full, the caller is refused at once.
 #![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing, clippy::string_slice)]
 
 pub mod frame;
 
-pub mod secret;
+pub mod security;
 
-pub mod handshake;
+pub mod socket;
 
-mod waiting;
+mod pending;
 
-mod line;
+mod link;
 
 mod connection;
+mod incomplete;
 
 mod peers;
 
-mod door;
+mod sender;
+
+mod settings;
+
+mod strangers;
+
+pub mod log_limit;
 
 pub mod transport;
 
+pub mod channel;
+
 pub mod bulk;
 
-pub use door::{Answer, Lost, Sender};
-pub use line::Haste;
-pub use secret::Secret;
-pub use transport::{Handler, Net, Settings};
+pub use channel::Channel;
+pub use link::Urgency;
+pub use security::handshake;
+pub use security::secret::Secret;
+pub use sender::{Lost, ReplyHandle, Sender};
+pub use settings::{Counters, HostDaemons, Settings};
+pub use transport::{Handler, Net};

@@ -1,7 +1,8 @@
 //! The peers file of an instance: a line `index address` for each daemon.
 //!
-//! It appears after all daemons told their addresses, and changes when one came back elsewhere; so
-//! it is read for each dial of a daemon that was not reached before, or was lost.
+//! It appears after all daemons have reported their addresses, and changes when one comes back at
+//! another address. So it is read before each dial of a daemon that was not reached before, or was
+//! lost.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,40 +12,40 @@ use wire::DaemonIndex;
 /// Longest peers file: 1024 daemons with a line of less than 64 bytes.
 const PEERS_BYTES_MAX: u64 = 64 * 1024;
 
-/// The address of `daemon`, `None` if the file does not tell.
+/// The address of `daemon`, `None` if the file has none.
 pub(crate) fn address_of(file: &Path, daemon: DaemonIndex) -> Option<SocketAddr> {
     find(&read(file)?, daemon)
 }
 
-/// What the file said, for who dials many.
+/// Cached contents of the file, for a caller that dials many daemons.
 pub(crate) struct Addresses {
     file: PathBuf,
-    known: BTreeMap<u16, SocketAddr>,
-    is_new: bool,
+    cached: BTreeMap<u16, SocketAddr>,
+    is_read: bool,
 }
 
 impl Addresses {
     pub(crate) const fn new(file: PathBuf) -> Addresses {
-        Addresses { file, known: BTreeMap::new(), is_new: false }
+        Addresses { file, cached: BTreeMap::new(), is_read: false }
     }
 
-    /// From now on the file may be read again, once.
+    /// Allows one more read of the file.
     pub(crate) const fn may_read(&mut self) {
-        self.is_new = false;
+        self.is_read = false;
     }
 
     /// The address of `daemon`, `None` if the file does not tell.
     pub(crate) fn of(&mut self, daemon: DaemonIndex) -> Option<SocketAddr> {
-        if !self.known.contains_key(&daemon.0) && !self.is_new {
-            self.is_new = true;
-            self.known = read(&self.file).map_or_else(BTreeMap::new, |text| all(&text).collect());
+        if !self.cached.contains_key(&daemon.0) && !self.is_read {
+            self.is_read = true;
+            self.cached = read(&self.file).map_or_else(BTreeMap::new, |text| all(&text).collect());
         }
-        self.known.get(&daemon.0).copied()
+        self.cached.get(&daemon.0).copied()
     }
 
-    /// `daemon` was not reached, or lost: it may come back elsewhere.
+    /// `daemon` was lost or not reached: it may come back at another address.
     pub(crate) fn forget(&mut self, daemon: DaemonIndex) {
-        self.known.remove(&daemon.0);
+        self.cached.remove(&daemon.0);
     }
 }
 
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_that_make_no_sense_are_passed_over() {
+    fn malformed_lines_are_skipped() {
         let text = "0 127.0.0.1:1\nx\n1\n\n2 [::1]:3 more\n";
         assert_eq!(find(text, DaemonIndex(0)), "127.0.0.1:1".parse().ok());
         assert_eq!(find(text, DaemonIndex(1)), None);
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_read_again_for_who_moved() {
+    fn the_file_is_read_again_for_a_daemon_that_moved() {
         let directory = tempfile::tempdir().expect("directory");
         let file = directory.path().join("peers");
         let mut addresses = Addresses::new(file.clone());

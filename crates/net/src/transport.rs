@@ -1,178 +1,182 @@
-//! The thread that holds all connections between daemons: accepts, dials, reads, keeps time.
+//! The thread that owns all connections between daemons: accepts, dials, reads, handles timeouts.
 //!
-//! One connection for each pair of daemons, dialled by the one with the higher number, used both
-//! ways; messages on it keep their order. A lost connection fails what waits on it and is dialled
-//! again, with growing pauses. A request for a daemon that is not connected fails at once: who
-//! asked tries again, and knows how long.
+//! There is one connection per pair of daemons, dialled by the one with the higher index and used
+//! both ways; messages on it keep their order. When a connection is lost, pending requests fail and
+//! it is dialled again, with growing pauses. A request for a daemon that is not connected fails at
+//! once; the caller retries for as long as it can wait.
 //!
-//! All daemons of an instance begin to dial at the same moment. So each dials its neighbours first,
-//! not all the same one, and a few at a time: more would wait for each other's handshakes until
-//! their time is over, and begin again.
+//! All daemons of an instance start to dial at the same moment. So each dials its neighbours first,
+//! so that they do not all dial the same daemon, and only a few at a time: more would wait for each
+//! other's handshakes until these time out and start again.
 //!
-//! Sending is everybody's own business (`line`); this thread sends what a socket did not take. While
-//! it is awake it also does what its handler looks after (`Handler::look`).
+//! Every thread sends for itself (`link`); this thread only sends bytes that a socket did not take.
+//! While it is awake it also does other work of its handler (`Handler::look`).
 
+use crate::channel::Channel;
 use crate::connection::{Connection, Filled, Phase};
-use crate::door::{Answer, Lost, Sender, Shared};
-use crate::frame::Kind;
-use crate::handshake::{Handshake, Parties, Proven, Refusal, Role};
-use crate::line::{Line, READABLE};
+use crate::frame::FrameKind;
+use crate::handshake::{Accepting, Dialling, PeerIdentity, Proven, Refusal};
+use crate::incomplete;
+use crate::link::{Link, READABLE};
+use crate::log_limit::LineLimit;
 use crate::peers::Addresses;
-use crate::secret::Secret;
+use crate::security::records::Tampered;
+use crate::sender::{Links, Lost, ReplyHandle, Sender};
+use crate::settings::Settings;
+use crate::socket::{Place, Socket};
+use crate::strangers::Strangers;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::AsFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use wire::DaemonIndex;
 
-/// Most connections that have not proven themselves yet; more are closed at once.
-const STRANGER_COUNT_MAX: usize = 128;
-/// Time for connecting and proving.
+/// Time limit for connecting and the handshake.
 pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
-/// Pauses between dials: first, longest.
+/// First pause between dials; it grows up to `DIAL_PAUSE_MAX`.
 const DIAL_PAUSE: Duration = Duration::from_millis(10);
 /// See `DIAL_PAUSE`.
 const DIAL_PAUSE_MAX: Duration = Duration::from_millis(500);
-/// Most daemons that are dialled at the same time. Those that take longer than `DIAL_TIME`, or could
-/// not be reached lately, do not count: dead hosts must not hold up living ones.
+/// Maximum number of daemons dialled at the same time. Dials that take longer than `DIAL_TIME` or
+/// failed recently do not count, so that dead hosts do not delay others.
 const DIALS_MAX: usize = 8;
-/// See `DIALS_MAX`: a thousand handshakes.
+/// See `DIALS_MAX`: the time of a thousand handshakes.
 const DIAL_TIME: Duration = Duration::from_millis(500);
-/// How long the thread looks for more before it sleeps: a wake-up costs about as much.
-const LOOK_TIME: Duration = Duration::from_micros(50);
-/// So often of its looks the thread asks the poller for all connections.
-const POLLER_LOOKS: u32 = 8;
-/// How long a frame that can wait for others to go with waits while the thread is awake.
+/// How long the thread polls before it sleeps: a wake-up costs about as much.
+const SPIN_TIME: Duration = Duration::from_micros(50);
+/// Every so many spins the thread polls all connections, otherwise only the last active one.
+const SPINS_PER_POLL: u32 = 8;
+/// How long a frame that may wait for others waits while the thread is awake.
 const LATER_TIME: Duration = Duration::from_micros(20);
-/// Time until a silent peer is asked, and until one that does not answer is given up.
+/// Silence after which a keepalive probe is sent, and the interval of further probes.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(5);
-/// See `KEEPALIVE_TIME`; in milliseconds.
+/// Time in milliseconds after which a connection with unacknowledged data or probes is closed.
 const UNANSWERED_MILLIS_MAX: u32 = 15_000;
-/// One line of log for so many refused strangers: somebody may knock for ever.
-const REFUSALS_PER_LINE: u64 = 100;
-/// Pause before accepting again after the system had no descriptor left.
+/// Pause before accepting again after the system ran out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const LISTENER: u64 = 0;
 const WAKER: u64 = 1;
-const FIRST_CONNECTION: u64 = 2;
+const HOST_LISTENER: u64 = 2;
+const FIRST_CONNECTION: u64 = 3;
 
-/// What the daemon does with what comes. Called on the thread of `Net::run`; must not block.
+/// Handles received frames. Called on the thread of `Net::run`; must not block.
 pub trait Handler {
-    /// What the sender of a request needs to know when the reply comes.
+    /// Value that a request carries for its sender until the reply arrives.
     type Token: Send;
-    /// A request of `from`; answer it by `Sender::reply`, from any thread.
-    fn request(&mut self, from: DaemonIndex, answer: Answer, bytes: &[u8]);
-    /// The end of a request that this daemon sent.
+    /// A request of `from`; reply by `Sender::reply`, from any thread.
+    fn request(&mut self, from: DaemonIndex, answer: ReplyHandle, bytes: &[u8]);
+    /// A request of this daemon has ended.
     fn reply(&mut self, token: Self::Token, outcome: Result<&[u8], Lost>);
     /// A message of `from`.
     fn message(&mut self, from: DaemonIndex, bytes: &[u8]);
-    /// A bulk stream that a peer dialled; it waits for our word.
-    fn bulk(&mut self, from: Proven, stream: TcpStream);
-    /// `peer` is connected from now on.
-    fn up(&mut self, peer: Proven);
-    /// `peer` is not connected any more; what was sent last may be lost.
+    /// A bulk stream that a peer dialled; the peer waits for the ready byte.
+    fn bulk(&mut self, from: PeerIdentity, stream: Channel);
+    /// `peer` is connected.
+    fn up(&mut self, peer: PeerIdentity);
+    /// `peer` is disconnected; frames sent last may be lost.
     fn down(&mut self, peer: DaemonIndex);
-    /// While the thread is awake: does what else there is for it. True if there was anything.
+    /// Called while the thread is awake: does other work. True if there was any.
     fn look(&mut self) -> bool {
         false
     }
-    /// The thread is about to sleep. False: something came, look again.
-    fn rest(&mut self) -> bool {
+    /// Called before the thread sleeps. False: work has arrived, do not sleep.
+    fn before_sleep(&mut self) -> bool {
         true
     }
 }
 
-/// How the thread is set up.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// This daemon.
-    pub me: DaemonIndex,
-    /// Daemons of the instance.
-    pub daemon_count: u16,
-    /// Number of this daemon's start.
-    pub start: u64,
-    /// The instance's secret.
-    pub secret: Secret,
-    /// Where to listen; port 0: any.
-    pub listen: SocketAddr,
-    /// The file that tells the others' addresses; it may appear later.
-    pub peers: PathBuf,
-}
+/// Lines a minute about one peer that comes and goes.
+const PEER_LINES: u32 = 8;
 
 struct Dial {
     next: Instant,
     pause: Duration,
-    /// Since when it is in progress.
+    /// When the dial in progress began.
     since: Option<Instant>,
-    /// One line of log for each trouble, not for each try.
-    told: bool,
+    /// A failure has been logged; further ones are not, until the daemon is connected.
+    is_logged: bool,
 }
 
-/// The thread's state.
+/// State of the thread.
 pub struct Net<H: Handler> {
     settings: Settings,
     listener: TcpListener,
-    shared: Arc<Shared<H::Token>>,
+    host_listener: Option<(UnixListener, PathBuf)>,
+    links: Arc<Links<H::Token>>,
     connections: BTreeMap<u64, Connection<H::Token>>,
+    strangers: Strangers,
     next_connection: u64,
-    /// The connection of each daemon.
+    /// Connection of each daemon.
     up: Vec<Option<u64>>,
     dials: Vec<Dial>,
     addresses: Addresses,
     accept_again: Option<Instant>,
-    /// When something is due; `None`: not known since something changed.
+    /// Next deadline; the outer `None`: must be computed again.
     due: Option<Option<Instant>>,
-    /// The connection on which something came last: while the thread looks, it reads there without
-    /// asking the poller first.
-    hot: Option<u64>,
-    refusals: u64,
+    /// The connection on which bytes arrived last: while the thread spins, it reads from this one
+    /// without asking the poller.
+    last_active: Option<u64>,
+    peer_lines: Vec<LineLimit>,
+    refused_lines: LineLimit,
+    tampered_lines: LineLimit,
+    accept_lines: LineLimit,
 }
 
 impl<H: Handler> Net<H> {
-    /// Binds the listening socket. Nothing is accepted before `run`.
+    /// Binds the listening sockets. Nothing is accepted before `run`.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// Errors of the operating system.
     pub fn bind(settings: Settings) -> io::Result<(Net<H>, Sender<H::Token>)> {
         let listener = TcpListener::bind(settings.listen)?;
         listener.set_nonblocking(true)?;
+        let host_listener = settings.host_socket_of(settings.me).map(bind_host).transpose()?;
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let edge = EventFlags::IN | EventFlags::ET;
         epoll::add(&poller, &listener, EventData::new_u64(LISTENER), edge)?;
         epoll::add(&poller, &waker, EventData::new_u64(WAKER), EventFlags::IN)?;
-        let shared = Arc::new(Shared::new(settings.daemon_count, poller, waker));
-        let now = Instant::now();
-        let dial = || Dial { next: now, pause: DIAL_PAUSE, since: None, told: false };
+        if let Some((listener, _)) = &host_listener {
+            epoll::add(&poller, listener, EventData::new_u64(HOST_LISTENER), edge)?;
+        }
+        let links = Arc::new(Links::new(settings.daemon_count, poller, waker));
+        let (now, daemons) = (Instant::now(), usize::from(settings.daemon_count));
+        let dial = || Dial { next: now, pause: DIAL_PAUSE, since: None, is_logged: false };
         let net = Net {
-            up: vec![None; usize::from(settings.daemon_count)],
+            up: vec![None; daemons],
             dials: core::iter::repeat_with(dial).take(usize::from(settings.me.0)).collect(),
             addresses: Addresses::new(settings.peers.clone()),
             settings,
             listener,
-            shared: Arc::clone(&shared),
+            host_listener,
+            links: Arc::clone(&links),
             connections: BTreeMap::new(),
+            strangers: Strangers::default(),
             next_connection: FIRST_CONNECTION,
             accept_again: None,
             due: None,
-            hot: None,
-            refusals: 0,
+            last_active: None,
+            peer_lines: vec![LineLimit::of(PEER_LINES); daemons],
+            refused_lines: LineLimit::default(),
+            tampered_lines: LineLimit::default(),
+            accept_lines: LineLimit::default(),
         };
-        Ok((net, Sender { shared }))
+        Ok((net, Sender { links }))
     }
 
-    /// Where it listens.
+    /// Address on which it listens.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// Errors of the operating system.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -180,50 +184,53 @@ impl<H: Handler> Net<H> {
     /// Runs until `Sender::stop`.
     ///
     /// # Errors
-    /// What the operating system says of the poller itself.
+    /// Errors of the poller itself.
     pub fn run(mut self, handler: &mut H) -> io::Result<()> {
         let mut events = Vec::with_capacity(64);
-        let mut look_until = Instant::now();
+        let mut spin_until = Instant::now();
         let mut later_since = None;
-        let mut looks = 0u32;
-        while !self.shared.stopping.load(Ordering::SeqCst) {
+        let mut spins = 0u32;
+        while !self.links.stopping.load(Ordering::SeqCst) {
             let now = Instant::now();
-            self.keep_time(now, handler);
-            let has_worked = handler.look();
-            self.shared.flush();
-            if has_worked {
-                look_until = now + LOOK_TIME;
+            self.tick(now, handler);
+            if self.links.listen_again.load(Ordering::Relaxed) {
+                self.listen_again(handler);
             }
-            later_since = later_since.or(Some(now)).filter(|_| self.shared.has_later());
-            if later_since.is_some_and(|since| now >= since + LATER_TIME || now >= look_until) {
-                self.shared.flush_all();
+            let has_worked = handler.look();
+            self.links.flush();
+            if has_worked {
+                spin_until = now + SPIN_TIME;
+            }
+            later_since = later_since.or(Some(now)).filter(|_| self.links.has_batched());
+            if later_since.is_some_and(|since| now >= since + LATER_TIME || now >= spin_until) {
+                self.links.flush_all();
                 later_since = None;
             }
-            let timeout = if now < look_until || !handler.rest() {
+            let timeout = if now < spin_until || !handler.before_sleep() {
                 Some(Duration::ZERO)
             } else {
                 self.sleep_time(now)
             };
-            looks = looks.wrapping_add(1);
-            let is_short = timeout == Some(Duration::ZERO) && !looks.is_multiple_of(POLLER_LOOKS);
-            let came = match self.hot.filter(|_| is_short) {
+            spins = spins.wrapping_add(1);
+            let is_short = timeout == Some(Duration::ZERO) && !spins.is_multiple_of(SPINS_PER_POLL);
+            let came = match self.last_active.filter(|_| is_short) {
                 Some(key) => self.read(key, handler),
                 None => self.poll(timeout, &mut events, handler)?,
             };
-            self.shared.flush();
+            self.links.flush();
             if came {
-                look_until = Instant::now() + LOOK_TIME;
+                spin_until = Instant::now() + SPIN_TIME;
             }
-            // Who waits for what came may share the processor.
+            // Threads that wait for the received frames may share the CPU.
             if came || !has_worked {
                 std::thread::yield_now();
             }
         }
-        self.last_words(handler);
+        self.shut_down(handler);
         Ok(())
     }
 
-    /// Waits for something on any connection. True if there was anything.
+    /// Waits for events on all connections. True if there were any.
     fn poll(
         &mut self,
         timeout: Option<Duration>,
@@ -231,8 +238,8 @@ impl<H: Handler> Net<H> {
         handler: &mut H,
     ) -> io::Result<bool> {
         events.clear();
-        let room = rustix::buffer::spare_capacity(events);
-        match epoll::wait(&self.shared.poller, room, timeout.map(timespec).as_ref()) {
+        let space = rustix::buffer::spare_capacity(events);
+        match epoll::wait(&self.links.poller, space, timeout.map(timespec).as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -243,28 +250,31 @@ impl<H: Handler> Net<H> {
         Ok(!events.is_empty())
     }
 
-    /// How long to sleep: until the next deadline, for ever if there is none.
+    /// How long to sleep: until the next deadline; `None`: indefinitely.
     fn sleep_time(&self, now: Instant) -> Option<Duration> {
-        // Whole milliseconds are what the poller counts; never wake before the time.
+        // The poller counts whole milliseconds; rounds up so as not to wake too soon.
         let next = self.due.flatten()?;
         Some(next.saturating_duration_since(now) + Duration::from_millis(1))
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         let counted = self.dials_counted();
-        let has_room = counted.clone().count() < DIALS_MAX;
-        let room = if has_room { None } else { counted.map(|since| since + DIAL_TIME).min() };
+        let has_capacity = counted.clone().count() < DIALS_MAX;
+        let space = if has_capacity { None } else { counted.map(|since| since + DIAL_TIME).min() };
         let dials = self.dials.iter().enumerate().filter_map(|(peer, dial)| {
             let is_due = dial.since.is_none() && self.up.get(peer).is_some_and(Option::is_none);
-            (is_due && (has_room || dial.told)).then_some(dial.next)
+            (is_due && (has_capacity || dial.is_logged)).then_some(dial.next)
         });
-        let strangers =
-            self.connections.values().filter(|one| one.peer().is_none()).map(|one| one.deadline);
-        dials.chain(room).chain(strangers).chain(self.accept_again).min()
+        let dialled = self.connections.values().filter(|one| one.dialled.is_some());
+        let dialled = dialled.filter(|one| one.peer().is_none()).map(|one| one.deadline);
+        let strangers = self.strangers.deadline();
+        let incomplete = self.connections.values().filter_map(|one| one.incomplete.deadline());
+        let connections = dialled.chain(strangers).chain(incomplete);
+        dials.chain(space).chain(connections).chain(self.accept_again).min()
     }
 
-    /// Does what is due.
-    fn keep_time(&mut self, now: Instant, handler: &mut H) {
+    /// Handles expired deadlines.
+    fn tick(&mut self, now: Instant, handler: &mut H) {
         if self.due.is_none_or(|due| due.is_some_and(|due| due <= now)) {
             self.do_due(now, handler);
             self.due = Some(self.next_deadline());
@@ -274,62 +284,71 @@ impl<H: Handler> Net<H> {
     fn do_due(&mut self, now: Instant, handler: &mut H) {
         self.dial_due(now);
         let late = |(&key, one): (&u64, &Connection<_>)| {
-            (one.peer().is_none() && one.deadline <= now).then_some(key)
+            let is_late = one.dialled.is_some() && one.peer().is_none() && one.deadline <= now;
+            is_late.then_some(key)
         };
+        let dialled: Vec<u64> = self.connections.iter().filter_map(late).collect();
+        for key in dialled.into_iter().chain(self.strangers.late(now)) {
+            self.close(key, "no handshake in time", handler);
+        }
+        let late = |(&key, one): (&u64, &Connection<_>)| one.incomplete.is_late(now).then_some(key);
         let late: Vec<u64> = self.connections.iter().filter_map(late).collect();
         for key in late {
-            self.close(key, "no handshake in time", handler);
+            self.settings.counters.incomplete.fetch_add(1, Ordering::Relaxed);
+            self.close(key, incomplete::WHY, handler);
         }
         if self.accept_again.is_some_and(|again| again <= now) {
             self.accept_again = None;
-            self.accept();
+            self.accept(handler);
+            self.accept_of_host(handler);
         }
     }
 
-    /// Since when those are dialled that count for `DIALS_MAX`.
+    /// Start times of the dials that count for `DIALS_MAX`.
     fn dials_counted(&self) -> impl Iterator<Item = Instant> + Clone {
-        let dials = self.dials.iter().filter(|dial| !dial.told);
+        let dials = self.dials.iter().filter(|dial| !dial.is_logged);
         dials.filter_map(|dial| dial.since.filter(|since| since.elapsed() < DIAL_TIME))
     }
 
     fn dial_due(&mut self, now: Instant) {
         self.addresses.may_read();
-        let mut room = DIALS_MAX.saturating_sub(self.dials_counted().count());
+        let mut space = DIALS_MAX.saturating_sub(self.dials_counted().count());
         for peer in (0..self.settings.me.0).rev() {
             let is_up = self.up.get(usize::from(peer)).is_some_and(Option::is_some);
             let Some(dial) = self.dials.get(usize::from(peer)) else { continue };
             let is_due = !is_up && dial.since.is_none() && dial.next <= now;
-            if is_due && (dial.told || room > 0) {
-                room -= usize::from(!dial.told);
+            if is_due && (dial.is_logged || space > 0) {
+                space -= usize::from(!dial.is_logged);
                 self.dial(DaemonIndex(peer), now);
             }
         }
     }
 
-    /// Queues a word of the handshake and sends it at once.
-    fn say(&self, key: u64, kind: Kind, payload: &[u8]) {
+    /// Queues a frame of the handshake and sends it at once.
+    fn send_frame(&self, key: u64, kind: FrameKind, payload: &[u8]) {
         if let Some(one) = self.connections.get(&key)
-            && one.line.push(kind, 0, payload).is_ok()
+            && one.link.push(kind, 0, payload).is_ok()
         {
-            one.line.flush(&self.shared.poller);
+            one.link.flush(&self.links.poller);
         }
     }
 
     fn event(&mut self, key: u64, flags: EventFlags, handler: &mut H) {
         match key {
-            LISTENER => return self.accept(),
+            LISTENER => return self.accept(handler),
+            HOST_LISTENER => return self.accept_of_host(handler),
             WAKER => {
-                let _ = rustix::io::read(&self.shared.waker, &mut [0; 8]);
+                let _ = rustix::io::read(&self.links.waker, &mut [0; 8]);
                 return;
             }
             _ => {}
         }
         let Some(one) = self.connections.get_mut(&key) else { return };
-        if matches!(one.phase, Phase::Connecting(_)) {
+        if matches!(one.phase, Phase::Connecting(..)) {
             return self.connected(key, handler);
         }
         if flags.contains(EventFlags::OUT) {
-            one.line.flush_writable(&self.shared.poller);
+            one.link.flush_writable(&self.links.poller);
         }
         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP)
         {
@@ -337,17 +356,23 @@ impl<H: Handler> Net<H> {
         }
     }
 
-    /// Reads what is there. True if there was anything.
+    /// Reads available bytes. True if there were any.
     fn read(&mut self, key: u64, handler: &mut H) -> bool {
-        self.hot = None;
+        self.last_active = None;
         let Some(one) = self.connections.get_mut(&key) else { return false };
         let filled = one.fill();
         if one.peer().is_some() {
-            self.hot = Some(key);
+            self.last_active = Some(key);
+        }
+        if let Some(deadline) = one.note_incomplete() {
+            self.due = self.due.map(|due| Some(due.map_or(deadline, |due| due.min(deadline))));
         }
         match filled {
             Ok(Filled::Nothing) => return false,
             Ok(filled) => self.take_frames(key, filled, handler),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                self.tampered(key, handler);
+            }
             Err(error) => self.close(key, &error.to_string(), handler),
         }
         true
@@ -355,27 +380,27 @@ impl<H: Handler> Net<H> {
 
     fn take_frames(&mut self, key: u64, filled: Filled, handler: &mut H) {
         let Some(one) = self.connections.get_mut(&key) else { return };
-        let line = Arc::clone(&one.line);
+        let link = Arc::clone(&one.link);
         loop {
             let Some(one) = self.connections.get_mut(&key) else { return };
             let peer = one.peer();
             match one.next_frame() {
                 Ok(None) => break,
                 Ok(Some(frame)) => match (peer, frame.kind) {
-                    (Some(peer), Kind::Request) => {
+                    (Some(peer), FrameKind::Request) => {
                         let (to, id) = (peer.daemon, frame.id);
-                        let answer = Answer { to, connection: key, id };
+                        let answer = ReplyHandle { to, connection: key, id };
                         handler.request(peer.daemon, answer, frame.payload);
                     }
-                    (Some(peer), Kind::Message) => handler.message(peer.daemon, frame.payload),
-                    (Some(_), Kind::Reply) => {
-                        if let Some(token) = line.answered(frame.id) {
+                    (Some(peer), FrameKind::Message) => handler.message(peer.daemon, frame.payload),
+                    (Some(_), FrameKind::Reply) => {
+                        if let Some(token) = link.answered(frame.id) {
                             handler.reply(token, Ok(frame.payload));
                         }
                     }
-                    (None, kind @ (Kind::Hello | Kind::Proof | Kind::Refusal)) => {
+                    (None, kind @ (FrameKind::Hello | FrameKind::Proof | FrameKind::Refusal)) => {
                         let payload = frame.payload.to_vec();
-                        self.shake(key, kind, &payload, handler);
+                        self.handshake_frame(key, kind, &payload, handler);
                     }
                     _ => return self.close(key, "frame out of place", handler),
                 },
@@ -388,16 +413,26 @@ impl<H: Handler> Net<H> {
         }
     }
 
-    fn shake(&mut self, key: u64, kind: Kind, payload: &[u8], handler: &mut H) {
+    fn handshake_frame(&mut self, key: u64, kind: FrameKind, payload: &[u8], handler: &mut H) {
         let Some(one) = self.connections.get_mut(&key) else { return };
-        let Phase::Shaking(handshake) = &mut one.phase else { return };
-        let outcome = match kind {
-            Kind::Hello => match handshake.hello(payload) {
-                Ok(proof) => return self.say(key, Kind::Proof, &proof),
+        let outcome = match (core::mem::replace(&mut one.phase, Phase::Failed), kind) {
+            (_, FrameKind::Refusal) => Err(Refusal::ByPeer(payload.first().copied().unwrap_or(0))),
+            (Phase::Dialled(dialling), FrameKind::Hello) => match dialling.hello(payload) {
+                Ok((proven, proof)) => {
+                    self.send_frame(key, FrameKind::Proof, &proof);
+                    Ok(proven)
+                }
                 Err(refusal) => Err(refusal),
             },
-            Kind::Proof => handshake.proof(payload),
-            _ => Err(Refusal::Told(payload.first().copied().unwrap_or(0))),
+            (Phase::Accepted(mut accepting), FrameKind::Hello) => match accepting.hello(payload) {
+                Ok(answer) => {
+                    one.phase = Phase::Accepted(accepting);
+                    return self.send_frame(key, FrameKind::Hello, &answer);
+                }
+                Err(refusal) => Err(refusal),
+            },
+            (Phase::Accepted(mut accepting), FrameKind::Proof) => accepting.proof(payload),
+            _ => Err(Refusal::Malformed),
         };
         match outcome {
             Ok(proven) => self.proven(key, proven, handler),
@@ -406,143 +441,201 @@ impl<H: Handler> Net<H> {
     }
 
     fn proven(&mut self, key: u64, proven: Proven, handler: &mut H) {
-        if proven.stream != 0 {
+        self.strangers.remove(key);
+        if proven.peer.stream != 0 {
             return self.hand_over(key, proven, handler);
         }
+        let Proven { peer: proven, keys } = proven;
         let peer = usize::from(proven.daemon.0);
-        // The newer connection is the true one: the peer would not have made it otherwise.
+        // The newer connection wins: the peer would not have opened it if the older one still
+        // worked.
         if let Some(older) = self.up.get(peer).copied().flatten() {
             self.close(older, "replaced by a newer connection", handler);
         }
         let Some(one) = self.connections.get_mut(&key) else { return };
         one.phase = Phase::Up(proven);
-        keep_alive(&one.line.stream);
-        self.shared.set_line(proven.daemon, Some(Arc::clone(&one.line)));
+        keep_alive(&one.link.stream);
+        if let Some(keys) = keys {
+            one.link.protect(keys.sealer);
+            if one.protect(keys.opener).is_err() {
+                return self.tampered(key, handler);
+            }
+        }
+        let Some(one) = self.connections.get_mut(&key) else { return };
+        self.links.set_link(proven.daemon, Some(Arc::clone(&one.link)));
         self.due = None;
         if let Some(up) = self.up.get_mut(peer) {
             *up = Some(key);
         }
         if let Some(dial) = self.dials.get_mut(peer) {
-            *dial = Dial { next: Instant::now(), pause: DIAL_PAUSE, since: None, told: false };
+            *dial = Dial { next: Instant::now(), pause: DIAL_PAUSE, since: None, is_logged: false };
         }
-        tracing::info!(peer, start = proven.start, "peer connected");
+        if let Some(before) = self.admit_line(peer) {
+            tracing::info!(peer, start = proven.start, before, "peer connected");
+        }
         handler.up(proven);
     }
 
-    /// A bulk stream is another thread's.
+    /// As `LineLimit::admit`, for lines about a peer that comes and goes.
+    fn admit_line(&mut self, peer: usize) -> Option<u64> {
+        self.peer_lines.get_mut(peer)?.admit(Instant::now())
+    }
+
+    /// Hands a bulk stream over to another thread.
     fn hand_over(&mut self, key: u64, proven: Proven, handler: &mut H) {
         let Some(one) = self.connections.remove(&key) else { return };
         self.due = None;
-        let _ = epoll::delete(&self.shared.poller, &one.line.stream);
-        // The dialler waits for the lane's word now: anything else is none of ours.
+        let _ = epoll::delete(&self.links.poller, &one.link.stream);
+        // The dialler must wait for the lane's ready byte; a connection with more data violates the
+        // protocol.
         if one.is_drained()
-            && let Ok(stream) = one.line.stream.try_clone()
+            && let Ok(stream) = one.link.stream.try_clone()
         {
-            handler.bulk(proven, stream);
+            handler.bulk(proven.peer, Channel::new(stream, proven.keys));
         }
     }
 
+    /// Ends a connection on which a record did not verify.
+    fn tampered(&mut self, key: u64, handler: &mut H) {
+        self.settings.counters.tampered.fetch_add(1, Ordering::Relaxed);
+        if let Some(before) = self.tampered_lines.admit(Instant::now()) {
+            let from = self.connections.get(&key).and_then(|one| one.link.stream.source());
+            tracing::warn!(?from, before, "{Tampered}: connection closed");
+        }
+        self.close(key, "a record was changed on its way", handler);
+    }
+
     fn refuse(&mut self, key: u64, refusal: Refusal, handler: &mut H) {
-        self.say(key, Kind::Refusal, &[refusal.code()]);
+        self.send_frame(key, FrameKind::Refusal, &[refusal.code()]);
         self.close(key, &refusal.to_string(), handler);
     }
 
     fn close(&mut self, key: u64, why: &str, handler: &mut H) {
         let Some(one) = self.connections.remove(&key) else { return };
         self.due = None;
-        let _ = epoll::delete(&self.shared.poller, &one.line.stream);
+        self.strangers.remove(key);
+        let _ = epoll::delete(&self.links.poller, &one.link.stream);
         if let Some(peer) = one.dialled {
             self.dial_failed(peer, why);
         } else if one.peer().is_none() {
-            if self.refusals.is_multiple_of(REFUSALS_PER_LINE) {
-                let from = one.line.stream.peer_addr().ok();
-                let before = self.refusals;
+            self.settings.counters.refused.fetch_add(1, Ordering::Relaxed);
+            if let Some(before) = self.refused_lines.admit(Instant::now()) {
+                let from = one.link.stream.source();
                 tracing::warn!(?from, why, before, "connection refused");
             }
-            self.refusals += 1;
         }
         let Some(proven) = one.peer() else { return };
         let peer = usize::from(proven.daemon.0);
         if let Some(up) = self.up.get_mut(peer).filter(|up| **up == Some(key)) {
             *up = None;
-            self.shared.set_line(proven.daemon, None);
-            tracing::warn!(peer, why, "peer lost");
+            self.links.set_link(proven.daemon, None);
+            if let Some(before) = self.admit_line(peer) {
+                tracing::warn!(peer, why, before, "peer lost");
+            }
             handler.down(proven.daemon);
         }
-        for token in one.line.close() {
+        for token in one.link.close() {
             handler.reply(token, Err(Lost));
         }
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, handler: &mut H) {
         loop {
             match self.listener.accept() {
-                Ok((stream, _)) => self.accepted(stream),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Ok((stream, from)) => {
+                    self.accepted(Socket::Tcp(stream), Some(from.ip()), handler);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    tracing::warn!(%error, "can not accept a peer");
-                    self.accept_again = Some(Instant::now() + ACCEPT_PAUSE);
-                    self.due = None;
-                    return;
-                }
+                Err(error) => return self.stop_accepting(&error),
             }
         }
     }
 
-    fn accepted(&mut self, stream: TcpStream) {
-        let strangers = self.connections.values().filter(|one| one.peer().is_none()).count();
-        if strangers >= STRANGER_COUNT_MAX || stream.set_nonblocking(true).is_err() {
+    #[cold]
+    fn listen_again(&mut self, handler: &mut H) {
+        self.links.listen_again.store(false, Ordering::SeqCst);
+        let Some(path) = self.settings.host_socket_of(self.settings.me) else { return };
+        let edge = EventFlags::IN | EventFlags::ET;
+        let bound = bind_host(path).and_then(|bound| {
+            epoll::add(&self.links.poller, &bound.0, EventData::new_u64(HOST_LISTENER), edge)?;
+            Ok(bound)
+        });
+        match bound {
+            Ok(bound) => self.host_listener = Some(bound),
+            Err(error) => tracing::warn!(%error, "cannot listen for daemons of this host"),
+        }
+        self.accept_of_host(handler);
+    }
+
+    fn accept_of_host(&mut self, handler: &mut H) {
+        while let Some((listener, _)) = &self.host_listener {
+            match listener.accept() {
+                Ok((stream, _)) => self.accepted(Socket::Unix(stream), None, handler),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return self.stop_accepting(&error),
+            }
+        }
+    }
+
+    /// There is nothing more to accept, or the system is out of descriptors.
+    fn stop_accepting(&mut self, error: &io::Error) {
+        if error.kind() == io::ErrorKind::WouldBlock {
             return;
         }
-        let Some(handshake) = self.handshake(Role::Acceptor, None) else { return };
-        let hello = *handshake.own_hello();
-        let key = self.add(stream, Phase::Shaking(handshake), None);
-        self.say(key, Kind::Hello, &hello);
+        let now = Instant::now();
+        if let Some(before) = self.accept_lines.admit(now) {
+            tracing::warn!(%error, before, "cannot accept a peer");
+        }
+        self.accept_again = Some(now + ACCEPT_PAUSE);
+        self.due = None;
     }
 
-    fn handshake(&self, role: Role, expected: Option<DaemonIndex>) -> Option<Handshake> {
-        let mut nonce = [0; 32];
-        getrandom::fill(&mut nonce).ok()?;
-        let parties = Parties {
-            me: self.settings.me,
-            role,
-            start: self.settings.start,
-            expected,
-            daemon_count: self.settings.daemon_count,
-            stream: 0,
+    fn accepted(&mut self, stream: Socket, source: Option<IpAddr>, handler: &mut H) {
+        let place = stream.set_nonblocking(true).and_then(|()| stream.place());
+        let Ok(place) = place else { return };
+        let Ok(accepting) =
+            Accepting::new(&self.settings.secret, self.settings.parties(place), place)
+        else {
+            return;
         };
-        Some(Handshake::new(self.settings.secret.clone(), parties, nonce))
+        let key = self.add(stream, Phase::Accepted(accepting), None);
+        if let Some(leaves) = self.strangers.add(key, source, Instant::now()) {
+            self.close(leaves, "it proved nothing and gave way to another one", handler);
+        }
     }
 
-    fn add(&mut self, stream: TcpStream, phase: Phase, dialled: Option<DaemonIndex>) -> u64 {
+    fn add(&mut self, stream: Socket, phase: Phase, dialled: Option<DaemonIndex>) -> u64 {
         let key = self.next_connection;
         self.next_connection += 1;
         self.due = None;
         set_options(&stream);
-        let line = Line::new(key, stream);
+        let link = Link::new(key, stream);
         let mut flags = READABLE;
         if dialled.is_some() {
-            line.is_dialled();
+            link.set_polls_writable();
             flags |= EventFlags::OUT;
         }
-        let _ = epoll::add(&self.shared.poller, &line.stream, EventData::new_u64(key), flags);
+        let _ = epoll::add(&self.links.poller, &link.stream, EventData::new_u64(key), flags);
         let deadline = Instant::now() + HANDSHAKE_TIME;
-        self.connections.insert(key, Connection::new(line, phase, dialled, deadline));
+        self.connections.insert(key, Connection::new(link, phase, dialled, deadline));
         key
     }
 
     fn dial(&mut self, peer: DaemonIndex, now: Instant) {
-        let Some(address) = self.addresses.of(peer) else {
-            // Not told yet: the instance is starting.
+        let outcome = match self.settings.host_socket_of(peer) {
+            Some(path) => path.exists().then(|| self.connect_on_host(peer, path)),
+            None => self.addresses.of(peer).map(|address| self.connect(peer, address)),
+        };
+        let Some(outcome) = outcome else {
+            // The address is not known yet: the instance is starting.
             if let Some(dial) = self.dials.get_mut(usize::from(peer.0)) {
                 dial.next = now + dial.pause;
                 dial.pause = (dial.pause + dial.pause / 16).min(DIAL_PAUSE_MAX);
             }
             return;
         };
-        match self.connect(peer, address) {
+        match outcome {
             Ok((stream, phase)) => {
                 if let Some(dial) = self.dials.get_mut(usize::from(peer.0)) {
                     dial.since = Some(now);
@@ -553,7 +646,7 @@ impl<H: Handler> Net<H> {
         }
     }
 
-    fn connect(&self, peer: DaemonIndex, address: SocketAddr) -> io::Result<(TcpStream, Phase)> {
+    fn connect(&self, peer: DaemonIndex, address: SocketAddr) -> io::Result<(Socket, Phase)> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -561,25 +654,41 @@ impl<H: Handler> Net<H> {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
             Err(error) => return Err(error.into()),
         }
-        let random = || io::Error::other("no random numbers");
-        let handshake = self.handshake(Role::Dialler, Some(peer)).ok_or_else(random)?;
-        Ok((TcpStream::from(socket), Phase::Connecting(handshake)))
+        let phase = self.dialling(peer, Place::Tcp(address))?;
+        Ok((Socket::Tcp(TcpStream::from(socket)), phase))
+    }
+
+    fn connect_on_host(&self, peer: DaemonIndex, path: PathBuf) -> io::Result<(Socket, Phase)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // Completes at once, or fails: at once too if the peer's queue is full.
+        rustix::net::connect(socket.as_fd(), &rustix::net::SocketAddrUnix::new(path)?)?;
+        let phase = self.dialling(peer, Place::Host)?;
+        Ok((Socket::Unix(UnixStream::from(socket)), phase))
+    }
+
+    fn dialling(&self, peer: DaemonIndex, place: Place) -> io::Result<Phase> {
+        let (secret, parties) = (&self.settings.secret, self.settings.parties(place));
+        let (dialling, hello) =
+            Dialling::new(secret, parties, (peer, place), 0).map_err(io::Error::other)?;
+        Ok(Phase::Connecting(dialling, hello))
     }
 
     fn connected(&mut self, key: u64, handler: &mut H) {
         let Some(one) = self.connections.get_mut(&key) else { return };
-        let outcome = match sockopt::socket_error(&one.line.stream) {
+        let outcome = match sockopt::socket_error(&one.link.stream) {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) | Err(error) => Err(error),
         };
         if let Err(error) = outcome {
             return self.close(key, &io::Error::from(error).to_string(), handler);
         }
-        let none = Phase::Up(Proven { daemon: DaemonIndex(0), start: 0, stream: 0 });
-        if let Phase::Connecting(handshake) = core::mem::replace(&mut one.phase, none) {
-            let hello = *handshake.own_hello();
-            one.phase = Phase::Shaking(handshake);
-            self.say(key, Kind::Hello, &hello);
+        if let Phase::Connecting(dialling, hello) =
+            core::mem::replace(&mut one.phase, Phase::Failed)
+        {
+            one.phase = Phase::Dialled(dialling);
+            self.send_frame(key, FrameKind::Hello, &hello);
         }
     }
 
@@ -590,33 +699,49 @@ impl<H: Handler> Net<H> {
         dial.since = None;
         dial.next = Instant::now() + dial.pause;
         dial.pause = (dial.pause * 2).min(DIAL_PAUSE_MAX);
-        if !dial.told {
-            dial.told = true;
-            tracing::warn!(peer = peer.0, why, "can not reach peer; trying on");
+        if !dial.is_logged {
+            dial.is_logged = true;
+            tracing::warn!(peer = peer.0, why, "cannot reach peer; trying on");
         }
     }
 
-    /// Sends what is queued as far as it goes at once, and fails the rest.
-    fn last_words(&mut self, handler: &mut H) {
-        self.shared.flush();
+    /// Sends queued frames until the sockets would block, and fails all pending requests.
+    fn shut_down(&mut self, handler: &mut H) {
+        self.links.flush();
+        if let Some((_, path)) = &self.host_listener {
+            let _ = std::fs::remove_file(path);
+        }
         for one in self.connections.values() {
-            for token in one.line.close() {
+            for token in one.link.close() {
                 handler.reply(token, Err(Lost));
             }
         }
     }
 }
 
-pub(crate) fn set_options(stream: &TcpStream) {
-    // Without them a connection works as well, only slower or longer: failures do not matter.
+/// The listening socket of this daemon for those of its host.
+fn bind_host(path: PathBuf) -> io::Result<(UnixListener, PathBuf)> {
+    // Of a killed daemon of this index: only one runs at a time.
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&path)?;
+    listener.set_nonblocking(true)?;
+    Ok((listener, path))
+}
+
+pub(crate) fn set_options(socket: &Socket) {
+    let Socket::Tcp(stream) = socket else { return };
+    // The options only improve speed and failure detection, so errors are ignored.
     let _ = sockopt::set_tcp_nodelay(stream, true);
     let _ = sockopt::set_tcp_user_timeout(stream, UNANSWERED_MILLIS_MAX);
     spare_pacing(stream);
 }
 
-/// Takes another congestion control than BBR, which paces by timers: they cost up to a third of what a
-/// stream moves between hosts of a cluster. Who may not choose has `reno`, as which cubic grows where a
-/// round trip is short.
+/// Replaces BBR congestion control, whose timer-based pacing costs up to a third of a stream's
+/// throughput between hosts of a cluster. An unprivileged process may only choose `reno`; where
+/// round trips are short, cubic grows like it.
 fn spare_pacing(stream: &TcpStream) {
     if sockopt::tcp_congestion(stream).is_ok_and(|name| name.starts_with("bbr")) {
         let _ =
@@ -624,11 +749,11 @@ fn spare_pacing(stream: &TcpStream) {
     }
 }
 
-/// Has the kernel ask a silent peer of another host whether it is still there. One on the same host
-/// can not go without our kernel's closing the connection; and 256 daemons have 65,000 ends there,
-/// whose questions at the same time overran the queue of the loopback: connections that were well
-/// got no answer and were given up.
-pub(crate) fn keep_alive(stream: &TcpStream) {
+/// Enables keepalive probes to peers on other hosts. A peer on the same host cannot go away without
+/// the kernel closing the connection; and 256 daemons have 65,000 ends there, whose simultaneous
+/// probes overran the loopback queue, so that healthy connections were closed.
+pub(crate) fn keep_alive(socket: &Socket) {
+    let Socket::Tcp(stream) = socket else { return };
     let ends = (stream.local_addr(), stream.peer_addr());
     if matches!(ends, (Ok(own), Ok(theirs)) if own.ip() == theirs.ip()) {
         return;
@@ -638,7 +763,7 @@ pub(crate) fn keep_alive(stream: &TcpStream) {
     let _ = sockopt::set_tcp_keepintvl(stream, KEEPALIVE_TIME);
 }
 
-fn timespec(time: Duration) -> Timespec {
+pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(time.subsec_nanos()),
@@ -657,12 +782,12 @@ mod tests {
         for (before, stays) in [("bbr", false), ("reno", true), ("cubic", true)] {
             let stream = TcpStream::connect(address).expect("connected");
             if sockopt::set_tcp_congestion(&stream, before).is_err() {
-                // Not of this kernel, or not ours to choose: the host's own is looked at instead.
-                set_options(&stream);
+                // Missing in this kernel, or not permitted: check the host's default instead.
+                spare_pacing(&stream);
                 assert!(!sockopt::tcp_congestion(&stream).expect("known").starts_with("bbr"));
                 continue;
             }
-            set_options(&stream);
+            spare_pacing(&stream);
             let after = sockopt::tcp_congestion(&stream).expect("known");
             assert_eq!(after == before, stays, "{before}, then {after}");
         }

@@ -1,10 +1,17 @@
-//! Where things are, computed alike by everyone (G3): no table is asked on the I/O path.
+//! Where things are, computed alike by everyone (G3): no table is consulted on the I/O path.
 //!
-//! `map` says which daemon owns which shard in which epoch; `locate` sends entries to shards and
-//! chunks to targets; `piece` cuts a file into the pieces that a target allocates. Nothing here
-//! knows a connection, a device or a clock. An instance keeps the map that it was made with.
+//! `map` says which daemon owns which shard in which epoch; `locate` maps entries to shards and
+//! stripes to targets; `extent` divides a file into the extents that a target allocates. This crate
+//! knows no connection, device or clock. An instance keeps the map that it was created with.
 #![forbid(unsafe_code)]
 #![no_std]
+#![warn(
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unreachable
+)]
 
 #[cfg(test)]
 extern crate std;
@@ -13,6 +20,6 @@ pub mod map;
 
 pub mod locate;
 
-pub mod piece;
+pub mod extent;
 
 pub use map::Map;

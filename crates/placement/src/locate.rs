@@ -1,12 +1,10 @@
-//! From an entry to its shard, from a chunk to its target.
+//! From an entry to its shard, from a stripe to its target.
 //!
 //! The members of a group (O11) are spread evenly over the numbers of all targets: of `n` of `all`,
-//! member
-//! `i` is `i * all / n` behind the first, which is the file's by the hash of its number. Daemons of a
-//! host
-//! have numbers that follow each other, so no host has two members more than another with as many
-//! daemons.
-//! Chunk 0 is where it would be by hash: pieces that are made before their files are, right for both.
+//! member `i` is `i * all / n` behind the first, which the hash of the file's number chooses.
+//! Daemons of a host have consecutive numbers, so no host has two members more than another with as
+//! many daemons. Stripe 0 is where it would be by hash: extents preallocated before their files
+//! exist are right for both.
 
 use wire::attributes::{Layout, placement, spread};
 use wire::hash::{NameHash, mix};
@@ -21,24 +19,24 @@ pub const fn entry_shard(directory: &Attributes, hash: NameHash) -> ShardIndex {
     }
 }
 
-/// The target of chunk number `chunk` of a file.
+/// The target of stripe number `stripe` of a file.
 #[must_use]
-pub const fn target(layout: &Layout, inode: Inode, chunk: u64, daemon_count: u16) -> DaemonIndex {
+pub const fn target(layout: &Layout, inode: Inode, stripe: u64, daemon_count: u16) -> DaemonIndex {
     match layout.placement {
         placement::LOCAL => DaemonIndex(layout.place % daemon_count),
-        placement::HASH => hashed(inode, chunk, daemon_count),
+        placement::HASH => hashed(inode, stripe, daemon_count),
         _ => {
             let group = targets(layout, inode, daemon_count);
-            group.member((chunk % group.count as u64) as u16)
+            group.member((stripe % group.count as u64) as u16)
         }
     }
 }
 
-const fn hashed(inode: Inode, chunk: u64, daemon_count: u16) -> DaemonIndex {
-    DaemonIndex((mix(inode.0, chunk) % daemon_count as u64) as u16)
+const fn hashed(inode: Inode, stripe: u64, daemon_count: u16) -> DaemonIndex {
+    DaemonIndex((mix(inode.0, stripe) % daemon_count as u64) as u16)
 }
 
-/// All targets that chunks of a file may be on, in the order in which a group takes turns.
+/// All targets that may have stripes of a file, in the order in which a group takes turns.
 #[must_use]
 pub const fn targets(layout: &Layout, inode: Inode, daemon_count: u16) -> Targets {
     let of = daemon_count;
@@ -56,21 +54,21 @@ pub const fn targets(layout: &Layout, inode: Inode, daemon_count: u16) -> Target
 #[derive(Clone, Debug)]
 pub struct Targets {
     first: u16,
-    /// The member that comes next.
+    /// The next member.
     next: u16,
     count: u16,
-    /// How many targets there are.
+    /// Number of targets.
     of: u16,
 }
 
 impl Targets {
-    /// One target of so many.
+    /// One target among `count`.
     #[must_use]
     pub const fn one(target: DaemonIndex, of: u16) -> Targets {
         Targets { first: target.0, next: 0, count: 1, of }
     }
 
-    /// True for all of the instance.
+    /// True if these are all targets of the instance.
     #[must_use]
     pub const fn is_all(&self) -> bool {
         self.count == self.of
@@ -114,55 +112,56 @@ mod tests {
         Layout { placement, ..Layout::default() }
     }
 
-    fn of_chunks(layout: &Layout, inode: u64, chunks: u64, all: u16) -> Vec<u16> {
-        (0..chunks).map(|chunk| target(layout, Inode(inode), chunk, all).0).collect()
+    fn of_stripes(layout: &Layout, inode: u64, stripes: u64, all: u16) -> Vec<u16> {
+        (0..stripes).map(|stripe| target(layout, Inode(inode), stripe, all).0).collect()
     }
 
     proptest! {
-        /// The chunks of a file are on exactly as many targets as its group has, in turn, and those are
-        /// the ones that are asked about the file.
+        /// The stripes of a file are on exactly as many targets as its group has, in turn, and
+        /// those are the ones that requests about the file are sent to.
         #[test]
-        fn chunks_take_turns_over_the_group(
+        fn stripes_rotate_over_the_group(
             all in 1u16..=1024,
             count in 1u16..=placement::GROUP_MAX,
             inode in any::<u64>(),
-            far in 0u64..1 << 40,
+            number in 0u64..1 << 40,
         ) {
             let layout = grouped(count);
             let count = count.min(all);
-            let round = of_chunks(&layout, inode, u64::from(count), all);
-            let asked: Vec<u16> =
+            let round = of_stripes(&layout, inode, u64::from(count), all);
+            let queried: Vec<u16> =
                 targets(&layout, Inode(inode), all).map(|target| target.0).collect();
-            prop_assert_eq!(&round, &asked);
-            prop_assert_eq!(asked.len(), targets(&layout, Inode(inode), all).len());
+            prop_assert_eq!(&round, &queried);
+            prop_assert_eq!(queried.len(), targets(&layout, Inode(inode), all).len());
             let different: BTreeSet<u16> = round.iter().copied().collect();
             prop_assert_eq!(different.len(), usize::from(count));
             prop_assert!(round.iter().all(|&target| target < all));
-            let member = round[(far % u64::from(count)) as usize];
-            prop_assert_eq!(target(&layout, Inode(inode), far, all).0, member);
+            let member = round[(number % u64::from(count)) as usize];
+            prop_assert_eq!(target(&layout, Inode(inode), number, all).0, member);
         }
 
-        /// Every placement asks all targets that it puts a chunk on, each once; chunk 0 of a group is
-        /// where a hashed file's is.
+        /// Every placement names all targets that it puts a stripe on, each once; stripe 0 of a
+        /// group is where a hashed file's is.
         #[test]
-        fn no_chunk_is_where_nobody_asks(
+        fn every_stripe_is_on_a_target_that_is_queried(
             all in 1u16..=64,
             layout in (0u8..=255, any::<u16>()),
             inode in any::<u64>(),
         ) {
             let layout = Layout { placement: layout.0, place: layout.1, ..Layout::default() };
-            let asked: Vec<u16> =
+            let queried: Vec<u16> =
                 targets(&layout, Inode(inode), all).map(|target| target.0).collect();
-            let different: BTreeSet<u16> = asked.iter().copied().collect();
-            prop_assert_eq!(asked.len(), different.len());
-            prop_assert!(of_chunks(&layout, inode, 200, all).iter().all(|one| different.contains(one)));
+            let different: BTreeSet<u16> = queried.iter().copied().collect();
+            prop_assert_eq!(queried.len(), different.len());
+            let stripes = of_stripes(&layout, inode, 200, all);
+            prop_assert!(stripes.iter().all(|one| different.contains(one)));
             if layout.placement != placement::LOCAL {
                 let hashed = target(&Layout::default(), Inode(inode), 0, all);
                 prop_assert_eq!(target(&layout, Inode(inode), 0, all), hashed);
             }
         }
 
-        /// Hosts with as many daemons each, which have numbers in a row, share a group evenly.
+        /// Hosts with equally many daemons, which have consecutive numbers, share a group evenly.
         #[test]
         fn hosts_share_a_group_evenly(
             hosts in 1u16..=32,
@@ -180,11 +179,11 @@ mod tests {
         }
     }
 
-    /// Of the chunks of many files each target gets its share, whatever their number and size: the most
-    /// loaded one has at most so many hundredths more.
+    /// Of the stripes of many files each target gets its share, whatever their number and size: the
+    /// most loaded one has at most this many hundredths more.
     #[test]
     fn many_files_load_all_targets_alike() {
-        for (all, count, chunks, more) in [
+        for (all, count, stripes, more) in [
             (4, 1, 1, 3),
             (4, 2, 5, 3),
             (6, 4, 7, 3),
@@ -194,16 +193,16 @@ mod tests {
         ] {
             let layout = grouped(count);
             let mut loads = std::vec![0u64; usize::from(all)];
-            // Numbers as shards give them: in turn, each shard its own.
+            // Numbers as shards issue them: in turn, each shard its own.
             let files = 20_000 * u64::from(all) / 4;
             for file in 0..files {
                 let inode = Inode::new(ShardIndex((file % 7) as u16), file / 7);
-                for chunk in 0..chunks {
-                    loads[usize::from(target(&layout, inode, chunk, all).0)] += 1;
+                for stripe in 0..stripes {
+                    loads[usize::from(target(&layout, inode, stripe, all).0)] += 1;
                 }
             }
             let most = loads.iter().max().copied().unwrap_or(0);
-            let hundredths = most * u64::from(all) * 100 / (files * chunks);
+            let hundredths = most * u64::from(all) * 100 / (files * stripes);
             assert!(hundredths <= 100 + more, "{count} of {all}: {hundredths}, {loads:?}");
         }
     }

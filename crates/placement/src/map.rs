@@ -1,4 +1,5 @@
-//! The instance map: who owns which shard, in which epoch. Small, fixed size, everywhere.
+//! The instance map: which daemon owns which shard, in which epoch. Small, of fixed size,
+//! everywhere.
 //!
 //! Encoded: epoch (8 bytes), number of daemons (2), then one owner (2) for each shard.
 
@@ -30,7 +31,7 @@ impl Map {
         Some(Map { epoch: 1, daemon_count, owners })
     }
 
-    /// Number of daemons; each is one target too.
+    /// Number of daemons; each is one target, too.
     #[must_use]
     pub const fn daemon_count(&self) -> u16 {
         self.daemon_count
@@ -52,7 +53,7 @@ impl Map {
         }
     }
 
-    /// Reads the encoded form.
+    /// Parses the encoded form.
     ///
     /// # Errors
     /// `Malformed` if it is too short or an owner does not exist.
@@ -100,9 +101,9 @@ mod tests {
     }
 
     proptest! {
-        /// A map of any bytes is refused or names daemons that there are, and comes back.
+        /// A map of any bytes is refused or names existing daemons, and encodes to the same bytes.
         #[test]
-        fn changed_maps_are_refused_or_come_back(
+        fn changed_maps_are_refused_or_encode_to_the_same_bytes(
             daemons in 1u16..5, changes in proptest::collection::vec((0..MAP_BYTES, 0u8..6), 0..4),
             length in MAP_BYTES - 2..MAP_BYTES + 3,
         ) {

@@ -3,7 +3,7 @@
 /// Most digits of a number.
 pub const DIGITS_MAX: usize = 20;
 
-/// `number` in decimal, written to the end of `digits`.
+/// `number` in decimal digits, written to the end of `digits`.
 pub fn decimal(number: u64, digits: &mut [u8; DIGITS_MAX]) -> &[u8] {
     let (mut left, mut first) = (number, DIGITS_MAX);
     for digit in digits.iter_mut().rev() {

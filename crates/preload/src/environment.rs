@@ -1,4 +1,4 @@
-//! The environment as the loader hands it over: read in the constructor, without libc.
+//! The environment as the loader passes it: read in the constructor, without libc.
 
 use core::ffi::{CStr, c_char};
 
@@ -10,8 +10,8 @@ impl Environment {
     /// # Safety
     /// `strings` is null or an array of C strings that ends with null and outlives the process's
     /// constructors.
-    // SAFETY: nothing is read here; `get` relies on what the caller promises. WHY: whether a pointer
-    // leads to strings no type can say.
+    // SAFETY: nothing is read here; `get` relies on the caller's promise.
+    // WHY: no type can express that a pointer leads to strings.
     #[must_use]
     pub unsafe fn new(strings: *const *const c_char) -> Self {
         Self(strings)
@@ -24,8 +24,9 @@ impl Environment {
         if at.is_null() {
             return None;
         }
-        // WHY: libc is not ready while its constructors run, so only what the loader handed over can
-        // be read. SAFETY: `new`'s promise: entries up to null are C strings.
+        // WHY: libc is not ready while its constructors run, so only what the loader passed can be
+        // read.
+        // SAFETY: `new`'s promise: entries up to null are C strings.
         unsafe {
             while let Some(entry) = (*at).as_ref() {
                 let entry = CStr::from_ptr(entry);

@@ -1,24 +1,25 @@
 //! Feature `trace`: counts, for tests, the calls that reach the handler.
 //!
 //! `FOREBAY_TRACE` names a file of `select::LIMIT` counters of 8 bytes, shared by all processes
-//! that write to it. Descriptor `FAKE` is answered without the kernel, to measure the way in.
+//! that write to it. Descriptor `FAKE` is answered without the kernel, to measure the cost of
+//! interception.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::arch::{Frame, raw};
-use crate::dispatch::Verdict;
-use crate::select;
+use crate::entry::dispatch::Verdict;
+use crate::entry::select;
 
 /// read, write and close of this descriptor are answered with `FAKE_RESULT`.
 pub const FAKE: i32 = -77_777;
 
-/// The answer.
+/// Result of calls on `FAKE`.
 pub const FAKE_RESULT: i64 = 42;
 
 static COUNTERS: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 
-/// Maps the counters in the file `path` (with its final zero byte); without success, none count.
+/// Maps the counters in the file `path` (with its final zero byte). On failure nothing is counted.
 pub fn open(path: &[u8]) {
     let bytes = (select::LIMIT * 8) as u64;
     let path = path.as_ptr().addr() as u64;
@@ -50,8 +51,8 @@ pub fn count(number: u64) {
     if counters.is_null() || number >= select::LIMIT as u64 {
         return;
     }
-    // SAFETY: the mapping holds LIMIT counters and is never unmapped. WHY: shared between
-    // processes.
+    // SAFETY: the mapping holds LIMIT counters and is never unmapped.
+    // WHY: shared between processes.
     unsafe { (*counters.add(number as usize)).fetch_add(1, Ordering::Relaxed) };
 }
 

@@ -1,6 +1,6 @@
-//! What is tested: the handler sees the file system calls that real programs make through stdio,
-//! fts, opendir and their own children. Where strace is there, each call's count must be the one
-//! that strace counts; else each of the calls that a program can't do without must be seen.
+//! The handler sees the file system calls that real programs make through stdio, fts, opendir and
+//! their own children. With strace, each call's count must equal strace's; without it, each of the
+//! calls that a program needs must be seen.
 
 mod common;
 
@@ -15,7 +15,7 @@ const COUNTED: [(&str, usize); 16] = [
     ("fchmod", 91), ("statx", 332), ("access", 21), ("pread64", 17), ("ioctl", 16),
 ];
 
-/// What to run in a directory with some files, and calls that must be seen.
+/// Commands to run in a directory with some files, and calls that must be seen.
 const PROGRAMS: [(&str, &[&str]); 13] = [
     ("find tree -size +0", &["openat", "newfstatat", "getdents64"]),
     ("grep -r text tree", &["openat", "read", "getdents64"]),
@@ -46,8 +46,8 @@ fn prepare(directory: &Path) {
 
 /// Counts per number, as the handler saw them.
 ///
-/// Here and under strace a program gets the same addresses and maps the same files: some (grep) read
-/// /proc/self/maps, and in how many parts depends on how long it is.
+/// Here and under strace a program gets the same addresses and maps the same files: some (grep)
+/// read /proc/self/maps, in a number of parts that depends on its length.
 fn seen(command: &str, directory: &Path, tables: &Path) -> BTreeMap<&'static str, u64> {
     let counters = directory.join("counters");
     let _ = std::fs::remove_file(&counters);
@@ -72,7 +72,7 @@ fn seen(command: &str, directory: &Path, tables: &Path) -> BTreeMap<&'static str
         .collect()
 }
 
-/// Counts per name, as strace sees them from the first call behind our constructor on; `None`
+/// Counts per name, as strace sees them from the first call after the constructor on; `None`
 /// without strace.
 fn traced(command: &str, directory: &Path, tables: &Path) -> Option<BTreeMap<&'static str, u64>> {
     let log = directory.join("strace");
@@ -104,12 +104,12 @@ fn traced(command: &str, directory: &Path, tables: &Path) -> Option<BTreeMap<&'s
     Some(counts)
 }
 
-/// PATH with the real python3 first: a version manager's shim is a script whose many reads of
-/// pipes depend on timing.
+/// PATH with the real python3 first: a version manager's shim is a script whose many pipe reads
+/// depend on timing.
 fn search_path() -> String {
     let path = std::env::var("PATH").unwrap_or_default();
-    let asked = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
-    let executable = asked.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let output = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+    let executable = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
     match executable.as_deref().map(|name| Path::new(name.trim()).parent()) {
         Ok(Some(directory)) => format!("{}:{path}", directory.display()),
         _ => path,
@@ -130,9 +130,9 @@ fn names_of_zero() -> BTreeMap<&'static str, u64> {
     COUNTED.iter().map(|(name, _)| (*name, 0)).collect()
 }
 
-/// Counts one process's calls, leaving out what lies between an execve and the end of the
-/// constructor: the second of the two pairs of mask changes, one pair for each library. A call that
-/// the kernel begins again after a signal is one call: it does not pass the handler twice.
+/// Counts one process's calls, leaving out those between an execve and the end of the constructor,
+/// which is the second of two pairs of mask changes, one pair per library. A call that the kernel
+/// restarts after a signal is one call: it does not pass the handler twice.
 fn count_log(log: &str) -> BTreeMap<&'static str, u64> {
     let mut counts = names_of_zero();
     let mut masks = usize::MAX;
@@ -159,8 +159,8 @@ fn every_call_of_real_programs_is_seen() {
     std::fs::create_dir(&tables).expect("tables");
     forebay_preload::sites::prepare(&tables).expect("tables");
     for (command, needed) in PROGRAMS {
-        // How many reads and writes a pipe takes depends on who runs when, so a command that has
-        // one may differ from run to run: the two counts must agree in one of a few tries.
+        // The number of reads and writes on a pipe depends on scheduling, so the counts of a
+        // command with one may vary between runs: the two counts must agree in one of a few tries.
         let mut differing = None;
         for _ in 0..TRIES {
             differing = compare(command, needed, &scratch, &tables);
@@ -176,14 +176,15 @@ const TRIES: u32 = 5;
 
 type Counts = BTreeMap<&'static str, u64>;
 
-/// Runs a command once counted by the library and once under strace; the counts if they differ.
+/// Runs a command once counted by the library and once under strace; returns the counts if they
+/// differ.
 fn compare(
     command: &str,
     needed: &[&str],
     scratch: &common::Scratch,
     tables: &Path,
 ) -> Option<(Counts, Counts)> {
-    // The same tree for each run, so that both runs do the same.
+    // Each run gets an identical tree, so that both do the same.
     let runs = ["counted", "tracing"].map(|name| scratch.join(name));
     for run in &runs {
         let _ = std::fs::remove_dir_all(run);

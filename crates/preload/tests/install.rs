@@ -1,5 +1,6 @@
-//! What is tested: the library installs itself in a plain program and beside a thread that runs
-//! already, keeps registers, and leaves a program alone whose code may not be changed.
+//! The library installs itself in a plain program and beside a running thread, preserves registers,
+//! and leaves a program alone whose code may not be changed.
+#![expect(unsafe_code, reason = "a child is prepared between fork and exec")]
 
 mod common;
 
@@ -9,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// `cost` checks registers, and says what a call on the fake descriptor answers.
+/// `cost` checks registers, and prints the answer of a call on the fake descriptor.
 fn cost(scratch: &Path) -> Command {
     let program = common::compile("cost", scratch);
     forebay_preload::sites::prepare(scratch).expect("tables");
@@ -26,14 +27,14 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn handled_calls_are_answered_and_registers_kept() {
+fn handled_calls_are_answered_and_registers_preserved() {
     let scratch = common::Scratch::new("plain");
     let output = cost(&scratch.0).output().expect("cost");
     assert_eq!(said(&output), "fake read answers 42\n");
 }
 
 #[test]
-fn a_thread_that_runs_already_is_not_disturbed() {
+fn a_running_thread_is_not_disturbed() {
     let scratch = common::Scratch::new("threader");
     let other = common::compile_with("threader", &scratch.0, &["-shared", "-fPIC"]);
     // The loader runs the constructors of later libraries first.
@@ -47,10 +48,11 @@ fn a_thread_that_runs_already_is_not_disturbed() {
 }
 
 #[test]
-fn a_program_whose_code_may_not_change_runs_untouched_and_one_line_says_so() {
+fn a_program_with_immutable_code_runs_unpatched_and_logs_one_line() {
     let scratch = common::Scratch::new("forbidden");
     let mut command = cost(&scratch.0);
-    // PR_SET_MDWE (65): no memory becomes executable later. SELinux and systemd have the same.
+    // PR_SET_MDWE (65): no memory becomes executable later. SELinux and systemd have the same
+    // restriction.
     let forbid = || {
         // SAFETY: a prctl of numbers only, in the child, which is about to exec.
         match unsafe { libc::prctl(65, 1_u64, 0_u64, 0_u64, 0_u64) } {

@@ -1,15 +1,15 @@
-//! What is tested: a program that does all that is delicate about calls, processes, signals and
-//! cancellation says the same with the library (swept, and from prepared tables) as without it.
+//! A program that does everything delicate about calls, processes, signals and cancellation prints
+//! the same with the library (swept, and from prepared tables) as without it.
 
 mod common;
 
 use std::process::Command;
 
-/// Rounds: races show themselves only now and then.
+/// Rounds: races appear only sometimes.
 const ROUNDS: usize = 3;
 
 #[test]
-fn torture_says_ok_with_and_without_the_library() {
+fn the_torture_program_passes_with_and_without_the_library() {
     let scratch = common::Scratch::new("torture");
     let program = common::compile("torture", &scratch.0);
     forebay_preload::sites::prepare(&scratch.0).expect("tables");

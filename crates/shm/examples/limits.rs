@@ -1,14 +1,14 @@
 //! Measures what the shared-memory protocols cost, beside what bounds them: memcpy and one
 //! hand-over between processors. `cargo run --release -p shm --example limits`.
+#![expect(clippy::print_stdout, reason = "it prints what it measures")]
 
 use rustix::fd::AsFd;
-use shm::arena::Arena;
-use shm::doorbell::{DOORBELLS_BYTES, Doorbells, Sleep};
+use shm::extents::{
+    Arena, ExtentStates, ExtentTable, HAZARDS_BYTES, HEADER_BYTES, HazardPointers, PageSums,
+    STATE_BYTES, Target, page_groups_bytes, page_sums_bytes,
+};
 use shm::index::{Index, Shape};
-use shm::piece_io::Target;
-use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES, stretches_bytes};
-use shm::pins::{PINS_BYTES, Pins};
-use shm::session::{Interruptible, SESSION_BYTES, Session};
+use shm::session::{DOORBELLS_BYTES, Doorbells, Interruptible, SESSION_BYTES, Session, Sleep};
 use shm::wait::{Backoff, Next};
 use shm::{Access, Segment};
 use std::hint::black_box;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use wire::attributes::Attributes;
 use wire::limits::{SLOT_BYTES, SLOT_COUNT};
-use wire::reply::Piece;
+use wire::reply::Extent;
 use wire::{Errno, Inode};
 
 fn memory(length: usize) -> Segment {
@@ -98,33 +98,37 @@ fn index() {
 
 fn copies() {
     let total = 256usize << 20;
-    let chunk_log2 = 22u8;
-    let count = total >> chunk_log2;
+    let stripe_log2 = 22u8;
+    let count = total >> stripe_log2;
     let arena = Arena::new(memory(total));
-    let table = PieceTable::new(memory(HEADER_BYTES * count));
-    let stretches = memory(stretches_bytes(total as u64) as usize);
-    let states = PieceStates::new(memory(STATE_BYTES * count), stretches);
+    let table = ExtentTable::new(memory(HEADER_BYTES * count));
+    let page_groups = memory(page_groups_bytes(total as u64) as usize);
+    let states = ExtentStates::new(
+        memory(STATE_BYTES * count),
+        page_groups,
+        PageSums::new(memory(page_sums_bytes(total as u64) as usize)),
+    );
     let (_, ssd) = Segment::nameless(c"ssd", 4096).expect("nameless memory");
     let target = Target { arena: &arena, ssd: ssd.as_fd(), table: &table, states: &states };
-    let pins = Pins::new(memory(PINS_BYTES)).expect("long enough");
-    pins.note_session(0);
-    let pins = pins.of_session(0, 1000);
-    let piece = |number: usize| Piece {
-        start: (number as u64) << chunk_log2,
+    let hazards = HazardPointers::new(memory(HAZARDS_BYTES)).expect("long enough");
+    hazards.note_session(0).expect("memory");
+    let hazards = hazards.of_session(0, 1000);
+    let extent = |number: usize| Extent {
+        start: (number as u64) << stripe_log2,
         slot: number as u32,
-        place: (number as u64) << chunk_log2,
-        length_log2: chunk_log2,
-        tier: Piece::MEMORY,
+        location: (number as u64) << stripe_log2,
+        length_log2: stripe_log2,
+        tier: Extent::MEMORY,
     };
     for number in 0..count {
-        states.reset(&piece(number), 0).expect("a slot");
-        table.publish(Inode(1), &piece(number)).expect("a slot");
+        states.reset(&extent(number), 0).expect("a slot");
+        table.publish(Inode(1), &extent(number)).expect("a slot");
     }
     let mut plain = vec![1u8; total];
     for block in [1usize << 20, 64 << 10, 8 << 10] {
         let mut buffer = vec![2u8; block];
         let each = (total / block) as u64;
-        let per = (1usize << chunk_log2) / block;
+        let per = (1usize << stripe_log2) / block;
         let at = |round: u64| {
             let round = round as usize;
             (round / per, ((round % per) * block) as u64)
@@ -132,12 +136,12 @@ fn copies() {
         let gibs = |nanos: f64| block as f64 / nanos * 1e9 / f64::from(1u32 << 30);
         let write = median(each, |round| {
             let (number, within) = at(round);
-            let done = target.write(&pins, Inode(1), &piece(number), within, &buffer);
+            let done = target.write(&hazards, Inode(1), &extent(number), within, &buffer);
             assert_eq!(done, Ok(Ok(())));
         });
         let read = median(each, |round| {
             let (number, within) = at(round);
-            let done = target.read(&pins, Inode(1), &piece(number), within, &mut buffer);
+            let done = target.read(&hazards, Inode(1), &extent(number), within, &mut buffer);
             assert_eq!(done, Ok(Ok(())));
         });
         let copy = median(each, |round| {

@@ -1,12 +1,13 @@
-//! The log against kills, crashes, full devices and damage: with a medium that forgets, and with
-//! real files and a real SIGKILL.
+//! The log against kills, crashes, full devices and corruption: with a medium that forgets, and
+//! with real files and a real SIGKILL.
 //!
-//! The model: records are `key value` pairs, the state is a map. Whatever happens, what is replayed
-//! is the state after some prefix of the appends, and never less than what was acknowledged.
+//! The model: records are `key value` pairs, the state is a map. Whatever happens, replay gives the
+//! state after some prefix of the appends, and never less than what was acknowledged.
 
 use crate::error::Kind;
 use crate::fault::FaultyFiles;
-use crate::journal::{For, Journal, Options, Replay, SPARE_BYTES, Sync};
+use crate::identity::{Expected, Identity};
+use crate::journal::{Damage, For, Journal, Options, Progress, Replay, SPARE_BYTES, Sync};
 use crate::medium::{Files, Medium as _};
 use crate::record;
 use proptest::prelude::*;
@@ -39,11 +40,11 @@ fn replay<F: Files>(files: F, options: Options) -> crate::Result<(Map, Journal<F
     Ok((map, replay.into_journal()?))
 }
 
-/// What a run got done before it died.
+/// The part of a run before it died.
 struct Run {
-    /// The state after each append that was tried, the first the empty one.
+    /// The state after each attempted append; the first is the empty one.
     states: Vec<Map>,
-    /// Appends that were acknowledged.
+    /// Number of acknowledged appends.
     safe: usize,
 }
 
@@ -90,8 +91,16 @@ fn check(run: &Run, found: &Map, what: &str) {
     assert!(may_be.contains(found), "{what}: safe={} of {}", run.safe, run.states.len() - 1);
 }
 
+const ME: Identity = Identity::of_daemon(7, 0);
+
 fn options(sync: Sync) -> Options {
-    Options { sync, step_bytes: 64 << 10 }
+    let (expected, progress) = (Expected::New, Progress::default());
+    let damage = Damage::Refuse;
+    Options { identity: ME, expected, progress, damage, sync, step_bytes: 64 << 10 }
+}
+
+fn head(generation: u64) -> [u8; record::HEAD_BYTES] {
+    record::encode_head(&record::Head { generation, identity: ME })
 }
 
 #[test]
@@ -128,25 +137,25 @@ fn a_kill_at_any_change_loses_nothing_that_was_acknowledged() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// When the node dies, whatever the device got of what was not flushed, what was committed is
+    /// When the node dies, whatever the device kept of unflushed data, all committed records are
     /// there, and the log opens.
     #[test]
     fn a_crash_loses_nothing_that_was_committed(
         changes in 1u64..300,
         sizes in proptest::collection::vec(1usize..2000, 60),
-        kept in proptest::collection::vec(any::<bool>(), 64),
+        survivors in proptest::collection::vec(any::<bool>(), 64),
     ) {
         let files = FaultyFiles::new();
         files.die_after(changes);
         let run = run(&files, options(Sync::Group), &sizes);
-        let mut kept = kept.iter().copied().cycle();
-        let found = files.after_crash(|| kept.next().unwrap_or(false));
+        let mut survivors = survivors.iter().copied().cycle();
+        let found = files.after_crash(|| survivors.next().unwrap_or(false));
         let (map, _) = replay(found, options(Sync::Group)).expect("opened");
         check(&run, &map, "crashed");
     }
 
-    /// A log with any byte changed gives a prefix of what was appended and then an error or, when
-    /// the last record is hit, the end. It never gives another record.
+    /// A log with any byte changed gives a prefix of the appended records and then an error or,
+    /// when the last record is hit, the end. It never gives another record.
     #[test]
     fn damage_is_found(at in 0usize..20_000, with in 1u8..=255) {
         let files = FaultyFiles::new();
@@ -166,6 +175,54 @@ proptest! {
     }
 }
 
+/// A log with bytes changed anywhere is read to its end when damage is skipped: each record that is
+/// whole is returned, in its order, and the gaps have the numbers of the others.
+#[test]
+fn a_damaged_log_is_salvaged_but_for_the_damaged_records() {
+    let sizes: Vec<usize> = (0..40).map(|index| 1 + index * 97 % 700).collect();
+    let records: Vec<Vec<u8>> = sizes.iter().map(|size| vec![*size as u8; *size]).collect();
+    let mut random = testkit::Random::new(testkit::seed(5));
+    for round in 0..testkit::rounds(300) {
+        let files = FaultyFiles::new();
+        let (_, mut journal) = replay(files.clone(), options(Sync::Never)).expect("opened");
+        let mut ends = Vec::new();
+        for record in &records {
+            journal.append(record).expect("appended");
+            ends.push(journal.bytes());
+        }
+        let progress = journal.progress();
+        let at = random.uniform(journal.bytes()) as usize;
+        // A flipped byte, a range of zeros, a cut.
+        let (length, is_cut) = [(1, false), (900, false), (0, true)][round as usize % 3];
+        files.corrupt("log-00000001", |bytes| match is_cut {
+            true => bytes.truncate(at),
+            false => bytes[at..at + length].iter_mut().for_each(|byte| {
+                *byte = if length == 1 { *byte ^ 0x55 } else { 0 };
+            }),
+        });
+        let skip = Options { damage: Damage::Skip, progress, ..options(Sync::Never) };
+        let mut replay = Replay::open(files, skip).expect("opened");
+        let mut found = Vec::new();
+        while let Some(record) = replay.next().expect("skipped") {
+            found.push(record.to_vec());
+        }
+        let mut lost = vec![false; records.len()];
+        for gap in replay.gaps().iter().filter(|gap| gap.first > 0) {
+            (gap.first..=gap.last).for_each(|number| lost[number as usize - 1] = true);
+        }
+        let kept = records.iter().zip(&lost).filter(|(_, is_lost)| !**is_lost);
+        assert!(found.iter().eq(kept.map(|(record, _)| record)), "round {round}: {lost:?}");
+        // No more is lost than was hit.
+        let hit = |number: usize| {
+            let start = if number == 0 { record::HEAD_BYTES as u64 } else { ends[number - 1] };
+            let end = if is_cut { u64::MAX } else { (at + length) as u64 };
+            start < end && ends[number] > at as u64
+        };
+        let extra = (0..lost.len()).filter(|&number| lost[number] && !hit(number));
+        assert_eq!(extra.count(), 0, "round {round}: {lost:?} at {at}");
+    }
+}
+
 /// A directory with one log file of these bytes.
 fn file_of(bytes: &[u8]) -> FaultyFiles {
     let mut files = FaultyFiles::new();
@@ -175,7 +232,8 @@ fn file_of(bytes: &[u8]) -> FaultyFiles {
     files
 }
 
-/// Opens a log of any bytes: what is wrong is told with its place, and what opens goes on.
+/// Opens a log of any bytes: corruption is reported with its offset, and a log that opens accepts
+/// more records.
 fn open_any(bytes: &[u8]) {
     let files = file_of(bytes);
     let records = |files: &FaultyFiles| {
@@ -195,7 +253,7 @@ fn open_any(bytes: &[u8]) {
             assert!(error.to_string().contains("log-00000001"), "{error}");
         }
         Ok((mut before, mut journal)) => {
-            journal.append(b"more").expect("room");
+            journal.append(b"more").expect("space");
             before.push(b"more".to_vec());
             assert_eq!(records(&files.after_kill()).expect("opened").0, before);
         }
@@ -207,20 +265,20 @@ proptest! {
     fn any_bytes_are_a_log_or_none(
         bytes in proptest::collection::vec(any::<u8>(), 1..300), with_head: bool,
     ) {
-        let head = record::encode_head(1);
+        let head = head(1);
         open_any(&[if with_head { &head[..] } else { &[] }, &bytes].concat());
     }
 
-    /// Whole records in any order, of any file, among changed bytes.
+    /// Complete records in any order, of any file, among changed bytes.
     #[test]
     fn records_in_any_order_are_a_log_or_none(
         records in proptest::collection::vec((0u64..9, 0u32..9, 1u32..3, 1usize..40), 0..12),
         zeros in 0usize..9, changes in proptest::collection::vec(any::<(usize, u8)>(), 0..3),
     ) {
-        let mut bytes = record::encode_head(1).to_vec();
-        for (place, (from_place, unsynced, generation, length)) in records.into_iter().enumerate() {
-            // Most stand in their place.
-            let sequence = if from_place < 6 { place as u64 + 1 } else { from_place };
+        let mut bytes = head(1).to_vec();
+        for (index, (from_index, unsynced, generation, length)) in records.into_iter().enumerate() {
+            // Most are in their place.
+            let sequence = if from_index < 6 { index as u64 + 1 } else { from_index };
             let generation = if unsynced < 8 { 1 } else { generation };
             let content = vec![sequence as u8; length];
             let record = record::Record { sequence, unsynced, generation, bytes: &content };
@@ -237,22 +295,23 @@ proptest! {
     }
 }
 
-/// Records behind a hole never come back, not even when the hole is filled by one of their length.
+/// Records behind a hole never come back, not even when the hole is filled by one of the same
+/// length.
 #[test]
-fn what_was_cut_off_stays_away() {
-    for kept in 0u32..1 << 10 {
+fn records_cut_off_never_return() {
+    for survivors in 0u32..1 << 10 {
         let files = FaultyFiles::new();
         let (_, mut journal) = replay(files.clone(), options(Sync::Group)).expect("opened");
         for key in 0..4 {
             journal.append(&pair(key, &[key; 1000])).expect("appended");
         }
-        let mut blocks = (0..).map(|block| kept & 1 << (block % 10) != 0);
+        let mut blocks = (0..).map(|block| survivors & 1 << (block % 10) != 0);
         let found = files.after_crash(|| blocks.next().unwrap_or(false));
         let (mut map, mut journal) = replay(found.clone(), options(Sync::Group)).expect("opened");
         journal.append(&pair(9, &[9; 1000])).expect("appended");
         apply(&mut map, &pair(9, &[9; 1000]));
         let (again, _) = replay(found.after_kill(), options(Sync::Group)).expect("opened");
-        assert_eq!(again, map, "kept={kept:b}");
+        assert_eq!(again, map, "survivors={survivors:b}");
     }
 }
 
@@ -274,10 +333,15 @@ fn a_full_device_refuses_before_anything_is_acknowledged() {
     };
     assert_eq!(error.errno(), Errno::ENOSPC);
     assert!((100..300).contains(&count), "{count}");
-    // What frees may use the rest.
+    // Requests that free space may use the rest.
     journal.reserve(bytes, For::Freeing).expect("the spare");
     journal.append(&pair(2, b"freed")).expect("appended");
-    // A rewrite finds no room and is given up; the log goes on.
+    // Removals leave space to requests that only read; space kept for more of them is not there.
+    let half = SPARE_BYTES / 2 + 4096;
+    let space = |journal: &mut Journal<FaultyFiles>, what| journal.reserve(half, what);
+    assert_eq!(space(&mut journal, For::Freeing).map_err(|it| it.errno()), Err(Errno::ENOSPC));
+    space(&mut journal, For::Reading).expect("the last");
+    // A rewrite finds no space and is abandoned; the log goes on.
     let rewritten = journal
         .begin_rewrite()
         .and_then(|()| (0..2000).try_for_each(|_| journal.append_snapshot(&record)));
@@ -289,12 +353,12 @@ fn a_full_device_refuses_before_anything_is_acknowledged() {
     assert_eq!(files.names().expect("names"), ["log-00000001"]);
 }
 
-/// A file that ends within the zeros behind its last record is whole; when the device is full, too,
-/// it opens and takes nothing.
+/// A file that ends within the zeros behind its last record is whole; on a full device it opens,
+/// and takes nothing.
 #[test]
-fn a_log_that_was_cut_behind_its_last_record_is_read() {
+fn a_log_truncated_behind_its_last_record_is_readable() {
     let header = record::Record { sequence: 1, unsynced: 0, generation: 1, bytes: b"1a" };
-    let head = record::encode_head(1);
+    let head = head(1);
     let bytes = [&head[..], &record::encode_header(&header), b"1a"].concat();
     open_any(&bytes);
     let files = file_of(&bytes);
@@ -306,7 +370,7 @@ fn a_log_that_was_cut_behind_its_last_record_is_read() {
 }
 
 #[test]
-fn after_a_failed_flush_nothing_is_taken() {
+fn after_a_failed_flush_no_record_is_accepted() {
     let files = FaultyFiles::new();
     let (_, mut journal) = replay(files.clone(), options(Sync::Group)).expect("opened");
     journal.append(b"1a").expect("appended");
@@ -328,7 +392,7 @@ fn a_record_of_a_forbidden_length_is_refused() {
     assert!(journal.bytes() > record::RECORD_BYTES_MAX as u64);
 }
 
-fn place(name: &str) -> PathBuf {
+fn offset(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("forebay-{}-{name}", std::process::id()));
     crate::directory::remove(&path).expect("a clean start");
     crate::directory::create(&path).expect("made");
@@ -354,8 +418,8 @@ fn number(value: u64) -> Vec<u8> {
 }
 
 #[test]
-fn damage_in_a_real_file_is_named_and_what_stands_before_it_is_given() {
-    let path = place("damage");
+fn corruption_in_a_real_file_is_named_and_earlier_records_are_returned() {
+    let path = offset("damage");
     let mut journal =
         Journal::open(&path, options(Sync::Never)).and_then(Replay::into_journal).expect("made");
     for value in 0..1000 {
@@ -374,7 +438,7 @@ fn damage_in_a_real_file_is_named_and_what_stands_before_it_is_given() {
     assert_eq!(error.kind, Kind::Corrupt { offset, sequence: 701 });
     let text = error.to_string();
     assert!(text.contains("log-00000001") && text.contains(&offset.to_string()), "{text}");
-    // A torn last record is no damage: it was not acknowledged.
+    // A torn last record is no corruption: it was not acknowledged.
     bytes[offset as usize + 60] ^= 1;
     bytes[(record::HEAD_BYTES as u64 + 999 * stored) as usize + 60] ^= 1;
     std::fs::write(&file, &bytes).expect("written");
@@ -386,7 +450,7 @@ fn damage_in_a_real_file_is_named_and_what_stands_before_it_is_given() {
 
 const CHILD: &str = "FOREBAY_TEST_LOG";
 
-/// In a child process: appends and rewrites until it is killed, and says what it appended.
+/// In a child process: appends and rewrites until it is killed, and prints what it appended.
 #[test]
 fn child_that_appends() {
     let Some(path) = std::env::var_os(CHILD) else { return };
@@ -413,8 +477,8 @@ fn child_that_appends() {
 }
 
 #[test]
-fn a_killed_process_leaves_all_that_it_appended() {
-    let path = place("killed");
+fn a_killed_process_leaves_all_appended_records() {
+    let path = offset("killed");
     let mut safe = 0;
     for round in 1..6 {
         let mut child = std::process::Command::new(std::env::current_exe().expect("this test"))
@@ -428,7 +492,7 @@ fn a_killed_process_leaves_all_that_it_appended() {
             let said = line.split_once("appended ").and_then(|(_, value)| value.parse().ok());
             safe = said.unwrap_or(safe);
             if safe > round * 1200 {
-                // By SIGKILL, and what it said meanwhile counts, too.
+                // It was killed by SIGKILL, and what it printed meanwhile counts, too.
                 child.kill().expect("killed");
             }
         }

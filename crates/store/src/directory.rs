@@ -1,8 +1,8 @@
-//! Directories that belong to one user alone: made, checked, emptied.
+//! Directories that belong to one user alone: created, checked, emptied.
 //!
-//! /dev/shm and /tmp are open to everyone, so what stands at a path there may be another's, or a
-//! link to somewhere. A directory is used only when it is a directory, ours, and closed to others;
-//! it is emptied by descriptors, so that nothing exchanged on the way leads elsewhere.
+//! /dev/shm and /tmp are open to everyone, so a path there may be another user's, or a link
+//! elsewhere. A directory is used only if it is a directory, owned by this user, and closed to
+//! others; it is emptied through descriptors, so nothing exchanged on the way leads elsewhere.
 
 use crate::error::{Error, Kind, Result, c_path, errno};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,13 +13,13 @@ use std::path::Path;
 
 /// Deepest tree that is removed: ours are three deep.
 const DEPTH_MAX: u32 = 32;
-/// How often a directory that is still filled is emptied anew.
+/// How many times a directory that is still being filled is emptied again.
 const PASSES_MAX: u32 = 8;
 
 const OPEN: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A path that was found to be a directory of ours.
+/// A path that was verified to be a directory of this user.
 fn open(doing: &'static str, path: &Path) -> Result<OwnedFd> {
     let device = |errno| Error::new(doing, path, Kind::Device(errno));
     let name = c_path(path).map_err(device)?;
@@ -35,11 +35,11 @@ fn open(doing: &'static str, path: &Path) -> Result<OwnedFd> {
     if is_ours { Ok(fd) } else { Err(Error::new(doing, path, Kind::NotOurs)) }
 }
 
-/// Makes a directory with mode 0700; one that is there must be ours and closed to others. Its
-/// parent must exist.
+/// Creates a directory with mode 0700; an existing one must be owned by this user and closed to
+/// others. Its parent must exist.
 ///
 /// # Errors
-/// `NotOurs`, or what the operating system says.
+/// `NotOurs`, or the operating system's error.
 pub fn create(path: &Path) -> Result<()> {
     const DOING: &str = "make a directory";
     let device = |errno| Error::new(DOING, path, Kind::Device(errno));
@@ -50,17 +50,17 @@ pub fn create(path: &Path) -> Result<()> {
     }
 }
 
-/// Removes everything in a directory of ours.
+/// Removes everything in a directory of this user.
 ///
 /// # Errors
-/// `NotOurs`, or what the operating system says; as much as can be is removed.
+/// `NotOurs`, or the operating system's error; as much as possible is removed.
 pub fn remove_contents(path: &Path) -> Result<()> {
     const DOING: &str = "empty a directory";
     let fd = open(DOING, path)?;
     empty(fd.as_fd(), DEPTH_MAX).map_err(|os| Error::new(DOING, path, Kind::Device(errno(os))))
 }
 
-/// Removes a directory of ours with everything in it. One that is not there is no error.
+/// Removes a directory of this user with everything in it. A missing one is no error.
 ///
 /// # Errors
 /// As `remove_contents`.
@@ -117,7 +117,7 @@ fn remove_entry(
 ) -> rustix::io::Result<()> {
     if kind != FileType::Directory {
         match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
-            // Some file systems do not tell the type in a listing.
+            // Some file systems do not return the type in a listing.
             Err(rustix::io::Errno::ISDIR) => {}
             outcome => return outcome,
         }
@@ -135,20 +135,20 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
 
-    fn place(name: &str) -> std::path::PathBuf {
+    fn offset(name: &str) -> std::path::PathBuf {
         let path = std::env::temp_dir().join(format!("forebay-{}-{name}", std::process::id()));
         remove(&path).expect("a clean start");
         path
     }
 
     #[test]
-    fn a_directory_is_made_closed_and_removed_with_everything() {
-        let path = place("made");
+    fn a_directory_is_created_closed_and_removed_with_its_contents() {
+        let path = offset("made");
         create(&path).expect("made");
         create(&path).expect("it is ours");
         let mode = std::fs::metadata(&path).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
-        let outside = place("outside");
+        let outside = offset("outside");
         create(&outside).expect("made");
         std::fs::write(outside.join("kept"), "x").expect("written");
         std::fs::create_dir_all(path.join("a/b/c")).expect("made");
@@ -165,10 +165,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_refused() {
-        let path = place("open");
+    fn directories_of_others_are_refused() {
+        let path = offset("open");
         create(&path).expect("made");
-        let link = place("link");
+        let link = offset("link");
         symlink(&path, &link).expect("linked");
         let refused = |path: &Path| create(path).map_err(|error| error.kind);
         assert_eq!(refused(&link), Err(Kind::NotOurs), "a link");

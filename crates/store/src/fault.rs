@@ -1,14 +1,14 @@
 //! A directory for tests that forgets and refuses: for the crash tests of the log.
 //!
 //! Everything is in memory. It can be told to die after some number of writes, in the middle of
-//! one, and to be full. After a death it can be looked at in two ways: what the page cache kept
-//! (`after_kill`: the process died), and what the device kept (`after_crash`: the node died, and of
-//! each file any selection of the blocks written since its last flush is there, and of the
-//! directory what it was at its last flush).
+//! one, and to be full. After a death it has two views: what the page cache kept (`after_kill`: the
+//! process died), and what the device kept (`after_crash`: the node died; of each file any
+//! selection of the blocks written since its last flush, and of the directory any selection of the
+//! names changed since its last flush).
 
 use crate::medium::{Files, Medium};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 use wire::Errno;
@@ -29,17 +29,17 @@ type Shared<T> = Rc<RefCell<T>>;
 struct State {
     /// Names and files as a living process sees them.
     files: BTreeMap<String, Shared<Content>>,
-    /// As they would be found after the death of the node.
+    /// Names and files as they are found after the node died.
     synced: BTreeMap<String, Shared<Content>>,
-    /// Changes until it dies.
+    /// Changes left until it dies.
     changes_left: u64,
     /// Bytes that its files may hold together.
     capacity: u64,
-    /// Does a flush fail?
+    /// True if flushes fail.
     is_flush_broken: bool,
 }
 
-/// The directory. Clones are the same one.
+/// The directory. Clones share it.
 #[derive(Clone, Debug)]
 pub struct FaultyFiles {
     state: Shared<State>,
@@ -52,7 +52,7 @@ pub struct FaultyFile {
 }
 
 impl FaultyFiles {
-    /// An empty directory that works.
+    /// An empty directory without faults.
     #[must_use]
     pub fn new() -> FaultyFiles {
         FaultyFiles::with(BTreeMap::new())
@@ -74,35 +74,54 @@ impl FaultyFiles {
         FaultyFiles { state: Rc::new(RefCell::new(state)) }
     }
 
-    /// Dies in the middle of the change after `changes` more.
+    /// Dies in the middle of a change after `changes` more.
     pub fn die_after(&self, changes: u64) {
         self.state.borrow_mut().changes_left = changes;
     }
 
-    /// Is it dead?
+    /// True if it is dead.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.state.borrow().changes_left == 0
     }
 
-    /// Has room for `bytes` in all.
+    /// Limits the space to `bytes` in all.
     pub fn limit(&self, bytes: u64) {
         self.state.borrow_mut().capacity = bytes;
     }
 
-    /// Every flush fails from now on.
+    /// Makes every flush fail from now on.
     pub fn break_flush(&self) {
         self.state.borrow_mut().is_flush_broken = true;
     }
 
-    /// Changes bytes of a file behind everybody's back.
+    /// Contents of a file, as a living process sees them; `None` if there is none.
+    #[must_use]
+    pub fn contents(&self, name: &str) -> Option<Vec<u8>> {
+        self.state.borrow().files.get(name).map(|file| file.borrow().cached.clone())
+    }
+
+    /// Puts a file there without any process writing it, or removes one.
+    pub fn put(&self, name: &str, bytes: Option<Vec<u8>>) {
+        let mut state = self.state.borrow_mut();
+        match bytes {
+            Some(bytes) => {
+                let content = Content { cached: bytes.clone(), synced: bytes };
+                state.files.insert(name.into(), Rc::new(RefCell::new(content)));
+            }
+            None => drop(state.files.remove(name)),
+        }
+        state.synced = state.files.clone();
+    }
+
+    /// Changes bytes of a file without any process writing them.
     pub fn corrupt(&self, name: &str, with: impl FnOnce(&mut Vec<u8>)) {
         if let Some(file) = self.state.borrow().files.get(name) {
             with(&mut file.borrow_mut().cached);
         }
     }
 
-    /// What a new process finds after the old one was killed.
+    /// The directory that a new process finds after the old one was killed.
     #[must_use]
     pub fn after_kill(&self) -> FaultyFiles {
         let state = self.state.borrow();
@@ -110,22 +129,26 @@ impl FaultyFiles {
         FaultyFiles::with(state.files.iter().map(|(n, f)| (n.clone(), cached(f))).collect())
     }
 
-    /// What is found after the node died: `keeps` says of each block that was not flushed whether
+    /// The directory found after the node died: `survives` decides for each unflushed block whether
     /// the device got it.
     #[must_use]
-    pub fn after_crash(&self, mut keeps: impl FnMut() -> bool) -> FaultyFiles {
+    pub fn after_crash(&self, mut survives: impl FnMut() -> bool) -> FaultyFiles {
         let state = self.state.borrow();
         let mut found = BTreeMap::new();
-        for (name, file) in &state.synced {
+        let names: BTreeSet<_> = state.synced.keys().chain(state.files.keys()).collect();
+        for name in names {
+            let (old, new) = (state.synced.get(name), state.files.get(name));
+            let is_same = matches!((old, new), (Some(old), Some(new)) if Rc::ptr_eq(old, new));
+            let Some(file) = (if is_same || survives() { new } else { old }) else { continue };
             let Content { cached, synced } = &*file.borrow();
-            let length = if keeps() { cached.len() } else { synced.len() };
+            let length = if survives() { cached.len() } else { synced.len() };
             let mut bytes = synced.clone();
             bytes.resize(length, 0);
             for (index, block) in bytes.chunks_mut(BLOCK_BYTES).enumerate() {
                 let new = cached.get(index * BLOCK_BYTES..).unwrap_or(&[]);
                 let part = block.len().min(new.len());
-                if block[..part] != new[..part] && keeps() {
-                    block[..part].copy_from_slice(&new[..part]);
+                if block.get(..part) != new.get(..part) && survives() {
+                    copy(new, block);
                 }
             }
             found.insert(name.clone(), bytes);
@@ -141,6 +164,14 @@ impl FaultyFiles {
 impl Default for FaultyFiles {
     fn default() -> FaultyFiles {
         FaultyFiles::new()
+    }
+}
+
+/// Copies bytes until one of the two ends.
+fn copy(from: &[u8], to: &mut [u8]) {
+    let length = from.len().min(to.len());
+    if let (Some(from), Some(to)) = (from.get(..length), to.get_mut(..length)) {
+        to.copy_from_slice(from);
     }
 }
 
@@ -181,20 +212,19 @@ impl Medium for FaultyFile {
             return Err(Errno::EIO);
         }
         let outcome = change(&self.state);
-        let part = if outcome.is_ok() { bytes.len() } else { bytes.len() / 2 };
+        let part = if outcome.is_ok() { bytes } else { bytes.split_at(bytes.len() / 2).0 };
         let mut content = self.content.borrow_mut();
         let to = content.cached.get_mut(offset as usize..).unwrap_or(&mut []);
         let to = to.get_mut(..bytes.len()).ok_or(Errno::EIO)?;
-        to[..part].copy_from_slice(&bytes[..part]);
+        copy(part, to);
         outcome
     }
 
     fn read(&self, offset: u64, to: &mut [u8]) -> Result<usize> {
         let content = self.content.borrow();
         let from = content.cached.get(offset as usize..).unwrap_or(&[]);
-        let length = from.len().min(to.len());
-        to[..length].copy_from_slice(&from[..length]);
-        Ok(length)
+        copy(from, to);
+        Ok(from.len().min(to.len()))
     }
 
     fn sync(&mut self) -> Result<()> {

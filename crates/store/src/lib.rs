@@ -1,17 +1,23 @@
-//! What touches a device: the metadata service's log, the SSD target's file, directories.
+//! Device I/O: the metadata service's log, the SSD target's file, directories.
 //!
-//! Here is how bytes get to a device and back, and what a kill or a full device leaves. What the
-//! bytes mean is elsewhere: records are `metadata`'s, places are `data`'s. The memory of the arena
-//! is `shm`'s.
+//! This crate knows how bytes get to a device and back, and what a kill or a full device leaves. It
+//! does not know what the bytes mean: records are `metadata`'s, device locations are `data`'s. The
+//! memory of the arena is `shm`'s.
 //!
-//! Reading order: `error`, `medium` (one file, and a directory of them, as the log needs them),
-//! `record` (a record's bytes), `log_file` (one file of records), `journal` (generations of them),
-//! `fault` (a medium for tests that forgets and refuses), `ssd`, `directory`.
+//! Reading order: `error`, `identity` (which instance a file belongs to), `medium` (one file, and a
+//! directory of them, as the log needs them), `starts` (the record of a daemon's starts), `record` (a
+//! record's bytes), `log_file` (one file of records), `journal` (generations of them), `fault` (a
+//! medium for tests that forgets and refuses), `ssd`, `directory`.
 #![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing, clippy::string_slice)]
 
 pub mod error;
 
+pub mod identity;
+
 pub mod medium;
+
+pub mod starts;
 
 pub mod record;
 
@@ -26,8 +32,12 @@ pub mod ssd;
 pub mod directory;
 
 pub use error::{Error, Kind, Result};
-pub use journal::{For, Journal, Options, Replay, Sync};
+pub use identity::{Expected, Identity};
+pub use journal::{Damage, For, Journal, Options, Replay, Sync};
 pub use ssd::SsdFile;
+pub use starts::StartRecord;
 
 #[cfg(test)]
 mod crash_tests;
+#[cfg(test)]
+mod start_tests;

@@ -1,7 +1,8 @@
-//! A file and a directory as the log needs them: two traits, and their bodies on a real device.
+//! A file and a directory as the log needs them: two traits, and their implementations on a real
+//! device.
 //!
 //! A log file is written through a mapping: a store into the page cache, no system call. Measured
-//! on ext4 with records of 200 bytes: 0.11 to 0.28 us an append, against 0.57 us for `pwrite`. The
+//! on ext4 with records of 200 bytes: 0.11 to 0.28 us per append, against 0.57 us for `pwrite`. The
 //! file is preallocated before it is mapped, so no store meets a full device (which would be a
 //! signal, not an error).
 
@@ -15,70 +16,70 @@ use wire::errno::Result;
 
 /// One file of a log.
 pub trait Medium {
-    /// Bytes that it holds; all of them can be written without asking the device for space.
+    /// Its length in bytes; all of it can be written without asking the device for space.
     fn length(&self) -> u64;
-    /// Makes it `length` long, the new bytes zero.
+    /// Extends it to `length`, the new bytes zero.
     ///
     /// # Errors
-    /// `ENOSPC`; then it is as long as before.
+    /// `ENOSPC`; then its length is unchanged.
     fn grow(&mut self, length: u64) -> Result<()>;
-    /// Cuts it to `length`.
+    /// Truncates it to `length`.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     fn cut(&mut self, length: u64) -> Result<()>;
     /// Writes bytes within its length. They survive the death of the process.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()>;
     /// Reads up to `to.len()` bytes; fewer only at the end.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     fn read(&self, offset: u64, to: &mut [u8]) -> Result<usize>;
-    /// What was written survives the death of the node.
+    /// Flushes the written bytes, so that they survive the death of the node.
     ///
     /// # Errors
-    /// What the device says; then nobody knows what it holds.
+    /// The device's error; then its contents are unknown.
     fn sync(&mut self) -> Result<()>;
 }
 
 /// A directory of log files.
 pub trait Files {
-    /// Its files.
+    /// Type of its files.
     type File: Medium;
     /// Path of a file, for messages.
     fn path(&self, name: &str) -> PathBuf;
     /// Names of its files.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     fn names(&self) -> Result<Vec<String>>;
     /// Opens a file.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     fn open(&mut self, name: &str) -> Result<Self::File>;
-    /// Makes an empty file; an old one of that name is gone.
+    /// Creates an empty file; an old one of that name is removed.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     fn create(&mut self, name: &str) -> Result<Self::File>;
-    /// Renames a file; an old one of the new name is gone.
+    /// Renames a file; an old one of the new name is removed.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     fn rename(&mut self, from: &str, to: &str) -> Result<()>;
     /// Removes a file.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     fn remove(&mut self, name: &str) -> Result<()>;
-    /// Names survive the death of the node.
+    /// Flushes the directory, so that names survive the death of the node.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's error.
     fn sync(&mut self) -> Result<()>;
 }
 
@@ -86,7 +87,7 @@ pub trait Files {
 pub struct MappedFile {
     fd: OwnedFd,
     length: u64,
-    /// First byte that is mapped, and the mapping, up to the end.
+    /// First mapped offset, and the mapping up to the end.
     window: Option<(u64, Segment)>,
 }
 
@@ -103,11 +104,11 @@ impl MappedFile {
         Ok(MappedFile { fd, length, window: None })
     }
 
-    /// The mapping that holds `offset`, and where in it.
+    /// The mapping that holds `offset`, and the offset in it.
     fn window(&mut self, offset: u64) -> Result<(&Segment, usize)> {
         let is_in = self.window.as_ref().is_some_and(|(start, _)| *start <= offset);
         if !is_in {
-            // A log is only appended to: what lies before is not needed again.
+            // A log is only appended to: earlier bytes are not needed again.
             let start = offset / PAGE_BYTES * PAGE_BYTES;
             let length = usize::try_from(self.length - start).map_err(|_| Errno::EFBIG)?;
             let segment = Segment::map_part(&self.fd, start, length, Access::ReadWrite)?;
@@ -118,26 +119,26 @@ impl MappedFile {
     }
 }
 
-/// Makes the device hold `length` bytes from `place` on, by writing zeros where it can not
+/// Makes the device allocate `length` bytes from `offset` on, by writing zeros where it cannot
 /// otherwise.
-pub(crate) fn preallocate(fd: &OwnedFd, place: u64, length: u64) -> Result<()> {
+pub(crate) fn preallocate(fd: &OwnedFd, offset: u64, length: u64) -> Result<()> {
     loop {
-        match rustix::fs::fallocate(fd, FallocateFlags::empty(), place, length) {
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), offset, length) {
             Ok(()) => return Ok(()),
             Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::OPNOTSUPP) => return write_zeros(fd, place, length),
+            Err(rustix::io::Errno::OPNOTSUPP) => return write_zeros(fd, offset, length),
             Err(os) => return Err(errno(os)),
         }
     }
 }
 
 /// Writes zeros.
-pub(crate) fn write_zeros(fd: &OwnedFd, place: u64, length: u64) -> Result<()> {
+pub(crate) fn write_zeros(fd: &OwnedFd, offset: u64, length: u64) -> Result<()> {
     let zeros = vec![0; usize::try_from(length.min(1 << 20)).unwrap_or(1 << 20)];
     let mut done = 0;
     while done < length {
         let part = usize::try_from(length - done).unwrap_or(zeros.len()).min(zeros.len());
-        write_all(fd, place + done, zeros.get(..part).unwrap_or(&[]))?;
+        write_all(fd, offset + done, zeros.get(..part).unwrap_or(&[]))?;
         done += part as u64;
     }
     Ok(())
@@ -202,7 +203,7 @@ impl Medium for MappedFile {
     }
 
     fn sync(&mut self) -> Result<()> {
-        // It also writes what was stored through mappings.
+        // This also writes what was stored through mappings.
         rustix::fs::fdatasync(&self.fd).map_err(errno)
     }
 }
@@ -214,7 +215,7 @@ pub struct RealFiles {
 }
 
 impl RealFiles {
-    /// The directory at `path`, which exists.
+    /// Opens the directory at `path`, which exists.
     #[must_use]
     pub fn new(path: &Path) -> RealFiles {
         RealFiles { path: path.to_path_buf() }

@@ -2,9 +2,10 @@
 //!
 //! Head, 32 bytes, little-endian:
 //!
-//!   0   magic       8   "FORELOG1"
+//!   0   magic       8   "FORELOG2"
 //!   8   generation  u64
-//!   16  zeros       12
+//!   16  instance    u64 of the `Identity`
+//!   24  part        u32 of the `Identity`
 //!   28  crc         u32 CRC-32C of bytes 0 .. 28
 //!
 //! Record, at a multiple of 8:
@@ -18,6 +19,8 @@
 //!
 //! Decoding is pure and takes any bytes.
 
+use crate::identity::Identity;
+
 /// Bytes of the head of a file.
 pub const HEAD_BYTES: usize = 32;
 /// Bytes before the content of a record.
@@ -25,19 +28,19 @@ pub const HEADER_BYTES: usize = 24;
 /// Records begin at multiples of this.
 pub const ALIGN_BYTES: u64 = 8;
 /// Longest content: the largest inode record (a page of contents, its extended attributes) many
-/// times over, and short enough that a length that was torn is recognised.
+/// times over, and short enough that a torn length is recognised.
 pub const RECORD_BYTES_MAX: usize = 1 << 20;
 /// Most bytes that a record takes beyond its content.
 pub const OVERHEAD_BYTES: u64 = HEADER_BYTES as u64 + ALIGN_BYTES;
 
-const MAGIC: &[u8; 8] = b"FORELOG1";
+const MAGIC: &[u8; 8] = b"FORELOG2";
 
 /// A record in the bytes of a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record<'a> {
     /// Its number in the file.
     pub sequence: u64,
-    /// Records before it that may be missing after the node died.
+    /// Number of records before it that may be missing after the node died.
     pub unsynced: u32,
     /// Lower half of the generation of its file.
     pub generation: u32,
@@ -46,27 +49,27 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// Bytes from its beginning to that of the next.
+    /// Bytes from its beginning to that of the next record.
     #[must_use]
     pub const fn bytes_stored(&self) -> u64 {
         bytes_stored(self.bytes.len())
     }
 }
 
-/// Bytes that a record with so long a content takes.
+/// Bytes that a record with content of this length takes.
 #[must_use]
 pub const fn bytes_stored(length: usize) -> u64 {
     (HEADER_BYTES as u64 + length as u64).next_multiple_of(ALIGN_BYTES)
 }
 
-/// What bytes are.
+/// Result of decoding bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Decoded<'a> {
     /// A whole record.
     Record(Record<'a>),
     /// The length is zero, or no header fits: the end of a log.
     End,
-    /// A header whose content would need so many bytes in all, more than there are.
+    /// A header whose content would need this many bytes in all, more than there are.
     Short(usize),
     /// No record.
     Bad,
@@ -82,7 +85,7 @@ fn field64(bytes: &[u8], at: usize) -> u64 {
     field.map_or(0, |field| u64::from_le_bytes(*field))
 }
 
-/// Reads the record at the beginning of `bytes`, which may be anything.
+/// Decodes the record at the beginning of `bytes`, which may be anything.
 #[must_use]
 pub fn decode_record(bytes: &[u8]) -> Decoded<'_> {
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
@@ -109,12 +112,20 @@ pub fn decode_record(bytes: &[u8]) -> Decoded<'_> {
     })
 }
 
-/// Sequence and generation that the bytes would have if they were a record: to tell cheaply that
-/// they are not the one that is looked for.
+/// Sequence and generation that the bytes would have if they were a record: a cheap test that they
+/// are not the expected one.
 #[must_use]
 pub fn peek(bytes: &[u8]) -> Option<(u64, u32)> {
     let header = bytes.first_chunk::<HEADER_BYTES>()?;
     Some((field64(header, 8), field32(header, 20)))
+}
+
+/// Bytes that the record at the beginning of `bytes` takes if its header is right; `None` if no record
+/// has such a header.
+#[must_use]
+pub fn stored_as_said(bytes: &[u8]) -> Option<u64> {
+    let length = field32(bytes.first_chunk::<HEADER_BYTES>()?, 0) as usize;
+    (1..=RECORD_BYTES_MAX).contains(&length).then(|| bytes_stored(length))
 }
 
 /// The header of a record.
@@ -131,22 +142,34 @@ pub fn encode_header(record: &Record<'_>) -> [u8; HEADER_BYTES] {
 }
 
 /// The head of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// Generation of the file.
+    pub generation: u64,
+    /// The log that it belongs to.
+    pub identity: Identity,
+}
+
+/// The bytes of a head.
 #[must_use]
-pub fn encode_head(generation: u64) -> [u8; HEAD_BYTES] {
+pub fn encode_head(from: &Head) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
     head[..8].copy_from_slice(MAGIC);
-    head[8..16].copy_from_slice(&generation.to_le_bytes());
+    head[8..16].copy_from_slice(&from.generation.to_le_bytes());
+    head[16..24].copy_from_slice(&from.identity.instance.to_le_bytes());
+    head[24..28].copy_from_slice(&from.identity.part.to_le_bytes());
     let crc = crc32c::crc32c(&head[..28]);
     head[28..].copy_from_slice(&crc.to_le_bytes());
     head
 }
 
-/// The generation that a head names; `None` if it is none.
+/// The head in some bytes; `None` if it is no head.
 #[must_use]
-pub fn decode_head(bytes: &[u8]) -> Option<u64> {
+pub fn decode_head(bytes: &[u8]) -> Option<Head> {
     let head = bytes.first_chunk::<HEAD_BYTES>()?;
     let is_right = head.starts_with(MAGIC) && crc32c::crc32c(&head[..28]) == field32(head, 28);
-    is_right.then(|| field64(head, 8))
+    let identity = Identity { instance: field64(head, 16), part: field32(head, 24) };
+    is_right.then(|| Head { generation: field64(head, 8), identity })
 }
 
 #[cfg(test)]
@@ -155,7 +178,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_stored_record_of_old_reads_on() {
+    fn a_record_of_an_older_version_is_readable() {
         let bytes = [
             3, 0, 0, 0, 0x96, 0xf8, 0xb0, 0x95, 7, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 5, 0, 0, 0,
             b'a', b'b', b'c',
@@ -166,7 +189,7 @@ mod tests {
     }
 
     proptest! {
-        /// A record reads as it was written; cut or with any bit turned it does not.
+        /// A record decodes to what was encoded; truncated or with any bit flipped it does not.
         #[test]
         fn records_survive(
             content in proptest::collection::vec(any::<u8>(), 1..300),

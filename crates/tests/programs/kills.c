@@ -1,18 +1,18 @@
-// Processes that are killed at any moment of what they do on an instance, and one that kills them
-// and checks: `kills DIR LOG SEED KILLS`. The test is tests/kills.rs; what a life does is in
-// kills_life.h.
+// Processes that are killed at random moments of their work on an instance, and one that kills them and
+// checks the result: `kills DIR LOG SEED KILLS`. The test is soak/kills.rs; kills_life.h has the work of a
+// process.
 //
-// It says a line after each round, in which everybody came to an end, and everything was compared.
-// The first thing that is wrong ends it with a line on stderr and code 1.
+// It prints a line after each round, at whose end all processes ended and everything was compared. The first
+// failure ends it with a line on stderr and code 1.
 #include "kills_life.h"
 
-// ---- who kills ----
+// ---- the killing process ----
 
 static char **own_words;
 
 static void begin_life(int slot) {
     uint64_t seed = next();
-    int execs = below(16) == 0;
+    int execs = uniform(16) == 0;
     pid_t child = fork();
     MUST(child >= 0, "fork");
     if (child > 0) {
@@ -42,7 +42,7 @@ static void pause_us(uint64_t micros) {
     nanosleep(&time, NULL);
 }
 
-// Waits until a life and its children are gone, which were killed, or told to come to an end.
+// Waits for the end of a process and its children, which were killed or told to finish.
 static void await(int slot, int was_killed) {
     uint64_t begun = now_ms();
     for (;;) {
@@ -54,19 +54,19 @@ static void await(int slot, int was_killed) {
         }
         if (gone == pids[slot]) {
             int is_right = was_killed ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL : status == 0;
-            // Who sees the end coming may be killed as well.
-            if (!is_right && !(was_killed && status == 0)) me = slot, fail("a life ends with status %d", status);
+            // A process that is finishing may be killed as well.
+            if (!is_right && !(was_killed && status == 0)) me = slot, fail("a process ends with status %d", status);
         }
         if (gone == 0) {
             mine = &note->slots[slot];
-            MUST(now_ms() - begun < PATIENCE_S * 1000, "slot %d hangs", slot);
+            MUST(now_ms() - begun < TIMEOUT_S * 1000, "slot %d hangs", slot);
             pause_us(500);
         }
     }
     mine = NULL;
 }
 
-// Each record that was acknowledged is in the common file once.
+// Each acknowledged record is in the common file once.
 static void verify_records(void) {
     static unsigned char found[SLOTS][RECORDS];
     memset(found, 0, sizeof found);
@@ -87,11 +87,11 @@ static void verify_records(void) {
     for (int slot = 0; slot < SLOTS; slot++) {
         struct slot *of = &note->slots[slot];
         for (uint64_t number = 0; number < of->records; number++)
-            MUST(found[slot][number] == 1 || (of->cut_off[number] && found[slot][number] == 0),
-                 "record %llu of slot %d is there %d times", (unsigned long long)number, slot,
+            MUST(found[slot][number] == 1 || (of->interrupted[number] && found[slot][number] == 0),
+                 "record %llu of slot %d exists %d times", (unsigned long long)number, slot,
                  found[slot][number]);
         of->records = 0;
-        memset(of->cut_off, 0, sizeof of->cut_off);
+        memset(of->interrupted, 0, sizeof of->interrupted);
     }
     MUST(ftruncate(fd, 0) == 0 && close(fd) == 0, "truncate the common file");
 }
@@ -105,13 +105,13 @@ static void compare_all(void) {
     }
     me = -1, mine = NULL;
     for (int name = 0; name < COMMON; name++)
-        MUST(is_there(common_path(name)) == (note->owner[name] != 0), "%s, of slot %d: there is %d",
+        MUST(is_there(common_path(name)) == (note->owner[name] != 0), "%s, owner: slot %d, exists: %d",
              common_path(name), note->owner[name] - 1, is_there(common_path(name)));
     verify_records();
 }
 
-// What a killed process had sent may be carried out after its end, as with other network file systems,
-// but not after a process that began later was answered by all who serve the names.
+// Requests of a killed process may be executed after its end, as with other network file systems, but not
+// after all services of the names have answered a process that began later.
 static void settle_messages(int slot) {
     char number[8];
     sprintf(number, "%d", slot);
@@ -127,8 +127,8 @@ static void settle_messages(int slot) {
 
 static void settle_here(int slot) {
     char path[32];
-    for (int place = 0; place <= FOLDERS; place++) {
-        if (place < FOLDERS) sprintf(path, "%c%d/between", "ab"[place], slot);
+    for (int at = 0; at <= DIRECTORIES; at++) {
+        if (at < DIRECTORIES) sprintf(path, "%c%d/between", "ab"[at], slot);
         else sprintf(path, "common/between");
         MUST(mkdir(path, 0700) == 0, "mkdir %s", path);
         MUST(rmdir(path) == 0, "rmdir %s", path);
@@ -141,9 +141,9 @@ static void round_of(uint64_t kills) {
     for (int slot = 0; slot < SLOTS; slot++) begin_life(slot);
     while (kills > 0 && !note->failed) {
         static const uint64_t scales[] = {60, 400, 2500, 8000};
-        pause_us(below(scales[below(4)]));
-        // One, or as many as there are at a time.
-        uint64_t victims = below(6) ? 1 : SLOTS, first = below(SLOTS);
+        pause_us(uniform(scales[uniform(4)]));
+        // One, or all of them at a time.
+        uint64_t victims = uniform(6) ? 1 : SLOTS, first = uniform(SLOTS);
         if (victims > kills) victims = kills;
         for (uint64_t each = 0; each < victims; each++) kill(-pids[(first + each) % SLOTS], SIGKILL);
         for (uint64_t each = 0; each < victims; each++) {
@@ -165,8 +165,8 @@ static void remove_all(void) {
         char path[16];
         for (int name = 0; name < NAMES; name++)
             if (note->slots[slot].of[name] >= 0) MUST(unlink(path_of(slot, name)) == 0, "unlink f%d", name);
-        for (int half = 0; half < FOLDERS; half++) {
-            if (note->slots[slot].folder[half]) MUST(rmdir(folder_of(slot, half)) == 0, "rmdir");
+        for (int half = 0; half < DIRECTORIES; half++) {
+            if (note->slots[slot].has_directory[half]) MUST(rmdir(directory_of(slot, half)) == 0, "rmdir");
             sprintf(path, "%c%d", "ab"[half], slot);
             MUST(rmdir(path) == 0, "rmdir %s", path);
         }
@@ -189,7 +189,7 @@ int main(int count, char **words) {
     if (count > 6) live(atoi(words[4]), first_seed);
     if (count == 6) settle_here(atoi(words[4]));
 
-    // Children of the killed come to us.
+    // Children of killed processes become children of this one.
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     umask(0);
     MUST(mkdir("common", 0700) == 0 && close(creat("common/log", 0600)) == 0, "make the common file");
@@ -213,7 +213,7 @@ int main(int count, char **words) {
     printf("calls");
     uint64_t calls = 0;
     for (int slot = 0; slot < SLOTS; slot++) calls += note->slots[slot].calls;
-    printf(" %llu; cut off, whole / not at all:", (unsigned long long)calls);
+    printf(" %llu; interrupted calls, done / not done:", (unsigned long long)calls);
     for (int kind = 0; kind < GIVE_UP; kind++)
         printf(" %s %llu/%llu", KINDS[kind], (unsigned long long)note->whole[kind], (unsigned long long)note->undone[kind]);
     printf("; torn writes %llu\n", (unsigned long long)note->torn[WRITE]);

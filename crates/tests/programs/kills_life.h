@@ -1,11 +1,11 @@
-// What a process does that is killed at any moment, and what is known of it afterwards.
+// The work of a process that is killed at a random moment, and the state that is known afterwards.
 //
-// A life belongs to a slot. A slot has names of its own in two directories, and a note of what they
-// hold in memory that outlives it: before a call it notes what it is about to do (BEGUN), after it
-// that it was acknowledged (DONE), then what that makes of the names. The next life of the slot
-// looks at what was under way first: it must have happened or not, and a torn write may have changed
-// its own bytes only. All slots also fight for common names, each of which only one may have made,
-// and append records to a common file.
+// A life is one process of a slot. A slot has names of its own in two directories, and a record of their
+// contents in memory that outlives the process: before a call it records the call (BEGUN), after it the
+// acknowledgement (DONE), then its effect on the names. The next life of the slot first checks the call that
+// was in progress: it must have happened or not, and a torn write may have changed its own bytes only. All
+// slots also compete for common names, each of which only one may have created, and append records to a
+// common file.
 #pragma once
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -24,35 +24,35 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "judge.h"
+#include "checker.h"
 
-enum { SLOTS = 4, NAMES = 8, COMMON = 6, FOLDERS = 2, BYTES = 300000, ROUND_KILLS = 50 };
+enum { SLOTS = 4, NAMES = 8, COMMON = 6, DIRECTORIES = 2, BYTES = 300000, ROUND_KILLS = 50 };
 enum { RECORD = 512, RECORDS = 4096, PAST = 400 };
-// No call takes as long, unless it hangs: an instance's own limit is 30 s.
-enum { PATIENCE_S = 40 };
+// No call takes this long, unless it hangs: the instance's own limit is 30 s.
+enum { TIMEOUT_S = 40 };
 
 enum phase { NOTHING, BEGUN, DONE };
 enum kind { CREATE, WRITE, TRUNCATE, UNLINK, RENAME, MKDIR, RMDIR, CLAIM, GIVE_UP, APPEND };
 static const char *const KINDS[] = {"create", "write", "truncate", "unlink", "rename",
                                     "mkdir", "rmdir", "claim", "give up", "append"};
 
-// `cut_off`: what the last two writes that were cut off may have left behind the end, where a file that
-// grows later may show it instead of zeros; 0: nothing.
-struct content { uint64_t size; unsigned char bytes[BYTES], cut_off[2][BYTES]; };
+// `interrupted`: bytes that the last two interrupted writes may have left beyond the end, which a file that
+// grows later may show instead of zeros; 0: none.
+struct content { uint64_t size; unsigned char bytes[BYTES], interrupted[2][BYTES]; };
 
 struct slot {
-    // What is under way.
+    // The call in progress.
     _Atomic int phase;
     int kind, name, other, content;
     uint64_t offset, length, seed;
-    // What there is: the content of each name, or -1; empty directories.
+    // The state: the content of each name, or -1; empty directories.
     int of[NAMES];
-    int folder[FOLDERS];
+    int has_directory[DIRECTORIES];
     _Atomic uint64_t calls;
-    // Records of this round: how many, and which were cut off.
+    // Records of this round: their number, and which were interrupted.
     uint64_t records;
-    char cut_off[RECORDS];
-    // What was done last, for who reads of a failure.
+    char interrupted[RECORDS];
+    // The last calls, for the report of a failure.
     struct { char what[24]; int kind, name, other, content; uint64_t offset, length; } past[PAST];
     uint64_t passed;
     struct content contents[NAMES];
@@ -60,7 +60,7 @@ struct slot {
 
 struct note {
     _Atomic int failed, stop;
-    // Who made a common name: slot + 1, and which file it was.
+    // Owner of a common name: slot + 1, and the inode of the file.
     _Atomic int owner[COMMON];
     _Atomic uint64_t inode[COMMON];
     uint64_t torn[10], whole[10], undone[10];
@@ -73,8 +73,8 @@ static int me = -1;
 static pid_t pids[SLOTS];
 static unsigned char scratch[BYTES], bytes_of_write[BYTES];
 
-// The last things that were done with the content of a name.
-static void tell_past(const struct slot *slot) {
+// Prints the last calls of a slot.
+static void print_past(const struct slot *slot) {
     uint64_t first = slot->passed > PAST ? slot->passed - PAST : 0;
     for (uint64_t each = first; each < slot->passed; each++) {
         int at = each % PAST;
@@ -96,8 +96,8 @@ static void remember(const char *what) {
 
 static const char *path_of(int slot, int name);
 
-// What is there, and what should be.
-static void tell_names(void) {
+// Prints the names that exist and their expected sizes.
+static void print_names(void) {
     for (int name = 0; name < NAMES; name++) {
         struct stat status;
         int found = lstat(path_of(me, name), &status);
@@ -121,13 +121,13 @@ static void fail(const char *format, ...) {
     va_start(words, format);
     vsnprintf(text, sizeof text, format, words);
     va_end(words);
-    dprintf(2, "wrong: %s (errno %d, slot %d, pid %d, seed %llu)\n", text, error, me, getpid(),
+    dprintf(2, "failed: %s (errno %d, slot %d, pid %d, seed %llu)\n", text, error, me, getpid(),
             (unsigned long long)first_seed);
     if (mine)
-        dprintf(2, "  of the slot: phase %d, %s, name %d, other %d, content %d, offset %llu, length %llu\n",
+        dprintf(2, "  the slot: phase %d, %s, name %d, other %d, content %d, offset %llu, length %llu\n",
                 mine->phase, KINDS[mine->kind], mine->name, mine->other, mine->content,
                 (unsigned long long)mine->offset, (unsigned long long)mine->length);
-    if (mine) tell_past(mine), tell_names();
+    if (mine) print_past(mine), print_names();
     kill_all();
     _exit(1);
 }
@@ -140,9 +140,9 @@ static const char *path_of(int slot, int name) {
     return path;
 }
 
-static const char *folder_of(int slot, int folder) {
+static const char *directory_of(int slot, int half) {
     static char path[64];
-    sprintf(path, "%c%d/d", "ab"[folder], slot);
+    sprintf(path, "%c%d/d", "ab"[half], slot);
     return path;
 }
 
@@ -152,7 +152,7 @@ static const char *common_path(int name) {
     return path;
 }
 
-// ---- what a slot knows ----
+// ---- the record of a slot ----
 
 static void begin(enum kind kind, int name, int other, uint64_t offset, uint64_t length, uint64_t seed) {
     mine->kind = kind, mine->name = name, mine->other = other;
@@ -167,32 +167,32 @@ static void begin(enum kind kind, int name, int other, uint64_t offset, uint64_t
     atomic_store(&mine->phase, BEGUN);
 }
 
-// Nothing of a range is left of writes that were cut off.
-static void forget_cut_off(struct content *content, uint64_t from, uint64_t length) {
-    for (int each = 0; each < 2; each++) memset(content->cut_off[each] + from, 0, length);
+// Interrupted writes have left nothing in a range.
+static void forget_interrupted(struct content *content, uint64_t from, uint64_t length) {
+    for (int each = 0; each < 2; each++) memset(content->interrupted[each] + from, 0, length);
 }
 
-// What an operation that happened makes of the names. May be done twice.
+// Applies the effect of a call that happened. Idempotent.
 static void apply(void) {
     struct content *content = mine->content >= 0 ? &mine->contents[mine->content] : NULL;
     switch (mine->kind) {
     case CREATE:
         content->size = 0;
-        forget_cut_off(content, 0, BYTES);
+        forget_interrupted(content, 0, BYTES);
         mine->of[mine->name] = mine->content;
         break;
     case WRITE:
         if (mine->offset > content->size)
             memset(content->bytes + content->size, 0, mine->offset - content->size);
         fill(content->bytes + mine->offset, mine->seed, mine->length);
-        forget_cut_off(content, mine->offset, mine->length);
+        forget_interrupted(content, mine->offset, mine->length);
         if (mine->offset + mine->length > content->size) content->size = mine->offset + mine->length;
         break;
     case TRUNCATE:
         if (mine->length > content->size)
             memset(content->bytes + content->size, 0, mine->length - content->size);
         if (mine->length < content->size)
-            forget_cut_off(content, mine->length, BYTES - mine->length);
+            forget_interrupted(content, mine->length, BYTES - mine->length);
         content->size = mine->length;
         break;
     case UNLINK: mine->of[mine->name] = -1; break;
@@ -200,8 +200,8 @@ static void apply(void) {
         mine->of[mine->other] = mine->content;
         if (mine->name != mine->other) mine->of[mine->name] = -1;
         break;
-    case MKDIR: mine->folder[mine->name] = 1; break;
-    case RMDIR: mine->folder[mine->name] = 0; break;
+    case MKDIR: mine->has_directory[mine->name] = 1; break;
+    case RMDIR: mine->has_directory[mine->name] = 0; break;
     case APPEND: mine->records = mine->seed + 1; break;
     default: break;
     }
@@ -219,7 +219,7 @@ static void nothing_done(void) { atomic_store(&mine->phase, NOTHING); }
 
 // ---- comparing ----
 
-// The whole file; its length, or -1 if it is not there.
+// Reads the whole file; returns its length, or -1 if it does not exist.
 static int64_t read_file(const char *path) {
     int fd = open(path, O_RDONLY);
     if (fd < 0) {
@@ -240,7 +240,7 @@ static int64_t read_file(const char *path) {
 static int may_be(const struct content *right, uint64_t at, unsigned char byte) {
     if (byte == right->bytes[at]) return 1;
     for (int each = 0; each < 2; each++)
-        if (right->cut_off[each][at] != 0 && byte == right->cut_off[each][at]) return 1;
+        if (right->interrupted[each][at] != 0 && byte == right->interrupted[each][at]) return 1;
     return 0;
 }
 
@@ -266,18 +266,18 @@ static void verify_listing(void) {
     for (int half = 0; half < 2; half++) {
         char path[16];
         sprintf(path, "%c%d", "ab"[half], me);
-        int seen[NAMES] = {0}, folder = 0;
+        int seen[NAMES] = {0}, directories = 0;
         DIR *directory = opendir(path);
         MUST(directory, "opendir %s", path);
         for (struct dirent *entry; (entry = readdir(directory));) {
             int name;
             if (entry->d_name[0] == '.') continue;
-            if (entry->d_name[0] == 'd') folder++;
+            if (entry->d_name[0] == 'd') directories++;
             else if (sscanf(entry->d_name, "f%d", &name) == 1 && name >= 0 && name < NAMES) seen[name]++;
             else fail("%s lists %s", path, entry->d_name);
         }
         closedir(directory);
-        MUST(folder == mine->folder[half], "%s lists its directory %d times", path, folder);
+        MUST(directories == mine->has_directory[half], "%s lists its directory %d times", path, directories);
         for (int name = 0; name < NAMES; name++) {
             int is_here = name / (NAMES / 2) == half && mine->of[name] >= 0;
             MUST(seen[name] == is_here, "%s lists f%d %d times", path, name, seen[name]);
@@ -285,15 +285,15 @@ static void verify_listing(void) {
     }
 }
 
-// A write that was under way: each byte of it is old or new, all others are old. What it is now is
-// what it is to be.
+// A write that was in progress: each byte of it is old or new, all others are old. The contents found become
+// the expected ones.
 static void resolve_write(void) {
     const char *path = path_of(me, mine->name);
     struct content *old = &mine->contents[mine->content];
     uint64_t end = mine->offset + mine->length, longest = end > old->size ? end : old->size;
     int64_t length = read_file(path);
     MUST(length >= (int64_t)old->size && length <= (int64_t)longest,
-         "%s: %lld bytes after a write that was cut off, %llu before it, %llu with it", path,
+         "%s: %lld bytes after a write that was interrupted, %llu before it, %llu with it", path,
          (long long)length, (unsigned long long)old->size, (unsigned long long)longest);
     fill(bytes_of_write, mine->seed, mine->length);
     uint64_t news = 0, olds = 0;
@@ -302,7 +302,7 @@ static void resolve_write(void) {
         int is_in = at >= mine->offset && at < end;
         int written = is_in ? bytes_of_write[at - mine->offset] : old->bytes[at];
         MUST(may_be(old, at, scratch[at]) || scratch[at] == written,
-             "%s: byte %llu is %d after a write that was cut off, neither %d nor %d", path,
+             "%s: byte %llu is %d after a write that was interrupted, neither %d nor %d", path,
              (unsigned long long)at, scratch[at], old->bytes[at], written);
         if (is_in) *(scratch[at] == written ? &news : &olds) += 1;
     }
@@ -313,8 +313,8 @@ static void resolve_write(void) {
     if (end > old->size) {
         uint64_t first = old->size > mine->offset ? old->size : mine->offset;
         for (uint64_t at = first; at < end; at++) {
-            if (old->cut_off[0][at] != 0) old->cut_off[1][at] = old->cut_off[0][at];
-            old->cut_off[0][at] = bytes_of_write[at - mine->offset];
+            if (old->interrupted[0][at] != 0) old->interrupted[1][at] = old->interrupted[0][at];
+            old->interrupted[0][at] = bytes_of_write[at - mine->offset];
         }
     }
     nothing_done();
@@ -334,7 +334,7 @@ static void settle(int happened) {
     else nothing_done();
 }
 
-// What the life before was about to do: happened wholly or not at all.
+// The last call of the previous life: happened wholly or not at all.
 static void resolve(void) {
     if (mine->phase == DONE) apply();
     if (mine->phase == NOTHING) return;
@@ -343,7 +343,7 @@ static void resolve(void) {
     switch (mine->kind) {
     case CREATE: {
         int64_t length = read_file(path_of(me, name));
-        MUST(length <= 0, "%s: %lld bytes after a create that was cut off", path_of(me, name), (long long)length);
+        MUST(length <= 0, "%s: %lld bytes after a create that was interrupted", path_of(me, name), (long long)length);
         settle(length == 0);
         break;
     }
@@ -368,23 +368,23 @@ static void resolve(void) {
         verify(name);
         verify(other);
         break;
-    case MKDIR: settle(is_there(folder_of(me, name))); break;
-    case RMDIR: settle(!is_there(folder_of(me, name))); break;
+    case MKDIR: settle(is_there(directory_of(me, name))); break;
+    case RMDIR: settle(!is_there(directory_of(me, name))); break;
     case CLAIM:
-        // Files say by their permissions whose they are.
+        // The permissions of a file identify its creator.
         if (atomic_load(&note->owner[name]) != me + 1) {
             int found = lstat(common_path(name), &status);
             MUST(found == 0 || errno == ENOENT, "stat %s", common_path(name));
             if (found == 0 && (status.st_mode & 7) == (mode_t)me) {
                 int nobody = 0;
                 MUST(atomic_compare_exchange_strong(&note->owner[name], &nobody, me + 1),
-                     "%s is of slot %d and of slot %d", common_path(name), me, nobody - 1);
+                     "%s belongs to slots %d and %d", common_path(name), me, nobody - 1);
                 atomic_store(&note->inode[name], status.st_ino);
             }
         } else if (lstat(common_path(name), &status) == 0) {
             atomic_store(&note->inode[name], status.st_ino);
         } else {
-            fail("%s is gone, and nobody removed it", common_path(name));
+            fail("%s is gone, and no slot removed it", common_path(name));
         }
         nothing_done();
         break;
@@ -398,21 +398,21 @@ static void resolve(void) {
         break;
     }
     case APPEND:
-        // It may be there, or in parts: its number is not used again.
-        mine->cut_off[mine->seed] = 1;
+        // It may be there, or in part: its number is not used again.
+        mine->interrupted[mine->seed] = 1;
         apply();
         break;
     }
 }
 
-// ---- what a life does ----
+// ---- the calls of a life ----
 
 static uint64_t some_length(void) {
-    switch (below(4)) {
-    case 0: return 1 + below(100);
-    case 1: return 1 + below(6000);
-    case 2: return 1 + below(40000);
-    default: return 1 + below(140000);
+    switch (uniform(4)) {
+    case 0: return 1 + uniform(100);
+    case 1: return 1 + uniform(6000);
+    case 2: return 1 + uniform(40000);
+    default: return 1 + uniform(140000);
     }
 }
 
@@ -428,7 +428,7 @@ static void write_at(int fd, const char *path, int appends) {
 }
 
 static void create(int name) {
-    int flags = below(2) ? O_CREAT | O_EXCL | O_RDWR : O_CREAT | O_WRONLY;
+    int flags = uniform(2) ? O_CREAT | O_EXCL | O_RDWR : O_CREAT | O_WRONLY;
     const char *path = path_of(me, name);
     int was_there = mine->of[name] >= 0;
     if (!was_there) begin(CREATE, name, -1, 0, 0, 0);
@@ -445,18 +445,18 @@ static void create(int name) {
 static void write_name(int name) {
     const char *path = path_of(me, name);
     uint64_t length = some_length(), size = mine->contents[mine->of[name]].size;
-    int appends = size + length <= BYTES && below(3) == 0;
+    int appends = size + length <= BYTES && uniform(3) == 0;
     int fd = open(path, appends ? O_WRONLY | O_APPEND : O_RDWR);
     MUST(fd >= 0, "open %s", path);
-    if (below(4) == 0) {
+    if (uniform(4) == 0) {
         int other = dup(fd);
         MUST(other >= 0 && close(fd) == 0, "dup and close of %s", path);
         fd = other;
     }
-    for (uint64_t times = 1 + below(3); times > 0 && size + length <= BYTES; times--) {
-        uint64_t offset = appends ? size : below(BYTES - length + 1) >> below(12);
+    for (uint64_t times = 1 + uniform(3); times > 0 && size + length <= BYTES; times--) {
+        uint64_t offset = appends ? size : uniform(BYTES - length + 1) >> uniform(12);
         begin(WRITE, name, -1, offset, length, next());
-        if (below(12) == 0) {
+        if (uniform(12) == 0) {
             pid_t child = fork();
             MUST(child >= 0, "fork");
             if (child == 0) {
@@ -471,14 +471,14 @@ static void write_name(int name) {
         done();
         size = mine->contents[mine->of[name]].size;
     }
-    if (below(8) == 0) MUST(fsync(fd) == 0, "fsync %s", path);
+    if (uniform(8) == 0) MUST(fsync(fd) == 0, "fsync %s", path);
     MUST(close(fd) == 0, "close %s", path);
 }
 
 static void truncate_name(int name) {
     const char *path = path_of(me, name);
-    uint64_t length = below(3) ? below(BYTES) >> below(16) : 0;
-    int by_open = length == 0 && below(2), fd = -1;
+    uint64_t length = uniform(3) ? uniform(BYTES) >> uniform(16) : 0;
+    int by_open = length == 0 && uniform(2), fd = -1;
     if (!by_open) {
         fd = open(path, O_RDWR);
         MUST(fd >= 0, "open %s", path);
@@ -492,7 +492,7 @@ static void truncate_name(int name) {
 
 static void unlink_name(int name) {
     const char *path = path_of(me, name);
-    int fd = below(3) ? -1 : open(path, O_RDONLY);
+    int fd = uniform(3) ? -1 : open(path, O_RDONLY);
     const struct content *content = &mine->contents[mine->of[name]];
     begin(UNLINK, name, -1, 0, 0, 0);
     MUST(unlink(path) == 0, "unlink %s", path);
@@ -508,15 +508,15 @@ static void unlink_name(int name) {
 }
 
 static void rename_name(int name) {
-    int other = below(NAMES);
+    int other = uniform(NAMES);
     begin(RENAME, name, other, 0, 0, 0);
     MUST(rename(path_of(me, name), path_of(me, other)) == 0, "rename f%d to f%d", name, other);
     done();
 }
 
-static void folder(int which) {
-    const char *path = folder_of(me, which);
-    int was_there = mine->folder[which];
+static void change_directory(int which) {
+    const char *path = directory_of(me, which);
+    int was_there = mine->has_directory[which];
     if (was_there) {
         begin(RMDIR, which, -1, 0, 0, 0);
         MUST(rmdir(path) == 0, "rmdir %s", path);
@@ -533,13 +533,13 @@ static void claim(int name) {
     begin(CLAIM, name, -1, 0, 0, 0);
     int fd = open(path, O_CREAT | O_EXCL | O_RDWR, 0600 | me);
     if (fd < 0) {
-        MUST(errno == EEXIST, "create %s alone", path);
+        MUST(errno == EEXIST, "create %s exclusively", path);
         nothing_done();
         return;
     }
     int nobody = 0;
     MUST(!is_mine && atomic_compare_exchange_strong(&note->owner[name], &nobody, me + 1),
-         "%s was made by slot %d and by slot %d", path, me, nobody - 1);
+         "%s was created by slots %d and %d", path, me, nobody - 1);
     struct stat status;
     MUST(fstat(fd, &status) == 0, "fstat %s", path);
     atomic_store(&note->inode[name], status.st_ino);
@@ -554,7 +554,7 @@ static void give_up(int name) {
     done();
 }
 
-// Opens what another may remove at this moment.
+// Opens a file that another slot may remove at this moment.
 static void visit(int name) {
     const char *path = common_path(name);
     int fd = open(path, O_RDWR);
@@ -563,7 +563,7 @@ static void visit(int name) {
         return;
     }
     char bytes[200] = {0};
-    uint64_t at = below(20000);
+    uint64_t at = uniform(20000);
     MUST(pwrite(fd, bytes, sizeof bytes, at) == sizeof bytes, "write %s", path);
     MUST(pread(fd, bytes, sizeof bytes, at) == sizeof bytes, "read %s", path);
     MUST(close(fd) == 0, "close %s", path);
@@ -584,15 +584,15 @@ static void append(void) {
 }
 
 static void step(void) {
-    int name = below(NAMES), choice = below(24);
+    int name = uniform(NAMES), choice = uniform(24);
     int exists = mine->of[name] >= 0;
-    if (choice < 3) folder(below(FOLDERS));
+    if (choice < 3) change_directory(uniform(DIRECTORIES));
     else if (choice < 5) verify(name);
     else if (choice < 7) {
-        int common = below(COMMON);
+        int common = uniform(COMMON);
         if (atomic_load(&note->owner[common]) == me + 1) give_up(common);
         else claim(common);
-    } else if (choice < 9) visit(below(COMMON));
+    } else if (choice < 9) visit(uniform(COMMON));
     else if (choice < 11) append();
     else if (!exists || choice < 13) create(name);
     else if (choice < 18) write_name(name);
@@ -605,7 +605,7 @@ static void live(int slot, uint64_t seed) {
     me = slot, mine = &note->slots[slot], seed_now = seed;
     umask(0);
     resolve();
-    verify(below(NAMES));
+    verify(uniform(NAMES));
     while (!atomic_load(&note->stop)) step();
     _exit(0);
 }

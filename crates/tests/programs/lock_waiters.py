@@ -1,8 +1,8 @@
-"""So many processes wait for one lock, in a known order; two that came later wait for each other; some
-of the many are killed or interrupted. Then the lock is given back to those that are left.
+"""COUNT processes wait for one lock, in a known order; two later ones wait for each other; some of the first
+are killed or interrupted. Then the lock is released for the rest.
 
-Says what became of them, one word or number a line. Arguments: directory, how many, `fcntl` or `flock`,
-the number of the system call that one who waits is in.
+Prints the results, one word and number a line. Arguments: directory, COUNT, `fcntl` or `flock`, the number
+of the system call in which a waiter sleeps.
 """
 import errno
 import fcntl
@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 
-PATIENCE = 30
+TIMEOUT = 30
 where, count, how, call = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 
 
@@ -35,7 +35,7 @@ def opened(name):
 def child(do):
     pid = os.fork()
     if pid == 0:
-        signal.alarm(4 * PATIENCE)
+        signal.alarm(4 * TIMEOUT)
         try:
             do()
         finally:
@@ -44,23 +44,23 @@ def child(do):
 
 
 def waits(pid):
-    """Until a process waits."""
-    end = time.monotonic() + PATIENCE
+    """Returns when a process waits."""
+    end = time.monotonic() + TIMEOUT
     while not open(f"/proc/{pid}/syscall").read().startswith(call + " "):
         if time.monotonic() > end:
             sys.exit(f"{pid} does not wait: " + open(f"/proc/{pid}/syscall").read())
         time.sleep(0.0005)
 
 
-def words(pipe, wanted):
-    """So many lines, or those that came in time."""
-    said = b""
-    end = time.monotonic() + PATIENCE
-    while said.count(b"\n") < wanted:
+def words(pipe, expected):
+    """The words of `expected` lines, or of those that came in time."""
+    received = b""
+    end = time.monotonic() + TIMEOUT
+    while received.count(b"\n") < expected:
         if not select.select([pipe], [], [], max(0, end - time.monotonic()))[0]:
             break
-        said += os.read(pipe, 4096)
-    return said.decode().split()
+        received += os.read(pipe, 4096)
+    return received.decode().split()
 
 
 for name in "ABC":
@@ -86,13 +86,13 @@ for number in range(count):
     waits(waiters[-1])
 
 
-def player(mine, other, say, hear):
-    own, wanted = opened(mine), opened(other)
+def player(mine, other, send, receive):
+    own, second = opened(mine), opened(other)
     lock(own, "fcntl")
-    os.write(say, b"x")
-    os.read(hear, 1)
+    os.write(send, b"x")
+    os.read(receive, 1)
     try:
-        lock(wanted, "fcntl")
+        lock(second, "fcntl")
         os.write(into, b"got\n")
     except OSError as error:
         os.write(into, b"EDEADLK\n" if error.errno == errno.EDEADLK else b"%d\n" % error.errno)
@@ -101,7 +101,7 @@ def player(mine, other, say, hear):
 first, second = os.pipe(), os.pipe()
 players = [child(lambda: player("B", "C", first[1], second[0])),
            child(lambda: player("C", "B", second[1], first[0]))]
-print("circle", *sorted(words(out, 2)))
+print("deadlock", *sorted(words(out, 2)))
 for number in range(20):
     made = os.path.join(where, f"made{number}")
     open(made, "w").close()
@@ -113,7 +113,7 @@ for pid in waiters[4::5]:
     os.kill(pid, signal.SIGUSR1)
 print("interrupted", words(out, len(waiters[4::5])).count("interrupted"))
 ended = 0
-end = time.monotonic() + PATIENCE
+end = time.monotonic() + TIMEOUT
 while ended < len(killed) + len(waiters[4::5]) + 2 and time.monotonic() < end:
     ended += os.waitpid(-1, os.WNOHANG)[0] != 0
 print("ended", ended)
@@ -121,7 +121,7 @@ print("ended", ended)
 left = [number for number in range(count) if number % 5 < 3]
 got = [int(word) for word in words(out, len(left))]
 print("got", len(got))
-print("passed", max(abs(left.index(number) - place) for place, number in enumerate(got)))
+print("passed", max(abs(left.index(number) - position) for position, number in enumerate(got)))
 for pid in waiters:
     try:
         os.waitpid(pid, 0)

@@ -1,7 +1,7 @@
-"""Does one thing after the other with files and their locks, as it is told: reads commands, a line each, and
-answers each with a line, what it came to. Works in the directory that it is given.
+"""Executes commands on files and their locks: reads one command per line and answers each with a line, its
+result. Works in the directory given as argument.
 
-What it says is compared with what it says on a local file system (crates/tests/tests/lock_cases.rs)."""
+Its output is compared with that on a local file system (crates/tests/tests/it/locks/cases.rs)."""
 import errno, fcntl, json, os, signal, struct, sys
 
 KINDS = {'r': fcntl.F_RDLCK, 'w': fcntl.F_WRLCK, 'u': fcntl.F_UNLCK, 'bad': 7}
@@ -14,7 +14,7 @@ WHOLE = {'r': fcntl.LOCK_SH, 'w': fcntl.LOCK_EX, 'u': fcntl.LOCK_UN}
 LOCKF = {'lock': os.F_TLOCK, 'test': os.F_TEST, 'unlock': os.F_ULOCK}
 OPEN = {'r': os.O_RDONLY, 'w': os.O_WRONLY, 'rw': os.O_RDWR}
 MAX = (1 << 63) - 1
-# Open files by name; processes that were forked: where they are told, where they answer; their numbers.
+# Open files by name; forked processes: the pipes of their commands and of their answers; their process ids.
 files, children, pids = {}, {}, {}
 closed_at_run = set()
 
@@ -24,61 +24,61 @@ def number(word):
 
 
 def ranges(command, name, kind, whence, start, length, pid='0'):
-    asked = struct.pack('hhqqi4x', KINDS[kind], FROM[whence], number(start), number(length), int(pid))
-    told = fcntl.fcntl(files[name], RANGES[command], asked)
+    request = struct.pack('hhqqi4x', KINDS[kind], FROM[whence], number(start), number(length), int(pid))
+    reply = fcntl.fcntl(files[name], RANGES[command], request)
     if 'test' not in command:
         return 'ok'
-    kind, whence, start, length, pid = struct.unpack('hhqqi4x', told)
+    kind, whence, start, length, pid = struct.unpack('hhqqi4x', reply)
     if kind == fcntl.F_UNLCK:
         return 'free'
     return f'{"rw"[kind == fcntl.F_WRLCK]} from {whence} {start} {length} of {"an open file" if pid == -1 else pid}'
 
 
 def fork(name, *_):
-    (told, tell), (hear, answer) = os.pipe(), os.pipe()
+    (requests, send), (receive, answers) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(tell)
-        os.close(hear)
-        for _, (other, heard) in children.items():
+        os.close(send)
+        os.close(receive)
+        for other, answered in children.values():
             os.close(other)
-            heard.close()
+            answered.close()
         children.clear()
-        serve(os.fdopen(told), os.fdopen(answer, 'w'))
+        serve(os.fdopen(requests), os.fdopen(answers, 'w'))
         os._exit(0)
-    os.close(told)
-    os.close(answer)
-    children[name] = tell, os.fdopen(hear)
+    os.close(requests)
+    os.close(answers)
+    children[name] = send, os.fdopen(receive)
     pids[name] = child
     return f'forked {child}'
 
 
 def to(name, *words):
-    tell, hear = children[name]
-    os.write(tell, (' '.join(words) + '\n').encode())
-    return hear.readline().strip()
+    send, receive = children[name]
+    os.write(send, (' '.join(words) + '\n').encode())
+    return receive.readline().strip()
 
 
 def end(name, how='end'):
-    tell, hear = children.pop(name)
+    send, receive = children.pop(name)
     if how == 'kill':
         os.kill(pids[name], signal.SIGKILL)
-    os.close(tell)
+    os.close(send)
     os.waitpid(pids.pop(name), 0)
-    hear.close()
+    receive.close()
     return 'ok'
 
 
 def run(*_):
-    """Another program in its place, with its open files."""
-    kept = {name: file for name, file in files.items() if file not in closed_at_run}
-    for file in kept.values():
+    """Replaces the process by another program, with its open files."""
+    inherited = {name: file for name, file in files.items() if file not in closed_at_run}
+    for file in inherited.values():
         os.set_inheritable(file, True)
-    os.execv(sys.executable, [sys.executable, '-B', sys.argv[0], '.', json.dumps(kept)])
+    os.execv(sys.executable, [sys.executable, '-B', sys.argv[0], '.', json.dumps(inherited)])
 
 
 def alarmed(*words):
-    """What is waited for is interrupted."""
+    """Runs a command that a signal interrupts while it waits."""
     def interrupt(*_):
         raise InterruptedError(errno.EINTR, 'interrupted')
     signal.signal(signal.SIGALRM, interrupt)
@@ -125,7 +125,7 @@ def do(what, *words):
         return str(os.pwrite(files[name], words[1].encode(), int(words[0])))
     elif what == 'read':
         return 'read ' + os.pread(files[name], int(words[1]), int(words[0])).decode()
-    elif what == 'cut':
+    elif what == 'truncate':
         os.ftruncate(files[name], int(words[0]))
     elif what == 'unlink':
         os.unlink(name)
@@ -141,7 +141,7 @@ def do(what, *words):
 
 
 def then(first, *words):
-    """Waits for a lock of all of a file by the call `first`, and says what the file has then."""
+    """Waits for a lock of a whole file by the call `first`, and returns the contents of the file then."""
     name = words[0]
     ranges(first, name, words[1], 'set', '0', '0') if first in RANGES else do(first, *words)
     return do('read', name, '0', '20')
@@ -153,10 +153,10 @@ OTHERS = {'fork': fork, 'to': to, 'end': end, 'run': run, 'alarmed': alarmed, 'r
 def serve(requests, answers):
     while line := requests.readline():
         try:
-            said = do(*line.split())
+            result = do(*line.split())
         except OSError as error:
-            said = errno.errorcode[error.errno]
-        print(said, file=answers, flush=True)
+            result = errno.errorcode[error.errno]
+        print(result, file=answers, flush=True)
 
 
 os.chdir(sys.argv[1])

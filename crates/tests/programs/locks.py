@@ -1,7 +1,7 @@
-"""Locks of ranges by three processes, of processes and of open files, at random: run in an empty directory,
-prints what each call comes to.
+"""Random range locks by three processes, owned by processes and by open files: run in an empty directory,
+prints the result of each call.
 
-The output is compared with that of the same on tmpfs (crates/tests/tests/locals.rs)."""
+Its output is compared with that on tmpfs (crates/tests/tests/it/mount/local_rights.rs)."""
 import errno, fcntl, os, random, struct, sys
 
 KINDS = {'r': fcntl.F_RDLCK, 'w': fcntl.F_WRLCK, 'u': fcntl.F_UNLCK}
@@ -20,7 +20,7 @@ def do(what, name, *words):
     elif what == 'dup':
         os.close(os.dup(files[name]))
     elif what == 'fork':
-        # What a child inherits is not its own, and its closing ends nothing of its parent's.
+        # A child owns none of the inherited locks, and its close releases none of its parent's.
         child = os.fork()
         if child == 0:
             for file in files.values():
@@ -29,9 +29,9 @@ def do(what, name, *words):
         os.waitpid(child, 0)
     else:
         kind, start, length = words
-        asked = struct.pack('hhqqi4x', KINDS[kind], os.SEEK_SET, start, length, 0)
-        told = struct.unpack('hhqqi4x', fcntl.fcntl(files[name], COMMANDS[what], asked))
-        return 'free' if told[0] == fcntl.F_UNLCK else 'said'
+        request = struct.pack('hhqqi4x', KINDS[kind], os.SEEK_SET, start, length, 0)
+        reply = struct.unpack('hhqqi4x', fcntl.fcntl(files[name], COMMANDS[what], request))
+        return 'free' if reply[0] == fcntl.F_UNLCK else 'held'
     return 'done'
 
 
@@ -41,12 +41,12 @@ def serve(requests, answers):
             return
         words = [int(word) if word.lstrip('-').isdigit() else word for word in line.split()]
         try:
-            said = do(*words)
+            result = do(*words)
         except KeyError:
-            said = 'closed'
+            result = 'closed'
         except OSError as error:
-            said = errno.errorcode[error.errno]
-        print(said, file=answers, flush=True)
+            result = errno.errorcode[error.errno]
+        print(result, file=answers, flush=True)
 
 
 class Process:
@@ -68,7 +68,7 @@ class Process:
         return self.answers.readline().strip()
 
     def end(self):
-        # Others have copies of the pipe.
+        # Other processes have copies of the pipe.
         os.write(self.write, b'end\n')
         os.waitpid(self.child, 0)
         os.close(self.write)
@@ -93,13 +93,13 @@ for seed in range(12):
             words += [numbers.choice(kinds), numbers.randrange(60), numbers.randrange(12)]
         print(seed, step, number, *words, processes[number].ask(*words))
         if numbers.randrange(60) == 0:
-            # All of a process's go with it.
+            # The locks of a process end with it.
             processes[number].end()
             processes[number] = Process()
     for process in processes:
         process.end()
 
-# A child that has the file open holds no lock of its parent's when that ends.
+# A child that has the file open holds no lock of its parent after the parent's end.
 with open('file', 'r+') as file:
     fcntl.lockf(file, fcntl.LOCK_EX, 50)
     for how in 'r', 'rw':
@@ -115,6 +115,6 @@ with open('file', 'r+') as file:
                 os._exit(0)
             os._exit(0)
         os.waitpid(parent, 0)
-        asked = struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 100, 1, 0)
-        print(how, struct.unpack('hhqqi4x', fcntl.fcntl(file, fcntl.F_GETLK, asked))[0] == fcntl.F_UNLCK)
+        request = struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 100, 1, 0)
+        print(how, struct.unpack('hhqqi4x', fcntl.fcntl(file, fcntl.F_GETLK, request))[0] == fcntl.F_UNLCK)
         os.close(go)

@@ -1,14 +1,14 @@
-// Processes that are stopped and continued at any moment, and what each of them must see all the same:
-// `stops DIR SEED`. Who stops them, and the daemons, is tests/stops.rs; here is what they do and what a
-// local file system would say to each call.
+// Processes that are stopped and continued at random moments, and must see correct results all the same:
+// `stops DIR SEED`. The test soak/stops.rs stops them and the daemons; this program makes the calls and
+// checks each result against a local file system's.
 //
-// Every worker has names of its own, in the directory of all and in one of its own. What they hold is in
-// shared memory, so that others can judge what they see of them: if a name did not change while they
-// looked, the answer must be exact. Locks are taken and given back by all, by O_EXCL, link and mkdir: one
-// wins, and who was alone must win. Newest files are replaced by rename and never missing.
+// Every worker has names of its own, in the common directory and in its own one. Their contents are recorded
+// in shared memory, so that others can check what they see of them: if a name did not change during a query,
+// the answer must be exact. All workers take and release locks by O_EXCL, link and mkdir: one wins, and one
+// without competition must win. The newest files are replaced by rename and never missing.
 //
-// It says the numbers of its processes, works until its input ends, then removes all and says what it did.
-// The first thing that is wrong ends it with a line on stderr and code 1.
+// It prints the process ids, works until its input ends, then removes all files and prints statistics. The
+// first failure ends it with a line on stderr and code 1.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -27,11 +27,11 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "judge.h"
+#include "checker.h"
 
 enum { WORKERS = 4, NAMES = 12, BYTES = 24000, LOCKS = 6, NEWEST = 4, SWEEP = 48 };
 
-// A name. `times` is odd while its worker changes it. `file`: which file it names, or -1.
+// A name. `times` is odd while its worker changes it. `file`: index of the file that it names, or -1.
 struct name { _Atomic uint64_t times; _Atomic int file; };
 // A file, with as many links as there are names of it.
 struct file { _Atomic uint64_t size; int links; unsigned char bytes[BYTES]; };
@@ -42,12 +42,12 @@ struct worker {
     char what[96];
     struct name names[NAMES];
     struct file files[NAMES];
-    int has_folder;
+    int has_directory;
 };
 
-// Attempts that were begun and that have ended, and who has it: worker + 1.
+// Attempts begun and ended, and the owner: worker + 1; 0: free.
 struct lock { _Atomic uint64_t begun, ended; _Atomic int owner; };
-// Written by one worker. Version n is of `size_of(n)` bytes.
+// Written by one worker. Version n has `size_of(n)` bytes.
 struct newest { _Atomic uint64_t begun, done; };
 
 struct note {
@@ -57,11 +57,11 @@ struct note {
     struct newest newest[NEWEST];
 };
 
-#include "crew.h"
+#include "workers.h"
 
 static unsigned char scratch[BYTES + 1];
 
-// ---- names of one's own ----
+// ---- own names ----
 
 static const char *path_of(int worker, int name) {
     static char paths[2][32];
@@ -82,7 +82,7 @@ static int read_whole(int fd, const char *path) {
     }
 }
 
-// Both `odd`: about to change; even: changed.
+// Increments `times`: odd before a change, even after it.
 static void turn(int name) { atomic_fetch_add(&mine->names[name].times, 1); }
 
 static struct file *file_of(int name) {
@@ -105,7 +105,7 @@ static void turn_file(const struct file *file) {
 
 static void make(int name) {
     const char *path = path_of(me, name);
-    int is_there = mine->names[name].file >= 0, excludes = below(2);
+    int is_there = mine->names[name].file >= 0, excludes = uniform(2);
     DO("create %s", path);
     turn(name);
     int fd = open(path, O_CREAT | O_RDWR | (excludes ? O_EXCL : 0), 0640);
@@ -121,8 +121,8 @@ static void make(int name) {
         give(name, file);
     }
     struct file *file = file_of(name);
-    if (fd >= 0 && !is_there && below(4) > 0) {
-        uint64_t length = below(2) ? 3901 : 1 + below(6000);
+    if (fd >= 0 && !is_there && uniform(4) > 0) {
+        uint64_t length = uniform(2) ? 3901 : 1 + uniform(6000);
         fill(file->bytes, next(), length);
         DO("write %s", path);
         MUST(write(fd, file->bytes, length) == (ssize_t)length, "write %s", path);
@@ -135,8 +135,8 @@ static void make(int name) {
 static void change(int name) {
     const char *path = path_of(me, name);
     struct file *file = file_of(name);
-    uint64_t length = 1 + below(5000), size = file->size, offset = below(size + 1);
-    int kind = below(3);
+    uint64_t length = 1 + uniform(5000), size = file->size, offset = uniform(size + 1);
+    int kind = uniform(3);
     if (kind == 0) offset = size;
     if (offset + length > BYTES) kind = 2;
     turn_file(file);
@@ -144,7 +144,7 @@ static void change(int name) {
     int fd = open(path, kind == 0 ? O_WRONLY | O_APPEND : O_RDWR);
     MUST(fd >= 0, "open %s to change it", path);
     if (kind == 2) {
-        uint64_t end = below(BYTES) >> below(8);
+        uint64_t end = uniform(BYTES) >> uniform(8);
         DO("truncate %s", path);
         MUST(ftruncate(fd, end) == 0, "truncate %s", path);
         if (end > size) memset(file->bytes + size, 0, end - size);
@@ -191,8 +191,8 @@ static void look(int name) {
 }
 
 static void move(int name) {
-    int other = below(NAMES);
-    // Path buffers are two.
+    int other = uniform(NAMES);
+    // There are two path buffers.
     const char *from = path_of(me, name), *to = path_of(me, other);
     DO("rename %s to %s", from, to);
     if (other == name) {
@@ -200,7 +200,7 @@ static void move(int name) {
         return;
     }
     struct file *file = file_of(name), *old = file_of(other);
-    // Whose number of links changes changes with all its names.
+    // A change of the link count concerns all names of the file.
     if (old && old != file) turn_file(old);
     turn(name);
     if (!old || old == file) turn(other);
@@ -235,7 +235,7 @@ static void add_link(int name, int other) {
 static void take_away(int name) {
     const char *path = path_of(me, name);
     struct file *file = file_of(name);
-    int fd = below(6) ? -1 : open(path, O_RDONLY);
+    int fd = uniform(6) ? -1 : open(path, O_RDONLY);
     DO("unlink %s", path);
     turn_file(file);
     MUST(unlink(path) == 0, "unlink %s", path);
@@ -249,25 +249,25 @@ static void take_away(int name) {
     MUST(close(fd) == 0, "close %s", path);
 }
 
-static void folder(void) {
+static void change_directory(void) {
     char path[32];
     struct stat status;
     sprintf(path, "all/d%d", me);
-    DO("%s %s", mine->has_folder ? "rmdir" : "mkdir", path);
-    if (mine->has_folder) MUST(rmdir(path) == 0, "rmdir %s", path);
+    DO("%s %s", mine->has_directory ? "rmdir" : "mkdir", path);
+    if (mine->has_directory) MUST(rmdir(path) == 0, "rmdir %s", path);
     else MUST(mkdir(path, 0750) == 0, "mkdir %s", path);
-    mine->has_folder ^= 1;
+    mine->has_directory ^= 1;
     DO("stat %s", path);
     int found = stat(path, &status);
-    MUST(mine->has_folder ? found == 0 && S_ISDIR(status.st_mode) : found < 0 && errno == ENOENT,
+    MUST(mine->has_directory ? found == 0 && S_ISDIR(status.st_mode) : found < 0 && errno == ENOENT,
          "stat of %s gives %d", path, found);
 }
 
-// Many small files, made, looked at and removed: rows beside each other come and go all the time.
+// Many small files that are created, queried and removed: neighbouring entries come and go all the time.
 static void sweep(void) {
     char path[32];
     struct stat status;
-    int half = below(4) == 0, length = 1 + below(200);
+    int half = uniform(4) == 0, length = 1 + uniform(200);
     for (int turn = 0; turn < 4; turn++) {
         for (int each = 0; each < SWEEP; each++) {
             sprintf(path, half ? "own%d/s%d" : "all/s%d-%d", me, each);
@@ -296,10 +296,10 @@ static void sweep(void) {
     }
 }
 
-// All one's own names and no other of one's own; each newest file.
+// A listing has all own names and no other own name, and each newest file.
 static void list(void) {
     char path[32];
-    int seen[NAMES] = {0}, newest[NEWEST] = {0}, folders = 0, which;
+    int seen[NAMES] = {0}, newest[NEWEST] = {0}, directories = 0, which;
     for (int half = 0; half < 2; half++) {
         sprintf(path, half ? "own%d" : "all", me);
         DO("list %s", path);
@@ -312,7 +312,7 @@ static void list(void) {
                 MUST(name >= 0 && name < NAMES, "%s lists %s", path, entry->d_name);
                 if (worker == me) seen[name]++;
             } else if (sscanf(entry->d_name, "v%d", &which) == 1) newest[which % NEWEST]++;
-            else if (sscanf(entry->d_name, "d%d", &which) == 1 && which == me) folders++;
+            else if (sscanf(entry->d_name, "d%d", &which) == 1 && which == me) directories++;
         }
         MUST(errno == 0, "readdir %s", path);
         MUST(closedir(directory) == 0, "closedir %s", path);
@@ -321,15 +321,15 @@ static void list(void) {
         MUST(seen[name] == (mine->names[name].file >= 0), "%s is listed %d times", path_of(me, name), seen[name]);
     for (which = 0; which < NEWEST; which++)
         MUST(newest[which] == 1, "v%d, which always exists, is listed %d times", which, newest[which]);
-    MUST(folders == mine->has_folder, "d%d is listed %d times", me, folders);
+    MUST(directories == mine->has_directory, "d%d is listed %d times", me, directories);
 }
 
-// What one sees of another's name; nothing can be said if it changed meanwhile.
+// A query of another worker's name; nothing can be asserted if it changed meanwhile.
 static void visit(int worker, int name) {
     struct name *of = &note->workers[worker].names[name];
     struct stat status;
     uint64_t times = of->times, size = 0;
-    int file = of->file, opens = below(2), result, error;
+    int file = of->file, opens = uniform(2), result, error;
     if (file >= 0) size = note->workers[worker].files[file].size;
     if (times & 1) return;
     const char *path = path_of(worker, name);
@@ -354,7 +354,7 @@ static void visit(int worker, int name) {
          (long long)status.st_size, (unsigned long long)size);
 }
 
-// ---- what all fight for ----
+// ---- shared names ----
 
 static void lock(int which) {
     struct lock *of = &note->locks[which];
@@ -365,13 +365,13 @@ static void lock(int which) {
     uint64_t begun = atomic_fetch_add(&of->begun, 1), ended = of->ended;
     int owner = of->owner, fd = -1, taken, error;
     if (owner == me + 1) {
-        DO("give back %s", path);
+        DO("release %s", path);
         atomic_store(&of->owner, 0);
-        MUST(which % 3 == 2 ? rmdir(path) == 0 : unlink(path) == 0, "giving back %s, which is mine", path);
+        MUST(which % 3 == 2 ? rmdir(path) == 0 : unlink(path) == 0, "release %s, which is mine", path);
         atomic_fetch_add(&of->ended, 1);
         return;
     }
-    int only_looks = below(3) == 0;
+    int only_looks = uniform(3) == 0;
     DO("%s %s", only_looks ? "look at lock" : "take", path);
     if (only_looks) taken = stat(path, &status) < 0;
     else if (which % 3 == 0) {
@@ -383,15 +383,15 @@ static void lock(int which) {
     int is_alone = begun == ended && of->begun == begun + 1;
     if (only_looks) {
         MUST(!taken || error == ENOENT, "stat %s", path);
-        MUST(!is_alone || taken == (owner == 0), "%s, of worker %d and nobody else meanwhile: is it free? %d", path,
+        MUST(!is_alone || taken == (owner == 0), "%s, of worker %d and no competitor: is it free? %d", path,
              owner - 1, taken);
     } else {
         MUST(taken || error == EEXIST, "take %s", path);
-        MUST(!is_alone || taken == (owner == 0), "%s, of worker %d and nobody else meanwhile: taken? %d", path,
+        MUST(!is_alone || taken == (owner == 0), "%s, of worker %d and no competitor: taken? %d", path,
              owner - 1, taken);
         int nobody = 0;
         if (taken) {
-            MUST(atomic_compare_exchange_strong(&of->owner, &nobody, me + 1), "%s is of workers %d and %d", path, me,
+            MUST(atomic_compare_exchange_strong(&of->owner, &nobody, me + 1), "%s belongs to workers %d and %d", path, me,
                  nobody - 1);
             if (which % 3 == 0) MUST(close(fd) == 0, "close %s", path);
         }
@@ -406,8 +406,8 @@ static void replace(int which) {
     struct newest *of = &note->newest[which];
     char path[32], fresh[32];
     sprintf(path, "all/v%d", which);
-    sprintf(fresh, below(2) ? "all/new%d" : "own%d/new", which % WORKERS);
-    for (uint64_t times = 1 + below(12); times > 0; times--) {
+    sprintf(fresh, uniform(2) ? "all/new%d" : "own%d/new", which % WORKERS);
+    for (uint64_t times = 1 + uniform(12); times > 0; times--) {
         uint64_t version = of->done + 1, size = size_of(version);
         fill(scratch, version, size);
         memcpy(scratch, &version, sizeof version);
@@ -422,14 +422,14 @@ static void replace(int which) {
     }
 }
 
-// It is always there, whole, and not older than what was there when one began.
+// It always exists, is whole, and is not older than the version at the beginning of the query.
 static void see_newest(int which) {
     struct newest *of = &note->newest[which];
     char path[32];
     struct stat status;
     uint64_t least = of->done, version, at;
     sprintf(path, "all/v%d", which);
-    if (below(2)) {
+    if (uniform(2)) {
         DO("stat %s", path);
         MUST(stat(path, &status) == 0, "stat of %s, which is replaced and never missing", path);
         uint64_t most = of->begun;
@@ -457,23 +457,23 @@ static void see_newest(int which) {
     MUST(close(fd) == 0, "close %s", path);
 }
 
-// ---- all of it ----
+// ---- the workers ----
 
 static void step(void) {
-    if (below(24) == 0) return sweep();
-    int name = below(NAMES), choice = below(32);
+    if (uniform(24) == 0) return sweep();
+    int name = uniform(NAMES), choice = uniform(32);
     int is_there = mine->names[name].file >= 0;
-    if (choice < 1) folder();
+    if (choice < 1) change_directory();
     else if (choice < 2) list();
-    else if (choice < 4) lock(below(LOCKS));
+    else if (choice < 4) lock(uniform(LOCKS));
     else if (choice < 5) replace(me % NEWEST);
-    else if (choice < 8) see_newest(below(NEWEST));
-    else if (choice < 12) visit((me + 1 + below(WORKERS - 1)) % WORKERS, name);
+    else if (choice < 8) see_newest(uniform(NEWEST));
+    else if (choice < 12) visit((me + 1 + uniform(WORKERS - 1)) % WORKERS, name);
     else if (choice < 18) look(name);
     else if (!is_there || choice < 19) make(name);
     else if (choice < 22) change(name);
     else if (choice < 24) move(name);
-    else if (choice < 26) add_link(name, below(NAMES));
+    else if (choice < 26) add_link(name, uniform(NAMES));
     else take_away(name);
 }
 
@@ -493,7 +493,7 @@ static void remove_all(void) {
             if (note->workers[worker].names[name].file >= 0)
                 MUST(unlink(path_of(worker, name)) == 0, "unlink %s", path_of(worker, name));
         sprintf(path, "all/d%d", worker);
-        if (note->workers[worker].has_folder) MUST(rmdir(path) == 0, "rmdir %s", path);
+        if (note->workers[worker].has_directory) MUST(rmdir(path) == 0, "rmdir %s", path);
         sprintf(path, "own%d/key", worker);
         MUST(unlink(path) == 0, "unlink %s", path);
         sprintf(path, "own%d", worker);

@@ -1,5 +1,6 @@
-# One of several on all hosts that append, replace names and count under locks, at random from a seed; what it
-# has done is in `said`. Run by the agents of crates/tests/tests/stress.rs, which put values in for the words.
+# One of several programs on all hosts that append, replace names and count under locks, at random from a seed;
+# its counts are in `result`. Run by the agents of crates/tests/tests/it/soak/stress.rs, which replace the words in
+# capitals by values.
 import ctypes, fcntl, json, os, random, struct
 
 me, rounds = ME, ROUNDS
@@ -11,7 +12,7 @@ COUNTERS = 4
 logs = {d: os.open(f'{d}/log', os.O_WRONLY | os.O_APPEND) for d in DIRECTORIES}
 counters = {(d, how): os.open(f'{d}/{how}', os.O_RDWR) for d in DIRECTORIES for how in ('process', 'file', 'whole')}
 done = {'log': {d: 0 for d in DIRECTORIES}, 'count': {}, 'replaced': 0, 'exchanged': 0, 'looks': 0}
-# Of each name and each who replaced it, what of his was seen last.
+# The last version seen, by name and by the program that replaced it.
 seen, replaced = {}, {}
 
 
@@ -25,7 +26,7 @@ def append(d):
 
 
 def replace(d):
-    """By a file that was made in any directory."""
+    """Replaces a name by a file that was created in any directory."""
     made, name = f'{numbers.choice(DIRECTORIES)}/made{me}', f'{d}/name'
     number = replaced[name] = replaced.get(name, 0) + 1
     with open(made, 'wb') as file:
@@ -42,12 +43,12 @@ def exchange():
 
 
 def look(d):
-    """A name that others replace is always there and whole, and never what it was before."""
+    """A name that others replace always exists, is whole, and is never stale."""
     with open(f'{d}/name', 'rb') as file:
         data = file.read()
-    word, who, number, rest = data.split(b' ', 3)
+    word, writer, number, rest = data.split(b' ', 3)
     assert word == b'whole' and rest.strip(b'x') == b'.', f'{d}: {data[:60]}'
-    key = d, int(who)
+    key = d, int(writer)
     assert int(number) >= seen.get(key, 0), f'{d}: {data[:20]} after {seen[key]}'
     seen[key] = int(number)
     with open(f'{d}/token', 'rb') as file:
@@ -58,7 +59,7 @@ def look(d):
 
 
 def count(d, how):
-    """Adds one, or one to each, while nobody else does."""
+    """Increments one counter or several, under a lock."""
     file, first = counters[d, how], numbers.randrange(COUNTERS)
     last = first if numbers.randrange(4) else numbers.randrange(first, COUNTERS)
     start, length = 8 * first, 8 * (last - first + 1)
@@ -101,4 +102,4 @@ for _ in range(rounds):
         count(directory, numbers.choice(['process', 'file', 'whole']))
 for file in [*logs.values(), *counters.values()]:
     os.close(file)
-said = json.dumps(done)
+result = json.dumps(done)

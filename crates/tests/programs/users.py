@@ -1,6 +1,6 @@
-"""What other users may do: run by root in an empty directory, prints what each call comes to.
+"""Rights of other users: run by root in an empty directory, prints the result of each call.
 
-The output is compared with that of the same on tmpfs (crates/tests/tests/users.rs)."""
+Its output is compared with that on tmpfs (crates/tests/tests/it/mount/local_rights.rs)."""
 import errno, os, stat, struct, sys
 
 ANYONE = 0xFFFFFFFF
@@ -12,11 +12,11 @@ def acl(*entries):
 
 
 def listed(owner=7, users=(), group=0, groups=(), mask=7, other=0):
-    return acl((1, owner, ANYONE), *((2, may, who) for who, may in users), (4, group, ANYONE),
-               *((8, may, who) for who, may in groups), (16, mask, ANYONE), (32, other, ANYONE))
+    return acl((1, owner, ANYONE), *((2, may, user) for user, may in users), (4, group, ANYONE),
+               *((8, may, one) for one, may in groups), (16, mask, ANYONE), (32, other, ANYONE))
 
 
-def said(call, *arguments, **more):
+def outcome(call, *arguments, **more):
     try:
         return call(*arguments, **more)
     except OSError as error:
@@ -24,14 +24,14 @@ def said(call, *arguments, **more):
 
 
 def as_user(user, group, groups, what, call):
-    """Does it in a child that is somebody else, and prints what came of it."""
+    """Makes the call in a child that is another user, and prints its result."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
         os.setgroups(groups)
         os.setresgid(group, group, group)
         os.setresuid(user, user, user)
-        print(f'{what} as {user}:{group}{groups}: {said(call)}')
+        print(f'{what} as {user}:{group}{groups}: {outcome(call)}')
         sys.stdout.flush()
         os._exit(0)
     os.waitpid(child, 0)
@@ -81,7 +81,7 @@ for number, list_ in enumerate([
         as_user(*user, f'set {path}', lambda: os.setxattr(path, ACCESS, list_))
         as_user(*user, f'get {path}', lambda: os.getxattr(path, ACCESS))
 
-# Directories with lists: who may look, make and remove.
+# Directories with access control lists: rights to list, create and remove.
 for number, may in enumerate((7, 5, 3, 1)):
     path = f'directory{number}'
     os.mkdir(path, 0o700)
@@ -94,30 +94,30 @@ for number, may in enumerate((7, 5, 3, 1)):
         as_user(*user, f'make {path}', make(f'{path}/new'))
         as_user(*user, f'move {path}', lambda: (os.rename(f'{path}/file', f'{path}/moved'), os.rename(f'{path}/moved', f'{path}/file')))
 
-# A default list, as another user with a umask.
-os.mkdir('heirs')
-os.setxattr('heirs', DEFAULT, listed(users=[(2, 6)], group=5, groups=[(9, 7)], other=5))
-os.chmod('heirs', 0o777)
+# A default list, used by another user with a umask.
+os.mkdir('inherited')
+os.setxattr('inherited', DEFAULT, listed(users=[(2, 6)], group=5, groups=[(9, 7)], other=5))
+os.chmod('inherited', 0o777)
 
 
 def inherit():
     os.umask(0o077)
-    with open('heirs/f', 'w'):
+    with open('inherited/f', 'w'):
         pass
-    os.mkdir('heirs/d', 0o750)
-    handle = os.open('heirs', os.O_TMPFILE | os.O_RDWR, 0o640)
-    directory = os.open('heirs', os.O_RDONLY)
+    os.mkdir('inherited/d', 0o750)
+    handle = os.open('inherited', os.O_TMPFILE | os.O_RDWR, 0o640)
+    directory = os.open('inherited', os.O_RDONLY)
     os.link(f'/proc/self/fd/{handle}', 't', dst_dir_fd=directory, follow_symlinks=True)
     os.close(handle)
-    return [(mode(path), sorted(os.listxattr(path))) for path in ('heirs/f', 'heirs/d', 'heirs/t')]
+    return [(mode(path), sorted(os.listxattr(path))) for path in ('inherited/f', 'inherited/d', 'inherited/t')]
 
 
 as_user(3, 3, [], 'inherit', inherit)
 for user in PEOPLE:
-    as_user(*user, 'read an heir', opened('heirs/f', os.O_RDONLY))
-    as_user(*user, 'write an heir', opened('heirs/t', os.O_WRONLY))
+    as_user(*user, 'read an inherited list', opened('inherited/f', os.O_RDONLY))
+    as_user(*user, 'write with an inherited list', opened('inherited/t', os.O_WRONLY))
 
-# Groups: a program in forty of them, directories that hand theirs down, and who keeps set-group-id.
+# Groups: a program in forty of them, directories whose group is inherited, and when the set-group-id bit stays.
 os.mkdir('group')
 os.chown('group', 0, 9)
 os.chmod('group', 0o2770)
@@ -175,12 +175,12 @@ for what, call in (
     ('touch', lambda: os.utime('program')),
     ('set times', lambda: os.utime('program', (1, 1))),
     ('chmod', lambda: os.chmod('program', 0o777)),
-    ('chown to his group', lambda: os.chown('program', -1, os.getgid())),
+    ('chown to its group', lambda: os.chown('program', -1, os.getgid())),
     ('link', lambda: (os.link('program', 'sticky/linked'), os.unlink('sticky/linked'))),
 ):
-    # In the file's group by the first, by another, and not.
+    # In the file's group by the first group, by another, and not.
     for user in (0, 0, []), (1, 1, []), (2, 1, []), (2, 2, [7, 1]), (2, 2, [7]), (1, 2, [7]):
-        # Without group execution the set-group-id bit is another matter.
+        # Without group execution the set-group-id bit means something else.
         for bits in 0o6777, 0o6767, 0o2666:
             with open('program', 'w') as file:
                 file.write('contents')

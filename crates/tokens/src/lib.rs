@@ -1,28 +1,30 @@
-//! A bound on bytes a second, as a bucket of tokens: what is moved takes tokens, and begins while there
-//! are some.
+//! A limit on bytes per second, as a bucket of tokens: a transfer takes tokens, and may start while
+//! there are some.
 //!
-//! No clock is read: who asks says the time. What is begun may be larger than what is left; the bucket is
-//! in debt then, and nothing more begins until that is paid. So the rate holds on average, for parts of
-//! any size, and at most `BURST_MILLIS` of it and one part are moved beyond it in any span of time.
+//! No clock is read: the caller passes the time. A transfer may be larger than the remaining
+//! tokens; the bucket is then in debt, and nothing else starts until that is paid. So the rate
+//! holds on average, for transfers of any size, and in any span of time at most `BURST_MILLIS` of
+//! it and one transfer are moved beyond it.
 #![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing, clippy::string_slice)]
 
-/// What may be saved up: so many milliseconds of the rate.
+/// Milliseconds of the rate that may be saved up.
 pub const BURST_MILLIS: u64 = 100;
-/// Tokens of a byte, so that a millisecond of any rate is whole tokens.
+/// Tokens of one byte, so that a millisecond of any rate is a whole number of tokens.
 const TOKENS: i128 = 1000;
 
-/// See the module. Times are milliseconds since any moment, and may begin anew after `u32::MAX`.
+/// A token bucket. Times are milliseconds since any moment, and may wrap after `u32::MAX`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokenBucket {
-    /// 0: no bound.
+    /// Bytes per second; 0: unlimited.
     bytes_per_second: u64,
     tokens: i128,
-    /// When that was so.
+    /// Time at which `tokens` was computed.
     at: u32,
 }
 
 impl TokenBucket {
-    /// So many bytes a second; 0: as many as come.
+    /// A bucket for this many bytes per second; 0: unlimited.
     #[must_use]
     pub const fn new(bytes_per_second: u64) -> TokenBucket {
         let mut bucket = TokenBucket { bytes_per_second, tokens: 0, at: 0 };
@@ -31,7 +33,7 @@ impl TokenBucket {
     }
 
     const fn tokens_max(&self) -> i128 {
-        // At least one, so that the slowest begins, too.
+        // At least one token, so that the slowest rate starts, too.
         let burst = self.bytes_per_second as i128 * BURST_MILLIS as i128;
         if burst > 0 { burst } else { 1 }
     }
@@ -42,13 +44,14 @@ impl TokenBucket {
         (self.tokens + come).min(self.tokens_max())
     }
 
-    /// True if something may begin.
+    /// True if a transfer may start.
     #[must_use]
     pub fn is_open(&self, now: u32) -> bool {
         self.bytes_per_second == 0 || self.tokens(now) > 0
     }
 
-    /// Something of so many bytes begins, whether it may or not: what can not wait counts, too.
+    /// A transfer of this many bytes starts, whether it may or not: transfers that cannot wait
+    /// count, too.
     pub fn take(&mut self, now: u32, bytes: u64) {
         if self.bytes_per_second > 0 {
             self.tokens = self.tokens(now) - i128::from(bytes) * TOKENS;
@@ -56,7 +59,7 @@ impl TokenBucket {
         }
     }
 
-    /// Milliseconds that so many bytes take at this rate.
+    /// Milliseconds that this many bytes take at the rate.
     #[must_use]
     pub const fn millis_for(&self, bytes: u64) -> u64 {
         match self.bytes_per_second {
@@ -65,7 +68,7 @@ impl TokenBucket {
         }
     }
 
-    /// Milliseconds until something may begin.
+    /// Milliseconds until a transfer may start.
     #[must_use]
     pub fn wait_millis(&self, now: u32) -> u32 {
         let missing = match self.bytes_per_second {
@@ -82,7 +85,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn without_a_bound_nothing_waits() {
+    fn without_a_limit_nothing_waits() {
         let mut bucket = TokenBucket::new(0);
         bucket.take(0, u64::MAX);
         assert!(bucket.is_open(0));
@@ -90,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_debt_is_paid_before_the_next() {
+    fn a_debt_is_paid_before_the_next_transfer() {
         let mut bucket = TokenBucket::new(1000);
         assert!(bucket.is_open(5));
         bucket.take(5, 4100);
@@ -108,7 +111,8 @@ mod tests {
     }
 
     proptest! {
-        /// Parts that begin as soon as they may, after pauses: the bound holds from any of them on.
+        /// Transfers that start as soon as they may, after pauses: the limit holds from any of them
+        /// on.
         #[test]
         fn the_rate_holds_in_any_span(
             rate in 1_u64..1 << 40,

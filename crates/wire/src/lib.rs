@@ -1,54 +1,33 @@
 //! The vocabulary of Forebay: ids, attributes, errors, limits, and the messages with their codec.
 //!
-//! Everything that two crates or two processes must agree on lives here, and nothing else: no
-//! policy, no I/O, no allocation (the crate is loaded into applications). What is stored by the
-//! metadata log is described beside the log; what lies in shared memory, in the crate `shm`.
-//!
-//! Reading order: `limits`, `id`, `errno`, `attributes`, `credentials`, `acl`, `name`, `hash`, `codec`,
-//! `header`, `origin`, `request`, `reply`, `post`, `lease`, `watch`, `quota`, `welcome`.
+//! Here: everything that two crates or two processes must agree on: what messages are made of
+//! (`base`), what they speak of (`types`), and the messages themselves (`messages`). Not here:
+//! policy, I/O, allocation (the crate is loaded into applications); the records of the metadata
+//! log, which are described beside the log; layouts of shared memory, which are in the crate `shm`.
 #![forbid(unsafe_code)]
 #![no_std]
+#![warn(
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unreachable
+)]
 
 #[cfg(test)]
 extern crate std;
 
-pub mod limits;
+mod base;
 
-pub mod id;
+mod types;
 
-pub mod errno;
+mod messages;
 
-pub mod attributes;
-
-pub mod credentials;
-
-pub mod acl;
-
-pub mod name;
-
-pub mod hash;
-
-pub mod codec;
-
-pub mod header;
-
-pub mod origin;
-
-pub mod request;
-
-pub mod reply;
-
-pub mod post;
-
-pub mod lease;
-
-pub mod watch;
-
-pub mod quota;
-
-pub mod below;
-
-pub mod welcome;
+pub use base::{codec, errno, hash, id, limits, name};
+pub use messages::{header, local_op, reply, request, welcome};
+pub use types::{
+    acl, attributes, backing, client_id, credentials, job, lease, names, quota, watch,
+};
 
 pub use attributes::{Attributes, Layout};
 pub use codec::{Malformed, Reader, Writer};
@@ -56,7 +35,7 @@ pub use credentials::Credentials;
 pub use errno::Errno;
 pub use header::Header;
 pub use id::{DaemonIndex, Inode, ShardIndex};
-pub use post::Post;
+pub use local_op::LocalOp;
 pub use reply::Reply;
 pub use request::Request;
 pub use welcome::Welcome;

@@ -1,10 +1,11 @@
-//! Property tests of the wire format: what is written is read back, and no bytes from outside make
-//! the decoders panic or read beyond their input.
+//! Property tests of the wire format: encoded values decode to the same values, and no input makes
+//! the decoders panic or read beyond its end.
 
 use proptest::prelude::*;
-use wire::below::{Lies, News, Stamp, Standing, UnsavedName, Version, listed};
+use wire::backing::{BackingLocation, DirtyName, DirtyStatus, Stamp, SyncState, Version, listed};
 use wire::codec::{Field, Malformed, Reader, Writer};
-use wire::reply::{DirectoryEntry, Piece};
+use wire::names::{FoundName, NamePlace};
+use wire::reply::{DirectoryEntry, Extent};
 use wire::request::removed;
 use wire::{Attributes, Credentials, Errno, Header, Inode, Layout, Reply, Request, Welcome};
 
@@ -27,7 +28,7 @@ fn attributes() -> impl Strategy<Value = Attributes> {
             layout: Layout {
                 spread: layout.0,
                 placement: layout.1,
-                chunk_log2: layout.2,
+                stripe_log2: layout.2,
                 flags: layout.3,
                 place: layout.4,
             },
@@ -49,7 +50,7 @@ fn request_round_trip(request: Request<'_>) {
     assert_eq!(Request::decode(&mut reader), Ok(request));
     assert!(reader.rest().is_empty());
     for cut in 0..bytes.len() {
-        assert!(Request::decode(&mut Reader::new(&bytes[..cut])).is_err(), "cut at {cut}");
+        assert!(Request::decode(&mut Reader::new(&bytes[..cut])).is_err(), "truncated at {cut}");
     }
 }
 
@@ -61,7 +62,7 @@ fn reply_round_trip(reply: Reply<'_>) {
     assert!(reader.rest().is_empty());
 }
 
-/// Whatever decodes from the bytes is encoded in as many bytes, which decode to the same.
+/// Any value that decodes from the bytes is encoded in as many bytes, which decode to the same.
 fn come_back(bytes: &[u8]) {
     fn check<'a, T: PartialEq + std::fmt::Debug>(
         bytes: &'a [u8],
@@ -94,11 +95,11 @@ fn come_back(bytes: &[u8]) {
     comes_back!(Credentials::decode, encode);
     comes_back!(Attributes::decode, encode);
     comes_back!(DirectoryEntry::take, put);
-    comes_back!(Piece::take, put);
-    comes_back!(Lies::take, put);
-    comes_back!(Standing::take, put);
-    comes_back!(UnsavedName::take, put);
-    comes_back!(News::take, put);
+    comes_back!(Extent::take, put);
+    comes_back!(BackingLocation::take, put);
+    comes_back!(SyncState::take, put);
+    comes_back!(DirtyName::take, put);
+    comes_back!(DirtyStatus::take, put);
     if let Ok(welcome) = Welcome::decode(&mut Reader::new(bytes)) {
         let mut buffer = [0; 256];
         let written = encode(&mut buffer, |to| welcome.encode(to));
@@ -106,9 +107,9 @@ fn come_back(bytes: &[u8]) {
     }
 }
 
-fn lies<'a>(words: &[u64; 8], name: &'a [u8]) -> Lies<'a> {
+fn location<'a>(words: &[u64; 8], name: &'a [u8]) -> BackingLocation<'a> {
     let [parent, number, modified, size, counts, changed, here, here_size] = *words;
-    Lies {
+    BackingLocation {
         parent: Inode(parent),
         name,
         version: Version { number, modified: modified.cast_signed(), size },
@@ -122,53 +123,65 @@ fn lies<'a>(words: &[u64; 8], name: &'a [u8]) -> Lies<'a> {
 }
 
 proptest! {
-    /// What lies below is told and read back, alone, in requests and in lists.
+    /// Sync states decode as they were encoded, alone, in requests and in lists.
     #[test]
-    fn standings_survive(
+    fn sync_states_survive(
         words in any::<[u64; 8]>(), others in any::<[u64; 8]>(), bits in 0u8..32, m in any::<u32>(),
         name in proptest::collection::vec(any::<u8>(), 0..300), attributes in attributes(),
     ) {
-        let (inode, name, lies) = (Inode(others[1]), &name[..], lies(&words, &name));
-        let next = Lies { counts: others[0], name: &name[..name.len() / 2], ..lies };
-        let standing = Standing {
+        let (inode, name, location) = (Inode(others[1]), &name[..], location(&words, &name));
+        let next = BackingLocation { counts: others[0], name: &name[..name.len() / 2], ..location };
+        let sync_state = SyncState {
             inode,
             attributes: (bits & 1 != 0).then_some(attributes),
             is_written: bits & 2 != 0,
-            now: (bits & 4 != 0).then_some(lies),
+            now: (bits & 4 != 0).then_some(location),
             next: (bits & 8 != 0).then_some(next),
-            draft: (bits & 16 != 0).then_some(lies),
+            partial: (bits & 16 != 0).then_some(location),
         };
-        let (entry, below) = (Inode(others[2]), Inode(others[3]));
-        let unsaved = UnsavedName { parent: inode, name, entry, mode: m, lies: below };
+        let (entry, backing) = (Inode(others[2]), Inode(others[3]));
+        let dirty = DirtyName { parent: inode, name, entry, mode: m, backed_inode: backing };
         let mut buffer = vec![0; 64 * 1024];
-        let bytes = encode(&mut buffer, |to| [standing, standing].iter().for_each(|it| it.put(to)));
-        prop_assert_eq!(listed::<Standing>(bytes).collect::<Vec<_>>(), [standing, standing]);
-        prop_assert!(bytes.len() / 2 <= Standing::BYTES_MAX || name.len() > 255);
-        prop_assert_eq!(listed::<Standing>(&bytes[..bytes.len() - 1]).count(), 1);
+        let bytes = encode(&mut buffer, |to| [sync_state, sync_state].iter().for_each(|it| it.put(to)));
+        prop_assert_eq!(listed::<SyncState>(bytes).collect::<Vec<_>>(), [sync_state, sync_state]);
+        prop_assert!(bytes.len() / 2 <= SyncState::BYTES_MAX || name.len() > 255);
+        prop_assert_eq!(listed::<SyncState>(&bytes[..bytes.len() - 1]).count(), 1);
         let mut buffer = vec![0; 64 * 1024];
-        let bytes = encode(&mut buffer, |to| [unsaved, unsaved].iter().for_each(|it| it.put(to)));
-        prop_assert_eq!(listed::<UnsavedName>(bytes).collect::<Vec<_>>(), [unsaved, unsaved]);
-        prop_assert!(bytes.len() / 2 <= UnsavedName::BYTES_MAX || name.len() > 255);
-        let news = News { number: words[0], names: words[1], inodes: words[2] };
-        let mut buffer = [0; News::BYTES];
-        let bytes = encode(&mut buffer, |to| news.put(to));
-        prop_assert_eq!(News::take(&mut Reader::new(bytes)), Ok(news));
-        request_round_trip(Request::Saving { inode, lies });
-        request_round_trip(Request::Wrote { inode, lies });
-        request_round_trip(Request::Drafted { inode, is_new: bits & 1, lies });
-        request_round_trip(Request::Saved { parent: inode, name, from: entry, to: below });
-        request_round_trip(Request::UnsavedNames { parent: inode, name });
+        let bytes = encode(&mut buffer, |to| [dirty, dirty].iter().for_each(|it| it.put(to)));
+        prop_assert_eq!(listed::<DirtyName>(bytes).collect::<Vec<_>>(), [dirty, dirty]);
+        prop_assert!(bytes.len() / 2 <= DirtyName::BYTES_MAX || name.len() > 255);
+        let status = DirtyStatus { number: words[0], names: words[1], inodes: words[2] };
+        let mut buffer = [0; DirtyStatus::BYTES];
+        let bytes = encode(&mut buffer, |to| status.put(to));
+        prop_assert_eq!(DirtyStatus::take(&mut Reader::new(bytes)), Ok(status));
+        request_round_trip(Request::Writing { inode, location });
+        request_round_trip(Request::Wrote { inode, location });
+        request_round_trip(Request::NotePartial { inode, is_new: bits & 1, location });
+        request_round_trip(Request::NameWritten { parent: inode, name, from: entry, to: backing });
+        request_round_trip(Request::DirtyNames { parent: inode, name });
+        let place = NamePlace { parent: entry, hash: others[1], collision: bits };
+        request_round_trip(place.request(name));
+        let found = FoundName { parent: inode, inode: entry, mode: m, name };
+        let mut buffer = vec![0; 64 * 1024];
+        let bytes = encode(&mut buffer, |to| {
+            place.put(to);
+            [found, found].iter().for_each(|it| it.put(to));
+        });
+        let mut reader = Reader::new(bytes);
+        prop_assert_eq!(NamePlace::take(&mut reader), Ok(place));
+        prop_assert_eq!(listed::<FoundName>(reader.rest()).collect::<Vec<_>>(), [found, found]);
+        prop_assert!(bytes.len() / 2 <= FoundName::BYTES_MAX + 17 || name.len() > 255);
     }
 
-    /// When a directory is saved stands beside its other flags.
+    /// The writeback mode of a directory is independent of its other flags.
     #[test]
-    fn write_back_stands_beside_other_flags(attributes in attributes(), value in 0u8..4) {
+    fn writeback_mode_is_independent_of_other_flags(attributes in attributes(), value in 0u8..4) {
         let layout = attributes.layout;
-        use wire::attributes::flag::WRITE_BACK;
-        let flags = layout.flags_with_write_back(value);
-        prop_assert_eq!(Layout { flags, ..layout }.write_back(), value);
-        prop_assert_eq!(flags & !WRITE_BACK, layout.flags & !WRITE_BACK);
-        prop_assert!(layout.write_back() < 8);
+        use wire::attributes::flag::WRITEBACK;
+        let flags = layout.flags_with_writeback(value);
+        prop_assert_eq!(Layout { flags, ..layout }.writeback(), value);
+        prop_assert_eq!(flags & !WRITEBACK, layout.flags & !WRITEBACK);
+        prop_assert!(layout.writeback() < 8);
     }
 }
 
@@ -211,8 +224,8 @@ proptest! {
         request_round_trip(Request::Lock {
             inode, owner: b, party: a, pid: m, kind: 1, flags: 2, start: a, end: c,
         });
-        request_round_trip(Request::MapPieces {
-            inode, chunk_log2: 22, allocate: 1, offset: b, length: c, ahead: a,
+        request_round_trip(Request::MapExtents {
+            inode, stripe_log2: 22, allocate: 1, offset: b, length: c, preallocate: a,
         });
         request_round_trip(Request::Walk { directory: inode, from: 1, names: name });
         request_round_trip(Request::Remove { inodes: value });
@@ -222,8 +235,8 @@ proptest! {
         request_round_trip(Request::Space {});
         reply_round_trip(Reply::Attributes { attributes });
         reply_round_trip(Reply::Contents { size: c, bytes: value });
-        let (leased, pact, recalls) = (3, 4, 5);
-        reply_round_trip(Reply::Walked { absent: 1, leased, pact, recalls, chain: value });
+        let (leased, term, revocation) = (3, 4, 5);
+        reply_round_trip(Reply::Walked { absent: 1, leased, term, revocation, chain: value });
         reply_round_trip(Reply::Refused { errno: Errno(m as u16) });
         reply_round_trip(Reply::Entries { more: 1, next: 9, entries: name });
     }
@@ -233,12 +246,12 @@ proptest! {
         words in any::<[u64; 3]>(), shorts in any::<[u16; 3]>(), ids in any::<[u32; 2]>(),
         groups in proptest::collection::vec(any::<u32>(), 0..=16),
     ) {
-        let mut who = Credentials::of(ids[0], ids[1]);
-        who.group_count = groups.len() as u8;
-        who.groups[..groups.len()].copy_from_slice(&groups);
+        let mut caller = Credentials::of(ids[0], ids[1]);
+        caller.group_count = groups.len() as u8;
+        caller.groups[..groups.len()].copy_from_slice(&groups);
         let header = Header {
-            shard: shorts[0], daemon: shorts[1], epoch: words[0], origin: words[1],
-            sequence: words[2], host: shorts[2], mount: shorts[2] as u8, who,
+            shard: shorts[0], daemon: shorts[1], epoch: words[0], client_id: words[1],
+            sequence: words[2], host: shorts[2], mount: shorts[2] as u8, caller,
         };
         let mut buffer = [0; 256];
         let bytes = encode(&mut buffer, |to| header.encode(to));
@@ -246,16 +259,16 @@ proptest! {
     }
 
     #[test]
-    fn bytes_from_outside_harm_nobody(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn any_bytes_are_decoded_safely(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
         come_back(&bytes);
-        if let Ok(piece) = Piece::take(&mut Reader::new(&bytes)) {
-            prop_assert!(piece.length() <= 1 << wire::limits::CHUNK_LOG2_MAX);
+        if let Ok(extent) = Extent::take(&mut Reader::new(&bytes)) {
+            prop_assert!(extent.length() <= 1 << wire::limits::STRIPE_LOG2_MAX);
         }
     }
 
-    /// A message that was changed on its way is refused, or is another one that comes back.
+    /// A message that was changed on its way is refused, or is another valid message.
     #[test]
-    fn changed_messages_are_refused_or_come_back(
+    fn altered_messages_are_refused_or_decode(
         kind in 0usize..9, number: u64, changes in proptest::collection::vec(any::<(usize, u8)>(), 0..6),
         name in proptest::collection::vec(any::<u8>(), 0..40), attributes in attributes(), cut: usize,
     ) {
@@ -269,12 +282,12 @@ proptest! {
             }.encode(to),
             2 => Reply::Created { attributes }.encode(to),
             3 => Reply::Entries { more: 1, next: 9, entries: name }.encode(to),
-            4 => Welcome { workers: 3, origin: number, ..Welcome::default() }.encode(to),
+            4 => Welcome { workers: 3, client_id: number, ..Welcome::default() }.encode(to),
             5 => DirectoryEntry { hash: number, inode, mode: 7, name }.put(to),
-            6 => Piece { start: number, slot: 1, place: number, length_log2: 20, tier: 1 }.put(to),
+            6 => Extent { start: number, slot: 1, location: number, length_log2: 20, tier: 1 }.put(to),
             7 => Header {
-                shard: 1, daemon: 2, epoch: number, origin: number, sequence: 3, host: 4, mount: 5,
-                who: Credentials::of(5, 6),
+                shard: 1, daemon: 2, epoch: number, client_id: number, sequence: 3, host: 4, mount: 5,
+                caller: Credentials::of(5, 6),
             }.encode(to),
             _ => attributes.encode(to),
         });
@@ -288,7 +301,7 @@ proptest! {
     }
 
     #[test]
-    fn a_writer_without_room_says_so(length in 0usize..40) {
+    fn a_writer_without_space_reports_it(length in 0usize..40) {
         let mut buffer = vec![0; length];
         let mut writer = Writer::new(&mut buffer);
         Request::Lookup { parent: Inode(1), name: b"a-name-of-some-length" }.encode(&mut writer);
@@ -321,10 +334,10 @@ fn permissions_follow_access() {
 /// keys of their own. Each half alone has them, too.
 #[test]
 fn names_of_neighbouring_directories_have_keys_of_their_own() {
-    use std::collections::HashSet;
+    use std::collections::BTreeSet;
     let inodes =
         (0..32).flat_map(|shard| (1..5).map(move |n| Inode::new(wire::ShardIndex(shard), n)));
-    let (mut upper, mut lower) = (HashSet::new(), HashSet::new());
+    let (mut upper, mut lower) = (BTreeSet::new(), BTreeSet::new());
     for inode in inodes {
         for number in 0..2000 {
             for name in [format!("{number}"), format!("0f{number}"), format!("a-file-{number}")] {

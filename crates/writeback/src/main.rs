@@ -1,164 +1,181 @@
-//! `forebay-writeback`: saves in the backing directory what is made and changed in an instance.
+//! `forebay-writeback`: the writeback daemon. It writes what is created and changed in an instance
+//! to the backing store.
 //!
-//! It is a client of the instance like any program, and reads and writes the site's file system as any
-//! program does: if that hangs, this process hangs and nothing else. What is unsaved the daemons know,
-//! which are asked; so it may be killed at any moment, and the next one goes on.
+//! It is a client of the instance like any program, and uses the file system of the site like any
+//! program: if that hangs, only this process hangs. The daemons of the instance keep the record of
+//! what is dirty, so this process may be killed at any moment and the next one continues.
 //!
-//! Reading order: the two sides (`sides`), what is told of them (`state`), a round (`round`, then
-//! `names`, `contents`, at the rate of `brake`, `changed`, `drafts`, and the last of all, `leaving`), the
-//! sides as they are (`instance`, `site` or `objects`), and when rounds are due (`watch`).
+//! Reading order: the types (`state`), the instance (`instance`), the backing store (`backends`), a
+//! round that makes the two equal (`round`, at the rate of `rate_limiter`), when rounds run
+//! (`scheduler`, and `urgent` for clients that wait), and what commands ask (`progress`,
+//! `control`).
 #![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing, clippy::string_slice)]
+#![expect(clippy::print_stderr, reason = "a program reports its errors there")]
 
 mod settings;
 
-mod alone;
+mod instance_lock;
 
 mod state;
 
-mod sides;
+mod instance;
+
+mod backends;
 
 mod round;
 
-mod scope;
+mod rate_limiter;
 
-mod names;
+mod progress;
 
-mod contents;
+mod scheduler;
 
-mod brake;
-
-mod changed;
-
-mod drafts;
-
-mod leaving;
-
-mod instance;
-
-mod site;
-
-mod objects;
-
-mod watch;
-
-mod wanted;
+mod urgent;
 
 mod control;
 
 #[cfg(test)]
 mod sim;
 
+use backends::Backend;
+use backends::posix::PosixBackend;
+use backends::s3::S3Backend;
+use background::{log_file, report_ready};
 use client::{At, Client, Follow, Outcome, PathBuffer};
-use instance::Instance;
-use objects::Objects;
+use config::process::Invocation;
+use control::InstanceQueries;
+use instance::client::InstanceClient;
+use progress::Progress;
+use scheduler::Scheduler;
 use settings::Settings;
-use sides::Lower;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use site::Site;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use watch::{Board, Watch};
 use wire::errno::Errno;
 use wire::{Credentials, Inode};
 
-/// Exit code for arguments that are not understood.
+/// Exit code for invalid arguments.
 const NOT_UNDERSTOOD: u8 = 2;
-/// The socket in the run directory.
+/// Name of the control socket in the run directory.
 const SOCKET: &str = "writeback.sock";
-/// Beside it: uploads to a bucket that are not over.
+/// Name of the file in the run directory that records multipart uploads.
 const UPLOADS: &str = "writeback.uploads";
 
 static CLIENT: Client = Client::new();
 
 fn main() -> ExitCode {
-    let settings = match Settings::parse(std::env::args_os().skip(1)) {
-        Ok(settings) => settings,
+    let settings = match settings() {
+        Ok(Some(settings)) => settings,
+        Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebay-writeback: {error}");
+            eprintln!(
+                "forebay-writeback: {}",
+                config::printable::printable_lines(&error.to_string())
+            );
             return ExitCode::from(NOT_UNDERSTOOD);
         }
     };
-    let level = std::env::var("FOREBAY_LOG").ok().and_then(|level| level.parse().ok());
-    tracing_subscriber::fmt()
-        .with_max_level(level.unwrap_or(tracing::Level::INFO))
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .with_target(false)
-        .init();
+    log_file::begin(settings.instance.log, &settings.run);
     match run(&settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebay-writeback: {error}");
+            eprintln!(
+                "forebay-writeback: {}",
+                config::printable::printable_lines(&error.to_string())
+            );
             ExitCode::FAILURE
         }
     }
 }
 
+/// The settings that the command line names; `None`: it asked for a line of text, which is printed.
+fn settings() -> Result<Option<Settings>, String> {
+    let line = match Invocation::parse(std::env::args_os().skip(1))? {
+        Invocation::Run(launch) => {
+            return Settings::read(&launch.config, launch.ready_fd).map(Some);
+        }
+        Invocation::Version => format!("forebay-writeback {}", env!("CARGO_PKG_VERSION")),
+        Invocation::Help => {
+            "forebay-writeback --config FILE [--ready-fd N]: 'forebay start' runs it".to_owned()
+        }
+    };
+    let _ = writeln!(std::io::stdout(), "{line}");
+    Ok(None)
+}
+
 fn run(settings: &Settings) -> Result<(), String> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])
-        .map_err(|error| format!("can not take signals: {error}"))?;
-    below::clear_mask();
-    let run = PathBuf::from(settings.run.to_string_lossy().into_owned());
-    let alone = alone::take(&run, settings.patience)?;
-    let lower = alone::owner(&alone)
-        .and_then(|owner| lower(settings, &run, owner))
-        .map_err(|error| format!("{}: {error}", settings.backing.display()))?;
+        .map_err(|error| format!("cannot install signal handlers: {error}"))?;
+    backing::clear_umask();
+    let run = settings.run.clone();
+    let lock = instance_lock::take(&run, settings.lock_timeout())?;
+    let backend = instance_lock::owner(&lock)
+        .and_then(|owner| backend(settings, &run, owner))
+        .map_err(|error| format!("{}: {error}", settings.backing()))?;
     CLIENT
-        .attach(&settings.run, b"/", settings.home)
+        .attach(&settings.run_text()?, b"/", settings.home)
         .map_err(|errno| format!("no daemon answers in {}: {}", run.display(), errno.text()))?;
-    let instance = Instance::new(&CLIENT, settings.threads)
-        .map_err(|errno| format!("can not use the instance: {}", errno.text()))?;
-    let board = Arc::new(Board::new(settings.rate));
+    let instance = InstanceClient::new(&CLIENT, settings.threads)
+        .map_err(|errno| format!("cannot use the instance: {}", errno.text()))?;
+    let progress = Arc::new(Progress::new(settings.instance.backing_rate));
     let socket = run.join(SOCKET);
     let listener = control::listen(&socket)
-        .map_err(|error| format!("can not listen at {}: {error}", socket.display()))?;
+        .map_err(|error| format!("cannot listen at {}: {error}", socket.display()))?;
     start("serve", {
-        let board = Arc::clone(&board);
-        move || control::serve(&listener, &board, &(Arc::new(find) as Arc<control::Find>))
+        let (progress, services) = (Arc::clone(&progress), instance.services());
+        let count_dirty = move || Some(instance::client::news(&CLIENT, &services).ok()?.1);
+        let queries = InstanceQueries { find: Box::new(find), count_dirty: Box::new(count_dirty) };
+        move || control::serve(&listener, &progress, &Arc::new(queries))
     })?;
-    start("wanted", {
-        let (board, services) = (Arc::clone(&board), instance.services());
-        move || wanted::watch(&CLIENT, &services, &board)
+    start("urgent", {
+        let (progress, services) = (Arc::clone(&progress), instance.services());
+        move || urgent::watch(&CLIENT, &services, &progress)
     })?;
     let working = start("work", {
-        let (board, idle, threads) = (Arc::clone(&board), settings.idle, settings.threads);
+        let (progress, idle, threads) =
+            (Arc::clone(&progress), settings.idle_age(), settings.threads);
         move || {
             let news = || instance.news();
-            let (above, lower, waited) = (&instance, &*lower, &instance);
-            Watch { above, news: &news, lower, waited, board, threads, idle }.run();
+            let (instance, backend, urgent) = (&instance, &*backend, &instance);
+            Scheduler { instance, news: &news, backend, urgent, progress, threads, idle }.run();
             instance.end();
         }
     })?;
-    if let Some(to) = &settings.ready {
-        say_ready(to).map_err(|error| format!("can not say that it is ready: {error}"))?;
-    }
+    report_ready(settings.ready_fd, "{\"ready\":true}\n")
+        .map_err(|error| format!("cannot report readiness: {error}"))?;
     let _ = signals.forever().next();
-    board.end();
+    progress.end();
     let _ = working.join();
     let _ = std::fs::remove_file(&socket);
     Ok(())
 }
 
-/// What is by a path in the instance.
+/// Looks up a path in the instance: its inode, and whether it is a directory.
 fn find(path: &[u8]) -> Result<(Inode, bool), Errno> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
-    let who = Credentials::checked(user.as_raw(), group.as_raw());
-    let (at, mut room) = (At::below(Inode::ROOT, path), Box::new(PathBuffer::new()));
-    match CLIENT.stat(at, Follow::No, &who, &mut room)? {
+    let caller = Credentials::checked(user.as_raw(), group.as_raw());
+    let (at, mut path_buffer) = (At::relative(Inode::ROOT, path), Box::new(PathBuffer::new()));
+    match CLIENT.stat(at, Follow::No, &caller, &mut path_buffer)? {
         Outcome::Done(found) => Ok((found.inode, found.is_directory())),
-        // A link leads out of it.
+        // A symbolic link leads out of the instance.
         _ => Err(Errno::EXDEV),
     }
 }
 
-/// What lies below.
-fn lower(settings: &Settings, run: &Path, owner: u64) -> std::io::Result<Box<dyn Lower + Send>> {
-    match settings.backing.to_str().filter(|text| below::is_bucket(text)) {
-        Some(text) => Ok(Box::new(Objects::new(text, run.join(UPLOADS))?)),
-        None => Ok(Box::new(Site::new(&settings.backing, owner)?)),
+/// Opens the backing store.
+fn backend(
+    settings: &Settings,
+    run: &Path,
+    owner: u64,
+) -> std::io::Result<Box<dyn Backend + Send>> {
+    let backing = settings.backing();
+    match backing::is_bucket(backing) {
+        true => Ok(Box::new(S3Backend::new(backing, run.join(UPLOADS))?)),
+        false => Ok(Box::new(PosixBackend::new(Path::new(backing), owner)?)),
     }
 }
 
@@ -167,10 +184,5 @@ fn start<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<std::thread::JoinHandle<T>, String> {
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work);
-    thread.map_err(|error| format!("can not start a thread: {error}"))
-}
-
-/// The starter waits for this line, and for the end of the pipe.
-fn say_ready(to: &Path) -> std::io::Result<()> {
-    std::fs::OpenOptions::new().write(true).open(to)?.write_all(b"{\"ready\":true}\n")
+    thread.map_err(|error| format!("cannot start a thread: {error}"))
 }

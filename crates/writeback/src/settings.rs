@@ -1,95 +1,61 @@
-//! The command line of `forebay-writeback`. `forebay start` writes it, not people.
+//! The configuration of the writeback daemon, as its starter wrote it.
 
-use std::ffi::{CString, OsString};
-use std::os::unix::ffi::OsStringExt as _;
-use std::path::PathBuf;
-use std::str::FromStr;
+use config::{ProcessConfig as _, WritebackConfig};
+use std::ffi::CString;
+use std::path::Path;
 use std::time::Duration;
 
-/// What the starter decided.
+/// Settings of the writeback daemon.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Sockets of the instance's daemons on this host; ours comes there.
-    pub(crate) run: CString,
-    /// The first of these daemons.
-    pub(crate) home: u16,
-    /// The backing directory.
-    pub(crate) backing: PathBuf,
-    /// What is not changed for so long is cool.
-    pub(crate) idle: Duration,
-    /// Bytes a second that are saved; 0: as many as can be.
-    pub(crate) rate: u64,
-    /// Threads that copy.
-    pub(crate) threads: usize,
-    /// An earlier writer that has not quite ended is waited for so long.
-    pub(crate) patience: Duration,
-    /// Where to tell readiness: `/dev/fd/N`.
-    pub(crate) ready: Option<PathBuf>,
+    config: WritebackConfig,
+    /// Descriptor on which to report readiness.
+    pub(crate) ready_fd: Option<i32>,
 }
 
-impl Settings {
-    /// Reads the words.
-    ///
-    /// # Errors
-    /// What is wrong with them.
-    pub(crate) fn parse(mut words: impl Iterator<Item = OsString>) -> Result<Settings, String> {
-        let (mut run, mut home, mut backing) = (None, None, None);
-        let (mut idle, mut threads, mut ready) = (Duration::ZERO, 1, None);
-        let (mut patience, mut rate) = (Duration::ZERO, 0);
-        while let Some(word) = words.next() {
-            let name = word.to_string_lossy().into_owned();
-            let value = words.next().ok_or_else(|| format!("option {name} has no value"))?;
-            match name.as_str() {
-                "--run" => run = Some(value),
-                "--home" => home = Some(read(&name, &value)?),
-                "--backing" => backing = Some(PathBuf::from(value)),
-                "--idle" => idle = Duration::from_micros(read(&name, &value)?),
-                "--rate" => rate = read(&name, &value)?,
-                "--threads" => threads = read::<usize>(&name, &value)?.clamp(1, 64),
-                "--patience" => patience = Duration::from_micros(read(&name, &value)?),
-                "--ready-fd" => {
-                    let number: u32 = read(&name, &value)?;
-                    ready = Some(PathBuf::from(format!("/proc/self/fd/{number}")));
-                }
-                _ => return Err(format!("unknown option {name:?}")),
-            }
-        }
-        let run = run.ok_or("option --run is missing")?.into_vec();
-        Ok(Settings {
-            run: CString::new(run).map_err(|_| "option --run has a NUL in it")?,
-            home: home.ok_or("option --home is missing")?,
-            backing: backing.ok_or("option --backing is missing")?,
-            idle,
-            rate,
-            threads,
-            patience,
-            ready,
-        })
+impl std::ops::Deref for Settings {
+    type Target = WritebackConfig;
+
+    fn deref(&self) -> &WritebackConfig {
+        &self.config
     }
 }
 
-fn read<T: FromStr>(name: &str, value: &OsString) -> Result<T, String> {
-    let number = value.to_str().and_then(|text| text.parse().ok());
-    number.ok_or_else(|| format!("option {name} can not be {value:?}"))
-}
+impl Settings {
+    /// Reads the configuration file `path`.
+    ///
+    /// # Errors
+    /// It cannot be read, or which field of it is wrong and why.
+    pub(crate) fn read(path: &Path, ready_fd: Option<i32>) -> Result<Settings, String> {
+        let text = std::fs::read_to_string(path).map_err(|error| error.to_string());
+        let config = text.and_then(|text| WritebackConfig::from_json(&text));
+        let config =
+            config.map_err(|error| format!("configuration {}: {error}", path.display()))?;
+        Ok(Settings { config, ready_fd })
+    }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    /// The run directory, as `Client::attach` takes it.
+    ///
+    /// # Errors
+    /// It contains a NUL.
+    pub(crate) fn run_text(&self) -> Result<CString, String> {
+        CString::new(self.run.as_os_str().as_encoded_bytes())
+            .map_err(|_| "field run contains a NUL".to_owned())
+    }
 
-    #[test]
-    fn words_are_understood_or_named() {
-        let parse = |words: &[&str]| Settings::parse(words.iter().map(OsString::from));
-        let all = ["--run", "/r", "--home", "3", "--backing", "/b", "--threads", "900"];
-        let settings = parse(&all).expect("all is there");
-        assert_eq!((settings.home, settings.threads), (3, 64));
-        for (words, said) in [
-            (&["--run", "/r", "--home", "x"][..], "option --home can not be \"x\""),
-            (&["--run"], "option --run has no value"),
-            (&["--run", "/r", "--home", "0"], "option --backing is missing"),
-            (&["--what", "1"], "unknown option \"--what\""),
-        ] {
-            assert_eq!(parse(words).expect_err("refused"), said);
-        }
+    /// The backing directory or bucket.
+    pub(crate) fn backing(&self) -> &str {
+        self.instance.backing.as_deref().unwrap_or_default()
+    }
+
+    /// In directories with mode `idle` a file is written this long after its last change.
+    pub(crate) fn idle_age(&self) -> Duration {
+        Duration::from_micros(self.instance.demote_idle_age)
+    }
+
+    /// How long to wait for an earlier daemon that has not ended: half as long as the starter
+    /// waits, so that this daemon can still report why it cannot start.
+    pub(crate) fn lock_timeout(&self) -> Duration {
+        Duration::from_micros(self.instance.timeout / 2)
     }
 }

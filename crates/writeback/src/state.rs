@@ -1,19 +1,21 @@
-//! What shards tell of the instance (`wire::below`), owned, and what a name comes to.
+//! Reports of shards about the instance (`wire::backing`), in owned form, and the names that the
+//! daemon makes up.
 
 use std::ffi::OsString;
 use std::fmt;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use wire::below::{self as told, Stamp, Version};
+use wire::backing::{self as message, Stamp, Version};
 use wire::errno::Errno;
 use wire::{Attributes, Inode};
 
-/// What stands behind the name of what could not have its own.
+/// Suffix of the name of a file whose own name is taken by others.
 const CONFLICT: &str = ".forebay-conflict-";
-/// Bytes of the longest name.
+/// Maximum length of a name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// A name in a directory of the instance, which may lie elsewhere than there.
+/// A name in a directory of the instance. The directory may be elsewhere in the backing store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) parent: Inode,
@@ -29,27 +31,28 @@ impl Place {
         self.name.as_bytes()
     }
 
-    /// A name of the writer's own beside it, for what is on its way.
+    /// A private name beside it, for a file that is being moved.
     pub(crate) fn aside(&self, inode: Inode) -> Place {
-        Place { parent: self.parent, name: below::aside(inode.0) }
+        Place { parent: self.parent, name: backing::aside(inode.0) }
     }
 
-    /// Of which inode this is a name that `aside` made.
-    pub(crate) fn inode_aside(&self) -> Option<Inode> {
-        below::number_aside(&self.name).map(Inode)
+    /// The inode in a name that `aside` made.
+    pub(crate) fn aside_inode(&self) -> Option<Inode> {
+        backing::number_of_aside(&self.name).map(Inode)
     }
 
-    /// The name that an inode gets when another's thing has its own: the `attempt`th of them.
+    /// The conflict name of an inode whose name is taken by others; `attempt` numbers the
+    /// alternatives.
     pub(crate) fn conflict(&self, inode: Inode, attempt: u32) -> Place {
         let again = if attempt == 0 { String::new() } else { format!("-{attempt}") };
         let end = format!("{CONFLICT}{:x}{again}", inode.0);
-        let room = NAME_BYTES_MAX - end.len();
-        let mut name = self.bytes().get(..room).unwrap_or(self.bytes()).to_vec();
+        let length_max = NAME_BYTES_MAX - end.len();
+        let mut name = self.bytes().get(..length_max).unwrap_or(self.bytes()).to_vec();
         name.extend_from_slice(end.as_bytes());
         Place { parent: self.parent, name: OsString::from_vec(name) }
     }
 
-    /// True for a name that something got because another's thing has `place`.
+    /// True for a conflict name of `place`.
     pub(crate) fn is_conflict_of(&self, place: &Place) -> bool {
         let start = place.bytes().get(..NAME_BYTES_MAX / 2).unwrap_or(place.bytes());
         self.parent == place.parent
@@ -57,30 +60,30 @@ impl Place {
             && self.bytes().starts_with(start)
     }
 
-    /// True for a name that no entry of the instance stands for.
-    pub(crate) fn is_own(&self) -> bool {
-        self.inode_aside().is_some() || self.name.to_string_lossy().contains(CONFLICT)
+    /// True for a private name of the daemon, which no entry of the instance has.
+    pub(crate) fn is_private(&self) -> bool {
+        self.aside_inode().is_some() || self.name.to_string_lossy().contains(CONFLICT)
     }
 }
 
-/// `wire::below::Lies`.
+/// `wire::backing::BackingLocation`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Lies {
+pub(crate) struct BackingLocation {
     pub(crate) place: Place,
     pub(crate) version: Version,
     pub(crate) counts: u64,
     pub(crate) stamp: Stamp,
 }
 
-impl Lies {
-    pub(crate) fn of(told: &told::Lies<'_>) -> Lies {
-        let told::Lies { parent, name, version, counts, stamp } = *told;
-        Lies { place: Place::of(parent, name), version, counts, stamp }
+impl BackingLocation {
+    pub(crate) fn of(from: &message::BackingLocation<'_>) -> BackingLocation {
+        let message::BackingLocation { parent, name, version, counts, stamp } = *from;
+        BackingLocation { place: Place::of(parent, name), version, counts, stamp }
     }
 
-    pub(crate) fn told(&self) -> told::Lies<'_> {
-        let Lies { place, version, counts, stamp } = self;
-        told::Lies {
+    pub(crate) fn to_message(&self) -> message::BackingLocation<'_> {
+        let BackingLocation { place, version, counts, stamp } = self;
+        message::BackingLocation {
             parent: place.parent,
             name: place.bytes(),
             version: *version,
@@ -90,116 +93,125 @@ impl Lies {
     }
 }
 
-/// `wire::below::Standing`.
+/// `wire::backing::SyncState`.
 #[derive(Clone, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct SyncState {
     pub(crate) inode: Inode,
     pub(crate) attributes: Option<Attributes>,
     pub(crate) is_written: bool,
-    pub(crate) now: Option<Lies>,
-    pub(crate) next: Option<Lies>,
-    pub(crate) draft: Option<Lies>,
+    pub(crate) now: Option<BackingLocation>,
+    pub(crate) next: Option<BackingLocation>,
+    pub(crate) partial: Option<BackingLocation>,
 }
 
-impl Standing {
-    pub(crate) fn of(told: &told::Standing<'_>) -> Standing {
-        let told::Standing { inode, attributes, is_written, now, next, draft } = *told;
-        let [now, next, draft] = [now, next, draft].map(|lies| lies.as_ref().map(Lies::of));
-        Standing { inode, attributes, is_written, now, next, draft }
+impl SyncState {
+    pub(crate) fn of(from: &message::SyncState<'_>) -> SyncState {
+        let message::SyncState { inode, attributes, is_written, now, next, partial } = *from;
+        let [now, next, partial] =
+            [now, next, partial].map(|location| location.as_ref().map(BackingLocation::of));
+        SyncState { inode, attributes, is_written, now, next, partial }
     }
 
-    /// True if nobody will ask for what lies below: it is gone above, or has no name there any more and
-    /// has all that is asked of it.
+    /// True if its backing file will not be read any more: the inode is deleted, or has no name and
+    /// its contents are in the instance.
     pub(crate) fn is_gone(&self) -> bool {
         self.attributes.is_none_or(|attributes| {
-            // What was saved may have been dropped above.
-            let is_below = self.now.is_some() || self.draft.is_some();
-            let may_be_read = attributes.is_regular() && is_below;
+            // Contents that were written may have been evicted from the instance.
+            let is_backed = self.now.is_some() || self.partial.is_some();
+            let may_be_read = attributes.is_regular() && is_backed;
             attributes.links == 0 && !may_be_read
         })
     }
 
-    /// True if it lies at a place, as is known.
+    /// True if its known location is this name.
     pub(crate) fn is_at(&self, place: &Place) -> bool {
         self.now.as_ref().is_some_and(|now| now.place == *place)
     }
 }
 
-/// `wire::below::UnsavedName`.
+/// `wire::backing::DirtyName`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Row {
+pub(crate) struct DirtyName {
     pub(crate) place: Place,
     pub(crate) entry: Inode,
     pub(crate) mode: u32,
-    pub(crate) lies: Inode,
+    pub(crate) backed_inode: Inode,
 }
 
-impl Row {
-    pub(crate) fn of(told: &told::UnsavedName<'_>) -> Row {
-        let told::UnsavedName { parent, name, entry, mode, lies } = *told;
-        Row { place: Place::of(parent, name), entry, mode, lies }
+impl DirtyName {
+    pub(crate) fn of(from: &message::DirtyName<'_>) -> DirtyName {
+        let message::DirtyName { parent, name, entry, mode, backed_inode } = *from;
+        DirtyName { place: Place::of(parent, name), entry, mode, backed_inode }
     }
 }
 
-/// Why something is not saved.
+/// Why something is not written.
 #[derive(Debug)]
-pub(crate) enum Trouble {
-    /// It changed meanwhile: the next round sees it as it is.
-    Again,
-    /// Something else has to be saved before.
+pub(crate) enum WritebackError {
+    /// It changed in the meantime: the next round writes it as it is then.
+    Changed,
+    /// Something else must be written first.
     NotReady,
-    /// It is not to be saved yet.
-    Waits,
-    /// It is to be saved at the end alone, or never.
-    Held,
-    /// The instance says so.
-    Above(Errno),
-    /// The file system below says so.
-    Below(io::Error),
+    /// It is not due yet.
+    NotDue,
+    /// It is written only at the end, or never.
+    Deferred,
+    /// Error of the instance.
+    Instance(Errno),
+    /// Error of the backing store.
+    Backing(io::Error),
 }
 
-impl From<Errno> for Trouble {
-    fn from(errno: Errno) -> Trouble {
+impl From<Errno> for WritebackError {
+    fn from(errno: Errno) -> WritebackError {
         match errno {
-            Errno::EAGAIN | Errno::ESTALE | Errno::ENOENT => Trouble::Again,
-            other => Trouble::Above(other),
+            Errno::EAGAIN | Errno::ESTALE | Errno::ENOENT => WritebackError::Changed,
+            other => WritebackError::Instance(other),
         }
     }
 }
 
-impl From<io::Error> for Trouble {
-    fn from(error: io::Error) -> Trouble {
-        Trouble::Below(error)
+impl From<io::Error> for WritebackError {
+    fn from(error: io::Error) -> WritebackError {
+        WritebackError::Backing(error)
     }
 }
 
-impl From<below::Trouble> for Trouble {
-    fn from(trouble: below::Trouble) -> Trouble {
-        match trouble {
-            below::Trouble::Read(error) | below::Trouble::Write(error) => Trouble::Below(error),
-            below::Trouble::Changed | below::Trouble::Different(_) | below::Trouble::Taken => {
-                Trouble::Again
+impl From<backing::CopyError> for WritebackError {
+    fn from(error: backing::CopyError) -> WritebackError {
+        match error {
+            backing::CopyError::Read(error) | backing::CopyError::Write(error) => {
+                WritebackError::Backing(error)
             }
+            backing::CopyError::Changed
+            | backing::CopyError::Different(_)
+            | backing::CopyError::Taken => WritebackError::Changed,
         }
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for WritebackError {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Trouble::Again => {
-                write!(
-                    to,
-                    "it was changed meanwhile, here or below: flush when nobody writes to it"
-                )
+            WritebackError::Changed => {
+                write!(to, "it changed during writeback: flush again when no program writes to it")
             }
-            Trouble::NotReady => write!(to, "something else has to be saved before"),
-            Trouble::Waits | Trouble::Held => write!(to, "it is not to be saved yet"),
-            Trouble::Above(errno) => write!(to, "the instance: {}", errno.text()),
-            Trouble::Below(error) => write!(to, "{error}"),
+            WritebackError::NotReady => {
+                write!(to, "another file or directory must be written back first")
+            }
+            WritebackError::NotDue | WritebackError::Deferred => {
+                write!(to, "it is not due for writeback yet")
+            }
+            WritebackError::Instance(errno) => write!(to, "the instance: {}", errno.text()),
+            WritebackError::Backing(error) => write!(to, "{error}"),
         }
     }
 }
 
-/// What came of trying.
-pub(crate) type Tried<T> = Result<T, Trouble>;
+/// Result of an operation.
+pub(crate) type WritebackResult<T> = Result<T, WritebackError>;
+
+/// A random number that is unique for all practical purposes.
+pub(crate) fn unique_number() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

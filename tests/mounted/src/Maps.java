@@ -79,7 +79,7 @@ public class Maps {
                 other = new ProcessBuilder(java, "-cp", classes, "Maps", "second", path.toString())
                     .redirectErrorStream(true).start();
                 map.putInt(4096, 12345);
-                // It says that it could not have the lock, and waits for it.
+                // It reports that the lock is taken, and waits for it.
                 String line = new java.io.BufferedReader(
                     new java.io.InputStreamReader(other.getInputStream())).lines()
                     .filter(text -> !text.startsWith("Picked up")).findFirst().orElse("nothing");

@@ -1,4 +1,4 @@
-// Works on files of a directory with many goroutines at a time, and checks all that it reads back.
+// Works on files of a directory with many concurrent goroutines, and checks everything that it reads back.
 package main
 
 import (
@@ -69,7 +69,7 @@ func whole(top string, number int) {
 	must(os.RemoveAll(directory))
 }
 
-// One file that all append to.
+// One file that all goroutines append to.
 func appended(top string, number int, each int) {
 	file, err := os.OpenFile(filepath.Join(top, "log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	must(err)
@@ -80,7 +80,7 @@ func appended(top string, number int, each int) {
 	must(file.Close())
 }
 
-// One file that all map, each with its own pages, and read by read as well.
+// One file that all goroutines map, each with its own pages, and also read by calls.
 func mapped(top string, number int) {
 	file, err := os.OpenFile(filepath.Join(top, "mapped"), os.O_RDWR, 0)
 	must(err)
@@ -138,7 +138,7 @@ func main() {
 				work()
 			}(work)
 		}
-		// The loop's variable is one for all rounds in older versions of the language.
+		// Older versions of the language share the loop variable between iterations.
 		all.Wait()
 	}
 	for number := 0; number < 16; number++ {

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What setfacl and getfacl say in an empty directory: 88-acl.sh compares it with what they say on tmpfs.
+# Prints the results of setfacl and getfacl in an empty directory: 88-acl.sh compares them with those on tmpfs.
 umask 022
 say() { echo "== $*"; }
 say plain

@@ -1,5 +1,5 @@
-// What every C case begins with: all headers, the directory under test, and two checks.
-// CHECK counts a failure and goes on, so that one run shows all of them; MUST ends the program.
+// Common beginning of every C case: all headers, the directory under test, and two checks.
+// CHECK counts a failure and continues, so that one run shows all of them; MUST ends the program.
 #pragma once
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -32,7 +32,7 @@ static int failures;
 #define FAILS(error, call) do { errno = 0; if ((call) != -1 || errno != (error)) { \
     fprintf(stderr, "%s:%d: %s: expected %s, errno is %d: %s\n", __FILE__, __LINE__, #call, #error, errno, strerror(errno)); failures++; } } while (0)
 
-// Goes to the directory of the first argument, so that cases use short relative names.
+// Changes to the directory of the first argument, so that cases use short relative names.
 static inline void enter(int count, char **arguments) {
     MUST(count > 1);
     MUST(chdir(arguments[1]) == 0);
@@ -43,7 +43,7 @@ static inline int finish(void) {
     return failures != 0;
 }
 
-// Makes a file with this text and returns it open for reading and writing.
+// Creates a file with this text and returns it open for reading and writing.
 static inline int make(const char *name, const char *text) {
     int fd = open(name, O_RDWR | O_CREAT | O_TRUNC, 0644);
     MUST(fd >= 0);
@@ -52,7 +52,7 @@ static inline int make(const char *name, const char *text) {
     return fd;
 }
 
-// Whether the whole file holds exactly this text.
+// True if the whole file has exactly this text.
 static inline int holds(const char *name, const char *text) {
     static char buffer[65536];
     int fd = open(name, O_RDONLY);

@@ -1,4 +1,4 @@
-// Prints what the configure script of this directory found out.
+// Prints the results of the configure script of this directory.
 #include <stdio.h>
 #include "config.h"
 

@@ -1,8 +1,8 @@
-"""What calls on files come to: run by root in an empty directory, prints it.
+"""Results of calls on files: run by root in an empty directory, prints each result.
 
-The output is compared with that of the same on a local file system (crates/tests/tests/locals.rs, and
-90-files.sh for preloaded programs). The argument says what is tried: `zero`, FALLOC_FL_ZERO_RANGE alone,
-which tmpfs does not have; `files`, all but that; `preloaded`, without access times."""
+Its output is compared with that on a local file system (crates/tests/tests/it/mount/local_rights.rs, and
+90-files.sh for preloaded programs). The argument selects the calls: `zero`, FALLOC_FL_ZERO_RANGE only, which
+tmpfs does not support; `files`, all others; `preloaded`, all others without access times."""
 import ctypes, errno, mmap, os, stat, sys, time
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -10,7 +10,7 @@ LONG = ctypes.c_long
 KEEP, PUNCH, NO_HIDE, COLLAPSE, ZERO, INSERT, UNSHARE = 1, 2, 4, 8, 16, 32, 64
 
 
-def said(call, *arguments, **more):
+def outcome(call, *arguments, **more):
     try:
         return call(*arguments, **more)
     except OSError as error:
@@ -18,7 +18,7 @@ def said(call, *arguments, **more):
 
 
 def t(what, call, *arguments, **more):
-    print(what, said(call, *arguments, **more))
+    print(what, outcome(call, *arguments, **more))
 
 
 def system(name, *arguments):
@@ -65,13 +65,13 @@ else:
 for mode in modes:
     for offset, length in RANGES:
         fd = fresh()
-        answer = said(fallocate, fd, mode, offset, length)
+        answer = outcome(fallocate, fd, mode, offset, length)
         print('fallocate', mode, offset, length, answer, contents(fd))
         os.close(fd)
 if sys.argv[1] == 'zero':
     sys.exit()
 
-# What else can not be allocated.
+# Other descriptors that cannot be allocated.
 os.mkdir('d')
 os.mkfifo('p')
 for path, flags in ('f', os.O_RDONLY), ('d', os.O_RDONLY), ('p', os.O_RDWR):
@@ -79,10 +79,10 @@ for path, flags in ('f', os.O_RDONLY), ('d', os.O_RDONLY), ('p', os.O_RDWR):
     t(f'fallocate {path}', fallocate, fd, 0, 0, 10)
     os.close(fd)
 fd = os.open('f', os.O_WRONLY | os.O_APPEND)
-t('punch by who appends', fallocate, fd, PUNCH | KEEP, 0, 10)
+t('punch with O_APPEND', fallocate, fd, PUNCH | KEEP, 0, 10)
 os.close(fd)
 
-# Holes, as far as file systems agree on where they are.
+# Holes, as far as file systems agree on their position.
 fd = fresh(0)
 os.pwrite(fd, b'x' * 65536, 0)
 os.pwrite(fd, b'y' * 262144, 262144)
@@ -95,7 +95,7 @@ for offset, whence in (0, 2), (-1, 0), (2**63 - 1, 0), (1, 1), (0, 9):
     t(f'seek {offset} {whence}', os.lseek, fd, offset, whence)
 os.close(fd)
 
-# Offsets near the end of all.
+# Offsets near the maximum.
 fd = fresh(10)
 t('write there', os.pwrite, fd, b'x', 2**63 - 1)
 t('write before it', os.pwrite, fd, b'xy', 2**63 - 2)
@@ -107,7 +107,7 @@ t('negative', os.ftruncate, fd, -1)
 os.close(fd)
 os.unlink('f')
 
-# Past the cache.
+# Direct I/O.
 fd = os.open('f', os.O_CREAT | os.O_RDWR | os.O_DIRECT)
 room = mmap.mmap(-1, 8192)
 room[:] = b'z' * 8192
@@ -169,7 +169,7 @@ for kind in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFB
         s = os.lstat(f'n{kind:o}')
         print(oct(s.st_mode), os.major(s.st_rdev), os.minor(s.st_rdev), s.st_size, s.st_nlink)
 
-# Names and paths that are as long as can be, and longer.
+# Names and paths of the maximum length, and longer.
 t('255 bytes', os.mkdir, 'n' * 255)
 t('256 bytes', os.mkdir, 'n' * 256)
 t('look at 256 bytes', os.stat, 'n' * 256)
@@ -182,7 +182,7 @@ t('link to nothing', os.symlink, '', 'empty')
 t('bytes that are no text', os.mkdir, b'\xff\xfe\n')
 t('no name', os.mkdir, '')
 
-# Access times, as relatime has them.
+# Access times, by the rules of relatime.
 
 
 def accessed(what, path, act):
@@ -248,7 +248,7 @@ for round in range(2):
 open('nothing', 'w').close()
 accessed('nothing in it', 'nothing', lambda: open('nothing').read())
 
-# Times go forward, whatever changes.
+# Times move forward with every change.
 os.mkdir('times')
 last, goes_forward = 0, True
 with open('times/f', 'w') as file:
@@ -267,11 +267,11 @@ for given in 1, 2**61:
     os.utime('times', ns=(given, given))
     write(f'times/{given}')
     s = os.stat('times')
-    print('a name more', before <= s.st_mtime_ns < 2**61, s.st_ctime_ns >= before)
+    print('one more name', before <= s.st_mtime_ns < 2**61, s.st_ctime_ns >= before)
 t('before 1970', os.utime, 'times/f', ns=(-5, -10**11))
 print(os.stat('times/f').st_mtime_ns, os.stat('times/f').st_atime_ns)
 
-# Links of directories.
+# Link counts of directories.
 os.mkdir('many')
 links = [os.stat('many').st_nlink]
 for number in range(5):

@@ -1,3 +1,3 @@
 # shellcheck shell=bash
-# What calls on files come to in an empty directory.
+# Prints the results of calls on files in an empty directory.
 python3 -B "$SRC/files.py" preloaded

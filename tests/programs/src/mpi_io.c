@@ -17,13 +17,13 @@ int main(int count, char **arguments) {
     MPI_File file;
     MUST(count == 2);
     MUST(MPI_File_open(MPI_COMM_WORLD, arguments[1], MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL, &file) == MPI_SUCCESS);
-    // First half: each round, the ranks' blocks lie side by side, written together.
+    // First half: in each round, the ranks write their adjacent blocks collectively.
     for (int round = 0; round < ROUNDS / 2; round++) {
         for (int i = 0; i < BLOCK; i++) block[i] = value(rank, round, i);
         MPI_Offset at = ((MPI_Offset)round * size + rank) * sizeof block;
         MUST(MPI_File_write_at_all(file, at, block, BLOCK, MPI_INT, MPI_STATUS_IGNORE) == MPI_SUCCESS);
     }
-    // Second half: the same picture through a strided view.
+    // Second half: the same pattern through a strided view.
     MPI_Datatype strided;
     MPI_Type_vector(ROUNDS / 2, BLOCK, BLOCK * size, MPI_INT, &strided);
     MPI_Type_commit(&strided);
@@ -39,7 +39,7 @@ int main(int count, char **arguments) {
     MUST(MPI_File_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL) == MPI_SUCCESS);
     MPI_Offset end;
     MUST(MPI_File_get_size(file, &end) == MPI_SUCCESS && end == 2 * half);
-    // Each rank reads what its neighbour wrote.
+    // Each rank reads the blocks of its neighbour.
     int other = (rank + 1) % size;
     for (int round = 0; round < ROUNDS; round++) {
         MPI_Offset at = ((MPI_Offset)round * size + other) * sizeof block;

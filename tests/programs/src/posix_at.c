@@ -29,7 +29,7 @@ static void below(void) {
     MUST(getcwd(absolute, sizeof absolute - 20));
     strcat(absolute, "/dir/file");
     CHECK(fstatat(9999, absolute, &status, 0) == 0 && status.st_ino == other.st_ino);
-    // The directory was moved: its descriptor moved with it.
+    // The directory was moved, and its descriptor follows it.
     CHECK(rename("dir", "moved") == 0 && openat(dir, "file", O_RDONLY) >= 0);
     close(fd), close(dir);
 }

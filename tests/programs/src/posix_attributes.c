@@ -1,4 +1,4 @@
-// What stat shows and what changes it.
+// Attributes that stat shows, and the calls that change them.
 #include "check.h"
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
@@ -84,7 +84,7 @@ static void statx_and_fs(void) {
     close(fd);
 }
 
-// Extended attributes work, or every call says EOPNOTSUPP.
+// Extended attributes work, or every call fails with EOPNOTSUPP.
 static void extended(void) {
     int fd = make("e", "");
     char value[64];

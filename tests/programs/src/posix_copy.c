@@ -44,7 +44,7 @@ static void files(int in) {
     close(out);
 }
 
-// What is refused whole, before anything is copied.
+// Calls that are refused as a whole, before anything is copied.
 static void ranges(void) {
     int file = make("one-file", "0123456789"), appended = open("one-file", O_WRONLY | O_APPEND);
     MUST(appended >= 0);
@@ -55,10 +55,10 @@ static void ranges(void) {
     }
     loff_t from = 0, to = 0;
     FAILS(EBADF, copy_file_range(file, &from, appended, &to, 4, 0));
-    // By the descriptors' own offsets, which are one.
+    // By the descriptors' own offset, which they share.
     FAILS(EINVAL, copy_file_range(file, NULL, file, NULL, 4, 0));
     CHECK(lseek(file, 0, SEEK_CUR) == 0 && holds("one-file", "0123456789"));
-    // Side by side they do not overlap; nor do they where the file ends before.
+    // Adjacent ranges do not overlap; nor do ranges that the end of the file separates.
     from = 0, to = 4;
     CHECK(copy_file_range(file, &from, file, &to, 4, 0) == 4 && from == 4 && to == 8 && holds("one-file", "0123012389"));
     from = 6, to = 10;
@@ -105,7 +105,7 @@ static void sockets(int in) {
     close(pair[0]);
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
-    // From a pipe or a socket into a file, in pieces.
+    // From a pipe or a socket into a file, in parts.
     int ends[2], out = open("received", O_CREAT | O_RDWR, 0600);
     MUST(pipe(ends) == 0);
     if ((child = fork()) == 0) {

@@ -1,4 +1,4 @@
-// Three kinds of locks and who they exclude.
+// Three kinds of locks and the processes that they exclude.
 #include "check.h"
 
 static int lock(int fd, int command, int type, off_t start, off_t length) {
@@ -16,13 +16,13 @@ static void records(void) {
         struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 0};
         CHECK(fcntl(own, F_GETLK, &l) == 0 && l.l_type == F_WRLCK && l.l_start == 2 && l.l_len == 4 && l.l_pid == getppid());
     });
-    // The same process never stands in its own way, and closing any descriptor frees all.
+    // A process never blocks itself, and closing any descriptor releases all of its locks.
     int other = open("f", O_RDWR);
     CHECK(lock(other, F_SETLK, F_WRLCK, 0, 0) == 0 && lock(other, F_SETLK, F_UNLCK, 3, 1) == 0);
     CHILD({ int own = open("f", O_RDWR); CHECK(lock(own, F_SETLK, F_WRLCK, 3, 1) == 0 && lock(own, F_SETLK, F_WRLCK, 4, 1) == -1); });
     close(other);
     CHILD({ int own = open("f", O_RDWR); CHECK(lock(own, F_SETLK, F_WRLCK, 0, 0) == 0); });
-    // Shared locks together; a waiter gets it when it is free.
+    // Shared locks coexist; a waiter gets the lock when it is free.
     CHECK(lock(fd, F_SETLK, F_RDLCK, 0, 0) == 0);
     CHILD({ int own = open("f", O_RDWR); CHECK(lock(own, F_SETLK, F_RDLCK, 0, 0) == 0 && lock(own, F_SETLK, F_WRLCK, 0, 0) == -1); });
     CHECK(lock(fd, F_SETLK, F_WRLCK, 0, 0) == 0);

@@ -1,4 +1,4 @@
-// Maps that only read, or that are private: a copy is enough to serve them.
+// Read-only and private mappings: a copy is enough to serve them.
 #include "check.h"
 #include <setjmp.h>
 

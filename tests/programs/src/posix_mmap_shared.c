@@ -1,4 +1,4 @@
-// Shared writable maps: one memory for all maps, descriptors and processes.
+// Shared writable mappings: one memory for all mappings, descriptors and processes.
 #include "check.h"
 
 int main(int count, char **arguments) {
@@ -23,7 +23,7 @@ int main(int count, char **arguments) {
         strcpy(three + 904, "WRITTEN");
     });
     CHECK(!strcmp(one + 100, "by the child") && !strcmp(one + 5000, "WRITTEN"));
-    // Two processes count in one word.
+    // Two processes increment one word.
     _Atomic int *word = (_Atomic int *)(one + 8192);
     pid_t child = fork();
     for (int i = 0; i < 100000; i++) ++*word;
@@ -49,7 +49,7 @@ int main(int count, char **arguments) {
     one[100] = 'x';
     CHECK(munmap(one, 4096) == 0 && holds("tail", "Tail"));
     close(fd);
-    // Written through a map of one process that ends without a word.
+    // Written through a mapping of a process that ends without any further call.
     CHILD({
         int own = open("tail", O_RDWR);
         char *map = mmap(NULL, 4, PROT_READ | PROT_WRITE, MAP_SHARED, own, 0);

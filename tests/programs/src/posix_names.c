@@ -1,4 +1,4 @@
-// link, unlink and rename in every combination that POSIX speaks of.
+// link, unlink and rename in every combination that POSIX defines.
 #include "check.h"
 
 static ino_t inode_of(const char *name) {
@@ -30,7 +30,7 @@ static void renames(void) {
     CHECK(rename("f/b", "e/sub/b") == 0 && rename("e/sub", "sub") == 0 && holds("sub/b", "a"));
     CHECK(inode_of("sub/..") == inode_of(".") && "the parent follows");
     CHECK(symlink("absent", "s") == 0 && rename("s", "t") == 0 && exists("t") && rename("sub/b", "t") == 0 && holds("t", "a"));
-    // The new name is there at every moment while it is replaced.
+    // The name exists at every moment while it is replaced.
     pid_t child = fork();
     if (child == 0) {
         for (int i = 0; i < 500; i++) { close(make("fresh", "whole")); if (rename("fresh", "stable")) _exit(1); }
@@ -68,7 +68,7 @@ static void links(void) {
     CHECK(unlink("first") == 0 && links_of("second") == 1);
     struct stat status;
     CHECK(unlink("second") == 0 && fstat(fd, &status) == 0 && status.st_nlink == 0 && status.st_size == 4);
-    // "A deleted file that is open somewhere keeps its contents" (docs/semantics.md).
+    // "A deleted file that is open somewhere keeps its contents" (docs/semantics/durability.md).
     char text[8] = {0};
     CHECK(pwrite(fd, "more", 4, 4) == 4 && pread(fd, text, 8, 0) == 8 && !memcmp(text, "datamore", 8));
     close(make("second", "another"));
@@ -76,14 +76,14 @@ static void links(void) {
     CHILD({ CHECK(pread(fd, text, 8, 0) == 8 && !memcmp(text, "datamore", 8)); });
     CHECK(ftruncate(fd, 2) == 0 && fstat(fd, &status) == 0 && status.st_size == 2 && close(fd) == 0);
     FAILS(ENOENT, unlink("first"));
-    // The same for one that a rename replaced.
+    // The same for a file that a rename replaced.
     fd = open("second", O_RDONLY);
     close(make("newer", "newer"));
     CHECK(rename("newer", "second") == 0 && read(fd, text, 7) == 7 && !memcmp(text, "another", 7) && holds("second", "newer"));
     close(fd);
     CHECK(symlink("second", "soft") == 0 && linkat(AT_FDCWD, "soft", AT_FDCWD, "of-link", 0) == 0 && inode_of("of-link") == inode_of("soft"));
     CHECK(linkat(AT_FDCWD, "soft", AT_FDCWD, "followed", AT_SYMLINK_FOLLOW) == 0 && inode_of("followed") == inode_of("second"));
-    // An open directory that was removed.
+    // An open directory that is removed.
     fd = open("directory", O_RDONLY);
     CHECK(rmdir("directory") == 0 && fstat(fd, &status) == 0 && S_ISDIR(status.st_mode));
     FAILS(ENOENT, openat(fd, "file", O_CREAT | O_WRONLY, 0600));

@@ -1,4 +1,4 @@
-// One open file, many descriptors: who shares the offset, and what exec leaves open.
+// One open file, many descriptors: which of them share the offset, and which exec leaves open.
 #include "check.h"
 #include <sys/syscall.h>
 

@@ -1,4 +1,4 @@
-// open(2): what each flag means and which error each misuse gives.
+// open(2): the meaning of each flag and the error of each misuse.
 #include "check.h"
 
 static void creation(void) {

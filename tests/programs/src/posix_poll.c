@@ -1,4 +1,4 @@
-// What programs ask about a descriptor without reading it, and signals beside file calls.
+// Queries about a descriptor that do not read it, and signals during file calls.
 #include "check.h"
 #include <sys/epoll.h>
 #include <sys/eventfd.h>

@@ -1,4 +1,4 @@
-// "A listing never shows a name twice and never misses one" (docs/semantics.md), whatever else happens.
+// "A listing never shows a name twice and never misses one" (docs/semantics/sharing.md), whatever else happens.
 #include "check.h"
 #include <fts.h>
 #include <ftw.h>
@@ -27,7 +27,7 @@ static void all_once(void) {
     int wrong = 0;
     for (int i = 0; i < COUNT; i++) wrong += seen[i] != 1;
     CHECK(wrong == 0);
-    // telldir and seekdir come back to the same entry.
+    // telldir and seekdir return to the same entry.
     rewinddir(dir);
     long places[50];
     char names[50][32];
@@ -47,7 +47,7 @@ static void all_once(void) {
     CHECK(closedir(dir) == 0);
 }
 
-// Deletes what it reads, two of three; the third must still be shown, once.
+// Deletes two of three entries that it reads; the third must still be listed, once.
 static void while_deleting(void) {
     memset(seen, 0, sizeof seen);
     DIR *dir = opendir(".");

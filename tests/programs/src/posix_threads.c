@@ -19,7 +19,8 @@ static void *work(void *argument) {
         int length = snprintf(text, sizeof text, "thread %ld file %d", me, i);
         MUST(write(fd, text, length) == length && pread(fd, got, sizeof got, 0) == length && !memcmp(text, got, length));
         MUST(close(fd) == 0);
-        // One of eight makes the file: "One file, one entry: strong" (docs/semantics.md).
+        // One of eight creates the file: "Operations on one name or one file are atomic and seen at
+        // once everywhere" (docs/semantics/sharing.md).
         snprintf(name, sizeof name, "once-%d", i);
         fd = open(name, O_CREAT | O_EXCL | O_WRONLY, 0600);
         MUST(fd >= 0 || errno == EEXIST);
@@ -43,7 +44,7 @@ static void *work(void *argument) {
 enum { REPLACED = 100, REPLACEMENTS = 20000 };
 static int is_over;
 
-// Writes and looks at a descriptor that another thread replaces: it always stands for a file.
+// Writes to and queries a descriptor that another thread replaces: it always refers to a file.
 static void *write_meanwhile(void *argument) {
     (void)argument;
     char byte;
@@ -69,8 +70,8 @@ static void replace_meanwhile(void) {
     MUST(unlink("one") == 0 && unlink("two") == 0);
 }
 
-// A call whose buffer can not be touched stands still in the middle, in the handler of the signal, until
-// the descriptor means something else. The kernel says EFAULT instead: there is nothing to try then.
+// A call whose buffer is inaccessible pauses in the middle, in the signal handler, until the descriptor
+// refers to another file. The kernel returns EFAULT instead: then there is nothing to test.
 enum { PAGE = 4096, LENGTH = 3 * PAGE };
 static char *buffer;
 static int in_flight;
@@ -83,7 +84,7 @@ static void stand_still(int signal) {
     MUST(mprotect(buffer, LENGTH, PROT_READ | PROT_WRITE) == 0);
 }
 
-// As many files as may lie where those of a call lay whose descriptor was closed.
+// Enough files to reuse the memory of a file whose descriptor was closed during a call.
 enum { NEW = 64 };
 static int new_files[NEW];
 
@@ -96,7 +97,7 @@ static void make_new(void) {
     }
 }
 
-// Nothing moved their offsets or made them longer.
+// No call moved their offsets or extended them.
 static void check_new(void) {
     char name[16];
     for (int i = 0; i < NEW; i++) {
@@ -139,8 +140,8 @@ static void start(long kind) {
 
 enum { CLOSE, REPLACE, CLOSE_DUPLICATE, FORK, WAYS };
 
-// What a call does that is under way while its descriptor is closed or replaced, it does to the file
-// that it began with: not to one that is opened meanwhile.
+// A call whose descriptor is closed or replaced while it runs acts on the file that it began with, not
+// on one that is opened meanwhile.
 static void change_meanwhile(long kind, int way) {
     start(kind);
     int second = way == CLOSE_DUPLICATE ? dup(in_flight) : -1, child = 0;
@@ -151,7 +152,7 @@ static void change_meanwhile(long kind, int way) {
         child = fork();
         MUST(child >= 0);
         if (child == 0) {
-            // It has the descriptor as well, and none of the calls.
+            // The child has the descriptor as well, and none of the calls.
             char byte;
             _exit(pread(in_flight, &byte, 1, 0) == 1 && close(in_flight) == 0 ? 0 : 1);
         }
@@ -183,7 +184,7 @@ static void catch_with(void (*handler)(int)) {
     MUST(sigaction(SIGSEGV, &action, NULL) == 0);
 }
 
-// The same by a signal handler, in a process that has no other thread yet.
+// The same in a signal handler, in a process that has no other thread yet.
 static void close_by_handler(void) {
     catch_with(close_in_handler);
     buffer = mmap(NULL, LENGTH, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -205,7 +206,7 @@ static void close_meanwhile(void) {
 
 int main(int count, char **arguments) {
     enter(count, arguments);
-    // What these do, touching pages that nobody may touch, is what a checker of memory reports.
+    // These touch inaccessible pages, which a memory checker reports.
     int is_watched = getenv("MEMORY_IS_WATCHED") != NULL;
     if (!is_watched) close_by_handler();
     shared = open("shared", O_CREAT | O_RDWR, 0600);

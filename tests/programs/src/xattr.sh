@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What calls on extended attributes come to in an empty directory: 89-xattr-names.sh compares it with
-# what they come to on ext4, as far as its sizes go.
+# Prints the results of calls on extended attributes in an empty directory: 89-xattr-names.sh compares them with
+# those on ext4, within its size limits.
 umask 022
 : >f; mkdir d; ln -s f l; mkfifo p; mkdir s; chmod 1777 s
 python3 -B - <<'P'
@@ -8,10 +8,10 @@ import errno, os
 
 def t(what, call, *arguments, **more):
     try:
-        said = call(*arguments, **more)
+        result = call(*arguments, **more)
     except OSError as error:
-        said = errno.errorcode[error.errno]
-    print(what, said)
+        result = errno.errorcode[error.errno]
+    print(what, result)
 
 names = lambda path, **more: sorted(os.listxattr(path, **more))
 t('empty', names, 'f')
@@ -45,20 +45,20 @@ os.setxattr('f', 'user.c', b'1')
 after = os.stat('f')
 print('time of change', after.st_ctime_ns > before.st_ctime_ns, after.st_mtime_ns == before.st_mtime_ns)
 P
-# Room that is too small: the calls themselves.
+# Buffers that are too small: the system calls themselves.
 python3 -B - <<'P'
 import ctypes, errno, os
 libc = ctypes.CDLL(None, use_errno=True)
 room = ctypes.create_string_buffer(4)
-for what, said in (
+for what, result in (
     ('get', libc.getxattr(b'f', b'user.big', room, 4)),
     ('get size', libc.getxattr(b'f', b'user.big', None, 0)),
     ('list', libc.listxattr(b'f', room, 4)),
     ('list size', libc.listxattr(b'f', None, 0)),
 ):
-    print(what, said, errno.errorcode[ctypes.get_errno()] if said < 0 else '')
+    print(what, result, errno.errorcode[ctypes.get_errno()] if result < 0 else '')
 P
-# A program's capabilities go with a write, a cut and another owner.
+# A program loses its capabilities by a write, a truncation and a change of owner.
 [ "$(id -u)" = 0 ] || exit 0
 python3 -B - <<'P'
 import errno, os, struct

@@ -1,12 +1,12 @@
-//! Data phases: sequential and random blocks, a file per worker or one shared by all.
+//! Data phases: sequential and random blocks, with a file per worker or one file shared by all.
 //!
-//! Reads, and writes at random over what is there, go over it until a tenth of a second is over; new data
-//! is written once.
+//! Reads and random overwrites repeat for at least a tenth of a second; new data is written once.
 //!
-//! Each block begins with its worker and its number, so that a read from the wrong place is
-//! noticed at the cost of sixteen bytes. Times include open and close and no flush to a device,
-//! as in IOR without -e; the memory that is copied from and to is there before, as in IOR, too: to
-//! make 1 MiB of it takes the kernel longer than the copy.
+//! Each block begins with its worker and its number, so that a read from the wrong offset is
+//! detected at the cost of sixteen bytes. Times include open and close but no flush to a device, as
+//! in IOR without
+//! -e. Source and destination memory is allocated before, also as in IOR: allocating 1 MiB takes the
+//! kernel longer than the copy.
 
 use super::{Amount, Worker, wrong};
 use rustix::thread::{self, CpuSet};
@@ -14,9 +14,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Whether each worker has a file or all have parts of one.
+/// Whether each worker has a file of its own or all share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sharing {
+pub(super) enum FileSharing {
     Own,
     Shared,
 }
@@ -24,31 +24,31 @@ pub(super) enum Sharing {
 /// Block sizes by name.
 const SIZES: [(&str, usize); 3] = [("1m", 1 << 20), ("64k", 64 << 10), ("8k", 8 << 10)];
 
-/// The block of IO500's ior-hard: no multiple of anything.
+/// Block size of IO500's ior-hard, aligned to nothing.
 pub(super) const HARD_BYTES: usize = 47_008;
 
-/// New files that are written in such blocks: one takes a few milliseconds, and whether two writers of
-/// it are beside each other or one is ahead, and where the memory is, differs from file to file.
+/// Number of new files written in such blocks. Writing one takes only milliseconds, and whether its
+/// two writers run side by side or one is ahead, and on which memory, differs from file to file.
 const HARD_ROUNDS: u32 = 8;
 
-/// Where the blocks of one worker lie.
+/// The blocks of one worker in a file.
 pub(super) struct Part {
     path: String,
     block_bytes: usize,
     blocks: u64,
-    /// The first block of this worker in the file, and how far it is to the next.
+    /// Index of this worker's first block in the file, and the distance to the next.
     first: u64,
     step: u64,
     index: u64,
 }
 
 impl Worker {
-    /// Writes and reads with each block size, and at random with the smallest.
-    pub(super) fn data(&self, sharing: Sharing) -> io::Result<()> {
+    /// Writes and reads sequentially with each block size, and at random with the smallest.
+    pub(super) fn data(&self, sharing: FileSharing) -> io::Result<()> {
         self.bind()?;
         for (name, block_bytes) in SIZES {
             let blocks = (self.megabytes << 20) / block_bytes as u64;
-            let first = if sharing == Sharing::Shared { self.index * blocks } else { 0 };
+            let first = if sharing == FileSharing::Shared { self.index * blocks } else { 0 };
             let part = self.part(sharing, &format!("file-{name}"), block_bytes, (first, 1));
             self.make(sharing, &part)?;
             let order = part.order();
@@ -68,24 +68,24 @@ impl Worker {
         Ok(())
     }
 
-    /// Blocks of an odd size, in a file of its own or in turn with all others in one.
-    pub(super) fn hard(&self, sharing: Sharing) -> io::Result<()> {
+    /// Unaligned blocks, in a file per worker or interleaved in one file.
+    pub(super) fn hard(&self, sharing: FileSharing) -> io::Result<()> {
         self.in_turn(sharing, HARD_BYTES, ["write", "read"])
     }
 
-    /// The same with blocks of a size; what the phases are called.
+    /// As `hard`, with the given block size and phase names.
     pub(super) fn in_turn(
         &self,
-        sharing: Sharing,
+        sharing: FileSharing,
         block_bytes: usize,
         [write, read]: [&str; 2],
     ) -> io::Result<()> {
         self.bind()?;
-        let places = match sharing {
-            Sharing::Own => (0, 1),
-            Sharing::Shared => (self.index, self.processes),
+        let systems = match sharing {
+            FileSharing::Own => (0, 1),
+            FileSharing::Shared => (self.index, self.processes),
         };
-        let part = self.part(sharing, "hard", block_bytes, places);
+        let part = self.part(sharing, "hard", block_bytes, systems);
         let order = part.order();
         let block = &mut part.block();
         for round in 1..=HARD_ROUNDS {
@@ -99,9 +99,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Stays on one of the processors that the process may use, as launchers of MPI bind ranks. New data
-    /// is written in a few milliseconds: where the kernel left two workers on one processor for as long,
-    /// that showed half of what they can do.
+    /// Pins the process to one of its allowed CPUs, as MPI launchers bind ranks. Writing new data
+    /// takes only milliseconds: if the kernel leaves two workers on one CPU during that time, the
+    /// result is halved.
     fn bind(&self) -> io::Result<()> {
         let all = thread::sched_getaffinity(None)?;
         let mut each = (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)).cycle();
@@ -113,15 +113,15 @@ impl Worker {
         Ok(())
     }
 
-    /// `places`: the first block and the step to the next.
+    /// `(first, step)`: index of the first block and the distance to the next.
     pub(super) fn part(
         &self,
-        sharing: Sharing,
+        sharing: FileSharing,
         name: &str,
         block_bytes: usize,
         (first, step): (u64, u64),
     ) -> Part {
-        let owner = if sharing == Sharing::Own { self.index.to_string() } else { "all".into() };
+        let owner = if sharing == FileSharing::Own { self.index.to_string() } else { "all".into() };
         Part {
             path: format!("{}/{name}-{owner}", self.directory),
             block_bytes,
@@ -132,18 +132,19 @@ impl Worker {
         }
     }
 
-    /// A shared file is there before anyone writes; an own one is made by its first write.
-    pub(super) fn make(&self, sharing: Sharing, part: &Part) -> io::Result<()> {
-        if sharing == Sharing::Shared && self.index == 0 {
+    /// Creates a shared file before anyone writes; a worker's own file is created by its first
+    /// write.
+    pub(super) fn make(&self, sharing: FileSharing, part: &Part) -> io::Result<()> {
+        if sharing == FileSharing::Shared && self.index == 0 {
             File::create_new(&part.path)?;
         }
         Ok(())
     }
 
-    /// Removes the file after all are done with it.
-    fn unmake(&self, sharing: Sharing, part: &Part) -> io::Result<()> {
+    /// Removes the file after all workers are done with it.
+    fn unmake(&self, sharing: FileSharing, part: &Part) -> io::Result<()> {
         self.phase("remove", Amount::Nothing, || Ok(()))?;
-        if sharing == Sharing::Own || self.index == 0 {
+        if sharing == FileSharing::Own || self.index == 0 {
             fs::remove_file(&part.path)
         } else {
             Ok(())
@@ -152,22 +153,22 @@ impl Worker {
 }
 
 impl Part {
-    /// What one pass over all blocks is.
+    /// Amount of one pass over all blocks.
     pub(super) fn amount(&self) -> Amount {
         Amount::Bytes(self.blocks * self.block_bytes as u64)
     }
 
-    /// All blocks from the first to the last.
+    /// All block numbers in ascending order.
     pub(super) fn order(&self) -> Vec<u64> {
         (0..self.blocks).collect()
     }
 
-    /// Memory for a block, which the process has touched.
+    /// A buffer for one block, already touched by the process.
     pub(super) fn block(&self) -> Vec<u8> {
         vec![0x5a; self.block_bytes]
     }
 
-    /// Writes blocks in this order from `block`; the file is still open.
+    /// Writes blocks in the given order from `block`. Returns the file, still open.
     pub(super) fn write(&self, order: &[u64], block: &mut [u8]) -> io::Result<File> {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(&self.path)?;
         for &number in order {
@@ -177,11 +178,11 @@ impl Part {
         Ok(file)
     }
 
-    /// Reads blocks in this order to `block`, and looks at what they say.
+    /// Reads blocks in the given order into `block` and verifies them.
     pub(super) fn read(&self, order: &[u64], block: &mut [u8]) -> io::Result<()> {
         let file = File::open(&self.path)?;
         for &number in order {
-            // What is looked at below must come from this read.
+            // Cleared, so that the bytes verified below come from this read.
             block[..16].fill(0);
             block[self.block_bytes - 1] = 0;
             file.read_exact_at(block, self.offset(number))?;
@@ -201,7 +202,7 @@ impl Part {
     }
 }
 
-/// The same order in every run, another for each worker.
+/// A pseudorandom order: the same in every run, different for each worker.
 fn shuffled(mut order: Vec<u64>, index: u64) -> Vec<u64> {
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ (index + 1);
     for last in (1..order.len()).rev() {

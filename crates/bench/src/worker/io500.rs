@@ -1,11 +1,11 @@
-//! The phases of IO500 in its order, by our own hands: what IOR, mdtest and find would do there.
+//! The phases of IO500 in its order, with the operations that IOR, mdtest and find would do.
 //!
-//! As there: the easy phases have files and directories of each process's own and blocks of 2 MiB, the
-//! hard ones one file in blocks of 47008 bytes in turn and one directory of files of 3901 bytes; what is
-//! read or looked at was written by another process; writes end with fsync. `find` is done by one
-//! process here.
+//! As in IO500: the easy phases use files and directories per process and blocks of 2 MiB; the hard
+//! ones use one file with interleaved blocks of 47008 bytes, and one directory of files of 3901
+//! bytes. A process reads and stats only what another process wrote; writes end with fsync. Unlike
+//! in IO500, a single process does `find`.
 
-use super::data::{HARD_BYTES, Sharing};
+use super::data::{FileSharing, HARD_BYTES};
 use super::metadata::{SMALL_BYTES, create};
 use super::{Amount, Worker, wrong};
 use std::fs::{self, File, OpenOptions};
@@ -15,24 +15,24 @@ use std::time::SystemTime;
 
 const EASY_BYTES: usize = 2 << 20;
 
-/// `find` looks for names with this in them, of the size of the hard files, made after the timestamp.
-const WANTED: &str = "01";
-/// The timestamp, a file in the directory of all.
+/// `find` selects names that contain this, of the size of the hard files, newer than the timestamp.
+const INTERRUPTED: &str = "01";
+/// Name of the timestamp file, in the shared directory.
 const TIMESTAMP: &str = "timestamp";
 
 impl Worker {
-    /// All phases.
+    /// Runs all phases.
     pub(super) fn io500(&self) -> io::Result<()> {
         let other = Worker { index: (self.index + 1) % self.processes, ..self.clone() };
-        let easy = |worker: &Worker| worker.part(Sharing::Own, "easy", EASY_BYTES, (0, 1));
+        let easy = |worker: &Worker| worker.part(FileSharing::Own, "easy", EASY_BYTES, (0, 1));
         let strided = (self.index, self.processes);
-        let hard = self.part(Sharing::Shared, "hard", HARD_BYTES, strided);
+        let hard = self.part(FileSharing::Shared, "hard", HARD_BYTES, strided);
         let hard_of_other =
-            other.part(Sharing::Shared, "hard", HARD_BYTES, (other.index, other.processes));
+            other.part(FileSharing::Shared, "hard", HARD_BYTES, (other.index, other.processes));
         let own = format!("{}/md-easy-{}", self.directory, self.index);
         fs::create_dir(&own)?;
         fs::create_dir_all(format!("{}/md-hard", self.directory))?;
-        self.make(Sharing::Shared, &hard)?;
+        self.make(FileSharing::Shared, &hard)?;
 
         let (mine, part) = (self.easy_names(), easy(self));
         let (easy_block, hard_block) = (&mut part.block(), &mut hard.block());
@@ -61,7 +61,7 @@ impl Worker {
         self.phase("mdtest-hard-delete", operations, || small.iter().try_for_each(fs::remove_file))
     }
 
-    /// One process goes through all that there is.
+    /// One process walks the whole tree.
     pub(super) fn find(&self) -> io::Result<()> {
         self.phase_of_time("find", || {
             if self.index > 0 {
@@ -79,27 +79,27 @@ impl Worker {
         (0..self.files).map(|number| format!("{own}/{number}")).collect()
     }
 
-    /// With a 0 in front, so that a few of any number have what `find` looks for.
+    /// Names have a leading 0, so that `find` selects at least a few whatever the number of files.
     fn hard_names(&self) -> Vec<String> {
         let name = |number| format!("{}/md-hard/{}-0{number}", self.directory, self.index);
         (0..self.files).map(name).collect()
     }
 }
 
-/// How many files and directories there are below `folder`, and how many of them are wanted.
-fn find(folder: &Path, since: SystemTime) -> io::Result<(u64, u64)> {
+/// Number of files and directories under `dir`, and how many of them are selected.
+fn find(dir: &Path, since: SystemTime) -> io::Result<(u64, u64)> {
     let (mut seen, mut found) = (0, 0);
-    for entry in fs::read_dir(folder)? {
+    for entry in fs::read_dir(dir)? {
         let entry = entry?;
         seen += 1;
         if entry.file_type()?.is_dir() {
-            let below = find(&entry.path(), since)?;
-            (seen, found) = (seen + below.0, found + below.1);
-        } else if entry.file_name().to_string_lossy().contains(WANTED) {
+            let found_within = find(&entry.path(), since)?;
+            (seen, found) = (seen + found_within.0, found + found_within.1);
+        } else if entry.file_name().to_string_lossy().contains(INTERRUPTED) {
             let attributes = entry.metadata()?;
-            let is_wanted =
+            let is_selected =
                 attributes.len() == SMALL_BYTES as u64 && attributes.modified()? >= since;
-            found += u64::from(is_wanted);
+            found += u64::from(is_selected);
         }
     }
     Ok((seen, found))
@@ -129,20 +129,20 @@ fn stat(names: &[String], length: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    //! What find finds.
+    //! Selection by `find`.
     use super::*;
 
     #[test]
     fn only_new_files_of_the_size_and_name_are_found() {
-        let folder = tempfile::tempdir().expect("a directory");
-        let below = folder.path().join("d01");
-        fs::create_dir(&below).expect("made");
+        let dir = tempfile::tempdir().expect("a directory");
+        let inside = dir.path().join("d01");
+        fs::create_dir(&inside).expect("made");
         for (name, length) in [("x01", SMALL_BYTES), ("x01y", 5), ("x10", SMALL_BYTES)] {
-            fs::write(below.join(name), vec![0; length]).expect("written");
+            fs::write(inside.join(name), vec![0; length]).expect("written");
         }
         let before = SystemTime::UNIX_EPOCH;
-        assert_eq!(find(folder.path(), before).expect("found"), (4, 1));
+        assert_eq!(find(dir.path(), before).expect("found"), (4, 1));
         let later = SystemTime::now() + std::time::Duration::from_secs(3600);
-        assert_eq!(find(folder.path(), later).expect("found"), (4, 0));
+        assert_eq!(find(dir.path(), later).expect("found"), (4, 0));
     }
 }

@@ -1,15 +1,15 @@
-//! Metadata phases: all workers work in one directory, each on its own names. What changes nothing is
-//! done again until a tenth of a second is over.
+//! Metadata phases: all workers work in one directory, each on its own names. Phases that change
+//! nothing repeat for at least a tenth of a second.
 
 use super::{Amount, Worker, wrong};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 
-/// The size of small files, as in the IO500 benchmark's mdtest-hard.
+/// Size of small files, as in IO500's mdtest-hard.
 pub(super) const SMALL_BYTES: usize = 3901;
 
 impl Worker {
-    /// Creates, looks at, lists and removes empty files, then small ones.
+    /// Creates, stats, lists and removes empty files, then small ones.
     pub(super) fn metadata(&self) -> io::Result<()> {
         let names = self.names("e");
         self.phase("create", Amount::Operations(self.files), || create(&names))?;
@@ -36,7 +36,7 @@ impl Worker {
         self.small()
     }
 
-    /// One long directory: made, listed with the attributes of each entry, removed.
+    /// One long directory: created, listed with the attributes of each entry, removed.
     pub(super) fn long_directory(&self) -> io::Result<()> {
         let names = self.names("e");
         self.phase("make", Amount::Nothing, || create(&names))?;
@@ -85,7 +85,7 @@ impl Worker {
             .collect()
     }
 
-    /// Goes once through the directory, which holds the files of all workers.
+    /// Lists the directory, which holds the files of all workers, and checks the number of entries.
     fn list(&self, mut look: impl FnMut(&fs::DirEntry) -> io::Result<()>) -> io::Result<()> {
         let mut count = 0;
         for entry in fs::read_dir(&self.directory)? {
@@ -100,7 +100,7 @@ impl Worker {
     }
 }
 
-/// Makes files of these names.
+/// Creates files of these names.
 pub(super) fn create(names: &[String]) -> io::Result<()> {
     for name in names {
         OpenOptions::new().write(true).create_new(true).open(name)?;

@@ -1,7 +1,6 @@
-//! One kind of operation, so many times: what the profile counts the instructions of.
+//! One kind of operation, repeated: the program whose instructions `profile` counts.
 //!
-//! What comes before the operations is the same for every count, so that the difference of two runs is
-//! the operations alone.
+//! The preparation is the same for every count, so that two runs differ only in the operations.
 
 use super::metadata::SMALL_BYTES;
 use super::wrong;
@@ -21,14 +20,14 @@ pub(crate) const KINDS: [&str; 8] = [
     "small-read",
 ];
 
-/// Files that are there before, and the blocks of the file that is read and written.
+/// Number of files created in advance, and the blocks of the file that is read and written.
 const FILES: u64 = 64;
 const BLOCK_BYTES: usize = 8 << 10;
 const ALIGNMENT: usize = 64;
 const BLOCKS: u64 = 512;
 
 /// Runs `forebay-bench repeat KIND DIRECTORY COUNT COUNT_MAX`: the operation COUNT times in a new
-/// directory, where another run may do it COUNT_MAX times.
+/// directory, prepared as for COUNT_MAX times.
 pub(crate) fn main(words: &[String]) -> Result<(), String> {
     let [kind, directory, counts @ ..] = words else {
         return Err("repeat: expected a kind, a directory and two counts".into());
@@ -69,16 +68,17 @@ fn repeat(kind: &str, directory: &str, count: u64, count_max: u64) -> io::Result
             })
         }
         "random-read-8k" | "random-write-8k" => {
-            // By one call: what it takes depends on where the space was before, and is in both runs.
+            // In one call: its cost depends on the previous state of the space, and both runs
+            // include it.
             create(&name(0))?.write_all(&vec![7u8; BLOCK_BYTES * BLOCKS as usize])?;
-            // Aligned: elsewhere the copy takes moves of 16 bytes, and they would be counted.
-            let mut room = vec![7u8; BLOCK_BYTES + ALIGNMENT];
-            let start = room.as_ptr().align_offset(ALIGNMENT);
-            let block = &mut room[start..start + BLOCK_BYTES];
+            // Aligned: otherwise the copy uses 16-byte moves, which would be counted.
+            let mut memory = vec![7u8; BLOCK_BYTES + ALIGNMENT];
+            let start = memory.as_ptr().align_offset(ALIGNMENT);
+            let block = &mut memory[start..start + BLOCK_BYTES];
             let file = OpenOptions::new().read(true).write(true).open(name(0))?;
             (0..count).try_for_each(|number| match kind {
-                "random-read-8k" => file.read_exact_at(block, place(number)),
-                _ => file.write_all_at(block, place(number)),
+                "random-read-8k" => file.read_exact_at(block, offset_of_block(number)),
+                _ => file.write_all_at(block, offset_of_block(number)),
             })
         }
         _ => Err(io::Error::other("no such kind of operation")),
@@ -89,8 +89,8 @@ fn create(name: &str) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(name)
 }
 
-/// Where block `number` lies: all blocks once in `BLOCKS` calls, each far from the last.
-fn place(number: u64) -> u64 {
+/// Offset of access `number`: `BLOCKS` calls visit all blocks once, each far from the previous one.
+fn offset_of_block(number: u64) -> u64 {
     (number * 197 % BLOCKS) * BLOCK_BYTES as u64
 }
 
@@ -100,14 +100,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_kinds_do_as_many_as_they_should() {
-        let folder = tempfile::tempdir().expect("a directory");
+    fn each_kind_does_the_requested_number_of_operations() {
+        let dir = tempfile::tempdir().expect("a directory");
         for (kind, left) in KINDS.into_iter().zip([64, 64, 9, 3, 1, 1, 9, 64]) {
-            let directory = folder.path().join(kind).to_string_lossy().into_owned();
+            let directory = dir.path().join(kind).to_string_lossy().into_owned();
             repeat(kind, &directory, 9, 12).expect(kind);
             assert_eq!(fs::read_dir(&directory).expect("listed").count(), left, "{kind}");
         }
-        let places: std::collections::BTreeSet<u64> = (0..BLOCKS).map(place).collect();
-        assert_eq!(places.len() as u64, BLOCKS);
+        let offsets: std::collections::BTreeSet<u64> = (0..BLOCKS).map(offset_of_block).collect();
+        assert_eq!(offsets.len() as u64, BLOCKS);
     }
 }

@@ -1,5 +1,5 @@
-//! Phases of a fixed time on one of several hosts, by as many threads as the worker has files: how much
-//! is done in it.
+//! Phases of fixed duration on one of several hosts, with one thread per file of the worker: counts
+//! the operations done in that time.
 
 use super::{Amount, Worker, wrong};
 use std::fs::{self, File, OpenOptions};
@@ -8,32 +8,32 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Where a host's files are.
+/// Location of a host's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sharing {
-    /// In a directory that its own daemon has.
+pub(super) enum DirectorySharing {
+    /// In a directory that the host's own daemon owns.
     Home,
-    /// In one directory with those of all others, over all daemons.
+    /// In one directory shared by all hosts, spread over all daemons.
     Wide,
 }
 
-/// How long each phase takes: seven periods of a share.
+/// Duration of a phase: seven periods of a CPU quota.
 const PHASE: Duration = Duration::from_millis(700);
 
 const BLOCK_BYTES: usize = 64 << 10;
-/// Blocks of the file of each thread.
+/// Blocks in the file of each thread.
 const BLOCKS: u64 = 64;
 
-/// Directories that each host tries until one is its own.
+/// Directories that a host tries until its own daemon owns one.
 const TRIES_MAX: u64 = 1024;
 
 impl Worker {
-    /// Creates, looks at, writes and reads as much as there is time for. What it leaves goes with the
-    /// instance.
-    pub(super) fn scale(&self, sharing: Sharing) -> io::Result<()> {
+    /// Creates, stats, writes and reads as often as time allows. The files stay until the instance
+    /// stops.
+    pub(super) fn scale(&self, sharing: DirectorySharing) -> io::Result<()> {
         let directory = match sharing {
-            Sharing::Home => self.home()?,
-            Sharing::Wide => self.directory.clone(),
+            DirectorySharing::Home => self.home()?,
+            DirectorySharing::Wide => self.directory.clone(),
         };
         let name = |thread, number| format!("{directory}/{}-{thread}-{number}", self.index);
         let mut files = Vec::new();
@@ -41,15 +41,16 @@ impl Worker {
             for thread in 0..self.files {
                 let path = format!("{directory}/data-{}-{thread}", self.index);
                 let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
-                (0..BLOCKS).try_for_each(|number| file.write_all_at(&block(), place(number)))?;
+                (0..BLOCKS)
+                    .try_for_each(|number| file.write_all_at(&block(), offset_of_block(number)))?;
                 files.push(file);
                 File::create_new(name(thread, 0))?;
             }
             Ok(())
         })?;
         self.create_and_stat("", name)?;
-        if sharing == Sharing::Home {
-            // The same without a path that begins at the root, which is one host's.
+        if sharing == DirectorySharing::Home {
+            // The same without paths through the root, which one host owns.
             std::env::set_current_dir(&directory)?;
             let name = |thread, number| format!("in-{thread}-{number}");
             (0..self.files).try_for_each(|thread| File::create_new(name(thread, 0)).map(drop))?;
@@ -57,17 +58,17 @@ impl Worker {
         }
         let bytes = |count: u64| Amount::Bytes(count * BLOCK_BYTES as u64);
         self.timed("write-64k", bytes, |thread, number, block| {
-            files[thread as usize].write_all_at(block, place(number))
+            files[thread as usize].write_all_at(block, offset_of_block(number))
         })?;
         self.timed("read-64k", bytes, |thread, number, block| {
-            files[thread as usize].read_exact_at(block, place(number))?;
+            files[thread as usize].read_exact_at(block, offset_of_block(number))?;
             if block[BLOCK_BYTES - 1] == 0x5a { Ok(()) } else { Err(wrong("a block")) }
         })?;
-        // Whoever asks for the time that this process used, finds it still here.
+        // The process must still exist when the runner reads its CPU time.
         self.phase("end", Amount::Nothing, || Ok(()))
     }
 
-    /// Each thread makes files and looks at them; number 0 is there already.
+    /// Each thread creates files and stats them; number 0 already exists.
     fn create_and_stat(
         &self,
         suffix: &str,
@@ -78,16 +79,17 @@ impl Worker {
                 File::create_new(name(thread, number + 1)).map(drop)
             })?;
         self.timed(&format!("stat{suffix}"), Amount::Operations, |thread, number, _| {
-            // Those that this thread made, again and again.
+            // The files that this thread created, cyclically.
             let name = name(thread, number % (made[thread as usize] + 1));
             if fs::metadata(&name)?.len() == 0 { Ok(()) } else { Err(wrong(name)) }
         })?;
         Ok(())
     }
 
-    /// A directory whose files' inodes this host's daemon has. The upper 16 bits of an inode's number
-    /// are the shard in which it was born, and daemons have shards in turn; a directory of the root
-    /// takes the next. Its own inode is where the root's are: what is used is a directory below it.
+    /// A directory whose files' inodes are on this host's daemon. The upper 16 bits of an inode
+    /// number are the shard in which it was created, and daemons own shards in turn; each new
+    /// directory of the root goes to the next one. The inode of such a directory is on the owner of
+    /// the root, so a subdirectory of it is used.
     fn home(&self) -> io::Result<String> {
         let root = Path::new(&self.directory).parent().unwrap_or(Path::new("/"));
         for number in 0..TRIES_MAX {
@@ -95,16 +97,16 @@ impl Worker {
             fs::create_dir(&directory)?;
             let probe = File::create_new(directory.join("probe"))?;
             if (probe.metadata()?.ino() >> 48) % self.processes == self.index {
-                let below = directory.join("work");
-                fs::create_dir(&below)?;
-                return Ok(below.to_string_lossy().into_owned());
+                let backing = directory.join("work");
+                fs::create_dir(&backing)?;
+                return Ok(backing.to_string_lossy().into_owned());
             }
         }
         Err(io::Error::other(format!("none of {TRIES_MAX} directories is on this host")))
     }
 
-    /// A phase in which each thread does `each` (its number, how often it did it before, a block of
-    /// its own) for a fixed time. Returns how often each did.
+    /// A phase in which each thread calls `each` (thread, number of earlier calls, a block of its
+    /// own) for a fixed time. Returns the number of calls of each thread.
     fn timed(
         &self,
         name: &str,
@@ -128,7 +130,7 @@ impl Worker {
     }
 }
 
-/// What all threads return, or the first error.
+/// Results of all threads, or the first error.
 fn threads(count: u64, work: impl Fn(u64) -> io::Result<u64> + Sync) -> io::Result<Vec<u64>> {
     std::thread::scope(|scope| {
         let work = &work;
@@ -144,6 +146,6 @@ fn block() -> Vec<u8> {
     vec![0x5a; BLOCK_BYTES]
 }
 
-fn place(number: u64) -> u64 {
+fn offset_of_block(number: u64) -> u64 {
     (number % BLOCKS) * BLOCK_BYTES as u64
 }

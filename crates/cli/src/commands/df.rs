@@ -1,59 +1,51 @@
-//! `forebay df`: space of an instance, as its daemons on this host say it.
+//! `forebay df`: the space of an instance.
 
-use crate::command_line::{with_json, with_settings};
-use crate::commands::status::{Seen, look};
+use crate::command_line::{with_json, with_name, with_settings};
 use crate::commands::{human, print_json, table};
 use crate::failure::{Failure, Result};
-use crate::query::State;
-use crate::settings;
+use crate::instance::inspect::{DaemonReport, inspect, query_time};
+use crate::state::settings;
 use clap::{ArgMatches, Command};
 use config::Key;
+use config::control::DaemonStatus;
+use config::metrics::DaemonSample;
 use serde_json::json;
 
-pub(super) fn command() -> Command {
-    let command = Command::new("df").about("Show an instance's space on this host");
-    with_json(with_settings(command, &[Key::Name, Key::Timeout]))
+pub(crate) fn command() -> Command {
+    let command = Command::new("df").about("Show the space of an instance");
+    with_json(with_name(with_settings(command, &[Key::Name, Key::Timeout])))
 }
 
-/// Size and free bytes of one tier; `None` if a daemon did not tell.
-fn sum(
-    states: &[&State],
-    one: impl Fn(&State) -> (Option<u64>, Option<u64>),
-) -> Option<(u64, u64)> {
-    states
-        .iter()
-        .map(|state| one(state))
-        .try_fold((0, 0), |(size, free), pair| Some((size + pair.0?, free + pair.1?)))
+/// Total and free bytes of one tier.
+fn sum(states: &[&DaemonStatus], one: impl Fn(&DaemonSample) -> (u64, u64)) -> (u64, u64) {
+    let all = states.iter().map(|state| one(&state.metrics));
+    all.fold((0, 0), |(size, free), (more, more_free)| (size + more, free + more_free))
 }
 
-pub(super) fn run(given: &ArgMatches) -> Result<u8> {
+pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     let settings = settings::resolve(given)?;
     let name = settings.word(Key::Name);
-    let (seen, _) = look(name, settings.timeout())?;
-    let here: Vec<&Seen> = seen.iter().filter(|one| one.is_alive.is_some()).collect();
-    let states: Vec<&State> = here.iter().filter_map(|one| one.state.as_ref()).collect();
-    let silent = here.len() - states.len();
+    let all = inspect(name, query_time(&settings))?;
+    let states: Vec<&DaemonStatus> = all.daemons.iter().filter_map(DaemonReport::status).collect();
+    let silent = all.daemons.len() - states.len();
     if states.is_empty() || silent > 0 {
-        let why = format!("{silent} of {} do not answer: see 'forebay status'", here.len());
-        return Err(Failure::at("no figures", format!("daemons of {name} on this host"), why));
+        let why = format!("{silent} of {} do not answer: see 'forebay status'", all.daemons.len());
+        return Err(Failure::at("cannot read the space", format!("daemons of {name}"), why));
     }
     let memory = sum(&states, |state| (state.memory_total, state.memory_free));
     let ssd = sum(&states, |state| (state.ssd_total, state.ssd_free));
     if given.get_flag("json") {
-        let tier = |pair: Option<(u64, u64)>| {
-            pair.map(|(size, free)| json!({ "size": size, "free": free }))
-        };
-        let daemons = here.len();
+        let tier = |(size, free): (u64, u64)| json!({ "size": size, "free": free });
+        let daemons = states.len();
         print_json(&json!({
             "name": name, "daemons": daemons, "memory": tier(memory), "ssd": tier(ssd)
         }));
         return Ok(0);
     }
     let mut rows = vec![["tier", "size", "used", "free"].map(str::to_owned).to_vec()];
-    for (tier, pair) in [("memory", memory), ("ssd", ssd)] {
-        let (size, free) = (pair.map(|pair| pair.0), pair.map(|pair| pair.1));
-        let used = pair.map(|(size, free)| size.saturating_sub(free));
-        rows.push(vec![tier.to_owned(), human(size), human(used), human(free)]);
+    for (tier, (size, free)) in [("memory", memory), ("ssd", ssd)] {
+        let sizes = [size, size.saturating_sub(free), free].map(|bytes| human(Some(bytes)));
+        rows.push([tier.to_owned()].into_iter().chain(sizes).collect());
     }
     out!("{}", table(&rows));
     Ok(0)

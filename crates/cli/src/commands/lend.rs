@@ -1,45 +1,47 @@
-//! `forebay lend` and `forebay reclaim`: how much memory of the nodes an instance may hold.
+//! `forebay lend` and `forebay reclaim`: how much memory of the nodes an instance may use.
 
 use crate::command_line::{with_json, with_settings};
 use crate::commands::{human, print_json, table};
 use crate::failure::{FAILED, Failure, Result, USAGE};
-use crate::instance::{self, Node};
-use crate::job_group::{Changed, JobGroup};
-use crate::lend::{Lent, Order};
-use crate::{resources, settings};
+use crate::instance::cluster::{self, NodeMemory};
+use crate::instance::lend::{AllowanceRequest, DaemonMemory};
+use crate::state::job_group::{JobCgroup, LimitChange};
+use crate::state::resources;
+use crate::state::settings;
 use clap::{Arg, ArgMatches, Command};
 use config::Key;
-use config::parse::{Amount, memory};
+use config::parse::{Amount, MemoryAmount, memory};
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Instant;
 
 const LEND_EXAMPLES: &str = "\
 Examples:
-  forebay lend 4GiB node7       its daemons may hold 4 GiB for files, together
-  forebay lend auto             all daemons follow what their nodes leave idle
+  forebay lend 4GiB node7       its daemons may use 4 GiB for files, together
+  forebay lend auto             all daemons follow the idle memory of their nodes
   forebay lend 25% here --job-group /sys/fs/cgroup/memory/slurm/uid_1/job_7
-                                the job can not have it: its limit is so much less
+                                and lower the limit of the job accordingly
 
-More than the daemons were started with (--memory) is never held. What is lent holds until it is said
-otherwise; less than is held is given back at once, as by 'forebay reclaim'.";
+Daemons never use more than they were started with (--memory). The amount stays in force until the next
+'lend' or 'reclaim'. If it is less than the daemons use, they release memory at once, as for 'forebay
+reclaim'.";
 
 const RECLAIM_EXAMPLES: &str = "\
 Examples:
   forebay reclaim all node7     all memory of node7: its files move to its SSD
-  forebay reclaim 64GiB         so much in all, of the emptiest nodes first
+  forebay reclaim 64GiB         this much in total, from the emptiest nodes first
   forebay reclaim all here --job-group /sys/fs/cgroup/memory/slurm/uid_1/job_7
-                                and the job may have it
+                                and raise the limit of the job accordingly
 
-What is free is given back at once, files move to the SSD of their daemon. It waits for that as long as
-more comes, --timeout at most. Exit code 1: some could not be given back; the daemons go on trying.
-'forebay lend' lends it again.";
+Free memory is released at once; files in memory move to the SSD of their daemon. The command waits while
+more memory is being released, at most --timeout. Exit code 1: some memory was not released; the daemons
+keep trying. 'forebay lend' lends it again.";
 
 fn nodes() -> Arg {
     Arg::new("nodes")
         .value_name("NODE")
         .num_args(0..)
-        .help("Hosts as 'forebay status' shows them, 'here' for one without a name; without: all")
+        .help("Hosts as 'forebay status' shows them, 'here' for this host; default: all")
 }
 
 fn job_group() -> Arg {
@@ -47,157 +49,166 @@ fn job_group() -> Arg {
         .long("job-group")
         .value_name("PATH")
         .value_parser(clap::value_parser!(PathBuf))
-        .help("Control group of a job on this host, not the daemons': it can have the rest of the memory")
+        .help("Control group of a job on this host (not the daemons'): its limit becomes the memory left")
 }
 
 fn amount(help: &'static str) -> Arg {
     Arg::new("amount").value_name("SIZE").required(true).help(help)
 }
 
-pub(super) fn command() -> Command {
-    let command = Command::new("lend").about("Let an instance hold so much memory of its nodes");
+pub(crate) fn command() -> Command {
+    let command =
+        Command::new("lend").about("Set how much memory the instance may use on its nodes");
     let amount =
-        amount("Size on each node, percent of what its daemons can hold (50%), all, or auto");
-    let command = command.arg(amount).arg(nodes()).arg(job_group()).after_help(LEND_EXAMPLES);
+        amount("Size per node, percentage of what its daemons can hold (50%), all, or auto");
+    let command = command.arg(amount).arg(nodes()).arg(job_group()).after_long_help(LEND_EXAMPLES);
     with_json(with_settings(command, &[Key::Name, Key::Timeout]))
 }
 
-pub(super) fn reclaim_command() -> Command {
-    let command = Command::new("reclaim").about("Take memory of nodes back from an instance");
-    let amount = amount("Size, of each node that is named or else in all; percent (50%), or all");
-    let command = command.arg(amount).arg(nodes()).arg(job_group()).after_help(RECLAIM_EXAMPLES);
+pub(crate) fn reclaim_command() -> Command {
+    let command = Command::new("reclaim").about("Give memory of the instance back to its nodes");
+    let amount = amount("Size, per named node or in total; percentage (50%), or all");
+    let command =
+        command.arg(amount).arg(nodes()).arg(job_group()).after_long_help(RECLAIM_EXAMPLES);
     with_json(with_settings(command, &[Key::Name, Key::Timeout]))
 }
 
-/// So much of `whole`; `None`: as much as is idle.
+/// An amount in bytes, relative to `whole`; `None` for `auto`.
 fn bytes(text: &str, whole: u64) -> Result<Option<u64>> {
-    let wrong = || {
-        let why = "give a size such as 4GiB, a part such as 50%, all, or, to lend, auto";
-        Failure::with_code(USAGE, format!("no amount of memory: {text}: {why}"))
+    let invalid = || {
+        let why = "give a size such as 4GiB, a percentage such as 50%, all, or (to lend) auto";
+        Failure::with_code(USAGE, format!("invalid amount of memory: {text}: {why}"))
     };
     match (text, memory(text)) {
         ("auto", _) => Ok(None),
         ("all", _) => Ok(Some(whole)),
-        (_, Some(config::parse::Memory { least: None, most: Amount::Bytes(bytes) })) => {
-            Ok(Some(bytes))
-        }
-        (_, Some(config::parse::Memory { least: None, most: Amount::Percent(percent) })) => {
+        (_, Some(MemoryAmount { min: None, max: Amount::Bytes(bytes) })) => Ok(Some(bytes)),
+        (_, Some(MemoryAmount { min: None, max: Amount::Percent(percent) })) => {
             Ok(Some((u128::from(whole) * u128::from(percent) / 100) as u64))
         }
-        _ => Err(wrong()),
+        _ => Err(invalid()),
     }
 }
 
-/// The nodes that are asked for, as they are now.
-fn asked(given: &ArgMatches, all: Vec<Node>) -> Result<Vec<Node>> {
+/// The selected nodes, as they are now.
+fn selected(given: &ArgMatches, all: Vec<NodeMemory>) -> Result<Vec<NodeMemory>> {
     let names: Vec<&String> = given.get_many("nodes").into_iter().flatten().collect();
     if let Some(name) = names.iter().find(|name| !all.iter().any(|node| node.name() == **name)) {
-        let known: Vec<&str> = all.iter().map(Node::name).collect();
-        return Err(Failure::at("no such node", name, format!("there are {}", known.join(", "))));
+        let known: Vec<&str> = all.iter().map(NodeMemory::name).collect();
+        return Err(Failure::at(
+            "no such node",
+            name,
+            format!("the nodes are {}", known.join(", ")),
+        ));
     }
-    let is_asked = |node: &Node| names.is_empty() || names.iter().any(|name| *name == node.name());
-    Ok(all.into_iter().filter(is_asked).collect())
+    let is_selected =
+        |node: &NodeMemory| names.is_empty() || names.iter().any(|name| *name == node.name());
+    Ok(all.into_iter().filter(is_selected).collect())
 }
 
-/// Divides what a node may hold among its daemons, as far as each can.
-fn divide(daemons: &[Lent], bytes: u64) -> Vec<Order> {
+/// Divides the allowance of a node among its daemons; none gets more than its arena.
+fn divide(daemons: &[DaemonMemory], bytes: u64) -> Vec<AllowanceRequest> {
     let mut left = bytes;
     let count = daemons.len() as u64;
-    let shares = (0..).zip(daemons).map(|(place, daemon)| {
-        let share = left.div_ceil(count - place).min(daemon.most);
+    let shares = (0..).zip(daemons).map(|(index, daemon)| {
+        let share = left.div_ceil(count - index).min(daemon.max);
         left -= share;
-        Order { index: daemon.index, bytes: Some(share) }
+        AllowanceRequest { index: daemon.index, bytes: Some(share) }
     });
     shares.collect()
 }
 
-/// Orders for the nodes to give `wanted` bytes back: those with the fewest bytes in files first, so that
-/// little moves.
-fn emptiest_first(nodes: &[Node], wanted: u64) -> Vec<Vec<Order>> {
+/// Requests that make the nodes release `bytes`: nodes with the fewest bytes in files first, so
+/// that little data moves.
+fn emptiest_first(nodes: &[NodeMemory], bytes: u64) -> Vec<Vec<AllowanceRequest>> {
     let mut order: Vec<usize> = (0..nodes.len()).collect();
-    order.sort_by_key(|&place| nodes.get(place).map_or(0, Node::used));
-    let mut orders = vec![Vec::new(); nodes.len()];
-    let mut left = wanted;
-    for place in order {
-        let Some(node) = nodes.get(place) else { continue };
+    order.sort_by_key(|&index| nodes.get(index).map_or(0, NodeMemory::used));
+    let mut requests = vec![Vec::new(); nodes.len()];
+    let mut left = bytes;
+    for index in order {
+        let Some(node) = nodes.get(index) else { continue };
         let (back, allowance) = (left.min(node.allowance()), node.allowance());
         left -= back;
-        // Some may be on its way still: that is waited for, too.
-        let is_beyond = node.daemons.iter().any(|daemon| daemon.beyond() > 0);
+        // A node that still holds more than its allowance is waited for, too.
+        let is_beyond = node.daemons.iter().any(|daemon| daemon.excess() > 0);
         if (back > 0 || is_beyond)
-            && let Some(orders) = orders.get_mut(place)
+            && let Some(requests) = requests.get_mut(index)
         {
-            *orders = take(&node.daemons, allowance - back);
+            *requests = scale_down(&node.daemons, allowance - back);
         }
     }
-    orders
+    requests
 }
 
-/// Orders for daemons that hold something to hold `bytes` together: of each the same part.
-fn take(daemons: &[Lent], bytes: u64) -> Vec<Order> {
+/// Requests that scale the allowances of daemons down to `bytes` in total.
+fn scale_down(daemons: &[DaemonMemory], bytes: u64) -> Vec<AllowanceRequest> {
     let all: u64 = daemons.iter().map(|daemon| daemon.allowance).sum();
     let part = |allowance: u64| {
         (u128::from(allowance) * u128::from(bytes) / u128::from(all.max(1))) as u64
     };
-    let order = |daemon: &Lent| Order { index: daemon.index, bytes: Some(part(daemon.allowance)) };
-    daemons.iter().map(order).collect()
+    let request = |daemon: &DaemonMemory| AllowanceRequest {
+        index: daemon.index,
+        bytes: Some(part(daemon.allowance)),
+    };
+    daemons.iter().map(request).collect()
 }
 
-pub(super) fn run(given: &ArgMatches) -> Result<u8> {
+pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     let text = given.get_one::<String>("amount").map_or("", String::as_str);
     bytes(text, 0)?;
-    carry_out(given, |nodes| {
-        let orders = nodes.iter().map(|node| {
-            let whole = node.daemons.iter().map(|daemon| daemon.most).sum();
-            let auto = |daemon: &Lent| Order { index: daemon.index, bytes: None };
+    apply(given, |nodes| {
+        let requests = nodes.iter().map(|node| {
+            let whole = node.daemons.iter().map(|daemon| daemon.max).sum();
+            let auto =
+                |daemon: &DaemonMemory| AllowanceRequest { index: daemon.index, bytes: None };
             Ok(match bytes(text, whole)? {
                 Some(bytes) => divide(&node.daemons, bytes),
                 None => node.daemons.iter().map(auto).collect(),
             })
         });
-        orders.collect()
+        requests.collect()
     })
 }
 
-pub(super) fn run_reclaim(given: &ArgMatches) -> Result<u8> {
+pub(crate) fn run_reclaim(given: &ArgMatches) -> Result<u8> {
     let text = given.get_one::<String>("amount").map_or("", String::as_str);
     let is_each = given.get_many::<String>("nodes").is_some_and(|nodes| nodes.len() > 0);
     if bytes(text, 0)?.is_none() {
-        return Err(Failure::with_code(USAGE, "auto is for 'forebay lend'"));
+        return Err(Failure::with_code(USAGE, "auto is only for 'forebay lend'"));
     }
-    carry_out(given, |nodes| {
+    apply(given, |nodes| {
         if !is_each {
-            let whole = nodes.iter().map(Node::allowance).sum();
+            let whole = nodes.iter().map(NodeMemory::allowance).sum();
             return Ok(emptiest_first(nodes, bytes(text, whole)?.unwrap_or(whole)));
         }
-        let orders = nodes.iter().map(|node| {
+        let requests = nodes.iter().map(|node| {
             let whole = node.allowance();
             let back = bytes(text, whole)?.unwrap_or(whole).min(whole);
-            Ok(take(&node.daemons, whole - back))
+            Ok(scale_down(&node.daemons, whole - back))
         });
-        orders.collect()
+        requests.collect()
     })
 }
 
-fn carry_out(
+fn apply(
     given: &ArgMatches,
-    plan: impl FnOnce(&[Node]) -> Result<Vec<Vec<Order>>>,
+    plan: impl FnOnce(&[NodeMemory]) -> Result<Vec<Vec<AllowanceRequest>>>,
 ) -> Result<u8> {
     let settings = settings::resolve(given)?;
     let name = settings.word(Key::Name);
     let begun = Instant::now();
-    let nodes = asked(given, instance::memory(name, settings.timeout())?)?;
-    let orders = plan(&nodes)?;
+    let nodes = selected(given, cluster::memory(name, settings.timeout())?)?;
+    let requests = plan(&nodes)?;
     let group = group_of(given, &nodes)?;
     let before = taken(&nodes);
-    let wanted: Option<u64> = orders.iter().flatten().map(|order| order.bytes).sum();
+    let after: Option<u64> = requests.iter().flatten().map(|request| request.bytes).sum();
     let mut changed = None;
     if let Some(group) = &group {
-        let wanted = wanted.ok_or_else(|| usage("a job's limit can not follow 'auto'"))?;
-        // Less for the job before there is more for the daemons, and more for it after there is less.
-        changed = (wanted >= before).then(|| group.shift(before, wanted)).transpose()?;
+        let after = after.ok_or_else(|| usage("a job's limit cannot follow 'auto'"))?;
+        // Lower the job's limit before the daemons may use more, and raise it after they use less.
+        changed = (after >= before).then(|| group.shift(before, after)).transpose()?;
     }
-    let nodes = instance::lend(name, nodes, &orders, settings.timeout())?;
+    let nodes = cluster::lend(name, nodes, &requests, settings.timeout())?;
     if let (Some(group), None, true) = (&group, &changed, !nodes.is_empty()) {
         changed = Some(group.shift(before, taken(&nodes))?);
     }
@@ -209,8 +220,8 @@ fn carry_out(
         let nodes: Vec<_> = nodes.collect();
         let limit = match &changed {
             None => json!(null),
-            Some(Changed::To(bytes)) => json!(bytes),
-            Some(Changed::Not(why)) => json!({ "not": why }),
+            Some(LimitChange::Set(bytes)) => json!(bytes),
+            Some(LimitChange::Unchanged(why)) => json!({ "unchanged": why }),
         };
         print_json(
             &json!({ "name": name, "nodes": nodes, "seconds": seconds, "job_limit": limit }),
@@ -221,13 +232,13 @@ fn carry_out(
             nodes.iter().flat_map(|node| node.daemons.iter().map(move |d| (node, d)))
         {
             if let Some(why) = &daemon.why {
-                let beyond = human(Some(daemon.beyond()));
-                outln!("daemon {} on {} keeps {beyond} for now: {why}", daemon.index, node.name());
+                let excess = human(Some(daemon.excess()));
+                outln!("daemon {} on {} still holds {excess}: {why}", daemon.index, node.name());
             }
         }
         match changed {
-            Some(Changed::To(bytes)) => outln!("the job may have {}", human(Some(bytes))),
-            Some(Changed::Not(why)) => outln!("the job's limit stays: {why}"),
+            Some(LimitChange::Set(bytes)) => outln!("limit of the job: {}", human(Some(bytes))),
+            Some(LimitChange::Unchanged(why)) => outln!("the limit of the job is unchanged: {why}"),
             None => {}
         }
     }
@@ -238,22 +249,24 @@ fn usage(text: &str) -> Failure {
     Failure::with_code(USAGE, text)
 }
 
-/// Bytes that daemons hold, or may.
-fn taken(nodes: &[Node]) -> u64 {
+/// Bytes that daemons hold or may hold.
+fn taken(nodes: &[NodeMemory]) -> u64 {
     let all = nodes.iter().flat_map(|node| &node.daemons);
     all.map(|daemon| daemon.allowance.max(daemon.held)).sum()
 }
 
-fn group_of(given: &ArgMatches, nodes: &[Node]) -> Result<Option<JobGroup>> {
+fn group_of(given: &ArgMatches, nodes: &[NodeMemory]) -> Result<Option<JobCgroup>> {
     let Some(path) = given.get_one::<PathBuf>("job-group") else { return Ok(None) };
     if !matches!(nodes, [node] if node.host.is_empty()) {
-        return Err(usage("a job's control group is of this host: name 'here' alone"));
+        return Err(usage(
+            "--job-group needs a control group of this host: give the node 'here' only",
+        ));
     }
-    JobGroup::open(path, resources::memory_of_host()).map(Some)
+    JobCgroup::open(path, resources::memory_of_host()).map(Some)
 }
 
-fn as_table(nodes: &[Node]) -> String {
-    let head = ["node", "daemon", "lent", "held", "files", "given back"];
+fn as_table(nodes: &[NodeMemory]) -> String {
+    let head = ["node", "daemon", "allowed", "held", "in files", "released"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for node in nodes {
         for daemon in &node.daemons {
@@ -263,7 +276,7 @@ fn as_table(nodes: &[Node]) -> String {
                 human(Some(daemon.allowance)),
                 human(Some(daemon.held)),
                 human(Some(daemon.used)),
-                human(Some(daemon.given_back)),
+                human(Some(daemon.released)),
             ]);
         }
     }
@@ -276,50 +289,50 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn node(host: &str, daemons: &[(u64, u64)]) -> Node {
-        let lent = |(index, &(allowance, used)): (u16, &(u64, u64))| Lent {
+    fn node(host: &str, daemons: &[(u64, u64)]) -> NodeMemory {
+        let memory = |(index, &(allowance, used)): (u16, &(u64, u64))| DaemonMemory {
             index,
-            most: 4 * GIB,
+            max: 4 * GIB,
             allowance,
             held: used,
             used,
             reason: "set".to_owned(),
-            given_back: 0,
+            released: 0,
             why: None,
         };
-        Node { host: host.to_owned(), daemons: (0..).zip(daemons).map(lent).collect() }
+        NodeMemory { host: host.to_owned(), daemons: (0..).zip(daemons).map(memory).collect() }
     }
 
-    fn sizes(orders: &[Order]) -> Vec<Option<u64>> {
-        orders.iter().map(|order| order.bytes.map(|bytes| bytes / GIB)).collect()
+    fn sizes(requests: &[AllowanceRequest]) -> Vec<Option<u64>> {
+        requests.iter().map(|request| request.bytes.map(|bytes| bytes / GIB)).collect()
     }
 
     #[test]
-    fn the_emptiest_nodes_come_first() {
+    fn memory_is_reclaimed_from_the_emptiest_nodes_first() {
         let nodes = [
             node("a", &[(4 * GIB, 3 * GIB)]),
             node("b", &[(4 * GIB, GIB)]),
             node("", &[(4 * GIB, 0)]),
         ];
-        let told = |wanted| -> Vec<_> {
-            emptiest_first(&nodes, wanted).iter().map(|orders| sizes(orders)).collect()
+        let requested = |bytes| -> Vec<_> {
+            emptiest_first(&nodes, bytes).iter().map(|requests| sizes(requests)).collect()
         };
-        assert_eq!(told(3 * GIB), [vec![], vec![], vec![Some(1)]]);
-        assert_eq!(told(6 * GIB), [vec![], vec![Some(2)], vec![Some(0)]]);
-        assert_eq!(told(99 * GIB), [vec![Some(0)], vec![Some(0)], vec![Some(0)]]);
-        assert_eq!(told(0), [vec![], vec![], vec![]]);
+        assert_eq!(requested(3 * GIB), [vec![], vec![], vec![Some(1)]]);
+        assert_eq!(requested(6 * GIB), [vec![], vec![Some(2)], vec![Some(0)]]);
+        assert_eq!(requested(99 * GIB), [vec![Some(0)], vec![Some(0)], vec![Some(0)]]);
+        assert_eq!(requested(0), [vec![], vec![], vec![]]);
     }
 
     #[test]
-    fn daemons_of_a_node_share() {
+    fn an_amount_is_divided_among_the_daemons_of_a_node() {
         let two = node("a", &[(4 * GIB, 0), (2 * GIB, 0)]);
         assert_eq!(sizes(&divide(&two.daemons, 6 * GIB)), [Some(3), Some(3)]);
         assert_eq!(sizes(&divide(&two.daemons, 99 * GIB)), [Some(4), Some(4)]);
-        assert_eq!(sizes(&take(&two.daemons, 3 * GIB)), [Some(2), Some(1)]);
+        assert_eq!(sizes(&scale_down(&two.daemons, 3 * GIB)), [Some(2), Some(1)]);
     }
 
     #[test]
-    fn amounts_are_sizes_or_parts() {
+    fn an_amount_is_a_size_a_percentage_or_a_word() {
         assert_eq!(bytes("all", 8).ok(), Some(Some(8)));
         assert_eq!(bytes("auto", 8).ok(), Some(None));
         assert_eq!(bytes("25%", 8).ok(), Some(Some(2)));

@@ -1,11 +1,13 @@
-//! `forebay quota`: what users and projects use, and how much they may.
+//! `forebay quota`: usage and limits of users and projects.
 
 use crate::command_line::{with_json, with_settings};
-use crate::commands::layout::path_within;
+use crate::commands::files::layout::path_within;
 use crate::commands::{human, print_json, table};
 use crate::failure::{Failure, Result, USAGE};
-use crate::records::{self, Host};
-use crate::{directories, host, settings};
+use crate::instance::host;
+use crate::state::directories;
+use crate::state::records::{self, HostRecord};
+use crate::state::settings;
 use clap::{Arg, ArgGroup, ArgMatches, Command};
 use config::Key;
 use serde_json::{Value, json};
@@ -15,37 +17,37 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const EXAMPLES: &str = "\
 Examples:
-  forebay quota report                                        who uses how much, and may
-  forebay quota set --user ann --space-hard 2GiB              no more than that, ever
+  forebay quota report                                        usage and limits of all users and projects
+  forebay quota set --user ann --space-hard 2GiB              never more than that
   forebay quota set --user ann --space-soft 1GiB --grace 2d   more than that for two days at most
   forebay quota set --project 7 --inodes-hard 100000
-  forebay quota set --user ann --space-soft 0 --space-hard 0  without limits of space again
+  forebay quota set --user ann --space-soft 0 --space-hard 0  remove the limits of space
   forebay quota get --user ann
-  forebay quota project /forebay/results --id 7               what is made there counts for project 7
+  forebay quota project /forebay/results --id 7               new files in it count for project 7
 
-Who is at a hard limit, or beyond a soft one for longer than the time of grace, gets 'disk quota exceeded'
-for what needs more; what he removes he can use again at once. A limit that is not named stays as it is; 0
-takes it away. What root makes or owns is not limited, but counted.
+At a hard limit, or above a soft limit for longer than the grace period, operations that need more fail
+with 'disk quota exceeded'. Space of removed files can be used again at once. A limit that is not named is
+unchanged; 0 removes it. Usage of root is counted but not limited.
 
-Space is that of pieces (a file of 10 KiB takes 16 KiB), whoever wrote them: it counts for the owner of
-the file, and for its project. Directories hand their project down to what is made in them; what is there
-already keeps what it has. Nothing can be moved or linked into a directory of another project (EXDEV): mv
-copies it then.";
+Space is counted in extents (a file of 10 KiB takes 16 KiB) for the owner and the project of the file,
+not for the writer. New files and directories inherit the project of their directory; existing ones keep
+theirs. Moving or linking into a directory of another project fails with EXDEV, so 'mv' copies.";
 
-pub(super) fn command() -> Command {
+pub(crate) fn command() -> Command {
     let keys = [Key::Name, Key::Timeout];
-    let report = Command::new("report").about("Show usage and limits of all");
-    let get = Command::new("get").about("Show usage and limits of a user or project");
-    let set = Command::new("set").about("Set what a user or project may use");
+    let report = Command::new("report").about("Show usage and limits of all users and projects");
+    let get = Command::new("get").about("Show usage and limits of one user or project");
+    let set = Command::new("set").about("Set the limits of a user or project");
     let project = Command::new("project").about("Show or set the project of a directory or file");
     let keys_of_project = [Key::Name, Key::At, Key::Timeout];
     let path = Arg::new("path").required(true).value_name("PATH");
-    let path = path.value_parser(clap::value_parser!(PathBuf)).help("A file of the instance");
+    let path =
+        path.value_parser(clap::value_parser!(PathBuf)).help("A file or directory of the instance");
     let id = Arg::new("id").long("id").value_name("N").value_parser(clap::value_parser!(u32));
-    let id = id.help("The project; 0: none");
+    let id = id.help("Number of the project; 0 for none");
     Command::new("quota")
-        .about("Show or limit what users and projects use")
-        .after_help(EXAMPLES)
+        .about("Show and limit usage by users and projects")
+        .after_long_help(EXAMPLES)
         .subcommand_required(true)
         .subcommand(with_json(with_settings(report, &keys)))
         .subcommand(with_json(with_account(with_settings(get, &keys))))
@@ -61,13 +63,18 @@ fn with_account(command: Command) -> Command {
     command.arg(user).arg(project.help("A project, by number")).group(either)
 }
 
-/// Options of limits, their names for the daemon, and what they are.
+/// Limits: option, key of `forebay-mount`, name of the value, help.
 const LIMITS: [(&str, &str, &str, &str); 5] = [
-    ("space-soft", "space_soft", "SIZE", "Space that may be exceeded for the time of grace"),
+    ("space-soft", "space_soft", "SIZE", "Space that may be exceeded for the grace period"),
     ("space-hard", "space_hard", "SIZE", "Space that is never exceeded"),
-    ("inodes-soft", "inodes_soft", "N", "Files that may be exceeded for the time of grace"),
-    ("inodes-hard", "inodes_hard", "N", "Files of all kinds that are never exceeded"),
-    ("grace", "grace", "TIME", "Time of grace: a number with s, min, h or d; 0: 7d"),
+    (
+        "inodes-soft",
+        "inodes_soft",
+        "N",
+        "Number of files that may be exceeded for the grace period",
+    ),
+    ("inodes-hard", "inodes_hard", "N", "Number of files, of all types, that is never exceeded"),
+    ("grace", "grace", "TIME", "Grace period: a number with s, min, h or d; 0 for the default, 7d"),
 ];
 
 fn with_limits(command: Command) -> Command {
@@ -78,8 +85,9 @@ fn with_limits(command: Command) -> Command {
     command.args(LIMITS.iter().map(arg)).group(group.multiple(true).required(true))
 }
 
-pub(super) fn run(given: &ArgMatches) -> Result<u8> {
-    let (what, given) = given.subcommand().ok_or_else(|| Failure::new("what of quotas?"))?;
+pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
+    let (what, given) =
+        given.subcommand().ok_or_else(|| Failure::new("report, get, set or project?"))?;
     match what {
         "set" => set(given),
         "project" => project(given),
@@ -87,26 +95,26 @@ pub(super) fn run(given: &ArgMatches) -> Result<u8> {
     }
 }
 
-/// What `forebay-mount --quota` says to `words`.
+/// The answer of `forebay-mount --quota` to `words`.
 fn ask(given: &ArgMatches, failed: &str, words: &[OsString]) -> Result<String> {
     let settings = settings::resolve(given)?;
     let name = settings.word(Key::Name);
     let run = directories::run(name)?;
-    let here: Option<Host> = records::load(&run, host::RECORD)?;
+    let here: Option<HostRecord> = records::load(&run, host::RECORD)?;
     let here = here.ok_or_else(|| Failure::no_instance(name))?;
-    let mut command = std::process::Command::new(host::beside("forebay-mount")?);
+    let mut command = std::process::Command::new(host::component("forebay-mount")?);
     command.arg("--quota").arg(&run).arg(here.first.to_string()).args(words);
     let output =
-        command.output().map_err(|error| Failure::at("can not start", "forebay-mount", error))?;
+        command.output().map_err(|error| Failure::at("cannot start", "forebay-mount", error))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let why = said.lines().find_map(|line| line.strip_prefix("forebay-mount: "));
-    Err(Failure::new(format!("{failed}: {}", why.unwrap_or("the daemons do not say why"))))
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let why = errors.lines().find_map(|line| line.strip_prefix("forebay-mount: "));
+    Err(Failure::new(format!("{failed}: {}", why.unwrap_or("the daemons give no reason"))))
 }
 
-/// The account that was named: what it is, its number, and what it is called.
+/// The selected account: its kind, its number, and its name for people.
 fn account(given: &ArgMatches) -> Result<(&'static str, u64, String)> {
     if let Some(&id) = given.get_one::<u32>("project") {
         return Ok(("project", u64::from(id), format!("project {id}")));
@@ -116,8 +124,8 @@ fn account(given: &ArgMatches) -> Result<(&'static str, u64, String)> {
         let output = std::process::Command::new("id").args(["-u", "--", user]).output().ok()?;
         String::from_utf8(output.stdout).ok()?.trim().parse().ok()
     });
-    let wrong = || Failure::with_code(USAGE, format!("there is no user '{user}'"));
-    Ok(("user", u64::from(number.ok_or_else(wrong)?), format!("user {user}")))
+    let unknown = || Failure::with_code(USAGE, format!("no such user: {user}"));
+    Ok(("user", u64::from(number.ok_or_else(unknown)?), format!("user {user}")))
 }
 
 /// Seconds of a time with a unit.
@@ -132,7 +140,7 @@ fn seconds(text: &str) -> Option<u64> {
 }
 
 fn set(given: &ArgMatches) -> Result<u8> {
-    let (kind, id, called) = account(given)?;
+    let (kind, id, account) = account(given)?;
     let number = if kind == "project" { 1 << 32 | id } else { id };
     let mut words = vec!["set".into(), number.to_string().into()];
     for (option, name, value, _) in LIMITS {
@@ -147,21 +155,25 @@ fn set(given: &ArgMatches) -> Result<u8> {
             "TIME" => "a whole number with s, min, h or d",
             _ => "a whole number",
         };
-        let wrong = || Failure::with_code(USAGE, format!("--{option} is {allowed}, not '{text}'"));
-        words.push(format!("{name}={}", read.ok_or_else(wrong)?).into());
+        let invalid = || {
+            let text = format!("--{option} cannot be \"{text}\": give {allowed}");
+            Failure::with_code(USAGE, text)
+        };
+        words.push(format!("{name}={}", read.ok_or_else(invalid)?).into());
     }
-    ask(given, &format!("the limits of {called} stay as they are"), &words)?;
+    ask(given, &format!("cannot set the limits of {account}"), &words)?;
     Ok(0)
 }
 
 fn project(given: &ArgMatches) -> Result<u8> {
     let settings = settings::resolve(given)?;
     let run = directories::run(settings.word(Key::Name))?;
-    let path = given.get_one::<PathBuf>("path").ok_or_else(|| Failure::new("no path"))?;
-    let within = path_within(path, &host::seen_at(&settings)?, &run)?;
+    let path = given.get_one::<PathBuf>("path").ok_or_else(|| Failure::new("no path given"))?;
+    let within = path_within(path, &host::visible_at(&settings)?, &run)?;
     let mut words = vec!["project".into(), within.into_os_string()];
     words.extend(given.get_one::<u32>("id").map(|id| id.to_string().into()));
-    let said = ask(given, &format!("no project of {}", path.display()), &words)?;
+    let said =
+        ask(given, &format!("cannot read or set the project of {}", path.display()), &words)?;
     let id = said.trim().strip_prefix("project=").and_then(|text| text.parse::<u32>().ok());
     match given.get_flag("json") {
         true => print_json(&json!({ "path": path.to_string_lossy(), "project": id })),
@@ -170,22 +182,22 @@ fn project(given: &ArgMatches) -> Result<u8> {
     Ok(0)
 }
 
-/// Usage and limit of one kind, as a row of a report says it.
-struct Part {
+/// Usage and limits of space or inodes in a row of a report.
+struct ResourceUsage {
     used: u64,
     soft: u64,
     hard: u64,
-    /// Seconds of grace that are left; `None`: the soft limit is not exceeded.
+    /// Seconds left of the grace period; `None`: the soft limit is not exceeded.
     left: Option<u64>,
 }
 
-impl Part {
-    fn of(row: &Value, name: &str, now_nanos: u64) -> Part {
+impl ResourceUsage {
+    fn of(row: &Value, name: &str, now_nanos: u64) -> ResourceUsage {
         let number = |key: String| row.get(key).and_then(Value::as_u64).unwrap_or(0);
         let since = number(format!("{name}_since"));
         let end = since.saturating_add(number("grace".to_owned()));
         let left = end.saturating_sub(now_nanos).div_ceil(1_000_000_000);
-        Part {
+        ResourceUsage {
             used: number(name.to_owned()),
             soft: number(format!("{name}_soft")),
             hard: number(format!("{name}_hard")),
@@ -213,7 +225,7 @@ impl Part {
     }
 }
 
-/// A time for people: the largest unit of which there is a whole number.
+/// A time for people, in the largest unit that gives at least 1.
 fn time_text(seconds: u64) -> String {
     match seconds {
         0 => "over".to_owned(),
@@ -225,23 +237,24 @@ fn time_text(seconds: u64) -> String {
 }
 
 fn report(given: &ArgMatches) -> Result<u8> {
-    let wanted = if given.try_contains_id("account").unwrap_or(false) {
+    let selected = if given.try_contains_id("account").unwrap_or(false) {
         let (kind, id, _) = account(given)?;
         Some((kind, id))
     } else {
         None
     };
-    let said = ask(given, "no usage", &["report".into()])?;
+    let said = ask(given, "cannot read the usage", &["report".into()])?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
     let mut rows: Vec<Value> = said.lines().map(row_of).collect();
-    if let Some((kind, id)) = wanted {
+    if let Some((kind, id)) = selected {
         rows.retain(|row| row.get(kind).and_then(Value::as_u64) == Some(id));
         if rows.is_empty() {
             rows.push(json!({ (kind): id }));
         }
     }
-    let parts = |row: &Value| [Part::of(row, "space", now), Part::of(row, "inodes", now)];
+    let parts =
+        |row: &Value| [ResourceUsage::of(row, "space", now), ResourceUsage::of(row, "inodes", now)];
     if given.get_flag("json") {
         let all = rows.iter().map(|row| {
             let [space, inodes] = parts(row);
@@ -249,11 +262,11 @@ fn report(given: &ArgMatches) -> Result<u8> {
             json!({ (kind): id, "space": space.json(), "inodes": inodes.json() })
         });
         let mut all: Vec<Value> = all.collect();
-        let said = if wanted.is_some() { all.pop() } else { Some(Value::Array(all)) };
+        let said = if selected.is_some() { all.pop() } else { Some(Value::Array(all)) };
         print_json(&said.unwrap_or_default());
         return Ok(0);
     }
-    let head = ["of", "space", "soft", "hard", "grace", "inodes", "soft", "hard", "grace"];
+    let head = ["account", "space", "soft", "hard", "grace", "inodes", "soft", "hard", "grace"];
     let mut lines = vec![head.map(str::to_owned).to_vec()];
     for row in &rows {
         let [space, inodes] = parts(row);
@@ -267,7 +280,7 @@ fn report(given: &ArgMatches) -> Result<u8> {
     Ok(0)
 }
 
-/// A line of `name=value`s.
+/// Reads a line of `name=value` words.
 fn row_of(line: &str) -> Value {
     let pairs = line.split_whitespace().filter_map(|word| word.split_once('='));
     let number = |value: &str| Value::from(value.parse::<u64>().unwrap_or(0));
@@ -284,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_of_grace_have_units() {
+    fn grace_periods_have_units() {
         let cases =
             [("7d", Some(604_800)), ("2h", Some(7200)), ("5min", Some(300)), ("0", Some(0))];
         let wrong = [("7", None), ("d", None), ("-1d", None), ("99999999999d", None)];
@@ -295,13 +308,14 @@ mod tests {
     }
 
     #[test]
-    fn a_row_says_who_is_over() {
+    fn a_row_shows_which_limits_are_exceeded() {
         let row =
             row_of("user=7 space=10 space_hard=10 inodes=3 inodes_soft=2 inodes_since=1 grace=5");
-        let (space, inodes) = (Part::of(&row, "space", 1), Part::of(&row, "inodes", 1));
+        let (space, inodes) =
+            (ResourceUsage::of(&row, "space", 1), ResourceUsage::of(&row, "inodes", 1));
         assert_eq!(name_of(&row), ("user", 7));
         assert!(space.is_over() && space.left.is_none());
         assert_eq!((inodes.left, inodes.is_over()), (Some(1), true));
-        assert_eq!(Part::of(&row, "inodes", 10).left, Some(0));
+        assert_eq!(ResourceUsage::of(&row, "inodes", 10).left, Some(0));
     }
 }

@@ -1,234 +1,322 @@
-//! `forebay status`: the daemons of an instance, what they hold, and its settings.
+//! `forebay status`: the daemons of an instance, their space, and its settings.
 
-use crate::command_line::{with_json, with_settings};
-use crate::commands::{human, print_json, table};
-use crate::failure::{FAILED, Failure, Result};
-use crate::mounts::{self, Mount};
-use crate::query::{State, daemon_query};
-use crate::records::{self, Daemon, Host, Part, Wanted};
-use crate::{directories, host, instance, settings, writeback};
-use clap::{ArgMatches, Command};
+use crate::command_line::{with_json, with_name, with_settings};
+use crate::commands::{files_and_names, human, painted, plural, print_json, table};
+use crate::failure::{FAILED, Result};
+use crate::instance::inspect::{DaemonReport, Inspection, inspect, query_time};
+use crate::instance::mounts::{self, MountRecord};
+use crate::instance::writeback;
+use crate::state::directories;
+use crate::state::settings;
+use anstyle::{AnsiColor, Style};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use config::Key;
+use config::control::WritebackReport;
+use config::metrics::{self, DaemonSample, Series};
 use serde_json::json;
-use std::path::Path;
-use std::time::Duration;
+use std::collections::BTreeSet;
 
 const EXAMPLES: &str = "\
-Example:
+Examples:
+  forebay status a          the instance 'a'
   forebay status --json
 
-Daemons of other hosts are listed, but only this host's are looked at: 'elsewhere'. The exit code is
-1 if one of this host is dead; 'forebay start' starts it again. Mounts of this host are listed, too:
-'leaving' ones were taken away with --lazy and are still in use; of a 'dead' one the program was killed,
-'forebay umount' takes it away.";
+The daemons of all hosts are asked at the same time, those of other hosts by ssh, for 3 seconds unless
+--timeout says otherwise. The exit code is 1 if a daemon is dead or its host does not answer; 'forebay
+start' restarts dead daemons. Mounts of this host are listed too: 'leaving' ones were unmounted with
+--lazy and are still in use; the program of a 'dead' one was killed, and 'forebay umount' removes it.";
 
-pub(super) fn command() -> Command {
+const GOOD: Style = AnsiColor::Green.on_default().bold();
+const BAD: Style = AnsiColor::Red.on_default().bold();
+
+pub(crate) fn command() -> Command {
     let command = Command::new("status").about("Show the daemons of an instance and their space");
-    with_json(with_settings(command.after_help(EXAMPLES), &[Key::Name, Key::Timeout]))
+    let command = command.after_long_help(EXAMPLES).arg(
+        Arg::new("prometheus")
+            .long("prometheus")
+            .action(ArgAction::SetTrue)
+            .conflicts_with("json")
+            .help("Print the metrics as text for Prometheus; docs/metrics.md lists them"),
+    );
+    with_json(with_name(with_settings(command, &[Key::Name, Key::Timeout])))
 }
 
-/// One daemon as it is now.
-pub(super) struct Seen {
-    /// Its host; empty: this one.
-    pub(super) host: String,
-    /// As it was started.
-    pub(super) daemon: Daemon,
-    /// `None`: on another host.
-    pub(super) is_alive: Option<bool>,
-    /// What it says.
-    pub(super) state: Option<State>,
-}
-
-impl Seen {
-    fn new(
-        run: &Path,
-        host: &str,
-        daemon: &Daemon,
-        is_here: bool,
-        timeout: Duration,
-    ) -> Result<Seen> {
-        let is_alive = is_here.then(|| daemon.process.is_alive()).transpose()?;
-        let socket = run.join(format!("d{}.sock", daemon.index));
-        let state = match is_alive {
-            Some(true) => daemon_query(&socket, timeout),
-            _ => None,
-        };
-        Ok(Seen { host: host.to_owned(), daemon: daemon.clone(), is_alive, state })
-    }
-
-    fn word(&self) -> &'static str {
-        match self.is_alive {
-            None => "elsewhere",
-            Some(true) => "alive",
-            Some(false) => "dead",
-        }
-    }
-}
-
-/// The daemons of the instance `name` and its settings.
-///
-/// # Errors
-/// There is no such instance, or its records can not be read.
-pub(super) fn look(name: &str, timeout: Duration) -> Result<(Vec<Seen>, Wanted)> {
-    let run = directories::run(name)?;
-    let here: Option<Host> = records::load(&run, host::RECORD)?;
-    let is_here = |part: &Part, index: u16| {
-        let listed = here.iter().flat_map(|host| &host.daemons).any(|one| one.index == index);
-        part.host.is_empty() || listed
-    };
-    if let Some(instance) = instance::load(name)? {
-        let seen = instance.daemons().map(|(part, daemon)| {
-            Seen::new(&run, &part.host, daemon, is_here(part, daemon.index), timeout)
-        });
-        return Ok((seen.collect::<Result<_>>()?, instance.wanted.clone()));
-    }
-    let host = here.ok_or_else(|| Failure::no_instance(name))?;
-    let seen = host.daemons.iter().map(|daemon| Seen::new(&run, "", daemon, true, timeout));
-    Ok((seen.collect::<Result<_>>()?, host.wanted.clone()))
-}
-
-pub(super) fn run(given: &ArgMatches) -> Result<u8> {
+pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     let settings = settings::resolve(given)?;
     let name = settings.word(Key::Name);
-    let (seen, wanted) = look(name, settings.timeout())?;
+    let all = inspect(name, query_time(&settings))?;
+    let (reports, config) = (&all.daemons, &all.config);
     let run = directories::run(name)?;
     let mounts = mounts::all(&run)?;
-    // One that was killed goes on with this.
-    let asked = wanted.has_writer().then(|| writeback::ensure(&run));
-    let writer = asked.and_then(|_| writeback::status(&run));
-    if given.get_flag("json") {
-        let daemons: Vec<_> = seen.iter().map(as_json).collect();
+    // Restarts a writeback daemon that was killed.
+    let ensured = config.has_writeback().then(|| writeback::ensure(&run));
+    let writeback = ensured.and_then(|_| writeback::status(&run));
+    if given.get_flag("prometheus") {
+        out!("{}", prometheus(name, reports, writeback.as_ref()));
+    } else if given.get_flag("json") {
+        let daemons: Vec<_> = reports.iter().map(as_json).collect();
         let mounts: Vec<_> = mounts.iter().map(mount_as_json).collect();
         print_json(&json!({
             "name": name,
+            "healthy": is_healthy(&all),
             "daemons": daemons,
             "mounts": mounts,
-            "writer": writer,
-            "settings": wanted,
+            "writeback": writeback,
+            "settings": config,
         }));
     } else {
-        outln!("instance {name}: {} daemons", seen.len());
-        out!("{}", as_table(&seen));
-        let chunk = human(Some(wanted.chunk));
+        out_as_is!("{}\n", summary_line(name, &all, writeback.as_ref()));
+        out!("{}", as_table(reports));
+        reports.iter().filter_map(ended_line).for_each(|line| outln!("{line}"));
+        reports.iter().filter_map(notice_line).for_each(|line| outln!("{line}"));
+        let stripe_size = human(Some(config.stripe_size));
         outln!(
-            "at {}, chunk {chunk}, spread {}, placement {}, {} workers",
-            wanted.at,
-            wanted.spread,
-            wanted.placement,
-            wanted.workers
+            "at {}, stripe size {stripe_size}, spread {}, placement {}, {}",
+            config.at,
+            config.spread,
+            config.placement,
+            plural(config.workers, "worker")
         );
-        seen.iter().filter_map(thresholds_line).for_each(|line| outln!("{line}"));
+        reports.iter().filter_map(watermarks_line).for_each(|line| outln!("{line}"));
         for (mount, state) in &mounts {
             let (at, pid) = (mount.at.display(), mount.process.pid);
-            outln!("mount {at} by process {pid}: {}", state.word());
+            let only =
+                if mount.namespace.is_some() { ", for commands of 'forebay run' only" } else { "" };
+            outln!("mount {at} by process {pid}: {}{only}", state.word());
         }
-        if let Some(history) = &wanted.history {
-            outln!("{}", history_line(history, &seen));
+        if let Some(profile) = &config.profile {
+            outln!("{}", profile_line(profile, reports));
         }
-        if let Some(told) = &writer {
-            outln!("{}", writer_line(told));
-            for (path, what) in told.failures.iter().chain(&told.conflicted) {
+        if let Some(status) = &writeback {
+            outln!("{}", writeback_line(status));
+            for (path, what) in status.failures.iter().chain(&status.conflicted) {
                 outln!("  {}: {what}", path.display());
             }
         }
     }
-    let is_dead = seen.is_empty() || seen.iter().any(|one| one.is_alive == Some(false));
-    Ok(if is_dead { FAILED } else { 0 })
+    // Also with --json, whose consumer finds the hosts as daemons without a state.
+    all.failures.iter().for_each(|text| errln!("forebay status: {text}"));
+    Ok(if is_healthy(&all) { 0 } else { FAILED })
 }
 
-/// What this host's daemons say of it.
-fn history_line(name: &str, seen: &[Seen]) -> String {
-    let sum = |one: fn(&State) -> Option<u64>| -> u64 {
-        seen.iter().filter_map(|daemon| daemon.state.as_ref().and_then(one)).sum()
-    };
-    let noted = sum(|state| state.history_noted);
-    let mut line = format!("history {name}: {noted} files noted");
-    let named = sum(|state| state.history_named);
-    if named > 0 {
-        let right = sum(|state| state.history_right);
-        let wrong = sum(|state| state.history_wrong);
-        line +=
-            &format!(", {named} follow from the last run, {right} of them read, {wrong} others");
+/// True if all daemons are alive.
+fn is_healthy(all: &Inspection) -> bool {
+    !all.daemons.is_empty() && all.daemons.iter().all(|one| one.is_alive() == Some(true))
+}
+
+/// The instance in one line.
+fn summary_line(name: &str, all: &Inspection, writeback: Option<&WritebackReport>) -> String {
+    let reports = &all.daemons;
+    let count = |state: Option<bool>| reports.iter().filter(|one| one.is_alive() == state).count();
+    let daemons = |count: usize| plural(count as u64, "daemon");
+    let (dead, unknown) = (count(Some(false)), count(None));
+    let silent = reports.iter().filter(|one| one.is_alive() == Some(true));
+    let silent = silent.filter(|one| one.status().is_none()).count();
+    let mut health: Vec<String> = Vec::new();
+    let advice = format!("dead (restart with 'forebay start {name}')");
+    for (count, what) in [
+        (dead, advice.as_str()),
+        (unknown, "on hosts that do not answer"),
+        (silent, "without an answer"),
+    ] {
+        if count > 0 {
+            health.push(format!("{} {what}", daemons(count)));
+        }
     }
-    if sum(|state| state.history_given_up) > 0 {
-        line += ", not followed any more";
+    let health = match (health.is_empty(), is_healthy(all)) {
+        (true, true) => painted(GOOD, "healthy"),
+        (true, false) => painted(BAD, "no daemon"),
+        (false, _) => painted(BAD, &health.join(", ")),
+    };
+    let hosts: BTreeSet<&str> = reports.iter().map(|one| one.host.as_str()).collect();
+    let mut line = format!(
+        "instance {name}: {health}, {} on {}",
+        daemons(reports.len()),
+        plural(hosts.len() as u64, "host")
+    );
+    let sum = |one: fn(&DaemonSample) -> u64| -> u64 {
+        reports.iter().filter_map(|daemon| daemon.status().map(|status| one(&status.metrics))).sum()
+    };
+    let tier = |total: u64, free: u64| {
+        let used = total.saturating_sub(free);
+        format!("{} of {}", human(Some(used)), human(Some(total)))
+    };
+    if reports.iter().any(|one| one.status().is_some()) {
+        line += &format!(
+            ", {}, memory {}",
+            // Without the root directory.
+            plural(sum(|state| state.files).saturating_sub(1), "file"),
+            tier(sum(|state| state.memory_total), sum(|state| state.memory_free))
+        );
+        let ssd = sum(|state| state.ssd_total);
+        if ssd > 0 {
+            line += &format!(", SSD {}", tier(ssd, sum(|state| state.ssd_free)));
+        }
+    }
+    if sum(|state| state.log_full) > 0 {
+        line += &format!(", {}", painted(BAD, "device full: only reads and removals"));
+    }
+    let damaged = sum(|state| state.pages_damaged);
+    if damaged > 0 {
+        let pages = format!("{} damaged on the SSD", plural(damaged, "page"));
+        line += &format!(", {}", painted(BAD, &pages));
+    }
+    match writeback.map(|report| report.metrics.dirty) {
+        Some(0) => line += ", nothing dirty",
+        Some(dirty) => line += &format!(", {} dirty", files_and_names(dirty)),
+        None => {}
     }
     line
 }
 
-/// How much memory a daemon keeps free, if that sets itself, and why so much.
-fn thresholds_line(one: &Seen) -> Option<String> {
-    let state = one.state.as_ref()?;
-    let why = match state.room_reason.as_deref()? {
-        "default" => "nothing moved yet",
-        "bandwidths" => "from the bandwidths of memory and SSD",
-        "missed" => "writers found no memory",
-        "returned" => "what had moved was used again",
+/// The metrics of the daemons that answer, as text for Prometheus.
+fn prometheus(name: &str, reports: &[DaemonReport], writeback: Option<&WritebackReport>) -> String {
+    let here = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let labels = |host: &str| {
+        let host = if host.is_empty() { here.trim_end() } else { host };
+        vec![("instance", name.to_owned()), ("host", host.to_owned())]
+    };
+    let daemons = reports.iter().filter_map(|one| {
+        let mut labels = labels(&one.host);
+        labels.push(("daemon", one.daemon.index.to_string()));
+        Some(Series { labels, values: one.status()?.metrics.in_order() })
+    });
+    let writeback =
+        writeback.map(|report| Series { labels: labels(""), values: report.metrics.in_order() });
+    let daemons = metrics::exposition(&metrics::DAEMON, &daemons.collect::<Vec<_>>());
+    daemons + &metrics::exposition(&metrics::WRITEBACK, writeback.as_slice())
+}
+
+/// The state of a daemon, for people.
+fn state_word(one: &DaemonReport) -> &'static str {
+    match (one.is_alive(), one.status()) {
+        (None, _) => "unreachable",
+        (Some(true), None) => "no answer",
+        (Some(true), Some(_)) => "alive",
+        (Some(false), _) => "dead",
+    }
+}
+
+/// Why a dead daemon ended.
+fn ended_line(one: &DaemonReport) -> Option<String> {
+    let why = one.state.as_ref()?.ended.as_ref()?;
+    Some(format!("daemon {} ended: {why}", one.daemon.index))
+}
+
+/// A notice of a daemon for its user.
+fn notice_line(one: &DaemonReport) -> Option<String> {
+    let notice = &one.status()?.notice;
+    (!notice.is_empty()).then(|| format!("daemon {}: {notice}", one.daemon.index))
+}
+
+/// Figures of the access profile from this host's daemons.
+fn profile_line(name: &str, reports: &[DaemonReport]) -> String {
+    let sum = |one: fn(&DaemonSample) -> u64| -> u64 {
+        reports.iter().filter_map(|daemon| daemon.status().map(|status| one(&status.metrics))).sum()
+    };
+    let recorded = sum(|state| state.profile_recorded);
+    let mut line = format!("profile {name}: {} recorded", plural(recorded, "file"));
+    let listed = sum(|state| state.profile_listed);
+    if listed > 0 {
+        let hits = sum(|state| state.profile_hits);
+        let misses = sum(|state| state.profile_misses);
+        line += &format!(
+            ", {listed} listed from the last run, {hits} of them read, {misses} others read"
+        );
+    }
+    if sum(|state| state.profile_abandoned) > 0 {
+        line += ", prefetch abandoned";
+    }
+    line
+}
+
+/// The automatic watermarks of a daemon, and the reason for their values; `None`: they are set.
+fn watermarks_line(one: &DaemonReport) -> Option<String> {
+    let state = one.status()?;
+    let why = match &*state.watermark_reason {
+        "default" => "nothing was demoted yet",
+        "bandwidth" => "from the bandwidths of memory and SSD",
+        "overflow" => "writers found memory full",
+        "refault" => "demoted data was used again",
         "unused" => "more was never needed",
         _ => return None,
     };
-    let [room, reserve] = [state.room_below?, state.reserve_below?].map(|bytes| human(Some(bytes)));
+    let metrics = &state.metrics;
+    let [low, min] = [metrics.demote_low_watermark_bytes, metrics.demote_min_watermark_bytes]
+        .map(|bytes| human(Some(bytes)));
     let index = one.daemon.index;
-    Some(format!("daemon {index} keeps {room} of its memory free, {reserve} by force: {why}"))
+    Some(format!("daemon {index}: low watermark {low}, min watermark {min}: {why}"))
 }
 
-fn writer_line(told: &writeback::Told) -> String {
+fn writeback_line(status: &WritebackReport) -> String {
+    let metrics = &status.metrics;
     let mut line = format!(
-        "backing directory: {} files and names unsaved, {} saved ({})",
-        told.unsaved,
-        told.saved,
-        human(Some(told.bytes_saved))
+        "writeback: {} dirty, {} written ({})",
+        files_and_names(metrics.dirty),
+        metrics.written,
+        human(Some(metrics.bytes_written))
     );
-    let counts =
-        [(told.waiting, "waiting"), (told.failed, "failed"), (told.conflicts, "conflicts")];
+    let counts = [
+        (metrics.waiting, "waiting"),
+        (metrics.failed, "failed"),
+        (metrics.conflicts, "in conflict"),
+    ];
     for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
         line += &format!(", {count} {what}");
     }
-    if let Some(error) = &told.error {
+    if let Some(error) = &status.error {
         line += &format!(": {error}");
     }
     line
 }
 
-fn as_json(one: &Seen) -> serde_json::Value {
+fn as_json(one: &DaemonReport) -> serde_json::Value {
     json!({
         "index": one.daemon.index,
         "host": one.host,
         "pid": one.daemon.process.pid,
-        "alive": one.is_alive,
+        "alive": one.is_alive(),
+        "ended": one.state.as_ref().and_then(|state| state.ended.as_ref()),
         "tcp": one.daemon.tcp,
         "memory": one.daemon.memory,
-        "memory_least": one.daemon.memory_least,
+        "memory_min": one.daemon.memory_min,
         "ssd": one.daemon.ssd,
-        "resident": one.daemon.process.resident_bytes().filter(|_| one.is_alive == Some(true)),
-        "state": one.state,
+        "resident": one.state.as_ref().and_then(|state| state.resident),
+        "state": one.status(),
     })
 }
 
-fn mount_as_json((mount, state): &(Mount, mounts::State)) -> serde_json::Value {
-    json!({ "at": mount.at.to_string_lossy(), "pid": mount.process.pid, "state": state.word() })
+fn mount_as_json((mount, state): &(MountRecord, mounts::MountState)) -> serde_json::Value {
+    json!({
+        "at": mount.at.to_string_lossy(),
+        "pid": mount.process.pid,
+        "state": state.word(),
+        "visible": if mount.namespace.is_some() { "commands" } else { "all" },
+    })
 }
 
-fn as_table(seen: &[Seen]) -> String {
+fn as_table(reports: &[DaemonReport]) -> String {
     let head = [
-        "daemon", "host", "state", "pid", "memory", "free", "ssd", "free", "sunk", "files",
-        "address",
+        "daemon", "host", "state", "pid", "memory", "mem free", "ssd", "ssd free", "demoted",
+        "files", "address",
     ];
+    let dash = || "-".to_owned();
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    for one in seen {
-        let state = one.state.clone().unwrap_or_default();
+    for one in reports {
+        let metrics = one.status().map(|status| &status.metrics);
+        let bytes = |value: fn(&DaemonSample) -> u64| metrics.map(value);
         rows.push(vec![
             one.daemon.index.to_string(),
             if one.host.is_empty() { "here".to_owned() } else { one.host.clone() },
-            one.word().to_owned(),
-            one.daemon.process.pid.to_string(),
-            human(state.memory_total.or(Some(one.daemon.memory))),
-            human(state.memory_free),
-            human(Some(one.daemon.ssd)),
-            human(state.ssd_free),
-            human(state.bytes_sunk),
-            state.files.map_or_else(|| "-".to_owned(), |files| files.to_string()),
-            one.daemon.tcp.clone(),
+            state_word(one).to_owned(),
+            if one.daemon.process.pid == 0 { dash() } else { one.daemon.process.pid.to_string() },
+            human(bytes(|metrics| metrics.memory_total).or(Some(one.daemon.memory))),
+            human(bytes(|metrics| metrics.memory_free)),
+            human(bytes(|metrics| metrics.ssd_total).or(Some(one.daemon.ssd))),
+            human(bytes(|metrics| metrics.ssd_free)),
+            human(bytes(|metrics| metrics.bytes_demoted)),
+            metrics.map(|metrics| metrics.files).map_or_else(dash, |files| files.to_string()),
+            if one.daemon.tcp.is_empty() { dash() } else { one.daemon.tcp.clone() },
         ]);
     }
     table(&rows)

@@ -7,11 +7,11 @@ use clap::{ArgMatches, Command};
 use serde_json::json;
 use wire::limits::PROTOCOL_VERSION;
 
-pub(super) fn command() -> Command {
-    with_json(Command::new("version").about("Show the version and that of the protocol"))
+pub(crate) fn command() -> Command {
+    with_json(Command::new("version").about("Show the versions of the program and of the protocol"))
 }
 
-pub(super) fn run(given: &ArgMatches) -> Result<u8> {
+pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     let version = env!("CARGO_PKG_VERSION");
     if given.get_flag("json") {
         print_json(&json!({ "version": version, "protocol": PROTOCOL_VERSION }));

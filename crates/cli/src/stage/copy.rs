@@ -1,228 +1,240 @@
-//! What becomes of one name: skipped, made, or copied and brought to its place.
+//! Copies one name: it is skipped, created, or copied to a partial file and committed.
 
-use super::tally::count;
-use super::{Manner, Name, Stage};
-use below::{Draft, Folder, Kind, Landing, Lost, Node, Trouble, contents, draft};
+use super::summary::count;
+use super::{CopyOptions, NameToCopy, Stage};
+use backing::{
+    AttributesLost, CopyError, Dir, Kind, Node, PartialFile, RenameMode, contents, partial,
+};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes that are read and written at once.
+/// Bytes per read and write.
 const BUFFER_BYTES: usize = 1 << 20;
-/// Files that wait for the device together.
-const READY_MAX: usize = 64;
-/// Bytes of files that wait for the device together.
-const READY_BYTES_MAX: u64 = 64 << 20;
-/// A file that changes is copied so often.
+/// Most copied files that are synced and committed together.
+const BATCH_MAX: usize = 64;
+/// Most bytes of copied files that are synced and committed together.
+const BATCH_BYTES_MAX: u64 = 64 << 20;
+/// Attempts to copy a file that changes meanwhile.
 pub(super) const ATTEMPTS: u32 = 2;
 
-/// What one thread has of its own.
-pub(super) struct Kit {
+/// The state of one copying thread.
+pub(super) struct CopyContext {
     pub(super) buffer: Vec<u8>,
-    /// To compare, if that is wanted.
+    /// Second buffer, to compare; empty without `--verify`.
     other: Vec<u8>,
-    ready: Vec<Ready>,
+    copied: Vec<CopiedFile>,
     bytes: u64,
 }
 
-/// A file that is copied and not yet under its name.
-pub(super) struct Ready {
-    pub(super) name: Name,
+/// A copied file that does not have its name yet.
+pub(super) struct CopiedFile {
+    pub(super) name: NameToCopy,
     pub(super) from: File,
     pub(super) node: Node,
-    pub(super) draft: Draft,
+    pub(super) partial: PartialFile,
 }
 
-impl Kit {
-    pub(super) fn new(manner: Manner) -> Kit {
-        let other = if manner.is_verified { BUFFER_BYTES } else { 0 };
+impl CopyContext {
+    pub(super) fn new(options: CopyOptions) -> CopyContext {
+        let other = if options.is_verified { BUFFER_BYTES } else { 0 };
         let (buffer, other) = (vec![0; BUFFER_BYTES], vec![0; other]);
-        Kit { buffer, other, ready: Vec::new(), bytes: 0 }
+        CopyContext { buffer, other, copied: Vec::new(), bytes: 0 }
     }
 }
 
-/// What a name may be for what comes under it.
-fn landing(name: &Name) -> Landing {
-    if name.is_there || name.pair.top.is_listed { Landing::Replace } else { Landing::New }
+/// Whether a file may replace an existing one of its name.
+fn rename_mode(name: &NameToCopy) -> RenameMode {
+    if name.is_there || name.pair.top.is_listed { RenameMode::Replace } else { RenameMode::New }
 }
 
 impl Stage {
     /// Copies one name.
-    pub(super) fn name(&self, name: Name, kit: &mut Kit) {
-        if let Err((name, trouble)) = self.try_name(name, kit) {
-            self.fail(&name, trouble);
+    pub(super) fn name(&self, name: NameToCopy, context: &mut CopyContext) {
+        count(&self.summary.begun);
+        if let Err((name, error)) = self.try_name(name, context) {
+            self.fail(&name, error);
         }
     }
 
-    fn try_name(&self, name: Name, kit: &mut Kit) -> Result<(), (Name, Trouble)> {
+    fn try_name(
+        &self,
+        name: NameToCopy,
+        context: &mut CopyContext,
+    ) -> Result<(), (NameToCopy, CopyError)> {
         if name.kind != Kind::File {
-            return self.make(&name).map_err(|trouble| (name, trouble));
+            return self.make(&name).map_err(|error| (name, error));
         }
         let opened = name.pair.from.file(&name.name);
         let opened = opened.and_then(|from| Ok((Node::of(&from)?, from)));
         match opened {
-            Ok((node, _)) if node.kind != Kind::File => Err((name, Trouble::Changed)),
-            Ok((node, _)) if node.links > 1 && self.twins.is_another(&name, &node) => Ok(()),
-            Ok((node, from)) => self.file(name, from, node, kit),
-            Err(error) => Err((name, Trouble::Read(error))),
+            Ok((node, _)) if node.kind != Kind::File => Err((name, CopyError::Changed)),
+            Ok((node, _)) if node.links > 1 && self.hardlinks.is_another(&name, &node) => Ok(()),
+            Ok((node, from)) => self.file(name, from, node, context),
+            Err(error) => Err((name, CopyError::Read(error))),
         }
     }
 
-    /// Copies a regular file, whatever other names it has.
+    /// Copies a regular file, ignoring its hard links.
     pub(super) fn file(
         &self,
-        name: Name,
+        name: NameToCopy,
         from: File,
         node: Node,
-        kit: &mut Kit,
-    ) -> Result<(), (Name, Trouble)> {
+        context: &mut CopyContext,
+    ) -> Result<(), (NameToCopy, CopyError)> {
         if self.is_copied(&name, &node) {
-            count(&self.tally.skipped);
-            self.twins.landed(&node);
+            count(&self.summary.skipped);
+            self.hardlinks.committed(&node);
             return Ok(());
         }
+        self.summary.bytes_begun.fetch_add(node.size, Ordering::Relaxed);
         if self.is_large(&node) {
-            return self.begin_large(name, from, node, kit, ATTEMPTS);
+            return self.begin_large(name, from, node, context, ATTEMPTS);
         }
-        match self.copy_file(&name, &from, node, kit) {
-            Ok((draft, node)) => {
-                self.ready(Ready { name, from, node, draft }, kit);
+        match self.copy_file(&name, &from, node, context) {
+            Ok((partial, node)) => {
+                self.copied(CopiedFile { name, from, node, partial }, context);
                 Ok(())
             }
-            Err(trouble) => Err((name, trouble)),
+            Err(error) => Err((name, error)),
         }
     }
 
-    /// True if the copy is there.
-    fn is_copied(&self, name: &Name, node: &Node) -> bool {
+    /// True if the target already has the file.
+    fn is_copied(&self, name: &NameToCopy, node: &Node) -> bool {
         let is_same = |there: Node| there.is_as_written(node);
-        landing(name) == Landing::Replace
-            && !self.manner.is_forced
+        rename_mode(name) == RenameMode::Replace
+            && !self.options.is_forced
             && name.pair.to.node(&name.name).is_ok_and(is_same)
     }
 
     fn copy_file(
         &self,
-        name: &Name,
+        name: &NameToCopy,
         from: &File,
         mut node: Node,
-        kit: &mut Kit,
-    ) -> Result<(Draft, Node), Trouble> {
+        context: &mut CopyContext,
+    ) -> Result<(PartialFile, Node), CopyError> {
         for _ in 0..ATTEMPTS {
-            let draft = Draft::new(&name.pair.to, node.mode()).map_err(Trouble::Write)?;
+            let partial = PartialFile::new(&name.pair.to, node.mode()).map_err(CopyError::Write)?;
             let has_holes = node.may_have_holes();
             if has_holes {
-                draft.file().set_len(node.size).map_err(Trouble::Write)?;
+                partial.file().set_len(node.size).map_err(CopyError::Write)?;
             }
             let mut on = |bytes| {
-                self.tally.bytes.fetch_add(bytes, Ordering::Relaxed);
+                self.summary.bytes.fetch_add(bytes, Ordering::Relaxed);
             };
-            let (to, buffer) = (draft.file(), &mut kit.buffer);
+            let (to, buffer) = (partial.file(), &mut context.buffer);
             let done = contents::copy(from, to, 0..node.size, has_holes, buffer, &mut on);
             match done {
-                Ok(()) | Err(Trouble::Changed) => {}
-                Err(trouble) => return Err(trouble),
+                Ok(()) | Err(CopyError::Changed) => {}
+                Err(error) => return Err(error),
             }
-            let after = Node::of(from).map_err(Trouble::Read)?;
+            let after = Node::of(from).map_err(CopyError::Read)?;
             if done.is_ok() && after.is_as_written(&node) {
-                return Ok((draft, node));
+                return Ok((partial, node));
             }
             node = after;
         }
-        Err(Trouble::Changed)
+        Err(CopyError::Changed)
     }
 
-    /// Copies a regular file whole; when it is done the file has its name.
+    /// Copies a regular file and commits it.
     pub(super) fn copy_now(
         &self,
-        name: Name,
+        name: NameToCopy,
         from: File,
         node: Node,
-        kit: &mut Kit,
-    ) -> Result<(), Trouble> {
+        context: &mut CopyContext,
+    ) -> Result<(), CopyError> {
         if self.is_copied(&name, &node) {
-            count(&self.tally.skipped);
+            count(&self.summary.skipped);
             return Ok(());
         }
-        let (draft, node) = self.copy_file(&name, &from, node, kit)?;
-        let ready = Ready { name, from, node, draft };
-        self.dress(&ready)?;
-        self.land(ready, kit).map_err(|(_, trouble)| trouble)?;
-        count(&self.tally.files);
+        let (partial, node) = self.copy_file(&name, &from, node, context)?;
+        let copied = CopiedFile { name, from, node, partial };
+        self.set_metadata(&copied)?;
+        self.commit(copied, context).map_err(|(_, error)| error)?;
+        count(&self.summary.files);
         Ok(())
     }
 
-    fn dress(&self, ready: &Ready) -> Result<(), Trouble> {
-        let Lost(is_lost) = ready.draft.dress(&ready.from, &ready.node)?;
+    fn set_metadata(&self, copied: &CopiedFile) -> Result<(), CopyError> {
+        let AttributesLost(is_lost) = copied.partial.set_metadata(&copied.from, &copied.node)?;
         if is_lost {
-            count(&self.tally.bare);
+            count(&self.summary.without_attributes);
         }
         Ok(())
     }
 
-    /// A file that is copied gets its attributes, and its name: at once, or with others that wait for the
-    /// device.
-    pub(super) fn ready(&self, ready: Ready, kit: &mut Kit) {
-        if let Err(trouble) = self.dress(&ready) {
-            drop(ready.draft);
-            return self.fail(&ready.name, trouble);
+    /// Sets the attributes of a copied file and commits it, at once or together with others that
+    /// need a sync.
+    pub(super) fn copied(&self, copied: CopiedFile, context: &mut CopyContext) {
+        if let Err(error) = self.set_metadata(&copied) {
+            drop(copied.partial);
+            return self.fail(&copied.name, error);
         }
-        kit.bytes += ready.node.size;
-        kit.ready.push(ready);
-        let is_full = kit.ready.len() >= READY_MAX || kit.bytes >= READY_BYTES_MAX;
-        if !self.manner.is_durable || is_full {
-            self.settle(kit);
+        context.bytes += copied.node.size;
+        context.copied.push(copied);
+        let is_full = context.copied.len() >= BATCH_MAX || context.bytes >= BATCH_BYTES_MAX;
+        if !self.options.is_durable || is_full {
+            self.settle(context);
         }
     }
 
-    /// Brings all that is ready to the device and to their names.
-    pub(super) fn settle(&self, kit: &mut Kit) {
-        kit.bytes = 0;
-        for ready in std::mem::take(&mut kit.ready) {
-            let node = ready.node;
-            match self.land(ready, kit) {
+    /// Syncs and commits all copied files.
+    pub(super) fn settle(&self, context: &mut CopyContext) {
+        context.bytes = 0;
+        for copied in std::mem::take(&mut context.copied) {
+            let node = copied.node;
+            match self.commit(copied, context) {
                 Ok(()) => {
-                    count(&self.tally.files);
-                    self.twins.landed(&node);
+                    count(&self.summary.files);
+                    self.hardlinks.committed(&node);
                 }
-                Err((name, trouble)) => self.fail(&name, trouble),
+                Err((name, error)) => self.fail(&name, error),
             }
         }
     }
 
-    fn land(&self, ready: Ready, kit: &mut Kit) -> Result<(), (Name, Trouble)> {
-        let Ready { name, from, node, draft } = ready;
-        let land = || {
-            if self.manner.is_durable {
-                draft.sync()?;
+    fn commit(
+        &self,
+        copied: CopiedFile,
+        context: &mut CopyContext,
+    ) -> Result<(), (NameToCopy, CopyError)> {
+        let CopiedFile { name, from, node, partial } = copied;
+        let commit = || {
+            if self.options.is_durable {
+                partial.sync()?;
             }
-            if self.manner.is_verified {
-                // What is on the device is wanted, not what was written a moment ago.
-                contents::forget(draft.file());
-                let buffers = (&mut *kit.buffer, &mut *kit.other);
-                contents::compare(&from, draft.file(), 0..node.size, buffers)?;
+            if self.options.is_verified {
+                // The data is to be read from the device, not from the page cache.
+                contents::forget(partial.file());
+                let buffers = (&mut *context.buffer, &mut *context.other);
+                contents::compare(&from, partial.file(), 0..node.size, buffers)?;
             }
-            draft.land(&name.name, landing(&name))
+            partial.commit(&name.name, rename_mode(&name))
         };
-        let landed = land();
-        landed.map_err(|trouble| (name, trouble))
+        let committed = commit();
+        committed.map_err(|error| (name, error))
     }
 
-    /// Makes what has no contents.
-    pub(super) fn make(&self, name: &Name) -> Result<(), Trouble> {
-        let (from, to): (&Folder, &Arc<Folder>) = (&name.pair.from, &name.pair.to);
-        let node = from.node(&name.name).map_err(Trouble::Read)?;
+    /// Creates a symbolic link or special file.
+    pub(super) fn make(&self, name: &NameToCopy) -> Result<(), CopyError> {
+        let (from, to): (&Dir, &Arc<Dir>) = (&name.pair.from, &name.pair.to);
+        let node = from.node(&name.name).map_err(CopyError::Read)?;
         if self.is_copied(name, &node) {
-            count(&self.tally.skipped);
+            count(&self.summary.skipped);
             return Ok(());
         }
         match node.kind {
-            Kind::Link => draft::link(from, &node, &name.name, to, landing(name))?,
-            Kind::Special => draft::special(&node, &name.name, to, landing(name))?,
-            // It was something else when it was listed.
-            Kind::File | Kind::Folder => return Err(Trouble::Changed),
+            Kind::Link => partial::link(from, &node, &name.name, to, rename_mode(name))?,
+            Kind::Special => partial::special(&node, &name.name, to, rename_mode(name))?,
+            // It has changed its type since it was listed.
+            Kind::File | Kind::Dir => return Err(CopyError::Changed),
         }
-        count(&self.tally.files);
+        count(&self.summary.files);
         Ok(())
     }
 }

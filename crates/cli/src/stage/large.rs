@@ -1,75 +1,75 @@
-//! A file that several threads copy, each the next part of it.
+//! Large files, which several threads copy part by part.
 
-use super::copy::{Kit, Ready};
-use super::{Name, Stage, Task};
-use below::{Draft, Node, Trouble, contents};
+use super::copy::{CopiedFile, CopyContext};
+use super::{NameToCopy, Stage, Task};
+use backing::{CopyError, Node, PartialFile, contents};
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Files from here on are copied by several threads.
+/// Files of at least this size are copied by several threads.
 const LARGE_BYTES: u64 = 64 << 20;
-/// Bytes that one thread copies before it asks for more.
+/// Bytes that one thread copies at a time.
 const PART_BYTES: u64 = 16 << 20;
 
-/// The file.
+/// A large file that is being copied.
 pub(super) struct Large {
-    name: Name,
+    name: NameToCopy,
     from: File,
     node: Node,
-    draft: Draft,
+    partial: PartialFile,
     has_holes: bool,
     attempts_left: u32,
-    /// Where the next part begins.
+    /// Offset of the next part.
     next: AtomicU64,
-    trouble: Mutex<Option<Trouble>>,
+    error: Mutex<Option<CopyError>>,
 }
 
 impl Stage {
-    /// True for a file that is worth it.
+    /// True if several threads copy the file.
     pub(super) fn is_large(&self, node: &Node) -> bool {
-        self.manner.jobs > 1 && node.size >= LARGE_BYTES
+        self.options.jobs > 1 && node.size >= LARGE_BYTES
     }
 
-    /// Begins one, calls the others to help, and helps.
+    /// Begins a large file, adds tasks for the other threads, and copies parts.
     pub(super) fn begin_large(
         &self,
-        name: Name,
+        name: NameToCopy,
         from: File,
         node: Node,
-        kit: &mut Kit,
+        context: &mut CopyContext,
         attempts: u32,
-    ) -> Result<(), (Name, Trouble)> {
-        let draft = Draft::new(&name.pair.to, node.mode()).and_then(|draft| {
-            draft.file().set_len(node.size)?;
-            Ok(draft)
+    ) -> Result<(), (NameToCopy, CopyError)> {
+        let partial = PartialFile::new(&name.pair.to, node.mode()).and_then(|partial| {
+            partial.file().set_len(node.size)?;
+            Ok(partial)
         });
-        let draft = match draft {
-            Ok(draft) => draft,
-            Err(error) => return Err((name, Trouble::Write(error))),
+        let partial = match partial {
+            Ok(partial) => partial,
+            Err(error) => return Err((name, CopyError::Write(error))),
         };
         let large = Arc::new(Large {
             name,
             from,
             node,
-            draft,
+            partial,
             has_holes: node.may_have_holes(),
             attempts_left: attempts - 1,
             next: AtomicU64::new(0),
-            trouble: Mutex::new(None),
+            error: Mutex::new(None),
         });
-        let helpers = (1..self.manner.jobs).map(|_| Task::Help(Arc::clone(&large)));
+        let helpers = (1..self.options.jobs).map(|_| Task::Help(Arc::clone(&large)));
         self.queue.push_first(helpers);
-        self.help(large, kit);
+        self.help(large, context);
         Ok(())
     }
 
-    /// Copies parts until there is none, or somebody failed. Who is the last brings the file to its name.
-    pub(super) fn help(&self, large: Arc<Large>, kit: &mut Kit) {
-        let set = |trouble| {
-            let mut first = large.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-            first.get_or_insert(trouble);
-            // Nothing more is handed out.
+    /// Copies parts until none is left or a thread fails. The last thread commits the file.
+    pub(super) fn help(&self, large: Arc<Large>, context: &mut CopyContext) {
+        let set = |error| {
+            let mut first = large.error.lock().unwrap_or_else(PoisonError::into_inner);
+            first.get_or_insert(error);
+            // No more parts are handed out.
             large.next.fetch_max(large.node.size, Ordering::Relaxed);
         };
         loop {
@@ -80,63 +80,64 @@ impl Stage {
             match has_data(&large, start) {
                 Ok(true) => {}
                 Ok(false) => continue,
-                Err(trouble) => {
-                    set(trouble);
+                Err(error) => {
+                    set(error);
                     break;
                 }
             }
             let part = start..(start + PART_BYTES).min(large.node.size);
             let mut on = |bytes| {
-                self.tally.bytes.fetch_add(bytes, Ordering::Relaxed);
+                self.summary.bytes.fetch_add(bytes, Ordering::Relaxed);
             };
-            let (from, to, holes) = (&large.from, large.draft.file(), large.has_holes);
-            if let Err(trouble) = contents::copy(from, to, part, holes, &mut kit.buffer, &mut on) {
-                set(trouble);
+            let (from, to, holes) = (&large.from, large.partial.file(), large.has_holes);
+            if let Err(error) = contents::copy(from, to, part, holes, &mut context.buffer, &mut on)
+            {
+                set(error);
                 break;
             }
         }
-        // None for all but the last.
+        // `None` for all threads but the last.
         if let Some(large) = Arc::into_inner(large) {
-            self.end_large(large, kit);
+            self.end_large(large, context);
         }
     }
 
-    fn end_large(&self, large: Large, kit: &mut Kit) {
-        let Large { name, from, node, draft, attempts_left, trouble, .. } = large;
-        let changed = match trouble.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    fn end_large(&self, large: Large, context: &mut CopyContext) {
+        let Large { name, from, node, partial, attempts_left, error, .. } = large;
+        let changed = match error.into_inner().unwrap_or_else(PoisonError::into_inner) {
             None => false,
-            Some(Trouble::Changed) => true,
-            Some(trouble) => {
-                // Its room is free before it is tried again.
-                drop(draft);
-                return self.fail(&name, trouble);
+            Some(CopyError::Changed) => true,
+            Some(error) => {
+                // Its space is free before the file is retried.
+                drop(partial);
+                return self.fail(&name, error);
             }
         };
         let failed = match Node::of(&from) {
             Ok(after) if !changed && after.is_as_written(&node) => {
-                return self.ready(Ready { name, from, node, draft }, kit);
+                return self.copied(CopiedFile { name, from, node, partial }, context);
             }
             Ok(after) if attempts_left > 0 => {
-                drop(draft);
-                match self.begin_large(name, from, after, kit, attempts_left) {
+                drop(partial);
+                match self.begin_large(name, from, after, context, attempts_left) {
                     Ok(()) => return,
                     Err(failed) => failed,
                 }
             }
-            Ok(_) => (name, Trouble::Changed),
-            Err(error) => (name, Trouble::Read(error)),
+            Ok(_) => (name, CopyError::Changed),
+            Err(error) => (name, CopyError::Read(error)),
         };
         self.fail(&failed.0, failed.1);
     }
 }
 
-/// False if there is nothing but a hole in the part that begins at `start`; then the next part is one
-/// behind the hole.
-fn has_data(large: &Large, start: u64) -> Result<bool, Trouble> {
+/// False if the part that begins at `start` is only a hole; then the next part is the one after the
+/// hole.
+fn has_data(large: &Large, start: u64) -> Result<bool, CopyError> {
     if !large.has_holes {
         return Ok(true);
     }
-    let data = contents::data(&large.from, start..large.node.size).map_err(Trouble::Read)?;
+    let data = contents::data(&large.from, start..large.node.size).map_err(CopyError::Read)?;
     let next = data.map_or(large.node.size, |data| data.start);
     if next < start + PART_BYTES {
         return Ok(true);

@@ -1,161 +1,177 @@
-//! Staging: copying trees between the site's file system and an instance.
+//! Staging: copies trees between another file system and an instance, and prefetches or evicts
+//! files.
 //!
-//! This runs in a process of its own that is preloaded, `forebay stage-worker`, to which both sides are
-//! directories. One thread finds names (`walk`), others copy (`copy`, and `large` for files that several
-//! threads copy). What found no room (`again`) and further names of a file (`twins`) come after all
-//! files, attributes of directories last. How a file appears is the crate `below`'s.
-
-mod again;
-
-mod copy;
-
-pub(crate) mod give_up;
-
-mod large;
-
-mod queue;
-
-pub(crate) mod rise;
-
-mod tally;
-
-mod twins;
+//! It runs in a preloaded process of its own, `forebay stage-worker`, to which both sides are
+//! directories. One thread finds names (`walk`), others copy files (`copy`; `large` for files that
+//! several threads copy). Files that found no space (`retry`) and hard links (`hardlinks`) come
+//! after all other files, attributes of directories last. The crate `backing` writes partial files
+//! and commits them.
 
 mod walk;
 
-use again::Again;
-use below::Folder;
-use copy::Kit;
+mod copy;
+
+mod large;
+
+mod hardlinks;
+
+mod retry;
+
+mod queue;
+
+mod summary;
+
+pub(crate) mod prefetch;
+
+pub(crate) mod evict;
+
+use backing::Dir;
+use copy::CopyContext;
+use hardlinks::HardLinks;
 use large::Large;
 use queue::Queue;
+use retry::RetryQueue;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tally::Tally;
-use twins::Twins;
+use summary::Summary;
 
-/// How often the line on the terminal changes.
+/// How often the progress line changes.
 const TICK: Duration = Duration::from_millis(200);
 
-/// What is to be staged.
+/// A requested copy.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct StageRequest {
     /// `staged in` or `staged out`.
     pub(crate) what: &'static str,
-    /// What is copied.
+    /// Files and directories to copy.
     pub(crate) sources: Vec<PathBuf>,
-    /// Paths below the only source; without it all of each source.
+    /// Paths relative to the only source; `None`: each source as a whole.
     pub(crate) list: Option<Vec<PathBuf>>,
-    /// The directory that it comes to.
+    /// The target directory.
     pub(crate) into: PathBuf,
-    /// How.
-    pub(crate) manner: Manner,
+    /// How to copy.
+    pub(crate) options: CopyOptions,
 }
 
-/// How it is staged.
+/// How files are copied.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manner {
+pub(crate) struct CopyOptions {
     /// Threads that copy.
     pub(crate) jobs: usize,
-    /// What is there already is copied again.
+    /// Files that are already there are copied again.
     pub(crate) is_forced: bool,
-    /// Copies are read and compared.
+    /// Copies are read back and compared.
     pub(crate) is_verified: bool,
-    /// Files are on the device before they appear.
+    /// Files are on the device before they get their names.
     pub(crate) is_durable: bool,
 }
 
-/// Two directories of which one is copied into the other, as the user named them.
-struct Top {
-    from: Folder,
-    to: Folder,
-    /// How the first is called.
+/// A source directory and the target directory, as the user named them.
+struct StageRoot {
+    from: Dir,
+    to: Dir,
+    /// Path of the source, for people.
     shown: PathBuf,
-    /// What is copied is listed: names may be met several times.
+    /// Path of the target, for people.
+    target_shown: PathBuf,
+    /// The copied paths are listed, so that a name may occur several times.
     is_listed: bool,
 }
 
-/// The directories at `path` below two others.
+impl StageRoot {
+    /// The path to which `error` applies, for people: that of the target for failed writes, else
+    /// that of the source.
+    fn shown(&self, path: &Path, error: &backing::CopyError) -> PathBuf {
+        match error {
+            backing::CopyError::Write(_) => self.target_shown.join(path),
+            _ => self.shown.join(path),
+        }
+    }
+}
+
+/// The directories at `path` under source and target.
 struct Pair {
-    top: Arc<Top>,
+    top: Arc<StageRoot>,
     path: PathBuf,
-    from: Folder,
-    to: Arc<Folder>,
+    from: Dir,
+    to: Arc<Dir>,
 }
 
 impl Pair {
-    /// Opens both.
-    fn open(top: &Arc<Top>, path: &Path) -> Result<Pair, below::Trouble> {
-        let from = top.from.folder(path).map_err(below::Trouble::Read)?;
-        let to = Arc::new(top.to.folder(path).map_err(below::Trouble::Write)?);
+    /// Opens both directories.
+    fn open(top: &Arc<StageRoot>, path: &Path) -> Result<Pair, backing::CopyError> {
+        let from = top.from.dir(path).map_err(backing::CopyError::Read)?;
+        let to = Arc::new(top.to.dir(path).map_err(backing::CopyError::Write)?);
         Ok(Pair { top: Arc::clone(top), path: path.to_owned(), from, to })
     }
 }
 
-/// A name to be copied.
-struct Name {
+/// A name to copy.
+struct NameToCopy {
     pair: Arc<Pair>,
     name: OsString,
-    kind: below::Kind,
-    /// The name is there on the other side.
+    kind: backing::Kind,
+    /// The target already has the name.
     is_there: bool,
 }
 
-impl Name {
-    /// For people.
-    fn shown(&self) -> PathBuf {
-        self.pair.top.shown.join(&self.pair.path).join(&self.name)
+impl NameToCopy {
+    /// The path to which `error` applies, for people.
+    fn shown(&self, error: &backing::CopyError) -> PathBuf {
+        self.pair.top.shown(&self.pair.path.join(&self.name), error)
     }
 }
 
-/// Something to do for a thread that copies.
+/// A task for a copying thread.
 enum Task {
-    Name(Name),
-    /// Help with a large file.
+    Copy(NameToCopy),
+    /// Copies parts of a large file.
     Help(Arc<Large>),
 }
 
-/// All that threads share.
+/// The state that all threads share.
 struct Stage {
-    manner: Manner,
+    options: CopyOptions,
     queue: Queue<Task>,
-    tally: Tally,
-    twins: Twins,
-    again: Again,
-    /// Directories whose attributes are set at the end, those above first.
-    folders: Mutex<Vec<(Arc<Top>, PathBuf)>>,
+    summary: Summary,
+    hardlinks: HardLinks,
+    retry: RetryQueue,
+    /// Directories whose attributes are set at the end, parents first.
+    dirs: Mutex<Vec<(Arc<StageRoot>, PathBuf)>>,
 }
 
-/// Stages; what it could not stage is said and counted.
+/// Stages files; failures are printed and counted.
 ///
 /// # Errors
-/// The directory that it comes to can not be opened or made.
-pub(crate) fn run(order: &Order) -> io::Result<Tally> {
-    let manner = order.manner;
-    let is_new = !order.into.exists();
-    let into = Folder::open_or_make(&order.into)?;
-    below::clear_mask();
+/// The target directory cannot be opened or created.
+pub(crate) fn run(request: &StageRequest) -> io::Result<Summary> {
+    let options = request.options;
+    let is_new = !request.into.exists();
+    let into = Dir::open_or_create(&request.into)?;
+    backing::clear_umask();
     let stage = Stage {
-        manner,
-        queue: Queue::new(manner.jobs),
-        tally: Tally::new(order.what),
-        twins: Twins::default(),
-        again: Again::default(),
-        folders: Mutex::new(Vec::new()),
+        options,
+        queue: Queue::new(options.jobs),
+        summary: Summary::new("stage", request.what),
+        hardlinks: HardLinks::default(),
+        retry: RetryQueue::default(),
+        dirs: Mutex::new(Vec::new()),
     };
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let ticker = scope.spawn(|| {
             while !is_done.load(Ordering::Relaxed) {
                 std::thread::park_timeout(TICK);
-                stage.tally.tick();
+                stage.summary.tick();
             }
         });
-        let workers: Vec<_> = (0..manner.jobs).map(|_| scope.spawn(|| stage.work())).collect();
-        stage.walk(order, &into, is_new);
+        let workers: Vec<_> = (0..options.jobs).map(|_| scope.spawn(|| stage.work())).collect();
+        stage.walk(request, &into, is_new);
+        stage.summary.is_all_found.store(true, Ordering::Relaxed);
         stage.queue.close();
         for worker in workers {
             let _ = worker.join();
@@ -164,55 +180,55 @@ pub(crate) fn run(order: &Order) -> io::Result<Tally> {
         is_done.store(true, Ordering::Relaxed);
         ticker.thread().unpark();
     });
-    Ok(stage.tally)
+    Ok(stage.summary)
 }
 
 impl Stage {
-    /// What each thread does that copies.
+    /// The work of a copying thread.
     fn work(&self) {
-        let mut kit = Kit::new(self.manner);
+        let mut context = CopyContext::new(self.options);
         loop {
             let next = self.queue.try_next().or_else(|| {
-                // Nobody waits for what is ready.
-                self.settle(&mut kit);
+                // Copied files are committed before the thread waits for more.
+                self.settle(&mut context);
                 self.queue.next()
             });
             match next {
-                Some(Task::Name(name)) => self.name(name, &mut kit),
-                Some(Task::Help(large)) => self.help(large, &mut kit),
+                Some(Task::Copy(name)) => self.name(name, &mut context),
+                Some(Task::Help(large)) => self.help(large, &mut context),
                 None => return,
             }
         }
     }
 
-    /// What comes after all files.
-    fn end(&self, into: &Folder) {
-        let mut kit = Kit::new(self.manner);
-        self.copy_again(&mut kit);
-        self.name_twins(&mut kit);
-        self.settle(&mut kit);
-        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
-        // A directory that its owner may not enter any more comes after what is in it.
-        while let Some((top, path)) = folders.pop() {
-            if let Err(trouble) = self.end_folder(&top, &path) {
-                self.tally.fail(&top.shown.join(&path), &trouble);
+    /// The work after all other files.
+    fn end(&self, into: &Dir) {
+        let mut context = CopyContext::new(self.options);
+        self.retry_all(&mut context);
+        self.link_all(&mut context);
+        self.settle(&mut context);
+        let mut dirs = self.dirs.lock().unwrap_or_else(PoisonError::into_inner);
+        // Children first, because a directory may become inaccessible to its owner.
+        while let Some((top, path)) = dirs.pop() {
+            if let Err(error) = self.end_dir(&top, &path) {
+                self.summary.fail(&top.shown(&path, &error), &error);
             }
         }
-        if self.manner.is_durable {
+        if self.options.is_durable {
             let _ = into.sync();
         }
     }
 
-    fn end_folder(&self, top: &Arc<Top>, path: &Path) -> Result<(), below::Trouble> {
+    fn end_dir(&self, top: &Arc<StageRoot>, path: &Path) -> Result<(), backing::CopyError> {
         let pair = Pair::open(top, path)?;
-        let node = below::Node::of(&pair.from).map_err(below::Trouble::Read)?;
-        let done = below::attributes::copy(&pair.from, &node, &*pair.to);
-        let below::Lost(is_lost) = done.map_err(below::Trouble::Write)?;
+        let node = backing::Node::of(&pair.from).map_err(backing::CopyError::Read)?;
+        let done = backing::attributes::copy(&pair.from, &node, &*pair.to);
+        let backing::AttributesLost(is_lost) = done.map_err(backing::CopyError::Write)?;
         if is_lost {
-            tally::count(&self.tally.bare);
+            summary::count(&self.summary.without_attributes);
         }
-        if self.manner.is_durable {
-            pair.to.sync().map_err(below::Trouble::Write)?;
+        if self.options.is_durable {
+            pair.to.sync().map_err(backing::CopyError::Write)?;
         }
         Ok(())
     }

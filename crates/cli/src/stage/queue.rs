@@ -1,49 +1,51 @@
-//! Work between the thread that finds names and those that copy: bounded, in order, large files first.
+//! The task queue between the thread that finds names and those that copy: bounded, in order, parts
+//! of large files first.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Names that wait. Each may hold two directories open.
+/// Most waiting tasks. Each may hold two directories open.
 const WAITING_MAX: usize = 128;
 
-/// The queue.
+/// A bounded queue for several producers and consumers.
 pub(super) struct Queue<T> {
-    inner: Mutex<Inner<T>>,
-    /// There is more, or the end.
+    inner: Mutex<QueueState<T>>,
+    /// Signals a new task, or the end.
     more: Condvar,
-    /// There is room.
-    room: Condvar,
+    /// Signals free space.
+    space: Condvar,
 }
 
-struct Inner<T> {
+struct QueueState<T> {
     tasks: VecDeque<T>,
-    /// Threads that are at a task, and may add to it.
+    /// Threads that work on a task and may add others.
     running: usize,
     is_closed: bool,
 }
 
 impl<T> Queue<T> {
-    /// An empty one, for so many threads that take.
+    /// An empty queue for `threads` consumers.
     pub(super) fn new(threads: usize) -> Queue<T> {
-        let inner = Inner { tasks: VecDeque::new(), running: threads, is_closed: false };
-        Queue { inner: Mutex::new(inner), more: Condvar::new(), room: Condvar::new() }
+        let inner = QueueState { tasks: VecDeque::new(), running: threads, is_closed: false };
+        Queue { inner: Mutex::new(inner), more: Condvar::new(), space: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner<T>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<T>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a task behind all others, as soon as there is room.
+    /// Adds a task at the end, as soon as there is space.
     pub(super) fn push(&self, task: T) {
         let mut inner = self.lock();
         while inner.tasks.len() >= WAITING_MAX {
-            inner = self.room.wait(inner).unwrap_or_else(PoisonError::into_inner);
+            inner = self.space.wait(inner).unwrap_or_else(PoisonError::into_inner);
         }
         inner.tasks.push_back(task);
         self.more.notify_one();
     }
 
-    /// Adds tasks before all others. Only for who is at a task: he may not wait for himself.
+    /// Adds tasks at the front without waiting for space, because it is called by the consumers
+    /// themselves.
     pub(super) fn push_first(&self, tasks: impl Iterator<Item = T>) {
         let mut inner = self.lock();
         for task in tasks {
@@ -52,29 +54,30 @@ impl<T> Queue<T> {
         self.more.notify_all();
     }
 
-    /// No more will be pushed from outside.
+    /// Ends the queue: the producer adds no more tasks.
     pub(super) fn close(&self) {
         self.lock().is_closed = true;
         self.more.notify_all();
     }
 
-    /// The next task, if one waits.
+    /// The next task, if there is one.
     pub(super) fn try_next(&self) -> Option<T> {
         let task = self.lock().tasks.pop_front();
         if task.is_some() {
-            self.room.notify_one();
+            self.space.notify_one();
         }
         task
     }
 
-    /// The next task; `None` when there will be none. Who asks is done with his last one.
+    /// Waits for the next task; `None` when there will be none. The caller has finished its last
+    /// task.
     pub(super) fn next(&self) -> Option<T> {
         let mut inner = self.lock();
         inner.running -= 1;
         loop {
             if let Some(task) = inner.tasks.pop_front() {
                 inner.running += 1;
-                self.room.notify_one();
+                self.space.notify_one();
                 return Some(task);
             }
             if inner.is_closed && inner.running == 0 {
@@ -92,7 +95,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
-    fn all_that_is_pushed_is_done_also_what_comes_while_others_end() {
+    fn all_tasks_are_done_including_those_added_by_consumers() {
         let queue = Queue::new(3);
         let done = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -109,7 +112,7 @@ mod tests {
             }
             queue.close();
         });
-        // Each makes two, each of which makes one.
+        // Each task adds two, each of which adds one.
         assert_eq!(done.into_inner(), 10 * WAITING_MAX * 5);
     }
 }

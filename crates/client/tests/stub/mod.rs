@@ -1,6 +1,6 @@
-//! A daemon of a few hundred lines: one worker, everything in memory, nothing checked. It speaks
-//! the handshake, the slots, the index and the pieces, so that the client's own code runs against
-//! all of them without the real daemon.
+//! A daemon of a few hundred lines: one worker, everything in memory, no checks. It implements the
+//! handshake, the slots, the index and the extents, so that the client's code runs against all of
+//! them without the real daemon.
 
 mod namespace;
 
@@ -12,18 +12,18 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
-use shm::arena::Arena;
-use shm::doorbell::{DOORBELLS_BYTES, Doorbells, Sleep};
+use shm::activity::ACTIVITY_BYTES;
+use shm::extents::{
+    Arena, ExtentStates, ExtentTable, HAZARDS_BYTES, HEADER_BYTES, PageSums, STATE_BYTES,
+    page_groups_bytes,
+};
 use shm::host::{HOST_BYTES, HostSegment};
-use shm::index::{Index, Shape};
-use shm::leases::LEASES_BYTES;
-use shm::pieces::{HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES, stretches_bytes};
-use shm::pins::PINS_BYTES;
-use shm::posts::POSTS_BYTES;
-use shm::session::{SESSION_BYTES, Session};
+use shm::index::{Index, LEASES_BYTES, Shape};
+use shm::local_ops::OP_LOG_BYTES;
+use shm::session::{DOORBELLS_BYTES, Doorbells, SESSION_BYTES, Session, Sleep};
 use shm::{Access, Segment};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use wire::codec::{Reader, Writer};
@@ -32,12 +32,14 @@ use wire::welcome::{HELLO_BYTES, MAGIC, WELCOME_BYTES_MAX};
 use wire::{Header, Reply, Request, Welcome};
 
 const ARENA_BYTES: usize = 64 << 20;
-const PIECES: usize = 4096;
-const STRETCHES_BYTES: usize = stretches_bytes(ARENA_BYTES as u64) as usize;
+const EXTENTS: usize = 4096;
+const PAGE_GROUPS_BYTES: usize = page_groups_bytes(ARENA_BYTES as u64) as usize;
 
-/// What outlives a restart of the stub.
+/// State that outlives a restart of the stub.
 pub(crate) struct State {
     pub(crate) namespace: Mutex<Namespace>,
+    /// Requests are answered only once this many wait, the one in the last slot first.
+    pub(crate) held_until: AtomicUsize,
     fds: Vec<OwnedFd>,
 }
 
@@ -68,34 +70,42 @@ impl Stub {
             memory(DOORBELLS_BYTES),
             memory(HOST_BYTES),
             memory(ARENA_BYTES),
-            memory(PIECES * HEADER_BYTES),
-            memory(PIECES * STATE_BYTES),
+            memory(EXTENTS * HEADER_BYTES),
+            memory(EXTENTS * STATE_BYTES),
             memory(4096),
-            // Its gate stays closed: nothing is posted.
-            memory(POSTS_BYTES),
-            // It knows nothing.
+            // Its gate stays closed, so there are no local operations.
+            memory(OP_LOG_BYTES),
+            // Empty: no hints.
             memory(4096),
-            // Nothing is leased.
+            // No leases.
             memory(LEASES_BYTES),
-            memory(PINS_BYTES),
-            memory(STRETCHES_BYTES),
+            memory(HAZARDS_BYTES),
+            memory(PAGE_GROUPS_BYTES),
+            // No SSD, so no sums.
+            memory(4096),
+            memory(ACTIVITY_BYTES),
             memory(shape.bytes()),
         ];
         let namespace = Namespace::new(
-            Index::create(map(&fds[11], shape.bytes()), shape).expect("an index"),
+            Index::create(map(&fds[13], shape.bytes()), shape).expect("an index"),
             HostSegment::new(map(&fds[1], HOST_BYTES)).expect("a host segment"),
             Arena::new(map(&fds[2], ARENA_BYTES)),
-            PieceTable::new(map(&fds[3], PIECES * HEADER_BYTES)),
-            PieceStates::new(map(&fds[4], PIECES * STATE_BYTES), map(&fds[10], STRETCHES_BYTES)),
+            ExtentTable::new(map(&fds[3], EXTENTS * HEADER_BYTES)),
+            ExtentStates::new(
+                map(&fds[4], EXTENTS * STATE_BYTES),
+                map(&fds[10], PAGE_GROUPS_BYTES),
+                PageSums::new(map(&fds[11], 4096)),
+            ),
         );
-        let state = Arc::new(State { namespace: Mutex::new(namespace), fds });
+        let (namespace, held_until) = (Mutex::new(namespace), AtomicUsize::new(0));
+        let state = Arc::new(State { namespace, held_until, fds });
         let ends = Arc::new(AtomicBool::new(false));
         let mut stub = Stub { state, directory, ends, thread: None };
         stub.resume();
         stub
     }
 
-    /// Where its socket is.
+    /// The directory of its socket.
     pub(crate) fn rundir(&self) -> std::ffi::CString {
         std::ffi::CString::new(self.directory.to_str().expect("a plain path")).expect("no NUL")
     }
@@ -108,7 +118,7 @@ impl Stub {
         }
     }
 
-    /// Comes back with what `State` holds.
+    /// Restarts with the contents of `State`.
     pub(crate) fn resume(&mut self) {
         let path = self.directory.join("d0.sock");
         let _ = std::fs::remove_file(&path);
@@ -136,21 +146,27 @@ impl Drop for Stub {
 fn serve(state: &State, listener: &OwnedFd, ends: &AtomicBool) {
     let bells = Doorbells::new(map(&state.fds[0], DOORBELLS_BYTES)).expect("bells");
     let mut sessions: Vec<(Session, OwnedFd)> = Vec::new();
+    let mut waiting: Vec<u64> = Vec::new();
     let mut bytes = Box::new([0; SLOT_BYTES]);
     while !ends.load(Ordering::SeqCst) {
         if let Ok(stream) = rustix::net::accept(listener) {
             sessions.push(welcome(state, stream, sessions.len() as u16));
+            waiting.push(0);
         }
         let mut rung = Vec::new();
         if !bells.take(0, |session| rung.push(session)) {
             bells.sleep(0, 1000, Sleep::Deep, || false);
         }
         for session in rung {
-            let Some((session, _)) = sessions.get(usize::from(session)) else { continue };
-            let mut slots = session.take_pending(0);
-            while slots != 0 {
-                let slot = slots.trailing_zeros() as usize;
-                slots &= slots - 1;
+            let number = usize::from(session);
+            let Some((session, _)) = sessions.get(number) else { continue };
+            waiting[number] |= session.take_pending(0);
+            if (waiting[number].count_ones() as usize) < state.held_until.load(Ordering::SeqCst) {
+                continue;
+            }
+            state.held_until.store(0, Ordering::SeqCst);
+            let slots = std::mem::take(&mut waiting[number]);
+            for slot in (0..64).rev().filter(|slot| slots >> slot & 1 != 0) {
                 let Some(length) = session.request(slot, &mut bytes) else { continue };
                 let mut reader = Reader::new(&bytes[..length]);
                 let header = Header::decode(&mut reader).expect("a header");
@@ -181,10 +197,10 @@ fn welcome(state: &State, stream: OwnedFd, number: u16) -> (Session, OwnedFd) {
         workers: 1,
         session: number,
         pid: std::process::id(),
-        origin: u64::from(number) << 16,
+        client_id: u64::from(number) << 16,
         arena_bytes: ARENA_BYTES as u64,
-        piece_count: PIECES as u32,
-        chunk_log2: 20,
+        extent_count: EXTENTS as u32,
+        stripe_log2: 20,
         inline_bytes: 4096,
         timeout_micros: 5_000_000,
         ..Welcome::default()

@@ -1,15 +1,14 @@
-//! The stub's files: ordered maps, inline contents as vectors, pieces from a counter.
+//! The stub's files: ordered maps, inline contents as vectors, extents from a counter.
 
-use placement::piece;
-use shm::arena::Arena;
-use shm::host::{Cuts, HostSegment};
+use placement::extent;
+use shm::extents::{Arena, ExtentStates, ExtentTable};
+use shm::host::{HostSegment, TruncateEpoch};
 use shm::index::Index;
-use shm::pieces::{PieceStates, PieceTable};
 use std::collections::BTreeMap;
 use wire::attributes::{extra, flag, mode, spread};
 use wire::codec::{Field, Writer};
 use wire::hash::{NameHash, entry_key};
-use wire::reply::{CUTS_UNKNOWN, DirectoryEntry, Piece};
+use wire::reply::{DirectoryEntry, Extent, TRUNCATE_EPOCH_UNKNOWN};
 use wire::request::{create, lock, set};
 use wire::{Attributes, Errno, Header, Inode, Layout, Reply, Request};
 
@@ -28,31 +27,31 @@ struct Lock {
     end: u64,
 }
 
-/// All of it. What it did is counted for the tests.
+/// The namespace and its counters for the tests.
 pub(crate) struct Namespace {
     entries: BTreeMap<(Inode, Vec<u8>), Inode>,
     nodes: BTreeMap<Inode, Node>,
-    pieces: BTreeMap<(Inode, u64), Piece>,
+    extents: BTreeMap<(Inode, u64), Extent>,
     locks: Vec<Lock>,
     place_next: u64,
     slot_next: u32,
     inode_next: u64,
     pub(crate) place_end: u64,
     index: Index,
-    host: HostSegment,
+    pub(crate) host: HostSegment,
     arena: Arena,
-    table: PieceTable,
-    states: PieceStates,
+    table: ExtentTable,
+    states: ExtentStates,
     /// Number of requests.
     pub(crate) requests: u64,
-    /// Times that `Reap` freed a file.
+    /// Number of files that `Reap` freed.
     pub(crate) reaped: u64,
-    /// As soon as a size is told, another process empties the file and writes as much anew.
+    /// Once a size is reported, another process empties the file and writes as much again.
     pub(crate) is_written_anew: bool,
-    /// As soon as a range for an append is given out, another process makes the file so long, cutting it.
-    pub(crate) cut_after_append: Option<u64>,
-    /// A name in the root that nothing is known of without a message, and how often the file there
-    /// will be another one when somebody asks for what he found.
+    /// Once a range for an append is handed out, another process truncates the file to this size.
+    pub(crate) truncate_after_append: Option<u64>,
+    /// A name in the root that only a message can resolve, and how often its file is replaced
+    /// between a lookup and the request that follows.
     replaced: Option<(Vec<u8>, u32)>,
 }
 
@@ -63,14 +62,14 @@ impl Namespace {
         index: Index,
         host: HostSegment,
         arena: Arena,
-        table: PieceTable,
-        states: PieceStates,
+        table: ExtentTable,
+        states: ExtentStates,
     ) -> Namespace {
         let place_end = arena.len();
         let mut namespace = Namespace {
             entries: BTreeMap::new(),
             nodes: BTreeMap::new(),
-            pieces: BTreeMap::new(),
+            extents: BTreeMap::new(),
             locks: Vec::new(),
             place_next: 0,
             slot_next: 0,
@@ -84,10 +83,10 @@ impl Namespace {
             requests: 0,
             reaped: 0,
             is_written_anew: false,
-            cut_after_append: None,
+            truncate_after_append: None,
             replaced: None,
         };
-        let layout = Layout { chunk_log2: 20, ..Layout::default() };
+        let layout = Layout { stripe_log2: 20, ..Layout::default() };
         namespace.make(Inode::NONE, mode::DIRECTORY | 0o755, layout, &[], 2);
         namespace
     }
@@ -166,33 +165,33 @@ impl Namespace {
         self.cut(inode, 0);
     }
 
-    /// As the worker of a shard and its targets do it.
-    fn cut_all(&mut self, inode: Inode, size: u64) {
-        self.host.begin_cut(inode, size);
+    /// Truncates as the worker of a shard and its targets do.
+    fn truncate_all(&mut self, inode: Inode, size: u64) {
+        self.host.begin_truncate(inode, size);
         self.cut(inode, size);
-        self.host.end_cut(inode);
+        self.host.end_truncate(inode);
     }
 
     fn cut(&mut self, inode: Inode, size: u64) {
-        let gone: Vec<Piece> =
-            self.pieces.range((inode, 0)..=(inode, u64::MAX)).map(|(_, piece)| *piece).collect();
-        for piece in gone {
-            if piece.start >= size {
-                self.pieces.remove(&(inode, piece.start));
-                self.table.unpublish(piece.slot).expect("a slot");
-            } else if size < piece.start + piece.length() {
-                let place = piece.place + (size - piece.start);
-                let length = piece.start + piece.length() - size;
+        let gone: Vec<Extent> =
+            self.extents.range((inode, 0)..=(inode, u64::MAX)).map(|(_, extent)| *extent).collect();
+        for extent in gone {
+            if extent.start >= size {
+                self.extents.remove(&(inode, extent.start));
+                self.table.unpublish(extent.slot).expect("a slot");
+            } else if size < extent.start + extent.length() {
+                let place = extent.location + (size - extent.start);
+                let length = extent.start + extent.length() - size;
                 self.arena.zero(place, length).expect("in the arena");
             }
         }
     }
 
-    fn map(&mut self, inode: Inode, log2: u8, offset: u64, length: u64, make: bool) -> Vec<Piece> {
+    fn map(&mut self, inode: Inode, log2: u8, offset: u64, length: u64, make: bool) -> Vec<Extent> {
         let mut found = Vec::new();
-        for span in piece::over(offset, length, log2).take(256) {
-            if let Some(piece) = self.pieces.get(&(inode, span.start)) {
-                found.push(*piece);
+        for span in extent::over(offset, length, log2).take(256) {
+            if let Some(extent) = self.extents.get(&(inode, span.start)) {
+                found.push(*extent);
                 continue;
             }
             if !make {
@@ -206,11 +205,11 @@ impl Namespace {
             self.slot_next += 1;
             self.place_next = place + span.length();
             let (start, length_log2) = (span.start, span.length_log2);
-            let piece = Piece { start, slot, place, length_log2, tier: Piece::MEMORY };
-            self.states.reset(&piece, 0).expect("a slot");
-            self.table.publish(inode, &piece).expect("a slot");
-            self.pieces.insert((inode, start), piece);
-            found.push(piece);
+            let extent = Extent { start, slot, location: place, length_log2, tier: Extent::MEMORY };
+            self.states.reset(&extent, 0).expect("a slot");
+            self.table.publish(inode, &extent).expect("a slot");
+            self.extents.insert((inode, start), extent);
+            found.push(extent);
         }
         found
     }
@@ -230,7 +229,7 @@ impl Namespace {
         Ok(offset)
     }
 
-    /// Performs a request and gives its answer away.
+    /// Performs a request and sends its reply.
     pub(crate) fn perform(
         &mut self,
         header: &Header,
@@ -245,13 +244,13 @@ impl Namespace {
         self.hide_replaced();
     }
 
-    /// From now on a name is replaced, so many times.
+    /// From now on replaces a name this many times.
     pub(crate) fn will_replace(&mut self, name: &[u8], times: u32) {
         self.replaced = Some((name.to_vec(), times));
         self.hide_replaced();
     }
 
-    /// How many times of those are left.
+    /// How many replacements are left.
     pub(crate) fn replaced_left(&self) -> u32 {
         self.replaced.as_ref().map_or(0, |replaced| replaced.1)
     }
@@ -269,7 +268,7 @@ impl Namespace {
         Some((key, inode))
     }
 
-    /// Puts another file in the place of the one that is asked for, if it is its turn.
+    /// Replaces the file of the request if one is due.
     fn replace(&mut self, request: &Request<'_>) {
         let Some((key, now)) = self.replaced_now() else { return };
         let (Request::GetAttributes { inode }
@@ -292,7 +291,7 @@ impl Namespace {
         }
     }
 
-    /// Takes a file away whose name stays.
+    /// Removes a file but keeps its name.
     pub(crate) fn lose(&mut self, name: &[u8]) {
         let inode = self.entries[&(Inode::ROOT, name.to_vec())];
         self.nodes.remove(&inode);
@@ -387,15 +386,15 @@ impl Namespace {
             .filter(|(hash, ..)| !is_wide || hash.wide_shard().0 >= header.shard)
             .collect();
         found.sort();
-        // All shards are of one service here.
+        // All shards belong to one service here.
         let end = found.partition_point(|found| !is_wide || found.0.wide_shard().0 == header.shard);
         let next = found.get(end).map_or(u16::MAX, |found| found.0.wide_shard().0);
         found.truncate(end);
-        let mut room = vec![0; bytes as usize];
-        let mut writer = Writer::new(&mut room);
+        let mut buffer = vec![0; bytes as usize];
+        let mut writer = Writer::new(&mut buffer);
         let mut more = 0;
         for (hash, name, inode) in found {
-            if writer.room() < name.len() + 24 {
+            if writer.space_left() < name.len() + 24 {
                 more = 1;
                 break;
             }
@@ -403,7 +402,7 @@ impl Namespace {
             DirectoryEntry { hash: hash.0, inode, mode: mode & mode::TYPE, name }.put(&mut writer);
         }
         let length = writer.finish().expect("it was looked at");
-        answer(Reply::Entries { more, next, entries: &room[..length] });
+        answer(Reply::Entries { more, next, entries: &buffer[..length] });
         Ok(())
     }
 
@@ -425,13 +424,13 @@ impl Namespace {
                     node.attributes.modified = modified.cast_signed();
                 }
                 if mask & set::SIZE != 0 {
-                    let is_cut = size < node.attributes.size || mask & set::CUTS != 0;
+                    let is_truncated = size < node.attributes.size || mask & set::TRUNCATES != 0;
                     node.attributes.size = size;
                     if node.attributes.is_inline() {
                         node.contents.resize(size as usize, 0);
                     }
-                    if is_cut {
-                        self.cut_all(inode, size);
+                    if is_truncated {
+                        self.truncate_all(inode, size);
                     }
                 }
                 answer(Reply::Attributes { attributes: self.show(inode)? });
@@ -479,12 +478,12 @@ impl Namespace {
                 if node.attributes.is_inline() {
                     node.attributes.layout.flags &= !flag::INLINE;
                     let contents = std::mem::take(&mut node.contents);
-                    for piece in self.map(inode, 20, 0, contents.len() as u64, true) {
-                        let bytes = &contents[piece.start as usize..];
-                        self.arena.copy_in(piece.place, bytes).expect("in the arena");
-                        let granules = self.states.granules(&piece, 0).expect("a slot");
-                        granules.valid.store(1, SEQ);
-                        granules.claimed.store(1, SEQ);
+                    for extent in self.map(inode, 20, 0, contents.len() as u64, true) {
+                        let bytes = &contents[extent.start as usize..];
+                        self.arena.copy_in(extent.location, bytes).expect("in the arena");
+                        let page_bits = self.states.page_bits(&extent, 0).expect("a slot");
+                        page_bits.valid.store(1, SEQ);
+                        page_bits.claimed.store(1, SEQ);
                     }
                 }
                 answer(Reply::Attributes { attributes: self.show(inode)? });
@@ -494,8 +493,8 @@ impl Namespace {
                 answer(Reply::Done {});
             }
             Request::Append { inode, length } => {
-                let (offset, cuts) = self.append(inode, length)?;
-                answer(Reply::Range { offset, cuts });
+                let (offset, truncate_epoch) = self.append(inode, length)?;
+                answer(Reply::Range { offset, truncate_epoch });
             }
             Request::Reap { inode } => {
                 if self.node(inode)?.attributes.links == 0 && !self.host.mark_deleted(inode) {
@@ -513,24 +512,55 @@ impl Namespace {
         let node = self.node(inode)?;
         let offset = node.attributes.size;
         node.attributes.size += length;
-        let cuts = self.host.cuts(inode).map_or(CUTS_UNKNOWN, Cuts::number);
-        if let Some(size) = self.cut_after_append.take() {
+        let truncate_epoch =
+            self.host.truncate_epoch(inode).map_or(TRUNCATE_EPOCH_UNKNOWN, TruncateEpoch::number);
+        if let Some(size) = self.truncate_after_append.take() {
             self.node(inode)?.attributes.size = size;
-            self.cut_all(inode, size);
+            self.truncate_all(inode, size);
         }
         self.show(inode)?;
-        Ok((offset, cuts))
+        Ok((offset, truncate_epoch))
     }
 
     fn extend(&mut self, inode: Inode) -> Outcome<()> {
-        let (size, is_written_anew) = (self.host.untold(inode), self.is_written_anew);
+        let (size, is_written_anew) = (self.host.unreported(inode), self.is_written_anew);
         let attributes = &mut self.node(inode)?.attributes;
         attributes.size = if is_written_anew { 0 } else { attributes.size.max(size) };
         attributes.modified += 1;
         self.show(inode)?;
         if !is_written_anew {
-            self.host.note_told(inode, size);
+            self.host.note_reported(inode, size);
         }
+        Ok(())
+    }
+
+    fn lock(&mut self, request: &Request<'_>, answer: &mut dyn FnMut(Reply<'_>)) -> Outcome<()> {
+        let Request::Lock { inode, owner, kind, flags, start, end, .. } = *request else {
+            return Err(Errno::EPROTO);
+        };
+        if flags & lock::TEST == 0 {
+            self.locks.retain(|held| held.inode != inode || held.owner != owner);
+        }
+        let stands = |held: &&Lock| {
+            held.inode == inode
+                && held.owner != owner
+                && held.start <= end
+                && start <= held.end
+                && (kind == lock::WRITE || held.kind == lock::WRITE)
+        };
+        let held = self.locks.iter().find(stands);
+        match held.filter(|_| kind != lock::UNLOCK) {
+            Some(Lock { kind, start, end, .. }) if flags & lock::TEST != 0 => {
+                answer(Reply::Held { kind: *kind, pid: 1, start: *start, end: *end });
+                return Ok(());
+            }
+            Some(_) => return Err(Errno::EAGAIN),
+            None => {}
+        }
+        if kind != lock::UNLOCK && flags & lock::TEST == 0 {
+            self.locks.push(Lock { inode, owner, kind, start, end });
+        }
+        answer(Reply::Done {});
         Ok(())
     }
 
@@ -548,46 +578,25 @@ impl Namespace {
                 let node = self.node(inode)?;
                 answer(Reply::Bytes { bytes: node.xattrs.get(name).ok_or(Errno::ENODATA)? });
             }
-            Request::Lock { inode, owner, kind, flags, start, end, .. } => {
-                self.locks.retain(|held| held.inode != inode || held.owner != owner);
-                let stands = |held: &&Lock| {
-                    held.inode == inode
-                        && held.start <= end
-                        && start <= held.end
-                        && (kind == lock::WRITE || held.kind == lock::WRITE)
-                };
-                let held = self.locks.iter().find(stands);
-                match held.filter(|_| kind != lock::UNLOCK) {
-                    Some(Lock { kind, start, end, .. }) if flags & lock::TEST != 0 => {
-                        answer(Reply::Held { kind: *kind, pid: 1, start: *start, end: *end });
-                        return Ok(());
-                    }
-                    Some(_) => return Err(Errno::EAGAIN),
-                    None => {}
-                }
-                if kind != lock::UNLOCK && flags & lock::TEST == 0 {
-                    self.locks.push(Lock { inode, owner, kind, start, end });
-                }
-                answer(Reply::Done {});
-            }
+            Request::Lock { .. } => return self.lock(request, answer),
             Request::Release { inode, owner } => {
                 self.locks.retain(|held| held.inode != inode || held.owner != owner);
                 answer(Reply::Done {});
             }
-            Request::MapPieces { inode, chunk_log2, allocate, offset, length, .. } => {
-                let found = self.map(inode, chunk_log2, offset, length, allocate != 0);
+            Request::MapExtents { inode, stripe_log2, allocate, offset, length, .. } => {
+                let found = self.map(inode, stripe_log2, offset, length, allocate != 0);
                 if found.is_empty() && allocate != 0 {
                     return Err(Errno::ENOSPC);
                 }
-                let mut room = vec![0; found.len() * Piece::BYTES];
-                let mut writer = Writer::new(&mut room);
-                found.iter().for_each(|piece| piece.put(&mut writer));
-                answer(Reply::Pieces { pieces: &room });
+                let mut buffer = vec![0; found.len() * Extent::BYTES];
+                let mut writer = Writer::new(&mut buffer);
+                found.iter().for_each(|extent| extent.put(&mut writer));
+                answer(Reply::Extents { extents: &buffer });
             }
             Request::SeekData { inode, offset, .. } => {
-                let at = |piece: &Piece| piece.start + piece.length() > offset;
-                let mut of_file = self.pieces.range((inode, 0)..=(inode, u64::MAX));
-                let found = of_file.find(|(_, piece)| at(piece)).ok_or(Errno::ENXIO)?;
+                let at = |extent: &Extent| extent.start + extent.length() > offset;
+                let mut of_file = self.extents.range((inode, 0)..=(inode, u64::MAX));
+                let found = of_file.find(|(_, extent)| at(extent)).ok_or(Errno::ENXIO)?;
                 answer(Reply::Number { value: found.1.start.max(offset) });
             }
             Request::Space {} => answer(Reply::Space {

@@ -1,14 +1,14 @@
-//! A stream of records: what came and was not taken, what is to go and did not go yet.
+//! A stream of records with its input and output buffers.
 
+use net::Channel;
 use rustix::event::epoll::EventFlags;
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
 use wire::codec::Malformed;
 
-/// Bytes that are read before they are taken; more records than can be under way at a time.
+/// Size of the input buffer; more records than can be in flight at a time.
 const INPUT_BYTES: usize = 16 * 1024;
 
-/// Why a stream ends.
+/// The reason why a stream ends.
 #[derive(Debug)]
 pub(crate) enum Stop {
     Closed,
@@ -33,25 +33,25 @@ impl From<Malformed> for Stop {
 }
 
 pub(crate) struct Pipe {
-    pub(crate) socket: TcpStream,
+    pub(crate) socket: Channel,
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
-    /// What the poller looks for.
+    /// Events that the poller is registered for.
     pub(crate) polled: EventFlags,
 }
 
 impl Pipe {
-    pub(crate) const fn new(socket: TcpStream) -> Pipe {
+    pub(crate) const fn new(socket: Channel) -> Pipe {
         let polled = EventFlags::IN.union(EventFlags::RDHUP);
         Pipe { socket, input: Vec::new(), output: Vec::new(), sent: 0, polled }
     }
 
-    /// Reads what is there.
+    /// Reads what the socket has.
     pub(crate) fn fill(&mut self) -> Result<(), Stop> {
         let mut buffer = [0; 4096];
         while self.input.len() < INPUT_BYTES {
-            match (&self.socket).read(&mut buffer) {
+            match self.socket.read(&mut buffer) {
                 Ok(0) => return Err(Stop::Closed),
                 Ok(count) => self.input.extend(buffer.iter().take(count)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
@@ -62,22 +62,22 @@ impl Pipe {
         Ok(())
     }
 
-    /// The next so many bytes, if they came.
+    /// The next `N` bytes, if they came.
     pub(crate) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let bytes = *self.input.first_chunk::<N>()?;
         self.input.drain(..N);
         Some(bytes)
     }
 
-    /// Puts bytes behind those that wait to go.
+    /// Appends bytes to the output.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.output.extend_from_slice(bytes);
     }
 
-    /// Sends what the socket takes.
+    /// Sends as much as the socket accepts.
     pub(crate) fn flush(&mut self) -> Result<(), Stop> {
         while let Some(rest) = self.output.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            match (&self.socket).write(rest) {
+            match self.socket.write(rest) {
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -86,12 +86,16 @@ impl Pipe {
         }
         self.output.clear();
         self.sent = 0;
-        Ok(())
+        match self.socket.send_buffered() {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(Stop::Failed(error)),
+            _ => Ok(()),
+        }
     }
 
-    /// What the poller has to look for.
+    /// Events that the poller should be registered for.
     pub(crate) fn wants(&self) -> EventFlags {
         let flags = EventFlags::IN | EventFlags::RDHUP;
-        if self.output.is_empty() { flags } else { flags | EventFlags::OUT }
+        let has_unsent = !self.output.is_empty() || self.socket.has_unsent();
+        if has_unsent { flags | EventFlags::OUT } else { flags }
     }
 }

@@ -1,25 +1,25 @@
-//! What daemons say to each other about transfers whose bytes go by remote memory access; on a
-//! stream of TCP, proven like all others.
+//! Messages between daemons about transfers whose bytes go by remote memory access; on a stream of
+//! TCP, authenticated like all others.
 //!
-//! Record, 48 bytes: a bulk header (40, `net::bulk::header`), place u64. In a store or fetch the place is
-//! the offset of the transfer's slot in the dialler's window. In an answer it is 0, or all ones if
-//! the access failed: the transfer has to go another way. The answer to a fetch that moved all is
-//! `Data` with the length; no bytes follow any header here.
+//! Record, 48 bytes: a bulk header (40, `net::bulk::header`), place u64. In a store or fetch the
+//! place is the offset of the transfer's slot in the dialler's window. In an answer it is 0, or all
+//! ones if the access failed: the transfer has to go another way. The answer to a fetch that moved
+//! all is `Data` with the length; no bytes follow any header here.
 //!
-//! Greeting, 352 bytes, what the dialler says first: version u32, length of the provider's name u8, the
-//! name 63, length of the address u16, 2 zeros, the address 256, the window's grant 24. It is answered
-//! by one byte.
+//! Greeting, 352 bytes, first sent by the dialler: version u32, length of the provider's name u8,
+//! the name 63, length of the address u16, 2 zeros, the address 256, the window's grant 24. The
+//! answer is one byte.
 
 use crate::endpoint::{GRANT_BYTES, Grant};
 use net::bulk::header::{HEADER_BYTES, Header};
 use wire::codec::Malformed;
 
-/// Bytes of a record.
+/// Length of a record.
 pub(crate) const RECORD_BYTES: usize = HEADER_BYTES + 8;
-/// The place of an answer to what could not be moved.
+/// The place in the answer to a transfer that failed.
 pub(crate) const FAILED: u64 = u64::MAX;
 
-/// Bytes of a greeting.
+/// Length of a greeting.
 pub(crate) const GREETING_BYTES: usize = ADDRESS_AT + ADDRESS_MAX + GRANT_BYTES;
 const VERSION: u32 = 1;
 const NAME_MAX: usize = 63;
@@ -60,7 +60,7 @@ pub(crate) struct Greeting {
 }
 
 impl Greeting {
-    /// `None` if name or address are longer than any.
+    /// `None` if name or address are too long.
     pub(crate) fn encode(&self) -> Option<Vec<u8>> {
         let (name, address) = (self.provider.as_bytes(), self.address.as_slice());
         if name.len() > NAME_MAX || address.len() > ADDRESS_MAX {
@@ -98,7 +98,7 @@ impl Greeting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use net::bulk::header::Word;
+    use net::bulk::header::Message;
     use proptest::prelude::*;
 
     proptest! {
@@ -131,13 +131,13 @@ mod tests {
 
         #[test]
         fn a_record_comes_back(id: u64, place: u64) {
-            let record = Record { header: Header { id, word: Word::Data(5) }, place };
+            let record = Record { header: Header { id, message: Message::Data(5) }, place };
             prop_assert_eq!(Record::decode(&record.encode()), Ok(record));
         }
     }
 
     #[test]
-    fn what_is_too_long_is_no_greeting() {
+    fn a_greeting_that_is_too_long_is_refused() {
         let window = Grant { key: 0, base: 0, length: 0 };
         let greeting = Greeting { provider: "x".repeat(64), address: Vec::new(), window };
         assert_eq!(greeting.encode(), None);

@@ -1,17 +1,17 @@
 //! Registered memory in slots, each for one transfer.
 //!
-//! Bytes are copied between a slot and the transfer's own memory: what a device or a peer can reach
-//! is slots alone, never the arena and never a client's memory, so a transfer can be given up at any time
-//! and what comes late for it touches nobody's bytes.
+//! Bytes are copied between a slot and the transfer's own memory: a device or a peer can reach only
+//! slots, never the arena and never a client's memory, so a transfer can be given up at any time
+//! and a late access touches no other bytes.
 
 use crate::endpoint::{Endpoint, Grant, Place, Reach, Region};
 use crate::error::{Error, Result};
 use net::bulk::Memory;
 use shm::Segment;
 use std::sync::Arc;
-use wire::limits::STAGE_BUFFER_BYTES;
+use wire::limits::BOUNCE_BUFFER_BYTES;
 
-/// Bytes that are copied at a time: they stay in the cache between their two copies.
+/// Bytes copied at a time: they stay in the cache between their two copies.
 const PART: usize = 16 * 1024;
 
 pub(crate) struct Slots {
@@ -23,7 +23,7 @@ pub(crate) struct Slots {
 
 impl Slots {
     pub(crate) fn new(endpoint: &mut Endpoint, count: u32, reach: Reach) -> Result<Slots> {
-        let length = count as usize * STAGE_BUFFER_BYTES;
+        let length = count as usize * BOUNCE_BUFFER_BYTES;
         let lost = |_| Error::Absent("no memory for transfers".to_owned());
         let segment = Arc::new(Segment::private(length).map_err(lost)?);
         Slots::over(endpoint, segment, reach)
@@ -36,7 +36,7 @@ impl Slots {
         reach: Reach,
     ) -> Result<Slots> {
         let length = segment.len();
-        let count = u32::try_from(length / STAGE_BUFFER_BYTES).unwrap_or(0);
+        let count = u32::try_from(length / BOUNCE_BUFFER_BYTES).unwrap_or(0);
         let region = endpoint.register(Arc::clone(&segment), 0, length as u64, reach)?;
         let grant = endpoint.grant(region)?;
         Ok(Slots { segment, region, grant, free: (0..count).rev().collect() })
@@ -64,7 +64,7 @@ impl Slots {
     }
 
     pub(crate) const fn offset(slot: u32) -> u64 {
-        slot as u64 * STAGE_BUFFER_BYTES as u64
+        slot as u64 * BOUNCE_BUFFER_BYTES as u64
     }
 
     pub(crate) const fn place(&self, slot: u32) -> Place {
@@ -94,7 +94,7 @@ impl Slots {
     }
 }
 
-/// By a buffer of our own: neither side can be borrowed as a slice.
+/// Copies through a local buffer: neither side can be borrowed as a slice.
 fn copy(
     from: &Segment,
     from_at: usize,

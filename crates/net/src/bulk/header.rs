@@ -1,25 +1,25 @@
-//! What stands before the bytes of a transfer on a bulk stream. All little-endian, 40 bytes:
+//! Header in front of the bytes of a transfer on a bulk stream. All little-endian, 40 bytes:
 //!
 //!   0   kind     u8    1 store, 2 fetch, 3 done, 4 data, 5 busy
-//!   1   chunk    u8    log2 of the file's chunk; store and fetch
-//!   2   errno    u16   done: 0, or why it was refused
-//!   4   length   u32   bytes wanted (fetch), that follow (store, data); busy: microseconds
-//!   8   id       u64   of the transfer; the answer carries the same
+//!   1   stripe   u8    log2 of the file's stripe size; store and fetch
+//!   2   errno    u16   done: 0, or the reason of a refusal
+//!   4   length   u32   bytes requested (fetch) or following (store, data); busy: microseconds
+//!   8   id       u64   of the transfer; the reply carries the same
 //!   16  inode    u64   store and fetch
 //!   24  offset   u64   store and fetch
 //!   32  0        u64
 //!
 //! Fields that a kind does not use are zero. Every number comes from a peer and is checked here
-//! against what it can be at most; whether the piece exists is asked of the target.
+//! against its bounds; only the target knows whether the extent exists.
 
 use wire::codec::{Malformed, Reader, Writer};
-use wire::limits::{CHUNK_LOG2_MAX, CHUNK_LOG2_MIN, FILE_BYTES_MAX, STAGE_BUFFER_BYTES};
-use wire::request::chunk_log2_of;
+use wire::limits::{BOUNCE_BUFFER_BYTES, FILE_BYTES_MAX, STRIPE_LOG2_MAX, STRIPE_LOG2_MIN};
+use wire::request::stripe_log2_of;
 use wire::{Errno, Inode};
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 40;
-/// Longest pause that a peer may ask for, in microseconds.
+/// Longest retry delay that a peer may request, in microseconds.
 const BUSY_MICROS_MAX: u32 = 10_000_000;
 
 /// A range of a file on a target.
@@ -27,71 +27,71 @@ const BUSY_MICROS_MAX: u32 = 10_000_000;
 pub struct Range {
     /// The file.
     pub inode: Inode,
-    /// log2 of its chunk.
-    pub chunk_log2: u8,
+    /// log2 of its stripe size.
+    pub stripe_log2: u8,
     /// First offset in the file.
     pub offset: u64,
-    /// Number of bytes, at least 1 and at most `STAGE_BUFFER_BYTES`.
+    /// Number of bytes, at least 1 and at most `BOUNCE_BUFFER_BYTES`.
     pub length: u32,
 }
 
 impl Range {
-    /// True if its numbers can be those of a range.
+    /// True if all fields are within their bounds.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         !self.inode.is_none()
-            && (CHUNK_LOG2_MIN..=CHUNK_LOG2_MAX).contains(&chunk_log2_of(self.chunk_log2))
-            && (1..=STAGE_BUFFER_BYTES).contains(&(self.length as usize))
+            && (STRIPE_LOG2_MIN..=STRIPE_LOG2_MAX).contains(&stripe_log2_of(self.stripe_log2))
+            && (1..=BOUNCE_BUFFER_BYTES).contains(&(self.length as usize))
             && self.end() <= FILE_BYTES_MAX
     }
 
-    /// First offset behind it.
+    /// First offset after the range.
     #[must_use]
     pub const fn end(&self) -> u64 {
         self.offset.saturating_add(self.length as u64)
     }
 }
 
-/// What a header says.
+/// Kind and parameters of a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Word {
-    /// Put the bytes that follow there.
+pub enum Message {
+    /// Store the bytes that follow in this range.
     Store(Range),
-    /// Send what is there.
+    /// Send the bytes of this range.
     Fetch(Range),
-    /// The store is done, or the transfer refused.
+    /// The store is complete, or the transfer is refused.
     Done(Result<(), Errno>),
-    /// What was to be fetched follows; 0 bytes: all of it is a hole.
+    /// Length of the fetched bytes that follow; 0: the whole range is a hole.
     Data(u32),
-    /// The transfer may be asked for again after so many microseconds.
+    /// The transfer may be retried after this many microseconds.
     Busy(u32),
 }
 
 /// A header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// Pairs an answer with its transfer.
+    /// Matches a reply to its transfer.
     pub id: u64,
-    /// The rest.
-    pub word: Word,
+    /// Kind and parameters.
+    pub message: Message,
 }
 
 impl Header {
-    /// The bytes of the header.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        let none = Range { inode: Inode::NONE, chunk_log2: 0, offset: 0, length: 0 };
-        let (kind, errno, range) = match self.word {
-            Word::Store(range) => (1, 0, range),
-            Word::Fetch(range) => (2, 0, range),
-            Word::Done(outcome) => (3, outcome.err().map_or(0, |errno| errno.0), none),
-            Word::Data(length) => (4, 0, Range { length, ..none }),
-            Word::Busy(micros) => (5, 0, Range { length: micros, ..none }),
+        let none = Range { inode: Inode::NONE, stripe_log2: 0, offset: 0, length: 0 };
+        let (kind, errno, range) = match self.message {
+            Message::Store(range) => (1, 0, range),
+            Message::Fetch(range) => (2, 0, range),
+            Message::Done(outcome) => (3, outcome.err().map_or(0, |errno| errno.0), none),
+            Message::Data(length) => (4, 0, Range { length, ..none }),
+            Message::Busy(micros) => (5, 0, Range { length: micros, ..none }),
         };
         let mut writer = Writer::new(&mut bytes);
         writer.u8(kind);
-        writer.u8(range.chunk_log2);
+        writer.u8(range.stripe_log2);
         writer.u16(errno);
         writer.u32(range.length);
         writer.u64(self.id);
@@ -100,26 +100,26 @@ impl Header {
         bytes
     }
 
-    /// Reads a header.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// `Malformed` if the bytes are none.
+    /// `Malformed` if the bytes are not a header.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Malformed> {
         let mut reader = Reader::new(bytes);
-        let (kind, chunk_log2, errno) = (reader.u8()?, reader.u8()?, reader.u16()?);
+        let (kind, stripe_log2, errno) = (reader.u8()?, reader.u8()?, reader.u16()?);
         let (length, id) = (reader.u32()?, reader.u64()?);
         let (inode, offset) = (Inode(reader.u64()?), reader.u64()?);
-        let range = Range { inode, chunk_log2, offset, length };
-        let word = match kind {
-            1 => Word::Store(checked(range)?),
-            2 => Word::Fetch(checked(range)?),
-            3 => Word::Done(if errno == 0 { Ok(()) } else { Err(Errno(errno)) }),
-            4 if length as usize <= STAGE_BUFFER_BYTES => Word::Data(length),
-            5 if length <= BUSY_MICROS_MAX => Word::Busy(length),
+        let range = Range { inode, stripe_log2, offset, length };
+        let message = match kind {
+            1 => Message::Store(checked(range)?),
+            2 => Message::Fetch(checked(range)?),
+            3 => Message::Done(if errno == 0 { Ok(()) } else { Err(Errno(errno)) }),
+            4 if length as usize <= BOUNCE_BUFFER_BYTES => Message::Data(length),
+            5 if length <= BUSY_MICROS_MAX => Message::Busy(length),
             _ => return Err(Malformed),
         };
-        let header = Header { id, word };
-        // What a kind does not use is zero: no two headers say the same.
+        let header = Header { id, message };
+        // Unused fields must be zero, so that each header has exactly one encoding.
         if header.encode() == *bytes { Ok(header) } else { Err(Malformed) }
     }
 }
@@ -135,53 +135,54 @@ mod tests {
 
     fn range() -> impl Strategy<Value = Range> {
         (1u64.., 16u8..=26, 0u64..1 << 62, 1u32..=256 * 1024).prop_map(
-            |(inode, chunk_log2, offset, length)| Range {
+            |(inode, stripe_log2, offset, length)| Range {
                 inode: Inode(inode),
-                chunk_log2,
+                stripe_log2,
                 offset,
                 length,
             },
         )
     }
 
-    fn word() -> impl Strategy<Value = Word> {
+    fn message() -> impl Strategy<Value = Message> {
         prop_oneof![
-            range().prop_map(Word::Store),
-            range().prop_map(Word::Fetch),
-            any::<u16>().prop_map(|n| Word::Done(if n == 0 { Ok(()) } else { Err(Errno(n)) })),
-            (0u32..=256 * 1024).prop_map(Word::Data),
-            (0u32..=10_000_000).prop_map(Word::Busy),
+            range().prop_map(Message::Store),
+            range().prop_map(Message::Fetch),
+            any::<u16>().prop_map(|n| Message::Done(if n == 0 { Ok(()) } else { Err(Errno(n)) })),
+            (0u32..=256 * 1024).prop_map(Message::Data),
+            (0u32..=10_000_000).prop_map(Message::Busy),
         ]
     }
 
     proptest! {
         #[test]
-        fn a_header_comes_back(id: u64, word in word()) {
-            let header = Header { id, word };
+        fn a_header_round_trips(id: u64, message in message()) {
+            let header = Header { id, message };
             prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
         }
 
-        /// Whatever a peer sends is refused or is a header that keeps to the bounds and comes back.
+        /// Arbitrary bytes are refused, or decode to a header within its bounds that encodes to the
+        /// same bytes.
         #[test]
-        fn any_bytes_are_survived(
+        fn arbitrary_bytes_never_panic(
             id: u64,
-            word in word(),
+            message in message(),
             changes in proptest::collection::vec((0..HEADER_BYTES, any::<u8>()), 0..4),
         ) {
-            let mut bytes = Header { id, word }.encode();
+            let mut bytes = Header { id, message }.encode();
             for (at, to) in changes {
                 bytes[at] = to;
             }
             if let Ok(header) = Header::decode(&bytes) {
                 prop_assert_eq!(header.encode(), bytes);
-                match header.word {
-                    Word::Store(range) | Word::Fetch(range) => {
+                match header.message {
+                    Message::Store(range) | Message::Fetch(range) => {
                         prop_assert!(range.length > 0 && !range.inode.is_none());
-                        prop_assert!(range.length as usize <= STAGE_BUFFER_BYTES);
+                        prop_assert!(range.length as usize <= BOUNCE_BUFFER_BYTES);
                         prop_assert!(range.end() <= FILE_BYTES_MAX);
                     }
-                    Word::Data(length) => prop_assert!(length as usize <= STAGE_BUFFER_BYTES),
-                    Word::Done(_) | Word::Busy(_) => {}
+                    Message::Data(length) => prop_assert!(length as usize <= BOUNCE_BUFFER_BYTES),
+                    Message::Done(_) | Message::Busy(_) => {}
                 }
             }
         }

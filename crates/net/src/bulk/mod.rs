@@ -1,28 +1,32 @@
-//! Bulk: bytes of files between daemons, from the memory where they lie straight into the memory
-//! where they belong.
+//! Bulk: bytes of files between daemons, copied directly from source to destination memory.
 //!
 //! A *transfer* is a store or a fetch of one range of a file, with memory at both ends. The daemon
-//! that starts it names its own end (a buffer of a session's stage); the other is asked for its end
-//! when the transfer comes to it (a *visit*), and may answer later, from any thread. So a sender
-//! never says where in a peer's memory something goes.
+//! that starts it supplies its own memory (a bounce buffer of a session). The other daemon supplies
+//! its memory when the transfer arrives there (a *visit*), possibly later and from any thread. So a
+//! sender never chooses an address in a peer's memory.
 //!
 //! | module | |
 //! |---|---|
-//! | `header` | what stands before the bytes on a stream; a pure codec |
-//! | `dial` | a stream from nothing: address, connection, handshake |
-//! | `ours` | a stream that we dialled: transfers that we started |
-//! | `theirs` | a stream that a peer dialled: its visits |
-//! | `queue` | how other threads reach one that waits for sockets |
-//! | `lane` | a thread with streams to and from all peers, and its door for other threads |
+//! | `header` | header in front of the bytes on a stream; a pure codec |
+//! | `dial` | opens a stream: address, connection, handshake |
+//! | `outgoing` | a stream that this daemon dialled: its own transfers |
+//! | `incoming` | a stream that a peer dialled: the peer's transfers (visits) |
+//! | `queue` | commands from other threads to a thread that waits for sockets |
+//! | `lane` | a thread with streams to and from all peers, and its interface for other threads |
 //!
 //! Invariants:
-//!  1. Each transfer that was started ends exactly once: `Ends::ended`.
-//!  2. Transfers of the same MiB of a file take place in the order in which they were started: they
-//!     share a stream. A stream that a peer dials anew closes the one before it, so what was on its
-//!     way there never arrives after what is sent again.
-//!  3. A visit touches memory only while the stream it came on is open.
+//!  1. Each transfer that was started ends exactly once: `BulkHandler::ended`.
+//!  2. Transfers of the same MiB of a file are carried out in the order in which they were
+//!     started: they share a stream. When a peer dials a stream again, the previous one is closed
+//!     first, so data in flight there never arrives after the retransmission.
+//!  3. A visit touches memory only while the stream on which it arrived is open.
+//!  4. Of a protected stream, only verified bytes are written to memory (`channel`).
 
+use crate::channel::TAMPERED;
+use crate::incomplete;
+use crate::security::records::Tampered;
 use shm::Segment;
+use std::io::{self, ErrorKind};
 use std::time::Instant;
 use wire::{DaemonIndex, Errno};
 
@@ -30,9 +34,9 @@ pub mod header;
 
 pub mod dial;
 
-mod ours;
+mod outgoing;
 
-mod theirs;
+mod incoming;
 
 pub mod queue;
 
@@ -40,16 +44,17 @@ pub mod lane;
 
 pub use header::Range;
 pub use lane::{Lane, Tcp};
-pub use ours::keep;
+pub use outgoing::retain_retryable;
 
-/// One end of a transfer: shared memory that stays where it is as long as the value lives.
+/// One end of a transfer: shared memory that stays mapped at the same address while the value
+/// lives.
 pub trait Memory: Send {
-    /// The mapping, and where in it the first byte of the transfer lies. All of the transfer's
-    /// length must lie in it.
+    /// The mapping, and the offset in it of the first byte of the transfer. The whole length of the
+    /// transfer must be inside the mapping.
     fn region(&self) -> (&Segment, usize);
 }
 
-/// Which way the bytes go, as the daemon sees it that started the transfer.
+/// Direction of a transfer, as seen by the daemon that started it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// To the peer.
@@ -61,47 +66,49 @@ pub enum Kind {
 /// A transfer to start.
 #[derive(Debug)]
 pub struct Transfer<M, T> {
-    /// The other end.
+    /// The other daemon.
     pub peer: DaemonIndex,
-    /// Which way.
+    /// Direction.
     pub kind: Kind,
-    /// Which bytes of which file.
+    /// Range of the file.
     pub range: Range,
-    /// Our end.
+    /// Memory of this daemon.
     pub memory: M,
-    /// Until then it is sent again, in its order, when its stream is lost. `None`: it ends then.
+    /// Deadline until which the transfer is resent, in its order, when its stream is lost. `None`:
+    /// it ends then.
     pub until: Option<Instant>,
-    /// What `Ends::ended` needs to know.
+    /// Passed back to `BulkHandler::ended`.
     pub token: T,
 }
 
 /// How a transfer ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// So many bytes were moved: all; of a fetch also none, if all of the range is a hole.
+    /// Number of bytes moved: all of them, or 0 for a fetch whose whole range is a hole.
     Moved(u32),
-    /// For good.
+    /// Refused permanently.
     Refused(Errno),
-    /// To be tried again after so many microseconds.
+    /// May be retried after this many microseconds.
     Busy(u32),
-    /// The peer can not be reached, or was lost on the way: the bytes may or may not be there.
+    /// The peer cannot be reached, or was lost during the transfer: the bytes may or may not have
+    /// arrived.
     Lost,
 }
 
-/// What the visited daemon says to a transfer.
+/// Reply of the visited daemon to a transfer.
 #[derive(Debug)]
 pub enum Answer<M> {
-    /// Its end.
+    /// Memory for the transfer.
     Memory(M),
-    /// There is nothing: all zeros. Of a fetch only.
+    /// A hole: all zeros. For a fetch only.
     Hole,
-    /// No, for good.
+    /// Refused permanently.
     Refused(Errno),
-    /// Not now, but after so many microseconds.
+    /// To be retried after this many microseconds.
     Busy(u32),
 }
 
-/// A transfer of a peer that waits for `Fabric::answer`.
+/// Handle of a peer's transfer that waits for `Fabric::answer`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Visit {
     pub(crate) lane: usize,
@@ -109,28 +116,28 @@ pub struct Visit {
 }
 
 impl Visit {
-    /// One that came by another `Fabric` than `Tcp`, which counts its own.
+    /// Handle of a visit through another `Fabric` than `Tcp`, which uses its own numbering.
     #[must_use]
     pub const fn elsewhere(number: u64) -> Visit {
         Visit { lane: usize::MAX, stream: number }
     }
 
-    /// The number of `elsewhere`, if it is one.
+    /// The number given to `elsewhere`, if it is such a handle.
     #[must_use]
     pub const fn number_elsewhere(&self) -> Option<u64> {
         if self.lane == usize::MAX { Some(self.stream) } else { None }
     }
 }
 
-/// What the daemon does at both ends. Called on the threads that move the bytes; must not block.
-pub trait Ends: Send + Sync {
-    /// What a thread that started a transfer wants to have back at its end.
+/// Callbacks of the daemon for transfers. Called on the threads that move the bytes; must not block.
+pub trait BulkHandler: Send + Sync {
+    /// Value that a transfer carries for the thread that started it.
     type Token: Send;
     /// Memory of transfers.
     type Memory: Memory;
-    /// What another thread has to say about a visit.
-    type Word: Send;
-    /// A peer's transfer. `None`: `Fabric::answer` will say what to do.
+    /// Value by which another thread decides about a visit.
+    type Decision: Send;
+    /// A peer's transfer has arrived. `None`: `Fabric::answer` will decide later.
     fn visit(
         &self,
         from: DaemonIndex,
@@ -138,40 +145,56 @@ pub trait Ends: Send + Sync {
         range: &Range,
         visit: Visit,
     ) -> Option<Answer<Self::Memory>>;
-    /// What to do about a visit, now that `Fabric::answer` brought `word`.
-    fn told(&self, kind: Kind, range: &Range, word: Self::Word) -> Answer<Self::Memory>;
-    /// All bytes of a visit's store are in `memory`. What is answered to the peer.
+    /// Decides about a visit, now that `Fabric::answer` has delivered `decision`.
+    fn decided(&self, kind: Kind, range: &Range, decision: Self::Decision) -> Answer<Self::Memory>;
+    /// All bytes of a visit's store are in `memory`. The result is sent to the peer.
     ///
     /// # Errors
-    /// Why the store is refused after all.
+    /// The reason why the store is refused after all.
     fn stored(&self, range: &Range, memory: Self::Memory) -> Result<(), Errno>;
-    /// The end of a transfer that this daemon started.
+    /// A transfer that this daemon started has ended.
     fn ended(&self, token: Self::Token, memory: Self::Memory, outcome: Outcome);
 }
 
-/// What moves the bytes: TCP (`Tcp`), or a network that reads and writes the memory of others.
-pub trait Fabric<E: Ends>: Send + Sync {
-    /// Starts a transfer. It ends by `Ends::ended`.
+/// Moves the bytes: TCP (`Tcp`), or a network with remote memory access.
+pub trait Fabric<E: BulkHandler>: Send + Sync {
+    /// Starts a transfer. It ends by `BulkHandler::ended`.
     fn start(&self, transfer: Transfer<E::Memory, E::Token>);
-    /// Says something about a visit; it comes to `Ends::told`, unless the peer is gone.
-    fn answer(&self, visit: Visit, word: E::Word);
+    /// Delivers a decision about a visit to `BulkHandler::decided`, unless the peer is gone.
+    fn answer(&self, visit: Visit, decision: E::Decision);
 }
 
-/// Why a stream stops for now, or for ever.
+/// Why a stream stops, temporarily or permanently.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// The socket has nothing more, or takes nothing more.
+    /// The socket would block.
     Blocked,
-    /// The stream is of no use any more.
+    /// Protocol violation or lost connection; the stream is unusable.
     Broken(&'static str),
-    /// The operating system says so.
+    /// Error of the operating system.
     Failed(Errno),
+    /// A record did not verify.
+    Tampered,
+    /// A record did not arrive whole.
+    Incomplete,
+}
+
+impl Stop {
+    /// Why a stream stops after an error of its socket.
+    pub(crate) fn of(error: &io::Error) -> Stop {
+        match error.kind() {
+            ErrorKind::WouldBlock => Stop::Blocked,
+            ErrorKind::InvalidData => Stop::Tampered,
+            _ => Stop::Broken("lost"),
+        }
+    }
 }
 
 impl From<Errno> for Stop {
     fn from(errno: Errno) -> Stop {
         match errno {
             Errno::EAGAIN | Errno::EINTR => Stop::Blocked,
+            TAMPERED => Stop::Tampered,
             errno => Stop::Failed(errno),
         }
     }
@@ -189,6 +212,8 @@ impl core::fmt::Display for Stop {
             Stop::Blocked => f.write_str("blocked"),
             Stop::Broken(why) => f.write_str(why),
             Stop::Failed(errno) => write!(f, "{errno}"),
+            Stop::Tampered => write!(f, "{Tampered}"),
+            Stop::Incomplete => f.write_str(incomplete::WHY),
         }
     }
 }

@@ -1,50 +1,50 @@
-//! How other threads reach one that waits for sockets: what they ask of it lies in a queue, and an
-//! eventfd ends its sleep. Here for lanes, and for whoever else moves bytes by streams of its own.
+//! Commands from other threads to a thread that waits for sockets: a queue, and an eventfd that
+//! wakes the thread. Used by lanes, and by any other mover of bytes with streams of its own.
 //!
-//! Invariant: once `may_sleep` said yes, who brings a command wakes the thread, until `awake`.
+//! Invariant: after `may_sleep` returned true, every push wakes the thread, until `awake`.
 
-use super::{Ends, Transfer};
-use crate::handshake::Proven;
+use super::{BulkHandler, Transfer};
+use crate::channel::Channel;
+use crate::handshake::PeerIdentity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use std::collections::VecDeque;
 use std::io;
-use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use wire::DaemonIndex;
 
-/// What the thread is asked or told.
-pub enum Command<E: Ends> {
-    /// A transfer begins.
+/// A request or event for the thread.
+pub enum Command<E: BulkHandler> {
+    /// Start a transfer.
     Start(Transfer<E::Memory, E::Token>),
-    /// The late answer to the visit of this number.
-    Answer(u64, E::Word),
+    /// The late decision about the visit of this number.
+    Answer(u64, E::Decision),
     /// A peer dialled.
-    Accepted(Proven, TcpStream),
-    /// We dialled.
-    Dialled(DaemonIndex, io::Result<TcpStream>),
+    Accepted(PeerIdentity, Channel),
+    /// This daemon dialled, with this result.
+    Dialled(DaemonIndex, io::Result<Channel>),
 }
 
-/// The commands of one thread, and its sleep.
-pub struct Queue<E: Ends> {
+/// The commands of one thread, and its sleep state.
+pub struct CommandQueue<E: BulkHandler> {
     commands: Mutex<VecDeque<Command<E>>>,
     waker: OwnedFd,
     sleeping: AtomicBool,
     stopping: AtomicBool,
 }
 
-impl<E: Ends> Queue<E> {
-    /// The queue of the thread that waits at `epoll`, where a wake-up is the event `key`.
+impl<E: BulkHandler> CommandQueue<E> {
+    /// The queue of the thread that waits at `epoll`; a wake-up is the event `key`.
     ///
     /// # Errors
-    /// What the operating system says.
-    pub fn new(epoll: &OwnedFd, key: u64) -> rustix::io::Result<Arc<Queue<E>>> {
+    /// Errors of the operating system.
+    pub fn new(epoll: &OwnedFd, key: u64) -> rustix::io::Result<Arc<CommandQueue<E>>> {
         let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(epoll, &waker, EventData::new_u64(key), EventFlags::IN)?;
-        Ok(Arc::new(Queue {
+        Ok(Arc::new(CommandQueue {
             commands: Mutex::new(VecDeque::new()),
             waker,
             sleeping: AtomicBool::new(false),
@@ -52,18 +52,19 @@ impl<E: Ends> Queue<E> {
         }))
     }
 
-    /// Brings a command.
+    /// Queues a command.
     pub fn push(&self, command: Command<E>) {
         self.lock().push_back(command);
         self.wake();
     }
 
-    /// Dials a peer on a thread of its own, after a pause: that waits for the peer. `Dialled` follows.
+    /// Dials a peer after a pause, on a thread of its own, because dialling blocks. `Dialled`
+    /// follows.
     pub fn dial(
         self: &Arc<Self>,
         peer: DaemonIndex,
         pause: Duration,
-        dial: impl FnOnce() -> io::Result<TcpStream> + Send + 'static,
+        dial: impl FnOnce() -> io::Result<Channel> + Send + 'static,
     ) where
         E: 'static,
     {
@@ -85,19 +86,19 @@ impl<E: Ends> Queue<E> {
         self.wake();
     }
 
-    /// True once the thread shall end.
+    /// True once the thread must end.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// All commands that came, in their order.
+    /// Takes all queued commands, in their order.
     #[must_use]
     pub fn take(&self) -> VecDeque<Command<E>> {
         core::mem::take(&mut *self.lock())
     }
 
-    /// True if no command came: from now on whoever brings one wakes the thread.
+    /// True if no command is queued: from now on a push wakes the thread.
     #[must_use]
     pub fn may_sleep(&self) -> bool {
         self.sleeping.store(true, Ordering::SeqCst);
@@ -105,12 +106,12 @@ impl<E: Ends> Queue<E> {
         commands.is_empty() && !self.is_stopping()
     }
 
-    /// The thread does not sleep: nobody needs to wake it.
+    /// The thread is awake: a push need not wake it.
     pub fn awake(&self) {
         self.sleeping.store(false, Ordering::SeqCst);
     }
 
-    /// The event of a wake-up was seen.
+    /// Consumes a wake-up event.
     pub fn clear_waker(&self) {
         let _ = rustix::io::read(&self.waker, &mut [0; 8]);
     }

@@ -1,7 +1,9 @@
-//! Picks the machine: raw system calls, the frame, stubs and jumps live in one directory for each.
+//! Selects the architecture. Raw system calls, the frame, stubs and jumps are in one directory
+//! each.
 //!
-//! A port supplies: `Frame`, `raw::{call0..call6}`, `enter::{entry, after}`, `stub::{emit, jump}`,
-//! `text_length`, memory functions that leave wide vector registers alone, and its part of `scan`.
+//! A port supplies: `Frame`, `raw::{call0..call6}`, `enter::{entry, entry_selected, after}`,
+//! `stub::{emit, jump}`, `signal` with `libc_thread`, `text_length`, memory functions that leave
+//! wide vector registers alone, and its part of `scan`.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod x86_64;

@@ -1,52 +1,22 @@
 //! The file system calls of the application, one subject per file, on top of `client`.
 //!
-//! `handle` gets the number and the arguments of an intercepted call and answers `Some(result)`
-//! (a value or a negative errno, as the kernel would return it) if the call is about the instance,
+//! `handle` takes the number and the arguments of an intercepted call and returns `Some(result)` (a
+//! value or a negative errno, as the kernel would return it) if the call concerns the instance,
 //! `None` if it is the kernel's. Nothing here calls libc, allocates, or panics.
 //!
-//! Whose call it is, is decided in this order: a descriptor that our table knows; an absolute path
-//! below the prefix; a relative path whose base (a descriptor of ours, or the working directory) is
-//! ours. Everything else goes to the kernel untouched.
+//! A call is ours if it names, in this order: a descriptor in our table; an absolute path below the
+//! prefix; a relative path whose base (a descriptor of ours, or the working directory) is ours. All
+//! others go to the kernel untouched.
 
 pub mod native;
 
 pub mod user;
 
-pub mod state;
-
-pub mod uses;
-
-pub mod paths;
-
-pub mod descriptors;
-
-pub mod opening;
-
-pub mod transfer;
-
-pub mod aio;
-
-pub mod attributes;
+pub mod process;
 
 pub mod names;
 
-pub mod directories;
-
-pub mod extended;
-
-pub mod locks;
-
-pub mod sockets;
-
-pub mod space;
-
-pub mod mapping;
-
-pub mod credentials;
-
-pub mod launch;
-
-pub mod hooks;
+pub mod files;
 
 mod table;
 
@@ -54,10 +24,10 @@ pub use table::handle;
 
 use wire::errno::Errno;
 
-/// What an intercepted call returns to the application: a value or a negative errno.
+/// Result of an intercepted call for the application: a value or a negative errno.
 pub type Answer = Option<i64>;
 
-/// The form in which the kernel returns an error.
+/// An error as the kernel returns it.
 #[must_use]
 pub const fn failed(errno: Errno) -> i64 {
     -(errno.0 as i64)
@@ -70,7 +40,12 @@ where
 {
     Some(match result {
         Ok(value) => <i64 as Returned<T>>::returned(value),
-        Err(errno) => failed(errno),
+        Err(errno) => {
+            if errno == Errno::EFBIG {
+                process::limits::note_too_large();
+            }
+            failed(errno)
+        }
     })
 }
 

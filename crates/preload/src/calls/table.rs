@@ -1,13 +1,28 @@
-//! Which call is handled where: the one list of system-call numbers.
+//! Dispatch of calls: the one list of system-call numbers.
 //!
-//! Older forms of a call are handed on in the arguments of the newest, so that there is one body
-//! for each.
+//! Older forms of a call are converted to the arguments of the newest form, so that each has one
+//! implementation.
 
-use crate::calls::paths::{HERE, Place, place, unreadable};
-use crate::calls::{
-    Answer, aio, attributes, credentials, descriptors, directories, extended, failed, launch,
-    locks, mapping, names, opening, sockets, space, state, transfer, user,
-};
+use crate::calls::files::aio;
+use crate::calls::files::descriptors;
+use crate::calls::files::locks;
+use crate::calls::files::mapping;
+use crate::calls::files::opening;
+use crate::calls::files::reserved::{self, refuse_any};
+use crate::calls::files::sockets;
+use crate::calls::files::transfer;
+use crate::calls::names::attributes;
+use crate::calls::names::directories;
+use crate::calls::names::namespace as names;
+use crate::calls::names::paths::{AT_CWD, Place, place, unreadable};
+use crate::calls::names::space;
+use crate::calls::names::xattr as extended;
+use crate::calls::process::credentials;
+use crate::calls::process::launch;
+use crate::calls::process::limits;
+use crate::calls::process::signals;
+use crate::calls::process::state;
+use crate::calls::{Answer, failed, user};
 use client::Follow;
 use wire::errno::Errno;
 
@@ -23,16 +38,16 @@ pub fn handle(number: i64, a: [u64; 6]) -> Answer {
         return None;
     }
     match number {
-        libc::SYS_read => transfer::read(a),
-        libc::SYS_write => transfer::write(a),
+        libc::SYS_read => transfer::read(a).or_else(|| reserved::refuse(a[0])),
+        libc::SYS_write => transfer::write(a).or_else(|| reserved::refuse(a[0])),
         libc::SYS_openat => opening::open_at(a),
         libc::SYS_close => descriptors::close(a),
-        libc::SYS_newfstatat => attributes::stat_at(a),
-        libc::SYS_fstat => attributes::stat_open(a),
-        libc::SYS_lseek => transfer::seek(a),
-        libc::SYS_pread64 => transfer::read_at(a),
-        libc::SYS_pwrite64 => transfer::write_at(a),
-        libc::SYS_mmap => mapping::map(a),
+        libc::SYS_newfstatat => attributes::stat_at(a).or_else(|| reserved::refuse(a[0])),
+        libc::SYS_fstat => attributes::stat_open(a).or_else(|| reserved::refuse(a[0])),
+        libc::SYS_lseek => transfer::seek(a).or_else(|| reserved::refuse(a[0])),
+        libc::SYS_pread64 => transfer::read_at(a).or_else(|| reserved::refuse(a[0])),
+        libc::SYS_pwrite64 => transfer::write_at(a).or_else(|| reserved::refuse(a[0])),
+        libc::SYS_mmap => mapping::map(a).or_else(|| reserved::refuse(a[4])),
         libc::SYS_munmap => mapping::unmap(a),
         libc::SYS_mremap => mapping::remap(a),
         libc::SYS_msync => mapping::sync(a),
@@ -40,13 +55,14 @@ pub fn handle(number: i64, a: [u64; 6]) -> Answer {
     }
 }
 
-/// Apart from the calls that are made most: what these need of the stack the others do not.
+/// Separate from the most frequent calls, which then do not pay for the stack that these need.
 #[inline(never)]
 fn other(number: i64, a: [u64; 6]) -> Answer {
     data(number, a)
         .or_else(|| metadata(number, a))
         .or_else(|| descriptor(number, a))
         .or_else(|| process(number, a))
+        .or_else(|| refuse_any(number, a))
 }
 
 fn data(number: i64, a: [u64; 6]) -> Answer {
@@ -63,13 +79,13 @@ fn data(number: i64, a: [u64; 6]) -> Answer {
         libc::SYS_fsync | libc::SYS_fdatasync | libc::SYS_sync_file_range | libc::SYS_syncfs => {
             transfer::sync(a)
         }
-        libc::SYS_sendfile => transfer::send_file(a),
-        libc::SYS_copy_file_range => transfer::copy_file_range(a),
-        libc::SYS_splice => transfer::splice(a),
-        // Advice about what will be read: all that could be brought near is near already.
+        libc::SYS_sendfile => refuse_any(number, a).or_else(|| transfer::send_file(a)),
+        libc::SYS_copy_file_range => refuse_any(number, a).or_else(|| transfer::copy_file_range(a)),
+        libc::SYS_splice => refuse_any(number, a).or_else(|| transfer::splice(a)),
+        // Advice about future reads has no effect: nothing could be brought closer.
         libc::SYS_fadvise64 | libc::SYS_readahead => state::ours(a[0]).map(|_| 0),
         libc::SYS_io_submit => aio::submit(a),
-        // A ring of the kernel would see the placeholders: programs have a way without it.
+        // A ring of the kernel would see the placeholders. Programs have a fallback.
         libc::SYS_io_uring_setup => Some(failed(Errno::ENOSYS)),
         _ => None,
     }
@@ -77,21 +93,21 @@ fn data(number: i64, a: [u64; 6]) -> Answer {
 
 fn metadata(number: i64, a: [u64; 6]) -> Answer {
     match number {
-        libc::SYS_open => opening::open_at([HERE, a[0], a[1], a[2], 0, 0]),
-        libc::SYS_creat => opening::open_at([HERE, a[0], OPEN_FOR_CREAT, a[1], 0, 0]),
+        libc::SYS_open => opening::open_at([AT_CWD, a[0], a[1], a[2], 0, 0]),
+        libc::SYS_creat => opening::open_at([AT_CWD, a[0], OPEN_FOR_CREAT, a[1], 0, 0]),
         libc::SYS_openat2 => opening::open_at_2(a),
-        libc::SYS_stat => attributes::stat_at([HERE, a[0], a[1], 0, 0, 0]),
-        libc::SYS_lstat => attributes::stat_at([HERE, a[0], a[1], NO_FOLLOW, 0, 0]),
+        libc::SYS_stat => attributes::stat_at([AT_CWD, a[0], a[1], 0, 0, 0]),
+        libc::SYS_lstat => attributes::stat_at([AT_CWD, a[0], a[1], NO_FOLLOW, 0, 0]),
         libc::SYS_statx => attributes::statx(a),
-        libc::SYS_access => attributes::access([HERE, a[0], a[1], 0, 0, 0]),
+        libc::SYS_access => attributes::access([AT_CWD, a[0], a[1], 0, 0, 0]),
         libc::SYS_faccessat => attributes::access([a[0], a[1], a[2], 0, 0, 0]),
         libc::SYS_faccessat2 => attributes::access(a),
-        libc::SYS_chmod => attributes::change_mode([HERE, a[0], a[1], 0, 0, 0]),
+        libc::SYS_chmod => attributes::change_mode([AT_CWD, a[0], a[1], 0, 0, 0]),
         libc::SYS_fchmodat => attributes::change_mode([a[0], a[1], a[2], 0, 0, 0]),
         SYS_FCHMODAT2 => attributes::change_mode(a),
         libc::SYS_fchmod => attributes::change_mode_open(a),
-        libc::SYS_chown => attributes::change_owner([HERE, a[0], a[1], a[2], 0, 0]),
-        libc::SYS_lchown => attributes::change_owner([HERE, a[0], a[1], a[2], NO_FOLLOW, 0]),
+        libc::SYS_chown => attributes::change_owner([AT_CWD, a[0], a[1], a[2], 0, 0]),
+        libc::SYS_lchown => attributes::change_owner([AT_CWD, a[0], a[1], a[2], NO_FOLLOW, 0]),
         libc::SYS_fchownat => attributes::change_owner(a),
         libc::SYS_fchown => attributes::change_owner_open(a),
         libc::SYS_utimensat => attributes::set_times(a),
@@ -104,32 +120,34 @@ fn metadata(number: i64, a: [u64; 6]) -> Answer {
     }
 }
 
-/// `fchmodat2`, younger than the oldest libc that we build with.
+/// `fchmodat2`, newer than the oldest libc that this is built with.
 const SYS_FCHMODAT2: i64 = 452;
 
 fn name(number: i64, a: [u64; 6]) -> Answer {
     match number {
-        libc::SYS_mkdir => names::make_directory([HERE, a[0], a[1], 0, 0, 0]),
+        libc::SYS_mkdir => names::make_directory([AT_CWD, a[0], a[1], 0, 0, 0]),
         libc::SYS_mkdirat => names::make_directory(a),
-        libc::SYS_mknod => names::make_node([HERE, a[0], a[1], a[2], 0, 0]),
+        libc::SYS_mknod => names::make_node([AT_CWD, a[0], a[1], a[2], 0, 0]),
         libc::SYS_mknodat => names::make_node(a),
-        libc::SYS_unlink => names::unlink([HERE, a[0], 0, 0, 0, 0]),
-        libc::SYS_rmdir => names::unlink([HERE, a[0], libc::AT_REMOVEDIR as u64, 0, 0, 0]),
+        libc::SYS_unlink => names::unlink([AT_CWD, a[0], 0, 0, 0, 0]),
+        libc::SYS_rmdir => names::unlink([AT_CWD, a[0], libc::AT_REMOVEDIR as u64, 0, 0, 0]),
         libc::SYS_unlinkat => names::unlink(a),
-        libc::SYS_rename => names::rename([HERE, a[0], HERE, a[1], 0, 0]),
+        libc::SYS_rename => names::rename([AT_CWD, a[0], AT_CWD, a[1], 0, 0]),
         libc::SYS_renameat => names::rename([a[0], a[1], a[2], a[3], 0, 0]),
         libc::SYS_renameat2 => names::rename(a),
-        libc::SYS_link => names::link([HERE, a[0], HERE, a[1], 0, 0]),
+        libc::SYS_link => names::link([AT_CWD, a[0], AT_CWD, a[1], 0, 0]),
         libc::SYS_linkat => names::link(a),
-        libc::SYS_symlink => names::symlink([a[0], HERE, a[1], 0, 0, 0]),
+        libc::SYS_symlink => names::symlink([a[0], AT_CWD, a[1], 0, 0, 0]),
         libc::SYS_symlinkat => names::symlink(a),
-        libc::SYS_readlink => names::read_link([HERE, a[0], a[1], a[2], 0, 0]),
+        libc::SYS_readlink => names::read_link([AT_CWD, a[0], a[1], a[2], 0, 0]),
         libc::SYS_readlinkat => names::read_link(a),
         libc::SYS_getdents64 => directories::list(a, directories::Form::New),
         libc::SYS_getdents => directories::list(a, directories::Form::Old),
         libc::SYS_chdir => directories::change_directory(a),
         libc::SYS_fchdir => directories::change_to_open(a),
         libc::SYS_getcwd => directories::name_working_directory(a),
+        libc::SYS_chroot => directories::change_root(a),
+        libc::SYS_unshare | libc::SYS_setns => directories::unshare(number, a),
         _ => None,
     }
 }
@@ -166,19 +184,22 @@ fn descriptor(number: i64, a: [u64; 6]) -> Answer {
 
 fn process(number: i64, a: [u64; 6]) -> Answer {
     match number {
-        libc::SYS_execve => launch::execute([HERE, a[0], a[1], a[2], 0, 0]),
+        libc::SYS_execve => launch::execute([AT_CWD, a[0], a[1], a[2], 0, 0]),
         libc::SYS_execveat => launch::execute(a),
         libc::SYS_exit_group => {
             launch::leave();
             None
         }
-        // What other programs do to our files no kernel sees, so it can not tell.
-        libc::SYS_inotify_add_watch => refuse_ours(HERE, a[1]),
+        // The kernel does not see what other programs do to our files, so it cannot report it.
+        libc::SYS_inotify_add_watch => refuse_ours(AT_CWD, a[1]),
         libc::SYS_fanotify_mark => refuse_ours(a[3], a[4]),
         libc::SYS_name_to_handle_at => refuse_ours(a[0], a[1]),
         libc::SYS_bind => sockets::bind(a),
         libc::SYS_connect => sockets::connect(a),
         libc::SYS_sendmsg => sockets::send_message(a),
+        libc::SYS_sendmmsg => sockets::send_messages(a),
+        libc::SYS_rt_sigaction => signals::set_action(a),
+        libc::SYS_setrlimit | libc::SYS_prlimit64 => limits::set(number, a),
         libc::SYS_umask => Some(credentials::set_umask(a)),
         libc::SYS_setuid
         | libc::SYS_setgid
@@ -193,7 +214,7 @@ fn process(number: i64, a: [u64; 6]) -> Answer {
     }
 }
 
-/// A call that is not offered for paths of the instance.
+/// Refuses a call that is not supported for paths of the instance.
 fn refuse_ours(directory: u64, path_at: u64) -> Answer {
     let path = match user::path(path_at) {
         Ok(path) => path,

@@ -1,21 +1,20 @@
-//! Memory that the application names in its calls.
+//! Memory that the application passes by address.
 //!
-//! A call that is the kernel's goes to the kernel, which checks addresses itself. For ours, an
-//! address that can not be one of user space is EFAULT, and so is that of a string in low memory that
-//! is not mapped; another address that is not mapped ends the program, as it would in any library
-//! function that it hands the address to.
+//! A call of the kernel's goes to the kernel, which checks addresses itself. For ours, an address
+//! outside user space is EFAULT, and so is that of a string in unmapped low memory. Another
+//! unmapped address crashes the program, as in any library function that gets it.
 
 use crate::arch;
 use crate::calls::native;
 use wire::errno::{Errno, Result};
 use wire::limits::PATH_BYTES_MAX;
 
-/// First page: never mapped. Behind the last: the kernel's half.
+/// The first page is never mapped, and addresses from `HIGHEST` on are the kernel's.
 const LOWEST: u64 = 4096;
 const HIGHEST: u64 = 1 << 47;
 
-/// Below this lie the data of programs at fixed addresses, and the numbers that programs by mistake
-/// pass for addresses: worth one call to tell them apart.
+/// Below this are the data of programs at fixed addresses, and numbers that programs pass for
+/// addresses by mistake: one call tells them apart.
 const SUSPICIOUS: u64 = 1 << 32;
 
 fn is_mapped(address: u64) -> Result<()> {
@@ -33,7 +32,7 @@ fn admit(address: u64, length: usize) -> Result<()> {
     if address < LOWEST || end > HIGHEST { Err(Errno::EFAULT) } else { Ok(()) }
 }
 
-/// The bytes that the application wants read.
+/// Bytes that the application wants read.
 ///
 /// # Errors
 /// `EFAULT` for an address outside user space.
@@ -43,11 +42,11 @@ pub fn bytes<'a>(address: u64, length: usize) -> Result<&'a [u8]> {
     }
     admit(address, length)?;
     // WHY: the application's buffer is only known by its address.
-    // SAFETY: the application handed the buffer over for the time of the call; see the header.
+    // SAFETY: the application passed the buffer for the duration of the call; see the header.
     Ok(unsafe { core::slice::from_raw_parts(address as *const u8, length) })
 }
 
-/// The bytes that the application wants written.
+/// Bytes that the application wants written.
 ///
 /// # Errors
 /// `EFAULT` for an address outside user space.
@@ -77,7 +76,7 @@ pub fn text<'a>(address: u64, limit: usize, too_long: Errno) -> Result<&'a [u8]>
     if address < SUSPICIOUS {
         is_mapped(address)?;
     }
-    // WHY: the length of a string is known only by looking.
+    // WHY: the length of a string is known only by reading it.
     // SAFETY: every byte up to the NUL belongs to the string that the application passed.
     let length = unsafe { arch::text_length(address as *const u8, limit) };
     if length < limit { bytes(address, length) } else { Err(too_long) }

@@ -3,7 +3,7 @@
 //! Files of the instance are copied into anonymous memory, files of the kernel are mapped.
 
 use super::Source;
-use crate::calls::state::kernel;
+use crate::calls::process::state::kernel;
 use crate::calls::{native, user};
 use core::ffi::CStr;
 use wire::errno::{Errno, Result};
@@ -19,7 +19,7 @@ const X86_64: u16 = 62;
 
 /// A program header.
 #[derive(Clone, Copy, Default)]
-struct Header {
+struct ProgramHeader {
     kind: u32,
     flags: u32,
     offset: u64,
@@ -29,15 +29,15 @@ struct Header {
 }
 
 /// An image in memory.
-pub(super) struct Mapped {
-    /// What was added to its addresses.
+pub(super) struct MappedImage {
+    /// Offset added to its addresses.
     pub base: u64,
-    /// Where its code begins.
+    /// Address of its first instruction.
     pub entry: u64,
-    /// Where its program headers lie, and how many.
+    /// Address of its program headers, and their number.
     pub headers_at: u64,
     pub header_count: u64,
-    headers: [Header; HEADERS_MAX],
+    headers: [ProgramHeader; HEADERS_MAX],
 }
 
 fn field<const N: usize>(bytes: &[u8], at: usize) -> u64 {
@@ -45,12 +45,12 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> u64 {
     field.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte))
 }
 
-impl Mapped {
-    fn used(&self) -> impl Iterator<Item = &Header> {
+impl MappedImage {
+    fn used(&self) -> impl Iterator<Item = &ProgramHeader> {
         self.headers.iter().take(self.header_count as usize)
     }
 
-    /// The path of the loader that it wants.
+    /// The path of the loader that it requires.
     pub(super) fn interpreter<'a>(
         &self,
         source: Source,
@@ -67,7 +67,7 @@ impl Mapped {
 }
 
 /// Maps all of an image.
-pub(super) fn map(source: Source) -> Result<Mapped> {
+pub(super) fn map(source: Source) -> Result<MappedImage> {
     let mut head = [0; 64];
     source.read(0, &mut head)?;
     let (kind, machine) = (field::<2>(&head, 16) as u16, field::<2>(&head, 18) as u16);
@@ -81,9 +81,9 @@ pub(super) fn map(source: Source) -> Result<Mapped> {
     let mut table = [0; HEADERS_MAX * HEADER_BYTES];
     let table = table.get_mut(..count * HEADER_BYTES).ok_or(Errno::ENOEXEC)?;
     source.read(table_at, table)?;
-    let mut headers = [Header::default(); HEADERS_MAX];
+    let mut headers = [ProgramHeader::default(); HEADERS_MAX];
     for (header, bytes) in headers.iter_mut().zip(table.chunks_exact(HEADER_BYTES)) {
-        *header = Header {
+        *header = ProgramHeader {
             kind: field::<4>(bytes, 0) as u32,
             flags: field::<4>(bytes, 4) as u32,
             offset: field::<8>(bytes, 8),
@@ -93,13 +93,13 @@ pub(super) fn map(source: Source) -> Result<Mapped> {
         };
     }
     let mut image =
-        Mapped { base: 0, entry: 0, headers_at: 0, header_count: count as u64, headers };
+        MappedImage { base: 0, entry: 0, headers_at: 0, header_count: count as u64, headers };
     image.base = reserve(&image, kind)?;
     for header in image.used().filter(|header| header.kind == libc::PT_LOAD) {
         segment(source, image.base, header)?;
     }
     image.entry = image.base.wrapping_add(field::<8>(&head, 24));
-    let holds = |header: &&Header| {
+    let holds = |header: &&ProgramHeader| {
         let end = header.offset.saturating_add(header.file_bytes);
         header.kind == libc::PT_LOAD && (header.offset..end).contains(&table_at)
     };
@@ -108,18 +108,18 @@ pub(super) fn map(source: Source) -> Result<Mapped> {
     Ok(image)
 }
 
-/// Takes the addresses for all segments. The answer is what to add to theirs.
-fn reserve(image: &Mapped, kind: u16) -> Result<u64> {
+/// Reserves the addresses for all segments. Returns the offset to add to theirs.
+fn reserve(image: &MappedImage, kind: u16) -> Result<u64> {
     let loads = || image.used().filter(|header| header.kind == libc::PT_LOAD);
     let first = loads().map(|header| header.address & !(PAGE - 1)).min().ok_or(Errno::ENOEXEC)?;
-    let end = |header: &Header| header.address.checked_add(header.bytes);
+    let end = |header: &ProgramHeader| header.address.checked_add(header.bytes);
     let last = loads().try_fold(0, |last, header| end(header).map(|end| end.max(last)));
     let last = last.and_then(|last| last.checked_next_multiple_of(PAGE)).ok_or(Errno::ENOEXEC)?;
     if last >= 1 << 47 {
         return Err(Errno::ENOEXEC);
     }
-    let place = if kind == FIXED { libc::MAP_FIXED_NOREPLACE } else { 0 };
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | place) as u64;
+    let fixed = if kind == FIXED { libc::MAP_FIXED_NOREPLACE } else { 0 };
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed) as u64;
     let hint = if kind == FIXED { first } else { 0 };
     let none = libc::PROT_NONE as u64;
     let args = [hint, last - first, none, flags, u64::from(u32::MAX), 0];
@@ -130,7 +130,7 @@ fn reserve(image: &Mapped, kind: u16) -> Result<u64> {
     Ok(at.wrapping_sub(first))
 }
 
-fn segment(source: Source, base: u64, header: &Header) -> Result<()> {
+fn segment(source: Source, base: u64, header: &ProgramHeader) -> Result<()> {
     if header.bytes == 0 {
         return Ok(());
     }
@@ -160,7 +160,7 @@ fn segment(source: Source, base: u64, header: &Header) -> Result<()> {
             let offset = header.offset - (start - from);
             let args = [from, file_end - from, writable, flags, fd as u64, offset];
             kernel(native::call(libc::SYS_mmap, args))?;
-            // Behind the file's part the page holds other bytes of the file.
+            // After the file's part, the page holds other bytes of the file.
             if header.flags & libc::PF_W != 0 {
                 let rest = (file_end - start - header.file_bytes) as usize;
                 user::bytes_mut(start + header.file_bytes, rest)?.fill(0);

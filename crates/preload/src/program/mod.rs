@@ -1,18 +1,19 @@
-//! Starting a program whose file, or whose libraries, lie in the instance.
+//! Starting a program that is, or whose libraries are, in the instance.
 //!
 //! The kernel runs programs only from its own files, and the dynamic loader looks for libraries
-//! long before this library is loaded. So `launch` executes the small program `forebay-program` in
-//! place of the wanted one, with this library in it, and here, in the constructor, the wanted
-//! program is put together as the kernel would: its image and a fresh loader are mapped, the
-//! loader's own system calls are rewritten, a stack is built, and the loader begins. It then finds
-//! everything below the prefix, `$ORIGIN` and `/proc/self/exe` included.
+//! long before this library is loaded. `launch` therefore executes the small program
+//! `forebay-program` in place of the real one, with this library loaded. Here, in the constructor,
+//! the real program is set up as the kernel would: its image and a fresh loader are mapped, the
+//! loader's own system calls are rewritten, a stack is built, and the loader is started. It then
+//! finds everything below the prefix, `$ORIGIN` and `/proc/self/exe` included.
 //!
-//! There are two copies of this library in such a process: the first, here, serves the loader's
-//! calls until the second, which the loader loads as everywhere, puts its hooks in place of the
-//! first one's (`take_over`). They meet through an entry of the auxiliary vector, which no child
+//! Such a process has two copies of this library: the first, here, serves the loader's calls until
+//! the second, which the loader loads as usual, replaces the first one's hooks by its own
+//! (`take_over`). They communicate through an entry of the auxiliary vector, which no child
 //! inherits.
 //!
-//! Here: the order of the steps. `load`: images; `stack`: what a program finds at its start.
+//! This file has the order of the steps; `load` maps images, `stack` builds what a program finds at
+//! its start.
 
 mod load;
 mod stack;
@@ -21,20 +22,22 @@ use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::arch;
-use crate::calls::{native, state};
+use crate::calls::native;
+use crate::calls::process::state;
+use crate::calls::process::static_client::CLIENT;
 use crate::decimal::{DIGITS_MAX, decimal};
-use crate::dispatch;
-use crate::image::Image;
-use crate::patch;
+use crate::entry::dispatch;
+use crate::rewrite::image::Image;
+use crate::rewrite::patch;
 use client::{OfdIndex, Position};
 use wire::errno::{Errno, Result};
 
-/// The variable that names the program, as it was given to exec.
+/// The variable that names the program, as it was passed to exec.
 pub const VARIABLE: &[u8] = b"FOREBAY_PROGRAM";
-/// Put before the names of variables that are for the wanted program's loader.
+/// Prefix of the names of variables that are for the real program's loader.
 pub const HIDDEN: &[u8] = b"FOREBAY_";
-/// Our entries of the auxiliary vector: where the first copy keeps its hooks, and what
-/// `/proc/self/exe` would say of a program of the kernel's.
+/// Our entries of the auxiliary vector: the address of the first copy's hooks, and the target of
+/// `/proc/self/exe` for a native program.
 const AT_HOOKS: u64 = 0x4642_4159;
 const AT_EXE: u64 = 0x4642_415a;
 
@@ -69,7 +72,7 @@ impl Source {
     }
 
     fn open(path: &CStr) -> Result<Source> {
-        if let Some(rest) = state::below_prefix(path.to_bytes()) {
+        if let Some(rest) = state::strip_instance_prefix(path.to_bytes()) {
             let mut buffer = client::PathBuffer::new();
             let (at, root) = (client::At::root(rest), wire::Credentials::ROOT);
             let flags = libc::O_RDONLY as u32;
@@ -88,15 +91,15 @@ impl Source {
             Source::Native(fd) => native::close(fd),
             Source::Ours(file) => {
                 if let Some(table) = state::table() {
-                    let _ = state::CLIENT.close(file, table);
+                    let _ = CLIENT.close(file, table);
                 }
             }
         }
     }
 }
 
-/// Starts the program that `VARIABLE` names; comes back never. If it can not be started the
-/// process ends as a shell ends for it: 126, with one line.
+/// Starts the program that `VARIABLE` names; never returns. If it cannot be started, the process
+/// exits with 126, as in a shell, after one line.
 ///
 /// # Safety
 /// `count`, `arguments` and `environment` are what the loader passed to the constructor.
@@ -106,7 +109,7 @@ pub unsafe fn start(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> ! {
-    // SAFETY: the caller's promise, handed on.
+    // SAFETY: the caller's promise, passed on.
     let error = match unsafe { prepare(path, count, arguments, environment) } {
         // SAFETY: the stack was built for this entry; nothing of this thread is used any more.
         Ok((stack, entry)) => unsafe { arch::begin(stack, entry) },
@@ -117,15 +120,15 @@ pub unsafe fn start(
     native::say(match error {
         Errno::ENOENT => b": its dynamic loader is missing\n".as_slice(),
         Errno::ENOMEM => b": not enough memory to start it\n",
-        _ => b": can not be started from here\n",
+        _ => b": cannot be started from here\n",
     });
     loop {
         let _ = native::call(libc::SYS_exit_group, [126, 0, 0, 0, 0, 0]);
     }
 }
 
-/// Maps what the kernel would map for `path`, and builds its stack; answers the stack's top and the
-/// address at which to begin.
+/// Maps what the kernel would map for `path`, and builds its stack; returns the top of the stack
+/// and the entry address.
 ///
 /// # Safety
 /// `arguments` holds `count` C strings, `environment` ends with null; both stay as they are.
@@ -156,7 +159,7 @@ unsafe fn prepare(
         exe = canonical(fd)?;
         source.close();
     }
-    // The loader is the program itself when it is run by name (`ldd`).
+    // The loader is the program itself if it is run by name (`ldd`).
     let rewritten = loader.as_ref().unwrap_or(&program);
     let name = if loader.is_some() { c"the dynamic loader" } else { path };
     let image = Image::from_memory(name, rewritten.base).ok_or(Errno::ENOEXEC)?;
@@ -168,14 +171,14 @@ unsafe fn prepare(
         base: loader.as_ref().map_or(0, |image| image.base),
         entry: program.entry,
         path: path.as_ptr() as u64,
-        own: [(AT_HOOKS, dispatch::place() as u64), (AT_EXE, exe)],
+        own: [(AT_HOOKS, dispatch::hooks_address() as u64), (AT_EXE, exe)],
     };
     // SAFETY: the caller's promise, handed on.
     let stack = unsafe { stack::build(&entries, count, arguments, environment)? };
     Ok((stack, loader.map_or(program.entry, |image| image.entry)))
 }
 
-/// The path of an open file of the kernel's, in memory that stays.
+/// The path of an open native file, in memory that is never freed.
 fn canonical(fd: i32) -> Result<u64> {
     let mut link = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
     let mut digits = [0; DIGITS_MAX];
@@ -183,13 +186,13 @@ fn canonical(fd: i32) -> Result<u64> {
     for (to, from) in link.iter_mut().skip(14).zip(number) {
         *to = *from;
     }
-    let room = wire::limits::PATH_BYTES_MAX as u64 + 1;
-    let to = stack::memory(room)?;
-    let args = [link.as_ptr() as u64, to, room - 1, 0, 0, 0];
+    let size = wire::limits::PATH_BYTES_MAX as u64 + 1;
+    let to = stack::memory(size)?;
+    let args = [link.as_ptr() as u64, to, size - 1, 0, 0, 0];
     state::kernel(native::call(libc::SYS_readlink, args)).map(|_| to)
 }
 
-/// What `/proc/self/exe` says of a program of the kernel's that was started here.
+/// Target of `/proc/self/exe` for a native program that was started here.
 #[must_use]
 pub fn exe() -> Option<&'static CStr> {
     // SAFETY: reads the auxiliary vector.
@@ -201,7 +204,7 @@ pub fn exe() -> Option<&'static CStr> {
     Some(unsafe { CStr::from_ptr(at as *const c_char) })
 }
 
-/// What `ps` and `top` show.
+/// Sets the name that `ps` and `top` show.
 fn name_thread(path: &CStr) {
     let bytes = path.to_bytes();
     let start = bytes.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
@@ -210,19 +213,20 @@ fn name_thread(path: &CStr) {
     let _ = native::call(libc::SYS_prctl, [option, name.as_ptr() as u64, 0, 0, 0, 0]);
 }
 
-/// In the second copy: serves the loader from now on. True if there is a first copy, whose loader
-/// is rewritten already.
+/// In the second copy: serves the loader from now on. Returns true if there is a first copy, whose
+/// loader is already rewritten.
 #[must_use]
 pub fn take_over() -> bool {
     // SAFETY: reads the auxiliary vector.
-    let place = unsafe { libc::getauxval(AT_HOOKS) };
-    if place == 0 {
+    let hooks_address = unsafe { libc::getauxval(AT_HOOKS) };
+    if hooks_address == 0 {
         return false;
     }
-    let place = place as *const AtomicPtr<dispatch::Hooks>;
-    let own = core::ptr::from_ref(&crate::calls::hooks::HOOKS).cast_mut();
+    let hooks_address = hooks_address as *const AtomicPtr<dispatch::Hooks>;
+    let own = core::ptr::from_ref(&crate::calls::process::hooks::HOOKS).cast_mut();
     // SAFETY: only `stack::build` of the same library file makes this entry, with the address of a
-    // static that stays mapped. WHY: the two copies share nothing else.
-    unsafe { &*place }.store(own, Ordering::Release);
+    // static that stays mapped.
+    // WHY: the two copies share nothing else.
+    unsafe { &*hooks_address }.store(own, Ordering::Release);
     true
 }

@@ -5,12 +5,12 @@
 
 use core::ffi::c_char;
 
-use crate::calls::state::kernel;
+use crate::calls::process::state::kernel;
 use crate::calls::{native, user};
 use crate::program::{HIDDEN, VARIABLE};
 use wire::errno::Result;
 
-/// What the program's entries of the auxiliary vector say.
+/// Values of the program's entries of the auxiliary vector.
 pub(super) struct Entries {
     pub headers: u64,
     pub header_count: u64,
@@ -22,7 +22,7 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// The value for an entry that the kernel made for another program.
+    /// The value of an entry that the kernel created for another program.
     fn value(&self, kind: u64, given: u64) -> u64 {
         match kind {
             libc::AT_PHDR => self.headers,
@@ -35,7 +35,7 @@ impl Entries {
     }
 }
 
-/// Memory of zeros that stays.
+/// Zeroed memory that is never freed.
 pub(super) fn memory(bytes: u64) -> Result<u64> {
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
@@ -43,35 +43,35 @@ pub(super) fn memory(bytes: u64) -> Result<u64> {
     kernel(native::call(libc::SYS_mmap, args)).map(|at| at as u64)
 }
 
-/// Room left above for what runs until the program begins.
-const ROOM_BYTES: u64 = 64 * 1024;
+/// Space left above for what runs until the program begins.
+const RESERVE_BYTES: u64 = 64 * 1024;
 
-/// Writes the words; the answer is the stack pointer.
+/// Writes the words; returns the stack pointer.
 ///
 /// # Safety
-/// The pointers are what the loader passed to the constructor: arrays that end with null, the
-/// auxiliary vector behind the environment.
+/// The pointers are what the loader passed to the constructor: arrays that end with null, followed,
+/// after the environment, by the auxiliary vector.
 pub(super) unsafe fn build(
     entries: &Entries,
     count: usize,
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> Result<u64> {
-    // SAFETY: the caller's promise: every word read lies before the end of its array.
+    // SAFETY: the caller's promise: every word read is before the end of its array.
     let word = |array: *const *const c_char, index: usize| unsafe { *array.add(index) } as u64;
     let mut variables = 0;
     while word(environment, variables) != 0 {
         variables += 1;
     }
-    // SAFETY: the auxiliary vector begins behind the environment's null.
+    // SAFETY: the auxiliary vector begins after the environment's null.
     let auxiliary = unsafe { environment.add(variables + 1) };
     let mut pairs = 0;
     while word(auxiliary, 2 * pairs) != libc::AT_NULL {
         pairs += 1;
     }
     let words = 1 + count + 1 + variables + 1 + 2 * (pairs + entries.own.len() + 1);
-    let here = (&raw const words) as u64;
-    let start = (here - ROOM_BYTES - 8 * words as u64) & !15;
+    let current = (&raw const words) as u64;
+    let start = (current - RESERVE_BYTES - 8 * words as u64) & !15;
     let mut at = start;
     let mut push = |value: u64| {
         let outcome = user::put(at, value);

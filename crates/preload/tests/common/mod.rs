@@ -1,4 +1,4 @@
-//! What the tests of this directory share: where the library is, scratch directories, C programs.
+//! Helpers of the tests of this directory: the library's path, scratch directories, C programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ pub(crate) fn library() -> PathBuf {
     path
 }
 
-/// A directory that goes away with the value.
+/// A directory that is removed on drop.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
@@ -39,7 +39,7 @@ pub(crate) fn compile(name: &str, into: &Path) -> PathBuf {
     compile_with(name, into, &[])
 }
 
-/// The same, with more options.
+/// As `compile`, with more options.
 #[allow(dead_code, reason = "as above")]
 pub(crate) fn compile_with(name: &str, into: &Path, options: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(format!("{name}.c"));

@@ -1,44 +1,49 @@
-//! Open file descriptions: what descriptors made by dup, fork and exec share.
+//! Open file descriptions: the state shared by descriptors made by dup, fork and exec.
 //!
-//! Layout: a bitmap of rows in use, then rows of 128 bytes:
+//! Layout: a bitmap of entries in use, then entries of 128 bytes:
 //!
-//!   0    refs        u32   descriptors that stand for it, over all processes
-//!   4    generation  u32   counts the uses of the row: an owner of locks is (row, generation)
+//!   0    refs        u32   descriptors that refer to it, over all processes
+//!   4    generation  u32   counts the uses of the entry: an owner of locks is (entry, generation)
 //!   8    vnode       u32
 //!   12   flags       u32   as given to open
 //!   16   inode       u64
 //!   24   offset      u64
 //!   32   layout      u64   the file's layout, packed by the client
 //!   40   lock        u32   thread that moves the offset
+//!   44   activity    u32   place of its file record in the activity segment
 //!   48   cursor      4 x u64   of a directory listing
 //!   80   spare       6 x u64   for the client
 
-use super::{Guard, HostSegment, VnodeIndex, each_bit, give_row, lock, take_row, vnodes};
-use crate::segment::Row;
+use super::{Entries, Guard, HostSegment, VnodeIndex, each_bit, give_entry, lock, vnodes};
+use crate::segment::SharedEntry;
 use crate::sync::{AtomicU32, AtomicU64};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use wire::Inode;
 use wire::errno::{Errno, Result};
 
-/// Most open files of a host.
+/// Maximum number of open files of a host.
 pub const FILE_COUNT: usize = 256 * 1024;
-const ROW: usize = 128;
+const ENTRY_BYTES: usize = 128;
 const BITMAP: usize = vnodes::END;
-const ROWS: usize = BITMAP + FILE_COUNT / 8;
-pub(super) const END: usize = ROWS + FILE_COUNT * ROW;
+const ENTRIES: usize = BITMAP + FILE_COUNT / 8;
+pub(super) const END: usize = ENTRIES + FILE_COUNT * ENTRY_BYTES;
+/// End of the entries of all lanes.
+pub(super) const LANES_END: usize = ENTRIES + super::LANE_ENTRIES * ENTRY_BYTES;
 /// Its hint in a lane.
 const HINT: usize = 0;
+const TABLE: Entries =
+    Entries { bitmap: BITMAP, base: ENTRIES, count: FILE_COUNT, bytes: ENTRY_BYTES, field: HINT };
 
 /// An open file description.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct OfdIndex(pub u32);
 
-/// The words of an open file description, as they lie in its row.
+/// The fields of an open file description, in shared memory.
 #[repr(C)]
 pub struct File {
-    /// Descriptors that stand for it.
+    /// Descriptors that refer to it.
     pub refs: AtomicU32,
-    /// Counts the uses of the row.
+    /// Counts the uses of the entry.
     pub generation: AtomicU32,
     /// The file.
     pub vnode: AtomicU32,
@@ -51,7 +56,8 @@ pub struct File {
     /// The layout, packed.
     pub layout: AtomicU64,
     lock: AtomicU32,
-    _unused: AtomicU32,
+    /// Place of the file record where its last transfer was counted (`activity`).
+    pub activity: AtomicU32,
     /// Position of a directory listing.
     pub cursor: [AtomicU64; 4],
     /// For the client's own use.
@@ -59,15 +65,15 @@ pub struct File {
 }
 
 // SAFETY: atomics in the order of the table above. WHY: each call on a descriptor comes here.
-unsafe impl Row for File {}
+unsafe impl SharedEntry for File {}
 
-const _: () = assert!(size_of::<File>() == ROW);
+const _: () = assert!(size_of::<File>() == ENTRY_BYTES);
 
-/// Holds the offset of an open file while it lives.
+/// Holds the lock on the offset of an open file while it lives.
 pub struct OffsetGuard<'a>(#[expect(dead_code, reason = "held for its drop")] Guard<'a>);
 
 impl File {
-    /// Keeps others from moving the offset.
+    /// Keeps other threads from moving the offset.
     #[must_use]
     pub fn lock_offset(&self) -> OffsetGuard<'_> {
         OffsetGuard(lock(&self.lock))
@@ -78,9 +84,9 @@ impl HostSegment {
     /// A new open file description with one reference; the caller fills in the rest.
     ///
     /// # Errors
-    /// `ENFILE` if there are too many.
+    /// `ENFILE` if there are too many; `ENOSPC` if there is no memory for one more.
     pub fn file_allocate(&self, inode: Inode, vnode: VnodeIndex, flags: u32) -> Result<OfdIndex> {
-        let index = OfdIndex(take_row(&self.segment, BITMAP, FILE_COUNT / 64, HINT)?);
+        let index = OfdIndex(TABLE.take(&self.segment)?);
         let file = self.file(index)?;
         file.generation.fetch_add(1, Relaxed);
         file.vnode.store(vnode.0, Relaxed);
@@ -94,39 +100,39 @@ impl HostSegment {
         Ok(index)
     }
 
-    /// The words of an open file description.
+    /// The fields of an open file description.
     ///
     /// # Errors
-    /// `EBADF` for a number that is none.
+    /// `EBADF` for an index out of range.
     #[inline]
     pub fn file(&self, index: OfdIndex) -> Result<&File> {
         if index.0 as usize >= FILE_COUNT {
             return Err(Errno::EBADF);
         }
-        self.segment.row(ROWS + index.0 as usize * ROW)
+        self.segment.entry(ENTRIES + index.0 as usize * ENTRY_BYTES)
     }
 
-    /// One reference more.
+    /// Adds a reference.
     pub fn file_retain(&self, index: OfdIndex) {
         if let Ok(file) = self.file(index) {
             file.refs.fetch_add(1, Relaxed);
         }
     }
 
-    /// One reference more for who found the row in a table that others change: only of a row that is
-    /// open. It may be another file's by now; so he looks into the table again, and then keeps the
-    /// reference or closes it.
+    /// Adds a reference to an entry found in a table that others change, if the entry is in use. It
+    /// may be another file's by now; so the caller reads the table again, and then keeps the
+    /// reference or drops it.
     #[must_use]
     pub fn file_retain_open(&self, index: OfdIndex) -> bool {
         let more = |refs: u32| if refs == 0 { None } else { refs.checked_add(1) };
         self.file(index).is_ok_and(|file| file.refs.fetch_update(SeqCst, SeqCst, more).is_ok())
     }
 
-    /// One reference less; true if it was the last: the caller then closes the file and calls
+    /// Drops a reference; true if it was the last: the caller then closes the file and calls
     /// `file_free`.
     ///
     /// # Errors
-    /// `EBADF` for a number that is none, or that has no reference.
+    /// `EBADF` for an index out of range, or an entry without a reference.
     pub fn file_release(&self, index: OfdIndex) -> Result<bool> {
         let refs = &self.file(index)?.refs;
         let before = refs
@@ -135,21 +141,21 @@ impl HostSegment {
         Ok(before == 1)
     }
 
-    /// Every row in use.
+    /// Calls `each` for every entry in use.
     pub fn file_list(&self, each: &mut dyn FnMut(OfdIndex, &File)) {
-        each_bit(&self.segment, BITMAP, FILE_COUNT / 64, &mut |row| {
-            if let Ok(file) = self.file(OfdIndex(row)) {
-                each(OfdIndex(row), file);
+        each_bit(&self.segment, BITMAP, FILE_COUNT / 64, &mut |entry| {
+            if let Ok(file) = self.file(OfdIndex(entry)) {
+                each(OfdIndex(entry), file);
             }
         });
     }
 
-    /// Gives the row back, after the last reference.
+    /// Frees the entry, after the last reference.
     ///
     /// # Errors
-    /// `EBADF` for a number that is none.
+    /// `EBADF` for an index out of range.
     pub fn file_free(&self, index: OfdIndex) -> Result<()> {
         self.file(index)?.inode.store(0, Release);
-        give_row(&self.segment, BITMAP, index.0, HINT)
+        give_entry(&self.segment, BITMAP, index.0, HINT)
     }
 }

@@ -1,30 +1,35 @@
 //! The host segment: what the processes of one host share about open files, without any message.
 //!
-//! - `vnodes`: the files that are open here: how often, how long (`lengths`), what is not told yet.
+//! - `vnodes`: open inodes: open count, size (`sizes`), unreported size, in-flight transfers
+//!   (`in_flight`).
 //! - `files`: open file descriptions: offset and flags, shared by fork, dup and exec as POSIX says.
 //! - `processes`: the descriptor table of each process, so that it survives exec and so that the
-//!   daemon finds what a killed process had open.
-//! - `watches`: what the kernels behind mounts of this host remember.
-//! - `pages`: who began to write to files, and what other hosts do with them.
-//! - `releases`: locks that are to end, until the shards of their files know.
-//! - `turns`: numbers that tell a shard of another host whether an opening or a last close is newer.
+//!   daemon finds the files that a killed process had open.
+//! - `watches`: what the kernels behind mounts of this host cache.
+//! - `pages`: writers of files, and uses of files by other hosts.
+//! - `pending`: writes that are on their way to other hosts.
+//! - `owners`: owners of locks. `releases`: locks to be released, until the shards of their files
+//!   know.
+//! - `open_sequence`: numbers that tell a shard of another host whether an open or a last close is
+//!   newer.
 //!
-//! One segment for each host, made by whichever daemon comes first; every daemon of the host and
-//! every client maps it for reading and writing. A client that is killed at any point leaves at
-//! worst a count one too high, which costs space, never contents, until no process of the host uses
-//! the instance: then the daemon takes back what is still counted.
+//! One segment for each host, made by the first daemon; every daemon of the host and every client
+//! maps it for reading and writing. A client that is killed at any point leaves at worst a count
+//! one too high, which costs space, never contents, until no process of the host uses the instance:
+//! then the daemon resets what is still counted.
 
-use crate::segment::Segment;
+use crate::segment::{self, Segment};
 use crate::sync::{self, AtomicU32};
 use crate::wait;
+use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use wire::errno::{Errno, Result};
 
 pub mod vnodes;
 
-mod flights;
-mod lengths;
+mod in_flight;
 mod pending;
+mod sizes;
 
 pub mod files;
 
@@ -32,7 +37,7 @@ pub mod processes;
 
 pub mod owners;
 
-mod turns;
+mod open_sequence;
 
 pub mod watches;
 
@@ -41,8 +46,8 @@ pub mod pages;
 pub mod releases;
 
 pub use files::{File, OfdIndex};
-pub use lengths::{Cut, Cuts, Seen};
 pub use processes::{Descriptor, ProcessIndex, Tenant};
+pub use sizes::{SizeSnapshot, TruncateEpoch, Truncated};
 pub use vnodes::{Closed, Vnode, VnodeIndex};
 
 const MAGIC_AT: usize = 0;
@@ -58,10 +63,15 @@ pub struct HostSegment {
 }
 
 impl HostSegment {
+    /// Sees nothing of the shared memory any more (`Segment::detach`).
+    pub fn detach(&self) {
+        self.segment.detach();
+    }
+
     /// Takes a mapping. A fresh one, all zeros, is valid as it is.
     ///
     /// # Errors
-    /// `EINVAL` if it is too short or something else.
+    /// `EINVAL` if it is too short or not a host segment.
     pub fn new(segment: Segment) -> Result<HostSegment> {
         if segment.len() < HOST_BYTES {
             return Err(Errno::EINVAL);
@@ -73,37 +83,59 @@ impl HostSegment {
         }
     }
 
-    /// Makes or opens the segment of a host.
+    /// Creates or opens the segment of a host, and makes the memory of everything present that
+    /// clients use without asking for it first.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// `ENOSPC` if there is no memory for it; errors of the operating system.
     pub fn create_or_open(path: &core::ffi::CStr) -> Result<(HostSegment, rustix::fd::OwnedFd)> {
         let (segment, fd, _) = Segment::create(path, HOST_BYTES)?;
+        for range in HostSegment::PRESENT {
+            segment::allocate(&fd, range)?;
+        }
         Ok((HostSegment::new(segment)?, fd))
     }
+
+    /// Bytes of a segment that has one mount: their memory is present when programs begin.
+    #[must_use]
+    pub const fn present_bytes() -> usize {
+        let [a, b, c, d, e] = HostSegment::PRESENT;
+        let ends = a.end + b.end + c.end + d.end + e.end;
+        ends - (a.start + b.start + c.start + d.start + e.start) + watches::TABLE_BYTES
+    }
+
+    /// Ranges whose memory is present from the start. The entries behind those of the lanes, the
+    /// other blocks of descriptors, and words of mounts get theirs when they are taken.
+    const PRESENT: [Range<usize>; 5] = [
+        0..vnodes::LANES_END,
+        vnodes::END..files::LANES_END,
+        files::END..processes::BLOCKS_PRESENT_END,
+        processes::END..watches::WORDS,
+        watches::END..releases::END,
+    ];
 }
 
-/// A thread that holds a lock of a few stores for so long is stopped.
+/// A thread that holds a lock over a few stores for this long is stopped.
 const STOPPED_MICROS: u64 = 1_000_000;
 
-/// A lock word holding the number of the thread that has it.
+/// A lock word that holds the number of its owner's thread.
 ///
-/// A holder that died is replaced. A signal handler that finds the lock held by the very thread
-/// that it interrupted goes on without it: what the lock guards is a few stores, each atomic.
+/// A dead owner is replaced. A signal handler that finds the lock held by the very thread that it
+/// interrupted proceeds without it: the lock guards a few stores, each atomic.
 struct Guard<'a> {
     word: &'a AtomicU32,
     owned: bool,
 }
 
-/// In a lock word: somebody went on without the lock while its holder had it.
+/// In a lock word: a thread proceeded without the lock while its owner had it.
 const PASSED: u32 = 1 << 31;
 
 fn lock(word: &AtomicU32) -> Guard<'_> {
     lock_for(word, u64::MAX)
 }
 
-/// As `lock`, for what is held for a few stores: who lives and still holds it after a second is
-/// stopped, and the caller goes on without it.
+/// As `lock`, for a lock held over a few stores: an owner that is alive and still holds it after a
+/// second is stopped, and the caller proceeds without it.
 fn lock_briefly(word: &AtomicU32) -> Guard<'_> {
     lock_for(word, STOPPED_MICROS)
 }
@@ -120,7 +152,7 @@ fn lock_for(word: &AtomicU32, micros_max: u64) -> Guard<'_> {
                 return Guard { word, owned: false };
             }
             Err(holder) => {
-                if backoff.pause() == wait::Next::Look {
+                if backoff.pause() == wait::Next::Poll {
                     continue;
                 }
                 if wait::is_dead(holder & !PASSED)
@@ -139,14 +171,14 @@ fn lock_for(word: &AtomicU32, micros_max: u64) -> Guard<'_> {
     }
 }
 
-/// Says that somebody goes on without the lock. False if nobody has it by now.
+/// Records that a thread proceeds without the lock. False if nobody has it by now.
 fn pass(word: &AtomicU32) -> bool {
     let passed = |holder: u32| (holder != 0).then_some(holder | PASSED);
     word.fetch_update(SeqCst, SeqCst, passed).is_ok()
 }
 
 impl Guard<'_> {
-    /// True if the caller has the lock and nobody goes on without it.
+    /// True if the caller has the lock and no other thread proceeds without it.
     fn is_sole(&self) -> bool {
         self.owned && self.word.load(SeqCst) & PASSED == 0
     }
@@ -160,41 +192,71 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Where a bitmap is searched first.
+/// Where the search of a bitmap starts.
 struct Hint<'a> {
-    /// Counted from `base`, the word of the bitmap to look at.
+    /// The word of the bitmap to start at, counted from `base`.
     word: &'a AtomicU32,
     base: usize,
 }
 
-/// Threads take rows from so many lanes, each a cache line of the bitmap with a hint of its own: two
-/// processes that open files change no word that the other changes.
+/// Threads take entries from this many lanes, each a cache line of the bitmap with a hint of its
+/// own: two processes that open files change no word that the other changes.
 const LANES: usize = 32;
 /// Words of a lane in each bitmap.
 const LANE_WORDS: usize = 8;
-/// The hints: a cache line for each lane, behind what the header holds.
+/// Offset of the hints: a cache line for each lane, behind the header.
 const LANE_HINTS: usize = 2048;
 
 const _: () = assert!(LANE_HINTS + LANES * 64 <= TABLES);
 
-/// The hint of a lane; `field` says of which bitmap.
+/// The hint of a lane; `field` selects the bitmap.
 fn lane(segment: &Segment, lane: usize, field: usize) -> Result<Hint<'_>> {
     let lane = lane % LANES;
     let word = segment.word32(LANE_HINTS + lane * 64 + field)?;
     Ok(Hint { word, base: lane * LANE_WORDS })
 }
 
-/// Takes a row from the calling thread's lane, or from what follows it.
-#[inline]
-fn take_row(segment: &Segment, at: usize, words: usize, field: usize) -> Result<u32> {
-    let hint = lane(segment, wait::thread_id() as usize, field)?;
-    take_bit(segment, at, words, &hint)
+/// Entries of all lanes: their memory is present from the start.
+const LANE_ENTRIES: usize = LANES * LANE_WORDS * 64;
+
+/// A table of entries with a bitmap, from which threads take entries by their lanes.
+#[derive(Clone, Copy)]
+struct Entries {
+    bitmap: usize,
+    base: usize,
+    count: usize,
+    bytes: usize,
+    /// The field of a lane that is its hint.
+    field: usize,
 }
 
-/// Gives a row back to the lane that it lies in.
-fn give_row(segment: &Segment, at: usize, row: u32, field: usize) -> Result<()> {
-    let hint = lane(segment, row as usize / 64 / LANE_WORDS, field)?;
-    give_bit(segment, at, row, &hint)
+impl Entries {
+    /// Takes an entry from the calling thread's lane, or from the following ones.
+    #[inline]
+    fn take(self, segment: &Segment) -> Result<u32> {
+        let hint = lane(segment, wait::thread_id() as usize, self.field)?;
+        let entry = take_bit(segment, self.bitmap, self.count / 64, &hint)?;
+        if entry as usize >= LANE_ENTRIES {
+            self.reserve(segment, entry)?;
+        }
+        Ok(entry)
+    }
+
+    /// Makes the memory of an entry present that is in no lane, or returns the entry.
+    #[cold]
+    fn reserve(self, segment: &Segment, entry: u32) -> Result<()> {
+        let reserved = segment.reserve(self.base + entry as usize * self.bytes, self.bytes);
+        if reserved.is_err() {
+            give_entry(segment, self.bitmap, entry, self.field)?;
+        }
+        reserved
+    }
+}
+
+/// Returns an entry to its lane.
+fn give_entry(segment: &Segment, at: usize, entry: u32, field: usize) -> Result<()> {
+    let hint = lane(segment, entry as usize / 64 / LANE_WORDS, field)?;
+    give_bit(segment, at, entry, &hint)
 }
 
 impl Hint<'_> {
@@ -238,7 +300,7 @@ fn each_bit(segment: &Segment, at: usize, words: usize, each: &mut dyn FnMut(u32
     }
 }
 
-/// Gives a bit back.
+/// Frees a bit.
 fn give_bit(segment: &Segment, at: usize, bit: u32, hint: &Hint<'_>) -> Result<()> {
     let index = bit as usize / 64;
     segment.word64(at + 8 * index)?.fetch_and(!(1 << (bit % 64)), Release);

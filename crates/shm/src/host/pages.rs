@@ -1,20 +1,23 @@
-//! Where kernels behind mounts keep pages of this host's files between an open and the next, and which of
-//! its files other hosts have open: so that who opens a file without a message finds that out.
+//! Where kernels behind mounts cache pages of this host's files between two opens, and which of its
+//! files other hosts have open: so that a process that opens a file without a message learns it.
 //!
-//! For each file, by a hash of it, a count of those who began to write to it, and how many files of the
-//! same hash other hosts have open to write, and with pages of them in their kernels. What has the same
-//! hash is taken for each other: something is read anew then, or goes straight, or asks needlessly.
+//! For each file, by a hash of it, a count of writers that began, and how many files with the same
+//! hash other hosts have open for writing, or with pages in their kernels. Files with the same hash
+//! are not distinguished: a file is then read again, uses direct I/O, or sends a message
+//! needlessly.
 //!
-//! Who begins to write notes that first (in the row of the file, or the shard for another host here),
-//! then counts himself in the first word, then looks who keeps pages. Who keeps pages reads that word
-//! first, then notes that he does, then looks whether anybody writes. All of that is in one order: so
-//! one of the two sees the other; and who keeps what was there before knows an older count.
+//! A new writer notes itself first (in the open inode, or in the shard for another host), then
+//! increments the first word, then checks for kernels that cache pages. A kernel that caches pages
+//! reads that word first, then notes itself, then checks whether there are writers. All of that is
+//! in one order: so one of the two sees the other; and a kernel whose pages are older knows an
+//! older count.
 //!
-//! Counts of other hosts are noted before the log has the opening, and taken away after it has the
+//! Counts of other hosts are increased before the log has the open, and decreased after it has the
 //! close: a daemon that is killed in between leaves one too high.
 //!
-//! Layout: `BUCKETS` rows of two words u64: the count of writers; then in the low half how many files
-//! others may write to, in the high one of how many they may keep pages.
+//! Layout: `BUCKETS` entries of two words u64: the count of writers; then in the low half the
+//! number of files that others may write to, in the high half the number of files that they may
+//! cache.
 
 use super::{HostSegment, watches};
 use crate::sync::AtomicU64;
@@ -26,79 +29,79 @@ use wire::reply::opened;
 
 const START: usize = watches::END;
 const BUCKETS: usize = 1 << 16;
-const ROW: usize = 16;
-pub(super) const END: usize = START + BUCKETS * ROW;
+const ENTRY_BYTES: usize = 16;
+pub(super) const END: usize = START + BUCKETS * ENTRY_BYTES;
 
-/// A file more that others may write to.
+/// One more file that others may write to.
 const WRITER: u64 = 1;
 const WRITERS: u64 = u32::MAX as u64;
-/// A file more of which others may keep pages.
-const KEEPER: u64 = 1 << 32;
+/// One more file that others may cache.
+const CACHER: u64 = 1 << 32;
 
-/// What bits of `opened` add to the second word.
+/// The amount that bits of `opened` add to the second word.
 const fn count_of(uses: u8) -> u64 {
     let writer = if uses & opened::OTHERS_WRITE != 0 { WRITER } else { 0 };
-    writer + if uses & opened::OTHERS_KEEP != 0 { KEEPER } else { 0 }
+    writer + if uses & opened::OTHERS_CACHE != 0 { CACHER } else { 0 }
 }
 
 impl HostSegment {
-    fn pages_row(&self, inode: Inode, word: usize) -> Result<&AtomicU64> {
+    fn pages_entry(&self, inode: Inode, word: usize) -> Result<&AtomicU64> {
         let bucket = mix(inode.0, 23) as usize % BUCKETS;
-        self.segment.word64(START + bucket * ROW + word * 8)
+        self.segment.word64(START + bucket * ENTRY_BYTES + word * 8)
     }
 
-    /// How often somebody began to write to a file.
+    /// Number of times that a writer of a file began.
     #[must_use]
     pub fn writers_ever(&self, inode: Inode) -> u64 {
-        self.pages_row(inode, 0).map_or(0, |count| count.load(SeqCst))
+        self.pages_entry(inode, 0).map_or(0, |count| count.load(SeqCst))
     }
 
-    /// Somebody begins to write to a file, and has noted that. How often that was before.
+    /// Counts a writer that begins and has noted itself. Returns the number before.
     #[inline]
     pub fn begin_writing(&self, inode: Inode) -> u64 {
-        self.pages_row(inode, 0).map_or(0, |count| count.fetch_add(1, SeqCst))
+        self.pages_entry(inode, 0).map_or(0, |count| count.fetch_add(1, SeqCst))
     }
 
-    /// What other hosts may do with a file: bits of `opened`.
+    /// How other hosts may use a file: bits of `opened`.
     #[inline]
     #[must_use]
-    pub fn others_use(&self, inode: Inode) -> u8 {
-        let counts = self.pages_row(inode, 1).map_or(0, |counts| counts.load(SeqCst));
+    pub fn remote_use(&self, inode: Inode) -> u8 {
+        let counts = self.pages_entry(inode, 1).map_or(0, |counts| counts.load(SeqCst));
         let writes = if counts & WRITERS != 0 { opened::OTHERS_WRITE } else { 0 };
-        writes | if counts >= KEEPER { opened::OTHERS_KEEP } else { 0 }
+        writes | if counts >= CACHER { opened::OTHERS_CACHE } else { 0 }
     }
 
-    /// Another host does this with a file from now on, too: bits of `opened`.
-    pub fn count_others_use(&self, inode: Inode, more: u8) {
-        if let Ok(counts) = self.pages_row(inode, 1) {
+    /// Counts another host that uses a file in this way from now on: bits of `opened`.
+    pub fn add_remote_use(&self, inode: Inode, more: u8) {
+        if let Ok(counts) = self.pages_entry(inode, 1) {
             counts.fetch_add(count_of(more), SeqCst);
         }
     }
 
-    /// Another host does it no longer.
-    pub fn uncount_others_use(&self, inode: Inode, less: u8) {
-        let Ok(counts) = self.pages_row(inode, 1) else { return };
+    /// Counts another host that stops to use it.
+    pub fn remove_remote_use(&self, inode: Inode, less: u8) {
+        let Ok(counts) = self.pages_entry(inode, 1) else { return };
         let less = count_of(less);
         let left = |counts: u64| {
             let writers = (counts & WRITERS).saturating_sub(less & WRITERS);
-            let keepers = (counts / KEEPER).saturating_sub(less / KEEPER);
-            Some(keepers * KEEPER + writers)
+            let cachers = (counts / CACHER).saturating_sub(less / CACHER);
+            Some(cachers * CACHER + writers)
         };
         let _ = counts.fetch_update(SeqCst, Relaxed, left);
     }
 
-    /// Notes in the row of a file, if it is open here, what other hosts do with it.
-    pub fn mark_others_use(&self, inode: Inode, others: u8) {
+    /// Records in the open inode of a file, if there is one, how other hosts use it.
+    pub fn mark_remote_use(&self, inode: Inode, others: u8) {
         let mut marks = 0;
         if others & opened::OTHERS_WRITE != 0 {
             marks |= watches::pages::OTHERS_WRITE;
         }
-        if others & opened::OTHERS_KEEP != 0 {
-            marks |= watches::pages::OTHERS_KEEP;
+        if others & opened::OTHERS_CACHE != 0 {
+            marks |= watches::pages::OTHERS_CACHE;
         }
         if marks != 0 {
-            self.rows_of(inode).for_each(|row| {
-                row.marks.fetch_or(marks, SeqCst);
+            self.entries_of(inode).for_each(|entry| {
+                entry.marks.fetch_or(marks, SeqCst);
             });
         }
     }
@@ -111,29 +114,29 @@ mod tests {
     use crate::segment::Segment;
 
     #[test]
-    fn what_others_do_is_counted_and_never_below_nothing() {
+    fn uses_of_other_hosts_are_counted_and_never_negative() {
         let (segment, _) = Segment::nameless(c"test", HOST_BYTES).expect("memory");
         let host = HostSegment::new(segment).expect("a segment");
         let file = Inode(7);
         assert_eq!((host.begin_writing(file), host.begin_writing(file)), (0, 1));
         assert_eq!((host.writers_ever(file), host.writers_ever(Inode(8))), (2, 0));
-        let (writes, keeps) = (opened::OTHERS_WRITE, opened::OTHERS_KEEP);
-        host.count_others_use(file, writes);
-        host.count_others_use(file, writes | keeps);
-        assert_eq!((host.others_use(file), host.others_use(Inode(8))), (writes | keeps, 0));
+        let (writes, caches) = (opened::OTHERS_WRITE, opened::OTHERS_CACHE);
+        host.add_remote_use(file, writes);
+        host.add_remote_use(file, writes | caches);
+        assert_eq!((host.remote_use(file), host.remote_use(Inode(8))), (writes | caches, 0));
         for _ in 0..3 {
-            host.uncount_others_use(file, writes);
+            host.remove_remote_use(file, writes);
         }
-        assert_eq!(host.others_use(file), keeps);
-        host.uncount_others_use(file, keeps);
-        host.uncount_others_use(file, keeps);
-        assert_eq!(host.others_use(file), 0);
-        // Of a file that is open nowhere here there is nothing to mark.
-        host.mark_others_use(file, writes);
-        let row = host.vnode_open(file).expect("room");
+        assert_eq!(host.remote_use(file), caches);
+        host.remove_remote_use(file, caches);
+        host.remove_remote_use(file, caches);
+        assert_eq!(host.remote_use(file), 0);
+        // A file that is not open here has no marks.
+        host.mark_remote_use(file, writes);
+        let entry = host.vnode_open(file).expect("space");
         assert!(!host.had_pages(file));
-        host.mark_others_use(file, writes | keeps);
-        let marks = host.vnode(row).expect("a row").marks.load(SeqCst);
-        assert_eq!(marks, watches::pages::OTHERS_WRITE | watches::pages::OTHERS_KEEP);
+        host.mark_remote_use(file, writes | caches);
+        let marks = host.vnode(entry).expect("a row").marks.load(SeqCst);
+        assert_eq!(marks, watches::pages::OTHERS_WRITE | watches::pages::OTHERS_CACHE);
     }
 }

@@ -1,40 +1,43 @@
-//! Descriptor tables: for each process, which descriptor stands for which open file.
+//! Descriptor tables: for each process, the open file that each descriptor refers to.
 //!
-//! Layout: rows of 320 bytes: pid u32, state u32, start time u64, then 64 block numbers (u32, plus
-//! one; 0: none). Behind them a bitmap of blocks and the blocks: 1024 descriptors of 4 bytes each:
-//! open file + 1, top bit: close on exec. A state is what the row is now in its lowest two bits, and
-//! above them its generation: how often it was taken.
+//! Layout: entries of 320 bytes: pid u32, state u32, start time u64, then 64 block numbers (u32,
+//! plus one; 0: none). Behind them a bitmap of blocks and the blocks: 1024 descriptors of 4 bytes
+//! each: open file + 1, top bit: close on exec. A state has the kind of the entry in its lowest two
+//! bits, and above them its generation: how often it was taken.
 //!
-//! A row belongs to a process by pid and start time, so that a number that is used again by the
-//! kernel is not taken for the process before; and who takes a table apart names its generation, so
-//! that a row that was used again meanwhile is not taken for the table that was looked at.
+//! An entry belongs to a process by pid and start time, so that a pid reused by the kernel is not
+//! taken for the earlier process; and a thread that dismantles a table names its generation, so
+//! that an entry reused meanwhile is not taken for the table that was read.
 
 use super::{Hint, HostSegment, OfdIndex, files, give_bit, take_bit};
-use crate::segment::Row;
+use crate::segment::SharedEntry;
 use crate::sync::{AtomicU32, AtomicU64};
 use core::num::NonZeroU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use wire::errno::{Errno, Result};
 
-/// Most processes of a host that use the instance at a time.
+/// Maximum number of processes of a host that use the instance at a time.
 pub const PROCESS_COUNT: usize = 4096;
 const BLOCKS_EACH: usize = 64;
 const BLOCK_DESCRIPTORS: usize = 1024;
 const BLOCK_COUNT: usize = 8192;
-const ROW: usize = 320;
-const ROWS: usize = files::END;
-const BITMAP: usize = ROWS + PROCESS_COUNT * ROW;
+const BLOCK_BYTES: usize = BLOCK_DESCRIPTORS * 4;
+const ENTRY_BYTES: usize = 320;
+const ENTRIES: usize = files::END;
+const BITMAP: usize = ENTRIES + PROCESS_COUNT * ENTRY_BYTES;
 const BLOCKS: usize = BITMAP + BLOCK_COUNT / 8;
-pub(super) const END: usize = BLOCKS + BLOCK_COUNT * BLOCK_DESCRIPTORS * 4;
+/// End of the blocks that have memory from the start: programs run while `/dev/shm` is full.
+pub(super) const BLOCKS_PRESENT_END: usize = BLOCKS + 64 * BLOCK_BYTES;
+pub(super) const END: usize = BLOCKS + BLOCK_COUNT * BLOCK_BYTES;
 const HINT_AT: usize = 68;
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const LIVE: u32 = 2;
 const DYING: u32 = 3;
-/// The bits of a state that say which of these it is.
+/// The bits of a state that hold the kind.
 const KIND: u32 = 3;
-/// What one generation more adds to a state.
+/// Increment of a state for one generation.
 const GENERATION_ONE: u32 = 4;
 
 const fn state_of(generation: u32, kind: u32) -> u32 {
@@ -46,7 +49,7 @@ const NOT_ADOPTED: u64 = 1 << 63;
 
 const CLOSE_ON_EXEC: u32 = 1 << 31;
 
-/// The words of a row.
+/// The fields of an entry.
 #[repr(C)]
 struct Process {
     pid: AtomicU32,
@@ -57,9 +60,9 @@ struct Process {
 }
 
 // SAFETY: atomics in the order of the list above. WHY: each call on a descriptor comes here.
-unsafe impl Row for Process {}
+unsafe impl SharedEntry for Process {}
 
-const _: () = assert!(size_of::<Process>() <= ROW && ROW.is_multiple_of(8));
+const _: () = assert!(size_of::<Process>() <= ENTRY_BYTES && ENTRY_BYTES.is_multiple_of(8));
 
 /// A process's descriptor table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,14 +73,14 @@ pub struct ProcessIndex(pub u32);
 pub struct Descriptor<'a>(&'a AtomicU32);
 
 impl Descriptor<'_> {
-    /// The number, plus one, of the open file that it stands for now.
+    /// The number, plus one, of the open file that it refers to now.
     #[must_use]
     #[inline]
     pub fn number(self) -> Option<NonZeroU32> {
         NonZeroU32::new(self.0.load(SeqCst) & !CLOSE_ON_EXEC)
     }
 
-    /// True if that is its number.
+    /// True if it refers to the open file with this number.
     #[must_use]
     #[inline]
     pub fn is(self, number: NonZeroU32) -> bool {
@@ -85,16 +88,16 @@ impl Descriptor<'_> {
     }
 }
 
-/// A table in use, as it was seen.
+/// A table in use, as it was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tenant {
-    /// Its row.
+    /// Its entry.
     pub process: ProcessIndex,
-    /// Which use of the row it is.
+    /// The generation of the entry.
     pub generation: u32,
-    /// Whose it is; of a copy that no child has adopted: the parent.
+    /// Pid of its process; of a copy that no child has adopted: the parent.
     pub pid: u32,
-    /// When that process began.
+    /// Start time of that process.
     pub started: u64,
     /// False: a copy that no child has adopted yet.
     pub is_adopted: bool,
@@ -106,7 +109,7 @@ impl HostSegment {
         if process.0 as usize >= PROCESS_COUNT {
             return Err(Errno::EIO);
         }
-        self.segment.row(ROWS + process.0 as usize * ROW)
+        self.segment.entry(ENTRIES + process.0 as usize * ENTRY_BYTES)
     }
 
     /// A table for a process that has none.
@@ -123,10 +126,10 @@ impl HostSegment {
         Err(Errno::ENFILE)
     }
 
-    /// Says whose table it is: of a child, once it knows its own number.
+    /// Assigns a table to a child, once the child knows its own pid.
     ///
     /// # Errors
-    /// `EIO` for a number that is none, or if the table was taken apart meanwhile.
+    /// `EIO` for an index out of range, or if the table was dismantled meanwhile.
     pub fn process_adopt(&self, process: ProcessIndex, pid: u32, started: u64) -> Result<()> {
         if !HostSegment::take_use(&self.process(process)?.state, LIVE) {
             return Err(Errno::EIO);
@@ -134,7 +137,7 @@ impl HostSegment {
         self.process_settle(process, pid, started)
     }
 
-    /// Begins a new use of a row that is `kind`; until it is settled nobody else touches it.
+    /// Begins a new use of an entry that is `kind`; until it is settled nobody else touches it.
     fn take_use(state: &AtomicU32, kind: u32) -> bool {
         let seen = state.load(Relaxed);
         let taken = (seen & !KIND).wrapping_add(GENERATION_ONE) | TAKEN;
@@ -142,10 +145,10 @@ impl HostSegment {
     }
 
     fn process_settle(&self, process: ProcessIndex, pid: u32, started: u64) -> Result<()> {
-        let row = self.process(process)?;
-        row.pid.store(pid, Relaxed);
-        row.started.store(started, Relaxed);
-        row.state.store(row.state.load(Relaxed) & !KIND | LIVE, Release);
+        let entry = self.process(process)?;
+        entry.pid.store(pid, Relaxed);
+        entry.started.store(started, Relaxed);
+        entry.state.store(entry.state.load(Relaxed) & !KIND | LIVE, Release);
         Ok(())
     }
 
@@ -157,27 +160,27 @@ impl HostSegment {
             .find(|&process| self.process_identity(process) == Some((pid, started)))
     }
 
-    /// Whose table it is, if it is in use: pid and start time.
+    /// Pid and start time of its process, if it is in use.
     #[must_use]
     pub fn process_identity(&self, process: ProcessIndex) -> Option<(u32, u64)> {
-        let row = self.process(process).ok()?;
-        if row.state.load(Acquire) & KIND != LIVE {
+        let entry = self.process(process).ok()?;
+        if entry.state.load(Acquire) & KIND != LIVE {
             return None;
         }
-        Some((row.pid.load(Relaxed), row.started.load(Relaxed)))
+        Some((entry.pid.load(Relaxed), entry.started.load(Relaxed)))
     }
 
-    /// True if the row is still in the use of that generation.
+    /// True if the entry still has this generation.
     #[must_use]
     pub fn process_is_used(&self, process: ProcessIndex, generation: u32) -> bool {
-        let state = self.process(process).map_or(FREE, |row| row.state.load(Acquire));
+        let state = self.process(process).map_or(FREE, |entry| entry.state.load(Acquire));
         state & KIND != FREE && state & !KIND == state_of(generation, 0)
     }
 
-    /// How often the row was used: an owner of locks is (row, generation).
+    /// Generation of the entry: an owner of locks is (entry, generation).
     #[must_use]
     pub fn process_generation(&self, process: ProcessIndex) -> u32 {
-        self.process(process).map_or(0, |row| row.state.load(Relaxed) / GENERATION_ONE)
+        self.process(process).map_or(0, |entry| entry.state.load(Relaxed) / GENERATION_ONE)
     }
 
     #[inline]
@@ -189,7 +192,7 @@ impl HostSegment {
 
     #[inline]
     fn descriptor_in(&self, block: u32, within: usize) -> Option<&AtomicU32> {
-        // No block is the number zero, which is one too large then.
+        // 0, for no block, becomes a number that is too large.
         let block = block.wrapping_sub(1) as usize;
         if block >= BLOCK_COUNT {
             return None;
@@ -202,21 +205,21 @@ impl HostSegment {
         Some((OfdIndex(index), word & CLOSE_ON_EXEC != 0))
     }
 
-    /// What `fd` stands for, and whether exec closes it.
+    /// The open file of `fd`, and whether exec closes it.
     #[must_use]
     #[inline]
     pub fn process_get(&self, process: ProcessIndex, fd: u32) -> Option<(OfdIndex, bool)> {
         HostSegment::parse(self.descriptor(process, fd)?.load(Acquire))
     }
 
-    /// The word of `fd`, for who looks at it more than once. `None`: it never stood for anything.
+    /// The word of `fd`, for repeated reads. `None`: it never referred to a file.
     #[must_use]
     #[inline]
     pub fn process_descriptor(&self, process: ProcessIndex, fd: u32) -> Option<Descriptor<'_>> {
         self.descriptor(process, fd).map(Descriptor)
     }
 
-    /// What `fd` stands for, which from now on stands for nothing. The reference is the caller's, and
+    /// The open file of `fd`, which is removed from the table. The reference is the caller's, and
     /// no other caller's.
     #[must_use]
     #[inline]
@@ -224,8 +227,8 @@ impl HostSegment {
         HostSegment::parse(self.descriptor(process, fd)?.swap(0, SeqCst))
     }
 
-    /// Sets what `fd` stands for. References are the caller's to count. Returns what it stood for;
-    /// at no moment it stands for nothing in between.
+    /// Sets the open file of `fd`. The caller counts references. Returns the previous one; `fd` is
+    /// never unset in between.
     ///
     /// # Errors
     /// `EMFILE` for too large a descriptor, `ENFILE` if there is no block left.
@@ -254,7 +257,7 @@ impl HostSegment {
         Ok(HostSegment::parse(descriptor.swap(word, SeqCst)))
     }
 
-    /// Says whether exec closes what `fd` stands for. False if it stands for nothing.
+    /// Sets whether exec closes `fd`. False if it refers to no file.
     #[must_use]
     pub fn process_mark(&self, process: ProcessIndex, fd: u32, close_on_exec: bool) -> bool {
         let bit = if close_on_exec { CLOSE_ON_EXEC } else { 0 };
@@ -266,8 +269,12 @@ impl HostSegment {
     fn block_take(&self) -> Result<u32> {
         let hint = Hint { word: self.segment.word32(HINT_AT)?, base: 0 };
         let block = take_bit(&self.segment, BITMAP, BLOCK_COUNT / 64, &hint)?;
-        self.segment
-            .zero(BLOCKS + block as usize * BLOCK_DESCRIPTORS * 4, BLOCK_DESCRIPTORS * 4)?;
+        let (at, bytes) = (BLOCKS + block as usize * BLOCK_BYTES, BLOCK_BYTES);
+        if let Err(errno) = self.segment.reserve(at, bytes) {
+            give_bit(&self.segment, BITMAP, block, &hint)?;
+            return Err(errno);
+        }
+        self.segment.zero(at, bytes)?;
         Ok(block + 1)
     }
 
@@ -276,10 +283,10 @@ impl HostSegment {
         give_bit(&self.segment, BITMAP, block.checked_sub(1).ok_or(Errno::EIO)?, &hint)
     }
 
-    /// Every descriptor of a process that stands for something.
+    /// Calls `each` for every descriptor of a process that refers to a file.
     pub fn process_each(&self, process: ProcessIndex, each: &mut dyn FnMut(u32, OfdIndex, bool)) {
-        let Ok(row) = self.process(process) else { return };
-        for (number, block) in row.blocks.iter().enumerate() {
+        let Ok(entry) = self.process(process) else { return };
+        for (number, block) in entry.blocks.iter().enumerate() {
             let block = block.load(Acquire);
             if block == 0 {
                 continue;
@@ -293,19 +300,19 @@ impl HostSegment {
         }
     }
 
-    /// A copy of a table for a child that is about to be made; every open file in it has one
-    /// reference more. Until the child adopts it, it belongs to the parent's number. What other threads
-    /// close meanwhile may be missing; `give_back` gets a reference that was taken for nothing.
+    /// Copies a table for a child that is about to be made; every open file in it gets another
+    /// reference. Until the child adopts it, it belongs to the parent's pid. Descriptors that other
+    /// threads close meanwhile may be missing; `give_back` gets a reference that was taken in vain.
     ///
     /// # Errors
-    /// `ENFILE` if there is no room.
+    /// `ENFILE` if the table is full.
     pub fn process_copy(
         &self,
         parent: ProcessIndex,
         give_back: &mut dyn FnMut(OfdIndex),
     ) -> Result<ProcessIndex> {
         let (pid, started) = self.process_identity(parent).ok_or(Errno::EIO)?;
-        // A start time that no process has: `process_find` must not give the parent the copy.
+        // A start time that no process has: `process_find` must not return the copy to the parent.
         let child = self.process_register(pid, started | NOT_ADOPTED)?;
         let mut outcome = Ok(());
         self.process_each(parent, &mut |fd, file, _| {
@@ -325,11 +332,11 @@ impl HostSegment {
         outcome.map(|()| child)
     }
 
-    /// Takes a table apart, if the row is still in the use that is meant: `each` gets every open
-    /// file once for each descriptor, to release it.
+    /// Dismantles a table, if the entry still has this generation: `each` gets every open file once
+    /// for each descriptor, to release it.
     ///
     /// # Errors
-    /// `EIO` if somebody does so already, or did.
+    /// `EIO` if another thread dismantles it, or did.
     pub fn process_release(
         &self,
         process: ProcessIndex,
@@ -340,8 +347,8 @@ impl HostSegment {
         let state = &self.process(process)?.state;
         state.compare_exchange(live, dying, AcqRel, Relaxed).map_err(|_| Errno::EIO)?;
         self.process_each(process, &mut |fd, _, _| {
-            // Taken away first: who is killed in here leaves the rest to the daemon, and no reference is
-            // released twice.
+            // Removed first: a thread killed in here leaves the rest to the daemon, and no
+            // reference is released twice.
             if let Some((file, _)) = self.process_take(process, fd) {
                 each(file);
             }
@@ -349,11 +356,11 @@ impl HostSegment {
         self.process_free(process, generation)
     }
 
-    /// For who found the process dead: the table is his to take apart, also if somebody began to who was
-    /// killed at it. `process_free` is the end of that.
+    /// For a thread that found the process dead: takes the table over, also from a thread that was
+    /// killed while it dismantled it. `process_free` ends this.
     ///
     /// # Errors
-    /// `EIO` if it is in another use.
+    /// `EIO` if it has another generation.
     pub fn process_take_over(&self, process: ProcessIndex, generation: u32) -> Result<()> {
         let (live, dying) = (state_of(generation, LIVE), state_of(generation, DYING));
         let state = &self.process(process)?.state;
@@ -363,10 +370,10 @@ impl HostSegment {
         }
     }
 
-    /// Gives a row back whose descriptors were all taken, by who takes its table apart.
+    /// Frees an entry whose descriptors were all removed, after it was dismantled.
     ///
     /// # Errors
-    /// `EIO` if it is in another use.
+    /// `EIO` if it has another generation.
     pub fn process_free(&self, process: ProcessIndex, generation: u32) -> Result<()> {
         let Process { state, blocks, .. } = self.process(process)?;
         if state.load(Acquire) != state_of(generation, DYING) {
@@ -382,17 +389,18 @@ impl HostSegment {
         Ok(())
     }
 
-    /// Tables in use, also those that somebody takes apart, or did when he was killed.
+    /// Calls `each` for the tables in use, including those that are dismantled, or were when the
+    /// dismantling thread was killed.
     pub fn process_list(&self, each: &mut dyn FnMut(Tenant)) {
         for process in (0..PROCESS_COUNT as u32).map(ProcessIndex) {
-            let Ok(row) = self.process(process) else { return };
-            // The state first: if the row is taken anew behind it, what follows is of no use to
+            let Ok(entry) = self.process(process) else { return };
+            // The state first: if the entry is taken again after it, what follows is rejected by
             // `process_release` and `process_take_over`.
-            let state = row.state.load(Acquire);
+            let state = entry.state.load(Acquire);
             if !matches!(state & KIND, LIVE | DYING) {
                 continue;
             }
-            let (pid, started) = (row.pid.load(Relaxed), row.started.load(Relaxed));
+            let (pid, started) = (entry.pid.load(Relaxed), entry.started.load(Relaxed));
             let (generation, is_adopted) = (state / GENERATION_ONE, started & NOT_ADOPTED == 0);
             let started = started & !NOT_ADOPTED;
             each(Tenant { process, generation, pid, started, is_adopted });

@@ -1,28 +1,31 @@
-//! What the kernels behind this host's mounts remember (`wire::watch`), and until when: so that who
-//! changes it tells them first.
+//! Watches: what the kernels behind this host's mounts cache (`wire::watch`), and until when, so
+//! that a process that changes it invalidates their caches first.
 //!
-//! A mount says what its kernel is about to be told, then looks, then tells it. Who changes something
-//! makes that known first (closes the gate of posts, announces a post, marks the file as written), then
-//! looks here. All of that is in one order, so either the mount is told, or it saw that a change is on
-//! its way and has its kernel remember nothing.
+//! A mount notes here what its kernel is about to cache, then reads it, then gives it to the
+//! kernel. A process that changes something first announces that (closes the gate of local
+//! operations, announces an operation, marks the file as written), then checks here. All of that is
+//! in one order, so either the mount is notified, or it saw that a change is under way and does not
+//! let its kernel cache.
 //!
-//! A word says of all that falls on it until when it may be remembered, in milliseconds above 20
-//! bits which count how often that was said: so a mount which was told of a change, and watches
-//! anew, is told again. What is over needs no clearing; a mount that stands still is waited for no
-//! longer than that.
+//! A word covers everything that hashes to it: the time until which it may be cached, in
+//! milliseconds, above 20 bits that count the updates. So a mount that was notified of a change and
+//! watches again is notified again. An expired word needs no clearing; nobody waits for a stopped
+//! mount any longer than that.
 //!
-//! Every process of the host may write these words. Nobody has a kernel remember anything for longer than
-//! `SPAN_MILLIS`: a word that says so is put right by who meets it, to that long from then, once. So a
-//! wild one holds nobody up for longer, and what was truly promised before is kept.
+//! Every process of the host may write these words. No kernel may cache anything for longer than
+//! `SPAN_MILLIS`: a word with a later time is corrected, once, by the process that finds it, to
+//! that long from then. So an invalid word blocks nobody for longer, and every true promise is
+//! kept.
 //!
-//! What kernels behind mounts of other hosts remember is noted by the services of this host, under
-//! the number `OTHERS`: until when any of them may. Which do, each service knows by itself; after a
-//! restart of its daemon the words are what is left.
+//! The services of this host note what kernels behind mounts of other hosts cache, under the number
+//! `OTHERS`: until when any of them may. Each service knows which hosts those are; after a restart
+//! of its daemon only the words are left.
 //!
-//! Layout: a page with the set of mounts u64, then at 64 a row of 64 bytes for each (process u32, 4
-//! unused bytes, its start u64); behind it for each mount, and for `OTHERS`, `BUCKETS` words u64.
+//! Layout: a page with the set of mounts u64, then at 64 an entry of 64 bytes for each (process
+//! u32, 4 unused bytes, its start u64); behind it for each mount, and for `OTHERS`, `BUCKETS` words
+//! u64.
 
-use super::{HostSegment, turns};
+use super::{HostSegment, open_sequence};
 use crate::sync::{AtomicU64, fence};
 use crate::wait;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -31,39 +34,41 @@ use wire::errno::{Errno, Result};
 use wire::watch::{MARGIN_NANOS, MOUNT_COUNT_MAX, OTHERS, VALID_NANOS, Watch};
 
 const PAGE: usize = 4096;
-const START: usize = turns::END.next_multiple_of(PAGE);
-const ROW: usize = 64;
+const START: usize = open_sequence::END.next_multiple_of(PAGE);
+const ENTRY_BYTES: usize = 64;
 const BUCKETS: usize = 1 << 16;
-const WORDS: usize = START + PAGE;
-pub(super) const END: usize = WORDS + (MOUNT_COUNT_MAX + 1) * BUCKETS * 8;
+/// Offset of the words of mounts; those of one have memory once the mount has its number.
+pub(super) const WORDS: usize = START + PAGE;
+/// Length of the words of a mount.
+pub(super) const TABLE_BYTES: usize = BUCKETS * 8;
+pub(super) const END: usize = WORDS + (MOUNT_COUNT_MAX + 1) * TABLE_BYTES;
 
 /// Bits of a word that count.
 const COUNT_BITS: u32 = 20;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
 
-/// For so long from now something may be remembered.
+/// Maximum time from now for which anything may be cached.
 const SPAN_MILLIS: u64 = ((VALID_NANOS + MARGIN_NANOS) / 1_000_000).unsigned_abs();
-/// So much later a time may be that somebody said: whole milliseconds, and those that a count carries
-/// when
-/// a word is said a million times within a span.
+/// A noted time may be later by this much: rounding to whole milliseconds, and those that a count
+/// carries when a word is updated a million times within a span.
 const CARRIED_MILLIS: u64 = 20;
 
-const _: () = assert!(ROW * (MOUNT_COUNT_MAX + 1) <= PAGE && MOUNT_COUNT_MAX + 1 < 64);
+const _: () = assert!(ENTRY_BYTES * (MOUNT_COUNT_MAX + 1) <= PAGE && MOUNT_COUNT_MAX + 1 < 64);
 
-/// In which word something is noted.
+/// The word that covers a watch.
 #[must_use]
 pub fn bucket_of(watch: Watch) -> usize {
     watch.hash() as usize % BUCKETS
 }
 
-/// True if nothing is remembered under a word any more.
+/// True if nothing is cached under a word any more.
 #[must_use]
 pub fn is_over(word: u64) -> bool {
     (word >> COUNT_BITS).saturating_mul(1000) <= wait::now_micros()
 }
 
-/// A word as it may be believed at a time.
-const fn believed(word: u64, now_micros: u64) -> u64 {
+/// A word with its time limited to the maximum.
+const fn trusted(word: u64, now_micros: u64) -> u64 {
     let latest = (now_micros / 1000).saturating_add(SPAN_MILLIS);
     match word >> COUNT_BITS > latest.saturating_add(CARRIED_MILLIS) {
         true => latest << COUNT_BITS | word & COUNT,
@@ -71,33 +76,41 @@ const fn believed(word: u64, now_micros: u64) -> u64 {
     }
 }
 
-/// What the marks of an open file (`vnodes`) say of mounts: who writes to it without a message (8 bits: 0
-/// nobody so far, the number of a mount if only it does, else `SHARED`), by which mounts' kernels pages
-/// of it may be kept, a bit each, whether there ever were any, and what is known of other hosts.
+/// Bits of the marks of an open inode (`vnodes`) about mounts: which writes to it without a message
+/// (8 bits: 0 none so far, the number of a mount if only it does, else `SHARED`), which mounts'
+/// kernels may cache pages of it, a bit each, whether any ever did, whether one maps it for
+/// writing, and how other hosts use it.
 pub mod pages {
     use wire::watch::MOUNT_COUNT_MAX;
 
     const WRITER_SHIFT: u32 = 32;
-    const KEEPERS_SHIFT: u32 = 40;
-    /// Pages were kept since the file is open anywhere on this host.
+    const CACHERS_SHIFT: u32 = 40;
+    /// Pages were cached since the file is open on this host.
     pub const EVER: u64 = 1 << 63;
-    /// Other hosts may have written to it, since the same time, and perhaps do still.
+    /// Other hosts may have written to it since then, and may still.
     pub const OTHERS_WRITE: u64 = 1 << 61;
-    /// Kernels of other hosts may keep pages of it.
-    pub const OTHERS_KEEP: u64 = 1 << 60;
-    /// Who writes to it on other hosts knows that kernels of this one may keep pages, or will be told so.
+    /// Kernels of other hosts may cache pages of it.
+    pub const OTHERS_CACHE: u64 = 1 << 60;
+    /// Writers on other hosts know that kernels of this one may cache pages, or will be told.
     pub const ENTERED: u64 = 1 << 59;
     /// Programs, or more than one mount, write to it.
     pub const SHARED: u8 = 0xff;
-    const KEEPERS: u64 = (1 << MOUNT_COUNT_MAX) - 1;
+    /// A kernel of this host may have a mapping of it that is written.
+    pub const MAPPED: u64 = 1 << 62;
+    /// A program of this host has mapped it for writing without the kernel: its stores announce
+    /// nothing.
+    pub const STORED: u64 = 1 << 58;
+    const CACHERS: u64 = (1 << MOUNT_COUNT_MAX) - 1;
 
-    /// Who writes.
+    const _: () = assert!(CACHERS_SHIFT as usize + MOUNT_COUNT_MAX <= 58);
+
+    /// The writer.
     #[must_use]
     pub const fn writer(marks: u64) -> u8 {
         (marks >> WRITER_SHIFT) as u8
     }
 
-    /// With `by` among those who write.
+    /// Marks with `by` added to the writers.
     #[must_use]
     pub const fn with_writer(marks: u64, by: u8) -> u64 {
         let known = writer(marks);
@@ -105,25 +118,25 @@ pub mod pages {
         marks & !(0xff << WRITER_SHIFT) | (now as u64) << WRITER_SHIFT
     }
 
-    /// The bit of a mount whose kernel keeps pages.
+    /// The bit of a mount whose kernel caches pages.
     #[must_use]
-    pub const fn keeper(mount: u8) -> u64 {
-        (1 << KEEPERS_SHIFT >> 1) << mount
+    pub const fn cacher(mount: u8) -> u64 {
+        (1 << CACHERS_SHIFT >> 1) << mount
     }
 
-    /// The bits of all but `own`.
+    /// The bits of all mounts but `own`.
     #[must_use]
-    pub const fn keepers_but(marks: u64, own: u8) -> u64 {
-        let all = marks & KEEPERS << KEEPERS_SHIFT;
-        if own == 0 { all } else { all & !keeper(own) }
+    pub const fn cachers_except(marks: u64, own: u8) -> u64 {
+        let all = marks & CACHERS << CACHERS_SHIFT;
+        if own == 0 { all } else { all & !cacher(own) }
     }
 }
 
-/// A word as it is, and as it stays: a wild one is another from now on, so that its time passes.
-fn put_right(word: &AtomicU64) -> u64 {
+/// The value of a word, corrected once if it is invalid, so that its time passes.
+fn corrected(word: &AtomicU64) -> u64 {
     let mut known = word.load(SeqCst);
     loop {
-        let right = believed(known, wait::now_micros());
+        let right = trusted(known, wait::now_micros());
         if right == known {
             return known;
         }
@@ -135,11 +148,11 @@ fn put_right(word: &AtomicU64) -> u64 {
 }
 
 impl HostSegment {
-    /// Calls `each` with the mounts whose kernels may have pages of a file.
-    pub fn page_keepers(&self, inode: Inode, each: &mut dyn FnMut(u8)) {
+    /// Calls `each` with the mounts whose kernels may cache pages of a file.
+    pub fn page_cache_mounts(&self, inode: Inode, each: &mut dyn FnMut(u8)) {
         let Some(marks) = self.marks_of(inode) else { return };
-        let keeps = |number: &u8| marks & pages::keeper(*number) != 0;
-        (1..=MOUNT_COUNT_MAX as u8).filter(keeps).for_each(each);
+        let caches = |number: &u8| marks & pages::cacher(*number) != 0;
+        (1..=MOUNT_COUNT_MAX as u8).filter(caches).for_each(each);
     }
 
     #[inline(always)]
@@ -147,10 +160,10 @@ impl HostSegment {
         self.segment.word64(START)
     }
 
-    fn mount_row(number: u8) -> Result<usize> {
+    fn mount_entry(number: u8) -> Result<usize> {
         let place = usize::from(number);
         if (1..=MOUNT_COUNT_MAX).contains(&place) {
-            Ok(START + place * ROW)
+            Ok(START + place * ENTRY_BYTES)
         } else {
             Err(Errno::EINVAL)
         }
@@ -160,18 +173,31 @@ impl HostSegment {
         if !(1..=OTHERS).contains(&number) {
             return Err(Errno::EINVAL);
         }
-        let table = WORDS + (usize::from(number) - 1) * BUCKETS * 8;
-        self.segment.word64(table + bucket % BUCKETS * 8)
+        self.segment.word64(HostSegment::table(number) + bucket % BUCKETS * 8)
     }
 
-    /// A number for a mount that process `pid` serves, which began at `started`.
+    /// Offset of the words of a mount, or of `OTHERS`.
+    fn table(number: u8) -> usize {
+        WORDS + usize::from(number).saturating_sub(1) * TABLE_BYTES
+    }
+
+    fn reserve_table(&self, number: u8) -> Result<()> {
+        self.segment.reserve(HostSegment::table(number), TABLE_BYTES)
+    }
+
+    /// Takes a number for a mount that process `pid` serves, which started at `started`.
     ///
-    /// # Errors `ENFILE` if there are too many.
+    /// # Errors
+    /// `ENFILE` if there are too many; `ENOSPC` if there is no memory for one more.
     pub fn take_mount(&self, pid: u32, started: u64) -> Result<u8> {
         for number in 1..=MOUNT_COUNT_MAX as u8 {
-            let row = HostSegment::mount_row(number)?;
-            if self.segment.word32(row)?.compare_exchange(0, pid, SeqCst, Relaxed).is_ok() {
-                self.segment.word64(row + 8)?.store(started, SeqCst);
+            let entry = HostSegment::mount_entry(number)?;
+            if self.segment.word32(entry)?.compare_exchange(0, pid, SeqCst, Relaxed).is_ok() {
+                if let Err(errno) = self.reserve_table(number) {
+                    self.segment.word32(entry)?.store(0, SeqCst);
+                    return Err(errno);
+                }
+                self.segment.word64(entry + 8)?.store(started, SeqCst);
                 self.mounts()?.fetch_or(1 << number, SeqCst);
                 return Ok(number);
             }
@@ -179,12 +205,12 @@ impl HostSegment {
         Err(Errno::ENFILE)
     }
 
-    /// A mount is gone, and its kernel remembers nothing.
+    /// A mount is gone, and its kernel caches nothing.
     pub fn give_mount(&self, number: u8) {
-        let Ok(row) = HostSegment::mount_row(number) else { return };
-        if let (Ok(mounts), Ok(pid)) = (self.mounts(), self.segment.word32(row)) {
+        let Ok(entry) = HostSegment::mount_entry(number) else { return };
+        if let (Ok(mounts), Ok(pid)) = (self.mounts(), self.segment.word32(entry)) {
             mounts.fetch_and(!(1 << number), SeqCst);
-            let _ = self.segment.word64(row + 8).map(|started| started.store(0, SeqCst));
+            let _ = self.segment.word64(entry + 8).map(|started| started.store(0, SeqCst));
             pid.store(0, SeqCst);
         }
     }
@@ -192,8 +218,9 @@ impl HostSegment {
     /// Calls `each` with number, process and start of all mounts; 0: the start is not noted yet.
     pub fn mount_list(&self, each: &mut dyn FnMut(u8, u32, u64)) {
         for number in 1..=MOUNT_COUNT_MAX as u8 {
-            let Ok(row) = HostSegment::mount_row(number) else { return };
-            if let (Ok(pid), Ok(started)) = (self.segment.word32(row), self.segment.word64(row + 8))
+            let Ok(entry) = HostSegment::mount_entry(number) else { return };
+            if let (Ok(pid), Ok(started)) =
+                (self.segment.word32(entry), self.segment.word64(entry + 8))
             {
                 let pid = pid.load(SeqCst);
                 if pid != 0 {
@@ -203,18 +230,19 @@ impl HostSegment {
         }
     }
 
-    /// A mount's kernel may remember what falls on `bucket` until `until`, in microseconds of
-    /// `wait::now_micros`. The word as it is now.
+    /// A mount's kernel may cache what `bucket` covers until `until`, in microseconds of
+    /// `wait::now_micros`. Returns the new word.
     ///
-    /// # Errors `EINVAL` for a number that is no mount's.
+    /// # Errors
+    /// `EINVAL` for a number that is no mount's.
     pub fn watch(&self, number: u8, bucket: usize, until: u64) -> Result<u64> {
         let word = self.watch_word(number, bucket)?;
         let now = wait::now_micros();
-        let latest = believed(u64::MAX, now) >> COUNT_BITS;
+        let latest = trusted(u64::MAX, now) >> COUNT_BITS;
         let millis = until.div_ceil(1000).min(latest);
         let longer = |known: u64| {
-            let time = millis.max(believed(known, now) >> COUNT_BITS) << COUNT_BITS;
-            // What the count carries makes it a millisecond longer.
+            let time = millis.max(trusted(known, now) >> COUNT_BITS) << COUNT_BITS;
+            // A carry from the count makes it a millisecond longer.
             time.saturating_add((known & COUNT) + 1)
         };
         let known = word.fetch_update(SeqCst, SeqCst, |known| Some(longer(known)));
@@ -222,32 +250,34 @@ impl HostSegment {
         Ok(longer(known.unwrap_or_default()))
     }
 
-    /// Kernels of other hosts may remember `watch` for so many nanoseconds from now.
+    /// Kernels of other hosts may cache `watch` for `nanos` nanoseconds from now.
     ///
-    /// # Errors As `watch`.
+    /// # Errors
+    /// As `watch`.
     pub fn watch_for_others(&self, watch: Watch, nanos: i64) -> Result<()> {
         let micros = u64::try_from(nanos).unwrap_or(0).div_ceil(1000);
         if self.mounts()?.load(Relaxed) & 1 << OTHERS == 0 {
+            self.reserve_table(OTHERS)?;
             self.mounts()?.fetch_or(1 << OTHERS, SeqCst);
         }
         let until = wait::now_micros().saturating_add(micros);
         self.watch(OTHERS, bucket_of(watch), until).map(drop)
     }
 
-    /// True if there is a mount of this number.
+    /// True if there is a mount with this number.
     #[must_use]
     pub fn has_mount(&self, number: u8) -> bool {
         let is_one = (1..=MOUNT_COUNT_MAX).contains(&usize::from(number));
         is_one && self.mounts().is_ok_and(|mounts| mounts.load(SeqCst) & 1 << number != 0)
     }
 
-    /// True if somebody on this host has a file open to write.
+    /// True if a process on this host has a file open for writing.
     #[must_use]
     pub fn has_writer(&self, inode: Inode) -> bool {
         self.marks_of(inode).is_some_and(|marks| pages::writer(marks) != 0)
     }
 
-    /// True if kernels of mounts of this host may have had pages of a file since it is open.
+    /// True if kernels of mounts of this host may have cached pages of a file since it is open.
     #[must_use]
     pub fn had_pages(&self, inode: Inode) -> bool {
         self.marks_of(inode).is_some_and(|marks| marks & pages::EVER != 0)
@@ -255,35 +285,35 @@ impl HostSegment {
 
     fn marks_of(&self, inode: Inode) -> Option<u64> {
         fence(SeqCst);
-        let row = self.vnode_find(inode).and_then(|row| self.vnode(row).ok());
-        row.map(|row| row.marks.load(SeqCst))
+        let entry = self.vnode_find(inode).and_then(|entry| self.vnode(entry).ok());
+        entry.map(|entry| entry.marks.load(SeqCst))
     }
 
-    /// The word of a bucket as it is.
+    /// The current word of a bucket.
     ///
-    /// # Errors As `watch`.
+    /// # Errors
+    /// As `watch`.
     pub fn watch_now(&self, number: u8, bucket: usize) -> Result<u64> {
         Ok(self.watch_word(number, bucket)?.load(SeqCst))
     }
 
-    /// A mount's kernel remembers nothing any more that falls on `bucket`, unless the word is
-    /// another by now.
+    /// A mount's kernel caches nothing any more that `bucket` covers, unless the word has changed.
     pub fn unwatch(&self, number: u8, bucket: usize, word: u64) {
         if let Ok(known) = self.watch_word(number, bucket) {
             let _ = known.compare_exchange(word, word & COUNT, SeqCst, Relaxed);
         }
     }
 
-    /// True if there is any mount, of this host or of another that remembers something of this one's.
+    /// True if there is any mount, of this host or of another that caches something of this one's.
     #[inline]
     #[must_use]
     pub fn has_mounts(&self) -> bool {
         self.mounts().is_ok_and(|mounts| mounts.load(SeqCst) != 0)
     }
 
-    /// Calls `each` with the number and the word of each mount whose kernel may remember `watch`,
-    /// as far as it said so before the caller made known that he is about to change it. Of all
-    /// mounts of other hosts once, with `OTHERS`.
+    /// Calls `each` with the number and the word of each mount whose kernel may cache `watch`, if
+    /// the mount noted that before the caller announced its change. Once for all mounts of other
+    /// hosts together, with `OTHERS`.
     pub fn watchers(&self, watch: Watch, each: &mut dyn FnMut(u8, u64)) {
         fence(SeqCst);
         let Ok(mut mounts) = self.mounts().map(|mounts| mounts.load(SeqCst)) else { return };
@@ -294,14 +324,14 @@ impl HostSegment {
         while mounts != 0 {
             let number = mounts.trailing_zeros() as u8;
             mounts &= mounts - 1;
-            let word = self.watch_word(number, bucket).map_or(0, put_right);
+            let word = self.watch_word(number, bucket).map_or(0, corrected);
             if word > COUNT && !is_over(word) {
                 each(number, word);
             }
         }
     }
 
-    /// True if the kernel of a mount other than `own` may remember `watch`; see `watchers`.
+    /// True if the kernel of a mount other than `own` may cache `watch`; see `watchers`.
     #[must_use]
     pub fn is_watched(&self, watch: Watch, own: u8) -> bool {
         let mut is_watched = false;
@@ -323,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_watched_is_found_until_its_time_is_over_or_it_is_given_back() {
+    fn a_watch_is_found_until_it_expires_or_is_dropped() {
         let (segment, _) = Segment::nameless(c"test", HOST_BYTES).expect("memory");
         let host = HostSegment::new(segment).expect("a segment");
         let file = Watch::Attributes(Inode(77));
@@ -331,20 +361,20 @@ mod tests {
         let (one, two) =
             (host.take_mount(10, 11).expect("one"), host.take_mount(20, 21).expect("two"));
         let now = wait::now_micros();
-        let far = now + SPAN_MILLIS * 1000;
+        let later = now + SPAN_MILLIS * 1000;
         let watch = |number, until| host.watch(number, bucket_of(file), until).expect("watched");
-        let first = watch(one, far);
+        let first = watch(one, later);
         assert_eq!(watchers(&host, file), [(one, first)]);
         assert!(host.is_watched(file, two) && !host.is_watched(file, one));
-        let again = watch(one, far);
+        let again = watch(one, later);
         assert_ne!(again, first, "each time another word");
         host.unwatch(one, bucket_of(file), first);
         assert_eq!(watchers(&host, file), [(one, again)], "a word of before takes nothing away");
         watch(two, now.saturating_sub(2000));
-        assert_eq!(watchers(&host, file), [(one, again)], "what is over is not remembered");
+        assert_eq!(watchers(&host, file), [(one, again)], "an expired watch is not found");
         host.unwatch(one, bucket_of(file), again);
         assert!(watchers(&host, file).is_empty());
-        assert!(![first, again].contains(&watch(one, far)), "also after it was given back");
+        assert!(![first, again].contains(&watch(one, later)), "also after it was given back");
         let mut all = std::vec::Vec::new();
         host.mount_list(&mut |number, pid, started| all.push((number, pid, started)));
         assert_eq!(all, [(one, 10, 11), (two, 20, 21)]);
@@ -359,18 +389,18 @@ mod tests {
         assert_eq!(host.take_mount(30, 31), Ok(one));
         let rest = (2..MOUNT_COUNT_MAX).filter(|_| host.take_mount(1, 1).is_ok()).count();
         assert_eq!((rest, host.take_mount(1, 1)), (MOUNT_COUNT_MAX - 2, Err(Errno::ENFILE)));
-        assert_eq!(host.watch(0, 0, far), Err(Errno::EINVAL));
+        assert_eq!(host.watch(0, 0, later), Err(Errno::EINVAL));
     }
 
-    /// A torn word, or one of somebody who means harm, holds nobody up for longer than a true one.
+    /// A torn or malicious word blocks nobody for longer than a valid one.
     #[test]
-    fn what_a_word_says_is_remembered_for_so_long_at_most() {
+    fn a_watch_word_is_valid_for_a_bounded_time() {
         let (segment, _) = Segment::nameless(c"test", HOST_BYTES).expect("memory");
         let host = HostSegment::new(segment).expect("a segment");
         let file = Watch::Attributes(Inode(77));
         let mount = host.take_mount(10, 11).expect("a number");
         let word = host.watch_word(mount, bucket_of(file)).expect("a word");
-        for wild in [u64::MAX, 1 << 63 | 5, believed(u64::MAX, wait::now_micros()) * 2] {
+        for wild in [u64::MAX, 1 << 63 | 5, trusted(u64::MAX, wait::now_micros()) * 2] {
             word.store(wild, SeqCst);
             let before = wait::now_micros() / 1000;
             let [(_, seen)] = watchers(&host, file)[..] else { panic!("{wild:x} is not seen") };
@@ -381,7 +411,7 @@ mod tests {
                 "{wild:x}: {time}"
             );
             assert_eq!(watchers(&host, file), [(mount, seen)], "it does not move on");
-            // Nor does who watches anew believe one.
+            // A new watch does not trust one either.
             word.store(wild, SeqCst);
             let now = wait::now_micros();
             let until = now + SPAN_MILLIS * 1000;
@@ -392,9 +422,9 @@ mod tests {
         word.store(0, SeqCst);
         let said = host.watch(mount, bucket_of(file), u64::MAX).expect("watched") >> COUNT_BITS;
         assert!(said <= wait::now_micros() / 1000 + SPAN_MILLIS, "nor one that is asked for");
-        // A true word is never touched, though it is a little beyond.
+        // A valid word is never changed, though its time is a little later.
         let now = wait::now_micros();
         let promised = (now / 1000 + SPAN_MILLIS + CARRIED_MILLIS) << COUNT_BITS | 7;
-        assert_eq!(believed(promised, now), promised);
+        assert_eq!(trusted(promised, now), promised);
     }
 }

@@ -1,4 +1,4 @@
-//! The host segment: counts of open files, and locks whose holders are killed.
+//! The host segment: open counts, and locks whose owners are killed.
 
 use crate::support::{SECOND, memory};
 use shm::host::{HOST_BYTES, HostSegment, VnodeIndex};
@@ -22,19 +22,19 @@ fn host() -> Arc<HostSegment> {
 /// One thread is killed while it opens or closes: the others go on, and a file that they have open
 /// stays open.
 #[test]
-fn a_lock_of_the_dead_stops_nobody() {
+fn a_lock_of_a_dead_thread_blocks_nobody() {
     model::explore(1500, || {
         let host = host();
         let victim = Arc::clone(&host);
         let victim = model::spawn(move || {
-            model::doom(30);
-            let vnode = victim.vnode_open(Inode(5)).expect("room");
+            model::kill_after(30);
+            let vnode = victim.vnode_open(Inode(5)).expect("space");
             let _ = victim.vnode_close(Inode(5), vnode);
         });
         let others = [(); 2].map(|()| {
             let host = Arc::clone(&host);
             model::spawn(move || {
-                let vnode = host.vnode_open(Inode(5)).expect("room");
+                let vnode = host.vnode_open(Inode(5)).expect("space");
                 assert_eq!(host.vnode_find(Inode(5)), Some(vnode), "open and not found");
                 host.vnode_close(Inode(5), vnode).expect("open").last
             })
@@ -42,86 +42,86 @@ fn a_lock_of_the_dead_stops_nobody() {
         let was_killed = victim.join().is_none();
         let lasts = others.map(|other| other.join().expect("not killed"));
         assert!(was_killed || lasts != [true, true] || host.vnode_find(Inode(5)).is_none());
-        let still_open = model::quietly(|| host.vnode_find(Inode(5)));
+        let still_open = model::uninterrupted(|| host.vnode_find(Inode(5)));
         assert!(was_killed || still_open.is_none(), "nobody has it open");
     });
 }
 
-/// Who closes a file last stands still in the middle, for longer than anybody waits for a lock, while
-/// another opens it again: its row stays his.
+/// The last closer of a file is stopped in the middle, for longer than any thread waits for a lock,
+/// while another thread opens it again, which keeps its entry.
 #[test]
-fn who_stands_still_in_a_close_takes_no_row_from_others() {
+fn a_stopped_close_frees_no_entry_of_another_file() {
     model::explore(3000, || {
         let host = host();
-        let before = model::quietly(|| host.vnode_open(Inode(5)).expect("room"));
+        let before = model::uninterrupted(|| host.vnode_open(Inode(5)).expect("space"));
         let closer = {
             let host = Arc::clone(&host);
             model::spawn(move || {
-                model::stop(20);
+                model::stop_after(20);
                 host.vnode_close(Inode(5), before).expect("open").last
             })
         };
-        model::hurry(SECOND / 2);
-        let vnode = host.vnode_open(Inode(5)).expect("room");
-        let beside = host.vnode_open(neighbour()).expect("room");
-        model::go_on();
+        model::advance_clock_by(SECOND / 2);
+        let vnode = host.vnode_open(Inode(5)).expect("space");
+        let beside = host.vnode_open(neighbour()).expect("space");
+        model::resume_all();
         let was_last = closer.join().expect("not killed");
         assert_eq!(host.vnode_find(Inode(5)), Some(vnode), "open and not found");
         assert_eq!(host.vnode_find(neighbour()), Some(beside), "open and not found");
         assert!(was_last || vnode == before);
         assert!(host.vnode_close(Inode(5), vnode).expect("open").last);
         assert!(host.vnode_close(neighbour(), beside).expect("open").last);
-        let mut rows = 0;
-        model::quietly(|| host.vnode_list(&mut |_, _| rows += 1));
-        assert_eq!(rows, 0, "nobody has anything open");
+        let mut entries = 0;
+        model::uninterrupted(|| host.vnode_list(&mut |_, _| entries += 1));
+        assert_eq!(entries, 0, "nobody has anything open");
     });
 }
 
-/// Who opens a file that is open stands still in the middle, while others close it and open another:
-/// he is not counted in theirs.
+/// A thread that opens an open file is stopped in the middle, while others close it and open
+/// another file: it is not counted in that one.
 #[test]
-fn who_stands_still_in_an_open_is_counted_in_his_file() {
+fn a_stopped_open_is_counted_in_its_own_file() {
     model::explore(3000, || {
         let host = host();
-        let before = model::quietly(|| host.vnode_open(Inode(5)).expect("room"));
+        let before = model::uninterrupted(|| host.vnode_open(Inode(5)).expect("space"));
         let opener = {
             let host = Arc::clone(&host);
             model::spawn(move || {
-                model::stop(20);
-                let vnode = host.vnode_open(Inode(5)).expect("room");
-                let row = host.vnode(vnode).expect("open");
-                assert_eq!(row.inode.load(Ordering::SeqCst), 5, "another file's row");
+                model::stop_after(20);
+                let vnode = host.vnode_open(Inode(5)).expect("space");
+                let entry = host.vnode(vnode).expect("open");
+                assert_eq!(entry.inode.load(Ordering::SeqCst), 5, "another file's entry");
                 host.vnode_close(Inode(5), vnode).expect("open")
             })
         };
-        model::hurry(SECOND / 2);
+        model::advance_clock_by(SECOND / 2);
         let _ = host.vnode_close(Inode(5), before).expect("open");
-        let beside = host.vnode_open(neighbour()).expect("room");
-        model::go_on();
+        let beside = host.vnode_open(neighbour()).expect("space");
+        model::resume_all();
         let _ = opener.join().expect("not killed");
         assert!(host.vnode_close(neighbour(), beside).expect("open").last, "counted by another");
     });
 }
 
-/// A file has one row, also if who puts it in stands still meanwhile.
+/// A file has one entry, even if the thread that inserts it is stopped meanwhile.
 #[test]
-fn who_stands_still_makes_no_second_row() {
+fn a_stopped_open_makes_no_second_entry() {
     model::explore(6000, || {
         let host = host();
         let openers = [true, false].map(|stops| {
             let host = Arc::clone(&host);
             model::spawn(move || {
                 if stops {
-                    model::stop(40);
+                    model::stop_after(40);
                 }
-                host.vnode_open(Inode(5)).expect("room")
+                host.vnode_open(Inode(5)).expect("space")
             })
         });
-        model::hurry(SECOND / 2);
+        model::advance_clock_by(SECOND / 2);
         let [stopped, other] = openers;
         let other = other.join().expect("not killed");
-        model::go_on();
-        assert_eq!(stopped.join().expect("not killed"), other, "two rows of a file");
+        model::resume_all();
+        assert_eq!(stopped.join().expect("not killed"), other, "two entries of a file");
         assert!(!host.vnode_close(Inode(5), other).expect("open").last);
         assert!(host.vnode_close(Inode(5), other).expect("open").last);
     });
@@ -129,25 +129,26 @@ fn who_stands_still_makes_no_second_row() {
 
 /// Deleting and opening meet: the opener sees that the file is gone, or the shard that it is open.
 #[test]
-fn a_file_is_not_deleted_under_who_opens_it() {
+fn a_file_is_not_deleted_while_it_is_opened() {
     model::explore(1500, || {
         let host = host();
         let exists = Arc::new(shm::sync::AtomicU32::new(1));
         let opener = {
             let (host, exists) = (Arc::clone(&host), Arc::clone(&exists));
             model::spawn(move || {
-                let vnode = host.vnode_open(Inode(5)).expect("room");
+                let vnode = host.vnode_open(Inode(5)).expect("space");
                 let open = exists.load(Ordering::SeqCst) != 0;
-                let told = open.then(|| host.vnode_close(Inode(5), vnode).expect("open").deleted);
-                (open, told)
+                let reported =
+                    open.then(|| host.vnode_close(Inode(5), vnode).expect("open").deleted);
+                (open, reported)
             })
         };
         exists.store(0, Ordering::SeqCst);
-        let kept = host.mark_deleted(Inode(5));
-        let (open, told) = opener.join().expect("not killed");
-        // Kept for an opener that had closed before, it would be for nobody.
-        assert!(!kept || told != Some(false), "nobody tells the shard of the last close");
-        assert!(kept || !open || told == Some(false), "deleted while it is open");
+        let remaining = host.mark_deleted(Inode(5));
+        let (open, reported) = opener.join().expect("not killed");
+        // If it were kept for an opener that had closed before, it would be kept for nobody.
+        assert!(!remaining || reported != Some(false), "nobody tells the shard of the last close");
+        assert!(remaining || !open || reported == Some(false), "deleted while it is open");
     });
 }
 
@@ -155,14 +156,14 @@ fn a_file_is_not_deleted_under_who_opens_it() {
 fn the_last_reference_is_one() {
     model::explore(1000, || {
         let host = host();
-        let file = host.file_allocate(Inode(5), VnodeIndex(0), 0).expect("room");
+        let file = host.file_allocate(Inode(5), VnodeIndex(0), 0).expect("space");
         host.file_retain(file);
         let lasts = Arc::new(AtomicU32::new(0));
         let others = [(); 2].map(|()| {
             let (host, lasts) = (Arc::clone(&host), Arc::clone(&lasts));
             model::spawn(move || {
-                let own = host.file_allocate(Inode(6), VnodeIndex(0), 0).expect("room");
-                assert_ne!(own, file, "one row for two files");
+                let own = host.file_allocate(Inode(6), VnodeIndex(0), 0).expect("space");
+                assert_ne!(own, file, "one entry for two files");
                 if host.file_release(file).expect("has references") {
                     lasts.fetch_add(1, Ordering::Relaxed);
                     host.file_free(file).expect("a row");
@@ -171,20 +172,21 @@ fn the_last_reference_is_one() {
             })
         });
         let [first, second] = others.map(|other| other.join().expect("not killed"));
-        assert!(first != second || first == file, "one row for two files");
+        assert!(first != second || first == file, "one entry for two files");
         assert_eq!(lasts.load(Ordering::Relaxed), 1);
     });
 }
 
-/// Two take apart what they saw of a dead process; whoever gets the row meanwhile keeps its table.
+/// Two threads dismantle the table of a dead process as they read it; a process that takes the
+/// entry meanwhile keeps its table.
 #[test]
 fn a_table_is_taken_apart_once() {
     model::explore(600, || {
         let host = host();
-        let file = host.file_allocate(Inode(5), VnodeIndex(0), 0).expect("room");
-        let process = model::quietly(|| {
-            let process = host.process_register(100, 7).expect("room");
-            host.process_set(process, 3, Some((file, false))).expect("room");
+        let file = host.file_allocate(Inode(5), VnodeIndex(0), 0).expect("space");
+        let process = model::uninterrupted(|| {
+            let process = host.process_register(100, 7).expect("space");
+            host.process_set(process, 3, Some((file, false))).expect("space");
             process
         });
         let generation = host.process_generation(process);
@@ -198,8 +200,8 @@ fn a_table_is_taken_apart_once() {
                 host.process_release(process, generation, &mut count).is_ok()
             })
         });
-        let next = host.process_register(200, 9).expect("room");
-        host.process_set(next, 4, Some((file, false))).expect("room");
+        let next = host.process_register(200, 9).expect("space");
+        host.process_set(next, 4, Some((file, false))).expect("space");
         let [first, second] = others.map(|other| other.join().expect("not killed"));
         assert_ne!(first, second, "by one of two");
         assert_eq!(seen.load(Ordering::Relaxed), 1);
@@ -208,14 +210,15 @@ fn a_table_is_taken_apart_once() {
     });
 }
 
-/// A child adopts the copy of its table while somebody takes the copy apart for one of a dead fork.
+/// A child adopts the copy of its table while another thread takes the copy for one of a dead fork,
+/// and dismantles it.
 #[test]
 fn a_copy_is_adopted_or_taken_apart() {
     model::explore(600, || {
         let host = host();
-        let (copy, generation) = model::quietly(|| {
-            let parent = host.process_register(100, 7).expect("room");
-            let copy = host.process_copy(parent, &mut |_| {}).expect("room");
+        let (copy, generation) = model::uninterrupted(|| {
+            let parent = host.process_register(100, 7).expect("space");
+            let copy = host.process_copy(parent, &mut |_| {}).expect("space");
             (copy, host.process_generation(copy))
         });
         let other = Arc::clone(&host);
@@ -251,27 +254,28 @@ fn a_cell_is_filled_once() {
     });
 }
 
-/// A file of 5000 bytes is cut by the worker of its shard while one writes as many anew and one learns
-/// how long it is. In the end it is long if the bytes are there, and only then; the shard is told so.
+/// A file of 5000 bytes is truncated by the worker of its shard while one thread writes as many
+/// again and another learns its size. In the end it is long if and only if the bytes are there; the
+/// shard is told so.
 #[test]
 fn a_size_is_that_of_the_bytes_that_are_left() {
     model::explore(3000, || {
         let host = host();
-        let row = model::quietly(|| host.vnode_open(Inode(5)).expect("room"));
+        let entry = model::uninterrupted(|| host.vnode_open(Inode(5)).expect("space"));
         let shard = Arc::new(shm::sync::AtomicU64::new(5000));
         let bytes = Arc::new(shm::sync::AtomicU32::new(1));
         let writer = {
             let (host, bytes) = (Arc::clone(&host), Arc::clone(&bytes));
             model::spawn(move || {
-                let vnode = host.vnode(row).expect("a row");
+                let vnode = host.vnode(entry).expect("a row");
                 loop {
-                    let cuts = vnode.cuts();
-                    if cuts.is_under_way() {
+                    let truncate_epoch = vnode.truncate_epoch();
+                    if truncate_epoch.is_under_way() {
                         model::spin_loop();
                         continue;
                     }
                     bytes.store(1, Ordering::SeqCst);
-                    if vnode.note_written(cuts, 5000).is_ok() {
+                    if vnode.note_written(truncate_epoch, 5000).is_ok() {
                         break;
                     }
                 }
@@ -280,75 +284,76 @@ fn a_size_is_that_of_the_bytes_that_are_left() {
         let learner = {
             let (host, shard) = (Arc::clone(&host), Arc::clone(&shard));
             model::spawn(move || {
-                let vnode = host.vnode(row).expect("a row");
-                let seen = vnode.seen();
+                let vnode = host.vnode(entry).expect("a row");
+                let seen = vnode.size_snapshot();
                 vnode.learn(&seen, shard.load(Ordering::SeqCst));
             })
         };
         shard.store(0, Ordering::SeqCst);
-        host.begin_cut(Inode(5), 0);
+        host.begin_truncate(Inode(5), 0);
         bytes.store(0, Ordering::SeqCst);
-        host.end_cut(Inode(5));
+        host.end_truncate(Inode(5));
         writer.join().expect("not killed");
         learner.join().expect("not killed");
         let right = 5000 * u64::from(bytes.load(Ordering::SeqCst));
-        assert_eq!(host.vnode(row).expect("a row").size(), right);
-        assert_eq!(host.untold(Inode(5)), right, "to be told");
-        assert_eq!(host.cuts(Inode(5)).map(shm::host::Cuts::number), Some(2));
+        assert_eq!(host.vnode(entry).expect("a row").size(), right);
+        assert_eq!(host.unreported(Inode(5)), right, "to be reported");
+        assert_eq!(host.truncate_epoch(Inode(5)).map(shm::host::TruncateEpoch::number), Some(2));
     });
 }
 
-/// The shard is another host's: nothing that one learned of the time before a cut stays.
+/// The shard is another host's: no size learned before a truncation stays.
 #[test]
-fn a_size_learned_late_is_not_that_of_before_a_cut() {
+fn a_size_learned_late_is_not_from_before_a_truncate() {
     model::explore(1500, || {
         let host = host();
-        let row = model::quietly(|| host.vnode_open(Inode(5)).expect("room"));
+        let entry = model::uninterrupted(|| host.vnode_open(Inode(5)).expect("space"));
         let shard = Arc::new(shm::sync::AtomicU64::new(5000));
         let learners = [(); 2].map(|()| {
             let (host, shard) = (Arc::clone(&host), Arc::clone(&shard));
             model::spawn(move || {
-                let vnode = host.vnode(row).expect("a row");
-                let seen = vnode.seen();
+                let vnode = host.vnode(entry).expect("a row");
+                let seen = vnode.size_snapshot();
                 vnode.learn(&seen, shard.load(Ordering::SeqCst));
             })
         });
-        let vnode = host.vnode(row).expect("a row");
-        assert_eq!(vnode.cut_far(), 0);
+        let vnode = host.vnode(entry).expect("a row");
+        assert_eq!(vnode.begin_own_remote_truncate(), 0);
         shard.store(0, Ordering::SeqCst);
-        vnode.is_cut_far(0);
+        vnode.end_own_remote_truncate(0);
         let _ = learners.map(|learner| learner.join().expect("not killed"));
         assert_eq!(vnode.size(), 0);
     });
 }
 
-/// A shard of another host gives out a range, which passes by while a client of this host has asked for a
-/// cut: it is one of before the cut, and what is left of it afterwards is known.
+/// A shard of another host hands out a range while a client of this host has requested a
+/// truncation: the range is one from before the truncation, and its remainder afterwards is known.
 #[test]
-fn a_range_that_passes_a_cut_is_of_before_it() {
+fn a_range_that_crosses_a_truncate_is_from_before_it() {
     model::explore(1, || {
         let host = host();
-        let (file, row) = (Inode(5), model::quietly(|| host.vnode_open(Inode(5)).expect("room")));
-        let vnode = host.vnode(row).expect("a row");
-        let first = vnode.cuts();
-        host.begin_far_cut(file);
-        assert_eq!(vnode.cuts().before(), first);
-        assert_ne!(vnode.cuts(), first, "nothing is written of it meanwhile");
-        // Two clients cut: the bytes behind the shorter one's are gone.
-        host.far_cut_to(file, 100);
-        host.far_cut_to(file, 7000);
-        host.end_far_cut(file, true);
-        assert_eq!(vnode.cut_once_since(first), Some(100));
-        let second = vnode.cuts();
-        assert_eq!((second.before(), second.after()), (second, second), "nobody cuts");
+        let (file, entry) =
+            (Inode(5), model::uninterrupted(|| host.vnode_open(Inode(5)).expect("space")));
+        let vnode = host.vnode(entry).expect("a row");
+        let first = vnode.truncate_epoch();
+        host.begin_remote_truncate(file);
+        assert_eq!(vnode.truncate_epoch().before(), first);
+        assert_ne!(vnode.truncate_epoch(), first, "nothing is written of it meanwhile");
+        // Two clients truncate: the bytes behind the shorter size are gone.
+        host.remote_truncate_to(file, 100);
+        host.remote_truncate_to(file, 7000);
+        host.end_remote_truncate(file, true);
+        assert_eq!(vnode.truncated_once_since(first), Some(100));
+        let second = vnode.truncate_epoch();
+        assert_eq!((second.before(), second.after()), (second, second), "no truncation");
         // The shard refuses: all of the range is good.
-        host.begin_far_cut(file);
-        host.end_far_cut(file, false);
-        assert!(vnode.cut_once_since(second).is_some_and(|size| size > 1 << 47));
-        // The shard tells of a cut: ranges that come behind that are of after it.
-        host.begin_cut(file, 40);
-        let told = vnode.cuts().after();
-        host.end_far_cut(file, true);
-        assert_eq!(vnode.cuts(), told);
+        host.begin_remote_truncate(file);
+        host.end_remote_truncate(file, false);
+        assert!(vnode.truncated_once_since(second).is_some_and(|size| size > 1 << 47));
+        // The shard reports a truncation: ranges that arrive later are from after it.
+        host.begin_truncate(file, 40);
+        let reported = vnode.truncate_epoch().after();
+        host.end_remote_truncate(file, true);
+        assert_eq!(vnode.truncate_epoch(), reported);
     });
 }

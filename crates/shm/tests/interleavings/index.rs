@@ -31,12 +31,12 @@ fn attributes(inode: u64, value: u64) -> Attributes {
     }
 }
 
-/// Key 9 changes, keys 1 to 3 stay, 4 to 8 come while the table grows, 20 never is.
+/// Key 9 changes, keys 1 to 3 stay, 4 to 8 are added while the table grows, 20 never exists.
 fn look(reader: &Index, newest: &mut u64) {
     match reader.entry(9) {
         Hit::Found(inode, mode) => {
-            assert_eq!(inode.0 as u32, mode, "a torn row");
-            assert!(inode.0 >= *newest, "a row of the past");
+            assert_eq!(inode.0 as u32, mode, "a torn record");
+            assert!(inode.0 >= *newest, "an old record");
             *newest = inode.0;
         }
         Hit::Absent => assert!(*newest <= 2, "it is there again by now"),
@@ -54,7 +54,7 @@ fn look(reader: &Index, newest: &mut u64) {
 fn entries_are_never_torn_and_never_lost() {
     model::explore(1500, || {
         let (writer, reader) = sides();
-        model::quietly(|| {
+        model::uninterrupted(|| {
             for key in 1..=3u64 {
                 writer.put_entry(u128::from(key), Inode(key), key as u32);
             }
@@ -80,7 +80,7 @@ fn entries_are_never_torn_and_never_lost() {
         for reader in readers {
             reader.join().expect("not killed");
         }
-        model::quietly(|| {
+        model::uninterrupted(|| {
             for key in (1..=8u64).filter(|key| key % 4 != 1) {
                 let there = Hit::Found(Inode(key), key as u32);
                 assert_eq!(reader.entry(u128::from(key)), there, "key {key} is lost");
@@ -91,10 +91,10 @@ fn entries_are_never_torn_and_never_lost() {
 }
 
 #[test]
-fn a_row_that_nobody_touches_is_always_found() {
+fn a_record_that_nobody_touches_is_always_found() {
     model::explore(1000, || {
         let (writer, reader) = sides();
-        model::quietly(|| writer.put_entry(1, Inode(1), 1));
+        model::uninterrupted(|| writer.put_entry(1, Inode(1), 1));
         let other = model::spawn(move || {
             for _ in 0..3 {
                 assert_eq!(reader.entry(1), Hit::Found(Inode(1), 1));
@@ -112,9 +112,9 @@ fn a_row_that_nobody_touches_is_always_found() {
 fn attributes_are_never_torn_also_when_the_writer_is_killed() {
     model::explore(1000, || {
         let (writer, reader) = sides();
-        model::quietly(|| (1..=3).for_each(|inode| writer.put_inode(&attributes(inode, 1))));
+        model::uninterrupted(|| (1..=3).for_each(|inode| writer.put_inode(&attributes(inode, 1))));
         let writer = model::spawn(move || {
-            model::doom(150);
+            model::kill_after(150);
             for (inode, value) in [(1, 2), (4, 1), (2, 2), (5, 1), (1, 3)] {
                 writer.put_inode(&attributes(inode, value));
             }
@@ -124,8 +124,8 @@ fn attributes_are_never_torn_also_when_the_writer_is_killed() {
             for inode in 1..=2 {
                 if let Some(found) = reader.inode(Inode(inode)) {
                     assert_eq!(found.inode, Inode(inode), "another inode");
-                    assert_eq!(found.size, found.modified.cast_unsigned(), "a torn row");
-                    assert_eq!(found.size, u64::from(found.device), "a torn row");
+                    assert_eq!(found.size, found.modified.cast_unsigned(), "a torn record");
+                    assert_eq!(found.size, u64::from(found.device), "a torn record");
                 }
             }
         }
@@ -134,28 +134,28 @@ fn attributes_are_never_torn_also_when_the_writer_is_killed() {
     });
 }
 
-/// What finds its bucket full is found elsewhere, whole, and once: while it changes, and while there
-/// comes to be room in its own bucket.
+/// A record whose bucket is full is found elsewhere, whole, and once: while it changes, and while
+/// space becomes free in its own bucket.
 #[test]
 fn attributes_that_spilled_are_found() {
     let of_one_bucket = |inode: &u64| neighbourly(Inode(*inode), 7).is_multiple_of(8);
     let inodes: Vec<u64> = (1..).filter(of_one_bucket).take(7).collect();
     model::explore(1000, move || {
         let (writer, reader) = sides();
-        model::quietly(|| {
-            // The table is as large as it gets; then six for a bucket of four.
+        model::uninterrupted(|| {
+            // The table has its maximum size; then six for a bucket of four.
             (1..200).for_each(|inode| writer.put_inode(&attributes(inode, 1)));
             (1..200).for_each(|inode| writer.forget_inode(Inode(inode)));
             inodes[..6].iter().for_each(|inode| writer.put_inode(&attributes(*inode, 1)));
         });
-        let (changed, kept) = (inodes[4], inodes[5]);
+        let (changed, remaining) = (inodes[4], inodes[5]);
         let other = model::spawn(move || {
             let mut newest = 1;
             for _ in 0..3 {
                 let size = |inode| reader.inode(Inode(inode)).map(|found| found.size);
-                assert_eq!(size(kept), Some(1), "nobody touches it");
+                assert_eq!(size(remaining), Some(1), "nobody touches it");
                 let size = size(changed).expect("it is never away");
-                assert!(size >= newest, "a row of the past");
+                assert!(size >= newest, "an old record");
                 newest = size;
             }
             reader
@@ -165,9 +165,9 @@ fn attributes_that_spilled_are_found() {
         writer.put_inode(&attributes(changed, 3));
         writer.put_inode(&attributes(inodes[6], 1));
         let reader = other.join().expect("not killed");
-        model::quietly(|| {
+        model::uninterrupted(|| {
             writer.forget_inode(Inode(changed));
-            assert_eq!(reader.inode(Inode(changed)), None, "another row of it");
+            assert_eq!(reader.inode(Inode(changed)), None, "a second record of it");
             assert!(inodes[1..].iter().filter(|inode| **inode != changed).all(|inode| {
                 reader.inode(Inode(*inode)).is_some_and(|found| found.inode.0 == *inode)
             }));
@@ -175,17 +175,17 @@ fn attributes_that_spilled_are_found() {
     });
 }
 
-/// In a directory that is known whole, an entry that exists is never taken for absent: not while the
-/// table grows, nor when a full bucket forgets a row.
+/// In a complete directory an existing entry is never taken for absent: not while the table grows,
+/// nor when a full bucket forgets a record.
 #[test]
-fn what_exists_is_not_absent_in_a_whole_directory() {
+fn an_existing_name_is_not_absent_in_a_complete_directory() {
     exists_is_not_absent(|| {});
 }
 
-/// Not to those either who give up since the writer stays in the bucket.
+/// Nor by readers that give up because the writer stays in the bucket.
 #[test]
-fn what_exists_is_not_absent_to_who_could_not_read() {
-    exists_is_not_absent(model::lose_patience);
+fn an_existing_name_is_not_absent_to_a_reader_that_could_not_read() {
+    exists_is_not_absent(model::limit_retries);
 }
 
 fn exists_is_not_absent(begin: fn()) {
@@ -193,11 +193,11 @@ fn exists_is_not_absent(begin: fn()) {
         begin();
         let (writer, reader) = sides();
         let directory = Inode(77);
-        model::quietly(|| {
-            writer.put_whole(directory);
+        model::uninterrupted(|| {
+            writer.mark_complete(directory);
             writer.put_entry(8, Inode(8), 8);
         });
-        assert!(model::quietly(|| reader.is_whole(directory)));
+        assert!(model::uninterrupted(|| reader.is_complete(directory)));
         let readers = [(); 2].map(|()| {
             let reader = Arc::clone(&reader);
             model::spawn(move || {
@@ -211,7 +211,7 @@ fn exists_is_not_absent(begin: fn()) {
             writer.put_entry(u128::from(key), Inode(key), key as u32);
         }
         let _ = readers.map(model::Thread::join);
-        model::quietly(|| {
+        model::uninterrupted(|| {
             assert_ne!(reader.entry_in(directory, 8), Hit::Absent, "it was forgotten");
             writer.forget_entry(8);
             assert_eq!(reader.entry_in(directory, 8), Hit::Unknown, "to be asked for");
@@ -221,10 +221,10 @@ fn exists_is_not_absent(begin: fn()) {
     });
 }
 
-/// What is remembered of a directory is not used once anybody was told that it changed, or saw it.
+/// A remembered directory is not used once any process was told of a change, or saw it.
 #[test]
 fn a_directory_is_not_remembered_after_it_changed() {
-    // What becomes of the name: inode 1, nothing, inode 2, forgotten, inode 3.
+    // The history of the name: inode 1, nothing, inode 2, forgotten, inode 3.
     let stage_of = |hit: Hit| match hit {
         Hit::Found(Inode(inode), _) => (inode - 1) * 2,
         Hit::Absent => 1,
@@ -232,7 +232,7 @@ fn a_directory_is_not_remembered_after_it_changed() {
     };
     model::explore(2000, move || {
         let (writer, reader) = sides();
-        model::quietly(|| writer.put_entry(9, Inode(1), mode::DIRECTORY));
+        model::uninterrupted(|| writer.put_entry(9, Inode(1), mode::DIRECTORY));
         let seen = Arc::new(AtomicU64::new(0));
         let readers = [(); 2].map(|()| {
             let (reader, seen) = (Arc::clone(&reader), Arc::clone(&seen));
@@ -240,11 +240,11 @@ fn a_directory_is_not_remembered_after_it_changed() {
                 let mut remembered = None;
                 for _ in 0..4 {
                     let known = seen.load(SeqCst);
-                    let now = reader.directories();
-                    if let Some((number, stage)) = remembered
+                    let now = reader.directory_version();
+                    if let Some((number, buffers)) = remembered
                         && now == Some(number)
                     {
-                        assert!(stage >= known, "stage {stage}, but {known} was seen");
+                        assert!(buffers >= known, "stage {buffers}, but {known} was seen");
                     }
                     let hit = reader.entry(9);
                     seen.fetch_max(stage_of(hit), SeqCst);
@@ -254,14 +254,14 @@ fn a_directory_is_not_remembered_after_it_changed() {
                 }
             })
         });
-        for stage in 1..=4u64 {
-            match stage {
+        for buffers in 1..=4u64 {
+            match buffers {
                 1 => writer.put_absent(Inode(7), 9),
                 3 => writer.forget_entry(9),
-                _ => writer.put_entry(9, Inode(1 + stage / 2), mode::DIRECTORY),
+                _ => writer.put_entry(9, Inode(1 + buffers / 2), mode::DIRECTORY),
             }
-            // Whoever asked for it is told.
-            seen.fetch_max(stage, SeqCst);
+            // Tells the clients that asked for it.
+            seen.fetch_max(buffers, SeqCst);
         }
         for reader in readers {
             reader.join().expect("not killed");

@@ -1,9 +1,9 @@
-//! Leases: readers beside the daemon that is granted them, recalls, renewals, terms that end, and a
-//! daemon that comes back.
+//! Leases: readers beside the daemon that is granted them, revocations, renewals, terms that end,
+//! and a daemon that comes back.
 
 use rustix::fd::{AsFd, OwnedFd};
 use shm::Segment;
-use shm::leases::{LEASES_BYTES, Leases};
+use shm::index::{LEASES_BYTES, Leases};
 use shm::sync::{AtomicU64, model};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -13,7 +13,7 @@ const SERVICE: usize = 5;
 const DIRECTORY: Inode = Inode(9);
 const KEY: u128 = 77 << 64 | 9;
 
-/// What the directory is at its service, and the time.
+/// The directory's state at its service, and the time.
 struct World {
     truth: AtomicU64,
     clock: AtomicU64,
@@ -28,14 +28,14 @@ fn create(memory: &OwnedFd) -> Leases {
         let segment = Segment::map(memory.as_fd(), LEASES_BYTES, shm::Access::ReadWrite)?;
         segment.zero(first, LEASES_BYTES - first)
     };
-    model::quietly(|| Leases::create(memory, 16, punch).expect("long enough"))
+    model::uninterrupted(|| Leases::create(memory, 16, punch).expect("long enough"))
 }
 
 fn directory(value: u64) -> Attributes {
     Attributes { inode: DIRECTORY, mode: value as u32, links: 2, ..Attributes::default() }
 }
 
-/// A walk: what it finds was so at some moment of it.
+/// A walk: its result was true at some moment of it.
 fn look(leases: &Leases, world: &World) -> bool {
     let first = world.truth.load(SeqCst);
     let found = leases.read(
@@ -58,12 +58,12 @@ fn look(leases: &Leases, world: &World) -> bool {
     found.is_some()
 }
 
-/// What somebody remembers of a row: generation, number of the rows, and what it was.
+/// A remembered record: generation, directory version, and value.
 type Remembered = (u64, u64, u64);
 
 fn remember(leases: &Leases, world: &World) -> Option<Remembered> {
     let generation = leases.generation(SERVICE)?;
-    let number = leases.directories()?;
+    let number = leases.directory_version()?;
     let found = leases.read(
         SERVICE,
         || world.clock.load(SeqCst).cast_signed(),
@@ -72,11 +72,16 @@ fn remember(leases: &Leases, world: &World) -> Option<Remembered> {
     Some((generation, number, u64::from(found.mode)))
 }
 
-/// What is remembered and holds is so at some moment of the look.
-fn look_back(leases: &Leases, world: &World, (generation, number, value): Remembered) -> bool {
+/// A remembered value that is still valid was true at some moment of the look.
+fn check_remembered(
+    leases: &Leases,
+    world: &World,
+    (generation, number, value): Remembered,
+) -> bool {
     let first = world.truth.load(SeqCst);
     let now = || world.clock.load(SeqCst).cast_signed();
-    let holds = leases.holds(SERVICE, generation, now) && leases.directories() == Some(number);
+    let holds =
+        leases.holds(SERVICE, generation, now) && leases.directory_version() == Some(number);
     let last = world.truth.load(SeqCst);
     assert!(
         !holds || (first..=last).contains(&value),
@@ -93,16 +98,16 @@ fn world() -> Arc<World> {
     Arc::new(World { truth: AtomicU64::new(1), clock: AtomicU64::new(1) })
 }
 
-/// One looks each time, the other goes by what it remembers while that holds.
+/// One reads the lease each time, the other uses its remembered value while that is valid.
 fn readers(memory: &OwnedFd, world: &Arc<World>) -> [model::Thread<u32>; 2] {
     [false, true].map(|remembers| {
-        let leases = model::quietly(|| Leases::open(memory).expect("made"));
+        let leases = model::uninterrupted(|| Leases::open(memory).expect("made"));
         let world = Arc::clone(world);
         model::spawn(move || {
             let mut known = None;
             let mut found = 0;
             for _ in 0..3 {
-                known = known.filter(|&known| look_back(&leases, &world, known));
+                known = known.filter(|&known| check_remembered(&leases, &world, known));
                 if known.is_none() {
                     found += u32::from(look(&leases, &world));
                     known = if remembers { remember(&leases, &world) } else { None };
@@ -114,21 +119,21 @@ fn readers(memory: &OwnedFd, world: &Arc<World>) -> [model::Thread<u32>; 2] {
 }
 
 #[test]
-fn nobody_believes_what_was_recalled_or_is_over() {
+fn a_revoked_or_expired_lease_is_not_trusted() {
     model::explore(3000, || {
         let (memory, world) = (memory(), world());
         let leases = create(&memory);
-        model::quietly(|| {
+        model::uninterrupted(|| {
             leases.begin(SERVICE, 10);
             leases.put(KEY, &directory(1));
             assert!(look(&leases, &world), "it is granted");
         });
         let readers = readers(&memory, &world);
-        // Recalled, changed, granted again, and for longer.
+        // Revoked, changed, granted again, and for longer.
         leases.remove(KEY, DIRECTORY);
         leases.put(KEY, &change(&world));
         leases.extend(SERVICE, 20);
-        // Its time is over, and it changes without a word. Then there is another pact.
+        // Its term ends, and it changes without a message. Then there is another term.
         world.clock.store(30, SeqCst);
         let new = change(&world);
         leases.close(SERVICE);
@@ -136,16 +141,16 @@ fn nobody_believes_what_was_recalled_or_is_over() {
         leases.begin(SERVICE, 40);
         leases.put(KEY, &new);
         let _ = readers.map(model::Thread::join);
-        model::quietly(|| assert!(look(&leases, &world), "it is granted"));
+        model::uninterrupted(|| assert!(look(&leases, &world), "it is granted"));
     });
 }
 
 #[test]
-fn nobody_believes_what_an_earlier_daemon_left() {
+fn leases_of_an_earlier_daemon_are_not_trusted() {
     model::explore(1500, || {
         let (memory, world) = (memory(), world());
         let leases = create(&memory);
-        model::quietly(|| {
+        model::uninterrupted(|| {
             leases.begin(SERVICE, 10);
             leases.put(KEY, &directory(1));
         });
@@ -161,6 +166,6 @@ fn nobody_believes_what_an_earlier_daemon_left() {
         leases.begin(SERVICE, 40);
         leases.put(KEY, &new);
         let _ = readers.map(model::Thread::join);
-        model::quietly(|| assert!(look(&leases, &world), "it is granted"));
+        model::uninterrupted(|| assert!(look(&leases, &world), "it is granted"));
     });
 }

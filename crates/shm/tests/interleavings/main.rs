@@ -1,19 +1,16 @@
-//! The protocols under a scheduler that tries orders of steps and deaths between any two of them:
-//! see `shm::sync::model`, also for what this can not show (orders weaker than sequentially
-//! consistent). Run by `make interleavings`.
+//! The protocols under a scheduler that tries orders of steps, and deaths between any two of them:
+//! see `shm::sync::model`, also for the limits of this (it cannot show orders weaker than
+//! sequentially consistent). Run by `make test`.
 
-mod clean;
-mod early;
-mod granules;
+mod activity;
+mod bounce;
+mod extents;
 mod host;
 mod index;
 mod leases;
-mod pins;
-mod posts;
+mod local_ops;
+mod open_sequence;
 mod releases;
 mod requests;
-mod sinking;
 mod slots;
-mod stage;
 mod support;
-mod turns;

@@ -1,6 +1,5 @@
-//! Locks that are to end, by who is killed at any step: a program that closes, and the daemon that takes
-//! apart
-//! what a dead one had open.
+//! Lock releases by processes that are killed at any step: a program that closes, and the daemon
+//! that dismantles the table of a dead one.
 
 use crate::support::{memory, spawn};
 use shm::host::releases::Due;
@@ -27,57 +26,57 @@ fn due(host: &HostSegment) -> Vec<Due> {
 struct World {
     host: HostSegment,
     /// How often the shard was told.
-    told: AtomicU32,
+    reported: AtomicU32,
     noted: AtomicU32,
 }
 
 impl World {
-    /// A look of the daemon; the shard answers at once.
+    /// A scan of the daemon; the shard answers at once.
     fn look(&self) {
         for due in due(&self.host) {
             assert_eq!((due.inode, due.owner), (FILE, OWNER));
-            self.told.fetch_add(1, SeqCst);
-            self.host.release_answered(due.row);
+            self.reported.fetch_add(1, SeqCst);
+            self.host.release_answered(due.entry);
         }
     }
 }
 
 #[test]
-fn what_was_noted_is_told_by_whom_it_may_be() {
+fn a_noted_release_is_sent_by_its_writer_or_the_daemon() {
     model::explore(4000, || {
-        let world = World { host: host(), told: AtomicU32::new(0), noted: AtomicU32::new(0) };
+        let world = World { host: host(), reported: AtomicU32::new(0), noted: AtomicU32::new(0) };
         let world = Arc::new(world);
         let victim = spawn(&world, |world: &World| {
-            model::doom(16);
-            let row = world.host.release_note(FILE, OWNER).expect("room");
+            model::kill_after(16);
+            let entry = world.host.release_note(FILE, OWNER).expect("space");
             world.noted.store(1, SeqCst);
-            world.told.fetch_add(1, SeqCst);
-            world.host.release_clear(row);
+            world.reported.fetch_add(1, SeqCst);
+            world.host.release_clear(entry);
         });
         let unlucky = spawn(&world, |world: &World| {
-            let row = world.host.release_note(FILE, OWNER).expect("room");
-            world.host.release_hand_over(row);
-            assert!(world.host.is_handed_over(FILE, OWNER) || world.told.load(SeqCst) != 0);
+            let entry = world.host.release_note(FILE, OWNER).expect("space");
+            world.host.release_hand_over(entry);
+            assert!(world.host.is_handed_over(FILE, OWNER) || world.reported.load(SeqCst) != 0);
         });
         world.look();
         unlucky.join().expect("not killed");
         world.look();
-        let before = world.told.load(SeqCst);
-        assert!(before >= 1, "what was handed over is told");
+        let before = world.reported.load(SeqCst);
+        assert!(before >= 1, "a release that was handed over is sent");
         let was_killed = victim.join().is_none();
         world.look();
-        let (told, noted) = (world.told.load(SeqCst), world.noted.load(SeqCst));
-        assert!(told > noted, "killed {was_killed}: told {told}");
+        let (reported, noted) = (world.reported.load(SeqCst), world.noted.load(SeqCst));
+        assert!(reported > noted, "killed {was_killed}: reported {reported}");
         assert!(due(&world.host).is_empty() && !world.host.is_handed_over(FILE, OWNER));
-        let rows: Vec<_> = model::quietly(|| {
+        let entries: Vec<_> = model::uninterrupted(|| {
             (0..16).map_while(|_| world.host.release_note(FILE, OWNER)).collect()
         });
-        assert_eq!(rows.len(), 16, "all rows of the bucket are free again");
+        assert_eq!(entries.len(), 16, "all entries of the bucket are free again");
     });
 }
 
-/// What the reaper of a daemon does with a table, as far as it is about locks.
-fn take_apart(host: &HostSegment, tenant: Tenant) {
+/// The work of a daemon's reaper on a table, as far as it concerns locks.
+fn dismantle(host: &HostSegment, tenant: Tenant) {
     let (process, generation) = (tenant.process, tenant.generation);
     if host.process_take_over(process, generation).is_err() {
         return;
@@ -104,15 +103,15 @@ fn tenants(host: &HostSegment) -> Vec<Tenant> {
 fn a_daemon_that_is_killed_leaves_the_rest_of_a_table_to_the_next() {
     model::explore(1500, || {
         let host = Arc::new(host());
-        let (tenant, own, shared) = model::quietly(|| {
+        let (tenant, own, shared) = model::uninterrupted(|| {
             let open = || {
-                let vnode = host.vnode_open(FILE).expect("room");
-                host.file_allocate(FILE, vnode, 0).expect("room")
+                let vnode = host.vnode_open(FILE).expect("space");
+                host.file_allocate(FILE, vnode, 0).expect("space")
             };
             let (own, shared): (OfdIndex, OfdIndex) = (open(), open());
-            let process = host.process_register(100, 7).expect("room");
+            let process = host.process_register(100, 7).expect("space");
             for (fd, file) in [(3, own), (4, shared), (2000, own)] {
-                host.process_set(process, fd, Some((file, false))).expect("room");
+                host.process_set(process, fd, Some((file, false))).expect("space");
             }
             // `own` by two descriptors, `shared` by another process as well.
             host.file_retain(own);
@@ -126,17 +125,17 @@ fn a_daemon_that_is_killed_leaves_the_rest_of_a_table_to_the_next() {
         ];
         let answered = Arc::new(Mutex::new(Vec::new()));
         let victim = spawn(&host, move |host: &HostSegment| {
-            model::doom(120);
-            take_apart(host, tenant);
+            model::kill_after(120);
+            dismantle(host, tenant);
         });
         // The other process closes it meanwhile, and tells the shard itself if it was the last.
         if host.file_release(shared) == Ok(true) {
             answered.lock().expect("no panic").push(owners[2]);
         }
         let was_killed = victim.join().is_none();
-        model::quietly(|| {
+        model::uninterrupted(|| {
             for tenant in tenants(&host) {
-                take_apart(&host, tenant);
+                dismantle(&host, tenant);
             }
             let mut answered = answered.lock().expect("no panic");
             answered.extend(due(&host).into_iter().map(|due| due.owner));

@@ -1,5 +1,5 @@
-//! Doorbell and slot: no wake-up is lost, no reply is read early, and who is killed harms only its
-//! own request.
+//! Doorbell and slot: no wake-up is lost, no reply is read early, and a killed client harms only
+//! its own request.
 
 use crate::support::{Both, SECOND, join, spawn};
 use shm::session::Interruptible;
@@ -16,9 +16,9 @@ struct Worker {
 impl Worker {
     fn start(both: &Arc<Both>) -> Worker {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
+        let reported = Arc::clone(&stop);
         let thread = spawn(both, move |both| {
-            while !told.load(Ordering::Relaxed) {
+            while !reported.load(Ordering::Relaxed) {
                 both.answer();
             }
         });
@@ -27,7 +27,7 @@ impl Worker {
 
     fn end(self, both: &Both) {
         self.stop.store(true, Ordering::Relaxed);
-        both.bells.kick(0).expect("worker 0");
+        both.bells.wake(0).expect("worker 0");
         join([self.thread]);
     }
 }
@@ -53,7 +53,7 @@ fn a_client_that_is_killed_harms_only_its_own_request() {
         let both = Arc::new(Both::new());
         let worker = Worker::start(&both);
         let victim = spawn(&both, |both| {
-            model::doom(40);
+            model::kill_after(40);
             both.ask(0x1122_3344_5566_7788);
         });
         let other = spawn(&both, |both| (1..3).for_each(|word| both.ask(word)));
@@ -64,9 +64,9 @@ fn a_client_that_is_killed_harms_only_its_own_request() {
     });
 }
 
-/// Another thread takes the rings of a worker that sleeps, for a while: no ring is left to nobody.
+/// Another thread takes the rings of a worker that sleeps, for a while: no ring is lost.
 #[test]
-fn who_watches_and_the_worker_miss_nothing() {
+fn a_watcher_and_the_worker_miss_nothing() {
     model::explore(3000, || {
         let both = Arc::new(Both::new());
         let worker = Worker::start(&both);
@@ -108,7 +108,7 @@ fn a_slot_comes_back_when_its_request_is_given_up() {
         let _ = slot.wait(SECOND, Interruptible::No, || false);
         drop(slot);
         join([worker]);
-        model::quietly(|| {
+        model::uninterrupted(|| {
             let all = (0..64).map(|_| both.session.claim(10)).collect::<Result<Vec<_>, _>>();
             assert!(all.is_ok(), "a slot is lost");
         });

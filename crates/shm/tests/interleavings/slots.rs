@@ -1,23 +1,23 @@
-//! Claims of slots: one holder at a time, also while slots of the dead are taken over.
+//! Claims of slots: one owner at a time, also while slots of dead threads are taken over.
 
 use crate::support::{Both, SECOND};
 use shm::sync::model;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// All slots but one are taken, and the free one was last held by a thread that has ended.
+/// All slots but one are taken, and the free one was last owned by a thread that has ended.
 fn nearly_full() -> Arc<Both> {
     let both = Arc::new(Both::new());
     let taken = (0..63).map(|_| both.session.claim(SECOND).expect("a slot"));
-    let taken = model::quietly(|| taken.collect::<Vec<_>>());
+    let taken = model::uninterrupted(|| taken.collect::<Vec<_>>());
     let before = Arc::clone(&both);
-    let before = model::spawn(move || model::quietly(|| drop(before.session.claim(SECOND))));
+    let before = model::spawn(move || model::uninterrupted(|| drop(before.session.claim(SECOND))));
     before.join().expect("not killed");
     taken.into_iter().for_each(std::mem::forget);
     both
 }
 
-/// A slot is held by one thread at a time, and every thread gets it in its turn, though some are
+/// A slot is owned by one thread at a time, and every thread gets it in its turn, though some are
 /// killed between any two steps.
 #[test]
 fn a_slot_has_one_holder() {
@@ -28,7 +28,7 @@ fn a_slot_has_one_holder() {
             let (both, holders) = (Arc::clone(&both), Arc::clone(&holders));
             model::spawn(move || {
                 if dies {
-                    model::doom(12);
+                    model::kill_after(12);
                     return drop(both.session.claim(SECOND));
                 }
                 let slot = both.session.claim(SECOND).expect("a slot");
@@ -40,7 +40,7 @@ fn a_slot_has_one_holder() {
         for thread in threads {
             thread.join();
         }
-        let last = model::quietly(|| both.session.claim(SECOND).map(|slot| slot.index()));
+        let last = model::uninterrupted(|| both.session.claim(SECOND).map(|slot| slot.index()));
         assert!(last.is_ok(), "the slot is lost");
     });
 }

@@ -1,28 +1,27 @@
-//! Memory, two sides of a request, and a target with one piece, for all of these tests.
+//! Memory, two sides of a request, and a target with one extent, for all of these tests.
 
 use rustix::fd::{AsFd, OwnedFd};
 use shm::Segment;
-use shm::arena::Arena;
-use shm::doorbell::{DOORBELLS_BYTES, Doorbells, Sleep};
-use shm::piece_io::Target;
-use shm::pieces::{
-    HEADER_BYTES, PieceStates, PieceTable, STATE_BYTES, STRETCH_LOG2, stretches_bytes,
+use shm::extents::{
+    Arena, ExtentStates, ExtentTable, HAZARDS_BYTES, HEADER_BYTES, HazardPointers, PAGE_GROUP_LOG2,
+    PageSums, STATE_BYTES, SessionHazards, Target, page_groups_bytes,
 };
-use shm::pins::{PINS_BYTES, Pins, SessionPins};
-use shm::session::{Interruptible, SESSION_BYTES, Session, Slot};
+use shm::session::{
+    DOORBELLS_BYTES, Doorbells, Interruptible, SESSION_BYTES, Session, Sleep, Slot,
+};
 use shm::sync::model;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use wire::errno::Result;
 use wire::limits::{SLOT_BYTES, SLOT_COUNT};
-use wire::reply::Piece;
+use wire::reply::Extent;
 use wire::{Errno, Inode};
 
 pub(crate) fn memory(length: usize) -> Segment {
     Segment::nameless(c"test", length).expect("nameless memory").0
 }
 
-/// A thread that works with what all share.
+/// A thread that works on the shared value.
 pub(crate) fn spawn<S: Send + Sync + 'static, T: Send + 'static>(
     all: &Arc<S>,
     work: impl FnOnce(&S) -> T + Send + 'static,
@@ -31,7 +30,7 @@ pub(crate) fn spawn<S: Send + Sync + 'static, T: Send + 'static>(
     model::spawn(move || work(&all))
 }
 
-/// Waits for threads that nobody kills.
+/// Waits for threads that are not killed.
 pub(crate) fn join<T>(threads: impl IntoIterator<Item = model::Thread<T>>) {
     threads.into_iter().for_each(|thread| drop(thread.join().expect("not killed")));
 }
@@ -52,8 +51,8 @@ impl Both {
         }
     }
 
-    /// Answers what is there with its bytes reversed; sleeps if nobody rang. Says how many requests
-    /// it saw.
+    /// Answers pending requests with their bytes reversed; sleeps if there was no ring. Returns the
+    /// number of requests.
     pub(crate) fn answer(&self) -> u32 {
         let (any, count) = self.look();
         if !any {
@@ -62,7 +61,7 @@ impl Both {
         count
     }
 
-    /// Answers what is there. Says whether anybody rang, and how many requests it saw.
+    /// Answers pending requests. Returns whether there was a ring, and the number of requests.
     pub(crate) fn look(&self) -> (bool, u32) {
         let mut pending = 0;
         let any = self.bells.take(0, |_| pending |= self.session.take_pending(0));
@@ -106,70 +105,74 @@ impl Both {
     }
 }
 
-/// A target of two pieces' room, and the pins of its clients.
+/// A target with space for two extents, and the hazard pointers of its clients.
 pub(crate) struct OneTarget {
     pub(crate) arena: Arena,
-    pub(crate) table: PieceTable,
-    pub(crate) states: PieceStates,
-    pins: Pins,
+    pub(crate) table: ExtentTable,
+    pub(crate) states: ExtentStates,
+    hazards: HazardPointers,
     ssd: OwnedFd,
-    piece: Piece,
-    /// Where in the piece the bytes are that tests are about.
+    extent: Extent,
+    /// Offset in the extent of the bytes that tests use.
     start: usize,
 }
 
-/// Two granules of 4096 bytes.
-pub(crate) const LENGTH: usize = 2 * GRANULE;
-pub(crate) const GRANULE: usize = 4096;
-pub(crate) const PIECE: Piece =
-    Piece { start: 0, slot: 0, place: 0, length_log2: 13, tier: Piece::MEMORY };
-/// Of two stretches.
-const LONG: Piece = Piece { length_log2: STRETCH_LOG2 + 1, ..PIECE };
-/// The last granule of the first and the first of the second.
-const LONG_START: usize = (1 << STRETCH_LOG2) - GRANULE;
+/// Two pages of 4096 bytes.
+pub(crate) const LENGTH: usize = 2 * PAGE;
+pub(crate) const PAGE: usize = 4096;
+pub(crate) const EXTENT: Extent =
+    Extent { start: 0, slot: 0, location: 0, length_log2: 13, tier: Extent::MEMORY };
+/// Two page groups.
+const LONG: Extent = Extent { length_log2: PAGE_GROUP_LOG2 + 1, ..EXTENT };
+/// The last page of the first group and the first of the second.
+const LONG_START: usize = (1 << PAGE_GROUP_LOG2) - PAGE;
 pub(crate) const FILE: Inode = Inode(5);
 
 impl OneTarget {
-    /// The piece's space holds bytes 0xee of some other file; `valid` granules are defined.
+    /// The extent's space holds bytes 0xee of some other file; `valid` pages are valid.
     pub(crate) fn new(valid: u64) -> OneTarget {
-        let all = OneTarget::with(PIECE, 0);
-        model::quietly(|| {
-            all.states.reset(&PIECE, valid).expect("slot 0");
-            all.table.publish(FILE, &PIECE).expect("slot 0");
-            all.pins.note_session(0);
+        let all = OneTarget::with(EXTENT, 0);
+        model::uninterrupted(|| {
+            all.states.reset(&EXTENT, valid).expect("slot 0");
+            all.table.publish(FILE, &EXTENT).expect("slot 0");
+            all.hazards.note_session(0).expect("memory");
         });
         all
     }
 
-    /// The same, and the two granules are of two stretches of a long piece.
+    /// The same, and the two pages are in two groups of a long extent.
     pub(crate) fn long(valid: u64) -> OneTarget {
         let all = OneTarget::with(LONG, LONG_START);
-        model::quietly(|| {
+        model::uninterrupted(|| {
             all.states.reset(&LONG, 0).expect("slot 0");
-            for (stretch, bits) in [(0, (valid & 1) << 63), (1, valid >> 1)] {
-                let granules = all.states.granules(&LONG, stretch).expect("a stretch");
-                granules.valid.store(bits, SeqCst);
-                granules.claimed.store(bits, SeqCst);
+            for (group, bits) in [(0, (valid & 1) << 63), (1, valid >> 1)] {
+                let page_bits = all.states.page_bits(&LONG, group).expect("a group");
+                page_bits.valid.store(bits, SeqCst);
+                page_bits.claimed.store(bits, SeqCst);
             }
             all.table.publish(FILE, &LONG).expect("slot 0");
         });
         all
     }
 
-    fn with(piece: Piece, start: usize) -> OneTarget {
-        let stretches = memory(stretches_bytes(piece.length()) as usize);
-        let pins = Pins::new(memory(PINS_BYTES)).expect("long enough");
-        model::quietly(|| pins.note_session(0));
+    fn with(extent: Extent, start: usize) -> OneTarget {
+        let page_groups = memory(page_groups_bytes(extent.length()) as usize);
+        let hazards = HazardPointers::new(memory(HAZARDS_BYTES)).expect("long enough");
+        model::uninterrupted(|| hazards.note_session(0).expect("memory"));
         let all = OneTarget {
-            arena: Arena::new(memory(piece.length() as usize)),
-            table: PieceTable::new(memory(HEADER_BYTES * 2)),
-            states: PieceStates::new(memory(STATE_BYTES * 2), stretches),
-            pins,
+            arena: Arena::new(memory(extent.length() as usize)),
+            table: ExtentTable::new(memory(HEADER_BYTES * 2)),
+            states: ExtentStates::new(
+                memory(STATE_BYTES * 2),
+                page_groups,
+                PageSums::new(memory(4096)),
+            ),
+            hazards,
             ssd: Segment::nameless(c"ssd", LENGTH).expect("nameless memory").1,
-            piece,
+            extent,
             start,
         };
-        model::quietly(|| all.arena.copy_in(start as u64, &[0xee; LENGTH]).expect("fits"));
+        model::uninterrupted(|| all.arena.copy_in(start as u64, &[0xee; LENGTH]).expect("fits"));
         all
     }
 
@@ -182,39 +185,39 @@ impl OneTarget {
         }
     }
 
-    /// What a client pins with.
-    pub(crate) fn pins(&self) -> SessionPins<'_> {
-        self.pins.of_session(0, SECOND)
+    /// The hazard pointers of a client.
+    pub(crate) fn hazards(&self) -> SessionHazards<'_> {
+        self.hazards.of_session(0, SECOND)
     }
 
-    /// True if somebody pins the piece.
-    pub(crate) fn is_pinned(&self) -> bool {
-        self.pins.is_pinned(0, PIECE.slot)
+    /// True if a thread protects the extent.
+    pub(crate) fn is_protected(&self) -> bool {
+        self.hazards.is_protected(0, EXTENT.slot)
     }
 
-    /// Bytes `at ..` of the two granules become `length` times `byte`, as a client writes.
+    /// Sets bytes `at ..` of the two pages to `length` times `byte`, as a client writes.
     pub(crate) fn write(&self, at: usize, length: usize, byte: u8) {
         assert_eq!(self.try_write(at, length, byte), Ok(()));
     }
 
-    /// As `write`, where somebody may stand still for too long.
+    /// As `write`, where a thread may be stopped for too long.
     pub(crate) fn try_write(&self, at: usize, length: usize, byte: u8) -> Result<()> {
         let (bytes, at) = (vec![byte; length], (self.start + at) as u64);
-        let done = self.target().write(&self.pins(), FILE, &self.piece, at, &bytes)?;
-        assert_eq!(done, Ok(()), "the piece stays");
+        let done = self.target().write(&self.hazards(), FILE, &self.extent, at, &bytes)?;
+        assert_eq!(done, Ok(()), "the extent stays");
         Ok(())
     }
 
-    /// `length` bytes of the two granules become zeros, as a daemon cuts a file.
+    /// Zeroes `length` bytes of the two pages, as a daemon truncates a file.
     pub(crate) fn zero(&self, at: usize, length: usize) {
         let at = (self.start + at) as u64;
-        self.target().zero_pinned(&self.piece, at, length as u64).expect("zeroed");
+        self.target().zero_stable(&self.extent, at, length as u64).expect("zeroed");
     }
 
-    /// Both granules, as their file has them.
+    /// Both pages, as their file has them.
     pub(crate) fn read(&self) -> Vec<u8> {
         let mut bytes = vec![1; LENGTH];
-        self.target().read_pinned(&self.piece, self.start as u64, &mut bytes).expect("read");
+        self.target().read_stable(&self.extent, self.start as u64, &mut bytes).expect("read");
         bytes
     }
 }

@@ -1,13 +1,13 @@
-//! The program that end-to-end tests run on an instance: takes a line of words from standard input,
-//! does it with the standard library's calls, and answers with a line: `ok ..` or `err ERRNO`.
-//! What is right is judged by the tests alone.
+//! The program that end-to-end tests run on an instance: it reads one command per line from
+//! standard input, executes it with the standard library's calls, and answers with one line: `ok
+//! ..` or `err ERRNO`. Only the tests judge the answers.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, Error, ErrorKind, Result, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
-use tests::{content, digest};
+use testkit::{content, digest};
 
 fn main() {
     let mut files = BTreeMap::new();
@@ -33,7 +33,8 @@ fn perform(files: &mut BTreeMap<String, File>, words: &[&str]) -> Result<String>
     match *words {
         ["hello"] => Ok("ok".to_owned()),
         ["pid"] => Ok(std::process::id().to_string()),
-        // allocate LENGTH: memory of this process, all of it touched; the microseconds that it took
+        // allocate LENGTH: allocates and touches memory of this process; answers with the
+        // microseconds taken
         ["allocate", length] => {
             let length = usize::try_from(number(length)?).unwrap_or(0);
             let begun = std::time::Instant::now();
@@ -66,7 +67,7 @@ fn perform(files: &mut BTreeMap<String, File>, words: &[&str]) -> Result<String>
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).map(done)
         }
         ["stat", path] => fs::symlink_metadata(path).map(|found| describe(&found)),
-        // put PATH SEED LENGTH: a whole file, by its name alone
+        // put PATH SEED LENGTH: writes a whole file by its name
         ["put", path, seed, length] => {
             fs::write(path, content(number(seed)?, 0, number(length)?)).map(done)
         }
@@ -114,9 +115,9 @@ fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> Result<usize> {
     Ok(count)
 }
 
-/// What does not depend on when and by whom.
+/// The attributes that do not depend on time or owner.
 fn describe(found: &fs::Metadata) -> String {
-    // Size and links of a directory are whatever a file system likes.
+    // Size and link count of a directory depend on the file system.
     let (links, size) = if found.is_dir() { (0, 0) } else { (found.nlink(), found.len()) };
     format!("ok {:o} {links} {size}", found.mode())
 }

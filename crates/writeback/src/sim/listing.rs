@@ -1,24 +1,25 @@
-//! What both sides are compared by: each name with all that is to be the same.
+//! The listing by which instance and backing store are compared: each name with all that must be
+//! equal.
 
-use below::{Dress, Node};
+use backing::{FileMetadata, Node};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use wire::attributes::mode;
 
-/// What is said of a name.
+/// The line for a name.
 pub(in crate::sim) fn shown(
     (mode, modified): (u32, i64),
     (contents, target): (&[u8], &str),
     extended: &str,
-    twins: &[String],
+    hardlinks: &[String],
 ) -> String {
     let mode = if mode & mode::TYPE == mode::SYMLINK { mode::SYMLINK } else { mode };
-    format!("{mode:o} {modified} {contents:?} {target:?} {extended} {twins:?}")
+    format!("{mode:o} {modified} {contents:?} {target:?} {extended} {hardlinks:?}")
 }
 
-/// Each name of a tree below.
-pub(in crate::sim) fn listing_below(root: &Path) -> BTreeMap<PathBuf, String> {
+/// Lists a tree of the backing store.
+pub(in crate::sim) fn listing_of(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = Vec::new();
     let mut left = vec![PathBuf::new()];
     while let Some(path) = left.pop() {
@@ -28,8 +29,8 @@ pub(in crate::sim) fn listing_below(root: &Path) -> BTreeMap<PathBuf, String> {
             if meta.is_dir() {
                 left.push(path.clone());
             }
-            // A writer that died in between told nobody of its draft.
-            if below::inode_of_kept(&entry.file_name()).is_none() {
+            // A partial file that a killed daemon did not report is left out.
+            if backing::inode_of_partial(&entry.file_name()).is_none() {
                 found.push((path, meta));
             }
         }
@@ -37,13 +38,14 @@ pub(in crate::sim) fn listing_below(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut listing = BTreeMap::new();
     for (path, meta) in &found {
         let whole = root.join(path);
-        // A name that a link lost while its writer died may be left aside as long as the file lives.
+        // A removed hard link may stay under an aside name as long as the file exists, if the
+        // daemon was killed.
         let is_named = |path: &Path| !path.to_string_lossy().contains(".forebay-aside-");
-        let twins = found.iter().filter(|(_, other)| other.ino() == meta.ino());
-        let twins = twins.filter(|(path, _)| is_named(path));
-        let mut twins: Vec<_> = twins.map(|(path, _)| path.display().to_string()).collect();
-        twins.sort();
-        if !is_named(path) && !twins.is_empty() {
+        let hardlinks = found.iter().filter(|(_, other)| other.ino() == meta.ino());
+        let hardlinks = hardlinks.filter(|(path, _)| is_named(path));
+        let mut hardlinks: Vec<_> = hardlinks.map(|(path, _)| path.display().to_string()).collect();
+        hardlinks.sort();
+        if !is_named(path) && !hardlinks.is_empty() {
             continue;
         }
         let contents =
@@ -55,7 +57,7 @@ pub(in crate::sim) fn listing_below(root: &Path) -> BTreeMap<PathBuf, String> {
             (meta.mode(), modified),
             (&contents, &target.to_string_lossy()),
             &format!("{extended:?}"),
-            &twins,
+            &hardlinks,
         );
         listing.insert(path.clone(), said);
     }
@@ -68,8 +70,8 @@ fn extended(path: &Path) -> Vec<(String, Vec<u8>)> {
         return Vec::new();
     }
     let file = std::fs::File::open(path).expect("open");
-    let dress = Dress::of(&file, &Node::of(&file).expect("stat")).expect("attributes");
-    let mut all: Vec<(String, Vec<u8>)> = dress
+    let metadata = FileMetadata::of(&file, &Node::of(&file).expect("stat")).expect("attributes");
+    let mut all: Vec<(String, Vec<u8>)> = metadata
         .extended
         .into_iter()
         .map(|(name, value)| (String::from_utf8_lossy(name.as_bytes()).into_owned(), value))

@@ -1,23 +1,24 @@
-//! An instance that is simulated, over a directory that is real: random operations between the calls of a
-//! round, calls that fail, a writer that dies at any of them.
+//! A simulated instance over a real directory: random operations between the calls of a round,
+//! calls that fail, and a daemon that is killed at any of them.
 //!
-//! Bytes of files from below that nobody read are below alone: who reads them finds them there or fails.
+//! Contents of imported files that were never read exist only in the backing store: a read finds
+//! them there or fails.
 
+mod backend;
 mod instance;
 mod listing;
-mod lower;
 mod tests;
 
-use crate::sides::{Above, Dirty, PartAsked};
-use crate::state::{Lies, Place, Row, Standing};
+use crate::instance::{BeginRange, DirtyRange, Instance};
+use crate::state::{BackingLocation, DirtyName, Place, SyncState};
 use std::sync::{Arc, Mutex, PoisonError};
 use wire::Inode;
 use wire::errno::{Errno, Result};
 
-use instance::Instance;
-use lower::Faulty;
+use backend::Faulty;
+use instance::FakeInstance;
 
-/// Numbers that follow from a seed.
+/// A deterministic random number generator.
 struct Random(u64);
 
 impl Random {
@@ -33,41 +34,41 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    fn uniform(&mut self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
     }
 }
 
-/// What goes wrong.
+/// Faults to inject.
 #[derive(Clone, Copy, Default)]
 struct Faults {
-    /// So many calls are made before the writer dies.
+    /// Number of calls until the daemon is killed.
     lives: Option<u32>,
-    /// One of so many calls fails.
+    /// One call in this many fails.
     error_in: Option<usize>,
-    /// An operation comes between one of so many calls.
+    /// A user operation runs before one call in this many.
     busy_in: Option<usize>,
 }
 
-/// Both sides.
+/// The instance and its backing directory.
 struct World {
-    instance: Mutex<Instance>,
+    instance: Mutex<FakeInstance>,
     random: Mutex<Random>,
     faults: Mutex<Faults>,
     place: tempfile::TempDir,
-    /// For messages.
+    /// The seed, for messages.
     seed: u64,
 }
 
 impl World {
     fn new(seed: u64) -> Arc<World> {
         let place = tempfile::tempdir().expect("a directory");
-        let instance = Mutex::new(Instance::new(place.path()));
+        let instance = Mutex::new(FakeInstance::new(place.path()));
         let random = Mutex::new(Random::new(seed));
         Arc::new(World { instance, random, faults: Mutex::default(), place, seed })
     }
 
-    fn with<T>(&self, with: impl FnOnce(&mut Instance) -> T) -> T {
+    fn with<T>(&self, with: impl FnOnce(&mut FakeInstance) -> T) -> T {
         with(&mut self.instance.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -79,7 +80,8 @@ impl World {
         self.faults.lock().expect("faults").lives == Some(0)
     }
 
-    /// A call: true if it is made. Twice for each, so that the writer may die before and after.
+    /// Runs before each call: true if the call is made. Counted twice per call, so that the daemon
+    /// may be killed before and after it.
     fn step(&self) -> bool {
         let mut random = self.random.lock().expect("numbers");
         let mut faults = self.faults.lock().expect("faults");
@@ -89,8 +91,8 @@ impl World {
                 return false;
             }
         }
-        let is_busy = faults.busy_in.is_some_and(|of| random.below(of) == 0);
-        let fails = faults.error_in.is_some_and(|of| random.below(of) == 0);
+        let is_busy = faults.busy_in.is_some_and(|of| random.uniform(of) == 0);
+        let fails = faults.error_in.is_some_and(|of| random.uniform(of) == 0);
         drop(faults);
         if is_busy {
             self.with(|instance| instance.operate(&mut random));
@@ -98,31 +100,31 @@ impl World {
         !fails
     }
 
-    fn call<T>(&self, call: impl FnOnce(&mut Instance) -> Result<T>) -> Result<T> {
+    fn call<T>(&self, call: impl FnOnce(&mut FakeInstance) -> Result<T>) -> Result<T> {
         if !self.step() {
             return Err(Errno::EIO);
         }
         let answer = self.with(call);
-        // It was done, and nobody heard.
+        // The call was executed, and its answer is lost.
         if self.is_dead() { Err(Errno::EIO) } else { answer }
     }
 }
 
-impl Above for World {
-    fn rows(&self) -> Result<Vec<Row>> {
-        self.call(|instance| Ok(instance.rows()))
+impl Instance for World {
+    fn dirty_names(&self) -> Result<Vec<DirtyName>> {
+        self.call(|instance| Ok(instance.dirty_names()))
     }
-    fn changed(&self) -> Result<Vec<Standing>> {
-        self.call(|instance| Ok(instance.changed()))
+    fn dirty_inodes(&self) -> Result<Vec<SyncState>> {
+        self.call(|instance| Ok(instance.dirty_inodes()))
     }
-    fn standing(&self, inode: Inode) -> Result<Option<Standing>> {
-        self.call(|instance| Ok(instance.standing(inode)))
+    fn sync_state(&self, inode: Inode) -> Result<Option<SyncState>> {
+        self.call(|instance| Ok(instance.sync_state(inode)))
     }
-    fn saving(&self, inode: Inode, lies: &Lies) -> Result<()> {
-        self.call(|instance| instance.saving(inode, lies))
+    fn writing(&self, inode: Inode, location: &BackingLocation) -> Result<()> {
+        self.call(|instance| instance.writing(inode, location))
     }
-    fn wrote(&self, inode: Inode, lies: &Lies) -> Result<()> {
-        self.call(|instance| instance.wrote(inode, lies))
+    fn wrote(&self, inode: Inode, location: &BackingLocation) -> Result<()> {
+        self.call(|instance| instance.wrote(inode, location))
     }
     fn not_written(&self, inode: Inode) -> Result<()> {
         self.call(|instance| instance.not_written(inode))
@@ -130,35 +132,40 @@ impl Above for World {
     fn gone(&self, inode: Inode) -> Result<()> {
         self.call(|instance| instance.gone(inode))
     }
-    fn saved(&self, place: &Place, from: Inode, to: Inode) -> Result<()> {
-        self.call(|instance| instance.saved(place, from, to))
+    fn name_written(&self, place: &Place, from: Inode, to: Inode) -> Result<()> {
+        self.call(|instance| instance.name_written(place, from, to))
     }
-    fn drafted(&self, inode: Inode, is_new: bool, lies: &Lies) -> Result<()> {
-        self.call(|instance| instance.drafted(inode, is_new, lies))
+    fn note_partial(&self, inode: Inode, is_new: bool, location: &BackingLocation) -> Result<()> {
+        self.call(|instance| instance.note_partial(inode, is_new, location))
     }
-    fn undrafted(&self, inode: Inode) -> Result<()> {
-        self.call(|instance| instance.undrafted(inode))
+    fn forget_partial(&self, inode: Inode) -> Result<()> {
+        self.call(|instance| instance.forget_partial(inode))
     }
-    fn begin_saving(&self, of: &wire::Attributes, part: &PartAsked) -> Result<Vec<Dirty>> {
-        self.call(|instance| instance.begin_saving(of.inode, part))
+    fn begin_writeback(&self, of: &wire::Attributes, part: &BeginRange) -> Result<Vec<DirtyRange>> {
+        self.call(|instance| instance.begin_writeback(of.inode, part))
     }
-    fn end_saving(&self, of: &wire::Attributes, part: (u64, u64), _: &[Dirty]) -> Result<()> {
-        self.call(|instance| instance.end_saving(of.inode, part))
+    fn end_writeback(
+        &self,
+        of: &wire::Attributes,
+        part: (u64, u64),
+        _: &[DirtyRange],
+    ) -> Result<()> {
+        self.call(|instance| instance.end_writeback(of.inode, part))
     }
     fn copy_all(
         &self,
         of: &wire::Attributes,
         part: std::ops::Range<u64>,
-        to: &mut crate::sides::Sink<'_>,
-    ) -> std::result::Result<u64, crate::state::Trouble> {
+        to: &mut crate::backends::WriteAt<'_>,
+    ) -> std::result::Result<u64, crate::state::WritebackError> {
         let contents = self.call(|instance| instance.contents(of.inode))?;
         let end = part.end.min(contents.len() as u64).max(part.start);
         let bytes = contents.get(part.start as usize..end as usize).unwrap_or_default();
         to(bytes, part.start)?;
         Ok(end)
     }
-    fn dress(&self, of: &wire::Attributes) -> Result<below::Dress> {
-        self.call(|instance| instance.dress(of.inode))
+    fn metadata(&self, of: &wire::Attributes) -> Result<backing::FileMetadata> {
+        self.call(|instance| instance.metadata(of.inode))
     }
     fn target(&self, of: &wire::Attributes) -> Result<std::ffi::OsString> {
         self.call(|instance| instance.target(of.inode))
@@ -167,11 +174,11 @@ impl Above for World {
         &self,
         of: &wire::Attributes,
         part: std::ops::Range<u64>,
-        to: &mut crate::sides::Sink<'_>,
-    ) -> std::result::Result<(), crate::state::Trouble> {
+        to: &mut crate::backends::WriteAt<'_>,
+    ) -> std::result::Result<(), crate::state::WritebackError> {
         let contents = self.call(|instance| instance.read(of.inode))?;
         if contents.len() as u64 != of.size {
-            return Err(crate::state::Trouble::Again);
+            return Err(crate::state::WritebackError::Changed);
         }
         let part = part.start as usize..part.end as usize;
         Ok(to(&contents[part.clone()], part.start as u64)?)

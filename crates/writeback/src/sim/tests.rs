@@ -1,77 +1,93 @@
-//! Both trees are equal in the end, and nothing is lost on the way, whatever happens meanwhile.
+//! In the end both trees are equal, and nothing is lost on the way, whatever happens meanwhile.
 
 use super::instance::place;
-use super::listing::listing_below;
+use super::listing::listing_of;
 use super::{Faults, Faulty, World};
-use crate::round::{Counts, How, Manner, Memory, Report, run};
-use crate::scope::Scope;
-use crate::site::Site;
-use crate::state::{Lies, Tried, Trouble};
+use crate::backends::posix::PosixBackend;
+use crate::round::scope::Scope;
+use crate::round::{RoundCache, RoundCounters, RoundOptions, RoundReport, Trigger, run};
+use crate::state::{BackingLocation, WritebackError, WritebackResult};
 use std::fs;
 use std::path::Path;
 use wire::Inode;
-use wire::below::{Stamp, Version};
+use wire::backing::{Stamp, Version};
 
-/// Rounds after which all is saved, if nothing goes wrong.
+/// Number of rounds after which everything is written, without faults.
 const ROUNDS_MAX: usize = 12;
 const SEEDS: u64 = 120;
-/// Of the instance.
+/// Owner number of the instance.
 const OWNER: u64 = 7;
-/// With the first a directory was set aside, nobody heard of it, and a file in it was taken for gone.
-/// With the second two directories were moved into each other, and both moves were half told: neither
-/// was found. With the third what is gone was removed and not told of, a directory got its number and
-/// its name, and was taken for it. With the last a draft of which nobody was told kept a directory that
-/// was gone.
+/// Seeds with lost answers. With the first a directory was moved aside, the answer was lost, and a
+/// file in it was taken for deleted. With the second two directories were moved into each other,
+/// both moves were in doubt, and neither directory was found. With the third a deleted directory
+/// was removed and not reported, and a new directory with its inode number and name was taken for
+/// it. With the last an unreported partial file kept a deleted directory.
 const UNHEARD: [u64; 4] = [476, 347, 800, 2404];
-/// As with the third of those, where a file system gives numbers again at once.
+/// Seeds with kills: as the third of those, on a file system that reuses inode numbers at once.
 const DIED: [u64; 2] = [569, 1572];
-/// With this one a file was cut before its draft was begun, which then was longer than the file.
+/// With this seed a file was truncated before its partial file was created, which then was longer
+/// than the file.
 const CUT: u64 = 921;
 
-fn manner() -> Manner {
-    Manner { threads: 1, idle_nanos: 0, how: How::Plainly, now: 0 }
+fn options() -> RoundOptions {
+    RoundOptions { threads: 1, idle_nanos: 0, trigger: Trigger::Normal, now: 0 }
 }
 
-/// One of all, at times in a hurry, in which what is written to is saved, too.
-fn round(world: &World, memory: &mut Memory) -> Tried<Report> {
-    let site = Site::new(world.place.path(), OWNER)?;
-    let how = match world.random.lock().expect("numbers").below(4) {
-        0 => How::Plainly,
-        1 => How::Flush,
-        _ => How::Hurried,
+/// A round over everything; sometimes one for space, which also writes files that are open for
+/// writing.
+fn round(world: &World, cache: &mut RoundCache) -> WritebackResult<RoundReport> {
+    let posix = PosixBackend::new(world.place.path(), OWNER)?;
+    let trigger = match world.random.lock().expect("numbers").uniform(4) {
+        0 => Trigger::Normal,
+        1 => Trigger::Flush,
+        _ => Trigger::Space,
     };
-    let manner = Manner { how, ..manner() };
-    run(world, &Faulty { world, site }, (manner, &Scope::default()), memory, &Counts::default())
+    let options = RoundOptions { trigger, ..options() };
+    run(
+        world,
+        &Faulty { world, posix },
+        (options, &Scope::default()),
+        cache,
+        &RoundCounters::default(),
+    )
 }
 
-/// Rounds until there is nothing to save; all that was reported.
-fn settle(world: &World, memory: &mut Memory) -> Report {
-    let mut all = Report::default();
+/// Runs rounds until nothing is dirty; returns the sum of their reports.
+fn settle(world: &World, cache: &mut RoundCache) -> RoundReport {
+    let mut all = RoundReport::default();
     world.with(|instance| instance.close_all());
     for _ in 0..ROUNDS_MAX {
-        let report = round(world, memory).expect("a round");
+        let report = round(world, cache).expect("a round");
         assert_eq!(report.failures, [], "nothing fails, seed {}", world.seed);
         all.conflicts.extend(report.conflicts);
-        all.saved += report.saved;
-        if world.with(|instance| instance.rows().is_empty() && instance.changed().is_empty()) {
+        all.written += report.written;
+        if world.with(|instance| {
+            instance.dirty_names().is_empty() && instance.dirty_inodes().is_empty()
+        }) {
             return all;
         }
     }
-    let left = world.with(|instance| format!("{:#?} {:#?}", instance.rows(), instance.changed()));
-    panic!("not all is saved, seed {}: {left}", world.seed);
+    let left = world
+        .with(|instance| format!("{:#?} {:#?}", instance.dirty_names(), instance.dirty_inodes()));
+    panic!("not everything is written, seed {}: {left}", world.seed);
 }
 
 fn assert_equal(world: &World, seed: u64) {
-    let below = listing_below(world.place.path());
-    let above = world.with(|instance| instance.listing());
-    for (path, said) in &above {
-        assert_eq!(below.get(path), Some(said), "{} below, seed {seed}", path.display());
+    let backing = listing_of(world.place.path());
+    let instance = world.with(|instance| instance.listing());
+    for (path, said) in &instance {
+        assert_eq!(
+            backing.get(path),
+            Some(said),
+            "{} in the backing store, seed {seed}",
+            path.display()
+        );
     }
-    let more: Vec<_> = below.keys().filter(|path| !above.contains_key(*path)).collect();
-    assert!(more.is_empty(), "{more:?} are below alone, seed {seed}");
+    let more: Vec<_> = backing.keys().filter(|path| !instance.contains_key(*path)).collect();
+    assert!(more.is_empty(), "{more:?} are only in the backing store, seed {seed}");
 }
 
-/// A tree below that is seen above.
+/// A backing directory with files, imported into the instance.
 fn imported(seed: u64) -> std::sync::Arc<World> {
     let world = World::new(seed);
     let root = world.place.path();
@@ -90,13 +106,13 @@ fn operate(world: &World, count: usize) {
 }
 
 #[test]
-fn what_users_did_is_there_in_the_end() {
+fn all_changes_reach_the_backing_store() {
     for seed in 0..SEEDS {
         let world = imported(seed);
-        let mut memory = Memory::default();
+        let mut cache = RoundCache::default();
         for _ in 0..4 {
             operate(&world, 20);
-            settle(&world, &mut memory);
+            settle(&world, &mut cache);
             assert_equal(&world, seed);
             assert!(world.with(|instance| instance.has_all()), "seed {seed}");
         }
@@ -104,57 +120,57 @@ fn what_users_did_is_there_in_the_end() {
 }
 
 #[test]
-fn what_users_do_while_it_is_saved_is_there_too() {
+fn changes_during_writeback_reach_the_backing_store() {
     let (mut dropped, mut parts) = (0, 0);
     for seed in (0..SEEDS).chain([CUT]) {
         let world = imported(seed);
-        let mut memory = Memory::default();
+        let mut cache = RoundCache::default();
         operate(&world, 20);
         world.set(Faults { busy_in: Some(10), ..Faults::default() });
         for _ in 0..6 {
-            round(&world, &mut memory).expect("a round");
+            round(&world, &mut cache).expect("a round");
             assert!(world.with(|instance| instance.has_all()), "seed {seed}");
         }
         world.set(Faults::default());
-        settle(&world, &mut memory);
+        settle(&world, &mut cache);
         assert_equal(&world, seed);
         dropped += world.with(|instance| instance.dropped);
         parts += world.with(|instance| instance.parts_dropped);
     }
-    assert!(dropped > 0, "nothing that was saved was dropped");
-    assert!(parts > 0, "no part of a file that was written to was dropped");
+    assert!(dropped > 0, "no clean file was evicted");
+    assert!(parts > 0, "no part of an open file was evicted");
 }
 
 #[test]
-fn calls_that_fail_are_made_again() {
+fn failed_calls_are_retried() {
     for seed in (0..SEEDS).chain(UNHEARD) {
         let world = imported(seed);
-        let mut memory = Memory::default();
+        let mut cache = RoundCache::default();
         operate(&world, 30);
         world.set(Faults { error_in: Some(15), busy_in: Some(20), lives: None });
         for _ in 0..10 {
-            let _ = round(&world, &mut memory);
+            let _ = round(&world, &mut cache);
             assert!(world.with(|instance| instance.has_all()), "seed {seed}");
         }
         world.set(Faults::default());
-        settle(&world, &mut memory);
+        settle(&world, &mut cache);
         assert_equal(&world, seed);
     }
 }
 
 #[test]
-fn a_writer_that_dies_at_any_call_leaves_what_the_next_goes_on_with() {
+fn a_daemon_killed_at_any_call_leaves_a_state_that_the_next_completes() {
     for seed in 0..SEEDS / 10 {
         for lives in 1.. {
             let world = imported(seed);
             operate(&world, 25);
             world.set(Faults { lives: Some(lives), ..Faults::default() });
-            let _ = round(&world, &mut Memory::default());
+            let _ = round(&world, &mut RoundCache::default());
             let has_died = world.is_dead();
             world.set(Faults::default());
             assert!(world.with(|instance| instance.has_all()), "seed {seed}, call {lives}");
-            let mut memory = Memory::default();
-            settle(&world, &mut memory);
+            let mut cache = RoundCache::default();
+            settle(&world, &mut cache);
             assert_equal(&world, seed);
             if !has_died {
                 break;
@@ -164,45 +180,45 @@ fn a_writer_that_dies_at_any_call_leaves_what_the_next_goes_on_with() {
 }
 
 #[test]
-fn writers_die_again_and_again_while_users_go_on() {
+fn daemons_are_killed_repeatedly_during_changes() {
     for seed in (0..SEEDS).chain(DIED) {
         let world = imported(seed);
         operate(&world, 25);
         for turn in 0..12_u32 {
             let lives = Some(7 + turn * 13 % 90);
             world.set(Faults { lives, error_in: Some(60), busy_in: Some(25) });
-            let _ = round(&world, &mut Memory::default());
+            let _ = round(&world, &mut RoundCache::default());
             assert!(world.with(|instance| instance.has_all()), "seed {seed}");
         }
         world.set(Faults::default());
-        settle(&world, &mut Memory::default());
+        settle(&world, &mut RoundCache::default());
         assert_equal(&world, seed);
     }
 }
 
-/// What was dropped of it is nowhere while it is changed in place, but in the draft.
+/// While it is rewritten in place, its evicted bytes exist only in the partial file.
 #[test]
-fn who_dies_while_a_file_with_several_names_is_changed_loses_no_byte() {
+fn a_daemon_killed_while_it_rewrites_a_file_with_hard_links_loses_no_byte() {
     for lives in 1.. {
         let world = imported(0);
-        let mut memory = Memory::default();
+        let mut cache = RoundCache::default();
         world.with(|instance| {
             let file = instance.at("b");
             instance.link(file, Inode::ROOT, "further");
             instance.write(file, 0, &[7; 60]);
         });
-        settle(&world, &mut memory);
+        settle(&world, &mut cache);
         world.with(|instance| {
-            instance.drop_saved();
+            instance.drop_clean();
             instance.write(instance.at("b"), 30, b"x");
         });
         world.set(Faults { lives: Some(lives), ..Faults::default() });
-        let _ = round(&world, &mut memory);
+        let _ = round(&world, &mut cache);
         let has_died = world.is_dead();
         world.set(Faults::default());
-        world.with(|instance| instance.drop_saved());
+        world.with(|instance| instance.drop_clean());
         assert!(world.with(|instance| instance.has_all()), "call {lives}");
-        settle(&world, &mut Memory::default());
+        settle(&world, &mut RoundCache::default());
         assert_equal(&world, 0);
         if !has_died {
             return;
@@ -215,7 +231,7 @@ fn read(world: &World, name: &str) -> String {
 }
 
 #[test]
-fn what_others_changed_stays_and_ours_lands_beside() {
+fn a_file_changed_by_others_stays_and_ours_gets_a_conflict_name() {
     let world = imported(0);
     let place = world.place.path();
     world.with(|instance| {
@@ -229,10 +245,10 @@ fn what_others_changed_stays_and_ours_lands_beside() {
     for name in ["b", "c", "new", "moved"] {
         fs::write(place.join(name), "of others").expect("written");
     }
-    // Of `b` a byte is not read yet; what was read is in the instance.
+    // Some bytes of `b` were never read; those that were read are in the instance.
     world.with(|instance| instance.truncate(instance.at("b"), 0));
     world.with(|instance| instance.write(instance.at("b"), 0, b"ours"));
-    let report = settle(&world, &mut Memory::default());
+    let report = settle(&world, &mut RoundCache::default());
     assert_eq!(report.conflicts.len(), 4, "{:?}", report.conflicts);
     for name in ["b", "c", "new", "moved"] {
         assert_eq!(read(&world, name), "of others", "{name}");
@@ -250,88 +266,93 @@ fn what_others_changed_stays_and_ours_lands_beside() {
 }
 
 #[test]
-fn a_directory_in_which_others_left_something_stays_with_it() {
+fn a_removed_directory_with_foreign_files_stays() {
     let world = imported(0);
     fs::write(world.place.path().join("d/theirs"), "of others").expect("written");
     world.with(|instance| {
         instance.remove(instance.at("d"), "e");
         instance.remove(Inode::ROOT, "d");
     });
-    let report = settle(&world, &mut Memory::default());
+    let report = settle(&world, &mut RoundCache::default());
     assert_eq!(report.conflicts.len(), 1, "{:?}", report.conflicts);
     assert_eq!(read(&world, "d/theirs"), "of others");
     assert!(!world.place.path().join("d/e").exists());
 }
 
 #[test]
-fn another_tree_at_the_same_path_is_not_touched() {
+fn another_file_system_mounted_at_the_path_is_not_touched() {
     let world = imported(0);
-    let site = Site::new(world.place.path(), OWNER).expect("a site");
+    let posix = PosixBackend::new(world.place.path(), OWNER).expect("a backing directory");
     let elsewhere = world.place.path().with_extension("away");
     fs::rename(world.place.path(), &elsewhere).expect("renamed");
     fs::create_dir(world.place.path()).expect("made");
     world.with(|instance| instance.create(Inode::ROOT, "new", b"x"));
-    let lower = Faulty { world: &world, site };
-    let all = (manner(), &Scope::default());
-    let done = run(&*world, &lower, all, &mut Memory::default(), &Counts::default());
-    assert!(matches!(done, Err(Trouble::Below(_))), "{done:?}");
+    let backend = Faulty { world: &world, posix };
+    let all = (options(), &Scope::default());
+    let done = run(&*world, &backend, all, &mut RoundCache::default(), &RoundCounters::default());
+    assert!(matches!(done, Err(WritebackError::Backing(_))), "{done:?}");
     assert_eq!(fs::read_dir(world.place.path()).expect("listed").count(), 0);
     fs::remove_dir(world.place.path()).expect("removed");
     fs::rename(&elsewhere, world.place.path()).expect("back");
-    settle(&world, &mut Memory::default());
+    settle(&world, &mut RoundCache::default());
     assert_eq!(read(&world, "new"), "x");
 }
 
-/// Where something is about to lie that is moved as it is.
-fn moved(world: &World, inode: Inode, parent: Inode, name: &str) -> Lies {
-    let standing = world.with(|instance| instance.standing(inode)).expect("it is known");
-    Lies { place: place(parent, name), ..standing.now.expect("it lies below") }
+/// The location of a file that is about to be moved unchanged.
+fn moved(world: &World, inode: Inode, parent: Inode, name: &str) -> BackingLocation {
+    let sync_state = world.with(|instance| instance.sync_state(inode)).expect("it is known");
+    BackingLocation {
+        place: place(parent, name),
+        ..sync_state.now.expect("it is in the backing store")
+    }
 }
 
 #[test]
-fn a_directory_that_got_the_number_of_what_is_gone_stays() {
+fn a_directory_with_a_reused_inode_number_stays() {
     let world = imported(0);
     let (gone, at) = (world.with(|instance| instance.at("d")), place(Inode::ROOT, "d"));
-    let told = moved(&world, gone, Inode::ROOT, "d");
+    let location = moved(&world, gone, Inode::ROOT, "d");
     fs::remove_file(world.place.path().join("d/e")).expect("removed");
     world.with(|instance| {
         instance.remove(gone, "e");
         instance.remove(Inode::ROOT, "d");
         let new = instance.make_directory(Inode::ROOT, "d");
-        // What lies there is the new one, as nobody can tell it from the other.
-        instance.saving(new, &told).expect("told");
-        instance.saved(&at, gone, new).expect("told");
-        instance.wrote(new, &told).expect("told");
+        // The backing store has the new one, which cannot be told from the old one.
+        instance.writing(new, &location).expect("accepted");
+        instance.name_written(&at, gone, new).expect("accepted");
+        instance.wrote(new, &location).expect("accepted");
     });
-    settle(&world, &mut Memory::default());
+    settle(&world, &mut RoundCache::default());
     assert_equal(&world, 0);
 }
 
 #[test]
-fn directories_whose_moves_into_each_other_are_half_told_are_found() {
+fn directories_are_found_after_interrupted_moves_into_each_other() {
     let moves = [("a/b", "d/x"), ("a", "d/x/y")];
     for done in 0..=moves.len() {
         let world = imported(0);
         let all @ [outer, inner, other] =
             world.with(|instance| ["a", "a/b", "d"].map(|path| instance.at(path)));
         assert!(all.iter().all(|inode| !inode.is_none()));
-        let told =
+        let locations =
             [(inner, moved(&world, inner, other, "x")), (outer, moved(&world, outer, inner, "y"))];
         world.with(|instance| {
             instance.rename((outer, "b"), (other, "x"));
             instance.rename((Inode::ROOT, "a"), (inner, "y"));
-            told.iter().for_each(|(inode, lies)| instance.saving(*inode, lies).expect("told"));
+            locations.iter().for_each(|(inode, location)| {
+                instance.writing(*inode, location).expect("accepted")
+            });
         });
         let root = world.place.path();
         for (from, to) in moves.iter().take(done) {
             fs::rename(root.join(from), root.join(to)).expect("renamed");
         }
-        settle(&world, &mut Memory::default());
+        settle(&world, &mut RoundCache::default());
         assert_equal(&world, 0);
     }
 }
 
-/// With a file that somebody writes to.
+/// A world with a file that is open for writing.
 fn written_to() -> std::sync::Arc<World> {
     let world = imported(0);
     world.with(|instance| {
@@ -342,12 +363,12 @@ fn written_to() -> std::sync::Arc<World> {
 }
 
 #[test]
-fn a_draft_of_what_is_gone_goes_before_its_directory() {
+fn a_partial_file_of_a_deleted_file_is_removed_before_its_directory() {
     for lives in 1.. {
         let world = written_to();
-        let memory = &mut Memory::default();
-        while world.with(|instance| instance.standing(instance.at("d/new"))?.draft).is_none() {
-            round(&world, memory).expect("a round");
+        let cache = &mut RoundCache::default();
+        while world.with(|instance| instance.sync_state(instance.at("d/new"))?.partial).is_none() {
+            round(&world, cache).expect("a round");
         }
         world.with(|instance| {
             instance.remove(instance.at("d"), "new");
@@ -355,10 +376,10 @@ fn a_draft_of_what_is_gone_goes_before_its_directory() {
             instance.remove(Inode::ROOT, "d");
         });
         world.set(Faults { lives: Some(lives), ..Faults::default() });
-        let _ = round(&world, memory);
+        let _ = round(&world, cache);
         let has_died = world.is_dead();
         world.set(Faults::default());
-        settle(&world, &mut Memory::default());
+        settle(&world, &mut RoundCache::default());
         assert_equal(&world, lives.into());
         if !has_died {
             break;
@@ -366,17 +387,17 @@ fn a_draft_of_what_is_gone_goes_before_its_directory() {
     }
 }
 
-/// Nor does one of which nobody was told, as its writer died.
+/// Nor does a partial file that a killed daemon did not report.
 #[test]
-fn a_draft_that_nobody_knows_keeps_no_directory() {
+fn an_unknown_partial_file_does_not_keep_a_directory() {
     for lives in 1.. {
         let world = written_to();
         world.set(Faults { lives: Some(lives), ..Faults::default() });
-        let manner = Manner { how: How::Hurried, ..manner() };
-        let site = Site::new(world.place.path(), OWNER).expect("a site");
-        let lower = Faulty { world: &world, site };
-        let all = (manner, &Scope::default());
-        let _ = run(&*world, &lower, all, &mut Memory::default(), &Counts::default());
+        let options = RoundOptions { trigger: Trigger::Space, ..options() };
+        let posix = PosixBackend::new(world.place.path(), OWNER).expect("a backing directory");
+        let backend = Faulty { world: &world, posix };
+        let all = (options, &Scope::default());
+        let _ = run(&*world, &backend, all, &mut RoundCache::default(), &RoundCounters::default());
         let has_died = world.is_dead();
         world.set(Faults::default());
         world.with(|instance| {
@@ -384,7 +405,7 @@ fn a_draft_that_nobody_knows_keeps_no_directory() {
             instance.remove(instance.at("d"), "e");
             instance.remove(Inode::ROOT, "d");
         });
-        let report = settle(&world, &mut Memory::default());
+        let report = settle(&world, &mut RoundCache::default());
         assert_eq!(report.conflicts, [], "call {lives}");
         assert_equal(&world, lives.into());
         if !has_died {
@@ -394,60 +415,65 @@ fn a_draft_that_nobody_knows_keeps_no_directory() {
 }
 
 #[test]
-fn what_is_the_writers_own_goes_with_the_instance() {
+fn private_files_are_removed_when_the_instance_ends() {
     let world = written_to();
     let place = world.place.path();
     world.with(|instance| {
         instance.open(instance.at("b"));
         instance.remove(Inode::ROOT, "b");
     });
-    let memory = &mut Memory::default();
-    let go = |memory: &mut Memory, how| {
-        let lower = Faulty { world: &world, site: Site::new(place, OWNER).expect("a site") };
-        let all = (Manner { how, ..manner() }, &Scope::default());
-        run(&*world, &lower, all, memory, &Counts::default()).expect("a round")
+    let cache = &mut RoundCache::default();
+    let go = |cache: &mut RoundCache, trigger| {
+        let backend = Faulty {
+            world: &world,
+            posix: PosixBackend::new(place, OWNER).expect("a backing directory"),
+        };
+        let all = (RoundOptions { trigger, ..options() }, &Scope::default());
+        run(&*world, &backend, all, cache, &RoundCounters::default()).expect("a round")
     };
     let own = || -> usize {
         let names = ["", "d"].map(|directory| fs::read_dir(place.join(directory)).expect("listed"));
-        let is_own =
+        let is_private =
             |name: &fs::DirEntry| name.file_name().to_string_lossy().starts_with(".forebay-");
-        names.into_iter().flatten().flatten().filter(is_own).count()
+        names.into_iter().flatten().flatten().filter(is_private).count()
     };
     for _ in 0..ROUNDS_MAX {
-        go(memory, How::Hurried);
+        go(cache, Trigger::Space);
     }
     assert_eq!(own(), 2, "a draft, and what is aside");
-    go(memory, How::Leave);
+    go(cache, Trigger::Shutdown);
     assert_eq!(own(), 0);
     assert!(place.join("a/a").exists());
 }
 
 #[test]
-fn a_file_that_is_gone_and_half_written_in_place_goes() {
+fn a_deleted_file_that_is_half_rewritten_is_removed() {
     let world = imported(0);
     let file = world.with(|instance| instance.at("b"));
-    let told = moved(&world, file, Inode::ROOT, "b");
+    let location = moved(&world, file, Inode::ROOT, "b");
     world.with(|instance| {
         instance.truncate(file, 0);
         instance.write(file, 0, b"new");
-        let stamp = Stamp::of(&instance.standing(file).and_then(|it| it.attributes).expect("it"));
-        let version = Version { size: 3, modified: 1, ..told.version };
-        instance.saving(file, &Lies { version, stamp, counts: 3, ..told }).expect("told");
+        let stamp = Stamp::of(&instance.sync_state(file).and_then(|it| it.attributes).expect("it"));
+        let version = Version { size: 3, modified: 1, ..location.version };
+        instance
+            .writing(file, &BackingLocation { version, stamp, counts: 3, ..location })
+            .expect("accepted");
         instance.remove(Inode::ROOT, "b");
         instance.create(Inode::ROOT, "b", b"another");
     });
     fs::write(world.place.path().join("b"), "ne").expect("written");
-    let report = settle(&world, &mut Memory::default());
+    let report = settle(&world, &mut RoundCache::default());
     assert_eq!(report.conflicts, []);
     assert_equal(&world, 0);
 }
 
 #[test]
-fn the_top_keeps_its_own_attributes() {
+fn the_top_directory_keeps_its_own_metadata() {
     let world = imported(0);
     let of = |path: &Path| fs::metadata(path).expect("stat").permissions();
     let before = of(world.place.path());
     world.with(|instance| instance.change_mode(Inode::ROOT, 0o700));
-    settle(&world, &mut Memory::default());
+    settle(&world, &mut RoundCache::default());
     assert_eq!(of(world.place.path()), before);
 }

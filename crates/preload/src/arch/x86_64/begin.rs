@@ -2,7 +2,8 @@
 
 use core::arch::asm;
 
-/// Goes to `entry` with `stack`, with registers as the ABI has them at a program's start.
+/// Jumps to `entry` with stack pointer `stack`, with registers as the ABI requires at a program's
+/// start.
 ///
 /// # Safety
 /// The stack holds what a program finds there; `entry` is its code or its loader's. Nothing of the

@@ -1,14 +1,14 @@
-//! memcpy, memmove, memset, memcmp, bcmp and strlen of this library's own, hidden from others.
+//! memcpy, memmove, memset, memcmp, bcmp and strlen of this library, hidden from others.
 //!
-//! Why: Rust's core calls these by name, and libc's bodies are picked at run time to use AVX, whose
-//! registers a stub does not save (saving them by xsave would cost more than the call). These use
-//! SSE2 and `rep movsb` only. Hidden symbols bind inside the library and interpose nothing outside.
-//! A program that links the rlib gets them for its own code too, which is harmless.
+//! Rust's core calls these by name, and libc selects implementations at run time that use AVX,
+//! whose registers a stub does not save (saving them by xsave would cost more than the call). These
+//! use SSE2 and `rep movsb` only. Hidden symbols bind inside the library and interpose nothing
+//! outside. A program that links the rlib gets them for its own code too, which is harmless.
 //!
-//! 1 KiB is where `rep movsb` overtakes 16-byte moves on processors with fast strings, but only where
-//! both ends are aligned alike: where they differ by 16 bytes of 32, as all large blocks of malloc do
-//! from our pieces, it takes three times as long on AMD's Zen 4 (read 1 MiB at 8.6 GB/s, write it at
-//! 12.9, moves of 16 bytes at 24 and 23; from and to other places 25 and 23 and 22 to 24).
+//! 1 KiB is where `rep movsb` overtakes 16-byte moves on processors with fast strings, but only if
+//! both ends have the same alignment. If they differ by 16 modulo 32, as large malloc blocks do
+//! from our extents, it takes three times as long on AMD's Zen 4 (1 MiB: read 8.6 GB/s, write 12.9,
+//! against 24 and 23 with 16-byte moves; with other alignments 25 and 23 against 22 to 24).
 
 use core::arch::global_asm;
 
@@ -76,7 +76,7 @@ global_asm!(
     "jb 7b",
     "movups [r8], xmm1",
     "ret",
-    // Backwards, where the destination begins inside the source; the head is loaded first.
+    // Backwards, if the destination begins inside the source; the head is loaded first.
     "8: movups xmm1, [rsi]",
     "88: movups xmm0, [rsi + rdx - 16]",
     "movups [rdi + rdx - 16], xmm0",
@@ -90,8 +90,8 @@ global_asm!(
     "mov rcx, rdx",
     "rep movsb",
     "ret",
-    // Forwards by 64 to aligned places. Head and tail are loaded before anything is stored, as the
-    // loop may overwrite both in the source.
+    // Forwards by 64 to aligned addresses. Head and tail are loaded before anything is stored,
+    // because the loop may overwrite both in the source.
     "10: movups xmm8, [rsi]",
     "movups xmm9, [rsi + 16]",
     "movups xmm10, [rsi + 32]",
@@ -177,7 +177,7 @@ global_asm!(
     "inc rax",
     "jmp 2b",
     "3: ret",
-    // The aligned sixteen bytes that hold one byte of a string lie in one page with it.
+    // The aligned sixteen bytes around one byte of a string are in the same page.
     "FOREBAY_FUNCTION forebay_length",
     "mov rax, rdi",
     "and rax, -16",
@@ -210,14 +210,15 @@ unsafe extern "C" {
     fn forebay_length(at: *const u8, limit: usize) -> usize;
 }
 
-/// The length of the string at `at`, or a number not below `limit` if it is not shorter than that.
+/// Length of the string at `at`; a number not below `limit` if the string is not shorter.
 ///
 /// # Safety
-/// Every byte up to the NUL or the limit, whichever comes first, may be read.
+/// Every byte up to the NUL or the limit, whichever comes first, must be readable.
 #[must_use]
 pub unsafe fn text_length(at: *const u8, limit: usize) -> usize {
-    // WHY: sixteen bytes at a time; with one it was a twentieth of a stat.
-    // SAFETY: the function reads whole sixteen bytes of which one may be read, so they are mapped.
+    // WHY: sixteen bytes at a time; one at a time took a twentieth of a stat.
+    // SAFETY: the function reads aligned blocks of sixteen bytes, each with a readable byte, so
+    // they are mapped.
     unsafe { forebay_length(at, limit) }
 }
 
@@ -229,12 +230,12 @@ mod tests {
         fn memmove(to: *mut u8, from: *const u8, length: usize) -> *mut u8;
     }
 
-    /// All lengths near the borders between the ways to copy, at all alignments of both ends, apart
-    /// and overlapping in both directions, beside a copy byte by byte.
+    /// All lengths near the boundaries between the copy methods, at all alignments of both ends,
+    /// disjoint and overlapping in both directions, compared with a copy byte by byte.
     #[test]
-    fn bytes_are_moved_whatever_their_place_and_length() {
-        const ROOM: usize = 8192;
-        let mut fresh = vec![0; ROOM];
+    fn bytes_of_any_alignment_and_length_are_moved() {
+        const BUFFER_BYTES: usize = 8192;
+        let mut fresh = vec![0; BUFFER_BYTES];
         for (at, byte) in fresh.iter_mut().enumerate() {
             *byte = (at * 7 + at / 251) as u8;
         }
@@ -244,14 +245,14 @@ mod tests {
             for from in starts() {
                 for to in starts().flat_map(|to| [to, to + 1024, to + 4096]) {
                     let mut bytes = fresh.clone();
-                    // SAFETY: both ranges lie in the vector.
+                    // SAFETY: both ranges are inside the vector.
                     unsafe {
                         let start = bytes.as_mut_ptr();
                         let moved = memmove(start.add(to), start.add(from), length);
                         assert_eq!(moved, start.add(to));
                     }
                     let mut expected = fresh.clone();
-                    // Byte by byte: a copy of slices would be what is tested.
+                    // Byte by byte: a copy of slices would use the functions under test.
                     for (to, from) in expected[to..].iter_mut().zip(&fresh[from..]).take(length) {
                         *to = *from;
                     }
@@ -262,17 +263,17 @@ mod tests {
     }
 
     #[test]
-    fn a_text_ends_at_its_first_nul_or_at_the_limit() {
+    fn a_string_ends_at_its_first_nul_or_at_the_limit() {
         let mut bytes = [b'x'; 128];
         for start in 0..40 {
             for length in 0..60 {
                 bytes[start + length] = 0;
                 for limit in [length + 1, 80] {
-                    // SAFETY: a NUL lies in the array.
+                    // SAFETY: a NUL is inside the array.
                     let found = unsafe { text_length(bytes.as_ptr().add(start), limit) };
                     assert_eq!(found, length, "from {start}");
                 }
-                // SAFETY: as above; the limit lies in the array, too.
+                // SAFETY: as above; the limit is inside the array, too.
                 let found = unsafe { text_length(bytes.as_ptr().add(start), length) };
                 assert!(found >= length);
                 bytes[start + length] = b'x';

@@ -1,15 +1,15 @@
-//! What the handler asks the kernel for itself. Why not through libc: `shm::raw`.
+//! The handler's own system calls. Why not through libc: `shm::raw`.
 
 pub use shm::raw::{call0, call1, call2, call3, call4, call5, call6};
 
-/// getpid, without memory of an earlier answer.
+/// getpid, never from a cached answer.
 #[must_use]
 pub fn getpid() -> i64 {
     // SAFETY: getpid takes nothing and touches no memory.
     unsafe { call0(libc::SYS_getpid) }
 }
 
-/// Closes a descriptor of ours; errors mean nothing to the callers.
+/// Closes a descriptor of ours; callers ignore errors.
 pub fn close(descriptor: i64) {
     // SAFETY: callers pass a descriptor that they opened.
     let _ = unsafe { call1(libc::SYS_close, descriptor.cast_unsigned()) };

@@ -1,11 +1,11 @@
-//! What is tested: relocated operands keep their targets, by decoding what was emitted; distances
-//! that do not fit are refused; the pieces of a stub lead where they should.
+//! Relocated operands keep their targets, checked by decoding what was emitted; distances that do
+//! not fit are refused; the parts of a stub lead where they should.
 
 use iced_x86::{Code as Opcode, Decoder, DecoderOptions, Instruction};
 use proptest::prelude::*;
 
 use super::*;
-use crate::sites::Fixup;
+use crate::rewrite::site::Fixup;
 
 const AREA_AT: u64 = 0x7000_0000_0000;
 
@@ -13,7 +13,7 @@ fn decoded(bytes: &[u8], at: u64) -> Vec<Instruction> {
     Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).iter().collect()
 }
 
-/// `mov eax, [rip + displacement]` (6 bytes) ahead of a `syscall` that stays or moves.
+/// `mov eax, [rip + displacement]` (6 bytes) before a `syscall` that stays or moves.
 fn emitted(displacement: i32, distance: i64, moves: bool, number: u16) -> Result<Vec<u8>, Unfit> {
     let mut window = vec![0x8b, 0x05];
     window.extend_from_slice(&displacement.to_le_bytes());
@@ -68,9 +68,9 @@ proptest! {
                 }
             }
             Err(unfit) => {
-                prop_assert_eq!(unfit, Unfit::Far);
-                let jumps_far = distance.unsigned_abs() > 0x7fff_f000;
-                prop_assert!(jumps_far || i32::try_from(moved).is_err());
+                prop_assert_eq!(unfit, Unfit::OutOfReach);
+                let is_beyond_jump = distance.unsigned_abs() > 0x7fff_f000;
+                prop_assert!(is_beyond_jump || i32::try_from(moved).is_err());
             }
         }
     }
@@ -95,7 +95,7 @@ fn a_full_area_is_refused() {
 
 #[test]
 fn memory_functions_agree_with_a_plain_loop() {
-    // The names bind to ours in this program too (see `memory`).
+    // In this program, too, the names bind to ours (see `memory`).
     let source: Vec<u8> = (0..3000_u32).map(|index| (index * 7 % 251) as u8).collect();
     for length in (0..300).chain([1000, 1023, 1024, 1500]) {
         for shift in [0_usize, 1, 3, 15, 16, 17, 40] {

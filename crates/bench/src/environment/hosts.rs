@@ -1,0 +1,251 @@
+//! Hosts emulated on this machine. Each host has its own network namespace on a common bridge, its
+//! own runtime directory and, if requested, a CPU quota (`quota`).
+//!
+//! A script that enters a host replaces ssh. Dropping `Hosts` removes everything.
+
+use crate::environment::quota::Quota;
+use crate::measure::programs;
+use crate::settings::FileSystem;
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// A set of hosts, and the instance that runs on all of them once it is started.
+pub(crate) struct Hosts {
+    dir: PathBuf,
+    /// Prefix of the names of all namespaces and cgroups, and the name of the instance.
+    prefix: String,
+    count: usize,
+    program: String,
+    quotas: Vec<Quota>,
+    is_started: bool,
+}
+
+/// State that a daemon reports.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct State {
+    /// Number of files whose inodes the daemon owns.
+    pub(crate) files: u64,
+    /// Free bytes of the daemon's memory tier.
+    pub(crate) memory_free: u64,
+}
+
+impl Hosts {
+    /// Creates `count` hosts; `program` is the path of `forebay`. The inner error says what this
+    /// machine lacks.
+    pub(crate) fn new(
+        program: &str,
+        purpose: &str,
+        count: usize,
+    ) -> Result<Result<Hosts, &'static str>, String> {
+        let prefix = format!("fbb{}{purpose}", std::process::id());
+        let hub = format!("{prefix}hub");
+        if !programs::installed("ip") || !ip(&format!("netns add {hub}")) {
+            return Ok(Err("needs root, and ip of iproute2"));
+        }
+        let dir = std::env::temp_dir().join(&prefix);
+        let hosts = Hosts {
+            dir,
+            prefix,
+            count,
+            program: program.into(),
+            quotas: Vec::new(),
+            is_started: false,
+        };
+        hosts.connect(&hub)?;
+        hosts.write_files().map_err(|error| format!("{}: {error}", hosts.dir.display()))?;
+        Ok(Ok(hosts))
+    }
+
+    fn connect(&self, hub: &str) -> Result<(), String> {
+        let mut lines =
+            vec![format!("-n {hub} link add br0 type bridge"), format!("-n {hub} link set br0 up")];
+        for host in 0..self.count {
+            let space = self.name(host);
+            lines.extend([
+                format!("netns add {space}"),
+                format!("-n {space} link set lo up"),
+                format!("-n {hub} link add v{host} type veth peer name eth0 netns {space}"),
+                format!("-n {hub} link set v{host} master br0 up"),
+                format!("-n {space} addr add {}/24 dev eth0", address(host)),
+                format!("-n {space} link set eth0 up"),
+            ]);
+        }
+        match lines.iter().find(|line| !ip(line)) {
+            Some(line) => Err(format!("failed: ip {line}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the script that replaces ssh, and the hosts file.
+    fn write_files(&self) -> std::io::Result<()> {
+        fs::create_dir(&self.dir)?;
+        fs::create_dir(self.dir.join("data"))?;
+        let dir = self.dir.display();
+        let procs = Quota::procs("$host");
+        // Under a quota, each host is pinned to one CPU: the kernel hands out the quota to each CPU
+        // in slices, and a program that waits on one CPU would use up the slice that its daemon
+        // needs on another.
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let script = format!(
+            "#!/bin/sh\nhost=$1; shift; mkdir -p {dir}/$host\n\
+             if [ -e {procs} ]; then\n\
+             echo $$ >{procs}\n\
+             taskset -cp $((${{host##*[!0-9]}} % {processors})) $$ >/dev/null\n\
+             fi\n\
+             XDG_RUNTIME_DIR={dir}/$host exec ip netns exec $host \"$@\"\n"
+        );
+        fs::write(self.script(), script)?;
+        fs::set_permissions(self.script(), fs::Permissions::from_mode(0o755))?;
+        let line = |host| format!("{} {}\n", self.name(host), address(host));
+        fs::write(self.dir.join("nodes"), (0..self.count).map(line).collect::<String>())
+    }
+
+    /// Creates one cgroup per host, whose CPU time can be limited. The inner error says what this
+    /// machine lacks.
+    pub(crate) fn with_quotas(mut self) -> Result<Hosts, &'static str> {
+        for host in 0..self.count {
+            self.quotas.push(Quota::new(&self.name(host))?);
+        }
+        Ok(self)
+    }
+
+    /// Enforces the CPU quota of each host.
+    pub(crate) fn limit(&self) -> Result<(), String> {
+        self.quotas.iter().try_for_each(Quota::limit)
+    }
+
+    /// CPU seconds used by all hosts together.
+    pub(crate) fn used(&self) -> f64 {
+        self.quotas.iter().map(Quota::used).sum()
+    }
+
+    /// Lifts the CPU quota of each host.
+    pub(crate) fn unlimit(&self) -> Result<(), String> {
+        self.quotas.iter().try_for_each(Quota::unlimit)
+    }
+
+    /// Starts an instance with one daemon on each host.
+    pub(crate) fn start(&mut self, settings: &[(&str, &str)]) -> Result<(), String> {
+        let nodes = self.dir.join("nodes").to_string_lossy().into_owned();
+        let mut command = self.forebay(0, &["start", "--hosts", &nodes]);
+        command.envs(settings.iter().copied());
+        self.is_started = true;
+        programs::output(&mut command, "forebay start")?;
+        // The daemons were started from the first host, where `ip netns exec` mounted another /sys.
+        // Until they are moved, they all count against the quota of the first host.
+        (0..self.quotas.len()).try_for_each(|host| self.assign_daemon(host))
+    }
+
+    /// Moves the daemon of a host into the host's cgroup and pins it to the host's CPU.
+    fn assign_daemon(&self, host: usize) -> Result<(), String> {
+        let status = self.status(host)?;
+        let daemons = status["daemons"].as_array().into_iter().flatten();
+        let own = daemons.into_iter().find(|daemon| daemon["index"] == host as u64);
+        let pid = own.and_then(|daemon| daemon["pid"].as_u64());
+        let pid = pid.ok_or_else(|| format!("no pid of host {host}: {status}"))?.to_string();
+        if let Some(quota) = self.quotas.get(host) {
+            quota.add_process(&pid)?;
+        }
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut command = Command::new("taskset");
+        command.args(["-acp", &(host % processors).to_string(), &pid]);
+        programs::output(&mut command, "taskset").map(drop)
+    }
+
+    /// Stops the instance; another can then be started.
+    pub(crate) fn stop(&mut self) -> Result<(), String> {
+        self.is_started = false;
+        programs::output(&mut self.forebay(0, &["stop"]), "forebay stop").map(drop)
+    }
+
+    fn status(&self, host: usize) -> Result<Value, String> {
+        let text = programs::output(&mut self.forebay(host, &["status", "--json"]), "forebay")?;
+        serde_json::from_str(&text).map_err(|error| format!("forebay status: {error}"))
+    }
+
+    /// State of the daemon of a host.
+    pub(crate) fn state(&self, host: usize) -> Result<State, String> {
+        let status = self.status(host)?;
+        // For other daemons the status has only an address, or nothing.
+        let daemons = status["daemons"].as_array().into_iter().flatten();
+        let own = daemons.into_iter().find(|daemon| daemon["index"] == host as u64);
+        let of = |name: &str| own.and_then(|daemon| daemon["state"][name].as_u64());
+        match (of("files"), of("memory_free")) {
+            (Some(files), Some(memory_free)) => Ok(State { files, memory_free }),
+            _ => Err(format!("forebay status: {status}")),
+        }
+    }
+
+    /// The instance as programs on a host access it.
+    pub(crate) fn system(&self, host: usize) -> FileSystem {
+        let mut through = self.through(host);
+        through.extend([&self.program, "run", "--name", &self.prefix, "--"].map(String::from));
+        FileSystem { name: "forebay".into(), directory: "/forebay".into(), through }
+    }
+
+    /// Mounts the instance on a host. The returned file system is accessible in that host's own
+    /// mount namespace.
+    pub(crate) fn mount(&self, host: usize) -> Result<FileSystem, String> {
+        let at = self.dir.join(format!("mount{host}"));
+        fs::create_dir(&at).map_err(|error| format!("{}: {error}", at.display()))?;
+        let directory = at.to_string_lossy().into_owned();
+        let mut command = self.forebay(host, &["mount", "--json", &directory]);
+        let answer = programs::output(&mut command, "forebay mount")?;
+        let answer: Value =
+            serde_json::from_str(&answer).map_err(|error| format!("forebay mount: {error}"))?;
+        let pid = answer["pid"].as_u64().ok_or_else(|| format!("forebay mount: {answer}"))?;
+        let through = ["nsenter", "-m", "-t", &pid.to_string()].map(String::from).to_vec();
+        Ok(FileSystem { name: "mounts".into(), directory, through })
+    }
+
+    /// Command prefix that runs a program on a host.
+    pub(crate) fn through(&self, host: usize) -> Vec<String> {
+        vec![self.script().to_string_lossy().into_owned(), self.name(host)]
+    }
+
+    fn name(&self, host: usize) -> String {
+        format!("{}{host}", self.prefix)
+    }
+
+    fn script(&self) -> PathBuf {
+        self.dir.join("enter")
+    }
+
+    fn forebay(&self, host: usize, words: &[&str]) -> Command {
+        let mut command = programs::command(&self.through(host), &self.program);
+        command
+            .args(words)
+            .env("FOREBAY_NAME", &self.prefix)
+            .env("FOREBAY_SSH", self.script())
+            .env("FOREBAY_DIR", self.dir.join("data"))
+            .env("FOREBAY_SSD", "0");
+        command
+    }
+}
+
+/// IP address of a host on the bridge.
+pub(crate) fn address(host: usize) -> String {
+    format!("10.78.0.{}", host + 1)
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        if self.is_started && self.stop().is_err() {
+            eprintln!("forebay-bench: instance {} could not be stopped", self.prefix);
+        }
+        self.quotas.clear();
+        for host in 0..self.count {
+            ip(&format!("netns del {}", self.name(host)));
+        }
+        ip(&format!("netns del {}hub", self.prefix));
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn ip(words: &str) -> bool {
+    let output = Command::new("ip").args(words.split(' ')).output();
+    output.is_ok_and(|output| output.status.success())
+}

@@ -1,0 +1,16 @@
+//! Commands that start, use and end an instance: `run`, `start`, `stop`, `mount`, `umount`, and the
+//! hidden ones that they run on other hosts.
+
+pub(crate) mod run;
+
+pub(crate) mod run_staging;
+
+pub(crate) mod run_report;
+
+pub(crate) mod start;
+
+pub(crate) mod stop;
+
+pub(crate) mod mount;
+
+pub(crate) mod host_agent;

@@ -1,0 +1,391 @@
+//! Figures of jobs in a running instance: asked of the home daemon of each host, directly or through
+//! `ssh`, and merged.
+
+use crate::failure::{Failure, Result};
+use crate::instance::cluster;
+use crate::instance::{host, ranks};
+use crate::process::query::activity_query;
+use crate::state::directories;
+use crate::state::records::{self, HostRecord, InstanceRecord};
+use config::activity::{
+    ActivityAnswer, FileProfile, JobProfile, JobSummary, MeasuredRates, ProcessProfile, Transfers,
+};
+use insight::profile as insights;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use wire::job::SIZE_CLASSES;
+
+/// Transfers of a process in a file after which patterns come from a sample.
+const EXACT_COUNT: u64 = 256;
+
+/// Figures of jobs on this host: all in short, or one of them.
+///
+/// # Errors
+/// There is no such instance here, or its home daemon does not answer.
+pub(crate) fn here(name: &str, job: Option<&str>, timeout: Duration) -> Result<ActivityAnswer> {
+    let run = directories::run(name)?;
+    let host: Option<HostRecord> = records::load(&run, host::RECORD)?;
+    let host = host.ok_or_else(|| Failure::no_instance(name))?;
+    let socket = run.join(format!("d{}.sock", host.first));
+    activity_query(&socket, job, timeout).ok_or_else(|| {
+        let why = "it does not answer: see 'forebay status'";
+        Failure::at("cannot read what jobs did", format!("daemon {} of {name}", host.first), why)
+    })
+}
+
+/// The answers of all hosts, by the names of the hosts.
+///
+/// # Errors
+/// There is no such instance, or a host does not answer.
+fn answers(
+    name: &str,
+    job: Option<&str>,
+    timeout: Duration,
+) -> Result<Vec<(String, ActivityAnswer)>> {
+    let run = directories::run(name)?;
+    let own: Option<HostRecord> = records::load(&run, host::RECORD)?;
+    let instance: Option<InstanceRecord> = match cluster::load(name)? {
+        None => records::load(&run, cluster::HOSTS_RECORD)?,
+        started => started,
+    };
+    let this_host = this_host();
+    let Some(instance) = instance else {
+        return Ok(vec![(this_host, here(name, job, timeout)?)]);
+    };
+    let all = cluster::activity(&instance, own.as_ref(), job, timeout)?;
+    let names = instance.hosts.iter().map(|entry| match entry.host.as_str() {
+        "" => this_host.clone(),
+        host => host.to_owned(),
+    });
+    names.zip(all).map(|(host, answer)| Ok((host, answer?))).collect()
+}
+
+/// The jobs of an instance, in the order in which they began; those that run are last.
+///
+/// # Errors
+/// There is no such instance, or a host does not answer.
+pub(crate) fn list(name: &str, timeout: Duration) -> Result<Vec<JobSummary>> {
+    let mut all: BTreeMap<String, JobSummary> = BTreeMap::new();
+    for (_, answer) in answers(name, None, timeout)? {
+        for job in answer.jobs {
+            match all.get_mut(&job.job) {
+                Some(sum) => sum.add(&job),
+                None => drop(all.insert(job.job.clone(), job)),
+            }
+        }
+    }
+    let mut all: Vec<JobSummary> = all.into_values().collect();
+    all.sort_by_key(|job| (job.ended.is_none(), job.began));
+    Ok(all)
+}
+
+/// The figures of one job, over all hosts; `None`: the instance knows no such job.
+///
+/// # Errors
+/// There is no such instance, or a host does not answer.
+pub(crate) fn counted(name: &str, job: &str, timeout: Duration) -> Result<Option<JobProfile>> {
+    Ok(measured(name, job, timeout)?.map(|(counted, _)| counted))
+}
+
+/// As `counted`, and what operations take on these hosts.
+fn measured(
+    name: &str,
+    job: &str,
+    timeout: Duration,
+) -> Result<Option<(JobProfile, MeasuredRates)>> {
+    let (mut all, mut rates) = (JobProfile::default(), MeasuredRates::default());
+    for (host, answer) in answers(name, Some(job), timeout)? {
+        rates = rates.best(answer.rates);
+        // Other jobs may have the same word.
+        for mut profile in answer.profiles.into_iter().filter(|profile| profile.job == job) {
+            profile.processes.iter_mut().for_each(|process| process.host.clone_from(&host));
+            all.add(profile);
+        }
+    }
+    Ok((!all.processes.is_empty()).then_some((all, rates)))
+}
+
+/// The figures of one job, over all hosts, as the report of a job takes it; `None`: the instance knows no
+/// such job.
+///
+/// # Errors
+/// There is no such instance, or a host does not answer.
+pub(crate) fn profile(
+    name: &str,
+    job: &str,
+    timeout: Duration,
+) -> Result<Option<insights::JobProfile>> {
+    Ok(measured(name, job, timeout)?.map(|(counted, rates)| profile_of(&counted, rates)))
+}
+
+/// As `profile`, of this host alone, which takes no `ssh`.
+///
+/// # Errors
+/// There is no such instance, or its home daemon does not answer.
+pub(crate) fn profile_here(
+    name: &str,
+    job: &str,
+    timeout: Duration,
+) -> Result<Option<insights::JobProfile>> {
+    let answer = here(name, Some(job), timeout)?;
+    let mut found = answer.profiles.into_iter().find(|profile| profile.job == job);
+    if let Some(profile) = &mut found {
+        let host = this_host();
+        profile.processes.iter_mut().for_each(|process| process.host.clone_from(&host));
+    }
+    Ok(found.map(|found| profile_of(&found, answer.rates)))
+}
+
+fn this_host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn seconds(nanos: u64) -> f64 {
+    Duration::from_nanos(nanos).as_secs_f64()
+}
+
+fn profile_of(counted: &JobProfile, rates: MeasuredRates) -> insights::JobProfile {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+    let mut profile = insights::JobProfile {
+        job: counted.job.clone(),
+        begin_ms: counted.began / 1_000_000,
+        seconds: seconds(counted.ended.unwrap_or(now).saturating_sub(counted.began)),
+        is_complete: counted.ended.is_some(),
+        other_files: counted.processes.iter().map(|process| process.other_files).sum(),
+        is_sampled: is_sampled(counted),
+        rates: insights::Rates {
+            local_bytes: rates.bytes_per_second,
+            call_seconds: rates.call_nanos / 1e9,
+            name_seconds: rates.name_nanos / 1e9,
+        },
+        ..insights::JobProfile::default()
+    };
+    if let Some(first) = counted.processes.first() {
+        profile.user = first.uid.to_string();
+    }
+    let ranks = add_ranks(&mut profile, &counted.processes);
+    profile.command = programs(&counted.processes);
+    let mut files: BTreeMap<u64, Vec<&FileProfile>> = BTreeMap::new();
+    for file in &counted.files {
+        files.entry(file.inode).or_default().push(file);
+        let rank = ranks.get(file.process).and_then(|&rank| profile.ranks.get_mut(rank));
+        if let Some(rank) = rank {
+            add_bytes(rank, &file.reads, &file.writes);
+        }
+    }
+    profile.files =
+        files.into_iter().map(|(inode, of_ranks)| file(inode, &of_ranks, &ranks)).collect();
+    profile
+}
+
+/// True if some counts are estimates, or belong to several processes or files.
+fn is_sampled(counted: &JobProfile) -> bool {
+    let is_long = |one: &Transfers| one.number > EXACT_COUNT;
+    counted.files.iter().any(|file| is_long(&file.reads) || is_long(&file.writes))
+        || counted.processes.iter().any(|process| process.pid == 0 || process.other_files > 0)
+}
+
+/// Names of the programs, each once.
+fn programs(processes: &[ProcessProfile]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for process in processes {
+        if !process.program.is_empty() && !names.contains(&process.program.as_str()) {
+            names.push(&process.program);
+        }
+    }
+    names.join(", ")
+}
+
+/// Adds the ranks of the job; returns the rank of each process (`ranks::of`).
+fn add_ranks(profile: &mut insights::JobProfile, processes: &[ProcessProfile]) -> Vec<usize> {
+    let places = ranks::of(processes);
+    for (process, &place) in processes.iter().zip(&places) {
+        let host = profile.hosts.iter().position(|host| *host == process.host);
+        let host = host.unwrap_or_else(|| {
+            profile.hosts.push(process.host.clone());
+            profile.hosts.len() - 1
+        });
+        let count = profile.ranks.len();
+        if place == count {
+            profile.ranks.push(insights::RankProfile {
+                rank: process.rank.unwrap_or_else(|| u32::try_from(count).unwrap_or(u32::MAX)),
+                host: u32::try_from(host).unwrap_or(u32::MAX),
+                program: process.program.clone(),
+                ..insights::RankProfile::default()
+            });
+        }
+        if let Some(rank) = profile.ranks.get_mut(place) {
+            add_operations(rank, process);
+        }
+    }
+    places
+}
+
+fn add_operations(rank: &mut insights::RankProfile, process: &ProcessProfile) {
+    let of = &process.operations;
+    let operations = |number: u64, nanos: u64| insights::Operations {
+        number,
+        bytes: 0,
+        seconds: seconds(nanos),
+    };
+    for class in
+        [of.open, of.create, of.stat, of.read_directory, of.unlink, of.rename, of.close, of.other]
+    {
+        rank.metadata.add(operations(class.number, class.nanos));
+        rank.absent += class.absent;
+    }
+    rank.opens += of.open.number + of.create.number;
+    rank.syncs.add(operations(of.sync.number, of.sync.nanos));
+    rank.reads.add(operations(of.read.number, of.read.nanos));
+    rank.writes.add(operations(of.write.number, of.write.nanos));
+    add_bytes(rank, &process.other_reads, &process.other_writes);
+}
+
+fn add_bytes(rank: &mut insights::RankProfile, reads: &Transfers, writes: &Transfers) {
+    rank.reads.bytes = rank.reads.bytes.saturating_add(reads.bytes);
+    rank.writes.bytes = rank.writes.bytes.saturating_add(writes.bytes);
+}
+
+/// The name of a file for people: its path, or its inode number if that is not known.
+fn name_of(inode: u64, entries: &[&FileProfile]) -> String {
+    let is_removed = entries.iter().any(|one| one.is_removed);
+    match entries.iter().find_map(|one| one.path.clone()) {
+        Some(directory) if is_removed => {
+            format!("{}/(removed, inode {inode})", directory.trim_end_matches('/'))
+        }
+        None if is_removed => format!("(removed, inode {inode})"),
+        found => found.unwrap_or_else(|| format!("inode {inode}")),
+    }
+}
+
+/// The names of files for people, by inode number.
+pub(crate) fn names_of<'a>(files: impl Iterator<Item = &'a FileProfile>) -> BTreeMap<u64, String> {
+    let mut all: BTreeMap<u64, Vec<&FileProfile>> = BTreeMap::new();
+    files.for_each(|file| all.entry(file.inode).or_default().push(file));
+    all.into_iter().map(|(inode, entries)| (inode, name_of(inode, &entries))).collect()
+}
+
+fn file(inode: u64, of_ranks: &[&FileProfile], ranks: &[usize]) -> insights::FileProfile {
+    let mut file = insights::FileProfile {
+        path: name_of(inode, of_ranks),
+        is_removed: of_ranks.iter().any(|one| one.is_removed),
+        ..insights::FileProfile::default()
+    };
+    for one in of_ranks {
+        let rank = ranks.get(one.process).copied().and_then(|rank| u32::try_from(rank).ok());
+        let Some(rank) = rank else { continue };
+        let place = file.uses.iter().position(|known| known.rank == rank).unwrap_or_else(|| {
+            file.uses.push(insights::FileUse { rank, ..insights::FileUse::default() });
+            file.uses.len() - 1
+        });
+        if let Some(known) = file.uses.get_mut(place) {
+            known.reads.add(&transfers(&one.reads));
+            known.writes.add(&transfers(&one.writes));
+        }
+        file.size = file.size.max(one.reads.highest).max(one.writes.highest);
+    }
+    file
+}
+
+/// The numbers of each size. Transfers since the last one that was looked at have none yet: they are
+/// taken to be like most.
+fn sizes(of: &Transfers) -> [u64; SIZE_CLASSES] {
+    let mut sizes = of.sizes;
+    let known = sizes.iter().copied().fold(0, u64::saturating_add);
+    if let Some(most) = sizes.iter_mut().max() {
+        *most = most.saturating_add(of.number.saturating_sub(known));
+    }
+    sizes
+}
+
+fn transfers(of: &Transfers) -> insights::Transfers {
+    insights::Transfers {
+        number: of.number,
+        bytes: of.bytes,
+        seconds: seconds(of.nanos),
+        sizes: sizes(of),
+        consecutive: of.consecutive,
+        sequential: of.sequential.saturating_sub(of.consecutive),
+        misaligned: of.misaligned,
+        lowest: of.lowest.unwrap_or(0),
+        highest: of.highest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config::activity::Counter;
+
+    #[test]
+    fn a_profile_has_a_rank_for_each_process_and_the_uses_of_each_file() {
+        let process = |pid: u32, rank: Option<u32>, by: Counter| {
+            let mut process =
+                ProcessProfile { host: "c1".into(), pid, rank, by, ..Default::default() };
+            process.program = "app".into();
+            process.processes = 1;
+            process.operations.stat.number = 2;
+            process.operations.stat.absent = 1;
+            process.operations.create.number = 1;
+            process.operations.read.number = 4;
+            process
+        };
+        let reads = |bytes: u64, lowest: u64| Transfers {
+            number: 4,
+            bytes,
+            consecutive: 1,
+            sequential: 3,
+            lowest: Some(lowest),
+            highest: lowest + bytes,
+            ..Transfers::default()
+        };
+        let file = |process: usize, lowest: u64| FileProfile {
+            inode: 77,
+            process,
+            reads: reads(100, lowest),
+            ..FileProfile::default()
+        };
+        let processes = vec![
+            process(10, Some(5), Counter::Preload),
+            process(11, None, Counter::Preload),
+            process(10, Some(5), Counter::Mount),
+        ];
+        let counted = JobProfile {
+            job: "a".into(),
+            began: 1_000_000_000,
+            ended: Some(3_500_000_000),
+            processes,
+            files: vec![file(0, 0), file(1, 100), file(2, 200)],
+        };
+        let rates = MeasuredRates { call_nanos: 500.0, ..MeasuredRates::default() };
+        let profile = profile_of(&counted, rates);
+        assert_eq!((profile.begin_ms, profile.seconds, profile.is_complete), (1000, 2.5, true));
+        assert_eq!((profile.hosts.len(), profile.command.as_str()), (1, "app"));
+        let ranks: Vec<_> = profile.ranks.iter().map(|rank| (rank.rank, rank.reads)).collect();
+        assert_eq!((ranks.len(), ranks[0].0, ranks[1].0), (2, 5, 1));
+        assert_eq!((ranks[0].1.number, ranks[0].1.bytes, ranks[1].1.bytes), (8, 200, 100));
+        assert_eq!((profile.ranks[0].opens, profile.ranks[0].absent), (2, 2));
+        let [file] = profile.files.as_slice() else { panic!("one file") };
+        assert_eq!((file.size, file.uses.len()), (300, 2));
+        let first = file.uses[0].reads;
+        assert_eq!((first.number, first.lowest, first.highest), (8, 0, 300));
+        assert_eq!((first.consecutive, first.sequential), (2, 4), "with a gap");
+        assert!(!profile.is_sampled);
+        assert_eq!((profile.rates.call_seconds, profile.rates.local_bytes), (5e-7, 0.0));
+    }
+
+    #[test]
+    fn a_file_is_named_by_its_path_or_as_removed() {
+        let named = |path: Option<&str>, is_removed: bool| {
+            let path = path.map(str::to_owned);
+            let one = FileProfile { inode: 7, path, is_removed, ..FileProfile::default() };
+            file(7, &[&FileProfile::default(), &one], &[0]).path
+        };
+        assert_eq!(named(Some("/d/f"), false), "/d/f");
+        assert_eq!(named(None, false), "inode 7");
+        assert_eq!(named(Some("/d"), true), "/d/(removed, inode 7)");
+        assert_eq!(named(Some("/"), true), "/(removed, inode 7)");
+        assert_eq!(named(None, true), "(removed, inode 7)");
+    }
+}

@@ -1,0 +1,27 @@
+//! An instance: the daemons of one host (`host`), all hosts together (`cluster`), and what belongs
+//! to them: mounts, the writeback daemon, access profiles, memory that nodes lend, what jobs did,
+//! rescue after damage.
+
+pub(crate) mod host;
+
+pub(crate) mod inspect;
+
+pub(crate) mod cluster;
+
+pub(crate) mod plan;
+
+pub(crate) mod survivors;
+
+pub(crate) mod mounts;
+
+pub(crate) mod writeback;
+
+pub(crate) mod profile;
+
+pub(crate) mod ranks;
+
+pub(crate) mod jobs;
+
+pub(crate) mod lend;
+
+pub(crate) mod rescue;

@@ -1,0 +1,429 @@
+//! A damaged instance: what its files hold on all hosts, what that means together
+//! (`metadata::rescue`), and the changes that its daemons take up when they start without what is lost.
+//!
+//! The daemons' program reads their files: `forebayd --check`. Nothing is changed before `send_repairs`.
+
+use crate::failure::{Failure, Result};
+use crate::instance::cluster;
+use crate::instance::host::{self, component};
+use crate::instance::writeback;
+use crate::process;
+use crate::process::progress::Progress;
+use crate::state::directories;
+use crate::state::records::{self, HostRecord, InstanceRecord};
+use config::control::{DaemonCheck, LogCheck, from_hex, to_hex};
+use config::process::CheckExtent;
+use metadata::rescue::{Finding, Held, Instance, Loss, Repair, Rescue};
+use placement::Map;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+use wire::{DaemonIndex, Inode};
+
+/// The list of what the salvages of an instance lost, in the run directory of the starting host.
+const LOST: &str = "lost.json";
+/// Digits of a repair that are sent at a time, far below the longest request.
+const PART_DIGITS: usize = 32 * 1024;
+
+/// A loss of a file, as commands print it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LostFile {
+    /// The kind of loss: a word of `word_of`.
+    pub(crate) what: String,
+    /// Its path from the root of the instance; empty: nobody knows.
+    pub(crate) path: String,
+    /// Its inode number.
+    pub(crate) inode: u64,
+    /// Its size, if that is known.
+    pub(crate) size: Option<u64>,
+    /// With `bytes`: offset and length of each lost range.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ranges: Vec<(u64, u64)>,
+}
+
+impl LostFile {
+    fn of(finding: Finding) -> LostFile {
+        LostFile {
+            what: word_of(finding.loss).to_owned(),
+            path: String::from_utf8_lossy(&finding.path).into_owned(),
+            inode: finding.inode.0,
+            size: finding.size,
+            ranges: finding.ranges.iter().map(|it| (it.start, it.end - it.start)).collect(),
+        }
+    }
+}
+
+/// Damage of a file of a daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Damage {
+    /// The daemon.
+    pub(crate) daemon: u16,
+    /// Path of the file on its host, and what is wrong with it.
+    pub(crate) text: String,
+}
+
+/// Damage of an instance, and the losses that follow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// Files of daemons that are damaged.
+    pub(crate) damage: Vec<Damage>,
+    /// Files of the instance that are lost, or of which something is.
+    pub(crate) lost: Vec<LostFile>,
+    /// Damaged bytes that the backing store has: they are read from there again.
+    pub(crate) bytes_in_backing: u64,
+}
+
+impl Report {
+    /// True if nothing is wrong.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.damage.is_empty() && self.lost.is_empty() && self.bytes_in_backing == 0
+    }
+}
+
+/// The outcome of a check of all daemons.
+pub(crate) struct Checked {
+    pub(crate) report: Report,
+    /// Number of the salvage that may follow.
+    pub(crate) round: u64,
+    /// The changes for it.
+    pub(crate) repairs: Vec<Repair>,
+}
+
+/// The word for a loss.
+const fn word_of(loss: Loss) -> &'static str {
+    match loss {
+        Loss::File => "file",
+        Loss::Data => "data",
+        Loss::DirectoryAttributes => "attributes",
+        Loss::Name => "name",
+        Loss::SecondName => "second-name",
+        Loss::Links => "links",
+        Loss::BeyondEnd => "size",
+        Loss::Holes => "holes",
+        Loss::Bytes => "bytes",
+    }
+}
+
+/// The words of `word_of` with their meaning, for people.
+pub(crate) const WORDS: [(&str, &str); 9] = [
+    ("file", "the file is lost, and its name goes"),
+    ("data", "a file is lost with its names: its data goes"),
+    (
+        "attributes",
+        "owner and mode of the directory are lost: it is the instance owner's, mode 0700",
+    ),
+    ("name", "the name is lost: the file is in lost+found, by its inode number"),
+    ("second-name", "the directory had two names, and this one goes"),
+    ("links", "some names of the file are lost, or come back"),
+    ("size", "the file has data beyond its end: its last size may be lost"),
+    ("holes", "less data than the size says: the rest reads as zeros, or the file was removed"),
+    ("bytes", "these bytes of the file cannot be read"),
+];
+
+/// Checks the files of all daemons of an instance and compares them.
+///
+/// # Errors
+/// A host cannot be reached, or the files of a daemon cannot be read.
+pub(crate) fn check(
+    instance: &InstanceRecord,
+    extent: CheckExtent,
+    daemons: Daemons,
+) -> Result<Checked> {
+    let checks = cluster::check_on_each(instance, extent, daemons)?;
+    let mut found = compare(instance, &checks)?;
+    if daemons == Daemons::Run && !(found.report.lost.is_empty() && found.repairs.is_empty()) {
+        // The logs of running daemons are read at different moments: what is under way in one of them
+        // is over when they are read again.
+        let checks = cluster::check_on_each(instance, CheckExtent::Logs, daemons)?;
+        let again = compare(instance, &checks)?;
+        let is_there = |file: &LostFile| file.what == "bytes" || again.report.lost.contains(file);
+        found.report.lost.retain(is_there);
+        if again.repairs.is_empty() {
+            found.repairs.clear();
+        }
+    }
+    Ok(found)
+}
+
+/// Treatment of running daemons before their files are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Daemons {
+    /// They go on.
+    Run,
+    /// They end. Their data stays.
+    End,
+}
+
+/// Compares the files of all daemons.
+fn compare(instance: &InstanceRecord, checks: &[DaemonCheck]) -> Result<Checked> {
+    let invalid = |what: &str| Failure::at("unexpected reply", what, "is the version the same?");
+    let map = Map::initial(instance.count()).ok_or_else(|| invalid("the number of daemons"))?;
+    let [spread, placement, stripe_log2, flags] =
+        checks.first().map(|check| check.layout).unwrap_or_default();
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    // Each salvage is a start of all daemons.
+    let round = checks.iter().map(|check| check.starts).max().unwrap_or(0) + 1;
+    let mut rescue = Rescue::new(Instance {
+        map,
+        workers: usize::try_from(instance.config.workers).unwrap_or(1),
+        backing: instance.config.backing.is_some(),
+        spread,
+        placement,
+        stripe_log2,
+        flags,
+        uid: instance.uid,
+        gid: rustix::process::getegid().as_raw(),
+        round,
+        now: i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
+    });
+    let damage = checks.iter().flat_map(damage_of).collect();
+    let mut report = Report { damage, ..Report::default() };
+    let spilled = checks.iter().flat_map(|check| &check.spilled);
+    let spilled: BTreeMap<u64, (u64, u64)> =
+        spilled.map(|&(there, inode, start)| (there, (inode, start))).collect();
+    // The file and the offset in it of what a target holds.
+    let home = |inode: u64, offset: u64| match spilled.get(&inode) {
+        Some(&(file, start)) => (Inode(file), start.saturating_add(offset)),
+        None => (Inode(inode), offset),
+    };
+    for check in checks {
+        for (worker, log) in check.logs.iter().enumerate() {
+            let outline = from_hex(&log.outline);
+            let added = outline.is_some_and(|it| {
+                rescue.add_service(DaemonIndex(check.index), worker, &it, !log.is_whole()).is_ok()
+            });
+            if !added {
+                return Err(invalid(&log.file));
+            }
+        }
+        check.used.iter().for_each(|inode| rescue.add_used(Inode(*inode)));
+        for &(inode, bytes, end) in &check.held {
+            let (inode, end) = home(inode, end);
+            rescue.add_held(inode, Held { bytes, end });
+        }
+        for damaged in &check.damaged {
+            match damaged.is_in_backing {
+                true => report.bytes_in_backing += damaged.length,
+                false => {
+                    let (inode, offset) = home(damaged.inode, damaged.offset);
+                    let end = offset.saturating_add(damaged.length);
+                    rescue.add_damaged(inode, offset..end);
+                }
+            }
+        }
+    }
+    let plan = rescue.plan();
+    report.lost = plan.findings.into_iter().map(LostFile::of).collect();
+    Ok(Checked { report, round, repairs: plan.repairs })
+}
+
+fn damage_of(check: &DaemonCheck) -> Vec<Damage> {
+    let mut found = Vec::new();
+    for LogCheck { file, records, gaps, unreadable, .. } in &check.logs {
+        found.extend(gaps.iter().map(|gap| match (gap.first, gap.last) {
+            (0, _) => format!("{file}: its head is damaged"),
+            (1, None) if *records == 0 => format!("{file}: it is missing"),
+            (_, None) => {
+                format!("{file}: it is an older copy: what followed record {records} is lost")
+            }
+            (first, Some(last)) => {
+                let records = match last.saturating_sub(first) {
+                    0 => format!("record {first} is lost"),
+                    _ => format!("records {first} to {last} are lost"),
+                };
+                format!("{file}: {records}, at offset {}", gap.offset)
+            }
+        }));
+        let strange = |number: &u64| format!("{file}: record {number} is of no known version");
+        found.extend(unreadable.iter().map(strange));
+    }
+    found.extend(check.ssd.clone());
+    found.into_iter().map(|text| Damage { daemon: check.index, text }).collect()
+}
+
+/// Checks the files of the daemons of this host.
+///
+/// # Errors
+/// There are no such daemons here, or their files cannot be read.
+pub(crate) fn check_here(
+    name: &str,
+    first: u16,
+    extent: CheckExtent,
+    daemons: Daemons,
+    timeout: Duration,
+) -> Result<Vec<DaemonCheck>> {
+    let run = directories::run(name)?;
+    let host: Option<HostRecord> = records::load(&run, host::RECORD)?;
+    let Some(host) = host.filter(|host| host.first == first) else {
+        return Err(Failure::no_instance(name));
+    };
+    if daemons == Daemons::End {
+        let mut quiet = Progress::new("");
+        writeback::end(&run, timeout, &mut quiet)?;
+        let processes: Vec<_> = host.daemons.iter().map(|daemon| daemon.process.clone()).collect();
+        process::end(&processes, timeout, &mut quiet)?;
+        // Of an earlier salvage that was cut short.
+        for daemon in &host.daemons {
+            forget_stored(&run, daemon.index, host.config.workers);
+        }
+    }
+    let program = component("forebayd")?;
+    host.daemons.iter().map(|daemon| check_daemon(&program, &run, daemon.index, extent)).collect()
+}
+
+fn check_daemon(
+    program: &Path,
+    run: &Path,
+    index: u16,
+    extent: CheckExtent,
+) -> Result<DaemonCheck> {
+    let config = run.join(format!("d{index}.config"));
+    let failed = |why: String| Failure::at("cannot check", format!("daemon {index}"), why);
+    let output = Command::new(program)
+        .arg("--config")
+        .arg(&config)
+        .args(["--check", extent.word()])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| Failure::at("cannot run", program.display(), error))?;
+    if !output.status.success() {
+        return Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| failed(error.to_string()))
+}
+
+/// The file with the changes for a worker, in the run directory.
+fn repair_of(run: &Path, daemon: u16, worker: usize) -> PathBuf {
+    run.join(format!("d{daemon}.repair{worker}"))
+}
+
+/// A part of the changes for a worker.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RepairPart {
+    /// Name of the instance.
+    pub(crate) name: String,
+    /// The daemon.
+    pub(crate) daemon: u16,
+    /// The worker.
+    pub(crate) worker: usize,
+    /// Number of digits before this part.
+    pub(crate) offset: usize,
+    /// Hexadecimal digits.
+    pub(crate) digits: String,
+}
+
+/// The parts of all changes.
+pub(crate) fn parts(name: &str, repairs: &[Repair]) -> Vec<RepairPart> {
+    let mut all = Vec::new();
+    for Repair { daemon, worker, record } in repairs {
+        for (number, part) in record.chunks(PART_DIGITS / 2).enumerate() {
+            let (name, daemon, worker) = (name.to_owned(), daemon.0, *worker);
+            let (offset, digits) = (number * PART_DIGITS, to_hex(part));
+            all.push(RepairPart { name, daemon, worker, offset, digits });
+        }
+    }
+    all
+}
+
+/// Stores a part on this host.
+///
+/// # Errors
+/// It cannot be written.
+pub(crate) fn take_part(part: &RepairPart) -> Result<()> {
+    let run = directories::run(&part.name)?;
+    directories::check_private(&run)?;
+    let path = repair_of(&run, part.daemon, part.worker);
+    let failed = |error: std::io::Error| Failure::at("cannot write", path.display(), error);
+    let mut options = std::fs::OpenOptions::new();
+    let begins = part.offset == 0;
+    let file = options.create(true).append(!begins).write(true).truncate(begins).open(&path);
+    let mut file = file.map_err(failed)?;
+    if file.metadata().map_err(failed)?.len() != part.offset as u64 {
+        let why = "a part is missing: start again";
+        return Err(Failure::at("cannot write", path.display(), why));
+    }
+    file.write_all(part.digits.as_bytes()).map_err(failed)
+}
+
+/// The changes that were stored for the workers of a daemon, in their order.
+///
+/// # Errors
+/// A file cannot be read.
+pub(crate) fn stored(run: &Path, daemon: u16, workers: u64) -> Result<Vec<String>> {
+    let workers = 0..usize::try_from(workers).unwrap_or(1);
+    let of_worker = |worker| {
+        let path = repair_of(run, daemon, worker);
+        match std::fs::read_to_string(&path) {
+            Ok(digits) => Ok(digits),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+            Err(error) => Err(Failure::at("cannot read", path.display(), error)),
+        }
+    };
+    workers.map(of_worker).collect()
+}
+
+/// Removes what `take_part` stored for a daemon.
+pub(crate) fn forget_stored(run: &Path, daemon: u16, workers: u64) {
+    for worker in 0..usize::try_from(workers).unwrap_or(1) {
+        let _ = std::fs::remove_file(repair_of(run, daemon, worker));
+    }
+}
+
+/// The losses of earlier salvages.
+///
+/// # Errors
+/// The list cannot be read.
+pub(crate) fn lost_before(name: &str) -> Result<Vec<Report>> {
+    let path = directories::run(name)?.join(LOST);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => serde_json::from_str(&text)
+            .map_err(|error| Failure::at("unreadable list", path.display(), error)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(Failure::at("cannot read", path.display(), error)),
+    }
+}
+
+/// Adds the losses of a salvage to the list.
+///
+/// # Errors
+/// It cannot be written.
+pub(crate) fn add_lost(name: &str, report: &Report) -> Result<()> {
+    let mut all = lost_before(name)?;
+    all.push(report.clone());
+    let path = directories::run(name)?.join(LOST);
+    let text = serde_json::to_string_pretty(&all)
+        .map_err(|error| Failure::at("cannot write", path.display(), error))?;
+    directories::write_whole(&path, &(text + "\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_sent_in_parts_that_give_them_back() {
+        let record: Vec<u8> = (0..100_000u32).map(|number| number as u8).collect();
+        let repair = Repair { daemon: DaemonIndex(3), worker: 1, record: record.clone() };
+        let parts = parts("a", &[repair]);
+        assert!(parts.len() > 1 && parts.iter().all(|it| it.digits.len() <= PART_DIGITS));
+        let mut digits = String::new();
+        for part in parts {
+            assert_eq!((part.daemon, part.worker, part.offset), (3, 1, digits.len()));
+            digits += &part.digits;
+        }
+        assert_eq!(from_hex(&digits), Some(record));
+    }
+
+    #[test]
+    fn each_loss_has_its_word_and_meaning() {
+        use Loss::{
+            BeyondEnd, Bytes, Data, DirectoryAttributes, File, Holes, Links, Name, SecondName,
+        };
+        let all =
+            [File, Data, DirectoryAttributes, Name, SecondName, Links, BeyondEnd, Holes, Bytes];
+        assert!(all.map(word_of).into_iter().eq(WORDS.iter().map(|(word, _)| *word)));
+    }
+}

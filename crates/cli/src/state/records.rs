@@ -1,0 +1,262 @@
+//! Records of an instance and messages between its hosts, as JSON.
+//!
+//! `instance.json` is on the host where `forebay start` ran and lists all daemons; `host.json` is
+//! on each host and lists the daemons there. A `HostStartRequest` goes to a host on standard input;
+//! the `HostReply` comes back as one line on standard output.
+
+use crate::failure::{Failure, Result};
+use crate::instance::inspect::{DaemonState, Usage};
+use crate::instance::lend::DaemonMemory;
+use crate::process::ProcessIdentity;
+use crate::state::directories;
+use config::activity::ActivityAnswer;
+use config::control::DaemonCheck;
+use config::{InstanceConfig, ProcessConfig};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Version of the records and messages. Those of another version are refused.
+pub(crate) const VERSION: u32 = 1;
+
+/// The request to start the daemons of one host.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct HostStartRequest {
+    /// `VERSION`.
+    pub(crate) version: u32,
+    /// Name of the instance.
+    pub(crate) name: String,
+    /// Number of daemons of the instance.
+    pub(crate) count: u16,
+    /// First daemon of this host.
+    pub(crate) first: u16,
+    /// Number of daemons of this host.
+    pub(crate) local_count: u16,
+    /// IP address to listen on.
+    pub(crate) listen: String,
+    /// The instance's secret: 64 hexadecimal digits.
+    pub(crate) secret: String,
+    /// The daemons of this host have run before, so that their record must be there.
+    pub(crate) has_started: bool,
+    /// Number of the salvage: the daemons start without what is damaged, and take up the changes that
+    /// were sent before.
+    #[serde(default)]
+    pub(crate) salvage: Option<u64>,
+    /// Configuration of the instance.
+    pub(crate) config: InstanceConfig,
+}
+
+/// The reply of a host. Requests that return nothing have the reply `{}`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum HostReply {
+    /// The daemons that now run there.
+    #[serde(rename = "host")]
+    Host(Box<HostRecord>),
+    /// The memory of its daemons.
+    #[serde(rename = "memory")]
+    Memory(Vec<DaemonMemory>),
+    /// The state of its daemons.
+    #[serde(rename = "status")]
+    Status(Vec<DaemonState>),
+    /// Contents of the files of its daemons.
+    #[serde(rename = "check")]
+    Check(Vec<DaemonCheck>),
+    /// The files and bytes that its daemons held before they were stopped.
+    #[serde(rename = "stopped")]
+    Stopped(Usage),
+    /// A page of what one of its daemons recorded for the access profile.
+    #[serde(rename = "profile")]
+    Profile(String),
+    /// Figures of its jobs.
+    #[serde(rename = "activity")]
+    Activity(ActivityAnswer),
+    /// Why the request failed.
+    #[serde(rename = "error")]
+    Error(String),
+}
+
+/// One daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DaemonRecord {
+    /// Its number in the instance.
+    pub(crate) index: u16,
+    /// Its process.
+    #[serde(flatten)]
+    pub(crate) process: ProcessIdentity,
+    /// Address on which it listens for other daemons.
+    pub(crate) tcp: String,
+    /// Bytes of its arena.
+    pub(crate) memory: u64,
+    /// Bytes of the arena that it may always use; the rest follows the idle memory of the node.
+    /// `None`: it may use all of the arena.
+    pub(crate) memory_min: Option<u64>,
+    /// Bytes of its SSD file.
+    pub(crate) ssd: u64,
+    /// True in the reply to the request that started it; not stored.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) is_new: bool,
+    /// Why the daemon ended in whose place it was started, in that reply; not stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) before: Option<String>,
+}
+
+impl DaemonRecord {
+    /// A daemon of which only the number is known.
+    pub(crate) fn unknown(index: u16) -> DaemonRecord {
+        let process = ProcessIdentity { pid: 0, started: 0, boot: String::new(), exe: (0, 0) };
+        let (tcp, memory_min, before) = (String::new(), None, None);
+        DaemonRecord { index, process, tcp, memory: 0, memory_min, ssd: 0, is_new: false, before }
+    }
+
+    /// The record as it is stored.
+    pub(crate) fn forget_start(&mut self) {
+        (self.is_new, self.before) = (false, None);
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde requires")]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// `host.json`: the daemons of one host.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct HostRecord {
+    /// `VERSION`.
+    pub(crate) version: u32,
+    /// Name of the instance.
+    pub(crate) name: String,
+    /// Number of daemons of the instance.
+    pub(crate) count: u16,
+    /// First daemon of this host.
+    pub(crate) first: u16,
+    /// Configuration of the instance.
+    pub(crate) config: InstanceConfig,
+    /// Directory of this host's shared memory.
+    pub(crate) shm: PathBuf,
+    /// Directories for data on this host, which its daemons use in turn.
+    pub(crate) data: Vec<PathBuf>,
+    /// Daemons of this host, in order.
+    pub(crate) daemons: Vec<DaemonRecord>,
+}
+
+impl HostRecord {
+    /// The data directory of one of its daemons.
+    pub(crate) fn data_of(&self, index: u16) -> PathBuf {
+        data_of(&self.data, self.first, index)
+    }
+
+    /// Number of its daemons that are alive.
+    ///
+    /// # Errors
+    /// The state of a process cannot be read.
+    pub(crate) fn count_alive(&self) -> Result<usize> {
+        self.daemons
+            .iter()
+            .try_fold(0, |count, daemon| Ok(count + usize::from(daemon.process.is_alive()?)))
+    }
+}
+
+/// The data directory of daemon `index` among those from `first` on that share the directories
+/// `data`.
+pub(crate) fn data_of(data: &[PathBuf], first: u16, index: u16) -> PathBuf {
+    let turn = usize::from(index.saturating_sub(first)) % data.len().max(1);
+    data.get(turn).cloned().unwrap_or_default().join(format!("d{index}"))
+}
+
+/// A host in `instance.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HostEntry {
+    /// Its name; empty: the host where the instance was started, without `--hosts`.
+    pub(crate) host: String,
+    /// Address on which its daemons listen.
+    pub(crate) listen: String,
+    /// Its first daemon.
+    pub(crate) first: u16,
+    /// Its daemons; empty before they have started.
+    pub(crate) daemons: Vec<DaemonRecord>,
+    /// Requested number of daemons.
+    pub(crate) count: u16,
+}
+
+/// `instance.json`: an instance on all hosts.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct InstanceRecord {
+    /// `VERSION`.
+    pub(crate) version: u32,
+    /// Name of the instance.
+    pub(crate) name: String,
+    /// Its owner.
+    pub(crate) uid: u32,
+    /// Words of the command that runs another one on a host.
+    pub(crate) ssh: Vec<String>,
+    /// Its configuration.
+    pub(crate) config: InstanceConfig,
+    /// Its hosts, in the order of their daemons.
+    pub(crate) hosts: Vec<HostEntry>,
+}
+
+impl InstanceRecord {
+    /// Number of daemons of the instance.
+    pub(crate) fn count(&self) -> u16 {
+        self.hosts.iter().map(|entry| entry.count).sum()
+    }
+
+    /// All daemons, in order.
+    pub(crate) fn daemons(&self) -> impl Iterator<Item = (&HostEntry, &DaemonRecord)> {
+        self.hosts.iter().flat_map(|entry| entry.daemons.iter().map(move |daemon| (entry, daemon)))
+    }
+}
+
+/// Reads a record; `None` if it does not exist.
+///
+/// # Errors
+/// The directory is not private, or the record is damaged or of another version.
+pub(crate) fn load<T: DeserializeOwned>(run: &Path, file: &str) -> Result<Option<T>> {
+    if std::fs::symlink_metadata(run).is_err() {
+        return Ok(None);
+    }
+    directories::check_private(run)?;
+    let path = run.join(file);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Failure::at("cannot read", path.display(), error)),
+    };
+    let record = serde_json::from_str(&text).map_err(|error| error.to_string()).and_then(
+        |value: serde_json::Value| match value.get("version").and_then(|found| found.as_u64()) {
+            Some(version) if version == u64::from(VERSION) => {
+                serde_json::from_value(value).map_err(|error| error.to_string())
+            }
+            Some(version) => Err(format!("version={version}, expected={VERSION}")),
+            None => Err("it has no version".to_owned()),
+        },
+    );
+    record.map(Some).map_err(|why| {
+        let advice = format!(
+            "{why}: stop the instance with the forebay that started it, or remove the file"
+        );
+        Failure::at("unreadable record", path.display(), advice)
+    })
+}
+
+/// Writes the configuration of a program to `path`, readable by its owner only.
+///
+/// # Errors
+/// A path in it is not UTF-8, or the file cannot be written.
+pub(crate) fn store_config(path: &Path, config: &impl ProcessConfig) -> Result<()> {
+    let text = config.to_json();
+    let text = text.map_err(|error| Failure::at("cannot write", path.display(), error))?;
+    directories::write_whole(path, &text)
+}
+
+/// Writes a record.
+///
+/// # Errors
+/// The file cannot be written.
+pub(crate) fn store(run: &Path, file: &str, record: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(record)
+        .map_err(|error| Failure::at("cannot write", run.join(file).display(), error))?;
+    directories::write_whole(&run.join(file), &(text + "\n"))
+}

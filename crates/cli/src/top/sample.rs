@@ -1,0 +1,62 @@
+//! The state of an instance at one moment.
+
+use crate::failure::Result;
+use crate::instance::inspect::{DaemonReport, inspect};
+use crate::instance::{jobs, writeback};
+use crate::state::directories;
+use config::activity::{JobProfile, JobSummary};
+use config::metrics::{DaemonSample, WritebackSample};
+use std::time::{Duration, Instant};
+
+/// One daemon of a sample.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DaemonLine {
+    /// Its host; empty: this host.
+    pub(crate) host: String,
+    /// Its number.
+    pub(crate) index: u16,
+    /// Its metrics; `None`: it is dead or does not answer.
+    pub(crate) metrics: Option<DaemonSample>,
+}
+
+/// The state of an instance at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    /// When it was taken.
+    pub(crate) at: Instant,
+    /// Its daemons.
+    pub(crate) daemons: Vec<DaemonLine>,
+    /// The jobs that used it.
+    pub(crate) jobs: Vec<JobSummary>,
+    /// The processes of the job that was asked for.
+    pub(crate) job: Option<JobProfile>,
+    /// Its writeback, if it has one.
+    pub(crate) writeback: Option<WritebackSample>,
+}
+
+fn line(report: &DaemonReport) -> DaemonLine {
+    let metrics = report.status().map(|status| status.metrics);
+    DaemonLine { host: report.host.clone(), index: report.daemon.index, metrics }
+}
+
+/// Takes a sample; `job`: the job whose processes are wanted.
+///
+/// # Errors
+/// There is no such instance, or none of its daemons answers.
+pub(crate) fn take(name: &str, job: Option<&str>, timeout: Duration) -> Result<Sample> {
+    let all = inspect(name, timeout)?;
+    let jobs = jobs::list(name, timeout)?;
+    let job = match job {
+        Some(job) => jobs::counted(name, job, timeout)?,
+        None => None,
+    };
+    let run = directories::run(name)?;
+    let writeback = all.config.has_writeback().then(|| writeback::status(&run)).flatten();
+    Ok(Sample {
+        at: Instant::now(),
+        daemons: all.daemons.iter().map(line).collect(),
+        jobs,
+        job,
+        writeback: writeback.map(|report| report.metrics),
+    })
+}

@@ -1,0 +1,248 @@
+//! One transfer of bytes to or from a target of another host: a range within one extent, through one
+//! bounce buffer or in a message. Many at a time: `remote`.
+
+use shm::bounce::Buffer;
+use shm::session::{Interruptible, Slot};
+use wire::errno::{Errno, Result};
+use wire::{DaemonIndex, Reply, Request};
+
+use crate::file::layout::File;
+use crate::transport::Transport;
+use crate::transport::attachment::Attachment;
+use crate::transport::request::{Attempt, Destination, classify, own_credentials};
+use crate::transport::retry::RetryBudget;
+
+/// Most bytes in one message to a target: whole pages, so that no page is split.
+pub(crate) const MESSAGE_BYTES: usize = 12 * 1024;
+
+/// A wait with this many transfers queued after it sleeps at once: waking late then delays nothing.
+const SLEEP_AT_QUEUED: usize = 2;
+
+/// A range of a file on one target, within one extent and one bounce buffer.
+#[derive(Clone, Copy)]
+pub(crate) struct TransferRange {
+    pub(crate) target: DaemonIndex,
+    /// Offset in the file.
+    pub(crate) offset: u64,
+    /// Offset in the caller's bytes.
+    pub(crate) place: usize,
+    pub(crate) length: usize,
+}
+
+/// A transfer in flight.
+pub(crate) struct InFlight<'a> {
+    by: &'a Attachment,
+    slot: Slot<'a>,
+    buffer: Buffer<'a>,
+    pub(crate) part: TransferRange,
+}
+
+/// How a transfer ended.
+pub(crate) enum TransferEnd<'a> {
+    /// The buffer holds this many bytes; 0: a hole.
+    Done(Buffer<'a>, u64),
+    Busy(u64),
+    Lost(&'a Attachment),
+}
+
+/// The caller's bytes.
+pub(crate) enum Bytes<'a> {
+    /// Destination of a read.
+    Into(&'a mut [u8]),
+    /// Source of a write.
+    From(&'a [u8]),
+    /// Source of a write that is already in a bounce buffer, of a session whose daemon is gone.
+    Buffered(&'a Buffer<'a>, usize),
+}
+
+impl Bytes<'_> {
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Bytes::Into(bytes) => bytes.len(),
+            Bytes::From(bytes) => bytes.len(),
+            Bytes::Buffered(_, length) => *length,
+        }
+    }
+
+    pub(crate) fn fill(&self, part: &TransferRange, buffer: &mut Buffer<'_>) -> Result<()> {
+        match self {
+            Bytes::Into(_) => Ok(()),
+            Bytes::Buffered(staged, length) => buffer.fill_from(staged, *length),
+            Bytes::From(bytes) => buffer.fill(bytes.get(part.range()).ok_or(Errno::EIO)?),
+        }
+    }
+
+    /// Copies the bytes of a range from a bounce buffer to the caller.
+    pub(crate) fn take(
+        &mut self,
+        part: &TransferRange,
+        buffer: &Buffer<'_>,
+        count: u64,
+    ) -> Result<()> {
+        let Bytes::Into(bytes) = self else { return Ok(()) };
+        let to = bytes.get_mut(part.range()).ok_or(Errno::EIO)?;
+        if count == 0 {
+            to.fill(0);
+            return Ok(());
+        }
+        if count == to.len() as u64 { buffer.copy_out(to) } else { Err(Errno::EIO) }
+    }
+}
+
+impl TransferRange {
+    pub(crate) const fn range(&self) -> core::ops::Range<usize> {
+        self.place..self.place.saturating_add(self.length)
+    }
+
+    pub(crate) fn request(&self, file: &File, bytes: &Bytes<'_>, buffer: u8) -> Request<'static> {
+        let (inode, stripe_log2) = (file.inode, file.stripe_word());
+        let (offset, length) = (self.offset, self.length as u32);
+        match bytes {
+            Bytes::Into(_) => Request::Fetch { inode, stripe_log2, offset, length, buffer },
+            _ => {
+                let truncate_epoch = file.good_for;
+                Request::Store { inode, stripe_log2, offset, length, buffer, truncate_epoch }
+            }
+        }
+    }
+}
+
+impl<'a> InFlight<'a> {
+    /// Waits for the reply. `queued`: number of transfers queued after this one.
+    pub(crate) fn await_end(self, queued: usize) -> Result<TransferEnd<'a>> {
+        let InFlight { by, mut slot, mut buffer, part: _ } = self;
+        let timeout = by.welcome.timeout_micros.max(1);
+        if queued >= SLEEP_AT_QUEUED {
+            slot.expect_long();
+        }
+        match slot.wait(timeout, Interruptible::No, || by.is_alive()) {
+            Ok(()) => {}
+            Err(Errno::ETIMEDOUT) => return Err(Errno::EIO),
+            Err(_) => return Ok(TransferEnd::Lost(by)),
+        }
+        buffer.take_back()?;
+        match classify(slot)? {
+            Attempt::Answered(mut slot) => slot.read(|bytes| {
+                let mut reader = wire::codec::Reader::new(bytes);
+                match Reply::decode(&mut reader) {
+                    Ok(Reply::Number { value }) => Ok(TransferEnd::Done(buffer, value)),
+                    _ => Err(Errno::EIO),
+                }
+            })?,
+            Attempt::Refused(errno) => Err(errno),
+            Attempt::Busy(micros) => Ok(TransferEnd::Busy(micros)),
+            Attempt::Stale | Attempt::Lost(_) => Ok(TransferEnd::Lost(by)),
+        }
+    }
+}
+
+/// Submits a transfer if a buffer and a slot are free at once.
+pub(crate) fn try_start<'a>(
+    transport: &'a Transport,
+    file: &File,
+    part: TransferRange,
+    bytes: &Bytes<'_>,
+) -> Option<InFlight<'a>> {
+    let to = Destination::Target(part.target);
+    let (by, worker, owner) = transport.route(to).ok()?;
+    let mut buffer = by.session.bounce_buffers().try_take().ok()?;
+    let mut slot = by.session.claim(0).ok()?;
+    bytes.fill(&part, &mut buffer).ok()?;
+    let request = part.request(file, bytes, buffer.index());
+    buffer.lend().ok()?;
+    transport.submit(to, (by, worker, owner), &mut slot, &request).ok()?;
+    Some(InFlight { by, slot, buffer, part })
+}
+
+/// Moves one range, with as many retries as it takes.
+pub(crate) fn move_whole(
+    transport: &Transport,
+    file: &File,
+    part: TransferRange,
+    bytes: &mut Bytes<'_>,
+) -> Result<()> {
+    let mut budget = RetryBudget::new(transport.timeout_micros());
+    let mut reconnect = transport.reconnect_budget();
+    let to = Destination::Target(part.target);
+    loop {
+        let Some((by, worker, owner)) = transport.route_or_wait(to, &mut reconnect)? else {
+            continue;
+        };
+        let timeout = transport.timeout_micros();
+        let mut buffer = by.session.bounce_buffers().take(timeout).map_err(|_| Errno::EIO)?;
+        let mut slot = by.session.claim(timeout).map_err(|_| Errno::EIO)?;
+        bytes.fill(&part, &mut buffer)?;
+        let request = part.request(file, bytes, buffer.index());
+        buffer.lend()?;
+        transport.submit(to, (by, worker, owner), &mut slot, &request)?;
+        match (InFlight { by, slot, buffer, part }).await_end(0)? {
+            TransferEnd::Done(buffer, count) => return bytes.take(&part, &buffer, count),
+            TransferEnd::Busy(micros) => {
+                budget.sleep(micros.max(1))?;
+                wait_for_extent(transport, file, &part, bytes)?;
+            }
+            TransferEnd::Lost(by) => {
+                transport.drop_attachment(by);
+                transport.back_off(&mut reconnect)?;
+            }
+        }
+    }
+}
+
+/// Waits for space for a write. A write that carries bytes never waits at the target, because
+/// it would block what is queued after it on the same stream; a request to map the extent does.
+///
+/// # Errors
+/// `ENOSPC`, `EIO`.
+pub(crate) fn wait_for_extent(
+    transport: &Transport,
+    file: &File,
+    part: &TransferRange,
+    bytes: &Bytes<'_>,
+) -> Result<()> {
+    if let Bytes::Into(_) = bytes {
+        return Ok(());
+    }
+    let (offset, length) = (part.offset, part.length as u64);
+    transport.request_space(
+        Destination::Target(part.target),
+        (file.inode, file.stripe_log2()),
+        offset,
+        length,
+    )
+}
+
+/// Moves a few bytes in a message.
+pub(crate) fn move_inline(
+    transport: &Transport,
+    file: &File,
+    part: &TransferRange,
+    bytes: &mut Bytes<'_>,
+) -> Result<()> {
+    let (to, caller) = (Destination::Target(part.target), own_credentials());
+    let (inode, stripe_log2, offset) = (file.inode, file.stripe_word(), part.offset);
+    match bytes {
+        Bytes::From(bytes) => {
+            let bytes = bytes.get(part.range()).ok_or(Errno::EIO)?;
+            let truncate_epoch = file.good_for;
+            let write = Request::Write { inode, stripe_log2, offset, truncate_epoch, bytes };
+            transport.call_done(to, &write, &caller)
+        }
+        Bytes::Buffered(..) => Err(Errno::EIO),
+        Bytes::Into(bytes) => {
+            let length = part.length as u32;
+            let request = Request::Read { inode, stripe_log2, offset, length };
+            let to_bytes = bytes.get_mut(part.range()).ok_or(Errno::EIO)?;
+            transport.call(to, &request, &caller)?.with(|reply| {
+                let Reply::Bytes { bytes } = reply else { return Err(Errno::EIO) };
+                let bytes = bytes.get(..to_bytes.len().min(bytes.len())).unwrap_or(&[]);
+                let (filled, zeros) =
+                    to_bytes.split_at_mut_checked(bytes.len()).ok_or(Errno::EIO)?;
+                filled.copy_from_slice(bytes);
+                zeros.fill(0);
+                Ok(())
+            })
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Writing at an offset: inline contents by a message, everything else into extents. Appending:
+//! `append`.
+
+use core::sync::atomic::Ordering::Relaxed;
+use shm::activity::{OpClass, Transfer};
+use shm::host::{TruncateEpoch, Truncated};
+use wire::attributes::want;
+use wire::errno::{Errno, Result};
+use wire::limits::FILE_BYTES_MAX;
+use wire::request::set;
+use wire::{Reply, Request};
+
+use crate::OfdIndex;
+use crate::file::change::Change;
+use crate::file::open_file::{OpenFile, o};
+use crate::file::size::TruncateRetries;
+use crate::file::{change, inline, layout, open_file, set_id, size};
+use crate::io::append::Appended;
+use crate::io::read::Position;
+use crate::io::{Io, append, extents, write_behind};
+use crate::kernel_cache::{maps, page_caches};
+use crate::transport::Transport;
+use crate::transport::errno::by_descriptor;
+use crate::transport::request::{Destination, own_credentials};
+
+/// `write(2)`, `pwrite(2)`.
+pub(crate) fn write(io: &Io, ofd: OfdIndex, from: &[u8], position: Position) -> Result<usize> {
+    write_vectored(io, ofd, core::iter::once(from), position)
+}
+
+/// `writev(2)`, `pwritev(2)`. With `O_APPEND` at the end, whatever the position.
+pub(crate) fn write_vectored<'b>(
+    io: &Io,
+    ofd: OfdIndex,
+    buffers: impl Iterator<Item = &'b [u8]> + Clone,
+    position: Position,
+) -> Result<usize> {
+    let open = open_file::open_for(io.transport(), ofd, want::WRITE)?;
+    maps::check_kernel_maps(io.transport(), open.vnode)?;
+    set_id::take_set_id(io.transport(), &open)?;
+    let appends = open.flags() & o::APPEND != 0;
+    match position {
+        Position::At(offset) if offset > FILE_BYTES_MAX => Err(Errno::EINVAL),
+        Position::At(_) if appends => Ok(append_counted(io, &open, buffers)?.count),
+        Position::At(offset) => write_each(io, &open, offset, buffers),
+        Position::Current => {
+            let guard = open.words.lock_offset();
+            let count = if appends {
+                let appended = append_counted(io, &open, buffers)?;
+                open.words.offset.store(appended.end, Relaxed);
+                appended.count
+            } else {
+                let offset = open.words.offset.load(Relaxed);
+                let count = write_each(io, &open, offset, buffers)?;
+                open.words.offset.store(offset.saturating_add(count as u64), Relaxed);
+                count
+            };
+            drop(guard);
+            Ok(count)
+        }
+    }
+}
+
+/// `pwritev2(2)` with `RWF_APPEND`: writes at the end and leaves the file offset alone.
+pub(crate) fn write_appending<'b>(
+    io: &Io,
+    ofd: OfdIndex,
+    buffers: impl Iterator<Item = &'b [u8]> + Clone,
+) -> Result<usize> {
+    let open = open_file::open_for(io.transport(), ofd, want::WRITE)?;
+    maps::check_kernel_maps(io.transport(), open.vnode)?;
+    set_id::take_set_id(io.transport(), &open)?;
+    Ok(append_counted(io, &open, buffers)?.count)
+}
+
+/// Appends, and counts that.
+fn append_counted<'b>(
+    io: &Io,
+    open: &OpenFile<'_>,
+    buffers: impl Iterator<Item = &'b [u8]> + Clone,
+) -> Result<Appended> {
+    let activity = &io.transport().activity;
+    let timer = activity.begin_transfer(open.counted(), Transfer::Write, 0);
+    let appended = append::append_each(io, open, buffers)
+        .map_err(|errno| activity.failed(OpClass::Write, errno))?;
+    timer.end(appended.end.saturating_sub(appended.count as u64), appended.count);
+    Ok(appended)
+}
+
+fn write_each<'b>(
+    io: &Io,
+    open: &OpenFile<'_>,
+    offset: u64,
+    buffers: impl Iterator<Item = &'b [u8]> + Clone,
+) -> Result<usize> {
+    let activity = &io.transport().activity;
+    let length = buffers.clone().next().map_or(0, <[u8]>::len);
+    let timer = activity.begin_transfer(open.counted(), Transfer::Write, length);
+    let mut done = 0usize;
+    for buffer in buffers.filter(|buffer| !buffer.is_empty()) {
+        match write_at(io, open, offset.saturating_add(done as u64), buffer) {
+            Ok(count) => {
+                done = done.saturating_add(count);
+                if count < buffer.len() {
+                    break;
+                }
+            }
+            Err(_) if done > 0 => break,
+            Err(errno) => return Err(activity.failed(OpClass::Write, errno)),
+        }
+    }
+    timer.end(offset, done);
+    Ok(done)
+}
+
+/// Writes at an offset; fewer bytes than requested when space runs out or at the largest size.
+pub(crate) fn write_at(io: &Io, open: &OpenFile<'_>, offset: u64, from: &[u8]) -> Result<usize> {
+    let left = io.transport().size_limit().checked_sub(offset).filter(|&left| left > 0);
+    let left = usize::try_from(left.ok_or(Errno::EFBIG)?).unwrap_or(usize::MAX);
+    let from = from.get(..from.len().min(left)).unwrap_or(from);
+    if from.is_empty() {
+        return Ok(0);
+    }
+    let mut retries = TruncateRetries::new();
+    loop {
+        if let Some(count) = write_once(io, open, offset, from)? {
+            return Ok(count);
+        }
+        retries.pause(io.transport())?;
+    }
+}
+
+/// `None` if a truncation intervened: it is unknown how much of the bytes is left.
+#[inline]
+fn write_once(io: &Io, open: &OpenFile<'_>, offset: u64, from: &[u8]) -> Result<Option<usize>> {
+    let truncate_epoch = size::settled_epoch(io.transport(), open)?;
+    if open.file().is_inline() && write_inline(io.transport(), open, truncate_epoch, offset, from)?
+    {
+        page_caches::invalidate(io.transport(), open)?;
+        return Ok(Some(from.len()));
+    }
+    let write_behind = write_behind::is_write_behind(io.transport(), open);
+    if write_behind {
+        open.vnode.take_failure()?;
+    } else {
+        // Another process writes behind: its bytes in flight must not arrive after these.
+        write_behind::settle(io.transport(), open.vnode)?;
+    }
+    let count = match extents::write_extents(
+        io,
+        open,
+        offset,
+        from,
+        write_behind,
+        (Some(truncate_epoch), || Ok(())),
+    ) {
+        Err(Errno::EAGAIN) => return Ok(None),
+        count => count?,
+    };
+    if offset > open.size() && !open.file().is_sparse() {
+        note_hole(io.transport(), open);
+    }
+    let end = offset.saturating_add(count as u64);
+    match open.note_written(truncate_epoch, end) {
+        Ok(false) => {}
+        Ok(true) => {
+            // Only early news: a later report repeats it and returns the error.
+            let _ = size::flush(io.transport(), open.vnode, open.inode);
+        }
+        Err(Truncated) => return Ok(None),
+    }
+    page_caches::invalidate(io.transport(), open)?;
+    Ok(Some(count))
+}
+
+/// Tells the shard, once per open file, that `st_blocks` differs from the size. A hint; failure
+/// has no other consequence.
+#[cold]
+pub(crate) fn note_hole(transport: &Transport, open: &OpenFile<'_>) {
+    let change = Change { mask: set::SPARSE | set::BY_DESCRIPTOR, ..Change::default() };
+    if let Ok(attributes) = change::apply(transport, open.inode, &change, &own_credentials()) {
+        open.set_layout(&attributes);
+    }
+}
+
+/// Writes into an inline file; false if it is not inline, then its extents must be written.
+fn write_inline(
+    transport: &Transport,
+    open: &OpenFile<'_>,
+    truncate_epoch: TruncateEpoch,
+    offset: u64,
+    from: &[u8],
+) -> Result<bool> {
+    if offset.saturating_add(from.len() as u64) > layout::inline_bytes(transport) {
+        inline::move_out(transport, open)?;
+        return Ok(false);
+    }
+    let request = Request::WriteInline { inode: open.inode, offset, bytes: from };
+    let to = Destination::Shard(open.inode.shard());
+    let answer = match by_descriptor(transport.call(to, &request, &own_credentials())) {
+        Err(Errno::EFBIG) => {
+            inline::move_out(transport, open)?;
+            return Ok(false);
+        }
+        answer => answer?,
+    };
+    answer.with(|reply| match reply {
+        Reply::Attributes { attributes } => {
+            let _ = open.vnode.raise(truncate_epoch, attributes.size);
+            Ok(true)
+        }
+        Reply::Moved { attributes } => {
+            inline::note_moved_out(open, truncate_epoch, &attributes);
+            Ok(false)
+        }
+        _ => Err(Errno::EIO),
+    })
+}

@@ -1,0 +1,169 @@
+//! Write-behind, if the instance is configured for it: writes to other hosts that return before
+//! they have arrived.
+//!
+//! The client fills and submits a bounce buffer and returns; the daemon frees the buffer on
+//! arrival. The buffers bound the bytes in flight. The file's vnode in the host segment counts
+//! those of the file and records a failure: any process of this host that reads, truncates, syncs
+//! or closes the file waits until none is in flight. If the daemon dies, a waiting process
+//! resubmits the buffers, which it still maps.
+//!
+//! The extent is requested first, so that a full target fails the write itself.
+
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use placement::extent::Span;
+use shm::bounce::Pushed;
+use shm::host::{Vnode, VnodeIndex};
+use shm::wait;
+use wire::errno::{Errno, Result};
+use wire::limits::BOUNCE_BUFFER_COUNT;
+use wire::request::ANY_TRUNCATE_EPOCH;
+use wire::{Inode, Layout, Request, client_id};
+
+use crate::file::layout::File;
+use crate::file::open_file::{OpenFile, o};
+use crate::file::size;
+use crate::io::locate::Want;
+use crate::io::transfer::{Bytes, TransferRange};
+use crate::io::{Io, locate, transfer};
+use crate::kernel_cache::page_caches;
+use crate::transport::Transport;
+use crate::transport::attachment::Attachment;
+use crate::transport::errno::ignore_gone;
+use crate::transport::request::Destination;
+
+/// Waits for writes in flight and reports the size.
+pub(crate) fn settle_and_flush(transport: &Transport, open: &OpenFile<'_>) -> Result<()> {
+    let settled = settle_all(transport, open);
+    ignore_gone(size::flush(transport, open.vnode, open.inode)).and(settled)
+}
+
+/// Length of one sleep, after which the daemon's liveness is tested.
+const SLEEP_MICROS: u64 = 50_000;
+
+/// True if writes through this open file return before they have arrived.
+pub(crate) fn is_write_behind(transport: &Transport, open: &OpenFile<'_>) -> bool {
+    let is_set = transport.is_write_behind.load(Relaxed);
+    is_set && open.flags() & o::ANY_SYNC == 0 && !open.file().is_posix()
+}
+
+/// Submits a range without waiting for its arrival.
+///
+/// # Errors
+/// `ENOSPC`, `EIO`.
+pub(crate) fn push(
+    io: &Io,
+    open: &OpenFile<'_>,
+    file: &File,
+    span: &Span,
+    part: TransferRange,
+    bytes: &Bytes<'_>,
+) -> Result<()> {
+    locate::extent(io, part.target, file, span, Want::Write, 0)?;
+    let vnode = VnodeIndex(open.words.vnode.load(Relaxed));
+    let to = Destination::Target(part.target);
+    let deadline = wait::now_micros().saturating_add(io.transport().timeout_micros());
+    let mut reconnect = io.transport().reconnect_budget();
+    loop {
+        let Some((by, worker, owner)) = io.transport().route_or_wait(to, &mut reconnect)? else {
+            continue;
+        };
+        let Ok(mut buffer) = by.session.bounce_buffers().take(SLEEP_MICROS) else {
+            if wait::now_micros() >= deadline {
+                return Err(Errno::EIO);
+            }
+            if !by.is_alive() {
+                resubmit_lost(io.transport());
+            }
+            continue;
+        };
+        let slot = by.session.claim(io.transport().timeout_micros())?;
+        bytes.fill(&part, &mut buffer)?;
+        let pushed = Pushed {
+            inode: file.inode,
+            vnode,
+            target: part.target,
+            stripe_log2: file.stripe_word(),
+            offset: part.offset,
+            length: part.length as u32,
+            stamp: wait::now_micros(),
+        };
+        buffer.describe(&pushed)?;
+        let request = Request::Push { buffer: buffer.index() };
+        // Identifies the daemon and its incarnation: bytes in flight to an incarnation that
+        // died are resubmitted before new ones.
+        buffer.begin_counting()?;
+        if !open.vnode.begin_push(by.welcome.client_id >> client_id::START_SHIFT) {
+            buffer.end_counting()?;
+            drop((slot, buffer));
+            settle(io.transport(), open.vnode)?;
+            continue;
+        }
+        // From here on the bytes arrive even if this process dies.
+        buffer.push()?;
+        return io.transport().submit_detached(to, (by, worker, owner), slot, &request);
+    }
+}
+
+/// Waits until no write-behind of a file from this host is in flight.
+///
+/// # Errors
+/// `EIO` if nothing arrives within the timeout; what is in flight then counts as lost.
+pub(crate) fn settle(transport: &Transport, vnode: &Vnode) -> Result<()> {
+    if !vnode.has_pending() {
+        return Ok(());
+    }
+    let deadline = wait::now_micros().saturating_add(transport.timeout_micros());
+    while !vnode.wait_pushed(SLEEP_MICROS) {
+        resubmit_lost(transport);
+        if wait::now_micros() >= deadline {
+            vnode.give_up_pushes();
+            return Err(Errno::EIO);
+        }
+    }
+    Ok(())
+}
+
+/// As `settle`, and returns the first failure that was not reported yet; also invalidates page
+/// caches behind mounts of other hosts if something arrived.
+///
+/// # Errors
+/// As `settle`; `ENOSPC`, `EIO`.
+pub(crate) fn settle_all(transport: &Transport, open: &OpenFile<'_>) -> Result<()> {
+    let vnode = open.vnode;
+    let is_write_behind = transport.is_write_behind.load(Relaxed);
+    if is_write_behind && transport.attachments.each().count() > 1 {
+        // Even if others consider it lost: the buffers of this process are resubmitted.
+        resubmit_lost(transport);
+    }
+    settle(transport, vnode)?;
+    if is_write_behind {
+        page_caches::invalidate_after_arrival(transport, open)?;
+    }
+    vnode.take_failure()
+}
+
+/// Resubmits the buffers that this process had submitted to daemons that are gone.
+fn resubmit_lost(transport: &Transport) {
+    for by in transport.attachments.each() {
+        if !by.is_alive() {
+            transport.drop_attachment(by);
+            (0..BOUNCE_BUFFER_COUNT).for_each(|index| resubmit_buffer(transport, by, index));
+        }
+    }
+}
+
+fn resubmit_buffer(transport: &Transport, by: &Attachment, index: usize) {
+    let Some((buffer, pushed)) = by.session.bounce_buffers().take_pushed(index) else { return };
+    let layout = Layout { stripe_log2: pushed.stripe_log2, ..Layout::default() };
+    let file = File { inode: pushed.inode, layout, good_for: ANY_TRUNCATE_EPOCH };
+    let (offset, length) = (pushed.offset, pushed.length as usize);
+    let part = TransferRange { target: pushed.target, offset, place: 0, length };
+    let outcome =
+        transfer::move_whole(transport, &file, part, &mut Bytes::Buffered(&buffer, length));
+    let row = transport.host().and_then(|host| host.vnode(pushed.vnode));
+    if let Ok(row) = row
+        && Inode(row.inode.load(SeqCst)) == pushed.inode
+    {
+        row.end_push(outcome);
+    }
+}

@@ -1,0 +1,90 @@
+//! The connection to the daemons: attachments of this process, requests and their replies.
+//!
+//! In this module: the handshake and the mappings (`attachment`), which daemons are attached
+//! (`attach`), which service owns a shard (`service`), requests with retries (`request`, `retry`),
+//! those that were given up (`given_up`), requests that wait long without a slot (`long_wait`),
+//! counters (`activity`), resident memory (`footprint`), and errno values by entry point (`errno`).
+//! Elsewhere: the contents of requests, which belong to the operations.
+
+pub(crate) mod activity;
+pub(crate) mod attach;
+pub(crate) mod attachment;
+pub(crate) mod clock;
+pub(crate) mod errno;
+mod footprint;
+pub(crate) mod given_up;
+pub(crate) mod long_wait;
+pub(crate) mod request;
+pub(crate) mod retry;
+pub(crate) mod service;
+
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use shm::host::HostSegment;
+use shm::once::Once;
+use wire::errno::{Errno, Result};
+use wire::limits::FILE_BYTES_MAX;
+
+/// Lowest layer: the daemons of the host and the host segment, as this process reaches them.
+pub(crate) struct Transport {
+    settings: Once<attach::Settings>,
+    host: Once<HostSegment>,
+    pub(crate) attachments: attach::Attachments,
+    timeouts: retry::Timeouts,
+    /// Requests about locks that were given up.
+    pub(crate) given_up: given_up::GivenUp,
+    /// Counters of what this process does.
+    pub(crate) activity: activity::Activity,
+    footprint: footprint::Footprint,
+    /// Write-behind setting of the instance, from the last handshake; read by each write.
+    pub(crate) is_write_behind: AtomicBool,
+    /// Readahead setting of the instance, from the last handshake; read by each read.
+    pub(crate) readahead_enabled: AtomicBool,
+    /// Calls on files that a kernel maps are made through the mount.
+    pub(crate) obeys_kernel_maps: AtomicBool,
+    /// Number of the mount on this host that this process serves; 0: none.
+    pub(crate) mount: AtomicU8,
+    /// The process is an application: little memory of the instance stays mapped.
+    pub(crate) is_guest: AtomicBool,
+    /// Largest size that this process may give a file: its `RLIMIT_FSIZE`, at most
+    /// `FILE_BYTES_MAX`.
+    size_limit: AtomicU64,
+}
+
+impl Transport {
+    /// A process that is not attached.
+    pub(crate) const fn new() -> Transport {
+        Transport {
+            settings: Once::new(),
+            host: Once::new(),
+            attachments: attach::Attachments::new(),
+            timeouts: retry::Timeouts::new(),
+            given_up: given_up::GivenUp::new(),
+            activity: activity::Activity::new(),
+            footprint: footprint::Footprint::new(),
+            is_write_behind: AtomicBool::new(false),
+            readahead_enabled: AtomicBool::new(false),
+            obeys_kernel_maps: AtomicBool::new(false),
+            mount: AtomicU8::new(0),
+            is_guest: AtomicBool::new(false),
+            size_limit: AtomicU64::new(FILE_BYTES_MAX),
+        }
+    }
+
+    /// Largest size that this process may give a file.
+    #[inline]
+    pub(crate) fn size_limit(&self) -> u64 {
+        self.size_limit.load(Relaxed)
+    }
+
+    /// Obeys an `RLIMIT_FSIZE` from now on.
+    pub(crate) fn set_size_limit(&self, bytes: u64) {
+        self.size_limit.store(bytes.min(FILE_BYTES_MAX), Relaxed);
+    }
+
+    /// The host segment.
+    #[inline]
+    pub(crate) fn host(&self) -> Result<&HostSegment> {
+        self.host.get().ok_or(Errno::EIO)
+    }
+}

@@ -1,0 +1,104 @@
+//! Metadata services: which daemon and worker serve a shard, and whether that is on this host.
+
+use placement::map::worker_of_shard;
+use shm::index::{Hit, Index};
+use wire::errno::Result;
+use wire::lease::service;
+use wire::{Inode, ShardIndex};
+
+use crate::transport::Transport;
+use crate::transport::attachment::Attachment;
+
+/// How often the gate is polled: a step of the worker takes a few microseconds.
+const GATE_POLLS_MAX: u32 = 64;
+
+/// True once the worker accepts local operations; false if it is busy for longer than a step takes.
+pub(crate) fn gate_opens_soon(service: &Service<'_>) -> bool {
+    (0..GATE_POLLS_MAX).any(|_| {
+        let is_open = service.by.op_log.is_open(service.worker);
+        if !is_open {
+            core::hint::spin_loop();
+        }
+        is_open
+    })
+}
+
+impl Transport {
+    /// True if local operations on a shard of this host may be pending.
+    pub(crate) fn may_have_local_ops(&self, shard: ShardIndex) -> bool {
+        self.service_of(shard).is_some_and(|service| service.by.op_log.has_any(service.worker))
+    }
+}
+
+/// Key of a name in the log of local operations; the index uses the other half.
+pub(crate) const fn op_key(key: u128) -> u64 {
+    (key >> 64) as u64
+}
+
+/// A metadata service of this host, as it can be read without a message.
+#[derive(Clone, Copy)]
+pub(crate) struct Service<'a> {
+    pub(crate) by: &'a Attachment,
+    pub(crate) worker: usize,
+    pub(crate) index: &'a Index,
+    /// Attachment and worker in one word, for `Attachments::served_by`.
+    pub(crate) name: u32,
+}
+
+impl Service<'_> {
+    /// Looks an entry with this key up in `directory`.
+    #[inline]
+    pub(crate) fn entry(&self, directory: Inode, key: u128) -> Hit {
+        // Tested first: an applied operation is in the index before it stops being pending.
+        if self.by.op_log.is_pending(self.worker, op_key(key)) {
+            return Hit::Unknown;
+        }
+        self.index.entry_in(directory, key)
+    }
+}
+
+impl Transport {
+    /// The service of a shard, if it is on this host.
+    #[inline]
+    pub(crate) fn service_of(&self, shard: ShardIndex) -> Option<Service<'_>> {
+        let state = self.attachments.generation();
+        let Some(name) = self.attachments.cached_service(shard, state) else {
+            return self.find_service(shard, state);
+        };
+        let (by, worker) = self.attachments.served_by(name)?;
+        Some(Service { by, worker, index: by.index(worker)?, name })
+    }
+
+    #[cold]
+    fn find_service(&self, shard: ShardIndex, state: u32) -> Option<Service<'_>> {
+        let owner = self.attached_home()?.map.owner(shard);
+        let by = match self.attached_local(owner) {
+            Some(attachment) => attachment,
+            None => self.attach_local(owner).ok()??,
+        };
+        let worker = worker_of_shard(shard, by.workers());
+        let name = self.attachments.cache_service(shard, state, by, worker)?;
+        Some(Service { by, worker, index: by.index(worker)?, name })
+    }
+
+    /// True if the shard of a file is on this host, so that opening it costs no message.
+    pub(crate) fn is_of_this_host(&self, inode: Inode) -> bool {
+        self.is_local_shard(inode.shard()) == Ok(true)
+    }
+
+    /// True if the shard is served on this host.
+    ///
+    /// # Errors
+    /// `EIO` if no daemon of the host is reachable.
+    pub(crate) fn is_local_shard(&self, shard: ShardIndex) -> Result<bool> {
+        if self.service_of(shard).is_some() {
+            return Ok(true);
+        }
+        self.is_local_daemon(self.home()?.map.owner(shard))
+    }
+
+    pub(crate) fn service_number(&self, shard: ShardIndex) -> Option<usize> {
+        let home = self.attached_home()?;
+        Some(service(home.map.owner(shard), worker_of_shard(shard, home.workers())))
+    }
+}

@@ -1,0 +1,440 @@
+//! Operations of the processes of a job in an instance, as JSON: messages from a daemon to `forebay job`
+//! and `forebay report`.
+//!
+//! Times of day are nanoseconds since 1970, durations nanoseconds. Numbers of operations and bytes
+//! are exact; durations, and how transfers follow one another after the first 256 of a thread in a
+//! file, come from a sample. Not here: the counters themselves (`shm::activity`), and what follows
+//! from a profile.
+
+use serde::{Deserialize, Serialize};
+use wire::job::SIZE_CLASSES;
+
+/// Operations of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Operations {
+    /// How many there were.
+    pub number: u64,
+    /// Those that failed.
+    pub failures: u64,
+    /// Those of them that failed because there is no such file.
+    pub absent: u64,
+    /// Time in them.
+    pub nanos: u64,
+}
+
+impl Operations {
+    /// Adds others.
+    pub fn add(&mut self, other: &Operations) {
+        self.number = self.number.saturating_add(other.number);
+        self.failures = self.failures.saturating_add(other.failures);
+        self.absent = self.absent.saturating_add(other.absent);
+        self.nanos = self.nanos.saturating_add(other.nanos);
+    }
+}
+
+/// Operations by class. Reads and writes are transfers too, so their numbers and times are those of
+/// the transfers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OperationClasses {
+    /// Opens of existing files.
+    pub open: Operations,
+    /// Opens with `O_CREAT`, and new directories, links and special files.
+    pub create: Operations,
+    /// Attributes of a file, look-ups, and access checks.
+    pub stat: Operations,
+    /// Listing directories.
+    pub read_directory: Operations,
+    /// Removing names.
+    pub unlink: Operations,
+    /// Renaming.
+    pub rename: Operations,
+    /// Reads.
+    pub read: Operations,
+    /// Writes.
+    pub write: Operations,
+    /// Making data durable.
+    pub sync: Operations,
+    /// Closes.
+    pub close: Operations,
+    /// Everything else.
+    pub other: Operations,
+}
+
+impl OperationClasses {
+    /// All classes, in the order of the numbers that clients count with.
+    pub const fn all_mut(&mut self) -> [&mut Operations; 11] {
+        [
+            &mut self.open,
+            &mut self.create,
+            &mut self.stat,
+            &mut self.read_directory,
+            &mut self.unlink,
+            &mut self.rename,
+            &mut self.read,
+            &mut self.write,
+            &mut self.sync,
+            &mut self.close,
+            &mut self.other,
+        ]
+    }
+
+    /// Adds others.
+    pub fn add(&mut self, other: &OperationClasses) {
+        let mut other = *other;
+        for (to, from) in self.all_mut().into_iter().zip(other.all_mut()) {
+            to.add(from);
+        }
+    }
+}
+
+/// Reads, or writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Transfers {
+    /// How many there were.
+    pub number: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those that began where the one before them ended.
+    pub consecutive: u64,
+    /// Those that began at the end of the one before or behind it; the consecutive ones are among
+    /// them.
+    pub sequential: u64,
+    /// Those that were as far from the one before as that one was.
+    pub strided: u64,
+    /// The last such distance in bytes.
+    pub stride: i64,
+    /// Those that did not begin at a multiple of 4096.
+    pub misaligned: u64,
+    /// By size, see `wire::job::size_class`.
+    pub sizes: [u64; SIZE_CLASSES],
+    /// Lowest offset, if there were any.
+    pub lowest: Option<u64>,
+    /// First byte behind all of them.
+    pub highest: u64,
+    /// Time in them.
+    pub nanos: u64,
+}
+
+impl Transfers {
+    /// True if there were none; then they are left out.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        self.number == 0
+    }
+
+    /// Adds others.
+    pub fn add(&mut self, other: &Transfers) {
+        if other.number == 0 {
+            return;
+        }
+        self.number = self.number.saturating_add(other.number);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.consecutive = self.consecutive.saturating_add(other.consecutive);
+        self.sequential = self.sequential.saturating_add(other.sequential);
+        self.strided = self.strided.saturating_add(other.strided);
+        self.stride = other.stride;
+        self.misaligned = self.misaligned.saturating_add(other.misaligned);
+        for (to, from) in self.sizes.iter_mut().zip(other.sizes) {
+            *to = to.saturating_add(from);
+        }
+        self.lowest = match (self.lowest, other.lowest) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        self.highest = self.highest.max(other.highest);
+        self.nanos = self.nanos.saturating_add(other.nanos);
+    }
+}
+
+/// Which part of the instance counted.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Counter {
+    /// The preload library, in the process itself.
+    #[default]
+    Preload,
+    /// A mount, for requests of the kernel on behalf of the process: what the kernel's caches answer
+    /// is not among them.
+    Mount,
+}
+
+/// A process of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessProfile {
+    /// Its host; empty: the host that was asked.
+    pub host: String,
+    /// Its pid; 0: several processes that were merged.
+    pub pid: u32,
+    /// How many processes these are.
+    pub processes: u64,
+    /// Its user.
+    pub uid: u32,
+    /// Its program, as the kernel names it.
+    pub program: String,
+    /// Its rank in the job.
+    pub rank: Option<u32>,
+    /// Which part counted.
+    pub by: Counter,
+    /// When it first used the instance.
+    pub began: u64,
+    /// When it was found to have ended; `None`: it runs.
+    pub ended: Option<u64>,
+    /// Its operations.
+    pub operations: OperationClasses,
+    /// Reads in files that have no entry of their own.
+    #[serde(skip_serializing_if = "Transfers::is_none")]
+    pub other_reads: Transfers,
+    /// Writes in such files.
+    #[serde(skip_serializing_if = "Transfers::is_none")]
+    pub other_writes: Transfers,
+    /// How many opens of such files there were, at least.
+    pub other_files: u64,
+}
+
+/// For fields that are left out.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// Transfers of one process in one file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FileProfile {
+    /// The file's inode number, as `stat` shows it.
+    pub inode: u64,
+    /// Inode number of the directory in which it was opened; 0: unknown.
+    pub directory: u64,
+    /// Its path inside the instance, with control characters escaped as by `ls -b`; of a removed
+    /// file that of its directory. `None`: unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// It has no name any more.
+    #[serde(skip_serializing_if = "is_false")]
+    pub is_removed: bool,
+    /// Place of the process in the list of processes.
+    pub process: usize,
+    /// When the first transfer began.
+    pub began: u64,
+    /// Reads.
+    #[serde(skip_serializing_if = "Transfers::is_none")]
+    pub reads: Transfers,
+    /// Writes.
+    #[serde(skip_serializing_if = "Transfers::is_none")]
+    pub writes: Transfers,
+}
+
+/// The operations of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobProfile {
+    /// Its name; empty: processes of no known job.
+    pub job: String,
+    /// When its first process used the instance.
+    pub began: u64,
+    /// When its last process ended; `None`: one runs.
+    pub ended: Option<u64>,
+    /// Its processes.
+    pub processes: Vec<ProcessProfile>,
+    /// Its files, by process.
+    pub files: Vec<FileProfile>,
+}
+
+impl JobProfile {
+    /// Adds what another host knows of the same job.
+    pub fn add(&mut self, other: JobProfile) {
+        if self.processes.is_empty() {
+            *self = other;
+            return;
+        }
+        let first = self.processes.len();
+        self.began = self.began.min(other.began);
+        self.ended = self.ended.zip(other.ended).map(|(one, other)| one.max(other));
+        self.processes.extend(other.processes);
+        self.files.extend(
+            other
+                .files
+                .into_iter()
+                .map(|file| FileProfile { process: first.saturating_add(file.process), ..file }),
+        );
+    }
+
+    /// All operations of all processes.
+    #[must_use]
+    pub fn operations(&self) -> OperationClasses {
+        let mut sum = OperationClasses::default();
+        self.processes.iter().for_each(|process| sum.add(&process.operations));
+        sum
+    }
+
+    /// All reads and all writes.
+    #[must_use]
+    pub fn transfers(&self) -> (Transfers, Transfers) {
+        let (mut reads, mut writes) = (Transfers::default(), Transfers::default());
+        for process in &self.processes {
+            reads.add(&process.other_reads);
+            writes.add(&process.other_writes);
+        }
+        for file in &self.files {
+            reads.add(&file.reads);
+            writes.add(&file.writes);
+        }
+        (reads, writes)
+    }
+}
+
+/// One line of a list of jobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobSummary {
+    /// Its name; empty: processes of no known job.
+    pub job: String,
+    /// When its first process used the instance.
+    pub began: u64,
+    /// When its last process ended; `None`: one runs.
+    pub ended: Option<u64>,
+    /// Its processes.
+    pub processes: u64,
+    /// Those that run.
+    pub running: u64,
+    /// All operations.
+    pub operations: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Bytes written.
+    pub bytes_written: u64,
+}
+
+impl JobSummary {
+    /// The summary of a profile.
+    #[must_use]
+    pub fn of(profile: &JobProfile) -> JobSummary {
+        let (reads, writes) = profile.transfers();
+        let mut operations = profile.operations();
+        let running = profile.processes.iter().filter(|process| process.ended.is_none());
+        JobSummary {
+            job: profile.job.clone(),
+            began: profile.began,
+            ended: profile.ended,
+            processes: profile.processes.iter().map(|process| process.processes).sum(),
+            running: running.count() as u64,
+            operations: operations.all_mut().iter().map(|class| class.number).sum(),
+            bytes_read: reads.bytes,
+            bytes_written: writes.bytes,
+        }
+    }
+
+    /// Adds what another host knows of the same job.
+    pub fn add(&mut self, other: &JobSummary) {
+        self.began = self.began.min(other.began);
+        self.ended = self.ended.zip(other.ended).map(|(one, other)| one.max(other));
+        self.processes += other.processes;
+        self.running += other.running;
+        self.operations += other.operations;
+        self.bytes_read += other.bytes_read;
+        self.bytes_written += other.bytes_written;
+    }
+}
+
+/// Times of operations in an instance, measured of all jobs of a host; 0: not measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MeasuredRates {
+    /// Bytes per second of one process by transfers of 1 MiB and more.
+    pub bytes_per_second: f64,
+    /// Nanoseconds of a small transfer besides its bytes.
+    pub call_nanos: f64,
+    /// Nanoseconds of one operation on a name.
+    pub name_nanos: f64,
+}
+
+impl MeasuredRates {
+    /// Of both, the better one of each that is measured.
+    #[must_use]
+    pub fn best(self, other: MeasuredRates) -> MeasuredRates {
+        let least = |one: f64, other: f64| match one.min(other) > 0.0 {
+            true => one.min(other),
+            false => one.max(other),
+        };
+        MeasuredRates {
+            bytes_per_second: self.bytes_per_second.max(other.bytes_per_second),
+            call_nanos: least(self.call_nanos, other.call_nanos),
+            name_nanos: least(self.name_nanos, other.name_nanos),
+        }
+    }
+}
+
+/// The answer of a daemon: a list of jobs, or the profiles of those that were asked for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ActivityAnswer {
+    /// All jobs, if they were asked for.
+    pub jobs: Vec<JobSummary>,
+    /// Profiles.
+    pub profiles: Vec<JobProfile>,
+    /// Times of operations there.
+    pub rates: MeasuredRates,
+    /// Jobs that were forgotten, because there were too many.
+    pub forgotten: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn profiles_of_two_hosts_become_one() {
+        let host = |began: u64, ended: Option<u64>, bytes: u64| {
+            let reads = Transfers {
+                number: 2,
+                bytes,
+                lowest: Some(began),
+                highest: 9,
+                ..Transfers::default()
+            };
+            let mut operations = OperationClasses::default();
+            operations.read.number = 2;
+            let process = ProcessProfile { processes: 1, operations, ended, ..Default::default() };
+            let file = FileProfile { inode: 7, process: 0, reads, ..FileProfile::default() };
+            JobProfile {
+                job: "a".into(),
+                began,
+                ended,
+                processes: vec![process],
+                files: vec![file],
+            }
+        };
+        let mut all = JobProfile::default();
+        all.add(host(5, Some(8), 100));
+        all.add(host(3, Some(9), 11));
+        assert_eq!((all.began, all.ended, all.processes.len()), (3, Some(9), 2));
+        assert_eq!(all.files.iter().map(|file| file.process).collect::<Vec<_>>(), [0, 1]);
+        let (reads, writes) = all.transfers();
+        assert_eq!((reads.number, reads.bytes, reads.lowest, writes.number), (4, 111, Some(3), 0));
+        assert_eq!(all.operations().read.number, 4);
+        let summary = JobSummary::of(&all);
+        assert_eq!((summary.operations, summary.running, summary.processes), (4, 0, 2));
+        all.add(host(1, None, 1));
+        assert_eq!(all.ended, None, "a process runs");
+        assert_eq!(JobSummary::of(&all).running, 1);
+        let mut summed = summary.clone();
+        summed.add(&summary);
+        assert_eq!((summed.bytes_read, summed.processes), (222, 4));
+    }
+
+    #[test]
+    fn a_profile_of_an_older_or_newer_release_is_read() {
+        let text = r#"{"profiles":[{"job":"x","processes":[{"pid":3,"new":1}]}]}"#;
+        let answer: ActivityAnswer = serde_json::from_str(text).expect("json");
+        assert_eq!(
+            (answer.profiles[0].job.as_str(), answer.profiles[0].processes[0].pid),
+            ("x", 3)
+        );
+    }
+}

@@ -1,0 +1,248 @@
+//! Messages between `forebay` and the programs of an instance, as JSON: the status of a daemon, and
+//! the report of the writeback daemon; and the hexadecimal form of paths in both directions.
+//!
+//! Not here: the requests, which are words of a line or fixed bytes (`wire::welcome`).
+
+use crate::metrics::{DaemonSample, WritebackSample};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+/// The reason for the allowance until idle memory was measured by the present terms.
+pub const REASON_UNKNOWN: &str = "unknown";
+
+/// The status of a daemon, one line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DaemonStatus {
+    /// Its metrics.
+    #[serde(flatten)]
+    pub metrics: DaemonSample,
+    /// The agreed amount of memory.
+    pub memory_terms: MemoryTerms,
+    /// Reason for the allowance: set, max, node, cgroup, pressure, available, unknown.
+    pub memory_reason: String,
+    /// Reason for the watermarks: set, default, bandwidth, overflow, refault, unused.
+    pub watermark_reason: String,
+    /// Something that its user should know; empty: nothing.
+    pub notice: String,
+}
+
+/// How much memory a daemon may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum MemoryTerms {
+    /// This many bytes.
+    Fixed {
+        /// The bytes.
+        fixed: u64,
+    },
+    /// As much as the node leaves idle.
+    Idle {
+        /// At least this many bytes.
+        min: u64,
+        /// At most this many bytes.
+        max: u64,
+    },
+}
+
+impl Default for MemoryTerms {
+    fn default() -> MemoryTerms {
+        MemoryTerms::Fixed { fixed: 0 }
+    }
+}
+
+/// The contents of the files of a daemon, as `forebayd --check` prints them: one line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DaemonCheck {
+    /// The daemon.
+    pub index: u16,
+    /// Number of its starts.
+    pub starts: u64,
+    /// For directories whose own is lost: spread, placement, log2 of the stripe size, flags.
+    pub layout: [u8; 4],
+    /// Its logs, one of each worker.
+    pub logs: Vec<LogCheck>,
+    /// The error of the SSD file, if it is missing, cut or damaged as a whole.
+    pub ssd: Option<String>,
+    /// Data on the SSD that does not match its checksums, in order.
+    pub damaged: Vec<DamagedRange>,
+    /// Extents of files that other targets hold: their number there, the inode, the offset in the file.
+    pub spilled: Vec<(u64, u64, u64)>,
+    /// Of each file that has data here: inode, bytes of its written pages, end of the last of them.
+    pub held: Vec<(u64, u64, u64)>,
+    /// Inodes that operations not yet in a log name, or that programs of the host have open.
+    #[serde(default)]
+    pub used: Vec<u64>,
+}
+
+impl DaemonCheck {
+    /// True if nothing is wrong.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.ssd.is_none() && self.damaged.is_empty() && self.logs.iter().all(LogCheck::is_whole)
+    }
+}
+
+/// A log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogCheck {
+    /// Path of the file.
+    pub file: String,
+    /// Whole records.
+    pub records: u64,
+    /// Records that are damaged or missing.
+    pub gaps: Vec<LogGap>,
+    /// Numbers, from 1 on, of whole records that are none of this version.
+    pub unreadable: Vec<u64>,
+    /// The outline of the worker's service, in hexadecimal digits (`metadata::rescue`).
+    pub outline: String,
+}
+
+impl LogCheck {
+    /// True if no record is lost.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.gaps.is_empty() && self.unreadable.is_empty()
+    }
+}
+
+/// Records of a log that are damaged or missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogGap {
+    /// Where the first of them is, or should be.
+    pub offset: u64,
+    /// Number of the first; 0: the head of the file.
+    pub first: u64,
+    /// Number of the last, if that is known.
+    pub last: Option<u64>,
+}
+
+/// Bytes of a file that are damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct DamagedRange {
+    /// The file.
+    pub inode: u64,
+    /// First offset.
+    pub offset: u64,
+    /// Number of bytes.
+    pub length: u64,
+    /// The backing store has the same bytes.
+    pub is_in_backing: bool,
+}
+
+/// Bytes in hexadecimal: two lower-case digits each.
+#[must_use]
+pub fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes that `to_hex` gave these digits for; `None` for any other text.
+#[must_use]
+pub fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let path = path_from_hex(text)?;
+    Some(path.into_os_string().into_vec())
+}
+
+/// The report of the writeback daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WritebackReport {
+    /// Its metrics.
+    #[serde(flatten)]
+    pub metrics: WritebackSample,
+    /// The first of the failures of the last round: path and reason.
+    pub failures: Vec<(PathBuf, String)>,
+    /// The first of the conflicts: path, and what the daemon did.
+    pub conflicted: Vec<(PathBuf, String)>,
+    /// Why nothing at all can be written.
+    pub error: Option<String>,
+}
+
+/// One line of the answer to a request to the writeback daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WritebackAnswer {
+    /// The report.
+    #[serde(flatten)]
+    pub report: WritebackReport,
+    /// In the last line: true if all that the request covers is written, false if some of it cannot
+    /// be written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done: Option<bool>,
+    /// A path that cannot be flushed, as `path_to_hex` gives it, and why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<(String, String)>,
+}
+
+/// A path in hexadecimal: two lower-case digits for each byte, so that it is one word of a line.
+#[must_use]
+pub fn path_to_hex(path: &Path) -> String {
+    let bytes = path.as_os_str().as_bytes();
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The path that `path_to_hex` gave these digits for; `None` for any other text.
+#[must_use]
+pub fn path_from_hex(text: &str) -> Option<PathBuf> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let bytes = pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?));
+    let bytes = bytes.collect::<Option<Vec<u8>>>().filter(|_| rest.is_empty())?;
+    Some(OsString::from_vec(bytes).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::ffi::OsStr;
+
+    #[test]
+    fn only_hexadecimal_of_a_path_is_read_as_one() {
+        let path = Path::new(OsStr::from_bytes(b"./a b\n\xff"));
+        assert_eq!(path_to_hex(path), "2e2f6120620aff");
+        assert_eq!(path_from_hex("2e2f6120620aff").as_deref(), Some(path));
+        assert_eq!(path_from_hex(""), Some(PathBuf::new()));
+        for text in ["2", "2e2", "2E", "+1", " 2e", "2e ", "2e\n", "0x", "2g", "\u{e9}"] {
+            assert_eq!(path_from_hex(text), None, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn hexadecimal_gives_the_path_back(bytes: Vec<u8>, text in ".*") {
+            let path = Path::new(OsStr::from_bytes(&bytes));
+            prop_assert_eq!(path_from_hex(&path_to_hex(path)), Some(path.to_owned()));
+            if let Some(path) = path_from_hex(&text) {
+                prop_assert_eq!(path_to_hex(&path), text);
+            }
+        }
+    }
+
+    #[test]
+    fn messages_are_read_as_they_were_written() {
+        let status = DaemonStatus {
+            metrics: DaemonSample { files: u64::MAX, ..DaemonSample::default() },
+            memory_terms: MemoryTerms::Idle { min: 1, max: 2 },
+            memory_reason: "set".to_owned(),
+            watermark_reason: "default".to_owned(),
+            notice: "device full".to_owned(),
+        };
+        let json = serde_json::to_value(&status).expect("json");
+        assert_eq!((&json["files"], &json["memory_terms"]["max"]), (&u64::MAX.into(), &2.into()));
+        assert_eq!(serde_json::from_value::<DaemonStatus>(json).expect("a status"), status);
+        let report = WritebackReport {
+            metrics: WritebackSample { dirty: 3, ..WritebackSample::default() },
+            failures: vec![("a".into(), "no".to_owned())],
+            ..WritebackReport::default()
+        };
+        let answer = WritebackAnswer { report, done: Some(false), refused: None };
+        let text = serde_json::to_string(&answer).expect("json");
+        assert!(text.contains("\"dirty\":3") && !text.contains("refused"), "{text}");
+        assert_eq!(serde_json::from_str::<WritebackAnswer>(&text).expect("an answer"), answer);
+    }
+}

@@ -1,0 +1,201 @@
+//! The table of metrics.
+
+use super::{Metric, MetricKind, MetricUnit};
+use serde::{Deserialize, Serialize};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A row is: key, name in Prometheus, kind, unit, help.
+macro_rules! metrics {
+    (
+        $(#[$rows_doc:meta])* $rows:ident;
+        $(#[$values_doc:meta])* $values:ident;
+        $($key:ident $name:literal $kind:ident $unit:ident $help:literal)+
+    ) => {
+        $(#[$rows_doc])*
+        pub const $rows: [Metric; [$($name),+].len()] = [$(Metric {
+            key: stringify!($key),
+            name: $name,
+            kind: MetricKind::$kind,
+            unit: MetricUnit::$unit,
+            help: $help,
+        }),+];
+
+        $(#[$values_doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct $values<T: Default> {
+            $(#[doc = $help] pub $key: T,)+
+        }
+
+        impl<T: Default> $values<T> {
+            /// The values of another type, one by one.
+            #[must_use]
+            pub fn map<U: Default>(&self, mut change: impl FnMut(&T) -> U) -> $values<U> {
+                $values { $($key: change(&self.$key),)+ }
+            }
+        }
+
+        impl $values<u64> {
+            /// The values in the order of the rows.
+            #[must_use]
+            pub fn in_order(&self) -> Vec<u64> {
+                vec![$(self.$key),+]
+            }
+
+            /// Adds the values of another one.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$key = self.$key.saturating_add(other.$key);)+
+            }
+        }
+    };
+}
+
+metrics! {
+    /// Metrics of a daemon.
+    DAEMON;
+    /// One value for each metric of a daemon.
+    DaemonValues;
+
+    uptime_s "forebay_uptime_seconds" Gauge Seconds
+        "Time since the daemon started"
+    epoch "forebay_map_epoch" Gauge Count
+        "Version of the map of shards and targets"
+    sessions "forebay_sessions" Gauge Count
+        "Attached programs"
+    requests "forebay_requests_total" Counter Count
+        "Requests answered or forwarded"
+    files "forebay_files" Gauge Count
+        "Files and directories whose inodes the daemon has"
+    reply_cache_entries "forebay_reply_cache_entries" Gauge Count
+        "Replies remembered against duplicate requests"
+    log_bytes "forebay_log_bytes" Gauge Bytes
+        "Length of the metadata logs"
+    log_full "forebay_log_full" Gauge Count
+        "Metadata logs for which the device has no space: only reads and removals succeed"
+    rss "forebay_resident_memory_bytes" Gauge Bytes
+        "Resident memory of the process, shared memory included"
+
+    memory_total "forebay_memory_bytes" Gauge Bytes
+        "Memory for files"
+    memory_free "forebay_memory_free_bytes" Gauge Bytes
+        "Free memory for files"
+    memory_users "forebay_memory_users" Gauge Count
+        "Known users with files in memory that may be demoted"
+    memory_allowance "forebay_memory_allowance_bytes" Gauge Bytes
+        "Memory for files that the daemon may hold"
+    memory_held "forebay_memory_held_bytes" Gauge Bytes
+        "Memory for files that the daemon holds"
+    memory_used "forebay_memory_used_bytes" Gauge Bytes
+        "Memory in files"
+    memory_released "forebay_memory_released_bytes_total" Counter Bytes
+        "Memory released to the system"
+    memory_release_us "forebay_memory_release_seconds_total" Counter Micros
+        "Time spent releasing memory to the system"
+    ssd_total "forebay_ssd_bytes" Gauge Bytes
+        "SSD space for files"
+    ssd_free "forebay_ssd_free_bytes" Gauge Bytes
+        "Free SSD space for files"
+
+    bytes_allocated "forebay_allocated_bytes_total" Counter Bytes
+        "Extents allocated for writers"
+    bytes_overflowed "forebay_overflowed_bytes_total" Counter Bytes
+        "Extents allocated for writers that found no free memory"
+    bytes_demoted "forebay_demoted_bytes_total" Counter Bytes
+        "Data moved from memory to the SSD"
+    demotion_us "forebay_demotion_seconds_total" Counter Micros
+        "Time spent copying demoted data"
+    bytes_refaulted "forebay_refaulted_bytes_total" Counter Bytes
+        "Demoted data that was used again"
+    bytes_promoted "forebay_promoted_bytes_total" Counter Bytes
+        "Data moved from the SSD to memory"
+    moves_cancelled "forebay_moves_cancelled_total" Counter Count
+        "Demotions and promotions cancelled by an access"
+    demote_low_watermark_bytes "forebay_demote_low_watermark_bytes" Gauge Bytes
+        "Free memory below which idle data is demoted"
+    demote_min_watermark_bytes "forebay_demote_min_watermark_bytes" Gauge Bytes
+        "Free memory below which any data is demoted"
+    bytes_pinned "forebay_pinned_bytes" Gauge Bytes
+        "Memory in pinned files"
+    bytes_spilled_out "forebay_spilled_out_bytes" Gauge Bytes
+        "Data of this daemon in the memory of other nodes"
+    bytes_spilled_in "forebay_spilled_in_bytes" Gauge Bytes
+        "Data of other daemons in the memory of this one"
+    bytes_evicted "forebay_evicted_bytes_total" Counter Bytes
+        "Clean data evicted, which the backing store still has"
+    bytes_scrubbed "forebay_scrubbed_bytes_total" Counter Bytes
+        "Data on the SSD read in the background to check it"
+    pages_damaged "forebay_damaged_pages_total" Counter Count
+        "Pages of 4 KiB on the SSD whose checksum differed"
+
+    writers_waiting "forebay_writers_waiting" Gauge Count
+        "Writes that wait for space"
+    write_waits "forebay_write_waits_total" Counter Count
+        "Writes that have waited for space"
+    write_wait_us "forebay_write_wait_seconds_total" Counter Micros
+        "Time that writes have waited for space"
+    write_wait_us_max "forebay_write_wait_max_seconds" Gauge Micros
+        "Longest time that a write has waited for space"
+
+    wire_tampered "forebay_wire_tampered_total" Counter Count
+        "Connections of daemons that ended because bytes were changed on their way"
+    wire_incomplete "forebay_wire_incomplete_total" Counter Count
+        "Connections of daemons that ended because a record did not arrive whole in 5 s"
+    wire_refused "forebay_wire_refused_total" Counter Count
+        "Connections to this daemon that did not prove the secret"
+
+    profile_recorded "forebay_profile_recorded_files_total" Counter Count
+        "Files recorded for the access profile"
+    profile_listed "forebay_profile_listed_files" Gauge Count
+        "Files in the access profile of the last run"
+    profile_hits "forebay_profile_hits_total" Counter Count
+        "Files read that the access profile lists"
+    profile_misses "forebay_profile_misses_total" Counter Count
+        "Files read that the access profile does not list"
+    profile_abandoned "forebay_profile_abandoned" Gauge Count
+        "1 if the access profile is no longer followed, because too many files were not in it"
+}
+
+metrics! {
+    /// Metrics of the writeback daemon.
+    WRITEBACK;
+    /// One value for each metric of the writeback daemon.
+    WritebackValues;
+
+    dirty "forebay_writeback_dirty" Gauge Count
+        "Files and names that are not written back"
+    bytes_dirty "forebay_writeback_dirty_bytes" Gauge Bytes
+        "Contents that are being written back, wait, or failed, as far as known"
+    written "forebay_writeback_written_total" Counter Count
+        "Files and names written back"
+    bytes_written "forebay_writeback_written_bytes_total" Counter Bytes
+        "Contents written back"
+    waiting "forebay_writeback_waiting" Gauge Count
+        "Dirty files that are open for writing or not idle yet"
+    deferred "forebay_writeback_deferred" Gauge Count
+        "Dirty files and names that are written only at the end, or never"
+    failed "forebay_writeback_failed" Gauge Count
+        "Files and names that failed in the last round"
+    conflicts "forebay_writeback_conflicts_total" Counter Count
+        "Files that others changed in the backing store"
+    attributes_lost "forebay_writeback_attributes_lost_total" Counter Count
+        "Files of which some attributes could not be written"
+}
+
+/// The metrics of a daemon while it runs. Only for display: nothing waits for them, so that each
+/// update is one relaxed operation.
+pub type DaemonMetrics = DaemonValues<AtomicU64>;
+
+/// The metrics of a daemon at one time.
+pub type DaemonSample = DaemonValues<u64>;
+
+/// The metrics of the writeback daemon at one time.
+pub type WritebackSample = WritebackValues<u64>;
+
+impl DaemonMetrics {
+    /// The current values.
+    #[must_use]
+    pub fn load(&self) -> DaemonSample {
+        self.map(|value| value.load(Relaxed))
+    }
+}

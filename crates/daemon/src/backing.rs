@@ -1,0 +1,152 @@
+//! Reads the backing store for a `metadata::Service` and the `data::Target`, on threads of its own,
+//! because the site's file system may block for long and a worker must not.
+//!
+//! Reading order: `tree` (known locations of files, and open files), `list` (entries of a
+//! directory, in parts), `fetch` (bytes of a file into an extent of the target), `locations` (the
+//! target's side: asks the owning shard once where a file is backed). The tree itself is in the
+//! crate `backing`.
+//!
+//! Each caller bounds what it requests: one directory per client that lists it, and a few extents.
+//! A listing is at most `PARTS_AHEAD` parts ahead of its worker.
+
+mod locations;
+
+pub(crate) mod fetch;
+
+pub(crate) mod list;
+
+mod tree;
+
+pub(crate) use fetch::{Fetch, FetchKind, FetchOutcome, write_extent};
+pub(crate) use list::{ListingPart, as_backing_entries};
+pub(crate) use locations::{BackingLocations, EndedQuery};
+pub(crate) use tree::{FileLocations, Tree};
+
+use crate::shared::inbox::{Inboxes, WorkerMessage};
+use crate::target::Devices;
+use list::ListingGate;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use wire::Inode;
+
+/// Maximum number of listing parts that wait for a worker.
+const PARTS_AHEAD: usize = 4;
+
+/// A job of the threads.
+enum Order {
+    /// Reads the entries of a directory for a worker.
+    List { worker: usize, directory: Inode, place: (Vec<u8>, u64) },
+    /// Probes a name for a worker.
+    Probe { worker: usize, key: u128, place: (Vec<u8>, u64), name: Vec<u8> },
+    /// Fetches bytes.
+    Fetch(Fetch),
+}
+
+/// Pending jobs: first those that a client waits for, then background jobs.
+#[derive(Default)]
+struct OrderQueue {
+    orders: Mutex<[VecDeque<Order>; 2]>,
+    /// Signalled for each new job.
+    pushed: Condvar,
+}
+
+impl OrderQueue {
+    fn push(&self, order: Order) {
+        let is_background = matches!(&order, Order::Fetch(fetch) if fetch.kind.is_background());
+        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let [now, later] = &mut *orders;
+        if is_background { later } else { now }.push_back(order);
+        self.pushed.notify_one();
+    }
+
+    fn pop(&self) -> Order {
+        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(order) = orders.iter_mut().find_map(VecDeque::pop_front) {
+                return order;
+            }
+            orders = self.pushed.wait(orders).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Handle for submitting jobs.
+pub(crate) struct Backing {
+    orders: Arc<OrderQueue>,
+    gate: Arc<ListingGate>,
+}
+
+/// State shared by the threads.
+pub(crate) struct BackingReader {
+    orders: Arc<OrderQueue>,
+    tree: Tree,
+    gate: Arc<ListingGate>,
+}
+
+/// Creates both ends.
+pub(crate) fn channel(tree: Tree) -> (Backing, BackingReader) {
+    let orders = Arc::new(OrderQueue::default());
+    let gate = Arc::new(ListingGate::new(PARTS_AHEAD));
+    let backing = Backing { orders: Arc::clone(&orders), gate: Arc::clone(&gate) };
+    (backing, BackingReader { orders, tree, gate })
+}
+
+impl Backing {
+    /// Reads the entries of a directory; they arrive at the worker as
+    /// `WorkerMessage::ListingPart`.
+    pub(crate) fn list(&self, worker: usize, directory: Inode, place: (Vec<u8>, u64)) {
+        self.orders.push(Order::List { worker, directory, place });
+    }
+
+    /// Probes a name; the worker gets `WorkerMessage::Looked`.
+    pub(crate) fn probe(&self, worker: usize, key: u128, place: (Vec<u8>, u64), name: Vec<u8>) {
+        self.orders.push(Order::Probe { worker, key, place, name });
+    }
+
+    /// Fetches bytes; the target gets `WorkerMessage::Fetched`.
+    pub(crate) fn fetch(&self, fetch: Fetch) {
+        self.orders.push(Order::Fetch(fetch));
+    }
+
+    /// Releases threads that wait for a worker, because workers take no more messages.
+    pub(crate) fn stop(&self) {
+        self.gate.stop();
+    }
+}
+
+impl BackingReader {
+    /// Number of threads to start: as many extents or files are read in parallel.
+    pub(crate) fn thread_count(&self) -> usize {
+        self.tree.backing.width()
+    }
+
+    /// Performs jobs, in parallel with other threads, until the process ends.
+    pub(crate) fn run(&self, inboxes: &Inboxes, devices: &Devices) -> ! {
+        let mut buffer = fetch::copy_buffer();
+        loop {
+            match self.orders.pop() {
+                Order::List { worker, directory, place } => {
+                    let place = (&*place.0, place.1);
+                    list::list(&*self.tree.backing, place, &self.gate, &mut |outcome| {
+                        inboxes.send_to_worker(
+                            worker,
+                            WorkerMessage::ListingPart { directory, outcome },
+                        );
+                    });
+                }
+                Order::Probe { worker, key, place, name } => {
+                    let outcome = self.tree.backing.look(&place.0, place.1, &name);
+                    let outcome = outcome.map_err(|error| tree::Fault::from(error).into());
+                    inboxes.send_to_worker(
+                        worker,
+                        WorkerMessage::Looked { key, outcome: outcome.map(Box::new) },
+                    );
+                }
+                Order::Fetch(kind) => {
+                    let (ticket, outcome) = fetch::perform(&self.tree, devices, kind, &mut buffer);
+                    inboxes.send_to_target(WorkerMessage::Fetched { ticket, outcome });
+                }
+            }
+        }
+    }
+}

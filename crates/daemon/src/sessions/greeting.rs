@@ -1,0 +1,133 @@
+//! First messages on the Unix socket: a client's hello and the welcome with its descriptors, or a
+//! query of the daemon's status.
+
+use gateway::Session;
+use placement::Map;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::IoSlice;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixStream;
+use wire::Welcome;
+use wire::codec::{Reader, Writer};
+use wire::errno::Errno;
+use wire::limits::PROTOCOL_VERSION;
+use wire::welcome::{
+    ACTIVITY_MAGIC, HELLO_BYTES, LEND_MAGIC, MAGIC, REFUSAL, STATUS_MAGIC, WELCOME_BYTES_MAX,
+};
+
+/// Kind of a hello.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum HelloKind {
+    /// Opens a session.
+    Session,
+    /// Requests the daemon's status.
+    Status,
+    /// Lends this much memory (see `wire::welcome::LEND_IDLE`), then requests the status.
+    Lend(u32),
+    /// Requests what jobs did: all in short (0), or those with this `wire::welcome::job_word`.
+    Activity(u32),
+}
+
+/// Parses a hello.
+///
+/// # Errors
+/// `EPROTO` if it is malformed or of another version.
+pub(crate) fn parse_hello(hello: &[u8; HELLO_BYTES]) -> Result<HelloKind, Errno> {
+    let mut reader = Reader::new(hello);
+    let magic = reader.raw(MAGIC.len()).map_err(|_| Errno::EPROTO)?;
+    let version = reader.u32().map_err(|_| Errno::EPROTO)?;
+    if version != PROTOCOL_VERSION {
+        return Err(Errno::EPROTO);
+    }
+    match magic {
+        magic if magic == MAGIC => Ok(HelloKind::Session),
+        magic if magic == STATUS_MAGIC => Ok(HelloKind::Status),
+        magic if magic == LEND_MAGIC => {
+            Ok(HelloKind::Lend(reader.u32().map_err(|_| Errno::EPROTO)?))
+        }
+        magic if magic == ACTIVITY_MAGIC => {
+            Ok(HelloKind::Activity(reader.u32().map_err(|_| Errno::EPROTO)?))
+        }
+        _ => Err(Errno::EPROTO),
+    }
+}
+
+/// The part of the welcome that is the same for all clients of this daemon.
+pub(crate) struct WelcomeTemplate {
+    /// Without session and client id.
+    pub(crate) welcome: Welcome,
+    /// The instance map.
+    pub(crate) map: Map,
+    /// Doorbells, host segment, arena, extent table, extent states, SSD file, operation log, extent
+    /// hints, leases, hazard pointers, page groups of extents, sums of pages, activity segment, then
+    /// the indexes. The table, the
+    /// hints, the leases and the indexes are open for reading only.
+    pub(crate) descriptors: Vec<OwnedFd>,
+}
+
+impl WelcomeTemplate {
+    /// Sends the welcome of `session`, whose memory is `slots`.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub(crate) fn welcome(
+        &self,
+        stream: &UnixStream,
+        session: &Session,
+        slots: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        let steady_nanos = shm::wait::steady_nanos().cast_unsigned();
+        let Session { index: session, client_id, peer } = *session;
+        let welcome = Welcome { session, pid: peer.pid, client_id, steady_nanos, ..self.welcome };
+        let mut bytes = [0; WELCOME_BYTES_MAX];
+        let mut writer = Writer::new(&mut bytes);
+        welcome.encode(&mut writer);
+        self.map.encode(&mut writer);
+        let length = writer.finish().map_err(io::Error::other)?;
+        let bytes = bytes.get(..length).unwrap_or_default();
+
+        let mut descriptors = vec![slots];
+        descriptors.extend(self.descriptors.iter().map(AsFd::as_fd));
+        let space = rustix::cmsg_space!(ScmRights(Welcome::DESCRIPTORS_MAX));
+        let mut space = vec![MaybeUninit::uninit(); space];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+            return Err(io::Error::other("too many descriptors"));
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent = rustix::net::sendmsg(stream, &[IoSlice::new(bytes)], &mut control, flags)?;
+        if sent == length { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+}
+
+/// Refuses a client; the caller then closes the connection.
+pub(crate) fn refuse(stream: &UnixStream, errno: Errno) {
+    let [low, high] = errno.0.to_le_bytes();
+    let _ = rustix::net::send(stream, &[REFUSAL, low, high], SendFlags::NOSIGNAL);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(magic: [u8; 8], version: u32) -> [u8; HELLO_BYTES] {
+        let mut bytes = [0; HELLO_BYTES];
+        let mut writer = Writer::new(&mut bytes);
+        writer.raw(&magic);
+        writer.u32(version);
+        bytes
+    }
+
+    #[test]
+    fn a_malformed_hello_or_another_version_is_refused() {
+        assert_eq!(parse_hello(&hello(MAGIC, PROTOCOL_VERSION)), Ok(HelloKind::Session));
+        assert_eq!(parse_hello(&hello(STATUS_MAGIC, PROTOCOL_VERSION)), Ok(HelloKind::Status));
+        assert_eq!(parse_hello(&hello(LEND_MAGIC, PROTOCOL_VERSION)), Ok(HelloKind::Lend(0)));
+        let of_jobs = parse_hello(&hello(ACTIVITY_MAGIC, PROTOCOL_VERSION));
+        assert_eq!(of_jobs, Ok(HelloKind::Activity(0)));
+        assert_eq!(parse_hello(&hello(MAGIC, PROTOCOL_VERSION + 1)), Err(Errno::EPROTO));
+        assert_eq!(parse_hello(b"GET / HTTP/1.1\r\n"), Err(Errno::EPROTO));
+    }
+}

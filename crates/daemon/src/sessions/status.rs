@@ -1,0 +1,50 @@
+//! The daemon's status as one line of JSON, for `forebay status` and `forebay df`.
+
+use crate::shared::Shared;
+use config::control::{DaemonStatus, MemoryTerms};
+use data::tiering::lending_policy::Terms;
+use data::tiering::watermarks::WatermarkReason;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The notice of a daemon whose shared memory lost its names.
+const MEMORY_GONE: &str = "its files in /dev/shm were removed: it serves programs until it ends, and \
+                           cannot be restarted: save the files that matter";
+
+/// Resident memory of the process in bytes, including shared memory.
+fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split_whitespace().nth(1).and_then(|word| word.parse::<u64>().ok()));
+    pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64)
+}
+
+/// The status line, with a line feed.
+pub(crate) fn line(shared: &Shared, sessions: usize) -> String {
+    let mut metrics = shared.metrics.daemon.load();
+    shared.metrics.workers.iter().for_each(|worker| metrics.add(&worker.load()));
+    metrics.uptime_s = shared.timing.begun.elapsed().as_secs();
+    metrics.epoch = shared.net.router.map.epoch;
+    metrics.sessions = sessions as u64;
+    metrics.wire_tampered = shared.net.counters.tampered.load(Relaxed);
+    metrics.wire_incomplete = shared.net.counters.incomplete.load(Relaxed);
+    metrics.wire_refused = shared.net.counters.refused.load(Relaxed);
+    metrics.rss = resident_bytes();
+    metrics.memory_allowance = shared.lending.allowed.load(Relaxed);
+    metrics.memory_held = shared.lending.held.load(Relaxed);
+    metrics.memory_used = shared.lending.used.load(Relaxed);
+    let memory_terms = match shared.lending.lending_terms() {
+        Terms::Fixed(fixed) => MemoryTerms::Fixed { fixed },
+        Terms::Idle { least, most } => MemoryTerms::Idle { min: least, max: most },
+    };
+    let status = DaemonStatus {
+        metrics,
+        memory_terms,
+        memory_reason: shared.lending.reason_word().to_owned(),
+        watermark_reason: WatermarkReason::of(shared.metrics.watermark_reason.load(Relaxed))
+            .word()
+            .to_owned(),
+        notice: if shared.is_memory_gone.load(Relaxed) { MEMORY_GONE } else { "" }.to_owned(),
+    };
+    // It has no map with other keys than text, so that it can always be written.
+    serde_json::to_string(&status).unwrap_or_default() + "\n"
+}

@@ -1,0 +1,88 @@
+//! Drives a `metadata::Service`: steps the core and performs its effects, in their order.
+//!
+//! Steps are started by `local_ops` (operations that clients completed in shared memory), `requests`
+//! (requests and messages) and `ticks` (deadlines). Effects are performed in `effects`.
+
+use crate::sessions::client_ids::ClientIdQueries;
+use crate::shard::clock::Clock;
+use crate::shard::effects::ShardPerformers;
+use crate::shard::host_view::LiveHostView;
+use crate::shard::local_ops::LocalOpState;
+use crate::shard::log::ShardLog;
+use crate::shard::orphans::OrphanScan;
+use crate::shared::Shared;
+use crate::shared::reply::ReplyTo;
+use metadata::{Effect, Input, Service};
+use shm::index::Index;
+use store::For;
+use wire::errno::Result;
+
+/// A service with its clock and the performers of its effects.
+pub(crate) struct Shard {
+    pub(crate) worker: usize,
+    pub(crate) service: Service,
+    pub(crate) performers: ShardPerformers,
+    pub(crate) clock: Clock,
+    /// State of local operations.
+    pub(crate) local_ops: LocalOpState,
+    /// Files without a name.
+    pub(crate) orphans: OrphanScan,
+    /// Queries about ended sessions.
+    pub(crate) client_id_queries: ClientIdQueries,
+    effects: Vec<Effect>,
+}
+
+impl Shard {
+    /// Takes over a replayed service with its log.
+    pub(crate) fn new(worker: usize, service: Service, index: Index, log: ShardLog) -> Shard {
+        Shard {
+            worker,
+            service,
+            performers: ShardPerformers::new(worker, index, log),
+            clock: Clock::default(),
+            local_ops: LocalOpState::default(),
+            orphans: OrphanScan::default(),
+            client_id_queries: ClientIdQueries::default(),
+            effects: Vec::new(),
+        }
+    }
+
+    /// Registers the destination of a reply.
+    pub(crate) fn ticket(&mut self, to: ReplyTo) -> u64 {
+        self.performers.tickets.register_reply(to)
+    }
+
+    /// Reserves log space for the records of one step.
+    pub(crate) fn reserve_step(&mut self, purpose: For) -> Result<()> {
+        self.reserve_more(0, purpose)
+    }
+
+    /// As `reserve`, with `more` extra bytes.
+    pub(crate) fn reserve_more(&mut self, more: u64, purpose: For) -> Result<()> {
+        let file_count = self.service.inode_count();
+        self.performers.log.reserve_records(more, purpose, file_count)
+    }
+
+    /// A step while the gate is closed, or one that local operations do not affect. Its replies
+    /// wait for `send_replies`.
+    pub(crate) fn step_closed(&mut self, shared: &Shared, input: Input<'_>) {
+        let Shard { service, performers, .. } = self;
+        let mut effects = std::mem::take(&mut self.effects);
+        let (host, ledger) = (&shared.host.segment, &shared.ledger);
+        let ShardPerformers { index, tickets, .. } = &*performers;
+        let mut host_view = LiveHostView { index, host, ledger, tickets };
+        service.step(self.clock.now(), input, &mut host_view, &mut effects);
+        for effect in effects.drain(..) {
+            if let Some(buffer) = performers.perform(shared, effect) {
+                service.recycle(buffer);
+            }
+        }
+        self.effects = effects;
+    }
+
+    /// Sends the replies and host messages of the last steps.
+    pub(crate) fn send_replies(&mut self, shared: &Shared) {
+        let Shard { service, performers, .. } = self;
+        performers.send_outgoing(shared, |buffer| service.recycle(buffer));
+    }
+}

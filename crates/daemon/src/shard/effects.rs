@@ -1,0 +1,181 @@
+//! Performs the effects of a `metadata::Service`. Each part of `ShardPerformers` owns the state of one
+//! kind of effects; nothing here steps the core.
+//!
+//! A record is in the log before anything that it covers becomes visible: in the index, in a reply, to
+//! a peer. Replies, and messages to hosts, are collected and sent after the step.
+
+use crate::shard::held_truncates::{HeldTruncate, HeldTruncates};
+use crate::shard::jobs::Jobs;
+use crate::shard::log::ShardLog;
+use crate::shard::removals::Removals;
+use crate::shard::tickets::Tickets;
+use crate::shared::Shared;
+use crate::shared::inbox::WorkerMessage;
+use crate::shared::network::message;
+use crate::shared::reply::ReplyTo;
+use metadata::{Effect, IndexOp};
+use net::Urgency;
+use shm::index::Index;
+use std::time::Instant;
+use wire::DaemonIndex;
+use wire::attributes::flag;
+use wire::quota::Account;
+
+/// Message sent after a step, in the order of the effects: a range that was allocated before a
+/// truncate must reach its host before the message about that truncate
+/// (`metadata::files::size_coherence`).
+enum Outgoing {
+    Reply(ReplyTo, Vec<u8>),
+    /// To the first daemon of a host, framed.
+    HostMessage(DaemonIndex, Vec<u8>),
+}
+
+/// Performers of the effects of a service.
+pub(crate) struct ShardPerformers {
+    worker: usize,
+    /// The index that clients read.
+    pub(crate) index: Index,
+    /// The log.
+    pub(crate) log: ShardLog,
+    /// Destinations of replies.
+    pub(crate) tickets: Tickets,
+    /// Requests to targets that a client waits for.
+    pub(crate) jobs: Jobs,
+    /// Truncates that wait for bytes in flight.
+    pub(crate) held_truncates: HeldTruncates,
+    /// Requests to targets to free space.
+    pub(crate) removals: Removals,
+    /// Messages of the current step.
+    outgoing: Vec<Outgoing>,
+}
+
+impl ShardPerformers {
+    /// Nothing is pending.
+    pub(crate) fn new(worker: usize, index: Index, log: ShardLog) -> ShardPerformers {
+        ShardPerformers {
+            worker,
+            index,
+            log,
+            tickets: Tickets::default(),
+            jobs: Jobs::default(),
+            held_truncates: HeldTruncates::default(),
+            removals: Removals::default(),
+            outgoing: Vec::new(),
+        }
+    }
+
+    /// Performs one effect. Returns a buffer that the service may use again.
+    pub(crate) fn perform(&mut self, shared: &Shared, effect: Effect) -> Option<Vec<u8>> {
+        match effect {
+            Effect::Log(bytes) => {
+                self.log.append_records(&bytes);
+                return Some(bytes);
+            }
+            Effect::Index(operation) => self.perform_index(operation),
+            Effect::Reply { ticket, bytes } => match self.tickets.take_destination(ticket) {
+                Some(to) => self.outgoing.push(Outgoing::Reply(to, bytes)),
+                None => return Some(bytes),
+            },
+            Effect::Host { to, bytes } => {
+                let framed = [&[message::SIZES], &bytes[..]].concat();
+                self.outgoing.push(Outgoing::HostMessage(to, framed));
+            }
+            Effect::Data { token, inode, layout, op } => {
+                if layout.flags & flag::POSIX != 0 && shared.host.segment.has_transfers(inode) {
+                    let until = Instant::now() + shared.timing.timeout;
+                    let truncate = HeldTruncate { token, inode, layout, op, until };
+                    self.held_truncates.hold_truncate(truncate);
+                } else {
+                    self.jobs.start_job(shared, self.worker, (token, inode), &layout, op);
+                }
+            }
+            Effect::ReadBackingDir { directory, place } => match &shared.backing {
+                Some(backing) => backing.list(self.worker, directory, place),
+                None => tracing::error!("there is no backing store"),
+            },
+            Effect::Probe { key, place, name } => {
+                if let Some(backing) = &shared.backing {
+                    backing.probe(self.worker, key, place, name);
+                }
+            }
+            Effect::Remove { token, files } => {
+                let count = shared.net.router.map.daemon_count();
+                if self.removals.gather(Instant::now(), count, token, &files) {
+                    self.removals.send_due(shared, self.worker);
+                }
+            }
+            effect => perform_on_shared(shared, effect),
+        }
+        None
+    }
+
+    fn perform_index(&self, operation: IndexOp) {
+        match operation {
+            IndexOp::PutEntry { key, inode, mode } => self.index.put_entry(key, inode, mode),
+            IndexOp::PutAbsent { directory, key } => self.index.put_absent(directory, key),
+            IndexOp::ForgetEntry { key } => self.index.forget_entry(key),
+            IndexOp::MarkComplete { directory } => self.index.mark_complete(directory),
+            IndexOp::UnmarkComplete { directory } => self.index.unmark_complete(directory),
+            IndexOp::PutInode(attributes) => self.index.put_inode(&attributes),
+            IndexOp::ForgetInode(inode) => self.index.forget_inode(inode),
+        }
+    }
+
+    /// Starts truncates whose earlier writes have arrived. Returns the poll interval, if any still
+    /// wait.
+    pub(crate) fn start_held_truncates(&mut self, shared: &Shared) -> Option<u64> {
+        for truncate in self.held_truncates.take_ready(&shared.host.segment) {
+            let HeldTruncate { token, inode, layout, op, .. } = truncate;
+            self.jobs.start_job(shared, self.worker, (token, inode), &layout, op);
+        }
+        self.held_truncates.poll_micros()
+    }
+
+    /// Sends the replies and host messages of the last steps. Passes the buffers of replies to
+    /// `recycle`.
+    pub(crate) fn send_outgoing(&mut self, shared: &Shared, mut recycle: impl FnMut(Vec<u8>)) {
+        let mut outgoing = std::mem::take(&mut self.outgoing);
+        for one in outgoing.drain(..) {
+            match one {
+                Outgoing::Reply(to, bytes) => {
+                    shared.answer(to, &bytes);
+                    recycle(bytes);
+                }
+                Outgoing::HostMessage(to, bytes) => shared.net.send(to, &bytes, Urgency::Now),
+            }
+        }
+        self.outgoing = outgoing;
+    }
+}
+
+/// Effects on shared memory, and messages to other services.
+fn perform_on_shared(shared: &Shared, effect: Effect) {
+    let host = &shared.host.segment;
+    match effect {
+        Effect::SizeReported { inode, end } => host.note_reported(inode, end),
+        Effect::BeginTruncate { inode, size } => host.begin_truncate(inode, size),
+        Effect::TruncateInline { inode, size } => {
+            host.begin_truncate(inode, size);
+            host.end_truncate(inode);
+        }
+        Effect::UncountUse { inode, less } => host.remove_remote_use(inode, less),
+        Effect::GrantNumbers { shard, first, end } => {
+            shared.host.op_log.grant_numbers(shard, first, end);
+        }
+        Effect::Peer { to, bytes } => shared.net.send_to_shard(&shared.inboxes, to, bytes),
+        Effect::Holder { to, bytes } => {
+            let framed = [&[message::LEASES], &bytes[..]].concat();
+            shared.net.send(to, &framed, Urgency::Now);
+        }
+        Effect::Service { to, worker, bytes } => {
+            shared.net.send_to_service(&shared.inboxes, (to, worker), bytes);
+        }
+        Effect::Count => shared.inboxes.send_to_target(WorkerMessage::Count),
+        Effect::Allow { account, allowance, denied } => {
+            shared.ledger.set_allowance(account, allowance);
+            let account = Account(account);
+            shared.inboxes.send_to_target(WorkerMessage::Allowed { account, denied });
+        }
+        other => tracing::error!(?other, "unhandled effect"),
+    }
+}

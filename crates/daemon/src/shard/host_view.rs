@@ -1,0 +1,103 @@
+//! Access of a metadata service to shared memory during a step: the index, the host segment, the ledger
+//! of the target, and whether a client still waits for its reply.
+
+use crate::shard::tickets::Tickets;
+use crate::shared::reply::ReplyTo;
+use crate::target::space::ledger::AccountLedger;
+use metadata::{HostMarks, HostView};
+use shm::host::{HostSegment, TruncateEpoch};
+use shm::index::Index;
+use wire::Inode;
+use wire::watch::Watch;
+
+/// Access of a service to shared memory during a step.
+pub(crate) struct LiveHostView<'a> {
+    pub(crate) index: &'a Index,
+    pub(crate) host: &'a HostSegment,
+    pub(crate) ledger: &'a AccountLedger,
+    pub(crate) tickets: &'a Tickets,
+}
+
+impl HostView for LiveHostView<'_> {
+    fn is_awaited(&self, ticket: u64) -> bool {
+        match self.tickets.destination(ticket) {
+            Some(ReplyTo::Slot { client, slot }) => client.slots.is_awaited(usize::from(*slot)),
+            _ => true,
+        }
+    }
+
+    fn unreported(&self, inode: Inode) -> Option<u64> {
+        Some(self.host.unreported(inode))
+    }
+
+    fn truncate_epoch(&self, inode: Inode) -> Option<u64> {
+        self.host.truncate_epoch(inode).map(TruncateEpoch::number)
+    }
+
+    fn space_used(&self, account: u64) -> u64 {
+        self.ledger.used_by(account)
+    }
+
+    fn each_space(&self, each: &mut dyn FnMut(u64, u64)) {
+        self.ledger.each_used(each);
+    }
+
+    fn is_counted(&self) -> bool {
+        self.ledger.is_counted()
+    }
+
+    fn has_mounts(&self) -> bool {
+        self.host.has_mounts()
+    }
+
+    fn has_mount(&self, mount: u8) -> bool {
+        self.host.has_mount(mount)
+    }
+
+    fn has_writer(&self, inode: Inode) -> bool {
+        self.host.has_writer(inode)
+    }
+
+    fn watchers(&self, watch: Watch, each: &mut dyn FnMut(u8, u64)) {
+        self.host.watchers(watch, each);
+    }
+
+    fn page_cache_mounts(&self, inode: Inode, each: &mut dyn FnMut(u8)) {
+        self.host.page_cache_mounts(inode, each);
+    }
+
+    fn had_pages(&self, inode: Inode) -> bool {
+        self.host.had_pages(inode)
+    }
+
+    fn writers_ever(&self, inode: Inode) -> u64 {
+        self.host.writers_ever(inode)
+    }
+}
+
+impl HostMarks for LiveHostView<'_> {
+    fn mark_deleted(&mut self, inode: Inode) -> bool {
+        self.index.forget_inode(inode);
+        self.host.mark_deleted(inode)
+    }
+
+    fn end_truncate(&mut self, inode: Inode) {
+        self.host.end_truncate(inode);
+    }
+
+    fn watch_for_others(&self, watch: Watch, nanos: i64) -> bool {
+        self.host.watch_for_others(watch, nanos).is_ok()
+    }
+
+    fn begin_writing(&self, inode: Inode) -> u64 {
+        self.host.begin_writing(inode)
+    }
+
+    fn add_remote_use(&self, inode: Inode, more: u8) {
+        self.host.add_remote_use(inode, more);
+    }
+
+    fn mark_remote_use(&self, inode: Inode, others: u8) {
+        self.host.mark_remote_use(inode, others);
+    }
+}

@@ -1,0 +1,194 @@
+//! The log of a metadata service: space for the records of a step, and rewrites when it has grown far
+//! beyond the state.
+//!
+//! Log space is reserved before a step, so that a full disk refuses a request instead of leaving a
+//! state that is not in the log.
+
+use metadata::{Service, SnapshotCursor};
+use shm::Segment;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Release;
+use store::{For, Journal};
+use wire::errno::{Errno, Result};
+
+/// Log space for one step: a rename touches a handful of inodes, each with at most its inline
+/// contents and its extended attributes.
+pub(crate) const STEP_BYTES_MAX: u64 = 256 * 1024;
+/// Log space that the removal of a file takes: the entry, the inode, the directory's times and the
+/// reply, with a name of 100 bytes.
+const REMOVAL_BYTES: u64 = 512;
+/// A log shorter than this is not rewritten.
+const REWRITE_BYTES_MIN: u64 = 64 << 20;
+/// A log is rewritten when it has grown by this factor since the last rewrite.
+const REWRITE_FACTOR: u64 = 4;
+/// Bytes of state in one slice of a rewrite: about a millisecond of work.
+const SLICE_BYTES: usize = 256 * 1024;
+/// Bytes of state in one record of a rewrite, so that damage to a record costs little.
+const SNAPSHOT_RECORD_BYTES: usize = 1024;
+
+/// The log of one worker's service.
+pub(crate) struct ShardLog {
+    worker: usize,
+    journal: Journal,
+    rewrite: Option<SnapshotCursor>,
+    slice: Vec<u8>,
+    /// Length of the log after the last rewrite.
+    live_bytes: u64,
+    /// The log has failed; everything that needs it is refused.
+    is_poisoned: bool,
+    /// See the function.
+    is_full: bool,
+    /// Memory that outlives the daemon, with a word per worker: how far its log has come.
+    progress: Arc<Segment>,
+}
+
+impl ShardLog {
+    /// Takes over a replayed log.
+    ///
+    /// # Errors
+    /// `EIO` if there is no word for the worker.
+    pub(crate) fn new(worker: usize, journal: Journal, progress: Arc<Segment>) -> Result<ShardLog> {
+        let (rewrite, slice) = (None, Vec::new());
+        let (live_bytes, is_poisoned, is_full) = (0, false, false);
+        let log = ShardLog {
+            worker,
+            journal,
+            rewrite,
+            slice,
+            live_bytes,
+            is_poisoned,
+            is_full,
+            progress,
+        };
+        log.note_progress()?;
+        Ok(log)
+    }
+
+    /// Tells the next daemon how much of the log it must find.
+    fn note_progress(&self) -> Result<()> {
+        let word = self.progress.word64(self.worker * size_of::<u64>())?;
+        word.store(self.journal.progress().to_word(), Release);
+        Ok(())
+    }
+
+    /// Length of the log.
+    pub(crate) fn log_bytes(&self) -> u64 {
+        self.journal.bytes()
+    }
+
+    /// True if the device has no space for records of anything but removals.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Reserves log space for the records of one step, and `more` extra bytes. `file_count`: files
+    /// that may have to be removed one day.
+    pub(crate) fn reserve_records(
+        &mut self,
+        more: u64,
+        purpose: For,
+        file_count: u64,
+    ) -> Result<()> {
+        if self.is_poisoned {
+            return Err(Errno::EIO);
+        }
+        self.journal.keep_for_removals(file_count.saturating_mul(REMOVAL_BYTES));
+        let reserved = self.journal.reserve(STEP_BYTES_MAX + more, purpose);
+        if purpose == For::Any && self.is_full != reserved.is_err() {
+            self.is_full = reserved.is_err();
+            match &reserved {
+                Err(error) => {
+                    tracing::warn!(%error, "no space for the log: only reads and removals")
+                }
+                Ok(()) => tracing::info!("the log has space again"),
+            }
+        }
+        reserved.map_err(|error| error.errno())
+    }
+
+    /// Appends the records of a step.
+    pub(crate) fn append_records(&mut self, bytes: &[u8]) {
+        let appended = self.journal.append(bytes);
+        // The word exists: `new` has stored it once.
+        let _ = self.note_progress();
+        if let Err(error) = appended {
+            // Space was reserved, so the device is at fault. The state in memory is ahead of the
+            // log and must not become visible.
+            tracing::error!(worker = self.worker, %error, "cannot write the log");
+            self.is_poisoned = true;
+            std::process::abort();
+        }
+    }
+
+    /// Rewrites the log in slices when it has grown far beyond the state. True if there are more
+    /// slices.
+    pub(crate) fn rewrite_if_long(&mut self, service: &Service) -> bool {
+        if !self.is_long() {
+            return false;
+        }
+        match self.rewrite_slice(service) {
+            Ok(more) => more,
+            Err(error) => {
+                // The old log is intact: continue with it, and retry when it has doubled.
+                tracing::error!(worker = self.worker, %error, "cannot rewrite the log");
+                self.journal.abandon_rewrite();
+                self.rewrite = None;
+                self.live_bytes = self.journal.bytes() / 2;
+                false
+            }
+        }
+    }
+
+    /// True if the log must be rewritten.
+    pub(crate) fn is_long(&self) -> bool {
+        let limit = REWRITE_BYTES_MIN.max(self.live_bytes.saturating_mul(REWRITE_FACTOR));
+        self.rewrite.is_some() || (self.journal.bytes() > limit && !self.is_poisoned)
+    }
+
+    /// Rewrites the whole log now.
+    ///
+    /// # Errors
+    /// The device's error; the log stays as it is.
+    pub(crate) fn rewrite_now(&mut self, service: &Service) -> store::Result<()> {
+        while self.rewrite_slice(service)? {}
+        Ok(())
+    }
+
+    fn rewrite_slice(&mut self, service: &Service) -> store::Result<bool> {
+        let mut cursor = match self.rewrite.take() {
+            Some(cursor) => cursor,
+            None => {
+                self.journal.begin_rewrite()?;
+                SnapshotCursor::default()
+            }
+        };
+        let (mut more, mut written) = (true, 0);
+        while more && written < SLICE_BYTES {
+            self.slice.clear();
+            more = service.snapshot_slice(&mut cursor, SNAPSHOT_RECORD_BYTES, &mut self.slice);
+            if !self.slice.is_empty() {
+                self.journal.append_snapshot(&self.slice)?;
+            }
+            written += self.slice.len().max(1);
+        }
+        if more {
+            self.rewrite = Some(cursor);
+            return Ok(true);
+        }
+        let before = self.journal.bytes();
+        self.journal.finish_rewrite()?;
+        let _ = self.note_progress();
+        self.live_bytes = self.journal.bytes();
+        let (worker, after) = (self.worker, self.live_bytes);
+        tracing::info!(worker, before, after, "log rewritten");
+        Ok(false)
+    }
+
+    /// Flushes the log to the device before the daemon ends.
+    pub(crate) fn close_log(&mut self) {
+        self.journal.abandon_rewrite();
+        if let Err(error) = self.journal.commit() {
+            tracing::error!(worker = self.worker, %error, "cannot flush the log");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Messages of other threads to a worker.
+//!
+//! Requests and messages of peers are bounded: if the inbox is full, they are refused at once. The
+//! number of other messages is bounded by their causes (a part of a job, a preallocation) or by the
+//! number of sessions.
+
+use crate::backing::fetch::FetchOutcome;
+use crate::backing::list::ListingPart;
+use crate::sessions::client_session::ClientSession;
+use crate::shared::reply::{PartAnswer, ReplyTo};
+use data::tiering::lending_policy::AllowanceReason;
+use placement::map::WORKER_OF_TARGET;
+use shm::session::Doorbells;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use wire::errno::Result;
+use wire::quota::Account;
+use wire::reply::Extent;
+use wire::{DaemonIndex, Inode, ShardIndex};
+
+/// Maximum number of messages in an inbox beyond which requests and peer messages are refused.
+const WAITING_MAX: usize = 16 * 1024;
+
+/// A message to a worker.
+pub(crate) enum WorkerMessage {
+    /// A session opens; precedes every ring of it.
+    Opened(Arc<ClientSession>),
+    /// The session with this index has ended.
+    Closed(u16),
+    /// An admitted request, header first, for this worker.
+    Request { bytes: Vec<u8>, to: ReplyTo },
+    /// A message of another metadata service for a shard of this worker.
+    Peer(Vec<u8>),
+    /// Client ids that will send nothing any more.
+    ClientGone { first: u64, count: u64 },
+    /// The sender of a request is dead: its client id and sequence number.
+    Withdrawn { client_id: u64, sequence: u64 },
+    /// A target answered its part of a job of this worker.
+    Part { job: u64, daemon: u16, answer: PartAnswer },
+    /// A target answered a removal of this worker.
+    Removals { target: DaemonIndex, answer: PartAnswer },
+    /// The target must count space by account.
+    Count,
+    /// A shard reports the owners of files.
+    Owners { query: u64, answer: Vec<u8> },
+    /// A shard reports the backing location of a file.
+    BackingLocated { inode: Inode, answer: Vec<u8> },
+    /// A shard reports whether a file is clean.
+    IsClean { inode: Inode, number: u64, is_clean: bool },
+    /// Result of fetching bytes from the backing store for the target.
+    Fetched { ticket: u64, outcome: FetchOutcome },
+    /// Entries of a backing directory, or an error.
+    ListingPart { directory: Inode, outcome: Result<ListingPart> },
+    /// Result of probing a name in the backing store.
+    Looked { key: u128, outcome: Result<Box<Option<backing::Entry>>> },
+    /// A service, named by one of its shards, has freed space in a round.
+    GaveBack { by: (u64, ShardIndex), answer: Vec<u8> },
+    /// The target wants so many bytes more for an account.
+    DrawSpace { account: Account, requested: u64 },
+    /// The allowance of an account has changed, or (`denied`) an increase was denied.
+    Allowed { account: Account, denied: bool },
+    /// Whether a device has provisioned the requested space.
+    Provisioned(Result<()>),
+    /// New maximum number of bytes in the arena, and the reason for it.
+    Lend { bytes: u64, reason: AllowanceReason },
+    /// Whether a block of the arena was released to the system.
+    GivenBack { place: u64, length_log2: u8, outcome: Result<()> },
+    /// The clean extents of a file are to be evicted, because one of them is damaged.
+    Evict { inode: Inode },
+    /// Whether an extent was copied between tiers.
+    Copied { ticket: u64, outcome: Result<()> },
+    /// Bytes of a spilled extent for a reader, or an error.
+    ReadSpilled { ticket: u64, extent: Extent, outcome: Result<Vec<u8>> },
+    /// A spill host answered the release of a spilled extent.
+    SpilledReleased { slot: u32, answer: PartAnswer },
+}
+
+impl WorkerMessage {
+    const fn is_bounded(&self) -> bool {
+        matches!(self, WorkerMessage::Request { .. } | WorkerMessage::Peer(_))
+    }
+}
+
+/// The inbox of one worker.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    queue: Mutex<VecDeque<WorkerMessage>>,
+}
+
+impl Inbox {
+    /// Queues a message.
+    ///
+    /// # Errors
+    /// The message, if the inbox is full.
+    pub(crate) fn put(&self, note: WorkerMessage) -> std::result::Result<(), WorkerMessage> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        if note.is_bounded() && queue.len() >= WAITING_MAX {
+            return Err(note);
+        }
+        queue.push_back(note);
+        Ok(())
+    }
+
+    /// True if no message waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Takes all messages; `emptied` is an empty queue whose memory is reused.
+    pub(crate) fn take(&self, emptied: &mut VecDeque<WorkerMessage>) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::swap(&mut *queue, emptied);
+    }
+}
+
+/// The inboxes of all workers, with the doorbells that wake them.
+pub(crate) struct Inboxes {
+    /// Doorbells of the workers.
+    pub(crate) bells: Doorbells,
+    inboxes: Vec<Inbox>,
+}
+
+impl Inboxes {
+    /// Empty inboxes of `workers` workers.
+    pub(crate) fn new(bells: Doorbells, workers: usize) -> Inboxes {
+        Inboxes { bells, inboxes: (0..workers).map(|_| Inbox::default()).collect() }
+    }
+
+    /// The inbox of a worker.
+    pub(crate) fn of(&self, worker: usize) -> Option<&Inbox> {
+        self.inboxes.get(worker)
+    }
+
+    /// Sends a message to a worker. It must be of a kind that the inbox always accepts, or that may
+    /// be lost.
+    pub(crate) fn send_to_worker(&self, worker: usize, note: WorkerMessage) {
+        if self.try_send_to_worker(worker, note).is_err() {
+            tracing::debug!(worker, "inbox full, message dropped");
+        }
+    }
+
+    /// Sends a message to the worker that owns the target; see `send_to_worker`.
+    pub(crate) fn send_to_target(&self, note: WorkerMessage) {
+        self.send_to_worker(WORKER_OF_TARGET, note);
+    }
+
+    /// Sends a message to a worker.
+    ///
+    /// # Errors
+    /// The message, if the inbox is full.
+    pub(crate) fn try_send_to_worker(
+        &self,
+        worker: usize,
+        note: WorkerMessage,
+    ) -> std::result::Result<(), WorkerMessage> {
+        let Some(inbox) = self.inboxes.get(worker) else { return Err(note) };
+        inbox.put(note)?;
+        // The worker exists, so it has a doorbell.
+        let _ = self.bells.wake(worker);
+        Ok(())
+    }
+
+    /// The target needs `requested` more bytes for an account.
+    pub(crate) fn draw_space(&self, account: Account, requested: u64) {
+        self.send_to_target(WorkerMessage::DrawSpace { account, requested });
+    }
+}

@@ -1,0 +1,169 @@
+//! This daemon's place in the instance, and messages to other daemons: the router, the sender of
+//! `net`, and the framing of messages that expect no reply.
+//!
+//! Replies, and requests of this daemon's own, are in `delivery`.
+
+use crate::shared::inbox::{Inboxes, WorkerMessage};
+use crate::shared::reply::ReplyTo;
+use gateway::{Route, Router};
+use net::Counters;
+use net::Urgency;
+use placement::map::worker_of_shard;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use wire::codec::Writer;
+use wire::limits::{SHARD_COUNT, SLOT_BYTES};
+use wire::{Credentials, DaemonIndex, Header, Request, ShardIndex};
+
+/// Kinds of messages between daemons: the first byte.
+pub(crate) mod message {
+    /// For the metadata service of a shard (two bytes); the service defines the rest.
+    pub(crate) const METADATA: u8 = 1;
+    /// Client ids that are gone: first and count, eight bytes each.
+    pub(crate) const CLIENT_GONE: u8 = 2;
+    /// A request without a reply, header first.
+    pub(crate) const REQUEST: u8 = 3;
+    /// A message of a metadata service about leases; the service defines the rest.
+    pub(crate) const LEASES: u8 = 4;
+    /// A request whose sender is dead: client id and sequence number, eight bytes each.
+    pub(crate) const WITHDRAWN: u8 = 5;
+    /// Query whether the receiver's host still has a file open, for which the file is kept: eight
+    /// bytes.
+    pub(crate) const IS_OPEN: u8 = 6;
+    /// For the metadata service of a worker (one byte); the service defines the rest.
+    pub(crate) const SERVICE: u8 = 7;
+    /// Query which client ids of the receiver's sessions are gone: eight bytes each.
+    pub(crate) const CLIENT_IDS: u8 = 8;
+    /// A message of a metadata service about the size of a file; the service defines the rest.
+    pub(crate) const SIZES: u8 = 16;
+}
+
+/// Ways to other daemons, and this daemon's place among them.
+pub(crate) struct Network {
+    /// Routes requests to workers and daemons.
+    pub(crate) router: Router,
+    /// Number of this host: the index of its first daemon.
+    pub(crate) host_number: u16,
+    /// Number of daemons of this host.
+    pub(crate) host_count: u16,
+    /// Connections to other daemons.
+    pub(crate) sender: net::Sender<ReplyTo>,
+    /// Counts of connections that were refused or broken.
+    pub(crate) counters: Arc<Counters>,
+    /// The thread of `net` is awake and answers the doorbells of sleeping workers.
+    pub(crate) is_awake: AtomicBool,
+}
+
+impl Network {
+    /// True in the home daemon of this host.
+    pub(crate) fn is_home(&self) -> bool {
+        self.router.me.0 == self.host_number
+    }
+
+    /// True if the owner of a shard is on this host, and so has access to the host segment.
+    pub(crate) fn is_on_host(&self, shard: ShardIndex) -> bool {
+        let place = self.router.map.owner(shard).0.checked_sub(self.host_number);
+        place.is_some_and(|place| place < self.host_count)
+    }
+
+    /// One shard of each service of the instance.
+    pub(crate) fn services(&self) -> BTreeSet<ShardIndex> {
+        let all = (0..SHARD_COUNT).map(ShardIndex).map(|shard| {
+            let daemon = self.router.map.owner(shard);
+            ((daemon.0, worker_of_shard(shard, self.router.workers)), shard)
+        });
+        all.collect::<BTreeMap<_, _>>().into_values().collect()
+    }
+
+    /// Header of a request of this daemon's own to a shard.
+    pub(crate) fn own_header(&self, shard: ShardIndex) -> Header {
+        Header {
+            shard: shard.0,
+            daemon: self.router.map.owner(shard).0,
+            epoch: self.router.map.epoch,
+            client_id: u64::MAX,
+            sequence: 0,
+            host: self.host_number,
+            mount: 0,
+            caller: Credentials::ROOT,
+        }
+    }
+
+    /// Header of a request of this daemon's own to the target of a daemon.
+    pub(crate) fn target_header(&self, daemon: DaemonIndex) -> Header {
+        let own = self.own_header(ShardIndex(0));
+        Header { shard: Header::TARGET, daemon: daemon.0, ..own }
+    }
+
+    /// Sends a message to a daemon. It is lost if the daemon is not connected or its queue is full.
+    pub(crate) fn send(&self, peer: DaemonIndex, bytes: &[u8], urgency: Urgency) {
+        if self.sender.send_message(peer, bytes, urgency).is_err() {
+            tracing::debug!(peer = peer.0, "message dropped");
+        }
+    }
+
+    /// Sends a message of a metadata service to a shard, wherever its owner is. The services
+    /// tolerate its loss.
+    pub(crate) fn send_to_shard(&self, inboxes: &Inboxes, to: ShardIndex, bytes: Vec<u8>) {
+        match self.router.home_of(to) {
+            Route::Worker(worker) => inboxes.send_to_worker(worker, WorkerMessage::Peer(bytes)),
+            Route::Peer(peer) => {
+                let mut framed = Vec::with_capacity(bytes.len() + 3);
+                framed.push(message::METADATA);
+                framed.extend_from_slice(&to.0.to_le_bytes());
+                framed.extend_from_slice(&bytes);
+                self.send(peer, &framed, Urgency::Now);
+            }
+            Route::Stale(_) | Route::Wait => {}
+        }
+    }
+
+    /// Sends a message to the service of a worker of any daemon. The services tolerate its loss.
+    pub(crate) fn send_to_service(
+        &self,
+        inboxes: &Inboxes,
+        (to, worker): (DaemonIndex, u8),
+        bytes: Vec<u8>,
+    ) {
+        if to == self.router.me {
+            return inboxes.send_to_worker(usize::from(worker), WorkerMessage::Peer(bytes));
+        }
+        let mut framed = vec![message::SERVICE, worker];
+        framed.extend_from_slice(&bytes);
+        self.send(to, &framed, Urgency::Now);
+    }
+
+    /// Tells all other daemons that a session's client ids are gone. A message may be lost with a
+    /// peer: requests waiting there are then withdrawn when their lock becomes free.
+    pub(crate) fn send_client_gone(&self, first: u64, count: u64) {
+        self.send_to_all_peers(message::CLIENT_GONE, [first, count]);
+    }
+
+    /// Tells all other daemons, and this one's workers, that the sender of a request is dead. No
+    /// effect where the request does not wait.
+    pub(crate) fn send_withdrawn(&self, inboxes: &Inboxes, client_id: u64, sequence: u64) {
+        for worker in 0..self.router.workers {
+            inboxes.send_to_worker(worker, WorkerMessage::Withdrawn { client_id, sequence });
+        }
+        self.send_to_all_peers(message::WITHDRAWN, [client_id, sequence]);
+    }
+
+    fn send_to_all_peers(&self, kind: u8, words: [u64; 2]) {
+        let mut bytes = vec![kind];
+        words.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+        for peer in (0..self.router.map.daemon_count()).filter(|peer| *peer != self.router.me.0) {
+            self.send(DaemonIndex(peer), &bytes, Urgency::Now);
+        }
+    }
+}
+
+/// Encodes header and request.
+pub(crate) fn encode_request(header: &Header, request: &Request<'_>) -> Vec<u8> {
+    let mut bytes = [0; SLOT_BYTES];
+    let mut writer = Writer::new(&mut bytes);
+    header.encode(&mut writer);
+    request.encode(&mut writer);
+    let length = writer.finish().unwrap_or(0);
+    bytes.get(..length).unwrap_or_default().to_vec()
+}

@@ -1,0 +1,230 @@
+//! The contents of a daemon's files, for `forebay check`: its logs, the SSD file and the tables in
+//! shared memory are read, and nothing is changed. The daemon may run meanwhile.
+//!
+//! Not here: what the losses of all daemons together mean, which is `metadata::rescue`.
+
+use crate::startup::failure::{Failure, StartResult, failed};
+use crate::startup::memory::{HOST, extent_count};
+use crate::startup::recover::service_config;
+use crate::startup::settings::Settings;
+use crate::target::devices::used_slots;
+use config::control::{DaemonCheck, DamagedRange, LogCheck, LogGap, to_hex};
+use config::process::CheckExtent;
+use data::tiering::spill::spill_host;
+use metadata::Service;
+use placement::Map;
+use rustix::fd::{AsFd as _, OwnedFd};
+use shm::extents::{ExtentStates, ExtentTable, PageSums, SUM_PAGE_BYTES, check_extent};
+use shm::host::HostSegment;
+use shm::local_ops::OpLog;
+use shm::{Access, Segment};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::sync::atomic::Ordering::Acquire;
+use store::journal::{Progress, STEP_BYTES};
+use store::log_file::Gap;
+use store::medium::RealFiles;
+use store::starts::DISK_RECORD;
+use store::{Damage, Expected, Identity, Options, Replay, SsdFile, StartRecord, Sync};
+use wire::Inode;
+use wire::codec::Reader;
+use wire::local_op::{LOCAL_OP_BYTES_MAX, LocalOp};
+use wire::reply::Extent;
+
+/// Damaged places that are listed; behind them a file has more.
+const DAMAGED_MAX: usize = 100_000;
+/// Name, in the run directory, of the list of files in which a daemon found damage.
+pub(crate) fn damage_list(index: u16) -> String {
+    format!("d{index}.damage")
+}
+
+fn failure(error: impl std::fmt::Display) -> Failure {
+    Failure(error.to_string())
+}
+
+/// Checks the files of the daemon that `settings` describe.
+pub(crate) fn check(settings: &Settings, extent: CheckExtent) -> StartResult<DaemonCheck> {
+    let secret = super::read_secret(&settings.run.join("secret"))?;
+    let identity = Identity::of_daemon(secret.instance_number(), settings.index);
+    let mut disk = RealFiles::new(&settings.data);
+    let record = StartRecord::read(&mut disk, DISK_RECORD, identity).map_err(failure)?;
+    let starts = record.map_or(0, |record| record.number);
+    let mut check = DaemonCheck {
+        index: settings.index,
+        starts,
+        layout: [
+            settings.spread(),
+            settings.placement(),
+            settings.stripe_log2(),
+            settings.root_flags(),
+        ],
+        ..DaemonCheck::default()
+    };
+    if starts == 0 {
+        // Nothing was acknowledged yet.
+        return Ok(check);
+    }
+    let map = Map::initial(settings.count);
+    let map = map.ok_or_else(|| Failure("invalid number of daemons".into()))?;
+    for worker in 0..settings.workers() {
+        check.logs.push(check_log(settings, &map, worker, identity)?);
+    }
+    check_data(settings, identity, extent, &mut check)?;
+    check.used = used_inodes(settings)?;
+    Ok(check)
+}
+
+/// Inodes that no log may know and that are in use all the same: those of local operations that wait
+/// for the daemon, and those of files that programs of this host have open.
+fn used_inodes(settings: &Settings) -> StartResult<Vec<u64>> {
+    let (op_log, _) = open(settings, "op_log")?;
+    let op_log = OpLog::new(op_log).map_err(failed("read the operation log"))?;
+    let mut used = BTreeSet::new();
+    for worker in 0..settings.workers() {
+        op_log.each_committed(worker, &mut |id| {
+            let mut bytes = [0; LOCAL_OP_BYTES_MAX];
+            let length = op_log.read(id, &mut bytes);
+            let encoded = length.and_then(|length| bytes.get(..length)).unwrap_or(&[]);
+            let op = LocalOp::decode(&mut Reader::new(encoded));
+            used.extend(op.map(|op| op.inode().0));
+        });
+    }
+    // Compared with its mark by an atomic operation, which needs a writable mapping.
+    let path = settings.shm.join(HOST);
+    let doing = || format!("read {}", path.display());
+    let file = File::options().read(true).write(true).open(&path).map_err(failed(doing()))?;
+    let length = file.metadata().map_err(failed(doing()))?.len();
+    let length = usize::try_from(length).map_err(failed(doing()))?;
+    let host = Segment::map(&file, length, Access::ReadWrite).and_then(HostSegment::new);
+    host.map_err(failed(doing()))?.vnode_list(&mut |_, vnode| {
+        if vnode.opens() > 0 {
+            used.insert(vnode.inode.load(Acquire));
+        }
+    });
+    Ok(used.into_iter().collect())
+}
+
+/// A file of shared memory, to be read.
+fn open(settings: &Settings, name: &str) -> StartResult<(Segment, OwnedFd)> {
+    let path = settings.shm.join(format!("d{}.{name}", settings.index));
+    let doing = || format!("read {}", path.display());
+    let file = File::open(&path).map_err(failed(doing()))?;
+    let length = file.metadata().map_err(failed(doing()))?.len();
+    let length = usize::try_from(length).map_err(failed(doing()))?;
+    let segment = Segment::map(&file, length, Access::ReadOnly).map_err(failed(doing()))?;
+    Ok((segment, file.into()))
+}
+
+fn check_log(
+    settings: &Settings,
+    map: &Map,
+    worker: usize,
+    identity: Identity,
+) -> StartResult<LogCheck> {
+    // Before the log is read: a running daemon appends.
+    let (progress, _) = open(settings, "log_progress")?;
+    let known = progress.word64(worker * size_of::<u64>()).map_err(failed("read the progress"))?;
+    let options = Options {
+        identity: identity.of_worker(u16::try_from(worker).unwrap_or(u16::MAX)),
+        expected: Expected::Existing,
+        progress: Progress::from_word(known.load(Acquire)),
+        damage: Damage::Skip,
+        sync: Sync::Never,
+        step_bytes: STEP_BYTES,
+    };
+    let directory = settings.data.join(format!("log{worker}"));
+    let mut service = Service::new(service_config(settings, map, worker));
+    let (mut records, mut unreadable) = (0, Vec::new());
+    let (mut gaps, mut file) =
+        (vec![Gap { offset: 0, first: 1, last: Gap::UNKNOWN }], directory.clone());
+    if directory.exists() {
+        let mut replay = Replay::inspect(RealFiles::new(&directory), options).map_err(failure)?;
+        while let Some(record) = replay.next().map_err(failure)? {
+            records += 1;
+            if service.replay(record).is_err() {
+                unreadable.push(records);
+            }
+        }
+        (gaps, file) = (replay.gaps(), replay.path());
+    }
+    let known = |last| (last != Gap::UNKNOWN).then_some(last);
+    let gap = |Gap { offset, first, last }| LogGap { offset, first, last: known(last) };
+    Ok(LogCheck {
+        file: file.to_string_lossy().into_owned(),
+        records,
+        gaps: gaps.into_iter().map(gap).collect(),
+        unreadable,
+        outline: to_hex(&service.outline()),
+    })
+}
+
+/// Files in which the daemon found damage while it ran.
+fn known_damage(settings: &Settings) -> BTreeSet<Inode> {
+    let list = std::fs::read_to_string(settings.run.join(damage_list(settings.index)));
+    let list = list.unwrap_or_default();
+    list.lines().filter_map(|line| line.parse().ok()).map(Inode).collect()
+}
+
+fn check_data(
+    settings: &Settings,
+    identity: Identity,
+    extent: CheckExtent,
+    check: &mut DaemonCheck,
+) -> StartResult<()> {
+    let path = settings.data.join("ssd");
+    let opened = SsdFile::open(&path, settings.ssd, identity, Expected::Existing);
+    check.ssd = opened.err().map(|error| error.to_string());
+    // Whatever is wrong with it as a whole, what is there is compared.
+    let ssd = File::open(&path).or_else(|_| File::open("/dev/null"));
+    let ssd = ssd.map_err(failed("open /dev/null"))?;
+    let length = ssd.metadata().map_or(0, |found| found.len()).min(settings.ssd);
+    let (table, table_fd) = open(settings, "extents")?;
+    let [states, groups, sums] =
+        ["states", "page_groups", "page_sums"].map(|name| open(settings, name).map(|it| it.0));
+    let (table, states) =
+        (ExtentTable::new(table), ExtentStates::new(states?, groups?, PageSums::new(sums?)));
+    let suspects = known_damage(settings);
+    let slots = used_slots(&table_fd, extent_count(settings)).map_err(failed("read the table"))?;
+    let mut held: BTreeMap<Inode, (u64, u64)> = BTreeMap::new();
+    for slot in slots.into_iter().flatten() {
+        let Some((inode, found)) = table.get(slot).or_else(|| table.hidden(slot)) else { continue };
+        if found.tier == Extent::SPILLED {
+            let (_, there) = spill_host(settings.me(), &found);
+            check.spilled.push((there.0, inode.0, found.start));
+            continue;
+        }
+        let of_file = held.entry(inode).or_default();
+        let is_read =
+            extent == CheckExtent::All || check.ssd.is_some() || suspects.contains(&inode);
+        let mut damaged = Vec::new();
+        let file = is_read.then_some((ssd.as_fd(), length));
+        let counted = check_extent(&states, file, &found, &mut |at| damaged.push(at));
+        // A running daemon may have moved the extent meanwhile: then nothing is known about it.
+        let now = table.get(slot).or_else(|| table.hidden(slot));
+        let (Ok((pages, end)), true) = (counted, now == Some((inode, found))) else { continue };
+        of_file.0 += pages * SUM_PAGE_BYTES as u64;
+        if pages > 0 {
+            of_file.1 = of_file.1.max(found.start + end);
+        }
+        let is_in_backing = states.is_clean(slot);
+        for at in damaged {
+            note(&mut check.damaged, inode, found.start + at, is_in_backing);
+        }
+    }
+    check.damaged.sort_unstable();
+    check.held = held.into_iter().map(|(inode, (bytes, end))| (inode.0, bytes, end)).collect();
+    Ok(())
+}
+
+/// Adds a page to the damaged ranges.
+fn note(ranges: &mut Vec<DamagedRange>, inode: Inode, offset: u64, is_in_backing: bool) {
+    let length = SUM_PAGE_BYTES as u64;
+    if let Some(last) = ranges.last_mut()
+        && (last.inode, last.is_in_backing) == (inode.0, is_in_backing)
+        && last.offset + last.length == offset
+    {
+        last.length += length;
+    } else if ranges.len() < DAMAGED_MAX {
+        ranges.push(DamagedRange { inode: inode.0, offset, length, is_in_backing });
+    }
+}

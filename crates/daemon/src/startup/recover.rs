@@ -1,0 +1,457 @@
+//! Recovers the state of an earlier daemon: the target from the extent table, the shards from their
+//! logs. On a first start there is none, and the same code creates everything.
+
+use crate::backing::BackingLocations;
+use crate::shard::Shard;
+use crate::shard::log::ShardLog;
+use crate::startup::failure::{Failure, StartResult, failed, no_thread};
+use crate::startup::found::Found;
+use crate::startup::memory::{Mapped, TargetMemory};
+use crate::startup::settings::Settings;
+use crate::target::devices::used_slots;
+use crate::target::driver::TargetTimers;
+use crate::target::effects::Performers;
+use crate::target::pending::PendingRequests;
+use crate::target::profile::ProfileRecorder;
+use crate::target::space::accounts::AccountWaits;
+use crate::target::space::admission::SpaceWait;
+use crate::target::space::preallocate::Preallocation;
+use crate::target::space::prepare::{ProvisionedFiles, Provisioner, provision_channel};
+use crate::target::space::slots::SlotMemory;
+use crate::target::tiering::demotion::{Copier, HiddenExtents, copy_channel};
+use crate::target::tiering::lending::{self, BlockReleaser, block_release_channel};
+use crate::target::tiering::spill::{SpillReleases, first_number};
+use crate::target::tiering::watermarks::WatermarkTuner;
+use crate::target::{Devices, TargetLoop, TransferHazards};
+use crate::threads::scrub::Scrubber;
+use config::control::from_hex;
+use config::process::Salvage;
+use data::{Backing, Effect, Space, Target};
+use metadata::Service;
+use placement::Map;
+use rustix::fd::OwnedFd;
+use rustix::fs::FallocateFlags;
+use shm::Segment;
+use shm::extents::{Arena, ExtentHints, ExtentStates, ExtentTable, HazardPointers, PageSums};
+use shm::index::{Index, LEASES_BYTES, Leases, Shape};
+use shm::segment::errno;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
+use std::thread;
+use store::journal::{Progress, STEP_BYTES};
+use store::{Damage, Expected, Identity, Journal, Kind, Options, SsdFile, Sync};
+use wire::limits::WORKER_COUNT_MAX;
+use wire::reply::Extent;
+use wire::{DaemonIndex, Inode};
+
+/// Permission bits of the root directory.
+const ROOT_MODE: u32 = 0o755;
+/// Maximum bytes of the arena that are provisioned before they are needed: a sixteenth of it, up to
+/// this.
+const MEMORY_AHEAD_BYTES_MAX: u64 = 256 << 20;
+/// Minimum memory limit for entries and inodes, beyond which creates fail; otherwise it equals the
+/// arena.
+const METADATA_BYTES_MIN: u64 = 1 << 30;
+
+fn failure(error: impl std::fmt::Display) -> Failure {
+    Failure(error.to_string())
+}
+
+/// An error of a file, with the way out if it is one of damage.
+fn damaged(error: store::Error) -> Failure {
+    match error.kind {
+        Kind::Corrupt { .. } | Kind::Old { .. } | Kind::Missing | Kind::Length { .. } => {
+            Failure(format!(
+                "{error}: 'forebay check' shows what is lost, and 'forebay start --salvage' starts \
+                 without it"
+            ))
+        }
+        _ => failure(error),
+    }
+}
+
+/// Opens the file of the SSD tier. Also returns which part of it is lost.
+pub(crate) fn open_ssd(settings: &Settings, found: &Found) -> StartResult<(SsdFile, Range<u64>)> {
+    let (path, length) = (settings.data.join("ssd"), settings.ssd);
+    let whole = |file| (file, length..length);
+    match (&settings.salvage, found.expected()) {
+        (Some(_), Expected::Existing) => {
+            let salvaged = SsdFile::salvage(&path, length, found.identity()).map_err(failure);
+            salvaged.map(|(file, end)| (file, end..length))
+        }
+        (_, expected) => {
+            let opened = SsdFile::open(&path, length, found.identity(), expected);
+            opened.map(whole).map_err(damaged)
+        }
+    }
+}
+
+fn space(length: u64, zeroed_from: u64, ahead: u64) -> Space {
+    Space { length, backing: Backing::OnDemand, zeroed_from, ahead }
+}
+
+/// `fresh`: offsets from which memory and SSD are zeros.
+fn sizes(settings: &Settings, fresh: (u64, u64), slot_count: u32) -> data::Settings {
+    let ahead = (settings.memory / 16).min(MEMORY_AHEAD_BYTES_MAX);
+    data::Settings {
+        memory: space(settings.memory, fresh.0, ahead),
+        ssd: space(settings.ssd, fresh.1, 0),
+        slot_count,
+        quota_bytes: u64::MAX,
+        demotion: settings.demotion(),
+    }
+}
+
+/// State of the threads of a target: those that provision space, copy extents, release blocks, and
+/// check the SSD.
+pub(crate) struct TargetThreads {
+    pub(crate) provisioner: Provisioner,
+    pub(crate) copies: Copier,
+    pub(crate) blocks: BlockReleaser,
+    pub(crate) scrubber: Scrubber,
+}
+
+/// Recovers the target and its devices, in this start of the daemon. Earlier daemons had sessions with
+/// indexes below `sessions_before`.
+pub(crate) fn target(
+    settings: &Settings,
+    memory: TargetMemory,
+    (ssd, lost): (SsdFile, Range<u64>),
+    (start, sessions_before): (u64, u16),
+) -> StartResult<(TargetLoop, Arc<Devices>, TargetThreads)> {
+    let TargetMemory { arena, table, states, page_groups, page_sums, .. } = memory;
+    let (extent_hints, hazards) = (memory.extent_hints, memory.hazards);
+    let extent_count = memory.extent_count;
+    let is_new = table.is_new;
+    let arena_fresh = if arena.is_new { 0 } else { u64::MAX };
+    let ssd_fresh = if is_new { 0 } else { ssd.data_end() };
+    let sizes = sizes(settings, (arena_fresh, ssd_fresh), extent_count);
+    let orders_ssd = ssd.fd().try_clone_to_owned().map_err(failed("copy a descriptor"))?;
+    let (release_queue, blocks) =
+        block_release_channel(&arena.fd).map_err(failed("copy a descriptor"))?;
+    let of_arena = arena.fd.try_clone().map_err(failed("copy a descriptor"))?;
+    let (tables, fds) = ([page_groups.fd, page_sums.fd], [arena.fd, orders_ssd]);
+    let (provision_queue, orders) = provision_channel(ProvisionedFiles::new(fds, tables));
+    let table_fd = table.fd;
+    let scrubber = Scrubber::new(&table_fd, settings)?;
+    let sums = PageSums::new(page_sums.segment);
+    if !lost.is_empty() {
+        tracing::warn!(from = lost.start, to = lost.end, "a part of the SSD file is lost");
+        sums.distrust(lost);
+    }
+    let devices = Arc::new(Devices {
+        arena: Arena::new(arena.segment),
+        ssd,
+        table: ExtentTable::new(table.segment),
+        states: ExtentStates::new(states.segment, page_groups.segment, sums),
+        extent_hints: ExtentHints::new(extent_hints.segment)
+            .map_err(failed("open the extent hints"))?,
+        client_hazards: HazardPointers::reserved(hazards.segment)
+            .map_err(failed("open the hazard pointers"))?,
+        sessions_before,
+        hazards: TransferHazards::default(),
+    });
+    let (mut found, mut spill_releases) = (Vec::new(), Vec::new());
+    let mut target = if is_new {
+        Target::new(sizes)
+    } else {
+        let mut target =
+            recover_target(sizes, &devices, &table_fd, &mut found, &mut spill_releases)?;
+        give_back_free(&mut target, &of_arena);
+        target
+    };
+    set_instance(settings, &mut target, (start, !is_new));
+    let (copy_queue, copies) = copy_channel(&settings.data.join("ssd"));
+    let profile = open_profile(settings, &mut target);
+    let mut releases = SpillReleases::default();
+    spill_releases.iter().for_each(|&(slot, place)| releases.begin_release(slot, place));
+    let performers = Performers {
+        devices: Arc::clone(&devices),
+        slot_memory: SlotMemory::first(&devices, &mut target),
+        pending: PendingRequests::default(),
+        account_waits: AccountWaits::default(),
+        space_wait: SpaceWait::default(),
+        hidden: HiddenExtents::default(),
+        copies: copy_queue,
+        provisions: provision_queue,
+        block_releases: release_queue,
+        preallocation: Preallocation::new(settings.shm.clone(), &found),
+        locations: BackingLocations::default(),
+        spill_releases: releases,
+    };
+    let timers = TargetTimers::new(WatermarkTuner::new(settings.watermarks()));
+    let target = TargetLoop::new(target, performers, timers, profile);
+    Ok((target, devices, TargetThreads { provisioner: orders, copies, blocks, scrubber }))
+}
+
+/// Tells the target its place in the instance, and its rates.
+fn set_instance(settings: &Settings, target: &mut Target, (start, after_another): (u64, bool)) {
+    target.set_member(settings.me(), settings.count);
+    let own = settings.local_first..settings.local_first + settings.local_count;
+    let others = (0..settings.count).filter(|index| !own.contains(index)).map(DaemonIndex);
+    target.set_spill_hosts(others, first_number(start));
+    if settings.instance.backing.is_some() {
+        target.set_backing(after_another);
+    }
+    target.set_tiering_rate(settings.instance.tiering_rate);
+    target.set_prefetch_rate(settings.prefetch_rate());
+}
+
+/// Without an access profile the job still runs, so failures are only logged.
+fn open_profile(settings: &Settings, target: &mut Target) -> Option<ProfileRecorder> {
+    let path = settings.run.join(format!("d{}.profile", settings.index));
+    let opened = settings.instance.profile.is_some().then(|| ProfileRecorder::open(&path))?;
+    target.record_accesses();
+    let failed =
+        |error: &std::io::Error| tracing::warn!(%error, "cannot record the access profile");
+    opened.inspect_err(failed).ok()
+}
+
+/// If an earlier daemon released memory, it is not known which free blocks are still backed by
+/// memory; so all are released.
+fn give_back_free(target: &mut Target, arena: &OwnedFd) {
+    let held = rustix::fs::fstat(arena).map_or(0, |stat| stat.st_blocks.cast_unsigned() * 512);
+    if held < target.memory_lent().held {
+        target
+            .forget_free_memory(&mut |place, length| lending::punch(arena, place, length).is_ok());
+    }
+}
+
+/// Recovers the target. Preallocated extents without data are added to `preallocation`, and spilled
+/// extents to be released to `spill_releases`.
+fn recover_target(
+    sizes: data::Settings,
+    devices: &Devices,
+    fd: &OwnedFd,
+    preallocation: &mut Vec<(Inode, Extent)>,
+    spill_releases: &mut Vec<(u32, u64)>,
+) -> StartResult<Target> {
+    let Devices { table, states, .. } = devices;
+    let slots = used_slots(fd, table.count()).map_err(failed("read the extent table"))?;
+    let slots: Vec<u32> = slots.into_iter().flatten().collect();
+    let shown: Vec<_> = slots.iter().filter_map(|&slot| table.get(slot)).collect();
+    // The earlier daemon may have been reclaiming a preallocated extent or moving one.
+    let hidden: Vec<_> = slots.iter().filter_map(|&slot| table.hidden(slot)).collect();
+    let mut effects = Vec::new();
+    let is_preallocated =
+        |extent: &Extent| states.is_preallocated(extent.slot) && states.is_hole(extent);
+    preallocation.extend(shown.iter().chain(&hidden).filter(|(_, extent)| is_preallocated(extent)));
+    let (mut target, dropped) = Target::recover(sizes, shown, hidden, &mut effects);
+    target.restore_preallocated(preallocation.iter().copied());
+    preallocation
+        .retain(|&(inode, extent)| target.preallocated(inode, extent.start) == Some(extent));
+    let is_pinned = |(_, extent): &(Inode, Extent)| states.is_pinned(extent.slot);
+    let pinned_files: BTreeSet<Inode> =
+        target.extents().filter(is_pinned).map(|(inode, _)| inode).collect();
+    target.restore_pinned(pinned_files.into_iter(), &mut effects);
+    let is_here = |extent: &Extent| extent.tier != Extent::SPILLED;
+    let is_clean = |(_, extent): &(Inode, Extent)| is_here(extent) && states.is_clean(extent.slot);
+    let clean: Vec<_> = target.extents().filter(is_clean).collect();
+    target.restore_clean(clean.into_iter());
+    let gone = slots.iter().filter_map(|&slot| table.gone(slot)).filter(|extent| !is_here(extent));
+    target.restore_released_spill(gone.map(|extent| (extent.slot, extent.location)), &mut effects);
+    for one in dropped {
+        tracing::error!("{one}");
+    }
+    for effect in effects {
+        match effect {
+            Effect::Unpublish { slot } => table.unpublish(slot),
+            Effect::Show { slot } => table.show(slot),
+            Effect::ReleaseSpilled { slot, location: place } => {
+                spill_releases.push((slot, place));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+        .map_err(failed("update the extent table"))?;
+    }
+    // A client with a hazard pointer on such an extent may be copying; one that sets it from now on
+    // finds that the extent is gone.
+    let mut protected = Vec::new();
+    devices.each_previous_hazard(&mut |slot| protected.extend(table.gone(slot)));
+    target.restore_leaving(protected);
+    Ok(target)
+}
+
+/// The shards of all workers, replayed in parallel.
+pub(crate) fn shards(
+    settings: &Settings,
+    map: &Map,
+    indexes: Vec<Mapped>,
+    found: &Found,
+    progress: &Arc<Segment>,
+) -> StartResult<Vec<Shard>> {
+    thread::scope(|scope| {
+        let replays: Vec<_> = indexes
+            .into_iter()
+            .enumerate()
+            .map(|(worker, index)| {
+                let thread = thread::Builder::new().name(format!("replay {worker}"));
+                let replay = thread.spawn_scoped(scope, move || {
+                    let (identity, expected) = (found.identity(), found.expected());
+                    let progress = Arc::clone(progress);
+                    let salvage = settings.salvage.as_ref();
+                    let log = LogPlace { worker, identity, expected, progress, salvage };
+                    recover_shard(settings, map, index, log)
+                });
+                replay.map_err(no_thread("replay"))
+            })
+            .collect();
+        let broken = |_| Failure("replay thread panicked".into());
+        replays.into_iter().map(|replay| replay?.join().map_err(broken)?).collect()
+    })
+}
+
+fn recover_shard(
+    settings: &Settings,
+    map: &Map,
+    index: Mapped,
+    log: LogPlace<'_>,
+) -> StartResult<Shard> {
+    let worker = log.worker;
+    let mut service = Service::new(service_config(settings, map, worker));
+    let directory = settings.data.join(format!("log{worker}"));
+    let log = replay(&directory, &mut service, log)?;
+    if !index.is_new {
+        empty_index(&index).map_err(failed("empty the index"))?;
+    }
+    let index = Index::create(index.segment, Shape::DEFAULT).map_err(failed("create the index"))?;
+    Ok(Shard::new(worker, service, index, log))
+}
+
+/// Settings of a worker's service.
+pub(crate) fn service_config(settings: &Settings, map: &Map, worker: usize) -> metadata::Config {
+    metadata::Config {
+        daemon: settings.me(),
+        host: settings.local_first,
+        host_daemons: settings.local_count,
+        worker,
+        workers: settings.workers(),
+        map: map.clone(),
+        stripe_log2: settings.stripe_log2(),
+        inline_bytes: usize::try_from(settings.instance.inline).unwrap_or(0),
+        spread: settings.spread(),
+        placement: settings.placement(),
+        root_flags: settings.root_flags(),
+        backing: settings.instance.backing.is_some(),
+        partials: settings.has_partials(),
+        revalidate_nanos: match &settings.instance.backing {
+            Some(place) if !backing::is_bucket(place) => settings.revalidate_nanos(),
+            _ => i64::MAX,
+        },
+        // Half the timeout, so that a client that waits for a dead peer gets an answer within its
+        // own timeout.
+        silence_nanos: i64::try_from(settings.instance.timeout.saturating_mul(500))
+            .unwrap_or(i64::MAX),
+        metadata_bytes_max: settings.memory.max(METADATA_BYTES_MIN) / settings.instance.workers,
+        root_uid: settings.owner,
+        root_gid: rustix::process::getegid().as_raw(),
+        root_mode: ROOT_MODE,
+    }
+}
+
+/// Leases on directories of other hosts, all expired.
+pub(crate) fn leases(memory: &Mapped, daemons: u16) -> StartResult<Leases> {
+    let services = if memory.is_new { 0 } else { usize::from(daemons) * WORKER_COUNT_MAX };
+    let punch = |first: usize| punch(&memory.fd, first, LEASES_BYTES);
+    Leases::create(&memory.fd, services, |first| punch(first).map_err(errno))
+        .map_err(failed("create the lease table"))
+}
+
+/// The log of a worker.
+struct LogPlace<'a> {
+    worker: usize,
+    /// The daemon.
+    identity: Identity,
+    expected: Expected,
+    /// How far the logs have come.
+    progress: Arc<Segment>,
+    salvage: Option<&'a Salvage>,
+}
+
+fn replay(directory: &Path, service: &mut Service, log: LogPlace<'_>) -> StartResult<ShardLog> {
+    store::directory::create(directory).map_err(failure)?;
+    let LogPlace { worker, identity, expected, progress, salvage } = log;
+    let known = progress.word64(worker * size_of::<u64>()).map_err(failed("read the progress"))?;
+    let options = Options {
+        identity: identity.of_worker(u16::try_from(worker).unwrap_or(u16::MAX)),
+        expected,
+        progress: Progress::from_word(known.load(Acquire)),
+        damage: if salvage.is_some() { Damage::Skip } else { Damage::Refuse },
+        sync: Sync::Never,
+        step_bytes: STEP_BYTES,
+    };
+    let mut replay = Journal::open(directory, options).map_err(damaged)?;
+    let (mut records, mut is_damaged) = (0u64, false);
+    while let Some(record) = replay.next().map_err(damaged)? {
+        let applied = service.replay(record);
+        records += 1;
+        is_damaged |= applied.is_err();
+        if applied.is_err() && salvage.is_none() {
+            let log = directory.display();
+            let why =
+                "it is no record of this version: 'forebay start --salvage' starts without it";
+            return Err(Failure(format!(
+                "cannot take up record {records} of the log in {log}: {why}"
+            )));
+        }
+    }
+    let log = directory.display();
+    if records > 0 {
+        tracing::info!(%log, records, "log replayed");
+    }
+    for gap in replay.gaps() {
+        tracing::warn!(%log, offset = gap.offset, first = gap.first, last = gap.last, "records are lost");
+    }
+    let torn_bytes = replay.torn_bytes();
+    if torn_bytes > 0 {
+        tracing::warn!(%log, records, torn_bytes, "log ended in a torn record, not acknowledged");
+    }
+    is_damaged |= torn_bytes > 0 || !replay.gaps().is_empty();
+    if let (Some(salvage), true, path) = (salvage, is_damaged, replay.path())
+        && path.exists()
+    {
+        keep_aside(&path, salvage.round)?;
+    }
+    let journal = replay.into_journal().map_err(failure)?;
+    let log = ShardLog::new(worker, journal, progress);
+    let mut log = log.map_err(failed("note the progress of the log"))?;
+    if let Some(salvage) = salvage {
+        let repair = salvage.repairs.get(worker).filter(|repair| !repair.is_empty());
+        let taken = repair
+            .map(|repair| from_hex(repair).is_some_and(|record| service.replay(&record).is_ok()));
+        if taken == Some(false) {
+            return Err(Failure(format!(
+                "the salvage's changes for worker {worker} are no record"
+            )));
+        }
+        service.skip_numbers(salvage.round);
+        // The next start must not find the gaps again.
+        log.rewrite_now(service).map_err(failure)?;
+    }
+    Ok(log)
+}
+
+/// Copies a damaged log beside itself, where only people look for it.
+fn keep_aside(path: &Path, round: u64) -> StartResult<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let aside = path.with_file_name(format!("damaged-{round}-{name}"));
+    tracing::warn!(log = %path.display(), copy = %aside.display(), "damaged log, copied");
+    let copied = std::fs::copy(path, &aside);
+    copied.map(drop).map_err(failed(format!("copy {} to {}", path.display(), aside.display())))
+}
+
+/// Clients of the earlier daemon still map the index, so it is emptied in place: its pages become
+/// zeros, which every reader takes for empty buckets.
+fn empty_index(index: &Mapped) -> rustix::io::Result<()> {
+    Index::empty(&index.segment, |first| punch(&index.fd, first, Shape::DEFAULT.bytes()))
+}
+
+/// Zeroes a file from `first` to `end`.
+fn punch(fd: &OwnedFd, first: usize, end: usize) -> rustix::io::Result<()> {
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(fd, how, first as u64, (end - first) as u64)
+}

@@ -1,0 +1,12 @@
+//! Threads that handle requests and bytes: the workers, the `net` thread and the bulk lanes.
+//!
+//! The cores that a worker drives are in `shard` and `target`. Threads that serve a single subject
+//! are with that subject: `target::{tiering, space::prepare}` and `backing`.
+//!
+//! Reading order: `worker`, `peers`, `bulk`, `bulk_endpoint`.
+
+pub(crate) mod bulk;
+pub(crate) mod bulk_endpoint;
+pub(crate) mod peers;
+pub(crate) mod scrub;
+pub(crate) mod worker;

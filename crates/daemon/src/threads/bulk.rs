@@ -1,0 +1,189 @@
+//! Bulk transfers that this daemon starts: those that clients ask for, pushed writes, and the memory
+//! at this end of any transfer. Transfers that other daemons start are answered in
+//! `bulk_endpoint`.
+
+use crate::sessions::client_session::ClientSession;
+use crate::shared::reply::ReplyTo;
+use crate::target::Devices;
+use crate::target::tiering::spill::{SpillMemory, SpillTransfer};
+use crate::threads::bulk_endpoint::BulkEndpoint;
+use fabric::bulk::BulkTransport;
+use gateway::Router;
+use net::bulk::{Fabric as _, Kind, Memory, Range, Transfer};
+use shm::Segment;
+use shm::bounce::Pushed;
+use shm::host::{HostSegment, VnodeIndex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+use wire::errno::{Errno, Result};
+use wire::limits::BOUNCE_BUFFER_COUNT;
+use wire::reply::Extent;
+use wire::{DaemonIndex, Inode, Request};
+
+/// Maximum number of bulk threads.
+const LANE_COUNT_MAX: usize = 4;
+/// Number of bulk threads: half the CPUs, because clients copy at the same time.
+pub(crate) fn bulk_lane_count() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    (processors / 2).clamp(1, LANE_COUNT_MAX)
+}
+
+/// Memory at this end of a transfer.
+pub(crate) enum BulkMemory {
+    /// A client's bounce buffer.
+    Buffer { client: Arc<ClientSession>, buffer: u8, at: usize },
+    /// A range of the arena, whose extent is protected.
+    Arena { devices: Arc<Devices>, slot: u32, at: usize },
+    /// Separate memory for a range of a protected extent.
+    Copy { devices: Arc<Devices>, extent: Extent, within: u64, segment: Segment },
+    /// A part of an extent that is moved to a spill host, or back.
+    Spill(SpillMemory),
+}
+
+impl Memory for BulkMemory {
+    fn region(&self) -> (&Segment, usize) {
+        match self {
+            BulkMemory::Buffer { client, at, .. } => (client.slots.bounce_buffers().segment(), *at),
+            BulkMemory::Arena { devices, at, .. } => (devices.arena.segment(), *at),
+            BulkMemory::Copy { segment, .. } => (segment, 0),
+            BulkMemory::Spill(end) => end.region(),
+        }
+    }
+}
+
+impl Drop for BulkMemory {
+    fn drop(&mut self) {
+        match self {
+            BulkMemory::Buffer { client, buffer, .. } => {
+                client.slots.bounce_buffers().give_back(*buffer)
+            }
+            BulkMemory::Arena { devices, slot, .. } => devices.hazards.release(*slot),
+            BulkMemory::Copy { devices, extent, .. } => devices.hazards.release(extent.slot),
+            BulkMemory::Spill(_) => {}
+        }
+    }
+}
+
+/// Recipient of the result of a transfer that this daemon started.
+pub(crate) enum BulkToken {
+    /// A request that waits for its reply.
+    Answer(ReplyTo),
+    /// A pushed write: the vnode of the file, and the transfer itself for a retry.
+    Pushed { vnode: VnodeIndex, peer: DaemonIndex, range: Range, until: Instant },
+    /// A part of an extent that is moved to a spill host, or back.
+    SpillTransfer { spill_transfer: Arc<SpillTransfer>, range: Range },
+}
+
+/// A transfer requested by a client.
+pub(crate) struct ClientTransfer {
+    kind: Kind,
+    range: Range,
+    memory: BulkMemory,
+}
+
+/// The transfer that an admitted request asks for, if any.
+pub(crate) fn client_transfer(
+    client: &Arc<ClientSession>,
+    request: &Request<'_>,
+) -> Option<ClientTransfer> {
+    let (kind, range, buffer) = match *request {
+        Request::Fetch { inode, stripe_log2, offset, length, buffer } => {
+            (Kind::Fetch, Range { inode, stripe_log2, offset, length }, buffer)
+        }
+        Request::Store { inode, stripe_log2, offset, length, buffer, .. } => {
+            (Kind::Store, Range { inode, stripe_log2, offset, length }, buffer)
+        }
+        _ => return None,
+    };
+    let at = client.slots.bounce_buffers().offset_of(buffer, range.length as usize).ok()?;
+    let memory = BulkMemory::Buffer { client: Arc::clone(client), buffer, at };
+    Some(ClientTransfer { kind, range, memory })
+}
+
+/// Transfers that this daemon starts.
+pub(crate) struct BulkTransfers {
+    /// Streams to and from other daemons.
+    pub(crate) transport: BulkTransport<BulkEndpoint>,
+    me: DaemonIndex,
+    daemon_count: u16,
+    /// Bound on every wait of a client.
+    timeout: Duration,
+}
+
+impl BulkTransfers {
+    /// Transfers of the daemon that `router` is of.
+    pub(crate) fn new(
+        transport: BulkTransport<BulkEndpoint>,
+        router: &Router,
+        timeout: Duration,
+    ) -> BulkTransfers {
+        let (me, daemon_count) = (router.me, router.map.daemon_count());
+        BulkTransfers { transport, me, daemon_count, timeout }
+    }
+
+    /// Starts a transfer; its result is the reply to `to`.
+    pub(crate) fn start_transfer(&self, peer: DaemonIndex, end: ClientTransfer, to: ReplyTo) {
+        let ClientTransfer { kind, range, memory } = end;
+        let token = BulkToken::Answer(to);
+        self.transport.start(Transfer { peer, kind, range, memory, until: None, token });
+    }
+
+    /// Starts a write that a client pushed with a bounce buffer, unless it was started before. The
+    /// client counted it in the vnode; it is uncounted at its end, whatever the result.
+    pub(crate) fn start_push(&self, host: &HostSegment, client: &Arc<ClientSession>, buffer: u8) {
+        let bounce_buffers = client.slots.bounce_buffers();
+        let Some(pushed) = bounce_buffers.begin_moving(buffer) else { return };
+        let Pushed { inode, vnode, target, stripe_log2, offset, length, .. } = pushed;
+        let range = Range { inode, stripe_log2, offset, length };
+        let is_remote = target != self.me && target.0 < self.daemon_count;
+        match bounce_buffers.offset_of(buffer, length as usize) {
+            Ok(at) if is_remote && range.is_possible() => {
+                let memory = BulkMemory::Buffer { client: Arc::clone(client), buffer, at };
+                self.push_write(target, range, memory, vnode, Instant::now() + self.timeout);
+            }
+            _ => {
+                end_push(host, inode, vnode, Err(Errno::EINVAL));
+                bounce_buffers.give_back(buffer);
+            }
+        }
+    }
+
+    /// Starts pushed writes of a client that is gone: it may have died before it sent the request,
+    /// and its slots are not read any more.
+    pub(crate) fn start_pushes(&self, host: &HostSegment, client: &Arc<ClientSession>) {
+        let bounce_buffers = client.slots.bounce_buffers();
+        let mut left: Vec<_> = (0..BOUNCE_BUFFER_COUNT as u8)
+            .filter_map(|buffer| Some((bounce_buffers.pushed_at(buffer)?, buffer)))
+            .collect();
+        left.sort_unstable();
+        left.into_iter().for_each(|(_, buffer)| self.start_push(host, client, buffer));
+    }
+
+    /// Starts a pushed write, or starts it again.
+    pub(crate) fn push_write(
+        &self,
+        peer: DaemonIndex,
+        range: Range,
+        memory: BulkMemory,
+        vnode: VnodeIndex,
+        until: Instant,
+    ) {
+        let token = BulkToken::Pushed { vnode, peer, range, until };
+        let (kind, until) = (Kind::Store, Some(until));
+        self.transport.start(Transfer { peer, kind, range, memory, until, token });
+    }
+}
+
+/// Uncounts a pushed write.
+pub(crate) fn end_push(host: &HostSegment, inode: Inode, vnode: VnodeIndex, outcome: Result<()>) {
+    if let Err(errno) = outcome {
+        tracing::warn!(inode = inode.0, %errno, "pushed write failed");
+    }
+    // The vnode may belong to another file now: a process closed this one without waiting.
+    if let Ok(row) = host.vnode(vnode)
+        && row.inode.load(SeqCst) == inode.0
+    {
+        row.end_push(outcome);
+    }
+}

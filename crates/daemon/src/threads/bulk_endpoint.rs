@@ -1,0 +1,226 @@
+//! This daemon's end of bulk transfers: finds the extents of the target that transfers of other
+//! daemons read or write, and takes up the results of those that it has started (`bulk`).
+//!
+//! A transfer from a peer finds its extent in a cache here, or asks worker 0, which owns the
+//! target. The cache may be outdated: as clients do, the extent is protected first and its entry in
+//! the extent table checked afterwards. Bytes of the memory tier move directly between arena and
+//! socket; those of the SSD tier, and ranges with invalid pages, are copied.
+
+use crate::shared::Shared;
+use crate::shared::network::encode_request;
+use crate::shared::reply::{LOST_MICROS, ReplyTo};
+use crate::target::Devices;
+use crate::threads::bulk::{BulkMemory, BulkToken, end_push};
+use net::bulk::{Answer, BulkHandler, Kind, Outcome, Range, Visit};
+use placement::extent;
+use placement::map::WORKER_OF_TARGET;
+use shm::Segment;
+use shm::extents::{Use, admit};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use wire::codec::{Field, Reader};
+use wire::errno::{Errno, Result};
+use wire::reply::Extent;
+use wire::request::stripe_log2_of;
+use wire::{DaemonIndex, Inode, Reply, Request};
+
+/// Maximum number of cached extents: a few MiB.
+const KNOWN_EXTENTS_MAX: usize = 64 * 1024;
+/// Retry delay if an extent was freed at the very moment when it was found.
+const RETRY_MICROS: u32 = 100;
+
+/// Callbacks of this daemon for transfers.
+pub(crate) struct BulkEndpoint {
+    shared: Arc<Shared>,
+    devices: Arc<Devices>,
+    /// Cache of extents by file and start.
+    known_extents: Mutex<BTreeMap<(Inode, u64), Extent>>,
+}
+
+impl BulkEndpoint {
+    pub(crate) const fn new(shared: Arc<Shared>, devices: Arc<Devices>) -> BulkEndpoint {
+        BulkEndpoint { shared, devices, known_extents: Mutex::new(BTreeMap::new()) }
+    }
+
+    fn known_extents(&self) -> std::sync::MutexGuard<'_, BTreeMap<(Inode, u64), Extent>> {
+        self.known_extents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory for a transfer's range of `extent`, protected; `None` if the extent belongs to
+    /// another file now.
+    fn place(&self, kind: Kind, range: &Range, extent: Extent) -> Option<Result<BulkMemory>> {
+        self.devices.hazards.protect(extent.slot);
+        if self.devices.table.get(extent.slot) != Some((range.inode, extent)) {
+            self.devices.hazards.release(extent.slot);
+            self.known_extents().remove(&(range.inode, extent.start));
+            return None;
+        }
+        let within = range.offset.saturating_sub(extent.start);
+        let place = self.place_protected(kind, range.length as usize, &extent, within);
+        if place.is_err() {
+            self.devices.hazards.release(extent.slot);
+        }
+        Some(place)
+    }
+
+    fn place_protected(
+        &self,
+        kind: Kind,
+        length: usize,
+        extent: &Extent,
+        within: u64,
+    ) -> Result<BulkMemory> {
+        let devices = &self.devices;
+        let target = devices.target();
+        let is_direct = extent.tier == Extent::MEMORY
+            && (kind == Kind::Store || target.is_valid(extent, within, length)?);
+        if is_direct {
+            devices.states.note_use(extent.slot, Use::Read);
+            admit(extent, devices.arena.len())?;
+            if kind == Kind::Store {
+                target.make_range_valid(
+                    &devices.client_hazards.of_daemon(),
+                    extent,
+                    within,
+                    length,
+                )?;
+            }
+            let at = usize::try_from(extent.location + within).map_err(|_| Errno::EIO)?;
+            devices.arena.prepare(at, length);
+            return Ok(BulkMemory::Arena { devices: Arc::clone(devices), slot: extent.slot, at });
+        }
+        let segment = Segment::private(length)?;
+        if kind == Kind::Fetch {
+            let mut bytes = vec![0; length];
+            target.read_stable(extent, within, &mut bytes)?;
+            segment.copy_in(0, &bytes)?;
+        }
+        Ok(BulkMemory::Copy { devices: Arc::clone(devices), extent: *extent, within, segment })
+    }
+
+    /// Handles the target's list of extents for a range.
+    fn found(&self, kind: Kind, range: &Range, list: &[u8]) -> Answer<BulkMemory> {
+        let start = extent::at(range.offset, stripe_log2_of(range.stripe_log2)).start;
+        let mut reader = Reader::new(list);
+        while let Ok(extent) = Extent::take(&mut reader) {
+            if extent.start == start {
+                let mut known_extents = self.known_extents();
+                if known_extents.len() >= KNOWN_EXTENTS_MAX {
+                    known_extents.clear();
+                }
+                known_extents.insert((range.inode, start), extent);
+                drop(known_extents);
+                return match self.place(kind, range, extent) {
+                    Some(Ok(place)) => Answer::Memory(place),
+                    Some(Err(errno)) => Answer::Refused(errno),
+                    None => Answer::Busy(RETRY_MICROS),
+                };
+            }
+        }
+        match kind {
+            Kind::Fetch => Answer::Hole,
+            Kind::Store => Answer::Refused(Errno::EIO),
+        }
+    }
+}
+
+impl BulkHandler for BulkEndpoint {
+    type Token = BulkToken;
+    type Memory = BulkMemory;
+    /// The encoded reply of the target.
+    type Decision = Vec<u8>;
+
+    fn visit(
+        &self,
+        from: DaemonIndex,
+        kind: Kind,
+        range: &Range,
+        visit: Visit,
+    ) -> Option<Answer<BulkMemory>> {
+        let span = extent::at(range.offset, stripe_log2_of(range.stripe_log2));
+        if range.end() > span.end() {
+            tracing::warn!(peer = from.0, "transfer spans more than one extent");
+            return Some(Answer::Refused(Errno::EINVAL));
+        }
+        let known_extents = self.known_extents().get(&(range.inode, span.start)).copied();
+        match known_extents.and_then(|extent| self.place(kind, range, extent)) {
+            Some(Ok(place)) => return Some(Answer::Memory(place)),
+            Some(Err(errno)) => return Some(Answer::Refused(errno)),
+            None => {}
+        }
+        let request = Request::MapExtents {
+            inode: range.inode,
+            stripe_log2: range.stripe_log2,
+            allocate: u8::from(kind == Kind::Store),
+            offset: span.start,
+            length: span.length(),
+            preallocate: 0,
+        };
+        let header = self.shared.net.target_header(self.shared.net.router.me);
+        let bytes = encode_request(&header, &request);
+        self.shared.hand_to_worker(WORKER_OF_TARGET, bytes, ReplyTo::Visit(visit));
+        None
+    }
+
+    fn decided(&self, kind: Kind, range: &Range, decision: Vec<u8>) -> Answer<BulkMemory> {
+        match Reply::decode(&mut Reader::new(&decision)) {
+            Ok(Reply::Extents { extents }) => self.found(kind, range, extents),
+            Ok(Reply::Refused { errno }) => Answer::Refused(errno),
+            Ok(Reply::Busy { retry_micros }) => Answer::Busy(retry_micros),
+            _ => Answer::Refused(Errno::EIO),
+        }
+    }
+
+    fn stored(&self, range: &Range, memory: BulkMemory) -> Result<()> {
+        let BulkMemory::Copy { extent, within, segment, .. } = &memory else { return Ok(()) };
+        let mut bytes = vec![0; range.length as usize];
+        segment.copy_out(0, &mut bytes)?;
+        let hazards = self.devices.client_hazards.of_daemon();
+        self.devices.target().write_stable(&hazards, extent, *within, &bytes)
+    }
+
+    fn ended(&self, token: BulkToken, memory: BulkMemory, outcome: Outcome) {
+        let Shared { bulk, inboxes, host, .. } = &*self.shared;
+        let token = match token {
+            BulkToken::Answer(token) => token,
+            BulkToken::SpillTransfer { spill_transfer, range } => {
+                return spill_transfer.part_moved((bulk, inboxes), range, memory, outcome);
+            }
+            BulkToken::Pushed { vnode, peer, range, until } => {
+                let outcome = match outcome {
+                    Outcome::Moved(_) => Ok(()),
+                    Outcome::Refused(errno) => Err(errno),
+                    // The extent was freed after the client had found it, and its space is not
+                    // available yet. That takes only a moment.
+                    Outcome::Busy(_) if Instant::now() < until => {
+                        return bulk.push_write(peer, range, memory, vnode, until);
+                    }
+                    // The client pushes it again, to the restarted daemon.
+                    Outcome::Lost if self.shared.stopping.load(SeqCst) => {
+                        return std::mem::forget(memory);
+                    }
+                    Outcome::Busy(_) | Outcome::Lost => Err(Errno::EIO),
+                };
+                // Uncounted before the buffer is free, for `recount_lost_pushes`.
+                end_push(&host.segment, range.inode, vnode, outcome);
+                return drop(memory);
+            }
+        };
+        if let BulkMemory::Buffer { client, buffer, .. } = &memory {
+            let count = if let Outcome::Moved(count) = outcome { Some(count) } else { None };
+            client.slots.bounce_buffers().complete_readahead(*buffer, count);
+        }
+        // The client gets its buffer back before the reply.
+        drop(memory);
+        match outcome {
+            Outcome::Moved(count) => {
+                self.shared.answer_with(token, &Reply::Number { value: u64::from(count) });
+            }
+            Outcome::Refused(errno) => self.shared.refuse(token, errno),
+            Outcome::Busy(micros) => self.shared.busy(token, micros),
+            Outcome::Lost => self.shared.busy(token, LOST_MICROS),
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Frames of other daemons, on the thread of `net`: checked, routed, carried out or passed to the
+//! worker.
+//!
+//! A wake-up across CPUs costs as much as the network round trip. So this thread runs a worker that
+//! no other thread is running, and while it is awake it also answers the doorbells of sleeping
+//! workers: a client that waits for one remote reply after another involves this thread only.
+//! Accumulated work, work of local clients and work of the target belong to the worker's own
+//! thread, which is woken for them.
+//!
+//! A reply to a request of this daemon goes directly to its destination. Requests to a lost peer
+//! are answered `Busy`: the client retries with the same identity until its timeout.
+
+use crate::shared::Shared;
+use crate::shared::inbox::WorkerMessage;
+use crate::shared::network::message;
+use crate::shared::reply::{LOST_MICROS, ReplyTo, Sender};
+use crate::threads::worker::{RequestBuffer, RoundResult, Worker, Workers};
+use gateway::{Admitted, Route, admit_from_peer};
+use net::handshake::PeerIdentity;
+use net::{Channel, Handler, Lost, ReplyHandle};
+use placement::map::worker_of_shard;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, MutexGuard};
+use wire::codec::{Malformed, Reader};
+use wire::limits::{SHARD_COUNT, SLOT_BYTES};
+use wire::{DaemonIndex, Header, Inode, Reply, ShardIndex};
+
+/// Maximum number of requests and messages carried out on this thread per round; beyond it, the
+/// work is worth several threads.
+const CARRIED_OUT_MAX: u32 = 16;
+
+/// The daemon's handler for `net`.
+pub(crate) struct Peers {
+    shared: Arc<Shared>,
+    workers: Arc<Workers>,
+    message: RequestBuffer,
+    carried_out: u32,
+    /// Bit set of the workers that this thread has run since it last slept.
+    ran: u64,
+}
+
+impl Handler for Peers {
+    type Token = ReplyTo;
+
+    fn request(&mut self, from: DaemonIndex, answer: ReplyHandle, bytes: &[u8]) {
+        self.admit_request(from, bytes, ReplyTo::Peer(answer, Sender::of(bytes)));
+    }
+
+    fn reply(&mut self, token: ReplyTo, outcome: Result<&[u8], Lost>) {
+        match outcome {
+            Ok(bytes) => self.shared.answer(token, bytes),
+            Err(Lost) => self.shared.busy(token, LOST_MICROS),
+        }
+    }
+
+    fn message(&mut self, from: DaemonIndex, bytes: &[u8]) {
+        if self.take_message(from, bytes).is_err() {
+            tracing::warn!(peer = from.0, "malformed message from peer");
+        }
+    }
+
+    fn bulk(&mut self, from: PeerIdentity, stream: Channel) {
+        self.shared.bulk.transport.accepted(from, stream);
+    }
+
+    fn up(&mut self, _: PeerIdentity) {}
+
+    fn down(&mut self, _: DaemonIndex) {}
+
+    fn look(&mut self) -> bool {
+        self.carried_out = 0;
+        if !self.shared.net.is_awake.load(Relaxed) {
+            self.shared.net.is_awake.store(true, Relaxed);
+        }
+        (0..self.workers.count()).filter(|number| self.take_rings(*number)).count() > 0
+    }
+
+    fn before_sleep(&mut self) -> bool {
+        self.shared.net.is_awake.store(false, Relaxed);
+        let count = self.workers.count();
+        let is_quiet =
+            (0..count).filter(|number| self.shared.inboxes.bells.unwatch(*number)).count() == count;
+        if is_quiet {
+            self.publish();
+        }
+        is_quiet
+    }
+}
+
+impl Peers {
+    /// Creates the handler.
+    pub(crate) fn new(shared: Arc<Shared>, workers: Arc<Workers>) -> Peers {
+        let message = RequestBuffer::new([0; SLOT_BYTES]);
+        Peers { shared, workers, message, carried_out: 0, ran: 0 }
+    }
+
+    /// Answers the doorbell of a sleeping worker. True if it had rung.
+    fn take_rings(&mut self, number: usize) -> bool {
+        let bells = &self.shared.inboxes.bells;
+        if !bells.watch(number) || !bells.has_rung(number) {
+            return false;
+        }
+        let Some(mut worker) = self.workers.try_lock(number) else { return false };
+        let result = worker.take(&self.shared, &mut self.message);
+        let needs_thread = result == RoundResult::Own || worker.needs_thread();
+        drop(worker);
+        self.has_run(number, needs_thread);
+        result != RoundResult::Nothing
+    }
+
+    /// A worker that no thread is running and whose inbox is empty.
+    fn idle_worker(&self, number: usize) -> Option<MutexGuard<'_, Worker>> {
+        if self.carried_out >= CARRIED_OUT_MAX {
+            return None;
+        }
+        let worker = self.workers.try_lock(number)?;
+        self.shared.inboxes.of(number)?.is_empty().then_some(worker)
+    }
+
+    /// Records that this thread has run a worker.
+    fn has_run(&mut self, number: usize, needs_thread: bool) {
+        self.carried_out += 1;
+        self.ran |= 1 << number;
+        if needs_thread {
+            let _ = self.shared.inboxes.bells.wake(number);
+        }
+    }
+
+    /// Updates the metrics of the workers that this thread has run.
+    fn publish(&mut self) {
+        while self.ran != 0 {
+            let number = self.ran.trailing_zeros() as usize;
+            self.ran &= self.ran - 1;
+            if let Some(mut worker) = self.workers.try_lock(number) {
+                worker.publish(&self.shared);
+            }
+        }
+    }
+
+    /// Handles a request of a peer.
+    fn admit_request(&mut self, from: DaemonIndex, bytes: &[u8], to: ReplyTo) {
+        let shared = &self.shared;
+        let admitted = match admit_from_peer(bytes) {
+            Ok(admitted) => admitted,
+            Err(errno) => {
+                tracing::warn!(peer = from.0, %errno, "invalid request from peer");
+                return shared.refuse(to, errno);
+            }
+        };
+        match shared.net.router.route(&admitted.header, gateway::route::From::Peer) {
+            Ok(Route::Worker(worker)) => self.take_request(worker, &admitted, bytes, to),
+            Ok(Route::Peer(_) | Route::Stale(_)) => {
+                let epoch = shared.net.router.map.epoch;
+                shared.answer_with(to, &Reply::Stale { epoch });
+            }
+            Ok(Route::Wait) => shared.busy(to, LOST_MICROS),
+            Err(errno) => shared.refuse(to, errno),
+        }
+    }
+
+    fn take_request(&mut self, number: usize, admitted: &Admitted<'_>, bytes: &[u8], to: ReplyTo) {
+        let Admitted { header, request, .. } = admitted;
+        let is_of_shard = header.shard != Header::TARGET;
+        let Some(mut worker) = self.idle_worker(number).filter(|_| is_of_shard) else {
+            return self.shared.hand_to_worker(number, bytes.to_vec(), to);
+        };
+        worker.carry_out(&self.shared, header, request, to);
+        let needs_thread = worker.needs_thread();
+        drop(worker);
+        self.has_run(number, needs_thread);
+    }
+
+    /// Handles a message of another metadata service for that of a worker.
+    fn take_service_message(&mut self, number: usize, bytes: &[u8]) {
+        let Some(mut worker) = self.idle_worker(number) else {
+            return self.shared.inboxes.send_to_worker(number, WorkerMessage::Peer(bytes.to_vec()));
+        };
+        worker.take_message(&self.shared, bytes);
+        let needs_thread = worker.needs_thread();
+        drop(worker);
+        self.has_run(number, needs_thread);
+    }
+
+    fn take_message(&mut self, from: DaemonIndex, bytes: &[u8]) -> Result<(), Malformed> {
+        let shared = &self.shared;
+        let mut reader = Reader::new(bytes);
+        match reader.u8()? {
+            message::METADATA => {
+                let shard = ShardIndex(reader.u16()?);
+                if shard.0 >= SHARD_COUNT
+                    || shared.net.router.map.owner(shard) != shared.net.router.me
+                {
+                    return Err(Malformed);
+                }
+                let number = worker_of_shard(shard, shared.net.router.workers);
+                self.take_service_message(number, reader.rest());
+            }
+            message::SERVICE => {
+                let number = usize::from(reader.u8()?);
+                if number >= shared.net.router.workers {
+                    return Err(Malformed);
+                }
+                self.take_service_message(number, reader.rest());
+            }
+            message::CLIENT_GONE => {
+                let (first, count) = (reader.u64()?, reader.u64()?);
+                for worker in 0..shared.net.router.workers {
+                    shared
+                        .inboxes
+                        .send_to_worker(worker, WorkerMessage::ClientGone { first, count });
+                }
+            }
+            message::CLIENT_IDS => {
+                let (ids, host) = (&shared.sessions.client_ids, &shared.host.segment);
+                ids.report_gone(&shared.net, host, from, reader.rest())?;
+            }
+            message::WITHDRAWN => {
+                let (client_id, sequence) = (reader.u64()?, reader.u64()?);
+                for worker in 0..shared.net.router.workers {
+                    shared
+                        .inboxes
+                        .send_to_worker(worker, WorkerMessage::Withdrawn { client_id, sequence });
+                }
+            }
+            message::IS_OPEN => {
+                let inode = Inode(reader.u64()?);
+                if inode.shard().0 >= SHARD_COUNT {
+                    return Err(Malformed);
+                }
+                shared.report_if_closed(inode);
+            }
+            message::LEASES => {
+                let ways = (&shared.net, &shared.inboxes);
+                shared.host.leases.take_message(ways, from, reader.rest());
+            }
+            message::SIZES => shared.host.truncates.take_message(shared.links(), reader.rest())?,
+            message::REQUEST => self.admit_request(from, reader.rest(), ReplyTo::Nobody),
+            _ => return Err(Malformed),
+        }
+        Ok(())
+    }
+}

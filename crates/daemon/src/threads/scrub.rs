@@ -1,0 +1,213 @@
+//! The thread that looks for damage on the SSD before a program meets it: it reads all data there at a
+//! bounded rate, past the page cache, and compares its checksums (`shm::extents::PageSums`).
+//!
+//! It also handles the damage that clients and this daemon's other threads report: a line in the log, a
+//! count, and where the backing store has the same bytes the extent is evicted, so that they are read
+//! from there again.
+
+use crate::shared::Shared;
+use crate::shared::inbox::WorkerMessage;
+use crate::startup::settings::Settings;
+use crate::startup::{StartResult, damage_list, failed};
+use crate::target::Devices;
+use crate::target::devices::used_slots;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use shm::extents::{DamageReport, SUM_PAGE_BYTES, Target};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+use wire::Inode;
+use wire::errno::Errno;
+use wire::reply::Extent;
+
+/// Longest interval between looks at the reports.
+const LOOK: Duration = Duration::from_millis(500);
+/// Pause after all data was read.
+const PASS_PAUSE: Duration = Duration::from_secs(60);
+/// Damaged places that are remembered, so that each has one line in the log.
+const KNOWN_MAX: usize = 4096;
+/// Pause between requests to evict a damaged extent, which may be in use, mapped for instance. It
+/// doubles each time, up to the maximum.
+const EVICTION_PAUSE: Duration = LOOK;
+/// See `EVICTION_PAUSE`.
+const EVICTION_PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// State of the thread.
+pub(crate) struct Scrubber {
+    /// The extent table, to find the entries that are in use.
+    table: OwnedFd,
+    /// The SSD file past the page cache, where the file system has that.
+    direct: Option<OwnedFd>,
+    /// Bytes per second; 0: nothing is read.
+    rate: u64,
+    seen: u64,
+    /// Damaged pages: the file and the offset there.
+    known: BTreeMap<(Inode, u64), Damaged>,
+    /// Entries that this pass has still to check, the next one last.
+    pass: Vec<u32>,
+    next_read: Instant,
+    /// Path of the list of damaged files, and those in it.
+    list: PathBuf,
+    listed: BTreeSet<Inode>,
+}
+
+/// A damaged page.
+struct Damaged {
+    extent: Extent,
+    /// When its eviction is requested next.
+    evict_at: Instant,
+    /// Pause after that.
+    pause: Duration,
+}
+
+impl Scrubber {
+    /// Opens what the thread needs.
+    pub(crate) fn new(table: &impl AsFd, settings: &Settings) -> StartResult<Scrubber> {
+        let (ssd, rate) = (settings.data.join("ssd"), settings.instance.scrub_rate);
+        let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        Ok(Scrubber {
+            table: table.as_fd().try_clone_to_owned().map_err(failed("copy a descriptor"))?,
+            direct: rustix::fs::open(ssd, flags, Mode::empty()).ok(),
+            rate,
+            seen: 0,
+            known: BTreeMap::new(),
+            pass: Vec::new(),
+            next_read: Instant::now(),
+            list: settings.run.join(damage_list(settings.index)),
+            listed: BTreeSet::new(),
+        })
+    }
+
+    /// Runs until the daemon stops.
+    pub(crate) fn run(mut self, shared: &Shared, devices: &Devices) {
+        while !shared.stopping.load(Acquire) {
+            let now = Instant::now();
+            if self.rate > 0 && now >= self.next_read {
+                self.read_next(shared, devices, now);
+            }
+            self.take_reports(shared, devices);
+            self.repair(shared, devices);
+            let reads_next = self.next_read.saturating_duration_since(Instant::now());
+            thread::sleep(if self.rate > 0 { reads_next.min(LOOK) } else { LOOK });
+        }
+    }
+
+    /// Reads one extent, or begins a pass.
+    fn read_next(&mut self, shared: &Shared, devices: &Devices, now: Instant) {
+        let Some(slot) = self.pass.pop() else {
+            let ranges = used_slots(&self.table, devices.table.count()).unwrap_or_default();
+            self.pass = ranges.into_iter().flatten().collect();
+            self.pass.reverse();
+            if self.pass.is_empty() {
+                self.next_read = now + PASS_PAUSE;
+            }
+            return;
+        };
+        let bytes = self.read_extent(devices, slot);
+        shared.metrics.daemon.bytes_scrubbed.fetch_add(bytes, Relaxed);
+        let micros = bytes.saturating_mul(1_000_000) / self.rate.max(1);
+        self.next_read = now + Duration::from_micros(micros);
+        if self.pass.is_empty() {
+            self.next_read += PASS_PAUSE;
+        }
+    }
+
+    /// Checks the extent of an entry, if it is on the SSD. Returns the bytes read.
+    fn read_extent(&self, devices: &Devices, slot: u32) -> u64 {
+        // Protected first and read afterwards, so that its space is not given to another meanwhile.
+        devices.hazards.protect(slot);
+        let extent = devices.table.get(slot).map(|(_, extent)| extent);
+        let bytes = match extent.filter(|extent| extent.tier == Extent::SSD) {
+            Some(extent) => {
+                let target = devices.target();
+                let direct = self.direct.as_ref();
+                let direct = direct.map(|ssd| Target { ssd: ssd.as_fd(), ..target });
+                let checked = direct.map(|direct| direct.check_stable(&extent));
+                match checked {
+                    Some(Ok(bytes)) => bytes,
+                    // Damage is reported by the check. The device may want a larger alignment.
+                    Some(Err(Errno::EIO)) => extent.length(),
+                    Some(Err(_)) | None => target.check_stable(&extent).unwrap_or(extent.length()),
+                }
+            }
+            None => 0,
+        };
+        devices.hazards.release(slot);
+        bytes
+    }
+
+    fn take_reports(&mut self, shared: &Shared, devices: &Devices) {
+        let mut reports = Vec::new();
+        let mut each = |report| reports.push(report);
+        self.seen = devices.states.sums().each_report(self.seen, &mut each).unwrap_or(self.seen);
+        for report in reports {
+            self.note(shared, devices, report);
+        }
+    }
+
+    fn note(
+        &mut self,
+        shared: &Shared,
+        devices: &Devices,
+        DamageReport { slot, page }: DamageReport,
+    ) {
+        devices.hazards.protect(slot);
+        let found = devices.table.get(slot).filter(|(_, extent)| extent.tier == Extent::SSD);
+        let offset_in = |extent: &Extent| extent.start + u64::from(page) * SUM_PAGE_BYTES as u64;
+        // A client can report anything: only what this daemon finds damaged, too, is.
+        let found = found.filter(|(inode, extent)| {
+            self.known.len() < KNOWN_MAX
+                && !self.known.contains_key(&(*inode, offset_in(extent)))
+                && devices.target().check_stable(extent) == Err(Errno::EIO)
+        });
+        devices.hazards.release(slot);
+        let Some((inode, extent)) = found else { return };
+        let offset = offset_in(&extent);
+        let is_in_backing = devices.states.is_clean(slot);
+        tracing::error!(
+            inode = inode.0,
+            offset,
+            ssd_offset = extent.location + (offset - extent.start),
+            is_in_backing,
+            "data on the SSD is damaged: its checksum differs"
+        );
+        shared.metrics.daemon.pages_damaged.fetch_add(1, Relaxed);
+        self.list(inode);
+        let (evict_at, pause) = (Instant::now(), EVICTION_PAUSE);
+        self.known.insert((inode, offset), Damaged { extent, evict_at, pause });
+    }
+
+    /// Adds a file to the list that `forebay lost` reads. The line in the log tells the same.
+    fn list(&mut self, inode: Inode) {
+        if self.listed.insert(inode) {
+            let opened = OpenOptions::new().create(true).append(true).open(&self.list);
+            if let Err(error) = opened.and_then(|mut file| writeln!(file, "{}", inode.0)) {
+                tracing::warn!(%error, list = %self.list.display(), "cannot list a damaged file");
+            }
+        }
+    }
+
+    /// Has damaged extents evicted that are clean; forgets those that are gone.
+    fn repair(&mut self, shared: &Shared, devices: &Devices) {
+        let (table, now) = (&devices.table, Instant::now());
+        self.known.retain(|(inode, _), damaged| {
+            let slot = damaged.extent.slot;
+            // While it is hidden its eviction is under way.
+            let is_there = table.get(slot).or_else(|| table.hidden(slot));
+            if is_there != Some((*inode, damaged.extent)) {
+                return false;
+            }
+            if devices.states.is_clean(slot) && damaged.evict_at <= now {
+                damaged.evict_at = now + damaged.pause;
+                damaged.pause = (damaged.pause * 2).min(EVICTION_PAUSE_MAX);
+                shared.inboxes.send_to_target(WorkerMessage::Evict { inode: *inode });
+            }
+            true
+        });
+    }
+}

@@ -1,0 +1,545 @@
+//! A worker: receives requests and messages, and drives its cores; and its thread.
+//!
+//! One thread at a time runs a worker, under its lock. Usually that is its own thread, which spins
+//! briefly, yields briefly, then sleeps on the doorbell until it is rung or a deadline expires
+//! (`shm::wait`). While it sleeps, the thread of `net` runs the worker if it is awake anyway
+//! (`peers`): a request of another host then costs no second wake-up.
+
+use crate::host::size_request::SizeRequest;
+use crate::sessions::client_session::ClientSession;
+use crate::shard::Shard;
+use crate::shared::Shared;
+use crate::shared::inbox::WorkerMessage;
+use crate::shared::reply::{LOST_MICROS, ReplyTo, Sender};
+use crate::target::TargetLoop;
+use crate::threads::bulk::{self, ClientTransfer};
+use gateway::{Admitted, Route, admit_from_session};
+use shm::session::Sleep;
+use shm::wait::{Next, SpinPolicy, steady_nanos};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+use wire::codec::Reader;
+use wire::errno::Errno;
+use wire::limits::{SLOT_BYTES, SLOT_COUNT};
+use wire::{DaemonIndex, Header, Reply, Request};
+
+/// Longest sleep without a deadline.
+const SLEEP_MICROS_MAX: u64 = 60_000_000;
+/// Length of a short sleep, in which local operations do not wake the worker: a hundred times the
+/// cost of a check.
+const SHORT_SLEEP_MICROS: u64 = 2_000;
+/// After this many rounds with only local operations no client is expected to wait.
+const LOCAL_OPS_ONLY_MIN: u32 = 8;
+/// How long after a local operation a worker sleeps only shortly.
+const LOCAL_OPS_TIME: Duration = Duration::from_millis(50);
+/// Busy rounds between two checks of deadlines.
+const BUSY_ROUNDS: u32 = 64;
+/// Longest wait of a status query for busy workers.
+const PUBLISH_TIME: Duration = Duration::from_millis(20);
+
+/// Buffer for one request of a session.
+pub(crate) type RequestBuffer = Box<[u8; SLOT_BYTES]>;
+
+/// Kind of work in a round.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum RoundResult {
+    /// None.
+    Nothing,
+    /// Only requests that were forwarded to other daemons.
+    Forwarded,
+    /// Local operations, which no client waits for.
+    OpLog,
+    /// Work for the worker's own cores.
+    Own,
+}
+
+/// One worker.
+pub(crate) struct Worker {
+    number: usize,
+    shard: Shard,
+    /// Worker 0 owns the target.
+    target: Option<TargetLoop>,
+    clients: Vec<Option<Arc<ClientSession>>>,
+    notes: VecDeque<WorkerMessage>,
+    rung: Vec<u16>,
+    /// It has started and not ended.
+    is_running: bool,
+    /// When the sleep of its thread ends, by the steady clock; `i64::MIN` if it is awake.
+    sleeps_until: i64,
+}
+
+/// All workers of a daemon.
+pub(crate) struct Workers {
+    cells: Vec<Mutex<Worker>>,
+}
+
+impl Workers {
+    /// Workers that have not started, by number.
+    pub(crate) fn new(workers: Vec<Worker>) -> Workers {
+        Workers { cells: workers.into_iter().map(Mutex::new).collect() }
+    }
+
+    /// Number of workers.
+    pub(crate) fn count(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// Locks a worker, if it has started and no other thread is running it.
+    pub(crate) fn try_lock(&self, number: usize) -> Option<MutexGuard<'_, Worker>> {
+        let worker = match self.cells.get(number)?.try_lock() {
+            Ok(worker) => worker,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        worker.is_running.then_some(worker)
+    }
+
+    /// Updates the metrics of all workers for a status query, because a worker that sleeps only
+    /// shortly does not. One that stays busy beyond `PUBLISH_TIME` keeps those that it last published.
+    pub(crate) fn publish(&self, shared: &Shared) {
+        let deadline = Instant::now() + PUBLISH_TIME;
+        for number in 0..self.count() {
+            loop {
+                if let Some(mut worker) = self.try_lock(number) {
+                    worker.publish(shared);
+                    break;
+                }
+                if Instant::now() >= deadline {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Main loop of a worker's thread: runs until the daemon stops.
+    pub(crate) fn run(&self, number: usize, shared: &Shared) {
+        let Some(cell) = self.cells.get(number) else { return };
+        let lock = || cell.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut message = RequestBuffer::new([0; SLOT_BYTES]);
+        lock().begin(shared);
+        shared.net.sender.flush();
+        let mut spin_policy = SpinPolicy::new();
+        let (mut rounds, mut rewrites, mut last) = (0, false, RoundResult::Nothing);
+        let mut local_op_rounds = 0u32;
+        loop {
+            let mut result = RoundResult::Nothing;
+            if rewrites
+                || shared.inboxes.bells.has_rung(number)
+                || shared.host.op_log.has_any(number)
+            {
+                (result, rewrites) = lock().take_all(shared, &mut message);
+                shared.net.sender.flush();
+            }
+            let is_quiet = result == RoundResult::Nothing && !rewrites;
+            if !is_quiet {
+                last = result;
+                local_op_rounds = if result == RoundResult::OpLog {
+                    local_op_rounds.saturating_add(1)
+                } else {
+                    0
+                };
+                spin_policy.arrived(result == RoundResult::OpLog);
+                rounds += 1;
+                if rounds % BUSY_ROUNDS != 0 {
+                    continue;
+                }
+            }
+            if is_quiet && shared.stopping.load(Acquire) {
+                break;
+            }
+            // Forwarded requests can be left to the thread that receives the replies.
+            let sleeps_now = match last {
+                RoundResult::Forwarded => shared.net.is_awake.load(Relaxed),
+                // Yielding would cost the clients' threads more than an occasional wake-up.
+                RoundResult::OpLog => local_op_rounds >= LOCAL_OPS_ONLY_MIN,
+                _ => false,
+            };
+            if is_quiet && !sleeps_now && spin_policy.pause() == Next::Poll {
+                shared.inboxes.bells.note_cpu(number);
+                continue;
+            }
+            let mut worker = lock();
+            let (idle_micros, how) = worker.tick_before_sleep(shared);
+            rewrites = worker.shard.keep_log_short();
+            let sleeps = is_quiet && !rewrites;
+            worker.sleeps_until = i64::MIN;
+            if sleeps {
+                if how == Sleep::Deep {
+                    worker.publish(shared);
+                }
+                worker.sleeps_until = steady_nanos().saturating_add_unsigned(idle_micros * 1000);
+            }
+            drop(worker);
+            shared.net.sender.flush_all();
+            if sleeps {
+                let has_more = || how == Sleep::Deep && shared.host.op_log.has_any(number);
+                shared.inboxes.bells.sleep(number, idle_micros, how, has_more);
+            }
+        }
+        lock().end(shared);
+    }
+}
+
+impl Worker {
+    /// A worker that has not started.
+    pub(crate) fn new(number: usize, shard: Shard, target: Option<TargetLoop>) -> Worker {
+        let (clients, notes, rung) = (Vec::new(), VecDeque::new(), Vec::new());
+        let (is_running, sleeps_until) = (false, i64::MIN);
+        Worker { number, shard, target, clients, notes, rung, is_running, sleeps_until }
+    }
+
+    fn begin(&mut self, shared: &Shared) {
+        self.shard.begin(shared);
+        if let Some(target) = &mut self.target {
+            target.begin(shared);
+        }
+        self.publish(shared);
+        self.is_running = true;
+    }
+
+    fn end(&mut self, shared: &Shared) {
+        self.is_running = false;
+        self.shard.end(shared);
+    }
+
+    /// Handles expired deadlines; returns the microseconds until the next one, and how to sleep. If
+    /// local operations came lately, or are likely, the sleep is short and the thread checks by
+    /// itself, so that a few of them need no wake-up.
+    fn tick_before_sleep(&mut self, shared: &Shared) -> (u64, Sleep) {
+        let makes_preallocated = self.preallocate_files(shared);
+        let micros = self.tick(shared);
+        let lately =
+            self.shard.local_ops.applied_at.is_some_and(|at| at.elapsed() < LOCAL_OPS_TIME);
+        if !lately && !makes_preallocated && !shared.host.op_log.has_any(self.number) {
+            return (micros, Sleep::Deep);
+        }
+        shared.host.op_log.sweep(self.number);
+        (micros.min(SHORT_SLEEP_MICROS), Sleep::Short)
+    }
+
+    /// True if a deadline expires before the worker's thread would wake up.
+    pub(crate) fn needs_thread(&mut self) -> bool {
+        self.shard.is_due_before(self.sleeps_until)
+            || self.target.as_ref().is_some_and(|one| one.target.waits_for_space())
+    }
+
+    /// Takes rings, messages, requests and local operations, and does the work that follows them.
+    /// Also returns whether the log needs another round.
+    fn take_all(&mut self, shared: &Shared, message: &mut RequestBuffer) -> (RoundResult, bool) {
+        let mut result = self.take(shared, message);
+        if self.shard.take_local_ops(shared) {
+            result = result.max(RoundResult::OpLog);
+        }
+        self.preallocate_files(shared);
+        (result, self.shard.keep_log_short())
+    }
+
+    /// Takes rings, messages and requests.
+    pub(crate) fn take(&mut self, shared: &Shared, message: &mut RequestBuffer) -> RoundResult {
+        let mut rung = std::mem::take(&mut self.rung);
+        let mut result = RoundResult::Nothing;
+        if shared.inboxes.bells.take(self.number, |session| rung.push(session)) {
+            // Before the sessions' slots are read: the message that opens a session precedes its
+            // rings.
+            result = self.take_notes(shared);
+            for session in rung.drain(..) {
+                result = result.max(self.take_session(shared, session, message));
+            }
+        }
+        self.rung = rung;
+        result
+    }
+
+    /// Handles the messages of other threads.
+    fn take_notes(&mut self, shared: &Shared) -> RoundResult {
+        let mut notes = std::mem::take(&mut self.notes);
+        if let Some(inbox) = shared.inboxes.of(self.number) {
+            inbox.take(&mut notes);
+        }
+        let result = if notes.is_empty() { RoundResult::Nothing } else { RoundResult::Own };
+        for note in notes.drain(..) {
+            self.take_note(shared, note);
+        }
+        self.notes = notes;
+        result
+    }
+
+    fn take_note(&mut self, shared: &Shared, note: WorkerMessage) {
+        match note {
+            WorkerMessage::Opened(client) => {
+                let place = usize::from(client.session.index);
+                if self.clients.len() <= place {
+                    self.clients.resize(place + 1, None);
+                }
+                if let Some(row) = self.clients.get_mut(place) {
+                    *row = Some(client);
+                }
+            }
+            WorkerMessage::Closed(index) => self.close_session(shared, index),
+            WorkerMessage::Request { bytes, to } => self.take_admitted(shared, &bytes, to),
+            WorkerMessage::Peer(bytes) => self.take_message(shared, &bytes),
+            WorkerMessage::ClientGone { first, count } => {
+                self.shard.client_gone(shared, first, count);
+                let gone = first..first.saturating_add(count);
+                self.withdraw(shared, &|asker| gone.contains(&asker.client_id));
+            }
+            WorkerMessage::Withdrawn { client_id, sequence } => {
+                self.shard.withdrawn(shared, client_id, sequence);
+                self.withdraw(shared, &|asker| *asker == Sender { client_id, sequence });
+            }
+            WorkerMessage::Part { job, daemon, answer } => {
+                self.shard.part_answered(shared, job, daemon, answer)
+            }
+            WorkerMessage::Removals { target, answer } => {
+                self.shard.removals_answered(shared, target, answer)
+            }
+            WorkerMessage::DrawSpace { account, requested } => {
+                self.shard.draw_space(shared, account, requested)
+            }
+            WorkerMessage::ListingPart { directory, outcome } => {
+                self.shard.directory_listed(shared, directory, &outcome);
+            }
+            WorkerMessage::Looked { key, outcome } => self.shard.name_probed(shared, key, outcome),
+            note => {
+                if let Some(target) = &mut self.target {
+                    target.take_target_message(shared, note);
+                }
+            }
+        }
+    }
+
+    /// A session has ended. Its detached requests are still carried out, but not those that it
+    /// waited for.
+    fn close_session(&mut self, shared: &Shared, session: u16) {
+        let Some(client) = self.clients.get_mut(usize::from(session)).and_then(Option::take) else {
+            return;
+        };
+        let pending = client.slots.take_pending(self.number);
+        if pending == 0 {
+            return;
+        }
+        let mut message = RequestBuffer::new([0; SLOT_BYTES]);
+        for slot in (0..SLOT_COUNT).filter(|slot| pending >> slot & 1 != 0) {
+            if client.slots.is_detached(slot)
+                && client.slots.reply_slot_of(slot).is_none()
+                && let Some(length) = client.slots.request(slot, &mut message)
+            {
+                let bytes = message.get(..length).unwrap_or_default();
+                self.take_slot(shared, &client, slot, bytes);
+            }
+        }
+    }
+
+    fn take_session(
+        &mut self,
+        shared: &Shared,
+        session: u16,
+        message: &mut RequestBuffer,
+    ) -> RoundResult {
+        let client = self.clients.get(usize::from(session)).and_then(Option::as_ref);
+        let Some(client) = client.map(Arc::clone) else { return RoundResult::Nothing };
+        let mut pending = client.slots.take_pending(self.number);
+        let mut result = RoundResult::Nothing;
+        while pending != 0 {
+            let slot = pending.trailing_zeros() as usize;
+            pending &= pending - 1;
+            if let Some(length) = client.slots.request(slot, message) {
+                let bytes = message.get(..length).unwrap_or_default();
+                result = result.max(self.take_slot(shared, &client, slot, bytes));
+            }
+        }
+        result
+    }
+
+    /// Handles one request of a session.
+    fn take_slot(
+        &mut self,
+        shared: &Shared,
+        client: &Arc<ClientSession>,
+        slot: usize,
+        bytes: &[u8],
+    ) -> RoundResult {
+        if let Some(worker_metrics) = shared.metrics.workers.get(self.number) {
+            worker_metrics.requests.fetch_add(1, Relaxed);
+        }
+        let slot = match client.slots.reply_slot_of(slot) {
+            Some(row) => {
+                // The request named another slot for its reply, so its own slot is free again.
+                client.slots.reply(slot, &[]);
+                row
+            }
+            None => slot,
+        };
+        let to = ReplyTo::Slot { client: Arc::clone(client), slot: slot as u16 };
+        let admitted = match admit_from_session(bytes, &client.session.peer, shared.net.host_number)
+        {
+            Ok(admitted) => admitted,
+            Err(errno) => {
+                shared.refuse(to, errno);
+                return RoundResult::Own;
+            }
+        };
+        let caller = admitted.header.caller.uid;
+        shared.audit.note_request(&admitted.request, caller, &client.session.peer);
+        if let Request::Push { buffer } = admitted.request {
+            shared.bulk.start_push(&shared.host.segment, client, buffer);
+            shared.answer_with(to, &Reply::Done {});
+            return RoundResult::Own;
+        }
+        let route = shared.net.router.route(&admitted.header, gateway::route::From::Session);
+        if let Request::Fetch { buffer, .. } = admitted.request
+            && !matches!(route, Ok(Route::Peer(_)))
+        {
+            // The reply may have no reader.
+            client.slots.bounce_buffers().complete_readahead(buffer, None);
+        }
+        match route {
+            Ok(Route::Worker(worker)) if worker == self.number => {
+                self.carry_out(shared, &admitted.header, &admitted.request, to);
+            }
+            Ok(Route::Worker(worker)) => shared.hand_to_worker(worker, admitted.encode(), to),
+            Ok(Route::Peer(peer)) => {
+                return forward(shared, peer, &admitted, (client, slot), to);
+            }
+            Ok(Route::Stale(epoch)) => shared.answer_with(to, &Reply::Stale { epoch }),
+            Ok(Route::Wait) => shared.busy(to, LOST_MICROS),
+            Err(errno) => shared.refuse(to, errno),
+        }
+        RoundResult::Own
+    }
+
+    /// Handles a request that another thread has admitted and routed here.
+    fn take_admitted(&mut self, shared: &Shared, bytes: &[u8], to: ReplyTo) {
+        let mut reader = Reader::new(bytes);
+        let header = Header::decode(&mut reader);
+        let request = Request::decode(&mut reader);
+        match (header, request) {
+            (Ok(header), Ok(request)) => self.carry_out(shared, &header, &request, to),
+            _ => shared.refuse(to, Errno::EPROTO),
+        }
+    }
+
+    /// Handles a message of another metadata service.
+    pub(crate) fn take_message(&mut self, shared: &Shared, bytes: &[u8]) {
+        if shared.ledger.counts_accounts() {
+            // It may query usage, which includes data in preallocated extents.
+            self.preallocate_files(shared);
+        }
+        self.shard.take_peer_message(shared, bytes);
+    }
+
+    /// Carries out a request on a core of this worker.
+    pub(crate) fn carry_out(
+        &mut self,
+        shared: &Shared,
+        header: &Header,
+        request: &Request<'_>,
+        to: ReplyTo,
+    ) {
+        if header.shard != Header::TARGET {
+            return self.shard.request(shared, header, *request, to);
+        }
+        match &mut self.target {
+            Some(target) => target.request(shared, request, to),
+            None => shared.refuse(to, Errno::EPROTO),
+        }
+    }
+
+    /// Withdraws requests of clients that are gone.
+    fn withdraw(&mut self, shared: &Shared, is_gone: &dyn Fn(&Sender) -> bool) {
+        if let Some(target) = &mut self.target {
+            target.withdraw(shared, is_gone);
+        }
+    }
+
+    /// Preallocates extents for files to be created. True if more may be needed soon.
+    fn preallocate_files(&mut self, shared: &Shared) -> bool {
+        self.target.as_mut().is_some_and(|target| target.preallocate_files(shared))
+    }
+
+    /// Handles expired deadlines; returns the microseconds until the next one.
+    fn tick(&mut self, shared: &Shared) -> u64 {
+        let shard = self.shard.tick(shared);
+        let target = self.target.as_mut().and_then(|one| one.tick(shared));
+        let leases = if self.number == 0 {
+            shared.host.leases.tick(&shared.net, &shared.inboxes)
+        } else {
+            None
+        };
+        let sizes =
+            if self.number == 0 { shared.host.truncates.tick(&shared.host.segment) } else { None };
+        shard
+            .into_iter()
+            .chain(target)
+            .chain(leases)
+            .chain(sizes)
+            .min()
+            .unwrap_or(u64::MAX)
+            .min(SLEEP_MICROS_MAX)
+    }
+
+    /// Updates the metrics that `status` shows.
+    pub(crate) fn publish(&mut self, shared: &Shared) {
+        self.shard.publish(shared);
+        if let Some(target) = &mut self.target {
+            target.publish(shared);
+        }
+    }
+}
+
+/// Starts a client's transfer to or from another host, unless the file was truncated since.
+fn start_transfer(
+    shared: &Shared,
+    peer: DaemonIndex,
+    end: ClientTransfer,
+    (client, slot): (&Arc<ClientSession>, u16),
+    size_request: Option<SizeRequest>,
+) {
+    let client = Arc::clone(client);
+    let Some(request) = size_request else {
+        return shared.bulk.start_transfer(peer, end, ReplyTo::Slot { client, slot });
+    };
+    match shared.host.truncates.admit_transfer(&shared.host.segment, request) {
+        Ok(()) => shared.bulk.start_transfer(peer, end, ReplyTo::Size { client, slot, request }),
+        Err(errno) => {
+            // The client has its buffer back before it is answered.
+            drop(end);
+            shared.refuse(ReplyTo::Slot { client, slot }, errno);
+        }
+    }
+}
+
+/// Forwards a request of a session to another daemon. Its reply goes to `slot`, which is `to`.
+fn forward(
+    shared: &Shared,
+    peer: DaemonIndex,
+    admitted: &Admitted<'_>,
+    (client, slot): (&Arc<ClientSession>, usize),
+    to: ReplyTo,
+) -> RoundResult {
+    let reply_slot = (client, slot as u16);
+    let size_request = SizeRequest::of(&admitted.request);
+    if let Some(end) = bulk::client_transfer(client, &admitted.request) {
+        start_transfer(shared, peer, end, reply_slot, size_request);
+        return RoundResult::Own;
+    }
+    if client.slots.is_detached(slot) {
+        shared.forward_without_reply(peer, admitted, to);
+    } else if let Request::Extend { inode, .. } = admitted.request {
+        shared.report_size(peer, &admitted.header, inode, to);
+    } else if let Some(size_request) = size_request {
+        let (truncates, sent) = (&shared.host.truncates, (peer, admitted.encode()));
+        let sent = truncates.send_request(shared.links(), sent, reply_slot, size_request);
+        if let Err(unsent) = sent {
+            shared.answer_unsent(unsent);
+        }
+    } else {
+        let bytes = admitted.encode();
+        let to = shared.to_walk(to, &admitted.request, &bytes);
+        shared.hand_to_peer(peer, &bytes, to);
+    }
+    RoundResult::Forwarded
+}

@@ -1,0 +1,16 @@
+//! Tests of the whole target: against plain models, by scripts, and single cases by subject.
+
+mod checks;
+mod fairness;
+
+mod fill;
+
+mod model;
+
+mod pinned;
+
+mod rate;
+
+mod script;
+
+mod spill;

@@ -1,0 +1,350 @@
+//! The mechanics of every move of an extent between memory, the SSD and other nodes. `demote`,
+//! `promote`, `prefetch` and the requests that need spilled bytes decide what moves.
+//!
+//! An extent that moves is hidden first, so that clients ask by a message. Once no hazard pointer
+//! protects it, the caller copies its bytes. Then its entry at the new location is published, and
+//! the old one leaves like any extent that is taken from its file. Any access during the move
+//! cancels it: the extent is republished at its old location and the copy is discarded on
+//! completion. So nobody waits for a copy, and bytes change only where the extent is visible. A
+//! discarded copy may start late, when the slot and the old location are another extent's: it then
+//! reads useless bytes and writes only to the new location (`shm::extents`), which nobody else has
+//! before the copy ends.
+//!
+//!   none --begin_move--> hidden          Effect::Hide, Effect::CheckHazards
+//!   hidden --Hazards, not protected--> copied  Effect::Copy
+//!   hidden --Hazards, protected; accessed--> none      Effect::Show
+//!   copied --accessed--> discarded                     Effect::Show
+//!   copied --Copied: yes--> none         Effect::Publish at the new location, Effect::Unpublish
+//!   copied --Copied: no--> none                        Effect::Show
+//!   discarded --Copied--> none
+//!
+//! After a kill, a hidden entry is shown again unless another visible entry has its range
+//! (`recover`): an entry at the new location becomes visible only when all its bytes are there.
+//!
+//! Moves that no request waits for keep to a rate, if one is set; others do not, but count.
+//!
+//! Invariants:
+//!  1. A moving extent belongs to its file at its old location; `slots` has a reserved slot for the
+//!     new one.
+//!  2. A moving extent is in no record of `replacement`.
+
+use crate::effect::{Effect, Validity};
+use crate::space::pool::Pool;
+use crate::tiering::Tiering;
+use std::collections::BTreeMap;
+use tokens::TokenBucket;
+use wire::Inode;
+use wire::reply::Extent;
+
+/// Most moves in flight: many small extents move at once, because each move needs a hazard check.
+pub const MOVES_MAX: usize = 64;
+/// Most bytes in flight, except for one longer extent.
+const MOVES_BYTES_MAX: u64 = 16 << 20;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum MovePhase {
+    /// Its hazard pointers are checked in this round.
+    Hidden(u64),
+    Copied,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    ticket: u64,
+    from: Extent,
+    to: Extent,
+    /// The backing store has all its bytes.
+    is_clean: bool,
+    /// It was demoted before, and is promoted.
+    returns: bool,
+    phase: MovePhase,
+}
+
+/// Counters of moves since the target was created.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MoveCounts {
+    /// Bytes demoted.
+    pub bytes_demoted: u64,
+    /// Bytes promoted.
+    pub bytes_promoted: u64,
+    /// Demoted bytes that were promoted again, or would have been if there were space.
+    pub bytes_refaulted: u64,
+    /// Moves cancelled by an access.
+    pub cancelled: u64,
+}
+
+/// Moves of one target.
+#[derive(Clone, Debug)]
+pub(crate) struct Moves {
+    under_way: BTreeMap<(Inode, u64), Move>,
+    /// New locations of moves that were cancelled during their copies, by ticket.
+    discarded_copies: BTreeMap<u64, Extent>,
+    next_ticket: u64,
+    rate: TokenBucket,
+    /// When the SSD last failed to take or to give an extent.
+    pub(crate) refused_at: Option<u32>,
+    pub(crate) moved: MoveCounts,
+}
+
+impl Default for Moves {
+    fn default() -> Moves {
+        Moves {
+            under_way: BTreeMap::new(),
+            discarded_copies: BTreeMap::new(),
+            next_ticket: 0,
+            rate: TokenBucket::new(0),
+            refused_at: None,
+            moved: MoveCounts::default(),
+        }
+    }
+}
+
+impl Moves {
+    /// Moves in flight, those whose copies are discarded included.
+    pub(crate) fn count(&self) -> usize {
+        self.under_way.len() + self.discarded_copies.len()
+    }
+
+    /// Moves begun so far.
+    pub(crate) const fn begun(&self) -> u64 {
+        self.next_ticket
+    }
+
+    /// True while the file's extent that begins at `start` moves.
+    pub(crate) fn is_moving(&self, inode: Inode, start: u64) -> bool {
+        self.under_way.contains_key(&(inode, start))
+    }
+
+    /// Bytes of memory that moves in flight will free.
+    pub(crate) fn leaving_bytes(&self) -> u64 {
+        let demotes = self.under_way.values().filter(|one| one.from.tier == Extent::MEMORY);
+        demotes.map(|one| one.from.length()).sum()
+    }
+
+    /// True if one more move may start.
+    pub(crate) fn may_move_another(&self, pool: &Pool) -> bool {
+        let fits = self.under_way.is_empty() || pool.all_incoming() < MOVES_BYTES_MAX;
+        fits && self.count() < MOVES_MAX && !pool.is_parked()
+    }
+
+    /// Sets the rate of moves that no request waits for, in bytes per second; 0: unlimited.
+    pub(crate) const fn set_rate(&mut self, bytes_per_second: u64) {
+        self.rate = TokenBucket::new(bytes_per_second);
+    }
+
+    /// True if the rate lets a move start that no request waits for.
+    pub(crate) fn has_tokens(&self, now: u32) -> bool {
+        self.rate.is_open(now)
+    }
+
+    /// Milliseconds until the rate lets such a move start.
+    pub(crate) fn token_wait_millis(&self, now: u32) -> u32 {
+        self.rate.wait_millis(now)
+    }
+
+    /// Checks the invariants; for tests: it examines all moves.
+    #[cfg(test)]
+    pub(crate) fn check(&self, pool: &Pool) {
+        let Moves { under_way, discarded_copies, .. } = self;
+        for (&(inode, start), one) in under_way {
+            assert_eq!(
+                pool.slots().at(inode, start),
+                Some(one.from),
+                "its file has another extent"
+            );
+            assert_eq!(pool.slots().get(one.to.slot), None, "the new slot is in use");
+        }
+        for tier in [Extent::MEMORY, Extent::SSD, Extent::SPILLED] {
+            let new = under_way.values().map(|one| &one.to).chain(discarded_copies.values());
+            let new = new.filter(|to| to.tier == tier);
+            assert_eq!(new.map(|to| to.length()).sum::<u64>(), pool.incoming(tier));
+        }
+    }
+}
+
+impl Tiering {
+    /// Starts moving an extent to another tier. False if that has no space, or not yet; nothing was
+    /// done then.
+    pub(crate) fn begin_move(
+        &mut self,
+        pool: &mut Pool,
+        inode: Inode,
+        from: Extent,
+        tier: u8,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        if !pool.has_vacant_slot() {
+            return false;
+        }
+        let location = match tier {
+            Extent::SPILLED => self.spill.new_location(pool.now),
+            tier => pool.take_for_move(tier, from.length_log2, out),
+        };
+        let Some(location) = location else { return false };
+        let Some(slot) = pool.reserve_slot() else { unreachable!("one is vacant") };
+        let to = Extent { slot, location, tier, ..from };
+        let Tiering { order, moves, .. } = self;
+        let ticket = moves.next_ticket;
+        moves.next_ticket += 1;
+        moves.rate.take(pool.now, to.length());
+        pool.count_incoming(&to);
+        let returns = from.tier == Extent::SSD && order.ssd_scan.has_demoted(from.slot);
+        order.unwatch(&from);
+        let is_clean = order.take_clean(&from);
+        let phase = MovePhase::Hidden(pool.note_hidden());
+        let one = Move { ticket, from, to, is_clean, returns, phase };
+        moves.under_way.insert((inode, from.start), one);
+        if tier == Extent::SPILLED {
+            out.push(Effect::RecordSpillIntent { inode, extent: to });
+        }
+        if from.tier != Extent::SPILLED {
+            out.push(Effect::Hide { slot: from.slot });
+        }
+        true
+    }
+
+    /// Handles hazard check `round`: starts the copies of hidden extents.
+    pub(crate) fn copy_hidden(
+        &mut self,
+        pool: &mut Pool,
+        round: u64,
+        protected: &[u32],
+        out: &mut Vec<Effect>,
+    ) {
+        let mut stays = Vec::new();
+        for (&(inode, _), one) in &mut self.moves.under_way {
+            if !matches!(one.phase, MovePhase::Hidden(hidden) if hidden <= round) {
+                continue;
+            }
+            if protected.contains(&one.from.slot) {
+                stays.push((inode, one.from));
+                continue;
+            }
+            one.phase = MovePhase::Copied;
+            out.push(Effect::Copy { ticket: one.ticket, from: one.from, to: one.to });
+        }
+        for (inode, extent) in stays {
+            self.cancel_move(pool, inode, &extent, out);
+            self.order.note_protected(pool, inode, &extent);
+        }
+    }
+
+    /// Completion of a copy. Returns an extent that stays spilled, because its bytes cannot be had:
+    /// requests for it must be refused.
+    pub(crate) fn end_copy(
+        &mut self,
+        pool: &mut Pool,
+        ticket: u64,
+        outcome: wire::errno::Result<()>,
+        out: &mut Vec<Effect>,
+    ) -> Option<(Inode, Extent)> {
+        if let Some(to) = self.moves.discarded_copies.remove(&ticket) {
+            self.release_copy(pool, &to, out);
+            return None;
+        }
+        let mut under_way = self.moves.under_way.iter();
+        let (&(inode, start), &one) = under_way.find(|(_, one)| one.ticket == ticket)?;
+        let Move { from, to, .. } = one;
+        let is_here = [from.tier, to.tier].iter().all(|&tier| tier != Extent::SPILLED);
+        if is_here {
+            pool.admission.note(outcome);
+        }
+        self.spill.note_spill_result(pool.now, &to, outcome.is_ok());
+        self.moves.under_way.remove(&(inode, start));
+        if outcome.is_ok() {
+            self.show_moved(pool, inode, &one, out);
+            return None;
+        }
+        if is_here {
+            self.moves.refused_at = Some(pool.now);
+        }
+        self.release_copy(pool, &to, out);
+        self.order.watch_as(pool, inode, &from, one.is_clean);
+        self.note_demoted(&from, one.returns);
+        if from.tier == Extent::SPILLED {
+            return Some((inode, from));
+        }
+        out.push(Effect::Show { slot: from.slot });
+        None
+    }
+
+    /// A copy is complete: the extent is shown at its new location.
+    fn show_moved(&mut self, pool: &mut Pool, inode: Inode, one: &Move, out: &mut Vec<Effect>) {
+        let &Move { from, to, is_clean, returns, .. } = one;
+        let Tiering { order, moves, spill, .. } = self;
+        pool.uncount_incoming(&to);
+        let MoveCounts { bytes_demoted, bytes_promoted, bytes_refaulted, .. } = &mut moves.moved;
+        *bytes_refaulted += if returns { to.length() } else { 0 };
+        *(if to.tier == Extent::MEMORY { bytes_promoted } else { bytes_demoted }) += to.length();
+        match to.tier {
+            Extent::MEMORY if !is_clean && !order.pinned.contains(inode) => {
+                order.watch_promoted(pool, inode, &to);
+            }
+            // A spilled extent must be fetched back before it can be evicted.
+            Extent::SPILLED => {}
+            _ => order.watch_as(pool, inode, &to, is_clean),
+        }
+        if to.tier == Extent::SSD {
+            order.ssd_scan.note_demoted(to.slot);
+        }
+        let is_whole = from.tier == Extent::SPILLED;
+        let valid = if is_whole { Validity::All } else { Validity::As(from) };
+        out.push(Effect::Publish { inode, extent: to, valid });
+        spill.leave_location(pool, inode, &from, out);
+        pool.occupy_moved(inode, to);
+    }
+
+    /// Releases the new location of a move.
+    fn release_copy(&mut self, pool: &mut Pool, to: &Extent, out: &mut Vec<Effect>) {
+        pool.uncount_incoming(to);
+        match to.tier {
+            Extent::SPILLED => self.spill.release_remote(to.slot, to.location, out),
+            _ => pool.release_destination(to),
+        }
+    }
+
+    /// A request accesses `offset .. end` of a file: moves there are cancelled.
+    pub(crate) fn cancel_moves(
+        &mut self,
+        pool: &mut Pool,
+        inode: Inode,
+        (offset, end): (u64, u64),
+        out: &mut Vec<Effect>,
+    ) {
+        if self.moves.under_way.is_empty() {
+            return;
+        }
+        let extents: Vec<Extent> = pool.slots().over(inode, offset, end).collect();
+        for extent in extents {
+            self.cancel_move(pool, inode, &extent, out);
+        }
+    }
+
+    /// Cancels the move of an extent, if it moves.
+    pub(crate) fn cancel_move(
+        &mut self,
+        pool: &mut Pool,
+        inode: Inode,
+        extent: &Extent,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(one) = self.moves.under_way.remove(&(inode, extent.start)) else { return };
+        self.moves.moved.cancelled += 1;
+        self.order.watch_as(pool, inode, &one.from, one.is_clean);
+        self.note_demoted(&one.from, one.returns);
+        match one.phase {
+            MovePhase::Hidden(_) => self.release_copy(pool, &one.to, out),
+            MovePhase::Copied => drop(self.moves.discarded_copies.insert(one.ticket, one.to)),
+        }
+        if one.from.tier != Extent::SPILLED {
+            out.push(Effect::Show { slot: one.from.slot });
+        }
+    }
+
+    /// Notes that an extent is on the SSD because it was demoted, if `has_demoted`.
+    fn note_demoted(&mut self, extent: &Extent, has_demoted: bool) {
+        if has_demoted && extent.tier == Extent::SSD {
+            self.order.ssd_scan.note_demoted(extent.slot);
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Reports on the I/O of jobs: what it did, and what to change about it.
+//!
+//! - `profile`: the figures of one job, as the collectors of all hosts give them. The only input.
+//! - `pattern`: the pattern of a file and of a job: N-N, N-M, N-1, 1-1 (`S10` of the Sunway paper,
+//!   section 5).
+//! - `advice`: findings with their evidence, what to change, and the seconds that the change would save.
+//! - `report`: the text and the page that a scientist reads.
+//! - `comparison`: two runs of one program side by side.
+//!
+//! The crate is a core: it reads no clock and no file. Equal profiles give equal reports.
+
+#![forbid(unsafe_code)]
+
+pub mod advice;
+pub mod comparison;
+pub mod pattern;
+pub mod profile;
+pub mod report;
+pub mod text;

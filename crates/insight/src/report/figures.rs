@@ -1,0 +1,99 @@
+//! Figures that the text and the page share.
+
+use crate::pattern::{Direction, JobPattern};
+use crate::profile::{FileProfile, JobProfile, Operations, Transfers};
+use wire::job::SIZE_CLASSES;
+
+/// Labels of the size classes.
+pub(super) const SIZE_LABELS: [&str; SIZE_CLASSES] = [
+    "below 100 B",
+    "below 1 KiB",
+    "below 10 KiB",
+    "below 100 KiB",
+    "below 1 MiB",
+    "below 4 MiB",
+    "below 10 MiB",
+    "below 100 MiB",
+    "below 1 GiB",
+    "larger",
+];
+
+/// A class of operations of all ranks.
+pub(super) struct Class {
+    pub(super) name: &'static str,
+    pub(super) operations: Operations,
+}
+
+/// The classes of operations of a job.
+pub(super) fn classes(job: &JobProfile) -> [Class; 4] {
+    let syncs = Operations::sum(job.ranks.iter().map(|rank| rank.syncs));
+    [
+        Class { name: "read", operations: job.reads() },
+        Class { name: "write", operations: job.writes() },
+        Class { name: "names", operations: job.metadata() },
+        Class { name: "sync", operations: syncs },
+    ]
+}
+
+/// The waits of a job, by cause.
+pub(super) fn waits(job: &JobProfile) -> [(&'static str, f64); 4] {
+    let waits = job.waits;
+    [
+        ("space", waits.admission),
+        ("backing store", waits.backing),
+        ("locks", waits.locks),
+        ("limits", waits.throttled),
+    ]
+}
+
+/// Where bytes that were read were.
+pub(super) fn tiers(job: &JobProfile) -> [(&'static str, u64); 4] {
+    let tiers = job.read_tiers;
+    [
+        ("memory", tiers.memory),
+        ("SSD", tiers.ssd),
+        ("other hosts", tiers.remote),
+        ("backing store", tiers.backing),
+    ]
+}
+
+/// All transfers of a direction.
+pub(super) fn transfers(job: &JobProfile, direction: Direction) -> Transfers {
+    let mut all = Transfers::default();
+    for one in job.files.iter().flat_map(|file| &file.uses) {
+        all.add(direction.of(one));
+    }
+    all
+}
+
+/// Transfers that went backwards. The first transfer of each use is in no order, so uses are counted each
+/// for itself.
+pub(super) fn random(job: &JobProfile, direction: Direction) -> u64 {
+    let uses = job.files.iter().flat_map(|file| &file.uses);
+    uses.map(|one| direction.of(one).random()).fold(0, u64::saturating_add)
+}
+
+/// The pattern in words.
+pub(super) fn pattern(one: &JobPattern) -> String {
+    match (one.pattern, one.volumes.is_empty()) {
+        (Some(pattern), _) => pattern.to_string(),
+        (None, true) => "none".to_string(),
+        (None, false) => {
+            let names: Vec<String> =
+                one.volumes.iter().map(|(pattern, _)| pattern.to_string()).collect();
+            format!("mixed ({})", names.join(", "))
+        }
+    }
+}
+
+/// The files with the most bytes.
+pub(super) fn largest(job: &JobProfile, number: usize) -> Vec<&FileProfile> {
+    let bytes = |file: &FileProfile| {
+        let [reads, writes] = file.transfers();
+        reads.bytes.saturating_add(writes.bytes)
+    };
+    let mut files: Vec<&FileProfile> = job.files.iter().collect();
+    files.sort_by(|a, b| bytes(b).cmp(&bytes(a)).then(a.path.cmp(&b.path)));
+    files.truncate(number);
+    files
+}

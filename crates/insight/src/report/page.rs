@@ -1,0 +1,241 @@
+//! The report as one HTML page: styles, figures and the script that draws the heat map are inside it.
+
+use super::{Report, figures};
+use crate::pattern::Direction;
+use crate::profile::JobProfile;
+use crate::text::{bytes, count, seconds};
+use core::fmt::Write as _;
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+/// Files that the page lists.
+const FILES: usize = 50;
+/// Columns and rows of the heat map at most.
+const COLUMNS_MAX: usize = 200;
+const ROWS_MAX: usize = 256;
+
+/// Adds formatted text. Writing to a string does not fail.
+macro_rules! put {
+    ($out:expr, $($format:tt)*) => {{ let _ = write!($out, $($format)*); }};
+}
+
+pub(super) fn page(report: &Report) -> String {
+    let job = &report.profile;
+    let mut out = String::with_capacity(64 << 10);
+    put!(
+        out,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>Job {}</title>\n\
+         <style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n",
+        escaped(&job.job)
+    );
+    head(report, &mut out);
+    advice(report, &mut out);
+    time(job, &mut out);
+    heat_map(job, &mut out);
+    sizes(job, &mut out);
+    files(report, &mut out);
+    put!(out, "</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n");
+    out
+}
+
+/// Text that HTML does not take for markup.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for one in text.chars() {
+        match one {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            one if one.is_control() => out.push('\u{fffd}'),
+            one => out.push(one),
+        }
+    }
+    out
+}
+
+fn head(report: &Report, out: &mut String) {
+    let job = &report.profile;
+    put!(
+        out,
+        "<h1>Job {}</h1>\n<p class=\"command\"><code>{}</code></p>\n",
+        escaped(&job.job),
+        escaped(&job.command)
+    );
+    for note in report.notes() {
+        put!(out, "<p class=\"note\">{note}</p>\n");
+    }
+    let facts = [
+        ("user", escaped(&job.user)),
+        ("time", seconds(job.seconds)),
+        ("hosts", count(job.hosts.len() as u64)),
+        ("processes", count(job.ranks.len() as u64)),
+        ("files", count(job.files.len() as u64 + job.other_files)),
+        ("read", bytes(job.reads().bytes)),
+        ("written", bytes(job.writes().bytes)),
+        ("read pattern", figures::pattern(&report.read_pattern)),
+        ("write pattern", figures::pattern(&report.write_pattern)),
+    ];
+    out.push_str("<dl class=\"facts\">\n");
+    for (name, value) in facts {
+        put!(out, "<div><dt>{name}</dt><dd>{value}</dd></div>\n");
+    }
+    out.push_str("</dl>\n");
+}
+
+fn advice(report: &Report, out: &mut String) {
+    out.push_str("<h2>Advice</h2>\n");
+    if report.findings.is_empty() {
+        out.push_str("<p>None.</p>\n");
+    }
+    for finding in &report.findings {
+        let severity = finding.severity.name();
+        put!(
+            out,
+            "<article class=\"{severity}\"><h3><span>{severity}</span> {}</h3><p>{}</p>",
+            finding.trigger,
+            escaped(&finding.evidence)
+        );
+        if !finding.change.is_empty() {
+            put!(out, "<p class=\"change\">{}", escaped(&finding.change));
+            if let Some(saved) = finding.saves_seconds {
+                put!(out, " <b>Saves about {}.</b>", seconds(saved));
+            }
+            out.push_str("</p>");
+        }
+        if !finding.files.is_empty() {
+            out.push_str("<ul>");
+            for path in &finding.files {
+                put!(out, "<li><code>{}</code></li>", escaped(path));
+            }
+            out.push_str("</ul>");
+        }
+        out.push_str("</article>\n");
+    }
+}
+
+/// Rows of names, bars and figures.
+fn bars(out: &mut String, rows: &[(&str, f64, String)]) {
+    let most = rows.iter().map(|(_, value, _)| *value).fold(0.0, f64::max);
+    out.push_str("<table class=\"bars\">\n");
+    for (name, value, text) in rows {
+        let width = if most > 0.0 { 100.0 * value / most } else { 0.0 };
+        put!(
+            out,
+            "<tr><th>{name}</th><td><i style=\"width:{width:.1}%\"></i></td>\
+             <td class=\"number\">{text}</td></tr>\n"
+        );
+    }
+    out.push_str("</table>\n");
+}
+
+fn time(job: &JobProfile, out: &mut String) {
+    out.push_str("<h2>Time of each process</h2>\n");
+    let mut rows: Vec<(&str, f64, String)> = Vec::new();
+    for class in figures::classes(job) {
+        let all = class.operations;
+        let time = job.per_rank(all.seconds);
+        let rate =
+            if all.number > 0 { format!(" in {} calls", count(all.number)) } else { String::new() };
+        rows.push((class.name, time, format!("{}{rate}", seconds(time))));
+    }
+    bars(out, &rows);
+    let waits = figures::waits(job);
+    if waits.iter().any(|(_, time)| *time > 0.0) {
+        out.push_str("<h2>Waits of each process</h2>\n");
+        bars(out, &waits.map(|(cause, time)| (cause, time, seconds(job.per_rank(time)))));
+    }
+    let tiers = figures::tiers(job);
+    if tiers.iter().any(|(_, number)| *number > 0) {
+        out.push_str("<h2>Where the bytes were that it read</h2>\n");
+        bars(out, &tiers.map(|(name, number)| (name, number as f64, bytes(number))));
+    }
+}
+
+/// A letter for each cell: `a` for nothing, up to `p` for the most that a cell has.
+fn levels(job: &JobProfile) -> Vec<String> {
+    let columns = job.timeline.len().min(COLUMNS_MAX);
+    let rows = job.ranks.len().min(ROWS_MAX);
+    let mut cells = vec![vec![0_u64; columns]; rows];
+    for (at, span) in job.timeline.iter().enumerate() {
+        for each in [&span.read, &span.written] {
+            for (rank, number) in each.iter().take(job.ranks.len()).enumerate() {
+                let row = cells.get_mut(rank * rows / job.ranks.len());
+                let cell = row.and_then(|row| row.get_mut(at * columns / job.timeline.len()));
+                if let Some(cell) = cell {
+                    *cell = cell.saturating_add(*number);
+                }
+            }
+        }
+    }
+    let most = cells.iter().flatten().copied().max().unwrap_or(0);
+    let level = |number: u64| match number {
+        0 => 'a',
+        number => char::from(b'b' + (u128::from(number) * 14 / u128::from(most)) as u8),
+    };
+    cells.iter().map(|row| row.iter().map(|number| level(*number)).collect()).collect()
+}
+
+fn heat_map(job: &JobProfile, out: &mut String) {
+    let levels = levels(job);
+    if levels.is_empty() || job.timeline.is_empty() {
+        return;
+    }
+    put!(
+        out,
+        "<h2>Bytes of each process over time</h2>\n<canvas id=\"heat\" role=\"img\" \
+         aria-label=\"heat map of processes and time\" data-rows=\"{}\"></canvas>\n\
+         <p class=\"axis\"><span>0 s</span><span>{}</span></p>\n",
+        levels.join(" "),
+        seconds(job.seconds)
+    );
+}
+
+fn sizes(job: &JobProfile, out: &mut String) {
+    for (direction, title) in [(Direction::Read, "reads"), (Direction::Write, "writes")] {
+        let all = figures::transfers(job, direction);
+        if all.number == 0 {
+            continue;
+        }
+        put!(out, "<h2>Sizes of {title}</h2>\n");
+        let rows: Vec<(&str, f64, String)> = figures::SIZE_LABELS
+            .iter()
+            .zip(all.sizes)
+            .map(|(label, number)| (*label, number as f64, count(number)))
+            .collect();
+        bars(out, &rows);
+        put!(
+            out,
+            "<p>{} consecutive, {} with a gap, {} backwards, {} misaligned.</p>\n",
+            count(all.consecutive),
+            count(all.sequential),
+            count(figures::random(job, direction)),
+            count(all.misaligned)
+        );
+    }
+}
+
+fn files(report: &Report, out: &mut String) {
+    let job = &report.profile;
+    out.push_str(
+        "<h2>Files with the most bytes</h2>\n<div class=\"wide\"><table>\n<tr><th>path</th><th>read</th>\
+         <th>written</th><th>size</th><th>processes</th></tr>\n",
+    );
+    for file in figures::largest(job, FILES) {
+        let [reads, writes] = file.transfers();
+        put!(
+            out,
+            "<tr><td><code>{}</code></td><td class=\"number\">{}</td><td class=\"number\">{}</td>\
+             <td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
+            escaped(&file.path),
+            bytes(reads.bytes),
+            bytes(writes.bytes),
+            bytes(file.size),
+            count(file.uses.len() as u64)
+        );
+    }
+    out.push_str("</table></div>\n");
+}

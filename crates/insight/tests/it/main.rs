@@ -1,0 +1,5 @@
+//! Advice and reports from outside: each trigger with a job that makes it fire and one just below.
+
+mod reports;
+mod triggers;
+mod workloads;

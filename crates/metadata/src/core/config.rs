@@ -1,0 +1,121 @@
+//! Settings of a service. They never change while it runs. All services of an instance have the
+//! same values, except for the worker and the limits.
+
+use placement::Map;
+use placement::map::worker_of_shard;
+use wire::limits::{INLINE_BYTES_MAX, STRIPE_LOG2_MAX, STRIPE_LOG2_MIN};
+use wire::{DaemonIndex, ShardIndex};
+
+/// Settings of a service.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The daemon of this service.
+    pub daemon: DaemonIndex,
+    /// Index of this daemon's host, as in `Header::host` of local requests.
+    pub host: u16,
+    /// Number of daemons on that host.
+    pub host_daemons: u16,
+    /// The worker thread of this service: it owns the daemon's shards of this worker.
+    pub worker: usize,
+    /// Worker threads of each daemon; the same in the whole instance and for its life.
+    pub workers: usize,
+    /// The instance map.
+    pub map: Map,
+    /// log2 of the stripe size for files that request none.
+    pub stripe_log2: u8,
+    /// Largest contents, in bytes, that stay in the inode record; 0: none. At most
+    /// `INLINE_BYTES_MAX`.
+    pub inline_bytes: usize,
+    /// Spread of the root, `spread::HOME` or `spread::WIDE`, inherited by directories that request
+    /// none.
+    pub spread: u8,
+    /// Placement of the root, `placement::HASH` or `placement::LOCAL`.
+    pub placement: u8,
+    /// Memory for entries and inodes, in bytes, estimated; beyond it a create fails with ENOSPC.
+    pub metadata_bytes_max: u64,
+    /// Bits of `flag` of the root, inherited by all that is created under it: `POSIX`, and with a
+    /// backing store `WRITEBACK`.
+    pub root_flags: u8,
+    /// True if the root shows a backing directory or a bucket.
+    pub backing: bool,
+    /// True if the backing store accepts partial files, that is, bytes of a file that is still
+    /// being written.
+    pub partials: bool,
+    /// Nanoseconds after which a cached backing name is revalidated; `i64::MAX`: never.
+    pub revalidate_nanos: i64,
+    /// How long to wait for a host that does not answer, in nanoseconds.
+    pub silence_nanos: i64,
+    /// Owner of the root directory.
+    pub root_uid: u32,
+    /// Group of the root directory.
+    pub root_gid: u32,
+    /// Permission bits of the root directory.
+    pub root_mode: u32,
+}
+
+impl Config {
+    /// Settings of the only service of an instance of one daemon; tests start from them.
+    ///
+    /// # Panics
+    /// Never: one daemon is a valid number.
+    #[must_use]
+    pub fn single() -> Config {
+        Config {
+            daemon: DaemonIndex(0),
+            host: 0,
+            host_daemons: 1,
+            worker: 0,
+            workers: 1,
+            map: Map::initial(1).expect("one daemon is within the limits"),
+            stripe_log2: 22,
+            inline_bytes: INLINE_BYTES_MAX,
+            spread: wire::attributes::spread::HOME,
+            placement: wire::attributes::placement::HASH,
+            metadata_bytes_max: u64::MAX,
+            root_flags: 0,
+            backing: false,
+            partials: false,
+            revalidate_nanos: i64::MAX,
+            silence_nanos: 30_000_000_000,
+            root_uid: 0,
+            root_gid: 0,
+            root_mode: 0o755,
+        }
+    }
+
+    /// True if `shard` belongs to this service.
+    #[must_use]
+    pub fn owns(&self, shard: ShardIndex) -> bool {
+        self.group(shard) == self.own_group()
+    }
+
+    /// The service that owns `shard`.
+    #[must_use]
+    pub(crate) fn group(&self, shard: ShardIndex) -> Group {
+        Group::new(self.map.owner(shard), worker_of_shard(shard, self.workers))
+    }
+
+    /// This service.
+    #[must_use]
+    pub(crate) const fn own_group(&self) -> Group {
+        Group::new(self.daemon, self.worker)
+    }
+
+    /// The stripe size (log2) of a new file, within the limits whatever was requested.
+    pub(crate) fn stripe_log2_of(&self, requested: u8, parent: u8) -> u8 {
+        let limits = STRIPE_LOG2_MIN..=STRIPE_LOG2_MAX;
+        let found =
+            [requested, parent, self.stripe_log2].into_iter().find(|log2| limits.contains(log2));
+        found.unwrap_or(STRIPE_LOG2_MAX)
+    }
+}
+
+/// Name of a service for other services: its daemon and worker. Unique in the instance.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub(crate) struct Group(pub(crate) u32);
+
+impl Group {
+    pub(crate) const fn new(daemon: DaemonIndex, worker: usize) -> Group {
+        Group(((daemon.0 as u32) << 8) | worker as u32 & 0xff)
+    }
+}

@@ -1,0 +1,425 @@
+//! Coherence of the page caches of kernels behind mounts on different hosts, at the shard of the
+//! file.
+//!
+//! The shard knows which other hosts may write to a file and which may cache pages of it
+//! (`open_files`), and reads the open inode of its own host. A host caches pages only of files that
+//! no other host writes to, as the answer to its open says; a mapping made while others write may
+//! still cause caching. So
+//! 1. a writer is counted when it begins (`HostMarks::begin_writing`), and is answered after all
+//!    other hosts have dropped their pages and recorded that there is a writer;
+//! 2. a writer on a file whose pages others may cache requests to have them dropped after its write
+//!    (`Unwatch`);
+//! 3. a host that comes to cache pages while others write is answered after the writers have
+//!    recorded that.
+//!
+//! Cached pages of a closed file are not read. The next open learns from the counter whether a
+//! writer began since.
+//!
+//! A host is notified by a message to a service of it (`Message::FileUse`), which records it in the
+//! open inode, notifies the mounts, and answers when they have carried it out. The message is
+//! resent until it is answered. A mount that does not carry it out within the validity of kernel
+//! caches is notified but not waited for, until it responds; likewise a host that does not answer.
+//!
+//! After a restart the necessary state is in the log and in shared memory; a waiting client repeats
+//! its request.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wire::reply::opened;
+use wire::request::open;
+use wire::watch::{MARGIN_NANOS, Notice, VALID_NANOS, what};
+use wire::{Inode, Reply, ShardIndex};
+
+use crate::core::context::Context;
+use crate::core::effect::HostMarks;
+use crate::core::job::{Call, RESEND_NANOS, Resend, Step, Stop, Wait};
+use crate::core::peer_messages::Message;
+use crate::kernel_cache::KernelCaches;
+use crate::kernel_cache::notices::Changing;
+
+/// Longest wait for a host or mount.
+const ANSWER_NANOS_MAX: i64 = VALID_NANOS + MARGIN_NANOS;
+/// Interval at which a waiting job checks whether that is over.
+const POLL_NANOS: i64 = 20_000_000;
+/// A request that its client does not repeat is forgotten after this.
+const FORGOTTEN_NANOS: i64 = 60_000_000_000;
+/// Most notices about pages that wait for one mount; the senders of further ones retry.
+const NOTICES_MAX: usize = 4096;
+
+/// In `Message::FileUse::uses`, besides bits of `opened`: kernels of the host drop their pages.
+pub(crate) const DROP: u8 = 0x80;
+
+/// Writer that begins with a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Begins {
+    /// The requester, so it is counted.
+    Writer,
+    /// None, or one that has counted itself.
+    Nobody,
+}
+
+/// The file of a request, its client id and sequence number.
+type RequestKey = (Inode, (u64, u64));
+
+/// A notification of a host about a file.
+#[derive(Clone, Copy, Debug)]
+struct HostInvalidation {
+    host: u16,
+    inode: Inode,
+    /// Mount of the host that is not notified.
+    except: u8,
+    uses: u8,
+    until: i64,
+    is_late: bool,
+    /// It is to be repeated once it is carried out: there were further ones meanwhile.
+    is_repeated: bool,
+    resend: Resend,
+}
+
+/// The notifications of one request.
+#[derive(Clone, Debug)]
+struct InvalidationRound {
+    numbers: Vec<u64>,
+    /// The counter of writers before the request.
+    writers: Option<u64>,
+    since: i64,
+}
+
+/// A mount of this host that has to drop pages; a service waits for that.
+#[derive(Clone, Copy, Debug)]
+struct Notified {
+    /// The number of its notice.
+    notice: u64,
+    until: i64,
+}
+
+/// Volatile state of the protocol; see the module.
+#[derive(Default)]
+pub(crate) struct PageCaches {
+    invalidations: BTreeMap<u64, HostInvalidation>,
+    rounds: BTreeMap<RequestKey, InvalidationRound>,
+    /// Hosts that did not answer.
+    silent: BTreeSet<u16>,
+    /// By mount, waiting service, and the service's number.
+    notified: BTreeMap<(u8, ShardIndex, u64), Notified>,
+    /// Mounts that did not carry out a notice in time.
+    late: BTreeSet<u8>,
+}
+
+impl PageCaches {
+    /// A host is gone, with its mounts.
+    pub(crate) fn host_gone(&mut self, host: u16) {
+        self.invalidations.retain(|_, invalidation| invalidation.host != host);
+        self.silent.remove(&host);
+    }
+
+    fn is_waited_for(&self, number: u64, now: i64) -> bool {
+        let invalidation = self.invalidations.get(&number);
+        invalidation.is_some_and(|one| one.until > now && !self.silent.contains(&one.host))
+    }
+
+    /// True if an unanswered notification of a silent host includes all of `new`. The host may carry
+    /// it out before what `new` is about, so it is repeated.
+    fn is_covered(&mut self, new: &HostInvalidation) -> bool {
+        let covers = |one: &&mut HostInvalidation| {
+            (one.host, one.inode, one.except) == (new.host, new.inode, new.except)
+                && new.uses & !one.uses == 0
+        };
+        if !self.silent.contains(&new.host) {
+            return false;
+        }
+        let covering = self.invalidations.values_mut().find(covers);
+        covering.map(|one| one.is_repeated = true).is_some()
+    }
+
+    fn notified_for(&self, from: ShardIndex, number: u64) -> bool {
+        self.notified.keys().any(|&(_, to, known)| (to, known) == (from, number))
+    }
+}
+
+impl KernelCaches {
+    /// A file is opened, and its use recorded: proceeds when the hosts concerned know. Returns the
+    /// counter of writers before, if the opener is a writer.
+    pub(crate) fn announce_open(
+        &mut self,
+        cx: &mut Context,
+        call: &Call<'_>,
+        inode: Inode,
+        uses: u8,
+    ) -> Step<Option<u64>> {
+        if uses & (open::WRITES | open::MAPS) == 0 {
+            return Ok(None);
+        }
+        let to_cachers = match uses & open::WRITES {
+            0 => 0,
+            _ => DROP | opened::OTHERS_WRITE,
+        };
+        let to_writers = if uses & open::MAPS != 0 { opened::OTHERS_CACHE } else { 0 };
+        let begins = if to_cachers == 0 { Begins::Nobody } else { Begins::Writer };
+        self.notify_others(cx, call, inode, begins, (to_cachers, to_writers))
+    }
+
+    /// The sender is about to write without having announced it, or has written.
+    pub(crate) fn unwatch(&mut self, cx: &mut Context, call: &Call<'_>, inode: Inode) -> Step<()> {
+        let host = call.header.host;
+        let is_local = host == cx.config.host;
+        let writes = match is_local {
+            true => call.host_view.has_writer(inode),
+            false => cx.state.writers_but(inode, u16::MAX).any(|writer| writer == host),
+        };
+        let uses = DROP | if writes { opened::OTHERS_WRITE } else { 0 };
+        // A writer on this host counts itself.
+        let begins = if writes || is_local { Begins::Nobody } else { Begins::Writer };
+        self.notify_others(cx, call, inode, begins, (uses, 0))?;
+        let value = u64::from(remote_use(cx, call, inode));
+        cx.io.reply(call.ticket, &Reply::Number { value });
+        Ok(())
+    }
+
+    /// Notifies the hosts that cache pages of a file, and those that write to it.
+    fn notify_others(
+        &mut self,
+        cx: &mut Context,
+        call: &Call<'_>,
+        inode: Inode,
+        begins: Begins,
+        uses: (u8, u8),
+    ) -> Step<Option<u64>> {
+        let request = (inode, (call.header.client_id, call.header.sequence));
+        if !self.pages.rounds.contains_key(&request) {
+            // Counted after the writer was recorded, and before the caching hosts are read.
+            let before = (begins == Begins::Writer).then(|| call.host_view.begin_writing(inode));
+            let numbers = self.notify_hosts(cx, call, inode, uses);
+            let round = InvalidationRound { numbers, writers: before, since: cx.steady };
+            self.pages.rounds.insert(request, round);
+        }
+        // From now on it may be written elsewhere (`size_coherence`). A mount that gets both
+        // notices is waited for once.
+        let attributes = match uses.0 & DROP {
+            0 => Ok(()),
+            _ => self.await_invalidated(cx, call, &[Changing::Attributes(inode)]),
+        };
+        if !self.is_round_over(cx, request) {
+            return Err(Stop::Wait(Wait::Invalidation));
+        }
+        attributes?;
+        Ok(self.pages.rounds.remove(&request).and_then(|round| round.writers))
+    }
+
+    fn is_round_over(&mut self, cx: &mut Context, request: RequestKey) -> bool {
+        let (now, pages) = (cx.steady, &self.pages);
+        let Some(round) = pages.rounds.get(&request) else { return true };
+        let is_over = !round.numbers.iter().any(|&number| pages.is_waited_for(number, now));
+        if !is_over {
+            cx.wake_at(cx.now.saturating_add(POLL_NANOS));
+        }
+        is_over
+    }
+
+    /// Notifies hosts; returns the numbers of the notifications.
+    fn notify_hosts(
+        &mut self,
+        cx: &mut Context,
+        call: &Call<'_>,
+        inode: Inode,
+        (cachers, writers): (u8, u8),
+    ) -> Vec<u64> {
+        let (by, own) = (call.header.host, cx.config.host);
+        let mut all = Vec::new();
+        for (host, uses) in cx.state.uses_but(inode, own) {
+            let of_cachers = if uses & opened::OTHERS_CACHE != 0 { cachers } else { 0 };
+            let of_writers = if uses & opened::OTHERS_WRITE != 0 { writers } else { 0 };
+            all.push((host, of_cachers | of_writers));
+        }
+        if by != own {
+            // The open inode of this host is at hand.
+            call.host_view.mark_remote_use(inode, (cachers | writers) & !DROP);
+        }
+        let mut has_cachers = false;
+        call.host_view.page_cache_mounts(inode, &mut |_| has_cachers = true);
+        all.push((own, if has_cachers { cachers & DROP } else { 0 }));
+        let mut numbers = Vec::new();
+        for (host, uses) in all {
+            // The requester's own host knows its writers and cached pages from the open inode.
+            let uses = if host == by { uses & DROP } else { uses };
+            let except = if host == by { call.header.mount } else { 0 };
+            if uses != 0 {
+                numbers.extend(self.notify_host_of_pages(cx, host, inode, except, uses));
+            }
+        }
+        numbers
+    }
+
+    fn notify_host_of_pages(
+        &mut self,
+        cx: &mut Context,
+        host: u16,
+        inode: Inode,
+        except: u8,
+        uses: u8,
+    ) -> Option<u64> {
+        let resend = Resend::after(cx.now, RESEND_NANOS);
+        let until = cx.steady.saturating_add(ANSWER_NANOS_MAX);
+        let invalidation = HostInvalidation {
+            host,
+            inode,
+            except,
+            uses,
+            until,
+            is_late: false,
+            is_repeated: false,
+            resend,
+        };
+        if self.pages.is_covered(&invalidation) {
+            return None;
+        }
+        Some(self.send_invalidation(cx, invalidation))
+    }
+
+    fn send_invalidation(&mut self, cx: &mut Context, invalidation: HostInvalidation) -> u64 {
+        let number = self.local.new_notice(cx);
+        self.pages.invalidations.insert(number, invalidation);
+        self.send_file_use(cx, number, &invalidation);
+        cx.wake_at(invalidation.resend.at);
+        number
+    }
+
+    fn send_file_use(&mut self, cx: &mut Context, number: u64, invalidation: &HostInvalidation) {
+        let HostInvalidation { host, inode, except, uses, .. } = *invalidation;
+        let message = Message::FileUse { from: cx.address.0, number, inode, except, uses };
+        if host != cx.config.host {
+            if let Some(to) = self.remote.relay_of(cx, host) {
+                cx.io.send(to, &message);
+            }
+            return;
+        }
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        cx.own_messages.push_back(bytes);
+    }
+
+    /// A host has carried out a notification.
+    pub(crate) fn file_use_carried(&mut self, cx: &mut Context, number: u64) {
+        if let Some(invalidation) = self.pages.invalidations.remove(&number) {
+            self.pages.silent.remove(&invalidation.host);
+            cx.wake(|wait| *wait == Wait::Invalidation);
+            if invalidation.is_repeated {
+                let HostInvalidation { host, inode, except, uses, .. } = invalidation;
+                let _ = self.notify_host_of_pages(cx, host, inode, except, uses);
+            }
+        }
+    }
+
+    /// A service announces the use of a file by other hosts; the file may be open on this one.
+    pub(crate) fn take_file_use(
+        &mut self,
+        cx: &mut Context,
+        host_view: &dyn HostMarks,
+        message: &Message<'_>,
+    ) {
+        let Message::FileUse { from, number, inode, except, uses } = *message else { return };
+        let from = ShardIndex(from);
+        if !cx.config.owns(from) {
+            host_view.mark_remote_use(inode, uses & !DROP);
+        }
+        self.pages.notified.retain(|&(mount, ..), _| host_view.has_mount(mount));
+        let mut mounts = Vec::new();
+        if uses & DROP != 0 {
+            host_view.page_cache_mounts(inode, &mut |mount| mounts.push(mount));
+        }
+        mounts.retain(|&mount| mount != except && host_view.has_mount(mount));
+        for mount in mounts {
+            let key = (mount, from, number);
+            let is_late = self.pages.late.contains(&mount);
+            if self.pages.notified.contains_key(&key)
+                || is_late && self.local.has_queued(mount, inode)
+            {
+                continue;
+            }
+            let all = (mount, ShardIndex(0), 0)..=(mount, ShardIndex(u16::MAX), u64::MAX);
+            if self.pages.notified.range(all).count() >= NOTICES_MAX {
+                return;
+            }
+            let notice = self.local.new_notice(cx);
+            let until = cx.steady.saturating_add(ANSWER_NANOS_MAX);
+            if !is_late {
+                self.pages.notified.insert(key, Notified { notice, until });
+            }
+            self.local.queue_notice(
+                cx,
+                mount,
+                &Notice { what: what::BYTES, number: notice, inode, name: &[] },
+            );
+            cx.wake_at(cx.now.saturating_add(ANSWER_NANOS_MAX));
+        }
+        self.acknowledge_file_use(cx, from, number);
+    }
+
+    /// Acknowledges a notification, if it is carried out.
+    fn acknowledge_file_use(&mut self, cx: &mut Context, to: ShardIndex, number: u64) {
+        if self.pages.notified_for(to, number) {
+            return;
+        }
+        match cx.config.owns(to) {
+            true => self.file_use_carried(cx, number),
+            false => cx.io.send(to, &Message::NoticeDone { number }),
+        }
+    }
+
+    /// A mount of this host has carried out all notices up to `done`.
+    pub(crate) fn pages_dropped(&mut self, cx: &mut Context, mount: u8, done: u64) {
+        self.pages.late.remove(&mount);
+        self.end_notified(cx, |key, one| key.0 == mount && one.notice <= done);
+    }
+
+    fn end_notified(
+        &mut self,
+        cx: &mut Context,
+        is_over: impl Fn(&(u8, ShardIndex, u64), &Notified) -> bool,
+    ) {
+        let mut over = Vec::new();
+        self.pages.notified.retain(|key, one| {
+            let is_over = is_over(key, one);
+            over.extend(is_over.then_some((key.1, key.2)));
+            !is_over
+        });
+        over.into_iter().for_each(|(from, number)| self.acknowledge_file_use(cx, from, number));
+    }
+
+    /// Timer: resends unanswered notifications, and ends the wait for late hosts and mounts.
+    pub(crate) fn tick_page_caches(&mut self, cx: &mut Context) {
+        let (now, steady) = (cx.now, cx.steady);
+        let pages = &mut self.pages;
+        pages.rounds.retain(|_, round| steady.saturating_sub(round.since) < FORGOTTEN_NANOS);
+        let late = pages.notified.iter().filter(|(_, one)| one.until <= steady);
+        let late: Vec<u8> = late.map(|(key, _)| key.0).collect();
+        pages.late.extend(late);
+        self.end_notified(cx, |_, one| one.until <= steady);
+        if let Some(until) = self.pages.notified.values().map(|one| one.until).min() {
+            cx.wake_at(now.saturating_add(until.saturating_sub(steady)));
+        }
+        let mut all = core::mem::take(&mut self.pages.invalidations);
+        for (&number, one) in &mut all {
+            if one.until <= steady && !one.is_late {
+                one.is_late = true;
+                self.pages.silent.insert(one.host);
+            }
+            if one.resend.is_due(now) {
+                self.send_file_use(cx, number, one);
+            }
+            cx.wake_at(one.resend.at);
+        }
+        self.pages.invalidations = all;
+    }
+}
+
+/// The use of a file by other hosts than the requester's.
+pub(crate) fn remote_use(cx: &Context, call: &Call<'_>, inode: Inode) -> u8 {
+    let mut others =
+        cx.state.uses_but(inode, call.header.host).fold(0, |all, (_, uses)| all | uses);
+    if call.header.host != cx.config.host {
+        others |= if call.host_view.has_writer(inode) { opened::OTHERS_WRITE } else { 0 };
+        others |= if call.host_view.had_pages(inode) { opened::OTHERS_CACHE } else { 0 };
+    }
+    others
+}

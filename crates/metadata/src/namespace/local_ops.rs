@@ -1,0 +1,129 @@
+//! Local operations (`wire::local_op`): operations that a client of this host completed in shared
+//! memory. They are applied between two steps, are not answered, and do not fail: an operation that
+//! is refused here was never promised to a correct client, or was applied before a crash.
+//!
+//! The daemon lets clients log local operations only while `takes_local_ops` returns true.
+
+use wire::attributes::{mode, spread};
+use wire::id::LOCAL_OP_SEQUENCE_FIRST;
+use wire::name::Name;
+use wire::{Attributes, Inode, LocalOp, ShardIndex};
+
+use crate::core::context::Context;
+use crate::core::effect::{Effect, LoggedOp};
+use crate::core::record::Record;
+use crate::core::state::State;
+use crate::files::Files;
+use crate::files::new_inode::{flags_of_new, put_new};
+use crate::files::open_files::drop_link;
+
+/// Inode numbers that are granted to clients at a time.
+const GRANT_COUNT: u64 = 8192;
+
+impl State {
+    /// The first inode number of `shard` that no local operation may have used.
+    #[must_use]
+    pub(crate) fn numbers_end(&self, shard: ShardIndex) -> u64 {
+        self.grants.get(&shard.0).copied().unwrap_or(LOCAL_OP_SEQUENCE_FIRST)
+    }
+}
+
+pub(crate) fn grant_numbers(cx: &mut Context, shard: ShardIndex) {
+    let first = cx.state.numbers_end(shard);
+    let end = first + GRANT_COUNT;
+    cx.put(&Record::PutGrant { shard: shard.0, end });
+    cx.io.push(Effect::GrantNumbers { shard, first, end });
+}
+
+pub(crate) fn take_local_op(files: &mut Files, logged_op: &LoggedOp<'_>) {
+    match logged_op.op {
+        LocalOp::Create { parent, spread, ref attributes, name } => {
+            created_by_local_op(files, parent, spread, attributes, name);
+        }
+        LocalOp::Unlink { parent, spread, inode, at, name } => {
+            unlinked_by_local_op(files, (parent, spread), inode, at.cast_signed(), name);
+        }
+        LocalOp::Close { inode, .. } => closed_by_local_op(&mut files.cx, inode, logged_op.written),
+    }
+}
+
+fn created_by_local_op(
+    files: &mut Files,
+    parent: Inode,
+    spread: u8,
+    attributes: &Attributes,
+    name: &[u8],
+) {
+    let Ok(name) = Name::parse(name) else { return };
+    let inode = attributes.inode;
+    let granted = LOCAL_OP_SEQUENCE_FIRST..files.cx.state.numbers_end(inode.shard());
+    let is_granted = granted.contains(&inode.sequence()) && files.cx.config.owns(inode.shard());
+    let is_there = files.cx.state.entries.get(parent, name.bytes()).is_some()
+        || files.cx.state.inodes.get(inode).is_some();
+    if !attributes.is_regular() || !is_granted || is_there {
+        return;
+    }
+    let mut attributes = checked(&files.cx, attributes);
+    if (attributes.project != 0 || files.cx.state.usage.has_projects())
+        && let Some(known) = files.directories.known_directory(&files.cx, parent)
+    {
+        attributes.project = known.project;
+    }
+    put_new(&mut files.cx, &attributes, &[], 0, &[]);
+    let kind = mode::REGULAR;
+    files.cx.put(&Record::PutEntry { parent, name: name.bytes(), inode, mode: kind });
+    let at = attributes.changed.min(files.cx.now);
+    files.directories.change_tally_at(&mut files.cx, at, parent, spread, (1, 0));
+}
+
+/// Attributes as the client filled them in, within limits.
+fn checked(cx: &Context, attributes: &Attributes) -> Attributes {
+    let mut layout = attributes.layout;
+    layout.stripe_log2 = cx.config.stripe_log2_of(layout.stripe_log2, layout.stripe_log2);
+    layout.spread = spread::HOME;
+    layout.flags &= flags_of_new(&cx.config);
+    Attributes {
+        parent: Inode::NONE,
+        mode: attributes.mode & (mode::TYPE | mode::PERMISSIONS),
+        links: 1,
+        size: 0,
+        device: 0,
+        layout,
+        extras: 0,
+        ..*attributes
+    }
+}
+
+fn unlinked_by_local_op(
+    files: &mut Files,
+    (parent, spread): (Inode, u8),
+    inode: Inode,
+    at: i64,
+    name: &[u8],
+) {
+    let found = files.cx.state.entries.get(parent, name);
+    let is_it =
+        found.is_some_and(|(other, kind)| other == inode && kind & mode::TYPE != mode::DIRECTORY);
+    if !is_it || !files.cx.config.owns(inode.shard()) {
+        return;
+    }
+    files.cx.put(&Record::DeleteEntry { parent, name });
+    // No later than now: no client dates a directory into the future.
+    let at = at.min(files.cx.now);
+    files.directories.change_tally_at(&mut files.cx, at, parent, spread, (-1, 0));
+    drop_link(&mut files.cx, inode);
+}
+
+/// The file was closed with the unreported size `written`.
+fn closed_by_local_op(cx: &mut Context, inode: Inode, written: u64) {
+    let Some(node) = cx.state.inodes.get(inode) else { return };
+    let old = node.attributes;
+    if written == 0 || !old.is_regular() || old.is_inline() {
+        return;
+    }
+    let mut attributes = old;
+    attributes.size = old.size.max(written.min(wire::limits::FILE_BYTES_MAX));
+    attributes.changed = cx.stamp(old.changed);
+    attributes.modified = attributes.changed;
+    cx.put(&Record::PutAttributes { attributes });
+}

@@ -1,0 +1,107 @@
+//! Pages in kernel caches behind mounts of several hosts: single orders of steps that chance seldom
+//! brings (`pages`).
+
+use crate::sim::shared::FileRow;
+use crate::sim::{Answer, World};
+use metadata::Input;
+use wire::reply::opened;
+use wire::request::open;
+use wire::{Credentials, Inode, Request};
+
+/// Opens a file on a host; returns the counter of writers, and the use by others.
+fn open_on(world: &mut World, host: u16, inode: Inode, open_sequence: u64, uses: u8) -> (u64, u8) {
+    let request = Request::Open { inode, open_sequence, uses };
+    let mut sent = world.prepare(Credentials::ROOT, inode.shard(), &request);
+    sent.header.host = host;
+    let ticket = world.send_again(&sent);
+    world.settle();
+    match world.answer(ticket) {
+        Some(Answer::Opened(_, writers, others)) => (writers, others),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Orders that chance seldom brings, each by itself.
+#[test]
+fn hosts_learn_of_each_other_before_their_opens_are_answered() {
+    let mut world = World::daemons(3);
+    let file = world.root().file(Inode::ROOT, b"f").expect("made").inode;
+    assert_eq!(world.owner(file.shard()), 0);
+    let (reader, writer) = (1, 2);
+    let close = |world: &mut World, host, open_sequence| {
+        let request = Request::Close { inode: file, open_sequence };
+        let mut sent = world.prepare(Credentials::ROOT, file.shard(), &request);
+        sent.header.host = host;
+        world.send_again(&sent);
+    };
+    // A host that closed the file sees by the counter that it was written since.
+    assert_eq!(open_on(&mut world, reader, file, 1, open::PAGES), (0, opened::MAY_CACHE));
+    close(&mut world, reader, 1);
+    assert_eq!(open_on(&mut world, writer, file, 2, open::WRITES), (0, 0));
+    assert_eq!(open_on(&mut world, reader, file, 3, open::PAGES), (1, opened::OTHERS_WRITE));
+    close(&mut world, writer, 2);
+    assert_eq!(open_on(&mut world, reader, file, 4, open::PAGES), (1, opened::MAY_CACHE));
+    // A new writer learns of hosts that cache pages, and vice versa.
+    let row = |world: &World, host: u16| {
+        world.seats[usize::from(host)].host_view.pages.borrow().rows[&file].others
+    };
+    for host in [reader, writer] {
+        let shared = &world.seats[usize::from(host)].host_view.pages;
+        shared.borrow_mut().rows.insert(file, FileRow::default());
+    }
+    assert_eq!(open_on(&mut world, writer, file, 5, open::WRITES), (1, opened::OTHERS_CACHE));
+    assert_eq!(row(&world, reader), opened::OTHERS_WRITE);
+    close(&mut world, reader, 4);
+    // A mapping is made beside a writer.
+    assert_eq!(row(&world, writer), 0);
+    assert_eq!(open_on(&mut world, reader, file, 6, open::MAPS), (2, opened::OTHERS_WRITE));
+    assert_eq!(row(&world, writer), opened::OTHERS_CACHE);
+}
+
+/// A host that does not answer in time may carry out a notice before the writes that came later: it is
+/// notified again.
+#[test]
+fn a_host_that_was_silent_is_notified_of_later_writes() {
+    let mut world = World::daemons(3);
+    let file = world.root().file(Inode::ROOT, b"f").expect("made").inode;
+    assert_eq!(world.owner(file.shard()), 0);
+    let (reader, writer) = (1, 2);
+    open_on(&mut world, reader, file, 1, open::PAGES);
+    open_on(&mut world, writer, file, 2, open::WRITES);
+    // Lets 100 ms pass; returns the messages to the reader's host, which do not arrive.
+    let pass = |world: &mut World| {
+        world.now += 100_000_000;
+        for at in [0, 2] {
+            world.step(at, Input::Tick);
+        }
+        let (to_reader, others): (Vec<_>, Vec<_>) =
+            core::mem::take(&mut world.queue).into_iter().partition(|message| message.0 == 1);
+        for (to, bytes) in others {
+            world.step(to, Input::Peer { message: &bytes });
+        }
+        to_reader.into_iter().map(|message| message.1).collect::<Vec<_>>()
+    };
+    let write = |world: &mut World| {
+        let request = Request::Unwatch { inode: file };
+        let mut sent = world.prepare(Credentials::ROOT, file.shard(), &request);
+        sent.header.host = writer;
+        sent
+    };
+    let first = write(&mut world);
+    let mut notices = Vec::new();
+    let is_answered = (0..100).any(|_| {
+        let ticket = world.send_again(&first);
+        notices.extend(pass(&mut world));
+        matches!(world.answer(ticket), Some(Answer::Number(_)))
+    });
+    assert!(is_answered, "a silent host is not waited for");
+    let notice = notices.first().expect("it was notified").clone();
+    let second = write(&mut world);
+    let ticket = world.send_again(&second);
+    assert!(pass(&mut world).iter().all(|again| *again == notice), "the same one");
+    assert!(matches!(world.answer(ticket), Some(Answer::Number(_))), "not waited for again");
+    // Now the first notice arrives, and its answer.
+    world.step(1, Input::Peer { message: &notice });
+    let later = (0..3).flat_map(|_| pass(&mut world)).any(|new| new != notice);
+    assert!(later, "pages that were filled since are not dropped");
+}

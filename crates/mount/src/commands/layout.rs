@@ -1,0 +1,126 @@
+//! `forebay-mount --layout`: shows or changes the layout of a file, for `forebay layout`, which
+//! does not use shared memory itself. Mounts nothing.
+//!
+//! Arguments: run directory, number of the first daemon, path from the instance's root, and
+//! settings to change as `NAME=VALUE`. Prints the layout as a line of `name=value`.
+
+use client::{At, Client, Follow, Outcome, PathBuffer};
+use std::ffi::{CString, OsString};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use wire::attributes::{placement, spread, writeback};
+use wire::{Attributes, Credentials, Errno};
+
+/// Settings that may be changed, without the prefix of their extended attributes.
+const NAMES: [&str; 5] = ["consistency", STRIPE_COUNT, "stripe_size", WRITEBACK, PINNED];
+const PINNED: &str = "pinned";
+const WRITEBACK: &str = "writeback";
+const STRIPE_COUNT: &str = "stripe_count";
+const PREFIX: &str = "user.forebay.";
+
+/// Runs the command.
+///
+/// # Errors
+/// The reason, for people.
+pub(crate) fn run(
+    client: &'static Client,
+    words: impl Iterator<Item = OsString>,
+) -> Result<String, String> {
+    let words: Vec<OsString> = words.collect();
+    let [run, home, path, requested @ ..] = words.as_slice() else {
+        return Err("--layout takes RUN HOME PATH [NAME=VALUE]..".to_owned());
+    };
+    let requested = requested.iter().map(|word| parse(word)).collect::<Result<Vec<_>, _>>()?;
+    let home = home.to_str().and_then(|text| text.parse().ok());
+    let home: u16 = home.ok_or("HOME is not a number")?;
+    let run = CString::new(run.clone().into_vec()).map_err(|_| "RUN contains a NUL")?;
+    client.attach(&run, b"/", home).map_err(|errno| {
+        format!("no daemon answers in {}: {}", run.to_string_lossy(), errno.text())
+    })?;
+    let caller = own_credentials();
+    let at = At::root(path.as_bytes());
+    let mut buffer = Box::new(PathBuffer::new());
+    // All values are checked before any is set.
+    requested.iter().try_for_each(|requested| check(client, *requested))?;
+    for (name, value) in requested {
+        let name = format!("{PREFIX}{name}");
+        let named = (name.as_bytes(), value.as_bytes());
+        let set = client.set_xattr(at, Follow::Yes, named, 0, &caller, &mut buffer);
+        within(set.map_err(|errno| match errno {
+            Errno::EOPNOTSUPP => "the instance has no backing store to write to".to_owned(),
+            errno => errno.text().to_owned(),
+        })?)?;
+    }
+    let found = client.stat(at, Follow::Yes, &caller, &mut buffer);
+    let found = within(found.map_err(|errno| errno.text().to_owned())?)?;
+    text(client, &found).map_err(|errno| errno.text().to_owned())
+}
+
+fn parse(word: &OsString) -> Result<(&str, &str), String> {
+    let parted = word.to_str().and_then(|word| word.split_once('='));
+    let known = parted.filter(|(name, _)| NAMES.contains(name));
+    known.ok_or_else(|| format!("{} cannot be set", word.display()))
+}
+
+/// Checks a value against the limits of this instance.
+fn check(client: &Client, (name, value): (&str, &str)) -> Result<(), String> {
+    let count = value.parse::<u64>().ok().filter(|_| name == STRIPE_COUNT);
+    let Some(count) = count else { return Ok(()) };
+    let all = client.target_count().map_err(|errno| errno.text().to_owned())?;
+    if count > u64::from(all) {
+        let are = if all == 1 { "is one target" } else { &format!("are {all} targets") };
+        return Err(format!("no stripe count of {count}: there {are}"));
+    }
+    let most = placement::GROUP_MAX;
+    if count > u64::from(most) {
+        return Err(format!("no stripe count of {count}: at most {most}, or all"));
+    }
+    Ok(())
+}
+
+/// Credentials of this process.
+pub(crate) fn own_credentials() -> Credentials {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    Credentials::of(uid.as_raw(), gid.as_raw())
+}
+
+/// The value of a call on a file of the instance.
+///
+/// # Errors
+/// The path leads out of the instance.
+pub(crate) fn within<T>(outcome: Outcome<T>) -> Result<T, String> {
+    match outcome {
+        Outcome::Done(value) => Ok(value),
+        Outcome::Outside | Outcome::Special(_) => {
+            Err("it is not a file of the instance".to_owned())
+        }
+    }
+}
+
+/// The layout as text; for a regular file including its targets.
+fn text(client: &Client, found: &Attributes) -> wire::errno::Result<String> {
+    let layout = &found.layout;
+    let consistency = if found.is_posix() { "posix" } else { "relaxed" };
+    let count = match placement::group_count(layout.placement) {
+        Some(count) => count.to_string(),
+        None if layout.placement == placement::LOCAL => "local".to_owned(),
+        None => "all".to_owned(),
+    };
+    let spread = if layout.spread == spread::WIDE { "wide" } else { "home" };
+    let size = 1u64.checked_shl(u32::from(layout.stripe_log2)).unwrap_or(0);
+    let mut text = format!(
+        "consistency={consistency} stripe_count={count} stripe_size={size} spread={spread}"
+    );
+    let pinned = if found.is_pinned() { "yes" } else { "no" };
+    text.push_str(&format!(" {PINNED}={pinned}"));
+    if let Some(name) = writeback::name(layout.writeback()) {
+        text.push_str(&format!(" {WRITEBACK}={name}"));
+    }
+    if found.is_regular() {
+        let mut targets = Vec::new();
+        client.each_target_of(found, &mut |target| targets.push(target.0))?;
+        targets.sort_unstable();
+        let targets: Vec<String> = targets.iter().map(u16::to_string).collect();
+        text.push_str(&format!(" targets={}", targets.join(",")));
+    }
+    Ok(text)
+}

@@ -1,0 +1,286 @@
+//! The processes from which requests of the kernel come, each with its job and rank as its
+//! environment says. Counters are in `shm::activity`.
+//!
+//! A thread of a process is looked up in `/proc` at its first request, and again when a second has
+//! passed, because its number may belong to another process by then. A process of another user may
+//! hide its environment; it belongs to no job then. Requests that the kernel makes on its own behalf
+//! are counted for nobody.
+
+use client::{CallTimer, Client, OpClass, Tags};
+use fuse::Operation;
+use shm::activity::blocks::{Label, PROGRAM_BYTES, label};
+use shm::activity::{ActivitySegment, Lane, Owner};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+use wire::errno::Errno;
+use wire::job::{JOB_VARIABLES, RANK_VARIABLES};
+
+/// How long a thread's process is taken for the same.
+const CHECKED_TIME: Duration = Duration::from_secs(1);
+/// How long a request waits for what `/proc` says of its process: of an unknown one, and of one whose
+/// block is known. The first request of a program comes before the kernel locks its state.
+const LOOK_TIMES: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(5)];
+/// Threads and processes that are remembered.
+const KNOWN_MAX: usize = 4096;
+
+/// A block of a process.
+#[derive(Clone, Copy)]
+struct KnownBlock {
+    lane: Lane,
+    /// Its word when it was taken: when that changed, the block is another's.
+    word: u64,
+}
+
+impl KnownBlock {
+    /// That of operations of nobody.
+    fn nobodys(segment: &ActivitySegment) -> KnownBlock {
+        KnownBlock { lane: Lane::NOBODY, word: segment.word_of(Lane::NOBODY.block) }
+    }
+}
+
+#[derive(Default)]
+struct Known {
+    /// By thread, and when it was looked up.
+    threads: HashMap<u32, (KnownBlock, Instant)>,
+    /// By pid, start time and program.
+    processes: HashMap<(u32, u64, Label<PROGRAM_BYTES>), KnownBlock>,
+}
+
+/// Blocks of calling processes.
+#[derive(Default)]
+pub(crate) struct CallerActivity {
+    known: Mutex<Known>,
+}
+
+/// A process as `/proc` shows it.
+#[derive(Debug, PartialEq, Eq)]
+struct CallingProcess {
+    pid: u32,
+    started: u64,
+    tags: Tags,
+}
+
+impl CallingProcess {
+    /// The process of a thread, with job and rank from its environment. Start time and name are those
+    /// of its first thread. It may wait for the mount: `soon`.
+    fn of(thread: u32) -> Option<CallingProcess> {
+        let read = |id: u32, name: &str| std::fs::read_to_string(format!("/proc/{id}/{name}")).ok();
+        let mut status = read(thread, "status")?;
+        let pid = field_of(&status, "Tgid:")?.parse().ok()?;
+        if pid != thread {
+            status = read(pid, "status")?;
+        }
+        let stat = read(pid, "stat")?;
+        // Field 22 of the line; what follows the last parenthesis begins with field 3.
+        let rest = stat.get(stat.rfind(')')? + 2..)?;
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let (job, rank) = job_and_rank(&environment);
+        let tags = Tags {
+            job: label(job),
+            program: label(field_of(&status, "Name:")?.as_bytes()),
+            rank,
+            uid: field_of(&status, "Uid:")?.split_whitespace().next()?.parse().ok()?,
+        };
+        Some(CallingProcess { pid, started: rest.split(' ').nth(19)?.parse().ok()?, tags })
+    }
+}
+
+/// The answer of `look`, by a thread of its own; `None` if there is none within `limit`. `/proc` waits
+/// for a process that executes, maps or touches a file, and that may wait for this mount: a thread that
+/// serves must not wait for it.
+fn soon<T: Send + 'static>(
+    limit: Duration,
+    look: impl FnOnce() -> Option<T> + Send + 'static,
+) -> Option<T> {
+    let (to, from) = mpsc::sync_channel(1);
+    let reader = thread::Builder::new().name("callers".to_owned()).spawn(move || to.send(look()));
+    reader.ok().and_then(|_| from.recv_timeout(limit).ok()).flatten()
+}
+
+/// A field of a status as `/proc` shows it.
+fn field_of<'s>(status: &'s str, name: &str) -> Option<&'s str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+/// Job and rank in an environment as `/proc` shows it.
+fn job_and_rank(environment: &[u8]) -> (&[u8], Option<u32>) {
+    let value = |name: &&str| {
+        let mut entries = environment.split(|&byte| byte == 0);
+        let value =
+            entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
+        value.filter(|value| !value.is_empty())
+    };
+    let rank =
+        RANK_VARIABLES.iter().find_map(value).and_then(|rank| std::str::from_utf8(rank).ok());
+    let job = JOB_VARIABLES.iter().find_map(value).unwrap_or_default();
+    (job, rank.and_then(|rank| rank.parse().ok()))
+}
+
+impl CallerActivity {
+    /// Has the calling thread of this program count for the process of a thread, and begins a call.
+    /// `None`: it is not counted.
+    pub(crate) fn begin<'a>(
+        &self,
+        client: &'a Client,
+        thread: u32,
+        operation: &Operation<'_>,
+    ) -> Option<(OpClass, CallTimer<'a>)> {
+        let segment = client.activity()?;
+        if !may_be_counted(operation) {
+            client.count_in(Lane::NOBODY);
+            return None;
+        }
+        client.count_in(self.lane_of(segment, thread));
+        let class = class_of(operation).filter(|_| thread != 0)?;
+        Some((class, client.begin_call()))
+    }
+
+    /// Counts a call that `begin` began.
+    pub(crate) fn end(
+        client: &Client,
+        call: Option<(OpClass, CallTimer<'_>)>,
+        outcome: Result<usize, Errno>,
+    ) {
+        let Some((class, timer)) = call else { return };
+        let result = outcome.map_or_else(|errno| -i64::from(errno.0), |_| 0);
+        client.end_call(timer, class, result);
+    }
+
+    fn lane_of(&self, segment: &ActivitySegment, thread: u32) -> Lane {
+        if thread == 0 {
+            return Lane::NOBODY;
+        }
+        let is_valid = |block: &KnownBlock| segment.word_of(block.lane.block) == block.word;
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = known().threads.get(&thread).copied().filter(|(block, _)| is_valid(block));
+        if let Some((block, _)) = seen.filter(|(_, checked)| checked.elapsed() < CHECKED_TIME) {
+            return block.lane;
+        }
+        let [unknown, again] = LOOK_TIMES;
+        let limit = if seen.is_some() { again } else { unknown };
+        let process = soon(limit, move || CallingProcess::of(thread));
+        let mut known = known();
+        if known.threads.len() >= KNOWN_MAX {
+            known.threads.clear();
+        }
+        if known.processes.len() >= KNOWN_MAX {
+            known.processes.retain(|_, block| is_valid(block));
+        }
+        let block = match process {
+            Some(process) => {
+                let key = (process.pid, process.started, process.tags.program);
+                let block = known.processes.get(&key).copied().filter(is_valid);
+                let Some(block) = block.or_else(|| take(segment, &process)) else {
+                    return Lane::NOBODY;
+                };
+                known.processes.insert(key, block);
+                block
+            }
+            // It waits for this mount, so its number is not another's yet.
+            None => match seen {
+                Some((block, _)) => block,
+                None => KnownBlock::nobodys(segment),
+            },
+        };
+        known.threads.insert(thread, (block, Instant::now()));
+        block.lane
+    }
+}
+
+fn take(segment: &ActivitySegment, process: &CallingProcess) -> Option<KnownBlock> {
+    let CallingProcess { pid, started, tags } = *process;
+    let owner = Owner { pid, started, tags, is_by_mount: true };
+    let lane = Lane { block: segment.take(&owner, pid)?, is_shared: true };
+    Some(KnownBlock { lane, word: segment.word_of(lane.block) })
+}
+
+/// False for what a process also requests while it executes a program, which closes files: `/proc` waits
+/// for that, so the process must not be looked up. The kernel's own requests are of nobody.
+const fn may_be_counted(operation: &Operation<'_>) -> bool {
+    use Operation::{BatchForget, Destroy, Flush, Forget, Interrupt, Retrieved};
+    !matches!(
+        operation,
+        Flush { .. } | Forget { .. } | BatchForget(_) | Interrupt { .. } | Retrieved | Destroy
+    )
+}
+
+/// The class of a request that may be counted; `None`: reads and writes count themselves.
+const fn class_of(operation: &Operation<'_>) -> Option<OpClass> {
+    Some(match operation {
+        Operation::Open { .. } | Operation::OpenDirectory { .. } => OpClass::Open,
+        Operation::Create { .. }
+        | Operation::TemporaryFile { .. }
+        | Operation::MakeDirectory { .. }
+        | Operation::MakeNode { .. }
+        | Operation::Symlink { .. }
+        | Operation::Link { .. } => OpClass::Create,
+        Operation::Lookup { .. } | Operation::GetAttributes { .. } | Operation::ReadLink => {
+            OpClass::Stat
+        }
+        Operation::ReadDirectory { .. } => OpClass::ReadDirectory,
+        Operation::Unlink { .. } | Operation::RemoveDirectory { .. } => OpClass::Unlink,
+        Operation::Rename { .. } => OpClass::Rename,
+        Operation::Sync { .. } | Operation::SyncDirectory { .. } => OpClass::Sync,
+        Operation::Release { .. } | Operation::ReleaseDirectory { .. } => OpClass::Close,
+        Operation::Read { .. } | Operation::Write { .. } => return None,
+        _ => OpClass::Other,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shm::Segment;
+    use shm::activity::ACTIVITY_BYTES;
+
+    #[test]
+    fn job_and_rank_are_read_from_an_environment() {
+        let text = b"A=1\0SLURM_JOB_ID=77\0SLURM_PROCID=3\0";
+        assert_eq!(job_and_rank(text), (&b"77"[..], Some(3)));
+        let text = b"SLURM_JOB_ID=77\0FOREBAY_JOB=x\0PMI_RANK=no\0";
+        assert_eq!(job_and_rank(text), (&b"x"[..], None));
+        let text = b"FOREBAY_JOB=\0PBS_JOBID=9.server\0FOREBAY_JOBS=2\0";
+        assert_eq!(job_and_rank(text), (&b"9.server"[..], None));
+        assert_eq!(job_and_rank(b""), (&b""[..], None));
+    }
+
+    #[test]
+    fn a_look_that_waits_for_the_mount_is_given_up() {
+        let (answer, request) = mpsc::channel::<u32>();
+        let look = move || request.recv().ok();
+        assert_eq!(soon(LOOK_TIMES[1], look), None, "it waits for an answer that comes later");
+        drop(answer);
+        assert_eq!(soon(Duration::from_secs(60), || Some(7)), Some(7));
+    }
+
+    #[test]
+    fn threads_of_a_process_share_its_block() {
+        let (segment, _) = Segment::nameless(c"test", ACTIVITY_BYTES).expect("memory");
+        let segment = ActivitySegment::new(segment).expect("a segment");
+        let callers = CallerActivity::default();
+        let own = std::process::id();
+        let first = callers.lane_of(&segment, own);
+        assert!(first.is_shared && first != Lane::NOBODY);
+        let thread = thread::scope(|scope| {
+            scope.spawn(|| callers.lane_of(&segment, shm::wait::thread_id())).join()
+        });
+        assert_eq!(thread.expect("no panic"), first);
+        let process = CallingProcess::of(own).expect("it runs");
+        assert_eq!((process.pid, CallingProcess::of(0)), (own, None));
+        assert_eq!(callers.lane_of(&segment, 0), Lane::NOBODY);
+        let mut taken = None;
+        segment.each_taken(&mut |block| {
+            if block.block == first.block {
+                taken = Some(block);
+            }
+        });
+        let taken = taken.expect("its block");
+        assert_eq!((taken.owner.pid, taken.owner.is_by_mount), (own, true));
+        assert!(segment.free(&taken), "as when the process ended");
+        let next = callers.lane_of(&segment, own);
+        assert!(next != Lane::NOBODY, "a freed block is not used again");
+        assert_ne!(segment.word_of(next.block), taken.word);
+    }
+}

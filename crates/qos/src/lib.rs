@@ -1,0 +1,29 @@
+//! Quality of service: each user and job gets its share, and files go where bandwidth is.
+//!
+//! - `scheduler`: which request is served next, by class, user and job; `cost`: device time of
+//!   requests, learned; `bucket`: caps and minima (F7, S6).
+//! - `rules`: which limits a request falls under; `division`: limits that hold over several daemons.
+//! - `pool`: pools of targets, and the target of a new file or stripe (S7).
+//!
+//! The crate is a core: it reads no clock, and equal inputs give equal decisions. It does not know
+//! what a request does or how a device works. How it is used: docs/internals/fairness.md.
+#![forbid(unsafe_code)]
+#![warn(
+    clippy::indexing_slicing,
+    clippy::string_slice,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unreachable
+)]
+
+pub mod bucket;
+
+pub mod cost;
+
+pub mod scheduler;
+
+pub mod rules;
+
+pub mod division;
+
+pub mod pool;

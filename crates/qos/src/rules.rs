@@ -1,0 +1,268 @@
+//! Rules of `forebay qos`: which limits a request falls under. The first rule that matches decides.
+//!
+//! `pattern` matches names, `parse` reads the text of a rule. The form is that of the rules of Lustre's
+//! token bucket filter where it fits:
+//!
+//! ```text
+//! start NAME EXPRESSION [rank=OTHER] LIMIT...
+//! change NAME [rank=OTHER] LIMIT...
+//! stop NAME
+//! ```
+//!
+//! - An expression is `*`, or conditions `key={value value ..}` joined by `&` (all of them) and `,` (one
+//!   of the groups). Keys: `uid`, `gid` (numbers and ranges `100-199`), `jobid`, `program`, `tag` (with
+//!   `*` for any letters), `dir` (that directory and all below it, or with `*`), `opcode` (an operation).
+//! - Limits: `rate=` operations per second, `bw=` and `min=` bytes per second (`K`, `M`, `G`, `T`: powers
+//!   of 1,024), `weight=`, `inflight=`, and `per=job` (the usual) or `per=user`: for each job, or for all
+//!   jobs of a user together.
+//! - A new rule stands before all others; `rank=` puts it before that one.
+//!
+//! Elsewhere: the scheduler, which holds the limits (`scheduler`).
+
+mod pattern;
+
+mod parse;
+
+pub use parse::{Fault, RuleError};
+pub use pattern::Pattern;
+
+use crate::scheduler::Limits;
+
+/// Most rules.
+pub const RULES_MAX: usize = 256;
+/// Most bytes of the text of a rule.
+pub const TEXT_BYTES_MAX: usize = 4096;
+/// Most bytes of a name of a rule.
+pub const NAME_BYTES_MAX: usize = 32;
+
+/// Operations that a rule can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Opens of existing files.
+    Open,
+    /// New files, directories, links and special files.
+    Create,
+    /// Attributes and look-ups.
+    Stat,
+    /// Listing directories.
+    List,
+    /// Removing names.
+    Unlink,
+    /// Renaming.
+    Rename,
+    /// Changing attributes.
+    SetAttributes,
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Making data durable.
+    Sync,
+}
+
+impl Operation {
+    /// All operations, with their names in rules.
+    pub const ALL: [(&str, Operation); 10] = [
+        ("open", Operation::Open),
+        ("create", Operation::Create),
+        ("stat", Operation::Stat),
+        ("list", Operation::List),
+        ("unlink", Operation::Unlink),
+        ("rename", Operation::Rename),
+        ("setattr", Operation::SetAttributes),
+        ("read", Operation::Read),
+        ("write", Operation::Write),
+        ("sync", Operation::Sync),
+    ];
+}
+
+/// The facts about a request that rules ask for. The user and group are the kernel's word; the others
+/// are what the process says.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Job.
+    pub job: &'a [u8],
+    /// Name of the program.
+    pub program: &'a [u8],
+    /// Directory of the file in the instance, beginning with `/`.
+    pub dir: &'a [u8],
+    /// Tag of the job's own.
+    pub tag: &'a [u8],
+    /// Operation.
+    pub operation: Operation,
+}
+
+/// A condition: one of its values must match.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Condition {
+    Uid(Vec<(u32, u32)>),
+    Gid(Vec<(u32, u32)>),
+    Job(Vec<Pattern>),
+    Program(Vec<Pattern>),
+    Dir(Vec<Pattern>),
+    Tag(Vec<Pattern>),
+    Operation(Vec<Operation>),
+}
+
+impl Condition {
+    fn matches(&self, facts: &Facts<'_>) -> bool {
+        let within = |ranges: &[(u32, u32)], id: u32| {
+            ranges.iter().any(|&(first, last)| first <= id && id <= last)
+        };
+        let named =
+            |patterns: &[Pattern], name: &[u8]| patterns.iter().any(|one| one.matches(name));
+        match self {
+            Condition::Uid(ranges) => within(ranges, facts.uid),
+            Condition::Gid(ranges) => within(ranges, facts.gid),
+            Condition::Job(patterns) => named(patterns, facts.job),
+            Condition::Program(patterns) => named(patterns, facts.program),
+            Condition::Dir(patterns) => patterns.iter().any(|one| one.matches_dir(facts.dir)),
+            Condition::Tag(patterns) => named(patterns, facts.tag),
+            Condition::Operation(operations) => operations.contains(&facts.operation),
+        }
+    }
+}
+
+/// To which the limits of a rule apply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// To each job.
+    Job,
+    /// To all jobs of a user together.
+    User,
+}
+
+/// A rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    name: String,
+    /// The text of the expression, as it was given.
+    expression: String,
+    /// One of the groups must hold with all of its conditions.
+    groups: Vec<Vec<Condition>>,
+    limits: Limits,
+    scope: Scope,
+}
+
+impl Rule {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its expression, as it was given.
+    #[must_use]
+    pub fn expression(&self) -> &str {
+        &self.expression
+    }
+
+    /// Its limits.
+    #[must_use]
+    pub const fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// To which they apply.
+    #[must_use]
+    pub const fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    /// Whether a request falls under it.
+    #[must_use]
+    pub fn matches(&self, facts: &Facts<'_>) -> bool {
+        self.groups.iter().any(|group| group.iter().all(|condition| condition.matches(facts)))
+    }
+}
+
+/// Rules in their order.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    rules: Vec<Rule>,
+}
+
+impl Rules {
+    /// No rules.
+    #[must_use]
+    pub fn new() -> Rules {
+        Rules::default()
+    }
+
+    /// The first rule that matches.
+    #[must_use]
+    pub fn find_rule(&self, facts: &Facts<'_>) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.matches(facts))
+    }
+
+    /// All rules, in their order.
+    #[must_use]
+    pub fn all_rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    fn place(&self, name: &str) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.name == name)
+    }
+
+    /// Carries out `start`, `change` or `stop`. With an error, the rules are as before.
+    ///
+    /// # Errors
+    /// The text is no command, or contradicts the rules; the error names the column.
+    pub fn execute(&mut self, text: &str) -> Result<(), RuleError> {
+        let command = parse::parse(text)?;
+        let place = self.place(&command.name);
+        let rank = match &command.rank {
+            Some((_, name)) if *name == command.name => None,
+            Some((at, name)) => match self.place(name) {
+                Some(_) => Some(name.clone()),
+                None => return Err(RuleError { at: *at, fault: Fault::NoSuchRule }),
+            },
+            None => None,
+        };
+        let fails = |fault| Err(RuleError { at: command.name_at, fault });
+        let rule = match (command.verb, place) {
+            (parse::Verb::Start, Some(_)) => return fails(Fault::RuleExists),
+            (parse::Verb::Start, None) if self.rules.len() >= RULES_MAX => {
+                return fails(Fault::TooManyRules);
+            }
+            (parse::Verb::Start, None) => Rule {
+                name: command.name,
+                expression: command.expression,
+                groups: command.groups,
+                limits: command.limits.apply_to(Limits::default()),
+                scope: command.limits.scope.unwrap_or(Scope::Job),
+            },
+            (parse::Verb::Change | parse::Verb::Stop, None) => return fails(Fault::NoSuchRule),
+            (parse::Verb::Stop, Some(place)) => {
+                self.rules.remove(place);
+                return Ok(());
+            }
+            (parse::Verb::Change, Some(place)) => {
+                let Some(mut rule) = self.rules.get(place).cloned() else {
+                    return fails(Fault::NoSuchRule);
+                };
+                rule.limits = command.limits.apply_to(rule.limits);
+                rule.scope = command.limits.scope.unwrap_or(rule.scope);
+                rule
+            }
+        };
+        if let Err(error) = rule.limits.checked() {
+            return Err(RuleError { at: command.limits_at, fault: Fault::Limits(error) });
+        }
+        let old = place.filter(|&place| place < self.rules.len());
+        if let Some(place) = old {
+            self.rules.remove(place);
+        }
+        let place = match rank {
+            Some(other) => self.place(&other).unwrap_or(0),
+            None => old.unwrap_or(0),
+        };
+        self.rules.insert(place.min(self.rules.len()), rule);
+        Ok(())
+    }
+}

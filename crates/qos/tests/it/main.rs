@@ -1,0 +1,8 @@
+//! The core of quality of service, in simulation: virtual time, modelled devices, and faults.
+
+mod device;
+mod globals;
+mod limits;
+mod pools;
+mod rules;
+mod shares;

@@ -1,0 +1,277 @@
+//! Checksums of the pages of the SSD file: CRC-32C of 4096 bytes, computed when data leaves memory and
+//! compared when it comes back.
+//!
+//! Layout, shared by the daemon and its clients:
+//!
+//!   0     count   u64   reports of damaged pages so far
+//!   8     reports u64 x 64, report n at n % 64: slot + 1 << 32 | page in the extent; 0: none yet
+//!   4096  sums    u32 for each page of the file
+//!
+//! States of a sum, with the transition of each party:
+//!
+//!   UNKNOWN --owner of the page or the daemon, alone--> sum        [`PageSums::seal`]
+//!   sum ----writer begins--> WRITING --that writer ends--> sum     [`begin`, `end`]
+//!   WRITING --another writer begins--> UNKNOWN                     [`begin`]
+//!
+//! So a sum is stored only by a writer that was alone from its beginning to its end. Two writers of one
+//! page at a time, a writer that is killed, and a shared mapping leave `UNKNOWN` or `WRITING`: such a
+//! page is read without a check, until it is written or moved again.
+//!
+//! Invariants:
+//!  1. While a sum is stored, no write to its page is under way.
+//!  2. A reader that finds the same sum before and after has read what was stored with it.
+
+use crate::segment::Segment;
+use crate::sync::{AtomicU32, AtomicU64};
+use core::ops::Range;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use wire::errno::Result;
+
+/// log2 of the size of a page with a sum.
+pub(super) const SUM_PAGE_LOG2: u8 = super::PAGE_LOG2;
+/// Size of a page with a sum.
+pub const SUM_PAGE_BYTES: usize = 1 << SUM_PAGE_LOG2;
+const HEAD_BYTES: usize = 4096;
+const REPORT_COUNT: u64 = 64;
+
+/// The page is not protected.
+const UNKNOWN: u32 = 0;
+/// One writer writes the page.
+const WRITING: u32 = u32::MAX;
+
+/// Any sum, for a page whose contents nobody reads.
+const NOT_VALID: u32 = 1;
+
+/// Length of the segment for a file of `bytes`.
+#[must_use]
+pub const fn page_sums_bytes(bytes: u64) -> u64 {
+    HEAD_BYTES as u64 + (bytes >> SUM_PAGE_LOG2) * size_of::<u32>() as u64
+}
+
+/// The part of the segment, without its head, that belongs to a range of the file.
+#[must_use]
+pub const fn page_sums_of(file: &Range<u64>) -> Range<u64> {
+    page_sums_bytes(file.start)..page_sums_bytes(file.end.next_multiple_of(1 << SUM_PAGE_LOG2))
+}
+
+/// The sum of a page: its CRC-32C, which is not one of the two other states.
+pub(super) fn sum_of(page: &[u8]) -> u32 {
+    match crc32c::crc32c(page) {
+        UNKNOWN => 1,
+        WRITING => WRITING - 1,
+        crc => crc,
+    }
+}
+
+/// A page that failed its check.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DamageReport {
+    /// Slot of the extent.
+    pub slot: u32,
+    /// Number of the page in the extent.
+    pub page: u32,
+}
+
+/// The sums.
+pub struct PageSums {
+    segment: Segment,
+}
+
+impl PageSums {
+    /// Sees nothing of the shared memory any more (`Segment::detach`).
+    pub fn detach(&self) {
+        self.segment.detach();
+    }
+
+    /// Takes the mapping.
+    #[must_use]
+    pub const fn new(segment: Segment) -> PageSums {
+        PageSums { segment }
+    }
+
+    pub(super) fn unmap_pages(&self) {
+        self.segment.unmap_pages();
+    }
+
+    /// The sum of the page at `location`; `None` beyond the table, where nothing is checked.
+    fn word(&self, location: u64) -> Option<&AtomicU32> {
+        let page = usize::try_from(location >> SUM_PAGE_LOG2).ok()?;
+        self.segment.word32(page.checked_mul(4)?.checked_add(HEAD_BYTES)?).ok()
+    }
+
+    /// The sum of the page at `location`; `None` if it has none.
+    pub(super) fn get(&self, location: u64) -> Option<u32> {
+        let sum = self.word(location)?.load(SeqCst);
+        (sum != UNKNOWN && sum != WRITING).then_some(sum)
+    }
+
+    /// A write to a page begins. Returns the sum of its contents, if the writer is alone: then it calls
+    /// `end`.
+    pub(super) fn begin(&self, location: u64) -> Option<u32> {
+        let word = self.word(location)?;
+        let mut now = word.load(SeqCst);
+        loop {
+            let is_alone = now != UNKNOWN && now != WRITING;
+            let then = if is_alone { WRITING } else { UNKNOWN };
+            match word.compare_exchange(now, then, SeqCst, SeqCst) {
+                Ok(_) => return is_alone.then_some(now),
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// The write of the only writer ended, and the page has this sum. If another has begun meanwhile it
+    /// stays unknown.
+    pub(super) fn end(&self, location: u64, sum: u32) {
+        if let Some(word) = self.word(location) {
+            let _ = word.compare_exchange(WRITING, sum, SeqCst, Relaxed);
+        }
+    }
+
+    /// The page, which nobody else writes, has this sum.
+    pub(super) fn seal(&self, location: u64, sum: u32) {
+        if let Some(word) = self.word(location) {
+            word.store(sum, SeqCst);
+        }
+    }
+
+    /// The pages of `length` bytes from `location` on are not protected any more.
+    pub(super) fn forget(&self, location: u64, length: u64) {
+        for at in (location..location.saturating_add(length)).step_by(SUM_PAGE_BYTES) {
+            self.seal(at, UNKNOWN);
+        }
+    }
+
+    /// The pages of a group at `location` whose bits are set belong to a new extent and are not valid:
+    /// nobody reads them, and their first writer is alone.
+    pub(super) fn begin_group(&self, location: u64, pages: u64) {
+        for page in (0..u64::from(u64::BITS)).filter(|page| pages >> page & 1 != 0) {
+            self.seal(location.saturating_add(page << SUM_PAGE_LOG2), NOT_VALID);
+        }
+    }
+
+    /// The bytes of a part of the file are lost, and zeros are in their place: pages without a sum get
+    /// one that zeros do not have, so that they are damaged, and not data.
+    pub fn distrust(&self, lost: Range<u64>) {
+        let wrong = match sum_of(&[0; SUM_PAGE_BYTES]) ^ 2 {
+            UNKNOWN | WRITING => NOT_VALID,
+            wrong => wrong,
+        };
+        for at in lost.step_by(SUM_PAGE_BYTES) {
+            if self.get(at).is_none() {
+                self.seal(at, wrong);
+            }
+        }
+    }
+
+    /// Tells the daemon about a page that failed its check.
+    pub(super) fn report(&self, damage: DamageReport) {
+        let Ok(count) = self.segment.word64(0) else { return };
+        let number = count.fetch_add(1, SeqCst);
+        if let Some(entry) = self.report_entry(number) {
+            let slot = u64::from(damage.slot).wrapping_add(1);
+            entry.store(slot << 32 | u64::from(damage.page), SeqCst);
+        }
+    }
+
+    fn report_entry(&self, number: u64) -> Option<&AtomicU64> {
+        self.segment.word64(8 + (number % REPORT_COUNT) as usize * 8).ok()
+    }
+
+    /// Calls `each` with the reports from number `seen` on, of which the oldest may be lost. Returns the
+    /// number of the next one.
+    ///
+    /// # Errors
+    /// `EIO` if there is no table.
+    pub fn each_report(&self, seen: u64, each: &mut dyn FnMut(DamageReport)) -> Result<u64> {
+        let count = self.segment.word64(0)?.load(Acquire);
+        for number in seen.max(count.saturating_sub(REPORT_COUNT))..count {
+            let entry = self.report_entry(number).map_or(0, |entry| entry.load(Acquire));
+            if let Some(slot) = ((entry >> 32) as u32).checked_sub(1) {
+                each(DamageReport { slot, page: entry as u32 });
+            }
+        }
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{vec, vec::Vec};
+
+    fn sums() -> PageSums {
+        let length = page_sums_bytes(16 << SUM_PAGE_LOG2) as usize;
+        PageSums::new(Segment::nameless(c"sums", length).expect("memory").0)
+    }
+
+    /// Each order of two writers of one page, from each state: a sum is there at the end only if it was
+    /// stored by a writer that was alone.
+    #[test]
+    fn a_sum_is_stored_by_a_writer_that_was_alone() {
+        let (page, first, second) = (5 << SUM_PAGE_LOG2, 11, 12);
+        let sums = sums();
+        assert_eq!(sums.begin(page), None, "nothing is known");
+        sums.end(page, first);
+        assert_eq!(sums.get(page), None, "only the owner may store the first");
+        sums.seal(page, first);
+        assert_eq!((sums.begin(page), sums.get(page)), (Some(first), None));
+        sums.end(page, second);
+        assert_eq!(sums.get(page), Some(second));
+        for first_ends_first in [true, false] {
+            sums.seal(page, first);
+            assert_eq!((sums.begin(page), sums.begin(page)), (Some(first), None));
+            if first_ends_first {
+                sums.end(page, second);
+            }
+            assert_eq!(sums.begin(page), None, "a third one");
+            sums.end(page, second);
+            assert_eq!(sums.get(page), None, "another wrote meanwhile");
+        }
+        sums.seal(page, first);
+        sums.forget(4 << SUM_PAGE_LOG2, 3 << SUM_PAGE_LOG2);
+        assert_eq!(sums.get(page), None);
+        assert_eq!((sums.begin(16 << SUM_PAGE_LOG2), sums.get(u64::MAX)), (None, None), "beyond");
+    }
+
+    #[test]
+    fn lost_pages_do_not_match_zeros() {
+        let sums = sums();
+        sums.seal(3 << SUM_PAGE_LOG2, 77);
+        sums.distrust(2 << SUM_PAGE_LOG2..5 << SUM_PAGE_LOG2);
+        let of_zeros = sum_of(&[0; SUM_PAGE_BYTES]);
+        let sum_of_page = |page: u64| sums.get(page << SUM_PAGE_LOG2);
+        assert_eq!((sum_of_page(1), sum_of_page(3), sum_of_page(5)), (None, Some(77), None));
+        for page in [2, 4] {
+            assert!(sum_of_page(page).is_some_and(|sum| sum != of_zeros), "{page}");
+        }
+    }
+
+    #[test]
+    fn no_sum_is_one_of_the_other_states() {
+        // Four bytes give every CRC: these are the preimages of 0 and of all ones.
+        let mut found = [false; 2];
+        for bytes in [[0xff; 4], [0; 4]] {
+            let state = crc32c::crc32c(&bytes);
+            found[usize::from(state == WRITING)] |= state == WRITING || state == UNKNOWN;
+            assert!(sum_of(&bytes) != UNKNOWN && sum_of(&bytes) != WRITING);
+        }
+        assert!(found[1], "crc32c of ff ff ff ff is ff ff ff ff");
+    }
+
+    #[test]
+    fn reports_are_returned_once_and_the_oldest_are_lost() {
+        let sums = sums();
+        let list = |seen| {
+            let mut list = Vec::new();
+            let next = sums.each_report(seen, &mut |it| list.push(it.page)).expect("a table");
+            (list, next)
+        };
+        sums.report(DamageReport { slot: 0, page: 0 });
+        sums.report(DamageReport { slot: 3, page: 1 });
+        assert_eq!(list(0), (vec![0, 1], 2));
+        assert_eq!(list(2), (vec![], 2));
+        (2..100).for_each(|page| sums.report(DamageReport { slot: 3, page }));
+        assert_eq!(list(2), ((36..100).collect(), 100));
+    }
+}

@@ -1,0 +1,53 @@
+//! The operation log between a daemon, which maps all of it, and clients, which map their own part.
+
+use rustix::fd::AsFd as _;
+use shm::Segment;
+use shm::local_ops::{LocalOpId, OP_LOG_BYTES, OpLog, Tentative};
+use shm::session::SESSION_COUNT_MAX;
+use wire::Errno;
+
+#[test]
+fn a_client_that_maps_its_own_operations_is_served_as_one_that_maps_all() {
+    const WORKER: usize = 3;
+    let (segment, file) = Segment::nameless(c"test", OP_LOG_BYTES).expect("nameless memory");
+    let daemon = OpLog::new(segment).expect("long enough");
+    daemon.open_gate(WORKER, &[]);
+    let last = SESSION_COUNT_MAX as u16 - 1;
+    for session in [0, 1, 700, last] {
+        daemon.note_session(session).expect("memory");
+        let client = OpLog::of_session(file.as_fd(), session).expect("a mapping");
+        assert!(client.is_open(WORKER) && !client.has_any(WORKER), "the gates are mapped");
+        let key = u64::from(session) << 40 | 1 << 30;
+        let mut pending = client.claim(session, WORKER).expect("a slot");
+        let write = |bytes: &mut [u8]| {
+            bytes[..2].copy_from_slice(&session.to_le_bytes());
+            Ok::<_, Errno>(2)
+        };
+        pending.write(write).expect("it fits");
+        assert_eq!(pending.announce(key), Ok(true));
+        assert!(daemon.is_pending(WORKER, key) && client.is_pending(WORKER, key));
+        assert!(pending.commit());
+        assert_eq!(client.waiting(session, WORKER), 1);
+
+        let mut found: Vec<LocalOpId> = Vec::new();
+        daemon.collect(WORKER, Tentative::Leave, &mut |id| found.push(id));
+        assert_eq!(found.iter().map(|id| id.session).collect::<Vec<_>>(), [session]);
+        let mut bytes = [0; wire::local_op::LOCAL_OP_BYTES_MAX];
+        assert_eq!(daemon.read(found[0], &mut bytes), Some(2));
+        assert_eq!(bytes[..2], session.to_le_bytes());
+
+        // Of others a client knows that they announced something, and no more.
+        let other = OpLog::of_session(file.as_fd(), 5).expect("a mapping");
+        assert!(other.has_any_of_others(5, WORKER) && !client.has_any_of_others(session, WORKER));
+        assert!(other.claim(session, WORKER).is_none(), "the slots of another session");
+        assert_eq!(other.waiting(session, WORKER), 0);
+
+        daemon.finish(found[0]);
+        daemon.settle(WORKER);
+        assert!(!client.has_any(WORKER) && !other.has_any_of_others(5, WORKER));
+        assert!(!client.is_pending(WORKER, key));
+    }
+    assert_eq!(OpLog::of_session(file.as_fd(), last + 1).err(), Some(Errno::EINVAL));
+    let (_, short) = Segment::nameless(c"test", OP_LOG_BYTES - 4096).expect("nameless memory");
+    assert_eq!(OpLog::of_session(short.as_fd(), last).err(), Some(Errno::EINVAL));
+}

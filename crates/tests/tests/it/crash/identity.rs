@@ -1,0 +1,141 @@
+//! Files of an instance that are missing, empty, damaged, old, or of another instance when its daemon is
+//! restarted: the start names the file, nothing is removed, and with the file back everything is there.
+
+use crate::support::{Instance, text};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const SETTINGS: [&str; 6] = ["--local", "1", "--memory", "16MiB", "--ssd", "16MiB"];
+
+/// Directory of the run files of an instance.
+fn run(instance: &Instance) -> PathBuf {
+    let user = rustix::process::geteuid().as_raw();
+    instance.dir.path().join(format!("forebay-{user}/{}", instance.name))
+}
+
+/// Directory of the shared memory of its daemons.
+fn memory(instance: &Instance) -> PathBuf {
+    let user = rustix::process::geteuid().as_raw();
+    PathBuf::from(format!("/dev/shm/forebay-{user}-{}/h0", instance.name))
+}
+
+fn started() -> Instance {
+    let instance = Instance::start("identity", &SETTINGS);
+    let script = "head -c 3000000 /dev/zero | tr '\\0' x >/forebay/big; echo small >/forebay/small";
+    let wrote = instance.program(&["sh", "-c", script]).output().expect("forebay runs");
+    assert!(wrote.status.success(), "{}", text(&wrote.stderr));
+    instance
+}
+
+fn end_daemon(instance: &Instance) {
+    let daemon = instance.daemon(0);
+    daemon.kill();
+    daemon.wait();
+}
+
+fn contents(instance: &Instance) -> String {
+    let script = "tr -d x </forebay/big | wc -c; wc -c </forebay/big; cat /forebay/small";
+    text(&instance.program(&["sh", "-c", script]).output().expect("forebay runs").stdout)
+}
+
+/// Files whose loss or change must be noticed.
+fn files(instance: &Instance) -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = ["secret", "instance.json", "host.json"]
+        .iter()
+        .map(|name| run(instance).join(name))
+        .collect();
+    for directory in [instance.data(0), instance.data(0).join("log0"), memory(instance)] {
+        let found = fs::read_dir(&directory).expect("a directory").flatten().map(|it| it.path());
+        // The lock is made anew, `.new` is space for the next record, and counters of jobs (`activity`)
+        // are no reason to refuse a start.
+        let is_state = |path: &PathBuf| {
+            let is_temporary = path.extension().is_some_and(|it| it == "lock" || it == "new");
+            path.is_file() && !is_temporary && !path.ends_with("activity")
+        };
+        all.extend(found.filter(is_state));
+    }
+    assert!(all.len() > 15, "{all:?}");
+    all
+}
+
+/// A start fails, names the file, and leaves everything where it was.
+fn refuses(instance: &Instance, file: &Path, what: &str) {
+    let output = instance.try_start();
+    let said = text(&output.stderr);
+    let name = file.file_name().expect("a name").to_string_lossy();
+    assert!(!output.status.success(), "{name} {what}: nothing is noticed");
+    assert!(said.contains(&*name), "{name} {what}: not named: {said}");
+}
+
+/// "A start finds every file of the earlier one, or fails and names it" (docs/semantics/durability.md).
+#[test]
+fn a_file_that_is_missing_empty_or_of_another_instance_is_named() {
+    let (instance, other) = (started(), started());
+    end_daemon(&instance);
+    let files = files(&instance);
+    for file in &files {
+        let aside = file.with_extension("aside");
+        fs::rename(file, &aside).expect("moved");
+        refuses(&instance, file, "missing");
+        fs::write(file, "").expect("written");
+        refuses(&instance, file, "empty");
+        let theirs = file.to_string_lossy().replace(&instance.name, &other.name);
+        let base = instance.dir.path().to_string_lossy().into_owned();
+        let theirs = theirs.replace(&base, &other.dir.path().to_string_lossy());
+        // A record of a command is that of this name, whichever instance wrote it; the secret decides.
+        if file.extension().is_none_or(|it| it != "json") {
+            fs::copy(&theirs, file).expect("copied");
+            let output = instance.try_start();
+            let said = text(&output.stderr);
+            assert!(!output.status.success(), "{}: another instance's is taken", file.display());
+            assert!(said.contains("of another instance"), "{}: {said}", file.display());
+        }
+        fs::rename(&aside, file).expect("moved back");
+    }
+    instance.start_again();
+    assert_eq!(contents(&instance), "0\n3000000\nsmall\n");
+}
+
+/// Each record and the log, with a byte changed or its end cut off.
+#[test]
+fn a_damaged_file_is_named() {
+    let instance = started();
+    end_daemon(&instance);
+    let log = instance.data(0).join("log0/log-00000001");
+    let starts = [instance.data(0).join("starts"), memory(&instance).join("d0.starts")];
+    for file in starts.iter().chain([&log]) {
+        let whole = fs::read(file).expect("read");
+        let end = whole.iter().rposition(|byte| *byte != 0).expect("contents") + 1;
+        for at in [0, 40, end / 2, end - 1] {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x55;
+            fs::write(file, &bytes).expect("written");
+            refuses(&instance, file, "damaged");
+            fs::write(file, &whole[..at]).expect("written");
+            refuses(&instance, file, "cut");
+        }
+        fs::write(file, &whole).expect("written");
+    }
+    let ssd =
+        fs::OpenOptions::new().write(true).open(instance.data(0).join("ssd")).expect("opened");
+    let length = ssd.metadata().expect("its length").len();
+    ssd.set_len(length - 4096).expect("cut");
+    refuses(&instance, &instance.data(0).join("ssd"), "cut");
+    ssd.set_len(length).expect("grown");
+    refuses(&instance, &instance.data(0).join("ssd"), "without its owner");
+}
+
+/// After a power failure the memory is gone: the start says so, whatever is left of the records on disk.
+#[test]
+fn a_start_after_a_power_failure_says_that_the_memory_is_gone() {
+    let instance = started();
+    end_daemon(&instance);
+    fs::remove_dir_all(memory(&instance)).expect("removed");
+    let output = instance.try_start();
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains("memory of the instance is gone"), "{said}");
+    for left in ["", "12345"] {
+        fs::write(instance.data(0).join("starts"), left).expect("written");
+        refuses(&instance, &instance.data(0).join("starts"), "lost in the failure");
+    }
+}

@@ -1,0 +1,13 @@
+//! Instances over several hosts, which are network namespaces on one bridge.
+
+mod coherence;
+mod fabric;
+mod leases;
+mod metrics;
+mod middle;
+mod model;
+mod remote_data;
+mod remote_ends;
+mod reply_cache;
+mod start;
+mod stripes;

@@ -1,0 +1,22 @@
+//! End-to-end tests: real processes, programs, mounts and hosts. One binary, so that it links once; a
+//! module is an area, and `make test AREA=NAME` runs the tests whose path contains the name.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "seeds, figures and logs of failed tests"
+)]
+
+mod support;
+
+mod activity;
+mod backing;
+mod crash;
+mod hosts;
+mod locks;
+mod mount;
+mod programs;
+mod quotas;
+mod report;
+mod security;
+mod soak;
+mod tiering;

@@ -1,0 +1,230 @@
+//! Three separate hosts: network namespaces on one bridge, each with a runtime directory of its
+//! own; `FOREBAY_SSH` enters them. Network namespaces need root.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use serde_json::Value;
+use shm::host::HostSegment;
+
+use super::{profile, skip};
+
+/// The names of the hosts.
+pub(crate) const HOSTS: [&str; 3] = ["a", "b", "c"];
+/// The last host has two daemons, so that a host's first daemon number is not its index in the
+/// file.
+const FILE: &str = "a 10.79.0.1\nb 10.79.0.2\nc:2 10.79.0.3\n";
+
+/// The hosts, and an instance over them.
+pub(crate) struct World {
+    root: tempfile::TempDir,
+    /// Prefix of the names of the namespaces.
+    pub(crate) prefix: String,
+    /// Settings of the instance.
+    pub(crate) settings: Vec<(&'static str, &'static str)>,
+}
+
+impl World {
+    /// Hosts without an instance. `None` after a skip note where namespaces are not permitted.
+    pub(crate) fn new() -> Option<World> {
+        /// Distinguishes the worlds of one process.
+        static NUMBER: AtomicU16 = AtomicU16::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let root = tempfile::tempdir().expect("a directory");
+        let world = World {
+            root,
+            prefix: format!("fbt{}x{number}", std::process::id()),
+            settings: Vec::new(),
+        };
+        let hub = format!("{}hub", world.prefix);
+        if !ip(&format!("netns add {hub}")) {
+            skip("network namespaces are not permitted here (root and 'ip' are needed)");
+            return None;
+        }
+        let mut done = ip(&format!("-n {hub} link add br0 type bridge"))
+            && ip(&format!("-n {hub} link set br0 up"));
+        for (number, host) in HOSTS.into_iter().enumerate() {
+            let space = format!("{}{host}", world.prefix);
+            for words in [
+                format!("netns add {space}"),
+                format!("-n {space} link set lo up"),
+                format!("-n {hub} link add v{host} type veth peer name eth0 netns {space}"),
+                format!("-n {hub} link set v{host} master br0 up"),
+                format!("-n {space} addr add 10.79.0.{}/24 dev eth0", number + 1),
+                format!("-n {space} link set eth0 up"),
+            ] {
+                done = done && ip(&words);
+            }
+        }
+        fs::create_dir(world.path("data")).expect("a directory");
+        let script = format!(
+            "#!/bin/sh\nhost=$1; shift; mkdir -p {0}/$host\n\
+             XDG_RUNTIME_DIR={0}/$host exec ip netns exec {1}$host \"$@\"\n",
+            world.root.path().display(),
+            world.prefix
+        );
+        // By a process of its own: while a child of another test holds the file open for writing,
+        // as between fork and exec, it cannot be executed.
+        let write = ["-c", "printf %s \"$1\" >\"$2\" && chmod 755 \"$2\"", "sh", &script];
+        let written = Command::new("sh").args(write).arg(world.path("ssh")).status();
+        assert!(written.expect("sh runs").success(), "the script is not written");
+        fs::write(world.path("nodes"), FILE).expect("written");
+        done.then_some(world)
+    }
+
+    /// With an instance of these settings.
+    pub(crate) fn started(settings: &[(&'static str, &'static str)]) -> Option<World> {
+        let mut world = World::new()?;
+        world.settings = settings.to_vec();
+        world.start();
+        Some(world)
+    }
+
+    /// With an instance whose directories all have the mode `posix`.
+    pub(crate) fn posix() -> Option<World> {
+        World::started(&[("FOREBAY_CONSISTENCY", "posix")])
+    }
+
+    /// Starts the instance, or its daemons that are not running.
+    pub(crate) fn start(&self) {
+        self.ok("a", &["start", "--hosts", &self.path("nodes").to_string_lossy()]);
+    }
+
+    /// Stops the instance; nothing of it is left then.
+    pub(crate) fn end(&self) {
+        self.ok("a", &["stop"]);
+        self.assert_nothing_left();
+    }
+
+    /// The daemons of a host, as it reports them. Those of all hosts are reported, and the exit code
+    /// is 1 if one of them is dead.
+    pub(crate) fn daemons(&self, host: &str) -> Vec<Value> {
+        let output = self.on(host, &["status", "--json"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(matches!(output.status.code(), Some(0 | 1)), "on {host}: {output:?}");
+        let status: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}"));
+        let daemons = status["daemons"].as_array().expect("daemons").iter();
+        daemons.filter(|daemon| daemon["host"] == host).cloned().collect()
+    }
+
+    /// The status of the first daemon of a host.
+    pub(crate) fn daemon(&self, host: &str) -> Value {
+        let daemons = self.daemons(host);
+        let own = daemons.iter().find(|one| one["state"]["requests"].is_u64());
+        own.unwrap_or_else(|| panic!("no daemon of {host}: {daemons:?}")).clone()
+    }
+
+    /// The process id of the first daemon of a host.
+    pub(crate) fn pid(&self, host: &str) -> u32 {
+        let pid = self.daemon(host)["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+        pid.expect("a pid")
+    }
+
+    /// Requests that the first daemon of a host has answered or forwarded.
+    pub(crate) fn requests(&self, host: &str) -> u64 {
+        self.daemon(host)["state"]["requests"].as_u64().expect("a number")
+    }
+
+    /// Programs of a host that use the instance and that its first daemon has not found dead.
+    pub(crate) fn programs(&self, host: &str) -> usize {
+        let user = rustix::process::geteuid().as_raw();
+        let number = HOSTS.iter().position(|one| *one == host).expect("a host");
+        let path = format!("/dev/shm/forebay-{user}-{}/h{number}/host", self.prefix);
+        let path = std::ffi::CString::new(path).expect("a path");
+        let (segment, _) = HostSegment::create_or_open(&path).expect("the host segment");
+        let mut count = 0;
+        segment.process_list(&mut |_| count += 1);
+        count
+    }
+
+    /// Writes a script for the `exec` of an agent, with values put in for words; returns the
+    /// command for the agent.
+    pub(crate) fn script(&self, name: &str, text: &str, words: &[(&str, &str)]) -> String {
+        let put = |text: String, (word, value): &(&str, &str)| text.replace(word, value);
+        let text = words.iter().fold(text.to_owned(), put);
+        let path = self.path(name);
+        fs::write(&path, text).expect("written");
+        format!("exec {}", path.to_string_lossy())
+    }
+
+    /// A file in the directory of this world.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// Runs `forebay WORDS` on a host.
+    pub(crate) fn on(&self, host: &str, words: &[&str]) -> Output {
+        self.command(host, words).output().expect("the script runs")
+    }
+
+    /// As `on`, not yet started.
+    pub(crate) fn command(&self, host: &str, words: &[&str]) -> Command {
+        let mut command = Command::new(self.path("ssh"));
+        command
+            .arg(host)
+            .arg(profile().join("forebay"))
+            .args(words)
+            .env("FOREBAY_NAME", &self.prefix)
+            .env("FOREBAY_SSH", self.path("ssh"))
+            .env("FOREBAY_DIR", self.path("data"))
+            .env("XDG_STATE_HOME", self.path("state"))
+            .env("FOREBAY_MEMORY", "64MiB")
+            .env("FOREBAY_SSD", "64MiB")
+            .env("FOREBAY_TIMEOUT", "4s")
+            .env("FOREBAY_ACCESS", "preload")
+            .envs(self.settings.iter().copied());
+        command
+    }
+
+    /// Output of `forebay WORDS` on a host; it must succeed.
+    pub(crate) fn ok(&self, host: &str, words: &[&str]) -> String {
+        let output = self.on(host, words);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "on {host} {words:?}: {text}{errors}");
+        text
+    }
+
+    /// Output of a shell on a host.
+    pub(crate) fn shell(&self, host: &str, script: &str, argument: &str) -> String {
+        self.ok(host, &["run", "--", "sh", "-c", script, "sh", argument])
+    }
+
+    /// Asserts that no file of the instance is left anywhere.
+    pub(crate) fn assert_nothing_left(&self) {
+        for dir in ["data", "a", "b", "c"].map(|name| self.path(name)) {
+            let left = fs::read_dir(&dir).into_iter().flatten().flatten();
+            let left: Vec<_> = left.map(|entry| entry.path()).collect();
+            let deep = Command::new("find").args(&left).output().expect("find");
+            assert!(left.is_empty(), "{}", String::from_utf8_lossy(&deep.stdout));
+        }
+        let shared = fs::read_dir("/dev/shm").expect("a listing").flatten();
+        let is_ours = |name: &str| name.contains(&self.prefix);
+        let left = shared.filter(|entry| is_ours(&entry.file_name().to_string_lossy()));
+        assert_eq!(left.count(), 0);
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Shows the logs before they are removed.
+            let find = ["-name", "*.log", "-exec", "tail", "-v", "-n", "40", "{}", "+"];
+            let logs = Command::new("find").arg(self.root.path()).args(find).output();
+            logs.iter().for_each(|it| eprintln!("{}", String::from_utf8_lossy(&it.stdout)));
+        }
+        // A failed test would leave its daemons running.
+        let _ = self.on("a", &["stop"]);
+        for host in HOSTS.into_iter().chain(["hub"]) {
+            let _ = ip(&format!("netns del {}{host}", self.prefix));
+        }
+    }
+}
+
+/// Runs `ip`; true if it succeeded.
+pub(crate) fn ip(words: &str) -> bool {
+    let output = Command::new("ip").args(words.split(' ')).output();
+    output.is_ok_and(|output| output.status.success())
+}

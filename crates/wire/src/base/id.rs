@@ -1,0 +1,97 @@
+//! Ids: inode, shard, daemon. Numbers with different meanings are different types.
+
+use crate::limits::SHARD_COUNT;
+
+/// An inode number: the shard it was born in (upper 16 bits) and a sequence number (lower 48).
+///
+/// The shard of birth owns the inode record for the life of the file, wherever its names move.
+/// Zero is no inode.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct Inode(pub u64);
+
+/// log2 of `BACKED_FIRST`.
+const BACKED_LOG2: u32 = 46;
+/// First sequence number of files that were found in the backing store, up to those of local
+/// operations (`LOCAL_OP_SEQUENCE_FIRST`). So the number alone tells whether bytes may be
+/// in the backing store only.
+pub const BACKED_FIRST: u64 = 1 << BACKED_LOG2;
+
+/// First sequence number of inodes created by local operations: a range of their own, so that
+/// clients can count through it without a message. The shard itself gives the numbers below.
+pub const LOCAL_OP_SEQUENCE_FIRST: u64 = 1 << 47;
+/// Bit above the sequence of an inode number: it is that of a spilled extent. The two highest bits
+/// are used in the extent table (`shm::extents`).
+const SPILLED: u64 = 1 << 13;
+/// Bits above the sequence of such a number: the home target.
+const HOME_MASK: u64 = 0xfff;
+
+const _: () = assert!(crate::limits::DAEMON_COUNT_MAX as u64 <= HOME_MASK + 1);
+const _: () = assert!((SHARD_COUNT as u64) <= SPILLED);
+
+const _: () = assert!(BACKED_FIRST * 2 == LOCAL_OP_SEQUENCE_FIRST);
+
+impl Inode {
+    /// No inode: the parent of a file that has none, the target of a negative entry.
+    pub const NONE: Inode = Inode(0);
+    /// The root directory: born in shard 0 with sequence 1.
+    pub const ROOT: Inode = Inode(1);
+
+    /// Composes an inode number. Only the lower 48 bits of `sequence` are used.
+    #[must_use]
+    pub const fn new(shard: ShardIndex, sequence: u64) -> Inode {
+        Inode(((shard.0 as u64) << 48) | (sequence & 0xffff_ffff_ffff))
+    }
+
+    /// The shard that owns the record. Values from outside may name a shard that does not exist;
+    /// they are folded into range so that a wrong number finds nothing instead of a wrong index.
+    #[must_use]
+    pub const fn shard(self) -> ShardIndex {
+        ShardIndex((self.0 >> 48) as u16 & (SHARD_COUNT - 1))
+    }
+
+    /// The sequence number within the shard.
+    #[must_use]
+    pub const fn sequence(self) -> u64 {
+        self.0 & 0xffff_ffff_ffff
+    }
+
+    /// True for a file that was found in the backing store: a directory whose entries may not all
+    /// be known yet, or a file whose bytes may be only there. All others were created in the
+    /// instance.
+    #[must_use]
+    pub const fn is_backed(self) -> bool {
+        self.sequence() >> BACKED_LOG2 == 1 && !self.is_spilled()
+    }
+
+    /// The number under which another target holds a spilled extent of target `home`; see
+    /// `data::tiering::spill`. No shard gives such numbers. Only the lower 48 bits of `sequence`
+    /// are used.
+    #[must_use]
+    pub const fn spilled(home: DaemonIndex, sequence: u64) -> Inode {
+        let upper = SPILLED | (home.0 as u64 & HOME_MASK);
+        Inode(upper << 48 | (sequence & 0xffff_ffff_ffff))
+    }
+
+    /// True for a number of a spilled extent.
+    #[must_use]
+    pub const fn is_spilled(self) -> bool {
+        self.0 >> 48 & !HOME_MASK == SPILLED
+    }
+
+    /// True for `Inode::NONE`.
+    #[must_use]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// A shard of the namespace: `0 .. SHARD_COUNT`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct ShardIndex(pub u16);
+
+/// A daemon of the instance: `0 .. map.daemon_count`. A daemon's number is also its target's.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(transparent)]
+pub struct DaemonIndex(pub u16);

@@ -1,0 +1,44 @@
+//! Jobs and their transfers: the variables that name a job and a rank, and the classes of sizes.
+
+/// Variables with the name of the job; the first that is set counts.
+pub const JOB_VARIABLES: [&str; 4] = ["FOREBAY_JOB", "SLURM_JOB_ID", "FLUX_JOB_ID", "PBS_JOBID"];
+
+/// Variables with the rank of a process; the first that is set counts.
+pub const RANK_VARIABLES: [&str; 5] =
+    ["SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "FLUX_TASK_RANK"];
+
+/// Number of classes of transfer sizes.
+pub const SIZE_CLASSES: usize = 10;
+
+/// Upper bounds of the size classes, in bytes, exclusive; the last class has none. They are the classes
+/// of Darshan's reports, but for transfers of exactly a bound: Darshan counts a transfer of 1 MiB with
+/// smaller ones, for which no advice would be right.
+pub const SIZE_BOUNDS: [u64; SIZE_CLASSES - 1] =
+    [100, 1 << 10, 10 << 10, 100 << 10, 1 << 20, 4 << 20, 10 << 20, 100 << 20, 1 << 30];
+
+/// Size class of a transfer of `bytes`.
+#[must_use]
+pub fn size_class(bytes: u64) -> usize {
+    SIZE_BOUNDS.iter().take_while(|bound| bytes >= **bound).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_at_a_bound_is_in_the_class_above() {
+        let cases = [
+            (0, 0),
+            (99, 0),
+            (100, 1),
+            ((1 << 20) - 1, 4),
+            (1 << 20, 5),
+            (1 << 30, 9),
+            (u64::MAX, 9),
+        ];
+        for (bytes, class) in cases {
+            assert_eq!(size_class(bytes), class, "{bytes} bytes");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The subjects of messages: attributes of files, callers and their rights, quotas, leases, kernel
+//! caches, the state of a file in the backing store, and jobs.
+
+pub mod attributes;
+
+pub mod credentials;
+
+pub mod acl;
+
+pub mod quota;
+
+pub mod lease;
+
+pub mod watch;
+
+pub mod backing;
+
+pub mod client_id;
+
+pub mod job;
+
+pub mod names;

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Runs one of the three gates, and prints in its last lines the numbers of tests that passed, failed and were
+# skipped, and which were skipped.
+#
+#   test.sh check          format, lints, rules of the repository, unit tests of the cores
+#   test.sh test [AREA]    everything that a change must pass
+#   test.sh soak [AREA]    everything, with TEST_SCALE times as many rounds (default 5)
+#
+# AREA keeps the tests whose path contains the word: quota, mount::, soak::fsx.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+gate=$1
+area=${2:-}
+target=${CARGO_TARGET_DIR:-target}
+mkdir -p "$target"
+log=$target/$gate.log
+export TEST_SKIPPED=$PWD/$target/$gate-skipped.txt
+case $target in /*) TEST_SKIPPED=$target/$gate-skipped.txt ;; esac
+rm -f "$TEST_SKIPPED"
+: >"$log"
+
+summary() {
+    local status=$? passed failed skipped=0
+    passed=$(awk '/^test result:/ { sum += $4 } END { print sum + 0 }' "$log")
+    failed=$(awk '/^test result:/ { sum += $6 } END { print sum + 0 }' "$log")
+    if [ -s "$TEST_SKIPPED" ]; then
+        skipped=$(sort -u "$TEST_SKIPPED" | wc -l)
+        echo "skipped:"
+        sort -u "$TEST_SKIPPED" | sed 's/^/  /'
+    fi
+    [ "$status" -eq 0 ] || echo "make $gate failed: see $log for the whole output"
+    echo "$passed passed, $failed failed, $skipped skipped"
+}
+trap summary EXIT
+
+# Runs a command and keeps what it prints for the summary.
+run() {
+    "$@" 2>&1 | tee -a "$log"
+}
+
+# Runs tests: run_tests CARGO-ARGUMENTS -- TEST-ARGUMENTS.
+run_tests() {
+    # All binaries, also after one has failed.
+    run cargo test --no-fail-fast "$@"
+}
+
+check() {
+    run cargo fmt --all --check
+    run cargo clippy --quiet --workspace --all-targets -- -D warnings
+    run "$target/tools/bin/cargo-deny" --log-level error check licenses bans sources
+    run_tests --quiet -p tests --test tidy -- --nocapture
+    run_tests --quiet -p wire -p placement -p tokens -p fuse -p gateway -p config -p data -p metadata --lib
+}
+
+all_tests() {
+    local filter=()
+    [ -z "$area" ] || filter+=("$area")
+    # `soak` is the area of tests that take minutes; `make soak` runs it, and so does its name.
+    [ "$gate" = soak ] || [[ $area == *soak* ]] || filter+=(--skip soak::)
+    # End-to-end tests wait for daemons and disks more than they compute.
+    export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
+    # The programs first: tests run those beside them.
+    run cargo build --quiet --workspace
+    run_tests --workspace --lib --bins --tests -- "${filter[@]}"
+    run_tests -p shm --features interleavings --test interleavings -- ${area:+"$area"}
+}
+
+case $gate in
+check) check ;;
+test) all_tests ;;
+soak)
+    export TEST_SCALE=${TEST_SCALE:-5} INTERLEAVINGS=${INTERLEAVINGS:-10}
+    all_tests
+    ;;
+*) echo "usage: test.sh check | test [AREA] | soak [AREA]" >&2; exit 2 ;;
+esac

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# A file call takes at most 2 KiB of the caller's stack. Signal handlers run on the program's own stacks; one that
+# leaves a call by a jump, a fault in a call, and the cancellation of a thread leave nothing behind.
+. "${BASH_SOURCE[0]%/*}/lib.sh"
+
+compile guest.c -pthread -D_GNU_SOURCE
+for part in depth small alternate handlers actions jumps order faults locks pipes early exec steps cancel fork first; do
+    mkdir "$D/$part"
+    timeout 60 "$T/program" "$part" "$D/$part" || fail "$part: $?"
+done
