@@ -11,6 +11,7 @@ mod instance_lock;
 mod memory;
 mod places;
 mod recover;
+mod run_records;
 pub(crate) mod settings;
 
 pub(crate) use check::{check, damage_list};

@@ -11,22 +11,12 @@
 use crate::sessions::acceptor::Look;
 use crate::startup::failure::{StartResult, failed};
 use crate::startup::instance_lock::InstanceLock;
+use crate::startup::run_records::RunRecords;
 use crate::startup::settings::Settings;
-use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
+use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
-
-/// Files of the run directory that are made again, by their names or the ends of their names.
-const RECORDS: [&str; 4] = ["secret", "peers", ".json", ".config"];
-/// Records that are there as long as a daemon runs.
-const ALWAYS: [&str; 2] = ["secret", "host.json"];
-/// Larger files are no records.
-const RECORD_BYTES_MAX: u64 = 4 << 20;
 
 /// See the module.
 pub(crate) struct Places {
@@ -37,9 +27,7 @@ pub(crate) struct Places {
     arena_bytes: u64,
     lock: InstanceLock,
     is_memory_gone: bool,
-    /// Contents of the records, and the time of the directory when they were read.
-    records: BTreeMap<OsString, Vec<u8>>,
-    read_at: Option<SystemTime>,
+    records: RunRecords,
     /// It could not be made again; said once.
     has_failed: bool,
 }
@@ -50,13 +38,12 @@ impl Places {
         Places {
             run: settings.run.clone(),
             log: settings.run.join(format!("d{}.log", settings.index)),
+            records: RunRecords::new(&settings.run, socket.with_extension("record")),
             socket,
             arena: arena_path(settings),
             arena_bytes: settings.memory,
             lock,
             is_memory_gone: false,
-            records: BTreeMap::new(),
-            read_at: None,
             has_failed: false,
         }
     }
@@ -69,7 +56,7 @@ impl Places {
         self.check_arena();
         let listener = match fs::symlink_metadata(&self.socket) {
             Ok(_) => {
-                self.read_records();
+                self.records.read();
                 None
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.make_again(),
@@ -101,36 +88,6 @@ impl Places {
         }
     }
 
-    /// Reads the records that changed since they were read last.
-    fn read_records(&mut self) {
-        let changed = fs::metadata(&self.run).and_then(|found| found.modified()).ok();
-        if changed.is_none() || changed == self.read_at {
-            return;
-        }
-        let mut records = BTreeMap::new();
-        for entry in fs::read_dir(&self.run).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let text = name.to_string_lossy();
-            let is_file = entry
-                .metadata()
-                .is_ok_and(|found| found.is_file() && found.len() <= RECORD_BYTES_MAX);
-            if is_file
-                && RECORDS.iter().any(|record| text.ends_with(record))
-                && let Ok(contents) = fs::read(entry.path())
-            {
-                records.insert(name, contents);
-            }
-        }
-        let is_there = |name: &&str| records.contains_key(OsStr::new(name));
-        let was_there = |name: &&str| self.records.contains_key(OsStr::new(name));
-        if ALWAYS.iter().any(|name| was_there(name) && !is_there(name)) {
-            // The directory is being emptied.
-            let _ = self.write_records();
-            return;
-        }
-        (self.records, self.read_at) = (records, changed);
-    }
-
     fn make_again(&mut self) -> Option<UnixListener> {
         match self.try_make_again() {
             Ok(listener) => {
@@ -157,23 +114,8 @@ impl Places {
         for directory in self.run.parent().into_iter().chain([self.run.as_path()]) {
             store::directory::create(directory).map_err(failed("make it again"))?;
         }
-        self.write_records()?;
+        self.records.write().map_err(failed("write a record"))?;
         listen(&self.socket)
-    }
-
-    /// Writes the records that are missing.
-    fn write_records(&self) -> StartResult<()> {
-        for (name, contents) in &self.records {
-            let mut options = OpenOptions::new();
-            let made = options.write(true).create_new(true).mode(0o600).open(self.run.join(name));
-            match made {
-                Ok(mut file) => file.write_all(contents).map_err(failed("write a record"))?,
-                // By another daemon of this host.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(failed("write a record")(error)),
-            }
-        }
-        Ok(())
     }
 }
 
