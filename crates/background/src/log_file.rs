@@ -2,7 +2,7 @@
 //! The file is bounded: when it is full it becomes the old one, and a new one is begun.
 
 use config::choice::LogLevel;
-use config::printable::printable;
+use config::printable::{printable, without_os_error};
 use rustix::fs::{FileType, fstat, ftruncate};
 use std::fs::{OpenOptions, rename};
 use std::io::{self, Write};
@@ -105,10 +105,10 @@ impl Write for Line<'_> {
     }
 }
 
-/// A line as the formatter wrote it, with the names in it escaped.
+/// A line as the formatter wrote it, with the names in it escaped, and without the numbers of errors.
 fn one_line(bytes: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(bytes.strip_suffix(b"\n").unwrap_or(bytes));
-    [printable(&text).as_bytes(), b"\n"].concat()
+    [printable(&without_os_error(&text)).as_bytes(), b"\n"].concat()
 }
 
 #[cfg(test)]
@@ -119,6 +119,13 @@ mod tests {
     fn a_name_cannot_begin_a_line_of_the_log_or_act_on_a_terminal() {
         let line = "INFO cannot read path=/a\n2026 ERROR all is lost\u{1b}[2J\n".as_bytes();
         let expected = "INFO cannot read path=/a\\n2026 ERROR all is lost\\u{1b}[2J\n";
+        assert_eq!(String::from_utf8_lossy(&one_line(line)), expected);
+    }
+
+    #[test]
+    fn an_error_is_named_without_its_number() {
+        let line = b"WARN cannot connect error=Connection refused (os error 111) host=a\n";
+        let expected = "WARN cannot connect error=Connection refused host=a\n";
         assert_eq!(String::from_utf8_lossy(&one_line(line)), expected);
     }
 

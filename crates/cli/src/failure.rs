@@ -1,6 +1,6 @@
 //! The failure of a command: one line `what: where: what to do`, and an exit code.
 
-use config::printable::{printable, printable_lines};
+use config::printable::{error_text, printable, without_os_error};
 use std::fmt::Display;
 
 /// Exit code: the command failed.
@@ -38,7 +38,7 @@ impl Failure {
 
     /// A failure with exit code 1 whose text has several lines, such as the end of a log.
     pub(crate) fn of_lines(text: &str) -> Failure {
-        Failure { text: printable_lines(&without_os_error(text)).into_owned(), code: FAILED }
+        Failure { text: error_text(&text), code: FAILED }
     }
 
     /// A failure at `place`: `what: place: why`.
@@ -74,33 +74,13 @@ impl From<config::InvalidValue> for Failure {
     }
 }
 
-/// A text without the suffixes ` (os error 13)` of I/O errors.
-pub(crate) fn without_os_error(text: &str) -> String {
-    const SUFFIX: &str = " (os error ";
-    let mut parts = text.split(SUFFIX);
-    let mut shown = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        match part.split_once(')') {
-            Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
-                shown.push_str(rest);
-            }
-            _ => shown.extend([SUFFIX, part]),
-        }
-    }
-    shown
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_an_os_error_is_left_out() {
+    fn a_failure_has_no_number_of_an_os_error() {
         let error = std::io::Error::from_raw_os_error(13);
-        assert_eq!(without_os_error(&error.to_string()), "Permission denied");
-        assert_eq!(without_os_error("No such file (os error 2): make it"), "No such file: make it");
-        assert_eq!(without_os_error("a (os error 1); b (os error 2)"), "a; b");
-        assert_eq!(without_os_error("plain (os error x)"), "plain (os error x)");
         assert_eq!(
             Failure::at("cannot read", "a", error).text(),
             "cannot read: a: Permission denied"

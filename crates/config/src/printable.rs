@@ -16,6 +16,12 @@ pub fn printable_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |one| acts(one) && one != '\n')
 }
 
+/// An error as a program reports it: printable, and without numbers of I/O errors.
+#[must_use]
+pub fn error_text(error: &impl std::fmt::Display) -> String {
+    printable_lines(&without_os_error(&error.to_string())).into_owned()
+}
+
 /// JSON, whose escapes are others. It stays the same value.
 #[must_use]
 pub fn printable_json(text: &str) -> String {
@@ -24,6 +30,23 @@ pub fn printable_json(text: &str) -> String {
         match acts(one) {
             true => shown.push_str(&format!("\\u{:04x}", u32::from(one))),
             false => shown.push(one),
+        }
+    }
+    shown
+}
+
+/// A text without the suffixes ` (os error 13)` of I/O errors.
+#[must_use]
+pub fn without_os_error(text: &str) -> String {
+    const SUFFIX: &str = " (os error ";
+    let mut parts = text.split(SUFFIX);
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+                shown.push_str(rest);
+            }
+            _ => shown.extend([SUFFIX, part]),
         }
     }
     shown
@@ -69,5 +92,14 @@ mod tests {
         }
         assert_eq!(printable_json("{\"a\":\"\u{9b}\u{202e}\"}"), "{\"a\":\"\\u009b\\u202e\"}");
         assert_eq!(printable_lines("two\nlines\u{1b}\n"), "two\nlines\\u{1b}\n");
+    }
+
+    #[test]
+    fn the_number_of_an_os_error_is_left_out() {
+        let error = std::io::Error::from_raw_os_error(13);
+        assert_eq!(without_os_error(&error.to_string()), "Permission denied");
+        assert_eq!(without_os_error("No such file (os error 2): make it"), "No such file: make it");
+        assert_eq!(without_os_error("a (os error 1); b (os error 2)"), "a; b");
+        assert_eq!(without_os_error("plain (os error x)"), "plain (os error x)");
     }
 }

@@ -38,6 +38,7 @@ mod startup;
 mod target;
 mod threads;
 
+use config::printable::error_text;
 use config::process::{CheckExtent, Invocation};
 use startup::settings::Settings;
 use std::io::Write as _;
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
         Ok(Some((settings, Some(extent)))) => return check(&settings, extent),
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebayd: {}", config::printable::printable_lines(&error.to_string()));
+            eprintln!("forebayd: {}", error_text(&error));
             return ExitCode::from(2);
         }
     };
@@ -74,7 +75,7 @@ fn check(settings: &Settings, extent: CheckExtent) -> ExitCode {
     match line {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", config::printable::printable_lines(&error.to_string()));
+            eprintln!("{}", error_text(&error));
             ExitCode::FAILURE
         }
     }

@@ -31,6 +31,7 @@ mod serve;
 use client::{Client, Tags};
 use commands::{layout, quota};
 use config::choice::RequestPath;
+use config::printable::error_text;
 use config::process::Invocation;
 use device::Mount;
 use device::detached::{self, DetachedMount};
@@ -72,7 +73,7 @@ fn main() -> ExitCode {
         Ok(Some(settings)) => settings,
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebay-mount: {}", config::printable::printable_lines(&error.to_string()));
+            eprintln!("forebay-mount: {}", error_text(&error));
             return ExitCode::from(NOT_UNDERSTOOD);
         }
     };
@@ -81,7 +82,7 @@ fn main() -> ExitCode {
     match run(&mut settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebay-mount: {}", config::printable::printable_lines(&error.to_string()));
+            eprintln!("forebay-mount: {}", error_text(&error));
             ExitCode::FAILURE
         }
     }
@@ -96,7 +97,7 @@ fn show(outcome: Result<String, String>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("forebay-mount: {}", config::printable::printable_lines(&error.to_string()));
+            eprintln!("forebay-mount: {}", error_text(&error));
             ExitCode::FAILURE
         }
     }

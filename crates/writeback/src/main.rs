@@ -43,6 +43,7 @@ use backends::posix::PosixBackend;
 use backends::s3::S3Backend;
 use background::{log_file, report_ready};
 use client::{At, Client, Follow, Outcome, PathBuffer};
+use config::printable::error_text;
 use config::process::Invocation;
 use control::InstanceQueries;
 use instance::client::InstanceClient;
@@ -72,10 +73,7 @@ fn main() -> ExitCode {
         Ok(Some(settings)) => settings,
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!(
-                "forebay-writeback: {}",
-                config::printable::printable_lines(&error.to_string())
-            );
+            eprintln!("forebay-writeback: {}", error_text(&error));
             return ExitCode::from(NOT_UNDERSTOOD);
         }
     };
@@ -83,10 +81,7 @@ fn main() -> ExitCode {
     match run(&settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!(
-                "forebay-writeback: {}",
-                config::printable::printable_lines(&error.to_string())
-            );
+            eprintln!("forebay-writeback: {}", error_text(&error));
             ExitCode::FAILURE
         }
     }

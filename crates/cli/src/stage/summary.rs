@@ -1,9 +1,9 @@
 //! The counts of a run, its failures, and the progress line.
 
 use crate::commands::{human, plural};
-use crate::failure::without_os_error;
 use crate::process::progress::Progress;
 use config::printable::printable;
+use config::printable::without_os_error;
 use serde_json::{Value, json};
 use std::fmt::Display;
 use std::path::Path;

@@ -10,6 +10,7 @@ pub(crate) mod guard;
 
 pub(crate) mod namespace;
 
+use config::printable::without_os_error;
 use fuse::abi::IN_HEADER_BYTES;
 use fuse::init::TRANSFER_BYTES;
 use fuse::table::{KIND, Mounted};
@@ -109,8 +110,7 @@ fn refused(mode: u32) -> String {
 
 /// The text of an error, without its number.
 fn text(errno: Errno) -> String {
-    let text = errno.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_owned()
+    without_os_error(&errno.to_string())
 }
 
 /// Mount options for the kernel.

@@ -12,10 +12,11 @@ use super::{
     MountNamespace, MountRecord, MountRequest, MountRights, MountState, RECORD, all, directory,
     end, resolved, start, top,
 };
-use crate::failure::{Failure, Result, without_os_error};
+use crate::failure::{Failure, Result};
 use crate::process::progress::Progress;
 use crate::state::directories::{self, InstanceLock};
 use crate::state::records::{self, HostRecord};
+use config::printable::without_os_error;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
