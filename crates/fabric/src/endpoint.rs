@@ -31,6 +31,8 @@ const POLLS: u32 = 200;
 const SLEEP_MAX: Duration = Duration::from_millis(50);
 /// Sleeps without a descriptor: first, longest.
 const SHORT_SLEEP: Duration = Duration::from_micros(20);
+/// Of a longer time between two polls, no more counts as time in which a peer accepted nothing.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// See `SHORT_SLEEP`.
 const SHORT_SLEEP_MAX: Duration = Duration::from_micros(250);
 
@@ -174,6 +176,8 @@ pub struct Endpoint {
     peers: Vec<u64>,
     transfers: Transfers,
     timeout: Duration,
+    /// Time of the last poll, if transfers waited to be posted then.
+    blocked_at: Option<Instant>,
     contexts: Vec<Context>,
     polls: u32,
     /// How often the descriptor was readable with nothing to do.
@@ -232,6 +236,7 @@ impl Endpoint {
             peers: Vec::new(),
             transfers: Transfers::new(most, parts, part_bytes_max),
             timeout: settings.timeout,
+            blocked_at: None,
             contexts: (0..parts).map(|_| UnsafeCell::new([0; CONTEXT_WORDS])).collect(),
             polls: 0,
             idle_polls: 0,
@@ -466,11 +471,7 @@ impl Endpoint {
             }
         }
         self.post();
-        if self.transfers.any_waiting()
-            && let Some(before) = Instant::now().checked_sub(self.timeout)
-        {
-            self.transfers.expire(before, &self.library.failed("post", libc::ETIMEDOUT));
-        }
+        self.expire();
         if found > 0 {
             (self.polls, self.idle_polls) = (0, 0);
         }
@@ -483,6 +484,21 @@ impl Endpoint {
         let part = u32::try_from(bytes / size_of::<Context>()).unwrap_or(u32::MAX);
         if !self.transfers.part_ended(part, outcome) {
             tracing::debug!(part, "libfabric ended an operation that is none of ours");
+        }
+    }
+
+    /// Gives up transfers of which nothing was accepted for the timeout. Time in which this process
+    /// itself did not run is not the peer's: of a pause between two polls little counts.
+    fn expire(&mut self) {
+        if !self.transfers.any_waiting() {
+            self.blocked_at = None;
+            return;
+        }
+        let now = Instant::now();
+        let pause = self.blocked_at.replace(now).map_or(Duration::ZERO, |last| now - last);
+        self.transfers.excuse(pause.saturating_sub(PAUSE_MAX));
+        if let Some(before) = now.checked_sub(self.timeout) {
+            self.transfers.expire(before, &self.library.failed("post", libc::ETIMEDOUT));
         }
     }
 

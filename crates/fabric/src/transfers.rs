@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Result};
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,6 +136,18 @@ impl Transfers {
     /// True if a part is in flight.
     pub(crate) fn any_under_way(&self) -> bool {
         self.free_parts.len() < self.parts.len()
+    }
+
+    /// Lets `time` pass without counting for transfers that wait.
+    pub(crate) fn excuse(&mut self, time: Duration) {
+        if time.is_zero() {
+            return;
+        }
+        for &slot in &self.waiting {
+            if let Some(Some(transfer)) = self.slots.get_mut(slot as usize) {
+                transfer.since += time;
+            }
+        }
     }
 
     /// Gives up parts not posted of transfers that made no progress since `before`.
@@ -302,5 +314,18 @@ mod tests {
         assert_eq!(completion, Completion { token: 1, outcome: Err(failure()) });
         assert!(!all.any_under_way());
         assert_eq!(post(&mut all), [(0, 5000, 10)], "of the third");
+    }
+
+    #[test]
+    fn excused_time_does_not_count() {
+        let mut all = Transfers::new(2, 1, 10);
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        all.begin(order(30), 1, start).expect("space");
+        all.excuse(second);
+        all.expire(start + second, &failure());
+        assert!(all.any_waiting() && all.take_ended().is_none());
+        all.expire(start + 2 * second, &failure());
+        let (_, completion) = all.take_ended().expect("nothing of it is under way");
+        assert_eq!(completion, Completion { token: 1, outcome: Err(failure()) });
     }
 }
