@@ -14,6 +14,7 @@ use crate::directories::leases::Grantee;
 use crate::directories::remote_copies::note_entry_service;
 use crate::files::Files;
 use crate::kernel_cache::KernelCaches;
+use crate::pools::registry::take_pool;
 use crate::service::Service;
 
 /// Header for messages: they carry no credentials, because their sender has checked them.
@@ -191,6 +192,10 @@ impl Service {
             | Message::Collect { .. }
             | Message::AskUsage { .. } => {
                 grants.take_quota(cx, &mut caches.grace, message, host_view);
+            }
+            Message::Pool { .. } => take_pool(cx, message),
+            &Message::PoolKnown { group, number, id } => {
+                self.registry.pool_known(cx, group, number, id);
             }
             _ => self.coordinator.take_for_coordinator(cx, message),
         }

@@ -415,6 +415,12 @@ pub trait HostView {
         false
     }
 
+    /// True if a process on this host has a file open.
+    fn is_open(&self, inode: Inode) -> bool {
+        let _ = inode;
+        false
+    }
+
     /// Calls `each` with the mounts of this host whose kernels may remember something, and a stamp
     /// that changes each time the mount registers again. They registered before this step began.
     /// `wire::watch::OTHERS` stands for what `watch_for_others` recorded.

@@ -110,6 +110,10 @@ numbered! {
         0x46 AskUsage { token: u64, from: u64 }
         /// Account, inodes and bytes of each account below `end`, eight bytes each.
         0x47 AreUsages { group: u32, token: u64, end: u64, entries: &'a [u8] }
+        /// Announces a pool of targets, as `Record::PutPool` has it; answered by `PoolKnown`.
+        0x60 Pool { number: u64, id: u8, name: &'a [u8], targets: &'a [u8] }
+        /// `group` knows the pool.
+        0x61 PoolKnown { group: u32, number: u64, id: u8 }
         /// Lock waits in `group`, for deadlock detection (`locks::deadlock`): encoded `Edge`s.
         0x50 Waits { from: u16, group: u32, waits: &'a [u8] }
         /// Asks whether these waits still exist.
@@ -258,6 +262,8 @@ mod tests {
                 },
                 Message::AskUsage { token: w, from: x },
                 Message::AreUsages { group, token: w, end: x, entries: &s },
+                Message::Pool { number: w, id: x as u8, name: &s, targets: &s },
+                Message::PoolKnown { group, number: w, id: x as u8 },
                 Message::Waits { from, group, waits: &s },
                 Message::AskWaits { from, cycle: w, waits: &s },
                 Message::AreWaiting { cycle: w, group },

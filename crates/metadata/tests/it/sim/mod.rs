@@ -118,6 +118,9 @@ impl HostView for HostState {
     fn truncate_epoch(&self, inode: Inode) -> Option<u64> {
         self.vnodes.get(&inode).map(|row| row.truncate_epoch)
     }
+    fn is_open(&self, inode: Inode) -> bool {
+        self.open.contains(&inode)
+    }
     fn has_mounts(&self) -> bool {
         !self.watched.borrow().holder_messages.is_empty()
     }
@@ -669,7 +672,7 @@ pub(crate) const NOTHING: Attributes = Attributes {
     born: 0,
     device: 0,
     project: 0,
-    layout: Layout { spread: 0, placement: 0, stripe_log2: 0, flags: 0, place: 0 },
+    layout: Layout { spread: 0, pool: 0, placement: 0, stripe_log2: 0, flags: 0, place: 0 },
     extras: 0,
 };
 
