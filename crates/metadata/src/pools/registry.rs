@@ -14,6 +14,7 @@ use wire::{DaemonIndex, Errno, Reply, ShardIndex, Writer};
 
 use crate::core::config::Group;
 use crate::core::context::Context;
+use crate::core::effect::Effect;
 use crate::core::job::{Call, RESEND_NANOS, Resend, Step, Stop, Wait};
 use crate::core::peer_messages::Message;
 use crate::pools::definition::PoolDefinition;
@@ -37,6 +38,9 @@ pub(crate) struct Registry {
 impl Registry {
     /// At a start: announces again what some service may not know.
     pub(crate) fn begin_pools(&mut self, cx: &mut Context) {
+        if !cx.state.pools.is_empty() {
+            request_reports(cx);
+        }
         let unknown = cx.state.pools.iter().filter(|(_, pool)| !pool.is_known);
         let unknown: Vec<u8> = unknown.map(|(&id, _)| id).collect();
         unknown.into_iter().for_each(|id| self.announce(cx, id));
@@ -166,9 +170,16 @@ pub(crate) fn take_pool(cx: &mut Context, message: &Message<'_>) {
         let (name, targets) = (name.to_vec(), targets.to_vec());
         cx.put(&PoolDefinition { number, name, targets, is_known: true }.record(id));
     }
+    request_reports(cx);
     let group = cx.config.own_group().0;
     let registry = cx.config.group(ShardIndex(0)).0;
     cx.send_to_service(registry, &Message::PoolKnown { group, number, id });
+}
+
+/// The host reports transfers while there are pools.
+fn request_reports(cx: &mut Context) {
+    let is_requested = cx.state.pools.values().any(|pool| !pool.is_removed());
+    cx.io.push(Effect::ReportTransfers { is_requested });
 }
 
 /// The pool of this name.

@@ -2,6 +2,7 @@
 //! or restarts, and a new file goes to the target that the pool chooses, alike for equal inputs.
 
 use crate::sim::{Answer, World};
+use metadata::{HostMessage, Input};
 use wire::attributes::{mode, placement};
 use wire::limits::DAEMON_COUNT_MAX;
 use wire::pool::{POOL_ID_MAX, PoolEntry, PoolTarget};
@@ -200,4 +201,53 @@ fn numbers_of_deleted_pools_are_given_again_in_their_order() {
     let registry = world.owner(REGISTRY);
     world.crash(registry);
     assert_eq!(list(&mut world)[8], (9, "more".to_owned(), 1));
+}
+
+/// Reports of one host (that of no target) for some seconds, each file with its bytes per second.
+fn report(world: &mut World, seconds: u64, rates: &[(Inode, u64)]) {
+    for _ in 0..seconds {
+        world.now += 1_000_000_000;
+        let all: Vec<_> = rates.iter().map(|&(inode, bytes)| (inode, bytes, 900_000_000)).collect();
+        let number = world.now.cast_unsigned();
+        let message = HostMessage::transfers((100, 1), number, 1000, &all);
+        for at in 0..world.seats.len() {
+            world.step(at, Input::Peer { message: &message });
+        }
+    }
+}
+
+#[test]
+fn a_slow_target_is_found_and_avoided_and_returns() {
+    let mut world = World::daemons(3);
+    assert_eq!(set_pool(&mut world, "p", &[(0, 500), (1, 500), (2, 500)]), Answer::Number(1));
+    let directory = directory_with(&mut world, "d", 1);
+    let files: Vec<(Inode, u16)> =
+        (0..3).map(|file| create(&mut world, directory, &format!("f{file}"))).collect();
+    assert_eq!(files.iter().map(|file| file.1).collect::<Vec<_>>(), [0, 1, 2]);
+    let [a, b, c] = [files[0].0, files[1].0, files[2].0];
+
+    report(&mut world, 20, &[(a, 100_000_000), (b, 90_000_000), (c, 80_000_000)]);
+    assert_eq!(world.target_health, [], "all are alike");
+    report(&mut world, 8, &[(a, 100_000_000), (b, 20_000_000), (c, 80_000_000)]);
+    assert_eq!(world.target_health, [], "still in the window that began before");
+    report(&mut world, 4, &[(a, 100_000_000), (b, 20_000_000), (c, 80_000_000)]);
+    assert_eq!(world.target_health, [(1, true)]);
+    let targets: Vec<u16> =
+        (0..6).map(|file| create(&mut world, directory, &format!("g{file}")).1).collect();
+    assert_eq!(targets, [0, 2, 0, 2, 0, 2]);
+    // Its peers have more open files than it can make up for: it is chosen as soon as it is well.
+    report(&mut world, 9, &[(a, 100_000_000), (b, 95_000_000), (c, 80_000_000)]);
+    assert_eq!(world.target_health, [(1, true), (1, false)]);
+    assert_eq!(create(&mut world, directory, "h").1, 1);
+    // A slow target that nobody uses gets files again, which show whether it is well.
+    report(&mut world, 12, &[(a, 100_000_000), (b, 20_000_000), (c, 80_000_000)]);
+    assert_eq!(world.target_health.last(), Some(&(1, true)));
+    world.now += 40_000_000_000;
+    create(&mut world, directory, "i");
+    assert_eq!(world.target_health.last(), Some(&(1, false)));
+    // A pool that is deleted has no slow target.
+    report(&mut world, 12, &[(a, 100_000_000), (b, 20_000_000), (c, 80_000_000)]);
+    assert_eq!(world.target_health.last(), Some(&(1, true)));
+    set_pool(&mut world, "p", &[]);
+    assert_eq!(world.target_health.last(), Some(&(1, false)));
 }

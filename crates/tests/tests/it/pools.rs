@@ -5,7 +5,7 @@
 
 use crate::support::agent::Agent;
 use crate::support::world::World;
-use crate::support::{Instance, text, wait_for};
+use crate::support::{Instance, skip, text, wait_for};
 use serde_json::{Value, json};
 use std::process::Output;
 
@@ -228,4 +228,83 @@ fn a_pool_reaches_the_daemons_of_all_hosts() {
             }
         }
     }
+}
+
+/// Writes without end, each thread in its file: 1 MiB at a time, over the first 8 MiB again and again.
+const WRITERS: &str = r"
+import os, sys, threading
+def write(path):
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    block, at = bytes(1 << 20), 0
+    while True:
+        os.pwrite(fd, block, at)
+        at = (at + len(block)) % (8 << 20)
+for path in sys.argv[1:]:
+    threading.Thread(target=write, args=(path,), daemon=True).start()
+print('ready', os.getpid(), flush=True)
+for line in sys.stdin: print('ok', flush=True)
+os._exit(0)
+";
+
+/// The link of host b passes 80 Mbit/s, that of host c all: while a program on host a writes to targets
+/// of both, target 1 is found slow, new files avoid it, and it returns when its link is well.
+#[test]
+fn a_throttled_target_is_found_and_avoided_and_returns() {
+    let Some(world) = World::started(&[]) else { return };
+    let shape = |words: &str| {
+        let device = ["-n", &format!("{}hub", world.prefix), "qdisc"].map(str::to_owned);
+        let mut command = std::process::Command::new("tc");
+        command.args(device).args(words.split(' '));
+        command.status().is_ok_and(|status| status.success())
+    };
+    world.ok("a", &["pool", "create", "others", "--targets", "1-3"]);
+    world.shell("a", "mkdir $1", "/forebay/d");
+    world.ok("a", &["layout", "set", "--pool", "others", "/forebay/d"]);
+    let files: Vec<String> = (0..3).map(|file| format!("/forebay/d/f{file}")).collect();
+    let create = |name: &str| {
+        world.shell("a", "head -c 100000 /dev/zero >$1", &format!("/forebay/d/{name}"));
+        let path = format!("/forebay/d/{name}");
+        let layout = world.ok("a", &["layout", "get", "--json", &path]);
+        let layout: Value = serde_json::from_str(&layout).expect("JSON");
+        layout["targets"][0].as_u64().expect("a target")
+    };
+    if !shape("add dev vb root tbf rate 80mbit burst 256kb latency 50ms") {
+        return skip("links cannot be throttled here ('tc' and 'tbf' are needed)");
+    }
+    let slow = || {
+        let status = world.ok("a", &["status", "--json"]);
+        let status: Value = serde_json::from_str(&status).expect("JSON");
+        status["slow_targets"].as_array().expect("a list").clone()
+    };
+    assert_eq!(slow(), Vec::<Value>::new());
+    let words: Vec<&str> = files.iter().map(String::as_str).collect();
+    let words = [&["run", "--", "python3", "-c", WRITERS], &words[..]].concat();
+    let writers = Agent::new("writers".to_owned(), world.command("a", &words));
+    let begun = std::time::Instant::now();
+    wait_for("target 1 to be found slow", || !slow().is_empty());
+    println!("found after {:?}", begun.elapsed());
+    let found = slow();
+    println!("{found:?}");
+    assert_eq!(
+        (found.len(), &found[0]["target"], &found[0]["pool"]),
+        (1, &json!(1), &json!("others"))
+    );
+    let rates = ["bytes_per_second", "peers_bytes_per_second"].map(|rate| found[0][rate].as_u64());
+    assert!(rates[0] < rates[1].map(|peers| peers / 2), "{found:?}");
+    // A line of the log, a metric, and `top`.
+    let top: Value =
+        serde_json::from_str(&world.ok("a", &["top", "--once", "--json"])).expect("JSON");
+    assert_eq!(top["slow_targets"], Value::from(found));
+    let metrics = world.ok("a", &["status", "--prometheus"]);
+    let counts = metrics.lines().filter(|line| line.starts_with("forebay_slow_targets{"));
+    assert!(counts.clone().any(|line| line.ends_with(" 1")), "{metrics}");
+    assert!(world.ok("a", &["status"]).contains("target 1 of pool others is slow"));
+    for number in 0..6 {
+        assert_ne!(create(&format!("new{number}")), 1, "a new file on the slow target");
+    }
+    assert!(shape("del dev vb root"));
+    wait_for("target 1 to return", || slow().is_empty());
+    let mut created = (0..20).map(|number| create(&format!("after{number}")));
+    assert!(created.any(|target| target == 1), "new files use it again");
+    drop(writers);
 }
