@@ -122,3 +122,66 @@ impl MovedFiles {
         services.into_iter().map(report).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shm::Segment;
+    use shm::activity::blocks::label;
+    use shm::activity::{ACTIVITY_BYTES, Lane, OpenWords, Owner, Tags, Transfer};
+    use std::sync::atomic::{AtomicU32, AtomicU64};
+
+    struct Process {
+        segment: ActivitySegment,
+        lane: Lane,
+    }
+
+    impl Process {
+        fn new() -> Process {
+            let (segment, _) = Segment::nameless(c"test", ACTIVITY_BYTES).expect("memory");
+            let segment = ActivitySegment::new(segment).expect("a segment");
+            let tags = Tags { job: label(b"a"), program: label(b"b"), rank: None, uid: 1 };
+            let owner = Owner { pid: std::process::id(), started: 0, tags, is_by_mount: false };
+            let block = segment.take(&owner, 0).expect("a block");
+            Process { segment, lane: Lane { block, is_shared: false } }
+        }
+
+        fn write(&self, inode: u64, bytes: u64) {
+            let (place, parent) = (AtomicU32::new(0), AtomicU64::new(1));
+            let open = OpenWords { place: &place, inode: Inode(inode), parent: &parent };
+            let counter =
+                self.segment.begin_transfer(self.lane, open, Transfer::Write).expect("space");
+            counter.count(0, bytes);
+        }
+
+        fn look(&self, moved: &mut MovedFiles, is_requested: bool) -> Vec<(u64, u64)> {
+            let mut all = Vec::new();
+            self.segment.each_taken(&mut |taken| {
+                if taken.block == self.lane.block {
+                    all.push(taken);
+                }
+            });
+            moved.look(&self.segment, &all, is_requested);
+            moved.files.iter().map(|(inode, (bytes, _))| (inode.0, *bytes)).collect()
+        }
+    }
+
+    #[test]
+    fn large_transfers_count_from_the_first_look_on() {
+        let process = Process::new();
+        let mut moved = MovedFiles::default();
+        process.write(7, 1 << 20);
+        assert_eq!(process.look(&mut moved, false), []);
+        assert_eq!(process.look(&mut moved, true), [], "it was before");
+        process.write(7, 3 << 20);
+        // A new record counts from its begin, unless its transfers are small.
+        process.write(8, 1 << 20);
+        process.write(9, 100);
+        assert_eq!(process.look(&mut moved, true), [(7, 3 << 20), (8, 1 << 20)]);
+        process.write(8, 1 << 20);
+        assert_eq!(process.look(&mut moved, true), [(7, 3 << 20), (8, 2 << 20)]);
+        // Without a request nothing is kept.
+        assert_eq!(process.look(&mut moved, false), []);
+        assert!(moved.seen.is_empty());
+    }
+}
