@@ -25,8 +25,23 @@ pub struct DaemonStatus {
     pub memory_reason: String,
     /// Reason for the watermarks: set, default, bandwidth, overflow, refault, unused.
     pub watermark_reason: String,
+    /// Targets of pools that its services found slow.
+    pub slow_targets: Vec<SlowTarget>,
     /// Something that its user should know; empty: nothing.
     pub notice: String,
+}
+
+/// A slow target of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlowTarget {
+    /// The pool.
+    pub pool: String,
+    /// The target.
+    pub target: u16,
+    /// The mean of its rate while it was active.
+    pub bytes_per_second: u64,
+    /// The mean of the peaks of all targets of the pool.
+    pub peers_bytes_per_second: u64,
 }
 
 /// How much memory a daemon may hold.
@@ -230,6 +245,7 @@ mod tests {
             memory_terms: MemoryTerms::Idle { min: 1, max: 2 },
             memory_reason: "set".to_owned(),
             watermark_reason: "default".to_owned(),
+            slow_targets: vec![SlowTarget { pool: "fast".to_owned(), ..SlowTarget::default() }],
             notice: "device full".to_owned(),
         };
         let json = serde_json::to_value(&status).expect("json");

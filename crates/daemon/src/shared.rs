@@ -22,6 +22,7 @@ pub(crate) mod inbox;
 pub(crate) mod metrics;
 pub(crate) mod network;
 pub(crate) mod reply;
+pub(crate) mod slow_targets;
 
 use crate::backing::Backing;
 use crate::host::Host;
@@ -31,6 +32,7 @@ use crate::sessions::SessionSets;
 use crate::shared::inbox::Inboxes;
 use crate::shared::metrics::Metrics;
 use crate::shared::network::Network;
+use crate::shared::slow_targets::SlowTargets;
 use crate::target::space::ledger::AccountLedger;
 use crate::target::tiering::lending::Lending;
 use crate::threads::bulk::BulkTransfers;
@@ -82,6 +84,8 @@ pub(crate) struct Shared {
     pub(crate) is_memory_gone: AtomicBool,
     /// Metrics.
     pub(crate) metrics: Metrics,
+    /// Targets that were found slow.
+    pub(crate) slow_targets: SlowTargets,
 }
 
 impl Shared {

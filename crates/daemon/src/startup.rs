@@ -36,6 +36,7 @@ use crate::shard::Shard;
 use crate::shared::inbox::Inboxes;
 use crate::shared::metrics::Metrics;
 use crate::shared::network::Network;
+use crate::shared::slow_targets::SlowTargets;
 use crate::shared::{Shared, Timing};
 use crate::startup::found::Found;
 use crate::startup::instance_lock::InstanceLock;
@@ -189,6 +190,7 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
         stopping: AtomicBool::default(),
         is_memory_gone: AtomicBool::default(),
         metrics: Metrics::new(workers),
+        slow_targets: SlowTargets::default(),
     });
     let before = (start, sessions_before(&shared));
     let (target, devices, of_target) = recover::target(settings, memory.target, ssd, before)?;

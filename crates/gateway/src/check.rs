@@ -9,6 +9,7 @@ use wire::limits::{
 };
 use wire::name::Name;
 use wire::names::NAMES_ASKED_MAX;
+use wire::pool;
 use wire::quota::{Account, OWNERS_MAX};
 use wire::request::{
     create, lock, made, prefetch, removed, rename, set, stripe_log2_of, walk, xattr,
@@ -95,7 +96,10 @@ fn destination(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::CleanRequests {}
         | Request::NameWritten { .. }
         | Request::Release { .. } => require(header.shard < SHARD_COUNT),
-        Request::SetQuota { .. } | Request::Quotas { .. } => require(header.shard == 0),
+        Request::SetQuota { .. }
+        | Request::Quotas { .. }
+        | Request::SetPool { .. }
+        | Request::Pools { .. } => require(header.shard == 0),
         _ => require(header.shard == Header::TARGET),
     }
 }
@@ -195,6 +199,9 @@ fn shard(of: &Header, request: &Request<'_>) -> Result<()> {
         Request::Extend { size: requested, .. } => size(requested),
         Request::Append { length, .. } => size(length),
         Request::SetQuota { account, .. } => require(Account(account).is_valid()),
+        Request::SetPool { name, targets } => {
+            require(pool::is_name(name) && pool::are_targets(targets))
+        }
         Request::Owners { inodes } => {
             let (count, rest) = (inodes.len() / 8, inodes.len() % 8);
             require(rest == 0 && (1..=OWNERS_MAX).contains(&count))?;
@@ -234,13 +241,13 @@ fn writeback_request(request: &Request<'_>) -> Result<()> {
 /// Checks which attributes `SetAttributes` may change together, and the new size or layout.
 fn change(mask: u32, requested: u64) -> Result<()> {
     const INHERITED: u32 = set::PLACEMENT | set::STRIPE;
-    const SIZES: u32 = set::SIZE | set::PROJECT | INHERITED | set::WRITEBACK;
+    const SIZES: u32 = set::SIZE | set::PROJECT | INHERITED | set::WRITEBACK | set::POOL;
     const OTHERS: u32 = set::POSIX | set::RELAXED | set::COUNTED | set::PINNED | set::UNPINNED;
     known_flags(mask, (2 * set::READ - 1) | OTHERS | SIZES)?;
     require(mask & SIZES == 0 || mask & (set::PINNED | set::UNPINNED) == 0)?;
     let layout = Layout::from_word(requested);
     match mask & SIZES {
-        0 | set::PLACEMENT => Ok(()),
+        0 | set::PLACEMENT | set::POOL => Ok(()),
         set::SIZE => size(requested),
         set::PROJECT => require(u32::try_from(requested).is_ok()),
         set::STRIPE | INHERITED => stripe(layout.stripe_log2),

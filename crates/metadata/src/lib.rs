@@ -15,14 +15,15 @@
 //! Layers. A subject is a struct that owns its volatile state, with its functions; it gets the
 //! context, and the subjects below it, as arguments. No layer calls one above it. The tables of a
 //! subject lie in its module but belong to the ground, as `core::state` holds them:
-//! `files::openings`, `locks::record_locks`, `quota::usage`, `backing::{sync_state, locations}`.
+//! `files::openings`, `locks::record_locks`, `quota::usage`, `pools::definition`,
+//! `backing::{sync_state, locations}`.
 //!
 //! ```text
 //!  service, messages, startup, view     the hub: routes, order of timers, jobs
 //!  namespace: create, rename, ..        names, and transactions over several services
 //!  backing: import, revalidate, ..      directories and names of the backing store
 //!  files: Files                         inodes: attributes, contents, open files, sizes
-//!  locks | quota | directories | kernel_cache
+//!  locks | quota | pools | directories | kernel_cache
 //!  core: Context                        settings, tables, log, output, clock, jobs
 //! ```
 //!
@@ -50,6 +51,8 @@ mod directories;
 mod locks;
 
 mod quota;
+
+mod pools;
 
 mod kernel_cache;
 

@@ -14,6 +14,8 @@ use crate::directories::leases::Grantee;
 use crate::directories::remote_copies::note_entry_service;
 use crate::files::Files;
 use crate::kernel_cache::KernelCaches;
+use crate::pools::rates::TransferReport;
+use crate::pools::registry::take_pool;
 use crate::service::Service;
 
 /// Header for messages: they carry no credentials, because their sender has checked them.
@@ -151,7 +153,7 @@ impl Service {
     }
 
     fn take_by_subject(&mut self, message: &Message<'_>, host_view: &dyn HostMarks) {
-        let Files { cx, caches, locks, grants, .. } = &mut self.files;
+        let Files { cx, caches, locks, grants, pools, .. } = &mut self.files;
         match message {
             Message::AreAttributes { .. }
             | Message::IsEntry { .. }
@@ -191,6 +193,17 @@ impl Service {
             | Message::Collect { .. }
             | Message::AskUsage { .. } => {
                 grants.take_quota(cx, &mut caches.grace, message, host_view);
+            }
+            &Message::Pool { id, .. } => {
+                take_pool(cx, message);
+                pools.renew(cx, id);
+            }
+            &Message::Transfers { host, daemons, number, millis, entries } => {
+                pools
+                    .take_transfers(cx, &TransferReport { host, daemons, number, millis, entries });
+            }
+            &Message::PoolKnown { group, number, id } => {
+                self.registry.pool_known(cx, group, number, id);
             }
             _ => self.coordinator.take_for_coordinator(cx, message),
         }

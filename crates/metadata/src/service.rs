@@ -42,6 +42,7 @@ use crate::namespace::local_ops::{grant_numbers, take_local_op};
 use crate::namespace::names::find_names;
 use crate::namespace::readdir::{read_directory, read_link};
 use crate::namespace::transaction::Transactions;
+use crate::pools::registry::{Registry, list_pools};
 use crate::quota::coordinator::Coordinator;
 
 /// How long a request waits for other services before it is answered with `Busy`: longer than the
@@ -60,6 +61,8 @@ pub struct Service {
     pub(crate) deadlocks: Cycles,
     /// Limits of accounts, if this service has them.
     pub(crate) coordinator: Coordinator,
+    /// Changes of pools, if this service makes them.
+    pub(crate) registry: Registry,
     pub(crate) is_started: bool,
     job_next: u64,
 }
@@ -88,6 +91,7 @@ impl Service {
             transactions: Transactions::default(),
             deadlocks: Cycles::default(),
             coordinator: Coordinator::default(),
+            registry: Registry::default(),
             is_started: false,
             job_next: 1,
         }
@@ -370,7 +374,7 @@ impl Service {
             cx.timer = cx.timer.min(job.until.max(now.saturating_add(1)));
         }
         self.give_up_late();
-        let Service { files, backing, transactions, deadlocks, coordinator, .. } = self;
+        let Service { files, backing, transactions, deadlocks, coordinator, registry, .. } = self;
         files.directories.send_queries_again(&mut files.cx);
         transactions.send_transactions_again(&mut files.cx);
         files.directories.send_tallies(&mut files.cx);
@@ -382,6 +386,7 @@ impl Service {
         files.sizes.send_sizes_again(&mut files.cx);
         files.grants.tick_grants(&mut files.cx, host_view);
         coordinator.tick_coordinator(&mut files.cx);
+        registry.tick_pools(&mut files.cx);
         files.locks.tick_lock_order(&mut files.cx);
         deadlocks.tick_deadlocks(&mut files.cx, &mut files.locks);
         backing.tick_revalidation(&mut files.cx);
@@ -566,13 +571,17 @@ impl Service {
         }
     }
 
-    /// Runs a request of a mount, about quotas, or about the backing store.
+    /// Runs a request of a mount, about quotas or pools, or about the backing store.
     fn run_for_instance(&mut self, call: &Call<'_>, request: &Request<'_>) -> Step<()> {
-        let Service { files, backing, coordinator, .. } = self;
+        let Service { files, backing, coordinator, registry, .. } = self;
         match *request {
             Request::Notices { done } => files.caches.notices(&mut files.cx, call, done),
             Request::SetQuota { .. } => coordinator.set_quota(&mut files.cx, call, request),
             Request::Quotas { from } => coordinator.quotas(&mut files.cx, call, from),
+            Request::SetPool { name, targets } => {
+                registry.set_pool(&mut files.cx, call, name, targets)
+            }
+            Request::Pools { after } => list_pools(&mut files.cx, call, after),
             Request::LocateBacking { inode } => locate_in_backing(files, call, inode),
             Request::IsClean { inode } => {
                 let value = u64::from(is_clean_as_is(&files.cx, call, inode));

@@ -32,6 +32,7 @@ impl Service {
         self.files.sizes.begin_sizes(&mut self.files.cx);
         self.files.grants.begin_quotas(&mut self.files.cx);
         self.coordinator.begin_coordinator(&mut self.files.cx);
+        self.registry.begin_pools(&mut self.files.cx);
         resend_removals(&mut self.files.cx);
         for &directory in self.files.cx.state.tallies.keys() {
             if !self.files.cx.config.owns(directory.shard()) {
@@ -50,6 +51,7 @@ impl Service {
             placement: config.placement,
             stripe_log2: config.stripe_log2_of(config.stripe_log2, config.stripe_log2),
             flags: config.root_flags & (flag::POSIX | flag::WRITEBACK),
+            pool: 0,
             place: 0,
         };
         let mode = mode::DIRECTORY | config.root_mode & mode::PERMISSIONS;

@@ -29,7 +29,7 @@ mod rings;
 mod serve;
 
 use client::{Client, Tags};
-use commands::{layout, quota};
+use commands::{layout, pool, quota};
 use config::choice::RequestPath;
 use config::printable::error_text;
 use config::process::Invocation;
@@ -66,6 +66,7 @@ fn main() -> ExitCode {
             return show(guard::run(words).map(|()| String::new()));
         }
         Some(word) if word == "--layout" => return show(layout::run(&CLIENT, words)),
+        Some(word) if word == "--pool" => return show(pool::run(&CLIENT, words)),
         Some(word) if word == "--quota" => return show(quota::run(&CLIENT, words)),
         _ => {}
     }

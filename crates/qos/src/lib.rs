@@ -3,7 +3,8 @@
 //! - `scheduler`: which request is served next, by class, user and job; `cost`: device time of
 //!   requests, learned; `bucket`: caps and minima (F7, S6).
 //! - `rules`: which limits a request falls under; `division`: limits that hold over several daemons.
-//! - `pool`: pools of targets, and the target of a new file or stripe (S7).
+//! - `pool`: pools of targets, and the target of a new file or stripe (S7); `slow`: which targets of a
+//!   pool are slow (S8).
 //!
 //! The crate is a core: it reads no clock, and equal inputs give equal decisions. It does not know
 //! what a request does or how a device works. How it is used: docs/internals/fairness.md.
@@ -27,3 +28,5 @@ pub mod rules;
 pub mod division;
 
 pub mod pool;
+
+pub mod slow;

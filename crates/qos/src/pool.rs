@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //!  1. The same calls in the same order choose the same targets on every host.
-//!  2. A target that is down or whose corrected performance is 0 gets nothing.
+//!  2. A target that is down gets nothing; one that is slow gets nothing while another is not.
 //!  3. Corrected performance is at most `max_perf`, and at least a sixteenth of it: a target that was
 //!     slow keeps getting the objects that show when it is fast again.
 //!
@@ -30,6 +30,7 @@ struct Member {
     bytes_per_second: u64,
     open_count: u64,
     is_up: bool,
+    is_slow: bool,
 }
 
 impl Member {
@@ -107,6 +108,7 @@ impl Pool {
                 bytes_per_second: max_perf,
                 open_count: 0,
                 is_up: true,
+                is_slow: false,
             });
         }
         Ok(Pool { members })
@@ -114,8 +116,10 @@ impl Pool {
 
     /// Chooses the target of a new object, which is open from now on; `None` if all targets are down.
     pub fn choose(&mut self) -> Option<u32> {
+        let all_slow = self.members.iter().all(|member| member.is_slow || !member.is_up);
         let mut best: Option<&mut Member> = None;
-        for member in self.members.iter_mut().filter(|member| member.is_up) {
+        let may = |member: &&mut Member| member.is_up && (all_slow || !member.is_slow);
+        for member in self.members.iter_mut().filter(may) {
             if best.as_ref().is_none_or(|best| member.is_better_than(best)) {
                 best = Some(member);
             }
@@ -144,6 +148,13 @@ impl Pool {
     pub fn set_up(&mut self, target: u32, is_up: bool) {
         if let Some(member) = self.member(target) {
             member.is_up = is_up;
+        }
+    }
+
+    /// The target was found slow (`slow`), or is well again.
+    pub fn set_slow(&mut self, target: u32, is_slow: bool) {
+        if let Some(member) = self.member(target) {
+            member.is_slow = is_slow;
         }
     }
 

@@ -26,7 +26,8 @@ fn attributes() -> impl Strategy<Value = Attributes> {
             device: numbers[4],
             project: numbers[5],
             layout: Layout {
-                spread: layout.0,
+                spread: layout.0 & 1,
+                pool: layout.0 >> 1,
                 placement: layout.1,
                 stripe_log2: layout.2,
                 flags: layout.3,

@@ -10,6 +10,8 @@ mod lend;
 
 mod quota;
 
+mod pool;
+
 mod job;
 
 mod status;
@@ -56,6 +58,7 @@ pub(crate) fn all() -> Vec<Command> {
         layout::command(),
         pin::command(),
         pin::unpin_command(),
+        pool::command(),
         quota::command(),
         status::command(),
         top::command(),
@@ -95,6 +98,7 @@ pub(crate) fn dispatch(name: &str, given: &ArgMatches) -> Result<u8> {
         "layout" => layout::run(given),
         "pin" => pin::run(given, true),
         "unpin" => pin::run(given, false),
+        "pool" => pool::run(given),
         "quota" => quota::run(given),
         "status" => status::run(given),
         "top" => top::run(given),

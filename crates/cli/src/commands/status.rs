@@ -3,7 +3,7 @@
 use crate::command_line::{with_json, with_name, with_settings};
 use crate::commands::{files_and_names, human, painted, plural, print_json, table};
 use crate::failure::{FAILED, Result};
-use crate::instance::inspect::{DaemonReport, Inspection, inspect, query_time};
+use crate::instance::inspect::{DaemonReport, Inspection, inspect, query_time, slow_targets};
 use crate::instance::mounts::{self, MountRecord};
 use crate::instance::writeback;
 use crate::state::directories;
@@ -11,7 +11,7 @@ use crate::state::settings;
 use anstyle::{AnsiColor, Style};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use config::Key;
-use config::control::WritebackReport;
+use config::control::{SlowTarget, WritebackReport};
 use config::metrics::{self, DaemonSample, Series};
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -61,6 +61,7 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
             "healthy": is_healthy(&all),
             "daemons": daemons,
             "mounts": mounts,
+            "slow_targets": slow_targets(reports),
             "writeback": writeback,
             "settings": config,
         }));
@@ -69,6 +70,9 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
         out!("{}", as_table(reports));
         reports.iter().filter_map(ended_line).for_each(|line| outln!("{line}"));
         reports.iter().filter_map(notice_line).for_each(|line| outln!("{line}"));
+        for one in slow_targets(reports) {
+            outln!("{}", painted(BAD, &slow_line(&one)));
+        }
         let stripe_size = human(Some(config.stripe_size));
         outln!(
             "at {}, stripe size {stripe_size}, spread {}, placement {}, {}",
@@ -207,6 +211,17 @@ fn ended_line(one: &DaemonReport) -> Option<String> {
 fn notice_line(one: &DaemonReport) -> Option<String> {
     let notice = &one.status()?.notice;
     (!notice.is_empty()).then(|| format!("daemon {}: {notice}", one.daemon.index))
+}
+
+fn slow_line(one: &SlowTarget) -> String {
+    let rate = |bytes: u64| format!("{}/s", human(Some(bytes)));
+    format!(
+        "target {} of pool {} is slow: {}, where the targets of the pool reach {}; new files avoid it",
+        one.target,
+        one.pool,
+        rate(one.bytes_per_second),
+        rate(one.peers_bytes_per_second)
+    )
 }
 
 /// Figures of the access profile from this host's daemons.

@@ -58,10 +58,15 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     let first = sample::take(&name, None, timeout)?;
     if given.get_flag("once") || given.get_flag("json") {
         std::thread::sleep(interval);
-        let rates = rates::between(&first, &sample::take(&name, None, timeout)?);
+        let now = sample::take(&name, None, timeout)?;
+        let rates = rates::between(&first, &now);
         match given.get_flag("json") {
             true => print_json(&json!({
-                "name": name, "totals": rates.totals, "jobs": rates.jobs, "daemons": rates.daemons
+                "name": name,
+                "totals": rates.totals,
+                "jobs": rates.jobs,
+                "daemons": rates.daemons,
+                "slow_targets": now.slow_targets,
             })),
             false => print(&rates),
         }

@@ -9,9 +9,10 @@ use crate::process::query::daemon_query;
 use crate::state::directories;
 use crate::state::records::{self, DaemonRecord, HostRecord};
 use backing::parallel_map;
-use config::control::DaemonStatus;
+use config::control::{DaemonStatus, SlowTarget};
 use config::{InstanceConfig, Key, Settings};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The state of one daemon, as its host reports it.
@@ -62,6 +63,15 @@ pub(crate) struct Inspection {
     pub(crate) config: InstanceConfig,
     /// Why hosts do not answer.
     pub(crate) failures: Vec<String>,
+}
+
+/// Each slow target of each pool, whichever daemons found it.
+pub(crate) fn slow_targets(reports: &[DaemonReport]) -> Vec<SlowTarget> {
+    let found = reports.iter().filter_map(DaemonReport::status);
+    let found = found.flat_map(|status| &status.slow_targets);
+    let unique: BTreeMap<(&str, u16), &SlowTarget> =
+        found.map(|one| ((one.pool.as_str(), one.target), one)).collect();
+    unique.into_values().cloned().collect()
 }
 
 /// Files and bytes in use by daemons.

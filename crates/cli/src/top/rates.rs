@@ -348,6 +348,7 @@ pub(super) mod tests {
                 DaemonLine { index: 0, metrics: Some(metrics), ..DaemonLine::default() },
                 DaemonLine { index: 1, ..DaemonLine::default() },
             ],
+            slow_targets: Vec::new(),
             jobs: vec![JobSummary {
                 job: "4711".into(),
                 processes: 1,

@@ -1,10 +1,11 @@
 //! The state of an instance at one moment.
 
 use crate::failure::Result;
-use crate::instance::inspect::{DaemonReport, inspect};
+use crate::instance::inspect::{DaemonReport, inspect, slow_targets};
 use crate::instance::{jobs, writeback};
 use crate::state::directories;
 use config::activity::{JobProfile, JobSummary};
+use config::control::SlowTarget;
 use config::metrics::{DaemonSample, WritebackSample};
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,8 @@ pub(crate) struct Sample {
     pub(crate) jobs: Vec<JobSummary>,
     /// The processes of the job that was asked for.
     pub(crate) job: Option<JobProfile>,
+    /// Targets of pools that are slow.
+    pub(crate) slow_targets: Vec<SlowTarget>,
     /// Its writeback, if it has one.
     pub(crate) writeback: Option<WritebackSample>,
 }
@@ -55,6 +58,7 @@ pub(crate) fn take(name: &str, job: Option<&str>, timeout: Duration) -> Result<S
     Ok(Sample {
         at: Instant::now(),
         daemons: all.daemons.iter().map(line).collect(),
+        slow_targets: slow_targets(&all.daemons),
         jobs,
         job,
         writeback: writeback.map(|report| report.metrics),

@@ -1,6 +1,7 @@
 //! Names and attributes, by path and by descriptor.
 
 use wire::errno::Result;
+use wire::pool::PoolEntry;
 use wire::quota::{Account, AccountUsage, Limits};
 use wire::{Attributes, Credentials, DaemonIndex, Inode};
 
@@ -11,7 +12,7 @@ use crate::names::prefetch::{ListPosition, Tier};
 use crate::names::readdir::Listed;
 use crate::names::space::Space;
 use crate::names::{
-    attributes, inherited, namespace, prefetch, quota, readdir, rename, space, stat, xattr,
+    attributes, inherited, namespace, pools, prefetch, quota, readdir, rename, space, stat, xattr,
 };
 use crate::{Client, OfdIndex};
 
@@ -308,6 +309,26 @@ impl Client {
         each: &mut dyn FnMut(AccountUsage),
     ) -> Result<bool> {
         quota::quotas(self.files.transport(), from, caller, each)
+    }
+
+    /// Makes a pool of these targets (`wire::pool`), or without targets removes it. All daemons know it
+    /// when this returns.
+    ///
+    /// # Errors
+    /// `EPERM` for all but root and the instance's owner; `EEXIST` if there is another of the name,
+    /// `ENOENT` if there is none to remove, `ENOSPC` if there are as many as there may be; `EINVAL` for
+    /// targets that do not exist or are repeated; `EIO` if a daemon does not answer.
+    pub fn set_pool(&self, name: &[u8], targets: &[u8], caller: &Credentials) -> Result<()> {
+        pools::set_pool(self.files.transport(), name, targets, caller)
+    }
+
+    /// Calls `each` with the pools above `after`, in the order of their numbers, as far as one reply
+    /// goes. Returns the number of the last one; 0: there are no more.
+    ///
+    /// # Errors
+    /// `EIO` if a daemon does not answer.
+    pub fn pools(&self, after: u8, each: &mut dyn FnMut(PoolEntry<'_>)) -> Result<u8> {
+        pools::pools(self.files.transport(), after, each)
     }
 
     /// Continues the listing of an open directory: calls `show` for each entry until it returns

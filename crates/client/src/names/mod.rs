@@ -4,6 +4,7 @@
 pub(crate) mod attributes;
 pub(crate) mod inherited;
 pub(crate) mod namespace;
+pub(crate) mod pools;
 pub(crate) mod prefetch;
 pub(crate) mod quota;
 pub(crate) mod readdir;

@@ -15,7 +15,7 @@ use crate::OfdIndex;
 use crate::file::open_file;
 use crate::lookup::path::{At, Follow, Outcome, PathBuffer};
 use crate::lookup::{PathLookup, find, permission};
-use crate::names::{inherited, prefetch, quota};
+use crate::names::{inherited, pools, prefetch, quota};
 use crate::transport::Transport;
 use crate::transport::errno::{by_path, xattr_name};
 use crate::transport::request::{Answer, Destination};
@@ -89,6 +89,9 @@ fn get_xattr_of(
     if name == quota::PROJECT {
         return quota::get_project(file, value);
     }
+    if name == pools::POOL {
+        return pools::get_pool(transport, file, value);
+    }
     if !may_have(file, name) {
         return Err(Errno::ENODATA);
     }
@@ -118,6 +121,9 @@ fn set_xattr_of(
     }
     if name == quota::PROJECT {
         return quota::set_project(transport, file, value, caller);
+    }
+    if name == pools::POOL {
+        return pools::set_pool_of(transport, file, value, caller);
     }
     if value.len() > XATTR_VALUE_BYTES_MAX {
         let is_ours = value.len() <= XATTR_SIZE_MAX;

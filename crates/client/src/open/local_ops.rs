@@ -45,8 +45,8 @@ pub(crate) fn log_create(
     if walk.last != Last::Name || walk.found != WalkTarget::Absent || parent.links == 0 {
         return None;
     }
-    // Only the shard knows what a default ACL passes on.
-    if parent.has(extra::DEFAULT_ACL) {
+    // Only the shard knows what a default ACL passes on, and which target of a pool is next.
+    if parent.has(extra::DEFAULT_ACL) || layout.pool != 0 {
         return None;
     }
     let shard = walk.entry.shard;

@@ -137,6 +137,9 @@ metrics! {
     write_wait_us_max "forebay_write_wait_max_seconds" Gauge Micros
         "Longest time that a write has waited for space"
 
+    targets_slow "forebay_slow_targets" Gauge Count
+        "Targets of pools that the metadata services of the daemon found slow"
+
     wire_tampered "forebay_wire_tampered_total" Counter Count
         "Connections of daemons that ended because bytes were changed on their way"
     wire_incomplete "forebay_wire_incomplete_total" Counter Count

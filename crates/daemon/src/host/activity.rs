@@ -2,7 +2,8 @@
 //!
 //! Here: the state, and its lock. `gather`: passes over the counters, about one a second, which keep
 //! those of ended processes and free their blocks. `jobs`: the sums that are kept. `answering`:
-//! requests for them. `names`: paths of files. `rates`: times of operations.
+//! requests for them. `names`: paths of files. `rates`: times of operations. `transfers`: reports to
+//! services of what is moved.
 
 pub(crate) mod answering;
 pub(crate) mod gather;
@@ -10,13 +11,16 @@ pub(crate) mod jobs;
 
 mod names;
 
+mod transfers;
+
 mod rates;
 
 use crate::host::activity::gather::Gatherer;
 use crate::host::liveness::Liveness;
 use shm::activity::ActivitySegment;
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Users, and ends, of processes that are remembered.
@@ -33,6 +37,8 @@ pub(crate) struct HostActivity {
     /// When the sessions of processes ended, by pid, in nanoseconds since 1970: sooner than a pass
     /// finds that the processes have.
     ends: Mutex<BTreeMap<u32, u64>>,
+    /// Services are told what processes move (`transfers`).
+    reports: AtomicBool,
     /// Answers that are being written.
     answers: AtomicU32,
 }
@@ -46,8 +52,14 @@ impl HostActivity {
             liveness,
             users: Mutex::default(),
             ends: Mutex::default(),
+            reports: AtomicBool::default(),
             answers: AtomicU32::new(0),
         }
+    }
+
+    /// Whether services are told what processes move, about once a second.
+    pub(crate) fn set_reporting(&self, is_requested: bool) {
+        self.reports.store(is_requested, Relaxed);
     }
 
     fn gatherer(&self) -> MutexGuard<'_, Gatherer> {

@@ -54,6 +54,11 @@ impl Audit {
                     format!("account={account} space-hard={space_hard} inodes-hard={inodes_hard}");
                 self.note("set-quota", user, &what);
             }
+            Request::SetPool { name, targets } => {
+                let count = wire::pool::targets(targets).count();
+                let name = name.escape_ascii();
+                self.note("set-pool", user, &format!("name={name} targets={count}"));
+            }
             _ => {}
         }
     }

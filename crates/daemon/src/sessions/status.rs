@@ -32,6 +32,8 @@ pub(crate) fn line(shared: &Shared, sessions: usize) -> String {
     metrics.memory_allowance = shared.lending.allowed.load(Relaxed);
     metrics.memory_held = shared.lending.held.load(Relaxed);
     metrics.memory_used = shared.lending.used.load(Relaxed);
+    let slow = shared.slow_targets.list();
+    metrics.targets_slow = slow.len() as u64;
     let memory_terms = match shared.lending.lending_terms() {
         Terms::Fixed(fixed) => MemoryTerms::Fixed { fixed },
         Terms::Idle { least, most } => MemoryTerms::Idle { min: least, max: most },
@@ -43,6 +45,7 @@ pub(crate) fn line(shared: &Shared, sessions: usize) -> String {
         watermark_reason: WatermarkReason::of(shared.metrics.watermark_reason.load(Relaxed))
             .word()
             .to_owned(),
+        slow_targets: slow,
         notice: if shared.is_memory_gone.load(Relaxed) { MEMORY_GONE } else { "" }.to_owned(),
     };
     // It has no map with other keys than text, so that it can always be written.

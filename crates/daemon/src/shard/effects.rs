@@ -13,6 +13,7 @@ use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::message;
 use crate::shared::reply::ReplyTo;
+use config::control::SlowTarget;
 use metadata::{Effect, IndexOp};
 use net::Urgency;
 use shm::index::Index;
@@ -104,6 +105,7 @@ impl ShardPerformers {
                     self.removals.send_due(shared, self.worker);
                 }
             }
+            Effect::TargetHealth { .. } => note_health(shared, self.worker, effect),
             effect => perform_on_shared(shared, effect),
         }
         None
@@ -176,6 +178,22 @@ fn perform_on_shared(shared: &Shared, effect: Effect) {
             let account = Account(account);
             shared.inboxes.send_to_target(WorkerMessage::Allowed { account, denied });
         }
+        Effect::ReportTransfers { is_requested } => {
+            if let Some(activity) = &shared.host.activity {
+                activity.set_reporting(is_requested);
+            }
+        }
         other => tracing::error!(?other, "unhandled effect"),
     }
+}
+
+fn note_health(shared: &Shared, worker: usize, effect: Effect) {
+    let Effect::TargetHealth { id, pool, target, is_slow, rate, peers } = effect else { return };
+    let pool = String::from_utf8_lossy(&pool).into_owned();
+    let target = u16::try_from(target).unwrap_or(u16::MAX);
+    if !is_slow {
+        return shared.slow_targets.returned(worker, (id, &pool), target);
+    }
+    let found = SlowTarget { pool, target, bytes_per_second: rate, peers_bytes_per_second: peers };
+    shared.slow_targets.found(worker, id, found);
 }

@@ -58,6 +58,10 @@ impl HostView for LiveHostView<'_> {
         self.host.has_writer(inode)
     }
 
+    fn is_open(&self, inode: Inode) -> bool {
+        self.host.vnode_find(inode).is_some()
+    }
+
     fn watchers(&self, watch: Watch, each: &mut dyn FnMut(u8, u64)) {
         self.host.watchers(watch, each);
     }

@@ -188,6 +188,7 @@ const fn purpose(request: &Request<'_>) -> For {
         | Request::Notices { .. }
         | Request::LookupForMount { .. }
         | Request::Quotas { .. }
+        | Request::Pools { .. }
         | Request::Owners { .. }
         | Request::Names { .. }
         | Request::LocateBacking { .. }

@@ -20,7 +20,8 @@ mod volume;
 use crate::profile::JobProfile;
 use serde::Serialize;
 
-pub use stragglers::{ACTIVE_BYTES, slow_members};
+pub use qos::slow::ACTIVE_BYTES;
+pub use stragglers::slow_members;
 
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

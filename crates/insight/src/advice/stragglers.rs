@@ -5,9 +5,6 @@ use crate::pattern::Direction;
 use crate::profile::JobProfile;
 use crate::text;
 
-/// A span in which a member moves fewer bytes per second is not counted in its mean (Beacon: 0.1 MB/s).
-pub const ACTIVE_BYTES: f64 = 100_000.0;
-
 /// Members of a group (hosts, targets) that are slow by Beacon's rule: the mean over active spans and
 /// the peak are both below half of the mean of all peaks, while the member carries over 60 % of the
 /// mean volume.
@@ -15,18 +12,8 @@ pub const ACTIVE_BYTES: f64 = 100_000.0;
 /// `series` has bytes per second of each member, in equal spans. Gives indices of slow members.
 #[must_use]
 pub fn slow_members(series: &[Vec<f64>]) -> Vec<usize> {
-    let peak = |one: &Vec<f64>| one.iter().copied().fold(0.0, f64::max);
-    let volume = |one: &Vec<f64>| one.iter().sum::<f64>();
-    let number = series.len() as f64;
-    let mean_peak = share(series.iter().map(peak).sum(), number);
-    let mean_volume = share(series.iter().map(volume).sum(), number);
-    let is_slow = |one: &Vec<f64>| {
-        let active: Vec<f64> = one.iter().copied().filter(|rate| *rate > ACTIVE_BYTES).collect();
-        let mean = share(active.iter().sum(), active.len() as f64);
-        let half = mean_peak / 2.0;
-        mean < half && peak(one) < half && volume(one) > 0.6 * mean_volume
-    };
-    series.iter().enumerate().filter(|(_, one)| is_slow(one)).map(|(at, _)| at).collect()
+    let volumes: Vec<f64> = series.iter().map(|one| one.iter().sum()).collect();
+    qos::slow::slow_members(series, &volumes)
 }
 
 pub(super) fn advise(job: &JobProfile, findings: &mut Vec<Finding>) {

@@ -355,9 +355,13 @@ fn import_entry(
     };
     if is_directory {
         layout.place = place_of_directory(cx, directory, spread::HOME, shard);
-    } else if layout.placement == placement::LOCAL {
-        // No host has written it, so it is local to none.
-        layout.placement = placement::HASH;
+    } else {
+        // A pool chooses the targets of files that are created.
+        layout.pool = 0;
+        if layout.placement == placement::LOCAL {
+            // No host has written it, so it is local to none.
+            layout.placement = placement::HASH;
+        }
     }
     let owner = (Owner { uid: seen.uid, project: directory.project }, seen.gid);
     let bits = seen.mode & (mode::TYPE | mode::PERMISSIONS);

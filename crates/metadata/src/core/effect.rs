@@ -266,6 +266,27 @@ pub enum Effect {
         /// True if this is less than the target requested.
         denied: bool,
     },
+    /// The host tells services what its processes move (`HostMessage::transfers`) from now on, or no
+    /// longer.
+    ReportTransfers {
+        /// True if there are pools of targets.
+        is_requested: bool,
+    },
+    /// A target of a pool was found slow, or is not any more.
+    TargetHealth {
+        /// Number of the pool.
+        id: u8,
+        /// Name of the pool.
+        pool: Vec<u8>,
+        /// The target.
+        target: u32,
+        /// True if it is slow: new files of the pool avoid it.
+        is_slow: bool,
+        /// Mean of its bytes per second while it was active.
+        rate: u64,
+        /// Mean of the peaks of all targets of the pool, in bytes per second.
+        peers: u64,
+    },
     /// Performs an operation on the targets of a file; answered by `Input::DataDone`.
     Data {
         /// Identifies it in the answer.
@@ -411,6 +432,12 @@ pub trait HostView {
     /// True if a process on this host has a file open for writing, so that it may change without a
     /// message.
     fn has_writer(&self, inode: Inode) -> bool {
+        let _ = inode;
+        false
+    }
+
+    /// True if a process on this host has a file open.
+    fn is_open(&self, inode: Inode) -> bool {
         let _ = inode;
         false
     }

@@ -53,6 +53,8 @@ pub(crate) enum Wait {
     Grant(u64),
     /// All services to acknowledge limits.
     Limits,
+    /// All services to acknowledge a pool.
+    Pools,
     /// All services to report usage.
     Usage(u64),
     /// The entries of this directory in the backing store.

@@ -110,6 +110,13 @@ numbered! {
         0x46 AskUsage { token: u64, from: u64 }
         /// Account, inodes and bytes of each account below `end`, eight bytes each.
         0x47 AreUsages { group: u32, token: u64, end: u64, entries: &'a [u8] }
+        /// Announces a pool of targets, as `Record::PutPool` has it; answered by `PoolKnown`.
+        0x60 Pool { number: u64, id: u8, name: &'a [u8], targets: &'a [u8] }
+        /// `group` knows the pool.
+        0x61 PoolKnown { group: u32, number: u64, id: u8 }
+        /// The processes of `host` moved these bytes in `millis`: inode, bytes and nanoseconds in
+        /// transfers, eight bytes each. The host has `daemons` daemons. Sent only while there are pools.
+        0x62 Transfers { host: u16, daemons: u16, number: u64, millis: u32, entries: &'a [u8] }
         /// Lock waits in `group`, for deadlock detection (`locks::deadlock`): encoded `Edge`s.
         0x50 Waits { from: u16, group: u32, waits: &'a [u8] }
         /// Asks whether these waits still exist.
@@ -258,6 +265,11 @@ mod tests {
                 },
                 Message::AskUsage { token: w, from: x },
                 Message::AreUsages { group, token: w, end: x, entries: &s },
+                Message::Pool { number: w, id: x as u8, name: &s, targets: &s },
+                Message::PoolKnown { group, number: w, id: x as u8 },
+                Message::Transfers {
+                    host: from, daemons: x as u16, number: w, millis: y as u32, entries: &s,
+                },
                 Message::Waits { from, group, waits: &s },
                 Message::AskWaits { from, cycle: w, waits: &s },
                 Message::AreWaiting { cycle: w, group },

@@ -115,6 +115,9 @@ numbered! {
         0x23 PutDirty { parent: Inode, name: &'a [u8], backed_inode: Inode }
         /// The name is clean: its entry is in the backing store.
         0x24 DeleteDirty { parent: Inode, name: &'a [u8] }
+        /// A pool of targets, set under this number. `targets` as in `wire::pool`; none: it is removed.
+        /// `known` 1: all services know it.
+        0x30 PutPool { id: u8, number: u64, name: &'a [u8], targets: &'a [u8], known: u8 }
     }
 }
 
@@ -221,6 +224,7 @@ mod tests {
                 known: x as u8,
             },
             Record::PutShare { account: w, resource: x as u8, group, amount: z },
+            Record::PutPool { id: w as u8, number: x, name: s, targets: t, known: y as u8 },
         ]
     }
 

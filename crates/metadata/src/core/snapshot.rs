@@ -54,7 +54,7 @@ impl State {
 }
 
 /// Number of tables.
-const TABLES: u8 = 22;
+const TABLES: u8 = 23;
 
 /// The next key in a table; `None`: the table is complete.
 type Next = Option<(u64, u64, u8)>;
@@ -203,6 +203,8 @@ fn slice_backing(
             name: &entry.name,
             backed_inode: entry.inode,
         }),
+        22 => each(&state.pools, from.0 as u8, end, out, |&id, pool| pool.record(id))
+            .map(|id| (u64::from(id), 0, 0)),
         _ => None,
     }
 }

@@ -15,6 +15,7 @@ use crate::core::record::Record;
 use crate::core::table::{Entries, Inodes, Node, RemoteTally, Xattrs};
 use crate::files::openings::{self, Opening};
 use crate::locks::record_locks::{self, Lock};
+use crate::pools::definition::PoolDefinition;
 use crate::quota::usage::{Limited, Quota, ShareKey, Usage};
 
 /// Counts of the entries that this service holds of a directory, wherever the directory's inode is.
@@ -150,6 +151,8 @@ pub(crate) struct State {
     pub(crate) quotas: BTreeMap<u64, Quota>,
     /// Coordinator only: shares of each service, by account, resource and group.
     pub(crate) shares: BTreeMap<ShareKey, u64>,
+    /// Pools of targets by number, removed ones included.
+    pub(crate) pools: BTreeMap<u8, PoolDefinition>,
     /// Estimated memory of entries and inodes, in bytes.
     pub(crate) bytes: u64,
 }
@@ -312,6 +315,7 @@ impl State {
             | Record::PutDirty { .. }
             | Record::DeleteDirty { .. }
             | Record::PutBackedNext { .. } => return self.apply_to_backing(record),
+            Record::PutPool { .. } => self.apply_to_pools(record),
             _ => self.apply_to_quotas(record),
         }
         Ok(())

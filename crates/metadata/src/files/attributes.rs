@@ -83,9 +83,7 @@ impl Files {
                 return Ok(());
             }
         }
-        if change.sets(set::WRITEBACK) && !self.cx.config.backing {
-            return Err(Stop::Refused(Errno::EOPNOTSUPP));
-        }
+        check_layout(&self.cx, &change)?;
         if check(&old, &change, &call.header.caller)? {
             self.permits(call, &old, want::WRITE)?;
         }
@@ -157,6 +155,15 @@ impl Files {
     }
 }
 
+/// Checks a change of the layout against what the instance has.
+fn check_layout(cx: &Context, change: &Change) -> Result<()> {
+    if change.sets(set::WRITEBACK) && !cx.config.backing {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let pool = if change.sets(set::POOL) { Layout::from_word(change.size).pool } else { 0 };
+    if pool != 0 && cx.state.pool(pool).is_none() { Err(Errno::ENOENT) } else { Ok(()) }
+}
+
 /// The extended attributes of a file after a change, if that changes them: the access list
 /// follows the mode, and a new owner or new contents remove the capabilities of a program.
 fn xattrs_after(
@@ -195,7 +202,7 @@ pub(crate) fn answer_owners(cx: &mut Context, call: &Call<'_>, inodes: &[u8]) ->
 const LEASED: u32 = OWNER | set::MODE | set::GID | INHERITED_FLAGS | PINS;
 /// Changes of attributes that new entries inherit from their directory.
 const INHERITED_FLAGS: u32 =
-    set::POSIX | set::RELAXED | set::PLACEMENT | set::STRIPE | set::WRITEBACK;
+    set::POSIX | set::RELAXED | set::PLACEMENT | set::STRIPE | set::WRITEBACK | set::POOL;
 /// Changes of pinning: inherited from a directory, effective on a file.
 const PINS: u32 = set::PINNED | set::UNPINNED;
 /// Changes of the account that a file counts for.
@@ -295,6 +302,9 @@ fn changed(old: &Attributes, change: &Change, end: u64, caller: &Credentials) ->
     }
     if change.sets(set::STRIPE) {
         new.layout.stripe_log2 = requested.stripe_log2;
+    }
+    if change.sets(set::POOL) {
+        new.layout.pool = requested.pool;
     }
     if change.sets(set::WRITEBACK) {
         new.layout.flags = new.layout.flags_with_writeback(requested.writeback());

@@ -110,6 +110,21 @@ impl HostMessage {
     pub fn truncate_ended(host: u16, token: u64, inode: Inode) -> Vec<u8> {
         encoded(&Message::TruncateEnded { host, token, inode })
     }
+
+    /// A report of `host`, the first of its `daemons`, to a service: the bytes that its processes moved
+    /// in `millis`, and the nanoseconds that they were in transfers, by file. `number` is larger than in
+    /// reports before.
+    #[must_use]
+    pub fn transfers(
+        (host, daemons): (u16, u16),
+        number: u64,
+        millis: u32,
+        all: &[(Inode, u64, u64)],
+    ) -> Vec<u8> {
+        let words = all.iter().flat_map(|&(inode, bytes, nanos)| [inode.0, bytes, nanos]);
+        let entries: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        encoded(&Message::Transfers { host, daemons, number, millis, entries: &entries })
+    }
 }
 
 fn put(to: &mut Vec<u8>, kind: u8, from: ShardIndex, words: &[u64]) {

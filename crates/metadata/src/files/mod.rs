@@ -22,6 +22,7 @@ use crate::files::removal::Removals;
 use crate::files::size_coherence::Sizes;
 use crate::kernel_cache::KernelCaches;
 use crate::locks::requests::FileLocks;
+use crate::pools::choice::Pools;
 use crate::quota::grants::Grants;
 
 /// The layer of inodes: the context, and the subjects that requests about inodes need. It depends on
@@ -35,6 +36,7 @@ pub(crate) struct Files {
     pub(crate) sizes: Sizes,
     pub(crate) locks: FileLocks,
     pub(crate) removals: Removals,
+    pub(crate) pools: Pools,
 }
 
 impl Files {
@@ -49,6 +51,7 @@ impl Files {
             sizes: Sizes::default(),
             locks: FileLocks::default(),
             removals: Removals::default(),
+            pools: Pools::default(),
         }
     }
 }

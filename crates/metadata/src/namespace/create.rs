@@ -140,8 +140,9 @@ pub(crate) fn create_named(files: &mut Files, call: &Call<'_>, request: &Request
     let device = check_kind(call, mode, device, target)?;
     let heritage = files.inherit(call, &directory, mode)?;
     files.grants.draw_inode(&mut files.cx, call, owner_in(call, &directory))?;
-    let layout = layout_of_child(&mut files.cx, &directory, mode, layout, shard);
+    let layout = layout_of_child(files, call, &directory, mode, layout, shard);
     let inode = new_inode(&mut files.cx, shard);
+    files.pools.note_created(&files.cx, inode, &layout);
     let mut attributes = new_attributes(&files.cx, call, &directory, inode, &heritage, layout);
     attributes.device = device;
     attributes.size = target.len() as u64;
@@ -204,8 +205,9 @@ pub(crate) fn create_nameless(
     let heritage = files.inherit(call, &directory, mode)?;
     files.grants.draw_inode(&mut files.cx, call, owner_in(call, &directory))?;
     let shard = ShardIndex(call.header.shard);
-    let layout = layout_of_child(&mut files.cx, &directory, mode, layout, shard);
+    let layout = layout_of_child(files, call, &directory, mode, layout, shard);
     let inode = new_inode(&mut files.cx, shard);
+    files.pools.note_created(&files.cx, inode, &layout);
     let mut attributes = new_attributes(&files.cx, call, &directory, inode, &heritage, layout);
     attributes.links = 0;
     put_new(&mut files.cx, &attributes, &[], 1, &heritage.xattrs);
@@ -248,14 +250,16 @@ fn new_attributes(
 
 /// The layout of a new file: as requested, within limits, completed by the shard.
 fn layout_of_child(
-    cx: &mut Context,
+    files: &mut Files,
+    call: &Call<'_>,
     directory: &Attributes,
     mode: u32,
     requested: &Layout,
     shard: ShardIndex,
 ) -> Layout {
-    let parent = &directory.layout;
+    let (cx, parent) = (&mut files.cx, &directory.layout);
     let mut layout = Layout {
+        pool: parent.pool,
         stripe_log2: cx.config.stripe_log2_of(requested.stripe_log2, parent.stripe_log2),
         flags: 0,
         ..*requested
@@ -269,8 +273,13 @@ fn layout_of_child(
             inherited |= flag::WRITEBACK;
             layout.place = place_of_directory(cx, directory, layout.spread, shard);
         }
-        mode::REGULAR => layout.flags = requested.flags & flags_of_new(&cx.config) & !inherited,
-        _ => {}
+        mode::REGULAR => {
+            layout.flags = requested.flags & flags_of_new(&cx.config) & !inherited;
+            if layout.pool != 0 {
+                files.pools.place(cx, call.host_view, &mut layout);
+            }
+        }
+        _ => layout.pool = 0,
     }
     layout.flags |= parent.flags & inherited;
     layout

@@ -81,6 +81,8 @@ fn checked(cx: &Context, attributes: &Attributes) -> Attributes {
     let mut layout = attributes.layout;
     layout.stripe_log2 = cx.config.stripe_log2_of(layout.stripe_log2, layout.stripe_log2);
     layout.spread = spread::HOME;
+    // Files of a pool are created by its service alone.
+    layout.pool = 0;
     layout.flags &= flags_of_new(&cx.config);
     Attributes {
         parent: Inode::NONE,

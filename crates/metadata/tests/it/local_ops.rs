@@ -132,7 +132,14 @@ fn a_locally_created_file_has_one_name_and_no_size() {
         links: 7,
         size: 1 << 50,
         device: 5,
-        layout: wire::Layout { spread: 9, placement: 9, stripe_log2: 99, flags: 0xff, place: 3 },
+        layout: wire::Layout {
+            spread: 9,
+            pool: 77,
+            placement: 9,
+            stripe_log2: 99,
+            flags: 0xff,
+            place: 3,
+        },
         ..NOTHING
     };
     world.op(0, LocalOp::Create { parent: directory, spread: 0, attributes, name: b"odd" }, 0);

@@ -21,6 +21,7 @@ mod leases;
 mod local_ops;
 mod locks;
 mod names;
+mod pools;
 mod quotas;
 mod rescue;
 mod size_coherence;

@@ -4,6 +4,7 @@
 //! Arguments: run directory, number of the first daemon, path from the instance's root, and
 //! settings to change as `NAME=VALUE`. Prints the layout as a line of `name=value`.
 
+use crate::commands::pool::each_pool;
 use client::{At, Client, Follow, Outcome, PathBuffer};
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -11,7 +12,8 @@ use wire::attributes::{placement, spread, writeback};
 use wire::{Attributes, Credentials, Errno};
 
 /// Settings that may be changed, without the prefix of their extended attributes.
-const NAMES: [&str; 5] = ["consistency", STRIPE_COUNT, "stripe_size", WRITEBACK, PINNED];
+const NAMES: [&str; 6] = ["consistency", STRIPE_COUNT, "stripe_size", WRITEBACK, PINNED, POOL];
+const POOL: &str = "pool";
 const PINNED: &str = "pinned";
 const WRITEBACK: &str = "writeback";
 const STRIPE_COUNT: &str = "stripe_count";
@@ -42,11 +44,14 @@ pub(crate) fn run(
     // All values are checked before any is set.
     requested.iter().try_for_each(|requested| check(client, *requested))?;
     for (name, value) in requested {
-        let name = format!("{PREFIX}{name}");
-        let named = (name.as_bytes(), value.as_bytes());
+        let attribute = format!("{PREFIX}{name}");
+        let named = (attribute.as_bytes(), value.as_bytes());
         let set = client.set_xattr(at, Follow::Yes, named, 0, &caller, &mut buffer);
         within(set.map_err(|errno| match errno {
             Errno::EOPNOTSUPP => "the instance has no backing store to write to".to_owned(),
+            Errno::ENOENT if name == POOL => {
+                format!("there is no pool '{value}': see 'forebay pool list'")
+            }
             errno => errno.text().to_owned(),
         })?)?;
     }
@@ -102,6 +107,8 @@ fn text(client: &Client, found: &Attributes) -> wire::errno::Result<String> {
     let consistency = if found.is_posix() { "posix" } else { "relaxed" };
     let count = match placement::group_count(layout.placement) {
         Some(count) => count.to_string(),
+        // A pool chooses one target for each file.
+        None if found.is_regular() && layout.pool != 0 => "1".to_owned(),
         None if layout.placement == placement::LOCAL => "local".to_owned(),
         None => "all".to_owned(),
     };
@@ -114,6 +121,17 @@ fn text(client: &Client, found: &Attributes) -> wire::errno::Result<String> {
     text.push_str(&format!(" {PINNED}={pinned}"));
     if let Some(name) = writeback::name(layout.writeback()) {
         text.push_str(&format!(" {WRITEBACK}={name}"));
+    }
+    if layout.pool != 0 {
+        let mut name = None;
+        each_pool(client, &mut |pool| {
+            if pool.id == layout.pool {
+                name = Some(String::from_utf8_lossy(pool.name).into_owned());
+            }
+        })?;
+        if let Some(name) = name {
+            text.push_str(&format!(" {POOL}={name}"));
+        }
     }
     if found.is_regular() {
         let mut targets = Vec::new();

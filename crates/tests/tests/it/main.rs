@@ -14,6 +14,7 @@ mod crash;
 mod hosts;
 mod locks;
 mod mount;
+mod pools;
 mod programs;
 mod quotas;
 mod report;

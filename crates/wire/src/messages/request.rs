@@ -111,6 +111,8 @@ pub mod set {
     pub const PINNED: u32 = 1 << 27;
     /// The opposite of `PINNED`.
     pub const UNPINNED: u32 = 1 << 28;
+    /// As `PLACEMENT`, for the pool; alone. ENOENT if there is none with this number.
+    pub const POOL: u32 = 1 << 29;
 }
 
 /// Bit beside the `stripe_log2` of a request for bytes: the sender knows the file as pinned in
@@ -305,6 +307,15 @@ messages! {
         /// the kernel behind a mount of another host, which may cache the answer (`crate::watch`)
         /// for a while from the time of the request. Answered by `LookupForMount`.
         0x1e LookupForMount { inode: Inode, name: &'a [u8] }
+
+        /// Makes a pool of targets (`crate::pool`), or without targets removes it; for shard 0.
+        /// Answered by a `Number`, the pool's, when all services know it. EPERM for all but root and
+        /// the instance's owner; EEXIST if there is another of the name, ENOENT if there is none to
+        /// remove; EINVAL for a target that does not exist, is repeated, or may do 0 bytes per second.
+        0x20 SetPool { name: &'a [u8], targets: &'a [u8] }
+        /// Pools with numbers above `after`, in their order; for shard 0. Answered by `Bytes`:
+        /// encoded `pool::PoolEntry`s, as many as fit; none: there are no more.
+        0x21 Pools { after: u8 }
 
         /// Sets the limits of an account (`crate::quota`); for shard 0. Answered when all services
         /// know them.

@@ -146,6 +146,9 @@ pub mod extra {
 pub struct Layout {
     /// Of a directory: `spread::HOME` or `spread::WIDE`.
     pub spread: u8,
+    /// Of a directory: the pool whose targets new files in it are stored on (`crate::pool`). Of a
+    /// file: the pool that chose its target. 0: none. It shares a byte with `spread`.
+    pub pool: u8,
     /// Targets of a file's stripes: `placement`. It holds the size of a group, which may be larger
     /// than the number of all targets.
     pub placement: u8,
@@ -201,6 +204,13 @@ pub const ATTRIBUTES_BYTES: usize = 8 * 2 + 4 * 4 + 8 * 6 + 8;
 
 /// Shift of `Attributes::extras` in the word of the layout, which leaves them free.
 const EXTRAS_SHIFT: u32 = 48;
+
+/// Bits of `Layout::spread` in the first byte of a layout; the others are the pool's.
+const SPREAD: u8 = 1;
+/// Shift of `Layout::pool` in that byte.
+const POOL_SHIFT: u32 = 1;
+const _: () = assert!(spread::WIDE == SPREAD);
+const _: () = assert!(crate::pool::POOL_ID_MAX == u8::MAX >> POOL_SHIFT);
 
 /// Shift of `Attributes::project` in the word of the device.
 const PROJECT_SHIFT: u32 = 32;
@@ -426,15 +436,18 @@ impl Layout {
     #[must_use]
     pub const fn word(&self) -> u64 {
         let [low, high] = self.place.to_le_bytes();
-        let Layout { spread, placement, stripe_log2, flags, .. } = *self;
-        u64::from_le_bytes([spread, placement, stripe_log2, flags, low, high, 0, 0])
+        let Layout { spread, pool, placement, stripe_log2, flags, .. } = *self;
+        let first = spread & SPREAD | pool << POOL_SHIFT;
+        u64::from_le_bytes([first, placement, stripe_log2, flags, low, high, 0, 0])
     }
 
     /// The layout of a word made by `word`.
     #[must_use]
     pub const fn from_word(word: u64) -> Layout {
-        let [spread, placement, stripe_log2, flags, low, high, ..] = word.to_le_bytes();
-        Layout { spread, placement, stripe_log2, flags, place: u16::from_le_bytes([low, high]) }
+        let [first, placement, stripe_log2, flags, low, high, ..] = word.to_le_bytes();
+        let (spread, pool) = (first & SPREAD, first >> POOL_SHIFT);
+        let place = u16::from_le_bytes([low, high]);
+        Layout { spread, pool, placement, stripe_log2, flags, place }
     }
 
     /// Writes the encoded form: four bytes, the place, two bytes of zero (in attributes: the

@@ -1,5 +1,5 @@
-//! The subjects of messages: attributes of files, callers and their rights, quotas, leases, kernel
-//! caches, the state of a file in the backing store, and jobs.
+//! The subjects of messages: attributes of files, callers and their rights, quotas, pools of
+//! targets, leases, kernel caches, the state of a file in the backing store, and jobs.
 
 pub mod attributes;
 
@@ -8,6 +8,8 @@ pub mod credentials;
 pub mod acl;
 
 pub mod quota;
+
+pub mod pool;
 
 pub mod lease;
 

@@ -1,4 +1,4 @@
-//! `forebay layout`: consistency, striping and writeback mode of files and directories.
+//! `forebay layout`: consistency, striping, pool and writeback mode of files and directories.
 
 use crate::command_line::{with_json, with_settings};
 use crate::commands::print_json;
@@ -21,6 +21,7 @@ Examples:
   forebay layout set --consistency posix /forebay/shared
   forebay layout set --stripe-count 2 --stripe-size 1MiB /forebay/checkpoints
   forebay layout set --stripe-count all /forebay/checkpoints   by hash over all targets (the default)
+  forebay layout set --pool fast /forebay/checkpoints          one target of the pool for each file
   forebay layout set --writeback never /forebay/scratch        is not written to the backing directory
 
 PATH is a file or directory of the instance, as programs or a mount show it. The layout of a directory
@@ -31,7 +32,8 @@ directory.
 A file is divided into stripes, which are stored on targets; each daemon is a target. With a number as
 --stripe-count, the stripes are on this many targets in turn, other ones for each file; with 'all' the
 hash of each stripe selects its target; with 'local' all are on the daemon of the process that creates the
-file. For a file, 'get' shows its targets, numbered as in 'forebay status'.
+file. With --pool the pool chooses one target for each file, whatever the stripe count ('forebay pool
+--help'). For a file, 'get' shows its targets, numbered as in 'forebay status'.
 
 With --consistency posix, hosts see each other's changes at once, like processes of one host. With relaxed
 they see the size of a file after the writer's close or fsync. The difference costs messages only when
@@ -43,7 +45,7 @@ to all names in it, and new directories inherit it: when no program has the file
 ('idle'), only at 'forebay flush' and 'forebay stop' ('end'), or 'never'.";
 
 /// Layout keys that can be set: option, key of `forebay-mount`, name of the value, help.
-const KEYS: [(&str, &str, &str, &str); 4] = [
+const KEYS: [(&str, &str, &str, &str); 5] = [
     ("consistency", "consistency", "MODE", "When hosts see each other's changes"),
     (
         "stripe-count",
@@ -52,6 +54,7 @@ const KEYS: [(&str, &str, &str, &str); 4] = [
         "Number of targets over which a file is striped",
     ),
     ("stripe-size", "stripe_size", "SIZE", "Size of a stripe, a power of two"),
+    ("pool", "pool", "POOL", "Pool that chooses the target of each new file, or none"),
     ("writeback", "writeback", "WHEN", "When files are written to the backing directory"),
 ];
 
@@ -79,7 +82,7 @@ pub(crate) fn command() -> Command {
     let group = group.multiple(true).required(true);
     let set = set.args(options).group(group);
     Command::new("layout")
-        .about("Show or set consistency, striping and writeback of files")
+        .about("Show or set consistency, striping, pool and writeback of files")
         .after_long_help(EXAMPLES)
         .subcommand_required(true)
         .subcommand(with_json(with_settings(get, &keys)).arg(path()))

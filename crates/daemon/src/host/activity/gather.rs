@@ -8,13 +8,14 @@
 
 use crate::host::activity::HostActivity;
 use crate::host::activity::jobs::{BlockSample, CountedJobs};
+use crate::host::activity::transfers::MovedFiles;
 use crate::host::liveness::exists;
 use crate::shared::Shared;
 use shm::activity::records::RECORD_COUNT;
 use shm::activity::{ActivitySegment, Lane, RecordSample, Taken};
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const PAUSE_MICROS: u64 = 1_000_000;
@@ -29,6 +30,7 @@ const TRANSFERS_MAX: u64 = 1 << 31;
 pub(crate) struct Gatherer {
     jobs: CountedJobs,
     passes: u32,
+    moved: MovedFiles,
     /// Transfers of records that may be closed or freed, by block and record.
     seen: HashMap<(u32, u32), Seen>,
 }
@@ -48,7 +50,14 @@ pub(crate) fn run(shared: &Shared) {
     let Some(activity) = &shared.host.activity else { return };
     while !shared.stopping.load(Acquire) {
         activity.segment.sleep(PAUSE_MICROS);
-        activity.gatherer().pass(activity, Check::Now);
+        let reports = {
+            let mut gatherer = activity.gatherer();
+            gatherer.pass(activity, Check::Now);
+            gatherer.moved.reports(&shared.net, now())
+        };
+        for (to, worker, bytes) in reports {
+            shared.net.send_to_service(&shared.inboxes, (to, worker), bytes);
+        }
     }
 }
 
@@ -73,7 +82,9 @@ impl Gatherer {
         self.passes = self.passes.wrapping_add(1);
         let is_thorough = check == Check::Thoroughly || self.passes.is_multiple_of(IDENTIFIED_EACH);
         let (mut gone, mut identified) = (Vec::new(), Vec::new());
-        for taken in blocks(&of.segment) {
+        let all = blocks(&of.segment);
+        self.moved.look(&of.segment, &all, of.reports.load(Relaxed));
+        for taken in all {
             let (pid, started) = (taken.owner.pid, taken.owner.started);
             // First: whatever a process counted before it ended is read after this.
             let is_identified = is_thorough && started != 0;

@@ -4,6 +4,7 @@
 
 pub(crate) mod backing;
 pub(crate) mod faults;
+mod holdings;
 mod local_ops;
 pub(crate) mod shared;
 pub(crate) mod simulation;
@@ -13,6 +14,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use self::holdings::Holdings;
 use self::shared::Shared;
 use metadata::{
     Config, DataOp, Effect, HostMarks, HostView, IndexOp, Input, Now, Service, SnapshotCursor,
@@ -64,32 +66,6 @@ pub(crate) struct HostState {
     pub(crate) pages: Rc<RefCell<Shared>>,
 }
 
-/// Usage and allowances of the target beside a service.
-#[derive(Default)]
-pub(crate) struct Holdings {
-    pub(crate) counts: bool,
-    pub(crate) used: BTreeMap<u64, u64>,
-    pub(crate) allowed: BTreeMap<u64, u64>,
-    pub(crate) denied: BTreeSet<u64>,
-}
-
-impl Holdings {
-    fn take(&mut self, effect: Effect) {
-        let Effect::Allow { account, allowance, denied } = effect else {
-            self.counts = true;
-            return;
-        };
-        match allowance {
-            Some(allowance) => drop(self.allowed.insert(account, allowance)),
-            None => drop(self.allowed.remove(&account)),
-        }
-        match denied {
-            true => drop(self.denied.insert(account)),
-            false => drop(self.denied.remove(&account)),
-        }
-    }
-}
-
 /// Watches of mounts of a host, or with `OTHERS` those of other hosts: a stamp, and the expiry.
 #[derive(Default)]
 pub(crate) struct Watched {
@@ -117,6 +93,9 @@ impl HostView for HostState {
     }
     fn truncate_epoch(&self, inode: Inode) -> Option<u64> {
         self.vnodes.get(&inode).map(|row| row.truncate_epoch)
+    }
+    fn is_open(&self, inode: Inode) -> bool {
+        self.open.contains(&inode)
     }
     fn has_mounts(&self) -> bool {
         !self.watched.borrow().holder_messages.is_empty()
@@ -321,6 +300,8 @@ pub(crate) struct World {
     pub(crate) removal_log: Vec<Inode>,
     /// The layouts in these requests.
     pub(crate) removal_layouts: Vec<Layout>,
+    /// Findings about targets of pools.
+    pub(crate) target_health: Vec<(u32, bool)>,
     /// The backing store.
     pub(crate) backing: backing::Backing,
 }
@@ -356,6 +337,7 @@ impl World {
             data_log: vec![],
             removal_log: vec![],
             removal_layouts: vec![],
+            target_health: vec![],
             backing: backing::Backing::default(),
         };
         for seat in 0..world.seats.len() {
@@ -437,6 +419,10 @@ impl World {
             }
             Effect::Service { to, worker, bytes } => self.tell(at, (to, worker), bytes),
             Effect::Count | Effect::Allow { .. } => self.seats[at].host_view.holdings.take(effect),
+            Effect::ReportTransfers { .. } => {}
+            Effect::TargetHealth { target, is_slow, .. } => {
+                self.target_health.push((target, is_slow));
+            }
             Effect::Data { token, inode, op, .. } => {
                 self.data_log.push((inode, op.clone()));
                 self.seats[at].data.push((token, inode, op));
@@ -669,7 +655,7 @@ pub(crate) const NOTHING: Attributes = Attributes {
     born: 0,
     device: 0,
     project: 0,
-    layout: Layout { spread: 0, placement: 0, stripe_log2: 0, flags: 0, place: 0 },
+    layout: Layout { spread: 0, pool: 0, placement: 0, stripe_log2: 0, flags: 0, place: 0 },
     extras: 0,
 };
 

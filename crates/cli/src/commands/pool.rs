@@ -1,0 +1,280 @@
+//! `forebay pool`: pools of targets. A directory uses one by `forebay layout set --pool`.
+
+use crate::command_line::{with_json, with_settings};
+use crate::commands::{human, print_json, table};
+use crate::failure::{Failure, Result, USAGE};
+use crate::instance::host;
+use crate::instance::inspect::{DaemonReport, inspect, query_time};
+use crate::state::directories;
+use crate::state::records::{self, HostRecord};
+use crate::state::settings;
+use clap::{Arg, ArgMatches, Command};
+use config::{Key, Settings};
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use wire::pool::{MAX_PERF_DEFAULT, POOL_NAME_BYTES_MAX, POOL_TARGETS_MAX, is_name};
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay pool create fast --targets 0,2,3
+  forebay pool create mixed --targets 0-3 --max-perf 500MiB,300MiB,500MiB,200MiB
+  forebay layout set --pool fast /forebay/checkpoints    new files in it are on targets of the pool
+  forebay layout set --pool none /forebay/checkpoints
+  forebay pool list --json
+  forebay pool delete fast
+
+A pool is some targets of the instance, numbered as the daemons in 'forebay status', each with the bytes
+per second that the pool may use of it, its max-perf. A new file in a directory with a pool is stored on
+one target: that with the largest max-perf divided by the number of its open files and one, of equal ones
+the first. So faster targets get more files. New directories inherit the pool. Files that exist stay where
+they are. Directories of a deleted pool have none. Pools last as long as the instance. Only root and the
+owner of the instance may create and delete them.";
+
+pub(crate) fn command() -> Command {
+    let keys = [Key::Name, Key::Timeout];
+    let name = || {
+        let arg = Arg::new("pool").required(true).value_name("POOL");
+        arg.help("Name of the pool: letters, digits, points, hyphens and underscores")
+    };
+    let targets = Arg::new("targets").long("targets").value_name("LIST").required(true);
+    let targets = targets.help("Numbers of its targets, such as 0,2,3 or 0-3");
+    let max_perf = Arg::new("max-perf").long("max-perf").value_name("SIZE");
+    let max_perf = max_perf.help(
+        "Bytes per second that it may use of each target: one size for all, or one for each, with \
+         commas [default: 4GiB]",
+    );
+    let create = Command::new("create").about("Create a pool of targets");
+    let list = Command::new("list").about("List the pools");
+    let show = Command::new("show").about("Show one pool");
+    let delete = Command::new("delete").about("Delete a pool");
+    Command::new("pool")
+        .about("Choose the targets of new files by their speed")
+        .after_long_help(EXAMPLES)
+        .subcommand_required(true)
+        .subcommand(with_settings(create, &keys).arg(name()).arg(targets).arg(max_perf))
+        .subcommand(with_json(with_settings(list, &keys)))
+        .subcommand(with_json(with_settings(show, &keys)).arg(name()))
+        .subcommand(with_settings(delete, &keys).arg(name()))
+}
+
+pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
+    let (what, given) =
+        given.subcommand().ok_or_else(|| Failure::new("create, list, show or delete?"))?;
+    let settings = settings::resolve(given)?;
+    match what {
+        "create" => create(&settings, given),
+        "delete" => delete(&settings, &named(given)?),
+        "show" => show(&settings, &named(given)?, given.get_flag("json")),
+        _ => list(&settings, given.get_flag("json")),
+    }
+}
+
+/// A pool: its name, and its targets with their `max_perf`.
+struct PoolRow {
+    name: String,
+    targets: Vec<(u16, u64)>,
+}
+
+/// The answer of `forebay-mount --pool` to `words`.
+fn ask(settings: &Settings, failed: &str, words: &[OsString]) -> Result<String> {
+    let name = settings.word(Key::Name);
+    let run = directories::run(name)?;
+    let here: Option<HostRecord> = records::load(&run, host::RECORD)?;
+    let here = here.ok_or_else(|| Failure::no_instance(name))?;
+    let mut command = std::process::Command::new(host::component("forebay-mount")?);
+    command.arg("--pool").arg(&run).arg(here.first.to_string()).args(words);
+    let output =
+        command.output().map_err(|error| Failure::at("cannot start", "forebay-mount", error))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let why = errors.lines().find_map(|line| line.strip_prefix("forebay-mount: "));
+    Err(Failure::new(format!("{failed}: {}", why.unwrap_or("the daemons give no reason"))))
+}
+
+fn pools(settings: &Settings) -> Result<Vec<PoolRow>> {
+    let said = ask(settings, "cannot list the pools", &["list".into()])?;
+    let row = |line: &str| {
+        let mut words = line.split(' ');
+        let name = words.next().unwrap_or_default().to_owned();
+        let target = |word: &str| {
+            let (target, rate) = word.split_once(':')?;
+            Some((target.parse().ok()?, rate.parse().ok()?))
+        };
+        PoolRow { name, targets: words.filter_map(target).collect() }
+    };
+    Ok(said.lines().map(row).collect())
+}
+
+fn named(given: &ArgMatches) -> Result<String> {
+    let name = given.get_one::<String>("pool").cloned().unwrap_or_default();
+    if is_name(name.as_bytes()) {
+        return Ok(name);
+    }
+    let text = format!(
+        "\"{}\" is no name of a pool: give up to {POOL_NAME_BYTES_MAX} letters, digits, points, \
+         hyphens and underscores, other than none",
+        name.escape_debug()
+    );
+    Err(Failure::with_code(USAGE, text))
+}
+
+/// The targets of `--targets`: numbers and ranges, with commas.
+///
+/// # Errors
+/// The text says which part is wrong.
+fn targets(text: &str) -> core::result::Result<Vec<u16>, String> {
+    let allowed = "give numbers of targets, such as 0,2,3 or 0-3";
+    let mut all = Vec::new();
+    for word in text.split(',') {
+        let (first, last) = word.split_once('-').unwrap_or((word, word));
+        let number = |text: &str| {
+            let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            let number = text.parse::<u16>().ok().filter(|_| is_number);
+            number.filter(|&number| usize::from(number) < POOL_TARGETS_MAX)
+        };
+        let range = number(first).zip(number(last)).filter(|(first, last)| first <= last);
+        let (first, last) =
+            range.ok_or_else(|| format!("--targets cannot be \"{text}\": {allowed}"))?;
+        for target in first..=last {
+            if all.contains(&target) {
+                return Err(format!("target {target} is in the pool twice: name it once"));
+            }
+            all.push(target);
+        }
+    }
+    Ok(all)
+}
+
+/// The bytes per second of each of `count` targets.
+///
+/// # Errors
+/// The text says which part is wrong.
+fn max_perf(text: Option<&String>, count: usize) -> core::result::Result<Vec<u64>, String> {
+    let Some(text) = text else { return Ok(vec![MAX_PERF_DEFAULT; count]) };
+    let rate = |word: &str| config::parse::size(word).filter(|rate| *rate > 0);
+    let rates = text.split(',').map(rate).collect::<Option<Vec<u64>>>();
+    let rates = rates.ok_or_else(|| {
+        format!(
+            "--max-perf cannot be \"{text}\": give bytes per second above 0, or a number with KiB, \
+             MiB, GiB or TiB"
+        )
+    })?;
+    match rates.as_slice() {
+        [one] => Ok(vec![*one; count]),
+        all if all.len() == count => Ok(rates),
+        all => Err(format!(
+            "--max-perf has {} sizes for {count} targets: give one, or one for each",
+            all.len()
+        )),
+    }
+}
+
+/// Checks that the instance has these targets, and that their daemons are alive.
+fn check_targets(settings: &Settings, targets: &[u16]) -> Result<()> {
+    let all = inspect(settings.word(Key::Name), query_time(settings))?;
+    for target in targets {
+        let is_it = |one: &&DaemonReport| one.daemon.index == *target;
+        let found = all.daemons.iter().find(is_it);
+        let why = match found.map(DaemonReport::is_alive) {
+            Some(Some(true)) => continue,
+            Some(Some(false)) => "is dead: restart it with 'forebay start', or leave it out",
+            Some(None) => "is on a host that does not answer: leave it out",
+            None => "does not exist: 'forebay status' shows the numbers",
+        };
+        return Err(Failure::new(format!("target {target} {why}")));
+    }
+    Ok(())
+}
+
+fn create(settings: &Settings, given: &ArgMatches) -> Result<u8> {
+    let name = named(given)?;
+    let usage = |text: String| Failure::with_code(USAGE, text);
+    let text = given.get_one::<String>("targets").map_or("", String::as_str);
+    let targets = targets(text).map_err(usage)?;
+    let rates = max_perf(given.get_one("max-perf"), targets.len()).map_err(usage)?;
+    check_targets(settings, &targets)?;
+    if pools(settings)?.iter().any(|pool| pool.name == name) {
+        return Err(Failure::new(format!("there is a pool '{name}' already: delete it first")));
+    }
+    let mut words: Vec<OsString> = vec!["create".into(), name.clone().into()];
+    words
+        .extend(targets.iter().zip(&rates).map(|(target, rate)| format!("{target}:{rate}").into()));
+    ask(settings, &format!("cannot create the pool '{name}'"), &words)?;
+    Ok(0)
+}
+
+fn delete(settings: &Settings, name: &str) -> Result<u8> {
+    find(settings, name)?;
+    ask(settings, &format!("cannot delete the pool '{name}'"), &["delete".into(), name.into()])?;
+    Ok(0)
+}
+
+fn find(settings: &Settings, name: &str) -> Result<PoolRow> {
+    let found = pools(settings)?.into_iter().find(|pool| pool.name == name);
+    found.ok_or_else(|| Failure::new(format!("there is no pool '{name}': see 'forebay pool list'")))
+}
+
+fn as_json(pool: &PoolRow) -> Value {
+    let target = |(target, rate): &(u16, u64)| json!({ "target": target, "max_perf": rate });
+    json!({ "name": pool.name, "targets": pool.targets.iter().map(target).collect::<Vec<_>>() })
+}
+
+fn show(settings: &Settings, name: &str, is_json: bool) -> Result<u8> {
+    let pool = find(settings, name)?;
+    if is_json {
+        print_json(&as_json(&pool));
+        return Ok(0);
+    }
+    let mut rows = vec![vec!["target".to_owned(), "max-perf".to_owned()]];
+    for (target, rate) in &pool.targets {
+        rows.push(vec![target.to_string(), human(Some(*rate))]);
+    }
+    out!("{}", table(&rows));
+    Ok(0)
+}
+
+fn list(settings: &Settings, is_json: bool) -> Result<u8> {
+    let pools = pools(settings)?;
+    if is_json {
+        print_json(&Value::from(pools.iter().map(as_json).collect::<Vec<_>>()));
+        return Ok(0);
+    }
+    let mut rows = vec![["pool", "targets", "max-perf"].map(str::to_owned).to_vec()];
+    for pool in &pools {
+        let targets: Vec<String> =
+            pool.targets.iter().map(|(target, _)| target.to_string()).collect();
+        let sum = pool.targets.iter().fold(0u64, |sum, (_, rate)| sum.saturating_add(*rate));
+        rows.push(vec![pool.name.clone(), targets.join(","), human(Some(sum))]);
+    }
+    out!("{}", table(&rows));
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_numbers_and_ranges() {
+        assert_eq!(targets("0,2,3"), Ok(vec![0, 2, 3]));
+        assert_eq!(targets("5,0-2"), Ok(vec![5, 0, 1, 2]));
+        for wrong in ["", "a", "1,", "-1", "3-1", "0 1", "1-", "+1", "70000", "0-1024"] {
+            assert!(targets(wrong).is_err(), "{wrong}");
+        }
+        let twice = "target 2 is in the pool twice: name it once".to_owned();
+        assert_eq!(targets("0-3,2"), Err(twice));
+    }
+
+    #[test]
+    fn max_perf_is_for_all_or_for_each() {
+        let rates = |text: &str, count| max_perf(Some(&text.to_owned()), count);
+        assert_eq!(max_perf(None, 2), Ok(vec![MAX_PERF_DEFAULT; 2]));
+        assert_eq!(rates("1MiB", 2), Ok(vec![1 << 20; 2]));
+        assert_eq!(rates("1MiB,2KiB", 2), Ok(vec![1 << 20, 2048]));
+        for wrong in ["0", "1MiB,0", "fast", "", "1MiB,2MiB,3MiB"] {
+            assert!(rates(wrong, 2).is_err(), "{wrong}");
+        }
+    }
+}
