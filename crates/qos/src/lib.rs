@@ -2,7 +2,8 @@
 //!
 //! - `scheduler`: which request is served next, by class, user and job; `cost`: device time of
 //!   requests, learned; `bucket`: caps and minima (F7, S6).
-//! - `rules`: which limits a request falls under; `division`: limits that hold over several daemons.
+//! - `rules`: which limits a request falls under; `division`: limits that hold over several daemons,
+//!   `exchange`: their messages.
 //! - `pool`: pools of targets, and the target of a new file or stripe (S7).
 //!
 //! The crate is a core: it reads no clock, and equal inputs give equal decisions. It does not know
@@ -25,5 +26,7 @@ pub mod scheduler;
 pub mod rules;
 
 pub mod division;
+
+pub mod exchange;
 
 pub mod pool;
