@@ -8,10 +8,10 @@
 //!
 //! ```text
 //!  startup
-//!  threads, sessions::acceptor, host::{reaper, activity}      loops
+//!  threads, sessions::acceptor, host::{reaper, activity}, shares::dispatcher    loops
 //!  shard | target                                 drivers of the cores, performers of effects
 //!  delivery                                       replies and requests, wherever they go
-//!  host::{leases, sizes, ..} | sessions | backing | threads::bulk    one subject each
+//!  host::{leases, sizes, ..} | sessions | shares | backing | threads::bulk    one subject each
 //!  network -> inbox, reply                        messages to other daemons and to workers
 //! ```
 //!
@@ -31,6 +31,7 @@ use crate::sessions::SessionSets;
 use crate::shared::inbox::Inboxes;
 use crate::shared::metrics::Metrics;
 use crate::shared::network::Network;
+use crate::shares::Shares;
 use crate::target::space::ledger::AccountLedger;
 use crate::target::tiering::lending::Lending;
 use crate::threads::bulk::BulkTransfers;
@@ -72,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) lending: Lending,
     /// The backing store, if there is one.
     pub(crate) backing: Option<Backing>,
+    /// Shares and limits of users and jobs.
+    pub(crate) shares: Shares,
     /// The audit log.
     pub(crate) audit: Audit,
     /// Times.

@@ -10,6 +10,8 @@ mod lend;
 
 mod quota;
 
+pub(crate) mod qos;
+
 mod job;
 
 mod status;
@@ -57,6 +59,7 @@ pub(crate) fn all() -> Vec<Command> {
         pin::command(),
         pin::unpin_command(),
         quota::command(),
+        qos::command(),
         status::command(),
         top::command(),
         job::command(),
@@ -96,6 +99,7 @@ pub(crate) fn dispatch(name: &str, given: &ArgMatches) -> Result<u8> {
         "pin" => pin::run(given, true),
         "unpin" => pin::run(given, false),
         "quota" => quota::run(given),
+        "qos" => qos::run(given),
         "status" => status::run(given),
         "top" => top::run(given),
         "job" => job::run(given),
