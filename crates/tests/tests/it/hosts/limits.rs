@@ -6,6 +6,7 @@
 //! Network namespaces need root. Without it the tests are skipped.
 
 use crate::support::agent::signal;
+use crate::support::in_time;
 use crate::support::mounted::has_ended;
 use crate::support::wait_for;
 use crate::support::world::World;
@@ -193,6 +194,47 @@ fn requests_of_a_job_are_limited_and_those_of_another_are_not() {
     assert!(many > 2 * few, "{many} files of the other job, {few} of the limited one");
     creators.iter_mut().for_each(Mover::assert_runs);
     drop(creators);
+    world.end();
+}
+
+/// Writes the first half of each of four MiB with a letter, says so, and syncs when it may: file, letter,
+/// path of what says so, path of what lets it sync.
+const OVERWRITER: &str = r#"
+import os, sys, time
+fd, letter = os.open(sys.argv[1], os.O_RDWR), sys.argv[2].encode()
+for n in range(4): assert os.pwrite(fd, letter * (1 << 19), n << 20) == 1 << 19
+open(sys.argv[3], 'w').close()
+while not os.path.exists(sys.argv[4]): time.sleep(0.01)
+os.fsync(fd)
+"#;
+
+#[test]
+fn a_later_write_of_another_job_is_not_overwritten_by_one_that_waits() {
+    let settings = [("FOREBAY_REMOTE_WRITES", "behind"), ("FOREBAY_PLACEMENT", "local")];
+    let Some(world) = World::started(&settings) else { return };
+    make_files(&world, "c", &["shared"]);
+    world.ok("a", &["qos", "set", &format!("cap jobid={{first}} bw={CAP}")]);
+    let path = |name: &str| world.path(name).to_string_lossy().into_owned();
+    let write = |job: &str, letter: &str, may_sync: &str| {
+        let words = ["run", "--quiet", "--job", job, "--", "python3", "-c", OVERWRITER];
+        let (said, may_sync) = (path(&format!("{job}-written")), path(may_sync));
+        let mut command = world.command("a", &words);
+        command
+            .args(["/forebay/shared", letter, &said, &may_sync])
+            .spawn()
+            .expect("the script runs")
+    };
+    // Its writes return before they arrive, and wait for the cap: eight seconds for all.
+    let mut first = write("first", "x", "second-written");
+    wait_for("the writes of the capped job", || world.path("first-written").exists());
+    let mut second = write("second", "y", "second-written");
+    for child in [&mut second, &mut first] {
+        assert!(in_time("a program", || child.wait()).expect("it ends").success());
+    }
+    let check = "import sys; f = open(sys.argv[1], 'rb').read(); \
+                 print([chr(f[(n << 20) + at]) for n in range(4) for at in (0, 1 << 18)])";
+    let seen = world.ok("b", &["run", "-q", "--", "python3", "-c", check, "/forebay/shared"]);
+    assert_eq!(seen.matches('y').count(), 8, "{seen}");
     world.end();
 }
 
