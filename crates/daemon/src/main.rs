@@ -17,6 +17,8 @@
 //! | activity | `host::activity` | sums of what the processes of the host count |
 //! | liveness | `host::liveness` | nothing: compares start times of processes, which may take long |
 //! | answer | `host::activity` | nothing: writes one answer on what jobs did |
+//! | shares | `shares::dispatcher` | `qos::scheduler`: requests that wait for their share or limit |
+//! | qos-answer | `shares::answering` | nothing: answers one command on rules |
 //! | backing 0 .. | `backing` | nothing: reads the backing store, if there is one |
 //!
 //! Between threads: the workers' inboxes (`shared::inbox`), `net::Sender`, by which any thread sends to
@@ -34,6 +36,7 @@ mod host;
 mod sessions;
 mod shard;
 mod shared;
+mod shares;
 mod startup;
 mod target;
 mod threads;

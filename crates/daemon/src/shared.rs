@@ -8,10 +8,10 @@
 //!
 //! ```text
 //!  startup
-//!  threads, sessions::acceptor, host::{reaper, activity}      loops
+//!  threads, sessions::acceptor, host::{reaper, activity}, shares::dispatcher    loops
 //!  shard | target                                 drivers of the cores, performers of effects
 //!  delivery                                       replies and requests, wherever they go
-//!  host::{leases, sizes, ..} | sessions | backing | threads::bulk    one subject each
+//!  host::{leases, sizes, ..} | sessions | shares | backing | threads::bulk    one subject each
 //!  network -> inbox, reply                        messages to other daemons and to workers
 //! ```
 //!
@@ -33,6 +33,7 @@ use crate::shared::inbox::Inboxes;
 use crate::shared::metrics::Metrics;
 use crate::shared::network::Network;
 use crate::shared::slow_targets::SlowTargets;
+use crate::shares::Shares;
 use crate::target::space::ledger::AccountLedger;
 use crate::target::tiering::lending::Lending;
 use crate::threads::bulk::BulkTransfers;
@@ -74,6 +75,8 @@ pub(crate) struct Shared {
     pub(crate) lending: Lending,
     /// The backing store, if there is one.
     pub(crate) backing: Option<Backing>,
+    /// Shares and limits of users and jobs.
+    pub(crate) shares: Shares,
     /// The audit log.
     pub(crate) audit: Audit,
     /// Times.

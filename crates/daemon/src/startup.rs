@@ -38,6 +38,9 @@ use crate::shared::metrics::Metrics;
 use crate::shared::network::Network;
 use crate::shared::slow_targets::SlowTargets;
 use crate::shared::{Shared, Timing};
+use crate::shares::Shares;
+use crate::shares::dispatcher::Dispatcher;
+use crate::shares::rule_set::{self, RuleSet};
 use crate::startup::found::Found;
 use crate::startup::instance_lock::InstanceLock;
 use crate::startup::memory::{Mapped, Memory};
@@ -70,7 +73,7 @@ use shm::session::{Doorbells, SESSION_COUNT_MAX};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Release;
@@ -160,12 +163,11 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
         Map::initial(settings.count).ok_or_else(|| Failure("invalid number of daemons".into()))?;
     let welcome_template = welcome_template(settings, &map, &memory, &ssd.0)?;
     let workers = settings.workers();
-    let first = client_id::first(settings.me(), start);
-    let earlier_end = begun + 2 * Duration::from_micros(settings.instance.timeout);
-    let client_ids = ClientIds::new(first, &memory.host, earlier_end);
+    let client_ids = open_client_ids(settings, (start, begun), &memory.host);
     let (backing, backing_orders) = open_backing(settings)?.map(backing::channel).unzip();
     let timing = timing(settings, begun);
-    let of_host = (memory.host, memory.op_log, memory.activity);
+    let activity = Arc::new(memory.activity);
+    let of_host = (memory.host, memory.op_log, Arc::clone(&activity));
     let host = open_host(settings, &map, of_host, &memory.leases)?;
     let bells = Doorbells::new(memory.bells.segment).map_err(failed("use the doorbells"))?;
     let router = Router { map: map.clone(), me: settings.me(), workers };
@@ -185,6 +187,7 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
         ledger: AccountLedger::default(),
         lending: Lending::new(settings).map_err(failed("create an eventfd"))?,
         backing,
+        shares: Shares::new(load_rules(settings)?, activity),
         audit: Audit::new(settings.run.join(audit::log_of(settings.index))),
         timing,
         stopping: AtomicBool::default(),
@@ -198,6 +201,7 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let shards = recover::shards(settings, &map, memory.indexes, &found, &progress)?;
     found.complete(known_files)?;
     let ends = BulkEndpoint::new(Arc::clone(&shared), Arc::clone(&devices));
+    let threads = Threads::new(settings, of_target, backing_orders);
     Ok(Daemon {
         shared,
         net,
@@ -205,7 +209,7 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
         ends,
         shards,
         target,
-        threads: Threads { of_target, backing: backing_orders },
+        threads,
         devices,
         welcome_template,
         start,
@@ -217,10 +221,25 @@ fn sessions_before(shared: &Shared) -> u16 {
     u16::try_from(shared.host.op_log.sessions_most()).unwrap_or(u16::MAX)
 }
 
+fn open_client_ids(
+    settings: &Settings,
+    (start, begun): (u64, Instant),
+    host: &HostSegment,
+) -> ClientIds {
+    let first = client_id::first(settings.me(), start);
+    let earlier_end = begun + 2 * Duration::from_micros(settings.instance.timeout);
+    ClientIds::new(first, host, earlier_end)
+}
+
+fn load_rules(settings: &Settings) -> StartResult<RuleSet> {
+    let path = rule_set::file_in(&settings.data);
+    RuleSet::load(&path).map_err(failed(format!("read the rules in {}", path.display())))
+}
+
 fn open_host(
     settings: &Settings,
     map: &Map,
-    (segment, op_log, activity): (HostSegment, Mapped, ActivitySegment),
+    (segment, op_log, activity): (HostSegment, Mapped, Arc<ActivitySegment>),
     leases: &Mapped,
 ) -> StartResult<Host> {
     let holder = Holder::new(settings.me(), map.clone(), settings.workers());
@@ -337,13 +356,23 @@ fn start_bulk(lanes: Lanes<BulkEndpoint>, ends: BulkEndpoint) -> StartResult<Vec
 /// Threads for slow work of the workers. Shutdown does not wait for them.
 struct Threads {
     of_target: TargetThreads,
+    /// File of the rules of shares.
+    rules: PathBuf,
     /// If there is a backing store.
     backing: Option<backing::BackingReader>,
 }
 
 impl Threads {
+    fn new(
+        settings: &Settings,
+        of_target: TargetThreads,
+        backing: Option<backing::BackingReader>,
+    ) -> Threads {
+        Threads { of_target, rules: rule_set::file_in(&settings.data), backing }
+    }
+
     fn start(self, shared: &Arc<Shared>, devices: &Arc<Devices>) -> StartResult<()> {
-        let Threads { of_target, backing } = self;
+        let Threads { of_target, rules, backing } = self;
         let TargetThreads { provisioner, copies, blocks, scrubber } = of_target;
         let (scrub, of_scrubber) = (Arc::clone(shared), Arc::clone(devices));
         if devices.ssd.length() > 0 {
@@ -351,6 +380,9 @@ impl Threads {
         }
         let prepare = Arc::clone(shared);
         spawn_thread("prepare", move || provisioner.run(&prepare.inboxes, &prepare.lending))?;
+        let dispatcher =
+            Dispatcher::new(Arc::clone(shared), rules).map_err(failed("schedule requests"))?;
+        spawn_thread("shares", move || dispatcher.run())?;
         let (demote, of_demoter) = (Arc::clone(shared), Arc::clone(devices));
         spawn_thread("demote", move || {
             let Shared { inboxes, metrics, lending, .. } = &*demote;

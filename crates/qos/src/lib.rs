@@ -2,7 +2,8 @@
 //!
 //! - `scheduler`: which request is served next, by class, user and job; `cost`: device time of
 //!   requests, learned; `bucket`: caps and minima (F7, S6).
-//! - `rules`: which limits a request falls under; `division`: limits that hold over several daemons.
+//! - `rules`: which limits a request falls under; `division`: limits that hold over several daemons,
+//!   `exchange`: their messages.
 //! - `pool`: pools of targets, and the target of a new file or stripe (S7); `slow`: which targets of a
 //!   pool are slow (S8).
 //!
@@ -26,6 +27,8 @@ pub mod scheduler;
 pub mod rules;
 
 pub mod division;
+
+pub mod exchange;
 
 pub mod pool;
 

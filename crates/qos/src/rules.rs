@@ -26,7 +26,8 @@ mod parse;
 pub use parse::{Fault, RuleError};
 pub use pattern::Pattern;
 
-use crate::scheduler::Limits;
+use crate::scheduler::{Limits, WEIGHT_USUAL};
+use std::fmt;
 
 /// Most rules.
 pub const RULES_MAX: usize = 256;
@@ -127,6 +128,21 @@ impl Condition {
     }
 }
 
+impl Condition {
+    /// Its key.
+    const fn key(&self) -> &'static str {
+        match self {
+            Condition::Uid(_) => "uid",
+            Condition::Gid(_) => "gid",
+            Condition::Job(_) => "jobid",
+            Condition::Program(_) => "program",
+            Condition::Dir(_) => "dir",
+            Condition::Tag(_) => "tag",
+            Condition::Operation(_) => "opcode",
+        }
+    }
+}
+
 /// To which the limits of a rule apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -173,10 +189,48 @@ impl Rule {
         self.scope
     }
 
+    /// Whether one of its conditions has this key.
+    #[must_use]
+    pub fn has_key(&self, key: &str) -> bool {
+        self.groups.iter().flatten().any(|condition| condition.key() == key)
+    }
+
     /// Whether a request falls under it.
     #[must_use]
     pub fn matches(&self, facts: &Facts<'_>) -> bool {
         self.groups.iter().any(|group| group.iter().all(|condition| condition.matches(facts)))
+    }
+}
+
+/// The command that starts the rule.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Limits {
+            weight,
+            bytes_per_second_max,
+            operations_per_second_max,
+            bytes_per_second_min,
+            in_flight_max,
+        } = self.limits;
+        // A rule limits something, so a weight stands there if nothing else does.
+        let others = [
+            ("rate", operations_per_second_max),
+            ("bw", bytes_per_second_max),
+            ("min", bytes_per_second_min),
+            ("inflight", u64::from(in_flight_max)),
+        ];
+        let has_other = others.iter().any(|&(_, value)| value > 0);
+        write!(f, "start {} {}", self.name, self.expression)?;
+        for (key, value) in others.into_iter().filter(|&(_, value)| value > 0) {
+            write!(f, " {key}={value}")?;
+        }
+        if weight != WEIGHT_USUAL || !has_other {
+            write!(f, " weight={weight}")?;
+        }
+        match self.scope {
+            Scope::Job => Ok(()),
+            Scope::User => write!(f, " per=user"),
+        }
     }
 }
 
@@ -203,6 +257,26 @@ impl Rules {
     #[must_use]
     pub fn all_rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// All rules as text, a line for each, in their order.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        self.rules.iter().map(|rule| format!("{rule}\n")).collect()
+    }
+
+    /// The rules that `to_text` wrote.
+    ///
+    /// # Errors
+    /// A line is no rule: its number, from 1, and its error.
+    pub fn from_text(text: &str) -> Result<Rules, (usize, RuleError)> {
+        let mut rules = Rules::new();
+        let lines: Vec<&str> = text.lines().collect();
+        // A new rule stands before the others.
+        for (number, line) in (1..).zip(&lines).collect::<Vec<_>>().into_iter().rev() {
+            rules.execute(line).map_err(|error| (number, error))?;
+        }
+        Ok(rules)
     }
 
     fn place(&self, name: &str) -> Option<usize> {

@@ -12,6 +12,8 @@ mod quota;
 
 mod pool;
 
+pub(crate) mod qos;
+
 mod job;
 
 mod status;
@@ -60,6 +62,7 @@ pub(crate) fn all() -> Vec<Command> {
         pin::unpin_command(),
         pool::command(),
         quota::command(),
+        qos::command(),
         status::command(),
         top::command(),
         job::command(),
@@ -100,6 +103,7 @@ pub(crate) fn dispatch(name: &str, given: &ArgMatches) -> Result<u8> {
         "unpin" => pin::run(given, false),
         "pool" => pool::run(given),
         "quota" => quota::run(given),
+        "qos" => qos::run(given),
         "status" => status::run(given),
         "top" => top::run(given),
         "job" => job::run(given),

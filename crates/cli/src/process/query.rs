@@ -3,13 +3,14 @@
 use config::activity::ActivityAnswer;
 use config::control::DaemonStatus;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 use wire::codec::Writer;
 use wire::limits::PROTOCOL_VERSION;
-use wire::welcome::{ACTIVITY_MAGIC, HELLO_BYTES, LEND_MAGIC, STATUS_MAGIC, job_word};
+use wire::welcome::{ACTIVITY_MAGIC, HELLO_BYTES, LEND_MAGIC, RULES_MAGIC, STATUS_MAGIC, job_word};
 
 /// Longest reply: 12,288 files of a job's processes have up to 2 KiB each.
 const REPLY_BYTES_MAX: u64 = 32 << 20;
@@ -35,9 +36,20 @@ pub(crate) fn activity_query(
     ask(socket, (ACTIVITY_MAGIC, word), timeout)
 }
 
-fn ask<T: DeserializeOwned>(
+/// Has a command on rules carried out; the answer. `None`: it does not answer within `timeout`.
+pub(crate) fn rules_query(socket: &Path, command: &str, timeout: Duration) -> Option<Value> {
+    let length = u32::try_from(command.len()).ok()?;
+    ask_with(socket, (RULES_MAGIC, length), command.as_bytes(), timeout)
+}
+
+fn ask<T: DeserializeOwned>(socket: &Path, hello: ([u8; 8], u32), timeout: Duration) -> Option<T> {
+    ask_with(socket, hello, &[], timeout)
+}
+
+fn ask_with<T: DeserializeOwned>(
     socket: &Path,
     (magic, word): ([u8; 8], u32),
+    more: &[u8],
     timeout: Duration,
 ) -> Option<T> {
     let mut stream = UnixStream::connect(socket).ok()?;
@@ -50,6 +62,7 @@ fn ask<T: DeserializeOwned>(
     writer.u32(word);
     writer.finish().ok()?;
     stream.write_all(&hello).ok()?;
+    stream.write_all(more).ok()?;
     let mut line = String::new();
     BufReader::new(stream.take(REPLY_BYTES_MAX)).read_line(&mut line).ok()?;
     serde_json::from_str(&line).ok()

@@ -110,16 +110,19 @@ impl TransferRange {
 
 impl<'a> InFlight<'a> {
     /// Waits for the reply. `queued`: number of transfers queued after this one.
-    pub(crate) fn await_end(self, queued: usize) -> Result<TransferEnd<'a>> {
+    pub(crate) fn await_end(self, transport: &Transport, queued: usize) -> Result<TransferEnd<'a>> {
         let InFlight { by, mut slot, mut buffer, part: _ } = self;
         let timeout = by.welcome.timeout_micros.max(1);
         if queued >= SLEEP_AT_QUEUED {
             slot.expect_long();
         }
-        match slot.wait(timeout, Interruptible::No, || by.is_alive()) {
-            Ok(()) => {}
-            Err(Errno::ETIMEDOUT) => return Err(Errno::EIO),
-            Err(_) => return Ok(TransferEnd::Lost(by)),
+        loop {
+            match slot.wait(timeout, Interruptible::No, || by.is_alive()) {
+                Ok(()) => break,
+                Err(Errno::ETIMEDOUT) if transport.is_throttled() => {}
+                Err(Errno::ETIMEDOUT) => return Err(Errno::EIO),
+                Err(_) => return Ok(TransferEnd::Lost(by)),
+            }
         }
         buffer.take_back()?;
         match classify(slot)? {
@@ -155,6 +158,16 @@ pub(crate) fn try_start<'a>(
     Some(InFlight { by, slot, buffer, part })
 }
 
+/// A bounce buffer; waits on while a daemon holds back requests.
+fn take_buffer<'a>(transport: &Transport, by: &'a Attachment) -> Result<Buffer<'a>> {
+    loop {
+        match by.session.bounce_buffers().take(transport.timeout_micros()) {
+            Err(Errno::ETIMEDOUT) if transport.is_throttled() => {}
+            taken => return taken,
+        }
+    }
+}
+
 /// Moves one range, with as many retries as it takes.
 pub(crate) fn move_whole(
     transport: &Transport,
@@ -169,14 +182,13 @@ pub(crate) fn move_whole(
         let Some((by, worker, owner)) = transport.route_or_wait(to, &mut reconnect)? else {
             continue;
         };
-        let timeout = transport.timeout_micros();
-        let mut buffer = by.session.bounce_buffers().take(timeout).map_err(|_| Errno::EIO)?;
-        let mut slot = by.session.claim(timeout).map_err(|_| Errno::EIO)?;
+        let mut buffer = take_buffer(transport, by).map_err(|_| Errno::EIO)?;
+        let mut slot = transport.claim_slot(by).map_err(|_| Errno::EIO)?;
         bytes.fill(&part, &mut buffer)?;
         let request = part.request(file, bytes, buffer.index());
         buffer.lend()?;
         transport.submit(to, (by, worker, owner), &mut slot, &request)?;
-        match (InFlight { by, slot, buffer, part }).await_end(0)? {
+        match (InFlight { by, slot, buffer, part }).await_end(transport, 0)? {
             TransferEnd::Done(buffer, count) => return bytes.take(&part, &buffer, count),
             TransferEnd::Busy(micros) => {
                 budget.sleep(micros.max(1))?;

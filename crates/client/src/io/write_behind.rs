@@ -68,7 +68,7 @@ pub(crate) fn push(
             continue;
         };
         let Ok(mut buffer) = by.session.bounce_buffers().take(SLEEP_MICROS) else {
-            if wait::now_micros() >= deadline {
+            if wait::now_micros() >= deadline && !io.transport().is_throttled() {
                 return Err(Errno::EIO);
             }
             if !by.is_alive() {
@@ -76,7 +76,7 @@ pub(crate) fn push(
             }
             continue;
         };
-        let slot = by.session.claim(io.transport().timeout_micros())?;
+        let slot = io.transport().claim_slot(by)?;
         bytes.fill(&part, &mut buffer)?;
         let pushed = Pushed {
             inode: file.inode,
@@ -115,7 +115,7 @@ pub(crate) fn settle(transport: &Transport, vnode: &Vnode) -> Result<()> {
     let deadline = wait::now_micros().saturating_add(transport.timeout_micros());
     while !vnode.wait_pushed(SLEEP_MICROS) {
         resubmit_lost(transport);
-        if wait::now_micros() >= deadline {
+        if wait::now_micros() >= deadline && !transport.is_throttled() {
             vnode.give_up_pushes();
             return Err(Errno::EIO);
         }

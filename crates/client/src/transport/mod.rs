@@ -22,8 +22,12 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use shm::host::HostSegment;
 use shm::once::Once;
+use shm::session::Slot;
+use shm::wait;
 use wire::errno::{Errno, Result};
 use wire::limits::FILE_BYTES_MAX;
+
+use crate::transport::attachment::Attachment;
 
 /// Lowest layer: the daemons of the host and the host segment, as this process reaches them.
 pub(crate) struct Transport {
@@ -80,6 +84,23 @@ impl Transport {
     /// Obeys an `RLIMIT_FSIZE` from now on.
     pub(crate) fn set_size_limit(&self, bytes: u64) {
         self.size_limit.store(bytes.min(FILE_BYTES_MAX), Relaxed);
+    }
+
+    /// True if a daemon of this host holds back requests because of a limit (`forebay qos`): what is late
+    /// then is waited for on.
+    #[cold]
+    pub(crate) fn is_throttled(&self) -> bool {
+        self.host().is_ok_and(|host| host.is_throttled(wait::now_micros()))
+    }
+
+    /// Claims a slot; waits on while a daemon holds back requests.
+    pub(crate) fn claim_slot<'a>(&self, by: &'a Attachment) -> Result<Slot<'a>> {
+        loop {
+            match by.session.claim(self.timeout_micros()) {
+                Err(Errno::ETIMEDOUT) if self.is_throttled() => {}
+                claimed => return claimed,
+            }
+        }
     }
 
     /// The host segment.

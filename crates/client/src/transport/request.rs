@@ -180,9 +180,9 @@ impl Transport {
                 continue;
             };
             let mut header = self.header(to, owner, attachment, caller);
-            let slot = attachment.session.claim(self.timeout_micros())?;
+            let slot = self.claim_slot(attachment)?;
             note_identity(&mut header, identity, attachment, &slot)?;
-            match attempt(attachment, slot, worker, &header, request, interruptible)? {
+            match self.attempt(attachment, slot, worker, &header, request, interruptible)? {
                 Attempt::Answered(slot) => return Ok(Answer { slot }),
                 Attempt::Refused(errno) => return Err(errno),
                 Attempt::Busy(micros) => {
@@ -202,6 +202,34 @@ impl Transport {
                     self.drop_attachment(attachment);
                     self.back_off(&mut reconnect)?;
                 }
+            }
+        }
+    }
+
+    /// One attempt: submits, waits, and classifies the reply.
+    fn attempt<'a>(
+        &self,
+        attachment: &'a Attachment,
+        mut slot: Slot<'a>,
+        worker: usize,
+        header: &Header,
+        request: &Request<'_>,
+        interruptible: Interruptible<'_>,
+    ) -> Result<Attempt<'a>> {
+        slot.write(|bytes| encode(bytes, header, request))?;
+        slot.submit(worker, &attachment.bells, attachment.welcome.session)?;
+        let timeout = attachment.welcome.timeout_micros.max(1);
+        loop {
+            match slot.wait(timeout, interruptible, || attachment.is_alive()) {
+                Ok(()) => return classify(slot),
+                Err(Errno::EINTR) => return Err(Errno::EINTR),
+                // A lock may take arbitrarily long; the daemon is alive and will answer.
+                Err(Errno::ETIMEDOUT) if !matches!(interruptible, Interruptible::No) => {
+                    return wait_on(attachment, slot, interruptible);
+                }
+                Err(Errno::ETIMEDOUT) if self.is_throttled() => {}
+                Err(Errno::ETIMEDOUT) => return Err(Errno::EIO),
+                Err(_) => return Ok(Attempt::Lost(slot)),
             }
         }
     }
@@ -278,7 +306,7 @@ impl Transport {
     ) -> Result<()> {
         let (attachment, worker, owner) = self.route(to)?;
         let mut header = self.header(to, owner, attachment, caller);
-        let mut slot = attachment.session.claim(self.timeout_micros())?;
+        let mut slot = self.claim_slot(attachment)?;
         note_identity(&mut header, &mut None, attachment, &slot)?;
         slot.write(|bytes| encode(bytes, &header, request))?;
         slot.submit_detached(worker, &attachment.bells, attachment.welcome.session)
@@ -336,31 +364,6 @@ pub(crate) fn encode(bytes: &mut [u8], header: &Header, request: &Request<'_>) -
     header.encode(&mut writer);
     request.encode(&mut writer);
     writer.finish().map_err(|_| Errno::E2BIG)
-}
-
-/// One attempt: submits, waits, and classifies the reply.
-fn attempt<'a>(
-    attachment: &'a Attachment,
-    mut slot: Slot<'a>,
-    worker: usize,
-    header: &Header,
-    request: &Request<'_>,
-    interruptible: Interruptible<'_>,
-) -> Result<Attempt<'a>> {
-    slot.write(|bytes| encode(bytes, header, request))?;
-    slot.submit(worker, &attachment.bells, attachment.welcome.session)?;
-    let timeout = attachment.welcome.timeout_micros.max(1);
-    match slot.wait(timeout, interruptible, || attachment.is_alive()) {
-        Ok(()) => {}
-        Err(Errno::EINTR) => return Err(Errno::EINTR),
-        // A lock may take arbitrarily long; the daemon is alive and will answer.
-        Err(Errno::ETIMEDOUT) if !matches!(interruptible, Interruptible::No) => {
-            return wait_on(attachment, slot, interruptible);
-        }
-        Err(Errno::ETIMEDOUT) => return Err(Errno::EIO),
-        Err(_) => return Ok(Attempt::Lost(slot)),
-    }
-    classify(slot)
 }
 
 /// Keeps waiting on a slot whose time is over, until a reply, a signal or the daemon's end.

@@ -139,6 +139,16 @@ metrics! {
 
     targets_slow "forebay_slow_targets" Gauge Count
         "Targets of pools that the metadata services of the daemon found slow"
+    qos_rules "forebay_qos_rules" Gauge Count
+        "Rules of shares and limits in force"
+    qos_waiting "forebay_qos_waiting_requests" Gauge Count
+        "Requests that wait for their share or limit"
+    qos_requests "forebay_qos_requests_total" Counter Count
+        "Requests that started by their share and limit"
+    qos_bytes "forebay_qos_bytes_total" Counter Bytes
+        "Data that these requests move"
+    qos_throttled_us "forebay_qos_throttled_seconds_total" Counter Micros
+        "Time in which jobs had requests that waited for their share or limit, added up over jobs"
 
     wire_tampered "forebay_wire_tampered_total" Counter Count
         "Connections of daemons that ended because bytes were changed on their way"

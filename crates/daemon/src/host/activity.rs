@@ -29,7 +29,7 @@ const USERS_MAX: usize = 8192;
 /// See the module.
 pub(crate) struct HostActivity {
     /// The counters.
-    segment: ActivitySegment,
+    segment: Arc<ActivitySegment>,
     gatherer: Mutex<Gatherer>,
     liveness: Arc<Liveness>,
     /// Users of processes, by pid: as the kernel says at the start of a session, or as `/proc` does.
@@ -45,7 +45,7 @@ pub(crate) struct HostActivity {
 
 impl HostActivity {
     /// Nothing is gathered yet; counters of earlier processes are still in the segment.
-    pub(crate) fn new(segment: ActivitySegment, liveness: Arc<Liveness>) -> HostActivity {
+    pub(crate) fn new(segment: Arc<ActivitySegment>, liveness: Arc<Liveness>) -> HostActivity {
         HostActivity {
             segment,
             gatherer: Mutex::default(),

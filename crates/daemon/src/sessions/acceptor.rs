@@ -14,6 +14,7 @@ use crate::sessions::push_recount::PushRecount;
 use crate::sessions::status;
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
+use crate::shares::answering as rule_commands;
 use crate::threads::worker::Workers;
 use gateway::{PeerCredentials, Sessions};
 use rustix::event::Timespec;
@@ -26,8 +27,8 @@ use shm::session::Session;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use wire::Header;
 use wire::client_id::PER_SESSION;
@@ -353,6 +354,12 @@ impl Acceptor {
                 }
                 self.close(key);
             }
+            Ok(HelloKind::Rules(length)) => {
+                if let Ok(stream) = stream.try_clone() {
+                    rule_commands::answer(&self.shared, stream, peer, length);
+                }
+                self.close(key);
+            }
             Err(errno) => {
                 greeting::refuse(stream, errno);
                 self.close(key);
@@ -384,7 +391,7 @@ impl Acceptor {
         }
         self.shared.sessions.open.note_open(session.index);
         self.shared.sessions.client_ids.opened(session.client_id);
-        let client = Arc::new(ClientSession { session, slots });
+        let client = Arc::new(ClientSession { session, slots, accounts: Mutex::default() });
         for worker in 0..self.shared.net.router.workers {
             self.shared.inboxes.send_to_worker(worker, WorkerMessage::Opened(Arc::clone(&client)));
         }

@@ -14,7 +14,8 @@ use wire::codec::{Reader, Writer};
 use wire::errno::Errno;
 use wire::limits::PROTOCOL_VERSION;
 use wire::welcome::{
-    ACTIVITY_MAGIC, HELLO_BYTES, LEND_MAGIC, MAGIC, REFUSAL, STATUS_MAGIC, WELCOME_BYTES_MAX,
+    ACTIVITY_MAGIC, HELLO_BYTES, LEND_MAGIC, MAGIC, REFUSAL, RULES_MAGIC, STATUS_MAGIC,
+    WELCOME_BYTES_MAX,
 };
 
 /// Kind of a hello.
@@ -28,6 +29,8 @@ pub(crate) enum HelloKind {
     Lend(u32),
     /// Requests what jobs did: all in short (0), or those with this `wire::welcome::job_word`.
     Activity(u32),
+    /// A command on rules of so many bytes follows.
+    Rules(u32),
 }
 
 /// Parses a hello.
@@ -49,6 +52,9 @@ pub(crate) fn parse_hello(hello: &[u8; HELLO_BYTES]) -> Result<HelloKind, Errno>
         }
         magic if magic == ACTIVITY_MAGIC => {
             Ok(HelloKind::Activity(reader.u32().map_err(|_| Errno::EPROTO)?))
+        }
+        magic if magic == RULES_MAGIC => {
+            Ok(HelloKind::Rules(reader.u32().map_err(|_| Errno::EPROTO)?))
         }
         _ => Err(Errno::EPROTO),
     }
@@ -127,6 +133,7 @@ mod tests {
         assert_eq!(parse_hello(&hello(LEND_MAGIC, PROTOCOL_VERSION)), Ok(HelloKind::Lend(0)));
         let of_jobs = parse_hello(&hello(ACTIVITY_MAGIC, PROTOCOL_VERSION));
         assert_eq!(of_jobs, Ok(HelloKind::Activity(0)));
+        assert_eq!(parse_hello(&hello(RULES_MAGIC, PROTOCOL_VERSION)), Ok(HelloKind::Rules(0)));
         assert_eq!(parse_hello(&hello(MAGIC, PROTOCOL_VERSION + 1)), Err(Errno::EPROTO));
         assert_eq!(parse_hello(b"GET / HTTP/1.1\r\n"), Err(Errno::EPROTO));
     }

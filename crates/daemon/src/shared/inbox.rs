@@ -8,6 +8,7 @@ use crate::backing::fetch::FetchOutcome;
 use crate::backing::list::ListingPart;
 use crate::sessions::client_session::ClientSession;
 use crate::shared::reply::{PartAnswer, ReplyTo};
+use crate::shares::inbox::StartTicket;
 use data::tiering::lending_policy::AllowanceReason;
 use placement::map::WORKER_OF_TARGET;
 use shm::session::Doorbells;
@@ -27,6 +28,8 @@ pub(crate) enum WorkerMessage {
     Opened(Arc<ClientSession>),
     /// The session with this index has ended.
     Closed(u16),
+    /// The request of a slot that had to wait for its share starts.
+    Released { client: Arc<ClientSession>, slot: u16, ticket: Option<StartTicket> },
     /// An admitted request, header first, for this worker.
     Request { bytes: Vec<u8>, to: ReplyTo },
     /// A message of another metadata service for a shard of this worker.

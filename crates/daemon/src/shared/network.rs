@@ -37,6 +37,8 @@ pub(crate) mod message {
     pub(crate) const CLIENT_IDS: u8 = 8;
     /// A message of a metadata service about the size of a file; the service defines the rest.
     pub(crate) const SIZES: u8 = 16;
+    /// About rules and caps; `qos::exchange` defines the rest.
+    pub(crate) const SHARES: u8 = 17;
 }
 
 /// Ways to other daemons, and this daemon's place among them.

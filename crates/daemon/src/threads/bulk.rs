@@ -4,6 +4,7 @@
 
 use crate::sessions::client_session::ClientSession;
 use crate::shared::reply::ReplyTo;
+use crate::shares::inbox::StartTicket;
 use crate::target::Devices;
 use crate::target::tiering::spill::{SpillMemory, SpillTransfer};
 use crate::threads::bulk_endpoint::BulkEndpoint;
@@ -68,11 +69,21 @@ impl Drop for BulkMemory {
 /// Recipient of the result of a transfer that this daemon started.
 pub(crate) enum BulkToken {
     /// A request that waits for its reply.
-    Answer(ReplyTo),
+    Answer(ReplyTo, Option<StartTicket>),
     /// A pushed write: the vnode of the file, and the transfer itself for a retry.
-    Pushed { vnode: VnodeIndex, peer: DaemonIndex, range: Range, until: Instant },
+    Pushed(PushedWrite),
     /// A part of an extent that is moved to a spill host, or back.
     SpillTransfer { spill_transfer: Arc<SpillTransfer>, range: Range },
+}
+
+/// A write that a client pushed.
+pub(crate) struct PushedWrite {
+    pub(crate) vnode: VnodeIndex,
+    pub(crate) peer: DaemonIndex,
+    pub(crate) range: Range,
+    pub(crate) until: Instant,
+    /// Its place among requests that share what there is.
+    pub(crate) ticket: Option<StartTicket>,
 }
 
 /// A transfer requested by a client.
@@ -123,15 +134,27 @@ impl BulkTransfers {
     }
 
     /// Starts a transfer; its result is the reply to `to`.
-    pub(crate) fn start_transfer(&self, peer: DaemonIndex, end: ClientTransfer, to: ReplyTo) {
+    pub(crate) fn start_transfer(
+        &self,
+        peer: DaemonIndex,
+        end: ClientTransfer,
+        to: ReplyTo,
+        ticket: Option<StartTicket>,
+    ) {
         let ClientTransfer { kind, range, memory } = end;
-        let token = BulkToken::Answer(to);
+        let token = BulkToken::Answer(to, ticket);
         self.transport.start(Transfer { peer, kind, range, memory, until: None, token });
     }
 
     /// Starts a write that a client pushed with a bounce buffer, unless it was started before. The
     /// client counted it in the vnode; it is uncounted at its end, whatever the result.
-    pub(crate) fn start_push(&self, host: &HostSegment, client: &Arc<ClientSession>, buffer: u8) {
+    pub(crate) fn start_push(
+        &self,
+        host: &HostSegment,
+        client: &Arc<ClientSession>,
+        buffer: u8,
+        ticket: Option<StartTicket>,
+    ) {
         let bounce_buffers = client.slots.bounce_buffers();
         let Some(pushed) = bounce_buffers.begin_moving(buffer) else { return };
         let Pushed { inode, vnode, target, stripe_log2, offset, length, .. } = pushed;
@@ -140,7 +163,9 @@ impl BulkTransfers {
         match bounce_buffers.offset_of(buffer, length as usize) {
             Ok(at) if is_remote && range.is_possible() => {
                 let memory = BulkMemory::Buffer { client: Arc::clone(client), buffer, at };
-                self.push_write(target, range, memory, vnode, Instant::now() + self.timeout);
+                let until = Instant::now() + self.timeout;
+                let write = PushedWrite { vnode, peer: target, range, until, ticket };
+                self.push_write(write, memory);
             }
             _ => {
                 end_push(host, inode, vnode, Err(Errno::EINVAL));
@@ -157,19 +182,13 @@ impl BulkTransfers {
             .filter_map(|buffer| Some((bounce_buffers.pushed_at(buffer)?, buffer)))
             .collect();
         left.sort_unstable();
-        left.into_iter().for_each(|(_, buffer)| self.start_push(host, client, buffer));
+        left.into_iter().for_each(|(_, buffer)| self.start_push(host, client, buffer, None));
     }
 
     /// Starts a pushed write, or starts it again.
-    pub(crate) fn push_write(
-        &self,
-        peer: DaemonIndex,
-        range: Range,
-        memory: BulkMemory,
-        vnode: VnodeIndex,
-        until: Instant,
-    ) {
-        let token = BulkToken::Pushed { vnode, peer, range, until };
+    pub(crate) fn push_write(&self, write: PushedWrite, memory: BulkMemory) {
+        let PushedWrite { peer, range, until, .. } = write;
+        let token = BulkToken::Pushed(write);
         let (kind, until) = (Kind::Store, Some(until));
         self.transport.start(Transfer { peer, kind, range, memory, until, token });
     }

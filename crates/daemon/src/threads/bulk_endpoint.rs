@@ -10,7 +10,7 @@ use crate::shared::Shared;
 use crate::shared::network::encode_request;
 use crate::shared::reply::{LOST_MICROS, ReplyTo};
 use crate::target::Devices;
-use crate::threads::bulk::{BulkMemory, BulkToken, end_push};
+use crate::threads::bulk::{BulkMemory, BulkToken, PushedWrite, end_push};
 use net::bulk::{Answer, BulkHandler, Kind, Outcome, Range, Visit};
 use placement::extent;
 use placement::map::WORKER_OF_TARGET;
@@ -183,19 +183,19 @@ impl BulkHandler for BulkEndpoint {
 
     fn ended(&self, token: BulkToken, memory: BulkMemory, outcome: Outcome) {
         let Shared { bulk, inboxes, host, .. } = &*self.shared;
-        let token = match token {
-            BulkToken::Answer(token) => token,
+        let (token, ticket) = match token {
+            BulkToken::Answer(token, ticket) => (token, ticket),
             BulkToken::SpillTransfer { spill_transfer, range } => {
                 return spill_transfer.part_moved((bulk, inboxes), range, memory, outcome);
             }
-            BulkToken::Pushed { vnode, peer, range, until } => {
+            BulkToken::Pushed(write) => {
                 let outcome = match outcome {
                     Outcome::Moved(_) => Ok(()),
                     Outcome::Refused(errno) => Err(errno),
                     // The extent was freed after the client had found it, and its space is not
                     // available yet. That takes only a moment.
-                    Outcome::Busy(_) if Instant::now() < until => {
-                        return bulk.push_write(peer, range, memory, vnode, until);
+                    Outcome::Busy(_) if Instant::now() < write.until => {
+                        return bulk.push_write(write, memory);
                     }
                     // The client pushes it again, to the restarted daemon.
                     Outcome::Lost if self.shared.stopping.load(SeqCst) => {
@@ -203,9 +203,10 @@ impl BulkHandler for BulkEndpoint {
                     }
                     Outcome::Busy(_) | Outcome::Lost => Err(Errno::EIO),
                 };
+                let PushedWrite { vnode, range, ticket, .. } = write;
                 // Uncounted before the buffer is free, for `recount_lost_pushes`.
                 end_push(&host.segment, range.inode, vnode, outcome);
-                return drop(memory);
+                return drop((memory, ticket));
             }
         };
         if let BulkMemory::Buffer { client, buffer, .. } = &memory {
@@ -213,7 +214,7 @@ impl BulkHandler for BulkEndpoint {
             client.slots.bounce_buffers().complete_readahead(*buffer, count);
         }
         // The client gets its buffer back before the reply.
-        drop(memory);
+        drop((memory, ticket));
         match outcome {
             Outcome::Moved(count) => {
                 self.shared.answer_with(token, &Reply::Number { value: u64::from(count) });

@@ -63,7 +63,9 @@ impl Handler for Peers {
         self.shared.bulk.transport.accepted(from, stream);
     }
 
-    fn up(&mut self, _: PeerIdentity) {}
+    fn up(&mut self, peer: PeerIdentity) {
+        self.shared.shares.note_up(peer.daemon);
+    }
 
     fn down(&mut self, _: DaemonIndex) {}
 
@@ -234,6 +236,7 @@ impl Peers {
                 shared.host.leases.take_message(ways, from, reader.rest());
             }
             message::SIZES => shared.host.truncates.take_message(shared.links(), reader.rest())?,
+            message::SHARES => shared.shares.take_message(from, reader.rest()),
             message::REQUEST => self.admit_request(from, reader.rest(), ReplyTo::Nobody),
             _ => return Err(Malformed),
         }

@@ -11,6 +11,7 @@ use crate::shard::Shard;
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::reply::{LOST_MICROS, ReplyTo, Sender};
+use crate::shares::inbox::StartTicket;
 use crate::target::TargetLoop;
 use crate::threads::bulk::{self, ClientTransfer};
 use gateway::{Admitted, Route, admit_from_session};
@@ -64,6 +65,8 @@ pub(crate) struct Worker {
     clients: Vec<Option<Arc<ClientSession>>>,
     notes: VecDeque<WorkerMessage>,
     rung: Vec<u16>,
+    /// Requests that had to wait and start now.
+    released: Vec<(Arc<ClientSession>, u16, Option<StartTicket>)>,
     /// It has started and not ended.
     is_running: bool,
     /// When the sleep of its thread ends, by the steady clock; `i64::MIN` if it is awake.
@@ -187,8 +190,9 @@ impl Worker {
     /// A worker that has not started.
     pub(crate) fn new(number: usize, shard: Shard, target: Option<TargetLoop>) -> Worker {
         let (clients, notes, rung) = (Vec::new(), VecDeque::new(), Vec::new());
+        let released = Vec::new();
         let (is_running, sleeps_until) = (false, i64::MIN);
-        Worker { number, shard, target, clients, notes, rung, is_running, sleeps_until }
+        Worker { number, shard, target, clients, notes, rung, released, is_running, sleeps_until }
     }
 
     fn begin(&mut self, shared: &Shared) {
@@ -245,6 +249,8 @@ impl Worker {
             // Before the sessions' slots are read: the message that opens a session precedes its
             // rings.
             result = self.take_notes(shared);
+            // Before newer requests, which might not have to wait any more.
+            self.start_released(shared, message);
             for session in rung.drain(..) {
                 result = result.max(self.take_session(shared, session, message));
             }
@@ -277,6 +283,9 @@ impl Worker {
                 if let Some(row) = self.clients.get_mut(place) {
                     *row = Some(client);
                 }
+            }
+            WorkerMessage::Released { client, slot, ticket } => {
+                self.released.push((client, slot, ticket));
             }
             WorkerMessage::Closed(index) => self.close_session(shared, index),
             WorkerMessage::Request { bytes, to } => self.take_admitted(shared, &bytes, to),
@@ -328,7 +337,29 @@ impl Worker {
                 && let Some(length) = client.slots.request(slot, &mut message)
             {
                 let bytes = message.get(..length).unwrap_or_default();
-                self.take_slot(shared, &client, slot, bytes);
+                self.take_slot(shared, &client, slot, bytes, None);
+            }
+        }
+    }
+
+    /// Starts requests that had to wait for their share. Of a session that has ended, only those that it
+    /// did not wait for.
+    fn start_released(&mut self, shared: &Shared, message: &mut RequestBuffer) {
+        if self.released.is_empty() {
+            return;
+        }
+        for (client, slot, ticket) in std::mem::take(&mut self.released) {
+            let slot = usize::from(slot);
+            let place = usize::from(client.session.index);
+            let open = self.clients.get(place).and_then(Option::as_ref);
+            let is_open = open.is_some_and(|open| Arc::ptr_eq(open, &client));
+            let is_left =
+                client.slots.is_detached(slot) && client.slots.reply_slot_of(slot).is_none();
+            if (is_open || is_left)
+                && let Some(length) = client.slots.request(slot, message)
+            {
+                let bytes = message.get(..length).unwrap_or_default();
+                self.take_slot(shared, &client, slot, bytes, ticket);
             }
         }
     }
@@ -348,7 +379,13 @@ impl Worker {
             pending &= pending - 1;
             if let Some(length) = client.slots.request(slot, message) {
                 let bytes = message.get(..length).unwrap_or_default();
-                result = result.max(self.take_slot(shared, &client, slot, bytes));
+                if shared.shares.is_active()
+                    && shared.shares.must_wait(&client, slot, self.number, bytes)
+                {
+                    result = RoundResult::Own;
+                    continue;
+                }
+                result = result.max(self.take_slot(shared, &client, slot, bytes, None));
             }
         }
         result
@@ -361,6 +398,7 @@ impl Worker {
         client: &Arc<ClientSession>,
         slot: usize,
         bytes: &[u8],
+        ticket: Option<StartTicket>,
     ) -> RoundResult {
         if let Some(worker_metrics) = shared.metrics.workers.get(self.number) {
             worker_metrics.requests.fetch_add(1, Relaxed);
@@ -385,7 +423,7 @@ impl Worker {
         let caller = admitted.header.caller.uid;
         shared.audit.note_request(&admitted.request, caller, &client.session.peer);
         if let Request::Push { buffer } = admitted.request {
-            shared.bulk.start_push(&shared.host.segment, client, buffer);
+            shared.bulk.start_push(&shared.host.segment, client, buffer, ticket);
             shared.answer_with(to, &Reply::Done {});
             return RoundResult::Own;
         }
@@ -402,7 +440,7 @@ impl Worker {
             }
             Ok(Route::Worker(worker)) => shared.hand_to_worker(worker, admitted.encode(), to),
             Ok(Route::Peer(peer)) => {
-                return forward(shared, peer, &admitted, (client, slot), to);
+                return forward(shared, peer, &admitted, (client, slot), to, ticket);
             }
             Ok(Route::Stale(epoch)) => shared.answer_with(to, &Reply::Stale { epoch }),
             Ok(Route::Wait) => shared.busy(to, LOST_MICROS),
@@ -497,13 +535,17 @@ fn start_transfer(
     end: ClientTransfer,
     (client, slot): (&Arc<ClientSession>, u16),
     size_request: Option<SizeRequest>,
+    ticket: Option<StartTicket>,
 ) {
     let client = Arc::clone(client);
     let Some(request) = size_request else {
-        return shared.bulk.start_transfer(peer, end, ReplyTo::Slot { client, slot });
+        return shared.bulk.start_transfer(peer, end, ReplyTo::Slot { client, slot }, ticket);
     };
     match shared.host.truncates.admit_transfer(&shared.host.segment, request) {
-        Ok(()) => shared.bulk.start_transfer(peer, end, ReplyTo::Size { client, slot, request }),
+        Ok(()) => {
+            let to = ReplyTo::Size { client, slot, request };
+            shared.bulk.start_transfer(peer, end, to, ticket);
+        }
         Err(errno) => {
             // The client has its buffer back before it is answered.
             drop(end);
@@ -519,11 +561,12 @@ fn forward(
     admitted: &Admitted<'_>,
     (client, slot): (&Arc<ClientSession>, usize),
     to: ReplyTo,
+    ticket: Option<StartTicket>,
 ) -> RoundResult {
     let reply_slot = (client, slot as u16);
     let size_request = SizeRequest::of(&admitted.request);
     if let Some(end) = bulk::client_transfer(client, &admitted.request) {
-        start_transfer(shared, peer, end, reply_slot, size_request);
+        start_transfer(shared, peer, end, reply_slot, size_request, ticket);
         return RoundResult::Own;
     }
     if client.slots.is_detached(slot) {

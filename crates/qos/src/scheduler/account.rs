@@ -166,7 +166,13 @@ impl Account {
         if self.limits.in_flight_max > 0 && self.in_flight() >= self.limits.in_flight_max {
             return u64::MAX;
         }
-        self.bytes.opens_at(now).max(self.operations.opens_at(now))
+        let operations_open_at = self.operations.opens_at(now);
+        // Metadata moves no bytes: it would wait for a debt that it did not make, and that is paid slowly
+        // where nobody asks for bytes.
+        match class {
+            Class::Data => self.bytes.opens_at(now).max(operations_open_at),
+            _ => operations_open_at,
+        }
     }
 
     /// Whether it has got less than its minimum.

@@ -348,3 +348,16 @@ proptest! {
         prop_assert_eq!((any.queued(), any.in_flight(), waiting.len()), (0, 0, 0));
     }
 }
+
+#[test]
+fn work_without_bytes_does_not_wait_for_a_debt_of_bytes() {
+    let mut scheduler = scheduler(options());
+    let limits = Limits { bytes_per_second_max: 1000, ..Limits::default() };
+    scheduler.set_job(0, 1, 9, limits).expect("limits");
+    scheduler.push(0, request(1, 9, Work::Write, 1 << 20)).expect("admitted");
+    assert!(scheduler.pop(0).is_some(), "the first one takes the bucket into debt");
+    scheduler.push(0, request(1, 9, Work::Write, 1)).expect("admitted");
+    scheduler.push(0, request(1, 9, Work::Metadata, 0)).expect("admitted");
+    assert!(scheduler.pop(1).is_some(), "metadata");
+    assert!(scheduler.pop(1).is_none() && scheduler.deadline() > Some(1000 * SECOND));
+}

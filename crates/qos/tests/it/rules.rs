@@ -44,6 +44,25 @@ fn fault(before: &[&str], command: &str) -> (usize, Fault) {
 }
 
 #[test]
+fn rules_are_read_as_they_were_written() {
+    let before = rules(&[
+        "start first jobid={train.* x} & uid={1000-1999} , gid={7} rate=2K bw=500M per=user",
+        "start second * weight=300 inflight=4",
+        "start third opcode={read} min=1M weight=100 rank=first",
+        "start fourth uid={1} rate=5",
+        "change fourth rate=0",
+    ]);
+    let text = before.to_text();
+    let after = Rules::from_text(&text).expect(&text);
+    assert_eq!(after.all_rules(), before.all_rules(), "{text}");
+    assert_eq!(after.to_text(), text);
+    let (line, error) = Rules::from_text("start a * rate=1\nstart b * rate=x\n").expect_err("no");
+    assert_eq!((line, error.at), (2, 16));
+    assert!(before.all_rules().iter().any(|rule| rule.has_key("opcode")));
+    assert!(!before.all_rules().iter().any(|rule| rule.has_key("dir")));
+}
+
+#[test]
 fn each_key_matches_what_it_names() {
     for yes in [
         "*",

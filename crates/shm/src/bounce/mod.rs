@@ -268,6 +268,13 @@ impl<'a> BounceBuffers<'a> {
         (state.load(Acquire) == PUSHED).then_some(pushed.stamp)
     }
 
+    /// As `begin_moving`, without taking it.
+    #[must_use]
+    pub fn pushed_write(&self, buffer: u8) -> Option<Pushed> {
+        let state = self.word(usize::from(buffer), STATE).ok()?;
+        (state.load(Acquire) == PUSHED).then(|| self.pushed(usize::from(buffer)).ok())?
+    }
+
     /// The write that a client pushed with this buffer; `None` if there is none, or it was taken
     /// before. The numbers are claims.
     #[must_use]

@@ -10,6 +10,7 @@
 //! - `pending`: writes that are on their way to other hosts.
 //! - `owners`: owners of locks. `releases`: locks to be released, until the shards of their files
 //!   know.
+//! - `throttled`: that a daemon holds back requests because of a limit.
 //! - `open_sequence`: numbers that tell a shard of another host whether an open or a last close is
 //!   newer.
 //!
@@ -38,6 +39,8 @@ pub mod processes;
 pub mod owners;
 
 mod open_sequence;
+
+mod throttled;
 
 pub mod watches;
 

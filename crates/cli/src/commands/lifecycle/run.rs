@@ -6,6 +6,7 @@ use crate::commands::lifecycle::run_report;
 use crate::commands::lifecycle::run_staging::{RunStaging, with_staging};
 use crate::commands::lifecycle::stop;
 use crate::commands::plural;
+use crate::commands::qos::{self, JobRate};
 use crate::failure::{FAILED, Failure, NO_INSTANCE, NOT_FOUND, NOT_RUNNABLE, Result, USAGE};
 use crate::instance::cluster::{self, DamagedFiles};
 use crate::instance::host;
@@ -77,6 +78,7 @@ pub(crate) fn command() -> Command {
         )
         .arg(stop::discard())
         .arg(job_option())
+        .arg(qos::max_rate_option())
         .arg(words);
     with_staging(command)
 }
@@ -93,6 +95,7 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     }
     let library = host::component("libforebay_preload.so")?;
     let job = job_of(given)?;
+    qos::rate_of(given)?;
     let staging = RunStaging::of(given, &stage::roots(settings.word(Key::Name), &at)?)?;
     // From here on signals are handled, so that an instance made for this command is stopped.
     let signals = take_signals()?;
@@ -114,8 +117,16 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
         // The program gets the name by which it was called, as from a shell.
         start_and_wait(command.arg0(first).args(rest), &file, signals, mount)
     };
+    let limited = || {
+        let limit = JobRate::of(given, &settings, &name, &job)?;
+        let outcome = work();
+        if let Some(limit) = limit {
+            limit.end();
+        }
+        outcome
+    };
     let (outcome, is_staged_out) = match staging.before(&name, &at) {
-        Ok(()) => (work(), staging.after(&name, &at)),
+        Ok(()) => (limited(), staging.after(&name, &at)),
         Err(failure) => (Err(failure), true),
     };
     // A failure of the command itself tells more.

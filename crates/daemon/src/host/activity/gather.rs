@@ -236,7 +236,10 @@ mod tests {
 
     fn activity() -> HostActivity {
         let (segment, _) = Segment::nameless(c"test", ACTIVITY_BYTES).expect("memory");
-        HostActivity::new(ActivitySegment::new(segment).expect("a segment"), Arc::default())
+        HostActivity::new(
+            Arc::new(ActivitySegment::new(segment).expect("a segment")),
+            Arc::default(),
+        )
     }
 
     fn process() -> Child {

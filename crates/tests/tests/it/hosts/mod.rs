@@ -3,6 +3,7 @@
 mod coherence;
 mod fabric;
 mod leases;
+mod limits;
 mod metrics;
 mod middle;
 mod model;

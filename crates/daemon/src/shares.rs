@@ -1,0 +1,122 @@
+//! Shares and limits of users and jobs (`qos`). Requests of this host's processes that move bytes to or
+//! from other hosts, and requests that a rule limits, wait here until they may start. Without rules none
+//! does.
+//!
+//! - `rule_set`: the rules in force, and their file in the data directory.
+//! - `accounts`: user and job of requests. `inbox`: requests that wait, and other messages.
+//! - `gate`: on the threads of workers: which requests wait, and for which account.
+//! - `dispatcher`: the thread that owns the scheduler and everything below: `caps` (parts of caps that
+//!   hold over all daemons), `spread` (rules reach all daemons).
+//! - `answering`: the command `forebay qos`.
+//!
+//! ```text
+//!   slot of a session --gate--> dispatcher --Released--> worker: carried out, with a `StartTicket`
+//!                                  ^------------------------ the ticket is dropped
+//! ```
+//!
+//! Invariants:
+//!  1. A request that waits stays in its slot, and counts for nothing before it starts: it is admitted,
+//!     routed and checked then.
+//!  2. Requests for the same MiB of a file start in the order in which they came, whatever their jobs.
+//!  3. While none waits, and none is on its way, a request may pass without asking: so the end of the
+//!     last rule reorders nothing.
+//!  4. Rules are changed by daemon 0 alone, so that their versions are in one order.
+
+pub(crate) mod accounts;
+pub(crate) mod answering;
+pub(crate) mod dispatcher;
+pub(crate) mod inbox;
+pub(crate) mod rule_set;
+
+mod caps;
+
+mod gate;
+
+mod spread;
+
+use crate::shares::inbox::{DispatcherInbox, DispatcherMessage, HeldRequest, StartTicket};
+use crate::shares::rule_set::RuleSet;
+use qos::scheduler::Ticket;
+use shm::activity::ActivitySegment;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, PoisonError, RwLock};
+use wire::DaemonIndex;
+
+/// See the module: the part that all threads share.
+pub(crate) struct Shares {
+    /// Requests ask here. All that they look at while there are no rules.
+    is_active: AtomicBool,
+    /// Changes with the rules.
+    generation: AtomicU32,
+    rules: RwLock<RuleSet>,
+    inbox: Arc<DispatcherInbox>,
+    /// Names of jobs and programs, as processes say.
+    activity: Arc<ActivitySegment>,
+}
+
+impl Shares {
+    /// With the rules of an earlier start.
+    pub(crate) fn new(rules: RuleSet, activity: Arc<ActivitySegment>) -> Shares {
+        Shares {
+            is_active: AtomicBool::new(!rules.is_empty()),
+            generation: AtomicU32::new(1),
+            rules: RwLock::new(rules),
+            inbox: Arc::default(),
+            activity,
+        }
+    }
+
+    /// Whether requests may have to wait.
+    #[inline]
+    pub(crate) fn is_active(&self) -> bool {
+        self.is_active.load(Relaxed)
+    }
+
+    /// A message of another daemon has arrived.
+    pub(crate) fn take_message(&self, from: DaemonIndex, bytes: &[u8]) {
+        self.inbox.put(DispatcherMessage::Peer(from, bytes.to_vec()));
+    }
+
+    /// Another daemon is connected.
+    pub(crate) fn note_up(&self, peer: DaemonIndex) {
+        self.inbox.put(DispatcherMessage::Up(peer));
+    }
+
+    /// The ticket of a request that starts.
+    fn start_ticket(&self, ticket: Ticket) -> StartTicket {
+        StartTicket { inbox: Arc::clone(&self.inbox), ticket }
+    }
+
+    /// Puts rules in force.
+    fn set_rules(&self, rules: RuleSet) {
+        let is_empty = rules.is_empty();
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
+        self.generation.fetch_add(1, Release);
+        if !is_empty {
+            self.is_active.store(true, Release);
+        }
+    }
+
+    /// Hands a request to the dispatcher. False: none has to wait any more, so it starts at once.
+    fn hold(&self, held: HeldRequest) -> bool {
+        let mut queue = self.inbox.lock();
+        // Under this lock the dispatcher ends it (`rest`).
+        if !self.is_active.load(Acquire) {
+            return false;
+        }
+        queue.push_back(DispatcherMessage::Held(held));
+        drop(queue);
+        self.inbox.arrived.notify_one();
+        true
+    }
+
+    /// Nothing waits or is on its way: lets requests pass, if there are no rules and none has come.
+    fn rest(&self) {
+        let queue = self.inbox.lock();
+        let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
+        if queue.is_empty() && rules.is_empty() {
+            self.is_active.store(false, Release);
+        }
+    }
+}

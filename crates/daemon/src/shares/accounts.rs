@@ -1,0 +1,49 @@
+//! User and job of requests, and what a session remembers of them. Which they are: `gate`.
+
+use qos::rules::Operation;
+use shm::activity::blocks::{JOB_BYTES, Label, PROGRAM_BYTES};
+use std::sync::Arc;
+use wire::Inode;
+
+/// Log2 of the part of a file whose requests keep their order: what shares a stream (`net::bulk`).
+const RANGE_LOG2: u32 = 20;
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ShareRange {
+    inode: Inode,
+    number: u64,
+}
+
+impl ShareRange {
+    /// The part that has this offset.
+    pub(crate) const fn at(inode: Inode, offset: u64) -> ShareRange {
+        ShareRange { inode, number: offset >> RANGE_LOG2 }
+    }
+}
+
+/// User and job of requests, and the rule that limits them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct JobAccount {
+    /// User.
+    pub(crate) user: u32,
+    /// The job, as the process names it; empty: it does not, or the rule limits all of the user's.
+    pub(crate) job: String,
+    /// Hash of the job and the rule.
+    pub(crate) number: u64,
+    /// Name of the rule.
+    pub(crate) rule: Option<String>,
+    /// The rule says something about requests that move no bytes, too.
+    pub(crate) limits_operations: bool,
+}
+
+/// The accounts of a session's requests.
+#[derive(Default)]
+pub(crate) struct SessionAccounts {
+    /// Of the rules by which they were found; 0: they were not.
+    pub(crate) generation: u32,
+    /// Job and program, once the process has said them.
+    pub(crate) names: Option<(Label<JOB_BYTES>, Label<PROGRAM_BYTES>)>,
+    /// In the order of `Operation::ALL`.
+    pub(crate) by_operation: [Option<Arc<JobAccount>>; Operation::ALL.len()],
+}

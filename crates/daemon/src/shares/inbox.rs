@@ -1,0 +1,90 @@
+//! Messages to the dispatcher, among them requests that wait, and the tickets of those that started.
+
+use crate::sessions::client_session::ClientSession;
+use crate::shares::accounts::{JobAccount, ShareRange};
+use qos::scheduler::{Ticket, Work};
+use std::collections::VecDeque;
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use wire::DaemonIndex;
+
+/// A request that waits to start.
+pub(crate) struct HeldRequest {
+    /// Its session.
+    pub(crate) client: Arc<ClientSession>,
+    /// Its slot there.
+    pub(crate) slot: u16,
+    /// The worker that carries it out.
+    pub(crate) worker: usize,
+    /// User and job, and the rule that limits them.
+    pub(crate) account: Arc<JobAccount>,
+    /// Kind of work.
+    pub(crate) work: Work,
+    /// Bytes that it moves.
+    pub(crate) bytes: u64,
+    /// The part of a file whose requests keep their order.
+    pub(crate) range: Option<ShareRange>,
+}
+
+/// A message to the dispatcher.
+pub(crate) enum DispatcherMessage {
+    /// A request waits.
+    Held(HeldRequest),
+    /// A request that was started is complete.
+    Ended(Ticket),
+    /// A message of another daemon.
+    Peer(DaemonIndex, Vec<u8>),
+    /// A daemon is connected.
+    Up(DaemonIndex),
+    /// A command, or a question; the answer is one line of JSON.
+    Asked(String, SyncSender<String>),
+}
+
+/// Messages to the dispatcher. Their number is bounded by the slots of the sessions, and by the commands.
+#[derive(Default)]
+pub(crate) struct DispatcherInbox {
+    queue: Mutex<VecDeque<DispatcherMessage>>,
+    pub(super) arrived: Condvar,
+}
+
+impl DispatcherInbox {
+    pub(super) fn lock(&self) -> MutexGuard<'_, VecDeque<DispatcherMessage>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn put(&self, message: DispatcherMessage) {
+        self.lock().push_back(message);
+        self.arrived.notify_one();
+    }
+
+    /// Waits for messages until `until` (`None`: without end), and takes them all.
+    pub(super) fn take(&self, until: Option<Instant>, taken: &mut VecDeque<DispatcherMessage>) {
+        let mut queue = self.lock();
+        while queue.is_empty() {
+            let Some(until) = until else {
+                queue = self.arrived.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.arrived.wait_timeout(queue, left);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        std::mem::swap(&mut *queue, taken);
+    }
+}
+
+/// A request that was started; when it is dropped, the request is complete.
+pub(crate) struct StartTicket {
+    pub(super) inbox: Arc<DispatcherInbox>,
+    pub(super) ticket: Ticket,
+}
+
+impl Drop for StartTicket {
+    fn drop(&mut self) {
+        self.inbox.put(DispatcherMessage::Ended(self.ticket));
+    }
+}

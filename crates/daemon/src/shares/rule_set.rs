@@ -1,0 +1,140 @@
+//! The rules in force, their version, and their file in the data directory of the daemon: a line with the
+//! version, then a line for each rule, as `qos::rules` reads it.
+
+use qos::rules::{Rules, TEXT_BYTES_MAX};
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Name of the file.
+const FILE: &str = "qos";
+/// First word of the file.
+const HEAD: &str = "version ";
+/// Conditions on which this daemon has no facts.
+const UNKNOWN_KEYS: [(&str, &str); 2] = [
+    ("dir", "requests carry no path: use jobid, uid, gid, program or opcode"),
+    ("tag", "programs give no tags: use jobid"),
+];
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RuleSet {
+    /// Number of changes so far.
+    pub(crate) version: u64,
+    /// The rules, in their order.
+    pub(crate) rules: Rules,
+}
+
+/// Where the rules are kept.
+pub(crate) fn file_in(data: &Path) -> PathBuf {
+    data.join(FILE)
+}
+
+impl RuleSet {
+    /// True if there is no rule.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rules.all_rules().is_empty()
+    }
+
+    /// The rules of a message.
+    ///
+    /// # Errors
+    /// The line that is no rule, and why.
+    pub(crate) fn from_message(version: u64, text: &str) -> Result<RuleSet, String> {
+        let rules = Rules::from_text(text).map_err(|(line, error)| format!("rule {line}: {error}"));
+        Ok(RuleSet { version, rules: rules? })
+    }
+
+    /// The rules that an earlier start kept; none if it kept none.
+    ///
+    /// # Errors
+    /// The file cannot be read, or it is damaged.
+    pub(crate) fn load(path: &Path) -> Result<RuleSet, String> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(RuleSet::default()),
+            Err(error) => return Err(error.to_string()),
+        };
+        let (head, rest) = text.split_once('\n').unwrap_or((&text, ""));
+        let version = head.strip_prefix(HEAD).and_then(|number| number.parse().ok());
+        RuleSet::from_message(version.ok_or("it has no version")?, rest)
+    }
+
+    /// Keeps the rules for later starts.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub(crate) fn store(&self, path: &Path) -> io::Result<()> {
+        let new = path.with_extension("new");
+        let mut file = fs::File::create(&new)?;
+        write!(file, "{HEAD}{}\n{}", self.version, self.rules.to_text())?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    }
+
+    /// The rules after a command.
+    ///
+    /// # Errors
+    /// One line for people, with the column of the command.
+    pub(crate) fn after(&self, command: &str) -> Result<RuleSet, String> {
+        if command.len() > TEXT_BYTES_MAX {
+            return Err(format!("column 1: longer than {TEXT_BYTES_MAX} bytes: use several rules"));
+        }
+        if let Some(at) = command.chars().position(char::is_control) {
+            return Err(format!("column {}: a control character", at + 1));
+        }
+        let mut after = RuleSet { version: self.version + 1, rules: self.rules.clone() };
+        after.rules.execute(command).map_err(|error| error.to_string())?;
+        for (key, why) in UNKNOWN_KEYS {
+            if after.rules.all_rules().iter().any(|rule| rule.has_key(key)) {
+                let at = command.find(&format!("{key}={{")).unwrap_or(0);
+                let column = command.get(..at).map_or(0, |front| front.chars().count()) + 1;
+                return Err(format!("column {column}: \"{key}\" is not known here: {why}"));
+            }
+        }
+        Ok(after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(commands: &[&str]) -> RuleSet {
+        let execute = |rules: RuleSet, command: &&str| rules.after(command).expect(command);
+        commands.iter().fold(RuleSet::default(), execute)
+    }
+
+    #[test]
+    fn rules_are_kept_with_their_version_and_order() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = file_in(dir.path());
+        assert!(RuleSet::load(&path).expect("no file").is_empty());
+        let rules =
+            after(&["start a jobid={x y} bw=5M", "start b * rate=2K", "change a inflight=3"]);
+        rules.store(&path).expect("stored");
+        let again = RuleSet::load(&path).expect("loaded");
+        assert_eq!((again.version, again.rules.to_text()), (3, rules.rules.to_text()));
+        assert!(again.rules.to_text().starts_with("start b * rate=2000\nstart a jobid={x y} bw="));
+        fs::write(&path, "version 3\nstart a * rate=\n").expect("written");
+        assert!(RuleSet::load(&path).expect_err("damaged").starts_with("rule 1: column 16"));
+        fs::write(&path, "").expect("written");
+        assert_eq!(RuleSet::load(&path).expect_err("damaged"), "it has no version");
+    }
+
+    #[test]
+    fn a_refused_command_names_the_column_and_changes_nothing() {
+        let rules = after(&["start a jobid={x} bw=5M"]);
+        for (command, expected) in [
+            ("start a * rate=1", "column 7: a rule of this name exists"),
+            ("start b * rate=1X", "column 16: \"1X\" is not a number"),
+            ("start b uid={1} & dir={/x} rate=1", "column 19: \"dir\" is not known here"),
+            ("start b tag={x} rate=1", "column 9: \"tag\" is not known here"),
+            ("start b *\nrate=1", "column 10: a control character"),
+            ("stop c", "column 6: there is no rule of this name"),
+        ] {
+            let error = rules.after(command).map(|rules| rules.rules.to_text()).expect_err(command);
+            assert!(error.starts_with(expected), "{command}: {error}");
+        }
+    }
+}

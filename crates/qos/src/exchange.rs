@@ -1,0 +1,192 @@
+//! Messages between daemons about rules and caps. All little-endian; the first byte is the kind:
+//!
+//! ```text
+//!   1 rules    version u64, the rules as text     daemon 0 to all, until each has said that it has them
+//!   2 has      version u64                        to daemon 0
+//!   3 command  number u64, a command as text      to daemon 0, which alone changes rules
+//!   4 outcome  number u64, the answer as text     from daemon 0
+//!   5 reports  version u64, for each cap 45 bytes: key, cap u64, number u64, demand u64, grant u64
+//!   6 grants   for each cap 37 bytes: key, number u64, report u64, tokens per second u64
+//!   key: user u32, job u64, 1 byte: 0 bytes, 1 operations
+//! ```
+//!
+//! They come from daemons of the instance, so a wrong one is an error of the program; it changes nothing.
+
+/// The unit of a cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Token {
+    /// Bytes.
+    Bytes,
+    /// Operations.
+    Operations,
+}
+
+/// A cap: of an account of a user, in bytes or operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CapKey {
+    /// User.
+    pub user: u32,
+    /// Hash of the job, and of the rule that limits it.
+    pub job: u64,
+    /// Its unit.
+    pub token: Token,
+}
+
+/// A daemon's report on one cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CapReport {
+    /// The cap.
+    pub key: CapKey,
+    /// Tokens per second in all.
+    pub cap: u64,
+    /// See `division::Report`.
+    pub number: u64,
+    /// See `division::Report`.
+    pub demand: u64,
+    /// See `division::Report`.
+    pub grant: u64,
+}
+
+/// A grant of one cap to the receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CapGrant {
+    /// The cap.
+    pub key: CapKey,
+    /// See `division::Grant`.
+    pub number: u64,
+    /// See `division::Grant`.
+    pub report: u64,
+    /// See `division::Grant`.
+    pub per_second: u64,
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// The rules, and their version.
+    Rules(u64, &'a str),
+    /// The sender has the rules of this version.
+    Has(u64),
+    /// A command on rules, and its number at the sender.
+    Command(u64, &'a str),
+    /// The answer to a command of the receiver.
+    Outcome(u64, &'a str),
+    /// Demand, of a daemon with the rules of this version.
+    Reports(u64, Vec<CapReport>),
+    /// Grants.
+    Grants(Vec<CapGrant>),
+}
+
+/// The rest of a message.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (front, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*front)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        self.bytes().map(u64::from_le_bytes)
+    }
+
+    fn text(self) -> Option<&'a str> {
+        str::from_utf8(self.0).ok()
+    }
+
+    fn key(&mut self) -> Option<CapKey> {
+        let (user, job) = (u32::from_le_bytes(self.bytes()?), self.number()?);
+        let token = match self.bytes()? {
+            [0] => Token::Bytes,
+            [1] => Token::Operations,
+            _ => return None,
+        };
+        Some(CapKey { user, job, token })
+    }
+
+    /// All that is left, as rows.
+    fn rows<T>(mut self, read: impl Fn(&mut Input<'a>) -> Option<T>) -> Option<Vec<T>> {
+        let mut rows = Vec::new();
+        while !self.0.is_empty() {
+            rows.push(read(&mut self)?);
+        }
+        Some(rows)
+    }
+}
+
+fn put_key(to: &mut Vec<u8>, key: CapKey) {
+    to.extend_from_slice(&key.user.to_le_bytes());
+    to.extend_from_slice(&key.job.to_le_bytes());
+    to.push(match key.token {
+        Token::Bytes => 0,
+        Token::Operations => 1,
+    });
+}
+
+fn put_numbers<const N: usize>(to: &mut Vec<u8>, numbers: [u64; N]) {
+    numbers.iter().for_each(|number| to.extend_from_slice(&number.to_le_bytes()));
+}
+
+impl<'a> Message<'a> {
+    /// Appends the encoded form.
+    pub fn encode(&self, to: &mut Vec<u8>) {
+        let mut put_text = |kind: u8, number: u64, text: &str| {
+            to.push(kind);
+            to.extend_from_slice(&number.to_le_bytes());
+            to.extend_from_slice(text.as_bytes());
+        };
+        match self {
+            Message::Rules(version, text) => put_text(1, *version, text),
+            Message::Has(version) => put_text(2, *version, ""),
+            Message::Command(number, text) => put_text(3, *number, text),
+            Message::Outcome(number, text) => put_text(4, *number, text),
+            Message::Reports(version, rows) => {
+                put_text(5, *version, "");
+                for row in rows {
+                    put_key(to, row.key);
+                    put_numbers(to, [row.cap, row.number, row.demand, row.grant]);
+                }
+            }
+            Message::Grants(rows) => {
+                to.push(6);
+                for row in rows {
+                    put_key(to, row.key);
+                    put_numbers(to, [row.number, row.report, row.per_second]);
+                }
+            }
+        }
+    }
+
+    /// Reads a message; `None` if it is malformed.
+    #[must_use]
+    pub fn decode(bytes: &'a [u8]) -> Option<Message<'a>> {
+        let mut from = Input(bytes);
+        let [kind] = from.bytes()?;
+        if kind == 6 {
+            let grant = |from: &mut Input<'a>| {
+                let key = from.key()?;
+                let (number, report) = (from.number()?, from.number()?);
+                Some(CapGrant { key, number, report, per_second: from.number()? })
+            };
+            return from.rows(grant).map(Message::Grants);
+        }
+        let number = from.number()?;
+        match kind {
+            1 => Some(Message::Rules(number, from.text()?)),
+            2 if from.0.is_empty() => Some(Message::Has(number)),
+            3 => Some(Message::Command(number, from.text()?)),
+            4 => Some(Message::Outcome(number, from.text()?)),
+            5 => {
+                let report = |from: &mut Input<'a>| {
+                    let key = from.key()?;
+                    let (cap, number) = (from.number()?, from.number()?);
+                    let (demand, grant) = (from.number()?, from.number()?);
+                    Some(CapReport { key, cap, number, demand, grant })
+                };
+                Some(Message::Reports(number, from.rows(report)?))
+            }
+            _ => None,
+        }
+    }
+}
