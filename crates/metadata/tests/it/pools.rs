@@ -228,7 +228,7 @@ fn a_slow_target_is_found_and_avoided_and_returns() {
 
     report(&mut world, 20, &[(a, 100_000_000), (b, 90_000_000), (c, 80_000_000)]);
     assert_eq!(world.target_health, [], "all are alike");
-    report(&mut world, 8, &[(a, 100_000_000), (b, 20_000_000), (c, 80_000_000)]);
+    report(&mut world, 6, &[(a, 100_000_000), (b, 20_000_000), (c, 80_000_000)]);
     assert_eq!(world.target_health, [], "still in the window that began before");
     report(&mut world, 4, &[(a, 100_000_000), (b, 20_000_000), (c, 80_000_000)]);
     assert_eq!(world.target_health, [(1, true)]);
