@@ -53,8 +53,16 @@ pub use processes::{Descriptor, ProcessIndex, Tenant};
 pub use sizes::{SizeSnapshot, TruncateEpoch, Truncated};
 pub use vnodes::{Closed, Vnode, VnodeIndex};
 
-const MAGIC_AT: usize = 0;
-const MAGIC: u32 = 0x4642_4832;
+/// Offsets of the words of the header, each in a cache line of its own.
+mod header {
+    pub(super) const MAGIC: usize = 0;
+    pub(super) const OPEN_SEQUENCE: usize = 64;
+    pub(super) const BLOCK_HINT: usize = 128;
+    pub(super) const THROTTLED: usize = 192;
+    pub(super) const END: usize = 256;
+}
+
+const MAGIC: u32 = 0x4642_4833;
 const TABLES: usize = 4096;
 
 /// Length of the segment. Memory is touched as it is used.
@@ -79,7 +87,7 @@ impl HostSegment {
         if segment.len() < HOST_BYTES {
             return Err(Errno::EINVAL);
         }
-        let magic = segment.word32(MAGIC_AT)?;
+        let magic = segment.word32(header::MAGIC)?;
         match magic.compare_exchange(0, MAGIC, AcqRel, Acquire) {
             Ok(_) | Err(MAGIC) => Ok(HostSegment { segment }),
             Err(_) => Err(Errno::EINVAL),
@@ -210,7 +218,7 @@ const LANE_WORDS: usize = 8;
 /// Offset of the hints: a cache line for each lane, behind the header.
 const LANE_HINTS: usize = 2048;
 
-const _: () = assert!(LANE_HINTS + LANES * 64 <= TABLES);
+const _: () = assert!(header::END <= LANE_HINTS && LANE_HINTS + LANES * 64 <= TABLES);
 
 /// The hint of a lane; `field` selects the bitmap.
 fn lane(segment: &Segment, lane: usize, field: usize) -> Result<Hint<'_>> {

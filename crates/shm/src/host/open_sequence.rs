@@ -12,26 +12,24 @@
 //! Layout: the counter u64, in the header's page; behind the processes `GROUP_COUNT` numbers u64,
 //! each the last one that was noted for a file of its group.
 
-use super::{HostSegment, processes};
+use super::{HostSegment, header, processes};
 use crate::sync::{AtomicU64, fence};
 use core::sync::atomic::Ordering::SeqCst;
 use wire::Inode;
 use wire::hash::neighbourly;
 
-/// In a cache line of its own.
-const COUNTER_AT: usize = 64;
 /// Enough that two files created and closed at the same time are seldom in one group.
 const GROUP_COUNT: usize = 1024;
 const GROUPS: usize = processes::END;
 pub(super) const END: usize = GROUPS + GROUP_COUNT * 8;
 
-const _: () = assert!(GROUPS.is_multiple_of(8) && COUNTER_AT + 8 <= super::LANE_HINTS);
+const _: () = assert!(GROUPS.is_multiple_of(8));
 
 impl HostSegment {
     /// A number larger than all that were drawn on this host.
     #[must_use]
     pub fn next_open_sequence(&self) -> u64 {
-        let counter = self.segment.word64(COUNTER_AT);
+        let counter = self.segment.word64(header::OPEN_SEQUENCE);
         counter.map_or(0, |counter| counter.fetch_add(1, SeqCst) + 1)
     }
 

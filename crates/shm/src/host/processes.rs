@@ -9,7 +9,7 @@
 //! taken for the earlier process; and a thread that dismantles a table names its generation, so
 //! that an entry reused meanwhile is not taken for the table that was read.
 
-use super::{Hint, HostSegment, OfdIndex, files, give_bit, take_bit};
+use super::{Hint, HostSegment, OfdIndex, files, give_bit, header, take_bit};
 use crate::segment::SharedEntry;
 use crate::sync::{AtomicU32, AtomicU64};
 use core::num::NonZeroU32;
@@ -29,7 +29,6 @@ const BLOCKS: usize = BITMAP + BLOCK_COUNT / 8;
 /// End of the blocks that have memory from the start: programs run while `/dev/shm` is full.
 pub(super) const BLOCKS_PRESENT_END: usize = BLOCKS + 64 * BLOCK_BYTES;
 pub(super) const END: usize = BLOCKS + BLOCK_COUNT * BLOCK_BYTES;
-const HINT_AT: usize = 68;
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
@@ -267,7 +266,7 @@ impl HostSegment {
     }
 
     fn block_take(&self) -> Result<u32> {
-        let hint = Hint { word: self.segment.word32(HINT_AT)?, base: 0 };
+        let hint = Hint { word: self.segment.word32(header::BLOCK_HINT)?, base: 0 };
         let block = take_bit(&self.segment, BITMAP, BLOCK_COUNT / 64, &hint)?;
         let (at, bytes) = (BLOCKS + block as usize * BLOCK_BYTES, BLOCK_BYTES);
         if let Err(errno) = self.segment.reserve(at, bytes) {
@@ -279,7 +278,7 @@ impl HostSegment {
     }
 
     fn block_give(&self, block: u32) -> Result<()> {
-        let hint = Hint { word: self.segment.word32(HINT_AT)?, base: 0 };
+        let hint = Hint { word: self.segment.word32(header::BLOCK_HINT)?, base: 0 };
         give_bit(&self.segment, BITMAP, block.checked_sub(1).ok_or(Errno::EIO)?, &hint)
     }
 

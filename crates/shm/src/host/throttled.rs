@@ -3,17 +3,16 @@
 //!
 //! One word for the host: a process also waits for requests of others, as for their writes on the way.
 
-use super::HostSegment;
+use super::{HostSegment, header};
 use core::sync::atomic::Ordering::Relaxed;
 
-const AT: usize = 128;
 /// How long such a note counts. Daemons repeat it ten times as often.
 const COUNTS_MICROS: u64 = 1_000_000;
 
 impl HostSegment {
     /// A daemon holds back requests; `now` in microseconds of `wait::now_micros`.
     pub fn note_throttled(&self, now: u64) {
-        if let Ok(word) = self.segment.word64(AT) {
+        if let Ok(word) = self.segment.word64(header::THROTTLED) {
             word.store(now, Relaxed);
         }
     }
@@ -21,7 +20,7 @@ impl HostSegment {
     /// True if a daemon of the host held back requests a short while ago.
     #[must_use]
     pub fn is_throttled(&self, now: u64) -> bool {
-        let noted = self.segment.word64(AT).map_or(0, |word| word.load(Relaxed));
+        let noted = self.segment.word64(header::THROTTLED).map_or(0, |word| word.load(Relaxed));
         noted != 0 && now < noted.saturating_add(COUNTS_MICROS)
     }
 }

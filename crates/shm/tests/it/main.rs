@@ -6,4 +6,5 @@ mod checksums;
 mod death;
 mod growth;
 mod local_ops;
+mod open_sequence;
 mod protocols;
