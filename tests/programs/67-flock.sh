@@ -12,7 +12,7 @@ for _ in 1 2 3 4; do
 done
 wait
 equal "$(cat count)" 160
-flock lock sleep 5 &
+flock lock sleep 120 &
 holder=$!
 until ! flock -n lock true; do sleep 0.02; done
 status=0; flock -w 0.2 -E 42 lock true || status=$?

@@ -108,7 +108,7 @@ fn files_are_limited_on_a_mount() {
     // The file 'why' belongs to her.
     let printed = shell(&dir, ANN, MAKE);
     assert_eq!(printed, "40\nDisk quota exceeded\n");
-    assert_eq!(used(&instance, &ann).0, 39);
+    wait_for("the end of a refused file", || used(&instance, &ann).0 == 39);
     assert!(shell(&dir, BOB, "touch bobs && echo made").contains("made"));
     shell(&dir, ANN, "rm -r d0");
     let printed = shell(&dir, ANN, "for i in 1 2 3 4; do ln -s x l$i; done; ln d1/f another; ls");
@@ -144,7 +144,7 @@ fn space_is_limited_on_a_mount() {
     // Her earlier files count.
     shell(&dir, ANN, "head -c 1M /dev/zero >before");
     quota(&instance, &["set", "--user", "1001", "--space-hard", "8MiB"]);
-    assert_eq!(used(&instance, &ann).1, MIB);
+    wait_for("her earlier file", || used(&instance, &ann).1 == MIB);
     let printed = shell(&dir, ANN, "head -c 20M /dev/zero >big; stat -c %s big");
     assert!(printed.contains("quota exceeded"), "{printed}");
     let space = used(&instance, &ann).1;

@@ -302,6 +302,8 @@ fn hosts_write_one_file_that_is_larger_than_their_memory() {
         ("FOREBAY_SSD", "0"),
         ("FOREBAY_SPREAD", "wide"),
         ("FOREBAY_STRIPE_SIZE", "1MiB"),
+        ("FOREBAY_TIMEOUT", "180s"),
+        ("FOREBAY_ENOSPC_TIMEOUT", "120s"),
     ];
     let Some(world) = World::started(&settings) else { return };
     std::thread::scope(|scope| {
@@ -427,7 +429,8 @@ fn data_that_cannot_be_written_back_frees_no_space_until_it_can() {
     // The writer retries by itself after a pause; an explicit flush does not wait for that pause.
     printed(instance.command("flush").output().expect("forebay runs"), "flush");
     for file in file + 1..file + 10 {
-        assert_eq!(worker.ask(&format!("put /forebay/f{file} {file} {}", 8 * MIB)), "ok");
+        let put = format!("put /forebay/f{file} {file} {}", 8 * MIB);
+        wait_for("space", || worker.ask(&put) == "ok");
     }
     for file in (0..file).chain(file + 1..file + 10) {
         let right = format!("ok {} {}", 8 * MIB, digest(&content(file, 0, 8 * MIB)));

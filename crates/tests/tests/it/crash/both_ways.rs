@@ -146,7 +146,9 @@ fn killed(daemons: u64, kills: u64, seed: u64) {
         match random.uniform(4) {
             0 => {
                 last = "a daemon";
-                instance.daemon(random.uniform(daemons) as usize).kill();
+                let daemon = instance.daemon(random.uniform(daemons) as usize);
+                daemon.kill();
+                daemon.wait();
                 instance.start_again();
             }
             1 => {

@@ -73,11 +73,12 @@ fn a_program_in_another_pid_namespace_uses_the_mount_or_is_refused_at_once() {
         return;
     }
     let forebay = directory_of_programs().join("forebay");
-    let start = ["start", "--name", "numbers"];
+    let numbers = &format!("numbers{}", std::process::id());
+    let start = ["start", "--name", numbers];
     ok(&run(dir.path(), &forebay, &start));
     let path = forebay.to_string_lossy();
     let inside = |access: &str, script: &str| {
-        let program = ["run", "--name", "numbers", "--access", access, "--", "sh", "-c", script];
+        let program = ["run", "--name", numbers, "--access", access, "--", "sh", "-c", script];
         run(dir.path(), unshare, &[&words[..], &[&path[..]], &program].concat())
     };
     let reported = inside("preload", "echo x >/forebay/a");
@@ -85,11 +86,11 @@ fn a_program_in_another_pid_namespace_uses_the_mount_or_is_refused_at_once() {
     // Where there is no mount, nothing but the refusal remains.
     let has_mount = Path::new("/dev/fuse").exists();
     let written = inside("auto", "echo inside >/forebay/b");
-    let seen = ["run", "--name", "numbers", "--", "cat", "/forebay/b"];
+    let seen = ["run", "--name", numbers, "--", "cat", "/forebay/b"];
     let seen = run(dir.path(), &forebay, &seen);
-    let same = ["run", "--name", "numbers", "--", "sh", "-c", "echo x >/forebay/a; cat /forebay/a"];
+    let same = ["run", "--name", numbers, "--", "sh", "-c", "echo x >/forebay/a; cat /forebay/a"];
     let here = run(dir.path(), &forebay, &same);
-    ok(&run(dir.path(), &forebay, &["stop", "--name", "numbers"]));
+    ok(&run(dir.path(), &forebay, &["stop", "--name", numbers]));
     assert!(!reported.status.success() && text.contains("not supported"), "{text}");
     assert_eq!(ok(&here), "x\n");
     if has_mount {

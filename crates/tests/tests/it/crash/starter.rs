@@ -35,12 +35,12 @@ fcntl.flock(again, fcntl.LOCK_EX)
 print("lock free")
 for number in filter(str.isdigit, os.listdir("/proc")):
     try:
-        line = open(f"/proc/{number}/cmdline").read().split("\0")
+        line = open(f"/proc/{number}/cmdline", errors="replace").read().split("\0")
         if not any(place in word for word in line[1:]) or int(number) == os.getpid(): continue
         rows = open(f"/proc/{number}/status").read().splitlines()
         status = dict(row.split(":\t", 1) for row in rows if ":\t" in row)
         links = [os.readlink(f"/proc/{number}/fd/{fd}") for fd in ("0", "1", "2")]
-    except FileNotFoundError: continue
+    except (FileNotFoundError, ProcessLookupError): continue
     cwd, links = os.readlink(f"/proc/{number}/cwd"), [link.replace(place, "") for link in links]
     print("process", os.path.basename(line[0]), cwd, status["Umask"].strip(),
           status["SigIgn"], status["SigBlk"], *links)

@@ -118,7 +118,7 @@ fn signal(pid: u32, name: &str) {
 
 /// Changes on host a and watchers on b and c, while `disturb` runs; afterwards all continue.
 fn watch_changes(disturb: impl Fn(&World, &dyn Fn(u32, u32))) {
-    let Some(world) = World::started(&[]) else { return };
+    let Some(world) = World::started(&[("FOREBAY_TIMEOUT", "4s")]) else { return };
     let words = words(&world);
     let change = |first: u32, count: u32| {
         let (first, count) = (first.to_string(), count.to_string());

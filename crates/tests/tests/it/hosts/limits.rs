@@ -43,7 +43,7 @@ with open(sys.argv[1], 'wb') as f:
 
 fn world() -> Option<World> {
     // Data is on the host that wrote it first, so all that another host moves is remote.
-    World::started(&[("FOREBAY_PLACEMENT", "local")])
+    World::started(&[("FOREBAY_PLACEMENT", "local"), ("FOREBAY_TIMEOUT", "4s")])
 }
 
 /// A job on a host, which runs until it is killed.

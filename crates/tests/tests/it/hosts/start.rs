@@ -42,7 +42,7 @@ print('\n'.join(lines))
 
 #[test]
 fn programs_of_all_hosts_see_the_same_files() {
-    let Some(world) = World::started(&[]) else { return };
+    let Some(world) = World::started(&[("FOREBAY_TIMEOUT", "4s")]) else { return };
     let status = world.ok("a", &["status"]);
     assert!(status.contains("4 daemons") && status.contains("10.79.0.3:"), "{status}");
     for host in HOSTS {
@@ -81,14 +81,14 @@ fn each_host_shows_the_daemons_of_all() {
     let expected = [(Some(true), false), (Some(false), false), well, well];
     for host in ["a", "c"] {
         let seen = in_time("status with a daemon that hangs", || {
-            let output = world.command(host, &["status", "--timeout", "1s", "--json"]).output();
+            let output = world.command(host, &["status", "--timeout", "5s", "--json"]).output();
             let output = output.expect("the script runs");
             let status: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
             status["daemons"].as_array().expect("daemons").clone()
         });
         let seen = seen.iter().map(|one| (one["alive"].as_bool(), !one["state"].is_null()));
         assert_eq!(seen.collect::<Vec<_>>(), expected, "on {host}");
-        let table = world.on(host, &["status", "--timeout", "1s"]);
+        let table = world.on(host, &["status", "--timeout", "5s"]);
         let table = String::from_utf8_lossy(&table.stdout).into_owned();
         assert!(table.contains("no answer") && table.contains("killed by SIGKILL"), "{table}");
     }

@@ -171,7 +171,8 @@ fn a_lock_taken_after_a_failed_unlock_survives() {
         assert!(!is_all_reported(&instance), "round {round}: the unlocks failed");
         stopped.iter().for_each(crate::support::Daemon::go_on);
         for number in 1..DAEMONS {
-            first.ok(&format!("lock lock{number} d{number}/lock w 10 10"));
+            let lock = format!("lock lock{number} d{number}/lock w 10 10");
+            wait_for("the continued daemon", || first.ask(&lock) == "ok");
         }
         wait_for("all releases to be reported", || is_all_reported(&instance));
         for number in 1..DAEMONS {

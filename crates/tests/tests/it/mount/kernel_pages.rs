@@ -220,7 +220,7 @@ fn completes_while_stopped(mount: &Mounted<'_>, work: impl FnOnce() + Send) -> b
             work();
             let _ = did.send(());
         });
-        let outcome = done.recv_timeout(Duration::from_secs(2));
+        let outcome = done.recv_timeout(Duration::from_secs(8));
         drop(continued);
         outcome != Err(RecvTimeoutError::Timeout)
     })

@@ -10,7 +10,7 @@ use crate::support::{in_time, wait_for};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-const TIMEOUT: (&str, &str) = ("FOREBAY_TIMEOUT", "10s");
+const TIMEOUT: (&str, &str) = ("FOREBAY_TIMEOUT", "30s");
 
 /// The root's names are on the first host.
 fn posix() -> Option<World> {
@@ -23,7 +23,7 @@ fn without(mount: &Mount, agent: &mut Agent, command: &str) -> Option<String> {
     let (did, done) = channel();
     std::thread::scope(|scope| {
         let waiter = scope.spawn(move || {
-            let is_done = done.recv_timeout(Duration::from_secs(2)).is_ok();
+            let is_done = done.recv_timeout(Duration::from_secs(8)).is_ok();
             signal(mount.pid, "-CONT");
             is_done
         });

@@ -213,6 +213,12 @@ impl Drop for Agent {
 /// Sends a signal.
 pub(crate) fn signal(pid: u32, name: &str) {
     let _ = Command::new("kill").args([name, &pid.to_string()]).status();
+    if name == "-KILL" {
+        // Until then it counts as alive for a start.
+        super::wait_for("the end of a killed process", || {
+            super::mounted::has_ended(pid.cast_signed())
+        });
+    }
 }
 
 /// An instance mounted on a host, in a mount namespace of that host's own.

@@ -172,7 +172,7 @@ impl World {
             .env("XDG_STATE_HOME", self.path("state"))
             .env("FOREBAY_MEMORY", "64MiB")
             .env("FOREBAY_SSD", "64MiB")
-            .env("FOREBAY_TIMEOUT", "4s")
+            .env("FOREBAY_TIMEOUT", "10s")
             .env("FOREBAY_ACCESS", "preload")
             .envs(self.settings.iter().copied());
         command

@@ -61,13 +61,13 @@ fn reclaimed_memory_belongs_to_the_node_again() {
     assert_eq!((&one["allowance"], &one["released"]), (&(32 * MIB).into(), &(32 * MIB).into()));
     assert_eq!(pinned(&instance), 32 * MIB);
     assert_eq!(state(&instance, "bytes_demoted"), 0);
-    assert_eq!(state(&instance, "memory_released"), 32 * MIB);
+    wait_for("the counter to follow", || state(&instance, "memory_released") == 32 * MIB);
 
     // All of it: files move.
     let (answer, code) = printed(&instance, "reclaim", &["all"]);
     assert_eq!((code, &daemon(&answer)["held"]), (0, &0.into()), "{answer}");
     assert_eq!(pinned(&instance), 0);
-    assert_eq!(state(&instance, "bytes_demoted"), 24 * MIB);
+    wait_for("the counter to follow", || state(&instance, "bytes_demoted") == 24 * MIB);
     assert_eq!(instance.status()["daemons"][0]["state"]["memory_reason"], "set");
 
     // New writes go to the SSD, also after a restart of the daemon.
