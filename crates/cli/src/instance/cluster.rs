@@ -3,7 +3,7 @@
 
 use crate::commands::plural;
 use crate::failure::{Failure, NO_INSTANCE, Result};
-use crate::instance::host;
+use crate::instance::host::{self, StopPhase};
 use crate::instance::inspect::{self, DaemonState, Usage};
 use crate::instance::jobs;
 use crate::instance::lend::{self, AllowanceRequest, DaemonMemory};
@@ -25,6 +25,7 @@ use config::control::{DaemonCheck, WritebackReport};
 use config::process::CheckExtent;
 use config::{Key, Settings};
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -565,9 +566,20 @@ pub(crate) fn recorded(
 
 /// Stops the daemons of all hosts and removes their files; returns what they held.
 fn stop_hosts(instance: &InstanceRecord, timeout: Duration) -> Result<Usage> {
+    let mut failed = BTreeMap::new();
+    if instance.hosts.len() > 1 {
+        let ended = on_each(instance, "stopping", |entry, progress| {
+            Ok(stop_host(instance, entry, StopPhase::Programs, timeout, progress))
+        })?;
+        let ended = instance.hosts.iter().zip(ended);
+        failed.extend(ended.filter_map(|(entry, end)| Some((entry.first, end.err()?))));
+    }
+    // One result per host: the others are stopped even if one cannot be reached.
     let results = on_each(instance, "stopping", |entry, progress| {
-        // One result per host: the others are stopped even if one cannot be reached.
-        Ok(stop_host(instance, entry, timeout, progress))
+        Ok(match failed.get(&entry.first) {
+            Some(failure) => Err(failure.clone()),
+            None => stop_host(instance, entry, StopPhase::All, timeout, progress),
+        })
     })?;
     let mut sum = Usage::default();
     for result in results {
@@ -579,14 +591,16 @@ fn stop_hosts(instance: &InstanceRecord, timeout: Duration) -> Result<Usage> {
 fn stop_host(
     instance: &InstanceRecord,
     entry: &HostEntry,
+    phase: StopPhase,
     time: Duration,
     progress: &mut Progress,
 ) -> Result<Usage> {
     if entry.host.is_empty() {
-        return host::stop(&instance.name, entry.first, time, progress);
+        return host::stop(&instance.name, entry.first, phase, time, progress);
     }
     let (name, first) = (&instance.name, entry.first);
-    let request = json!({ "name": name, "first": first, "timeout_us": micros(time) });
+    let timeout_us = micros(time);
+    let request = json!({ "name": name, "first": first, "phase": phase, "timeout_us": timeout_us });
     // A stop waits for daemons that do not end by themselves, and kills them.
     let limit = timeout(instance) + KILL_TIME;
     match call(instance, entry, "daemon-stop", &request.to_string(), limit)? {

@@ -22,6 +22,7 @@ use config::audit;
 use config::process::Salvage;
 use config::{DaemonConfig, InstanceConfig, Key, Settings};
 use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write as _};
 use std::net::{IpAddr, SocketAddr};
@@ -362,6 +363,16 @@ pub(crate) fn peers(name: &str, lines: &str, hosts: Option<&InstanceRecord>) -> 
     writeback::ensure(&run)
 }
 
+/// How much of a host `stop` ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum StopPhase {
+    /// Mounts, and the writeback, which ask daemons of all hosts: these still run.
+    Programs,
+    /// All of it.
+    All,
+}
+
 /// Stops the daemons of this host, of which the first one is `first`, and removes their files;
 /// returns what they held. Succeeds if there is nothing to stop.
 ///
@@ -370,6 +381,7 @@ pub(crate) fn peers(name: &str, lines: &str, hosts: Option<&InstanceRecord>) -> 
 pub(crate) fn stop(
     name: &str,
     first: u16,
+    phase: StopPhase,
     timeout: Duration,
     progress: &mut Progress,
 ) -> Result<Usage> {
@@ -390,6 +402,11 @@ pub(crate) fn stop(
         }
         return Ok(Usage::default());
     };
+    if phase == StopPhase::Programs {
+        mounts::end_all(&run, timeout, progress)?;
+        writeback::end(&run, timeout, progress)?;
+        return Ok(Usage::default());
+    }
     let states = inspect::of_host(&run, &host.daemons, timeout.min(COUNT_TIME_MAX))?;
     let held = Usage::of(states.iter().filter_map(|state| state.status.as_ref()));
     note_stop(&run, first);

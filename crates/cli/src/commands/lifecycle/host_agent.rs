@@ -7,7 +7,7 @@
 //! `{"stopped":..}`, `{}` or `{"error":TEXT}`. `daemon-exec` becomes a daemon.
 
 use crate::failure::{Failure, Result};
-use crate::instance::host;
+use crate::instance::host::{self, StopPhase};
 use crate::instance::inspect;
 use crate::instance::jobs;
 use crate::instance::lend::{self, AllowanceRequest};
@@ -111,6 +111,7 @@ struct StopRequest {
     name: String,
     /// First daemon of the host.
     first: u16,
+    phase: StopPhase,
     timeout_us: u64,
 }
 
@@ -247,7 +248,8 @@ fn carry_out(name: &str) -> Result<Option<HostReply>> {
         _ => {
             let request: StopRequest = read()?;
             let timeout = Duration::from_micros(request.timeout_us);
-            let usage = host::stop(&checked(request.name)?, request.first, timeout, &mut quiet)?;
+            let StopRequest { name, first, phase, .. } = request;
+            let usage = host::stop(&checked(name)?, first, phase, timeout, &mut quiet)?;
             Ok(Some(HostReply::Stopped(usage)))
         }
     }
