@@ -3,9 +3,11 @@
 //! them without the real daemon.
 
 mod namespace;
+mod put_off;
 
 use namespace::Namespace;
 use placement::Map;
+use put_off::PutOff;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::IoSlice;
 use rustix::net::{
@@ -40,6 +42,7 @@ pub(crate) struct State {
     pub(crate) namespace: Mutex<Namespace>,
     /// Requests are answered only once this many wait, the one in the last slot first.
     pub(crate) held_until: AtomicUsize,
+    pub(crate) put_off: Mutex<PutOff>,
     fds: Vec<OwnedFd>,
 }
 
@@ -98,7 +101,7 @@ impl Stub {
             ),
         );
         let (namespace, held_until) = (Mutex::new(namespace), AtomicUsize::new(0));
-        let state = Arc::new(State { namespace, held_until, fds });
+        let state = Arc::new(State { namespace, held_until, put_off: Mutex::default(), fds });
         let ends = Arc::new(AtomicBool::new(false));
         let mut stub = Stub { state, directory, ends, thread: None };
         stub.resume();
@@ -178,12 +181,16 @@ fn serve(state: &State, listener: &OwnedFd, ends: &AtomicBool) {
 }
 
 fn answer(state: &State, session: &Session, slot: usize, header: &Header, request: &Request<'_>) {
+    let mut put_off = state.put_off.lock().expect("no panic");
+    if let Some(reply) = put_off.reply(header, request) {
+        return session.reply(slot, &reply);
+    }
     let mut namespace = state.namespace.lock().expect("no panic");
     let mut reply = Box::new([0; SLOT_BYTES]);
     let mut writer = Writer::new(&mut reply[..]);
     namespace.perform(header, request, &mut |answer: Reply<'_>| answer.encode(&mut writer));
     let length = writer.finish().expect("an answer fits");
-    session.reply(slot, &reply[..length]);
+    session.reply(slot, &put_off.told(header, request, &reply[..length]));
 }
 
 fn welcome(state: &State, stream: OwnedFd, number: u16) -> (Session, OwnedFd) {
