@@ -208,14 +208,17 @@ impl ProgramPairs {
         }
     }
 
-    /// Creates files and uses the first of them until some of its extents are promoted.
+    /// Creates files, which are more than stays in memory, and uses each of them for a while until
+    /// extents are promoted.
     fn use_until_promoted(&mut self) {
         for number in 0..4 {
             let length = self.sizes.all / 6;
             self.call(0, &format!("put {ROOT}/used{number} {number} {length}"));
         }
+        let mut round = 0;
         wait_for("promoted extents", || {
-            self.call(0, &format!("get {ROOT}/used0"));
+            self.call(0, &format!("get {ROOT}/used{}", round / 50 % 4));
+            round += 1;
             self.sum("bytes_promoted") > 0
         });
     }
