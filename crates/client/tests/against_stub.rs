@@ -614,24 +614,6 @@ fn a_restarted_daemon_is_attached_again() {
     assert_ne!(bench.stat("made-meanwhile").expect("there").inode, Inode::NONE);
 }
 
-/// A directory is made, but its maker is told `Busy`; before it asks again, another thread makes one.
-#[test]
-fn a_change_that_is_repeated_after_busy_keeps_its_identity() {
-    static CLIENT: Client = Client::new();
-    let bench = Bench::new("busy", &CLIENT);
-    let put_off = || bench.stub.state.put_off.lock().expect("no panic");
-    put_off().is_armed = true;
-    std::thread::scope(|scope| {
-        let first = scope.spawn(|| bench.make_directory("first"));
-        while !put_off().has_begun() && !first.is_finished() {
-            std::thread::yield_now();
-        }
-        bench.make_directory("second");
-        first.join().expect("made once");
-    });
-    assert!(put_off().is_told() && !put_off().is_identity_taken());
-}
-
 #[test]
 fn many_threads_do_not_disturb_each_other() {
     static CLIENT: Client = Client::new();

@@ -15,7 +15,6 @@ use wire::{DaemonIndex, Request};
 use crate::transport::Transport;
 use crate::transport::attachment::Attachment;
 use crate::transport::clock::sleep_micros;
-use crate::transport::kept_slots::KeptSlots;
 use crate::transport::request::{
     Answer, Attempt, Destination, Identity, classify, encode, note_identity, own_credentials,
 };
@@ -28,8 +27,9 @@ const POLL_MICROS: u64 = 50_000;
 pub(crate) struct LongRequest<'a> {
     /// Identity of the first attempt, once it was sent.
     pub(crate) identity: Option<Identity>,
-    /// Entries kept so that no other request takes the identity of the first attempt.
-    kept: KeptSlots<'a>,
+    /// Entry of the first attempt, kept so that no other request takes its identity: see
+    /// `Transport::call_as`.
+    first: Option<Slot<'a>>,
     sent: Option<(Slot<'a>, &'a Attachment)>,
     sent_at: u64,
     /// Earliest time of the next send, in microseconds.
@@ -42,7 +42,7 @@ impl<'a> LongRequest<'a> {
     pub(crate) fn new(transport: &Transport) -> LongRequest<'a> {
         LongRequest {
             identity: None,
-            kept: KeptSlots::new(),
+            first: None,
             sent: None,
             sent_at: 0,
             send_at: 0,
@@ -101,18 +101,16 @@ impl<'a> LongRequest<'a> {
                 match classify(entry) {
                     Ok(Attempt::Answered(slot)) => return Some(Answer::of(slot).number()),
                     Ok(Attempt::Refused(errno)) | Err(errno) => return Some(Err(errno)),
-                    Ok(Attempt::Busy(micros, entry)) => {
-                        self.kept.keep(entry, by);
+                    Ok(Attempt::Busy(micros)) => {
                         self.pause(is_late, transport, Some(micros.max(1)))
                     }
-                    Ok(Attempt::Stale(entry) | Attempt::Lost(entry)) => {
-                        self.kept.keep_lost(entry);
+                    Ok(Attempt::Stale | Attempt::Lost(_)) => {
                         transport.drop_attachment(by);
                         self.pause(is_late, transport, None)
                     }
                 }
             } else if !transport.is_home(by) {
-                self.kept.keep_lost(entry);
+                self.first.get_or_insert(entry);
                 self.pause(is_late, transport, None)
             } else if is_bounded && is_late {
                 return Some(Err(Errno::EIO));
@@ -151,10 +149,7 @@ impl<'a> LongRequest<'a> {
             return self.pause(false, transport, None);
         };
         let mut header = transport.header(to, owner, home, &own_credentials());
-        let mut entry = match self.kept.take(home) {
-            Some(entry) => entry,
-            None => home.session.claim_reply_slot()?,
-        };
+        let mut entry = home.session.claim_reply_slot()?;
         note_identity(&mut header, &mut self.identity, home, &entry)?;
         let mut slot = transport.claim_slot(home)?;
         slot.write(|bytes| encode(bytes, &header, request))?;

@@ -3,11 +3,9 @@
 //! them without the real daemon.
 
 mod namespace;
-mod put_off;
 
 use namespace::Namespace;
 use placement::Map;
-use put_off::PutOff;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::IoSlice;
 use rustix::net::{
@@ -44,7 +42,6 @@ pub(crate) struct State {
     pub(crate) held_until: AtomicUsize,
     /// The memory of the last session.
     pub(crate) session: Mutex<Option<OwnedFd>>,
-    pub(crate) put_off: Mutex<PutOff>,
     fds: Vec<OwnedFd>,
 }
 
@@ -103,8 +100,7 @@ impl Stub {
             ),
         );
         let (namespace, held_until) = (Mutex::new(namespace), AtomicUsize::new(0));
-        let (session, put_off) = (Mutex::new(None), Mutex::default());
-        let state = Arc::new(State { namespace, held_until, session, put_off, fds });
+        let state = Arc::new(State { namespace, held_until, session: Mutex::new(None), fds });
         let ends = Arc::new(AtomicBool::new(false));
         let mut stub = Stub { state, directory, ends, thread: None };
         stub.resume();
@@ -190,16 +186,12 @@ fn serve(state: &State, listener: &OwnedFd, ends: &AtomicBool) {
 }
 
 fn answer(state: &State, session: &Session, slot: usize, header: &Header, request: &Request<'_>) {
-    let mut put_off = state.put_off.lock().expect("no panic");
-    if let Some(reply) = put_off.reply(header, request) {
-        return session.reply(slot, &reply);
-    }
     let mut namespace = state.namespace.lock().expect("no panic");
     let mut reply = Box::new([0; SLOT_BYTES]);
     let mut writer = Writer::new(&mut reply[..]);
     namespace.perform(header, request, &mut |answer: Reply<'_>| answer.encode(&mut writer));
     let length = writer.finish().expect("an answer fits");
-    session.reply(slot, &put_off.told(header, request, &reply[..length]));
+    session.reply(slot, &reply[..length]);
 }
 
 fn welcome(state: &State, stream: OwnedFd, number: u16) -> (Session, OwnedFd) {
