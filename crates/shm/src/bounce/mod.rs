@@ -215,20 +215,15 @@ impl<'a> BounceBuffers<'a> {
     /// still has to be pushed.
     #[must_use]
     pub fn take_pushed(&self, index: usize) -> Option<(Buffer<'a>, Pushed)> {
-        let (state, owner) = (self.word(index, STATE).ok()?, self.word(index, OWNER).ok()?);
-        let (before, holder) = (state.load(Acquire), owner.load(Acquire));
+        let state = self.word(index, STATE).ok()?;
+        let before = state.load(Acquire);
         if before != PUSHED && before != MOVING {
             return None;
         }
-        // The thread that pushed it may be dead: nobody takes the buffer over for that. If others
-        // had the buffer meanwhile, it may be another's: then it is at worst not taken over.
-        let _ = owner.compare_exchange(holder, 0, AcqRel, Relaxed);
-        state.compare_exchange(before, TAKEN, AcqRel, Relaxed).ok()?;
-        owner.store(wait::thread_id(), Release);
-        let buffer = Buffer { buffers: *self, index };
-        // Read now that nobody else describes another write there.
         let pushed = self.pushed(index).ok()?;
-        Some((buffer, pushed))
+        state.compare_exchange(before, TAKEN, AcqRel, Relaxed).ok()?;
+        self.word(index, OWNER).ok()?.store(wait::thread_id(), Release);
+        Some((Buffer { buffers: *self, index }, pushed))
     }
 
     fn pushed(&self, index: usize) -> Result<Pushed> {

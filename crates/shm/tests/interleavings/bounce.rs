@@ -116,63 +116,6 @@ const PUSHED: Pushed = Pushed {
     stamp: 0,
 };
 
-/// Takes the free buffer, and pushes a write whose byte tells its offset.
-fn push_offset(session: &Session, offset: u8) {
-    let taken = model::uninterrupted(|| session.bounce_buffers().try_free());
-    let mut buffer = taken.expect("a buffer");
-    buffer.fill(&[offset]).expect("fits");
-    buffer.describe(&Pushed { offset: offset.into(), ..PUSHED }).expect("taken");
-    buffer.push().expect("taken");
-}
-
-/// Two threads resubmit what was pushed to a dead daemon; one of them pushes again through the same
-/// buffer meanwhile.
-#[test]
-fn a_buffer_that_is_taken_back_holds_what_its_description_says() {
-    model::explore(10_000, || {
-        let session = one_free();
-        model::uninterrupted(|| push_offset(&session, 1));
-        let takes = |then_pushes: bool| {
-            let session = Arc::clone(&session);
-            model::spawn(move || {
-                let buffers = session.bounce_buffers();
-                let Some((buffer, what)) = buffers.take_pushed(usize::from(FREE)) else { return };
-                let mut byte = [0];
-                buffer.copy_out(&mut byte).expect("it holds it");
-                assert_eq!(u64::from(byte[0]), what.offset, "the description of another write");
-                drop(buffer);
-                if then_pushes {
-                    push_offset(&session, 2);
-                }
-            })
-        };
-        let (one, other) = (takes(true), takes(false));
-        one.join();
-        other.join();
-    });
-}
-
-/// Its thread ended before the daemon died: that is no reason to take it from the thread that
-/// resubmits it.
-#[test]
-fn a_buffer_that_is_taken_back_is_not_taken_over() {
-    model::explore(10_000, || {
-        let session = one_free();
-        let pushes = {
-            let session = Arc::clone(&session);
-            model::spawn(move || push_offset(&session, 1))
-        };
-        pushes.join();
-        let takes_over = {
-            let session = Arc::clone(&session);
-            model::spawn(move || session.bounce_buffers().take(0).map(std::mem::forget).is_ok())
-        };
-        let back = session.bounce_buffers().take_pushed(usize::from(FREE));
-        assert_eq!(takes_over.join(), Some(false), "two hold one buffer");
-        drop(back.expect("nobody else resubmits it"));
-    });
-}
-
 #[test]
 fn a_pushed_buffer_is_moved_once_and_its_waiter_is_woken() {
     model::explore(2000, || {

@@ -92,40 +92,13 @@ fn nanos_of(time: rustix::time::Timespec) -> u64 {
     seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// True if no thread with this number exists. One that ended exists until it is waited for.
+/// True if no thread with this number exists.
 #[must_use]
-pub fn is_absent(thread: u32) -> bool {
+pub fn is_dead(thread: u32) -> bool {
     let Some(pid) = i32::try_from(thread).ok().and_then(rustix::process::Pid::from_raw) else {
         return true;
     };
     // A thread that is not the leader of its process is found by number as well: the kernel looks
     // up any thread for a signal of number zero.
     rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH)
-}
-
-/// True if no thread with this number runs any more, including one that nobody has waited for yet.
-/// For slow paths: it reads a file of `/proc`. If that cannot be read, a thread that exists counts as
-/// alive.
-#[must_use]
-pub fn is_dead(thread: u32) -> bool {
-    is_absent(thread) || matches!(state_of(thread), Some(b'Z' | b'X'))
-}
-
-/// The state of a thread, a letter. From the file `status`, which does not wait for an exec of its
-/// process, as `stat` does.
-fn state_of(thread: u32) -> Option<u8> {
-    use rustix::fs::{Mode, OFlags};
-    const FIELD: &[u8] = b"\nState:\t";
-    let number = rustix::path::DecInt::new(thread);
-    let parts = [b"/proc/".as_slice(), number.as_bytes(), b"/status\0"];
-    let mut path = [0; 32];
-    path.iter_mut().zip(parts.into_iter().flatten()).for_each(|(to, from)| *to = *from);
-    let path = core::ffi::CStr::from_bytes_until_nul(&path).ok()?;
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    // Only the name, whose line ends the kernel escapes, and the umask stand before the state.
-    let mut text = [0; 256];
-    let length = rustix::io::read(&file, &mut text).ok()?;
-    let text = text.get(..length)?;
-    let at = text.windows(FIELD.len()).position(|part| part == FIELD)?;
-    text.get(at + FIELD.len()).copied()
 }
