@@ -8,6 +8,8 @@ pub(crate) mod files;
 
 mod lend;
 
+mod mount_program;
+
 mod quota;
 
 mod pool;

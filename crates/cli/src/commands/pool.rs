@@ -1,12 +1,9 @@
 //! `forebay pool`: pools of targets. A directory uses one by `forebay layout set --pool`.
 
 use crate::command_line::{with_json, with_settings};
-use crate::commands::{human, print_json, table};
+use crate::commands::{human, mount_program, print_json, table};
 use crate::failure::{Failure, Result, USAGE};
-use crate::instance::host;
 use crate::instance::inspect::{DaemonReport, inspect, query_time};
-use crate::state::directories;
-use crate::state::records::{self, HostRecord};
 use crate::state::settings;
 use clap::{Arg, ArgMatches, Command};
 use config::{Key, Settings};
@@ -77,20 +74,7 @@ struct PoolRow {
 
 /// The answer of `forebay-mount --pool` to `words`.
 fn ask(settings: &Settings, failed: &str, words: &[OsString]) -> Result<String> {
-    let name = settings.word(Key::Name);
-    let run = directories::run(name)?;
-    let here: Option<HostRecord> = records::load(&run, host::RECORD)?;
-    let here = here.ok_or_else(|| Failure::no_instance(name))?;
-    let mut command = std::process::Command::new(host::component("forebay-mount")?);
-    command.arg("--pool").arg(&run).arg(here.first.to_string()).args(words);
-    let output =
-        command.output().map_err(|error| Failure::at("cannot start", "forebay-mount", error))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let why = errors.lines().find_map(|line| line.strip_prefix("forebay-mount: "));
-    Err(Failure::new(format!("{failed}: {}", why.unwrap_or("the daemons give no reason"))))
+    mount_program::ask(settings, "--pool", words, failed)
 }
 
 fn pools(settings: &Settings) -> Result<Vec<PoolRow>> {

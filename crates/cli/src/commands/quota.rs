@@ -2,11 +2,10 @@
 
 use crate::command_line::{with_json, with_settings};
 use crate::commands::files::layout::path_within;
-use crate::commands::{human, print_json, table};
+use crate::commands::{human, mount_program, print_json, table};
 use crate::failure::{Failure, Result, USAGE};
 use crate::instance::host;
 use crate::state::directories;
-use crate::state::records::{self, HostRecord};
 use crate::state::settings;
 use clap::{Arg, ArgGroup, ArgMatches, Command};
 use config::Key;
@@ -97,21 +96,7 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
 
 /// The answer of `forebay-mount --quota` to `words`.
 fn ask(given: &ArgMatches, failed: &str, words: &[OsString]) -> Result<String> {
-    let settings = settings::resolve(given)?;
-    let name = settings.word(Key::Name);
-    let run = directories::run(name)?;
-    let here: Option<HostRecord> = records::load(&run, host::RECORD)?;
-    let here = here.ok_or_else(|| Failure::no_instance(name))?;
-    let mut command = std::process::Command::new(host::component("forebay-mount")?);
-    command.arg("--quota").arg(&run).arg(here.first.to_string()).args(words);
-    let output =
-        command.output().map_err(|error| Failure::at("cannot start", "forebay-mount", error))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let why = errors.lines().find_map(|line| line.strip_prefix("forebay-mount: "));
-    Err(Failure::new(format!("{failed}: {}", why.unwrap_or("the daemons give no reason"))))
+    mount_program::ask(&settings::resolve(given)?, "--quota", words, failed)
 }
 
 /// The selected account: its kind, its number, and its name for people.

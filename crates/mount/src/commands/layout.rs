@@ -4,10 +4,11 @@
 //! Arguments: run directory, number of the first daemon, path from the instance's root, and
 //! settings to change as `NAME=VALUE`. Prints the layout as a line of `name=value`.
 
+use crate::commands::attach;
 use crate::commands::pool::each_pool;
 use client::{At, Client, Follow, Outcome, PathBuffer};
-use std::ffi::{CString, OsString};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
 use wire::attributes::{placement, spread, writeback};
 use wire::{Attributes, Credentials, Errno};
 
@@ -32,12 +33,7 @@ pub(crate) fn run(
         return Err("--layout takes RUN HOME PATH [NAME=VALUE]..".to_owned());
     };
     let requested = requested.iter().map(|word| parse(word)).collect::<Result<Vec<_>, _>>()?;
-    let home = home.to_str().and_then(|text| text.parse().ok());
-    let home: u16 = home.ok_or("HOME is not a number")?;
-    let run = CString::new(run.clone().into_vec()).map_err(|_| "RUN contains a NUL")?;
-    client.attach(&run, b"/", home).map_err(|errno| {
-        format!("no daemon answers in {}: {}", run.to_string_lossy(), errno.text())
-    })?;
+    attach(client, run, home)?;
     let caller = own_credentials();
     let at = At::root(path.as_bytes());
     let mut buffer = Box::new(PathBuffer::new());

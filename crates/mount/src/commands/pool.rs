@@ -5,11 +5,11 @@
 //! and for each target its number and bytes per second as `TARGET:RATE`; or `delete` and a name.
 //! `list` prints a line for each pool: its name, and its targets in that form.
 
+use crate::commands::attach;
 use crate::commands::layout::own_credentials;
 use client::Client;
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::os::unix::ffi::OsStringExt as _;
 use wire::pool::{self, PoolEntry, PoolTarget};
 use wire::{DaemonIndex, Errno, Writer};
 
@@ -24,11 +24,7 @@ pub(crate) fn run(
     let words: Vec<OsString> = words.collect();
     let usage = || "--pool takes RUN HOME list|create|delete ..".to_owned();
     let [run, home, what, rest @ ..] = words.as_slice() else { return Err(usage()) };
-    let home = home.to_str().and_then(|text| text.parse().ok()).ok_or("HOME is not a number")?;
-    let run = CString::new(run.clone().into_vec()).map_err(|_| "RUN contains a NUL")?;
-    client.attach(&run, b"/", home).map_err(|errno| {
-        format!("no daemon answers in {}: {}", run.to_string_lossy(), errno.text())
-    })?;
+    attach(client, run, home)?;
     match (what.to_str(), rest) {
         (Some("list"), []) => list(client),
         (Some("create"), [name, targets @ ..]) => {

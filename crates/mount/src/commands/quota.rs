@@ -5,11 +5,12 @@
 //! number of an account, and `name=value` for each limit to change; or `project`, a path from the
 //! instance's root, and the project id to set, if any. Prints lines of `name=value`.
 
+use crate::commands::attach;
 use crate::commands::layout::{own_credentials, within};
 use client::{At, Client, Follow, PathBuffer};
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::ffi::OsStrExt as _;
 use wire::Errno;
 use wire::quota::{Account, AccountUsage, Limits};
 
@@ -27,11 +28,7 @@ pub(crate) fn run(
     let words: Vec<OsString> = words.collect();
     let usage = || "--quota takes RUN HOME report|set|project ..".to_owned();
     let [run, home, what, rest @ ..] = words.as_slice() else { return Err(usage()) };
-    let home = home.to_str().and_then(|text| text.parse().ok()).ok_or("HOME is not a number")?;
-    let run = CString::new(run.clone().into_vec()).map_err(|_| "RUN contains a NUL")?;
-    client.attach(&run, b"/", home).map_err(|errno| {
-        format!("no daemon answers in {}: {}", run.to_string_lossy(), errno.text())
-    })?;
+    attach(client, run, home)?;
     match (what.to_str(), rest) {
         (Some("report"), []) => report(client),
         (Some("set"), [account, changes @ ..]) => set(client, account, changes),
