@@ -295,8 +295,8 @@ impl LentRing {
         Ok(())
     }
 
-    /// Has requests that wait for an entry of this queue taken: the kernel hands out an entry that is added
-    /// to the next request (see the module). Without a file to poke by they are taken after that.
+    /// Has requests that wait for an entry of this queue taken: the kernel hands out an entry that is
+    /// added to the next request (see the module). Without a file to poke by they are taken after that.
     pub(super) fn take_waiting(&self, queue: usize) {
         if let Some(node) = self.server.serving.file_of(queue) {
             self.poke(node);
