@@ -21,7 +21,7 @@ use shm::activity::blocks::{JOB_BYTES, Label, PROGRAM_BYTES};
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::{Arc, PoisonError};
 use wire::codec::Reader;
-use wire::{Header, Inode, Request};
+use wire::{DaemonIndex, Header, Inode, Request};
 
 /// A request as the gate sees it.
 struct SeenRequest {
@@ -101,7 +101,7 @@ impl Shares {
         bytes: &[u8],
     ) -> bool {
         let mut reader = Reader::new(bytes);
-        let Ok(_) = Header::decode(&mut reader) else { return false };
+        let Ok(header) = Header::decode(&mut reader) else { return false };
         let Ok(request) = Request::decode(&mut reader) else { return false };
         let Some(seen) = see(&request, client) else { return false };
         let account = self.account_of(client, slot, seen.operation);
@@ -120,6 +120,7 @@ impl Shares {
             worker,
             account,
             work,
+            daemon: DaemonIndex(header.daemon),
             bytes: bytes.unwrap_or(0),
             range,
         })
