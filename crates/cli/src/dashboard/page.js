@@ -445,7 +445,8 @@
   // The section that the address names, and the job in it.
   function place() {
     const [word, ...rest] = location.hash.slice(1).split("/");
-    const name = rest.length ? decodeURIComponent(rest.join("/")) : null;
+    let name = rest.length ? rest.join("/") : null;
+    try { name = name && decodeURIComponent(name); } catch { /* It is the name of no job. */ }
     return [Object.hasOwn(SECTIONS, word) ? word : "overview", name];
   }
 
@@ -465,14 +466,27 @@
     return "";
   }
 
+  // An error of this page is shown, too: old figures must not look like new ones.
   function draw() {
+    try { drawAll(); } catch (error) {
+      refusal = "This page has an error: " + error.message;
+      console.error(error);
+      showBanner();
+    }
+  }
+
+  function showBanner() {
+    const alert = document.getElementById("banner"), text = banner();
+    alert.hidden = text === "";
+    if (alert.textContent !== text) alert.textContent = text;
+  }
+
+  function drawAll() {
     const [section, name] = place();
     document.querySelectorAll("nav a").forEach((link) => {
       if (link.hash === "#" + section) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
     });
-    const alert = document.getElementById("banner"), text = banner();
-    alert.hidden = text === "";
-    if (alert.textContent !== text) alert.textContent = text;
+    showBanner();
     if (!state || !state.status) return;
     document.title = state.name + " – Forebay";
     document.getElementById("name").textContent = state.name;

@@ -1,5 +1,7 @@
-//! `forebay dashboard`: its server over HTTP, beside `forebay status`. Its page in a browser: `page`.
+//! `forebay dashboard`: its server over HTTP, beside `forebay status`. Its page in a browser: `page`;
+//! an instance on several hosts: `hosts`.
 
+mod hosts;
 mod page;
 
 use super::support::{Instance, TIMEOUT, profile, text, wait_for};
@@ -23,7 +25,13 @@ struct Dashboard {
 impl Dashboard {
     fn start(instance: &Instance, options: &[&str]) -> Dashboard {
         let mut command = instance.command("dashboard");
-        command.args(options).stdout(Stdio::piped());
+        command.args(options);
+        Dashboard::of(command)
+    }
+
+    /// The dashboard that a command begins.
+    fn of(mut command: Command) -> Dashboard {
+        command.stdout(Stdio::piped());
         let mut child = command.spawn().expect("forebay runs");
         let mut line = String::new();
         let output = child.stdout.take().expect("a pipe");

@@ -85,22 +85,47 @@ fn show(browser: &mut Browser, place: &str) {
     }
 }
 
-/// A program that reads and writes until `stop` exists.
-fn busy(instance: &Instance, stop: &Path) -> Child {
-    let script = format!(
-        "cd /forebay && mkdir -p out && for i in 1 2 3 4 5 6; do
-             dd if=/dev/zero of=base.$i bs=1M count=24 2>/dev/null
-         done
-         while [ ! -e {} ]; do
-             dd if=/dev/zero of=out/field.dat bs=64k count=300 2>/dev/null
-             dd if=out/field.dat of=/dev/null bs=64k 2>/dev/null
-             for i in 1 2 3 4 5 6 7 8; do echo $i >out/step.$i; done
-         done",
-        stop.display()
-    );
-    let mut command = instance.command("run");
-    command.args(["--job", "climate", "--", "sh", "-c", &script]).stderr(Stdio::null());
-    command.spawn().expect("forebay runs")
+/// A job that reads and writes until it is told to stop, or the test fails.
+struct BusyJob {
+    child: Child,
+    stop: PathBuf,
+}
+
+/// The name of the job, and how an address has it: markup, if the page took it for text of its own.
+const JOB: &str = "climate<i>&\"%";
+const JOB_IN_ADDRESS: &str = "jobs/climate%3Ci%3E%26%22%25";
+
+impl BusyJob {
+    fn start(instance: &Instance, job: &str) -> BusyJob {
+        let stop = instance.dir.path().join("stop");
+        let script = format!(
+            "cd /forebay && mkdir -p out && for i in 1 2 3 4 5 6; do
+                 dd if=/dev/zero of=base.$i bs=1M count=24 2>/dev/null
+             done
+             while [ ! -e {0} ] && [ -e {1} ]; do
+                 dd if=/dev/zero of=out/field.dat bs=64k count=300 2>/dev/null
+                 dd if=out/field.dat of=/dev/null bs=64k 2>/dev/null
+                 for i in 1 2 3 4 5 6 7 8; do echo $i >'out/<b>step&.'$i; done
+             done",
+            stop.display(),
+            instance.dir.path().display()
+        );
+        let mut command = instance.command("run");
+        command.args(["--job", job, "--", "sh", "-c", &script]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        BusyJob { child: command.spawn().expect("forebay runs"), stop }
+    }
+
+    fn stop(&mut self) -> bool {
+        let _ = fs::write(&self.stop, "");
+        self.child.wait().is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for BusyJob {
+    fn drop(&mut self) {
+        self.stop();
+    }
 }
 
 #[test]
@@ -114,8 +139,7 @@ fn the_page_is_right_and_readable_in_a_browser() {
     let options = ["--local", "4", "--memory", "64MiB", "--ssd", "256MiB", "--backing", &store];
     let instance = Instance::start("page", &options);
     let dashboard = Dashboard::start(&instance, &["--interval", "500ms"]);
-    let stop = instance.dir.path().join("stop");
-    let mut job = busy(&instance, &stop);
+    let mut job = BusyJob::start(&instance, if images.is_some() { "climate" } else { JOB });
     let mut browser = Browser::start(&program);
     browser.go(&dashboard.url());
     let samples = if images.is_some() { 60 } else { 4 };
@@ -125,11 +149,11 @@ fn the_page_is_right_and_readable_in_a_browser() {
         written > Some(0.0) && state["last"].as_u64() > Some(samples)
     });
     all_is_readable(&mut browser, images.as_deref());
-    fs::write(&stop, "").expect("written");
-    assert!(job.wait().expect("the job").success());
+    assert!(job.stop());
     let flushed = instance.command("flush").output().expect("forebay runs");
     assert!(flushed.status.success(), "{flushed:?}");
     values_are_those_of_status(&mut browser, &instance);
+    odd_texts_are_harmless(&mut browser, images.is_none());
     assert_eq!(browser.value("document.getElementById('health').textContent"), "healthy");
     assert_eq!(browser.complaints, Vec::<String>::new());
     ends_are_shown(&mut browser, &instance, dashboard);
@@ -144,7 +168,8 @@ fn all_is_readable(browser: &mut Browser, images: Option<&Path>) {
         [(1280, 1000, "light"), (1280, 1000, "dark"), (390, 844, "light"), (390, 844, "dark")]
     {
         browser.resize(width, height, scheme);
-        for place in SECTIONS.into_iter().chain(["jobs/climate"]) {
+        let job = if images.is_some() { "jobs/climate" } else { JOB_IN_ADDRESS };
+        for place in SECTIONS.into_iter().chain([job]) {
             show(browser, place);
             let faults = browser.value(UNREADABLE);
             assert_eq!(faults, json!([]), "{place} at {width}, {scheme}");
@@ -169,6 +194,24 @@ fn values_are_those_of_status(browser: &mut Browser, instance: &Instance) {
             }
             assert!(since.elapsed() < TIMEOUT, "{section}: {values} is not {right:?}");
         }
+    }
+}
+
+/// Text of others is no markup, and an address that says nothing breaks nothing.
+fn odd_texts_are_harmless(browser: &mut Browser, is_odd: bool) {
+    if is_odd {
+        show(browser, JOB_IN_ADDRESS);
+        let text = browser.value("document.getElementById('section').textContent");
+        let text = text.as_str().expect("a text");
+        assert!(text.contains(&format!("Job {JOB}")) && text.contains("<b>step&.1"), "{text}");
+        assert_eq!(
+            browser.value("document.querySelectorAll('#section :is(i:not(.bar *), b)').length"),
+            0
+        );
+    }
+    for hash in ["#jobs/%E0%A4%A", "#constructor", "#", "#jobs/none"] {
+        browser.value(&format!("location.hash = '{hash}'"));
+        show(browser, "events");
     }
 }
 
