@@ -190,8 +190,8 @@
         ["reading", rate(now("read_bytes_per_second")), "read", null],
         ["writing", rate(now("written_bytes_per_second")), "written", null],
         ["operations", perSecond(now("operations_per_second")), "operations", null],
-        ["small transfer", nanos(times && times.call_nanos), "call_nanos", null, "time of a call, median"],
-        ["operation on a name", nanos(times && times.name_nanos), "name_nanos", null, "time, median"],
+        times && times.call_nanos > 0 && ["small transfer", nanos(times.call_nanos), "call_nanos", null, "time, median of files"],
+        times && times.name_nanos > 0 && ["operation on a name", nanos(times.name_nanos), "name_nanos", null, "time, median of processes"],
         ["files", count(Math.max(0, sums.files - 1)), "files", sums.files],
         ["programs attached", count(sums.sessions), "sessions", sums.sessions],
         ["writers waiting", count(sums.writers_waiting), "writers_waiting", sums.writers_waiting, waits, sums.writers_waiting > 0 && "warn"],
@@ -211,8 +211,16 @@
         chart("Space in use", [["memory", "memory_used"], ["SSD", "ssd_used"]], bytes)),
       panel("Busiest jobs", table(JOB_HEADS, jobRows((state.jobs || []).slice(0, 10)), "No job has used the instance."),
         state.jobs_total > 10 && h("p", {}, h("a", { href: "#jobs" }, "all " + plural(state.jobs_total, "job")))),
-      panel("Advice", adviceList()),
+      grid(panel("Advice", adviceList()), panel("Mean time of operations", operationTimes())),
     ];
+  }
+
+  // Of the jobs whose advice is shown, since each began.
+  function operationTimes() {
+    const jobs = advice ? advice.jobs.filter((job) => job.classes) : [];
+    const rows = jobs.flatMap((job) => job.classes.filter((one) => isKnown(one.mean_nanos))
+      .map((one) => [jobLink(job.job), one.name, count(one.number), nanos(one.mean_nanos)]));
+    return table(["job", "operation", "#number", "#mean time"], rows, "Not measured yet: one of 64 small operations is timed.");
   }
 
   function adviceList() {

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::Command;
 
 /// Sends a request of a shell on the dashboard's host, where alone it listens.
-const ASK: &str = "exec 3<>/dev/tcp/${0%:*}/${0#*:} && printf 'GET %s HTTP/1.1\\r\\n\\r\\n' \"$1\" >&3 && \
-                   sed '1,/^.$/d' <&3";
+const ASK: &str = "exec 3<>/dev/tcp/${0%:*}/${0#*:} &&
+    printf 'GET %s HTTP/1.1\\r\\n\\r\\n' \"$1\" >&3 && sed '1,/^.$/d' <&3";
 
 /// The figures at a path that ends with `?` or `&`.
 fn figures(world: &World, dashboard: &Dashboard, path: &str) -> Value {

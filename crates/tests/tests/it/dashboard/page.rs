@@ -105,10 +105,12 @@ impl BusyJob {
              while [ ! -e {0} ] && [ -e {1} ]; do
                  dd if=/dev/zero of=out/field.dat bs=64k count=300 2>/dev/null
                  dd if=out/field.dat of=/dev/null bs=64k 2>/dev/null
-                 for i in 1 2 3 4 5 6 7 8; do echo $i >'out/<b>step&.'$i; done
+                 for i in 1 2 3 4 5 6 7 8; do echo $i >'out/{2}.'$i; done
              done",
             stop.display(),
-            instance.dir.path().display()
+            instance.dir.path().display(),
+            // Names of files that would be markup, too.
+            if job == JOB { "<b>step&" } else { "step" }
         );
         let mut command = instance.command("run");
         command.args(["--job", job, "--", "sh", "-c", &script]);
@@ -228,6 +230,8 @@ const RENAME: &str = "(() => {
     const rename = () => { if (name.textContent !== 'default') name.textContent = 'default'; };
     new MutationObserver(rename).observe(name, { childList: true, characterData: true, subtree: true });
 })()";
+/// Pixels of a picture.
+const PICTURE_HEIGHT_MAX: u32 = 1200;
 /// Bytes of a picture.
 const PICTURE_BYTES_MAX: usize = 200_000;
 
@@ -236,6 +240,10 @@ fn keep_picture(browser: &mut Browser, images: &Path, section: &str, (width, sch
     if !PICTURES.contains(&(section, width, scheme)) {
         return;
     }
+    // As high as its contents.
+    let height = browser.value("Math.ceil(document.body.getBoundingClientRect().height)");
+    let height = height.as_u64().and_then(|height| u32::try_from(height).ok()).expect("a number");
+    browser.resize(width, height.min(PICTURE_HEIGHT_MAX), scheme);
     let picture = browser.picture();
     assert!(picture.len() < PICTURE_BYTES_MAX, "{section}: {} bytes", picture.len());
     let name = format!("dashboard-{}-{width}-{scheme}.png", section.replace('/', "-"));
