@@ -587,7 +587,12 @@
     pause.setAttribute("aria-pressed", String(isPaused));
     draw();
   };
-  addEventListener("hashchange", () => { draw(); if (!isPaused) askMore(); });
+  addEventListener("hashchange", () => {
+    // Figures from the last visit to a section would look like new ones.
+    details = heat = null;
+    draw();
+    askMore();
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   live();
 })();

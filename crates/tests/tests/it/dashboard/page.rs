@@ -203,9 +203,11 @@ fn values_are_those_of_status(browser: &mut Browser, instance: &Instance) {
 fn odd_texts_are_harmless(browser: &mut Browser, is_odd: bool) {
     if is_odd {
         show(browser, JOB_IN_ADDRESS);
-        let text = browser.value("document.getElementById('section').textContent");
-        let text = text.as_str().expect("a text");
-        assert!(text.contains(&format!("Job {JOB}")) && text.contains("<b>step&.1"), "{text}");
+        wait_for("all files of the job", || {
+            let text = browser.value("document.getElementById('section').textContent");
+            let text = text.as_str().expect("a text");
+            text.contains(&format!("Job {JOB}")) && text.contains("<b>step&.1")
+        });
         assert_eq!(
             browser.value("document.querySelectorAll('#section :is(i:not(.bar *), b)').length"),
             0

@@ -8,6 +8,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
 /// The program; `None`: there is none.
 pub(crate) fn program() -> Option<PathBuf> {
@@ -170,7 +171,13 @@ fn from_base64(text: &str) -> Vec<u8> {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Its children end with it.
+        // It ends its children, and waits for them; one that does not is killed.
+        let _ = self.input.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
+        let since = Instant::now();
+        while self.child.try_wait().is_ok_and(|ended| ended.is_none()) && since.elapsed() < TIMEOUT
+        {
+            std::thread::sleep(Duration::from_millis(2));
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
