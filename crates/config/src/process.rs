@@ -44,6 +44,8 @@ pub struct DaemonConfig {
     pub listen: SocketAddr,
     /// User id that may attach, besides root.
     pub owner: u32,
+    /// It was ready once, so its files must be there: without this, a start that finds none makes them.
+    pub has_started: bool,
     /// The start goes on without what is damaged; `None`: it fails there.
     pub salvage: Option<Salvage>,
     /// Configuration of the instance.
@@ -309,6 +311,7 @@ mod tests {
             ssd: 0,
             listen: "127.0.0.1:0".parse().expect("an address"),
             owner: 1000,
+            has_started: false,
             salvage: None,
             instance,
         }

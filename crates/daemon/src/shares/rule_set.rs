@@ -3,8 +3,9 @@
 
 use qos::rules::{Rules, TEXT_BYTES_MAX};
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
+use store::whole;
 
 /// Name of the file.
 const FILE: &str = "qos";
@@ -65,11 +66,9 @@ impl RuleSet {
     /// # Errors
     /// Errors of the operating system.
     pub(crate) fn store(&self, path: &Path) -> io::Result<()> {
-        let new = path.with_extension("new");
-        let mut file = fs::File::create(&new)?;
-        write!(file, "{HEAD}{}\n{}", self.version, self.rules.to_text())?;
-        file.sync_all()?;
-        fs::rename(&new, path)
+        let text = format!("{HEAD}{}\n{}", self.version, self.rules.to_text());
+        let stored = whole::replace_at(path, &format!("{FILE}.new"), text.as_bytes());
+        stored.map_err(|errno| io::Error::from_raw_os_error(errno.0.into()))
     }
 
     /// The rules after a command.
