@@ -79,9 +79,6 @@ impl RuleSet {
         if command.len() > TEXT_BYTES_MAX {
             return Err(format!("column 1: longer than {TEXT_BYTES_MAX} bytes: use several rules"));
         }
-        if let Some(at) = command.chars().position(char::is_control) {
-            return Err(format!("column {}: a control character", at + 1));
-        }
         let mut after = RuleSet { version: self.version + 1, rules: self.rules.clone() };
         after.rules.execute(command).map_err(|error| error.to_string())?;
         for (key, why) in UNKNOWN_KEYS {
