@@ -17,7 +17,8 @@
 //! Invariants:
 //!  1. A request that waits stays in its slot, and counts for nothing before it starts: it is admitted,
 //!     routed and checked then.
-//!  2. Requests for the same MiB of a file start in the order in which they came, whatever their jobs.
+//!  2. A read of a MiB of a file, or a write to it, starts after the writes to it that wait, whatever
+//!     their jobs.
 //!  3. While none waits, and none is on its way, a request may pass without asking: so the end of the
 //!     last rule reorders nothing.
 //!  4. Rules are changed by daemon 0 alone, so that their versions are in one order.

@@ -420,7 +420,7 @@ static struct flock whole = {.l_type = F_WRLCK};
 
 static void *wait_for_lock(void *result) {
     int file = open(at("lock"), O_RDWR);
-    *(int *)result = fcntl(file, F_SETLKW, &whole) ? errno : 0;
+    *(volatile int *)result = fcntl(file, F_SETLKW, &whole) ? errno : 0;
     return result;
 }
 
@@ -437,9 +437,9 @@ static int locks(void) {
     handle(SIGUSR1, count, SA_RESTART);
     handle(SIGUSR2, count, 0);
     pthread_t thread;
-    int result = -1;
+    volatile int result = -1;
     void *end;
-    CHECK(!pthread_create(&thread, 0, wait_for_lock, &result));
+    CHECK(!pthread_create(&thread, 0, wait_for_lock, (void *)&result));
     usleep(100000);
     for (int i = 0; i < 5; i++) {
         int before = calls;
@@ -447,10 +447,11 @@ static int locks(void) {
         while (calls == before) usleep(1000);
     }
     CHECK(result == -1);
-    pthread_kill(thread, SIGUSR2);
-    CHECK(!pthread_join(thread, 0) && result == EINTR);
+    // Sent again: the thread may not have begun to wait.
+    for (calls = 0; result == -1; usleep(1000)) pthread_kill(thread, SIGUSR2);
+    CHECK(!pthread_join(thread, 0) && result == EINTR && calls > 0);
     result = -1;
-    CHECK(!pthread_create(&thread, 0, wait_for_lock, &result));
+    CHECK(!pthread_create(&thread, 0, wait_for_lock, (void *)&result));
     usleep(100000);
     CHECK(!pthread_cancel(thread) && !pthread_join(thread, &end) && end == PTHREAD_CANCELED);
     CHECK(!kill(holder, SIGKILL) && waitpid(holder, &status, 0) == holder);

@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::Relaxed;
-use shm::activity::{ActivitySegment, Lane, OpClass, Tags};
+use shm::activity::{ActivitySegment, BlockIndex, Lane, OpClass, Tags};
 use wire::Inode;
 use wire::errno::Result;
 
@@ -241,6 +241,12 @@ impl Client {
     /// process.
     pub fn count_in(&self, lane: Lane) {
         self.files.transport().activity.count_in(lane);
+    }
+
+    /// The block in which the calling thread counts; `None`: it counts for nobody.
+    #[must_use]
+    pub fn counted_block(&self) -> Option<BlockIndex> {
+        self.files.transport().activity.block()
     }
 
     /// The activity segment of this host, once this process is attached.

@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use shm::activity::records::TransferCounter;
 use shm::activity::{
-    ActivitySegment, CallCounter, Lane, OpClass, OpenWords, Owner, Tags, Transfer,
+    ActivitySegment, BlockIndex, CallCounter, Lane, OpClass, OpenWords, Owner, Tags, Transfer,
 };
 use shm::once::Once;
 use shm::wait;
@@ -226,6 +226,12 @@ impl Activity {
             Ok(_) => lane,
             Err(other) => other,
         }
+    }
+
+    /// The block in which the calling thread counts; `None`: that of nobody, or none.
+    pub(crate) fn block(&self) -> Option<BlockIndex> {
+        let lane = Lane::of_word(self.lane_word())?;
+        (lane.block != Lane::NOBODY.block).then_some(lane.block)
     }
 
     /// Has the calling thread count in this lane from now on.

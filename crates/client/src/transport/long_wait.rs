@@ -16,7 +16,7 @@ use crate::transport::Transport;
 use crate::transport::attachment::Attachment;
 use crate::transport::clock::sleep_micros;
 use crate::transport::request::{
-    Answer, Attempt, Destination, Identity, classify, encode, note_identity, own_credentials,
+    Answer, Attempt, Destination, Identity, classify, note_identity, own_credentials,
 };
 use crate::transport::retry::RetryBudget;
 
@@ -152,7 +152,7 @@ impl<'a> LongRequest<'a> {
         let mut entry = home.session.claim_reply_slot()?;
         note_identity(&mut header, &mut self.identity, home, &entry)?;
         let mut slot = home.session.claim(transport.timeout_micros())?;
-        slot.write(|bytes| encode(bytes, &header, request))?;
+        transport.fill(&mut slot, &header, request)?;
         slot.submit_for(&mut entry, worker, &home.bells, home.welcome.session)?;
         (self.sent, self.sent_at) = (Some((entry, home)), now);
         Ok(())

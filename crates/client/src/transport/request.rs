@@ -206,6 +206,20 @@ impl Transport {
         }
     }
 
+    /// Writes a request into a slot.
+    pub(crate) fn fill(
+        &self,
+        slot: &mut Slot<'_>,
+        header: &Header,
+        request: &Request<'_>,
+    ) -> Result<()> {
+        // The slots of other processes have the value that they were made with.
+        if self.mount() != 0 {
+            slot.set_origin(self.activity.block());
+        }
+        slot.write(|bytes| encode(bytes, header, request))
+    }
+
     /// One attempt: submits, waits, and classifies the reply.
     fn attempt<'a>(
         &self,
@@ -216,7 +230,7 @@ impl Transport {
         request: &Request<'_>,
         interruptible: Interruptible<'_>,
     ) -> Result<Attempt<'a>> {
-        slot.write(|bytes| encode(bytes, header, request))?;
+        self.fill(&mut slot, header, request)?;
         slot.submit(worker, &attachment.bells, attachment.welcome.session)?;
         let timeout = attachment.welcome.timeout_micros.max(1);
         loop {
@@ -274,7 +288,7 @@ impl Transport {
     ) -> Result<()> {
         let mut header = self.header(to, owner, by, &own_credentials());
         note_identity(&mut header, &mut None, by, slot)?;
-        slot.write(|bytes| encode(bytes, &header, request))?;
+        self.fill(slot, &header, request)?;
         slot.submit(worker, &by.bells, by.welcome.session)
     }
 
@@ -288,7 +302,7 @@ impl Transport {
     ) -> Result<()> {
         let mut header = self.header(to, owner, by, &own_credentials());
         note_identity(&mut header, &mut None, by, &slot)?;
-        slot.write(|bytes| encode(bytes, &header, request))?;
+        self.fill(&mut slot, &header, request)?;
         slot.submit_detached(worker, &by.bells, by.welcome.session)
     }
 
@@ -308,7 +322,7 @@ impl Transport {
         let mut header = self.header(to, owner, attachment, caller);
         let mut slot = self.claim_slot(attachment)?;
         note_identity(&mut header, &mut None, attachment, &slot)?;
-        slot.write(|bytes| encode(bytes, &header, request))?;
+        self.fill(&mut slot, &header, request)?;
         slot.submit_detached(worker, &attachment.bells, attachment.welcome.session)
     }
 
@@ -359,7 +373,7 @@ pub(crate) fn note_identity(
     Ok(())
 }
 
-pub(crate) fn encode(bytes: &mut [u8], header: &Header, request: &Request<'_>) -> Result<usize> {
+fn encode(bytes: &mut [u8], header: &Header, request: &Request<'_>) -> Result<usize> {
     let mut writer = Writer::new(bytes);
     header.encode(&mut writer);
     request.encode(&mut writer);

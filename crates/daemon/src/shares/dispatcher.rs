@@ -14,7 +14,7 @@ use net::Urgency;
 use qos::division::PERIOD_NANOS;
 use qos::exchange::{CapGrant, CapKey, Message, Token};
 use qos::rules::Scope;
-use qos::scheduler::{Limits, Options, OptionsError, Request, Scheduler, Ticket};
+use qos::scheduler::{Limits, Options, OptionsError, Request, Scheduler, Ticket, Work};
 use serde_json::json;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ struct KeptAccount {
     used_at: u64,
 }
 
-/// Requests for a part of a file that wait.
+/// Writes to a part of a file that wait.
 struct RangeUse {
     account: (u32, u64),
     count: u32,
@@ -202,7 +202,8 @@ impl Dispatcher {
     /// A request arrives.
     fn push(&mut self, now: u64, held: HeldRequest) {
         let own = (held.account.user, held.account.number);
-        // Whatever the job: requests for the same bytes keep their order.
+        // Whatever the job: what is written to the same bytes, or read there, comes after writes that
+        // wait. Reads hold up nothing, or a job with a low limit would slow all readers of its input.
         let used = held.range.and_then(|range| self.ranges.get(&range));
         let key = used.map_or(own, |used| used.account);
         self.note_arrival(now, key, &held);
@@ -214,7 +215,7 @@ impl Dispatcher {
             tracing::warn!("too many requests wait for their share");
             return self.release(held, None);
         }
-        if let Some(range) = held.range {
+        if let Some(range) = held.range.filter(|_| held.work == Work::Write) {
             self.ranges.entry(range).or_insert(RangeUse { account: key, count: 0 }).count += 1;
         }
         if let Some(account) = self.accounts.get_mut(&key) {
@@ -264,7 +265,7 @@ impl Dispatcher {
                 account.waiting = account.waiting.saturating_sub(1);
                 account.bytes_waiting = account.bytes_waiting.saturating_sub(held.bytes);
             }
-            if let Some(range) = held.range
+            if let Some(range) = held.range.filter(|_| held.work == Work::Write)
                 && let Some(used) = self.ranges.get_mut(&range)
             {
                 used.count -= 1;

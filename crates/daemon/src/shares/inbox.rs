@@ -23,7 +23,7 @@ pub(crate) struct HeldRequest {
     pub(crate) work: Work,
     /// Bytes that it moves.
     pub(crate) bytes: u64,
-    /// The part of a file whose requests keep their order.
+    /// The part of a file that it reads or writes.
     pub(crate) range: Option<ShareRange>,
 }
 

@@ -26,6 +26,7 @@ use crate::server::Server;
 use crate::server::handles::Handles;
 use crate::server::lock_table::Locks;
 use crate::server::quiesce::Quiesce;
+use crate::server::serving_threads::ServingThreads;
 use crate::settings::Settings;
 use crate::users::activity::CallerActivity;
 use crate::users::id_map::Owners;
@@ -91,6 +92,7 @@ pub(crate) fn agree(
             lookup_cache: LookupCache::new(),
             access_times: AccessTimes::default(),
             quiesce: Quiesce::default(),
+            serving: ServingThreads::new(rings.as_ref().map_or(1, Prepared::queue_count)),
             watches: Watches::new(),
             page_versions: PageVersions::new(),
             page_fills: PageFills::new(),

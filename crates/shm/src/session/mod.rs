@@ -12,7 +12,8 @@
 //!
 //! The bounce buffers follow (`bounce`).
 //!
-//! A slot: state u32 (a futex), owner u32 (thread; 0: free), length u32, sequence u64, then, at 64,
+//! A slot: state u32 (a futex), owner u32 (thread; 0: free), length u32, origin u32 (the activity block
+//! plus one of the process for which a mount asks; 0: the session's own), sequence u64, then, at 64,
 //! the message. The bits above the 16 of a request's length hold the reply slot for its reply, if
 //! any.
 //!
@@ -36,6 +37,7 @@
 
 mod doorbell;
 
+use crate::activity::BlockIndex;
 use crate::segment::Segment;
 use crate::signals::{Arrived, BlockedSignals};
 use crate::sync::{self, AtomicU32, AtomicU64};
@@ -65,6 +67,7 @@ const WORD: usize = 64;
 const STATE: usize = 0;
 const OWNER: usize = 4;
 const LENGTH: usize = 8;
+const ORIGIN: usize = 12;
 const SEQUENCE: usize = 16;
 
 /// Length of all slots.
@@ -332,6 +335,12 @@ impl Session {
         self.word64(slot, SEQUENCE).map_or(0, |sequence| sequence.load(Relaxed))
     }
 
+    /// The block of the process for which the request in `slot` is made (`Slot::set_origin`).
+    #[must_use]
+    pub fn origin(&self, slot: usize) -> Option<BlockIndex> {
+        self.word32(slot, ORIGIN).ok()?.load(Relaxed).checked_sub(1).map(BlockIndex)
+    }
+
     /// True if nobody waits for the reply to the request in `slot`.
     #[must_use]
     pub fn is_detached(&self, slot: usize) -> bool {
@@ -454,6 +463,14 @@ impl Slot<'_> {
         }
         self.session.word32(self.index, LENGTH)?.store(length as u32, Relaxed);
         Ok(())
+    }
+
+    /// Says for which process the request is made, by its block of counters; `None`: the session's own,
+    /// or one that is not known. A slot keeps it until it is set again.
+    pub fn set_origin(&self, block: Option<BlockIndex>) {
+        if let Ok(origin) = self.session.word32(self.index, ORIGIN) {
+            origin.store(block.map_or(0, |block| block.0.wrapping_add(1)), Relaxed);
+        }
     }
 
     fn submit_as(&self, state: u32, worker: usize, bells: &Doorbells, session: u16) -> Result<()> {
