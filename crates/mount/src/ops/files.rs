@@ -310,7 +310,7 @@ pub(crate) fn allocate(
 ) -> Result<()> {
     let file = request.opened(handle)?;
     // The kernel does not say here whether the bits must be cleared.
-    if request.header.uid != 0 {
+    if !request.is_of_root() {
         kill_ids(request, file)?;
     }
     request.server.client.allocate(file, mode, offset, length)

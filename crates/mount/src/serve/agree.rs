@@ -82,13 +82,11 @@ pub(crate) fn agree(
         });
         let reply = reply.get(..length).unwrap_or_default();
         device::send_reply(&device, reply).map_err(failed)?;
-        let owners =
-            if settings.is_other_namespace { Owners::of_namespace() } else { Owners::default() };
         let server = Server {
             client,
             handles,
             agreed,
-            owners,
+            owners: Owners::of(settings),
             callers: CallerActivity::default(),
             locks: Locks::new(),
             lookup_cache: LookupCache::new(),
