@@ -310,7 +310,7 @@ impl<'a> SessionHazards<'a> {
             for slot in 0..HAZARD_COUNT {
                 let slot = self.hazards.slot(self.block, slot)?;
                 let holder = HazardPointer(slot.pointer.load(Relaxed));
-                if holder.is_of_dead_thread() && take(slot, holder.0, word) {
+                if backoff.is_dead(holder.thread()) && take(slot, holder.0, word) {
                     return Ok(slot);
                 }
             }

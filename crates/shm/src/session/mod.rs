@@ -40,6 +40,7 @@ use crate::segment::Segment;
 use crate::signals::{Arrived, BlockedSignals};
 use crate::sync::{self, AtomicU32, AtomicU64};
 use crate::wait::{self, Backoff, Next, Woken};
+use core::ops::Range;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
@@ -180,7 +181,8 @@ impl Session {
                 continue;
             }
             if backoff.pause() == Next::Sleep {
-                if let Some(index) = (0..SLOT_COUNT).find(|index| self.take_over(*index)) {
+                if let Some(index) = self.find_left(0..SLOT_COUNT, |thread| backoff.is_dead(thread))
+                {
                     return self.claimed(index);
                 }
                 let deadline =
@@ -209,7 +211,7 @@ impl Session {
             map.fetch_or(bit, Relaxed);
             return self.claimed(index);
         }
-        let index = (SLOT_COUNT..ANSWER_SLOT_COUNT).find(|index| self.take_over(*index));
+        let index = self.find_left(SLOT_COUNT..ANSWER_SLOT_COUNT, wait::is_dead);
         self.claimed(index.ok_or(Errno::ENOLCK)?)
     }
 
@@ -229,15 +231,20 @@ impl Session {
         Ok(())
     }
 
+    /// A slot of a dead thread; it passes to the caller.
+    fn find_left(&self, mut slots: Range<usize>, is_dead: impl Fn(u32) -> bool) -> Option<usize> {
+        slots.find(|slot| self.take_over(*slot, &is_dead))
+    }
+
     /// If the owner of a slot died while the daemon did not have it, or the slot is free though its
     /// bit says otherwise, its claim passes to the caller.
-    fn take_over(&self, index: usize) -> bool {
+    fn take_over(&self, index: usize, is_dead: impl Fn(u32) -> bool) -> bool {
         let words = (self.word32(index, OWNER), self.word32(index, STATE));
         let (Ok(owner), Ok(state)) = words else { return false };
         let holder = owner.load(Relaxed);
         let has_request = || matches!(state.load(SeqCst) & !ASLEEP, SUBMITTED | DETACHED);
         // Again once it is dead: it may have submitted a request before.
-        if has_request() || !wait::is_dead(holder) || has_request() {
+        if has_request() || !is_dead(holder) || has_request() {
             return false;
         }
         owner.compare_exchange(holder, wait::thread_id(), AcqRel, Relaxed).is_ok()
@@ -373,7 +380,7 @@ impl Session {
     #[must_use]
     pub fn is_awaited(&self, slot: usize) -> bool {
         self.is_detached(slot)
-            || self.word32(slot, OWNER).is_ok_and(|owner| !wait::is_dead(owner.load(Relaxed)))
+            || self.word32(slot, OWNER).is_ok_and(|owner| !wait::is_absent(owner.load(Relaxed)))
     }
 
     /// Puts the reply into `slot` and wakes its waiter. A reply that is too long becomes empty,

@@ -222,7 +222,7 @@ fn any_call(file: OfdIndex, each: &mut dyn FnMut(&AtomicU64, u64) -> bool) -> bo
         if value as u32 & !(HANDED_OVER as u32) != number(file) {
             continue;
         }
-        if !shm::wait::is_dead((value >> 32) as u32) {
+        if !shm::wait::is_absent((value >> 32) as u32) {
             if each(cell, value) {
                 return true;
             }
