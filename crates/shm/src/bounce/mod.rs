@@ -22,7 +22,7 @@
 //!                                  COUNTING --not counted------------------> TAKEN
 //!                                  COUNTING --its thread died, recounted---> FREE
 //!                                  PUSHED --the daemon saw it--> MOVING --it is done--> FREE
-//!                                  PUSHED, MOVING --the daemon is dead--> TAKEN
+//!                                  PUSHED, MOVING --the daemon is dead--> RETAKEN --> TAKEN
 //!
 //! and the states of readahead (`readahead`).
 //!
@@ -72,6 +72,7 @@ const LEFT: u32 = 3;
 const PUSHED: u32 = 4;
 const MOVING: u32 = 5;
 const COUNTING: u32 = 8;
+const RETAKEN: u32 = 9;
 
 /// Maximum length of one sleep for a buffer.
 const SLEEP_MICROS: u64 = 10_000;
@@ -215,15 +216,20 @@ impl<'a> BounceBuffers<'a> {
     /// still has to be pushed.
     #[must_use]
     pub fn take_pushed(&self, index: usize) -> Option<(Buffer<'a>, Pushed)> {
-        let state = self.word(index, STATE).ok()?;
+        let (state, owner) = (self.word(index, STATE).ok()?, self.word(index, OWNER).ok()?);
         let before = state.load(Acquire);
         if before != PUSHED && before != MOVING {
             return None;
         }
+        state.compare_exchange(before, RETAKEN, AcqRel, Relaxed).ok()?;
+        // TAKEN only with its new owner: the thread that pushed it may be dead, for which others
+        // would take the buffer over.
+        owner.store(wait::thread_id(), Relaxed);
+        state.store(TAKEN, Release);
+        let buffer = Buffer { buffers: *self, index };
+        // Read now that nobody else describes another write there.
         let pushed = self.pushed(index).ok()?;
-        state.compare_exchange(before, TAKEN, AcqRel, Relaxed).ok()?;
-        self.word(index, OWNER).ok()?.store(wait::thread_id(), Release);
-        Some((Buffer { buffers: *self, index }, pushed))
+        Some((buffer, pushed))
     }
 
     fn pushed(&self, index: usize) -> Result<Pushed> {
