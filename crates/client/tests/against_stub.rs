@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use stub::Stub;
 use wire::attributes::mode;
 use wire::errno::{Errno, Result};
+use wire::limits::SLOT_COUNT;
 use wire::request::lock;
 use wire::{Attributes, Credentials, Inode};
 
@@ -411,6 +412,25 @@ fn an_unlock_that_was_given_up_does_not_end_a_later_lock() {
         assert_eq!(CLIENT.flock(one.ofd, lock::UNLOCK, Wait::No), Ok(()));
     }
     CLIENT.close(one.ofd, bench.process).expect("closed");
+}
+
+#[test]
+fn a_call_that_gets_no_slot_ends_with_eio() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("slots", &CLIENT);
+    let file = bench.open("f", READ_WRITE | CREATE).expect("made");
+    let session = bench.stub.session();
+    let slots: Vec<_> = (0..SLOT_COUNT).map(|_| session.claim(1000).expect("a slot")).collect();
+    let range = LockRange { kind: lock::WRITE, start: 0, end: 9, pid: 1 };
+    let owner = LockOwner::Process(bench.process);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| CLIENT.lock(file.ofd, owner, range, Wait::Yes));
+        assert_eq!(CLIENT.lock(file.ofd, owner, range, Wait::No), Err(Errno::EIO));
+        assert_eq!(waits.join().expect("it ends"), Err(Errno::EIO));
+    });
+    drop(slots);
+    assert_eq!(CLIENT.lock(file.ofd, owner, range, Wait::No), Ok(()));
+    CLIENT.close(file.ofd, bench.process).expect("closed");
 }
 
 #[test]

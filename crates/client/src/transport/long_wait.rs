@@ -151,7 +151,7 @@ impl<'a> LongRequest<'a> {
         let mut header = transport.header(to, owner, home, &own_credentials());
         let mut entry = home.session.claim_reply_slot()?;
         note_identity(&mut header, &mut self.identity, home, &entry)?;
-        let mut slot = home.session.claim(transport.timeout_micros())?;
+        let mut slot = transport.claim_slot(home)?;
         slot.write(|bytes| encode(bytes, &header, request))?;
         slot.submit_for(&mut entry, worker, &home.bells, home.welcome.session)?;
         (self.sent, self.sent_at) = (Some((entry, home)), now);

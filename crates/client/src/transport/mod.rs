@@ -94,10 +94,14 @@ impl Transport {
     }
 
     /// Claims a slot; waits on while a daemon holds back requests.
+    ///
+    /// # Errors
+    /// `EIO` if no slot became free in time.
     pub(crate) fn claim_slot<'a>(&self, by: &'a Attachment) -> Result<Slot<'a>> {
         loop {
             match by.session.claim(self.timeout_micros()) {
                 Err(Errno::ETIMEDOUT) if self.is_throttled() => {}
+                Err(Errno::ETIMEDOUT) => return Err(Errno::EIO),
                 claimed => return claimed,
             }
         }

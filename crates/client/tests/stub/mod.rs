@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub(crate) namespace: Mutex<Namespace>,
     /// Requests are answered only once this many wait, the one in the last slot first.
     pub(crate) held_until: AtomicUsize,
+    /// The memory of the last session.
+    pub(crate) session: Mutex<Option<OwnedFd>>,
     fds: Vec<OwnedFd>,
 }
 
@@ -98,7 +100,7 @@ impl Stub {
             ),
         );
         let (namespace, held_until) = (Mutex::new(namespace), AtomicUsize::new(0));
-        let state = Arc::new(State { namespace, held_until, fds });
+        let state = Arc::new(State { namespace, held_until, session: Mutex::new(None), fds });
         let ends = Arc::new(AtomicBool::new(false));
         let mut stub = Stub { state, directory, ends, thread: None };
         stub.resume();
@@ -108,6 +110,12 @@ impl Stub {
     /// The directory of its socket.
     pub(crate) fn rundir(&self) -> std::ffi::CString {
         std::ffi::CString::new(self.directory.to_str().expect("a plain path")).expect("no NUL")
+    }
+
+    /// The last session, as its client sees it.
+    pub(crate) fn session(&self) -> Session {
+        let fd = self.state.session.lock().expect("no panic");
+        Session::new(map(fd.as_ref().expect("attached"), SESSION_BYTES)).expect("a session")
     }
 
     /// Ends the thread and all connections, as a kill does.
@@ -216,6 +224,7 @@ fn welcome(state: &State, stream: OwnedFd, number: u16) -> (Session, OwnedFd) {
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
     let slices = [IoSlice::new(&bytes[..length])];
+    *state.session.lock().expect("no panic") = Some(fd.try_clone().expect("a descriptor"));
     rustix::net::sendmsg(&stream, &slices, &mut control, SendFlags::empty()).expect("sent");
     (Session::new(segment).expect("a session"), stream)
 }
