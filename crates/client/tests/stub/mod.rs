@@ -3,9 +3,11 @@
 //! them without the real daemon.
 
 mod namespace;
+mod put_off;
 
 use namespace::Namespace;
 use placement::Map;
+use put_off::PutOff;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::IoSlice;
 use rustix::net::{
@@ -42,6 +44,7 @@ pub(crate) struct State {
     pub(crate) held_until: AtomicUsize,
     /// The memory of the last session.
     pub(crate) session: Mutex<Option<OwnedFd>>,
+    pub(crate) put_off: Mutex<PutOff>,
     fds: Vec<OwnedFd>,
 }
 
@@ -100,7 +103,14 @@ impl Stub {
             ),
         );
         let (namespace, held_until) = (Mutex::new(namespace), AtomicUsize::new(0));
-        let state = Arc::new(State { namespace, held_until, session: Mutex::new(None), fds });
+        let state = State {
+            namespace,
+            held_until,
+            session: Mutex::new(None),
+            put_off: Mutex::default(),
+            fds,
+        };
+        let state = Arc::new(state);
         let ends = Arc::new(AtomicBool::new(false));
         let mut stub = Stub { state, directory, ends, thread: None };
         stub.resume();
@@ -186,12 +196,16 @@ fn serve(state: &State, listener: &OwnedFd, ends: &AtomicBool) {
 }
 
 fn answer(state: &State, session: &Session, slot: usize, header: &Header, request: &Request<'_>) {
+    let mut put_off = state.put_off.lock().expect("no panic");
+    if let Some(reply) = put_off.reply(header, request) {
+        return session.reply(slot, &reply);
+    }
     let mut namespace = state.namespace.lock().expect("no panic");
     let mut reply = Box::new([0; SLOT_BYTES]);
     let mut writer = Writer::new(&mut reply[..]);
     namespace.perform(header, request, &mut |answer: Reply<'_>| answer.encode(&mut writer));
     let length = writer.finish().expect("an answer fits");
-    session.reply(slot, &reply[..length]);
+    session.reply(slot, &put_off.told(header, request, &reply[..length]));
 }
 
 fn welcome(state: &State, stream: OwnedFd, number: u16) -> (Session, OwnedFd) {

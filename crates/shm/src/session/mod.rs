@@ -90,6 +90,9 @@ const SLEEP_MICROS: u64 = 50_000;
 /// The same where a signal may end the wait: signals are blocked while it sleeps.
 const INTERRUPTIBLE_MICROS: u64 = 20_000;
 
+/// Free slots that threads which keep slots leave to others.
+const SPARE_SLOTS: u32 = SLOT_COUNT as u32 / 4;
+
 /// One request in this many sleeps at once if the worker is on the same processor (see `wait`).
 const SAME_CPU_PERIOD: u64 = 16;
 
@@ -193,6 +196,12 @@ impl Session {
                 sync::sched_yield();
             }
         }
+    }
+
+    /// True if enough slots are free that a thread may keep one that it does not use.
+    #[must_use]
+    pub fn has_spare(&self) -> bool {
+        self.map(0).is_ok_and(|map| map.load(Relaxed).count_zeros() >= SPARE_SLOTS)
     }
 
     /// Takes a free reply slot for the calling thread, or one of a dead thread; the lowest, so that
