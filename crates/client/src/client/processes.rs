@@ -73,7 +73,8 @@ impl Client {
     /// Before a fork: copies the table for the child and takes a reference of every open file.
     ///
     /// # Errors
-    /// `ENFILE`.
+    /// `ENFILE` if there are too many processes or descriptors, `ENOSPC` if there is no memory, `EIO`
+    /// if the parent has no table any more.
     pub fn fork_copy(&self, parent: ProcessIndex) -> Result<ProcessIndex> {
         descriptors::fork_copy(self.files.transport(), parent)
     }
