@@ -138,6 +138,11 @@ impl Client {
         self.files.transport().end_abandoned_calls();
     }
 
+    /// As `end_abandoned_calls`, for what such a call holds of the open file that it used.
+    pub fn end_abandoned_use(&self, file: OfdIndex) {
+        descriptors::end_abandoned_use(self.files.transport(), file);
+    }
+
     /// The process is an application that this crate is a guest of: little memory of the instance
     /// stays mapped. Before `attach`.
     pub fn be_a_guest(&self) {

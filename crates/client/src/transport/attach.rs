@@ -305,6 +305,7 @@ impl Transport {
             attachment.op_log.end_abandoned(attachment.welcome.session);
             let is_alive = || attachment.is_alive();
             attachment.session.end_abandoned(self.timeout_micros(), is_alive);
+            attachment.session.bounce_buffers().end_abandoned();
         }
     }
 

@@ -203,6 +203,19 @@ impl<'a> BounceBuffers<'a> {
         })
     }
 
+    /// Gives back the buffers of the calling thread, whose calls ended without returning. One that the
+    /// daemon uses is free once it is done.
+    pub fn end_abandoned(&self) {
+        let me = wait::thread_id();
+        for index in 0..BOUNCE_BUFFER_COUNT {
+            let words = (self.word(index, STATE), self.word(index, OWNER));
+            let (Ok(state), Ok(owner)) = words else { return };
+            if owner.load(Relaxed) == me && matches!(state.load(Acquire), TAKEN | LENT) {
+                drop(Buffer { buffers: *self, index });
+            }
+        }
+    }
+
     /// Wakes the threads that wait for a buffer.
     fn wake_waiters(&self) {
         fence(SeqCst);
@@ -544,6 +557,21 @@ mod tests {
             drop(all.pop());
             assert_eq!(waiter.join().expect("it ends"), Ok(BOUNCE_BUFFER_COUNT as u8 - 1));
         });
+    }
+
+    #[test]
+    fn buffers_of_calls_that_a_jump_left_are_given_back() {
+        let session = session();
+        let buffers = session.bounce_buffers();
+        let each = 0..BOUNCE_BUFFER_COUNT;
+        let all = || each.clone().map_while(|_| buffers.take(0).ok()).collect::<Vec<_>>();
+        let mut taken = all();
+        taken.iter_mut().step_by(2).for_each(|buffer| buffer.lend().expect("taken"));
+        taken.into_iter().for_each(core::mem::forget);
+        buffers.end_abandoned();
+        assert_eq!(all().len(), BOUNCE_BUFFER_COUNT / 2, "the daemon has the others");
+        (0..BOUNCE_BUFFER_COUNT as u8).for_each(|buffer| buffers.give_back(buffer));
+        assert_eq!(all().len(), BOUNCE_BUFFER_COUNT);
     }
 
     #[test]

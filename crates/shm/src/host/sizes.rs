@@ -15,8 +15,8 @@
 //!    two afterwards. If the file has the mode `posix` the first daemon of the host counts instead,
 //!    as the worker would (`daemon::sizes`), whichever process truncates.
 //! 4. The epoch is counted first, `dirty_end` cleared then: a write noted before is ordered before
-//!    the truncation. Only who truncates clears it unreported: a process that asks another host to may
-//!    be killed before it asks.
+//!    the truncation. A process that asks another host to truncate clears only what is reported: it
+//!    may be killed before it asks.
 //! 5. `truncated_to` holds the epoch at which the last truncation began, and its size, before
 //!    `sizes` has them.
 
