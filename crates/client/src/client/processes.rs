@@ -73,7 +73,8 @@ impl Client {
     /// Before a fork: copies the table for the child and takes a reference of every open file.
     ///
     /// # Errors
-    /// `ENFILE`.
+    /// `ENFILE` if there are too many processes or descriptors, `ENOSPC` if there is no memory, `EIO`
+    /// if the parent has no table any more.
     pub fn fork_copy(&self, parent: ProcessIndex) -> Result<ProcessIndex> {
         descriptors::fork_copy(self.files.transport(), parent)
     }
@@ -135,6 +136,11 @@ impl Client {
     /// signal handler left them by a jump. Nothing else of the thread is in a call.
     pub fn end_abandoned_calls(&self) {
         self.files.transport().end_abandoned_calls();
+    }
+
+    /// As `end_abandoned_calls`, for what such a call holds of the open file that it used.
+    pub fn end_abandoned_use(&self, file: OfdIndex) {
+        descriptors::end_abandoned_use(self.files.transport(), file);
     }
 
     /// The process is an application that this crate is a guest of: little memory of the instance

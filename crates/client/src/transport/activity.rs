@@ -192,7 +192,7 @@ impl Activity {
                 return lane;
             }
             let taken_over = mine | seen & u64::from(u32::MAX);
-            if wait::is_dead((seen >> 32) as u32)
+            if wait::is_absent((seen >> 32) as u32)
                 && cell.compare_exchange(seen, taken_over, AcqRel, Relaxed).is_ok()
             {
                 return taken_over as u32;
@@ -244,7 +244,7 @@ impl Activity {
                 cell.store(mine, Release);
                 return;
             }
-            if (seen == 0 || wait::is_dead((seen >> 32) as u32))
+            if (seen == 0 || wait::is_absent((seen >> 32) as u32))
                 && cell.compare_exchange(seen, mine, AcqRel, Relaxed).is_ok()
             {
                 return;

@@ -42,6 +42,7 @@ use crate::segment::Segment;
 use crate::signals::{Arrived, BlockedSignals};
 use crate::sync::{self, AtomicU32, AtomicU64};
 use crate::wait::{self, Backoff, Next, Woken};
+use core::ops::Range;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
@@ -91,6 +92,9 @@ const _: () = assert!(SLOT_STRIDE.is_multiple_of(8));
 const SLEEP_MICROS: u64 = 50_000;
 /// The same where a signal may end the wait: signals are blocked while it sleeps.
 const INTERRUPTIBLE_MICROS: u64 = 20_000;
+
+/// Free slots that threads which keep slots leave to others.
+const SPARE_SLOTS: u32 = SLOT_COUNT as u32 / 4;
 
 /// One request in this many sleeps at once if the worker is on the same processor (see `wait`).
 const SAME_CPU_PERIOD: u64 = 16;
@@ -183,7 +187,8 @@ impl Session {
                 continue;
             }
             if backoff.pause() == Next::Sleep {
-                if let Some(index) = (0..SLOT_COUNT).find(|index| self.take_over(*index)) {
+                if let Some(index) = self.find_left(0..SLOT_COUNT, |thread| backoff.is_dead(thread))
+                {
                     return self.claimed(index);
                 }
                 let deadline =
@@ -194,6 +199,12 @@ impl Session {
                 sync::sched_yield();
             }
         }
+    }
+
+    /// True if enough slots are free that a thread may keep one that it does not use.
+    #[must_use]
+    pub fn has_spare(&self) -> bool {
+        self.map(0).is_ok_and(|map| map.load(Relaxed).count_zeros() >= SPARE_SLOTS)
     }
 
     /// Takes a free reply slot for the calling thread, or one of a dead thread; the lowest, so that
@@ -212,7 +223,7 @@ impl Session {
             map.fetch_or(bit, Relaxed);
             return self.claimed(index);
         }
-        let index = (SLOT_COUNT..ANSWER_SLOT_COUNT).find(|index| self.take_over(*index));
+        let index = self.find_left(SLOT_COUNT..ANSWER_SLOT_COUNT, wait::is_dead);
         self.claimed(index.ok_or(Errno::ENOLCK)?)
     }
 
@@ -232,15 +243,20 @@ impl Session {
         Ok(())
     }
 
+    /// A slot of a dead thread; it passes to the caller.
+    fn find_left(&self, mut slots: Range<usize>, is_dead: impl Fn(u32) -> bool) -> Option<usize> {
+        slots.find(|slot| self.take_over(*slot, &is_dead))
+    }
+
     /// If the owner of a slot died while the daemon did not have it, or the slot is free though its
     /// bit says otherwise, its claim passes to the caller.
-    fn take_over(&self, index: usize) -> bool {
+    fn take_over(&self, index: usize, is_dead: impl Fn(u32) -> bool) -> bool {
         let words = (self.word32(index, OWNER), self.word32(index, STATE));
         let (Ok(owner), Ok(state)) = words else { return false };
         let holder = owner.load(Relaxed);
         let has_request = || matches!(state.load(SeqCst) & !ASLEEP, SUBMITTED | DETACHED);
         // Again once it is dead: it may have submitted a request before.
-        if has_request() || !wait::is_dead(holder) || has_request() {
+        if has_request() || !is_dead(holder) || has_request() {
             return false;
         }
         owner.compare_exchange(holder, wait::thread_id(), AcqRel, Relaxed).is_ok()
@@ -382,7 +398,7 @@ impl Session {
     #[must_use]
     pub fn is_awaited(&self, slot: usize) -> bool {
         self.is_detached(slot)
-            || self.word32(slot, OWNER).is_ok_and(|owner| !wait::is_dead(owner.load(Relaxed)))
+            || self.word32(slot, OWNER).is_ok_and(|owner| !wait::is_absent(owner.load(Relaxed)))
     }
 
     /// Puts the reply into `slot` and wakes its waiter. A reply that is too long becomes empty,
