@@ -5,9 +5,9 @@
 //! - `rule_set`: the rules in force, and their file in the data directory.
 //! - `accounts`: user and job of requests. `inbox`: requests that wait, and other messages.
 //! - `gate`: on the threads of workers: which requests wait, and for which account.
-//! - `dispatcher`: the thread that owns everything below: `account_line` (what limits hold back), `device`
-//!   (shares on the way to a daemon), `caps` (parts of caps that hold over all daemons), `spread` (rules
-//!   reach all daemons).
+//! - `dispatcher`: the thread that owns everything below: `account_line` (what limits hold back),
+//!   `device` (shares on the way to a daemon), `caps` (parts of caps that hold over all daemons),
+//!   `spread` (rules reach all daemons).
 //! - `answering`: the command `forebay qos`.
 //!
 //! ```text

@@ -1,8 +1,8 @@
-//! An account (`AccountKey`) as the dispatcher sees it: its limits, and the requests that these hold back. Those
-//! that pass go to the way of their daemon (`device`), where accounts have their shares.
+//! An account (`AccountKey`) as the dispatcher sees it: its limits, and the requests that these hold
+//! back. Those that pass go to the way of their daemon (`device`), where accounts have their shares.
 //!
-//! A limit holds over all ways together: requests that it holds back wait in two lines, one of requests that
-//! move bytes, so that others do not wait for bytes that they do not ask for.
+//! A limit holds over all ways together: requests that it holds back wait in two lines, one of requests
+//! that move bytes, so that others do not wait for bytes that they do not ask for.
 
 use crate::shares::accounts::JobAccount;
 use crate::shares::caps::{CapPart, CapPlace};

@@ -5,8 +5,8 @@
 //! large requests have a window, which follows the time that they take: about `AIM_NANOS` of the way's
 //! rate. Where two requests already take longer, it stays at two, so that the way is never idle.
 //!
-//! Invariant: while nothing ends for `STALLED_NANOS`, everything starts, and fails in its own time: requests
-//! to a daemon that is down wait no longer than without rules.
+//! Invariant: while nothing ends for `STALLED_NANOS`, everything starts, and fails in its own time:
+//! requests to a daemon that is down wait no longer than without rules.
 
 use qos::scheduler::{Limits, Options, OptionsError, Request, Scheduler, Started, Ticket};
 use std::collections::BTreeMap;
@@ -187,8 +187,8 @@ mod tests {
         Request { user: 1, job, work: Work::Write, bytes: 256 << 10, token }
     }
 
-    /// A way that passes a request in `nanos`, in the order in which they start; the numbers of requests of
-    /// two jobs that ended. Each keeps so many requests.
+    /// A way that passes a request in `nanos`, in the order in which they start; the numbers of requests
+    /// of two jobs that ended. Each keeps so many requests.
     fn served(nanos: u64, kept: [usize; 2], total: usize) -> [usize; 2] {
         let mut device = Device::new().expect("the sizes");
         let (mut now, mut token) = (0, 0);
