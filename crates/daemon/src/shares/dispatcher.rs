@@ -1,5 +1,6 @@
 //! The thread that has the requests that wait: they pass the limits of their accounts (`account_line`),
-//! then wait for their turn on the way to their daemon (`device`), and go back to their workers. It sleeps while nothing waits and no rule is in force.
+//! then wait for their turn on the way to their daemon (`device`), and go back to their workers.
+//! It sleeps while nothing waits and no rule is in force.
 
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
