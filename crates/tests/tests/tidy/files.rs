@@ -1,7 +1,7 @@
 //! Files are small, have headers, keep to the column limit; functions fit a screen; `unsafe` stays in
 //! its crates and each use states its safety; nothing names a place outside the repository.
 
-use super::{Source, assert_none, root, sources};
+use super::{Source, assert_none, is_output, root, sources};
 use std::fs;
 
 /// The only crates with `unsafe`.
@@ -121,7 +121,7 @@ fn nothing_points_outside_the_repository() {
             let path = entry.path();
             let name = entry.file_name();
             if path.is_dir() {
-                if name != "target" && name != ".git" {
+                if !is_output(&path) {
                     dirs.push(path);
                 }
             } else if name != "Cargo.lock" && name != ".git" {

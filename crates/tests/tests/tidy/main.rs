@@ -30,6 +30,26 @@ fn read_dir(path: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// True for directories that are not of the repository: those that `.gitignore` names by their path, and
+/// other build outputs. Modules may be called `target`.
+fn is_output(directory: &Path) -> bool {
+    let ignored = read(&root().join(".gitignore"));
+    let mut ignored = ignored.lines().filter_map(|line| line.strip_prefix('/'));
+    directory.ends_with(".git")
+        || directory.join("CACHEDIR.TAG").exists()
+        || ignored.any(|path| directory == root().join(path))
+}
+
+#[test]
+fn build_outputs_are_not_of_the_repository() {
+    for path in ["target", "fuzz/target", ".git"] {
+        assert!(is_output(&root().join(path)), "{path}");
+    }
+    for path in ["fuzz", "crates/data/src/target"] {
+        assert!(!is_output(&root().join(path)), "{path}");
+    }
+}
+
 /// All files below a directory whose names end so, build outputs excluded.
 fn files_below(top: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -37,8 +57,7 @@ fn files_below(top: &Path, extension: &str) -> Vec<PathBuf> {
     while let Some(directory) = directories.pop() {
         for path in read_dir(&directory) {
             if path.is_dir() {
-                let is_output = path.join("CACHEDIR.TAG").exists();
-                if !is_output && !path.ends_with(".git") {
+                if !is_output(&path) {
                     directories.push(path);
                 }
             } else if path.extension().is_some_and(|one| one == extension) {

@@ -1,7 +1,7 @@
 //! Damaged files of daemons: a start names them and refuses, `forebay check` lists what is lost and
 //! changes nothing, and after `forebay start --salvage` everything else is as it was.
 
-use crate::support::{Instance, text, wait_for};
+use crate::support::{Instance, Worker, text, wait_for};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
@@ -111,17 +111,58 @@ fn salvage(instance: &Instance, what: &str) -> Value {
     list
 }
 
+/// Paths of everything below a directory, with the answers to reading them; of directories the path
+/// alone.
+fn all_below(worker: &mut Worker, directory: &str) -> BTreeMap<String, Option<String>> {
+    let (mut found, mut waiting) = (BTreeMap::new(), vec![directory.to_owned()]);
+    while let Some(directory) = waiting.pop() {
+        let names = worker.ask(&format!("list /forebay{directory}"));
+        for name in names.strip_prefix("ok ").unwrap_or_default().split_whitespace() {
+            let path = format!("{directory}/{name}");
+            // EISDIR.
+            let read = Some(worker.ask(&format!("get /forebay{path}"))).filter(|it| it != "err 21");
+            if read.is_none() {
+                waiting.push(path.clone());
+            }
+            found.insert(path, read);
+        }
+    }
+    found
+}
+
 /// Reads all files. Each is right, or in the list, or missing because a record of a log is lost.
-fn read_all(instance: &Instance, list: &Value, what: &str) -> usize {
+/// `earlier`: names that a removal gave up, which are there again if its record is lost.
+fn read_all(
+    instance: &Instance,
+    list: &Value,
+    what: &str,
+    earlier: &mut BTreeSet<String>,
+) -> usize {
     let has_lost_records = !list["damage"].as_array().expect("a list").is_empty();
     let lost = lost_in(list);
     let is_listed = |word: &str, path: &str| lost.contains(&(word.to_owned(), path.to_owned()));
     let mut worker = instance.worker();
+    // Files and directories in lost+found are listed, and are there, with all that is below them.
+    let saved = all_below(&mut worker, "/lost+found");
+    for (path, read) in &saved {
+        if path.starts_with("/lost+found/#") && path.matches('/').count() == 2 {
+            let is_known = is_listed("name", path) || earlier.contains(path);
+            assert!(is_known, "{what}: {path}: {list}");
+            earlier.insert(path.clone());
+        }
+        let is_known = match read.as_deref() {
+            Some("err 5") => is_listed("bytes", path),
+            Some(found) => !found.starts_with("err"),
+            None => true,
+        };
+        assert!(is_known, "{what}: {path}: {read:?}: {list}");
+    }
+    let is_saved = |number| saved.values().flatten().any(|read| *read == right_of(number));
     let (mut whole, mut missing) = (0, 0);
     for number in 0..FILES {
         let path = path_of(number);
         let found = worker.ask(&format!("get /forebay{path}"));
-        if found == right_of(number) {
+        if found == right_of(number) || is_saved(number) {
             whole += 1;
             continue;
         }
@@ -129,21 +170,20 @@ fn read_all(instance: &Instance, list: &Value, what: &str) -> usize {
         let is_known = match found.as_str() {
             "err 5" => is_listed("bytes", &path),
             "err 2" => has_lost_records,
-            _ if length_of(number) < 4096 => has_lost_records && found.starts_with("ok 0 "),
-            _ => is_listed("size", &path) || is_listed("holes", &path),
+            _ if is_listed("size", &path) || is_listed("holes", &path) => true,
+            found => has_lost_records && length_of(number) < 4096 && found.starts_with("ok 0 "),
         };
         assert!(is_known, "{what}: {path}: {found}: {list}");
     }
-    // A file with data on devices is not missing without a line.
-    let gone = lost.iter().filter(|(word, _)| ["file", "name", "data"].contains(&word.as_str()));
-    assert!(missing <= gone.count(), "{what}: {missing} files are missing in silence: {list}");
-    // Files in lost+found are listed, and are there.
-    let names = worker.ask("list /forebay/lost+found");
-    for name in names.split(' ').filter(|name| name.starts_with('#')) {
-        assert!(is_listed("name", &format!("/lost+found/{name}")), "{what}: {name}: {list}");
-        let found = worker.ask(&format!("stat /forebay/lost+found/{name}"));
-        assert!(!found.starts_with("err"), "{what}: {name}: {found}");
-    }
+    // A file with data on devices is not missing without a line, of itself or of its rest in lost+found.
+    let is_right = |read: &String| (0..FILES).any(|number| *read == right_of(number));
+    let is_gone = |(word, path): &&(String, String)| match word.as_str() {
+        "file" | "data" => true,
+        "name" => false,
+        _ => matches!(saved.get(path), Some(Some(read)) if !is_right(read)),
+    };
+    let gone = lost.iter().filter(is_gone).count();
+    assert!(missing <= gone, "{what}: {missing} files are missing in silence: {list}");
     whole
 }
 
@@ -160,7 +200,50 @@ fn remove_and_refill(instance: &Instance, what: &str) {
     instance.start_again();
     let (list, code) = listed(instance, "check");
     assert_eq!(code, Some(0), "{what}: {list}");
-    assert_eq!(read_all(instance, &list, what), FILES as usize, "{what}");
+    let whole = read_all(instance, &list, what, &mut BTreeSet::new());
+    assert_eq!(whole, FILES as usize, "{what}");
+}
+
+/// Damages a log of an instance whose daemons have ended, at byte `at` of `end`, and salvages it.
+fn salvage_damaged(
+    instance: &Instance,
+    (log, how): (&Path, &str),
+    at: impl FnOnce(usize) -> usize,
+    (round, earlier): (u64, &mut BTreeSet<String>),
+) -> Value {
+    let mut bytes = fs::read(log).expect("read");
+    let at = at(bytes.iter().rposition(|byte| *byte != 0).expect("records"));
+    match how {
+        "flipped" => bytes[at] ^= 0x55,
+        "cut" => bytes.truncate(at),
+        _ => bytes.clear(),
+    }
+    match how {
+        "missing" => fs::remove_file(log).expect("removed"),
+        _ => fs::write(log, &bytes).expect("written"),
+    }
+    let what = format!("round {round}, {} {how} at {at}", log.display());
+    let refused = instance.try_start();
+    let said = text(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("--salvage"), "{what}: {said}");
+    assert!(said.contains("log-0000"), "{what}: no file is named: {said}");
+    let list = salvage(instance, &what);
+    let named = list["damage"].to_string();
+    assert!(named.contains(&*log.to_string_lossy()), "{what}: {named}");
+    if how != "missing" {
+        let copies = fs::read_dir(log.parent().expect("a directory")).expect("read").flatten();
+        let is_copy = |path: PathBuf| fs::read(path).is_ok_and(|found| found == bytes);
+        assert!(copies.map(|it| it.path()).any(is_copy), "{what}: the original is gone");
+    }
+    let whole = read_all(instance, &list, &what, earlier);
+    assert!(whole > 0, "{what}: everything is lost");
+    let (now, code) = listed(instance, "check");
+    assert!(lost_in(&now).is_subset(&lost_in(&list)), "{what}: {now}: {list}");
+    let (before, _) = listed(instance, "lost");
+    assert!(lost_in(&list).is_subset(&lost_in(&before)), "{what}: {before}: {list}");
+    assert!(code == Some(0) || code == Some(4), "{what}: {code:?}");
+    remove_and_refill(instance, &what);
+    list
 }
 
 /// "A damaged log costs the changes that its damaged records describe" (docs/semantics/durability.md).
@@ -170,46 +253,31 @@ fn a_salvage_loses_what_is_damaged_and_nothing_else() {
     write_all(&instance);
     let (list, code) = listed(&instance, "check");
     assert_eq!((code, lost_in(&list).len()), (Some(0), 0), "of a running instance: {list}");
-    let mut random = Random::new(seed(3));
+    let (mut random, mut earlier) = (Random::new(seed(3)), BTreeSet::new());
     for round in 0..rounds(3) {
         let (daemon, worker) = (random.uniform(3) as usize, random.uniform(2));
         end_daemons(&instance);
         let log = log_of(&instance, daemon, worker);
-        let mut bytes = fs::read(&log).expect("read");
-        let end = bytes.iter().rposition(|byte| *byte != 0).expect("records");
-        let at = end / 2 + random.uniform(end as u64 / 2) as usize;
         let how = ["flipped", "cut", "missing"][round as usize % 3];
-        match how {
-            "flipped" => bytes[at] ^= 0x55,
-            "cut" => bytes.truncate(at),
-            _ => bytes.clear(),
-        }
-        match how {
-            "missing" => fs::remove_file(&log).expect("removed"),
-            _ => fs::write(&log, &bytes).expect("written"),
-        }
-        let what = format!("round {round}, {} {how} at {at}", log.display());
-        let refused = instance.try_start();
-        let said = text(&refused.stderr);
-        assert!(!refused.status.success() && said.contains("--salvage"), "{what}: {said}");
-        assert!(said.contains("log-0000"), "{what}: no file is named: {said}");
-        let list = salvage(&instance, &what);
-        let named = list["damage"].to_string();
-        assert!(named.contains(&*log.to_string_lossy()), "{what}: {named}");
-        if how != "missing" {
-            let copies = fs::read_dir(log.parent().expect("a directory")).expect("read").flatten();
-            let is_copy = |path: PathBuf| fs::read(path).is_ok_and(|found| found == bytes);
-            assert!(copies.map(|it| it.path()).any(is_copy), "{what}: the original is gone");
-        }
-        let whole = read_all(&instance, &list, &what);
-        assert!(whole > 0, "{what}: everything is lost");
-        let (now, code) = listed(&instance, "check");
-        assert!(lost_in(&now).is_subset(&lost_in(&list)), "{what}: {now}: {list}");
-        let (before, _) = listed(&instance, "lost");
-        assert!(lost_in(&list).is_subset(&lost_in(&before)), "{what}: {before}: {list}");
-        assert!(code == Some(0) || code == Some(4), "{what}: {code:?}");
-        remove_and_refill(&instance, &what);
+        let at = |end| end / 2 + random.uniform(end as u64 / 2) as usize;
+        salvage_damaged(&instance, (&log, how), at, (round, &mut earlier));
     }
+}
+
+/// "Files whose name is lost are in `/lost+found`", and so are directories, with all that is below them.
+#[test]
+fn directories_whose_name_is_lost_keep_what_is_below_them() {
+    let instance = Instance::start("salvage-names", &OPTIONS);
+    write_all(&instance);
+    end_daemons(&instance);
+    // The names of the root are on one service of the first daemon, and its log begins with them.
+    let logs = [0, 1].map(|worker| log_of(&instance, 0, worker));
+    let used =
+        |log: &&PathBuf| fs::read(log).map_or(0, |it| it.iter().filter(|it| **it != 0).count());
+    let log = logs.iter().max_by_key(used).expect("logs");
+    let list = salvage_damaged(&instance, (log, "cut"), |end| end / 32, (0, &mut BTreeSet::new()));
+    let names = lost_in(&list).into_iter().filter(|(word, _)| word == "name").count();
+    assert!(names >= 3, "the top directories have their names: {list}");
 }
 
 /// "A part of the SSD file that is gone is an error for its readers" (docs/semantics/durability.md).
@@ -246,7 +314,7 @@ fn lost_parts_of_an_ssd_are_listed_and_are_errors() {
         assert!(!lost.is_empty() && lost.iter().all(|(word, _)| word == "bytes"), "{how}: {list}");
         let ranges = list["lost"][0]["ranges"].as_array().expect("ranges");
         assert!(!ranges.is_empty(), "{how}: {list}");
-        let whole = read_all(&instance, &list, how);
+        let whole = read_all(&instance, &list, how, &mut BTreeSet::new());
         assert!(whole + lost.len() >= FILES as usize, "{how}: {whole} are whole: {list}");
         remove_and_refill(&instance, how);
     }
