@@ -222,6 +222,8 @@ pub struct FileProfile {
     pub process: usize,
     /// When the first transfer began.
     pub began: u64,
+    /// How many opens of it moved bytes.
+    pub opens: u64,
     /// Reads.
     #[serde(skip_serializing_if = "Transfers::is_none")]
     pub reads: Transfers,

@@ -76,7 +76,8 @@ pub struct RankProfile {
     pub opens: u64,
     /// Of these, look-ups of names that do not exist.
     pub absent: u64,
-    /// Files of less than 64 KiB that it opened, read whole and closed.
+    /// Files that it read from their begin, within the first 64 KiB, and did not write. The sizes of
+    /// files are not counted: heads of larger ones are among them.
     pub small_files_read: u64,
     /// `fsync`, `fdatasync` and the like.
     pub syncs: Operations,
@@ -84,6 +85,10 @@ pub struct RankProfile {
     pub reads: Operations,
     /// Writes.
     pub writes: Operations,
+    /// Reads of files that are in no `FileProfile`. Their order says nothing: files alternate.
+    pub other_reads: Transfers,
+    /// Writes of such files.
+    pub other_writes: Transfers,
 }
 
 /// Operations of one class.
@@ -173,7 +178,7 @@ pub struct FileProfile {
 pub struct FileUse {
     /// Index into the ranks of the job.
     pub rank: u32,
-    /// How often the rank opened it.
+    /// How often the rank opened it and moved bytes.
     pub opens: u64,
     /// Reads of it.
     pub reads: Transfers,

@@ -200,11 +200,34 @@ fn profile_of(counted: &JobProfile, rates: MeasuredRates) -> insights::JobProfil
         let rank = ranks.get(file.process).and_then(|&rank| profile.ranks.get_mut(rank));
         if let Some(rank) = rank {
             add_bytes(rank, &file.reads, &file.writes);
+            rank.small_files_read += u64::from(is_small_file_read(file));
         }
     }
     profile.files =
         files.into_iter().map(|(inode, of_ranks)| file(inode, &of_ranks, &ranks)).collect();
     profile
+}
+
+/// Files below this size are better kept in few large ones.
+const SMALL_FILE_BYTES: u64 = 64 << 10;
+
+/// Whether a process read a small file from its begin to its end. The end is where it read last: sizes
+/// are not counted.
+fn is_small_file_read(file: &FileProfile) -> bool {
+    let FileProfile { reads, writes, .. } = file;
+    let is_whole = reads.lowest == Some(0) && reads.bytes >= reads.highest && reads.bytes > 0;
+    is_whole && writes.is_none() && reads.highest < SMALL_FILE_BYTES
+}
+
+/// As `is_small_file_read`, of the files of a process that have no entry: how many, by the share of reads
+/// in their transfers.
+fn other_small_files_read(process: &ProcessProfile) -> u64 {
+    let ProcessProfile { other_reads: reads, other_writes: writes, other_files, .. } = process;
+    if reads.number == 0 || reads.bytes == 0 || reads.highest >= SMALL_FILE_BYTES {
+        return 0;
+    }
+    let all = u128::from(reads.number) + u128::from(writes.number);
+    u64::try_from(u128::from(*other_files) * u128::from(reads.number) / all).unwrap_or(u64::MAX)
 }
 
 /// True if some counts are estimates, or belong to several processes or files.
@@ -268,6 +291,9 @@ fn add_operations(rank: &mut insights::RankProfile, process: &ProcessProfile) {
     rank.reads.add(operations(of.read.number, of.read.nanos));
     rank.writes.add(operations(of.write.number, of.write.nanos));
     add_bytes(rank, &process.other_reads, &process.other_writes);
+    rank.other_reads.add(&transfers(&process.other_reads));
+    rank.other_writes.add(&transfers(&process.other_writes));
+    rank.small_files_read += other_small_files_read(process);
 }
 
 fn add_bytes(rank: &mut insights::RankProfile, reads: &Transfers, writes: &Transfers) {
@@ -310,14 +336,15 @@ fn file(inode: u64, of_ranks: &[&FileProfile], ranks: &[usize]) -> insights::Fil
         if let Some(known) = file.uses.get_mut(place) {
             known.reads.add(&transfers(&one.reads));
             known.writes.add(&transfers(&one.writes));
+            known.opens = known.opens.saturating_add(one.opens);
         }
         file.size = file.size.max(one.reads.highest).max(one.writes.highest);
     }
     file
 }
 
-/// The numbers of each size. Transfers since the last one that was looked at have none yet: they are
-/// taken to be like most.
+/// The numbers of each size. Transfers since the last one that was looked at have none yet, and reads
+/// that find the end of a file never have one: they are taken to be like most.
 fn sizes(of: &Transfers) -> [u64; SIZE_CLASSES] {
     let mut sizes = of.sizes;
     let known = sizes.iter().copied().fold(0, u64::saturating_add);
@@ -401,6 +428,45 @@ mod tests {
         assert_eq!((first.consecutive, first.sequential), (2, 4), "with a gap");
         assert!(!profile.is_sampled);
         assert_eq!((profile.rates.call_seconds, profile.rates.local_bytes), (5e-7, 0.0));
+    }
+
+    #[test]
+    fn small_files_that_are_read_whole_are_counted_with_those_without_an_entry() {
+        let reads = |bytes: u64, lowest: u64, highest: u64| Transfers {
+            number: 2,
+            bytes,
+            lowest: Some(lowest),
+            highest,
+            ..Transfers::default()
+        };
+        let file = |reads: Transfers| FileProfile { reads, opens: 3, ..FileProfile::default() };
+        let written = FileProfile { writes: reads(9, 0, 9), ..file(reads(9, 0, 9)) };
+        let files = vec![
+            file(reads(5000, 0, 5000)),
+            file(reads(5000, 100, 5100)),
+            file(reads(8192, 0, 60_000)),
+            file(reads(SMALL_FILE_BYTES, 0, SMALL_FILE_BYTES)),
+            written,
+        ];
+        let process = |other_reads: Transfers, other_writes: Transfers| ProcessProfile {
+            pid: 1,
+            processes: 1,
+            other_files: 900,
+            other_reads,
+            other_writes,
+            ..ProcessProfile::default()
+        };
+        let count = |process: ProcessProfile, files: Vec<FileProfile>| {
+            let counted = JobProfile { processes: vec![process], files, ..JobProfile::default() };
+            let profile = profile_of(&counted, MeasuredRates::default());
+            (profile.ranks[0].small_files_read, profile.files.first().map(|one| one.uses[0].opens))
+        };
+        let none = Transfers::default;
+        assert_eq!(count(process(none(), none()), files), (1, Some(15)));
+        let small = reads(90_000, 0, 4000);
+        assert_eq!(count(process(small, none()), vec![]), (900, None));
+        assert_eq!(count(process(small, small), vec![]), (450, None), "half of them are written");
+        assert_eq!(count(process(reads(90_000, 0, 70_000), none()), vec![]), (0, None));
     }
 
     #[test]

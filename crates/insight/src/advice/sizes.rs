@@ -11,7 +11,13 @@ const MIB: f64 = 1_048_576.0;
 
 pub(super) fn advise(job: &JobProfile, findings: &mut Vec<Finding>) {
     for direction in Direction::ALL {
-        let all = sum(job.files.iter(), direction);
+        let mut all = sum(job.files.iter(), direction);
+        for rank in &job.ranks {
+            all.add(match direction {
+                Direction::Read => &rank.other_reads,
+                Direction::Write => &rank.other_writes,
+            });
+        }
         small(job, direction, &all, findings);
         small_shared(job, direction, &all, findings);
         misaligned(job, direction, &all, findings);

@@ -134,6 +134,23 @@ fn a_thousand_small_transfers_are_many() {
 }
 
 #[test]
+fn transfers_of_files_without_an_entry_count_by_their_sizes() {
+    let of = |number| {
+        let mut one = job(1);
+        one.ranks[0].other_reads = Transfers { misaligned: number, ..transfers(number, 5000) };
+        one.ranks[0].other_writes = transfers(number, 5000);
+        one
+    };
+    for trigger in ["small-reads", "small-writes", "misaligned-reads"] {
+        at_threshold(trigger, &of(1001), &of(1000));
+    }
+    // They alternate between files, which is no order.
+    let mut mixed = of(3000);
+    mixed.ranks[0].other_reads.consecutive = 0;
+    assert_eq!(found(&mixed, "random-reads"), None);
+}
+
+#[test]
 fn small_transfers_of_shared_files_are_told_apart() {
     both(
         ["small-reads-of-shared-file", "small-writes-of-shared-file"],

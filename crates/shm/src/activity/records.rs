@@ -2,8 +2,9 @@
 //! one file.
 //!
 //! A record, 320 bytes: key u64 (0 free, `CLOSED` not for new transfers, else the inode), inode u64,
-//! began u64 (nanoseconds since 1970), parent u64, then from byte 64 on the counters of reads and
-//! of writes, 128 bytes each (`DirectionCounters`). Record 0 belongs to no file.
+//! began u64 (nanoseconds since 1970), parent u64, opens u64 (open files whose transfers it counts),
+//! then from byte 64 on the counters of reads and of writes, 128 bytes each (`DirectionCounters`).
+//! Record 0 belongs to no file.
 //!
 //! Numbers and bytes of transfers are exact. How they follow one another and how large they are is
 //! exact for the first `EXACT_COUNT` of a record; of later ones one in `SAMPLED_EACH`, on average, is
@@ -79,7 +80,9 @@ struct FileRecord {
     began: AtomicU64,
     /// The directory in which the file was opened; 0: unknown.
     parent: AtomicU64,
-    _unused: [AtomicU64; 4],
+    /// Open files that moved bytes, each once.
+    opens: AtomicU64,
+    _unused: [AtomicU64; 3],
     reads: DirectionCounters,
     writes: DirectionCounters,
 }
@@ -130,6 +133,8 @@ pub struct RecordSample {
     pub parent: Inode,
     /// When it was taken, in nanoseconds since 1970.
     pub began: u64,
+    /// Open files whose transfers it counts; 0 for record 0.
+    pub opens: u64,
     /// It takes no more transfers.
     pub is_closed: bool,
     /// Reads.
@@ -192,11 +197,14 @@ impl DirectionCounters {
                 counter.store(counter.load(Relaxed).wrapping_add(weight), Relaxed);
             }
         };
-        if let Some(bin) = self.bins.get(size_class(bytes)) {
-            add(bin);
-        }
-        if !offset.is_multiple_of(ALIGNMENT) {
-            add(&self.misaligned);
+        // A read that finds the end of the file has no size, and its offset is the size of the file.
+        if bytes > 0 {
+            if let Some(bin) = self.bins.get(size_class(bytes)) {
+                add(bin);
+            }
+            if !offset.is_multiple_of(ALIGNMENT) {
+                add(&self.misaligned);
+            }
         }
         if !offset > self.lowest_inverted.load(Relaxed) {
             self.lowest_inverted.fetch_max(!offset, Relaxed);
@@ -355,6 +363,10 @@ impl ActivitySegment {
                 taken.is_ok()
             };
             if is_taken || key == inode.0 {
+                // Its first transfer. A record that is closed and a process after fork look again.
+                if place.load(Relaxed) == 0 {
+                    add(&record.opens, 1, lane.is_shared);
+                }
                 place.store(place_of(lane.block, slot), Relaxed);
                 return Some(record);
             }
@@ -391,6 +403,7 @@ impl ActivitySegment {
                 inode: Inode(inode),
                 parent: Inode(record.parent.load(Relaxed)),
                 began: record.began.load(Acquire),
+                opens: record.opens.load(Relaxed),
                 is_closed: key == CLOSED,
                 reads: record.reads.sample(),
                 writes: record.writes.sample(),

@@ -104,6 +104,8 @@ impl HostSegment {
         file.inode.store(inode.0, Relaxed);
         file.offset.store(0, Relaxed);
         file.lock.store(0, Relaxed);
+        // Counted as an open at its first transfer.
+        file.activity.store(0, Relaxed);
         file.cursor.iter().for_each(|word| word.store(0, Relaxed));
         file.spare.iter().for_each(|word| word.store(0, Relaxed));
         file.refs.store(1, Release);

@@ -245,6 +245,32 @@ fn later_transfers_are_sampled_and_their_sum_stays_true() {
 }
 
 #[test]
+fn opens_that_move_bytes_are_counted_once_each() {
+    let of = segment();
+    let own = lane(&of, 10);
+    for _ in 0..5 {
+        let file = Open::of(5);
+        for number in 0..3 {
+            file.begin(&of, own, Transfer::Read).count(number * 100, 100);
+        }
+    }
+    let record = records(&of, own)[1];
+    assert_eq!((record.opens, record.reads.number), (5, 15));
+}
+
+#[test]
+fn a_read_that_finds_the_end_has_no_size() {
+    let of = segment();
+    let own = lane(&of, 10);
+    let file = Open::of(5);
+    file.begin(&of, own, Transfer::Read).count(0, 2_000_001);
+    file.begin(&of, own, Transfer::Read).count(2_000_001, 0);
+    let reads = records(&of, own)[1].reads;
+    assert_eq!((reads.number, reads.consecutive, reads.misaligned), (2, 1, 0));
+    assert_eq!(reads.bins.iter().sum::<u32>(), 1);
+}
+
+#[test]
 fn files_beyond_the_records_are_counted_together() {
     let of = segment();
     let own = lane(&of, 10);

@@ -9,6 +9,7 @@
 mod support;
 
 mod activity;
+mod advice;
 mod backing;
 mod crash;
 mod dashboard;

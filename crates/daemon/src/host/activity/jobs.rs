@@ -193,6 +193,7 @@ impl CountedJob {
             });
             if let Some(file) = profile.files.get_mut(at) {
                 file.began = file.began.min(record.began);
+                file.opens += record.opens;
                 file.reads.add(&reads);
                 file.writes.add(&writes);
             }
@@ -256,6 +257,7 @@ mod tests {
             inode: Inode(inode),
             parent: Inode(1),
             began: 9,
+            opens: 1,
             is_closed: false,
             reads,
             writes: DirectionSample::default(),
@@ -279,8 +281,8 @@ mod tests {
         assert_eq!((process.uid, process.rank, process.program.as_str()), (7, Some(1), "app"));
         let classes = process.operations;
         assert_eq!((classes.stat.number, classes.stat.absent, classes.read.number), (6, 2, 6));
-        let files: Vec<_> = a.files.iter().map(|file| (file.inode, file.reads.number)).collect();
-        assert_eq!(files, [(5, 2), (6, 4)]);
+        let files = a.files.iter().map(|file| (file.inode, file.reads.number, file.opens));
+        assert_eq!(files.collect::<Vec<_>>(), [(5, 2, 1), (6, 4, 2)]);
     }
 
     #[test]

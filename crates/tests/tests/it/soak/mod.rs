@@ -1,6 +1,7 @@
 //! Tests that take minutes: public suites, kills and stops at random moments, many daemons. `make
 //! soak` runs them; `make test` leaves them out.
 
+mod advice;
 mod fsx;
 mod kills;
 mod lending_group;
