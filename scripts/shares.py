@@ -3,10 +3,10 @@
 
 usage: scripts/shares.py BIN NUMBER..   BIN: directory of the programs; NUMBER: writers of the other
 
-Three hosts are network namespaces; the link of the second passes RATE. On the first, A writes one file to the
-second host by one `dd`, and the other, B, at the same time by NUMBER of them, until A has ended. Users write
-through a mount, jobs by the preload library, in the third case B on the third host; each without rules and with
-the rule `fair * weight=100`. Needs root, ip and tc.
+Three hosts are network namespaces; the link of the second passes RATE. On the first, A writes one file to
+the second host by one `dd`, and the other, B, at the same time by NUMBER of them, until A has ended. Users
+write through a mount, jobs by the preload library, in the third case B on the third host; each without rules
+and with the rule `fair * weight=100`. Needs root, ip and tc.
 """
 import json
 import os
@@ -64,7 +64,8 @@ class Instance:
         own = {
             "XDG_RUNTIME_DIR": f"{self.root}/{host}", "XDG_STATE_HOME": f"{self.root}/a",
             "FOREBAY_SSH": f"{self.root}/ssh", "FOREBAY_DIR": f"{self.root}/data",
-            "FOREBAY_ACCESS": "preload", "FOREBAY_NAME": "shares", "FOREBAY_MEMORY": "2GiB", "FOREBAY_SSD": "0",
+            "FOREBAY_ACCESS": "preload", "FOREBAY_NAME": "shares",
+            "FOREBAY_MEMORY": "2GiB", "FOREBAY_SSD": "0",
         }
         words = ["ip", "netns", "exec", PREFIX + host, f"{self.programs}/forebay", *words]
         return words, os.environ | own
@@ -82,14 +83,15 @@ class Instance:
 def writer(instance, way, who, file, server):
     """A `dd` of A or B as its own process group; B's repeats until it is ended."""
     repeat = "while :; do {0}; done" if who == "B" else "{0}"
+    dd = f"dd if=/dev/zero of={{0}}/far/{file} bs=1M count={FILE_MIB} conv=fsync,notrunc"
     if way == "users":
         user = {"A": "7001", "B": "7002"}[who]
-        dd = f"dd if=/dev/zero of={instance.root}/mount/far/{file} bs=1M count={FILE_MIB} conv=fsync,notrunc"
+        dd = dd.format(f"{instance.root}/mount")
         enter = ["nsenter", "-m", "-n", "-t", str(server), "setpriv", "--reuid", user, "--regid", user,
                  "--clear-groups", "sh", "-c", repeat.format(dd)]
         words, environment = enter, os.environ
     else:
-        dd = f"dd if=/dev/zero of=/forebay/far/{file} bs=1M count={FILE_MIB} conv=fsync,notrunc"
+        dd = dd.format("/forebay")
         host = "c" if way == "hosts" and who == "B" else "a"
         run_it = ["run", "-q", "--job", who, "--", "sh", "-c", repeat.format(dd)]
         words, environment = instance.command(host, *run_it)
@@ -130,8 +132,10 @@ def main():
                         instance.forebay("qos", "set", rule)
                     for number in [0, *map(int, numbers)]:
                         seconds = seconds_of_a(instance, way, number, server)
-                        print(f"{way} {'with' if rule else 'without'} a rule, beside {number:2}: {seconds:6.2f} s, "
-                              f"{FILE_MIB * 1.048576 / seconds:5.2f} MB/s", flush=True)
+                        rate = FILE_MIB * 1.048576 / seconds
+                        how = "with" if rule else "without"
+                        print(f"{way} {how} a rule, beside {number:2}: {seconds:6.2f} s, {rate:5.2f} MB/s",
+                              flush=True)
                         instance.forebay("run", "-q", "--", "sh", "-c", "rm -f /forebay/far/*")
                     if rule:
                         instance.forebay("qos", "delete", "fair")
