@@ -30,20 +30,34 @@ if [[ " ${packages[*]} " == *"{python}"* ]]; then
 fi
 
 missing=()
+optional=()
 for package in "${packages[@]}"; do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' ||
-        missing+=("$package")
+    name=${package#\?}
+    if ! dpkg-query -W -f '${Status}' "$name" 2>/dev/null | grep -q 'install ok installed'; then
+        case $package in
+        \?*) optional+=("$name") ;;
+        *) missing+=("$name") ;;
+        esac
+    fi
 done
 command -v cargo >/dev/null || missing+=(rustup)
 
-if [ "${#missing[@]}" -gt 0 ]; then
+if [ "${#missing[@]}" -gt 0 ] || [ "${#optional[@]}" -gt 0 ]; then
     "${as_root[@]}" apt-get update -qq
+    for package in "${optional[@]}"; do
+        if apt-cache madison "$package" | grep -q .; then
+            missing+=("$package")
+        else
+            echo "install-deps: no package $package in this release: its tests are skipped" >&2
+        fi
+    done
     if [[ " ${missing[*]} " == *" rustup "* ]] && ! apt-cache madison rustup | grep -q .; then
         echo "install-deps: no cargo on PATH and no package rustup in this release (Debian 13 and" \
             "Ubuntu 24.04 have one): install Rust $rust or later, then run make again" >&2
         exit 1
     fi
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}"
+    [ "${#missing[@]}" -eq 0 ] ||
+        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}"
 fi
 
 if ! cargo --version >/dev/null 2>&1; then

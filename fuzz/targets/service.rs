@@ -70,6 +70,8 @@ impl World {
                 | Effect::GrantNumbers { .. }
                 | Effect::UncountUse { .. }
                 | Effect::Probe { .. }
+                | Effect::ReportTransfers { .. }
+                | Effect::TargetHealth { .. }
                 | Effect::ReadBackingDir { .. } => {}
             }
         }

@@ -1,9 +1,9 @@
 //! The command `forebay`: starts an instance, runs programs on it, and stops it without a trace.
 //!
 //! Reading order: the command line (`command_line`), the commands (`commands`), an instance on one
-//! host and on all hosts (`instance`), copying of files (`stage`), the live view (`top`), records
-//! and directories (`state`), processes and other hosts (`process`). Not here: the daemons (crate
-//! `daemon`) and the library that programs load (crate `preload`).
+//! host and on all hosts (`instance`), copying of files (`stage`), the live views (`top`,
+//! `dashboard`), records and directories (`state`), processes and other hosts (`process`). Not
+//! here: the daemons (crate `daemon`) and the library that programs load (crate `preload`).
 //!
 //! *Invariant:* this program never maps an instance's shared memory, and signals no process whose
 //! start time it has not compared.
@@ -51,6 +51,8 @@ mod instance;
 mod stage;
 
 mod top;
+
+mod dashboard;
 
 mod state;
 

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use stub::Stub;
 use wire::attributes::mode;
 use wire::errno::{Errno, Result};
+use wire::limits::SLOT_COUNT;
 use wire::request::lock;
 use wire::{Attributes, Credentials, Inode};
 
@@ -414,6 +415,25 @@ fn an_unlock_that_was_given_up_does_not_end_a_later_lock() {
 }
 
 #[test]
+fn a_call_that_gets_no_slot_ends_with_eio() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("slots", &CLIENT);
+    let file = bench.open("f", READ_WRITE | CREATE).expect("made");
+    let session = bench.stub.session();
+    let slots: Vec<_> = (0..SLOT_COUNT).map(|_| session.claim(1000).expect("a slot")).collect();
+    let range = LockRange { kind: lock::WRITE, start: 0, end: 9, pid: 1 };
+    let owner = LockOwner::Process(bench.process);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| CLIENT.lock(file.ofd, owner, range, Wait::Yes));
+        assert_eq!(CLIENT.lock(file.ofd, owner, range, Wait::No), Err(Errno::EIO));
+        assert_eq!(waits.join().expect("it ends"), Err(Errno::EIO));
+    });
+    drop(slots);
+    assert_eq!(CLIENT.lock(file.ofd, owner, range, Wait::No), Ok(()));
+    CLIENT.close(file.ofd, bench.process).expect("closed");
+}
+
+#[test]
 fn a_full_instance_writes_what_fits() {
     static CLIENT: Client = Client::new();
     let bench = Bench::new("full", &CLIENT);
@@ -592,6 +612,48 @@ fn a_restarted_daemon_is_attached_again() {
     bench.close(file);
     assert_eq!(bench.stat("f").expect("there").size, 50_000);
     assert_ne!(bench.stat("made-meanwhile").expect("there").inode, Inode::NONE);
+}
+
+/// A directory is made, but its maker is told `Busy`; before it asks again, another thread makes one.
+#[test]
+fn a_change_that_is_repeated_after_busy_keeps_its_identity() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("busy", &CLIENT);
+    let put_off = || bench.stub.state.put_off.lock().expect("no panic");
+    put_off().is_armed = true;
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| bench.make_directory("first"));
+        while !put_off().has_begun() && !first.is_finished() {
+            std::thread::yield_now();
+        }
+        bench.make_directory("second");
+        first.join().expect("made once");
+    });
+    assert!(put_off().is_told() && !put_off().is_identity_taken());
+}
+
+/// Requests of as many threads as there are slots are repeated after `Busy`, until one more request
+/// ends that.
+#[test]
+fn changes_that_are_repeated_leave_slots_to_others() {
+    static CLIENT: Client = Client::new();
+    let bench = Bench::new("repeat", &CLIENT);
+    let file = bench.open("f", READ_WRITE | CREATE).expect("made");
+    let put_off = || bench.stub.state.put_off.lock().expect("no panic");
+    put_off().are_all_busy = true;
+    std::thread::scope(|scope| {
+        let bench = &bench;
+        let makes = |number| scope.spawn(move || bench.make_directory(&format!("d{number}")));
+        let all: Vec<_> = (0..SLOT_COUNT + 8).map(makes).collect();
+        while put_off().busy.len() < SLOT_COUNT / 2 {
+            std::thread::yield_now();
+        }
+        let range = LockRange { kind: lock::WRITE, start: 0, end: 9, pid: 1 };
+        let owner = LockOwner::Process(bench.process);
+        assert_eq!(CLIENT.lock(file.ofd, owner, range, Wait::No), Ok(()));
+        all.into_iter().for_each(|made| made.join().expect("made"));
+    });
+    CLIENT.close(file.ofd, bench.process).expect("closed");
 }
 
 #[test]

@@ -16,6 +16,8 @@ pub mod choice;
 
 pub mod parse;
 
+pub mod id_ranges;
+
 pub mod file;
 
 pub mod settings;

@@ -6,6 +6,7 @@
 //! which each program does, and the secret, which has a file of its own.
 
 use crate::choice::{RequestPath, Wire};
+use crate::id_ranges::IdRanges;
 use crate::instance::{InstanceConfig, check_fields};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -44,6 +45,8 @@ pub struct DaemonConfig {
     pub listen: SocketAddr,
     /// User id that may attach, besides root.
     pub owner: u32,
+    /// It was ready once, so its files must be there: without this, a start that finds none makes them.
+    pub has_started: bool,
     /// The start goes on without what is damaged; `None`: it fails there.
     pub salvage: Option<Salvage>,
     /// Configuration of the instance.
@@ -79,6 +82,12 @@ pub struct MountConfig {
     pub counts_users: bool,
     /// Set-id programs and devices on the mount work.
     pub is_trusted: bool,
+    /// Root of the host calls as nobody.
+    pub squashes_root: bool,
+    /// Users of the host, and those of the instance for which they stand.
+    pub users: IdRanges,
+    /// Groups of the host, and those of the instance for which they stand.
+    pub groups: IdRanges,
     /// The daemons are in another user namespace.
     pub is_other_namespace: bool,
     /// The mount is in a mount namespace of its own, which commands join.
@@ -185,10 +194,23 @@ impl ProcessConfig for DaemonConfig {
     }
 }
 
+impl MountConfig {
+    /// True if callers are others in the instance than they are on the host. The instance checks what
+    /// they may do then, and it trusts only root about callers.
+    #[must_use]
+    pub const fn has_identities(&self) -> bool {
+        self.squashes_root || !self.users.is_empty() || !self.groups.is_empty()
+    }
+}
+
 impl ProcessConfig for MountConfig {
     fn check(&self) -> Result<(), String> {
         let at = self.at.display();
-        first_broken(&[("at", &at, self.at.is_absolute(), "it is an absolute path")])
+        let is_one = !(self.is_other_namespace && self.has_identities());
+        first_broken(&[
+            ("at", &at, self.at.is_absolute(), "it is an absolute path"),
+            ("is_other_namespace", &self.is_other_namespace, is_one, "a user namespace maps ids"),
+        ])
     }
 }
 
@@ -309,6 +331,7 @@ mod tests {
             ssd: 0,
             listen: "127.0.0.1:0".parse().expect("an address"),
             owner: 1000,
+            has_started: false,
             salvage: None,
             instance,
         }
@@ -347,12 +370,17 @@ mod tests {
             is_for_all: true,
             counts_users: true,
             is_trusted: false,
+            squashes_root: true,
+            users: "1000:2000:1".parse().expect("a map"),
+            groups: IdRanges::default(),
             is_other_namespace: false,
             is_private: false,
             instance: instance(&[]),
         };
         let text = mount.to_json().expect("text");
         assert_eq!(MountConfig::from_json(&text), Ok(mount.clone()));
+        mount.is_other_namespace = true;
+        assert!(mount.check().is_err_and(|error| error.contains("a user namespace maps ids")));
         mount.at = "mnt".into();
         assert!(mount.check().is_err_and(|error| error.starts_with("field at cannot be mnt")));
 

@@ -5,8 +5,9 @@
 //! - `rule_set`: the rules in force, and their file in the data directory.
 //! - `accounts`: user and job of requests. `inbox`: requests that wait, and other messages.
 //! - `gate`: on the threads of workers: which requests wait, and for which account.
-//! - `dispatcher`: the thread that owns the scheduler and everything below: `caps` (parts of caps that
-//!   hold over all daemons), `spread` (rules reach all daemons).
+//! - `dispatcher`: the thread that owns everything below: `account_line` (what limits hold back),
+//!   `device` (shares on the way to a daemon), `caps` (parts of caps that hold over all daemons),
+//!   `spread` (rules reach all daemons).
 //! - `answering`: the command `forebay qos`.
 //!
 //! ```text
@@ -17,13 +18,16 @@
 //! Invariants:
 //!  1. A request that waits stays in its slot, and counts for nothing before it starts: it is admitted,
 //!     routed and checked then.
-//!  2. Requests for the same MiB of a file start in the order in which they came, whatever their jobs.
+//!  2. A read of a MiB of a file, or a write to it, starts after the writes to it that wait, whatever
+//!     their jobs.
 //!  3. While none waits, and none is on its way, a request may pass without asking: so the end of the
 //!     last rule reorders nothing.
 //!  4. Rules are changed by daemon 0 alone, so that their versions are in one order.
 
+pub(crate) mod account_line;
 pub(crate) mod accounts;
 pub(crate) mod answering;
+pub(crate) mod device;
 pub(crate) mod dispatcher;
 pub(crate) mod inbox;
 pub(crate) mod rule_set;
@@ -34,9 +38,9 @@ mod gate;
 
 mod spread;
 
+use crate::shares::device::WayTicket;
 use crate::shares::inbox::{DispatcherInbox, DispatcherMessage, HeldRequest, StartTicket};
 use crate::shares::rule_set::RuleSet;
-use qos::scheduler::Ticket;
 use shm::activity::ActivitySegment;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -84,7 +88,7 @@ impl Shares {
     }
 
     /// The ticket of a request that starts.
-    fn start_ticket(&self, ticket: Ticket) -> StartTicket {
+    fn start_ticket(&self, ticket: WayTicket) -> StartTicket {
         StartTicket { inbox: Arc::clone(&self.inbox), ticket }
     }
 

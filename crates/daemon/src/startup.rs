@@ -380,8 +380,7 @@ impl Threads {
         }
         let prepare = Arc::clone(shared);
         spawn_thread("prepare", move || provisioner.run(&prepare.inboxes, &prepare.lending))?;
-        let dispatcher =
-            Dispatcher::new(Arc::clone(shared), rules).map_err(failed("schedule requests"))?;
+        let dispatcher = Dispatcher::new(Arc::clone(shared), rules);
         spawn_thread("shares", move || dispatcher.run())?;
         let (demote, of_demoter) = (Arc::clone(shared), Arc::clone(devices));
         spawn_thread("demote", move || {

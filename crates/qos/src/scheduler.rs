@@ -93,8 +93,8 @@ pub struct Ticket {
 pub struct Started {
     /// For `complete`.
     pub ticket: Ticket,
-    /// The caller's name for it.
-    pub token: u64,
+    /// The request.
+    pub request: Request,
     /// Its device time, as estimated.
     pub device_nanos: u64,
     /// How long it waited.
@@ -297,6 +297,17 @@ impl Scheduler {
         self.classes.of_mut(class).end();
         self.root.end();
         true
+    }
+
+    /// Changes `depth` and `large_in_flight_max`. Requests at the device stay there.
+    ///
+    /// # Errors
+    /// A size is out of its bounds.
+    pub fn set_depth(&mut self, depth: u32, large_in_flight_max: u32) -> Result<(), OptionsError> {
+        let options = Options { depth, large_in_flight_max, ..self.options };
+        options.check()?;
+        self.options = options;
+        Ok(())
     }
 
     /// Takes back a request that waits, for instance of a process that died; its token. `None` if it

@@ -5,7 +5,8 @@
 //! memory of the arena is `shm`'s.
 //!
 //! Reading order: `error`, `identity` (which instance a file belongs to), `medium` (one file, and a
-//! directory of them, as the log needs them), `starts` (the record of a daemon's starts), `record` (a
+//! directory of them, as the log needs them), `whole` (a file that is replaced as a whole),
+//! `starts` (the record of a daemon's starts), `record` (a
 //! record's bytes), `log_file` (one file of records), `journal` (generations of them), `fault` (a
 //! medium for tests that forgets and refuses), `ssd`, `directory`.
 #![forbid(unsafe_code)]
@@ -16,6 +17,8 @@ pub mod error;
 pub mod identity;
 
 pub mod medium;
+
+pub mod whole;
 
 pub mod starts;
 
@@ -39,5 +42,7 @@ pub use starts::StartRecord;
 
 #[cfg(test)]
 mod crash_tests;
+#[cfg(test)]
+mod ssd_tests;
 #[cfg(test)]
 mod start_tests;

@@ -7,6 +7,7 @@
 //! signal, not an error).
 
 use crate::error::{c_path, errno, errno_of};
+use core::marker::PhantomData;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use shm::{Access, Segment};
@@ -93,17 +94,40 @@ pub struct MappedFile {
 
 const PAGE_BYTES: u64 = 4096;
 
-impl MappedFile {
-    fn open(path: &Path, flags: OFlags) -> Result<MappedFile> {
-        let flags = flags | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let path = c_path(path)?;
-        let fd =
-            rustix::fs::open(path.as_c_str(), flags, Mode::RUSR | Mode::WUSR).map_err(errno)?;
-        let size = rustix::fs::fstat(&fd).map_err(errno)?.st_size;
-        let length = u64::try_from(size).map_err(|_| Errno::EIO)?;
-        Ok(MappedFile { fd, length, window: None })
-    }
+/// A file that is written by system calls, for what is rarely written: it needs no file system that can
+/// map files.
+pub struct PlainFile {
+    fd: OwnedFd,
+    length: u64,
+}
 
+/// A file of a real file system.
+pub trait OpenedFile: Medium {
+    /// The file of an open descriptor, and its length.
+    fn of(fd: OwnedFd, length: u64) -> Self;
+}
+
+impl OpenedFile for MappedFile {
+    fn of(fd: OwnedFd, length: u64) -> MappedFile {
+        MappedFile { fd, length, window: None }
+    }
+}
+
+impl OpenedFile for PlainFile {
+    fn of(fd: OwnedFd, length: u64) -> PlainFile {
+        PlainFile { fd, length }
+    }
+}
+
+fn open_file<M: OpenedFile>(path: &Path, flags: OFlags) -> Result<M> {
+    let flags = flags | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let path = c_path(path)?;
+    let fd = rustix::fs::open(path.as_c_str(), flags, Mode::RUSR | Mode::WUSR).map_err(errno)?;
+    let size = rustix::fs::fstat(&fd).map_err(errno)?.st_size;
+    Ok(M::of(fd, u64::try_from(size).map_err(|_| Errno::EIO)?))
+}
+
+impl MappedFile {
     /// The mapping that holds `offset`, and the offset in it.
     fn window(&mut self, offset: u64) -> Result<(&Segment, usize)> {
         let is_in = self.window.as_ref().is_some_and(|(start, _)| *start <= offset);
@@ -208,22 +232,55 @@ impl Medium for MappedFile {
     }
 }
 
-/// A directory of a real file system.
-#[derive(Clone, Debug)]
-pub struct RealFiles {
-    path: PathBuf,
-}
+impl Medium for PlainFile {
+    fn length(&self) -> u64 {
+        self.length
+    }
 
-impl RealFiles {
-    /// Opens the directory at `path`, which exists.
-    #[must_use]
-    pub fn new(path: &Path) -> RealFiles {
-        RealFiles { path: path.to_path_buf() }
+    fn grow(&mut self, length: u64) -> Result<()> {
+        if length > self.length {
+            preallocate(&self.fd, self.length, length - self.length)?;
+            self.length = length;
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, length: u64) -> Result<()> {
+        rustix::fs::ftruncate(&self.fd, length).map_err(errno)?;
+        self.length = length;
+        Ok(())
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        write_all(&self.fd, offset, bytes)
+    }
+
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<usize> {
+        read_all(&self.fd, offset, to)
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        rustix::fs::fdatasync(&self.fd).map_err(errno)
     }
 }
 
-impl Files for RealFiles {
-    type File = MappedFile;
+/// A directory of a real file system, whose files are written as `M` does.
+#[derive(Clone, Debug)]
+pub struct RealFiles<M = MappedFile> {
+    path: PathBuf,
+    files: PhantomData<M>,
+}
+
+impl<M> RealFiles<M> {
+    /// Opens the directory at `path`, which exists.
+    #[must_use]
+    pub fn new(path: &Path) -> RealFiles<M> {
+        RealFiles { path: path.to_path_buf(), files: PhantomData }
+    }
+}
+
+impl<M: OpenedFile> Files for RealFiles<M> {
+    type File = M;
 
     fn path(&self, name: &str) -> PathBuf {
         self.path.join(name)
@@ -238,12 +295,12 @@ impl Files for RealFiles {
         Ok(names)
     }
 
-    fn open(&mut self, name: &str) -> Result<MappedFile> {
-        MappedFile::open(&self.path.join(name), OFlags::empty())
+    fn open(&mut self, name: &str) -> Result<M> {
+        open_file(&self.path.join(name), OFlags::empty())
     }
 
-    fn create(&mut self, name: &str) -> Result<MappedFile> {
-        MappedFile::open(&self.path.join(name), OFlags::CREATE | OFlags::TRUNC)
+    fn create(&mut self, name: &str) -> Result<M> {
+        open_file(&self.path.join(name), OFlags::CREATE | OFlags::TRUNC)
     }
 
     fn rename(&mut self, from: &str, to: &str) -> Result<()> {

@@ -1,8 +1,10 @@
-//! The start of a daemon against kills, power failures, and files that are missing, empty, old, cut, or
-//! of another instance.
+//! Starts and stops against kills, power failures, and files that are missing, empty, old, cut, or of
+//! another instance.
 //!
-//! The model: a daemon appends records and acknowledges each one; whatever happens between two starts,
-//! the later one has all of them, or fails and names a file. It never has fewer in silence.
+//! The model: a command writes the records of the instance, and starts a daemon, which appends records to
+//! its log and acknowledges each one; whatever happens between two starts, the later one has all of them,
+//! or fails and names a file. It never has fewer in silence. A power failure keeps any of the blocks and
+//! names that were not flushed, and loses what is in memory.
 
 use crate::error::Kind;
 use crate::fault::FaultyFiles;
@@ -10,15 +12,29 @@ use crate::identity::{Expected, Identity};
 use crate::journal::{Damage, Journal, Options, Progress, Replay, Sync};
 use crate::log_file::Gap;
 use crate::medium::Files as _;
-use crate::starts::{DISK_RECORD, Plan, Start};
+use crate::starts::{DISK_RECORD, Plan, Start, StartRecord};
+use crate::whole::{self, Survives};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use testkit::{Random, is_long, rounds, seed};
 
 const ME: Identity = Identity::of_daemon(0x1234, 3);
+/// As a command starts a daemon that was ready.
+const KNOWN: (Identity, Expected) = (ME, Expected::Existing);
 const MEMORY_RECORD: &str = "d3.starts";
+/// Records of the command, in the order in which it writes them: the number of the instance; that there
+/// is one, and later that its daemons have started; the daemons of this host.
+const SECRET: &str = "secret";
+const INSTANCE: &str = "instance.json";
+const HOST: &str = "host.json";
+const BEGUN: &[u8] = b"begun";
+const STARTED: &[u8] = b"started";
+const READY: &[u8] = b"ready";
 
-/// The host of a daemon: its disk, and its memory, which the death of the node clears.
+/// The host of a daemon: its run directory and its disk, and its memory, which the death of the node
+/// clears.
 #[derive(Clone)]
 struct Node {
+    run: FaultyFiles,
     disk: FaultyFiles,
     memory: FaultyFiles,
     /// Progress of the log, according to the memory.
@@ -31,17 +47,75 @@ struct Ready {
     /// Contents of its records.
     records: Vec<Vec<u8>>,
     is_first: bool,
+    /// Number of the instance.
+    instance: u64,
 }
 
 impl Node {
     fn new() -> Node {
-        let (disk, memory) = (FaultyFiles::new(), FaultyFiles::new());
-        Node { disk, memory, progress: Progress::default() }
+        let [run, disk, memory] = [(); 3].map(|()| FaultyFiles::new());
+        Node { run, disk, memory, progress: Progress::default() }
     }
 
-    /// Starts a daemon as `forebayd` does.
-    fn start(&mut self, identity: Identity) -> crate::Result<Ready> {
-        self.start_from(identity, Damage::Refuse)
+    /// Starts an instance and its daemon as `forebay start` does. A new instance has the number `fresh`.
+    fn start(&mut self, fresh: u64) -> crate::Result<Ready> {
+        let has_started = self.run.contents(INSTANCE).is_some_and(|record| record == STARTED);
+        let missing = |name| {
+            Err(crate::Error::new("continue the instance", &self.run.path(name), Kind::Missing))
+        };
+        let secret = self.run.contents(SECRET).filter(|_| self.run.contents(INSTANCE).is_some());
+        let instance = match secret.and_then(|bytes| Some(u64::from_le_bytes(*bytes.as_array()?))) {
+            Some(number) => number,
+            None if has_started => return missing(SECRET),
+            None => fresh,
+        };
+        let is_known = self.run.contents(HOST).is_some();
+        if has_started && !is_known {
+            return missing(HOST);
+        }
+        self.record(SECRET, &instance.to_le_bytes())?;
+        self.record(INSTANCE, if has_started { STARTED } else { BEGUN })?;
+        let expected = if is_known { Expected::Existing } else { Expected::New };
+        let identity = Identity { instance, part: ME.part };
+        let ready = self.start_daemon((identity, expected), Damage::Refuse)?;
+        self.record(HOST, READY)?;
+        self.record(INSTANCE, STARTED)?;
+        Ok(ready)
+    }
+
+    /// Writes a record as commands do.
+    fn record(&mut self, name: &str, contents: &[u8]) -> crate::Result<()> {
+        let new = format!("{name}.4711.tmp");
+        let replaced = whole::replace(&mut self.run, &new, name, contents, Survives::Node);
+        replaced.map_err(|errno| {
+            crate::Error::new("write a record", &self.run.path(name), Kind::Device(errno))
+        })
+    }
+
+    /// Ends the instance as `forebay stop` does: removes everything, in this order.
+    fn stop(&mut self) -> wire::errno::Result<()> {
+        for files in [&mut self.disk, &mut self.memory] {
+            files.names()?.iter().try_for_each(|name| files.remove(name))?;
+        }
+        self.run.remove(HOST)?;
+        self.run.names()?.iter().try_for_each(|name| self.run.remove(name))
+    }
+
+    /// Whether each record that is there is one that was written, all of it.
+    fn has_whole_records(&self) -> bool {
+        let is_one = |name, whole: &[&[u8]]| {
+            self.run.contents(name).is_none_or(|found| whole.contains(&found.as_slice()))
+        };
+        let secret = self.run.contents(SECRET);
+        let starts = StartRecord::read(&mut self.disk.clone(), DISK_RECORD, ME);
+        secret.is_none_or(|found| found.len() == 8 && found != [0; 8])
+            && is_one(INSTANCE, &[BEGUN, STARTED])
+            && is_one(HOST, &[READY])
+            && !matches!(starts, Err(crate::Error { kind: Kind::Corrupt { .. }, .. }))
+    }
+
+    fn is_dead(&self) -> bool {
+        [&self.run, &self.disk, &self.memory].into_iter().any(FaultyFiles::is_dead)
     }
 
     /// Records that the log lacks, as `forebay check` finds them.
@@ -59,7 +133,12 @@ impl Node {
         replay.gaps()
     }
 
-    fn start_from(&mut self, identity: Identity, damage: Damage) -> crate::Result<Ready> {
+    /// Starts a daemon as `forebayd` does.
+    fn start_daemon(
+        &mut self,
+        (identity, expected): (Identity, Expected),
+        damage: Damage,
+    ) -> crate::Result<Ready> {
         let clear = |disk: &mut FaultyFiles, memory: &mut FaultyFiles| {
             for files in [disk, memory] {
                 for name in files.names().expect("names") {
@@ -72,7 +151,7 @@ impl Node {
             Ok(())
         };
         let (disk, memory) = (self.disk.clone(), self.memory.clone());
-        let start = Start::open(disk, memory, MEMORY_RECORD, identity, clear)?;
+        let start = Start::open(disk, memory, MEMORY_RECORD, (identity, expected), clear)?;
         let is_first = *start.plan() == Plan::First;
         if is_first {
             self.progress = Progress::default();
@@ -99,7 +178,7 @@ impl Node {
             self.progress = journal.progress();
         }
         start.complete(Vec::new())?;
-        Ok(Ready { journal, records, is_first })
+        Ok(Ready { journal, records, is_first, instance: identity.instance })
     }
 
     /// Appends records until the disk dies; returns those that were acknowledged.
@@ -126,24 +205,33 @@ impl Node {
     }
 
     fn after_kill(&self) -> Node {
-        let (disk, memory) = (self.disk.after_kill(), self.memory.after_kill());
-        Node { disk, memory, progress: self.progress }
+        let Node { run, disk, memory, progress } = self;
+        let [run, disk, memory] = [run, disk, memory].map(FaultyFiles::after_kill);
+        Node { run, disk, memory, progress: *progress }
     }
 
+    /// The node died. Sometimes its run directory or its disk is in memory, too.
     fn after_crash(&self, random: &mut Random) -> Node {
-        let chance = random.uniform(5);
-        let disk = self.disk.after_crash(|| random.uniform(4) < chance);
-        Node { disk, memory: FaultyFiles::new(), progress: Progress::default() }
+        let mut left = |files: &FaultyFiles, kept: u64| {
+            if random.uniform(8) >= kept {
+                return FaultyFiles::new();
+            }
+            let chance = random.uniform(5);
+            files.after_crash(|| random.uniform(4) < chance)
+        };
+        let (run, disk) = (left(&self.run, 6), left(&self.disk, 7));
+        Node { run, disk, memory: FaultyFiles::new(), progress: Progress::default() }
     }
 }
 
-/// One history of starts, kills and power failures.
+/// One history of starts, stops, kills and power failures.
 fn campaign(seed: u64) {
     let mut random = Random::new(seed);
     let mut node = Node::new();
-    // Records of a daemon that was ready; the last one may have been appended and not acknowledged.
-    let mut acknowledged: Option<Vec<Vec<u8>>> = None;
-    let (mut has_crashed, mut is_lost) = (false, false);
+    // Number of the instance whose daemon was ready last, and its records; the last one may have been
+    // appended and not acknowledged.
+    let mut acknowledged: Option<(u64, Vec<Vec<u8>>)> = None;
+    let (mut has_crashed, mut is_lost, mut was_stopped) = (false, false, false);
     for life in 0..6 {
         if random.uniform(3) > 0 {
             node.disk.die_after(1 + random.uniform(40));
@@ -151,27 +239,42 @@ fn campaign(seed: u64) {
         if random.uniform(6) == 0 {
             node.memory.die_after(1 + random.uniform(12));
         }
-        match node.start(ME) {
+        if random.uniform(6) == 0 {
+            node.run.die_after(1 + random.uniform(20));
+        }
+        let is_known = node.run.contents(HOST).is_some();
+        match node.start(seed << 8 | life | 1 << 60) {
             Ok(ready) => {
                 let what = format!("seed {seed}, life {life}: first {}", ready.is_first);
-                assert!(!is_lost, "{what}: the memory is gone, and nothing is said");
-                if let Some(before) = &acknowledged {
-                    assert!(!ready.is_first, "{what}: data is lost in silence");
-                    let found = &ready.records;
-                    assert!(found.starts_with(before), "{what}: records are lost in silence");
-                    assert!(found.len() <= before.len() + 1, "{what}: records came from nowhere");
+                assert!(!(ready.is_first && is_known), "{what}: its data is gone in silence");
+                let (instance, is_first, found) = (ready.instance, ready.is_first, &ready.records);
+                match &acknowledged {
+                    Some((before, records)) if *before == instance && !is_first => {
+                        assert!(!is_lost, "{what}: the memory is gone, and nothing is said");
+                        assert!(found.starts_with(records), "{what}: records are lost in silence");
+                        assert!(found.len() <= records.len() + 1, "{what}: from nowhere");
+                    }
+                    // Nothing of the earlier instance is left that could be continued.
+                    Some(_) => assert!(was_stopped || has_crashed, "{what}: it was forgotten"),
+                    None => assert!(found.is_empty(), "{what}: records came from nowhere"),
                 }
+                (is_lost, was_stopped) = (false, false);
                 let count = random.uniform(30);
-                acknowledged = Some(node.serve(ready, count, &mut random));
+                acknowledged = Some((instance, node.serve(ready, count, &mut random)));
+                if random.uniform(8) == 0 {
+                    was_stopped = true;
+                    let _ = node.stop();
+                }
             }
             Err(error) => {
-                let is_dead = node.disk.is_dead() || node.memory.is_dead();
-                assert!(is_dead || has_crashed, "seed {seed}, life {life}: {error}");
-                assert!(error.path.components().count() > 1, "no file is named: {error}");
+                let what = format!("seed {seed}, life {life}: {error}");
+                assert!(node.is_dead() || has_crashed || was_stopped, "{what}");
+                assert!(error.path.components().count() > 1, "{what}: no file is named");
             }
         }
         if random.uniform(4) == 0 {
             node = node.after_crash(&mut random);
+            assert!(node.has_whole_records(), "seed {seed}, life {life}: a part of a record");
             has_crashed = true;
             is_lost |= acknowledged.is_some();
         } else {
@@ -180,16 +283,27 @@ fn campaign(seed: u64) {
     }
 }
 
+/// Runs one history per seed; as many threads as there are processors share them.
+fn campaigns(count: u64, campaign: fn(u64)) {
+    let (first, next) = (seed(1), AtomicU64::new(0));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(number) = Some(next.fetch_add(1, Relaxed)).filter(|it| *it < count) {
+                    campaign(first + number);
+                }
+            });
+        }
+    });
+}
+
 /// "The next start has everything that was acknowledged, or fails and names the file"
 /// (docs/semantics/durability.md).
 #[test]
 fn kills_and_power_failures_lose_nothing_in_silence() {
-    let first = seed(1);
-    // 100,000 in `make soak`.
-    let count = rounds(if is_long() { 5000 } else { 1000 });
-    for seed in first..first + count {
-        campaign(seed);
-    }
+    // With the salvages below and `ssd_tests`, 100,000 in `make soak`.
+    campaigns(rounds(if is_long() { 10_000 } else { 1000 }), campaign);
 }
 
 /// Flips a byte of the newest log, cuts it, fills a part with zeros, or removes it. False if it has
@@ -225,7 +339,7 @@ fn damage_campaign(seed: u64) {
         let is_damaged = life > 0 && random.uniform(2) == 0 && damage(&node, &mut random);
         let mut salvaged = node.after_kill();
         let mut gaps = Vec::new();
-        let started = node.start(ME);
+        let started = node.start(ME.instance);
         let ready = match started {
             Ok(ready) => {
                 // One byte behind the last record is no damage.
@@ -238,11 +352,11 @@ fn damage_campaign(seed: u64) {
                 if random.uniform(4) == 0 {
                     // The salvage is killed, and another one begins.
                     salvaged.disk.die_after(1 + random.uniform(20));
-                    let _ = salvaged.start_from(ME, Damage::Skip);
+                    let _ = salvaged.start_daemon(KNOWN, Damage::Skip);
                     let other = salvaged.after_kill();
                     salvaged = Node { progress: salvaged.progress, ..other };
                 }
-                let ready = salvaged.start_from(ME, Damage::Skip);
+                let ready = salvaged.start_daemon(KNOWN, Damage::Skip);
                 let ready = ready.unwrap_or_else(|error| panic!("{what}: no salvage: {error}"));
                 node = salvaged;
                 ready
@@ -267,27 +381,23 @@ fn damage_campaign(seed: u64) {
 /// "A damaged log costs the changes that its damaged records describe" (docs/semantics/durability.md).
 #[test]
 fn a_salvage_keeps_every_whole_record_and_lists_the_others() {
-    let first = seed(1);
-    let count = rounds(if is_long() { 5000 } else { 500 });
-    for seed in first..first + count {
-        damage_campaign(seed);
-    }
+    campaigns(rounds(if is_long() { 6000 } else { 500 }), damage_campaign);
 }
 
 /// A node whose daemon was started twice and has records; and the same before its last ones.
 fn nodes() -> (Node, Node, usize) {
     let mut random = Random::new(7);
     let mut node = Node::new();
-    let ready = node.start(ME).expect("started");
+    let ready = node.start(ME.instance).expect("started");
     node.serve(ready, 20, &mut random);
     let old = node.after_kill();
     let mut node = node.after_kill();
-    let ready = node.start(ME).expect("started");
+    let ready = node.start(ME.instance).expect("started");
     let records = node.serve(ready, 5, &mut random);
     // Two starts later, so that the records of starts are older than those that may be found.
     for _ in 0..2 {
         node = node.after_kill();
-        node.start(ME).expect("started");
+        node.start(ME.instance).expect("started");
     }
     (node.after_kill(), old, records.len())
 }
@@ -303,7 +413,7 @@ fn refused(node: &Node, name: &str, bytes: Option<Vec<u8>>, what: &str) -> Kind 
     let mut changed = node.after_kill();
     let files = if name == MEMORY_RECORD { &changed.memory } else { &changed.disk };
     files.put(name, bytes);
-    let outcome = changed.start(ME).map(|ready| ready.records.len());
+    let outcome = changed.start(ME.instance).map(|ready| ready.records.len());
     let error = outcome.expect_err(&format!("{name} {what}: nothing is noticed"));
     assert!(error.to_string().contains(name), "{what}: {error} does not name {name}");
     error.kind
@@ -314,7 +424,7 @@ fn a_file_that_is_missing_empty_old_or_of_another_instance_is_named() {
     let (node, old, _) = nodes();
     let log = log_of(&node.disk);
     let mut other = Node::new();
-    let ready = other.start(Identity { instance: 9, part: ME.part }).expect("started");
+    let ready = other.start(9).expect("started");
     other.serve(ready, 3, &mut Random::new(3));
     for (name, files, old, other) in [
         (DISK_RECORD, &node.disk, &old.disk, &other.disk),
@@ -373,7 +483,7 @@ fn a_damaged_record_of_starts_is_named() {
 #[test]
 fn an_untouched_node_starts_with_everything() {
     let (mut node, _, count) = nodes();
-    let ready = node.start(ME).expect("started");
+    let ready = node.start(ME.instance).expect("started");
     assert_eq!((ready.records.len(), ready.is_first), (count, false));
     assert_eq!(ready.journal.progress(), node.progress);
     assert_eq!(Progress::from_word(node.progress.to_word()), node.progress);
@@ -385,13 +495,13 @@ fn a_first_start_that_was_killed_begins_anew() {
     for changes in 1..40 {
         let mut node = Node::new();
         node.disk.die_after(changes);
-        let is_ready = node.start(Identity { instance: 9, part: ME.part }).is_ok();
-        let mut node = node.after_kill();
+        let is_ready = node.start(9).is_ok();
+        let mut node = Node { run: FaultyFiles::new(), ..node.after_kill() };
         if is_ready {
             assert!(changes > 5, "{changes}");
             return;
         }
-        let again = node.start(ME);
+        let again = node.start(ME.instance);
         // It may have been complete but for the last step; then it is another instance's.
         let kind = again.map(|ready| ready.is_first).map_err(|error| error.kind);
         assert!(matches!(kind, Ok(true) | Err(Kind::Foreign)), "{changes}: {kind:?}");

@@ -13,7 +13,8 @@
 //! Invariants:
 //!  1. A daemon is ready only after 3.
 //!  2. The number of the memory is that of the disk or one less.
-//!  3. A record is whole or absent: it gets its name by a rename, after its contents were flushed.
+//!  3. A record is whole or absent: `whole::replace`.
+//!  4. Where the starter knows that the daemon was ready, no start begins anew.
 //!
 //! A record is text, so that people can read it; its last line is the CRC-32C of the others:
 //!
@@ -32,6 +33,7 @@
 use crate::error::{Error, Kind, Result, errno};
 use crate::identity::{Expected, Identity};
 use crate::medium::{Files, Medium as _};
+use crate::whole::{self, Survives};
 use core::fmt::Write as _;
 use rustix::fd::AsFd;
 use std::path::Path;
@@ -79,15 +81,6 @@ pub struct StartRecord {
     pub number: u64,
     /// Files that it must find again.
     pub files: Vec<KnownFile>,
-}
-
-/// Whether a record outlives the node.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Survives {
-    /// The daemon alone: the record is beside shared memory.
-    Daemon,
-    /// The node, too: it is flushed.
-    Node,
 }
 
 impl StartRecord {
@@ -167,8 +160,14 @@ impl StartRecord {
     pub fn store<F: Files>(&self, files: &mut F, name: &str, survives: Survives) -> Result<()> {
         let path = files.path(name);
         let text = self.encode();
-        let stored = store(files, name, text.as_bytes(), survives);
-        stored.map_err(|errno| Error::new("store the record of starts", &path, Kind::Device(errno)))
+        let new = format!("{name}{SUFFIX_NEW}");
+        let stored = whole::replace(files, &new, name, text.as_bytes(), survives);
+        stored.map_err(|errno| {
+            Error::new("store the record of starts", &path, Kind::Device(errno))
+        })?;
+        // The next start must not need room on a full device. Without this it may, and says so.
+        let _ = whole::allocate(files, &new, text.len() as u64);
+        Ok(())
     }
 
     /// Checks what the file at `path` is now, `None` if it is missing.
@@ -190,38 +189,6 @@ impl StartRecord {
         }
         Ok(())
     }
-}
-
-fn store<F: Files>(
-    files: &mut F,
-    name: &str,
-    bytes: &[u8],
-    survives: Survives,
-) -> wire::errno::Result<()> {
-    let new = format!("{name}{SUFFIX_NEW}");
-    let length = bytes.len() as u64;
-    let mut file = match files.open(&new) {
-        Ok(file) if file.length() == length => file,
-        _ => allocate(files, &new, length)?,
-    };
-    file.write(0, bytes)?;
-    if survives == Survives::Node {
-        file.sync()?;
-    }
-    drop(file);
-    files.rename(&new, name)?;
-    if survives == Survives::Node {
-        files.sync()?;
-    }
-    // The next start must not need room on a full device. Without this it may, and says so.
-    let _ = allocate(files, &new, length);
-    Ok(())
-}
-
-fn allocate<F: Files>(files: &mut F, name: &str, length: u64) -> wire::errno::Result<F::File> {
-    let mut file = files.create(name)?;
-    file.grow(length)?;
-    Ok(file)
 }
 
 /// How a start goes on.
@@ -274,8 +241,9 @@ pub struct Start<D, M> {
 
 impl<D: Files, M: Files> Start<D, M> {
     /// Reads the records of `identity` in the directory of the log and, as `memory_record`, in that
-    /// of the shared memory. Before a first start, `clear` removes what one that was not completed
-    /// has left in both, but for the records.
+    /// of the shared memory. `expected`: whether a daemon was ready, as the starter's own record says.
+    /// Before a first start, `clear` removes what one that was not completed has left in both, but for
+    /// the records.
     ///
     /// # Errors
     /// A record that is missing, damaged, old or of another instance; the device's error.
@@ -283,7 +251,7 @@ impl<D: Files, M: Files> Start<D, M> {
         mut disk: D,
         mut memory: M,
         memory_record: &str,
-        identity: Identity,
+        (identity, expected): (Identity, Expected),
         clear: impl FnOnce(&mut D, &mut M) -> Result<()>,
     ) -> Result<Start<D, M>> {
         let on_disk = StartRecord::read(&mut disk, DISK_RECORD, identity)?;
@@ -296,7 +264,7 @@ impl<D: Files, M: Files> Start<D, M> {
         };
         let has_files = names.iter().any(|name| !is_record(name));
         let paths = (disk.path(DISK_RECORD), memory.path(memory_record));
-        let plan = plan(on_disk, in_memory, has_files, &paths.0, &paths.1)?;
+        let plan = plan((on_disk, in_memory), has_files, expected, (&paths.0, &paths.1))?;
         if plan == Plan::First {
             let none = StartRecord { identity, number: 0, files: Vec::new() };
             none.store(&mut disk, DISK_RECORD, Survives::Node)?;
@@ -328,22 +296,23 @@ impl<D: Files, M: Files> Start<D, M> {
 }
 
 /// Decides from the two records, whose paths are `disk_path` and `memory_path`, what a start does.
-/// `has_files`: there are other files beside the log.
+/// `has_files`: there are other files beside the log; `expected`: whether a daemon was ready.
 fn plan(
-    disk: Option<StartRecord>,
-    memory: Option<StartRecord>,
+    (disk, memory): (Option<StartRecord>, Option<StartRecord>),
     has_files: bool,
-    disk_path: &Path,
-    memory_path: &Path,
+    expected: Expected,
+    (disk_path, memory_path): (&Path, &Path),
 ) -> Result<Plan> {
     let fail = |path: &Path, kind| Err(Error::new("continue the instance", path, kind));
     let old = |found, expected| Kind::Old { found, expected };
+    let is_first = expected == Expected::New;
     match (disk.map(|record| record.number), memory) {
-        (None, None) if !has_files => Ok(Plan::First),
+        (None, None) if is_first && !has_files => Ok(Plan::First),
         (None, _) => fail(disk_path, Kind::Missing),
-        (Some(0), None) => Ok(Plan::First),
-        (Some(0), Some(memory)) if memory.number == 0 => Ok(Plan::First),
+        (Some(0), None) if is_first => Ok(Plan::First),
+        (Some(0), Some(memory)) if is_first && memory.number == 0 => Ok(Plan::First),
         (Some(_), None) => fail(memory_path, Kind::MemoryGone),
+        (Some(0), Some(memory)) => fail(disk_path, old(0, memory.number.max(1))),
         (Some(number), Some(memory)) if memory.number > number => {
             fail(disk_path, old(number, memory.number))
         }

@@ -3,6 +3,7 @@
 #include "check.h"
 #include <pthread.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 extern char **environ;
@@ -142,6 +143,36 @@ static void again(const char *program, const char *what) {
     CHECK(ended(child) == 0);
 }
 
+// More processes with large tables of descriptors than there is room for: what does not fit is not forked, and no
+// child closes a descriptor of its parent.
+static void has_its_own_descriptors(void) {
+    enum { BLOCK = 1024, CHILDREN_MAX = 480 };
+    struct rlimit limit = {64 * BLOCK, 64 * BLOCK};
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) {
+        MUST(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+        limit.rlim_cur = limit.rlim_max;
+        MUST(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    }
+    int fd = make("room", "abc"), pipes[2];
+    for (rlim_t i = 1; i < limit.rlim_cur / BLOCK - 1; i++) MUST(dup2(fd, i * BLOCK) == (int)(i * BLOCK));
+    MUST(pipe(pipes) == 0);
+    pid_t children[CHILDREN_MAX];
+    int made = 0;
+    char byte;
+    while (made < CHILDREN_MAX && (children[made] = fork()) >= 0) {
+        if (children[made] == 0) _exit(close(fd) || close(pipes[1]) || read(pipes[0], &byte, 1));
+        made++;
+    }
+    CHECK(made == CHILDREN_MAX || errno == EAGAIN);
+    close(pipes[1]);
+    for (int i = 0; i < made; i++) CHECK(ended(children[i]) == 0);
+    CHECK(read(fd, &byte, 1) == 1 && byte == 'a');
+    pid_t child = fork();
+    if (child == 0) _exit(read(fd, &byte, 1) != 1 || byte != 'b');
+    CHECK(child > 0 && ended(child) == 0);
+    closefrom(3);
+}
+
 int main(int count, char **arguments) {
     MUST(count > 1 && realpath(arguments[1], top) != NULL);
     if (count > 2) return strcmp(arguments[2], "first") == 0 ? first_use_by_child() : fork_beside_first_use();
@@ -151,5 +182,6 @@ int main(int count, char **arguments) {
     keeps_its_directory();
     keeps_its_umask();
     keeps_its_user();
+    has_its_own_descriptors();
     return finish();
 }

@@ -1,6 +1,6 @@
 //! The commands, in the order of `forebay --help`: those that start, use and end an instance
-//! (`lifecycle`), those about its files (`files`), those about its memory, limits and state, and
-//! those for an instance that is damaged (`rescue`).
+//! (`lifecycle`), those about its files (`files`), those about its memory, limits and state, live too
+//! (`live`), and those for an instance that is damaged (`rescue`).
 
 pub(crate) mod lifecycle;
 
@@ -20,7 +20,7 @@ mod job;
 
 mod status;
 
-mod top;
+mod live;
 
 mod report;
 
@@ -42,6 +42,7 @@ use crate::failure::{Failure, Result, USAGE};
 use clap::{ArgMatches, Command};
 use files::{evict, flush, layout, pin, profile, stage};
 use lifecycle::{host_agent, mount, run, start, stop};
+use live::{dashboard, top};
 use rescue::{check, lost};
 
 /// All commands.
@@ -67,6 +68,7 @@ pub(crate) fn all() -> Vec<Command> {
         qos::command(),
         status::command(),
         top::command(),
+        dashboard::command(),
         job::command(),
         report::command(),
         ls::command(),
@@ -108,6 +110,7 @@ pub(crate) fn dispatch(name: &str, given: &ArgMatches) -> Result<u8> {
         "qos" => qos::run(given),
         "status" => status::run(given),
         "top" => top::run(given),
+        "dashboard" => dashboard::run(given),
         "job" => job::run(given),
         "ls" => ls::run(given),
         "df" => df::run(given),

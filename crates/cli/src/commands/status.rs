@@ -3,17 +3,14 @@
 use crate::command_line::{with_json, with_name, with_settings};
 use crate::commands::{files_and_names, human, painted, plural, print_json, table};
 use crate::failure::{FAILED, Result};
-use crate::instance::inspect::{DaemonReport, Inspection, inspect, query_time, slow_targets};
-use crate::instance::mounts::{self, MountRecord};
-use crate::instance::writeback;
-use crate::state::directories;
+use crate::instance::inspect::{DaemonReport, query_time, slow_targets};
+use crate::instance::overview::{self, DeadWriteback, Overview};
 use crate::state::settings;
 use anstyle::{AnsiColor, Style};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use config::Key;
 use config::control::{SlowTarget, WritebackReport};
 use config::metrics::{self, DaemonSample, Series};
-use serde_json::json;
 use std::collections::BTreeSet;
 
 const EXAMPLES: &str = "\
@@ -44,29 +41,16 @@ pub(crate) fn command() -> Command {
 pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     let settings = settings::resolve(given)?;
     let name = settings.word(Key::Name);
-    let all = inspect(name, query_time(&settings))?;
-    let (reports, config) = (&all.daemons, &all.config);
-    let run = directories::run(name)?;
-    let mounts = mounts::all(&run)?;
     // Restarts a writeback daemon that was killed.
-    let ensured = config.has_writeback().then(|| writeback::ensure(&run));
-    let writeback = ensured.and_then(|_| writeback::status(&run));
+    let overview = overview::take(name, query_time(&settings), DeadWriteback::Restart)?;
+    let (reports, config) = (&overview.inspection.daemons, &overview.inspection.config);
+    let writeback = overview.writeback.as_ref();
     if given.get_flag("prometheus") {
-        out!("{}", prometheus(name, reports, writeback.as_ref()));
+        out!("{}", prometheus(name, reports, writeback));
     } else if given.get_flag("json") {
-        let daemons: Vec<_> = reports.iter().map(as_json).collect();
-        let mounts: Vec<_> = mounts.iter().map(mount_as_json).collect();
-        print_json(&json!({
-            "name": name,
-            "healthy": is_healthy(&all),
-            "daemons": daemons,
-            "mounts": mounts,
-            "slow_targets": slow_targets(reports),
-            "writeback": writeback,
-            "settings": config,
-        }));
+        print_json(&overview.to_json(|_| true));
     } else {
-        out_as_is!("{}\n", summary_line(name, &all, writeback.as_ref()));
+        out_as_is!("{}\n", summary_line(&overview));
         out!("{}", as_table(reports));
         reports.iter().filter_map(ended_line).for_each(|line| outln!("{line}"));
         reports.iter().filter_map(notice_line).for_each(|line| outln!("{line}"));
@@ -82,7 +66,7 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
             plural(config.workers, "worker")
         );
         reports.iter().filter_map(watermarks_line).for_each(|line| outln!("{line}"));
-        for (mount, state) in &mounts {
+        for (mount, state) in &overview.mounts {
             let (at, pid) = (mount.at.display(), mount.process.pid);
             let only =
                 if mount.namespace.is_some() { ", for commands of 'forebay run' only" } else { "" };
@@ -91,7 +75,7 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
         if let Some(profile) = &config.profile {
             outln!("{}", profile_line(profile, reports));
         }
-        if let Some(status) = &writeback {
+        if let Some(status) = writeback {
             outln!("{}", writeback_line(status));
             for (path, what) in status.failures.iter().chain(&status.conflicted) {
                 outln!("  {}: {what}", path.display());
@@ -99,18 +83,13 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
         }
     }
     // Also with --json, whose consumer finds the hosts as daemons without a state.
-    all.failures.iter().for_each(|text| errln!("forebay status: {text}"));
-    Ok(if is_healthy(&all) { 0 } else { FAILED })
-}
-
-/// True if all daemons are alive.
-fn is_healthy(all: &Inspection) -> bool {
-    !all.daemons.is_empty() && all.daemons.iter().all(|one| one.is_alive() == Some(true))
+    overview.inspection.failures.iter().for_each(|text| errln!("forebay status: {text}"));
+    Ok(if overview.is_healthy() { 0 } else { FAILED })
 }
 
 /// The instance in one line.
-fn summary_line(name: &str, all: &Inspection, writeback: Option<&WritebackReport>) -> String {
-    let reports = &all.daemons;
+fn summary_line(overview: &Overview) -> String {
+    let (name, reports) = (&overview.name, &overview.inspection.daemons);
     let count = |state: Option<bool>| reports.iter().filter(|one| one.is_alive() == state).count();
     let daemons = |count: usize| plural(count as u64, "daemon");
     let (dead, unknown) = (count(Some(false)), count(None));
@@ -127,7 +106,7 @@ fn summary_line(name: &str, all: &Inspection, writeback: Option<&WritebackReport
             health.push(format!("{} {what}", daemons(count)));
         }
     }
-    let health = match (health.is_empty(), is_healthy(all)) {
+    let health = match (health.is_empty(), overview.is_healthy()) {
         (true, true) => painted(GOOD, "healthy"),
         (true, false) => painted(BAD, "no daemon"),
         (false, _) => painted(BAD, &health.join(", ")),
@@ -165,7 +144,7 @@ fn summary_line(name: &str, all: &Inspection, writeback: Option<&WritebackReport
         let pages = format!("{} damaged on the SSD", plural(damaged, "page"));
         line += &format!(", {}", painted(BAD, &pages));
     }
-    match writeback.map(|report| report.metrics.dirty) {
+    match overview.writeback.as_ref().map(|report| report.metrics.dirty) {
         Some(0) => line += ", nothing dirty",
         Some(dirty) => line += &format!(", {} dirty", files_and_names(dirty)),
         None => {}
@@ -283,31 +262,6 @@ fn writeback_line(status: &WritebackReport) -> String {
         line += &format!(": {error}");
     }
     line
-}
-
-fn as_json(one: &DaemonReport) -> serde_json::Value {
-    json!({
-        "index": one.daemon.index,
-        "host": one.host,
-        "pid": one.daemon.process.pid,
-        "alive": one.is_alive(),
-        "ended": one.state.as_ref().and_then(|state| state.ended.as_ref()),
-        "tcp": one.daemon.tcp,
-        "memory": one.daemon.memory,
-        "memory_min": one.daemon.memory_min,
-        "ssd": one.daemon.ssd,
-        "resident": one.state.as_ref().and_then(|state| state.resident),
-        "state": one.status(),
-    })
-}
-
-fn mount_as_json((mount, state): &(MountRecord, mounts::MountState)) -> serde_json::Value {
-    json!({
-        "at": mount.at.to_string_lossy(),
-        "pid": mount.process.pid,
-        "state": state.word(),
-        "visible": if mount.namespace.is_some() { "commands" } else { "all" },
-    })
 }
 
 fn as_table(reports: &[DaemonReport]) -> String {

@@ -342,6 +342,7 @@ fn daemon_config(
         ssd: daemon.ssd,
         listen: SocketAddr::new(address, port),
         owner: directories::user(),
+        has_started: daemon.process.pid != 0,
         salvage: salvage.transpose()?,
         instance: request.config.clone(),
     })

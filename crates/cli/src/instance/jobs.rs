@@ -60,23 +60,34 @@ fn answers(
     names.zip(all).map(|(host, answer)| Ok((host, answer?))).collect()
 }
 
+/// The jobs of each host, by the names of the hosts.
+///
+/// # Errors
+/// There is no such instance, or a host does not answer.
+pub(crate) fn by_host(name: &str, timeout: Duration) -> Result<Vec<(String, ActivityAnswer)>> {
+    answers(name, None, timeout)
+}
+
 /// The jobs of an instance, in the order in which they began; those that run are last.
 ///
 /// # Errors
 /// There is no such instance, or a host does not answer.
 pub(crate) fn list(name: &str, timeout: Duration) -> Result<Vec<JobSummary>> {
-    let mut all: BTreeMap<String, JobSummary> = BTreeMap::new();
-    for (_, answer) in answers(name, None, timeout)? {
-        for job in answer.jobs {
-            match all.get_mut(&job.job) {
-                Some(sum) => sum.add(&job),
-                None => drop(all.insert(job.job.clone(), job)),
-            }
+    Ok(merged(by_host(name, timeout)?.iter().map(|(_, answer)| answer)))
+}
+
+/// The jobs of these answers, as `list` gives them.
+pub(crate) fn merged<'a>(answers: impl Iterator<Item = &'a ActivityAnswer>) -> Vec<JobSummary> {
+    let mut all: BTreeMap<&str, JobSummary> = BTreeMap::new();
+    for job in answers.flat_map(|answer| &answer.jobs) {
+        match all.get_mut(job.job.as_str()) {
+            Some(sum) => sum.add(job),
+            None => drop(all.insert(&job.job, job.clone())),
         }
     }
     let mut all: Vec<JobSummary> = all.into_values().collect();
     all.sort_by_key(|job| (job.ended.is_none(), job.began));
-    Ok(all)
+    all
 }
 
 /// The figures of one job, over all hosts; `None`: the instance knows no such job.
@@ -116,6 +127,23 @@ pub(crate) fn profile(
     timeout: Duration,
 ) -> Result<Option<insights::JobProfile>> {
     Ok(measured(name, job, timeout)?.map(|(counted, rates)| profile_of(&counted, rates)))
+}
+
+/// The figures of one job over all hosts, as they were counted and as its report takes them; `None`: the
+/// instance knows no such job.
+///
+/// # Errors
+/// There is no such instance, or a host does not answer.
+pub(crate) fn both(
+    name: &str,
+    job: &str,
+    timeout: Duration,
+) -> Result<Option<(JobProfile, insights::JobProfile)>> {
+    let found = measured(name, job, timeout)?;
+    Ok(found.map(|(counted, rates)| {
+        let profile = profile_of(&counted, rates);
+        (counted, profile)
+    }))
 }
 
 /// As `profile`, of this host alone, which takes no `ssh`.

@@ -22,6 +22,8 @@ pub(crate) mod ranks;
 
 pub(crate) mod jobs;
 
+pub(crate) mod overview;
+
 pub(crate) mod lend;
 
 pub(crate) mod rescue;

@@ -14,7 +14,7 @@
 use crate::failure::{Failure, Result};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{ErrorKind, Write as _};
+use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -169,25 +169,14 @@ pub(crate) fn write_whole(path: &Path, text: &str) -> Result<()> {
     write_whole_by(path, &temporary, text)
 }
 
-/// As `write_whole`, through the temporary file `temporary`.
+/// As `write_whole`, through the file `temporary` of the same directory.
 ///
 /// # Errors
 /// It cannot be written.
 pub(crate) fn write_whole_by(path: &Path, temporary: &Path, text: &str) -> Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let written = options
-        .open(temporary)
-        .and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
-            // Else the name may reach the device before the contents, and the file be empty after the
-            // node's death.
-            file.sync_all()
-        })
-        .and_then(|()| fs::rename(temporary, path))
-        .and_then(|()| path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all()));
-    written.map_err(|error| {
-        let _ = fs::remove_file(temporary);
+    let new = temporary.file_name().unwrap_or_default().to_string_lossy();
+    store::whole::replace_at(path, &new, text.as_bytes()).map_err(|errno| {
+        let error = std::io::Error::from_raw_os_error(errno.0.into());
         Failure::at("cannot write", path.display(), error)
     })
 }

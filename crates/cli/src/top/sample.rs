@@ -1,9 +1,9 @@
 //! The state of an instance at one moment.
 
 use crate::failure::Result;
-use crate::instance::inspect::{DaemonReport, inspect, slow_targets};
-use crate::instance::{jobs, writeback};
-use crate::state::directories;
+use crate::instance::inspect::{DaemonReport, slow_targets};
+use crate::instance::jobs;
+use crate::instance::overview::{self, DeadWriteback, Overview};
 use config::activity::{JobProfile, JobSummary};
 use config::control::SlowTarget;
 use config::metrics::{DaemonSample, WritebackSample};
@@ -42,25 +42,35 @@ fn line(report: &DaemonReport) -> DaemonLine {
     DaemonLine { host: report.host.clone(), index: report.daemon.index, metrics }
 }
 
-/// Takes a sample; `job`: the job whose processes are wanted.
+impl Sample {
+    /// The sample of these answers, which came just now.
+    pub(crate) fn of(
+        overview: &Overview,
+        jobs: Vec<JobSummary>,
+        job: Option<JobProfile>,
+    ) -> Sample {
+        let daemons = &overview.inspection.daemons;
+        Sample {
+            at: Instant::now(),
+            daemons: daemons.iter().map(line).collect(),
+            slow_targets: slow_targets(daemons),
+            jobs,
+            job,
+            writeback: overview.writeback.as_ref().map(|report| report.metrics),
+        }
+    }
+}
+
+/// Takes a sample; `job`: the job whose processes are to be in it.
 ///
 /// # Errors
 /// There is no such instance, or none of its daemons answers.
 pub(crate) fn take(name: &str, job: Option<&str>, timeout: Duration) -> Result<Sample> {
-    let all = inspect(name, timeout)?;
+    let overview = overview::take(name, timeout, DeadWriteback::Leave)?;
     let jobs = jobs::list(name, timeout)?;
     let job = match job {
         Some(job) => jobs::counted(name, job, timeout)?,
         None => None,
     };
-    let run = directories::run(name)?;
-    let writeback = all.config.has_writeback().then(|| writeback::status(&run)).flatten();
-    Ok(Sample {
-        at: Instant::now(),
-        daemons: all.daemons.iter().map(line).collect(),
-        slow_targets: slow_targets(&all.daemons),
-        jobs,
-        job,
-        writeback: writeback.map(|report| report.metrics),
-    })
+    Ok(Sample::of(&overview, jobs, job))
 }

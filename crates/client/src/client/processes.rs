@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::Relaxed;
-use shm::activity::{ActivitySegment, Lane, OpClass, Tags};
+use shm::activity::{ActivitySegment, BlockIndex, Lane, OpClass, Tags};
 use wire::Inode;
 use wire::errno::Result;
 
@@ -73,7 +73,8 @@ impl Client {
     /// Before a fork: copies the table for the child and takes a reference of every open file.
     ///
     /// # Errors
-    /// `ENFILE`.
+    /// `ENFILE` if there are too many processes or descriptors, `ENOSPC` if there is no memory, `EIO`
+    /// if the parent has no table any more.
     pub fn fork_copy(&self, parent: ProcessIndex) -> Result<ProcessIndex> {
         descriptors::fork_copy(self.files.transport(), parent)
     }
@@ -135,6 +136,11 @@ impl Client {
     /// signal handler left them by a jump. Nothing else of the thread is in a call.
     pub fn end_abandoned_calls(&self) {
         self.files.transport().end_abandoned_calls();
+    }
+
+    /// As `end_abandoned_calls`, for what such a call holds of the open file that it used.
+    pub fn end_abandoned_use(&self, file: OfdIndex) {
+        descriptors::end_abandoned_use(self.files.transport(), file);
     }
 
     /// The process is an application that this crate is a guest of: little memory of the instance
@@ -241,6 +247,12 @@ impl Client {
     /// process.
     pub fn count_in(&self, lane: Lane) {
         self.files.transport().activity.count_in(lane);
+    }
+
+    /// The block in which the calling thread counts; `None`: it counts for nobody.
+    #[must_use]
+    pub fn counted_block(&self) -> Option<BlockIndex> {
+        self.files.transport().activity.block()
     }
 
     /// The activity segment of this host, once this process is attached.

@@ -134,8 +134,9 @@ impl<'a> InFlight<'a> {
                 }
             })?,
             Attempt::Refused(errno) => Err(errno),
-            Attempt::Busy(micros) => Ok(TransferEnd::Busy(micros)),
-            Attempt::Stale | Attempt::Lost(_) => Ok(TransferEnd::Lost(by)),
+            // The slot is freed: each attempt has an identity of its own.
+            Attempt::Busy(micros, _) => Ok(TransferEnd::Busy(micros)),
+            Attempt::Stale(_) | Attempt::Lost(_) => Ok(TransferEnd::Lost(by)),
         }
     }
 }

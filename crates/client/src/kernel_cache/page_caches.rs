@@ -17,8 +17,8 @@
 
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::fence;
-use shm::host::Vnode;
 use shm::host::watches::pages;
+use shm::host::{HostSegment, Vnode};
 use wire::attributes::mode;
 use wire::errno::{Errno, Result};
 use wire::reply::opened;
@@ -244,8 +244,12 @@ pub(crate) fn forget_cached_pages(transport: &Transport, inode: Inode) {
 /// As `call`.
 #[inline]
 pub(crate) fn invalidate(transport: &Transport, open: &OpenFile<'_>) -> Result<()> {
-    // The marks hold since the file was opened for writing; from then on no kernel starts
-    // caching it.
+    // A kernel marks the vnode before it fills pages, beside other writers, too. Without the fence
+    // the processor may load the marks before it stores the bytes: then we see no mark, and the
+    // kernel old bytes. A host's first mount fills pages long after it is counted.
+    if transport.host().is_ok_and(HostSegment::has_mounts) {
+        fence(SeqCst);
+    }
     if open.vnode.marks.load(Relaxed) & (pages::EVER | pages::OTHERS_CACHE) == 0 {
         return Ok(());
     }

@@ -66,6 +66,13 @@ pub(crate) fn fd_mark(
     if is_marked { Ok(()) } else { Err(Errno::EBADF) }
 }
 
+/// Gives back what a call of the calling thread that ended without returning holds of an open file.
+pub(crate) fn end_abandoned_use(transport: &Transport, file: OfdIndex) {
+    if let Ok(words) = transport.host().and_then(|host| host.file(file)) {
+        words.end_abandoned();
+    }
+}
+
 /// Before a fork: copies the table for the child and takes a reference of every open file.
 pub(crate) fn fork_copy(transport: &Transport, parent: ProcessIndex) -> Result<ProcessIndex> {
     transport.host()?.process_copy(parent, &mut |ofd| closing::release(transport, ofd))

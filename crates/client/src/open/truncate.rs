@@ -1,6 +1,5 @@
 //! Setting the size of a file, by name and by descriptor.
 
-use core::sync::atomic::Ordering::SeqCst;
 use shm::host::Vnode;
 use wire::attributes::want;
 use wire::errno::{Errno, Result};
@@ -54,17 +53,14 @@ fn set_size_of(
     let truncate_epoch = vnode.truncate_epoch();
     let is_local_shard = transport.is_local_shard(file.inode.shard())?;
     let is_counted = is_local_shard || file.is_posix();
-    let dirty_end = if is_counted {
-        // The shard's worker reads and changes the words itself (`shm::host`), or a daemon of
-        // this host does when it forwards request and reply.
-        0
-    } else {
-        // Reported first: if this process is killed in between, acknowledged writes must not be
-        // lost.
+    // Else the shard's worker reads and changes the words itself (`shm::host`), or a daemon of this
+    // host does when it forwards request and reply.
+    if !is_counted {
+        vnode.begin_own_remote_truncate();
+        // Reported before the request: if this process is killed in between, acknowledged writes must
+        // not be lost. Writes from here on are reported by others if they reach further.
         size::flush(transport, vnode, file.inode)?;
-        // Writes from here on need no report: the new size is absolute.
-        vnode.begin_own_remote_truncate()
-    };
+    }
     // The targets must discard the cut-off bytes, too.
     let truncates_off = match (is_local_shard, is_counted) {
         // Writes may extend the file until the truncation is counted.
@@ -73,25 +69,14 @@ fn set_size_of(
         _ => 0,
     };
     let change = Change { mask: set::SIZE | truncates_off | mask, size, ..Change::default() };
-    match change::apply(transport, file.inode, &change, caller) {
-        Ok(attributes) => {
-            if is_counted {
-                // Not truncated, but perhaps extended.
-                let _ = vnode.raise(truncate_epoch, size);
-            } else {
-                vnode.end_own_remote_truncate(size);
-            }
-            Ok(attributes)
-        }
-        Err(errno) => {
-            if dirty_end != 0 {
-                vnode.dirty_end.fetch_max(dirty_end, SeqCst);
-                // A flush that ran meanwhile found nothing to report.
-                let _ = size::flush(transport, vnode, file.inode);
-            }
-            Err(errno)
-        }
+    let attributes = change::apply(transport, file.inode, &change, caller)?;
+    if is_counted {
+        // Not truncated, but perhaps extended.
+        let _ = vnode.raise(truncate_epoch, size);
+    } else {
+        vnode.end_own_remote_truncate(size);
     }
+    Ok(attributes)
 }
 
 /// `truncate(2)`.

@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use shm::activity::records::TransferCounter;
 use shm::activity::{
-    ActivitySegment, CallCounter, Lane, OpClass, OpenWords, Owner, Tags, Transfer,
+    ActivitySegment, BlockIndex, CallCounter, Lane, OpClass, OpenWords, Owner, Tags, Transfer,
 };
 use shm::once::Once;
 use shm::wait;
@@ -192,7 +192,7 @@ impl Activity {
                 return lane;
             }
             let taken_over = mine | seen & u64::from(u32::MAX);
-            if wait::is_dead((seen >> 32) as u32)
+            if wait::is_absent((seen >> 32) as u32)
                 && cell.compare_exchange(seen, taken_over, AcqRel, Relaxed).is_ok()
             {
                 return taken_over as u32;
@@ -228,6 +228,12 @@ impl Activity {
         }
     }
 
+    /// The block in which the calling thread counts; `None`: that of nobody, or none.
+    pub(crate) fn block(&self) -> Option<BlockIndex> {
+        let lane = Lane::of_word(self.lane_word())?;
+        (lane.block != Lane::NOBODY.block).then_some(lane.block)
+    }
+
     /// Has the calling thread count in this lane from now on.
     pub(crate) fn count_in(&self, lane: Lane) {
         let me = wait::thread_id();
@@ -238,7 +244,7 @@ impl Activity {
                 cell.store(mine, Release);
                 return;
             }
-            if (seen == 0 || wait::is_dead((seen >> 32) as u32))
+            if (seen == 0 || wait::is_absent((seen >> 32) as u32))
                 && cell.compare_exchange(seen, mine, AcqRel, Relaxed).is_ok()
             {
                 return;

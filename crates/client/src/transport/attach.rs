@@ -266,7 +266,7 @@ pub(crate) fn is_lack_of_room(errno: Errno) -> bool {
 
 /// True if the holder is dead, or is a thread of the process that forked this one.
 fn is_not_ours(holder: u64, me: u64) -> bool {
-    holder >> 32 != me >> 32 || wait::is_dead(holder as u32)
+    holder >> 32 != me >> 32 || wait::is_absent(holder as u32)
 }
 
 impl Transport {
@@ -305,6 +305,7 @@ impl Transport {
             attachment.op_log.end_abandoned(attachment.welcome.session);
             let is_alive = || attachment.is_alive();
             attachment.session.end_abandoned(self.timeout_micros(), is_alive);
+            attachment.session.bounce_buffers().end_abandoned();
         }
     }
 

@@ -15,8 +15,9 @@ use wire::{DaemonIndex, Request};
 use crate::transport::Transport;
 use crate::transport::attachment::Attachment;
 use crate::transport::clock::sleep_micros;
+use crate::transport::kept_slots::KeptSlots;
 use crate::transport::request::{
-    Answer, Attempt, Destination, Identity, classify, encode, note_identity, own_credentials,
+    Answer, Attempt, Destination, Identity, classify, note_identity, own_credentials,
 };
 use crate::transport::retry::RetryBudget;
 
@@ -27,9 +28,8 @@ const POLL_MICROS: u64 = 50_000;
 pub(crate) struct LongRequest<'a> {
     /// Identity of the first attempt, once it was sent.
     pub(crate) identity: Option<Identity>,
-    /// Entry of the first attempt, kept so that no other request takes its identity: see
-    /// `Transport::call_as`.
-    first: Option<Slot<'a>>,
+    /// Entries kept so that no other request takes the identity of the first attempt.
+    kept: KeptSlots<'a>,
     sent: Option<(Slot<'a>, &'a Attachment)>,
     sent_at: u64,
     /// Earliest time of the next send, in microseconds.
@@ -42,7 +42,7 @@ impl<'a> LongRequest<'a> {
     pub(crate) fn new(transport: &Transport) -> LongRequest<'a> {
         LongRequest {
             identity: None,
-            first: None,
+            kept: KeptSlots::new(),
             sent: None,
             sent_at: 0,
             send_at: 0,
@@ -101,16 +101,18 @@ impl<'a> LongRequest<'a> {
                 match classify(entry) {
                     Ok(Attempt::Answered(slot)) => return Some(Answer::of(slot).number()),
                     Ok(Attempt::Refused(errno)) | Err(errno) => return Some(Err(errno)),
-                    Ok(Attempt::Busy(micros)) => {
+                    Ok(Attempt::Busy(micros, entry)) => {
+                        self.kept.keep(entry, by);
                         self.pause(is_late, transport, Some(micros.max(1)))
                     }
-                    Ok(Attempt::Stale | Attempt::Lost(_)) => {
+                    Ok(Attempt::Stale(entry) | Attempt::Lost(entry)) => {
+                        self.kept.keep_lost(entry);
                         transport.drop_attachment(by);
                         self.pause(is_late, transport, None)
                     }
                 }
             } else if !transport.is_home(by) {
-                self.first.get_or_insert(entry);
+                self.kept.keep_lost(entry);
                 self.pause(is_late, transport, None)
             } else if is_bounded && is_late {
                 return Some(Err(Errno::EIO));
@@ -149,10 +151,13 @@ impl<'a> LongRequest<'a> {
             return self.pause(false, transport, None);
         };
         let mut header = transport.header(to, owner, home, &own_credentials());
-        let mut entry = home.session.claim_reply_slot()?;
+        let mut entry = match self.kept.take(home) {
+            Some(entry) => entry,
+            None => home.session.claim_reply_slot()?,
+        };
         note_identity(&mut header, &mut self.identity, home, &entry)?;
-        let mut slot = home.session.claim(transport.timeout_micros())?;
-        slot.write(|bytes| encode(bytes, &header, request))?;
+        let mut slot = transport.claim_slot(home)?;
+        transport.fill(&mut slot, &header, request)?;
         slot.submit_for(&mut entry, worker, &home.bells, home.welcome.session)?;
         (self.sent, self.sent_at) = (Some((entry, home)), now);
         Ok(())

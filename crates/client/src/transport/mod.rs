@@ -1,9 +1,10 @@
 //! The connection to the daemons: attachments of this process, requests and their replies.
 //!
 //! In this module: the handshake and the mappings (`attachment`), which daemons are attached
-//! (`attach`), which service owns a shard (`service`), requests with retries (`request`, `retry`),
-//! those that were given up (`given_up`), requests that wait long without a slot (`long_wait`),
-//! counters (`activity`), resident memory (`footprint`), and errno values by entry point (`errno`).
+//! (`attach`), which service owns a shard (`service`), requests with retries (`request`, `retry`,
+//! `kept_slots`), those that were given up (`given_up`), requests that wait long without a slot
+//! (`long_wait`), counters (`activity`), resident memory (`footprint`), and errno values by entry
+//! point (`errno`).
 //! Elsewhere: the contents of requests, which belong to the operations.
 
 pub(crate) mod activity;
@@ -13,6 +14,7 @@ pub(crate) mod clock;
 pub(crate) mod errno;
 mod footprint;
 pub(crate) mod given_up;
+mod kept_slots;
 pub(crate) mod long_wait;
 pub(crate) mod request;
 pub(crate) mod retry;
@@ -94,10 +96,14 @@ impl Transport {
     }
 
     /// Claims a slot; waits on while a daemon holds back requests.
+    ///
+    /// # Errors
+    /// `EIO` if no slot became free in time.
     pub(crate) fn claim_slot<'a>(&self, by: &'a Attachment) -> Result<Slot<'a>> {
         loop {
             match by.session.claim(self.timeout_micros()) {
                 Err(Errno::ETIMEDOUT) if self.is_throttled() => {}
+                Err(Errno::ETIMEDOUT) => return Err(Errno::EIO),
                 claimed => return claimed,
             }
         }

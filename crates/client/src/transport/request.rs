@@ -15,6 +15,7 @@ use wire::{Attributes, Credentials, DaemonIndex, Header, Inode, Reply, Request, 
 use crate::transport::Transport;
 use crate::transport::attach::is_lack_of_room;
 use crate::transport::attachment::Attachment;
+use crate::transport::kept_slots::{KeptSlots, keeps_slot};
 use crate::transport::retry::RetryBudget;
 
 /// Receiver of a request.
@@ -70,14 +71,24 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Result of one attempt.
+/// Result of one attempt. If there will be another one, with the slot, which may have given the
+/// request its identity (`kept_slots`).
 pub(crate) enum Attempt<'a> {
     Answered(Slot<'a>),
+    /// To be repeated after this many microseconds.
+    Busy(u64, Slot<'a>),
+    Stale(Slot<'a>),
+    Refused(Errno),
+    /// The daemon is gone.
+    Lost(Slot<'a>),
+}
+
+/// Kind of a reply.
+enum ReplyKind {
+    Final,
     Busy(u64),
     Stale,
     Refused(Errno),
-    /// The daemon is gone. The slot is kept because it gave the request its identity.
-    Lost(Slot<'a>),
 }
 
 /// Credentials of this process, for requests that are made on behalf of no particular caller.
@@ -172,20 +183,26 @@ impl Transport {
     ) -> Result<Answer<'_>> {
         let mut budget = RetryBudget::new(self.timeout_micros());
         let mut reconnect = self.reconnect_budget();
-        // The slot of the first attempt is held: the daemon remembers only the last change of each
-        // slot's identity, so a request of another thread on this slot would make it repeat ours.
-        let mut first = None;
+        let mut kept = KeptSlots::new();
         loop {
             let Some((attachment, worker, owner)) = self.route_or_wait(to, &mut reconnect)? else {
                 continue;
             };
             let mut header = self.header(to, owner, attachment, caller);
-            let slot = self.claim_slot(attachment)?;
+            let slot = match kept.take(attachment) {
+                Some(slot) => slot,
+                None => self.claim_slot(attachment)?,
+            };
             note_identity(&mut header, identity, attachment, &slot)?;
             match self.attempt(attachment, slot, worker, &header, request, interruptible)? {
                 Attempt::Answered(slot) => return Ok(Answer { slot }),
                 Attempt::Refused(errno) => return Err(errno),
-                Attempt::Busy(micros) => {
+                Attempt::Busy(micros, slot) => {
+                    // Else freed before the pause.
+                    match keeps_slot(to, request, attachment) {
+                        true => kept.keep(slot, attachment),
+                        false => drop(slot),
+                    }
                     if micros == 0 {
                         // The daemon makes progress on something slow: the budget starts anew.
                         budget = RetryBudget::new(self.timeout_micros());
@@ -193,17 +210,27 @@ impl Transport {
                     budget.sleep(micros.max(1))?;
                     self.wait_for_space(to, request)?;
                 }
-                Attempt::Stale => {
-                    self.drop_attachment(attachment);
-                    self.back_off(&mut reconnect)?;
-                }
-                Attempt::Lost(slot) => {
-                    first.get_or_insert(slot);
+                Attempt::Stale(slot) | Attempt::Lost(slot) => {
+                    kept.keep_lost(slot);
                     self.drop_attachment(attachment);
                     self.back_off(&mut reconnect)?;
                 }
             }
         }
+    }
+
+    /// Writes a request into a slot.
+    pub(crate) fn fill(
+        &self,
+        slot: &mut Slot<'_>,
+        header: &Header,
+        request: &Request<'_>,
+    ) -> Result<()> {
+        // The slots of other processes have the value that they were made with.
+        if self.mount() != 0 {
+            slot.set_origin(self.activity.block());
+        }
+        slot.write(|bytes| encode(bytes, header, request))
     }
 
     /// One attempt: submits, waits, and classifies the reply.
@@ -216,7 +243,7 @@ impl Transport {
         request: &Request<'_>,
         interruptible: Interruptible<'_>,
     ) -> Result<Attempt<'a>> {
-        slot.write(|bytes| encode(bytes, header, request))?;
+        self.fill(&mut slot, header, request)?;
         slot.submit(worker, &attachment.bells, attachment.welcome.session)?;
         let timeout = attachment.welcome.timeout_micros.max(1);
         loop {
@@ -274,7 +301,7 @@ impl Transport {
     ) -> Result<()> {
         let mut header = self.header(to, owner, by, &own_credentials());
         note_identity(&mut header, &mut None, by, slot)?;
-        slot.write(|bytes| encode(bytes, &header, request))?;
+        self.fill(slot, &header, request)?;
         slot.submit(worker, &by.bells, by.welcome.session)
     }
 
@@ -288,7 +315,7 @@ impl Transport {
     ) -> Result<()> {
         let mut header = self.header(to, owner, by, &own_credentials());
         note_identity(&mut header, &mut None, by, &slot)?;
-        slot.write(|bytes| encode(bytes, &header, request))?;
+        self.fill(&mut slot, &header, request)?;
         slot.submit_detached(worker, &by.bells, by.welcome.session)
     }
 
@@ -308,7 +335,7 @@ impl Transport {
         let mut header = self.header(to, owner, attachment, caller);
         let mut slot = self.claim_slot(attachment)?;
         note_identity(&mut header, &mut None, attachment, &slot)?;
-        slot.write(|bytes| encode(bytes, &header, request))?;
+        self.fill(&mut slot, &header, request)?;
         slot.submit_detached(worker, &attachment.bells, attachment.welcome.session)
     }
 
@@ -359,7 +386,7 @@ pub(crate) fn note_identity(
     Ok(())
 }
 
-pub(crate) fn encode(bytes: &mut [u8], header: &Header, request: &Request<'_>) -> Result<usize> {
+fn encode(bytes: &mut [u8], header: &Header, request: &Request<'_>) -> Result<usize> {
     let mut writer = Writer::new(bytes);
     header.encode(&mut writer);
     request.encode(&mut writer);
@@ -384,12 +411,17 @@ fn wait_on<'a>(
 
 /// Kind of the reply in a slot.
 pub(crate) fn classify(mut slot: Slot<'_>) -> Result<Attempt<'_>> {
-    let verdict = slot.read(|bytes| match Reply::decode(&mut Reader::new(bytes)) {
-        Ok(Reply::Refused { errno }) => Some(Attempt::Refused(errno)),
-        Ok(Reply::Stale { .. }) => Some(Attempt::Stale),
-        Ok(Reply::Busy { retry_micros }) => Some(Attempt::Busy(u64::from(retry_micros))),
-        Ok(_) => None,
-        Err(Malformed) => Some(Attempt::Refused(Errno::EIO)),
+    let kind = slot.read(|bytes| match Reply::decode(&mut Reader::new(bytes)) {
+        Ok(Reply::Refused { errno }) => ReplyKind::Refused(errno),
+        Ok(Reply::Stale { .. }) => ReplyKind::Stale,
+        Ok(Reply::Busy { retry_micros }) => ReplyKind::Busy(u64::from(retry_micros)),
+        Ok(_) => ReplyKind::Final,
+        Err(Malformed) => ReplyKind::Refused(Errno::EIO),
     })?;
-    Ok(verdict.unwrap_or(Attempt::Answered(slot)))
+    Ok(match kind {
+        ReplyKind::Final => Attempt::Answered(slot),
+        ReplyKind::Busy(micros) => Attempt::Busy(micros, slot),
+        ReplyKind::Stale => Attempt::Stale(slot),
+        ReplyKind::Refused(errno) => Attempt::Refused(errno),
+    })
 }

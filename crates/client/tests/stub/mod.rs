@@ -3,9 +3,11 @@
 //! them without the real daemon.
 
 mod namespace;
+mod put_off;
 
 use namespace::Namespace;
 use placement::Map;
+use put_off::PutOff;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::IoSlice;
 use rustix::net::{
@@ -40,6 +42,9 @@ pub(crate) struct State {
     pub(crate) namespace: Mutex<Namespace>,
     /// Requests are answered only once this many wait, the one in the last slot first.
     pub(crate) held_until: AtomicUsize,
+    /// The memory of the last session.
+    pub(crate) session: Mutex<Option<OwnedFd>>,
+    pub(crate) put_off: Mutex<PutOff>,
     fds: Vec<OwnedFd>,
 }
 
@@ -98,7 +103,14 @@ impl Stub {
             ),
         );
         let (namespace, held_until) = (Mutex::new(namespace), AtomicUsize::new(0));
-        let state = Arc::new(State { namespace, held_until, fds });
+        let state = State {
+            namespace,
+            held_until,
+            session: Mutex::new(None),
+            put_off: Mutex::default(),
+            fds,
+        };
+        let state = Arc::new(state);
         let ends = Arc::new(AtomicBool::new(false));
         let mut stub = Stub { state, directory, ends, thread: None };
         stub.resume();
@@ -108,6 +120,12 @@ impl Stub {
     /// The directory of its socket.
     pub(crate) fn rundir(&self) -> std::ffi::CString {
         std::ffi::CString::new(self.directory.to_str().expect("a plain path")).expect("no NUL")
+    }
+
+    /// The last session, as its client sees it.
+    pub(crate) fn session(&self) -> Session {
+        let fd = self.state.session.lock().expect("no panic");
+        Session::new(map(fd.as_ref().expect("attached"), SESSION_BYTES)).expect("a session")
     }
 
     /// Ends the thread and all connections, as a kill does.
@@ -178,12 +196,16 @@ fn serve(state: &State, listener: &OwnedFd, ends: &AtomicBool) {
 }
 
 fn answer(state: &State, session: &Session, slot: usize, header: &Header, request: &Request<'_>) {
+    let mut put_off = state.put_off.lock().expect("no panic");
+    if let Some(reply) = put_off.reply(header, request) {
+        return session.reply(slot, &reply);
+    }
     let mut namespace = state.namespace.lock().expect("no panic");
     let mut reply = Box::new([0; SLOT_BYTES]);
     let mut writer = Writer::new(&mut reply[..]);
     namespace.perform(header, request, &mut |answer: Reply<'_>| answer.encode(&mut writer));
     let length = writer.finish().expect("an answer fits");
-    session.reply(slot, &reply[..length]);
+    session.reply(slot, &put_off.told(header, request, &reply[..length]));
 }
 
 fn welcome(state: &State, stream: OwnedFd, number: u16) -> (Session, OwnedFd) {
@@ -216,6 +238,7 @@ fn welcome(state: &State, stream: OwnedFd, number: u16) -> (Session, OwnedFd) {
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
     let slices = [IoSlice::new(&bytes[..length])];
+    *state.session.lock().expect("no panic") = Some(fd.try_clone().expect("a descriptor"));
     rustix::net::sendmsg(&stream, &slices, &mut control, SendFlags::empty()).expect("sent");
     (Session::new(segment).expect("a session"), stream)
 }

@@ -17,6 +17,9 @@ pub(crate) const STEP_BYTES_MAX: u64 = 256 * 1024;
 /// Log space that the removal of a file takes: the entry, the inode, the directory's times and the
 /// reply, with a name of 100 bytes.
 const REMOVAL_BYTES: u64 = 512;
+/// How much more than a step needs must be free before a full device counts as one with space: removals
+/// give space bit by bit, and each change is a line in the daemon's log.
+const AGAIN_BYTES: u64 = 4 * STEP_BYTES_MAX;
 /// A log shorter than this is not rewritten.
 const REWRITE_BYTES_MIN: u64 = 64 << 20;
 /// A log is rewritten when it has grown by this factor since the last rewrite.
@@ -93,15 +96,21 @@ impl ShardLog {
             return Err(Errno::EIO);
         }
         self.journal.keep_for_removals(file_count.saturating_mul(REMOVAL_BYTES));
-        let reserved = self.journal.reserve(STEP_BYTES_MAX + more, purpose);
-        if purpose == For::Any && self.is_full != reserved.is_err() {
-            self.is_full = reserved.is_err();
-            match &reserved {
-                Err(error) => {
-                    tracing::warn!(%error, "no space for the log: only reads and removals")
-                }
-                Ok(()) => tracing::info!("the log has space again"),
+        let needed = STEP_BYTES_MAX + more;
+        let reserved = self.journal.reserve(needed, purpose);
+        match &reserved {
+            _ if purpose != For::Any => {}
+            Err(error) if !self.is_full => {
+                self.is_full = true;
+                tracing::warn!(%error, "no space for the log: only reads and removals");
             }
+            Ok(())
+                if self.is_full && self.journal.reserve(needed + AGAIN_BYTES, purpose).is_ok() =>
+            {
+                self.is_full = false;
+                tracing::info!("the log has space again");
+            }
+            _ => {}
         }
         reserved.map_err(|error| error.errno())
     }

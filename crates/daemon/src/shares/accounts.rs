@@ -1,7 +1,9 @@
 //! User and job of requests, and what a session remembers of them. Which they are: `gate`.
 
 use qos::rules::Operation;
+use shm::activity::BlockIndex;
 use shm::activity::blocks::{JOB_BYTES, Label, PROGRAM_BYTES};
+use std::collections::HashMap;
 use std::sync::Arc;
 use wire::Inode;
 
@@ -37,6 +39,9 @@ pub(crate) struct JobAccount {
     pub(crate) limits_operations: bool,
 }
 
+/// The accounts of a process's requests, in the order of `Operation::ALL`.
+pub(crate) type OperationAccounts = [Option<Arc<JobAccount>>; Operation::ALL.len()];
+
 /// The accounts of a session's requests.
 #[derive(Default)]
 pub(crate) struct SessionAccounts {
@@ -44,6 +49,9 @@ pub(crate) struct SessionAccounts {
     pub(crate) generation: u32,
     /// Job and program, once the process has said them.
     pub(crate) names: Option<(Label<JOB_BYTES>, Label<PROGRAM_BYTES>)>,
-    /// In the order of `Operation::ALL`.
-    pub(crate) by_operation: [Option<Arc<JobAccount>>; Operation::ALL.len()],
+    /// Those of the session's own process.
+    pub(crate) own: OperationAccounts,
+    /// Those of the processes for which a mount asks, by their blocks of counters, with the word that the
+    /// block had: when it changed, the block is another's. No more than there are blocks.
+    pub(crate) by_block: HashMap<BlockIndex, (u64, OperationAccounts)>,
 }

@@ -1,12 +1,15 @@
-//! The thread that owns the scheduler: takes requests that wait, and hands them back to their workers in
-//! their turn. It sleeps while nothing waits and no rule is in force.
+//! The thread that has the requests that wait: they pass the limits of their accounts (`account_line`),
+//! then wait for their turn on the way to their daemon (`device`), and go back to their workers.
+//! It sleeps while nothing waits and no rule is in force.
 
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::message;
 use crate::shares::Shares;
+use crate::shares::account_line::{AccountLine, LineEntry};
 use crate::shares::accounts::{JobAccount, ShareRange};
-use crate::shares::caps::{CapPart, CapPlace, DividedCaps};
+use crate::shares::caps::{CapPlace, DividedCaps};
+use crate::shares::device::{AccountKey, AccountLimits, Device, WayTicket};
 use crate::shares::inbox::{DispatcherMessage, HeldRequest};
 use crate::shares::rule_set::RuleSet;
 use crate::shares::spread::Spread;
@@ -14,9 +17,10 @@ use net::Urgency;
 use qos::division::PERIOD_NANOS;
 use qos::exchange::{CapGrant, CapKey, Message, Token};
 use qos::rules::Scope;
-use qos::scheduler::{Limits, Options, OptionsError, Request, Scheduler, Ticket};
+use qos::scheduler::{Limits, Request, Started, Work};
 use serde_json::json;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::SyncSender;
@@ -24,51 +28,20 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use wire::DaemonIndex;
 
-/// Sizes of the scheduler. At 100 Gb/s and 100 us, five transfers of 256 KiB fill the way; 24 leave room
-/// for several peers. Slots and buffers of the sessions bound the requests.
-const OPTIONS: Options = Options {
-    depth: 32,
-    large_bytes: 128 << 10,
-    large_in_flight_max: 24,
-    requests_max: 1 << 20,
-    requests_user_max: 1 << 20,
-    metadata_percent: 50,
-};
-/// A request that takes longer, as to a daemon that is down, no longer keeps others from starting.
-const OVERDUE_NANOS: u64 = 100_000_000;
 /// An account without requests is forgotten after this time.
 const IDLE_NANOS: u64 = 30_000_000_000;
 
-/// A job as the dispatcher sees it.
-struct KeptAccount {
-    facts: Arc<JobAccount>,
-    /// As the rule says.
-    limits: Limits,
-    scope: Scope,
-    /// As the scheduler has them.
-    applied: Limits,
-    bytes: Option<CapPart>,
-    operations: Option<CapPart>,
-    /// Requests that wait, and their bytes.
-    waiting: u64,
-    bytes_waiting: u64,
-    /// Time in which requests waited at the ends of periods.
-    throttled_nanos: u64,
-    used_at: u64,
-}
-
-/// Requests for a part of a file that wait.
+/// Writes to a part of a file that wait.
 struct RangeUse {
-    account: (u32, u64),
+    account: AccountKey,
     count: u32,
 }
 
-/// A request that was started.
-struct StartedRequest {
-    at: u64,
-    ticket: Ticket,
-    /// The number of its account's requests on their way is limited.
-    is_counted: bool,
+/// A request that has not started.
+struct WaitingRequest {
+    held: HeldRequest,
+    key: AccountKey,
+    came_at: u64,
 }
 
 /// See the module.
@@ -77,13 +50,15 @@ pub(crate) struct Dispatcher {
     /// Where the rules are kept.
     file: PathBuf,
     rules: RuleSet,
-    scheduler: Scheduler,
-    accounts: BTreeMap<(u32, u64), KeptAccount>,
-    held: BTreeMap<u64, (HeldRequest, (u32, u64))>,
-    held_last: u64,
+    accounts: BTreeMap<AccountKey, AccountLine>,
+    /// Those whose limits hold back requests.
+    lined: BTreeSet<AccountKey>,
+    /// The ways to daemons.
+    devices: BTreeMap<DaemonIndex, Device>,
+    /// Requests that have not started, by number.
+    waiting: BTreeMap<u64, WaitingRequest>,
+    last_number: u64,
     ranges: BTreeMap<ShareRange, RangeUse>,
-    /// Started requests in their order, with their times.
-    started: VecDeque<StartedRequest>,
     place: CapPlace,
     divided: DividedCaps,
     spread: Spread,
@@ -95,10 +70,7 @@ pub(crate) struct Dispatcher {
 
 impl Dispatcher {
     /// With the rules that `Shares` has.
-    ///
-    /// # Errors
-    /// Never, with these sizes.
-    pub(crate) fn new(shared: Arc<Shared>, file: PathBuf) -> Result<Dispatcher, OptionsError> {
+    pub(crate) fn new(shared: Arc<Shared>, file: PathBuf) -> Dispatcher {
         let rules = shared.shares.rules.read().unwrap_or_else(PoisonError::into_inner).clone();
         let count = shared.net.router.map.daemon_count();
         let me = shared.net.router.me;
@@ -106,23 +78,23 @@ impl Dispatcher {
         let daemons = if shared.net.host_count == count { 1 } else { u32::from(count) };
         let spread = if me.0 == 0 { Spread::new(count) } else { Spread::default() };
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Ok(Dispatcher {
+        Dispatcher {
             shared,
             file,
             rules,
-            scheduler: Scheduler::new(OPTIONS)?,
             accounts: BTreeMap::new(),
-            held: BTreeMap::new(),
-            held_last: 0,
+            lined: BTreeSet::new(),
+            devices: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            last_number: 0,
             ranges: BTreeMap::new(),
-            started: VecDeque::new(),
             place: CapPlace { daemon: u32::from(me.0), daemons },
             divided: DividedCaps::new(daemons),
             spread,
             epoch: u64::try_from(epoch.as_nanos()).unwrap_or(0),
             begun: Instant::now(),
             period_at: 0,
-        })
+        }
     }
 
     fn shares(&self) -> &Shares {
@@ -154,10 +126,15 @@ impl Dispatcher {
             }
             self.start_requests(now);
             self.shared.net.sender.flush();
-            if self.rules.is_empty() && self.scheduler.queued() + self.scheduler.in_flight() == 0 {
+            if self.rules.is_empty() && self.is_idle() {
                 self.shares().rest();
             }
         }
+    }
+
+    /// True if no request waits or is on its way.
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.devices.values().all(|device| device.in_flight() == 0)
     }
 
     /// True if something changes with time.
@@ -171,19 +148,17 @@ impl Dispatcher {
         if !self.has_work() {
             return None;
         }
-        let waits = self.scheduler.queued() > 0;
-        let overdue = self.started.front().map(|one| one.at + OVERDUE_NANOS).filter(|_| waits);
-        let times = [Some(self.period_at), self.scheduler.deadline().filter(|_| waits), overdue];
-        let at = times.into_iter().flatten().min().unwrap_or(0);
-        Some(Instant::now() + Duration::from_nanos(at.saturating_sub(self.now())))
+        let now = self.now();
+        let lines = self.lined.iter().filter_map(|key| self.accounts.get(key)?.opens_at(now));
+        let ways = self.devices.values().filter_map(Device::deadline);
+        let at = lines.chain(ways).fold(self.period_at, u64::min);
+        Some(Instant::now() + Duration::from_nanos(at.saturating_sub(now)))
     }
 
     fn take(&mut self, now: u64, message: DispatcherMessage) {
         match message {
             DispatcherMessage::Held(held) => self.push(now, held),
-            DispatcherMessage::Ended(ticket) => {
-                self.scheduler.complete(now, ticket);
-            }
+            DispatcherMessage::Ended(ticket) => self.end(now, ticket),
             DispatcherMessage::Up(peer) => {
                 self.spread.note_has(peer.0, 0);
                 self.spread.send_at_once();
@@ -202,156 +177,124 @@ impl Dispatcher {
     /// A request arrives.
     fn push(&mut self, now: u64, held: HeldRequest) {
         let own = (held.account.user, held.account.number);
-        // Whatever the job: requests for the same bytes keep their order.
+        // Whatever the job: what is written to the same bytes, or read there, comes after writes that
+        // wait. Reads hold up nothing, or a job with a low limit would slow all readers of its input.
         let used = held.range.and_then(|range| self.ranges.get(&range));
         let key = used.map_or(own, |used| used.account);
-        self.note_arrival(now, key, &held);
-        self.held_last += 1;
-        let (work, bytes) = (held.work, held.bytes);
-        let request = Request { user: key.0, job: key.1, work, bytes, token: self.held_last };
-        if self.scheduler.push(now, request).is_err() {
-            // Not reached: the sessions have fewer slots.
-            tracing::warn!("too many requests wait for their share");
-            return self.release(held, None);
-        }
-        if let Some(range) = held.range {
+        if let Some(range) = held.range.filter(|_| held.work == Work::Write) {
             self.ranges.entry(range).or_insert(RangeUse { account: key, count: 0 }).count += 1;
         }
-        if let Some(account) = self.accounts.get_mut(&key) {
-            account.waiting += 1;
-            account.bytes_waiting += bytes;
-        }
-        self.held.insert(self.held_last, (held, key));
-    }
-
-    /// Counts a request for the account that it is charged to.
-    fn note_arrival(&mut self, now: u64, key: (u32, u64), held: &HeldRequest) {
+        self.last_number += 1;
+        let entry = LineEntry { token: self.last_number, bytes: held.bytes };
+        let moves_bytes = held.work != Work::Metadata;
         if !self.accounts.contains_key(&key) {
             if self.accounts.is_empty() {
                 // It slept until now.
                 self.period_at = now;
             }
-            let (limits, scope) = limits_of(&self.rules, &held.account);
-            let account = KeptAccount {
-                facts: Arc::clone(&held.account),
-                limits,
-                scope,
-                applied: Limits::default(),
-                bytes: CapPart::new(now, limits.bytes_per_second_max, self.place),
-                operations: CapPart::new(now, limits.operations_per_second_max, self.place),
-                waiting: 0,
-                bytes_waiting: 0,
-                throttled_nanos: 0,
-                used_at: now,
-            };
-            self.accounts.insert(key, account);
-            self.apply_limits(now, key);
+            let limits = limits_of(&self.rules, &held.account);
+            let facts = Arc::clone(&held.account);
+            self.accounts.insert(key, AccountLine::new(now, facts, limits, self.place));
         }
+        if let Some(account) = self.accounts.get_mut(&key) {
+            account.arrive(now, entry, moves_bytes);
+        }
+        self.waiting.insert(entry.token, WaitingRequest { held, key, came_at: now });
+        self.pass(now, key);
+    }
+
+    /// Requests of an account that its limits let pass go to their ways.
+    fn pass(&mut self, now: u64, key: AccountKey) {
         let Some(account) = self.accounts.get_mut(&key) else { return };
-        account.used_at = now;
-        account.bytes.iter_mut().for_each(|part| part.note(held.bytes));
-        account.operations.iter_mut().for_each(|part| part.note(1));
+        while let Some(entry) = account.pass(now) {
+            let Some(one) = self.waiting.get(&entry.token) else { continue };
+            let (user, job) = key;
+            let HeldRequest { work, bytes, daemon, .. } = one.held;
+            let request = Request { user, job, work, bytes, token: entry.token };
+            let limits = account.on_a_way();
+            let device = match self.devices.entry(daemon) {
+                Entry::Occupied(known) => Some(known.into_mut()),
+                Entry::Vacant(new) => Device::new().ok().map(|device| new.insert(device)),
+            };
+            // Always: the sizes are right, and the sessions have fewer slots.
+            debug_assert!(device.is_some(), "sizes of a scheduler");
+            if let Some(device) = device {
+                let is_taken = device.push(now, limits, request);
+                debug_assert!(is_taken, "more requests than slots");
+            }
+        }
+        if account.has_line() {
+            self.lined.insert(key);
+        } else {
+            self.lined.remove(&key);
+        }
     }
 
     /// Starts what may start.
     fn start_requests(&mut self, now: u64) {
-        self.end_overdue(now);
-        while let Some(started) = self.scheduler.pop(now) {
-            let Some((held, key)) = self.held.remove(&started.token) else { continue };
-            let mut is_counted = false;
-            if let Some(account) = self.accounts.get_mut(&key) {
-                is_counted = account.limits.in_flight_max > 0;
-                account.waiting = account.waiting.saturating_sub(1);
-                account.bytes_waiting = account.bytes_waiting.saturating_sub(held.bytes);
-            }
-            if let Some(range) = held.range
-                && let Some(used) = self.ranges.get_mut(&range)
-            {
-                used.count -= 1;
-                if used.count == 0 {
-                    self.ranges.remove(&range);
-                }
-            }
-            self.started.push_back(StartedRequest { at: now, ticket: started.ticket, is_counted });
-            let metrics = &self.shared.metrics.daemon;
-            metrics.qos_requests.fetch_add(1, Relaxed);
-            metrics.qos_bytes.fetch_add(held.bytes, Relaxed);
-            self.release(held, Some(started.ticket));
+        for key in self.lined.clone() {
+            self.pass(now, key);
         }
-        let waiting = u64::from(self.scheduler.queued());
-        self.shared.metrics.daemon.qos_waiting.store(waiting, Relaxed);
-    }
-
-    /// Requests that take long no longer count as on their way.
-    fn end_overdue(&mut self, now: u64) {
-        while self.started.front().is_some_and(|one| now >= one.at + OVERDUE_NANOS) {
-            let Some(one) = self.started.pop_front() else { return };
-            if !one.is_counted {
-                self.scheduler.complete(now, one.ticket);
+        let mut devices = std::mem::take(&mut self.devices);
+        for (&daemon, device) in &mut devices {
+            while let Some(started) = device.pop(now) {
+                self.start(now, daemon, &started);
             }
         }
+        self.devices = devices;
+        self.shared.metrics.daemon.qos_waiting.store(self.waiting.len() as u64, Relaxed);
     }
 
-    fn release(&self, held: HeldRequest, ticket: Option<Ticket>) {
+    fn start(&mut self, now: u64, daemon: DaemonIndex, started: &Started) {
+        let Some(one) = self.waiting.remove(&started.request.token) else { return };
+        let WaitingRequest { held, key, came_at } = one;
+        if let Some(account) = self.accounts.get_mut(&key) {
+            account.start(now, came_at, held.bytes, started.device_nanos);
+        }
+        if let Some(range) = held.range.filter(|_| held.work == Work::Write)
+            && let Some(used) = self.ranges.get_mut(&range)
+        {
+            used.count -= 1;
+            if used.count == 0 {
+                self.ranges.remove(&range);
+            }
+        }
+        let metrics = &self.shared.metrics.daemon;
+        metrics.qos_requests.fetch_add(1, Relaxed);
+        metrics.qos_bytes.fetch_add(held.bytes, Relaxed);
         let HeldRequest { client, slot, worker, .. } = held;
-        let ticket = ticket.map(|ticket| self.shares().start_ticket(ticket));
-        let message = WorkerMessage::Released { client, slot, ticket };
+        let ticket = self.shares().start_ticket(WayTicket { daemon, ticket: started.ticket });
+        let message = WorkerMessage::Released { client, slot, ticket: Some(ticket) };
         self.shared.inboxes.send_to_worker(worker, message);
+    }
+
+    /// A request that was started is complete.
+    fn end(&mut self, now: u64, WayTicket { daemon, ticket }: WayTicket) {
+        let device = self.devices.get_mut(&daemon);
+        let Some(key) = device.and_then(|device| device.complete(now, ticket)) else { return };
+        if let Some(account) = self.accounts.get_mut(&key) {
+            account.passed = account.passed.saturating_sub(1);
+        }
     }
 
     // ---- limits ----
 
-    /// Gives the scheduler the limits of an account as they are now.
-    fn apply_limits(&mut self, now: u64, key: (u32, u64)) {
-        let Some(account) = self.accounts.get_mut(&key) else { return };
-        let rate = |part: &Option<CapPart>| part.as_ref().map_or(0, |part| part.per_second(now));
-        let bytes = rate(&account.bytes);
-        let minimum = account.limits.bytes_per_second_min;
-        let limits = Limits {
-            bytes_per_second_max: bytes,
-            operations_per_second_max: rate(&account.operations),
-            // The part of this daemon may be less than the minimum of all.
-            bytes_per_second_min: if bytes > 0 { minimum.min(bytes) } else { minimum },
-            ..account.limits
-        };
-        if limits == account.applied {
-            return;
-        }
-        account.applied = limits;
-        let weight = limits.weight;
-        let set = if account.scope == Scope::User {
-            let of_user = Limits { weight, ..Limits::default() };
-            let of_all = Limits { weight: Limits::default().weight, ..limits };
-            let set = self.scheduler.set_user(now, key.0, of_user);
-            set.and_then(|()| self.scheduler.set_job(now, key.0, key.1, of_all))
-        } else {
-            self.scheduler.set_job(now, key.0, key.1, limits)
-        };
-        if let Err(error) = set {
-            tracing::warn!(uid = key.0, job = account.facts.job, %error, "limits not applied");
-        }
-    }
-
     /// The rules have changed: accounts get the limits of theirs, or none.
     fn renew_accounts(&mut self, now: u64) {
-        let keys: Vec<_> = self.accounts.keys().copied().collect();
-        for key in keys {
-            let Some(account) = self.accounts.get_mut(&key) else { continue };
-            let (limits, scope) = limits_of(&self.rules, &account.facts);
-            if account.scope == Scope::User && scope != Scope::User {
-                // The defaults are always possible.
-                let _ = self.scheduler.set_user(now, key.0, Limits::default());
-            }
-            (account.limits, account.scope) = (limits, scope);
-            for (part, cap) in [
-                (&mut account.bytes, limits.bytes_per_second_max),
-                (&mut account.operations, limits.operations_per_second_max),
-            ] {
-                if part.as_ref().map_or(0, |part| part.cap) != cap {
-                    *part = CapPart::new(now, cap, self.place);
+        for account in self.accounts.values_mut() {
+            account.set_limits(now, limits_of(&self.rules, &account.facts), self.place);
+        }
+        self.apply_to_ways(now);
+    }
+
+    /// Gives the ways the limits of all accounts as they are now.
+    fn apply_to_ways(&mut self, now: u64) {
+        for device in self.devices.values_mut() {
+            for (&key, account) in &self.accounts {
+                if device.knows(key) {
+                    device.set_limits(now, key, account.on_a_way());
                 }
             }
-            self.apply_limits(now, key);
         }
     }
 
@@ -362,7 +305,7 @@ impl Dispatcher {
         if self.place.daemon == 0 {
             self.spread_rules(now);
         }
-        if self.scheduler.queued() > 0 {
+        if !self.waiting.is_empty() {
             self.shared.host.segment.note_throttled(shm::wait::now_micros());
         }
         self.report(now);
@@ -379,16 +322,14 @@ impl Dispatcher {
         }
         self.shared.metrics.daemon.qos_throttled_us.fetch_add(throttled, Relaxed);
         for key in idle {
-            if let Some(account) = self.accounts.remove(&key) {
-                // The defaults are always possible, and free the scheduler's row.
-                let _ = self.scheduler.set_job(now, key.0, key.1, Limits::default());
-                if account.scope == Scope::User {
-                    let _ = self.scheduler.set_user(now, key.0, Limits::default());
-                }
+            self.accounts.remove(&key);
+            self.lined.remove(&key);
+            for device in self.devices.values_mut() {
+                device.set_limits(now, key, AccountLimits::usual());
             }
         }
-        let keys: Vec<_> = self.accounts.keys().copied().collect();
-        keys.into_iter().for_each(|key| self.apply_limits(now, key));
+        self.accounts.values_mut().for_each(|account| account.apply_parts(now));
+        self.apply_to_ways(now);
     }
 
     /// Reports demand to daemon 0; in daemon 0, divides the caps.
@@ -400,8 +341,8 @@ impl Dispatcher {
         for (&(user, job), account) in &mut self.accounts {
             let (bytes, requests) = (account.bytes_waiting, account.waiting);
             for (part, token, waiting) in [
-                (&mut account.bytes, Token::Bytes, bytes),
-                (&mut account.operations, Token::Operations, requests),
+                (&mut account.bytes_part, Token::Bytes, bytes),
+                (&mut account.operations_part, Token::Operations, requests),
             ] {
                 let key = CapKey { user, job, token };
                 reports.extend(part.as_mut().and_then(|part| part.report(now, key, waiting)));
@@ -428,11 +369,11 @@ impl Dispatcher {
             let CapKey { user, job, token } = grant.key;
             let Some(account) = self.accounts.get_mut(&(user, job)) else { continue };
             let part = match token {
-                Token::Bytes => &mut account.bytes,
-                Token::Operations => &mut account.operations,
+                Token::Bytes => &mut account.bytes_part,
+                Token::Operations => &mut account.operations_part,
             };
             part.iter_mut().for_each(|part| part.take_grant(now, self.place.daemon, grant));
-            self.apply_limits(now, (user, job));
+            account.apply_parts(now);
         }
     }
 
@@ -545,10 +486,9 @@ impl Dispatcher {
             let text = rule.to_string();
             json!({ "name": rule.name(), "rule": text.strip_prefix("start ").unwrap_or(&text) })
         });
-        let usage = |key: &(u32, u64)| self.scheduler.job_usage(key.0, key.1).unwrap_or_default();
-        let total: u64 = self.accounts.keys().map(|key| usage(key).device_nanos).sum();
+        let total: u64 = self.accounts.values().map(|account| account.usage.device_nanos).sum();
         let jobs = self.accounts.iter().map(|(key, account)| {
-            let used = usage(key);
+            let (used, (bytes_here, operations_here)) = (account.usage, account.rates());
             let limit = |rate: u64| (rate > 0).then_some(rate);
             json!({
                 "user": key.0,
@@ -562,15 +502,15 @@ impl Dispatcher {
                 "wait_max_s": used.wait_nanos_max as f64 / 1e9,
                 "throttled_s": account.throttled_nanos as f64 / 1e9,
                 "share": used.device_nanos as f64 / total.max(1) as f64,
-                "bytes_per_second_here": limit(account.applied.bytes_per_second_max),
-                "operations_per_second_here": limit(account.applied.operations_per_second_max),
+                "bytes_per_second_here": limit(bytes_here),
+                "operations_per_second_here": limit(operations_here),
             })
         });
         let (rules, jobs): (Vec<_>, Vec<_>) = (rules.collect(), jobs.collect());
         json!({
             "version": self.rules.version,
             "rules": rules,
-            "waiting": self.scheduler.queued(),
+            "waiting": self.waiting.len(),
             "jobs": jobs,
         })
         .to_string()

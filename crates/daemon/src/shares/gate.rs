@@ -1,7 +1,10 @@
 //! Which requests of a session wait, and for which account they count. On the threads of workers.
 //!
 //! The user and group are the kernel's word on the socket of the session. The job and the program are
-//! what the process wrote beside its counters (`shm::activity`), before its first request of a file.
+//! what the process wrote beside its counters (`shm::activity`), before its first request of a file. A
+//! mount asks for other processes: a slot names the block that the mount keeps for its process, with
+//! user, group and job as the kernel says them. Only the instance's owner and root have sessions, so a
+//! session may say so.
 //!
 //! All requests that move bytes to or from other hosts wait, so that jobs share what there is. Others
 //! wait if a rule with more than limits of bytes matches them. Locks, closes and questions of daemons
@@ -18,7 +21,7 @@ use shm::activity::blocks::{JOB_BYTES, Label, PROGRAM_BYTES};
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::{Arc, PoisonError};
 use wire::codec::Reader;
-use wire::{Header, Inode, Request};
+use wire::{DaemonIndex, Header, Inode, Request};
 
 /// A request as the gate sees it.
 struct SeenRequest {
@@ -98,10 +101,10 @@ impl Shares {
         bytes: &[u8],
     ) -> bool {
         let mut reader = Reader::new(bytes);
-        let Ok(_) = Header::decode(&mut reader) else { return false };
+        let Ok(header) = Header::decode(&mut reader) else { return false };
         let Ok(request) = Request::decode(&mut reader) else { return false };
         let Some(seen) = see(&request, client) else { return false };
-        let account = self.account_of(client, seen.operation);
+        let account = self.account_of(client, slot, seen.operation);
         if seen.moved.is_none() && !account.limits_operations {
             return false;
         }
@@ -117,30 +120,53 @@ impl Shares {
             worker,
             account,
             work,
+            daemon: DaemonIndex(header.daemon),
             bytes: bytes.unwrap_or(0),
             range,
         })
     }
 
-    /// The account of a session's requests of one kind.
-    fn account_of(&self, client: &ClientSession, operation: Operation) -> Arc<JobAccount> {
+    /// The account of a session's requests of one kind, for the process behind a slot.
+    fn account_of(
+        &self,
+        client: &ClientSession,
+        slot: usize,
+        operation: Operation,
+    ) -> Arc<JobAccount> {
         let mut accounts = client.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let accounts = &mut *accounts;
         let generation = self.generation.load(Acquire);
         if accounts.generation != generation {
-            accounts.by_operation = Default::default();
+            accounts.own = Default::default();
+            accounts.by_block.clear();
             accounts.generation = generation;
         }
         let place = place_of(operation);
-        if let Some(Some(known)) = accounts.by_operation.get(place) {
+        let origin = client.slots.origin(slot);
+        if let Some(taken) = origin.and_then(|block| self.activity.taken_by_mount(block)) {
+            let (word, known) = accounts.by_block.entry(taken.block).or_default();
+            if *word != taken.word {
+                (*word, *known) = (taken.word, Default::default());
+            }
+            let Tags { job, program, uid, gid, .. } = taken.owner.tags;
+            let make = || Arc::new(self.find_account((uid, gid), Some(&(job, program)), operation));
+            return match known.get_mut(place) {
+                Some(known) => Arc::clone(known.get_or_insert_with(make)),
+                None => make(),
+            };
+        }
+        if let Some(Some(known)) = accounts.own.get(place) {
             return Arc::clone(known);
         }
+        let peer = &client.session.peer;
         if accounts.names.is_none() {
-            accounts.names = self.names_of(client.session.peer.pid);
+            accounts.names = self.names_of(peer.pid);
         }
-        let found = Arc::new(self.find_account(client, accounts.names.as_ref(), operation));
+        let by = (peer.uid, peer.gid);
+        let found = Arc::new(self.find_account(by, accounts.names.as_ref(), operation));
         // A process that has not said its name yet is asked again.
         if accounts.names.is_some()
-            && let Some(entry) = accounts.by_operation.get_mut(place)
+            && let Some(entry) = accounts.own.get_mut(place)
         {
             *entry = Some(Arc::clone(&found));
         }
@@ -162,14 +188,12 @@ impl Shares {
 
     fn find_account(
         &self,
-        client: &ClientSession,
+        (uid, gid): (u32, u32),
         names: Option<&(Label<JOB_BYTES>, Label<PROGRAM_BYTES>)>,
         operation: Operation,
     ) -> JobAccount {
         let (job, program) =
             names.map_or((&b""[..], &b""[..]), |(job, program)| (text(job), text(program)));
-        let peer = &client.session.peer;
-        let (uid, gid) = (peer.uid, peer.gid);
         let facts = Facts { uid, gid, job, program, dir: b"", tag: b"", operation };
         let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
         let rule = rules.rules.find_rule(&facts);

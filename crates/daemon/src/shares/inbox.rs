@@ -2,7 +2,8 @@
 
 use crate::sessions::client_session::ClientSession;
 use crate::shares::accounts::{JobAccount, ShareRange};
-use qos::scheduler::{Ticket, Work};
+use crate::shares::device::WayTicket;
+use qos::scheduler::Work;
 use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,9 +22,11 @@ pub(crate) struct HeldRequest {
     pub(crate) account: Arc<JobAccount>,
     /// Kind of work.
     pub(crate) work: Work,
+    /// The daemon that it goes to.
+    pub(crate) daemon: DaemonIndex,
     /// Bytes that it moves.
     pub(crate) bytes: u64,
-    /// The part of a file whose requests keep their order.
+    /// The part of a file that it reads or writes.
     pub(crate) range: Option<ShareRange>,
 }
 
@@ -32,7 +35,7 @@ pub(crate) enum DispatcherMessage {
     /// A request waits.
     Held(HeldRequest),
     /// A request that was started is complete.
-    Ended(Ticket),
+    Ended(WayTicket),
     /// A message of another daemon.
     Peer(DaemonIndex, Vec<u8>),
     /// A daemon is connected.
@@ -80,7 +83,7 @@ impl DispatcherInbox {
 /// A request that was started; when it is dropped, the request is complete.
 pub(crate) struct StartTicket {
     pub(super) inbox: Arc<DispatcherInbox>,
-    pub(super) ticket: Ticket,
+    pub(super) ticket: WayTicket,
 }
 
 impl Drop for StartTicket {

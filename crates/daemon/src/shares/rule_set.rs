@@ -3,8 +3,9 @@
 
 use qos::rules::{Rules, TEXT_BYTES_MAX};
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
+use store::whole;
 
 /// Name of the file.
 const FILE: &str = "qos";
@@ -65,11 +66,9 @@ impl RuleSet {
     /// # Errors
     /// Errors of the operating system.
     pub(crate) fn store(&self, path: &Path) -> io::Result<()> {
-        let new = path.with_extension("new");
-        let mut file = fs::File::create(&new)?;
-        write!(file, "{HEAD}{}\n{}", self.version, self.rules.to_text())?;
-        file.sync_all()?;
-        fs::rename(&new, path)
+        let text = format!("{HEAD}{}\n{}", self.version, self.rules.to_text());
+        let stored = whole::replace_at(path, &format!("{FILE}.new"), text.as_bytes());
+        stored.map_err(|errno| io::Error::from_raw_os_error(errno.0.into()))
     }
 
     /// The rules after a command.
@@ -79,9 +78,6 @@ impl RuleSet {
     pub(crate) fn after(&self, command: &str) -> Result<RuleSet, String> {
         if command.len() > TEXT_BYTES_MAX {
             return Err(format!("column 1: longer than {TEXT_BYTES_MAX} bytes: use several rules"));
-        }
-        if let Some(at) = command.chars().position(char::is_control) {
-            return Err(format!("column {}: a control character", at + 1));
         }
         let mut after = RuleSet { version: self.version + 1, rules: self.rules.clone() };
         after.rules.execute(command).map_err(|error| error.to_string())?;

@@ -46,7 +46,7 @@ fn failure(error: impl std::fmt::Display) -> Failure {
 pub(crate) fn check(settings: &Settings, extent: CheckExtent) -> StartResult<DaemonCheck> {
     let secret = super::read_secret(&settings.run.join("secret"))?;
     let identity = Identity::of_daemon(secret.instance_number(), settings.index);
-    let mut disk = RealFiles::new(&settings.data);
+    let mut disk: RealFiles = RealFiles::new(&settings.data);
     let record = StartRecord::read(&mut disk, DISK_RECORD, identity).map_err(failure)?;
     let starts = record.map_or(0, |record| record.number);
     let mut check = DaemonCheck {
@@ -138,7 +138,7 @@ fn check_log(
     let (mut gaps, mut file) =
         (vec![Gap { offset: 0, first: 1, last: Gap::UNKNOWN }], directory.clone());
     if directory.exists() {
-        let mut replay = Replay::inspect(RealFiles::new(&directory), options).map_err(failure)?;
+        let mut replay = Replay::inspect(<RealFiles>::new(&directory), options).map_err(failure)?;
         while let Some(record) = replay.next().map_err(failure)? {
             records += 1;
             if service.replay(record).is_err() {

@@ -37,7 +37,9 @@ impl Found {
             remove_all(disk, |name| name != DISK_RECORD)?;
             remove_all(memory, |name| name.starts_with(&own) && !kept.iter().any(|it| it == name))
         };
-        let start = Start::open(disk, memory, &record, identity, clear).map_err(failure)?;
+        let expected = if settings.has_started { Expected::Existing } else { Expected::New };
+        let start = Start::open(disk, memory, &record, (identity, expected), clear);
+        let start = start.map_err(failure)?;
         if let Plan::Continue { memory, .. } = start.plan() {
             for known in &memory.files {
                 let path = settings.shm.join(&known.name);

@@ -198,6 +198,7 @@ mod tests {
             ssd: 0,
             listen: "127.0.0.1:0".parse().expect("an address"),
             owner: 1000,
+            has_started: false,
             salvage: None,
             instance: InstanceConfig::new(&instance).expect("complete"),
         };

@@ -123,6 +123,7 @@ impl Instance {
             ssd: 64 << 20,
             listen: "127.0.0.1:0".parse().expect("an address"),
             owner: rustix::process::geteuid().as_raw(),
+            has_started: false,
             salvage: None,
             instance: InstanceConfig::new(&settings).expect("complete"),
         };

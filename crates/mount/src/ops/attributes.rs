@@ -8,7 +8,7 @@ use fuse::request::Change;
 use std::time::Duration;
 use wire::Attributes;
 use wire::codec::Writer;
-use wire::errno::Result;
+use wire::errno::{Errno, Result};
 use wire::limits::NAME_BYTES_MAX;
 
 use crate::kernel_cache::watches::VALID;
@@ -76,9 +76,10 @@ pub(crate) fn set_attributes(
     }
     if has(bit::UID | bit::GID) {
         let owners = &request.server.owners;
-        let user = has(bit::UID).then(|| owners.users.outside(change.uid));
-        let owner = (user, has(bit::GID).then(|| owners.groups.outside(change.gid)));
-        within(client.chown(at, owner, Follow::Never, &caller, &mut scratch.path)?)?;
+        let known = |id: Option<u32>| id.ok_or(Errno::EINVAL);
+        let user = has(bit::UID).then(|| known(owners.users.known(change.uid))).transpose()?;
+        let group = has(bit::GID).then(|| known(owners.groups.known(change.gid))).transpose()?;
+        within(client.chown(at, (user, group), Follow::Never, &caller, &mut scratch.path)?)?;
     }
     if has(bit::MODE) {
         within(client.chmod(at, change.mode, Follow::Never, &caller, &mut scratch.path)?)?;

@@ -16,6 +16,7 @@ use crate::kernel_cache::watches::VALID;
 use crate::ops::entries::stale;
 use crate::ops::request::{Request, Scratch, within};
 use crate::ops::{entries, handover, lookup, page_cache, records};
+use crate::server::Server;
 use crate::users::callers;
 
 /// Access mode among the flags of an open.
@@ -91,9 +92,19 @@ pub(crate) fn open(
         request.server.client.set_write_through(file.ofd);
     }
     let keep_cache = granted.and_then(|granted| may_cache_pages_of(request, file, flags, &granted));
-    let opened = (request.server.handles.add(file.ofd)?, request.node());
+    let opened = (add_handle(request, file, flags)?, request.node());
     reply_opened(request, opened, flags, keep_cache, to);
     Ok(())
+}
+
+/// A handle of a file that was opened. Pages that the kernel writes later are those of this process.
+fn add_handle(request: &Request<'_>, file: Opened, flags: u32) -> Result<u64> {
+    let Server { handles, callers, client, .. } = request.server;
+    let handle = handles.add(file.ofd)?;
+    if writes(flags) {
+        callers.note_opener(client, handle);
+    }
+    Ok(handle)
 }
 
 /// Whether the kernel may cache pages of a file that is being opened. `None`: no.
@@ -188,7 +199,7 @@ fn reply_created(
 ) -> Result<()> {
     let client = request.server.client;
     let inode = client.inode_of(file.ofd)?;
-    let handle = request.server.handles.add(file.ofd)?;
+    let handle = add_handle(request, file, flags)?;
     if client.is_write_through(file.ofd) {
         request.server.write_through.note(inode, true);
     }
@@ -286,6 +297,7 @@ fn kill_ids(request: &Request<'_>, ofd: OfdIndex) -> Result<()> {
 /// The last descriptor is closed. An error cannot be reported any more: `flush` came before.
 pub(crate) fn release(request: &Request<'_>, handle: u64) -> Result<()> {
     request.server.direct_io.remove(request.node(), handle);
+    request.server.callers.forget_opener(handle);
     request.server.handles.close(handle)
 }
 
@@ -298,7 +310,7 @@ pub(crate) fn allocate(
 ) -> Result<()> {
     let file = request.opened(handle)?;
     // The kernel does not say here whether the bits must be cleared.
-    if request.header.uid != 0 {
+    if !request.is_of_root() {
         kill_ids(request, file)?;
     }
     request.server.client.allocate(file, mode, offset, length)

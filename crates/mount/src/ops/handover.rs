@@ -17,7 +17,8 @@ use crate::ops::entries::stale;
 use crate::ops::request::{Request, Scratch, within};
 
 /// Looks up a file that a program has open. For the owner of the mount only, because it ignores
-/// the permissions of directories; those of the file are checked by the kernel.
+/// the permissions of directories; those of the file are checked by the kernel. Not where the owner is
+/// another user in the instance.
 ///
 /// # Errors
 /// `ENOENT`.
@@ -27,6 +28,9 @@ pub(crate) fn look_up_open(
     scratch: &mut Scratch,
 ) -> Result<Entry> {
     let uid = request.header.uid;
+    if request.server.owners.are_checked_here() {
+        return Err(Errno::ENOENT);
+    }
     if uid != 0 && uid != rustix::process::geteuid().as_raw() {
         return Err(Errno::ENOENT);
     }

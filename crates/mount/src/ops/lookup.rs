@@ -133,10 +133,10 @@ fn lookup_remote(
     Ok(entries::entry(request, &found, Validity { entry, attributes }))
 }
 
-/// The shard of a name, if it is on another host.
+/// The shard of a name, if it is on another host, and the kernel checks its callers.
 fn remote_shard(request: &Request<'_>, name: &[u8]) -> Option<ShardIndex> {
     let (client, parent) = (request.server.client, request.node());
-    if client.has_one_host() {
+    if client.has_one_host() || request.server.owners.are_checked_here() {
         return None;
     }
     let known = client.known_layout(parent).or_else(|| request.server.layouts.get(parent));
@@ -156,6 +156,10 @@ pub(crate) fn watch_name(request: &Request<'_>, name: &[u8]) -> bool {
 }
 
 pub(crate) fn watch_name_in(request: &Request<'_>, parent: Inode, name: &[u8]) -> bool {
+    // A kernel that remembers a name shows it to root, too.
+    if request.server.owners.are_checked_here() {
+        return false;
+    }
     let client = request.server.client;
     let known = client.known_layout(parent).or_else(|| request.server.layouts.get(parent));
     let Some(layout) = known else { return false };

@@ -8,6 +8,7 @@ use wire::{Credentials, Inode};
 use crate::kernel_cache::watches::ReplyTracker;
 use crate::server::Server;
 use crate::server::node_ids::inode_of;
+use crate::users::callers;
 
 /// Buffers of one thread.
 pub(crate) struct Scratch {
@@ -49,11 +50,19 @@ impl Request<'_> {
         At::relative(self.node(), name)
     }
 
-    /// Credentials of the caller, whose permissions the kernel has checked.
+    /// Credentials of the caller, whose permissions the kernel has checked, or the instance will.
     pub(crate) fn caller(&self) -> Credentials {
         let owners = &self.server.owners;
-        let group = owners.groups.outside(self.header.gid);
-        Credentials::checked(owners.users.outside(self.header.uid), group)
+        if owners.are_checked_here() {
+            return callers::to_be_checked(self);
+        }
+        let user = owners.user_of_caller(self.header.uid);
+        Credentials::checked(user, owners.group_of_caller(self.header.gid))
+    }
+
+    /// True if the caller has the rights of root on this mount.
+    pub(crate) const fn is_of_root(&self) -> bool {
+        self.server.owners.is_root(self.header.uid)
     }
 }
 

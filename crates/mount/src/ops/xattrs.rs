@@ -1,12 +1,14 @@
 //! Extended attributes.
 
 use client::{At, Follow};
+use core::cell::Cell;
 use fuse::reply;
 use wire::acl;
 use wire::codec::Writer;
 use wire::errno::{Errno, Result};
 
 use crate::ops::request::{Request, Scratch, within};
+use crate::users::id_map::NOBODY;
 
 pub(crate) fn set_value(
     request: &Request<'_>,
@@ -23,8 +25,17 @@ pub(crate) fn set_value(
         true => {
             let owners = &request.server.owners;
             list.extend_from_slice(value);
+            let are_known = Cell::new(true);
+            let of = |id: Option<u32>| {
+                are_known.set(are_known.get() && id.is_some());
+                id.unwrap_or(NOBODY)
+            };
             let (users, groups) = (&owners.users, &owners.groups);
-            acl::renumber(&mut list, |id| users.outside(id), |id| groups.outside(id));
+            acl::renumber(&mut list, |id| of(users.known(id)), |id| of(groups.known(id)));
+            // Nobody stands for many.
+            if !are_known.get() {
+                return Err(Errno::EINVAL);
+            }
             &list
         }
     };

@@ -22,8 +22,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 
+use crate::kernel_cache::watches::ReplyTracker;
 use crate::server::Server;
-use queue::Queues;
+use crate::server::quiesce::Serving;
+use queue::{LentRing, Queues};
 
 /// Minimum number of threads per queue.
 const THREADS_MIN: usize = 2;
@@ -35,12 +37,16 @@ type ThreadResult = Result<(), String>;
 
 /// Threads with rings that the kernel does not know yet. They end on drop.
 pub(crate) struct Prepared {
+    /// Number of possible processors: the kernel's queues.
+    queues: usize,
     threads: Vec<Waiting>,
     reports: Receiver<ThreadResult>,
 }
 
 /// A thread that waits for its server.
 struct Waiting {
+    /// The processor whose queue it serves, if only one.
+    queue: Option<usize>,
     go: Sender<Arc<Server>>,
     thread: JoinHandle<()>,
 }
@@ -62,7 +68,7 @@ impl Prepared {
             (0..count).partition(|queue| online.contains(&usize::from(*queue)));
         let each = threads.div_ceil(busy.len().max(1)).max(THREADS_MIN);
         let (report, reports) = mpsc::channel();
-        let mut prepared = Prepared { threads: Vec::new(), reports };
+        let mut prepared = Prepared { queues: possible.len(), threads: Vec::new(), reports };
         for &queue in &busy {
             for _ in 0..each {
                 prepared.start(vec![queue], Some(queue.into()), &report)?;
@@ -88,7 +94,7 @@ impl Prepared {
         let thread = std::thread::Builder::new().name(name);
         let thread = thread.spawn(move || serve(queues, processor, &report, &gone));
         let thread = thread.map_err(|error| error.to_string())?;
-        self.threads.push(Waiting { go, thread });
+        self.threads.push(Waiting { queue: processor, go, thread });
         Ok(())
     }
 
@@ -98,6 +104,11 @@ impl Prepared {
             self.reports.recv().map_err(|error| error.to_string())??;
         }
         Ok(())
+    }
+
+    /// Number of the kernel's queues.
+    pub(crate) const fn queue_count(&self) -> usize {
+        self.queues
     }
 
     /// Begins to serve, after the kernel was told of rings.
@@ -110,11 +121,38 @@ impl Prepared {
             waiting.go.send(Arc::clone(server)).map_err(|error| error.to_string())?;
         }
         self.await_all()?;
+        for queue in self.threads.iter().filter_map(|waiting| waiting.queue) {
+            server.serving.add(queue);
+        }
         Ok(Rings { threads: self.threads.into_iter().map(|waiting| waiting.thread).collect() })
     }
 }
 
 impl Rings {
+    /// Starts one more thread for the queue of a processor.
+    ///
+    /// # Errors
+    /// As of the start of a thread.
+    pub(crate) fn start_thread(server: &Arc<Server>, queue: usize) -> io::Result<JoinHandle<()>> {
+        let number = u16::try_from(queue).map_err(io::Error::other)?;
+        let server = Arc::clone(server);
+        let thread = std::thread::Builder::new().name(format!("ring {queue}"));
+        thread.spawn(move || {
+            let (serving, tracker) = (server.quiesce.begin(), server.watches.tracker());
+            let made = pin_to_processor(Some(queue)).and_then(|()| Queues::new(vec![number]));
+            match made.and_then(|made| made.lend(Arc::clone(&server))) {
+                Ok(mut lent) => {
+                    lent.take_waiting(queue);
+                    run_ring(&mut lent, &serving, &tracker);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot add a thread to a ring");
+                    server.serving.remove(queue);
+                }
+            }
+        })
+    }
+
     /// Waits until the mount is gone.
     pub(crate) fn await_threads(self) {
         for thread in self.threads {
@@ -137,7 +175,11 @@ fn serve(
     let lent = made.lend(Arc::clone(&server));
     let _ = report.send(lent.as_ref().map(|_| ()).map_err(ToString::to_string));
     let Ok(mut lent) = lent else { return };
-    if let Err(error) = lent.serve(&serving, &tracker) {
+    run_ring(&mut lent, &serving, &tracker);
+}
+
+fn run_ring(lent: &mut LentRing, serving: &Serving<'_>, tracker: &ReplyTracker<'_>) {
+    if let Err(error) = lent.serve(serving, tracker) {
         // The kernel would wait for the thread for ever. Exiting ends all calls and the mount.
         tracing::error!(%error, "a ring failed");
         #[expect(clippy::exit, reason = "the kernel waits for this thread alone")]

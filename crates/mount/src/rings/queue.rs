@@ -10,7 +10,7 @@
 #![expect(unsafe_code, reason = "commands with addresses of memory")]
 
 use fuse::Header;
-use fuse::abi::OUT_HEADER_BYTES;
+use fuse::abi::{OUT_HEADER_BYTES, opcode as request};
 use fuse::notice::Notice;
 use fuse::ring::{self, Arrived, COMMIT_AND_FETCH, REGISTER};
 use io_uring::squeue::Entry128;
@@ -206,10 +206,15 @@ impl LentRing {
     fn answer(&mut self, index: usize, tracker: &ReplyTracker<'_>) -> io::Result<()> {
         let LentRing { server, entries, reply, scratch, .. } = self;
         let Some(entry) = entries.get_mut(index) else { return Ok(()) };
+        let queue = usize::from(entry.queue);
+        let busy = server.serving.take(queue);
         // SAFETY: its command was completed, so this program owns it. WHY: the kernel writes there.
         let (headers, payload) = unsafe { entry.parts() };
         let Ok(arrived) = Arrived::parse(headers) else { return Ok(()) };
         let (header, commit, is_long) = (arrived.header, arrived.commit, server.has_long_xattr());
+        if matches!(header.opcode, request::OPEN | request::READ | request::WRITE) {
+            server.serving.note_file(queue, header.node);
+        }
         let answer = if arrived.payload == 0 {
             // The request has no payload, so the reply can be written in place.
             answer::answer(
@@ -231,6 +236,7 @@ impl LentRing {
             answer
         };
         entry.commit = commit;
+        drop(busy);
         match answer {
             Answer::Ready(said) => self.commit(index, said)?,
             Answer::None => self.commit(index, Ok(0))?,
@@ -287,6 +293,14 @@ impl LentRing {
         let say = move |outcome: Result<(), Errno>| mailbox.post(index, outcome.map(|()| body));
         wait_thread::wait_for(&self.server, header, started, say);
         Ok(())
+    }
+
+    /// Has requests that wait for an entry of this queue taken: the kernel hands out an entry that is
+    /// added to the next request (see the module). Without a file to poke by they are taken after that.
+    pub(super) fn take_waiting(&self, queue: usize) {
+        if let Some(node) = self.server.serving.file_of(queue) {
+            self.poke(node);
+        }
     }
 
     /// Makes the kernel send a request to this queue.

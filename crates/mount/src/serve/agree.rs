@@ -26,6 +26,7 @@ use crate::server::Server;
 use crate::server::handles::Handles;
 use crate::server::lock_table::Locks;
 use crate::server::quiesce::Quiesce;
+use crate::server::serving_threads::ServingThreads;
 use crate::settings::Settings;
 use crate::users::activity::CallerActivity;
 use crate::users::id_map::Owners;
@@ -81,18 +82,17 @@ pub(crate) fn agree(
         });
         let reply = reply.get(..length).unwrap_or_default();
         device::send_reply(&device, reply).map_err(failed)?;
-        let owners =
-            if settings.is_other_namespace { Owners::of_namespace() } else { Owners::default() };
         let server = Server {
             client,
             handles,
             agreed,
-            owners,
+            owners: Owners::of(settings),
             callers: CallerActivity::default(),
             locks: Locks::new(),
             lookup_cache: LookupCache::new(),
             access_times: AccessTimes::default(),
             quiesce: Quiesce::default(),
+            serving: ServingThreads::new(rings.as_ref().map_or(1, Prepared::queue_count)),
             watches: Watches::new(),
             page_versions: PageVersions::new(),
             page_fills: PageFills::new(),

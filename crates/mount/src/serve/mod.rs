@@ -6,6 +6,8 @@ pub(crate) mod agree;
 
 pub(crate) mod answer;
 
+mod growth;
+
 pub(crate) mod notices;
 
 pub(crate) mod wait_thread;
@@ -15,8 +17,10 @@ use fuse::init::TRANSFER_BYTES;
 use fuse::{Header, Operation};
 use rustix::fd::OwnedFd;
 use rustix::thread::Timespec;
+use std::io;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 use wire::errno::Errno;
 
 use crate::device;
@@ -31,6 +35,9 @@ use crate::server::quiesce::Serving;
 
 /// Maximum size of a reply in bytes: a read, with its header.
 const REPLY_BYTES_MAX: usize = TRANSFER_BYTES as usize + OUT_HEADER_BYTES;
+
+/// The group of the threads that take requests from the device, without rings.
+const DEVICE_GROUP: usize = 0;
 
 /// How long forget requests are collected. An interrupt, which queues behind them, is delayed by
 /// this time.
@@ -67,19 +74,21 @@ pub(crate) fn run(
     let mut others = Vec::new();
     // With rings only forget and interrupt requests arrive by the device.
     let threads = if rings.is_some() { 1 } else { threads };
-    for number in 1..threads {
-        let server = Arc::clone(server);
-        let name = format!("serve {number}");
-        others.extend(std::thread::Builder::new().name(name).spawn(move || {
-            // The shared descriptor works as well.
-            let own = device::clone_device(&server.device).map(Arc::new);
-            serve(
-                &server,
-                &own.unwrap_or_else(|_| Arc::clone(&server.device)),
-                ForgetMode::Immediate,
-            )
-        }));
+    if rings.is_none() {
+        for _ in 0..threads {
+            server.serving.add(DEVICE_GROUP);
+        }
     }
+    for _ in 1..threads {
+        others.extend(start_thread(server));
+    }
+    let has_rings = rings.is_some();
+    let growing = Arc::clone(server);
+    others.extend(std::thread::Builder::new().name("growth".to_owned()).spawn(move || {
+        growth::run(&growing, |server, group| {
+            if has_rings { Rings::start_thread(server, group) } else { start_thread(server) }
+        });
+    }));
     // The thread ends when the sender is dropped.
     let (sender, over) = mpsc::channel::<()>();
     let sweeps = Arc::clone(server);
@@ -87,12 +96,12 @@ pub(crate) fn run(
         while over.recv_timeout(SWEEP) == Err(RecvTimeoutError::Timeout) {
             sweeps.lookup_cache.sweep(&sweeps.handles);
         }
-        Ok(())
     }));
     let notices = notices::watch_services(server);
     let forgets = if rings.is_some() { ForgetMode::Batched } else { ForgetMode::Immediate };
     let outcome = serve(server, &server.device, forgets);
     drop(sender);
+    server.serving.end();
     server.watches.end();
     notices.into_iter().for_each(|thread| drop(thread.join()));
     server.locks.interrupt_all();
@@ -103,6 +112,19 @@ pub(crate) fn run(
         rings.await_threads();
     }
     outcome
+}
+
+/// Starts a thread that serves from the device.
+fn start_thread(server: &Arc<Server>) -> io::Result<JoinHandle<()>> {
+    let server = Arc::clone(server);
+    std::thread::Builder::new().name("serve".to_owned()).spawn(move || {
+        // The shared descriptor works as well.
+        let own = device::clone_device(&server.device).map(Arc::new);
+        let own = own.unwrap_or_else(|_| Arc::clone(&server.device));
+        if let Err(error) = serve(&server, &own, ForgetMode::Immediate) {
+            tracing::error!(error, "a serving thread failed");
+        }
+    })
 }
 
 fn serve(server: &Arc<Server>, device: &Arc<OwnedFd>, forgets: ForgetMode) -> Result<(), String> {
@@ -119,6 +141,9 @@ fn serve(server: &Arc<Server>, device: &Arc<OwnedFd>, forgets: ForgetMode) -> Re
             Err(errno) => return Err(format!("/dev/fuse: {errno}")),
         };
         let by = (device, &serving, &tracker);
+        // With rings, this thread takes only what never waits.
+        let counts = matches!(forgets, ForgetMode::Immediate);
+        let _busy = counts.then(|| server.serving.take(DEVICE_GROUP));
         let length = answer_one(server, by, request, &mut reply, &mut scratch);
         let Some(length) = length else {
             forgets.pause();

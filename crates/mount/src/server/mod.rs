@@ -14,6 +14,8 @@ pub(crate) mod waits;
 
 pub(crate) mod quiesce;
 
+pub(crate) mod serving_threads;
+
 use client::Client;
 use fuse::abi::capability;
 use fuse::{Agreed, abi};
@@ -34,6 +36,7 @@ use crate::server::handles::Handles;
 use crate::server::lock_table::Locks;
 use crate::server::node_ids::NESTED_ROOT;
 use crate::server::quiesce::Quiesce;
+use crate::server::serving_threads::ServingThreads;
 use crate::users::activity::CallerActivity;
 use crate::users::id_map::Owners;
 
@@ -55,8 +58,10 @@ pub(crate) struct Server {
     pub(crate) lookup_cache: LookupCache,
     /// Files whose access time was queried recently.
     pub(crate) access_times: AccessTimes,
-    /// The serving threads.
+    /// The serving threads: those that are about to release a lock.
     pub(crate) quiesce: Quiesce,
+    /// The serving threads: those that are busy.
+    pub(crate) serving: ServingThreads,
     /// Names and attributes in the kernel's cache.
     pub(crate) watches: Watches,
     /// Versions of files with pages in the kernel's cache.

@@ -3,19 +3,21 @@
 //!
 //! A thread of a process is looked up in `/proc` at its first request, and again when a second has
 //! passed, because its number may belong to another process by then. A process of another user may
-//! hide its environment; it belongs to no job then. Requests that the kernel makes on its own behalf
-//! are counted for nobody.
+//! hide its environment; it belongs to no job then. Pages that the kernel writes on its own behalf are
+//! those of the process that opened the file; its other requests are counted for nobody.
 
 use client::{CallTimer, Client, OpClass, Tags};
 use fuse::Operation;
 use shm::activity::blocks::{Label, PROGRAM_BYTES, label};
 use shm::activity::{ActivitySegment, Lane, Owner};
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 use wire::errno::Errno;
 use wire::job::{JOB_VARIABLES, RANK_VARIABLES};
+
+use crate::users::admission::{Admission, AdmittedRequest};
 
 /// How long a thread's process is taken for the same.
 const CHECKED_TIME: Duration = Duration::from_secs(1);
@@ -31,12 +33,19 @@ struct KnownBlock {
     lane: Lane,
     /// Its word when it was taken: when that changed, the block is another's.
     word: u64,
+    /// Number of the user's job for `admission`.
+    account: u8,
 }
 
 impl KnownBlock {
     /// That of operations of nobody.
     fn nobodys(segment: &ActivitySegment) -> KnownBlock {
-        KnownBlock { lane: Lane::NOBODY, word: segment.word_of(Lane::NOBODY.block) }
+        KnownBlock { lane: Lane::NOBODY, word: segment.word_of(Lane::NOBODY.block), account: 0 }
+    }
+
+    /// It is still that of the process.
+    fn is_valid(&self, segment: &ActivitySegment) -> bool {
+        segment.word_of(self.lane.block) == self.word
     }
 }
 
@@ -52,6 +61,16 @@ struct Known {
 #[derive(Default)]
 pub(crate) struct CallerActivity {
     known: Mutex<Known>,
+    /// By handle of a file that is open for writing, the block of the process that opened it.
+    openers: Mutex<HashMap<u64, KnownBlock>>,
+    admission: Admission,
+}
+
+/// A call that has begun: how it is counted, if it is, and the place that it has among those of its job.
+#[derive(Default)]
+pub(crate) struct BegunCall<'a> {
+    counted: Option<(OpClass, CallTimer<'a>)>,
+    _admitted: Option<AdmittedRequest<'a>>,
 }
 
 /// A process as `/proc` shows it.
@@ -77,11 +96,13 @@ impl CallingProcess {
         let rest = stat.get(stat.rfind(')')? + 2..)?;
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let (job, rank) = job_and_rank(&environment);
+        let first_of = |name| field_of(&status, name)?.split_whitespace().next()?.parse().ok();
         let tags = Tags {
             job: label(job),
             program: label(field_of(&status, "Name:")?.as_bytes()),
             rank,
-            uid: field_of(&status, "Uid:")?.split_whitespace().next()?.parse().ok()?,
+            uid: first_of("Uid:")?,
+            gid: first_of("Gid:")?,
         };
         Some(CallingProcess { pid, started: rest.split(' ').nth(19)?.parse().ok()?, tags })
     }
@@ -119,44 +140,71 @@ fn job_and_rank(environment: &[u8]) -> (&[u8], Option<u32>) {
 }
 
 impl CallerActivity {
-    /// Has the calling thread of this program count for the process of a thread, and begins a call.
-    /// `None`: it is not counted.
+    /// Has the calling thread of this program count for the process of a thread, waits until a request
+    /// of its job may be carried out, and begins a call.
     pub(crate) fn begin<'a>(
-        &self,
+        &'a self,
         client: &'a Client,
         thread: u32,
         operation: &Operation<'_>,
-    ) -> Option<(OpClass, CallTimer<'a>)> {
-        let segment = client.activity()?;
-        if !may_be_counted(operation) {
+    ) -> BegunCall<'a> {
+        let Some(segment) = client.activity().filter(|_| may_be_counted(operation)) else {
             client.count_in(Lane::NOBODY);
-            return None;
-        }
-        client.count_in(self.lane_of(segment, thread));
-        let class = class_of(operation).filter(|_| thread != 0)?;
-        Some((class, client.begin_call()))
+            return BegunCall::default();
+        };
+        let block = match *operation {
+            Operation::Write { handle, .. } if thread == 0 => self.block_of_opener(segment, handle),
+            _ => self.block_of(segment, thread),
+        };
+        let block = block.unwrap_or_else(|| KnownBlock::nobodys(segment));
+        client.count_in(block.lane);
+        let _admitted = Some(self.admission.enter(block.account));
+        let class = class_of(operation).filter(|_| thread != 0);
+        BegunCall { counted: class.map(|class| (class, client.begin_call())), _admitted }
     }
 
     /// Counts a call that `begin` began.
-    pub(crate) fn end(
-        client: &Client,
-        call: Option<(OpClass, CallTimer<'_>)>,
-        outcome: Result<usize, Errno>,
-    ) {
-        let Some((class, timer)) = call else { return };
+    pub(crate) fn end(client: &Client, call: BegunCall<'_>, outcome: Result<usize, Errno>) {
+        let Some((class, timer)) = call.counted else { return };
         let result = outcome.map_or_else(|errno| -i64::from(errno.0), |_| 0);
         client.end_call(timer, class, result);
     }
 
-    fn lane_of(&self, segment: &ActivitySegment, thread: u32) -> Lane {
-        if thread == 0 {
-            return Lane::NOBODY;
+    /// Notes that the process for which the calling thread counts has opened a file for writing.
+    pub(crate) fn note_opener(&self, client: &Client, handle: u64) {
+        let (Some(segment), Some(block)) = (client.activity(), client.counted_block()) else {
+            return;
+        };
+        if let Some(taken) = segment.taken_by_mount(block) {
+            let lane = Lane { block, is_shared: true };
+            let account = account_of(&taken.owner.tags);
+            self.openers().insert(handle, KnownBlock { lane, word: taken.word, account });
         }
-        let is_valid = |block: &KnownBlock| segment.word_of(block.lane.block) == block.word;
+    }
+
+    /// A handle is closed.
+    pub(crate) fn forget_opener(&self, handle: u64) {
+        self.openers().remove(&handle);
+    }
+
+    fn openers(&self) -> MutexGuard<'_, HashMap<u64, KnownBlock>> {
+        self.openers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn block_of_opener(&self, segment: &ActivitySegment, handle: u64) -> Option<KnownBlock> {
+        self.openers().get(&handle).copied().filter(|block| block.is_valid(segment))
+    }
+
+    /// The block of the process of a thread; `None`: it has none.
+    fn block_of(&self, segment: &ActivitySegment, thread: u32) -> Option<KnownBlock> {
+        if thread == 0 {
+            return None;
+        }
+        let is_valid = |block: &KnownBlock| block.is_valid(segment);
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = known().threads.get(&thread).copied().filter(|(block, _)| is_valid(block));
         if let Some((block, _)) = seen.filter(|(_, checked)| checked.elapsed() < CHECKED_TIME) {
-            return block.lane;
+            return Some(block);
         }
         let [unknown, again] = LOOK_TIMES;
         let limit = if seen.is_some() { again } else { unknown };
@@ -172,9 +220,7 @@ impl CallerActivity {
             Some(process) => {
                 let key = (process.pid, process.started, process.tags.program);
                 let block = known.processes.get(&key).copied().filter(is_valid);
-                let Some(block) = block.or_else(|| take(segment, &process)) else {
-                    return Lane::NOBODY;
-                };
+                let block = block.or_else(|| take(segment, &process))?;
                 known.processes.insert(key, block);
                 block
             }
@@ -185,7 +231,7 @@ impl CallerActivity {
             },
         };
         known.threads.insert(thread, (block, Instant::now()));
-        block.lane
+        Some(block)
     }
 }
 
@@ -193,7 +239,14 @@ fn take(segment: &ActivitySegment, process: &CallingProcess) -> Option<KnownBloc
     let CallingProcess { pid, started, tags } = *process;
     let owner = Owner { pid, started, tags, is_by_mount: true };
     let lane = Lane { block: segment.take(&owner, pid)?, is_shared: true };
-    Some(KnownBlock { lane, word: segment.word_of(lane.block) })
+    Some(KnownBlock { lane, word: segment.word_of(lane.block), account: account_of(&tags) })
+}
+
+/// Number of a user's job for `admission` (FNV-1a).
+fn account_of(tags: &Tags) -> u8 {
+    let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    let hash = tags.uid.to_ne_bytes().iter().chain(&tags.job).fold(0x811c_9dc5, step);
+    (hash >> 24) as u8
 }
 
 /// False for what a process also requests while it executes a program, which closes files: `/proc` waits
@@ -261,15 +314,15 @@ mod tests {
         let segment = ActivitySegment::new(segment).expect("a segment");
         let callers = CallerActivity::default();
         let own = std::process::id();
-        let first = callers.lane_of(&segment, own);
+        let lane_of =
+            |thread| callers.block_of(&segment, thread).map_or(Lane::NOBODY, |block| block.lane);
+        let first = lane_of(own);
         assert!(first.is_shared && first != Lane::NOBODY);
-        let thread = thread::scope(|scope| {
-            scope.spawn(|| callers.lane_of(&segment, shm::wait::thread_id())).join()
-        });
+        let thread = thread::scope(|scope| scope.spawn(|| lane_of(shm::wait::thread_id())).join());
         assert_eq!(thread.expect("no panic"), first);
         let process = CallingProcess::of(own).expect("it runs");
         assert_eq!((process.pid, CallingProcess::of(0)), (own, None));
-        assert_eq!(callers.lane_of(&segment, 0), Lane::NOBODY);
+        assert_eq!(lane_of(0), Lane::NOBODY);
         let mut taken = None;
         segment.each_taken(&mut |block| {
             if block.block == first.block {
@@ -279,7 +332,7 @@ mod tests {
         let taken = taken.expect("its block");
         assert_eq!((taken.owner.pid, taken.owner.is_by_mount), (own, true));
         assert!(segment.free(&taken), "as when the process ended");
-        let next = callers.lane_of(&segment, own);
+        let next = lane_of(own);
         assert!(next != Lane::NOBODY, "a freed block is not used again");
         assert_ne!(segment.word_of(next.block), taken.word);
     }

@@ -55,7 +55,7 @@ fn is_of_this_namespace(pid: u32) -> bool {
 pub(crate) fn may_keep_set_gid(request: &Request<'_>, gid: u32) -> bool {
     let gid = request.server.owners.groups.inside(gid);
     let header = &request.header;
-    header.uid == 0 || header.gid == gid || Caller::of(header.pid).groups.contains(&gid)
+    request.is_of_root() || header.gid == gid || Caller::of(header.pid).groups.contains(&gid)
 }
 
 /// Removes a name. In a sticky directory the kernel has checked the owner of the file that it
@@ -66,11 +66,32 @@ pub(crate) fn removing<T>(
     mut remove: impl FnMut(&Credentials) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
     match remove(&request.caller()) {
-        Err(Errno::EPERM) if Caller::of(request.header.pid).may & OWNS_ALL != 0 => {
+        Err(Errno::EPERM)
+            if !request.server.owners.are_checked_here()
+                && Caller::of(request.header.pid).may & OWNS_ALL != 0 =>
+        {
             remove(&Credentials::checked(0, 0))
         }
         outcome => outcome,
     }
+}
+
+/// Credentials of a caller that the instance checks, whatever the kernel has permitted.
+pub(crate) fn to_be_checked(request: &Request<'_>) -> Credentials {
+    let (owners, header) = (&request.server.owners, &request.header);
+    let caller =
+        Credentials::of(owners.user_of_caller(header.uid), owners.group_of_caller(header.gid));
+    with_groups(caller, &Caller::of(header.pid).groups, |group| owners.group_of_caller(group))
+}
+
+fn with_groups(caller: Credentials, groups: &[u32], of: impl Fn(u32) -> u32) -> Credentials {
+    let mut caller = caller;
+    for (place, &group) in caller.groups.iter_mut().zip(groups) {
+        *place = of(group);
+    }
+    // Groups beyond the maximum could only have permitted more.
+    caller.group_count = groups.len().min(GROUPS_MAX) as u8;
+    caller
 }
 
 /// Credentials for an operation that the kernel has not checked. `None` if the instance would
@@ -78,6 +99,9 @@ pub(crate) fn removing<T>(
 /// uncertain that the caller is root.
 pub(crate) fn unchecked_caller(request: &Request<'_>) -> Option<Credentials> {
     let (owners, header, caller) = (&request.server.owners, &request.header, request.caller());
+    if owners.are_checked_here() {
+        return Some(caller);
+    }
     let process = Caller::of(header.pid);
     if header.uid == 0 {
         let is_root = process.may & OVERRIDES != 0 && is_of_this_namespace(header.pid);
@@ -87,13 +111,8 @@ pub(crate) fn unchecked_caller(request: &Request<'_>) -> Option<Credentials> {
     if own != 0 && own != caller.uid {
         return None;
     }
-    let mut unchecked = Credentials::of(caller.uid, caller.gid);
-    for (place, &group) in unchecked.groups.iter_mut().zip(&process.groups) {
-        *place = owners.groups.outside(group);
-    }
-    // Groups beyond the maximum could only have permitted more.
-    unchecked.group_count = process.groups.len().min(GROUPS_MAX) as u8;
-    Some(unchecked)
+    let unchecked = Credentials::of(caller.uid, caller.gid);
+    Some(with_groups(unchecked, &process.groups, |group| owners.groups.outside(group)))
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 //! Users: permissions of a calling process (`callers`), the mapping of user and group ids between
-//! this mount and the instance (`id_map`), and the jobs of calling processes (`activity`).
+//! this mount and the instance (`id_map`), the jobs of calling processes (`activity`), and how many
+//! requests of each job are carried out at once (`admission`).
 
 pub(crate) mod callers;
 
 pub(crate) mod id_map;
 
 pub(crate) mod activity;
+
+pub(crate) mod admission;

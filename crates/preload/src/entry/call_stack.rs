@@ -315,7 +315,7 @@ fn find(me: u32) -> Option<&'static CallSlot> {
     }
     slots().find(|slot| {
         let owner = slot.owner.load(Relaxed);
-        let is_dead = owner != me && owner != FREE && shm::wait::is_dead(owner.wrapping_sub(1));
+        let is_dead = owner != me && owner != FREE && shm::wait::is_absent(owner.wrapping_sub(1));
         let is_mine = is_dead && claims(slot, owner);
         if is_mine {
             slot.clear();

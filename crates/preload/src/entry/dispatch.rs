@@ -33,8 +33,9 @@ pub struct Hooks {
     pub call: fn(&mut Frame) -> Verdict,
     /// Before a call that creates a thread: clone's flags.
     pub thread: fn(u64),
-    /// Before a fork or vfork, in the parent (not before a new thread): clone's flags.
-    pub prefork: fn(u64),
+    /// Before a fork or vfork, in the parent (not before a new thread): clone's flags. Other than 0:
+    /// minus the errno with which the call fails.
+    pub prefork: fn(u64) -> i64,
     /// In the child. With `CLONE_VM` in the flags it shares memory with its waiting parent.
     pub child: fn(u64),
     /// After it, in the parent: the child's id, or minus errno. A vfork child has then ended.

@@ -65,7 +65,7 @@ fn flags(number: u64, frame: &Frame) -> Option<u64> {
 }
 
 /// Before a call that may create a process.
-pub(crate) fn before(frame: &Frame) -> StubAnswer {
+pub(crate) fn before(frame: &mut Frame) -> StubAnswer {
     let number = frame.number();
     let Some(flags) = flags(number, frame) else {
         return StubAnswer::Pass;
@@ -79,8 +79,10 @@ pub(crate) fn before(frame: &Frame) -> StubAnswer {
         }
         return StubAnswer::Pass;
     }
-    if let Some(hooks) = dispatch::hooks() {
-        (hooks.prefork)(flags);
+    let refused = dispatch::hooks().map_or(0, |hooks| (hooks.prefork)(flags));
+    if refused != 0 {
+        frame.rax = refused.cast_unsigned();
+        return StubAnswer::Done;
     }
     call_stack::note_before_child();
     if flags & VM != 0 {

@@ -12,6 +12,8 @@ const MARKS: &str = "={}&,";
 pub enum Fault {
     /// It is longer than `TEXT_BYTES_MAX`.
     TooLong,
+    /// A rule is a line, of letters that are shown.
+    ControlCharacter,
     /// Another thing should stand here.
     Expected(&'static str),
     /// Such a key is unknown.
@@ -44,6 +46,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::TooLong => write!(f, "longer than {TEXT_BYTES_MAX} bytes: use several rules"),
+            Fault::ControlCharacter => write!(f, "a control character"),
             Fault::Expected(text) => write!(f, "expected {text}"),
             Fault::UnknownKey(key) => {
                 write!(f, "unknown key \"{key}\": use uid, gid, jobid, program, dir, opcode or tag")
@@ -193,6 +196,9 @@ pub(super) fn parse(text: &str) -> Result<Command, RuleError> {
     let mut cursor = Cursor { rest: text, at: 1 };
     if text.len() > TEXT_BYTES_MAX {
         return cursor.fail(Fault::TooLong);
+    }
+    if let Some(before) = text.chars().position(char::is_control) {
+        return Err(RuleError { at: before + 1, fault: Fault::ControlCharacter });
     }
     cursor.skip_space();
     let at = cursor.at;

@@ -246,6 +246,6 @@ impl Scheduler {
             self.large_moved_at = now;
         }
         self.leave_queue(class, user_row, job_row);
-        Started { ticket, token: request.token, device_nanos, wait_nanos }
+        Started { ticket, request, device_nanos, wait_nanos }
     }
 }

@@ -123,7 +123,7 @@ impl Simulation {
 
     fn pop_all(&mut self) {
         while let Some(started) = self.scheduler.pop(self.now) {
-            let program = started.token as usize;
+            let program = started.request.token as usize;
             if self.sticks == Some(program) {
                 self.sticks = None;
                 self.stuck.push((started.ticket, program));

@@ -110,7 +110,7 @@ fn stuck_requests_delay_no_other_class_and_are_forgiven() {
         for round in 1..100 {
             held.push(round, request(user, 1, work, 0)).expect("room");
             let started = held.pop(round).expect("a place for it");
-            assert_eq!(started.token, u64::from(user));
+            assert_eq!(started.request.token, u64::from(user));
             assert!(held.complete(round, started.ticket));
         }
     }
@@ -249,7 +249,7 @@ type Waiting = Vec<(Ticket, (u32, u64, Class), u64)>;
 fn start_all(any: &mut Scheduler, now: u64, waiting: &mut Waiting, flying: &mut Vec<Ticket>) {
     while let Some(started) = any.pop(now) {
         let is_it = |&(ticket, _, token): &(Ticket, (u32, u64, Class), u64)| {
-            ticket == started.ticket && token == started.token
+            ticket == started.ticket && token == started.request.token
         };
         let at = waiting.iter().position(is_it).expect("it waited");
         let (_, key, token) = waiting.remove(at);

@@ -193,6 +193,10 @@ fn errors_name_the_column_and_the_fault() {
     assert_eq!(fault(&["start r * rate=1"], "start r * rate=2"), (7, Fault::RuleExists));
     let contradiction = fault(&["start r * min=10"], "change r bw=9");
     assert!(matches!(contradiction, (10, Fault::Limits(LimitsError::MinimumAboveCap { .. }))));
+    // Rules are kept as lines.
+    for text in ["start r jobid={a\nb} rate=1", "start r jobid={a\tb} rate=1"] {
+        assert_eq!(fault(&[], text), (17, Fault::ControlCharacter));
+    }
     let long = format!("start r * rate=1{}", " ".repeat(TEXT_BYTES_MAX));
     assert_eq!(fault(&[], &long), (1, Fault::TooLong));
 }

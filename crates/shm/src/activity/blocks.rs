@@ -62,12 +62,19 @@ pub struct Tags {
     pub rank: Option<u32>,
     /// The user, as the process says. The daemon asks the kernel.
     pub uid: u32,
+    /// The group, in the same way.
+    pub gid: u32,
 }
 
 impl Tags {
     /// No tags.
-    pub const NONE: Tags =
-        Tags { job: [0; JOB_BYTES], program: [0; PROGRAM_BYTES], rank: None, uid: u32::MAX };
+    pub const NONE: Tags = Tags {
+        job: [0; JOB_BYTES],
+        program: [0; PROGRAM_BYTES],
+        rank: None,
+        uid: u32::MAX,
+        gid: u32::MAX,
+    };
 }
 
 /// A process for which a block is taken.
@@ -112,7 +119,8 @@ pub(super) struct Block {
     program: [AtomicU64; PROGRAM_BYTES / 8],
     /// Files whose transfers were counted in record 0 for lack of a record.
     pub(super) merged: AtomicU64,
-    _unused: [AtomicU64; 5],
+    gid: AtomicU32,
+    _unused: [AtomicU32; 9],
     pub(super) classes: [ClassCounters; CLASS_COUNT],
 }
 
@@ -168,6 +176,7 @@ impl ActivitySegment {
             to.started.store(owner.started, Relaxed);
             to.began.store(sync::real_nanos(), Relaxed);
             to.uid.store(owner.tags.uid, Relaxed);
+            to.gid.store(owner.tags.gid, Relaxed);
             to.rank.store(owner.tags.rank.map_or(0, |rank| rank.wrapping_add(1)), Relaxed);
             // Calls are timed now and then, but not always the first of a program.
             to.ticks.store(u64::from(owner.pid.wrapping_mul(0x9e37_79b9) >> 16), Relaxed);
@@ -242,23 +251,39 @@ impl ActivitySegment {
             if !is_nobodys && word & STATE == FREE {
                 continue;
             }
-            let Ok(from) = self.block(block) else { return };
-            let (pid, is_by_mount) = ((word >> 32) as u32, word & OF_MOUNT != 0);
-            if word & STATE == TAKEN {
-                let owner = Owner { pid, started: 0, tags: Tags::NONE, is_by_mount };
-                each(Taken { block, word, owner, began: 0, is_ended: false });
-                continue;
-            }
-            let tags = Tags {
-                job: load_label(&from.job),
-                program: load_label(&from.program),
-                rank: from.rank.load(Relaxed).checked_sub(1),
-                uid: if is_nobodys { u32::MAX } else { from.uid.load(Relaxed) },
-            };
-            let owner = Owner { pid, started: from.started.load(Relaxed), tags, is_by_mount };
-            let began = from.began.load(Relaxed);
-            each(Taken { block, word, owner, began, is_ended: word & STATE == ENDED });
+            let Some(taken) = self.taken(block, word) else { return };
+            each(taken);
         }
+    }
+
+    /// A block in use by a mount for a process, as it is now.
+    #[must_use]
+    pub fn taken_by_mount(&self, block: BlockIndex) -> Option<Taken> {
+        let word = self.word_of(block);
+        let is_live = matches!(word & STATE, LIVE | ENDED) && word & OF_MOUNT != 0;
+        let taken = is_live.then(|| self.taken(block, word)).flatten()?;
+        (self.word_of(block) == word).then_some(taken)
+    }
+
+    /// A block with this word in the directory; `None` if there is no such block.
+    fn taken(&self, block: BlockIndex, word: u64) -> Option<Taken> {
+        let from = self.block(block).ok()?;
+        let (pid, is_by_mount) = ((word >> 32) as u32, word & OF_MOUNT != 0);
+        if word & STATE == TAKEN {
+            let owner = Owner { pid, started: 0, tags: Tags::NONE, is_by_mount };
+            return Some(Taken { block, word, owner, began: 0, is_ended: false });
+        }
+        let is_nobodys = block == Lane::NOBODY.block;
+        let tags = Tags {
+            job: load_label(&from.job),
+            program: load_label(&from.program),
+            rank: from.rank.load(Relaxed).checked_sub(1),
+            uid: if is_nobodys { u32::MAX } else { from.uid.load(Relaxed) },
+            gid: if is_nobodys { u32::MAX } else { from.gid.load(Relaxed) },
+        };
+        let owner = Owner { pid, started: from.started.load(Relaxed), tags, is_by_mount };
+        let began = from.began.load(Relaxed);
+        Some(Taken { block, word, owner, began, is_ended: word & STATE == ENDED })
     }
 
     /// Frees a block as it was read. False if it changed meanwhile.

@@ -9,8 +9,8 @@
 use crate::sync::{self, PAUSES, YIELDS};
 
 pub use crate::sync::{
-    Woken, is_dead, now_micros, now_nanos, processor, sleep, steady_nanos, thread_id, trust_libc,
-    wake,
+    Woken, is_absent, is_dead, now_micros, now_nanos, processor, sleep, steady_nanos, thread_id,
+    trust_libc, wake,
 };
 
 /// Next step of a wait.
@@ -21,6 +21,9 @@ pub enum Next {
     /// Polled long enough: sleep.
     Sleep,
 }
+
+/// `Backoff::is_dead` looks at the state of a thread in one of this many rounds.
+const LOOK_ROUNDS: u32 = 64;
 
 /// Counts the polls of one wait.
 #[derive(Default)]
@@ -55,6 +58,15 @@ impl Backoff {
             _ => sync::sched_yield(),
         }
         Next::Poll
+    }
+
+    /// As `is_dead`, for a wait that asks for many threads, or after each pause: costly only in some
+    /// rounds, and in none of a wait that is short.
+    #[must_use]
+    pub fn is_dead(&self, thread: u32) -> bool {
+        // The last value of the counter, where it stays, is such a round.
+        let is_thorough = self.polls % LOOK_ROUNDS == LOOK_ROUNDS - 1 && self.polls > LOOK_ROUNDS;
+        is_absent(thread) || is_thorough && is_dead(thread)
     }
 
     /// Starts over: something arrived.

@@ -22,7 +22,7 @@
 //!                                  COUNTING --not counted------------------> TAKEN
 //!                                  COUNTING --its thread died, recounted---> FREE
 //!                                  PUSHED --the daemon saw it--> MOVING --it is done--> FREE
-//!                                  PUSHED, MOVING --the daemon is dead--> TAKEN
+//!                                  PUSHED, MOVING --the daemon is dead--> RETAKEN --> TAKEN
 //!
 //! and the states of readahead (`readahead`).
 //!
@@ -72,6 +72,7 @@ const LEFT: u32 = 3;
 const PUSHED: u32 = 4;
 const MOVING: u32 = 5;
 const COUNTING: u32 = 8;
+const RETAKEN: u32 = 9;
 
 /// Maximum length of one sleep for a buffer.
 const SLEEP_MICROS: u64 = 10_000;
@@ -202,6 +203,19 @@ impl<'a> BounceBuffers<'a> {
         })
     }
 
+    /// Gives back the buffers of the calling thread, whose calls ended without returning. One that the
+    /// daemon uses is free once it is done.
+    pub fn end_abandoned(&self) {
+        let me = wait::thread_id();
+        for index in 0..BOUNCE_BUFFER_COUNT {
+            let words = (self.word(index, STATE), self.word(index, OWNER));
+            let (Ok(state), Ok(owner)) = words else { return };
+            if owner.load(Relaxed) == me && matches!(state.load(Acquire), TAKEN | LENT) {
+                drop(Buffer { buffers: *self, index });
+            }
+        }
+    }
+
     /// Wakes the threads that wait for a buffer.
     fn wake_waiters(&self) {
         fence(SeqCst);
@@ -215,15 +229,20 @@ impl<'a> BounceBuffers<'a> {
     /// still has to be pushed.
     #[must_use]
     pub fn take_pushed(&self, index: usize) -> Option<(Buffer<'a>, Pushed)> {
-        let state = self.word(index, STATE).ok()?;
+        let (state, owner) = (self.word(index, STATE).ok()?, self.word(index, OWNER).ok()?);
         let before = state.load(Acquire);
         if before != PUSHED && before != MOVING {
             return None;
         }
+        state.compare_exchange(before, RETAKEN, AcqRel, Relaxed).ok()?;
+        // TAKEN only with its new owner: the thread that pushed it may be dead, for which others
+        // would take the buffer over.
+        owner.store(wait::thread_id(), Relaxed);
+        state.store(TAKEN, Release);
+        let buffer = Buffer { buffers: *self, index };
+        // Read now that nobody else describes another write there.
         let pushed = self.pushed(index).ok()?;
-        state.compare_exchange(before, TAKEN, AcqRel, Relaxed).ok()?;
-        self.word(index, OWNER).ok()?.store(wait::thread_id(), Release);
-        Some((Buffer { buffers: *self, index }, pushed))
+        Some((buffer, pushed))
     }
 
     fn pushed(&self, index: usize) -> Result<Pushed> {
@@ -538,6 +557,21 @@ mod tests {
             drop(all.pop());
             assert_eq!(waiter.join().expect("it ends"), Ok(BOUNCE_BUFFER_COUNT as u8 - 1));
         });
+    }
+
+    #[test]
+    fn buffers_of_calls_that_a_jump_left_are_given_back() {
+        let session = session();
+        let buffers = session.bounce_buffers();
+        let each = 0..BOUNCE_BUFFER_COUNT;
+        let all = || each.clone().map_while(|_| buffers.take(0).ok()).collect::<Vec<_>>();
+        let mut taken = all();
+        taken.iter_mut().step_by(2).for_each(|buffer| buffer.lend().expect("taken"));
+        taken.into_iter().for_each(core::mem::forget);
+        buffers.end_abandoned();
+        assert_eq!(all().len(), BOUNCE_BUFFER_COUNT / 2, "the daemon has the others");
+        (0..BOUNCE_BUFFER_COUNT as u8).for_each(|buffer| buffers.give_back(buffer));
+        assert_eq!(all().len(), BOUNCE_BUFFER_COUNT);
     }
 
     #[test]

@@ -264,7 +264,7 @@ impl<'a> SessionHazards<'a> {
     /// dropped.
     ///
     /// # Errors
-    /// `ETIMEDOUT` if all slots were taken for too long.
+    /// `EIO` if all slots were taken for too long.
     #[inline]
     pub fn protect(&self, extent: u32) -> Result<HazardGuard<'a>> {
         let me = wait::thread_id();
@@ -310,13 +310,13 @@ impl<'a> SessionHazards<'a> {
             for slot in 0..HAZARD_COUNT {
                 let slot = self.hazards.slot(self.block, slot)?;
                 let holder = HazardPointer(slot.pointer.load(Relaxed));
-                if holder.is_of_dead_thread() && take(slot, holder.0, word) {
+                if backoff.is_dead(holder.thread()) && take(slot, holder.0, word) {
                     return Ok(slot);
                 }
             }
             let now = wait::now_micros();
             if now >= *give_up.get_or_insert(now.saturating_add(self.timeout_micros)) {
-                return Err(Errno::ETIMEDOUT);
+                return Err(Errno::EIO);
             }
             sync::sched_yield();
         }
@@ -390,7 +390,7 @@ mod tests {
             (0..HAZARD_COUNT as u32).map(|extent| mine.protect(extent).expect("a row")).collect();
         assert_eq!(all(&hazards, 3), (0..HAZARD_COUNT as u32).collect::<Vec<_>>());
         assert_eq!(all(&hazards, 2), []);
-        assert_eq!(mine.protect(99).err(), Some(Errno::ETIMEDOUT));
+        assert_eq!(mine.protect(99).err(), Some(Errno::EIO));
         drop(held);
         assert_eq!(all(&hazards, 3), []);
         let last = SESSION_COUNT_MAX as u16;

@@ -14,9 +14,10 @@
 //!   48   cursor      4 x u64   of a directory listing
 //!   80   spare       6 x u64   for the client
 
-use super::{Entries, Guard, HostSegment, VnodeIndex, each_bit, give_entry, lock, vnodes};
+use super::{Entries, Guard, HostSegment, PASSED, VnodeIndex, each_bit, give_entry, lock, vnodes};
 use crate::segment::SharedEntry;
 use crate::sync::{AtomicU32, AtomicU64};
+use crate::wait;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use wire::Inode;
 use wire::errno::{Errno, Result};
@@ -77,6 +78,15 @@ impl File {
     #[must_use]
     pub fn lock_offset(&self) -> OffsetGuard<'_> {
         OffsetGuard(lock(&self.lock))
+    }
+
+    /// Gives back the lock on the offset if the calling thread has it, whose calls ended without
+    /// returning.
+    pub fn end_abandoned(&self) {
+        let holder = self.lock.load(Relaxed);
+        if holder & !PASSED == wait::thread_id() {
+            let _ = self.lock.compare_exchange(holder, 0, AcqRel, Relaxed);
+        }
     }
 }
 

@@ -166,7 +166,7 @@ fn lock_for(word: &AtomicU32, micros_max: u64) -> Guard<'_> {
                 if backoff.pause() == wait::Next::Poll {
                     continue;
                 }
-                if wait::is_dead(holder & !PASSED)
+                if backoff.is_dead(holder & !PASSED)
                     && word.compare_exchange(holder, me, Acquire, Relaxed).is_ok()
                 {
                     return Guard { word, owned: true };

@@ -304,7 +304,7 @@ impl HostSegment {
     /// threads close meanwhile may be missing; `give_back` gets a reference that was taken in vain.
     ///
     /// # Errors
-    /// `ENFILE` if the table is full.
+    /// `ENFILE` if the table is full, `ENOSPC` if there is no memory; nothing is left of the copy then.
     pub fn process_copy(
         &self,
         parent: ProcessIndex,
@@ -315,19 +315,28 @@ impl HostSegment {
         let child = self.process_register(pid, started | NOT_ADOPTED)?;
         let mut outcome = Ok(());
         self.process_each(parent, &mut |fd, file, _| {
-            if !self.file_retain_open(file) {
+            if outcome.is_err() || !self.file_retain_open(file) {
                 return;
             }
-            match self.process_get(parent, fd) {
+            let set = match self.process_get(parent, fd) {
                 Some((now, close_on_exec)) if now == file => {
-                    let set = self.process_set(child, fd, Some((file, close_on_exec)));
-                    if outcome.is_ok() {
-                        outcome = set.map(|_| ());
-                    }
+                    self.process_set(child, fd, Some((file, close_on_exec)))
                 }
-                _ => give_back(file),
+                _ => Ok(Some((file, false))),
+            };
+            match set {
+                Ok(None) => {}
+                Ok(Some((replaced, _))) => give_back(replaced),
+                Err(errno) => {
+                    give_back(file);
+                    outcome = Err(errno);
+                }
             }
         });
+        if outcome.is_err() {
+            // Half a table is of no use, and its references would stay as long as the parent.
+            self.process_release(child, self.process_generation(child), give_back)?;
+        }
         outcome.map(|()| child)
     }
 

@@ -15,7 +15,8 @@
 //!    two afterwards. If the file has the mode `posix` the first daemon of the host counts instead,
 //!    as the worker would (`daemon::sizes`), whichever process truncates.
 //! 4. The epoch is counted first, `dirty_end` cleared then: a write noted before is ordered before
-//!    the truncation.
+//!    the truncation. A process that asks another host to truncate clears only what is reported: it
+//!    may be killed before it asks.
 //! 5. `truncated_to` holds the epoch at which the last truncation began, and its size, before
 //!    `sizes` has them.
 
@@ -181,11 +182,11 @@ impl Vnode {
         (TruncateEpoch::of(last) == truncate_epoch.next()).then_some(last & SIZE)
     }
 
-    /// This process is about to ask a shard of another host to truncate the file. Returns the
-    /// unreported size, which the new size makes obsolete.
-    pub fn begin_own_remote_truncate(&self) -> u64 {
+    /// This process is about to ask a shard of another host to truncate the file. It reports the size
+    /// after this: what is unreported may be another's acknowledged write, which must not be lost if
+    /// this process is killed before it asks.
+    pub fn begin_own_remote_truncate(&self) {
         self.sizes.fetch_add(2 * ONE, SeqCst);
-        self.dirty_end.swap(0, SeqCst)
     }
 
     /// The shard of another host truncated it.

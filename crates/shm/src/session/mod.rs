@@ -12,7 +12,8 @@
 //!
 //! The bounce buffers follow (`bounce`).
 //!
-//! A slot: state u32 (a futex), owner u32 (thread; 0: free), length u32, sequence u64, then, at 64,
+//! A slot: state u32 (a futex), owner u32 (thread; 0: free), length u32, origin u32 (the activity block
+//! plus one of the process for which a mount asks; 0: the session's own), sequence u64, then, at 64,
 //! the message. The bits above the 16 of a request's length hold the reply slot for its reply, if
 //! any.
 //!
@@ -36,10 +37,12 @@
 
 mod doorbell;
 
+use crate::activity::BlockIndex;
 use crate::segment::Segment;
 use crate::signals::{Arrived, BlockedSignals};
 use crate::sync::{self, AtomicU32, AtomicU64};
 use crate::wait::{self, Backoff, Next, Woken};
+use core::ops::Range;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
@@ -65,6 +68,7 @@ const WORD: usize = 64;
 const STATE: usize = 0;
 const OWNER: usize = 4;
 const LENGTH: usize = 8;
+const ORIGIN: usize = 12;
 const SEQUENCE: usize = 16;
 
 /// Length of all slots.
@@ -88,6 +92,9 @@ const _: () = assert!(SLOT_STRIDE.is_multiple_of(8));
 const SLEEP_MICROS: u64 = 50_000;
 /// The same where a signal may end the wait: signals are blocked while it sleeps.
 const INTERRUPTIBLE_MICROS: u64 = 20_000;
+
+/// Free slots that threads which keep slots leave to others.
+const SPARE_SLOTS: u32 = SLOT_COUNT as u32 / 4;
 
 /// One request in this many sleeps at once if the worker is on the same processor (see `wait`).
 const SAME_CPU_PERIOD: u64 = 16;
@@ -180,7 +187,8 @@ impl Session {
                 continue;
             }
             if backoff.pause() == Next::Sleep {
-                if let Some(index) = (0..SLOT_COUNT).find(|index| self.take_over(*index)) {
+                if let Some(index) = self.find_left(0..SLOT_COUNT, |thread| backoff.is_dead(thread))
+                {
                     return self.claimed(index);
                 }
                 let deadline =
@@ -191,6 +199,12 @@ impl Session {
                 sync::sched_yield();
             }
         }
+    }
+
+    /// True if enough slots are free that a thread may keep one that it does not use.
+    #[must_use]
+    pub fn has_spare(&self) -> bool {
+        self.map(0).is_ok_and(|map| map.load(Relaxed).count_zeros() >= SPARE_SLOTS)
     }
 
     /// Takes a free reply slot for the calling thread, or one of a dead thread; the lowest, so that
@@ -209,7 +223,7 @@ impl Session {
             map.fetch_or(bit, Relaxed);
             return self.claimed(index);
         }
-        let index = (SLOT_COUNT..ANSWER_SLOT_COUNT).find(|index| self.take_over(*index));
+        let index = self.find_left(SLOT_COUNT..ANSWER_SLOT_COUNT, wait::is_dead);
         self.claimed(index.ok_or(Errno::ENOLCK)?)
     }
 
@@ -229,15 +243,20 @@ impl Session {
         Ok(())
     }
 
+    /// A slot of a dead thread; it passes to the caller.
+    fn find_left(&self, mut slots: Range<usize>, is_dead: impl Fn(u32) -> bool) -> Option<usize> {
+        slots.find(|slot| self.take_over(*slot, &is_dead))
+    }
+
     /// If the owner of a slot died while the daemon did not have it, or the slot is free though its
     /// bit says otherwise, its claim passes to the caller.
-    fn take_over(&self, index: usize) -> bool {
+    fn take_over(&self, index: usize, is_dead: impl Fn(u32) -> bool) -> bool {
         let words = (self.word32(index, OWNER), self.word32(index, STATE));
         let (Ok(owner), Ok(state)) = words else { return false };
         let holder = owner.load(Relaxed);
         let has_request = || matches!(state.load(SeqCst) & !ASLEEP, SUBMITTED | DETACHED);
         // Again once it is dead: it may have submitted a request before.
-        if has_request() || !wait::is_dead(holder) || has_request() {
+        if has_request() || !is_dead(holder) || has_request() {
             return false;
         }
         owner.compare_exchange(holder, wait::thread_id(), AcqRel, Relaxed).is_ok()
@@ -332,6 +351,12 @@ impl Session {
         self.word64(slot, SEQUENCE).map_or(0, |sequence| sequence.load(Relaxed))
     }
 
+    /// The block of the process for which the request in `slot` is made (`Slot::set_origin`).
+    #[must_use]
+    pub fn origin(&self, slot: usize) -> Option<BlockIndex> {
+        self.word32(slot, ORIGIN).ok()?.load(Relaxed).checked_sub(1).map(BlockIndex)
+    }
+
     /// True if nobody waits for the reply to the request in `slot`.
     #[must_use]
     pub fn is_detached(&self, slot: usize) -> bool {
@@ -373,7 +398,7 @@ impl Session {
     #[must_use]
     pub fn is_awaited(&self, slot: usize) -> bool {
         self.is_detached(slot)
-            || self.word32(slot, OWNER).is_ok_and(|owner| !wait::is_dead(owner.load(Relaxed)))
+            || self.word32(slot, OWNER).is_ok_and(|owner| !wait::is_absent(owner.load(Relaxed)))
     }
 
     /// Puts the reply into `slot` and wakes its waiter. A reply that is too long becomes empty,
@@ -454,6 +479,14 @@ impl Slot<'_> {
         }
         self.session.word32(self.index, LENGTH)?.store(length as u32, Relaxed);
         Ok(())
+    }
+
+    /// Says for which process the request is made, by its block of counters; `None`: the session's own,
+    /// or one that is not known. A slot keeps it until it is set again.
+    pub fn set_origin(&self, block: Option<BlockIndex>) {
+        if let Ok(origin) = self.session.word32(self.index, ORIGIN) {
+            origin.store(block.map_or(0, |block| block.0.wrapping_add(1)), Relaxed);
+        }
     }
 
     fn submit_as(&self, state: u32, worker: usize, bells: &Doorbells, session: u16) -> Result<()> {

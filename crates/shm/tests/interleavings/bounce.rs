@@ -24,6 +24,18 @@ fn one_free() -> Arc<Session> {
     Arc::new(session)
 }
 
+/// As `one_free`, with the first one free: few steps are spent on others.
+fn one_first() -> Arc<Session> {
+    let session = Session::new(memory(SESSION_WITH_BUFFERS_BYTES)).expect("long enough");
+    model::uninterrupted(|| {
+        let first = session.bounce_buffers().try_take();
+        (1..BOUNCE_BUFFER_COUNT)
+            .for_each(|_| std::mem::forget(session.bounce_buffers().try_take()));
+        drop(first);
+    });
+    Arc::new(session)
+}
+
 /// The last one: all before it are taken.
 const FREE: u8 = BOUNCE_BUFFER_COUNT as u8 - 1;
 
@@ -73,15 +85,7 @@ fn a_buffer_has_one_holder_and_a_waiter_gets_it() {
 #[test]
 fn a_buffer_pushed_by_a_dead_thread_has_one_holder() {
     model::explore(30_000, || {
-        let session = Session::new(memory(SESSION_WITH_BUFFERS_BYTES)).expect("long enough");
-        // The first one is free: few steps are spent on others.
-        model::uninterrupted(|| {
-            let first = session.bounce_buffers().try_take();
-            (1..BOUNCE_BUFFER_COUNT)
-                .for_each(|_| std::mem::forget(session.bounce_buffers().try_take()));
-            drop(first);
-        });
-        let session = Arc::new(session);
+        let session = one_first();
         let pushes = {
             let session = Arc::clone(&session);
             model::spawn(move || {
@@ -115,6 +119,94 @@ const PUSHED: Pushed = Pushed {
     length: 1,
     stamp: 0,
 };
+
+/// Takes the free buffer, and pushes a write whose byte tells its offset.
+fn push_offset(session: &Session, offset: u8) {
+    let taken = model::uninterrupted(|| session.bounce_buffers().try_free());
+    let mut buffer = taken.expect("a buffer");
+    buffer.fill(&[offset]).expect("fits");
+    buffer.describe(&Pushed { offset: offset.into(), ..PUSHED }).expect("taken");
+    buffer.push().expect("taken");
+}
+
+/// Two threads resubmit what was pushed to a dead daemon; one of them pushes again through the same
+/// buffer meanwhile.
+#[test]
+fn a_buffer_that_is_taken_back_holds_what_its_description_says() {
+    model::explore(10_000, || {
+        let session = one_free();
+        model::uninterrupted(|| push_offset(&session, 1));
+        let takes = |then_pushes: bool| {
+            let session = Arc::clone(&session);
+            model::spawn(move || {
+                let buffers = session.bounce_buffers();
+                let Some((buffer, what)) = buffers.take_pushed(usize::from(FREE)) else { return };
+                let mut byte = [0];
+                buffer.copy_out(&mut byte).expect("it holds it");
+                assert_eq!(u64::from(byte[0]), what.offset, "the description of another write");
+                drop(buffer);
+                if then_pushes {
+                    push_offset(&session, 2);
+                }
+            })
+        };
+        let (one, other) = (takes(true), takes(false));
+        one.join();
+        other.join();
+    });
+}
+
+/// Its thread ended before the daemon died: that is no reason to take it from the thread that
+/// resubmits it.
+#[test]
+fn a_buffer_that_is_taken_back_is_not_taken_over() {
+    model::explore(10_000, || {
+        let session = one_free();
+        let pushes = {
+            let session = Arc::clone(&session);
+            model::spawn(move || push_offset(&session, 1))
+        };
+        pushes.join();
+        let takes_over = {
+            let session = Arc::clone(&session);
+            model::spawn(move || session.bounce_buffers().take(0).map(std::mem::forget).is_ok())
+        };
+        let back = session.bounce_buffers().take_pushed(usize::from(FREE));
+        assert_eq!(takes_over.join(), Some(false), "two hold one buffer");
+        drop(back.expect("nobody else resubmits it"));
+    });
+}
+
+/// As before, but it is pushed again in between, by a thread that ends.
+#[test]
+fn a_buffer_that_was_taken_back_before_has_one_holder() {
+    model::explore(30_000, || {
+        let session = one_first();
+        model::uninterrupted(|| push_offset(&session, 1));
+        let again = {
+            let session = Arc::clone(&session);
+            // Each at one moment between two steps of the main thread.
+            let pushes_again = move || {
+                let taken = session.bounce_buffers().take_pushed(0).map(drop);
+                if taken.is_some() {
+                    push_offset(&session, 2);
+                }
+            };
+            model::spawn(move || model::uninterrupted(pushes_again))
+        };
+        let takes_over = {
+            let session = Arc::clone(&session);
+            model::spawn(move || {
+                again.join();
+                let takes = || session.bounce_buffers().take(0).map(std::mem::forget).is_ok();
+                model::uninterrupted(takes)
+            })
+        };
+        let mine = session.bounce_buffers().take_pushed(0);
+        let theirs = takes_over.join() == Some(true);
+        assert!(mine.is_none() || !theirs, "two hold one buffer");
+    });
+}
 
 #[test]
 fn a_pushed_buffer_is_moved_once_and_its_waiter_is_woken() {

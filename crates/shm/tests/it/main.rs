@@ -8,3 +8,4 @@ mod growth;
 mod local_ops;
 mod open_sequence;
 mod protocols;
+mod tables;

@@ -11,6 +11,7 @@ mod support;
 mod activity;
 mod backing;
 mod crash;
+mod dashboard;
 mod hosts;
 mod locks;
 mod mount;

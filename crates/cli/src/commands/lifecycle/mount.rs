@@ -11,6 +11,7 @@ use crate::state::records::{self, HostRecord};
 use crate::state::settings;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use config::Key;
+use config::id_ranges::IdRanges;
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -18,6 +19,7 @@ const MOUNT_EXAMPLES: &str = "\
 Examples:
   forebay mount ~/scratch                   the instance as a directory of this host
   forebay mount --name a --for-all /mnt/a   for all users (as root, or with user_allow_other in fuse.conf)
+  forebay mount --name a --for-all --root-squash --map-uids 1000:2000:10 /mnt/a
   forebay start --mount ~/scratch           mount it at start, on each of its hosts
 
 'forebay run' mounts the instance for its commands by itself; this command mounts it for other programs of
@@ -28,6 +30,10 @@ this host, on any directory. Most calls of programs on a mount go through the ke
 With --for-all, set-id programs of the host can use the mount. Set-id programs and devices stored on it
 work only with --trusted, because a user with write access to the instance could gain the rights of
 other users through them.
+
+With --root-squash, root of the host has no more rights on the mount than other users. With --map-uids and
+--map-gids, users of the host stand for users of the instance: with 1000:2000:1, files of user 2000 are
+shown as those of user 1000, and user 1000 acts as user 2000.
 
 An instance can be mounted on several directories. A mount stays until 'forebay umount' or 'forebay
 stop'. While a daemon is down, calls fail with an I/O error after the instance's --timeout, and succeed
@@ -65,10 +71,37 @@ pub(crate) fn trusted() -> Arg {
     flag("trusted", "Let set-id programs and devices on the mount work; only for root")
 }
 
+fn id_map(name: &'static str, help: &'static str) -> Arg {
+    let map = Arg::new(name).long(name).value_name("HOST:INSTANCE:COUNT[,..]").help(help);
+    map.requires("for-all").value_parser(str::parse::<IdRanges>)
+}
+
+/// The options that make callers others in the instance than they are on the host.
+pub(crate) fn identities() -> [Arg; 3] {
+    let squash = "Let root of the host, and its group, act as nobody (65534); only for root";
+    let users =
+        "Let users of the host be others in the instance, and the rest nobody; only for root";
+    let groups =
+        "Let groups of the host be others in the instance, and the rest nobody; only for root";
+    [
+        flag("root-squash", squash).requires("for-all"),
+        id_map("map-uids", users),
+        id_map("map-gids", groups),
+    ]
+}
+
 /// The rights of the users of a mount.
 pub(crate) fn rights(given: &ArgMatches) -> MountRights {
     let is_for_all = given.get_flag("for-all");
-    MountRights { is_for_all, counts_users: is_for_all, is_trusted: given.get_flag("trusted") }
+    let ranges = |name| given.get_one::<IdRanges>(name).cloned().unwrap_or_default();
+    MountRights {
+        is_for_all,
+        counts_users: is_for_all,
+        is_trusted: given.get_flag("trusted"),
+        squashes_root: given.get_flag("root-squash"),
+        users: ranges("map-uids"),
+        groups: ranges("map-gids"),
+    }
 }
 
 /// The option `--mount PATH`.
@@ -80,7 +113,7 @@ pub(crate) fn command() -> Command {
     let command = Command::new("mount").about("Mount an instance, for all kinds of programs");
     let keys = [Key::Name, Key::Timeout, Key::Requests];
     let command = with_settings(command.after_long_help(MOUNT_EXAMPLES), &keys);
-    with_json(command).arg(for_all()).arg(trusted()).arg(path())
+    with_json(command).arg(for_all()).arg(trusted()).args(identities()).arg(path())
 }
 
 pub(crate) fn umount_command() -> Command {

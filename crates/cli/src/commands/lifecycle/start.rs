@@ -48,6 +48,7 @@ pub(crate) fn command() -> Command {
         )
         .arg(mount::for_all().requires("mount"))
         .arg(mount::trusted().requires("mount"))
+        .args(mount::identities().map(|one| one.requires("mount")))
 }
 
 pub(crate) fn run(given: &ArgMatches) -> Result<u8> {

@@ -23,6 +23,7 @@ use crate::state::directories;
 use crate::state::records::{self, HostRecord, VERSION};
 use config::MountConfig;
 use config::choice::RequestPath;
+use config::id_ranges::IdRanges;
 use fuse::table::{self, Mounted};
 use rustix::mount::UnmountFlags;
 use serde::{Deserialize, Serialize};
@@ -38,7 +39,7 @@ use namespace::MountNamespaceId;
 const PREFIX: &str = "mount-";
 
 /// The rights of the users of a mount.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct MountRights {
     /// All users may use it, not only the user that mounted it.
     pub(crate) is_for_all: bool,
@@ -46,6 +47,12 @@ pub(crate) struct MountRights {
     pub(crate) counts_users: bool,
     /// Set-id programs and devices on it work.
     pub(crate) is_trusted: bool,
+    /// Root calls as nobody.
+    pub(crate) squashes_root: bool,
+    /// Users of the host, and those of the instance for which they stand.
+    pub(crate) users: IdRanges,
+    /// Groups likewise.
+    pub(crate) groups: IdRanges,
 }
 
 /// A requested mount.
@@ -245,7 +252,7 @@ pub(crate) fn start(
 fn mount_config(run: &Path, host: &HostRecord, request: &MountRequest) -> Result<MountConfig> {
     let requests = RequestPath::of(&request.requests)
         .ok_or_else(|| Failure::at("cannot use", "--requests", &request.requests))?;
-    Ok(MountConfig {
+    let config = MountConfig {
         run: run.to_owned(),
         home: host.first,
         at: request.at.clone(),
@@ -253,11 +260,20 @@ fn mount_config(run: &Path, host: &HostRecord, request: &MountRequest) -> Result
         is_for_all: request.rights.is_for_all,
         counts_users: request.rights.counts_users,
         is_trusted: request.rights.is_trusted,
+        squashes_root: request.rights.squashes_root,
+        users: request.rights.users.clone(),
+        groups: request.rights.groups.clone(),
         // An ordinary user gets a user namespace with a mount namespace.
         is_other_namespace: is_apart(host) || request.namespace == MountNamespace::New,
         is_private: request.namespace == MountNamespace::New,
         instance: host.config.clone(),
-    })
+    };
+    if config.has_identities() && (config.is_other_namespace || directories::user() != 0) {
+        let why = "the instance believes only root of its hosts about callers: mount an instance of \
+                   root, as root and outside of user namespaces";
+        return Err(Failure::at("cannot squash root or map ids", config.at.display(), why));
+    }
+    Ok(config)
 }
 
 /// True if the daemons are in another user namespace than this program, so that user ids differ.

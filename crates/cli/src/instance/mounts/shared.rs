@@ -179,7 +179,7 @@ fn rights_of_commands() -> MountRights {
         is_for_all: directories::user() == 0,
         // One user's job; quotas are for mounts that several users share.
         counts_users: false,
-        is_trusted: false,
+        ..MountRights::default()
     }
 }
 

@@ -248,7 +248,8 @@ mod tests {
     }
 
     fn lane(of: &HostActivity, pid: u32, job: &[u8]) -> Lane {
-        let tags = Tags { job: label(job), program: label(b"app"), rank: None, uid: 12_345 };
+        let tags =
+            Tags { job: label(job), program: label(b"app"), rank: None, uid: 12_345, gid: 2 };
         let owner = Owner { pid, started: 0, tags, is_by_mount: false };
         Lane { block: of.segment.take(&owner, 0).expect("a block"), is_shared: false }
     }

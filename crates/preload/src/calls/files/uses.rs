@@ -203,13 +203,18 @@ pub fn end_abandoned() {
     let me = shm::wait::thread_id();
     for UseWord(cell) in &USED {
         let value = cell.load(SeqCst);
-        let is_mine = (value >> 32) as u32 == me;
-        if is_mine && cell.swap(0, SeqCst) & HANDED_OVER != 0 {
-            end_reference(OfdIndex((value as u32 & !(HANDED_OVER as u32)).wrapping_sub(1)));
+        if (value >> 32) as u32 != me {
+            continue;
+        }
+        let file = OfdIndex((value as u32 & !(HANDED_OVER as u32)).wrapping_sub(1));
+        CLIENT.end_abandoned_use(file);
+        if cell.swap(0, SeqCst) & HANDED_OVER != 0 {
+            end_reference(file);
         }
     }
     let file = SINGLE.file.load(Relaxed);
     if file != 0 && !SINGLE.has_threads.load(Relaxed) {
+        CLIENT.end_abandoned_use(OfdIndex(file.wrapping_sub(1)));
         drop(NonZeroU32::new(file).map(|number| FileUse { number, word: IS_SINGLE }));
     }
 }
@@ -222,7 +227,7 @@ fn any_call(file: OfdIndex, each: &mut dyn FnMut(&AtomicU64, u64) -> bool) -> bo
         if value as u32 & !(HANDED_OVER as u32) != number(file) {
             continue;
         }
-        if !shm::wait::is_dead((value >> 32) as u32) {
+        if !shm::wait::is_absent((value >> 32) as u32) {
             if each(cell, value) {
                 return true;
             }

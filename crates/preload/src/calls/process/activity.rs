@@ -31,7 +31,8 @@ pub fn tags(program: Label<PROGRAM_BYTES>) -> Tags {
     let mut job = [0; JOB_BYTES];
     job.iter_mut().zip(&JOB).for_each(|(to, from)| *to = from.load(Relaxed));
     let uid = native::call(libc::SYS_getuid, [0; 6]) as u32;
-    Tags { job, program, rank: RANK.load(Relaxed).checked_sub(1), uid }
+    let gid = native::call(libc::SYS_getgid, [0; 6]) as u32;
+    Tags { job, program, rank: RANK.load(Relaxed).checked_sub(1), uid, gid }
 }
 
 /// Calls with numbers from this one on are all of the class `Other`.

@@ -104,7 +104,7 @@ fn thread(flags: u64) {
     }
 }
 
-fn prefork(flags: u64) {
+fn prefork(flags: u64) -> i64 {
     if flags & FS != 0 {
         // The child's changes of the working directory are those of this process.
         working_directory::note_private();
@@ -123,7 +123,11 @@ fn prefork(flags: u64) {
         let _ = native::call(libc::SYS_sched_yield, [0; 6]);
     }
     state::await_attach();
-    TOKEN.store(launch::before_fork(), Release);
+    let token = launch::before_fork();
+    TOKEN.store(token.unwrap_or(0), Release);
+    let Err(errno) = token else { return 0 };
+    FORKING.store(0, Release);
+    -i64::from(errno.0)
 }
 
 fn child(flags: u64) {

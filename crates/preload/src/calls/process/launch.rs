@@ -593,12 +593,21 @@ pub fn leave() {
 // ---- fork and vfork ----
 
 /// In the parent, before a fork or vfork: the number of the child's table plus one, 0 for none.
-#[must_use]
-pub fn before_fork() -> u64 {
+///
+/// # Errors
+/// Those with which the fork fails, because the child would go on with the table of its parent:
+/// `EAGAIN` if there are too many processes or descriptors, `ENOMEM` if there is no memory for it.
+pub fn before_fork() -> Result<u64> {
     if !state::is_prepared() {
-        return 0;
+        return Ok(0);
     }
-    state::prepare_child().map_or(0, |copy| u64::from(copy.0) + 1)
+    match state::prepare_child() {
+        Some(Ok(copy)) => Ok(u64::from(copy.0) + 1),
+        Some(Err(Errno::ENFILE)) => Err(Errno::EAGAIN),
+        Some(Err(Errno::ENOSPC)) => Err(Errno::ENOMEM),
+        // The process has no table, or none any more.
+        Some(Err(_)) | None => Ok(0),
+    }
 }
 
 /// In a forked child.

@@ -533,10 +533,11 @@ pub fn leave() {
     CLIENT.detach(&native::close);
 }
 
-/// Prepares the table of a process that fork or vfork will create. Called in the parent.
+/// Prepares the table of a process that fork or vfork will create. Called in the parent. `None`: it
+/// has none itself.
 #[must_use]
-pub fn prepare_child() -> Option<ProcessIndex> {
-    CLIENT.fork_copy(table()?).ok()
+pub fn prepare_child() -> Option<Result<ProcessIndex>> {
+    Some(CLIENT.fork_copy(table()?))
 }
 
 /// In a forked child: adopts the copy as its table.

@@ -15,6 +15,11 @@ mod stream;
 pub(crate) use stream::copy_past_cache;
 
 #[cfg(not(feature = "interleavings"))]
+mod ended;
+#[cfg(not(feature = "interleavings"))]
+pub use ended::is_dead;
+
+#[cfg(not(feature = "interleavings"))]
 mod real;
 #[cfg(not(feature = "interleavings"))]
 pub use real::*;

@@ -262,6 +262,12 @@ pub fn is_dead(thread: u32) -> bool {
     thread == 0 || state(|state| state.gone.contains(&thread))
 }
 
+/// As `is_dead`.
+#[must_use]
+pub fn is_absent(thread: u32) -> bool {
+    is_dead(thread)
+}
+
 /// Each thread is on a processor of its own.
 #[must_use]
 pub fn processor() -> u32 {

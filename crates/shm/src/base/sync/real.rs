@@ -92,9 +92,9 @@ fn nanos_of(time: rustix::time::Timespec) -> u64 {
     seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// True if no thread with this number exists.
+/// True if no thread with this number exists. One that ended exists until it is waited for.
 #[must_use]
-pub fn is_dead(thread: u32) -> bool {
+pub fn is_absent(thread: u32) -> bool {
     let Some(pid) = i32::try_from(thread).ok().and_then(rustix::process::Pid::from_raw) else {
         return true;
     };

@@ -36,6 +36,15 @@ except OSError as error: assert error.errno == errno.ENOSPC, error
 print(len(names))
 ";
 
+/// Removes files, and makes others as far as there is space.
+const CHURN: &str = r"
+import errno, os
+for name in os.listdir('/forebay/many')[:400]:
+    os.unlink('/forebay/many/' + name)
+    try: os.close(os.open('/forebay/many/new-' + name, os.O_CREAT | os.O_WRONLY))
+    except OSError as error: assert error.errno == errno.ENOSPC, error
+";
+
 fn run(instance: &Instance, words: &[&str]) -> Output {
     instance.program(words).output().expect("forebay runs")
 }
@@ -71,6 +80,7 @@ fn a_full_device_refuses_creates_and_nothing_else() {
         daemon.wait();
         instance.start_again();
     }
+    printed(&instance, &["python3", "-c", CHURN]);
     let truncate =
         "import os; os.truncate('/forebay/big', 5); print(os.path.getsize('/forebay/big'))";
     assert_eq!(printed(&instance, &["python3", "-c", truncate]), "5");
@@ -78,6 +88,9 @@ fn a_full_device_refuses_creates_and_nothing_else() {
         printed(&instance, &["sh", "-c", "rm -r /forebay/many /forebay/big; ls /forebay"]),
         "first"
     );
+    // A line for each start, and not for each file.
+    let lines = instance.daemon_log(0).matches("no space for the log").count();
+    assert!((1..=4).contains(&lines), "{lines} lines");
     std::fs::remove_file(&hog).expect("removed");
     let again = "echo again >/forebay/again; cat /forebay/first /forebay/again";
     assert_eq!(printed(&instance, &["sh", "-c", again]), "first\nagain");

@@ -138,4 +138,8 @@ fn a_start_after_a_power_failure_says_that_the_memory_is_gone() {
         fs::write(instance.data(0).join("starts"), left).expect("written");
         refuses(&instance, &instance.data(0).join("starts"), "lost in the failure");
     }
+    // A `--dir` in memory is gone, too: no empty instance takes its place.
+    fs::remove_dir_all(instance.data(0)).expect("removed");
+    refuses(&instance, &instance.data(0).join("starts"), "lost with its directory");
+    assert!(!memory(&instance).join("d0.arena").exists(), "an empty instance was made");
 }

@@ -7,6 +7,7 @@ mod limits;
 mod metrics;
 mod middle;
 mod model;
+mod mount_limits;
 mod remote_data;
 mod remote_ends;
 mod reply_cache;

@@ -241,16 +241,22 @@ impl Mount {
             skip("/dev/fuse is missing: mounts of hosts");
             return None;
         }
-        let at = world.path(&format!("mount-{host}"));
-        std::fs::create_dir_all(&at).expect("a directory");
-        let at = at.to_string_lossy().into_owned();
-        let words = ["mount", "--json", "--for-all", "--requests", transport, &at];
         let offered = (transport == "rings").then(UringEnabled::new);
-        let reply = world.ok(host, &words);
+        let at = world.path(&format!("mount-{host}"));
+        let mount = Mount::with(world, host, &["--requests", transport], &at);
         drop(offered);
+        Some(mount)
+    }
+
+    /// With these options, on a directory that is made.
+    pub(crate) fn with(world: &World, host: &str, options: &[&str], at: &Path) -> Mount {
+        std::fs::create_dir_all(at).expect("a directory");
+        let at = at.to_string_lossy().into_owned();
+        let words = [&["mount", "--json", "--for-all"], options, &[&at]].concat();
+        let reply = world.ok(host, &words);
         let reply: serde_json::Value = serde_json::from_str(&reply).expect("JSON");
         let pid = reply["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a pid");
-        Some(Mount { host: host.to_owned(), at, pid })
+        Mount { host: host.to_owned(), at, pid }
     }
 
     /// Name for messages.

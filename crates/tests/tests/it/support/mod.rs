@@ -3,6 +3,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod backing;
+pub(crate) mod browser;
 pub(crate) mod cases;
 pub(crate) mod damage;
 pub(crate) mod device;

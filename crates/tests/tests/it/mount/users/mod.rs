@@ -5,6 +5,8 @@
 //! of them the tests are skipped. The device may be closed to users here, so the test creates
 //! another one in a mount namespace and runs entirely there.
 
+mod identities;
+
 use crate::support::{skip, text};
 use rustix::process::geteuid;
 use std::os::unix::fs::PermissionsExt as _;

@@ -38,7 +38,11 @@ pub(crate) fn command() -> Command {
     with_json(with_name(with_settings(command, &[Key::Name, Key::Timeout])))
 }
 
-fn interval(given: &ArgMatches) -> Result<Duration> {
+/// The value of `--interval`.
+///
+/// # Errors
+/// It is no time, or out of range.
+pub(super) fn interval(given: &ArgMatches) -> Result<Duration> {
     let text = given.get_one::<String>("interval").map_or("1s", String::as_str);
     let micros = config::parse::micros(text);
     let range = 100_000..=3_600_000_000;

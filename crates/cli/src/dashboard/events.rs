@@ -1,0 +1,183 @@
+//! Events: what changed from one look at the instance to the next. They are known from the moment on at
+//! which the dashboard began.
+
+use super::look::Look;
+use crate::instance::inspect::DaemonReport;
+use config::activity::JobSummary;
+use config::metrics::DaemonSample;
+use serde::Serialize;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Events that are kept.
+const EVENTS_MAX: usize = 200;
+/// Events of one look; a thousand daemons that die at once are one more line.
+const EVENTS_AT_ONCE_MAX: usize = 40;
+
+/// How much an event matters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum EventKind {
+    /// Something is as it should be again, or usual.
+    Info,
+    /// Something is slower or fuller than it should be.
+    Warn,
+    /// Something is lost or does not answer.
+    High,
+}
+
+/// An event.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(super) struct Event {
+    at_ms: u64,
+    kind: EventKind,
+    text: String,
+}
+
+/// The last events, the newest first.
+#[derive(Default)]
+pub(super) struct Events {
+    all: VecDeque<Event>,
+}
+
+impl Events {
+    /// The events, the newest first.
+    pub(super) fn all(&self) -> &VecDeque<Event> {
+        &self.all
+    }
+
+    /// Adds one.
+    pub(super) fn add(&mut self, at_ms: u64, kind: EventKind, text: String) {
+        self.all.push_front(Event { at_ms, kind, text });
+        self.all.truncate(EVENTS_MAX);
+    }
+
+    /// Adds what changed between two looks.
+    pub(super) fn compare(&mut self, before: &Look, now: &Look) {
+        let mut changes = Vec::new();
+        daemons(before, now, &mut changes);
+        jobs(before, now, &mut changes);
+        slow_targets(before, now, &mut changes);
+        writeback(before, now, &mut changes);
+        let more = changes.len().saturating_sub(EVENTS_AT_ONCE_MAX);
+        for (kind, text) in changes.into_iter().take(EVENTS_AT_ONCE_MAX) {
+            self.add(now.at_ms, kind, text);
+        }
+        if more > 0 {
+            self.add(now.at_ms, EventKind::High, format!("and {more} more changes at that time"));
+        }
+    }
+}
+
+type Changes = Vec<(EventKind, String)>;
+
+fn daemons(before: &Look, now: &Look, changes: &mut Changes) {
+    let known: BTreeMap<u16, &DaemonReport> =
+        before.overview.inspection.daemons.iter().map(|one| (one.daemon.index, one)).collect();
+    for one in &now.overview.inspection.daemons {
+        let index = one.daemon.index;
+        let Some(then) = known.get(&index) else { continue };
+        let word = state_word(one);
+        if state_word(then) != word {
+            let kind = if word == "alive" { EventKind::Info } else { EventKind::High };
+            let why = one.state.as_ref().and_then(|state| state.ended.as_ref());
+            let why = why.map_or_else(String::new, |why| format!(": {why}"));
+            changes.push((kind, format!("daemon {index} is {word}{why}")));
+        }
+        let [then, now] = [then, one].map(|it| it.status());
+        let notice = now.map_or("", |status| status.notice.as_str());
+        if !notice.is_empty() && then.is_some_and(|status| status.notice != notice) {
+            changes.push((EventKind::Warn, format!("daemon {index}: {notice}")));
+        }
+        let [Some(then), Some(now)] = [then, now].map(|it| it.map(|status| &status.metrics)) else {
+            continue;
+        };
+        metrics(index, then, now, changes);
+    }
+}
+
+fn metrics(index: u16, then: &DaemonSample, now: &DaemonSample, changes: &mut Changes) {
+    if now.uptime_s < then.uptime_s {
+        changes.push((EventKind::Warn, format!("daemon {index} was started again")));
+    }
+    if now.pages_damaged > then.pages_damaged {
+        let pages = now.pages_damaged - then.pages_damaged;
+        let text = format!("daemon {index}: {pages} pages on the SSD are damaged");
+        changes.push((EventKind::High, text));
+    }
+    if (now.log_full > 0) != (then.log_full > 0) {
+        changes.push(match now.log_full > 0 {
+            true => {
+                (EventKind::High, format!("daemon {index}: device full: only reads and removals"))
+            }
+            false => (EventKind::Info, format!("daemon {index}: its device has space again")),
+        });
+    }
+    if now.writers_waiting > 0 && then.writers_waiting == 0 {
+        changes.push((EventKind::Warn, format!("daemon {index}: writes wait for space")));
+    }
+}
+
+/// The state of a daemon, as `forebay status` says it.
+fn state_word(one: &DaemonReport) -> &'static str {
+    match (one.is_alive(), one.status()) {
+        (None, _) => "unreachable",
+        (Some(true), None) => "without an answer",
+        (Some(true), Some(_)) => "alive",
+        (Some(false), _) => "dead",
+    }
+}
+
+fn jobs(before: &Look, now: &Look, changes: &mut Changes) {
+    let (Ok(before), Ok(now)) = (&before.jobs, &now.jobs) else { return };
+    let known: BTreeMap<&str, &JobSummary> =
+        before.jobs.iter().map(|job| (job.job.as_str(), job)).collect();
+    for job in now.jobs.iter().filter(|job| !job.job.is_empty()) {
+        let name = &job.job;
+        let ran = known.get(name.as_str()).is_some_and(|then| then.ended.is_none());
+        match (ran, job.ended.is_none()) {
+            (false, true) => changes.push((EventKind::Info, format!("job {name} began"))),
+            (true, false) => changes.push((EventKind::Info, format!("job {name} ended"))),
+            _ => {}
+        }
+    }
+}
+
+fn slow_targets(before: &Look, now: &Look, changes: &mut Changes) {
+    let all =
+        |look: &Look| crate::instance::inspect::slow_targets(&look.overview.inspection.daemons);
+    let [then, now] = [before, now].map(all);
+    let has = |all: &[config::control::SlowTarget], pool: &str, target: u16| {
+        all.iter().any(|one| one.pool == pool && one.target == target)
+    };
+    for one in now.iter().filter(|one| !has(&then, &one.pool, one.target)) {
+        changes
+            .push((EventKind::Warn, format!("target {} of pool {} is slow", one.target, one.pool)));
+    }
+    for one in then.iter().filter(|one| !has(&now, &one.pool, one.target)) {
+        let text = format!("target {} of pool {} is as fast as others again", one.target, one.pool);
+        changes.push((EventKind::Info, text));
+    }
+}
+
+fn writeback(before: &Look, now: &Look, changes: &mut Changes) {
+    let [then, now] = [before, now].map(|look| look.overview.writeback.as_ref());
+    match (then, now) {
+        (Some(_), None) => {
+            changes.push((EventKind::High, "the writeback daemon does not answer".to_owned()));
+        }
+        (None, Some(_)) => {
+            changes.push((EventKind::Info, "the writeback daemon answers".to_owned()));
+        }
+        _ => {}
+    }
+    let (Some(then), Some(now)) = (then, now) else { return };
+    for (path, why) in now.failures.iter().filter(|one| !then.failures.contains(one)) {
+        changes.push((EventKind::High, format!("not written back: {}: {why}", path.display())));
+    }
+    for (path, what) in now.conflicted.iter().filter(|one| !then.conflicted.contains(one)) {
+        changes.push((EventKind::Warn, format!("conflict: {}: {what}", path.display())));
+    }
+    if let Some(error) = now.error.as_ref().filter(|_| then.error != now.error) {
+        changes.push((EventKind::High, format!("nothing can be written back: {error}")));
+    }
+}

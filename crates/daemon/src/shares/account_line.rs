@@ -1,0 +1,189 @@
+//! An account (`AccountKey`) as the dispatcher sees it: its limits, and the requests that these hold
+//! back. Those that pass go to the way of their daemon (`device`), where accounts have their shares.
+//!
+//! A limit holds over all ways together: requests that it holds back wait in two lines, one of requests
+//! that move bytes, so that others do not wait for bytes that they do not ask for.
+
+use crate::shares::accounts::JobAccount;
+use crate::shares::caps::{CapPart, CapPlace};
+use crate::shares::device::AccountLimits;
+use qos::bucket::Bucket;
+use qos::rules::Scope;
+use qos::scheduler::{Limits, Usage};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A request in a line.
+#[derive(Clone, Copy)]
+pub(crate) struct LineEntry {
+    /// Its number at the dispatcher.
+    pub(crate) token: u64,
+    pub(crate) bytes: u64,
+}
+
+/// See the module.
+pub(crate) struct AccountLine {
+    pub(crate) facts: Arc<JobAccount>,
+    /// As the rule says.
+    pub(crate) limits: Limits,
+    scope: Scope,
+    /// Parts of caps.
+    pub(crate) bytes_part: Option<CapPart>,
+    pub(crate) operations_part: Option<CapPart>,
+    bytes: Bucket,
+    operations: Bucket,
+    /// Those that move bytes, and the others.
+    lines: [VecDeque<LineEntry>; 2],
+    /// Requests that passed the limits and have not ended.
+    pub(crate) passed: u32,
+    /// Requests that have not started, and their bytes.
+    pub(crate) waiting: u64,
+    pub(crate) bytes_waiting: u64,
+    /// Service so far.
+    pub(crate) usage: Usage,
+    /// Time in which requests waited at the ends of periods.
+    pub(crate) throttled_nanos: u64,
+    pub(crate) used_at: u64,
+}
+
+impl AccountLine {
+    pub(crate) fn new(
+        now: u64,
+        facts: Arc<JobAccount>,
+        (limits, scope): (Limits, Scope),
+        place: CapPlace,
+    ) -> AccountLine {
+        let mut line = AccountLine {
+            facts,
+            limits: Limits::default(),
+            scope,
+            bytes_part: None,
+            operations_part: None,
+            bytes: Bucket::default(),
+            operations: Bucket::default(),
+            lines: Default::default(),
+            passed: 0,
+            waiting: 0,
+            bytes_waiting: 0,
+            usage: Usage::default(),
+            throttled_nanos: 0,
+            used_at: now,
+        };
+        line.set_limits(now, (limits, scope), place);
+        line
+    }
+
+    /// The rules have changed.
+    pub(crate) fn set_limits(
+        &mut self,
+        now: u64,
+        (limits, scope): (Limits, Scope),
+        place: CapPlace,
+    ) {
+        (self.limits, self.scope) = (limits, scope);
+        for (part, cap) in [
+            (&mut self.bytes_part, limits.bytes_per_second_max),
+            (&mut self.operations_part, limits.operations_per_second_max),
+        ] {
+            if part.as_ref().map_or(0, |part| part.cap) != cap {
+                *part = CapPart::new(now, cap, place);
+            }
+        }
+        self.apply_parts(now);
+    }
+
+    /// Puts the parts of caps in force as they are now.
+    pub(crate) fn apply_parts(&mut self, now: u64) {
+        let rate = |part: &Option<CapPart>| part.as_ref().map_or(0, |part| part.per_second(now));
+        let (bytes, operations) = (rate(&self.bytes_part), rate(&self.operations_part));
+        for (bucket, rate) in [(&mut self.bytes, bytes), (&mut self.operations, operations)] {
+            if bucket.per_second() != rate {
+                bucket.set_rate(now, rate);
+            }
+        }
+    }
+
+    /// Bytes and operations per second that it may use here; 0: any number.
+    pub(crate) const fn rates(&self) -> (u64, u64) {
+        (self.bytes.per_second(), self.operations.per_second())
+    }
+
+    /// Its limits on each way: caps and the number of its requests hold over all ways, here.
+    pub(crate) fn on_a_way(&self) -> AccountLimits {
+        let bytes = self.bytes.per_second();
+        let minimum = self.limits.bytes_per_second_min;
+        let limits = Limits {
+            bytes_per_second_max: 0,
+            operations_per_second_max: 0,
+            in_flight_max: 0,
+            // The part of this daemon may be less than the minimum of all.
+            bytes_per_second_min: if bytes > 0 { minimum.min(bytes) } else { minimum },
+            ..self.limits
+        };
+        if self.scope == Scope::User {
+            let of_user = Limits { weight: limits.weight, ..Limits::default() };
+            let of_job = Limits { weight: Limits::default().weight, ..limits };
+            return AccountLimits { of_user, of_job };
+        }
+        AccountLimits { of_user: Limits::default(), of_job: limits }
+    }
+
+    /// A request comes.
+    pub(crate) fn arrive(&mut self, now: u64, entry: LineEntry, moves_bytes: bool) {
+        self.used_at = now;
+        self.bytes_part.iter_mut().for_each(|part| part.note(entry.bytes));
+        self.operations_part.iter_mut().for_each(|part| part.note(1));
+        self.waiting += 1;
+        self.bytes_waiting += entry.bytes;
+        let [data, other] = &mut self.lines;
+        if moves_bytes { data.push_back(entry) } else { other.push_back(entry) }
+    }
+
+    /// The next request that its limits let pass.
+    pub(crate) fn pass(&mut self, now: u64) -> Option<LineEntry> {
+        let is_open = self.limits.in_flight_max == 0 || self.passed < self.limits.in_flight_max;
+        if !is_open || !self.operations.is_open(now) {
+            return None;
+        }
+        let [data, other] = &mut self.lines;
+        let entry = match other.pop_front() {
+            Some(entry) => entry,
+            None if self.bytes.is_open(now) => data.pop_front()?,
+            None => return None,
+        };
+        self.operations.take(now, 1);
+        self.bytes.take(now, entry.bytes);
+        self.passed += 1;
+        Some(entry)
+    }
+
+    /// When a limit opens for the requests in the lines; `None`: none is there, or one must end first.
+    pub(crate) fn opens_at(&self, now: u64) -> Option<u64> {
+        let [data, other] = &self.lines;
+        let is_open = self.limits.in_flight_max == 0 || self.passed < self.limits.in_flight_max;
+        if !is_open || data.is_empty() && other.is_empty() {
+            return None;
+        }
+        let operations = self.operations.opens_at(now);
+        let is_only_data = other.is_empty();
+        Some(if is_only_data { operations.max(self.bytes.opens_at(now)) } else { operations })
+    }
+
+    /// True if requests wait for a limit.
+    pub(crate) fn has_line(&self) -> bool {
+        self.lines.iter().any(|line| !line.is_empty())
+    }
+
+    /// A request started that had come at `came_at`.
+    pub(crate) fn start(&mut self, now: u64, came_at: u64, bytes: u64, device_nanos: u64) {
+        self.waiting = self.waiting.saturating_sub(1);
+        self.bytes_waiting = self.bytes_waiting.saturating_sub(bytes);
+        let waited = now.saturating_sub(came_at);
+        let usage = &mut self.usage;
+        usage.requests = usage.requests.saturating_add(1);
+        usage.bytes = usage.bytes.saturating_add(bytes);
+        usage.device_nanos = usage.device_nanos.saturating_add(device_nanos);
+        usage.wait_nanos = usage.wait_nanos.saturating_add(waited);
+        usage.wait_nanos_max = usage.wait_nanos_max.max(waited);
+    }
+}

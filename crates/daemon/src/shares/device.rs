@@ -1,0 +1,250 @@
+//! The way to one daemon: which of the requests that wait for it starts next (`qos::scheduler`), and how
+//! many may be on their way.
+//!
+//! A job has its share of what a way passes only if few requests of others are ahead of its next one. So
+//! large requests have a window, which follows the time that they take: about `AIM_NANOS` of the way's
+//! rate. Where two requests already take longer, it stays at two, so that the way is never idle.
+//!
+//! Invariant: while nothing ends for `STALLED_NANOS`, everything starts, and fails in its own time:
+//! requests to a daemon that is down wait no longer than without rules.
+
+use qos::scheduler::{Limits, Options, OptionsError, Request, Scheduler, Started, Ticket};
+use std::collections::BTreeMap;
+use wire::DaemonIndex;
+
+/// A job of a user, or under a rule.
+pub(crate) type AccountKey = (u32, u64);
+
+/// Time for which requests of a full window are on their way: much longer than a round trip, so that the
+/// way is used, and short for those that come next.
+const AIM_NANOS: f64 = 10_000_000.0;
+/// Large requests on their way.
+const WINDOW_MIN: f64 = 2.0;
+const WINDOW_MAX: f64 = 24.0;
+/// The window moves by this part of the difference with each request.
+const WINDOW_GAIN: f64 = 8.0;
+/// Places for requests that are not large, beside the window.
+const SMALL_PLACES: u32 = 8;
+/// Places while nothing ends.
+const STALLED_PLACES: u32 = 1 << 15;
+/// A way on which nothing ended for so long does not hold back requests.
+const STALLED_NANOS: u64 = 1_000_000_000;
+
+/// Sizes of the scheduler. Slots and buffers of the sessions bound the requests.
+const OPTIONS: Options = Options {
+    depth: WINDOW_MAX as u32 + SMALL_PLACES,
+    large_bytes: 32 << 10,
+    large_in_flight_max: WINDOW_MAX as u32,
+    requests_max: 1 << 20,
+    requests_user_max: 1 << 20,
+    metadata_percent: 50,
+};
+
+/// Name of a request on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WayTicket {
+    pub(super) daemon: DaemonIndex,
+    pub(super) ticket: Ticket,
+}
+
+/// Limits of an account in a scheduler.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct AccountLimits {
+    /// Those of the user, where one rule limits all of its jobs together.
+    pub(crate) of_user: Limits,
+    pub(crate) of_job: Limits,
+}
+
+impl AccountLimits {
+    pub(crate) fn usual() -> AccountLimits {
+        AccountLimits { of_user: Limits::default(), of_job: Limits::default() }
+    }
+}
+
+/// A request on its way.
+struct OnItsWay {
+    at: u64,
+    key: AccountKey,
+    is_large: bool,
+}
+
+/// See the module.
+pub(crate) struct Device {
+    scheduler: Scheduler,
+    /// As the scheduler has them, where they are not the usual ones.
+    limits: BTreeMap<AccountKey, AccountLimits>,
+    on_their_way: BTreeMap<Ticket, OnItsWay>,
+    window: f64,
+    /// When a request last ended, or started while there was none.
+    moved_at: u64,
+}
+
+impl Device {
+    /// Without requests.
+    ///
+    /// # Errors
+    /// Never, with these sizes.
+    pub(crate) fn new() -> Result<Device, OptionsError> {
+        Ok(Device {
+            scheduler: Scheduler::new(OPTIONS)?,
+            limits: BTreeMap::new(),
+            on_their_way: BTreeMap::new(),
+            window: WINDOW_MAX,
+            moved_at: 0,
+        })
+    }
+
+    /// A request of an account with these limits waits. False: there are too many.
+    pub(crate) fn push(&mut self, now: u64, limits: AccountLimits, request: Request) -> bool {
+        self.set_limits(now, (request.user, request.job), limits);
+        self.scheduler.push(now, request).is_ok()
+    }
+
+    /// Sets the limits of an account.
+    pub(crate) fn set_limits(&mut self, now: u64, key: AccountKey, limits: AccountLimits) {
+        let usual = AccountLimits::usual();
+        let before = self.limits.get(&key).copied().unwrap_or(usual);
+        if before == limits {
+            return;
+        }
+        let (user, job) = key;
+        let mut set = Ok(());
+        if before.of_user != limits.of_user {
+            set = self.scheduler.set_user(now, user, limits.of_user);
+        }
+        if let Err(error) = set.and_then(|()| self.scheduler.set_job(now, user, job, limits.of_job))
+        {
+            tracing::warn!(uid = user, %error, "limits not applied");
+        }
+        if limits == usual {
+            self.limits.remove(&key);
+        } else {
+            self.limits.insert(key, limits);
+        }
+    }
+
+    /// True if an account has limits here.
+    pub(crate) fn knows(&self, key: AccountKey) -> bool {
+        self.limits.contains_key(&key)
+    }
+
+    /// The next request to start.
+    pub(crate) fn pop(&mut self, now: u64) -> Option<Started> {
+        let places = if self.is_stalled(now) { STALLED_PLACES } else { self.window as u32 };
+        // Never refused: the places are within their bounds.
+        let _ = self.scheduler.set_depth(places + SMALL_PLACES, places);
+        let started = self.scheduler.pop(now)?;
+        if self.on_their_way.is_empty() {
+            self.moved_at = now;
+        }
+        let Request { user, job, bytes, .. } = started.request;
+        let is_large = bytes >= OPTIONS.large_bytes;
+        self.on_their_way.insert(started.ticket, OnItsWay { at: now, key: (user, job), is_large });
+        Some(started)
+    }
+
+    /// A request has ended; its account.
+    pub(crate) fn complete(&mut self, now: u64, ticket: Ticket) -> Option<AccountKey> {
+        let one = self.on_their_way.remove(&ticket)?;
+        self.scheduler.complete(now, ticket);
+        self.moved_at = now;
+        if one.is_large {
+            let nanos = now.saturating_sub(one.at).max(1) as f64;
+            let factor = (AIM_NANOS / nanos).clamp(0.5, 2.0);
+            let window = self.window * (1.0 + (factor - 1.0) / WINDOW_GAIN);
+            self.window = window.clamp(WINDOW_MIN, WINDOW_MAX);
+        }
+        Some(one.key)
+    }
+
+    fn is_stalled(&self, now: u64) -> bool {
+        !self.on_their_way.is_empty() && now >= self.moved_at.saturating_add(STALLED_NANOS)
+    }
+
+    /// When `pop` must be called although nothing came or ended; `None`: nothing waits.
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        if self.scheduler.queued() == 0 {
+            return None;
+        }
+        let stalled_at = self.moved_at.saturating_add(STALLED_NANOS);
+        Some(self.scheduler.deadline().map_or(stalled_at, |at| at.min(stalled_at)))
+    }
+
+    /// Requests on their way.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.on_their_way.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use qos::scheduler::Work;
+
+    const MILLI: u64 = 1_000_000;
+
+    fn request(job: u64, token: u64) -> Request {
+        Request { user: 1, job, work: Work::Write, bytes: 256 << 10, token }
+    }
+
+    /// A way that passes a request in `nanos`, in the order in which they start; the numbers of requests
+    /// of two jobs that ended. Each keeps so many requests.
+    fn served(nanos: u64, kept: [usize; 2], total: usize) -> [usize; 2] {
+        let mut device = Device::new().expect("the sizes");
+        let (mut now, mut token) = (0, 0);
+        let mut ended = [0; 2];
+        let mut way = std::collections::VecDeque::new();
+        for (job, &kept) in kept.iter().enumerate() {
+            for _ in 0..kept {
+                token += 1;
+                assert!(device.push(now, AccountLimits::usual(), request(job as u64, token)));
+            }
+        }
+        for _ in 0..total {
+            while let Some(started) = device.pop(now) {
+                way.push_back(started.ticket);
+            }
+            now += nanos;
+            let (_, job) = device.complete(now, way.pop_front().expect("one")).expect("known");
+            ended[job as usize] += 1;
+            token += 1;
+            assert!(device.push(now, AccountLimits::usual(), request(job, token)));
+        }
+        ended
+    }
+
+    #[test]
+    fn a_job_with_few_requests_gets_half_of_a_slow_way() {
+        // 20 MB/s; one job writes a MiB at a time, the other has twenty such writers.
+        let [few, many] = served(13 * MILLI, [4, 80], 1000);
+        assert!(few * 10 >= many * 9, "{few} of {}", few + many);
+        // 2 MB/s.
+        let [few, many] = served(131 * MILLI, [4, 80], 1000);
+        assert!(few * 10 >= many * 9, "{few} of {}", few + many);
+    }
+
+    #[test]
+    fn the_window_of_a_fast_way_stays_open() {
+        let mut device = Device::new().expect("the sizes");
+        for token in 0..1000 {
+            assert!(device.push(token * MILLI, AccountLimits::usual(), request(1, token)));
+            let started = device.pop(token * MILLI).expect("it starts");
+            assert!(device.complete(token * MILLI + MILLI / 2, started.ticket).is_some());
+        }
+        assert_eq!(device.window as u32, WINDOW_MAX as u32);
+    }
+
+    #[test]
+    fn a_way_on_which_nothing_ends_holds_nothing_back() {
+        let mut device = Device::new().expect("the sizes");
+        for token in 0..500 {
+            assert!(device.push(0, AccountLimits::usual(), request(token % 7, token)));
+        }
+        let started = std::iter::from_fn(|| device.pop(0)).count();
+        assert_eq!(started, WINDOW_MAX as usize);
+        let at = device.deadline().expect("others wait");
+        assert_eq!(at, STALLED_NANOS);
+        let started = started + std::iter::from_fn(|| device.pop(at)).count();
+        assert_eq!((started, device.in_flight(), device.deadline()), (500, 500, None));
+    }
+}
