@@ -32,8 +32,8 @@ pub(super) const RECORDS: usize = 512;
 const RECORD_BYTES: usize = 320;
 /// Records of a block; the first belongs to no file.
 pub const RECORD_COUNT: usize = (BLOCK_BYTES - RECORDS) / RECORD_BYTES;
-/// Records that a file may use: a program that goes through many files, each of which finds all records in
-/// use, looks at no more for each.
+/// Records that a file may use: a program that goes through many files, each of which finds all records
+/// in use, looks at no more for each.
 const PROBES: usize = 6;
 /// Unit of the place of a record in the segment.
 const PLACE_BYTES: usize = 64;
