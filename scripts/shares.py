@@ -3,11 +3,12 @@
 
 usage: scripts/shares.py BIN NUMBER..   BIN: directory of the programs; NUMBER: writers of the other
 
-Two hosts are network namespaces; the link of the second passes RATE. On the first, A writes one file to the
-second host by one `dd`, and the other, B, at the same time by NUMBER of them, until A has ended. Users write
-through a mount, jobs by the preload library, each without rules and with the rule `fair * weight=100`. Needs
-root, ip and tc.
+Three hosts are network namespaces; the link of the second passes RATE. On the first, A writes one file to
+the second host by one `dd`, and the other, B, at the same time by NUMBER of them, until A has ended. Users
+write through a mount, jobs by the preload library, in the third case B on the third host; each without rules
+and with the rule `fair * weight=100`. Needs root, ip and tc.
 """
+import json
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import time
 RATE = 20  # MB/s
 FILE_MIB = 40
 PREFIX = f"fbs{os.getpid()}"
-HOSTS = ["a", "b"]
+HOSTS = ["a", "b", "c"]
 
 
 def run(*words, **more):
@@ -59,17 +60,18 @@ class Instance:
     def ip(self, words):
         run("ip", *words.split())
 
-    def command(self, *words):
+    def command(self, host, *words):
         own = {
-            "XDG_RUNTIME_DIR": f"{self.root}/a", "XDG_STATE_HOME": f"{self.root}/a",
+            "XDG_RUNTIME_DIR": f"{self.root}/{host}", "XDG_STATE_HOME": f"{self.root}/a",
             "FOREBAY_SSH": f"{self.root}/ssh", "FOREBAY_DIR": f"{self.root}/data",
-            "FOREBAY_ACCESS": "preload", "FOREBAY_NAME": "shares", "FOREBAY_MEMORY": "2GiB", "FOREBAY_SSD": "0",
+            "FOREBAY_ACCESS": "preload", "FOREBAY_NAME": "shares",
+            "FOREBAY_MEMORY": "2GiB", "FOREBAY_SSD": "0",
         }
-        words = ["ip", "netns", "exec", f"{PREFIX}a", f"{self.programs}/forebay", *words]
+        words = ["ip", "netns", "exec", PREFIX + host, f"{self.programs}/forebay", *words]
         return words, os.environ | own
 
     def forebay(self, *words):
-        words, environment = self.command(*words)
+        words, environment = self.command("a", *words)
         return run(*words, env=environment)
 
     def remove(self):
@@ -81,15 +83,18 @@ class Instance:
 def writer(instance, way, who, file, server):
     """A `dd` of A or B as its own process group; B's repeats until it is ended."""
     repeat = "while :; do {0}; done" if who == "B" else "{0}"
+    dd = f"dd if=/dev/zero of={{0}}/far/{file} bs=1M count={FILE_MIB} conv=fsync,notrunc"
     if way == "users":
         user = {"A": "7001", "B": "7002"}[who]
-        dd = f"dd if=/dev/zero of={instance.root}/mount/far/{file} bs=1M count={FILE_MIB} conv=fsync,notrunc"
+        dd = dd.format(f"{instance.root}/mount")
         enter = ["nsenter", "-m", "-n", "-t", str(server), "setpriv", "--reuid", user, "--regid", user,
                  "--clear-groups", "sh", "-c", repeat.format(dd)]
         words, environment = enter, os.environ
     else:
-        dd = f"dd if=/dev/zero of=/forebay/far/{file} bs=1M count={FILE_MIB} conv=fsync,notrunc"
-        words, environment = instance.command("run", "-q", "--job", who, "--", "sh", "-c", repeat.format(dd))
+        dd = dd.format("/forebay")
+        host = "c" if way == "hosts" and who == "B" else "a"
+        run_it = ["run", "-q", "--job", who, "--", "sh", "-c", repeat.format(dd)]
+        words, environment = instance.command(host, *run_it)
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     return subprocess.Popen(words, env=environment, start_new_session=True, **quiet)
 
@@ -114,25 +119,28 @@ def main():
     programs, *numbers = sys.argv[1:]
     instance = Instance(programs)
     try:
-        instance.forebay("start", "--hosts", f"{instance.root}/nodes", "--placement", "hash")
+        instance.forebay("start", "--hosts", f"{instance.root}/nodes")
         try:
             mounted = instance.forebay("mount", "--json", "--for-all", f"{instance.root}/mount")
-            server = __import__("json").loads(mounted)["pid"]
+            server = json.loads(mounted)["pid"]
             instance.forebay("run", "--", "sh", "-c", "mkdir -m 777 /forebay/far")
             instance.forebay("pool", "create", "far", "--targets", "1")
             instance.forebay("layout", "set", "--pool", "far", "/forebay/far")
-            for way in ["users", "jobs"]:
+            for way in ["users", "jobs", "hosts"]:
                 for rule in ["", "fair * weight=100"]:
                     if rule:
                         instance.forebay("qos", "set", rule)
                     for number in [0, *map(int, numbers)]:
                         seconds = seconds_of_a(instance, way, number, server)
-                        print(f"{way} {'with' if rule else 'without'} a rule, beside {number:2}: {seconds:6.2f} s, "
-                              f"{FILE_MIB * 1.048576 / seconds:5.2f} MB/s", flush=True)
+                        rate = FILE_MIB * 1.048576 / seconds
+                        how = "with" if rule else "without"
+                        print(f"{way} {how} a rule, beside {number:2}: {seconds:6.2f} s, {rate:5.2f} MB/s",
+                              flush=True)
                         instance.forebay("run", "-q", "--", "sh", "-c", "rm -f /forebay/far/*")
                     if rule:
                         instance.forebay("qos", "delete", "fair")
-            subprocess.run(["nsenter", "-m", "-t", str(server), "umount", "--lazy", f"{instance.root}/mount"], check=False)
+            umount = ["nsenter", "-m", "-t", str(server), "umount", "--lazy", f"{instance.root}/mount"]
+            subprocess.run(umount, check=False)
         finally:
             instance.forebay("stop", "--discard")
     finally:

@@ -359,7 +359,7 @@ impl Service {
     }
 
     /// Timer: resends all unanswered messages and gives up expired jobs.
-    fn tick(&mut self, host_view: &dyn HostView) {
+    fn tick(&mut self, host_view: &dyn HostMarks) {
         let cx = &mut self.files.cx;
         let now = cx.now;
         cx.timer = NEVER;
@@ -381,7 +381,7 @@ impl Service {
         files.leases.tick_leases(&mut files.cx);
         tick_waiting_jobs(&mut files.cx);
         files.caches.remote.tick_remote_mounts(&mut files.cx);
-        files.caches.tick_page_caches(&mut files.cx);
+        files.caches.tick_page_caches(&mut files.cx, host_view);
         files.caches.grace.tick_grace_files(&mut files.cx);
         files.sizes.send_sizes_again(&mut files.cx);
         files.grants.tick_grants(&mut files.cx, host_view);

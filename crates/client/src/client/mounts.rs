@@ -1,6 +1,7 @@
 //! Calls of a mount: what its kernel may cache, and mappings by a kernel.
 
 use core::sync::atomic::AtomicBool;
+use core::time::Duration;
 use wire::errno::Result;
 use wire::watch::Watch;
 use wire::{Attributes, Credentials, Inode, Layout, ShardIndex};
@@ -173,6 +174,24 @@ impl Client {
     /// service.
     pub fn each_local_shard(&self, each: &mut dyn FnMut(ShardIndex, bool)) {
         watches::each_local_shard(self.files.transport(), each)
+    }
+
+    /// True if services no longer wait for this mount to drop pages, which it has yet to do: it stood
+    /// still, and its kernel may have bytes from before a write that others know of.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        watches::is_behind(self.files.transport())
+    }
+
+    /// Ends `is_behind`: the mount could not drop the pages in time.
+    pub fn forget_behind(&self) {
+        watches::forget_behind(self.files.transport())
+    }
+
+    /// Longest wait for a daemon.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        Duration::from_micros(self.files.transport().timeout_micros())
     }
 
     /// Waits for notices of a service and passes them to `with`; tells the service that all up to

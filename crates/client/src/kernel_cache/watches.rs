@@ -160,6 +160,18 @@ pub(crate) fn note_writer(transport: &Transport, inode: Inode, vnode: &Vnode) ->
     }
 }
 
+/// True if services no longer wait for this mount to drop pages, which it has yet to do.
+pub(crate) fn is_behind(transport: &Transport) -> bool {
+    transport.host().is_ok_and(|host| host.is_behind(transport.mount()))
+}
+
+/// Ends `is_behind`: the mount could not drop the pages in time.
+pub(crate) fn forget_behind(transport: &Transport) {
+    if let Ok(host) = transport.host() {
+        host.forget_behind(transport.mount());
+    }
+}
+
 /// Calls `each` with all shards of this host; the flag is true for the first one of each
 /// service.
 pub(crate) fn each_local_shard(transport: &Transport, each: &mut dyn FnMut(ShardIndex, bool)) {

@@ -101,6 +101,10 @@ impl HostMarks for LiveHostView<'_> {
         self.host.add_remote_use(inode, more);
     }
 
+    fn set_behind(&self, mount: u8, service: usize, is_behind: bool) {
+        self.host.set_behind(mount, service, is_behind);
+    }
+
     fn mark_remote_use(&self, inode: Inode, others: u8) {
         self.host.mark_remote_use(inode, others);
     }

@@ -524,6 +524,12 @@ pub trait HostMarks: HostView {
         let _ = (inode, others);
     }
 
+    /// Records, visible to the mount and preserved over a restart, whether the service, by its number
+    /// among all of the instance, gave up its wait for a mount of this host that has yet to drop pages.
+    fn set_behind(&self, mount: u8, service: usize, is_behind: bool) {
+        let _ = (mount, service, is_behind);
+    }
+
     /// The targets have truncated a file. Made before the index has the file again, and before
     /// requests that waited for the targets read the truncate epoch in the same step.
     fn end_truncate(&mut self, inode: Inode) {

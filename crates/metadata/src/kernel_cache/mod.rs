@@ -39,7 +39,7 @@ impl KernelCaches {
         }
         self.local.carried_out(mount, done);
         self.remote.relayed_up_to(mount, done, &mut cx.io);
-        self.pages_dropped(cx, mount, done);
+        self.pages_dropped(cx, call.host_view, mount, done);
         self.local.await_notices(cx, call);
         Ok(())
     }

@@ -19,6 +19,9 @@
 //! open inode, notifies the mounts, and answers when they have carried it out. The message is
 //! resent until it is answered. A mount that does not carry it out within the validity of kernel
 //! caches is notified but not waited for, until it responds; likewise a host that does not answer.
+//! Before anybody goes on without it, the mount finds that in shared memory (`HostMarks::set_behind`),
+//! until it has carried out all that was queued for it: it answers nothing of the current state
+//! earlier, whose bytes its kernel may have in old pages.
 //!
 //! After a restart the necessary state is in the log and in shared memory; a waiting client repeats
 //! its request.
@@ -39,6 +42,9 @@ use crate::kernel_cache::notices::Changing;
 
 /// Longest wait for a host or mount.
 const ANSWER_NANOS_MAX: i64 = VALID_NANOS + MARGIN_NANOS;
+/// A mount that took so long is told that it is behind: before anybody goes on without it, also on
+/// other hosts, which began to wait earlier.
+const BEHIND_NANOS: i64 = ANSWER_NANOS_MAX - MARGIN_NANOS;
 /// Interval at which a waiting job checks whether that is over.
 const POLL_NANOS: i64 = 20_000_000;
 /// A request that its client does not repeat is forgotten after this.
@@ -104,6 +110,8 @@ pub(crate) struct PageCaches {
     notified: BTreeMap<(u8, ShardIndex, u64), Notified>,
     /// Mounts that did not carry out a notice in time.
     late: BTreeSet<u8>,
+    /// By mount that was told that it is behind: the number of the last notice for it.
+    behind: BTreeMap<u8, u64>,
 }
 
 impl PageCaches {
@@ -345,12 +353,13 @@ impl KernelCaches {
             if !is_late {
                 self.pages.notified.insert(key, Notified { notice, until });
             }
+            self.pages.behind.entry(mount).and_modify(|last| *last = notice);
             self.local.queue_notice(
                 cx,
                 mount,
                 &Notice { what: what::BYTES, number: notice, inode, name: &[] },
             );
-            cx.wake_at(cx.now.saturating_add(ANSWER_NANOS_MAX));
+            cx.wake_at(cx.now.saturating_add(BEHIND_NANOS));
         }
         self.acknowledge_file_use(cx, from, number);
     }
@@ -367,8 +376,18 @@ impl KernelCaches {
     }
 
     /// A mount of this host has carried out all notices up to `done`.
-    pub(crate) fn pages_dropped(&mut self, cx: &mut Context, mount: u8, done: u64) {
+    pub(crate) fn pages_dropped(
+        &mut self,
+        cx: &mut Context,
+        host_view: &dyn HostMarks,
+        mount: u8,
+        done: u64,
+    ) {
         self.pages.late.remove(&mount);
+        if self.pages.behind.get(&mount).is_none_or(|last| *last <= done) {
+            self.pages.behind.remove(&mount);
+            host_view.set_behind(mount, service_number(cx), false);
+        }
         self.end_notified(cx, |key, one| key.0 == mount && one.notice <= done);
     }
 
@@ -387,9 +406,19 @@ impl KernelCaches {
     }
 
     /// Timer: resends unanswered notifications, and ends the wait for late hosts and mounts.
-    pub(crate) fn tick_page_caches(&mut self, cx: &mut Context) {
+    pub(crate) fn tick_page_caches(&mut self, cx: &mut Context, host_view: &dyn HostMarks) {
         let (now, steady) = (cx.now, cx.steady);
         let pages = &mut self.pages;
+        for (&(mount, ..), one) in &pages.notified {
+            let at = one.until.saturating_sub(MARGIN_NANOS);
+            if at <= steady {
+                host_view.set_behind(mount, service_number(cx), true);
+                let last = pages.behind.entry(mount).or_default();
+                *last = one.notice.max(*last);
+            } else {
+                cx.wake_at(now.saturating_add(at.saturating_sub(steady)));
+            }
+        }
         pages.rounds.retain(|_, round| steady.saturating_sub(round.since) < FORGOTTEN_NANOS);
         let late = pages.notified.iter().filter(|(_, one)| one.until <= steady);
         let late: Vec<u8> = late.map(|(key, _)| key.0).collect();
@@ -411,6 +440,11 @@ impl KernelCaches {
         }
         self.pages.invalidations = all;
     }
+}
+
+/// The number of a service among all of the instance.
+fn service_number(cx: &Context) -> usize {
+    usize::from(cx.config.daemon.0) * cx.config.workers + cx.config.worker
 }
 
 /// The use of a file by other hosts than the requester's.

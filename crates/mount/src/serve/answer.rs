@@ -12,7 +12,7 @@ use crate::ops::request::{Request, Scratch};
 use crate::ops::{locks, sync};
 use crate::server::Server;
 use crate::server::node_ids::inode_of;
-use crate::server::waits::{StartedWait, WaitKind};
+use crate::server::waits::{CatchUpWait, StartedWait, WaitKind};
 use crate::users::activity::CallerActivity;
 
 /// Answer to a request.
@@ -56,6 +56,7 @@ fn perform(
         // A serving thread does not wait: it may be the one that has to serve the unlock.
         Operation::SetLock { lock, waits: true } => match locks::take_or_wait(&request, &lock) {
             Ok(Some(started)) => Answer::Pending(Box::new(started), 0),
+            Ok(None) if server.client.is_behind() => catch_up(server, 0),
             outcome => Answer::Ready(outcome.map(|_| 0)),
         },
         // Does not wait either.
@@ -96,6 +97,13 @@ fn perform(
                 let reply = DeferredReply::new(&server.watches.page_drops, number);
                 return Answer::Pending(Box::new(StartedWait(WaitKind::PageDrop(reply))), length);
             }
+            if let (true, Ok(length)) = (tells_state(&operation) && server.client.is_behind(), said)
+            {
+                // Looked up now, and sent later.
+                fuse::reply::expire(header.opcode, body.get_mut(..length).unwrap_or_default());
+                tracker.end_reply();
+                return catch_up(server, length);
+            }
             if !tracker.begin_reply() {
                 let body = body.get_mut(..said.unwrap_or(0)).unwrap_or_default();
                 fuse::reply::expire(header.opcode, body);
@@ -103,6 +111,29 @@ fn perform(
             Answer::Ready(said)
         }
     }
+}
+
+/// The reply of a mount that is behind.
+fn catch_up(server: &Server, length: usize) -> Answer {
+    let wait = CatchUpWait::new(server.client);
+    Answer::Pending(Box::new(StartedWait(WaitKind::CatchUp(wait))), length)
+}
+
+/// True if a program learns the current state by the reply, while the kernel may have pages from before.
+/// The kernel holds no page locked for such a request, and nothing else that dropping pages waits for.
+const fn tells_state(operation: &Operation<'_>) -> bool {
+    matches!(
+        operation,
+        Operation::Lookup { .. }
+            | Operation::GetAttributes { .. }
+            | Operation::Open { .. }
+            | Operation::Create { .. }
+            | Operation::ReadDirectory { .. }
+            | Operation::GetXattr { .. }
+            | Operation::GetLock(_)
+            | Operation::SetLock { .. }
+            | Operation::Seek { .. }
+    )
 }
 
 /// Length of the body that `answer` wrote, or its errno.

@@ -1,6 +1,7 @@
-//! The thread that waits for locks, for writeback and for page drops on behalf of requests. One thread
-//! handles all of them, because their number is unbounded and each blocks a program. It submits them in
-//! order of arrival, sleeps until an answer arrives or a request is interrupted, and replies.
+//! The thread that waits for locks, for writeback, for page drops and for a mount that is behind, on
+//! behalf of requests. One thread handles all of them, because their number is unbounded and each blocks
+//! a program. It submits them in order of arrival, sleeps until an answer arrives or a request is
+//! interrupted, and replies.
 
 use fuse::Header;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use wire::errno::Result;
 
 use crate::server::Server;
-use crate::server::waits::{LockFileRef, PendingWait, StartedWait, WaitKind};
+use crate::server::waits::{CatchUpWait, LockFileRef, PendingWait, StartedWait, WaitKind};
 
 /// Interval at which the thread checks that the daemon is alive.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -64,6 +65,19 @@ pub(crate) fn release_wait(server: &Server, started: StartedWait) {
     }
 }
 
+/// The result of a wait that has ended. One for a lock is prolonged while the mount is behind: its holder
+/// relies on the state that the lock protects.
+fn poll(server: &Server, pending: &mut PendingWait) -> Option<Result<()>> {
+    let outcome = pending.started.poll()?;
+    let is_lock = matches!(pending.started.0, WaitKind::Lock(..));
+    if !is_lock || outcome.is_err() || !server.client.is_behind() {
+        return Some(outcome);
+    }
+    let prolonged = StartedWait(WaitKind::CatchUp(CatchUpWait::new(server.client)));
+    release_wait(server, std::mem::replace(&mut pending.started, prolonged));
+    None
+}
+
 fn run_waits(server: &Server, new: &Receiver<PendingWait>) {
     let mut all = Vec::new();
     let mut requested = Instant::now();
@@ -85,7 +99,7 @@ fn run_waits(server: &Server, new: &Receiver<PendingWait>) {
                 if one.is_stopped.load(Relaxed) {
                     one.started.interrupt(one.pid);
                 }
-                match one.started.poll() {
+                match poll(server, &mut one) {
                     None => Some(one),
                     Some(outcome) => {
                         ended.push((one, outcome));

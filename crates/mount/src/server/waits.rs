@@ -1,9 +1,10 @@
-//! Waits for locks, for writeback and for page drops on behalf of requests, as the thread that handles
-//! them sees them (`serve::wait_thread`).
+//! Waits for locks, for writeback, for page drops and for a mount that is behind, on behalf of requests,
+//! as the thread that handles them sees them (`serve::wait_thread`).
 
-use client::{LockWait, OfdIndex, WritebackWait};
+use client::{Client, LockWait, OfdIndex, WritebackWait};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 use wire::errno::{Errno, Result};
 
 use crate::kernel_cache::pages::DeferredReply;
@@ -20,6 +21,31 @@ pub(crate) enum WaitKind {
     Lock(LockWait<'static>, LockFileRef),
     Writeback(WritebackWait<'static>),
     PageDrop(DeferredReply),
+    CatchUp(CatchUpWait),
+}
+
+/// A reply of a mount that is behind (`Client::is_behind`), until it is not.
+pub(crate) struct CatchUpWait {
+    client: &'static Client,
+    until: Instant,
+}
+
+impl CatchUpWait {
+    pub(crate) fn new(client: &'static Client) -> CatchUpWait {
+        CatchUpWait { client, until: Instant::now() + client.timeout() }
+    }
+
+    fn poll(&self) -> Option<Result<()>> {
+        if !self.client.is_behind() {
+            return Some(Ok(()));
+        }
+        if Instant::now() < self.until {
+            return None;
+        }
+        // The next request does not wait again.
+        self.client.forget_behind();
+        Some(Err(Errno::EIO))
+    }
 }
 
 /// A wait that has begun.
@@ -30,7 +56,7 @@ impl StartedWait {
     pub(crate) const fn unwaited(&self) -> Result<()> {
         match self.0 {
             WaitKind::Lock(..) => Err(Errno::ENOLCK),
-            WaitKind::Writeback(_) => Err(Errno::EIO),
+            WaitKind::Writeback(_) | WaitKind::CatchUp(_) => Err(Errno::EIO),
             WaitKind::PageDrop(_) => Ok(()),
         }
     }
@@ -41,7 +67,7 @@ impl StartedWait {
         match &mut self.0 {
             WaitKind::Lock(wait, _) => wait.interrupt(),
             WaitKind::Writeback(wait) if is_killed(pid) => wait.interrupt(),
-            WaitKind::Writeback(_) | WaitKind::PageDrop(_) => {}
+            WaitKind::Writeback(_) | WaitKind::PageDrop(_) | WaitKind::CatchUp(_) => {}
         }
     }
 
@@ -50,6 +76,7 @@ impl StartedWait {
             WaitKind::Lock(wait, _) => wait.poll(),
             WaitKind::Writeback(wait) => wait.poll(),
             WaitKind::PageDrop(reply) => reply.is_due().then_some(Ok(())),
+            WaitKind::CatchUp(wait) => wait.poll(),
         }
     }
 }

@@ -33,6 +33,9 @@ pub(super) const RECORDS: usize = 512;
 const RECORD_BYTES: usize = 320;
 /// Records of a block; the first belongs to no file.
 pub const RECORD_COUNT: usize = (BLOCK_BYTES - RECORDS) / RECORD_BYTES;
+/// Records that a file may use: a program that goes through many files, each of which finds all records
+/// in use, looks at no more for each.
+const PROBES: usize = 6;
 /// Unit of the place of a record in the segment.
 const PLACE_BYTES: usize = 64;
 const PLACES_EACH: u32 = (BLOCK_BYTES / PLACE_BYTES) as u32;
@@ -349,7 +352,7 @@ impl ActivitySegment {
         let OpenWords { place, inode, parent } = open;
         let count = RECORD_COUNT - 1;
         let first = (inode.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
-        for step in 0..count {
+        for step in 0..PROBES {
             let slot = 1 + first.wrapping_add(step) % count;
             let record = self.record(lane.block, slot).ok()?;
             let key = record.key.load(Acquire);

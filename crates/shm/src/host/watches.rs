@@ -21,8 +21,13 @@
 //! `OTHERS`: until when any of them may. Each service knows which hosts those are; after a restart
 //! of its daemon only the words are left.
 //!
+//! A service that no longer waits for a mount, which did not drop pages in time, says so in the mount's
+//! entry until the mount has done it. So a mount that stood still knows, before it answers anything,
+//! that its kernel may have old pages.
+//!
 //! Layout: a page with the set of mounts u64, then at 64 an entry of 64 bytes for each (process
-//! u32, 4 unused bytes, its start u64); behind it for each mount, and for `OTHERS`, `BUCKETS` words
+//! u32, 4 unused bytes, its start u64, a bit for each service that does not wait for it: 4 u64); behind
+//! it for each mount, and for `OTHERS`, `BUCKETS` words
 //! u64.
 
 use super::{HostSegment, open_sequence};
@@ -31,11 +36,15 @@ use crate::wait;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use wire::Inode;
 use wire::errno::{Errno, Result};
+use wire::lease::SERVICES_OF_HOST_MAX;
 use wire::watch::{MARGIN_NANOS, MOUNT_COUNT_MAX, OTHERS, VALID_NANOS, Watch};
 
 const PAGE: usize = 4096;
 const START: usize = open_sequence::END.next_multiple_of(PAGE);
 const ENTRY_BYTES: usize = 64;
+/// Offset in an entry of the bits of services, and the number of their words.
+const BEHIND: usize = 16;
+const BEHIND_WORDS: usize = SERVICES_OF_HOST_MAX / 64;
 const BUCKETS: usize = 1 << 16;
 /// Offset of the words of mounts; those of one have memory once the mount has its number.
 pub(super) const WORDS: usize = START + PAGE;
@@ -54,6 +63,7 @@ const SPAN_MILLIS: u64 = ((VALID_NANOS + MARGIN_NANOS) / 1_000_000).unsigned_abs
 const CARRIED_MILLIS: u64 = 20;
 
 const _: () = assert!(ENTRY_BYTES * (MOUNT_COUNT_MAX + 1) <= PAGE && MOUNT_COUNT_MAX + 1 < 64);
+const _: () = assert!(BEHIND + BEHIND_WORDS * 8 <= ENTRY_BYTES);
 
 /// The word that covers a watch.
 #[must_use]
@@ -198,6 +208,7 @@ impl HostSegment {
                     return Err(errno);
                 }
                 self.segment.word64(entry + 8)?.store(started, SeqCst);
+                self.forget_behind(number);
                 self.mounts()?.fetch_or(1 << number, SeqCst);
                 return Ok(number);
             }
@@ -212,6 +223,36 @@ impl HostSegment {
             mounts.fetch_and(!(1 << number), SeqCst);
             let _ = self.segment.word64(entry + 8).map(|started| started.store(0, SeqCst));
             pid.store(0, SeqCst);
+        }
+    }
+
+    /// Records whether a service, by its number modulo `SERVICES_OF_HOST_MAX`, gave up its wait for a
+    /// mount to drop pages, which the mount has yet to do.
+    pub fn set_behind(&self, number: u8, service: usize, is_behind: bool) {
+        let (place, bit) = (service / 64 % BEHIND_WORDS, 1 << (service % 64));
+        let word = HostSegment::mount_entry(number)
+            .and_then(|entry| self.segment.word64(entry + BEHIND + place * 8));
+        let Ok(word) = word else { return };
+        if is_behind {
+            word.fetch_or(bit, SeqCst);
+        } else if word.load(SeqCst) & bit != 0 {
+            word.fetch_and(!bit, SeqCst);
+        }
+    }
+
+    /// True if a service no longer waits for this mount to drop pages, which the mount has yet to do.
+    #[must_use]
+    pub fn is_behind(&self, number: u8) -> bool {
+        let Ok(entry) = HostSegment::mount_entry(number) else { return false };
+        let mut words = (0..BEHIND_WORDS).map(|place| entry + BEHIND + place * 8);
+        words.any(|at| self.segment.word64(at).is_ok_and(|word| word.load(SeqCst) != 0))
+    }
+
+    /// Ends `is_behind` for all services.
+    pub fn forget_behind(&self, number: u8) {
+        let Ok(entry) = HostSegment::mount_entry(number) else { return };
+        for at in (0..BEHIND_WORDS).map(|place| entry + BEHIND + place * 8) {
+            let _ = self.segment.word64(at).map(|word| word.store(0, SeqCst));
         }
     }
 
@@ -390,6 +431,37 @@ mod tests {
         let rest = (2..MOUNT_COUNT_MAX).filter(|_| host.take_mount(1, 1).is_ok()).count();
         assert_eq!((rest, host.take_mount(1, 1)), (MOUNT_COUNT_MAX - 2, Err(Errno::ENFILE)));
         assert_eq!(host.watch(0, 0, later), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn a_mount_is_behind_until_each_service_says_otherwise() {
+        let (segment, _) = Segment::nameless(c"test", HOST_BYTES).expect("memory");
+        let host = HostSegment::new(segment).expect("a segment");
+        let (one, two) =
+            (host.take_mount(10, 11).expect("one"), host.take_mount(20, 21).expect("two"));
+        host.set_behind(one, 3, true);
+        host.set_behind(one, 200, true);
+        assert!(host.is_behind(one) && !host.is_behind(two));
+        host.set_behind(one, 3, false);
+        host.set_behind(one, 3 + 64, false);
+        assert!(host.is_behind(one));
+        host.set_behind(one, 200, false);
+        assert!(!host.is_behind(one));
+        host.set_behind(two, 5, true);
+        host.give_mount(two);
+        assert_eq!(host.take_mount(30, 31), Ok(two));
+        assert!(!host.is_behind(two), "another mount");
+        host.set_behind(two, SERVICES_OF_HOST_MAX + 5, true);
+        host.forget_behind(two);
+        assert!(!host.is_behind(two) && !host.is_behind(0) && !host.is_behind(OTHERS));
+        let started = |number| {
+            let mut found = 0;
+            host.mount_list(&mut |it, _, started| {
+                found = if it == number { started } else { found }
+            });
+            found
+        };
+        assert_eq!((started(one), started(two)), (11, 31), "nothing else of the entries changed");
     }
 
     /// A torn or malicious word blocks nobody for longer than a valid one.

@@ -4,9 +4,11 @@
 use crate::sim::shared::FileRow;
 use crate::sim::{Answer, World};
 use metadata::Input;
+use wire::codec::Field as _;
 use wire::reply::opened;
 use wire::request::open;
-use wire::{Credentials, Inode, Request};
+use wire::watch::Notice;
+use wire::{Credentials, Inode, Reader, Request, ShardIndex};
 
 /// Opens a file on a host; returns the counter of writers, and the use by others.
 fn open_on(world: &mut World, host: u16, inode: Inode, open_sequence: u64, uses: u8) -> (u64, u8) {
@@ -104,4 +106,72 @@ fn a_host_that_was_silent_is_notified_of_later_writes() {
     world.step(1, Input::Peer { message: &notice });
     let later = (0..3).flat_map(|_| pass(&mut world)).any(|new| new != notice);
     assert!(later, "pages that were filled since are not dropped");
+}
+
+/// A mount that does not drop pages in time knows that it is behind before anybody goes on without it,
+/// and until it has carried out all that was queued for it meanwhile.
+#[test]
+fn a_mount_that_stands_still_is_told_before_others_go_on() {
+    let mut world = World::daemons(3);
+    let file = world.root().file(Inode::ROOT, b"f").expect("made").inode;
+    assert_eq!(world.owner(file.shard()), 0);
+    let (host, mount, writer) = (1, 1, 2);
+    open_on(&mut world, host, file, 1, open::PAGES);
+    open_on(&mut world, writer, file, 2, open::WRITES);
+    let view = &mut world.seats[usize::from(host)].host_view;
+    view.watched.borrow_mut().mounts.insert(mount);
+    let row = FileRow { cachers: 1 << mount, had_pages: true, ..FileRow::default() };
+    view.pages.borrow_mut().rows.insert(file, row);
+    let is_behind =
+        |world: &World| !world.seats[usize::from(host)].host_view.pages.borrow().behind.is_empty();
+    let write = |world: &mut World| {
+        let request = Request::Unwatch { inode: file };
+        let mut sent = world.prepare(Credentials::ROOT, file.shard(), &request);
+        sent.header.host = writer;
+        sent
+    };
+    // The answer to a request for notices, with the last notice that was carried out.
+    let notices = |world: &mut World, done: u64| {
+        let of_host = (0..wire::limits::SHARD_COUNT).map(ShardIndex);
+        let shard = of_host.into_iter().find(|it| world.owner(*it) == usize::from(host));
+        let request = Request::Notices { done };
+        let mut sent = world.prepare(Credentials::ROOT, shard.expect("a shard"), &request);
+        (sent.header.host, sent.header.mount) = (host, mount);
+        world.send_again(&sent)
+    };
+    let last_of = |answer: Option<Answer>| {
+        let Some(Answer::Bytes(bytes)) = answer else { panic!("no notices: {answer:?}") };
+        let (mut reader, mut last) = (Reader::new(&bytes), 0);
+        while !reader.rest().is_empty() {
+            last = Notice::take(&mut reader).expect("a notice").number;
+        }
+        last
+    };
+    let listening = notices(&mut world, 0);
+    let first = write(&mut world);
+    let mut was_told = false;
+    let is_answered = (0..100).any(|_| {
+        let ticket = world.send_again(&first);
+        world.now += 100_000_000;
+        for at in 0..3 {
+            world.step(at, Input::Tick);
+        }
+        world.settle_for(usize::MAX);
+        let is_answered = matches!(world.answer(ticket), Some(Answer::Number(_)));
+        assert!(!is_answered || was_told, "the writer goes on, and the mount does not know");
+        was_told |= is_behind(&world);
+        is_answered
+    });
+    assert!(is_answered && is_behind(&world), "a mount is not waited for");
+    let second = write(&mut world);
+    let ticket = world.send_again(&second);
+    world.settle();
+    assert!(matches!(world.answer(ticket), Some(Answer::Number(_))), "not waited for long");
+    // It continues.
+    let taken = last_of(world.answer(listening));
+    let listening = notices(&mut world, taken);
+    assert!(is_behind(&world), "a later notice is queued");
+    let taken = last_of(world.answer(listening));
+    notices(&mut world, taken);
+    assert!(!is_behind(&world), "all is done");
 }

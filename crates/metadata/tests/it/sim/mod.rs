@@ -150,6 +150,13 @@ impl HostMarks for HostState {
     fn add_remote_use(&self, inode: Inode, more: u8) {
         self.pages.borrow_mut().count(inode, more);
     }
+    fn set_behind(&self, mount: u8, service: usize, is_behind: bool) {
+        let behind = &mut self.pages.borrow_mut().behind;
+        let _ = match is_behind {
+            true => behind.insert((mount, service)),
+            false => behind.remove(&(mount, service)),
+        };
+    }
     fn mark_remote_use(&self, inode: Inode, others: u8) {
         self.pages.borrow_mut().mark(inode, others);
     }

@@ -1,6 +1,6 @@
 //! The host segment as far as it concerns pages (`shm::host::pages`, and marks of open inodes).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use wire::Inode;
 use wire::reply::opened;
 
@@ -11,6 +11,8 @@ pub(crate) struct Shared {
     pub(crate) writers: BTreeMap<Inode, u64>,
     /// Number of other hosts that may write to a file, and that may cache its pages.
     pub(crate) others: BTreeMap<Inode, (u32, u32)>,
+    /// Mounts that a service does not wait for, with the service.
+    pub(crate) behind: BTreeSet<(u8, usize)>,
 }
 
 /// An open file of a host.

@@ -133,3 +133,41 @@ fn a_resumed_mount_sees_current_state_and_still_has_its_locks() {
     }
     world.end();
 }
+
+/// A reply of a mount that stood still is not newer than the pages that its kernel has: before the size
+/// comes the drop, though it is the last of many.
+#[test]
+fn a_resumed_mount_answers_nothing_before_its_old_pages_are_gone() {
+    const BESIDE: usize = 200;
+    let Some((world, transports)) = world() else { return };
+    for transport in transports {
+        let Some(mount) = Mount::by(&world, "b", transport) else { return };
+        let mut agent = Agent::on(&mount);
+        let mut other = Agent::preloaded(&world, "a", "/forebay");
+        let names: Vec<String> = (0..BESIDE).map(|number| format!("g{number}")).collect();
+        for name in names.iter().map(String::as_str).chain(["f"]) {
+            agent.ok(&format!("open {name} {name} c"));
+            agent.ok(&format!("write {name} {name} 0 30000 1"));
+            assert_eq!(agent.ok(&format!("read {name} {name} 0 1000000")), bytes(30_000, 1));
+        }
+        signal(mount.pid, "-STOP");
+        for name in names.iter().map(String::as_str).chain(["f"]) {
+            ok_in_time(&mut other, &format!("open {name} {name} -"));
+            ok_in_time(&mut other, &format!("write {name} {name} 0 31000 2"));
+        }
+        ok_in_time(&mut other, "fsync f f");
+        // The kernel asks the mount for the size before it reads beyond the one that it knows.
+        agent.begin("read f f 0 1000000");
+        signal(mount.pid, "-CONT");
+        assert_eq!(agent.reply(), bytes(31_000, 2), "{transport}");
+        for name in names {
+            let read = format!("read {name} {name} 0 1000000");
+            assert_eq!(agent.ok(&read), bytes(31_000, 2), "{transport}: {name}");
+        }
+        for name in (0..BESIDE).map(|number| format!("g{number}")).chain(["f".to_owned()]) {
+            ok_in_time(&mut other, &format!("unlink {name}"));
+        }
+        drop((agent, mount, other));
+    }
+    world.end();
+}
