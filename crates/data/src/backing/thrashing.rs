@@ -4,7 +4,7 @@
 //! ahead).
 //!
 //! It is found from counts over a window of `WINDOW_MILLIS`, kept where fills and evictions end: no read
-//! pays for it. Evicted extents are remembered, each with the bytes that had been evicted until then. If
+//! pays for it. Evicted extents are remembered, each with the bytes that had been evicted with it. If
 //! one is fetched again, the bytes that were evicted meanwhile are what the tiers were too small by.
 //!
 //! Not here: evictions that a user asked for (`BackedFiles::evict_file`), which are not remembered.
@@ -81,7 +81,7 @@ pub(crate) struct FetchHistory {
     spans: VecDeque<FetchSpan>,
     /// Bytes that were evicted.
     evicted_bytes: u64,
-    /// Evicted extents, and the bytes that had been evicted before each.
+    /// Evicted extents, and the bytes that had been evicted with it and before.
     evicted: BTreeMap<(Inode, u64), u64>,
     /// The same extents in the order of their evictions.
     order: VecDeque<(Inode, u64, u64)>,
@@ -119,9 +119,9 @@ impl FetchHistory {
         if is_unread {
             self.add(FetchCounts { discarded: bytes, ..FetchCounts::default() }, 0, now);
         }
+        self.evicted_bytes = self.evicted_bytes.saturating_add(bytes);
         self.evicted.insert((inode, start), self.evicted_bytes);
         self.order.push_back((inode, start, self.evicted_bytes));
-        self.evicted_bytes = self.evicted_bytes.saturating_add(bytes);
         if self.order.len() > EVICTED_MAX
             && let Some((inode, start, before)) = self.order.pop_front()
             && self.evicted.get(&(inode, start)) == Some(&before)
@@ -193,7 +193,7 @@ mod tests {
         let (history, now) = read_in_rounds(48, 40, 4);
         let found = history.thrashing(now).expect("a finding");
         assert_eq!(found.missing, 8 * MIB, "48 MiB would suffice");
-        assert_eq!(found.counts.refetched, found.counts.fetched);
+        assert_eq!(found.counts.fetched, 4 * 48 * MIB, "19 s are in the window");
         assert_eq!(history.totals().fetched, 4 * 48 * MIB);
         assert_eq!(history.totals().refetched, 3 * 48 * MIB);
     }
