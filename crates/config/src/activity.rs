@@ -311,6 +311,8 @@ pub struct JobSummary {
     pub bytes_read: u64,
     /// Bytes written.
     pub bytes_written: u64,
+    /// Time in reads and writes, summed over its processes.
+    pub transfer_nanos: u64,
 }
 
 impl JobSummary {
@@ -329,6 +331,7 @@ impl JobSummary {
             operations: operations.all_mut().iter().map(|class| class.number).sum(),
             bytes_read: reads.bytes,
             bytes_written: writes.bytes,
+            transfer_nanos: reads.nanos.saturating_add(writes.nanos),
         }
     }
 
@@ -341,6 +344,7 @@ impl JobSummary {
         self.operations += other.operations;
         self.bytes_read += other.bytes_read;
         self.bytes_written += other.bytes_written;
+        self.transfer_nanos = self.transfer_nanos.saturating_add(other.transfer_nanos);
     }
 }
 

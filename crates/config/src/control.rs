@@ -27,6 +27,8 @@ pub struct DaemonStatus {
     pub watermark_reason: String,
     /// Targets of pools that its services found slow.
     pub slow_targets: Vec<SlowTarget>,
+    /// Times at which its memory and SSD were too small for what programs read, the last ones.
+    pub thrashing: Vec<ThrashingSpan>,
     /// Something that its user should know; empty: nothing.
     pub notice: String,
 }
@@ -42,6 +44,33 @@ pub struct SlowTarget {
     pub bytes_per_second: u64,
     /// The mean of the peaks of all targets of the pool.
     pub peers_bytes_per_second: u64,
+}
+
+/// A time at which the tiers of a daemon thrashed: evicted data was fetched again, or prefetched data was
+/// evicted unread. Bytes are those of the worst window in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ThrashingSpan {
+    /// When it was found, in milliseconds since 1970.
+    pub began_ms: u64,
+    /// When it was seen last.
+    pub seen_ms: u64,
+    /// True: it goes on.
+    pub is_now: bool,
+    /// Milliseconds of a window.
+    pub window_ms: u64,
+    /// Bytes read from the backing store.
+    pub bytes_fetched: u64,
+    /// Of these, bytes that had been here before and were evicted.
+    pub bytes_refetched: u64,
+    /// Bytes read ahead of a reader.
+    pub bytes_prefetched: u64,
+    /// Of these, bytes that were evicted unread.
+    pub bytes_discarded: u64,
+    /// Memory and SSD of the daemon for files.
+    pub bytes_of_tiers: u64,
+    /// Memory and SSD with which nothing would have been fetched again; 0: unknown.
+    pub bytes_sufficient: u64,
 }
 
 /// How much memory a daemon may hold.
@@ -246,6 +275,7 @@ mod tests {
             memory_reason: "set".to_owned(),
             watermark_reason: "default".to_owned(),
             slow_targets: vec![SlowTarget { pool: "fast".to_owned(), ..SlowTarget::default() }],
+            thrashing: vec![ThrashingSpan { is_now: true, ..ThrashingSpan::default() }],
             notice: "device full".to_owned(),
         };
         let json = serde_json::to_value(&status).expect("json");

@@ -24,6 +24,8 @@ pub(crate) mod network;
 pub(crate) mod reply;
 pub(crate) mod slow_targets;
 
+pub(crate) mod thrashing;
+
 use crate::backing::Backing;
 use crate::host::Host;
 use crate::host::audit::Audit;

@@ -66,13 +66,15 @@ impl Prefetch {
         self.readahead.continue_stream(need, counts, lower);
     }
 
-    /// An extent was filled.
-    pub(crate) fn note_fill(&mut self, end: &FillEnd) {
+    /// An extent was filled. True if somebody is to read it, and has not come to it.
+    pub(crate) fn note_fill(&mut self, end: &FillEnd) -> bool {
         let FillEnd { inode, ref extent, purpose, .. } = *end;
         let extent_end = extent.start + extent.length();
-        if purpose.list.is_some() || self.readahead.is_ahead_of(inode, extent_end) {
+        let is_ahead = purpose.list.is_some() || self.readahead.is_ahead_of(inode, extent_end);
+        if is_ahead {
             self.unread.insert(inode, extent, purpose.list);
         }
+        is_ahead
     }
 
     /// A file is evicted on request: nobody reads it any more.

@@ -4,6 +4,7 @@
 //! - `pattern`: the pattern of a file and of a job: N-N, N-M, N-1, 1-1 (`S10` of the Sunway paper,
 //!   section 5).
 //! - `advice`: findings with their evidence, what to change, and the seconds that the change would save.
+//! - `interference`: jobs that are slower since another began on their host.
 //! - `report`: the text and the page that a scientist reads.
 //! - `comparison`: two runs of one program side by side.
 //!
@@ -13,6 +14,7 @@
 
 pub mod advice;
 pub mod comparison;
+pub mod interference;
 pub mod pattern;
 pub mod profile;
 pub mod report;

@@ -3,6 +3,7 @@
 //! Collectors fill a profile for each host and merge them. Counts are exact; `is_sampled` says whether
 //! times and the order of transfers are estimates.
 
+use crate::text;
 use serde::{Deserialize, Serialize};
 use wire::job::SIZE_CLASSES;
 
@@ -38,6 +39,8 @@ pub struct JobProfile {
     pub waits: WaitSeconds,
     /// Traffic between the instance and its backing store for it.
     pub backing: BackingTraffic,
+    /// The tiers thrashed while it ran.
+    pub thrashing: Option<ThrashingBytes>,
     /// Directories with the most operations on names.
     pub directories: Vec<DirectoryProfile>,
     /// Bytes over time: equal spans from begin to end.
@@ -321,6 +324,63 @@ pub struct BackingTraffic {
     pub written_beside: u64,
     /// Data that was damaged and repaired.
     pub repaired: u64,
+}
+
+/// Bytes of the tiers that thrashed while a job ran, in their worst window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ThrashingBytes {
+    /// Seconds of the window.
+    pub seconds: f64,
+    /// Bytes read from the backing store.
+    pub fetched: u64,
+    /// Of these, bytes that had been in the tiers before and were evicted.
+    pub refetched: u64,
+    /// Bytes that were prefetched.
+    pub prefetched: u64,
+    /// Of these, bytes that were evicted before they were read.
+    pub discarded: u64,
+    /// Bytes of memory and SSD.
+    pub tiers: u64,
+    /// Bytes of memory and SSD with which nothing would have been fetched again; 0: unknown.
+    pub sufficient: u64,
+}
+
+impl ThrashingBytes {
+    /// Adds the bytes of other tiers, at the same time.
+    pub fn add(&mut self, other: ThrashingBytes) {
+        self.seconds = self.seconds.max(other.seconds);
+        self.fetched = self.fetched.saturating_add(other.fetched);
+        self.refetched = self.refetched.saturating_add(other.refetched);
+        self.prefetched = self.prefetched.saturating_add(other.prefetched);
+        self.discarded = self.discarded.saturating_add(other.discarded);
+        self.tiers = self.tiers.saturating_add(other.tiers);
+        self.sufficient = self.sufficient.saturating_add(other.sufficient);
+    }
+
+    /// The figures for people, and the change that helps.
+    #[must_use]
+    pub fn texts(&self) -> (String, String) {
+        let mut evidence = format!(
+            "{} read from the backing store within {}, {} of them again after they were evicted",
+            text::bytes(self.fetched),
+            text::seconds(self.seconds),
+            text::bytes(self.refetched)
+        );
+        if self.discarded > 0 {
+            let (discarded, all) = (text::bytes(self.discarded), text::bytes(self.prefetched));
+            evidence += &format!(", {discarded} of {all} prefetched evicted unread");
+        }
+        let tiers = text::bytes(self.tiers);
+        let change = match self.sufficient {
+            0 => format!("prefetch less at a time, or give more than {tiers} of memory and SSD"),
+            bytes => {
+                let bytes = text::bytes(bytes);
+                format!("about {bytes} of memory and SSD would keep the data, instead of {tiers}")
+            }
+        };
+        (evidence, change)
+    }
 }
 
 /// Operations on names in one directory.

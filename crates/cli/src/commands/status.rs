@@ -5,6 +5,7 @@ use crate::commands::{files_and_names, human, painted, plural, print_json, table
 use crate::failure::{FAILED, Result};
 use crate::instance::inspect::{DaemonReport, query_time, slow_targets};
 use crate::instance::overview::{self, DeadWriteback, Overview};
+use crate::instance::thrashing;
 use crate::state::settings;
 use anstyle::{AnsiColor, Style};
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -56,6 +57,9 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
         reports.iter().filter_map(notice_line).for_each(|line| outln!("{line}"));
         for one in slow_targets(reports) {
             outln!("{}", painted(BAD, &slow_line(&one)));
+        }
+        for one in thrashing::of_now(reports) {
+            outln!("{}", painted(BAD, &one.line()));
         }
         let stripe_size = human(Some(config.stripe_size));
         outln!(

@@ -3,8 +3,10 @@
 
 use super::look::Look;
 use crate::instance::inspect::DaemonReport;
+use crate::instance::thrashing;
 use config::activity::JobSummary;
 use config::metrics::DaemonSample;
+use insight::interference::Interference;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -57,6 +59,7 @@ impl Events {
         daemons(before, now, &mut changes);
         jobs(before, now, &mut changes);
         slow_targets(before, now, &mut changes);
+        thrashing_daemons(before, now, &mut changes);
         writeback(before, now, &mut changes);
         let more = changes.len().saturating_sub(EVENTS_AT_ONCE_MAX);
         for (kind, text) in changes.into_iter().take(EVENTS_AT_ONCE_MAX) {
@@ -64,6 +67,28 @@ impl Events {
         }
         if more > 0 {
             self.add(now.at_ms, EventKind::High, format!("and {more} more changes at that time"));
+        }
+    }
+}
+
+impl Events {
+    /// Adds jobs that disturb each other now and did not before, and those that do no longer.
+    pub(super) fn compare_jobs(
+        &mut self,
+        at_ms: u64,
+        before: &[Interference],
+        now: &[Interference],
+    ) {
+        let has = |all: &[Interference], one: &Interference| {
+            let of = |one: &Interference| [&one.host, &one.job, &one.by].map(String::clone);
+            all.iter().any(|other| of(other) == of(one))
+        };
+        for one in now.iter().filter(|one| !has(before, one)).take(EVENTS_AT_ONCE_MAX) {
+            self.add(at_ms, EventKind::Warn, one.line());
+        }
+        for one in before.iter().filter(|one| !has(now, one)).take(EVENTS_AT_ONCE_MAX) {
+            let text = format!("job {} is not disturbed by job {} any more", one.job, one.by);
+            self.add(at_ms, EventKind::Info, text);
         }
     }
 }
@@ -156,6 +181,19 @@ fn slow_targets(before: &Look, now: &Look, changes: &mut Changes) {
     for one in then.iter().filter(|one| !has(&now, &one.pool, one.target)) {
         let text = format!("target {} of pool {} is as fast as others again", one.target, one.pool);
         changes.push((EventKind::Info, text));
+    }
+}
+
+fn thrashing_daemons(before: &Look, now: &Look, changes: &mut Changes) {
+    let [then, now] =
+        [before, now].map(|look| thrashing::of_now(&look.overview.inspection.daemons));
+    let has =
+        |all: &[thrashing::ThrashingDaemon], index: u16| all.iter().any(|one| one.daemon == index);
+    for one in now.iter().filter(|one| !has(&then, one.daemon)) {
+        changes.push((EventKind::Warn, one.line()));
+    }
+    for one in then.iter().filter(|one| !has(&now, one.daemon)) {
+        changes.push((EventKind::Info, format!("daemon {} thrashes no longer", one.daemon)));
     }
 }
 

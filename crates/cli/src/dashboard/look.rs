@@ -7,6 +7,7 @@ use crate::instance::overview::{self, DeadWriteback, Overview};
 use crate::top::rates::Throughput;
 use crate::top::sample::Sample;
 use config::activity::{ActivityAnswer, JobSummary, MeasuredRates};
+use insight::interference::Moved;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,6 +18,8 @@ pub(super) struct JobCounts {
     pub(super) jobs: Vec<JobSummary>,
     /// Operations, bytes read and bytes written of each host.
     pub(super) hosts: BTreeMap<String, [u64; 3]>,
+    /// Bytes that each job moved on each host, and the nanoseconds of that.
+    pub(super) moved: BTreeMap<String, BTreeMap<String, [u64; 2]>>,
     /// Times of operations.
     pub(super) times: MeasuredRates,
     /// Jobs that the daemons forgot, because there were too many.
@@ -70,6 +73,25 @@ impl Look {
         Look { at_ms: now_ms(), overview, jobs, sample }
     }
 
+    /// Bytes that each job moved on each host since `before`, and the time of that; nothing of a
+    /// host that was not known then.
+    pub(super) fn moved_since(&self, before: &Look) -> BTreeMap<&str, BTreeMap<String, Moved>> {
+        let (Ok(then), Ok(now)) = (&before.jobs, &self.jobs) else { return BTreeMap::new() };
+        let mut all = BTreeMap::new();
+        for (host, jobs) in &now.moved {
+            let Some(known) = then.moved.get(host) else { continue };
+            let of = |(job, [bytes, nanos]): (&String, &[u64; 2])| {
+                // A job that is new since began at 0.
+                let [bytes_then, nanos_then] = known.get(job).copied().unwrap_or_default();
+                let bytes = bytes.saturating_sub(bytes_then) as f64;
+                let seconds = nanos.saturating_sub(nanos_then) as f64 / 1e9;
+                (job.clone(), Moved { bytes, seconds })
+            };
+            all.insert(host.as_str(), jobs.iter().map(of).collect());
+        }
+        all
+    }
+
     /// The rates of each host since `before`; `None`: they are not known.
     pub(super) fn host_rates(&self, before: &Look) -> Option<Vec<HostRates>> {
         let (then, now) = (before.jobs.as_ref().ok()?, self.jobs.as_ref().ok()?);
@@ -100,6 +122,11 @@ fn counts(answers: Vec<(String, ActivityAnswer)>) -> JobCounts {
     for (host, answer) in answers {
         counts.times = counts.times.best(answer.rates);
         counts.forgotten = counts.forgotten.saturating_add(answer.forgotten);
+        let moved = answer.jobs.iter().filter(|job| !job.job.is_empty()).map(|job| {
+            let bytes = job.bytes_read.saturating_add(job.bytes_written);
+            (job.job.clone(), [bytes, job.transfer_nanos])
+        });
+        counts.moved.insert(host.clone(), moved.collect());
         let sums = counts.hosts.entry(host).or_default();
         for job in &answer.jobs {
             let figures = [job.operations, job.bytes_read, job.bytes_written];

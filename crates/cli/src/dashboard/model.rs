@@ -10,6 +10,7 @@ use super::look::{JobCounts, Look, now_ms};
 use crate::failure::Result;
 use crate::top::rates::{self, DaemonRates, JobRates, Rates};
 use config::metrics::{DAEMON, DaemonSample, Metric, MetricKind, WRITEBACK, WritebackSample};
+use insight::interference::InterferenceWatch;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ pub(super) struct Model {
     name: String,
     interval: Duration,
     history: History,
+    watch: InterferenceWatch,
     events: Events,
     /// The last two looks that succeeded: the present and the one before.
     looks: [Option<Look>; 2],
@@ -44,6 +46,7 @@ impl Model {
             name: name.to_owned(),
             interval,
             history: History::default(),
+            watch: InterferenceWatch::default(),
             events: Events::default(),
             looks: [None, None],
             rates: None,
@@ -84,6 +87,11 @@ impl Model {
             let hosts = look.host_rates(before);
             self.history.take(&look, &rates, hosts.as_deref());
             self.events.compare(before, &look);
+            let disturbed = self.watch.found();
+            for (host, moved) in look.moved_since(before) {
+                self.watch.add_span(host, rates.totals.seconds, &moved);
+            }
+            self.events.compare_jobs(look.at_ms, &disturbed, &self.watch.found());
             self.rates = Some(rates);
         }
         *now = Some(look);
@@ -122,6 +130,7 @@ impl Model {
             "now_ms": now_ms(),
             "failure": self.failure,
             "events": self.events.all(),
+            "interference": self.watch.found(),
             "last": self.history.last(),
             "points": self.history.points(after),
             "point_fields": POINT_FIELDS,
@@ -329,6 +338,32 @@ mod tests {
         let undrained = &model.state(0)["undrained"];
         assert_eq!((&undrained["bytes"], &undrained["eta_seconds"]), (&500.into(), &10.0.into()));
         assert!(undrained["age_seconds_max"].is_number(), "{undrained}");
+    }
+
+    #[test]
+    fn a_job_that_another_disturbs_is_named_with_it() {
+        let begin = Instant::now();
+        let mut model = Model::new("a", Duration::from_secs(1));
+        // Both move 1 MB in each second; it takes job 'first' 100 ms, and 300 ms beside the other.
+        for second in 1..=12_u64 {
+            let mut look = look(begin, 1, second);
+            let beside = second.saturating_sub(6);
+            let job = |bytes: u64, millis: u64| [bytes * 1_000_000, millis * 1_000_000];
+            let first = job(second, 100 * second + 200 * beside);
+            let moved = [("first", first), ("second", job(beside, 100 * beside))];
+            let moved = moved.map(|(job, counts)| (job.to_owned(), counts)).into();
+            look.jobs.as_mut().expect("jobs").moved = [("c1".to_owned(), moved)].into();
+            model.take(Ok(look));
+        }
+        let state = model.state(0);
+        let found = &state["interference"][0];
+        assert_eq!(
+            [&found["host"], &found["job"], &found["by"]],
+            [&json!("c1"), &json!("first"), &json!("second")],
+            "{state}"
+        );
+        let said = "job first takes 3.0 times as long for a byte on c1 since job second moves";
+        assert!(state["events"].to_string().contains(said), "{}", state["events"]);
     }
 
     #[test]

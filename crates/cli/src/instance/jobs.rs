@@ -3,13 +3,14 @@
 
 use crate::failure::{Failure, Result};
 use crate::instance::cluster;
-use crate::instance::{host, ranks};
+use crate::instance::{host, inspect, ranks, thrashing};
 use crate::process::query::activity_query;
 use crate::state::directories;
 use crate::state::records::{self, HostRecord, InstanceRecord};
 use config::activity::{
     ActivityAnswer, FileProfile, JobProfile, JobSummary, MeasuredRates, ProcessProfile, Transfers,
 };
+use config::control::DaemonStatus;
 use insight::profile as insights;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -126,7 +127,7 @@ pub(crate) fn profile(
     job: &str,
     timeout: Duration,
 ) -> Result<Option<insights::JobProfile>> {
-    Ok(measured(name, job, timeout)?.map(|(counted, rates)| profile_of(&counted, rates)))
+    Ok(both(name, job, timeout)?.map(|(_, profile)| profile))
 }
 
 /// The figures of one job over all hosts, as they were counted and as its report takes them; `None`: the
@@ -139,11 +140,12 @@ pub(crate) fn both(
     job: &str,
     timeout: Duration,
 ) -> Result<Option<(JobProfile, insights::JobProfile)>> {
-    let found = measured(name, job, timeout)?;
-    Ok(found.map(|(counted, rates)| {
-        let profile = profile_of(&counted, rates);
-        (counted, profile)
-    }))
+    let Some((counted, rates)) = measured(name, job, timeout)? else { return Ok(None) };
+    let mut profile = profile_of(&counted, rates);
+    let daemons = inspect::inspect(name, timeout)?.daemons;
+    let statuses = daemons.iter().filter_map(inspect::DaemonReport::status);
+    add_thrashing(&mut profile, statuses);
+    Ok(Some((counted, profile)))
 }
 
 /// As `profile`, of this host alone, which takes no `ssh`.
@@ -161,7 +163,21 @@ pub(crate) fn profile_here(
         let host = this_host();
         profile.processes.iter_mut().for_each(|process| process.host.clone_from(&host));
     }
-    Ok(found.map(|found| profile_of(&found, answer.rates)))
+    let Some(found) = found else { return Ok(None) };
+    let mut profile = profile_of(&found, answer.rates);
+    let states = inspect::here(name, timeout)?;
+    add_thrashing(&mut profile, states.iter().filter_map(|state| state.status.as_ref()));
+    Ok(Some(profile))
+}
+
+/// Adds what daemons say of their tiers while the job ran.
+fn add_thrashing<'a>(
+    profile: &mut insights::JobProfile,
+    statuses: impl Iterator<Item = &'a DaemonStatus>,
+) {
+    let end_ms = profile.begin_ms.saturating_add((profile.seconds * 1000.0) as u64);
+    let spans = statuses.map(|status| status.thrashing.as_slice());
+    profile.thrashing = thrashing::between(spans, (profile.begin_ms, end_ms));
 }
 
 fn this_host() -> String {

@@ -14,6 +14,8 @@ pub(crate) mod survivors;
 
 pub(crate) mod mounts;
 
+pub(crate) mod thrashing;
+
 pub(crate) mod writeback;
 
 pub(crate) mod profile;

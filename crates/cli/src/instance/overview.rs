@@ -3,6 +3,7 @@
 
 use super::inspect::{DaemonReport, Inspection, inspect, slow_targets};
 use super::mounts::{self, MountRecord, MountState};
+use super::thrashing;
 use super::writeback;
 use crate::failure::Result;
 use crate::state::directories;
@@ -67,6 +68,7 @@ impl Overview {
             "daemons": daemons,
             "mounts": mounts,
             "slow_targets": slow_targets(reports),
+            "thrashing": thrashing::of_now(reports),
             "writeback": self.writeback,
             "settings": self.inspection.config,
         })

@@ -2,6 +2,7 @@
 
 use super::sample::{DaemonLine, Sample};
 use crate::instance::jobs;
+use crate::instance::thrashing::ThrashingDaemon;
 use config::activity::{JobSummary, ProcessProfile};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -133,6 +134,9 @@ pub(crate) struct Rates {
     pub(crate) jobs: Vec<JobRates>,
     /// Its daemons.
     pub(crate) daemons: Vec<DaemonRates>,
+    /// A line for each thing that is wrong.
+    #[serde(skip)]
+    pub(crate) problems: Vec<String>,
     /// Processes of the job that was asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) processes: Vec<ProcessRates>,
@@ -164,7 +168,8 @@ pub(crate) fn between(before: &Sample, now: &Sample) -> Rates {
             if writeback.bytes_dirty == 0 { 0.0 } else { writeback.bytes_dirty as f64 / written }
         });
     }
-    Rates { totals, jobs, daemons, processes, files }
+    let problems = now.thrashing.iter().map(ThrashingDaemon::line).collect();
+    Rates { totals, jobs, daemons, problems, processes, files }
 }
 
 fn totals(jobs: &[JobRates], daemons: &[DaemonRates]) -> Totals {
@@ -349,6 +354,7 @@ pub(super) mod tests {
                 DaemonLine { index: 1, ..DaemonLine::default() },
             ],
             slow_targets: Vec::new(),
+            thrashing: Vec::new(),
             jobs: vec![JobSummary {
                 job: "4711".into(),
                 processes: 1,

@@ -4,6 +4,7 @@ use crate::failure::Result;
 use crate::instance::inspect::{DaemonReport, slow_targets};
 use crate::instance::jobs;
 use crate::instance::overview::{self, DeadWriteback, Overview};
+use crate::instance::thrashing::{self, ThrashingDaemon};
 use config::activity::{JobProfile, JobSummary};
 use config::control::SlowTarget;
 use config::metrics::{DaemonSample, WritebackSample};
@@ -33,6 +34,8 @@ pub(crate) struct Sample {
     pub(crate) job: Option<JobProfile>,
     /// Targets of pools that are slow.
     pub(crate) slow_targets: Vec<SlowTarget>,
+    /// Daemons whose memory and SSD are too small for what is read.
+    pub(crate) thrashing: Vec<ThrashingDaemon>,
     /// Its writeback, if it has one.
     pub(crate) writeback: Option<WritebackSample>,
 }
@@ -54,6 +57,7 @@ impl Sample {
             at: Instant::now(),
             daemons: daemons.iter().map(line).collect(),
             slow_targets: slow_targets(daemons),
+            thrashing: thrashing::of_now(daemons),
             jobs,
             job,
             writeback: overview.writeback.as_ref().map(|report| report.metrics),

@@ -13,12 +13,17 @@ use ratatui::widgets::{Paragraph, Row, Table, TableState};
 const HELP: &str =
     "q end  j jobs  d daemons  enter processes of a job, f its files  esc back  s sort  p pause";
 
+/// Lines of things that are wrong.
+const PROBLEMS_MAX: usize = 3;
+
 /// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
+    let heading = heading(state);
+    let lines = u16::try_from(heading.len().max(4)).unwrap_or(4);
     let [head, table, foot] =
-        Layout::vertical([Constraint::Length(4), Constraint::Min(1), Constraint::Length(1)])
+        Layout::vertical([Constraint::Length(lines), Constraint::Min(1), Constraint::Length(1)])
             .areas(frame.area());
-    frame.render_widget(Paragraph::new(heading(state)), head);
+    frame.render_widget(Paragraph::new(heading), head);
     draw_table(frame, state, table);
     let (foot_text, style) = match &state.failure {
         Some(failure) => (plain(failure), Style::new().fg(Color::Red)),
@@ -100,6 +105,9 @@ fn heading(state: &State) -> Vec<Line<'static>> {
             format!("{} to be written back; nothing is written now", human(Some(bytes)))
         }
     }));
+    for problem in rates.problems.iter().take(PROBLEMS_MAX) {
+        lines.push(Line::from(Span::styled(plain(problem), Style::new().fg(Color::Red))));
+    }
     lines
 }
 
@@ -267,6 +275,25 @@ mod tests {
         press(&mut state, KeyCode::Char('d'));
         let daemons = shown(&mut state, 100, 12);
         assert!(daemons.contains("no answer") && daemons.contains("requests/s"), "{daemons}");
+    }
+
+    #[test]
+    fn what_is_wrong_has_lines_of_its_own() {
+        let begin = Instant::now();
+        let mut state = State::new("a");
+        state.take(Ok(sample(begin, 1)));
+        let mut thrashes = sample(begin, 2);
+        let span = config::control::ThrashingSpan::default();
+        let daemon = |daemon| crate::instance::thrashing::ThrashingDaemon {
+            daemon,
+            host: String::new(),
+            span,
+        };
+        thrashes.thrashing = (0..9).map(daemon).collect();
+        state.take(Ok(thrashes));
+        let text = shown(&mut state, 100, 14);
+        assert!(text.contains("daemon 2 thrashes") && !text.contains("daemon 3"), "{text}");
+        assert!(text.contains("4711"), "the jobs are below: {text}");
     }
 
     #[test]

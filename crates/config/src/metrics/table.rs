@@ -123,6 +123,16 @@ metrics! {
         "Data of other daemons in the memory of this one"
     bytes_evicted "forebay_evicted_bytes_total" Counter Bytes
         "Clean data evicted, which the backing store still has"
+    bytes_fetched "forebay_fetched_bytes_total" Counter Bytes
+        "Data read from the backing store"
+    bytes_refetched "forebay_refetched_bytes_total" Counter Bytes
+        "Evicted data that was read from the backing store again"
+    bytes_prefetched "forebay_prefetched_bytes_total" Counter Bytes
+        "Data read from the backing store ahead of a reader"
+    bytes_discarded "forebay_discarded_bytes_total" Counter Bytes
+        "Data read ahead of a reader that was evicted before it was read"
+    tiers_thrashing "forebay_thrashing" Gauge Count
+        "1 if memory and SSD are too small for what programs read again and again"
     bytes_scrubbed "forebay_scrubbed_bytes_total" Counter Bytes
         "Data on the SSD read in the background to check it"
     pages_damaged "forebay_damaged_pages_total" Counter Count

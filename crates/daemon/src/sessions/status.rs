@@ -34,6 +34,8 @@ pub(crate) fn line(shared: &Shared, sessions: usize) -> String {
     metrics.memory_used = shared.lending.used.load(Relaxed);
     let slow = shared.slow_targets.list();
     metrics.targets_slow = slow.len() as u64;
+    let thrashing = shared.metrics.thrashing.list();
+    metrics.tiers_thrashing = u64::from(thrashing.last().is_some_and(|last| last.is_now));
     let memory_terms = match shared.lending.lending_terms() {
         Terms::Fixed(fixed) => MemoryTerms::Fixed { fixed },
         Terms::Idle { least, most } => MemoryTerms::Idle { min: least, max: most },
@@ -46,6 +48,7 @@ pub(crate) fn line(shared: &Shared, sessions: usize) -> String {
             .word()
             .to_owned(),
         slow_targets: slow,
+        thrashing,
         notice: if shared.is_memory_gone.load(Relaxed) { MEMORY_GONE } else { "" }.to_owned(),
     };
     // It has no map with other keys than text, so that it can always be written.

@@ -1,5 +1,6 @@
 //! Metrics of the daemon, for `status`.
 
+use crate::shared::thrashing::ThrashingLog;
 use config::metrics::DaemonMetrics;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
@@ -12,6 +13,8 @@ pub(crate) struct Metrics {
     pub(crate) daemon: DaemonMetrics,
     /// Reason for the watermarks, as a `data::tiering::watermarks::WatermarkReason`.
     pub(crate) watermark_reason: AtomicU8,
+    /// Times at which the tiers thrashed.
+    pub(crate) thrashing: ThrashingLog,
 }
 
 impl Metrics {
@@ -21,6 +24,7 @@ impl Metrics {
             workers: (0..workers).map(|_| DaemonMetrics::default()).collect(),
             daemon: DaemonMetrics::default(),
             watermark_reason: AtomicU8::default(),
+            thrashing: ThrashingLog::default(),
         }
     }
 

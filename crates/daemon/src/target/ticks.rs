@@ -101,8 +101,25 @@ impl TargetLoop {
         self.act(shared, |target, effects| target.tick_writers(now, timeout, effects));
     }
 
+    /// Notes what was fetched since the last call, and whether the tiers thrash.
+    fn note_fetches(&self, shared: &Shared) {
+        let (counts, metrics) = (self.target.fetch_counts(), &shared.metrics.daemon);
+        let has_changed = metrics.bytes_fetched.swap(counts.fetched, Relaxed) != counts.fetched
+            || metrics.bytes_discarded.swap(counts.discarded, Relaxed) != counts.discarded;
+        if !has_changed {
+            return;
+        }
+        metrics.bytes_refetched.store(counts.refetched, Relaxed);
+        metrics.bytes_prefetched.store(counts.prefetched, Relaxed);
+        metrics.bytes_discarded.store(counts.discarded, Relaxed);
+        if let Some(found) = self.target.thrashing(shared.timing.millis()) {
+            shared.metrics.thrashing.found(&found, self.target.bytes_of_tiers());
+        }
+    }
+
     /// Evicts clean extents, if due.
     fn tick_eviction(&mut self, shared: &Shared) -> Option<u64> {
+        self.note_fetches(shared);
         if !self.target.wants_eviction() {
             self.timers.eviction = EvictionTimer::default();
             return None;

@@ -115,7 +115,7 @@ impl BackedFiles {
         inode: Inode,
         out: &mut Vec<Effect>,
     ) -> bool {
-        let BackedFiles { cleaning, dirty_ranges, fills } = self;
+        let BackedFiles { cleaning, dirty_ranges, fills, .. } = self;
         let extents = pool.slots().over(inode, 0, u64::MAX);
         if tiering.order.clean.request_eviction(inode, extents) {
             let now = pool.now;
@@ -147,12 +147,14 @@ impl BackedFiles {
         !goes
     }
 
-    /// Handles hazard check `round`: drops hidden extents that are not protected.
+    /// Handles hazard check `round`: drops hidden extents that are not protected. `is_unread` tells of
+    /// extents that were brought up ahead of a reader which has not come to them.
     pub(crate) fn evict_hidden(
         &mut self,
         pool: &mut Pool,
         tiering: &mut Tiering,
         (round, protected): (u64, &[u32]),
+        is_unread: &dyn Fn(Inode, &Extent) -> bool,
         out: &mut Vec<Effect>,
     ) {
         for (inode, extent) in tiering.order.clean.checked(round) {
@@ -164,6 +166,11 @@ impl BackedFiles {
             tiering.order.clean.end_eviction(inode, extent.start);
             tiering.order.clean.note_evicted_bytes(extent.length());
             self.cleaning.note_evicted(inode);
+            // Where a user asks for it, the tiers are not too small.
+            if !tiering.order.clean.is_requested(inode) {
+                let is_unread = is_unread(inode, &extent);
+                self.history.note_evicted(inode, &extent, is_unread, pool.now);
+            }
             tiering.give_back(pool, inode, &extent, out);
         }
     }

@@ -49,6 +49,12 @@ impl UnreadExtents {
         is_used
     }
 
+    /// True if an extent is among them, and no scan has found it used.
+    pub(crate) fn has(&self, inode: Inode, extent: &Extent) -> bool {
+        let found = self.extents.get(&extent.slot);
+        found.is_some_and(|one| (one.inode, one.start, one.is_used) == (inode, extent.start, false))
+    }
+
     /// Unread bytes of a list.
     pub(crate) fn bytes_of_list(&self, list: u64) -> u64 {
         let of_list = |one: &&Unread| one.list_index.is_some_and(|list_index| list_index.0 == list);

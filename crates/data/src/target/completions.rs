@@ -30,10 +30,11 @@ impl Target {
 
     /// Hazard check `round` is answered: what was hidden before it, and is not protected, goes.
     pub(super) fn hazards_checked(&mut self, round: u64, protected: &[u32], out: &mut Vec<Effect>) {
-        let Target { pool, tiering, backed, .. } = self;
+        let Target { pool, tiering, backed, prefetch, .. } = self;
         pool.free_left(round, protected);
         tiering.copy_hidden(pool, round, protected, out);
-        backed.evict_hidden(pool, tiering, (round, protected), out);
+        let is_unread = |inode: Inode, extent: &Extent| prefetch.unread.has(inode, extent);
+        backed.evict_hidden(pool, tiering, (round, protected), &is_unread, out);
         backed.cleaning.note_marked(round, protected, out);
         backed.dirty_ranges.answer_marked(round, protected, out);
         tiering.order.clean.reset_need();
@@ -72,7 +73,10 @@ impl Target {
         let Some(end) = backed.fills.end_fill(pool, tiering, fill, out) else { return };
         match outcome {
             _ if end.is_void => {}
-            Ok(()) => prefetch.note_fill(&end),
+            Ok(()) => {
+                let is_ahead = prefetch.note_fill(&end);
+                backed.history.note_filled(end.inode, &end.extent, is_ahead, pool.now);
+            }
             Err(errno) => {
                 if end.purpose.is_prefetch {
                     prefetch.fail_file(end.inode, errno);

@@ -1,6 +1,7 @@
 //! Queries of the caller: counters, and whether a periodic call (`ticks`) is due.
 
 use super::Target;
+use crate::backing::thrashing::{FetchCounts, Thrashing};
 use crate::prefetch::profile::ProfileCounts;
 use crate::space::accounts::Accounts;
 use crate::tiering::allowance::Memory;
@@ -171,6 +172,24 @@ impl Target {
     #[must_use]
     pub fn bytes_evicted(&self) -> u64 {
         self.tiering.order.clean.bytes_evicted
+    }
+
+    /// Bytes that the backing store delivered since the target was created.
+    #[must_use]
+    pub const fn fetch_counts(&self) -> FetchCounts {
+        self.backed.history.totals()
+    }
+
+    /// Bytes of memory and SSD for files.
+    #[must_use]
+    pub fn bytes_of_tiers(&self) -> u64 {
+        self.memory_space().0.saturating_add(self.pool.ssd().bytes_total())
+    }
+
+    /// The figures by which the tiers are too small for what is read, if they are now.
+    #[must_use]
+    pub fn thrashing(&self, now_millis: u32) -> Option<Thrashing> {
+        self.backed.history.thrashing(now_millis)
     }
 
     /// True while clean extents are to be evicted: `evict_clean` must be called periodically.

@@ -301,6 +301,11 @@ impl CleanExtents {
         is_new
     }
 
+    /// True while the eviction of a file is requested.
+    pub(crate) fn is_requested(&self, inode: Inode) -> bool {
+        self.requested.contains(&inode)
+    }
+
     /// All of a file was tried.
     pub(crate) fn end_requested(&mut self, inode: Inode) {
         self.requested.remove(&inode);

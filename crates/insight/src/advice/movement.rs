@@ -202,6 +202,18 @@ fn repaired(job: &JobProfile, findings: &mut Vec<Finding>) {
 /// The backing store was read over half as much again as the program read, and three tenths of what was
 /// prefetched was evicted unread: the tiers are too small for the working set (cache thrashing).
 fn discarded(job: &JobProfile, findings: &mut Vec<Finding>) {
+    if let Some(found) = job.thrashing {
+        let (evidence, change) = found.texts();
+        // Of the time that reads took beyond that of local ones, the part for data that was here.
+        let reads = job.reads();
+        let saved = match job.rates.local_bytes > 0.0 {
+            true => reads.seconds - reads.bytes as f64 / job.rates.local_bytes,
+            false => 0.0,
+        };
+        let saved = job.per_rank(saved * share(found.refetched as f64, found.fetched as f64));
+        let finding = Finding::new("thrashing", Severity::High, evidence, &change);
+        return findings.push(finding.saving(saved));
+    }
     let (backing, reads) = (job.backing, job.reads());
     let amplified = backing.read as f64 > 1.5 * reads.bytes as f64;
     if !amplified || share(backing.discarded as f64, backing.prefetched as f64) <= 0.3 {

@@ -4,7 +4,7 @@
 use insight::advice::{FILES_NAMED, Finding, advise};
 use insight::profile::{
     BackingTraffic, DirectoryProfile, FileProfile, FileUse, JobProfile, Operations, RankProfile,
-    Rates, Span, TierBytes, Transfers, WaitSeconds,
+    Rates, Span, ThrashingBytes, TierBytes, Transfers, WaitSeconds,
 };
 use wire::job::size_class;
 
@@ -478,6 +478,31 @@ fn thrashing_is_found() {
     };
     at_threshold("thrashing", &of(1501, 301), &of(1500, 301));
     at_threshold("thrashing", &of(1501, 301), &of(1501, 300));
+}
+
+#[test]
+fn tiers_that_thrashed_are_found_with_the_size_that_suffices() {
+    let of = |thrashing| {
+        let mut one = JobProfile { thrashing, ..job(2) };
+        // 1 GB at 1 GB/s would take a second of the 9.
+        one.ranks[0].reads = operations(10, 1_000_000_000, 9.0);
+        one
+    };
+    let bytes = ThrashingBytes {
+        seconds: 30.0,
+        fetched: 100 << 20,
+        refetched: 75 << 20,
+        tiers: 16 << 20,
+        sufficient: 48 << 20,
+        ..ThrashingBytes::default()
+    };
+    let finding = at_threshold("thrashing", &of(Some(bytes)), &of(None));
+    assert_eq!(finding.saves_seconds, Some(3.0), "three quarters of 8 s of two ranks");
+    assert!(finding.change.starts_with("about 48.0 MiB of memory"), "{}", finding.change);
+    assert!(finding.evidence.contains("75.0 MiB of them again"), "{}", finding.evidence);
+    let unread = ThrashingBytes { prefetched: 90, discarded: 50, sufficient: 0, ..bytes };
+    let finding = at_threshold("thrashing", &of(Some(unread)), &of(None));
+    assert!(finding.change.starts_with("prefetch less"), "{}", finding.change);
 }
 
 #[test]

@@ -63,6 +63,24 @@ fn the_report_of_a_run_has_its_advice() {
     assert!(page.starts_with("<!doctype html>") && page.contains("small-writes"));
 }
 
+/// Two ranks write one file, each its half, in small blocks.
+#[test]
+fn a_checkpoint_of_all_ranks_in_one_file_is_named() {
+    let state = tempfile::tempdir().expect("a directory");
+    let instance = Instance::start("checkpoint", &OPTIONS);
+    let script = "for rank in 0 1; do SLURM_PROCID=$rank dd if=/dev/zero of=/forebay/checkpoint bs=4k \
+                  count=1000 seek=$((rank * 1000)) conv=notrunc 2>/dev/null & done; wait";
+    run(&instance, state.path(), "nto1", script);
+    let report = report(&instance, state.path(), "nto1");
+    assert_eq!(report["write_pattern"]["pattern"], "N-1", "{report}");
+    let findings = report["findings"].as_array().expect("findings").iter();
+    let shared = findings.clone().find(|one| one["trigger"] == "small-writes-of-shared-file");
+    let shared = shared.unwrap_or_else(|| panic!("{report}"));
+    assert_eq!(shared["files"], serde_json::json!(["/checkpoint"]), "{report}");
+    let text = ok(forebay(&instance, state.path(), &["report", "nto1"])).stdout;
+    assert!(String::from_utf8_lossy(&text).contains("N-1"));
+}
+
 #[test]
 fn a_run_without_faults_says_nothing_and_two_runs_are_compared() {
     let state = tempfile::tempdir().expect("a directory");

@@ -71,6 +71,7 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
                 "jobs": rates.jobs,
                 "daemons": rates.daemons,
                 "slow_targets": now.slow_targets,
+                "thrashing": now.thrashing,
             })),
             false => print(&rates),
         }
@@ -86,6 +87,7 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
 }
 
 fn print(rates: &Rates) {
+    rates.problems.iter().for_each(|problem| outln!("{problem}"));
     let rate = |bytes: f64| format!("{}/s", human(Some(bytes as u64)));
     let heads = ["job", "running", "ops/s", "read/s", "written/s"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];

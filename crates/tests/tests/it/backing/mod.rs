@@ -10,6 +10,7 @@ mod prefetch;
 mod profile;
 mod staging;
 mod store;
+mod thrashing;
 mod tree;
 mod write_through;
 mod writeback;

@@ -12,7 +12,7 @@ const ASK: &str = "exec 3<>/dev/tcp/${0%:*}/${0#*:} &&
     printf 'GET %s HTTP/1.1\\r\\n\\r\\n' \"$1\" >&3 && sed '1,/^.$/d' <&3";
 
 /// The figures at a path that ends with `?` or `&`.
-fn figures(world: &World, dashboard: &Dashboard, path: &str) -> Value {
+pub(super) fn figures(world: &World, dashboard: &Dashboard, path: &str) -> Value {
     let path = format!("{path}token={}", dashboard.token);
     let mut command = Command::new(world.path("ssh"));
     command.args(["a", "bash", "-c", ASK, &dashboard.at, &path]);

@@ -1,7 +1,8 @@
 //! `forebay dashboard`: its server over HTTP, beside `forebay status`. Its page in a browser: `page`;
-//! an instance on several hosts: `hosts`.
+//! an instance on several hosts: `hosts`; jobs that disturb each other: `interference`.
 
 mod hosts;
+mod interference;
 mod page;
 
 use super::support::{Instance, TIMEOUT, profile, text, wait_for};
