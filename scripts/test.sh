@@ -16,8 +16,9 @@ target=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target"
 log=$target/$gate.log
 export TEST_SKIPPED=$PWD/$target/$gate-skipped.txt
-case $target in /*) TEST_SKIPPED=$target/$gate-skipped.txt ;; esac
-rm -f "$TEST_SKIPPED"
+export TEST_SHOWN=$PWD/$target/$gate-shown.txt
+case $target in /*) TEST_SKIPPED=$target/$gate-skipped.txt TEST_SHOWN=$target/$gate-shown.txt ;; esac
+rm -f "$TEST_SKIPPED" "$TEST_SHOWN"
 : >"$log"
 # More failures than these are no accident.
 repeats_max=3
@@ -30,6 +31,7 @@ total() {
 
 summary() {
     local status=$? passed failed skipped=0
+    [ ! -s "$TEST_SHOWN" ] || cat "$TEST_SHOWN"
     passed=$(total 4)
     failed=$(total 6)
     if [ -s "$TEST_SKIPPED" ]; then

@@ -90,10 +90,25 @@ pub fn skip(reason: &str) {
     let thread = std::thread::current();
     let line = format!("{}: {reason}\n", thread.name().unwrap_or("a test"));
     eprint!("skipped: {line}");
-    if let Some(path) = std::env::var_os("TEST_SKIPPED") {
+    append("TEST_SKIPPED", &line);
+}
+
+/// Shows a result of the running test: on standard output and, where `TEST_SHOWN` names a file, in it, so
+/// that the last lines of `make soak` have it.
+///
+/// # Panics
+/// If the file cannot be written.
+#[expect(clippy::print_stdout, reason = "shown by `--nocapture` and where a test fails")]
+pub fn show(text: &str) {
+    println!("{text}");
+    append("TEST_SHOWN", &format!("{text}\n"));
+}
+
+fn append(variable: &str, text: &str) {
+    if let Some(path) = std::env::var_os(variable) {
         let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
         // One write, so that lines of tests at the same time do not mix.
-        let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
+        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
         written.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
 }

@@ -145,6 +145,11 @@ fn lock(word: &AtomicU32) -> Guard<'_> {
     lock_for(word, u64::MAX)
 }
 
+/// A waiter gives the processor to others for so long, then sleeps: the owner may wait for a daemon that
+/// needs the processor. Nobody wakes it, so it looks again after `NAP_MICROS`.
+const AWAKE_MICROS: u64 = 1000;
+const NAP_MICROS: u64 = 200;
+
 /// As `lock`, for a lock held over a few stores: an owner that is alive and still holds it after a
 /// second is stopped, and the caller proceeds without it.
 fn lock_briefly(word: &AtomicU32) -> Guard<'_> {
@@ -154,7 +159,7 @@ fn lock_briefly(word: &AtomicU32) -> Guard<'_> {
 fn lock_for(word: &AtomicU32, micros_max: u64) -> Guard<'_> {
     let me = wait::thread_id();
     let mut backoff = wait::Backoff::new();
-    let mut give_up = None;
+    let mut begun = None;
     loop {
         match word.compare_exchange_weak(0, me, Acquire, Relaxed) {
             Ok(_) => return Guard { word, owned: true },
@@ -172,11 +177,15 @@ fn lock_for(word: &AtomicU32, micros_max: u64) -> Guard<'_> {
                     return Guard { word, owned: true };
                 }
                 let now = wait::now_micros();
-                let is_over = now >= *give_up.get_or_insert(now.saturating_add(micros_max));
-                if is_over && pass(word) {
+                let since = *begun.get_or_insert(now);
+                if now >= since.saturating_add(micros_max) && pass(word) {
                     return Guard { word, owned: false };
                 }
-                sync::sched_yield();
+                if now < since.saturating_add(AWAKE_MICROS) {
+                    sync::sched_yield();
+                } else {
+                    sync::nap(NAP_MICROS);
+                }
             }
         }
     }

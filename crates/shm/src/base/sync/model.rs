@@ -301,6 +301,12 @@ pub(crate) fn real_nanos() -> u64 {
     now_micros() * 1000
 }
 
+/// Sleeps for `micros`.
+pub(crate) fn nap(micros: u64) {
+    sched_yield();
+    state(|state| state.clock += micros);
+}
+
 /// Sleeps while `word` is `expected`.
 pub fn sleep(word: &AtomicU32, expected: u32, micros: u64) -> Woken {
     if !point() || word.0.load(Ordering::SeqCst) != expected {

@@ -33,6 +33,11 @@ pub(crate) fn sched_yield() {
     rustix::thread::sched_yield();
 }
 
+/// Sleeps for about `micros`.
+pub(crate) fn nap(micros: u64) {
+    sleep(&AtomicU32::new(0), 0, micros);
+}
+
 /// Sleeps while `word` is `expected`, at most `micros`.
 pub fn sleep(word: &AtomicU32, expected: u32, micros: u64) -> Woken {
     let limit = Duration::from_micros(micros);

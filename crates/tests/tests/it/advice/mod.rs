@@ -207,7 +207,7 @@ pub(crate) fn the_whole_set() {
         backing.file(name, 1, 32 * MIB);
     }
     Field::new(&["--backing", &backing.text()]).score(&programs::inputs(), &mut score);
-    println!("{}", score.table());
+    testkit::show(&score.table());
     score.assert_good();
 }
 

@@ -118,6 +118,8 @@ for n in range(count):
     except OSError as error:
         print(f'{n} {error.errno}', flush=True)
     if n == last: reached.set()
+    # It does not end before it is killed.
+    while last >= 0 and n == count - 2: signal.pause()
 try:
     os.close(fd)
 except OSError as error:
