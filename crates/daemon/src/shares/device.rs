@@ -130,6 +130,9 @@ impl Device {
 
     /// The next request to start.
     pub(crate) fn pop(&mut self, now: u64) -> Option<Started> {
+        if self.scheduler.queued() == 0 {
+            return None;
+        }
         let places = if self.is_stalled(now) { STALLED_PLACES } else { self.window as u32 };
         // Never refused: the places are within their bounds.
         let _ = self.scheduler.set_depth(places + SMALL_PLACES, places);
@@ -179,7 +182,7 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use qos::scheduler::Work;
+    use qos::scheduler::{USERS_MAX, Work};
 
     const MILLI: u64 = 1_000_000;
 
@@ -232,6 +235,16 @@ mod tests {
             assert!(device.complete(token * MILLI + MILLI / 2, started.ticket).is_some());
         }
         assert_eq!(device.window as u32, WINDOW_MAX as u32);
+    }
+
+    #[test]
+    fn a_request_of_one_user_too_many_is_not_taken() {
+        let mut device = Device::new().expect("the sizes");
+        for user in 0..USERS_MAX as u32 {
+            assert!(device.push(0, AccountLimits::usual(), Request { user, ..request(1, 1) }));
+        }
+        let user = USERS_MAX as u32;
+        assert!(!device.push(0, AccountLimits::usual(), Request { user, ..request(1, 1) }));
     }
 
     #[test]

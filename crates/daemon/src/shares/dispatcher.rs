@@ -17,7 +17,7 @@ use net::Urgency;
 use qos::division::PERIOD_NANOS;
 use qos::exchange::{CapGrant, CapKey, Message, Token};
 use qos::rules::Scope;
-use qos::scheduler::{Limits, Request, Started, Work};
+use qos::scheduler::{Limits, Request, Work};
 use serde_json::json;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -206,6 +206,7 @@ impl Dispatcher {
     /// Requests of an account that its limits let pass go to their ways.
     fn pass(&mut self, now: u64, key: AccountKey) {
         let Some(account) = self.accounts.get_mut(&key) else { return };
+        let mut unscheduled = Vec::new();
         while let Some(entry) = account.pass(now) {
             let Some(one) = self.waiting.get(&entry.token) else { continue };
             let (user, job) = key;
@@ -216,17 +217,20 @@ impl Dispatcher {
                 Entry::Occupied(known) => Some(known.into_mut()),
                 Entry::Vacant(new) => Device::new().ok().map(|device| new.insert(device)),
             };
-            // Always: the sizes are right, and the sessions have fewer slots.
-            debug_assert!(device.is_some(), "sizes of a scheduler");
-            if let Some(device) = device {
-                let is_taken = device.push(now, limits, request);
-                debug_assert!(is_taken, "more requests than slots");
+            if !device.is_some_and(|device| device.push(now, limits, request)) {
+                // The way knows as many users as it can.
+                account.passed = account.passed.saturating_sub(1);
+                unscheduled.push((daemon, entry.token));
             }
         }
         if account.has_line() {
             self.lined.insert(key);
         } else {
             self.lined.remove(&key);
+        }
+        for (daemon, token) in unscheduled {
+            self.start(now, token, 0, None);
+            tracing::debug!(daemon = daemon.0, "a request starts without waiting for its share");
         }
     }
 
@@ -238,18 +242,20 @@ impl Dispatcher {
         let mut devices = std::mem::take(&mut self.devices);
         for (&daemon, device) in &mut devices {
             while let Some(started) = device.pop(now) {
-                self.start(now, daemon, &started);
+                let ticket = WayTicket { daemon, ticket: started.ticket };
+                self.start(now, started.request.token, started.device_nanos, Some(ticket));
             }
         }
         self.devices = devices;
         self.shared.metrics.daemon.qos_waiting.store(self.waiting.len() as u64, Relaxed);
     }
 
-    fn start(&mut self, now: u64, daemon: DaemonIndex, started: &Started) {
-        let Some(one) = self.waiting.remove(&started.request.token) else { return };
+    /// Hands a request back to its worker; without a ticket nobody waits for its end.
+    fn start(&mut self, now: u64, token: u64, device_nanos: u64, ticket: Option<WayTicket>) {
+        let Some(one) = self.waiting.remove(&token) else { return };
         let WaitingRequest { held, key, came_at } = one;
         if let Some(account) = self.accounts.get_mut(&key) {
-            account.start(now, came_at, held.bytes, started.device_nanos);
+            account.start(now, came_at, held.bytes, device_nanos);
         }
         if let Some(range) = held.range.filter(|_| held.work == Work::Write)
             && let Some(used) = self.ranges.get_mut(&range)
@@ -263,8 +269,8 @@ impl Dispatcher {
         metrics.qos_requests.fetch_add(1, Relaxed);
         metrics.qos_bytes.fetch_add(held.bytes, Relaxed);
         let HeldRequest { client, slot, worker, .. } = held;
-        let ticket = self.shares().start_ticket(WayTicket { daemon, ticket: started.ticket });
-        let message = WorkerMessage::Released { client, slot, ticket: Some(ticket) };
+        let ticket = ticket.map(|ticket| self.shares().start_ticket(ticket));
+        let message = WorkerMessage::Released { client, slot, ticket };
         self.shared.inboxes.send_to_worker(worker, message);
     }
 
