@@ -64,6 +64,12 @@ impl Device {
         Target { arena, ssd: self.ssd.as_fd(), table, states }
     }
 
+    /// Has the kernel forget the pages of the file, so that they come from the device.
+    fn drop_pages(&self) {
+        rustix::fs::fdatasync(&self.ssd).expect("flushed");
+        rustix::fs::fadvise(&self.ssd, 0, None, rustix::fs::Advice::DontNeed).expect("dropped");
+    }
+
     /// Bytes per second of one pass with calls of `length`.
     fn pass(&self, length: usize, is_write: bool) -> f64 {
         let hazards = self.hazards.of_session(0, 1000);
@@ -110,12 +116,16 @@ fn main() {
         ("read, 1 MiB", 1 << 20, false),
         ("write, 4 KiB", 4096, true),
         ("read, 4 KiB", 4096, false),
-        ("read, 1000 B", 1024, false),
+        ("read, 1 KiB", 1024, false),
+        ("read cold, 1 MiB", 1 << 20, false),
     ] {
         let rounds = if what.starts_with("first") { 1 } else { ROUNDS };
         let mut speeds = [Vec::new(), Vec::new()];
         for _ in 0..rounds {
             for (device, speeds) in devices.iter().zip(&mut speeds) {
+                if what.contains("cold") {
+                    device.drop_pages();
+                }
                 speeds.push(device.pass(length, is_write));
             }
         }

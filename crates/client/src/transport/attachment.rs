@@ -97,8 +97,9 @@ impl Attachment {
     /// Descriptors that this process needs.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = i32> {
         let always = [self.socket.as_fd(), self.ssd.as_fd(), self.memory.as_fd()];
-        let tables = [self.hazards.descriptor(), self.table.descriptor(), self.states.descriptor()];
-        let some = core::iter::once(self.arena.descriptor()).chain(tables);
+        let tables = [self.arena.descriptor(), self.hazards.descriptor(), self.table.descriptor()];
+        let states = self.states.descriptors().into_iter();
+        let some = states.chain(tables).chain([self.extent_hints.descriptor()]);
         let indexes = self.indexes.iter().flatten().map(Index::descriptor);
         let some = some.chain(indexes).flatten();
         always.into_iter().chain(some).map(|file| file.as_raw_fd())
@@ -293,19 +294,7 @@ fn map_all(
             (op_log, HazardPointers::new(descriptors.map(10, Access::ReadWrite)?)?)
         }
     };
-    let page_groups = descriptors.map(11, Access::ReadWrite)?;
-    let sums = PageSums::new(descriptors.map(12, Access::ReadWrite)?);
-    let (table, states) = match is_guest {
-        true => {
-            let states = ExtentStates::open_in_parts(descriptors.keep(5)?, page_groups, sums)?;
-            (ExtentTable::open_in_parts(descriptors.keep(4)?)?, states)
-        }
-        false => {
-            let entries = descriptors.map(5, Access::ReadWrite)?;
-            let states = ExtentStates::new(entries, page_groups, sums);
-            (ExtentTable::new(descriptors.map(4, Access::ReadOnly)?), states)
-        }
-    };
+    let (table, states, extent_hints) = extent_tables(descriptors, is_guest)?;
     let (memory, ssd) = (descriptors.keep(3), descriptors.keep(6));
     // In another time namespace the clock may be behind; expired leases would then be trusted.
     let is_same_clock = wait::steady_nanos() >= welcome.steady_nanos.cast_signed();
@@ -321,7 +310,7 @@ fn map_all(
         arena: arena(descriptors, is_guest)?,
         table,
         states,
-        extent_hints: ExtentHints::new(descriptors.map(8, Access::ReadOnly)?)?,
+        extent_hints,
         hazards,
         memory: memory?,
         ssd: ssd?,
@@ -331,6 +320,26 @@ fn map_all(
     let host = HostSegment::new(descriptors.map(2, Access::ReadWrite)?)?;
     let activity = ActivitySegment::new(descriptors.map(13, Access::ReadWrite)?)?;
     Ok((attachment, host, activity))
+}
+
+/// The tables of the daemon's extents. A guest maps parts of them, as they come into use.
+fn extent_tables(
+    descriptors: &Descriptors,
+    is_guest: bool,
+) -> Result<(ExtentTable, ExtentStates, ExtentHints)> {
+    let [table, states, hints, page_groups, sums] = [4, 5, 8, 11, 12];
+    if is_guest {
+        let keep = |place| descriptors.keep(place);
+        let sums = PageSums::open_in_parts(keep(sums)?)?;
+        let states = ExtentStates::open_in_parts(keep(states)?, keep(page_groups)?, sums)?;
+        let hints = ExtentHints::open_in_parts(keep(hints)?)?;
+        return Ok((ExtentTable::open_in_parts(keep(table)?)?, states, hints));
+    }
+    let to_write = |place| descriptors.map(place, Access::ReadWrite);
+    let sums = PageSums::new(to_write(sums)?);
+    let states = ExtentStates::new(to_write(states)?, to_write(page_groups)?, sums);
+    let hints = ExtentHints::new(descriptors.map(hints, Access::ReadOnly)?)?;
+    Ok((ExtentTable::new(descriptors.map(table, Access::ReadOnly)?), states, hints))
 }
 
 /// The arena, which is as long as the daemon's memory. A guest maps few parts of it at a time; one

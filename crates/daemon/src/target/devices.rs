@@ -142,7 +142,7 @@ impl Devices {
             .and_then(|()| states.set_pinned(extent.slot, is_pinned))
             .and_then(|()| table.publish(inode, extent));
         expect_slot(shown);
-        self.extent_hints.note(inode, extent);
+        self.extent_hints.note(&self.table, inode, extent);
     }
 
     /// Publishes an extent that is on a spill host.

@@ -339,7 +339,8 @@ impl Target<'_> {
                 // Nobody looks at what a mapping reads, nor computes a sum of what it writes.
                 self.ssd_check(extent, 0..extent.length())?;
                 if how == Use::Write {
-                    self.states.sums.forget(extent.location, extent.length());
+                    let (location, length) = (extent.location, extent.length());
+                    self.states.sums.part(location, length)?.forget(location, length);
                 }
             }
             Ok(Ok(()))

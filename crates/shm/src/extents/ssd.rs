@@ -91,9 +91,8 @@ impl Target<'_> {
     /// Reads and checks whole pages at `location` of the file.
     fn pages_out(&self, extent: &Extent, location: u64, to: &mut [u8]) -> Result<()> {
         let mut expected = [None; CALL_PAGES];
-        for (page, sum) in expected.iter_mut().enumerate().take(to.len() / SUM_PAGE_BYTES) {
-            *sum = self.states.sums.get(page_at(location, page));
-        }
+        let of_pages = expected.get_mut(..to.len() / SUM_PAGE_BYTES).ok_or(Errno::EIO)?;
+        self.states.sums.read(location, of_pages)?;
         read_all(self.ssd, location, to)?;
         let pages = to.chunks_exact_mut(SUM_PAGE_BYTES).zip(expected).enumerate();
         for (page, (bytes, expected)) in pages {
@@ -111,11 +110,11 @@ impl Target<'_> {
         let mut page = [0; SUM_PAGE_BYTES];
         let mut mismatches = 0;
         while mismatches < READS_MAX {
-            let before = self.states.sums.get(location);
+            let before = self.states.sums.get(location)?;
             read_all(self.ssd, location, &mut page)?;
             match before {
                 Some(sum) if sum != sum_of(&page) => {
-                    mismatches += u32::from(self.states.sums.get(location) == before);
+                    mismatches += u32::from(self.states.sums.get(location)? == before);
                 }
                 // It matches, or somebody writes it: then its bytes are those before or after.
                 _ => {
@@ -167,7 +166,7 @@ impl Target<'_> {
 
     /// Writes whole pages.
     fn pages_in(&self, location: u64, from: &[u8]) -> Result<()> {
-        let sums = &self.states.sums;
+        let sums = self.states.sums.part(location, from.len() as u64)?;
         // The sum of each page of which this is the only writer.
         let mut own = [None; CALL_PAGES];
         for (page, (bytes, own)) in from.chunks_exact(SUM_PAGE_BYTES).zip(&mut own).enumerate() {
@@ -186,7 +185,7 @@ impl Target<'_> {
 
     /// Writes `part` at `skip` of a page.
     fn part_in(&self, extent: &Extent, location: u64, skip: usize, part: &[u8]) -> Result<()> {
-        let sums = &self.states.sums;
+        let sums = self.states.sums.part(location, SUM_PAGE_BYTES as u64)?;
         let mut page = [0; SUM_PAGE_BYTES];
         let old = sums.begin(location);
         if let Some(old) = old {
@@ -213,13 +212,13 @@ impl Target<'_> {
     /// # Errors
     /// Errors of the device.
     pub fn ssd_put(&self, extent: &Extent, within: u64, from: &[u8]) -> Result<()> {
-        let sums = &self.states.sums;
         let mut done = 0;
         while let Some(rest) = from.get(done..).filter(|rest| !rest.is_empty()) {
             let at = location(extent, within + done as u64)?;
             let (skip, length) = part_at(at, rest.len());
             let part = rest.get(..length).ok_or(Errno::EIO)?;
             let first = at - skip as u64;
+            let sums = self.states.sums.part(first, (skip + length) as u64)?;
             sums.forget(first, length as u64);
             write_all(self.ssd, at, part)?;
             if length.is_multiple_of(SUM_PAGE_BYTES) {
@@ -312,7 +311,7 @@ pub fn check_extent(
 fn matches(states: &ExtentStates, ssd: BorrowedFd<'_>, location: u64) -> Result<bool> {
     let mut page = [0; SUM_PAGE_BYTES];
     for _ in 0..READS_MAX {
-        let before = states.sums.get(location);
+        let before = states.sums.get(location)?;
         let Some(sum) = before else { return Ok(true) };
         read_all(ssd, location, &mut page)?;
         if sum == sum_of(&page) {

@@ -9,7 +9,7 @@
 //!
 //! States of a sum, with the transition of each party:
 //!
-//!   UNKNOWN --owner of the page or the daemon, alone--> sum        [`PageSums::seal`]
+//!   UNKNOWN --owner of the page or the daemon, alone--> sum        [`SumsPart::seal`]
 //!   sum ----writer begins--> WRITING --that writer ends--> sum     [`begin`, `end`]
 //!   WRITING --another writer begins--> UNKNOWN                     [`begin`]
 //!
@@ -21,11 +21,14 @@
 //!  1. While a sum is stored, no write to its page is under way.
 //!  2. A reader that finds the same sum before and after has read what was stored with it.
 
-use crate::segment::Segment;
+use super::crc::crc32c;
+use crate::kept::KeptFile;
+use crate::segment::{Access, Segment, errno};
 use crate::sync::{AtomicU32, AtomicU64};
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use wire::errno::Result;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use wire::errno::{Errno, Result};
 
 /// log2 of the size of a page with a sum.
 pub(super) const SUM_PAGE_LOG2: u8 = super::PAGE_LOG2;
@@ -33,6 +36,11 @@ pub(super) const SUM_PAGE_LOG2: u8 = super::PAGE_LOG2;
 pub const SUM_PAGE_BYTES: usize = 1 << SUM_PAGE_LOG2;
 const HEAD_BYTES: usize = 4096;
 const REPORT_COUNT: u64 = 64;
+const PAGE: u64 = SUM_PAGE_BYTES as u64;
+/// An application keeps so much mapped: the sums of 8 GiB.
+const KEPT_BYTES: usize = 8 << 20;
+/// Sums that are read together.
+const READ_MAX: usize = 64;
 
 /// The page is not protected.
 const UNKNOWN: u32 = 0;
@@ -56,7 +64,7 @@ pub const fn page_sums_of(file: &Range<u64>) -> Range<u64> {
 
 /// The sum of a page: its CRC-32C, which is not one of the two other states.
 pub(super) fn sum_of(page: &[u8]) -> u32 {
-    match crc32c::crc32c(page) {
+    match crc32c(page) {
         UNKNOWN => 1,
         WRITING => WRITING - 1,
         crc => crc,
@@ -74,80 +82,136 @@ pub struct DamageReport {
 
 /// The sums.
 pub struct PageSums {
+    /// All of them, or the first.
     segment: Segment,
+    /// The file, unless all are mapped.
+    file: Option<KeptFile>,
+}
+
+/// The mapping that has the sums of some pages.
+enum Mapping<'a> {
+    Kept(&'a Segment),
+    /// For these pages alone.
+    Own(Segment),
+}
+
+/// The sums of some pages, of which a writer changes some.
+pub(super) struct SumsPart<'a> {
+    mapping: Mapping<'a>,
+    /// Where the mapping begins in the segment.
+    skip: usize,
+}
+
+/// Where the sum of the page at `location` is in the segment.
+fn place_of(location: u64) -> Result<usize> {
+    let page = usize::try_from(location >> SUM_PAGE_LOG2).map_err(|_| Errno::EIO)?;
+    page.checked_mul(4).and_then(|at| at.checked_add(HEAD_BYTES)).ok_or(Errno::EIO)
+}
+
+const fn known(sum: u32) -> Option<u32> {
+    if sum == UNKNOWN || sum == WRITING { None } else { Some(sum) }
 }
 
 impl PageSums {
     /// Sees nothing of the shared memory any more (`Segment::detach`).
     pub fn detach(&self) {
+        self.file.iter().for_each(KeptFile::give_up);
         self.segment.detach();
     }
 
     /// Takes the mapping.
     #[must_use]
     pub const fn new(segment: Segment) -> PageSums {
-        PageSums { segment }
+        PageSums { segment, file: None }
+    }
+
+    /// Takes the file, of which little is mapped: for an application, whose address space others
+    /// watch. Sums behind that are read through the file, and mapped for each write.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn open_in_parts(file: OwnedFd) -> Result<PageSums> {
+        let length = rustix::fs::fstat(&file).map_err(errno)?.st_size;
+        let length = usize::try_from(length).map_err(|_| Errno::EINVAL)?;
+        let segment = Segment::map(&file, length.min(KEPT_BYTES), Access::ReadWrite)?;
+        Ok(PageSums { segment, file: Some(KeptFile::new(file)) })
+    }
+
+    /// The file, if part of it is mapped.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(KeptFile::descriptor)
     }
 
     pub(super) fn unmap_pages(&self) {
         self.segment.unmap_pages();
     }
 
-    /// The sum of the page at `location`; `None` beyond the table, where nothing is checked.
-    fn word(&self, location: u64) -> Option<&AtomicU32> {
-        let page = usize::try_from(location >> SUM_PAGE_LOG2).ok()?;
-        self.segment.word32(page.checked_mul(4)?.checked_add(HEAD_BYTES)?).ok()
-    }
-
     /// The sum of the page at `location`; `None` if it has none.
-    pub(super) fn get(&self, location: u64) -> Option<u32> {
-        let sum = self.word(location)?.load(SeqCst);
-        (sum != UNKNOWN && sum != WRITING).then_some(sum)
+    ///
+    /// # Errors
+    /// As `read`.
+    pub(super) fn get(&self, location: u64) -> Result<Option<u32>> {
+        let mut sum = [None];
+        self.read(location, &mut sum)?;
+        let [sum] = sum;
+        Ok(sum)
     }
 
-    /// A write to a page begins. Returns the sum of its contents, if the writer is alone: then it calls
-    /// `end`.
-    pub(super) fn begin(&self, location: u64) -> Option<u32> {
-        let word = self.word(location)?;
-        let mut now = word.load(SeqCst);
-        loop {
-            let is_alone = now != UNKNOWN && now != WRITING;
-            let then = if is_alone { WRITING } else { UNKNOWN };
-            match word.compare_exchange(now, then, SeqCst, SeqCst) {
-                Ok(_) => return is_alone.then_some(now),
-                Err(other) => now = other,
+    /// The sums of the pages from `location` on; `None` for one that has none, and beyond the table,
+    /// where nothing is checked.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub(super) fn read(&self, location: u64, to: &mut [Option<u32>]) -> Result<()> {
+        let place = place_of(location)?;
+        let end = place.saturating_add(to.len() * 4);
+        match &self.file {
+            Some(file) if end > self.segment.len() => read_words(file.get()?, place, to),
+            _ => {
+                for (number, to) in to.iter_mut().enumerate() {
+                    let word = self.segment.word32(place + number * 4);
+                    *to = word.ok().and_then(|word| known(word.load(SeqCst)));
+                }
+                Ok(())
             }
         }
     }
 
-    /// The write of the only writer ended, and the page has this sum. If another has begun meanwhile it
-    /// stays unknown.
-    pub(super) fn end(&self, location: u64, sum: u32) {
-        if let Some(word) = self.word(location) {
-            let _ = word.compare_exchange(WRITING, sum, SeqCst, Relaxed);
-        }
-    }
-
-    /// The page, which nobody else writes, has this sum.
-    pub(super) fn seal(&self, location: u64, sum: u32) {
-        if let Some(word) = self.word(location) {
-            word.store(sum, SeqCst);
-        }
-    }
-
-    /// The pages of `length` bytes from `location` on are not protected any more.
-    pub(super) fn forget(&self, location: u64, length: u64) {
-        for at in (location..location.saturating_add(length)).step_by(SUM_PAGE_BYTES) {
-            self.seal(at, UNKNOWN);
-        }
+    /// The sums of the pages of `length` bytes from `location` on, to change them.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub(super) fn part(&self, location: u64, length: u64) -> Result<SumsPart<'_>> {
+        let place = place_of(location)?;
+        let end = place_of(location.saturating_add(length).next_multiple_of(PAGE))?;
+        let Some(file) = self.file.as_ref().filter(|_| end > self.segment.len()) else {
+            return Ok(SumsPart { mapping: Mapping::Kept(&self.segment), skip: 0 });
+        };
+        let skip = place / SUM_PAGE_BYTES * SUM_PAGE_BYTES;
+        let file = file.get()?;
+        let in_file = rustix::fs::fstat(file).map_err(errno)?.st_size;
+        let end = end.min(usize::try_from(in_file).map_err(|_| Errno::EIO)?);
+        let mapping = match end.checked_sub(skip).filter(|length| *length > 0) {
+            Some(length) => {
+                Mapping::Own(Segment::map_part(file, skip as u64, length, Access::ReadWrite)?)
+            }
+            // Nothing is checked there.
+            None => Mapping::Own(Segment::nothing()),
+        };
+        Ok(SumsPart { mapping, skip })
     }
 
     /// The pages of a group at `location` whose bits are set belong to a new extent and are not valid:
     /// nobody reads them, and their first writer is alone.
-    pub(super) fn begin_group(&self, location: u64, pages: u64) {
+    ///
+    /// # Errors
+    /// As `part`.
+    pub(super) fn begin_group(&self, location: u64, pages: u64) -> Result<()> {
+        let sums = self.part(location, PAGE * u64::from(u64::BITS))?;
         for page in (0..u64::from(u64::BITS)).filter(|page| pages >> page & 1 != 0) {
-            self.seal(location.saturating_add(page << SUM_PAGE_LOG2), NOT_VALID);
+            sums.seal(location.saturating_add(page << SUM_PAGE_LOG2), NOT_VALID);
         }
+        Ok(())
     }
 
     /// The bytes of a part of the file are lost, and zeros are in their place: pages without a sum get
@@ -157,9 +221,10 @@ impl PageSums {
             UNKNOWN | WRITING => NOT_VALID,
             wrong => wrong,
         };
+        let Ok(sums) = self.part(lost.start, lost.end.saturating_sub(lost.start)) else { return };
         for at in lost.step_by(SUM_PAGE_BYTES) {
-            if self.get(at).is_none() {
-                self.seal(at, wrong);
+            if sums.get(at).is_none() {
+                sums.seal(at, wrong);
             }
         }
     }
@@ -195,6 +260,82 @@ impl PageSums {
     }
 }
 
+impl SumsPart<'_> {
+    /// The sum of the page at `location`; `None` beyond the table, where nothing is checked.
+    fn word(&self, location: u64) -> Option<&AtomicU32> {
+        let segment = match &self.mapping {
+            Mapping::Kept(segment) => segment,
+            Mapping::Own(segment) => segment,
+        };
+        segment.word32(place_of(location).ok()?.checked_sub(self.skip)?).ok()
+    }
+
+    /// The sum of the page at `location`; `None` if it has none.
+    fn get(&self, location: u64) -> Option<u32> {
+        known(self.word(location)?.load(SeqCst))
+    }
+
+    /// A write to a page begins. Returns the sum of its contents, if the writer is alone: then it calls
+    /// `end`.
+    pub(super) fn begin(&self, location: u64) -> Option<u32> {
+        let word = self.word(location)?;
+        let mut now = word.load(SeqCst);
+        loop {
+            let sum = known(now);
+            let then = if sum.is_some() { WRITING } else { UNKNOWN };
+            match word.compare_exchange(now, then, SeqCst, SeqCst) {
+                Ok(_) => return sum,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// The write of the only writer ended, and the page has this sum. If another has begun meanwhile it
+    /// stays unknown.
+    pub(super) fn end(&self, location: u64, sum: u32) {
+        if let Some(word) = self.word(location) {
+            let _ = word.compare_exchange(WRITING, sum, SeqCst, Relaxed);
+        }
+    }
+
+    /// The page, which nobody else writes, has this sum.
+    pub(super) fn seal(&self, location: u64, sum: u32) {
+        if let Some(word) = self.word(location) {
+            word.store(sum, SeqCst);
+        }
+    }
+
+    /// The pages of `length` bytes from `location` on are not protected any more.
+    pub(super) fn forget(&self, location: u64, length: u64) {
+        for at in (location..location.saturating_add(length)).step_by(SUM_PAGE_BYTES) {
+            self.seal(at, UNKNOWN);
+        }
+    }
+}
+
+/// Reads words of the file. A word that is changed meanwhile may be any: a reader that finds a page
+/// damaged by it reads both again.
+fn read_words(file: BorrowedFd<'_>, place: usize, to: &mut [Option<u32>]) -> Result<()> {
+    let mut words = [[0; 4]; READ_MAX];
+    let mut done = 0;
+    for to in to.chunks_mut(READ_MAX) {
+        let bytes = words.get_mut(..to.len()).ok_or(Errno::EIO)?.as_flattened_mut();
+        let count = loop {
+            match rustix::io::pread(file, &mut *bytes, (place + done) as u64) {
+                Err(rustix::io::Errno::INTR) => {}
+                read => break read.map_err(errno)?,
+            }
+        };
+        // Beyond the table nothing is known.
+        bytes.get_mut(count..).unwrap_or_default().fill(0);
+        done += bytes.len();
+        for (to, word) in to.iter_mut().zip(&words) {
+            *to = known(u32::from_ne_bytes(*word));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,12 +346,57 @@ mod tests {
         PageSums::new(Segment::nameless(c"sums", length).expect("memory").0)
     }
 
+    fn part_of(sums: &PageSums) -> SumsPart<'_> {
+        sums.part(0, 16 << SUM_PAGE_LOG2).expect("mapped")
+    }
+
+    /// Sums on both sides of what is kept mapped, and across, are those of the daemon, which maps all.
+    #[test]
+    fn sums_of_which_few_are_mapped_are_the_sums() {
+        let border = ((KEPT_BYTES - HEAD_BYTES) as u64 / 4) << SUM_PAGE_LOG2;
+        let end = border + (2000 << SUM_PAGE_LOG2);
+        let (segment, file) =
+            Segment::nameless(c"sums", page_sums_bytes(end) as usize).expect("memory");
+        let (all, few) = (PageSums::new(segment), PageSums::open_in_parts(file).expect("a file"));
+        let page = |number: u64| number << SUM_PAGE_LOG2;
+        for first in
+            [0, border - page(64), border - page(30), border, border + page(1), end - page(70)]
+        {
+            let locations = || (0..70).map(|number| first + page(number));
+            let of_daemon = all.part(first, page(70)).expect("mapped");
+            locations().for_each(|at| of_daemon.seal(at, at as u32 >> 8 | 1));
+            let part = few.part(first, page(70)).expect("mapped");
+            let mut read = [None; 70];
+            few.read(first, &mut read).expect("read");
+            for (at, read) in locations().zip(read) {
+                let sum = Some(at as u32 >> 8 | 1);
+                assert_eq!((read, few.get(at), part.begin(at)), (sum, Ok(sum), sum), "{at:#x}");
+                assert_eq!((all.get(at), few.get(at)), (Ok(None), Ok(None)), "{at:#x}");
+                part.end(at, 5);
+                assert_eq!(of_daemon.get(at), Some(5), "{at:#x}");
+            }
+        }
+        // Pages beyond the table are not checked.
+        let mut read = [Some(1); 3];
+        few.read(end - page(1), &mut read).expect("read");
+        assert_eq!(read, [Some(5), None, None]);
+        assert_eq!(
+            few.part(end + page(4000), page(1)).expect("nothing").begin(end + page(4000)),
+            None
+        );
+        // A process that gave up the right to the memory reads and maps no more.
+        few.detach();
+        assert_eq!(few.get(border), Err(Errno::EACCES));
+        assert_eq!(few.part(border, page(1)).err(), Some(Errno::EACCES));
+    }
+
     /// Each order of two writers of one page, from each state: a sum is there at the end only if it was
     /// stored by a writer that was alone.
     #[test]
     fn a_sum_is_stored_by_a_writer_that_was_alone() {
         let (page, first, second) = (5 << SUM_PAGE_LOG2, 11, 12);
-        let sums = sums();
+        let all = sums();
+        let sums = part_of(&all);
         assert_eq!(sums.begin(page), None, "nothing is known");
         sums.end(page, first);
         assert_eq!(sums.get(page), None, "only the owner may store the first");
@@ -236,9 +422,10 @@ mod tests {
 
     #[test]
     fn lost_pages_do_not_match_zeros() {
-        let sums = sums();
+        let all = sums();
+        let sums = part_of(&all);
         sums.seal(3 << SUM_PAGE_LOG2, 77);
-        sums.distrust(2 << SUM_PAGE_LOG2..5 << SUM_PAGE_LOG2);
+        all.distrust(2 << SUM_PAGE_LOG2..5 << SUM_PAGE_LOG2);
         let of_zeros = sum_of(&[0; SUM_PAGE_BYTES]);
         let sum_of_page = |page: u64| sums.get(page << SUM_PAGE_LOG2);
         assert_eq!((sum_of_page(1), sum_of_page(3), sum_of_page(5)), (None, Some(77), None));
@@ -252,7 +439,7 @@ mod tests {
         // Four bytes give every CRC: these are the preimages of 0 and of all ones.
         let mut found = [false; 2];
         for bytes in [[0xff; 4], [0; 4]] {
-            let state = crc32c::crc32c(&bytes);
+            let state = crc32c(&bytes);
             found[usize::from(state == WRITING)] |= state == WRITING || state == UNKNOWN;
             assert!(sum_of(&bytes) != UNKNOWN && sum_of(&bytes) != WRITING);
         }

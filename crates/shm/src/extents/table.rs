@@ -33,7 +33,7 @@
 //! space is reused under a copy. The rest of the header stays: a daemon that takes over learns from
 //! it which space an older hazard pointer protects.
 
-use super::further::FurtherParts;
+use super::further::PartedTable;
 use super::sums::PageSums;
 use crate::segment::{Access, Segment, SharedEntry};
 use crate::sync::{AtomicU32, AtomicU64, fence};
@@ -54,7 +54,7 @@ pub const PAGE_LOG2: u8 = 12;
 /// log2 of the size of a page group: 64 pages, those of one word.
 pub const PAGE_GROUP_LOG2: u8 = PAGE_LOG2 + 6;
 /// Size of the words of a page group of both devices.
-const PAGE_GROUP_BYTES: usize = 2 * size_of::<PageBits>();
+const PAGE_GROUP_BYTES: usize = size_of::<GroupBits>();
 
 /// Length of the segment of page groups for a target whose longer device has `device` bytes.
 #[must_use]
@@ -99,6 +99,13 @@ impl PageBits {
     }
 }
 
+/// The page bits of a group of the arena, and of the SSD file.
+#[repr(C)]
+struct GroupBits([PageBits; 2]);
+
+// SAFETY: two of those above. WHY: as there.
+unsafe impl SharedEntry for GroupBits {}
+
 /// The fields of a state.
 #[repr(C)]
 struct ExtentState {
@@ -139,9 +146,7 @@ const GONE: u64 = 1 << 62;
 
 /// The headers.
 pub struct ExtentTable {
-    segment: Segment,
-    /// Those behind `segment`, if it is the first part.
-    further: Option<FurtherParts>,
+    headers: PartedTable,
 }
 
 fn check_of(inode: u64, start: u64, location: u64, shape: u32) -> u32 {
@@ -152,14 +157,13 @@ fn check_of(inode: u64, start: u64, location: u64, shape: u32) -> u32 {
 impl ExtentTable {
     /// Sees nothing of the shared memory any more (`Segment::detach`).
     pub fn detach(&self) {
-        self.segment.detach();
-        self.further.iter().for_each(FurtherParts::detach);
+        self.headers.detach();
     }
 
     /// Takes the mapping.
     #[must_use]
     pub const fn new(segment: Segment) -> ExtentTable {
-        ExtentTable { segment, further: None }
+        ExtentTable { headers: PartedTable::whole(segment) }
     }
 
     /// Takes the file, and maps parts of it as slots come into use.
@@ -167,30 +171,24 @@ impl ExtentTable {
     /// # Errors
     /// `EINVAL` for a table that no daemon makes; errors of the operating system.
     pub fn open_in_parts(file: OwnedFd) -> Result<ExtentTable> {
-        let (segment, further) = FurtherParts::open(file, HEADER_BYTES, Access::ReadOnly)?;
-        Ok(ExtentTable { segment, further: Some(further) })
+        Ok(ExtentTable { headers: PartedTable::open(file, HEADER_BYTES, Access::ReadOnly)? })
     }
 
     /// The file, if parts of it are mapped.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.further.as_ref().map(FurtherParts::descriptor)
+        self.headers.descriptor()
     }
 
     /// Has the table count no longer as memory of this process.
     pub fn unmap_pages(&self) {
-        self.segment.unmap_pages();
-        self.further.iter().for_each(FurtherParts::unmap_pages);
+        self.headers.unmap_pages();
     }
 
     /// Number of slots.
     #[must_use]
     pub const fn count(&self) -> u32 {
-        let bytes = match &self.further {
-            Some(further) => further.len(),
-            None => self.segment.len(),
-        };
-        (bytes / HEADER_BYTES) as u32
+        (self.headers.len() / HEADER_BYTES) as u32
     }
 
     /// Makes the memory of the headers of these slots present.
@@ -198,15 +196,13 @@ impl ExtentTable {
     /// # Errors
     /// `ENOSPC` if there is none; `EIO` for a slot that does not exist.
     pub fn reserve(&self, slots: Range<u32>) -> Result<()> {
-        self.segment.reserve(slots.start as usize * HEADER_BYTES, slots.len() * HEADER_BYTES)
+        let (start, length) = (slots.start as usize * HEADER_BYTES, slots.len() * HEADER_BYTES);
+        self.headers.first().reserve(start, length)
     }
 
     #[inline]
     fn header(&self, slot: u32) -> Result<&Header> {
-        match self.segment.entry(slot as usize * HEADER_BYTES) {
-            Err(absent) => self.further.as_ref().ok_or(absent)?.entry(slot),
-            found => found,
-        }
+        self.headers.entry(slot as usize)
     }
 
     /// Shows an extent of `inode` to clients.
@@ -372,10 +368,8 @@ impl Use {
 
 /// The states.
 pub struct ExtentStates {
-    entries: Segment,
-    /// Those behind `entries`, if it is the first part.
-    further: Option<FurtherParts>,
-    page_groups: Segment,
+    entries: PartedTable,
+    page_groups: PartedTable,
     /// Sums of the pages of the SSD file.
     pub(super) sums: PageSums,
 }
@@ -384,7 +378,6 @@ impl ExtentStates {
     /// Sees nothing of the shared memory any more (`Segment::detach`).
     pub fn detach(&self) {
         self.entries.detach();
-        self.further.iter().for_each(FurtherParts::detach);
         self.page_groups.detach();
         self.sums.detach();
     }
@@ -392,32 +385,37 @@ impl ExtentStates {
     /// Takes the mappings of the entries and of the page groups, and the sums.
     #[must_use]
     pub const fn new(entries: Segment, page_groups: Segment, sums: PageSums) -> ExtentStates {
-        ExtentStates { entries, further: None, page_groups, sums }
+        ExtentStates {
+            entries: PartedTable::whole(entries),
+            page_groups: PartedTable::whole(page_groups),
+            sums,
+        }
     }
 
-    /// As `new`, of the entries a file, of which parts are mapped as slots come into use.
+    /// As `new`, of files, of which parts are mapped as slots and space come into use.
     ///
     /// # Errors
     /// `EINVAL` for a table that no daemon makes; errors of the operating system.
     pub fn open_in_parts(
         entries: OwnedFd,
-        page_groups: Segment,
+        page_groups: OwnedFd,
         sums: PageSums,
     ) -> Result<ExtentStates> {
-        let (entries, further) = FurtherParts::open(entries, STATE_BYTES, Access::ReadWrite)?;
-        Ok(ExtentStates { entries, further: Some(further), page_groups, sums })
+        let entries = PartedTable::open(entries, STATE_BYTES, Access::ReadWrite)?;
+        let page_groups = PartedTable::open(page_groups, PAGE_GROUP_BYTES, Access::ReadWrite)?;
+        Ok(ExtentStates { entries, page_groups, sums })
     }
 
-    /// The file of the entries, if parts of it are mapped.
+    /// The files of the tables, if parts of them are mapped.
     #[must_use]
-    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.further.as_ref().map(FurtherParts::descriptor)
+    pub fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 3] {
+        let ExtentStates { entries, page_groups, sums } = self;
+        [entries.descriptor(), page_groups.descriptor(), sums.descriptor()]
     }
 
     /// Has the states count no longer as memory of this process.
     pub fn unmap_pages(&self) {
         self.entries.unmap_pages();
-        self.further.iter().for_each(FurtherParts::unmap_pages);
         self.page_groups.unmap_pages();
         self.sums.unmap_pages();
     }
@@ -433,15 +431,13 @@ impl ExtentStates {
     /// # Errors
     /// `ENOSPC` if there is none; `EIO` for a slot that does not exist.
     pub fn reserve(&self, slots: Range<u32>) -> Result<()> {
-        self.entries.reserve(slots.start as usize * STATE_BYTES, slots.len() * STATE_BYTES)
+        let (start, length) = (slots.start as usize * STATE_BYTES, slots.len() * STATE_BYTES);
+        self.entries.first().reserve(start, length)
     }
 
     #[inline]
     fn state(&self, slot: u32) -> Result<&ExtentState> {
-        match self.entries.entry(slot as usize * STATE_BYTES) {
-            Err(absent) => self.further.as_ref().ok_or(absent)?.entry(slot),
-            found => found,
-        }
+        self.entries.entry(slot as usize)
     }
 
     /// The page bits of a group of an extent, counted from its first.
@@ -481,8 +477,9 @@ impl ExtentStates {
     #[inline]
     fn long_page_bits(&self, extent: &Extent, group: u64) -> Result<&PageBits> {
         let number = (extent.location >> PAGE_GROUP_LOG2) as usize + group as usize;
-        let of_tier = usize::from(extent.tier != Extent::MEMORY) * size_of::<PageBits>();
-        self.page_groups.entry(number * PAGE_GROUP_BYTES + of_tier)
+        let group: &GroupBits = self.page_groups.entry(number)?;
+        let [in_memory, on_ssd] = &group.0;
+        Ok(if extent.tier == Extent::MEMORY { in_memory } else { on_ssd })
     }
 
     /// The thread that takes over the claims of dead threads.
@@ -529,7 +526,7 @@ impl ExtentStates {
             self.page_bits(extent, group)?.reset(valid);
             if extent.tier == Extent::SSD {
                 let location = extent.location.saturating_add(group << PAGE_GROUP_LOG2);
-                self.sums.begin_group(location, !valid & all_pages(extent.length_log2));
+                self.sums.begin_group(location, !valid & all_pages(extent.length_log2))?;
             }
         }
         self.marks(extent.slot)?.store(UNUSED, Relaxed);
