@@ -152,8 +152,10 @@ mod tests {
     /// A signal that is blocked ends no wait: this thread's own.
     #[test]
     fn a_blocked_signal_is_not_seen() {
-        let script = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); \
-                      os.kill(os.getpid(), signal.SIGUSR1); print('sent', flush=True); sys.stdin.read()";
+        let script = "import os, signal, sys\n\
+                      signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n\
+                      os.kill(os.getpid(), signal.SIGUSR1)\n\
+                      print('sent', flush=True); sys.stdin.read()";
         let mut child = Command::new("python3")
             .args(["-c", script])
             .stdin(std::process::Stdio::piped())
