@@ -29,7 +29,6 @@
 //! log, and clients attach to the daemon that is started in its place.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing, clippy::string_slice)]
-#![expect(clippy::print_stderr, reason = "a program reports its errors there")]
 
 mod backing;
 mod host;
@@ -41,7 +40,7 @@ mod startup;
 mod target;
 mod threads;
 
-use config::printable::error_text;
+use background::log_file::report_error;
 use config::process::{CheckExtent, Invocation};
 use startup::settings::Settings;
 use std::io::Write as _;
@@ -53,7 +52,7 @@ fn main() -> ExitCode {
         Ok(Some((settings, Some(extent)))) => return check(&settings, extent),
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebayd: {}", error_text(&error));
+            report_error("forebayd: ", &error);
             return ExitCode::from(2);
         }
     };
@@ -78,7 +77,7 @@ fn check(settings: &Settings, extent: CheckExtent) -> ExitCode {
     match line {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", error_text(&error));
+            report_error("", &error);
             ExitCode::FAILURE
         }
     }
