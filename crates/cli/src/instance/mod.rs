@@ -24,6 +24,8 @@ pub(crate) mod ranks;
 
 pub(crate) mod jobs;
 
+pub(crate) mod causes;
+
 pub(crate) mod overview;
 
 pub(crate) mod lend;

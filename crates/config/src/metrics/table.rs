@@ -125,6 +125,12 @@ metrics! {
         "Clean data evicted, which the backing store still has"
     bytes_fetched "forebay_fetched_bytes_total" Counter Bytes
         "Data read from the backing store"
+    fetches "forebay_fetches_total" Counter Count
+        "Parts of files read from the backing store"
+    fetch_us "forebay_fetch_seconds_total" Counter Micros
+        "Time of these reads, added up over those that run side by side"
+    fetches_failed "forebay_fetches_failed_total" Counter Count
+        "Those of them that failed"
     bytes_refetched "forebay_refetched_bytes_total" Counter Bytes
         "Evicted data that was read from the backing store again"
     bytes_prefetched "forebay_prefetched_bytes_total" Counter Bytes

@@ -269,6 +269,8 @@ impl Dispatcher {
         metrics.qos_requests.fetch_add(1, Relaxed);
         metrics.qos_bytes.fetch_add(held.bytes, Relaxed);
         let HeldRequest { client, slot, worker, .. } = held;
+        let micros = u32::try_from(now.saturating_sub(came_at) / 1000).unwrap_or(u32::MAX);
+        client.slots.set_held_micros(slot.into(), micros);
         let ticket = ticket.map(|ticket| self.shares().start_ticket(ticket));
         let message = WorkerMessage::Released { client, slot, ticket };
         self.shared.inboxes.send_to_worker(worker, message);

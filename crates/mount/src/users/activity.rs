@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
+use wire::Inode;
 use wire::errno::Errno;
 use wire::job::{JOB_VARIABLES, RANK_VARIABLES};
 
@@ -70,6 +71,8 @@ pub(crate) struct CallerActivity {
 #[derive(Default)]
 pub(crate) struct BegunCall<'a> {
     counted: Option<(OpClass, CallTimer<'a>)>,
+    /// The directory in which it names something.
+    directory: Option<Inode>,
     _admitted: Option<AdmittedRequest<'a>>,
 }
 
@@ -145,7 +148,7 @@ impl CallerActivity {
     pub(crate) fn begin<'a>(
         &'a self,
         client: &'a Client,
-        thread: u32,
+        (thread, node): (u32, Inode),
         operation: &Operation<'_>,
     ) -> BegunCall<'a> {
         let Some(segment) = client.activity().filter(|_| may_be_counted(operation)) else {
@@ -160,14 +163,20 @@ impl CallerActivity {
         client.count_in(block.lane);
         let _admitted = Some(self.admission.enter(block.account));
         let class = class_of(operation).filter(|_| thread != 0);
-        BegunCall { counted: class.map(|class| (class, client.begin_call())), _admitted }
+        let counted = class.map(|class| (class, client.begin_call()));
+        BegunCall { counted, directory: names_something(operation).then_some(node), _admitted }
     }
 
     /// Counts a call that `begin` began.
     pub(crate) fn end(client: &Client, call: BegunCall<'_>, outcome: Result<usize, Errno>) {
         let Some((class, timer)) = call.counted else { return };
         let result = outcome.map_or_else(|errno| -i64::from(errno.0), |_| 0);
-        client.end_call(timer, class, result);
+        if client.end_call(timer, class, result)
+            && let Some(directory) = call.directory
+            && client.is_directory_due()
+        {
+            client.note_directory(directory);
+        }
     }
 
     /// Notes that the process for which the calling thread counts has opened a file for writing.
@@ -280,6 +289,22 @@ const fn class_of(operation: &Operation<'_>) -> Option<OpClass> {
         Operation::Read { .. } | Operation::Write { .. } => return None,
         _ => OpClass::Other,
     })
+}
+
+/// Whether an operation names an entry of its node.
+const fn names_something(operation: &Operation<'_>) -> bool {
+    matches!(
+        operation,
+        Operation::Lookup { .. }
+            | Operation::Symlink { .. }
+            | Operation::MakeNode { .. }
+            | Operation::MakeDirectory { .. }
+            | Operation::Unlink { .. }
+            | Operation::RemoveDirectory { .. }
+            | Operation::Rename { .. }
+            | Operation::Link { .. }
+            | Operation::Create { .. }
+    )
 }
 
 #[cfg(test)]

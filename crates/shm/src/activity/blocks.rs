@@ -14,6 +14,7 @@
 //!     a live block.
 
 use super::calls::{CLASS_COUNT, ClassCounters};
+use super::causes::WAIT_COUNT;
 use super::{ActivitySegment, BLOCK_BYTES, BLOCK_COUNT, BLOCKS, DIRECTORY, Lane, TAKEN_AT};
 use crate::segment::SharedEntry;
 use crate::sync::{self, AtomicU32, AtomicU64};
@@ -120,7 +121,9 @@ pub(super) struct Block {
     /// Files whose transfers were counted in record 0 for lack of a record.
     pub(super) merged: AtomicU64,
     gid: AtomicU32,
-    _unused: [AtomicU32; 9],
+    _unused: AtomicU32,
+    /// Nanoseconds of waiting, by `WaitCause`.
+    pub(super) waits: [AtomicU64; WAIT_COUNT],
     pub(super) classes: [ClassCounters; CLASS_COUNT],
 }
 
@@ -172,6 +175,7 @@ impl ActivitySegment {
             .find(|&block| self.take_free(block, owner))?;
         let fill = || -> Result<()> {
             self.segment.reserve(BLOCKS + block.0 as usize * BLOCK_BYTES, BLOCK_BYTES)?;
+            self.begin_directories(block)?;
             let to = self.block(block)?;
             to.started.store(owner.started, Relaxed);
             to.began.store(sync::real_nanos(), Relaxed);

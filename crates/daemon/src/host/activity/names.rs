@@ -1,4 +1,5 @@
-//! Paths of the files of a job, for answers: services are asked for names by inode numbers.
+//! Paths of the files of a job, for answers: services are asked for names by inode numbers, and whether
+//! the backing store has what was written.
 //!
 //! No inode knows its names, so the services look at all their entries, a part of them for each
 //! request. The work is bounded: at most `NAMES_ASKED_MAX` files are named, those with the most
@@ -38,11 +39,19 @@ struct Names {
 /// Adds paths to the files of a job.
 pub(crate) fn name_files(shared: &Shared, profile: &mut JobProfile) {
     let asked = most_used(&profile.files);
-    if asked.is_empty() {
+    let directories: BTreeSet<u64> = profile.directories.iter().map(|one| one.inode).collect();
+    let until = Instant::now() + TIME;
+    let all: BTreeSet<u64> = asked.union(&directories).copied().take(NAMES_ASKED_MAX).collect();
+    if all.is_empty() {
         return;
     }
-    let until = Instant::now() + TIME;
-    let names = Names::find(shared, &asked, until);
+    let names = Names::find(shared, &all, until);
+    for directory in &mut profile.directories {
+        directory.path = names.path_of(directory.inode);
+    }
+    if shared.backing.is_some() {
+        note_dirty(shared, &mut profile.files, until);
+    }
     let mut removed: BTreeMap<u64, bool> = BTreeMap::new();
     for file in profile.files.iter_mut().filter(|file| asked.contains(&file.inode)) {
         file.path = names.path_of(file.inode);
@@ -108,6 +117,21 @@ fn is_removed(shared: &Shared, inode: Inode, until: Instant) -> bool {
         Some(Ok(Reply::Attributes { attributes })) => attributes.links == 0,
         Some(Ok(Reply::Refused { errno })) => errno == Errno::ESTALE,
         _ => false,
+    }
+}
+
+/// Says of files that were written whether the backing store has them as they are, as long as there is
+/// time.
+fn note_dirty(shared: &Shared, files: &mut [FileProfile], until: Instant) {
+    let mut known: BTreeMap<u64, bool> = BTreeMap::new();
+    for file in files.iter_mut().filter(|file| !file.writes.is_none()) {
+        let inode = Inode(file.inode);
+        let is_dirty = || {
+            let answer = ask(shared, inode.shard(), &Request::IsClean { inode }, until);
+            let reply = answer.as_deref().map(|bytes| Reply::decode(&mut Reader::new(bytes)));
+            reply == Some(Ok(Reply::Number { value: 0 }))
+        };
+        file.is_dirty = *known.entry(file.inode).or_insert_with(is_dirty);
     }
 }
 

@@ -136,11 +136,16 @@ pub fn begin(number: i64) -> Option<(OpClass, CallTimer<'static>)> {
     Some((class, CLIENT.begin_call()))
 }
 
-/// Counts a call that concerned the instance.
+/// Counts a call that concerned the instance. True if it was timed, which one call of many is.
 #[inline]
-pub fn count(timer: CallTimer<'_>, class: OpClass, (number, a): (i64, &[u64; 6]), result: i64) {
+pub fn count(
+    timer: CallTimer<'_>,
+    class: OpClass,
+    (number, a): (i64, &[u64; 6]),
+    result: i64,
+) -> bool {
     let class = if class == OpClass::Open && creates(number, a) { OpClass::Create } else { class };
-    CLIENT.end_call(timer, class, result);
+    CLIENT.end_call(timer, class, result)
 }
 
 /// True for an open that may make a file.
