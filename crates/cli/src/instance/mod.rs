@@ -26,6 +26,8 @@ pub(crate) mod jobs;
 
 pub(crate) mod overview;
 
+pub(crate) mod exposition;
+
 pub(crate) mod lend;
 
 pub(crate) mod rescue;

@@ -13,6 +13,7 @@ mod advice;
 mod backing;
 mod crash;
 mod dashboard;
+mod history;
 mod hosts;
 mod locks;
 mod mount;
