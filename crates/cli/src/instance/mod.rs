@@ -28,6 +28,8 @@ pub(crate) mod causes;
 
 pub(crate) mod overview;
 
+pub(crate) mod exposition;
+
 pub(crate) mod lend;
 
 pub(crate) mod rescue;

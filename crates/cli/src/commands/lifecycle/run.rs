@@ -10,7 +10,6 @@ use crate::commands::qos::{self, JobRate};
 use crate::failure::{FAILED, Failure, NO_INSTANCE, NOT_FOUND, NOT_RUNNABLE, Result, USAGE};
 use crate::instance::cluster::{self, DamagedFiles};
 use crate::instance::host;
-use crate::instance::inspect::query_time;
 use crate::instance::mounts::shared::{self, SharedMount, SharedMountRequest};
 use crate::instance::plan;
 use crate::process::program;
@@ -135,7 +134,7 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
         other => other,
     };
     if outcome.is_ok() && !given.get_flag("quiet") {
-        run_report::show(&name, &job, query_time(&settings));
+        run_report::show(&settings, &name, &job);
     }
     if !is_temporary {
         return outcome;
