@@ -468,7 +468,7 @@ impl Dispatcher {
         self.spread.send_at_once();
         let now = self.now();
         self.spread_rules(now);
-        json!({ "version": version }).to_string()
+        json!({ "version": version, "warnings": self.rules.warnings() }).to_string()
     }
 
     fn asked(&mut self, text: &str, answer: SyncSender<String>) {
@@ -516,6 +516,7 @@ impl Dispatcher {
         json!({
             "version": self.rules.version,
             "rules": rules,
+            "warnings": self.rules.warnings(),
             "waiting": self.waiting.len(),
             "jobs": jobs,
         })
