@@ -144,7 +144,10 @@ fn a_cap_holds_over_all_hosts_and_slows_no_other_job() {
     let slow = jobs.iter().find(|job| job["rule"] == "cap").expect("the job");
     assert!(slow["throttled_s"].as_f64() > Some(0.0), "{shown}");
     let prometheus = world.ok("a", &["status", "--prometheus"]);
-    assert!(prometheus.contains("forebay_qos_throttled_seconds_total"), "{prometheus}");
+    for name in ["forebay_qos_throttled_seconds_total", "forebay_qos_jobs_short_of_share"] {
+        assert!(prometheus.contains(name), "{prometheus}");
+    }
+    assert!(slow.get("percent_of_share").is_some(), "{shown}");
 
     // Without the rule the job moves more in some second than the cap allows in eight.
     world.ok("a", &["qos", "delete", "cap"]);
