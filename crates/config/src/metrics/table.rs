@@ -180,6 +180,8 @@ metrics! {
         "Rules of shares and limits in force"
     qos_waiting "forebay_qos_waiting_requests" Gauge Count
         "Requests that wait for their share or limit"
+    qos_jobs_short "forebay_qos_jobs_short_of_share" Gauge Count
+        "Jobs that waited and got less than 80 % of their share of the ways to other hosts in 5 s"
     qos_requests "forebay_qos_requests_total" Counter Count
         "Requests that started by their share and limit"
     qos_bytes "forebay_qos_bytes_total" Counter Bytes

@@ -13,8 +13,10 @@ use crate::shares::device::{AccountKey, AccountLimits, Device, WayTicket};
 use crate::shares::inbox::{DispatcherMessage, HeldRequest};
 use crate::shares::rule_set::RuleSet;
 use crate::shares::spread::Spread;
+use config::printable::printable;
 use net::Urgency;
 use qos::division::PERIOD_NANOS;
+use qos::entitlement::WINDOW_PERIODS;
 use qos::exchange::{CapGrant, CapKey, Message, Token};
 use qos::rules::Scope;
 use qos::scheduler::{Limits, Request, Work};
@@ -30,6 +32,8 @@ use wire::DaemonIndex;
 
 /// An account without requests is forgotten after this time.
 const IDLE_NANOS: u64 = 30_000_000_000;
+/// People are told of windows of 5 s.
+const _: () = assert!(WINDOW_PERIODS as u64 * PERIOD_NANOS == 5_000_000_000);
 
 /// Writes to a part of a file that wait.
 struct RangeUse {
@@ -338,6 +342,22 @@ impl Dispatcher {
         }
         self.accounts.values_mut().for_each(|account| account.apply_parts(now));
         self.apply_to_ways(now);
+        self.note_shares();
+    }
+
+    /// Notes what accounts got in the period, of that to which they were entitled.
+    fn note_shares(&mut self) {
+        let mut shares: BTreeMap<AccountKey, (u64, u64)> = BTreeMap::new();
+        for share in self.devices.values_mut().flat_map(Device::end_period) {
+            let (got, entitled) = shares.entry(share.key).or_default();
+            *got = got.saturating_add(share.got);
+            *entitled = entitled.saturating_add(share.entitled);
+        }
+        for (key, account) in &mut self.accounts {
+            account.share.note(shares.get(key).copied());
+        }
+        let short = self.accounts.values().filter(|account| account.share.is_short()).count();
+        self.shared.metrics.daemon.qos_jobs_short.store(short as u64, Relaxed);
     }
 
     /// Reports demand to daemon 0; in daemon 0, divides the caps.
@@ -470,7 +490,7 @@ impl Dispatcher {
         self.spread.send_at_once();
         let now = self.now();
         self.spread_rules(now);
-        json!({ "version": version }).to_string()
+        json!({ "version": version, "warnings": self.rules.warnings() }).to_string()
     }
 
     fn asked(&mut self, text: &str, answer: SyncSender<String>) {
@@ -510,6 +530,7 @@ impl Dispatcher {
                 "wait_max_s": used.wait_nanos_max as f64 / 1e9,
                 "throttled_s": account.throttled_nanos as f64 / 1e9,
                 "share": used.device_nanos as f64 / total.max(1) as f64,
+                "percent_of_share": account.share.percent(),
                 "bytes_per_second_here": limit(bytes_here),
                 "operations_per_second_here": limit(operations_here),
             })
@@ -518,10 +539,29 @@ impl Dispatcher {
         json!({
             "version": self.rules.version,
             "rules": rules,
+            "warnings": self.warnings(),
             "waiting": self.waiting.len(),
             "jobs": jobs,
         })
         .to_string()
+    }
+}
+
+impl Dispatcher {
+    /// For people: what is odd about the rules, and which jobs get too little.
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.rules.warnings();
+        for (key, account) in &self.accounts {
+            let percent = account.share.percent().filter(|_| account.share.is_short());
+            if let Some(percent) = percent {
+                let job = printable(&account.facts.job);
+                let user = key.0;
+                warnings.push(format!(
+                    "job \"{job}\" of user {user} got {percent} % of its share on this host in 5 s"
+                ));
+            }
+        }
+        warnings
     }
 }
 
