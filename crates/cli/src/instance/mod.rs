@@ -20,11 +20,7 @@ pub(crate) mod writeback;
 
 pub(crate) mod profile;
 
-pub(crate) mod ranks;
-
 pub(crate) mod jobs;
-
-pub(crate) mod causes;
 
 pub(crate) mod overview;
 
