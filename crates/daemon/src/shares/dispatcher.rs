@@ -59,6 +59,8 @@ pub(crate) struct Dispatcher {
     lined: BTreeSet<AccountKey>,
     /// The ways to daemons.
     devices: BTreeMap<DaemonIndex, Device>,
+    /// Those on which requests wait.
+    busy: BTreeSet<DaemonIndex>,
     /// Requests that have not started, by number.
     waiting: BTreeMap<u64, WaitingRequest>,
     last_number: u64,
@@ -89,6 +91,7 @@ impl Dispatcher {
             accounts: BTreeMap::new(),
             lined: BTreeSet::new(),
             devices: BTreeMap::new(),
+            busy: BTreeSet::new(),
             waiting: BTreeMap::new(),
             last_number: 0,
             ranges: BTreeMap::new(),
@@ -154,7 +157,7 @@ impl Dispatcher {
         }
         let now = self.now();
         let lines = self.lined.iter().filter_map(|key| self.accounts.get(key)?.opens_at(now));
-        let ways = self.devices.values().filter_map(Device::deadline);
+        let ways = self.busy.iter().filter_map(|daemon| self.devices.get(daemon)?.deadline());
         let at = lines.chain(ways).fold(self.period_at, u64::min);
         Some(Instant::now() + Duration::from_nanos(at.saturating_sub(now)))
     }
@@ -221,7 +224,9 @@ impl Dispatcher {
                 Entry::Occupied(known) => Some(known.into_mut()),
                 Entry::Vacant(new) => Device::new().ok().map(|device| new.insert(device)),
             };
-            if !device.is_some_and(|device| device.push(now, limits, request)) {
+            if device.is_some_and(|device| device.push(now, limits, request)) {
+                self.busy.insert(daemon);
+            } else {
                 // The way knows as many users as it can.
                 account.passed = account.passed.saturating_sub(1);
                 unscheduled.push((daemon, entry.token));
@@ -243,14 +248,15 @@ impl Dispatcher {
         for key in self.lined.clone() {
             self.pass(now, key);
         }
-        let mut devices = std::mem::take(&mut self.devices);
-        for (&daemon, device) in &mut devices {
-            while let Some(started) = device.pop(now) {
+        let mut busy = std::mem::take(&mut self.busy);
+        busy.retain(|&daemon| {
+            while let Some(started) = self.devices.get_mut(&daemon).and_then(|way| way.pop(now)) {
                 let ticket = WayTicket { daemon, ticket: started.ticket };
                 self.start(now, started.request.token, started.device_nanos, Some(ticket));
             }
-        }
-        self.devices = devices;
+            self.devices.get(&daemon).is_some_and(|way| way.deadline().is_some())
+        });
+        self.busy = busy;
         self.shared.metrics.daemon.qos_waiting.store(self.waiting.len() as u64, Relaxed);
     }
 
