@@ -15,7 +15,7 @@ name=demo-$$
 scratch=$(mktemp -d "${DEMO_DISK:-/var/tmp}/forebay-demo-XXXXXX")
 export MATERIAL=$scratch/material PYTHON=python3
 # All that runs in the instance is one job, and its report is the demonstration's alone.
-export FOREBAY_JOB=demo XDG_STATE_HOME=$scratch/state
+export FOREBAY_JOB=demo XDG_STATE_HOME=$scratch/state XDG_DATA_HOME=$scratch/data
 page=${DEMO_REPORT:-${CARGO_TARGET_DIR:-$here/../target}/demo-report.html}
 mkdir "$MATERIAL" "$scratch/disk" "$scratch/logs"
 plain=

@@ -117,6 +117,9 @@ pub enum Key {
     Log,
     Access,
     Requests,
+    MonitorDb,
+    MonitorKeep,
+    MonitorSize,
 }
 
 /// One row.
@@ -169,6 +172,7 @@ const BACKING: &str = "Backing directory";
 const TIERING: &str = "Tiering between memory and SSD";
 const LAYOUT: &str = "Layout and consistency";
 const DAEMONS: &str = "Hosts and daemons";
+const HISTORY: &str = "History of jobs and load";
 
 const fn row(key: Key, name: &'static str, variable: &'static str, kind: Kind) -> Setting {
     Setting {
@@ -210,7 +214,7 @@ const fn space(min: u64, zero: bool) -> Kind {
 }
 
 /// All settings, in the order of `Key`.
-pub const SETTINGS: [Setting; 34] = [
+pub const SETTINGS: [Setting; 37] = [
     row(Key::Name, "name", "FOREBAY_NAME", Kind::Name)
         .with("default", "", Scope::Session)
         .help("Name of the instance"),
@@ -470,4 +474,32 @@ pub const SETTINGS: [Setting; 34] = [
         "How the kernel passes requests to a mount: rings (FUSE over io_uring, if the kernel module fuse \
          has enable_uring=Y), classic (/dev/fuse), or auto (rings where they are available)",
     ),
+    row(Key::MonitorDb, "monitor-db", "FOREBAY_MONITOR_DB", Kind::Path)
+        .with("", "", Scope::Session)
+        .under(HISTORY)
+        .help(
+            "File of the history of jobs, load and events. Default: \
+             $XDG_DATA_HOME/forebay/history.db, or ~/.local/share/forebay/history.db",
+        ),
+    row(
+        Key::MonitorKeep,
+        "monitor-keep",
+        "FOREBAY_MONITOR_KEEP",
+        Kind::Count { min: 1, max: 36_500, auto: false },
+    )
+    .with("30", "days", Scope::Session)
+    .under(HISTORY)
+    .help(
+        "How long jobs, advice, events and figures of each minute are kept. Those of each second are \
+         kept for an hour",
+    ),
+    row(
+        Key::MonitorSize,
+        "monitor-size",
+        "FOREBAY_MONITOR_SIZE",
+        Kind::Size { min: MIB, max: SPACE_BYTES_MAX, zero: false, auto: false, power: false },
+    )
+    .with("256MiB", "bytes", Scope::Session)
+    .under(HISTORY)
+    .help("Largest size of the file of the history; when it is reached, the oldest entries go"),
 ];

@@ -7,6 +7,7 @@
 //! - `interference`: jobs that are slower since another began on their host.
 //! - `report`: the text and the page that a scientist reads.
 //! - `comparison`: two runs of one program side by side.
+//! - `csv`: the figures as rows, for other programs.
 //!
 //! The crate is a core: it reads no clock and no file. Equal profiles give equal reports.
 
@@ -14,6 +15,7 @@
 
 pub mod advice;
 pub mod comparison;
+pub mod csv;
 pub mod interference;
 pub mod pattern;
 pub mod profile;

@@ -24,6 +24,8 @@ mod live;
 
 mod report;
 
+pub(crate) mod history;
+
 mod ls;
 
 mod df;
@@ -42,7 +44,7 @@ use crate::failure::{Failure, Result, USAGE};
 use clap::{ArgMatches, Command};
 use files::{evict, flush, layout, pin, profile, stage};
 use lifecycle::{host_agent, mount, run, start, stop};
-use live::{dashboard, top};
+use live::{dashboard, monitor, top};
 use rescue::{check, lost};
 
 /// All commands.
@@ -69,8 +71,10 @@ pub(crate) fn all() -> Vec<Command> {
         status::command(),
         top::command(),
         dashboard::command(),
+        monitor::command(),
         job::command(),
         report::command(),
+        history::command(),
         ls::command(),
         df::command(),
         check::command(),
@@ -100,6 +104,7 @@ pub(crate) fn dispatch(name: &str, given: &ArgMatches) -> Result<u8> {
         "evict" => evict::run(given),
         "profile" => profile::run(given),
         "report" => report::run(given),
+        "history" => history::run(given),
         "lend" => lend::run(given),
         "reclaim" => lend::run_reclaim(given),
         "layout" => layout::run(given),
@@ -111,6 +116,7 @@ pub(crate) fn dispatch(name: &str, given: &ArgMatches) -> Result<u8> {
         "status" => status::run(given),
         "top" => top::run(given),
         "dashboard" => dashboard::run(given),
+        "monitor" => monitor::run(given),
         "job" => job::run(given),
         "ls" => ls::run(given),
         "df" => df::run(given),

@@ -5,13 +5,13 @@ use crate::commands::{files_and_names, human, painted, plural, print_json, table
 use crate::failure::{FAILED, Result};
 use crate::instance::inspect::{DaemonReport, query_time, slow_targets};
 use crate::instance::overview::{self, DeadWriteback, Overview};
-use crate::instance::thrashing;
+use crate::instance::{exposition, jobs, thrashing};
 use crate::state::settings;
 use anstyle::{AnsiColor, Style};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use config::Key;
 use config::control::{SlowTarget, WritebackReport};
-use config::metrics::{self, DaemonSample, Series};
+use config::metrics::DaemonSample;
 use std::collections::BTreeSet;
 
 const EXAMPLES: &str = "\
@@ -36,6 +36,7 @@ pub(crate) fn command() -> Command {
             .conflicts_with("json")
             .help("Print the metrics as text for Prometheus; docs/metrics.md lists them"),
     );
+    let command = command.arg(exposition::top_jobs_option());
     with_json(with_name(with_settings(command, &[Key::Name, Key::Timeout])))
 }
 
@@ -47,7 +48,8 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     let (reports, config) = (&overview.inspection.daemons, &overview.inspection.config);
     let writeback = overview.writeback.as_ref();
     if given.get_flag("prometheus") {
-        out!("{}", prometheus(name, reports, writeback));
+        let jobs = jobs::list(name, query_time(&settings)).unwrap_or_default();
+        out!("{}", exposition::text(&overview, &jobs, exposition::top_jobs(given)));
     } else if given.get_flag("json") {
         print_json(&overview.to_json(|_| true));
     } else {
@@ -154,24 +156,6 @@ fn summary_line(overview: &Overview) -> String {
         None => {}
     }
     line
-}
-
-/// The metrics of the daemons that answer, as text for Prometheus.
-fn prometheus(name: &str, reports: &[DaemonReport], writeback: Option<&WritebackReport>) -> String {
-    let here = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let labels = |host: &str| {
-        let host = if host.is_empty() { here.trim_end() } else { host };
-        vec![("instance", name.to_owned()), ("host", host.to_owned())]
-    };
-    let daemons = reports.iter().filter_map(|one| {
-        let mut labels = labels(&one.host);
-        labels.push(("daemon", one.daemon.index.to_string()));
-        Some(Series { labels, values: one.status()?.metrics.in_order() })
-    });
-    let writeback =
-        writeback.map(|report| Series { labels: labels(""), values: report.metrics.in_order() });
-    let daemons = metrics::exposition(&metrics::DAEMON, &daemons.collect::<Vec<_>>());
-    daemons + &metrics::exposition(&metrics::WRITEBACK, writeback.as_slice())
 }
 
 /// The state of a daemon, for people.

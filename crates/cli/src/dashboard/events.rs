@@ -30,15 +30,31 @@ pub(super) enum EventKind {
 /// An event.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Event {
-    at_ms: u64,
-    kind: EventKind,
-    text: String,
+    /// When, in milliseconds since 1970.
+    pub(super) at_ms: u64,
+    /// How much it matters.
+    pub(super) kind: EventKind,
+    /// One line.
+    pub(super) text: String,
 }
 
 /// The last events, the newest first.
 #[derive(Default)]
 pub(super) struct Events {
     all: VecDeque<Event>,
+    /// How many there have been.
+    added: u64,
+}
+
+impl EventKind {
+    /// Its name in the history.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            EventKind::Info => "info",
+            EventKind::Warn => "warn",
+            EventKind::High => "high",
+        }
+    }
 }
 
 impl Events {
@@ -51,6 +67,18 @@ impl Events {
     pub(super) fn add(&mut self, at_ms: u64, kind: EventKind, text: String) {
         self.all.push_front(Event { at_ms, kind, text });
         self.all.truncate(EVENTS_MAX);
+        self.added += 1;
+    }
+
+    /// How many there have been.
+    pub(super) fn added(&self) -> u64 {
+        self.added
+    }
+
+    /// Those after the first `before`, as far as they are kept, the oldest first.
+    pub(super) fn since(&self, before: u64) -> impl Iterator<Item = &Event> {
+        let count = usize::try_from(self.added.saturating_sub(before)).unwrap_or(usize::MAX);
+        self.all.iter().take(count).rev()
     }
 
     /// Adds what changed between two looks.
@@ -162,6 +190,9 @@ fn jobs(before: &Look, now: &Look, changes: &mut Changes) {
         match (ran, job.ended.is_none()) {
             (false, true) => changes.push((EventKind::Info, format!("job {name} began"))),
             (true, false) => changes.push((EventKind::Info, format!("job {name} ended"))),
+            (false, false) if !known.contains_key(name.as_str()) => {
+                changes.push((EventKind::Info, format!("job {name} began and ended")));
+            }
             _ => {}
         }
     }

@@ -112,6 +112,11 @@ impl History {
         self.moments.back().map_or(0, |last| last.number)
     }
 
+    /// The time and the figures of the last sample, as `POINT_FIELDS` names them; NaN: not known.
+    pub(super) fn last_point(&self) -> Option<(u64, [f64; 8])> {
+        self.moments.back().map(|last| (last.at_ms, last.totals))
+    }
+
     /// The samples after number `after`: for each its number, its time, and the figures of
     /// `POINT_FIELDS`.
     pub(super) fn points(&self, after: u64) -> Vec<Value> {

@@ -27,9 +27,16 @@ pub(super) struct HttpRequest {
     /// The path, without the query.
     pub(super) path: String,
     query: String,
+    /// The word behind `Authorization: Bearer`, which a collector of metrics sends.
+    bearer: Option<String>,
 }
 
 impl HttpRequest {
+    /// The secret that it has: in the query, or in its header.
+    pub(super) fn token(&self) -> Option<String> {
+        self.value("token").or_else(|| self.bearer.clone())
+    }
+
     /// A value of the query.
     pub(super) fn value(&self, name: &str) -> Option<String> {
         let mut pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
@@ -59,6 +66,12 @@ impl Answer {
     pub(super) fn json(value: &serde_json::Value) -> Answer {
         let body = value.to_string().into_bytes();
         Answer { status: "200 OK", kind: "application/json", nonce: None, body }
+    }
+
+    /// Metrics.
+    pub(super) fn metrics(text: String) -> Answer {
+        let kind = "text/plain; version=0.0.4; charset=utf-8";
+        Answer { status: "200 OK", kind, nonce: None, body: text.into_bytes() }
     }
 
     /// A refusal, in one line.
@@ -105,7 +118,11 @@ fn parse(bytes: &[u8]) -> Result<Option<HttpRequest>, Answer> {
     }
     let target = request.path.unwrap_or_default();
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    Ok(Some(HttpRequest { path: path.to_owned(), query: query.to_owned() }))
+    let mut headers = request.headers.iter();
+    let bearer = headers.find(|one| one.name.eq_ignore_ascii_case("authorization"));
+    let bearer = bearer.and_then(|one| std::str::from_utf8(one.value).ok());
+    let bearer = bearer.and_then(|text| text.strip_prefix("Bearer ")).map(str::to_owned);
+    Ok(Some(HttpRequest { path: path.to_owned(), query: query.to_owned(), bearer }))
 }
 
 /// The time that is left until `end`, as a socket takes it.
@@ -181,6 +198,12 @@ mod tests {
         assert_eq!(request.value("job").as_deref(), Some("a/b %"));
         assert_eq!(request.value("token").as_deref(), Some("12"));
         assert_eq!((request.value("x"), request.value("")), (None, None));
+        assert_eq!(request.token().as_deref(), Some("12"));
+        let text = b"GET /metrics HTTP/1.1\r\nHost: a\r\nauthorization: Bearer 34\r\n\r\n";
+        let request = parse(text).expect("a request").expect("complete");
+        assert_eq!((request.value("token"), request.token().as_deref()), (None, Some("34")));
+        let text = b"GET / HTTP/1.1\r\nAuthorization: Basic 34\r\n\r\n";
+        assert_eq!(parse(text).expect("a request").expect("complete").token(), None);
     }
 
     #[test]
@@ -210,7 +233,7 @@ mod tests {
         #[test]
         fn no_bytes_break_the_parser(bytes: Vec<u8>, query in ".*") {
             let _ = parse(&bytes);
-            let request = HttpRequest { path: String::new(), query };
+            let request = HttpRequest { path: String::new(), query, bearer: None };
             let _ = request.value("token");
         }
     }

@@ -3,7 +3,8 @@
 //! A thread looks at the instance (`look`) and keeps what it saw (`model`: `history`, `events`). A
 //! thread for each connection answers one request (`http`) that has the secret (`token`): the page,
 //! which is in this program, or figures as JSON; those of one job are asked of the daemons then
-//! (`details`).
+//! (`details`), and those of the past are read from the history (`past`). Each look is recorded
+//! there (`recording`): `forebay monitor` does this alone, without a page.
 //!
 //! *Invariant:* it changes nothing of the instance. *Invariant:* memory, threads and the time of
 //! each connection have bounds, whatever a client sends. *Invariant:* the secret is printed once,
@@ -21,15 +22,22 @@ mod look;
 
 mod model;
 
+mod past;
+
+mod recording;
+
 mod token;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, NO_INSTANCE, Result};
+use crate::state::history::HistoryPlace;
 use details::Details;
 use http::{Answer, HttpRequest};
 use model::Model;
+use recording::Recording;
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -48,7 +56,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const ADVISED_MAX: usize = 3;
 
 /// Where the dashboard is, and how often it looks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct DashboardOptions {
     /// Its address.
     pub(crate) address: IpAddr,
@@ -58,6 +66,10 @@ pub(crate) struct DashboardOptions {
     pub(crate) interval: Duration,
     /// How long the daemons are waited for.
     pub(crate) timeout: Duration,
+    /// File with its secret; `None`: a new one.
+    pub(crate) token_file: Option<PathBuf>,
+    /// Jobs with metrics of their own.
+    pub(crate) top_jobs: usize,
 }
 
 /// Shared by the threads.
@@ -65,6 +77,8 @@ struct Shared {
     token: Token,
     model: Mutex<Model>,
     details: Mutex<Details>,
+    place: HistoryPlace,
+    top_jobs: usize,
     connections: AtomicUsize,
 }
 
@@ -72,7 +86,11 @@ struct Shared {
 ///
 /// # Errors
 /// There is no such instance, or the address cannot be used.
-pub(crate) fn serve(name: &str, options: DashboardOptions) -> Result<()> {
+pub(crate) fn serve(name: &str, options: DashboardOptions, place: HistoryPlace) -> Result<()> {
+    let token = match &options.token_file {
+        Some(path) => Token::in_file(path)?,
+        None => Token::new()?,
+    };
     let first = look::take(name, options.timeout)?;
     let at = SocketAddr::new(options.address, options.port);
     let listener = TcpListener::bind(at).map_err(|error| refused(at, &error))?;
@@ -80,14 +98,17 @@ pub(crate) fn serve(name: &str, options: DashboardOptions) -> Result<()> {
     let mut model = Model::new(name, options.interval);
     model.take(Ok(first));
     let shared = Arc::new(Shared {
-        token: Token::new()?,
+        token,
         model: Mutex::new(model),
         details: Mutex::new(Details::new(name, options.timeout)),
+        place: place.clone(),
+        top_jobs: options.top_jobs,
         connections: AtomicUsize::new(0),
     });
     let (sampled, instance) = (Arc::clone(&shared), name.to_owned());
+    let recording = Recording::of(name, options.timeout, place)?;
     thread::Builder::new()
-        .spawn(move || sample(&sampled, &instance, options))
+        .spawn(move || sample(&sampled, &instance, options, recording))
         .map_err(|error| Failure::new(format!("cannot start a thread: {error}")))?;
     outln!("http://{at}/?token={}", shared.token.text());
     // The reader of a pipe waits for the address.
@@ -116,13 +137,61 @@ fn locked<T>(one: &Mutex<T>) -> MutexGuard<'_, T> {
     one.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Records the instance `name` until it ends.
+///
+/// # Errors
+/// There is no such instance, or another process records it.
+pub(crate) fn record(
+    name: &str,
+    interval: Duration,
+    timeout: Duration,
+    place: HistoryPlace,
+) -> Result<()> {
+    let first = look::take(name, timeout)?;
+    let shown = place.text();
+    let Some(mut recording) = Recording::of(name, timeout, place)? else {
+        let why = "another 'forebay monitor' or 'forebay dashboard' records it";
+        return Err(Failure::at("nothing to do for instance", name, why));
+    };
+    let mut model = Model::new(name, interval);
+    model.take(Ok(first));
+    errln!("forebay monitor: instance {name} is recorded in {shown} until it ends");
+    let mut next = Instant::now() + interval;
+    loop {
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+        match look::take(name, timeout) {
+            Err(failure) if failure.code() == NO_INSTANCE => break,
+            look => model.take(look),
+        }
+        recording.note(&model);
+        next = (next + interval).max(Instant::now());
+    }
+    match recording.finish() {
+        0 => {}
+        dropped => errln!("forebay monitor: {dropped} records are lost"),
+    }
+    Ok(())
+}
+
 /// Looks at the instance again and again.
-fn sample(shared: &Shared, name: &str, options: DashboardOptions) {
+fn sample(
+    shared: &Shared,
+    name: &str,
+    options: DashboardOptions,
+    mut recording: Option<Recording>,
+) {
     let mut next = Instant::now() + options.interval;
     loop {
         thread::sleep(next.saturating_duration_since(Instant::now()));
         let look = look::take(name, options.timeout);
-        locked(&shared.model).take(look);
+        let mut model = locked(&shared.model);
+        model.take(look);
+        let ended = recording.as_mut().map(|recording| recording.note_seen(&model));
+        drop(model);
+        if let (Some(recording), Some(ended)) = (&mut recording, ended) {
+            // This asks the daemons, for which no page waits.
+            recording.note_ended(ended);
+        }
         // After a slow look the next one is not made up for.
         next = (next + options.interval).max(Instant::now());
     }
@@ -156,7 +225,7 @@ fn accept(shared: &Arc<Shared>, mut stream: TcpStream) {
 }
 
 fn answer(shared: &Shared, request: &HttpRequest) -> Answer {
-    let has_token = request.value("token").is_some_and(|word| shared.token.is(&word));
+    let has_token = request.token().is_some_and(|word| shared.token.is(&word));
     if !has_token {
         let why =
             "the token is missing or wrong: open the address that 'forebay dashboard' printed";
@@ -164,6 +233,10 @@ fn answer(shared: &Shared, request: &HttpRequest) -> Answer {
     }
     match request.path.as_str() {
         "/" => page(),
+        "/metrics" => match locked(&shared.model).metrics(shared.top_jobs) {
+            Some(text) => Answer::metrics(text),
+            None => Answer::refusal("503 Service Unavailable", "the instance does not answer"),
+        },
         "/api/state" => {
             let after = request.value("after").and_then(|text| text.parse().ok()).unwrap_or(0);
             Answer::json(&locked(&shared.model).state(after))
@@ -178,6 +251,14 @@ fn answer(shared: &Shared, request: &HttpRequest) -> Answer {
         "/api/job" => {
             let job = request.value("job").unwrap_or_default();
             Answer::json(&details(shared, &[job])[0])
+        }
+        "/api/history" => {
+            let minutes = request.value("minutes").and_then(|text| text.parse().ok());
+            let name = &locked(&shared.model).name().to_owned();
+            match past::of(&shared.place, name, minutes.unwrap_or(past::MINUTES)) {
+                Ok(value) => Answer::json(&value),
+                Err(failure) => Answer::json(&json!({ "failure": failure.text() })),
+            }
         }
         "/api/advice" => {
             let jobs = locked(&shared.model).busiest(ADVISED_MAX);

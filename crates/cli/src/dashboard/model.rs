@@ -8,6 +8,7 @@ use super::events::{EventKind, Events};
 use super::history::{HEAT_MAPS, History, POINT_FIELDS};
 use super::look::{JobCounts, Look, now_ms};
 use crate::failure::Result;
+use crate::instance::exposition;
 use crate::top::rates::{self, DaemonRates, JobRates, Rates};
 use config::metrics::{DAEMON, DaemonSample, Metric, MetricKind, WRITEBACK, WritebackSample};
 use insight::interference::InterferenceWatch;
@@ -38,6 +39,18 @@ pub(super) struct Model {
     clean_at: Option<Instant>,
     /// Bytes that were written back until each of the last looks.
     drained: VecDeque<(Instant, u64)>,
+}
+
+/// The part of a model that is recorded.
+pub(super) struct Known<'a> {
+    /// The samples.
+    pub(super) history: &'a History,
+    /// The events.
+    pub(super) events: &'a Events,
+    /// The last look and the one before.
+    pub(super) looks: &'a [Option<Look>; 2],
+    /// The rates between them.
+    pub(super) rates: Option<&'a Rates>,
 }
 
 impl Model {
@@ -95,6 +108,24 @@ impl Model {
             self.rates = Some(rates);
         }
         *now = Some(look);
+    }
+
+    /// The name of the instance.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The metrics of the last look, for Prometheus; `None`: there is no recent one.
+    pub(super) fn metrics(&self, top_jobs: usize) -> Option<String> {
+        let look = self.looks[0].as_ref().filter(|_| self.failure.is_none())?;
+        let jobs = look.jobs.as_ref().map_or(&[][..], |counts| counts.jobs.as_slice());
+        Some(exposition::text(&look.overview, jobs, top_jobs))
+    }
+
+    /// The samples taken so far, the events, the last two looks and their rates.
+    pub(super) fn known(&self) -> Known<'_> {
+        let Model { history, events, looks, rates, .. } = self;
+        Known { history, events, looks, rates: rates.as_ref() }
     }
 
     /// The heat map of a figure; `None`: there is no such figure.
@@ -212,7 +243,7 @@ impl Model {
 }
 
 /// The first `count` jobs: those that run, of these the busiest; and the number of all.
-fn top_jobs(rates: &Rates, count: usize) -> (Vec<&JobRates>, usize) {
+pub(super) fn top_jobs(rates: &Rates, count: usize) -> (Vec<&JobRates>, usize) {
     let mut jobs: Vec<&JobRates> = rates.jobs.iter().collect();
     let bytes = |job: &JobRates| {
         job.throughput.read_bytes_per_second + job.throughput.written_bytes_per_second

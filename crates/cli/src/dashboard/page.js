@@ -8,9 +8,10 @@
   const POINTS_MAX = 300;
   const ASK_TIME_MS = 15000;
   const DETAILS_MS = 3000;
+  const PAST_MS = 30000;
 
   let state = null;        // the last answer
-  let points = [];         // samples: objects with the names of the fields
+  let samples = [];        // samples: objects with the names of the fields
   let last = 0;            // the number of the last sample
   let isPaused = false;
   let silentSince = null;  // when the dashboard itself stopped answering
@@ -19,6 +20,8 @@
   let heat = null;
   let advice = null;
   let details = null;      // of the job that is shown
+  let past = null;         // of the history
+  let pastMinutes = 1440;
   let filesJob = null;     // the job that the files section shows; null: the busiest
 
   // ---- elements
@@ -87,7 +90,9 @@
     return seconds < 172800 ? decimal(seconds / 3600) + " h" : decimal(seconds / 86400) + " d";
   }
   const nanos = (value) => value > 0 ? span(value / 1e9) : "–";
-  const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
+  const timeOfDay = (ms) => new Date(ms).toLocaleTimeString("en-GB");
+  const clock = timeOfDay;
+  const date = (ms) => new Date(ms).toLocaleString("en-GB");
   const percent = (part, whole) => whole > 0 ? Math.round(100 * part / whole) + " %" : "–";
   const plural = (number, noun) => count(number) + " " + noun + (number === 1 ? "" : "s");
   const jobName = (name) => name === "" ? "-" : name;
@@ -124,7 +129,7 @@
   }
 
   // A chart of one or two fields over time.
-  function chart(title, fields, format) {
+  function chart(title, fields, format, points = samples, clock = timeOfDay) {
     const most = Math.max(0, ...points.flatMap((point) => fields.map(([, field]) => point[field] || 0)));
     const scale = most > 0 ? most : 1;
     const begin = points.length ? points[0].at_ms : 0;
@@ -446,7 +451,33 @@
       table(["time", "kind", "/event"], state.events.map((one) => [clock(one.at_ms), h("span", { class: one.kind === "info" ? "soft" : one.kind }, one.kind), one.text]), "Nothing has changed yet."));
   }
 
-  const SECTIONS = { overview, nodes, jobs, files, movement, placement, damage, events };
+  const SPANS = [[60, "hour"], [1440, "day"], [10080, "week"], [43200, "30 days"]];
+  function history() {
+    const choice = h("p", {}, h("label", {}, "the last ", h("select", { onchange: (event) => { pastMinutes = Number(event.target.value); past = null; askPast(); } },
+      SPANS.map(([minutes, name]) => h("option", { value: minutes, selected: minutes === pastMinutes }, name)))));
+    if (!past) return panel("History", choice, h("p", { class: "soft" }, "The history is being read."));
+    if (past.failure) return panel("History", choice, h("p", { class: "warn" }, past.failure));
+    const remark = past.minutes_each > 1 ? ", means of " + past.minutes_each + " minutes" : "";
+    const over = (title, fields, format) => chart(title, fields, format, past.load, date);
+    const asked = (run) => run.advice.filter((one) => one.severity === "high" || one.severity === "warn");
+    return [
+      panel("History", choice, h("p", { class: "soft" }, plural(past.load.length, "point") + remark + ", in " + past.path + ". Minutes appear when they are over.")),
+      past.load.length > 0 && grid(
+        over("Bytes of programs", [["read", "read_bytes_per_second"], ["written", "written_bytes_per_second"]], rate),
+        over("Operations of programs", [["operations", "operations_per_second"]], perSecond),
+        over("Space in use", [["memory", "memory_used"], ["SSD", "ssd_used"]], bytes),
+        over("Not in the backing store", [["bytes", "dirty_bytes"]], bytes)),
+      panel("Jobs", table(["job", "began", "#time", "state", "#processes", "#read", "#written", "/advice"],
+        past.runs.map((run) => [jobName(run.job), date(run.begin_ms), span(run.seconds), run.is_complete ? "ended" : "not ended",
+          count(run.ranks), bytes(run.bytes_read), bytes(run.bytes_written),
+          asked(run).map((one) => one.trigger).join(", ") || "–"]), "No job has ended."),
+        h("p", { class: "soft" }, h("code", {}, "forebay report JOB"), " shows all that is known of one.")),
+      panel("Events", table(["time", "kind", "/event"],
+        past.events.map((one) => [date(one.at_ms), h("span", { class: one.kind === "info" ? "soft" : one.kind }, one.kind), one.text]), "None.")),
+    ];
+  }
+
+  const SECTIONS = { overview, nodes, jobs, files, movement, placement, damage, events, history };
 
   // ---- the page
 
@@ -522,14 +553,14 @@
     try {
       const answer = await ask("state", { after: last });
       // A dashboard that was started again counts from the beginning.
-      if (answer.last < last) points = [];
+      if (answer.last < last) samples = [];
       last = answer.last;
       for (const [, at_ms, ...figures] of answer.points) {
         const point = { at_ms };
         answer.point_fields.forEach((field, at) => { point[field] = figures[at]; });
-        points.push(point);
+        samples.push(point);
       }
-      points = points.slice(-POINTS_MAX);
+      samples = samples.slice(-POINTS_MAX);
       state = answer;
       silentSince = refusal = null;
     } catch (error) {
@@ -552,6 +583,10 @@
     } catch { return; }
     draw();
   }
+  async function askPast() {
+    try { past = await ask("history", { minutes: pastMinutes }); } catch { return; }
+    draw();
+  }
   async function askAdvice() {
     try {
       const answer = await ask("advice", {});
@@ -562,6 +597,7 @@
   function askMore() {
     const [section] = place();
     if (section === "nodes") return askHeat();
+    if (section === "history") return askPast();
     return section === "overview" ? askAdvice() : askDetails();
   }
 
@@ -572,7 +608,8 @@
       if (!isPaused && !document.hidden) {
         await askState();
         draw();
-        const isDue = place()[0] === "nodes" || begin - moreAt >= DETAILS_MS;
+        const every = place()[0] === "history" ? PAST_MS : DETAILS_MS;
+        const isDue = place()[0] === "nodes" || begin - moreAt >= every;
         if (isDue && !silentSince && !refusal) { moreAt = begin; await askMore(); }
       }
       const interval = state ? Math.max(500, state.interval_ms) : 1000;
@@ -589,7 +626,7 @@
   };
   addEventListener("hashchange", () => {
     // Figures from the last visit to a section would look like new ones.
-    details = heat = null;
+    details = heat = past = null;
     draw();
     askMore();
   });

@@ -20,13 +20,11 @@ pub(crate) mod writeback;
 
 pub(crate) mod profile;
 
-pub(crate) mod ranks;
-
 pub(crate) mod jobs;
 
-pub(crate) mod causes;
-
 pub(crate) mod overview;
+
+pub(crate) mod exposition;
 
 pub(crate) mod lend;
 

@@ -13,4 +13,4 @@ pub(crate) mod resources;
 
 pub(crate) mod job_group;
 
-pub(crate) mod job_profiles;
+pub(crate) mod history;

@@ -9,7 +9,9 @@ mod table;
 
 pub use page::page;
 pub use prometheus::{Series, exposition};
-pub use table::{DAEMON, DaemonMetrics, DaemonSample, DaemonValues, WRITEBACK, WritebackSample};
+pub use table::{
+    DAEMON, DaemonMetrics, DaemonSample, DaemonValues, JOB, JobSample, WRITEBACK, WritebackSample,
+};
 
 /// Whether a metric only grows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,7 +58,7 @@ mod tests {
     #[test]
     fn names_follow_the_conventions_of_prometheus() {
         let mut names = BTreeSet::new();
-        for metric in DAEMON.iter().chain(&WRITEBACK) {
+        for metric in DAEMON.iter().chain(&WRITEBACK).chain(&JOB) {
             let name = metric.name;
             assert!(names.insert(name), "{name} is there twice");
             assert!(name.starts_with("forebay_"), "{name}");

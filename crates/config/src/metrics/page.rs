@@ -1,6 +1,6 @@
 //! The page `docs/metrics.md`, generated from the table.
 
-use super::{DAEMON, Metric, MetricKind, MetricUnit, WRITEBACK};
+use super::{DAEMON, JOB, Metric, MetricKind, MetricUnit, WRITEBACK};
 use std::fmt::Write as _;
 
 const HEAD: &str = "\
@@ -36,10 +36,22 @@ pub fn page() -> String {
     page += "## Writeback daemon\n\nIn JSON under `writeback`, on the host of daemon 0 of an instance \
              with a backing store.\n\n";
     write_table(&mut page, &WRITEBACK);
+    page += JOBS;
+    write_table(&mut page, &JOB);
     page.truncate(page.trim_end().len());
     page.push('\n');
     page
 }
+
+const JOBS: &str = "
+## Jobs
+
+For Prometheus only; `forebay job list --json` has all jobs. The label `job_name` is the name of a job
+for those with the most bytes, running ones first: 10, or as many as `--top-jobs` says. All others are
+in the row `other`, so that the number of series is bounded. When a job gets a row of its own or loses
+it, `other` changes by all that the job has moved; so these are gauges, whose rate `deriv()` gives.
+
+";
 
 fn write_table(page: &mut String, rows: &[Metric]) {
     *page += "| JSON | Prometheus | kind | unit in JSON | meaning |\n|---|---|---|---|---|\n";

@@ -52,6 +52,27 @@ macro_rules! metrics {
 }
 
 metrics! {
+    /// Metrics of a job. They are no counters: a job moves between a row of its own and `other`.
+    JOB;
+    /// One value for each metric of a job.
+    JobValues;
+
+    running "forebay_job_running_processes" Gauge Count
+        "Processes of the job that run"
+    operations "forebay_job_operations" Gauge Count
+        "Operations of the job so far"
+    bytes_read "forebay_job_read_bytes" Gauge Bytes
+        "Data that the job has read so far"
+    bytes_written "forebay_job_written_bytes" Gauge Bytes
+        "Data that the job has written so far"
+    transfer_us "forebay_job_transfer_seconds" Gauge Micros
+        "Time of the processes of the job in reads and writes so far"
+}
+
+/// The values of a job.
+pub type JobSample = JobValues<u64>;
+
+metrics! {
     /// Metrics of a daemon.
     DAEMON;
     /// One value for each metric of a daemon.
@@ -159,6 +180,8 @@ metrics! {
         "Rules of shares and limits in force"
     qos_waiting "forebay_qos_waiting_requests" Gauge Count
         "Requests that wait for their share or limit"
+    qos_jobs_short "forebay_qos_jobs_short_of_share" Gauge Count
+        "Jobs that waited and got less than 80 % of their share of the ways to other hosts in 5 s"
     qos_requests "forebay_qos_requests_total" Counter Count
         "Requests that started by their share and limit"
     qos_bytes "forebay_qos_bytes_total" Counter Bytes

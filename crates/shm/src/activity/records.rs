@@ -31,7 +31,7 @@ use wire::errno::Result;
 use wire::job::{SIZE_CLASSES, size_class};
 
 /// Offset of the records in a block.
-pub(super) const RECORDS: usize = 512;
+pub(super) const RECORDS: usize = 576;
 const RECORD_BYTES: usize = 320;
 /// Records of a block; the first belongs to no file.
 pub const RECORD_COUNT: usize = (BLOCK_BYTES - RECORDS) / RECORD_BYTES;

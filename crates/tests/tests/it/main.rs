@@ -14,6 +14,7 @@ mod backing;
 mod causes;
 mod crash;
 mod dashboard;
+mod history;
 mod hosts;
 mod locks;
 mod mount;

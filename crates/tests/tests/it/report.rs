@@ -20,7 +20,7 @@ fn forebay(instance: &Instance, state: &Path, words: &[&str]) -> Command {
             None => command.env_remove(name),
         };
     }
-    command.args(words).env("XDG_STATE_HOME", state);
+    command.args(words).env("XDG_DATA_HOME", state);
     command
 }
 
@@ -36,7 +36,7 @@ fn json(command: Command) -> Value {
 
 fn run(instance: &Instance, state: &Path, job: &str, script: &str) -> Output {
     let mut command = instance.command("run");
-    command.args(["--job", job, "--", "sh", "-c", script]).env("XDG_STATE_HOME", state);
+    command.args(["--job", job, "--", "sh", "-c", script]).env("XDG_DATA_HOME", state);
     ok(command)
 }
 
@@ -217,7 +217,7 @@ fn top_shows_a_running_job() {
     let state = tempfile::tempdir().expect("a directory");
     let instance = Instance::start("watched", &OPTIONS);
     let mut command = instance.command("run");
-    command.args(["--job", "busy", "--", "bash", "-c"]).env("XDG_STATE_HOME", state.path());
+    command.args(["--job", "busy", "--", "bash", "-c"]).env("XDG_DATA_HOME", state.path());
     // It works until its input ends.
     let script = "while ! read -t 0; do
         dd if=/dev/zero of=/forebay/busy bs=64k count=500 2>/dev/null; done";

@@ -1,14 +1,15 @@
 //! The end of `forebay run`: the profile of its job on this host is kept for `forebay report`, and the
 //! first findings are shown.
 
+use crate::instance::inspect::query_time;
 use crate::instance::jobs;
-use crate::state::job_profiles;
+use crate::state::history::HistoryPlace;
+use config::Settings;
 use insight::advice::{Finding, Severity};
 use insight::profile::JobProfile;
 use insight::report::Report;
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
-use std::time::Duration;
 
 /// Findings that are shown.
 const SHOWN: usize = 3;
@@ -19,9 +20,9 @@ const LONG_SECONDS: f64 = 1.0;
 /// Keeps the profile of a job, and shows what should be changed about it on standard error: on a
 /// terminal, or if its I/O took long. Nothing is added to the output of a short command in a script. A
 /// profile that cannot be read or kept does not make the command fail.
-pub(crate) fn show(name: &str, job: &str, timeout: Duration) {
+pub(crate) fn show(settings: &Settings, name: &str, job: &str) {
     let is_watched = std::io::stderr().is_terminal();
-    let profile = match jobs::profile_here(name, job, timeout) {
+    let profile = match jobs::profile_here(name, job, query_time(settings)) {
         Ok(Some(profile)) if has_io(&profile) => profile,
         Ok(_) => return,
         Err(failure) if is_watched => {
@@ -30,12 +31,12 @@ pub(crate) fn show(name: &str, job: &str, timeout: Duration) {
         Err(_) => return,
     };
     let is_shown = is_watched || profile.per_rank(profile.io_seconds()) >= LONG_SECONDS;
-    let kept = job_profiles::save(&profile);
-    match kept {
+    let report = Report::new(profile);
+    match HistoryPlace::of(settings).and_then(|place| place.keep(name, &report)) {
         Err(failure) if is_shown => errln!("forebay run: no report: {}", failure.text()),
         Err(_) => {}
-        Ok(_) => {
-            let text = summary(Report::new(profile)).filter(|_| is_shown);
+        Ok(()) => {
+            let text = summary(report).filter(|_| is_shown);
             text.iter().for_each(|text| err!("{text}"));
         }
     }

@@ -3,3 +3,5 @@
 pub(super) mod top;
 
 pub(super) mod dashboard;
+
+pub(crate) mod monitor;

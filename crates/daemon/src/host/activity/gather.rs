@@ -266,8 +266,8 @@ mod tests {
     }
 
     fn lane(of: &HostActivity, pid: u32, job: &[u8]) -> Lane {
-        let tags =
-            Tags { job: label(job), program: label(b"app"), rank: None, uid: 12_345, gid: 2 };
+        let (job, program) = (label(job), label(b"app"));
+        let tags = Tags { job, program, uid: 12_345, gid: 2, ..Tags::NONE };
         let owner = Owner { pid, started: 0, tags, is_by_mount: false };
         Lane { block: of.segment.take(&owner, 0).expect("a block"), is_shared: false }
     }

@@ -283,8 +283,8 @@ mod tests {
     use shm::activity::{BlockIndex, Owner, Tags};
 
     fn block(job: &[u8], pid: u32, files: &[u64]) -> BlockSample {
-        let tags =
-            Tags { job: label(job), program: label(b"app"), rank: Some(pid), uid: 1, gid: 2 };
+        let (job, program) = (label(job), label(b"app"));
+        let tags = Tags { job, program, rank: Some(pid), uid: 1, gid: 2, ..Tags::NONE };
         let owner = Owner { pid, started: 5, tags, is_by_mount: false };
         let taken = Taken { block: BlockIndex(1), word: 0, owner, began: 9, is_ended: false };
         let reads = DirectionSample { number: 2, bytes: 10, ..DirectionSample::default() };

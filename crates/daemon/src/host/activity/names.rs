@@ -6,18 +6,16 @@
 //! bytes and with the most transfers, for at most `TIME`. The others stay without a path.
 
 use crate::shared::Shared;
-use crate::shared::reply::{LOST_MICROS, ReplyTo};
 use config::activity::{FileProfile, JobProfile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use wire::attributes::mode;
 use wire::backing::listed;
 use wire::codec::{Field as _, Reader};
 use wire::errno::Errno;
 use wire::names::{FoundName, NAMES_ASKED_MAX, NamePlace};
-use wire::{Inode, Reply, Request, ShardIndex};
+use wire::{Inode, Reply, Request};
 
 /// Longest search; a million entries take about a tenth of a second.
 const TIME: Duration = Duration::from_secs(2);
@@ -86,33 +84,10 @@ fn most_used(files: &[FileProfile]) -> BTreeSet<u64> {
     most
 }
 
-/// Sends a shard a request, again while it is busy. `None`: it has not answered in time.
-fn ask(
-    shared: &Shared,
-    shard: ShardIndex,
-    request: &Request<'_>,
-    until: Instant,
-) -> Option<Vec<u8>> {
-    loop {
-        let (waiting, answers) = mpsc::sync_channel(1);
-        let header = shared.net.own_header(shard);
-        shared.route_own_request(&header, request, ReplyTo::Thread(waiting));
-        shared.net.sender.flush();
-        let left = until.saturating_duration_since(Instant::now());
-        let answer = answers.recv_timeout(left).ok()?;
-        match Reply::decode(&mut Reader::new(&answer)) {
-            Ok(Reply::Busy { .. } | Reply::Stale { .. }) => {
-                std::thread::sleep(Duration::from_micros(LOST_MICROS.into()));
-            }
-            _ => return Some(answer),
-        }
-    }
-}
-
 /// True if an inode has no name any more.
 fn is_removed(shared: &Shared, inode: Inode, until: Instant) -> bool {
     let request = Request::GetAttributes { inode };
-    let answer = ask(shared, inode.shard(), &request, until);
+    let answer = shared.ask_in_time(inode.shard(), &request, until);
     match answer.as_deref().map(|bytes| Reply::decode(&mut Reader::new(bytes))) {
         Some(Ok(Reply::Attributes { attributes })) => attributes.links == 0,
         Some(Ok(Reply::Refused { errno })) => errno == Errno::ESTALE,
@@ -127,7 +102,7 @@ fn note_dirty(shared: &Shared, files: &mut [FileProfile], until: Instant) {
     for file in files.iter_mut().filter(|file| !file.writes.is_none()) {
         let inode = Inode(file.inode);
         let is_dirty = || {
-            let answer = ask(shared, inode.shard(), &Request::IsClean { inode }, until);
+            let answer = shared.ask_in_time(inode.shard(), &Request::IsClean { inode }, until);
             let reply = answer.as_deref().map(|bytes| Reply::decode(&mut Reader::new(bytes)));
             reply == Some(Ok(Reply::Number { value: 0 }))
         };
@@ -142,7 +117,7 @@ impl Names {
         for shard in shared.net.services() {
             let mut place = NamePlace::FIRST;
             while place != NamePlace::END {
-                let answer = ask(shared, shard, &place.request(&numbers), until);
+                let answer = shared.ask_in_time(shard, &place.request(&numbers), until);
                 match answer.and_then(|answer| names.take(&answer)) {
                     Some(next) => place = next,
                     None => {

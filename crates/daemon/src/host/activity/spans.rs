@@ -211,7 +211,14 @@ mod tests {
         }
 
         fn process(&self, pid: u32, job: &[u8]) -> Lane {
-            let tags = Tags { job: label(job), program: label(b"b"), rank: None, uid: 1, gid: 2 };
+            let tags = Tags {
+                job: label(job),
+                program: label(b"b"),
+                tag: label(b""),
+                rank: None,
+                uid: 1,
+                gid: 2,
+            };
             let owner = Owner { pid, started: 0, tags, is_by_mount: false };
             Lane { block: self.segment.take(&owner, 0).expect("a block"), is_shared: false }
         }

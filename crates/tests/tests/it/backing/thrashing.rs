@@ -18,7 +18,7 @@ fn forebay(instance: &Instance, state: &std::path::Path, words: &[&str]) -> Stri
             None => command.env_remove(name),
         };
     }
-    let command = command.args(words).env("XDG_STATE_HOME", state);
+    let command = command.args(words).env("XDG_DATA_HOME", state);
     let output = command.env("FOREBAY_NAME", &instance.name).output().expect("forebay runs");
     assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
     text(&output.stdout)
@@ -35,7 +35,7 @@ fn read_in_rounds(instance: &Instance, state: &std::path::Path, job: &str, files
          for file in $(seq {files}); do cat f$file >/dev/null || exit; done; done"
     );
     let mut command = instance.command("run");
-    command.args(["--job", job, "--", "sh", "-c", &script]).env("XDG_STATE_HOME", state);
+    command.args(["--job", job, "--", "sh", "-c", &script]).env("XDG_DATA_HOME", state);
     let output = command.output().expect("forebay runs");
     assert!(output.status.success(), "{}", text(&output.stderr));
 }

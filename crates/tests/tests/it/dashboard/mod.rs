@@ -136,6 +136,62 @@ fn the_dashboard_has_the_figures_of_status_and_of_jobs() {
     assert!(dashboard.get("/api/heat?figure=none&").starts_with("HTTP/1.1 404 "));
     let none = dashboard.figures("/api/job?job=none&");
     assert_eq!(none["failure"], "there is no such job");
+    // It records what it shows, and shows what was recorded.
+    wait_for("the past", || dashboard.figures("/api/history?")["runs"][0]["job"] == job);
+    let past = dashboard.figures("/api/history?minutes=60&");
+    assert!(past["path"].as_str().is_some_and(|path| path.ends_with("history.db")), "{past}");
+}
+
+/// Prometheus scrapes with a token that stays, and finds a bounded number of series.
+#[test]
+fn metrics_need_the_token_of_the_file_and_have_the_busiest_jobs() {
+    let instance = Instance::start("scraped", &OPTIONS);
+    for (job, bytes) in [("one", 1000), ("two", 2000), ("three", 3000)] {
+        let script = format!("head -c {bytes} /dev/zero >/forebay/{job}");
+        let mut command = instance.command("run");
+        command.args(["--job", job, "--quiet", "--", "sh", "-c", &script]);
+        assert!(command.status().expect("forebay runs").success());
+    }
+    let file = instance.dir.path().join("token");
+    let path = file.to_string_lossy().into_owned();
+    let options = ["--token-file", &path, "--top-jobs", "2"];
+    let token = Dashboard::start(&instance, &options).token.clone();
+    let dashboard = Dashboard::start(&instance, &options);
+    assert_eq!((&dashboard.token, &token), (&token, &dashboard.token), "it stays");
+    let scrape = |token: &str| {
+        let head = format!("Host: a\r\nAuthorization: Bearer {token}\r\n");
+        dashboard.say(&format!("GET /metrics HTTP/1.1\r\n{head}\r\n"))
+    };
+    assert!(scrape("0".repeat(token.len()).as_str()).starts_with("HTTP/1.1 403 "));
+    let answer = scrape(&token);
+    assert!(answer.contains("Content-Type: text/plain; version=0.0.4"), "{answer}");
+    let row = |answer: &str, job: &str| {
+        let label = format!(
+            "forebay_job_written_bytes{{instance=\"{}\",job_name=\"{job}\"}} ",
+            instance.name
+        );
+        answer.lines().find_map(|line| line.strip_prefix(&label)).map(str::to_owned)
+    };
+    let all = ["three", "two", "one", "other"].map(|job| row(&answer, job));
+    assert_eq!(
+        all,
+        [Some("3000".into()), Some("2000".into()), None, Some("1000".into())],
+        "{answer}"
+    );
+    // `forebay status` prints the same.
+    let mut status = instance.command("status");
+    let output = status.args(["--prometheus", "--top-jobs", "0"]).output().expect("forebay runs");
+    assert_eq!(row(&text(&output.stdout), "other").as_deref(), Some("6000"));
+    fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o644))
+        .expect("a mode");
+    let mut command = instance.command("dashboard");
+    command.args(options);
+    let (code, said) = refused(command);
+    assert_eq!(
+        (code, said.lines().count(), said.contains("chmod 600")),
+        (Some(1), 1, true),
+        "{said}"
+    );
 }
 
 #[test]

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Instant;
 
-const SECTIONS: [&str; 8] =
-    ["overview", "nodes", "jobs", "files", "movement", "placement", "damage", "events"];
+const SECTIONS: [&str; 9] =
+    ["overview", "nodes", "jobs", "files", "movement", "placement", "damage", "events", "history"];
 
 /// Texts of the page whose contrast with what is behind them is below 4.5, and elements that are wider
 /// than the window without a scroll bar of their own.

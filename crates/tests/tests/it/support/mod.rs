@@ -147,6 +147,7 @@ impl Instance {
             .env("XDG_RUNTIME_DIR", self.dir.path())
             .env("FOREBAY_DIR", self.dir.path())
             // Reports of jobs.
+            .env("XDG_DATA_HOME", self.dir.path())
             .env("XDG_STATE_HOME", self.dir.path())
             // A test that is about mounts says so.
             .env("FOREBAY_ACCESS", "preload")

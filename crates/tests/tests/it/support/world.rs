@@ -169,6 +169,7 @@ impl World {
             .env("FOREBAY_NAME", &self.prefix)
             .env("FOREBAY_SSH", self.path("ssh"))
             .env("FOREBAY_DIR", self.path("data"))
+            .env("XDG_DATA_HOME", self.path("state"))
             .env("XDG_STATE_HOME", self.path("state"))
             .env("FOREBAY_MEMORY", "64MiB")
             .env("FOREBAY_SSD", "64MiB")

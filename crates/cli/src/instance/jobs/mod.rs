@@ -1,9 +1,13 @@
 //! Figures of jobs in a running instance: asked of the home daemon of each host, directly or through
 //! `ssh`, and merged.
 
+mod causes;
+
+mod ranks;
+
 use crate::failure::{Failure, Result};
 use crate::instance::cluster;
-use crate::instance::{causes, host, inspect, ranks, thrashing, writeback};
+use crate::instance::{host, inspect, thrashing, writeback};
 use crate::process::query::activity_query;
 use crate::state::directories;
 use crate::state::records::{self, HostRecord, InstanceRecord};

@@ -1,0 +1,171 @@
+//! Looks at an instance become its history: the load of the instance and of its busiest jobs,
+//! events, and the profile of each job when it has ended.
+//!
+//! One process records an instance on a host: it holds a lock on the directory of the instance, which
+//! the kernel releases with the process. Another dashboard only shows. The thread of the recorder writes;
+//! this one never waits for it.
+
+use super::events::Event;
+use super::model::{Known, Model, top_jobs};
+use crate::failure::{Failure, Result};
+use crate::instance::jobs;
+use crate::state::directories;
+use crate::state::history::{HistoryPlace, run_of};
+use config::activity::JobSummary;
+use history::record::{EventRecord, FIGURES, LoadSample, Record};
+use history::recorder::Recorder;
+use insight::report::Report;
+use rustix::fs::FlockOperation;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::time::Duration;
+
+/// Jobs whose load is recorded.
+const JOBS_MAX: usize = 10;
+/// Jobs that have ended and wait until their profile is asked for.
+const ENDED_MAX: usize = 256;
+/// Profiles asked for after one look: the next look must not be late.
+const PROFILES_AT_ONCE: usize = 2;
+
+/// Records an instance.
+pub(super) struct Recording {
+    name: String,
+    timeout: Duration,
+    recorder: Recorder,
+    /// Samples, and events, that were recorded.
+    seen: (u64, u64),
+    ended: VecDeque<String>,
+    /// Jobs that were not recorded, because too many ended at once.
+    missed: u64,
+    _lock: File,
+}
+
+impl Recording {
+    /// Begins to record the instance `name`. `None`: another process of this host does it.
+    ///
+    /// # Errors
+    /// The directory of the instance cannot be opened, or there is no thread.
+    pub(super) fn of(
+        name: &str,
+        timeout: Duration,
+        place: HistoryPlace,
+    ) -> Result<Option<Recording>> {
+        let run = directories::run(name)?;
+        let lock =
+            File::open(&run).map_err(|error| Failure::at("cannot open", run.display(), error))?;
+        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Ok(None);
+        }
+        let shown = place.text();
+        let say = Box::new(move |line: &str| errln!("forebay: {shown}: {line}"));
+        let recorder = Recorder::start(Box::new(move || place.open()), say, super::look::now_ms)
+            .map_err(|error| Failure::new(format!("cannot start a thread: {error}")))?;
+        let (seen, ended, missed) = ((0, 0), VecDeque::new(), 0);
+        let name = name.to_owned();
+        Ok(Some(Recording { name, timeout, recorder, seen, ended, missed, _lock: lock }))
+    }
+
+    /// Records what the last look showed, and jobs that have ended.
+    pub(super) fn note(&mut self, model: &Model) {
+        let ended = self.note_seen(model);
+        self.note_ended(ended);
+    }
+
+    /// Records what the last look showed. Returns the jobs that have ended since the one before.
+    pub(super) fn note_seen(&mut self, model: &Model) -> Vec<String> {
+        let known = model.known();
+        let (samples, events) = self.seen;
+        self.seen = (known.history.last(), known.events.added());
+        for event in known.events.since(events) {
+            self.recorder.offer(Record::Event(event_record(&self.name, event)));
+        }
+        if known.history.last() == samples {
+            return Vec::new();
+        }
+        for sample in load_of(&self.name, &known) {
+            self.recorder.offer(Record::Load(sample));
+        }
+        ended(&known)
+    }
+
+    /// Records jobs that have ended, a few at a time.
+    pub(super) fn note_ended(&mut self, jobs: Vec<String>) {
+        for job in jobs {
+            match self.ended.len() < ENDED_MAX {
+                true => self.ended.push_back(job),
+                false => self.missed += 1,
+            }
+        }
+        for _ in 0..PROFILES_AT_ONCE {
+            let Some(job) = self.ended.pop_front() else { return };
+            // A job that the instance forgot since, or that ended with it, has no profile any more.
+            match jobs::profile(&self.name, &job, self.timeout) {
+                Ok(Some(profile)) => match run_of(&self.name, &Report::new(profile)) {
+                    Ok(run) => drop(self.recorder.offer(Record::Run(Box::new(run)))),
+                    Err(_) => self.missed += 1,
+                },
+                _ => self.missed += 1,
+            }
+        }
+    }
+
+    /// Waits until everything is written. Returns the number of records that are lost.
+    pub(super) fn finish(self) -> u64 {
+        let missed = self.missed + self.ended.len() as u64;
+        self.recorder.finish().saturating_add(missed)
+    }
+}
+
+fn event_record(name: &str, event: &Event) -> EventRecord {
+    EventRecord {
+        instance: name.to_owned(),
+        at_ms: event.at_ms,
+        kind: event.kind.word().to_owned(),
+        text: event.text.clone(),
+    }
+}
+
+/// The load of the instance and of its busiest jobs.
+fn load_of(name: &str, known: &Known<'_>) -> Vec<LoadSample> {
+    let Some((at_ms, totals)) = known.history.last_point() else { return Vec::new() };
+    let finite = |figure: f64| Some(figure).filter(|figure| figure.is_finite());
+    let [operations, read, written, memory, ssd, dirty, waiting, requests] = totals.map(finite);
+    let sample = |job: &str, figures: [Option<f64>; FIGURES.len()]| LoadSample {
+        instance: name.to_owned(),
+        job: job.to_owned(),
+        at_ms,
+        figures,
+        samples: 1,
+    };
+    let all = [operations, read, written, requests, memory, ssd, dirty, waiting, read, written];
+    let mut samples = vec![sample("", all)];
+    // Without the answers of all hosts, rates of jobs are those of a part of them.
+    let is_counted = known.looks.iter().flatten().all(|look| look.jobs.is_ok());
+    let rates = known.rates.filter(|_| is_counted);
+    let jobs = rates.map(|rates| top_jobs(rates, JOBS_MAX).0).unwrap_or_default();
+    for job in jobs.into_iter().filter(|job| job.running > 0 && !job.job.is_empty()) {
+        let through = &job.throughput;
+        let [operations, read, written] = [
+            through.operations_per_second,
+            through.read_bytes_per_second,
+            through.written_bytes_per_second,
+        ]
+        .map(finite);
+        let mut figures = [None; FIGURES.len()];
+        (figures[0], figures[1], figures[2]) = (operations, read, written);
+        (figures[8], figures[9]) = (read, written);
+        samples.push(sample(&job.job, figures));
+    }
+    samples
+}
+
+/// The jobs that ran at the look before, or began since, and have ended.
+fn ended(known: &Known<'_>) -> Vec<String> {
+    let [Some(now), Some(before)] = known.looks else { return Vec::new() };
+    let (Ok(now), Ok(before)) = (&now.jobs, &before.jobs) else { return Vec::new() };
+    let had_ended = |job: &JobSummary| {
+        before.jobs.iter().any(|one| one.job == job.job && one.ended == job.ended)
+    };
+    let new = now.jobs.iter().filter(|job| job.ended.is_some() && !had_ended(job));
+    new.filter(|job| !job.job.is_empty()).map(|job| job.job.clone()).collect()
+}
