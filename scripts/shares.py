@@ -13,71 +13,12 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
+
+from namespaces import Hosts
 
 RATE = 20  # MB/s
 FILE_MIB = 40
-PREFIX = f"fbs{os.getpid()}"
-HOSTS = ["a", "b", "c"]
-
-
-def run(*words, **more):
-    done = subprocess.run(words, capture_output=True, text=True, **more)
-    if done.returncode:
-        sys.exit(f"{' '.join(words)}: {done.stderr}{done.stdout}")
-    return done.stdout
-
-
-class Instance:
-    def __init__(self, programs):
-        self.programs = os.path.abspath(programs)
-        self.root = tempfile.mkdtemp()
-        os.chmod(self.root, 0o755)
-        self.ip(f"netns add {PREFIX}hub")
-        self.ip(f"-n {PREFIX}hub link add br0 type bridge")
-        self.ip(f"-n {PREFIX}hub link set br0 up")
-        for number, host in enumerate(HOSTS):
-            os.makedirs(f"{self.root}/{host}")
-            space = PREFIX + host
-            self.ip(f"netns add {space}")
-            self.ip(f"-n {space} link set lo up")
-            self.ip(f"-n {PREFIX}hub link add v{host} type veth peer name eth0 netns {space}")
-            self.ip(f"-n {PREFIX}hub link set v{host} master br0 up")
-            self.ip(f"-n {space} addr add 10.82.0.{number + 1}/24 dev eth0")
-            self.ip(f"-n {space} link set eth0 up")
-        words = f"root tbf rate {RATE * 8000}kbit burst 64kb latency 200ms"
-        run("tc", "-n", f"{PREFIX}hub", "qdisc", "add", "dev", "vb", *words.split())
-        os.makedirs(f"{self.root}/data")
-        os.makedirs(f"{self.root}/mount")
-        with open(f"{self.root}/nodes", "w") as nodes:
-            nodes.writelines(f"{host} 10.82.0.{at + 1}\n" for at, host in enumerate(HOSTS))
-        with open(f"{self.root}/ssh", "w") as ssh:
-            ssh.write(f"#!/bin/sh\nhost=$1; shift\nXDG_RUNTIME_DIR={self.root}/$host \\\n"
-                      f"exec ip netns exec {PREFIX}$host \"$@\"\n")
-        os.chmod(f"{self.root}/ssh", 0o755)
-
-    def ip(self, words):
-        run("ip", *words.split())
-
-    def command(self, host, *words):
-        own = {
-            "XDG_RUNTIME_DIR": f"{self.root}/{host}", "XDG_STATE_HOME": f"{self.root}/a",
-            "FOREBAY_SSH": f"{self.root}/ssh", "FOREBAY_DIR": f"{self.root}/data",
-            "FOREBAY_ACCESS": "preload", "FOREBAY_NAME": "shares",
-            "FOREBAY_MEMORY": "2GiB", "FOREBAY_SSD": "0",
-        }
-        words = ["ip", "netns", "exec", PREFIX + host, f"{self.programs}/forebay", *words]
-        return words, os.environ | own
-
-    def forebay(self, *words):
-        words, environment = self.command("a", *words)
-        return run(*words, env=environment)
-
-    def remove(self):
-        for name in [*HOSTS, "hub"]:
-            subprocess.run(["ip", "netns", "del", PREFIX + name], check=False)
-        subprocess.run(["rm", "-rf", self.root], check=False)
 
 
 def writer(instance, way, who, file, server):
@@ -117,9 +58,11 @@ def seconds_of_a(instance, way, others, server):
 
 def main():
     programs, *numbers = sys.argv[1:]
-    instance = Instance(programs)
+    instance = Hosts(programs, ["a", "b", "c"], {"FOREBAY_MEMORY": "2GiB"})
+    os.makedirs(f"{instance.root}/mount")
     try:
-        instance.forebay("start", "--hosts", f"{instance.root}/nodes")
+        instance.start()
+        instance.throttle("b", RATE, burst=64)
         try:
             mounted = instance.forebay("mount", "--json", "--for-all", f"{instance.root}/mount")
             server = json.loads(mounted)["pid"]
@@ -142,7 +85,7 @@ def main():
             umount = ["nsenter", "-m", "-t", str(server), "umount", "--lazy", f"{instance.root}/mount"]
             subprocess.run(umount, check=False)
         finally:
-            instance.forebay("stop", "--discard")
+            instance.stop()
     finally:
         instance.remove()
 

@@ -17,7 +17,7 @@ equal "$(tail -n 2 "$D/lines" | tr '\n' ' ')" "99 100 "
     sleep 0.3
     echo last >>"$D/lines"
 ) &
-timeout 20 sh -c 'tail -n 1 -f --pid='$$' -s 0.1 ---disable-inotify "$1" | sed "/last/q"' - "$D/lines" >"$T/tail" &
+timeout 300 sh -c 'tail -n 1 -f --pid='$$' -s 0.1 ---disable-inotify "$1" | sed "/last/q"' - "$D/lines" >"$T/tail" &
 follower=$!
 wait %1
 wait "$follower" || true

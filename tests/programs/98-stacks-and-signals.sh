@@ -8,5 +8,5 @@
 compile guest.c -pthread -D_GNU_SOURCE -Wl,-z,now
 for part in depth small alternate handlers actions jumps order faults locks pipes early exec steps cancel fork first; do
     mkdir "$D/$part"
-    timeout 60 "$T/program" "$part" "$D/$part" || fail "$part: $?"
+    timeout 300 "$T/program" "$part" "$D/$part" || fail "$part: $?"
 done

@@ -2,7 +2,7 @@
 //! The file is bounded: when it is full it becomes the old one, and a new one is begun.
 
 use config::choice::LogLevel;
-use config::printable::{printable, without_os_error};
+use config::printable::{error_text, printable, without_os_error};
 use rustix::fs::{FileType, fstat, ftruncate};
 use std::fs::{OpenOptions, rename};
 use std::io::{self, Write};
@@ -30,7 +30,15 @@ pub fn begin(level: LogLevel, run: &Path) {
         .with_writer(file)
         .with_ansi(false)
         .with_target(false)
+        // It would be told on standard error, by a call that panics if that fails as well.
+        .log_internal_errors(false)
         .init();
+}
+
+/// Reports the error that ends a program: `begin` may not have been called. Nobody may read standard
+/// error any more.
+pub fn report_error(program: &str, error: &impl std::fmt::Display) {
+    let _ = writeln!(io::stderr(), "{program}{}", error_text(error));
 }
 
 /// The path of the file behind standard error. The starter may rename it.
@@ -47,7 +55,8 @@ fn length_if_ours(run: &Path) -> Option<u64> {
 }
 
 impl LogFile {
-    fn write_line(&self, line: &[u8]) -> io::Result<()> {
+    /// A line for which there is no room is lost: a full disk ends no daemon.
+    fn write_line(&self, line: &[u8]) {
         let mut length = self.length.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(length) = &mut *length {
             if *length >= self.bytes_max {
@@ -58,7 +67,7 @@ impl LogFile {
             }
             *length += line.len() as u64;
         }
-        io::stderr().write_all(line)
+        let _ = io::stderr().write_all(line);
     }
 }
 
@@ -97,7 +106,8 @@ struct Line<'a>(&'a LogFile);
 
 impl Write for Line<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write_line(&one_line(bytes)).map(|()| bytes.len())
+        self.0.write_line(&one_line(bytes));
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -127,6 +137,30 @@ mod tests {
         let line = b"WARN cannot connect error=Connection refused (os error 111) host=a\n";
         let expected = "WARN cannot connect error=Connection refused host=a\n";
         assert_eq!(String::from_utf8_lossy(&one_line(line)), expected);
+    }
+
+    /// A process that logs and ends with an error where standard error takes nothing: a full disk, or a
+    /// pipe that nobody reads. It is this test once more, as a child.
+    #[test]
+    fn a_log_that_cannot_be_written_ends_no_process() {
+        const CHILD: &str = "FOREBAY_TEST_LOGS";
+        if std::env::var_os(CHILD).is_some() {
+            begin(LogLevel::Info, Path::new("/no/such"));
+            (0..3).for_each(|line| tracing::warn!(line, "nobody reads this"));
+            report_error("test: ", &"nor this");
+            return;
+        }
+        let (reader, closed) = io::pipe().expect("a pipe");
+        drop(reader);
+        let full = OpenOptions::new().write(true).open("/dev/full").expect("open");
+        for output in [std::process::Stdio::from(closed), full.into()] {
+            let name = "log_file::tests::a_log_that_cannot_be_written_ends_no_process";
+            let mut child = std::process::Command::new(std::env::current_exe().expect("a path"));
+            // The harness would take what is printed.
+            child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").stderr(output);
+            let ended = child.output().expect("it runs").status;
+            assert!(ended.success(), "{ended}");
+        }
     }
 
     /// Standard error of the tests is another file, so that only the bound is tested: `replace`

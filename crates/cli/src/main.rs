@@ -8,7 +8,6 @@
 //! *Invariant:* this program never maps an instance's shared memory, and signals no process whose
 //! start time it has not compared.
 #![forbid(unsafe_code)]
-#![expect(clippy::print_stderr, reason = "a program reports its errors and progress there")]
 
 /// Prints to standard output as it is: for text of this program with styles, and for files of the
 /// user. A closed pipe (`forebay status | head`) is not an error.
@@ -30,9 +29,18 @@ macro_rules! outln {
     ($($part:tt)*) => { out!("{}\n", format_args!($($part)*)) };
 }
 
+/// Prints to standard error as it is. Nobody may read there any more (`forebay run ... 2>&1 | head`).
+macro_rules! err_as_is {
+    ($($part:tt)*) => {{
+        let _ = std::io::Write::write_fmt(&mut std::io::stderr().lock(), format_args!($($part)*));
+    }};
+}
+
 /// Prints to standard error, as `out!`.
 macro_rules! err {
-    ($($part:tt)*) => { eprint!("{}", config::printable::printable_lines(&format!($($part)*))) };
+    ($($part:tt)*) => {
+        err_as_is!("{}", config::printable::printable_lines(&format!($($part)*)))
+    };
 }
 
 /// `err!` with a newline.
@@ -61,6 +69,7 @@ mod process;
 use anstyle::{AnsiColor, Style};
 use clap::ArgMatches;
 use config::printable::printable;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// The command's name in an error, on a terminal.
@@ -89,7 +98,8 @@ fn main() -> ExitCode {
         Err(failure) => {
             // `stage-worker` is an internal part of `stage`.
             let shown = name.strip_suffix("-worker").unwrap_or(name);
-            anstream::eprintln!("{ERROR}forebay {shown}:{ERROR:#} {}", failure.text());
+            let text = failure.text();
+            let _ = writeln!(anstream::stderr(), "{ERROR}forebay {shown}:{ERROR:#} {text}");
             if is_json(given) {
                 print_error(failure.text());
             }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// Keeps running without a child process, by reading from a descriptor that never gets a byte.
 const DAEMON: &str = r#"#!/bin/bash
@@ -307,6 +307,42 @@ fn an_interrupted_run_stops_its_instance() {
     assert!(sent.expect("kill runs").success());
     assert_eq!(child.wait().expect("it ends").code(), Some(9));
     world.assert_nothing_left();
+}
+
+/// Nobody reads what a command prints (`forebay run ... 2>&1 | head -n 1`), or there is no room for it:
+/// it does its work, and its exit code is the same.
+#[test]
+fn a_command_whose_output_nobody_takes_does_its_work() {
+    let world = World::new("unread");
+    let closed = || {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        Stdio::from(writer)
+    };
+    let full = || Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").expect("open"));
+    // A closed pipe would end the command of `run`, for the loader complains about the empty library
+    // there: `starter::a_run_whose_output_nobody_takes_ends_like_any_other`.
+    let outputs: [(&dyn Fn() -> Stdio, bool); 2] = [(&closed, false), (&full, true)];
+    for (output, runs) in outputs {
+        let code = |words: &[&str]| {
+            let words = [&words[..1], &["--name", &*world.name], &words[1..]].concat();
+            let status = world.command(&words).stdout(output()).stderr(output()).status();
+            status.expect("forebay runs").code()
+        };
+        if runs {
+            assert_eq!(code(&["run", "--local", "1", "--", "true"]), Some(0));
+            world.assert_nothing_left();
+            assert_eq!(code(&["run", "--local", "1", "--", "sh", "-c", "exit 7"]), Some(7));
+            world.assert_nothing_left();
+        }
+        assert_eq!(code(&["status"]), Some(3));
+        assert_eq!(code(&["start", "--memory", "a lot"]), Some(2));
+        assert_eq!(code(&["start", "--local", "2"]), Some(0));
+        assert_eq!(code(&["status", "--json"]), Some(0));
+        assert_eq!(code(&["run", "--timeout", "3s", "--", "true"]), Some(1), "it conflicts");
+        assert_eq!(code(&["stop"]), Some(0));
+        world.assert_nothing_left();
+    }
 }
 
 #[test]

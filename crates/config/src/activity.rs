@@ -6,6 +6,9 @@
 //! file, come from a sample. Not here: the counters themselves (`shm::activity`), and what follows
 //! from a profile.
 
+pub mod timeline;
+
+use crate::activity::timeline::Timeline;
 use serde::{Deserialize, Serialize};
 use wire::job::SIZE_CLASSES;
 
@@ -195,6 +198,106 @@ pub struct ProcessProfile {
     pub other_writes: Transfers,
     /// How many opens of such files there were, at least.
     pub other_files: u64,
+    /// Bytes of such files from slow places.
+    #[serde(skip_serializing_if = "SlowBytes::is_none")]
+    pub other_slow: SlowBytes,
+    /// The time that it waited, by cause.
+    #[serde(skip_serializing_if = "WaitNanos::is_none")]
+    pub waits: WaitNanos,
+    /// Its bytes over time.
+    #[serde(skip_serializing_if = "Timeline::is_none")]
+    pub timeline: Timeline,
+}
+
+/// Another job beside which a job took longer for its bytes than before, on the host that counted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Disturbance {
+    /// The host; empty: the host that was asked.
+    pub host: String,
+    /// The other job.
+    pub by: String,
+    /// How many times as long a byte took, at most.
+    pub slowdown: f64,
+    /// Bytes per second that the other moved, at most.
+    pub by_bytes_per_second: f64,
+    /// Seconds of this.
+    pub seconds: f64,
+    /// Bytes that the job moved in these seconds.
+    pub bytes: f64,
+    /// Bytes that it would have moved if all jobs had moved the same.
+    pub equal_bytes: f64,
+}
+
+/// Operations on names in a directory, from a sample.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DirectoryOperations {
+    /// Its inode number.
+    pub inode: u64,
+    /// Its path inside the instance; `None`: unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Operations on names in it, about.
+    pub operations: u64,
+}
+
+/// Bytes read from places other than memory of the reader's host. They come in whole extents, which may
+/// be more than was asked for, and bytes of the backing store that came through another host are in both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SlowBytes {
+    /// From an SSD of the host.
+    pub ssd: u64,
+    /// From other hosts.
+    pub remote: u64,
+    /// From the backing store.
+    pub backing: u64,
+}
+
+impl SlowBytes {
+    /// True if there are none; then they are left out.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        self.ssd | self.remote | self.backing == 0
+    }
+
+    /// Adds others.
+    pub fn add(&mut self, other: SlowBytes) {
+        self.ssd = self.ssd.saturating_add(other.ssd);
+        self.remote = self.remote.saturating_add(other.remote);
+        self.backing = self.backing.saturating_add(other.backing);
+    }
+}
+
+/// Nanoseconds of waiting by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WaitNanos {
+    /// For space to write.
+    pub space: u64,
+    /// For bytes of the backing store.
+    pub backing: u64,
+    /// For locks of files.
+    pub locks: u64,
+    /// For a share, or because of a limit.
+    pub shares: u64,
+}
+
+impl WaitNanos {
+    /// True if there were none; then they are left out.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        self.space | self.backing | self.locks | self.shares == 0
+    }
+
+    /// Adds others.
+    pub fn add(&mut self, other: WaitNanos) {
+        self.space = self.space.saturating_add(other.space);
+        self.backing = self.backing.saturating_add(other.backing);
+        self.locks = self.locks.saturating_add(other.locks);
+        self.shares = self.shares.saturating_add(other.shares);
+    }
 }
 
 /// For fields that are left out.
@@ -218,12 +321,18 @@ pub struct FileProfile {
     /// It has no name any more.
     #[serde(skip_serializing_if = "is_false")]
     pub is_removed: bool,
+    /// It was written, and the backing store did not have it as it was when this was asked.
+    #[serde(skip_serializing_if = "is_false")]
+    pub is_dirty: bool,
     /// Place of the process in the list of processes.
     pub process: usize,
     /// When the first transfer began.
     pub began: u64,
     /// How many opens of it moved bytes.
     pub opens: u64,
+    /// Bytes that it read from slow places.
+    #[serde(skip_serializing_if = "SlowBytes::is_none")]
+    pub slow: SlowBytes,
     /// Reads.
     #[serde(skip_serializing_if = "Transfers::is_none")]
     pub reads: Transfers,
@@ -233,7 +342,7 @@ pub struct FileProfile {
 }
 
 /// The operations of a job.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobProfile {
     /// Its name; empty: processes of no known job.
@@ -246,6 +355,12 @@ pub struct JobProfile {
     pub processes: Vec<ProcessProfile>,
     /// Its files, by process.
     pub files: Vec<FileProfile>,
+    /// Jobs that disturbed it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub disturbances: Vec<Disturbance>,
+    /// Directories with most operations on names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub directories: Vec<DirectoryOperations>,
 }
 
 impl JobProfile {
@@ -259,6 +374,17 @@ impl JobProfile {
         self.began = self.began.min(other.began);
         self.ended = self.ended.zip(other.ended).map(|(one, other)| one.max(other));
         self.processes.extend(other.processes);
+        self.disturbances.extend(other.disturbances);
+        for directory in other.directories {
+            let is_it = |one: &&mut DirectoryOperations| one.inode == directory.inode;
+            match self.directories.iter_mut().find(is_it) {
+                Some(known) => {
+                    known.operations = known.operations.saturating_add(directory.operations);
+                    known.path = known.path.take().or(directory.path);
+                }
+                None => self.directories.push(directory),
+            }
+        }
         self.files.extend(
             other
                 .files
@@ -414,6 +540,7 @@ mod tests {
                 ended,
                 processes: vec![process],
                 files: vec![file],
+                ..JobProfile::default()
             }
         };
         let mut all = JobProfile::default();

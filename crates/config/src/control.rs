@@ -3,6 +3,7 @@
 //!
 //! Not here: the requests, which are words of a line or fixed bytes (`wire::welcome`).
 
+use crate::activity::timeline::Timeline;
 use crate::metrics::{DaemonSample, WritebackSample};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -29,8 +30,24 @@ pub struct DaemonStatus {
     pub slow_targets: Vec<SlowTarget>,
     /// Times at which its memory and SSD were too small for what programs read, the last ones.
     pub thrashing: Vec<ThrashingSpan>,
+    /// Damaged data on its SSD that was found, the last of it.
+    pub damage: Vec<FoundDamage>,
     /// Something that its user should know; empty: nothing.
     pub notice: String,
+}
+
+/// A page of a file whose checksum on the SSD differed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FoundDamage {
+    /// When it was found, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// The file.
+    pub inode: u64,
+    /// Offset of the page in it.
+    pub offset: u64,
+    /// The backing store has the same bytes: they are read from there again.
+    pub is_in_backing: bool,
 }
 
 /// A slow target of a pool.
@@ -201,6 +218,9 @@ pub struct WritebackReport {
     pub conflicted: Vec<(PathBuf, String)>,
     /// Why nothing at all can be written.
     pub error: Option<String>,
+    /// Bytes of contents over time.
+    #[serde(default, skip_serializing_if = "Timeline::is_none")]
+    pub timeline: Timeline,
 }
 
 /// One line of the answer to a request to the writeback daemon.
@@ -276,6 +296,7 @@ mod tests {
             watermark_reason: "default".to_owned(),
             slow_targets: vec![SlowTarget { pool: "fast".to_owned(), ..SlowTarget::default() }],
             thrashing: vec![ThrashingSpan { is_now: true, ..ThrashingSpan::default() }],
+            damage: vec![FoundDamage { inode: 7, ..FoundDamage::default() }],
             notice: "device full".to_owned(),
         };
         let json = serde_json::to_value(&status).expect("json");

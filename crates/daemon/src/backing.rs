@@ -24,9 +24,12 @@ pub(crate) use tree::{FileLocations, Tree};
 
 use crate::shared::inbox::{Inboxes, WorkerMessage};
 use crate::target::Devices;
+use config::metrics::DaemonMetrics;
 use list::ListingGate;
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
 use wire::Inode;
 
 /// Maximum number of listing parts that wait for a worker.
@@ -121,7 +124,7 @@ impl BackingReader {
     }
 
     /// Performs jobs, in parallel with other threads, until the process ends.
-    pub(crate) fn run(&self, inboxes: &Inboxes, devices: &Devices) -> ! {
+    pub(crate) fn run(&self, inboxes: &Inboxes, metrics: &DaemonMetrics, devices: &Devices) -> ! {
         let mut buffer = fetch::copy_buffer();
         loop {
             match self.orders.pop() {
@@ -143,10 +146,22 @@ impl BackingReader {
                     );
                 }
                 Order::Fetch(kind) => {
+                    let begun = Instant::now();
                     let (ticket, outcome) = fetch::perform(&self.tree, devices, kind, &mut buffer);
+                    note_fetch(metrics, begun, &outcome);
                     inboxes.send_to_target(WorkerMessage::Fetched { ticket, outcome });
                 }
             }
         }
+    }
+}
+
+/// Counts a fetch.
+fn note_fetch(metrics: &DaemonMetrics, begun: Instant, outcome: &FetchOutcome) {
+    let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+    metrics.fetches.fetch_add(1, Relaxed);
+    metrics.fetch_us.fetch_add(micros, Relaxed);
+    if matches!(outcome, FetchOutcome::Filled(Err(_)) | FetchOutcome::Read(Err(_))) {
+        metrics.fetches_failed.fetch_add(1, Relaxed);
     }
 }

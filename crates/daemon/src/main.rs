@@ -18,6 +18,7 @@
 //! | liveness | `host::liveness` | nothing: compares start times of processes, which may take long |
 //! | answer | `host::activity` | nothing: writes one answer on what jobs did |
 //! | shares | `shares::dispatcher` | `qos::scheduler`: requests that wait for their share or limit |
+//! | places | `shares::resolver` | nothing: finds the directories of files for rules |
 //! | qos-answer | `shares::answering` | nothing: answers one command on rules |
 //! | backing 0 .. | `backing` | nothing: reads the backing store, if there is one |
 //!
@@ -29,7 +30,6 @@
 //! log, and clients attach to the daemon that is started in its place.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing, clippy::string_slice)]
-#![expect(clippy::print_stderr, reason = "a program reports its errors there")]
 
 mod backing;
 mod host;
@@ -41,7 +41,7 @@ mod startup;
 mod target;
 mod threads;
 
-use config::printable::error_text;
+use background::log_file::report_error;
 use config::process::{CheckExtent, Invocation};
 use startup::settings::Settings;
 use std::io::Write as _;
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
         Ok(Some((settings, Some(extent)))) => return check(&settings, extent),
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebayd: {}", error_text(&error));
+            report_error("forebayd: ", &error);
             return ExitCode::from(2);
         }
     };
@@ -78,7 +78,7 @@ fn check(settings: &Settings, extent: CheckExtent) -> ExitCode {
     match line {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", error_text(&error));
+            report_error("", &error);
             ExitCode::FAILURE
         }
     }

@@ -8,11 +8,13 @@
 //! - `dispatcher`: the thread that owns everything below: `account_line` (what limits hold back),
 //!   `device` (shares on the way to a daemon), `caps` (parts of caps that hold over all daemons),
 //!   `spread` (rules reach all daemons).
+//! - `places`: which of the directories that rules name a file is in; `resolver` finds it out.
 //! - `answering`: the command `forebay qos`.
 //!
 //! ```text
 //!   slot of a session --gate--> dispatcher --Released--> worker: carried out, with a `StartTicket`
-//!                                  ^------------------------ the ticket is dropped
+//!                      |           ^  ^--------------------- the ticket is dropped
+//!                      '-> places -'   if a rule asks for a directory that is not known yet
 //! ```
 //!
 //! Invariants:
@@ -30,16 +32,20 @@ pub(crate) mod answering;
 pub(crate) mod device;
 pub(crate) mod dispatcher;
 pub(crate) mod inbox;
+pub(crate) mod resolver;
 pub(crate) mod rule_set;
 
 mod caps;
 
 mod gate;
 
+mod places;
+
 mod spread;
 
 use crate::shares::device::WayTicket;
 use crate::shares::inbox::{DispatcherInbox, DispatcherMessage, HeldRequest, StartTicket};
+use crate::shares::places::FilePlaces;
 use crate::shares::rule_set::RuleSet;
 use shm::activity::ActivitySegment;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -55,6 +61,9 @@ pub(crate) struct Shares {
     generation: AtomicU32,
     rules: RwLock<RuleSet>,
     inbox: Arc<DispatcherInbox>,
+    /// Some rule names a directory, or did.
+    uses_places: AtomicBool,
+    places: FilePlaces,
     /// Names of jobs and programs, as processes say.
     activity: Arc<ActivitySegment>,
 }
@@ -62,13 +71,17 @@ pub(crate) struct Shares {
 impl Shares {
     /// With the rules of an earlier start.
     pub(crate) fn new(rules: RuleSet, activity: Arc<ActivitySegment>) -> Shares {
-        Shares {
+        let shares = Shares {
             is_active: AtomicBool::new(!rules.is_empty()),
             generation: AtomicU32::new(1),
-            rules: RwLock::new(rules),
+            rules: RwLock::default(),
             inbox: Arc::default(),
+            uses_places: AtomicBool::new(false),
+            places: FilePlaces::default(),
             activity,
-        }
+        };
+        shares.set_rules(rules);
+        shares
     }
 
     /// Whether requests may have to wait.
@@ -95,6 +108,11 @@ impl Shares {
     /// Puts rules in force.
     fn set_rules(&self, rules: RuleSet) {
         let is_empty = rules.is_empty();
+        let named = rules.dirs();
+        if !named.is_empty() {
+            self.uses_places.store(true, Release);
+        }
+        self.places.lock().set_named(named);
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
         self.generation.fetch_add(1, Release);
         if !is_empty {
@@ -117,9 +135,11 @@ impl Shares {
 
     /// Nothing waits or is on its way: lets requests pass, if there are no rules and none has come.
     fn rest(&self) {
+        // A request that waits there is followed by later ones of its file.
+        let places = self.places.lock();
         let queue = self.inbox.lock();
         let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
-        if queue.is_empty() && rules.is_empty() {
+        if places.is_empty() && queue.is_empty() && rules.is_empty() {
             self.is_active.store(false, Release);
         }
     }

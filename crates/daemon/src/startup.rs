@@ -40,6 +40,7 @@ use crate::shared::slow_targets::SlowTargets;
 use crate::shared::{Shared, Timing};
 use crate::shares::Shares;
 use crate::shares::dispatcher::Dispatcher;
+use crate::shares::resolver;
 use crate::shares::rule_set::{self, RuleSet};
 use crate::startup::found::Found;
 use crate::startup::instance_lock::InstanceLock;
@@ -382,6 +383,8 @@ impl Threads {
         spawn_thread("prepare", move || provisioner.run(&prepare.inboxes, &prepare.lending))?;
         let dispatcher = Dispatcher::new(Arc::clone(shared), rules);
         spawn_thread("shares", move || dispatcher.run())?;
+        let resolver = Arc::clone(shared);
+        spawn_thread("places", move || resolver::run(&resolver))?;
         let (demote, of_demoter) = (Arc::clone(shared), Arc::clone(devices));
         spawn_thread("demote", move || {
             let Shared { inboxes, metrics, lending, .. } = &*demote;
@@ -402,7 +405,7 @@ impl Threads {
             let (shared, devices) = (Arc::clone(shared), Arc::clone(devices));
             let reader = Arc::clone(&reader);
             spawn_thread(&format!("backing-{number}"), move || {
-                reader.run(&shared.inboxes, &devices)
+                reader.run(&shared.inboxes, &shared.metrics.daemon, &devices)
             })?;
         }
         Ok(())

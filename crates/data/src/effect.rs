@@ -134,6 +134,9 @@ pub enum Validity {
     /// All, and the backing store has every byte: a mark in its entry says so until a client
     /// changes one.
     Backing,
+    /// As `Backing`, and it was fetched because somebody reads: a mark in its entry says so until the
+    /// first reader has come to it.
+    Fetched,
     /// The valid pages of this extent, whose bytes were copied.
     As(Extent),
 }

@@ -47,6 +47,8 @@ pub struct JobProfile {
     pub timeline: Vec<Span>,
     /// The job's part of what it was entitled to, where it was held back by others; 1: all of it.
     pub share: Option<f64>,
+    /// Jobs beside which it took longer for its bytes than before.
+    pub disturbances: Vec<Disturbance>,
     /// The best rates of this instance, for estimates; zeros: not measured.
     pub rates: Rates,
 }
@@ -169,8 +171,6 @@ pub struct FileProfile {
     pub is_removed: bool,
     /// Where its bytes were when they were read.
     pub read_tiers: TierBytes,
-    /// Hosts that fetched it from the backing store, each for itself.
-    pub fetched_by: u32,
     /// The ranks that used it.
     pub uses: Vec<FileUse>,
 }
@@ -312,18 +312,16 @@ pub struct BackingTraffic {
     pub read: u64,
     /// Bytes that were written to it.
     pub written: u64,
-    /// Bytes of `read` that a prefetch asked for.
-    pub prefetched: u64,
-    /// Bytes of `prefetched` that were evicted before they were read.
-    pub discarded: u64,
     /// Files that were not in the backing store when the job ended.
     pub dirty_files: u64,
     /// Bytes that were not in the backing store when the job ended.
     pub dirty_bytes: u64,
     /// Bytes written to it while the job itself did I/O.
     pub written_beside: u64,
-    /// Data that was damaged and repaired.
+    /// Damaged parts of its files that were read again from there.
     pub repaired: u64,
+    /// Damaged parts of its files that only this instance had.
+    pub damaged: u64,
 }
 
 /// Bytes of the tiers that thrashed while a job ran, in their worst window.
@@ -381,6 +379,22 @@ impl ThrashingBytes {
         };
         (evidence, change)
     }
+}
+
+/// Another job that disturbed a job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Disturbance {
+    /// The host that they shared.
+    pub host: String,
+    /// The other job.
+    pub by: String,
+    /// How many times as long a byte took as before, at most.
+    pub slowdown: f64,
+    /// Bytes per second that the other moved there, at most.
+    pub by_bytes_per_second: f64,
+    /// Seconds for which it went on.
+    pub seconds: f64,
 }
 
 /// Operations on names in one directory.

@@ -8,7 +8,6 @@
 //! The kernel checks permissions (`default_permissions`), so requests to daemons say that they are
 //! checked (`Credentials::checked`), and which user owns a new file.
 #![warn(clippy::indexing_slicing, clippy::string_slice)]
-#![expect(clippy::print_stderr, reason = "a program reports its errors there")]
 
 mod settings;
 
@@ -28,10 +27,10 @@ mod rings;
 
 mod serve;
 
+use background::log_file::report_error;
 use client::{Client, Tags};
 use commands::{layout, pool, quota};
 use config::choice::RequestPath;
-use config::printable::error_text;
 use config::process::Invocation;
 use device::Mount;
 use device::detached::{self, DetachedMount};
@@ -74,7 +73,7 @@ fn main() -> ExitCode {
         Ok(Some(settings)) => settings,
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebay-mount: {}", error_text(&error));
+            report_error("forebay-mount: ", &error);
             return ExitCode::from(NOT_UNDERSTOOD);
         }
     };
@@ -83,7 +82,7 @@ fn main() -> ExitCode {
     match run(&mut settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebay-mount: {}", error_text(&error));
+            report_error("forebay-mount: ", &error);
             ExitCode::FAILURE
         }
     }
@@ -98,7 +97,7 @@ fn show(outcome: Result<String, String>) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("forebay-mount: {}", error_text(&error));
+            report_error("forebay-mount: ", &error);
             ExitCode::FAILURE
         }
     }

@@ -1,7 +1,7 @@
 //! Quality of service: each user and job gets its share, and files go where bandwidth is.
 //!
 //! - `scheduler`: which request is served next, by class, user and job; `cost`: device time of
-//!   requests, learned; `bucket`: caps and minima (F7, S6).
+//!   requests, learned; `bucket`: caps and minima; `entitlement`: whether a job got its share (F7, S6).
 //! - `rules`: which limits a request falls under; `division`: limits that hold over several daemons,
 //!   `exchange`: their messages.
 //! - `pool`: pools of targets, and the target of a new file or stripe (S7); `slow`: which targets of a
@@ -23,6 +23,8 @@ pub mod bucket;
 pub mod cost;
 
 pub mod scheduler;
+
+pub mod entitlement;
 
 pub mod rules;
 

@@ -11,7 +11,8 @@
 //!
 //! - An expression is `*`, or conditions `key={value value ..}` joined by `&` (all of them) and `,` (one
 //!   of the groups). Keys: `uid`, `gid` (numbers and ranges `100-199`), `jobid`, `program`, `tag` (with
-//!   `*` for any letters), `dir` (that directory and all below it, or with `*`), `opcode` (an operation).
+//!   `*` for any letters), `dir` (that directory and all below it, or with `*`), `opcode` (an
+//!   operation, or `data` or `metadata` for all that move bytes or do not).
 //! - Limits: `rate=` operations per second, `bw=` and `min=` bytes per second (`K`, `M`, `G`, `T`: powers
 //!   of 1,024), `weight=`, `inflight=`, and `per=job` (the usual) or `per=user`: for each job, or for all
 //!   jobs of a user together.
@@ -61,6 +62,11 @@ pub enum Operation {
     Sync,
 }
 
+/// The word for all operations that move bytes.
+pub const DATA_OPERATIONS: &str = "data";
+/// The word for all others.
+pub const METADATA_OPERATIONS: &str = "metadata";
+
 impl Operation {
     /// All operations, with their names in rules.
     pub const ALL: [(&str, Operation); 10] = [
@@ -75,6 +81,23 @@ impl Operation {
         ("write", Operation::Write),
         ("sync", Operation::Sync),
     ];
+
+    /// Whether it moves bytes.
+    #[must_use]
+    pub const fn moves_bytes(self) -> bool {
+        matches!(self, Operation::Read | Operation::Write)
+    }
+
+    /// The operations that a word names: one, all that move bytes, all others, or none.
+    fn named(word: &str) -> impl Iterator<Item = Operation> {
+        let is_it = move |name: &str, operation: Operation| match word {
+            DATA_OPERATIONS => operation.moves_bytes(),
+            METADATA_OPERATIONS => !operation.moves_bytes(),
+            _ => name == word,
+        };
+        let all = Operation::ALL.into_iter();
+        all.filter(move |&(name, operation)| is_it(name, operation)).map(|(_, operation)| operation)
+    }
 }
 
 /// The facts about a request that rules ask for. The user and group are the kernel's word; the others
@@ -195,6 +218,23 @@ impl Rule {
         self.groups.iter().flatten().any(|condition| condition.key() == key)
     }
 
+    /// The directories that its conditions name.
+    pub fn dirs(&self) -> impl Iterator<Item = &Pattern> {
+        self.groups.iter().flatten().flat_map(|condition| match condition {
+            Condition::Dir(patterns) => patterns.as_slice(),
+            _ => &[],
+        })
+    }
+
+    /// Whether each request that falls under `other` falls under this rule, by the texts of their
+    /// conditions: each group of `other` has all conditions of one of its groups.
+    fn covers(&self, other: &Rule) -> bool {
+        let is_within = |group: &Vec<Condition>| {
+            self.groups.iter().any(|own| own.iter().all(|condition| group.contains(condition)))
+        };
+        other.groups.iter().all(is_within)
+    }
+
     /// Whether a request falls under it.
     #[must_use]
     pub fn matches(&self, facts: &Facts<'_>) -> bool {
@@ -277,6 +317,16 @@ impl Rules {
             rules.execute(line).map_err(|error| (number, error))?;
         }
         Ok(rules)
+    }
+
+    /// Rules that decide nothing, because an earlier one always matches first: each with that one.
+    #[must_use]
+    pub fn idle_rules(&self) -> Vec<(&Rule, &Rule)> {
+        let first_of = |(place, rule): (usize, &Rule)| {
+            self.rules.iter().take(place).find(|earlier| earlier.covers(rule))
+        };
+        let pairs = self.rules.iter().enumerate();
+        pairs.filter_map(|(place, rule)| Some((rule, first_of((place, rule))?))).collect()
     }
 
     fn place(&self, name: &str) -> Option<usize> {

@@ -11,7 +11,6 @@
 //! `control`).
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing, clippy::string_slice)]
-#![expect(clippy::print_stderr, reason = "a program reports its errors there")]
 
 mod settings;
 
@@ -41,9 +40,9 @@ mod sim;
 use backends::Backend;
 use backends::posix::PosixBackend;
 use backends::s3::S3Backend;
-use background::{log_file, report_ready};
+use background::log_file::{self, report_error};
+use background::report_ready;
 use client::{At, Client, Follow, Outcome, PathBuffer};
-use config::printable::error_text;
 use config::process::Invocation;
 use control::InstanceQueries;
 use instance::client::InstanceClient;
@@ -73,7 +72,7 @@ fn main() -> ExitCode {
         Ok(Some(settings)) => settings,
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebay-writeback: {}", error_text(&error));
+            report_error("forebay-writeback: ", &error);
             return ExitCode::from(NOT_UNDERSTOOD);
         }
     };
@@ -81,7 +80,7 @@ fn main() -> ExitCode {
     match run(&settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebay-writeback: {}", error_text(&error));
+            report_error("forebay-writeback: ", &error);
             ExitCode::FAILURE
         }
     }

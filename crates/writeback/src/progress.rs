@@ -100,6 +100,7 @@ impl Progress {
     pub(crate) fn report(&self) -> WritebackReport {
         let mut report = self.guard().report.clone();
         self.add_running(&mut report);
+        report.timeline = self.counters.timeline();
         report
     }
 

@@ -822,14 +822,14 @@ static int first(void) {
 
 static int first_one(void) {
     pthread_t thread;
-    alarm(30);
+    alarm(300);
     char name[32];
     snprintf(name, sizeof name, "first-%d", getpid());
     pthread_create(&thread, 0, first_call, name);
     usleep(getpid() % 16 * 100);
     pid_t child = fork();
     if (!child) {
-        alarm(20);
+        alarm(300);
         work("child");
         _exit(0);
     }

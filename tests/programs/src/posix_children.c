@@ -124,7 +124,7 @@ static int fork_beside_first_use(void) {
     for (int i = 0; i < 5; i++) {
         pid_t child = fork();
         if (child == 0) {
-            alarm(60);
+            alarm(300);
             int file = open(path("forked"), O_WRONLY | O_CREAT | O_TRUNC, 0644);
             _exit(file < 0 || write(file, "x", 1) != 1);
         }

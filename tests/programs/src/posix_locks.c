@@ -80,7 +80,7 @@ static void interrupted(void) {
         struct sigaction action = {.sa_handler = on_alarm};
         sigaction(SIGALRM, &action, NULL);
         int own = open("i", O_RDWR);
-        ualarm(100000, 0);
+        ualarm(100000, 100000);
         FAILS(EINTR, flock(own, LOCK_EX));
     });
     CHECK(lock(fd, F_SETLK, F_WRLCK, 0, 0) == 0);
@@ -88,7 +88,7 @@ static void interrupted(void) {
         struct sigaction action = {.sa_handler = on_alarm};
         sigaction(SIGALRM, &action, NULL);
         int own = open("i", O_RDWR);
-        ualarm(100000, 0);
+        ualarm(100000, 100000);
         FAILS(EINTR, lock(own, F_SETLKW, F_WRLCK, 0, 0));
     });
     close(fd);

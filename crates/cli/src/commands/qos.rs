@@ -19,6 +19,7 @@ Examples:
   forebay qos set slow 'jobid={train.*}' bw=100M     each such job moves at most 100 MiB/s between hosts
   forebay qos set ann 'uid={1000}' bw=1G per=user    all jobs of user 1000 together
   forebay qos set stats 'opcode={stat list}' rate=2K at most 2,000 requests per second of these kinds
+  forebay qos set raw 'dir={/raw}' bw=1G             each job in that directory of the instance
   forebay qos set big 'jobid={big}' weight=300       three times the share of another job of the same user
   forebay qos set change slow bw=200M                another limit for an existing rule
   forebay qos show                                   rules, and the jobs of this host with their shares
@@ -26,15 +27,17 @@ Examples:
 
 A rule is: NAME EXPRESSION LIMIT... An expression is *, or conditions joined by & (all of them) and ,
 (one of the groups): uid={..} gid={..} (numbers, ranges), jobid={..} program={..} (names, * for any
-letters), opcode={..} (open create stat list unlink rename setattr read write sync). Limits: bw= and min=
-(bytes per second; K M G T are powers of 1,024), rate= (requests per second), weight= (1 to 10,000, the
-usual one is 100), inflight=, per=job or per=user. The first rule that matches a request decides; a new
-rule stands before all others, or with rank=OTHER before that one.
+letters), tag={..} (what 'forebay run --tag' gave), dir={..} (directories of the instance, such as /raw,
+with all below them), opcode={..} (open create stat list unlink rename setattr read write sync; data:
+reads and writes, metadata: the others). Limits: bw= and min= (bytes per second; K M G T are powers of
+1,024), rate= (requests per second), weight= (1 to 10,000, the usual one is 100), inflight=, per=job or
+per=user. The first rule that matches a request decides; a new rule stands before all others, or with
+rank=OTHER before that one.
 
 Rules hold on all hosts, at once and after daemons were restarted, until they are deleted or the instance
 is stopped. A cap is one for the whole job, over all hosts. They act on data that moves between hosts, and
 on requests that daemons serve; what programs do in the memory of their own host takes no request and is
-not limited. Users are those of the processes; jobs and programs are what processes say.";
+not limited. Users are those of the processes; jobs, programs and tags are what processes say.";
 
 pub(crate) fn command() -> Command {
     let keys = [Key::Name, Key::Timeout];
@@ -71,6 +74,9 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
         print_json(&answer);
     } else if what == "show" {
         print_rules(&answer);
+    }
+    for warning in answer.get("warnings").and_then(Value::as_array).into_iter().flatten() {
+        errln!("forebay qos: {}", warning.as_str().unwrap_or_default());
     }
     Ok(0)
 }

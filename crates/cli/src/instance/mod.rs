@@ -20,8 +20,6 @@ pub(crate) mod writeback;
 
 pub(crate) mod profile;
 
-pub(crate) mod ranks;
-
 pub(crate) mod jobs;
 
 pub(crate) mod overview;

@@ -37,7 +37,7 @@ impl Progress {
         }
         let line = printable(&line);
         // Padding overwrites the rest of a longer line.
-        eprint!("\r{line:0$}", self.shown);
+        err_as_is!("\r{line:0$}", self.shown);
         let _ = std::io::stderr().flush();
         self.shown = line.chars().count();
     }
@@ -45,7 +45,7 @@ impl Progress {
     /// Removes the line, so that other output can be written.
     pub(crate) fn hide(&mut self) {
         if self.shown > 0 {
-            eprint!("\r{:1$}\r", "", self.shown);
+            err_as_is!("\r{:1$}\r", "", self.shown);
             self.shown = 0;
         }
     }

@@ -3,9 +3,12 @@
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::Relaxed;
 use shm::activity::{ActivitySegment, BlockIndex, Lane, OpClass, Tags};
-use wire::Inode;
 use wire::errno::Result;
+use wire::{Credentials, Inode};
 
+use crate::lookup::find;
+use crate::lookup::path::{At, Follow, Outcome, PathBuffer};
+use crate::lookup::result::LookupMode;
 use crate::open::descriptors;
 use crate::transport::activity::CallTimer;
 use crate::transport::attach::FIRST_WAIT_MICROS;
@@ -234,13 +237,40 @@ impl Client {
     }
 
     /// Counts a call with its result: a value, or a negative errno. Reads and writes count
-    /// themselves.
+    /// themselves. True if it was timed, which one call of many is.
     #[inline]
-    pub fn end_call(&self, timer: CallTimer<'_>, class: OpClass, result: i64) {
+    pub fn end_call(&self, timer: CallTimer<'_>, class: OpClass, result: i64) -> bool {
         let transport = self.files.transport();
-        if transport.activity.end_call(timer, class, result) {
+        let is_timed = transport.activity.end_call(timer, class, result);
+        if is_timed {
             transport.bound_footprint();
         }
+        is_timed
+    }
+
+    /// True for one timed call with a path of several: `note_directory_of` is to be told its path.
+    #[cold]
+    pub fn is_directory_due(&self) -> bool {
+        self.files.transport().activity.is_directory_due()
+    }
+
+    /// Counts the directory of a path for the calls of this process that were not looked at. A directory
+    /// that cannot be found is not counted.
+    #[cold]
+    pub fn note_directory_of(&self, at: At<'_>, caller: &Credentials, buffer: &mut PathBuffer) {
+        let lookup = (Follow::Never, LookupMode::IndexOnly);
+        let walked = find::with_walked(self.files.paths(), at, lookup, caller, buffer, |walk| {
+            Ok(walk.parent.inode)
+        });
+        if let Ok(Outcome::Done(directory)) = walked {
+            self.files.transport().activity.count_directory(directory);
+        }
+    }
+
+    /// As `note_directory_of`, of a directory that is known.
+    #[cold]
+    pub fn note_directory(&self, directory: Inode) {
+        self.files.transport().activity.count_directory(directory);
     }
 
     /// Has the calling thread count in this lane from now on: a mount that works for another

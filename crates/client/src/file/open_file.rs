@@ -59,7 +59,7 @@ pub(crate) const CAPABLE: u32 = 1 << 31;
 /// Private word for the bits of `mark`.
 const SPARE_MARKS: usize = 1;
 /// Private word: the directory in which the file was found, or 0. `counted` names it, too.
-const SPARE_PARENT: usize = 2;
+const SPARE_PARENT: usize = shm::host::SPARE_DIRECTORY;
 /// Private words of a sequential reader (`io::readahead`): where its last read ended, the end of
 /// what was requested ahead, and the readahead window in buffers.
 const SPARE_READ_TO: usize = 3;

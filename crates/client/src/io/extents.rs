@@ -3,6 +3,7 @@
 
 use placement::extent;
 use placement::extent::Span;
+use shm::activity::SlowSource;
 use shm::host::TruncateEpoch;
 use wire::errno::{Errno, Result};
 use wire::reply::Extent;
@@ -147,8 +148,14 @@ fn move_each<'a>(
         let (span, at) = span_at(file, offset, done);
         let length = length_in(&span, at, bytes.len().saturating_sub(done));
         let moved = match move_extent(io, file, &span, at, (done, length), bytes) {
-            Ok(false) => layout::target_of(io.transport(), file, at)
-                .and_then(|target| remote.start(target, &span, at, (done, length), bytes)),
+            Ok(false) => {
+                if let Bytes::Into(_) = bytes {
+                    let activity = &io.transport().activity;
+                    activity.count_source(file.inode, SlowSource::Remote, length as u64);
+                }
+                layout::target_of(io.transport(), file, at)
+                    .and_then(|target| remote.start(target, &span, at, (done, length), bytes))
+            }
             local => local.map(drop),
         };
         moved.map_err(|errno| (done, errno))?;
@@ -195,6 +202,10 @@ fn read_extent(io: &Io, file: &File, span: &Span, offset: u64, to: &mut [u8]) ->
             },
         };
         if by.target().read(&by.hazards(), file.inode, &extent, within, to)?.is_ok() {
+            if extent.tier == Extent::SSD {
+                let activity = &io.transport().activity;
+                activity.count_source(file.inode, SlowSource::Ssd, to.len() as u64);
+            }
             return Ok(true);
         }
         io.extent_cache.forget(file.inode, span.start);

@@ -3,12 +3,14 @@
 
 use placement::extent;
 use placement::extent::Span;
+use shm::activity::{SlowSource, WaitCause};
+use shm::wait::now_nanos;
 use wire::codec::{Field, Reader};
 use wire::errno::{Errno, Result};
 use wire::limits::FILE_BYTES_MAX;
 use wire::reply::Extent;
 use wire::request::set;
-use wire::{DaemonIndex, Reply, Request};
+use wire::{DaemonIndex, Inode, Reply, Request};
 
 use crate::file::change::Change;
 use crate::file::layout::File;
@@ -148,6 +150,7 @@ pub(crate) fn extent(
         && (!file.is_pinned() || by.target().states.is_pinned(extent.slot))
     {
         io.extent_cache.put(file.inode, &extent, reached_by);
+        let _ = note_fetched(io, by, file.inode, &extent);
         return Ok(Some(extent));
     }
     // Further extents of the same target are requested in the same message. With several
@@ -206,20 +209,46 @@ fn map_extents(
         preallocate,
     };
     let reached_by = reached_by(io.transport(), target);
-    io.transport().call(Destination::Target(target), &request, &own_credentials())?.with(|reply| {
-        let Reply::Extents { extents } = reply else { return Err(Errno::EIO) };
+    let by = io.transport().attachments.by_number(reached_by.number());
+    let since = now_nanos();
+    let mut is_fetched = false;
+    let mapped = io.transport().call(Destination::Target(target), &request, &own_credentials())?;
+    let mapped = mapped.with(|reply| {
+        let extents = match reply {
+            Reply::Extents { extents } => extents,
+            Reply::ExtentsAfterWait { waited_micros, extents } => {
+                io.transport().note_space_wait(waited_micros);
+                extents
+            }
+            _ => return Err(Errno::EIO),
+        };
         let mut reader = Reader::new(extents);
         let mut mapped = MapReply { first: None, end: offset };
         while !reader.rest().is_empty() {
             let extent = Extent::take(&mut reader).map_err(|_| Errno::EIO)?;
             io.extent_cache.put(file.inode, &extent, reached_by);
+            is_fetched |= by.is_some_and(|by| note_fetched(io, by, file.inode, &extent));
             if extent.start == offset {
                 mapped.first = Some(extent);
             }
             mapped.end = mapped.end.max(extent.start.saturating_add(extent.length()));
         }
         Ok(mapped)
-    })
+    });
+    if is_fetched {
+        let waited = now_nanos().saturating_sub(since);
+        io.transport().activity.count_wait(WaitCause::Backing, waited);
+    }
+    mapped
+}
+
+/// Counts an extent that was fetched from the backing store, if the caller is the first that comes to it.
+fn note_fetched(io: &Io, by: &Attachment, inode: Inode, extent: &Extent) -> bool {
+    let is_first = by.target().states.take_fetched(extent.slot);
+    if is_first {
+        io.transport().activity.count_source(inode, SlowSource::Backing, extent.length());
+    }
+    is_first
 }
 
 /// Allocates the extents of `offset .. end`. `offset` starts an extent, and the whole range

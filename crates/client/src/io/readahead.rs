@@ -9,6 +9,7 @@
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::fence;
 use placement::extent;
+use shm::activity::SlowSource;
 use shm::bounce::{Buffer, Readahead, ReadaheadLookup};
 use shm::wait;
 use shm::wait::{Backoff, Next};
@@ -56,6 +57,10 @@ fn readahead(io: &Io, open: &OpenFile<'_>, file: &File, offset: u64, to: &mut [u
     let home = io.transport().home()?;
     let end = offset.saturating_add(to.len() as u64);
     let done = read_fetched(io.transport(), home, open, offset, to);
+    if done > 0 {
+        let activity = &io.transport().activity;
+        activity.count_source(file.inode, SlowSource::Remote, done as u64);
+    }
     let rest = to.get_mut(done..).unwrap_or_default();
     if !rest.is_empty() {
         extents::read_extents(io, file, offset.saturating_add(done as u64), rest)?;

@@ -122,7 +122,7 @@ impl<'a> RemoteTransfers<'a> {
             return Err(errno);
         }
         let part = transfer.part;
-        let outcome = match transfer.await_end(self.io.transport(), self.count) {
+        let outcome = match transfer.await_end(self.io.transport(), self.file.inode, self.count) {
             Ok(TransferEnd::Done(buffer, count)) => bytes.take(&part, &buffer, count),
             Ok(TransferEnd::Busy(_)) => {
                 let waited =

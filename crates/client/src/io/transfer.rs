@@ -3,8 +3,9 @@
 
 use shm::bounce::Buffer;
 use shm::session::{Interruptible, Slot};
+use shm::wait::now_nanos;
 use wire::errno::{Errno, Result};
-use wire::{DaemonIndex, Reply, Request};
+use wire::{DaemonIndex, Inode, Reply, Request};
 
 use crate::file::layout::File;
 use crate::transport::Transport;
@@ -110,15 +111,24 @@ impl TransferRange {
 
 impl<'a> InFlight<'a> {
     /// Waits for the reply. `queued`: number of transfers queued after this one.
-    pub(crate) fn await_end(self, transport: &Transport, queued: usize) -> Result<TransferEnd<'a>> {
+    pub(crate) fn await_end(
+        self,
+        transport: &Transport,
+        inode: Inode,
+        queued: usize,
+    ) -> Result<TransferEnd<'a>> {
         let InFlight { by, mut slot, mut buffer, part: _ } = self;
         let timeout = by.welcome.timeout_micros.max(1);
+        let since = now_nanos();
         if queued >= SLEEP_AT_QUEUED {
             slot.expect_long();
         }
         loop {
             match slot.wait(timeout, Interruptible::No, || by.is_alive()) {
-                Ok(()) => break,
+                Ok(()) => {
+                    transport.note_held(&slot, || now_nanos().saturating_sub(since));
+                    break;
+                }
                 Err(Errno::ETIMEDOUT) if transport.is_throttled() => {}
                 Err(Errno::ETIMEDOUT) => return Err(Errno::EIO),
                 Err(_) => return Ok(TransferEnd::Lost(by)),
@@ -130,6 +140,10 @@ impl<'a> InFlight<'a> {
                 let mut reader = wire::codec::Reader::new(bytes);
                 match Reply::decode(&mut reader) {
                     Ok(Reply::Number { value }) => Ok(TransferEnd::Done(buffer, value)),
+                    Ok(Reply::FetchedNumber { fetched_log2, value }) => {
+                        transport.note_fetched(inode, fetched_log2, since);
+                        Ok(TransferEnd::Done(buffer, value))
+                    }
                     _ => Err(Errno::EIO),
                 }
             })?,
@@ -189,7 +203,7 @@ pub(crate) fn move_whole(
         let request = part.request(file, bytes, buffer.index());
         buffer.lend()?;
         transport.submit(to, (by, worker, owner), &mut slot, &request)?;
-        match (InFlight { by, slot, buffer, part }).await_end(transport, 0)? {
+        match (InFlight { by, slot, buffer, part }).await_end(transport, file.inode, 0)? {
             TransferEnd::Done(buffer, count) => return bytes.take(&part, &buffer, count),
             TransferEnd::Busy(micros) => {
                 budget.sleep(micros.max(1))?;
@@ -247,8 +261,9 @@ pub(crate) fn move_inline(
             let length = part.length as u32;
             let request = Request::Read { inode, stripe_log2, offset, length };
             let to_bytes = bytes.get_mut(part.range()).ok_or(Errno::EIO)?;
+            let since = now_nanos();
             transport.call(to, &request, &caller)?.with(|reply| {
-                let Reply::Bytes { bytes } = reply else { return Err(Errno::EIO) };
+                let bytes = transport.bytes_of(inode, &reply, since)?;
                 let bytes = bytes.get(..to_bytes.len().min(bytes.len())).unwrap_or(&[]);
                 let (filled, zeros) =
                     to_bytes.split_at_mut_checked(bytes.len()).ok_or(Errno::EIO)?;

@@ -1,8 +1,10 @@
 //! Uncached reads: from the backing store through a target that has no space to cache the bytes.
 //! They travel in messages, and nothing is kept.
 
+use shm::activity::{SlowSource, WaitCause};
+use shm::wait::now_nanos;
+use wire::Request;
 use wire::errno::{Errno, Result};
-use wire::{Reply, Request};
 
 use crate::file::layout;
 use crate::file::layout::File;
@@ -29,12 +31,13 @@ pub(crate) fn read_uncached(
         return Err(refused);
     }
     let target = Destination::Target(layout::target_of(transport, file, offset)?);
+    let since = now_nanos();
     let mut at = offset;
     for part in to.chunks_mut(MESSAGE_BYTES) {
         let (inode, stripe_log2, length) = (file.inode, file.stripe_word(), part.len() as u32);
         let request = Request::Read { inode, stripe_log2, offset: at, length };
         transport.call(target, &request, &own_credentials())?.with(|reply| {
-            let Reply::Bytes { bytes } = reply else { return Err(Errno::EIO) };
+            let bytes = transport.bytes_of(inode, &reply, now_nanos())?;
             if bytes.len() != part.len() {
                 return Err(Errno::EIO);
             }
@@ -43,6 +46,9 @@ pub(crate) fn read_uncached(
         })?;
         at = at.saturating_add(part.len() as u64);
     }
+    let activity = &transport.activity;
+    activity.count_source(file.inode, SlowSource::Backing, at.saturating_sub(offset));
+    activity.count_wait(WaitCause::Backing, now_nanos().saturating_sub(since));
     Ok(())
 }
 

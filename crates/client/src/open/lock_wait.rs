@@ -3,6 +3,8 @@
 //! waiting -> over
 //! waiting --interrupted--> withdrawing -> confirming -> over
 
+use shm::activity::WaitCause;
+use shm::wait::now_nanos;
 use wire::Request;
 use wire::errno::{Errno, Result};
 use wire::request::lock;
@@ -77,10 +79,16 @@ impl<'a> LockWait<'a> {
 
     /// Waits until it is over; a signal handler withdraws the request.
     pub(crate) fn wait(mut self) -> Result<()> {
+        let mut since = None;
         loop {
             if let Some(outcome) = self.poll() {
+                if let Some(since) = since {
+                    let waited = now_nanos().saturating_sub(since);
+                    self.transport.activity.count_wait(WaitCause::Lock, waited);
+                }
                 return outcome;
             }
+            since.get_or_insert_with(now_nanos);
             let is_interruptible = self.state == LockWaitState::Waiting;
             if self.pending.sleep(self.transport, is_interruptible) {
                 self.interrupt();

@@ -10,20 +10,27 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use shm::activity::calls::TIMED_EACH;
 use shm::activity::records::TransferCounter;
 use shm::activity::{
-    ActivitySegment, BlockIndex, CallCounter, Lane, OpClass, OpenWords, Owner, Tags, Transfer,
+    ActivitySegment, BlockIndex, CallCounter, Lane, OpClass, OpenWords, Owner, SlowSource, Tags,
+    Transfer, WaitCause,
 };
 use shm::once::Once;
 use shm::wait;
+use wire::Inode;
 use wire::errno::Errno;
 
+/// False in a library that was built to measure what counting costs.
+const COUNTS: bool = !cfg!(feature = "uncounted");
 /// Threads of a process that have blocks of their own.
 const THREAD_COUNT: usize = 256;
 /// Entries of the table that a thread may use.
 const PROBES: usize = 8;
 /// Of this many operations of threads that share a block, one searches for a block of its own again.
 const SEARCHED_EACH: u32 = 1024;
+/// Of so many timed calls with a path, the directory of one is looked up, which costs as much as a call.
+const DIRECTORY_EACH: u32 = 8;
 
 /// Counters of this process.
 pub(crate) struct Activity {
@@ -40,6 +47,8 @@ pub(crate) struct Activity {
     shared: AtomicU32,
     /// Operations of threads without a block of their own.
     crowded: AtomicU32,
+    /// Calls that were timed, so far.
+    timed: AtomicU32,
 }
 
 /// A call that has begun.
@@ -82,6 +91,7 @@ impl Activity {
             threads: [const { AtomicU64::new(0) }; THREAD_COUNT],
             shared: AtomicU32::new(0),
             crowded: AtomicU32::new(0),
+            timed: AtomicU32::new(0),
         }
     }
 
@@ -116,6 +126,8 @@ impl Activity {
     /// Begins to count for a forked child, with the tags of its parent.
     pub(crate) fn begin_in_child(&self, pid: u32, started: u64) {
         self.started.store(started, Relaxed);
+        // Of short programs one in so many has its first timed call looked at, not each.
+        self.timed.store(pid.wrapping_mul(0x9e37_79b9) >> 16, Relaxed);
         self.pid.store(pid, Release);
     }
 
@@ -137,6 +149,9 @@ impl Activity {
     /// The lane of the calling thread, as a word; 0: none.
     #[inline]
     fn lane_word(&self) -> u32 {
+        if !COUNTS {
+            return 0;
+        }
         match self.only.load(Relaxed) {
             0 => self.find(),
             only => only,
@@ -255,6 +270,9 @@ impl Activity {
     /// Begins a call.
     #[inline]
     pub(crate) fn begin_call(&self) -> CallTimer<'_> {
+        if !COUNTS {
+            return CallTimer { lane: 0, counter: None, since: 0 };
+        }
         let lane = self.lane_word();
         let counter = self.lane(lane).and_then(|(segment, lane)| segment.calls_of(lane));
         let is_timed = counter.is_some_and(CallCounter::is_timed);
@@ -265,6 +283,9 @@ impl Activity {
     /// call of many is.
     #[inline]
     pub(crate) fn end_call(&self, timer: CallTimer<'_>, class: OpClass, result: i64) -> bool {
+        if !COUNTS {
+            return false;
+        }
         match timer.counter {
             Some(counter) if result >= 0 && timer.since == 0 => {
                 counter.count(class);
@@ -302,6 +323,9 @@ impl Activity {
         transfer: Transfer,
         bytes: usize,
     ) -> TransferTimer<'_> {
+        if !COUNTS {
+            return TransferTimer { counter: None, bytes: 0, since: 0 };
+        }
         let counter = self
             .lane(self.lane_word())
             .and_then(|(segment, lane)| segment.begin_transfer(lane, open, transfer));
@@ -309,6 +333,36 @@ impl Activity {
         let is_timed = counter.is_some_and(|counter| counter.is_timed(open.inode, bytes));
         let since = if is_timed { wait::now_nanos() } else { 0 };
         TransferTimer { counter, bytes, since }
+    }
+
+    /// True for one timed call in `DIRECTORY_EACH`: its directory is to be looked at.
+    #[cold]
+    pub(crate) fn is_directory_due(&self) -> bool {
+        self.timed.fetch_add(1, Relaxed).is_multiple_of(DIRECTORY_EACH)
+    }
+
+    /// Counts the directory of such a call, for all calls that it stands for.
+    #[cold]
+    pub(crate) fn count_directory(&self, inode: Inode) {
+        if let Some((segment, lane)) = self.lane(self.lane_word()) {
+            segment.count_directory(lane, inode, TIMED_EACH * u64::from(DIRECTORY_EACH));
+        }
+    }
+
+    /// Counts bytes of a read that has begun, which came from this place.
+    #[cold]
+    pub(crate) fn count_source(&self, inode: Inode, source: SlowSource, bytes: u64) {
+        if let Some((segment, lane)) = self.lane(self.lane_word()) {
+            segment.count_source(lane, inode, source, bytes);
+        }
+    }
+
+    /// Counts a wait of the calling thread.
+    #[cold]
+    pub(crate) fn count_wait(&self, cause: WaitCause, nanos: u64) {
+        if let Some((segment, lane)) = self.lane(self.lane_word()) {
+            segment.count_wait(lane, cause, nanos);
+        }
     }
 
     /// Counts a transfer that failed, and returns its error.

@@ -7,7 +7,9 @@
 //! `EIO`.
 
 use placement::map::{WORKER_OF_TARGET, worker_of_shard};
+use shm::activity::{SlowSource, WaitCause};
 use shm::session::{Interruptible, Slot};
+use shm::wait::now_nanos;
 use wire::codec::{Malformed, Reader, Writer};
 use wire::errno::{Errno, Result};
 use wire::{Attributes, Credentials, DaemonIndex, Header, Inode, Reply, Request, ShardIndex};
@@ -248,7 +250,10 @@ impl Transport {
         let timeout = attachment.welcome.timeout_micros.max(1);
         loop {
             match slot.wait(timeout, interruptible, || attachment.is_alive()) {
-                Ok(()) => return classify(slot),
+                Ok(()) => {
+                    self.note_held(&slot, || u64::MAX);
+                    return classify(slot);
+                }
                 Err(Errno::EINTR) => return Err(Errno::EINTR),
                 // A lock may take arbitrarily long; the daemon is alive and will answer.
                 Err(Errno::ETIMEDOUT) if !matches!(interruptible, Interruptible::No) => {
@@ -287,7 +292,56 @@ impl Transport {
         let (allocate, preallocate) = (1, 0);
         let question =
             Request::MapExtents { inode, stripe_log2, allocate, offset, length, preallocate };
-        self.call(to, &question, &own_credentials()).map(drop)
+        self.call(to, &question, &own_credentials())?.with(|reply| {
+            if let Reply::ExtentsAfterWait { waited_micros, .. } = reply {
+                self.note_space_wait(waited_micros);
+            }
+            Ok(())
+        })
+    }
+
+    /// Bytes that were read, by a request since this time, came from an extent that was fetched from the
+    /// backing store for that.
+    #[cold]
+    pub(crate) fn note_fetched(&self, inode: Inode, length_log2: u8, since_nanos: u64) {
+        let waited = now_nanos().saturating_sub(since_nanos);
+        self.activity.count_wait(WaitCause::Backing, waited);
+        let bytes = 1u64.checked_shl(length_log2.into()).unwrap_or(0);
+        self.activity.count_source(inode, SlowSource::Backing, bytes);
+    }
+
+    /// The bytes of a file in a reply to a request since this time.
+    pub(crate) fn bytes_of<'a>(
+        &self,
+        inode: Inode,
+        reply: &Reply<'a>,
+        since_nanos: u64,
+    ) -> Result<&'a [u8]> {
+        match *reply {
+            Reply::Bytes { bytes } => Ok(bytes),
+            Reply::FetchedBytes { fetched_log2, bytes } => {
+                self.note_fetched(inode, fetched_log2, since_nanos);
+                Ok(bytes)
+            }
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// A request of the calling thread waited for space.
+    #[cold]
+    pub(crate) fn note_space_wait(&self, micros: u32) {
+        self.activity.count_wait(WaitCause::Space, u64::from(micros).saturating_mul(1000));
+    }
+
+    /// Counts the time for which a request was held back, if it was; no more than its sender waited for
+    /// it: that may have waited for others before.
+    #[inline]
+    pub(crate) fn note_held(&self, slot: &Slot<'_>, waited_nanos: impl FnOnce() -> u64) {
+        let micros = slot.take_held_micros();
+        if micros > 0 {
+            let held = u64::from(micros).saturating_mul(1000);
+            self.activity.count_wait(WaitCause::Share, held.min(waited_nanos()));
+        }
     }
 
     /// Submits a request on a slot whose reply the caller waits for. It gets an identity of its

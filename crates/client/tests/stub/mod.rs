@@ -17,7 +17,7 @@ use rustix::net::{
 use shm::activity::ACTIVITY_BYTES;
 use shm::extents::{
     Arena, ExtentStates, ExtentTable, HAZARDS_BYTES, HEADER_BYTES, PageSums, STATE_BYTES,
-    page_groups_bytes,
+    extent_hints_bytes, page_groups_bytes,
 };
 use shm::host::{HOST_BYTES, HostSegment};
 use shm::index::{Index, LEASES_BYTES, Shape};
@@ -81,7 +81,7 @@ impl Stub {
             // Its gate stays closed, so there are no local operations.
             memory(OP_LOG_BYTES),
             // Empty: no hints.
-            memory(4096),
+            memory(extent_hints_bytes(EXTENTS)),
             // No leases.
             memory(LEASES_BYTES),
             memory(HAZARDS_BYTES),

@@ -146,6 +146,12 @@ metrics! {
         "Clean data evicted, which the backing store still has"
     bytes_fetched "forebay_fetched_bytes_total" Counter Bytes
         "Data read from the backing store"
+    fetches "forebay_fetches_total" Counter Count
+        "Parts of files read from the backing store"
+    fetch_us "forebay_fetch_seconds_total" Counter Micros
+        "Time of these reads, added up over those that run side by side"
+    fetches_failed "forebay_fetches_failed_total" Counter Count
+        "Those of them that failed"
     bytes_refetched "forebay_refetched_bytes_total" Counter Bytes
         "Evicted data that was read from the backing store again"
     bytes_prefetched "forebay_prefetched_bytes_total" Counter Bytes
@@ -174,6 +180,8 @@ metrics! {
         "Rules of shares and limits in force"
     qos_waiting "forebay_qos_waiting_requests" Gauge Count
         "Requests that wait for their share or limit"
+    qos_jobs_short "forebay_qos_jobs_short_of_share" Gauge Count
+        "Jobs that waited and got less than 80 % of their share of the ways to other hosts in 5 s"
     qos_requests "forebay_qos_requests_total" Counter Count
         "Requests that started by their share and limit"
     qos_bytes "forebay_qos_bytes_total" Counter Bytes

@@ -3,7 +3,7 @@
 //! Here: the state, and its lock. `gather`: passes over the counters, about one a second, which keep
 //! those of ended processes and free their blocks. `jobs`: the sums that are kept. `answering`:
 //! requests for them. `names`: paths of files. `rates`: times of operations. `transfers`: reports to
-//! services of what is moved.
+//! services of what is moved. `spans`: bytes over time, and jobs that disturb one another.
 
 pub(crate) mod answering;
 pub(crate) mod gather;
@@ -12,6 +12,8 @@ pub(crate) mod jobs;
 mod names;
 
 mod transfers;
+
+mod spans;
 
 mod rates;
 

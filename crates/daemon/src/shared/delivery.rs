@@ -15,10 +15,12 @@ use gateway::{Admitted, Route};
 use net::Urgency;
 use net::bulk::Fabric as _;
 use shm::wait::steady_nanos;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 use wire::codec::Reader;
 use wire::errno::Errno;
 use wire::limits::SLOT_BYTES;
-use wire::{DaemonIndex, Header, Inode, Reply, Request};
+use wire::{DaemonIndex, Header, Inode, Reply, Request, ShardIndex};
 
 /// Replies.
 impl Shared {
@@ -175,6 +177,29 @@ impl Shared {
     /// Routes a request of this daemon's own to the shard of a file.
     pub(crate) fn ask_shard_of(&self, inode: Inode, request: &Request<'_>, to: ReplyTo) {
         self.route_own_request(&self.net.own_header(inode.shard()), request, to);
+    }
+
+    /// The answer of a shard to a request of this daemon's own, which is sent again while the shard is
+    /// busy; `None`: there is none in time. For threads that may wait.
+    pub(crate) fn ask_in_time(
+        &self,
+        shard: ShardIndex,
+        request: &Request<'_>,
+        until: Instant,
+    ) -> Option<Vec<u8>> {
+        loop {
+            let (waiting, answers) = mpsc::sync_channel(1);
+            self.route_own_request(&self.net.own_header(shard), request, ReplyTo::Thread(waiting));
+            self.net.sender.flush();
+            let left = until.saturating_duration_since(Instant::now());
+            let answer = answers.recv_timeout(left).ok()?;
+            match Reply::decode(&mut Reader::new(&answer)) {
+                Ok(Reply::Busy { .. } | Reply::Stale { .. }) => {
+                    std::thread::sleep(Duration::from_micros(LOST_MICROS.into()));
+                }
+                _ => return Some(answer),
+            }
+        }
     }
 
     /// Reports the current unreported size of a file to its shard on another host.

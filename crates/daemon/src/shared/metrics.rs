@@ -1,9 +1,15 @@
 //! Metrics of the daemon, for `status`.
 
 use crate::shared::thrashing::ThrashingLog;
+use config::control::FoundDamage;
 use config::metrics::DaemonMetrics;
+use std::collections::VecDeque;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
+
+/// Damaged pages that are remembered.
+const DAMAGE_MAX: usize = 64;
 
 /// Metrics that any thread updates.
 pub(crate) struct Metrics {
@@ -15,6 +21,8 @@ pub(crate) struct Metrics {
     pub(crate) watermark_reason: AtomicU8,
     /// Times at which the tiers thrashed.
     pub(crate) thrashing: ThrashingLog,
+    /// Damaged data that was found, the last of it.
+    damage: Mutex<VecDeque<FoundDamage>>,
 }
 
 impl Metrics {
@@ -25,7 +33,24 @@ impl Metrics {
             daemon: DaemonMetrics::default(),
             watermark_reason: AtomicU8::default(),
             thrashing: ThrashingLog::default(),
+            damage: Mutex::default(),
         }
+    }
+
+    /// Damaged data was found.
+    pub(crate) fn note_damage(&self, found: FoundDamage) {
+        self.daemon.pages_damaged.fetch_add(1, Relaxed);
+        let mut damage = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
+        if damage.len() >= DAMAGE_MAX {
+            damage.pop_front();
+        }
+        damage.push_back(found);
+    }
+
+    /// Damaged data that was found, the last of it.
+    pub(crate) fn found_damage(&self) -> Vec<FoundDamage> {
+        let damage = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
+        damage.iter().copied().collect()
     }
 
     /// Number of files of this daemon.

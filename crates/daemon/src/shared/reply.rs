@@ -93,15 +93,19 @@ pub(crate) const fn reply_capacity(payload: usize) -> usize {
     payload + 64
 }
 
-/// Encodes extents as `Reply::Extents`.
-pub(crate) fn encode_extents(extents: &[reply::Extent]) -> Vec<u8> {
+/// Encodes extents, of a request that waited for so long for space.
+pub(crate) fn encode_extents(extents: &[reply::Extent], waited_micros: u32) -> Vec<u8> {
     use wire::codec::Field;
     let mut list = vec![0; extents.len() * reply::Extent::BYTES];
     let mut writer = Writer::new(&mut list);
     for extent in extents {
         extent.put(&mut writer);
     }
-    encode_reply(&Reply::Extents { extents: &list }, list.len())
+    let reply = match waited_micros {
+        0 => Reply::Extents { extents: &list },
+        _ => Reply::ExtentsAfterWait { waited_micros, extents: &list },
+    };
+    encode_reply(&reply, list.len())
 }
 
 /// Encodes a reply whose variable part is `payload` bytes long.

@@ -8,6 +8,7 @@ use crate::shares::accounts::JobAccount;
 use crate::shares::caps::{CapPart, CapPlace};
 use crate::shares::device::AccountLimits;
 use qos::bucket::Bucket;
+use qos::entitlement::ShareRecord;
 use qos::rules::Scope;
 use qos::scheduler::{Limits, Usage};
 use std::collections::VecDeque;
@@ -44,6 +45,8 @@ pub(crate) struct AccountLine {
     /// Time in which requests waited at the ends of periods.
     pub(crate) throttled_nanos: u64,
     pub(crate) used_at: u64,
+    /// Its shares on the ways, and what it got of them.
+    pub(crate) share: ShareRecord,
 }
 
 impl AccountLine {
@@ -68,6 +71,7 @@ impl AccountLine {
             usage: Usage::default(),
             throttled_nanos: 0,
             used_at: now,
+            share: ShareRecord::default(),
         };
         line.set_limits(now, (limits, scope), place);
         line

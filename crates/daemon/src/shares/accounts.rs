@@ -1,8 +1,7 @@
 //! User and job of requests, and what a session remembers of them. Which they are: `gate`.
 
 use qos::rules::Operation;
-use shm::activity::BlockIndex;
-use shm::activity::blocks::{JOB_BYTES, Label, PROGRAM_BYTES};
+use shm::activity::{BlockIndex, Tags};
 use std::collections::HashMap;
 use std::sync::Arc;
 use wire::Inode;
@@ -42,16 +41,19 @@ pub(crate) struct JobAccount {
 /// The accounts of a process's requests, in the order of `Operation::ALL`.
 pub(crate) type OperationAccounts = [Option<Arc<JobAccount>>; Operation::ALL.len()];
 
+/// The same by the directories that rules name, of which `None` is none. No more than rules name.
+pub(crate) type DirAccounts = HashMap<Option<Arc<str>>, OperationAccounts>;
+
 /// The accounts of a session's requests.
 #[derive(Default)]
 pub(crate) struct SessionAccounts {
     /// Of the rules by which they were found; 0: they were not.
     pub(crate) generation: u32,
-    /// Job and program, once the process has said them.
-    pub(crate) names: Option<(Label<JOB_BYTES>, Label<PROGRAM_BYTES>)>,
+    /// Job, program and tag, once the process has said them.
+    pub(crate) said: Option<Tags>,
     /// Those of the session's own process.
-    pub(crate) own: OperationAccounts,
+    pub(crate) own: DirAccounts,
     /// Those of the processes for which a mount asks, by their blocks of counters, with the word that the
     /// block had: when it changed, the block is another's. No more than there are blocks.
-    pub(crate) by_block: HashMap<BlockIndex, (u64, OperationAccounts)>,
+    pub(crate) by_block: HashMap<BlockIndex, (u64, DirAccounts)>,
 }

@@ -8,6 +8,7 @@
 //! Invariant: while nothing ends for `STALLED_NANOS`, everything starts, and fails in its own time:
 //! requests to a daemon that is down wait no longer than without rules.
 
+use qos::entitlement::{Contender, entitled};
 use qos::scheduler::{Limits, Options, OptionsError, Request, Scheduler, Started, Ticket};
 use std::collections::BTreeMap;
 use wire::DaemonIndex;
@@ -61,6 +62,24 @@ impl AccountLimits {
     }
 }
 
+/// An account on a way, since the last period ended.
+#[derive(Clone, Copy, Default)]
+struct WayUse {
+    queued: u32,
+    /// Some waited when the last period ended.
+    waited: bool,
+    /// Device time of requests that started.
+    served: u64,
+}
+
+/// The part of a way that an account got in a period in which it waited for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PeriodShare {
+    pub(crate) key: AccountKey,
+    pub(crate) got: u64,
+    pub(crate) entitled: u64,
+}
+
 /// A request on its way.
 struct OnItsWay {
     at: u64,
@@ -74,6 +93,7 @@ pub(crate) struct Device {
     /// As the scheduler has them, where they are not the usual ones.
     limits: BTreeMap<AccountKey, AccountLimits>,
     on_their_way: BTreeMap<Ticket, OnItsWay>,
+    uses: BTreeMap<AccountKey, WayUse>,
     window: f64,
     /// When a request last ended, or started while there was none.
     moved_at: u64,
@@ -89,6 +109,7 @@ impl Device {
             scheduler: Scheduler::new(OPTIONS)?,
             limits: BTreeMap::new(),
             on_their_way: BTreeMap::new(),
+            uses: BTreeMap::new(),
             window: WINDOW_MAX,
             moved_at: 0,
         })
@@ -96,8 +117,13 @@ impl Device {
 
     /// A request of an account with these limits waits. False: there are too many.
     pub(crate) fn push(&mut self, now: u64, limits: AccountLimits, request: Request) -> bool {
-        self.set_limits(now, (request.user, request.job), limits);
-        self.scheduler.push(now, request).is_ok()
+        let key = (request.user, request.job);
+        self.set_limits(now, key, limits);
+        let is_taken = self.scheduler.push(now, request).is_ok();
+        if is_taken {
+            self.uses.entry(key).or_default().queued += 1;
+        }
+        is_taken
     }
 
     /// Sets the limits of an account.
@@ -142,6 +168,10 @@ impl Device {
         }
         let Request { user, job, bytes, .. } = started.request;
         let is_large = bytes >= OPTIONS.large_bytes;
+        if let Some(used) = self.uses.get_mut(&(user, job)) {
+            used.queued = used.queued.saturating_sub(1);
+            used.served = used.served.saturating_add(started.device_nanos);
+        }
         self.on_their_way.insert(started.ticket, OnItsWay { at: now, key: (user, job), is_large });
         Some(started)
     }
@@ -158,6 +188,31 @@ impl Device {
             self.window = window.clamp(WINDOW_MIN, WINDOW_MAX);
         }
         Some(one.key)
+    }
+
+    /// A period has ended: the shares of those that waited for more at its begin and at its end.
+    pub(crate) fn end_period(&mut self) -> Vec<PeriodShare> {
+        let usual = AccountLimits::usual();
+        let contender = |(key, used): (&AccountKey, &WayUse)| {
+            let limits = self.limits.get(key).unwrap_or(&usual);
+            let waits = used.waited && used.queued > 0;
+            let user = (key.0, limits.of_user.weight);
+            Contender { user, weight: limits.of_job.weight, waits, served: used.served }
+        };
+        let contenders: Vec<Contender> = self.uses.iter().map(contender).collect();
+        let parts = self.uses.keys().zip(&contenders).zip(entitled(&contenders));
+        let waiting = parts.filter(|((_, one), _)| one.waits);
+        let share = |((&key, one), entitled): ((&AccountKey, &Contender), u64)| PeriodShare {
+            key,
+            got: one.served,
+            entitled,
+        };
+        let shares = waiting.map(share).collect();
+        self.uses.retain(|_, used| {
+            *used = WayUse { waited: used.queued > 0, served: 0, ..*used };
+            used.waited
+        });
+        shares
     }
 
     fn is_stalled(&self, now: u64) -> bool {
@@ -224,6 +279,33 @@ mod tests {
         // 2 MB/s.
         let [few, many] = served(131 * MILLI, [4, 80], 1000);
         assert!(few * 10 >= many * 9, "{few} of {}", few + many);
+    }
+
+    #[test]
+    fn a_job_that_waits_on_a_way_knows_what_it_was_entitled_to() {
+        let mut device = Device::new().expect("the sizes");
+        let weighed = Limits { weight: 300, ..Limits::default() };
+        let limits = AccountLimits { of_job: weighed, ..AccountLimits::usual() };
+        for token in 0..500 {
+            assert!(device.push(0, limits, request(1, token)));
+            assert!(device.push(0, AccountLimits::usual(), request(2, token)));
+        }
+        assert!(device.push(0, AccountLimits::usual(), request(3, 1)));
+        assert_eq!(device.end_period(), [], "none waited when it began");
+        let mut way = std::collections::VecDeque::new();
+        for now in (1..200).map(|number| number * MILLI) {
+            way.extend(std::iter::from_fn(|| device.pop(now)).map(|started| started.ticket));
+            assert!(device.complete(now, way.pop_front().expect("one")).is_some());
+        }
+        // The third has what it asked for.
+        let shares = device.end_period();
+        let [first, second] = shares[..] else { panic!("{shares:?}") };
+        assert_eq!((first.key, second.key), ((1, 1), (1, 2)));
+        for share in [first, second] {
+            assert!(share.got * 100 > share.entitled * 95, "{share:?}");
+            assert!(share.got * 100 < share.entitled * 105, "{share:?}");
+        }
+        assert!(first.got > 2 * second.got, "{first:?} {second:?}");
     }
 
     #[test]

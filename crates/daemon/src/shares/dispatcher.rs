@@ -13,8 +13,10 @@ use crate::shares::device::{AccountKey, AccountLimits, Device, WayTicket};
 use crate::shares::inbox::{DispatcherMessage, HeldRequest};
 use crate::shares::rule_set::RuleSet;
 use crate::shares::spread::Spread;
+use config::printable::printable;
 use net::Urgency;
 use qos::division::PERIOD_NANOS;
+use qos::entitlement::WINDOW_PERIODS;
 use qos::exchange::{CapGrant, CapKey, Message, Token};
 use qos::rules::Scope;
 use qos::scheduler::{Limits, Request, Work};
@@ -30,6 +32,8 @@ use wire::DaemonIndex;
 
 /// An account without requests is forgotten after this time.
 const IDLE_NANOS: u64 = 30_000_000_000;
+/// People are told of windows of 5 s.
+const _: () = assert!(WINDOW_PERIODS as u64 * PERIOD_NANOS == 5_000_000_000);
 
 /// Writes to a part of a file that wait.
 struct RangeUse {
@@ -55,6 +59,8 @@ pub(crate) struct Dispatcher {
     lined: BTreeSet<AccountKey>,
     /// The ways to daemons.
     devices: BTreeMap<DaemonIndex, Device>,
+    /// Those on which requests wait.
+    busy: BTreeSet<DaemonIndex>,
     /// Requests that have not started, by number.
     waiting: BTreeMap<u64, WaitingRequest>,
     last_number: u64,
@@ -85,6 +91,7 @@ impl Dispatcher {
             accounts: BTreeMap::new(),
             lined: BTreeSet::new(),
             devices: BTreeMap::new(),
+            busy: BTreeSet::new(),
             waiting: BTreeMap::new(),
             last_number: 0,
             ranges: BTreeMap::new(),
@@ -150,7 +157,7 @@ impl Dispatcher {
         }
         let now = self.now();
         let lines = self.lined.iter().filter_map(|key| self.accounts.get(key)?.opens_at(now));
-        let ways = self.devices.values().filter_map(Device::deadline);
+        let ways = self.busy.iter().filter_map(|daemon| self.devices.get(daemon)?.deadline());
         let at = lines.chain(ways).fold(self.period_at, u64::min);
         Some(Instant::now() + Duration::from_nanos(at.saturating_sub(now)))
     }
@@ -217,7 +224,9 @@ impl Dispatcher {
                 Entry::Occupied(known) => Some(known.into_mut()),
                 Entry::Vacant(new) => Device::new().ok().map(|device| new.insert(device)),
             };
-            if !device.is_some_and(|device| device.push(now, limits, request)) {
+            if device.is_some_and(|device| device.push(now, limits, request)) {
+                self.busy.insert(daemon);
+            } else {
                 // The way knows as many users as it can.
                 account.passed = account.passed.saturating_sub(1);
                 unscheduled.push((daemon, entry.token));
@@ -239,14 +248,15 @@ impl Dispatcher {
         for key in self.lined.clone() {
             self.pass(now, key);
         }
-        let mut devices = std::mem::take(&mut self.devices);
-        for (&daemon, device) in &mut devices {
-            while let Some(started) = device.pop(now) {
+        let mut busy = std::mem::take(&mut self.busy);
+        busy.retain(|&daemon| {
+            while let Some(started) = self.devices.get_mut(&daemon).and_then(|way| way.pop(now)) {
                 let ticket = WayTicket { daemon, ticket: started.ticket };
                 self.start(now, started.request.token, started.device_nanos, Some(ticket));
             }
-        }
-        self.devices = devices;
+            self.devices.get(&daemon).is_some_and(|way| way.deadline().is_some())
+        });
+        self.busy = busy;
         self.shared.metrics.daemon.qos_waiting.store(self.waiting.len() as u64, Relaxed);
     }
 
@@ -269,6 +279,8 @@ impl Dispatcher {
         metrics.qos_requests.fetch_add(1, Relaxed);
         metrics.qos_bytes.fetch_add(held.bytes, Relaxed);
         let HeldRequest { client, slot, worker, .. } = held;
+        let micros = u32::try_from(now.saturating_sub(came_at) / 1000).unwrap_or(u32::MAX);
+        client.slots.set_held_micros(slot.into(), micros);
         let ticket = ticket.map(|ticket| self.shares().start_ticket(ticket));
         let message = WorkerMessage::Released { client, slot, ticket };
         self.shared.inboxes.send_to_worker(worker, message);
@@ -336,6 +348,22 @@ impl Dispatcher {
         }
         self.accounts.values_mut().for_each(|account| account.apply_parts(now));
         self.apply_to_ways(now);
+        self.note_shares();
+    }
+
+    /// Notes what accounts got in the period, of that to which they were entitled.
+    fn note_shares(&mut self) {
+        let mut shares: BTreeMap<AccountKey, (u64, u64)> = BTreeMap::new();
+        for share in self.devices.values_mut().flat_map(Device::end_period) {
+            let (got, entitled) = shares.entry(share.key).or_default();
+            *got = got.saturating_add(share.got);
+            *entitled = entitled.saturating_add(share.entitled);
+        }
+        for (key, account) in &mut self.accounts {
+            account.share.note(shares.get(key).copied());
+        }
+        let short = self.accounts.values().filter(|account| account.share.is_short()).count();
+        self.shared.metrics.daemon.qos_jobs_short.store(short as u64, Relaxed);
     }
 
     /// Reports demand to daemon 0; in daemon 0, divides the caps.
@@ -468,7 +496,7 @@ impl Dispatcher {
         self.spread.send_at_once();
         let now = self.now();
         self.spread_rules(now);
-        json!({ "version": version }).to_string()
+        json!({ "version": version, "warnings": self.rules.warnings() }).to_string()
     }
 
     fn asked(&mut self, text: &str, answer: SyncSender<String>) {
@@ -508,6 +536,7 @@ impl Dispatcher {
                 "wait_max_s": used.wait_nanos_max as f64 / 1e9,
                 "throttled_s": account.throttled_nanos as f64 / 1e9,
                 "share": used.device_nanos as f64 / total.max(1) as f64,
+                "percent_of_share": account.share.percent(),
                 "bytes_per_second_here": limit(bytes_here),
                 "operations_per_second_here": limit(operations_here),
             })
@@ -516,10 +545,29 @@ impl Dispatcher {
         json!({
             "version": self.rules.version,
             "rules": rules,
+            "warnings": self.warnings(),
             "waiting": self.waiting.len(),
             "jobs": jobs,
         })
         .to_string()
+    }
+}
+
+impl Dispatcher {
+    /// For people: what is odd about the rules, and which jobs get too little.
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.rules.warnings();
+        for (key, account) in &self.accounts {
+            let percent = account.share.percent().filter(|_| account.share.is_short());
+            if let Some(percent) = percent {
+                let job = printable(&account.facts.job);
+                let user = key.0;
+                warnings.push(format!(
+                    "job \"{job}\" of user {user} got {percent} % of its share on this host in 5 s"
+                ));
+            }
+        }
+        warnings
     }
 }
 

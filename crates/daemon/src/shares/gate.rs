@@ -1,75 +1,84 @@
 //! Which requests of a session wait, and for which account they count. On the threads of workers.
 //!
-//! The user and group are the kernel's word on the socket of the session. The job and the program are
-//! what the process wrote beside its counters (`shm::activity`), before its first request of a file. A
-//! mount asks for other processes: a slot names the block that the mount keeps for its process, with
-//! user, group and job as the kernel says them. Only the instance's owner and root have sessions, so a
-//! session may say so.
+//! The user and group are the kernel's word on the socket of the session. The job, the program and the
+//! tag are what the process wrote beside its counters (`shm::activity`), before its first request of a
+//! file. A mount asks for other processes: a slot names the block that the mount keeps for its process,
+//! with user, group and job as the kernel says them. Only the instance's owner and root have sessions, so
+//! a session may say so.
 //!
 //! All requests that move bytes to or from other hosts wait, so that jobs share what there is. Others
 //! wait if a rule with more than limits of bytes matches them. Locks, closes and questions of daemons
 //! never wait: others may wait for them.
 
 use crate::sessions::client_session::ClientSession;
+use crate::shared::inbox::{Inboxes, WorkerMessage};
 use crate::shares::Shares;
-use crate::shares::accounts::{JobAccount, ShareRange};
+use crate::shares::accounts::{DirAccounts, JobAccount, ShareRange};
 use crate::shares::inbox::HeldRequest;
+use crate::shares::places::{NamedDirs, Place, UnplacedRequest};
 use qos::rules::{Facts, Operation};
 use qos::scheduler::{Limits, Work};
 use shm::activity::Tags;
-use shm::activity::blocks::{JOB_BYTES, Label, PROGRAM_BYTES};
+use shm::activity::blocks::Label;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 use wire::codec::Reader;
 use wire::{DaemonIndex, Header, Inode, Request};
 
-/// A request as the gate sees it.
-struct SeenRequest {
-    operation: Operation,
-    /// Of bytes that move.
-    moved: Option<(u64, ShareRange)>,
+/// That which a request is about.
+#[derive(Clone, Copy)]
+enum Subject {
+    /// Bytes of a file.
+    Bytes(Inode, u64, ShareRange),
+    /// A file as a whole.
+    File(Inode),
+    /// Names in a directory.
+    Names(Inode),
 }
 
-fn moved(inode: Inode, offset: u64, bytes: u64) -> Option<(u64, ShareRange)> {
-    Some((bytes, ShareRange::at(inode, offset)))
+fn bytes_of(inode: Inode, offset: u64, bytes: u64) -> Subject {
+    Subject::Bytes(inode, bytes, ShareRange::at(inode, offset))
 }
 
-/// The request as the gate sees it; `None`: it never waits.
-fn see(request: &Request<'_>, client: &ClientSession) -> Option<SeenRequest> {
-    let (operation, moved) = match *request {
-        Request::Open { .. } => (Operation::Open, None),
-        Request::Create { .. } | Request::CreateNameless { .. } | Request::Link { .. } => {
-            (Operation::Create, None)
+/// Operation and subject of a request; `None`: it never waits.
+fn see(request: &Request<'_>, client: &ClientSession) -> Option<(Operation, Subject)> {
+    Some(match *request {
+        Request::Open { inode, .. } => (Operation::Open, Subject::File(inode)),
+        Request::Create { parent, .. }
+        | Request::CreateNameless { parent, .. }
+        | Request::Link { parent, .. } => (Operation::Create, Subject::Names(parent)),
+        Request::Lookup { parent: directory, .. } | Request::Walk { directory, .. } => {
+            (Operation::Stat, Subject::Names(directory))
         }
-        Request::Lookup { .. }
-        | Request::GetAttributes { .. }
-        | Request::Walk { .. }
-        | Request::ReadLink { .. }
-        | Request::GetXattr { .. }
-        | Request::ListXattr { .. } => (Operation::Stat, None),
-        Request::ReadDirectory { .. } => (Operation::List, None),
-        Request::Unlink { .. } | Request::RemoveDirectory { .. } => (Operation::Unlink, None),
-        Request::Rename { .. } => (Operation::Rename, None),
-        Request::SetAttributes { .. } | Request::SetXattr { .. } | Request::RemoveXattr { .. } => {
-            (Operation::SetAttributes, None)
+        Request::GetAttributes { inode }
+        | Request::ReadLink { inode }
+        | Request::GetXattr { inode, .. }
+        | Request::ListXattr { inode } => (Operation::Stat, Subject::File(inode)),
+        Request::ReadDirectory { directory, .. } => (Operation::List, Subject::Names(directory)),
+        Request::Unlink { parent, .. } | Request::RemoveDirectory { parent, .. } => {
+            (Operation::Unlink, Subject::Names(parent))
         }
+        Request::Rename { parent, .. } => (Operation::Rename, Subject::Names(parent)),
+        Request::SetAttributes { inode, .. }
+        | Request::SetXattr { inode, .. }
+        | Request::RemoveXattr { inode, .. } => (Operation::SetAttributes, Subject::File(inode)),
         Request::Read { inode, offset, length, .. }
         | Request::Fetch { inode, offset, length, .. } => {
-            (Operation::Read, moved(inode, offset, u64::from(length)))
+            (Operation::Read, bytes_of(inode, offset, u64::from(length)))
         }
         Request::Store { inode, offset, length, .. } => {
-            (Operation::Write, moved(inode, offset, u64::from(length)))
+            (Operation::Write, bytes_of(inode, offset, u64::from(length)))
         }
         Request::Write { inode, offset, bytes, .. } => {
-            (Operation::Write, moved(inode, offset, bytes.len() as u64))
+            (Operation::Write, bytes_of(inode, offset, bytes.len() as u64))
         }
         Request::Push { buffer } => {
             let pushed = client.slots.bounce_buffers().pushed_write(buffer)?;
-            (Operation::Write, moved(pushed.inode, pushed.offset, u64::from(pushed.length)))
+            (Operation::Write, bytes_of(pushed.inode, pushed.offset, u64::from(pushed.length)))
         }
         _ => return None,
-    };
-    Some(SeenRequest { operation, moved })
+    })
 }
 
 /// Place of an operation in `SessionAccounts`.
@@ -91,7 +100,7 @@ fn number_of(job: &[u8], rule: &[u8]) -> u64 {
 
 impl Shares {
     /// Whether a request of a session waits until its share and its limits let it start; then it is
-    /// with the dispatcher.
+    /// with the dispatcher, or where its file is looked for.
     #[cold]
     pub(crate) fn must_wait(
         &self,
@@ -103,41 +112,90 @@ impl Shares {
         let mut reader = Reader::new(bytes);
         let Ok(header) = Header::decode(&mut reader) else { return false };
         let Ok(request) = Request::decode(&mut reader) else { return false };
-        let Some(seen) = see(&request, client) else { return false };
-        let account = self.account_of(client, slot, seen.operation);
-        if seen.moved.is_none() && !account.limits_operations {
+        let Some((operation, subject)) = see(&request, client) else { return false };
+        let moved = match subject {
+            Subject::Bytes(_, bytes, range) => Some((bytes, range)),
+            Subject::File(_) | Subject::Names(_) => None,
+        };
+        let request = || UnplacedRequest {
+            client: Arc::clone(client),
+            slot: slot as u16,
+            worker,
+            operation,
+            daemon: DaemonIndex(header.daemon),
+            moved,
+        };
+        if !self.uses_places.load(Acquire) {
+            return self.take_placed(request(), None);
+        }
+        let mut places = self.places.lock();
+        // Under this lock the dispatcher ends it (`rest`).
+        if !self.is_active.load(Acquire) {
             return false;
         }
-        let work = match (seen.moved, seen.operation) {
+        let place = match subject {
+            // Its directory is known only while some process has it open, as most that are asked for
+            // their attributes are not: they would all wait.
+            Subject::File(inode) => Some(places.known(inode)),
+            Subject::Bytes(inode, ..) | Subject::Names(inode) => {
+                places.find_or_wait(Instant::now(), inode, request)
+            }
+        };
+        drop(places);
+        match place {
+            Some(place) => self.take_placed(request(), place.dir()),
+            None => true,
+        }
+    }
+
+    /// Files were found: their requests go on.
+    pub(crate) fn place_found(
+        &self,
+        named: &NamedDirs,
+        found: Vec<(Inode, Place)>,
+        inboxes: &Inboxes,
+    ) {
+        let mut places = self.places.lock();
+        places.publish(Instant::now(), named, found, &mut |request, place| {
+            let (client, slot) = (Arc::clone(&request.client), request.slot);
+            let worker = request.worker;
+            if !self.take_placed(request, place.dir()) {
+                let message = WorkerMessage::Released { client, slot, ticket: None };
+                inboxes.send_to_worker(worker, message);
+            }
+        });
+    }
+
+    /// Whether a request of a file in this directory waits; then it is with the dispatcher.
+    fn take_placed(&self, request: UnplacedRequest, dir: Option<&Arc<str>>) -> bool {
+        let UnplacedRequest { client, slot, worker, operation, daemon, moved } = request;
+        let account = self.account_of(&client, usize::from(slot), operation, dir);
+        if moved.is_none() && !account.limits_operations {
+            return false;
+        }
+        let work = match (moved, operation) {
             (None, _) => Work::Metadata,
             (Some(_), Operation::Read) => Work::Read,
             (Some(_), _) => Work::Write,
         };
-        let (bytes, range) = seen.moved.unzip();
-        self.hold(HeldRequest {
-            client: Arc::clone(client),
-            slot: slot as u16,
-            worker,
-            account,
-            work,
-            daemon: DaemonIndex(header.daemon),
-            bytes: bytes.unwrap_or(0),
-            range,
-        })
+        let (bytes, range) = moved.unzip();
+        let bytes = bytes.unwrap_or(0);
+        self.hold(HeldRequest { client, slot, worker, account, work, daemon, bytes, range })
     }
 
-    /// The account of a session's requests of one kind, for the process behind a slot.
+    /// The account of a session's requests of one kind in a directory, for the process behind a slot.
     fn account_of(
         &self,
         client: &ClientSession,
         slot: usize,
         operation: Operation,
+        dir: Option<&Arc<str>>,
     ) -> Arc<JobAccount> {
         let mut accounts = client.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         let accounts = &mut *accounts;
         let generation = self.generation.load(Acquire);
         if accounts.generation != generation {
-            accounts.own = Default::default();
+            accounts.own.clear();
             accounts.by_block.clear();
             accounts.generation = generation;
         }
@@ -146,41 +204,43 @@ impl Shares {
         if let Some(taken) = origin.and_then(|block| self.activity.taken_by_mount(block)) {
             let (word, known) = accounts.by_block.entry(taken.block).or_default();
             if *word != taken.word {
-                (*word, *known) = (taken.word, Default::default());
+                (*word, *known) = (taken.word, DirAccounts::new());
             }
-            let Tags { job, program, uid, gid, .. } = taken.owner.tags;
-            let make = || Arc::new(self.find_account((uid, gid), Some(&(job, program)), operation));
-            return match known.get_mut(place) {
+            let tags = taken.owner.tags;
+            let make = || Arc::new(self.find_account(&tags, operation, dir));
+            return match known.entry(dir.cloned()).or_default().get_mut(place) {
                 Some(known) => Arc::clone(known.get_or_insert_with(make)),
                 None => make(),
             };
         }
-        if let Some(Some(known)) = accounts.own.get(place) {
+        let known = accounts.own.get(&dir.cloned()).and_then(|known| known.get(place)?.as_ref());
+        if let Some(known) = known {
             return Arc::clone(known);
         }
         let peer = &client.session.peer;
-        if accounts.names.is_none() {
-            accounts.names = self.names_of(peer.pid);
+        if accounts.said.is_none() {
+            accounts.said = self.tags_of(peer.pid);
         }
-        let by = (peer.uid, peer.gid);
-        let found = Arc::new(self.find_account(by, accounts.names.as_ref(), operation));
+        let said = accounts.said.unwrap_or(Tags::NONE);
+        let tags = Tags { uid: peer.uid, gid: peer.gid, ..said };
+        let found = Arc::new(self.find_account(&tags, operation, dir));
         // A process that has not said its name yet is asked again.
-        if accounts.names.is_some()
-            && let Some(entry) = accounts.own.get_mut(place)
+        if accounts.said.is_some()
+            && let Some(entry) = accounts.own.entry(dir.cloned()).or_default().get_mut(place)
         {
             *entry = Some(Arc::clone(&found));
         }
         found
     }
 
-    /// Job and program of a process, as it says.
-    fn names_of(&self, pid: u32) -> Option<(Label<JOB_BYTES>, Label<PROGRAM_BYTES>)> {
+    /// Job, program and tag of a process, as it says.
+    fn tags_of(&self, pid: u32) -> Option<Tags> {
         let mut found = None;
         self.activity.each_taken(&mut |taken| {
-            let Tags { job, program, .. } = taken.owner.tags;
+            let tags = taken.owner.tags;
             let is_it = taken.owner.pid == pid && !taken.owner.is_by_mount && !taken.is_ended;
-            if is_it && program != Tags::NONE.program {
-                found = Some((job, program));
+            if is_it && tags.program != Tags::NONE.program {
+                found = Some(tags);
             }
         });
         found
@@ -188,13 +248,14 @@ impl Shares {
 
     fn find_account(
         &self,
-        (uid, gid): (u32, u32),
-        names: Option<&(Label<JOB_BYTES>, Label<PROGRAM_BYTES>)>,
+        tags: &Tags,
         operation: Operation,
+        dir: Option<&Arc<str>>,
     ) -> JobAccount {
-        let (job, program) =
-            names.map_or((&b""[..], &b""[..]), |(job, program)| (text(job), text(program)));
-        let facts = Facts { uid, gid, job, program, dir: b"", tag: b"", operation };
+        let Tags { uid, gid, .. } = *tags;
+        let (job, program, tag) = (text(&tags.job), text(&tags.program), text(&tags.tag));
+        let dir = dir.map_or(&b""[..], |dir| dir.as_bytes());
+        let facts = Facts { uid, gid, job, program, dir, tag, operation };
         let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
         let rule = rules.rules.find_rule(&facts);
         // All jobs of the user are one then.

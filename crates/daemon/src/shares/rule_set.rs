@@ -1,21 +1,21 @@
 //! The rules in force, their version, and their file in the data directory of the daemon: a line with the
 //! version, then a line for each rule, as `qos::rules` reads it.
 
-use qos::rules::{Rules, TEXT_BYTES_MAX};
+use qos::rules::{Pattern, Rule, Rules, TEXT_BYTES_MAX};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use store::whole;
+use wire::limits::NAME_BYTES_MAX;
 
 /// Name of the file.
 const FILE: &str = "qos";
 /// First word of the file.
 const HEAD: &str = "version ";
-/// Conditions on which this daemon has no facts.
-const UNKNOWN_KEYS: [(&str, &str); 2] = [
-    ("dir", "requests carry no path: use jobid, uid, gid, program or opcode"),
-    ("tag", "programs give no tags: use jobid"),
-];
+/// Most directories that rules name.
+const DIRS_MAX: usize = 256;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
@@ -81,15 +81,49 @@ impl RuleSet {
         }
         let mut after = RuleSet { version: self.version + 1, rules: self.rules.clone() };
         after.rules.execute(command).map_err(|error| error.to_string())?;
-        for (key, why) in UNKNOWN_KEYS {
-            if after.rules.all_rules().iter().any(|rule| rule.has_key(key)) {
-                let at = command.find(&format!("{key}={{")).unwrap_or(0);
-                let column = command.get(..at).map_or(0, |front| front.chars().count()) + 1;
-                return Err(format!("column {column}: \"{key}\" is not known here: {why}"));
-            }
+        let patterns = || after.rules.all_rules().iter().flat_map(|rule| rule.dirs());
+        if let Some(why) = patterns().find_map(fault_of_dir) {
+            let at = command.find("dir={").unwrap_or(0);
+            let column = command.get(..at).map_or(0, |front| front.chars().count()) + 1;
+            return Err(format!("column {column}: {why}"));
+        }
+        if after.dirs().len() > DIRS_MAX {
+            return Err(format!("column 1: rules name more than {DIRS_MAX} directories"));
         }
         Ok(after)
     }
+
+    /// The directories that rules name, each once.
+    pub(crate) fn dirs(&self) -> Vec<Arc<str>> {
+        let patterns = self.rules.all_rules().iter().flat_map(|rule| rule.dirs());
+        let texts = patterns.filter_map(|pattern| str::from_utf8(pattern.text()).ok());
+        let dirs: BTreeSet<&str> = texts.collect();
+        dirs.into_iter().map(Arc::from).collect()
+    }
+
+    /// For people: what is odd about these rules, although they are in force.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let idle = self.rules.idle_rules().into_iter();
+        let line = |(rule, by): (&Rule, &Rule)| {
+            let (rule, by) = (rule.name(), by.name());
+            format!("rule {rule} decides nothing: {by} stands before it and always matches")
+        };
+        idle.map(line).collect()
+    }
+}
+
+/// Why a directory cannot be looked up.
+fn fault_of_dir(pattern: &Pattern) -> Option<String> {
+    let text = String::from_utf8_lossy(pattern.text());
+    if pattern.has_star() {
+        return Some(format!("\"{text}\" has a star: name each directory"));
+    }
+    if text.contains("//") {
+        return Some(format!("\"{text}\" has two slashes in a row"));
+    }
+    let is_odd = |name: &&str| name.len() > NAME_BYTES_MAX || matches!(*name, "." | "..");
+    let name = text.split('/').find(is_odd)?;
+    Some(format!("\"{name}\" cannot be part of a directory's path here"))
 }
 
 #[cfg(test)]
@@ -119,13 +153,26 @@ mod tests {
     }
 
     #[test]
+    fn directories_are_listed_once_and_idle_rules_are_told() {
+        let rules = after(&["start a dir={/x /y} rate=1", "start b dir={/x} & tag={t} rate=2"]);
+        assert_eq!(rules.dirs(), [Arc::from("/x"), Arc::from("/y")]);
+        assert_eq!(rules.warnings(), [""; 0]);
+        let rules = rules.after("start c * rate=3").expect("a rule");
+        let idle = ["b", "a"].map(|name| {
+            format!("rule {name} decides nothing: c stands before it and always matches")
+        });
+        assert_eq!(rules.warnings(), idle);
+    }
+
+    #[test]
     fn a_refused_command_names_the_column_and_changes_nothing() {
         let rules = after(&["start a jobid={x} bw=5M"]);
         for (command, expected) in [
             ("start a * rate=1", "column 7: a rule of this name exists"),
             ("start b * rate=1X", "column 16: \"1X\" is not a number"),
-            ("start b uid={1} & dir={/x} rate=1", "column 19: \"dir\" is not known here"),
-            ("start b tag={x} rate=1", "column 9: \"tag\" is not known here"),
+            ("start b uid={1} & dir={/x/*} rate=1", "column 19: \"/x/*\" has a star"),
+            ("start b dir={/x/../y} rate=1", "column 9: \"..\" cannot be part"),
+            ("start b dir={/y /x//y} rate=1", "column 9: \"/x//y\" has two slashes"),
             ("start b *\nrate=1", "column 10: a control character"),
             ("stop c", "column 6: there is no rule of this name"),
         ] {

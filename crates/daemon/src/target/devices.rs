@@ -134,6 +134,10 @@ impl Devices {
             Validity::Backing => states
                 .reset(extent, all_pages(extent.length_log2))
                 .and_then(|()| states.set_clean(extent.slot)),
+            Validity::Fetched => states
+                .reset(extent, all_pages(extent.length_log2))
+                .and_then(|()| states.set_clean(extent.slot))
+                .and_then(|()| states.set_fetched(extent.slot)),
             Validity::Nothing | Validity::Preallocated => states.reset(extent, 0),
             Validity::As(from) => states.reset_as(&from, extent),
         };

@@ -4,7 +4,7 @@
 
 use crate::backing::{BackingLocations, FetchKind};
 use crate::shared::Shared;
-use crate::shared::reply::ReplyTo;
+use crate::shared::reply::{ReplyTo, encode_extents, encode_reply};
 use crate::target::devices::Devices;
 use crate::target::pending::{PendingRequest, PendingRequests, RefuseFor, deliver_answer};
 use crate::target::space::accounts::{AccountWaits, encode_held};
@@ -17,8 +17,8 @@ use crate::target::tiering::lending::BlockReleaseQueue;
 use crate::target::tiering::spill::{SpillReleases, move_spilled, read_spilled};
 use data::{Answer, Effect, Target, Validity};
 use std::sync::Arc;
-use wire::Request;
 use wire::reply::Extent;
+use wire::{Reply, Request};
 
 /// Performers of the effects of a target.
 pub(crate) struct Performers {
@@ -160,15 +160,15 @@ impl Performers {
             to,
             bytes: brought,
             answer: bytes,
+            fetched_log2,
             counted,
             failed,
             again,
             waits_since,
             refuse_for,
         } = pending;
-        if let Some(since) = waits_since {
-            SpaceWait::note_duration(&shared.metrics, since);
-        }
+        let waited_micros =
+            waits_since.map_or(0, |since| SpaceWait::note_duration(&shared.metrics, since));
         if let Some(errno) = failed {
             return shared.refuse(to, errno);
         }
@@ -189,6 +189,14 @@ impl Performers {
                 let held = (inode, encode_held(&request));
                 let missing = (account, requested);
                 self.account_waits.request_allowance(&shared.inboxes, held, missing, to);
+            }
+            (Answer::Extents(extents), _) => {
+                let waited = u32::try_from(waited_micros).unwrap_or(u32::MAX);
+                shared.answer(to, &encode_extents(&extents, waited));
+            }
+            (Answer::Bytes { .. }, _) if fetched_log2 > 0 => {
+                let reply = Reply::FetchedBytes { fetched_log2, bytes: &bytes };
+                shared.answer(to, &encode_reply(&reply, bytes.len()));
             }
             (answer, _) => deliver_answer(shared, to, answer, &bytes),
         }

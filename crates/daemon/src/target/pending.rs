@@ -18,6 +18,9 @@ pub(crate) struct PendingRequest {
     pub(crate) bytes: Vec<u8>,
     /// Data collected for a `Read`.
     pub(crate) answer: Vec<u8>,
+    /// log2 of the length of an extent that it read as the first, after it was fetched for a reader; 0:
+    /// there was none.
+    pub(crate) fetched_log2: u8,
     /// Bytes of counted pages, which are added to the answer.
     pub(crate) counted: u64,
     pub(crate) failed: Option<Errno>,
@@ -84,6 +87,7 @@ impl PendingRequests {
             to,
             bytes,
             answer: Vec::new(),
+            fetched_log2: 0,
             counted: 0,
             failed: None,
             again: repeatable(request),
@@ -143,6 +147,9 @@ impl PendingRequest {
         match from {
             Source::Hole => Ok(()),
             Source::Extent { extent, within } => {
+                if devices.states.take_fetched(extent.slot) {
+                    self.fetched_log2 = extent.length_log2;
+                }
                 let to = self.answer.get_mut(start..).unwrap_or_default();
                 devices.target().read_stable(&extent, within, to)
             }
@@ -174,7 +181,7 @@ pub(crate) fn deliver_answer(shared: &Shared, to: ReplyTo, answer: Answer, bytes
         Answer::Bytes { .. } => {
             shared.answer(to, &encode_reply(&Reply::Bytes { bytes }, bytes.len()));
         }
-        Answer::Extents(extents) => shared.answer(to, &encode_extents(&extents)),
+        Answer::Extents(extents) => shared.answer(to, &encode_extents(&extents, 0)),
         Answer::Number(value) => shared.answer_with(to, &Reply::Number { value }),
         Answer::Space { memory_total, memory_free, ssd_total, ssd_free } => {
             let files = shared.metrics.files();

@@ -15,7 +15,8 @@ use shm::Segment;
 use shm::bounce::Pushed;
 use shm::host::{HostSegment, VnodeIndex};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 use wire::errno::{Errno, Result};
 use wire::limits::BOUNCE_BUFFER_COUNT;
@@ -33,13 +34,20 @@ pub(crate) fn bulk_lane_count() -> usize {
 /// Memory at this end of a transfer.
 pub(crate) enum BulkMemory {
     /// A client's bounce buffer.
-    Buffer { client: Arc<ClientSession>, buffer: u8, at: usize },
+    Buffer { client: Arc<ClientSession>, buffer: u8, at: usize, fetched_log2: AtomicU8 },
     /// A range of the arena, whose extent is protected.
-    Arena { devices: Arc<Devices>, slot: u32, at: usize },
+    Arena { devices: Arc<Devices>, slot: u32, at: usize, fetched_log2: u8 },
     /// Separate memory for a range of a protected extent.
-    Copy { devices: Arc<Devices>, extent: Extent, within: u64, segment: Segment },
+    Copy { devices: Arc<Devices>, extent: Extent, within: u64, segment: Segment, fetched_log2: u8 },
     /// A part of an extent that is moved to a spill host, or back.
     Spill(SpillMemory),
+}
+
+impl BulkMemory {
+    fn of_buffer(client: &Arc<ClientSession>, buffer: u8, at: usize) -> BulkMemory {
+        let fetched_log2 = AtomicU8::new(0);
+        BulkMemory::Buffer { client: Arc::clone(client), buffer, at, fetched_log2 }
+    }
 }
 
 impl Memory for BulkMemory {
@@ -49,6 +57,22 @@ impl Memory for BulkMemory {
             BulkMemory::Arena { devices, at, .. } => (devices.arena.segment(), *at),
             BulkMemory::Copy { segment, .. } => (segment, 0),
             BulkMemory::Spill(end) => end.region(),
+        }
+    }
+
+    fn fetched_log2(&self) -> u8 {
+        match self {
+            BulkMemory::Buffer { fetched_log2, .. } => fetched_log2.load(Relaxed),
+            BulkMemory::Arena { fetched_log2, .. } | BulkMemory::Copy { fetched_log2, .. } => {
+                *fetched_log2
+            }
+            BulkMemory::Spill(_) => 0,
+        }
+    }
+
+    fn note_fetched(&self, log2: u8) {
+        if let BulkMemory::Buffer { fetched_log2, .. } = self {
+            fetched_log2.store(log2, Relaxed);
         }
     }
 }
@@ -108,7 +132,7 @@ pub(crate) fn client_transfer(
         _ => return None,
     };
     let at = client.slots.bounce_buffers().offset_of(buffer, range.length as usize).ok()?;
-    let memory = BulkMemory::Buffer { client: Arc::clone(client), buffer, at };
+    let memory = BulkMemory::of_buffer(client, buffer, at);
     Some(ClientTransfer { kind, range, memory })
 }
 
@@ -162,7 +186,7 @@ impl BulkTransfers {
         let is_remote = target != self.me && target.0 < self.daemon_count;
         match bounce_buffers.offset_of(buffer, length as usize) {
             Ok(at) if is_remote && range.is_possible() => {
-                let memory = BulkMemory::Buffer { client: Arc::clone(client), buffer, at };
+                let memory = BulkMemory::of_buffer(client, buffer, at);
                 let until = Instant::now() + self.timeout;
                 let write = PushedWrite { vnode, peer: target, range, until, ticket };
                 self.push_write(write, memory);

@@ -11,7 +11,7 @@ use crate::shared::network::encode_request;
 use crate::shared::reply::{LOST_MICROS, ReplyTo};
 use crate::target::Devices;
 use crate::threads::bulk::{BulkMemory, BulkToken, PushedWrite, end_push};
-use net::bulk::{Answer, BulkHandler, Kind, Outcome, Range, Visit};
+use net::bulk::{Answer, BulkHandler, Kind, Memory as _, Outcome, Range, Visit};
 use placement::extent;
 use placement::map::WORKER_OF_TARGET;
 use shm::Segment;
@@ -74,6 +74,8 @@ impl BulkEndpoint {
     ) -> Result<BulkMemory> {
         let devices = &self.devices;
         let target = devices.target();
+        let is_fetched = kind == Kind::Fetch && devices.states.take_fetched(extent.slot);
+        let fetched_log2 = if is_fetched { extent.length_log2 } else { 0 };
         let is_direct = extent.tier == Extent::MEMORY
             && (kind == Kind::Store || target.is_valid(extent, within, length)?);
         if is_direct {
@@ -89,7 +91,8 @@ impl BulkEndpoint {
             }
             let at = usize::try_from(extent.location + within).map_err(|_| Errno::EIO)?;
             devices.arena.prepare(at, length);
-            return Ok(BulkMemory::Arena { devices: Arc::clone(devices), slot: extent.slot, at });
+            let slot = extent.slot;
+            return Ok(BulkMemory::Arena { devices: Arc::clone(devices), slot, at, fetched_log2 });
         }
         let segment = Segment::private(length)?;
         if kind == Kind::Fetch {
@@ -97,7 +100,8 @@ impl BulkEndpoint {
             target.read_stable(extent, within, &mut bytes)?;
             segment.copy_in(0, &bytes)?;
         }
-        Ok(BulkMemory::Copy { devices: Arc::clone(devices), extent: *extent, within, segment })
+        let devices = Arc::clone(devices);
+        Ok(BulkMemory::Copy { devices, extent: *extent, within, segment, fetched_log2 })
     }
 
     /// Handles the target's list of extents for a range.
@@ -166,7 +170,9 @@ impl BulkHandler for BulkEndpoint {
 
     fn decided(&self, kind: Kind, range: &Range, decision: Vec<u8>) -> Answer<BulkMemory> {
         match Reply::decode(&mut Reader::new(&decision)) {
-            Ok(Reply::Extents { extents }) => self.found(kind, range, extents),
+            Ok(Reply::Extents { extents } | Reply::ExtentsAfterWait { extents, .. }) => {
+                self.found(kind, range, extents)
+            }
             Ok(Reply::Refused { errno }) => Answer::Refused(errno),
             Ok(Reply::Busy { retry_micros }) => Answer::Busy(retry_micros),
             _ => Answer::Refused(Errno::EIO),
@@ -213,9 +219,14 @@ impl BulkHandler for BulkEndpoint {
             let count = if let Outcome::Moved(count) = outcome { Some(count) } else { None };
             client.slots.bounce_buffers().complete_readahead(*buffer, count);
         }
+        let fetched_log2 = memory.fetched_log2();
         // The client gets its buffer back before the reply.
         drop((memory, ticket));
         match outcome {
+            Outcome::Moved(count) if fetched_log2 > 0 => {
+                let value = u64::from(count);
+                self.shared.answer_with(token, &Reply::FetchedNumber { fetched_log2, value });
+            }
             Outcome::Moved(count) => {
                 self.shared.answer_with(token, &Reply::Number { value: u64::from(count) });
             }

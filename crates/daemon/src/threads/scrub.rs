@@ -11,6 +11,7 @@ use crate::startup::settings::Settings;
 use crate::startup::{StartResult, damage_list, failed};
 use crate::target::Devices;
 use crate::target::devices::used_slots;
+use config::control::FoundDamage;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use shm::extents::{DamageReport, SUM_PAGE_BYTES, Target};
@@ -20,7 +21,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use wire::Inode;
 use wire::errno::Errno;
 use wire::reply::Extent;
@@ -176,7 +177,10 @@ impl Scrubber {
             is_in_backing,
             "data on the SSD is damaged: its checksum differs"
         );
-        shared.metrics.daemon.pages_damaged.fetch_add(1, Relaxed);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let at_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        let found = FoundDamage { at_ms, inode: inode.0, offset, is_in_backing };
+        shared.metrics.note_damage(found);
         self.list(inode);
         let (evict_at, pause) = (Instant::now(), EVICTION_PAUSE);
         self.known.insert((inode, offset), Damaged { extent, evict_at, pause });

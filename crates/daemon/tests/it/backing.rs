@@ -1,14 +1,14 @@
 //! Backing files that are replaced and moved while they are read: by the writeback daemon, which
 //! reports that before or a little later, and by others.
 
-use crate::support::{Client, Instance, To, decode};
+use crate::support::{Client, Instance, To, bytes_of};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use wire::backing::{BackingLocation, Stamp, SyncState, Version, listed};
 use wire::errno::{Errno, Result};
-use wire::{Attributes, DaemonIndex, Inode, Reply, Request};
+use wire::{Attributes, DaemonIndex, Inode, Request};
 
 const STRIPE_LOG2: u8 = 22;
 const STRIPE: u64 = 1 << STRIPE_LOG2;
@@ -38,7 +38,7 @@ fn read(client: &Client, inode: Inode, stripe: u64) -> Result<u8> {
     let (stripe_log2, offset) = (STRIPE_LOG2, (STRIPES - 1 - stripe) * STRIPE + 77);
     let request = Request::Read { inode, stripe_log2, offset, length: 1 };
     let bytes = client.call(To::Target(DaemonIndex(0)), &request)?;
-    let Reply::Bytes { bytes } = decode(&bytes) else { panic!("no bytes") };
+    let bytes = bytes_of(&bytes);
     Ok(bytes[0])
 }
 
@@ -163,7 +163,7 @@ fn a_file_written_back_again_or_moved_is_found_after_the_report() {
     let bytes =
         world.client.call(To::Shard(directory.shard()), &Request::SyncState { inode: directory });
     let bytes = bytes.expect("backed");
-    let Reply::Bytes { bytes } = decode(&bytes) else { panic!("no bytes") };
+    let bytes = bytes_of(&bytes);
     let now = listed::<SyncState<'_>>(bytes).next().expect("one").now.expect("backed");
     let to = BackingLocation { name: b"moved", ..now };
     fs::rename(world.path("d"), world.path("moved")).expect("renamed");

@@ -469,7 +469,10 @@ impl Client {
     /// The extents of a range at a target.
     pub(crate) fn extents(&self, daemon: u16, request: &Request<'_>) -> Result<Vec<Extent>> {
         let bytes = self.call(To::Target(DaemonIndex(daemon)), request)?;
-        let Reply::Extents { extents } = decode(&bytes) else { panic!("no extents") };
+        let (Reply::Extents { extents } | Reply::ExtentsAfterWait { extents, .. }) = decode(&bytes)
+        else {
+            panic!("no extents")
+        };
         let mut reader = Reader::new(extents);
         let mut found = Vec::new();
         while !reader.rest().is_empty() {
@@ -505,7 +508,7 @@ impl Client {
     ) -> Vec<u8> {
         let request = Request::Read { inode, stripe_log2, offset, length };
         let bytes = self.call(To::Target(DaemonIndex(daemon)), &request).expect("read");
-        let Reply::Bytes { bytes } = decode(&bytes) else { panic!("no bytes") };
+        let bytes = bytes_of(&bytes);
         bytes.to_vec()
     }
 }
@@ -520,6 +523,14 @@ pub(crate) enum To {
 /// The shard of a name.
 pub(crate) fn shard_of(parent: &Attributes, name: &[u8]) -> ShardIndex {
     placement::locate::entry_shard(parent, NameHash::of(parent.inode, name))
+}
+
+/// The bytes of a file in a reply.
+pub(crate) fn bytes_of(reply: &[u8]) -> &[u8] {
+    let (Reply::Bytes { bytes } | Reply::FetchedBytes { bytes, .. }) = decode(reply) else {
+        panic!("no bytes")
+    };
+    bytes
 }
 
 pub(crate) fn decode(bytes: &[u8]) -> Reply<'_> {

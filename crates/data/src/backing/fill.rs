@@ -317,7 +317,8 @@ impl Fills {
         if is_filled && !is_void {
             pool.occupy(inode, &extent);
             tiering.order.watch_clean(pool, inode, &extent);
-            out.push(Effect::Publish { inode, extent, valid: Validity::Backing });
+            let valid = if purpose.is_prefetch { Validity::Backing } else { Validity::Fetched };
+            out.push(Effect::Publish { inode, extent, valid });
         } else {
             pool.unclaim(inode, &extent);
         }

@@ -267,7 +267,7 @@ impl FillWorld {
         match valid {
             // Invalid pages read as zeros.
             Validity::Nothing => self.part(&extent, 0, extent.length()).fill(0),
-            Validity::Backing => drop(self.clean.insert(extent.slot)),
+            Validity::Backing | Validity::Fetched => drop(self.clean.insert(extent.slot)),
             Validity::As(from) if self.clean.contains(&from.slot) => {
                 self.clean.insert(extent.slot);
             }

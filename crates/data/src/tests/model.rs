@@ -441,7 +441,9 @@ impl ModelWorld {
     fn publish(&mut self, inode: Inode, extent: Extent, valid: Validity) {
         self.note_allocated(inode, extent, valid);
         let pages = match valid {
-            Validity::All | Validity::Backing => (0..extent.length() / PAGE).collect(),
+            Validity::All | Validity::Backing | Validity::Fetched => {
+                (0..extent.length() / PAGE).collect()
+            }
             Validity::Nothing | Validity::Preallocated => BTreeSet::new(),
             Validity::As(from) => {
                 assert!(self.hidden.contains(&from.slot), "clients may still write to it");

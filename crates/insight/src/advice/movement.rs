@@ -1,20 +1,21 @@
 //! Tiers, the backing store, and waits: what only the file system can see.
 
 use super::{Finding, Severity, percent, share};
-use crate::profile::JobProfile;
+use crate::profile::{Disturbance, JobProfile};
 use crate::text;
 
 pub(super) fn advise(job: &JobProfile, findings: &mut Vec<Finding>) {
     cold_reads(job, findings);
     dirty_at_end(job, findings);
     admission(job, findings);
-    fetched_often(job, findings);
     never_promoted(job, findings);
     remote_reads(job, findings);
     shares(job, findings);
+    disturbed(job, findings);
     moved_beside(job, findings);
     repaired(job, findings);
-    discarded(job, findings);
+    damaged(job, findings);
+    thrashing(job, findings);
 }
 
 /// Over a tenth of the bytes that were read came from the backing store.
@@ -72,29 +73,6 @@ fn admission(job: &JobProfile, findings: &mut Vec<Finding>) {
     );
     let change = "give the instance more memory or SSD (--memory, --ssd), or more hosts";
     findings.push(Finding::new("waits-for-space", Severity::High, evidence, change).saving(waited));
-}
-
-/// A file was fetched by over a quarter of the hosts, each for itself.
-fn fetched_often(job: &JobProfile, findings: &mut Vec<Finding>) {
-    let hosts = job.hosts.len();
-    let often = |by: u32| by >= 2 && 4 * by as usize > hosts;
-    let marked: Vec<(u64, &str)> = job
-        .files
-        .iter()
-        .filter(|file| often(file.fetched_by))
-        .map(|file| (file.size.max(1), file.path.as_str()))
-        .collect();
-    if hosts < 4 || marked.is_empty() {
-        return;
-    }
-    let most = job.files.iter().map(|file| file.fetched_by).max().unwrap_or(0);
-    let evidence = format!(
-        "{} files are fetched by several hosts each for itself, one by {most} of {hosts}",
-        text::count(marked.len() as u64)
-    );
-    let change =
-        "fetch each once and let the hosts share it: forebay stage in before the program begins";
-    findings.push(Finding::new("fetched-by-many", Severity::Warn, evidence, change).naming(marked));
 }
 
 /// A file was read three times over, never from memory.
@@ -155,7 +133,11 @@ fn shares(job: &JobProfile, findings: &mut Vec<Finding>) {
             format!("the job got {:.0} % of its fair share of the instance", 100.0 * got);
         let change =
             "see forebay top for the job that takes more, and ask your administrator for a weight";
-        let saved = job.per_rank(job.io_seconds()) * (1.0 - got.max(0.0));
+        // Where others disturbed it, for that time.
+        let disturbed = job.disturbances.iter().map(|one| one.seconds).fold(0.0, f64::max);
+        let all = job.per_rank(job.io_seconds());
+        let lasting = if disturbed > 0.0 { disturbed.min(all) } else { all };
+        let saved = lasting * (1.0 - got.max(0.0));
         findings
             .push(Finding::new("below-its-share", Severity::High, evidence, change).saving(saved));
     }
@@ -168,6 +150,30 @@ fn shares(job: &JobProfile, findings: &mut Vec<Finding>) {
         let saved = job.per_rank(job.waits.throttled);
         findings.push(Finding::new("held-back", Severity::Warn, evidence, change).saving(saved));
     }
+}
+
+/// Another job that began on the same host made it twice as slow (`interference`).
+fn disturbed(job: &JobProfile, findings: &mut Vec<Finding>) {
+    let Some(worst) = job.disturbances.iter().max_by(|a, b| lost(a).total_cmp(&lost(b))) else {
+        return;
+    };
+    let evidence = format!(
+        "for {} a byte took up to {:.1} times as long as before on {}, while job {} moved {}/s there",
+        text::seconds(worst.seconds),
+        worst.slowdown,
+        worst.host,
+        worst.by,
+        text::bytes(worst.by_bytes_per_second as u64)
+    );
+    let change = "run them at other times or on other hosts, or share by a rule (forebay qos)";
+    let saved = job.disturbances.iter().map(lost).fold(0.0, f64::max);
+    let finding = Finding::new("disturbed-by-job", Severity::High, evidence, change);
+    findings.push(finding.saving(saved));
+}
+
+/// Seconds that the job lost to another.
+fn lost(one: &Disturbance) -> f64 {
+    one.seconds * (1.0 - share(1.0, one.slowdown.max(1.0)))
 }
 
 /// Writeback took over three tenths of the bytes that moved while the job did I/O.
@@ -192,40 +198,37 @@ fn repaired(job: &JobProfile, findings: &mut Vec<Finding>) {
         return;
     }
     let evidence = format!(
-        "{} damaged parts of files were found and repaired",
+        "{} damaged parts of files were found, and read again from the backing store",
         text::count(job.backing.repaired)
     );
     let change = "tell your administrator: a device or memory of these hosts damages data";
     findings.push(Finding::new("repaired-data", Severity::High, evidence, change));
 }
 
-/// The backing store was read over half as much again as the program read, and three tenths of what was
-/// prefetched was evicted unread: the tiers are too small for the working set (cache thrashing).
-fn discarded(job: &JobProfile, findings: &mut Vec<Finding>) {
-    if let Some(found) = job.thrashing {
-        let (evidence, change) = found.texts();
-        // Of the time that reads took beyond that of local ones, the part for data that was here.
-        let reads = job.reads();
-        let saved = match job.rates.local_bytes > 0.0 {
-            true => reads.seconds - reads.bytes as f64 / job.rates.local_bytes,
-            false => 0.0,
-        };
-        let saved = job.per_rank(saved * share(found.refetched as f64, found.fetched as f64));
-        let finding = Finding::new("thrashing", Severity::High, evidence, &change);
-        return findings.push(finding.saving(saved));
-    }
-    let (backing, reads) = (job.backing, job.reads());
-    let amplified = backing.read as f64 > 1.5 * reads.bytes as f64;
-    if !amplified || share(backing.discarded as f64, backing.prefetched as f64) <= 0.3 {
+/// Data was damaged that is nowhere else.
+fn damaged(job: &JobProfile, findings: &mut Vec<Finding>) {
+    if job.backing.damaged == 0 {
         return;
     }
     let evidence = format!(
-        "{} were read from the backing store for {} that the program read; {} of what was prefetched was \
-         evicted unread",
-        text::bytes(backing.read),
-        text::bytes(reads.bytes),
-        percent(backing.discarded as f64, backing.prefetched as f64)
+        "{} parts of files are damaged, and nothing else has them",
+        text::count(job.backing.damaged)
     );
-    let change = "prefetch less at a time, or give the instance more memory or SSD";
-    findings.push(Finding::new("thrashing", Severity::High, evidence, change));
+    let change = "write these files again (forebay lost lists them), and tell your administrator";
+    findings.push(Finding::new("damaged-data", Severity::High, evidence, change));
+}
+
+/// The tiers were too small for the working set (cache thrashing, `data::backing::thrashing`).
+fn thrashing(job: &JobProfile, findings: &mut Vec<Finding>) {
+    let Some(found) = job.thrashing else { return };
+    let (evidence, change) = found.texts();
+    // Of the time that reads took beyond that of local ones, the part for data that was here.
+    let reads = job.reads();
+    let saved = match job.rates.local_bytes > 0.0 {
+        true => reads.seconds - reads.bytes as f64 / job.rates.local_bytes,
+        false => 0.0,
+    };
+    let saved = job.per_rank(saved * share(found.refetched as f64, found.fetched as f64));
+    let finding = Finding::new("thrashing", Severity::High, evidence, &change);
+    findings.push(finding.saving(saved));
 }

@@ -3,8 +3,8 @@
 
 use insight::advice::{FILES_NAMED, Finding, advise};
 use insight::profile::{
-    BackingTraffic, DirectoryProfile, FileProfile, FileUse, JobProfile, Operations, RankProfile,
-    Rates, Span, ThrashingBytes, TierBytes, Transfers, WaitSeconds,
+    BackingTraffic, DirectoryProfile, Disturbance, FileProfile, FileUse, JobProfile, Operations,
+    RankProfile, Rates, Span, ThrashingBytes, TierBytes, Transfers, WaitSeconds,
 };
 use wire::job::size_class;
 
@@ -402,18 +402,6 @@ fn waits_for_space_are_found() {
 }
 
 #[test]
-fn files_fetched_by_many_hosts_are_found() {
-    let of = |hosts, fetched_by| {
-        let mut one = with_file(job(hosts), vec![read_by(0, transfers(1, MIB))]);
-        one.files[0].fetched_by = fetched_by;
-        one
-    };
-    at_threshold("fetched-by-many", &of(8, 3), &of(8, 2));
-    at_threshold("fetched-by-many", &of(4, 2), &of(4, 1));
-    assert_eq!(found(&of(2, 2), "fetched-by-many"), None, "two hosts are not many");
-}
-
-#[test]
 fn files_never_in_memory_are_found() {
     let of = |ssd, memory| {
         let mut one = with_file(job(1), vec![read_by(0, transfers(100, MIB))]);
@@ -468,16 +456,28 @@ fn repaired_data_is_found() {
 }
 
 #[test]
-fn thrashing_is_found() {
-    let of = |read, discarded| {
-        let backing =
-            BackingTraffic { read, prefetched: 1000, discarded, ..BackingTraffic::default() };
-        let mut one = JobProfile { backing, ..job(1) };
-        one.ranks[0].reads = operations(10, 1000, 1.0);
-        one
+fn damage_that_cannot_be_repaired_is_found() {
+    let of = |damaged| JobProfile {
+        backing: BackingTraffic { damaged, ..BackingTraffic::default() },
+        ..job(1)
     };
-    at_threshold("thrashing", &of(1501, 301), &of(1500, 301));
-    at_threshold("thrashing", &of(1501, 301), &of(1501, 300));
+    at_threshold("damaged-data", &of(1), &of(0));
+}
+
+#[test]
+fn a_job_that_another_disturbs_is_found() {
+    let one = |by: &str, slowdown, seconds| Disturbance {
+        host: "node1".into(),
+        by: by.into(),
+        slowdown,
+        by_bytes_per_second: 1e9,
+        seconds,
+    };
+    let of = |disturbances| JobProfile { disturbances, ..job(1) };
+    let both = of(vec![one("short", 10.0, 1.0), one("long", 4.0, 8.0)]);
+    let finding = at_threshold("disturbed-by-job", &both, &of(vec![]));
+    assert_eq!(finding.saves_seconds, Some(6.0), "three quarters of 8 s");
+    assert!(finding.evidence.contains("job long moved"), "{}", finding.evidence);
 }
 
 #[test]

@@ -34,7 +34,8 @@ pub(crate) fn answer(
     (scratch, tracker): (&mut Scratch, &ReplyTracker<'_>),
 ) -> Answer {
     let Ok(operation) = operation else { return Answer::Ready(Err(Errno::EIO)) };
-    let call = server.callers.begin(server.client, header.pid, &operation);
+    let by = (header.pid, inode_of(header.node));
+    let call = server.callers.begin(server.client, by, &operation);
     let answer = perform(server, header, operation, body, (scratch, tracker));
     match answer {
         Answer::Ready(outcome) => CallerActivity::end(server.client, call, outcome),

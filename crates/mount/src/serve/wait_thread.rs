@@ -4,6 +4,7 @@
 //! interrupted, and replies.
 
 use fuse::Header;
+use fuse::abi::capability;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, channel};
@@ -11,7 +12,9 @@ use std::time::{Duration, Instant};
 use wire::errno::Result;
 
 use crate::server::Server;
-use crate::server::waits::{CatchUpWait, LockFileRef, PendingWait, StartedWait, WaitKind};
+use crate::server::waits::{
+    CatchUpWait, LockFileRef, PendingWait, StartedWait, WaitKind, has_signal,
+};
 
 /// Interval at which the thread checks that the daemon is alive.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -24,6 +27,12 @@ pub(crate) fn wait_for(
     say: impl FnOnce(Result<()>) + Send + 'static,
 ) {
     let is_stopped = server.locks.begin(header.unique);
+    // A signal that comes before a ring has the request is never told (Linux 6.14 to 6.18 at least): the
+    // caller has it pending, and would wait for as long as the lock is held.
+    let has_rings = server.agreed.capabilities & capability::OVER_IO_URING != 0;
+    if has_rings && started.is_interruptible() && has_signal(header.pid) {
+        is_stopped.store(true, Relaxed);
+    }
     let pending = PendingWait {
         unique: header.unique,
         pid: header.pid,

@@ -71,6 +71,11 @@ impl StartedWait {
         }
     }
 
+    /// True if a signal may end it.
+    pub(crate) const fn is_interruptible(&self) -> bool {
+        matches!(self.0, WaitKind::Lock(..) | WaitKind::Writeback(_))
+    }
+
     pub(crate) fn poll(&mut self) -> Option<Result<()>> {
         match &mut self.0 {
             WaitKind::Lock(wait, _) => wait.poll(),
@@ -91,13 +96,80 @@ pub(crate) struct PendingWait {
     pub(crate) say: Say,
 }
 
+/// The signals of a thread that it will get as soon as it may: sent, and not blocked. `None` for a thread
+/// that does not exist, or cannot be seen from here.
+fn pending_signals(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    Some((mask("SigPnd:")? | mask("ShdPnd:")?) & !mask("SigBlk:")?)
+}
+
 /// True if a thread has a pending SIGKILL or does not exist.
 fn is_killed(pid: u32) -> bool {
     const KILLED: u64 = 1 << (libc::SIGKILL - 1);
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
-    let pending = status.lines().filter_map(|line| {
-        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
-        u64::from_str_radix(mask.trim(), 16).ok()
-    });
-    pending.fold(0, |all, mask| all | mask) & KILLED != 0
+    pending_signals(pid).is_none_or(|pending| pending & KILLED != 0)
+}
+
+/// True if a thread has a pending signal.
+pub(crate) fn has_signal(pid: u32) -> bool {
+    pending_signals(pid).is_some_and(|pending| pending != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_signal_that_a_thread_will_get_is_seen() {
+        let mut child = Command::new("sleep").arg("1000").spawn().expect("it runs");
+        let pid = child.id();
+        let kill = |signal: &str| {
+            let sent = Command::new("kill").args([signal, &pid.to_string()]).status();
+            assert!(sent.expect("it runs").success());
+        };
+        assert!(!has_signal(pid) && !is_killed(pid));
+        // A stopped process takes no other signal.
+        kill("-STOP");
+        let is_stopped = || {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+            status.lines().any(|line| line.starts_with("State:\tT"))
+        };
+        while !is_stopped() {
+            std::thread::yield_now();
+        }
+        assert!(!has_signal(pid));
+        kill("-TERM");
+        assert!(has_signal(pid) && !is_killed(pid));
+        kill("-KILL");
+        child.wait().expect("it ends");
+        assert!(!has_signal(pid) && is_killed(pid), "it does not exist");
+    }
+
+    /// A signal that is blocked ends no wait: this thread's own.
+    #[test]
+    fn a_blocked_signal_is_not_seen() {
+        let script = "import os, signal, sys\n\
+                      signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n\
+                      os.kill(os.getpid(), signal.SIGUSR1)\n\
+                      print('sent', flush=True); sys.stdin.read()";
+        let mut child = Command::new("python3")
+            .args(["-c", script])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let mut line = String::new();
+        let output = child.stdout.take().expect("a pipe");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line)
+            .expect("a line");
+        assert_eq!(line, "sent\n");
+        let seen = has_signal(child.id());
+        drop(child.stdin.take());
+        child.wait().expect("it ends");
+        assert!(!seen);
+    }
 }

@@ -1,5 +1,5 @@
-//! The processes from which requests of the kernel come, each with its job and rank as its
-//! environment says. Counters are in `shm::activity`.
+//! The processes from which requests of the kernel come, each with its job, tag and rank as
+//! its environment says. Counters are in `shm::activity`.
 //!
 //! A thread of a process is looked up in `/proc` at its first request, and again when a second has
 //! passed, because its number may belong to another process by then. A process of another user may
@@ -14,8 +14,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
+use wire::Inode;
 use wire::errno::Errno;
-use wire::job::{JOB_VARIABLES, RANK_VARIABLES};
+use wire::job::{JOB_VARIABLES, RANK_VARIABLES, TAG_VARIABLE};
 
 use crate::users::admission::{Admission, AdmittedRequest};
 
@@ -70,6 +71,8 @@ pub(crate) struct CallerActivity {
 #[derive(Default)]
 pub(crate) struct BegunCall<'a> {
     counted: Option<(OpClass, CallTimer<'a>)>,
+    /// The directory in which it names something.
+    directory: Option<Inode>,
     _admitted: Option<AdmittedRequest<'a>>,
 }
 
@@ -82,8 +85,8 @@ struct CallingProcess {
 }
 
 impl CallingProcess {
-    /// The process of a thread, with job and rank from its environment. Start time and name are those
-    /// of its first thread. It may wait for the mount: `soon`.
+    /// The process of a thread, with job, tag and rank from its environment. Start time and name are
+    /// those of its first thread. It may wait for the mount: `soon`.
     fn of(thread: u32) -> Option<CallingProcess> {
         let read = |id: u32, name: &str| std::fs::read_to_string(format!("/proc/{id}/{name}")).ok();
         let mut status = read(thread, "status")?;
@@ -95,14 +98,12 @@ impl CallingProcess {
         // Field 22 of the line; what follows the last parenthesis begins with field 3.
         let rest = stat.get(stat.rfind(')')? + 2..)?;
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        let (job, rank) = job_and_rank(&environment);
         let first_of = |name| field_of(&status, name)?.split_whitespace().next()?.parse().ok();
         let tags = Tags {
-            job: label(job),
             program: label(field_of(&status, "Name:")?.as_bytes()),
-            rank,
             uid: first_of("Uid:")?,
             gid: first_of("Gid:")?,
+            ..tags_in(&environment)
         };
         Some(CallingProcess { pid, started: rest.split(' ').nth(19)?.parse().ok()?, tags })
     }
@@ -125,8 +126,8 @@ fn field_of<'s>(status: &'s str, name: &str) -> Option<&'s str> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-/// Job and rank in an environment as `/proc` shows it.
-fn job_and_rank(environment: &[u8]) -> (&[u8], Option<u32>) {
+/// Job, tag and rank in an environment as `/proc` shows it.
+fn tags_in(environment: &[u8]) -> Tags {
     let value = |name: &&str| {
         let mut entries = environment.split(|&byte| byte == 0);
         let value =
@@ -136,7 +137,9 @@ fn job_and_rank(environment: &[u8]) -> (&[u8], Option<u32>) {
     let rank =
         RANK_VARIABLES.iter().find_map(value).and_then(|rank| std::str::from_utf8(rank).ok());
     let job = JOB_VARIABLES.iter().find_map(value).unwrap_or_default();
-    (job, rank.and_then(|rank| rank.parse().ok()))
+    let tag = value(&TAG_VARIABLE).unwrap_or_default();
+    let rank = rank.and_then(|rank| rank.parse().ok());
+    Tags { job: label(job), tag: label(tag), rank, ..Tags::NONE }
 }
 
 impl CallerActivity {
@@ -145,7 +148,7 @@ impl CallerActivity {
     pub(crate) fn begin<'a>(
         &'a self,
         client: &'a Client,
-        thread: u32,
+        (thread, node): (u32, Inode),
         operation: &Operation<'_>,
     ) -> BegunCall<'a> {
         let Some(segment) = client.activity().filter(|_| may_be_counted(operation)) else {
@@ -160,14 +163,20 @@ impl CallerActivity {
         client.count_in(block.lane);
         let _admitted = Some(self.admission.enter(block.account));
         let class = class_of(operation).filter(|_| thread != 0);
-        BegunCall { counted: class.map(|class| (class, client.begin_call())), _admitted }
+        let counted = class.map(|class| (class, client.begin_call()));
+        BegunCall { counted, directory: names_something(operation).then_some(node), _admitted }
     }
 
     /// Counts a call that `begin` began.
     pub(crate) fn end(client: &Client, call: BegunCall<'_>, outcome: Result<usize, Errno>) {
         let Some((class, timer)) = call.counted else { return };
         let result = outcome.map_or_else(|errno| -i64::from(errno.0), |_| 0);
-        client.end_call(timer, class, result);
+        if client.end_call(timer, class, result)
+            && let Some(directory) = call.directory
+            && client.is_directory_due()
+        {
+            client.note_directory(directory);
+        }
     }
 
     /// Notes that the process for which the calling thread counts has opened a file for writing.
@@ -282,6 +291,22 @@ const fn class_of(operation: &Operation<'_>) -> Option<OpClass> {
     })
 }
 
+/// Whether an operation names an entry of its node.
+const fn names_something(operation: &Operation<'_>) -> bool {
+    matches!(
+        operation,
+        Operation::Lookup { .. }
+            | Operation::Symlink { .. }
+            | Operation::MakeNode { .. }
+            | Operation::MakeDirectory { .. }
+            | Operation::Unlink { .. }
+            | Operation::RemoveDirectory { .. }
+            | Operation::Rename { .. }
+            | Operation::Link { .. }
+            | Operation::Create { .. }
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -289,14 +314,20 @@ mod tests {
     use shm::activity::ACTIVITY_BYTES;
 
     #[test]
-    fn job_and_rank_are_read_from_an_environment() {
-        let text = b"A=1\0SLURM_JOB_ID=77\0SLURM_PROCID=3\0";
-        assert_eq!(job_and_rank(text), (&b"77"[..], Some(3)));
-        let text = b"SLURM_JOB_ID=77\0FOREBAY_JOB=x\0PMI_RANK=no\0";
-        assert_eq!(job_and_rank(text), (&b"x"[..], None));
-        let text = b"FOREBAY_JOB=\0PBS_JOBID=9.server\0FOREBAY_JOBS=2\0";
-        assert_eq!(job_and_rank(text), (&b"9.server"[..], None));
-        assert_eq!(job_and_rank(b""), (&b""[..], None));
+    fn job_tag_and_rank_are_read_from_an_environment() {
+        let tags = |job: &[u8], tag: &[u8], rank: Option<u32>| Tags {
+            job: label(job),
+            tag: label(tag),
+            rank,
+            ..Tags::NONE
+        };
+        let text = b"A=1\0SLURM_JOB_ID=77\0SLURM_PROCID=3\0FOREBAY_TAG=half\0";
+        assert_eq!(tags_in(text), tags(b"77", b"half", Some(3)));
+        let text = b"SLURM_JOB_ID=77\0FOREBAY_JOB=x\0PMI_RANK=no\0FOREBAY_TAG=\0";
+        assert_eq!(tags_in(text), tags(b"x", b"", None));
+        let text = b"FOREBAY_JOB=\0PBS_JOBID=9.server\0FOREBAY_JOBS=2\0FOREBAY_TAGS=3\0";
+        assert_eq!(tags_in(text), tags(b"9.server", b"", None));
+        assert_eq!(tags_in(b""), tags(b"", b"", None));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Header in front of the bytes of a transfer on a bulk stream. All little-endian, 40 bytes:
 //!
-//!   0   kind     u8    1 store, 2 fetch, 3 done, 4 data, 5 busy
-//!   1   stripe   u8    log2 of the file's stripe size; store and fetch
+//!   0   kind     u8    1 store, 2 fetch, 3 done, 4 data, 5 busy, 6 fetched data
+//!   1   stripe   u8    log2 of the file's stripe size; store and fetch; log2 of the extent; fetched data
 //!   2   errno    u16   done: 0, or the reason of a refusal
 //!   4   length   u32   bytes requested (fetch) or following (store, data); busy: microseconds
 //!   8   id       u64   of the transfer; the reply carries the same
@@ -63,6 +63,9 @@ pub enum Message {
     Done(Result<(), Errno>),
     /// Length of the fetched bytes that follow; 0: the whole range is a hole.
     Data(u32),
+    /// As `Data`, of an extent that was fetched from the backing store for a reader, to which nobody had
+    /// come before; log2 of its length.
+    Fetched(u32, u8),
     /// The transfer may be retried after this many microseconds.
     Busy(u32),
 }
@@ -88,6 +91,7 @@ impl Header {
             Message::Done(outcome) => (3, outcome.err().map_or(0, |errno| errno.0), none),
             Message::Data(length) => (4, 0, Range { length, ..none }),
             Message::Busy(micros) => (5, 0, Range { length: micros, ..none }),
+            Message::Fetched(length, stripe_log2) => (6, 0, Range { length, stripe_log2, ..none }),
         };
         let mut writer = Writer::new(&mut bytes);
         writer.u8(kind);
@@ -116,6 +120,9 @@ impl Header {
             3 => Message::Done(if errno == 0 { Ok(()) } else { Err(Errno(errno)) }),
             4 if length as usize <= BOUNCE_BUFFER_BYTES => Message::Data(length),
             5 if length <= BUSY_MICROS_MAX => Message::Busy(length),
+            6 if length as usize <= BOUNCE_BUFFER_BYTES && stripe_log2 <= STRIPE_LOG2_MAX => {
+                Message::Fetched(length, stripe_log2)
+            }
             _ => return Err(Malformed),
         };
         let header = Header { id, message };
@@ -150,6 +157,7 @@ mod tests {
             range().prop_map(Message::Fetch),
             any::<u16>().prop_map(|n| Message::Done(if n == 0 { Ok(()) } else { Err(Errno(n)) })),
             (0u32..=256 * 1024).prop_map(Message::Data),
+            (0u32..=256 * 1024, 0u8..=26).prop_map(|(length, log2)| Message::Fetched(length, log2)),
             (0u32..=10_000_000).prop_map(Message::Busy),
         ]
     }
@@ -181,7 +189,9 @@ mod tests {
                         prop_assert!(range.length as usize <= BOUNCE_BUFFER_BYTES);
                         prop_assert!(range.end() <= FILE_BYTES_MAX);
                     }
-                    Message::Data(length) => prop_assert!(length as usize <= BOUNCE_BUFFER_BYTES),
+                    Message::Data(length) | Message::Fetched(length, _) => {
+                        prop_assert!(length as usize <= BOUNCE_BUFFER_BYTES);
+                    }
                     Message::Done(_) | Message::Busy(_) => {}
                 }
             }

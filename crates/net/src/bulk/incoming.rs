@@ -120,7 +120,11 @@ impl<E: BulkHandler> IncomingStream<E> {
                 return Ok(());
             }
             (Kind::Fetch, Answer::Memory(memory)) => {
-                let head = Header { id, message: Message::Data(range.length) }.encode();
+                let message = match memory.fetched_log2() {
+                    0 => Message::Data(range.length),
+                    log2 => Message::Fetched(range.length, log2),
+                };
+                let head = Header { id, message }.encode();
                 let body = Some((memory, range.length as usize));
                 self.unsent.push_back(Unsent { head, body });
                 return Ok(());

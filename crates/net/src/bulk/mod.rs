@@ -52,6 +52,17 @@ pub trait Memory: Send {
     /// The mapping, and the offset in it of the first byte of the transfer. The whole length of the
     /// transfer must be inside the mapping.
     fn region(&self) -> (&Segment, usize);
+
+    /// At the visited daemon: log2 of the length of the extent, if it was fetched from the backing store
+    /// for a reader and nobody had come to it; 0: it was not.
+    fn fetched_log2(&self) -> u8 {
+        0
+    }
+
+    /// At the daemon that asked: what the other's `fetched_log2` is.
+    fn note_fetched(&self, log2: u8) {
+        let _ = log2;
+    }
 }
 
 /// Direction of a transfer, as seen by the daemon that started it.

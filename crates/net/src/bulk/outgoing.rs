@@ -155,6 +155,11 @@ impl<E: BulkHandler> OutgoingStream<E> {
                 self.body = Some(Body { id, length, done: 0 });
                 return Ok(());
             }
+            (Message::Fetched(count, log2), Kind::Fetch) if count == length => {
+                transfer.memory.note_fetched(log2);
+                self.body = Some(Body { id, length, done: 0 });
+                return Ok(());
+            }
             (Message::Data(0), Kind::Fetch) => Outcome::Moved(0),
             (Message::Done(Ok(())), Kind::Store) => Outcome::Moved(length),
             (Message::Done(Err(errno)), _) => Outcome::Refused(errno),

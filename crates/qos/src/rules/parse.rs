@@ -1,6 +1,7 @@
 //! Text of a command on rules, to its parts. Each error has the column, in letters from 1.
 
 use super::{Condition, NAME_BYTES_MAX, Operation, Pattern, Scope, TEXT_BYTES_MAX};
+use super::{DATA_OPERATIONS, METADATA_OPERATIONS};
 use crate::scheduler::{Limits, LimitsError};
 use std::fmt;
 
@@ -57,7 +58,8 @@ impl fmt::Display for Fault {
             ),
             Fault::UnknownOperation(name) => {
                 write!(f, "unknown operation \"{name}\": use one of")?;
-                Operation::ALL.iter().try_for_each(|(known, _)| write!(f, " {known}"))
+                Operation::ALL.iter().try_for_each(|(known, _)| write!(f, " {known}"))?;
+                write!(f, ", {DATA_OPERATIONS} or {METADATA_OPERATIONS}")
             }
             Fault::Number(text) => write!(f, "\"{text}\" is not a number that fits here"),
             Fault::Range(text) => write!(f, "the range \"{text}\" ends before it begins"),
@@ -320,11 +322,11 @@ fn add_value(condition: &mut Condition, value: &str) -> Result<(), Fault> {
         }
         Condition::Dir(patterns) => patterns.push(Pattern::new(value)),
         Condition::Operation(operations) => {
-            let known = Operation::ALL.iter().find(|(name, _)| *name == value);
-            let Some(&(_, operation)) = known else {
+            let before = operations.len();
+            operations.extend(Operation::named(value));
+            if operations.len() == before {
                 return Err(Fault::UnknownOperation(value.to_owned()));
-            };
-            operations.push(operation);
+            }
         }
     }
     Ok(())

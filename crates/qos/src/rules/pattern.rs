@@ -13,6 +13,18 @@ impl Pattern {
         Pattern { text: text.as_bytes().to_vec() }
     }
 
+    /// Its text.
+    #[must_use]
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// Whether it names more than itself.
+    #[must_use]
+    pub fn has_star(&self) -> bool {
+        self.text.contains(&b'*')
+    }
+
     /// Whether a name matches as a whole. Takes at most the product of both lengths.
     #[must_use]
     pub fn matches(&self, name: &[u8]) -> bool {
@@ -42,7 +54,7 @@ impl Pattern {
     /// Whether a directory is this one or below it; with a star, whether it matches as a whole.
     #[must_use]
     pub fn matches_dir(&self, dir: &[u8]) -> bool {
-        if self.text.contains(&b'*') {
+        if self.has_star() {
             return self.matches(dir);
         }
         let own = self.text.strip_suffix(b"/").unwrap_or(&self.text);

@@ -113,6 +113,45 @@ fn each_operation_has_a_name() {
 }
 
 #[test]
+fn operations_have_words_for_all_that_move_bytes_and_all_others() {
+    for (name, operation) in Operation::ALL {
+        let moves_bytes = matches!(name, "read" | "write");
+        let facts = Facts { operation, ..facts() };
+        assert_eq!(matches("opcode={data}", &facts), moves_bytes, "{name}");
+        assert_eq!(matches("opcode={metadata}", &facts), !moves_bytes, "{name}");
+        assert!(matches("opcode={metadata data}", &facts), "{name}");
+    }
+}
+
+#[test]
+fn a_rule_behind_one_that_always_matches_first_is_idle() {
+    let idle = |commands: &[&str]| -> Vec<(String, String)> {
+        let rules = rules(commands);
+        let pairs = rules.idle_rules().into_iter();
+        pairs.map(|(rule, by)| (rule.name().to_owned(), by.name().to_owned())).collect()
+    };
+    let pair = |rule: &str, by: &str| (rule.to_owned(), by.to_owned());
+    // A new rule stands before the others.
+    assert_eq!(idle(&["start a uid={1} rate=1", "start b * rate=1"]), [pair("a", "b")]);
+    assert_eq!(idle(&["start b * rate=1", "start a uid={1} rate=1"]), []);
+    let narrow = "start a uid={1} & jobid={x} rate=1";
+    assert_eq!(idle(&[narrow, "start b jobid={x} rate=2"]), [pair("a", "b")]);
+    assert_eq!(idle(&[narrow, "start b jobid={x y} rate=2"]), [], "other texts are not compared");
+    let two = "start a uid={1} & jobid={x} , gid={2} rate=1";
+    assert_eq!(idle(&[two, "start b jobid={x} rate=2"]), [], "a group is left");
+    let both = "start b jobid={x} , gid={2} rate=2";
+    assert_eq!(idle(&[two, both, "start c * rate=1"]), [pair("b", "c"), pair("a", "c")]);
+}
+
+#[test]
+fn directories_of_rules_are_listed() {
+    let rules = rules(&["start a dir={/x /y/*} , uid={1} & dir={/z} rate=1"]);
+    let dirs: Vec<_> = rules.all_rules().iter().flat_map(|rule| rule.dirs()).collect();
+    assert_eq!(dirs, [&Pattern::new("/x"), &Pattern::new("/y/*"), &Pattern::new("/z")]);
+    assert_eq!(dirs.iter().filter(|dir| dir.has_star()).count(), 1);
+}
+
+#[test]
 fn each_limit_is_read() {
     let text = "start r uid={1000} rate=2K bw=3G min=5m weight=7 inflight=9 per=user";
     let rules = rules(&[text]);
@@ -210,7 +249,7 @@ fn errors_say_in_one_line_what_to_do() {
         "column 9: unknown key \"user\": use uid, gid, jobid, program, dir, opcode or tag"
     );
     let error = rules.execute("start r opcode={fly} rate=1").expect_err("no such operation");
-    assert!(error.to_string().ends_with("unlink rename setattr read write sync"), "{error}");
+    assert!(error.to_string().ends_with("read write sync, data or metadata"), "{error}");
 }
 
 #[test]

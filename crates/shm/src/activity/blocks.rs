@@ -14,6 +14,7 @@
 //!     a live block.
 
 use super::calls::{CLASS_COUNT, ClassCounters};
+use super::causes::WAIT_COUNT;
 use super::{ActivitySegment, BLOCK_BYTES, BLOCK_COUNT, BLOCKS, DIRECTORY, Lane, TAKEN_AT};
 use crate::segment::SharedEntry;
 use crate::sync::{self, AtomicU32, AtomicU64};
@@ -33,6 +34,9 @@ const GENERATION: u64 = 0xffff_fff8;
 pub const JOB_BYTES: usize = 64;
 /// Longest name of a program, in bytes, as the kernel keeps it.
 pub const PROGRAM_BYTES: usize = 16;
+
+/// Longest tag, in bytes.
+pub const TAG_BYTES: usize = 32;
 
 /// Number of a block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -58,6 +62,8 @@ pub struct Tags {
     pub job: Label<JOB_BYTES>,
     /// The program.
     pub program: Label<PROGRAM_BYTES>,
+    /// A word of the job's own for rules; all zeros: none.
+    pub tag: Label<TAG_BYTES>,
     /// The rank of the process in its job.
     pub rank: Option<u32>,
     /// The user, as the process says. The daemon asks the kernel.
@@ -71,6 +77,7 @@ impl Tags {
     pub const NONE: Tags = Tags {
         job: [0; JOB_BYTES],
         program: [0; PROGRAM_BYTES],
+        tag: [0; TAG_BYTES],
         rank: None,
         uid: u32::MAX,
         gid: u32::MAX,
@@ -120,7 +127,10 @@ pub(super) struct Block {
     /// Files whose transfers were counted in record 0 for lack of a record.
     pub(super) merged: AtomicU64,
     gid: AtomicU32,
-    _unused: [AtomicU32; 9],
+    _unused: AtomicU32,
+    /// Nanoseconds of waiting, by `WaitCause`.
+    pub(super) waits: [AtomicU64; WAIT_COUNT],
+    tag: [AtomicU64; TAG_BYTES / 8],
     pub(super) classes: [ClassCounters; CLASS_COUNT],
 }
 
@@ -172,6 +182,7 @@ impl ActivitySegment {
             .find(|&block| self.take_free(block, owner))?;
         let fill = || -> Result<()> {
             self.segment.reserve(BLOCKS + block.0 as usize * BLOCK_BYTES, BLOCK_BYTES)?;
+            self.begin_directories(block)?;
             let to = self.block(block)?;
             to.started.store(owner.started, Relaxed);
             to.began.store(sync::real_nanos(), Relaxed);
@@ -182,6 +193,7 @@ impl ActivitySegment {
             to.ticks.store(u64::from(owner.pid.wrapping_mul(0x9e37_79b9) >> 16), Relaxed);
             store_label(&to.job, &owner.tags.job);
             store_label(&to.program, &owner.tags.program);
+            store_label(&to.tag, &owner.tags.tag);
             Ok(())
         };
         let word = self.entry_of(block).ok()?;
@@ -277,6 +289,7 @@ impl ActivitySegment {
         let tags = Tags {
             job: load_label(&from.job),
             program: load_label(&from.program),
+            tag: load_label(&from.tag),
             rank: from.rank.load(Relaxed).checked_sub(1),
             uid: if is_nobodys { u32::MAX } else { from.uid.load(Relaxed) },
             gid: if is_nobodys { u32::MAX } else { from.gid.load(Relaxed) },

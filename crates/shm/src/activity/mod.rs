@@ -4,6 +4,8 @@
 //! - `blocks`: which blocks are in use, and by which process: taking, ending, freeing.
 //! - `calls`: the counters of a block for each class of operations.
 //! - `records`: the counters of a block for each file that is read or written.
+//! - `directories`: in which directories a process works with names.
+//! - `causes`: where slow reads had their bytes, and what requests waited for.
 //!
 //! One segment for each host, made by its first daemon; every client maps it for reading and
 //! writing. A *block* belongs to one thread of one process (`Lane::is_shared` is false), which
@@ -17,6 +19,7 @@
 //!   0      magic u32, blocks taken u32 (a futex: the gatherer sleeps on it), places of records u32
 //!   4096   directory: a word of 8 bytes for each block (`blocks`)
 //!   16384  blocks of 8192 bytes
+//!          behind them 128 bytes for each block (`directories`)
 //!
 //!   block: 0 owner and tags (`blocks`), 160 classes (`calls`), 512 file records (`records`)
 //!
@@ -29,8 +32,13 @@ pub mod calls;
 
 pub mod records;
 
+pub mod causes;
+
+pub mod directories;
+
 pub use blocks::{BlockIndex, Owner, Tags, Taken};
 pub use calls::{CallCounter, CallSample, OpClass};
+pub use causes::{SlowSource, WaitCause};
 pub use records::{DirectionSample, OpenWords, RecordSample, Transfer};
 
 use crate::segment::{self, Segment};
@@ -48,8 +56,9 @@ const BLOCKS: usize = 16_384;
 /// Blocks of a host, 8 MiB.
 pub const BLOCK_COUNT: usize = 1024;
 const BLOCK_BYTES: usize = 8192;
+const DIRECTORIES: usize = BLOCKS + BLOCK_COUNT * BLOCK_BYTES;
 /// Length of the segment. Memory is touched as it is used.
-pub const ACTIVITY_BYTES: usize = BLOCKS + BLOCK_COUNT * BLOCK_BYTES;
+pub const ACTIVITY_BYTES: usize = DIRECTORIES + BLOCK_COUNT * directories::TABLE_BYTES;
 /// Bytes that have memory from the start: the directory, and block 0.
 pub const ACTIVITY_PRESENT_BYTES: usize = BLOCKS + BLOCK_BYTES;
 

@@ -3,7 +3,8 @@
 //!
 //! A record, 320 bytes: key u64 (0 free, `CLOSED` not for new transfers, else the inode), inode u64,
 //! began u64 (nanoseconds since 1970), parent u64, opens u64 (open files whose transfers it counts),
-//! then from byte 64 on the counters of reads and of writes, 128 bytes each (`DirectionCounters`).
+//! bytes read from an SSD u64, from other hosts u64, and from the backing store u64 (`sources`), then
+//! from byte 64 on the counters of reads and of writes, 128 bytes each (`DirectionCounters`).
 //! Record 0 belongs to no file.
 //!
 //! Numbers and bytes of transfers are exact. How they follow one another and how large they are is
@@ -19,6 +20,7 @@
 //!  2. Several records may belong to one file: their sum counts.
 
 use super::blocks::Block;
+use super::causes::{SOURCE_COUNT, SlowSource};
 use super::{ActivitySegment, BLOCK_BYTES, BLOCKS, BlockIndex, Lane, add, add_own};
 use super::{spread, weighted};
 use crate::segment::SharedEntry;
@@ -29,7 +31,7 @@ use wire::errno::Result;
 use wire::job::{SIZE_CLASSES, size_class};
 
 /// Offset of the records in a block.
-pub(super) const RECORDS: usize = 512;
+pub(super) const RECORDS: usize = 576;
 const RECORD_BYTES: usize = 320;
 /// Records of a block; the first belongs to no file.
 pub const RECORD_COUNT: usize = (BLOCK_BYTES - RECORDS) / RECORD_BYTES;
@@ -85,7 +87,8 @@ struct FileRecord {
     parent: AtomicU64,
     /// Open files that moved bytes, each once.
     opens: AtomicU64,
-    _unused: [AtomicU64; 3],
+    /// Bytes that came from slower places than memory of this host, by `SlowSource`.
+    sources: [AtomicU64; SOURCE_COUNT],
     reads: DirectionCounters,
     writes: DirectionCounters,
 }
@@ -140,6 +143,8 @@ pub struct RecordSample {
     pub opens: u64,
     /// It takes no more transfers.
     pub is_closed: bool,
+    /// Bytes read from places other than memory of this host, by `SlowSource`.
+    pub sources: [u64; SOURCE_COUNT],
     /// Reads.
     pub reads: DirectionSample,
     /// Writes.
@@ -318,6 +323,16 @@ const fn place_of(block: BlockIndex, slot: usize) -> u32 {
     (offset / PLACE_BYTES) as u32
 }
 
+/// Where the search for the record of a file begins.
+const fn first_of(inode: Inode) -> usize {
+    (inode.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
+}
+
+/// The slot that a search looks at in its step.
+const fn slot_of(first: usize, step: usize) -> usize {
+    1 + first.wrapping_add(step) % (RECORD_COUNT - 1)
+}
+
 impl ActivitySegment {
     /// The counters for a transfer of an open file.
     #[inline]
@@ -350,10 +365,9 @@ impl ActivitySegment {
     #[inline(never)]
     fn find(&self, lane: Lane, open: OpenWords<'_>) -> Option<&FileRecord> {
         let OpenWords { place, inode, parent } = open;
-        let count = RECORD_COUNT - 1;
-        let first = (inode.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+        let first = first_of(inode);
         for step in 0..PROBES {
-            let slot = 1 + first.wrapping_add(step) % count;
+            let slot = slot_of(first, step);
             let record = self.record(lane.block, slot).ok()?;
             let key = record.key.load(Acquire);
             let is_taken = key == 0 && {
@@ -384,6 +398,21 @@ impl ActivitySegment {
         self.record(lane.block, 0).ok()
     }
 
+    /// Counts bytes that came from this place, for a read that has begun. They may be more than it asked
+    /// for: an extent comes whole.
+    #[cold]
+    pub fn count_source(&self, lane: Lane, inode: Inode, source: SlowSource, bytes: u64) {
+        let first = first_of(inode);
+        let known = (0..PROBES).find_map(|step| {
+            let record = self.record(lane.block, slot_of(first, step)).ok()?;
+            (record.key.load(Acquire) == inode.0).then_some(record)
+        });
+        let Some(record) = known.or_else(|| self.record(lane.block, 0).ok()) else { return };
+        if let Some(counter) = record.sources.get(source as usize) {
+            add(counter, bytes, lane.is_shared);
+        }
+    }
+
     // ---- the gatherer's side ----
 
     /// Open files whose transfers were counted in record 0, so far.
@@ -408,6 +437,7 @@ impl ActivitySegment {
                 began: record.began.load(Acquire),
                 opens: record.opens.load(Relaxed),
                 is_closed: key == CLOSED,
+                sources: record.sources.each_ref().map(|bytes| bytes.load(Relaxed)),
                 reads: record.reads.sample(),
                 writes: record.writes.sample(),
             });

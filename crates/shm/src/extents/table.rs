@@ -20,7 +20,9 @@
 //!                        cleared before any byte changes; bit 4: its file is pinned in memory;
 //!                        bit 5: writeback reads its bytes, and none changed since that began
 //!                        (*cleaning*); bit 6: all its pages count as used, until some are
-//!                        invalidated (*reserved*); above them: how often pages were invalidated
+//!                        invalidated (*reserved*); bit 7: it was fetched from the backing store for
+//!                        a reader, and none has come to it yet (*fetched*); above them: how often
+//!                        pages were invalidated
 //!
 //! The two words are enough for 256 KiB, a *page group*. Longer extents are whole groups of their
 //! device, and have two such words for each group in the third segment, indexed by location: 32
@@ -344,8 +346,10 @@ const PINNED: u32 = 16;
 const CLEANING: u32 = 32;
 /// Bit of `marks`: its space is reserved.
 const RESERVED: u32 = 64;
+/// Bit of `marks`: it was fetched for a reader, and none has come to it yet.
+const FETCHED: u32 = 128;
 /// Amount by which an invalidation of pages increases `marks`.
-const INVALIDATION_ONE: u32 = 128;
+const INVALIDATION_ONE: u32 = 256;
 
 /// How an extent is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -514,6 +518,9 @@ impl ExtentStates {
         if self.is_reserved(from.slot) {
             self.set_reserved(to.slot)?;
         }
+        if self.take_fetched(from.slot) {
+            self.set_fetched(to.slot)?;
+        }
         Ok(())
     }
 
@@ -629,6 +636,23 @@ impl ExtentStates {
     pub fn set_clean(&self, slot: u32) -> Result<()> {
         self.marks(slot)?.fetch_or(CLEAN, SeqCst);
         Ok(())
+    }
+
+    /// Records that an extent, which is not published yet, was fetched from the backing store for a
+    /// reader.
+    ///
+    /// # Errors
+    /// `EIO` for a slot that does not exist.
+    pub fn set_fetched(&self, slot: u32) -> Result<()> {
+        self.marks(slot)?.fetch_or(FETCHED, Relaxed);
+        Ok(())
+    }
+
+    /// True for the first that comes to an extent that was fetched for a reader.
+    #[must_use]
+    pub fn take_fetched(&self, slot: u32) -> bool {
+        let Ok(marks) = self.marks(slot) else { return false };
+        marks.load(Relaxed) & FETCHED != 0 && marks.fetch_and(!FETCHED, Relaxed) & FETCHED != 0
     }
 
     /// The bytes of a published extent are about to be read for writeback. False, with nothing

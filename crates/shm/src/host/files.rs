@@ -12,7 +12,7 @@
 //!   40   lock        u32   thread that moves the offset
 //!   44   activity    u32   place of its file record in the activity segment
 //!   48   cursor      4 x u64   of a directory listing
-//!   80   spare       6 x u64   for the client
+//!   80   spare       6 x u64   for the client; the third: the directory in which the file was found
 
 use super::{Entries, Guard, HostSegment, PASSED, VnodeIndex, each_bit, give_entry, lock, vnodes};
 use crate::segment::SharedEntry;
@@ -69,6 +69,10 @@ pub struct File {
 unsafe impl SharedEntry for File {}
 
 const _: () = assert!(size_of::<File>() == ENTRY_BYTES);
+
+/// The word of `File::spare` with the directory in which the file was found when it was opened; 0: none
+/// is known.
+pub const SPARE_DIRECTORY: usize = 2;
 
 /// Holds the lock on the offset of an open file while it lives.
 pub struct OffsetGuard<'a>(#[expect(dead_code, reason = "held for its drop")] Guard<'a>);

@@ -48,7 +48,7 @@ pub mod pages;
 
 pub mod releases;
 
-pub use files::{File, OfdIndex};
+pub use files::{File, OfdIndex, SPARE_DIRECTORY};
 pub use processes::{Descriptor, ProcessIndex, Tenant};
 pub use sizes::{SizeSnapshot, TruncateEpoch, Truncated};
 pub use vnodes::{Closed, Vnode, VnodeIndex};

@@ -365,8 +365,11 @@ impl HostSegment {
         while mounts != 0 {
             let number = mounts.trailing_zeros() as u8;
             mounts &= mounts - 1;
-            let word = self.watch_word(number, bucket).map_or(0, corrected);
-            if word > COUNT && !is_over(word) {
+            // Without a time the clock need not be read.
+            let noted = self.watch_word(number, bucket).ok();
+            let Some(noted) = noted.filter(|word| word.load(SeqCst) > COUNT) else { continue };
+            let word = corrected(noted);
+            if !is_over(word) {
                 each(number, word);
             }
         }

@@ -13,9 +13,9 @@
 //! The bounce buffers follow (`bounce`).
 //!
 //! A slot: state u32 (a futex), owner u32 (thread; 0: free), length u32, origin u32 (the activity block
-//! plus one of the process for which a mount asks; 0: the session's own), sequence u64, then, at 64,
-//! the message. The bits above the 16 of a request's length hold the reply slot for its reply, if
-//! any.
+//! plus one of the process for which a mount asks; 0: the session's own), sequence u64, microseconds
+//! u32 for which the request was held back before it started, then, at 64, the message. The bits above
+//! the 16 of a request's length hold the reply slot for its reply, if any.
 //!
 //! A *reply slot* has space for a short reply only, at 32: for requests that may wait for long,
 //! because slots are few. Its request is sent through a slot, which is free as soon as the daemon
@@ -70,6 +70,7 @@ const OWNER: usize = 4;
 const LENGTH: usize = 8;
 const ORIGIN: usize = 12;
 const SEQUENCE: usize = 16;
+const HELD: usize = 24;
 
 /// Length of all slots.
 pub const SESSION_BYTES: usize = REPLY_SLOTS + REPLY_SLOT_COUNT * REPLY_SLOT_STRIDE;
@@ -401,6 +402,13 @@ impl Session {
             || self.word32(slot, OWNER).is_ok_and(|owner| !wait::is_absent(owner.load(Relaxed)))
     }
 
+    /// Says how long a request was held back; its waiter learns it with the reply.
+    pub fn set_held_micros(&self, slot: usize, micros: u32) {
+        if let Ok(held) = self.word32(slot, HELD) {
+            held.store(micros, Relaxed);
+        }
+    }
+
     /// Puts the reply into `slot` and wakes its waiter. A reply that is too long becomes empty,
     /// which the client treats as malformed.
     pub fn reply(&self, slot: usize, bytes: &[u8]) {
@@ -487,6 +495,17 @@ impl Slot<'_> {
         if let Ok(origin) = self.session.word32(self.index, ORIGIN) {
             origin.store(block.map_or(0, |block| block.0.wrapping_add(1)), Relaxed);
         }
+    }
+
+    /// Microseconds for which the request was held back before it started.
+    #[must_use]
+    pub fn take_held_micros(&self) -> u32 {
+        let Ok(held) = self.session.word32(self.index, HELD) else { return 0 };
+        let micros = held.load(Relaxed);
+        if micros > 0 {
+            held.store(0, Relaxed);
+        }
+        micros
     }
 
     fn submit_as(&self, state: u32, worker: usize, bells: &Doorbells, session: u16) -> Result<()> {

@@ -18,7 +18,14 @@ fn segment() -> ActivitySegment {
 }
 
 fn owner(pid: u32, job: &[u8]) -> Owner {
-    let tags = Tags { job: label(job), program: label(b"app"), rank: Some(3), uid: 9, gid: 2 };
+    let tags = Tags {
+        job: label(job),
+        program: label(b"app"),
+        tag: label(b"first half"),
+        rank: Some(3),
+        uid: 9,
+        gid: 2,
+    };
     Owner { pid, started: 70, tags, is_by_mount: false }
 }
 

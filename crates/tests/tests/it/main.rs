@@ -11,6 +11,7 @@ mod support;
 mod activity;
 mod advice;
 mod backing;
+mod causes;
 mod crash;
 mod dashboard;
 mod history;

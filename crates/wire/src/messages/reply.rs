@@ -47,6 +47,13 @@ messages! {
         0x12 Entries { more: u8, next: u16, entries: &'a [u8] }
         /// Encoded `Extent`s.
         0x0d Extents { extents: &'a [u8] }
+        /// As `Extents`, of a request that waited for space for so long.
+        0x16 ExtentsAfterWait { waited_micros: u32, extents: &'a [u8] }
+        /// As `Bytes`, of an extent of 2^`fetched_log2` bytes that was fetched from the backing store for
+        /// a reader, and to which nobody had come before.
+        0x17 FetchedBytes { fetched_log2: u8, bytes: &'a [u8] }
+        /// As `Number` in reply to a `Fetch`, of such an extent.
+        0x18 FetchedNumber { fetched_log2: u8, value: u64 }
         /// A number.
         0x0e Number { value: u64 }
         /// A conflicting lock, and the process that holds it.

@@ -1,7 +1,10 @@
-//! Jobs and their transfers: the variables that name a job and a rank, and the classes of sizes.
+//! Jobs and their transfers: the variables that name a job, a tag and a rank, and the classes of sizes.
 
 /// Variables with the name of the job; the first that is set counts.
 pub const JOB_VARIABLES: [&str; 4] = ["FOREBAY_JOB", "SLURM_JOB_ID", "FLUX_JOB_ID", "PBS_JOBID"];
+
+/// The variable with the tag of a process, for rules of `forebay qos`.
+pub const TAG_VARIABLE: &str = "FOREBAY_TAG";
 
 /// Variables with the rank of a process; the first that is set counts.
 pub const RANK_VARIABLES: [&str; 5] =

@@ -141,8 +141,7 @@ fn write_batch(round: &mut Round<'_>, batch: Vec<WriteJob>) {
     let copied = parallel_map(threads, &parts, |(number, job, partial, part)| {
         let mut fill = |to: &mut WriteAt<'_>| {
             let mut to = |bytes: &[u8], at| {
-                counts.rate_limiter.take(bytes.len() as u64, &|| counts.note_activity());
-                counts.note_activity();
+                counts.admit(bytes.len() as u64);
                 to(bytes, at)
             };
             match job.known_partial {

@@ -43,11 +43,13 @@ use crate::round::partials::OpenForWrite;
 use crate::round::scope::{Outcomes, Scope};
 use crate::state::{BackingLocation, DirtyName, Place, SyncState, WritebackError, WritebackResult};
 use backing::Kind;
+use config::activity::timeline::Timeline;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use wire::attributes::writeback;
 use wire::backing::{Stamp, Version};
 use wire::{Attributes, Inode};
@@ -99,6 +101,8 @@ pub(crate) struct RoundCounters {
     pub(crate) is_interrupted: AtomicBool,
     /// Limits the rate of writing contents.
     pub(crate) rate_limiter: RateLimiter,
+    /// Bytes over time.
+    pub(crate) timeline: Mutex<Timeline>,
 }
 
 impl RoundCounters {
@@ -106,6 +110,24 @@ impl RoundCounters {
     pub(crate) fn clear(&self) {
         self.left.store(0, Ordering::Relaxed);
         self.bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Waits until these bytes of contents may be written, and counts them.
+    pub(crate) fn admit(&self, bytes: u64) {
+        self.rate_limiter.take(bytes, &|| self.note_activity());
+        self.note_activity();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        let mut timeline = self.timeline.lock().unwrap_or_else(PoisonError::into_inner);
+        if timeline.is_none() {
+            *timeline = Timeline::new(now_ms);
+        }
+        timeline.add(now_ms, [0, bytes]);
+    }
+
+    /// Bytes of contents over time.
+    pub(crate) fn timeline(&self) -> Timeline {
+        self.timeline.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Notes progress.

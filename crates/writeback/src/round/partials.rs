@@ -272,10 +272,7 @@ impl Round<'_> {
         let counts = known_partial.location.counts;
         let ends = parallel_map(self.options.threads, &dirty, |one| {
             let mut put = |bytes: &[u8], at| {
-                self.counters
-                    .rate_limiter
-                    .take(bytes.len() as u64, &|| self.counters.note_activity());
-                self.counters.note_activity();
+                self.counters.admit(bytes.len() as u64);
                 partials.put(&partial, bytes, at, counts)
             };
             self.instance.copy_all(&attributes, one.range.clone(), &mut put)

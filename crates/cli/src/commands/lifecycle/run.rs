@@ -77,6 +77,7 @@ pub(crate) fn command() -> Command {
         )
         .arg(stop::discard())
         .arg(job_option())
+        .arg(tag_option())
         .arg(qos::max_rate_option())
         .arg(words);
     with_staging(command)
@@ -93,7 +94,7 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
         program::check(&file, &at, "use --access auto")?;
     }
     let library = host::component("libforebay_preload.so")?;
-    let job = job_of(given)?;
+    let (job, tag) = (job_of(given)?, tag_of(given)?);
     qos::rate_of(given)?;
     let staging = RunStaging::of(given, &stage::roots(settings.word(Key::Name), &at)?)?;
     // From here on signals are handled, so that an instance made for this command is stopped.
@@ -112,7 +113,7 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
             preloaded(&file, &name, &at, &library)?
         };
         command.env("FOREBAY_MOUNTED", if mount.is_some() { "1" } else { "0" });
-        command.env(JOB_VARIABLE, &job);
+        command.env(JOB_VARIABLE, &job).envs(tag.map(|tag| (TAG_VARIABLE, tag)));
         // The program gets the name by which it was called, as from a shell.
         start_and_wait(command.arg0(first).args(rest), &file, signals, mount)
     };
@@ -164,6 +165,35 @@ fn job_option() -> Arg {
         "Name of the job that the command belongs to, for 'forebay job' and reports; by default that of \
          the scheduler, or one of its own",
     )
+}
+
+/// The variable with the tag of a process.
+const TAG_VARIABLE: &str = "FOREBAY_TAG";
+/// Longest tag.
+const TAG_BYTES_MAX: usize = 32;
+
+fn tag_option() -> Arg {
+    Arg::new("tag").long("tag").value_name("WORD").help(
+        "A word for rules of 'forebay qos', such as the phase of a job; by default the variable \
+         FOREBAY_TAG",
+    )
+}
+
+/// The tag of the command, if one is given.
+///
+/// # Errors
+/// It is empty or too long.
+fn tag_of(given: &ArgMatches) -> Result<Option<&String>> {
+    let tag = given.get_one::<String>("tag");
+    let is_plain =
+        |tag: &String| !tag.contains(|letter: char| letter.is_control() || letter == ' ');
+    match tag {
+        Some(tag) if !(1..=TAG_BYTES_MAX).contains(&tag.len()) || !is_plain(tag) => {
+            let why = format!("give 1 to {TAG_BYTES_MAX} bytes without spaces");
+            Err(Failure::with_code(USAGE, format!("invalid value: {tag:?} for --tag: {why}")))
+        }
+        _ => Ok(tag),
+    }
 }
 
 /// The job of the command: as given, as inherited, as the scheduler says, or one of its own.

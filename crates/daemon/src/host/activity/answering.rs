@@ -59,13 +59,15 @@ fn write(mut stream: UnixStream, answer: &ActivityAnswer) {
 
 impl HostActivity {
     fn answer(&self, word: u32) -> ActivityAnswer {
-        let jobs = {
+        let (forgotten, all) = {
             let mut gatherer = self.gatherer();
             gatherer.pass(self, Check::Thoroughly);
-            gatherer.snapshot(self)
+            let jobs = gatherer.snapshot(self);
+            let (forgotten, mut all) = (jobs.forgotten, jobs.profiles());
+            let is_it = |profile: &&mut JobProfile| job_word(profile.job.as_bytes()) == word;
+            all.iter_mut().filter(is_it).for_each(|profile| gatherer.spans.complete(profile));
+            (forgotten, all)
         };
-        let forgotten = jobs.forgotten;
-        let all = jobs.profiles();
         if word == 0 {
             let jobs = all.iter().map(JobSummary::of).collect();
             return ActivityAnswer { jobs, forgotten, ..ActivityAnswer::default() };

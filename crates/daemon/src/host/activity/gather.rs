@@ -8,9 +8,11 @@
 
 use crate::host::activity::HostActivity;
 use crate::host::activity::jobs::{BlockSample, CountedJobs};
+use crate::host::activity::spans::ActivitySpans;
 use crate::host::activity::transfers::MovedFiles;
 use crate::host::liveness::exists;
 use crate::shared::Shared;
+use config::activity::WaitNanos;
 use shm::activity::records::RECORD_COUNT;
 use shm::activity::{ActivitySegment, Lane, RecordSample, Taken};
 use std::collections::HashMap;
@@ -31,6 +33,7 @@ pub(crate) struct Gatherer {
     jobs: CountedJobs,
     passes: u32,
     moved: MovedFiles,
+    pub(super) spans: ActivitySpans,
     /// Transfers of records that may be closed or freed, by block and record.
     seen: HashMap<(u32, u32), Seen>,
 }
@@ -84,6 +87,9 @@ impl Gatherer {
         let (mut gone, mut identified) = (Vec::new(), Vec::new());
         let all = blocks(&of.segment);
         self.moved.look(&of.segment, &all, of.reports.load(Relaxed));
+        self.spans.look(&of.segment, &all, now() / 1_000_000);
+        let runs = |job: &_| all.iter().any(|taken| taken.owner.tags.job == *job);
+        self.spans.forget(|job| self.jobs.has(job) || runs(job));
         for taken in all {
             let (pid, started) = (taken.owner.pid, taken.owner.started);
             // First: whatever a process counted before it ended is read after this.
@@ -156,7 +162,11 @@ impl Gatherer {
         of.segment.free_record(taken.block, &record);
         let calls = Default::default();
         let uid = user_of(of, taken);
-        let sample = BlockSample { taken: *taken, uid, calls, merged: 0, records: vec![record] };
+        let waits = WaitNanos::default();
+        let records = vec![record];
+        let directories = Vec::new();
+        let sample =
+            BlockSample { taken: *taken, uid, calls, merged: 0, waits, directories, records };
         self.jobs.add(&sample, None);
     }
 
@@ -198,9 +208,16 @@ fn read(of: &HostActivity, taken: &Taken) -> BlockSample {
         of.segment.each_record(taken.block, &mut |record| records.push(record));
         let calls = of.segment.calls(taken.block);
         let merged = of.segment.merged(taken.block);
-        return BlockSample { taken: *taken, uid: user_of(of, taken), calls, merged, records };
+        let [space, backing, locks, shares] = of.segment.waits(taken.block);
+        let waits = WaitNanos { space, backing, locks, shares };
+        let uid = user_of(of, taken);
+        let directories = of.segment.directories(taken.block);
+        let directories = directories.into_iter().filter(|(inode, _)| !inode.is_none()).collect();
+        return BlockSample { taken: *taken, uid, calls, merged, waits, directories, records };
     }
-    BlockSample { taken: *taken, uid: u32::MAX, calls: Default::default(), merged: 0, records }
+    let (calls, waits) = Default::default();
+    let (uid, directories) = (u32::MAX, Vec::new());
+    BlockSample { taken: *taken, uid, calls, merged: 0, waits, directories, records }
 }
 
 /// The user of a process. The word of the process itself is taken only if it ended before anybody
@@ -249,8 +266,8 @@ mod tests {
     }
 
     fn lane(of: &HostActivity, pid: u32, job: &[u8]) -> Lane {
-        let tags =
-            Tags { job: label(job), program: label(b"app"), rank: None, uid: 12_345, gid: 2 };
+        let (job, program) = (label(job), label(b"app"));
+        let tags = Tags { job, program, uid: 12_345, gid: 2, ..Tags::NONE };
         let owner = Owner { pid, started: 0, tags, is_by_mount: false };
         Lane { block: of.segment.take(&owner, 0).expect("a block"), is_shared: false }
     }

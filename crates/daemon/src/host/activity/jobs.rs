@@ -4,17 +4,21 @@
 //! for a process or a file of its own, its counts are added to an entry for several.
 
 use config::activity::{
-    Counter, FileProfile, JobProfile, OperationClasses, Operations, ProcessProfile, Transfers,
+    Counter, DirectoryOperations, FileProfile, JobProfile, OperationClasses, Operations,
+    ProcessProfile, SlowBytes, Transfers, WaitNanos,
 };
 use shm::activity::blocks::{JOB_BYTES, Label, PROGRAM_BYTES};
 use shm::activity::calls::CLASS_COUNT;
 use shm::activity::{CallSample, DirectionSample, RecordSample, Taken};
 use std::collections::HashMap;
+use wire::Inode;
 
 /// Processes, of all jobs together, that have entries of their own: 2 MiB.
 const PROCESSES_MAX: usize = 2048;
 /// Files by process, of all jobs together: 5 MiB.
 const FILES_MAX: usize = 12_288;
+/// Directories of a job.
+const DIRECTORIES_MAX: usize = 64;
 /// Jobs that are remembered.
 const JOBS_MAX: usize = 256;
 
@@ -28,6 +32,10 @@ pub(crate) struct BlockSample {
     pub(crate) calls: [CallSample; CLASS_COUNT],
     /// Opens of files without a record.
     pub(crate) merged: u64,
+    /// The time that its threads waited.
+    pub(crate) waits: WaitNanos,
+    /// Directories with operations on names.
+    pub(crate) directories: Vec<(Inode, u64)>,
     /// Records in use.
     pub(crate) records: Vec<RecordSample>,
 }
@@ -36,7 +44,8 @@ impl BlockSample {
     /// True if nothing was counted.
     pub(crate) fn is_empty(&self) -> bool {
         let is_unused = |record: &RecordSample| record.reads.number | record.writes.number == 0;
-        self.calls.iter().all(|call| call.number | call.failures == 0)
+        self.waits.is_none()
+            && self.calls.iter().all(|call| call.number | call.failures == 0)
             && self.records.iter().all(is_unused)
     }
 }
@@ -118,6 +127,11 @@ impl CountedJobs {
         }
     }
 
+    /// Whether something is kept of a job.
+    pub(crate) fn has(&self, job: &Label<JOB_BYTES>) -> bool {
+        self.jobs.iter().any(|one| one.name == *job)
+    }
+
     fn room(&self) -> Room {
         let processes: usize = self.jobs.iter().map(|job| job.processes.len()).sum();
         let files: usize = self.jobs.iter().map(|job| job.files.len()).sum();
@@ -164,9 +178,15 @@ impl CountedJob {
         process.began = process.began.min(block.taken.began);
         add_calls(&mut process.operations, &block.calls);
         process.other_files += block.merged;
+        process.waits.add(block.waits);
+        for &(inode, operations) in &block.directories {
+            add_directory(&mut profile.directories, inode, operations);
+        }
         let mut room = room.files;
         for record in &block.records {
             let (reads, writes) = (transfers(&record.reads), transfers(&record.writes));
+            let [ssd, remote, backing] = record.sources;
+            let slow = SlowBytes { ssd, remote, backing };
             let as_operations = |of: &Transfers| Operations {
                 number: of.number,
                 nanos: of.nanos,
@@ -178,6 +198,7 @@ impl CountedJob {
             if record.slot == 0 || known.is_none() && room == 0 {
                 process.other_reads.add(&reads);
                 process.other_writes.add(&writes);
+                process.other_slow.add(slow);
                 process.other_files += u64::from(record.slot != 0);
                 continue;
             }
@@ -194,6 +215,7 @@ impl CountedJob {
             if let Some(file) = profile.files.get_mut(at) {
                 file.began = file.began.min(record.began);
                 file.opens += record.opens;
+                file.slow.add(slow);
                 file.reads.add(&reads);
                 file.writes.add(&writes);
             }
@@ -232,6 +254,21 @@ impl CountedJob {
     }
 }
 
+/// Adds operations on names in a directory. Beyond the most that are kept, it takes the place of the one
+/// with fewest, and adds to its number (`shm::activity::directories`).
+fn add_directory(to: &mut Vec<DirectoryOperations>, inode: Inode, operations: u64) {
+    let known = to.iter().position(|one| one.inode == inode.0);
+    let least = || (0..to.len()).min_by_key(|at| to.get(*at).map(|one| one.operations));
+    let at = known.or_else(|| if to.len() < DIRECTORIES_MAX { None } else { least() });
+    match at.and_then(|at| to.get_mut(at)) {
+        Some(one) => {
+            one.inode = inode.0;
+            one.operations = one.operations.saturating_add(operations);
+        }
+        None => to.push(DirectoryOperations { inode: inode.0, operations, path: None }),
+    }
+}
+
 fn add_calls(to: &mut OperationClasses, calls: &[CallSample; CLASS_COUNT]) {
     for (class, call) in to.all_mut().into_iter().zip(calls) {
         let CallSample { number, failures, absent, nanos } = *call;
@@ -244,11 +281,10 @@ mod tests {
     use super::*;
     use shm::activity::blocks::label;
     use shm::activity::{BlockIndex, Owner, Tags};
-    use wire::Inode;
 
     fn block(job: &[u8], pid: u32, files: &[u64]) -> BlockSample {
-        let tags =
-            Tags { job: label(job), program: label(b"app"), rank: Some(pid), uid: 1, gid: 2 };
+        let (job, program) = (label(job), label(b"app"));
+        let tags = Tags { job, program, rank: Some(pid), uid: 1, gid: 2, ..Tags::NONE };
         let owner = Owner { pid, started: 5, tags, is_by_mount: false };
         let taken = Taken { block: BlockIndex(1), word: 0, owner, began: 9, is_ended: false };
         let reads = DirectionSample { number: 2, bytes: 10, ..DirectionSample::default() };
@@ -259,13 +295,16 @@ mod tests {
             began: 9,
             opens: 1,
             is_closed: false,
+            sources: [1, 2, 3],
             reads,
             writes: DirectionSample::default(),
         };
         let mut calls = [CallSample::default(); CLASS_COUNT];
         calls[2] = CallSample { number: 3, failures: 1, absent: 1, nanos: 0 };
         let records = files.iter().enumerate().map(record).collect();
-        BlockSample { taken, uid: 7, calls, merged: 0, records }
+        let waits = WaitNanos { space: 5, ..WaitNanos::default() };
+        let directories = vec![(Inode(77), 512), (Inode(1000 + u64::from(pid)), 64)];
+        BlockSample { taken, uid: 7, calls, merged: 0, waits, directories, records }
     }
 
     #[test]
@@ -283,6 +322,10 @@ mod tests {
         assert_eq!((classes.stat.number, classes.stat.absent, classes.read.number), (6, 2, 6));
         let files = a.files.iter().map(|file| (file.inode, file.reads.number, file.opens));
         assert_eq!(files.collect::<Vec<_>>(), [(5, 2, 1), (6, 4, 2)]);
+        assert_eq!(a.files[1].slow, SlowBytes { ssd: 2, remote: 4, backing: 6 });
+        let directories = a.directories.iter().map(|one| (one.inode, one.operations));
+        assert_eq!(directories.collect::<Vec<_>>(), [(77, 1024), (1001, 128)]);
+        assert_eq!((process.waits.space, process.other_slow.is_none()), (10, true));
     }
 
     #[test]
@@ -301,6 +344,9 @@ mod tests {
         assert_eq!(processes, u64::from(count));
         assert_eq!(profile.operations().stat.number, 3 * u64::from(count));
         assert_eq!(profile.transfers().0.number, 40 * u64::from(count));
+        let most = profile.directories.iter().max_by_key(|one| one.operations);
+        assert_eq!(most.map(|one| (one.inode, one.operations)), Some((77, 512 * u64::from(count))));
+        assert_eq!(profile.directories.len(), DIRECTORIES_MAX);
     }
 
     #[test]

@@ -1,22 +1,21 @@
-//! Paths of the files of a job, for answers: services are asked for names by inode numbers.
+//! Paths of the files of a job, for answers: services are asked for names by inode numbers, and whether
+//! the backing store has what was written.
 //!
 //! No inode knows its names, so the services look at all their entries, a part of them for each
 //! request. The work is bounded: at most `NAMES_ASKED_MAX` files are named, those with the most
 //! bytes and with the most transfers, for at most `TIME`. The others stay without a path.
 
 use crate::shared::Shared;
-use crate::shared::reply::{LOST_MICROS, ReplyTo};
 use config::activity::{FileProfile, JobProfile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use wire::attributes::mode;
 use wire::backing::listed;
 use wire::codec::{Field as _, Reader};
 use wire::errno::Errno;
 use wire::names::{FoundName, NAMES_ASKED_MAX, NamePlace};
-use wire::{Inode, Reply, Request, ShardIndex};
+use wire::{Inode, Reply, Request};
 
 /// Longest search; a million entries take about a tenth of a second.
 const TIME: Duration = Duration::from_secs(2);
@@ -38,11 +37,19 @@ struct Names {
 /// Adds paths to the files of a job.
 pub(crate) fn name_files(shared: &Shared, profile: &mut JobProfile) {
     let asked = most_used(&profile.files);
-    if asked.is_empty() {
+    let directories: BTreeSet<u64> = profile.directories.iter().map(|one| one.inode).collect();
+    let until = Instant::now() + TIME;
+    let all: BTreeSet<u64> = asked.union(&directories).copied().take(NAMES_ASKED_MAX).collect();
+    if all.is_empty() {
         return;
     }
-    let until = Instant::now() + TIME;
-    let names = Names::find(shared, &asked, until);
+    let names = Names::find(shared, &all, until);
+    for directory in &mut profile.directories {
+        directory.path = names.path_of(directory.inode);
+    }
+    if shared.backing.is_some() {
+        note_dirty(shared, &mut profile.files, until);
+    }
     let mut removed: BTreeMap<u64, bool> = BTreeMap::new();
     for file in profile.files.iter_mut().filter(|file| asked.contains(&file.inode)) {
         file.path = names.path_of(file.inode);
@@ -77,37 +84,29 @@ fn most_used(files: &[FileProfile]) -> BTreeSet<u64> {
     most
 }
 
-/// Sends a shard a request, again while it is busy. `None`: it has not answered in time.
-fn ask(
-    shared: &Shared,
-    shard: ShardIndex,
-    request: &Request<'_>,
-    until: Instant,
-) -> Option<Vec<u8>> {
-    loop {
-        let (waiting, answers) = mpsc::sync_channel(1);
-        let header = shared.net.own_header(shard);
-        shared.route_own_request(&header, request, ReplyTo::Thread(waiting));
-        shared.net.sender.flush();
-        let left = until.saturating_duration_since(Instant::now());
-        let answer = answers.recv_timeout(left).ok()?;
-        match Reply::decode(&mut Reader::new(&answer)) {
-            Ok(Reply::Busy { .. } | Reply::Stale { .. }) => {
-                std::thread::sleep(Duration::from_micros(LOST_MICROS.into()));
-            }
-            _ => return Some(answer),
-        }
-    }
-}
-
 /// True if an inode has no name any more.
 fn is_removed(shared: &Shared, inode: Inode, until: Instant) -> bool {
     let request = Request::GetAttributes { inode };
-    let answer = ask(shared, inode.shard(), &request, until);
+    let answer = shared.ask_in_time(inode.shard(), &request, until);
     match answer.as_deref().map(|bytes| Reply::decode(&mut Reader::new(bytes))) {
         Some(Ok(Reply::Attributes { attributes })) => attributes.links == 0,
         Some(Ok(Reply::Refused { errno })) => errno == Errno::ESTALE,
         _ => false,
+    }
+}
+
+/// Says of files that were written whether the backing store has them as they are, as long as there is
+/// time.
+fn note_dirty(shared: &Shared, files: &mut [FileProfile], until: Instant) {
+    let mut known: BTreeMap<u64, bool> = BTreeMap::new();
+    for file in files.iter_mut().filter(|file| !file.writes.is_none()) {
+        let inode = Inode(file.inode);
+        let is_dirty = || {
+            let answer = shared.ask_in_time(inode.shard(), &Request::IsClean { inode }, until);
+            let reply = answer.as_deref().map(|bytes| Reply::decode(&mut Reader::new(bytes)));
+            reply == Some(Ok(Reply::Number { value: 0 }))
+        };
+        file.is_dirty = *known.entry(file.inode).or_insert_with(is_dirty);
     }
 }
 
@@ -118,7 +117,7 @@ impl Names {
         for shard in shared.net.services() {
             let mut place = NamePlace::FIRST;
             while place != NamePlace::END {
-                let answer = ask(shared, shard, &place.request(&numbers), until);
+                let answer = shared.ask_in_time(shard, &place.request(&numbers), until);
                 match answer.and_then(|answer| names.take(&answer)) {
                     Some(next) => place = next,
                     None => {

@@ -140,7 +140,7 @@ mod tests {
         fn new() -> Process {
             let (segment, _) = Segment::nameless(c"test", ACTIVITY_BYTES).expect("memory");
             let segment = ActivitySegment::new(segment).expect("a segment");
-            let tags = Tags { job: label(b"a"), program: label(b"b"), rank: None, uid: 1, gid: 2 };
+            let tags = Tags { job: label(b"a"), program: label(b"b"), ..Tags::NONE };
             let owner = Owner { pid: std::process::id(), started: 0, tags, is_by_mount: false };
             let block = segment.take(&owner, 0).expect("a block");
             Process { segment, lane: Lane { block, is_shared: false } }

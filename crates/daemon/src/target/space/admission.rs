@@ -134,12 +134,13 @@ impl SpaceWait {
         SpaceReport { round, comes, progresses: writeback != 0 && writeback != before }
     }
 
-    /// Records the duration of a wait.
-    pub(crate) fn note_duration(metrics: &Metrics, since: Instant) {
+    /// Records the duration of a wait, and returns it in microseconds.
+    pub(crate) fn note_duration(metrics: &Metrics, since: Instant) -> u64 {
         let micros = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
         metrics.daemon.write_waits.fetch_add(1, Relaxed);
         metrics.daemon.write_wait_us.fetch_add(micros, Relaxed);
         metrics.daemon.write_wait_us_max.fetch_max(micros, Relaxed);
+        micros
     }
 
     /// Begins and ends rounds that are due. Returns the result of a round that has ended.

@@ -2,7 +2,7 @@
 
 use super::Workload;
 use super::recorder::Recorder;
-use insight::profile::{BackingTraffic, JobProfile, TierBytes};
+use insight::profile::{JobProfile, ThrashingBytes, TierBytes};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -556,9 +556,14 @@ fn cold_inputs() -> Vec<Workload> {
             with(parallel(), |to| {
                 to.is_cold = true;
                 shared_file(to, 100, 4 * MIB, true, true);
-                let (read, prefetched, discarded) = (8000 * MIB, 6000 * MIB, 4000 * MIB);
-                to.job.backing =
-                    BackingTraffic { read, prefetched, discarded, ..BackingTraffic::default() };
+                to.job.thrashing = Some(ThrashingBytes {
+                    seconds: 30.0,
+                    fetched: 8000 * MIB,
+                    refetched: 6000 * MIB,
+                    tiers: 1000 * MIB,
+                    sufficient: 4000 * MIB,
+                    ..ThrashingBytes::default()
+                });
             })
         ),
         workload!(

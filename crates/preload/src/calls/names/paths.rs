@@ -1,6 +1,7 @@
 //! From the arguments of a call to a place: in the instance, or the kernel's.
 
 use crate::calls::files::uses::FileUse;
+use crate::calls::process::credentials::caller;
 use crate::calls::process::state::{self, client, ours};
 use crate::calls::process::{mount, working_directory};
 use crate::calls::{Answer, failed, native, user};
@@ -194,6 +195,50 @@ where
         Ok(Place::Ours(at)) => walk(number, a, at, ours),
         Ok(Place::Native | Place::Open(_)) => None,
         Err(errno) => Some(failed(errno)),
+    }
+}
+
+/// Counts the directory of the first path of a call, which has just been answered here, for all those
+/// calls that it stands for.
+#[cold]
+#[inline(never)]
+pub fn note_directory(number: i64, a: &[u64; 6]) {
+    let [first, second, ..] = *a;
+    let (directory, path) = match number {
+        libc::SYS_open
+        | libc::SYS_creat
+        | libc::SYS_stat
+        | libc::SYS_lstat
+        | libc::SYS_access
+        | libc::SYS_readlink
+        | libc::SYS_mkdir
+        | libc::SYS_mknod
+        | libc::SYS_link
+        | libc::SYS_unlink
+        | libc::SYS_rmdir
+        | libc::SYS_rename => (AT_CWD, first),
+        libc::SYS_openat
+        | libc::SYS_newfstatat
+        | libc::SYS_statx
+        | libc::SYS_faccessat
+        | libc::SYS_faccessat2
+        | libc::SYS_readlinkat
+        | libc::SYS_mkdirat
+        | libc::SYS_mknodat
+        | libc::SYS_linkat
+        | libc::SYS_unlinkat
+        | libc::SYS_renameat
+        | libc::SYS_renameat2 => (first, second),
+        _ => return,
+    };
+    let Ok(client) = client() else { return };
+    let Ok(path) = user::path(path) else { return };
+    // An empty path names an open file.
+    if path.is_empty() || !client.is_directory_due() {
+        return;
+    }
+    if let Ok(Place::Ours(at)) = place(directory, path) {
+        client.note_directory_of(at, &caller(), &mut PathBuffer::new());
     }
 }
 

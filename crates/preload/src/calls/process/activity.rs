@@ -1,4 +1,4 @@
-//! Job, rank and program of this process, and the class of each call. The counters are in
+//! Job, tag, rank and program of this process, and the class of each call. The counters are in
 //! `shm::activity`.
 
 use crate::calls::native;
@@ -7,18 +7,22 @@ use crate::environment::Environment;
 use client::{CallTimer, OpClass, Tags};
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU8, AtomicU32};
-use shm::activity::blocks::{JOB_BYTES, Label, PROGRAM_BYTES};
-use wire::job::{JOB_VARIABLES, RANK_VARIABLES};
+use shm::activity::blocks::{JOB_BYTES, Label, PROGRAM_BYTES, TAG_BYTES};
+use wire::job::{JOB_VARIABLES, RANK_VARIABLES, TAG_VARIABLE};
 
 static JOB: [AtomicU8; JOB_BYTES] = [const { AtomicU8::new(0) }; JOB_BYTES];
+static TAG: [AtomicU8; TAG_BYTES] = [const { AtomicU8::new(0) }; TAG_BYTES];
 /// Rank plus one; 0: none.
 static RANK: AtomicU32 = AtomicU32::new(0);
 
-/// Takes job and rank from the environment, at load time.
+/// Takes job, tag and rank from the environment, at load time.
 pub fn prepare(environment: &Environment) {
     let set = |name: &&str| environment.get(name.as_bytes()).filter(|value| !value.is_empty());
     if let Some(job) = JOB_VARIABLES.iter().find_map(set) {
         JOB.iter().zip(job.to_bytes()).for_each(|(to, &from)| to.store(from, Relaxed));
+    }
+    if let Some(tag) = set(&TAG_VARIABLE) {
+        TAG.iter().zip(tag.to_bytes()).for_each(|(to, &from)| to.store(from, Relaxed));
     }
     let rank = RANK_VARIABLES.iter().find_map(set).and_then(|rank| rank.to_str().ok());
     let rank = rank.and_then(|rank| rank.parse::<u32>().ok()).and_then(|rank| rank.checked_add(1));
@@ -30,9 +34,11 @@ pub fn prepare(environment: &Environment) {
 pub fn tags(program: Label<PROGRAM_BYTES>) -> Tags {
     let mut job = [0; JOB_BYTES];
     job.iter_mut().zip(&JOB).for_each(|(to, from)| *to = from.load(Relaxed));
+    let mut tag = [0; TAG_BYTES];
+    tag.iter_mut().zip(&TAG).for_each(|(to, from)| *to = from.load(Relaxed));
     let uid = native::call(libc::SYS_getuid, [0; 6]) as u32;
     let gid = native::call(libc::SYS_getgid, [0; 6]) as u32;
-    Tags { job, program, rank: RANK.load(Relaxed).checked_sub(1), uid, gid }
+    Tags { job, program, tag, rank: RANK.load(Relaxed).checked_sub(1), uid, gid }
 }
 
 /// Calls with numbers from this one on are all of the class `Other`.
@@ -136,11 +142,16 @@ pub fn begin(number: i64) -> Option<(OpClass, CallTimer<'static>)> {
     Some((class, CLIENT.begin_call()))
 }
 
-/// Counts a call that concerned the instance.
+/// Counts a call that concerned the instance. True if it was timed, which one call of many is.
 #[inline]
-pub fn count(timer: CallTimer<'_>, class: OpClass, (number, a): (i64, &[u64; 6]), result: i64) {
+pub fn count(
+    timer: CallTimer<'_>,
+    class: OpClass,
+    (number, a): (i64, &[u64; 6]),
+    result: i64,
+) -> bool {
     let class = if class == OpClass::Open && creates(number, a) { OpClass::Create } else { class };
-    CLIENT.end_call(timer, class, result);
+    CLIENT.end_call(timer, class, result)
 }
 
 /// True for an open that may make a file.

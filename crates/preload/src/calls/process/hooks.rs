@@ -81,8 +81,10 @@ fn call(frame: &mut Frame) -> Verdict {
     let counted = activity::begin(number);
     match calls::handle(number, frame.args) {
         Some(result) => {
-            if let Some((class, timer)) = counted {
-                activity::count(timer, class, (number, &frame.args), result);
+            if let Some((class, timer)) = counted
+                && activity::count(timer, class, (number, &frame.args), result)
+            {
+                calls::names::paths::note_directory(number, &frame.args);
             }
             Verdict::Done(result)
         }

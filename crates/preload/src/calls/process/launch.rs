@@ -64,7 +64,7 @@ fn run(a: [u64; 6], depth: u32) -> Result<()> {
 // ---- the environment ----
 
 /// The variables that a child needs, as `NAME=`.
-const VARIABLES: [&[u8]; 7] = [
+const VARIABLES: [&[u8]; 8] = [
     b"LD_PRELOAD=",
     b"FOREBAY_RUN=",
     b"FOREBAY_AT=",
@@ -72,6 +72,7 @@ const VARIABLES: [&[u8]; 7] = [
     b"FOREBAY_SITES=",
     b"FOREBAY_MOUNTED=",
     b"FOREBAY_JOB=",
+    b"FOREBAY_TAG=",
 ];
 /// Says that the program inherits open files of the instance, or a working directory in it.
 const INHERIT: &[u8] = b"FOREBAY_INHERIT=";

@@ -36,6 +36,19 @@ const TIMED: [&str; 9] = [
     "writeback-beside",
 ];
 
+/// Files of the backing directory, and their sizes in MiB.
+const BACKED: [(&str, u64); 9] = [
+    ("warm", 32),
+    ("cold", 32),
+    ("tail", 2),
+    ("database", 16),
+    ("mesh", 8),
+    ("part0", 4),
+    ("part1", 4),
+    ("part2", 4),
+    ("part3", 4),
+];
+
 /// Workloads name their files `@NAME`: they are in this directory.
 const MADE: &str = "/forebay/made/";
 const KIB: u64 = 1 << 10;
@@ -203,12 +216,24 @@ pub(crate) fn the_whole_set() {
     let mut score = Score::default();
     Field::new(&[]).score(&workloads, &mut score);
     let backing = Backing::new();
-    for name in ["warm", "cold"] {
-        backing.file(name, 1, 32 * MIB);
+    for (name, mib) in BACKED {
+        backing.file(name, 1, mib * MIB);
     }
     Field::new(&["--backing", &backing.text()]).score(&programs::inputs(), &mut score);
     testkit::show(&score.table());
     score.assert_good();
+}
+
+/// Cold and warm inputs.
+#[test]
+fn workloads_on_a_backing_directory_get_the_advice_of_their_labels() {
+    let backing = Backing::new();
+    for (name, mib) in BACKED {
+        backing.file(name, 1, mib * MIB);
+    }
+    let mut score = Score::default();
+    Field::new(&["--backing", &backing.text()]).score(&programs::inputs(), &mut score);
+    assert!(score.wrong.is_empty(), "{}", score.table());
 }
 
 /// Few of them, each with the advice of its label: `make soak` runs all.

@@ -11,7 +11,7 @@ pub(super) fn all() -> Vec<Workload> {
     parts.into_iter().flatten().collect()
 }
 
-/// Programs on the input that a backing directory has: `cold` and `warm`, of 32 MiB each.
+/// Programs on the input that a backing directory has (`BACKED`).
 pub(super) fn inputs() -> Vec<Workload> {
     vec![
         Workload::new("a cold input", 1, &["cold-reads"])
@@ -19,6 +19,20 @@ pub(super) fn inputs() -> Vec<Workload> {
         Workload::new("an input that is fetched before", 1, &[])
             .prepared("cat /forebay/warm >/dev/null")
             .all(&format!("read /forebay/warm 32 {MIB} 0 {MIB}")),
+        Workload::new("an input of which the last part is cold", 1, &[])
+            .prepared("cat /forebay/warm >/dev/null")
+            .all(&format!("read /forebay/warm 32 {MIB} 0 {MIB}"))
+            .all(&format!("read /forebay/tail 2 {MIB} 0 {MIB}")),
+        Workload::new(
+            "look-ups in a cold database",
+            1,
+            &["cold-reads", "small-reads", "random-reads"],
+        )
+        .all("gather /forebay/database 3000 4096 4096 7"),
+        Workload::new("a cold mesh that each rank reads whole", 4, &["cold-reads"])
+            .each(|_| format!("read /forebay/mesh 8 {MIB} 0 {MIB}")),
+        Workload::new("a restart from cold files of each rank", 4, &["cold-reads"])
+            .each(|rank| format!("read /forebay/part{rank} 4 {MIB} 0 {MIB}")),
     ]
 }
 

@@ -98,3 +98,22 @@ fn processes_left_behind_keep_nothing_of_their_starter() {
     }
     assert_eq!(counts, expected, "{lines}");
 }
+
+/// `forebay run ... 2>&1 | head -n 1`: the exit code is that of the command, and the instance that it
+/// made is gone, or kept because not everything was staged out.
+#[test]
+fn a_run_whose_output_nobody_takes_ends_like_any_other() {
+    let instance = Instance::unstarted("unread", &[], &[]);
+    let run = |options: &[&str], own: &str| {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut run = instance.command("run");
+        run.args(["--memory", "16MiB", "--ssd", "0"]).args(options).args(["--", "sh", "-c", own]);
+        let status = run.stdout(writer.try_clone().expect("a descriptor")).stderr(writer).status();
+        status.expect("forebay runs").code()
+    };
+    let code = |word: &str| instance.command(word).output().expect("forebay runs").status.code();
+    assert_eq!((run(&[], "exit 7"), code("status")), (Some(7), Some(3)));
+    let stage_out = ["--stage-out", "/forebay/none:/no/such"];
+    assert_eq!((run(&stage_out, "true"), code("status")), (Some(1), Some(0)));
+}

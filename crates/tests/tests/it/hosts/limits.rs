@@ -144,7 +144,10 @@ fn a_cap_holds_over_all_hosts_and_slows_no_other_job() {
     let slow = jobs.iter().find(|job| job["rule"] == "cap").expect("the job");
     assert!(slow["throttled_s"].as_f64() > Some(0.0), "{shown}");
     let prometheus = world.ok("a", &["status", "--prometheus"]);
-    assert!(prometheus.contains("forebay_qos_throttled_seconds_total"), "{prometheus}");
+    for name in ["forebay_qos_throttled_seconds_total", "forebay_qos_jobs_short_of_share"] {
+        assert!(prometheus.contains(name), "{prometheus}");
+    }
+    assert!(slow.get("percent_of_share").is_some(), "{shown}");
 
     // Without the rule the job moves more in some second than the cap allows in eight.
     world.ok("a", &["qos", "delete", "cap"]);
@@ -154,6 +157,60 @@ fn a_cap_holds_over_all_hosts_and_slows_no_other_job() {
         let last = counted(&world, "slow");
         last - first > 8 * CAP * (begun.elapsed().as_secs() + 1)
     });
+    movers.iter_mut().for_each(Mover::assert_runs);
+    drop(movers);
+    world.end();
+}
+
+/// Bytes that a host started by their shares under a rule, or without one.
+fn moved_under(world: &World, host: &str, rule: Option<&str>) -> u64 {
+    let shown = show(world, host);
+    let jobs = shown["jobs"].as_array().expect("jobs").iter();
+    let jobs = jobs.filter(|one| one["rule"].as_str() == rule);
+    jobs.map(|one| one["bytes"].as_u64().expect("a number")).sum()
+}
+
+#[test]
+fn a_directory_or_a_tag_is_limited_and_the_rest_of_the_job_is_not() {
+    let Some(world) = world() else { return };
+    world.shell("c", "mkdir -p /forebay/slow/deep /forebay/free", "");
+    make_files(&world, "c", &["slow/deep/x", "free/x", "free/tagged"]);
+    // The last rule stands first.
+    world.ok("b", &["qos", "set", &format!("dirs dir={{/none /slow}} bw={CAP}")]);
+    world.ok("b", &["qos", "set", &format!("tags tag={{half*}} bw={CAP}")]);
+    wait_for("the rules", || rules(&world, "a") == ["tags", "dirs"]);
+    let start = |file: &str, more: &[&str]| {
+        let words = [&["run", "--quiet", "--job", "all"], more].concat();
+        let mut command = world.command("a", &words);
+        let file = format!("/forebay/{file}");
+        let command = command.args(["--", "python3", "-c", MOVER, &file]).stdout(Stdio::null());
+        Mover(command.spawn().expect("the script runs"))
+    };
+    let mut movers = [
+        start("slow/deep/x", &[]),
+        start("free/x", &[]),
+        start("free/tagged", &["--tag", "half1"]),
+    ];
+    let of = |rule: Option<&str>| moved_under(&world, "a", rule);
+    wait_for("all three", || [None, Some("dirs"), Some("tags")].map(of).iter().all(|&it| it > 0));
+    let begun = Instant::now();
+    let first = [None, Some("dirs"), Some("tags")].map(of);
+    wait_for("2 MiB under each rule", || {
+        [(1, "dirs"), (2, "tags")].iter().all(|&(at, rule)| of(Some(rule)) >= first[at] + 2 * MIB)
+    });
+    let last = [None, Some("dirs"), Some("tags")].map(of);
+    let seconds = begun.elapsed().as_secs() + 1;
+    let [free, dirs, tags] = [0, 1, 2].map(|at| last[at] - first[at]);
+    assert!(dirs <= CAP * seconds + BEYOND, "{dirs} bytes in {seconds} s");
+    assert!(tags <= CAP * seconds + BEYOND, "{tags} bytes in {seconds} s");
+    assert!(free > 4 * dirs.max(tags), "free {free}, directory {dirs}, tag {tags}");
+
+    // The directory has another name now, so the rule names nothing, and then what is free.
+    let before = of(Some("dirs"));
+    world.shell("b", "mv /forebay/slow /forebay/other && mv /forebay/free /forebay/slow", "");
+    wait_for("the other directory under the rule", || of(Some("dirs")) > before + 2 * MIB);
+    let without = of(None);
+    wait_for("the first directory without it", || of(None) > without + 8 * CAP);
     movers.iter_mut().for_each(Mover::assert_runs);
     drop(movers);
     world.end();
@@ -251,7 +308,8 @@ fn rules_survive_daemons_and_bad_ones_are_refused() {
     for (rule, expected) in [
         ("first jobid={a} bw=1G", "column 1: a rule of this name exists"),
         ("x jobid={a} bw=fast", "column 16: \"fast\" is not a number"),
-        ("x dir={/d} bw=1G", "column 3: \"dir\" is not known here"),
+        ("x dir={/d/*} bw=1G", "column 3: \"/d/*\" has a star"),
+        ("x opcode={fly} bw=1G", "column 11: unknown operation \"fly\""),
         ("x jobid={a}", "column 12: the rule limits nothing"),
         ("x * weight=0", "weight=0 is not 1 to 10000"),
         ("change none bw=1G", "column 8: there is no rule of this name"),

@@ -4,6 +4,7 @@ mod coherence;
 mod fabric;
 mod leases;
 mod limits;
+mod mass;
 mod metrics;
 mod middle;
 mod model;

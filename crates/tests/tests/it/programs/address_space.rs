@@ -22,7 +22,7 @@ fn a_program_with_little_address_space_reaches_all_daemons() {
     // Each daemon's tables are longer than this.
     python(&instance, "", 8);
     // Others of the same kind: descriptors that do not suffice for a second daemon.
-    python(&instance, "ulimit -n 40 &&", 0);
+    python(&instance, "ulimit -n 46 &&", 0);
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! A block device for the SSD file of a daemon, which can be frozen and made to fail: a file system
-//! on a loop device. That needs root; without it the tests are skipped.
+//! on a loop device. That needs root; without it the tests are skipped. A control group that limits what
+//! its processes read from and write to a device: it needs the block I/O controller, version 1 or 2, too.
 
 use super::{Instance, skip, text};
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A file system that exists until this is dropped.
 pub(crate) struct Device {
@@ -30,8 +33,8 @@ impl Device {
         let dir = tempfile::tempdir().expect("a directory");
         let device = Device { dir, is_still: false };
         let (image, at) = (device.path("image"), device.path("at"));
-        std::fs::create_dir(&at).expect("a directory");
-        let file = std::fs::File::create(&image).expect("a file");
+        fs::create_dir(&at).expect("a directory");
+        let file = fs::File::create(&image).expect("a file");
         file.set_len(mib << 20).expect("a length");
         let (image, at) = (image.to_string_lossy(), at.to_string_lossy());
         if done("mkfs.ext4", &["-q", &image]) && done("mount", &["-o", "loop", &image, &at]) {
@@ -45,19 +48,24 @@ impl Device {
         self.dir.path().join(name)
     }
 
-    fn at(&self) -> String {
+    pub(crate) fn at(&self) -> String {
         self.path("at").to_string_lossy().into_owned()
     }
 
     /// An instance of one daemon whose SSD file is on this device. The daemon keeps the file open,
     /// so it does not look up its name again until it ends.
     pub(crate) fn start(&self, name: &str, options: &[&str]) -> Instance {
+        self.start_with(name, options, 0)
+    }
+
+    /// As `start`, of several daemons, of which this one has its SSD file on the device.
+    pub(crate) fn start_with(&self, name: &str, options: &[&str], index: usize) -> Instance {
         let instance = Instance::start(name, options);
-        let daemon = instance.daemon(0);
+        let daemon = instance.daemon(index);
         daemon.kill();
         daemon.wait();
         let here = self.path("at").join("ssd");
-        let (here, file) = (here.to_string_lossy(), instance.data(0).join("ssd"));
+        let (here, file) = (here.to_string_lossy(), instance.data(index).join("ssd"));
         let file = file.to_string_lossy();
         // With what says that it is of this instance.
         assert!(done("cp", &["--sparse=always", &file, &here]), "{here}");
@@ -66,6 +74,13 @@ impl Device {
         assert!(done("umount", &["-l", &file]), "{file}");
         assert!(output.status.success(), "start: {}", text(&output.stderr));
         instance
+    }
+
+    /// Major and minor number, as cgroups name it.
+    pub(crate) fn number(&self) -> String {
+        use std::os::unix::fs::MetadataExt as _;
+        let device = fs::metadata(self.path("at")).expect("its root").dev();
+        format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
     }
 
     /// Writes wait from now on, until the device continues.
@@ -94,5 +109,63 @@ impl Drop for Device {
         self.go_on();
         // A killed daemon may not be gone yet.
         let _ = done("umount", &["-l", &self.at()]);
+    }
+}
+
+/// A group with a limit; it exists until this is dropped.
+pub(crate) struct Throttle {
+    group: PathBuf,
+}
+
+/// Limits of a device in the group, by the controller of this version.
+fn limit(group: &Path, device: &str, rate: u64) -> bool {
+    if group.join("io.max").exists() {
+        let line = format!("{device} rbps={rate} wbps={rate}");
+        return fs::write(group.join("io.max"), line).is_ok();
+    }
+    ["read", "write"].iter().all(|direction| {
+        let file = group.join(format!("blkio.throttle.{direction}_bps_device"));
+        fs::write(file, format!("{device} {rate}")).is_ok()
+    })
+}
+
+impl Throttle {
+    /// A group that moves so many bytes per second from and to a device, by its number; `None` after a
+    /// skip note where that is impossible.
+    pub(crate) fn new(device: &str, rate: u64) -> Option<Throttle> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("forebay-test-{}.{number}", std::process::id());
+        for root in ["/sys/fs/cgroup/blkio", "/sys/fs/cgroup", "/sys/fs/cgroup/unified"] {
+            let throttle = Throttle { group: Path::new(root).join(&name) };
+            let is_made = fs::create_dir(&throttle.group).is_ok();
+            if is_made && limit(&throttle.group, device, rate) {
+                return Some(throttle);
+            }
+        }
+        skip("devices cannot be throttled here (root and the block I/O controller are needed)");
+        None
+    }
+
+    /// Has a command, and all that it starts, run in the group.
+    pub(crate) fn hold(&self, command: &Command) -> Command {
+        let mut held = Command::new("sh");
+        let enter = "echo $$ >\"$0\" && exec \"$@\"";
+        held.args(["-c", enter]).arg(self.group.join("cgroup.procs"));
+        held.arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => held.env(name, value),
+                None => held.env_remove(name),
+            };
+        }
+        held
+    }
+}
+
+impl Drop for Throttle {
+    fn drop(&mut self) {
+        // Processes of it may not be gone yet: then it stays, without members.
+        let _ = fs::remove_dir(&self.group);
     }
 }

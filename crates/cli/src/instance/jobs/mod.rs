@@ -1,14 +1,19 @@
 //! Figures of jobs in a running instance: asked of the home daemon of each host, directly or through
 //! `ssh`, and merged.
 
+mod causes;
+
+mod ranks;
+
 use crate::failure::{Failure, Result};
 use crate::instance::cluster;
-use crate::instance::{host, inspect, ranks, thrashing};
+use crate::instance::{host, inspect, thrashing, writeback};
 use crate::process::query::activity_query;
 use crate::state::directories;
 use crate::state::records::{self, HostRecord, InstanceRecord};
 use config::activity::{
-    ActivityAnswer, FileProfile, JobProfile, JobSummary, MeasuredRates, ProcessProfile, Transfers,
+    ActivityAnswer, FileProfile, JobProfile, JobSummary, MeasuredRates, ProcessProfile, SlowBytes,
+    Transfers, WaitNanos,
 };
 use config::control::DaemonStatus;
 use insight::profile as insights;
@@ -110,7 +115,7 @@ fn measured(
         rates = rates.best(answer.rates);
         // Other jobs may have the same word.
         for mut profile in answer.profiles.into_iter().filter(|profile| profile.job == job) {
-            profile.processes.iter_mut().for_each(|process| process.host.clone_from(&host));
+            name_host(&mut profile, &host);
             all.add(profile);
         }
     }
@@ -143,8 +148,9 @@ pub(crate) fn both(
     let Some((counted, rates)) = measured(name, job, timeout)? else { return Ok(None) };
     let mut profile = profile_of(&counted, rates);
     let daemons = inspect::inspect(name, timeout)?.daemons;
-    let statuses = daemons.iter().filter_map(inspect::DaemonReport::status);
-    add_thrashing(&mut profile, statuses);
+    let statuses: Vec<&DaemonStatus> =
+        daemons.iter().filter_map(inspect::DaemonReport::status).collect();
+    add_from_daemons(&mut profile, name, &counted, &statuses);
     Ok(Some((counted, profile)))
 }
 
@@ -160,14 +166,44 @@ pub(crate) fn profile_here(
     let answer = here(name, Some(job), timeout)?;
     let mut found = answer.profiles.into_iter().find(|profile| profile.job == job);
     if let Some(profile) = &mut found {
-        let host = this_host();
-        profile.processes.iter_mut().for_each(|process| process.host.clone_from(&host));
+        name_host(profile, &this_host());
     }
     let Some(found) = found else { return Ok(None) };
     let mut profile = profile_of(&found, answer.rates);
     let states = inspect::here(name, timeout)?;
-    add_thrashing(&mut profile, states.iter().filter_map(|state| state.status.as_ref()));
+    let statuses: Vec<&DaemonStatus> =
+        states.iter().filter_map(|state| state.status.as_ref()).collect();
+    add_from_daemons(&mut profile, name, &found, &statuses);
     Ok(Some(profile))
+}
+
+/// The host of all that a daemon counted.
+fn name_host(profile: &mut JobProfile, host: &str) {
+    let processes = profile.processes.iter_mut().map(|one| &mut one.host);
+    let all = processes.chain(profile.disturbances.iter_mut().map(|one| &mut one.host));
+    all.for_each(|to| host.clone_into(to));
+}
+
+/// Adds what daemons, and the writeback daemon if it is on this host, say of the time of the job.
+fn add_from_daemons(
+    profile: &mut insights::JobProfile,
+    name: &str,
+    counted: &JobProfile,
+    statuses: &[&DaemonStatus],
+) {
+    add_thrashing(profile, statuses.iter().copied());
+    for status in statuses {
+        let found = (status.damage.as_slice(), profile.begin_ms);
+        causes::add_damage(&mut profile.backing, found, &counted.files);
+    }
+    // Without it nothing is written back.
+    let report = directories::run(name).ok().and_then(|run| writeback::status(&run));
+    if let Some(report) = report {
+        let beside = causes::written_beside(&report.timeline, &counted.processes);
+        profile.backing.written_beside = beside;
+        let end_ms = profile.begin_ms.saturating_add((profile.seconds * 1000.0) as u64);
+        profile.backing.written = report.timeline.between((profile.begin_ms, end_ms))[1];
+    }
 }
 
 /// Adds what daemons say of their tiers while the job ran.
@@ -221,7 +257,37 @@ fn profile_of(counted: &JobProfile, rates: MeasuredRates) -> insights::JobProfil
     }
     profile.files =
         files.into_iter().map(|(inode, of_ranks)| file(inode, &of_ranks, &ranks)).collect();
+    let end_ms = profile.begin_ms.saturating_add((profile.seconds * 1000.0) as u64);
+    let times = (profile.begin_ms, end_ms);
+    profile.timeline = causes::timeline(times, &counted.processes, &ranks, profile.ranks.len());
+    add_causes(&mut profile, counted);
     profile
+}
+
+/// Adds where the bytes of reads were, and what was waited for.
+fn add_causes(profile: &mut insights::JobProfile, counted: &JobProfile) {
+    for file in &profile.files {
+        causes::add(&mut profile.read_tiers, file.read_tiers);
+    }
+    let (mut waits, mut slow) = (WaitNanos::default(), SlowBytes::default());
+    for process in &counted.processes {
+        let tiers = causes::tiers(process.other_reads.bytes, process.other_slow);
+        causes::add(&mut profile.read_tiers, tiers);
+        slow.add(process.other_slow);
+        waits.add(process.waits);
+    }
+    counted.files.iter().for_each(|file| slow.add(file.slow));
+    profile.backing.read = slow.backing;
+    profile.waits = causes::waits(waits);
+    causes::add_dirty(&mut profile.backing, &counted.files);
+    causes::add_disturbances(profile, &counted.disturbances);
+    for directory in &counted.directories {
+        let unknown = || format!("directory {}", directory.inode);
+        profile.directories.push(insights::DirectoryProfile {
+            path: directory.path.clone().unwrap_or_else(unknown),
+            operations: directory.operations,
+        });
+    }
 }
 
 /// Files below this size are better kept in few large ones.
@@ -342,7 +408,10 @@ fn file(inode: u64, of_ranks: &[&FileProfile], ranks: &[usize]) -> insights::Fil
         is_removed: of_ranks.iter().any(|one| one.is_removed),
         ..insights::FileProfile::default()
     };
+    let (mut read, mut slow) = (0_u64, SlowBytes::default());
     for one in of_ranks {
+        read = read.saturating_add(one.reads.bytes);
+        slow.add(one.slow);
         let rank = ranks.get(one.process).copied().and_then(|rank| u32::try_from(rank).ok());
         let Some(rank) = rank else { continue };
         let place = file.uses.iter().position(|known| known.rank == rank).unwrap_or_else(|| {
@@ -356,6 +425,7 @@ fn file(inode: u64, of_ranks: &[&FileProfile], ranks: &[usize]) -> insights::Fil
         }
         file.size = file.size.max(one.reads.highest).max(one.writes.highest);
     }
+    file.read_tiers = causes::tiers(read, slow);
     file
 }
 
@@ -428,6 +498,7 @@ mod tests {
             ended: Some(3_500_000_000),
             processes,
             files: vec![file(0, 0), file(1, 100), file(2, 200)],
+            ..JobProfile::default()
         };
         let rates = MeasuredRates { call_nanos: 500.0, ..MeasuredRates::default() };
         let profile = profile_of(&counted, rates);
