@@ -478,8 +478,9 @@ pub const SETTINGS: [Setting; 37] = [
         .with("", "", Scope::Session)
         .under(HISTORY)
         .help(
-            "File of the history of jobs, load and events. Default: \
-             $XDG_DATA_HOME/forebay/history.db, or ~/.local/share/forebay/history.db",
+            "File of the history of jobs, load and events, or postgres://USER@HOST/DATABASE for a \
+             server of the site, whose password is in ~/.pgpass or the file that PGPASSFILE names. \
+             Default: $XDG_DATA_HOME/forebay/history.db, or ~/.local/share/forebay/history.db",
         ),
     row(
         Key::MonitorKeep,

@@ -2,7 +2,9 @@
 //! minute, and events. It outlives the instances.
 //!
 //! Reading order: `record` (the things that are stored), `error`, `store` (the interface of a store,
-//! and its retention), `sqlite` (one file of a user), `recorder` (the queue and the thread that write).
+//! and its retention), `sqlite` (one file of a
+//! user), `postgres` (a server of a site, whose
+//! answers `bounded` does not wait for long), `recorder` (the queue and the thread that write).
 //! Not here: asking an instance, advice, and the choice of the place (crate `cli`).
 //!
 //! *Invariant:* a recorder never makes its caller wait: what a store does not take in time is dropped and
@@ -16,5 +18,11 @@ pub mod error;
 pub mod store;
 
 pub mod sqlite;
+
+pub mod bounded;
+
+pub mod postgres;
+
+mod pass_file;
 
 pub mod recorder;

@@ -61,6 +61,8 @@ impl Recorder {
         };
         thread::Builder::new().name("history".to_owned()).spawn(move || {
             writer.work(&records);
+            // The store is closed before the process may end.
+            drop(writer);
             // The recorder may be gone.
             let _ = end.try_send(());
         })?;

@@ -333,7 +333,7 @@ impl SqliteStore {
 }
 
 /// Means of the figures, and the largest of those that end in `_max`.
-fn minute_sums() -> String {
+pub(crate) fn minute_sums() -> String {
     let each = FIGURES.map(|name| match name.strip_suffix("_max") {
         Some(_) => format!("max({name})"),
         None => format!("avg({name})"),

@@ -11,6 +11,7 @@ use crate::failure::{Failure, Result};
 use crate::instance::jobs;
 use crate::state::directories;
 use crate::state::history::{HistoryPlace, run_of};
+use crate::top::rates::JobRates;
 use config::activity::JobSummary;
 use history::record::{EventRecord, FIGURES, LoadSample, Record};
 use history::recorder::Recorder;
@@ -143,7 +144,12 @@ fn load_of(name: &str, known: &Known<'_>) -> Vec<LoadSample> {
     let is_counted = known.looks.iter().flatten().all(|look| look.jobs.is_ok());
     let rates = known.rates.filter(|_| is_counted);
     let jobs = rates.map(|rates| top_jobs(rates, JOBS_MAX).0).unwrap_or_default();
-    for job in jobs.into_iter().filter(|job| job.running > 0 && !job.job.is_empty()) {
+    // The processes of a script come and go between the looks.
+    let is_active = |job: &&JobRates| {
+        let through = &job.throughput;
+        job.running > 0 || through.operations_per_second > 0.0
+    };
+    for job in jobs.into_iter().filter(is_active).filter(|job| !job.job.is_empty()) {
         let through = &job.throughput;
         let [operations, read, written] = [
             through.operations_per_second,

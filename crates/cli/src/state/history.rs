@@ -5,6 +5,7 @@
 use crate::failure::{Failure, Result, USAGE};
 use config::{Key, Settings};
 use history::error::HistoryError;
+use history::postgres;
 use history::record::{Advice, FIGURES, JobRun, LoadSample, Record};
 use history::sqlite::SqliteStore;
 use history::store::{Retention, Store};
@@ -22,6 +23,7 @@ const DAY_MS: u64 = 86_400_000;
 /// Where the history is, and how much of it is kept.
 #[derive(Clone, Debug)]
 pub(crate) struct HistoryPlace {
+    /// Its file, or the address of a PostgreSQL server.
     path: PathBuf,
     retention: Retention,
 }
@@ -30,7 +32,7 @@ impl HistoryPlace {
     /// The place that the settings name.
     ///
     /// # Errors
-    /// They name none, and neither `HOME` nor `XDG_DATA_HOME` is set.
+    /// They name none, and neither `HOME` nor `XDG_DATA_HOME` is set; or an address has a password.
     pub(crate) fn of(settings: &Settings) -> Result<HistoryPlace> {
         let variable =
             |name| std::env::var_os(name).map(PathBuf::from).filter(|it| it.is_absolute());
@@ -48,7 +50,17 @@ impl HistoryPlace {
             keep_ms: days.saturating_mul(DAY_MS),
             bytes_max: settings.number(Key::MonitorSize).unwrap_or(0),
         };
-        Ok(HistoryPlace { path: path.ok_or_else(no_place)?, retention })
+        let place = HistoryPlace { path: path.ok_or_else(no_place)?, retention };
+        if let Some(address) = place.address() {
+            postgres::check(address)
+                .map_err(|error| Failure::with_code(USAGE, format!("--monitor-db: {error}")))?;
+        }
+        Ok(place)
+    }
+
+    /// The address of the server, if it is one.
+    fn address(&self) -> Option<&str> {
+        self.path.to_str().filter(|text| postgres::is_address(text))
     }
 
     /// The store, which is made if there is none.
@@ -56,7 +68,10 @@ impl HistoryPlace {
     /// # Errors
     /// It cannot be made, is damaged, or of a newer version.
     pub(crate) fn open(&self) -> std::result::Result<Box<dyn Store>, HistoryError> {
-        Ok(Box::new(SqliteStore::open(&self.path, self.retention)?))
+        match self.address() {
+            Some(address) => Ok(Box::new(postgres::open(address, self.retention)?)),
+            None => Ok(Box::new(SqliteStore::open(&self.path, self.retention)?)),
+        }
     }
 
     /// The store for a reader; `None`: there is none.
@@ -64,6 +79,9 @@ impl HistoryPlace {
     /// # Errors
     /// It is damaged, or of a newer version.
     pub(crate) fn open_existing(&self) -> Result<Option<Box<dyn Store>>> {
+        if self.address().is_some() {
+            return self.open().map(Some).map_err(|error| self.unreadable(&error));
+        }
         match self.path.try_exists() {
             Ok(false) => Ok(None),
             _ => SqliteStore::open_to_read(&self.path, self.retention)
@@ -74,12 +92,12 @@ impl HistoryPlace {
 
     /// The failure of a reader.
     pub(crate) fn unreadable(&self, error: &HistoryError) -> Failure {
-        Failure::at("cannot read the history", self.path.display(), error)
+        Failure::at("cannot read the history", self.text(), error)
     }
 
     /// For people.
     pub(crate) fn text(&self) -> String {
-        self.path.display().to_string()
+        self.address().map_or_else(|| self.path.display().to_string(), postgres::shown)
     }
 
     /// Keeps the report of a run.
@@ -89,7 +107,7 @@ impl HistoryPlace {
     pub(crate) fn keep(&self, instance: &str, report: &Report) -> Result<()> {
         let record = Record::Run(Box::new(run_of(instance, report)?));
         let written = self.open().and_then(|mut store| store.write(&[record]));
-        written.map_err(|error| Failure::at("cannot keep it", self.path.display(), error))
+        written.map_err(|error| Failure::at("cannot keep it", self.text(), error))
     }
 
     /// The profile that a user names: `JOB`, its newest run; `JOB~2`, two runs before that; or the
@@ -113,7 +131,7 @@ impl HistoryPlace {
             Failure::with_code(USAGE, text)
         })?;
         serde_json::from_str(&text)
-            .map_err(|error| Failure::at("unreadable report", self.path.display(), error))
+            .map_err(|error| Failure::at("unreadable report", self.text(), error))
     }
 }
 
@@ -223,6 +241,23 @@ mod tests {
         assert_eq!(
             [begins("a"), begins("a~1"), begins("a~2"), begins("a~3"), begins("a~0"), begins("c")],
             [Some(3000), Some(2000), Some(1000), None, Some(3000), None]
+        );
+    }
+
+    #[test]
+    fn a_password_in_an_address_is_refused_and_not_repeated() {
+        let mut sources = config::Sources::default();
+        let address = "postgres://me:s3cret@db/history";
+        sources.options.insert(Key::MonitorDb, address.to_owned());
+        let settings = Settings::resolve(&sources).expect("a place");
+        let failure = HistoryPlace::of(&settings).unwrap_err();
+        assert_eq!(failure.code(), USAGE);
+        assert!(failure.text().contains("~/.pgpass") && !failure.text().contains("s3cret"));
+        sources.options.insert(Key::MonitorDb, "postgres://me@db/history".to_owned());
+        let settings = Settings::resolve(&sources).expect("a place");
+        assert_eq!(
+            HistoryPlace::of(&settings).expect("a place").text(),
+            "postgres://me@db/history"
         );
     }
 

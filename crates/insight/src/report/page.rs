@@ -239,3 +239,51 @@ fn files(report: &Report, out: &mut String) {
     }
     out.push_str("</table></div>\n");
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::profile::{FileProfile, FileUse, JobProfile, RankProfile, Span, Transfers};
+    use crate::report::Report;
+
+    /// A job of 10,000 ranks and a million files that was killed: of the files, those with the most bytes
+    /// have entries.
+    fn huge() -> JobProfile {
+        let ranks = 10_000;
+        let writes = Transfers { number: 9, bytes: 9_000, ..Transfers::default() };
+        let rank = |number: u32| RankProfile {
+            rank: number,
+            program: "sim".into(),
+            other_writes: writes,
+            ..RankProfile::default()
+        };
+        let file = |number: u32| FileProfile {
+            path: format!("/out/step.{number}"),
+            uses: vec![FileUse { rank: number, writes, ..FileUse::default() }],
+            ..FileProfile::default()
+        };
+        let span = Span { read: vec![0; ranks as usize], written: vec![7; ranks as usize] };
+        JobProfile {
+            job: "huge".into(),
+            hosts: (0..100).map(|number| format!("node{number}")).collect(),
+            ranks: (0..ranks).map(rank).collect(),
+            files: (0..ranks).map(file).collect(),
+            other_files: 990_000,
+            timeline: vec![span; 300],
+            is_sampled: true,
+            ..JobProfile::default()
+        }
+    }
+
+    #[test]
+    fn a_huge_job_that_was_killed_has_a_bounded_page_that_says_so() {
+        let report = Report::new(huge());
+        let (page, text) = (report.page(), report.text());
+        assert!(page.len() < 1_000_000, "{} bytes", page.len());
+        assert!(text.len() < 20_000, "{} bytes", text.len());
+        for text in [&page, &text] {
+            assert!(text.contains("The job was killed or has not ended"));
+            assert!(text.contains("are estimates from samples"));
+        }
+        assert!(text.contains("1,000,000"), "all files are counted: {text}");
+    }
+}

@@ -185,6 +185,27 @@ fn a_history_that_cannot_be_written_disturbs_nothing() {
     instance.start_again();
 }
 
+/// A server that is not there, and an address with a password.
+#[test]
+fn a_server_that_is_not_there_is_one_line() {
+    let instance = Instance::start("serverless", &OPTIONS);
+    let data = instance.dir.path();
+    // No server has this port, which only root may take.
+    let address = "postgres://me@127.0.0.1:1/history".to_owned();
+    let said = |address: &str| {
+        let output = history(data, &["--monitor-db", address]);
+        let said = text(&output.stderr);
+        assert_eq!((said.lines().count(), output.stdout.len()), (1, 0), "{said}");
+        (output.status.code(), said)
+    };
+    let (code, line) = said(&address);
+    assert_eq!(code, Some(1), "{line}");
+    assert!(line.contains(&format!("cannot read the history: {address}: ")), "{line}");
+    let (code, line) = said(&address.replace("me@", "me:s3cret@"));
+    assert!(code == Some(2) && line.contains("~/.pgpass") && !line.contains("s3cret"), "{line}");
+    run(&instance, "beside", &["--monitor-db", &address]);
+}
+
 /// A file system of 1 MiB, unmounted on drop.
 struct SmallDisk(PathBuf);
 
