@@ -41,7 +41,7 @@ check() {
     else
         failed=$((failed + 1))
         echo "FAIL  $title"
-        sed 's/^/      | /' "$scratch/log" | head -n 40
+        head -n 40 "$scratch/log" | sed 's/^/      | /'
     fi
 }
 
