@@ -3,7 +3,6 @@
 //! during a copy (`hazards`), and the copy itself (`io`; `ssd` and `sums` with checks of the SSD).
 
 mod arena;
-mod crc;
 mod further;
 mod hazards;
 mod hints;

@@ -21,7 +21,6 @@
 //!  1. While a sum is stored, no write to its page is under way.
 //!  2. A reader that finds the same sum before and after has read what was stored with it.
 
-use super::crc::crc32c;
 use crate::kept::KeptFile;
 use crate::segment::{Access, Segment, errno};
 use crate::sync::{AtomicU32, AtomicU64};
@@ -64,7 +63,7 @@ pub const fn page_sums_of(file: &Range<u64>) -> Range<u64> {
 
 /// The sum of a page: its CRC-32C, which is not one of the two other states.
 pub(super) fn sum_of(page: &[u8]) -> u32 {
-    match crc32c(page) {
+    match crc32c::crc32c(page) {
         UNKNOWN => 1,
         WRITING => WRITING - 1,
         crc => crc,
@@ -439,7 +438,7 @@ mod tests {
         // Four bytes give every CRC: these are the preimages of 0 and of all ones.
         let mut found = [false; 2];
         for bytes in [[0xff; 4], [0; 4]] {
-            let state = crc32c(&bytes);
+            let state = crc32c::crc32c(&bytes);
             found[usize::from(state == WRITING)] |= state == WRITING || state == UNKNOWN;
             assert!(sum_of(&bytes) != UNKNOWN && sum_of(&bytes) != WRITING);
         }

@@ -114,6 +114,7 @@ fn a_run_whose_output_nobody_takes_ends_like_any_other() {
     };
     let code = |word: &str| instance.command(word).output().expect("forebay runs").status.code();
     assert_eq!((run(&[], "exit 7"), code("status")), (Some(7), Some(3)));
-    let stage_out = ["--stage-out", "/forebay/none:/no/such"];
+    let paths = format!("/forebay/none:{}/out", instance.dir.path().display());
+    let stage_out = ["--stage-out", &*paths];
     assert_eq!((run(&stage_out, "true"), code("status")), (Some(1), Some(0)));
 }
