@@ -55,6 +55,10 @@ fn the_report_of_a_job_names_the_one_that_disturbed_it() {
         all.filter(|span| span["written"][0].as_u64() > Some(0)).count()
     };
     let first = start("first", 0..1);
+    // The job is known once its first program has begun.
+    let is_known =
+        || world.on("a", &["report", "first", "--json", "--now"]).status.code() == Some(0);
+    wait_for("the job", is_known);
     wait_for("time in which it is alone", || spans(&report("first")) >= 8);
     let alone = report("first");
     assert_eq!(found(&alone, "disturbed-by-job"), None, "{alone}");
