@@ -6,26 +6,10 @@
 use super::{MIB, expect, found};
 use crate::support::agent::Agent;
 use crate::support::device::{Device, Throttle};
-use crate::support::world::World;
+use crate::support::world::{WRITERS, World};
 use crate::support::{Instance, skip, text, wait_for};
 use serde_json::{Value, json};
 use std::process::Command;
-
-/// Writes without end, each thread in its file, over the first 8 MiB again and again.
-const WRITERS: &str = r"
-import os, sys, threading
-def write(path):
-    fd = os.open(path, os.O_RDWR | os.O_CREAT)
-    block, at = bytes(256 << 10), 0
-    while True:
-        os.pwrite(fd, block, at)
-        at = (at + len(block)) % (8 << 20)
-for path in sys.argv[1:]:
-    threading.Thread(target=write, args=(path,), daemon=True).start()
-print('ready', os.getpid(), flush=True)
-for line in sys.stdin: print('ok', flush=True)
-os._exit(0)
-";
 
 /// Two jobs write through one link, which is throttled: the report of the one that was there first names
 /// the other, with no dashboard anywhere.

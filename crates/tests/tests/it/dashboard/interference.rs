@@ -4,28 +4,12 @@
 //! It needs root for network namespaces, and `tc`; without them it is skipped.
 
 use super::super::support::agent::Agent;
-use super::super::support::world::World;
+use super::super::support::world::{WRITERS, World};
 use super::super::support::{skip, wait_for};
 use super::Dashboard;
 use super::hosts::figures;
 use serde_json::{Value, json};
 use std::process::Command;
-
-/// Writes without end, each thread in its file, over the first 8 MiB again and again.
-const WRITERS: &str = r"
-import os, sys, threading
-def write(path):
-    fd = os.open(path, os.O_RDWR | os.O_CREAT)
-    block, at = bytes(256 << 10), 0
-    while True:
-        os.pwrite(fd, block, at)
-        at = (at + len(block)) % (8 << 20)
-for path in sys.argv[1:]:
-    threading.Thread(target=write, args=(path,), daemon=True).start()
-print('ready', os.getpid(), flush=True)
-for line in sys.stdin: print('ok', flush=True)
-os._exit(0)
-";
 
 #[test]
 fn a_job_that_another_slows_on_a_throttled_link_is_named_with_it() {

@@ -17,6 +17,22 @@ pub(crate) const HOSTS: [&str; 3] = ["a", "b", "c"];
 /// file.
 const FILE: &str = "a 10.79.0.1\nb 10.79.0.2\nc:2 10.79.0.3\n";
 
+/// Writes without end, each thread in its file, over the first 8 MiB again and again.
+pub(crate) const WRITERS: &str = r"
+import os, sys, threading
+def write(path):
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    block, at = bytes(256 << 10), 0
+    while True:
+        os.pwrite(fd, block, at)
+        at = (at + len(block)) % (8 << 20)
+for path in sys.argv[1:]:
+    threading.Thread(target=write, args=(path,), daemon=True).start()
+print('ready', os.getpid(), flush=True)
+for line in sys.stdin: print('ok', flush=True)
+os._exit(0)
+";
+
 /// The hosts, and an instance over them.
 pub(crate) struct World {
     root: tempfile::TempDir,
