@@ -5,7 +5,8 @@ use super::{members, read, root};
 use std::collections::BTreeMap;
 
 /// Cores: state machines and vocabulary without I/O. They depend on cores only.
-const CORES: [&str; 10] = [
+const CORES: [&str; 11] = [
+    "cluster",
     "gateway",
     "metadata",
     "data",

@@ -1,0 +1,307 @@
+//! Changes of the membership, and what each does. Every daemon applies the same changes in the same order,
+//! so a change may be refused, but always by what it and the membership say alone.
+
+use crate::encoding::{Decode, Encode, flag};
+use crate::membership::{
+    FOLLOWING_MAX, Follower, Member, Membership, Presence, Seat, ServiceIndex,
+};
+use wire::DaemonIndex;
+use wire::codec::{Malformed, Reader};
+use wire::limits::DAEMON_COUNT_MAX;
+
+/// One change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// A daemon is dead: its services go to followers that are in sync, and it follows none.
+    Down {
+        /// The daemon.
+        daemon: DaemonIndex,
+        /// The start that died.
+        incarnation: u64,
+    },
+    /// A daemon takes part, again or for the first time.
+    Up {
+        /// The daemon; the next unused index for a new one.
+        daemon: DaemonIndex,
+        /// Number of its start, above the last.
+        incarnation: u64,
+        /// Its failure domain.
+        domain: u32,
+        /// Whether it has nothing that an earlier start of it had: a spare in the place of a lost node.
+        is_empty: bool,
+    },
+    /// A daemon is to hand over all that it has.
+    Leave {
+        /// The daemon.
+        daemon: DaemonIndex,
+    },
+    /// A daemon begins to follow a service.
+    AddFollower {
+        /// What is changed.
+        of: Tenure,
+        /// The follower.
+        follower: DaemonIndex,
+    },
+    /// A daemon no longer follows a service. Proposed by the owner when it does not answer.
+    DropFollower {
+        /// What is changed.
+        of: Following,
+    },
+    /// A follower has all records. Proposed by the owner, which from then on acknowledges nothing that the
+    /// follower does not have.
+    InSync {
+        /// What is changed.
+        of: Following,
+    },
+    /// A follower that is in sync becomes the owner, and the owner a follower that is not. Proposed by the
+    /// owner, which from then on acknowledges nothing at all until this is made or has become impossible.
+    HandOver {
+        /// What is changed.
+        of: Following,
+    },
+}
+
+/// A service in the time of one owner: a change that names another epoch is late.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Tenure {
+    /// The service.
+    pub service: ServiceIndex,
+    /// Its epoch.
+    pub epoch: u64,
+}
+
+impl Seat {
+    /// A daemon becomes the owner, in a new epoch. The other followers begin anew: each may have records
+    /// that the new owner has not.
+    fn succeed(&mut self, heir: DaemonIndex, since: u64) {
+        self.owner = Some(heir);
+        self.is_heir = self.last_owner != heir;
+        self.last_owner = heir;
+        self.epoch += 1;
+        self.followers.retain(|it| it.daemon != heir);
+        for follower in &mut self.followers {
+            (follower.is_in_sync, follower.since) = (false, since);
+        }
+    }
+}
+
+/// A daemon that follows a service in the time of one owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Following {
+    /// The service.
+    pub of: Tenure,
+    /// The follower.
+    pub follower: DaemonIndex,
+    /// As in `Follower`.
+    pub since: u64,
+}
+
+/// The change does not fit the membership: it is late, or was made already. It has no effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refused;
+
+impl Membership {
+    /// Applies a change.
+    ///
+    /// # Errors
+    /// `Refused`; the membership is as it was.
+    pub fn apply(&mut self, change: &Change) -> Result<(), Refused> {
+        match *change {
+            Change::Down { daemon, incarnation } => self.down(daemon, incarnation)?,
+            Change::Up { daemon, incarnation, domain, is_empty } => {
+                let member = Member { domain, presence: Presence::Up, incarnation };
+                self.up(daemon, member, is_empty)?;
+            }
+            Change::Leave { daemon } => {
+                let member = self.members.get_mut(usize::from(daemon.0)).ok_or(Refused)?;
+                if member.presence != Presence::Up {
+                    return Err(Refused);
+                }
+                member.presence = Presence::Leaving;
+            }
+            Change::AddFollower { of, follower } => self.add_follower(of, follower)?,
+            Change::DropFollower { of } => {
+                self.following(of)?;
+                self.followers_of(of.of)?.retain(|it| it.daemon != of.follower);
+            }
+            Change::InSync { of } => {
+                let entry = self.following(of)?;
+                if core::mem::replace(&mut entry.is_in_sync, true) {
+                    return Err(Refused);
+                }
+            }
+            Change::HandOver { of } => self.hand_over(of)?,
+        }
+        self.epoch += 1;
+        Ok(())
+    }
+
+    fn followers_of(&mut self, of: Tenure) -> Result<&mut Vec<Follower>, Refused> {
+        let seat = self.seats.get_mut(of.service.0 as usize);
+        let seat = seat.filter(|seat| seat.epoch == of.epoch && seat.owner.is_some());
+        Ok(&mut seat.ok_or(Refused)?.followers)
+    }
+
+    fn following(&mut self, of: Following) -> Result<&mut Follower, Refused> {
+        let mut followers = self.followers_of(of.of)?.iter_mut();
+        followers.find(|it| it.daemon == of.follower && it.since == of.since).ok_or(Refused)
+    }
+
+    /// Whether `apply` would make this hand-over.
+    #[must_use]
+    pub fn may_hand_over(&self, of: Following) -> bool {
+        let seat = self.seat(of.of.service).filter(|it| it.epoch == of.of.epoch);
+        let entry = seat.and_then(|it| it.follower(of.follower));
+        let is_ready = entry.is_some_and(|it| it.since == of.since && it.is_in_sync);
+        is_ready && self.is_up(of.follower)
+    }
+
+    fn down(&mut self, daemon: DaemonIndex, incarnation: u64) -> Result<(), Refused> {
+        let member = self.members.get_mut(usize::from(daemon.0)).ok_or(Refused)?;
+        if member.presence == Presence::Down || member.incarnation != incarnation {
+            return Err(Refused);
+        }
+        member.presence = Presence::Down;
+        let since = self.epoch;
+        for index in 0..self.seats.len() {
+            let loads = self.owned();
+            let Some(seat) = self.seats.get_mut(index) else { continue };
+            if seat.owner != Some(daemon) {
+                // It stays the only copy of a service without an owner: nothing replaces that.
+                seat.followers.retain(|it| it.daemon != daemon);
+                continue;
+            }
+            let in_sync = seat.followers.iter().filter(|it| it.is_in_sync).map(|it| it.daemon);
+            let owned = |it: &DaemonIndex| loads.get(usize::from(it.0)).copied().unwrap_or(0);
+            let heir = in_sync.min_by_key(|it| (owned(it), it.0));
+            match heir {
+                Some(heir) => seat.succeed(heir, since),
+                None => (seat.owner, seat.followers) = (None, Vec::new()),
+            }
+        }
+        Ok(())
+    }
+
+    fn up(&mut self, daemon: DaemonIndex, as_it_is: Member, is_empty: bool) -> Result<(), Refused> {
+        let index = usize::from(daemon.0);
+        if index == self.members.len() && daemon.0 < DAEMON_COUNT_MAX {
+            self.members.push(as_it_is);
+            return Ok(());
+        }
+        let member = self.members.get_mut(index).ok_or(Refused)?;
+        if member.incarnation >= as_it_is.incarnation || member.presence == Presence::Leaving {
+            return Err(Refused);
+        }
+        *member = as_it_is;
+        let since = self.epoch;
+        for seat in &mut self.seats {
+            if seat.owner == Some(daemon) {
+                // It restarted before anyone missed it, and does not know what it had shipped.
+                seat.owner = None;
+                seat.followers.retain(|it| !is_empty || it.is_in_sync);
+                if let Some(heir) = seat.followers.first().filter(|_| is_empty).map(|it| it.daemon)
+                {
+                    seat.succeed(heir, since);
+                    continue;
+                }
+            }
+            if seat.owner.is_none() && seat.last_owner == daemon && !is_empty {
+                // Its own log is the newest that there is.
+                seat.succeed(daemon, since);
+            } else if is_empty {
+                seat.followers.retain(|it| it.daemon != daemon);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_follower(&mut self, of: Tenure, follower: DaemonIndex) -> Result<(), Refused> {
+        let seat = self.seat(of.service).ok_or(Refused)?;
+        let may = self.is_up(follower)
+            && seat.followers.len() < FOLLOWING_MAX
+            && self.is_apart(seat, follower);
+        if !may {
+            return Err(Refused);
+        }
+        let entry = Follower { daemon: follower, since: self.epoch, is_in_sync: false };
+        self.followers_of(of)?.push(entry);
+        Ok(())
+    }
+
+    fn hand_over(&mut self, of: Following) -> Result<(), Refused> {
+        let (may, since) = (self.may_hand_over(of), self.epoch);
+        let seat = self.seats.get_mut(of.of.service.0 as usize).filter(|_| may).ok_or(Refused)?;
+        let before = seat.owner.ok_or(Refused)?;
+        seat.succeed(of.follower, since);
+        // The owner before proposed it, and serves nothing since.
+        seat.is_heir = false;
+        seat.followers.push(Follower { daemon: before, since, is_in_sync: false });
+        Ok(())
+    }
+}
+
+impl Encode for Change {
+    fn encode(&self, to: &mut Vec<u8>) {
+        let (kind, daemon) = match self {
+            Change::Down { daemon, .. } => (0_u8, daemon),
+            Change::Up { daemon, .. } => (1, daemon),
+            Change::Leave { daemon } => (2, daemon),
+            Change::AddFollower { follower, .. } => (3, follower),
+            Change::DropFollower { of } => (4, &of.follower),
+            Change::InSync { of } => (5, &of.follower),
+            Change::HandOver { of } => (6, &of.follower),
+        };
+        kind.encode(to);
+        daemon.0.encode(to);
+        match self {
+            Change::Down { incarnation, .. } => incarnation.encode(to),
+            Change::Up { incarnation, domain, is_empty, .. } => {
+                incarnation.encode(to);
+                domain.encode(to);
+                u8::from(*is_empty).encode(to);
+            }
+            Change::Leave { .. } => {}
+            Change::AddFollower { of, .. } => of.encode(to),
+            Change::DropFollower { of } | Change::InSync { of } | Change::HandOver { of } => {
+                of.of.encode(to);
+                of.since.encode(to);
+            }
+        }
+    }
+}
+
+impl Encode for Tenure {
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.service.0.encode(to);
+        self.epoch.encode(to);
+    }
+}
+
+impl Decode for Tenure {
+    fn decode(from: &mut Reader<'_>) -> Result<Tenure, Malformed> {
+        Ok(Tenure { service: ServiceIndex(from.u32()?), epoch: from.u64()? })
+    }
+}
+
+impl Decode for Change {
+    fn decode(from: &mut Reader<'_>) -> Result<Change, Malformed> {
+        let (kind, daemon) = (from.u8()?, DaemonIndex(from.u16()?));
+        let following = |from: &mut Reader<'_>| {
+            let of = Tenure::decode(from)?;
+            Ok(Following { of, follower: daemon, since: from.u64()? })
+        };
+        Ok(match kind {
+            0 => Change::Down { daemon, incarnation: from.u64()? },
+            1 => {
+                let (incarnation, domain) = (from.u64()?, from.u32()?);
+                Change::Up { daemon, incarnation, domain, is_empty: flag(from)? }
+            }
+            2 => Change::Leave { daemon },
+            3 => Change::AddFollower { of: Tenure::decode(from)?, follower: daemon },
+            4 => Change::DropFollower { of: following(from)? },
+            5 => Change::InSync { of: following(from)? },
+            6 => Change::HandOver { of: following(from)? },
+            _ => return Err(Malformed),
+        })
+    }
+}

@@ -1,0 +1,154 @@
+//! Messages and entries of the consensus by byte. The library's own parser never sees bytes of a peer.
+
+use crate::encoding::Encode;
+use raft::eraftpb::{ConfState, Entry, EntryType, Message, MessageType, Snapshot};
+use wire::codec::{Malformed, Reader};
+
+/// Entries of one message at most.
+const ENTRIES_MAX: u32 = 4096;
+/// Voters in a message at most.
+const VOTERS_MAX: u8 = 9;
+
+pub(super) fn encode_entry(entry: &Entry, to: &mut Vec<u8>) {
+    (entry.get_entry_type() as u8).encode(to);
+    entry.term.encode(to);
+    entry.index.encode(to);
+    entry.data.encode(to);
+}
+
+pub(super) fn decode_entry(from: &mut Reader<'_>) -> Result<Entry, Malformed> {
+    // Voters do not change, so no other kind is ever proposed.
+    if from.u8()? != EntryType::EntryNormal as u8 {
+        return Err(Malformed);
+    }
+    let (term, index) = (from.u64()?, from.u64()?);
+    Ok(Entry { term, index, data: from.bytes()?.to_vec().into(), ..Entry::default() })
+}
+
+pub(super) fn encode(message: &Message) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let to = &mut bytes;
+    (message.get_msg_type() as u8).encode(to);
+    let numbers = [
+        message.to,
+        message.from,
+        message.term,
+        message.log_term,
+        message.index,
+        message.commit,
+        message.commit_term,
+        message.request_snapshot,
+        message.reject_hint,
+    ];
+    numbers.iter().for_each(|number| number.encode(to));
+    u8::from(message.reject).encode(to);
+    message.context.encode(to);
+    (message.entries.len() as u32).encode(to);
+    message.entries.iter().for_each(|entry| encode_entry(entry, to));
+    let snapshot = message.get_snapshot();
+    u8::from(!snapshot.is_empty()).encode(to);
+    if !snapshot.is_empty() {
+        let metadata = snapshot.get_metadata();
+        metadata.index.encode(to);
+        metadata.term.encode(to);
+        let voters = &metadata.get_conf_state().voters;
+        (voters.len() as u8).encode(to);
+        voters.iter().for_each(|voter| voter.encode(to));
+        snapshot.data.encode(to);
+    }
+    bytes
+}
+
+/// Kinds that voters send to each other.
+fn kind_of(number: u8) -> Result<MessageType, Malformed> {
+    use MessageType as Kind;
+    let kinds = [
+        Kind::MsgPropose,
+        Kind::MsgAppend,
+        Kind::MsgAppendResponse,
+        Kind::MsgRequestVote,
+        Kind::MsgRequestVoteResponse,
+        Kind::MsgSnapshot,
+        Kind::MsgHeartbeat,
+        Kind::MsgHeartbeatResponse,
+        Kind::MsgRequestPreVote,
+        Kind::MsgRequestPreVoteResponse,
+    ];
+    kinds.into_iter().find(|&kind| kind as u8 == number).ok_or(Malformed)
+}
+
+pub(super) fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
+    let mut from = Reader::new(bytes);
+    let mut message = Message::default();
+    message.set_msg_type(kind_of(from.u8()?)?);
+    message.to = from.u64()?;
+    message.from = from.u64()?;
+    message.term = from.u64()?;
+    message.log_term = from.u64()?;
+    message.index = from.u64()?;
+    message.commit = from.u64()?;
+    message.commit_term = from.u64()?;
+    message.request_snapshot = from.u64()?;
+    message.reject_hint = from.u64()?;
+    message.reject = from.u8()? != 0;
+    message.context = from.bytes()?.to_vec().into();
+    let count = from.u32()?;
+    if count > ENTRIES_MAX {
+        return Err(Malformed);
+    }
+    let mut entries = Vec::new();
+    for _ in 0..count {
+        entries.push(decode_entry(&mut from)?);
+    }
+    check(&message, &entries)?;
+    message.set_entries(entries.into());
+    if from.u8()? != 0 {
+        let mut snapshot = Snapshot::default();
+        let metadata = snapshot.mut_metadata();
+        metadata.index = from.u64()?;
+        metadata.term = from.u64()?;
+        let voters = from.u8()?;
+        if voters == 0 || voters > VOTERS_MAX {
+            return Err(Malformed);
+        }
+        let mut found = Vec::new();
+        for _ in 0..voters {
+            found.push(from.u64()?);
+        }
+        *metadata.mut_conf_state() = ConfState::from((found, Vec::new()));
+        snapshot.data = from.bytes()?.to_vec().into();
+        message.set_snapshot(snapshot);
+    }
+    let is_snapshot = message.get_msg_type() == MessageType::MsgSnapshot;
+    if is_snapshot == message.get_snapshot().is_empty() {
+        return Err(Malformed);
+    }
+    from.end()?;
+    Ok(message)
+}
+
+/// What the algorithm takes for granted, and panics about.
+fn check(message: &Message, entries: &[Entry]) -> Result<(), Malformed> {
+    match message.get_msg_type() {
+        MessageType::MsgAppend => {
+            // Term 0 means an entry that is not there. Terms never fall, and none is above the sender's.
+            let mut term = message.log_term.max(1);
+            for (entry, index) in entries.iter().zip(message.index.saturating_add(1)..) {
+                if entry.index != index || entry.term < term {
+                    return Err(Malformed);
+                }
+                term = entry.term;
+            }
+            if message.log_term == 0 || term > message.term {
+                return Err(Malformed);
+            }
+        }
+        MessageType::MsgPropose if entries.is_empty() => return Err(Malformed),
+        _ => {}
+    }
+    // Zero marks messages of a process to itself.
+    if message.term == 0 && message.get_msg_type() != MessageType::MsgPropose {
+        return Err(Malformed);
+    }
+    Ok(())
+}

@@ -1,0 +1,292 @@
+//! The membership: which daemons an instance has, and which of them owns and follows each metadata
+//! service. A replicated state: every change passes through `consensus`, in one order, and every daemon
+//! applies it by the same code.
+//!
+//! A service is all shards of one worker thread of the instance's first map. It is what moves: its owner
+//! serves it, its followers hold a copy of its log (O6). Both change, the shards of a service never do.
+//!
+//! Invariants
+//! 1. A service has at most one owner, and its epoch advances when the owner changes.
+//! 2. A follower that is in sync holds every record whose operation was acknowledged as replicated. Only
+//!    such a follower becomes the owner.
+//! 3. The copies of a service are in different failure domains, unless `same_domain` allows it.
+//! 4. Applying a change twice is refused the second time: a change names the epoch or the incarnation
+//!    that it is about.
+
+use crate::encoding::{Decode, Encode, flag};
+use wire::DaemonIndex;
+use wire::codec::{Malformed, Reader};
+use wire::limits::DAEMON_COUNT_MAX;
+
+/// Followers that an instance may ask for.
+pub const FOLLOWERS_MAX: usize = 2;
+/// Followers that a service has at most: one more while it moves.
+pub(crate) const FOLLOWING_MAX: usize = FOLLOWERS_MAX + 1;
+/// Services of an instance: at most this many for each daemon of the first map.
+pub const SERVICES_PER_DAEMON_MAX: usize = 256;
+
+/// Number of a metadata service; it never changes its meaning.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct ServiceIndex(pub u32);
+
+/// State of a daemon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Presence {
+    /// It takes part.
+    Up,
+    /// It was declared dead. It may return.
+    Down,
+    /// It hands over what it owns, and takes nothing new.
+    Leaving,
+}
+
+/// One daemon.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Member {
+    /// Failure domain: what fails at once has the same number.
+    pub domain: u32,
+    /// Whether it takes part.
+    pub presence: Presence,
+    /// Number of its last start. What an earlier start says is refused.
+    pub incarnation: u64,
+}
+
+/// A copy of a service that is not the owner's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Follower {
+    /// The daemon.
+    pub daemon: DaemonIndex,
+    /// Epoch of the membership in which it began to follow: a change that names another is late.
+    pub since: u64,
+    /// Whether it may become the owner.
+    pub is_in_sync: bool,
+}
+
+/// Owner and followers of a service.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seat {
+    /// Counts the owners of the service. The first is 1.
+    pub epoch: u64,
+    /// The daemon that serves it. `None`: the last owner is down, and no follower was in sync.
+    pub owner: Option<DaemonIndex>,
+    /// The owner took over from a daemon that may not know it: it waits until that daemon's lease has ended
+    /// for sure.
+    pub is_heir: bool,
+    /// The last owner, whose log is the newest where there is none.
+    pub last_owner: DaemonIndex,
+    /// The followers, at most `FOLLOWERS_MAX` and one more while the service moves.
+    pub followers: Vec<Follower>,
+}
+
+impl Seat {
+    /// The entry of a follower.
+    #[must_use]
+    pub fn follower(&self, daemon: DaemonIndex) -> Option<&Follower> {
+        self.followers.iter().find(|follower| follower.daemon == daemon)
+    }
+
+    /// Whether the daemon has a copy, or is about to have one.
+    #[must_use]
+    pub fn has(&self, daemon: DaemonIndex) -> bool {
+        self.owner == Some(daemon) || self.follower(daemon).is_some()
+    }
+}
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Membership {
+    /// Counts the changes. The first membership has 1.
+    pub epoch: u64,
+    /// Followers that each service is to have.
+    pub followers: u8,
+    /// Whether copies of a service may be in one failure domain.
+    pub same_domain: bool,
+    pub(crate) members: Vec<Member>,
+    pub(crate) seats: Vec<Seat>,
+}
+
+/// Why an instance cannot have these settings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unsuitable {
+    /// No daemon, or too many.
+    Daemons,
+    /// No service, or too many.
+    Services,
+    /// More followers than `FOLLOWERS_MAX`.
+    Followers,
+    /// Fewer failure domains than copies.
+    Domains {
+        /// Number of domains.
+        found: usize,
+        /// Number of copies.
+        needed: usize,
+    },
+}
+
+impl Membership {
+    /// The first membership: services in turn over the daemons, which all take part, without followers;
+    /// `policy` finds them. `domains` has the failure domain of each daemon.
+    ///
+    /// # Errors
+    /// `Unsuitable` if the copies of a service would not be apart.
+    pub fn initial(
+        domains: &[u32],
+        services: usize,
+        followers: u8,
+        same_domain: bool,
+    ) -> Result<Membership, Unsuitable> {
+        let count = u16::try_from(domains.len()).ok().filter(|&count| count <= DAEMON_COUNT_MAX);
+        let count = count.filter(|&count| count > 0).ok_or(Unsuitable::Daemons)?;
+        if services == 0 || services > domains.len() * SERVICES_PER_DAEMON_MAX {
+            return Err(Unsuitable::Services);
+        }
+        let needed = 1 + usize::from(followers);
+        if needed > 1 + FOLLOWERS_MAX {
+            return Err(Unsuitable::Followers);
+        }
+        let mut distinct = domains.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let found = if same_domain { domains.len() } else { distinct.len() };
+        if found < needed {
+            return Err(Unsuitable::Domains { found, needed });
+        }
+        let member = |&domain| Member { domain, presence: Presence::Up, incarnation: 1 };
+        let seat = |service: usize| {
+            let owner = DaemonIndex((service % usize::from(count)) as u16);
+            Seat {
+                epoch: 1,
+                owner: Some(owner),
+                is_heir: false,
+                last_owner: owner,
+                followers: Vec::new(),
+            }
+        };
+        Ok(Membership {
+            epoch: 1,
+            followers,
+            same_domain,
+            members: domains.iter().map(member).collect(),
+            seats: (0..services).map(seat).collect(),
+        })
+    }
+
+    /// The daemons.
+    pub fn daemons(&self) -> impl Iterator<Item = (DaemonIndex, &Member)> {
+        self.members.iter().enumerate().map(|(index, member)| (DaemonIndex(index as u16), member))
+    }
+
+    /// The services.
+    pub fn services(&self) -> impl Iterator<Item = (ServiceIndex, &Seat)> {
+        self.seats.iter().enumerate().map(|(index, seat)| (ServiceIndex(index as u32), seat))
+    }
+
+    /// One daemon.
+    #[must_use]
+    pub fn member(&self, daemon: DaemonIndex) -> Option<&Member> {
+        self.members.get(usize::from(daemon.0))
+    }
+
+    /// Owner and followers of one service.
+    #[must_use]
+    pub fn seat(&self, service: ServiceIndex) -> Option<&Seat> {
+        self.seats.get(service.0 as usize)
+    }
+
+    pub(crate) fn is_up(&self, daemon: DaemonIndex) -> bool {
+        self.member(daemon).is_some_and(|member| member.presence == Presence::Up)
+    }
+
+    /// Whether a copy of the service may be at this daemon, beside those that it has.
+    pub(crate) fn is_apart(&self, seat: &Seat, daemon: DaemonIndex) -> bool {
+        let domain = |daemon| self.member(daemon).map(|member| member.domain);
+        let copies = seat.owner.into_iter().chain(seat.followers.iter().map(|it| it.daemon));
+        !seat.has(daemon)
+            && (self.same_domain || copies.into_iter().all(|copy| domain(copy) != domain(daemon)))
+    }
+
+    /// Services that each daemon owns.
+    pub(crate) fn owned(&self) -> Vec<usize> {
+        let mut owned = vec![0; self.members.len()];
+        for owner in self.seats.iter().filter_map(|seat| seat.owner) {
+            if let Some(count) = owned.get_mut(usize::from(owner.0)) {
+                *count += 1;
+            }
+        }
+        owned
+    }
+}
+
+impl Encode for Membership {
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.epoch.encode(to);
+        self.followers.encode(to);
+        u8::from(self.same_domain).encode(to);
+        (self.members.len() as u16).encode(to);
+        for member in &self.members {
+            member.domain.encode(to);
+            (member.presence as u8).encode(to);
+            member.incarnation.encode(to);
+        }
+        (self.seats.len() as u32).encode(to);
+        for seat in &self.seats {
+            seat.epoch.encode(to);
+            seat.owner.map_or(u16::MAX, |owner| owner.0).encode(to);
+            u8::from(seat.is_heir).encode(to);
+            seat.last_owner.0.encode(to);
+            (seat.followers.len() as u8).encode(to);
+            for follower in &seat.followers {
+                follower.daemon.0.encode(to);
+                follower.since.encode(to);
+                u8::from(follower.is_in_sync).encode(to);
+            }
+        }
+    }
+}
+
+impl Decode for Membership {
+    fn decode(from: &mut Reader<'_>) -> Result<Membership, Malformed> {
+        let (epoch, followers, same_domain) = (from.u64()?, from.u8()?, flag(from)?);
+        let count = from.u16()?;
+        if count == 0 || count > DAEMON_COUNT_MAX || usize::from(followers) > FOLLOWERS_MAX {
+            return Err(Malformed);
+        }
+        let mut members = Vec::with_capacity(usize::from(count));
+        for _ in 0..count {
+            let (domain, presence, incarnation) = (from.u32()?, from.u8()?, from.u64()?);
+            let presence = match presence {
+                0 => Presence::Up,
+                1 => Presence::Down,
+                2 => Presence::Leaving,
+                _ => return Err(Malformed),
+            };
+            members.push(Member { domain, presence, incarnation });
+        }
+        let exists = |index| (index < count).then_some(DaemonIndex(index)).ok_or(Malformed);
+        let services = from.u32()?;
+        if services as usize > usize::from(DAEMON_COUNT_MAX) * SERVICES_PER_DAEMON_MAX {
+            return Err(Malformed);
+        }
+        let mut seats = Vec::new();
+        for _ in 0..services {
+            let epoch = from.u64()?;
+            let owner = match from.u16()? {
+                u16::MAX => None,
+                index => Some(exists(index)?),
+            };
+            let is_heir = flag(from)?;
+            let last_owner = exists(from.u16()?)?;
+            let followed = from.u8()?;
+            if usize::from(followed) > FOLLOWING_MAX {
+                return Err(Malformed);
+            }
+            let mut followers = Vec::with_capacity(usize::from(followed));
+            for _ in 0..followed {
+                let (daemon, since) = (exists(from.u16()?)?, from.u64()?);
+                followers.push(Follower { daemon, since, is_in_sync: flag(from)? });
+            }
+            seats.push(Seat { epoch, owner, is_heir, last_owner, followers });
+        }
+        Ok(Membership { epoch, followers, same_domain, members, seats })
+    }
+}

@@ -1,0 +1,525 @@
+//! One daemon's part in the cluster: it puts consensus, beats and shipping together.
+//!
+//! Inputs are functions of `Node`; each appends to a list what the daemon does, in this order. The daemon
+//! calls `tick` when `TICK_NANOS` passed at most.
+//!
+//! | what happens | how |
+//! |---|---|
+//! | a daemon is dead | `beats`: voters miss its beats, peers cannot reach it either: `Change::Down` |
+//! | its services go on | the heir activates its copy, and serves when the old lease has ended for sure |
+//! | an owner hands over | it pauses, ships what is left, proposes `Change::HandOver`, and is released |
+//! | a follower is missing | `policy` names one, the owner ships a snapshot, then proposes `Change::InSync` |
+
+mod beats;
+mod messages;
+mod services;
+
+pub use services::Serving;
+
+use crate::change::{Change, Following, Tenure};
+use crate::consensus::{Consensus, Output, TICK_NANOS};
+use crate::encoding::{Decode, Encode};
+use crate::membership::{Membership, Presence, ServiceIndex};
+use crate::policy;
+use crate::shipping::Lane;
+use beats::Beats;
+use messages::Message;
+use services::Services;
+use wire::DaemonIndex;
+use wire::codec::Malformed;
+
+/// A proposal without an effect is repeated after this time.
+const REPEAT_NANOS: i64 = 200_000_000;
+
+/// What the daemon does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Stores the base of the consensus, before what follows.
+    Base(Vec<u8>),
+    /// Stores the tail of the consensus, before what follows.
+    Tail(Vec<u8>),
+    /// Sends a message to a daemon. It may be lost.
+    Send {
+        /// The daemon.
+        to: DaemonIndex,
+        /// For its `Node::receive`.
+        message: Vec<u8>,
+    },
+    /// Finds out whether the host of a daemon can be reached: `Node::probed`.
+    Probe(DaemonIndex),
+    /// Changes the copy of a service that this daemon follows. `Records` survive a kill before what
+    /// follows is done.
+    Store {
+        /// The service.
+        service: ServiceIndex,
+        /// The change.
+        step: StandbyStep,
+    },
+    /// This daemon owns the service now, with the copy that it has. `Node::serving` says when it serves.
+    Activate(Tenure),
+    /// This daemon no longer owns the service. Those who wait ask the new owner.
+    Release(Tenure),
+    /// Begins no operation of the service until `Resume` or `Release`.
+    Pause(ServiceIndex),
+    /// Ends `Pause`.
+    Resume(ServiceIndex),
+    /// Calls `Node::slice` until the snapshot of the service is complete.
+    Slice(Lane),
+    /// The operation is replicated.
+    Replicated {
+        /// The service.
+        service: ServiceIndex,
+        /// As in `Node::wait`.
+        ticket: u64,
+    },
+    /// The membership changed.
+    Changed,
+}
+
+/// A change of a follower's copies.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StandbyStep {
+    /// Begins another copy beside the one there is.
+    Begin,
+    /// Appends records to all copies.
+    Records(Vec<u8>),
+    /// Appends records to the copy that was begun last.
+    Slice(Vec<u8>),
+    /// The copy that was begun last replaces the other.
+    Complete,
+}
+
+/// Settings of a daemon.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The daemon.
+    pub own: DaemonIndex,
+    /// Number of this start, above that of each earlier start.
+    pub incarnation: u64,
+    /// Its failure domain.
+    pub domain: u32,
+    /// Whether it has nothing of an earlier start.
+    pub is_empty: bool,
+    /// The voters of the consensus.
+    pub voters: Vec<DaemonIndex>,
+    /// Makes time-outs different.
+    pub seed: u64,
+}
+
+/// See the module.
+pub struct Node {
+    settings: Settings,
+    consensus: Option<Consensus>,
+    membership: Membership,
+    beats: Beats,
+    services: Services,
+    /// What the policy wants next, when it was proposed, and in which epoch.
+    proposed: Option<(Change, i64, u64)>,
+    weights: Vec<u64>,
+    now: i64,
+    ticked_at: i64,
+}
+
+impl Node {
+    /// The first start of the instance: all daemons are given the same membership and voters.
+    ///
+    /// # Errors
+    /// `Malformed` if the settings do not fit each other.
+    pub fn begin(settings: Settings, membership: Membership, now: i64) -> Result<Node, Malformed> {
+        let own = settings.own;
+        let consensus = if settings.voters.contains(&own) {
+            Some(Consensus::begin(own, &settings.voters, &membership, settings.seed)?)
+        } else {
+            None
+        };
+        Ok(Node::with(settings, membership, consensus, now))
+    }
+
+    /// A later start. `stored` has base and tail as a voter stored them last.
+    ///
+    /// # Errors
+    /// `Malformed` if the settings do not fit each other, or what is stored.
+    pub fn restore(
+        settings: Settings,
+        stored: Option<(&[u8], &[u8])>,
+        membership: Membership,
+        now: i64,
+    ) -> Result<Node, Malformed> {
+        let Some((base, tail)) = stored else {
+            return Ok(Node::with(settings, membership, None, now));
+        };
+        let consensus = Consensus::restore(settings.own, base, tail, settings.seed)?;
+        let membership = consensus.membership().clone();
+        Ok(Node::with(settings, membership, Some(consensus), now))
+    }
+
+    fn with(
+        settings: Settings,
+        membership: Membership,
+        consensus: Option<Consensus>,
+        now: i64,
+    ) -> Node {
+        let beats = Beats::new(membership.members.len(), &settings.voters, now);
+        Node {
+            settings,
+            consensus,
+            membership,
+            beats,
+            services: Services::default(),
+            proposed: None,
+            weights: Vec::new(),
+            now,
+            ticked_at: now,
+        }
+    }
+
+    /// The first actions.
+    pub fn start(&mut self, now: i64, out: &mut Vec<Action>) {
+        self.now = now;
+        let mut outputs = Vec::new();
+        if let Some(consensus) = &mut self.consensus {
+            consensus.start(&mut outputs);
+        }
+        self.perform(outputs, out);
+        self.adopt(out);
+        self.beat(out);
+    }
+
+    /// The membership that this daemon knows.
+    #[must_use]
+    pub const fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// Number of the start that this daemon takes part with.
+    #[must_use]
+    pub const fn incarnation(&self) -> u64 {
+        self.settings.incarnation
+    }
+
+    /// Whether this daemon leads the consensus.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.consensus.as_ref().is_some_and(Consensus::leads)
+    }
+
+    /// Whether this daemon may serve a service at this time.
+    #[must_use]
+    pub fn serving(&self, service: ServiceIndex, now: i64) -> Serving {
+        let Some(seat) = self.membership.seat(service) else { return Serving::Elsewhere };
+        let is_owner = seat.owner == Some(self.settings.own) && self.is_present();
+        if !is_owner || !self.services.owns(service) {
+            return Serving::Elsewhere;
+        }
+        if self.services.is_paused(service) {
+            return Serving::Later;
+        }
+        // Without followers nobody can take over.
+        let is_safe = seat.followers.is_empty() && !seat.is_heir || self.beats.has_lease(now);
+        let is_alone = !seat.is_heir || self.services.is_settled(service);
+        if is_safe && is_alone { Serving::Yes } else { Serving::Later }
+    }
+
+    fn is_present(&self) -> bool {
+        self.membership.member(self.settings.own).is_some_and(|member| {
+            member.presence != Presence::Down && member.incarnation == self.settings.incarnation
+        })
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now: i64, out: &mut Vec<Action>) {
+        self.now = now;
+        let mut outputs = Vec::new();
+        if let Some(consensus) = &mut self.consensus {
+            // A process that stood still does not count that time as a leader's silence.
+            let late = now - self.ticked_at;
+            if late >= TICK_NANOS {
+                self.ticked_at =
+                    if late < 2 * TICK_NANOS { self.ticked_at + TICK_NANOS } else { now };
+                consensus.tick(&mut outputs);
+            }
+        }
+        self.perform(outputs, out);
+        if self.beats.is_due(now) {
+            self.beat(out);
+        }
+        self.services.tick(now, &self.membership, out, &mut self.beats);
+        self.send_proposals(out);
+        if self.leads() {
+            self.lead(out);
+        }
+    }
+
+    /// A message of another daemon.
+    ///
+    /// # Errors
+    /// `Malformed`: it has no effect.
+    pub fn receive(
+        &mut self,
+        from: DaemonIndex,
+        bytes: &[u8],
+        now: i64,
+        out: &mut Vec<Action>,
+    ) -> Result<(), Malformed> {
+        self.now = now;
+        match Message::from_bytes(bytes)? {
+            Message::Consensus(message) => {
+                let Some(consensus) = &mut self.consensus else { return Ok(()) };
+                let mut outputs = Vec::new();
+                let received = consensus.receive(from, message, &mut outputs);
+                self.perform(outputs, out);
+                received?;
+            }
+            Message::Propose(change) => self.propose(&change, out),
+            Message::Beat(beat) => self.beaten(from, &beat, out),
+            Message::Grant(grant) => {
+                self.beats.granted(from, &grant, self.settings.incarnation, now);
+                self.services.settle(&self.membership, &self.beats);
+            }
+            Message::Membership(bytes) => {
+                let membership = Membership::from_bytes(bytes)?;
+                if self.consensus.is_none() && membership.epoch > self.membership.epoch {
+                    self.membership = membership;
+                    self.adopt(out);
+                }
+            }
+            Message::Check { daemon } => {
+                if self.membership.member(daemon).is_none() {
+                    return Ok(());
+                }
+                if self.beats.heard_lately(daemon, now) {
+                    send(from, &Message::Checked { daemon, is_reached: true }, out);
+                } else {
+                    self.beats.ask(daemon, from);
+                    out.push(Action::Probe(daemon));
+                }
+            }
+            Message::Checked { daemon, is_reached } => {
+                self.beats.checked(daemon, from, is_reached);
+            }
+            Message::Advise(following) => {
+                let own = self.settings.own;
+                self.services.advise(following, &self.membership, own, now, out);
+            }
+            Message::Parcel(parcel) => {
+                self.services.parcel(from, &parcel, &self.membership, self.settings.own, out);
+            }
+            Message::Receipt(receipt) => {
+                self.services.receipt(from, &receipt, now, out);
+                self.send_proposals(out);
+            }
+        }
+        Ok(())
+    }
+
+    /// The answer to `Action::Probe`.
+    pub fn probed(
+        &mut self,
+        daemon: DaemonIndex,
+        is_reached: bool,
+        now: i64,
+        out: &mut Vec<Action>,
+    ) {
+        self.now = now;
+        for asker in self.beats.askers(daemon) {
+            send(asker, &Message::Checked { daemon, is_reached }, out);
+        }
+        self.beats.checked(daemon, self.settings.own, is_reached);
+    }
+
+    /// The host of a daemon says that the daemon has ended.
+    pub fn ended(
+        &mut self,
+        daemon: DaemonIndex,
+        incarnation: u64,
+        now: i64,
+        out: &mut Vec<Action>,
+    ) {
+        self.now = now;
+        self.propose(&Change::Down { daemon, incarnation }, out);
+    }
+
+    /// Proposes a change that a person asks for.
+    pub fn propose(&mut self, change: &Change, out: &mut Vec<Action>) {
+        let mut outputs = Vec::new();
+        if let Some(consensus) = &mut self.consensus {
+            // Without a leader it is lost, and repeated by whoever wants it.
+            let _ = consensus.propose(change, &mut outputs);
+        } else if let Some(voter) = self.beats.nearest_voter() {
+            // Any voter knows the leader.
+            send(voter, &Message::Propose(*change), out);
+        }
+        self.perform(outputs, out);
+    }
+
+    /// The loads of the services, for the policy of the leader.
+    pub fn set_weights(&mut self, weights: Vec<u64>) {
+        self.weights = weights;
+    }
+
+    /// A record was appended to the log of a service that this daemon owns.
+    pub fn append(&mut self, service: ServiceIndex, record: &[u8]) {
+        self.services.append(service, record);
+    }
+
+    /// An operation of a service waits until it is replicated: `Action::Replicated`.
+    pub fn wait(&mut self, service: ServiceIndex, ticket: u64, now: i64, out: &mut Vec<Action>) {
+        self.now = now;
+        self.services.wait(service, ticket, now, out);
+        self.send_proposals(out);
+    }
+
+    /// The answer to `Action::Slice`: records of the state as it is now, each with its length.
+    pub fn slice(&mut self, lane: Lane, batch: &[u8], is_last: bool, out: &mut Vec<Action>) {
+        self.services.slice(lane, batch, is_last, self.now, out);
+        self.send_proposals(out);
+    }
+
+    fn perform(&mut self, outputs: Vec<Output>, out: &mut Vec<Action>) {
+        let mut is_changed = false;
+        for output in outputs {
+            match output {
+                Output::Base(bytes) => out.push(Action::Base(bytes)),
+                Output::Tail(bytes) => out.push(Action::Tail(bytes)),
+                Output::Send { to, message } => send(to, &Message::Consensus(&message), out),
+                Output::Changed => is_changed = true,
+            }
+        }
+        if is_changed && let Some(consensus) = &self.consensus {
+            self.membership = consensus.membership().clone();
+            self.adopt(out);
+        }
+    }
+
+    /// Does what a new membership asks of this daemon.
+    fn adopt(&mut self, out: &mut Vec<Action>) {
+        self.beats.resize(self.membership.members.len(), self.now);
+        let own = self.settings.own;
+        let is_up_to_date = self.is_present();
+        self.services.adopt(&self.membership, own, is_up_to_date, self.now, out);
+        let gone = self.membership.member(own).is_some_and(|member| {
+            member.presence == Presence::Down && member.incarnation == self.settings.incarnation
+        });
+        if gone {
+            // It was declared dead and lives: it comes again, as after a restart.
+            self.settings.incarnation += 1;
+            self.beats.forget_lease();
+        }
+        out.push(Action::Changed);
+        if self.services.has_heirs(&self.membership) {
+            // The sooner voters are known to know of it, the sooner this daemon serves.
+            self.beat(out);
+        }
+        self.services.settle(&self.membership, &self.beats);
+        self.send_proposals(out);
+    }
+
+    fn send_proposals(&mut self, out: &mut Vec<Action>) {
+        for change in self.services.take_proposals() {
+            self.propose(&change, out);
+        }
+    }
+
+    fn beat(&mut self, out: &mut Vec<Action>) {
+        let beat = messages::Beat {
+            incarnation: self.settings.incarnation,
+            domain: self.settings.domain,
+            is_empty: self.settings.is_empty,
+            sent: self.now,
+            epoch: self.membership.epoch,
+        };
+        self.beats.sent(self.now);
+        for voter in self.settings.voters.clone() {
+            if voter == self.settings.own {
+                self.beaten(voter, &beat, out);
+            } else {
+                send(voter, &Message::Beat(beat), out);
+            }
+        }
+    }
+
+    /// A beat arrived at this voter.
+    fn beaten(&mut self, from: DaemonIndex, beat: &messages::Beat, out: &mut Vec<Action>) {
+        if self.consensus.is_none() {
+            return;
+        }
+        let member = self.membership.member(from).cloned();
+        let is_known = member.as_ref().is_some_and(|member| {
+            member.presence != Presence::Down && member.incarnation == beat.incarnation
+        });
+        if is_known {
+            self.beats.heard(from, self.now);
+            let grant = messages::Grant {
+                incarnation: beat.incarnation,
+                sent: beat.sent,
+                epoch: self.membership.epoch,
+                quiet: self.beats.quiet_nanos(&self.membership, self.now),
+            };
+            if from == self.settings.own {
+                self.beats.granted(from, &grant, self.settings.incarnation, self.now);
+                self.services.settle(&self.membership, &self.beats);
+            } else {
+                send(from, &Message::Grant(grant), out);
+            }
+        } else if self.leads() && member.is_none_or(|it| it.incarnation < beat.incarnation) {
+            let up = Change::Up {
+                daemon: from,
+                incarnation: beat.incarnation,
+                domain: beat.domain,
+                is_empty: beat.is_empty,
+            };
+            self.propose(&up, out);
+        }
+        if beat.epoch < self.membership.epoch && from != self.settings.own {
+            send(from, &Message::Membership(&self.membership.to_bytes()), out);
+        }
+    }
+
+    /// What the leader does: it declares daemons dead, and follows the policy.
+    fn lead(&mut self, out: &mut Vec<Action>) {
+        let own = self.settings.own;
+        for (daemon, asked) in self.beats.suspects(&self.membership, own, self.now) {
+            for peer in asked {
+                if peer == own {
+                    out.push(Action::Probe(daemon));
+                } else {
+                    send(peer, &Message::Check { daemon }, out);
+                }
+            }
+        }
+        for daemon in self.beats.dead(self.now) {
+            if let Some(member) = self.membership.member(daemon) {
+                self.propose(&Change::Down { daemon, incarnation: member.incarnation }, out);
+            }
+        }
+        let Some(change) = policy::next_change(&self.membership, &self.weights) else { return };
+        let (now, epoch) = (self.now, self.membership.epoch);
+        let is_pending = self.proposed.as_ref().is_some_and(|(last, at, in_epoch)| {
+            *last == change && *in_epoch == epoch && now - at < REPEAT_NANOS
+        });
+        if is_pending {
+            return;
+        }
+        self.proposed = Some((change, now, epoch));
+        match change {
+            // The owner alone knows when.
+            Change::HandOver { of } => self.advise(of, out),
+            change => self.propose(&change, out),
+        }
+    }
+
+    fn advise(&mut self, of: Following, out: &mut Vec<Action>) {
+        let owner = self.membership.seat(of.of.service).and_then(|seat| seat.owner);
+        match owner {
+            Some(owner) if owner == self.settings.own => {
+                self.services.advise(of, &self.membership, owner, self.now, out);
+            }
+            Some(owner) => send(owner, &Message::Advise(of), out),
+            None => {}
+        }
+    }
+}
+
+fn send(to: DaemonIndex, message: &Message<'_>, out: &mut Vec<Action>) {
+    out.push(Action::Send { to, message: message.to_bytes() });
+}

@@ -1,0 +1,280 @@
+//! Signs of life (F6): leases of owners, suspicion, and the question to peers before a daemon is dead.
+//!
+//! Each daemon beats to all voters. A voter answers a daemon that it counts as alive with a grant. A daemon
+//! has its *lease* while a majority of voters granted beats that it sent less than `lease_nanos` ago. A
+//! voter that has applied `Change::Down` grants nothing, and says for how long it has not. So a lease has
+//! ended for sure `lease_nanos` after the last grant of a majority of voters that know of the change
+//! (`Beats::leases_end`), whatever messages were late.
+//!
+//! The leader suspects a daemon when beats are missing for longer than they ever were apart, and asks
+//! voters and other daemons. It is dead when nobody reaches it and a majority of those asked said so; a
+//! daemon that one peer reaches lives.
+
+use super::messages::Grant;
+use crate::membership::{Membership, Presence};
+use std::collections::BTreeMap;
+use wire::DaemonIndex;
+
+const BEAT_NANOS: i64 = 100_000_000;
+/// With more daemons than this, beats are rarer, so that a voter receives no more of them.
+const DAEMONS_AT_FULL_RATE: usize = 256;
+/// Beats that may be missing before a daemon is suspected.
+const MISSED_BEATS: i64 = 3;
+const LEASE_BEATS: i64 = 4;
+/// Clocks of two hosts run apart by less than one in this.
+const DRIFT_DIVISOR: i64 = 16;
+/// How long an answer of a peer is waited for.
+const CHECK_NANOS: i64 = 300_000_000;
+/// After a daemon was reached by some peer it is not asked about for this time.
+const REACHED_NANOS: i64 = 1_000_000_000;
+/// Peers that are asked beside the voters.
+const ASKED_OTHERS: usize = 4;
+
+/// When a daemon was heard, and how regularly.
+#[derive(Clone, Copy, Debug)]
+struct Pulse {
+    heard: i64,
+    /// Mean time between two beats, and mean distance from it.
+    mean: i64,
+    deviation: i64,
+    quiet_until: i64,
+}
+
+struct Check {
+    since: i64,
+    asked: Vec<DaemonIndex>,
+    unreached: Vec<DaemonIndex>,
+    is_reached: bool,
+}
+
+/// See the module.
+pub(super) struct Beats {
+    voters: Vec<DaemonIndex>,
+    /// For each voter the latest beat that it granted to this daemon.
+    granted: BTreeMap<DaemonIndex, i64>,
+    /// For each voter the epochs that it was seen to know, each with a time since which it has granted
+    /// nothing to daemons that are down in it.
+    known: BTreeMap<DaemonIndex, Vec<(u64, i64)>>,
+    pulses: Vec<Pulse>,
+    checks: BTreeMap<DaemonIndex, Check>,
+    askers: BTreeMap<DaemonIndex, Vec<DaemonIndex>>,
+    sent_at: i64,
+    last_grant: Option<DaemonIndex>,
+}
+
+impl Beats {
+    pub(super) fn new(daemons: usize, voters: &[DaemonIndex], now: i64) -> Beats {
+        let mut beats = Beats {
+            voters: voters.to_vec(),
+            granted: BTreeMap::new(),
+            known: BTreeMap::new(),
+            pulses: Vec::new(),
+            checks: BTreeMap::new(),
+            askers: BTreeMap::new(),
+            sent_at: i64::MIN / 2,
+            last_grant: None,
+        };
+        beats.resize(daemons, now);
+        beats
+    }
+
+    pub(super) fn resize(&mut self, daemons: usize, now: i64) {
+        let fresh = Pulse { heard: now, mean: 0, deviation: 0, quiet_until: now };
+        self.pulses.resize(daemons, fresh);
+    }
+
+    fn beat_nanos(&self) -> i64 {
+        BEAT_NANOS * (1 + (self.pulses.len() / DAEMONS_AT_FULL_RATE) as i64)
+    }
+
+    fn lease_nanos(&self) -> i64 {
+        LEASE_BEATS * self.beat_nanos()
+    }
+
+    /// A voter that answered last, or the first.
+    pub(super) fn nearest_voter(&self) -> Option<DaemonIndex> {
+        self.last_grant.or_else(|| self.voters.first().copied())
+    }
+
+    pub(super) const fn is_due(&self, now: i64) -> bool {
+        now - self.sent_at >= BEAT_NANOS
+    }
+
+    pub(super) fn sent(&mut self, now: i64) {
+        self.sent_at = now;
+    }
+
+    pub(super) fn forget_lease(&mut self) {
+        self.granted.clear();
+    }
+
+    pub(super) fn granted(
+        &mut self,
+        voter: DaemonIndex,
+        grant: &Grant,
+        incarnation: u64,
+        now: i64,
+    ) {
+        if !self.voters.contains(&voter) || grant.incarnation != incarnation || grant.sent > now {
+            return;
+        }
+        self.last_grant = Some(voter);
+        let latest = self.granted.entry(voter).or_insert(grant.sent);
+        *latest = grant.sent.max(*latest);
+        let lease = self.lease_nanos();
+        let known = self.known.entry(voter).or_default();
+        if known.last().is_none_or(|&(epoch, _)| epoch < grant.epoch) {
+            // The answer was given after the beat was sent, and may have been on its way since.
+            let quiet = i64::try_from(grant.quiet).unwrap_or(i64::MAX).min(lease);
+            let quiet = quiet - quiet / DRIFT_DIVISOR;
+            known.push((grant.epoch, now - quiet));
+            // What is older than any wait is never asked for.
+            if known.len() > 64 {
+                known.remove(0);
+            }
+        }
+    }
+
+    const fn majority(&self) -> usize {
+        self.voters.len() / 2 + 1
+    }
+
+    /// The n-th best of the values of all voters, where n is a majority.
+    fn agreed(&self, values: impl Iterator<Item = i64>, best: fn(&mut Vec<i64>)) -> Option<i64> {
+        let mut values: Vec<i64> = values.collect();
+        best(&mut values);
+        values.get(self.majority() - 1).copied()
+    }
+
+    pub(super) fn has_lease(&self, now: i64) -> bool {
+        let sent = self.granted.values().copied();
+        let latest_first = |values: &mut Vec<i64>| values.sort_unstable_by(|a, b| b.cmp(a));
+        let agreed = self.agreed(sent, latest_first);
+        agreed.is_some_and(|sent| now - sent < self.lease_nanos())
+    }
+
+    /// When all leases of daemons that are down in this epoch of the membership have ended for sure.
+    /// `None`: too few voters are known to know of it.
+    pub(super) fn leases_end(&self, epoch: u64) -> Option<i64> {
+        let quiet_since = self.known.values().filter_map(|known| {
+            known.iter().find(|&&(it, _)| it >= epoch).map(|&(_, since)| since)
+        });
+        let lease = self.lease_nanos();
+        let agreed = self.agreed(quiet_since, |values| values.sort_unstable());
+        agreed.map(|since| since + lease + lease / DRIFT_DIVISOR)
+    }
+
+    /// For a voter's grant: how long nothing was granted to daemons that are down.
+    pub(super) fn quiet_nanos(&self, membership: &Membership, now: i64) -> u64 {
+        let down = membership.daemons().filter(|(_, member)| member.presence == Presence::Down);
+        let granted = down.filter_map(|(daemon, _)| self.pulses.get(usize::from(daemon.0)));
+        granted.map(|pulse| now - pulse.heard).min().unwrap_or(i64::MAX).cast_unsigned()
+    }
+
+    pub(super) fn heard(&mut self, daemon: DaemonIndex, now: i64) {
+        let Some(pulse) = self.pulses.get_mut(usize::from(daemon.0)) else { return };
+        let apart = now - pulse.heard;
+        pulse.heard = now;
+        pulse.mean += (apart - pulse.mean) / 8;
+        pulse.deviation += ((apart - pulse.mean).abs() - pulse.deviation) / 8;
+        self.checks.remove(&daemon);
+    }
+
+    pub(super) fn heard_lately(&self, daemon: DaemonIndex, now: i64) -> bool {
+        let pulse = self.pulses.get(usize::from(daemon.0));
+        let is_voter = !self.granted.is_empty() && pulse.is_some_and(|it| it.mean > 0);
+        is_voter && pulse.is_some_and(|it| now - it.heard < self.beat_nanos() * 3 / 2)
+    }
+
+    fn is_missing(&self, pulse: &Pulse, now: i64) -> bool {
+        let usual = MISSED_BEATS * self.beat_nanos();
+        let seen = pulse.mean + 8 * pulse.deviation;
+        now - pulse.heard > seen.clamp(usual, 4 * usual) && now >= pulse.quiet_until
+    }
+
+    /// Daemons that are missing and that nobody is asked about yet, with those to ask.
+    pub(super) fn suspects(
+        &mut self,
+        membership: &Membership,
+        own: DaemonIndex,
+        now: i64,
+    ) -> Vec<(DaemonIndex, Vec<DaemonIndex>)> {
+        let mut found = Vec::new();
+        for (daemon, member) in membership.daemons() {
+            let pulse = self.pulses.get(usize::from(daemon.0));
+            let is_missing = pulse.is_some_and(|pulse| self.is_missing(pulse, now));
+            let may = member.presence != Presence::Down && daemon != own;
+            if !may || !is_missing || self.checks.contains_key(&daemon) {
+                continue;
+            }
+            let mut asked: Vec<DaemonIndex> =
+                self.voters.iter().copied().filter(|&voter| voter != daemon).collect();
+            // Daemons that are heard, other ones each time.
+            let count = membership.members.len() as u64;
+            let first = wire::hash::mix(u64::from(daemon.0), now.cast_unsigned()) % count.max(1);
+            let others = (0..count).map(|step| DaemonIndex(((first + step) % count) as u16));
+            let others = others.filter(|&other| {
+                let pulse = self.pulses.get(usize::from(other.0));
+                other != daemon
+                    && !self.voters.contains(&other)
+                    && membership.is_up(other)
+                    && pulse.is_some_and(|pulse| !self.is_missing(pulse, now))
+            });
+            asked.extend(others.take(ASKED_OTHERS));
+            let check = Check {
+                since: now,
+                asked: asked.clone(),
+                unreached: Vec::new(),
+                is_reached: false,
+            };
+            self.checks.insert(daemon, check);
+            found.push((daemon, asked));
+        }
+        found
+    }
+
+    pub(super) fn ask(&mut self, daemon: DaemonIndex, asker: DaemonIndex) {
+        let askers = self.askers.entry(daemon).or_default();
+        if !askers.contains(&asker) {
+            askers.push(asker);
+        }
+    }
+
+    pub(super) fn askers(&mut self, daemon: DaemonIndex) -> Vec<DaemonIndex> {
+        self.askers.remove(&daemon).unwrap_or_default()
+    }
+
+    /// A peer's answer.
+    pub(super) fn checked(&mut self, daemon: DaemonIndex, from: DaemonIndex, is_reached: bool) {
+        let Some(check) = self.checks.get_mut(&daemon) else { return };
+        if !check.asked.contains(&from) {
+            return;
+        }
+        check.is_reached |= is_reached;
+        if !is_reached && !check.unreached.contains(&from) {
+            check.unreached.push(from);
+        }
+    }
+
+    /// Daemons that are dead by the answers.
+    pub(super) fn dead(&mut self, now: i64) -> Vec<DaemonIndex> {
+        let mut dead = Vec::new();
+        let (checks, pulses) = (&mut self.checks, &mut self.pulses);
+        checks.retain(|&daemon, check| {
+            let is_over = now - check.since >= CHECK_NANOS;
+            if check.is_reached {
+                if let Some(pulse) = pulses.get_mut(usize::from(daemon.0)) {
+                    pulse.quiet_until = now + REACHED_NANOS;
+                }
+                return false;
+            }
+            let is_answered = check.unreached.len() == check.asked.len();
+            let is_dead = check.unreached.len() > check.asked.len() / 2 && (is_over || is_answered);
+            if is_dead {
+                dead.push(daemon);
+            }
+            !is_over && !is_dead
+        });
+        dead
+    }
+}

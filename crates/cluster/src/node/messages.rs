@@ -1,0 +1,148 @@
+//! Messages between the nodes of two daemons.
+
+use crate::change::{Change, Following, Tenure};
+use crate::encoding::{Decode, Encode, flag};
+use crate::shipping::{Parcel, Receipt};
+use wire::DaemonIndex;
+use wire::codec::{Malformed, Reader};
+
+/// A sign of life, to each voter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Beat {
+    pub incarnation: u64,
+    pub domain: u32,
+    pub is_empty: bool,
+    /// The sender's time, which the grant repeats.
+    pub sent: i64,
+    /// Epoch of the membership that the sender knows.
+    pub epoch: u64,
+}
+
+/// A voter's answer: until some time after `sent` it counts the sender as alive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Grant {
+    pub incarnation: u64,
+    pub sent: i64,
+    /// Epoch of the membership that the voter knows.
+    pub epoch: u64,
+    /// Nanoseconds since the voter granted anything to a daemon that is down in this membership.
+    pub quiet: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Message<'a> {
+    Consensus(&'a [u8]),
+    Propose(Change),
+    Beat(Beat),
+    Grant(Grant),
+    Membership(&'a [u8]),
+    Check { daemon: DaemonIndex },
+    Checked { daemon: DaemonIndex, is_reached: bool },
+    Advise(Following),
+    Parcel(Parcel<'a>),
+    Receipt(Receipt),
+}
+
+impl Encode for Message<'_> {
+    fn encode(&self, to: &mut Vec<u8>) {
+        match self {
+            Message::Consensus(bytes) => {
+                to.push(0);
+                to.extend_from_slice(bytes);
+            }
+            Message::Propose(change) => {
+                to.push(1);
+                change.encode(to);
+            }
+            Message::Beat(beat) => {
+                to.push(2);
+                beat.incarnation.encode(to);
+                beat.domain.encode(to);
+                u8::from(beat.is_empty).encode(to);
+                beat.sent.cast_unsigned().encode(to);
+                beat.epoch.encode(to);
+            }
+            Message::Grant(grant) => {
+                to.push(3);
+                grant.incarnation.encode(to);
+                grant.sent.cast_unsigned().encode(to);
+                grant.epoch.encode(to);
+                grant.quiet.encode(to);
+            }
+            Message::Membership(bytes) => {
+                to.push(4);
+                to.extend_from_slice(bytes);
+            }
+            Message::Check { daemon } => {
+                to.push(5);
+                daemon.0.encode(to);
+            }
+            Message::Checked { daemon, is_reached } => {
+                to.push(6);
+                daemon.0.encode(to);
+                u8::from(*is_reached).encode(to);
+            }
+            Message::Advise(following) => {
+                to.push(7);
+                following.of.encode(to);
+                following.follower.0.encode(to);
+                following.since.encode(to);
+            }
+            Message::Parcel(parcel) => {
+                to.push(PARCEL);
+                parcel.encode(to);
+            }
+            Message::Receipt(receipt) => {
+                to.push(9);
+                receipt.encode(to);
+            }
+        }
+    }
+}
+
+const PARCEL: u8 = 8;
+
+impl<'a> Message<'a> {
+    /// The message with a parcel that is encoded already.
+    pub(super) fn of_parcel(encoded: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(1 + encoded.len());
+        bytes.push(PARCEL);
+        bytes.extend_from_slice(encoded);
+        bytes
+    }
+
+    pub(super) fn from_bytes(bytes: &'a [u8]) -> Result<Message<'a>, Malformed> {
+        let mut from = Reader::new(bytes);
+        let message = match from.u8()? {
+            0 => return Ok(Message::Consensus(from.rest())),
+            1 => Message::Propose(Change::decode(&mut from)?),
+            2 => {
+                let (incarnation, domain) = (from.u64()?, from.u32()?);
+                let is_empty = flag(&mut from)?;
+                let (sent, epoch) = (from.u64()?.cast_signed(), from.u64()?);
+                Message::Beat(Beat { incarnation, domain, is_empty, sent, epoch })
+            }
+            3 => {
+                let (incarnation, sent) = (from.u64()?, from.u64()?.cast_signed());
+                let (epoch, quiet) = (from.u64()?, from.u64()?);
+                Message::Grant(Grant { incarnation, sent, epoch, quiet })
+            }
+            4 => return Ok(Message::Membership(from.rest())),
+            5 => Message::Check { daemon: DaemonIndex(from.u16()?) },
+            6 => {
+                let daemon = DaemonIndex(from.u16()?);
+                Message::Checked { daemon, is_reached: flag(&mut from)? }
+            }
+            7 => {
+                let of = Tenure::decode(&mut from)?;
+                let follower = DaemonIndex(from.u16()?);
+                Message::Advise(Following { of, follower, since: from.u64()? })
+            }
+            PARCEL => return Ok(Message::Parcel(Parcel::from_bytes(from.rest())?)),
+            9 => Message::Receipt(Receipt::decode(&mut from)?),
+            _ => return Err(Malformed),
+        };
+        from.end()?;
+        Ok(message)
+    }
+}

@@ -1,0 +1,308 @@
+//! The services that this daemon owns, follows, or hands over.
+
+use super::beats::Beats;
+use super::messages::Message;
+use super::{Action, StandbyStep};
+use crate::change::{Change, Following, Tenure};
+use crate::membership::{Membership, ServiceIndex};
+use crate::shipping::follower::{FollowerOutput, Standby};
+use crate::shipping::owner::{Owner, OwnerOutput};
+use crate::shipping::{Lane, Parcel, Receipt};
+use std::collections::BTreeMap;
+use wire::DaemonIndex;
+
+/// Whether a daemon serves a service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Serving {
+    /// It does.
+    Yes,
+    /// It owns the service, and will serve it or say that another does.
+    Later,
+    /// It does not own the service.
+    Elsewhere,
+}
+
+/// A hand-over of a service that this daemon owns.
+#[derive(Clone, Copy)]
+struct Handover {
+    following: Following,
+    /// When it was proposed: from then on the membership alone decides how it ends.
+    proposed_at: Option<i64>,
+    since: i64,
+}
+
+/// How long an owner stands still for a follower that does not get what is left.
+const HANDOVER_NANOS: i64 = 1_000_000_000;
+/// A proposal without an effect is repeated after this time.
+const REPEAT_NANOS: i64 = 200_000_000;
+
+struct Owned {
+    owner: Owner,
+    handover: Option<Handover>,
+    /// Epoch of the membership in which this daemon became the owner.
+    in_epoch: u64,
+    /// When the leases of earlier owners have ended.
+    settles_at: Option<i64>,
+    is_settled: bool,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Services {
+    owned: BTreeMap<ServiceIndex, Owned>,
+    standbys: BTreeMap<ServiceIndex, Standby>,
+    proposals: Vec<Change>,
+}
+
+impl Services {
+    pub(super) fn owns(&self, service: ServiceIndex) -> bool {
+        self.owned.contains_key(&service)
+    }
+
+    pub(super) fn is_paused(&self, service: ServiceIndex) -> bool {
+        self.owned.get(&service).is_some_and(|it| it.handover.is_some())
+    }
+
+    pub(super) fn is_settled(&self, service: ServiceIndex) -> bool {
+        self.owned.get(&service).is_some_and(|it| it.is_settled)
+    }
+
+    pub(super) fn take_proposals(&mut self) -> Vec<Change> {
+        core::mem::take(&mut self.proposals)
+    }
+
+    pub(super) fn append(&mut self, service: ServiceIndex, record: &[u8]) {
+        if let Some(owned) = self.owned.get_mut(&service) {
+            owned.owner.append(record);
+        }
+    }
+
+    pub(super) fn wait(
+        &mut self,
+        service: ServiceIndex,
+        ticket: u64,
+        now: i64,
+        out: &mut Vec<Action>,
+    ) {
+        if let Some(owned) = self.owned.get_mut(&service) {
+            owned.owner.wait(ticket);
+            let mut outputs = Vec::new();
+            owned.owner.tick(now, &mut outputs);
+            self.perform(service, outputs, out);
+        }
+    }
+
+    pub(super) fn slice(
+        &mut self,
+        lane: Lane,
+        batch: &[u8],
+        is_last: bool,
+        now: i64,
+        out: &mut Vec<Action>,
+    ) {
+        let service = lane.of.service;
+        if let Some(owned) = self.owned.get_mut(&service)
+            && owned.owner.of() == lane.of
+        {
+            owned.owner.slice(lane, batch, is_last);
+            let mut outputs = Vec::new();
+            owned.owner.tick(now, &mut outputs);
+            self.perform(service, outputs, out);
+        }
+    }
+
+    pub(super) fn receipt(
+        &mut self,
+        from: DaemonIndex,
+        receipt: &Receipt,
+        now: i64,
+        out: &mut Vec<Action>,
+    ) {
+        let service = receipt.lane.of.service;
+        if let Some(owned) = self.owned.get_mut(&service) {
+            let mut outputs = Vec::new();
+            owned.owner.receipt(from, receipt, now, &mut outputs);
+            self.perform(service, outputs, out);
+        }
+    }
+
+    pub(super) fn parcel(
+        &mut self,
+        from: DaemonIndex,
+        parcel: &Parcel<'_>,
+        membership: &Membership,
+        own: DaemonIndex,
+        out: &mut Vec<Action>,
+    ) {
+        let service = parcel.lane.of.service;
+        let Some(seat) = membership.seat(service) else { return };
+        // An owner that this daemon does not know yet is ahead of it: the parcel comes again.
+        let is_known = seat.owner == Some(from) && seat.epoch == parcel.lane.of.epoch;
+        if !is_known || seat.follower(own).is_none() {
+            return;
+        }
+        let standby = self.standbys.entry(service).or_default();
+        let mut outputs = Vec::new();
+        standby.receive(parcel, seat.epoch, &mut outputs);
+        for output in outputs {
+            let step = match output {
+                FollowerOutput::Begin => StandbyStep::Begin,
+                FollowerOutput::Records(batch) => StandbyStep::Records(batch.to_vec()),
+                FollowerOutput::Slice(batch) => StandbyStep::Slice(batch.to_vec()),
+                FollowerOutput::Complete => StandbyStep::Complete,
+                FollowerOutput::Receipt(receipt) => {
+                    super::send(from, &Message::Receipt(receipt), out);
+                    continue;
+                }
+            };
+            out.push(Action::Store { service, step });
+        }
+    }
+
+    /// The leader asks for a hand-over.
+    pub(super) fn advise(
+        &mut self,
+        following: Following,
+        membership: &Membership,
+        own: DaemonIndex,
+        now: i64,
+        out: &mut Vec<Action>,
+    ) {
+        let service = following.of.service;
+        let is_owner = membership.seat(service).is_some_and(|it| it.owner == Some(own));
+        let Some(owned) = self.owned.get_mut(&service) else { return };
+        let may = is_owner && owned.handover.is_none() && owned.owner.of() == following.of;
+        if may && membership.may_hand_over(following) {
+            owned.handover = Some(Handover { following, proposed_at: None, since: now });
+            out.push(Action::Pause(service));
+            // What was appended before is sent at once.
+            owned.owner.hurry();
+            let mut outputs = Vec::new();
+            owned.owner.tick(now, &mut outputs);
+            self.perform(service, outputs, out);
+        }
+    }
+
+    /// Owners and followers as the membership says.
+    pub(super) fn adopt(
+        &mut self,
+        membership: &Membership,
+        own: DaemonIndex,
+        is_present: bool,
+        now: i64,
+        out: &mut Vec<Action>,
+    ) {
+        for (service, seat) in membership.services() {
+            let of = Tenure { service, epoch: seat.epoch };
+            let is_owner = is_present && seat.owner == Some(own);
+            let before = self.owned.get(&service).map(|it| it.owner.of());
+            if before.is_some() && (!is_owner || before != Some(of)) {
+                self.release(service, out);
+            }
+            if is_owner && !self.owned.contains_key(&service) {
+                let owned = Owned {
+                    owner: Owner::new(of, now),
+                    handover: None,
+                    in_epoch: membership.epoch,
+                    settles_at: None,
+                    is_settled: false,
+                };
+                self.owned.insert(service, owned);
+                self.standbys.remove(&service);
+                out.push(Action::Activate(of));
+            }
+            if let Some(owned) = self.owned.get_mut(&service) {
+                let mut outputs = Vec::new();
+                owned.owner.follow(seat, now, &mut outputs);
+                self.perform(service, outputs, out);
+            }
+            self.end_handover(service, membership, out);
+        }
+    }
+
+    fn release(&mut self, service: ServiceIndex, out: &mut Vec<Action>) {
+        if let Some(owned) = self.owned.remove(&service) {
+            out.push(Action::Release(owned.owner.of()));
+        }
+    }
+
+    /// A hand-over that has become impossible has ended.
+    fn end_handover(
+        &mut self,
+        service: ServiceIndex,
+        membership: &Membership,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(owned) = self.owned.get_mut(&service) else { return };
+        if owned.handover.is_some_and(|it| !membership.may_hand_over(it.following)) {
+            owned.handover = None;
+            out.push(Action::Resume(service));
+        }
+    }
+
+    /// Whether a service of this daemon waits for the end of an earlier owner's lease, and nobody knows
+    /// when that is.
+    pub(super) fn has_heirs(&self, membership: &Membership) -> bool {
+        self.owned.iter().any(|(service, owned)| {
+            let is_heir = membership.seat(*service).is_some_and(|it| it.is_heir);
+            is_heir && owned.settles_at.is_none()
+        })
+    }
+
+    /// An heir learns when it may serve.
+    pub(super) fn settle(&mut self, membership: &Membership, beats: &Beats) {
+        for (service, owned) in &mut self.owned {
+            let is_heir = membership.seat(*service).is_some_and(|it| it.is_heir);
+            if is_heir && owned.settles_at.is_none() {
+                owned.settles_at = beats.leases_end(owned.in_epoch);
+            }
+        }
+    }
+
+    pub(super) fn tick(
+        &mut self,
+        now: i64,
+        membership: &Membership,
+        out: &mut Vec<Action>,
+        beats: &mut Beats,
+    ) {
+        self.settle(membership, beats);
+        let services: Vec<ServiceIndex> = self.owned.keys().copied().collect();
+        for service in services {
+            let Some(owned) = self.owned.get_mut(&service) else { continue };
+            owned.is_settled |= owned.settles_at.is_some_and(|at| now >= at);
+            let mut outputs = Vec::new();
+            owned.owner.tick(now, &mut outputs);
+            self.perform(service, outputs, out);
+            self.continue_handover(service, now, out);
+        }
+    }
+
+    fn continue_handover(&mut self, service: ServiceIndex, now: i64, out: &mut Vec<Action>) {
+        let Some(owned) = self.owned.get_mut(&service) else { return };
+        let Some(handover) = &mut owned.handover else { return };
+        let is_due = handover.proposed_at.is_none_or(|at| now - at >= REPEAT_NANOS);
+        if is_due && owned.owner.has_all(handover.following.follower) {
+            handover.proposed_at = Some(now);
+            self.proposals.push(Change::HandOver { of: handover.following });
+        } else if handover.proposed_at.is_none() && now - handover.since >= HANDOVER_NANOS {
+            owned.handover = None;
+            out.push(Action::Resume(service));
+        }
+    }
+
+    fn perform(&mut self, service: ServiceIndex, outputs: Vec<OwnerOutput>, out: &mut Vec<Action>) {
+        for output in outputs {
+            match output {
+                OwnerOutput::Send { to, parcel } => {
+                    out.push(Action::Send { to, message: Message::of_parcel(&parcel) });
+                }
+                OwnerOutput::Slice(lane) => out.push(Action::Slice(lane)),
+                OwnerOutput::Replicated { ticket } => {
+                    out.push(Action::Replicated { service, ticket });
+                }
+                OwnerOutput::Propose(change) => self.proposals.push(change),
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What the membership still needs: followers that are missing, services that must leave a daemon, and an
+//! even load (O7). Equal inputs give equal answers. Asked by the daemon that leads the consensus, which
+//! proposes the answer and asks again.
+//!
+//! A service moves to a follower. Where none of its followers is to take it over it gets one more for the
+//! time of the move: the *mover*, the last follower of a service that has more than it should have. After
+//! the hand-over the old owner is the mover, which nothing keeps.
+
+use crate::change::{Change, Following, Tenure};
+use crate::membership::{FOLLOWING_MAX, Follower, Membership, Presence, Seat, ServiceIndex};
+use wire::DaemonIndex;
+
+/// A move must lower the load of the busier daemon by this fraction at least, or services would go to and
+/// fro with each change of what is measured.
+const GAIN_DIVISOR: u64 = 10;
+
+/// The next change that brings the membership closer to what its settings ask for. `None`: nothing is to
+/// do, or nothing can be done now. `weights` has the load of each service in any unit; services beyond its
+/// end weigh 1.
+#[must_use]
+pub fn next_change(membership: &Membership, weights: &[u64]) -> Option<Change> {
+    let view = View::new(membership, weights);
+    let services = || membership.services().filter(|(_, seat)| seat.owner.is_some());
+    services()
+        .find_map(|(service, seat)| view.missing_follower(service, seat))
+        .or_else(|| services().find_map(|(service, seat)| view.end_of_move(service, seat)))
+        .or_else(|| services().find_map(|(service, seat)| view.leaving(service, seat)))
+        .or_else(|| view.uneven())
+}
+
+fn following(service: ServiceIndex, seat: &Seat, follower: &Follower) -> Following {
+    let of = Tenure { service, epoch: seat.epoch };
+    Following { of, follower: follower.daemon, since: follower.since }
+}
+
+/// Loads as they will be after the moves that are under way.
+struct View<'a> {
+    membership: &'a Membership,
+    weights: &'a [u64],
+    owned: Vec<u64>,
+    copies: Vec<usize>,
+}
+
+impl<'a> View<'a> {
+    fn new(membership: &'a Membership, weights: &'a [u64]) -> View<'a> {
+        let count = membership.members.len();
+        let mut view = View { membership, weights, owned: vec![0; count], copies: vec![0; count] };
+        for (service, seat) in membership.services() {
+            let weight = view.weight(service);
+            let moving = view.mover(seat).map(|it| it.daemon);
+            let owner = moving.or(seat.owner);
+            if let Some(owned) = owner.and_then(|it| view.owned.get_mut(usize::from(it.0))) {
+                *owned = owned.saturating_add(weight);
+            }
+            for copy in seat.owner.into_iter().chain(seat.followers.iter().map(|it| it.daemon)) {
+                if let Some(copies) = view.copies.get_mut(usize::from(copy.0)) {
+                    *copies += 1;
+                }
+            }
+        }
+        view
+    }
+
+    fn weight(&self, service: ServiceIndex) -> u64 {
+        self.weights.get(service.0 as usize).copied().unwrap_or(1)
+    }
+
+    fn owned(&self, daemon: DaemonIndex) -> u64 {
+        self.owned.get(usize::from(daemon.0)).copied().unwrap_or(0)
+    }
+
+    fn is_leaving(&self, daemon: DaemonIndex) -> bool {
+        self.membership.member(daemon).is_some_and(|it| it.presence == Presence::Leaving)
+    }
+
+    /// Followers that may stay.
+    fn staying(&self, seat: &'a Seat) -> impl Iterator<Item = &'a Follower> {
+        seat.followers.iter().filter(|it| self.membership.is_up(it.daemon))
+    }
+
+    /// See the module. A mover that leaves itself takes nothing over.
+    fn mover(&self, seat: &'a Seat) -> Option<&'a Follower> {
+        let is_moving = seat.followers.len() > usize::from(self.membership.followers);
+        seat.followers.last().filter(|it| is_moving && self.membership.is_up(it.daemon))
+    }
+
+    /// The least loaded daemon that may get a copy. Of those with equal load the one that follows the owner
+    /// least, so that the load of a dead daemon does not fall on one other.
+    fn place(&self, seat: &Seat, load: impl Fn(DaemonIndex) -> u64) -> Option<DaemonIndex> {
+        let able = self.membership.daemons().map(|(daemon, _)| daemon).filter(|&daemon| {
+            self.membership.is_up(daemon) && self.membership.is_apart(seat, daemon)
+        });
+        let pairs = |daemon| {
+            let of_owner = self.membership.seats.iter().filter(|it| it.owner == seat.owner);
+            of_owner.filter(|it| it.follower(daemon).is_some()).count()
+        };
+        able.min_by_key(|&it| (load(it), pairs(it), it.0.wrapping_sub(seat.last_owner.0)))
+    }
+
+    fn missing_follower(&self, service: ServiceIndex, seat: &Seat) -> Option<Change> {
+        let is_full = seat.followers.len() >= FOLLOWING_MAX;
+        if is_full || self.staying(seat).count() >= usize::from(self.membership.followers) {
+            return None;
+        }
+        let copies = |it: DaemonIndex| self.copies.get(usize::from(it.0)).map_or(0, |&n| n as u64);
+        let follower = self.place(seat, copies)?;
+        Some(Change::AddFollower { of: Tenure { service, epoch: seat.epoch }, follower })
+    }
+
+    /// A mover that is in sync takes over, one that is not needed goes; so do followers that leave, once
+    /// there are others.
+    fn end_of_move(&self, service: ServiceIndex, seat: &Seat) -> Option<Change> {
+        let of = |it: &Follower| following(service, seat, it);
+        let owner = seat.owner?;
+        let in_sync = self.staying(seat).filter(|it| it.is_in_sync).count();
+        let target = usize::from(self.membership.followers);
+        let gone = seat.followers.iter().find(|it| !self.membership.is_up(it.daemon));
+        if let Some(gone) = gone.filter(|_| in_sync >= target && !self.is_leaving(owner)) {
+            return Some(Change::DropFollower { of: of(gone) });
+        }
+        let mover = self.mover(seat)?;
+        // The view counts the move as done: it was right if the daemon is not the busier one now.
+        let weight = self.weight(service);
+        let (here, there) = (self.owned(owner).saturating_add(weight), self.owned(mover.daemon));
+        let is_right = self.is_leaving(owner) || there < here;
+        match (is_right, mover.is_in_sync) {
+            (false, _) => Some(Change::DropFollower { of: of(mover) }),
+            (true, true) => Some(Change::HandOver { of: of(mover) }),
+            (true, false) => None,
+        }
+    }
+
+    /// A service whose owner leaves goes to a follower that is in sync; one without followers gets one.
+    fn leaving(&self, service: ServiceIndex, seat: &Seat) -> Option<Change> {
+        if !self.is_leaving(seat.owner?) {
+            return None;
+        }
+        let of = Tenure { service, epoch: seat.epoch };
+        if let Some(heir) = self.staying(seat).find(|it| it.is_in_sync) {
+            return Some(Change::HandOver { of: following(service, seat, heir) });
+        }
+        if self.staying(seat).next().is_some() || seat.followers.len() >= FOLLOWING_MAX {
+            return None;
+        }
+        let follower = self.place(seat, |it| self.owned(it))?;
+        Some(Change::AddFollower { of, follower })
+    }
+
+    /// A service goes from a daemon to one that is less busy, if that is a gain: of the busiest first.
+    fn uneven(&self) -> Option<Change> {
+        let up = self.membership.daemons().map(|it| it.0).filter(|&it| self.membership.is_up(it));
+        let mut busy: Vec<DaemonIndex> = up.collect();
+        busy.sort_by_key(|&it| (core::cmp::Reverse(self.owned(it)), it));
+        busy.into_iter().find_map(|owner| {
+            let mut owned = self.membership.services().filter(|(_, it)| it.owner == Some(owner));
+            owned.find_map(|(service, seat)| self.relieve(service, seat, self.owned(owner)))
+        })
+    }
+
+    fn relieve(&self, service: ServiceIndex, seat: &Seat, load: u64) -> Option<Change> {
+        let weight = self.weight(service);
+        if weight == 0 || self.mover(seat).is_some() {
+            return None;
+        }
+        let is_gain = |to: DaemonIndex| {
+            let after = self.owned(to).saturating_add(weight);
+            after < load && load - after > load / GAIN_DIVISOR
+        };
+        if let Some(heir) = self.staying(seat).find(|it| it.is_in_sync && is_gain(it.daemon)) {
+            return Some(Change::HandOver { of: following(service, seat, heir) });
+        }
+        if seat.followers.len() >= FOLLOWING_MAX {
+            return None;
+        }
+        let follower = self.place(seat, |it| self.owned(it)).filter(|&it| is_gain(it))?;
+        Some(Change::AddFollower { of: Tenure { service, epoch: seat.epoch }, follower })
+    }
+}

@@ -1,0 +1,400 @@
+//! The owner's side of one service: batches, lanes, and operations that wait until they are replicated.
+
+use super::{Contents, Lane, Parcel, Receipt};
+use crate::change::{Change, Following, Tenure};
+use crate::encoding::Encode;
+use crate::membership::Seat;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use wire::DaemonIndex;
+
+/// How long records wait for others before they are sent (the paper's Tsyn), unless somebody waits.
+pub const SHIP_NANOS: i64 = 100_000_000;
+/// Bytes of records after which a batch is sent at once.
+pub const BATCH_BYTES: usize = 256 << 10;
+/// Parcels of a lane that are on their way at once.
+const WINDOW: usize = 8;
+/// Bytes that a lane keeps for a follower; beyond them it begins anew.
+pub const LANE_BYTES_MAX: usize = 64 << 20;
+/// A parcel without a receipt is sent again after this time.
+const REPEAT_NANOS: i64 = 200_000_000;
+/// A follower that is in sync and sends no receipt for this long is dropped.
+pub const SILENCE_NANOS: i64 = 1_000_000_000;
+
+/// What the daemon does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OwnerOutput {
+    /// Sends an encoded parcel. It may be lost.
+    Send {
+        /// The follower.
+        to: DaemonIndex,
+        /// The parcel.
+        parcel: Vec<u8>,
+    },
+    /// Calls `Owner::slice` for this lane, until the snapshot is complete.
+    Slice(Lane),
+    /// The operation is replicated.
+    Replicated {
+        /// As in `Owner::wait`.
+        ticket: u64,
+    },
+    /// Proposes a change.
+    Propose(Change),
+}
+
+#[derive(Clone)]
+enum Load {
+    Records(Rc<[u8]>),
+    Slice(Rc<[u8]>),
+    Complete,
+}
+
+impl Load {
+    fn contents(&self) -> Contents<'_> {
+        match self {
+            Load::Records(batch) => Contents::Records(batch),
+            Load::Slice(batch) => Contents::Slice(batch),
+            Load::Complete => Contents::Complete,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Load::Records(batch) | Load::Slice(batch) => batch.len(),
+            Load::Complete => 0,
+        }
+    }
+}
+
+/// A parcel that has no receipt yet.
+struct Kept {
+    load: Load,
+    /// Records of the service up to the end of this parcel.
+    records: u64,
+}
+
+/// How far a follower has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Standing {
+    /// It receives the snapshot.
+    Snapshot,
+    /// The snapshot ends with the parcel of this number.
+    Records { complete: u64 },
+    /// From now on it counts. It is in sync once it has the first `needed` records, some of which were
+    /// acknowledged without it.
+    Joining { needed: u64 },
+    /// It was proposed to be in sync.
+    Proposed,
+    /// It is in sync.
+    InSync,
+}
+
+struct LaneState {
+    follower: DaemonIndex,
+    since: u64,
+    lane: Lane,
+    standing: Standing,
+    kept: VecDeque<Kept>,
+    kept_bytes: usize,
+    /// Number of the first kept parcel.
+    first: u64,
+    /// Parcels of `kept` that were sent.
+    sent: usize,
+    sent_at: i64,
+    heard_at: i64,
+    proposed_at: Option<i64>,
+    /// Records of the service that the follower has.
+    records: u64,
+}
+
+impl LaneState {
+    const fn counts(&self) -> bool {
+        !matches!(self.standing, Standing::Snapshot | Standing::Records { .. })
+    }
+
+    const fn following(&self) -> Following {
+        Following { of: self.lane.of, follower: self.follower, since: self.since }
+    }
+
+    fn keep(&mut self, load: Load, records: u64) {
+        self.kept_bytes += load.bytes();
+        self.kept.push_back(Kept { load, records });
+    }
+}
+
+/// One service that this daemon owns.
+pub struct Owner {
+    of: Tenure,
+    lanes: Vec<LaneState>,
+    lanes_begun: u64,
+    filling: Vec<u8>,
+    /// Records appended since this owner began.
+    appended: u64,
+    /// Records in sealed batches.
+    sealed: u64,
+    sealed_at: i64,
+    /// Whether somebody waits for the records that are not sealed yet.
+    is_urgent: bool,
+    waiting: VecDeque<(u64, u64)>,
+}
+
+impl Owner {
+    /// The owner begins.
+    #[must_use]
+    pub fn new(of: Tenure, now: i64) -> Owner {
+        Owner {
+            of,
+            lanes: Vec::new(),
+            lanes_begun: 0,
+            filling: Vec::new(),
+            appended: 0,
+            sealed: 0,
+            sealed_at: now,
+            is_urgent: false,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// The service, and the epoch of this owner.
+    #[must_use]
+    pub const fn of(&self) -> Tenure {
+        self.of
+    }
+
+    /// A record was appended to the log.
+    pub fn append(&mut self, record: &[u8]) {
+        self.appended += 1;
+        if !self.lanes.is_empty() {
+            super::put_record(&mut self.filling, record);
+        }
+    }
+
+    /// An operation waits until all that was appended is replicated: `OwnerOutput::Replicated`.
+    pub fn wait(&mut self, ticket: u64) {
+        self.waiting.push_back((ticket, self.appended));
+        self.is_urgent = true;
+    }
+
+    /// What was appended is sent with the next `tick`.
+    pub const fn hurry(&mut self) {
+        self.is_urgent = true;
+    }
+
+    /// The tickets that wait; when the owner ends they are answered otherwise.
+    pub fn abandon(self) -> impl Iterator<Item = u64> {
+        self.waiting.into_iter().map(|(ticket, _)| ticket)
+    }
+
+    /// The next slice of the snapshot of a lane: records of the state as it is now, each with its length.
+    pub fn slice(&mut self, lane: Lane, batch: &[u8], is_last: bool) {
+        self.seal();
+        let sealed = self.sealed;
+        let Some(state) = self.lanes.iter_mut().find(|it| it.lane == lane) else { return };
+        if state.standing != Standing::Snapshot {
+            return;
+        }
+        if !batch.is_empty() {
+            state.keep(Load::Slice(batch.into()), sealed);
+        }
+        if is_last {
+            state.keep(Load::Complete, sealed);
+            let complete = state.first + state.kept.len() as u64 - 1;
+            state.standing = Standing::Records { complete };
+        }
+    }
+
+    /// The followers of the membership: lanes begin and end. `seat` has the epoch of this owner.
+    pub fn follow(&mut self, seat: &Seat, now: i64, out: &mut Vec<OwnerOutput>) {
+        self.lanes
+            .retain(|lane| seat.follower(lane.follower).is_some_and(|it| it.since == lane.since));
+        for follower in &seat.followers {
+            let known = self.lanes.iter_mut().find(|it| it.follower == follower.daemon);
+            match known {
+                Some(lane) if follower.is_in_sync => lane.standing = Standing::InSync,
+                Some(_) => {}
+                None => self.begin(follower.daemon, follower.since, now, out),
+            }
+        }
+        if self.lanes.is_empty() {
+            self.filling = Vec::new();
+            self.sealed = self.appended;
+        }
+        self.release(out);
+    }
+
+    fn begin(&mut self, follower: DaemonIndex, since: u64, now: i64, out: &mut Vec<OwnerOutput>) {
+        // What was appended before is in the snapshot.
+        self.seal();
+        self.sealed = self.appended;
+        self.lanes_begun += 1;
+        let lane = Lane { of: self.of, number: self.lanes_begun };
+        self.lanes.push(LaneState {
+            follower,
+            since,
+            lane,
+            standing: Standing::Snapshot,
+            kept: VecDeque::new(),
+            kept_bytes: 0,
+            first: 1,
+            sent: 0,
+            sent_at: now,
+            heard_at: now,
+            proposed_at: None,
+            records: 0,
+        });
+        out.push(OwnerOutput::Slice(lane));
+    }
+
+    fn seal(&mut self) {
+        if self.sealed == self.appended {
+            return;
+        }
+        self.sealed = self.appended;
+        if self.filling.is_empty() {
+            return;
+        }
+        let batch: Rc<[u8]> = self.filling.as_slice().into();
+        self.filling.clear();
+        for lane in &mut self.lanes {
+            lane.keep(Load::Records(Rc::clone(&batch)), self.sealed);
+        }
+    }
+
+    /// A receipt of a follower.
+    pub fn receipt(
+        &mut self,
+        from: DaemonIndex,
+        receipt: &Receipt,
+        now: i64,
+        out: &mut Vec<OwnerOutput>,
+    ) {
+        let found = self.lanes.iter().position(|it| it.lane == receipt.lane && it.follower == from);
+        let Some(lane) = found.and_then(|at| self.lanes.get_mut(at)) else { return };
+        let Some(stored) = receipt.stored else {
+            // It lost its copy. Counted, it is in the way until the membership drops it.
+            if lane.counts() {
+                let change = Change::DropFollower { of: lane.following() };
+                out.push(OwnerOutput::Propose(change));
+            } else {
+                let since = lane.since;
+                self.lanes.retain(|it| it.follower != from);
+                self.begin(from, since, now, out);
+            }
+            return;
+        };
+        lane.heard_at = now;
+        while lane.first <= stored
+            && let Some(kept) = lane.kept.pop_front()
+        {
+            lane.kept_bytes -= kept.load.bytes();
+            lane.records = kept.records;
+            lane.first += 1;
+            lane.sent = lane.sent.saturating_sub(1);
+            lane.sent_at = now;
+        }
+        self.release(out);
+        self.tick(now, out);
+    }
+
+    /// Answers the operations that are replicated.
+    fn release(&mut self, out: &mut Vec<OwnerOutput>) {
+        let counted = self.lanes.iter().filter(|it| it.counts());
+        let records = counted.map(|it| it.records).min().unwrap_or(u64::MAX);
+        while let Some(&(ticket, needed)) = self.waiting.front()
+            && needed <= records
+        {
+            self.waiting.pop_front();
+            out.push(OwnerOutput::Replicated { ticket });
+        }
+    }
+
+    /// Whether every record is at this follower.
+    #[must_use]
+    pub fn has_all(&self, follower: DaemonIndex) -> bool {
+        let lane = self.lanes.iter().find(|it| it.follower == follower);
+        lane.is_some_and(|it| it.counts() && it.records == self.appended)
+    }
+
+    /// Sends what is due. To be called often, and after appends that somebody waits for.
+    pub fn tick(&mut self, now: i64, out: &mut Vec<OwnerOutput>) {
+        let is_due = self.is_urgent
+            || self.filling.len() >= BATCH_BYTES
+            || now - self.sealed_at >= SHIP_NANOS;
+        if is_due {
+            self.seal();
+            self.sealed_at = now;
+            self.is_urgent = false;
+        }
+        for lane in &mut self.lanes {
+            if lane.sent > 0 && now - lane.sent_at >= REPEAT_NANOS {
+                lane.sent = 0;
+            }
+            while lane.sent < WINDOW
+                && let Some(kept) = lane.kept.get(lane.sent)
+            {
+                let number = lane.first + lane.sent as u64;
+                let (first, contents) = (lane.first, kept.load.contents());
+                let parcel = Parcel { lane: lane.lane, number, first, contents };
+                out.push(OwnerOutput::Send { to: lane.follower, parcel: parcel.to_bytes() });
+                if lane.sent == 0 {
+                    lane.sent_at = now;
+                }
+                lane.sent += 1;
+            }
+            if lane.kept.is_empty() {
+                lane.heard_at = now;
+            }
+        }
+        self.release(out);
+        self.propose(now, out);
+    }
+
+    /// Proposes what the lanes ask for, again until the membership says so.
+    fn propose(&mut self, now: i64, out: &mut Vec<OwnerOutput>) {
+        let mut anew = Vec::new();
+        for lane in &mut self.lanes {
+            let is_full = lane.kept_bytes > LANE_BYTES_MAX;
+            let is_lost = now - lane.heard_at >= SILENCE_NANOS || is_full;
+            let of = lane.following();
+            if let Standing::Records { complete } = lane.standing
+                && lane.first > complete
+                && lane.kept.len() <= WINDOW
+            {
+                lane.standing = Standing::Joining { needed: self.appended };
+            }
+            if let Standing::Joining { needed } = lane.standing
+                && lane.records >= needed
+            {
+                lane.standing = Standing::Proposed;
+            }
+            let change = if lane.counts() && is_lost {
+                Change::DropFollower { of }
+            } else if lane.standing == Standing::Proposed {
+                Change::InSync { of }
+            } else if is_full {
+                anew.push((lane.follower, lane.since));
+                continue;
+            } else {
+                continue;
+            };
+            if lane.proposed_at.is_some_and(|at| now - at < REPEAT_NANOS) {
+                continue;
+            }
+            lane.proposed_at = Some(now);
+            out.push(OwnerOutput::Propose(change));
+        }
+        for (follower, since) in anew {
+            self.lanes.retain(|it| it.follower != follower);
+            self.begin(follower, since, now, out);
+        }
+    }
+
+    /// When `tick` is due.
+    #[must_use]
+    pub fn deadline(&self, now: i64) -> i64 {
+        let sealing =
+            if self.sealed < self.appended { self.sealed_at + SHIP_NANOS } else { i64::MAX };
+        let lanes = self.lanes.iter().filter(|it| it.sent > 0).map(|it| it.sent_at + REPEAT_NANOS);
+        lanes.fold(sealing, i64::min).max(now)
+    }
+}

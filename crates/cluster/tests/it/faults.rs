@@ -1,0 +1,95 @@
+//! Which faults a run has, and when each happens.
+
+use testkit::Random;
+
+const SECOND: i64 = 1_000_000_000;
+
+/// Numbers of faults in a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Faults {
+    /// Processes that are killed and start again.
+    pub(crate) kills: u64,
+    /// Hosts that no other reaches for a while.
+    pub(crate) cuts: u64,
+    /// Pairs of hosts of which one does not reach the other for a while.
+    pub(crate) one_way_cuts: u64,
+    /// Processes that stand still for a while.
+    pub(crate) pauses: u64,
+    /// Changes of the load, after which services move.
+    pub(crate) moves: u64,
+    /// Nodes that come back with nothing.
+    pub(crate) losses: u64,
+    /// Messages that are lost.
+    pub(crate) loss_percent: u64,
+}
+
+/// One fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fault {
+    Kill(u16),
+    Start(u16),
+    Cut(u16),
+    OneWay(u16, u16),
+    Heal,
+    Pause(u16, i64),
+    Weigh(u64),
+    /// The node and all that it stored. Happens only when every service has its followers.
+    Lose(u16),
+}
+
+impl Faults {
+    pub(crate) const NONE: Faults = Faults {
+        kills: 0,
+        cuts: 0,
+        one_way_cuts: 0,
+        pauses: 0,
+        moves: 0,
+        losses: 0,
+        loss_percent: 0,
+    };
+
+    /// The faults of a run, in their order, and the time at which all have ended.
+    pub(crate) fn plan(&self, daemons: u16, random: &mut Random) -> (Vec<(i64, Fault)>, i64) {
+        let mut plan = Vec::new();
+        let other = self.kills + self.cuts + self.one_way_cuts + self.pauses + self.moves;
+        let span = SECOND * (2 + other as i64);
+        let mut any = |end: u64| random.uniform(end);
+        let mut at = || 3 * SECOND + any(span.cast_unsigned()).cast_signed();
+        let mut times: Vec<i64> = (0..other).map(|_| at()).collect();
+        let mut next = || times.pop().expect("one for each");
+        let daemon = |random: &mut Random| random.uniform(daemons.into()) as u16;
+        let length =
+            |random: &mut Random| SECOND / 20 + random.uniform(3_000_000_000).cast_signed();
+        for _ in 0..self.kills {
+            let (when, who) = (next(), daemon(random));
+            plan.push((when, Fault::Kill(who)));
+            plan.push((when + length(random), Fault::Start(who)));
+        }
+        for _ in 0..self.cuts {
+            let when = next();
+            plan.push((when, Fault::Cut(daemon(random))));
+            plan.push((when + length(random), Fault::Heal));
+        }
+        for _ in 0..self.one_way_cuts {
+            let when = next();
+            plan.push((when, Fault::OneWay(daemon(random), daemon(random))));
+            plan.push((when + length(random), Fault::Heal));
+        }
+        for _ in 0..self.pauses {
+            let when = next();
+            plan.push((when, Fault::Pause(daemon(random), length(random))));
+        }
+        for _ in 0..self.moves {
+            plan.push((next(), Fault::Weigh(random.next())));
+        }
+        let mut end = 3 * SECOND + span + 4 * SECOND;
+        for _ in 0..self.losses {
+            let who = daemon(random);
+            plan.push((end, Fault::Lose(who)));
+            plan.push((end + length(random), Fault::Start(who)));
+            end += 12 * SECOND;
+        }
+        plan.sort_by_key(|&(when, _)| when);
+        (plan, end)
+    }
+}

@@ -1,0 +1,101 @@
+//! Clusters of daemons in virtual time: `world` runs the nodes, `faults` disturbs them, and every run ends
+//! with a time without faults in which everything must come right.
+#![allow(missing_docs, reason = "tests")]
+
+mod bytes;
+mod faults;
+mod policy;
+mod world;
+
+use faults::Faults;
+use world::{Setup, World};
+
+/// Runs seeds of one setup, and names the seed of one that fails.
+fn campaign(name: &str, rounds: u64, setup: impl Fn(u64) -> (Setup, Faults)) {
+    let first = testkit::seed(1);
+    for seed in first..first + testkit::rounds(rounds) {
+        let (setup, faults) = setup(seed);
+        let outcome = std::panic::catch_unwind(|| World::new(setup, seed).run(&faults));
+        assert!(outcome.is_ok(), "{name}: fails with TEST_SEED={seed}, see above");
+    }
+}
+
+const QUIET: Faults = Faults::NONE;
+
+fn setup(daemons: u16, followers: u8) -> Setup {
+    Setup { daemons, followers, services: daemons.into(), domains: daemons.into() }
+}
+
+#[test]
+fn a_cluster_without_faults_gets_its_followers() {
+    campaign("quiet", 20, |seed| (setup(1 + (seed % 7) as u16, u8::from(seed % 7 > 0)), QUIET));
+}
+
+#[test]
+fn processes_die_and_return() {
+    campaign("kills", 60, |seed| {
+        let daemons = 3 + (seed % 5) as u16;
+        (setup(daemons, 1 + (seed % 2) as u8), Faults { kills: 6, ..QUIET })
+    });
+}
+
+#[test]
+fn networks_are_cut_in_all_ways() {
+    campaign("cuts", 60, |seed| {
+        let faults = Faults { cuts: 6, one_way_cuts: 6, loss_percent: 5, ..QUIET };
+        (setup(3 + (seed % 5) as u16, 1), faults)
+    });
+}
+
+#[test]
+fn processes_stand_still_and_go_on() {
+    campaign("pauses", 60, |seed| {
+        (setup(3 + (seed % 5) as u16, 1), Faults { pauses: 8, loss_percent: 2, ..QUIET })
+    });
+}
+
+#[test]
+fn a_node_is_lost_with_all_that_it_has() {
+    campaign("losses", 40, |seed| {
+        (setup(4 + (seed % 4) as u16, 1), Faults { losses: 3, loss_percent: 2, ..QUIET })
+    });
+}
+
+#[test]
+fn services_move_while_faults_happen() {
+    campaign("moves", 60, |seed| {
+        let faults = Faults { moves: 5, kills: 3, pauses: 3, cuts: 2, loss_percent: 3, ..QUIET };
+        (setup(4 + (seed % 4) as u16, (seed % 3) as u8), faults)
+    });
+}
+
+#[test]
+fn everything_at_once() {
+    campaign("all", 80, |seed| {
+        let faults = Faults {
+            kills: 4,
+            cuts: 4,
+            one_way_cuts: 4,
+            pauses: 4,
+            moves: 3,
+            losses: 0,
+            loss_percent: 10,
+        };
+        (setup(3 + (seed % 6) as u16, 1 + (seed % 2) as u8), faults)
+    });
+}
+
+#[test]
+fn a_failover_takes_less_than_a_second() {
+    let mut all = Vec::new();
+    let first = testkit::seed(1);
+    for seed in first..first + testkit::rounds(30) {
+        let daemons = 3 + (seed % 6) as u16;
+        let killed = (seed % u64::from(daemons)) as u16;
+        all.extend(World::new(setup(daemons, 1), seed).stalls_after_kill(killed));
+    }
+    all.sort_unstable();
+    let millis = |nanos: i64| nanos / 1_000_000;
+    println!("median {} ms, longest {} ms", millis(all[all.len() / 2]), millis(all[all.len() - 1]));
+    assert!(all.iter().all(|&stall| stall < 1_000_000_000), "{all:?}");
+}

@@ -1,0 +1,110 @@
+//! The policy comes to rest, and then followers and loads are as they should be.
+
+use cluster::change::Change;
+use cluster::membership::{Membership, Presence, ServiceIndex};
+use cluster::policy::next_change;
+use proptest::prelude::*;
+use wire::DaemonIndex;
+
+/// Applies what the policy asks for, and followers that come in sync at once, until it asks for nothing.
+fn settle(membership: &mut Membership, weights: &[u64]) -> usize {
+    for step in 0..10_000 {
+        let joining = membership.services().find_map(|(service, seat)| {
+            let of = cluster::change::Tenure { service, epoch: seat.epoch };
+            let entry = seat.followers.iter().find(|it| !it.is_in_sync && seat.owner.is_some())?;
+            let (follower, since) = (entry.daemon, entry.since);
+            Some(cluster::change::Following { of, follower, since })
+        });
+        let change = joining.map(|of| Change::InSync { of });
+        let Some(change) = change.or_else(|| next_change(membership, weights)) else { return step };
+        membership.apply(&change).expect("the policy asks for what can be done");
+    }
+    panic!("the policy never rests: {membership:?}");
+}
+
+fn loads(membership: &Membership, weights: &[u64]) -> Vec<u64> {
+    let mut loads = vec![0; membership.daemons().count()];
+    for (ServiceIndex(service), seat) in membership.services() {
+        loads[usize::from(seat.owner.expect("an owner").0)] += weights[service as usize];
+    }
+    loads
+}
+
+proptest! {
+    #[test]
+    fn loads_become_even(
+        daemons in 2_u32..9, services in 1_usize..40, followers in 0_u8..3,
+        weights in prop::collection::vec(0_u64..50, 40..41),
+    ) {
+        let followers = followers.min(daemons as u8 - 1);
+        let domains: Vec<u32> = (0..daemons).collect();
+        let mut membership = Membership::initial(&domains, services.min(daemons as usize * 8), followers, false)
+            .expect("a setup");
+        settle(&mut membership, &weights);
+        for (_, seat) in membership.services() {
+            prop_assert_eq!(seat.followers.len(), usize::from(followers));
+        }
+        let loads = loads(&membership, &weights);
+        let least = loads.iter().min().expect("one");
+        for (service, seat) in membership.services() {
+            let (load, weight) = (
+                loads[usize::from(seat.owner.expect("an owner").0)],
+                weights[service.0 as usize],
+            );
+            // No single move is a gain of a tenth.
+            prop_assert!(
+                weight == 0 || least + weight + load / 10 >= load || has_copy_at_least(seat, &loads),
+                "{loads:?} {service:?} {weight}"
+            );
+        }
+    }
+}
+
+/// Whether the least loaded daemons have a copy already: a service moves to a daemon that has none, or to a
+/// follower.
+fn has_copy_at_least(seat: &cluster::membership::Seat, loads: &[u64]) -> bool {
+    let least = loads.iter().min().expect("one");
+    (0..loads.len()).all(|it| loads[it] != *least || seat.has(DaemonIndex(it as u16)))
+}
+
+#[test]
+fn a_new_daemon_gets_its_part_and_a_leaving_one_loses_all() {
+    for followers in [0, 1] {
+        let mut membership =
+            Membership::initial(&[0, 1, 2, 3], 16, followers, false).expect("a setup");
+        settle(&mut membership, &[]);
+        for daemon in 4..8 {
+            let up = Change::Up {
+                daemon: DaemonIndex(daemon),
+                incarnation: 1,
+                domain: daemon.into(),
+                is_empty: true,
+            };
+            membership.apply(&up).expect("the next index");
+        }
+        settle(&mut membership, &[]);
+        assert_eq!(loads(&membership, &[1; 16]), [2; 8]);
+        for daemon in 4..8 {
+            membership.apply(&Change::Leave { daemon: DaemonIndex(daemon) }).expect("it is up");
+        }
+        settle(&mut membership, &[]);
+        assert_eq!(loads(&membership, &[1; 16]), [4, 4, 4, 4, 0, 0, 0, 0]);
+        for (_, seat) in membership.services() {
+            assert!(seat.followers.iter().all(|it| it.daemon.0 < 4), "{seat:?}");
+            assert_eq!(seat.followers.len(), usize::from(followers));
+        }
+    }
+}
+
+#[test]
+fn the_load_of_a_dead_daemon_falls_on_many() {
+    let domains: Vec<u32> = (0..8).collect();
+    let mut membership = Membership::initial(&domains, 56, 1, false).expect("a setup");
+    settle(&mut membership, &[]);
+    let down = Change::Down { daemon: DaemonIndex(3), incarnation: 1 };
+    membership.apply(&down).expect("it is up");
+    let loads = loads(&membership, &[1; 56]);
+    assert_eq!(loads[3], 0);
+    assert_eq!(membership.member(DaemonIndex(3)).map(|it| it.presence), Some(Presence::Down));
+    assert!(loads.iter().all(|&load| load <= 9), "{loads:?}");
+}
