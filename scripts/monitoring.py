@@ -5,7 +5,7 @@
 usage: scripts/monitoring.py BIN UNCOUNTED [ROUNDS]
 
 BIN: directory of the programs (target/release). UNCOUNTED: the preload library without counting:
-cargo build --release -p preload --features uncounted --target-dir target/uncounted gives
+cargo build --release -p library --features uncounted --target-dir target/uncounted gives
 target/uncounted/release/libforebay_preload.so. Needs a C compiler; instructions need valgrind.
 """
 import json

@@ -73,4 +73,4 @@ pub use open::opening::Opened;
 pub use open::write_through::{WaiterWatch, WritebackWait};
 pub use shm::activity::{OpClass, Tags};
 pub use shm::host::{Descriptor, OfdIndex, ProcessIndex};
-pub use transport::activity::CallTimer;
+pub use transport::activity::{COUNTS, CallTimer};

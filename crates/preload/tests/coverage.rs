@@ -157,7 +157,7 @@ fn every_call_of_real_programs_is_seen() {
     let scratch = common::Scratch::new("coverage");
     let tables = scratch.join("tables");
     std::fs::create_dir(&tables).expect("tables");
-    forebay_preload::sites::prepare(&tables).expect("tables");
+    preload::sites::prepare(&tables).expect("tables");
     for (command, needed) in PROGRAMS {
         // The number of reads and writes on a pipe depends on scheduling, so the counts of a
         // command with one may vary between runs: the two counts must agree in one of a few tries.

@@ -13,7 +13,7 @@ use std::process::{Command, Output};
 /// `cost` checks registers, and prints the answer of a call on the fake descriptor.
 fn cost(scratch: &Path) -> Command {
     let program = common::compile("cost", scratch);
-    forebay_preload::sites::prepare(scratch).expect("tables");
+    preload::sites::prepare(scratch).expect("tables");
     let mut command = Command::new(program);
     command.env("LD_PRELOAD", common::library()).env("FOREBAY_SITES", scratch);
     command

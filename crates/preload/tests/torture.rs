@@ -12,7 +12,7 @@ const ROUNDS: usize = 3;
 fn the_torture_program_passes_with_and_without_the_library() {
     let scratch = common::Scratch::new("torture");
     let program = common::compile("torture", &scratch.0);
-    forebay_preload::sites::prepare(&scratch.0).expect("tables");
+    preload::sites::prepare(&scratch.0).expect("tables");
     let run = |preload: bool, tables: bool| {
         let mut command = Command::new("timeout");
         command.args(["-s", "KILL", "100"]).arg(&program).current_dir(&scratch.0);

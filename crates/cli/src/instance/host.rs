@@ -287,7 +287,7 @@ fn start_daemons(
     }
     let mut spawned = Spawned::start(&program, spawn_requests)?;
     // A cache of the system call sites in this host's libc, so that programs start faster.
-    let _ = forebay_preload::sites::prepare(run);
+    let _ = preload::sites::prepare(run);
     let ready = spawned.wait(deadline, progress)?;
     for daemon in &mut host.daemons {
         let new = ready.iter().find(|ready| ready.index == daemon.index);

@@ -237,7 +237,7 @@ pub(crate) fn become_daemon(words: &[&OsString]) -> Failure {
     // Fails only for a process group leader, which already has a session.
     let _ = rustix::process::setsid();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    forebay_preload::starter::keep_nothing();
+    preload::starter::keep_nothing();
     // Moves the pipe away from standard output, which then also goes to the log. The program closes
     // the pipe when it is ready, which is possible for a standard descriptor only.
     if let Err(error) = rustix::stdio::dup2_stdin(rustix::stdio::stdout()) {

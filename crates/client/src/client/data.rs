@@ -35,7 +35,7 @@ impl Client {
     ///
     /// # Errors
     /// As `read(2)`.
-    #[inline]
+    #[inline(always)]
     pub fn read(&self, ofd: OfdIndex, to: &mut [u8], position: Position) -> Result<usize> {
         read::read(&self.files.io, ofd, to, position)
     }
@@ -74,6 +74,7 @@ impl Client {
     ///
     /// # Errors
     /// As `write(2)`.
+    #[inline(always)]
     pub fn write(&self, ofd: OfdIndex, from: &[u8], position: Position) -> Result<usize> {
         write::write(&self.files.io, ofd, from, position)
     }

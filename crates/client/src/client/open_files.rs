@@ -172,6 +172,7 @@ impl Client {
     ///
     /// # Errors
     /// As `open(2)`.
+    #[inline]
     pub fn open(
         &self,
         at: At<'_>,

@@ -2,8 +2,8 @@
 
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::Relaxed;
-use shm::activity::{ActivitySegment, BlockIndex, Lane, OpClass, Tags};
-use wire::errno::Result;
+use shm::activity::{ActivitySegment, BlockIndex, Lane, OpClass, OwnCalls, Tags};
+use wire::errno::{Errno, Result};
 use wire::{Credentials, Inode};
 
 use crate::lookup::find;
@@ -227,6 +227,20 @@ impl Client {
     /// The process is about to have a second thread.
     pub fn note_threads(&self) {
         self.files.transport().activity.note_threads();
+    }
+
+    /// Where a call that begins is to be counted, if it succeeds; `None`: by `begin_call`, which most are
+    /// not.
+    #[inline(always)]
+    #[must_use]
+    pub fn untimed_calls(&self) -> Option<OwnCalls<'_>> {
+        self.files.transport().activity.untimed_calls()
+    }
+
+    /// Counts a call that failed.
+    #[cold]
+    pub fn note_failed_call(&self, class: OpClass, errno: Errno) {
+        self.files.transport().activity.failed(class, errno);
     }
 
     /// Begins a call that is to be counted.

@@ -18,6 +18,7 @@ impl Drop for Changing<'_> {
 }
 
 /// True if the instance is configured for readahead.
+#[inline]
 pub(crate) fn readahead_enabled(transport: &Transport) -> bool {
     transport.readahead_enabled.load(Relaxed)
 }

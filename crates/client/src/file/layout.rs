@@ -52,6 +52,7 @@ impl File {
     }
 
     /// log2 of the stripe size, clamped whatever a message says.
+    #[inline]
     pub(crate) fn stripe_log2(&self) -> u8 {
         self.layout.stripe_log2.clamp(STRIPE_LOG2_MIN, STRIPE_LOG2_MAX)
     }
@@ -115,6 +116,12 @@ pub(crate) fn layout_of_child(
 /// True if different stripes may be on different targets.
 pub(crate) fn is_spread(transport: &Transport, file: &File) -> Result<bool> {
     Ok(targets_of(transport, file)?.len() > 1)
+}
+
+/// True if all bytes of a file are on one target, as far as is known here.
+#[inline(never)]
+pub(crate) fn is_on_one_target(transport: &Transport, file: &File) -> bool {
+    is_spread(transport, file) == Ok(false)
 }
 
 /// All targets that may hold data of a file.

@@ -97,11 +97,13 @@ impl OpenFile<'_> {
         OpenWords { place: &self.words.activity, inode: self.inode, parent }
     }
 
+    #[inline]
     pub(crate) fn flags(&self) -> u32 {
         self.words.flags.load(Relaxed)
     }
 
     /// The file as its targets identify it.
+    #[inline]
     pub(crate) fn file(&self) -> File {
         let layout = Layout::from_word(self.words.layout.load(Relaxed));
         File { inode: self.inode, layout, good_for: ANY_TRUNCATE_EPOCH }
@@ -114,6 +116,7 @@ impl OpenFile<'_> {
     }
 
     /// The mode at the time of the open.
+    #[inline]
     pub(crate) fn mode(&self) -> u32 {
         self.spare(SPARE_MODE) as u32
     }
@@ -186,6 +189,7 @@ impl OpenFile<'_> {
         }
     }
 
+    #[inline]
     fn spare(&self, place: usize) -> u64 {
         self.words.spare.get(place).map_or(0, |word| word.load(Relaxed))
     }

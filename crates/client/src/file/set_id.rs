@@ -35,10 +35,17 @@ pub fn without_set_id(
 const SET_ID: u32 = mode::SET_UID | mode::SET_GID;
 
 /// Clears the set-id bits of a program before a write, unless root writes.
+#[inline(always)]
 pub(crate) fn take_set_id(transport: &Transport, open: &OpenFile<'_>) -> Result<()> {
     if open.mode() & (SET_ID | CAPABLE) == 0 {
         return Ok(());
     }
+    take_set_id_now(transport, open)
+}
+
+#[cold]
+#[inline(never)]
+fn take_set_id_now(transport: &Transport, open: &OpenFile<'_>) -> Result<()> {
     take_capability_open(transport, open)?;
     let caller = own_credentials();
     if caller.is_privileged() {

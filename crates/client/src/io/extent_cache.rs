@@ -109,6 +109,7 @@ impl ExtentCache {
         ExtentCache { entries: [const { CachedExtent::new() }; CACHE_ENTRIES] }
     }
 
+    #[inline]
     fn entry(&self, inode: Inode, start: u64) -> Option<&CachedExtent> {
         self.entries.get(neighbourly_extent(inode, start, 0) as usize % CACHE_ENTRIES)
     }

@@ -28,12 +28,30 @@ enum ReadSource<'a> {
     Done,
 }
 
+/// Reads from one extent in memory that this process knows, as most reads do. False: nothing was
+/// read.
+#[inline(always)]
+pub(crate) fn read_at_once(io: &Io, file: &File, offset: u64, to: &mut [u8]) -> bool {
+    let (span, at) = span_at(file, offset, 0);
+    let Some((by, extent)) = locate::cached_extent(io, file, &span) else { return false };
+    let within = at.wrapping_sub(span.start);
+    by.memory_target().read_at_once(by.hazards(), (file.inode, extent), within, to)
+}
+
+/// As `read_at_once`, for a write. False: write again.
+#[inline(always)]
+pub(crate) fn write_at_once(io: &Io, file: &File, offset: u64, from: &[u8]) -> bool {
+    let (span, at) = span_at(file, offset, 0);
+    let Some((by, extent)) = locate::cached_extent(io, file, &span) else { return false };
+    let within = at.wrapping_sub(span.start);
+    by.memory_target().write_at_once(by.hazards(), (file.inode, extent), within, from)
+}
+
 /// Reads `to.len()` bytes at `offset`. Holes, and what lies beyond everything written, are
 /// zeros.
 ///
 /// # Errors
 /// `EIO`.
-#[inline]
 pub(crate) fn read_extents(io: &Io, file: &File, offset: u64, to: &mut [u8]) -> Result<()> {
     let (mut done, count) = (0usize, to.len());
     while done < count {
@@ -233,7 +251,7 @@ fn find_to_read<'a>(
 
 /// Writes within one extent; false if it is on another host. `preallocate`: bytes from `offset`
 /// on that the call will write in all.
-#[inline]
+#[inline(never)]
 fn write_extent(
     io: &Io,
     file: &File,

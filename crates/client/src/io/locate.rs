@@ -71,16 +71,23 @@ pub(crate) struct MapReply {
 ///
 /// # Errors
 /// Those of the shard; then nothing may be allocated there.
+#[inline]
 pub(crate) fn prepare_extents(
     transport: &Transport,
     open: &OpenFile<'_>,
     end: u64,
 ) -> Result<File> {
     let file = open.file();
-    if file.is_short_of(end, file.stripe_log2()) && layout::is_spread(transport, &file)? {
-        return extend_layout(transport, open);
+    if is_prepared(transport, &file, end) {
+        return Ok(file);
     }
-    Ok(file)
+    extend_layout(transport, open)
+}
+
+/// True if `prepare_extents` has nothing to do.
+#[inline(always)]
+pub(crate) fn is_prepared(transport: &Transport, file: &File, end: u64) -> bool {
+    !file.is_short_of(end, file.stripe_log2()) || layout::is_on_one_target(transport, file)
 }
 
 #[cold]
@@ -114,12 +121,13 @@ pub(crate) fn find_local<'a>(
     preallocate: u64,
 ) -> Result<ExtentLookup<'a>> {
     let target = layout::target_of(io.transport(), file, span.start)?;
-    let reached_by = reached_by(io.transport(), target);
+    if let Some((by, extent)) = hinted_extent(io, target, file, span) {
+        return Ok(ExtentLookup::Extent(by, extent));
+    }
     let Some(by) = io.transport().attachment_of(target)? else { return Ok(ExtentLookup::Remote) };
-    let Some(extent) = extent(io, target, file, span, want, preallocate)? else {
+    let Some(extent) = ask(io, target, file, span, want, preallocate)? else {
         return Ok(ExtentLookup::Hole);
     };
-    io.extent_cache.put(file.inode, &extent, reached_by);
     Ok(ExtentLookup::Extent(by, extent))
 }
 
@@ -139,18 +147,44 @@ pub(crate) fn extent(
     want: Want,
     preallocate: u64,
 ) -> Result<Option<Extent>> {
-    let is_right_length = |extent: &Extent| extent.length_log2 == span.length_log2;
-    if let Some((extent, _)) = io.extent_cache.get(file.inode, span.start) {
-        return Ok(Some(extent));
+    match io.extent_cache.get(file.inode, span.start) {
+        Some((extent, _)) => Ok(Some(extent)),
+        None => ask(io, target, file, span, want, preallocate),
     }
+}
+
+/// The extent of `span` by the hint table of a target that is attached; then the cache has it.
+#[inline]
+fn hinted_extent<'a>(
+    io: &'a Io,
+    target: DaemonIndex,
+    file: &File,
+    span: &Span,
+) -> Option<(&'a Attachment, Extent)> {
     let reached_by = reached_by(io.transport(), target);
-    if let Some(by) = io.transport().attachments.by_number(reached_by.number())
-        && let Some(extent) = by.find_extent(file.inode, span.start).filter(is_right_length)
-        // A preallocated extent was allocated before it was known that the file is pinned.
-        && (!file.is_pinned() || by.target().states.is_pinned(extent.slot))
-    {
-        io.extent_cache.put(file.inode, &extent, reached_by);
-        let _ = note_fetched(io, by, file.inode, &extent);
+    let by = io.transport().attachments.by_number(reached_by.number())?;
+    let extent = by.find_extent(file.inode, span.start)?;
+    // A preallocated extent was allocated before it was known that the file is pinned.
+    let is_right = extent.length_log2 == span.length_log2
+        && (!file.is_pinned() || by.target().states.is_pinned(extent.slot));
+    if !is_right {
+        return None;
+    }
+    io.extent_cache.put(file.inode, &extent, reached_by);
+    let _ = note_fetched(io, by, file.inode, &extent);
+    Some((by, extent))
+}
+
+/// As `extent`, by the hint table or by a message; then the cache has it.
+fn ask(
+    io: &Io,
+    target: DaemonIndex,
+    file: &File,
+    span: &Span,
+    want: Want,
+    preallocate: u64,
+) -> Result<Option<Extent>> {
+    if let Some((_, extent)) = hinted_extent(io, target, file, span) {
         return Ok(Some(extent));
     }
     // Further extents of the same target are requested in the same message. With several

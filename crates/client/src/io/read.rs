@@ -8,9 +8,10 @@ use wire::limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX};
 use wire::{Reply, Request};
 
 use crate::OfdIndex;
+use crate::file::layout::File;
 use crate::file::open_file::OpenFile;
 use crate::file::{inline, open_file, size};
-use crate::io::{Io, readahead, write_behind};
+use crate::io::{Io, extents, readahead, write_behind};
 use crate::kernel_cache::maps;
 use crate::lookup::inodes;
 use crate::transport::Transport;
@@ -26,27 +27,58 @@ pub enum Position {
     At(u64),
 }
 
-/// `read(2)`, `pread(2)`.
-#[inline]
+/// `read(2)`, `pread(2)`. Inlined where the position is known.
+#[inline(always)]
 pub(crate) fn read(io: &Io, ofd: OfdIndex, to: &mut [u8], position: Position) -> Result<usize> {
     let open = open_file::open_for(io.transport(), ofd, want::READ)?;
     maps::check_kernel_maps(io.transport(), open.vnode)?;
-    let guard = (position == Position::Current).then(|| open.words.lock_offset());
-    let offset = match position {
-        Position::At(offset) if offset > FILE_BYTES_MAX => return Err(Errno::EINVAL),
-        Position::At(offset) => offset,
-        Position::Current => open.words.offset.load(Relaxed),
-    };
+    match position {
+        Position::At(offset) if offset > FILE_BYTES_MAX => Err(Errno::EINVAL),
+        Position::At(offset) => read_counted(io, &open, offset, to),
+        Position::Current => {
+            let guard = open.words.lock_offset();
+            let offset = open.words.offset.load(Relaxed);
+            let count = read_counted(io, &open, offset, to)?;
+            open.words.offset.store(offset.saturating_add(count as u64), Relaxed);
+            drop(guard);
+            Ok(count)
+        }
+    }
+}
+
+#[inline(always)]
+fn read_counted(io: &Io, open: &OpenFile<'_>, offset: u64, to: &mut [u8]) -> Result<usize> {
+    let (activity, file) = (&io.transport().activity, open.file());
+    if is_plain(io, open, &file, offset, to)
+        && let Some(counters) = activity.plain_transfer(open.counted(), Transfer::Read, to.len())
+        && extents::read_at_once(io, &file, offset, to)
+    {
+        counters.count(offset, to.len() as u64);
+        return Ok(to.len());
+    }
+    read_timed(io, open, offset, to)
+}
+
+/// True for a read that takes nothing but a copy, if the place of the bytes is known.
+#[inline(always)]
+fn is_plain(io: &Io, open: &OpenFile<'_>, file: &File, offset: u64, to: &[u8]) -> bool {
+    !file.is_inline()
+        && !to.is_empty()
+        && offset.saturating_add(to.len() as u64) <= open.size()
+        && !open.vnode.has_pending()
+        && !readahead::may_read_ahead(io.transport(), file)
+}
+
+/// Reads wherever the bytes are, and counts that, with the time if it is due.
+#[inline(never)]
+fn read_timed(io: &Io, open: &OpenFile<'_>, offset: u64, to: &mut [u8]) -> Result<usize> {
     let activity = &io.transport().activity;
     let timer = activity.begin_transfer(open.counted(), Transfer::Read, to.len());
-    let count = match read_at(io, &open, offset, to) {
+    let count = match read_at(io, open, offset, to) {
         Ok(count) => count,
         Err(errno) => return Err(activity.failed(OpClass::Read, errno)),
     };
     timer.end(offset, count);
-    if guard.is_some() {
-        open.words.offset.store(offset.saturating_add(count as u64), Relaxed);
-    }
     Ok(count)
 }
 
@@ -103,7 +135,6 @@ fn read_each<'b>(
 }
 
 /// Reads at an offset; fewer bytes than requested at the end of the file.
-#[inline]
 fn read_at(io: &Io, open: &OpenFile<'_>, offset: u64, to: &mut [u8]) -> Result<usize> {
     if to.is_empty() {
         return Ok(0);

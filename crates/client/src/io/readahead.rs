@@ -34,11 +34,16 @@ const AGE_MICROS_MAX: u64 = 1_000_000;
 /// Length of one sleep, after which the daemon's liveness is tested.
 const SLEEP_MICROS: u64 = 10_000;
 
+/// True if bytes of a file may be fetched before they are asked for.
+#[inline(always)]
+pub(crate) fn may_read_ahead(transport: &Transport, file: &File) -> bool {
+    changing::readahead_enabled(transport) && !file.is_posix()
+}
+
 /// Reads all of `to` at `offset`, which is within the file.
 ///
 /// # Errors
 /// `EIO`.
-#[inline]
 pub(crate) fn read_bytes(
     io: &Io,
     open: &OpenFile<'_>,
@@ -46,7 +51,7 @@ pub(crate) fn read_bytes(
     offset: u64,
     to: &mut [u8],
 ) -> Result<()> {
-    if !changing::readahead_enabled(io.transport()) || file.is_posix() {
+    if !may_read_ahead(io.transport(), file) {
         return extents::read_extents(io, file, offset, to);
     }
     readahead(io, open, file, offset, to)

@@ -1,6 +1,7 @@
 //! Writing at an offset: inline contents by a message, everything else into extents. Appending:
 //! `append`.
 
+use core::iter::once;
 use core::sync::atomic::Ordering::Relaxed;
 use shm::activity::{OpClass, Transfer};
 use shm::host::{TruncateEpoch, Truncated};
@@ -12,20 +13,87 @@ use wire::{Reply, Request};
 
 use crate::OfdIndex;
 use crate::file::change::Change;
+use crate::file::layout::File;
 use crate::file::open_file::{OpenFile, o};
 use crate::file::size::TruncateRetries;
-use crate::file::{change, inline, layout, open_file, set_id, size};
+use crate::file::{change, changing, inline, layout, open_file, set_id, size};
 use crate::io::append::Appended;
 use crate::io::read::Position;
-use crate::io::{Io, append, extents, write_behind};
+use crate::io::{Io, append, extents, locate, write_behind};
 use crate::kernel_cache::{maps, page_caches};
 use crate::transport::Transport;
 use crate::transport::errno::by_descriptor;
 use crate::transport::request::{Destination, own_credentials};
 
-/// `write(2)`, `pwrite(2)`.
+/// Pages are valid, or not, as a whole.
+const PAGE_BYTES: u64 = 4096;
+
+/// An open file that is about to be written. It has no set-id bits any more.
+#[inline(always)]
+fn open_for_writing(transport: &Transport, ofd: OfdIndex) -> Result<OpenFile<'_>> {
+    let open = open_file::open_for(transport, ofd, want::WRITE)?;
+    maps::check_kernel_maps(transport, open.vnode)?;
+    set_id::take_set_id(transport, &open)?;
+    Ok(open)
+}
+
+/// `write(2)`, `pwrite(2)`. Inlined where the position is known.
+#[inline(always)]
 pub(crate) fn write(io: &Io, ofd: OfdIndex, from: &[u8], position: Position) -> Result<usize> {
-    write_vectored(io, ofd, core::iter::once(from), position)
+    let open = open_for_writing(io.transport(), ofd)?;
+    match position {
+        _ if open.flags() & o::APPEND != 0 => write_buffers(io, &open, once(from), position),
+        Position::At(offset) if offset > FILE_BYTES_MAX => Err(Errno::EINVAL),
+        Position::At(offset) => write_counted(io, &open, offset, from),
+        Position::Current => {
+            let guard = open.words.lock_offset();
+            let offset = open.words.offset.load(Relaxed);
+            let count = write_counted(io, &open, offset, from)?;
+            open.words.offset.store(offset.saturating_add(count as u64), Relaxed);
+            drop(guard);
+            Ok(count)
+        }
+    }
+}
+
+#[inline(always)]
+fn write_counted(io: &Io, open: &OpenFile<'_>, offset: u64, from: &[u8]) -> Result<usize> {
+    let (transport, file) = (io.transport(), open.file());
+    let truncate_epoch = open.vnode.truncate_epoch();
+    let end = offset.saturating_add(from.len() as u64);
+    if !truncate_epoch.is_under_way()
+        && is_plain(transport, open, &file, offset, end)
+        && let Some(counters) =
+            transport.activity.plain_transfer(open.counted(), Transfer::Write, from.len())
+        && extents::write_at_once(io, &file, offset, from)
+        && note_written(transport, open, truncate_epoch, end).is_ok()
+        && page_caches::invalidate(transport, open).is_ok()
+    {
+        counters.count(offset, from.len() as u64);
+        return Ok(from.len());
+    }
+    write_each(io, open, offset, once(from))
+}
+
+/// True for a write of `offset .. end` that takes nothing but a copy, if the place of the bytes is
+/// known: it stays within the pages that the file has.
+#[inline(always)]
+fn is_plain(
+    transport: &Transport,
+    open: &OpenFile<'_>,
+    file: &File,
+    offset: u64,
+    end: u64,
+) -> bool {
+    let size = open.size();
+    let pages_end = size.saturating_add(PAGE_BYTES - 1) & !(PAGE_BYTES - 1);
+    !file.is_inline()
+        && (offset < end && offset <= size && end <= pages_end)
+        && end <= transport.size_limit()
+        && !open.vnode.has_pending()
+        && !transport.is_write_behind.load(Relaxed)
+        && !changing::readahead_enabled(transport)
+        && locate::is_prepared(transport, file, end)
 }
 
 /// `writev(2)`, `pwritev(2)`. With `O_APPEND` at the end, whatever the position.
@@ -35,23 +103,30 @@ pub(crate) fn write_vectored<'b>(
     buffers: impl Iterator<Item = &'b [u8]> + Clone,
     position: Position,
 ) -> Result<usize> {
-    let open = open_file::open_for(io.transport(), ofd, want::WRITE)?;
-    maps::check_kernel_maps(io.transport(), open.vnode)?;
-    set_id::take_set_id(io.transport(), &open)?;
+    write_buffers(io, &open_for_writing(io.transport(), ofd)?, buffers, position)
+}
+
+#[inline(never)]
+fn write_buffers<'b>(
+    io: &Io,
+    open: &OpenFile<'_>,
+    buffers: impl Iterator<Item = &'b [u8]> + Clone,
+    position: Position,
+) -> Result<usize> {
     let appends = open.flags() & o::APPEND != 0;
     match position {
         Position::At(offset) if offset > FILE_BYTES_MAX => Err(Errno::EINVAL),
-        Position::At(_) if appends => Ok(append_counted(io, &open, buffers)?.count),
-        Position::At(offset) => write_each(io, &open, offset, buffers),
+        Position::At(_) if appends => Ok(append_counted(io, open, buffers)?.count),
+        Position::At(offset) => write_each(io, open, offset, buffers),
         Position::Current => {
             let guard = open.words.lock_offset();
             let count = if appends {
-                let appended = append_counted(io, &open, buffers)?;
+                let appended = append_counted(io, open, buffers)?;
                 open.words.offset.store(appended.end, Relaxed);
                 appended.count
             } else {
                 let offset = open.words.offset.load(Relaxed);
-                let count = write_each(io, &open, offset, buffers)?;
+                let count = write_each(io, open, offset, buffers)?;
                 open.words.offset.store(offset.saturating_add(count as u64), Relaxed);
                 count
             };
@@ -67,10 +142,7 @@ pub(crate) fn write_appending<'b>(
     ofd: OfdIndex,
     buffers: impl Iterator<Item = &'b [u8]> + Clone,
 ) -> Result<usize> {
-    let open = open_file::open_for(io.transport(), ofd, want::WRITE)?;
-    maps::check_kernel_maps(io.transport(), open.vnode)?;
-    set_id::take_set_id(io.transport(), &open)?;
-    Ok(append_counted(io, &open, buffers)?.count)
+    Ok(append_counted(io, &open_for_writing(io.transport(), ofd)?, buffers)?.count)
 }
 
 /// Appends, and counts that.
@@ -87,6 +159,7 @@ fn append_counted<'b>(
     Ok(appended)
 }
 
+#[inline(never)]
 fn write_each<'b>(
     io: &Io,
     open: &OpenFile<'_>,
@@ -161,16 +234,35 @@ fn write_once(io: &Io, open: &OpenFile<'_>, offset: u64, from: &[u8]) -> Result<
         note_hole(io.transport(), open);
     }
     let end = offset.saturating_add(count as u64);
-    match open.note_written(truncate_epoch, end) {
-        Ok(false) => {}
-        Ok(true) => {
-            // Only early news: a later report repeats it and returns the error.
-            let _ = size::flush(io.transport(), open.vnode, open.inode);
-        }
-        Err(Truncated) => return Ok(None),
+    if note_written(io.transport(), open, truncate_epoch, end).is_err() {
+        return Ok(None);
     }
     page_caches::invalidate(io.transport(), open)?;
     Ok(Some(count))
+}
+
+/// Notes that everything before `end` may have been written, and reports the size if it is time.
+///
+/// # Errors
+/// `Truncated`: the write must be repeated.
+#[inline(always)]
+fn note_written(
+    transport: &Transport,
+    open: &OpenFile<'_>,
+    truncate_epoch: TruncateEpoch,
+    end: u64,
+) -> core::result::Result<(), Truncated> {
+    if open.note_written(truncate_epoch, end)? {
+        report_size(transport, open);
+    }
+    Ok(())
+}
+
+#[cold]
+#[inline(never)]
+fn report_size(transport: &Transport, open: &OpenFile<'_>) {
+    // Only early news: a later report repeats it and returns the error.
+    let _ = size::flush(transport, open.vnode, open.inode);
 }
 
 /// Tells the shard, once per open file, that `st_blocks` differs from the size. A hint; failure

@@ -242,7 +242,7 @@ pub(crate) fn forget_cached_pages(transport: &Transport, inode: Inode) {
 ///
 /// # Errors
 /// As `call`.
-#[inline]
+#[inline(always)]
 pub(crate) fn invalidate(transport: &Transport, open: &OpenFile<'_>) -> Result<()> {
     // A kernel marks the vnode before it fills pages, beside other writers, too. Without the fence
     // the processor may load the marks before it stores the bytes: then we see no mark, and the

@@ -119,8 +119,8 @@ pub(crate) fn has_sole_writer(transport: &Transport, inode: Inode) -> bool {
         && writers::has_sole_local_writer(transport, inode)
 }
 
-/// True if another mount caches something of a directory and a name in it, so that creating or
-/// removing the name is left to the shard.
+/// True if another mount caches something of a directory and a name in it, so that creating the name is
+/// left to the shard.
 #[inline(always)]
 pub(crate) fn is_entry_watched(
     transport: &Transport,
@@ -128,19 +128,26 @@ pub(crate) fn is_entry_watched(
     parent: Inode,
     key: u128,
 ) -> bool {
-    host.has_mounts() && is_watched(transport, host, parent, key)
+    host.has_mounts()
+        && host.is_watched([Watch::of_key(key), Watch::Attributes(parent)], transport.mount())
 }
 
-#[cold]
-fn is_watched(transport: &Transport, host: &HostSegment, parent: Inode, key: u128) -> bool {
-    let own = transport.mount();
-    host.is_watched(Watch::of_key(key), own) || host.is_watched(Watch::Attributes(parent), own)
+/// As `is_entry_watched`, or of the file of that name, so that removing the name is left to the shard.
+#[inline(always)]
+pub(crate) fn is_removal_watched(
+    transport: &Transport,
+    host: &HostSegment,
+    (parent, file): (Inode, Inode),
+    key: u128,
+) -> bool {
+    let watches = [Watch::of_key(key), Watch::Attributes(parent), Watch::Attributes(file)];
+    host.has_mounts() && host.is_watched(watches, transport.mount())
 }
 
 /// True if another mount caches something of a file.
 pub(crate) fn is_file_watched(transport: &Transport, inode: Inode) -> bool {
     let is_watched = |host: &HostSegment| {
-        host.has_mounts() && host.is_watched(Watch::Attributes(inode), transport.mount())
+        host.has_mounts() && host.is_watched([Watch::Attributes(inode)], transport.mount())
     };
     transport.host().is_ok_and(is_watched)
 }

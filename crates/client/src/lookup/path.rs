@@ -1,5 +1,7 @@
 //! Paths: the starting point of a path, and the buffer in which a walk parses it and inserts links.
 
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 use shm::scratch::ScratchBuffer;
 use wire::attributes::ATTRIBUTES_BYTES;
 use wire::errno::{Errno, Result};
@@ -181,6 +183,24 @@ impl PathCursor {
         let start = after_last_slash(bytes);
         let name = bytes.get(start..)?;
         (!matches!(name, b"" | b"." | b"..")).then_some(start)
+    }
+
+    /// True if the first `length` bytes are these words, the last padded with zeros.
+    #[inline]
+    pub(crate) fn is_of_words(&self, length: usize, words: &[AtomicU64]) -> bool {
+        let (blocks, _) = self.buffer.bytes().as_chunks::<8>();
+        let (whole, left) = (length / 8, length as u32 % 8);
+        let is_same = blocks
+            .iter()
+            .zip(words)
+            .take(whole)
+            .all(|(block, word)| u64::from_le_bytes(*block) == word.load(Relaxed));
+        // Eight bytes follow the path.
+        is_same
+            && (left == 0
+                || blocks.get(whole).zip(words.get(whole)).is_some_and(|(block, word)| {
+                    u64::from_le_bytes(*block) & !(u64::MAX << (left * 8)) == word.load(Relaxed)
+                }))
     }
 
     /// The first `length` bytes as words of eight, the last padded with zeros.

@@ -20,7 +20,6 @@ use shm::index::Leases;
 use shm::wait::steady_nanos;
 use wire::attributes::ATTRIBUTES_BYTES;
 use wire::credentials::GROUPS_MAX;
-use wire::hash::mix;
 use wire::{Attributes, Credentials, Inode};
 
 use crate::lookup::PathLookup;
@@ -131,12 +130,12 @@ impl CachedPath {
     }
 
     fn is_of(&self, base: Inode, cursor: &PathCursor, length: usize, caller: &Credentials) -> bool {
-        let (words, count) = (cursor.words(length), usize::from(caller.group_count));
+        let count = usize::from(caller.group_count);
         self.length.load(Relaxed) as usize == length
             && self.base.load(Relaxed) == base.0
             && self.caller.load(Relaxed) == user_and_group(caller)
             && self.state.load(Relaxed) >> 48 == rights(caller)
-            && words.zip(&self.path).all(|(word, known)| known.load(Relaxed) == word)
+            && cursor.is_of_words(length, &self.path)
             && caller
                 .groups
                 .iter()
@@ -167,8 +166,9 @@ impl PathCache {
 
     #[inline]
     fn entry(&self, base: Inode, cursor: &PathCursor, length: usize) -> Option<&CachedPath> {
-        let last = cursor.word_before(length);
-        self.entries.get(mix(base.0 ^ last, length as u64) as usize % ENTRIES)
+        // Paths differ in what is before their last name more often than further up.
+        let mixed = (base.0 ^ cursor.word_before(length)).wrapping_add(length as u64);
+        self.entries.get((mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % ENTRIES)
     }
 }
 
@@ -197,22 +197,37 @@ pub(crate) fn find_cached_parent(
     let state = entry.state.load(Relaxed);
     *to = Attributes::from_words(&entry.attributes.each_ref().map(|word| word.load(Relaxed)));
     let count = (state >> 32) as usize & 0xffff;
-    let validation = entry.services.iter().zip(&entry.numbers).take(count);
     let is_valid = state as u32 == paths.transport.attachments.generation()
-        && validation.into_iter().all(|(service, number)| {
-            let (name, number) = (service.load(Relaxed), number.load(Relaxed));
-            if name & LEASE_FLAG != 0 {
-                return is_leased(&paths.transport, name, number);
-            }
-            let index = paths.transport.attachments.index_of(name);
-            index.and_then(shm::index::Index::directory_version) == Some(number)
-        });
+        && is_valid(&paths.transport, entry, count);
     fence(Acquire);
     let is_valid = is_valid && entry.sequence.load(Relaxed) == before;
     if is_valid {
         cursor.skip(length);
     }
     is_valid
+}
+
+/// True if no index that an entry was read from has changed a directory since.
+#[inline(always)]
+fn is_valid(transport: &Transport, entry: &CachedPath, count: usize) -> bool {
+    let mut at = 0;
+    while at < count {
+        let (Some(name), Some(number)) = (entry.services.get(at), entry.numbers.get(at)) else {
+            return false;
+        };
+        let (name, number) = (name.load(Relaxed), number.load(Relaxed));
+        let is_same = if name & LEASE_FLAG == 0 {
+            let index = transport.attachments.index_of(name);
+            index.and_then(shm::index::Index::directory_version) == Some(number)
+        } else {
+            is_leased(transport, name, number)
+        };
+        if !is_same {
+            return false;
+        }
+        at = at.saturating_add(1);
+    }
+    true
 }
 
 /// True if the leases that were read are still the same and valid.

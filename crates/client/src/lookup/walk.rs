@@ -79,6 +79,71 @@ pub(crate) fn walk<'b>(
     }
     let PathBuffer { cursor, met: [current, found] } = buffer;
     cursor.set_path(at.path)?;
+    let state = transport.attachments.generation();
+    let is_cached = path_cache::find_cached_parent(paths, at.base, caller, cursor, current);
+    if is_cached
+        && let Some((entry, seen, is_settled)) =
+            look_up_last(transport, caller, (follow, lookup), cursor, (current, found))?
+    {
+        let (parent, found) = (&*current, WalkTarget::of(seen, found));
+        let (last, name, slash) = (Last::Name, cursor.outside(), false);
+        return Ok(Outcome::Done(Walk { parent, last, name, entry, found, slash, is_settled }));
+    }
+    walk_on(paths, at, (follow, lookup), caller, (cursor, current, found), (state, is_cached))
+}
+
+/// Looks up the last name of a path in its directory, which the path cache knew, by the index of this
+/// host: most walks. `None`: that does not tell, or a link is to be followed.
+#[inline(always)]
+fn look_up_last(
+    transport: &Transport,
+    caller: &Credentials,
+    (follow, lookup): (Follow, LookupMode),
+    cursor: &PathCursor,
+    (directory, to): (&Attributes, &mut Attributes),
+) -> Result<Option<(Entry, LookupResult, bool)>> {
+    if !directory.is_directory() {
+        return Ok(None);
+    }
+    permission::permits(transport, directory, caller, want::EXECUTE)?;
+    let name = cursor.outside();
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    let entry = Entry::of(directory, name);
+    let Some(service) = transport.service_of(entry.shard) else { return Ok(None) };
+    let (inode, kind) = match service.entry(directory.inode, entry.key) {
+        Hit::Found(inode, kind) if inode.shard() == entry.shard => (inode, kind),
+        Hit::Absent => return Ok(Some((entry, LookupResult::Absent, false))),
+        _ => return Ok(None),
+    };
+    let is_settled = lookup == LookupMode::ResolveSettled && is_settled(transport, inode, kind);
+    let is_known = service.index.read_inode(inode, to);
+    let is_followed = follow == Follow::Yes && to.is_symlink();
+    Ok((is_known && !is_followed).then_some((entry, LookupResult::Found, is_settled)))
+}
+
+/// True if no change of a file of this type is in flight.
+#[inline]
+fn is_settled(transport: &Transport, inode: Inode, kind: u32) -> bool {
+    match kind & mode::TYPE {
+        mode::REGULAR => transport.host().is_ok_and(|host| host.vnode_find(inode).is_none()),
+        mode::DIRECTORY => !transport.may_have_local_ops(inode.shard()),
+        _ => true,
+    }
+}
+
+/// Walks from the directory that the path cache knew, or from the start.
+#[inline(never)]
+fn walk_on<'b>(
+    paths: &PathLookup,
+    at: At<'_>,
+    (follow, lookup): (Follow, LookupMode),
+    caller: &Credentials,
+    (cursor, current, found): (&'b mut PathCursor, &'b mut Attributes, &'b mut Attributes),
+    (state, is_cached): (u32, bool),
+) -> Result<Outcome<Walk<'b>>> {
+    let transport = &paths.transport;
     let mut walker = Walker {
         caller,
         follow,
@@ -92,9 +157,6 @@ pub(crate) fn walk<'b>(
         validation: ValidationSet::new(),
         is_settled: false,
     };
-    let state = transport.attachments.generation();
-    let is_cached =
-        path_cache::find_cached_parent(paths, at.base, caller, walker.cursor, walker.current);
     if is_cached {
         walker.partial = walker.current.inode;
     } else {
@@ -348,11 +410,7 @@ fn lookup_local(
         Hit::Unknown => return Ok(None),
     };
     if let Some(settled) = settled {
-        *settled = match kind & mode::TYPE {
-            mode::REGULAR => transport.host().is_ok_and(|host| host.vnode_find(inode).is_none()),
-            mode::DIRECTORY => !transport.may_have_local_ops(inode.shard()),
-            _ => true,
-        };
+        *settled = is_settled(transport, inode, kind);
     }
     let is_same = inode.shard() == entry.shard;
     let of_inode = if is_same { Some(service) } else { transport.service_of(inode.shard()) };

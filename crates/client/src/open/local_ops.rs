@@ -133,8 +133,7 @@ fn try_log_unlink(files: &Files, walk: &Walk<'_>, file: &Attributes) -> Option<b
         && is_there(service.index.entry(key))
         && service.index.links(inode) == Some(1)
         && host.vnode_find(inode).is_none()
-        && !watches::is_entry_watched(files.transport(), host, parent.inode, key)
-        && !watches::is_file_watched(files.transport(), inode);
+        && !watches::is_removal_watched(files.transport(), host, (parent.inode, inode), key);
     let done = commit(&service, pending, may_commit);
     if done {
         files.recent.note(files.transport().mount(), parent.inode, now);

@@ -61,9 +61,13 @@ fn normalize_flags(flags: u32) -> Result<u32> {
     if flags & both == both { Err(Errno::EINVAL) } else { Ok(flags) }
 }
 
-/// Result of one attempt to open.
+/// Result of one attempt to open. Small: it is passed through several functions.
 enum OpenStep {
-    Opened(Outcome<Opened>),
+    Opened(Opened),
+    /// The path leads out of the instance.
+    Outside,
+    /// To a file that only the kernel can open: its attributes are in the caller's variable.
+    Special,
     /// The file vanished between lookup and open.
     Retry,
     /// The create found a symbolic link: resolve it and try again.
@@ -71,6 +75,7 @@ enum OpenStep {
 }
 
 /// `openat(2)` with the kernel's flags; `mode` as in `made`.
+#[inline]
 pub(crate) fn open(
     files: &Files,
     at: At<'_>,
@@ -83,28 +88,61 @@ pub(crate) fn open(
     if flags & o::TEMPORARY == o::TEMPORARY {
         return open_nameless(files.paths(), at, flags, mode, caller, buffer);
     }
-    let mut lookup =
-        if flags & o::CREATE == 0 { LookupMode::Resolve } else { LookupMode::IndexOnly };
-    let mut retries = None;
-    loop {
-        match open_once(files, at, flags, mode, lookup, caller, buffer)? {
-            OpenStep::Opened(outcome) => return Ok(outcome),
-            OpenStep::Retry => {
-                retries.get_or_insert_with(|| LookupRetries::new(files.transport())).pause()?
-            }
-            OpenStep::ResolveSymlink => lookup = LookupMode::Resolve,
+    let lookup = if flags & o::CREATE == 0 { LookupMode::Resolve } else { LookupMode::IndexOnly };
+    let mut special = None;
+    let step = open_once(files, at, (flags, mode, lookup), caller, buffer, &mut special)?;
+    match step.outcome(&special) {
+        Some(outcome) => Ok(outcome),
+        None => open_again(files, at, (flags, mode, lookup), caller, buffer, step),
+    }
+}
+
+impl OpenStep {
+    /// The outcome; `None`: another attempt follows.
+    #[inline(always)]
+    fn outcome(&self, special: &Option<Attributes>) -> Option<Outcome<Opened>> {
+        match self {
+            OpenStep::Opened(opened) => Some(Outcome::Done(*opened)),
+            OpenStep::Outside => Some(Outcome::Outside),
+            OpenStep::Special => special.map(Outcome::Special),
+            OpenStep::Retry | OpenStep::ResolveSymlink => None,
         }
     }
 }
 
+/// Further attempts, after one that ended so. Separate, because an open hardly ever needs one.
+#[cold]
+#[inline(never)]
+fn open_again(
+    files: &Files,
+    at: At<'_>,
+    (flags, mode, mut lookup): (u32, u32, LookupMode),
+    caller: &Credentials,
+    buffer: &mut PathBuffer,
+    mut step: OpenStep,
+) -> Result<Outcome<Opened>> {
+    let (mut retries, mut special) = (None, None);
+    loop {
+        match step {
+            OpenStep::ResolveSymlink => lookup = LookupMode::Resolve,
+            _ => retries.get_or_insert_with(|| LookupRetries::new(files.transport())).pause()?,
+        }
+        step = open_once(files, at, (flags, mode, lookup), caller, buffer, &mut special)?;
+        if let Some(outcome) = step.outcome(&special) {
+            return Ok(outcome);
+        }
+    }
+}
+
+/// `special`: where attributes belong that `OpenStep::Special` is about.
+#[inline(never)]
 fn open_once(
     files: &Files,
     at: At<'_>,
-    flags: u32,
-    mode: u32,
-    lookup: LookupMode,
+    (flags, mode, lookup): (u32, u32, LookupMode),
     caller: &Credentials,
     buffer: &mut PathBuffer,
+    special: &mut Option<Attributes>,
 ) -> Result<OpenStep> {
     let creates = flags & o::CREATE != 0;
     let stays = flags & o::NO_FOLLOW != 0 || (creates && flags & o::EXCLUSIVE != 0);
@@ -116,11 +154,14 @@ fn open_once(
     };
     let walk = match walk::walk(files.paths(), at, follow, lookup, caller, buffer)? {
         Outcome::Done(walk) => walk,
-        Outcome::Outside => return Ok(OpenStep::Opened(Outcome::Outside)),
-        Outcome::Special(special) => return Ok(OpenStep::Opened(Outcome::Special(special))),
+        Outcome::Outside => return Ok(OpenStep::Outside),
+        Outcome::Special(attributes) => {
+            *special = Some(attributes);
+            return Ok(OpenStep::Special);
+        }
     };
-    let step = open_found(files, &walk, flags, mode, lookup, caller)?;
-    if let OpenStep::Opened(Outcome::Done(opened)) = &step
+    let step = open_found(files, &walk, (flags, mode, lookup), caller, special)?;
+    if let OpenStep::Opened(opened) = &step
         && walk.last == Last::Name
     {
         let open = open_file::by_index(files.transport(), opened.ofd)?;
@@ -132,16 +173,17 @@ fn open_once(
     Ok(step)
 }
 
+#[inline(always)]
 fn open_found(
     files: &Files,
     walk: &Walk<'_>,
-    flags: u32,
-    mode: u32,
-    lookup: LookupMode,
+    (flags, mode, lookup): (u32, u32, LookupMode),
     caller: &Credentials,
+    special: &mut Option<Attributes>,
 ) -> Result<OpenStep> {
     if flags & o::CREATE == 0 {
-        let step = open_existing(files.transport(), walk.existing()?, flags, None, caller)?;
+        let found = walk.existing()?;
+        let step = open_existing(files.transport(), found, flags, (None, special), caller)?;
         return retry_if_removed(files.transport(), walk, step);
     }
     if walk.last == Last::Name && walk.slash {
@@ -155,11 +197,11 @@ fn open_found(
     }
     match walk.found {
         WalkTarget::Found(found) => {
-            let step = open_existing(files.transport(), found, flags, None, caller)?;
+            let step = open_existing(files.transport(), found, flags, (None, special), caller)?;
             retry_if_removed(files.transport(), walk, step)
         }
         WalkTarget::Absent | WalkTarget::Unknown => {
-            open_new(files, walk, flags, mode, lookup, caller)
+            open_new(files, walk, (flags, mode, lookup), caller, special)
         }
     }
 }
@@ -168,10 +210,9 @@ fn open_found(
 fn open_new(
     files: &Files,
     walk: &Walk<'_>,
-    flags: u32,
-    mode: u32,
-    lookup: LookupMode,
+    (flags, mode, lookup): (u32, u32, LookupMode),
     caller: &Credentials,
+    special: &mut Option<Attributes>,
 ) -> Result<OpenStep> {
     if let Err(refused) = permission::may_change(files.transport(), walk.parent, caller) {
         // An existing file may be opened in a directory that the caller may not change.
@@ -188,7 +229,7 @@ fn open_new(
     if let Some(reference) = local_ops::log_create(files, walk, mode, layout, &creator) {
         // A new file is opened whatever its permissions are.
         let opened = allocate_open(files.transport(), &reference, flags & !o::TRUNCATE)?;
-        return Ok(OpenStep::Opened(Outcome::Done(opened)));
+        return Ok(OpenStep::Opened(opened));
     }
     let is_remote = !files.transport().is_local_shard(shard)?;
     let created_at = if is_remote { files.transport().host()?.next_open_sequence() } else { 0 };
@@ -222,7 +263,7 @@ fn open_new(
         return Ok(OpenStep::ResolveSymlink);
     }
     // A create registers the file as open with a remote shard only if it made the file.
-    let step = open_existing(files.transport(), &found, flags, None, caller)?;
+    let step = open_existing(files.transport(), &found, flags, (None, special), caller)?;
     retry_if_removed(files.transport(), walk, step)
 }
 
@@ -231,7 +272,7 @@ fn open_new(
 /// announcing it, so one of the two sees the other.
 fn retry_if_removed(transport: &Transport, walk: &Walk<'_>, step: OpenStep) -> Result<OpenStep> {
     match &step {
-        OpenStep::Opened(Outcome::Done(opened))
+        OpenStep::Opened(opened)
             if walk.last == Last::Name && walk.entry.has_local_op(transport) =>
         {
             transport.host()?.file_release(opened.ofd)?;
@@ -246,14 +287,15 @@ fn open_existing(
     transport: &Transport,
     found: &Attributes,
     flags: u32,
-    pages: Option<&mut PageCacheGrant>,
+    (pages, special): (Option<&mut PageCacheGrant>, &mut Option<Attributes>),
     caller: &Credentials,
 ) -> Result<OpenStep> {
     access::may_open(transport, found, flags, caller)?;
     let kind = found.mode & mode::TYPE;
     let is_plain = matches!(kind, mode::REGULAR | mode::DIRECTORY | mode::SYMLINK);
     if !is_plain && flags & o::PATH == 0 {
-        return Ok(OpenStep::Opened(Outcome::Special(*found)));
+        *special = Some(*found);
+        return Ok(OpenStep::Special);
     }
     open_inode_as(transport, found, flags, (None, pages), caller)
 }
@@ -288,9 +330,11 @@ fn open_inode_with(
 ) -> Result<Outcome<Opened>> {
     let found = by_path(inodes::attributes_of(transport, inode))?;
     let flags = normalize_flags(flags & !(o::CREATE | o::EXCLUSIVE))?;
-    match open_existing(transport, &found, flags, pages, caller)? {
-        OpenStep::Opened(outcome) => Ok(outcome),
-        OpenStep::Retry | OpenStep::ResolveSymlink => open_deleted(transport, inode, flags),
+    let mut special = None;
+    let step = open_existing(transport, &found, flags, (pages, &mut special), caller)?;
+    match step.outcome(&special) {
+        Some(outcome) => Ok(outcome),
+        None => open_deleted(transport, inode, flags),
     }
 }
 
@@ -379,7 +423,7 @@ fn open_inode_as(
             return Err(errno);
         }
     }
-    Ok(OpenStep::Opened(Outcome::Done(opened)))
+    Ok(OpenStep::Opened(opened))
 }
 
 /// Announces that an existing file is open for writing; closes it if that fails.

@@ -1,6 +1,9 @@
 //! Counters of what this process does, in shared memory (`shm::activity`): which block each thread
 //! counts in, and the time of calls.
 //!
+//! Most calls and transfers only count: where they count is asked for before them, and `None` means
+//! that this one is timed, or that there is no block of the thread's own. Then a timer counts it.
+//!
 //! A process with one thread finds its block in one word. With more, a table that is searched by the
 //! thread's number has the block of each; a thread that ends leaves its block to the next one. If
 //! the table is full around a number, those threads share a block and add atomically; without any
@@ -13,8 +16,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use shm::activity::calls::TIMED_EACH;
 use shm::activity::records::TransferCounter;
 use shm::activity::{
-    ActivitySegment, BlockIndex, CallCounter, Lane, OpClass, OpenWords, Owner, SlowSource, Tags,
-    Transfer, WaitCause,
+    ActivitySegment, BlockIndex, CallCounter, Lane, OpClass, OpenWords, OwnBlock, OwnCalls, Owner,
+    PlainTransfer, SlowSource, Tags, Transfer, WaitCause,
 };
 use shm::once::Once;
 use shm::wait;
@@ -22,7 +25,7 @@ use wire::Inode;
 use wire::errno::Errno;
 
 /// False in a library that was built to measure what counting costs.
-const COUNTS: bool = !cfg!(feature = "uncounted");
+pub const COUNTS: bool = !cfg!(feature = "uncounted");
 /// Threads of a process that have blocks of their own.
 const THREAD_COUNT: usize = 256;
 /// Entries of the table that a thread may use.
@@ -40,6 +43,8 @@ pub(crate) struct Activity {
     started: AtomicU64,
     /// The lane of the only thread; 0: there are others, or it has none yet.
     only: AtomicU32,
+    /// Its block (`OwnBlock`), if no other process counts there; else 0.
+    only_own: AtomicU32,
     has_threads: AtomicBool,
     /// Thread in the upper half, its lane in the lower.
     threads: [AtomicU64; THREAD_COUNT],
@@ -79,6 +84,11 @@ impl TransferTimer<'_> {
     }
 }
 
+/// The block of a lane as the word of an `OwnBlock`, or 0.
+fn own_word(lane: u32) -> u32 {
+    Lane::of_word(lane).and_then(OwnBlock::of).map_or(0, OwnBlock::word)
+}
+
 impl Activity {
     pub(crate) const fn new() -> Activity {
         Activity {
@@ -87,6 +97,7 @@ impl Activity {
             pid: AtomicU32::new(0),
             started: AtomicU64::new(0),
             only: AtomicU32::new(0),
+            only_own: AtomicU32::new(0),
             has_threads: AtomicBool::new(false),
             threads: [const { AtomicU64::new(0) }; THREAD_COUNT],
             shared: AtomicU32::new(0),
@@ -135,6 +146,7 @@ impl Activity {
     pub(crate) fn reset_after_fork(&self) {
         self.pid.store(0, Relaxed);
         self.only.store(0, Relaxed);
+        self.only_own.store(0, Relaxed);
         self.has_threads.store(false, Relaxed);
         self.shared.store(0, Relaxed);
         self.threads.iter().for_each(|thread| thread.store(0, Relaxed));
@@ -143,7 +155,8 @@ impl Activity {
     /// The process is about to have a second thread.
     pub(crate) fn note_threads(&self) {
         self.has_threads.store(true, Relaxed);
-        self.only.store(0, Release);
+        self.only.store(0, Relaxed);
+        self.only_own.store(0, Release);
     }
 
     /// The lane of the calling thread, as a word; 0: none.
@@ -156,6 +169,39 @@ impl Activity {
             0 => self.find(),
             only => only,
         }
+    }
+
+    /// The block in which the calling thread alone counts.
+    #[inline(always)]
+    fn own_block(&self) -> Option<OwnBlock> {
+        OwnBlock::of_word(match self.only_own.load(Relaxed) {
+            0 => self.find_own(),
+            only => only,
+        })
+    }
+
+    #[inline(never)]
+    fn find_own(&self) -> u32 {
+        own_word(self.lane_word())
+    }
+
+    /// Where a call that begins is counted, if it succeeds. `None`: it takes a timer.
+    #[inline(always)]
+    pub(crate) fn untimed_calls(&self) -> Option<OwnCalls<'_>> {
+        let own = self.own_block()?;
+        self.segment.get()?.untimed_calls(own)
+    }
+
+    /// Where a transfer of `bytes` of an open file that begins is counted. `None`: it takes a timer.
+    #[inline(always)]
+    pub(crate) fn plain_transfer(
+        &self,
+        open: OpenWords<'_>,
+        transfer: Transfer,
+        bytes: usize,
+    ) -> Option<PlainTransfer<'_>> {
+        let own = self.own_block()?;
+        self.segment.get()?.plain_transfer(own, open, (transfer, bytes))
     }
 
     /// Segment and lane of a word.
@@ -203,6 +249,7 @@ impl Activity {
                 cell.store(mine | u64::from(lane), Release);
                 if !self.has_threads.load(Relaxed) {
                     self.only.store(lane, Relaxed);
+                    self.only_own.store(own_word(lane), Relaxed);
                 }
                 return lane;
             }

@@ -18,7 +18,8 @@ use rustix::net::{
 };
 use shm::activity::ActivitySegment;
 use shm::extents::{
-    Arena, ExtentHints, ExtentStates, ExtentTable, HazardPointers, PageSums, SessionHazards, Target,
+    Arena, ExtentHints, ExtentStates, ExtentTable, HazardPointers, MemoryTarget, PageSums,
+    SessionHazards, Target,
 };
 use shm::host::HostSegment;
 use shm::index::{Index, Leases};
@@ -76,6 +77,12 @@ impl Attachment {
             table: &self.table,
             states: &self.states,
         }
+    }
+
+    /// As `target`, for copies in memory.
+    #[inline(always)]
+    pub(crate) const fn memory_target(&self) -> MemoryTarget<'_> {
+        MemoryTarget { arena: &self.arena, table: &self.table, states: &self.states }
     }
 
     /// Hazard pointers of this session: they keep extents in place while they are copied.

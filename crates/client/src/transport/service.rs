@@ -90,10 +90,16 @@ impl Transport {
     ///
     /// # Errors
     /// `EIO` if no daemon of the host is reachable.
+    #[inline]
     pub(crate) fn is_local_shard(&self, shard: ShardIndex) -> Result<bool> {
         if self.service_of(shard).is_some() {
             return Ok(true);
         }
+        self.is_local_owner(shard)
+    }
+
+    #[cold]
+    fn is_local_owner(&self, shard: ShardIndex) -> Result<bool> {
         self.is_local_daemon(self.home()?.map.owner(shard))
     }
 

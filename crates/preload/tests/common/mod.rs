@@ -6,7 +6,7 @@ use std::process::Command;
 /// The shared library that this test run built.
 pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().expect("path of the test");
-    let path = test.parent().expect("deps").join("libforebay_preload.so");
+    let path = test.parent().expect("deps").join("libpreload.so");
     assert!(path.exists(), "no library path={}", path.display());
     path
 }

@@ -5,7 +5,7 @@
 //! clock.
 
 use super::blocks::Block;
-use super::{ActivitySegment, BlockIndex, Lane, add, spread, weighted};
+use super::{ActivitySegment, BlockIndex, Lane, OwnBlock, add, add_own, spread, weighted};
 use crate::sync::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use wire::errno::Errno;
@@ -109,7 +109,32 @@ impl CallCounter<'_> {
     }
 }
 
+/// The calls of a block of the calling thread.
+#[derive(Clone, Copy)]
+pub struct OwnCalls<'a> {
+    block: &'a Block,
+}
+
+impl OwnCalls<'_> {
+    /// Counts a call that succeeded.
+    #[inline(always)]
+    pub fn count(self, class: OpClass) {
+        add_own(&self.block.ticks, 1);
+        if let Some(counters) = self.block.classes.get(class as usize) {
+            add_own(&counters.number, 1);
+        }
+    }
+}
+
 impl ActivitySegment {
+    /// The calls of a block of the calling thread; `None` if the next call is to be timed.
+    #[inline(always)]
+    #[must_use]
+    pub fn untimed_calls(&self, block: OwnBlock) -> Option<OwnCalls<'_>> {
+        let block: &Block = self.segment.entry(block.place()).ok()?;
+        (spread(block.ticks.load(Relaxed)) != 0).then_some(OwnCalls { block })
+    }
+
     /// The calls of a lane.
     #[inline]
     #[must_use]

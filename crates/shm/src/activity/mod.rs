@@ -37,9 +37,9 @@ pub mod causes;
 pub mod directories;
 
 pub use blocks::{BlockIndex, Owner, Tags, Taken};
-pub use calls::{CallCounter, CallSample, OpClass};
+pub use calls::{CallCounter, CallSample, OpClass, OwnCalls};
 pub use causes::{SlowSource, WaitCause};
-pub use records::{DirectionSample, OpenWords, RecordSample, Transfer};
+pub use records::{DirectionSample, OpenWords, PlainTransfer, RecordSample, Transfer};
 
 use crate::segment::{self, Segment};
 use crate::sync::AtomicU64;
@@ -100,6 +100,50 @@ impl Lane {
             }
             None => None,
         }
+    }
+}
+
+/// A block in which the calling thread alone counts, by its place in the segment: most calls and
+/// transfers find theirs by it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwnBlock(core::num::NonZeroU32);
+
+impl OwnBlock {
+    /// The block of a lane; `None` if others count there, too.
+    #[must_use]
+    pub const fn of(lane: Lane) -> Option<OwnBlock> {
+        if lane.is_shared || lane.block.0 as usize >= BLOCK_COUNT {
+            return None;
+        }
+        OwnBlock::of_word((BLOCKS + lane.block.0 as usize * BLOCK_BYTES) as u32)
+    }
+
+    /// As one word, never zero.
+    #[must_use]
+    pub const fn word(self) -> u32 {
+        self.0.get()
+    }
+
+    /// The block of a word; `None` for zero.
+    #[must_use]
+    #[inline]
+    pub const fn of_word(word: u32) -> Option<OwnBlock> {
+        match core::num::NonZeroU32::new(word) {
+            Some(place) => Some(OwnBlock(place)),
+            None => None,
+        }
+    }
+
+    /// The lane that it is.
+    const fn lane(self) -> Lane {
+        let block = BlockIndex(((self.place() - BLOCKS) / BLOCK_BYTES) as u32);
+        Lane { block, is_shared: false }
+    }
+
+    /// Its offset in the segment.
+    #[inline(always)]
+    const fn place(self) -> usize {
+        self.0.get() as usize
     }
 }
 

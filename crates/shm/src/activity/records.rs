@@ -21,7 +21,7 @@
 
 use super::blocks::Block;
 use super::causes::{SOURCE_COUNT, SlowSource};
-use super::{ActivitySegment, BLOCK_BYTES, BLOCKS, BlockIndex, Lane, add, add_own};
+use super::{ActivitySegment, BLOCK_BYTES, BLOCKS, BlockIndex, Lane, OwnBlock, add, add_own};
 use super::{spread, weighted};
 use crate::segment::SharedEntry;
 use crate::sync::{AtomicU32, AtomicU64};
@@ -96,6 +96,13 @@ struct FileRecord {
 // SAFETY: atomics, and arrays and structs of atomics in the order of the declaration. WHY: each read
 // and write comes here.
 unsafe impl SharedEntry for FileRecord {}
+
+/// The records of a block.
+#[repr(C)]
+struct FileRecords([FileRecord; RECORD_COUNT]);
+
+// SAFETY: an array of those above. WHY: as there, at the first transfer of an open file.
+unsafe impl SharedEntry for FileRecords {}
 
 const _: () = assert!(size_of::<FileRecord>() == RECORD_BYTES);
 const _: () = assert!(RECORD_BYTES.is_multiple_of(PLACE_BYTES) && RECORDS.is_multiple_of(64));
@@ -178,6 +185,18 @@ pub struct TransferCounter<'a> {
     is_shared: bool,
 }
 
+/// A transfer that is about to be made by a thread with a block of its own, and is not timed.
+#[derive(Clone, Copy)]
+pub struct PlainTransfer<'a>(&'a DirectionCounters);
+
+impl PlainTransfer<'_> {
+    /// Counts the transfer, which moved this many bytes.
+    #[inline(always)]
+    pub fn count(self, offset: u64, bytes: u64) {
+        self.0.count_own(offset, bytes);
+    }
+}
+
 impl DirectionCounters {
     fn sample(&self) -> DirectionSample {
         let bins = self.bins.each_ref().map(|bin| bin.load(Relaxed));
@@ -238,6 +257,27 @@ impl DirectionCounters {
         }
     }
 
+    /// Counts a transfer where the calling thread alone counts.
+    #[inline(always)]
+    fn count_own(&self, offset: u64, bytes: u64) {
+        let DirectionCounters { number, bytes: moved, start, end, sampling, .. } = self;
+        let before = number.load(Relaxed);
+        number.store(before.wrapping_add(1), Relaxed);
+        add_own(moved, bytes);
+        if is_due(before, sampling.load(Relaxed)) {
+            self.look(before, (offset, bytes), false);
+        }
+        start.store(offset, Relaxed);
+        end.store(offset.wrapping_add(bytes), Relaxed);
+    }
+
+    /// Whether a transfer of this many bytes is to be timed.
+    #[inline(always)]
+    fn is_timed(&self, inode: Inode, bytes: u64) -> bool {
+        // Of short files one in 64 is timed, not each first transfer.
+        bytes >= TIMED_BYTES || spread(self.number.load(Relaxed)) == inode.0 as u32 % 64
+    }
+
     /// The part of counting that few transfers need; `number` were counted before this one.
     #[inline(never)]
     fn look(&self, number: u64, transfer: (u64, u64), is_shared: bool) {
@@ -276,8 +316,7 @@ impl TransferCounter<'_> {
     #[inline]
     #[must_use]
     pub fn is_timed(&self, inode: Inode, bytes: u64) -> bool {
-        // Of short files one in 64 is timed, not each first transfer.
-        spread(self.counters.number.load(Relaxed)) == inode.0 as u32 % 64 || bytes >= TIMED_BYTES
+        self.counters.is_timed(inode, bytes)
     }
 
     /// Counts the time of a transfer that was timed, with as many bytes as `is_timed` was asked for.
@@ -290,18 +329,10 @@ impl TransferCounter<'_> {
     /// Counts a transfer that moved this many bytes.
     #[inline]
     pub fn count(&self, offset: u64, bytes: u64) {
-        let DirectionCounters { number, bytes: moved, start, end, sampling, .. } = self.counters;
         if self.is_shared {
             return self.count_beside(offset, bytes);
         }
-        let before = number.load(Relaxed);
-        number.store(before.wrapping_add(1), Relaxed);
-        add_own(moved, bytes);
-        if is_due(before, sampling.load(Relaxed)) {
-            self.counters.look(before, (offset, bytes), false);
-        }
-        start.store(offset, Relaxed);
-        end.store(offset.wrapping_add(bytes), Relaxed);
+        self.counters.count_own(offset, bytes);
     }
 
     /// As `count`, beside other threads.
@@ -318,9 +349,13 @@ impl TransferCounter<'_> {
     }
 }
 
+/// Where the records of a block are.
+const fn records_of(block: BlockIndex) -> usize {
+    BLOCKS + block.0 as usize * BLOCK_BYTES + RECORDS
+}
+
 const fn place_of(block: BlockIndex, slot: usize) -> u32 {
-    let offset = BLOCKS + block.0 as usize * BLOCK_BYTES + RECORDS + slot * RECORD_BYTES;
-    (offset / PLACE_BYTES) as u32
+    ((records_of(block) + slot * RECORD_BYTES) / PLACE_BYTES) as u32
 }
 
 /// Where the search for the record of a file begins.
@@ -333,7 +368,38 @@ const fn slot_of(first: usize, step: usize) -> usize {
     1 + first.wrapping_add(step) % (RECORD_COUNT - 1)
 }
 
+impl FileRecord {
+    #[inline(always)]
+    const fn counters(&self, transfer: Transfer) -> &DirectionCounters {
+        match transfer {
+            Transfer::Read => &self.reads,
+            Transfer::Write => &self.writes,
+        }
+    }
+}
+
 impl ActivitySegment {
+    /// The counters for a transfer of so many bytes of an open file; `None` if it is timed.
+    #[inline(always)]
+    #[must_use]
+    pub fn plain_transfer(
+        &self,
+        block: OwnBlock,
+        open: OpenWords<'_>,
+        (transfer, bytes): (Transfer, usize),
+    ) -> Option<PlainTransfer<'_>> {
+        let at = open.place.load(Relaxed) as usize * PLACE_BYTES;
+        // Blocks begin at multiples of their length.
+        let is_here = at ^ block.place() < BLOCK_BYTES;
+        let known = if is_here { self.segment.entry::<FileRecord>(at).ok() } else { None };
+        let record = match known.filter(|record| record.key.load(Relaxed) == open.inode.0) {
+            Some(record) => record,
+            None => self.find(block.lane(), open)?,
+        };
+        let counters = record.counters(transfer);
+        (!counters.is_timed(open.inode, bytes as u64)).then_some(PlainTransfer(counters))
+    }
+
     /// The counters for a transfer of an open file.
     #[inline]
     #[must_use]
@@ -350,10 +416,7 @@ impl ActivitySegment {
         } else {
             self.find(lane, open)?
         };
-        let counters = match transfer {
-            Transfer::Read => &record.reads,
-            Transfer::Write => &record.writes,
-        };
+        let counters = record.counters(transfer);
         Some(TransferCounter { counters, is_shared: lane.is_shared })
     }
 
@@ -365,10 +428,10 @@ impl ActivitySegment {
     #[inline(never)]
     fn find(&self, lane: Lane, open: OpenWords<'_>) -> Option<&FileRecord> {
         let OpenWords { place, inode, parent } = open;
-        let first = first_of(inode);
-        for step in 0..PROBES {
-            let slot = slot_of(first, step);
-            let record = self.record(lane.block, slot).ok()?;
+        let FileRecords(records) = self.segment.entry(records_of(lane.block)).ok()?;
+        let mut slot = slot_of(first_of(inode), 0);
+        for _ in 0..PROBES {
+            let record = records.get(slot)?;
             let key = record.key.load(Acquire);
             let is_taken = key == 0 && {
                 let taken = record.key.compare_exchange(0, inode.0, AcqRel, Acquire);
@@ -387,6 +450,7 @@ impl ActivitySegment {
                 place.store(place_of(lane.block, slot), Relaxed);
                 return Some(record);
             }
+            slot = if slot + 1 < RECORD_COUNT { slot + 1 } else { 1 };
         }
         let Block { merged, .. } = self.block(lane.block).ok()?;
         let nobodys = place_of(lane.block, 0);
@@ -395,7 +459,7 @@ impl ActivitySegment {
             add(merged, 1, lane.is_shared);
             place.store(nobodys, Relaxed);
         }
-        self.record(lane.block, 0).ok()
+        records.first()
     }
 
     /// Counts bytes that came from this place, for a read that has begun. They may be more than it asked

@@ -636,12 +636,18 @@ impl Segment {
     /// it maps all. Where the pages are mapped already it costs a load for each 64 KiB.
     pub fn map_present(&self, offset: usize, length: usize) {
         let Some(at) = self.admit(offset, length, 1).filter(|_| length > 0) else { return };
-        let first = MAPPED_AROUND - at.addr() % MAPPED_AROUND;
-        for place in core::iter::once(0).chain((first..length).step_by(MAPPED_AROUND)) {
+        let mut place = 0;
+        let mut next = MAPPED_AROUND - at.addr() % MAPPED_AROUND;
+        loop {
             // WHY: the load is for the mapping that the kernel does on it, so the compiler must not
             // drop it.
             // SAFETY: in range. Another process may change the byte meanwhile; it is not used.
             let _ = unsafe { at.wrapping_add(place).read_volatile() };
+            if next >= length {
+                return;
+            }
+            place = next;
+            next = next.saturating_add(MAPPED_AROUND);
         }
     }
 

@@ -226,6 +226,9 @@ impl Arena {
             segment.map_present(at, length);
             segment.zero(at, length)
         };
+        if let Some(window) = self.window(location, length) {
+            return zero(window.segment(), window.at(location), length);
+        }
         if self.file.is_none() {
             return zero(&self.segment, location, length);
         }

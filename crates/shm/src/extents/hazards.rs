@@ -269,14 +269,35 @@ impl<'a> SessionHazards<'a> {
     pub fn protect(&self, extent: u32) -> Result<HazardGuard<'a>> {
         let me = wait::thread_id();
         let word = HazardPointer::new(me, extent)?;
-        // Neighbouring threads have neighbouring numbers.
-        let slot = self.hazards.slot(self.block, me as usize)?;
+        let slot = self.first_choice(me)?;
         let slot = if take(slot, 0, word) { slot } else { self.protect_slow(me, word)? };
+        Ok(self.guard(slot))
+    }
+
+    /// As `protect`; `None` where it would wait or fail.
+    #[inline(always)]
+    pub(super) fn try_protect(&self, extent: u32) -> Option<HazardGuard<'a>> {
+        let me = wait::thread_id();
+        let word = HazardPointer::new(me, extent).ok()?;
+        let slot = self.first_choice(me).ok()?;
+        take(slot, 0, word).then(|| self.guard(slot))
+    }
+
+    /// The slot that a thread tries first.
+    #[inline(always)]
+    fn first_choice(&self, me: u32) -> Result<&'a HazardSlot> {
+        // Neighbouring threads have neighbouring numbers.
+        self.hazards.slot(self.block, me as usize)
+    }
+
+    /// The guard of a slot that was taken just now.
+    #[inline(always)]
+    fn guard(&self, slot: &'a HazardSlot) -> HazardGuard<'a> {
         // Left by a thread that died with this slot.
         slot.claims.store(0, Relaxed);
         // The caller must read the header after the daemon could see the hazard pointer.
         fence(SeqCst);
-        Ok(HazardGuard { slot, by: *self })
+        HazardGuard { slot, by: *self }
     }
 
     /// Drops the hazard pointers of the calling thread, whose calls ended without returning. Pages
@@ -323,6 +344,7 @@ impl<'a> SessionHazards<'a> {
     }
 }
 
+#[inline(always)]
 fn take(slot: &HazardSlot, from: u64, word: HazardPointer) -> bool {
     slot.pointer.compare_exchange(from, word.0, SeqCst, Relaxed).is_ok()
 }

@@ -39,7 +39,7 @@ const PAUSE_MICROS_MAX: u64 = 64_000;
 /// cache, so a reader from the start finds none of its bytes there anyway.
 const STREAMED_FROM: u64 = 4 << 20;
 /// Copies there of this length or more bypass the cache. A normal store reads the cache line first.
-const STREAMED_BYTES_MIN: usize = 16 << 10;
+pub(super) const STREAMED_BYTES_MIN: usize = 16 << 10;
 
 /// One target, as mapped into this process.
 #[derive(Clone, Copy)]
@@ -82,6 +82,9 @@ impl Target<'_> {
     }
 
     fn device_zero(&self, extent: &Extent, within: u64, length: u64) -> Result<()> {
+        if length == 0 {
+            return Ok(());
+        }
         if extent.tier == Extent::MEMORY {
             return self.arena.zero(location(extent, within)?, length);
         }
@@ -659,6 +662,24 @@ fn is_valid_in<'a>(
     // None before the first and none after the last, each of which is below 64.
     let touched = u64::MAX << page(within) & u64::MAX >> (63 - page(last));
     Ok(page_bits(number)?.valid.load(Acquire) & touched == touched)
+}
+
+/// `is_valid_in` for bytes within one group; false for others.
+#[inline(always)]
+pub(super) fn is_in_valid_group<'a>(
+    extent: &Extent,
+    within: u64,
+    length: usize,
+    page_bits: impl FnOnce(u64) -> Result<&'a PageBits>,
+) -> bool {
+    let Ok(end) = check_range(extent, within, length) else { return false };
+    let last = end.wrapping_sub(1);
+    let number = within >> PAGE_GROUP_LOG2;
+    if number != last >> PAGE_GROUP_LOG2 {
+        return false;
+    }
+    let touched = u64::MAX << page(within) & u64::MAX >> (63 - page(last));
+    page_bits(number).is_ok_and(|page_bits| page_bits.valid.load(Acquire) & touched == touched)
 }
 
 /// `is_valid_in` over several groups.

@@ -80,6 +80,7 @@ pub struct OffsetGuard<'a>(#[expect(dead_code, reason = "held for its drop")] Gu
 impl File {
     /// Keeps other threads from moving the offset.
     #[must_use]
+    #[inline]
     pub fn lock_offset(&self) -> OffsetGuard<'_> {
         OffsetGuard(lock(&self.lock))
     }

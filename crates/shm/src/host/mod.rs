@@ -141,6 +141,7 @@ struct Guard<'a> {
 /// In a lock word: a thread proceeded without the lock while its owner had it.
 const PASSED: u32 = 1 << 31;
 
+#[inline]
 fn lock(word: &AtomicU32) -> Guard<'_> {
     lock_for(word, u64::MAX)
 }
@@ -152,12 +153,24 @@ const NAP_MICROS: u64 = 200;
 
 /// As `lock`, for a lock held over a few stores: an owner that is alive and still holds it after a
 /// second is stopped, and the caller proceeds without it.
+#[inline]
 fn lock_briefly(word: &AtomicU32) -> Guard<'_> {
     lock_for(word, STOPPED_MICROS)
 }
 
+#[inline]
 fn lock_for(word: &AtomicU32, micros_max: u64) -> Guard<'_> {
     let me = wait::thread_id();
+    match word.compare_exchange(0, me, Acquire, Relaxed) {
+        Ok(_) => Guard { word, owned: true },
+        Err(_) => wait_for(word, me, micros_max),
+    }
+}
+
+/// As `lock_for`, where the lock was not free.
+#[cold]
+#[inline(never)]
+fn wait_for(word: &AtomicU32, me: u32, micros_max: u64) -> Guard<'_> {
     let mut backoff = wait::Backoff::new();
     let mut begun = None;
     loop {
@@ -205,6 +218,7 @@ impl Guard<'_> {
 }
 
 impl Drop for Guard<'_> {
+    #[inline]
     fn drop(&mut self) {
         if self.owned {
             self.word.store(0, Release);
@@ -291,9 +305,8 @@ impl Hint<'_> {
 /// Takes a free bit of a bitmap of `words` words at `at`, from `hint` on.
 #[inline]
 fn take_bit(segment: &Segment, at: usize, words: usize, hint: &Hint<'_>) -> Result<u32> {
-    let start = hint.base.wrapping_add(hint.word.load(Relaxed) as usize) % words;
-    for step in 0..words {
-        let index = (start + step) % words;
+    let mut index = hint.base.wrapping_add(hint.word.load(Relaxed) as usize) % words;
+    for _ in 0..words {
         let word = segment.word64(at + 8 * index)?;
         let mut value = word.load(Relaxed);
         while value != u64::MAX {
@@ -305,6 +318,7 @@ fn take_bit(segment: &Segment, at: usize, words: usize, hint: &Hint<'_>) -> Resu
             }
             value = before;
         }
+        index = if index + 1 < words { index + 1 } else { 0 };
     }
     Err(Errno::ENFILE)
 }

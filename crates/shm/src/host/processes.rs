@@ -240,12 +240,22 @@ impl HostSegment {
         let word = to.map_or(0, |(file, close_on_exec)| {
             (file.0 + 1) | if close_on_exec { CLOSE_ON_EXEC } else { 0 }
         });
-        if let Some(descriptor) = self.descriptor(process, fd) {
-            return Ok(HostSegment::parse(descriptor.swap(word, SeqCst)));
+        match self.descriptor(process, fd) {
+            Some(descriptor) => Ok(HostSegment::parse(descriptor.swap(word, SeqCst))),
+            None if word == 0 => Ok(None),
+            None => self.set_in_new_block(process, fd, word),
         }
-        if word == 0 {
-            return Ok(None);
-        }
+    }
+
+    /// As `process_set`, where the process has no block for the descriptor yet.
+    #[cold]
+    #[inline(never)]
+    fn set_in_new_block(
+        &self,
+        process: ProcessIndex,
+        fd: u32,
+        word: u32,
+    ) -> Result<Option<(OfdIndex, bool)>> {
         let blocks = &self.process(process)?.blocks;
         let slot = blocks.get(fd as usize / BLOCK_DESCRIPTORS).ok_or(Errno::EMFILE)?;
         let block = self.block_take()?;

@@ -375,12 +375,31 @@ impl HostSegment {
         }
     }
 
-    /// True if the kernel of a mount other than `own` may cache `watch`; see `watchers`.
+    /// True if the kernel of a mount other than `own` may cache one of `watches`; see `watchers`.
     #[must_use]
-    pub fn is_watched(&self, watch: Watch, own: u8) -> bool {
-        let mut is_watched = false;
-        self.watchers(watch, &mut |number, _| is_watched |= number != own);
-        is_watched
+    #[inline(never)]
+    pub fn is_watched<const N: usize>(&self, watches: [Watch; N], own: u8) -> bool {
+        fence(SeqCst);
+        let Ok(mounts) = self.mounts() else { return false };
+        let mut others = mounts.load(SeqCst) & !1u64.checked_shl(own.into()).unwrap_or(0);
+        if others == 0 {
+            return false;
+        }
+        let buckets = watches.map(bucket_of);
+        while others != 0 {
+            let number = others.trailing_zeros() as u8;
+            others &= others - 1;
+            let is_noted = |bucket: &usize| {
+                let noted = self.watch_word(number, *bucket).ok();
+                // Without a time the clock need not be read.
+                let noted = noted.filter(|word| word.load(SeqCst) > COUNT);
+                noted.is_some_and(|word| !is_over(corrected(word)))
+            };
+            if buckets.iter().any(is_noted) {
+                return true;
+            }
+        }
+        false
     }
 }
 
@@ -409,7 +428,7 @@ mod tests {
         let watch = |number, until| host.watch(number, bucket_of(file), until).expect("watched");
         let first = watch(one, later);
         assert_eq!(watchers(&host, file), [(one, first)]);
-        assert!(host.is_watched(file, two) && !host.is_watched(file, one));
+        assert!(host.is_watched([file], two) && !host.is_watched([file], one));
         let again = watch(one, later);
         assert_ne!(again, first, "each time another word");
         host.unwatch(one, bucket_of(file), first);
@@ -425,7 +444,7 @@ mod tests {
         host.give_mount(one);
         assert!(!host.has_mount(one) && host.has_mount(two) && !host.has_mount(OTHERS));
         host.watch_for_others(file, VALID_NANOS).expect("watched");
-        assert!(host.has_mounts() && !host.has_mount(OTHERS) && host.is_watched(file, two));
+        assert!(host.has_mounts() && !host.has_mount(OTHERS) && host.is_watched([file], two));
         assert_eq!(
             watchers(&host, file).iter().map(|one| one.0).collect::<std::vec::Vec<_>>(),
             [OTHERS]

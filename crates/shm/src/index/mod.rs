@@ -346,6 +346,7 @@ impl Index {
 
     /// The entry `key` in a directory; in one that is complete, a name that is not found is absent.
     #[must_use]
+    #[inline]
     pub fn entry_in(&self, directory: Inode, key: u128) -> Hit {
         match self.entry_record(key) {
             Ok(Some(record)) => hit(record),
@@ -356,6 +357,7 @@ impl Index {
 
     /// True if all entries of a directory are known here.
     #[must_use]
+    #[inline(never)]
     pub fn is_complete(&self, directory: Inode) -> bool {
         // A reader that looked for an entry before did so while nothing was forgotten yet.
         fence(Acquire);
@@ -374,6 +376,7 @@ impl Index {
     }
 
     /// Inode and type bits of the record with this key.
+    #[inline(always)]
     fn entry_record(&self, key: u128) -> core::result::Result<Option<(u64, u32)>, WriterInBucket> {
         let spill = || self.entry_spill(key);
         self.find(&self.entries, key as u64, spill, |bucket| inode_and_mode(bucket, key))

@@ -46,7 +46,7 @@
 //!  5. A client that is killed loses an operation that was not acknowledged, or none. Its slot is
 //!     taken over when slots are short, or when the worker sweeps.
 
-use super::tags::{TAG_WAYS, has_tag, is_tag_of, tag_of};
+use super::tags::{TAG_WAYS, count_of, has_others, has_tag, tag_of};
 use crate::segment::{Access, Segment, SharedEntry};
 use crate::session::{SESSION_COUNT_MAX, SESSION_COUNT_PRESENT};
 use crate::sync::{AtomicU32, AtomicU64, fence};
@@ -281,12 +281,9 @@ impl OpLog {
             return false;
         }
         let put = |way: &AtomicU64| way.compare_exchange(0, tag, SeqCst, Relaxed).is_ok();
-        if !ways.iter().any(put) {
-            return false;
-        }
+        let Some(place) = ways.iter().position(put) else { return false };
         // Two threads that came at the same time see each other here, and both back off.
-        let alike = ways.iter().filter(|way| is_tag_of(way.load(SeqCst), key));
-        if alike.count() > 1 {
+        if has_others(ways, place) && count_of(ways, key) > 1 {
             self.untag(worker, key, tag);
             return false;
         }

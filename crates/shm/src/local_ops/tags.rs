@@ -24,7 +24,20 @@ pub(super) fn has_tag(ways: &[AtomicU64; TAG_WAYS], key: u64) -> bool {
     any != 0 && ways.iter().any(|way| is_tag_of(way.load(SeqCst), key))
 }
 
+/// True if a bucket may have tags besides the one at `place`. Most tags are alone, in the first place.
+#[inline]
+pub(super) fn has_others(ways: &[AtomicU64; TAG_WAYS], place: usize) -> bool {
+    let [_, others @ ..] = ways;
+    place != 0 || others.iter().fold(0, |any, way| any | way.load(SeqCst)) != 0
+}
+
+/// Number of tags of this name in a bucket.
+#[cold]
+pub(super) fn count_of(ways: &[AtomicU64; TAG_WAYS], key: u64) -> usize {
+    ways.iter().filter(|way| is_tag_of(way.load(SeqCst), key)).count()
+}
+
 /// True for a tag of this name.
-pub(super) fn is_tag_of(tag: u64, key: u64) -> bool {
+fn is_tag_of(tag: u64, key: u64) -> bool {
     tag >> TAG_SHIFT == (key >> TAG_SHIFT | 1)
 }

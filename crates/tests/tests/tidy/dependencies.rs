@@ -19,9 +19,9 @@ const CORES: [&str; 11] = [
     "wire",
 ];
 /// Crates that are loaded into applications.
-const IN_APPLICATIONS: [&str; 2] = ["preload", "client"];
+const IN_APPLICATIONS: [&str; 3] = ["library", "preload", "client"];
 /// The only crates that those may reach.
-const REACHED_FROM_APPLICATIONS: [&str; 4] = ["client", "placement", "shm", "wire"];
+const REACHED_FROM_APPLICATIONS: [&str; 5] = ["preload", "client", "placement", "shm", "wire"];
 
 /// Dependencies of a crate on members, those for tests included, but not on itself.
 fn dependencies(member: &str, members: &[String]) -> Vec<String> {

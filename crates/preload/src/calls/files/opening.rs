@@ -34,15 +34,20 @@ pub fn open_at(a: [u64; 6]) -> Answer {
     }
     Some(match opened {
         Ok(Outcome::Done(opened)) => finish(&opened, a),
-        Ok(Outcome::Outside) => {
-            let text = Text::new(buffer.outside());
-            native::call_waiting(libc::SYS_openat, [AT_CWD, text.address(), a[2], a[3], 0, 0])
-        }
+        Ok(Outcome::Outside) => open_outside(a, &buffer),
         // The kernel knows the path, too, and its pipes connect all programs of the host.
         Ok(Outcome::Special(_)) if mount::is_there() => return None,
         Ok(Outcome::Special(attributes)) => open_special(&attributes, flags),
         Err(errno) => failed(errno),
     })
+}
+
+/// Opens the path that the walk left the instance with.
+#[cold]
+#[inline(never)]
+fn open_outside(a: [u64; 6], buffer: &PathBuffer) -> i64 {
+    let text = Text::new(buffer.outside());
+    native::call_waiting(libc::SYS_openat, [AT_CWD, text.address(), a[2], a[3], 0, 0])
 }
 
 /// Opens a file that a kernel maps, whose truncation is the kernel's.

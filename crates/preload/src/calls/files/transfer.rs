@@ -1,7 +1,7 @@
 //! Moving bytes: read, write, their positioned and vectored forms, seek, and copies between files.
 
 use crate::calls::files::uses::FileUse;
-use crate::calls::files::{kernel_io, mapping};
+use crate::calls::files::{kernel_io, mapping, reserved};
 use crate::calls::process::state::{client, ours};
 use crate::calls::{Answer, answer, failed, native, user};
 use client::{BY_KERNEL, OfdIndex, Position};
@@ -25,7 +25,7 @@ fn range(offset: u64, length: u64) -> Result<Position> {
 /// `read`.
 #[must_use]
 pub fn read(a: [u64; 6]) -> Answer {
-    let used = ours(a[0])?;
+    let Some(used) = ours(a[0]) else { return reserved::refuse(a[0]) };
     let file = used.file();
     answer(read_one(file, a[1], a[2], Position::Current))
 }
@@ -33,11 +33,12 @@ pub fn read(a: [u64; 6]) -> Answer {
 /// `pread64`.
 #[must_use]
 pub fn read_at(a: [u64; 6]) -> Answer {
-    let used = ours(a[0])?;
+    let Some(used) = ours(a[0]) else { return reserved::refuse(a[0]) };
     let file = used.file();
     answer(range(a[3], a[2]).and_then(|at| read_one(file, a[1], a[2], at)))
 }
 
+#[inline(always)]
 fn read_one(file: OfdIndex, address: u64, length: u64, at: Position) -> Result<usize> {
     let length = usize::try_from(length).unwrap_or(usize::MAX).min(CALL_BYTES_MAX);
     read_into(file, user::bytes_mut(address, length)?, at)
@@ -47,6 +48,7 @@ fn read_one(file: OfdIndex, address: u64, length: u64, at: Position) -> Result<u
 ///
 /// # Errors
 /// As `read(2)`.
+#[inline(always)]
 pub fn read_into(file: OfdIndex, to: &mut [u8], at: Position) -> Result<usize> {
     match client()?.read(file, to, at) {
         Err(BY_KERNEL) => kernel_io::read(file, to, at),
@@ -58,6 +60,7 @@ pub fn read_into(file: OfdIndex, to: &mut [u8], at: Position) -> Result<usize> {
 ///
 /// # Errors
 /// As `write(2)`.
+#[inline(always)]
 pub fn write_from(file: OfdIndex, from: &[u8], at: Position) -> Result<usize> {
     match client()?.write(file, from, at) {
         Err(BY_KERNEL) => kernel_io::write(file, from, at),
@@ -68,7 +71,7 @@ pub fn write_from(file: OfdIndex, from: &[u8], at: Position) -> Result<usize> {
 /// `write`.
 #[must_use]
 pub fn write(a: [u64; 6]) -> Answer {
-    let used = ours(a[0])?;
+    let Some(used) = ours(a[0]) else { return reserved::refuse(a[0]) };
     let file = used.file();
     answer(write_one(file, a[1], a[2], Position::Current))
 }
@@ -76,11 +79,12 @@ pub fn write(a: [u64; 6]) -> Answer {
 /// `pwrite64`.
 #[must_use]
 pub fn write_at(a: [u64; 6]) -> Answer {
-    let used = ours(a[0])?;
+    let Some(used) = ours(a[0]) else { return reserved::refuse(a[0]) };
     let file = used.file();
     answer(range(a[3], a[2]).and_then(|at| write_one(file, a[1], a[2], at)))
 }
 
+#[inline(always)]
 fn write_one(file: OfdIndex, address: u64, length: u64, at: Position) -> Result<usize> {
     let length = usize::try_from(length).unwrap_or(usize::MAX).min(CALL_BYTES_MAX);
     let written = write_from(file, user::bytes(address, length)?, at)?;

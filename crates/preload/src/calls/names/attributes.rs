@@ -38,8 +38,15 @@ fn stat_of(client: &Client, attributes: &Attributes) -> libc::stat {
 /// Buffer size suggested to programs: a copy loop of 256 KiB costs one call for each.
 const BLOCK_BYTES: i64 = 256 * 1024;
 
+/// Seconds and nanoseconds. Hardly a time is before 1970, and without a sign the division is shorter.
+#[inline(always)]
 const fn split(nanos: i64) -> (i64, i64) {
-    (nanos.div_euclid(1_000_000_000), nanos.rem_euclid(1_000_000_000))
+    const SECOND: i64 = 1_000_000_000;
+    if nanos < 0 {
+        return (nanos.div_euclid(SECOND), nanos.rem_euclid(SECOND));
+    }
+    let nanos = nanos.cast_unsigned();
+    ((nanos / SECOND as u64).cast_signed(), (nanos % SECOND as u64).cast_signed())
 }
 
 /// `fstat`.

@@ -44,7 +44,15 @@ pub fn place(directory: u64, path: &[u8]) -> Result<Place<'_>> {
         {
             return Ok(Place::Open(file));
         }
-    } else if directory as u32 == AT_CWD as u32 {
+        return through_native(directory, path);
+    }
+    place_relative(directory, path)
+}
+
+/// As `place`, for a relative path.
+#[inline(never)]
+fn place_relative(directory: u64, path: &[u8]) -> Result<Place<'_>> {
+    if directory as u32 == AT_CWD as u32 {
         if let Some(inode) = working_directory::get() {
             let is_left = is_left_to_kernel()?;
             return Ok(if is_left {
@@ -78,6 +86,7 @@ fn is_left_to_kernel() -> Result<bool> {
 /// Handles a path that begins among the kernel's directories and reaches the prefix by another way
 /// than its name: from a working directory or descriptor above it, through `..` or a symbolic link.
 /// Only a path with a component of the prefix's name costs calls.
+#[inline(never)]
 fn through_native(directory: u64, path: &[u8]) -> Result<Place<'_>> {
     let mut from = 0;
     while let Some((start, end)) = state::find_name(path, from) {
@@ -288,6 +297,15 @@ where
     }
 }
 
+/// Makes a call on the path that the walk left the instance with. Separate, because the path takes a
+/// page of the stack.
+#[cold]
+#[inline(never)]
+fn call_outside(number: i64, a: [u64; 6], buffer: &PathBuffer) -> i64 {
+    let text = Text::new(buffer.outside());
+    native::call(number, [AT_CWD, text.address(), a[2], a[3], a[4], a[5]])
+}
+
 fn walk<T>(
     number: i64,
     a: [u64; 6],
@@ -300,10 +318,7 @@ where
     let mut buffer = PathBuffer::new();
     match client().and_then(|client| ours(client, at, &mut buffer)) {
         Ok(Outcome::Done(value)) => Some(<i64 as crate::calls::Returned<T>>::returned(value)),
-        Ok(Outcome::Outside) => {
-            let text = Text::new(buffer.outside());
-            Some(native::call(number, [AT_CWD, text.address(), a[2], a[3], a[4], a[5]]))
-        }
+        Ok(Outcome::Outside) => Some(call_outside(number, a, &buffer)),
         Ok(Outcome::Special(_)) => Some(failed(Errno::ENXIO)),
         Err(errno) => Some(failed(errno)),
     }

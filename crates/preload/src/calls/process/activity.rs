@@ -4,10 +4,11 @@
 use crate::calls::native;
 use crate::calls::process::static_client::CLIENT;
 use crate::environment::Environment;
-use client::{CallTimer, OpClass, Tags};
+use client::{OpClass, Tags};
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU8, AtomicU32};
 use shm::activity::blocks::{JOB_BYTES, Label, PROGRAM_BYTES, TAG_BYTES};
+use wire::errno::Errno;
 use wire::job::{JOB_VARIABLES, RANK_VARIABLES, TAG_VARIABLE};
 
 static JOB: [AtomicU8; JOB_BYTES] = [const { AtomicU8::new(0) }; JOB_BYTES];
@@ -50,14 +51,14 @@ static CLASSES: [Option<OpClass>; CALL_COUNT] = {
     let mut classes = [None; CALL_COUNT];
     let (mut rest, mut number) = (classes.as_mut_slice(), 0);
     while let Some((first, others)) = rest.split_first_mut() {
-        *first = class_of(number);
+        *first = class_of_number(number);
         rest = others;
         number += 1;
     }
     classes
 };
 
-const fn class_of(number: i64) -> Option<OpClass> {
+const fn class_of_number(number: i64) -> Option<OpClass> {
     let class = match number {
         libc::SYS_open | libc::SYS_openat | libc::SYS_openat2 => OpClass::Open,
         libc::SYS_creat
@@ -134,24 +135,28 @@ const fn is_uncounted(number: i64) -> bool {
     )
 }
 
-/// Begins a call; `None`: it is not counted here.
-#[inline]
+/// The class of a call; `None`: it is not counted here.
+#[inline(always)]
 #[must_use]
-pub fn begin(number: i64) -> Option<(OpClass, CallTimer<'static>)> {
-    let class = CLASSES.get(number as usize).copied().unwrap_or(Some(OpClass::Other))?;
-    Some((class, CLIENT.begin_call()))
+pub fn class_of(number: i64) -> Option<OpClass> {
+    if !client::COUNTS {
+        return None;
+    }
+    CLASSES.get(number as usize).copied().unwrap_or(Some(OpClass::Other))
 }
 
-/// Counts a call that concerned the instance. True if it was timed, which one call of many is.
-#[inline]
-pub fn count(
-    timer: CallTimer<'_>,
-    class: OpClass,
-    (number, a): (i64, &[u64; 6]),
-    result: i64,
-) -> bool {
-    let class = if class == OpClass::Open && creates(number, a) { OpClass::Create } else { class };
-    CLIENT.end_call(timer, class, result)
+/// The class with the arguments of the call known.
+#[inline(always)]
+#[must_use]
+pub fn with_creation(class: OpClass, number: i64, a: &[u64; 6]) -> OpClass {
+    if class == OpClass::Open && creates(number, a) { OpClass::Create } else { class }
+}
+
+/// Counts a call that failed with this result.
+#[cold]
+pub fn count_failure(class: OpClass, result: i64) {
+    let errno = u16::try_from(result.unsigned_abs()).map_or(Errno::EIO, Errno);
+    CLIENT.note_failed_call(class, errno);
 }
 
 /// True for an open that may make a file.

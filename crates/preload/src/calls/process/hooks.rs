@@ -6,14 +6,16 @@
 
 use crate::arch::Frame;
 use crate::calls::files::{kernel_io, uses};
+use crate::calls::process::static_client::CLIENT;
 use crate::calls::process::{
     activity, credentials, launch, mount, runnable, state, working_directory,
 };
-use crate::calls::{self, native};
+use crate::calls::{self, Answer, native};
 use crate::entry::call_stack;
 use crate::entry::dispatch::{Hooks, Verdict};
 use crate::entry::process::is_vfork_child;
 use crate::environment::Environment;
+use client::OpClass;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -78,18 +80,49 @@ pub fn resume(environment: &Environment, runs_instance_program: bool) {
 
 fn call(frame: &mut Frame) -> Verdict {
     let number = frame.number().cast_signed();
-    let counted = activity::begin(number);
-    match calls::handle(number, frame.args) {
-        Some(result) => {
-            if let Some((class, timer)) = counted
-                && activity::count(timer, class, (number, &frame.args), result)
-            {
-                calls::names::paths::note_directory(number, &frame.args);
-            }
-            Verdict::Done(result)
-        }
+    match activity::class_of(number) {
+        Some(class) => counted(frame, number, class),
+        None => verdict(calls::handle(number, frame.args)),
+    }
+}
+
+const fn verdict(answer: Answer) -> Verdict {
+    match answer {
+        Some(result) => Verdict::Done(result),
         None => Verdict::Pass,
     }
+}
+
+/// A call that is counted if it concerns the instance. Separate, because reads and writes, which count
+/// themselves, need no registers here.
+#[inline(never)]
+fn counted(frame: &mut Frame, number: i64, class: OpClass) -> Verdict {
+    let Some(calls) = CLIENT.untimed_calls() else { return timed(frame, number, class) };
+    let answer = calls::handle(number, frame.args);
+    if let Some(result) = answer {
+        let class = activity::with_creation(class, number, &frame.args);
+        if result >= 0 {
+            calls.count(class);
+        } else {
+            activity::count_failure(class, result);
+        }
+    }
+    verdict(answer)
+}
+
+/// As `counted`, for a call that is timed, and for the first one.
+#[cold]
+#[inline(never)]
+fn timed(frame: &mut Frame, number: i64, class: OpClass) -> Verdict {
+    let timer = CLIENT.begin_call();
+    let answer = calls::handle(number, frame.args);
+    if let Some(result) = answer {
+        let class = activity::with_creation(class, number, &frame.args);
+        if CLIENT.end_call(timer, class, result) {
+            calls::names::paths::note_directory(number, &frame.args);
+        }
+    }
+    verdict(answer)
 }
 
 /// True while another thread of this process forks. A child of vfork waits for nobody.
