@@ -319,6 +319,7 @@ fn serve(
         sessions: Sessions::new(index, start, SESSION_COUNT_MAX),
         owner: settings.owner,
         reaper: is_home.then(Reaper::default),
+        devices,
     };
     let acceptor = Acceptor::new(Arc::clone(&shared), parts).map_err(failed("poll"))?;
     tracing::info!(index = index.0, %address, start, took = ?shared.timing.begun.elapsed(), "ready");
