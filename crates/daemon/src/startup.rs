@@ -227,6 +227,7 @@ fn open_client_ids(
     (start, begun): (u64, Instant),
     host: &HostSegment,
 ) -> ClientIds {
+    host.note_start(settings.me(), start);
     let first = client_id::first(settings.me(), start);
     let earlier_end = begun + 2 * Duration::from_micros(settings.instance.timeout);
     ClientIds::new(first, host, earlier_end)

@@ -48,7 +48,8 @@ pub mod pages;
 
 pub mod releases;
 
-pub use files::{File, OfdIndex, SPARE_DIRECTORY};
+pub use files::{File, OfdIndex, SPARE_DIRECTORY, SPARE_MARKS};
+pub use pending::{EndedPushes, PushEpoch};
 pub use processes::{Descriptor, ProcessIndex, Tenant};
 pub use sizes::{SizeSnapshot, TruncateEpoch, Truncated};
 pub use vnodes::{Closed, Vnode, VnodeIndex};
@@ -58,7 +59,9 @@ mod header {
     pub(super) const MAGIC: usize = 0;
     pub(super) const OPEN_SEQUENCE: usize = 64;
     pub(super) const THROTTLED: usize = 192;
-    pub(super) const END: usize = 256;
+    /// The starts of the daemons (`pending`).
+    pub(super) const STARTS: usize = 256;
+    pub(super) const END: usize = STARTS + super::pending::STARTS_BYTES;
 }
 
 const MAGIC: u32 = 0x4642_4833;
