@@ -11,6 +11,7 @@ pub(crate) mod acceptor;
 pub(crate) mod client_ids;
 pub(crate) mod client_session;
 pub(crate) mod greeting;
+pub(crate) mod hazard_sweep;
 pub(crate) mod open_sessions;
 pub(crate) mod push_recount;
 pub(crate) mod status;

@@ -227,6 +227,7 @@ fn open_client_ids(
     (start, begun): (u64, Instant),
     host: &HostSegment,
 ) -> ClientIds {
+    host.note_start(settings.me(), start);
     let first = client_id::first(settings.me(), start);
     let earlier_end = begun + 2 * Duration::from_micros(settings.instance.timeout);
     ClientIds::new(first, host, earlier_end)
@@ -319,6 +320,7 @@ fn serve(
         sessions: Sessions::new(index, start, SESSION_COUNT_MAX),
         owner: settings.owner,
         reaper: is_home.then(Reaper::default),
+        devices,
     };
     let acceptor = Acceptor::new(Arc::clone(&shared), parts).map_err(failed("poll"))?;
     tracing::info!(index = index.0, %address, start, took = ?shared.timing.begun.elapsed(), "ready");

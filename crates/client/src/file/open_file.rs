@@ -56,8 +56,8 @@ pub(crate) mod whence {
 const SPARE_MODE: usize = 0;
 /// Bit of that word that no mode uses: the file had `security.capability`.
 pub(crate) const CAPABLE: u32 = 1 << 31;
-/// Private word for the bits of `mark`.
-const SPARE_MARKS: usize = 1;
+/// Private word for the bits of `mark`; another one is of `shm::host::File::note_push`.
+const SPARE_MARKS: usize = shm::host::SPARE_MARKS;
 /// Private word: the directory in which the file was found, or 0. `counted` names it, too.
 const SPARE_PARENT: usize = shm::host::SPARE_DIRECTORY;
 /// Private words of a sequential reader (`io::readahead`): where its last read ended, the end of

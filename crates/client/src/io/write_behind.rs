@@ -92,14 +92,16 @@ pub(crate) fn push(
         // Identifies the daemon and its incarnation: bytes in flight to an incarnation that
         // died are resubmitted before new ones.
         buffer.begin_counting()?;
-        if !open.vnode.begin_push(by.welcome.client_id >> client_id::START_SHIFT) {
+        open.words.note_push();
+        let through = by.welcome.client_id >> client_id::START_SHIFT;
+        let Some(epoch) = open.vnode.begin_push(through) else {
             buffer.end_counting()?;
             drop((slot, buffer));
             settle(io.transport(), open.vnode)?;
             continue;
-        }
+        };
         // From here on the bytes arrive even if this process dies.
-        buffer.push()?;
+        buffer.push(epoch)?;
         return io.transport().submit_detached(to, (by, worker, owner), slot, &request);
     }
 }
@@ -153,7 +155,8 @@ fn resubmit_lost(transport: &Transport) {
 }
 
 fn resubmit_buffer(transport: &Transport, by: &Attachment, index: usize) {
-    let Some((buffer, pushed)) = by.session.bounce_buffers().take_pushed(index) else { return };
+    let taken = by.session.bounce_buffers().take_pushed(index);
+    let Some((buffer, pushed, epoch)) = taken else { return };
     let layout = Layout { stripe_log2: pushed.stripe_log2, ..Layout::default() };
     let file = File { inode: pushed.inode, layout, good_for: ANY_TRUNCATE_EPOCH };
     let (offset, length) = (pushed.offset, pushed.length as usize);
@@ -164,6 +167,6 @@ fn resubmit_buffer(transport: &Transport, by: &Attachment, index: usize) {
     if let Ok(row) = row
         && Inode(row.inode.load(SeqCst)) == pushed.inode
     {
-        row.end_push(outcome);
+        row.end_push(epoch, outcome);
     }
 }

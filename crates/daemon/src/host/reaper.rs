@@ -9,6 +9,10 @@
 //! processes. Once two successive scans find none, the counts seen by the first scan have no owner
 //! and are dropped.
 //!
+//! Writes that a killed process had on their way arrive all the same, unless the daemon that sends them
+//! has ended, too. Then nobody has their bytes any more, if no living process wrote to the file: they
+//! are not counted any longer, and the next process that asks gets EIO.
+//!
 //! This daemon may be killed as well. Locks of a dead process are recorded in the host segment
 //! (`releases`) while the descriptor is still in the process's table, where the next scan finds it
 //! again.
@@ -36,6 +40,10 @@ pub(crate) struct Reaper {
     leftover: Option<Leftover>,
     /// Some dead processes or lock releases are not completely handled.
     has_more: bool,
+    /// The starts of the host's daemons at the last scan.
+    starts_seen: u64,
+    /// Writes are counted that were on their way through a daemon that has ended.
+    has_ended_pushes: bool,
 }
 
 /// Counts in the host segment.
@@ -93,6 +101,11 @@ impl Reaper {
             tracing::debug!(tenant.pid, "process is dead");
             self.has_more |= !self.release(shared, tenant);
         }
+        let starts_seen = host.starts_seen();
+        let has_restarted = std::mem::replace(&mut self.starts_seen, starts_seen) != starts_seen;
+        if has_restarted || self.has_ended_pushes || !self.unreported.is_empty() {
+            self.has_ended_pushes = !lose_ended_pushes(host);
+        }
         let before = self.leftover.take();
         if living == 0 && self.unreported.is_empty() && !self.has_more {
             match before {
@@ -111,7 +124,10 @@ impl Reaper {
 
     /// True if the next scan has work, even if no process lives.
     pub(crate) const fn has_work(&self) -> bool {
-        self.leftover.is_some() || !self.unreported.is_empty() || self.has_more
+        self.leftover.is_some()
+            || !self.unreported.is_empty()
+            || self.has_more
+            || self.has_ended_pushes
     }
 
     /// Releases the table of a dead process. False if not all lock releases could be recorded.
@@ -165,6 +181,32 @@ impl Reaper {
             is_closed(shared, inode);
         }
     }
+}
+
+/// Ends the count of writes through daemons that have ended whose bytes nobody has any more. False if
+/// some have to be looked at later: a living process that wrote to the file may have them.
+fn lose_ended_pushes(host: &HostSegment) -> bool {
+    let mut ended = Vec::new();
+    host.each_ended(&mut |pushes| ended.push(pushes));
+    if ended.is_empty() {
+        return true;
+    }
+    let mut written = BTreeSet::new();
+    host.file_list(&mut |_, file| {
+        if file.has_pushed() {
+            written.insert(file.vnode.load(Relaxed));
+        }
+    });
+    ended.retain(|pushes| {
+        let is_lost = !written.contains(&pushes.vnode.0);
+        if is_lost {
+            let inode = host.vnode(pushes.vnode).map_or(0, |row| row.inode.load(SeqCst));
+            tracing::warn!(inode, "writes on their way were lost with their process and daemon");
+            host.lose_pushes(*pushes);
+        }
+        !is_lost
+    });
+    ended.is_empty()
 }
 
 /// Records lock releases for a descriptor that is still in the table of a dead process, which is

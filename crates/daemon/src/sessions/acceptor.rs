@@ -10,11 +10,13 @@ use crate::host::activity::answering;
 use crate::host::reaper::Reaper;
 use crate::sessions::client_session::ClientSession;
 use crate::sessions::greeting::{self, HelloKind, WelcomeTemplate};
+use crate::sessions::hazard_sweep::HazardSweep;
 use crate::sessions::push_recount::PushRecount;
 use crate::sessions::status;
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shares::answering as rule_commands;
+use crate::target::Devices;
 use crate::threads::worker::Workers;
 use gateway::{PeerCredentials, Sessions};
 use rustix::event::Timespec;
@@ -94,6 +96,7 @@ pub(crate) struct Acceptor {
     look_at_places: LookAtPlaces,
     look_at: Instant,
     push_recount: PushRecount,
+    hazard_sweep: HazardSweep,
 }
 
 /// The result of a look at the places of the daemon.
@@ -126,6 +129,8 @@ pub(crate) struct AcceptorParts {
     pub(crate) owner: u32,
     /// Present in the home daemon of the host.
     pub(crate) reaper: Option<Reaper>,
+    /// The devices of the target.
+    pub(crate) devices: Arc<Devices>,
 }
 
 impl Acceptor {
@@ -143,6 +148,7 @@ impl Acceptor {
             sessions,
             owner,
             reaper,
+            devices,
         } = parts;
         listener.set_nonblocking(true)?;
         signals.set_nonblocking(true)?;
@@ -169,6 +175,7 @@ impl Acceptor {
             look_at_places,
             look_at: Instant::now(),
             push_recount: PushRecount::default(),
+            hazard_sweep: HazardSweep::new(devices),
         })
     }
 
@@ -219,7 +226,8 @@ impl Acceptor {
         }
         if self.withdraw_at.is_some_and(|at| at <= now) {
             self.withdraw();
-            let has_work = !self.recount_pushes() || self.sessions.count() > 0;
+            let is_complete = self.recount_pushes() & self.hazard_sweep.run();
+            let has_work = !is_complete || self.sessions.count() > 0;
             self.withdraw_at = has_work.then(|| now + WITHDRAW_PAUSE);
         }
         if self.look_at <= now {
@@ -451,7 +459,8 @@ impl Acceptor {
         let ConnectionState::Session(client) = state else { return };
         self.shared.bulk.start_pushes(&self.shared.host.segment, &client);
         self.push_recount.add_closed(Arc::clone(&client));
-        if !self.recount_pushes() {
+        self.hazard_sweep.add_ended(client.session.index);
+        if !(self.recount_pushes() & self.hazard_sweep.run()) {
             self.withdraw_at.get_or_insert_with(|| Instant::now() + WITHDRAW_PAUSE);
         }
         let session = client.session;

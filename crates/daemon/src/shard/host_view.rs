@@ -70,6 +70,14 @@ impl HostView for LiveHostView<'_> {
         self.host.page_cache_mounts(inode, each);
     }
 
+    fn page_cache_files(&self, mount: u8, each: &mut dyn FnMut(Inode)) {
+        self.host.page_cache_files(mount, each);
+    }
+
+    fn behind_mounts(&self, service: usize, each: &mut dyn FnMut(u8)) {
+        self.host.behind_mounts(service, each);
+    }
+
     fn had_pages(&self, inode: Inode) -> bool {
         self.host.had_pages(inode)
     }

@@ -13,7 +13,7 @@ use gateway::Router;
 use net::bulk::{Fabric as _, Kind, Memory, Range, Transfer};
 use shm::Segment;
 use shm::bounce::Pushed;
-use shm::host::{HostSegment, VnodeIndex};
+use shm::host::{HostSegment, PushEpoch, VnodeIndex};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -102,7 +102,8 @@ pub(crate) enum BulkToken {
 
 /// A write that a client pushed.
 pub(crate) struct PushedWrite {
-    pub(crate) vnode: VnodeIndex,
+    /// Where it is counted.
+    pub(crate) vnode: (VnodeIndex, PushEpoch),
     pub(crate) peer: DaemonIndex,
     pub(crate) range: Range,
     pub(crate) until: Instant,
@@ -180,7 +181,7 @@ impl BulkTransfers {
         ticket: Option<StartTicket>,
     ) {
         let bounce_buffers = client.slots.bounce_buffers();
-        let Some(pushed) = bounce_buffers.begin_moving(buffer) else { return };
+        let Some((pushed, epoch)) = bounce_buffers.begin_moving(buffer) else { return };
         let Pushed { inode, vnode, target, stripe_log2, offset, length, .. } = pushed;
         let range = Range { inode, stripe_log2, offset, length };
         let is_remote = target != self.me && target.0 < self.daemon_count;
@@ -188,11 +189,13 @@ impl BulkTransfers {
             Ok(at) if is_remote && range.is_possible() => {
                 let memory = BulkMemory::of_buffer(client, buffer, at);
                 let until = Instant::now() + self.timeout;
+                let vnode = (vnode, epoch);
                 let write = PushedWrite { vnode, peer: target, range, until, ticket };
                 self.push_write(write, memory);
             }
             _ => {
-                end_push(host, inode, vnode, Err(Errno::EINVAL));
+                bounce_buffers.begin_ending(buffer);
+                end_push(host, inode, (vnode, epoch), Err(Errno::EINVAL));
                 bounce_buffers.give_back(buffer);
             }
         }
@@ -219,7 +222,12 @@ impl BulkTransfers {
 }
 
 /// Uncounts a pushed write.
-pub(crate) fn end_push(host: &HostSegment, inode: Inode, vnode: VnodeIndex, outcome: Result<()>) {
+pub(crate) fn end_push(
+    host: &HostSegment,
+    inode: Inode,
+    (vnode, epoch): (VnodeIndex, PushEpoch),
+    outcome: Result<()>,
+) {
     if let Err(errno) = outcome {
         tracing::warn!(inode = inode.0, %errno, "pushed write failed");
     }
@@ -227,6 +235,6 @@ pub(crate) fn end_push(host: &HostSegment, inode: Inode, vnode: VnodeIndex, outc
     if let Ok(row) = host.vnode(vnode)
         && row.inode.load(SeqCst) == inode.0
     {
-        row.end_push(outcome);
+        row.end_push(epoch, outcome);
     }
 }

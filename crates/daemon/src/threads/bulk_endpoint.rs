@@ -210,7 +210,10 @@ impl BulkHandler for BulkEndpoint {
                     Outcome::Busy(_) | Outcome::Lost => Err(Errno::EIO),
                 };
                 let PushedWrite { vnode, range, ticket, .. } = write;
-                // Uncounted before the buffer is free, for `recount_lost_pushes`.
+                // In this order for `recount_lost_pushes`.
+                if let BulkMemory::Buffer { client, buffer, .. } = &memory {
+                    client.slots.bounce_buffers().begin_ending(*buffer);
+                }
                 end_push(&host.segment, range.inode, vnode, outcome);
                 return drop((memory, ticket));
             }

@@ -394,7 +394,7 @@ fn count_and_die(client: &Client, inode: Inode, row: VnodeIndex) {
         let (target, stripe_log2, offset, length, stamp) = (DaemonIndex(1), 22, 0, 1, 1);
         let pushed = Pushed { inode, vnode: row, target, stripe_log2, offset, length, stamp };
         buffer.describe(&pushed).and_then(|()| buffer.begin_counting()).expect("taken");
-        assert!(host.vnode(row).expect("an entry").begin_push(through));
+        assert!(host.vnode(row).expect("an entry").begin_push(through).is_some());
         std::mem::forget(buffer);
     };
     std::thread::scope(|scope| scope.spawn(count).join()).expect("no panic");
@@ -417,4 +417,38 @@ fn a_write_of_a_killed_thread_that_was_only_counted_holds_up_no_reader() {
     wait_until("the write of the thread is not counted", || !vnode.has_pending());
     let freed = || !lives.session.bounce_buffers().has_pushes();
     wait_until("its buffer is free", freed);
+}
+
+/// Counts a write of a file and hands it over to nobody: its daemon is about to end.
+fn count_push(client: &Client, row: VnodeIndex) {
+    let through = client.welcome.client_id >> client_id::START_SHIFT;
+    assert!(client.host.vnode(row).expect("an entry").begin_push(through).is_some());
+}
+
+/// The bytes are in no memory any more, unless a living process wrote to the file.
+#[test]
+fn a_write_whose_process_and_daemon_ended_holds_up_no_reader() {
+    let mut instance = Instance::start(1);
+    let client = attach(&instance, 0);
+    let mut process = std::process::Command::new("sleep").arg("600").spawn().expect("started");
+    let (process_row, _) = register(&client, process.id());
+    let made = |name: &[u8]| client.create(&client.root(), name, FILE).expect("created").inode;
+    let open = |inode| client.host.vnode_open(inode).expect("open");
+    let (lost, held) = (open(made(b"lost")), open(made(b"held")));
+    let inode = client.host.vnode(held).expect("an entry").inode.load(SeqCst);
+    let file = client.host.file_allocate(Inode(inode), held, 2).expect("open");
+    client.host.process_set(process_row, 5, Some((file, false))).expect("set");
+    client.host.file(file).expect("an entry").note_push();
+    [lost, held].into_iter().for_each(|row| count_push(&client, row));
+    instance.kill(0);
+    drop(client);
+    instance.spawn(0);
+    let client = attach(&instance, 0);
+    let row = |row| client.host.vnode(row).expect("an entry");
+    wait_until("the write is not counted", || !row(lost).has_pending());
+    assert_eq!(row(lost).take_failure(), Err(Errno::EIO));
+    assert!(row(held).has_pending(), "its process may have the bytes");
+    process.kill().expect("killed");
+    process.wait().expect("ended");
+    wait_until("nobody has the bytes", || !row(held).has_pending());
 }

@@ -454,6 +454,17 @@ pub trait HostView {
         let _ = (inode, each);
     }
 
+    /// Calls `each` with the files of which the kernel of a mount of this host may cache pages.
+    fn page_cache_files(&self, mount: u8, each: &mut dyn FnMut(Inode)) {
+        let _ = (mount, each);
+    }
+
+    /// Calls `each` with the mounts of this host that are behind (`HostMarks::set_behind`) with the
+    /// notices of a service.
+    fn behind_mounts(&self, service: usize, each: &mut dyn FnMut(u8)) {
+        let _ = (service, each);
+    }
+
     /// True if kernels behind mounts of this host may have cached pages of a file since it was
     /// opened here.
     fn had_pages(&self, inode: Inode) -> bool {

@@ -24,7 +24,8 @@
 //! earlier, whose bytes its kernel may have in old pages.
 //!
 //! After a restart the necessary state is in the log and in shared memory; a waiting client repeats
-//! its request.
+//! its request. Nobody repeats the notices that were queued for a mount that is behind, so it drops its
+//! pages of all files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -112,6 +113,8 @@ pub(crate) struct PageCaches {
     late: BTreeSet<u8>,
     /// By mount that was told that it is behind: the number of the last notice for it.
     behind: BTreeMap<u8, u64>,
+    /// Notices that an earlier start of the service had queued are replaced.
+    is_recovered: bool,
 }
 
 impl PageCaches {
@@ -318,6 +321,33 @@ impl KernelCaches {
         }
     }
 
+    /// The first time after a start: mounts that are behind drop all pages, because the notices that
+    /// were queued for them are lost.
+    fn recover_notices(&mut self, cx: &mut Context, host_view: &dyn HostMarks) {
+        if core::mem::replace(&mut self.pages.is_recovered, true) {
+            return;
+        }
+        let mut mounts = Vec::new();
+        host_view.behind_mounts(service_number(cx), &mut |mount| mounts.push(mount));
+        for mount in mounts {
+            let mut files = Vec::new();
+            host_view.page_cache_files(mount, &mut |inode| files.push(inode));
+            files.into_iter().for_each(|inode| {
+                let number = self.queue_drop(cx, mount, inode);
+                self.pages.behind.insert(mount, number);
+            });
+            self.pages.late.insert(mount);
+        }
+    }
+
+    /// Queues a notice that a mount drops its pages of a file; returns its number.
+    fn queue_drop(&mut self, cx: &mut Context, mount: u8, inode: Inode) -> u64 {
+        let number = self.local.new_notice(cx);
+        let notice = Notice { what: what::BYTES, number, inode, name: &[] };
+        self.local.queue_notice(cx, mount, &notice);
+        number
+    }
+
     /// A service announces the use of a file by other hosts; the file may be open on this one.
     pub(crate) fn take_file_use(
         &mut self,
@@ -326,6 +356,7 @@ impl KernelCaches {
         message: &Message<'_>,
     ) {
         let Message::FileUse { from, number, inode, except, uses } = *message else { return };
+        self.recover_notices(cx, host_view);
         let from = ShardIndex(from);
         if !cx.config.owns(from) {
             host_view.mark_remote_use(inode, uses & !DROP);
@@ -348,17 +379,12 @@ impl KernelCaches {
             if self.pages.notified.range(all).count() >= NOTICES_MAX {
                 return;
             }
-            let notice = self.local.new_notice(cx);
+            let notice = self.queue_drop(cx, mount, inode);
             let until = cx.steady.saturating_add(ANSWER_NANOS_MAX);
             if !is_late {
                 self.pages.notified.insert(key, Notified { notice, until });
             }
             self.pages.behind.entry(mount).and_modify(|last| *last = notice);
-            self.local.queue_notice(
-                cx,
-                mount,
-                &Notice { what: what::BYTES, number: notice, inode, name: &[] },
-            );
             cx.wake_at(cx.now.saturating_add(BEHIND_NANOS));
         }
         self.acknowledge_file_use(cx, from, number);
@@ -383,6 +409,7 @@ impl KernelCaches {
         mount: u8,
         done: u64,
     ) {
+        self.recover_notices(cx, host_view);
         self.pages.late.remove(&mount);
         if self.pages.behind.get(&mount).is_none_or(|last| *last <= done) {
             self.pages.behind.remove(&mount);
@@ -407,6 +434,7 @@ impl KernelCaches {
 
     /// Timer: resends unanswered notifications, and ends the wait for late hosts and mounts.
     pub(crate) fn tick_page_caches(&mut self, cx: &mut Context, host_view: &dyn HostMarks) {
+        self.recover_notices(cx, host_view);
         let (now, steady) = (cx.now, cx.steady);
         let pages = &mut self.pages;
         for (&(mount, ..), one) in &pages.notified {

@@ -11,6 +11,7 @@
 //!   24  length  u32
 //!   28  target  u16, log2 of the stripe size u16
 //!   32  vnode   u32
+//!   36  epoch   u32   of the writes on their way to the file (`host::pending`)
 //!   40  stamp   u64   microseconds: the oldest push goes first
 //!   48  ...           of `readahead`
 //!
@@ -21,13 +22,15 @@
 //!                  TAKEN --begin_counting--> COUNTING --push--> PUSHED
 //!                                  COUNTING --not counted------------------> TAKEN
 //!                                  COUNTING --its thread died, recounted---> FREE
-//!                                  PUSHED --the daemon saw it--> MOVING --it is done--> FREE
-//!                                  PUSHED, MOVING --the daemon is dead--> RETAKEN --> TAKEN
+//!                                  PUSHED --the daemon saw it--> MOVING --it is done--> ENDING
+//!                                  ENDING --not counted any more--> FREE
+//!                                  PUSHED to ENDING --the daemon is dead--> RETAKEN --> TAKEN
 //!
 //! and the states of readahead (`readahead`).
 //!
 //! Invariants:
 //!  1. The client touches the bytes of a buffer in TAKEN only, the daemon in LENT, LEFT and MOVING.
+//!     A write in PUSHED or MOVING is counted in its open inode.
 //!  2. The daemon is done with a buffer before it answers the request that named it.
 //!  3. A buffer whose owner died while it was TAKEN is taken over when buffers are short.
 //!  4. Before a buffer becomes free to be taken without a message, its owner is set to zero.
@@ -38,7 +41,7 @@ mod recount;
 pub use readahead::{Readahead, ReadaheadLookup};
 pub use recount::{SessionPushes, recount_lost_pushes};
 
-use crate::host::VnodeIndex;
+use crate::host::{PushEpoch, VnodeIndex};
 use crate::segment::Segment;
 use crate::session::{SESSION_BYTES, Session};
 use crate::sync::{AtomicU32, fence};
@@ -59,6 +62,7 @@ const OFFSET: usize = 16;
 const LENGTH: usize = 24;
 const TARGET: usize = 28;
 const VNODE: usize = 32;
+const EPOCH: usize = 36;
 const STAMP: usize = 40;
 const BUFFERS: usize = (ENTRIES + BOUNCE_BUFFER_COUNT * ENTRY_BYTES).next_multiple_of(PAGE);
 
@@ -73,6 +77,7 @@ const PUSHED: u32 = 4;
 const MOVING: u32 = 5;
 const COUNTING: u32 = 8;
 const RETAKEN: u32 = 9;
+const ENDING: u32 = 10;
 
 /// Maximum length of one sleep for a buffer.
 const SLEEP_MICROS: u64 = 10_000;
@@ -228,10 +233,10 @@ impl<'a> BounceBuffers<'a> {
     /// Takes a buffer back that was pushed to a daemon that died; `None` if it holds nothing that
     /// still has to be pushed.
     #[must_use]
-    pub fn take_pushed(&self, index: usize) -> Option<(Buffer<'a>, Pushed)> {
+    pub fn take_pushed(&self, index: usize) -> Option<(Buffer<'a>, Pushed, PushEpoch)> {
         let (state, owner) = (self.word(index, STATE).ok()?, self.word(index, OWNER).ok()?);
         let before = state.load(Acquire);
-        if before != PUSHED && before != MOVING {
+        if ![PUSHED, MOVING, ENDING].contains(&before) {
             return None;
         }
         state.compare_exchange(before, RETAKEN, AcqRel, Relaxed).ok()?;
@@ -241,8 +246,11 @@ impl<'a> BounceBuffers<'a> {
         state.store(TAKEN, Release);
         let buffer = Buffer { buffers: *self, index };
         // Read now that nobody else describes another write there.
-        let pushed = self.pushed(index).ok()?;
-        Some((buffer, pushed))
+        Some((buffer, self.pushed(index).ok()?, self.epoch(index).ok()?))
+    }
+
+    fn epoch(&self, index: usize) -> Result<PushEpoch> {
+        Ok(PushEpoch(self.word(index, EPOCH)?.load(Relaxed) as u8))
     }
 
     fn pushed(&self, index: usize) -> Result<Pushed> {
@@ -297,10 +305,18 @@ impl<'a> BounceBuffers<'a> {
     /// The write that a client pushed with this buffer; `None` if there is none, or it was taken
     /// before. The numbers are claims.
     #[must_use]
-    pub fn begin_moving(&self, buffer: u8) -> Option<Pushed> {
+    pub fn begin_moving(&self, buffer: u8) -> Option<(Pushed, PushEpoch)> {
         let state = self.word(usize::from(buffer), STATE).ok()?;
         state.compare_exchange(PUSHED, MOVING, AcqRel, Relaxed).ok()?;
-        self.pushed(usize::from(buffer)).ok()
+        Some((self.pushed(usize::from(buffer)).ok()?, self.epoch(usize::from(buffer)).ok()?))
+    }
+
+    /// A pushed write arrived, or failed: it is about to be uncounted (`Vnode::end_push`), before its
+    /// buffer is given back.
+    pub fn begin_ending(&self, buffer: u8) {
+        if let Ok(state) = self.word(buffer.into(), STATE) {
+            let _ = state.compare_exchange(MOVING, ENDING, SeqCst, Relaxed);
+        }
     }
 
     /// The daemon is done with a buffer: it is the client's again, or free if the client gave it
@@ -308,12 +324,12 @@ impl<'a> BounceBuffers<'a> {
     pub fn give_back(&self, buffer: u8) {
         let words = (self.word(buffer.into(), STATE), self.word(buffer.into(), OWNER));
         let (Ok(state), Ok(owner)) = words else { return };
-        if state.load(Acquire) == MOVING {
+        if [MOVING, ENDING].contains(&state.load(Acquire)) {
             owner.store(0, Relaxed);
         }
+        let frees = |from| state.compare_exchange(from, FREE, AcqRel, Relaxed).is_ok();
         if state.compare_exchange(LENT, TAKEN, AcqRel, Relaxed).is_err()
-            && (state.compare_exchange(LEFT, FREE, AcqRel, Relaxed).is_ok()
-                || state.compare_exchange(MOVING, FREE, AcqRel, Relaxed).is_ok())
+            && [LEFT, MOVING, ENDING].into_iter().any(frees)
         {
             self.wake_waiters();
         }
@@ -413,12 +429,13 @@ impl Buffer<'_> {
         Ok(())
     }
 
-    /// Hands the described contents to the daemon, which frees the buffer when they have arrived.
-    /// Must be called before the request is submitted.
+    /// Hands the described contents, counted in this epoch, to the daemon, which frees the buffer when
+    /// they have arrived. Must be called before the request is submitted.
     ///
     /// # Errors
     /// Never for a buffer that was taken.
-    pub fn push(self) -> Result<()> {
+    pub fn push(self, epoch: PushEpoch) -> Result<()> {
+        self.buffers.word(self.index, EPOCH)?.store(epoch.0.into(), Relaxed);
         let state = self.buffers.word(self.index, STATE)?;
         core::mem::forget(self);
         state.store(PUSHED, Release);
@@ -530,16 +547,16 @@ mod tests {
         for bytes in [[1; 5000], [2; 5000]] {
             let mut buffer = buffers.try_take().expect("free");
             buffer.fill(&bytes).expect("fits");
-            buffer.describe(&pushed).and_then(|()| buffer.push()).expect("taken");
+            buffer.describe(&pushed).and_then(|()| buffer.push(PushEpoch(4))).expect("taken");
         }
         buffers.give_back(0);
-        assert_eq!(buffers.begin_moving(0), Some(pushed), "nobody moved it yet");
+        assert_eq!(buffers.begin_moving(0), Some((pushed, PushEpoch(4))), "nobody moved it yet");
         assert_eq!(buffers.begin_moving(0), None, "it is moved once");
         buffers.give_back(0);
         assert!(buffers.take_pushed(0).is_none(), "it has arrived");
-        let (back, what) = buffers.take_pushed(1).expect("it has not");
+        let (back, what, epoch) = buffers.take_pushed(1).expect("it has not");
         assert!(buffers.take_pushed(1).is_none(), "one takes it");
-        assert_eq!(what, pushed);
+        assert_eq!((what, epoch), (pushed, PushEpoch(4)));
         let mut again = buffers.try_take().expect("free");
         again.fill_from(&back, 5000).expect("fits");
         let mut bytes = [0; 5000];

@@ -1,11 +1,13 @@
 //! Recounting of pushed writes, after a thread died between counting one and handing it over.
 //!
-//! The order of a push is: COUNTING, counted in the open inode, PUSHED; of its end: uncounted, FREE.
-//! So while nobody may count (`Vnode::begin_recount`), each counted buffer is found in COUNTING,
-//! PUSHED or MOVING, and one of a dead thread is the only one that is found in COUNTING and stays.
+//! The order of a push is: COUNTING, counted in the open inode, PUSHED; of its end: ENDING, uncounted,
+//! FREE. So while nobody may count (`Vnode::begin_recount`), a buffer in PUSHED or MOVING is counted,
+//! and each counted one is there, in COUNTING or in ENDING. One of a dead thread is the only one that
+//! stays in COUNTING. If no buffer is in ENDING, and none was uncounted from before the first one was
+//! looked at until the new count is set, then that is right.
 
-use super::{BounceBuffers, COUNTING, FREE, MOVING, OWNER, PUSHED, Pushed, STATE};
-use crate::host::{HostSegment, Vnode};
+use super::{BounceBuffers, COUNTING, ENDING, FREE, MOVING, OWNER, PUSHED, Pushed, STATE};
+use crate::host::{HostSegment, PushEpoch, Vnode};
 use crate::wait::{self, Backoff, Next};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, SeqCst};
 use wire::limits::BOUNCE_BUFFER_COUNT;
@@ -22,7 +24,7 @@ pub struct SessionPushes<'a> {
 /// Number of buffers that were handed over for one file.
 enum Found {
     Known(u32),
-    /// A living thread is about to count one.
+    /// One is about to be counted by a living thread, or to be uncounted.
     Changing,
 }
 
@@ -52,22 +54,23 @@ pub fn recount_lost_pushes(
 }
 
 fn recount(row: &Vnode, lost: &Pushed, through: u64, sessions: &[SessionPushes<'_>]) -> bool {
-    if !row.begin_recount(through) {
+    let Some(epoch) = row.begin_recount(through) else {
         // Nothing is counted, or by another daemon: so this one was not.
         return true;
-    }
-    // Living threads that are about to count go on meanwhile. A stopped one does not: the caller
-    // tries again later.
+    };
+    // Living threads that are about to count, or to uncount, go on meanwhile. A stopped one does not:
+    // the caller tries again later.
     let mut backoff = Backoff::new();
     loop {
-        let mut found = Found::Known(0);
-        sessions.iter().for_each(|session| session.count_pushed(lost, &mut found));
-        if let Found::Known(count) = found {
-            row.end_recount(Some(count));
+        let (counted, mut found) = (row.counted(), Found::Known(0));
+        sessions.iter().for_each(|session| session.count_pushed((lost, epoch), &mut found));
+        if let Found::Known(left) = found
+            && row.end_recount(counted, left)
+        {
             return true;
         }
         if backoff.pause() == Next::Sleep {
-            row.end_recount(None);
+            row.give_up_recount();
             return false;
         }
     }
@@ -88,16 +91,20 @@ impl SessionPushes<'_> {
         is_counting() && (self.is_closed || holder != 0 && wait::is_dead(holder)) && is_counting()
     }
 
-    fn count_pushed(&self, of: &Pushed, found: &mut Found) {
+    fn count_pushed(&self, (of, epoch): (&Pushed, PushEpoch), found: &mut Found) {
         for index in 0..BOUNCE_BUFFER_COUNT {
             let Ok(state) = self.buffers.word(index, STATE) else { continue };
             let state = state.load(SeqCst);
             let is_pushed = state == PUSHED || state == MOVING;
-            if !is_pushed && state != COUNTING {
+            if !is_pushed && state != COUNTING && state != ENDING {
                 continue;
             }
             let is_same = |pushed: Pushed| pushed.vnode == of.vnode && pushed.inode == of.inode;
             if !self.buffers.pushed(index).is_ok_and(is_same) || self.is_lost(index) {
+                continue;
+            }
+            // Those that were given up are not counted any more.
+            if state != COUNTING && self.buffers.epoch(index) != Ok(epoch) {
                 continue;
             }
             *found = match *found {
@@ -114,7 +121,7 @@ impl BounceBuffers<'_> {
     pub fn has_pushes(&self) -> bool {
         (0..BOUNCE_BUFFER_COUNT).any(|index| {
             let state = self.word(index, STATE).map_or(FREE, |state| state.load(SeqCst));
-            [COUNTING, PUSHED, MOVING].contains(&state)
+            [COUNTING, PUSHED, MOVING, ENDING].contains(&state)
         })
     }
 

@@ -168,15 +168,34 @@ impl HazardPointers {
                 found.others |= claims;
             }
         };
-        let count = 1 + self.sessions_most();
-        for block in 0..count.min(self.blocks) {
-            (0..HAZARD_COUNT).filter_map(|slot| self.slot(block, slot).ok()).for_each(&mut look);
-        }
-        if self.each_beyond(count, &mut look).is_err() {
+        if self.each_slot(&mut look).is_err() {
             // Without room to look: whatever is claimed is somebody's.
             found.others = u64::MAX;
         }
         found
+    }
+
+    /// True if a living thread with this number protects `extent` by another slot than `own`.
+    fn is_protected_by(&self, thread: u32, extent: u32, own: &HazardGuard<'_>) -> bool {
+        let mut is_found = false;
+        let mut look = |slot: &HazardSlot| {
+            let word = HazardPointer(slot.pointer.load(SeqCst));
+            is_found |= word.thread() == thread
+                && word.extent() == Some(extent)
+                && !core::ptr::eq(slot, own.slot);
+        };
+        // Without room to look it may.
+        let is_complete = self.each_slot(&mut look).is_ok();
+        (is_found || !is_complete) && !wait::is_dead(thread)
+    }
+
+    /// Calls `look` with the slots of the daemon and of all sessions.
+    fn each_slot(&self, look: &mut dyn FnMut(&HazardSlot)) -> Result<()> {
+        let count = 1 + self.sessions_most();
+        for block in 0..count.min(self.blocks) {
+            (0..HAZARD_COUNT).filter_map(|slot| self.slot(block, slot).ok()).for_each(&mut *look);
+        }
+        self.each_beyond(count, look)
     }
 
     /// Calls `look` with the slots of the first `count` blocks that are not mapped.
@@ -372,6 +391,11 @@ impl HazardGuard<'_> {
     /// Pages that other living threads fill in a group of `extent`, which is the protected one.
     pub(crate) fn others(&self, extent: u32, group: u64) -> Claims {
         self.by.hazards.claims(extent, group, self)
+    }
+
+    /// True if a living thread with this number protects `extent` by another slot than this one.
+    pub(crate) fn is_protected_by(&self, thread: u32, extent: u32) -> bool {
+        self.by.hazards.is_protected_by(thread, extent, self)
     }
 
     /// Maximum wait of its owner for others.

@@ -12,9 +12,10 @@
 //! long gets `EIO`, and nothing is lost. Hazard pointers (`hazards`) tell whether a claimer lives:
 //! each holds the claims of its thread, from before the page is claimed in the extent until it is
 //! valid there. So a page that is claimed and invalid, and that no living thread's hazard pointer
-//! claims, belongs to a dead thread. One thread at a time takes over (the *successor*), and it
-//! checks whether any page was invalidated while it scanned the hazard pointers: only then can a
-//! claimed page be claimed again.
+//! claims, belongs to a dead thread. One thread takes over (the *successor*, which the others leave
+//! alone while its hazard pointer protects the extent), claims the page in its hazard pointer, and
+//! checks whether any page was invalidated while it scanned those of others: only then can a claimed
+//! page be claimed again.
 
 use crate::extents::{
     Arena, ExtentStates, ExtentTable, HazardGuard, PAGE_GROUP_LOG2, PAGE_LOG2, PageBits,
@@ -490,15 +491,21 @@ impl Target<'_> {
     fn take_over(&self, guard: &HazardGuard<'_>, group: &PageGroup<'_>, bit: u64) -> Result<()> {
         let successor = self.states.successor(group.extent.slot)?;
         let (me, before) = (wait::thread_id(), successor.load(SeqCst));
-        if before == me {
+        // A dead successor leaves its number, which may be another thread's by now, even the caller's.
+        // A living one protects the extent.
+        let is_at_work = before != 0 && guard.is_protected_by(before, group.extent.slot);
+        if before == me && is_at_work {
             return Err(Errno::EIO);
         }
-        let is_free = wait::is_dead(before);
-        if !is_free || successor.compare_exchange(before, me, SeqCst, Relaxed).is_err() {
+        if is_at_work || successor.compare_exchange(before, me, SeqCst, Relaxed).is_err() {
             return Ok(());
         }
+        // Another thread with the same number may have become the successor since we looked. So the page
+        // is claimed as by a writer: of two successors at least one sees the other, and leaves.
+        guard.claim(group.number(), bit);
         let outcome = self.take_over_page(guard, group, bit);
-        successor.store(0, Release);
+        guard.claim(group.number(), 0);
+        let _ = successor.compare_exchange(me, 0, Release, Relaxed);
         outcome
     }
 

@@ -12,7 +12,9 @@
 //!   40   lock        u32   thread that moves the offset
 //!   44   activity    u32   place of its file record in the activity segment
 //!   48   cursor      4 x u64   of a directory listing
-//!   80   spare       6 x u64   for the client; the third: the directory in which the file was found
+//!   80   spare       6 x u64   for the client; the second: marks, of which bit 4 says that a writer
+//!                              did not wait for the arrival of its bytes (`pending`); the third: the
+//!                              directory in which the file was found
 
 use super::{Entries, Guard, HostSegment, PASSED, VnodeIndex, each_bit, give_entry, lock, vnodes};
 use crate::segment::SharedEntry;
@@ -74,6 +76,11 @@ const _: () = assert!(size_of::<File>() == ENTRY_BYTES);
 /// is known.
 pub const SPARE_DIRECTORY: usize = 2;
 
+/// The word of `File::spare` with marks.
+pub const SPARE_MARKS: usize = 1;
+/// Of the marks: some bytes may be on their way to other hosts.
+const PUSHED: u64 = 16;
+
 /// Holds the lock on the offset of an open file while it lives.
 pub struct OffsetGuard<'a>(#[expect(dead_code, reason = "held for its drop")] Guard<'a>);
 
@@ -83,6 +90,22 @@ impl File {
     #[inline]
     pub fn lock_offset(&self) -> OffsetGuard<'_> {
         OffsetGuard(lock(&self.lock))
+    }
+
+    /// Records that a write is about to be counted as on its way (`Vnode::begin_push`).
+    #[inline]
+    pub fn note_push(&self) {
+        let [_, marks, ..] = &self.spare;
+        if marks.load(Relaxed) & PUSHED == 0 {
+            marks.fetch_or(PUSHED, SeqCst);
+        }
+    }
+
+    /// True if the buffers of some writes through this open file may be memory of its processes.
+    #[must_use]
+    pub fn has_pushed(&self) -> bool {
+        let [_, marks, ..] = &self.spare;
+        marks.load(SeqCst) & PUSHED != 0 && self.refs.load(SeqCst) != 0
     }
 
     /// Gives back the lock on the offset if the calling thread has it, whose calls ended without

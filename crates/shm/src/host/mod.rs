@@ -20,7 +20,7 @@
 //! then the daemon resets what is still counted.
 
 use crate::segment::{self, Segment};
-use crate::sync::{self, AtomicU32};
+use crate::sync::{self, AtomicU32, AtomicU64};
 use crate::wait;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -48,7 +48,8 @@ pub mod pages;
 
 pub mod releases;
 
-pub use files::{File, OfdIndex, SPARE_DIRECTORY};
+pub use files::{File, OfdIndex, SPARE_DIRECTORY, SPARE_MARKS};
+pub use pending::{EndedPushes, PushEpoch};
 pub use processes::{Descriptor, ProcessIndex, Tenant};
 pub use sizes::{SizeSnapshot, TruncateEpoch, Truncated};
 pub use vnodes::{Closed, Vnode, VnodeIndex};
@@ -57,13 +58,15 @@ pub use vnodes::{Closed, Vnode, VnodeIndex};
 mod header {
     pub(super) const MAGIC: usize = 0;
     pub(super) const OPEN_SEQUENCE: usize = 64;
-    pub(super) const BLOCK_HINT: usize = 128;
     pub(super) const THROTTLED: usize = 192;
-    pub(super) const END: usize = 256;
+    /// The starts of the daemons (`pending`).
+    pub(super) const STARTS: usize = 256;
+    pub(super) const END: usize = STARTS + super::pending::STARTS_BYTES;
 }
 
 const MAGIC: u32 = 0x4642_4833;
 const TABLES: usize = 4096;
+const PAGE: usize = 4096;
 
 /// Length of the segment. Memory is touched as it is used.
 pub const HOST_BYTES: usize = releases::END;
@@ -269,31 +272,59 @@ impl Entries {
     #[inline]
     fn take(self, segment: &Segment) -> Result<u32> {
         let hint = lane(segment, wait::thread_id() as usize, self.field)?;
-        let entry = take_bit(segment, self.bitmap, self.count / 64, &hint)?;
-        if entry as usize >= LANE_ENTRIES {
-            self.reserve(segment, entry)?;
+        let entry = take_bit(segment, self.bitmap, self.count / 64, hint.start())?;
+        if (entry as usize) < LANE_ENTRIES {
+            hint.set(entry as usize / 64);
+            return Ok(entry);
         }
-        Ok(entry)
+        self.take_behind(segment, entry, &hint)
     }
 
-    /// Makes the memory of an entry present that is in no lane, or returns the entry.
+    /// Makes the memory of a taken entry present that is in no lane. If there is none, the entry is
+    /// returned for another one that has memory.
     #[cold]
-    fn reserve(self, segment: &Segment, entry: u32) -> Result<()> {
-        let reserved = segment.reserve(self.base + entry as usize * self.bytes, self.bytes);
-        if reserved.is_err() {
-            give_entry(segment, self.bitmap, entry, self.field)?;
+    fn take_behind(self, segment: &Segment, entry: u32, hint: &Hint<'_>) -> Result<u32> {
+        let Err(errno) = self.reserve(segment, entry) else {
+            hint.set(entry as usize / 64);
+            return Ok(entry);
+        };
+        give_bit(segment, self.bitmap, entry)?;
+        // The lanes before that of the thread.
+        if let Ok(entry) = take_bit(segment, self.bitmap, LANE_ENTRIES / 64, 0) {
+            return Ok(entry);
         }
-        reserved
+        // Those behind the lanes that were in use before: their memory stays.
+        let each = (PAGE / self.bytes).clamp(1, 64);
+        for first in (LANE_ENTRIES..self.count).step_by(each) {
+            let word = segment.word64(self.bitmap + first / 64 * 8)?;
+            let neighbours = (u64::MAX >> (64 - each)) << (first % 64);
+            let Some(bit) = take_bit_of(word, neighbours) else { continue };
+            let entry = (first / 64 * 64) as u32 + bit;
+            if self.reserve(segment, entry).is_ok() {
+                return Ok(entry);
+            }
+            give_bit(segment, self.bitmap, entry)?;
+        }
+        Err(errno)
+    }
+
+    fn reserve(self, segment: &Segment, entry: u32) -> Result<()> {
+        segment.reserve(self.base + entry as usize * self.bytes, self.bytes)
     }
 }
 
 /// Returns an entry to its lane.
 fn give_entry(segment: &Segment, at: usize, entry: u32, field: usize) -> Result<()> {
-    let hint = lane(segment, entry as usize / 64 / LANE_WORDS, field)?;
-    give_bit(segment, at, entry, &hint)
+    give_bit(segment, at, entry)?;
+    lane(segment, entry as usize / 64 / LANE_WORDS, field)?.set(entry as usize / 64);
+    Ok(())
 }
 
 impl Hint<'_> {
+    fn start(&self) -> usize {
+        self.base.wrapping_add(self.word.load(Relaxed) as usize)
+    }
+
     fn set(&self, index: usize) {
         let word = index.wrapping_sub(self.base) as u32;
         if self.word.load(Relaxed) != word {
@@ -302,25 +333,31 @@ impl Hint<'_> {
     }
 }
 
-/// Takes a free bit of a bitmap of `words` words at `at`, from `hint` on.
+/// Takes a free bit of a bitmap of `words` words at `at`, from word `start` on.
 #[inline]
-fn take_bit(segment: &Segment, at: usize, words: usize, hint: &Hint<'_>) -> Result<u32> {
-    let mut index = hint.base.wrapping_add(hint.word.load(Relaxed) as usize) % words;
+fn take_bit(segment: &Segment, at: usize, words: usize, start: usize) -> Result<u32> {
+    let mut index = start % words;
     for _ in 0..words {
-        let word = segment.word64(at + 8 * index)?;
-        let mut value = word.load(Relaxed);
-        while value != u64::MAX {
-            let bit = (!value).trailing_zeros();
-            let before = word.fetch_or(1 << bit, AcqRel);
-            if before & (1 << bit) == 0 {
-                hint.set(index);
-                return Ok(index as u32 * 64 + bit);
-            }
-            value = before;
+        if let Some(bit) = take_bit_of(segment.word64(at + 8 * index)?, u64::MAX) {
+            return Ok(index as u32 * 64 + bit);
         }
         index = if index + 1 < words { index + 1 } else { 0 };
     }
     Err(Errno::ENFILE)
+}
+
+/// Takes a free bit of a word, one of `among`.
+#[inline]
+fn take_bit_of(word: &AtomicU64, among: u64) -> Option<u32> {
+    let mut value = word.load(Relaxed);
+    while !value & among != 0 {
+        let bit = (!value & among).trailing_zeros();
+        value = word.fetch_or(1 << bit, AcqRel);
+        if value & (1 << bit) == 0 {
+            return Some(bit);
+        }
+    }
+    None
 }
 
 /// Every bit that is set.
@@ -335,10 +372,8 @@ fn each_bit(segment: &Segment, at: usize, words: usize, each: &mut dyn FnMut(u32
 }
 
 /// Frees a bit.
-fn give_bit(segment: &Segment, at: usize, bit: u32, hint: &Hint<'_>) -> Result<()> {
-    let index = bit as usize / 64;
-    segment.word64(at + 8 * index)?.fetch_and(!(1 << (bit % 64)), Release);
-    hint.set(index);
+fn give_bit(segment: &Segment, at: usize, bit: u32) -> Result<()> {
+    segment.word64(at + 8 * (bit as usize / 64))?.fetch_and(!(1 << (bit % 64)), Release);
     Ok(())
 }
 

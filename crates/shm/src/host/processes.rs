@@ -9,7 +9,7 @@
 //! taken for the earlier process; and a thread that dismantles a table names its generation, so
 //! that an entry reused meanwhile is not taken for the table that was read.
 
-use super::{Hint, HostSegment, OfdIndex, files, give_bit, header, take_bit};
+use super::{HostSegment, OfdIndex, files, give_bit, take_bit};
 use crate::segment::SharedEntry;
 use crate::sync::{AtomicU32, AtomicU64};
 use core::num::NonZeroU32;
@@ -275,12 +275,13 @@ impl HostSegment {
         descriptor.is_some_and(|word| word.fetch_update(SeqCst, SeqCst, marked).is_ok())
     }
 
+    /// The lowest free block: those that ever had memory, which they keep, are the first ones. So while
+    /// one of them is free no other is taken, for which there may be no memory.
     fn block_take(&self) -> Result<u32> {
-        let hint = Hint { word: self.segment.word32(header::BLOCK_HINT)?, base: 0 };
-        let block = take_bit(&self.segment, BITMAP, BLOCK_COUNT / 64, &hint)?;
+        let block = take_bit(&self.segment, BITMAP, BLOCK_COUNT / 64, 0)?;
         let (at, bytes) = (BLOCKS + block as usize * BLOCK_BYTES, BLOCK_BYTES);
         if let Err(errno) = self.segment.reserve(at, bytes) {
-            give_bit(&self.segment, BITMAP, block, &hint)?;
+            give_bit(&self.segment, BITMAP, block)?;
             return Err(errno);
         }
         self.segment.zero(at, bytes)?;
@@ -288,8 +289,7 @@ impl HostSegment {
     }
 
     fn block_give(&self, block: u32) -> Result<()> {
-        let hint = Hint { word: self.segment.word32(header::BLOCK_HINT)?, base: 0 };
-        give_bit(&self.segment, BITMAP, block.checked_sub(1).ok_or(Errno::EIO)?, &hint)
+        give_bit(&self.segment, BITMAP, block.checked_sub(1).ok_or(Errno::EIO)?)
     }
 
     /// Calls `each` for every descriptor of a process that refers to a file.
@@ -423,5 +423,70 @@ impl HostSegment {
             let started = started & !NOT_ADOPTED;
             each(Tenant { process, generation, pid, started, is_adopted });
         }
+    }
+}
+
+#[cfg(test)]
+#[cfg(not(feature = "interleavings"))]
+mod tests {
+    use super::*;
+    use crate::host::HOST_BYTES;
+    use crate::segment::{Access, Segment};
+    use std::vec::Vec;
+    use wire::Inode;
+
+    /// A host segment on a file that is cut after `length` bytes: there is no memory behind them.
+    fn host_with_memory(length: usize) -> HostSegment {
+        let file = rustix::fs::memfd_create(c"test", rustix::fs::MemfdFlags::CLOEXEC);
+        let file = file.expect("memory");
+        rustix::fs::ftruncate(&file, HOST_BYTES as u64).expect("a length");
+        let segment = Segment::map(&file, HOST_BYTES, Access::ReadWrite).expect("a mapping");
+        rustix::fs::ftruncate(&file, length as u64).expect("a length");
+        HostSegment::new(segment).expect("long enough")
+    }
+
+    #[test]
+    fn a_block_with_memory_is_found_before_one_without() {
+        let host = host_with_memory(BLOCKS + 65 * BLOCK_BYTES);
+        let table = |pid: u32| host.process_register(pid, 1).expect("an entry");
+        let set = |process: ProcessIndex, block: usize| {
+            let descriptor = (block * BLOCK_DESCRIPTORS) as u32;
+            host.process_set(process, descriptor, Some((OfdIndex(7), false))).map(drop)
+        };
+        let (first, second, third) = (table(1), table(2), table(3));
+        (0..63).for_each(|block| assert_eq!(set(first, block), Ok(())));
+        assert_eq!((set(second, 0), set(second, 1)), (Ok(()), Ok(())));
+        assert_eq!(set(third, 0), Err(Errno::ENOSPC), "none is left");
+        let generation = host.process_generation(second);
+        host.process_release(second, generation, &mut |_| {}).expect("in use");
+        assert_eq!((set(third, 0), set(third, 1)), (Ok(()), Ok(())), "two are free again");
+        assert_eq!(set(third, 2), Err(Errno::ENOSPC));
+    }
+
+    #[test]
+    fn an_entry_with_memory_is_found_before_one_without() {
+        const LANES: usize = super::super::LANES;
+        // Entries of open inodes behind the lanes: one page of them has memory.
+        let behind = 4096 / 64;
+        let host = host_with_memory(super::super::vnodes::LANES_END + behind * 64);
+        let open = |inode: usize| host.vnode_open(Inode(inode as u64 + 1));
+        let fill = || {
+            let is_last = || crate::wait::thread_id() as usize % LANES == LANES - 1;
+            is_last().then(|| {
+                let all = super::super::LANE_ENTRIES + behind;
+                let opened: Vec<_> = (0..all).map(|inode| open(inode).map(drop)).collect();
+                assert!(
+                    opened.iter().all(Result::is_ok),
+                    "{:?}",
+                    opened.iter().position(Result::is_err)
+                );
+                assert_eq!(open(all), Err(Errno::ENOSPC), "none is left");
+                let last = host.vnode_find(Inode(all as u64)).expect("open");
+                host.vnode_close(Inode(all as u64), last).expect("open");
+                assert_eq!(open(all), Ok(last), "it has memory");
+            })
+        };
+        // A thread that begins in the last lane finds no lane behind it.
+        while std::thread::scope(|scope| scope.spawn(fill).join()).expect("no panic").is_none() {}
     }
 }

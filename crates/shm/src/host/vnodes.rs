@@ -34,7 +34,7 @@
 //! Deleting and opening meet here: an opener inserts, then checks again whether the file exists;
 //! the shard makes the file unfindable, then calls `mark_deleted`. One of the two sees the other.
 
-use super::{Entries, HostSegment, TABLES, each_bit, give_entry, lock_briefly};
+use super::{Entries, HostSegment, TABLES, each_bit, give_entry, lock_briefly, pending};
 use crate::segment::SharedEntry;
 use crate::sync::{AtomicU32, AtomicU64, fence};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -221,9 +221,9 @@ impl HostSegment {
     fn vnode_insert(&self, bucket: usize, inode: Inode) -> Result<(VnodeIndex, u64)> {
         let index = VnodeIndex(TABLE.take(&self.segment)?);
         let entry = self.vnode(index)?;
-        for word in [&entry.pending, &entry.failed] {
-            word.store(0, Relaxed);
-        }
+        // A process may have closed the file before without waiting for its writes.
+        entry.pending.store(pending::next_epoch(entry.pending.load(Relaxed)), Relaxed);
+        entry.failed.store(0, Relaxed);
         for word in
             [&entry.sizes, &entry.dirty_end, &entry.marks, &entry.changes, &entry.truncated_to]
         {

@@ -165,6 +165,17 @@ impl HostSegment {
         (1..=MOUNT_COUNT_MAX as u8).filter(caches).for_each(each);
     }
 
+    /// Calls `each` with the files of which a mount's kernel may cache pages.
+    pub fn page_cache_files(&self, number: u8, each: &mut dyn FnMut(Inode)) {
+        fence(SeqCst);
+        self.vnode_list(&mut |_, entry| {
+            let inode = Inode(entry.inode.load(SeqCst));
+            if !inode.is_none() && entry.marks.load(SeqCst) & pages::cacher(number) != 0 {
+                each(inode);
+            }
+        });
+    }
+
     #[inline(always)]
     fn mounts(&self) -> Result<&AtomicU64> {
         self.segment.word64(START)
@@ -238,6 +249,17 @@ impl HostSegment {
         } else if word.load(SeqCst) & bit != 0 {
             word.fetch_and(!bit, SeqCst);
         }
+    }
+
+    /// Calls `each` with the mounts for which a service no longer waits (`set_behind`).
+    pub fn behind_mounts(&self, service: usize, each: &mut dyn FnMut(u8)) {
+        let (place, bit) = (service / 64 % BEHIND_WORDS, 1 << (service % 64));
+        let is_behind = |number: &u8| {
+            let entry = HostSegment::mount_entry(*number);
+            let word = entry.and_then(|entry| self.segment.word64(entry + BEHIND + place * 8));
+            self.has_mount(*number) && word.is_ok_and(|word| word.load(SeqCst) & bit != 0)
+        };
+        (1..=MOUNT_COUNT_MAX as u8).filter(is_behind).for_each(each);
     }
 
     /// True if a service no longer waits for this mount to drop pages, which the mount has yet to do.

@@ -5,7 +5,7 @@ use crate::support::{Both, SECOND, memory};
 use shm::bounce::{
     Pushed, Readahead, SESSION_WITH_BUFFERS_BYTES, SessionPushes, recount_lost_pushes,
 };
-use shm::host::{HOST_BYTES, HostSegment, OfdIndex, VnodeIndex};
+use shm::host::{HOST_BYTES, HostSegment, OfdIndex, PushEpoch, VnodeIndex};
 use shm::session::{Doorbells, Session};
 use shm::sync::model;
 use std::sync::Arc;
@@ -92,7 +92,7 @@ fn a_buffer_pushed_by_a_dead_thread_has_one_holder() {
                 let buffer = model::uninterrupted(|| session.bounce_buffers().try_free());
                 // The other may have been first.
                 let Ok(buffer) = buffer else { return false };
-                buffer.describe(&PUSHED).and_then(|()| buffer.push()).expect("taken");
+                buffer.describe(&PUSHED).and_then(|()| buffer.push(EPOCH)).expect("taken");
                 true
             })
         };
@@ -110,6 +110,9 @@ fn a_buffer_pushed_by_a_dead_thread_has_one_holder() {
     });
 }
 
+/// That of an open inode of a new segment.
+const EPOCH: PushEpoch = PushEpoch(1);
+
 const PUSHED: Pushed = Pushed {
     inode: Inode(5),
     vnode: VnodeIndex(0),
@@ -126,7 +129,7 @@ fn push_offset(session: &Session, offset: u8) {
     let mut buffer = taken.expect("a buffer");
     buffer.fill(&[offset]).expect("fits");
     buffer.describe(&Pushed { offset: offset.into(), ..PUSHED }).expect("taken");
-    buffer.push().expect("taken");
+    buffer.push(EPOCH).expect("taken");
 }
 
 /// Two threads resubmit what was pushed to a dead daemon; one of them pushes again through the same
@@ -140,7 +143,9 @@ fn a_buffer_that_is_taken_back_holds_what_its_description_says() {
             let session = Arc::clone(&session);
             model::spawn(move || {
                 let buffers = session.bounce_buffers();
-                let Some((buffer, what)) = buffers.take_pushed(usize::from(FREE)) else { return };
+                let Some((buffer, what, _)) = buffers.take_pushed(usize::from(FREE)) else {
+                    return;
+                };
                 let mut byte = [0];
                 buffer.copy_out(&mut byte).expect("it holds it");
                 assert_eq!(u64::from(byte[0]), what.offset, "the description of another write");
@@ -217,13 +222,13 @@ fn a_pushed_buffer_is_moved_once_and_its_waiter_is_woken() {
         let arrived = Arc::new(AtomicU32::new(0));
         {
             let vnode = host.vnode(index).expect("open");
-            model::uninterrupted(|| assert!(vnode.begin_push(1)));
+            model::uninterrupted(|| assert_eq!(vnode.begin_push(1), Some(EPOCH)));
         }
         let client = {
             let session = Arc::clone(&session);
             model::spawn(move || {
                 let buffer = session.bounce_buffers().take(SECOND).expect("a buffer");
-                buffer.describe(&PUSHED).and_then(|()| buffer.push()).expect("taken");
+                buffer.describe(&PUSHED).and_then(|()| buffer.push(EPOCH)).expect("taken");
             })
         };
         client.join();
@@ -234,7 +239,7 @@ fn a_pushed_buffer_is_moved_once_and_its_waiter_is_woken() {
             model::spawn(move || {
                 if session.bounce_buffers().begin_moving(FREE).is_some() {
                     arrived.fetch_add(1, Ordering::Relaxed);
-                    host.vnode(index).expect("open").end_push(Ok(()));
+                    host.vnode(index).expect("open").end_push(EPOCH, Ok(()));
                     session.bounce_buffers().give_back(FREE);
                 }
             })
@@ -355,8 +360,8 @@ fn push_one(session: &Session, host: &HostSegment, index: VnodeIndex) {
         let buffer = taken.expect("a buffer");
         buffer.describe(&Pushed { vnode: index, ..PUSHED }).expect("taken");
         buffer.begin_counting().expect("taken");
-        if vnode.begin_push(1) {
-            return buffer.push().expect("taken");
+        if let Some(epoch) = vnode.begin_push(1) {
+            return buffer.push(epoch).expect("taken");
         }
         buffer.end_counting().expect("taken");
         drop(buffer);
@@ -388,7 +393,8 @@ fn a_write_that_was_counted_and_not_handed_over_is_recounted() {
                 if lives.bounce_buffers().begin_moving(FREE).is_some() {
                     let vnode = host.vnode(index).expect("open");
                     assert!(vnode.has_pending(), "a write on its way is not counted");
-                    vnode.end_push(Ok(()));
+                    lives.bounce_buffers().begin_ending(FREE);
+                    vnode.end_push(EPOCH, Ok(()));
                     lives.bounce_buffers().give_back(FREE);
                 }
             })
@@ -409,7 +415,8 @@ fn a_write_that_was_counted_and_not_handed_over_is_recounted() {
         for session in [&dead, &lives] {
             if session.bounce_buffers().begin_moving(FREE).is_some() {
                 assert!(vnode.has_pending(), "a write on its way is not counted");
-                vnode.end_push(Ok(()));
+                session.bounce_buffers().begin_ending(FREE);
+                vnode.end_push(EPOCH, Ok(()));
                 session.bounce_buffers().give_back(FREE);
             }
         }

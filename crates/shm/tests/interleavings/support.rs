@@ -208,6 +208,12 @@ impl OneTarget {
         Ok(())
     }
 
+    /// A successor died and left its number, which is that of `thread` by now.
+    pub(crate) fn leave_successor(&self, thread: u32) {
+        let successor = self.states.successor(self.extent.slot).expect("slot 0");
+        successor.store(thread, SeqCst);
+    }
+
     /// Zeroes `length` bytes of the two pages, as a daemon truncates a file.
     pub(crate) fn zero(&self, at: usize, length: usize) {
         let at = (self.start + at) as u64;

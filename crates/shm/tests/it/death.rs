@@ -202,3 +202,42 @@ fn files_held_open_by_dead_processes_are_found() {
     assert!(host.vnode_close(Inode(5), vnode).expect("open").last);
     host.file_free(files[0]).expect("a row");
 }
+
+/// A successor that dies leaves its number, which the kernel gives to another thread: to one that has
+/// nothing to do with the extent, or to the very one that waits for the page.
+#[test]
+fn a_number_left_by_a_dead_successor_is_nobodys() {
+    let place = Place::new("successor");
+    let arena = Arena::new(segment(&place.0, "arena", ARENA_BYTES));
+    let table = ExtentTable::new(segment(&place.0, "table", 2 * HEADER_BYTES));
+    let states = states(&place.0);
+    let ssd = Segment::nameless(c"ssd", 4096).expect("nameless memory").1;
+    let target = Target { arena: &arena, ssd: ssd.as_fd(), table: &table, states: &states };
+    let hazards =
+        HazardPointers::new(segment(&place.0, "hazards", HAZARDS_BYTES)).expect("long enough");
+    let mut unrelated = Command::new("cat").stdin(Stdio::piped()).spawn().expect("a process");
+    for extent in &EXTENTS {
+        states.reset(extent, 0).expect("a slot");
+        let claim = |page: u32| {
+            states
+                .page_bits(extent, 0)
+                .expect("a slot")
+                .claimed
+                .fetch_or(1 << page, Ordering::SeqCst);
+        };
+        for (page, left) in [(1, shm::wait::thread_id()), (2, unrelated.id())] {
+            claim(page);
+            let successor = states.successor(extent.slot).expect("a slot");
+            successor.store(left, Ordering::SeqCst);
+            let within = u64::from(page) * 4096;
+            let done = target.write_stable(&hazards.of_daemon(), extent, within + 10, b"alive");
+            assert_eq!(done, Ok(()), "left={left}");
+            assert_eq!(successor.load(Ordering::SeqCst), 0);
+            let mut read = [1; 20];
+            target.read_stable(extent, within, &mut read).expect("read");
+            assert_eq!(&read, b"\0\0\0\0\0\0\0\0\0\0alive\0\0\0\0\0");
+        }
+    }
+    unrelated.kill().expect("killed");
+    unrelated.wait().expect("reaped");
+}

@@ -2,7 +2,7 @@
 //! brings (`pages`).
 
 use crate::sim::shared::FileRow;
-use crate::sim::{Answer, World};
+use crate::sim::{Answer, Sent, World};
 use metadata::Input;
 use wire::codec::Field as _;
 use wire::reply::opened;
@@ -108,70 +108,119 @@ fn a_host_that_was_silent_is_notified_of_later_writes() {
     assert!(later, "pages that were filled since are not dropped");
 }
 
+/// A host with a mount that caches pages of a file, and a writer of it on another host.
+struct StoppedMount {
+    world: World,
+    file: Inode,
+}
+
+impl StoppedMount {
+    const HOST: u16 = 1;
+    const MOUNT: u8 = 1;
+    const WRITER: u16 = 2;
+
+    fn new() -> StoppedMount {
+        let mut world = World::daemons(3);
+        let file = world.root().file(Inode::ROOT, b"f").expect("made").inode;
+        assert_eq!(world.owner(file.shard()), 0);
+        open_on(&mut world, Self::HOST, file, 1, open::PAGES);
+        open_on(&mut world, Self::WRITER, file, 2, open::WRITES);
+        let view = &mut world.seats[usize::from(Self::HOST)].host_view;
+        view.watched.borrow_mut().mounts.insert(Self::MOUNT);
+        let row = FileRow { cachers: 1 << Self::MOUNT, had_pages: true, ..FileRow::default() };
+        view.pages.borrow_mut().rows.insert(file, row);
+        StoppedMount { world, file }
+    }
+
+    fn is_behind(&self) -> bool {
+        let view = &self.world.seats[usize::from(Self::HOST)].host_view;
+        !view.pages.borrow().behind.is_empty()
+    }
+
+    fn write(&mut self) -> Sent {
+        let request = Request::Unwatch { inode: self.file };
+        let mut sent = self.world.prepare(Credentials::ROOT, self.file.shard(), &request);
+        sent.header.host = Self::WRITER;
+        sent
+    }
+
+    /// The answer to a request for notices, with the last notice that was carried out.
+    fn notices(&mut self, done: u64) -> u64 {
+        let of_host = (0..wire::limits::SHARD_COUNT).map(ShardIndex);
+        let owner = usize::from(Self::HOST);
+        let shard = of_host.into_iter().find(|it| self.world.owner(*it) == owner);
+        let request = Request::Notices { done };
+        let mut sent = self.world.prepare(Credentials::ROOT, shard.expect("a shard"), &request);
+        (sent.header.host, sent.header.mount) = (Self::HOST, Self::MOUNT);
+        self.world.send_again(&sent)
+    }
+
+    /// A write is answered although the mount carries nothing out.
+    fn write_without_mount(&mut self) {
+        let write = self.write();
+        let mut was_told = false;
+        let is_answered = (0..100).any(|_| {
+            let ticket = self.world.send_again(&write);
+            self.world.now += 100_000_000;
+            for at in 0..3 {
+                self.world.step(at, Input::Tick);
+            }
+            self.world.settle_for(usize::MAX);
+            let is_answered = matches!(self.world.answer(ticket), Some(Answer::Number(_)));
+            assert!(!is_answered || was_told, "the writer goes on, and the mount does not know");
+            was_told |= self.is_behind();
+            is_answered
+        });
+        assert!(is_answered && self.is_behind(), "a mount is not waited for");
+    }
+
+    /// The files of the notices in an answer, and the number of the last notice.
+    fn taken(&mut self, listening: u64) -> (Vec<Inode>, u64) {
+        let answer = self.world.answer(listening);
+        let Some(Answer::Bytes(bytes)) = answer else { panic!("no notices: {answer:?}") };
+        let (mut reader, mut files, mut last) = (Reader::new(&bytes), Vec::new(), 0);
+        while !reader.rest().is_empty() {
+            let notice = Notice::take(&mut reader).expect("a notice");
+            files.push(notice.inode);
+            last = notice.number;
+        }
+        (files, last)
+    }
+}
+
 /// A mount that does not drop pages in time knows that it is behind before anybody goes on without it,
 /// and until it has carried out all that was queued for it meanwhile.
 #[test]
 fn a_mount_that_stands_still_is_told_before_others_go_on() {
-    let mut world = World::daemons(3);
-    let file = world.root().file(Inode::ROOT, b"f").expect("made").inode;
-    assert_eq!(world.owner(file.shard()), 0);
-    let (host, mount, writer) = (1, 1, 2);
-    open_on(&mut world, host, file, 1, open::PAGES);
-    open_on(&mut world, writer, file, 2, open::WRITES);
-    let view = &mut world.seats[usize::from(host)].host_view;
-    view.watched.borrow_mut().mounts.insert(mount);
-    let row = FileRow { cachers: 1 << mount, had_pages: true, ..FileRow::default() };
-    view.pages.borrow_mut().rows.insert(file, row);
-    let is_behind =
-        |world: &World| !world.seats[usize::from(host)].host_view.pages.borrow().behind.is_empty();
-    let write = |world: &mut World| {
-        let request = Request::Unwatch { inode: file };
-        let mut sent = world.prepare(Credentials::ROOT, file.shard(), &request);
-        sent.header.host = writer;
-        sent
-    };
-    // The answer to a request for notices, with the last notice that was carried out.
-    let notices = |world: &mut World, done: u64| {
-        let of_host = (0..wire::limits::SHARD_COUNT).map(ShardIndex);
-        let shard = of_host.into_iter().find(|it| world.owner(*it) == usize::from(host));
-        let request = Request::Notices { done };
-        let mut sent = world.prepare(Credentials::ROOT, shard.expect("a shard"), &request);
-        (sent.header.host, sent.header.mount) = (host, mount);
-        world.send_again(&sent)
-    };
-    let last_of = |answer: Option<Answer>| {
-        let Some(Answer::Bytes(bytes)) = answer else { panic!("no notices: {answer:?}") };
-        let (mut reader, mut last) = (Reader::new(&bytes), 0);
-        while !reader.rest().is_empty() {
-            last = Notice::take(&mut reader).expect("a notice").number;
-        }
-        last
-    };
-    let listening = notices(&mut world, 0);
-    let first = write(&mut world);
-    let mut was_told = false;
-    let is_answered = (0..100).any(|_| {
-        let ticket = world.send_again(&first);
-        world.now += 100_000_000;
-        for at in 0..3 {
-            world.step(at, Input::Tick);
-        }
-        world.settle_for(usize::MAX);
-        let is_answered = matches!(world.answer(ticket), Some(Answer::Number(_)));
-        assert!(!is_answered || was_told, "the writer goes on, and the mount does not know");
-        was_told |= is_behind(&world);
-        is_answered
-    });
-    assert!(is_answered && is_behind(&world), "a mount is not waited for");
-    let second = write(&mut world);
-    let ticket = world.send_again(&second);
-    world.settle();
-    assert!(matches!(world.answer(ticket), Some(Answer::Number(_))), "not waited for long");
+    let mut all = StoppedMount::new();
+    let listening = all.notices(0);
+    all.write_without_mount();
+    let second = all.write();
+    let ticket = all.world.send_again(&second);
+    all.world.settle();
+    let is_answered = matches!(all.world.answer(ticket), Some(Answer::Number(_)));
+    assert!(is_answered, "not waited for long");
     // It continues.
-    let taken = last_of(world.answer(listening));
-    let listening = notices(&mut world, taken);
-    assert!(is_behind(&world), "a later notice is queued");
-    let taken = last_of(world.answer(listening));
-    notices(&mut world, taken);
-    assert!(!is_behind(&world), "all is done");
+    let (_, taken) = all.taken(listening);
+    let listening = all.notices(taken);
+    assert!(all.is_behind(), "a later notice is queued");
+    let (_, taken) = all.taken(listening);
+    all.notices(taken);
+    assert!(!all.is_behind(), "all is done");
+}
+
+/// The service is restarted while notices for a mount that stands still are queued there.
+#[test]
+fn a_mount_that_stands_still_drops_its_pages_after_a_restart_of_its_service() {
+    let mut all = StoppedMount::new();
+    all.write_without_mount();
+    all.world.crash(usize::from(StoppedMount::HOST));
+    all.world.settle();
+    assert!(all.is_behind(), "its kernel has old pages");
+    let listening = all.notices(0);
+    assert!(all.is_behind(), "it has carried out nothing");
+    let (files, taken) = all.taken(listening);
+    assert_eq!(files, [all.file]);
+    all.notices(taken);
+    assert!(!all.is_behind(), "all is done");
 }

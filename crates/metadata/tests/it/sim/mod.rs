@@ -117,6 +117,16 @@ impl HostView for HostState {
     fn page_cache_mounts(&self, inode: Inode, each: &mut dyn FnMut(u8)) {
         self.pages.borrow().page_cache_mounts(inode, each);
     }
+    fn page_cache_files(&self, mount: u8, each: &mut dyn FnMut(Inode)) {
+        let pages = self.pages.borrow();
+        let cached = pages.rows.iter().filter(|(_, row)| row.cachers & 1 << mount != 0);
+        cached.for_each(|(&inode, _)| each(inode));
+    }
+    fn behind_mounts(&self, service: usize, each: &mut dyn FnMut(u8)) {
+        let pages = self.pages.borrow();
+        let behind = pages.behind.iter().filter(|(_, one)| *one == service);
+        behind.for_each(|&(mount, _)| each(mount));
+    }
     fn had_pages(&self, inode: Inode) -> bool {
         self.pages.borrow().had_pages(inode)
     }

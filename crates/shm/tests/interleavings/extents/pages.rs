@@ -150,6 +150,30 @@ fn claims_of_dead_threads_are_taken_over() {
     });
 }
 
+/// As before, and a dead successor left a number that one of the writers has by now.
+#[test]
+fn a_reused_number_of_a_successor_lets_one_thread_take_over() {
+    const QUARTER: usize = PAGE / 4;
+    explore(4000, 0, |all| {
+        let victim = spawn(&all, |all| {
+            model::kill_after(20);
+            all.write(0, QUARTER, 9);
+        });
+        let number = spawn(&all, |_| shm::wait::thread_id());
+        let next = number.join().expect("not killed") + 1;
+        model::uninterrupted(|| all.leave_successor(next));
+        model::advance_clock_by(SECOND / 500);
+        let writers = [1, 2, 3].map(|part| writer(&all, part * QUARTER, QUARTER, part as u8));
+        victim.join();
+        join(writers);
+        let read = model::uninterrupted(|| all.read());
+        assert!(read[..QUARTER].iter().all(|byte| [0, 9].contains(byte)), "an old byte");
+        for (part, bytes) in (0..).zip(read[..PAGE].chunks(QUARTER)).skip(1) {
+            assert!(bytes.iter().all(|&byte| byte == part), "lost bytes");
+        }
+    });
+}
+
 /// Adjacent blocks in one page, and the writer of one is killed between any two steps: nobody ever
 /// reads old bytes, and the neighbour's are kept.
 #[test]
