@@ -9,16 +9,19 @@
 //! *Invariant:* a password is in no argument, log or error: it comes from a file that only its owner
 //! reads (`PGPASSFILE`, `~/.pgpass`), in the form of libpq. An address with one is refused.
 //!
-//! The client is not encrypted: a password is proven, not sent (SCRAM), but rows can be read on the way.
+//! A password is proven, not sent (SCRAM). TLS is in `tls`.
+
+mod tls;
 
 use crate::bounded::BoundedStore;
 use crate::error::HistoryError;
 use crate::pass_file;
+use crate::postgres::tls::{Tls, TlsTerms};
 use crate::record::{Advice, EventRecord, FIGURES, JobRun, LoadSample, Record, Span};
 use crate::store::{Query, ROWS_MAX, Retention, SECONDS_KEPT_MS, Store};
 use postgres::config::Host;
 use postgres::error::SqlState;
-use postgres::{Client, Config, NoTls, Row, Transaction};
+use postgres::{Client, Config, Row, Transaction};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -107,16 +110,19 @@ pub fn shown(address: &str) -> String {
 ///
 /// # Errors
 /// It is no address, or has a password.
-fn config_of(address: &str) -> Result<Config, HistoryError> {
+fn config_of(address: &str) -> Result<(Config, TlsTerms), HistoryError> {
+    let (address, terms) = tls::terms(address)?;
     // An error of the parser could repeat a part of the address.
     let unreadable = "it is no address such as postgres://USER@HOST/DATABASE";
-    let config: Config = address.parse().map_err(|_| HistoryError::Other(unreadable.to_owned()))?;
+    let mut config: Config =
+        address.parse().map_err(|_| HistoryError::Other(unreadable.to_owned()))?;
+    config.ssl_mode(terms.mode);
     if config.get_password().is_some() {
         let why =
             "a password belongs in ~/.pgpass or the file that PGPASSFILE names, not in the address";
         return Err(HistoryError::Other(why.to_owned()));
     }
-    Ok(config)
+    Ok((config, terms))
 }
 
 /// Checks an address, without connecting.
@@ -143,7 +149,7 @@ impl PostgresStore {
         retention: Retention,
         passwords: Option<PathBuf>,
     ) -> Result<PostgresStore, HistoryError> {
-        let mut config = config_of(address)?;
+        let (mut config, terms) = config_of(address)?;
         let user =
             config.get_user().map(str::to_owned).or_else(pass_file::login).unwrap_or_default();
         config.user(&user);
@@ -165,7 +171,7 @@ impl PostgresStore {
         config.application_name("forebay");
         let millis = STATEMENT_TIME.as_millis();
         config.options(&format!("-c statement_timeout={millis} -c lock_timeout={millis}"));
-        let client = config.connect(NoTls).map_err(|error| error_of(&error))?;
+        let client = config.connect(Tls::new(&terms)?).map_err(|error| error_of(&error))?;
         let mut store = PostgresStore { client, retention, days: Vec::new() };
         store.prepare().map_err(|error| error_of(&error))??;
         Ok(store)
