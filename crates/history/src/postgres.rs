@@ -18,7 +18,7 @@ use crate::error::HistoryError;
 use crate::pass_file;
 use crate::postgres::tls::{Tls, TlsTerms};
 use crate::record::{Advice, EventRecord, FIGURES, JobRun, LoadSample, Record, Span};
-use crate::store::{Query, ROWS_MAX, Retention, SECONDS_KEPT_MS, Store};
+use crate::store::{Query, Retention, SECONDS_KEPT_MS, Store, integer, minute_sums, natural};
 use postgres::config::Host;
 use postgres::error::SqlState;
 use postgres::{Client, Config, Row, Transaction};
@@ -260,7 +260,7 @@ impl PostgresStore {
             self.make_day("minutes", at_ms)?;
         }
         let figures = FIGURES.join(", ");
-        let sums = crate::sqlite::minute_sums();
+        let sums = minute_sums();
         let set = FIGURES.map(|name| format!("{name} = EXCLUDED.{name}")).join(", ");
         let mut change = self.client.transaction()?;
         change.execute(
@@ -319,7 +319,7 @@ impl Store for PostgresStore {
              hosts, ranks, operations, bytes_read, bytes_written, io_seconds, advice \
              FROM forebay.jobs WHERE begin_ms >= $1 AND ($2::TEXT IS NULL OR instance = $2) \
              AND ($3::TEXT IS NULL OR job = $3) ORDER BY begin_ms DESC, id DESC LIMIT $4",
-            &[&integer(query.since_ms), &query.instance, &query.job, &limit(query)],
+            &[&integer(query.since_ms), &query.instance, &query.job, &query.limit()],
         );
         read(rows, run)
     }
@@ -341,14 +341,14 @@ impl Store for PostgresStore {
         );
         let job = query.job.clone().unwrap_or_default();
         let since = integer(query.since_ms);
-        read(self.client.query(&sql, &[&since, &query.instance, &job, &limit(query)]), load_sample)
+        read(self.client.query(&sql, &[&since, &query.instance, &job, &query.limit()]), load_sample)
     }
 
     fn events(&mut self, query: &Query) -> Result<Vec<EventRecord>, HistoryError> {
         let rows = self.client.query(
             "SELECT instance, at_ms, kind, text FROM forebay.events WHERE at_ms >= $1 AND \
              ($2::TEXT IS NULL OR instance = $2) ORDER BY at_ms DESC LIMIT $3",
-            &[&integer(query.since_ms), &query.instance, &limit(query)],
+            &[&integer(query.since_ms), &query.instance, &query.limit()],
         );
         read(rows, |row| {
             Ok(EventRecord {
@@ -512,16 +512,8 @@ fn read<T>(
     read.map_err(|error| error_of(&error))
 }
 
-fn integer(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
 fn number(row: &Row, place: usize) -> Result<u64, postgres::Error> {
-    row.try_get::<_, i64>(place).map(|found| u64::try_from(found).unwrap_or(0))
-}
-
-fn limit(query: &Query) -> i64 {
-    i64::try_from(query.rows.min(ROWS_MAX)).unwrap_or(i64::MAX)
+    row.try_get::<_, i64>(place).map(natural)
 }
 
 fn error_of(error: &postgres::Error) -> HistoryError {
