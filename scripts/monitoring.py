@@ -2,11 +2,12 @@
 """Measures what counting the operations of jobs costs, and how far their records shrink
 (docs/benchmarks/monitoring.md).
 
-usage: scripts/monitoring.py BIN UNCOUNTED [ROUNDS]
+usage: scripts/monitoring.py BIN [UNCOUNTED [ROUNDS]]
 
-BIN: directory of the programs (target/release). UNCOUNTED: the preload library without counting:
-cargo build --release -p library --features uncounted --target-dir target/uncounted gives
-target/uncounted/release/libforebay_preload.so. Needs a C compiler; instructions need valgrind.
+BIN: directory of the programs (target/release); alone it gives the table of records. UNCOUNTED: the
+preload library without counting: cargo build --release -p library --features uncounted --target-dir
+target/uncounted gives target/uncounted/release/libforebay_preload.so. Needs a C compiler; instructions
+need valgrind.
 """
 import json
 import os
@@ -69,7 +70,8 @@ def scripts(scale):
 class Instance:
     def __init__(self, programs, place):
         self.programs, self.place = programs, place
-        self.variables = dict(os.environ, XDG_RUNTIME_DIR=place, XDG_STATE_HOME=place, FOREBAY_DIR=place,
+        self.variables = dict(os.environ, XDG_RUNTIME_DIR=place, XDG_STATE_HOME=place,
+                              XDG_DATA_HOME=place, FOREBAY_DIR=place,
                               FOREBAY_NAME="monitoring")
         self.call("start", "--local", "1", "--memory", "1GiB", "--ssd", "0")
 
@@ -147,36 +149,32 @@ def overhead(both, place, workload, rounds):
         print("| " + " | ".join(cells) + " |")
 
 
-def records(profile):
-    """Records of one operation each; entries that the host keeps; those after equal ranks are one."""
+def host_records(profile):
+    """Operations, of which a trace has one record each; and the records of the hosts: of each process its
+    names, syncs, and bytes of files without a record; and of each file and process its reads and writes."""
     single = sum(one["number"] for process in profile["processes"] for one in process["operations"].values())
-    kept, merged = 0, set()
+    kept = 0
     for process in profile["processes"]:
-        classes = [name for name, one in process["operations"].items()
-                   if one["number"] and name not in ("read", "write")]
-        kept += len(classes)
-        merged |= {(process["program"], name) for name in classes}
-        for direction in ("other_reads", "other_writes"):
-            if process.get(direction, {}).get("number"):
-                kept += 1
-                merged.add((process["program"], direction))
-    for file in profile["files"]:
-        process = profile["processes"][file["process"]]
-        path = file.get("path") or ("removed" if file.get("is_removed") else str(file["inode"]))
-        if process["rank"] is not None:
-            path = re.sub(rf"(?<!\d){process['rank']}(?!\d)", "{r}", path)
-        for direction in ("reads", "writes"):
-            if direction in file:
-                kept += 1
-                one = file[direction]
-                sizes = tuple(at for at, number in enumerate(one["sizes"]) if number)
-                merged.add((process["program"], path, direction, sizes, one["stride"]))
-    return single, kept, len(merged)
+        numbers = {name: one["number"] for name, one in process["operations"].items()}
+        kept += any(numbers[name] for name in numbers if name not in ("read", "write", "sync"))
+        kept += numbers["sync"] > 0
+        kept += sum(process.get(one, {}).get("number", 0) > 0 for one in ("other_reads", "other_writes"))
+    return single, kept + sum(way in file for file in profile["files"] for way in ("reads", "writes"))
+
+
+def report_records(profile):
+    """The same records after those of equal ranks are one."""
+    def number(one, part):
+        return one.get(part, {}).get("number", 0)
+    kept = sum(number(rank, part) > 0 for rank in profile["ranks"]
+               for part in ("metadata", "syncs", "other_reads", "other_writes"))
+    uses = [one for file in profile["files"] for one in file["uses"]]
+    return kept + sum(number(one, way) > 0 for one in uses for way in ("reads", "writes"))
 
 
 def reduction(programs, place, workload):
-    print("| load | operations | entries of the host | fewer | of equal ranks one | fewer again "
-          "| bytes of its answer for each operation |\n|---|---|---|---|---|---|---|")
+    print("| load | operations | records of the host | fewer | of the report | fewer again "
+          "| bytes of the host | of the report | fewer |\n|---|---|---|---|---|---|---|---|---|")
     at = os.path.join(place, "reduction")
     os.mkdir(at)
     instance = Instance(programs, at)
@@ -188,10 +186,12 @@ def reduction(programs, place, workload):
             "run", "-q", "--job", job, "--", *clone, HERE, "/forebay/clone")))
         for number, (load, run) in enumerate(loads):
             run(f"r{number}")
-            text = instance.call("job", "show", f"r{number}", "--json").stdout
-            single, kept, merged = records(json.loads(text))
+            counted = json.loads(instance.call("job", "show", f"r{number}", "--json").stdout)
+            report = json.loads(instance.call("report", f"r{number}", "--now", "--json").stdout)["profile"]
+            (single, kept), merged = host_records(counted), report_records(report)
+            sent, stored = (len(json.dumps(one, separators=(",", ":"))) for one in (counted, report))
             print(f"| {load} | {single:,} | {kept:,} | {single / kept:.1f} x | {merged:,} "
-                  f"| {kept / merged:.1f} x | {len(json.dumps(json.loads(text))) / single:.2f} |")
+                  f"| {kept / merged:.1f} x | {sent:,} | {stored:,} | {sent / stored:.1f} x |")
     finally:
         instance.stop()
 
@@ -243,12 +243,15 @@ def instructions(both, place):
 
 
 def main():
-    programs, library = map(os.path.abspath, sys.argv[1:3])
+    programs = os.path.abspath(sys.argv[1])
+    library = os.path.abspath(sys.argv[2]) if len(sys.argv) > 2 else None
     rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 5
     with tempfile.TemporaryDirectory() as place:
         workload = os.path.join(place, "workload")
         source = os.path.join(HERE, "crates/tests/programs/workload.c")
         subprocess.run(["cc", "-O2", "-o", workload, source], check=True)
+        if library is None:
+            return reduction(programs, place, workload)
         both = {"on": with_library(programs, f"{programs}/libforebay_preload.so", f"{place}/counted"),
                 "off": with_library(programs, library, f"{place}/uncounted")}
         reduction(both["on"], place, workload)

@@ -60,6 +60,13 @@ choices! {
         /// On all daemons.
         Wide = "wide",
     }
+    /// Whether an instance is recorded in the history from its start.
+    Monitoring {
+        /// A process of its own records it.
+        On = "on",
+        /// Somebody starts it, or nothing is recorded.
+        Off = "off",
+    }
     /// Where the stripes of a file are.
     Placement {
         /// On all daemons.

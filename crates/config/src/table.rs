@@ -1,8 +1,8 @@
 //! The table of settings.
 
 use crate::choice::{
-    Access, Consistency, LogLevel, Placement, RemoteReads, RemoteWrites, RequestPath, Spread, Wire,
-    WritebackMode,
+    Access, Consistency, LogLevel, Monitoring, Placement, RemoteReads, RemoteWrites, RequestPath,
+    Spread, Wire, WritebackMode,
 };
 use wire::limits::{INLINE_BYTES_MAX, MIB, STRIPE_LOG2_MAX, STRIPE_LOG2_MIN, WORKER_COUNT_MAX};
 
@@ -117,6 +117,7 @@ pub enum Key {
     Log,
     Access,
     Requests,
+    Monitor,
     MonitorDb,
     MonitorKeep,
     MonitorSize,
@@ -214,7 +215,7 @@ const fn space(min: u64, zero: bool) -> Kind {
 }
 
 /// All settings, in the order of `Key`.
-pub const SETTINGS: [Setting; 37] = [
+pub const SETTINGS: [Setting; 38] = [
     row(Key::Name, "name", "FOREBAY_NAME", Kind::Name)
         .with("default", "", Scope::Session)
         .help("Name of the instance"),
@@ -474,6 +475,13 @@ pub const SETTINGS: [Setting; 37] = [
         "How the kernel passes requests to a mount: rings (FUSE over io_uring, if the kernel module fuse \
          has enable_uring=Y), classic (/dev/fuse), or auto (rings where they are available)",
     ),
+    row(Key::Monitor, "monitor", "FOREBAY_MONITOR", Kind::Choice(Monitoring::WORDS))
+        .with("on", "", Scope::Session)
+        .under(HISTORY)
+        .help(
+            "Whether 'forebay start' also starts a process that records the instance in the history: on \
+             or off",
+        ),
     row(Key::MonitorDb, "monitor-db", "FOREBAY_MONITOR_DB", Kind::Path)
         .with("", "", Scope::Session)
         .under(HISTORY)

@@ -9,16 +9,19 @@
 //! *Invariant:* a password is in no argument, log or error: it comes from a file that only its owner
 //! reads (`PGPASSFILE`, `~/.pgpass`), in the form of libpq. An address with one is refused.
 //!
-//! The client is not encrypted: a password is proven, not sent (SCRAM), but rows can be read on the way.
+//! A password is proven, not sent (SCRAM). TLS is in `tls`.
+
+mod tls;
 
 use crate::bounded::BoundedStore;
 use crate::error::HistoryError;
 use crate::pass_file;
+use crate::postgres::tls::{Tls, TlsTerms};
 use crate::record::{Advice, EventRecord, FIGURES, JobRun, LoadSample, Record, Span};
-use crate::store::{Query, ROWS_MAX, Retention, SECONDS_KEPT_MS, Store};
+use crate::store::{Query, Retention, SECONDS_KEPT_MS, Store, integer, minute_sums, natural};
 use postgres::config::Host;
 use postgres::error::SqlState;
-use postgres::{Client, Config, NoTls, Row, Transaction};
+use postgres::{Client, Config, Row, Transaction};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -107,16 +110,19 @@ pub fn shown(address: &str) -> String {
 ///
 /// # Errors
 /// It is no address, or has a password.
-fn config_of(address: &str) -> Result<Config, HistoryError> {
+fn config_of(address: &str) -> Result<(Config, TlsTerms), HistoryError> {
+    let (address, terms) = tls::terms(address)?;
     // An error of the parser could repeat a part of the address.
     let unreadable = "it is no address such as postgres://USER@HOST/DATABASE";
-    let config: Config = address.parse().map_err(|_| HistoryError::Other(unreadable.to_owned()))?;
+    let mut config: Config =
+        address.parse().map_err(|_| HistoryError::Other(unreadable.to_owned()))?;
+    config.ssl_mode(terms.mode);
     if config.get_password().is_some() {
         let why =
             "a password belongs in ~/.pgpass or the file that PGPASSFILE names, not in the address";
         return Err(HistoryError::Other(why.to_owned()));
     }
-    Ok(config)
+    Ok((config, terms))
 }
 
 /// Checks an address, without connecting.
@@ -143,7 +149,7 @@ impl PostgresStore {
         retention: Retention,
         passwords: Option<PathBuf>,
     ) -> Result<PostgresStore, HistoryError> {
-        let mut config = config_of(address)?;
+        let (mut config, terms) = config_of(address)?;
         let user =
             config.get_user().map(str::to_owned).or_else(pass_file::login).unwrap_or_default();
         config.user(&user);
@@ -165,7 +171,7 @@ impl PostgresStore {
         config.application_name("forebay");
         let millis = STATEMENT_TIME.as_millis();
         config.options(&format!("-c statement_timeout={millis} -c lock_timeout={millis}"));
-        let client = config.connect(NoTls).map_err(|error| error_of(&error))?;
+        let client = config.connect(Tls::new(&terms)?).map_err(|error| error_of(&error))?;
         let mut store = PostgresStore { client, retention, days: Vec::new() };
         store.prepare().map_err(|error| error_of(&error))??;
         Ok(store)
@@ -254,7 +260,7 @@ impl PostgresStore {
             self.make_day("minutes", at_ms)?;
         }
         let figures = FIGURES.join(", ");
-        let sums = crate::sqlite::minute_sums();
+        let sums = minute_sums();
         let set = FIGURES.map(|name| format!("{name} = EXCLUDED.{name}")).join(", ");
         let mut change = self.client.transaction()?;
         change.execute(
@@ -313,7 +319,7 @@ impl Store for PostgresStore {
              hosts, ranks, operations, bytes_read, bytes_written, io_seconds, advice \
              FROM forebay.jobs WHERE begin_ms >= $1 AND ($2::TEXT IS NULL OR instance = $2) \
              AND ($3::TEXT IS NULL OR job = $3) ORDER BY begin_ms DESC, id DESC LIMIT $4",
-            &[&integer(query.since_ms), &query.instance, &query.job, &limit(query)],
+            &[&integer(query.since_ms), &query.instance, &query.job, &query.limit()],
         );
         read(rows, run)
     }
@@ -335,14 +341,14 @@ impl Store for PostgresStore {
         );
         let job = query.job.clone().unwrap_or_default();
         let since = integer(query.since_ms);
-        read(self.client.query(&sql, &[&since, &query.instance, &job, &limit(query)]), load_sample)
+        read(self.client.query(&sql, &[&since, &query.instance, &job, &query.limit()]), load_sample)
     }
 
     fn events(&mut self, query: &Query) -> Result<Vec<EventRecord>, HistoryError> {
         let rows = self.client.query(
             "SELECT instance, at_ms, kind, text FROM forebay.events WHERE at_ms >= $1 AND \
              ($2::TEXT IS NULL OR instance = $2) ORDER BY at_ms DESC LIMIT $3",
-            &[&integer(query.since_ms), &query.instance, &limit(query)],
+            &[&integer(query.since_ms), &query.instance, &query.limit()],
         );
         read(rows, |row| {
             Ok(EventRecord {
@@ -506,16 +512,8 @@ fn read<T>(
     read.map_err(|error| error_of(&error))
 }
 
-fn integer(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
 fn number(row: &Row, place: usize) -> Result<u64, postgres::Error> {
-    row.try_get::<_, i64>(place).map(|found| u64::try_from(found).unwrap_or(0))
-}
-
-fn limit(query: &Query) -> i64 {
-    i64::try_from(query.rows.min(ROWS_MAX)).unwrap_or(i64::MAX)
+    row.try_get::<_, i64>(place).map(natural)
 }
 
 fn error_of(error: &postgres::Error) -> HistoryError {

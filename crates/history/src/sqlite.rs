@@ -8,7 +8,7 @@
 
 use crate::error::HistoryError;
 use crate::record::{Advice, EventRecord, FIGURES, JobRun, LoadSample, Record, Span};
-use crate::store::{Query, ROWS_MAX, Retention, SECONDS_KEPT_MS, Store};
+use crate::store::{Query, Retention, SECONDS_KEPT_MS, Store, integer, minute_sums, natural};
 use rusqlite::types::Value;
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Row, Transaction, params};
 use std::fs::{DirBuilder, OpenOptions};
@@ -275,7 +275,7 @@ impl Store for SqliteStore {
         let job = query.job.clone().unwrap_or_default();
         let read = |connection: &Connection| -> rusqlite::Result<Vec<_>> {
             let mut statement = connection.prepare(&sql)?;
-            let rows = params![integer(query.since_ms), query.instance, job, limit(query)];
+            let rows = params![integer(query.since_ms), query.instance, job, query.limit()];
             statement.query_map(rows, load_sample)?.collect()
         };
         read(&self.connection).map_err(|error| error_of(&error))
@@ -286,7 +286,7 @@ impl Store for SqliteStore {
                    (?2 IS NULL OR instance = ?2) ORDER BY at_ms DESC, rowid DESC LIMIT ?3";
         let read = |connection: &Connection| -> rusqlite::Result<Vec<_>> {
             let mut statement = connection.prepare(sql)?;
-            let rows = params![integer(query.since_ms), query.instance, limit(query)];
+            let rows = params![integer(query.since_ms), query.instance, query.limit()];
             let event = |row: &Row<'_>| {
                 Ok(EventRecord {
                     instance: row.get(0)?,
@@ -309,7 +309,7 @@ impl SqliteStore {
              WHERE begin_ms >= ?1 AND (?2 IS NULL OR instance = ?2) AND (?3 IS NULL OR job = ?3) \
              ORDER BY begin_ms DESC, id DESC LIMIT ?4",
         )?;
-        let rows = params![integer(query.since_ms), query.instance, query.job, limit(query)];
+        let rows = params![integer(query.since_ms), query.instance, query.job, query.limit()];
         let runs = statement.query_map(rows, |row| Ok((row.get::<_, i64>(0)?, run(row)?)))?;
         let mut runs: Vec<(i64, JobRun)> = runs.collect::<rusqlite::Result<_>>()?;
         let mut advice = self.connection.prepare(
@@ -330,15 +330,6 @@ impl SqliteStore {
         }
         Ok(runs.into_iter().map(|(_, run)| run).collect())
     }
-}
-
-/// Means of the figures, and the largest of those that end in `_max`.
-pub(crate) fn minute_sums() -> String {
-    let each = FIGURES.map(|name| match name.strip_suffix("_max") {
-        Some(_) => format!("max({name})"),
-        None => format!("avg({name})"),
-    });
-    each.join(", ")
 }
 
 fn version(connection: &Connection) -> rusqlite::Result<i64> {
@@ -471,17 +462,8 @@ fn bytes(record: &Record) -> u64 {
     length as u64
 }
 
-/// SQLite has signed numbers only.
-fn integer(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
 fn number(row: &Row<'_>, place: usize) -> rusqlite::Result<u64> {
-    row.get::<_, i64>(place).map(|found| u64::try_from(found).unwrap_or(0))
-}
-
-fn limit(query: &Query) -> i64 {
-    i64::try_from(query.rows.min(ROWS_MAX)).unwrap_or(i64::MAX)
+    row.get::<_, i64>(place).map(natural)
 }
 
 fn is_full(error: &rusqlite::Error) -> bool {

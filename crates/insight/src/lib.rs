@@ -1,6 +1,7 @@
 //! Reports on the I/O of jobs: what it did, and what to change about it.
 //!
 //! - `profile`: the figures of one job, as the collectors of all hosts give them. The only input.
+//! - `merged`: the same as text, in which ranks that do the same are one record.
 //! - `pattern`: the pattern of a file and of a job: N-N, N-M, N-1, 1-1 (`S10` of the Sunway paper,
 //!   section 5).
 //! - `advice`: findings with their evidence, what to change, and the seconds that the change would save.
@@ -17,6 +18,7 @@ pub mod advice;
 pub mod comparison;
 pub mod csv;
 pub mod interference;
+pub mod merged;
 pub mod pattern;
 pub mod profile;
 pub mod report;

@@ -1,7 +1,8 @@
 //! The figures of one job.
 //!
 //! Collectors fill a profile for each host and merge them. Counts are exact; `is_sampled` says whether
-//! times and the order of transfers are estimates.
+//! times and the order of transfers are estimates. Stored and sent, ranks that do the same are one record
+//! (`merged`).
 
 use crate::text;
 use serde::{Deserialize, Serialize};
@@ -28,8 +29,10 @@ pub struct JobProfile {
     /// Names of its hosts.
     pub hosts: Vec<String>,
     /// Its processes that did I/O.
+    #[serde(with = "crate::merged::ranks")]
     pub ranks: Vec<RankProfile>,
     /// Its files with the most bytes or operations.
+    #[serde(with = "crate::merged::files")]
     pub files: Vec<FileProfile>,
     /// Files that are not in `files`.
     pub other_files: u64,
@@ -44,6 +47,7 @@ pub struct JobProfile {
     /// Directories with the most operations on names.
     pub directories: Vec<DirectoryProfile>,
     /// Bytes over time: equal spans from begin to end.
+    #[serde(with = "crate::merged::timeline")]
     pub timeline: Vec<Span>,
     /// The job's part of what it was entitled to, where it was held back by others; 1: all of it.
     pub share: Option<f64>,
@@ -91,8 +95,10 @@ pub struct RankProfile {
     /// Writes.
     pub writes: Operations,
     /// Reads of files that are in no `FileProfile`. Their order says nothing: files alternate.
+    #[serde(skip_serializing_if = "Transfers::is_none")]
     pub other_reads: Transfers,
     /// Writes of such files.
+    #[serde(skip_serializing_if = "Transfers::is_none")]
     pub other_writes: Transfers,
 }
 
@@ -160,8 +166,7 @@ impl Operations {
 }
 
 /// One file of a job.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct FileProfile {
     /// Path inside the instance.
     pub path: String,
@@ -184,8 +189,10 @@ pub struct FileUse {
     /// How often the rank opened it and moved bytes.
     pub opens: u64,
     /// Reads of it.
+    #[serde(skip_serializing_if = "Transfers::is_none")]
     pub reads: Transfers,
     /// Writes of it.
+    #[serde(skip_serializing_if = "Transfers::is_none")]
     pub writes: Transfers,
     /// Seconds in operations on its name and attributes.
     pub metadata_seconds: f64,
@@ -219,6 +226,12 @@ pub struct Transfers {
 }
 
 impl Transfers {
+    /// True if there are none; then they are left out.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        self.number == 0
+    }
+
     /// Adds the figures of `other`, of the same file.
     pub fn add(&mut self, other: &Transfers) {
         if other.number == 0 {
@@ -266,6 +279,25 @@ impl FileProfile {
 }
 
 impl TierBytes {
+    /// Adds other bytes.
+    pub fn add(&mut self, other: TierBytes) {
+        self.memory = self.memory.saturating_add(other.memory);
+        self.ssd = self.ssd.saturating_add(other.ssd);
+        self.remote = self.remote.saturating_add(other.remote);
+        self.backing = self.backing.saturating_add(other.backing);
+    }
+
+    /// Each of them changed.
+    #[must_use]
+    pub fn map(self, change: impl Fn(u64) -> u64) -> TierBytes {
+        TierBytes {
+            memory: change(self.memory),
+            ssd: change(self.ssd),
+            remote: change(self.remote),
+            backing: change(self.backing),
+        }
+    }
+
     /// Bytes of all places.
     #[must_use]
     pub fn all(&self) -> u64 {
@@ -408,8 +440,7 @@ pub struct DirectoryProfile {
 }
 
 /// Bytes in one span of time, by rank.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Span {
     /// Bytes read in it, by index of rank.
     pub read: Vec<u64>,

@@ -84,6 +84,7 @@ pub(crate) fn all() -> Vec<Command> {
         version::command(),
     ];
     all.extend(host_agent::commands());
+    all.push(monitor::process_command());
     all
 }
 
@@ -126,6 +127,7 @@ pub(crate) fn dispatch(name: &str, given: &ArgMatches) -> Result<u8> {
         "man" => completions::run_man(given),
         "version" => version::run(given),
         "daemon-exec" => host_agent::exec(given),
+        "daemon-record" => monitor::run_process(given),
         "daemon-start" | "daemon-peers" | "daemon-mount" | "daemon-share" | "daemon-lend"
         | "daemon-flush" | "daemon-profile" | "daemon-status" | "daemon-activity"
         | "daemon-check" | "daemon-repair" | "daemon-stop" => host_agent::run(name),

@@ -84,8 +84,12 @@ impl Events {
     /// Adds what changed between two looks.
     pub(super) fn compare(&mut self, before: &Look, now: &Look) {
         let mut changes = Vec::new();
-        daemons(before, now, &mut changes);
         jobs(before, now, &mut changes);
+        if now.is_stopping {
+            changes.into_iter().for_each(|(kind, text)| self.add(now.at_ms, kind, text));
+            return;
+        }
+        daemons(before, now, &mut changes);
         slow_targets(before, now, &mut changes);
         thrashing_daemons(before, now, &mut changes);
         writeback(before, now, &mut changes);

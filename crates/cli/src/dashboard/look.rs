@@ -4,6 +4,7 @@
 use crate::failure::Result;
 use crate::instance::jobs;
 use crate::instance::overview::{self, DeadWriteback, Overview};
+use crate::instance::recorder;
 use crate::top::rates::Throughput;
 use crate::top::sample::Sample;
 use config::activity::{ActivityAnswer, JobSummary, MeasuredRates};
@@ -37,6 +38,8 @@ pub(super) struct Look {
     pub(super) jobs: std::result::Result<JobCounts, String>,
     /// The part of it from which rates are computed.
     pub(super) sample: Sample,
+    /// The instance was being stopped: what is dead was meant to be.
+    pub(super) is_stopping: bool,
 }
 
 /// Operations and bytes of the programs of a host, in a second.
@@ -59,9 +62,12 @@ pub(super) fn now_ms() -> u64 {
 /// # Errors
 /// There is no such instance, or its records cannot be read.
 pub(super) fn take(name: &str, timeout: Duration) -> Result<Look> {
+    let is_stopping = recorder::is_stopping(name);
     let overview = overview::take(name, timeout, DeadWriteback::Leave)?;
     let answers = jobs::by_host(name, timeout);
-    Ok(Look::new(overview, answers))
+    // A stop may have begun since, and be over, too.
+    let is_stopping = is_stopping || recorder::is_stopping(name);
+    Ok(Look { is_stopping, ..Look::new(overview, answers) })
 }
 
 impl Look {
@@ -70,7 +76,7 @@ impl Look {
         let jobs = answers.map(counts).map_err(|failure| failure.text().to_owned());
         let known = jobs.as_ref().map(|counts| counts.jobs.clone()).unwrap_or_default();
         let sample = Sample::of(&overview, known, None);
-        Look { at_ms: now_ms(), overview, jobs, sample }
+        Look { at_ms: now_ms(), overview, jobs, sample, is_stopping: false }
     }
 
     /// Bytes that each job moved on each host since `before`, and the time of that; nothing of a

@@ -29,16 +29,20 @@ mod recording;
 mod token;
 
 use crate::failure::{Failure, NO_INSTANCE, Result};
+use crate::instance::recorder;
 use crate::state::history::HistoryPlace;
 use details::Details;
 use http::{Answer, HttpRequest};
 use model::Model;
 use recording::Recording;
 use serde_json::{Value, json};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -137,33 +141,62 @@ fn locked<T>(one: &Mutex<T>) -> MutexGuard<'_, T> {
     one.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Records the instance `name` until it ends.
+/// How an instance is recorded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordOptions {
+    /// Time between looks.
+    pub(crate) interval: Duration,
+    /// How long the daemons are waited for.
+    pub(crate) timeout: Duration,
+    /// Descriptor on which the starter waits; `None`: a person started it.
+    pub(crate) ready_fd: Option<i32>,
+}
+
+/// Records the instance `name` until it ends, or a signal ends this process.
 ///
 /// # Errors
 /// There is no such instance, or another process records it.
-pub(crate) fn record(
-    name: &str,
-    interval: Duration,
-    timeout: Duration,
-    place: HistoryPlace,
-) -> Result<()> {
-    let first = look::take(name, timeout)?;
+pub(crate) fn record(name: &str, options: RecordOptions, place: HistoryPlace) -> Result<()> {
+    let RecordOptions { interval, timeout, ready_fd } = options;
+    let told = signals()?;
     let shown = place.text();
-    let Some(mut recording) = Recording::of(name, timeout, place)? else {
+    let begin = || {
         let why = "another 'forebay monitor' or 'forebay dashboard' records it";
-        return Err(Failure::at("nothing to do for instance", name, why));
+        Recording::of(name, timeout, place)?
+            .ok_or_else(|| Failure::at("nothing to do for instance", name, why))
     };
     let mut model = Model::new(name, interval);
-    model.take(Ok(first));
-    errln!("forebay monitor: instance {name} is recorded in {shown} until it ends");
+    let mut recording = if ready_fd.is_some() {
+        // The starter does not wait for a look, which asks all hosts.
+        let recording = begin()?;
+        background::report_ready(ready_fd, "{\"ready\":true}\n")
+            .map_err(|error| Failure::at("cannot report", "to the starter", error))?;
+        model.take(look::take(name, timeout));
+        recording
+    } else {
+        model.take(Ok(look::take(name, timeout)?));
+        let recording = begin()?;
+        errln!("forebay monitor: instance {name} is recorded in {shown} until it ends");
+        recording
+    };
+    recording.note(&model);
     let mut next = Instant::now() + interval;
     loop {
-        thread::sleep(next.saturating_duration_since(Instant::now()));
-        match look::take(name, timeout) {
-            Err(failure) if failure.code() == NO_INSTANCE => break,
-            look => model.take(look),
+        if told.recv_timeout(next.saturating_duration_since(Instant::now())).is_ok() {
+            model.take(look::take(name, timeout));
+            if recorder::is_stopping(name) {
+                model.note_stop();
+            }
+            recording.note_last(&model);
+            break;
         }
+        let look = look::take(name, timeout);
+        let is_over = look.as_ref().is_err_and(|failure| failure.code() == NO_INSTANCE);
+        model.take(look);
         recording.note(&model);
+        if is_over {
+            break;
+        }
         next = (next + interval).max(Instant::now());
     }
     match recording.finish() {
@@ -171,6 +204,23 @@ pub(crate) fn record(
         dropped => errln!("forebay monitor: {dropped} records are lost"),
     }
     Ok(())
+}
+
+/// Gets a message for each signal that ends this process.
+fn signals() -> Result<Receiver<()>> {
+    let failed = |error: std::io::Error| Failure::at("cannot wait for", "signals", error);
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(failed)?;
+    let (tell, told) = channel();
+    thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            for _ in signals.forever() {
+                // The process may be about to end.
+                let _ = tell.send(());
+            }
+        })
+        .map_err(failed)?;
+    Ok(told)
 }
 
 /// Looks at the instance again and again.

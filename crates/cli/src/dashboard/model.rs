@@ -7,7 +7,7 @@
 use super::events::{EventKind, Events};
 use super::history::{HEAT_MAPS, History, POINT_FIELDS};
 use super::look::{JobCounts, Look, now_ms};
-use crate::failure::Result;
+use crate::failure::{NO_INSTANCE, Result};
 use crate::instance::exposition;
 use crate::top::rates::{self, DaemonRates, JobRates, Rates};
 use config::metrics::{DAEMON, DaemonSample, Metric, MetricKind, WRITEBACK, WritebackSample};
@@ -35,6 +35,7 @@ pub(super) struct Model {
     rates: Option<Rates>,
     /// Why there is no newer look.
     failure: Option<String>,
+    is_stopped: bool,
     /// When nothing was dirty for the last time.
     clean_at: Option<Instant>,
     /// Bytes that were written back until each of the last looks.
@@ -64,6 +65,7 @@ impl Model {
             looks: [None, None],
             rates: None,
             failure: None,
+            is_stopped: false,
             clean_at: None,
             drained: VecDeque::new(),
         }
@@ -73,6 +75,12 @@ impl Model {
     pub(super) fn take(&mut self, look: Result<Look>) {
         let look = match look {
             Ok(look) => look,
+            Err(failure) if failure.code() == NO_INSTANCE => {
+                // Only a stop removes its records.
+                self.note_stop();
+                self.failure = Some(failure.text().to_owned());
+                return;
+            }
             Err(failure) => {
                 if self.failure.is_none() {
                     self.events.add(now_ms(), EventKind::High, failure.text().to_owned());
@@ -81,6 +89,7 @@ impl Model {
                 return;
             }
         };
+        self.is_stopped = false;
         if self.failure.take().is_some() {
             self.events.add(look.at_ms, EventKind::Info, "the instance answers again".to_owned());
         }
@@ -108,6 +117,13 @@ impl Model {
             self.rates = Some(rates);
         }
         *now = Some(look);
+    }
+
+    /// The instance is stopped, or will be at once.
+    pub(super) fn note_stop(&mut self) {
+        if !std::mem::replace(&mut self.is_stopped, true) {
+            self.events.add(now_ms(), EventKind::Info, "the instance was stopped".to_owned());
+        }
     }
 
     /// The name of the instance.

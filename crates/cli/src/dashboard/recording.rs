@@ -9,6 +9,7 @@ use super::events::Event;
 use super::model::{Known, Model, top_jobs};
 use crate::failure::{Failure, Result};
 use crate::instance::jobs;
+use crate::instance::recorder;
 use crate::state::directories;
 use crate::state::history::{HistoryPlace, run_of};
 use crate::top::rates::JobRates;
@@ -16,10 +17,9 @@ use config::activity::JobSummary;
 use history::record::{EventRecord, FIGURES, LoadSample, Record};
 use history::recorder::Recorder;
 use insight::report::Report;
-use rustix::fs::FlockOperation;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Jobs whose load is recorded.
 const JOBS_MAX: usize = 10;
@@ -27,6 +27,8 @@ const JOBS_MAX: usize = 10;
 const ENDED_MAX: usize = 256;
 /// Profiles asked for after one look: the next look must not be late.
 const PROFILES_AT_ONCE: usize = 2;
+/// How long profiles are asked for at the end.
+const LAST_TIME: Duration = Duration::from_secs(5);
 
 /// Records an instance.
 pub(super) struct Recording {
@@ -35,6 +37,8 @@ pub(super) struct Recording {
     recorder: Recorder,
     /// Samples, and events, that were recorded.
     seen: (u64, u64),
+    /// Jobs may have ended before the first look. A job that is recorded again replaces itself.
+    is_new: bool,
     ended: VecDeque<String>,
     /// Jobs that were not recorded, because too many ended at once.
     missed: u64,
@@ -51,19 +55,14 @@ impl Recording {
         timeout: Duration,
         place: HistoryPlace,
     ) -> Result<Option<Recording>> {
-        let run = directories::run(name)?;
-        let lock =
-            File::open(&run).map_err(|error| Failure::at("cannot open", run.display(), error))?;
-        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Ok(None);
-        }
+        let Some(lock) = recorder::lock(&directories::run(name)?)? else { return Ok(None) };
         let shown = place.text();
         let say = Box::new(move |line: &str| errln!("forebay: {shown}: {line}"));
         let recorder = Recorder::start(Box::new(move || place.open()), say, super::look::now_ms)
             .map_err(|error| Failure::new(format!("cannot start a thread: {error}")))?;
         let (seen, ended, missed) = ((0, 0), VecDeque::new(), 0);
-        let name = name.to_owned();
-        Ok(Some(Recording { name, timeout, recorder, seen, ended, missed, _lock: lock }))
+        let (name, is_new) = (name.to_owned(), true);
+        Ok(Some(Recording { name, timeout, recorder, seen, is_new, ended, missed, _lock: lock }))
     }
 
     /// Records what the last look showed, and jobs that have ended.
@@ -79,6 +78,9 @@ impl Recording {
         self.seen = (known.history.last(), known.events.added());
         for event in known.events.since(events) {
             self.recorder.offer(Record::Event(event_record(&self.name, event)));
+        }
+        if std::mem::take(&mut self.is_new) {
+            return jobs_of(&known, |job| job.ended.is_some());
         }
         if known.history.last() == samples {
             return Vec::new();
@@ -98,15 +100,33 @@ impl Recording {
             }
         }
         for _ in 0..PROFILES_AT_ONCE {
-            let Some(job) = self.ended.pop_front() else { return };
-            // A job that the instance forgot since, or that ended with it, has no profile any more.
-            match jobs::profile(&self.name, &job, self.timeout) {
-                Ok(Some(profile)) => match run_of(&self.name, &Report::new(profile)) {
-                    Ok(run) => drop(self.recorder.offer(Record::Run(Box::new(run)))),
-                    Err(_) => self.missed += 1,
-                },
-                _ => self.missed += 1,
-            }
+            self.note_profile();
+        }
+    }
+
+    /// Records what the last look showed, and all jobs: there is no later one.
+    pub(super) fn note_last(&mut self, model: &Model) {
+        let ended = self.note_seen(model);
+        let running = jobs_of(&model.known(), |job| job.ended.is_none());
+        let free = ENDED_MAX.saturating_sub(self.ended.len());
+        self.missed += (ended.len() + running.len()).saturating_sub(free) as u64;
+        self.ended.extend(ended.into_iter().chain(running).take(free));
+        let begun = Instant::now();
+        while !self.ended.is_empty() && begun.elapsed() < LAST_TIME {
+            self.note_profile();
+        }
+    }
+
+    /// Records the first of the jobs that have ended.
+    fn note_profile(&mut self) {
+        let Some(job) = self.ended.pop_front() else { return };
+        // A job that the instance forgot since, or that ended with it, has no profile any more.
+        match jobs::profile(&self.name, &job, self.timeout) {
+            Ok(Some(profile)) => match run_of(&self.name, &Report::new(profile)) {
+                Ok(run) => drop(self.recorder.offer(Record::Run(Box::new(run)))),
+                Err(_) => self.missed += 1,
+            },
+            _ => self.missed += 1,
         }
     }
 
@@ -163,6 +183,15 @@ fn load_of(name: &str, known: &Known<'_>) -> Vec<LoadSample> {
         samples.push(sample(&job.job, figures));
     }
     samples
+}
+
+/// Names of jobs of the last look.
+fn jobs_of(known: &Known<'_>, is_named: impl Fn(&JobSummary) -> bool) -> Vec<String> {
+    let Some(Ok(counts)) = known.looks[0].as_ref().map(|look| &look.jobs) else {
+        return Vec::new();
+    };
+    let jobs = counts.jobs.iter().filter(|job| !job.job.is_empty() && is_named(job));
+    jobs.map(|job| job.job.clone()).collect()
 }
 
 /// The jobs that ran at the look before, or began since, and have ended.

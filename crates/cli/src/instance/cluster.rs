@@ -11,6 +11,7 @@ use crate::instance::mounts::shared::{self, SharedMount, SharedMountRequest};
 use crate::instance::mounts::{self, MountRequest};
 use crate::instance::plan;
 use crate::instance::profile;
+use crate::instance::recorder;
 use crate::instance::rescue::{self, Checked, Daemons, Report};
 use crate::instance::survivors;
 use crate::instance::writeback;
@@ -125,6 +126,7 @@ pub(crate) fn start(
     if let Some(report) = &lost {
         rescue::add_lost(name, report)?;
     }
+    recorder::ensure(settings, &instance);
     Ok(StartOutcome { started, lost, instance })
 }
 
@@ -720,6 +722,7 @@ pub(crate) fn stop(name: &str, timeout: Duration, dirty_data: DirtyData) -> Resu
         })?;
     }
     profile::keep(&instance);
+    recorder::end(&run, &mut Progress::new(""));
     let removed = stop_hosts(&instance, timeout)?.without_root();
     directories::remove(&run)?;
     lock.remove();

@@ -1,6 +1,6 @@
 //! An instance: the daemons of one host (`host`), all hosts together (`cluster`), and what belongs
-//! to them: mounts, the writeback daemon, access profiles, memory that nodes lend, what jobs did,
-//! rescue after damage.
+//! to them: mounts, the writeback daemon, the recorder of the history, access profiles, memory that
+//! nodes lend, what jobs did, rescue after damage.
 
 pub(crate) mod host;
 
@@ -17,6 +17,8 @@ pub(crate) mod mounts;
 pub(crate) mod thrashing;
 
 pub(crate) mod writeback;
+
+pub(crate) mod recorder;
 
 pub(crate) mod profile;
 

@@ -42,7 +42,7 @@ pub(crate) struct SpawnRequest {
     pub(crate) what: String,
     /// Path of its configuration.
     pub(crate) config: PathBuf,
-    /// More arguments, without `--ready-fd`.
+    /// More arguments, which come first; without `--ready-fd`.
     pub(crate) words: Vec<OsString>,
     /// Path of its log.
     pub(crate) log: PathBuf,
@@ -109,9 +109,9 @@ impl Spawned {
             let mut child = Command::new(&own)
                 .arg("daemon-exec")
                 .arg(program)
+                .args(&request.words)
                 .arg("--config")
                 .arg(&request.config)
-                .args(&request.words)
                 .env_remove("LD_PRELOAD")
                 // In a command of `forebay run` the library adds itself; without a run directory it
                 // does nothing.

@@ -11,6 +11,7 @@ use history::sqlite::SqliteStore;
 use history::store::{Retention, Store};
 use insight::profile::JobProfile;
 use insight::report::Report;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Read as _;
@@ -21,7 +22,7 @@ const BYTES_MAX: u64 = 64 << 20;
 const DAY_MS: u64 = 86_400_000;
 
 /// Where the history is, and how much of it is kept.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct HistoryPlace {
     /// Its file, or the address of a PostgreSQL server.
     path: PathBuf,

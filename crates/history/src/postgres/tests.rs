@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::recorder::Recorder;
+use postgres::NoTls;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
@@ -197,6 +198,110 @@ fn a_server_keeps_what_a_file_keeps_and_shows_each_role_its_own() {
     assert_eq!(seconds(&mut store), 1, "the owner drops days that are over");
     store.tidy(MINUTE + 40 * DAY_MS).unwrap();
     assert_eq!((jobs(&mut store).len(), store.events(&query()).unwrap().len()), (0, 0));
+}
+
+/// A certificate of `localhost` that signs itself, and no connection without TLS.
+fn encrypted(server: &Server) -> Option<String> {
+    let [certificate, key] = ["root.crt", "server.key"].map(|name| server.path(name));
+    let words = [
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+        "-addext",
+        "subjectAltName=DNS:localhost",
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+        "-keyout",
+        &key,
+        "-out",
+        &certificate,
+    ];
+    let made = Command::new("openssl").args(words).output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        testkit::skip("no certificate can be made here ('openssl' is needed)");
+        return None;
+    }
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    if rustix::process::getuid().is_root() {
+        std::os::unix::fs::chown(&key, Some(65_534), Some(65_534)).unwrap();
+    }
+    let settings = [("ssl", "on"), ("ssl_cert_file", &certificate), ("ssl_key_file", &key)];
+    for (name, value) in settings {
+        server.sql(&format!("ALTER SYSTEM SET {name} = '{value}';"));
+    }
+    fs::write(server.path("data/pg_hba.conf"), "hostssl all all 127.0.0.1/32 scram-sha-256\n")
+        .unwrap();
+    server.control("stop");
+    server.control("start");
+    Some(certificate)
+}
+
+#[test]
+fn rows_go_encrypted_to_a_server_whose_certificate_is_checked() {
+    let Some(server) = Server::start() else { return };
+    let Some(certificate) = encrypted(&server) else { return };
+    let connect = |host: &str, query: &str| {
+        let address = server.address("admin").replace("127.0.0.1", host) + query;
+        let store = PostgresStore::connect(&address, KEEP, Some(server.passwords()));
+        store.map_err(|error| error.to_string())
+    };
+    let roots = format!("&sslrootcert={certificate}");
+    let verified = format!("?sslmode=verify-full{roots}");
+    let mut store = connect("localhost", &verified).unwrap_or_else(|why| panic!("{why}"));
+    store.write(&[Record::Event(event(MINUTE, "encrypted"))]).unwrap();
+    for query in ["", "?sslmode=require"] {
+        let mut store = connect("127.0.0.1", query).unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(store.events(&self::query()).unwrap(), [event(MINUTE, "encrypted")]);
+        let row = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+        assert!(store.client.query_one(row, &[]).unwrap().get::<_, bool>(0));
+    }
+    let refused = |host: &str, query: &str| {
+        let why = connect(host, query).err().expect("a refusal");
+        assert_eq!(why.lines().count(), 1, "{why}");
+        why
+    };
+    let why = refused("localhost", "?sslmode=disable");
+    assert!(why.contains("no encryption"), "{why}");
+    let why = refused("127.0.0.1", &verified);
+    assert!(why.contains("certificate"), "the certificate is of another name: {why}");
+    let other = server.path("other.crt");
+    let words = [
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-subj",
+        "/CN=other",
+        "-keyout",
+        "/dev/null",
+        "-out",
+        &other,
+    ];
+    assert!(Command::new("openssl").args(words).output().unwrap().status.success());
+    let why = refused("localhost", &format!("?sslmode=verify-full&sslrootcert={other}"));
+    assert!(why.contains("certificate"), "the authority is another: {why}");
+    assert!(refused("localhost", "?sslmode=verify-ca").contains("verify-full"));
+}
+
+/// A server without TLS takes no connection that needs it.
+#[test]
+fn a_server_without_tls_is_refused_where_it_is_required() {
+    let Some(server) = Server::start() else { return };
+    let address = server.address("admin") + "?sslmode=require";
+    let refused = PostgresStore::connect(&address, KEEP, Some(server.passwords()));
+    let why = refused.err().expect("a refusal").to_string();
+    assert!(why.contains("TLS"), "{why}");
 }
 
 #[test]

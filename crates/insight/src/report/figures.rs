@@ -1,7 +1,9 @@
 //! Figures that the text and the page share.
 
+use crate::merged::EqualRanks;
 use crate::pattern::{Direction, JobPattern};
 use crate::profile::{FileProfile, JobProfile, Operations, Transfers};
+use crate::text::seconds;
 use wire::job::SIZE_CLASSES;
 
 /// Labels of the size classes.
@@ -33,6 +35,37 @@ pub(super) fn classes(job: &JobProfile) -> [Class; 4] {
         Class { name: "names", operations: job.metadata() },
         Class { name: "sync", operations: syncs },
     ]
+}
+
+/// Groups of equal ranks that are shown.
+pub(super) const GROUPS: usize = 8;
+/// Characters of a set of ranks that are shown.
+const SET_LENGTH: usize = 40;
+
+/// Groups that are not shown.
+pub(super) fn more_groups(groups: &[EqualRanks]) -> Option<usize> {
+    groups.len().checked_sub(GROUPS).filter(|more| *more > 0)
+}
+
+/// The times of the fastest and the slowest of a group.
+pub(super) fn spread(group: &EqualRanks) -> String {
+    let (least, most) = group.seconds;
+    match group.count {
+        1 => seconds(most),
+        _ => format!("{} to {}", seconds(least), seconds(most)),
+    }
+}
+
+/// The first ranks of a set that is long.
+pub(super) fn shortened(set: &str) -> String {
+    match set.char_indices().nth(SET_LENGTH) {
+        None => set.to_owned(),
+        Some((end, _)) => {
+            let shown = set.get(..end).unwrap_or_default();
+            let (shown, _) = shown.rsplit_once(',').unwrap_or((shown, ""));
+            format!("{shown}, ...")
+        }
+    }
 }
 
 /// The waits of a job, by cause.

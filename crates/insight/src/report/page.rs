@@ -1,6 +1,7 @@
 //! The report as one HTML page: styles, figures and the script that draws the heat map are inside it.
 
 use super::{Report, figures};
+use crate::merged::equal_ranks;
 use crate::pattern::Direction;
 use crate::profile::JobProfile;
 use crate::text::{bytes, count, seconds};
@@ -33,6 +34,7 @@ pub(super) fn page(report: &Report) -> String {
     head(report, &mut out);
     advice(report, &mut out);
     time(job, &mut out);
+    ranks(job, &mut out);
     heat_map(job, &mut out);
     sizes(job, &mut out);
     files(report, &mut out);
@@ -152,6 +154,37 @@ fn time(job: &JobProfile, out: &mut String) {
     if tiers.iter().any(|(_, number)| *number > 0) {
         out.push_str("<h2>Where the bytes were that it read</h2>\n");
         bars(out, &tiers.map(|(name, number)| (name, number as f64, bytes(number))));
+    }
+}
+
+/// Ranks that did the same, a row for each group.
+fn ranks(job: &JobProfile, out: &mut String) {
+    if job.ranks.len() < 2 {
+        return;
+    }
+    out.push_str(
+        "<h2>Ranks by what they do</h2>\n<div class=\"wide\"><table>\n<tr><th>ranks</th>\
+         <th>number</th><th>hosts</th><th>program</th><th>read</th><th>written</th>\
+         <th>time of each</th></tr>\n",
+    );
+    let groups = equal_ranks(job);
+    for group in groups.iter().take(figures::GROUPS) {
+        put!(
+            out,
+            "<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td>{}</td>\
+             <td class=\"number\">{}</td><td class=\"number\">{}</td><td>{}</td></tr>\n",
+            figures::shortened(&group.ranks),
+            count(group.count),
+            count(group.hosts),
+            escaped(&group.sum.program),
+            bytes(group.sum.reads.bytes),
+            bytes(group.sum.writes.bytes),
+            figures::spread(group)
+        );
+    }
+    out.push_str("</table></div>\n");
+    if let Some(more) = figures::more_groups(&groups) {
+        put!(out, "<p>and {more} more groups.</p>\n");
     }
 }
 

@@ -1,6 +1,7 @@
 //! The report as text.
 
 use super::{Report, figures};
+use crate::merged::equal_ranks;
 use crate::pattern::Direction;
 use crate::text::{bytes, count, plural, seconds};
 use core::fmt::Write as _;
@@ -14,6 +15,7 @@ pub(super) fn text(report: &Report) -> String {
     head(report, &mut out);
     advice(report, &mut out);
     costs(report, &mut out);
+    ranks(report, &mut out);
     sizes(report, &mut out);
     files(report, &mut out);
     out
@@ -136,6 +138,33 @@ fn costs(report: &Report, out: &mut String) {
         .collect();
     if !waits.is_empty() {
         line(out, format_args!("  waits: {}", waits.join(", ")));
+    }
+}
+
+/// Ranks that did the same, a line for each group.
+fn ranks(report: &Report, out: &mut String) {
+    let groups = equal_ranks(&report.profile);
+    if report.profile.ranks.len() < 2 {
+        return;
+    }
+    out.push_str("\nRanks by what they do\n");
+    out.push_str("      number         read      written   time of each          ranks\n");
+    for group in groups.iter().take(figures::GROUPS) {
+        line(
+            out,
+            format_args!(
+                "{:>12} {:>12} {:>12}   {:<20}  {}: {}",
+                count(group.count),
+                bytes(group.sum.reads.bytes),
+                bytes(group.sum.writes.bytes),
+                figures::spread(group),
+                plain(&group.sum.program),
+                figures::shortened(&group.ranks)
+            ),
+        );
+    }
+    if let Some(more) = figures::more_groups(&groups) {
+        line(out, format_args!("{more:>12} more groups"));
     }
 }
 

@@ -1,9 +1,10 @@
 //! `forebay history`, `monitor` and `report --compare` with real programs: what is recorded outlives the
 //! instance, and a history that cannot be written disturbs no program.
 
-use super::support::{Instance, TIMEOUT, profile, skip, text, wait_for};
+use super::support::{Instance, TIMEOUT, kill, profile, skip, text, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -109,6 +110,7 @@ fn what_a_monitor_recorded_outlives_the_instance() {
     stop(&instance);
     let said = monitor.said();
     assert_eq!(said.lines().count(), 1, "{said}");
+    assert_stopped(&rows(data, &of(&["events"]), "events"));
     let jobs = rows(data, &["--job", "sim"], "jobs");
     let [job] = jobs.as_slice() else { panic!("one run: {jobs:?}") };
     assert_eq!(
@@ -128,6 +130,76 @@ fn what_a_monitor_recorded_outlives_the_instance() {
     );
     assert!(rows(data, &["--since", "0s"], "jobs").is_empty());
     instance.start_again();
+}
+
+/// The instance was stopped, and nothing of it died.
+fn assert_stopped(events: &[Value]) {
+    let texts: Vec<&str> = events.iter().filter_map(|one| one["text"].as_str()).collect();
+    assert!(texts.contains(&"the instance was stopped"), "{texts:?}");
+    let died = |text: &&&str| text.contains("dead") || text.contains("not answer");
+    assert_eq!(texts.iter().find(died), None, "{texts:?}");
+}
+
+/// Nobody starts anything: what ran is in the history, jobs whose processes lived for less than the time
+/// between two looks among it, up to the stop.
+#[test]
+fn the_history_is_written_by_itself() {
+    let on = ("FOREBAY_MONITOR", "on".to_owned());
+    let instance = Instance::unstarted("itself", &OPTIONS, &[on]);
+    instance.start_again();
+    let data = instance.dir.path();
+    for job in ["first", "second", "third"] {
+        run(&instance, job, &["--quiet"]);
+    }
+    let monitor = instance.command("monitor").output().expect("forebay runs");
+    let said = text(&monitor.stderr);
+    assert!(said.contains("records it"), "one process records an instance: {said}");
+    let begun = data.join("begun");
+    let script = format!("echo 1 >/forebay/held; : >{}; read line", begun.display());
+    let mut held = instance.command("run");
+    held.args(["--quiet", "--job", "held", "--", "sh", "-c", &script]).stdin(Stdio::piped());
+    let mut held = held.spawn().expect("forebay runs");
+    wait_for("its file", || begun.exists());
+    stop(&instance);
+    drop(held.stdin.take());
+    held.wait().expect("it ended");
+    let of = |words: &[&'static str]| [words, &[instance.name.as_str()]].concat();
+    let jobs = rows(data, &of(&[]), "jobs");
+    let names = |is_complete: bool| -> BTreeSet<&str> {
+        let jobs = jobs.iter().filter(|one| one["is_complete"] == is_complete);
+        jobs.filter_map(|one| one["job"].as_str()).collect()
+    };
+    assert_eq!(names(true), BTreeSet::from(["first", "second", "third"]), "{jobs:?}");
+    assert_eq!(names(false), BTreeSet::from(["held"]), "{jobs:?}");
+    assert_stopped(&rows(data, &of(&["events"]), "events"));
+    instance.start_again();
+}
+
+/// With `--monitor off` there is no history, and a recorder that is killed is started by the next start.
+#[test]
+fn the_recorder_is_switched_off_by_a_setting_and_comes_back() {
+    let instance = Instance::start("recorder", &OPTIONS);
+    let data = instance.dir.path();
+    run(&instance, "quiet", &["--quiet"]);
+    stop(&instance);
+    assert!(!data.join("forebay/history.db").exists());
+    instance.start_again();
+    let on = ("FOREBAY_MONITOR", "on".to_owned());
+    let instance = Instance::unstarted("comes-back", &OPTIONS, &[on]);
+    instance.start_again();
+    let record = instance.run_file("recorder.json");
+    let pid = || {
+        let text = fs::read_to_string(&record).expect("a record");
+        let value: Value = serde_json::from_str(&text).expect("JSON");
+        i32::try_from(value["process"]["pid"].as_i64().expect("a pid")).expect("a pid")
+    };
+    let first = pid();
+    kill(first);
+    // The lock goes with the process, which may take a moment.
+    wait_for("another recorder", || {
+        instance.start_again();
+        pid() != first
+    });
 }
 
 #[test]

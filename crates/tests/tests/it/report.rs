@@ -102,10 +102,16 @@ fn report(instance: &Instance, state: &Path, job: &str) -> Value {
     json(forebay(instance, state, &["report", job, "--json"]))
 }
 
-/// Paths of the files of a report.
-fn paths(report: &Value) -> BTreeSet<&str> {
+/// Paths of the files of a report, of which small ones of a directory are one record with their names.
+fn paths(report: &Value) -> BTreeSet<String> {
     let files = report["profile"]["files"].as_array().expect("files").iter();
-    files.map(|file| file["path"].as_str().expect("a path")).collect()
+    let of = |file: &Value| -> Vec<String> {
+        let path = file["path"].as_str().expect("a path");
+        let Some(names) = file["names"].as_array() else { return vec![path.to_owned()] };
+        let names = names.iter().map(|name| name.as_str().expect("a name"));
+        names.map(|name| path.replace("{*}", name)).collect()
+    };
+    files.flat_map(of).collect()
 }
 
 /// Reports name files by their paths at that time.
@@ -149,7 +155,10 @@ fn commands_of_a_script_are_one_rank_and_those_that_overlap_are_several() {
     let script = "for at in 1 2 3 4 5 6; do cat /forebay/large >/dev/null; done";
     run(&instance, state.path(), "script", script);
     let script = report(&instance, state.path(), "script");
-    let ranks = |report: &Value| report["profile"]["ranks"].as_array().map_or(0, Vec::len);
+    let ranks = |report: &Value| -> u64 {
+        let groups = report["profile"]["ranks"].as_array().expect("ranks").iter();
+        groups.map(|group| group["members"]["count"].as_u64().unwrap_or(1)).sum()
+    };
     assert_eq!(
         (ranks(&script), &script["read_pattern"]["pattern"]),
         (1, &"1-1".into()),

@@ -19,15 +19,6 @@ pub(crate) fn tiers(read: u64, slow: SlowBytes) -> TierBytes {
     TierBytes { memory: read - backing - remote - ssd, ssd, remote, backing }
 }
 
-/// Adds the places of other bytes.
-pub(crate) fn add(to: &mut TierBytes, other: TierBytes) {
-    let places = [&mut to.memory, &mut to.ssd, &mut to.remote, &mut to.backing];
-    let others = [other.memory, other.ssd, other.remote, other.backing];
-    for (place, bytes) in places.into_iter().zip(others) {
-        *place = place.saturating_add(bytes);
-    }
-}
-
 /// Waits as seconds.
 pub(crate) fn waits(of: WaitNanos) -> WaitSeconds {
     let seconds = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64();
@@ -151,7 +142,7 @@ mod tests {
         assert_eq!(of(0, 100, 60), places(0, 0, 40, 60), "through another host");
         assert_eq!(of(9, 9, 4096), places(0, 0, 0, 100), "a whole extent for a few bytes");
         let mut sum = of(10, 0, 0);
-        add(&mut sum, of(0, 0, 50));
+        sum.add(of(0, 0, 50));
         assert_eq!(sum, places(140, 10, 0, 50));
     }
 

@@ -267,12 +267,12 @@ fn profile_of(counted: &JobProfile, rates: MeasuredRates) -> insights::JobProfil
 /// Adds where the bytes of reads were, and what was waited for.
 fn add_causes(profile: &mut insights::JobProfile, counted: &JobProfile) {
     for file in &profile.files {
-        causes::add(&mut profile.read_tiers, file.read_tiers);
+        profile.read_tiers.add(file.read_tiers);
     }
     let (mut waits, mut slow) = (WaitNanos::default(), SlowBytes::default());
     for process in &counted.processes {
         let tiers = causes::tiers(process.other_reads.bytes, process.other_slow);
-        causes::add(&mut profile.read_tiers, tiers);
+        profile.read_tiers.add(tiers);
         slow.add(process.other_slow);
         waits.add(process.waits);
     }

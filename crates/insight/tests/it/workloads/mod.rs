@@ -4,7 +4,7 @@
 //!
 //! Findings of the severities `ok` and `info` are facts, not advice, and are not compared.
 
-mod programs;
+pub(crate) mod programs;
 mod recorder;
 
 use insight::advice::{Severity, advise};

@@ -75,7 +75,7 @@ macro_rules! workload {
     };
 }
 
-pub(super) fn all() -> Vec<Workload> {
+pub(crate) fn all() -> Vec<Workload> {
     let groups = [
         own_files_of_all_sizes(),
         synced_checkpoints(),

@@ -149,8 +149,9 @@ impl Instance {
             // Reports of jobs.
             .env("XDG_DATA_HOME", self.dir.path())
             .env("XDG_STATE_HOME", self.dir.path())
-            // A test that is about mounts says so.
+            // A test that is about mounts, or about the history, says so.
             .env("FOREBAY_ACCESS", "preload")
+            .env("FOREBAY_MONITOR", "off")
             .envs(self.variables.iter().cloned());
         if let Some((user, group)) = self.owner {
             command.uid(user).gid(group).current_dir(self.dir.path());
@@ -215,10 +216,14 @@ impl Instance {
         self.dir.path().join(format!("forebay-{user}-{}/d{index}", self.name))
     }
 
-    pub(crate) fn daemon_log(&self, index: usize) -> String {
+    /// A file in its run directory.
+    pub(crate) fn run_file(&self, name: &str) -> PathBuf {
         let user = rustix::process::geteuid().as_raw();
-        let run = self.dir.path().join(format!("forebay-{user}/{}", self.name));
-        std::fs::read_to_string(run.join(format!("d{index}.log"))).unwrap_or_default()
+        self.dir.path().join(format!("forebay-{user}/{}/{name}", self.name))
+    }
+
+    pub(crate) fn daemon_log(&self, index: usize) -> String {
+        std::fs::read_to_string(self.run_file(&format!("d{index}.log"))).unwrap_or_default()
     }
 }
 

@@ -191,6 +191,7 @@ impl World {
             .env("FOREBAY_SSD", "64MiB")
             .env("FOREBAY_TIMEOUT", "10s")
             .env("FOREBAY_ACCESS", "preload")
+            .env("FOREBAY_MONITOR", "off")
             .envs(self.settings.iter().copied());
         command
     }
