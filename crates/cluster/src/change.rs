@@ -75,7 +75,8 @@ impl Seat {
     /// that the new owner has not.
     fn succeed(&mut self, heir: DaemonIndex, since: u64) {
         self.owner = Some(heir);
-        self.is_heir = self.last_owner != heir;
+        // A restarted heir waits as it did before.
+        self.is_heir |= self.last_owner != heir;
         self.last_owner = heir;
         self.epoch += 1;
         self.followers.retain(|it| it.daemon != heir);

@@ -30,6 +30,8 @@ use wire::codec::Malformed;
 
 /// A proposal without an effect is repeated after this time.
 const REPEAT_NANOS: i64 = 200_000_000;
+/// Changes that the policy proposes before it looks at the membership again.
+const CHANGES_AT_ONCE: usize = 64;
 
 /// What the daemon does.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -98,7 +100,7 @@ pub struct Settings {
     pub incarnation: u64,
     /// Its failure domain.
     pub domain: u32,
-    /// Whether it has nothing of an earlier start.
+    /// Whether it has nothing of an earlier start, and was not in the membership since: `Node::is_empty`.
     pub is_empty: bool,
     /// The voters of the consensus.
     pub voters: Vec<DaemonIndex>,
@@ -113,9 +115,12 @@ pub struct Node {
     membership: Membership,
     beats: Beats,
     services: Services,
-    /// What the policy wants next, when it was proposed, and in which epoch.
-    proposed: Option<(Change, i64, u64)>,
     weights: Vec<u64>,
+    /// Epoch of the membership with which the policy is content.
+    rests_in: Option<u64>,
+    /// Epoch after all changes that were proposed for the policy, and when they count as lost.
+    awaited_epoch: u64,
+    asked_again_at: i64,
     now: i64,
     ticked_at: i64,
 }
@@ -166,8 +171,10 @@ impl Node {
             membership,
             beats,
             services: Services::default(),
-            proposed: None,
             weights: Vec::new(),
+            rests_in: None,
+            awaited_epoch: 0,
+            asked_again_at: now,
             now,
             ticked_at: now,
         }
@@ -195,6 +202,12 @@ impl Node {
     #[must_use]
     pub const fn incarnation(&self) -> u64 {
         self.settings.incarnation
+    }
+
+    /// What `Settings::is_empty` is at the next start.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.settings.is_empty
     }
 
     /// Whether this daemon leads the consensus.
@@ -355,6 +368,7 @@ impl Node {
     /// The loads of the services, for the policy of the leader.
     pub fn set_weights(&mut self, weights: Vec<u64>) {
         self.weights = weights;
+        self.rests_in = None;
     }
 
     /// A record was appended to the log of a service that this daemon owns.
@@ -395,8 +409,9 @@ impl Node {
     fn adopt(&mut self, out: &mut Vec<Action>) {
         self.beats.resize(self.membership.members.len(), self.now);
         let own = self.settings.own;
-        let is_up_to_date = self.is_present();
-        self.services.adopt(&self.membership, own, is_up_to_date, self.now, out);
+        let is_present = self.is_present();
+        self.settings.is_empty &= !is_present;
+        self.services.adopt(&self.membership, own, is_present, self.now, out);
         let gone = self.membership.member(own).is_some_and(|member| {
             member.presence == Presence::Down && member.incarnation == self.settings.incarnation
         });
@@ -492,19 +507,25 @@ impl Node {
                 self.propose(&Change::Down { daemon, incarnation: member.incarnation }, out);
             }
         }
-        let Some(change) = policy::next_change(&self.membership, &self.weights) else { return };
+        self.follow_policy(out);
+    }
+
+    fn follow_policy(&mut self, out: &mut Vec<Action>) {
         let (now, epoch) = (self.now, self.membership.epoch);
-        let is_pending = self.proposed.as_ref().is_some_and(|(last, at, in_epoch)| {
-            *last == change && *in_epoch == epoch && now - at < REPEAT_NANOS
-        });
-        if is_pending {
+        // What was proposed is applied, or was lost.
+        if self.rests_in == Some(epoch) || epoch < self.awaited_epoch && now < self.asked_again_at {
             return;
         }
-        self.proposed = Some((change, now, epoch));
-        match change {
-            // The owner alone knows when.
-            Change::HandOver { of } => self.advise(of, out),
-            change => self.propose(&change, out),
+        let changes = policy::next_changes(&self.membership, &self.weights, CHANGES_AT_ONCE);
+        self.rests_in = changes.is_empty().then_some(epoch);
+        self.awaited_epoch = epoch + changes.len() as u64;
+        self.asked_again_at = now + REPEAT_NANOS;
+        for change in changes {
+            match change {
+                // The owner alone knows when.
+                Change::HandOver { of } => self.advise(of, out),
+                change => self.propose(&change, out),
+            }
         }
     }
 

@@ -33,6 +33,23 @@ fn following(service: ServiceIndex, seat: &Seat, follower: &Follower) -> Followi
     Following { of, follower: follower.daemon, since: follower.since }
 }
 
+/// The next changes, at most `most`: each fits the membership as those before it leave it. The last may be
+/// a hand-over, which takes an owner's time.
+#[must_use]
+pub fn next_changes(membership: &Membership, weights: &[u64], most: usize) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let mut membership = membership.clone();
+    while changes.len() < most
+        && let Some(change) = next_change(&membership, weights)
+    {
+        changes.push(change);
+        if matches!(change, Change::HandOver { .. }) || membership.apply(&change).is_err() {
+            break;
+        }
+    }
+    changes
+}
+
 /// Loads as they will be after the moves that are under way.
 struct View<'a> {
     membership: &'a Membership,
@@ -87,14 +104,21 @@ impl<'a> View<'a> {
     /// The least loaded daemon that may get a copy. Of those with equal load the one that follows the owner
     /// least, so that the load of a dead daemon does not fall on one other.
     fn place(&self, seat: &Seat, load: impl Fn(DaemonIndex) -> u64) -> Option<DaemonIndex> {
+        let mut following = vec![0; self.owned.len()];
+        for other in self.membership.seats.iter().filter(|it| it.owner == seat.owner) {
+            for follower in &other.followers {
+                if let Some(count) = following.get_mut(usize::from(follower.daemon.0)) {
+                    *count += 1;
+                }
+            }
+        }
         let able = self.membership.daemons().map(|(daemon, _)| daemon).filter(|&daemon| {
             self.membership.is_up(daemon) && self.membership.is_apart(seat, daemon)
         });
-        let pairs = |daemon| {
-            let of_owner = self.membership.seats.iter().filter(|it| it.owner == seat.owner);
-            of_owner.filter(|it| it.follower(daemon).is_some()).count()
-        };
-        able.min_by_key(|&it| (load(it), pairs(it), it.0.wrapping_sub(seat.last_owner.0)))
+        able.min_by_key(|&it| {
+            let follows = following.get(usize::from(it.0)).copied().unwrap_or(0);
+            (load(it), follows, it.0.wrapping_sub(seat.last_owner.0))
+        })
     }
 
     fn missing_follower(&self, service: ServiceIndex, seat: &Seat) -> Option<Change> {

@@ -26,7 +26,7 @@ const DRIFT_DIVISOR: i64 = 16;
 /// How long an answer of a peer is waited for.
 const CHECK_NANOS: i64 = 300_000_000;
 /// After a daemon was reached by some peer it is not asked about for this time.
-const REACHED_NANOS: i64 = 1_000_000_000;
+const REACHED_NANOS: i64 = 200_000_000;
 /// Peers that are asked beside the voters.
 const ASKED_OTHERS: usize = 4;
 

@@ -169,9 +169,11 @@ impl Services {
         out: &mut Vec<Action>,
     ) {
         let service = following.of.service;
-        let is_owner = membership.seat(service).is_some_and(|it| it.owner == Some(own));
+        let Some(seat) = membership.seat(service) else { return };
         let Some(owned) = self.owned.get_mut(&service) else { return };
-        let may = is_owner && owned.handover.is_none() && owned.owner.of() == following.of;
+        // The next owner waits for no lease, so an heir waits for its end first.
+        let is_served = seat.owner == Some(own) && (!seat.is_heir || owned.is_settled);
+        let may = is_served && owned.handover.is_none() && owned.owner.of() == following.of;
         if may && membership.may_hand_over(following) {
             owned.handover = Some(Handover { following, proposed_at: None, since: now });
             out.push(Action::Pause(service));

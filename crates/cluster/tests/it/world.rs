@@ -405,10 +405,11 @@ impl World {
         let Some(mut node) = self.hosts[usize::from(index)].node.take() else { return };
         let mut actions = Vec::new();
         input(&mut node, &mut actions);
-        let incarnation = node.incarnation();
+        let (incarnation, is_empty) = (node.incarnation(), node.is_empty());
         let host = &mut self.hosts[usize::from(index)];
         host.node = Some(node);
         host.disk.incarnation = incarnation;
+        host.disk.is_empty = is_empty;
         for action in actions {
             self.act(index, action);
         }
