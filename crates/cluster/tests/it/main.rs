@@ -86,6 +86,19 @@ fn everything_at_once() {
 }
 
 #[test]
+fn a_hundred_daemons_in_racks() {
+    campaign("large", 2, |seed| {
+        let faults = Faults { kills: 10, cuts: 5, pauses: 5, moves: 2, loss_percent: 3, ..QUIET };
+        let daemons = 60 + (seed % 2) as u16 * 40;
+        let racks = u32::from(daemons) / 10;
+        (
+            Setup { daemons, followers: 1, services: usize::from(daemons) * 2, domains: racks },
+            faults,
+        )
+    });
+}
+
+#[test]
 fn a_failover_takes_less_than_a_second() {
     let mut all = Vec::new();
     let first = testkit::seed(1);
