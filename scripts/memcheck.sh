@@ -4,8 +4,10 @@
 #
 #   memcheck.sh [PATTERN]      only the programs whose name matches the shell pattern
 #
-# A run fails on any report of valgrind.
+# A run fails on any report of valgrind, and on a program that takes longer than LIMIT seconds. Its last lines
+# name what it left out, and why.
 set -euo pipefail
+LIMIT=300
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 pattern=${1:-*}
@@ -37,16 +39,34 @@ check() {
     [[ $title == $pattern ]] || return 0
     checked=$((checked + 1))
     # Stacks of the library are 256 KiB apart: without a limit, a change between two looks like frames that end.
-    if timeout 300 env "${environment[@]}" MEMORY_IS_WATCHED=1 \
-        valgrind --quiet --smc-check=all --max-stackframe=60000 --error-exitcode=99 "$@" >"$scratch/log" 2>&1 &&
-        ! grep -q '^==' "$scratch/log"; then
+    local status=0
+    timeout --kill-after=10 "$LIMIT" env "${environment[@]}" MEMORY_IS_WATCHED=1 \
+        valgrind --quiet --smc-check=all --max-stackframe=60000 --error-exitcode=99 "$@" >"$scratch/log" 2>&1 ||
+        status=$?
+    if [ "$status" -eq 0 ] && ! grep -q '^==' "$scratch/log"; then
         echo "ok    $title"
-    else
-        failed=$((failed + 1))
-        echo "FAIL  $title"
-        head -n 40 "$scratch/log" | sed 's/^/      | /'
+        return
     fi
+    failed=$((failed + 1))
+    case $status in
+    124 | 137) echo "FAIL  $title: not over after $LIMIT s" ;;
+    *) echo "FAIL  $title: status $status" ;;
+    esac
+    head -n 40 "$scratch/log" | sed 's/^/      | /'
 }
+
+skips=()
+# skip NAME WHAT: what of the program is left out under valgrind. The programs see MEMORY_IS_WATCHED.
+skip() {
+    # shellcheck disable=SC2053  # the right side is a pattern
+    [[ $1 != $pattern ]] || skips+=("$1: $2")
+}
+skip posix_children "more processes than fit (480 under valgrind)"
+# A signal that arrives in a call is queued again, and its handler blocks signals in the code that it interrupted,
+# until the end of the call. Valgrind restores the mask that it saved itself: the signal is delivered for ever.
+skip posix_locks "a signal ends a wait for a lock (valgrind ignores the mask that a handler sets)"
+skip posix_poll "a timer fires during file calls (the same)"
+skip posix_threads "transfers to inaccessible memory while another thread closes the file (valgrind reports each)"
 
 for source in tests/programs/src/posix_*.c tests/programs/src/stdio.c; do
     title=$(basename "$source" .c)
@@ -74,5 +94,6 @@ with open('$dir/map', 'wb+') as f:
     assert f.read(5) == b'hello'"
 check rm rm -r $dir
 [ "$checked" -gt 0 ] || { echo "memcheck: no program matches $pattern" >&2; exit 2; }
+[ "${#skips[@]}" -eq 0 ] || printf 'left out  %s\n' "${skips[@]}"
 echo "$((checked - failed)) clean, $failed with errors"
 [ "$failed" -eq 0 ]

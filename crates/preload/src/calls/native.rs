@@ -2,7 +2,7 @@
 
 use crate::arch::raw;
 use crate::entry::call_stack;
-use libc::{SYS_close, SYS_fcntl};
+use libc::{SYS_close, SYS_execve, SYS_execveat, SYS_fcntl};
 
 /// One system call with up to six arguments; returns the kernel's raw result.
 #[must_use]
@@ -20,10 +20,15 @@ pub fn call_waiting(number: i64, a: [u64; 6]) -> i64 {
     call_stack::call_waiting(number, &a)
 }
 
-/// `execve`, `execveat`: signals that arrived during the call are handled before it.
+/// `execveat`: signals that arrived during the call are handled before it. `execve` where it does the
+/// same, as the program's C library does: filters of system calls, and tracers, may know no other.
 #[must_use]
-pub fn call_exec(number: i64, a: [u64; 6]) -> i64 {
-    call_stack::call_exec(number, &a)
+pub fn call_exec(a: [u64; 6]) -> i64 {
+    let [directory, path, arguments, environment, flags, _] = a;
+    if directory as u32 == libc::AT_FDCWD.cast_unsigned() && flags == 0 {
+        return call_stack::call_exec(SYS_execve, &[path, arguments, environment, 0, 0, 0]);
+    }
+    call_stack::call_exec(SYS_execveat, &a)
 }
 
 /// `close`.

@@ -56,7 +56,7 @@ fn run(a: [u64; 6], depth: u32) -> Result<()> {
             }
             refuse_alone(a, path, environment)?;
             let b = [a[0], a[1], a[2], environment, a[4], 0];
-            kernel(native::call_exec(libc::SYS_execveat, b)).map(|_| ())
+            kernel(native::call_exec(b)).map(|_| ())
         }
     }
 }
@@ -348,7 +348,7 @@ fn run_native(a: [u64; 6], path: &[u8], environment: u64) -> Result<()> {
         _ => environment,
     };
     let b = [a[0], a[1], a[2], environment, a[4], 0];
-    kernel(native::call_exec(libc::SYS_execveat, b)).map(|_| ())
+    kernel(native::call_exec(b)).map(|_| ())
 }
 
 /// The environment for a program whose loader would fail on this library.
@@ -428,7 +428,7 @@ fn through_helper(path: &[u8], a: [u64; 6], environment: u64) -> Errno {
         user::put(list + 8 * length as u64, text)?;
         user::put(list + 8 * (length as u64 + 1), 0u64)?;
         let b = [crate::calls::names::paths::AT_CWD, helper.address(), a[2], list, 0, 0];
-        kernel(native::call_exec(libc::SYS_execveat, b))
+        kernel(native::call_exec(b))
     })();
     outcome.err().unwrap_or(Errno::ENOENT)
 }
@@ -464,7 +464,7 @@ fn run_ours(at: At<'_>, path: &[u8], a: [u64; 6], environment: u64, depth: u32) 
         Outcome::Outside => {
             let text = Text::new(buffer.outside());
             let b = [crate::calls::names::paths::AT_CWD, text.address(), a[2], environment, 0, 0];
-            return kernel(native::call_exec(libc::SYS_execveat, b)).map(|_| ());
+            return kernel(native::call_exec(b)).map(|_| ());
         }
         Outcome::Special(_) => return Err(Errno::EACCES),
     };
@@ -516,10 +516,7 @@ fn run_open(
     let copy = copy_to_memory(client, file)?;
     let empty = c"".as_ptr() as u64;
     let flags = libc::AT_EMPTY_PATH as u64;
-    let outcome = kernel(native::call_exec(
-        libc::SYS_execveat,
-        [copy as u64, empty, a[2], environment, flags, 0],
-    ));
+    let outcome = kernel(native::call_exec([copy as u64, empty, a[2], environment, flags, 0]));
     native::close(copy);
     outcome.map(|_| ())
 }
