@@ -5,6 +5,7 @@
 //! (`merged`).
 
 use crate::text;
+pub use config::activity::Disturbance;
 use serde::{Deserialize, Serialize};
 use wire::job::SIZE_CLASSES;
 
@@ -434,22 +435,6 @@ impl ThrashingBytes {
         };
         (evidence, change)
     }
-}
-
-/// Another job that disturbed a job.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Disturbance {
-    /// The host that they shared.
-    pub host: String,
-    /// The other job.
-    pub by: String,
-    /// How many times as long a byte took as before, at most.
-    pub slowdown: f64,
-    /// Bytes per second that the other moved there, at most.
-    pub by_bytes_per_second: f64,
-    /// Seconds for which it went on.
-    pub seconds: f64,
 }
 
 /// Operations on names in one directory.

@@ -6,11 +6,9 @@
 
 use config::activity::access_times::AccessTimes;
 use config::activity::timeline::Timeline;
-use config::activity::{self, FileProfile, ProcessProfile, SlowBytes, WaitNanos};
+use config::activity::{FileProfile, ProcessProfile, SlowBytes, WaitNanos};
 use config::control::{FoundDamage, JobShare};
-use insight::profile::{
-    BackingAccesses, BackingTraffic, Disturbance, JobProfile, Span, TierBytes, WaitSeconds,
-};
+use insight::profile::{BackingAccesses, BackingTraffic, Span, TierBytes, WaitSeconds};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -137,19 +135,6 @@ pub(crate) fn share<'a>(job: &str, of_daemons: impl Iterator<Item = &'a JobShare
     (entitled > 0).then(|| got as f64 / entitled as f64)
 }
 
-/// Adds the jobs that disturbed it.
-pub(crate) fn add_disturbances(profile: &mut JobProfile, counted: &[activity::Disturbance]) {
-    for one in counted {
-        profile.disturbances.push(Disturbance {
-            host: one.host.clone(),
-            by: one.by.clone(),
-            slowdown: one.slowdown,
-            by_bytes_per_second: one.by_bytes_per_second,
-            seconds: one.seconds,
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,7 +191,7 @@ mod tests {
         let file = |inode, highest, is_dirty| FileProfile {
             inode,
             is_dirty,
-            writes: activity::Transfers { highest, ..Default::default() },
+            writes: config::activity::Transfers { highest, ..Default::default() },
             ..FileProfile::default()
         };
         let files = [file(1, 10, true), file(1, 30, true), file(2, 5, false)];

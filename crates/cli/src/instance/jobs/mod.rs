@@ -299,7 +299,7 @@ fn add_causes(profile: &mut insights::JobProfile, counted: &JobProfile) {
     profile.backing.read = slow.backing;
     profile.waits = causes::waits(waits);
     causes::add_dirty(&mut profile.backing, &counted.files);
-    causes::add_disturbances(profile, &counted.disturbances);
+    profile.disturbances.clone_from(&counted.disturbances);
     for directory in &counted.directories {
         let unknown = || format!("directory {}", directory.inode);
         profile.directories.push(insights::DirectoryProfile {

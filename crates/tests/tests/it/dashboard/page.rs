@@ -230,8 +230,8 @@ const PICTURES: [(&str, u32, &str); 5] = [
     ("overview", 390, "dark"),
     ("history", 1280, "light"),
 ];
-/// True once the history is shown: 4 are texts. The place of a test's history, which differs in each run, becomes the
-/// usual one.
+/// True once the history is shown: 4 are texts. The place of a test's history, which differs in each run,
+/// becomes the usual one.
 const IS_READ: &str = "(() => {
     const words = document.createTreeWalker(document.querySelector('main'), 4);
     let isRead = true;
