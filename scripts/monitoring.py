@@ -71,7 +71,7 @@ class Instance:
     def __init__(self, programs, place):
         self.programs, self.place = programs, place
         self.variables = dict(os.environ, XDG_RUNTIME_DIR=place, XDG_STATE_HOME=place,
-                              XDG_DATA_HOME=place, FOREBAY_DIR=place,
+                              XDG_DATA_HOME=place, FOREBAY_MONITOR="off", FOREBAY_DIR=place,
                               FOREBAY_NAME="monitoring")
         self.call("start", "--local", "1", "--memory", "1GiB", "--ssd", "0")
 

@@ -6,10 +6,14 @@
 //! file, come from a sample. Not here: the counters themselves (`shm::activity`), and what follows
 //! from a profile.
 
+pub mod access_times;
+
 pub mod timeline;
 
+use crate::activity::access_times::FileTimes;
 use crate::activity::timeline::Timeline;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use wire::job::SIZE_CLASSES;
 
 /// Operations of one class.
@@ -223,10 +227,6 @@ pub struct Disturbance {
     pub by_bytes_per_second: f64,
     /// Seconds of this.
     pub seconds: f64,
-    /// Bytes that the job moved in these seconds.
-    pub bytes: f64,
-    /// Bytes that it would have moved if all jobs had moved the same.
-    pub equal_bytes: f64,
 }
 
 /// Operations on names in a directory, from a sample.
@@ -361,9 +361,22 @@ pub struct JobProfile {
     /// Directories with most operations on names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub directories: Vec<DirectoryOperations>,
+    /// Accesses to the backing store for its files, by daemons.
+    #[serde(skip_serializing_if = "FileTimes::is_none")]
+    pub backing: FileTimes,
 }
 
 impl JobProfile {
+    /// Adds accesses to the backing store for its files. Files of the instance that are not its own are
+    /// passed over.
+    pub fn add_backing(&mut self, all: &[FileTimes]) {
+        let inodes: BTreeSet<u64> = self.files.iter().map(|file| file.inode).collect();
+        for file in all.iter().filter(|file| inodes.contains(&file.inode)) {
+            self.backing.reads.add(&file.reads);
+            self.backing.writes.add(&file.writes);
+        }
+    }
+
     /// Adds what another host knows of the same job.
     pub fn add(&mut self, other: JobProfile) {
         if self.processes.is_empty() {
@@ -514,6 +527,9 @@ pub struct ActivityAnswer {
     pub rates: MeasuredRates,
     /// Jobs that were forgotten, because there were too many.
     pub forgotten: u64,
+    /// Accesses to the backing store by file, of the daemon that was asked, if a job was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub backing: Vec<FileTimes>,
 }
 
 #[cfg(test)]
@@ -559,6 +575,21 @@ mod tests {
         let mut summed = summary.clone();
         summed.add(&summary);
         assert_eq!((summed.bytes_read, summed.processes), (222, 4));
+    }
+
+    #[test]
+    fn accesses_count_for_the_job_whose_file_they_are_for() {
+        let file = |inode| FileProfile { inode, ..FileProfile::default() };
+        let mut job = JobProfile { files: vec![file(7), file(7), file(8)], ..Default::default() };
+        let of = |inode| {
+            let mut times = FileTimes { inode, ..FileTimes::default() };
+            times.reads.note(100, true);
+            times
+        };
+        job.add_backing(&[of(7), of(9)]);
+        assert_eq!((job.backing.reads.number, job.backing.reads.failed), (1, 1));
+        let text = serde_json::to_string(&JobProfile::default()).expect("json");
+        assert!(!text.contains("backing"), "{text}");
     }
 
     #[test]

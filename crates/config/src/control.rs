@@ -3,6 +3,7 @@
 //!
 //! Not here: the requests, which are words of a line or fixed bytes (`wire::welcome`).
 
+use crate::activity::access_times::FileTimes;
 use crate::activity::timeline::Timeline;
 use crate::metrics::{DaemonSample, WritebackSample};
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,9 @@ pub struct DaemonStatus {
     pub thrashing: Vec<ThrashingSpan>,
     /// Damaged data on its SSD that was found, the last of it.
     pub damage: Vec<FoundDamage>,
+    /// Jobs whose requests waited for a share on the ways of this daemon's host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub job_shares: Vec<JobShare>,
     /// Something that its user should know; empty: nothing.
     pub notice: String,
 }
@@ -61,6 +65,19 @@ pub struct SlowTarget {
     pub bytes_per_second: u64,
     /// The mean of the peaks of all targets of the pool.
     pub peers_bytes_per_second: u64,
+}
+
+/// Device time that a job got while its requests waited, of that to which it was entitled by weights
+/// (`qos::entitlement`), since it was first seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobShare {
+    /// The job.
+    pub job: String,
+    /// Nanoseconds that it got.
+    pub got: u64,
+    /// Nanoseconds to which it was entitled.
+    pub entitled: u64,
 }
 
 /// A time at which the tiers of a daemon thrashed: evicted data was fetched again, or prefetched data was
@@ -221,6 +238,9 @@ pub struct WritebackReport {
     /// Bytes of contents over time.
     #[serde(default, skip_serializing_if = "Timeline::is_none")]
     pub timeline: Timeline,
+    /// Accesses to the backing store by file, if they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FileTimes>,
 }
 
 /// One line of the answer to a request to the writeback daemon.
@@ -297,6 +317,7 @@ mod tests {
             slow_targets: vec![SlowTarget { pool: "fast".to_owned(), ..SlowTarget::default() }],
             thrashing: vec![ThrashingSpan { is_now: true, ..ThrashingSpan::default() }],
             damage: vec![FoundDamage { inode: 7, ..FoundDamage::default() }],
+            job_shares: vec![JobShare { job: "a".to_owned(), got: 1, entitled: 2 }],
             notice: "device full".to_owned(),
         };
         let json = serde_json::to_value(&status).expect("json");

@@ -23,11 +23,10 @@ pub(crate) use locations::{BackingLocations, EndedQuery};
 pub(crate) use tree::{FileLocations, Tree};
 
 use crate::shared::inbox::{Inboxes, WorkerMessage};
+use crate::shared::metrics::Metrics;
 use crate::target::Devices;
-use config::metrics::DaemonMetrics;
 use list::ListingGate;
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 use wire::Inode;
@@ -124,7 +123,7 @@ impl BackingReader {
     }
 
     /// Performs jobs, in parallel with other threads, until the process ends.
-    pub(crate) fn run(&self, inboxes: &Inboxes, metrics: &DaemonMetrics, devices: &Devices) -> ! {
+    pub(crate) fn run(&self, inboxes: &Inboxes, metrics: &Metrics, devices: &Devices) -> ! {
         let mut buffer = fetch::copy_buffer();
         loop {
             match self.orders.pop() {
@@ -146,22 +145,17 @@ impl BackingReader {
                     );
                 }
                 Order::Fetch(kind) => {
-                    let begun = Instant::now();
+                    let (begun, inode) = (Instant::now(), kind.inode);
                     let (ticket, outcome) = fetch::perform(&self.tree, devices, kind, &mut buffer);
-                    note_fetch(metrics, begun, &outcome);
+                    let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+                    let is_failed = matches!(
+                        outcome,
+                        FetchOutcome::Filled(Err(_)) | FetchOutcome::Read(Err(_))
+                    );
+                    metrics.note_fetch(inode, micros, is_failed);
                     inboxes.send_to_target(WorkerMessage::Fetched { ticket, outcome });
                 }
             }
         }
-    }
-}
-
-/// Counts a fetch.
-fn note_fetch(metrics: &DaemonMetrics, begun: Instant, outcome: &FetchOutcome) {
-    let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-    metrics.fetches.fetch_add(1, Relaxed);
-    metrics.fetch_us.fetch_add(micros, Relaxed);
-    if matches!(outcome, FetchOutcome::Filled(Err(_)) | FetchOutcome::Read(Err(_))) {
-        metrics.fetches_failed.fetch_add(1, Relaxed);
     }
 }

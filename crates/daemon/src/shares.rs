@@ -7,7 +7,7 @@
 //! - `gate`: on the threads of workers: which requests wait, and for which account.
 //! - `dispatcher`: the thread that owns everything below: `account_line` (what limits hold back),
 //!   `device` (shares on the way to a daemon), `caps` (parts of caps that hold over all daemons),
-//!   `spread` (rules reach all daemons).
+//!   `spread` (rules reach all daemons), `sums` (shares of jobs, for their reports).
 //! - `places`: which of the directories that rules name a file is in; `resolver` finds it out.
 //! - `answering`: the command `forebay qos`.
 //!
@@ -43,10 +43,13 @@ mod places;
 
 mod spread;
 
+mod sums;
+
 use crate::shares::device::WayTicket;
 use crate::shares::inbox::{DispatcherInbox, DispatcherMessage, HeldRequest, StartTicket};
 use crate::shares::places::FilePlaces;
 use crate::shares::rule_set::RuleSet;
+use crate::shares::sums::ShareSums;
 use shm::activity::ActivitySegment;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -66,6 +69,8 @@ pub(crate) struct Shares {
     places: FilePlaces,
     /// Names of jobs and programs, as processes say.
     activity: Arc<ActivitySegment>,
+    /// The shares of jobs, for their reports.
+    pub(crate) sums: ShareSums,
 }
 
 impl Shares {
@@ -79,6 +84,7 @@ impl Shares {
             uses_places: AtomicBool::new(false),
             places: FilePlaces::default(),
             activity,
+            sums: ShareSums::default(),
         };
         shares.set_rules(rules);
         shares

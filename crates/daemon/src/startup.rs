@@ -407,7 +407,7 @@ impl Threads {
             let (shared, devices) = (Arc::clone(shared), Arc::clone(devices));
             let reader = Arc::clone(&reader);
             spawn_thread(&format!("backing-{number}"), move || {
-                reader.run(&shared.inboxes, &shared.metrics.daemon, &devices)
+                reader.run(&shared.inboxes, &shared.metrics, &devices)
             })?;
         }
         Ok(())

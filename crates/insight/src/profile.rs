@@ -5,6 +5,7 @@
 //! (`merged`).
 
 use crate::text;
+pub use config::activity::Disturbance;
 use serde::{Deserialize, Serialize};
 use wire::job::SIZE_CLASSES;
 
@@ -42,6 +43,10 @@ pub struct JobProfile {
     pub waits: WaitSeconds,
     /// Traffic between the instance and its backing store for it.
     pub backing: BackingTraffic,
+    /// Reads of the backing store for its files, by readers and ahead of them.
+    pub backing_reads: BackingAccesses,
+    /// Writes of its files to the backing store.
+    pub backing_writes: BackingAccesses,
     /// The tiers thrashed while it ran.
     pub thrashing: Option<ThrashingBytes>,
     /// Directories with the most operations on names.
@@ -356,6 +361,25 @@ pub struct BackingTraffic {
     pub damaged: u64,
 }
 
+/// Accesses to the backing store for the files of a job since the instance began: of very many files, for
+/// a sample of them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BackingAccesses {
+    /// How many.
+    pub number: u64,
+    /// Those that failed.
+    pub failed: u64,
+    /// Seconds of all.
+    pub seconds: f64,
+    /// Half of them took no longer.
+    pub p50_seconds: f64,
+    /// 99 of 100 took no longer.
+    pub p99_seconds: f64,
+    /// By time: number `c` has those of less than 2^c microseconds that are in none before it.
+    pub classes: Vec<u64>,
+}
+
 /// Bytes of the tiers that thrashed while a job ran, in their worst window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -411,22 +435,6 @@ impl ThrashingBytes {
         };
         (evidence, change)
     }
-}
-
-/// Another job that disturbed a job.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Disturbance {
-    /// The host that they shared.
-    pub host: String,
-    /// The other job.
-    pub by: String,
-    /// How many times as long a byte took as before, at most.
-    pub slowdown: f64,
-    /// Bytes per second that the other moved there, at most.
-    pub by_bytes_per_second: f64,
-    /// Seconds for which it went on.
-    pub seconds: f64,
 }
 
 /// Operations on names in one directory.

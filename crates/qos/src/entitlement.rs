@@ -105,20 +105,24 @@ pub struct ShareRecord {
 
 impl ShareRecord {
     /// A period has ended. `times`: what the job got and was entitled to where its requests waited;
-    /// `None`: none did.
-    pub fn note(&mut self, times: Option<(u64, u64)>) {
+    /// `None`: none did. Returns the sums of a window that ends with it and says something of the job.
+    pub fn note(&mut self, times: Option<(u64, u64)>) -> Option<(u64, u64)> {
         self.periods += 1;
         if let Some((got, entitled)) = times {
             self.waited += 1;
             self.got = self.got.saturating_add(got);
             self.entitled = self.entitled.saturating_add(entitled);
         }
-        if self.periods >= WINDOW_PERIODS {
-            let is_known = self.waited >= WAITED_MIN && self.entitled > 0;
-            let percent = u128::from(self.got) * 100 / u128::from(self.entitled.max(1));
-            let percent = is_known.then(|| u64::try_from(percent).unwrap_or(u64::MAX));
-            *self = ShareRecord { percent, ..ShareRecord::default() };
+        if self.periods < WINDOW_PERIODS {
+            return None;
         }
+        let is_known = self.waited >= WAITED_MIN && self.entitled > 0;
+        let sums = is_known.then_some((self.got, self.entitled));
+        let percent = sums.map(|(got, entitled)| {
+            u64::try_from(u128::from(got) * 100 / u128::from(entitled)).unwrap_or(u64::MAX)
+        });
+        *self = ShareRecord { percent, ..ShareRecord::default() };
+        sums
     }
 
     /// The percentage of its share that it got in the last window; `None`: it did not wait for more.

@@ -1,4 +1,5 @@
-//! The control socket. A request is a line with the word `status`, `flush` or `leave`; the response
+//! The control socket. A request is a line with the word `status`, `files` (a status with the accesses to
+//! the backing store by file), `flush` or `leave`; the response
 //! is lines of JSON, of which the last has a field `done`. After `flush` there may be paths in the
 //! instance, in hexadecimal: then the flush covers only these files and subtrees. The daemon exits
 //! after `leave`.
@@ -80,6 +81,10 @@ fn answer(
             let said = say(&mut stream, progress.report(), Some(has_left));
             raise(SIGTERM)?;
             return said;
+        }
+        Some("files") => {
+            let files = progress.counters.accesses();
+            return say(&mut stream, WritebackReport { files, ..progress.report() }, Some(true));
         }
         _ => {
             if let Some(dirty) = count_dirty(queries) {

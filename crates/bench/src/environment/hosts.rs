@@ -221,6 +221,7 @@ impl Hosts {
             .env("FOREBAY_NAME", &self.prefix)
             .env("FOREBAY_SSH", self.script())
             .env("FOREBAY_DIR", self.dir.join("data"))
+            .env("FOREBAY_MONITOR", "off")
             .env("FOREBAY_SSD", "0");
         command
     }

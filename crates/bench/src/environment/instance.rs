@@ -30,6 +30,8 @@ impl Instance {
         let name = format!("bench-{}-{purpose}", std::process::id());
         let outcome = Command::new(program)
             .args(["start", "--local", &daemons.to_string(), "--name", &name])
+            // Its looks are no part of what is measured.
+            .env("FOREBAY_MONITOR", "off")
             .envs(settings.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -79,6 +79,12 @@ impl Look {
         Look { at_ms: now_ms(), overview, jobs, sample, is_stopping: false }
     }
 
+    /// True if a daemon lives, or one may: its host does not answer.
+    pub(super) fn has_daemon(&self) -> bool {
+        let mut daemons = self.overview.inspection.daemons.iter();
+        daemons.any(|one| one.is_alive() != Some(false))
+    }
+
     /// Bytes that each job moved on each host since `before`, and the time of that; nothing of a
     /// host that was not known then.
     pub(super) fn moved_since(&self, before: &Look) -> BTreeMap<&str, BTreeMap<String, Moved>> {

@@ -33,6 +33,7 @@ use crate::instance::recorder;
 use crate::state::history::HistoryPlace;
 use details::Details;
 use http::{Answer, HttpRequest};
+use look::Look;
 use model::Model;
 use recording::Recording;
 use serde_json::{Value, json};
@@ -56,6 +57,8 @@ const SCRIPT: &str = include_str!("page.js");
 const CONNECTIONS_MAX: usize = 32;
 /// Pause after a connection that could not be accepted, for instance because files are short.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// After this time without a daemon that lives, the recorder of `forebay start` ends.
+const LEFT_TIME: Duration = Duration::from_secs(600);
 /// Jobs whose advice the overview has.
 const ADVISED_MAX: usize = 3;
 
@@ -181,6 +184,7 @@ pub(crate) fn record(name: &str, options: RecordOptions, place: HistoryPlace) ->
     };
     recording.note(&model);
     let mut next = Instant::now() + interval;
+    let mut alive_at = Instant::now();
     loop {
         if told.recv_timeout(next.saturating_duration_since(Instant::now())).is_ok() {
             model.take(look::take(name, timeout));
@@ -192,9 +196,14 @@ pub(crate) fn record(name: &str, options: RecordOptions, place: HistoryPlace) ->
         }
         let look = look::take(name, timeout);
         let is_over = look.as_ref().is_err_and(|failure| failure.code() == NO_INSTANCE);
+        if look.as_ref().is_ok_and(Look::has_daemon) {
+            alive_at = Instant::now();
+        }
         model.take(look);
         recording.note(&model);
-        if is_over {
+        // Without a person, nobody would end this one; the next start starts another.
+        let is_left = ready_fd.is_some() && alive_at.elapsed() >= LEFT_TIME;
+        if is_over || is_left {
             break;
         }
         next = (next + interval).max(Instant::now());

@@ -159,8 +159,17 @@ pub(crate) fn end(run: &Path, timeout: Duration, progress: &mut Progress) -> Res
 
 /// Its report; `None` if it is not on this host or does not answer.
 pub(crate) fn status(run: &Path) -> Option<WritebackReport> {
+    report(run, "status")
+}
+
+/// As `status`, with its accesses to the backing store by file.
+pub(crate) fn status_with_files(run: &Path) -> Option<WritebackReport> {
+    report(run, "files")
+}
+
+fn report(run: &Path, word: &str) -> Option<WritebackReport> {
     let mut last = None;
-    query(run, "status", &mut |answer| {
+    query(run, word, &mut |answer| {
         last = Some(answer.report);
         true
     })

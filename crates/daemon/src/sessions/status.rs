@@ -50,6 +50,7 @@ pub(crate) fn line(shared: &Shared, sessions: usize) -> String {
         slow_targets: slow,
         thrashing,
         damage: shared.metrics.found_damage(),
+        job_shares: shared.shares.sums.list(),
         notice: if shared.is_memory_gone.load(Relaxed) { MEMORY_GONE } else { "" }.to_owned(),
     };
     // It has no map with other keys than text, so that it can always be written.

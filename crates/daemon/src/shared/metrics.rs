@@ -1,12 +1,14 @@
 //! Metrics of the daemon, for `status`.
 
 use crate::shared::thrashing::ThrashingLog;
+use config::activity::access_times::{AccessLog, FileTimes};
 use config::control::FoundDamage;
 use config::metrics::DaemonMetrics;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
+use wire::Inode;
 
 /// Damaged pages that are remembered.
 const DAMAGE_MAX: usize = 64;
@@ -23,6 +25,8 @@ pub(crate) struct Metrics {
     pub(crate) thrashing: ThrashingLog,
     /// Damaged data that was found, the last of it.
     damage: Mutex<VecDeque<FoundDamage>>,
+    /// Reads of the backing store.
+    accesses: Mutex<AccessLog>,
 }
 
 impl Metrics {
@@ -34,6 +38,7 @@ impl Metrics {
             watermark_reason: AtomicU8::default(),
             thrashing: ThrashingLog::default(),
             damage: Mutex::default(),
+            accesses: Mutex::default(),
         }
     }
 
@@ -51,6 +56,20 @@ impl Metrics {
     pub(crate) fn found_damage(&self) -> Vec<FoundDamage> {
         let damage = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
         damage.iter().copied().collect()
+    }
+
+    /// The backing store was read for a file.
+    pub(crate) fn note_fetch(&self, inode: Inode, micros: u64, is_failed: bool) {
+        self.daemon.fetches.fetch_add(1, Relaxed);
+        self.daemon.fetch_us.fetch_add(micros, Relaxed);
+        self.daemon.fetches_failed.fetch_add(u64::from(is_failed), Relaxed);
+        let mut accesses = self.accesses.lock().unwrap_or_else(PoisonError::into_inner);
+        accesses.note_read(inode.0, micros, is_failed);
+    }
+
+    /// Reads of the backing store by file.
+    pub(crate) fn accesses(&self) -> Vec<FileTimes> {
+        self.accesses.lock().unwrap_or_else(PoisonError::into_inner).list()
     }
 
     /// Number of files of this daemon.

@@ -360,7 +360,9 @@ impl Dispatcher {
             *entitled = entitled.saturating_add(share.entitled);
         }
         for (key, account) in &mut self.accounts {
-            account.share.note(shares.get(key).copied());
+            if let Some(sums) = account.share.note(shares.get(key).copied()) {
+                self.shared.shares.sums.add(&account.facts.job, sums);
+            }
         }
         let short = self.accounts.values().filter(|account| account.share.is_short()).count();
         self.shared.metrics.daemon.qos_jobs_short.store(short as u64, Relaxed);

@@ -6,6 +6,7 @@ use crate::text;
 
 pub(super) fn advise(job: &JobProfile, findings: &mut Vec<Finding>) {
     cold_reads(job, findings);
+    failed_accesses(job, findings);
     dirty_at_end(job, findings);
     admission(job, findings);
     never_promoted(job, findings);
@@ -42,6 +43,24 @@ fn cold_reads(job: &JobProfile, findings: &mut Vec<Finding>) {
     findings.push(
         Finding::new("cold-reads", Severity::High, evidence, change).saving(saved).naming(marked),
     );
+}
+
+/// Accesses to the backing store failed.
+fn failed_accesses(job: &JobProfile, findings: &mut Vec<Finding>) {
+    let (reads, writes) = (&job.backing_reads, &job.backing_writes);
+    if reads.failed + writes.failed == 0 {
+        return;
+    }
+    let evidence = format!(
+        "{} of {} reads of the backing store and {} of {} writes failed",
+        text::count(reads.failed),
+        text::count(reads.number),
+        text::count(writes.failed),
+        text::count(writes.number)
+    );
+    let change =
+        "see why: forebay status has failures of writeback, the logs of the daemons those of reads";
+    findings.push(Finding::new("backing-failures", Severity::High, evidence, change));
 }
 
 /// Files were not in the backing store when the job ended.

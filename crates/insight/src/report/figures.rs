@@ -2,8 +2,8 @@
 
 use crate::merged::EqualRanks;
 use crate::pattern::{Direction, JobPattern};
-use crate::profile::{FileProfile, JobProfile, Operations, Transfers};
-use crate::text::seconds;
+use crate::profile::{BackingAccesses, FileProfile, JobProfile, Operations, Transfers};
+use crate::text::{count, seconds};
 use wire::job::SIZE_CLASSES;
 
 /// Labels of the size classes.
@@ -35,6 +35,24 @@ pub(super) fn classes(job: &JobProfile) -> [Class; 4] {
         Class { name: "names", operations: job.metadata() },
         Class { name: "sync", operations: syncs },
     ]
+}
+
+/// Accesses to the backing store, in words; `None`: there were none.
+pub(super) fn accesses(of: &BackingAccesses) -> Option<String> {
+    (of.number > 0).then(|| {
+        format!(
+            "{}, half within {}, 99 % within {}, {} failed",
+            count(of.number),
+            seconds(of.p50_seconds),
+            seconds(of.p99_seconds),
+            count(of.failed)
+        )
+    })
+}
+
+/// Both kinds of accesses to the backing store.
+pub(super) fn backing(job: &JobProfile) -> [(&'static str, &BackingAccesses); 2] {
+    [("reads", &job.backing_reads), ("writes", &job.backing_writes)]
 }
 
 /// Groups of equal ranks that are shown.

@@ -34,6 +34,7 @@ pub(super) fn page(report: &Report) -> String {
     head(report, &mut out);
     advice(report, &mut out);
     time(job, &mut out);
+    backing(job, &mut out);
     ranks(job, &mut out);
     heat_map(job, &mut out);
     sizes(job, &mut out);
@@ -154,6 +155,25 @@ fn time(job: &JobProfile, out: &mut String) {
     if tiers.iter().any(|(_, number)| *number > 0) {
         out.push_str("<h2>Where the bytes were that it read</h2>\n");
         bars(out, &tiers.map(|(name, number)| (name, number as f64, bytes(number))));
+    }
+}
+
+/// Times of the backing store, as histograms.
+fn backing(job: &JobProfile, out: &mut String) {
+    for (verb, all) in figures::backing(job) {
+        let Some(text) = figures::accesses(all) else { continue };
+        put!(out, "<h2>Times of {verb} of the backing store</h2>\n");
+        let first = all.classes.iter().position(|number| *number > 0).unwrap_or(0);
+        let classes = (0..).zip(&all.classes).skip(first);
+        let labels: Vec<(String, u64)> = classes
+            .map(|(class, number)| (format!("below {}", seconds(2_f64.powi(class) / 1e6)), *number))
+            .collect();
+        let rows: Vec<(&str, f64, String)> = labels
+            .iter()
+            .map(|(label, number)| (label.as_str(), *number as f64, count(*number)))
+            .collect();
+        bars(out, &rows);
+        put!(out, "<p>{text}.</p>\n");
     }
 }
 

@@ -131,6 +131,11 @@ fn costs(report: &Report, out: &mut String) {
     if !parts.is_empty() {
         line(out, format_args!("  read from: {}", parts.join(", ")));
     }
+    for (verb, all) in figures::backing(job) {
+        if let Some(text) = figures::accesses(all) {
+            line(out, format_args!("  {verb} of the backing store: {text}"));
+        }
+    }
     let waits: Vec<String> = figures::waits(job)
         .into_iter()
         .filter(|(_, time)| *time > 0.0)

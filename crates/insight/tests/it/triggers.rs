@@ -3,8 +3,9 @@
 
 use insight::advice::{FILES_NAMED, Finding, advise};
 use insight::profile::{
-    BackingTraffic, DirectoryProfile, Disturbance, FileProfile, FileUse, JobProfile, Operations,
-    RankProfile, Rates, Span, ThrashingBytes, TierBytes, Transfers, WaitSeconds,
+    BackingAccesses, BackingTraffic, DirectoryProfile, Disturbance, FileProfile, FileUse,
+    JobProfile, Operations, RankProfile, Rates, Span, ThrashingBytes, TierBytes, Transfers,
+    WaitSeconds,
 };
 use wire::job::size_class;
 
@@ -531,4 +532,17 @@ fn findings_name_the_worst_files_first() {
     let finding = found(&one, "small-reads").unwrap();
     assert_eq!(finding.files.len(), FILES_NAMED);
     assert_eq!(finding.files[..2], ["/file1", "/file6"]);
+}
+
+#[test]
+fn accesses_to_the_backing_store_that_fail_are_found() {
+    let with = |failed: u64| JobProfile {
+        backing_reads: BackingAccesses { number: 40, failed, ..BackingAccesses::default() },
+        ..job(1)
+    };
+    let found =
+        |job: &JobProfile| advise(job).into_iter().find(|one| one.trigger == "backing-failures");
+    assert_eq!(found(&with(0)), None);
+    let finding = found(&with(3)).expect("a finding");
+    assert!(finding.evidence.starts_with("3 of 40 reads"), "{}", finding.evidence);
 }

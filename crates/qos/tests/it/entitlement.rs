@@ -36,7 +36,12 @@ fn users_share_equally_then_their_jobs_and_what_one_leaves_is_divided() {
 fn a_window_says_something_only_if_the_job_waited_in_it() {
     let mut record = ShareRecord::default();
     let mut window = |times: &dyn Fn(u32) -> Option<(u64, u64)>| {
-        (0..WINDOW_PERIODS).for_each(|period| record.note(times(period)));
+        let sums = (0..WINDOW_PERIODS).filter_map(|period| record.note(times(period))).last();
+        assert_eq!(
+            sums.is_some(),
+            record.percent().is_some(),
+            "sums are of windows that say something"
+        );
         (record.percent(), record.is_short())
     };
     assert_eq!(window(&|_| Some((79, 100))), (Some(79), true));

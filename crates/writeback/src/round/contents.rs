@@ -142,7 +142,13 @@ fn write_batch(round: &mut Round<'_>, batch: Vec<WriteJob>) {
         let mut fill = |to: &mut WriteAt<'_>| {
             let mut to = |bytes: &[u8], at| {
                 counts.admit(bytes.len() as u64);
-                to(bytes, at)
+                // A bucket takes contents when they are committed.
+                let begun = Instant::now();
+                let written = to(bytes, at);
+                if !backend.is_object_store() {
+                    counts.note_write(job.sync_state.inode, begun, written.is_err());
+                }
+                written
             };
             match job.known_partial {
                 Some(_) => instance.copy_all(&job.attributes, part.clone(), &mut to).map(drop),
@@ -341,16 +347,21 @@ impl Round<'_> {
         let (announced, to_commit): (Vec<_>, Vec<_>) = to_commit
             .into_iter()
             .map(|(job, location, lost_attributes, over, partial)| {
-                let to_commit =
-                    (job.dir.clone(), location.place.name.clone(), over, Mutex::new(Some(partial)));
+                let (dir, name) = (job.dir.clone(), location.place.name.clone());
+                let to_commit = (job.sync_state.inode, dir, name, over, Mutex::new(Some(partial)));
                 ((job, location, lost_attributes), to_commit)
             })
             .unzip();
-        let backend = self.backend;
+        let (backend, counts) = (self.backend, self.counters);
         let committed =
-            parallel_map(self.options.threads, &to_commit, |(dir, name, over, partial)| {
+            parallel_map(self.options.threads, &to_commit, |(inode, dir, name, over, partial)| {
                 let partial = partial.lock().unwrap_or_else(PoisonError::into_inner).take();
-                backend.commit(partial.ok_or(backing::CopyError::Changed)?, (dir, name), *over)
+                let begun = Instant::now();
+                let partial = partial.ok_or(backing::CopyError::Changed)?;
+                let committed = backend.commit(partial, (dir, name), *over);
+                let is_failed = matches!(committed, Err(backing::CopyError::Write(_)));
+                counts.note_write(*inode, begun, is_failed);
+                committed
             });
         for ((job, location, lost_attributes), committed) in announced.into_iter().zip(committed) {
             let done = self.report_committed(&job, &location, committed);

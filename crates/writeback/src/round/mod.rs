@@ -43,6 +43,7 @@ use crate::round::partials::OpenForWrite;
 use crate::round::scope::{Outcomes, Scope};
 use crate::state::{BackingLocation, DirtyName, Place, SyncState, WritebackError, WritebackResult};
 use backing::Kind;
+use config::activity::access_times::{AccessLog, FileTimes};
 use config::activity::timeline::Timeline;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
@@ -103,6 +104,8 @@ pub(crate) struct RoundCounters {
     pub(crate) rate_limiter: RateLimiter,
     /// Bytes over time.
     pub(crate) timeline: Mutex<Timeline>,
+    /// Writes of contents by file.
+    pub(crate) accesses: Mutex<AccessLog>,
 }
 
 impl RoundCounters {
@@ -128,6 +131,18 @@ impl RoundCounters {
     /// Bytes of contents over time.
     pub(crate) fn timeline(&self) -> Timeline {
         self.timeline.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Contents of a file were written, or were not.
+    pub(crate) fn note_write(&self, inode: Inode, begun: Instant, is_failed: bool) {
+        let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let mut accesses = self.accesses.lock().unwrap_or_else(PoisonError::into_inner);
+        accesses.note_write(inode.0, micros, is_failed);
+    }
+
+    /// Writes of contents by file.
+    pub(crate) fn accesses(&self) -> Vec<FileTimes> {
+        self.accesses.lock().unwrap_or_else(PoisonError::into_inner).list()
     }
 
     /// Notes progress.

@@ -4,10 +4,11 @@
 //! Daemons count bytes from slow places in whole extents, and what comes from the backing store through
 //! another host twice. Here each byte that was read is in one place: the slowest first.
 
+use config::activity::access_times::AccessTimes;
 use config::activity::timeline::Timeline;
-use config::activity::{self, FileProfile, ProcessProfile, SlowBytes, WaitNanos};
-use config::control::FoundDamage;
-use insight::profile::{BackingTraffic, Disturbance, JobProfile, Span, TierBytes, WaitSeconds};
+use config::activity::{FileProfile, ProcessProfile, SlowBytes, WaitNanos};
+use config::control::{FoundDamage, JobShare};
+use insight::profile::{BackingAccesses, BackingTraffic, Span, TierBytes, WaitSeconds};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -27,6 +28,18 @@ pub(crate) fn waits(of: WaitNanos) -> WaitSeconds {
         backing: seconds(of.backing),
         locks: seconds(of.locks),
         throttled: seconds(of.shares),
+    }
+}
+
+/// Accesses to the backing store, as a report has them.
+pub(crate) fn accesses(times: &AccessTimes) -> BackingAccesses {
+    BackingAccesses {
+        number: times.number,
+        failed: times.failed,
+        seconds: Duration::from_micros(times.micros).as_secs_f64(),
+        p50_seconds: times.quantile_seconds(0.5),
+        p99_seconds: times.quantile_seconds(0.99),
+        classes: times.classes.clone(),
     }
 }
 
@@ -112,21 +125,14 @@ pub(crate) fn timeline(
     spans
 }
 
-/// Adds the jobs that disturbed it, and what it got of an equal part meanwhile.
-pub(crate) fn add_disturbances(profile: &mut JobProfile, counted: &[activity::Disturbance]) {
-    let (mut own, mut equal) = (0.0, 0.0);
-    for one in counted {
-        own += one.bytes;
-        equal += one.equal_bytes;
-        profile.disturbances.push(Disturbance {
-            host: one.host.clone(),
-            by: one.by.clone(),
-            slowdown: one.slowdown,
-            by_bytes_per_second: one.by_bytes_per_second,
-            seconds: one.seconds,
-        });
-    }
-    profile.share = (equal > 0.0).then(|| (own / equal).min(1.0));
+/// The part that the job got of the device time to which it was entitled while it waited, on all hosts;
+/// `None`: it did not wait.
+pub(crate) fn share<'a>(job: &str, of_daemons: impl Iterator<Item = &'a JobShare>) -> Option<f64> {
+    let own = of_daemons.filter(|one| one.job == job);
+    let (got, entitled) = own.fold((0_u64, 0_u64), |(got, entitled), one| {
+        (got.saturating_add(one.got), entitled.saturating_add(one.entitled))
+    });
+    (entitled > 0).then(|| got as f64 / entitled as f64)
 }
 
 #[cfg(test)]
@@ -144,6 +150,14 @@ mod tests {
         let mut sum = of(10, 0, 0);
         sum.add(of(0, 0, 50));
         assert_eq!(sum, places(140, 10, 0, 50));
+    }
+
+    #[test]
+    fn a_share_is_that_of_all_daemons_while_the_job_waited() {
+        let one = |job: &str, got, entitled| JobShare { job: job.into(), got, entitled };
+        let all = [one("a", 10, 100), one("b", 9, 9), one("a", 20, 50)];
+        assert_eq!(share("a", all.iter()), Some(0.2));
+        assert_eq!(share("c", all.iter()), None);
     }
 
     fn process(began_ms: u64, spans: &[[u64; 2]]) -> ProcessProfile {
@@ -177,7 +191,7 @@ mod tests {
         let file = |inode, highest, is_dirty| FileProfile {
             inode,
             is_dirty,
-            writes: activity::Transfers { highest, ..Default::default() },
+            writes: config::activity::Transfers { highest, ..Default::default() },
             ..FileProfile::default()
         };
         let files = [file(1, 10, true), file(1, 30, true), file(2, 5, false)];

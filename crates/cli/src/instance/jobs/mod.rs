@@ -32,11 +32,18 @@ pub(crate) fn here(name: &str, job: Option<&str>, timeout: Duration) -> Result<A
     let run = directories::run(name)?;
     let host: Option<HostRecord> = records::load(&run, host::RECORD)?;
     let host = host.ok_or_else(|| Failure::no_instance(name))?;
-    let socket = run.join(format!("d{}.sock", host.first));
-    activity_query(&socket, job, timeout).ok_or_else(|| {
+    let ask = |index: u16| activity_query(&run.join(format!("d{index}.sock")), job, timeout);
+    let mut answer = ask(host.first).ok_or_else(|| {
         let why = "it does not answer: see 'forebay status'";
         Failure::at("cannot read what jobs did", format!("daemon {} of {name}", host.first), why)
-    })
+    })?;
+    if job.is_some() {
+        // The others know only what they read from the backing store.
+        let others = host.daemons.iter().filter(|daemon| daemon.index != host.first);
+        let backing = others.filter_map(|daemon| ask(daemon.index)).flat_map(|other| other.backing);
+        answer.backing.extend(backing);
+    }
+    Ok(answer)
 }
 
 /// The answers of all hosts, by the names of the hosts.
@@ -111,14 +118,17 @@ fn measured(
     timeout: Duration,
 ) -> Result<Option<(JobProfile, MeasuredRates)>> {
     let (mut all, mut rates) = (JobProfile::default(), MeasuredRates::default());
+    let mut backing = Vec::new();
     for (host, answer) in answers(name, Some(job), timeout)? {
         rates = rates.best(answer.rates);
+        backing.extend(answer.backing);
         // Other jobs may have the same word.
         for mut profile in answer.profiles.into_iter().filter(|profile| profile.job == job) {
             name_host(&mut profile, &host);
             all.add(profile);
         }
     }
+    all.add_backing(&backing);
     Ok((!all.processes.is_empty()).then_some((all, rates)))
 }
 
@@ -167,6 +177,7 @@ pub(crate) fn profile_here(
     let mut found = answer.profiles.into_iter().find(|profile| profile.job == job);
     if let Some(profile) = &mut found {
         name_host(profile, &this_host());
+        profile.add_backing(&answer.backing);
     }
     let Some(found) = found else { return Ok(None) };
     let mut profile = profile_of(&found, answer.rates);
@@ -192,18 +203,26 @@ fn add_from_daemons(
     statuses: &[&DaemonStatus],
 ) {
     add_thrashing(profile, statuses.iter().copied());
+    let shares = statuses.iter().flat_map(|status| &status.job_shares);
+    profile.share = causes::share(&counted.job, shares);
     for status in statuses {
         let found = (status.damage.as_slice(), profile.begin_ms);
         causes::add_damage(&mut profile.backing, found, &counted.files);
     }
     // Without it nothing is written back.
-    let report = directories::run(name).ok().and_then(|run| writeback::status(&run));
+    let mut times = counted.backing.clone();
+    let report = directories::run(name).ok().and_then(|run| writeback::status_with_files(&run));
     if let Some(report) = report {
+        let mut written = JobProfile { files: counted.files.clone(), ..JobProfile::default() };
+        written.add_backing(&report.files);
+        times.writes.add(&written.backing.writes);
         let beside = causes::written_beside(&report.timeline, &counted.processes);
         profile.backing.written_beside = beside;
         let end_ms = profile.begin_ms.saturating_add((profile.seconds * 1000.0) as u64);
         profile.backing.written = report.timeline.between((profile.begin_ms, end_ms))[1];
     }
+    profile.backing_reads = causes::accesses(&times.reads);
+    profile.backing_writes = causes::accesses(&times.writes);
 }
 
 /// Adds what daemons say of their tiers while the job ran.
@@ -280,7 +299,7 @@ fn add_causes(profile: &mut insights::JobProfile, counted: &JobProfile) {
     profile.backing.read = slow.backing;
     profile.waits = causes::waits(waits);
     causes::add_dirty(&mut profile.backing, &counted.files);
-    causes::add_disturbances(profile, &counted.disturbances);
+    profile.disturbances.clone_from(&counted.disturbances);
     for directory in &counted.directories {
         let unknown = || format!("directory {}", directory.inode);
         profile.directories.push(insights::DirectoryProfile {

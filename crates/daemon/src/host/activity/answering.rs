@@ -5,6 +5,7 @@ use crate::host::activity::HostActivity;
 use crate::host::activity::gather::Check;
 use crate::host::activity::{names, rates};
 use crate::shared::Shared;
+use config::activity::access_times::FileTimes;
 use config::activity::{ActivityAnswer, JobProfile, JobSummary};
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
@@ -22,7 +23,8 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) fn answer(shared: &Arc<Shared>, stream: UnixStream, word: u32) {
     let Some(activity) = &shared.host.activity else {
         // The home daemon of the host has them.
-        return write(stream, &ActivityAnswer::default());
+        let backing = backing(shared, word);
+        return write(stream, &ActivityAnswer { backing, ..ActivityAnswer::default() });
     };
     if activity.answers.fetch_add(1, Relaxed) >= ANSWERS_MAX {
         activity.answers.fetch_sub(1, Relaxed);
@@ -35,6 +37,7 @@ pub(crate) fn answer(shared: &Arc<Shared>, stream: UnixStream, word: u32) {
             let mut answer = activity.answer(word);
             let profiles = answer.profiles.iter_mut();
             profiles.for_each(|profile| names::name_files(&in_thread, profile));
+            answer.backing = backing(&in_thread, word);
             write(stream, &answer);
             activity.answers.fetch_sub(1, Relaxed);
         }
@@ -43,6 +46,11 @@ pub(crate) fn answer(shared: &Arc<Shared>, stream: UnixStream, word: u32) {
         tracing::warn!(%error, "cannot answer what jobs did");
         activity.answers.fetch_sub(1, Relaxed);
     }
+}
+
+/// This daemon's reads of the backing store by file, if a job is asked for.
+fn backing(shared: &Shared, word: u32) -> Vec<FileTimes> {
+    if word == 0 { Vec::new() } else { shared.metrics.accesses() }
 }
 
 fn write(mut stream: UnixStream, answer: &ActivityAnswer) {

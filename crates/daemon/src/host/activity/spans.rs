@@ -134,14 +134,11 @@ impl ActivitySpans {
         }
         let moved = std::mem::take(&mut self.moved);
         self.watch.add_span("", seconds, &moved);
-        self.note_disturbances(seconds, &moved);
+        self.note_disturbances(seconds);
     }
 
-    fn note_disturbances(&mut self, seconds: f64, moved: &BTreeMap<String, Moved>) {
-        let active = moved.values().filter(|one| one.bytes > 0.0);
-        let (count, all) = active.fold((0_u32, 0.0), |sum, one| (sum.0 + 1, sum.1 + one.bytes));
+    fn note_disturbances(&mut self, seconds: f64) {
         for found in self.watch.found() {
-            let own = moved.get(&found.job).map_or(0.0, |one| one.bytes);
             if !self.disturbances.contains_key(&found.job) && self.disturbances.len() >= JOBS_MAX {
                 self.disturbances.pop_first();
             }
@@ -155,8 +152,6 @@ impl ActivitySpans {
             one.slowdown = one.slowdown.max(found.slowdown);
             one.by_bytes_per_second = one.by_bytes_per_second.max(found.by_bytes_per_second);
             one.seconds += seconds;
-            one.bytes += own;
-            one.equal_bytes += all / f64::from(count.max(1));
         }
     }
 
@@ -268,8 +263,6 @@ mod tests {
         let [one] = profile.disturbances.as_slice() else { panic!("{profile:?}") };
         assert_eq!(one.by, "b");
         assert!((one.slowdown - 5.0).abs() < 1e-6, "{one:?}");
-        let share = one.bytes / one.equal_bytes;
-        assert!((share - 0.4).abs() < 1e-6, "20 of 50: {one:?}");
         let written: Vec<u64> =
             profile.processes[0].timeline.spans.iter().map(|span| span[1] >> 20).collect();
         assert_eq!(written.iter().sum::<u64>(), 720, "{written:?}");

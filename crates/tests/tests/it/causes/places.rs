@@ -48,6 +48,33 @@ fn the_first_read_of_an_input_is_cold_and_the_next_is_not() {
     assert_eq!(found(&both, "cold-reads"), None, "{both}");
 }
 
+/// Accesses to the backing store count for the job whose file is read, saved or fetched ahead.
+#[test]
+fn accesses_to_the_backing_store_belong_to_the_job_of_the_file() {
+    let (backing, reported) = backed("accesses");
+    let numbers = |report: &Value| {
+        ["backing_reads", "backing_writes"].map(|which| number(report, which, "number"))
+    };
+    let reader = reported.job("reader", &reading("/forebay/cold"));
+    assert!(matches!(numbers(&reader), [1..=u64::MAX, 0]), "{reader}");
+    let times = &reader["profile"]["backing_reads"];
+    let [half, most] = ["p50_seconds", "p99_seconds"].map(|name| times[name].as_f64());
+    assert!(half > Some(0.0) && half <= most && times["failed"] == 0, "{times}");
+    assert_eq!(found(&reader, "backing-failures"), None, "{reader}");
+    reported.job("writer", "echo 1 >/forebay/new");
+    let flushed = reported.instance.command("flush").output().expect("forebay runs");
+    assert!(flushed.status.success(), "{flushed:?}");
+    let writer = reported.report_now("writer");
+    assert!(matches!(numbers(&writer), [0, 1..=u64::MAX]), "{writer}");
+    // The file goes from the backing store while a program has it open.
+    let place = backing.path().join("warm");
+    let read = "dd of=/dev/null bs=1M <&3 2>/dev/null";
+    let script = format!("exec 3</forebay/warm; rm {}; {read} && exit 1; true", place.display());
+    let failing = reported.job("failing", &script);
+    let evidence = expect(&failing, "backing-failures")["evidence"].as_str().expect("text");
+    assert!(evidence.contains("reads of the backing store"), "{evidence}");
+}
+
 /// Data that a command brought up before is not cold.
 #[test]
 fn an_input_that_is_staged_in_is_not_cold() {

@@ -144,12 +144,15 @@ fn the_page_is_right_and_readable_in_a_browser() {
     let mut job = BusyJob::start(&instance, if images.is_some() { "climate" } else { JOB });
     let mut browser = Browser::start(&program);
     browser.go(&dashboard.url());
-    let samples = if images.is_some() { 60 } else { 4 };
-    wait_for("the job", || {
-        let state = dashboard.state();
-        let written = state["jobs"][0]["written_bytes_per_second"].as_f64();
-        written > Some(0.0) && state["last"].as_u64() > Some(samples)
-    });
+    // The history has minutes, of which pictures show a few.
+    let samples = if images.is_some() { 60..=420 } else { 4..=4 };
+    for samples in samples.step_by(60) {
+        wait_for("the job", || {
+            let state = dashboard.state();
+            let written = state["jobs"][0]["written_bytes_per_second"].as_f64();
+            written > Some(0.0) && state["last"].as_u64() > Some(samples)
+        });
+    }
     all_is_readable(&mut browser, images.as_deref());
     assert!(job.stop());
     let flushed = instance.command("flush").output().expect("forebay runs");
@@ -220,12 +223,25 @@ fn odd_texts_are_harmless(browser: &mut Browser, is_odd: bool) {
 }
 
 /// Pictures of the documents: section, width, scheme.
-const PICTURES: [(&str, u32, &str); 4] = [
+const PICTURES: [(&str, u32, &str); 5] = [
     ("overview", 1280, "light"),
     ("nodes", 1280, "dark"),
     ("jobs/climate", 1280, "light"),
     ("overview", 390, "dark"),
+    ("history", 1280, "light"),
 ];
+/// True once the history is shown: 4 are texts. The place of a test's history, which differs in each run,
+/// becomes the usual one.
+const IS_READ: &str = "(() => {
+    const words = document.createTreeWalker(document.querySelector('main'), 4);
+    let isRead = true;
+    while (words.nextNode()) {
+        const word = words.currentNode;
+        isRead &&= !word.data.includes('is being read');
+        word.data = word.data.replace(/in \\S+history.db/, 'in ~/.local/share/forebay/history.db');
+    }
+    return isRead;
+})()";
 /// Shows another name in pictures, because that of the test's instance differs in each run.
 const RENAME: &str = "(() => {
     const name = document.getElementById('name');
@@ -242,6 +258,7 @@ fn keep_picture(browser: &mut Browser, images: &Path, section: &str, (width, sch
     if !PICTURES.contains(&(section, width, scheme)) {
         return;
     }
+    wait_for("the history", || browser.value(IS_READ) == true);
     // As high as its contents.
     let height = browser.value("Math.ceil(document.body.getBoundingClientRect().height)");
     let height = height.as_u64().and_then(|height| u32::try_from(height).ok()).expect("a number");
