@@ -7,7 +7,8 @@
 //! - `gate`: on the threads of workers: which requests wait, and for which account.
 //! - `dispatcher`: the thread that owns everything below: `account_line` (what limits hold back),
 //!   `device` (shares on the way to a daemon), `caps` (parts of caps that hold over all daemons),
-//!   `spread` (rules reach all daemons), `sums` (shares of jobs, for their reports).
+//!   `pool_limits` (limits of pools), `local` (bytes for which no request is made), `spread` (rules reach
+//!   all daemons), `sums` (shares of jobs, for their reports).
 //! - `places`: which of the directories that rules name a file is in; `resolver` finds it out.
 //! - `answering`: the command `forebay qos`.
 //!
@@ -39,7 +40,11 @@ mod caps;
 
 mod gate;
 
+mod local;
+
 mod places;
+
+pub(crate) mod pool_limits;
 
 mod spread;
 
@@ -51,9 +56,10 @@ use crate::shares::places::FilePlaces;
 use crate::shares::rule_set::RuleSet;
 use crate::shares::sums::ShareSums;
 use shm::activity::ActivitySegment;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use wire::DaemonIndex;
 
 /// See the module: the part that all threads share.
@@ -63,6 +69,8 @@ pub(crate) struct Shares {
     /// Changes with the rules.
     generation: AtomicU32,
     rules: RwLock<RuleSet>,
+    /// Pools with limits, by number.
+    pools: Mutex<BTreeMap<u8, Vec<(DaemonIndex, u64)>>>,
     inbox: Arc<DispatcherInbox>,
     /// Some rule names a directory, or did.
     uses_places: AtomicBool,
@@ -80,6 +88,7 @@ impl Shares {
             is_active: AtomicBool::new(!rules.is_empty()),
             generation: AtomicU32::new(1),
             rules: RwLock::default(),
+            pools: Mutex::default(),
             inbox: Arc::default(),
             uses_places: AtomicBool::new(false),
             places: FilePlaces::default(),
@@ -104,6 +113,21 @@ impl Shares {
     /// Another daemon is connected.
     pub(crate) fn note_up(&self, peer: DaemonIndex) {
         self.inbox.put(DispatcherMessage::Up(peer));
+    }
+
+    /// A pool has these targets now, each with its `max_perf`; none: it is gone.
+    pub(crate) fn set_pool(&self, pool: u8, targets: Vec<(DaemonIndex, u64)>) {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = pools.get(&pool).map(Vec::as_slice).unwrap_or_default();
+        if *known == *targets {
+            // Each service of the daemon says it.
+            return;
+        }
+        self.inbox.put(DispatcherMessage::Pool(pool, targets.clone()));
+        if pool_limits::enforced(&targets).next().is_some() {
+            self.is_active.store(true, Release);
+        }
+        pools.insert(pool, targets);
     }
 
     /// The ticket of a request that starts.
@@ -145,7 +169,10 @@ impl Shares {
         let places = self.places.lock();
         let queue = self.inbox.lock();
         let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
-        if places.is_empty() && queue.is_empty() && rules.is_empty() {
+        let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_limit = |targets: &Vec<_>| pool_limits::enforced(targets).next().is_some();
+        let has_pools = pools.values().any(has_limit);
+        if places.is_empty() && queue.is_empty() && rules.is_empty() && !has_pools {
             self.is_active.store(false, Release);
         }
     }

@@ -89,6 +89,7 @@ pub struct Division {
     granted: u64,
     /// Until then grants of an earlier coordinator may hold.
     quiet_until: u64,
+    has_floors: bool,
     /// Scratch of `divide`: demands of those that live.
     demands: Vec<u64>,
 }
@@ -101,7 +102,23 @@ impl Division {
         let mut holders = Vec::new();
         holders.resize_with(daemons as usize, Holder::default);
         let quiet_until = now.saturating_add(LEASE_NANOS);
-        Division { cap, holders, granted: now, quiet_until, demands: Vec::new() }
+        let demands = Vec::new();
+        Division { cap, holders, granted: now, quiet_until, has_floors: true, demands }
+    }
+
+    /// An earlier coordinator granted nothing after this time.
+    #[must_use]
+    pub const fn quiet_since(mut self, begun: u64) -> Division {
+        self.quiet_until = begun.saturating_add(LEASE_NANOS);
+        self
+    }
+
+    /// Daemons without a grant use nothing: for caps of which each must be used as a whole, and of which
+    /// nothing needs to go on while the coordinator is away.
+    #[must_use]
+    pub const fn without_floors(mut self) -> Division {
+        self.has_floors = false;
+        self
     }
 
     /// Changes the cap. The daemons must learn it, too: their floors depend on it.
@@ -110,7 +127,7 @@ impl Division {
     }
 
     fn floor(&self) -> u64 {
-        floor_of(self.cap, self.holders.len() as u32)
+        if self.has_floors { floor_of(self.cap, self.holders.len() as u32) } else { 1 }
     }
 
     /// A daemon's report. One that is older than another, or of an unknown daemon, changes nothing.
@@ -218,6 +235,16 @@ impl Part {
         let sent = VecDeque::with_capacity(GRANTS_MAX);
         let floor = floor_of(cap, daemons);
         Part { daemon, floor, grant: 0, per_second: floor, until: 0, reports: now, sent }
+    }
+
+    /// It uses nothing without a grant (`Division::without_floors`), or a token per second.
+    #[must_use]
+    pub const fn without_floor(mut self) -> Part {
+        self.floor = 1;
+        if self.grant == 0 {
+            self.per_second = 1;
+        }
+        self
     }
 
     /// The report to send now.

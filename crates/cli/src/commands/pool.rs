@@ -21,11 +21,11 @@ Examples:
   forebay pool delete fast
 
 A pool is some targets of the instance, numbered as the daemons in 'forebay status', each with the bytes
-per second that the pool may use of it, its max-perf. A new file in a directory with a pool is stored on
-one target: that with the largest max-perf divided by the number of its open files and one, of equal ones
-the first. So faster targets get more files. New directories inherit the pool. Files that exist stay where
-they are. Directories of a deleted pool have none. Pools last as long as the instance. Only root and the
-owner of the instance may create and delete them.";
+per second that the pool may use of it over all hosts together, its max-perf. A new file in a directory
+with a pool is stored on one target: that with the largest max-perf divided by the number of its open
+files and one, of equal ones the first. So faster targets get more files. New directories inherit the
+pool. Files that exist stay where they are. Directories of a deleted pool have none. Pools last as long
+as the instance. Only root and the owner of the instance may create and delete them.";
 
 pub(crate) fn command() -> Command {
     let keys = [Key::Name, Key::Timeout];

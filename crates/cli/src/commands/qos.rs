@@ -16,7 +16,7 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  forebay qos set slow 'jobid={train.*}' bw=100M     each such job moves at most 100 MiB/s between hosts
+  forebay qos set slow 'jobid={train.*}' bw=100M     each such job moves at most 100 MiB/s
   forebay qos set ann 'uid={1000}' bw=1G per=user    all jobs of user 1000 together
   forebay qos set stats 'opcode={stat list}' rate=2K at most 2,000 requests per second of these kinds
   forebay qos set raw 'dir={/raw}' bw=1G             each job in that directory of the instance
@@ -35,9 +35,9 @@ per=user. The first rule that matches a request decides; a new rule stands befor
 rank=OTHER before that one.
 
 Rules hold on all hosts, at once and after daemons were restarted, until they are deleted or the instance
-is stopped. A cap is one for the whole job, over all hosts. They act on data that moves between hosts, and
-on requests that daemons serve; what programs do in the memory of their own host takes no request and is
-not limited. Users are those of the processes; jobs, programs and tags are what processes say.";
+is stopped. A cap is one for the whole job, over all hosts. They act on data that moves between hosts and
+on requests that daemons serve, and bw= also on what programs copy in the memory of their own host, except
+by mapped files. Users are those of the processes; jobs, programs and tags are what processes say.";
 
 pub(crate) fn command() -> Command {
     let keys = [Key::Name, Key::Timeout];
@@ -145,8 +145,8 @@ pub(crate) struct JobRate {
 /// Option `--max-rate` of `forebay run`.
 pub(crate) fn max_rate_option() -> Arg {
     Arg::new("max-rate").long("max-rate").value_name("RATE").help(
-        "Most bytes per second that the job of the command moves between hosts, such as 100MiB/s, on all \
-         hosts together ('forebay qos')",
+        "Most bytes per second that the job of the command moves, such as 100MiB/s, on all hosts \
+         together ('forebay qos')",
     )
 }
 

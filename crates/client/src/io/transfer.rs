@@ -169,6 +169,7 @@ pub(crate) fn try_start<'a>(
     bytes.fill(&part, &mut buffer).ok()?;
     let request = part.request(file, bytes, buffer.index());
     buffer.lend().ok()?;
+    slot.set_pool(file.layout.pool);
     transport.submit(to, (by, worker, owner), &mut slot, &request).ok()?;
     Some(InFlight { by, slot, buffer, part })
 }
@@ -202,6 +203,7 @@ pub(crate) fn move_whole(
         bytes.fill(&part, &mut buffer)?;
         let request = part.request(file, bytes, buffer.index());
         buffer.lend()?;
+        slot.set_pool(file.layout.pool);
         transport.submit(to, (by, worker, owner), &mut slot, &request)?;
         match (InFlight { by, slot, buffer, part }).await_end(transport, file.inode, 0)? {
             TransferEnd::Done(buffer, count) => return bytes.take(&part, &buffer, count),

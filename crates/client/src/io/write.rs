@@ -152,7 +152,8 @@ fn append_counted<'b>(
     buffers: impl Iterator<Item = &'b [u8]> + Clone,
 ) -> Result<Appended> {
     let activity = &io.transport().activity;
-    let timer = activity.begin_transfer(open.counted(), Transfer::Write, 0);
+    let length = buffers.clone().next().map_or(0, <[u8]>::len);
+    let timer = activity.begin_transfer(open.counted(), Transfer::Write, length);
     let appended = append::append_each(io, open, buffers)
         .map_err(|errno| activity.failed(OpClass::Write, errno))?;
     timer.end(appended.end.saturating_sub(appended.count as u64), appended.count);

@@ -102,6 +102,7 @@ pub(crate) fn push(
         };
         // From here on the bytes arrive even if this process dies.
         buffer.push(epoch)?;
+        slot.set_pool(file.layout.pool);
         return io.transport().submit_detached(to, (by, worker, owner), slot, &request);
     }
 }

@@ -24,6 +24,8 @@ use shm::wait;
 use wire::Inode;
 use wire::errno::Errno;
 
+use crate::transport::clock::sleep_micros;
+
 /// False in a library that was built to measure what counting costs.
 pub const COUNTS: bool = !cfg!(feature = "uncounted");
 /// Threads of a process that have blocks of their own.
@@ -34,6 +36,8 @@ const PROBES: usize = 8;
 const SEARCHED_EACH: u32 = 1024;
 /// Of so many timed calls with a path, the directory of one is looked up, which costs as much as a call.
 const DIRECTORY_EACH: u32 = 8;
+/// A thread that may not move bytes looks again after this time.
+const HELD_MICROS_EACH: u64 = 50_000;
 
 /// Counters of this process.
 pub(crate) struct Activity {
@@ -378,8 +382,31 @@ impl Activity {
             .and_then(|(segment, lane)| segment.begin_transfer(lane, open, transfer));
         let bytes = bytes as u64;
         let is_timed = counter.is_some_and(|counter| counter.is_timed(open.inode, bytes));
-        let since = if is_timed { wait::now_nanos() } else { 0 };
+        let since = if is_timed { self.keep_pace(transfer, bytes) } else { 0 };
         TransferTimer { counter, bytes, since }
+    }
+
+    /// Waits before a transfer while the thread may not move bytes (`shm::activity::pace`). Returns the
+    /// time at which it begins.
+    #[cold]
+    fn keep_pace(&self, transfer: Transfer, bytes: u64) -> u64 {
+        let begun = wait::now_nanos();
+        let Some((segment, lane)) = self.lane(self.lane_word()) else { return begun };
+        let (mut now, is_limited) = (begun, segment.has_pace(lane));
+        loop {
+            let held = segment.held_nanos(lane, transfer, now);
+            if held == 0 {
+                break;
+            }
+            // The daemon may let it go earlier.
+            sleep_micros((held / 1000).clamp(1, HELD_MICROS_EACH));
+            now = wait::now_nanos();
+        }
+        if now > begun && is_limited {
+            segment.count_wait(lane, WaitCause::Share, now.saturating_sub(begun));
+        }
+        segment.note_begun(lane, transfer, TransferCounter::stands_for(bytes), now);
+        now
     }
 
     /// True for one timed call in `DIRECTORY_EACH`: its directory is to be looked at.

@@ -19,7 +19,7 @@ mod rates;
 
 use crate::host::activity::gather::Gatherer;
 use crate::host::liveness::Liveness;
-use shm::activity::ActivitySegment;
+use shm::activity::{ActivitySegment, Taken};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -84,6 +84,11 @@ impl HostActivity {
             ends.clear();
         }
         ends.insert(pid, gather::now());
+    }
+
+    /// The user of a process with counters: as the kernel says, if it was asked before the process ended.
+    pub(crate) fn user_of(&self, taken: &Taken) -> u32 {
+        gather::user_of(self, taken)
     }
 
     /// A process with this user has opened a session.

@@ -183,6 +183,7 @@ fn perform_on_shared(shared: &Shared, effect: Effect) {
                 activity.set_reporting(is_requested);
             }
         }
+        Effect::PoolTargets { id, targets } => shared.shares.set_pool(id, targets),
         other => tracing::error!(?other, "unhandled effect"),
     }
 }

@@ -14,6 +14,9 @@ use qos::scheduler::{Limits, Usage};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// Bytes of requests that started and that processes have not counted yet, at most.
+const AHEAD_MAX: i64 = 256 << 20;
+
 /// A request in a line.
 #[derive(Clone, Copy)]
 pub(crate) struct LineEntry {
@@ -47,6 +50,19 @@ pub(crate) struct AccountLine {
     pub(crate) used_at: u64,
     /// Its shares on the ways, and what it got of them.
     pub(crate) share: ShareRecord,
+    local: LocalUse,
+}
+
+/// Bytes that the account's processes moved without a request (`local`).
+#[derive(Clone, Copy, Default)]
+struct LocalUse {
+    /// Bytes that processes counted, less those of requests that started.
+    ahead: i64,
+    /// `Usage::bytes` at the last look.
+    started: u64,
+    /// Since the last report.
+    in_period: u64,
+    total: u64,
 }
 
 impl AccountLine {
@@ -72,6 +88,7 @@ impl AccountLine {
             throttled_nanos: 0,
             used_at: now,
             share: ShareRecord::default(),
+            local: LocalUse::default(),
         };
         line.set_limits(now, (limits, scope), place);
         line
@@ -132,6 +149,44 @@ impl AccountLine {
         AccountLimits { of_user: Limits::default(), of_job: limits }
     }
 
+    /// Its processes counted so many bytes of transfers since the last call. Those that requests moved
+    /// are paid for; the others are paid here. Returns for how long its processes may move none.
+    pub(crate) fn note_counted(&mut self, now: u64, counted: u64) -> u64 {
+        let local = &mut self.local;
+        let started = self.usage.bytes.wrapping_sub(local.started);
+        local.started = self.usage.bytes;
+        // A request starts before its bytes are counted, or, if nobody waits for it, after.
+        let ahead = local.ahead.saturating_add_unsigned(counted).saturating_sub_unsigned(started);
+        local.ahead = ahead.clamp(-AHEAD_MAX, 0);
+        let unpaid = u64::try_from(ahead).unwrap_or(0);
+        if unpaid > 0 {
+            self.used_at = now;
+            local.in_period = local.in_period.saturating_add(unpaid);
+            local.total = local.total.saturating_add(unpaid);
+            self.bytes_part.iter_mut().for_each(|part| part.note(unpaid));
+            self.bytes.take(now, unpaid);
+        }
+        self.bytes.opens_at(now).saturating_sub(now)
+    }
+
+    /// Bytes that its processes moved without a request.
+    pub(crate) const fn bytes_local(&self) -> u64 {
+        self.local.total
+    }
+
+    /// A period ends: bytes that wait here. Processes that used most of its rate are taken to want the
+    /// whole cap: what they would have moved is not known.
+    pub(crate) fn end_period(&mut self, period_nanos: u64) -> u64 {
+        let of_period = |rate: u64| {
+            let bytes = u128::from(rate) * u128::from(period_nanos) / 1_000_000_000;
+            u64::try_from(bytes).unwrap_or(u64::MAX)
+        };
+        let moved = std::mem::take(&mut self.local.in_period);
+        let uses_most = moved > 0 && moved >= of_period(self.bytes.per_second()) / 4 * 3;
+        let missed = if uses_most { of_period(self.limits.bytes_per_second_max) } else { 0 };
+        self.bytes_waiting.saturating_add(missed)
+    }
+
     /// A request comes.
     pub(crate) fn arrive(&mut self, now: u64, entry: LineEntry, moves_bytes: bool) {
         self.used_at = now;
@@ -189,5 +244,41 @@ impl AccountLine {
         usage.device_nanos = usage.device_nanos.saturating_add(device_nanos);
         usage.wait_nanos = usage.wait_nanos.saturating_add(waited);
         usage.wait_nanos_max = usage.wait_nanos_max.max(waited);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn line(bytes_per_second_max: u64) -> AccountLine {
+        let facts = JobAccount {
+            user: 1,
+            job: "a".to_owned(),
+            number: 1,
+            rule: None,
+            limits_operations: false,
+        };
+        let limits = Limits { bytes_per_second_max, ..Limits::default() };
+        let place = CapPlace { daemon: 0, daemons: 1 };
+        AccountLine::new(0, Arc::new(facts), (limits, Scope::Job), place)
+    }
+
+    #[test]
+    fn bytes_are_paid_once_with_a_request_or_without() {
+        let mut line = line(1000);
+        let request = LineEntry { token: 1, bytes: 1000 };
+        line.arrive(SECOND, request, true);
+        assert!(line.pass(SECOND).is_some());
+        line.start(SECOND, SECOND, 1000, 1);
+        // 100 ms are saved up.
+        assert_eq!(line.note_counted(SECOND, 0), SECOND * 9 / 10 + 1);
+        assert_eq!(line.note_counted(2 * SECOND, 1000), 0, "the request paid");
+        assert_eq!(line.bytes_local(), 0);
+        assert_eq!(line.note_counted(4 * SECOND, 2100), 2 * SECOND + 1);
+        assert_eq!((line.bytes_local(), line.end_period(SECOND)), (2100, 1000));
+        assert_eq!(line.end_period(SECOND), 0);
     }
 }

@@ -1,6 +1,7 @@
 //! Caps that hold over all daemons (`qos::division`): the part of each at this daemon, and in daemon 0
 //! their division. Those of an instance on one host are not divided: its home daemon starts all requests.
 
+use crate::shares::pool_limits::way_of;
 use qos::division::{Division, Grant, Part, Report};
 use qos::exchange::{CapGrant, CapKey, CapReport};
 use std::collections::BTreeMap;
@@ -35,6 +36,13 @@ impl CapPart {
         let is_divided = place.daemons > 1;
         let part = is_divided.then(|| Part::new(now, place.daemon, cap, place.daemons));
         (cap > 0).then_some(CapPart { cap, part, arrived: 0 })
+    }
+
+    /// As `new`, with nothing to use before the first grant.
+    pub(crate) fn without_floor(now: u64, cap: u64, place: CapPlace) -> Option<CapPart> {
+        let mut own = CapPart::new(now, cap, place)?;
+        own.part = own.part.map(Part::without_floor);
+        Some(own)
     }
 
     /// A request has come.
@@ -73,13 +81,20 @@ struct DividedCap {
 /// The division of all caps, in daemon 0.
 pub(crate) struct DividedCaps {
     daemons: u32,
+    /// Grants of an earlier daemon 0 have ended a lease after this.
+    begun: u64,
     caps: BTreeMap<CapKey, DividedCap>,
 }
 
 impl DividedCaps {
     /// No cap yet.
-    pub(crate) const fn new(daemons: u32) -> DividedCaps {
-        DividedCaps { daemons, caps: BTreeMap::new() }
+    pub(crate) const fn new(begun: u64, daemons: u32) -> DividedCaps {
+        DividedCaps { daemons, begun, caps: BTreeMap::new() }
+    }
+
+    /// True if some of the reports are on caps of which none was taken yet.
+    pub(crate) fn has_new(&self, reports: &[CapReport]) -> bool {
+        reports.iter().any(|report| !self.caps.contains_key(&report.key))
     }
 
     /// True if no cap is divided.
@@ -100,9 +115,13 @@ impl DividedCaps {
                 continue;
             }
             let daemons = self.daemons;
-            let one = self.caps.entry(report.key).or_insert_with(|| DividedCap {
-                division: Division::new(now, report.cap, daemons),
-                reported_at: now,
+            let begun = self.begun;
+            let one = self.caps.entry(report.key).or_insert_with(|| {
+                // Grants of a cap that was forgotten have ended, too.
+                let division = Division::new(now, report.cap, daemons).quiet_since(begun);
+                let is_of_pool = way_of(&report.key).is_some();
+                let division = if is_of_pool { division.without_floors() } else { division };
+                DividedCap { division, reported_at: now }
             });
             one.reported_at = now;
             if sets_caps {

@@ -1,5 +1,5 @@
-//! The way to one daemon: which of the requests that wait for it starts next (`qos::scheduler`), and how
-//! many may be on their way.
+//! The way to one daemon, of the files of one pool: which of the requests that wait for it starts next
+//! (`qos::scheduler`), and how many may be on their way.
 //!
 //! A job has its share of what a way passes only if few requests of others are ahead of its next one. So
 //! large requests have a window, which follows the time that they take: about `AIM_NANOS` of the way's
@@ -11,7 +11,8 @@
 use qos::entitlement::{Contender, entitled};
 use qos::scheduler::{Limits, Options, OptionsError, Request, Scheduler, Started, Ticket};
 use std::collections::BTreeMap;
-use wire::DaemonIndex;
+
+use crate::shares::pool_limits::Way;
 
 /// A job of a user, or under a rule.
 pub(crate) type AccountKey = (u32, u64);
@@ -44,7 +45,7 @@ const OPTIONS: Options = Options {
 /// Name of a request on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WayTicket {
-    pub(super) daemon: DaemonIndex,
+    pub(super) way: Way,
     pub(super) ticket: Ticket,
 }
 

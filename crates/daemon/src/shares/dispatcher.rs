@@ -11,6 +11,8 @@ use crate::shares::accounts::{JobAccount, ShareRange};
 use crate::shares::caps::{CapPlace, DividedCaps};
 use crate::shares::device::{AccountKey, AccountLimits, Device, WayTicket};
 use crate::shares::inbox::{DispatcherMessage, HeldRequest};
+use crate::shares::local::LocalBytes;
+use crate::shares::pool_limits::{PoolLimits, Way, way_of};
 use crate::shares::rule_set::RuleSet;
 use crate::shares::spread::Spread;
 use config::printable::printable;
@@ -18,13 +20,14 @@ use net::Urgency;
 use qos::division::PERIOD_NANOS;
 use qos::entitlement::WINDOW_PERIODS;
 use qos::exchange::{CapGrant, CapKey, Message, Token};
-use qos::rules::Scope;
+use qos::rules::{Rule, Scope};
 use qos::scheduler::{Limits, Request, Work};
 use serde_json::json;
+use shm::activity::{Tags, Taken};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -58,15 +61,17 @@ pub(crate) struct Dispatcher {
     /// Those whose limits hold back requests.
     lined: BTreeSet<AccountKey>,
     /// The ways to daemons.
-    devices: BTreeMap<DaemonIndex, Device>,
+    devices: BTreeMap<Way, Device>,
     /// Those on which requests wait.
-    busy: BTreeSet<DaemonIndex>,
+    busy: BTreeSet<Way>,
     /// Requests that have not started, by number.
     waiting: BTreeMap<u64, WaitingRequest>,
     last_number: u64,
     ranges: BTreeMap<ShareRange, RangeUse>,
     place: CapPlace,
     divided: DividedCaps,
+    pools: PoolLimits,
+    local: LocalBytes,
     spread: Spread,
     /// Nanoseconds since 1970 at `begun`.
     epoch: u64,
@@ -84,6 +89,7 @@ impl Dispatcher {
         let daemons = if shared.net.host_count == count { 1 } else { u32::from(count) };
         let spread = if me.0 == 0 { Spread::new(count) } else { Spread::default() };
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let epoch = u64::try_from(epoch.as_nanos()).unwrap_or(0);
         Dispatcher {
             shared,
             file,
@@ -96,9 +102,11 @@ impl Dispatcher {
             last_number: 0,
             ranges: BTreeMap::new(),
             place: CapPlace { daemon: u32::from(me.0), daemons },
-            divided: DividedCaps::new(daemons),
+            divided: DividedCaps::new(epoch, daemons),
+            pools: PoolLimits::default(),
+            local: LocalBytes::default(),
             spread,
-            epoch: u64::try_from(epoch.as_nanos()).unwrap_or(0),
+            epoch,
             begun: Instant::now(),
             period_at: 0,
         }
@@ -117,6 +125,9 @@ impl Dispatcher {
     pub(crate) fn run(mut self) {
         let mut taken = VecDeque::new();
         self.publish();
+        if self.shared.host.activity.is_some() {
+            LocalBytes::begin(&self.shared.shares.activity);
+        }
         loop {
             let until = self.wake_at();
             let inbox = Arc::clone(&self.shares().inbox);
@@ -127,6 +138,9 @@ impl Dispatcher {
             let now = self.now();
             for message in taken.drain(..) {
                 self.take(now, message);
+            }
+            if now >= self.local.look_at && self.limits_bytes() {
+                self.look_at_local_bytes(now);
             }
             if now >= self.period_at {
                 self.end_period(now);
@@ -147,7 +161,14 @@ impl Dispatcher {
     /// True if something changes with time.
     fn has_work(&self) -> bool {
         let is_spread = self.place.daemon != 0 || !self.spread.is_open(self.rules.version);
-        !self.accounts.is_empty() || !self.divided.is_empty() || !is_spread
+        let has_state = !self.accounts.is_empty() || !self.divided.is_empty();
+        has_state || !is_spread || self.limits_bytes() || self.pools.is_in_use()
+    }
+
+    /// True if this is the home daemon, and a rule limits bytes.
+    fn limits_bytes(&self) -> bool {
+        let has_cap = |rule: &Rule| rule.limits().bytes_per_second_max > 0;
+        self.shared.host.activity.is_some() && self.rules.rules.all_rules().iter().any(has_cap)
     }
 
     /// When to wake up without a message; `None`: never.
@@ -157,8 +178,12 @@ impl Dispatcher {
         }
         let now = self.now();
         let lines = self.lined.iter().filter_map(|key| self.accounts.get(key)?.opens_at(now));
-        let ways = self.busy.iter().filter_map(|daemon| self.devices.get(daemon)?.deadline());
-        let at = lines.chain(ways).fold(self.period_at, u64::min);
+        let ways = self.busy.iter().filter_map(|&way| match self.pools.opens_at(now, way) {
+            opens_at if opens_at > now => Some(opens_at),
+            _ => self.devices.get(&way)?.deadline(),
+        });
+        let looks = self.limits_bytes().then_some(self.local.look_at);
+        let at = lines.chain(ways).chain(looks).fold(self.period_at, u64::min);
         Some(Instant::now() + Duration::from_nanos(at.saturating_sub(now)))
     }
 
@@ -166,6 +191,7 @@ impl Dispatcher {
         match message {
             DispatcherMessage::Held(held) => self.push(now, held),
             DispatcherMessage::Ended(ticket) => self.end(now, ticket),
+            DispatcherMessage::Pool(pool, targets) => self.pools.set(pool, &targets),
             DispatcherMessage::Up(peer) => {
                 self.spread.note_has(peer.0, 0);
                 self.spread.send_at_once();
@@ -217,19 +243,23 @@ impl Dispatcher {
         while let Some(entry) = account.pass(now) {
             let Some(one) = self.waiting.get(&entry.token) else { continue };
             let (user, job) = key;
-            let HeldRequest { work, bytes, daemon, .. } = one.held;
+            let HeldRequest { work, bytes, way, .. } = one.held;
             let request = Request { user, job, work, bytes, token: entry.token };
             let limits = account.on_a_way();
-            let device = match self.devices.entry(daemon) {
+            let device = match self.devices.entry(way) {
                 Entry::Occupied(known) => Some(known.into_mut()),
                 Entry::Vacant(new) => Device::new().ok().map(|device| new.insert(device)),
             };
             if device.is_some_and(|device| device.push(now, limits, request)) {
-                self.busy.insert(daemon);
+                self.busy.insert(way);
+                if self.pools.arrive(now, way, bytes, self.place) {
+                    // Daemon 0 is to know at once.
+                    self.period_at = now;
+                }
             } else {
                 // The way knows as many users as it can.
                 account.passed = account.passed.saturating_sub(1);
-                unscheduled.push((daemon, entry.token));
+                unscheduled.push((way.daemon, entry.token));
             }
         }
         if account.has_line() {
@@ -249,12 +279,15 @@ impl Dispatcher {
             self.pass(now, key);
         }
         let mut busy = std::mem::take(&mut self.busy);
-        busy.retain(|&daemon| {
-            while let Some(started) = self.devices.get_mut(&daemon).and_then(|way| way.pop(now)) {
-                let ticket = WayTicket { daemon, ticket: started.ticket };
+        busy.retain(|&way| {
+            while self.pools.opens_at(now, way) <= now
+                && let Some(started) = self.devices.get_mut(&way).and_then(|way| way.pop(now))
+            {
+                let ticket = WayTicket { way, ticket: started.ticket };
+                self.pools.start(now, way, started.request.bytes);
                 self.start(now, started.request.token, started.device_nanos, Some(ticket));
             }
-            self.devices.get(&daemon).is_some_and(|way| way.deadline().is_some())
+            self.devices.get(&way).is_some_and(|way| way.deadline().is_some())
         });
         self.busy = busy;
         self.shared.metrics.daemon.qos_waiting.store(self.waiting.len() as u64, Relaxed);
@@ -287,11 +320,38 @@ impl Dispatcher {
     }
 
     /// A request that was started is complete.
-    fn end(&mut self, now: u64, WayTicket { daemon, ticket }: WayTicket) {
-        let device = self.devices.get_mut(&daemon);
+    fn end(&mut self, now: u64, WayTicket { way, ticket }: WayTicket) {
+        let device = self.devices.get_mut(&way);
         let Some(key) = device.and_then(|device| device.complete(now, ticket)) else { return };
         if let Some(account) = self.accounts.get_mut(&key) {
             account.passed = account.passed.saturating_sub(1);
+        }
+    }
+
+    // ---- bytes without requests ----
+
+    /// Has accounts pay for bytes that their processes moved without a request, and tells these how fast
+    /// they may move more.
+    fn look_at_local_bytes(&mut self, now: u64) {
+        let shared = Arc::clone(&self.shared);
+        let Some(activity) = &shared.host.activity else { return };
+        let shares = &shared.shares;
+        let generation = shares.generation.load(Acquire);
+        let rules = &self.rules;
+        let find = |taken: &Taken, operation| {
+            let tags = Tags { uid: activity.user_of(taken), ..taken.owner.tags };
+            let account = shares.find_account(&tags, operation, None);
+            let (limits, _) = limits_of(rules, &account);
+            (limits.bytes_per_second_max > 0).then(|| Arc::new(account))
+        };
+        for counted in self.local.look(now, &shares.activity, generation, &find) {
+            let key = (counted.account.user, counted.account.number);
+            let account = self.accounts.entry(key).or_insert_with(|| {
+                let limits = limits_of(&self.rules, &counted.account);
+                AccountLine::new(now, Arc::clone(&counted.account), limits, self.place)
+            });
+            let held = account.note_counted(now, counted.bytes);
+            counted.pace(&shares.activity, account.rates().0, held);
         }
     }
 
@@ -370,12 +430,10 @@ impl Dispatcher {
 
     /// Reports demand to daemon 0; in daemon 0, divides the caps.
     fn report(&mut self, now: u64) {
-        if self.place.daemons < 2 {
-            return;
-        }
         let mut reports = Vec::new();
+        self.pools.report(now, &mut reports);
         for (&(user, job), account) in &mut self.accounts {
-            let (bytes, requests) = (account.bytes_waiting, account.waiting);
+            let (bytes, requests) = (account.end_period(PERIOD_NANOS), account.waiting);
             for (part, token, waiting) in [
                 (&mut account.bytes_part, Token::Bytes, bytes),
                 (&mut account.operations_part, Token::Operations, requests),
@@ -383,6 +441,9 @@ impl Dispatcher {
                 let key = CapKey { user, job, token };
                 reports.extend(part.as_mut().and_then(|part| part.report(now, key, waiting)));
             }
+        }
+        if self.place.daemons < 2 {
+            return;
         }
         if self.place.daemon != 0 {
             if !reports.is_empty() {
@@ -402,6 +463,10 @@ impl Dispatcher {
 
     fn take_grants(&mut self, now: u64, grants: &[CapGrant]) {
         for grant in grants {
+            if let Some(way) = way_of(&grant.key) {
+                self.pools.take_grant(now, way, self.place.daemon, grant);
+                continue;
+            }
             let CapKey { user, job, token } = grant.key;
             let Some(account) = self.accounts.get_mut(&(user, job)) else { continue };
             let part = match token {
@@ -437,7 +502,8 @@ impl Dispatcher {
             }
             Message::Outcome(number, text) if from.0 == 0 => self.spread.answer(number, text),
             Message::Reports(version, reports) if is_first => {
-                if self.divided.is_empty() && self.accounts.is_empty() {
+                if self.divided.has_new(&reports) {
+                    // Its sender has nothing until it is answered.
                     self.period_at = now;
                 }
                 let sets_caps = version == self.rules.version;
@@ -466,6 +532,10 @@ impl Dispatcher {
         self.shares().set_rules(rules);
         let now = self.now();
         self.renew_accounts(now);
+        self.local.look_at = now;
+        if !self.limits_bytes() {
+            self.local.end(&self.shared.shares.activity);
+        }
         self.publish();
     }
 
@@ -534,6 +604,7 @@ impl Dispatcher {
                 "bytes_waiting": account.bytes_waiting,
                 "requests": used.requests,
                 "bytes": used.bytes,
+                "bytes_local": account.bytes_local(),
                 "wait_s": used.wait_nanos as f64 / 1e9,
                 "wait_max_s": used.wait_nanos_max as f64 / 1e9,
                 "throttled_s": account.throttled_nanos as f64 / 1e9,

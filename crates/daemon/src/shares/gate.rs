@@ -16,6 +16,7 @@ use crate::shares::Shares;
 use crate::shares::accounts::{DirAccounts, JobAccount, ShareRange};
 use crate::shares::inbox::HeldRequest;
 use crate::shares::places::{NamedDirs, Place, UnplacedRequest};
+use crate::shares::pool_limits::Way;
 use qos::rules::{Facts, Operation};
 use qos::scheduler::{Limits, Work};
 use shm::activity::Tags;
@@ -117,16 +118,22 @@ impl Shares {
             Subject::Bytes(_, bytes, range) => Some((bytes, range)),
             Subject::File(_) | Subject::Names(_) => None,
         };
-        let request = || UnplacedRequest {
+        let unplaced = || UnplacedRequest {
             client: Arc::clone(client),
             slot: slot as u16,
             worker,
             operation,
             daemon: DaemonIndex(header.daemon),
+            pool: match request {
+                Request::Fetch { .. } | Request::Store { .. } | Request::Push { .. } => {
+                    client.slots.pool(slot)
+                }
+                _ => 0,
+            },
             moved,
         };
         if !self.uses_places.load(Acquire) {
-            return self.take_placed(request(), None);
+            return self.take_placed(unplaced(), None);
         }
         let mut places = self.places.lock();
         // Under this lock the dispatcher ends it (`rest`).
@@ -138,12 +145,12 @@ impl Shares {
             // their attributes are not: they would all wait.
             Subject::File(inode) => Some(places.known(inode)),
             Subject::Bytes(inode, ..) | Subject::Names(inode) => {
-                places.find_or_wait(Instant::now(), inode, request)
+                places.find_or_wait(Instant::now(), inode, unplaced)
             }
         };
         drop(places);
         match place {
-            Some(place) => self.take_placed(request(), place.dir()),
+            Some(place) => self.take_placed(unplaced(), place.dir()),
             None => true,
         }
     }
@@ -168,7 +175,8 @@ impl Shares {
 
     /// Whether a request of a file in this directory waits; then it is with the dispatcher.
     fn take_placed(&self, request: UnplacedRequest, dir: Option<&Arc<str>>) -> bool {
-        let UnplacedRequest { client, slot, worker, operation, daemon, moved } = request;
+        let UnplacedRequest { client, slot, worker, operation, daemon, pool, moved } = request;
+        let way = Way { daemon, pool };
         let account = self.account_of(&client, usize::from(slot), operation, dir);
         if moved.is_none() && !account.limits_operations {
             return false;
@@ -180,7 +188,7 @@ impl Shares {
         };
         let (bytes, range) = moved.unzip();
         let bytes = bytes.unwrap_or(0);
-        self.hold(HeldRequest { client, slot, worker, account, work, daemon, bytes, range })
+        self.hold(HeldRequest { client, slot, worker, account, work, way, bytes, range })
     }
 
     /// The account of a session's requests of one kind in a directory, for the process behind a slot.
@@ -246,7 +254,7 @@ impl Shares {
         found
     }
 
-    fn find_account(
+    pub(super) fn find_account(
         &self,
         tags: &Tags,
         operation: Operation,

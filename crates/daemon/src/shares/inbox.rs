@@ -3,6 +3,7 @@
 use crate::sessions::client_session::ClientSession;
 use crate::shares::accounts::{JobAccount, ShareRange};
 use crate::shares::device::WayTicket;
+use crate::shares::pool_limits::Way;
 use qos::scheduler::Work;
 use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
@@ -22,8 +23,8 @@ pub(crate) struct HeldRequest {
     pub(crate) account: Arc<JobAccount>,
     /// Kind of work.
     pub(crate) work: Work,
-    /// The daemon that it goes to.
-    pub(crate) daemon: DaemonIndex,
+    /// The daemon that it goes to, and the pool of its file.
+    pub(crate) way: Way,
     /// Bytes that it moves.
     pub(crate) bytes: u64,
     /// The part of a file that it reads or writes.
@@ -38,6 +39,8 @@ pub(crate) enum DispatcherMessage {
     Ended(WayTicket),
     /// A message of another daemon.
     Peer(DaemonIndex, Vec<u8>),
+    /// A pool has these targets now, each with its `max_perf`.
+    Pool(u8, Vec<(DaemonIndex, u64)>),
     /// A daemon is connected.
     Up(DaemonIndex),
     /// A command, or a question; the answer is one line of JSON.

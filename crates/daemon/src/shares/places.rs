@@ -43,6 +43,8 @@ pub(crate) struct UnplacedRequest {
     pub(crate) operation: Operation,
     /// The daemon that it goes to.
     pub(crate) daemon: DaemonIndex,
+    /// The pool of its file; 0: none, or it moves few bytes.
+    pub(crate) pool: u8,
     /// Bytes that it moves, and where.
     pub(crate) moved: Option<(u64, ShareRange)>,
 }

@@ -272,6 +272,13 @@ pub enum Effect {
         /// True if there are pools of targets.
         is_requested: bool,
     },
+    /// A pool has these targets now, each with its `max_perf`; none: it is gone.
+    PoolTargets {
+        /// Number of the pool.
+        id: u8,
+        /// Its targets.
+        targets: Vec<(DaemonIndex, u64)>,
+    },
     /// A target of a pool was found slow, or is not any more.
     TargetHealth {
         /// Number of the pool.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use qos::pool::Pool;
 use wire::limits::SLOT_BYTES;
-use wire::pool::{POOL_ID_MAX, targets};
+use wire::pool::{POOL_ID_MAX, PoolTarget, targets};
 use wire::{DaemonIndex, Errno, Reply, ShardIndex, Writer};
 
 use crate::core::config::Group;
@@ -176,8 +176,13 @@ pub(crate) fn take_pool(cx: &mut Context, message: &Message<'_>) {
     cx.send_to_service(registry, &Message::PoolKnown { group, number, id });
 }
 
-/// The host reports transfers while there are pools.
+/// The host reports transfers while there are pools, and keeps pools to what they may use.
 fn request_reports(cx: &mut Context) {
+    for (&id, pool) in &cx.state.pools {
+        let one = |one: PoolTarget| (one.target, one.max_perf);
+        let targets = targets(&pool.targets).map(one).collect();
+        cx.io.push(Effect::PoolTargets { id, targets });
+    }
     let is_requested = cx.state.pools.values().any(|pool| !pool.is_removed());
     cx.io.push(Effect::ReportTransfers { is_requested });
 }

@@ -7,4 +7,5 @@ mod globals;
 mod limits;
 mod pools;
 mod rules;
+mod sets;
 mod shares;

@@ -15,6 +15,7 @@
 
 use super::calls::{CLASS_COUNT, ClassCounters};
 use super::causes::WAIT_COUNT;
+use super::pace::Pace;
 use super::{ActivitySegment, BLOCK_BYTES, BLOCK_COUNT, BLOCKS, DIRECTORY, Lane, TAKEN_AT};
 use crate::segment::SharedEntry;
 use crate::sync::{self, AtomicU32, AtomicU64};
@@ -132,6 +133,7 @@ pub(super) struct Block {
     pub(super) waits: [AtomicU64; WAIT_COUNT],
     tag: [AtomicU64; TAG_BYTES / 8],
     pub(super) classes: [ClassCounters; CLASS_COUNT],
+    pub(super) pace: Pace,
 }
 
 // SAFETY: atomics, and arrays and structs of atomics in the order of the declaration. WHY: each call
@@ -194,6 +196,7 @@ impl ActivitySegment {
             store_label(&to.job, &owner.tags.job);
             store_label(&to.program, &owner.tags.program);
             store_label(&to.tag, &owner.tags.tag);
+            self.begin_pace(to);
             Ok(())
         };
         let word = self.entry_of(block).ok()?;

@@ -6,17 +6,20 @@
 //! - `records`: the counters of a block for each file that is read or written.
 //! - `directories`: in which directories a process works with names.
 //! - `causes`: where slow reads had their bytes, and what requests waited for.
+//! - `pace`: how fast the thread of a block may move bytes.
 //!
 //! One segment for each host, made by its first daemon; every client maps it for reading and
 //! writing. A *block* belongs to one thread of one process (`Lane::is_shared` is false), which
 //! counts by plain loads and stores on lines that nobody else writes; or to all threads of a
-//! process, which then count by atomic additions. The daemon only reads counters, takes differences
-//! with what it read before, and frees blocks of ended processes and records of idle files. So a
+//! process, which then count by atomic additions. The daemon reads counters, takes differences
+//! with what it read before, frees blocks of ended processes and records of idle files, and writes the
+//! pace. So a
 //! process that is killed at any point leaves at worst one operation uncounted.
 //!
 //! Layout:
 //!
-//!   0      magic u32, blocks taken u32 (a futex: the gatherer sleeps on it), places of records u32
+//!   0      magic u32, blocks taken u32 (a futex: the gatherer sleeps on it), places of records u32,
+//!          at 64 whether new blocks wait for their pace (`pace`)
 //!   4096   directory: a word of 8 bytes for each block (`blocks`)
 //!   16384  blocks of 8192 bytes
 //!          behind them 128 bytes for each block (`directories`)
@@ -35,6 +38,8 @@ pub mod records;
 pub mod causes;
 
 pub mod directories;
+
+pub mod pace;
 
 pub use blocks::{BlockIndex, Owner, Tags, Taken};
 pub use calls::{CallCounter, CallSample, OpClass, OwnCalls};

@@ -319,6 +319,12 @@ impl TransferCounter<'_> {
         self.counters.is_timed(inode, bytes)
     }
 
+    /// Bytes of the transfers that a timed one of this many bytes stands for.
+    #[must_use]
+    pub const fn stands_for(bytes: u64) -> u64 {
+        if bytes >= TIMED_BYTES { bytes } else { bytes.saturating_mul(TIMED_EACH) }
+    }
+
     /// Counts the time of a transfer that was timed, with as many bytes as `is_timed` was asked for.
     #[cold]
     pub fn count_time(&self, nanos: u64, bytes: u64) {

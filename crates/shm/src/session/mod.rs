@@ -14,7 +14,8 @@
 //!
 //! A slot: state u32 (a futex), owner u32 (thread; 0: free), length u32, origin u32 (the activity block
 //! plus one of the process for which a mount asks; 0: the session's own), sequence u64, microseconds
-//! u32 for which the request was held back before it started, then, at 64, the message. The bits above
+//! u32 for which the request was held back before it started, pool u32 of the file of which it moves
+//! bytes (requests that move none leave it), then, at 64, the message. The bits above
 //! the 16 of a request's length hold the reply slot for its reply, if any.
 //!
 //! A *reply slot* has space for a short reply only, at 32: for requests that may wait for long,
@@ -71,6 +72,7 @@ const LENGTH: usize = 8;
 const ORIGIN: usize = 12;
 const SEQUENCE: usize = 16;
 const HELD: usize = 24;
+const POOL: usize = 28;
 
 /// Length of all slots.
 pub const SESSION_BYTES: usize = REPLY_SLOTS + REPLY_SLOT_COUNT * REPLY_SLOT_STRIDE;
@@ -358,6 +360,12 @@ impl Session {
         self.word32(slot, ORIGIN).ok()?.load(Relaxed).checked_sub(1).map(BlockIndex)
     }
 
+    /// The pool of the file of which the request in `slot` moves bytes (`Slot::set_pool`); 0: none.
+    #[must_use]
+    pub fn pool(&self, slot: usize) -> u8 {
+        self.word32(slot, POOL).map_or(0, |pool| pool.load(Relaxed) as u8)
+    }
+
     /// True if nobody waits for the reply to the request in `slot`.
     #[must_use]
     pub fn is_detached(&self, slot: usize) -> bool {
@@ -494,6 +502,13 @@ impl Slot<'_> {
     pub fn set_origin(&self, block: Option<BlockIndex>) {
         if let Ok(origin) = self.session.word32(self.index, ORIGIN) {
             origin.store(block.map_or(0, |block| block.0.wrapping_add(1)), Relaxed);
+        }
+    }
+
+    /// Says which pool the file is in of which the request moves bytes by a buffer; 0: none.
+    pub fn set_pool(&self, pool: u8) {
+        if let Ok(word) = self.session.word32(self.index, POOL) {
+            word.store(pool.into(), Relaxed);
         }
     }
 

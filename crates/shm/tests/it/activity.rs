@@ -3,6 +3,7 @@
 
 use shm::Segment;
 use shm::activity::blocks::label;
+use shm::activity::pace::{HOLD_NANOS_MAX, NEW_HOLD_NANOS, PACE_NANOS_MAX};
 use shm::activity::records::{EXACT_COUNT, RECORD_COUNT, TransferCounter};
 use shm::activity::{
     ACTIVITY_BYTES, ActivitySegment, BLOCK_COUNT, Lane, OpClass, OpenWords, Owner, RecordSample,
@@ -332,4 +333,42 @@ fn threads_that_share_a_block_lose_nothing() {
     assert_eq!((reads.number, reads.bytes), (80_000, 640_000));
     let binned: u32 = reads.bins.iter().sum();
     assert!((79_980..=80_000).contains(&binned), "{reads:?}");
+}
+
+#[test]
+fn a_block_keeps_its_pace_until_it_ends() {
+    const SECOND: u64 = 1_000_000_000;
+    let of = segment();
+    let lane = lane(&of, 7);
+    let held = |way, now| of.held_nanos(lane, way, now);
+    of.note_begun(lane, Transfer::Write, 1 << 30, 5);
+    assert_eq!(held(Transfer::Write, 5), 0, "no pace");
+    // 10 MiB per second.
+    of.set_pace(lane.block, SECOND / 10);
+    of.note_begun(lane, Transfer::Write, 2 << 20, SECOND);
+    of.note_begun(lane, Transfer::Write, 1 << 19, SECOND);
+    assert_eq!(held(Transfer::Write, SECOND), SECOND / 4);
+    assert_eq!(held(Transfer::Read, SECOND), 0);
+    of.hold(lane.block, Transfer::Write, SECOND, 7);
+    assert_eq!(held(Transfer::Write, SECOND), SECOND / 4, "a hold shortens nothing");
+    of.note_begun(lane, Transfer::Read, 1 << 40, SECOND);
+    assert_eq!(held(Transfer::Read, SECOND), PACE_NANOS_MAX);
+    of.hold(lane.block, Transfer::Read, 2 * SECOND, u64::MAX);
+    assert_eq!(held(Transfer::Read, 2 * SECOND), HOLD_NANOS_MAX);
+    of.hold(lane.block, Transfer::Read, 2 * SECOND, 0);
+    assert_eq!(held(Transfer::Read, 2 * SECOND), 0);
+    of.set_free(lane.block);
+    assert_eq!(held(Transfer::Write, 2 * SECOND), 0);
+    of.hold_new(true);
+    let new = Lane { block: of.take(&owner(8, b"job"), 8).expect("a block"), is_shared: false };
+    assert!(of.held_nanos(new, Transfer::Read, 0) >= NEW_HOLD_NANOS);
+    of.set_free(new.block);
+    assert_eq!(of.held_nanos(new, Transfer::Read, 0), 0);
+    // Nobody's block, and one that was freed.
+    of.set_pace(Lane::NOBODY.block, SECOND);
+    of.hold(Lane::NOBODY.block, Transfer::Read, 0, SECOND);
+    assert_eq!(of.held_nanos(Lane::NOBODY, Transfer::Read, 0), 0);
+    of.hold(lane.block, Transfer::Read, 0, SECOND);
+    assert!(of.free(&all(&of)[0]));
+    assert_eq!(held(Transfer::Read, 0), 0);
 }

@@ -222,7 +222,7 @@ fn read(of: &HostActivity, taken: &Taken) -> BlockSample {
 
 /// The user of a process. The word of the process itself is taken only if it ended before anybody
 /// asked the kernel.
-fn user_of(of: &HostActivity, taken: &Taken) -> u32 {
+pub(super) fn user_of(of: &HostActivity, taken: &Taken) -> u32 {
     if taken.owner.is_by_mount {
         // The mount asked the kernel.
         return taken.owner.tags.uid;

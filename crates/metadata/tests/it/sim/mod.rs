@@ -436,7 +436,7 @@ impl World {
             }
             Effect::Service { to, worker, bytes } => self.tell(at, (to, worker), bytes),
             Effect::Count | Effect::Allow { .. } => self.seats[at].host_view.holdings.take(effect),
-            Effect::ReportTransfers { .. } => {}
+            Effect::ReportTransfers { .. } | Effect::PoolTargets { .. } => {}
             Effect::TargetHealth { target, is_slow, .. } => {
                 self.target_health.push((target, is_slow));
             }

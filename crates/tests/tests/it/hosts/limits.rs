@@ -296,6 +296,81 @@ fn a_later_write_of_another_job_is_not_overwritten_by_one_that_waits() {
 }
 
 #[test]
+fn a_cap_holds_for_bytes_in_the_memory_of_the_own_host() {
+    let Some(world) = world() else { return };
+    make_files(&world, "a", &["slow", "free"]);
+    let rule = format!("cap jobid={{slow}} bw={CAP}");
+    world.ok("b", &["qos", "set", &rule]);
+    wait_for("the rule", || rules(&world, "a") == ["cap"]);
+    let mut movers =
+        [Mover::start(&world, "a", "slow", &[]), Mover::start(&world, "a", "free", &[])];
+    wait_for("both jobs", || counted(&world, "slow") > 0 && counted(&world, "free") > 0);
+    let begun = Instant::now();
+    let first = (counted(&world, "free"), counted(&world, "slow"));
+    wait_for("2 MiB of the capped job", || counted(&world, "slow") >= first.1 + 2 * MIB);
+    let last = (counted(&world, "slow"), counted(&world, "free"));
+    let seconds = begun.elapsed().as_secs() + 1;
+    let (slow, free) = (last.0 - first.1, last.1 - first.0);
+    assert!(slow <= CAP * seconds + BEYOND, "{slow} bytes in {seconds} s");
+    assert!(free > 8 * slow, "the other job moved {free}, the capped one {slow}");
+    let shown = show(&world, "a");
+    let jobs = shown["jobs"].as_array().expect("jobs");
+    let slow = jobs.iter().find(|job| job["rule"] == "cap").expect("the job");
+    assert!(slow["bytes_local"].as_u64() >= Some(2 * MIB), "{shown}");
+    assert_eq!(slow["bytes"], 0, "{shown}");
+    // Without the rule nothing waits any more.
+    world.ok("a", &["qos", "delete", "cap"]);
+    wait_for("the job at full speed", || {
+        let (begun, first) = (Instant::now(), counted(&world, "slow"));
+        let last = counted(&world, "slow");
+        last - first > 8 * CAP * (begun.elapsed().as_secs() + 1)
+    });
+    movers.iter_mut().for_each(Mover::assert_runs);
+    drop(movers);
+    world.end();
+}
+
+#[test]
+fn a_target_serves_a_pool_no_faster_than_its_max_perf() {
+    let Some(world) = world() else { return };
+    let rate = format!("{}KiB", CAP / KIB);
+    world.ok("b", &["pool", "create", "slow", "--targets", "2", "--max-perf", &rate]);
+    world.shell("c", "mkdir /forebay/pool", "");
+    world.ok("c", &["layout", "set", "--pool", "slow", "/forebay/pool"]);
+    make_files(&world, "c", &["pool/x", "free"]);
+    let start = |host: &str, job: &str, file: &str| {
+        let mut command = world.command(host, &["run", "--quiet", "--job", job, "--"]);
+        let command = command.args(["python3", "-c", MOVER, file]).stdout(Stdio::null());
+        Mover(command.spawn().expect("the script runs"))
+    };
+    let mut movers = [
+        start("a", "pooled", "/forebay/pool/x"),
+        start("b", "pooled", "/forebay/pool/x"),
+        start("a", "free", "/forebay/free"),
+    ];
+    let pooled = || moved(&world, &["a", "b"], "pooled");
+    let free = || moved(&world, &["a"], "free");
+    wait_for("both jobs", || pooled() > 0 && free() > 0);
+    let (begun, first) = (Instant::now(), (free(), pooled()));
+    wait_for("3 MiB of the pool", || pooled() >= first.1 + 3 * MIB);
+    let last = (pooled(), free());
+    let seconds = begun.elapsed().as_secs() + 1;
+    let (of_pool, others) = (last.0 - first.1, last.1 - first.0);
+    assert!(of_pool <= CAP * seconds + BEYOND, "{of_pool} bytes in {seconds} s");
+    assert!(others > 4 * of_pool, "the other job moved {others}, that in the pool {of_pool}");
+    // Without the pool the files stay, and have no limit.
+    world.ok("b", &["pool", "delete", "slow"]);
+    wait_for("the job at full speed", || {
+        let (begun, first) = (Instant::now(), counted(&world, "pooled"));
+        let last = counted(&world, "pooled");
+        last - first > 8 * CAP * (begun.elapsed().as_secs() + 1)
+    });
+    movers.iter_mut().for_each(Mover::assert_runs);
+    drop(movers);
+    world.end();
+}
+
+#[test]
 fn rules_survive_daemons_and_bad_ones_are_refused() {
     let Some(world) = world() else { return };
     world.ok("a", &["qos", "set", "first", "jobid={a}", "bw=1G"]);
