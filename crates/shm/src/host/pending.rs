@@ -171,11 +171,14 @@ impl Vnode {
         !self.has_pending()
     }
 
-    /// Nobody waits any longer for writes on their way: they are counted as lost.
+    /// Nobody waits any longer for writes on their way: they are counted as lost. Other threads that wait
+    /// learn it by the failure.
     pub fn give_up_pushes(&self) {
-        let given_up = |word: u32| Some(next_epoch(word));
-        let _ = self.pending.fetch_update(SeqCst, SeqCst, given_up);
-        wait::wake(&self.pending, u32::MAX >> 1);
+        let given_up = |word: u32| (word & (COUNT | RECOUNT) != 0).then_some(next_epoch(word));
+        if self.pending.fetch_update(SeqCst, SeqCst, given_up).is_ok() {
+            self.note_failure(Errno::EIO);
+            wait::wake(&self.pending, u32::MAX >> 1);
+        }
     }
 
     /// Reports the failure of a write, once.
@@ -300,6 +303,9 @@ mod tests {
         assert_eq!(vnode.take_failure(), Ok(()));
         vnode.give_up_pushes();
         assert!(!vnode.has_pending());
+        assert_eq!(vnode.take_failure(), Err(Errno::EIO), "others that wait, too");
+        vnode.give_up_pushes();
+        assert_eq!(vnode.take_failure(), Ok(()), "nothing was on its way");
     }
 
     #[test]
