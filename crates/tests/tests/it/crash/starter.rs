@@ -53,7 +53,8 @@ const IGNORED: u64 = 1 << 12 | 1 << 24 | 1 << 31 | 1 << 32;
 #[test]
 fn processes_left_behind_keep_nothing_of_their_starter() {
     let backing = Backing::new();
-    let instance = Instance::unstarted("starter", &[], &[]);
+    let recorded = ("FOREBAY_MONITOR", "on".to_owned());
+    let instance = Instance::unstarted("starter", &[], &[recorded]);
     let place = instance.dir.path().canonicalize().expect("a path");
     let at = place.join("mnt");
     std::fs::create_dir(&at).expect("a directory");
@@ -90,11 +91,12 @@ fn processes_left_behind_keep_nothing_of_their_starter() {
         assert!(log.ends_with(".log") && log.contains(&instance.name), "{line}");
     }
     let counts: Vec<_> = counts.iter().map(|(name, count)| (name.as_str(), *count)).collect();
-    let mut expected = vec![("forebay-writeback", 1), ("forebayd", 2)];
+    // `forebay` is the recorder.
+    let mut expected = vec![("forebay", 1), ("forebay-writeback", 1), ("forebayd", 2)];
     if has_fuse() {
         let mounts = counts.iter().find(|(name, _)| *name == "forebay-mount");
         // That of `--mount`; where commands share one on the host, another.
-        expected.insert(0, ("forebay-mount", mounts.map_or(1, |(_, count)| *count)));
+        expected.insert(1, ("forebay-mount", mounts.map_or(1, |(_, count)| *count)));
     }
     assert_eq!(counts, expected, "{lines}");
 }
