@@ -172,7 +172,7 @@ impl Client {
     ///
     /// # Errors
     /// As `open(2)`.
-    #[inline]
+    #[inline(always)]
     pub fn open(
         &self,
         at: At<'_>,

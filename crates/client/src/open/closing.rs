@@ -35,7 +35,7 @@ pub(crate) fn close(transport: &Transport, ofd: OfdIndex, process: ProcessIndex)
     if closes_write_through(&open) {
         return close_unless(transport, ofd, process, || false);
     }
-    close_without_writeback(transport, ofd, process)
+    close_open(transport, ofd, &open, process)
 }
 
 /// As `close`, but never waits for writeback, so its errors are not reported.
@@ -44,10 +44,19 @@ pub(crate) fn close_without_writeback(
     ofd: OfdIndex,
     process: ProcessIndex,
 ) -> Result<()> {
-    let open = open_file::by_index(transport, ofd)?;
+    close_open(transport, ofd, &open_file::by_index(transport, ofd)?, process)
+}
+
+#[inline]
+fn close_open(
+    transport: &Transport,
+    ofd: OfdIndex,
+    open: &OpenFile<'_>,
+    process: ProcessIndex,
+) -> Result<()> {
     let settled =
-        if open.is_writable() { write_behind::settle_all(transport, &open) } else { Ok(()) };
-    close_settled(transport, ofd, &open, process).and(settled)
+        if open.is_writable() { write_behind::settle_all(transport, open) } else { Ok(()) };
+    close_settled(transport, ofd, open, process).and(settled)
 }
 
 /// As `close`, but if `is_left` returns true the reference passes to a call of another thread,

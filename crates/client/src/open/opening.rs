@@ -75,7 +75,7 @@ enum OpenStep {
 }
 
 /// `openat(2)` with the kernel's flags; `mode` as in `made`.
-#[inline]
+#[inline(always)]
 pub(crate) fn open(
     files: &Files,
     at: At<'_>,

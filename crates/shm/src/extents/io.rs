@@ -219,7 +219,9 @@ impl Target<'_> {
         self.write_parts(guard, extent, within, from)
     }
 
-    /// Writes into pages that are not all valid.
+    /// Writes into pages that are not all valid. Those of a new file come here, so the functions that it
+    /// is made of are inlined.
+    #[inline(never)]
     fn write_parts(
         &self,
         guard: &HazardGuard<'_>,
@@ -244,6 +246,7 @@ impl Target<'_> {
     /// Claims the free and invalid pages of `touched`, and makes them valid: with the bytes of
     /// `from`, which starts at `within`, and zeros around them. Returns the pages that it made
     /// valid.
+    #[inline(always)]
     fn fill_free(
         &self,
         guard: &HazardGuard<'_>,
@@ -280,6 +283,7 @@ impl Target<'_> {
     }
 
     /// Writes all bytes of `page_bits`: those of `from`, which starts at `within`, and zeros.
+    #[inline(always)]
     fn fill_all(
         &self,
         group: &PageGroup<'_>,
@@ -303,6 +307,7 @@ impl Target<'_> {
     }
 
     /// Copies the part of `from`, which starts at `within`, that is in `run`.
+    #[inline(always)]
     fn copy_within(
         &self,
         extent: &Extent,

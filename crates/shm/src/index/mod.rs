@@ -253,7 +253,7 @@ impl Index {
 
     /// As `bucket` and `read`, for buckets of `WORDS` words; a record that is not found is searched
     /// again if the table grew meanwhile, and in its spill bucket.
-    #[inline]
+    #[inline(always)]
     fn find<const WORDS: usize, R>(
         &self,
         table: &Table,
