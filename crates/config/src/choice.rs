@@ -88,6 +88,13 @@ choices! {
         /// Before the data has arrived.
         Behind = "behind",
     }
+    /// The order in which files are written back.
+    WritebackOrder {
+        /// As they are found.
+        Found = "found",
+        /// By sets of jobs, one job of each at a time.
+        Sets = "sets",
+    }
     /// When data of other hosts is fetched.
     RemoteReads {
         /// When a program reads it.

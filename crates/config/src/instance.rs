@@ -6,6 +6,7 @@
 
 use crate::choice::{
     Consistency, LogLevel, Placement, RemoteReads, RemoteWrites, Spread, Wire, WritebackMode,
+    WritebackOrder,
 };
 use crate::parse::Value;
 use crate::settings::Settings;
@@ -31,6 +32,8 @@ pub struct InstanceConfig {
     pub backing_rate: u64,
     /// The writeback mode of the root. Without a backing store it has no meaning.
     pub writeback: WritebackMode,
+    /// The order in which files are written back.
+    pub writeback_order: WritebackOrder,
     /// Name of the access profile that is followed and recorded; `None`: nothing is recorded.
     pub profile: Option<String>,
     /// Memory of a daemon.

@@ -2,7 +2,7 @@
 
 use crate::choice::{
     Access, Consistency, LogLevel, Monitoring, Placement, RemoteReads, RemoteWrites, RequestPath,
-    Spread, Wire, WritebackMode,
+    Spread, Wire, WritebackMode, WritebackOrder,
 };
 use wire::limits::{INLINE_BYTES_MAX, MIB, STRIPE_LOG2_MAX, STRIPE_LOG2_MIN, WORKER_COUNT_MAX};
 
@@ -89,6 +89,7 @@ pub enum Key {
     BackingRevalidate,
     BackingRate,
     Writeback,
+    WritebackOrder,
     Profile,
     Memory,
     Ssd,
@@ -261,6 +262,20 @@ pub const SETTINGS: [Setting; 38] = [
              not changed for a while (idle), at flush and stop or when space is short (end), or never. \
              It is the mode of the root; new directories inherit it, and 'forebay layout' changes it",
         ),
+    row(
+        Key::WritebackOrder,
+        "writeback-order",
+        "FOREBAY_WRITEBACK_ORDER",
+        Kind::Choice(WritebackOrder::WORDS),
+    )
+    .with("found", "", Scope::Instance)
+    .under(BACKING)
+    .help(
+        "In which order new contents of files are written back: as they are found (found), or by sets \
+         (sets), for backing stores that prefer few writers. Then files of one user in one directory are \
+         a job, jobs that write about equally often are a set, one job of a set is written at a time, \
+         and a set with ten times the period has a tenth of the bandwidth",
+    ),
     row(Key::Profile, "profile", "FOREBAY_PROFILE", Kind::Name)
         .with("", "", Scope::Instance)
         .under(BACKING)

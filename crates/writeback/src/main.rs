@@ -43,6 +43,7 @@ use backends::s3::S3Backend;
 use background::log_file::{self, report_error};
 use background::report_ready;
 use client::{At, Client, Follow, Outcome, PathBuffer};
+use config::choice::WritebackOrder;
 use config::process::Invocation;
 use control::InstanceQueries;
 use instance::client::InstanceClient;
@@ -132,10 +133,22 @@ fn run(settings: &Settings) -> Result<(), String> {
     let working = start("work", {
         let (progress, idle, threads) =
             (Arc::clone(&progress), settings.idle_age(), settings.threads);
+        let order = settings.instance.writeback_order;
         move || {
             let news = || instance.news();
             let (instance, backend, urgent) = (&instance, &*backend, &instance);
-            Scheduler { instance, news: &news, backend, urgent, progress, threads, idle }.run();
+            let is_by_sets = order == WritebackOrder::Sets;
+            let scheduler = Scheduler {
+                instance,
+                news: &news,
+                backend,
+                urgent,
+                progress,
+                threads,
+                idle,
+                is_by_sets,
+            };
+            scheduler.run();
             instance.end();
         }
     })?;

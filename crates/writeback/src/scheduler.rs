@@ -7,6 +7,7 @@
 use crate::backends::Backend;
 use crate::instance::Instance;
 use crate::progress::{self, Progress};
+use crate::round::order::JobOrder;
 use crate::round::scope::Scope;
 use crate::round::{RoundCache, RoundOptions, RoundReport, Trigger, run};
 use crate::state::WritebackResult;
@@ -67,12 +68,15 @@ pub(crate) struct Scheduler<'a> {
     pub(crate) progress: Arc<Progress>,
     pub(crate) threads: usize,
     pub(crate) idle: Duration,
+    /// Whether files are written by sets of jobs (`round::order`).
+    pub(crate) is_by_sets: bool,
 }
 
 impl Scheduler<'_> {
     /// Runs rounds until the daemon stops.
     pub(crate) fn run(&self) {
         let mut cache = RoundCache::default();
+        cache.order = self.is_by_sets.then(JobOrder::default);
         let (mut seen, mut due) = (Vec::new(), Instant::now());
         let (mut pause, mut stalled) = (BACK_OFF, StalledFlush::default());
         let mut tick = Instant::now();

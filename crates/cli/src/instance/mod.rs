@@ -16,6 +16,8 @@ pub(crate) mod mounts;
 
 pub(crate) mod thrashing;
 
+pub(crate) mod shares;
+
 pub(crate) mod writeback;
 
 pub(crate) mod recorder;

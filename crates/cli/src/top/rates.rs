@@ -2,6 +2,7 @@
 
 use super::sample::{DaemonLine, Sample};
 use crate::instance::jobs;
+use crate::instance::shares::JobShare;
 use crate::instance::thrashing::ThrashingDaemon;
 use config::activity::{JobSummary, ProcessProfile};
 use serde::Serialize;
@@ -168,7 +169,8 @@ pub(crate) fn between(before: &Sample, now: &Sample) -> Rates {
             if writeback.bytes_dirty == 0 { 0.0 } else { writeback.bytes_dirty as f64 / written }
         });
     }
-    let problems = now.thrashing.iter().map(ThrashingDaemon::line).collect();
+    let thrashing = now.thrashing.iter().map(ThrashingDaemon::line);
+    let problems = thrashing.chain(now.shares.iter().filter_map(JobShare::line)).collect();
     Rates { totals, jobs, daemons, problems, processes, files }
 }
 
@@ -368,6 +370,7 @@ pub(super) mod tests {
                 files: vec![file, other],
                 ..JobProfile::default()
             }),
+            shares: Vec::new(),
             writeback: Some(WritebackSample {
                 bytes_dirty: 500,
                 bytes_written: 50 * seconds,

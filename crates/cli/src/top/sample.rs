@@ -4,6 +4,7 @@ use crate::failure::Result;
 use crate::instance::inspect::{DaemonReport, slow_targets};
 use crate::instance::jobs;
 use crate::instance::overview::{self, DeadWriteback, Overview};
+use crate::instance::shares::{self, JobShare};
 use crate::instance::thrashing::{self, ThrashingDaemon};
 use config::activity::{JobProfile, JobSummary};
 use config::control::SlowTarget;
@@ -36,6 +37,8 @@ pub(crate) struct Sample {
     pub(crate) slow_targets: Vec<SlowTarget>,
     /// Daemons whose memory and SSD are too small for what is read.
     pub(crate) thrashing: Vec<ThrashingDaemon>,
+    /// Shares of jobs on this host.
+    pub(crate) shares: Vec<JobShare>,
     /// Its writeback, if it has one.
     pub(crate) writeback: Option<WritebackSample>,
 }
@@ -60,6 +63,7 @@ impl Sample {
             thrashing: thrashing::of_now(daemons),
             jobs,
             job,
+            shares: Vec::new(),
             writeback: overview.writeback.as_ref().map(|report| report.metrics),
         }
     }
@@ -76,5 +80,6 @@ pub(crate) fn take(name: &str, job: Option<&str>, timeout: Duration) -> Result<S
         Some(job) => jobs::counted(name, job, timeout)?,
         None => None,
     };
-    Ok(Sample::of(&overview, jobs, job))
+    let shares = shares::of_host(name, timeout);
+    Ok(Sample { shares, ..Sample::of(&overview, jobs, job) })
 }

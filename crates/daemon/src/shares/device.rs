@@ -29,6 +29,10 @@ const WINDOW_GAIN: f64 = 8.0;
 const SMALL_PLACES: u32 = 8;
 /// Places while nothing ends.
 const STALLED_PLACES: u32 = 1 << 15;
+/// A shorter period says nothing of the rate of a way: a window may have been filled in it.
+const PERIOD_NANOS_MIN: u64 = 50_000_000;
+/// Periods after which the rate of a way is taken to be known.
+const RATE_PERIODS_MIN: u32 = 10;
 /// A way on which nothing ended for so long does not hold back requests.
 const STALLED_NANOS: u64 = 1_000_000_000;
 
@@ -98,6 +102,31 @@ pub(crate) struct Device {
     window: f64,
     /// When a request last ended, or started while there was none.
     moved_at: u64,
+    rate: WayRate,
+}
+
+/// The rate of a way, from periods in which requests waited at the begin and at the end.
+#[derive(Clone, Copy, Default)]
+struct WayRate {
+    /// Bytes of requests that started in this period, which began then.
+    bytes: u64,
+    begun: u64,
+    /// The largest one, and the number of such periods.
+    bytes_per_second_max: u64,
+    periods: u32,
+}
+
+impl WayRate {
+    fn end_period(&mut self, now: u64, was_busy: bool) {
+        let nanos = now.saturating_sub(self.begun);
+        if was_busy && nanos >= PERIOD_NANOS_MIN {
+            let rate = u128::from(self.bytes) * 1_000_000_000 / u128::from(nanos);
+            let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+            self.bytes_per_second_max = self.bytes_per_second_max.max(rate);
+            self.periods = self.periods.saturating_add(1);
+        }
+        (self.bytes, self.begun) = (0, now);
+    }
 }
 
 impl Device {
@@ -113,6 +142,7 @@ impl Device {
             uses: BTreeMap::new(),
             window: WINDOW_MAX,
             moved_at: 0,
+            rate: WayRate::default(),
         })
     }
 
@@ -169,6 +199,7 @@ impl Device {
         }
         let Request { user, job, bytes, .. } = started.request;
         let is_large = bytes >= OPTIONS.large_bytes;
+        self.rate.bytes = self.rate.bytes.saturating_add(bytes);
         if let Some(used) = self.uses.get_mut(&(user, job)) {
             used.queued = used.queued.saturating_sub(1);
             used.served = used.served.saturating_add(started.device_nanos);
@@ -192,7 +223,7 @@ impl Device {
     }
 
     /// A period has ended: the shares of those that waited for more at its begin and at its end.
-    pub(crate) fn end_period(&mut self) -> Vec<PeriodShare> {
+    pub(crate) fn end_period(&mut self, now: u64) -> Vec<PeriodShare> {
         let usual = AccountLimits::usual();
         let contender = |(key, used): (&AccountKey, &WayUse)| {
             let limits = self.limits.get(key).unwrap_or(&usual);
@@ -201,6 +232,7 @@ impl Device {
             Contender { user, weight: limits.of_job.weight, waits, served: used.served }
         };
         let contenders: Vec<Contender> = self.uses.iter().map(contender).collect();
+        self.rate.end_period(now, contenders.iter().any(|one| one.waits));
         let parts = self.uses.keys().zip(&contenders).zip(entitled(&contenders));
         let waiting = parts.filter(|((_, one), _)| one.waits);
         let share = |((&key, one), entitled): ((&AccountKey, &Contender), u64)| PeriodShare {
@@ -214,6 +246,12 @@ impl Device {
             used.waited
         });
         shares
+    }
+
+    /// The bytes per second that this way moved at most while requests waited for it all the time;
+    /// `None`: it was not used so for a second.
+    pub(crate) fn bytes_per_second(&self) -> Option<u64> {
+        (self.rate.periods >= RATE_PERIODS_MIN).then_some(self.rate.bytes_per_second_max)
     }
 
     fn is_stalled(&self, now: u64) -> bool {
@@ -292,14 +330,14 @@ mod tests {
             assert!(device.push(0, AccountLimits::usual(), request(2, token)));
         }
         assert!(device.push(0, AccountLimits::usual(), request(3, 1)));
-        assert_eq!(device.end_period(), [], "none waited when it began");
+        assert_eq!(device.end_period(0), [], "none waited when it began");
         let mut way = std::collections::VecDeque::new();
         for now in (1..200).map(|number| number * MILLI) {
             way.extend(std::iter::from_fn(|| device.pop(now)).map(|started| started.ticket));
             assert!(device.complete(now, way.pop_front().expect("one")).is_some());
         }
         // The third has what it asked for.
-        let shares = device.end_period();
+        let shares = device.end_period(200 * MILLI);
         let [first, second] = shares[..] else { panic!("{shares:?}") };
         assert_eq!((first.key, second.key), ((1, 1), (1, 2)));
         for share in [first, second] {
@@ -307,6 +345,32 @@ mod tests {
             assert!(share.got * 100 < share.entitled * 105, "{share:?}");
         }
         assert!(first.got > 2 * second.got, "{first:?} {second:?}");
+    }
+
+    #[test]
+    fn the_rate_of_a_way_is_known_once_requests_waited_for_it() {
+        let mut device = Device::new().expect("the sizes");
+        let mut way = std::collections::VecDeque::new();
+        let mut end_periods = |device: &mut Device, periods: u64, begun: u64| {
+            for now in (begun..begun + periods * 100).map(|number| number * MILLI) {
+                way.extend(std::iter::from_fn(|| device.pop(now)).map(|started| started.ticket));
+                if let Some(ticket) = way.pop_front() {
+                    assert!(device.complete(now, ticket).is_some());
+                }
+                if now % (100 * MILLI) == 99 * MILLI {
+                    device.end_period(now + MILLI);
+                }
+            }
+        };
+        for token in 0..1500 {
+            assert!(device.push(0, AccountLimits::usual(), request(1, token)));
+        }
+        end_periods(&mut device, 5, 0);
+        assert_eq!(device.bytes_per_second(), None);
+        end_periods(&mut device, 8, 500);
+        // A request of 256 KiB ends each millisecond.
+        let rate = device.bytes_per_second().expect("it was busy for a second") >> 20;
+        assert!((240..=320).contains(&rate), "{rate} MiB/s");
     }
 
     #[test]

@@ -408,13 +408,13 @@ impl Dispatcher {
         }
         self.accounts.values_mut().for_each(|account| account.apply_parts(now));
         self.apply_to_ways(now);
-        self.note_shares();
+        self.note_shares(now);
     }
 
     /// Notes what accounts got in the period, of that to which they were entitled.
-    fn note_shares(&mut self) {
+    fn note_shares(&mut self, now: u64) {
         let mut shares: BTreeMap<AccountKey, (u64, u64)> = BTreeMap::new();
-        for share in self.devices.values_mut().flat_map(Device::end_period) {
+        for share in self.devices.values_mut().flat_map(|device| device.end_period(now)) {
             let (got, entitled) = shares.entry(share.key).or_default();
             *got = got.saturating_add(share.got);
             *entitled = entitled.saturating_add(share.entitled);
@@ -559,6 +559,9 @@ impl Dispatcher {
             Ok(rules) => rules,
             Err(why) => return json!({ "error": why }).to_string(),
         };
+        if let Some(why) = self.fault_of_minima(&rules, text) {
+            return json!({ "error": why }).to_string();
+        }
         if let Err(error) = rules.store(&self.file) {
             let path = self.file.display();
             return json!({ "error": format!("cannot write {path}: {error}") }).to_string();
@@ -578,6 +581,12 @@ impl Dispatcher {
         match text {
             "show" => answer_now(self.show()),
             _ if self.place.daemon == 0 => answer_now(self.execute(text)),
+            // Its own ways may be slower than those of daemon 0.
+            _ if let Ok(rules) = self.rules.after(text)
+                && let Some(why) = self.fault_of_minima(&rules, text) =>
+            {
+                answer_now(json!({ "error": why }).to_string());
+            }
             _ => {
                 let mut bytes = vec![message::SHARES];
                 bytes.extend_from_slice(&self.spread.command(text, answer));
@@ -627,9 +636,32 @@ impl Dispatcher {
 }
 
 impl Dispatcher {
+    /// Why rules cannot keep their minima, as far as this host has seen.
+    fn minima_above_capacity(&self, rules: &RuleSet) -> Option<String> {
+        let minima = rules.rules.all_rules().iter().map(|rule| rule.limits().bytes_per_second_min);
+        let minima = minima.fold(0, u64::saturating_add);
+        let ways = self.devices.iter().filter(|(way, _)| way.pool == 0);
+        let most = ways.filter_map(|(_, device)| device.bytes_per_second()).max()?;
+        // It may have been somewhat slower than it can be.
+        (minima > most.saturating_add(most / 4)).then(|| {
+            format!(
+                "the minima of all rules are {minima} bytes per second, and this host moves at most \
+                 {most} to another one: lower min="
+            )
+        })
+    }
+
+    /// As `minima_above_capacity`, if the command sets a minimum; with its column.
+    fn fault_of_minima(&self, rules: &RuleSet, command: &str) -> Option<String> {
+        let front = command.get(..command.find("min=")?)?;
+        let why = self.minima_above_capacity(rules)?;
+        Some(format!("column {}: {why}", front.chars().count() + 1))
+    }
+
     /// For people: what is odd about the rules, and which jobs get too little.
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.rules.warnings();
+        warnings.extend(self.minima_above_capacity(&self.rules));
         for (key, account) in &self.accounts {
             let percent = account.share.percent().filter(|_| account.share.is_short());
             if let Some(percent) = percent {

@@ -5,6 +5,7 @@
 
 use crate::backends::{Backend, Dir, NewNode, Precondition, Uncommitted, WriteAt};
 use crate::instance::{BeginRange, Instance};
+use crate::round::order::Writer;
 use crate::round::partials::{self, KnownPartial};
 use crate::round::{Round, Trigger, is_version};
 use crate::state::{BackingLocation, Place, SyncState, WritebackError, WritebackResult};
@@ -80,6 +81,10 @@ struct ReadyWrite {
 pub(crate) fn write(round: &mut Round<'_>, jobs: Vec<WriteJob>) {
     let backend = round.backend;
     let jobs = round.reopen_dirs(jobs);
+    let jobs = match &mut round.cache.order {
+        Some(order) => order.sort(round.options.now, jobs, of_writer, bytes_of),
+        None => jobs,
+    };
     let is_for_space = round.options.trigger == Trigger::Space;
     let batch_bytes = match is_for_space {
         true => BATCH_BYTES_FOR_SPACE,
@@ -113,6 +118,11 @@ pub(crate) fn write(round: &mut Round<'_>, jobs: Vec<WriteJob>) {
             return;
         }
     }
+}
+
+/// The user and the directory of a file: a job that writes in phases (`order`).
+fn of_writer(job: &WriteJob) -> Writer {
+    Writer { uid: job.attributes.uid, directory: job.commit_to.place().parent }
 }
 
 /// Upper bound of the bytes that a job copies.

@@ -4,8 +4,8 @@
 //! Order: operations that a killed daemon left in doubt (`recover`); names, directories and moves,
 //! repeated until nothing more succeeds; new files (`contents`); names to remove; changed inodes
 //! (`changed`); metadata of directories last, because changes in a directory change its times.
-//! `partials` writes parts of files that are open for writing, `leaving` ends an instance, `scope`
-//! restricts a round to some files.
+//! `order` says which job's files come first; `partials` writes parts of files that are open for
+//! writing, `leaving` ends an instance, `scope` restricts a round to some files.
 //!
 //! A round passes only a cache to the next (`RoundCache`): each begins with what the instance
 //! reports. So an error or a crash at any point leaves a state from which the next round continues.
@@ -29,6 +29,8 @@ pub(crate) mod contents;
 
 pub(crate) mod partials;
 
+pub(crate) mod order;
+
 pub(crate) mod changed;
 
 pub(crate) mod leaving;
@@ -39,6 +41,7 @@ use crate::backends::{Backend, Dir, Node};
 use crate::instance::Instance;
 use crate::rate_limiter::RateLimiter;
 use crate::round::contents::WriteJob;
+use crate::round::order::JobOrder;
 use crate::round::partials::OpenForWrite;
 use crate::round::scope::{Outcomes, Scope};
 use crate::state::{BackingLocation, DirtyName, Place, SyncState, WritebackError, WritebackResult};
@@ -186,6 +189,8 @@ pub(crate) struct RoundCache {
     pub(crate) contested: HashSet<Place>,
     /// Offset up to which each file that is open for writing was written last.
     pub(crate) cursors: HashMap<Inode, u64>,
+    /// The order of the jobs whose files are written; `None`: as they are found.
+    pub(crate) order: Option<JobOrder>,
     /// No round for space runs before this time, because the last one wrote nothing.
     pub(crate) space_retry_at: Option<Instant>,
 }
@@ -350,6 +355,11 @@ pub(crate) fn run(
     });
     round.write_dirty_inodes()?;
     round.write_partials();
+    if !scope.is_only
+        && let Some(order) = &mut round.cache.order
+    {
+        order.end_round();
+    }
     round.propagate_errors();
     if round.report.written > 0 {
         // Before any client learns that all is written.

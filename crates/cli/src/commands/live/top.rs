@@ -72,6 +72,7 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
                 "daemons": rates.daemons,
                 "slow_targets": now.slow_targets,
                 "thrashing": now.thrashing,
+                "shares": now.shares,
             })),
             false => print(&rates),
         }
