@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Compares a pool of targets with even distribution, on targets of different speed (docs/benchmarks/pools.md).
+"""Compares a pool of targets with round robin, on targets of different speed (docs/benchmarks/pools.md).
 
 usage: scripts/pools.py BIN NUMBER..   BIN: directory of the programs; NUMBER: files of a run
 
-Nine hosts are network namespaces; the links of eight pass 5, 3, 5, 2, 3, 1, 5 and 2 MB/s. On the ninth, one
-process for each file writes 1 MiB and calls fsync, all at once. Needs root, ip and tc.
+Nine hosts are network namespaces. Pools hold the targets of eight to 10, 6, 10, 4, 6, 2, 10 and 4 MB/s. On the
+ninth, one process for each file writes 2 MiB and calls fsync, all at once. By rates: one pool of all targets. Round
+robin: a pool for each target, used in turn. Needs root, ip and tc.
 """
 import collections
 import json
@@ -13,28 +14,33 @@ import time
 
 from namespaces import Hosts
 
-RATES = [5, 3, 5, 2, 3, 1, 5, 2]  # MB/s
-FILE_BYTES = 1 << 20
-# Creates and opens all files in order; then a process for each writes, from one moment on.
+RATES = [10, 6, 10, 4, 6, 2, 10, 4]  # MB/s
+FILE_BYTES = 2 << 20
+# Creates and opens all files in order; a process for each attaches, and then writes, from one moment on.
 WRITE = r"""
 import os, sys, time
-directory, number, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+number, size, directories = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-files = [os.open(f"{directory}/f{file}", flags) for file in range(number)]
+files = [os.open(f"{directories[file % len(directories)]}/f{file}", flags) for file in range(number)]
 held, release = os.pipe()
+said, says = os.pipe()
 writers = []
 for file in files:
     writer = os.fork()
     if writer == 0:
         os.close(release)
         block, done = bytes(size), 0
+        os.pread(file, 1, 0)
+        os.write(says, b"x")
         os.read(held, 1)
         while done < size:
             done += os.pwrite(file, block[done:done + (256 << 10)], done)
         os.fsync(file)
         os._exit(0)
     writers.append(writer)
-time.sleep(3)
+ready = 0
+while ready < number:
+    ready += len(os.read(said, number))
 begun = time.monotonic()
 os.close(release)
 for writer in writers:
@@ -52,19 +58,24 @@ def best_seconds(number):
     return max(count * FILE_BYTES / 1e6 / rate for count, rate in zip(files, RATES))
 
 
-def measure(hosts, pool, number):
-    directory = f"/forebay/{pool}{number}"
-    hosts.forebay("run", "--", "mkdir", directory)
-    hosts.forebay("layout", "set", "--pool", pool, directory)
-    words = ["python3", "-c", WRITE, directory, str(number), str(FILE_BYTES)]
-    seconds = float(hosts.forebay("run", "--", *words).split()[0])
+def measure(hosts, way, pools, number):
+    directories = [f"/forebay/{way}{number}-{pool}" for pool in pools]
+    for directory, pool in zip(directories, pools):
+        hosts.forebay("run", "-q", "--", "mkdir", directory)
+        hosts.forebay("layout", "set", "--pool", pool, directory)
+    words = ["python3", "-c", WRITE, str(number), str(FILE_BYTES), *directories]
+    seconds = float(hosts.forebay("run", "-q", "--", *words).split()[0])
     objects = collections.Counter()
     for file in range(number):
-        layout = json.loads(hosts.forebay("layout", "get", "--json", f"{directory}/f{file}"))
-        objects.update(layout["targets"])
+        path = f"{directories[file % len(directories)]}/f{file}"
+        if len(directories) == 1:
+            objects.update(json.loads(hosts.forebay("layout", "get", "--json", path))["targets"])
+        else:
+            objects[file % len(directories) + 1] += 1
     counts = " ".join(str(objects[target + 1]) for target in range(len(RATES)))
-    print(f"{pool:8} {number:5} files {seconds:7.2f} s {number * FILE_BYTES / seconds / 1e6:6.2f} MB/s, "
-          f"{best_seconds(number) / seconds:.2f} of the best possible; objects {counts}", flush=True)
+    print(f"{way:6} {number:5} files {seconds:7.2f} s {number * FILE_BYTES / seconds / 1e6:6.2f} MB/s, "
+          f"{best_seconds(number) / seconds:.3f} of the best possible; objects {counts}", flush=True)
+    hosts.forebay("run", "-q", "--", "sh", "-c", f"rm -rf /forebay/{way}{number}-*")
 
 
 def main():
@@ -73,15 +84,15 @@ def main():
     try:
         hosts.start()
         try:
-            for name, rate in zip(hosts.names[1:], RATES):
-                hosts.throttle(name, rate, burst=32)
-            rates = ",".join(str(rate * 1_000_000) for rate in RATES)
-            hosts.forebay("pool", "create", "rates", "--targets", "1-8", "--max-perf", rates)
-            hosts.forebay("pool", "create", "even", "--targets", "1-8")
+            rates = [str(rate * 1_000_000) for rate in RATES]
+            hosts.forebay("pool", "create", "rates", "--targets", "1-8", "--max-perf", ",".join(rates))
+            each = [f"t{target}" for target in range(1, 9)]
+            for target, (pool, rate) in enumerate(zip(each, rates), 1):
+                hosts.forebay("pool", "create", pool, "--targets", str(target), "--max-perf", rate)
             for number in map(int, numbers):
-                for pool in ["rates", "even"]:
-                    measure(hosts, pool, number)
-                    time.sleep(1)
+                measure(hosts, "rates", ["rates"], number)
+                measure(hosts, "even", each, number)
+                time.sleep(1)
         finally:
             hosts.stop()
     finally:
