@@ -1,5 +1,5 @@
-//! Changes of the membership, and what each does. Every daemon applies the same changes in the same order,
-//! so a change may be refused, but always by what it and the membership say alone.
+//! Changes of the membership, and what each does. Every daemon applies the same changes in the same
+//! order, so a change may be refused, but always by what it and the membership say alone.
 
 use crate::encoding::{Decode, Encode, flag};
 use crate::membership::{
@@ -37,26 +37,27 @@ pub enum Change {
     },
     /// A daemon begins to follow a service.
     AddFollower {
-        /// What is changed.
+        /// The subject of the change.
         of: Tenure,
         /// The follower.
         follower: DaemonIndex,
     },
     /// A daemon no longer follows a service. Proposed by the owner when it does not answer.
     DropFollower {
-        /// What is changed.
+        /// The subject of the change.
         of: Following,
     },
-    /// A follower has all records. Proposed by the owner, which from then on acknowledges nothing that the
-    /// follower does not have.
+    /// A follower has all records. Proposed by the owner, which from then on acknowledges nothing
+    /// that the follower does not have.
     InSync {
-        /// What is changed.
+        /// The subject of the change.
         of: Following,
     },
-    /// A follower that is in sync becomes the owner, and the owner a follower that is not. Proposed by the
-    /// owner, which from then on acknowledges nothing at all until this is made or has become impossible.
+    /// A follower that is in sync becomes the owner, and the owner a follower that is not. Proposed
+    /// by the owner, which from then on acknowledges nothing at all until this is made or has
+    /// become impossible.
     HandOver {
-        /// What is changed.
+        /// The subject of the change.
         of: Following,
     },
 }
@@ -71,15 +72,15 @@ pub struct Tenure {
 }
 
 impl Seat {
-    /// A daemon becomes the owner, in a new epoch. The other followers begin anew: each may have records
-    /// that the new owner has not.
-    fn succeed(&mut self, heir: DaemonIndex, since: u64) {
-        self.owner = Some(heir);
-        // A restarted heir waits as it did before.
-        self.is_heir |= self.last_owner != heir;
-        self.last_owner = heir;
+    /// A daemon becomes the owner, in a new epoch. The other followers begin anew: each may have
+    /// records that the new owner has not.
+    fn succeed(&mut self, successor: DaemonIndex, since: u64) {
+        self.owner = Some(successor);
+        // A restarted successor waits as it did before.
+        self.is_successor |= self.last_owner != successor;
+        self.last_owner = successor;
         self.epoch += 1;
-        self.followers.retain(|it| it.daemon != heir);
+        self.followers.retain(|it| it.daemon != successor);
         for follower in &mut self.followers {
             (follower.is_in_sync, follower.since) = (false, since);
         }
@@ -174,9 +175,9 @@ impl Membership {
             }
             let in_sync = seat.followers.iter().filter(|it| it.is_in_sync).map(|it| it.daemon);
             let owned = |it: &DaemonIndex| loads.get(usize::from(it.0)).copied().unwrap_or(0);
-            let heir = in_sync.min_by_key(|it| (owned(it), it.0));
-            match heir {
-                Some(heir) => seat.succeed(heir, since),
+            let successor = in_sync.min_by_key(|it| (owned(it), it.0));
+            match successor {
+                Some(successor) => seat.succeed(successor, since),
                 None => (seat.owner, seat.followers) = (None, Vec::new()),
             }
         }
@@ -200,9 +201,10 @@ impl Membership {
                 // It restarted before anyone missed it, and does not know what it had shipped.
                 seat.owner = None;
                 seat.followers.retain(|it| !is_empty || it.is_in_sync);
-                if let Some(heir) = seat.followers.first().filter(|_| is_empty).map(|it| it.daemon)
+                if let Some(successor) =
+                    seat.followers.first().filter(|_| is_empty).map(|it| it.daemon)
                 {
-                    seat.succeed(heir, since);
+                    seat.succeed(successor, since);
                     continue;
                 }
             }
@@ -235,7 +237,7 @@ impl Membership {
         let before = seat.owner.ok_or(Refused)?;
         seat.succeed(of.follower, since);
         // The owner before proposed it, and serves nothing since.
-        seat.is_heir = false;
+        seat.is_successor = false;
         seat.followers.push(Follower { daemon: before, since, is_in_sync: false });
         Ok(())
     }

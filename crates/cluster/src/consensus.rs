@@ -1,8 +1,9 @@
 //! One order of changes for all daemons: Raft among a few daemons, the voters (B7).
 //!
-//! The algorithm is the crate `raft`, driven as a state machine: ticks and messages in; what is to be stored,
-//! messages and applied changes out, in this order. With one voter a change is applied as soon as it is
-//! stored. Election time-outs follow from the seed, the daemon and the term, so a run can be repeated.
+//! The algorithm is the crate `raft`, driven as a state machine: ticks and messages in; what is to
+//! be stored, messages and applied changes out, in this order. With one voter a change is applied
+//! as soon as it is stored. Election time-outs follow from the seed, the daemon and the term, so a
+//! run can be repeated.
 //!
 //! Invariants
 //! 1. `Output::Base` and `Output::Tail` are stored before any output that follows them is performed.
@@ -27,7 +28,7 @@ const ELECTION_TICKS: usize = 8;
 /// Entries of the log after which the membership is stored anew and they are dropped.
 const ENTRIES_MAX: usize = 64;
 
-/// What the daemon does, in this order.
+/// An action of the daemon; they are done in their order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Output {
     /// Replaces the stored base: the membership at some time, and what belongs to it.
@@ -192,8 +193,8 @@ impl Consensus {
         Ok(())
     }
 
-    /// Whether the message agrees with what is known to be agreed: `raft` panics about one that does not,
-    /// as a voter would send that has lost what it stored.
+    /// Whether the message agrees with what is known to be agreed: `raft` panics about one that
+    /// does not, as a voter would send that has lost what it stored.
     fn is_possible(&self, message: &raft::eraftpb::Message) -> bool {
         let log = &self.node.raft.raft_log;
         if message.term < self.node.raft.term {

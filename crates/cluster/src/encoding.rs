@@ -1,5 +1,5 @@
-//! How the messages and records of this crate are written: numbers little-endian in their natural width,
-//! byte strings with four bytes of length before them. Reading is `wire::codec::Reader`.
+//! How the messages and records of this crate are written: numbers little-endian in their natural
+//! width, byte strings with four bytes of length before them. Reading is `wire::codec::Reader`.
 
 use wire::codec::{Malformed, Reader};
 

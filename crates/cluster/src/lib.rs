@@ -1,5 +1,5 @@
-//! Which daemons of an instance are alive, and which of them owns and follows each metadata service (O5, O6,
-//! O7, F6, B7).
+//! Which daemons of an instance are alive, and which of them owns and follows each metadata service
+//! (O5, O6, O7, F6, B7).
 //!
 //! - `membership`, `change`: the replicated state, and what each change does to it; `policy`: the next
 //!   change that the settings ask for.
@@ -7,9 +7,9 @@
 //! - `shipping`: the log of a service from its owner to its followers.
 //! - `node`: one daemon's part in all of it, the interface of the crate.
 //!
-//! The crate is a core: it reads no clock and does no I/O, and equal inputs give equal actions. It does not
-//! know what a record of a log means. How a follower joins, an owner dies and hands over, step by step:
-//! docs/internals/cluster.md.
+//! The crate is a core: it reads no clock and does no I/O, and equal inputs give equal actions. It
+//! does not know what a record of a log means. How a follower joins, an owner dies and hands over,
+//! step by step: docs/internals/cluster.md.
 #![forbid(unsafe_code)]
 #![warn(
     clippy::indexing_slicing,

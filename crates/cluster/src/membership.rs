@@ -2,13 +2,14 @@
 //! service. A replicated state: every change passes through `consensus`, in one order, and every daemon
 //! applies it by the same code.
 //!
-//! A service is all shards of one worker thread of the instance's first map. It is what moves: its owner
-//! serves it, its followers hold a copy of its log (O6). Both change, the shards of a service never do.
+//! A service is all shards of one worker thread of the instance's first map. It is what moves: its
+//! owner serves it, its followers hold a copy of its log (O6). Both change, the shards of a service
+//! never do.
 //!
 //! Invariants
 //! 1. A service has at most one owner, and its epoch advances when the owner changes.
-//! 2. A follower that is in sync holds every record whose operation was acknowledged as replicated. Only
-//!    such a follower becomes the owner.
+//! 2. A follower that is in sync holds every record whose operation was acknowledged as replicated.
+//!    Only such a follower becomes the owner.
 //! 3. The copies of a service are in different failure domains, unless `same_domain` allows it.
 //! 4. Applying a change twice is refused the second time: a change names the epoch or the incarnation
 //!    that it is about.
@@ -47,7 +48,7 @@ pub struct Member {
     pub domain: u32,
     /// Whether it takes part.
     pub presence: Presence,
-    /// Number of its last start. What an earlier start says is refused.
+    /// Number of its last start. Messages of an earlier start are refused.
     pub incarnation: u64,
 }
 
@@ -69,9 +70,9 @@ pub struct Seat {
     pub epoch: u64,
     /// The daemon that serves it. `None`: the last owner is down, and no follower was in sync.
     pub owner: Option<DaemonIndex>,
-    /// The owner took over from a daemon that may not know it: it waits until that daemon's lease has ended
-    /// for sure.
-    pub is_heir: bool,
+    /// The owner took over from a daemon that may not know it: it waits until that daemon's lease
+    /// has ended for sure.
+    pub is_successor: bool,
     /// The last owner, whose log is the newest where there is none.
     pub last_owner: DaemonIndex,
     /// The followers, at most `FOLLOWERS_MAX` and one more while the service moves.
@@ -157,7 +158,7 @@ impl Membership {
             Seat {
                 epoch: 1,
                 owner: Some(owner),
-                is_heir: false,
+                is_successor: false,
                 last_owner: owner,
                 followers: Vec::new(),
             }
@@ -232,7 +233,7 @@ impl Encode for Membership {
         for seat in &self.seats {
             seat.epoch.encode(to);
             seat.owner.map_or(u16::MAX, |owner| owner.0).encode(to);
-            u8::from(seat.is_heir).encode(to);
+            u8::from(seat.is_successor).encode(to);
             seat.last_owner.0.encode(to);
             (seat.followers.len() as u8).encode(to);
             for follower in &seat.followers {
@@ -274,7 +275,7 @@ impl Decode for Membership {
                 u16::MAX => None,
                 index => Some(exists(index)?),
             };
-            let is_heir = flag(from)?;
+            let is_successor = flag(from)?;
             let last_owner = exists(from.u16()?)?;
             let followed = from.u8()?;
             if usize::from(followed) > FOLLOWING_MAX {
@@ -285,7 +286,7 @@ impl Decode for Membership {
                 let (daemon, since) = (exists(from.u16()?)?, from.u64()?);
                 followers.push(Follower { daemon, since, is_in_sync: flag(from)? });
             }
-            seats.push(Seat { epoch, owner, is_heir, last_owner, followers });
+            seats.push(Seat { epoch, owner, is_successor, last_owner, followers });
         }
         Ok(Membership { epoch, followers, same_domain, members, seats })
     }

@@ -1,12 +1,12 @@
 //! One daemon's part in the cluster: it puts consensus, beats and shipping together.
 //!
-//! Inputs are functions of `Node`; each appends to a list what the daemon does, in this order. The daemon
-//! calls `tick` when `TICK_NANOS` passed at most.
+//! Inputs are functions of `Node`; each appends to a list what the daemon does, in this order. The
+//! daemon calls `tick` when `TICK_NANOS` passed at most.
 //!
 //! | what happens | how |
 //! |---|---|
 //! | a daemon is dead | `beats`: voters miss its beats, peers cannot reach it either: `Change::Down` |
-//! | its services go on | the heir activates its copy, and serves when the old lease has ended for sure |
+//! | its services go on | the successor activates its copy, and serves when the old lease has ended for sure |
 //! | an owner hands over | it pauses, ships what is left, proposes `Change::HandOver`, and is released |
 //! | a follower is missing | `policy` names one, the owner ships a snapshot, then proposes `Change::InSync` |
 
@@ -33,7 +33,7 @@ const REPEAT_NANOS: i64 = 200_000_000;
 /// Changes that the policy proposes before it looks at the membership again.
 const CHANGES_AT_ONCE: usize = 64;
 
-/// What the daemon does.
+/// An action of the daemon; they are done in their order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Stores the base of the consensus, before what follows.
@@ -57,9 +57,10 @@ pub enum Action {
         /// The change.
         step: StandbyStep,
     },
-    /// This daemon owns the service now, with the copy that it has. `Node::serving` says when it serves.
+    /// This daemon owns the service now, with the copy that it has. `Node::serving` says when it
+    /// serves.
     Activate(Tenure),
-    /// This daemon no longer owns the service. Those who wait ask the new owner.
+    /// This daemon no longer owns the service. Waiting operations go to the new owner.
     Release(Tenure),
     /// Begins no operation of the service until `Resume` or `Release`.
     Pause(ServiceIndex),
@@ -100,7 +101,8 @@ pub struct Settings {
     pub incarnation: u64,
     /// Its failure domain.
     pub domain: u32,
-    /// Whether it has nothing of an earlier start, and was not in the membership since: `Node::is_empty`.
+    /// Whether it has nothing of an earlier start, and was not in the membership since:
+    /// `Node::is_empty`.
     pub is_empty: bool,
     /// The voters of the consensus.
     pub voters: Vec<DaemonIndex>,
@@ -204,7 +206,7 @@ impl Node {
         self.settings.incarnation
     }
 
-    /// What `Settings::is_empty` is at the next start.
+    /// `Settings::is_empty` of the next start.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.settings.is_empty
@@ -228,8 +230,8 @@ impl Node {
             return Serving::Later;
         }
         // Without followers nobody can take over.
-        let is_safe = seat.followers.is_empty() && !seat.is_heir || self.beats.has_lease(now);
-        let is_alone = !seat.is_heir || self.services.is_settled(service);
+        let is_safe = seat.followers.is_empty() && !seat.is_successor || self.beats.has_lease(now);
+        let is_alone = !seat.is_successor || self.services.is_settled(service);
         if is_safe && is_alone { Serving::Yes } else { Serving::Later }
     }
 
@@ -356,7 +358,7 @@ impl Node {
     pub fn propose(&mut self, change: &Change, out: &mut Vec<Action>) {
         let mut outputs = Vec::new();
         if let Some(consensus) = &mut self.consensus {
-            // Without a leader it is lost, and repeated by whoever wants it.
+            // Without a leader it is lost, and repeated by its proposer.
             let _ = consensus.propose(change, &mut outputs);
         } else if let Some(voter) = self.beats.nearest_voter() {
             // Any voter knows the leader.
@@ -421,7 +423,7 @@ impl Node {
             self.beats.forget_lease();
         }
         out.push(Action::Changed);
-        if self.services.has_heirs(&self.membership) {
+        if self.services.has_waiting_successors(&self.membership) {
             // The sooner voters are known to know of it, the sooner this daemon serves.
             self.beat(out);
         }
@@ -490,7 +492,7 @@ impl Node {
         }
     }
 
-    /// What the leader does: it declares daemons dead, and follows the policy.
+    /// The leader declares daemons dead, and follows the policy.
     fn lead(&mut self, out: &mut Vec<Action>) {
         let own = self.settings.own;
         for (daemon, asked) in self.beats.suspects(&self.membership, own, self.now) {
@@ -512,7 +514,7 @@ impl Node {
 
     fn follow_policy(&mut self, out: &mut Vec<Action>) {
         let (now, epoch) = (self.now, self.membership.epoch);
-        // What was proposed is applied, or was lost.
+        // Earlier proposals are applied, or were lost.
         if self.rests_in == Some(epoch) || epoch < self.awaited_epoch && now < self.asked_again_at {
             return;
         }

@@ -1,22 +1,22 @@
-//! What the membership still needs: followers that are missing, services that must leave a daemon, and an
+//! The needs of a membership: followers that are missing, services that must leave a daemon, and an
 //! even load (O7). Equal inputs give equal answers. Asked by the daemon that leads the consensus, which
 //! proposes the answer and asks again.
 //!
-//! A service moves to a follower. Where none of its followers is to take it over it gets one more for the
-//! time of the move: the *mover*, the last follower of a service that has more than it should have. After
-//! the hand-over the old owner is the mover, which nothing keeps.
+//! A service moves to a follower. Where none of its followers is to take it over it gets one more
+//! for the time of the move: the *mover*, the last follower of a service that has more than it
+//! should have. After the hand-over the old owner is the mover, which nothing keeps.
 
 use crate::change::{Change, Following, Tenure};
 use crate::membership::{FOLLOWING_MAX, Follower, Membership, Presence, Seat, ServiceIndex};
 use wire::DaemonIndex;
 
-/// A move must lower the load of the busier daemon by this fraction at least, or services would go to and
-/// fro with each change of what is measured.
+/// A move must lower the load of the busier daemon by this fraction at least, or services would go
+/// to and fro with each change of what is measured.
 const GAIN_DIVISOR: u64 = 10;
 
-/// The next change that brings the membership closer to what its settings ask for. `None`: nothing is to
-/// do, or nothing can be done now. `weights` has the load of each service in any unit; services beyond its
-/// end weigh 1.
+/// The next change that brings the membership closer to what its settings ask for. `None`: nothing
+/// is to do, or nothing can be done now. `weights` has the load of each service in any unit;
+/// services beyond its end weigh 1.
 #[must_use]
 pub fn next_change(membership: &Membership, weights: &[u64]) -> Option<Change> {
     let view = View::new(membership, weights);
@@ -33,8 +33,8 @@ fn following(service: ServiceIndex, seat: &Seat, follower: &Follower) -> Followi
     Following { of, follower: follower.daemon, since: follower.since }
 }
 
-/// The next changes, at most `most`: each fits the membership as those before it leave it. The last may be
-/// a hand-over, which takes an owner's time.
+/// The next changes, at most `most`: each fits the membership as those before it leave it. The last
+/// may be a hand-over, which takes an owner's time.
 #[must_use]
 pub fn next_changes(membership: &Membership, weights: &[u64], most: usize) -> Vec<Change> {
     let mut changes = Vec::new();
@@ -101,8 +101,8 @@ impl<'a> View<'a> {
         seat.followers.last().filter(|it| is_moving && self.membership.is_up(it.daemon))
     }
 
-    /// The least loaded daemon that may get a copy. Of those with equal load the one that follows the owner
-    /// least, so that the load of a dead daemon does not fall on one other.
+    /// The least loaded daemon that may get a copy. Of those with equal load the one that follows
+    /// the owner least, so that the load of a dead daemon does not fall on one other.
     fn place(&self, seat: &Seat, load: impl Fn(DaemonIndex) -> u64) -> Option<DaemonIndex> {
         let mut following = vec![0; self.owned.len()];
         for other in self.membership.seats.iter().filter(|it| it.owner == seat.owner) {
@@ -131,8 +131,8 @@ impl<'a> View<'a> {
         Some(Change::AddFollower { of: Tenure { service, epoch: seat.epoch }, follower })
     }
 
-    /// A mover that is in sync takes over, one that is not needed goes; so do followers that leave, once
-    /// there are others.
+    /// A mover that is in sync takes over, one that is not needed goes; so do followers that leave,
+    /// once there are others.
     fn end_of_move(&self, service: ServiceIndex, seat: &Seat) -> Option<Change> {
         let of = |it: &Follower| following(service, seat, it);
         let owner = seat.owner?;
@@ -160,8 +160,8 @@ impl<'a> View<'a> {
             return None;
         }
         let of = Tenure { service, epoch: seat.epoch };
-        if let Some(heir) = self.staying(seat).find(|it| it.is_in_sync) {
-            return Some(Change::HandOver { of: following(service, seat, heir) });
+        if let Some(successor) = self.staying(seat).find(|it| it.is_in_sync) {
+            return Some(Change::HandOver { of: following(service, seat, successor) });
         }
         if self.staying(seat).next().is_some() || seat.followers.len() >= FOLLOWING_MAX {
             return None;
@@ -190,8 +190,8 @@ impl<'a> View<'a> {
             let after = self.owned(to).saturating_add(weight);
             after < load && load - after > load / GAIN_DIVISOR
         };
-        if let Some(heir) = self.staying(seat).find(|it| it.is_in_sync && is_gain(it.daemon)) {
-            return Some(Change::HandOver { of: following(service, seat, heir) });
+        if let Some(successor) = self.staying(seat).find(|it| it.is_in_sync && is_gain(it.daemon)) {
+            return Some(Change::HandOver { of: following(service, seat, successor) });
         }
         if seat.followers.len() >= FOLLOWING_MAX {
             return None;

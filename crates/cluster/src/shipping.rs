@@ -5,17 +5,17 @@
 //!  follower: Parcel(n) --> stored --> Receipt(n)
 //! ```
 //!
-//! Two buffers take turns as in the paper: records go to the one that fills while the other is on its way
-//! (`Owner::seal` swaps them). A lane numbers its parcels from 1. It begins with a snapshot of the service,
-//! in slices, between which the records of the same time are sent. Records hold absolute states, so the
-//! mixture is the state at its end.
+//! Two buffers take turns as in the paper: records go to the one that fills while the other is on
+//! its way (`Owner::seal` swaps them). A lane numbers its parcels from 1. It begins with a snapshot
+//! of the service, in slices, between which the records of the same time are sent. Records hold
+//! absolute states, so the mixture is the state at its end.
 //!
 //! Invariants
-//! 1. A follower stores the parcels of a lane in their order, each once. A parcel of an older epoch or of
-//!    an older lane is refused.
-//! 2. The owner acknowledges an operation as replicated when every follower that is in sync, or that was
-//!    proposed to be, has sent the receipt for its record.
-//! 3. What a lane keeps for repetition is bounded; a follower that is too slow begins anew.
+//! 1. A follower stores the parcels of a lane in their order, each once. A parcel of an older epoch
+//!    or of an older lane is refused.
+//! 2. The owner acknowledges an operation as replicated when every follower that is in sync, or
+//!    that was proposed to be, has sent the receipt for its record.
+//! 3. A lane keeps a bounded number of bytes for repetition; a follower that is too slow begins anew.
 
 pub mod follower;
 pub mod owner;
@@ -45,7 +45,7 @@ pub enum Contents<'a> {
     Complete,
 }
 
-/// What an owner sends.
+/// A message of an owner to a follower.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Parcel<'a> {
     /// The lane.
@@ -54,11 +54,11 @@ pub struct Parcel<'a> {
     pub number: u64,
     /// The first parcel of the lane without a receipt: the follower has those before it, or lost them.
     pub first: u64,
-    /// What is in it.
+    /// Its contents.
     pub contents: Contents<'a>,
 }
 
-/// What a follower answers.
+/// A message of a follower to the owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Receipt {
     /// The lane.

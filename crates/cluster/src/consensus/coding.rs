@@ -127,11 +127,12 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
     Ok(message)
 }
 
-/// What the algorithm takes for granted, and panics about.
+/// Refuses messages about which the algorithm panics.
 fn check(message: &Message, entries: &[Entry]) -> Result<(), Malformed> {
     match message.get_msg_type() {
         MessageType::MsgAppend => {
-            // Term 0 means an entry that is not there. Terms never fall, and none is above the sender's.
+            // Term 0 means an entry that is not there. Terms never fall, and none is above the
+            // sender's.
             let mut term = message.log_term.max(1);
             for (entry, index) in entries.iter().zip(message.index.saturating_add(1)..) {
                 if entry.index != index || entry.term < term {

@@ -1,5 +1,5 @@
-//! What a voter stores: the base, that is the membership at some index of the log, and the tail, that is
-//! its votes and the entries since. Two, since the base is large and rarely written.
+//! The files of a voter: the base, that is the membership at some index of the log, and the tail,
+//! that is its votes and the entries since. Two, since the base is large and rarely written.
 //!
 //! Encoded base: index, term, number of voters (4 bytes) and each (8), the membership.
 //! Encoded tail: term, vote, commit, number of entries (4 bytes) and each as in `coding`.

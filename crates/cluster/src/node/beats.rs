@@ -1,10 +1,10 @@
 //! Signs of life (F6): leases of owners, suspicion, and the question to peers before a daemon is dead.
 //!
-//! Each daemon beats to all voters. A voter answers a daemon that it counts as alive with a grant. A daemon
-//! has its *lease* while a majority of voters granted beats that it sent less than `lease_nanos` ago. A
-//! voter that has applied `Change::Down` grants nothing, and says for how long it has not. So a lease has
-//! ended for sure `lease_nanos` after the last grant of a majority of voters that know of the change
-//! (`Beats::leases_end`), whatever messages were late.
+//! Each daemon beats to all voters. A voter answers a daemon that it counts as alive with a grant.
+//! A daemon has its *lease* while a majority of voters granted beats that it sent less than
+//! `lease_nanos` ago. A voter that has applied `Change::Down` grants nothing, and says for how long
+//! it has not. So a lease has ended for sure `lease_nanos` after the last grant of a majority of
+//! voters that know of the change (`Beats::leases_end`), whatever messages were late.
 //!
 //! The leader suspects a daemon when beats are missing for longer than they ever were apart, and asks
 //! voters and other daemons. It is dead when nobody reaches it and a majority of those asked said so; a
@@ -128,7 +128,7 @@ impl Beats {
             let quiet = i64::try_from(grant.quiet).unwrap_or(i64::MAX).min(lease);
             let quiet = quiet - quiet / DRIFT_DIVISOR;
             known.push((grant.epoch, now - quiet));
-            // What is older than any wait is never asked for.
+            // Nothing asks for entries that are older than any wait.
             if known.len() > 64 {
                 known.remove(0);
             }

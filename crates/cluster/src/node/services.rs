@@ -171,13 +171,13 @@ impl Services {
         let service = following.of.service;
         let Some(seat) = membership.seat(service) else { return };
         let Some(owned) = self.owned.get_mut(&service) else { return };
-        // The next owner waits for no lease, so an heir waits for its end first.
-        let is_served = seat.owner == Some(own) && (!seat.is_heir || owned.is_settled);
+        // The next owner waits for no lease, so a successor waits for its end first.
+        let is_served = seat.owner == Some(own) && (!seat.is_successor || owned.is_settled);
         let may = is_served && owned.handover.is_none() && owned.owner.of() == following.of;
         if may && membership.may_hand_over(following) {
             owned.handover = Some(Handover { following, proposed_at: None, since: now });
             out.push(Action::Pause(service));
-            // What was appended before is sent at once.
+            // Records appended before are sent at once.
             owned.owner.hurry();
             let mut outputs = Vec::new();
             owned.owner.tick(now, &mut outputs);
@@ -244,18 +244,18 @@ impl Services {
 
     /// Whether a service of this daemon waits for the end of an earlier owner's lease, and nobody knows
     /// when that is.
-    pub(super) fn has_heirs(&self, membership: &Membership) -> bool {
+    pub(super) fn has_waiting_successors(&self, membership: &Membership) -> bool {
         self.owned.iter().any(|(service, owned)| {
-            let is_heir = membership.seat(*service).is_some_and(|it| it.is_heir);
-            is_heir && owned.settles_at.is_none()
+            let is_successor = membership.seat(*service).is_some_and(|it| it.is_successor);
+            is_successor && owned.settles_at.is_none()
         })
     }
 
-    /// An heir learns when it may serve.
+    /// A successor learns when it may serve.
     pub(super) fn settle(&mut self, membership: &Membership, beats: &Beats) {
         for (service, owned) in &mut self.owned {
-            let is_heir = membership.seat(*service).is_some_and(|it| it.is_heir);
-            if is_heir && owned.settles_at.is_none() {
+            let is_successor = membership.seat(*service).is_some_and(|it| it.is_successor);
+            if is_successor && owned.settles_at.is_none() {
                 owned.settles_at = beats.leases_end(owned.in_epoch);
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{Contents, Lane, Parcel, Receipt};
 
-/// What the daemon does, in this order.
+/// An action of the daemon; they are done in their order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FollowerOutput<'a> {
     /// Begins another copy beside the one there is.
@@ -37,8 +37,8 @@ impl Standby {
         Standby { lane: Some((lane, stored)) }
     }
 
-    /// Takes a parcel. `known_epoch` is the epoch of the service in this daemon's membership: an owner of
-    /// an earlier one is no longer the owner.
+    /// Takes a parcel. `known_epoch` is the epoch of the service in this daemon's membership: an
+    /// owner of an earlier one is no longer the owner.
     pub fn receive<'a>(
         &mut self,
         parcel: &Parcel<'a>,

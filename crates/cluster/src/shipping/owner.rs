@@ -21,7 +21,7 @@ const REPEAT_NANOS: i64 = 200_000_000;
 /// A follower that is in sync and sends no receipt for this long is dropped.
 pub const SILENCE_NANOS: i64 = 1_000_000_000;
 
-/// What the daemon does.
+/// An action of the daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OwnerOutput {
     /// Sends an encoded parcel. It may be lost.
@@ -75,7 +75,7 @@ struct Kept {
 
 /// How far a follower has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Standing {
+enum LaneProgress {
     /// It receives the snapshot.
     Snapshot,
     /// The snapshot ends with the parcel of this number.
@@ -93,7 +93,7 @@ struct LaneState {
     follower: DaemonIndex,
     since: u64,
     lane: Lane,
-    standing: Standing,
+    progress: LaneProgress,
     kept: VecDeque<Kept>,
     kept_bytes: usize,
     /// Number of the first kept parcel.
@@ -109,7 +109,7 @@ struct LaneState {
 
 impl LaneState {
     const fn counts(&self) -> bool {
-        !matches!(self.standing, Standing::Snapshot | Standing::Records { .. })
+        !matches!(self.progress, LaneProgress::Snapshot | LaneProgress::Records { .. })
     }
 
     const fn following(&self) -> Following {
@@ -175,7 +175,7 @@ impl Owner {
         self.is_urgent = true;
     }
 
-    /// What was appended is sent with the next `tick`.
+    /// The records so far are sent with the next `tick`.
     pub const fn hurry(&mut self) {
         self.is_urgent = true;
     }
@@ -185,12 +185,13 @@ impl Owner {
         self.waiting.into_iter().map(|(ticket, _)| ticket)
     }
 
-    /// The next slice of the snapshot of a lane: records of the state as it is now, each with its length.
+    /// The next slice of the snapshot of a lane: records of the state as it is now, each with its
+    /// length.
     pub fn slice(&mut self, lane: Lane, batch: &[u8], is_last: bool) {
         self.seal();
         let sealed = self.sealed;
         let Some(state) = self.lanes.iter_mut().find(|it| it.lane == lane) else { return };
-        if state.standing != Standing::Snapshot {
+        if state.progress != LaneProgress::Snapshot {
             return;
         }
         if !batch.is_empty() {
@@ -199,7 +200,7 @@ impl Owner {
         if is_last {
             state.keep(Load::Complete, sealed);
             let complete = state.first + state.kept.len() as u64 - 1;
-            state.standing = Standing::Records { complete };
+            state.progress = LaneProgress::Records { complete };
         }
     }
 
@@ -210,7 +211,7 @@ impl Owner {
         for follower in &seat.followers {
             let known = self.lanes.iter_mut().find(|it| it.follower == follower.daemon);
             match known {
-                Some(lane) if follower.is_in_sync => lane.standing = Standing::InSync,
+                Some(lane) if follower.is_in_sync => lane.progress = LaneProgress::InSync,
                 Some(_) => {}
                 None => self.begin(follower.daemon, follower.since, now, out),
             }
@@ -223,7 +224,7 @@ impl Owner {
     }
 
     fn begin(&mut self, follower: DaemonIndex, since: u64, now: i64, out: &mut Vec<OwnerOutput>) {
-        // What was appended before is in the snapshot.
+        // Records appended before are in the snapshot.
         self.seal();
         self.sealed = self.appended;
         self.lanes_begun += 1;
@@ -232,7 +233,7 @@ impl Owner {
             follower,
             since,
             lane,
-            standing: Standing::Snapshot,
+            progress: LaneProgress::Snapshot,
             kept: VecDeque::new(),
             kept_bytes: 0,
             first: 1,
@@ -356,20 +357,20 @@ impl Owner {
             let is_full = lane.kept_bytes > LANE_BYTES_MAX;
             let is_lost = now - lane.heard_at >= SILENCE_NANOS || is_full;
             let of = lane.following();
-            if let Standing::Records { complete } = lane.standing
+            if let LaneProgress::Records { complete } = lane.progress
                 && lane.first > complete
                 && lane.kept.len() <= WINDOW
             {
-                lane.standing = Standing::Joining { needed: self.appended };
+                lane.progress = LaneProgress::Joining { needed: self.appended };
             }
-            if let Standing::Joining { needed } = lane.standing
+            if let LaneProgress::Joining { needed } = lane.progress
                 && lane.records >= needed
             {
-                lane.standing = Standing::Proposed;
+                lane.progress = LaneProgress::Proposed;
             }
             let change = if lane.counts() && is_lost {
                 Change::DropFollower { of }
-            } else if lane.standing == Standing::Proposed {
+            } else if lane.progress == LaneProgress::Proposed {
                 Change::InSync { of }
             } else if is_full {
                 anew.push((lane.follower, lane.since));

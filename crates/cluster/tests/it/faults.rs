@@ -61,9 +61,9 @@ impl Faults {
         let length =
             |random: &mut Random| SECOND / 20 + random.uniform(3_000_000_000).cast_signed();
         for _ in 0..self.kills {
-            let (when, who) = (next(), daemon(random));
-            plan.push((when, Fault::Kill(who)));
-            plan.push((when + length(random), Fault::Start(who)));
+            let (when, index) = (next(), daemon(random));
+            plan.push((when, Fault::Kill(index)));
+            plan.push((when + length(random), Fault::Start(index)));
         }
         for _ in 0..self.cuts {
             let when = next();
@@ -84,9 +84,9 @@ impl Faults {
         }
         let mut end = 3 * SECOND + span + 4 * SECOND;
         for _ in 0..self.losses {
-            let who = daemon(random);
-            plan.push((end, Fault::Lose(who)));
-            plan.push((end + length(random), Fault::Start(who)));
+            let index = daemon(random);
+            plan.push((end, Fault::Lose(index)));
+            plan.push((end + length(random), Fault::Start(index)));
             end += 12 * SECOND;
         }
         plan.sort_by_key(|&(when, _)| when);

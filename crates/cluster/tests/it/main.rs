@@ -1,5 +1,5 @@
-//! Clusters of daemons in virtual time: `world` runs the nodes, `faults` disturbs them, and every run ends
-//! with a time without faults in which everything must come right.
+//! Clusters of daemons in virtual time: `world` runs the nodes, `faults` disturbs them, and every
+//! run ends with a time without faults in which everything must come right.
 #![allow(missing_docs, reason = "tests")]
 
 mod bytes;

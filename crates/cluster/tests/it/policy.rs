@@ -6,7 +6,8 @@ use cluster::policy::next_change;
 use proptest::prelude::*;
 use wire::DaemonIndex;
 
-/// Applies what the policy asks for, and followers that come in sync at once, until it asks for nothing.
+/// Applies what the policy asks for, and followers that come in sync at once, until it asks for
+/// nothing.
 fn settle(membership: &mut Membership, weights: &[u64]) -> usize {
     for step in 0..10_000 {
         let joining = membership.services().find_map(|(service, seat)| {
@@ -60,8 +61,8 @@ proptest! {
     }
 }
 
-/// Whether the least loaded daemons have a copy already: a service moves to a daemon that has none, or to a
-/// follower.
+/// Whether the least loaded daemons have a copy already: a service moves to a daemon that has none,
+/// or to a follower.
 fn has_copy_at_least(seat: &cluster::membership::Seat, loads: &[u64]) -> bool {
     let least = loads.iter().min().expect("one");
     (0..loads.len()).all(|it| loads[it] != *least || seat.has(DaemonIndex(it as u16)))

@@ -1,8 +1,9 @@
 //! A cluster: nodes with what each stores, a network, and clients that write and check what they read.
 //!
-//! A service here is a table of numbers; a record sets one. A client writes growing numbers to its key, one
-//! after the other. Checked at every step: a daemon that serves has, for each key, at least the last number
-//! whose write was acknowledged as replicated, and so the daemons that serve are one per service.
+//! A service here is a table of numbers; a record sets one. A client writes growing numbers to its
+//! key, one after the other. Checked at every step: a daemon that serves has, for each key, at
+//! least the last number whose write was acknowledged as replicated, and so the daemons that serve
+//! are one per service.
 
 use crate::faults::{Fault, Faults};
 use cluster::encoding::Encode as _;
@@ -35,7 +36,7 @@ struct Copy {
     begun: Option<Table>,
 }
 
-/// What a host stores: it survives the process.
+/// Files of a host: they survive the process.
 #[derive(Clone, Default)]
 struct Disk {
     consensus: Option<(Vec<u8>, Vec<u8>)>,
@@ -216,7 +217,8 @@ impl World {
         first
     }
 
-    /// Runs for a while, and then delivers changed messages: nothing that a peer says ends a node by a panic.
+    /// Runs for a while, and then delivers changed messages: nothing that a peer says ends a node
+    /// by a panic.
     pub(crate) fn run_with_changed_messages(mut self, count: u64) {
         self.until(3 * SECOND);
         self.is_honest = false;
@@ -358,7 +360,7 @@ impl World {
                 self.check_followers();
                 self.stop(index);
                 let disk = &mut self.hosts[usize::from(index)].disk;
-                // What a voter agreed to must not be forgotten; the rest of its node is.
+                // A voter must not forget its votes; the rest of its node is lost.
                 let consensus = disk.consensus.take();
                 let incarnation = disk.incarnation;
                 *disk = Disk { consensus, incarnation, is_empty: true, ..Disk::default() };
@@ -532,7 +534,7 @@ impl World {
         assert!(epochs.windows(2).all(|pair| pair[0] == pair[1]), "epochs {epochs:?}");
         let served = (0..self.setup.services as u32).all(|it| self.server(it).is_some());
         assert!(served, "a service is not served");
-        // What is on its way arrives; then followers equal their owners.
+        // Messages on their way arrive; then followers equal their owners.
         self.events.retain(|event| event.what != What::Write);
         let end = self.now + SECOND;
         self.until(end);
