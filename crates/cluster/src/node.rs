@@ -3,12 +3,12 @@
 //! Inputs are functions of `Node`; each appends to a list what the daemon does, in this order. The
 //! daemon calls `tick` when `TICK_NANOS` passed at most.
 //!
-//! | what happens | how |
+//! | event | steps |
 //! |---|---|
-//! | a daemon is dead | `beats`: voters miss its beats, peers cannot reach it either: `Change::Down` |
-//! | its services go on | the successor activates its copy, and serves when the old lease has ended for sure |
-//! | an owner hands over | it pauses, ships what is left, proposes `Change::HandOver`, and is released |
-//! | a follower is missing | `policy` names one, the owner ships a snapshot, then proposes `Change::InSync` |
+//! | a daemon is dead | `beats`: voters miss its beats, no peer reaches it: `Change::Down` |
+//! | its services go on | the successor activates its copy, and serves when the old lease has ended |
+//! | an owner hands over | it pauses, ships the rest, proposes `Change::HandOver`, and is released |
+//! | a follower is missing | `policy` names one, the owner ships a snapshot: `Change::InSync` |
 
 mod beats;
 mod messages;

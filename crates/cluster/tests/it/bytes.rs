@@ -59,7 +59,8 @@ proptest! {
             for (service, seat) in membership.services() {
                 let earlier = before.seat(service).expect("services stay");
                 prop_assert!(seat.epoch >= earlier.epoch);
-                prop_assert!(seat.owner.is_none() || seat.owner == earlier.owner || seat.epoch > earlier.epoch);
+                let is_same = seat.owner.is_none() || seat.owner == earlier.owner;
+                prop_assert!(is_same || seat.epoch > earlier.epoch);
                 let mut copies: Vec<_> = seat.followers.iter().map(|it| it.daemon).collect();
                 copies.extend(seat.owner);
                 copies.sort();

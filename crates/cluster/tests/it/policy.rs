@@ -39,8 +39,9 @@ proptest! {
     ) {
         let followers = followers.min(daemons as u8 - 1);
         let domains: Vec<u32> = (0..daemons).collect();
-        let mut membership = Membership::initial(&domains, services.min(daemons as usize * 8), followers, false)
-            .expect("a setup");
+        let services = services.min(domains.len() * 8);
+        let mut membership =
+            Membership::initial(&domains, services, followers, false).expect("a setup");
         settle(&mut membership, &weights);
         for (_, seat) in membership.services() {
             prop_assert_eq!(seat.followers.len(), usize::from(followers));
