@@ -33,7 +33,7 @@ fn a_cluster_without_faults_gets_its_followers() {
 
 #[test]
 fn processes_die_and_return() {
-    campaign("kills", 60, |seed| {
+    campaign("kills", 300, |seed| {
         let daemons = 3 + (seed % 5) as u16;
         (setup(daemons, 1 + (seed % 2) as u8), Faults { kills: 6, ..QUIET })
     });
@@ -41,7 +41,7 @@ fn processes_die_and_return() {
 
 #[test]
 fn networks_are_cut_in_all_ways() {
-    campaign("cuts", 60, |seed| {
+    campaign("cuts", 300, |seed| {
         let faults = Faults { cuts: 6, one_way_cuts: 6, loss_percent: 5, ..QUIET };
         (setup(3 + (seed % 5) as u16, 1), faults)
     });
@@ -49,21 +49,21 @@ fn networks_are_cut_in_all_ways() {
 
 #[test]
 fn processes_stand_still_and_go_on() {
-    campaign("pauses", 60, |seed| {
+    campaign("pauses", 300, |seed| {
         (setup(3 + (seed % 5) as u16, 1), Faults { pauses: 8, loss_percent: 2, ..QUIET })
     });
 }
 
 #[test]
 fn a_node_is_lost_with_all_that_it_has() {
-    campaign("losses", 40, |seed| {
+    campaign("losses", 200, |seed| {
         (setup(4 + (seed % 4) as u16, 1), Faults { losses: 3, loss_percent: 2, ..QUIET })
     });
 }
 
 #[test]
 fn services_move_while_faults_happen() {
-    campaign("moves", 60, |seed| {
+    campaign("moves", 400, |seed| {
         let faults = Faults { moves: 5, kills: 3, pauses: 3, cuts: 2, loss_percent: 3, ..QUIET };
         (setup(4 + (seed % 4) as u16, (seed % 3) as u8), faults)
     });
@@ -71,7 +71,7 @@ fn services_move_while_faults_happen() {
 
 #[test]
 fn everything_at_once() {
-    campaign("all", 80, |seed| {
+    campaign("all", 480, |seed| {
         let faults = Faults {
             kills: 4,
             cuts: 4,
