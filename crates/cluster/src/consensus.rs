@@ -214,7 +214,7 @@ impl Consensus {
 
     fn set_timeout(&mut self) {
         let raft = &self.node.raft;
-        let mixed = wire::hash::mix(self.seed ^ raft.id, raft.term);
+        let mixed = wire::hash::mix(wire::hash::mix(self.seed, raft.id), raft.term);
         self.node.raft.set_randomized_election_timeout(
             ELECTION_TICKS + (mixed % ELECTION_TICKS as u64) as usize,
         );

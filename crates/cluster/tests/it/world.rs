@@ -517,9 +517,14 @@ impl World {
         });
     }
 
-    fn check_followers(&self) {
-        let leader = self.hosts.iter().flat_map(|host| &host.node).find(|node| node.leads());
-        let membership = leader.expect("a leader").membership();
+    fn check_followers(&mut self) {
+        // A message that is late may cause an election at any time.
+        let end = self.now + 3 * SECOND;
+        while !self.nodes().any(Node::leads) && self.now < end {
+            self.until(self.now + TICK);
+            self.now += TICK;
+        }
+        let membership = self.nodes().find(|node| node.leads()).expect("a leader").membership();
         for (service, seat) in membership.services() {
             let in_sync = seat.followers.iter().filter(|it| it.is_in_sync).count();
             assert!(seat.owner.is_some(), "{service:?} has no owner");
