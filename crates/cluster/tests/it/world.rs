@@ -196,8 +196,7 @@ impl World {
         let mut stalls = Vec::new();
         for service in services {
             while self.server(service).is_none() && self.now < killed + 20 * SECOND {
-                self.until(self.now + MILLI);
-                self.now += MILLI;
+                self.pass(MILLI);
             }
             stalls.push(self.now - killed);
         }
@@ -251,6 +250,12 @@ impl World {
                 });
             }
         }
+    }
+
+    fn pass(&mut self, nanos: i64) {
+        let end = self.now + nanos;
+        self.until(end);
+        self.now = end;
     }
 
     fn until(&mut self, end: i64) {
@@ -521,8 +526,7 @@ impl World {
         // A message that is late may cause an election at any time.
         let end = self.now + 3 * SECOND;
         while !self.nodes().any(Node::leads) && self.now < end {
-            self.until(self.now + TICK);
-            self.now += TICK;
+            self.pass(TICK);
         }
         let membership = self.nodes().find(|node| node.leads()).expect("a leader").membership();
         for (service, seat) in membership.services() {
