@@ -32,3 +32,6 @@ pub mod consensus;
 pub mod shipping;
 
 pub mod node;
+
+/// A proposal without an effect, and a parcel without a receipt, are sent again after this time.
+pub(crate) const REPEAT_NANOS: i64 = 200_000_000;

@@ -16,6 +16,7 @@ mod services;
 
 pub use services::Serving;
 
+use crate::REPEAT_NANOS;
 use crate::change::{Change, Following, Tenure};
 use crate::consensus::{Consensus, Output, TICK_NANOS};
 use crate::encoding::{Decode, Encode};
@@ -28,8 +29,6 @@ use services::Services;
 use wire::DaemonIndex;
 use wire::codec::Malformed;
 
-/// A proposal without an effect is repeated after this time.
-const REPEAT_NANOS: i64 = 200_000_000;
 /// Changes that the policy proposes before it looks at the membership again.
 const CHANGES_AT_ONCE: usize = 64;
 
@@ -342,19 +341,7 @@ impl Node {
         self.beats.checked(daemon, self.settings.own, is_reached);
     }
 
-    /// The host of a daemon says that the daemon has ended.
-    pub fn ended(
-        &mut self,
-        daemon: DaemonIndex,
-        incarnation: u64,
-        now: i64,
-        out: &mut Vec<Action>,
-    ) {
-        self.now = now;
-        self.propose(&Change::Down { daemon, incarnation }, out);
-    }
-
-    /// Proposes a change that a person asks for.
+    /// Proposes a change: one that a person asks for, or `Down` where the host says that a daemon ended.
     pub fn propose(&mut self, change: &Change, out: &mut Vec<Action>) {
         let mut outputs = Vec::new();
         if let Some(consensus) = &mut self.consensus {

@@ -3,6 +3,7 @@
 use super::beats::Beats;
 use super::messages::Message;
 use super::{Action, StandbyStep};
+use crate::REPEAT_NANOS;
 use crate::change::{Change, Following, Tenure};
 use crate::membership::{Membership, ServiceIndex};
 use crate::shipping::follower::{FollowerOutput, Standby};
@@ -33,8 +34,6 @@ struct Handover {
 
 /// How long an owner stands still for a follower that does not get what is left.
 const HANDOVER_NANOS: i64 = 1_000_000_000;
-/// A proposal without an effect is repeated after this time.
-const REPEAT_NANOS: i64 = 200_000_000;
 
 struct Owned {
     owner: Owner,

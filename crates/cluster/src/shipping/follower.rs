@@ -17,7 +17,7 @@ pub enum FollowerOutput<'a> {
     Receipt(Receipt),
 }
 
-/// One service of which this daemon keeps a copy.
+/// One service of which this daemon keeps a copy; the default is one of which it has nothing yet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Standby {
     /// The lane that is received, and the number of its last stored parcel.
@@ -25,18 +25,6 @@ pub struct Standby {
 }
 
 impl Standby {
-    /// A service of which this daemon has nothing yet, or of which nobody knows what it is.
-    #[must_use]
-    pub const fn new() -> Standby {
-        Standby { lane: None }
-    }
-
-    /// After a restart: the copies are those after this parcel of this lane.
-    #[must_use]
-    pub const fn resume(lane: Lane, stored: u64) -> Standby {
-        Standby { lane: Some((lane, stored)) }
-    }
-
     /// Takes a parcel. `known_epoch` is the epoch of the service in this daemon's membership: an
     /// owner of an earlier one is no longer the owner.
     pub fn receive<'a>(

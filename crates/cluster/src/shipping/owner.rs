@@ -1,6 +1,7 @@
 //! The owner's side of one service: batches, lanes, and operations that wait until they are replicated.
 
 use super::{Contents, Lane, Parcel, Receipt};
+use crate::REPEAT_NANOS;
 use crate::change::{Change, Following, Tenure};
 use crate::encoding::Encode;
 use crate::membership::Seat;
@@ -16,8 +17,6 @@ pub const BATCH_BYTES: usize = 256 << 10;
 const WINDOW: usize = 8;
 /// Bytes that a lane keeps for a follower; beyond them it begins anew.
 pub const LANE_BYTES_MAX: usize = 64 << 20;
-/// A parcel without a receipt is sent again after this time.
-const REPEAT_NANOS: i64 = 200_000_000;
 /// A follower that is in sync and sends no receipt for this long is dropped.
 pub const SILENCE_NANOS: i64 = 1_000_000_000;
 
@@ -178,11 +177,6 @@ impl Owner {
     /// The records so far are sent with the next `tick`.
     pub const fn hurry(&mut self) {
         self.is_urgent = true;
-    }
-
-    /// The tickets that wait; when the owner ends they are answered otherwise.
-    pub fn abandon(self) -> impl Iterator<Item = u64> {
-        self.waiting.into_iter().map(|(ticket, _)| ticket)
     }
 
     /// The next slice of the snapshot of a lane: records of the state as it is now, each with its
@@ -388,14 +382,5 @@ impl Owner {
             self.lanes.retain(|it| it.follower != follower);
             self.begin(follower, since, now, out);
         }
-    }
-
-    /// When `tick` is due.
-    #[must_use]
-    pub fn deadline(&self, now: i64) -> i64 {
-        let sealing =
-            if self.sealed < self.appended { self.sealed_at + SHIP_NANOS } else { i64::MAX };
-        let lanes = self.lanes.iter().filter(|it| it.sent > 0).map(|it| it.sent_at + REPEAT_NANOS);
-        lanes.fold(sealing, i64::min).max(now)
     }
 }

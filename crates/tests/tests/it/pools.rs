@@ -4,7 +4,7 @@
 //! The test of two hosts needs root for network namespaces; without it it is skipped.
 
 use crate::support::agent::Agent;
-use crate::support::world::World;
+use crate::support::world::{WRITERS, World};
 use crate::support::{Instance, skip, text, wait_for};
 use serde_json::{Value, json};
 use std::process::Output;
@@ -229,22 +229,6 @@ fn a_pool_reaches_the_daemons_of_all_hosts() {
         }
     }
 }
-
-/// Writes without end, each thread in its file: 1 MiB at a time, over the first 8 MiB again and again.
-const WRITERS: &str = r"
-import os, sys, threading
-def write(path):
-    fd = os.open(path, os.O_RDWR | os.O_CREAT)
-    block, at = bytes(1 << 20), 0
-    while True:
-        os.pwrite(fd, block, at)
-        at = (at + len(block)) % (8 << 20)
-for path in sys.argv[1:]:
-    threading.Thread(target=write, args=(path,), daemon=True).start()
-print('ready', os.getpid(), flush=True)
-for line in sys.stdin: print('ok', flush=True)
-os._exit(0)
-";
 
 /// The link of host b passes 80 Mbit/s, that of host c all: while a program on host a writes to targets
 /// of both, target 1 is found slow, new files avoid it, and it returns when its link is well.

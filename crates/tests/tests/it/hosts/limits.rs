@@ -152,11 +152,7 @@ fn a_cap_holds_over_all_hosts_and_slows_no_other_job() {
     // Without the rule the job moves more in some second than the cap allows in eight.
     world.ok("a", &["qos", "delete", "cap"]);
     wait_for("the end of the rule", || rules(&world, "b").is_empty());
-    wait_for("the job at full speed", || {
-        let (begun, first) = (Instant::now(), counted(&world, "slow"));
-        let last = counted(&world, "slow");
-        last - first > 8 * CAP * (begun.elapsed().as_secs() + 1)
-    });
+    wait_for_full_speed(&world, "slow");
     movers.iter_mut().for_each(Mover::assert_runs);
     drop(movers);
     world.end();
@@ -320,14 +316,19 @@ fn a_cap_holds_for_bytes_in_the_memory_of_the_own_host() {
     assert_eq!(slow["bytes"], 0, "{shown}");
     // Without the rule nothing waits any more.
     world.ok("a", &["qos", "delete", "cap"]);
-    wait_for("the job at full speed", || {
-        let (begun, first) = (Instant::now(), counted(&world, "slow"));
-        let last = counted(&world, "slow");
-        last - first > 8 * CAP * (begun.elapsed().as_secs() + 1)
-    });
+    wait_for_full_speed(&world, "slow");
     movers.iter_mut().for_each(Mover::assert_runs);
     drop(movers);
     world.end();
+}
+
+/// Waits until a job moves bytes as if it had no limit.
+fn wait_for_full_speed(world: &World, job: &str) {
+    wait_for("the job at full speed", || {
+        let (begun, first) = (Instant::now(), counted(world, job));
+        let last = counted(world, job);
+        last - first > 8 * CAP * (begun.elapsed().as_secs() + 1)
+    });
 }
 
 #[test]
@@ -360,11 +361,7 @@ fn a_target_serves_a_pool_no_faster_than_its_max_perf() {
     assert!(others > 4 * of_pool, "the other job moved {others}, that in the pool {of_pool}");
     // Without the pool the files stay, and have no limit.
     world.ok("b", &["pool", "delete", "slow"]);
-    wait_for("the job at full speed", || {
-        let (begun, first) = (Instant::now(), counted(&world, "pooled"));
-        let last = counted(&world, "pooled");
-        last - first > 8 * CAP * (begun.elapsed().as_secs() + 1)
-    });
+    wait_for_full_speed(&world, "pooled");
     movers.iter_mut().for_each(Mover::assert_runs);
     drop(movers);
     world.end();
