@@ -43,7 +43,7 @@ pub mod calls;
 
 pub mod program;
 
-#[cfg(feature = "trace")]
+#[cfg(debug_assertions)]
 pub mod trace;
 
 /// The constructor of the shared library; it does nothing in a program that links the rlib.
@@ -76,13 +76,10 @@ mod start {
         // SAFETY: the loader passes the process's environment, which ends with a null pointer.
         let environment = unsafe { Environment::new(strings) };
         process::note_owner();
-        #[cfg(feature = "trace")]
-        if let Some(path) = environment.get(b"FOREBAY_TRACE") {
-            crate::trace::open(path.to_bytes_with_nul());
-        }
+        let is_traced = is_traced(&environment);
         // Without an instance there is nothing to intercept, and the program stays unmodified.
         let is_prepared = hooks::prepare(&environment);
-        if !is_prepared && !cfg!(feature = "trace") {
+        if !is_prepared && !is_traced {
             return;
         }
         if is_prepared {
@@ -103,6 +100,20 @@ mod start {
             // SAFETY: the loader's own arguments, passed on.
             unsafe { program::start(path, count.unsigned_abs() as usize, arguments, strings) }
         }
+    }
+
+    /// True for a test that counts calls, of which most need no instance.
+    #[cfg(debug_assertions)]
+    fn is_traced(environment: &Environment) -> bool {
+        let Some(path) = environment.get(b"FOREBAY_TRACE") else { return false };
+        crate::trace::open(path.to_bytes_with_nul());
+        true
+    }
+
+    /// Only builds for tests count calls.
+    #[cfg(not(debug_assertions))]
+    const fn is_traced(_: &Environment) -> bool {
+        false
     }
 
     /// True if this code is in an object other than the program itself.

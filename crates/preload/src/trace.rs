@@ -1,4 +1,4 @@
-//! Feature `trace`: counts, for tests, the calls that reach the handler.
+//! Builds with debug assertions: counts, for tests, the calls that reach the handler.
 //!
 //! `FOREBAY_TRACE` names a file of `select::LIMIT` counters of 8 bytes, shared by all processes
 //! that write to it. Descriptor `FAKE` is answered without the kernel, to measure the cost of

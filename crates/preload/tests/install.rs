@@ -16,6 +16,8 @@ fn cost(scratch: &Path) -> Command {
     preload::sites::prepare(scratch).expect("tables");
     let mut command = Command::new(program);
     command.env("LD_PRELOAD", common::library()).env("FOREBAY_SITES", scratch);
+    // Without an instance the library is active for what counts calls only.
+    command.env("FOREBAY_TRACE", scratch.join("counters"));
     command
 }
 

@@ -18,6 +18,8 @@ fn the_torture_program_passes_with_and_without_the_library() {
         command.args(["-s", "KILL", "100"]).arg(&program).current_dir(&scratch.0);
         if preload {
             command.env("LD_PRELOAD", common::library());
+            // Without an instance the library is active for what counts calls only.
+            command.env("FOREBAY_TRACE", scratch.join("counters"));
         }
         if tables {
             command.env("FOREBAY_SITES", &scratch.0);

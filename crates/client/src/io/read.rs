@@ -27,23 +27,38 @@ pub enum Position {
     At(u64),
 }
 
+impl Position {
+    /// Transfers at this position. If it is the open file's offset, that moves by the number of bytes.
+    ///
+    /// # Errors
+    /// EINVAL beyond the end of the largest file; those of `transfer`, with the offset unmoved.
+    #[inline(always)]
+    pub(crate) fn transfer(
+        self,
+        open: &OpenFile<'_>,
+        transfer: impl FnOnce(u64) -> Result<usize>,
+    ) -> Result<usize> {
+        match self {
+            Position::At(offset) if offset > FILE_BYTES_MAX => Err(Errno::EINVAL),
+            Position::At(offset) => transfer(offset),
+            Position::Current => {
+                let guard = open.words.lock_offset();
+                let offset = open.words.offset.load(Relaxed);
+                let count = transfer(offset)?;
+                open.words.offset.store(offset.saturating_add(count as u64), Relaxed);
+                drop(guard);
+                Ok(count)
+            }
+        }
+    }
+}
+
 /// `read(2)`, `pread(2)`. Inlined where the position is known.
 #[inline(always)]
 pub(crate) fn read(io: &Io, ofd: OfdIndex, to: &mut [u8], position: Position) -> Result<usize> {
     let open = open_file::open_for(io.transport(), ofd, want::READ)?;
     maps::check_kernel_maps(io.transport(), open.vnode)?;
-    match position {
-        Position::At(offset) if offset > FILE_BYTES_MAX => Err(Errno::EINVAL),
-        Position::At(offset) => read_counted(io, &open, offset, to),
-        Position::Current => {
-            let guard = open.words.lock_offset();
-            let offset = open.words.offset.load(Relaxed);
-            let count = read_counted(io, &open, offset, to)?;
-            open.words.offset.store(offset.saturating_add(count as u64), Relaxed);
-            drop(guard);
-            Ok(count)
-        }
-    }
+    position.transfer(&open, |offset| read_counted(io, &open, offset, to))
 }
 
 #[inline(always)]
@@ -91,18 +106,7 @@ pub(crate) fn read_vectored<'b>(
 ) -> Result<usize> {
     let open = open_file::open_for(io.transport(), ofd, want::READ)?;
     maps::check_kernel_maps(io.transport(), open.vnode)?;
-    match position {
-        Position::At(offset) if offset > FILE_BYTES_MAX => Err(Errno::EINVAL),
-        Position::At(offset) => read_each(io, &open, offset, buffers),
-        Position::Current => {
-            let guard = open.words.lock_offset();
-            let offset = open.words.offset.load(Relaxed);
-            let count = read_each(io, &open, offset, buffers)?;
-            open.words.offset.store(offset.saturating_add(count as u64), Relaxed);
-            drop(guard);
-            Ok(count)
-        }
-    }
+    position.transfer(&open, |offset| read_each(io, &open, offset, buffers))
 }
 
 fn read_each<'b>(

@@ -41,19 +41,10 @@ fn open_for_writing(transport: &Transport, ofd: OfdIndex) -> Result<OpenFile<'_>
 #[inline(always)]
 pub(crate) fn write(io: &Io, ofd: OfdIndex, from: &[u8], position: Position) -> Result<usize> {
     let open = open_for_writing(io.transport(), ofd)?;
-    match position {
-        _ if open.flags() & o::APPEND != 0 => write_buffers(io, &open, once(from), position),
-        Position::At(offset) if offset > FILE_BYTES_MAX => Err(Errno::EINVAL),
-        Position::At(offset) => write_counted(io, &open, offset, from),
-        Position::Current => {
-            let guard = open.words.lock_offset();
-            let offset = open.words.offset.load(Relaxed);
-            let count = write_counted(io, &open, offset, from)?;
-            open.words.offset.store(offset.saturating_add(count as u64), Relaxed);
-            drop(guard);
-            Ok(count)
-        }
+    if open.flags() & o::APPEND != 0 {
+        return write_at_end(io, &open, once(from), position);
     }
+    position.transfer(&open, |offset| write_counted(io, &open, offset, from))
 }
 
 #[inline(always)]
@@ -103,35 +94,30 @@ pub(crate) fn write_vectored<'b>(
     buffers: impl Iterator<Item = &'b [u8]> + Clone,
     position: Position,
 ) -> Result<usize> {
-    write_buffers(io, &open_for_writing(io.transport(), ofd)?, buffers, position)
+    let open = open_for_writing(io.transport(), ofd)?;
+    if open.flags() & o::APPEND != 0 {
+        return write_at_end(io, &open, buffers, position);
+    }
+    position.transfer(&open, |offset| write_each(io, &open, offset, buffers))
 }
 
+/// Appends; of the position only counts whether it is the open file's offset, which moves to the end.
 #[inline(never)]
-fn write_buffers<'b>(
+fn write_at_end<'b>(
     io: &Io,
     open: &OpenFile<'_>,
     buffers: impl Iterator<Item = &'b [u8]> + Clone,
     position: Position,
 ) -> Result<usize> {
-    let appends = open.flags() & o::APPEND != 0;
     match position {
         Position::At(offset) if offset > FILE_BYTES_MAX => Err(Errno::EINVAL),
-        Position::At(_) if appends => Ok(append_counted(io, open, buffers)?.count),
-        Position::At(offset) => write_each(io, open, offset, buffers),
+        Position::At(_) => Ok(append_counted(io, open, buffers)?.count),
         Position::Current => {
             let guard = open.words.lock_offset();
-            let count = if appends {
-                let appended = append_counted(io, open, buffers)?;
-                open.words.offset.store(appended.end, Relaxed);
-                appended.count
-            } else {
-                let offset = open.words.offset.load(Relaxed);
-                let count = write_each(io, open, offset, buffers)?;
-                open.words.offset.store(offset.saturating_add(count as u64), Relaxed);
-                count
-            };
+            let appended = append_counted(io, open, buffers)?;
+            open.words.offset.store(appended.end, Relaxed);
             drop(guard);
-            Ok(count)
+            Ok(appended.count)
         }
     }
 }

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::arch::Frame;
 use crate::entry::process;
-#[cfg(feature = "trace")]
+#[cfg(debug_assertions)]
 use crate::trace;
 
 /// Decision about a call.
@@ -84,7 +84,7 @@ pub(crate) enum StubAnswer {
 /// Decides about a call that creates no process.
 #[inline]
 pub fn dispatch(frame: &mut Frame) -> Verdict {
-    #[cfg(feature = "trace")]
+    #[cfg(debug_assertions)]
     if let Some(verdict) = trace::fake(frame) {
         return verdict;
     }
@@ -99,7 +99,7 @@ pub(crate) extern "C" fn enter(frame: *mut Frame) -> u64 {
     // SAFETY: the caller built the frame on its stack and uses it only after we return.
     // WHY: assembly knows no references.
     let frame = unsafe { &mut *frame };
-    #[cfg(feature = "trace")]
+    #[cfg(debug_assertions)]
     trace::count(frame.number());
     let answer = match frame.number().cast_signed() {
         libc::SYS_clone | libc::SYS_fork | libc::SYS_vfork | libc::SYS_clone3 => {
@@ -114,7 +114,7 @@ pub(crate) extern "C" fn enter(frame: *mut Frame) -> u64 {
 pub(crate) extern "C" fn enter_selected(frame: *mut Frame) -> u64 {
     // SAFETY: as in `enter`.
     let frame = unsafe { &mut *frame };
-    #[cfg(feature = "trace")]
+    #[cfg(debug_assertions)]
     trace::count(frame.number());
     answer_call(frame) as u64
 }
