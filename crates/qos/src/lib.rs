@@ -5,7 +5,8 @@
 //! - `rules`: which limits a request falls under; `division`: limits that hold over several daemons,
 //!   `exchange`: their messages.
 //! - `pool`: pools of targets, and the target of a new file or stripe (S7); `slow`: which targets of a
-//!   pool are slow (S8). `sets`: whose turn it is to write to a backing store.
+//!   pool are slow (S8). `sets`: whose turn it is to write to a backing store. `dirty`: how much of a
+//!   target's memory a job may fill.
 //!
 //! The crate is a core: it reads no clock, and equal inputs give equal decisions. It does not know
 //! what a request does or how a device works. How it is used: docs/internals/fairness.md.
@@ -37,3 +38,5 @@ pub mod pool;
 pub mod slow;
 
 pub mod sets;
+
+pub mod dirty;

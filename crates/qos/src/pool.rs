@@ -8,8 +8,8 @@
 //! Invariants:
 //!  1. The same calls in the same order choose the same targets on every host.
 //!  2. A target that is down gets nothing; one that is slow gets nothing while another is not.
-//!  3. Corrected performance is at most `max_perf`, and at least a sixteenth of it: a target that was
-//!     slow keeps getting the objects that show when it is fast again.
+//!  3. Corrected performance is at most `max_perf`, and at least a sixteenth of it, or of what was
+//!     measured before: a target that was slow keeps getting the objects that show when it is fast again.
 //!
 //! Elsewhere: the caps that enforce `max_perf` are buckets of the scheduler.
 
@@ -27,6 +27,7 @@ const OBSERVATION_DIVISOR: u64 = 8;
 struct Member {
     target: u32,
     bytes_per_second_max: u64,
+    bytes_per_second_min: u64,
     bytes_per_second: u64,
     open_count: u64,
     is_up: bool,
@@ -105,6 +106,7 @@ impl Pool {
             members.push(Member {
                 target,
                 bytes_per_second_max: max_perf,
+                bytes_per_second_min: (max_perf / CORRECTED_MIN_DIVISOR).max(1),
                 bytes_per_second: max_perf,
                 open_count: 0,
                 is_up: true,
@@ -158,12 +160,19 @@ impl Pool {
         }
     }
 
+    /// The performance of a target was measured when it started: until more is seen it has this one.
+    pub fn set_measured(&mut self, target: u32, bytes_per_second: u64) {
+        let Some(member) = self.member(target) else { return };
+        let measured = bytes_per_second.clamp(1, member.bytes_per_second_max);
+        member.bytes_per_second = measured;
+        member.bytes_per_second_min = (measured / CORRECTED_MIN_DIVISOR).max(1);
+    }
+
     /// Corrects a target's performance by what was seen while it was busy, in bytes per second.
     /// Intervals in which it waited for work say nothing and must not be given here.
     pub fn observe(&mut self, target: u32, bytes_per_second: u64) {
         let Some(member) = self.member(target) else { return };
-        let most = member.bytes_per_second_max;
-        let least = (most / CORRECTED_MIN_DIVISOR).max(1);
+        let (most, least) = (member.bytes_per_second_max, member.bytes_per_second_min);
         let (old, seen) = (member.bytes_per_second, bytes_per_second.clamp(least, most));
         // Rounded away from the old value: it arrives at what is seen, and does not stop short of it.
         member.bytes_per_second = if seen > old {

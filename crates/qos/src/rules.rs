@@ -14,8 +14,8 @@
 //!   `*` for any letters), `dir` (that directory and all below it, or with `*`), `opcode` (an
 //!   operation, or `data` or `metadata` for all that move bytes or do not).
 //! - Limits: `rate=` operations per second, `bw=` and `min=` bytes per second (`K`, `M`, `G`, `T`: powers
-//!   of 1,024), `weight=`, `inflight=`, and `per=job` (the usual) or `per=user`: for each job, or for all
-//!   jobs of a user together.
+//!   of 1,024), `weight=`, `inflight=`, `dirty=` bytes in the memory of a target (`dirty`), and `per=job`
+//!   (the usual) or `per=user`: for each job, or for all jobs of a user together.
 //! - A new rule stands before all others; `rank=` puts it before that one.
 //!
 //! Elsewhere: the scheduler, which holds the limits (`scheduler`).
@@ -251,6 +251,7 @@ impl fmt::Display for Rule {
             operations_per_second_max,
             bytes_per_second_min,
             in_flight_max,
+            dirty_bytes_max,
         } = self.limits;
         // A rule limits something, so a weight stands there if nothing else does.
         let others = [
@@ -258,6 +259,7 @@ impl fmt::Display for Rule {
             ("bw", bytes_per_second_max),
             ("min", bytes_per_second_min),
             ("inflight", u64::from(in_flight_max)),
+            ("dirty", dirty_bytes_max),
         ];
         let has_other = others.iter().any(|&(_, value)| value > 0);
         write!(f, "start {} {}", self.name, self.expression)?;

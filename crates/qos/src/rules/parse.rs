@@ -54,7 +54,7 @@ impl fmt::Display for Fault {
             }
             Fault::UnknownLimit(key) => write!(
                 f,
-                "unknown limit \"{key}\": use rate, bw, min, weight, inflight, per or rank"
+                "unknown limit \"{key}\": use rate, bw, min, dirty, weight, inflight, per or rank"
             ),
             Fault::UnknownOperation(name) => {
                 write!(f, "unknown operation \"{name}\": use one of")?;
@@ -68,7 +68,7 @@ impl fmt::Display for Fault {
             }
             Fault::Repeated(key) => write!(f, "\"{key}\" is given twice"),
             Fault::NoLimit => {
-                write!(f, "the rule limits nothing: add rate, bw, min, weight or inflight")
+                write!(f, "the rule limits nothing: add rate, bw, min, dirty, weight or inflight")
             }
             Fault::Limits(error) => write!(f, "{error}"),
             Fault::RuleExists => {
@@ -113,6 +113,7 @@ pub(super) struct Named {
     operations_per_second_max: Option<u64>,
     bytes_per_second_min: Option<u64>,
     in_flight_max: Option<u32>,
+    dirty_bytes_max: Option<u64>,
     pub(super) scope: Option<Scope>,
 }
 
@@ -126,6 +127,7 @@ impl Named {
                 .unwrap_or(limits.operations_per_second_max),
             bytes_per_second_min: self.bytes_per_second_min.unwrap_or(limits.bytes_per_second_min),
             in_flight_max: self.in_flight_max.unwrap_or(limits.in_flight_max),
+            dirty_bytes_max: self.dirty_bytes_max.unwrap_or(limits.dirty_bytes_max),
         }
     }
 
@@ -135,6 +137,7 @@ impl Named {
             || self.operations_per_second_max.is_some()
             || self.bytes_per_second_min.is_some()
             || self.in_flight_max.is_some()
+            || self.dirty_bytes_max.is_some()
     }
 }
 
@@ -372,6 +375,7 @@ fn add_limit(command: &mut Command, key: &str, value: &str, at: usize) -> Result
         "rate" => limits.operations_per_second_max.replace(parse_amount(value, 1000)?).is_some(),
         "bw" => limits.bytes_per_second_max.replace(parse_amount(value, 1024)?).is_some(),
         "min" => limits.bytes_per_second_min.replace(parse_amount(value, 1024)?).is_some(),
+        "dirty" => limits.dirty_bytes_max.replace(parse_amount(value, 1024)?).is_some(),
         "weight" => limits.weight.replace(small()?).is_some(),
         "inflight" => limits.in_flight_max.replace(small()?).is_some(),
         "per" => {

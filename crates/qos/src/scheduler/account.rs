@@ -19,6 +19,8 @@ pub struct Limits {
     pub bytes_per_second_min: u64,
     /// Most requests at the device at a time; 0: no limit of its own.
     pub in_flight_max: u32,
+    /// Most dirty bytes in the memory of a target (`dirty`); 0: the usual bound. Not of the device.
+    pub dirty_bytes_max: u64,
 }
 
 impl Default for Limits {
@@ -29,6 +31,7 @@ impl Default for Limits {
             operations_per_second_max: 0,
             bytes_per_second_min: 0,
             in_flight_max: 0,
+            dirty_bytes_max: 0,
         }
     }
 }

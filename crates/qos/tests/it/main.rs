@@ -1,6 +1,7 @@
 //! The core of quality of service, in simulation: virtual time, modelled devices, and faults.
 
 mod device;
+mod dirty;
 mod entitlement;
 mod exchange;
 mod globals;

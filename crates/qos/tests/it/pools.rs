@@ -168,3 +168,22 @@ proptest! {
         }
     }
 }
+
+/// What was measured at the start decides until more is seen; it is no limit, and a slow disk is not
+/// taken for a sixteenth of what any target may do.
+#[test]
+fn measured_performance_is_where_corrections_begin() {
+    const MAX: u64 = 4 << 30;
+    let mut pool = Pool::new(&[(1, MAX), (2, MAX)]).expect("a pool");
+    pool.set_measured(1, 3_000);
+    pool.set_measured(2, 1_000);
+    pool.set_measured(9, 1);
+    let mut chosen: Vec<u32> = (0..8).map(|_| pool.choose().expect("a target")).collect();
+    chosen.sort_unstable();
+    assert_eq!(chosen, [1, 1, 1, 1, 1, 1, 2, 2]);
+    // Faster than measured: it counts as what is seen.
+    (0..200).for_each(|_| pool.observe(2, 9_000));
+    assert_eq!(pool.bytes_per_second(2), Some(9_000));
+    (0..200).for_each(|_| pool.observe(1, 1));
+    assert_eq!(pool.bytes_per_second(1), Some(3_000 / 16));
+}

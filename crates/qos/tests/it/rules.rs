@@ -153,7 +153,7 @@ fn directories_of_rules_are_listed() {
 
 #[test]
 fn each_limit_is_read() {
-    let text = "start r uid={1000} rate=2K bw=3G min=5m weight=7 inflight=9 per=user";
+    let text = "start r uid={1000} rate=2K bw=3G min=5m weight=7 inflight=9 dirty=2G per=user";
     let rules = rules(&[text]);
     let rule = rules.find_rule(&facts()).expect("a rule");
     let limits = Limits {
@@ -162,6 +162,7 @@ fn each_limit_is_read() {
         operations_per_second_max: 2_000,
         bytes_per_second_min: 5 << 20,
         in_flight_max: 9,
+        dirty_bytes_max: 2 << 30,
     };
     assert_eq!((rule.limits(), rule.scope()), (limits, Scope::User));
     assert_eq!((rule.name(), rule.expression()), ("r", "uid={1000}"));
