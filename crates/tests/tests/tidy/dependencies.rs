@@ -5,8 +5,9 @@ use super::{members, read, root};
 use std::collections::BTreeMap;
 
 /// Cores: state machines and vocabulary without I/O. They depend on cores only.
-const CORES: [&str; 11] = [
+const CORES: [&str; 12] = [
     "cluster",
+    "replicas",
     "gateway",
     "metadata",
     "data",

@@ -1,0 +1,290 @@
+//! Changes of the table of units, and what each does. Every daemon applies the same changes in the
+//! same order, so a change may be refused, but always by what it and the table say alone.
+
+use crate::placement::{UnitIndex, ranked};
+use crate::table::{CopyRow, CopyState, Holder, Presence, ROWS_MAX, Table, Unit};
+use wire::DaemonIndex;
+use wire::limits::DAEMON_COUNT_MAX;
+
+/// A unit in the time of one primary: a change that names another epoch is late.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Reign {
+    /// The unit.
+    pub unit: UnitIndex,
+    /// Its epoch.
+    pub epoch: u64,
+}
+
+/// A copy in the time of one primary, and since it is what it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyId {
+    /// The unit and its epoch.
+    pub of: Reign,
+    /// The daemon that has the copy.
+    pub daemon: DaemonIndex,
+    /// As in `CopyRow`.
+    pub since: u64,
+}
+
+/// One change. The first three are those of the membership.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// A daemon is dead. Copies in sync become primaries in its place.
+    Down {
+        /// The daemon.
+        daemon: DaemonIndex,
+        /// The start that died.
+        incarnation: u64,
+    },
+    /// A daemon takes part, again or for the first time.
+    Up {
+        /// The daemon; the next unused index for a new one.
+        daemon: DaemonIndex,
+        /// Number of its start, above the last.
+        incarnation: u64,
+        /// Its failure domain.
+        domain: u32,
+        /// Whether it has no bytes of an earlier start of it. For a unit that it had the last copy
+        /// of, this says that all copies are gone.
+        is_empty: bool,
+    },
+    /// The copies of a daemon are to leave it.
+    Leave {
+        /// The daemon.
+        daemon: DaemonIndex,
+    },
+    /// A daemon begins to be filled.
+    Add {
+        /// The unit.
+        of: Reign,
+        /// The daemon.
+        daemon: DaemonIndex,
+    },
+    /// A copy is in sync. Proposed by the primary, which from then on acknowledges nothing without
+    /// it.
+    InSync {
+        /// The copy.
+        of: CopyId,
+    },
+    /// A copy no longer counts. Proposed by the primary when it does not answer, which acknowledges
+    /// nothing without it until this is made, and by the policy for copies that are not needed.
+    Drop {
+        /// The copy.
+        of: CopyId,
+    },
+    /// A copy in sync becomes the primary. Proposed by the primary, which from then on serves
+    /// nothing until this is made or has become impossible.
+    HandOver {
+        /// The copy.
+        of: CopyId,
+    },
+}
+
+/// The change does not fit the table: it is late, or was made already. It has no effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refused;
+
+impl Unit {
+    fn succeed(&mut self, primary: DaemonIndex, since: u64) {
+        self.is_successor = self.last != primary;
+        self.primary = Some(primary);
+        self.last = primary;
+        self.epoch += 1;
+        self.since = since;
+    }
+
+    fn copy_mut(&mut self, of: CopyId) -> Result<&mut CopyRow, Refused> {
+        if self.epoch != of.of.epoch || self.primary.is_none() {
+            return Err(Refused);
+        }
+        let mut copies = self.copies.iter_mut();
+        copies.find(|copy| copy.daemon == of.daemon && copy.since == of.since).ok_or(Refused)
+    }
+}
+
+impl Table {
+    /// Applies a change.
+    ///
+    /// # Errors
+    /// `Refused`; the table is as it was.
+    pub fn apply(&mut self, change: &Change) -> Result<(), Refused> {
+        match *change {
+            Change::Down { daemon, incarnation } => {
+                let holder = self.holder(daemon).ok_or(Refused)?;
+                if holder.presence == Presence::Down || holder.incarnation != incarnation {
+                    return Err(Refused);
+                }
+                self.down(daemon);
+            }
+            Change::Up { daemon, incarnation, domain, is_empty } => {
+                let holder = Holder { domain, presence: Presence::Up, incarnation };
+                self.up(daemon, holder, is_empty)?;
+            }
+            Change::Leave { daemon } => {
+                let holder = self.holders.get_mut(usize::from(daemon.0)).ok_or(Refused)?;
+                if holder.presence != Presence::Up {
+                    return Err(Refused);
+                }
+                holder.presence = Presence::Leaving;
+            }
+            Change::Add { of, daemon } => self.add(of, daemon)?,
+            Change::InSync { of } => {
+                let copy = self.unit_mut(of.of.unit)?.copy_mut(of)?;
+                if copy.state != CopyState::Joining {
+                    return Err(Refused);
+                }
+                copy.state = CopyState::InSync;
+            }
+            Change::Drop { of } => self.remove(of)?,
+            Change::HandOver { of } => {
+                if !self.may_hand_over(of) {
+                    return Err(Refused);
+                }
+                let since = self.version + 1;
+                let unit = self.unit_mut(of.of.unit)?;
+                unit.succeed(of.daemon, since);
+                // The primary before proposed it, and serves nothing since.
+                unit.is_successor = false;
+            }
+        }
+        self.version += 1;
+        Ok(())
+    }
+
+    /// Whether `apply` would make this hand-over.
+    #[must_use]
+    pub fn may_hand_over(&self, of: CopyId) -> bool {
+        let unit = self.unit(of.of.unit).filter(|unit| unit.epoch == of.of.epoch);
+        let copy = unit.filter(|unit| unit.primary.is_some_and(|primary| primary != of.daemon));
+        let copy = copy.and_then(|unit| unit.copy(of.daemon));
+        let is_ready =
+            copy.is_some_and(|copy| copy.since == of.since && copy.state == CopyState::InSync);
+        is_ready && self.is_up(of.daemon)
+    }
+
+    fn unit_mut(&mut self, unit: UnitIndex) -> Result<&mut Unit, Refused> {
+        self.units.get_mut(unit.0 as usize).ok_or(Refused)
+    }
+
+    /// Units that each daemon is the primary of.
+    fn loads(&self) -> Vec<usize> {
+        let mut loads = vec![0; self.holders.len()];
+        for primary in self.units.iter().filter_map(|unit| unit.primary) {
+            if let Some(load) = loads.get_mut(usize::from(primary.0)) {
+                *load += 1;
+            }
+        }
+        loads
+    }
+
+    fn down(&mut self, daemon: DaemonIndex) {
+        if let Some(holder) = self.holders.get_mut(usize::from(daemon.0)) {
+            holder.presence = Presence::Down;
+        }
+        let (since, mut loads) = (self.version + 1, self.loads());
+        for unit in &mut self.units {
+            unit.copies.retain(|copy| copy.daemon != daemon || copy.state != CopyState::Joining);
+            for copy in unit.copies.iter_mut().filter(|copy| copy.daemon == daemon) {
+                if copy.state == CopyState::InSync {
+                    (copy.state, copy.since) = (CopyState::Behind, since);
+                }
+            }
+            if unit.primary != Some(daemon) {
+                continue;
+            }
+            let load = |it: &DaemonIndex| loads.get(usize::from(it.0)).copied().unwrap_or(0);
+            let successor = unit.with(CopyState::InSync).min_by_key(|it| (load(it), it.0));
+            unit.primary = None;
+            if let Some(successor) = successor {
+                unit.succeed(successor, since);
+                if let Some(load) = loads.get_mut(usize::from(successor.0)) {
+                    *load += 1;
+                }
+            }
+        }
+    }
+
+    fn up(&mut self, daemon: DaemonIndex, as_it_is: Holder, is_empty: bool) -> Result<(), Refused> {
+        let index = usize::from(daemon.0);
+        if index == self.holders.len() && daemon.0 < DAEMON_COUNT_MAX {
+            self.holders.push(as_it_is);
+            return Ok(());
+        }
+        let before = *self.holder(daemon).ok_or(Refused)?;
+        if before.incarnation >= as_it_is.incarnation || before.presence == Presence::Leaving {
+            return Err(Refused);
+        }
+        if before.presence == Presence::Up {
+            // It started again before anyone missed it. Only the others know what was
+            // under way.
+            self.down(daemon);
+        }
+        if let Some(holder) = self.holders.get_mut(index) {
+            *holder = as_it_is;
+        }
+        let since = self.version + 1;
+        for unit in 0..self.units.len() {
+            self.returned(UnitIndex(unit as u32), daemon, is_empty, since);
+        }
+        Ok(())
+    }
+
+    /// A daemon returns: its part in a unit.
+    fn returned(&mut self, index: UnitIndex, daemon: DaemonIndex, is_empty: bool, since: u64) {
+        let Some(unit) = self.units.get(index.0 as usize) else { return };
+        let is_last = unit.primary.is_none() && unit.last == daemon;
+        let best = ranked(self, index).into_iter().find(|&it| self.is_up(it));
+        let Ok(unit) = self.unit_mut(index) else { return };
+        if is_empty {
+            unit.copies.retain(|copy| copy.daemon != daemon);
+        }
+        if is_last && !is_empty {
+            for copy in unit.copies.iter_mut().filter(|copy| copy.daemon == daemon) {
+                (copy.state, copy.since) = (CopyState::InSync, since);
+            }
+            unit.succeed(daemon, since);
+        } else if is_last && let Some(best) = best {
+            // No copy is left. Old bytes that others have are not to be read.
+            unit.lost_at = since;
+            unit.copies = vec![CopyRow { daemon: best, since, state: CopyState::InSync }];
+            unit.succeed(best, since);
+            unit.is_successor = false;
+        }
+    }
+
+    fn add(&mut self, of: Reign, daemon: DaemonIndex) -> Result<(), Refused> {
+        let may = self.is_up(daemon);
+        let since = self.version + 1;
+        let unit = self.unit_mut(of.unit)?;
+        if unit.epoch != of.epoch || unit.primary.is_none() || !may {
+            return Err(Refused);
+        }
+        if let Some(copy) = unit.copies.iter_mut().find(|copy| copy.daemon == daemon) {
+            if copy.state != CopyState::Behind {
+                return Err(Refused);
+            }
+            (copy.state, copy.since) = (CopyState::Joining, since);
+            return Ok(());
+        }
+        if unit.copies.len() == ROWS_MAX {
+            return Err(Refused);
+        }
+        unit.copies.push(CopyRow { daemon, since, state: CopyState::Joining });
+        Ok(())
+    }
+
+    fn remove(&mut self, of: CopyId) -> Result<(), Refused> {
+        let since = self.version + 1;
+        let unit = self.unit_mut(of.of.unit)?;
+        let is_primary = unit.primary == Some(of.daemon);
+        let copy = unit.copy_mut(of)?;
+        match copy.state {
+            CopyState::InSync if !is_primary => {
+                (copy.state, copy.since) = (CopyState::Behind, since);
+            }
+            CopyState::InSync => return Err(Refused),
+            _ => unit.copies.retain(|copy| copy.daemon != of.daemon),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,191 @@
+//! The part of a copy's state that survives the daemon's process, beside the bytes themselves.
+//!
+//! The daemon keeps it in named shared memory. Each function here is a change of that memory; the
+//! node makes it before it asks for the action that changes bytes, so a killed process leaves a
+//! mark and never bytes without one.
+//!
+//! Invariants
+//! 1. An object has a version (`Kept::version`) only if its bytes are those of all changes up to
+//!    it: nothing of it is under way or missing.
+//! 2. Equal versions of an object at two copies mean equal bytes.
+//! 3. A change that is not known to be on all copies is in `under_way`.
+
+use crate::operation::{Kind, Object, Operation, RequestId, Requested, Stamp};
+use std::collections::BTreeMap;
+
+/// Clients of a unit whose requests are remembered. With more at a time, the one whose last change
+/// is oldest is forgotten, and a repetition of it is made a second time.
+const CLIENTS_MAX: usize = 1024;
+/// Requests that a client may have under way at a unit.
+pub const REQUESTS_MAX: usize = 16;
+
+/// An object of a copy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Entry {
+    /// Of the last change.
+    pub stamp: Stamp,
+    /// Behind its last byte.
+    pub length: u64,
+    /// Parts of it are missing or older.
+    pub is_partial: bool,
+}
+
+/// An operation that may not be on all copies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Begun {
+    /// The operation.
+    pub operation: Operation,
+    /// Whether this copy has its bytes.
+    pub is_done: bool,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// On all copies in sync.
+    Done(Stamp),
+    /// Its bytes were lost with its client before any copy had all of them.
+    Failed,
+}
+
+/// Requests that ended, so that a repetition is recognized.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Replies {
+    clients: BTreeMap<u64, Client>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct Client {
+    oldest: u64,
+    last: Stamp,
+    ended: BTreeMap<u64, Outcome>,
+}
+
+/// Knowledge of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Known {
+    New,
+    /// Its client has the answer: this is a message that was late.
+    Late,
+    Ended(Outcome),
+}
+
+impl Replies {
+    pub(crate) fn find(&self, id: RequestId) -> Known {
+        let Some(client) = self.clients.get(&id.client) else { return Known::New };
+        match client.ended.get(&id.sequence) {
+            Some(&outcome) => Known::Ended(outcome),
+            None if id.sequence < client.oldest => Known::Late,
+            None => Known::New,
+        }
+    }
+
+    pub(crate) fn end(&mut self, requested: &Requested, stamp: Stamp, outcome: Outcome) {
+        let client = self.clients.entry(requested.id.client).or_default();
+        client.oldest = client.oldest.max(requested.oldest);
+        client.last = client.last.max(stamp);
+        client.ended.insert(requested.id.sequence, outcome);
+        let oldest = client.oldest;
+        client.ended.retain(|&sequence, _| sequence >= oldest);
+        while client.ended.len() > 2 * REQUESTS_MAX {
+            client.ended.pop_first();
+        }
+        if self.clients.len() > CLIENTS_MAX {
+            let quiet = self.clients.iter().min_by_key(|(_, client)| client.last);
+            if let Some(quiet) = quiet.map(|(&client, _)| client) {
+                self.clients.remove(&quiet);
+            }
+        }
+    }
+}
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Kept {
+    /// As in `Unit::lost_at`: what a copy has from before is not the unit's any more.
+    pub lost_at: u64,
+    pub(crate) objects: BTreeMap<Object, Entry>,
+    pub(crate) under_way: Vec<Begun>,
+    pub(crate) replies: Replies,
+}
+
+impl Kept {
+    /// The objects.
+    pub fn objects(&self) -> impl Iterator<Item = (Object, &Entry)> {
+        self.objects.iter().map(|(&object, entry)| (object, entry))
+    }
+
+    /// An object's version: `None` while something of it is under way or missing.
+    #[must_use]
+    pub fn version(&self, object: Object) -> Option<Stamp> {
+        let entry = self.objects.get(&object).filter(|entry| !entry.is_partial)?;
+        let is_open = self.under_way.iter().any(|it| it.operation.object == object && !it.is_done);
+        (!is_open).then_some(entry.stamp)
+    }
+
+    pub(crate) fn begun(&mut self, stamp: Stamp) -> Option<&mut Begun> {
+        self.under_way.iter_mut().find(|begun| begun.operation.stamp == stamp)
+    }
+
+    /// An operation begins to change bytes.
+    pub(crate) fn begin(&mut self, operation: Operation) {
+        if self.begun(operation.stamp).is_none() {
+            self.under_way.push(Begun { operation, is_done: false });
+        }
+        match operation.kind {
+            Kind::Write | Kind::Punch => {
+                let entry = self.objects.entry(operation.object).or_default();
+                entry.stamp = entry.stamp.max(operation.stamp);
+                entry.length = entry.length.max(operation.range.end);
+            }
+            Kind::Begin => {
+                let entry = Entry { is_partial: true, ..Entry::default() };
+                self.objects.insert(operation.object, entry);
+            }
+            Kind::Copy => {
+                if let Some(entry) = self.objects.get_mut(&operation.object) {
+                    entry.length = entry.length.max(operation.range.end);
+                }
+            }
+            Kind::Remove | Kind::Complete(_) | Kind::Spoil => {}
+        }
+    }
+
+    /// This copy has the bytes of an operation.
+    pub(crate) fn done(&mut self, stamp: Stamp) {
+        let Some(begun) = self.begun(stamp) else { return };
+        begun.is_done = true;
+        let operation = begun.operation;
+        match operation.kind {
+            Kind::Remove => {
+                self.objects.remove(&operation.object);
+            }
+            Kind::Complete(version) => {
+                if let Some(entry) = self.objects.get_mut(&operation.object) {
+                    entry.stamp = entry.stamp.max(version);
+                    entry.is_partial = false;
+                }
+            }
+            _ => {}
+        }
+        if let Some(requested) = &operation.requested {
+            self.replies.end(requested, stamp, Outcome::Done(stamp));
+        }
+    }
+
+    /// An operation is on all copies that count.
+    pub(crate) fn settle(&mut self, stamp: Stamp) {
+        self.under_way.retain(|begun| begun.operation.stamp != stamp);
+    }
+
+    /// The copy begins to catch up: what it does not know to have is missing.
+    pub(crate) fn forget_under_way(&mut self) {
+        for begun in std::mem::take(&mut self.under_way) {
+            if !begun.is_done
+                && let Some(entry) = self.objects.get_mut(&begun.operation.object)
+            {
+                entry.is_partial = true;
+            }
+        }
+    }
+}

@@ -1,0 +1,616 @@
+//! One daemon's part in the copies of all units.
+//!
+//! Inputs are functions of `Node`; each appends to a list what the daemon does, in this order. The
+//! daemon calls `tick` when `TICK_NANOS` passed at most. Times are of the daemon's own clock, in
+//! nanoseconds.
+//!
+//! From `cluster` come the table (`adopt`), the lease until which this daemon counts as alive
+//! (`lease`), and the version of the table for which all leases of dead daemons have ended
+//! (`settled`).
+//!
+//! | event | steps |
+//! |---|---|
+//! | a client writes | the primary stamps it, all copies pull its bytes: `Answer::Done` |
+//! | the primary is dead | a copy in sync gathers what was under way, and waits for the old lease |
+//! | a copy is dead or slow | `Change::Down` or `Change::Drop`; what waited for it is acknowledged |
+//! | a copy is missing | `policy` names one; it is compared and filled: `Change::InSync` |
+
+mod lane;
+mod messages;
+mod primary;
+mod pulls;
+mod scan;
+mod secondary;
+
+pub use messages::{End, Inventory, Message, Order};
+
+use crate::change::{Change, CopyId, Reign};
+use crate::kept::Kept;
+use crate::operation::{ByteRange, Kind, Object, Operation, Requested, Source, Stamp};
+use crate::placement::UnitIndex;
+use crate::table::{CopyState, Presence, Table, Unit};
+use primary::Primary;
+use pulls::Pulls;
+use secondary::Secondary;
+use std::collections::{BTreeMap, BTreeSet};
+use tokens::TokenBucket;
+use wire::DaemonIndex;
+
+/// Time between two ticks at most.
+pub const TICK_NANOS: i64 = 20_000_000;
+/// A message or proposal without an effect is sent again after this time.
+const REPEAT_NANOS: i64 = 200_000_000;
+/// For how long a copy may be read after it asked.
+const READ_LEASE_NANOS: i64 = 100_000_000;
+/// For how long an acknowledgement waits for a copy that is alive and does not answer. Then the
+/// copy is dropped. Longer than a lease of the copy, so that dropping it does not wait for that.
+const SLOW_NANOS: i64 = 600_000_000;
+/// For how long the bytes of a client that cannot be reached are waited for.
+const TORN_NANOS: i64 = 2_000_000_000;
+/// For how long a request waits before its client is told to ask again.
+const WAITING_NANOS: i64 = 1_000_000_000;
+
+const _: () = assert!(READ_LEASE_NANOS * 2 < SLOW_NANOS);
+const _: () = assert!(REPEAT_NANOS * 2 < SLOW_NANOS);
+
+/// A client's change of one object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Names it in `Action::Answer`.
+    pub ticket: u64,
+    /// Epoch of the unit that the client knows: a message from before is refused.
+    pub epoch: u64,
+    /// The object.
+    pub object: Object,
+    /// The bytes.
+    pub range: ByteRange,
+    /// `Write`, `Punch` or `Remove`.
+    pub kind: Kind,
+    /// Its identity.
+    pub requested: Requested,
+    /// Version of the table when the file was made: its bytes here are lost if that was before
+    /// `Unit::lost_at`.
+    pub born: u64,
+}
+
+/// A client's read of one object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Read {
+    /// Names it in `Action::Serve` and `Action::Answer`.
+    pub ticket: u64,
+    /// The object.
+    pub object: Object,
+    /// The bytes.
+    pub range: ByteRange,
+    /// As in `Request`.
+    pub born: u64,
+}
+
+/// An answer to a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// All copies in sync have it. The client forgets its bytes.
+    Done(Stamp),
+    /// The primary has it. The client goes on, and keeps its bytes until `Done`.
+    Stored,
+    /// Another daemon is the primary, or the message is late: look at the table.
+    Stale,
+    /// Ask again.
+    Busy,
+    /// This copy may not be read now.
+    AskPrimary,
+    /// All copies of these bytes are gone. A file that is clean in the backing store is read from
+    /// there.
+    Lost,
+    /// The bytes of the request were lost on their way, when the primary died.
+    Failed,
+}
+
+/// How a pull ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pulled {
+    /// All bytes are here.
+    Done,
+    /// The source does not answer, or has the bytes no more. Some may be here.
+    Failed,
+    /// The source's bytes fail their checksum.
+    Corrupt,
+}
+
+/// An action of the daemon; they are done in their order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Sends a message to a daemon. It may be lost.
+    Send {
+        /// The daemon.
+        to: DaemonIndex,
+        /// For its `Node::receive`.
+        message: Message,
+    },
+    /// Pulls the bytes of an operation into the copy here: `Node::pulled`.
+    Pull {
+        /// Names it.
+        ticket: u64,
+        /// The unit, and the epoch in which it is pulled: a source that is a copy gives nothing
+        /// unless `Node::may_give` says so.
+        of: Reign,
+        /// The operation.
+        operation: Operation,
+        /// Where the bytes are.
+        source: Source,
+    },
+    /// A pull is not needed: it ends as soon as it can, with `Node::pulled` as always.
+    Cancel {
+        /// The pull.
+        ticket: u64,
+    },
+    /// Changes the copy here, at once: `Punch`, `Remove`, `Begin` (which removes, too) or `Spoil`,
+    /// after which reading the bytes is an error without another question.
+    Change {
+        /// The unit.
+        unit: UnitIndex,
+        /// The operation.
+        operation: Operation,
+    },
+    /// Removes an object of the copy here.
+    Erase {
+        /// The unit.
+        unit: UnitIndex,
+        /// The object.
+        object: Object,
+    },
+    /// Removes all that this daemon has of a unit.
+    Discard(UnitIndex),
+    /// Answers a client.
+    Answer {
+        /// As in its request.
+        ticket: u64,
+        /// The answer.
+        answer: Answer,
+    },
+    /// Reads the bytes of a client's read now. If they fail their checksum: `Node::corrupt`.
+    Serve {
+        /// As in its request.
+        ticket: u64,
+    },
+    /// Proposes a change of the table.
+    Propose(Change),
+}
+
+/// Settings of a daemon.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// The daemon.
+    pub own: DaemonIndex,
+    /// Bytes that are sent at once when a copy is filled. Writes to these bytes wait meanwhile.
+    pub slice_bytes: u64,
+    /// Bytes per second that this daemon's units may fill copies with; 0: unlimited.
+    pub fill_bytes_per_second: u64,
+    /// Bytes of a unit that may be acknowledged as stored, and not be on all copies.
+    pub behind_bytes_max: u64,
+}
+
+/// Counts of what happened, for metrics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Bytes that copies were filled with.
+    pub bytes_filled: u64,
+    /// Ranges whose bytes failed their checksum here, and that came from another copy.
+    pub repairs: u64,
+    /// Reads that this daemon served as a copy that is not the primary.
+    pub reads_here: u64,
+}
+
+/// A step in time: now, and what has passed for those that wait. A process that stood still does
+/// not count that time as the silence of others.
+#[derive(Clone, Copy)]
+struct Timed {
+    now: i64,
+    passed: i64,
+}
+
+/// The part of its node that a unit needs.
+struct Context<'a> {
+    now: i64,
+    own: DaemonIndex,
+    lease_until: i64,
+    settled: u64,
+    settings: &'a Settings,
+    table: &'a Table,
+    pulls: &'a mut Pulls,
+    tokens: &'a mut TokenBucket,
+    counters: &'a mut Counters,
+    out: &'a mut Vec<Action>,
+}
+
+impl Context<'_> {
+    fn answer(&mut self, ticket: u64, answer: Answer) {
+        self.out.push(Action::Answer { ticket, answer });
+    }
+
+    fn pull(&mut self, of: Reign, operation: &Operation, source: Source) {
+        let ticket = self.pulls.start(of.unit, operation.stamp);
+        self.out.push(Action::Pull { ticket, of, operation: *operation, source });
+    }
+
+    fn tell_primary(&mut self, unit: UnitIndex, message: Message) {
+        if let Some(to) = self.table.unit(unit).and_then(|unit| unit.primary) {
+            self.out.push(Action::Send { to, message });
+        }
+    }
+
+    const fn millis(&self) -> u32 {
+        (self.now / 1_000_000) as u32
+    }
+
+    fn may_fill(&self) -> bool {
+        self.tokens.is_open(self.millis())
+    }
+
+    fn fill(&mut self, bytes: u64) {
+        self.tokens.take(self.millis(), bytes);
+    }
+}
+
+enum Role {
+    Primary(Primary),
+    Secondary(Secondary),
+}
+
+/// See the module.
+pub struct Node {
+    settings: Settings,
+    incarnation: u64,
+    table: Table,
+    kept: BTreeMap<UnitIndex, Kept>,
+    roles: BTreeMap<UnitIndex, Role>,
+    /// Primaries that have something to do as time passes.
+    busy: BTreeSet<UnitIndex>,
+    pulls: Pulls,
+    tokens: TokenBucket,
+    counters: Counters,
+    lease_until: i64,
+    settled: u64,
+    now: i64,
+    ticked_at: i64,
+}
+
+impl Node {
+    /// A daemon starts, with what an earlier process of it kept. It has no part in any unit before
+    /// it was given a table that knows this start (`incarnation`).
+    #[must_use]
+    pub fn new(
+        settings: Settings,
+        incarnation: u64,
+        table: Table,
+        kept: BTreeMap<UnitIndex, Kept>,
+        now: i64,
+    ) -> Node {
+        Node {
+            settings,
+            incarnation,
+            table,
+            kept,
+            roles: BTreeMap::new(),
+            busy: BTreeSet::new(),
+            pulls: Pulls::default(),
+            tokens: TokenBucket::new(settings.fill_bytes_per_second),
+            counters: Counters::default(),
+            lease_until: i64::MIN,
+            settled: 0,
+            now,
+            ticked_at: now,
+        }
+    }
+
+    /// The state that survives the process.
+    #[must_use]
+    pub const fn kept(&self) -> &BTreeMap<UnitIndex, Kept> {
+        &self.kept
+    }
+
+    /// The table that this daemon knows.
+    #[must_use]
+    pub const fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Counts for metrics.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Whether this daemon has nothing to do for any unit.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.busy.is_empty()
+    }
+
+    fn with<T>(
+        &mut self,
+        unit: UnitIndex,
+        out: &mut Vec<Action>,
+        input: impl FnOnce(Option<&mut Role>, &mut Kept, &mut Context<'_>) -> T,
+    ) -> T {
+        let mut context = Context {
+            now: self.now,
+            own: self.settings.own,
+            lease_until: self.lease_until,
+            settled: self.settled,
+            settings: &self.settings,
+            table: &self.table,
+            pulls: &mut self.pulls,
+            tokens: &mut self.tokens,
+            counters: &mut self.counters,
+            out,
+        };
+        let cx = &mut context;
+        let mut role = self.roles.get_mut(&unit);
+        let mut none = Kept::default();
+        let kept = match &role {
+            Some(_) => self.kept.entry(unit).or_default(),
+            None => self.kept.get_mut(&unit).unwrap_or(&mut none),
+        };
+        let result = input(role.as_deref_mut(), kept, cx);
+        if let Some(Role::Primary(primary)) = role {
+            primary.go_on(kept, cx);
+            if primary.is_idle() {
+                self.busy.remove(&unit);
+            } else {
+                self.busy.insert(unit);
+            }
+        } else {
+            self.busy.remove(&unit);
+        }
+        result
+    }
+
+    /// A newer table. One that is not newer has no effect.
+    pub fn adopt(&mut self, table: &Table, incarnation: u64, now: i64, out: &mut Vec<Action>) {
+        self.now = now;
+        if table.version <= self.table.version && incarnation == self.incarnation {
+            return;
+        }
+        self.incarnation = incarnation;
+        if table.version > self.table.version {
+            self.table = table.clone();
+        }
+        self.take_part(out);
+    }
+
+    /// Takes the part in each unit that the table gives to this daemon.
+    pub fn take_part(&mut self, out: &mut Vec<Action>) {
+        let own = self.settings.own;
+        let is_present = self.table.holder(own).is_some_and(|holder| {
+            holder.presence != Presence::Down && holder.incarnation == self.incarnation
+        });
+        let mut units = Vec::new();
+        for (index, unit) in self.table.units() {
+            let has_part = unit.copy(own).is_some() || self.roles.contains_key(&index);
+            if has_part || self.kept.contains_key(&index) {
+                units.push((index, unit.clone()));
+            }
+        }
+        for (index, unit) in units {
+            self.take_part_in(index, &unit, is_present, out);
+        }
+    }
+
+    fn take_part_in(
+        &mut self,
+        index: UnitIndex,
+        unit: &Unit,
+        is_present: bool,
+        out: &mut Vec<Action>,
+    ) {
+        let own = self.settings.own;
+        let row = unit.copy(own).filter(|_| is_present && unit.primary.is_some());
+        let is_primary = row.is_some() && unit.primary == Some(own);
+        let row = row.filter(|copy| copy.state != CopyState::Behind);
+        let of = Reign { unit: index, epoch: unit.epoch };
+        let lane = row.map(|copy| CopyId { of, daemon: own, since: copy.since });
+        if is_present {
+            self.discard_old(index, unit, row.is_some(), out);
+        }
+        let stays = match self.roles.get(&index) {
+            Some(Role::Primary(primary)) => is_primary && primary.of == of,
+            Some(Role::Secondary(secondary)) => !is_primary && Some(secondary.lane) == lane,
+            None => false,
+        };
+        if !stays && let Some(role) = self.roles.remove(&index) {
+            self.with(index, out, |_, _, cx| {
+                if let Role::Primary(mut primary) = role {
+                    primary.leave(cx);
+                }
+            });
+        }
+        let is_in_sync = row.is_some_and(|copy| copy.state == CopyState::InSync);
+        if !stays && is_primary {
+            let primary = self.with(index, out, |_, _, cx| Primary::new(of, unit, cx.table, cx));
+            self.roles.insert(index, Role::Primary(primary));
+        } else if !stays && let Some(lane) = lane {
+            let secondary = Secondary::new(lane, is_in_sync, self.now);
+            self.roles.insert(index, Role::Secondary(secondary));
+        }
+        self.with(index, out, |role, kept, cx| match role {
+            Some(Role::Primary(primary)) => primary.adopt(unit, cx.table, cx),
+            Some(Role::Secondary(secondary)) => {
+                secondary.is_in_sync = is_in_sync;
+                secondary.open(kept, cx);
+            }
+            None => {}
+        });
+    }
+
+    /// Removes what is not the unit's any more, or not needed.
+    fn discard_old(&mut self, index: UnitIndex, unit: &Unit, is_copy: bool, out: &mut Vec<Action>) {
+        let is_whole = unit.in_sync() >= usize::from(unit.goal);
+        let is_spare = !is_copy && is_whole && unit.copy(self.settings.own).is_none();
+        let Some(kept) = self.kept.get(&index) else {
+            if is_copy {
+                let fresh = Kept { lost_at: unit.lost_at, ..Kept::default() };
+                self.kept.insert(index, fresh);
+            }
+            return;
+        };
+        let is_lost = kept.lost_at < unit.lost_at;
+        if !is_lost && !is_spare {
+            return;
+        }
+        let running = self.pulls.of(index).map(|(ticket, _)| Action::Cancel { ticket });
+        out.extend(running.collect::<Vec<_>>());
+        out.push(Action::Discard(index));
+        self.roles.remove(&index);
+        self.kept.remove(&index);
+        if is_copy {
+            self.kept.insert(index, Kept { lost_at: unit.lost_at, ..Kept::default() });
+        }
+    }
+
+    /// Until when this daemon counts as alive for sure. It serves nothing later.
+    pub fn lease(&mut self, until: i64, now: i64, out: &mut Vec<Action>) {
+        self.now = now;
+        let was_over = now >= self.lease_until;
+        self.lease_until = until;
+        if was_over {
+            self.go_on(out);
+        }
+    }
+
+    /// No daemon that is down in this version of the table has a lease any more.
+    pub fn settled(&mut self, version: u64, now: i64, out: &mut Vec<Action>) {
+        self.now = now;
+        if version > self.settled {
+            self.settled = version;
+            self.go_on(out);
+        }
+    }
+
+    fn go_on(&mut self, out: &mut Vec<Action>) {
+        for unit in self.busy.clone() {
+            self.with(unit, out, |_, _, _| {});
+        }
+    }
+
+    /// Time passed.
+    pub fn tick(&mut self, now: i64, out: &mut Vec<Action>) {
+        self.now = now;
+        let passed = (now - self.ticked_at).clamp(0, 2 * TICK_NANOS);
+        self.ticked_at = now;
+        let time = Timed { now, passed };
+        let mut units: Vec<(usize, UnitIndex)> = Vec::new();
+        for &unit in &self.busy {
+            if let Some(Role::Primary(primary)) = self.roles.get(&unit) {
+                units.push((primary.copies_in_sync(), unit));
+            }
+        }
+        // The rate serves those first that are most in danger.
+        units.sort_unstable();
+        for (_, unit) in units {
+            self.with(unit, out, |role, kept, cx| {
+                if let Some(Role::Primary(primary)) = role {
+                    primary.tick(time, kept, cx);
+                }
+            });
+        }
+    }
+
+    /// A message of another daemon.
+    pub fn receive(&mut self, message: Message, now: i64, out: &mut Vec<Action>) {
+        self.now = now;
+        let (Message::Open { lane }
+        | Message::Opened { lane, .. }
+        | Message::Order { lane, .. }
+        | Message::Ended { lane, .. }
+        | Message::AskLease { lane, .. }
+        | Message::Lease { lane, .. }
+        | Message::Repair { lane, .. }) = message;
+        self.with(lane.of.unit, out, |role, kept, cx| match role {
+            Some(Role::Primary(primary)) => primary.receive(message, kept, cx),
+            Some(Role::Secondary(secondary)) => secondary.receive(message, kept, cx),
+            None => {}
+        });
+    }
+
+    /// A client's change.
+    pub fn request(&mut self, unit: UnitIndex, request: Request, now: i64, out: &mut Vec<Action>) {
+        self.now = now;
+        self.with(unit, out, |role, kept, cx| match role {
+            Some(Role::Primary(primary)) => primary.request(request, kept, cx),
+            _ => cx.answer(request.ticket, Answer::Stale),
+        });
+    }
+
+    /// A client's read.
+    pub fn read(&mut self, unit: UnitIndex, read: Read, now: i64, out: &mut Vec<Action>) {
+        self.now = now;
+        self.with(unit, out, |role, kept, cx| match role {
+            Some(Role::Primary(primary)) => primary.read(read, cx),
+            Some(Role::Secondary(secondary)) => secondary.read(&read, kept, cx),
+            None => cx.answer(read.ticket, Answer::Stale),
+        });
+    }
+
+    /// A pull has ended.
+    pub fn pulled(&mut self, ticket: u64, pulled: Pulled, now: i64, out: &mut Vec<Action>) {
+        self.now = now;
+        let Some((unit, stamp)) = self.pulls.end(ticket) else { return };
+        self.with(unit, out, |role, kept, cx| {
+            if pulled == Pulled::Done {
+                kept.done(stamp);
+            }
+            match role {
+                Some(Role::Primary(primary)) => primary.pulled(stamp, pulled),
+                Some(Role::Secondary(secondary)) => secondary.pulled(stamp, pulled, kept, cx),
+                None => {}
+            }
+        });
+    }
+
+    /// Whether another copy may pull bytes from here: this one has to be in sync in the same epoch.
+    /// Then the bytes that it is asked for do not change, and a copy that was dropped may have them
+    /// no more.
+    #[must_use]
+    pub fn may_give(&self, of: Reign) -> bool {
+        match self.roles.get(&of.unit) {
+            Some(Role::Primary(primary)) => primary.of == of,
+            Some(Role::Secondary(secondary)) => secondary.lane.of == of && secondary.is_in_sync,
+            None => false,
+        }
+    }
+
+    /// Bytes of the copy here fail their checksum. Whether they are asked for from another copy.
+    pub fn corrupt(
+        &mut self,
+        unit: UnitIndex,
+        object: Object,
+        range: ByteRange,
+        now: i64,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        self.now = now;
+        self.with(unit, out, |role, _, cx| match role {
+            Some(Role::Primary(primary)) => primary.corrupt(object, range, cx),
+            Some(Role::Secondary(secondary)) if secondary.is_in_sync => {
+                let message = Message::Repair { lane: secondary.lane, object, range };
+                cx.counters.repairs += 1;
+                cx.tell_primary(unit, message);
+                true
+            }
+            _ => false,
+        })
+    }
+
+    /// The leader advises to hand over a unit. Without effect where that is not possible now.
+    pub fn advise(&mut self, to: CopyId, now: i64, out: &mut Vec<Action>) {
+        self.now = now;
+        self.with(to.of.unit, out, |role, _, cx| {
+            if let Some(Role::Primary(primary)) = role
+                && primary.of == to.of
+            {
+                primary.advise(to, cx.table);
+            }
+        });
+    }
+}

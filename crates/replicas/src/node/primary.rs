@@ -1,0 +1,449 @@
+//! The primary of a unit: it orders the operations, and acknowledges what all copies in sync have.
+//!
+//!   waiting --no overlap--> under way --copies that count have it--> acknowledged --all have it--> -
+//!
+//! Invariants
+//! 1. Of operations that overlap, one is under way. The others wait in their order of arrival, and
+//!    so do reads of a range that a write is changing.
+//! 2. An acknowledgement needs the primary's own bytes, every lane that counts, and that no copy
+//!    which was dropped may still be read (`fence_until`).
+//! 3. Nothing begins before all copies in sync have told what they had under way (`gather`), and
+//!    nothing is acknowledged or read without the lease.
+
+mod gather;
+mod ongoing;
+mod shipping;
+
+use super::lane::Lane;
+use super::messages::{End, Message, Order};
+use super::{
+    Action, Answer, Context, Pulled, READ_LEASE_NANOS, REPEAT_NANOS, Read, Request, SLOW_NANOS,
+    Timed,
+};
+use crate::change::{Change, CopyId, Reign};
+use crate::kept::{Kept, Known, Outcome};
+use crate::operation::{ByteRange, Kind, Object, Operation, Source, Stamp};
+use crate::table::{CopyState, Table, Unit};
+use ongoing::Ongoing;
+use shipping::Step;
+use std::collections::{BTreeMap, VecDeque};
+use wire::DaemonIndex;
+
+/// Operations under way at a time.
+const ONGOING_MAX: usize = 64;
+/// Requests, reads and steps that wait at a time. More are answered `Busy`.
+const WAITING_MAX: usize = 256;
+
+/// Something that begins when nothing overlaps it.
+struct Waiting {
+    object: Object,
+    range: ByteRange,
+    what: What,
+    since: i64,
+}
+
+enum What {
+    Request(Request),
+    Step(DaemonIndex, Step),
+    /// Bytes here that fail their checksum come from another copy.
+    RepairHere,
+}
+
+/// See the module.
+pub(super) struct Primary {
+    pub of: Reign,
+    /// Version of the table since which it is the primary.
+    pub since: u64,
+    pub is_successor: bool,
+    lost_at: u64,
+    /// Stamps given in this epoch.
+    numbers: u64,
+    ongoing: BTreeMap<u64, Ongoing>,
+    ongoing_begun: u64,
+    queue: VecDeque<Waiting>,
+    reads: Vec<(Read, i64)>,
+    lanes: Vec<Lane>,
+    fence_until: i64,
+    is_gathered: bool,
+    hand_over: Option<CopyId>,
+    proposed_at: i64,
+}
+
+impl Primary {
+    pub(super) fn new(of: Reign, unit: &Unit, table: &Table, cx: &Context<'_>) -> Primary {
+        // Copies may have been allowed to be read just before.
+        let fence_until = if of.epoch == 1 { cx.now } else { cx.now + fenced(READ_LEASE_NANOS) };
+        let mut primary = Primary {
+            of,
+            since: unit.since,
+            is_successor: unit.is_successor,
+            lost_at: unit.lost_at,
+            numbers: 0,
+            ongoing: BTreeMap::new(),
+            ongoing_begun: 0,
+            queue: VecDeque::new(),
+            reads: Vec::new(),
+            lanes: Vec::new(),
+            fence_until,
+            is_gathered: false,
+            hand_over: None,
+            proposed_at: cx.now - REPEAT_NANOS,
+        };
+        primary.adopt(unit, table, cx);
+        primary
+    }
+
+    /// Takes over what the table says of the other copies.
+    pub(super) fn adopt(&mut self, unit: &Unit, table: &Table, cx: &Context<'_>) {
+        let row = |lane: &Lane| {
+            let copy = unit.copy(lane.id.daemon).filter(|copy| copy.since == lane.id.since);
+            copy.filter(|copy| copy.state != CopyState::Behind)
+        };
+        let fence_until = &mut self.fence_until;
+        self.lanes.retain(|lane| {
+            let stays = row(lane).is_some();
+            if !stays {
+                *fence_until = lane.leased_until.max(*fence_until);
+            }
+            stays
+        });
+        for lane in &mut self.lanes {
+            lane.is_in_sync = row(lane).is_some_and(|copy| copy.state == CopyState::InSync);
+            lane.counts |= lane.is_in_sync;
+        }
+        for copy in unit.copies.iter().filter(|copy| copy.state != CopyState::Behind) {
+            let is_new = self.lanes.iter().all(|lane| lane.id.daemon != copy.daemon);
+            if is_new && copy.daemon != cx.own {
+                let id = CopyId { of: self.of, daemon: copy.daemon, since: copy.since };
+                let is_in_sync = copy.state == CopyState::InSync;
+                self.lanes.push(Lane::new(id, is_in_sync, self.fence_until, cx.now));
+            }
+        }
+        let lanes = &self.lanes;
+        for one in self.ongoing.values_mut() {
+            one.parts.retain(|part| lanes.iter().any(|lane| lane.id == part.lane));
+        }
+        self.ongoing.retain(|_, one| !one.is_step || !one.parts.is_empty());
+        self.queue.retain(|waiting| match waiting.what {
+            What::Step(daemon, _) => lanes.iter().any(|lane| lane.id.daemon == daemon),
+            _ => true,
+        });
+        if self.hand_over.is_some_and(|to| !table.may_hand_over(to)) {
+            self.hand_over = None;
+        }
+    }
+
+    /// Whether reads and acknowledgements are allowed now.
+    fn is_serving(&self, cx: &Context<'_>) -> bool {
+        let is_alone = !self.is_successor || cx.settled >= self.since;
+        let is_still = self.hand_over.is_some() && self.ongoing.is_empty();
+        self.is_gathered && is_alone && !is_still && cx.now < cx.lease_until
+    }
+
+    fn next_stamp(&mut self) -> Stamp {
+        self.numbers += 1;
+        Stamp { epoch: self.of.epoch, number: self.numbers }
+    }
+
+    /// A client's change.
+    pub(super) fn request(&mut self, request: Request, kept: &Kept, cx: &mut Context<'_>) {
+        let ticket = request.ticket;
+        if request.epoch != self.of.epoch {
+            return cx.answer(ticket, Answer::Stale);
+        }
+        let id = request.requested.id;
+        if let Some(one) = self.ongoing.values_mut().find(|it| it.is_of(id)) {
+            one.asked_again(ticket);
+            return;
+        }
+        let is_same =
+            |it: &Waiting| matches!(&it.what, What::Request(one) if one.requested.id == id);
+        if let Some(waiting) = self.queue.iter_mut().find(|it| is_same(it)) {
+            waiting.what = What::Request(request);
+            return;
+        }
+        match kept.replies.find(id) {
+            Known::Late => cx.answer(ticket, Answer::Stale),
+            Known::Ended(_) if !self.is_serving(cx) => cx.answer(ticket, Answer::Busy),
+            Known::Ended(Outcome::Done(stamp)) => cx.answer(ticket, Answer::Done(stamp)),
+            Known::Ended(Outcome::Failed) => cx.answer(ticket, Answer::Failed),
+            Known::New if request.born < self.lost_at => cx.answer(ticket, Answer::Lost),
+            Known::New if self.queue.len() >= WAITING_MAX => cx.answer(ticket, Answer::Busy),
+            Known::New => {
+                let (object, range) = (request.object, request.range);
+                self.push(object, range, What::Request(request), cx);
+            }
+        }
+    }
+
+    fn push(&mut self, object: Object, range: ByteRange, what: What, cx: &Context<'_>) {
+        self.queue.push_back(Waiting { object, range, what, since: cx.now });
+    }
+
+    /// A client's read.
+    pub(super) fn read(&mut self, read: Read, cx: &mut Context<'_>) {
+        if read.born < self.lost_at {
+            cx.answer(read.ticket, Answer::Lost);
+        } else if self.reads.len() >= WAITING_MAX {
+            cx.answer(read.ticket, Answer::Busy);
+        } else {
+            self.reads.push((read, cx.now));
+        }
+    }
+
+    /// Begins, acknowledges and answers what it can.
+    pub(super) fn go_on(&mut self, kept: &mut Kept, cx: &mut Context<'_>) {
+        if !self.is_gathered {
+            self.gather(kept, cx);
+        }
+        self.resume_ongoing(kept, cx);
+        self.finish_ongoing(kept, cx);
+        if self.is_serving(cx) && self.hand_over.is_none() {
+            self.begin_waiting(kept, cx);
+            self.finish_ongoing(kept, cx);
+        }
+        self.serve_reads(cx);
+        self.go_on_scanning(kept, cx);
+        self.propose_in_sync(cx);
+        self.stand_still(cx);
+    }
+
+    fn serve_reads(&mut self, cx: &mut Context<'_>) {
+        if !self.is_serving(cx) {
+            return;
+        }
+        let (ongoing, queue) = (&self.ongoing, &self.queue);
+        self.reads.retain(|(read, _)| {
+            let is_open = |it: &Ongoing| it.hides(read.object, read.range);
+            // Bytes that fail their checksum are on their way.
+            let is_repaired = |it: &Waiting| {
+                let overlaps = it.object == read.object && it.range.overlaps(read.range);
+                matches!(it.what, What::RepairHere) && overlaps
+            };
+            let waits = ongoing.values().any(is_open) || queue.iter().any(is_repaired);
+            if !waits {
+                cx.out.push(Action::Serve { ticket: read.ticket });
+            }
+            waits
+        });
+    }
+
+    fn propose_in_sync(&mut self, cx: &mut Context<'_>) {
+        for lane in self.lanes.iter_mut().filter(|lane| !lane.is_in_sync && lane.has_all()) {
+            if cx.now - lane.proposed_at >= REPEAT_NANOS {
+                lane.proposed_at = cx.now;
+                cx.out.push(Action::Propose(Change::InSync { of: lane.id }));
+            }
+        }
+    }
+
+    /// Hands over to a copy.
+    pub(super) fn advise(&mut self, to: CopyId, table: &Table) {
+        let lane = self.lanes.iter().find(|lane| lane.id == to);
+        if self.hand_over.is_none() && lane.is_some_and(Lane::has_all) && table.may_hand_over(to) {
+            self.hand_over = Some(to);
+        }
+    }
+
+    fn stand_still(&mut self, cx: &mut Context<'_>) {
+        let Some(of) = self.hand_over.filter(|_| self.ongoing.is_empty()) else { return };
+        if cx.now - self.proposed_at >= REPEAT_NANOS {
+            self.proposed_at = cx.now;
+            cx.out.push(Action::Propose(Change::HandOver { of }));
+        }
+    }
+
+    /// A message of a copy.
+    pub(super) fn receive(&mut self, message: Message, kept: &Kept, cx: &mut Context<'_>) {
+        match message {
+            Message::Opened { lane, under_way } => {
+                let found = self.lanes.iter_mut().find(|it| it.id == lane && it.is_opening());
+                if let Some(lane) = found {
+                    lane.begin_to_fill(under_way);
+                }
+            }
+            Message::Ended { lane, number, end } => self.ended(lane, number, &end, cx),
+            Message::AskLease { lane, sent } => self.lease(lane, sent, cx),
+            Message::Repair { lane, object, range } => {
+                let lane = self.lanes.iter().find(|it| it.id == lane && it.has_all());
+                if let Some(daemon) = lane.map(|lane| lane.id.daemon)
+                    && self.queue.len() < WAITING_MAX
+                    && kept.objects.contains_key(&object)
+                {
+                    self.push(object, range, What::Step(daemon, Step::Repair), cx);
+                }
+            }
+            Message::Open { .. } | Message::Order { .. } | Message::Lease { .. } => {}
+        }
+    }
+
+    fn ended(&mut self, id: CopyId, number: u64, end: &End, cx: &mut Context<'_>) {
+        let Some(lane) = self.lanes.iter_mut().find(|lane| lane.id == id) else { return };
+        let Some(sent) = lane.sent.get_mut(&number).filter(|sent| !sent.is_done) else { return };
+        match (end, &sent.order) {
+            (End::Failed | End::Corrupt, Order::Operation { .. }) => {
+                sent.is_failed = true;
+                sent.attempts += 1;
+                sent.corrupt += u32::from(*end == End::Corrupt);
+            }
+            (End::Differs(objects), Order::Inventory(_)) => {
+                lane.sent.remove(&number);
+                lane.compared(objects);
+            }
+            (End::Done, Order::Operation { operation, .. }) => {
+                if operation.kind == Kind::Copy {
+                    cx.counters.bytes_filled += operation.range.length();
+                }
+                match sent.subject {
+                    super::lane::Subject::Ongoing(_) => sent.is_done = true,
+                    super::lane::Subject::Other => {
+                        lane.sent.remove(&number);
+                    }
+                }
+            }
+            (End::Done, Order::UnderWay(_) | Order::Replies(_)) => {
+                lane.sent.remove(&number);
+            }
+            _ => {}
+        }
+    }
+
+    /// A copy asks whether it may be read.
+    fn lease(&mut self, id: CopyId, sent: i64, cx: &mut Context<'_>) {
+        let is_serving = self.is_serving(cx) && self.hand_over.is_none();
+        let Some(lane) = self.lanes.iter_mut().find(|lane| lane.id == id) else { return };
+        // Not beyond the primary's own lease: a successor waits for the end of that alone.
+        let length = READ_LEASE_NANOS.min(cx.lease_until.saturating_sub(cx.now));
+        let length = length - length / 8;
+        if is_serving && lane.is_in_sync && lane.has_all() && !lane.is_late() && length > 0 {
+            lane.leased_until = cx.now + fenced(length);
+            let message = Message::Lease { lane: id, sent, length, settled: lane.settled() };
+            cx.out.push(Action::Send { to: id.daemon, message });
+        }
+    }
+
+    /// Time passed.
+    pub(super) fn tick(&mut self, time: Timed, kept: &mut Kept, cx: &mut Context<'_>) {
+        for lane in &mut self.lanes {
+            let waited = lane.tick(time.now, time.passed, cx.out);
+            let limit = if lane.counts { SLOW_NANOS } else { 4 * SLOW_NANOS };
+            let is_slow = waited > limit || lane.fails();
+            if is_slow && time.now - lane.proposed_at >= REPEAT_NANOS {
+                lane.proposed_at = time.now;
+                cx.out.push(Action::Propose(Change::Drop { of: lane.id }));
+            }
+        }
+        self.expire(time.now, cx);
+        self.give_up_torn(time.passed, kept, cx);
+    }
+
+    /// Requests that wait for too long are answered: their clients ask again.
+    fn expire(&mut self, now: i64, cx: &mut Context<'_>) {
+        self.queue.retain(|waiting| {
+            let is_over = now - waiting.since > super::WAITING_NANOS;
+            if let What::Request(request) = &waiting.what
+                && is_over
+            {
+                cx.out.push(Action::Answer { ticket: request.ticket, answer: Answer::Busy });
+                return false;
+            }
+            true
+        });
+        self.reads.retain(|(read, since)| {
+            let is_over = now - since > super::WAITING_NANOS;
+            if is_over {
+                cx.out.push(Action::Answer { ticket: read.ticket, answer: Answer::Busy });
+            }
+            !is_over
+        });
+    }
+
+    /// It is the primary no longer: all that wait ask the next one.
+    pub(super) fn leave(&mut self, cx: &mut Context<'_>) {
+        let requests = self.queue.iter().filter_map(|waiting| match &waiting.what {
+            What::Request(request) => Some(request.ticket),
+            _ => None,
+        });
+        let ongoing = self.ongoing.values_mut().filter_map(|one| one.ticket.take());
+        let reads = self.reads.iter().map(|(read, _)| read.ticket);
+        for ticket in requests.chain(ongoing).chain(reads) {
+            cx.out.push(Action::Answer { ticket, answer: Answer::Stale });
+        }
+    }
+
+    /// Bytes here fail their checksum. Whether another copy has them.
+    pub(super) fn corrupt(&mut self, object: Object, range: ByteRange, cx: &Context<'_>) -> bool {
+        let is_known = |it: &Waiting| {
+            matches!(it.what, What::RepairHere) && it.object == object && it.range == range
+        };
+        if self.queue.iter().any(is_known) {
+            return true;
+        }
+        let has_other = self.lanes.iter().any(|lane| lane.is_in_sync && lane.has_all());
+        if has_other && self.queue.len() < WAITING_MAX {
+            self.push(object, range, What::RepairHere, cx);
+        }
+        has_other
+    }
+
+    /// A pull of this daemon has ended.
+    pub(super) fn pulled(&mut self, stamp: Stamp, pulled: Pulled) {
+        let mut ongoing = self.ongoing.values_mut();
+        if let Some(one) = ongoing.find(|it| it.operation.stamp == stamp) {
+            one.pulled(pulled);
+        }
+    }
+
+    /// Copies in sync: units with few are filled first.
+    pub(super) fn copies_in_sync(&self) -> usize {
+        1 + self.lanes.iter().filter(|lane| lane.is_in_sync).count()
+    }
+
+    /// Whether it does nothing and waits for nothing.
+    pub(super) fn is_idle(&self) -> bool {
+        let is_quiet = |lane: &Lane| lane.is_in_sync && lane.is_level() && lane.sent.is_empty();
+        self.is_gathered
+            && self.ongoing.is_empty()
+            && self.queue.is_empty()
+            && self.reads.is_empty()
+            && self.hand_over.is_none()
+            && self.lanes.iter().all(is_quiet)
+    }
+
+    fn sources(&self, to: DaemonIndex, own: DaemonIndex) -> Vec<DaemonIndex> {
+        // Another copy first: the primary has its clients to serve (O9).
+        let others = self.lanes.iter().filter(|lane| lane.is_in_sync && lane.has_all());
+        let others = others.map(|lane| lane.id.daemon).filter(|&daemon| daemon != to);
+        others.chain([own]).collect()
+    }
+
+    /// The order for an operation, with the source that it should try next.
+    fn order_of(
+        &self,
+        one: &Ongoing,
+        to: DaemonIndex,
+        (attempts, corrupt): (u32, u32),
+        own: DaemonIndex,
+    ) -> Order {
+        let mut operation: Operation = one.operation;
+        let mut source = one.source;
+        if operation.kind == Kind::Copy {
+            let sources = self.sources(to, own);
+            let attempt = attempts as usize;
+            source =
+                Source::Copy(sources.get(attempt % sources.len().max(1)).copied().unwrap_or(own));
+            if corrupt as usize >= 2 * sources.len() {
+                operation.kind = Kind::Spoil;
+            }
+        } else if one.is_done_here() {
+            source = Source::Copy(own);
+        }
+        Order::Operation { operation, source, replaces: one.replaces }
+    }
+}
+
+/// For how long a lease of a copy is respected: clocks of two hosts run apart by less than one in
+/// 16.
+const fn fenced(length: i64) -> i64 {
+    length + length / 8
+}

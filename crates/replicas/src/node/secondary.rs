@@ -1,0 +1,267 @@
+//! A copy that is not the primary: it does what the primary orders, and may be read while that
+//! allows it.
+
+use super::messages::{End, Inventory, Message, Order};
+use super::{Action, Answer, Context, Pulled, READ_LEASE_NANOS, Read};
+use crate::change::CopyId;
+use crate::kept::{Kept, Outcome};
+use crate::operation::{Kind, Object, Operation, Source, Stamp};
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Pulling,
+    Failed,
+    Done,
+}
+
+struct Taken {
+    stamp: Stamp,
+    state: State,
+}
+
+/// See the module.
+pub(super) struct Secondary {
+    pub lane: CopyId,
+    pub is_in_sync: bool,
+    /// The primary is to be told that the lane begins; pulls from before may still run.
+    is_opening: bool,
+    is_open: bool,
+    /// Number of the next order.
+    next: u64,
+    /// Orders that are not settled, by number.
+    taken: BTreeMap<u64, Taken>,
+    /// The last inventory's number, and its answer.
+    compared: (u64, Vec<Object>),
+    readable_until: i64,
+    asked_at: i64,
+}
+
+impl Secondary {
+    pub(super) fn new(lane: CopyId, is_in_sync: bool, now: i64) -> Secondary {
+        Secondary {
+            lane,
+            is_in_sync,
+            // The primary need not ask where it knows of the lane already.
+            is_opening: true,
+            is_open: false,
+            next: 1,
+            taken: BTreeMap::new(),
+            compared: (0, Vec::new()),
+            readable_until: now,
+            asked_at: now - READ_LEASE_NANOS,
+        }
+    }
+
+    /// A message of the primary.
+    pub(super) fn receive(&mut self, message: Message, kept: &mut Kept, cx: &mut Context<'_>) {
+        match message {
+            Message::Open { lane } if lane == self.lane && self.next == 1 => {
+                self.is_opening = true;
+                self.open(kept, cx);
+            }
+            Message::Order { lane, number, settled, order }
+                if lane == self.lane && self.is_open =>
+            {
+                self.order(number, order, kept, cx);
+                self.settled(settled, kept);
+            }
+            Message::Lease { lane, sent, length, settled } if lane == self.lane => {
+                self.settled(settled, kept);
+                let length = length.clamp(0, READ_LEASE_NANOS);
+                if sent <= cx.now && self.is_open {
+                    self.readable_until = self.readable_until.max(sent + length);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Answers `Open` when no earlier pull changes bytes any more.
+    pub(super) fn open(&mut self, kept: &mut Kept, cx: &mut Context<'_>) {
+        if !self.is_opening {
+            return;
+        }
+        let unit = self.lane.of.unit;
+        let running: Vec<u64> = cx.pulls.of(unit).map(|(ticket, _)| ticket).collect();
+        if !running.is_empty() {
+            cx.out.extend(running.into_iter().map(|ticket| Action::Cancel { ticket }));
+            return;
+        }
+        self.is_opening = false;
+        self.is_open = true;
+        if !self.is_in_sync {
+            kept.forget_under_way();
+        }
+        let under_way = kept.under_way.clone();
+        let message = Message::Opened { lane: self.lane, under_way };
+        cx.tell_primary(self.lane.of.unit, message);
+    }
+
+    fn settled(&mut self, settled: u64, kept: &mut Kept) {
+        if settled >= self.next {
+            // It would be about orders that were not given.
+            return;
+        }
+        while let Some(taken) = self.taken.first_entry().filter(|taken| *taken.key() <= settled) {
+            kept.settle(taken.remove().stamp);
+        }
+    }
+
+    fn ended(&self, number: u64, end: End, cx: &mut Context<'_>) {
+        let message = Message::Ended { lane: self.lane, number, end };
+        cx.tell_primary(self.lane.of.unit, message);
+    }
+
+    fn order(&mut self, number: u64, order: Order, kept: &mut Kept, cx: &mut Context<'_>) {
+        if number > self.next {
+            // One before it was lost: both come again.
+            return;
+        }
+        let is_new = number == self.next;
+        self.next += u64::from(is_new);
+        match order {
+            Order::Operation { operation, source, replaces } => {
+                self.operate(number, &operation, source, is_new, kept, cx);
+                if let Some(before) = replaces {
+                    give_up(before, &operation, kept);
+                }
+            }
+            Order::Inventory(inventory) => {
+                if is_new {
+                    self.compared = (number, compare(&inventory, self.lane, kept, cx));
+                }
+                // A late repetition says nothing about what was sent since.
+                if self.compared.0 == number {
+                    self.ended(number, End::Differs(self.compared.1.clone()), cx);
+                }
+            }
+            Order::UnderWay(stamps) => {
+                if is_new {
+                    kept.under_way.retain(|begun| stamps.contains(&begun.operation.stamp));
+                }
+                self.ended(number, End::Done, cx);
+            }
+            Order::Replies(replies) => {
+                if is_new {
+                    kept.replies = replies;
+                }
+                self.ended(number, End::Done, cx);
+            }
+        }
+    }
+
+    fn operate(
+        &mut self,
+        number: u64,
+        operation: &Operation,
+        source: Source,
+        is_new: bool,
+        kept: &mut Kept,
+        cx: &mut Context<'_>,
+    ) {
+        let is_done = kept.begun(operation.stamp).is_some_and(|begun| begun.is_done);
+        match self.taken.get(&number).map(|taken| taken.state) {
+            None if !is_new => return self.ended(number, End::Done, cx),
+            Some(State::Done) => return self.ended(number, End::Done, cx),
+            Some(State::Pulling) => return,
+            Some(State::Failed) | None => {}
+        }
+        let stamp = operation.stamp;
+        if is_done {
+            self.taken.insert(number, Taken { stamp, state: State::Done });
+            return self.ended(number, End::Done, cx);
+        }
+        kept.begin(*operation);
+        if operation.has_bytes() {
+            self.taken.insert(number, Taken { stamp, state: State::Pulling });
+            cx.pull(self.lane.of, operation, source);
+        } else {
+            self.taken.insert(number, Taken { stamp, state: State::Done });
+            if !matches!(operation.kind, Kind::Complete(_)) {
+                cx.out.push(Action::Change { unit: self.lane.of.unit, operation: *operation });
+            }
+            kept.done(stamp);
+            self.ended(number, End::Done, cx);
+        }
+    }
+
+    /// A pull has ended.
+    pub(super) fn pulled(
+        &mut self,
+        stamp: Stamp,
+        pulled: Pulled,
+        kept: &mut Kept,
+        cx: &mut Context<'_>,
+    ) {
+        self.open(kept, cx);
+        let found = self.taken.iter_mut().find(|(_, it)| it.stamp == stamp);
+        let Some((&number, taken)) = found.filter(|(_, it)| it.state == State::Pulling) else {
+            return;
+        };
+        let (state, end) = match pulled {
+            Pulled::Done => (State::Done, End::Done),
+            Pulled::Failed => (State::Failed, End::Failed),
+            Pulled::Corrupt => (State::Failed, End::Corrupt),
+        };
+        taken.state = state;
+        self.ended(number, end, cx);
+    }
+
+    /// A client's read.
+    pub(super) fn read(&mut self, read: &Read, kept: &Kept, cx: &mut Context<'_>) {
+        // The primary shows what is not known to be on all copies.
+        let is_hidden =
+            kept.under_way.iter().any(|it| it.operation.overlaps(read.object, read.range));
+        let is_readable = self.is_in_sync && self.is_open && cx.now < self.readable_until;
+        if self.is_in_sync && self.is_open && self.is_due(cx.now) {
+            self.asked_at = cx.now;
+            let message = Message::AskLease { lane: self.lane, sent: cx.now };
+            cx.tell_primary(self.lane.of.unit, message);
+        }
+        if read.born < kept.lost_at {
+            cx.answer(read.ticket, Answer::Lost);
+        } else if is_readable && !is_hidden {
+            cx.counters.reads_here += 1;
+            cx.out.push(Action::Serve { ticket: read.ticket });
+        } else {
+            cx.answer(read.ticket, Answer::AskPrimary);
+        }
+    }
+
+    /// Whether the lease is to be renewed.
+    const fn is_due(&self, now: i64) -> bool {
+        let is_short = self.readable_until - now < READ_LEASE_NANOS / 2;
+        is_short && now - self.asked_at >= READ_LEASE_NANOS / 4
+    }
+}
+
+/// An operation ends torn: another one with the bytes of the primary took its place.
+fn give_up(before: Stamp, by: &Operation, kept: &mut Kept) {
+    let requested = kept.begun(before).and_then(|begun| begun.operation.requested);
+    kept.settle(before);
+    if let Some(requested) = requested {
+        kept.replies.end(&requested, by.stamp, Outcome::Failed);
+    }
+}
+
+/// Which objects the copy does not have as the primary has them. Those that the primary does not
+/// have are removed.
+fn compare(
+    inventory: &Inventory,
+    lane: CopyId,
+    kept: &mut Kept,
+    cx: &mut Context<'_>,
+) -> Vec<Object> {
+    let is_there = |object: Object| inventory.versions.iter().any(|it| it.0 == object);
+    let own = kept.objects.keys().copied().filter(|&it| inventory.covers(it) && !is_there(it));
+    for object in own.collect::<Vec<Object>>() {
+        kept.objects.remove(&object);
+        cx.out.push(Action::Erase { unit: lane.of.unit, object });
+    }
+    let differs = inventory
+        .versions
+        .iter()
+        .filter(|&&(object, version)| version.is_none() || kept.version(object) != version);
+    differs.map(|&(object, _)| object).collect()
+}

@@ -1,0 +1,136 @@
+//! An operation on the bytes of a unit, and its identity.
+//!
+//! The primary gives each operation a stamp. Of operations that overlap it lets only one be under
+//! way, on all copies, so stamps order them and a copy needs no versions of single bytes.
+
+use wire::Inode;
+
+/// A stripe of a file: what belongs to one unit as a whole.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Object {
+    /// The file.
+    pub inode: Inode,
+    /// Number of the stripe.
+    pub stripe: u64,
+}
+
+/// Bytes of an object, from `start` up to `end`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ByteRange {
+    /// The first byte.
+    pub start: u64,
+    /// Behind the last byte.
+    pub end: u64,
+}
+
+impl ByteRange {
+    /// All bytes of an object.
+    pub const ALL: ByteRange = ByteRange { start: 0, end: u64::MAX };
+    /// No byte.
+    pub const NONE: ByteRange = ByteRange { start: 0, end: 0 };
+
+    /// Whether both have a byte in common.
+    #[must_use]
+    pub const fn overlaps(self, other: ByteRange) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+
+    /// Number of bytes.
+    #[must_use]
+    pub const fn length(self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+}
+
+/// Place of an operation in the order of its unit: the primary's epoch, and a number that it
+/// counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Stamp {
+    /// Epoch of the unit.
+    pub epoch: u64,
+    /// Number within the epoch, from 1.
+    pub number: u64,
+}
+
+/// A client's request. Repeated, it has the same identity, at whatever primary.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct RequestId {
+    /// The client.
+    pub client: u64,
+    /// Counts the requests of the client.
+    pub sequence: u64,
+}
+
+/// A request with what the client no longer asks about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Requested {
+    /// The request.
+    pub id: RequestId,
+    /// The client has an answer to each request below this number.
+    pub oldest: u64,
+    /// Whether the client goes on as soon as the primary has the bytes (`--writes behind`).
+    pub is_behind: bool,
+}
+
+/// Where the bytes of an operation are read from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// The client's buffer for this request, which it keeps until the answer.
+    Client(RequestId),
+    /// The same bytes of the copy at a daemon.
+    Copy(wire::DaemonIndex),
+}
+
+/// The change that an operation makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Bytes of a client.
+    Write,
+    /// Zeros: a truncation or a hole.
+    Punch,
+    /// The object is gone, with all its bytes.
+    Remove,
+    /// A copy forgets what it has of the object: all of it is sent next.
+    Begin,
+    /// Bytes as another copy has them.
+    Copy,
+    /// All of the object was sent: the copy has it as of this stamp.
+    Complete(Stamp),
+    /// No copy has these bytes with a correct checksum: reading them fails everywhere.
+    Spoil,
+}
+
+/// See the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Operation {
+    /// Its place in the order, and its identity on all copies.
+    pub stamp: Stamp,
+    /// The object.
+    pub object: Object,
+    /// The bytes.
+    pub range: ByteRange,
+    /// The change that it makes.
+    pub kind: Kind,
+    /// The client's request, if it is one.
+    pub requested: Option<Requested>,
+}
+
+impl Operation {
+    /// Whether both touch a byte.
+    #[must_use]
+    pub fn overlaps(&self, object: Object, range: ByteRange) -> bool {
+        self.object == object && self.range.overlaps(range)
+    }
+
+    /// Whether the bytes come from elsewhere.
+    #[must_use]
+    pub const fn has_bytes(&self) -> bool {
+        matches!(self.kind, Kind::Write | Kind::Copy)
+    }
+
+    /// Whether it is a change by a client, not a step of making copies equal.
+    #[must_use]
+    pub const fn is_change(&self) -> bool {
+        matches!(self.kind, Kind::Write | Kind::Punch | Kind::Remove)
+    }
+}

@@ -1,0 +1,154 @@
+//! The next changes that a table needs: copies for units that have too few, the most endangered
+//! first; the daemons that `placement` chooses, once all are safe; and nothing that is not needed
+//! any more.
+//!
+//! The leader of the consensus asks from time to time. Each answer rests on the table alone, so a
+//! new leader goes on where the last one stopped.
+
+use crate::change::{Change, CopyId, Reign};
+use crate::placement::{UnitIndex, chosen, ranked};
+use crate::table::{CopyState, Table, Unit};
+use wire::DaemonIndex;
+
+/// Units that a daemon is filled with at a time. More would share its bandwidth and all end late:
+/// the first units would be in danger for longer.
+pub const JOINING_PER_DAEMON_MAX: usize = 4;
+
+/// The leader's next step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// Proposes this change.
+    Propose(Change),
+    /// Tells the primary to hand over to this copy: `Node::advise`.
+    HandOver(CopyId),
+}
+
+/// See the module. Nothing: the table is as it should be, or waits for copies that join.
+#[must_use]
+pub fn next(table: &Table) -> Vec<Advice> {
+    let mut joining = vec![0; table.daemons().count()];
+    let mut units: Vec<(usize, UnitIndex, &Unit)> = Vec::new();
+    for (index, unit) in table.units().filter(|(_, unit)| unit.primary.is_some()) {
+        for daemon in unit.with(CopyState::Joining) {
+            if let Some(count) = joining.get_mut(usize::from(daemon.0)) {
+                *count += 1;
+            }
+        }
+        units.push((safe(table, unit).len(), index, unit));
+    }
+    units.sort_by_key(|&(safe, index, unit)| (safe.cmp(&usize::from(unit.goal)), safe, index));
+    let mut found = Vec::new();
+    for (_, index, unit) in units {
+        let view = View { table, index, unit };
+        if let Some(advice) = view.next(&joining) {
+            if let Advice::Propose(Change::Add { daemon, .. }) = advice
+                && let Some(count) = joining.get_mut(usize::from(daemon.0))
+            {
+                *count += 1;
+            }
+            found.push(advice);
+        }
+    }
+    found
+}
+
+/// Copies in sync at daemons that stay.
+fn safe(table: &Table, unit: &Unit) -> Vec<DaemonIndex> {
+    unit.with(CopyState::InSync).filter(|&daemon| table.is_up(daemon)).collect()
+}
+
+struct View<'a> {
+    table: &'a Table,
+    index: UnitIndex,
+    unit: &'a Unit,
+}
+
+impl View<'_> {
+    fn of(&self) -> Reign {
+        Reign { unit: self.index, epoch: self.unit.epoch }
+    }
+
+    fn copy_id(&self, daemon: DaemonIndex) -> Option<CopyId> {
+        let copy = self.unit.copy(daemon)?;
+        Some(CopyId { of: self.of(), daemon, since: copy.since })
+    }
+
+    fn drop_copy(&self, daemon: DaemonIndex) -> Option<Advice> {
+        self.copy_id(daemon).map(|of| Advice::Propose(Change::Drop { of }))
+    }
+
+    fn next(&self, joining: &[usize]) -> Option<Advice> {
+        let safe = safe(self.table, self.unit);
+        let goal = usize::from(self.unit.goal);
+        let chosen = chosen(self.table, self.index);
+        let coming: Vec<DaemonIndex> = self.unit.with(CopyState::Joining).collect();
+        if safe.len() < goal {
+            return self.repair(&safe, &coming, joining);
+        }
+        // Copies that the unit does not need, now that it has enough.
+        let missing: Vec<DaemonIndex> =
+            chosen.iter().copied().filter(|daemon| !safe.contains(daemon)).collect();
+        if let Some(&extra) = coming.iter().find(|daemon| !missing.contains(daemon)) {
+            return self.drop_copy(extra);
+        }
+        if let Some(daemon) = self.unit.with(CopyState::Behind).find(|it| !missing.contains(it)) {
+            return self.drop_copy(daemon);
+        }
+        let best = chosen.first().copied().filter(|best| safe.contains(best));
+        let primary = self.unit.primary?;
+        if let Some(best) = best.or_else(|| safe.first().copied())
+            && best != primary
+            && (chosen.first() == Some(&best) || !self.table.is_up(primary))
+        {
+            return self.copy_id(best).map(Advice::HandOver);
+        }
+        let is_extra = |it: &DaemonIndex| !chosen.contains(it) && *it != primary;
+        if missing.is_empty() || safe.len() > goal {
+            let in_sync: Vec<DaemonIndex> = self.unit.with(CopyState::InSync).collect();
+            return in_sync.into_iter().find(is_extra).and_then(|it| self.drop_copy(it));
+        }
+        // The chosen daemon is back or new: it gets its copy, then the one in its place goes.
+        let kept: Vec<DaemonIndex> =
+            safe.iter().copied().filter(|daemon| chosen.contains(daemon)).collect();
+        let next = missing.into_iter().find(|&daemon| self.may_add(daemon, &kept, joining));
+        next.filter(|_| coming.is_empty()).map(|daemon| self.add(daemon))
+    }
+
+    fn add(&self, daemon: DaemonIndex) -> Advice {
+        Advice::Propose(Change::Add { of: self.of(), daemon })
+    }
+
+    /// Whether a copy at this daemon may begin, apart from these.
+    fn may_add(&self, daemon: DaemonIndex, from: &[DaemonIndex], joining: &[usize]) -> bool {
+        let is_copy = self.unit.copy(daemon).is_some_and(|it| it.state != CopyState::Behind);
+        let count = joining.get(usize::from(daemon.0)).copied().unwrap_or(0);
+        !is_copy
+            && count < JOINING_PER_DAEMON_MAX
+            && self.table.is_up(daemon)
+            && self.table.is_apart(daemon, from)
+    }
+
+    fn repair(
+        &self,
+        safe: &[DaemonIndex],
+        coming: &[DaemonIndex],
+        joining: &[usize],
+    ) -> Option<Advice> {
+        let needed = usize::from(self.unit.goal) - safe.len();
+        // A copy that has old bytes catches up sooner than a new one is filled, so it may come
+        // beside it.
+        let staying = self.table.staying(self.unit);
+        let mut returned = self.unit.with(CopyState::Behind);
+        if coming.len() <= needed
+            && let Some(daemon) = returned.find(|&daemon| self.may_add(daemon, &staying, joining))
+        {
+            return Some(self.add(daemon));
+        }
+        if coming.len() >= needed {
+            return None;
+        }
+        let all = ranked(self.table, self.index);
+        let next = all.into_iter().find(|&daemon| self.may_add(daemon, &staying, joining));
+        next.map(|daemon| self.add(daemon))
+    }
+}

@@ -1,0 +1,269 @@
+//! The table of units: a replicated state beside the membership. Every change passes through the
+//! same consensus, in one order, and every daemon applies it by the same code (`change`).
+//!
+//!   (none) --Add--> joining --InSync--> in sync --Drop, Down--> behind --Add--> joining
+//!
+//! | state of a copy | it has | it may |
+//! |---|---|---|
+//! | in sync | every acknowledged byte | become the primary; be read while the primary allows it |
+//! | joining | what it was sent: it is refilled, or catches up | nothing |
+//! | behind | what it had when it was dropped or died | begin to catch up |
+//!
+//! A unit is *degraded* with fewer copies in sync than it should have, and *lost* without a
+//! primary: the daemon that had the last copy in sync is down.
+//!
+//! Invariants
+//! 1. The primary is a copy in sync. A unit has one primary at most, and its epoch advances when it
+//!    changes.
+//! 2. A copy in sync has every byte that was acknowledged: an acknowledgement needs all of them.
+//! 3. The copies that a unit needs are in different failure domains, unless `same_domain` allows
+//!    it. While a copy moves within a domain, both are there.
+//! 4. Applying a change twice is refused the second time: it names the epoch of the unit, and the
+//!    version of the table since which a copy is what it is.
+
+use crate::placement::{UnitIndex, chosen};
+use wire::DaemonIndex;
+use wire::limits::DAEMON_COUNT_MAX;
+
+/// Copies that a unit may be asked to have.
+pub const COPIES_MAX: u8 = 3;
+/// Rows of a unit at most: while some of its copies move, there are others that are behind.
+pub(crate) const ROWS_MAX: usize = 2 * COPIES_MAX as usize;
+
+/// Whether a daemon takes part, as the membership says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Presence {
+    /// It takes part.
+    Up,
+    /// It was declared dead. It may return.
+    Down,
+    /// Its copies leave it.
+    Leaving,
+}
+
+/// One daemon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holder {
+    /// Failure domain: what fails at once has the same number.
+    pub domain: u32,
+    /// Whether it takes part.
+    pub presence: Presence,
+    /// Number of its last start. A copy belongs to a start: the next one begins behind.
+    pub incarnation: u64,
+}
+
+/// State of a copy: see the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CopyState {
+    /// It has every acknowledged byte.
+    InSync,
+    /// It is being filled.
+    Joining,
+    /// It has old bytes.
+    Behind,
+}
+
+/// A copy of a unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyRow {
+    /// The daemon that has it.
+    pub daemon: DaemonIndex,
+    /// Version of the table since which it joins, or is behind.
+    pub since: u64,
+    /// Its state.
+    pub state: CopyState,
+}
+
+/// One unit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unit {
+    /// Counts the primaries. The first is 1.
+    pub epoch: u64,
+    /// Copies that it should have.
+    pub goal: u8,
+    /// The daemon that orders its operations. `None`: it is lost, or may come back with `last`.
+    pub primary: Option<DaemonIndex>,
+    /// The primary took over from a daemon that may not know it: it waits until that daemon's lease
+    /// has ended for sure.
+    pub is_successor: bool,
+    /// Version of the table since which `epoch` is the epoch.
+    pub since: u64,
+    /// The last primary. Without a primary it alone has every acknowledged byte.
+    pub last: DaemonIndex,
+    /// Version of the table at which all copies were lost. Files that are older have lost what they
+    /// had here.
+    pub lost_at: u64,
+    /// The copies, the primary's too.
+    pub copies: Vec<CopyRow>,
+}
+
+impl Unit {
+    /// The copy at a daemon.
+    #[must_use]
+    pub fn copy(&self, daemon: DaemonIndex) -> Option<&CopyRow> {
+        self.copies.iter().find(|copy| copy.daemon == daemon)
+    }
+
+    /// The daemons with a copy in this state.
+    pub fn with(&self, state: CopyState) -> impl Iterator<Item = DaemonIndex> {
+        self.copies.iter().filter(move |copy| copy.state == state).map(|copy| copy.daemon)
+    }
+
+    /// Copies in sync.
+    #[must_use]
+    pub fn in_sync(&self) -> usize {
+        self.with(CopyState::InSync).count()
+    }
+}
+
+/// Why an instance cannot have these settings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unsuitable {
+    /// No daemon, or too many.
+    Daemons,
+    /// No unit for a target.
+    Units,
+    /// Fewer than two copies, or more than `COPIES_MAX`.
+    Copies,
+    /// Fewer failure domains than copies.
+    Domains {
+        /// Number of domains.
+        found: usize,
+        /// Number of copies.
+        needed: usize,
+    },
+}
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Table {
+    /// Counts the changes. The first table has 1.
+    pub version: u64,
+    /// Whether copies of a unit may be in one failure domain.
+    pub same_domain: bool,
+    /// Targets at the start: each is the home of as many units.
+    pub(crate) targets: u16,
+    /// Units of one target for one number of copies.
+    pub(crate) units_per_target: u16,
+    pub(crate) holders: Vec<Holder>,
+    pub(crate) units: Vec<Unit>,
+}
+
+impl Table {
+    /// The first table: each unit with its best copies, all of them empty and so in sync. `domains`
+    /// has the failure domain of each daemon, `goals` the numbers of copies that files may ask for.
+    ///
+    /// # Errors
+    /// `Unsuitable` if copies would not be apart.
+    pub fn initial(
+        domains: &[u32],
+        goals: &[u8],
+        units_per_target: u16,
+        same_domain: bool,
+    ) -> Result<Table, Unsuitable> {
+        let count = u16::try_from(domains.len()).ok().filter(|&count| count <= DAEMON_COUNT_MAX);
+        let targets = count.filter(|&count| count > 0).ok_or(Unsuitable::Daemons)?;
+        if units_per_target == 0 {
+            return Err(Unsuitable::Units);
+        }
+        let mut distinct = domains.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let found = if same_domain { domains.len() } else { distinct.len() };
+        for &goal in goals {
+            if !(2..=COPIES_MAX).contains(&goal) {
+                return Err(Unsuitable::Copies);
+            }
+            if found < usize::from(goal) {
+                return Err(Unsuitable::Domains { found, needed: usize::from(goal) });
+            }
+        }
+        let holder = |&domain| Holder { domain, presence: Presence::Up, incarnation: 1 };
+        let holders = domains.iter().map(holder).collect();
+        let mut table = Table {
+            version: 1,
+            same_domain,
+            targets,
+            units_per_target,
+            holders,
+            units: Vec::new(),
+        };
+        for &goal in goals {
+            for home in 0..targets {
+                let unit = Unit {
+                    epoch: 1,
+                    goal,
+                    primary: Some(DaemonIndex(home)),
+                    is_successor: false,
+                    since: 1,
+                    last: DaemonIndex(home),
+                    lost_at: 0,
+                    copies: Vec::new(),
+                };
+                table.units.extend(std::iter::repeat_n(unit, usize::from(units_per_target)));
+            }
+        }
+        for index in 0..table.units.len() {
+            let row = |daemon| CopyRow { daemon, since: 1, state: CopyState::InSync };
+            let copies = chosen(&table, UnitIndex(index as u32)).into_iter().map(row).collect();
+            if let Some(unit) = table.units.get_mut(index) {
+                unit.copies = copies;
+            }
+        }
+        Ok(table)
+    }
+
+    /// The daemons.
+    pub fn daemons(&self) -> impl Iterator<Item = (DaemonIndex, &Holder)> {
+        self.holders.iter().enumerate().map(|(index, holder)| (DaemonIndex(index as u16), holder))
+    }
+
+    /// The units.
+    pub fn units(&self) -> impl Iterator<Item = (UnitIndex, &Unit)> {
+        self.units.iter().enumerate().map(|(index, unit)| (UnitIndex(index as u32), unit))
+    }
+
+    /// Units that have no primary: what they hold is lost unless the last one returns, or the
+    /// backing store has it.
+    pub fn lost(&self) -> impl Iterator<Item = UnitIndex> {
+        self.units().filter(|(_, unit)| unit.primary.is_none()).map(|(index, _)| index)
+    }
+
+    /// One daemon.
+    #[must_use]
+    pub fn holder(&self, daemon: DaemonIndex) -> Option<&Holder> {
+        self.holders.get(usize::from(daemon.0))
+    }
+
+    /// One unit.
+    #[must_use]
+    pub fn unit(&self, unit: UnitIndex) -> Option<&Unit> {
+        self.units.get(unit.0 as usize)
+    }
+
+    /// The target whose data the unit is a part of.
+    #[must_use]
+    pub fn home(&self, unit: UnitIndex) -> DaemonIndex {
+        let row = unit.0 / u32::from(self.units_per_target.max(1));
+        DaemonIndex((row % u32::from(self.targets.max(1))) as u16)
+    }
+
+    /// Whether a daemon takes part and stays.
+    #[must_use]
+    pub fn is_up(&self, daemon: DaemonIndex) -> bool {
+        self.holder(daemon).is_some_and(|holder| holder.presence == Presence::Up)
+    }
+
+    /// Daemons that stay and have a copy that counts, or that is to count.
+    pub(crate) fn staying(&self, unit: &Unit) -> Vec<DaemonIndex> {
+        let copies = unit.copies.iter().filter(|copy| copy.state != CopyState::Behind);
+        copies.map(|copy| copy.daemon).filter(|&daemon| self.is_up(daemon)).collect()
+    }
+
+    /// Whether a copy at this daemon would be apart from copies at those.
+    pub(crate) fn is_apart(&self, daemon: DaemonIndex, from: &[DaemonIndex]) -> bool {
+        let domain = |daemon| self.holder(daemon).map(|holder| holder.domain);
+        from.iter()
+            .all(|&other| other != daemon && (self.same_domain || domain(other) != domain(daemon)))
+    }
+}

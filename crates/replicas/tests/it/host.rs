@@ -1,0 +1,372 @@
+//! A host: its bytes, its process, and what the node there asks for.
+
+use crate::checks::Cell;
+use crate::clients::write_number;
+use crate::faults::MILLI;
+use crate::world::{CELL, CELLS, Note, Reply, World};
+use replicas::change::Reign;
+use replicas::kept::Kept;
+use replicas::node::{Action, Answer, Node, Pulled, Settings};
+use replicas::operation::{ByteRange, Kind, Object, Operation, RequestId, Source, Stamp};
+use replicas::placement::UnitIndex;
+use replicas::table::CopyState;
+use std::collections::BTreeMap;
+use testkit::Random;
+use wire::DaemonIndex;
+
+const REGISTRY: u16 = 1000;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Settle {
+    pub(crate) version: u64,
+    pub(crate) at: i64,
+}
+
+/// A pull that is under way.
+#[derive(Clone, Copy)]
+struct Pulling {
+    of: Reign,
+    operation: Operation,
+    source: Source,
+    tries: u32,
+    is_cancelled: bool,
+}
+
+pub(crate) struct Host {
+    pub(crate) node: Option<Node>,
+    /// State that the last process left.
+    pub(crate) kept: BTreeMap<UnitIndex, Kept>,
+    pub(crate) store: BTreeMap<(UnitIndex, Object), Vec<Cell>>,
+    pub(crate) incarnation: u64,
+    pub(crate) is_empty: bool,
+    pub(crate) paused_until: i64,
+    pub(crate) slow_until: i64,
+    /// Its clock: offset, and parts per thousand that it is fast.
+    offset: i64,
+    fast: i64,
+    pub(crate) inbox: Vec<(u16, Note)>,
+    pub(crate) beaten_at: i64,
+    pub(crate) settle: Option<Settle>,
+    pulls: BTreeMap<u64, Pulling>,
+    /// Counts the processes.
+    run: u64,
+}
+
+impl Host {
+    pub(crate) fn new(random: &mut Random) -> Host {
+        Host {
+            node: None,
+            kept: BTreeMap::new(),
+            store: BTreeMap::new(),
+            incarnation: 0,
+            is_empty: false,
+            paused_until: 0,
+            slow_until: 0,
+            offset: random.uniform(1_000_000 * MILLI as u64).cast_signed(),
+            fast: random.uniform(40).cast_signed() - 20,
+            inbox: Vec::new(),
+            beaten_at: 0,
+            settle: None,
+            pulls: BTreeMap::new(),
+            run: 0,
+        }
+    }
+
+    pub(crate) const fn clock(&self, now: i64) -> i64 {
+        self.offset + now + now / 1000 * self.fast
+    }
+}
+
+/// The cells of a range.
+fn cells_of(range: ByteRange) -> (usize, usize) {
+    ((range.start / CELL) as usize, (range.end / CELL).min(CELLS) as usize)
+}
+
+impl World {
+    pub(crate) fn start(&mut self, index: u16) {
+        let table = (*self.registry.table).clone();
+        let host = &mut self.hosts[usize::from(index)];
+        host.incarnation += 1;
+        host.run += 1;
+        let settings = Settings {
+            own: DaemonIndex(index),
+            slice_bytes: 2 * CELL,
+            fill_bytes_per_second: 300 * CELL,
+            behind_bytes_max: 12 * CELL,
+        };
+        let now = host.clock(self.now);
+        host.beaten_at = now - 1000 * MILLI;
+        let kept = std::mem::take(&mut host.kept);
+        host.node = Some(Node::new(settings, host.incarnation, table, kept, now));
+        self.with(index, |node, _, out| node.take_part(out));
+    }
+
+    /// The process ends. Pulls leave some of their bytes.
+    pub(crate) fn stop(&mut self, index: u16) {
+        let host = &mut self.hosts[usize::from(index)];
+        let Some(node) = host.node.take() else { return };
+        let counters = node.counters();
+        self.tally.repairs += counters.repairs;
+        self.tally.reads_at_copies += counters.reads_here;
+        self.tally.bytes_filled += counters.bytes_filled;
+        host.kept = node.kept().clone();
+        host.inbox.clear();
+        (host.paused_until, host.settle) = (0, None);
+        let pulls = std::mem::take(&mut host.pulls);
+        for pull in pulls.into_values() {
+            self.pull_some(index, &pull);
+        }
+    }
+
+    pub(crate) fn act(&mut self, index: u16, action: Action) {
+        let run = self.hosts[usize::from(index)].run;
+        match action {
+            Action::Send { to, message } => self.send(index, to.0, Note::Peer(message)),
+            Action::Pull { ticket, of, operation, source } => {
+                let pull = Pulling { of, operation, source, tries: 0, is_cancelled: false };
+                self.hosts[usize::from(index)].pulls.insert(ticket, pull);
+                let time = self.pull_time(index);
+                self.push_pull(time, index, run, ticket);
+            }
+            Action::Cancel { ticket } => {
+                if let Some(pull) = self.hosts[usize::from(index)].pulls.get_mut(&ticket) {
+                    pull.is_cancelled = true;
+                    self.push_pull(MILLI, index, run, ticket);
+                }
+            }
+            Action::Change { unit, operation } => self.change(index, unit, &operation),
+            Action::Erase { unit, object } => {
+                self.hosts[usize::from(index)].store.remove(&(unit, object));
+            }
+            Action::Discard(unit) => {
+                self.hosts[usize::from(index)].store.retain(|it, _| it.0 != unit);
+            }
+            Action::Answer { ticket, answer } => self.answer(index, ticket, answer),
+            Action::Serve { ticket } => self.serve(index, ticket),
+            Action::Propose(change) => self.send(index, REGISTRY, Note::Propose(change)),
+        }
+    }
+
+    fn pull_time(&mut self, index: u16) -> i64 {
+        let is_slow = self.hosts[usize::from(index)].slow_until > self.now;
+        let most = if is_slow { 500 * MILLI } else { 3 * MILLI };
+        MILLI / 10 + self.random.uniform(most.cast_unsigned()).cast_signed()
+    }
+
+    fn change(&mut self, index: u16, unit: UnitIndex, operation: &Operation) {
+        let place = (unit, operation.object);
+        let store = &mut self.hosts[usize::from(index)].store;
+        match operation.kind {
+            Kind::Remove | Kind::Begin => {
+                store.remove(&place);
+            }
+            Kind::Punch | Kind::Spoil => {
+                let is_flipped = operation.kind == Kind::Spoil;
+                let cell = Cell { is_flipped, is_spoiled: is_flipped, ..Cell::default() };
+                put(store, place, operation.range, |_| cell);
+            }
+            _ => panic!("no change: {operation:?}"),
+        }
+    }
+
+    pub(crate) fn pull_ends(&mut self, index: u16, run: u64, ticket: u64) {
+        let host = &self.hosts[usize::from(index)];
+        let Some(pull) = host.pulls.get(&ticket).copied().filter(|_| host.run == run) else {
+            return;
+        };
+        if !self.is_running(index) {
+            return self.push_pull(50 * MILLI, index, run, ticket);
+        }
+        let bytes = if pull.is_cancelled { Err(Pulled::Failed) } else { self.source(index, &pull) };
+        if bytes == Err(Pulled::Failed) && !pull.is_cancelled && pull.tries < 8 {
+            let pulls = &mut self.hosts[usize::from(index)].pulls;
+            pulls.get_mut(&ticket).expect("it is there").tries += 1;
+            return self.push_pull(40 * MILLI, index, run, ticket);
+        }
+        self.hosts[usize::from(index)].pulls.remove(&ticket);
+        let is_ok = bytes.is_ok();
+        if let (true, Kind::Copy, Source::Copy(from)) = (is_ok, pull.operation.kind, pull.source) {
+            let row = self.registry.table.unit(pull.of.unit).expect("a unit");
+            let is_primary = row.primary == Some(from);
+            self.tally.filled_by_primaries += u64::from(is_primary);
+            self.tally.filled_by_copies += u64::from(!is_primary);
+        }
+        let end = match bytes {
+            Ok(cells) => {
+                let (start, _) = cells_of(pull.operation.range);
+                let place = (pull.of.unit, pull.operation.object);
+                let store = &mut self.hosts[usize::from(index)].store;
+                put(store, place, pull.operation.range, |at| cells[at - start]);
+                Pulled::Done
+            }
+            Err(end) => {
+                self.pull_some(index, &pull);
+                end
+            }
+        };
+        self.with(index, |node, now, out| node.pulled(ticket, end, now, out));
+    }
+
+    /// The bytes at the source of a pull.
+    fn source(&mut self, index: u16, pull: &Pulling) -> Result<Vec<Cell>, Pulled> {
+        let (start, end) = cells_of(pull.operation.range);
+        match pull.source {
+            Source::Client(id) => {
+                let (place, client) = self.place_of(id.client).ok_or(Pulled::Failed)?;
+                if self.is_cut(index, place) || self.is_cut(place, index) {
+                    return Err(Pulled::Failed);
+                }
+                let write = self.clients[client].buffer(id).ok_or(Pulled::Failed)?;
+                let stamp = pull.operation.stamp;
+                Ok(vec![Cell { write, stamp, ..Cell::default() }; end - start])
+            }
+            Source::Copy(daemon) => {
+                let from = daemon.0;
+                if self.is_cut(index, from)
+                    || self.is_cut(from, index)
+                    || !self.is_running(from)
+                    || !self.hosts[usize::from(from)]
+                        .node
+                        .as_ref()
+                        .is_some_and(|it| it.may_give(pull.of))
+                {
+                    return Err(Pulled::Failed);
+                }
+                let object = pull.operation.object;
+                let cells = self.cells(from, pull.of.unit, object, (start, end));
+                let flipped = cells.iter().position(|cell| cell.is_flipped);
+                if let Some(at) = flipped {
+                    if !cells[at].is_spoiled {
+                        self.found_flipped(from, pull.of.unit, object, (start + at) as u64);
+                    }
+                    return Err(Pulled::Corrupt);
+                }
+                Ok(cells)
+            }
+        }
+    }
+
+    fn found_flipped(&mut self, index: u16, unit: UnitIndex, object: Object, cell: u64) -> bool {
+        let range = ByteRange { start: cell * CELL, end: (cell + 1) * CELL };
+        let mut is_repaired = false;
+        self.with(index, |node, now, out| {
+            is_repaired = node.corrupt(unit, object, range, now, out);
+        });
+        is_repaired
+    }
+
+    pub(crate) fn cells(
+        &self,
+        index: u16,
+        unit: UnitIndex,
+        object: Object,
+        (start, end): (usize, usize),
+    ) -> Vec<Cell> {
+        let cells = self.hosts[usize::from(index)].store.get(&(unit, object));
+        let cell = |at| cells.and_then(|cells| cells.get(at)).copied().unwrap_or_default();
+        (start..end).map(cell).collect()
+    }
+
+    /// A pull that ends too early leaves some of its bytes.
+    fn pull_some(&mut self, index: u16, pull: &Pulling) {
+        let Ok(cells) = self.source(index, pull) else { return };
+        let (start, end) = cells_of(pull.operation.range);
+        let some = start + self.random.uniform((end - start + 1) as u64) as usize;
+        let range = ByteRange { end: some as u64 * CELL, ..pull.operation.range };
+        let place = (pull.of.unit, pull.operation.object);
+        let store = &mut self.hosts[usize::from(index)].store;
+        put(store, place, range, |at| cells[at - start]);
+    }
+
+    fn serve(&mut self, index: u16, ticket: u64) {
+        let Some((id, Some(read))) = self.tickets.get(&ticket).copied() else { return };
+        let unit = self.unit_of_read(&id);
+        let Some(unit) = unit else { return };
+        self.check_may_be_read(index, unit);
+        let (start, end) = cells_of(read.range);
+        let cells = self.cells(index, unit, read.object, (start, end));
+        let flipped = cells.iter().position(|cell| cell.is_flipped);
+        let reply = match flipped {
+            Some(_) if cells.iter().any(|cell| cell.is_spoiled) => Reply::Corrupt,
+            Some(at) if self.found_flipped(index, unit, read.object, (start + at) as u64) => {
+                Reply::Answer(Answer::Busy)
+            }
+            Some(_) => Reply::Corrupt,
+            None => Reply::Bytes(cells),
+        };
+        self.reply(index, id, reply);
+    }
+
+    fn unit_of_read(&self, id: &RequestId) -> Option<UnitIndex> {
+        let (_, client) = self.place_of(id.client)?;
+        self.clients[client].ops.get(&id.sequence).map(|op| op.file.unit)
+    }
+
+    /// A copy that is read is one in sync, as its daemon knows.
+    fn check_may_be_read(&self, index: u16, unit: UnitIndex) {
+        let node = self.hosts[usize::from(index)].node.as_ref().expect("it runs");
+        let row = node.table().unit(unit).and_then(|it| it.copy(DaemonIndex(index)));
+        assert!(row.is_some_and(|row| row.state == CopyState::InSync), "{index} serves {unit:?}");
+    }
+
+    fn reply(&mut self, index: u16, id: RequestId, reply: Reply) {
+        if let Some((place, _)) = self.place_of(id.client) {
+            self.send(index, place, Note::Reply(id, reply));
+        }
+    }
+
+    fn answer(&mut self, index: u16, ticket: u64, answer: Answer) {
+        let Some(&(id, _)) = self.tickets.get(&ticket) else { return };
+        if let Answer::Done(stamp) = answer {
+            self.check_acknowledged(index, id, stamp);
+        }
+        self.reply(index, id, Reply::Answer(answer));
+    }
+
+    /// Nothing is acknowledged that a copy in sync, which may become the primary, does not have;
+    /// and one daemon acknowledges in an epoch.
+    fn check_acknowledged(&mut self, index: u16, id: RequestId, stamp: Stamp) {
+        let Some((_, client)) = self.place_of(id.client) else { return };
+        let Some(op) = self.clients[client].ops.get(&id.sequence) else { return };
+        let (unit, object, cells, kind) = (op.file.unit, op.file.object, op.cells, op.kind);
+        let node = self.hosts[usize::from(index)].node.as_ref().expect("it runs");
+        let row = node.table().unit(unit).expect("a unit");
+        assert_eq!(row.primary, Some(DaemonIndex(index)));
+        let by = *self.acknowledging.entry((unit, row.epoch)).or_insert(index);
+        assert_eq!(by, index, "two daemons acknowledge in epoch {} of {unit:?}", row.epoch);
+        if kind != Some(Kind::Write) {
+            return;
+        }
+        let row = self.registry.table.unit(unit).expect("a unit");
+        for copy in row.with(CopyState::InSync).collect::<Vec<_>>() {
+            let host = &self.hosts[usize::from(copy.0)];
+            let holder = self.registry.table.holder(copy).expect("a daemon");
+            if host.node.is_none() || host.incarnation != holder.incarnation {
+                continue;
+            }
+            let found = self.cells(copy.0, unit, object, (cells.0 as usize, cells.1 as usize));
+            for cell in found.iter().filter(|cell| cell.write != 0) {
+                let has = cell.stamp >= stamp;
+                let write = write_number(id);
+                assert!(has, "{write} {stamp:?} is acknowledged, {copy:?} has {cell:?}");
+            }
+        }
+    }
+}
+
+/// Changes cells of a range.
+fn put(
+    store: &mut BTreeMap<(UnitIndex, Object), Vec<Cell>>,
+    place: (UnitIndex, Object),
+    range: ByteRange,
+    cell: impl Fn(usize) -> Cell,
+) {
+    let (start, end) = cells_of(range);
+    let cells = store.entry(place).or_default();
+    if cells.len() < end {
+        cells.resize(end, Cell::default());
+    }
+    for (at, place) in cells.iter_mut().enumerate().take(end).skip(start) {
+        *place = cell(at);
+    }
+}

@@ -1,0 +1,140 @@
+//! Copies of data in virtual time: `world` runs the nodes, `faults` disturbs them, `checks`
+//! compares what clients see, and every run ends with a time without faults in which everything
+//! must come right.
+#![allow(missing_docs, reason = "tests")]
+
+mod checks;
+mod clients;
+mod faults;
+mod host;
+mod quiet;
+mod registry;
+mod table;
+mod world;
+
+use faults::Faults;
+use world::{Setup, Tally, World};
+
+/// Runs seeds of one setup, and names the seed of one that fails.
+#[expect(clippy::print_stdout, reason = "shown by `--nocapture`")]
+fn campaign(name: &str, rounds: u64, setup: impl Fn(u64) -> (Setup, Faults)) -> Tally {
+    let mut all = Tally::default();
+    let first = testkit::seed(1);
+    for seed in first..first + testkit::rounds(rounds) {
+        let (setup, faults) = setup(seed);
+        let outcome = std::panic::catch_unwind(|| World::new(setup, seed).run(&faults));
+        assert!(outcome.is_ok(), "{name}: fails with TEST_SEED={seed}, see above");
+        all.add(&outcome.unwrap_or_default());
+    }
+    println!("{name}: {all:?}");
+    all
+}
+
+const QUIET: Faults = Faults::NONE;
+
+/// Three to eight daemons in as many failure domains, with two copies, three, or both.
+fn setup(seed: u64) -> Setup {
+    let goals: &[u8] = [&[2][..], &[3], &[2, 3]][(seed % 3) as usize];
+    let daemons = 3 + (seed / 3 % 6) as u16;
+    Setup { daemons, domains: daemons.into(), goals, files: 2 + seed % 7, may_lose: false }
+}
+
+#[test]
+fn clients_read_what_they_wrote() {
+    let tally = campaign("quiet", 20, |seed| (setup(seed), QUIET));
+    assert_eq!((tally.failed, tally.unavailable, tally.corrupt), (0, 0, 0));
+    assert!(tally.reads_at_copies > 0);
+}
+
+#[test]
+fn processes_die_and_return() {
+    let tally =
+        campaign("kills", 400, |seed| (setup(seed), Faults { kills: 5, loss_percent: 1, ..QUIET }));
+    // A client that lives has its bytes: whatever dies, its requests are made.
+    assert_eq!((tally.failed, tally.corrupt), (0, 0));
+}
+
+#[test]
+fn one_process_dies() {
+    let tally = campaign("one kill", 60, |seed| (setup(seed), Faults { kills: 1, ..QUIET }));
+    assert_eq!((tally.failed, tally.unavailable, tally.corrupt), (0, 0, 0));
+    assert!(tally.longest < 2_000_000_000, "an operation took {} ns", tally.longest);
+}
+
+#[test]
+fn networks_are_cut_in_all_ways() {
+    campaign("cuts", 400, |seed| {
+        let faults = Faults { cuts: 3, unheard: 3, one_way_cuts: 6, loss_percent: 3, ..QUIET };
+        (setup(seed), faults)
+    });
+}
+
+#[test]
+fn processes_stand_still_and_links_are_slow() {
+    campaign("pauses", 300, |seed| {
+        (setup(seed), Faults { pauses: 4, slow: 4, loss_percent: 2, ..QUIET })
+    });
+}
+
+#[test]
+fn bytes_flip_and_clients_die() {
+    let tally = campaign("flips", 300, |seed| {
+        (setup(seed), Faults { flips: 8, clients: 3, kills: 2, ..QUIET })
+    });
+    assert!(tally.repairs > 0);
+}
+
+#[test]
+fn a_node_is_lost_with_all_that_it_has() {
+    campaign("losses", 100, |seed| {
+        (setup(seed), Faults { losses: (2, 1), kills: 1, loss_percent: 1, ..QUIET })
+    });
+}
+
+#[test]
+fn all_copies_are_lost() {
+    let tally = campaign("all lost", 60, |seed| {
+        let setup = Setup { may_lose: true, goals: &[2], ..setup(seed) };
+        (setup, Faults { losses: (2, 2), ..QUIET })
+    });
+    assert!(tally.lost > 0);
+}
+
+#[test]
+fn memory_is_returned_in_pairs() {
+    let tally = campaign("returns", 60, |seed| {
+        let setup = Setup { daemons: 6, domains: 6, goals: &[2], ..setup(seed) };
+        (setup, Faults { returns: 1, loss_percent: 1, ..QUIET })
+    });
+    // The primary has its clients to serve.
+    assert!(tally.filled_by_copies > tally.filled_by_primaries);
+}
+
+#[test]
+fn everything_at_once() {
+    campaign("all", 400, |seed| {
+        let faults = Faults {
+            kills: 3,
+            cuts: 2,
+            unheard: 2,
+            one_way_cuts: 3,
+            pauses: 2,
+            slow: 2,
+            flips: 3,
+            clients: 2,
+            losses: (0, 0),
+            returns: 0,
+            loss_percent: 5,
+        };
+        (setup(seed), faults)
+    });
+}
+
+#[test]
+fn many_daemons_in_racks() {
+    campaign("racks", 4, |seed| {
+        let daemons = 24 + (seed % 2) as u16 * 16;
+        let setup = Setup { daemons, domains: 8, goals: &[3], files: 24, may_lose: false };
+        (setup, Faults { kills: 8, cuts: 3, pauses: 3, slow: 3, loss_percent: 2, ..QUIET })
+    });
+}

@@ -1,0 +1,88 @@
+//! The membership as the copies see it, in place of `cluster`: an order of changes that never
+//! fails, beats, leases, and the policy. Messages to and from it are late and lost as all others.
+
+use replicas::change::Change;
+use replicas::policy::{self, Advice};
+use replicas::table::{Presence, Table};
+use std::rc::Rc;
+use wire::DaemonIndex;
+
+use crate::faults::MILLI;
+
+pub(crate) const BEAT: i64 = 100 * MILLI;
+pub(crate) const LEASE: i64 = 400 * MILLI;
+/// Clocks run apart by less than one in this.
+pub(crate) const DRIFT: i64 = 16;
+const DEAD: i64 = 350 * MILLI;
+
+pub(crate) struct Registry {
+    pub(crate) table: Rc<Table>,
+    heard: Vec<i64>,
+    granted: Vec<i64>,
+}
+
+/// The answer to a beat.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Grant {
+    pub(crate) incarnation: u64,
+    pub(crate) sent: i64,
+    pub(crate) version: u64,
+    /// For how long nothing was granted to daemons that are down.
+    pub(crate) quiet: i64,
+}
+
+impl Registry {
+    pub(crate) fn new(table: Table) -> Registry {
+        let count = table.daemons().count();
+        Registry { table: Rc::new(table), heard: vec![0; count], granted: vec![0; count] }
+    }
+
+    /// Whether the change was made.
+    pub(crate) fn apply(&mut self, change: &Change) -> bool {
+        Rc::make_mut(&mut self.table).apply(change).is_ok()
+    }
+
+    pub(crate) fn beat(
+        &mut self,
+        from: u16,
+        (incarnation, is_empty): (u64, bool),
+        sent: i64,
+        now: i64,
+    ) -> Option<Grant> {
+        let daemon = DaemonIndex(from);
+        let holder = *self.table.holder(daemon).expect("a daemon");
+        self.heard[usize::from(from)] = now;
+        if incarnation > holder.incarnation {
+            let domain = holder.domain;
+            self.apply(&Change::Up { daemon, incarnation, domain, is_empty });
+        } else if incarnation < holder.incarnation || holder.presence == Presence::Down {
+            return None;
+        }
+        self.granted[usize::from(from)] = now;
+        let down = self.table.daemons().filter(|(_, it)| it.presence == Presence::Down);
+        let quiet = down.map(|(it, _)| now - self.granted[usize::from(it.0)]).min();
+        let quiet = quiet.unwrap_or(LEASE * 2);
+        Some(Grant { incarnation, sent, version: self.table.version, quiet })
+    }
+
+    /// Declares daemons dead that were not heard, and does what the policy asks for. Advice is for
+    /// primaries.
+    pub(crate) fn tick(&mut self, now: i64) -> Vec<Advice> {
+        for index in 0..self.heard.len() {
+            let daemon = DaemonIndex(index as u16);
+            let holder = *self.table.holder(daemon).expect("a daemon");
+            if holder.presence != Presence::Down && now - self.heard[index] > DEAD {
+                self.apply(&Change::Down { daemon, incarnation: holder.incarnation });
+            }
+        }
+        let mut advice = policy::next(&self.table);
+        advice.retain(|advice| match advice {
+            Advice::Propose(change) => {
+                assert!(self.apply(change), "the policy asks for what can be done: {change:?}");
+                false
+            }
+            Advice::HandOver(_) => true,
+        });
+        advice
+    }
+}

@@ -1,0 +1,190 @@
+//! The table of units: whatever changes come, it holds its promises; the policy comes to rest, and
+//! then all copies are where they should be; copies are spread over all daemons.
+
+use proptest::prelude::*;
+use replicas::change::{Change, CopyId, Reign};
+use replicas::placement::{UnitIndex, chosen, unit_of};
+use replicas::policy::{self, Advice};
+use replicas::table::{CopyState, Presence, Table, Unsuitable};
+use wire::{DaemonIndex, Inode};
+
+fn table(daemons: u32, domains: u32, goals: &[u8]) -> Table {
+    let domains: Vec<u32> = (0..daemons).map(|it| it % domains).collect();
+    Table::initial(&domains, goals, 3, false).expect("a possible setup")
+}
+
+/// A change that is about what the table has, or nearly.
+fn change(table: &Table, kind: usize, n: [u64; 3]) -> Change {
+    let count = table.daemons().count() as u64;
+    let daemon = DaemonIndex((n[0] % count) as u16);
+    let unit = UnitIndex((n[1] % table.units().count() as u64) as u32);
+    let row = table.unit(unit).expect("a unit");
+    let holder = table.holder(daemon).expect("a daemon");
+    let of = Reign { unit, epoch: row.epoch - n[2] % 2 };
+    let since = row.copy(daemon).map_or(n[2], |copy| copy.since);
+    let copy = CopyId { of, daemon, since };
+    match kind {
+        0 => Change::Down { daemon, incarnation: holder.incarnation },
+        1 | 2 => Change::Up {
+            daemon,
+            incarnation: holder.incarnation + 1,
+            domain: holder.domain,
+            is_empty: kind == 2,
+        },
+        3 => Change::Leave { daemon },
+        4 => Change::Add { of, daemon },
+        5 => Change::InSync { of: copy },
+        6 => Change::Drop { of: copy },
+        _ => Change::HandOver { of: copy },
+    }
+}
+
+/// Applies what the policy asks for, as primaries and copies do without faults, until it asks for
+/// nothing.
+fn settle(table: &mut Table) {
+    for _ in 0..2_000 {
+        let before = table.version;
+        for (unit, row) in table.clone().units() {
+            for daemon in row.with(CopyState::Joining).filter(|_| row.primary.is_some()) {
+                let since = row.copy(daemon).expect("a copy").since;
+                let of = CopyId { of: Reign { unit, epoch: row.epoch }, daemon, since };
+                table.apply(&Change::InSync { of }).expect("it joins");
+            }
+        }
+        for advice in policy::next(table) {
+            let change = match advice {
+                Advice::Propose(change) => change,
+                Advice::HandOver(of) => Change::HandOver { of },
+            };
+            table.apply(&change).expect("the policy asks for what can be done");
+        }
+        if table.version == before {
+            return;
+        }
+    }
+    panic!("the policy never rests: {table:?}");
+}
+
+proptest! {
+    #[test]
+    fn any_changes_leave_a_table(
+        daemons in 3_u32..7,
+        list in prop::collection::vec((0_usize..8, prop::array::uniform3(0_u64..60)), 0..80),
+    ) {
+        let mut table = table(daemons, daemons, &[2, 3]);
+        for (kind, n) in list {
+            let (before, change) = (table.clone(), change(&table, kind, n));
+            if table.apply(&change).is_err() {
+                prop_assert_eq!(&table, &before);
+                continue;
+            }
+            prop_assert_eq!(table.version, before.version + 1);
+            let after = table.clone();
+            prop_assert!(table.apply(&change).is_err(), "twice: {:?}", change);
+            prop_assert_eq!(&table, &after);
+            for (unit, row) in table.units() {
+                let earlier = before.unit(unit).expect("units stay");
+                prop_assert!(row.epoch >= earlier.epoch);
+                let is_same = row.primary.is_none() || row.primary == earlier.primary;
+                prop_assert!(is_same || row.epoch > earlier.epoch);
+                let primary = row.primary.and_then(|primary| row.copy(primary));
+                let is_in_sync = primary.is_some_and(|it| it.state == CopyState::InSync);
+                prop_assert!(row.primary.is_none() || is_in_sync);
+                // Without a primary nothing becomes one but what the last one has.
+                prop_assert!(row.primary.is_some() || row.in_sync() == 0);
+                let is_from_sync = |it: DaemonIndex| {
+                    let copy = earlier.copy(it);
+                    copy.is_some_and(|copy| copy.state == CopyState::InSync) || it == earlier.last
+                };
+                let is_lost = row.lost_at > earlier.lost_at;
+                prop_assert!(is_same || is_lost || is_from_sync(row.last), "{:?}", change);
+                let mut copies: Vec<_> = row.copies.iter().map(|copy| copy.daemon).collect();
+                copies.sort();
+                copies.dedup();
+                prop_assert_eq!(copies.len(), row.copies.len());
+            }
+        }
+        for (daemon, holder) in table.clone().daemons() {
+            if holder.presence != Presence::Up {
+                let incarnation = holder.incarnation + 1;
+                let (domain, is_empty) = (holder.domain, false);
+                let _ = table.apply(&Change::Up { daemon, incarnation, domain, is_empty });
+            }
+        }
+        settle(&mut table);
+        for (unit, row) in table.units().filter(|(_, row)| row.primary.is_some()) {
+            let chosen = chosen(&table, unit);
+            let mut copies: Vec<_> = row.copies.iter().map(|copy| copy.daemon).collect();
+            copies.sort();
+            let mut expected = chosen.clone();
+            expected.sort();
+            if chosen.len() == usize::from(row.goal) {
+                prop_assert_eq!(copies, expected, "{:?}", row);
+                prop_assert_eq!(row.primary, chosen.first().copied());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_dead_daemon_s_units_are_made_anew_by_all() {
+    let mut table = table_of_many();
+    table.apply(&Change::Down { daemon: DaemonIndex(5), incarnation: 1 }).expect("it was up");
+    let mut primaries = vec![0; 16];
+    let mut filled = vec![0; 16];
+    for (unit, row) in table.units() {
+        if row.in_sync() < 2 {
+            primaries[usize::from(row.primary.expect("a copy is left").0)] += 1;
+            let chosen = chosen(&table, unit);
+            let next = chosen.iter().find(|&&it| row.copy(it).is_none()).expect("another daemon");
+            filled[usize::from(next.0)] += 1;
+        }
+    }
+    // 64 units of its own, and about as many as a second copy, over 15 others.
+    println!("sources {primaries:?}, destinations {filled:?}");
+    for daemon in (0..16).filter(|&it| it != 5) {
+        assert!((1..=24).contains(&primaries[daemon]), "{primaries:?}");
+        assert!((1..=24).contains(&filled[daemon]), "{filled:?}");
+    }
+}
+
+fn table_of_many() -> Table {
+    let domains: Vec<u32> = (0..16).collect();
+    Table::initial(&domains, &[2], 64, false).expect("a possible setup")
+}
+
+#[test]
+fn the_most_endangered_unit_is_first() {
+    let mut table = Table::initial(&[0, 1, 2, 3, 4, 5, 6, 7], &[3], 12, false).expect("a setup");
+    for daemon in [DaemonIndex(1), DaemonIndex(2)] {
+        table.apply(&Change::Down { daemon, incarnation: 1 }).expect("it was up");
+    }
+    let in_sync = |advice: &Advice| match advice {
+        Advice::Propose(Change::Add { of, .. }) => table.unit(of.unit).expect("a unit").in_sync(),
+        other => panic!("{other:?} before all units are safe"),
+    };
+    let counts: Vec<usize> = policy::next(&table).iter().map(in_sync).collect();
+    assert!(counts.contains(&1) && counts.contains(&2) && counts.is_sorted(), "{counts:?}");
+}
+
+#[test]
+fn stripes_of_a_target_are_divided_evenly() {
+    let mut units = [0_u32; 64];
+    for stripe in 0..64_000 {
+        let unit = unit_of((0, 4, 64), DaemonIndex(3), Inode(77), stripe);
+        units[(unit.0 - 3 * 64) as usize] += 1;
+    }
+    assert!(units.iter().all(|&count| (850..1150).contains(&count)), "{units:?}");
+}
+
+#[test]
+fn settings_that_cannot_be_are_refused() {
+    let initial =
+        |domains: &[u32], goal, units| Table::initial(domains, &[goal], units, false).err();
+    assert_eq!(initial(&[], 2, 1), Some(Unsuitable::Daemons));
+    assert_eq!(initial(&[0, 1], 2, 0), Some(Unsuitable::Units));
+    assert_eq!(initial(&[0, 1], 1, 1), Some(Unsuitable::Copies));
+    assert_eq!(initial(&[0, 1, 2, 3], 4, 1), Some(Unsuitable::Copies));
+    assert_eq!(initial(&[7, 7], 2, 1), Some(Unsuitable::Domains { found: 1, needed: 2 }));
+    assert_eq!(Table::initial(&[7, 7], &[2], 1, true).err(), None);
+}

@@ -1,0 +1,704 @@
+//! Daemons with copies of units, clients, a network and a membership, in virtual time. `host` does
+//! what the nodes ask for, `quiet` checks the end; what clients see is checked by `checks`.
+
+use crate::checks::{Cell, Checks};
+use crate::clients::{Client, File, Op, write_number};
+use crate::faults::{Fault, Faults, MILLI, SECOND};
+use crate::host::{Host, Settle};
+use crate::registry::{BEAT, DRIFT, Grant, LEASE, Registry};
+use replicas::change::{Change, CopyId};
+use replicas::node::{Action, Answer, Message, Node, Read, Request};
+use replicas::operation::{Kind, Object, RequestId};
+use replicas::placement::{UnitIndex, unit_of};
+use replicas::policy::Advice;
+use replicas::table::{CopyState, Presence, Table};
+use std::collections::{BTreeMap, BinaryHeap};
+use std::rc::Rc;
+use testkit::Random;
+use wire::{DaemonIndex, Inode};
+
+/// Bytes of a cell, and cells of an object.
+pub(crate) const CELL: u64 = 4096;
+pub(crate) const CELLS: u64 = 8;
+const TICK: i64 = 20 * MILLI;
+const REGISTRY: u16 = 1000;
+const CLIENT: u16 = 2000;
+const CLIENTS: usize = 3;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub(crate) daemons: u16,
+    pub(crate) domains: u32,
+    pub(crate) goals: &'static [u8],
+    pub(crate) files: u64,
+    /// Whether clients may find bytes lost, or operations failed.
+    pub(crate) may_lose: bool,
+}
+
+#[derive(Clone)]
+pub(crate) enum Note {
+    Peer(Message),
+    Beat { incarnation: u64, is_empty: bool, sent: i64, version: u64 },
+    Grant(Grant),
+    Table(Rc<Table>),
+    Propose(Change),
+    Advise(CopyId),
+    Request(UnitIndex, Request),
+    Read(UnitIndex, Read),
+    Reply(RequestId, Reply),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Reply {
+    Answer(Answer),
+    Bytes(Vec<Cell>),
+    /// No copy has the bytes with a correct checksum.
+    Corrupt,
+}
+
+enum What {
+    Tick(u16),
+    Registry,
+    Client(usize),
+    Begin(usize),
+    Arrive { from: u16, to: u16, note: Note },
+    Pulled { host: u16, run: u64, ticket: u64 },
+    Fault(Fault),
+}
+
+struct Event {
+    at: i64,
+    order: u64,
+    what: What,
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Event) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Event {}
+
+impl Ord for Event {
+    fn cmp(&self, other: &Event) -> std::cmp::Ordering {
+        (other.at, other.order).cmp(&(self.at, self.order))
+    }
+}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Event) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Counts of a run, for the messages of a campaign.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Tally {
+    pub(crate) written: u64,
+    pub(crate) read: u64,
+    pub(crate) lost: u64,
+    pub(crate) unavailable: u64,
+    pub(crate) failed: u64,
+    pub(crate) corrupt: u64,
+    pub(crate) repairs: u64,
+    pub(crate) reads_at_copies: u64,
+    pub(crate) bytes_filled: u64,
+    /// Pulls that filled copies, from copies that are not the primary, and from primaries.
+    pub(crate) filled_by_copies: u64,
+    pub(crate) filled_by_primaries: u64,
+    /// The longest time from the beginning of an operation to its answer.
+    pub(crate) longest: i64,
+    pub(crate) events: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, other: &Tally) {
+        self.written += other.written;
+        self.read += other.read;
+        self.lost += other.lost;
+        self.unavailable += other.unavailable;
+        self.failed += other.failed;
+        self.corrupt += other.corrupt;
+        self.repairs += other.repairs;
+        self.reads_at_copies += other.reads_at_copies;
+        self.bytes_filled += other.bytes_filled;
+        self.filled_by_copies += other.filled_by_copies;
+        self.filled_by_primaries += other.filled_by_primaries;
+        self.longest = self.longest.max(other.longest);
+        self.events += other.events;
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) setup: Setup,
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) files: Vec<File>,
+    pub(crate) registry: Registry,
+    pub(crate) checks: Checks,
+    pub(crate) random: Random,
+    pub(crate) now: i64,
+    pub(crate) tally: Tally,
+    /// Which daemon acknowledged in an epoch of a unit.
+    pub(crate) acknowledging: BTreeMap<(UnitIndex, u64), u16>,
+    /// For each ticket of a request its identity.
+    pub(crate) tickets: BTreeMap<u64, (RequestId, Option<Read>)>,
+    tables: Vec<Rc<Table>>,
+    tickets_given: u64,
+    clients_begun: u64,
+    inodes: u64,
+    order: u64,
+    events: BinaryHeap<Event>,
+    cuts: Vec<(u16, u16)>,
+    arrivals: BTreeMap<(u16, u16), i64>,
+    loss_percent: u64,
+    is_healed: bool,
+    is_ending: bool,
+}
+
+impl World {
+    pub(crate) fn new(setup: Setup, seed: u64) -> World {
+        let mut random = Random::new(seed);
+        let domains: Vec<u32> =
+            (0..u32::from(setup.daemons)).map(|it| it % setup.domains).collect();
+        let table = Table::initial(&domains, setup.goals, 2, false).expect("a possible setup");
+        let hosts = (0..setup.daemons).map(|_| Host::new(&mut random)).collect();
+        let registry = Registry::new(table);
+        let tables = vec![registry.table.clone(); CLIENTS];
+        let mut world = World {
+            setup,
+            hosts,
+            clients: (0..CLIENTS as u64).map(|it| Client::new(it + 1)).collect(),
+            files: Vec::new(),
+            registry,
+            checks: Checks::default(),
+            random,
+            now: 0,
+            tally: Tally::default(),
+            acknowledging: BTreeMap::new(),
+            tickets: BTreeMap::new(),
+            tables,
+            tickets_given: 0,
+            clients_begun: CLIENTS as u64,
+            inodes: 0,
+            order: 0,
+            events: BinaryHeap::new(),
+            cuts: Vec::new(),
+            arrivals: BTreeMap::new(),
+            loss_percent: 0,
+            is_healed: false,
+            is_ending: false,
+        };
+        for index in 0..setup.daemons {
+            world.start(index);
+            let first = world.random.uniform(TICK as u64).cast_signed();
+            world.push(first, What::Tick(index));
+        }
+        for number in 0..setup.files {
+            let file = world.new_file(number % 2 == 1);
+            world.files.push(file);
+        }
+        for client in 0..CLIENTS {
+            world.push(MILLI, What::Client(client));
+            world.push(MILLI, What::Begin(client));
+        }
+        world.push(MILLI, What::Registry);
+        world
+    }
+
+    fn new_file(&mut self, is_behind: bool) -> File {
+        self.inodes += 1;
+        let object = Object { inode: Inode(self.inodes), stripe: self.random.uniform(3) };
+        let class = self.random.uniform(self.setup.goals.len() as u64) as u32;
+        let home = DaemonIndex(self.random.uniform(self.setup.daemons.into()) as u16);
+        let unit = unit_of((class, self.setup.daemons, 2), home, object.inode, object.stripe);
+        File { object, unit, born: self.registry.table.version, is_behind }
+    }
+
+    pub(crate) fn push_pull(&mut self, after: i64, host: u16, run: u64, ticket: u64) {
+        self.push(after, What::Pulled { host, run, ticket });
+    }
+
+    fn push(&mut self, after: i64, what: What) {
+        self.order += 1;
+        self.events.push(Event { at: self.now + after, order: self.order, what });
+    }
+
+    pub(crate) fn run(mut self, faults: &Faults) -> Tally {
+        let mut peers: Vec<u16> = (0..self.setup.daemons).collect();
+        peers.extend((0..CLIENTS as u16).map(|it| CLIENT + it));
+        peers.push(REGISTRY);
+        let (plan, end) = faults.plan(self.setup.daemons, &peers, &mut self.random);
+        for (at, fault) in plan {
+            self.push(at, What::Fault(fault));
+        }
+        self.loss_percent = faults.loss_percent;
+        self.until(end);
+        self.heal();
+        self.until(end + 2 * SECOND);
+        self.is_ending = true;
+        let limit = self.now + 30 * SECOND;
+        while !self.is_quiet() && self.now < limit {
+            self.until(self.now + SECOND / 4);
+        }
+        self.check_all_is_well();
+        self.tally
+    }
+
+    fn until(&mut self, end: i64) {
+        while let Some(event) = self.events.peek()
+            && event.at <= end
+        {
+            let event = self.events.pop().expect("it was seen");
+            self.now = event.at;
+            self.tally.events += 1;
+            self.happen(event.what);
+        }
+        self.now = end;
+    }
+
+    fn heal(&mut self) {
+        self.cuts.clear();
+        self.loss_percent = 0;
+        self.is_healed = true;
+        for index in 0..self.setup.daemons {
+            let host = &mut self.hosts[usize::from(index)];
+            (host.paused_until, host.slow_until) = (0, 0);
+            if host.node.is_none() {
+                self.start(index);
+            }
+        }
+    }
+
+    fn happen(&mut self, what: What) {
+        match what {
+            What::Tick(index) => {
+                self.push(TICK, What::Tick(index));
+                self.tick(index);
+            }
+            What::Registry => {
+                self.push(50 * MILLI, What::Registry);
+                let version = self.registry.table.version;
+                for advice in self.registry.tick(self.now) {
+                    let Advice::HandOver(to) = advice else { continue };
+                    let unit = self.registry.table.unit(to.of.unit).expect("a unit");
+                    let primary = unit.primary.expect("advice is for primaries");
+                    self.send(REGISTRY, primary.0, Note::Advise(to));
+                }
+                self.publish(version);
+            }
+            What::Client(index) => {
+                self.push(10 * MILLI, What::Client(index));
+                self.ask_again(index);
+            }
+            What::Begin(index) => {
+                let pause = (10 + self.random.uniform(40).cast_signed()) * MILLI;
+                self.push(pause, What::Begin(index));
+                self.begin(index);
+            }
+            What::Arrive { from, to, note } => match to {
+                REGISTRY => self.at_registry(from, note),
+                CLIENT.. => self.at_client(usize::from(to - CLIENT), note),
+                _ => {
+                    let host = &mut self.hosts[usize::from(to)];
+                    if host.node.is_some() {
+                        host.inbox.push((from, note));
+                        self.read_inbox(to);
+                    }
+                }
+            },
+            What::Pulled { host, run, ticket } => self.pull_ends(host, run, ticket),
+            What::Fault(fault) if !self.is_healed => self.fault(fault),
+            What::Fault(_) => {}
+        }
+    }
+
+    fn publish(&mut self, before: u64) {
+        if self.registry.table.version > before {
+            for index in 0..self.setup.daemons {
+                let table = self.registry.table.clone();
+                self.send(REGISTRY, index, Note::Table(table));
+            }
+        }
+    }
+
+    fn at_registry(&mut self, from: u16, note: Note) {
+        let before = self.registry.table.version;
+        match note {
+            Note::Beat { incarnation, is_empty, sent, version } => {
+                let beat = (incarnation, is_empty);
+                if let Some(grant) = self.registry.beat(from, beat, sent, self.now) {
+                    self.send(REGISTRY, from, Note::Grant(grant));
+                }
+                if version < self.registry.table.version {
+                    let table = self.registry.table.clone();
+                    self.send(REGISTRY, from, Note::Table(table));
+                }
+            }
+            Note::Propose(change) => {
+                self.registry.apply(&change);
+            }
+            _ => {}
+        }
+        self.publish(before);
+    }
+
+    pub(crate) fn is_running(&self, index: u16) -> bool {
+        let host = &self.hosts[usize::from(index)];
+        host.node.is_some() && host.paused_until <= self.now
+    }
+
+    fn tick(&mut self, index: u16) {
+        if !self.is_running(index) {
+            return;
+        }
+        self.read_inbox(index);
+        let host = &mut self.hosts[usize::from(index)];
+        let now = host.clock(self.now);
+        if now - host.beaten_at >= BEAT {
+            host.beaten_at = now;
+            let version = host.node.as_ref().map_or(0, |node| node.table().version);
+            let (incarnation, is_empty) = (host.incarnation, host.is_empty);
+            let note = Note::Beat { incarnation, is_empty, sent: now, version };
+            self.send(index, REGISTRY, note);
+        }
+        let host = &mut self.hosts[usize::from(index)];
+        let settled = host.settle.filter(|it| now >= it.at);
+        let is_idle = host.node.as_ref().is_none_or(Node::is_idle);
+        if let Some(settle) = settled {
+            host.settle = None;
+            self.with(index, |node, now, out| node.settled(settle.version, now, out));
+        }
+        if !is_idle {
+            self.with(index, Node::tick);
+        }
+    }
+
+    fn read_inbox(&mut self, index: u16) {
+        if !self.is_running(index) {
+            return;
+        }
+        for (_, note) in std::mem::take(&mut self.hosts[usize::from(index)].inbox) {
+            match note {
+                Note::Peer(message) => {
+                    self.with(index, |node, now, out| node.receive(message, now, out));
+                }
+                Note::Grant(grant) => self.granted(index, grant),
+                Note::Table(table) => self.adopt(index, &table),
+                Note::Advise(to) => self.with(index, |node, now, out| node.advise(to, now, out)),
+                Note::Request(unit, request) => {
+                    self.with(index, |node, now, out| node.request(unit, request, now, out));
+                }
+                Note::Read(unit, read) => {
+                    self.with(index, |node, now, out| node.read(unit, read, now, out));
+                }
+                Note::Beat { .. } | Note::Propose(_) | Note::Reply(..) => {}
+            }
+        }
+    }
+
+    fn granted(&mut self, index: u16, grant: Grant) {
+        let host = &mut self.hosts[usize::from(index)];
+        if grant.incarnation != host.incarnation {
+            return;
+        }
+        host.is_empty = false;
+        let now = host.clock(self.now);
+        let quiet = grant.quiet - grant.quiet / DRIFT;
+        let at = now - quiet + LEASE + LEASE / DRIFT;
+        if host.settle.is_none_or(|it| it.version < grant.version) {
+            host.settle = Some(Settle { version: grant.version, at });
+        }
+        self.with(index, |node, now, out| node.lease(grant.sent + LEASE, now, out));
+    }
+
+    fn adopt(&mut self, index: u16, table: &Table) {
+        let host = &mut self.hosts[usize::from(index)];
+        let holder = table.holder(DaemonIndex(index)).expect("a daemon");
+        let is_dead = holder.presence == Presence::Down && holder.incarnation == host.incarnation;
+        if is_dead {
+            // It was declared dead and lives: it comes again, as after a restart.
+            host.incarnation += 1;
+            self.with(index, |node, now, out| node.lease(i64::MIN, now, out));
+        }
+        let incarnation = self.hosts[usize::from(index)].incarnation;
+        self.with(index, |node, now, out| node.adopt(table, incarnation, now, out));
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        let peers = (0..self.setup.daemons).chain([REGISTRY]);
+        let peers: Vec<u16> = peers.chain((0..CLIENTS as u16).map(|it| CLIENT + it)).collect();
+        match fault {
+            Fault::Kill(index) => self.stop(index),
+            Fault::Start(index) => {
+                if self.hosts[usize::from(index)].node.is_none() {
+                    self.start(index);
+                }
+            }
+            Fault::Cut(index) => {
+                for other in peers {
+                    self.cuts.extend([(index, other), (other, index)]);
+                }
+            }
+            Fault::Unheard(index) => self.cuts.extend([(index, REGISTRY), (REGISTRY, index)]),
+            Fault::OneWay(from, to) => self.cuts.push((from, to)),
+            Fault::Heal => self.cuts.clear(),
+            Fault::Pause(index, length) => {
+                self.hosts[usize::from(index)].paused_until = self.now + length;
+            }
+            Fault::Slow(index, length) => {
+                self.hosts[usize::from(index)].slow_until = self.now + length;
+            }
+            Fault::Flip => self.flip(),
+            Fault::KillClient(index) => {
+                self.clients_begun += 1;
+                self.clients[index] = Client::new(self.clients_begun);
+            }
+            Fault::Lose(first, second) => {
+                let units = self.registry.table.units();
+                let is_whole =
+                    units.into_iter().all(|(_, it)| it.in_sync() >= usize::from(it.goal));
+                for index in [first, second].into_iter().filter(|_| is_whole) {
+                    self.stop(index);
+                    let host = &mut self.hosts[usize::from(index)];
+                    host.store.clear();
+                    host.kept.clear();
+                    host.is_empty = true;
+                }
+            }
+            Fault::Return(first, second) => {
+                let before = self.registry.table.version;
+                for index in [first, second] {
+                    self.registry.apply(&Change::Leave { daemon: DaemonIndex(index) });
+                }
+                self.publish(before);
+            }
+        }
+    }
+
+    fn flip(&mut self) {
+        let index = self.random.uniform(self.setup.daemons.into()) as usize;
+        let places: Vec<(UnitIndex, Object)> = self.hosts[index].store.keys().copied().collect();
+        if places.is_empty() {
+            return;
+        }
+        let place = places[self.random.uniform(places.len() as u64) as usize];
+        let is_whole = |world: &World| {
+            let unit = world.registry.table.unit(place.0).expect("a unit");
+            unit.with(CopyState::InSync).count() >= usize::from(unit.goal)
+        };
+        let is_sound = |host: &Host| {
+            host.store.get(&place).is_none_or(|cells| cells.iter().all(|it| !it.is_flipped))
+        };
+        if is_whole(self) && self.hosts.iter().all(is_sound) {
+            let cells = self.hosts[index].store.get_mut(&place).expect("it is there");
+            let count = cells.len() as u64;
+            if count > 0 {
+                cells[self.random.uniform(count) as usize].is_flipped = true;
+            }
+        }
+    }
+
+    pub(crate) fn is_cut(&self, from: u16, to: u16) -> bool {
+        self.cuts.contains(&(from, to))
+    }
+
+    /// Where a client of this number is, if it lives.
+    pub(crate) fn place_of(&self, client: u64) -> Option<(u16, usize)> {
+        let index = self.clients.iter().position(|it| it.number == client)?;
+        Some((CLIENT + index as u16, index))
+    }
+
+    pub(crate) fn send(&mut self, from: u16, to: u16, note: Note) {
+        if self.random.uniform(100) < self.loss_percent || self.is_cut(from, to) {
+            return;
+        }
+        let is_slow =
+            |it: u16| self.hosts.get(usize::from(it)).is_some_and(|it| it.slow_until > self.now);
+        let slow = match (is_slow(from) || is_slow(to), self.random.uniform(50)) {
+            (true, _) => 400 * MILLI,
+            (_, 0) => 60 * MILLI,
+            _ => MILLI,
+        };
+        let delay = MILLI / 10 + self.random.uniform(slow.cast_unsigned()).cast_signed();
+        // A connection keeps the order.
+        let last = self.arrivals.entry((from, to)).or_default();
+        *last = (self.now + delay).max(*last);
+        let delay = *last - self.now;
+        self.push(delay, What::Arrive { from, to, note });
+    }
+
+    /// A client begins an operation.
+    fn begin(&mut self, index: usize) {
+        let open = self.clients[index].ops.values().filter(|op| !op.is_stored).count();
+        if self.is_ending || open >= 4 || self.clients[index].ops.len() >= 10 {
+            return;
+        }
+        let file = self.files[self.random.uniform(self.files.len() as u64) as usize];
+        self.begin_with(index, file, false);
+    }
+
+    fn begin_with(&mut self, index: usize, file: File, is_read: bool) {
+        let (a, b) = (self.random.uniform(CELLS), self.random.uniform(CELLS));
+        let mut cells = (a.min(b), a.max(b) + 1);
+        let kind = match self.random.uniform(20) {
+            0 => Some(Kind::Punch),
+            1 => Some(Kind::Remove),
+            2..=11 => Some(Kind::Write),
+            _ => None,
+        };
+        let kind = if is_read { None } else { kind };
+        if kind == Some(Kind::Remove) {
+            cells = (0, CELLS);
+        }
+        let client = &mut self.clients[index];
+        client.last += 1;
+        let sequence = client.last;
+        let id = RequestId { client: client.number, sequence };
+        let floors = self.checks.floors(file.object, cells);
+        if let Some(kind) = kind {
+            self.checks.begun(write_number(id), file.object, cells, kind != Kind::Write);
+        }
+        let op = Op {
+            file,
+            cells,
+            kind,
+            floors,
+            is_for_primary: self.random.uniform(2) == 0,
+            is_stored: false,
+            began: self.now,
+            again_at: self.now,
+        };
+        self.clients[index].ops.insert(sequence, op);
+        self.ask_again(index);
+    }
+
+    fn ask_again(&mut self, index: usize) {
+        let due = self.clients[index].ops.iter().filter(|(_, op)| op.again_at <= self.now);
+        for sequence in due.map(|(&sequence, _)| sequence).collect::<Vec<u64>>() {
+            self.ask(index, sequence);
+        }
+    }
+
+    fn ask(&mut self, index: usize, sequence: u64) {
+        let Some(op) = self.clients[index].ops.get_mut(&sequence) else { return };
+        op.again_at = self.now + 250 * MILLI;
+        let (unit, is_for_primary) = (op.file.unit, op.is_for_primary || op.kind.is_some());
+        let row = self.tables[index].unit(unit).expect("a unit");
+        let mut copies: Vec<DaemonIndex> = row.with(CopyState::InSync).collect();
+        if let Some(primary) = row.primary.filter(|_| is_for_primary) {
+            copies = vec![primary];
+        }
+        let epoch = row.epoch;
+        if row.primary.is_none() {
+            self.tables[index] = self.registry.table.clone();
+            if self.registry.table.unit(unit).is_some_and(|it| it.primary.is_none()) {
+                // All copies in sync are down: an error at once.
+                self.tally.unavailable += 1;
+                self.clients[index].ops.remove(&sequence);
+            }
+            return;
+        }
+        let to = copies[self.random.uniform(copies.len() as u64) as usize].0;
+        // Sometimes the message comes twice, and late.
+        for _ in 0..1 + u64::from(self.random.uniform(20) == 0) {
+            self.tickets_given += 1;
+            let ticket = self.tickets_given;
+            let client = &self.clients[index];
+            let id = RequestId { client: client.number, sequence };
+            let note = match client.request(sequence, ticket, epoch) {
+                Some(request) => Note::Request(unit, request),
+                None => Note::Read(unit, client.read(sequence, ticket).expect("a read")),
+            };
+            let read = client.read(sequence, ticket).filter(|_| matches!(note, Note::Read(..)));
+            self.tickets.insert(ticket, (id, read));
+            self.send(CLIENT + index as u16, to, note);
+        }
+        // Between others' messages and after this client's answers a repetition may be very late.
+        if self.random.uniform(30) == 0 && self.clients[index].ops[&sequence].kind.is_some() {
+            self.tickets_given += 1;
+            let request = self.clients[index].request(sequence, self.tickets_given, epoch);
+            let note = Note::Request(unit, request.expect("a change"));
+            let late = self.random.uniform(2 * SECOND as u64).cast_signed();
+            self.push(late, What::Arrive { from: CLIENT + index as u16, to, note });
+        }
+    }
+
+    fn at_client(&mut self, index: usize, note: Note) {
+        let Note::Reply(id, reply) = note else { return };
+        let client = &mut self.clients[index];
+        if client.number != id.client {
+            return;
+        }
+        let Some(op) = client.ops.get_mut(&id.sequence) else { return };
+        let (file, took) = (op.file, self.now - op.began);
+        match reply {
+            Reply::Answer(Answer::Done(stamp)) => {
+                self.checks.acknowledged(write_number(id), stamp, &op.floors);
+                self.tally.written += 1;
+            }
+            Reply::Bytes(cells) => {
+                let is_kept = !file.is_behind;
+                self.checks.read(file.object, op.cells.0, &cells, &op.floors, is_kept);
+                self.tally.read += 1;
+            }
+            Reply::Answer(Answer::Stored) => {
+                assert!(file.is_behind);
+                op.is_stored = true;
+                return;
+            }
+            Reply::Answer(Answer::AskPrimary) => {
+                (op.is_for_primary, op.again_at) = (true, self.now);
+                return self.ask(index, id.sequence);
+            }
+            Reply::Answer(Answer::Busy) => {
+                op.again_at = self.now + 20 * MILLI;
+                return;
+            }
+            Reply::Answer(Answer::Stale) => {
+                op.again_at = self.now + 10 * MILLI;
+                self.tables[index] = self.registry.table.clone();
+                return;
+            }
+            Reply::Answer(Answer::Lost) => {
+                let unit = self.registry.table.unit(file.unit).expect("a unit");
+                assert!(unit.lost_at > file.born && self.setup.may_lose, "{file:?} is lost");
+                self.tally.lost += 1;
+                self.make_again(file);
+            }
+            Reply::Answer(Answer::Failed) => self.tally.failed += 1,
+            Reply::Corrupt => self.tally.corrupt += 1,
+        }
+        self.tally.longest = self.tally.longest.max(took);
+        let op = self.clients[index].ops.remove(&id.sequence);
+        // Reads of a file come one after the other, so that copies are asked while they may answer.
+        let is_read = op.is_some_and(|op| op.kind.is_none());
+        if is_read && !self.is_ending && self.random.uniform(4) > 0 {
+            self.begin_with(index, file, true);
+        }
+    }
+
+    /// A file whose bytes are lost is made again, under another number.
+    fn make_again(&mut self, file: File) {
+        if let Some(place) = self.files.iter().position(|it| it.object == file.object) {
+            self.files[place] = self.new_file(file.is_behind);
+        }
+    }
+
+    /// Lets a node do something, and does what it asks for.
+    pub(crate) fn with(
+        &mut self,
+        index: u16,
+        input: impl FnOnce(&mut Node, i64, &mut Vec<Action>),
+    ) {
+        let host = &mut self.hosts[usize::from(index)];
+        let now = host.clock(self.now);
+        let Some(node) = &mut host.node else { return };
+        let mut actions = Vec::new();
+        input(node, now, &mut actions);
+        for action in actions {
+            self.act(index, action);
+        }
+    }
+}
