@@ -111,7 +111,8 @@ impl Membership {
         match *change {
             Change::Down { daemon, incarnation } => self.down(daemon, incarnation)?,
             Change::Up { daemon, incarnation, domain, is_empty } => {
-                let member = Member { domain, presence: Presence::Up, incarnation };
+                let presence = Presence::Up;
+                let member = Member { domain, presence, incarnation, leaves: false };
                 self.up(daemon, member, is_empty)?;
             }
             Change::Leave { daemon } => {
@@ -120,6 +121,7 @@ impl Membership {
                     return Err(Refused);
                 }
                 member.presence = Presence::Leaving;
+                member.leaves = true;
             }
             Change::AddFollower { of, follower } => self.add_follower(of, follower)?,
             Change::DropFollower { of } => {
@@ -191,10 +193,14 @@ impl Membership {
             return Ok(());
         }
         let member = self.members.get_mut(index).ok_or(Refused)?;
-        if member.incarnation >= as_it_is.incarnation || member.presence == Presence::Leaving {
+        if member.incarnation >= as_it_is.incarnation {
             return Err(Refused);
         }
+        let leaves = member.leaves;
         *member = as_it_is;
+        if leaves {
+            (member.leaves, member.presence) = (true, Presence::Leaving);
+        }
         let since = self.epoch;
         for seat in &mut self.seats {
             if seat.owner == Some(daemon) {

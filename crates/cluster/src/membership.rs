@@ -14,7 +14,9 @@
 //! 4. Applying a change twice is refused the second time: a change names the epoch or the incarnation
 //!    that it is about.
 
+use crate::change::Refused;
 use crate::encoding::{Decode, Encode, flag};
+use crate::voters::{Voter, Voters};
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 use wire::limits::DAEMON_COUNT_MAX;
@@ -50,6 +52,8 @@ pub struct Member {
     pub presence: Presence,
     /// Number of its last start. Messages of an earlier start are refused.
     pub incarnation: u64,
+    /// It was told to leave: after a death it leaves on.
+    pub(crate) leaves: bool,
 }
 
 /// A copy of a service that is not the owner's.
@@ -102,6 +106,7 @@ pub struct Membership {
     pub followers: u8,
     /// Whether copies of a service may be in one failure domain.
     pub same_domain: bool,
+    pub(crate) voters: Voters,
     pub(crate) members: Vec<Member>,
     pub(crate) seats: Vec<Seat>,
 }
@@ -152,7 +157,8 @@ impl Membership {
         if found < needed {
             return Err(Unsuitable::Domains { found, needed });
         }
-        let member = |&domain| Member { domain, presence: Presence::Up, incarnation: 1 };
+        let member =
+            |&domain| Member { domain, presence: Presence::Up, incarnation: 1, leaves: false };
         let seat = |service: usize| {
             let owner = DaemonIndex((service % usize::from(count)) as u16);
             Seat {
@@ -167,9 +173,58 @@ impl Membership {
             epoch: 1,
             followers,
             same_domain,
+            voters: Voters::default(),
             members: domains.iter().map(member).collect(),
             seats: (0..services).map(seat).collect(),
         })
+    }
+
+    /// No membership: a voter that is new has none yet.
+    pub(crate) const fn none() -> Membership {
+        Membership {
+            epoch: 0,
+            followers: 0,
+            same_domain: false,
+            voters: Voters { since: 0, next: Vec::new(), before: Vec::new() },
+            members: Vec::new(),
+            seats: Vec::new(),
+        }
+    }
+
+    /// The voters. None before `Node::begin`.
+    #[must_use]
+    pub const fn voters(&self) -> &Voters {
+        &self.voters
+    }
+
+    /// The next voters and the ones of now are joint.
+    ///
+    /// # Errors
+    /// `Refused` if they cannot be.
+    pub(crate) fn begin_voters(&mut self, next: Vec<Voter>) -> Result<(), Refused> {
+        let is_known = next.iter().all(|it| self.member(it.daemon).is_some());
+        let is_same = next.iter().all(|it| self.voters.next.contains(it))
+            && next.len() == self.voters.next.len();
+        if next.is_empty() || !is_known || is_same || self.voters.is_joint() {
+            return Err(Refused);
+        }
+        self.epoch += 1;
+        let before = core::mem::replace(&mut self.voters.next, next);
+        (self.voters.before, self.voters.since) = (before, self.epoch);
+        Ok(())
+    }
+
+    /// The next voters decide alone.
+    ///
+    /// # Errors
+    /// `Refused` if no change has begun.
+    pub(crate) fn complete_voters(&mut self) -> Result<(), Refused> {
+        if !self.voters.is_joint() {
+            return Err(Refused);
+        }
+        self.epoch += 1;
+        (self.voters.before, self.voters.since) = (Vec::new(), self.epoch);
+        Ok(())
     }
 
     /// The daemons.
@@ -223,11 +278,13 @@ impl Encode for Membership {
         self.epoch.encode(to);
         self.followers.encode(to);
         u8::from(self.same_domain).encode(to);
+        self.voters.encode(to);
         (self.members.len() as u16).encode(to);
         for member in &self.members {
             member.domain.encode(to);
             (member.presence as u8).encode(to);
             member.incarnation.encode(to);
+            u8::from(member.leaves).encode(to);
         }
         (self.seats.len() as u32).encode(to);
         for seat in &self.seats {
@@ -248,6 +305,7 @@ impl Encode for Membership {
 impl Decode for Membership {
     fn decode(from: &mut Reader<'_>) -> Result<Membership, Malformed> {
         let (epoch, followers, same_domain) = (from.u64()?, from.u8()?, flag(from)?);
+        let voters = Voters::decode(from)?;
         let count = from.u16()?;
         if count == 0 || count > DAEMON_COUNT_MAX || usize::from(followers) > FOLLOWERS_MAX {
             return Err(Malformed);
@@ -261,9 +319,12 @@ impl Decode for Membership {
                 2 => Presence::Leaving,
                 _ => return Err(Malformed),
             };
-            members.push(Member { domain, presence, incarnation });
+            members.push(Member { domain, presence, incarnation, leaves: flag(from)? });
         }
         let exists = |index| (index < count).then_some(DaemonIndex(index)).ok_or(Malformed);
+        for voter in voters.all() {
+            exists(voter.daemon.0)?;
+        }
         let services = from.u32()?;
         if services as usize > usize::from(DAEMON_COUNT_MAX) * SERVICES_PER_DAEMON_MAX {
             return Err(Malformed);
@@ -288,6 +349,6 @@ impl Decode for Membership {
             }
             seats.push(Seat { epoch, owner, is_successor, last_owner, followers });
         }
-        Ok(Membership { epoch, followers, same_domain, members, seats })
+        Ok(Membership { epoch, followers, same_domain, voters, members, seats })
     }
 }

@@ -9,6 +9,7 @@
 //! | its services go on | the successor activates its copy, and serves when the old lease has ended |
 //! | an owner hands over | it pauses, ships the rest, proposes `Change::HandOver`, and is released |
 //! | a follower is missing | `policy` names one, the owner ships a snapshot: `Change::InSync` |
+//! | a voter is missing | `voters` names one, which joins; both sets agree, then the next one alone |
 
 mod beats;
 mod messages;
@@ -22,7 +23,8 @@ use crate::consensus::{Consensus, Output, TICK_NANOS};
 use crate::encoding::{Decode, Encode};
 use crate::membership::{Membership, Presence, ServiceIndex};
 use crate::policy;
-use crate::shipping::Lane;
+use crate::shipping::{Lane, Position};
+use crate::voters::{Voters, next_voters};
 use beats::Beats;
 use messages::Message;
 use services::Services;
@@ -35,7 +37,8 @@ const CHANGES_AT_ONCE: usize = 64;
 /// An action of the daemon; they are done in their order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Stores the base of the consensus, before what follows.
+    /// Stores the base of the consensus, before what follows. Empty: this daemon is no voter any more,
+    /// and forgets both.
     Base(Vec<u8>),
     /// Stores the tail of the consensus, before what follows.
     Tail(Vec<u8>),
@@ -74,7 +77,8 @@ pub enum Action {
         /// As in `Node::wait`.
         ticket: u64,
     },
-    /// The membership changed.
+    /// The membership changed. A daemon that stores `Node::membership` now and then, and starts with
+    /// it, finds the voters sooner.
     Changed,
 }
 
@@ -103,7 +107,7 @@ pub struct Settings {
     /// Whether it has nothing of an earlier start, and was not in the membership since:
     /// `Node::is_empty`.
     pub is_empty: bool,
-    /// The voters of the consensus.
+    /// The first voters of the instance. Where the membership has others, those count.
     pub voters: Vec<DaemonIndex>,
     /// Makes time-outs different.
     pub seed: u64,
@@ -113,7 +117,10 @@ pub struct Settings {
 pub struct Node {
     settings: Settings,
     consensus: Option<Consensus>,
-    membership: Membership,
+    /// The membership that this daemon was told of: a voter has a newer one.
+    told: Membership,
+    /// `Voter::number` with which this process became a voter last.
+    joined_number: u64,
     beats: Beats,
     services: Services,
     weights: Vec<u64>,
@@ -122,8 +129,15 @@ pub struct Node {
     /// Epoch after all changes that were proposed for the policy, and when they count as lost.
     awaited_epoch: u64,
     asked_again_at: i64,
+    voters_asked_at: i64,
     now: i64,
     ticked_at: i64,
+}
+
+/// The newest membership: a voter's own, or the one that it was told of.
+fn newest<'a>(consensus: &'a Option<Consensus>, told: &'a Membership) -> &'a Membership {
+    let own = consensus.as_ref().map(Consensus::membership);
+    own.filter(|own| own.epoch >= told.epoch).unwrap_or(told)
 }
 
 impl Node {
@@ -133,6 +147,7 @@ impl Node {
     /// `Malformed` if the settings do not fit each other.
     pub fn begin(settings: Settings, membership: Membership, now: i64) -> Result<Node, Malformed> {
         let own = settings.own;
+        let membership = with_voters(membership, &settings);
         let consensus = if settings.voters.contains(&own) {
             Some(Consensus::begin(own, &settings.voters, &membership, settings.seed)?)
         } else {
@@ -141,7 +156,8 @@ impl Node {
         Ok(Node::with(settings, membership, consensus, now))
     }
 
-    /// A later start. `stored` has base and tail as a voter stored them last.
+    /// A later start. `stored` has base and tail as a voter stored them last; `membership` is any that
+    /// the instance had, the newer the better.
     ///
     /// # Errors
     /// `Malformed` if the settings do not fit each other, or what is stored.
@@ -151,12 +167,12 @@ impl Node {
         membership: Membership,
         now: i64,
     ) -> Result<Node, Malformed> {
-        let Some((base, tail)) = stored else {
-            return Ok(Node::with(settings, membership, None, now));
-        };
-        let consensus = Consensus::restore(settings.own, base, tail, settings.seed)?;
-        let membership = consensus.membership().clone();
-        Ok(Node::with(settings, membership, Some(consensus), now))
+        let membership = with_voters(membership, &settings);
+        let stored = stored.filter(|(base, _)| !base.is_empty());
+        let consensus = stored
+            .map(|(base, tail)| Consensus::restore(settings.own, base, tail, settings.seed))
+            .transpose()?;
+        Ok(Node::with(settings, membership, consensus, now))
     }
 
     fn with(
@@ -165,20 +181,52 @@ impl Node {
         consensus: Option<Consensus>,
         now: i64,
     ) -> Node {
-        let beats = Beats::new(membership.members.len(), &settings.voters, now);
+        let known = newest(&consensus, &membership);
+        let beats = Beats::new(known.members.len(), &known.voters, now);
+        // One that is older than a voter's own is of no use.
+        let is_told = known.epoch == membership.epoch;
+        let told = if is_told { membership } else { Membership::none() };
         Node {
             settings,
             consensus,
-            membership,
+            told,
+            joined_number: 0,
             beats,
-            services: Services::default(),
+            services: Services::new(),
             weights: Vec::new(),
             rests_in: None,
             awaited_epoch: 0,
             asked_again_at: now,
+            voters_asked_at: now,
             now,
             ticked_at: now,
         }
+    }
+
+    /// Before `start`: this daemon has a copy of a service of an earlier start, of this position. So it
+    /// gets the later records if its owner still has them, instead of everything.
+    pub fn has_copy(&mut self, service: ServiceIndex, position: Position) {
+        self.services.has_copy(service, position);
+    }
+
+    /// The position of a copy, for `has_copy` of a later start. A daemon may store it after the
+    /// `Action::Store` of the same input is done, and forgets it before `StandbyStep::Begin` and before
+    /// `Action::Activate`.
+    #[must_use]
+    pub fn position(&self, service: ServiceIndex) -> Option<Position> {
+        self.services.position(service)
+    }
+
+    /// Before `start`: the bytes of records that an owner keeps for followers that return, of each
+    /// service; `shipping::owner::LOG_BYTES_MAX` at first.
+    pub const fn set_log_bytes_max(&mut self, bytes: usize) {
+        self.services.set_log_bytes_max(bytes);
+    }
+
+    /// Followers that got the later records only, since the start.
+    #[must_use]
+    pub const fn resumed(&self) -> u64 {
+        self.services.resumed()
     }
 
     /// The first actions.
@@ -195,8 +243,8 @@ impl Node {
 
     /// The membership that this daemon knows.
     #[must_use]
-    pub const fn membership(&self) -> &Membership {
-        &self.membership
+    pub fn membership(&self) -> &Membership {
+        newest(&self.consensus, &self.told)
     }
 
     /// Number of the start that this daemon takes part with.
@@ -211,6 +259,13 @@ impl Node {
         self.settings.is_empty
     }
 
+    /// Whether this daemon is a voter, as far as it knows, with a membership of its own.
+    fn votes(&self) -> bool {
+        self.consensus.as_ref().is_some_and(|consensus| {
+            consensus.is_voter() && consensus.membership().epoch >= self.told.epoch
+        })
+    }
+
     /// Whether this daemon leads the consensus.
     #[must_use]
     pub fn leads(&self) -> bool {
@@ -220,7 +275,7 @@ impl Node {
     /// Whether this daemon may serve a service at this time.
     #[must_use]
     pub fn serving(&self, service: ServiceIndex, now: i64) -> Serving {
-        let Some(seat) = self.membership.seat(service) else { return Serving::Elsewhere };
+        let Some(seat) = self.membership().seat(service) else { return Serving::Elsewhere };
         let is_owner = seat.owner == Some(self.settings.own) && self.is_present();
         if !is_owner || !self.services.owns(service) {
             return Serving::Elsewhere;
@@ -235,7 +290,7 @@ impl Node {
     }
 
     fn is_present(&self) -> bool {
-        self.membership.member(self.settings.own).is_some_and(|member| {
+        self.membership().member(self.settings.own).is_some_and(|member| {
             member.presence != Presence::Down && member.incarnation == self.settings.incarnation
         })
     }
@@ -257,11 +312,48 @@ impl Node {
         if self.beats.is_due(now) {
             self.beat(out);
         }
-        self.services.tick(now, &self.membership, out, &mut self.beats);
+        let membership = newest(&self.consensus, &self.told);
+        self.services.tick(now, membership, out, &mut self.beats);
         self.send_proposals(out);
         if self.leads() {
             self.lead(out);
         }
+        self.retire(out);
+    }
+
+    /// A daemon that is no voter any more keeps what it stored until a majority of the voters knows the
+    /// present ones: until then the others may need its vote to agree on them.
+    fn retire(&mut self, out: &mut Vec<Action>) {
+        let Some(consensus) = &self.consensus else { return };
+        let (name, voters) = (consensus.own(), &self.membership().voters);
+        // One that has just joined may know the voters before.
+        let is_over = !voters.contains(name) && voters.since > name.number;
+        if is_over && self.beats.are_voters_known() {
+            self.told = self.membership().clone();
+            self.consensus = None;
+            out.push(Action::Base(Vec::new()));
+            out.push(Action::Tail(Vec::new()));
+        }
+    }
+
+    /// Begins to be a voter if the membership has this daemon as one, and the message is for that.
+    fn join(&mut self, message: &[u8], out: &mut Vec<Action>) -> Result<(), Malformed> {
+        let named = self.membership().voters.all().find(|it| it.daemon == self.settings.own);
+        let Some(own) = named else { return Ok(()) };
+        // With this start and number it was none before: it has lost no vote.
+        let is_new = own.start == self.settings.incarnation && own.number > self.joined_number;
+        let is_known = self.consensus.as_ref().is_some_and(|it| it.own() == own);
+        if !is_new || is_known || !Consensus::is_for(own, message)? {
+            return Ok(());
+        }
+        self.told = self.membership().clone();
+        self.joined_number = own.number;
+        let mut consensus = Consensus::join(own, self.settings.seed)?;
+        let mut outputs = Vec::new();
+        consensus.start(&mut outputs);
+        self.consensus = Some(consensus);
+        self.perform(outputs, out);
+        Ok(())
     }
 
     /// A message of another daemon.
@@ -278,7 +370,11 @@ impl Node {
         self.now = now;
         match Message::from_bytes(bytes)? {
             Message::Consensus(message) => {
+                self.join(message, out)?;
                 let Some(consensus) = &mut self.consensus else { return Ok(()) };
+                if !Consensus::is_for(consensus.own(), message)? {
+                    return Ok(());
+                }
                 let mut outputs = Vec::new();
                 let received = consensus.receive(from, message, &mut outputs);
                 self.perform(outputs, out);
@@ -288,17 +384,11 @@ impl Node {
             Message::Beat(beat) => self.beaten(from, &beat, out),
             Message::Grant(grant) => {
                 self.beats.granted(from, &grant, self.settings.incarnation, now);
-                self.services.settle(&self.membership, &self.beats);
+                self.settle();
             }
-            Message::Membership(bytes) => {
-                let membership = Membership::from_bytes(bytes)?;
-                if self.consensus.is_none() && membership.epoch > self.membership.epoch {
-                    self.membership = membership;
-                    self.adopt(out);
-                }
-            }
+            Message::Membership(bytes) => self.learn(Membership::from_bytes(bytes)?, out),
             Message::Check { daemon } => {
-                if self.membership.member(daemon).is_none() {
+                if self.membership().member(daemon).is_none() {
                     return Ok(());
                 }
                 if self.beats.heard_lately(daemon, now) {
@@ -312,11 +402,12 @@ impl Node {
                 self.beats.checked(daemon, from, is_reached);
             }
             Message::Advise(following) => {
-                let own = self.settings.own;
-                self.services.advise(following, &self.membership, own, now, out);
+                let membership = newest(&self.consensus, &self.told);
+                self.services.advise(following, membership, self.settings.own, now, out);
             }
             Message::Parcel(parcel) => {
-                self.services.parcel(from, &parcel, &self.membership, self.settings.own, out);
+                let membership = newest(&self.consensus, &self.told);
+                self.services.parcel(from, &parcel, membership, self.settings.own, out);
             }
             Message::Receipt(receipt) => {
                 self.services.receipt(from, &receipt, now, out);
@@ -324,6 +415,29 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// Another daemon's membership.
+    fn learn(&mut self, membership: Membership, out: &mut Vec<Action>) {
+        let known = self.membership();
+        if membership.epoch <= known.epoch {
+            return;
+        }
+        if self.votes() {
+            // A voter applies every change itself, unless it is a voter no more.
+            let own = self.consensus.as_ref().map(Consensus::own);
+            let is_voter = own.is_some_and(|own| membership.voters.contains(own));
+            if is_voter || membership.voters.since <= known.voters.since {
+                return;
+            }
+        }
+        self.told = membership;
+        self.adopt(out);
+    }
+
+    fn settle(&mut self) {
+        let membership = newest(&self.consensus, &self.told);
+        self.services.settle(membership, &self.beats);
     }
 
     /// The answer to `Action::Probe`.
@@ -344,7 +458,8 @@ impl Node {
     /// Proposes a change: one that a person asks for, or `Down` where the host says that a daemon ended.
     pub fn propose(&mut self, change: &Change, out: &mut Vec<Action>) {
         let mut outputs = Vec::new();
-        if let Some(consensus) = &mut self.consensus {
+        let votes = self.votes();
+        if let Some(consensus) = self.consensus.as_mut().filter(|_| votes) {
             // Without a leader it is lost, and repeated by its proposer.
             let _ = consensus.propose(change, &mut outputs);
         } else if let Some(voter) = self.beats.nearest_voter() {
@@ -388,33 +503,40 @@ impl Node {
                 Output::Changed => is_changed = true,
             }
         }
-        if is_changed && let Some(consensus) = &self.consensus {
-            self.membership = consensus.membership().clone();
+        let own = self.consensus.as_ref().map_or(0, |consensus| consensus.membership().epoch);
+        if is_changed && own >= self.told.epoch {
             self.adopt(out);
         }
     }
 
     /// Does what a new membership asks of this daemon.
     fn adopt(&mut self, out: &mut Vec<Action>) {
-        self.beats.resize(self.membership.members.len(), self.now);
         let own = self.settings.own;
         let is_present = self.is_present();
         self.settings.is_empty &= !is_present;
-        self.services.adopt(&self.membership, own, is_present, self.now, out);
-        let gone = self.membership.member(own).is_some_and(|member| {
+        let membership = newest(&self.consensus, &self.told);
+        self.beats.resize(membership.members.len(), self.now);
+        let has_other_voters = membership.voters != *self.beats.voters();
+        if has_other_voters {
+            let is_new = membership.voters.has(own) && !self.beats.voters().has(own);
+            self.beats.set_voters(&membership.voters, is_new, self.now);
+        }
+        self.services.adopt(membership, own, is_present, self.now, out);
+        let gone = membership.member(own).is_some_and(|member| {
             member.presence == Presence::Down && member.incarnation == self.settings.incarnation
         });
+        let is_waiting = self.services.has_waiting_successors(membership);
         if gone {
             // It was declared dead and lives: it comes again, as after a restart.
             self.settings.incarnation += 1;
             self.beats.forget_lease();
         }
         out.push(Action::Changed);
-        if self.services.has_waiting_successors(&self.membership) {
+        if is_waiting || has_other_voters {
             // The sooner voters are known to know of it, the sooner this daemon serves.
             self.beat(out);
         }
-        self.services.settle(&self.membership, &self.beats);
+        self.settle();
         self.send_proposals(out);
     }
 
@@ -425,64 +547,85 @@ impl Node {
     }
 
     fn beat(&mut self, out: &mut Vec<Action>) {
+        let membership = self.membership();
         let beat = messages::Beat {
             incarnation: self.settings.incarnation,
             domain: self.settings.domain,
             is_empty: self.settings.is_empty,
             sent: self.now,
-            epoch: self.membership.epoch,
+            epoch: membership.epoch,
+            voters_since: membership.voters.since,
+            votes_as: self.consensus.as_ref().map(Consensus::own),
+            has_lease: self.beats.has_lease(self.now),
         };
+        let mut receivers = membership.voters.daemons();
+        receivers.extend(self.beats.stranger(self.now).filter(|it| !membership.voters.has(*it)));
         self.beats.sent(self.now);
-        for voter in self.settings.voters.clone() {
-            if voter == self.settings.own {
-                self.beaten(voter, &beat, out);
+        for receiver in receivers {
+            if receiver == self.settings.own {
+                self.beaten(receiver, &beat, out);
             } else {
-                send(voter, &Message::Beat(beat), out);
+                send(receiver, &Message::Beat(beat), out);
             }
         }
     }
 
-    /// A beat arrived at this voter.
+    /// A beat arrived.
     fn beaten(&mut self, from: DaemonIndex, beat: &messages::Beat, out: &mut Vec<Action>) {
-        if self.consensus.is_none() {
-            return;
+        if self.votes() {
+            self.grant(from, beat, out);
         }
-        let member = self.membership.member(from).cloned();
-        let is_known = member.as_ref().is_some_and(|member| {
+        if beat.epoch < self.membership().epoch && from != self.settings.own {
+            // One answer is enough, unless those of the leader are lost.
+            if !self.votes() || self.leads() || !beat.has_lease {
+                send(from, &Message::Membership(&self.membership().to_bytes()), out);
+            }
+        }
+    }
+
+    /// This voter answers a beat.
+    fn grant(&mut self, from: DaemonIndex, beat: &messages::Beat, out: &mut Vec<Action>) {
+        let membership = newest(&self.consensus, &self.told);
+        let member = membership.member(from);
+        let is_known = member.is_some_and(|member| {
             member.presence != Presence::Down && member.incarnation == beat.incarnation
         });
-        if is_known {
-            self.beats.heard(from, self.now);
-            let grant = messages::Grant {
-                incarnation: beat.incarnation,
-                sent: beat.sent,
-                epoch: self.membership.epoch,
-                quiet: self.beats.quiet_nanos(&self.membership, self.now),
-            };
-            if from == self.settings.own {
-                self.beats.granted(from, &grant, self.settings.incarnation, self.now);
-                self.services.settle(&self.membership, &self.beats);
-            } else {
-                send(from, &Message::Grant(grant), out);
+        if !is_known {
+            if self.leads() && member.is_none_or(|it| it.incarnation < beat.incarnation) {
+                let up = Change::Up {
+                    daemon: from,
+                    incarnation: beat.incarnation,
+                    domain: beat.domain,
+                    is_empty: beat.is_empty,
+                };
+                self.propose(&up, out);
             }
-        } else if self.leads() && member.is_none_or(|it| it.incarnation < beat.incarnation) {
-            let up = Change::Up {
-                daemon: from,
-                incarnation: beat.incarnation,
-                domain: beat.domain,
-                is_empty: beat.is_empty,
-            };
-            self.propose(&up, out);
+            return;
         }
-        if beat.epoch < self.membership.epoch && from != self.settings.own {
-            send(from, &Message::Membership(&self.membership.to_bytes()), out);
+        self.beats.heard(from, beat, self.now);
+        if beat.voters_since < membership.voters.since {
+            // See `beats`: a lease by older voters.
+            return;
+        }
+        let grant = messages::Grant {
+            incarnation: beat.incarnation,
+            sent: beat.sent,
+            epoch: membership.epoch,
+            quiet: self.beats.quiet_nanos(membership, self.now),
+        };
+        if from == self.settings.own {
+            self.beats.granted(from, &grant, self.settings.incarnation, self.now);
+            self.settle();
+        } else {
+            send(from, &Message::Grant(grant), out);
         }
     }
 
     /// The leader declares daemons dead, and follows the policy.
     fn lead(&mut self, out: &mut Vec<Action>) {
         let own = self.settings.own;
-        for (daemon, asked) in self.beats.suspects(&self.membership, own, self.now) {
+        let membership = newest(&self.consensus, &self.told);
+        for (daemon, asked) in self.beats.suspects(membership, own, self.now) {
             for peer in asked {
                 if peer == own {
                     out.push(Action::Probe(daemon));
@@ -492,20 +635,49 @@ impl Node {
             }
         }
         for daemon in self.beats.dead(self.now) {
-            if let Some(member) = self.membership.member(daemon) {
-                self.propose(&Change::Down { daemon, incarnation: member.incarnation }, out);
+            if let Some(member) = self.membership().member(daemon) {
+                let incarnation = member.incarnation;
+                self.propose(&Change::Down { daemon, incarnation }, out);
             }
         }
+        self.lead_voters(out);
         self.follow_policy(out);
     }
 
+    /// The leader changes the voters, in two steps.
+    fn lead_voters(&mut self, out: &mut Vec<Action>) {
+        let (now, own) = (self.now, self.settings.own);
+        if now - self.voters_asked_at < REPEAT_NANOS {
+            return;
+        }
+        let membership = newest(&self.consensus, &self.told);
+        let mut outputs = Vec::new();
+        if membership.voters.is_joint() {
+            let is_time = self.beats.older_leases_end().is_some_and(|at| now >= at);
+            if let Some(consensus) = self.consensus.as_mut().filter(|_| is_time) {
+                self.voters_asked_at = now;
+                // It is asked again if it has no effect.
+                let _ = consensus.complete_voters(&mut outputs);
+            }
+        } else {
+            let sight = |daemon, voter| self.beats.sight(daemon, voter, now);
+            let next = next_voters(membership, own, sight);
+            if let Some((next, consensus)) = next.zip(self.consensus.as_mut()) {
+                self.voters_asked_at = now;
+                let _ = consensus.change_voters(&next, &mut outputs);
+            }
+        }
+        self.perform(outputs, out);
+    }
+
     fn follow_policy(&mut self, out: &mut Vec<Action>) {
-        let (now, epoch) = (self.now, self.membership.epoch);
+        let membership = newest(&self.consensus, &self.told);
+        let (now, epoch) = (self.now, membership.epoch);
         // Earlier proposals are applied, or were lost.
         if self.rests_in == Some(epoch) || epoch < self.awaited_epoch && now < self.asked_again_at {
             return;
         }
-        let changes = policy::next_changes(&self.membership, &self.weights, CHANGES_AT_ONCE);
+        let changes = policy::next_changes(membership, &self.weights, CHANGES_AT_ONCE);
         self.rests_in = changes.is_empty().then_some(epoch);
         self.awaited_epoch = epoch + changes.len() as u64;
         self.asked_again_at = now + REPEAT_NANOS;
@@ -519,15 +691,24 @@ impl Node {
     }
 
     fn advise(&mut self, of: Following, out: &mut Vec<Action>) {
-        let owner = self.membership.seat(of.of.service).and_then(|seat| seat.owner);
+        let membership = newest(&self.consensus, &self.told);
+        let owner = membership.seat(of.of.service).and_then(|seat| seat.owner);
         match owner {
             Some(owner) if owner == self.settings.own => {
-                self.services.advise(of, &self.membership, owner, self.now, out);
+                self.services.advise(of, membership, owner, self.now, out);
             }
             Some(owner) => send(owner, &Message::Advise(of), out),
             None => {}
         }
     }
+}
+
+/// The membership that an instance begins with has no voters.
+fn with_voters(mut membership: Membership, settings: &Settings) -> Membership {
+    if membership.voters.next.is_empty() {
+        membership.voters = Voters::first(&settings.voters);
+    }
+    membership
 }
 
 fn send(to: DaemonIndex, message: &Message<'_>, out: &mut Vec<Action>) {

@@ -95,9 +95,9 @@ impl<'a> View<'a> {
         seat.followers.iter().filter(|it| self.membership.is_up(it.daemon))
     }
 
-    /// See the module. A mover that leaves itself takes nothing over.
+    /// See the module. A follower beside one that leaves replaces that, and is no mover.
     fn mover(&self, seat: &'a Seat) -> Option<&'a Follower> {
-        let is_moving = seat.followers.len() > usize::from(self.membership.followers);
+        let is_moving = self.staying(seat).count() > usize::from(self.membership.followers);
         seat.followers.last().filter(|it| is_moving && self.membership.is_up(it.daemon))
     }
 

@@ -3,6 +3,7 @@
 use crate::change::{Change, Following, Tenure};
 use crate::encoding::{Decode, Encode, flag};
 use crate::shipping::{Parcel, Receipt};
+use crate::voters::Voter;
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 
@@ -16,6 +17,12 @@ pub(super) struct Beat {
     pub sent: i64,
     /// Epoch of the membership that the sender knows.
     pub epoch: u64,
+    /// Epoch of the membership that has the voters which the sender knows.
+    pub voters_since: u64,
+    /// The name under which it votes, if it does.
+    pub votes_as: Option<Voter>,
+    /// Whether it has a lease, so a majority of voters reaches it.
+    pub has_lease: bool,
 }
 
 /// A voter's answer: until some time after `sent` it counts the sender as alive.
@@ -61,6 +68,10 @@ impl Encode for Message<'_> {
                 u8::from(beat.is_empty).encode(to);
                 beat.sent.cast_unsigned().encode(to);
                 beat.epoch.encode(to);
+                beat.voters_since.encode(to);
+                u8::from(beat.has_lease).encode(to);
+                u8::from(beat.votes_as.is_some()).encode(to);
+                beat.votes_as.iter().for_each(|voter| voter.encode(to));
             }
             Message::Grant(grant) => {
                 to.push(3);
@@ -120,7 +131,20 @@ impl<'a> Message<'a> {
                 let (incarnation, domain) = (from.u64()?, from.u32()?);
                 let is_empty = flag(&mut from)?;
                 let (sent, epoch) = (from.u64()?.cast_signed(), from.u64()?);
-                Message::Beat(Beat { incarnation, domain, is_empty, sent, epoch })
+                let voters_since = from.u64()?;
+                let has_lease = flag(&mut from)?;
+                let votes_as =
+                    if flag(&mut from)? { Some(Voter::decode(&mut from)?) } else { None };
+                Message::Beat(Beat {
+                    incarnation,
+                    domain,
+                    is_empty,
+                    sent,
+                    epoch,
+                    voters_since,
+                    votes_as,
+                    has_lease,
+                })
             }
             3 => {
                 let (incarnation, sent) = (from.u64()?, from.u64()?.cast_signed());

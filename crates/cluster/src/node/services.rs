@@ -7,8 +7,8 @@ use crate::REPEAT_NANOS;
 use crate::change::{Change, Following, Tenure};
 use crate::membership::{Membership, ServiceIndex};
 use crate::shipping::follower::{FollowerOutput, Standby};
-use crate::shipping::owner::{Owner, OwnerOutput};
-use crate::shipping::{Lane, Parcel, Receipt};
+use crate::shipping::owner::{LOG_BYTES_MAX, Owner, OwnerOutput};
+use crate::shipping::{Lane, Parcel, Position, Receipt};
 use std::collections::BTreeMap;
 use wire::DaemonIndex;
 
@@ -46,14 +46,43 @@ struct Owned {
 }
 
 /// See the module.
-#[derive(Default)]
 pub(super) struct Services {
     owned: BTreeMap<ServiceIndex, Owned>,
     standbys: BTreeMap<ServiceIndex, Standby>,
     proposals: Vec<Change>,
+    /// Bytes of records that an owner keeps.
+    log_bytes_max: usize,
+    /// Followers that got the delta.
+    resumed: u64,
 }
 
 impl Services {
+    pub(super) const fn new() -> Services {
+        Services {
+            owned: BTreeMap::new(),
+            standbys: BTreeMap::new(),
+            proposals: Vec::new(),
+            log_bytes_max: LOG_BYTES_MAX,
+            resumed: 0,
+        }
+    }
+
+    pub(super) const fn set_log_bytes_max(&mut self, bytes: usize) {
+        self.log_bytes_max = bytes;
+    }
+
+    pub(super) const fn resumed(&self) -> u64 {
+        self.resumed
+    }
+
+    pub(super) fn position(&self, service: ServiceIndex) -> Option<Position> {
+        self.standbys.get(&service)?.position()
+    }
+
+    pub(super) fn has_copy(&mut self, service: ServiceIndex, position: Position) {
+        self.standbys.insert(service, Standby::returned(position));
+    }
+
     pub(super) fn owns(&self, service: ServiceIndex) -> bool {
         self.owned.contains_key(&service)
     }
@@ -201,15 +230,16 @@ impl Services {
                 self.release(service, out);
             }
             if is_owner && !self.owned.contains_key(&service) {
+                let began_with = self.standbys.remove(&service).and_then(|it| it.position());
+                let log_bytes = if membership.followers > 0 { self.log_bytes_max } else { 0 };
                 let owned = Owned {
-                    owner: Owner::new(of, now),
+                    owner: Owner::new(of, began_with, log_bytes, now),
                     handover: None,
                     in_epoch: membership.epoch,
                     settles_at: None,
                     is_settled: false,
                 };
                 self.owned.insert(service, owned);
-                self.standbys.remove(&service);
                 out.push(Action::Activate(of));
             }
             if let Some(owned) = self.owned.get_mut(&service) {
@@ -298,6 +328,7 @@ impl Services {
                 OwnerOutput::Send { to, parcel } => {
                     out.push(Action::Send { to, message: Message::of_parcel(&parcel) });
                 }
+                OwnerOutput::Resumed => self.resumed += 1,
                 OwnerOutput::Slice(lane) => out.push(Action::Slice(lane)),
                 OwnerOutput::Replicated { ticket } => {
                     out.push(Action::Replicated { service, ticket });

@@ -4,7 +4,7 @@ use crate::world::World;
 use cluster::change::{Change, Following, Tenure};
 use cluster::encoding::{Decode as _, Encode as _};
 use cluster::membership::{Membership, ServiceIndex, Unsuitable};
-use cluster::shipping::{Contents, Lane, Parcel, Receipt, put_record, records};
+use cluster::shipping::{Contents, Lane, Parcel, Position, Receipt, put_record, records};
 use proptest::prelude::*;
 use wire::DaemonIndex;
 
@@ -90,14 +90,19 @@ proptest! {
         list.iter().for_each(|record| put_record(&mut batch, record));
         prop_assert!(records(&batch).eq(list.iter().map(Vec::as_slice)));
         let lane = Lane { of: following(n).of, number: n[3] };
-        for contents in [Contents::Records(&batch), Contents::Slice(&batch), Contents::Complete] {
-            let parcel = Parcel { lane, number: n[0], first: n[1], contents };
+        let full = [Contents::Records(&batch), Contents::Slice(&batch)];
+        let empty = [Contents::Ask, Contents::Snapshot, Contents::Complete];
+        for contents in full.into_iter().chain(empty) {
+            let parcel = Parcel { lane, number: n[0], first: n[1], records: n[2], contents };
             let bytes = parcel.to_bytes();
             prop_assert_eq!(Parcel::from_bytes(&bytes), Ok(parcel));
         }
         for stored in [None, Some(n[0] / 2)] {
-            let receipt = Receipt { lane, stored };
-            prop_assert_eq!(Receipt::from_bytes(&receipt.to_bytes()), Ok(receipt));
+            let known = Position { epoch: n[1], records: n[2], is_exact: n[3].is_multiple_of(2) };
+            for position in [None, Some(known)] {
+                let receipt = Receipt { lane, stored, position };
+                prop_assert_eq!(Receipt::from_bytes(&receipt.to_bytes()), Ok(receipt));
+            }
         }
     }
 }

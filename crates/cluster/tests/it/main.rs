@@ -8,16 +8,27 @@ mod policy;
 mod world;
 
 use faults::Faults;
-use world::{Setup, World};
+use world::{Counts, Setup, World};
 
 /// Runs seeds of one setup, and names the seed of one that fails.
-fn campaign(name: &str, rounds: u64, setup: impl Fn(u64) -> (Setup, Faults)) {
+fn campaign(name: &str, rounds: u64, setup: impl Fn(u64) -> (Setup, Faults)) -> Counts {
+    runs(name, rounds, |seed| {
+        let (setup, faults) = setup(seed);
+        World::new(setup, seed).run(&faults)
+    })
+}
+
+fn runs(name: &str, rounds: u64, run: impl Fn(u64) -> Counts) -> Counts {
+    let mut counts = Counts::default();
     let first = testkit::seed(1);
     for seed in first..first + testkit::rounds(rounds) {
-        let (setup, faults) = setup(seed);
-        let outcome = std::panic::catch_unwind(|| World::new(setup, seed).run(&faults));
+        let run = std::panic::AssertUnwindSafe(&run);
+        let outcome = std::panic::catch_unwind(|| run(seed));
         assert!(outcome.is_ok(), "{name}: fails with TEST_SEED={seed}, see above");
+        counts += outcome.unwrap_or_default();
     }
+    println!("{name}: {counts:?}");
+    counts
 }
 
 const QUIET: Faults = Faults::NONE;
@@ -62,6 +73,69 @@ fn a_node_is_lost_with_all_that_it_has() {
 }
 
 #[test]
+fn voters_are_replaced() {
+    let counts = campaign("voters", 200, |seed| {
+        let faults = Faults {
+            absences: 3,
+            kills: 2,
+            cuts: 2,
+            one_way_cuts: 2,
+            pauses: 2,
+            crashes: 3,
+            losses: seed % 3,
+            loss_percent: seed % 8,
+            ..QUIET
+        };
+        (setup(4 + (seed % 5) as u16, 1), faults)
+    });
+    assert!(counts.voters > 0, "voters changed");
+}
+
+#[test]
+fn leases_of_older_voters_end_before_others_serve() {
+    let counts =
+        runs("older leases", 100, |seed| World::new(setup(4, 1), seed).run_with_older_lease());
+    assert!(counts.voters > 0, "voters changed");
+}
+
+#[test]
+fn an_instance_grows_and_shrinks() {
+    let counts = campaign("growth", 200, |seed| {
+        let faults = Faults {
+            grows: 1 + seed % 5,
+            leaves: seed % 4,
+            kills: seed % 3,
+            cuts: seed % 2,
+            crashes: 1,
+            loss_percent: 2,
+            ..QUIET
+        };
+        let daemons = 1 + (seed % 6) as u16;
+        let followers = u8::from(daemons > 1 && !seed.is_multiple_of(5));
+        (Setup { domains: 8, ..setup(daemons, followers) }, faults)
+    });
+    assert!(counts.voters > 0, "voters changed");
+}
+
+#[test]
+fn a_follower_that_returns_gets_the_records_since() {
+    let counts = campaign("returns", 200, |seed| {
+        let faults = Faults {
+            kills: 4,
+            absences: seed % 2,
+            pauses: 4,
+            cuts: 2,
+            crashes: 2,
+            moves: seed % 3,
+            loss_percent: seed % 5,
+            ..QUIET
+        };
+        (setup(3 + (seed % 2) as u16, 1 + (seed / 4 % 2) as u8), faults)
+    });
+    assert!(counts.resumed > 0 && counts.snapshots > 0, "both happen: {counts:?}");
+}
+
+#[test]
 fn services_move_while_faults_happen() {
     campaign("moves", 400, |seed| {
         let faults = Faults { moves: 5, kills: 3, pauses: 3, cuts: 2, loss_percent: 3, ..QUIET };
@@ -78,8 +152,9 @@ fn everything_at_once() {
             one_way_cuts: 4,
             pauses: 4,
             moves: 3,
-            losses: 0,
+            crashes: 3,
             loss_percent: 10,
+            ..QUIET
         };
         (setup(3 + (seed % 6) as u16, 1 + (seed % 2) as u8), faults)
     });

@@ -6,10 +6,13 @@
 //! are one per service.
 
 use crate::faults::{Fault, Faults};
+use cluster::change::Change;
+use cluster::encoding::Decode as _;
 use cluster::encoding::Encode as _;
-use cluster::membership::{Membership, ServiceIndex};
+use cluster::membership::{Membership, Presence, Seat, ServiceIndex};
 use cluster::node::{Action, Node, Serving, Settings, StandbyStep};
-use cluster::shipping::{Lane, put_record, records};
+use cluster::shipping::{Lane, Position, put_record, records};
+use cluster::voters::Voter;
 use std::collections::{BTreeMap, BinaryHeap};
 use testkit::Random;
 use wire::DaemonIndex;
@@ -21,6 +24,7 @@ const KEYS: u64 = 4;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
+    /// Daemons that the instance begins with.
     pub(crate) daemons: u16,
     pub(crate) followers: u8,
     pub(crate) services: usize,
@@ -44,18 +48,57 @@ struct Disk {
     copies: BTreeMap<u32, Copy>,
     incarnation: u64,
     is_empty: bool,
+    /// Some daemons store what they know, others ask when they start.
+    membership: Option<Vec<u8>>,
+    /// Positions of copies, as far as the daemon stores them.
+    positions: BTreeMap<u32, Position>,
+}
+
+/// What happened in a run, so that a test knows that its subject did.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Counts {
+    /// Times at which the voters changed.
+    pub(crate) voters: u64,
+    /// Followers that got the records since, and those that got everything.
+    pub(crate) resumed: u64,
+    pub(crate) snapshots: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Counts) {
+        self.voters += other.voters;
+        self.resumed += other.resumed;
+        self.snapshots += other.snapshots;
+    }
 }
 
 struct Host {
     node: Option<Node>,
     disk: Disk,
     paused_until: i64,
+    /// It ends within the next list of actions, and starts again after this time.
+    crashes: Option<i64>,
     /// Its clock: offset, and parts per thousand that it is fast.
     offset: i64,
     fast: i64,
     /// Writes that wait, by ticket.
     waiting: BTreeMap<u64, (u32, u64, u64)>,
     inbox: Vec<(u16, Vec<u8>)>,
+}
+
+impl Host {
+    fn new(random: &mut Random) -> Host {
+        Host {
+            node: None,
+            disk: Disk::default(),
+            paused_until: 0,
+            crashes: None,
+            offset: random.uniform(1000 * SECOND as u64).cast_signed(),
+            fast: random.uniform(40).cast_signed() - 20,
+            waiting: BTreeMap::new(),
+            inbox: Vec::new(),
+        }
+    }
 }
 
 #[derive(PartialEq, Eq)]
@@ -72,6 +115,7 @@ enum What {
     Probed { at: u16, daemon: u16, is_reached: bool },
     Write,
     Fault(Fault),
+    Leave(u16),
 }
 
 impl Ord for Event {
@@ -104,6 +148,12 @@ pub(crate) struct World {
     done: u64,
     tickets: u64,
     is_healed: bool,
+    /// Daemons that were told to leave.
+    leaving: Vec<u16>,
+    /// Bytes of records that owners keep, where it is not the usual number.
+    pub(crate) log_bytes_max: Option<usize>,
+    counts: Counts,
+    voters_since: u64,
     /// Whether every message is what a node sent.
     is_honest: bool,
 }
@@ -125,16 +175,7 @@ fn voters(setup: &Setup) -> Vec<DaemonIndex> {
 impl World {
     pub(crate) fn new(setup: Setup, seed: u64) -> World {
         let mut random = Random::new(seed);
-        let hosts = (0..setup.daemons).map(|_| Host {
-            node: None,
-            disk: Disk::default(),
-            paused_until: 0,
-            offset: random.uniform(1000 * SECOND as u64).cast_signed(),
-            fast: random.uniform(40).cast_signed() - 20,
-            waiting: BTreeMap::new(),
-            inbox: Vec::new(),
-        });
-        let hosts = hosts.collect();
+        let hosts = (0..setup.daemons).map(|_| Host::new(&mut random)).collect();
         let mut world = World {
             setup,
             hosts,
@@ -150,15 +191,28 @@ impl World {
             done: 0,
             tickets: 0,
             is_healed: false,
+            leaving: Vec::new(),
+            // Some instances keep a few records, some none.
+            log_bytes_max: [None, Some(200), Some(0), None][(seed % 4) as usize],
+            counts: Counts::default(),
+            voters_since: 0,
             is_honest: true,
         };
         for index in 0..setup.daemons {
-            world.start(index);
-            let first = world.random.uniform(TICK as u64).cast_signed();
-            world.push(first, What::Tick(index));
+            world.begin(index);
         }
         world.push(MILLI, What::Write);
         world
+    }
+
+    fn begin(&mut self, index: u16) {
+        self.start(index);
+        let first = self.random.uniform(TICK as u64).cast_signed();
+        self.push(first, What::Tick(index));
+    }
+
+    fn count(&self) -> u16 {
+        self.hosts.len() as u16
     }
 
     fn push(&mut self, after: i64, what: What) {
@@ -171,7 +225,7 @@ impl World {
         host.offset + self.now + self.now / 1000 * host.fast
     }
 
-    pub(crate) fn run(mut self, faults: &Faults) {
+    pub(crate) fn run(mut self, faults: &Faults) -> Counts {
         let (plan, end) = faults.plan(self.setup.daemons, &mut self.random);
         for (at, fault) in plan {
             self.push(at, What::Fault(fault));
@@ -181,6 +235,8 @@ impl World {
         self.heal();
         self.until(end + 12 * SECOND);
         self.check_all_is_well();
+        self.counts.resumed += self.nodes().map(Node::resumed).sum::<u64>();
+        self.counts
     }
 
     /// Kills a daemon of a cluster at rest. How long each of its services is served by nobody, in
@@ -203,9 +259,53 @@ impl World {
         stalls
     }
 
+    /// An owner keeps the lease that the older voters granted, while the instance grows and other voters
+    /// decide: first it is cut off from all but some older voters, then from those too.
+    pub(crate) fn run_with_older_lease(mut self) -> Counts {
+        self.until(4 * SECOND);
+        self.check_followers();
+        let leader = (0..self.count()).find(|&it| self.node(it).is_some_and(Node::leads));
+        let leader = leader.expect("a leader");
+        let others = (0..self.count()).filter(|&it| it != leader);
+        let owner = others.clone().max_by_key(|it| (*it == self.setup.daemons - 1, *it));
+        let owner = owner.expect("an owner that does not lead");
+        let voters = self.node(leader).map(|it| it.membership().voters().next().to_vec());
+        let voters = voters.unwrap_or_default();
+        let kept: Vec<u16> =
+            voters.iter().map(|it| it.daemon.0).filter(|&it| it != leader).collect();
+        for _ in 0..1 + self.random.uniform(2) {
+            self.fault(Fault::Grow);
+        }
+        self.watch(1500);
+        for other in (0..self.count()).filter(|it| !kept.contains(it)) {
+            self.cuts.extend([(owner, other), (other, owner)]);
+        }
+        self.watch(800);
+        self.fault(Fault::Cut(owner));
+        self.watch(1500);
+        self.heal();
+        self.until(self.now + 12 * SECOND);
+        self.check_all_is_well();
+        self.counts
+    }
+
+    /// Looks at each millisecond of a time that is at most this long.
+    fn watch(&mut self, millis: u64) {
+        for _ in 0..self.random.uniform(millis) {
+            self.pass(MILLI);
+            for service in 0..self.setup.services as u32 {
+                self.server(service);
+            }
+        }
+    }
+
+    fn node(&self, index: u16) -> Option<&Node> {
+        self.hosts[usize::from(index)].node.as_ref()
+    }
+
     /// The daemon that serves a service. There is one at most.
     fn server(&self, service: u32) -> Option<u16> {
-        let mut serving = (0..self.setup.daemons).filter(|&index| {
+        let mut serving = (0..self.count()).filter(|&index| {
             let now = self.clock(index);
             let node = self.hosts[usize::from(index)].node.as_ref();
             self.is_running(index)
@@ -272,8 +372,9 @@ impl World {
         self.cuts.clear();
         self.loss_percent = 0;
         self.is_healed = true;
-        for index in 0..self.setup.daemons {
+        for index in 0..self.count() {
             self.hosts[usize::from(index)].paused_until = 0;
+            self.hosts[usize::from(index)].crashes = None;
             if self.hosts[usize::from(index)].node.is_none() {
                 self.start(index);
             }
@@ -304,6 +405,7 @@ impl World {
             }
             What::Fault(fault) if !self.is_healed => self.fault(fault),
             What::Fault(_) => {}
+            What::Leave(index) => self.leave(index),
         }
     }
 
@@ -342,7 +444,7 @@ impl World {
                 }
             }
             Fault::Cut(index) => {
-                for other in 0..self.setup.daemons {
+                for other in 0..self.count() {
                     self.cuts.extend([(index, other), (other, index)]);
                 }
             }
@@ -363,18 +465,50 @@ impl World {
             }
             Fault::Lose(index) => {
                 self.check_followers();
+                self.check_voters();
                 self.stop(index);
                 let disk = &mut self.hosts[usize::from(index)].disk;
-                // A voter must not forget its votes; the rest of its node is lost.
-                let consensus = disk.consensus.take();
                 let incarnation = disk.incarnation;
-                *disk = Disk { consensus, incarnation, is_empty: true, ..Disk::default() };
+                *disk = Disk { incarnation, is_empty: true, ..Disk::default() };
             }
+            Fault::Crash(index, length) => {
+                self.hosts[usize::from(index)].crashes = Some(length);
+            }
+            Fault::Grow => {
+                let index = self.count();
+                let host = Host::new(&mut self.random);
+                self.hosts.push(host);
+                self.begin(index);
+            }
+            Fault::Leave(index) => {
+                let stays = usize::from(self.count()) - self.leaving.len();
+                if stays > 1 + usize::from(self.setup.followers) && !self.leaving.contains(&index) {
+                    self.leaving.push(index);
+                    self.leave(index);
+                }
+            }
+        }
+    }
+
+    /// Asks for the change until it is made.
+    fn leave(&mut self, index: u16) {
+        let daemon = DaemonIndex(index);
+        let is_made = self.nodes().any(|node| {
+            let member = node.membership().member(daemon);
+            member.is_some_and(|it| it.presence == Presence::Leaving)
+        });
+        if !is_made {
+            let any = self.random.uniform(self.hosts.len() as u64) as u16;
+            if self.is_running(any) {
+                self.with(any, |node, out| node.propose(&Change::Leave { daemon }, out));
+            }
+            self.push(300 * MILLI, What::Leave(index));
         }
     }
 
     fn stop(&mut self, index: u16) {
         let host = &mut self.hosts[usize::from(index)];
+        self.counts.resumed += host.node.as_ref().map_or(0, Node::resumed);
         host.node = None;
         host.waiting.clear();
         host.inbox.clear();
@@ -395,16 +529,23 @@ impl World {
             seed: u64::from(index),
         };
         let is_first = host.disk.incarnation == 1;
-        let first = initial(&setup);
+        let known = host.disk.membership.as_ref();
+        let first = known.map(|bytes| Membership::from_bytes(bytes).expect("what a node stored"));
+        let first = first.unwrap_or_else(|| initial(&setup));
         let node = match &host.disk.consensus {
             Some((base, tail)) => Node::restore(settings, Some((base, tail)), first, now),
             None if is_first => Node::begin(settings, first, now),
             None => Node::restore(settings, None, first, now),
         };
-        host.node = Some(node.expect("what a node stored"));
+        let mut node = node.expect("what a node stored");
+        if let Some(bytes) = self.log_bytes_max {
+            node.set_log_bytes_max(bytes);
+        }
+        for (&service, &position) in &host.disk.positions {
+            node.has_copy(ServiceIndex(service), position);
+        }
+        host.node = Some(node);
         self.with(index, |node, out| node.start(now, out));
-        let host = &mut self.hosts[usize::from(index)];
-        host.disk.incarnation = host.node.as_ref().expect("it runs").incarnation();
     }
 
     /// Lets a node do something, and does what it asks for.
@@ -417,6 +558,17 @@ impl World {
         host.node = Some(node);
         host.disk.incarnation = incarnation;
         host.disk.is_empty = is_empty;
+        if actions.len() > 1
+            && let Some(length) = host.crashes.take()
+        {
+            actions.truncate(self.random.uniform(actions.len() as u64) as usize);
+            for action in actions {
+                self.act(index, action);
+            }
+            self.stop(index);
+            self.push(length, What::Fault(Fault::Start(index)));
+            return;
+        }
         for action in actions {
             self.act(index, action);
         }
@@ -426,7 +578,10 @@ impl World {
         let disk = &mut self.hosts[usize::from(index)].disk;
         match action {
             Action::Base(bytes) => disk.consensus.get_or_insert_default().0 = bytes,
-            Action::Tail(bytes) => disk.consensus.get_or_insert_default().1 = bytes,
+            Action::Tail(bytes) => {
+                disk.consensus.get_or_insert_default().1 = bytes;
+                disk.consensus = disk.consensus.take().filter(|(base, _)| !base.is_empty());
+            }
             Action::Send { to, message } => self.send(index, to.0, message),
             Action::Probe(daemon) => {
                 let is_reached = self.hosts[usize::from(daemon.0)].node.is_some()
@@ -434,8 +589,9 @@ impl World {
                     && !self.is_cut(daemon.0, index);
                 self.push(5 * MILLI, What::Probed { at: index, daemon: daemon.0, is_reached });
             }
-            Action::Store { service, step } => store(disk, service, step),
+            Action::Store { service, step } => self.store(index, service, step),
             Action::Activate(of) => {
+                disk.positions.remove(&of.service.0);
                 let copy = disk.copies.remove(&of.service.0);
                 // Its own log is the newer one where it has both: it was the owner after it followed.
                 disk.owned.entry(of.service.0).or_insert_with(|| copy.unwrap_or_default().whole);
@@ -454,7 +610,34 @@ impl World {
                     self.done += 1;
                 }
             }
-            Action::Pause(_) | Action::Resume(_) | Action::Changed => {}
+            Action::Changed => self.changed(index),
+            Action::Pause(_) | Action::Resume(_) => {}
+        }
+    }
+
+    fn store(&mut self, index: u16, service: ServiceIndex, step: StandbyStep) {
+        let Host { node, disk, .. } = &mut self.hosts[usize::from(index)];
+        if step == StandbyStep::Begin {
+            disk.positions.remove(&service.0);
+            self.counts.snapshots += 1;
+        }
+        store(disk, service, step);
+        let position = node.as_ref().and_then(|node| node.position(service));
+        if let Some(position) = position.filter(|_| !index.is_multiple_of(3)) {
+            disk.positions.insert(service.0, position);
+        }
+    }
+
+    fn changed(&mut self, index: u16) {
+        let host = &mut self.hosts[usize::from(index)];
+        let Some(node) = &host.node else { return };
+        let since = node.membership().voters().since();
+        if since > self.voters_since {
+            self.voters_since = since;
+            self.counts.voters += 1;
+        }
+        if index.is_multiple_of(2) {
+            host.disk.membership = Some(node.membership().to_bytes());
         }
     }
 
@@ -536,8 +719,42 @@ impl World {
         }
     }
 
+    /// As many voters as there should be, which all vote, and no other daemon does.
+    fn check_voters(&self) {
+        let leader = self.nodes().find(|node| node.leads()).expect("a leader");
+        let (membership, voters) = (leader.membership(), leader.membership().voters());
+        let up = membership.daemons().filter(|(_, member)| member.presence == Presence::Up).count();
+        let count = [1, 1, 1, 3, 3, 5][up.min(5)];
+        assert!(!voters.is_joint(), "{voters:?}");
+        assert_eq!(voters.next().len(), count, "{voters:?} of {up}");
+        for index in 0..self.count() {
+            let is_voter = voters.next().iter().any(|it| it.daemon.0 == index);
+            let host = &self.hosts[usize::from(index)];
+            assert_eq!(is_voter, host.disk.consensus.is_some(), "{index} of {voters:?}");
+            let member = membership.member(DaemonIndex(index));
+            let is_up = member.is_some_and(|it| it.presence == Presence::Up);
+            assert!(is_up || !is_voter, "{index} of {voters:?}");
+        }
+        let domain = |it: &Voter| membership.member(it.daemon).map(|it| it.domain);
+        let mut domains: Vec<_> = voters.next().iter().map(domain).collect();
+        domains.sort_unstable();
+        domains.dedup();
+        assert!(domains.len() >= count.min(self.setup.domains as usize), "{voters:?}");
+    }
+
+    fn check_left(&self) {
+        let leader = self.nodes().find(|node| node.leads()).expect("a leader");
+        for &index in &self.leaving {
+            let has = |seat: &Seat| seat.has(DaemonIndex(index));
+            let seats: Vec<_> = leader.membership().services().filter(|it| has(it.1)).collect();
+            assert!(seats.is_empty(), "{index} leaves and has {seats:?}");
+        }
+    }
+
     fn check_all_is_well(&mut self) {
         self.check_followers();
+        self.check_voters();
+        self.check_left();
         assert!(self.done > 0, "nothing was written");
         let epochs: Vec<u64> = self.nodes().map(|node| node.membership().epoch).collect();
         assert!(epochs.windows(2).all(|pair| pair[0] == pair[1]), "epochs {epochs:?}");
