@@ -17,7 +17,7 @@
 mod coding;
 mod log;
 
-use crate::change::Change;
+use crate::change::{Change, Refused};
 use crate::encoding::{Decode, Encode};
 use crate::membership::Membership;
 use crate::voters::{Voter, Voters, decode_set, encode_set};
@@ -27,6 +27,7 @@ use raft::eraftpb::{
     MessageType,
 };
 use raft::{RawNode, StateRole};
+use std::collections::VecDeque;
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 
@@ -36,6 +37,8 @@ const HEARTBEAT_TICKS: usize = 2;
 const ELECTION_TICKS: usize = 8;
 /// Entries of the log after which the membership is stored anew and they are dropped.
 const ENTRIES_MAX: usize = 64;
+/// Changes that are kept for daemons which are no voters: they take less to send than a whole membership.
+const RECENT_MAX: usize = 1024;
 
 /// An action of the daemon; they are done in their order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,7 +66,54 @@ pub struct Leaderless;
 pub struct Consensus {
     node: RawNode<Log>,
     membership: Membership,
+    /// The last changes that were made, one for each epoch up to that of the membership.
+    recent: VecDeque<Made>,
     seed: u64,
+}
+
+/// A change that was made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Made {
+    /// Of the membership.
+    Change(Change),
+    /// Of the voters: the next ones, or none where both sets are left.
+    Voters(Vec<Voter>),
+}
+
+impl Encode for Made {
+    fn encode(&self, to: &mut Vec<u8>) {
+        match self {
+            Made::Change(change) => {
+                to.push(0);
+                change.encode(to);
+            }
+            Made::Voters(next) => {
+                to.push(1);
+                encode_set(next, to);
+            }
+        }
+    }
+}
+
+impl Decode for Made {
+    fn decode(from: &mut Reader<'_>) -> Result<Made, Malformed> {
+        match from.u8()? {
+            0 => Ok(Made::Change(Change::decode(from)?)),
+            1 => Ok(Made::Voters(decode_set(from)?)),
+            _ => Err(Malformed),
+        }
+    }
+}
+
+impl Membership {
+    /// Applies a change that others made.
+    pub(crate) fn make(&mut self, made: Made) -> Result<(), Refused> {
+        match made {
+            Made::Change(change) => self.apply(&change),
+            Made::Voters(next) if next.is_empty() => self.complete_voters(),
+            Made::Voters(next) => self.begin_voters(next),
+        }
+    }
 }
 
 /// The name of a voter for `raft`: 48 bits that follow from its start and number, and its daemon above 0.
@@ -173,7 +223,7 @@ impl Consensus {
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let node = RawNode::new(&config, log, &logger).map_err(|_| Malformed)?;
-        let mut consensus = Consensus { node, membership, seed };
+        let mut consensus = Consensus { node, membership, recent: VecDeque::new(), seed };
         consensus.set_timeout();
         Ok(consensus)
     }
@@ -182,7 +232,7 @@ impl Consensus {
     pub fn start(&mut self, out: &mut Vec<Output>) {
         out.push(Output::Base(self.node.store().base()));
         out.push(Output::Tail(self.node.store().tail()));
-        // What is agreed is applied first: a change of voters forbids an election before.
+        // Agreed changes are applied first: one of voters forbids an election before.
         self.drain(out);
         let voters = &self.membership.voters;
         if !voters.is_joint() && voters.next.len() == 1 && self.is_voter() {
@@ -216,6 +266,44 @@ impl Consensus {
     #[must_use]
     pub const fn membership(&self) -> &Membership {
         &self.membership
+    }
+
+    /// The encoded changes since an epoch, if all are kept.
+    #[must_use]
+    pub fn changes_since(&self, epoch: u64) -> Option<Vec<u8>> {
+        let count = usize::try_from(self.membership.epoch.checked_sub(epoch)?).ok()?;
+        let skipped = self.recent.len().checked_sub(count)?;
+        let mut bytes = Vec::new();
+        self.recent.iter().skip(skipped).for_each(|made| made.encode(&mut bytes));
+        Some(bytes)
+    }
+
+    /// The daemons that changes since an epoch concern, other than voters, which learn of them here.
+    pub(crate) fn concerned_since(&self, epoch: u64) -> Vec<DaemonIndex> {
+        let count = self.membership.epoch.saturating_sub(epoch);
+        let skipped = (self.recent.len() as u64).saturating_sub(count);
+        let mut concerned = Vec::new();
+        for made in self.recent.iter().skip(skipped as usize) {
+            match made {
+                Made::Change(change) => concerned.extend(self.membership.concerned(change)),
+                // A new voter joins when it knows that it is one.
+                Made::Voters(next) => concerned.extend(next.iter().map(|it| it.daemon)),
+            }
+        }
+        let voters = &self.membership.voters;
+        let is_old = |it: DaemonIndex| voters.before.iter().any(|voter| voter.daemon == it);
+        let learns = |it: DaemonIndex| voters.has(it) && (!voters.is_joint() || is_old(it));
+        concerned.sort_unstable();
+        concerned.dedup();
+        concerned.retain(|&daemon| !learns(daemon));
+        concerned
+    }
+
+    fn keep(&mut self, made: Made) {
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(made);
     }
 
     /// The leader, if one is known.
@@ -361,6 +449,7 @@ impl Consensus {
             {
                 self.node.mut_store().replace(ready.snapshot(), &membership);
                 self.membership = membership;
+                self.recent.clear();
                 is_changed = true;
                 out.push(Output::Base(self.node.store().base()));
             }
@@ -412,8 +501,10 @@ impl Consensus {
             // A change that is late has no effect, here as everywhere.
             match entry.get_entry_type() {
                 EntryType::EntryNormal => {
-                    if let Ok(change) = Change::from_bytes(&entry.data) {
-                        let _ = self.membership.apply(&change);
+                    if let Ok(change) = Change::from_bytes(&entry.data)
+                        && self.membership.apply(&change).is_ok()
+                    {
+                        self.keep(Made::Change(change));
                     }
                 }
                 EntryType::EntryConfChangeV2 => {
@@ -430,15 +521,11 @@ impl Consensus {
 
     fn apply_voters(&mut self, next: Vec<Voter>, index: u64) {
         let change = configuration(&self.membership.voters, &next);
-        let is_complete = next.is_empty();
-        let applied = if is_complete {
-            self.membership.complete_voters()
-        } else {
-            self.membership.begin_voters(next)
-        };
-        if applied.is_err() {
+        let made = Made::Voters(next);
+        if self.membership.make(made.clone()).is_err() {
             return;
         }
+        self.keep(made);
         // The base has the new voters, before it is sent to one of them.
         self.node.mut_store().compact(index, &self.membership);
         let raft = &mut self.node.raft;

@@ -52,8 +52,46 @@ pub struct Member {
     pub presence: Presence,
     /// Number of its last start. Messages of an earlier start are refused.
     pub incarnation: u64,
-    /// It was told to leave: after a death it leaves on.
-    pub(crate) leaves: bool,
+    /// Whether it was told to leave.
+    pub(crate) departure: Departure,
+}
+
+/// Whether a daemon is to leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Departure {
+    None,
+    /// It is: after a death it leaves on.
+    Begun,
+    /// It had handed over everything, and does not return.
+    Complete,
+}
+
+impl Member {
+    /// Whether it does its part: it was not declared dead, and has not left.
+    #[must_use]
+    pub const fn takes_part(&self) -> bool {
+        matches!(self.presence, Presence::Up | Presence::Leaving)
+    }
+
+    /// Whether it was told to leave, has handed over everything, and does not return.
+    #[must_use]
+    pub const fn has_left(&self) -> bool {
+        matches!(self.departure, Departure::Complete)
+    }
+}
+
+/// Why a daemon cannot leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Indispensable {
+    /// It does not take part, or leaves already.
+    Absent,
+    /// Without it the copies of a service would not be apart, or there would be too few.
+    Copies {
+        /// Failure domains without it; daemons, where copies may be in one domain.
+        found: usize,
+        /// Number of copies.
+        needed: usize,
+    },
 }
 
 /// A copy of a service that is not the owner's.
@@ -157,8 +195,12 @@ impl Membership {
         if found < needed {
             return Err(Unsuitable::Domains { found, needed });
         }
-        let member =
-            |&domain| Member { domain, presence: Presence::Up, incarnation: 1, leaves: false };
+        let member = |&domain| Member {
+            domain,
+            presence: Presence::Up,
+            incarnation: 1,
+            departure: Departure::None,
+        };
         let seat = |service: usize| {
             let owner = DaemonIndex((service % usize::from(count)) as u16);
             Seat {
@@ -253,10 +295,36 @@ impl Membership {
         self.member(daemon).is_some_and(|member| member.presence == Presence::Up)
     }
 
+    /// Whether a daemon may leave: `Change::Leave`.
+    ///
+    /// # Errors
+    /// The reason why it may not.
+    pub fn may_leave(&self, daemon: DaemonIndex) -> Result<(), Indispensable> {
+        if !self.is_up(daemon) {
+            return Err(Indispensable::Absent);
+        }
+        let others = self.daemons().filter(|&(other, _)| other != daemon && self.is_up(other));
+        let mut domains: Vec<u32> = others.map(|(_, member)| member.domain).collect();
+        if !self.same_domain {
+            domains.sort_unstable();
+            domains.dedup();
+        }
+        let (found, needed) = (domains.len(), 1 + usize::from(self.followers));
+        if found < needed { Err(Indispensable::Copies { found, needed }) } else { Ok(()) }
+    }
+
+    /// Whether a daemon that leaves has handed over everything.
+    pub(crate) fn has_handed_over(&self, daemon: DaemonIndex) -> bool {
+        let is_last = |seat: &Seat| seat.owner.is_none() && seat.last_owner == daemon;
+        !self.voters.has(daemon) && !self.seats.iter().any(|it| it.has(daemon) || is_last(it))
+    }
+
     /// Whether a copy of the service may be at this daemon, beside those that it has.
     pub(crate) fn is_apart(&self, seat: &Seat, daemon: DaemonIndex) -> bool {
         let domain = |daemon| self.member(daemon).map(|member| member.domain);
         let copies = seat.owner.into_iter().chain(seat.followers.iter().map(|it| it.daemon));
+        // A copy at a daemon that leaves is to be replaced, perhaps in the same domain.
+        let copies = copies.filter(|&copy| self.is_up(copy));
         !seat.has(daemon)
             && (self.same_domain || copies.into_iter().all(|copy| domain(copy) != domain(daemon)))
     }
@@ -284,7 +352,7 @@ impl Encode for Membership {
             member.domain.encode(to);
             (member.presence as u8).encode(to);
             member.incarnation.encode(to);
-            u8::from(member.leaves).encode(to);
+            (member.departure as u8).encode(to);
         }
         (self.seats.len() as u32).encode(to);
         for seat in &self.seats {
@@ -319,7 +387,13 @@ impl Decode for Membership {
                 2 => Presence::Leaving,
                 _ => return Err(Malformed),
             };
-            members.push(Member { domain, presence, incarnation, leaves: flag(from)? });
+            let departure = match from.u8()? {
+                0 => Departure::None,
+                1 => Departure::Begun,
+                2 => Departure::Complete,
+                _ => return Err(Malformed),
+            };
+            members.push(Member { domain, presence, incarnation, departure });
         }
         let exists = |index| (index < count).then_some(DaemonIndex(index)).ok_or(Malformed);
         for voter in voters.all() {

@@ -11,107 +11,34 @@
 //! | a follower is missing | `policy` names one, the owner ships a snapshot: `Change::InSync` |
 //! | a voter is missing | `voters` names one, which joins; both sets agree, then the next one alone |
 
+mod actions;
+mod balance;
 mod beats;
 mod messages;
 mod services;
 
+pub use actions::{Action, Settings, StandbyStep};
 pub use services::Serving;
 
 use crate::REPEAT_NANOS;
-use crate::change::{Change, Following, Tenure};
-use crate::consensus::{Consensus, Output, TICK_NANOS};
+use crate::change::{Change, Following};
+use crate::consensus::{Consensus, Made, Output, TICK_NANOS};
 use crate::encoding::{Decode, Encode};
-use crate::membership::{Membership, Presence, ServiceIndex};
+use crate::membership::{Member, Membership, Presence, ServiceIndex};
 use crate::policy;
 use crate::shipping::{Lane, Position};
 use crate::voters::{Voters, next_voters};
+use balance::Balance;
 use beats::Beats;
 use messages::Message;
 use services::Services;
 use wire::DaemonIndex;
-use wire::codec::Malformed;
+use wire::codec::{Malformed, Reader};
 
 /// Changes that the policy proposes before it looks at the membership again.
 const CHANGES_AT_ONCE: usize = 64;
-
-/// An action of the daemon; they are done in their order.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Action {
-    /// Stores the base of the consensus, before what follows. Empty: this daemon is no voter any more,
-    /// and forgets both.
-    Base(Vec<u8>),
-    /// Stores the tail of the consensus, before what follows.
-    Tail(Vec<u8>),
-    /// Sends a message to a daemon. It may be lost.
-    Send {
-        /// The daemon.
-        to: DaemonIndex,
-        /// For its `Node::receive`.
-        message: Vec<u8>,
-    },
-    /// Finds out whether the host of a daemon can be reached: `Node::probed`.
-    Probe(DaemonIndex),
-    /// Changes the copy of a service that this daemon follows. `Records` survive a kill before what
-    /// follows is done.
-    Store {
-        /// The service.
-        service: ServiceIndex,
-        /// The change.
-        step: StandbyStep,
-    },
-    /// This daemon owns the service now, with the copy that it has. `Node::serving` says when it
-    /// serves.
-    Activate(Tenure),
-    /// This daemon no longer owns the service. Waiting operations go to the new owner.
-    Release(Tenure),
-    /// Begins no operation of the service until `Resume` or `Release`.
-    Pause(ServiceIndex),
-    /// Ends `Pause`.
-    Resume(ServiceIndex),
-    /// Calls `Node::slice` until the snapshot of the service is complete.
-    Slice(Lane),
-    /// The operation is replicated.
-    Replicated {
-        /// The service.
-        service: ServiceIndex,
-        /// As in `Node::wait`.
-        ticket: u64,
-    },
-    /// The membership changed. A daemon that stores `Node::membership` now and then, and starts with
-    /// it, finds the voters sooner.
-    Changed,
-}
-
-/// A change of a follower's copies.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum StandbyStep {
-    /// Begins another copy beside the one there is.
-    Begin,
-    /// Appends records to all copies.
-    Records(Vec<u8>),
-    /// Appends records to the copy that was begun last.
-    Slice(Vec<u8>),
-    /// The copy that was begun last replaces the other.
-    Complete,
-}
-
-/// Settings of a daemon.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The daemon.
-    pub own: DaemonIndex,
-    /// Number of this start, above that of each earlier start.
-    pub incarnation: u64,
-    /// Its failure domain.
-    pub domain: u32,
-    /// Whether it has nothing of an earlier start, and was not in the membership since:
-    /// `Node::is_empty`.
-    pub is_empty: bool,
-    /// The first voters of the instance. Where the membership has others, those count.
-    pub voters: Vec<DaemonIndex>,
-    /// Makes time-outs different.
-    pub seed: u64,
-}
+/// How often daemons that are down are told that there is an instance.
+const CALL_NANOS: i64 = 1_000_000_000;
 
 /// See the module.
 pub struct Node {
@@ -122,14 +49,19 @@ pub struct Node {
     /// `Voter::number` with which this process became a voter last.
     joined_number: u64,
     beats: Beats,
+    /// Epoch up to which this daemon, where it leads, told others what concerns them.
+    announced: u64,
+    /// The encoded membership of an epoch, for all that ask for it.
+    encoded: Option<(u64, Vec<u8>)>,
     services: Services,
-    weights: Vec<u64>,
+    balance: Balance,
     /// Epoch of the membership with which the policy is content.
     rests_in: Option<u64>,
     /// Epoch after all changes that were proposed for the policy, and when they count as lost.
     awaited_epoch: u64,
     asked_again_at: i64,
     voters_asked_at: i64,
+    called_at: i64,
     now: i64,
     ticked_at: i64,
 }
@@ -141,14 +73,16 @@ fn newest<'a>(consensus: &'a Option<Consensus>, told: &'a Membership) -> &'a Mem
 }
 
 impl Node {
-    /// The first start of the instance: all daemons are given the same membership and voters.
+    /// The first start of the instance: all daemons are given the same membership and voters, and have
+    /// incarnation 1. With a later one this is `restore` without anything stored.
     ///
     /// # Errors
     /// `Malformed` if the settings do not fit each other.
     pub fn begin(settings: Settings, membership: Membership, now: i64) -> Result<Node, Malformed> {
         let own = settings.own;
         let membership = with_voters(membership, &settings);
-        let consensus = if settings.voters.contains(&own) {
+        // One that starts again without what it stored would vote twice.
+        let consensus = if settings.voters.contains(&own) && settings.incarnation == 1 {
             Some(Consensus::begin(own, &settings.voters, &membership, settings.seed)?)
         } else {
             None
@@ -182,7 +116,7 @@ impl Node {
         now: i64,
     ) -> Node {
         let known = newest(&consensus, &membership);
-        let beats = Beats::new(known.members.len(), &known.voters, now);
+        let beats = Beats::new(settings.own, known.members.len(), &known.voters, now);
         // One that is older than a voter's own is of no use.
         let is_told = known.epoch == membership.epoch;
         let told = if is_told { membership } else { Membership::none() };
@@ -192,12 +126,15 @@ impl Node {
             told,
             joined_number: 0,
             beats,
+            announced: u64::MAX,
+            encoded: None,
             services: Services::new(),
-            weights: Vec::new(),
+            balance: Balance::default(),
             rests_in: None,
             awaited_epoch: 0,
             asked_again_at: now,
             voters_asked_at: now,
+            called_at: now,
             now,
             ticked_at: now,
         }
@@ -291,8 +228,15 @@ impl Node {
 
     fn is_present(&self) -> bool {
         self.membership().member(self.settings.own).is_some_and(|member| {
-            member.presence != Presence::Down && member.incarnation == self.settings.incarnation
+            member.takes_part() && member.incarnation == self.settings.incarnation
         })
+    }
+
+    /// Whether this daemon, which was to leave, may end: it has nothing, and nobody needs its vote.
+    #[must_use]
+    pub fn may_end(&self) -> bool {
+        let member = self.membership().member(self.settings.own);
+        self.consensus.is_none() && member.is_some_and(Member::has_left)
     }
 
     /// Time passed.
@@ -309,16 +253,42 @@ impl Node {
             }
         }
         self.perform(outputs, out);
-        if self.beats.is_due(now) {
+        if self.beats.is_due(self.services.owns_any(), now) {
             self.beat(out);
         }
         let membership = newest(&self.consensus, &self.told);
         self.services.tick(now, membership, out, &mut self.beats);
         self.send_proposals(out);
-        if self.leads() {
+        self.send_loads(out);
+        let leads = self.leads();
+        if self.balance.look(leads, now) {
+            self.rests_in = None;
+        }
+        if leads {
             self.lead(out);
         }
         self.retire(out);
+    }
+
+    fn send_loads(&mut self, out: &mut Vec<Action>) {
+        let Some(loads) = self.balance.due(self.now) else { return };
+        let bytes = messages::encode_loads(loads);
+        let voters: Vec<DaemonIndex> = self.membership().voters.daemons().collect();
+        for voter in voters {
+            if voter == self.settings.own {
+                self.loaded(voter, &bytes);
+            } else {
+                send(voter, &Message::Loads(&bytes), out);
+            }
+        }
+    }
+
+    /// Loads of the services of a daemon.
+    fn loaded(&mut self, from: DaemonIndex, loads: &[u8]) {
+        let membership = newest(&self.consensus, &self.told);
+        for (service, load) in messages::loads(loads) {
+            self.balance.heard(from, service, load, membership);
+        }
     }
 
     /// A daemon that is no voter any more keeps what it stored until a majority of the voters knows the
@@ -387,6 +357,12 @@ impl Node {
                 self.settle();
             }
             Message::Membership(bytes) => self.learn(Membership::from_bytes(bytes)?, out),
+            Message::Changes { since, .. } if since > self.membership().epoch => {
+                // It knows more, and answers a beat with it.
+                send(from, &Message::Beat(self.own_beat()), out);
+            }
+            Message::Changes { since, list } => self.catch_up(since, list, out)?,
+            Message::Loads(loads) => self.loaded(from, loads),
             Message::Check { daemon } => {
                 if self.membership().member(daemon).is_none() {
                     return Ok(());
@@ -435,6 +411,47 @@ impl Node {
         self.adopt(out);
     }
 
+    /// Changes that another daemon made since this epoch.
+    fn catch_up(
+        &mut self,
+        since: u64,
+        list: &[u8],
+        out: &mut Vec<Action>,
+    ) -> Result<(), Malformed> {
+        let epoch = self.membership().epoch;
+        let mut reader = Reader::new(list);
+        let mut changes = Vec::new();
+        while !reader.rest().is_empty() {
+            changes.push(Made::decode(&mut reader)?);
+        }
+        let Some(known) = epoch.checked_sub(since).and_then(|it| usize::try_from(it).ok()) else {
+            return Ok(());
+        };
+        let changes = changes.into_iter().skip(known);
+        if self.votes() {
+            let changes: Vec<Made> = changes.collect();
+            if changes.iter().any(|made| matches!(made, Made::Voters(_))) {
+                let mut membership = self.membership().clone();
+                for made in changes {
+                    let _ = membership.make(made);
+                }
+                self.learn(membership, out);
+            }
+            return Ok(());
+        }
+        if epoch > self.told.epoch {
+            self.told = self.membership().clone();
+        }
+        // The others applied them to the same membership, so none is refused.
+        for made in changes {
+            let _ = self.told.make(made);
+        }
+        if self.told.epoch > epoch {
+            self.adopt(out);
+        }
+        Ok(())
+    }
+
     fn settle(&mut self) {
         let membership = newest(&self.consensus, &self.told);
         self.services.settle(membership, &self.beats);
@@ -469,10 +486,16 @@ impl Node {
         self.perform(outputs, out);
     }
 
-    /// The loads of the services, for the policy of the leader.
+    /// The loads of all services, for the policy of the leader, instead of those that daemons measure.
     pub fn set_weights(&mut self, weights: Vec<u64>) {
-        self.weights = weights;
+        self.balance.fix(weights);
         self.rests_in = None;
+    }
+
+    /// The loads of the services that this daemon owns, as it measured them lately, in any unit. They are
+    /// sent once a second.
+    pub fn set_loads(&mut self, loads: Vec<(ServiceIndex, u64)>) {
+        self.balance.set_own(loads);
     }
 
     /// A record was appended to the log of a service that this daemon owns.
@@ -493,18 +516,33 @@ impl Node {
         self.send_proposals(out);
     }
 
+    /// The leader tells daemons what concerns them at once: with their next beat they would learn of it
+    /// later.
+    fn announce(&mut self, since: u64, out: &mut Vec<Action>) {
+        let concerned = self.consensus.as_ref().map(|it| it.concerned_since(since));
+        for daemon in concerned.into_iter().flatten() {
+            let known = self.beats.epoch_of(daemon);
+            self.tell(daemon, known, out);
+        }
+    }
+
     fn perform(&mut self, outputs: Vec<Output>, out: &mut Vec<Action>) {
-        let mut is_changed = false;
+        let epoch = self.consensus.as_ref().map_or(0, |consensus| consensus.membership().epoch);
+        let is_changed = outputs.contains(&Output::Changed) && epoch >= self.told.epoch;
+        if is_changed && self.leads() {
+            // Before the messages of the consensus, with which a new voter joins.
+            self.announce(self.announced, out);
+        }
         for output in outputs {
             match output {
                 Output::Base(bytes) => out.push(Action::Base(bytes)),
                 Output::Tail(bytes) => out.push(Action::Tail(bytes)),
                 Output::Send { to, message } => send(to, &Message::Consensus(&message), out),
-                Output::Changed => is_changed = true,
+                Output::Changed => {}
             }
         }
-        let own = self.consensus.as_ref().map_or(0, |consensus| consensus.membership().epoch);
-        if is_changed && own >= self.told.epoch {
+        if is_changed {
+            self.announced = epoch;
             self.adopt(out);
         }
     }
@@ -521,9 +559,11 @@ impl Node {
             let is_new = membership.voters.has(own) && !self.beats.voters().has(own);
             self.beats.set_voters(&membership.voters, is_new, self.now);
         }
+        self.balance.adopt(membership, self.now);
         self.services.adopt(membership, own, is_present, self.now, out);
         let gone = membership.member(own).is_some_and(|member| {
-            member.presence == Presence::Down && member.incarnation == self.settings.incarnation
+            let is_down = member.presence == Presence::Down && !member.has_left();
+            is_down && member.incarnation == self.settings.incarnation
         });
         let is_waiting = self.services.has_waiting_successors(membership);
         if gone {
@@ -546,9 +586,9 @@ impl Node {
         }
     }
 
-    fn beat(&mut self, out: &mut Vec<Action>) {
+    fn own_beat(&self) -> messages::Beat {
         let membership = self.membership();
-        let beat = messages::Beat {
+        messages::Beat {
             incarnation: self.settings.incarnation,
             domain: self.settings.domain,
             is_empty: self.settings.is_empty,
@@ -557,8 +597,12 @@ impl Node {
             voters_since: membership.voters.since,
             votes_as: self.consensus.as_ref().map(Consensus::own),
             has_lease: self.beats.has_lease(self.now),
-        };
-        let mut receivers = membership.voters.daemons();
+        }
+    }
+
+    fn beat(&mut self, out: &mut Vec<Action>) {
+        let (beat, membership) = (self.own_beat(), self.membership());
+        let mut receivers: Vec<DaemonIndex> = membership.voters.daemons().collect();
         receivers.extend(self.beats.stranger(self.now).filter(|it| !membership.voters.has(*it)));
         self.beats.sent(self.now);
         for receiver in receivers {
@@ -578,8 +622,26 @@ impl Node {
         if beat.epoch < self.membership().epoch && from != self.settings.own {
             // One answer is enough, unless those of the leader are lost.
             if !self.votes() || self.leads() || !beat.has_lease {
-                send(from, &Message::Membership(&self.membership().to_bytes()), out);
+                self.tell(from, beat.epoch, out);
             }
+        }
+    }
+
+    /// Tells a daemon what changed since an epoch, or the whole membership.
+    fn tell(&mut self, to: DaemonIndex, since: u64, out: &mut Vec<Action>) {
+        let votes = self.votes();
+        let consensus = self.consensus.as_ref().filter(|_| votes);
+        if let Some(list) = consensus.and_then(|it| it.changes_since(since)) {
+            send(to, &Message::Changes { since, list: &list }, out);
+            return;
+        }
+        let membership = newest(&self.consensus, &self.told);
+        let epoch = membership.epoch;
+        if self.encoded.as_ref().is_none_or(|(of, _)| *of != epoch) {
+            self.encoded = Some((epoch, membership.to_bytes()));
+        }
+        if let Some((_, bytes)) = &self.encoded {
+            send(to, &Message::Membership(bytes), out);
         }
     }
 
@@ -587,11 +649,15 @@ impl Node {
     fn grant(&mut self, from: DaemonIndex, beat: &messages::Beat, out: &mut Vec<Action>) {
         let membership = newest(&self.consensus, &self.told);
         let member = membership.member(from);
+        // One that has left serves nothing, and hears so that all know the voters.
         let is_known = member.is_some_and(|member| {
-            member.presence != Presence::Down && member.incarnation == beat.incarnation
+            let is_same = member.incarnation == beat.incarnation;
+            member.takes_part() && is_same || member.has_left()
         });
         if !is_known {
-            if self.leads() && member.is_none_or(|it| it.incarnation < beat.incarnation) {
+            let may_come =
+                member.is_some_and(|it| !it.has_left() && it.incarnation < beat.incarnation);
+            if self.leads() && may_come {
                 let up = Change::Up {
                     daemon: from,
                     incarnation: beat.incarnation,
@@ -640,8 +706,23 @@ impl Node {
                 self.propose(&Change::Down { daemon, incarnation }, out);
             }
         }
+        self.call_those_down(out);
         self.lead_voters(out);
         self.follow_policy(out);
+    }
+
+    /// A daemon that starts again may know none of the voters, so the leader calls it now and then.
+    fn call_those_down(&mut self, out: &mut Vec<Action>) {
+        if self.now - self.called_at < CALL_NANOS {
+            return;
+        }
+        self.called_at = self.now;
+        let since = self.membership().epoch;
+        for (daemon, member) in self.membership().daemons() {
+            if member.presence == Presence::Down && !member.has_left() {
+                send(daemon, &Message::Changes { since, list: &[] }, out);
+            }
+        }
     }
 
     /// The leader changes the voters, in two steps.
@@ -650,6 +731,8 @@ impl Node {
         if now - self.voters_asked_at < REPEAT_NANOS {
             return;
         }
+        // Without anything to do it looks twice as often.
+        self.voters_asked_at = now - REPEAT_NANOS / 2;
         let membership = newest(&self.consensus, &self.told);
         let mut outputs = Vec::new();
         if membership.voters.is_joint() {
@@ -660,8 +743,8 @@ impl Node {
                 let _ = consensus.complete_voters(&mut outputs);
             }
         } else {
-            let sight = |daemon, voter| self.beats.sight(daemon, voter, now);
-            let next = next_voters(membership, own, sight);
+            let reach = |daemon, voter| self.beats.reach(daemon, voter, now);
+            let next = next_voters(membership, own, reach);
             if let Some((next, consensus)) = next.zip(self.consensus.as_mut()) {
                 self.voters_asked_at = now;
                 let _ = consensus.change_voters(&next, &mut outputs);
@@ -677,7 +760,7 @@ impl Node {
         if self.rests_in == Some(epoch) || epoch < self.awaited_epoch && now < self.asked_again_at {
             return;
         }
-        let changes = policy::next_changes(membership, &self.weights, CHANGES_AT_ONCE);
+        let changes = policy::next_changes(membership, &self.balance.loads(), CHANGES_AT_ONCE);
         self.rests_in = changes.is_empty().then_some(epoch);
         self.awaited_epoch = epoch + changes.len() as u64;
         self.asked_again_at = now + REPEAT_NANOS;

@@ -7,7 +7,7 @@
 //! Here is also the choice of the next voters. `consensus` makes the change, `node` says when.
 
 use crate::encoding::{Decode, Encode};
-use crate::membership::{Membership, Presence};
+use crate::membership::{Member, Membership, Presence};
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 
@@ -39,7 +39,8 @@ impl Voters {
     /// The first voters of an instance.
     pub(crate) fn first(daemons: &[DaemonIndex]) -> Voters {
         let voter = |&daemon| Voter { daemon, start: 0, number: 0 };
-        Voters { since: 1, next: daemons.iter().map(voter).collect(), before: Vec::new() }
+        let next = daemons.iter().take(VOTERS_MAX).map(voter).collect();
+        Voters { since: 1, next, before: Vec::new() }
     }
 
     /// Whether a change has begun and is not complete.
@@ -68,11 +69,11 @@ impl Voters {
     }
 
     /// The daemons of all voters, each once.
-    pub(crate) fn daemons(&self) -> Vec<DaemonIndex> {
-        let mut daemons: Vec<DaemonIndex> = self.all().map(|it| it.daemon).collect();
-        daemons.sort_unstable();
-        daemons.dedup();
-        daemons
+    pub(crate) fn daemons(&self) -> impl Iterator<Item = DaemonIndex> {
+        let next = &self.next;
+        let is_there = move |it: &&Voter| next.iter().any(|next| next.daemon == it.daemon);
+        let leaving = self.before.iter().filter(move |it| !is_there(it));
+        next.iter().chain(leaving).map(|it| it.daemon)
     }
 
     pub(crate) fn contains(&self, voter: Voter) -> bool {
@@ -96,10 +97,18 @@ impl Voters {
     }
 }
 
+/// The n-th least of the values of a set, where n is a majority. An owner asks before each operation, so
+/// this allocates nothing.
 fn agreed_in(set: &[Voter], value: &impl Fn(DaemonIndex) -> Option<i64>) -> Option<i64> {
-    let mut values: Vec<i64> = set.iter().filter_map(|it| value(it.daemon)).collect();
+    let mut values = [i64::MAX; VOTERS_MAX];
+    let mut count = 0;
+    for (place, found) in values.iter_mut().zip(set.iter().filter_map(|it| value(it.daemon))) {
+        *place = found;
+        count += 1;
+    }
     values.sort_unstable();
-    values.get(set.len() / 2).copied()
+    let majority = set.len() / 2 + 1;
+    if count < majority { None } else { values.get(majority - 1).copied() }
 }
 
 impl Encode for Voter {
@@ -159,7 +168,7 @@ impl Decode for Voters {
 
 /// How the leader sees a daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Sight {
+pub(crate) enum Reach {
     /// It answers. For a voter: it has what it stored as one.
     Able,
     /// It is not heard, for a short time only.
@@ -176,19 +185,22 @@ const fn odd(count: usize) -> usize {
     }
 }
 
+fn stays(member: &Member) -> bool {
+    matches!(member.presence, Presence::Up | Presence::Down) && !member.has_left()
+}
+
 /// The voters that the instance should have, if others than it has. 1, 3 or 5 by the number of daemons,
 /// in different failure domains where that is possible. A voter stays if it can; `own`, which leads,
-/// before others. `sight` says how `own` sees a daemon, as a voter of this name or as a daemon.
+/// before others. `reach` says how `own` sees a daemon, as a voter of this name or as a daemon.
 pub(crate) fn next_voters(
     membership: &Membership,
     own: DaemonIndex,
-    sight: impl Fn(DaemonIndex, Option<Voter>) -> Sight,
+    reach: impl Fn(DaemonIndex, Option<Voter>) -> Reach,
 ) -> Option<Vec<Voter>> {
     let voters = &membership.voters;
     let is_able = |daemon, voter| {
-        let presence = membership.member(daemon).map(|it| it.presence);
-        let stays = presence.is_some_and(|it| matches!(it, Presence::Up | Presence::Down));
-        stays && sight(daemon, voter) != Sight::Gone
+        let stays = membership.member(daemon).is_some_and(stays);
+        stays && reach(daemon, voter) != Reach::Gone
     };
     let mut kept: Vec<Voter> =
         voters.next.iter().copied().filter(|it| is_able(it.daemon, Some(*it))).collect();
@@ -196,14 +208,12 @@ pub(crate) fn next_voters(
     let able = membership.daemons().filter(|(daemon, member)| {
         let is_up = member.presence == Presence::Up;
         let is_kept = kept.iter().any(|it| it.daemon == *daemon);
-        is_up && !is_kept && sight(*daemon, None) == Sight::Able
+        is_up && !is_kept && reach(*daemon, None) == Reach::Able
     });
     let number = membership.epoch;
     let able: Vec<Voter> =
         able.map(|(daemon, member)| Voter { daemon, start: member.incarnation, number }).collect();
-    let alive = membership
-        .daemons()
-        .filter(|(_, member)| matches!(member.presence, Presence::Up | Presence::Down));
+    let alive = membership.daemons().filter(|(_, member)| stays(member));
     // A majority of three with one dead daemon survives more than a single voter does.
     let count = odd(kept.len() + able.len()).max(odd(alive.count()).min(3));
     let mut chosen = Vec::new();

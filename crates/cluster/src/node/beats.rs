@@ -18,7 +18,7 @@
 
 use super::messages::{Beat, Grant};
 use crate::membership::{Membership, Presence};
-use crate::voters::{Sight, Voter, Voters};
+use crate::voters::{Reach, Voter, Voters};
 use std::collections::BTreeMap;
 use wire::DaemonIndex;
 
@@ -56,6 +56,8 @@ struct Pulse {
     votes_as: Option<Voter>,
     voters_since: (u64, i64),
     has_lease: bool,
+    /// Epoch of the membership that it knows.
+    epoch: u64,
 }
 
 impl Pulse {
@@ -68,6 +70,7 @@ impl Pulse {
             votes_as: None,
             voters_since: (0, now),
             has_lease: false,
+            epoch: 0,
         }
     }
 }
@@ -92,12 +95,14 @@ pub(super) struct Beats {
     pulses: Vec<Pulse>,
     checks: BTreeMap<DaemonIndex, Check>,
     askers: BTreeMap<DaemonIndex, Vec<DaemonIndex>>,
+    own: DaemonIndex,
+    is_first: bool,
     sent_at: i64,
     last_grant: Option<(DaemonIndex, i64)>,
 }
 
 impl Beats {
-    pub(super) fn new(daemons: usize, voters: &Voters, now: i64) -> Beats {
+    pub(super) fn new(own: DaemonIndex, daemons: usize, voters: &Voters, now: i64) -> Beats {
         let mut beats = Beats {
             voters: voters.clone(),
             voters_at: now,
@@ -106,6 +111,8 @@ impl Beats {
             pulses: Vec::new(),
             checks: BTreeMap::new(),
             askers: BTreeMap::new(),
+            own,
+            is_first: true,
             sent_at: i64::MIN / 2,
             last_grant: None,
         };
@@ -153,12 +160,23 @@ impl Beats {
         is_lost.then_some(DaemonIndex(turn as u16))
     }
 
-    pub(super) const fn is_due(&self, now: i64) -> bool {
-        now - self.sent_at >= BEAT_NANOS
+    /// Whether a beat is due. An owner without a lease sends more of them, since others wait for it.
+    pub(super) fn is_due(&self, is_owner: bool, now: i64) -> bool {
+        let is_waiting = is_owner && !self.has_lease(now);
+        now - self.sent_at >= if is_waiting { self.beat_nanos() / 4 } else { self.beat_nanos() }
     }
 
     pub(super) fn sent(&mut self, now: i64) {
-        self.sent_at = now;
+        let beat = self.beat_nanos();
+        // The first beats of all daemons are sent at once, where they start at once. The second ones are
+        // not: each daemon has a time of its own in the interval.
+        let early = if self.is_first {
+            (wire::hash::mix(u64::from(self.own.0), 0) % 1024) as i64
+        } else {
+            0
+        };
+        self.is_first = false;
+        self.sent_at = now - beat / 1024 * early;
     }
 
     pub(super) fn forget_lease(&mut self) {
@@ -227,23 +245,31 @@ impl Beats {
         self.voters.agreed_before(known_at).map(|at| at + self.lease_and_drift_nanos())
     }
 
+    /// The epoch of the membership that a daemon knew when it was heard last.
+    pub(super) fn epoch_of(&self, daemon: DaemonIndex) -> u64 {
+        self.pulses.get(usize::from(daemon.0)).map_or(0, |pulse| pulse.epoch)
+    }
+
     /// How this daemon, which leads, sees another one, or a voter.
-    pub(super) fn sight(&self, daemon: DaemonIndex, voter: Option<Voter>, now: i64) -> Sight {
-        let Some(pulse) = self.pulses.get(usize::from(daemon.0)) else { return Sight::Gone };
+    pub(super) fn reach(&self, daemon: DaemonIndex, voter: Option<Voter>, now: i64) -> Reach {
+        let Some(pulse) = self.pulses.get(usize::from(daemon.0)) else { return Reach::Gone };
         let may_begin = now - self.voters_at < VOTER_BEGINS_NANOS;
         let is_lost = voter.is_some_and(|it| pulse.votes_as != Some(it)) && !may_begin;
         if now - pulse.heard >= VOTER_GONE_NANOS || is_lost && pulse.mean > 0 {
-            Sight::Gone
+            Reach::Gone
         } else if now - pulse.heard < 3 * self.beat_nanos() && pulse.has_lease {
-            Sight::Able
+            Reach::Able
         } else {
-            Sight::Quiet
+            Reach::Quiet
         }
     }
 
     /// For a voter's grant: how long nothing was granted to daemons that are down.
     pub(super) fn quiet_nanos(&self, membership: &Membership, now: i64) -> u64 {
-        let down = membership.daemons().filter(|(_, member)| member.presence == Presence::Down);
+        // One that has left has handed over everything.
+        let down = membership
+            .daemons()
+            .filter(|(_, member)| member.presence == Presence::Down && !member.has_left());
         let granted = down.filter_map(|(daemon, _)| self.pulses.get(usize::from(daemon.0)));
         granted.map(|pulse| now - pulse.heard).min().unwrap_or(i64::MAX).cast_unsigned()
     }
@@ -256,6 +282,7 @@ impl Beats {
         pulse.deviation += ((apart - pulse.mean).abs() - pulse.deviation) / 8;
         pulse.votes_as = beat.votes_as;
         pulse.has_lease = beat.has_lease;
+        pulse.epoch = beat.epoch;
         if beat.voters_since > pulse.voters_since.0 {
             pulse.voters_since = (beat.voters_since, now);
         }
@@ -285,12 +312,12 @@ impl Beats {
         for (daemon, member) in membership.daemons() {
             let pulse = self.pulses.get(usize::from(daemon.0));
             let is_missing = pulse.is_some_and(|pulse| self.is_missing(pulse, now));
-            let may = member.presence != Presence::Down && daemon != own;
+            let may = member.takes_part() && daemon != own;
             if !may || !is_missing || self.checks.contains_key(&daemon) {
                 continue;
             }
-            let mut asked = self.voters.daemons();
-            asked.retain(|&voter| voter != daemon);
+            let voters = self.voters.daemons();
+            let mut asked: Vec<DaemonIndex> = voters.filter(|&voter| voter != daemon).collect();
             // Daemons that are heard, other ones each time.
             let count = membership.members.len() as u64;
             let first = wire::hash::mix(u64::from(daemon.0), now.cast_unsigned()) % count.max(1);

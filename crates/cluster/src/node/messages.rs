@@ -2,6 +2,7 @@
 
 use crate::change::{Change, Following, Tenure};
 use crate::encoding::{Decode, Encode, flag};
+use crate::membership::ServiceIndex;
 use crate::shipping::{Parcel, Receipt};
 use crate::voters::Voter;
 use wire::DaemonIndex;
@@ -43,8 +44,20 @@ pub(super) enum Message<'a> {
     Beat(Beat),
     Grant(Grant),
     Membership(&'a [u8]),
-    Check { daemon: DaemonIndex },
-    Checked { daemon: DaemonIndex, is_reached: bool },
+    /// Changes since an epoch, each encoded as `consensus::Made`.
+    Changes {
+        since: u64,
+        list: &'a [u8],
+    },
+    /// As from `encode_loads`.
+    Loads(&'a [u8]),
+    Check {
+        daemon: DaemonIndex,
+    },
+    Checked {
+        daemon: DaemonIndex,
+        is_reached: bool,
+    },
     Advise(Following),
     Parcel(Parcel<'a>),
     Receipt(Receipt),
@@ -84,6 +97,15 @@ impl Encode for Message<'_> {
                 to.push(4);
                 to.extend_from_slice(bytes);
             }
+            Message::Changes { since, list } => {
+                to.push(10);
+                since.encode(to);
+                to.extend_from_slice(list);
+            }
+            Message::Loads(bytes) => {
+                to.push(11);
+                to.extend_from_slice(bytes);
+            }
             Message::Check { daemon } => {
                 to.push(5);
                 daemon.0.encode(to);
@@ -112,6 +134,24 @@ impl Encode for Message<'_> {
 }
 
 const PARCEL: u8 = 8;
+
+/// Services (4 bytes each) and their loads (8).
+pub(super) fn encode_loads(loads: &[(ServiceIndex, u64)]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(loads.len() * 12);
+    for (service, load) in loads {
+        service.0.encode(&mut bytes);
+        load.encode(&mut bytes);
+    }
+    bytes
+}
+
+pub(super) fn loads(bytes: &[u8]) -> impl Iterator<Item = (ServiceIndex, u64)> {
+    let mut reader = Reader::new(bytes);
+    core::iter::from_fn(move || {
+        let service = reader.u32().ok()?;
+        Some((ServiceIndex(service), reader.u64().ok()?))
+    })
+}
 
 impl<'a> Message<'a> {
     /// The message with a parcel that is encoded already.
@@ -164,6 +204,11 @@ impl<'a> Message<'a> {
             }
             PARCEL => return Ok(Message::Parcel(Parcel::from_bytes(from.rest())?)),
             9 => Message::Receipt(Receipt::decode(&mut from)?),
+            10 => {
+                let since = from.u64()?;
+                return Ok(Message::Changes { since, list: from.rest() });
+            }
+            11 => return Ok(Message::Loads(from.rest())),
             _ => return Err(Malformed),
         };
         from.end()?;

@@ -87,6 +87,10 @@ impl Services {
         self.owned.contains_key(&service)
     }
 
+    pub(super) fn owns_any(&self) -> bool {
+        !self.owned.is_empty()
+    }
+
     pub(super) fn is_paused(&self, service: ServiceIndex) -> bool {
         self.owned.get(&service).is_some_and(|it| it.handover.is_some())
     }
@@ -151,6 +155,7 @@ impl Services {
             let mut outputs = Vec::new();
             owned.owner.receipt(from, receipt, now, &mut outputs);
             self.perform(service, outputs, out);
+            self.continue_handover(service, now, out);
         }
     }
 
@@ -226,6 +231,9 @@ impl Services {
             let of = Tenure { service, epoch: seat.epoch };
             let is_owner = is_present && seat.owner == Some(own);
             let before = self.owned.get(&service).map(|it| it.owner.of());
+            if !is_owner && before.is_none() {
+                continue;
+            }
             if before.is_some() && (!is_owner || before != Some(of)) {
                 self.release(service, out);
             }

@@ -107,8 +107,11 @@ impl Faults {
             plan.push((when, Fault::Kill(index)));
             plan.push((when + 3 * SECOND + 2 * length(random), Fault::Start(index)));
         }
-        for _ in 0..self.grows {
-            plan.push((next(), Fault::Grow));
+        for index in 0..self.grows {
+            let when = next();
+            // Some at once.
+            let same = plan.iter().rev().find(|it| it.1 == Fault::Grow && index % 2 == 1);
+            plan.push((same.map_or(when, |it| it.0), Fault::Grow));
         }
         for _ in 0..self.leaves {
             plan.push((next(), Fault::Leave(daemon(random))));
@@ -121,7 +124,7 @@ impl Faults {
             let index = daemon(random);
             plan.push((end, Fault::Lose(index)));
             plan.push((end + length(random), Fault::Start(index)));
-            end += 12 * SECOND;
+            end += 4 * SECOND;
         }
         plan.sort_by_key(|&(when, _)| when);
         (plan, end)
