@@ -3,7 +3,7 @@
 
 use crate::encoding::{Decode, Encode, flag};
 use crate::membership::{
-    FOLLOWING_MAX, Follower, Member, Membership, Presence, Seat, ServiceIndex,
+    Departure, FOLLOWING_MAX, Follower, Member, Membership, Presence, Seat, ServiceIndex,
 };
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
@@ -19,9 +19,19 @@ pub enum Change {
         /// The start that died.
         incarnation: u64,
     },
+    /// The instance gets one more daemon, which may come: `Up`. Refused where another has this index
+    /// already, so of two that grow the instance at once each gets indices of its own.
+    Add {
+        /// The next unused index.
+        daemon: DaemonIndex,
+        /// A number below that of its first start, by which the one that adds it knows it again.
+        incarnation: u64,
+        /// Its failure domain.
+        domain: u32,
+    },
     /// A daemon takes part, again or for the first time.
     Up {
-        /// The daemon; the next unused index for a new one.
+        /// The daemon.
         daemon: DaemonIndex,
         /// Number of its start, above the last.
         incarnation: u64,
@@ -30,8 +40,13 @@ pub enum Change {
         /// Whether it has nothing that an earlier start of it had: a spare in the place of a lost node.
         is_empty: bool,
     },
-    /// A daemon is to hand over all that it has.
+    /// A daemon is to hand over all that it has. Refused where `Membership::may_leave` says so.
     Leave {
+        /// The daemon.
+        daemon: DaemonIndex,
+    },
+    /// A daemon that was to leave has nothing any more.
+    Left {
         /// The daemon.
         daemon: DaemonIndex,
     },
@@ -111,15 +126,35 @@ impl Membership {
         match *change {
             Change::Down { daemon, incarnation } => self.down(daemon, incarnation)?,
             Change::Up { daemon, incarnation, domain, is_empty } => {
-                let member = Member { domain, presence: Presence::Up, incarnation };
+                let presence = Presence::Up;
+                let member = Member { domain, presence, incarnation, departure: Departure::None };
                 self.up(daemon, member, is_empty)?;
             }
-            Change::Leave { daemon } => {
-                let member = self.members.get_mut(usize::from(daemon.0)).ok_or(Refused)?;
-                if member.presence != Presence::Up {
+            Change::Add { daemon, incarnation, domain } => {
+                let index = usize::from(daemon.0);
+                if index != self.members.len() || daemon.0 >= DAEMON_COUNT_MAX {
                     return Err(Refused);
                 }
+                let presence = Presence::Down;
+                self.members.push(Member {
+                    domain,
+                    presence,
+                    incarnation,
+                    departure: Departure::None,
+                });
+            }
+            Change::Left { daemon } => {
+                let may = self.has_handed_over(daemon);
+                let member = self.members.get_mut(usize::from(daemon.0)).filter(|_| may);
+                let member = member.filter(|it| it.presence == Presence::Leaving);
+                let member = member.ok_or(Refused)?;
+                (member.presence, member.departure) = (Presence::Down, Departure::Complete);
+            }
+            Change::Leave { daemon } => {
+                self.may_leave(daemon).map_err(|_| Refused)?;
+                let member = self.members.get_mut(usize::from(daemon.0)).ok_or(Refused)?;
                 member.presence = Presence::Leaving;
+                member.departure = Departure::Begun;
             }
             Change::AddFollower { of, follower } => self.add_follower(of, follower)?,
             Change::DropFollower { of } => {
@@ -136,6 +171,28 @@ impl Membership {
         }
         self.epoch += 1;
         Ok(())
+    }
+
+    /// The daemons that a change concerns, which was made: each may have to do something.
+    pub(crate) fn concerned(&self, change: &Change) -> Vec<DaemonIndex> {
+        let copies = |seat: &Seat| {
+            let followers = seat.followers.iter().map(|it| it.daemon);
+            seat.owner.into_iter().chain(followers).collect::<Vec<_>>()
+        };
+        match *change {
+            Change::Down { daemon, .. } | Change::Up { daemon, .. } => {
+                let successors = self.seats.iter().filter(|it| it.is_successor).flat_map(copies);
+                successors.chain([daemon]).collect()
+            }
+            Change::Add { .. } => Vec::new(),
+            Change::Leave { daemon } | Change::Left { daemon } => vec![daemon],
+            Change::AddFollower { of, .. } => self.seat(of.service).map(copies).unwrap_or_default(),
+            Change::DropFollower { of } | Change::InSync { of } | Change::HandOver { of } => {
+                let mut daemons = self.seat(of.of.service).map(copies).unwrap_or_default();
+                daemons.push(of.follower);
+                daemons
+            }
+        }
     }
 
     fn followers_of(&mut self, of: Tenure) -> Result<&mut Vec<Follower>, Refused> {
@@ -160,7 +217,7 @@ impl Membership {
 
     fn down(&mut self, daemon: DaemonIndex, incarnation: u64) -> Result<(), Refused> {
         let member = self.members.get_mut(usize::from(daemon.0)).ok_or(Refused)?;
-        if member.presence == Presence::Down || member.incarnation != incarnation {
+        if !member.takes_part() || member.incarnation != incarnation {
             return Err(Refused);
         }
         member.presence = Presence::Down;
@@ -185,16 +242,15 @@ impl Membership {
     }
 
     fn up(&mut self, daemon: DaemonIndex, as_it_is: Member, is_empty: bool) -> Result<(), Refused> {
-        let index = usize::from(daemon.0);
-        if index == self.members.len() && daemon.0 < DAEMON_COUNT_MAX {
-            self.members.push(as_it_is);
-            return Ok(());
-        }
-        let member = self.members.get_mut(index).ok_or(Refused)?;
-        if member.incarnation >= as_it_is.incarnation || member.presence == Presence::Leaving {
+        let member = self.members.get_mut(usize::from(daemon.0)).ok_or(Refused)?;
+        if member.incarnation >= as_it_is.incarnation || member.has_left() {
             return Err(Refused);
         }
+        let departure = member.departure;
         *member = as_it_is;
+        if departure == Departure::Begun {
+            (member.departure, member.presence) = (departure, Presence::Leaving);
+        }
         let since = self.epoch;
         for seat in &mut self.seats {
             if seat.owner == Some(daemon) {
@@ -253,6 +309,8 @@ impl Encode for Change {
             Change::DropFollower { of } => (4, &of.follower),
             Change::InSync { of } => (5, &of.follower),
             Change::HandOver { of } => (6, &of.follower),
+            Change::Add { daemon, .. } => (7, daemon),
+            Change::Left { daemon } => (8, daemon),
         };
         kind.encode(to);
         daemon.0.encode(to);
@@ -263,7 +321,11 @@ impl Encode for Change {
                 domain.encode(to);
                 u8::from(*is_empty).encode(to);
             }
-            Change::Leave { .. } => {}
+            Change::Add { incarnation, domain, .. } => {
+                incarnation.encode(to);
+                domain.encode(to);
+            }
+            Change::Leave { .. } | Change::Left { .. } => {}
             Change::AddFollower { of, .. } => of.encode(to),
             Change::DropFollower { of } | Change::InSync { of } | Change::HandOver { of } => {
                 of.of.encode(to);
@@ -304,6 +366,8 @@ impl Decode for Change {
             4 => Change::DropFollower { of: following(from)? },
             5 => Change::InSync { of: following(from)? },
             6 => Change::HandOver { of: following(from)? },
+            7 => Change::Add { daemon, incarnation: from.u64()?, domain: from.u32()? },
+            8 => Change::Left { daemon },
             _ => return Err(Malformed),
         })
     }

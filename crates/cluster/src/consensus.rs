@@ -5,21 +5,31 @@
 //! as soon as it is stored. Election time-outs follow from the seed, the daemon and the term, so a
 //! run can be repeated.
 //!
+//! The voters change by the joint configurations of Raft: `change_voters`, and `complete_voters` once
+//! the daemon says that it is time. A daemon that becomes a voter begins with `join`; its name has the
+//! number of its start, so a daemon that has lost what it stored is not taken for the voter that it was.
+//!
 //! Invariants
 //! 1. `Output::Base` and `Output::Tail` are stored before any output that follows them is performed.
 //! 2. Nothing that a peer sends reaches `raft` before it is parsed by `coding` and its sender is known.
+//! 3. The voters of `raft` are those of the membership, after each output.
 
 mod coding;
 mod log;
 
-use crate::change::Change;
+use crate::change::{Change, Refused};
 use crate::encoding::{Decode, Encode};
 use crate::membership::Membership;
+use crate::voters::{Voter, Voters, decode_set, encode_set};
 use log::Log;
-use raft::eraftpb::{EntryType, MessageType};
+use raft::eraftpb::{
+    ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, Entry, EntryType,
+    MessageType,
+};
 use raft::{RawNode, StateRole};
+use std::collections::VecDeque;
 use wire::DaemonIndex;
-use wire::codec::Malformed;
+use wire::codec::{Malformed, Reader};
 
 /// Nanoseconds between two calls of `Consensus::tick`.
 pub const TICK_NANOS: i64 = 25_000_000;
@@ -27,6 +37,8 @@ const HEARTBEAT_TICKS: usize = 2;
 const ELECTION_TICKS: usize = 8;
 /// Entries of the log after which the membership is stored anew and they are dropped.
 const ENTRIES_MAX: usize = 64;
+/// Changes that are kept for daemons which are no voters: they take less to send than a whole membership.
+const RECENT_MAX: usize = 1024;
 
 /// An action of the daemon; they are done in their order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,15 +66,94 @@ pub struct Leaderless;
 pub struct Consensus {
     node: RawNode<Log>,
     membership: Membership,
+    /// The last changes that were made, one for each epoch up to that of the membership.
+    recent: VecDeque<Made>,
     seed: u64,
 }
 
-const fn id(daemon: DaemonIndex) -> u64 {
-    daemon.0 as u64 + 1
+/// A change that was made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Made {
+    /// Of the membership.
+    Change(Change),
+    /// Of the voters: the next ones, or none where both sets are left.
+    Voters(Vec<Voter>),
+}
+
+impl Encode for Made {
+    fn encode(&self, to: &mut Vec<u8>) {
+        match self {
+            Made::Change(change) => {
+                to.push(0);
+                change.encode(to);
+            }
+            Made::Voters(next) => {
+                to.push(1);
+                encode_set(next, to);
+            }
+        }
+    }
+}
+
+impl Decode for Made {
+    fn decode(from: &mut Reader<'_>) -> Result<Made, Malformed> {
+        match from.u8()? {
+            0 => Ok(Made::Change(Change::decode(from)?)),
+            1 => Ok(Made::Voters(decode_set(from)?)),
+            _ => Err(Malformed),
+        }
+    }
+}
+
+impl Membership {
+    /// Applies a change that others made.
+    pub(crate) fn make(&mut self, made: Made) -> Result<(), Refused> {
+        match made {
+            Made::Change(change) => self.apply(&change),
+            Made::Voters(next) if next.is_empty() => self.complete_voters(),
+            Made::Voters(next) => self.begin_voters(next),
+        }
+    }
+}
+
+/// The name of a voter for `raft`: 48 bits that follow from its start and number, and its daemon above 0.
+fn id(voter: Voter) -> u64 {
+    let name = if voter.start == 0 { 0 } else { wire::hash::mix(voter.start, voter.number) };
+    name << 16 | (u64::from(voter.daemon.0) + 1)
 }
 
 fn daemon(id: u64) -> Option<DaemonIndex> {
-    id.checked_sub(1).and_then(|index| u16::try_from(index).ok()).map(DaemonIndex)
+    (id & 0xffff).checked_sub(1).and_then(|index| u16::try_from(index).ok()).map(DaemonIndex)
+}
+
+/// The context of the entry that changes the voters: the next ones, or nothing where both sets agreed
+/// and the next one is to decide alone.
+fn change_to(next: &[Voter]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode_set(next, &mut bytes);
+    bytes
+}
+
+/// The change of `raft` from the voters of now to `next`; none: both sets are left.
+fn configuration(voters: &Voters, next: &[Voter]) -> ConfChangeV2 {
+    let mut change = ConfChangeV2::default();
+    if next.is_empty() {
+        return change;
+    }
+    change.set_transition(ConfChangeTransition::Explicit);
+    let of = |kind| {
+        move |voter: &Voter| {
+            let mut single =
+                ConfChangeSingle { node_id: id(*voter), ..ConfChangeSingle::default() };
+            single.set_change_type(kind);
+            single
+        }
+    };
+    let added = next.iter().filter(|it| !voters.next.contains(it)).map(of(ConfChangeType::AddNode));
+    let removed = voters.next.iter().filter(|it| !next.contains(it));
+    let changes: Vec<_> = added.chain(removed.map(of(ConfChangeType::RemoveNode))).collect();
+    change.set_changes(changes.into());
+    change
 }
 
 impl Consensus {
@@ -76,8 +167,20 @@ impl Consensus {
         membership: &Membership,
         seed: u64,
     ) -> Result<Consensus, Malformed> {
-        let log = Log::first(voters.iter().copied().map(id).collect(), membership.to_bytes());
-        Consensus::with(own, log, seed)
+        let mut membership = membership.clone();
+        if membership.voters.next.is_empty() {
+            membership.voters = Voters::first(voters);
+        }
+        Consensus::with(Log::first(own, &membership), membership, seed)
+    }
+
+    /// The first start of a voter of an instance that runs: it knows nothing yet, and learns from the
+    /// leader. The membership has it under this name.
+    ///
+    /// # Errors
+    /// `Malformed` if `raft` refuses.
+    pub fn join(own: Voter, seed: u64) -> Result<Consensus, Malformed> {
+        Consensus::with(Log::empty(own), Membership::none(), seed)
     }
 
     /// A later start, from what was stored last.
@@ -90,14 +193,23 @@ impl Consensus {
         tail: &[u8],
         seed: u64,
     ) -> Result<Consensus, Malformed> {
-        Consensus::with(own, Log::restore(base, tail)?, seed)
-    }
-
-    fn with(own: DaemonIndex, log: Log, seed: u64) -> Result<Consensus, Malformed> {
-        if !log.voters().contains(&id(own)) {
+        let log = Log::restore(base, tail)?;
+        if log.own().daemon != own {
             return Err(Malformed);
         }
-        let membership = Membership::from_bytes(log.base_data())?;
+        let is_new = log.base_index() == 0;
+        let membership =
+            if is_new { Membership::none() } else { Membership::from_bytes(log.base_data())? };
+        Consensus::with(log, membership, seed)
+    }
+
+    fn with(log: Log, membership: Membership, seed: u64) -> Result<Consensus, Malformed> {
+        let own = log.own();
+        // A voter that is not one of the last that it knew may be one since.
+        let is_first = log.base_index() == 1 && log.entries() == 0;
+        if is_first && !membership.voters.contains(own) {
+            return Err(Malformed);
+        }
         let config = raft::Config {
             id: id(own),
             election_tick: ELECTION_TICKS,
@@ -111,7 +223,7 @@ impl Consensus {
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let node = RawNode::new(&config, log, &logger).map_err(|_| Malformed)?;
-        let mut consensus = Consensus { node, membership, seed };
+        let mut consensus = Consensus { node, membership, recent: VecDeque::new(), seed };
         consensus.set_timeout();
         Ok(consensus)
     }
@@ -120,11 +232,34 @@ impl Consensus {
     pub fn start(&mut self, out: &mut Vec<Output>) {
         out.push(Output::Base(self.node.store().base()));
         out.push(Output::Tail(self.node.store().tail()));
-        if self.node.store().voters().len() == 1 {
+        // Agreed changes are applied first: one of voters forbids an election before.
+        self.drain(out);
+        let voters = &self.membership.voters;
+        if !voters.is_joint() && voters.next.len() == 1 && self.is_voter() {
             // Fails only for a voter that leads already.
             let _ = self.node.campaign();
         }
         self.drain(out);
+    }
+
+    /// The name of this voter.
+    #[must_use]
+    pub fn own(&self) -> Voter {
+        self.node.store().own()
+    }
+
+    /// Whether the membership that it knows has this voter.
+    #[must_use]
+    pub fn is_voter(&self) -> bool {
+        self.membership.voters.all().any(|it| id(it) == self.node.raft.id)
+    }
+
+    /// Whether the message is for a voter of this name.
+    ///
+    /// # Errors
+    /// `Malformed` if it is none.
+    pub fn is_for(own: Voter, message: &[u8]) -> Result<bool, Malformed> {
+        Ok(coding::addressee(message)? == id(own))
     }
 
     /// The membership, with all changes that this daemon knows to be agreed.
@@ -133,9 +268,42 @@ impl Consensus {
         &self.membership
     }
 
-    /// The voters.
-    pub fn voters(&self) -> impl Iterator<Item = DaemonIndex> {
-        self.node.store().voters().iter().copied().filter_map(daemon)
+    /// The encoded changes since an epoch, if all are kept.
+    #[must_use]
+    pub fn changes_since(&self, epoch: u64) -> Option<Vec<u8>> {
+        let count = usize::try_from(self.membership.epoch.checked_sub(epoch)?).ok()?;
+        let skipped = self.recent.len().checked_sub(count)?;
+        let mut bytes = Vec::new();
+        self.recent.iter().skip(skipped).for_each(|made| made.encode(&mut bytes));
+        Some(bytes)
+    }
+
+    /// The daemons that changes since an epoch concern, other than voters, which learn of them here.
+    pub(crate) fn concerned_since(&self, epoch: u64) -> Vec<DaemonIndex> {
+        let count = self.membership.epoch.saturating_sub(epoch);
+        let skipped = (self.recent.len() as u64).saturating_sub(count);
+        let mut concerned = Vec::new();
+        for made in self.recent.iter().skip(skipped as usize) {
+            match made {
+                Made::Change(change) => concerned.extend(self.membership.concerned(change)),
+                // A new voter joins when it knows that it is one.
+                Made::Voters(next) => concerned.extend(next.iter().map(|it| it.daemon)),
+            }
+        }
+        let voters = &self.membership.voters;
+        let is_old = |it: DaemonIndex| voters.before.iter().any(|voter| voter.daemon == it);
+        let learns = |it: DaemonIndex| voters.has(it) && (!voters.is_joint() || is_old(it));
+        concerned.sort_unstable();
+        concerned.dedup();
+        concerned.retain(|&daemon| !learns(daemon));
+        concerned
+    }
+
+    fn keep(&mut self, made: Made) {
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(made);
     }
 
     /// The leader, if one is known.
@@ -168,10 +336,9 @@ impl Consensus {
         out: &mut Vec<Output>,
     ) -> Result<(), Malformed> {
         let message = coding::decode(message)?;
-        let is_voter = self.node.store().voters().contains(&message.from);
         // A proposal may come through a voter that knew the leader.
-        let is_from = message.from == id(from) || message.get_msg_type() == MessageType::MsgPropose;
-        if !is_from || message.to != self.node.raft.id || !is_voter {
+        let is_proposal = message.get_msg_type() == MessageType::MsgPropose;
+        if daemon(message.from) != Some(from) && !is_proposal || message.to != self.node.raft.id {
             return Err(Malformed);
         }
         if !self.is_possible(&message) {
@@ -189,6 +356,57 @@ impl Consensus {
     /// `Leaderless`.
     pub fn propose(&mut self, change: &Change, out: &mut Vec<Output>) -> Result<(), Leaderless> {
         self.node.propose(Vec::new(), change.to_bytes()).map_err(|_| Leaderless)?;
+        self.drain(out);
+        Ok(())
+    }
+
+    /// Proposes other voters: they and those of now are joint when it is applied. It may be lost.
+    ///
+    /// # Errors
+    /// `Leaderless` if this daemon does not lead, or a change is under way.
+    pub fn change_voters(
+        &mut self,
+        next: &[Voter],
+        out: &mut Vec<Output>,
+    ) -> Result<(), Leaderless> {
+        let is_new = next.iter().any(|it| !self.membership.voters.next.contains(it));
+        if !self.leads() || self.membership.voters.is_joint() || next.is_empty() {
+            return Err(Leaderless);
+        }
+        if !is_new && next.len() == self.membership.voters.next.len() {
+            return Err(Leaderless);
+        }
+        self.propose_voters(next, out)
+    }
+
+    /// Proposes that the next voters decide alone. It may be lost. A leader that is none of them hands
+    /// the lead over instead.
+    ///
+    /// # Errors
+    /// `Leaderless` as for `change_voters`.
+    pub fn complete_voters(&mut self, out: &mut Vec<Output>) -> Result<(), Leaderless> {
+        if !self.leads() || !self.membership.voters.is_joint() {
+            return Err(Leaderless);
+        }
+        let own = self.node.raft.id;
+        let next: Vec<u64> = self.membership.voters.next.iter().copied().map(id).collect();
+        if next.contains(&own) {
+            return self.propose_voters(&[], out);
+        }
+        let progress = |id: &u64| {
+            let progress = self.node.raft.prs().get(*id);
+            progress.filter(|it| it.recent_active).map_or(0, |it| it.matched)
+        };
+        if let Some(successor) = next.into_iter().max_by_key(progress) {
+            self.node.transfer_leader(successor);
+        }
+        self.drain(out);
+        Ok(())
+    }
+
+    fn propose_voters(&mut self, next: &[Voter], out: &mut Vec<Output>) -> Result<(), Leaderless> {
+        let change = configuration(&self.membership.voters, next);
+        self.node.propose_conf_change(change_to(next), change).map_err(|_| Leaderless)?;
         self.drain(out);
         Ok(())
     }
@@ -226,12 +444,13 @@ impl Consensus {
             let mut ready = self.node.ready();
             self.send(ready.take_messages(), out);
             let mut is_changed = false;
-            if !ready.snapshot().is_empty() {
-                self.node.mut_store().replace(ready.snapshot());
-                if let Ok(membership) = Membership::from_bytes(self.node.store().base_data()) {
-                    self.membership = membership;
-                    is_changed = true;
-                }
+            if !ready.snapshot().is_empty()
+                && let Ok(membership) = Membership::from_bytes(&ready.snapshot().data)
+            {
+                self.node.mut_store().replace(ready.snapshot(), &membership);
+                self.membership = membership;
+                self.recent.clear();
+                is_changed = true;
                 out.push(Output::Base(self.node.store().base()));
             }
             let hard = ready.hs().cloned();
@@ -241,18 +460,25 @@ impl Consensus {
                 out.push(Output::Tail(self.node.store().tail()));
             }
             self.send(ready.take_persisted_messages(), out);
+            let since = self.membership.voters.since;
             is_changed |= self.apply(ready.take_committed_entries());
             let mut light = self.node.advance(ready);
+            self.send(light.take_messages(), out);
             if let Some(commit) = light.commit_index() {
                 self.node.mut_store().commit(commit);
+                // A voter that starts again must not know less than it said.
+                out.push(Output::Tail(self.node.store().tail()));
             }
-            self.send(light.take_messages(), out);
             is_changed |= self.apply(light.take_committed_entries());
             self.node.advance_apply();
+            if self.membership.voters.since != since {
+                out.push(Output::Base(self.node.store().base()));
+                out.push(Output::Tail(self.node.store().tail()));
+            }
+            self.compact(out);
             if is_changed {
                 out.push(Output::Changed);
             }
-            self.compact(out);
         }
         self.set_timeout();
     }
@@ -269,26 +495,59 @@ impl Consensus {
         }
     }
 
-    fn apply(&mut self, entries: Vec<raft::eraftpb::Entry>) -> bool {
+    fn apply(&mut self, entries: Vec<Entry>) -> bool {
         let before = self.membership.epoch;
         for entry in entries {
-            if entry.get_entry_type() == EntryType::EntryNormal
-                && let Ok(change) = Change::from_bytes(&entry.data)
-            {
-                // One that is late has no effect, here as everywhere.
-                let _ = self.membership.apply(&change);
+            // A change that is late has no effect, here as everywhere.
+            match entry.get_entry_type() {
+                EntryType::EntryNormal => {
+                    if let Ok(change) = Change::from_bytes(&entry.data)
+                        && self.membership.apply(&change).is_ok()
+                    {
+                        self.keep(Made::Change(change));
+                    }
+                }
+                EntryType::EntryConfChangeV2 => {
+                    let mut reader = Reader::new(&entry.context);
+                    if let Ok(next) = decode_set(&mut reader) {
+                        self.apply_voters(next, entry.index);
+                    }
+                }
+                EntryType::EntryConfChange => {}
             }
         }
         self.membership.epoch != before
     }
 
-    fn compact(&mut self, out: &mut Vec<Output>) {
-        if self.node.store().entries() > ENTRIES_MAX {
-            let applied = self.node.raft.raft_log.applied;
-            let bytes = self.membership.to_bytes();
-            self.node.mut_store().compact(applied, bytes);
-            out.push(Output::Base(self.node.store().base()));
-            out.push(Output::Tail(self.node.store().tail()));
+    fn apply_voters(&mut self, next: Vec<Voter>, index: u64) {
+        let change = configuration(&self.membership.voters, &next);
+        let made = Made::Voters(next);
+        if self.membership.make(made.clone()).is_err() {
+            return;
         }
+        self.keep(made);
+        // The base has the new voters, before it is sent to one of them.
+        self.node.mut_store().compact(index, &self.membership);
+        let raft = &mut self.node.raft;
+        // The membership and `raft` have the same voters, so the one accepts what the other does.
+        let _ = raft.apply_conf_change(&change);
+        if raft.state == StateRole::Leader
+            && !self.membership.voters.all().any(|it| id(it) == raft.id)
+        {
+            // `raft` leaves this to its user, and counts on a leader that is a voter.
+            let term = raft.term;
+            raft.become_follower(term, raft::INVALID_ID);
+            raft.msgs.clear();
+        }
+    }
+
+    fn compact(&mut self, out: &mut Vec<Output>) {
+        if self.node.store().entries() <= ENTRIES_MAX {
+            return;
+        }
+        let applied = self.node.raft.raft_log.applied;
+        self.node.mut_store().compact(applied, &self.membership);
+        out.push(Output::Base(self.node.store().base()));
+        out.push(Output::Tail(self.node.store().tail()));
     }
 }

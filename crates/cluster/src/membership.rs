@@ -14,7 +14,9 @@
 //! 4. Applying a change twice is refused the second time: a change names the epoch or the incarnation
 //!    that it is about.
 
+use crate::change::Refused;
 use crate::encoding::{Decode, Encode, flag};
+use crate::voters::{Voter, Voters};
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 use wire::limits::DAEMON_COUNT_MAX;
@@ -50,6 +52,46 @@ pub struct Member {
     pub presence: Presence,
     /// Number of its last start. Messages of an earlier start are refused.
     pub incarnation: u64,
+    /// Whether it was told to leave.
+    pub(crate) departure: Departure,
+}
+
+/// Whether a daemon is to leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Departure {
+    None,
+    /// It is: after a death it leaves on.
+    Begun,
+    /// It had handed over everything, and does not return.
+    Complete,
+}
+
+impl Member {
+    /// Whether it does its part: it was not declared dead, and has not left.
+    #[must_use]
+    pub const fn takes_part(&self) -> bool {
+        matches!(self.presence, Presence::Up | Presence::Leaving)
+    }
+
+    /// Whether it was told to leave, has handed over everything, and does not return.
+    #[must_use]
+    pub const fn has_left(&self) -> bool {
+        matches!(self.departure, Departure::Complete)
+    }
+}
+
+/// Why a daemon cannot leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Indispensable {
+    /// It does not take part, or leaves already.
+    Absent,
+    /// Without it the copies of a service would not be apart, or there would be too few.
+    Copies {
+        /// Failure domains without it; daemons, where copies may be in one domain.
+        found: usize,
+        /// Number of copies.
+        needed: usize,
+    },
 }
 
 /// A copy of a service that is not the owner's.
@@ -102,6 +144,7 @@ pub struct Membership {
     pub followers: u8,
     /// Whether copies of a service may be in one failure domain.
     pub same_domain: bool,
+    pub(crate) voters: Voters,
     pub(crate) members: Vec<Member>,
     pub(crate) seats: Vec<Seat>,
 }
@@ -152,7 +195,12 @@ impl Membership {
         if found < needed {
             return Err(Unsuitable::Domains { found, needed });
         }
-        let member = |&domain| Member { domain, presence: Presence::Up, incarnation: 1 };
+        let member = |&domain| Member {
+            domain,
+            presence: Presence::Up,
+            incarnation: 1,
+            departure: Departure::None,
+        };
         let seat = |service: usize| {
             let owner = DaemonIndex((service % usize::from(count)) as u16);
             Seat {
@@ -167,9 +215,58 @@ impl Membership {
             epoch: 1,
             followers,
             same_domain,
+            voters: Voters::default(),
             members: domains.iter().map(member).collect(),
             seats: (0..services).map(seat).collect(),
         })
+    }
+
+    /// No membership: a voter that is new has none yet.
+    pub(crate) const fn none() -> Membership {
+        Membership {
+            epoch: 0,
+            followers: 0,
+            same_domain: false,
+            voters: Voters { since: 0, next: Vec::new(), before: Vec::new() },
+            members: Vec::new(),
+            seats: Vec::new(),
+        }
+    }
+
+    /// The voters. None before `Node::begin`.
+    #[must_use]
+    pub const fn voters(&self) -> &Voters {
+        &self.voters
+    }
+
+    /// The next voters and the ones of now are joint.
+    ///
+    /// # Errors
+    /// `Refused` if they cannot be.
+    pub(crate) fn begin_voters(&mut self, next: Vec<Voter>) -> Result<(), Refused> {
+        let is_known = next.iter().all(|it| self.member(it.daemon).is_some());
+        let is_same = next.iter().all(|it| self.voters.next.contains(it))
+            && next.len() == self.voters.next.len();
+        if next.is_empty() || !is_known || is_same || self.voters.is_joint() {
+            return Err(Refused);
+        }
+        self.epoch += 1;
+        let before = core::mem::replace(&mut self.voters.next, next);
+        (self.voters.before, self.voters.since) = (before, self.epoch);
+        Ok(())
+    }
+
+    /// The next voters decide alone.
+    ///
+    /// # Errors
+    /// `Refused` if no change has begun.
+    pub(crate) fn complete_voters(&mut self) -> Result<(), Refused> {
+        if !self.voters.is_joint() {
+            return Err(Refused);
+        }
+        self.epoch += 1;
+        (self.voters.before, self.voters.since) = (Vec::new(), self.epoch);
+        Ok(())
     }
 
     /// The daemons.
@@ -198,10 +295,36 @@ impl Membership {
         self.member(daemon).is_some_and(|member| member.presence == Presence::Up)
     }
 
+    /// Whether a daemon may leave: `Change::Leave`.
+    ///
+    /// # Errors
+    /// The reason why it may not.
+    pub fn may_leave(&self, daemon: DaemonIndex) -> Result<(), Indispensable> {
+        if !self.is_up(daemon) {
+            return Err(Indispensable::Absent);
+        }
+        let others = self.daemons().filter(|&(other, _)| other != daemon && self.is_up(other));
+        let mut domains: Vec<u32> = others.map(|(_, member)| member.domain).collect();
+        if !self.same_domain {
+            domains.sort_unstable();
+            domains.dedup();
+        }
+        let (found, needed) = (domains.len(), 1 + usize::from(self.followers));
+        if found < needed { Err(Indispensable::Copies { found, needed }) } else { Ok(()) }
+    }
+
+    /// Whether a daemon that leaves has handed over everything.
+    pub(crate) fn has_handed_over(&self, daemon: DaemonIndex) -> bool {
+        let is_last = |seat: &Seat| seat.owner.is_none() && seat.last_owner == daemon;
+        !self.voters.has(daemon) && !self.seats.iter().any(|it| it.has(daemon) || is_last(it))
+    }
+
     /// Whether a copy of the service may be at this daemon, beside those that it has.
     pub(crate) fn is_apart(&self, seat: &Seat, daemon: DaemonIndex) -> bool {
         let domain = |daemon| self.member(daemon).map(|member| member.domain);
         let copies = seat.owner.into_iter().chain(seat.followers.iter().map(|it| it.daemon));
+        // A copy at a daemon that leaves is to be replaced, perhaps in the same domain.
+        let copies = copies.filter(|&copy| self.is_up(copy));
         !seat.has(daemon)
             && (self.same_domain || copies.into_iter().all(|copy| domain(copy) != domain(daemon)))
     }
@@ -223,11 +346,13 @@ impl Encode for Membership {
         self.epoch.encode(to);
         self.followers.encode(to);
         u8::from(self.same_domain).encode(to);
+        self.voters.encode(to);
         (self.members.len() as u16).encode(to);
         for member in &self.members {
             member.domain.encode(to);
             (member.presence as u8).encode(to);
             member.incarnation.encode(to);
+            (member.departure as u8).encode(to);
         }
         (self.seats.len() as u32).encode(to);
         for seat in &self.seats {
@@ -248,6 +373,7 @@ impl Encode for Membership {
 impl Decode for Membership {
     fn decode(from: &mut Reader<'_>) -> Result<Membership, Malformed> {
         let (epoch, followers, same_domain) = (from.u64()?, from.u8()?, flag(from)?);
+        let voters = Voters::decode(from)?;
         let count = from.u16()?;
         if count == 0 || count > DAEMON_COUNT_MAX || usize::from(followers) > FOLLOWERS_MAX {
             return Err(Malformed);
@@ -261,9 +387,18 @@ impl Decode for Membership {
                 2 => Presence::Leaving,
                 _ => return Err(Malformed),
             };
-            members.push(Member { domain, presence, incarnation });
+            let departure = match from.u8()? {
+                0 => Departure::None,
+                1 => Departure::Begun,
+                2 => Departure::Complete,
+                _ => return Err(Malformed),
+            };
+            members.push(Member { domain, presence, incarnation, departure });
         }
         let exists = |index| (index < count).then_some(DaemonIndex(index)).ok_or(Malformed);
+        for voter in voters.all() {
+            exists(voter.daemon.0)?;
+        }
         let services = from.u32()?;
         if services as usize > usize::from(DAEMON_COUNT_MAX) * SERVICES_PER_DAEMON_MAX {
             return Err(Malformed);
@@ -288,6 +423,6 @@ impl Decode for Membership {
             }
             seats.push(Seat { epoch, owner, is_successor, last_owner, followers });
         }
-        Ok(Membership { epoch, followers, same_domain, members, seats })
+        Ok(Membership { epoch, followers, same_domain, voters, members, seats })
     }
 }

@@ -9,131 +9,80 @@
 //! | its services go on | the successor activates its copy, and serves when the old lease has ended |
 //! | an owner hands over | it pauses, ships the rest, proposes `Change::HandOver`, and is released |
 //! | a follower is missing | `policy` names one, the owner ships a snapshot: `Change::InSync` |
+//! | a voter is missing | `voters` names one, which joins; both sets agree, then the next one alone |
 
+mod actions;
+mod balance;
 mod beats;
 mod messages;
 mod services;
 
+pub use actions::{Action, Settings, StandbyStep};
 pub use services::Serving;
 
 use crate::REPEAT_NANOS;
-use crate::change::{Change, Following, Tenure};
-use crate::consensus::{Consensus, Output, TICK_NANOS};
+use crate::change::{Change, Following};
+use crate::consensus::{Consensus, Made, Output, TICK_NANOS};
 use crate::encoding::{Decode, Encode};
-use crate::membership::{Membership, Presence, ServiceIndex};
+use crate::membership::{Member, Membership, Presence, ServiceIndex};
 use crate::policy;
-use crate::shipping::Lane;
+use crate::shipping::{Lane, Position};
+use crate::voters::{Voters, next_voters};
+use balance::Balance;
 use beats::Beats;
 use messages::Message;
 use services::Services;
 use wire::DaemonIndex;
-use wire::codec::Malformed;
+use wire::codec::{Malformed, Reader};
 
 /// Changes that the policy proposes before it looks at the membership again.
 const CHANGES_AT_ONCE: usize = 64;
-
-/// An action of the daemon; they are done in their order.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Action {
-    /// Stores the base of the consensus, before what follows.
-    Base(Vec<u8>),
-    /// Stores the tail of the consensus, before what follows.
-    Tail(Vec<u8>),
-    /// Sends a message to a daemon. It may be lost.
-    Send {
-        /// The daemon.
-        to: DaemonIndex,
-        /// For its `Node::receive`.
-        message: Vec<u8>,
-    },
-    /// Finds out whether the host of a daemon can be reached: `Node::probed`.
-    Probe(DaemonIndex),
-    /// Changes the copy of a service that this daemon follows. `Records` survive a kill before what
-    /// follows is done.
-    Store {
-        /// The service.
-        service: ServiceIndex,
-        /// The change.
-        step: StandbyStep,
-    },
-    /// This daemon owns the service now, with the copy that it has. `Node::serving` says when it
-    /// serves.
-    Activate(Tenure),
-    /// This daemon no longer owns the service. Waiting operations go to the new owner.
-    Release(Tenure),
-    /// Begins no operation of the service until `Resume` or `Release`.
-    Pause(ServiceIndex),
-    /// Ends `Pause`.
-    Resume(ServiceIndex),
-    /// Calls `Node::slice` until the snapshot of the service is complete.
-    Slice(Lane),
-    /// The operation is replicated.
-    Replicated {
-        /// The service.
-        service: ServiceIndex,
-        /// As in `Node::wait`.
-        ticket: u64,
-    },
-    /// The membership changed.
-    Changed,
-}
-
-/// A change of a follower's copies.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum StandbyStep {
-    /// Begins another copy beside the one there is.
-    Begin,
-    /// Appends records to all copies.
-    Records(Vec<u8>),
-    /// Appends records to the copy that was begun last.
-    Slice(Vec<u8>),
-    /// The copy that was begun last replaces the other.
-    Complete,
-}
-
-/// Settings of a daemon.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The daemon.
-    pub own: DaemonIndex,
-    /// Number of this start, above that of each earlier start.
-    pub incarnation: u64,
-    /// Its failure domain.
-    pub domain: u32,
-    /// Whether it has nothing of an earlier start, and was not in the membership since:
-    /// `Node::is_empty`.
-    pub is_empty: bool,
-    /// The voters of the consensus.
-    pub voters: Vec<DaemonIndex>,
-    /// Makes time-outs different.
-    pub seed: u64,
-}
+/// How often daemons that are down are told that there is an instance.
+const CALL_NANOS: i64 = 1_000_000_000;
 
 /// See the module.
 pub struct Node {
     settings: Settings,
     consensus: Option<Consensus>,
-    membership: Membership,
+    /// The membership that this daemon was told of: a voter has a newer one.
+    told: Membership,
+    /// `Voter::number` with which this process became a voter last.
+    joined_number: u64,
     beats: Beats,
+    /// Epoch up to which this daemon, where it leads, told others what concerns them.
+    announced: u64,
+    /// The encoded membership of an epoch, for all that ask for it.
+    encoded: Option<(u64, Vec<u8>)>,
     services: Services,
-    weights: Vec<u64>,
+    balance: Balance,
     /// Epoch of the membership with which the policy is content.
     rests_in: Option<u64>,
     /// Epoch after all changes that were proposed for the policy, and when they count as lost.
     awaited_epoch: u64,
     asked_again_at: i64,
+    voters_asked_at: i64,
+    called_at: i64,
     now: i64,
     ticked_at: i64,
 }
 
+/// The newest membership: a voter's own, or the one that it was told of.
+fn newest<'a>(consensus: &'a Option<Consensus>, told: &'a Membership) -> &'a Membership {
+    let own = consensus.as_ref().map(Consensus::membership);
+    own.filter(|own| own.epoch >= told.epoch).unwrap_or(told)
+}
+
 impl Node {
-    /// The first start of the instance: all daemons are given the same membership and voters.
+    /// The first start of the instance: all daemons are given the same membership and voters, and have
+    /// incarnation 1. With a later one this is `restore` without anything stored.
     ///
     /// # Errors
     /// `Malformed` if the settings do not fit each other.
     pub fn begin(settings: Settings, membership: Membership, now: i64) -> Result<Node, Malformed> {
         let own = settings.own;
-        let consensus = if settings.voters.contains(&own) {
+        let membership = with_voters(membership, &settings);
+        // One that starts again without what it stored would vote twice.
+        let consensus = if settings.voters.contains(&own) && settings.incarnation == 1 {
             Some(Consensus::begin(own, &settings.voters, &membership, settings.seed)?)
         } else {
             None
@@ -141,7 +90,8 @@ impl Node {
         Ok(Node::with(settings, membership, consensus, now))
     }
 
-    /// A later start. `stored` has base and tail as a voter stored them last.
+    /// A later start. `stored` has base and tail as a voter stored them last; `membership` is any that
+    /// the instance had, the newer the better.
     ///
     /// # Errors
     /// `Malformed` if the settings do not fit each other, or what is stored.
@@ -151,12 +101,12 @@ impl Node {
         membership: Membership,
         now: i64,
     ) -> Result<Node, Malformed> {
-        let Some((base, tail)) = stored else {
-            return Ok(Node::with(settings, membership, None, now));
-        };
-        let consensus = Consensus::restore(settings.own, base, tail, settings.seed)?;
-        let membership = consensus.membership().clone();
-        Ok(Node::with(settings, membership, Some(consensus), now))
+        let membership = with_voters(membership, &settings);
+        let stored = stored.filter(|(base, _)| !base.is_empty());
+        let consensus = stored
+            .map(|(base, tail)| Consensus::restore(settings.own, base, tail, settings.seed))
+            .transpose()?;
+        Ok(Node::with(settings, membership, consensus, now))
     }
 
     fn with(
@@ -165,20 +115,55 @@ impl Node {
         consensus: Option<Consensus>,
         now: i64,
     ) -> Node {
-        let beats = Beats::new(membership.members.len(), &settings.voters, now);
+        let known = newest(&consensus, &membership);
+        let beats = Beats::new(settings.own, known.members.len(), &known.voters, now);
+        // One that is older than a voter's own is of no use.
+        let is_told = known.epoch == membership.epoch;
+        let told = if is_told { membership } else { Membership::none() };
         Node {
             settings,
             consensus,
-            membership,
+            told,
+            joined_number: 0,
             beats,
-            services: Services::default(),
-            weights: Vec::new(),
+            announced: u64::MAX,
+            encoded: None,
+            services: Services::new(),
+            balance: Balance::default(),
             rests_in: None,
             awaited_epoch: 0,
             asked_again_at: now,
+            voters_asked_at: now,
+            called_at: now,
             now,
             ticked_at: now,
         }
+    }
+
+    /// Before `start`: this daemon has a copy of a service of an earlier start, of this position. So it
+    /// gets the later records if its owner still has them, instead of everything.
+    pub fn has_copy(&mut self, service: ServiceIndex, position: Position) {
+        self.services.has_copy(service, position);
+    }
+
+    /// The position of a copy, for `has_copy` of a later start. A daemon may store it after the
+    /// `Action::Store` of the same input is done, and forgets it before `StandbyStep::Begin` and before
+    /// `Action::Activate`.
+    #[must_use]
+    pub fn position(&self, service: ServiceIndex) -> Option<Position> {
+        self.services.position(service)
+    }
+
+    /// Before `start`: the bytes of records that an owner keeps for followers that return, of each
+    /// service; `shipping::owner::LOG_BYTES_MAX` at first.
+    pub const fn set_log_bytes_max(&mut self, bytes: usize) {
+        self.services.set_log_bytes_max(bytes);
+    }
+
+    /// Followers that got the later records only, since the start.
+    #[must_use]
+    pub const fn resumed(&self) -> u64 {
+        self.services.resumed()
     }
 
     /// The first actions.
@@ -195,8 +180,8 @@ impl Node {
 
     /// The membership that this daemon knows.
     #[must_use]
-    pub const fn membership(&self) -> &Membership {
-        &self.membership
+    pub fn membership(&self) -> &Membership {
+        newest(&self.consensus, &self.told)
     }
 
     /// Number of the start that this daemon takes part with.
@@ -211,6 +196,13 @@ impl Node {
         self.settings.is_empty
     }
 
+    /// Whether this daemon is a voter, as far as it knows, with a membership of its own.
+    fn votes(&self) -> bool {
+        self.consensus.as_ref().is_some_and(|consensus| {
+            consensus.is_voter() && consensus.membership().epoch >= self.told.epoch
+        })
+    }
+
     /// Whether this daemon leads the consensus.
     #[must_use]
     pub fn leads(&self) -> bool {
@@ -220,7 +212,7 @@ impl Node {
     /// Whether this daemon may serve a service at this time.
     #[must_use]
     pub fn serving(&self, service: ServiceIndex, now: i64) -> Serving {
-        let Some(seat) = self.membership.seat(service) else { return Serving::Elsewhere };
+        let Some(seat) = self.membership().seat(service) else { return Serving::Elsewhere };
         let is_owner = seat.owner == Some(self.settings.own) && self.is_present();
         if !is_owner || !self.services.owns(service) {
             return Serving::Elsewhere;
@@ -235,9 +227,16 @@ impl Node {
     }
 
     fn is_present(&self) -> bool {
-        self.membership.member(self.settings.own).is_some_and(|member| {
-            member.presence != Presence::Down && member.incarnation == self.settings.incarnation
+        self.membership().member(self.settings.own).is_some_and(|member| {
+            member.takes_part() && member.incarnation == self.settings.incarnation
         })
+    }
+
+    /// Whether this daemon, which was to leave, may end: it has nothing, and nobody needs its vote.
+    #[must_use]
+    pub fn may_end(&self) -> bool {
+        let member = self.membership().member(self.settings.own);
+        self.consensus.is_none() && member.is_some_and(Member::has_left)
     }
 
     /// Time passed.
@@ -254,14 +253,77 @@ impl Node {
             }
         }
         self.perform(outputs, out);
-        if self.beats.is_due(now) {
+        if self.beats.is_due(self.services.owns_any(), now) {
             self.beat(out);
         }
-        self.services.tick(now, &self.membership, out, &mut self.beats);
+        let membership = newest(&self.consensus, &self.told);
+        self.services.tick(now, membership, out, &mut self.beats);
         self.send_proposals(out);
-        if self.leads() {
+        self.send_loads(out);
+        let leads = self.leads();
+        if self.balance.look(leads, now) {
+            self.rests_in = None;
+        }
+        if leads {
             self.lead(out);
         }
+        self.retire(out);
+    }
+
+    fn send_loads(&mut self, out: &mut Vec<Action>) {
+        let Some(loads) = self.balance.due(self.now) else { return };
+        let bytes = messages::encode_loads(loads);
+        let voters: Vec<DaemonIndex> = self.membership().voters.daemons().collect();
+        for voter in voters {
+            if voter == self.settings.own {
+                self.loaded(voter, &bytes);
+            } else {
+                send(voter, &Message::Loads(&bytes), out);
+            }
+        }
+    }
+
+    /// Loads of the services of a daemon.
+    fn loaded(&mut self, from: DaemonIndex, loads: &[u8]) {
+        let membership = newest(&self.consensus, &self.told);
+        for (service, load) in messages::loads(loads) {
+            self.balance.heard(from, service, load, membership);
+        }
+    }
+
+    /// A daemon that is no voter any more keeps what it stored until a majority of the voters knows the
+    /// present ones: until then the others may need its vote to agree on them.
+    fn retire(&mut self, out: &mut Vec<Action>) {
+        let Some(consensus) = &self.consensus else { return };
+        let (name, voters) = (consensus.own(), &self.membership().voters);
+        // One that has just joined may know the voters before.
+        let is_over = !voters.contains(name) && voters.since > name.number;
+        if is_over && self.beats.are_voters_known() {
+            self.told = self.membership().clone();
+            self.consensus = None;
+            out.push(Action::Base(Vec::new()));
+            out.push(Action::Tail(Vec::new()));
+        }
+    }
+
+    /// Begins to be a voter if the membership has this daemon as one, and the message is for that.
+    fn join(&mut self, message: &[u8], out: &mut Vec<Action>) -> Result<(), Malformed> {
+        let named = self.membership().voters.all().find(|it| it.daemon == self.settings.own);
+        let Some(own) = named else { return Ok(()) };
+        // With this start and number it was none before: it has lost no vote.
+        let is_new = own.start == self.settings.incarnation && own.number > self.joined_number;
+        let is_known = self.consensus.as_ref().is_some_and(|it| it.own() == own);
+        if !is_new || is_known || !Consensus::is_for(own, message)? {
+            return Ok(());
+        }
+        self.told = self.membership().clone();
+        self.joined_number = own.number;
+        let mut consensus = Consensus::join(own, self.settings.seed)?;
+        let mut outputs = Vec::new();
+        consensus.start(&mut outputs);
+        self.consensus = Some(consensus);
+        self.perform(outputs, out);
+        Ok(())
     }
 
     /// A message of another daemon.
@@ -278,7 +340,11 @@ impl Node {
         self.now = now;
         match Message::from_bytes(bytes)? {
             Message::Consensus(message) => {
+                self.join(message, out)?;
                 let Some(consensus) = &mut self.consensus else { return Ok(()) };
+                if !Consensus::is_for(consensus.own(), message)? {
+                    return Ok(());
+                }
                 let mut outputs = Vec::new();
                 let received = consensus.receive(from, message, &mut outputs);
                 self.perform(outputs, out);
@@ -288,17 +354,17 @@ impl Node {
             Message::Beat(beat) => self.beaten(from, &beat, out),
             Message::Grant(grant) => {
                 self.beats.granted(from, &grant, self.settings.incarnation, now);
-                self.services.settle(&self.membership, &self.beats);
+                self.settle();
             }
-            Message::Membership(bytes) => {
-                let membership = Membership::from_bytes(bytes)?;
-                if self.consensus.is_none() && membership.epoch > self.membership.epoch {
-                    self.membership = membership;
-                    self.adopt(out);
-                }
+            Message::Membership(bytes) => self.learn(Membership::from_bytes(bytes)?, out),
+            Message::Changes { since, .. } if since > self.membership().epoch => {
+                // It knows more, and answers a beat with it.
+                send(from, &Message::Beat(self.own_beat()), out);
             }
+            Message::Changes { since, list } => self.catch_up(since, list, out)?,
+            Message::Loads(loads) => self.loaded(from, loads),
             Message::Check { daemon } => {
-                if self.membership.member(daemon).is_none() {
+                if self.membership().member(daemon).is_none() {
                     return Ok(());
                 }
                 if self.beats.heard_lately(daemon, now) {
@@ -312,11 +378,12 @@ impl Node {
                 self.beats.checked(daemon, from, is_reached);
             }
             Message::Advise(following) => {
-                let own = self.settings.own;
-                self.services.advise(following, &self.membership, own, now, out);
+                let membership = newest(&self.consensus, &self.told);
+                self.services.advise(following, membership, self.settings.own, now, out);
             }
             Message::Parcel(parcel) => {
-                self.services.parcel(from, &parcel, &self.membership, self.settings.own, out);
+                let membership = newest(&self.consensus, &self.told);
+                self.services.parcel(from, &parcel, membership, self.settings.own, out);
             }
             Message::Receipt(receipt) => {
                 self.services.receipt(from, &receipt, now, out);
@@ -324,6 +391,70 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// Another daemon's membership.
+    fn learn(&mut self, membership: Membership, out: &mut Vec<Action>) {
+        let known = self.membership();
+        if membership.epoch <= known.epoch {
+            return;
+        }
+        if self.votes() {
+            // A voter applies every change itself, unless it is a voter no more.
+            let own = self.consensus.as_ref().map(Consensus::own);
+            let is_voter = own.is_some_and(|own| membership.voters.contains(own));
+            if is_voter || membership.voters.since <= known.voters.since {
+                return;
+            }
+        }
+        self.told = membership;
+        self.adopt(out);
+    }
+
+    /// Changes that another daemon made since this epoch.
+    fn catch_up(
+        &mut self,
+        since: u64,
+        list: &[u8],
+        out: &mut Vec<Action>,
+    ) -> Result<(), Malformed> {
+        let epoch = self.membership().epoch;
+        let mut reader = Reader::new(list);
+        let mut changes = Vec::new();
+        while !reader.rest().is_empty() {
+            changes.push(Made::decode(&mut reader)?);
+        }
+        let Some(known) = epoch.checked_sub(since).and_then(|it| usize::try_from(it).ok()) else {
+            return Ok(());
+        };
+        let changes = changes.into_iter().skip(known);
+        if self.votes() {
+            let changes: Vec<Made> = changes.collect();
+            if changes.iter().any(|made| matches!(made, Made::Voters(_))) {
+                let mut membership = self.membership().clone();
+                for made in changes {
+                    let _ = membership.make(made);
+                }
+                self.learn(membership, out);
+            }
+            return Ok(());
+        }
+        if epoch > self.told.epoch {
+            self.told = self.membership().clone();
+        }
+        // The others applied them to the same membership, so none is refused.
+        for made in changes {
+            let _ = self.told.make(made);
+        }
+        if self.told.epoch > epoch {
+            self.adopt(out);
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self) {
+        let membership = newest(&self.consensus, &self.told);
+        self.services.settle(membership, &self.beats);
     }
 
     /// The answer to `Action::Probe`.
@@ -344,7 +475,8 @@ impl Node {
     /// Proposes a change: one that a person asks for, or `Down` where the host says that a daemon ended.
     pub fn propose(&mut self, change: &Change, out: &mut Vec<Action>) {
         let mut outputs = Vec::new();
-        if let Some(consensus) = &mut self.consensus {
+        let votes = self.votes();
+        if let Some(consensus) = self.consensus.as_mut().filter(|_| votes) {
             // Without a leader it is lost, and repeated by its proposer.
             let _ = consensus.propose(change, &mut outputs);
         } else if let Some(voter) = self.beats.nearest_voter() {
@@ -354,10 +486,16 @@ impl Node {
         self.perform(outputs, out);
     }
 
-    /// The loads of the services, for the policy of the leader.
+    /// The loads of all services, for the policy of the leader, instead of those that daemons measure.
     pub fn set_weights(&mut self, weights: Vec<u64>) {
-        self.weights = weights;
+        self.balance.fix(weights);
         self.rests_in = None;
+    }
+
+    /// The loads of the services that this daemon owns, as it measured them lately, in any unit. They are
+    /// sent once a second.
+    pub fn set_loads(&mut self, loads: Vec<(ServiceIndex, u64)>) {
+        self.balance.set_own(loads);
     }
 
     /// A record was appended to the log of a service that this daemon owns.
@@ -378,43 +516,67 @@ impl Node {
         self.send_proposals(out);
     }
 
+    /// The leader tells daemons what concerns them at once: with their next beat they would learn of it
+    /// later.
+    fn announce(&mut self, since: u64, out: &mut Vec<Action>) {
+        let concerned = self.consensus.as_ref().map(|it| it.concerned_since(since));
+        for daemon in concerned.into_iter().flatten() {
+            let known = self.beats.epoch_of(daemon);
+            self.tell(daemon, known, out);
+        }
+    }
+
     fn perform(&mut self, outputs: Vec<Output>, out: &mut Vec<Action>) {
-        let mut is_changed = false;
+        let epoch = self.consensus.as_ref().map_or(0, |consensus| consensus.membership().epoch);
+        let is_changed = outputs.contains(&Output::Changed) && epoch >= self.told.epoch;
+        if is_changed && self.leads() {
+            // Before the messages of the consensus, with which a new voter joins.
+            self.announce(self.announced, out);
+        }
         for output in outputs {
             match output {
                 Output::Base(bytes) => out.push(Action::Base(bytes)),
                 Output::Tail(bytes) => out.push(Action::Tail(bytes)),
                 Output::Send { to, message } => send(to, &Message::Consensus(&message), out),
-                Output::Changed => is_changed = true,
+                Output::Changed => {}
             }
         }
-        if is_changed && let Some(consensus) = &self.consensus {
-            self.membership = consensus.membership().clone();
+        if is_changed {
+            self.announced = epoch;
             self.adopt(out);
         }
     }
 
     /// Does what a new membership asks of this daemon.
     fn adopt(&mut self, out: &mut Vec<Action>) {
-        self.beats.resize(self.membership.members.len(), self.now);
         let own = self.settings.own;
         let is_present = self.is_present();
         self.settings.is_empty &= !is_present;
-        self.services.adopt(&self.membership, own, is_present, self.now, out);
-        let gone = self.membership.member(own).is_some_and(|member| {
-            member.presence == Presence::Down && member.incarnation == self.settings.incarnation
+        let membership = newest(&self.consensus, &self.told);
+        self.beats.resize(membership.members.len(), self.now);
+        let has_other_voters = membership.voters != *self.beats.voters();
+        if has_other_voters {
+            let is_new = membership.voters.has(own) && !self.beats.voters().has(own);
+            self.beats.set_voters(&membership.voters, is_new, self.now);
+        }
+        self.balance.adopt(membership, self.now);
+        self.services.adopt(membership, own, is_present, self.now, out);
+        let gone = membership.member(own).is_some_and(|member| {
+            let is_down = member.presence == Presence::Down && !member.has_left();
+            is_down && member.incarnation == self.settings.incarnation
         });
+        let is_waiting = self.services.has_waiting_successors(membership);
         if gone {
             // It was declared dead and lives: it comes again, as after a restart.
             self.settings.incarnation += 1;
             self.beats.forget_lease();
         }
         out.push(Action::Changed);
-        if self.services.has_waiting_successors(&self.membership) {
+        if is_waiting || has_other_voters {
             // The sooner voters are known to know of it, the sooner this daemon serves.
             self.beat(out);
         }
-        self.services.settle(&self.membership, &self.beats);
+        self.settle();
         self.send_proposals(out);
     }
 
@@ -424,65 +586,112 @@ impl Node {
         }
     }
 
-    fn beat(&mut self, out: &mut Vec<Action>) {
-        let beat = messages::Beat {
+    fn own_beat(&self) -> messages::Beat {
+        let membership = self.membership();
+        messages::Beat {
             incarnation: self.settings.incarnation,
             domain: self.settings.domain,
             is_empty: self.settings.is_empty,
             sent: self.now,
-            epoch: self.membership.epoch,
-        };
+            epoch: membership.epoch,
+            voters_since: membership.voters.since,
+            votes_as: self.consensus.as_ref().map(Consensus::own),
+            has_lease: self.beats.has_lease(self.now),
+        }
+    }
+
+    fn beat(&mut self, out: &mut Vec<Action>) {
+        let (beat, membership) = (self.own_beat(), self.membership());
+        let mut receivers: Vec<DaemonIndex> = membership.voters.daemons().collect();
+        receivers.extend(self.beats.stranger(self.now).filter(|it| !membership.voters.has(*it)));
         self.beats.sent(self.now);
-        for voter in self.settings.voters.clone() {
-            if voter == self.settings.own {
-                self.beaten(voter, &beat, out);
+        for receiver in receivers {
+            if receiver == self.settings.own {
+                self.beaten(receiver, &beat, out);
             } else {
-                send(voter, &Message::Beat(beat), out);
+                send(receiver, &Message::Beat(beat), out);
             }
         }
     }
 
-    /// A beat arrived at this voter.
+    /// A beat arrived.
     fn beaten(&mut self, from: DaemonIndex, beat: &messages::Beat, out: &mut Vec<Action>) {
-        if self.consensus.is_none() {
+        if self.votes() {
+            self.grant(from, beat, out);
+        }
+        if beat.epoch < self.membership().epoch && from != self.settings.own {
+            // One answer is enough, unless those of the leader are lost.
+            if !self.votes() || self.leads() || !beat.has_lease {
+                self.tell(from, beat.epoch, out);
+            }
+        }
+    }
+
+    /// Tells a daemon what changed since an epoch, or the whole membership.
+    fn tell(&mut self, to: DaemonIndex, since: u64, out: &mut Vec<Action>) {
+        let votes = self.votes();
+        let consensus = self.consensus.as_ref().filter(|_| votes);
+        if let Some(list) = consensus.and_then(|it| it.changes_since(since)) {
+            send(to, &Message::Changes { since, list: &list }, out);
             return;
         }
-        let member = self.membership.member(from).cloned();
-        let is_known = member.as_ref().is_some_and(|member| {
-            member.presence != Presence::Down && member.incarnation == beat.incarnation
-        });
-        if is_known {
-            self.beats.heard(from, self.now);
-            let grant = messages::Grant {
-                incarnation: beat.incarnation,
-                sent: beat.sent,
-                epoch: self.membership.epoch,
-                quiet: self.beats.quiet_nanos(&self.membership, self.now),
-            };
-            if from == self.settings.own {
-                self.beats.granted(from, &grant, self.settings.incarnation, self.now);
-                self.services.settle(&self.membership, &self.beats);
-            } else {
-                send(from, &Message::Grant(grant), out);
-            }
-        } else if self.leads() && member.is_none_or(|it| it.incarnation < beat.incarnation) {
-            let up = Change::Up {
-                daemon: from,
-                incarnation: beat.incarnation,
-                domain: beat.domain,
-                is_empty: beat.is_empty,
-            };
-            self.propose(&up, out);
+        let membership = newest(&self.consensus, &self.told);
+        let epoch = membership.epoch;
+        if self.encoded.as_ref().is_none_or(|(of, _)| *of != epoch) {
+            self.encoded = Some((epoch, membership.to_bytes()));
         }
-        if beat.epoch < self.membership.epoch && from != self.settings.own {
-            send(from, &Message::Membership(&self.membership.to_bytes()), out);
+        if let Some((_, bytes)) = &self.encoded {
+            send(to, &Message::Membership(bytes), out);
+        }
+    }
+
+    /// This voter answers a beat.
+    fn grant(&mut self, from: DaemonIndex, beat: &messages::Beat, out: &mut Vec<Action>) {
+        let membership = newest(&self.consensus, &self.told);
+        let member = membership.member(from);
+        // One that has left serves nothing, and hears so that all know the voters.
+        let is_known = member.is_some_and(|member| {
+            let is_same = member.incarnation == beat.incarnation;
+            member.takes_part() && is_same || member.has_left()
+        });
+        if !is_known {
+            let may_come =
+                member.is_some_and(|it| !it.has_left() && it.incarnation < beat.incarnation);
+            if self.leads() && may_come {
+                let up = Change::Up {
+                    daemon: from,
+                    incarnation: beat.incarnation,
+                    domain: beat.domain,
+                    is_empty: beat.is_empty,
+                };
+                self.propose(&up, out);
+            }
+            return;
+        }
+        self.beats.heard(from, beat, self.now);
+        if beat.voters_since < membership.voters.since {
+            // See `beats`: a lease by older voters.
+            return;
+        }
+        let grant = messages::Grant {
+            incarnation: beat.incarnation,
+            sent: beat.sent,
+            epoch: membership.epoch,
+            quiet: self.beats.quiet_nanos(membership, self.now),
+        };
+        if from == self.settings.own {
+            self.beats.granted(from, &grant, self.settings.incarnation, self.now);
+            self.settle();
+        } else {
+            send(from, &Message::Grant(grant), out);
         }
     }
 
     /// The leader declares daemons dead, and follows the policy.
     fn lead(&mut self, out: &mut Vec<Action>) {
         let own = self.settings.own;
-        for (daemon, asked) in self.beats.suspects(&self.membership, own, self.now) {
+        let membership = newest(&self.consensus, &self.told);
+        for (daemon, asked) in self.beats.suspects(membership, own, self.now) {
             for peer in asked {
                 if peer == own {
                     out.push(Action::Probe(daemon));
@@ -492,20 +701,66 @@ impl Node {
             }
         }
         for daemon in self.beats.dead(self.now) {
-            if let Some(member) = self.membership.member(daemon) {
-                self.propose(&Change::Down { daemon, incarnation: member.incarnation }, out);
+            if let Some(member) = self.membership().member(daemon) {
+                let incarnation = member.incarnation;
+                self.propose(&Change::Down { daemon, incarnation }, out);
             }
         }
+        self.call_those_down(out);
+        self.lead_voters(out);
         self.follow_policy(out);
     }
 
+    /// A daemon that starts again may know none of the voters, so the leader calls it now and then.
+    fn call_those_down(&mut self, out: &mut Vec<Action>) {
+        if self.now - self.called_at < CALL_NANOS {
+            return;
+        }
+        self.called_at = self.now;
+        let since = self.membership().epoch;
+        for (daemon, member) in self.membership().daemons() {
+            if member.presence == Presence::Down && !member.has_left() {
+                send(daemon, &Message::Changes { since, list: &[] }, out);
+            }
+        }
+    }
+
+    /// The leader changes the voters, in two steps.
+    fn lead_voters(&mut self, out: &mut Vec<Action>) {
+        let (now, own) = (self.now, self.settings.own);
+        if now - self.voters_asked_at < REPEAT_NANOS {
+            return;
+        }
+        // Without anything to do it looks twice as often.
+        self.voters_asked_at = now - REPEAT_NANOS / 2;
+        let membership = newest(&self.consensus, &self.told);
+        let mut outputs = Vec::new();
+        if membership.voters.is_joint() {
+            let is_time = self.beats.older_leases_end().is_some_and(|at| now >= at);
+            if let Some(consensus) = self.consensus.as_mut().filter(|_| is_time) {
+                self.voters_asked_at = now;
+                // It is asked again if it has no effect.
+                let _ = consensus.complete_voters(&mut outputs);
+            }
+        } else {
+            let reach = |daemon, voter| self.beats.reach(daemon, voter, now);
+            let next = next_voters(membership, own, reach);
+            if let Some((next, consensus)) = next.zip(self.consensus.as_mut()) {
+                self.voters_asked_at = now;
+                let _ = consensus.change_voters(&next, &mut outputs);
+            }
+        }
+        self.perform(outputs, out);
+    }
+
     fn follow_policy(&mut self, out: &mut Vec<Action>) {
-        let (now, epoch) = (self.now, self.membership.epoch);
+        let membership = newest(&self.consensus, &self.told);
+        let (now, epoch) = (self.now, membership.epoch);
         // Earlier proposals are applied, or were lost.
         if self.rests_in == Some(epoch) || epoch < self.awaited_epoch && now < self.asked_again_at {
             return;
         }
-        let changes = policy::next_changes(&self.membership, &self.weights, CHANGES_AT_ONCE);
+        let changes = policy::next_changes(membership, &self.balance.loads(), CHANGES_AT_ONCE);
         self.rests_in = changes.is_empty().then_some(epoch);
         self.awaited_epoch = epoch + changes.len() as u64;
         self.asked_again_at = now + REPEAT_NANOS;
@@ -519,15 +774,24 @@ impl Node {
     }
 
     fn advise(&mut self, of: Following, out: &mut Vec<Action>) {
-        let owner = self.membership.seat(of.of.service).and_then(|seat| seat.owner);
+        let membership = newest(&self.consensus, &self.told);
+        let owner = membership.seat(of.of.service).and_then(|seat| seat.owner);
         match owner {
             Some(owner) if owner == self.settings.own => {
-                self.services.advise(of, &self.membership, owner, self.now, out);
+                self.services.advise(of, membership, owner, self.now, out);
             }
             Some(owner) => send(owner, &Message::Advise(of), out),
             None => {}
         }
     }
+}
+
+/// The membership that an instance begins with has no voters.
+fn with_voters(mut membership: Membership, settings: &Settings) -> Membership {
+    if membership.voters.next.is_empty() {
+        membership.voters = Voters::first(&settings.voters);
+    }
+    membership
 }
 
 fn send(to: DaemonIndex, message: &Message<'_>, out: &mut Vec<Action>) {

@@ -1,6 +1,7 @@
 //! The needs of a membership: followers that are missing, services that must leave a daemon, and an
-//! even load (O7). Equal inputs give equal answers. Asked by the daemon that leads the consensus, which
-//! proposes the answer and asks again.
+//! even load (O7). A service that moves goes to the daemon of its group where that is a gain (`group`).
+//! Equal inputs give equal answers. Asked by the daemon that leads the consensus, which proposes the
+//! answer and asks again.
 //!
 //! A service moves to a follower. Where none of its followers is to take it over it gets one more
 //! for the time of the move: the *mover*, the last follower of a service that has more than it
@@ -8,24 +9,46 @@
 
 use crate::change::{Change, Following, Tenure};
 use crate::membership::{FOLLOWING_MAX, Follower, Membership, Presence, Seat, ServiceIndex};
+use std::collections::BTreeSet;
 use wire::DaemonIndex;
 
 /// A move must lower the load of the busier daemon by this fraction at least, or services would go
 /// to and fro with each change of what is measured.
 const GAIN_DIVISOR: u64 = 10;
 
+/// The loads by which services move.
+#[derive(Clone, Copy, Debug)]
+pub struct Loads<'a> {
+    /// The load of each service in any unit; services beyond its end weigh 1.
+    pub weights: &'a [u64],
+    /// Services that do not move for an even load now, since they moved lately.
+    pub resting: &'a BTreeSet<ServiceIndex>,
+    /// Whether services move for an even load at all.
+    pub may_move: bool,
+}
+
 /// The next change that brings the membership closer to what its settings ask for. `None`: nothing
-/// is to do, or nothing can be done now. `weights` has the load of each service in any unit;
-/// services beyond its end weigh 1.
+/// is to do, or nothing can be done now.
 #[must_use]
-pub fn next_change(membership: &Membership, weights: &[u64]) -> Option<Change> {
-    let view = View::new(membership, weights);
+pub fn next_change(membership: &Membership, loads: &Loads<'_>) -> Option<Change> {
+    let view = View::new(membership, *loads);
     let services = || membership.services().filter(|(_, seat)| seat.owner.is_some());
     services()
         .find_map(|(service, seat)| view.missing_follower(service, seat))
         .or_else(|| services().find_map(|(service, seat)| view.end_of_move(service, seat)))
         .or_else(|| services().find_map(|(service, seat)| view.leaving(service, seat)))
-        .or_else(|| view.uneven())
+        .or_else(|| view.left())
+        .or_else(|| if loads.may_move { view.uneven() } else { None })
+}
+
+/// The daemon at which a service belongs, where `count` daemons share them: the low k bits of its number,
+/// or the low k - 1 if there are fewer daemons than that. So services with equal low bits are
+/// together, and of those of a daemon that is relieved whole groups leave.
+#[must_use]
+pub fn group(service: ServiceIndex, count: usize) -> DaemonIndex {
+    let mask = count.max(1).next_power_of_two() - 1;
+    let group = service.0 as usize & mask;
+    DaemonIndex(if group < count { group } else { group & (mask >> 1) } as u16)
 }
 
 fn following(service: ServiceIndex, seat: &Seat, follower: &Follower) -> Following {
@@ -36,11 +59,11 @@ fn following(service: ServiceIndex, seat: &Seat, follower: &Follower) -> Followi
 /// The next changes, at most `most`: each fits the membership as those before it leave it. The last
 /// may be a hand-over, which takes an owner's time.
 #[must_use]
-pub fn next_changes(membership: &Membership, weights: &[u64], most: usize) -> Vec<Change> {
+pub fn next_changes(membership: &Membership, loads: &Loads<'_>, most: usize) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut membership = membership.clone();
     while changes.len() < most
-        && let Some(change) = next_change(&membership, weights)
+        && let Some(change) = next_change(&membership, loads)
     {
         changes.push(change);
         if matches!(change, Change::HandOver { .. }) || membership.apply(&change).is_err() {
@@ -53,15 +76,15 @@ pub fn next_changes(membership: &Membership, weights: &[u64], most: usize) -> Ve
 /// Loads as they will be after the moves that are under way.
 struct View<'a> {
     membership: &'a Membership,
-    weights: &'a [u64],
+    loads: Loads<'a>,
     owned: Vec<u64>,
     copies: Vec<usize>,
 }
 
 impl<'a> View<'a> {
-    fn new(membership: &'a Membership, weights: &'a [u64]) -> View<'a> {
+    fn new(membership: &'a Membership, loads: Loads<'a>) -> View<'a> {
         let count = membership.members.len();
-        let mut view = View { membership, weights, owned: vec![0; count], copies: vec![0; count] };
+        let mut view = View { membership, loads, owned: vec![0; count], copies: vec![0; count] };
         for (service, seat) in membership.services() {
             let weight = view.weight(service);
             let moving = view.mover(seat).map(|it| it.daemon);
@@ -79,7 +102,7 @@ impl<'a> View<'a> {
     }
 
     fn weight(&self, service: ServiceIndex) -> u64 {
-        self.weights.get(service.0 as usize).copied().unwrap_or(1)
+        self.loads.weights.get(service.0 as usize).copied().unwrap_or(1)
     }
 
     fn owned(&self, daemon: DaemonIndex) -> u64 {
@@ -95,9 +118,9 @@ impl<'a> View<'a> {
         seat.followers.iter().filter(|it| self.membership.is_up(it.daemon))
     }
 
-    /// See the module. A mover that leaves itself takes nothing over.
+    /// See the module. A follower beside one that leaves replaces that, and is no mover.
     fn mover(&self, seat: &'a Seat) -> Option<&'a Follower> {
-        let is_moving = seat.followers.len() > usize::from(self.membership.followers);
+        let is_moving = self.staying(seat).count() > usize::from(self.membership.followers);
         seat.followers.last().filter(|it| is_moving && self.membership.is_up(it.daemon))
     }
 
@@ -170,33 +193,62 @@ impl<'a> View<'a> {
         Some(Change::AddFollower { of, follower })
     }
 
+    /// A daemon that leaves and has handed over everything.
+    fn left(&self) -> Option<Change> {
+        let mut daemons = self.membership.daemons().map(|it| it.0);
+        let left = daemons.find(|&it| self.is_leaving(it) && self.membership.has_handed_over(it));
+        left.map(|daemon| Change::Left { daemon })
+    }
+
     /// A service goes from a daemon to one that is less busy, if that is a gain: of the busiest first.
     fn uneven(&self) -> Option<Change> {
         let up = self.membership.daemons().map(|it| it.0).filter(|&it| self.membership.is_up(it));
         let mut busy: Vec<DaemonIndex> = up.collect();
         busy.sort_by_key(|&it| (core::cmp::Reverse(self.owned(it)), it));
-        busy.into_iter().find_map(|owner| {
-            let mut owned = self.membership.services().filter(|(_, it)| it.owner == Some(owner));
-            owned.find_map(|(service, seat)| self.relieve(service, seat, self.owned(owner)))
+        let least = busy.last().map_or(0, |&it| self.owned(it));
+        // The rest is not busy enough for any gain.
+        let gains = |&it: &DaemonIndex| is_gain(self.owned(it), least);
+        busy.into_iter().take_while(gains).find_map(|owner| {
+            let owned = self.membership.services().filter(|(_, it)| it.owner == Some(owner));
+            let mut owned: Vec<_> = owned.collect();
+            owned.sort_by_key(|&(service, _)| self.group(service) == owner);
+            let load = self.owned(owner);
+            owned.into_iter().find_map(|(service, seat)| {
+                let may = !self.loads.resting.contains(&service);
+                if may { self.relieve(service, seat, load, least) } else { None }
+            })
         })
     }
 
-    fn relieve(&self, service: ServiceIndex, seat: &Seat, load: u64) -> Option<Change> {
+    fn group(&self, service: ServiceIndex) -> DaemonIndex {
+        group(service, self.owned.len())
+    }
+
+    fn relieve(&self, service: ServiceIndex, seat: &Seat, load: u64, least: u64) -> Option<Change> {
         let weight = self.weight(service);
-        if weight == 0 || self.mover(seat).is_some() {
+        let is_gain = |to: u64| is_gain(load, to.saturating_add(weight));
+        if weight == 0 || !is_gain(least) || self.mover(seat).is_some() {
             return None;
         }
-        let is_gain = |to: DaemonIndex| {
-            let after = self.owned(to).saturating_add(weight);
-            after < load && load - after > load / GAIN_DIVISOR
-        };
-        if let Some(successor) = self.staying(seat).find(|it| it.is_in_sync && is_gain(it.daemon)) {
+        let mut in_sync = self.staying(seat).filter(|it| it.is_in_sync);
+        if let Some(successor) = in_sync.find(|it| is_gain(self.owned(it.daemon))) {
             return Some(Change::HandOver { of: following(service, seat, successor) });
         }
         if seat.followers.len() >= FOLLOWING_MAX {
             return None;
         }
-        let follower = self.place(seat, |it| self.owned(it)).filter(|&it| is_gain(it))?;
+        let of_group = Some(self.group(service)).filter(|&it| {
+            self.membership.is_up(it)
+                && self.membership.is_apart(seat, it)
+                && is_gain(self.owned(it))
+        });
+        let follower = of_group.or_else(|| self.place(seat, |it| self.owned(it)));
+        let follower = follower.filter(|&it| is_gain(self.owned(it)))?;
         Some(Change::AddFollower { of: Tenure { service, epoch: seat.epoch }, follower })
     }
+}
+
+/// Whether a daemon gains where another one has its load afterwards.
+const fn is_gain(load: u64, after: u64) -> bool {
+    after < load && load - after > load / GAIN_DIVISOR
 }

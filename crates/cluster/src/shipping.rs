@@ -6,9 +6,10 @@
 //! ```
 //!
 //! Two buffers take turns as in the paper: records go to the one that fills while the other is on
-//! its way (`Owner::seal` swaps them). A lane numbers its parcels from 1. It begins with a snapshot
-//! of the service, in slices, between which the records of the same time are sent. Records hold
-//! absolute states, so the mixture is the state at its end.
+//! its way (`Owner::seal` swaps them). A lane numbers its parcels from 1. The first asks which records
+//! the follower has (`Position`). If the owner still keeps all later ones it sends those: the *delta*.
+//! Else it sends a snapshot of the service, in slices, between which the records of the same time are
+//! sent. Records hold absolute states, so the mixture is the state at its end.
 //!
 //! Invariants
 //! 1. A follower stores the parcels of a lane in their order, each once. A parcel of an older epoch
@@ -16,6 +17,9 @@
 //! 2. The owner acknowledges an operation as replicated when every follower that is in sync, or
 //!    that was proposed to be, has sent the receipt for its record.
 //! 3. A lane keeps a bounded number of bytes for repetition; a follower that is too slow begins anew.
+//!    So does one whose delta the owner keeps no longer.
+//! 4. A delta goes only to a copy that has no record which its owner's log has not: one of the same
+//!    epoch, or exactly the copy with which the owner began.
 
 pub mod follower;
 pub mod owner;
@@ -34,9 +38,24 @@ pub struct Lane {
     pub number: u64,
 }
 
+/// The records that a copy of a service has: all that the owner of an epoch had, up to one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Position {
+    /// The epoch.
+    pub epoch: u64,
+    /// Records of the owner of that epoch.
+    pub records: u64,
+    /// Whether it has nothing beyond. A process that was killed may have stored more than it knew.
+    pub is_exact: bool,
+}
+
 /// Contents of a parcel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Contents<'a> {
+    /// Asks for the position of the follower's copy. The first parcel of a lane.
+    Ask,
+    /// A snapshot begins: the follower begins another copy.
+    Snapshot,
     /// Log records, each with its length.
     Records(&'a [u8]),
     /// Log records that are a slice of a snapshot, each with its length.
@@ -54,6 +73,8 @@ pub struct Parcel<'a> {
     pub number: u64,
     /// The first parcel of the lane without a receipt: the follower has those before it, or lost them.
     pub first: u64,
+    /// Records of this owner up to the end of this parcel.
+    pub records: u64,
     /// Its contents.
     pub contents: Contents<'a>,
 }
@@ -65,6 +86,8 @@ pub struct Receipt {
     pub lane: Lane,
     /// All parcels up to this one are stored. `None`: the lane is not known here, begin anew.
     pub stored: Option<u64>,
+    /// The position of the follower's copy, if it is known.
+    pub position: Option<Position>,
 }
 
 /// Appends a record to a batch.
@@ -107,10 +130,13 @@ impl Encode for Parcel<'_> {
         self.lane.encode(to);
         self.number.encode(to);
         self.first.encode(to);
+        self.records.encode(to);
         let (kind, bytes) = match self.contents {
             Contents::Records(bytes) => (0_u8, bytes),
             Contents::Slice(bytes) => (1, bytes),
             Contents::Complete => (2, &[][..]),
+            Contents::Ask => (3, &[][..]),
+            Contents::Snapshot => (4, &[][..]),
         };
         kind.encode(to);
         bytes.encode(to);
@@ -125,15 +151,17 @@ impl<'a> Parcel<'a> {
     pub fn from_bytes(bytes: &'a [u8]) -> Result<Parcel<'a>, Malformed> {
         let mut from = Reader::new(bytes);
         let (lane, number, first) = (Lane::decode(&mut from)?, from.u64()?, from.u64()?);
-        let (kind, bytes) = (from.u8()?, from.bytes()?);
+        let (records, kind, bytes) = (from.u64()?, from.u8()?, from.bytes()?);
         from.end()?;
         let contents = match kind {
             0 if is_batch(bytes) => Contents::Records(bytes),
             1 if is_batch(bytes) => Contents::Slice(bytes),
             2 if bytes.is_empty() => Contents::Complete,
+            3 if bytes.is_empty() => Contents::Ask,
+            4 if bytes.is_empty() => Contents::Snapshot,
             _ => return Err(Malformed),
         };
-        Ok(Parcel { lane, number, first, contents })
+        Ok(Parcel { lane, number, first, records, contents })
     }
 }
 
@@ -141,6 +169,12 @@ impl Encode for Receipt {
     fn encode(&self, to: &mut Vec<u8>) {
         self.lane.encode(to);
         self.stored.map_or(u64::MAX, |number| number).encode(to);
+        let kind = self.position.map_or(0_u8, |it| 1 + u8::from(it.is_exact));
+        kind.encode(to);
+        if let Some(position) = self.position {
+            position.epoch.encode(to);
+            position.records.encode(to);
+        }
     }
 }
 
@@ -148,6 +182,15 @@ impl Decode for Receipt {
     fn decode(from: &mut Reader<'_>) -> Result<Receipt, Malformed> {
         let lane = Lane::decode(from)?;
         let stored = Some(from.u64()?).filter(|&number| number != u64::MAX);
-        Ok(Receipt { lane, stored })
+        let kind = from.u8()?;
+        let position = match kind {
+            0 => None,
+            1 | 2 => {
+                let (epoch, records) = (from.u64()?, from.u64()?);
+                Some(Position { epoch, records, is_exact: kind == 2 })
+            }
+            _ => return Err(Malformed),
+        };
+        Ok(Receipt { lane, stored, position })
     }
 }

@@ -1,28 +1,36 @@
 //! Messages and entries of the consensus by byte. The library's own parser never sees bytes of a peer.
 
-use crate::encoding::Encode;
-use raft::eraftpb::{ConfState, Entry, EntryType, Message, MessageType, Snapshot};
+use super::log::conf_state;
+use crate::encoding::{Decode, Encode};
+use crate::membership::Membership;
+use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
 use wire::codec::{Malformed, Reader};
 
 /// Entries of one message at most.
 const ENTRIES_MAX: u32 = 4096;
-/// Voters in a message at most.
-const VOTERS_MAX: u8 = 9;
-
+/// A change of voters is in the context of its entry: the library's own form of it stays at the leader.
 pub(super) fn encode_entry(entry: &Entry, to: &mut Vec<u8>) {
     (entry.get_entry_type() as u8).encode(to);
     entry.term.encode(to);
     entry.index.encode(to);
-    entry.data.encode(to);
+    let is_normal = entry.get_entry_type() == EntryType::EntryNormal;
+    if is_normal { &entry.data } else { &entry.context }.encode(to);
 }
 
 pub(super) fn decode_entry(from: &mut Reader<'_>) -> Result<Entry, Malformed> {
-    // Voters do not change, so no other kind is ever proposed.
-    if from.u8()? != EntryType::EntryNormal as u8 {
+    let kind = from.u8()?;
+    let (term, index) = (from.u64()?, from.u64()?);
+    let bytes = from.bytes()?.to_vec().into();
+    let mut entry = Entry { term, index, ..Entry::default() };
+    if kind == EntryType::EntryNormal as u8 {
+        entry.data = bytes;
+    } else if kind == EntryType::EntryConfChangeV2 as u8 {
+        entry.set_entry_type(EntryType::EntryConfChangeV2);
+        entry.context = bytes;
+    } else {
         return Err(Malformed);
     }
-    let (term, index) = (from.u64()?, from.u64()?);
-    Ok(Entry { term, index, data: from.bytes()?.to_vec().into(), ..Entry::default() })
+    Ok(entry)
 }
 
 pub(super) fn encode(message: &Message) -> Vec<u8> {
@@ -51,9 +59,6 @@ pub(super) fn encode(message: &Message) -> Vec<u8> {
         let metadata = snapshot.get_metadata();
         metadata.index.encode(to);
         metadata.term.encode(to);
-        let voters = &metadata.get_conf_state().voters;
-        (voters.len() as u8).encode(to);
-        voters.iter().for_each(|voter| voter.encode(to));
         snapshot.data.encode(to);
     }
     bytes
@@ -73,8 +78,16 @@ fn kind_of(number: u8) -> Result<MessageType, Malformed> {
         Kind::MsgHeartbeatResponse,
         Kind::MsgRequestPreVote,
         Kind::MsgRequestPreVoteResponse,
+        Kind::MsgTimeoutNow,
     ];
     kinds.into_iter().find(|&kind| kind as u8 == number).ok_or(Malformed)
+}
+
+/// The voter that a message is for.
+pub(super) fn addressee(bytes: &[u8]) -> Result<u64, Malformed> {
+    let mut from = Reader::new(bytes);
+    kind_of(from.u8()?)?;
+    from.u64()
 }
 
 pub(super) fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
@@ -107,16 +120,13 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
         let metadata = snapshot.mut_metadata();
         metadata.index = from.u64()?;
         metadata.term = from.u64()?;
-        let voters = from.u8()?;
-        if voters == 0 || voters > VOTERS_MAX {
+        let data = from.bytes()?;
+        let membership = Membership::from_bytes(data)?;
+        if metadata.index == 0 || membership.voters().next().is_empty() {
             return Err(Malformed);
         }
-        let mut found = Vec::new();
-        for _ in 0..voters {
-            found.push(from.u64()?);
-        }
-        *metadata.mut_conf_state() = ConfState::from((found, Vec::new()));
-        snapshot.data = from.bytes()?.to_vec().into();
+        *metadata.mut_conf_state() = conf_state(membership.voters());
+        snapshot.data = data.to_vec().into();
         message.set_snapshot(snapshot);
     }
     let is_snapshot = message.get_msg_type() == MessageType::MsgSnapshot;
@@ -144,7 +154,13 @@ fn check(message: &Message, entries: &[Entry]) -> Result<(), Malformed> {
                 return Err(Malformed);
             }
         }
-        MessageType::MsgPropose if entries.is_empty() => return Err(Malformed),
+        MessageType::MsgPropose => {
+            // Only the leader proposes other voters.
+            let is_change = |it: &Entry| it.get_entry_type() == EntryType::EntryNormal;
+            if entries.is_empty() || !entries.iter().all(is_change) {
+                return Err(Malformed);
+            }
+        }
         _ => {}
     }
     // Zero marks messages of a process to itself.

@@ -1,21 +1,28 @@
 //! The files of a voter: the base, that is the membership at some index of the log, and the tail,
 //! that is its votes and the entries since. Two, since the base is large and rarely written.
 //!
-//! Encoded base: index, term, number of voters (4 bytes) and each (8), the membership.
-//! Encoded tail: term, vote, commit, number of entries (4 bytes) and each as in `coding`.
+//! Encoded base: name of the voter, index, term, the membership. Index 0 without a membership: a new
+//! voter, which knows nothing yet.
+//! Encoded tail: name of the voter, term, vote, commit, number of entries (4 bytes) and each as in
+//! `coding`.
+//!
+//! The voters of an index are those of the membership there, so a change of them that was applied is
+//! stored as a new base.
 
 use super::coding;
-use crate::encoding::Encode;
+use super::id;
+use crate::encoding::{Decode, Encode};
+use crate::membership::Membership;
+use crate::voters::{Voter, Voters};
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
+use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 
-/// Voters that an instance has at most.
-const VOTERS_MAX: u32 = 9;
-
 pub(super) struct Log {
+    own: Voter,
     hard: HardState,
-    voters: Vec<u64>,
+    voters: Voters,
     base_index: u64,
     base_term: u64,
     base_data: Vec<u8>,
@@ -24,54 +31,81 @@ pub(super) struct Log {
 
 impl Log {
     /// The log of an instance that begins: everywhere the same base, with index 1.
-    pub(super) fn first(voters: Vec<u64>, base_data: Vec<u8>) -> Log {
+    pub(super) fn first(own: DaemonIndex, membership: &Membership) -> Log {
+        let own = Voter { daemon: own, start: 0, number: 0 };
         let hard = HardState { term: 1, commit: 1, ..HardState::default() };
-        Log { hard, voters, base_index: 1, base_term: 1, base_data, entries: Vec::new() }
+        let (voters, base_data) = (membership.voters().clone(), membership.to_bytes());
+        Log { own, hard, voters, base_index: 1, base_term: 1, base_data, entries: Vec::new() }
+    }
+
+    /// The log of a voter that joins.
+    pub(super) fn empty(own: Voter) -> Log {
+        Log {
+            own,
+            hard: HardState::default(),
+            voters: Voters::default(),
+            base_index: 0,
+            base_term: 0,
+            base_data: Vec::new(),
+            entries: Vec::new(),
+        }
     }
 
     pub(super) fn restore(base: &[u8], tail: &[u8]) -> Result<Log, Malformed> {
         let mut base = Reader::new(base);
-        let (base_index, base_term, count) = (base.u64()?, base.u64()?, base.u32()?);
-        if count == 0 || count > VOTERS_MAX || base_index == 0 {
-            return Err(Malformed);
-        }
-        let mut voters = Vec::new();
-        for _ in 0..count {
-            voters.push(base.u64()?);
-        }
+        let own = Voter::decode(&mut base)?;
+        let (base_index, base_term) = (base.u64()?, base.u64()?);
         let base_data = base.rest().to_vec();
+        let is_new = base_index == 0 && base_data.is_empty();
+        let mut log = Log { base_index, base_term, base_data, ..Log::empty(own) };
+        if !is_new {
+            if base_index == 0 {
+                return Err(Malformed);
+            }
+            log.voters = Membership::from_bytes(&log.base_data)?.voters;
+        }
         let mut tail = Reader::new(tail);
+        let is_own = Voter::decode(&mut tail)? == own;
         let (term, vote, commit) = (tail.u64()?, tail.u64()?, tail.u64()?);
-        let mut entries = Vec::new();
+        // A crash between the two writes leaves a tail that begins before the base, or another voter's.
+        let mut is_whole = is_own;
         for _ in 0..tail.u32()? {
             let entry = coding::decode_entry(&mut tail)?;
-            // A crash between the two writes leaves a tail that begins before the base.
-            if entry.index > base_index {
-                if entry.index != base_index + 1 + entries.len() as u64 {
-                    return Err(Malformed);
-                }
-                entries.push(entry);
+            if entry.index <= base_index || !is_whole {
+                continue;
+            }
+            if entry.index != base_index + 1 + log.entries.len() as u64 {
+                return Err(Malformed);
+            }
+            // Entries of an earlier term than the base's were not agreed.
+            is_whole = entry.term >= base_term;
+            if is_whole {
+                log.entries.push(entry);
             }
         }
         tail.end()?;
-        let last = base_index + entries.len() as u64;
-        let commit = commit.clamp(base_index, last);
-        let hard = HardState { term: term.max(base_term), vote, commit, ..HardState::default() };
-        Ok(Log { hard, voters, base_index, base_term, base_data, entries })
+        let last = base_index + log.entries.len() as u64;
+        if is_own {
+            let (term, commit) = (term.max(base_term), commit.clamp(base_index, last));
+            log.hard = HardState { term, vote, commit, ..HardState::default() };
+        } else {
+            log.hard = HardState { term: base_term, commit: base_index, ..HardState::default() };
+        }
+        Ok(log)
     }
 
     pub(super) fn base(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64 + self.base_data.len());
+        self.own.encode(&mut bytes);
         self.base_index.encode(&mut bytes);
         self.base_term.encode(&mut bytes);
-        (self.voters.len() as u32).encode(&mut bytes);
-        self.voters.iter().for_each(|voter| voter.encode(&mut bytes));
         bytes.extend_from_slice(&self.base_data);
         bytes
     }
 
     pub(super) fn tail(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
+        self.own.encode(&mut bytes);
         self.hard.term.encode(&mut bytes);
         self.hard.vote.encode(&mut bytes);
         self.hard.commit.encode(&mut bytes);
@@ -80,8 +114,8 @@ impl Log {
         bytes
     }
 
-    pub(super) fn voters(&self) -> &[u64] {
-        &self.voters
+    pub(super) const fn own(&self) -> Voter {
+        self.own
     }
 
     pub(super) fn base_data(&self) -> &[u8] {
@@ -112,23 +146,24 @@ impl Log {
         }
     }
 
-    pub(super) fn replace(&mut self, snapshot: &Snapshot) {
+    pub(super) fn replace(&mut self, snapshot: &Snapshot, membership: &Membership) {
         let metadata = snapshot.get_metadata();
         self.base_index = metadata.index;
         self.base_term = metadata.term;
         self.base_data = snapshot.data.to_vec();
-        self.voters = metadata.get_conf_state().voters.clone();
+        self.voters = membership.voters().clone();
         self.entries.clear();
         self.hard.commit = self.hard.commit.max(metadata.index);
         self.hard.term = self.hard.term.max(metadata.term);
     }
 
-    /// The base becomes `data`, which is the membership with all entries up to `index`.
-    pub(super) fn compact(&mut self, index: u64, data: Vec<u8>) {
+    /// The base becomes the membership, to which all entries up to `index` were applied.
+    pub(super) fn compact(&mut self, index: u64, membership: &Membership) {
         let Ok(term) = self.term(index) else { return };
         let dropped = index.saturating_sub(self.base_index) as usize;
         self.entries.drain(..dropped.min(self.entries.len()));
-        (self.base_index, self.base_term, self.base_data) = (index, term, data);
+        (self.base_index, self.base_term) = (index, term);
+        (self.base_data, self.voters) = (membership.to_bytes(), membership.voters().clone());
     }
 
     fn at(&self, index: u64) -> Option<&Entry> {
@@ -137,8 +172,15 @@ impl Log {
     }
 
     fn conf_state(&self) -> ConfState {
-        ConfState::from((self.voters.clone(), Vec::new()))
+        conf_state(&self.voters)
     }
+}
+
+/// The voters as `raft` names them.
+pub(super) fn conf_state(voters: &Voters) -> ConfState {
+    let ids = |set: &[Voter]| set.iter().copied().map(id).collect();
+    let (voters, voters_outgoing) = (ids(&voters.next), ids(&voters.before));
+    ConfState { voters, voters_outgoing, ..ConfState::default() }
 }
 
 impl Storage for Log {

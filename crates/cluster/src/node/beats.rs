@@ -6,12 +6,19 @@
 //! it has not. So a lease has ended for sure `lease_nanos` after the last grant of a majority of
 //! voters that know of the change (`Beats::leases_end`), whatever messages were late.
 //!
+//! The voters change (`voters`). While two sets are joint, an owner needs grants of a majority of each,
+//! and a successor waits for a majority of each. A voter grants nothing to a daemon that knows older
+//! voters than it does. The set before is left one lease after a majority of it was known to know
+//! the joint voters (`Beats::older_leases_end`): from then on nobody has a lease by older voters. So
+//! whatever voters an owner and a successor know, both ask a majority of one common set.
+//!
 //! The leader suspects a daemon when beats are missing for longer than they ever were apart, and asks
 //! voters and other daemons. It is dead when nobody reaches it and a majority of those asked said so; a
 //! daemon that one peer reaches lives.
 
-use super::messages::Grant;
+use super::messages::{Beat, Grant};
 use crate::membership::{Membership, Presence};
+use crate::voters::{Reach, Voter, Voters};
 use std::collections::BTreeMap;
 use wire::DaemonIndex;
 
@@ -29,6 +36,12 @@ const CHECK_NANOS: i64 = 300_000_000;
 const REACHED_NANOS: i64 = 200_000_000;
 /// Peers that are asked beside the voters.
 const ASKED_OTHERS: usize = 4;
+/// A voter that is not heard for this long is replaced, if another daemon can be a voter.
+const VOTER_GONE_NANOS: i64 = 3_000_000_000;
+/// A new voter has this time to begin.
+const VOTER_BEGINS_NANOS: i64 = 1_000_000_000;
+/// A daemon that no voter grants anything for this long asks others for the voters.
+const LOST_NANOS: i64 = 1_000_000_000;
 
 /// When a daemon was heard, and how regularly.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +51,28 @@ struct Pulse {
     mean: i64,
     deviation: i64,
     quiet_until: i64,
+    /// As its last beat said: the name under which it votes, the epoch of the voters that it knows and
+    /// when it was first heard to know them, and whether a majority of voters answers it.
+    votes_as: Option<Voter>,
+    voters_since: (u64, i64),
+    has_lease: bool,
+    /// Epoch of the membership that it knows.
+    epoch: u64,
+}
+
+impl Pulse {
+    const fn fresh(now: i64) -> Pulse {
+        Pulse {
+            heard: now,
+            mean: 0,
+            deviation: 0,
+            quiet_until: now,
+            votes_as: None,
+            voters_since: (0, now),
+            has_lease: false,
+            epoch: 0,
+        }
+    }
 }
 
 struct Check {
@@ -49,7 +84,9 @@ struct Check {
 
 /// See the module.
 pub(super) struct Beats {
-    voters: Vec<DaemonIndex>,
+    voters: Voters,
+    /// When this daemon learned of the voters.
+    voters_at: i64,
     /// For each voter the latest beat that it granted to this daemon.
     granted: BTreeMap<DaemonIndex, i64>,
     /// For each voter the epochs that it was seen to know, each with a time since which it has granted
@@ -58,19 +95,24 @@ pub(super) struct Beats {
     pulses: Vec<Pulse>,
     checks: BTreeMap<DaemonIndex, Check>,
     askers: BTreeMap<DaemonIndex, Vec<DaemonIndex>>,
+    own: DaemonIndex,
+    is_first: bool,
     sent_at: i64,
-    last_grant: Option<DaemonIndex>,
+    last_grant: Option<(DaemonIndex, i64)>,
 }
 
 impl Beats {
-    pub(super) fn new(daemons: usize, voters: &[DaemonIndex], now: i64) -> Beats {
+    pub(super) fn new(own: DaemonIndex, daemons: usize, voters: &Voters, now: i64) -> Beats {
         let mut beats = Beats {
-            voters: voters.to_vec(),
+            voters: voters.clone(),
+            voters_at: now,
             granted: BTreeMap::new(),
             known: BTreeMap::new(),
             pulses: Vec::new(),
             checks: BTreeMap::new(),
             askers: BTreeMap::new(),
+            own,
+            is_first: true,
             sent_at: i64::MIN / 2,
             last_grant: None,
         };
@@ -79,8 +121,22 @@ impl Beats {
     }
 
     pub(super) fn resize(&mut self, daemons: usize, now: i64) {
-        let fresh = Pulse { heard: now, mean: 0, deviation: 0, quiet_until: now };
-        self.pulses.resize(daemons, fresh);
+        self.pulses.resize(daemons, Pulse::fresh(now));
+    }
+
+    /// Other voters. A daemon that is one for the first time has heard nobody until now.
+    pub(super) fn set_voters(&mut self, voters: &Voters, is_new: bool, now: i64) {
+        if is_new {
+            self.pulses.fill(Pulse::fresh(now));
+        }
+        self.voters = voters.clone();
+        self.voters_at = now;
+        self.granted.retain(|&voter, _| voters.has(voter));
+        self.known.retain(|&voter, _| voters.has(voter));
+    }
+
+    pub(super) const fn voters(&self) -> &Voters {
+        &self.voters
     }
 
     fn beat_nanos(&self) -> i64 {
@@ -93,15 +149,34 @@ impl Beats {
 
     /// A voter that answered last, or the first.
     pub(super) fn nearest_voter(&self) -> Option<DaemonIndex> {
-        self.last_grant.or_else(|| self.voters.first().copied())
+        let last = self.last_grant.map(|(voter, _)| voter).filter(|&voter| self.voters.has(voter));
+        last.or_else(|| self.voters.all().next().map(|it| it.daemon))
     }
 
-    pub(super) const fn is_due(&self, now: i64) -> bool {
-        now - self.sent_at >= BEAT_NANOS
+    /// A daemon to ask for the voters, where none of those that are known answers: each in turn.
+    pub(super) fn stranger(&self, now: i64) -> Option<DaemonIndex> {
+        let is_lost = now - self.last_grant.map_or(self.voters_at, |(_, at)| at) >= LOST_NANOS;
+        let turn = (now / BEAT_NANOS).unsigned_abs() % self.pulses.len().max(1) as u64;
+        is_lost.then_some(DaemonIndex(turn as u16))
+    }
+
+    /// Whether a beat is due. An owner without a lease sends more of them, since others wait for it.
+    pub(super) fn is_due(&self, is_owner: bool, now: i64) -> bool {
+        let is_waiting = is_owner && !self.has_lease(now);
+        now - self.sent_at >= if is_waiting { self.beat_nanos() / 4 } else { self.beat_nanos() }
     }
 
     pub(super) fn sent(&mut self, now: i64) {
-        self.sent_at = now;
+        let beat = self.beat_nanos();
+        // The first beats of all daemons are sent at once, where they start at once. The second ones are
+        // not: each daemon has a time of its own in the interval.
+        let early = if self.is_first {
+            (wire::hash::mix(u64::from(self.own.0), 0) % 1024) as i64
+        } else {
+            0
+        };
+        self.is_first = false;
+        self.sent_at = now - beat / 1024 * early;
     }
 
     pub(super) fn forget_lease(&mut self) {
@@ -115,10 +190,10 @@ impl Beats {
         incarnation: u64,
         now: i64,
     ) {
-        if !self.voters.contains(&voter) || grant.incarnation != incarnation || grant.sent > now {
+        if !self.voters.has(voter) || grant.incarnation != incarnation || grant.sent > now {
             return;
         }
-        self.last_grant = Some(voter);
+        self.last_grant = Some((voter, now));
         let latest = self.granted.entry(voter).or_insert(grant.sent);
         *latest = grant.sent.max(*latest);
         let lease = self.lease_nanos();
@@ -135,48 +210,82 @@ impl Beats {
         }
     }
 
-    const fn majority(&self) -> usize {
-        self.voters.len() / 2 + 1
-    }
-
-    /// The n-th best of the values of all voters, where n is a majority.
-    fn agreed(&self, values: impl Iterator<Item = i64>, best: fn(&mut Vec<i64>)) -> Option<i64> {
-        let mut values: Vec<i64> = values.collect();
-        best(&mut values);
-        values.get(self.majority() - 1).copied()
-    }
-
     pub(super) fn has_lease(&self, now: i64) -> bool {
-        let sent = self.granted.values().copied();
-        let latest_first = |values: &mut Vec<i64>| values.sort_unstable_by(|a, b| b.cmp(a));
-        let agreed = self.agreed(sent, latest_first);
-        agreed.is_some_and(|sent| now - sent < self.lease_nanos())
+        // The n-th latest of the beats, where n is a majority.
+        let age = |voter| self.granted.get(&voter).map(|&sent| now - sent);
+        self.voters.agreed(age).is_some_and(|age| age < self.lease_nanos())
+    }
+
+    fn lease_and_drift_nanos(&self) -> i64 {
+        self.lease_nanos() + self.lease_nanos() / DRIFT_DIVISOR
     }
 
     /// When all leases of daemons that are down in this epoch of the membership have ended for sure.
     /// `None`: too few voters are known to know of it.
     pub(super) fn leases_end(&self, epoch: u64) -> Option<i64> {
-        let quiet_since = self.known.values().filter_map(|known| {
+        let quiet_since = |voter| {
+            let known = self.known.get(&voter)?;
             known.iter().find(|&&(it, _)| it >= epoch).map(|&(_, since)| since)
-        });
-        let lease = self.lease_nanos();
-        let agreed = self.agreed(quiet_since, |values| values.sort_unstable());
-        agreed.map(|since| since + lease + lease / DRIFT_DIVISOR)
+        };
+        let agreed = self.voters.agreed(quiet_since);
+        agreed.map(|since| since + self.lease_and_drift_nanos())
+    }
+
+    /// Whether a majority of the voters is known to know the voters.
+    pub(super) fn are_voters_known(&self) -> bool {
+        self.leases_end(self.voters.since).is_some()
+    }
+
+    /// While two sets of voters are joint: when all leases have ended that older voters granted alone.
+    pub(super) fn older_leases_end(&self) -> Option<i64> {
+        let known_at = |voter: DaemonIndex| {
+            let (since, at) = self.pulses.get(usize::from(voter.0))?.voters_since;
+            (since >= self.voters.since).then_some(at)
+        };
+        self.voters.agreed_before(known_at).map(|at| at + self.lease_and_drift_nanos())
+    }
+
+    /// The epoch of the membership that a daemon knew when it was heard last.
+    pub(super) fn epoch_of(&self, daemon: DaemonIndex) -> u64 {
+        self.pulses.get(usize::from(daemon.0)).map_or(0, |pulse| pulse.epoch)
+    }
+
+    /// How this daemon, which leads, sees another one, or a voter.
+    pub(super) fn reach(&self, daemon: DaemonIndex, voter: Option<Voter>, now: i64) -> Reach {
+        let Some(pulse) = self.pulses.get(usize::from(daemon.0)) else { return Reach::Gone };
+        let may_begin = now - self.voters_at < VOTER_BEGINS_NANOS;
+        let is_lost = voter.is_some_and(|it| pulse.votes_as != Some(it)) && !may_begin;
+        if now - pulse.heard >= VOTER_GONE_NANOS || is_lost && pulse.mean > 0 {
+            Reach::Gone
+        } else if now - pulse.heard < 3 * self.beat_nanos() && pulse.has_lease {
+            Reach::Able
+        } else {
+            Reach::Quiet
+        }
     }
 
     /// For a voter's grant: how long nothing was granted to daemons that are down.
     pub(super) fn quiet_nanos(&self, membership: &Membership, now: i64) -> u64 {
-        let down = membership.daemons().filter(|(_, member)| member.presence == Presence::Down);
+        // One that has left has handed over everything.
+        let down = membership
+            .daemons()
+            .filter(|(_, member)| member.presence == Presence::Down && !member.has_left());
         let granted = down.filter_map(|(daemon, _)| self.pulses.get(usize::from(daemon.0)));
         granted.map(|pulse| now - pulse.heard).min().unwrap_or(i64::MAX).cast_unsigned()
     }
 
-    pub(super) fn heard(&mut self, daemon: DaemonIndex, now: i64) {
+    pub(super) fn heard(&mut self, daemon: DaemonIndex, beat: &Beat, now: i64) {
         let Some(pulse) = self.pulses.get_mut(usize::from(daemon.0)) else { return };
         let apart = now - pulse.heard;
         pulse.heard = now;
         pulse.mean += (apart - pulse.mean) / 8;
         pulse.deviation += ((apart - pulse.mean).abs() - pulse.deviation) / 8;
+        pulse.votes_as = beat.votes_as;
+        pulse.has_lease = beat.has_lease;
+        pulse.epoch = beat.epoch;
+        if beat.voters_since > pulse.voters_since.0 {
+            pulse.voters_since = (beat.voters_since, now);
+        }
         self.checks.remove(&daemon);
     }
 
@@ -203,12 +312,12 @@ impl Beats {
         for (daemon, member) in membership.daemons() {
             let pulse = self.pulses.get(usize::from(daemon.0));
             let is_missing = pulse.is_some_and(|pulse| self.is_missing(pulse, now));
-            let may = member.presence != Presence::Down && daemon != own;
+            let may = member.takes_part() && daemon != own;
             if !may || !is_missing || self.checks.contains_key(&daemon) {
                 continue;
             }
-            let mut asked: Vec<DaemonIndex> =
-                self.voters.iter().copied().filter(|&voter| voter != daemon).collect();
+            let voters = self.voters.daemons();
+            let mut asked: Vec<DaemonIndex> = voters.filter(|&voter| voter != daemon).collect();
             // Daemons that are heard, other ones each time.
             let count = membership.members.len() as u64;
             let first = wire::hash::mix(u64::from(daemon.0), now.cast_unsigned()) % count.max(1);
@@ -216,7 +325,7 @@ impl Beats {
             let others = others.filter(|&other| {
                 let pulse = self.pulses.get(usize::from(other.0));
                 other != daemon
-                    && !self.voters.contains(&other)
+                    && !self.voters.has(other)
                     && membership.is_up(other)
                     && pulse.is_some_and(|pulse| !self.is_missing(pulse, now))
             });

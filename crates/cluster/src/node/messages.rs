@@ -2,7 +2,9 @@
 
 use crate::change::{Change, Following, Tenure};
 use crate::encoding::{Decode, Encode, flag};
+use crate::membership::ServiceIndex;
 use crate::shipping::{Parcel, Receipt};
+use crate::voters::Voter;
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 
@@ -16,6 +18,12 @@ pub(super) struct Beat {
     pub sent: i64,
     /// Epoch of the membership that the sender knows.
     pub epoch: u64,
+    /// Epoch of the membership that has the voters which the sender knows.
+    pub voters_since: u64,
+    /// The name under which it votes, if it does.
+    pub votes_as: Option<Voter>,
+    /// Whether it has a lease, so a majority of voters reaches it.
+    pub has_lease: bool,
 }
 
 /// A voter's answer: until some time after `sent` it counts the sender as alive.
@@ -36,8 +44,20 @@ pub(super) enum Message<'a> {
     Beat(Beat),
     Grant(Grant),
     Membership(&'a [u8]),
-    Check { daemon: DaemonIndex },
-    Checked { daemon: DaemonIndex, is_reached: bool },
+    /// Changes since an epoch, each encoded as `consensus::Made`.
+    Changes {
+        since: u64,
+        list: &'a [u8],
+    },
+    /// As from `encode_loads`.
+    Loads(&'a [u8]),
+    Check {
+        daemon: DaemonIndex,
+    },
+    Checked {
+        daemon: DaemonIndex,
+        is_reached: bool,
+    },
     Advise(Following),
     Parcel(Parcel<'a>),
     Receipt(Receipt),
@@ -61,6 +81,10 @@ impl Encode for Message<'_> {
                 u8::from(beat.is_empty).encode(to);
                 beat.sent.cast_unsigned().encode(to);
                 beat.epoch.encode(to);
+                beat.voters_since.encode(to);
+                u8::from(beat.has_lease).encode(to);
+                u8::from(beat.votes_as.is_some()).encode(to);
+                beat.votes_as.iter().for_each(|voter| voter.encode(to));
             }
             Message::Grant(grant) => {
                 to.push(3);
@@ -71,6 +95,15 @@ impl Encode for Message<'_> {
             }
             Message::Membership(bytes) => {
                 to.push(4);
+                to.extend_from_slice(bytes);
+            }
+            Message::Changes { since, list } => {
+                to.push(10);
+                since.encode(to);
+                to.extend_from_slice(list);
+            }
+            Message::Loads(bytes) => {
+                to.push(11);
                 to.extend_from_slice(bytes);
             }
             Message::Check { daemon } => {
@@ -102,6 +135,24 @@ impl Encode for Message<'_> {
 
 const PARCEL: u8 = 8;
 
+/// Services (4 bytes each) and their loads (8).
+pub(super) fn encode_loads(loads: &[(ServiceIndex, u64)]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(loads.len() * 12);
+    for (service, load) in loads {
+        service.0.encode(&mut bytes);
+        load.encode(&mut bytes);
+    }
+    bytes
+}
+
+pub(super) fn loads(bytes: &[u8]) -> impl Iterator<Item = (ServiceIndex, u64)> {
+    let mut reader = Reader::new(bytes);
+    core::iter::from_fn(move || {
+        let service = reader.u32().ok()?;
+        Some((ServiceIndex(service), reader.u64().ok()?))
+    })
+}
+
 impl<'a> Message<'a> {
     /// The message with a parcel that is encoded already.
     pub(super) fn of_parcel(encoded: &[u8]) -> Vec<u8> {
@@ -120,7 +171,20 @@ impl<'a> Message<'a> {
                 let (incarnation, domain) = (from.u64()?, from.u32()?);
                 let is_empty = flag(&mut from)?;
                 let (sent, epoch) = (from.u64()?.cast_signed(), from.u64()?);
-                Message::Beat(Beat { incarnation, domain, is_empty, sent, epoch })
+                let voters_since = from.u64()?;
+                let has_lease = flag(&mut from)?;
+                let votes_as =
+                    if flag(&mut from)? { Some(Voter::decode(&mut from)?) } else { None };
+                Message::Beat(Beat {
+                    incarnation,
+                    domain,
+                    is_empty,
+                    sent,
+                    epoch,
+                    voters_since,
+                    votes_as,
+                    has_lease,
+                })
             }
             3 => {
                 let (incarnation, sent) = (from.u64()?, from.u64()?.cast_signed());
@@ -140,6 +204,11 @@ impl<'a> Message<'a> {
             }
             PARCEL => return Ok(Message::Parcel(Parcel::from_bytes(from.rest())?)),
             9 => Message::Receipt(Receipt::decode(&mut from)?),
+            10 => {
+                let since = from.u64()?;
+                return Ok(Message::Changes { since, list: from.rest() });
+            }
+            11 => return Ok(Message::Loads(from.rest())),
             _ => return Err(Malformed),
         };
         from.end()?;

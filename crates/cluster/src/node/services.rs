@@ -7,8 +7,8 @@ use crate::REPEAT_NANOS;
 use crate::change::{Change, Following, Tenure};
 use crate::membership::{Membership, ServiceIndex};
 use crate::shipping::follower::{FollowerOutput, Standby};
-use crate::shipping::owner::{Owner, OwnerOutput};
-use crate::shipping::{Lane, Parcel, Receipt};
+use crate::shipping::owner::{LOG_BYTES_MAX, Owner, OwnerOutput};
+use crate::shipping::{Lane, Parcel, Position, Receipt};
 use std::collections::BTreeMap;
 use wire::DaemonIndex;
 
@@ -46,16 +46,49 @@ struct Owned {
 }
 
 /// See the module.
-#[derive(Default)]
 pub(super) struct Services {
     owned: BTreeMap<ServiceIndex, Owned>,
     standbys: BTreeMap<ServiceIndex, Standby>,
     proposals: Vec<Change>,
+    /// Bytes of records that an owner keeps.
+    log_bytes_max: usize,
+    /// Followers that got the delta.
+    resumed: u64,
 }
 
 impl Services {
+    pub(super) const fn new() -> Services {
+        Services {
+            owned: BTreeMap::new(),
+            standbys: BTreeMap::new(),
+            proposals: Vec::new(),
+            log_bytes_max: LOG_BYTES_MAX,
+            resumed: 0,
+        }
+    }
+
+    pub(super) const fn set_log_bytes_max(&mut self, bytes: usize) {
+        self.log_bytes_max = bytes;
+    }
+
+    pub(super) const fn resumed(&self) -> u64 {
+        self.resumed
+    }
+
+    pub(super) fn position(&self, service: ServiceIndex) -> Option<Position> {
+        self.standbys.get(&service)?.position()
+    }
+
+    pub(super) fn has_copy(&mut self, service: ServiceIndex, position: Position) {
+        self.standbys.insert(service, Standby::returned(position));
+    }
+
     pub(super) fn owns(&self, service: ServiceIndex) -> bool {
         self.owned.contains_key(&service)
+    }
+
+    pub(super) fn owns_any(&self) -> bool {
+        !self.owned.is_empty()
     }
 
     pub(super) fn is_paused(&self, service: ServiceIndex) -> bool {
@@ -122,6 +155,7 @@ impl Services {
             let mut outputs = Vec::new();
             owned.owner.receipt(from, receipt, now, &mut outputs);
             self.perform(service, outputs, out);
+            self.continue_handover(service, now, out);
         }
     }
 
@@ -197,19 +231,23 @@ impl Services {
             let of = Tenure { service, epoch: seat.epoch };
             let is_owner = is_present && seat.owner == Some(own);
             let before = self.owned.get(&service).map(|it| it.owner.of());
+            if !is_owner && before.is_none() {
+                continue;
+            }
             if before.is_some() && (!is_owner || before != Some(of)) {
                 self.release(service, out);
             }
             if is_owner && !self.owned.contains_key(&service) {
+                let began_with = self.standbys.remove(&service).and_then(|it| it.position());
+                let log_bytes = if membership.followers > 0 { self.log_bytes_max } else { 0 };
                 let owned = Owned {
-                    owner: Owner::new(of, now),
+                    owner: Owner::new(of, began_with, log_bytes, now),
                     handover: None,
                     in_epoch: membership.epoch,
                     settles_at: None,
                     is_settled: false,
                 };
                 self.owned.insert(service, owned);
-                self.standbys.remove(&service);
                 out.push(Action::Activate(of));
             }
             if let Some(owned) = self.owned.get_mut(&service) {
@@ -298,6 +336,7 @@ impl Services {
                 OwnerOutput::Send { to, parcel } => {
                     out.push(Action::Send { to, message: Message::of_parcel(&parcel) });
                 }
+                OwnerOutput::Resumed => self.resumed += 1,
                 OwnerOutput::Slice(lane) => out.push(Action::Slice(lane)),
                 OwnerOutput::Replicated { ticket } => {
                     out.push(Action::Replicated { service, ticket });

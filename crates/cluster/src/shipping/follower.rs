@@ -1,6 +1,6 @@
 //! The follower's side of one service: it stores what the owner appends, and becomes the owner from it.
 
-use super::{Contents, Lane, Parcel, Receipt};
+use super::{Contents, Lane, Parcel, Position, Receipt};
 
 /// An action of the daemon; they are done in their order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,9 +22,23 @@ pub enum FollowerOutput<'a> {
 pub struct Standby {
     /// The lane that is received, and the number of its last stored parcel.
     lane: Option<(Lane, u64)>,
+    /// The position of the whole copy. None: it is no state of a log, or nothing is known of it.
+    position: Option<Position>,
 }
 
 impl Standby {
+    /// A copy that was stored by an earlier process, which knew that it has these records at least.
+    #[must_use]
+    pub const fn returned(position: Position) -> Standby {
+        Standby { lane: None, position: Some(Position { is_exact: false, ..position }) }
+    }
+
+    /// The position of the copy that the follower would go on from.
+    #[must_use]
+    pub const fn position(&self) -> Option<Position> {
+        self.position
+    }
+
     /// Takes a parcel. `known_epoch` is the epoch of the service in this daemon's membership: an
     /// owner of an earlier one is no longer the owner.
     pub fn receive<'a>(
@@ -33,27 +47,26 @@ impl Standby {
         known_epoch: u64,
         out: &mut Vec<FollowerOutput<'a>>,
     ) {
-        if parcel.lane.of.epoch < known_epoch {
+        let lane = parcel.lane;
+        if lane.of.epoch < known_epoch {
             return;
         }
+        let receipt =
+            |stored, position| FollowerOutput::Receipt(Receipt { lane, stored, position });
         let is_next = match self.lane {
-            Some((lane, stored)) if lane == parcel.lane => {
+            Some((known, stored)) if known == lane => {
                 if parcel.number <= stored {
                     // The receipt was lost.
-                    let receipt = Receipt { lane, stored: Some(stored) };
-                    out.push(FollowerOutput::Receipt(receipt));
+                    out.push(receipt(Some(stored), self.position));
                     return;
                 }
-                parcel.number == stored + 1
+                parcel.number == stored + 1 && parcel.contents != Contents::Ask
             }
-            Some((lane, _)) if lane > parcel.lane => return,
+            Some((known, _)) if known > lane => return,
             _ => {
-                let is_first = parcel.number == 1;
-                if is_first {
-                    out.push(FollowerOutput::Begin);
-                } else if parcel.first > 1 {
-                    let receipt = Receipt { lane: parcel.lane, stored: None };
-                    out.push(FollowerOutput::Receipt(receipt));
+                let is_first = parcel.number == 1 && parcel.contents == Contents::Ask;
+                if !is_first && parcel.first > 1 {
+                    out.push(receipt(None, None));
                 }
                 is_first
             }
@@ -62,13 +75,31 @@ impl Standby {
         if !is_next {
             return;
         }
-        out.push(match parcel.contents {
-            Contents::Records(batch) => FollowerOutput::Records(batch),
-            Contents::Slice(batch) => FollowerOutput::Slice(batch),
-            Contents::Complete => FollowerOutput::Complete,
-        });
-        self.lane = Some((parcel.lane, parcel.number));
-        let receipt = Receipt { lane: parcel.lane, stored: Some(parcel.number) };
-        out.push(FollowerOutput::Receipt(receipt));
+        self.lane = Some((lane, parcel.number));
+        self.store(parcel, out);
+        out.push(receipt(Some(parcel.number), self.position));
+    }
+
+    fn store<'a>(&mut self, parcel: &Parcel<'a>, out: &mut Vec<FollowerOutput<'a>>) {
+        let (epoch, records) = (parcel.lane.of.epoch, parcel.records);
+        match parcel.contents {
+            Contents::Ask => {}
+            Contents::Snapshot => {
+                // From here on the copy has later records without those before.
+                self.position = None;
+                out.push(FollowerOutput::Begin);
+            }
+            Contents::Records(batch) => {
+                let is_exact = self.position.is_some_and(|it| it.is_exact);
+                let next = Position { epoch, records, is_exact };
+                self.position = self.position.map(|_| next);
+                out.push(FollowerOutput::Records(batch));
+            }
+            Contents::Slice(batch) => out.push(FollowerOutput::Slice(batch)),
+            Contents::Complete => {
+                self.position = Some(Position { epoch, records, is_exact: true });
+                out.push(FollowerOutput::Complete);
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
-//! The owner's side of one service: batches, lanes, and operations that wait until they are replicated.
+//! The owner's side of one service: batches, lanes, the records that it keeps for followers that return,
+//! and operations that wait until they are replicated.
 
-use super::{Contents, Lane, Parcel, Receipt};
+use super::{Contents, Lane, Parcel, Position, Receipt};
 use crate::REPEAT_NANOS;
 use crate::change::{Change, Following, Tenure};
 use crate::encoding::Encode;
@@ -17,6 +18,10 @@ pub const BATCH_BYTES: usize = 256 << 10;
 const WINDOW: usize = 8;
 /// Bytes that a lane keeps for a follower; beyond them it begins anew.
 pub const LANE_BYTES_MAX: usize = 64 << 20;
+/// Bytes of records that an owner keeps for followers that return: about 30,000 operations, so that a
+/// daemon that starts again within seconds needs no snapshot.
+pub const LOG_BYTES_MAX: usize = 4 << 20;
+const _: () = assert!(LOG_BYTES_MAX <= LANE_BYTES_MAX);
 /// A follower that is in sync and sends no receipt for this long is dropped.
 pub const SILENCE_NANOS: i64 = 1_000_000_000;
 
@@ -32,6 +37,8 @@ pub enum OwnerOutput {
     },
     /// Calls `Owner::slice` for this lane, until the snapshot is complete.
     Slice(Lane),
+    /// A follower that returned gets the delta.
+    Resumed,
     /// The operation is replicated.
     Replicated {
         /// As in `Owner::wait`.
@@ -43,6 +50,8 @@ pub enum OwnerOutput {
 
 #[derive(Clone)]
 enum Load {
+    Ask,
+    Snapshot,
     Records(Rc<[u8]>),
     Slice(Rc<[u8]>),
     Complete,
@@ -54,13 +63,15 @@ impl Load {
             Load::Records(batch) => Contents::Records(batch),
             Load::Slice(batch) => Contents::Slice(batch),
             Load::Complete => Contents::Complete,
+            Load::Ask => Contents::Ask,
+            Load::Snapshot => Contents::Snapshot,
         }
     }
 
     fn bytes(&self) -> usize {
         match self {
             Load::Records(batch) | Load::Slice(batch) => batch.len(),
-            Load::Complete => 0,
+            Load::Ask | Load::Snapshot | Load::Complete => 0,
         }
     }
 }
@@ -75,9 +86,11 @@ struct Kept {
 /// How far a follower has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum LaneProgress {
+    /// It is asked for the position of its copy.
+    Asked,
     /// It receives the snapshot.
     Snapshot,
-    /// The snapshot ends with the parcel of this number.
+    /// The snapshot ends with the parcel of this number; the delta has none, and begins after it.
     Records { complete: u64 },
     /// From now on it counts. It is in sync once it has the first `needed` records, some of which were
     /// acknowledged without it.
@@ -108,7 +121,10 @@ struct LaneState {
 
 impl LaneState {
     const fn counts(&self) -> bool {
-        !matches!(self.progress, LaneProgress::Snapshot | LaneProgress::Records { .. })
+        !matches!(
+            self.progress,
+            LaneProgress::Asked | LaneProgress::Snapshot | LaneProgress::Records { .. }
+        )
     }
 
     const fn following(&self) -> Following {
@@ -121,9 +137,47 @@ impl LaneState {
     }
 }
 
+/// The last records of an owner.
+struct Recent {
+    /// The position of the copy with which the owner began, if that is known.
+    began_with: Option<Position>,
+    batches: VecDeque<Kept>,
+    bytes: usize,
+    bytes_max: usize,
+    /// Records before the first batch.
+    before: u64,
+}
+
+impl Recent {
+    fn keep(&mut self, batch: &Rc<[u8]>, records: u64) {
+        self.bytes += batch.len();
+        self.batches.push_back(Kept { load: Load::Records(Rc::clone(batch)), records });
+        while self.bytes > self.bytes_max
+            && let Some(first) = self.batches.pop_front()
+        {
+            self.bytes -= first.load.bytes();
+            self.before = first.records;
+        }
+    }
+
+    /// The records of the owner of `epoch` that a copy has, if all later ones are here.
+    fn resumes_at(&self, epoch: u64, position: Position) -> Option<u64> {
+        let is_beginning = position.is_exact && self.began_with == Some(position);
+        let records = if position.epoch == epoch {
+            position.records
+        } else if is_beginning {
+            0
+        } else {
+            return None;
+        };
+        (records >= self.before && self.bytes_max > 0).then_some(records)
+    }
+}
+
 /// One service that this daemon owns.
 pub struct Owner {
     of: Tenure,
+    recent: Recent,
     lanes: Vec<LaneState>,
     lanes_begun: u64,
     filling: Vec<u8>,
@@ -138,11 +192,18 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The owner begins.
+    /// The owner begins, with a copy of this position. It keeps `log_bytes_max` bytes of records.
     #[must_use]
-    pub fn new(of: Tenure, now: i64) -> Owner {
+    pub fn new(of: Tenure, began_with: Option<Position>, log_bytes_max: usize, now: i64) -> Owner {
         Owner {
             of,
+            recent: Recent {
+                began_with,
+                batches: VecDeque::new(),
+                bytes: 0,
+                bytes_max: log_bytes_max,
+                before: 0,
+            },
             lanes: Vec::new(),
             lanes_begun: 0,
             filling: Vec::new(),
@@ -160,10 +221,15 @@ impl Owner {
         self.of
     }
 
+    /// Whether anybody may ask for records.
+    fn keeps(&self) -> bool {
+        !self.lanes.is_empty() || self.recent.bytes_max > 0
+    }
+
     /// A record was appended to the log.
     pub fn append(&mut self, record: &[u8]) {
         self.appended += 1;
-        if !self.lanes.is_empty() {
+        if self.keeps() {
             super::put_record(&mut self.filling, record);
         }
     }
@@ -207,27 +273,26 @@ impl Owner {
             match known {
                 Some(lane) if follower.is_in_sync => lane.progress = LaneProgress::InSync,
                 Some(_) => {}
-                None => self.begin(follower.daemon, follower.since, now, out),
+                None => self.begin(follower.daemon, follower.since, now),
             }
         }
-        if self.lanes.is_empty() {
+        if !self.keeps() {
             self.filling = Vec::new();
             self.sealed = self.appended;
         }
         self.release(out);
     }
 
-    fn begin(&mut self, follower: DaemonIndex, since: u64, now: i64, out: &mut Vec<OwnerOutput>) {
-        // Records appended before are in the snapshot.
+    fn begin(&mut self, follower: DaemonIndex, since: u64, now: i64) {
         self.seal();
         self.sealed = self.appended;
         self.lanes_begun += 1;
         let lane = Lane { of: self.of, number: self.lanes_begun };
-        self.lanes.push(LaneState {
+        let mut lane = LaneState {
             follower,
             since,
             lane,
-            progress: LaneProgress::Snapshot,
+            progress: LaneProgress::Asked,
             kept: VecDeque::new(),
             kept_bytes: 0,
             first: 1,
@@ -236,8 +301,9 @@ impl Owner {
             heard_at: now,
             proposed_at: None,
             records: 0,
-        });
-        out.push(OwnerOutput::Slice(lane));
+        };
+        lane.keep(Load::Ask, self.sealed);
+        self.lanes.push(lane);
     }
 
     fn seal(&mut self) {
@@ -251,8 +317,29 @@ impl Owner {
         let batch: Rc<[u8]> = self.filling.as_slice().into();
         self.filling.clear();
         for lane in &mut self.lanes {
-            lane.keep(Load::Records(Rc::clone(&batch)), self.sealed);
+            if lane.progress != LaneProgress::Asked {
+                lane.keep(Load::Records(Rc::clone(&batch)), self.sealed);
+            }
         }
+        if self.recent.bytes_max > 0 {
+            self.recent.keep(&batch, self.sealed);
+        }
+    }
+
+    /// A follower says which records it has: it gets those that follow, or everything.
+    fn answer(lane: &mut LaneState, recent: &Recent, position: Option<Position>) -> OwnerOutput {
+        let resumes_at = position.and_then(|it| recent.resumes_at(lane.lane.of.epoch, it));
+        let Some(records) = resumes_at else {
+            lane.progress = LaneProgress::Snapshot;
+            lane.keep(Load::Snapshot, 0);
+            return OwnerOutput::Slice(lane.lane);
+        };
+        lane.records = records;
+        lane.progress = LaneProgress::Records { complete: 1 };
+        for batch in recent.batches.iter().filter(|it| it.records > records) {
+            lane.keep(batch.load.clone(), batch.records);
+        }
+        OwnerOutput::Resumed
     }
 
     /// A receipt of a follower.
@@ -273,7 +360,7 @@ impl Owner {
             } else {
                 let since = lane.since;
                 self.lanes.retain(|it| it.follower != from);
-                self.begin(from, since, now, out);
+                self.begin(from, since, now);
             }
             return;
         };
@@ -286,6 +373,9 @@ impl Owner {
             lane.first += 1;
             lane.sent = lane.sent.saturating_sub(1);
             lane.sent_at = now;
+        }
+        if lane.progress == LaneProgress::Asked && stored >= 1 {
+            out.push(Owner::answer(lane, &self.recent, receipt.position));
         }
         self.release(out);
         self.tick(now, out);
@@ -328,8 +418,9 @@ impl Owner {
                 && let Some(kept) = lane.kept.get(lane.sent)
             {
                 let number = lane.first + lane.sent as u64;
-                let (first, contents) = (lane.first, kept.load.contents());
-                let parcel = Parcel { lane: lane.lane, number, first, contents };
+                let (first, records) = (lane.first, kept.records);
+                let contents = kept.load.contents();
+                let parcel = Parcel { lane: lane.lane, number, first, records, contents };
                 out.push(OwnerOutput::Send { to: lane.follower, parcel: parcel.to_bytes() });
                 if lane.sent == 0 {
                     lane.sent_at = now;
@@ -380,7 +471,7 @@ impl Owner {
         }
         for (follower, since) in anew {
             self.lanes.retain(|it| it.follower != follower);
-            self.begin(follower, since, now, out);
+            self.begin(follower, since, now);
         }
     }
 }

@@ -4,7 +4,7 @@ use crate::world::World;
 use cluster::change::{Change, Following, Tenure};
 use cluster::encoding::{Decode as _, Encode as _};
 use cluster::membership::{Membership, ServiceIndex, Unsuitable};
-use cluster::shipping::{Contents, Lane, Parcel, Receipt, put_record, records};
+use cluster::shipping::{Contents, Lane, Parcel, Position, Receipt, put_record, records};
 use proptest::prelude::*;
 use wire::DaemonIndex;
 
@@ -13,7 +13,7 @@ fn following(n: [u64; 4]) -> Following {
     Following { of, follower: DaemonIndex(n[2] as u16), since: n[3] }
 }
 
-fn changes(n: [u64; 4]) -> [Change; 7] {
+fn changes(n: [u64; 4]) -> [Change; 9] {
     let (of, daemon) = (following(n), DaemonIndex(n[2] as u16));
     [
         Change::Down { daemon, incarnation: n[0] },
@@ -28,6 +28,8 @@ fn changes(n: [u64; 4]) -> [Change; 7] {
         Change::DropFollower { of },
         Change::InSync { of },
         Change::HandOver { of },
+        Change::Add { daemon, incarnation: n[0], domain: n[1] as u32 },
+        Change::Left { daemon },
     ]
 }
 
@@ -42,7 +44,7 @@ proptest! {
     /// Any changes, in any order: each is made or refused as a whole, and the result is encoded.
     #[test]
     fn any_changes_leave_a_membership(
-        list in prop::collection::vec((prop::array::uniform4(0_u64..6), 0_usize..7), 0..60),
+        list in prop::collection::vec((prop::array::uniform4(0_u64..6), 0_usize..9), 0..60),
     ) {
         let mut membership = Membership::initial(&[0, 1, 2, 3], 5, 1, false).expect("a setup");
         for (n, kind) in list {
@@ -90,14 +92,19 @@ proptest! {
         list.iter().for_each(|record| put_record(&mut batch, record));
         prop_assert!(records(&batch).eq(list.iter().map(Vec::as_slice)));
         let lane = Lane { of: following(n).of, number: n[3] };
-        for contents in [Contents::Records(&batch), Contents::Slice(&batch), Contents::Complete] {
-            let parcel = Parcel { lane, number: n[0], first: n[1], contents };
+        let full = [Contents::Records(&batch), Contents::Slice(&batch)];
+        let empty = [Contents::Ask, Contents::Snapshot, Contents::Complete];
+        for contents in full.into_iter().chain(empty) {
+            let parcel = Parcel { lane, number: n[0], first: n[1], records: n[2], contents };
             let bytes = parcel.to_bytes();
             prop_assert_eq!(Parcel::from_bytes(&bytes), Ok(parcel));
         }
         for stored in [None, Some(n[0] / 2)] {
-            let receipt = Receipt { lane, stored };
-            prop_assert_eq!(Receipt::from_bytes(&receipt.to_bytes()), Ok(receipt));
+            let known = Position { epoch: n[1], records: n[2], is_exact: n[3].is_multiple_of(2) };
+            for position in [None, Some(known)] {
+                let receipt = Receipt { lane, stored, position };
+                prop_assert_eq!(Receipt::from_bytes(&receipt.to_bytes()), Ok(receipt));
+            }
         }
     }
 }

@@ -19,6 +19,14 @@ pub(crate) struct Faults {
     pub(crate) moves: u64,
     /// Nodes that come back with nothing.
     pub(crate) losses: u64,
+    /// Processes that end in the middle of what one input led to.
+    pub(crate) crashes: u64,
+    /// Processes that are killed and stay away for so long that voters are replaced.
+    pub(crate) absences: u64,
+    /// Daemons that join.
+    pub(crate) grows: u64,
+    /// Daemons that leave.
+    pub(crate) leaves: u64,
     /// Messages that are lost.
     pub(crate) loss_percent: u64,
 }
@@ -35,6 +43,9 @@ pub(crate) enum Fault {
     Weigh(u64),
     /// The node and all that it stored. Happens only when every service has its followers.
     Lose(u16),
+    Crash(u16, i64),
+    Grow,
+    Leave(u16),
 }
 
 impl Faults {
@@ -45,6 +56,10 @@ impl Faults {
         pauses: 0,
         moves: 0,
         losses: 0,
+        crashes: 0,
+        absences: 0,
+        grows: 0,
+        leaves: 0,
         loss_percent: 0,
     };
 
@@ -52,6 +67,7 @@ impl Faults {
     pub(crate) fn plan(&self, daemons: u16, random: &mut Random) -> (Vec<(i64, Fault)>, i64) {
         let mut plan = Vec::new();
         let other = self.kills + self.cuts + self.one_way_cuts + self.pauses + self.moves;
+        let other = other + self.crashes + self.absences + self.grows + self.leaves;
         let span = SECOND * (2 + other as i64);
         let mut any = |end: u64| random.uniform(end);
         let mut at = || 3 * SECOND + any(span.cast_unsigned()).cast_signed();
@@ -82,12 +98,33 @@ impl Faults {
         for _ in 0..self.moves {
             plan.push((next(), Fault::Weigh(random.next())));
         }
+        for _ in 0..self.crashes {
+            let when = next();
+            plan.push((when, Fault::Crash(daemon(random), length(random))));
+        }
+        for _ in 0..self.absences {
+            let (when, index) = (next(), daemon(random));
+            plan.push((when, Fault::Kill(index)));
+            plan.push((when + 3 * SECOND + 2 * length(random), Fault::Start(index)));
+        }
+        for index in 0..self.grows {
+            let when = next();
+            // Some at once.
+            let same = plan.iter().rev().find(|it| it.1 == Fault::Grow && index % 2 == 1);
+            plan.push((same.map_or(when, |it| it.0), Fault::Grow));
+        }
+        for _ in 0..self.leaves {
+            plan.push((next(), Fault::Leave(daemon(random))));
+        }
         let mut end = 3 * SECOND + span + 4 * SECOND;
+        if self.absences > 0 {
+            end += 6 * SECOND;
+        }
         for _ in 0..self.losses {
             let index = daemon(random);
             plan.push((end, Fault::Lose(index)));
             plan.push((end + length(random), Fault::Start(index)));
-            end += 12 * SECOND;
+            end += 4 * SECOND;
         }
         plan.sort_by_key(|&(when, _)| when);
         (plan, end)

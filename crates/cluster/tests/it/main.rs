@@ -8,16 +8,26 @@ mod policy;
 mod world;
 
 use faults::Faults;
-use world::{Setup, World};
+use world::{Counts, Setup, World};
 
 /// Runs seeds of one setup, and names the seed of one that fails.
-fn campaign(name: &str, rounds: u64, setup: impl Fn(u64) -> (Setup, Faults)) {
+fn campaign(name: &str, rounds: u64, setup: impl Fn(u64) -> (Setup, Faults)) -> Counts {
+    runs(name, rounds, |seed| {
+        let (setup, faults) = setup(seed);
+        World::new(setup, seed).run(&faults)
+    })
+}
+
+fn runs(name: &str, rounds: u64, run: impl Fn(u64) -> Counts) -> Counts {
+    let mut counts = Counts::default();
     let first = testkit::seed(1);
     for seed in first..first + testkit::rounds(rounds) {
-        let (setup, faults) = setup(seed);
-        let outcome = std::panic::catch_unwind(|| World::new(setup, seed).run(&faults));
+        let run = std::panic::AssertUnwindSafe(&run);
+        let outcome = std::panic::catch_unwind(|| run(seed));
         assert!(outcome.is_ok(), "{name}: fails with TEST_SEED={seed}, see above");
+        counts += outcome.unwrap_or_default();
     }
+    counts
 }
 
 const QUIET: Faults = Faults::NONE;
@@ -33,7 +43,7 @@ fn a_cluster_without_faults_gets_its_followers() {
 
 #[test]
 fn processes_die_and_return() {
-    campaign("kills", 300, |seed| {
+    campaign("kills", 200, |seed| {
         let daemons = 3 + (seed % 5) as u16;
         (setup(daemons, 1 + (seed % 2) as u8), Faults { kills: 6, ..QUIET })
     });
@@ -41,7 +51,7 @@ fn processes_die_and_return() {
 
 #[test]
 fn networks_are_cut_in_all_ways() {
-    campaign("cuts", 300, |seed| {
+    campaign("cuts", 200, |seed| {
         let faults = Faults { cuts: 6, one_way_cuts: 6, loss_percent: 5, ..QUIET };
         (setup(3 + (seed % 5) as u16, 1), faults)
     });
@@ -49,21 +59,96 @@ fn networks_are_cut_in_all_ways() {
 
 #[test]
 fn processes_stand_still_and_go_on() {
-    campaign("pauses", 300, |seed| {
+    campaign("pauses", 200, |seed| {
         (setup(3 + (seed % 5) as u16, 1), Faults { pauses: 8, loss_percent: 2, ..QUIET })
     });
 }
 
 #[test]
 fn a_node_is_lost_with_all_that_it_has() {
-    campaign("losses", 200, |seed| {
+    campaign("losses", 150, |seed| {
         (setup(4 + (seed % 4) as u16, 1), Faults { losses: 3, loss_percent: 2, ..QUIET })
     });
 }
 
 #[test]
+fn voters_are_replaced() {
+    let counts = campaign("voters", 180, |seed| {
+        let faults = Faults {
+            absences: 3,
+            kills: 2,
+            cuts: 2,
+            one_way_cuts: 2,
+            pauses: 2,
+            crashes: 3,
+            losses: seed % 3,
+            loss_percent: seed % 8,
+            ..QUIET
+        };
+        (setup(4 + (seed % 5) as u16, 1), faults)
+    });
+    assert!(counts.voters > 0, "voters changed");
+}
+
+#[test]
+fn leases_of_older_voters_end_before_others_serve() {
+    let counts =
+        runs("older leases", 60, |seed| World::new(setup(7, 1), seed).run_with_older_lease());
+    assert!(counts.voters > 0, "voters changed");
+}
+
+#[test]
+fn an_instance_grows_and_shrinks() {
+    let counts = campaign("growth", 150, |seed| {
+        let faults = Faults {
+            grows: 1 + seed % 5,
+            leaves: seed % 4,
+            kills: seed % 3,
+            cuts: seed % 2,
+            crashes: 1,
+            loss_percent: 2,
+            ..QUIET
+        };
+        let daemons = 1 + (seed % 6) as u16;
+        let followers = u8::from(daemons > 1 && !seed.is_multiple_of(5));
+        let services = 4 * usize::from(daemons);
+        (Setup { domains: 12, services, ..setup(daemons, followers) }, faults)
+    });
+    assert!(counts.voters > 0, "voters changed");
+}
+
+#[test]
+fn a_hot_daemon_is_relieved_and_nothing_moves_to_and_fro() {
+    runs("hot", 6, |seed| {
+        let daemons = 3 + (seed % 3) as u16;
+        let services = 4 * usize::from(daemons);
+        let setup = Setup { services, ..setup(daemons, (seed % 2) as u8) };
+        World::new(setup, seed).relieves_a_hot_daemon();
+        Counts::default()
+    });
+}
+
+#[test]
+fn a_follower_that_returns_gets_the_records_since() {
+    let counts = campaign("returns", 150, |seed| {
+        let faults = Faults {
+            kills: 4,
+            absences: seed % 2,
+            pauses: 4,
+            cuts: 2,
+            crashes: 2,
+            moves: seed % 3,
+            loss_percent: seed % 5,
+            ..QUIET
+        };
+        (setup(3 + (seed % 2) as u16, 1 + (seed / 4 % 2) as u8), faults)
+    });
+    assert!(counts.resumed > 0 && counts.snapshots > 0, "both happen: {counts:?}");
+}
+
+#[test]
 fn services_move_while_faults_happen() {
-    campaign("moves", 400, |seed| {
+    campaign("moves", 250, |seed| {
         let faults = Faults { moves: 5, kills: 3, pauses: 3, cuts: 2, loss_percent: 3, ..QUIET };
         (setup(4 + (seed % 4) as u16, (seed % 3) as u8), faults)
     });
@@ -71,15 +156,16 @@ fn services_move_while_faults_happen() {
 
 #[test]
 fn everything_at_once() {
-    campaign("all", 480, |seed| {
+    campaign("all", 350, |seed| {
         let faults = Faults {
             kills: 4,
             cuts: 4,
             one_way_cuts: 4,
             pauses: 4,
             moves: 3,
-            losses: 0,
+            crashes: 3,
             loss_percent: 10,
+            ..QUIET
         };
         (setup(3 + (seed % 6) as u16, 1 + (seed % 2) as u8), faults)
     });
@@ -99,6 +185,30 @@ fn a_hundred_daemons_in_racks() {
 }
 
 #[test]
+fn growth_and_shrinking_stop_no_service_for_long() {
+    let mut all = Vec::new();
+    let first = testkit::seed(1);
+    for seed in first..first + testkit::rounds(10) {
+        let daemons = 1 + (seed % 5) as u16;
+        let services = 4 * usize::from(daemons);
+        let setup = Setup { domains: 16, services, ..setup(daemons, u8::from(daemons > 1)) };
+        all.extend(World::new(setup, seed).stalls_of_growth());
+    }
+    all.sort_unstable();
+    let (median, longest) = (all[all.len() / 2], all[all.len() - 1]);
+    let millis = |nanos: i64| nanos / 1_000_000;
+    testkit::show(&format!("growth: median {} ms, longest {} ms", millis(median), millis(longest)));
+    assert!(longest < 300_000_000, "{all:?}");
+}
+
+#[test]
+fn beats_of_a_thousand_daemons_are_spread() {
+    let setup = Setup { daemons: 1000, followers: 1, services: 1000, domains: 40 };
+    let (most, mean) = World::new(setup, testkit::seed(1)).beats_of_a_quiet_time();
+    assert!(mean > 100 && most < 2 * mean, "{most} beats in 50 ms, of {mean} in the mean");
+}
+
+#[test]
 fn most_failovers_take_less_than_a_second() {
     let mut all = Vec::new();
     let first = testkit::seed(1);
@@ -109,7 +219,8 @@ fn most_failovers_take_less_than_a_second() {
     }
     all.sort_unstable();
     let millis = |nanos: i64| nanos / 1_000_000;
-    println!("median {} ms, longest {} ms", millis(all[all.len() / 2]), millis(all[all.len() - 1]));
+    let (median, longest) = (millis(all[all.len() / 2]), millis(all[all.len() - 1]));
+    testkit::show(&format!("failovers: median {median} ms, longest {longest} ms"));
     // Where a late message disturbs the election of a new leader there is another one.
     assert!(all[all.len() * 95 / 100] < 1_000_000_000, "{all:?}");
     assert!(all[all.len() - 1] < 3_000_000_000, "{all:?}");

@@ -1,10 +1,25 @@
 //! The policy comes to rest, and then followers and loads are as they should be.
 
 use cluster::change::Change;
-use cluster::membership::{Membership, Presence, ServiceIndex};
-use cluster::policy::next_change;
+use cluster::membership::{Indispensable, Member, Membership, Presence, ServiceIndex};
+use cluster::policy::{self, Loads};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use wire::DaemonIndex;
+
+fn next_change(membership: &Membership, weights: &[u64]) -> Option<Change> {
+    let resting = BTreeSet::new();
+    policy::next_change(membership, &Loads { weights, resting: &resting, may_move: true })
+}
+
+/// A daemon is added and comes.
+fn add(membership: &mut Membership, daemon: u16, domain: u32) {
+    let daemon = DaemonIndex(daemon);
+    let add = Change::Add { daemon, incarnation: 1, domain };
+    membership.apply(&add).expect("the next index");
+    let up = Change::Up { daemon, incarnation: 2, domain, is_empty: true };
+    membership.apply(&up).expect("it was added");
+}
 
 /// Applies what the policy asks for, and followers that come in sync at once, until it asks for
 /// nothing.
@@ -76,13 +91,7 @@ fn a_new_daemon_gets_its_part_and_a_leaving_one_loses_all() {
             Membership::initial(&[0, 1, 2, 3], 16, followers, false).expect("a setup");
         settle(&mut membership, &[]);
         for daemon in 4..8 {
-            let up = Change::Up {
-                daemon: DaemonIndex(daemon),
-                incarnation: 1,
-                domain: daemon.into(),
-                is_empty: true,
-            };
-            membership.apply(&up).expect("the next index");
+            add(&mut membership, daemon, daemon.into());
         }
         settle(&mut membership, &[]);
         assert_eq!(loads(&membership, &[1; 16]), [2; 8]);
@@ -95,7 +104,51 @@ fn a_new_daemon_gets_its_part_and_a_leaving_one_loses_all() {
             assert!(seat.followers.iter().all(|it| it.daemon.0 < 4), "{seat:?}");
             assert_eq!(seat.followers.len(), usize::from(followers));
         }
+        let has_left = |it| membership.member(DaemonIndex(it)).is_some_and(Member::has_left);
+        assert!((4..8).all(has_left));
     }
+}
+
+#[test]
+fn whole_groups_go_to_new_daemons() {
+    let mut membership = Membership::initial(&[0, 1, 2, 3], 32, 0, false).expect("a setup");
+    for daemon in 4..8 {
+        add(&mut membership, daemon, daemon.into());
+    }
+    settle(&mut membership, &[]);
+    for (service, seat) in membership.services() {
+        assert_eq!(seat.owner, Some(DaemonIndex((service.0 & 7) as u16)), "{service:?}");
+    }
+    assert_eq!(policy::group(ServiceIndex(0b1101), 5), DaemonIndex(1), "no sixth daemon");
+    assert_eq!(policy::group(ServiceIndex(0b1101), 6), DaemonIndex(5));
+}
+
+#[test]
+fn two_that_grow_at_once_get_indices_of_their_own() {
+    let mut membership = Membership::initial(&[0, 1], 2, 1, false).expect("a setup");
+    let add =
+        |index, incarnation| Change::Add { daemon: DaemonIndex(index), incarnation, domain: 7 };
+    membership.apply(&add(2, 100)).expect("the next index");
+    membership.apply(&add(2, 200)).expect_err("it is taken");
+    membership.apply(&add(3, 200)).expect("the next index");
+    let known = membership.daemons().map(|(_, member)| (member.presence, member.incarnation));
+    assert!(known.skip(2).eq([(Presence::Down, 100), (Presence::Down, 200)]));
+}
+
+#[test]
+fn an_instance_shrinks_no_further_than_its_copies() {
+    let mut membership = Membership::initial(&[5, 5, 6], 4, 1, false).expect("a setup");
+    settle(&mut membership, &[]);
+    let (found, needed) = (1, 2);
+    let reason = Indispensable::Copies { found, needed };
+    assert_eq!(membership.may_leave(DaemonIndex(2)), Err(reason));
+    membership.apply(&Change::Leave { daemon: DaemonIndex(2) }).expect_err("as it says");
+    assert_eq!(membership.may_leave(DaemonIndex(3)), Err(Indispensable::Absent));
+    assert_eq!(membership.may_leave(DaemonIndex(0)), Ok(()));
+    membership.apply(&Change::Leave { daemon: DaemonIndex(0) }).expect("it may");
+    assert_eq!(membership.may_leave(DaemonIndex(1)), Err(reason));
+    settle(&mut membership, &[]);
+    assert!(membership.member(DaemonIndex(0)).is_some_and(Member::has_left));
 }
 
 #[test]

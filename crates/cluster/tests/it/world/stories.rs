@@ -1,0 +1,196 @@
+//! The runs that a test asks for.
+
+use super::{Counts, MILLI, SECOND, What, World};
+use crate::faults::{Fault, Faults};
+use cluster::node::Node;
+use std::collections::BTreeMap;
+use wire::DaemonIndex;
+
+impl World {
+    pub(crate) fn run(mut self, faults: &Faults) -> Counts {
+        let (plan, end) = faults.plan(self.setup.daemons, &mut self.random);
+        for (at, fault) in plan {
+            self.push(at, What::Fault(fault));
+        }
+        self.loss_percent = faults.loss_percent;
+        self.until(end);
+        self.heal();
+        self.check_all_is_well();
+        self.counts.resumed += self.nodes().map(Node::resumed).sum::<u64>();
+        self.counts
+    }
+
+    /// Kills a daemon of a cluster at rest. How long each of its services is served by nobody, in
+    /// nanoseconds.
+    pub(crate) fn stalls_after_kill(mut self, index: u16) -> Vec<i64> {
+        self.until(5 * SECOND);
+        self.settle(2 * SECOND);
+        let services: Vec<u32> =
+            (0..self.setup.services as u32).filter(|&it| self.server(it) == Some(index)).collect();
+        assert!(!services.is_empty(), "it serves something");
+        self.stop(index);
+        let killed = self.now;
+        let mut stalls = Vec::new();
+        for service in services {
+            while self.server(service).is_none() && self.now < killed + 20 * SECOND {
+                self.pass(MILLI);
+            }
+            stalls.push(self.now - killed);
+        }
+        stalls
+    }
+
+    /// Runs for a while, and then delivers changed messages: nothing that a peer says ends a node
+    /// by a panic.
+    pub(crate) fn run_with_changed_messages(mut self, count: u64) {
+        self.until(3 * SECOND);
+        self.is_honest = false;
+        let mut sent = Vec::new();
+        for event in std::mem::take(&mut self.events) {
+            if let What::Message { from, to, bytes } = &event.what {
+                sent.push((*from, *to, bytes.clone()));
+            }
+            self.events.push(event);
+        }
+        for _ in 0..count {
+            self.until(self.now + 50 * MILLI);
+            let on_their_way = self.events.iter().filter_map(|event| match &event.what {
+                What::Message { from, to, bytes } => Some((*from, *to, bytes.clone())),
+                _ => None,
+            });
+            sent.extend(on_their_way);
+            for (from, to, mut bytes) in std::mem::take(&mut sent) {
+                for _ in 0..1 + self.random.uniform(3) {
+                    let at = self.random.uniform(bytes.len() as u64) as usize;
+                    bytes[at] = self.random.next() as u8;
+                }
+                bytes.truncate(
+                    bytes.len() - self.random.uniform(8).min(bytes.len() as u64 / 9) as usize,
+                );
+                let now = self.clock(to);
+                self.with(to, |node, out| {
+                    // Refused or not: it returns.
+                    let _ = node.receive(DaemonIndex(from), &bytes, now, out);
+                });
+            }
+        }
+    }
+
+    /// An owner has the lease of a majority of the older voters, which others do not need: one of these
+    /// is cut off from all but the owner, so that it is replaced. When this begins, or somewhat later,
+    /// nobody reaches the owner any more.
+    pub(crate) fn run_with_older_lease(mut self) -> Counts {
+        self.until(2 * SECOND);
+        self.settle(4 * SECOND);
+        let leader = (0..self.count()).find(|&it| self.node(it).is_some_and(Node::leads));
+        let leader = leader.expect("a leader");
+        let owner = self.count() - 1;
+        let voters = self.node(leader).map(|it| it.membership().voters().next().to_vec());
+        let voters = voters.unwrap_or_default().into_iter().map(|it| it.daemon.0);
+        let kept: Vec<u16> = voters.filter(|&it| it != leader).take(3).collect();
+        for other in (0..owner).filter(|it| !kept.contains(it)) {
+            self.cuts.extend([(owner, other), (other, owner)]);
+        }
+        let replaced = kept[0];
+        for other in 0..owner {
+            self.cuts.extend([(replaced, other), (other, replaced)]);
+        }
+        let end = self.now + 6 * SECOND;
+        while self.now < end && !self.nodes().any(|it| it.membership().voters().is_joint()) {
+            self.watch(1);
+        }
+        let millis = self.random.uniform(900);
+        self.watch(millis);
+        self.fault(Fault::Cut(owner));
+        self.watch(1000);
+        self.heal();
+        self.check_all_is_well();
+        self.counts
+    }
+
+    /// A quarter of the services is ten times as busy as the others, all at one daemon: it is relieved
+    /// within this time, and then nothing moves.
+    pub(crate) fn relieves_a_hot_daemon(mut self) {
+        self.until(5 * SECOND);
+        let hot = |service: usize| service.is_multiple_of(usize::from(self.setup.daemons));
+        let loads = (0..self.setup.services).map(|it| if hot(it) { 1000 } else { 100 });
+        self.loads = loads.collect();
+        self.measure();
+        let before = self.counts.owners;
+        self.until(35 * SECOND);
+        let moved = self.counts.owners - before;
+        assert!(moved <= self.setup.services as u64, "{moved} moves");
+        let mut busy = vec![0; usize::from(self.setup.daemons)];
+        for service in 0..self.setup.services {
+            let owner = self.server(service as u32).expect("it is served");
+            busy[usize::from(owner)] += self.loads[service];
+        }
+        let (most, sum) = (busy.iter().max().copied().unwrap_or(0), busy.iter().sum::<u64>());
+        assert!(most * busy.len() as u64 <= sum * 5 / 4, "{busy:?}");
+        let settled = self.counts.owners;
+        self.until(95 * SECOND);
+        let later = self.counts.owners - settled;
+        assert!(later <= 2, "services move to and fro: {later} moves");
+    }
+
+    /// Beats that each voter hears in 50 ms of a quiet time: the most, and the mean.
+    pub(crate) fn beats_of_a_quiet_time(mut self) -> (u64, u64) {
+        self.until(4 * SECOND);
+        self.beats = Some(BTreeMap::new());
+        self.until(6 * SECOND);
+        let beats = self.beats.take().unwrap_or_default();
+        let sum: u64 = beats.values().sum();
+        (beats.values().max().copied().unwrap_or(0), sum / beats.len().max(1) as u64)
+    }
+
+    /// The instance grows to twice its size, and then as many daemons leave. For each service the longest
+    /// time for which nobody serves it, in nanoseconds.
+    pub(crate) fn stalls_of_growth(mut self) -> Vec<i64> {
+        // Whatever was asked for counts as unfinished.
+        (self.is_fast, self.is_healed) = (true, true);
+        self.until(3 * SECOND);
+        self.settle(2 * SECOND);
+        let before = self.setup.daemons;
+        for _ in 0..before {
+            self.fault(Fault::Grow);
+        }
+        let mut longest = vec![0; self.setup.services];
+        self.watch_growth(&mut longest);
+        for index in 0..before {
+            self.leaving.push(index);
+            self.leave(index);
+        }
+        self.watch_growth(&mut longest);
+        self.check_all_is_well();
+        longest
+    }
+
+    /// Looks until all was well for three seconds.
+    fn watch_growth(&mut self, longest: &mut [i64]) {
+        let mut served = vec![self.now; self.setup.services];
+        let (begun, mut wrong_at) = (self.now, self.now);
+        while self.now - wrong_at < 3 * SECOND {
+            assert!(self.now < begun + 60 * SECOND, "{:?}", self.wrong());
+            self.pass(2 * MILLI);
+            for service in 0..self.setup.services {
+                if self.server(service as u32).is_some() {
+                    longest[service] = longest[service].max(self.now - served[service]);
+                    served[service] = self.now;
+                }
+            }
+            if self.wrong().is_some() {
+                wrong_at = self.now;
+            }
+        }
+    }
+
+    /// Looks at each millisecond of a time.
+    fn watch(&mut self, millis: u64) {
+        for _ in 0..millis {
+            self.pass(MILLI);
+            for service in 0..self.setup.services as u32 {
+                self.server(service);
+            }
+        }
+    }
+}
