@@ -10,6 +10,7 @@ mod found;
 mod instance_lock;
 mod memory;
 mod places;
+mod probe;
 mod recover;
 mod run_records;
 pub(crate) mod settings;
@@ -77,7 +78,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use store::SsdFile;
@@ -363,6 +364,8 @@ struct Threads {
     rules: PathBuf,
     /// If there is a backing store.
     backing: Option<backing::BackingReader>,
+    /// Directory of the SSD file.
+    data: PathBuf,
 }
 
 impl Threads {
@@ -371,16 +374,22 @@ impl Threads {
         of_target: TargetThreads,
         backing: Option<backing::BackingReader>,
     ) -> Threads {
-        Threads { of_target, rules: rule_set::file_in(&settings.data), backing }
+        let data = settings.data.clone();
+        Threads { of_target, rules: rule_set::file_in(&data), backing, data }
     }
 
     fn start(self, shared: &Arc<Shared>, devices: &Arc<Devices>) -> StartResult<()> {
-        let Threads { of_target, rules, backing } = self;
+        let Threads { of_target, rules, backing, data } = self;
         let TargetThreads { provisioner, copies, blocks, scrubber } = of_target;
         let (scrub, of_scrubber) = (Arc::clone(shared), Arc::clone(devices));
         if devices.ssd.length() > 0 {
             spawn_thread("scrub", move || scrubber.run(&scrub, &of_scrubber))?;
         }
+        let (measure, has_ssd) = (Arc::clone(shared), devices.ssd.length() > 0);
+        spawn_thread("measure", move || {
+            let speed = probe::bytes_per_second(&data, has_ssd);
+            measure.metrics.daemon.target_speed.store(speed, Relaxed);
+        })?;
         let prepare = Arc::clone(shared);
         spawn_thread("prepare", move || provisioner.run(&prepare.inboxes, &prepare.lending))?;
         let dispatcher = Dispatcher::new(Arc::clone(shared), rules);
