@@ -13,7 +13,7 @@ use net::handshake::{Accepting, Dialling, HELLO_BYTES, Parties};
 use net::security::Protection;
 use net::socket::Place;
 use wire::limits::{BOUNCE_BUFFER_BYTES, FRAME_BYTES_MAX};
-use wire::{DaemonIndex, Errno, Inode};
+use wire::{DaemonIndex, Errno, Inode, JobWord};
 
 fn parties(me: u16) -> Parties {
     let protection = Protection::Sealed;
@@ -63,10 +63,12 @@ fn seeds() -> Vec<Vec<u8>> {
 }
 
 fn transfers() -> Vec<u8> {
-    let range = Range { inode: Inode(1), stripe_log2: 22, offset: 1 << 30, length: 1 << 18 };
+    let job = JobWord { user: 1000, number: 1, dirty_mib_max: 64 };
+    let (inode, offset, length) = (Inode(1), 1 << 30, 1 << 18);
+    let range = Range { inode, stripe_log2: 22, offset, length, job };
     let words = [
         Message::Store(range),
-        Message::Fetch(range),
+        Message::Fetch(Range { job: JobWord::NONE, ..range }),
         Message::Done(Err(Errno::ENOSPC)),
         Message::Data(1 << 18),
         Message::Busy(100),

@@ -51,6 +51,7 @@ fn seeds() -> Vec<Vec<u8>> {
             sequence: sequence as u64,
             host: 1,
             mount: 0,
+            job: wire::JobWord::NONE,
             caller: Credentials::ROOT,
         };
         let input = Input::Request { ticket: 0, header: &header, request };

@@ -8,7 +8,7 @@ use placement::Map;
 use wire::backing::{DirtyName, SyncState};
 use wire::codec::Field as _;
 use wire::reply::{DirectoryEntry, Extent};
-use wire::{Attributes, Credentials, Header, Inode, Reader, Reply, Request, Welcome, Writer};
+use wire::{Attributes, Credentials, Header, Inode, JobWord, Reader, Reply, Request, Welcome, Writer};
 
 /// Decodes, encodes and decodes again.
 macro_rules! round_trip {
@@ -46,6 +46,7 @@ fn seeds() -> Vec<Vec<u8>> {
         sequence: 5,
         host: 6,
         mount: 3,
+        job: JobWord { user: 7, number: 8, dirty_mib_max: 9 },
         caller: Credentials::of(7, 8),
     };
     let entry = DirectoryEntry { hash: 1, inode: Inode(2), mode: 3, name: b"name" };

@@ -10,6 +10,7 @@ mod found;
 mod instance_lock;
 mod memory;
 mod places;
+mod probe;
 mod recover;
 mod run_records;
 pub(crate) mod settings;
@@ -78,7 +79,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use store::SsdFile;
@@ -370,6 +371,8 @@ struct Threads {
     backing: Option<backing::BackingReader>,
     /// If the instance has failure domains.
     driver: Option<Driver>,
+    /// Directory of the SSD file.
+    data: PathBuf,
 }
 
 impl Threads {
@@ -378,16 +381,22 @@ impl Threads {
         of_target: TargetThreads,
         (backing, driver): (Option<backing::BackingReader>, Option<Driver>),
     ) -> Threads {
-        Threads { of_target, rules: rule_set::file_in(&settings.data), backing, driver }
+        let data = settings.data.clone();
+        Threads { of_target, rules: rule_set::file_in(&data), backing, driver, data }
     }
 
     fn start(self, shared: &Arc<Shared>, devices: &Arc<Devices>) -> StartResult<()> {
-        let Threads { of_target, rules, backing, driver } = self;
+        let Threads { of_target, rules, backing, driver, data } = self;
         let TargetThreads { provisioner, copies, blocks, scrubber } = of_target;
         let (scrub, of_scrubber) = (Arc::clone(shared), Arc::clone(devices));
         if devices.ssd.length() > 0 {
             spawn_thread("scrub", move || scrubber.run(&scrub, &of_scrubber))?;
         }
+        let (measure, has_ssd) = (Arc::clone(shared), devices.ssd.length() > 0);
+        spawn_thread("measure", move || {
+            let speed = probe::bytes_per_second(&data, has_ssd);
+            measure.metrics.daemon.target_speed.store(speed, Relaxed);
+        })?;
         let prepare = Arc::clone(shared);
         spawn_thread("prepare", move || provisioner.run(&prepare.inboxes, &prepare.lending))?;
         let dispatcher = Dispatcher::new(Arc::clone(shared), rules);

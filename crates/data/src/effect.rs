@@ -2,7 +2,7 @@
 
 use wire::quota::Account;
 use wire::reply::Extent;
-use wire::{Errno, Inode, Request};
+use wire::{Errno, Inode, JobWord, Request};
 
 /// How soon a device operation is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,6 +24,8 @@ pub enum Input<'a> {
         ticket: u64,
         /// A request with a number from 0x40 on; all others are answered ENOSYS.
         request: &'a Request<'a>,
+        /// The job for which it takes memory.
+        job: JobWord,
     },
     /// Completion of `Effect::Provision`.
     Provisioned {

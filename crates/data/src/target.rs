@@ -107,12 +107,16 @@ impl Target {
     /// fails: a refusal is an answer.
     pub fn step(&mut self, input: Input<'_>, out: &mut Vec<Effect>) {
         match input {
-            Input::Request { ticket, request } => match Work::of(request) {
+            Input::Request { ticket, request, job } => match Work::of(request) {
                 Ok(work) => {
                     self.tiering.note_pinned_request(&mut self.pool, request, out);
                     let cleaning = &self.backed.cleaning;
                     let need = Need::of(request, &|inode| cleaning.may_be_backed(inode));
-                    self.admit(Job::new(ticket, work, need), out);
+                    let makes = work.makes_extents();
+                    let dirty = &mut self.tiering.order.dirty;
+                    dirty.pass_time(self.pool.now, self.pool.memory().allowance());
+                    let writer = if makes { dirty.admit(job) } else { None };
+                    self.admit(Job::new(ticket, work, need, writer), out);
                 }
                 Err(errno) => out.push(Effect::Reply { ticket, answer: Answer::Refused(errno) }),
             },
@@ -121,7 +125,7 @@ impl Target {
             Input::Preallocate { inodes } => self.preallocate_files(inodes, out),
             Input::Written { extents } => {
                 extents.iter().for_each(|&(inode, start)| {
-                    self.claim_preallocated(inode, (start, start.saturating_add(1)), out);
+                    self.claim_preallocated(inode, (start, start.saturating_add(1)), None, out);
                 });
             }
             Input::Reclaimed { extents } => {
@@ -155,6 +159,7 @@ impl Target {
     /// Common end of each step.
     fn finish(&mut self, out: &mut Vec<Effect>) {
         self.admit_writers(out);
+        self.admit_bounded(out);
         let (prefetch, mut lower) = self.split(out);
         prefetch.grant(&mut lower);
         if !self.waits_for_space() {

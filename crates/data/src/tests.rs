@@ -1,5 +1,7 @@
 //! Tests of the whole target: against plain models, by scripts, and single cases by subject.
 
+mod bounded;
+
 mod checks;
 mod fairness;
 

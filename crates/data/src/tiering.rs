@@ -1,9 +1,9 @@
 //! Movement of extents between memory, the SSD and the memory of other nodes.
 //!
 //! From the ground up: `clock` is the replacement policy and `fairness` decides whose data leaves
-//! first; `clean`, `pinned` and `ssd_scan` are records of extents; `replacement` has them all, and
-//! says which extent leaves next; `spill` has extents in other nodes' memory; `moves` has the
-//! mechanics of a move. On top, `demote`, `promote` and `pinning` decide what moves. `watermarks`
+//! first; `clean`, `pinned`, `ssd_scan` and `dirty_extents` are records of extents; `replacement` has
+//! them all, and says which extent leaves next; `spill` has extents in other nodes' memory; `moves`
+//! has the mechanics of a move. On top, `demote`, `promote` and `pinning` decide what moves. `watermarks`
 //! sets when demotion begins; `allowance` and `lending_policy` handle memory that is lent to the
 //! node's programs.
 //!
@@ -26,6 +26,8 @@ pub mod fairness;
 pub(crate) mod clean;
 
 pub(crate) mod ssd_scan;
+
+pub(crate) mod dirty_extents;
 
 pub mod pinned;
 
@@ -83,6 +85,7 @@ impl Tiering {
         self.order.cancel_eviction(pool, inode, extent, out);
         self.order.unwatch(extent);
         self.order.take_clean(extent);
+        self.order.dirty.forget(extent.slot);
         pool.uncount(inode, extent);
         self.spill.leave_location(pool, inode, extent, out);
     }
@@ -148,6 +151,7 @@ impl Tiering {
         };
         let stay =
             pool.slots().iter().filter(stays).map(|(_, extent)| (extent.slot, extent.length()));
+        order.dirty.check(pool.slots().iter().map(|(_, extent)| extent));
         order.pinned.check(stay, |slot| {
             let (inode, extent) = pool.slots().get(slot).expect("a clean slot has no extent");
             order.pinned.contains(inode) && !order.clean.contains(&extent)

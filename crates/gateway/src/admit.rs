@@ -5,7 +5,7 @@ use crate::session::PeerCredentials;
 use wire::codec::{Malformed, Reader, Writer};
 use wire::errno::{Errno, Result};
 use wire::limits::{FRAME_BYTES_MAX, SLOT_BYTES};
-use wire::{Header, Request};
+use wire::{Header, JobWord, Request};
 
 /// A request that passed all checks.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub struct Admitted<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Longest encoded header: 31 fixed bytes and the credentials.
+/// Longest encoded header: 43 fixed bytes and the credentials.
 const HEADER_BYTES_MAX: usize = 128;
 
 impl Admitted<'_> {
@@ -60,6 +60,8 @@ pub fn admit_from_session<'a>(
     }
     admitted.header.caller = peer.credentials(&admitted.header.caller);
     admitted.header.host = host;
+    // The daemon says it, once it knows whether the request takes memory.
+    admitted.header.job = JobWord::NONE;
     if is_writeback_request(&admitted.request) && !is_own_identity(&admitted.header, peer) {
         return Err(Errno::EPERM);
     }
@@ -137,6 +139,7 @@ mod tests {
             sequence: 4,
             host: 5,
             mount: 6,
+            job: JobWord { user: 7, number: 1, dirty_mib_max: 1 },
             caller,
         };
         let mut bytes = [0; SLOT_BYTES];
@@ -159,6 +162,7 @@ mod tests {
         let bytes = encoded(&request, 0);
         let admitted = admit_from_session(&bytes, &USER, 6).expect("right");
         assert_eq!((admitted.header.caller.uid, admitted.header.host), (1000, 6));
+        assert_eq!(admitted.header.job, JobWord::NONE);
         assert_eq!(admitted.request, request);
         let again = admitted.encode();
         let by_peer = admit_from_peer(&again).expect("right");
@@ -231,7 +235,8 @@ mod tests {
             let mut bytes = [0; 256];
             let mut writer = Writer::new(&mut bytes);
             let (shard, daemon, epoch, client_id) = (0, 1, 2, 3);
-            Header { shard, daemon, epoch, client_id, sequence: 4, host: 5, mount, caller }
+            let job = JobWord::NONE;
+            Header { shard, daemon, epoch, client_id, sequence: 4, host: 5, mount, job, caller }
                 .encode(&mut writer);
             request.encode(&mut writer);
             let length = writer.finish().expect("fits");

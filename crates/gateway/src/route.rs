@@ -89,8 +89,8 @@ mod tests {
     use wire::Credentials;
 
     fn header(shard: u16, daemon: u16, epoch: u64) -> Header {
-        let caller = Credentials::ROOT;
-        Header { shard, daemon, epoch, client_id: 0, sequence: 0, host: 0, mount: 0, caller }
+        let (caller, job) = (Credentials::ROOT, wire::JobWord::NONE);
+        Header { job, shard, daemon, epoch, client_id: 0, sequence: 0, host: 0, mount: 0, caller }
     }
 
     #[test]

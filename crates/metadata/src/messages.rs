@@ -27,6 +27,7 @@ const NOBODY: Header = Header {
     sequence: 0,
     host: 0,
     mount: 0,
+    job: wire::JobWord::NONE,
     caller: wire::Credentials::ROOT,
 };
 

@@ -55,7 +55,13 @@ impl Daemon {
             let at = next % (FILE_BYTES / length) * length;
             next += 1;
             let (inode, length) = (Inode(AT_ONCE), length as u32);
-            let range = Range { inode, stripe_log2: 22, offset: at as u64, length };
+            let range = Range {
+                inode,
+                stripe_log2: 22,
+                offset: at as u64,
+                length,
+                job: wire::JobWord::NONE,
+            };
             let memory = Part { file: Arc::clone(&self.file), at };
             let (peer, until, token) = (DaemonIndex(1), None, 0);
             self.door.start(Transfer { peer, kind, range, memory, until, token });

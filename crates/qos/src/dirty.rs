@@ -10,11 +10,11 @@
 //!   at the bound --ask--> waits --some bytes left--> waits, or passes if it is below the bound
 //!                         waits --none for long--> passes, until some leave again
 //!
-//! The usual bound divides the memory between the active jobs, those that had a 64th of it and got some
-//! lately. Each has a claim of twice the most that it had, and no more than an equal part while others have
-//! none to spare; the job that asks may have all that the others do not claim. So one alone has all; beside
-//! a job that writes little, another one has nearly all; and a job that holds less than an equal part finds
-//! memory. A rule may set another bound.
+//! The usual bound divides the memory between the active jobs, those that had a 64th of it and got
+//! some lately. Each has a claim of twice the most that it had, and no more than an equal part while
+//! others have none to spare; the job that asks may have all that the others do not claim. So one alone
+//! has all; beside a job that writes little, another one has nearly all; and a job that holds less than
+//! an equal part finds memory. A rule may set another bound.
 //!
 //! Elsewhere: which bytes are dirty, which of them leave, and the requests that wait (`data`).
 //!
@@ -213,6 +213,12 @@ impl DirtyBounds {
             jobs -= 1;
         }
         Some(left / jobs)
+    }
+
+    /// True if a rule sets the bound of a job.
+    #[must_use]
+    pub fn has_rule(&self, job: DirtyJob) -> bool {
+        self.jobs.get(&job).is_some_and(|one| one.bound > 0)
     }
 
     /// Bytes that must leave before a job may have this many more; 0: none.

@@ -35,6 +35,7 @@ pub use credentials::Credentials;
 pub use errno::Errno;
 pub use header::Header;
 pub use id::{DaemonIndex, Inode, ShardIndex};
+pub use job::JobWord;
 pub use local_op::LocalOp;
 pub use reply::Reply;
 pub use request::Request;

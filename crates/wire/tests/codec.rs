@@ -7,7 +7,9 @@ use wire::codec::{Field, Malformed, Reader, Writer};
 use wire::names::{FoundName, NamePlace};
 use wire::reply::{DirectoryEntry, Extent};
 use wire::request::removed;
-use wire::{Attributes, Credentials, Errno, Header, Inode, Layout, Reply, Request, Welcome};
+use wire::{
+    Attributes, Credentials, Errno, Header, Inode, JobWord, Layout, Reply, Request, Welcome,
+};
 
 fn attributes() -> impl Strategy<Value = Attributes> {
     (any::<[u64; 3]>(), any::<[u32; 6]>(), any::<[i64; 4]>(), any::<(u8, u8, u8, u8, u16, u16)>())
@@ -250,9 +252,10 @@ proptest! {
         let mut caller = Credentials::of(ids[0], ids[1]);
         caller.group_count = groups.len() as u8;
         caller.groups[..groups.len()].copy_from_slice(&groups);
+        let job = JobWord { user: ids[0], number: ids[1], dirty_mib_max: ids[0] ^ ids[1] };
         let header = Header {
             shard: shorts[0], daemon: shorts[1], epoch: words[0], client_id: words[1],
-            sequence: words[2], host: shorts[2], mount: shorts[2] as u8, caller,
+            sequence: words[2], host: shorts[2], mount: shorts[2] as u8, job, caller,
         };
         let mut buffer = [0; 256];
         let bytes = encode(&mut buffer, |to| header.encode(to));
@@ -288,7 +291,7 @@ proptest! {
             6 => Extent { start: number, slot: 1, location: number, length_log2: 20, tier: 1 }.put(to),
             7 => Header {
                 shard: 1, daemon: 2, epoch: number, client_id: number, sequence: 3, host: 4, mount: 5,
-                caller: Credentials::of(5, 6),
+                job: JobWord { user: 1, number: 2, dirty_mib_max: 3 }, caller: Credentials::of(5, 6),
             }.encode(to),
             _ => attributes.encode(to),
         });

@@ -23,9 +23,11 @@ Examples:
 A pool is some targets of the instance, numbered as the daemons in 'forebay status', each with the bytes
 per second that the pool may use of it over all hosts together, its max-perf. A new file in a directory
 with a pool is stored on one target: that with the largest max-perf divided by the number of its open
-files and one, of equal ones the first. So faster targets get more files. New directories inherit the
-pool. Files that exist stay where they are. Directories of a deleted pool have none. Pools last as long
-as the instance. Only root and the owner of the instance may create and delete them.";
+files and one, of equal ones the first. So faster targets get more files. Without --max-perf there is no
+limit, and targets count as equal unless one measured twice the speed of another when its daemon started.
+The rates that programs get correct that while the pool is used. New directories inherit the pool.
+Files that exist stay where they are. Directories of a deleted pool have none. Pools last as long as the
+instance. Only root and the owner of the instance may create and delete them.";
 
 pub(crate) fn command() -> Command {
     let keys = [Key::Name, Key::Timeout];
@@ -38,7 +40,7 @@ pub(crate) fn command() -> Command {
     let max_perf = Arg::new("max-perf").long("max-perf").value_name("SIZE");
     let max_perf = max_perf.help(
         "Bytes per second that it may use of each target: one size for all, or one for each, with \
-         commas [default: 4GiB]",
+         commas [default: no limit; by what each target measured when it started]",
     );
     let create = Command::new("create").about("Create a pool of targets");
     let list = Command::new("list").about("List the pools");
@@ -66,10 +68,34 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     }
 }
 
+/// A `max_perf`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MaxPerf {
+    bytes_per_second: u64,
+    is_measured: bool,
+}
+
+impl MaxPerf {
+    const fn given(bytes_per_second: u64) -> MaxPerf {
+        MaxPerf { bytes_per_second, is_measured: false }
+    }
+
+    /// As `forebay-mount --pool` says it.
+    fn from_word(word: &str) -> Option<MaxPerf> {
+        let (rate, is_measured) = word.strip_prefix('~').map_or((word, false), |rate| (rate, true));
+        Some(MaxPerf { bytes_per_second: rate.parse().ok()?, is_measured })
+    }
+
+    /// As `forebay-mount --pool` reads it.
+    fn word(self) -> String {
+        format!("{}{}", if self.is_measured { "~" } else { "" }, self.bytes_per_second)
+    }
+}
+
 /// A pool: its name, and its targets with their `max_perf`.
 struct PoolRow {
     name: String,
-    targets: Vec<(u16, u64)>,
+    targets: Vec<(u16, MaxPerf)>,
 }
 
 /// The answer of `forebay-mount --pool` to `words`.
@@ -84,7 +110,7 @@ fn pools(settings: &Settings) -> Result<Vec<PoolRow>> {
         let name = words.next().unwrap_or_default().to_owned();
         let target = |word: &str| {
             let (target, rate) = word.split_once(':')?;
-            Some((target.parse().ok()?, rate.parse().ok()?))
+            Some((target.parse().ok()?, MaxPerf::from_word(rate)?))
         };
         PoolRow { name, targets: words.filter_map(target).collect() }
     };
@@ -135,8 +161,7 @@ fn targets(text: &str) -> core::result::Result<Vec<u16>, String> {
 ///
 /// # Errors
 /// The text says which part is wrong.
-fn max_perf(text: Option<&String>, count: usize) -> core::result::Result<Vec<u64>, String> {
-    let Some(text) = text else { return Ok(vec![MAX_PERF_DEFAULT; count]) };
+fn max_perf(text: &str, count: usize) -> core::result::Result<Vec<u64>, String> {
     let rate = |word: &str| config::parse::size(word).filter(|rate| *rate > 0);
     let rates = text.split(',').map(rate).collect::<Option<Vec<u64>>>();
     let rates = rates.ok_or_else(|| {
@@ -155,21 +180,40 @@ fn max_perf(text: Option<&String>, count: usize) -> core::result::Result<Vec<u64
     }
 }
 
-/// Checks that the instance has these targets, and that their daemons are alive.
-fn check_targets(settings: &Settings, targets: &[u16]) -> Result<()> {
+/// The `max_perf` of targets that measured these speeds when they started; 0: not known. Speeds within a
+/// factor of two are taken for equal: the moment has as much part in them as the devices.
+fn measured(speeds: &[u64]) -> Vec<MaxPerf> {
+    let (least, most) = (speeds.iter().min(), speeds.iter().max());
+    match (least.copied().unwrap_or(0), most.copied().unwrap_or(0)) {
+        (least, most) if least > 0 && most / 2 >= least => {
+            let one = |&bytes_per_second: &u64| MaxPerf { bytes_per_second, is_measured: true };
+            speeds.iter().map(one).collect()
+        }
+        _ => vec![MaxPerf::given(MAX_PERF_DEFAULT); speeds.len()],
+    }
+}
+
+/// Checks that the instance has these targets, and that their daemons are alive. Returns the speeds that
+/// they measured.
+fn check_targets(settings: &Settings, targets: &[u16]) -> Result<Vec<u64>> {
     let all = inspect(settings.word(Key::Name), query_time(settings))?;
+    let mut speeds = Vec::new();
     for target in targets {
         let is_it = |one: &&DaemonReport| one.daemon.index == *target;
         let found = all.daemons.iter().find(is_it);
         let why = match found.map(DaemonReport::is_alive) {
-            Some(Some(true)) => continue,
+            Some(Some(true)) => {
+                let status = found.and_then(DaemonReport::status);
+                speeds.push(status.map_or(0, |status| status.metrics.target_speed));
+                continue;
+            }
             Some(Some(false)) => "is dead: restart it with 'forebay start', or leave it out",
             Some(None) => "is on a host that does not answer: leave it out",
             None => "does not exist: 'forebay status' shows the numbers",
         };
         return Err(Failure::new(format!("target {target} {why}")));
     }
-    Ok(())
+    Ok(speeds)
 }
 
 fn create(settings: &Settings, given: &ArgMatches) -> Result<u8> {
@@ -177,14 +221,20 @@ fn create(settings: &Settings, given: &ArgMatches) -> Result<u8> {
     let usage = |text: String| Failure::with_code(USAGE, text);
     let text = given.get_one::<String>("targets").map_or("", String::as_str);
     let targets = targets(text).map_err(usage)?;
-    let rates = max_perf(given.get_one("max-perf"), targets.len()).map_err(usage)?;
-    check_targets(settings, &targets)?;
+    let rates = given.get_one::<String>("max-perf").map(|text| max_perf(text, targets.len()));
+    let rates = rates.transpose().map_err(usage)?;
+    let speeds = check_targets(settings, &targets)?;
+    let rates = match rates {
+        Some(rates) => rates.into_iter().map(MaxPerf::given).collect(),
+        None => measured(&speeds),
+    };
     if pools(settings)?.iter().any(|pool| pool.name == name) {
         return Err(Failure::new(format!("there is a pool '{name}' already: delete it first")));
     }
     let mut words: Vec<OsString> = vec!["create".into(), name.clone().into()];
-    words
-        .extend(targets.iter().zip(&rates).map(|(target, rate)| format!("{target}:{rate}").into()));
+    words.extend(
+        targets.iter().zip(&rates).map(|(target, rate)| format!("{target}:{}", rate.word()).into()),
+    );
     ask(settings, &format!("cannot create the pool '{name}'"), &words)?;
     Ok(0)
 }
@@ -201,7 +251,14 @@ fn find(settings: &Settings, name: &str) -> Result<PoolRow> {
 }
 
 fn as_json(pool: &PoolRow) -> Value {
-    let target = |(target, rate): &(u16, u64)| json!({ "target": target, "max_perf": rate });
+    let target = |(target, rate): &(u16, MaxPerf)| match rate {
+        MaxPerf { bytes_per_second, is_measured: false } => {
+            json!({ "target": target, "max_perf": bytes_per_second })
+        }
+        MaxPerf { bytes_per_second, .. } => {
+            json!({ "target": target, "measured": bytes_per_second })
+        }
+    };
     json!({ "name": pool.name, "targets": pool.targets.iter().map(target).collect::<Vec<_>>() })
 }
 
@@ -213,7 +270,11 @@ fn show(settings: &Settings, name: &str, is_json: bool) -> Result<u8> {
     }
     let mut rows = vec![vec!["target".to_owned(), "max-perf".to_owned()]];
     for (target, rate) in &pool.targets {
-        rows.push(vec![target.to_string(), human(Some(*rate))]);
+        let mark = if rate.is_measured { "about " } else { "" };
+        rows.push(vec![
+            target.to_string(),
+            format!("{mark}{}", human(Some(rate.bytes_per_second))),
+        ]);
     }
     out!("{}", table(&rows));
     Ok(0)
@@ -229,7 +290,8 @@ fn list(settings: &Settings, is_json: bool) -> Result<u8> {
     for pool in &pools {
         let targets: Vec<String> =
             pool.targets.iter().map(|(target, _)| target.to_string()).collect();
-        let sum = pool.targets.iter().fold(0u64, |sum, (_, rate)| sum.saturating_add(*rate));
+        let sum = pool.targets.iter().map(|(_, rate)| rate.bytes_per_second);
+        let sum = sum.fold(0, u64::saturating_add);
         rows.push(vec![pool.name.clone(), targets.join(","), human(Some(sum))]);
     }
     out!("{}", table(&rows));
@@ -253,12 +315,25 @@ mod tests {
 
     #[test]
     fn max_perf_is_for_all_or_for_each() {
-        let rates = |text: &str, count| max_perf(Some(&text.to_owned()), count);
-        assert_eq!(max_perf(None, 2), Ok(vec![MAX_PERF_DEFAULT; 2]));
+        let rates = max_perf;
         assert_eq!(rates("1MiB", 2), Ok(vec![1 << 20; 2]));
         assert_eq!(rates("1MiB,2KiB", 2), Ok(vec![1 << 20, 2048]));
         for wrong in ["0", "1MiB,0", "fast", "", "1MiB,2MiB,3MiB"] {
             assert!(rates(wrong, 2).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn measured_speeds_count_if_one_is_twice_another() {
+        let usual = MaxPerf::given(MAX_PERF_DEFAULT);
+        for equal in [&[100, 199][..], &[0, 1000], &[7], &[]] {
+            assert_eq!(measured(equal), vec![usual; equal.len()], "{equal:?}");
+        }
+        let found = measured(&[300, 100]);
+        let words: Vec<String> = found.iter().map(|one| one.word()).collect();
+        assert_eq!(words, ["~300", "~100"]);
+        let again: Vec<_> = words.iter().map(|word| MaxPerf::from_word(word)).collect();
+        assert_eq!(again, [Some(found[0]), Some(found[1])]);
+        assert_eq!(MaxPerf::from_word("5"), Some(MaxPerf::given(5)));
     }
 }

@@ -21,6 +21,7 @@ Examples:
   forebay qos set stats 'opcode={stat list}' rate=2K at most 2,000 requests per second of these kinds
   forebay qos set raw 'dir={/raw}' bw=1G             each job in that directory of the instance
   forebay qos set big 'jobid={big}' weight=300       three times the share of another job of the same user
+  forebay qos set burst 'jobid={burst}' dirty=2G     its writers wait while 2 GiB of it have to leave
   forebay qos set change slow bw=200M                another limit for an existing rule
   forebay qos show                                   rules, and the jobs of this host with their shares
   forebay qos delete slow
@@ -30,9 +31,10 @@ A rule is: NAME EXPRESSION LIMIT... An expression is *, or conditions joined by 
 letters), tag={..} (what 'forebay run --tag' gave), dir={..} (directories of the instance, such as /raw,
 with all below them), opcode={..} (open create stat list unlink rename setattr read write sync; data:
 reads and writes, metadata: the others). Limits: bw= and min= (bytes per second; K M G T are powers of
-1,024), rate= (requests per second), weight= (1 to 10,000, the usual one is 100), inflight=, per=job or
-per=user. The first rule that matches a request decides; a new rule stands before all others, or with
-rank=OTHER before that one.
+1,024), rate= (requests per second), weight= (1 to 10,000, the usual one is 100), inflight=, dirty= (bytes
+in the memory of each target that are neither on the SSD nor written back), per=job or per=user. The first
+rule that matches a request decides; a new rule stands before all others, or with rank=OTHER before
+that one.
 
 Rules hold on all hosts, at once and after daemons were restarted, until they are deleted or the instance
 is stopped. A cap is one for the whole job, over all hosts. They act on data that moves between hosts and

@@ -12,7 +12,9 @@ use shm::session::{Interruptible, Slot};
 use shm::wait::now_nanos;
 use wire::codec::{Malformed, Reader, Writer};
 use wire::errno::{Errno, Result};
-use wire::{Attributes, Credentials, DaemonIndex, Header, Inode, Reply, Request, ShardIndex};
+use wire::{
+    Attributes, Credentials, DaemonIndex, Header, Inode, JobWord, Reply, Request, ShardIndex,
+};
 
 use crate::transport::Transport;
 use crate::transport::attach::is_lack_of_room;
@@ -152,6 +154,7 @@ impl Transport {
             sequence: 0,
             host: by.welcome.host,
             mount: self.mount(),
+            job: JobWord::NONE,
             caller: *caller,
         }
     }

@@ -123,6 +123,8 @@ metrics! {
         "SSD space for files"
     ssd_free "forebay_ssd_free_bytes" Gauge Bytes
         "Free SSD space for files"
+    target_speed "forebay_target_speed_bytes" Gauge Bytes
+        "Bytes per second of the device of the SSD, or of memory without one, measured at the start"
 
     bytes_allocated "forebay_allocated_bytes_total" Counter Bytes
         "Extents allocated for writers"
@@ -179,6 +181,8 @@ metrics! {
         "Time that writes have waited for space"
     write_wait_us_max "forebay_write_wait_max_seconds" Gauge Micros
         "Longest time that a write has waited for space"
+    dirty_waits "forebay_dirty_waits_total" Counter Count
+        "Writes that have waited because their job had reached its bound on dirty bytes"
 
     targets_slow "forebay_slow_targets" Gauge Count
         "Targets of pools that the metadata services of the daemon found slow"

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use wire::codec::Writer;
 use wire::limits::{SHARD_COUNT, SLOT_BYTES};
-use wire::{Credentials, DaemonIndex, Header, Request, ShardIndex};
+use wire::{Credentials, DaemonIndex, Header, JobWord, Request, ShardIndex};
 
 /// Kinds of messages between daemons: the first byte.
 pub(crate) mod message {
@@ -92,6 +92,7 @@ impl Network {
             sequence: 0,
             host: self.host_number,
             mount: 0,
+            job: JobWord::NONE,
             caller: Credentials::ROOT,
         }
     }

@@ -137,6 +137,7 @@ impl AccountLine {
             bytes_per_second_max: 0,
             operations_per_second_max: 0,
             in_flight_max: 0,
+            dirty_bytes_max: 0,
             // The part of this daemon may be less than the minimum of all.
             bytes_per_second_min: if bytes > 0 { minimum.min(bytes) } else { minimum },
             ..self.limits
@@ -260,6 +261,7 @@ mod tests {
             number: 1,
             rule: None,
             limits_operations: false,
+            dirty_bytes_max: 0,
         };
         let limits = Limits { bytes_per_second_max, ..Limits::default() };
         let place = CapPlace { daemon: 0, daemons: 1 };

@@ -4,7 +4,7 @@ use qos::rules::Operation;
 use shm::activity::{BlockIndex, Tags};
 use std::collections::HashMap;
 use std::sync::Arc;
-use wire::Inode;
+use wire::{Inode, JobWord};
 
 /// Log2 of the part of a file whose requests keep their order: what shares a stream (`net::bulk`).
 const RANGE_LOG2: u32 = 20;
@@ -36,6 +36,22 @@ pub(crate) struct JobAccount {
     pub(crate) rule: Option<String>,
     /// The rule says something about requests that move no bytes, too.
     pub(crate) limits_operations: bool,
+    /// Most dirty bytes on a target, as the rule says; 0: the usual bound.
+    pub(crate) dirty_bytes_max: u64,
+}
+
+impl JobAccount {
+    /// The words about it that requests for memory of a target carry.
+    pub(crate) fn word(&self) -> JobWord {
+        let number = (self.number ^ self.number >> 32) as u32;
+        let mib = self.dirty_bytes_max.div_ceil(1 << 20);
+        JobWord {
+            user: self.user,
+            // 0 is no job.
+            number: number.max(1),
+            dirty_mib_max: u32::try_from(mib).unwrap_or(u32::MAX),
+        }
+    }
 }
 
 /// The accounts of a process's requests, in the order of `Operation::ALL`.

@@ -9,6 +9,8 @@
 //! All requests that move bytes to or from other hosts wait, so that jobs share what there is. Others
 //! wait if a rule with more than limits of bytes matches them. Locks, closes and questions of daemons
 //! never wait: others may wait for them.
+//!
+//! Requests that take memory of a target carry their job, whether there are rules or not (`job_word`).
 
 use crate::sessions::client_session::ClientSession;
 use crate::shared::inbox::{Inboxes, WorkerMessage};
@@ -25,7 +27,7 @@ use std::sync::atomic::Ordering::Acquire;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 use wire::codec::Reader;
-use wire::{DaemonIndex, Header, Inode, Request};
+use wire::{DaemonIndex, Header, Inode, JobWord, Request};
 
 /// That which a request is about.
 #[derive(Clone, Copy)]
@@ -155,6 +157,22 @@ impl Shares {
         }
     }
 
+    /// The job of a request that takes memory of a target; no job for others.
+    pub(crate) fn job_word(
+        &self,
+        client: &ClientSession,
+        slot: usize,
+        request: &Request<'_>,
+    ) -> JobWord {
+        match request {
+            Request::MapExtents { allocate: 1 | 2, .. }
+            | Request::Write { .. }
+            | Request::Store { .. }
+            | Request::Push { .. } => self.account_of(client, slot, Operation::Write, None).word(),
+            _ => JobWord::NONE,
+        }
+    }
+
     /// Files were found: their requests go on.
     pub(crate) fn place_found(
         &self,
@@ -276,14 +294,16 @@ impl Shares {
             let only_bytes = Limits {
                 operations_per_second_max: 0,
                 in_flight_max: 0,
+                dirty_bytes_max: 0,
                 weight: Limits::default().weight,
                 ..rule.limits()
             };
             only_bytes != rule.limits()
         });
+        let dirty_bytes_max = rule.map_or(0, |rule| rule.limits().dirty_bytes_max);
         let rule = rule.map(|rule| rule.name().to_owned());
         let number = number_of(job, rule.as_deref().unwrap_or_default().as_bytes());
         let job = String::from_utf8_lossy(job).into_owned();
-        JobAccount { user: uid, job, number, rule, limits_operations }
+        JobAccount { user: uid, job, number, rule, limits_operations, dirty_bytes_max }
     }
 }

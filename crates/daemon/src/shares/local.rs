@@ -244,8 +244,9 @@ mod tests {
                 let job = job.trim_end_matches('\0').to_owned();
                 let is_limited = job.as_bytes().starts_with(limited);
                 let number = job.len() as u64;
+                let (rule, limits_operations, dirty_bytes_max) = (None, false, 0);
                 let account =
-                    JobAccount { user: 1, job, number, rule: None, limits_operations: false };
+                    JobAccount { user: 1, job, number, rule, limits_operations, dirty_bytes_max };
                 is_limited.then(|| Arc::new(account))
             };
             self.local.look(now, &self.segment, generation, &find)

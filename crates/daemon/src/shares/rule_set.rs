@@ -87,6 +87,16 @@ impl RuleSet {
             let column = command.get(..at).map_or(0, |front| front.chars().count()) + 1;
             return Err(format!("column {column}: {why}"));
         }
+        let is_unknowable =
+            |rule: &Rule| rule.limits().dirty_bytes_max > 0 && rule.dirs().next().is_some();
+        if after.rules.all_rules().iter().any(is_unknowable) {
+            let at = command.find("dirty=").unwrap_or(0);
+            let column = command.get(..at).map_or(0, |front| front.chars().count()) + 1;
+            return Err(format!(
+                "column {column}: dirty= bounds a job on each target, in all of its directories: \
+                 leave out dir="
+            ));
+        }
         if after.dirs().len() > DIRS_MAX {
             return Err(format!("column 1: rules name more than {DIRS_MAX} directories"));
         }
@@ -174,6 +184,7 @@ mod tests {
             ("start b dir={/x/../y} rate=1", "column 9: \"..\" cannot be part"),
             ("start b dir={/y /x//y} rate=1", "column 9: \"/x//y\" has two slashes"),
             ("start b *\nrate=1", "column 10: a control character"),
+            ("start b dir={/x} dirty=1G", "column 18: dirty= bounds a job on each target"),
             ("stop c", "column 6: there is no rule of this name"),
         ] {
             let error = rules.after(command).map(|rules| rules.rules.to_text()).expect_err(command);

@@ -164,6 +164,7 @@ impl Performers {
             counted,
             failed,
             again,
+            job,
             waits_since,
             refuse_for,
         } = pending;
@@ -186,7 +187,7 @@ impl Performers {
             (Answer::OverLimit { account, requested }, Some((inode, request)))
                 if refuse_for != RefuseFor::Limit =>
             {
-                let held = (inode, encode_held(&request));
+                let held = (inode, encode_held(&request, job));
                 let missing = (account, requested);
                 self.account_waits.request_allowance(&shared.inboxes, held, missing, to);
             }

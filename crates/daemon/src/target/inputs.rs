@@ -15,7 +15,7 @@ use wire::limits::STRIPE_LOG2_MIN;
 use wire::quota::{Account, Owner};
 use wire::reply::Extent;
 use wire::request::prefetch;
-use wire::{Inode, Layout, Request};
+use wire::{Inode, JobWord, Layout, Request};
 
 impl TargetLoop {
     /// Handles a message for the target.
@@ -48,7 +48,7 @@ impl TargetLoop {
                 let layout = Layout { stripe_log2: STRIPE_LOG2_MIN, ..Layout::default() }.word();
                 let (what, size, list, index, group) = (prefetch::EVICT, 0, 0, 0, 1);
                 let request = Request::Prefetch { inode, what, layout, size, list, index, group };
-                self.request(shared, &request, ReplyTo::Nobody);
+                self.request(shared, (&request, JobWord::NONE), ReplyTo::Nobody);
             }
             WorkerMessage::Count => self.begin_counting(shared),
             WorkerMessage::Owners { query, answer } => self.owners(shared, query, &answer),

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use wire::errno::{Errno, Result};
 use wire::reply::Extent;
-use wire::{Inode, Reply, Request};
+use wire::{Inode, JobWord, Reply, Request};
 
 /// A request that is not answered yet.
 pub(crate) struct PendingRequest {
@@ -26,6 +26,8 @@ pub(crate) struct PendingRequest {
     pub(crate) failed: Option<Errno>,
     /// If it allocates extents: its file, and the request without data, to be repeated.
     pub(crate) again: Option<(Inode, Request<'static>)>,
+    /// The job for which it takes memory.
+    pub(crate) job: JobWord,
     /// Since when it has been waiting for space.
     pub(crate) waits_since: Option<Instant>,
     pub(crate) refuse_for: RefuseFor,
@@ -73,7 +75,7 @@ impl PendingRequests {
     /// Registers a request; returns its ticket.
     pub(crate) fn register_request(
         &mut self,
-        request: &Request<'_>,
+        (request, job): (&Request<'_>, JobWord),
         to: ReplyTo,
         refuse_for: RefuseFor,
     ) -> u64 {
@@ -91,6 +93,7 @@ impl PendingRequests {
             counted: 0,
             failed: None,
             again: repeatable(request),
+            job,
             waits_since: None,
             refuse_for,
         };

@@ -4,25 +4,31 @@ use crate::shared::Shared;
 use crate::shared::reply::{ReplyTo, Sender};
 use crate::target::driver::TargetLoop;
 use crate::target::pending::RefuseFor;
+use crate::target::space::accounts::decode_held;
 use crate::target::space::preallocate::PreallocationScan;
 use data::Input;
 use wire::reply::Extent;
-use wire::{Inode, Request};
+use wire::{Inode, JobWord, Request};
 
 impl TargetLoop {
-    /// Handles a request for the target.
-    pub(crate) fn request(&mut self, shared: &Shared, request: &Request<'_>, to: ReplyTo) {
+    /// Handles a request for the target, of this job.
+    pub(crate) fn request(
+        &mut self,
+        shared: &Shared,
+        (request, job): (&Request<'_>, JobWord),
+        to: ReplyTo,
+    ) {
         self.check_preallocated(shared, request);
         if let Request::Remove { inodes } = *request {
             self.performers.locations.forget_locations(inodes);
         }
         if !self.target.account_usage().is_on() {
-            return self.carry_out_now(shared, request, to, RefuseFor::None);
+            return self.carry_out_now(shared, (request, job), to, RefuseFor::None);
         }
         let (target, account_waits) = (&mut self.target, &mut self.performers.account_waits);
         account_waits.read_ledger(&shared.ledger, target);
-        if let Some(to) = account_waits.hold_if_needed(shared, target, request, to) {
-            self.carry_out_now(shared, request, to, RefuseFor::None);
+        if let Some(to) = account_waits.hold_if_needed(shared, target, (request, job), to) {
+            self.carry_out_now(shared, (request, job), to, RefuseFor::None);
         }
     }
 
@@ -30,16 +36,17 @@ impl TargetLoop {
     pub(crate) fn carry_out_now(
         &mut self,
         shared: &Shared,
-        request: &Request<'_>,
+        (request, job): (&Request<'_>, JobWord),
         to: ReplyTo,
         refuse_for: RefuseFor,
     ) {
-        let ticket = self.performers.pending.register_request(request, to, refuse_for);
+        let pending = &mut self.performers.pending;
+        let ticket = pending.register_request((request, job), to, refuse_for);
         if let Request::BeginWriteback { inode, .. } = *request {
             let states = &self.performers.devices.states;
             self.target.note_changed(inode, &|slot| states.is_clean(slot));
         }
-        self.step(shared, Input::Request { ticket, request });
+        self.step(shared, Input::Request { ticket, request, job });
     }
 
     /// Carries out the held requests of a file, the first one with `first`.
@@ -47,8 +54,10 @@ impl TargetLoop {
         let mut requests = self.performers.account_waits.take_held(inode);
         let mut refuse_for = first;
         while let Some((bytes, to)) = requests.pop_front() {
-            match Request::decode(&mut wire::codec::Reader::new(&bytes)) {
-                Ok(request) => self.carry_out_now(shared, &request, to, refuse_for),
+            match decode_held(&bytes) {
+                Ok((request, job)) => {
+                    self.carry_out_now(shared, (&request, job), to, refuse_for);
+                }
                 Err(_) => shared.refuse(to, wire::errno::Errno::EPROTO),
             }
             refuse_for = RefuseFor::None;

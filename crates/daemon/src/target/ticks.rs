@@ -13,7 +13,7 @@ use data::Input;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use wire::Request;
+use wire::{JobWord, Request};
 
 impl TargetLoop {
     /// Provisions the first memory.
@@ -54,7 +54,7 @@ impl TargetLoop {
 
     /// Updates the metrics that `status` shows.
     pub(crate) fn publish(&mut self, shared: &Shared) {
-        self.request(shared, &Request::Space {}, ReplyTo::Nobody);
+        self.request(shared, (&Request::Space {}, JobWord::NONE), ReplyTo::Nobody);
     }
 
     /// Reclaims unused preallocated extents, if due.
@@ -154,11 +154,15 @@ impl TargetLoop {
         metrics.bytes_promoted.store(moved.bytes_promoted, Relaxed);
         metrics.bytes_pinned.store(self.target.pinned_bytes(), Relaxed);
         metrics.moves_cancelled.store(moved.cancelled, Relaxed);
+        metrics.dirty_waits.store(self.target.bounded_waits(), Relaxed);
         if !self.target.is_demoting() {
             self.timers.demotion = DemotionTimer::new();
             return None;
         }
         let now = Instant::now();
+        if self.target.has_bounded_writers() {
+            self.timers.demotion.hurry(now);
+        }
         if self.timers.demotion.is_due(now) {
             let millis = shared.timing.millis();
             let devices = Arc::clone(&self.performers.devices);

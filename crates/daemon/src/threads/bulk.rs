@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use wire::errno::{Errno, Result};
 use wire::limits::BOUNCE_BUFFER_COUNT;
 use wire::reply::Extent;
-use wire::{DaemonIndex, Inode, Request};
+use wire::{DaemonIndex, Inode, JobWord, Request};
 
 /// Maximum number of bulk threads.
 const LANE_COUNT_MAX: usize = 4;
@@ -122,13 +122,14 @@ pub(crate) struct ClientTransfer {
 pub(crate) fn client_transfer(
     client: &Arc<ClientSession>,
     request: &Request<'_>,
+    job: JobWord,
 ) -> Option<ClientTransfer> {
     let (kind, range, buffer) = match *request {
         Request::Fetch { inode, stripe_log2, offset, length, buffer } => {
-            (Kind::Fetch, Range { inode, stripe_log2, offset, length }, buffer)
+            (Kind::Fetch, Range { inode, stripe_log2, offset, length, job }, buffer)
         }
         Request::Store { inode, stripe_log2, offset, length, buffer, .. } => {
-            (Kind::Store, Range { inode, stripe_log2, offset, length }, buffer)
+            (Kind::Store, Range { inode, stripe_log2, offset, length, job }, buffer)
         }
         _ => return None,
     };
@@ -177,13 +178,13 @@ impl BulkTransfers {
         &self,
         host: &HostSegment,
         client: &Arc<ClientSession>,
-        buffer: u8,
+        (buffer, job): (u8, JobWord),
         ticket: Option<StartTicket>,
     ) {
         let bounce_buffers = client.slots.bounce_buffers();
         let Some((pushed, epoch)) = bounce_buffers.begin_moving(buffer) else { return };
         let Pushed { inode, vnode, target, stripe_log2, offset, length, .. } = pushed;
-        let range = Range { inode, stripe_log2, offset, length };
+        let range = Range { inode, stripe_log2, offset, length, job };
         let is_remote = target != self.me && target.0 < self.daemon_count;
         match bounce_buffers.offset_of(buffer, length as usize) {
             Ok(at) if is_remote && range.is_possible() => {
@@ -209,7 +210,8 @@ impl BulkTransfers {
             .filter_map(|buffer| Some((bounce_buffers.pushed_at(buffer)?, buffer)))
             .collect();
         left.sort_unstable();
-        left.into_iter().for_each(|(_, buffer)| self.start_push(host, client, buffer, None));
+        left.into_iter()
+            .for_each(|(_, buffer)| self.start_push(host, client, (buffer, JobWord::NONE), None));
     }
 
     /// Starts a pushed write, or starts it again.

@@ -24,7 +24,7 @@ use wire::codec::{Field, Reader};
 use wire::errno::{Errno, Result};
 use wire::reply::Extent;
 use wire::request::stripe_log2_of;
-use wire::{DaemonIndex, Inode, Reply, Request};
+use wire::{DaemonIndex, Header, Inode, Reply, Request};
 
 /// Maximum number of cached extents: a few MiB.
 const KNOWN_EXTENTS_MAX: usize = 64 * 1024;
@@ -163,6 +163,7 @@ impl BulkHandler for BulkEndpoint {
             preallocate: 0,
         };
         let header = self.shared.net.target_header(self.shared.net.router.me);
+        let header = Header { job: range.job, ..header };
         let bytes = encode_request(&header, &request);
         self.shared.hand_to_worker(WORKER_OF_TARGET, bytes, ReplyTo::Visit(visit));
         None

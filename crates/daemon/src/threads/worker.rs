@@ -403,6 +403,7 @@ impl Worker {
         if let Some(worker_metrics) = shared.metrics.workers.get(self.number) {
             worker_metrics.requests.fetch_add(1, Relaxed);
         }
+        let asked_in = slot;
         let slot = match client.slots.reply_slot_of(slot) {
             Some(row) => {
                 // The request named another slot for its reply, so its own slot is free again.
@@ -412,18 +413,20 @@ impl Worker {
             None => slot,
         };
         let to = ReplyTo::Slot { client: Arc::clone(client), slot: slot as u16 };
-        let admitted = match admit_from_session(bytes, &client.session.peer, shared.net.host_number)
-        {
+        let host = shared.net.host_number;
+        let mut admitted = match admit_from_session(bytes, &client.session.peer, host) {
             Ok(admitted) => admitted,
             Err(errno) => {
                 shared.refuse(to, errno);
                 return RoundResult::Own;
             }
         };
+        admitted.header.job = shared.shares.job_word(client, asked_in, &admitted.request);
         let caller = admitted.header.caller.uid;
         shared.audit.note_request(&admitted.request, caller, &client.session.peer);
         if let Request::Push { buffer } = admitted.request {
-            shared.bulk.start_push(&shared.host.segment, client, buffer, ticket);
+            let job = admitted.header.job;
+            shared.bulk.start_push(&shared.host.segment, client, (buffer, job), ticket);
             shared.answer_with(to, &Reply::Done {});
             return RoundResult::Own;
         }
@@ -481,7 +484,7 @@ impl Worker {
             return self.shard.request(shared, header, *request, to);
         }
         match &mut self.target {
-            Some(target) => target.request(shared, request, to),
+            Some(target) => target.request(shared, (request, header.job), to),
             None => shared.refuse(to, Errno::EPROTO),
         }
     }
@@ -565,7 +568,7 @@ fn forward(
 ) -> RoundResult {
     let reply_slot = (client, slot as u16);
     let size_request = SizeRequest::of(&admitted.request);
-    if let Some(end) = bulk::client_transfer(client, &admitted.request) {
+    if let Some(end) = bulk::client_transfer(client, &admitted.request, admitted.header.job) {
         start_transfer(shared, peer, end, reply_slot, size_request, ticket);
         return RoundResult::Own;
     }

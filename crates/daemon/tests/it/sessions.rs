@@ -52,6 +52,7 @@ fn garbage_in_a_slot_is_refused_without_further_effect() {
         sequence: 0,
         host: 9,
         mount: 0,
+        job: wire::JobWord::NONE,
         caller: Credentials::ROOT,
     };
     let encoded = |header: &Header, request: &Request<'_>| {
@@ -180,6 +181,7 @@ fn a_daemon_with_a_wrong_secret_is_not_connected() {
         sequence: 1,
         host: 1,
         mount: 0,
+        job: wire::JobWord::NONE,
         caller: Credentials::ROOT,
     };
     let mut bytes = [0; 128];

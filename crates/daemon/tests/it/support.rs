@@ -368,6 +368,7 @@ impl Client {
             sequence,
             host: self.welcome.host,
             mount: 0,
+            job: wire::JobWord::NONE,
             caller: Credentials::ROOT,
         };
         slot.write(|buffer| {
@@ -390,9 +391,9 @@ impl Client {
             let mut slot = session.claim(1_000_000).expect("a slot");
             let client_id = welcome.client_id + slot.index() as u64;
             let (sequence, host) = (slot.next_sequence().expect("claimed"), welcome.host);
-            let (shard, caller) = (shard.0, Credentials::ROOT);
+            let (shard, caller, job) = (shard.0, Credentials::ROOT, wire::JobWord::NONE);
             let header =
-                Header { shard, daemon, epoch, client_id, sequence, host, mount: 0, caller };
+                Header { shard, daemon, epoch, client_id, sequence, host, mount: 0, job, caller };
             let written = slot.write(|buffer| {
                 let mut writer = Writer::new(buffer);
                 header.encode(&mut writer);

@@ -3,6 +3,7 @@
 
 use crate::admission::work::{MAP_EXTENTS_MAX, Work};
 use placement::extent::{self, Span};
+use qos::dirty::DirtyJob;
 use wire::limits::{STRIPE_LOG2_MAX, STRIPE_LOG2_MIN};
 use wire::reply::Extent;
 use wire::request::stripe_log2_of;
@@ -112,6 +113,8 @@ pub(crate) struct Job {
     pub(crate) ticket: u64,
     pub(crate) work: Work,
     pub(crate) need: Option<Need>,
+    /// The job for which it takes memory.
+    pub(crate) writer: Option<DirtyJob>,
     /// Since when there is no space for what it needs, in milliseconds.
     pub(crate) starves_since: Option<u32>,
     /// Its position in the queue of requests that wait for space to write.
@@ -121,8 +124,14 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub(crate) const fn new(ticket: u64, work: Work, need: Option<Need>) -> Job {
-        Job { ticket, work, need, starves_since: None, turn: None, has_provisioned: false }
+    pub(crate) const fn new(
+        ticket: u64,
+        work: Work,
+        need: Option<Need>,
+        writer: Option<DirtyJob>,
+    ) -> Job {
+        let (starves_since, turn, has_provisioned) = (None, None, false);
+        Job { ticket, work, need, writer, starves_since, turn, has_provisioned }
     }
 
     /// The job, noted as one for which a device was asked to provision.

@@ -33,6 +33,7 @@
 //!  2. At the end of a step the first request was tried with the present space, unless a device is
 //!     provisioning for an earlier one.
 
+use crate::admission::bounded::BoundedWriters;
 use crate::admission::job::{Job, Turn};
 use crate::admission::stop::Stop;
 use crate::effect::Effect;
@@ -71,24 +72,26 @@ pub(crate) struct Admission {
     /// was written back by then.
     pass_judged: u64,
     is_asking: bool,
-    /// When space was last requested for a zeroed extent over backed bytes, which has no place in
-    /// the queue.
-    punch_requested_at: Option<u32>,
+    /// When space was last requested for what has no place in the queue: a zeroed extent over backed
+    /// bytes, or dirty bytes of a job that reached its bound.
+    writeback_requested_at: Option<u32>,
     /// The devices were asked to provision for all requests up to this number, or have no more.
     provisioned_up_to: u64,
     /// The last operation of the SSD failed, and not for lack of space.
     has_failed: bool,
+    /// Requests that wait for the bounds of their jobs, not for space.
+    pub(crate) bounded: BoundedWriters,
 }
 
 impl Admission {
-    /// True if no request waits.
+    /// True if no request waits for space.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Number of waiting requests.
+    /// Number of waiting requests, those included that wait for the bounds of their jobs.
     pub(crate) fn len(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + self.bounded.len()
     }
 
     /// Notes the result of an SSD operation.
@@ -107,7 +110,10 @@ impl Admission {
 
     /// Removes and returns the matching requests.
     pub(crate) fn take_jobs(&mut self, is_it: impl Fn(&Job) -> bool) -> Vec<Job> {
-        self.take(|waiter| is_it(&waiter.job)).into_iter().map(|waiter| waiter.job).collect()
+        let taken = self.take(|waiter| is_it(&waiter.job)).into_iter().map(|waiter| waiter.job);
+        let mut taken: Vec<Job> = taken.collect();
+        taken.extend(self.bounded.take_jobs(is_it));
+        taken
     }
 
     fn take(&mut self, is_it: impl Fn(&Waiter) -> bool) -> Vec<Waiter> {
@@ -190,17 +196,21 @@ impl Admission {
         is_judged && (waited >= GRACE_MILLIS || !may_leave)
     }
 
-    /// Queries others for space that they can free, once nothing is leaving here. `punches`: a
-    /// request waits for a zeroed extent over backed bytes, which needs space just as a write does.
-    pub(crate) fn request_space(&mut self, punches: bool, out: &mut Vec<Effect>) {
-        let Admission { queue, now, round, round_judged, is_asking, punch_requested_at, .. } = self;
+    /// Queries others for space that they can free, once nothing is leaving here. `needs_writeback`: a
+    /// request waits for a zeroed extent over backed bytes, which needs space just as a write does, or
+    /// dirty bytes of a job can leave only by writeback.
+    pub(crate) fn request_space(&mut self, needs_writeback: bool, out: &mut Vec<Effect>) {
+        let Admission {
+            queue, now, round, round_judged, is_asking, writeback_requested_at, ..
+        } = self;
         let needs = |first: &Waiter| !first.has_hope && first.turn.round > *round_judged;
-        let is_rested = punch_requested_at.is_none_or(|at| now.wrapping_sub(at) >= GRACE_MILLIS);
-        let starves = punches && is_rested;
+        let is_rested =
+            writeback_requested_at.is_none_or(|at| now.wrapping_sub(at) >= GRACE_MILLIS);
+        let starves = needs_writeback && is_rested;
         if (queue.front().is_some_and(needs) || starves) && !*is_asking {
             *is_asking = true;
             if starves {
-                *punch_requested_at = Some(*now);
+                *writeback_requested_at = Some(*now);
             }
             *round += 1;
             out.push(Effect::RequestSpace { round: *round });

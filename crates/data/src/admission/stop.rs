@@ -40,6 +40,8 @@ pub(crate) enum Stop {
     InProgress,
     /// The file's owner has reached a limit.
     OverLimit(OverLimit),
+    /// The job has reached its bound on dirty bytes; the length of the extent that it needs.
+    OverBound(u64),
 }
 
 impl Stop {
@@ -47,7 +49,9 @@ impl Stop {
     pub(crate) fn answer_to(self, ticket: u64, out: &mut Vec<Effect>) {
         let answer = match self {
             Stop::Refused(errno) | Stop::Full(errno) => Answer::Refused(errno),
-            Stop::Busy | Stop::Queued | Stop::Parked => Answer::Busy { retry_micros: RETRY_MICROS },
+            Stop::Busy | Stop::Queued | Stop::Parked | Stop::OverBound(_) => {
+                Answer::Busy { retry_micros: RETRY_MICROS }
+            }
             Stop::InProgress => Answer::Busy { retry_micros: 0 },
             Stop::Reclaiming => Answer::Busy { retry_micros: RECLAIM_RETRY_MICROS },
             Stop::Evicting => Answer::Busy { retry_micros: EVICT_RETRY_MICROS },

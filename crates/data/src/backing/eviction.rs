@@ -30,9 +30,9 @@ use wire::Inode;
 use wire::reply::Extent;
 
 impl BackedFiles {
-    /// True while a request waits for space, to write or to fill extents.
+    /// True while a request waits for space, to write or to fill extents, or for the bound of its job.
     pub(crate) fn waits_for_space(&self, pool: &Pool) -> bool {
-        !pool.admission.is_empty() || self.fills.is_starving()
+        !pool.admission.is_empty() || !pool.admission.bounded.is_empty() || self.fills.is_starving()
     }
 
     /// True while clean extents are to be evicted, or to be found.

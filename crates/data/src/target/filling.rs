@@ -79,7 +79,7 @@ impl Target {
                 // An earlier request waits for space.
                 _ if self.backed.fills.is_held_up() => Ok(false),
                 NeedKind::Punches if is_covered => {
-                    match self.allocate_one((inode, SpaceUse::Written), span, out) {
+                    match self.allocate_one((inode, SpaceUse::Written, None), (span, None), out) {
                         // It holds zeros from now on: otherwise the bytes of the backing store would
                         // show again.
                         Ok(_) => continue,

@@ -6,6 +6,7 @@ use crate::admission::work::MAP_EXTENTS_MAX;
 use crate::effect::Effect;
 use crate::space::buddy::BLOCK_LOG2_MIN;
 use placement::extent::{self, Span};
+use qos::dirty::DirtyJob;
 use wire::Inode;
 use wire::limits::{EXTENT_BYTES_MIN, FILE_BYTES_MAX};
 use wire::reply::Extent;
@@ -91,11 +92,13 @@ impl Target {
         }
     }
 
-    /// Makes the preallocated extents that overlap `offset .. end` the file's own.
+    /// Makes the preallocated extents that overlap `offset .. end` the file's own. `writer`: the job that
+    /// asks for them.
     pub(super) fn claim_preallocated(
         &mut self,
         inode: Inode,
         (offset, end): (u64, u64),
+        writer: Option<DirtyJob>,
         out: &mut Vec<Effect>,
     ) {
         let Target { pool, tiering, .. } = self;
@@ -107,6 +110,16 @@ impl Target {
             claimed.filter(|extent| pool.preallocation().contains(inode, extent)).collect();
         for extent in claimed {
             pool.own_preallocated(inode, &extent);
+            let dirty = &mut tiering.order.dirty;
+            match (writer, extent.start.checked_sub(1)) {
+                (Some(writer), _) => dirty.assign(extent.slot, writer),
+                // Written without a request, by the writer of what is in front of it.
+                (None, Some(last)) => {
+                    let before = pool.slots().over(inode, last, extent.start).next();
+                    before.iter().for_each(|one| dirty.assign_as(extent.slot, one.slot));
+                }
+                (None, None) => {}
+            }
             tiering.order.watch(pool, inode, &extent);
             out.push(Effect::Keep { inode, extent });
         }

@@ -137,6 +137,18 @@ impl Target {
         self.tiering.moves.token_wait_millis(self.pool.now)
     }
 
+    /// True while requests wait because their jobs have reached their bounds on dirty bytes.
+    #[must_use]
+    pub fn has_bounded_writers(&self) -> bool {
+        !self.pool.admission.bounded.is_empty()
+    }
+
+    /// Requests that had to wait for the bounds of their jobs, so far.
+    #[must_use]
+    pub const fn bounded_waits(&self) -> u64 {
+        self.pool.admission.bounded.waits
+    }
+
     /// Number of known users with extents in memory that may leave.
     #[must_use]
     pub fn users_in_memory(&self) -> usize {

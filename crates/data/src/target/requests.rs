@@ -8,6 +8,7 @@ use crate::effect::{Answer, Effect, Source, Validity};
 use crate::prefetch::Lower;
 use crate::space::buddy::BlockContents;
 use placement::extent::{self, Span};
+use qos::dirty::DirtyJob;
 use wire::reply::Extent;
 use wire::request::prefetch;
 use wire::{Errno, Inode};
@@ -20,7 +21,7 @@ impl Target {
     pub(super) fn run_in_order(&mut self, job: Job, out: &mut Vec<Effect>) {
         if job.work.makes_extents() {
             let (inode, offset, end) = job.work.range();
-            self.claim_preallocated(inode, (offset, end), out);
+            self.claim_preallocated(inode, (offset, end), job.writer, out);
         }
         if !self.pool.is_parked() || job.work.only_looks() || self.pool.passes(&job.work) {
             self.run(job, out);
@@ -49,7 +50,7 @@ impl Target {
         }
         let answer = match work {
             &Work::Map { inode, stripe_log2, space, offset, length, ahead } => {
-                self.map((inode, space), stripe_log2, (offset, length), ahead, out)
+                self.map((inode, space, job.writer), stripe_log2, (offset, length), ahead, out)
             }
             &Work::Find { inode, offset, length } => {
                 let end = offset.saturating_add(length);
@@ -63,7 +64,7 @@ impl Target {
             &Work::Write { inode, stripe_log2, offset, length } => {
                 let mut extents = Vec::new();
                 let range = (offset, u64::from(length));
-                let of = (inode, SpaceUse::Written);
+                let of = (inode, SpaceUse::Written, job.writer);
                 self.allocate(of, stripe_log2, range, &mut extents, out).map(|()| {
                     write(ticket, &extents, offset, length, out);
                     Answer::Done
@@ -101,19 +102,21 @@ impl Target {
 
     fn map(
         &mut self,
-        (inode, space): (Inode, SpaceUse),
+        of: (Inode, SpaceUse, Option<DirtyJob>),
         stripe_log2: u8,
         (offset, length): (u64, u64),
         ahead: u64,
         out: &mut Vec<Effect>,
     ) -> Result<Answer, Stop> {
         let mut extents = Vec::new();
-        let of = (inode, space);
+        let (inode, space, writer) = of;
         match self.allocate(of, stripe_log2, (offset, length), &mut extents, out) {
             Err(Stop::Parked) => return Err(Stop::Parked),
             Err(stop) if extents.is_empty() => return Err(stop),
             Err(_) => {}
             Ok(()) => {
+                let more = length.saturating_add(ahead);
+                let ahead = if self.is_near_bound(writer, more) { 0 } else { ahead };
                 let behind = (offset.saturating_add(length), ahead);
                 self.preallocate_behind(inode, stripe_log2, behind, &mut extents, out);
             }
@@ -184,7 +187,7 @@ impl Target {
     /// early, the extents before that point are allocated: a retry, or a shorter write, finds them.
     fn allocate(
         &mut self,
-        (inode, space): (Inode, SpaceUse),
+        (inode, space, writer): (Inode, SpaceUse, Option<DirtyJob>),
         stripe_log2: u8,
         (offset, length): (u64, u64),
         extents: &mut Vec<Extent>,
@@ -192,37 +195,55 @@ impl Target {
     ) -> Result<(), Stop> {
         for span in extent::over(offset, length, stripe_log2).take(MAP_EXTENTS_MAX) {
             let extent = match self.pool.slots().at(inode, span.start) {
-                Some(extent) if extent.length_log2 == span.length_log2 => extent,
+                Some(extent) if extent.length_log2 == span.length_log2 => {
+                    self.tiering.order.dirty.adopt(extent.slot, writer);
+                    extent
+                }
                 // The request divides the file into other extents than before.
                 Some(_) => return Err(Stop::Refused(Errno::EINVAL)),
                 None if inode.is_spilled() && !self.accepts_spill(span.length()) => {
                     return Err(Stop::Refused(Errno::ENOSPC));
                 }
-                None if !self.pool.admission.is_empty() => return Err(Stop::Queued),
-                None => match self.allocate_one((inode, space), span, out) {
-                    // The sender has other spill hosts, and must not wait.
-                    Err(Stop::Parked) => return Err(Stop::Parked),
-                    Err(_) if inode.is_spilled() => return Err(Stop::Refused(Errno::ENOSPC)),
-                    made => made?,
-                },
+                None => {
+                    let tier = self.tier_for(writer, span.length())?;
+                    if !self.pool.admission.is_empty() {
+                        return Err(Stop::Queued);
+                    }
+                    let of = (inode, space, writer);
+                    let made = match self.allocate_one(of, (span, tier), out) {
+                        made @ (Ok(_) | Err(Stop::Parked)) => made,
+                        // The gaps of the SSD are too small.
+                        _ if tier.is_some() => self.allocate_one(of, (span, None), out),
+                        made => made,
+                    };
+                    match made {
+                        // The sender has other spill hosts, and must not wait.
+                        Err(Stop::Parked) => return Err(Stop::Parked),
+                        Err(_) if inode.is_spilled() => return Err(Stop::Refused(Errno::ENOSPC)),
+                        made => made?,
+                    }
+                }
             };
             extents.push(extent);
         }
         Ok(())
     }
 
-    /// Allocates an extent for a writer.
+    /// Allocates an extent for a writer, in this tier if one is given.
     pub(super) fn allocate_one(
         &mut self,
-        (inode, space): (Inode, SpaceUse),
-        span: Span,
+        (inode, space, writer): (Inode, SpaceUse, Option<DirtyJob>),
+        (span, tier): (Span, Option<u8>),
         out: &mut Vec<Effect>,
     ) -> Result<Extent, Stop> {
         let Target { pool, tiering, backed, .. } = self;
-        let tier = inode.is_spilled().then_some(Extent::MEMORY);
+        let tier = if inode.is_spilled() { Some(Extent::MEMORY) } else { tier };
         let claim = backed.fills.claim_space(pool, tiering, (inode, span, tier), out);
         let (extent, contents) = claim?;
         pool.occupy(inode, &extent);
+        if let Some(writer) = writer {
+            tiering.order.dirty.assign(extent.slot, writer);
+        }
         tiering.order.watch(pool, inode, &extent);
         if !inode.is_spilled() {
             pool.count_allocated(&extent);

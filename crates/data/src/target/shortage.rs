@@ -6,6 +6,8 @@
 //!   no space --its extents from the backing store must be here at once--> starving   `starve`
 //!   in the queue --its turn--> admitted again            `admit_writers`
 //!   starving --anything ended--> admitted again          `admit_waiting`
+//!   its job is at its bound on dirty bytes --> the SSD, or it waits beside the queue   `tier_for`
+//!   waits there --enough of them leave--> admitted again   `admit_bounded`
 //!   any --nothing goes, too late, or its file is gone--> refused   `refuse`
 
 use super::Target;
@@ -15,6 +17,7 @@ use crate::admission::stop::Stop;
 use crate::admission::work::Work;
 use crate::effect::Effect;
 use placement::extent;
+use qos::dirty::DirtyJob;
 use wire::reply::Extent;
 use wire::{Errno, Inode};
 
@@ -30,7 +33,61 @@ impl Target {
             {
                 self.queue(job, stop, out);
             }
+            Stop::OverBound(length) if let Some(writer) = job.writer => {
+                self.pool.admission.bounded.wait(writer, job, length, out);
+            }
             stop => self.refuse(&job, stop, out),
+        }
+    }
+
+    /// Where a job gets an extent: `None`, in any tier. At the usual bound on dirty bytes that is the
+    /// SSD, as if memory were full; at that of a rule, or without space there, the job waits while some
+    /// of its bytes can leave, and behind earlier requests of its own.
+    pub(super) fn tier_for(
+        &mut self,
+        of: Option<DirtyJob>,
+        length: u64,
+    ) -> Result<Option<u8>, Stop> {
+        let Some(of) = of else { return Ok(None) };
+        let Target { pool, tiering, backed, .. } = self;
+        if pool.admission.bounded.has(of) {
+            return Err(Stop::OverBound(length));
+        }
+        let can_demote = tiering.can_demote_dirty(pool);
+        let can_leave = can_demote || backed.cleaning.has_backing();
+        if !can_leave || !tiering.has_reached_bound(pool, of, length) {
+            return Ok(None);
+        }
+        let has_place = can_demote && pool.ssd().bytes_free() >= length;
+        match has_place && !tiering.order.dirty.has_rule(of) {
+            true => Ok(Some(Extent::SSD)),
+            false => Err(Stop::OverBound(length)),
+        }
+    }
+
+    /// True if this many bytes more would bring a job to its bound.
+    pub(super) fn is_near_bound(&self, of: Option<DirtyJob>, more: u64) -> bool {
+        let Target { pool, tiering, backed, .. } = self;
+        let can_leave = tiering.can_demote_dirty(pool) || backed.cleaning.has_backing();
+        can_leave && of.is_some_and(|of| tiering.order.dirty.is_near_bound(of, more))
+    }
+
+    /// Retries the requests of jobs that had reached their bounds.
+    pub(super) fn admit_bounded(&mut self, out: &mut Vec<Effect>) {
+        if self.pool.admission.bounded.is_empty() {
+            return;
+        }
+        for (of, mut length) in self.pool.admission.bounded.jobs() {
+            while !self.tiering.has_reached_bound(&self.pool, of, length)
+                && let Some((job, behind)) = self.pool.admission.bounded.take_first(of)
+            {
+                self.admit(job, out);
+                let waits_again = self.pool.admission.bounded.put_behind(of, behind);
+                match self.pool.admission.bounded.first(of).filter(|_| !waits_again) {
+                    Some(next) => length = next,
+                    None => break,
+                }
+            }
         }
     }
 
@@ -143,7 +200,10 @@ impl Target {
         }
         let fills = &self.backed.fills;
         let punches = self.backed.cleaning.has_backing() && fills.is_starving_to_punch();
-        self.pool.admission.request_space(punches, out);
+        let needs_copies = !self.pool.admission.bounded.is_empty()
+            && self.backed.cleaning.has_backing()
+            && !self.tiering.can_demote_dirty(&self.pool);
+        self.pool.admission.request_space(punches || needs_copies, out);
     }
 
     /// True if nothing in flight can free space for the first request.
@@ -186,6 +246,10 @@ impl Target {
         enospc_timeout_millis: u32,
         out: &mut Vec<Effect>,
     ) {
+        self.pool.now = now_millis;
+        for job in self.pool.admission.bounded.take_late(now_millis) {
+            Stop::InProgress.answer_to(job.ticket, out);
+        }
         for (job, stop) in self.pool.admission.take_late(now_millis, enospc_timeout_millis) {
             self.refuse(&job, stop, out);
         }

@@ -60,7 +60,10 @@ impl FairnessWorld {
             preallocate: 0,
         };
         let mut out = Vec::new();
-        self.target.step(Input::Request { ticket: 1, request: &request }, &mut out);
+        self.target.step(
+            Input::Request { ticket: 1, request: &request, job: wire::JobWord::NONE },
+            &mut out,
+        );
         let answer = self.perform(out);
         self.target.set_owner(Inode(file), Owner { uid, project: 0 }, 1);
         self.target.check_fairness();

@@ -368,7 +368,7 @@ impl FillWorld {
     fn send(&mut self, request: &Request<'_>) -> u64 {
         self.ticket += 1;
         let body = if let Request::Write { bytes, .. } = request { bytes } else { &[][..] };
-        self.step(Input::Request { ticket: self.ticket, request }, body);
+        self.step(Input::Request { ticket: self.ticket, request, job: wire::JobWord::NONE }, body);
         self.ticket
     }
 

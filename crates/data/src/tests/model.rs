@@ -495,7 +495,8 @@ impl ModelWorld {
         self.ask_at_once(request);
         let outcome = self.ask_until_answered(&|world| {
             world.look_at_preallocated(false);
-            let outcome = world.step(Input::Request { ticket, request }, body);
+            let outcome =
+                world.step(Input::Request { ticket, request, job: wire::JobWord::NONE }, body);
             let outcome = outcome.or_else(|| world.fetch_back(body));
             outcome.or_else(|| world.step(Input::Withdraw { ticket }, body))
         });

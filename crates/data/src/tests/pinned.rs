@@ -115,7 +115,7 @@ impl PinnedWorld {
 
     fn call(&mut self, request: &Request<'_>) -> Answer {
         let mut out = Vec::new();
-        self.target.step(Input::Request { ticket: 1, request }, &mut out);
+        self.target.step(Input::Request { ticket: 1, request, job: wire::JobWord::NONE }, &mut out);
         self.perform(out).expect("an answer")
     }
 

@@ -47,7 +47,7 @@ impl RateWorld {
 
     fn ask(&mut self, request: &Request<'_>) {
         let mut out = Vec::new();
-        self.target.step(Input::Request { ticket: 1, request }, &mut out);
+        self.target.step(Input::Request { ticket: 1, request, job: wire::JobWord::NONE }, &mut out);
         self.perform(out);
     }
 

@@ -192,7 +192,7 @@ struct Runner {
 impl Runner {
     fn request(&mut self, request: &Request<'_>, out: &mut Vec<Effect>) {
         self.ticket += 1;
-        let input = Input::Request { ticket: self.ticket, request };
+        let input = Input::Request { ticket: self.ticket, request, job: wire::JobWord::NONE };
         self.target.as_mut().expect("a target").step(input, out);
     }
 

@@ -73,7 +73,7 @@ impl SpillWorld {
 
     fn ask(&mut self, ticket: u64, request: &Request<'_>) -> Vec<(u64, Answer)> {
         let mut out = Vec::new();
-        self.target.step(Input::Request { ticket, request }, &mut out);
+        self.target.step(Input::Request { ticket, request, job: wire::JobWord::NONE }, &mut out);
         self.perform(out)
     }
 

@@ -1,6 +1,7 @@
 //! Demotion: cold extents move from memory to the SSD of the same target, or to a spill host, so
 //! that memory has space for the next writes (O14, O16, O17). `moves` has the mechanics of a move,
-//! `replacement` chooses the coldest extent.
+//! `replacement` chooses the coldest extent. Besides, extents of a job leave while its writers wait for
+//! its bound on dirty bytes, however much is free.
 //!
 //!   enough free --below the low watermark--> idle extents are demoted
 //!   enough free --below the minimum watermark, or beyond the allowance--> the least recently used
@@ -12,6 +13,7 @@ use crate::tiering::Tiering;
 use crate::tiering::clock::VictimRule;
 pub use crate::tiering::replacement::DemotionSettings;
 use crate::tiering::watermarks::ActiveWatermarks;
+use qos::dirty::{DirtyAnswer, DirtyJob};
 use wire::reply::Extent;
 
 /// Most reference bits that are read in one step, which takes some microseconds.
@@ -29,6 +31,22 @@ impl Tiering {
         self.is_on &= rule.is_some();
         let has_space = pool.ssd().bytes_free() > pool.ssd_reserved_bytes();
         rule.is_some() && (has_space || self.spill.is_on())
+            || !pool.admission.bounded.is_empty() && self.can_demote_dirty(pool)
+    }
+
+    /// True if dirty extents of a job can be demoted whatever memory is free.
+    pub(crate) fn can_demote_dirty(&self, pool: &Pool) -> bool {
+        let has_space = pool.ssd().bytes_free() > pool.ssd_reserved_bytes();
+        self.order.has_destination
+            && self.order.settings != DemotionSettings::NEVER
+            && (has_space || self.spill.is_on())
+    }
+
+    /// True if a job may not have an extent of this length before some of its dirty bytes have left.
+    pub(crate) fn has_reached_bound(&mut self, pool: &Pool, of: DirtyJob, length: u64) -> bool {
+        let dirty = &mut self.order.dirty;
+        dirty.pass_time(pool.now, pool.memory().allowance());
+        dirty.ask(of, length) == DirtyAnswer::Waits
     }
 
     /// Which extents are to be demoted now.
@@ -60,6 +78,31 @@ impl Tiering {
         }
     }
 
+    /// Starts moving one extent of each job whose writers wait for its bound. False if none moves.
+    fn demote_bounded(
+        &mut self,
+        pool: &mut Pool,
+        was_used: &mut dyn FnMut(u32) -> bool,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        let mut begins = false;
+        for (of, length) in pool.admission.bounded.jobs() {
+            let is_next = self.order.dirty.is_to_leave(of, length)
+                && self.moves.may_move_another(pool)
+                && self.can_demote_dirty(pool);
+            let victim = is_next.then(|| self.order.dirty.victim(of, was_used)).flatten();
+            let victim = victim.and_then(|slot| pool.slots().get(slot));
+            let Some((inode, from)) = victim else { continue };
+            let tier = self.spill.demotion_tier(pool, inode, from.length());
+            if tier.is_some_and(|tier| self.begin_move(pool, inode, from, tier, out)) {
+                begins = true;
+            } else {
+                self.order.dirty.put_back(from.slot);
+            }
+        }
+        begins
+    }
+
     /// Starts moving cold extents if memory is short. `was_used` reads and clears an extent's
     /// reference bit. False if the SSD refused a moment ago: nothing was done then.
     pub(crate) fn demote_cold(
@@ -75,22 +118,40 @@ impl Tiering {
         self.moves.refused_at = None;
         let holders = self.order.holders_by_usage(Extent::MEMORY);
         let in_turn = self.order.has_time(pool);
-        while let Some(rule) = self.demotion_rule(pool) {
-            self.is_on = true;
-            let may_start = self.moves.may_move_another(pool) && self.can_start_demotion(pool);
-            if !may_start || in_turn && !self.moves.has_tokens(pool.now) {
-                break;
-            }
-            let holders = (holders.as_slice(), in_turn);
-            let victim = self.order.demotion_victim(holders, pool.now, rule, LOOKS_MAX, was_used);
-            let Some((inode, from)) = victim.and_then(|slot| pool.slots().get(slot)) else { break };
-            let tier = self.spill.demotion_tier(pool, inode, from.length());
-            if !tier.is_some_and(|tier| self.begin_move(pool, inode, from, tier, out)) {
-                self.order.watch(pool, inode, &from);
-                break;
+        // By turns, so that a job that outruns the SSD does not keep the idle extents of others here.
+        loop {
+            let for_bound = self.demote_bounded(pool, was_used, out);
+            let for_space = self.demote_next(pool, (holders.as_slice(), in_turn), was_used, out);
+            if !for_bound && !for_space {
+                return true;
             }
         }
-        true
+    }
+
+    /// Starts moving one cold extent if memory is short. False if none moves.
+    fn demote_next(
+        &mut self,
+        pool: &mut Pool,
+        (holders, in_turn): (&[u8], bool),
+        was_used: &mut dyn FnMut(u32) -> bool,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(rule) = self.demotion_rule(pool) else { return false };
+        self.is_on = true;
+        let may_start = self.moves.may_move_another(pool) && self.can_start_demotion(pool);
+        if !may_start || in_turn && !self.moves.has_tokens(pool.now) {
+            return false;
+        }
+        let holders = (holders, in_turn);
+        let victim = self.order.demotion_victim(holders, pool.now, rule, LOOKS_MAX, was_used);
+        let victim = victim.and_then(|slot| pool.slots().get(slot));
+        let Some((inode, from)) = victim else { return false };
+        let tier = self.spill.demotion_tier(pool, inode, from.length());
+        let begins = tier.is_some_and(|tier| self.begin_move(pool, inode, from, tier, out));
+        if !begins {
+            self.order.watch(pool, inode, &from);
+        }
+        begins
     }
 
     /// Sets the watermarks in force, as shares of the present allowance.

@@ -273,6 +273,7 @@ impl Tiering {
         let &Move { from, to, is_clean, returns, .. } = one;
         let Tiering { order, moves, spill, .. } = self;
         pool.uncount_incoming(&to);
+        order.dirty.hand_over(from.slot, to.slot);
         let MoveCounts { bytes_demoted, bytes_promoted, bytes_refaulted, .. } = &mut moves.moved;
         *bytes_refaulted += if returns { to.length() } else { 0 };
         *(if to.tier == Extent::MEMORY { bytes_promoted } else { bytes_demoted }) += to.length();

@@ -2,20 +2,23 @@
 //!
 //! Each extent that may leave is in exactly one record: in memory it is demotable (`memory`, a
 //! `clock` policy), pinned, or clean; on the SSD it is promotable (`ssd_scan`) or clean. Extents
-//! that move, that are preallocated or that are spilled are in none. The code that gives an extent a
-//! location, or takes one away, reports it here (`watch`, `unwatch`). Nothing here starts a move.
+//! that move, that are preallocated or that are spilled are in none. Besides, `dirty` has those of the
+//! demotable ones that jobs have to answer for, also where nothing is demoted. The code that gives an
+//! extent a location, or takes one away, reports it here (`watch`, `unwatch`). Nothing here starts a
+//! move.
 //!
 //!   none --watch--> demotable, pinned, or promotable, as its file and its tier demand
 //!   none --watch_clean--> clean
 //!   clean --found changed--> demotable, or promotable
 //!   any --unwatch and take_clean: it moves, or leaves its file--> none
 //!
-//! Invariants: those of `clean`, `pinned`, `ssd_scan` and `fairness`.
+//! Invariants: those of `clean`, `pinned`, `ssd_scan`, `dirty_extents` and `fairness`.
 
 use crate::effect::Effect;
 use crate::space::pool::Pool;
 use crate::tiering::clean::CleanExtents;
 use crate::tiering::clock::{ANYBODY, ClockPolicy, Policy, VictimRule};
+use crate::tiering::dirty_extents::DirtyExtents;
 use crate::tiering::fairness::{Fairness, Policies};
 use crate::tiering::pinned::PinnedFiles;
 use crate::tiering::ssd_scan::SsdScan;
@@ -55,6 +58,7 @@ pub(crate) struct Replacement {
     pub(crate) clean: CleanExtents,
     pub(crate) ssd_scan: SsdScan,
     pub(crate) pinned: PinnedFiles,
+    pub(crate) dirty: DirtyExtents,
     fairness: Fairness,
 }
 
@@ -69,6 +73,7 @@ impl Replacement {
             clean: CleanExtents::new(settings.demote_min_watermark_bytes),
             ssd_scan: SsdScan::default(),
             pinned: PinnedFiles::default(),
+            dirty: DirtyExtents::default(),
             fairness: Fairness::default(),
         }
     }
@@ -101,6 +106,7 @@ impl Replacement {
             Extent::MEMORY if inode.is_spilled() && !self.has_ssd => {}
             Extent::MEMORY => {
                 let holder = self.holder(pool, inode);
+                self.dirty.count(extent);
                 if self.has_destination {
                     self.memory.insert_of(holder, extent, false, pool.now);
                 }
@@ -115,6 +121,7 @@ impl Replacement {
         match extent.tier {
             Extent::MEMORY => {
                 self.memory.remove(extent.slot);
+                self.dirty.uncount(extent.slot);
                 self.pinned.remove(extent.slot);
             }
             Extent::SSD => self.ssd_scan.remove(extent.slot),
@@ -150,6 +157,7 @@ impl Replacement {
     /// An extent was promoted because it is hot.
     pub(crate) fn watch_promoted(&mut self, pool: &Pool, inode: Inode, extent: &Extent) {
         let holder = self.holder(pool, inode);
+        self.dirty.count(extent);
         if self.settings != DemotionSettings::NEVER {
             self.memory.insert_of(holder, extent, true, pool.now);
         }

@@ -1,7 +1,7 @@
 //! Messages between daemons about transfers whose bytes go by remote memory access; on a stream of
 //! TCP, authenticated like all others.
 //!
-//! Record, 48 bytes: a bulk header (40, `net::bulk::header`), place u64. In a store or fetch the
+//! Record, 56 bytes: a bulk header (48, `net::bulk::header`), place u64. In a store or fetch the
 //! place is the offset of the transfer's slot in the dialler's window. In an answer it is 0, or all
 //! ones if the access failed: the transfer has to go another way. The answer to a fetch that moved
 //! all is `Data` with the length; no bytes follow any header here.

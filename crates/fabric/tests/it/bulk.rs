@@ -63,7 +63,13 @@ impl Daemon {
     /// Starts a transfer between ranges of our own and of the other's bytes.
     fn begin(&self, token: u32, kind: Kind, inode: u64, own: usize, other: usize, length: usize) {
         let length = length as u32;
-        let range = Range { inode: Inode(inode), stripe_log2: 22, offset: other as u64, length };
+        let range = Range {
+            inode: Inode(inode),
+            stripe_log2: 22,
+            offset: other as u64,
+            length,
+            job: wire::JobWord::NONE,
+        };
         let memory = Part { file: Arc::clone(&self.ends.file), at: own };
         let peer = DaemonIndex(1);
         self.door.start(Transfer { peer, kind, range, memory, until: None, token });
@@ -72,7 +78,13 @@ impl Daemon {
     /// A store that is sent again until it arrives.
     fn begin_waited(&self, token: u32, own: usize, other: usize, length: usize) {
         let length = length as u32;
-        let range = Range { inode: Inode(AT_ONCE), stripe_log2: 22, offset: other as u64, length };
+        let range = Range {
+            inode: Inode(AT_ONCE),
+            stripe_log2: 22,
+            offset: other as u64,
+            length,
+            job: wire::JobWord::NONE,
+        };
         let memory = Part { file: Arc::clone(&self.ends.file), at: own };
         let (peer, kind) = (DaemonIndex(1), Kind::Store);
         let until = Some(Instant::now() + TIMEOUT);

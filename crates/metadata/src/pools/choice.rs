@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use qos::pool::Pool;
 use qos::slow::{Diagnosis, Finding};
 use wire::attributes::placement;
+use wire::pool::targets;
 use wire::{Inode, Layout};
 
 use crate::core::context::Context;
@@ -169,7 +170,7 @@ impl Pools {
         let number = definition.number;
         if self.live.get(&id).is_none_or(|live| live.number != number) {
             let members = PoolDefinition::members(&definition.targets);
-            let mut pool = Pool::new(&members).ok()?;
+            let mut pool = make_pool(&definition.targets)?;
             let mut open: BTreeMap<u32, u64> = BTreeMap::new();
             for object in self.objects.iter().filter(|object| object.pool == id) {
                 *open.entry(object.target).or_default() += 1;
@@ -180,6 +181,16 @@ impl Pools {
         }
         self.live.get_mut(&id)
     }
+}
+
+/// The pool of encoded targets; `None` if it is not possible.
+pub(crate) fn make_pool(targets_bytes: &[u8]) -> Option<Pool> {
+    let limits = targets(targets_bytes).map(|one| (u32::from(one.target.0), one.limit()));
+    let mut pool = Pool::new(&limits.collect::<Vec<_>>()).ok()?;
+    for one in targets(targets_bytes).filter(|one| one.is_measured) {
+        pool.set_measured(u32::from(one.target.0), one.max_perf);
+    }
+    Some(pool)
 }
 
 fn note_findings(cx: &mut Context, id: u8, live: &mut LivePool, findings: &[Finding]) {

@@ -37,7 +37,7 @@ impl PoolDefinition {
         PoolEntry { id, name: &self.name, targets: &self.targets }
     }
 
-    /// Its targets with their `max_perf`, as `qos::pool` takes them.
+    /// Its targets with their `max_perf`, given or measured.
     pub(crate) fn members(targets_bytes: &[u8]) -> Vec<(u32, u64)> {
         targets(targets_bytes).map(|one| (u32::from(one.target.0), one.max_perf)).collect()
     }

@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use qos::pool::Pool;
 use wire::limits::SLOT_BYTES;
 use wire::pool::{POOL_ID_MAX, PoolTarget, targets};
 use wire::{DaemonIndex, Errno, Reply, ShardIndex, Writer};
@@ -17,6 +16,7 @@ use crate::core::context::Context;
 use crate::core::effect::Effect;
 use crate::core::job::{Call, RESEND_NANOS, Resend, Step, Stop, Wait};
 use crate::core::peer_messages::Message;
+use crate::pools::choice::make_pool;
 use crate::pools::definition::PoolDefinition;
 
 /// Bytes of one answer to `Request::Pools`: they fit a slot beside the head of a reply.
@@ -179,7 +179,7 @@ pub(crate) fn take_pool(cx: &mut Context, message: &Message<'_>) {
 /// The host reports transfers while there are pools, and keeps pools to what they may use.
 fn request_reports(cx: &mut Context) {
     for (&id, pool) in &cx.state.pools {
-        let one = |one: PoolTarget| (one.target, one.max_perf);
+        let one = |one: PoolTarget| (one.target, one.limit());
         let targets = targets(&pool.targets).map(one).collect();
         cx.io.push(Effect::PoolTargets { id, targets });
     }
@@ -210,7 +210,7 @@ fn free_id(cx: &Context) -> Option<u8> {
 
 fn check(cx: &Context, bytes: &[u8]) -> Step<()> {
     let count = cx.config.map.daemon_count();
-    let is_pool = Pool::new(&PoolDefinition::members(bytes)).is_ok();
+    let is_pool = make_pool(bytes).is_some();
     match is_pool && targets(bytes).all(|one| one.target.0 < count) {
         true => Ok(()),
         false => Err(Stop::Refused(Errno::EINVAL)),

@@ -17,7 +17,8 @@ fn targets(all: &[(u16, u64)]) -> Vec<u8> {
     let mut bytes = vec![0; all.len() * PoolTarget::BYTES];
     let mut writer = Writer::new(&mut bytes);
     for &(target, max_perf) in all {
-        PoolTarget { target: DaemonIndex(target), max_perf }.encode(&mut writer);
+        PoolTarget { target: DaemonIndex(target), max_perf, is_measured: false }
+            .encode(&mut writer);
     }
     bytes
 }

@@ -2,7 +2,8 @@
 //! itself. Mounts nothing.
 //!
 //! Arguments: run directory, number of the first daemon, and an operation: `list`; `create`, a name,
-//! and for each target its number and bytes per second as `TARGET:RATE`; or `delete` and a name.
+//! and for each target its number and bytes per second as `TARGET:RATE`, or `TARGET:~RATE` if they were
+//! measured; or `delete` and a name.
 //! `list` prints a line for each pool: its name, and its targets in that form.
 
 use crate::commands::attach;
@@ -37,10 +38,12 @@ pub(crate) fn run(
     }
 }
 
-/// A target of `TARGET:RATE`.
+/// A target of `TARGET:RATE` or `TARGET:~RATE`.
 fn target(word: &OsString) -> Option<PoolTarget> {
     let (target, rate) = word.to_str()?.split_once(':')?;
-    Some(PoolTarget { target: DaemonIndex(target.parse().ok()?), max_perf: rate.parse().ok()? })
+    let target = DaemonIndex(target.parse().ok()?);
+    let (rate, is_measured) = rate.strip_prefix('~').map_or((rate, false), |rate| (rate, true));
+    Some(PoolTarget { target, max_perf: rate.parse().ok()?, is_measured })
 }
 
 fn set(client: &Client, name: &OsString, targets: &[PoolTarget]) -> Result<String, String> {
@@ -81,8 +84,9 @@ fn list(client: &Client) -> Result<String, String> {
     let mut text = String::new();
     let listed = each_pool(client, &mut |entry| {
         text.push_str(&String::from_utf8_lossy(entry.name));
-        for PoolTarget { target, max_perf } in pool::targets(entry.targets) {
-            let _ = write!(text, " {}:{max_perf}", target.0);
+        for PoolTarget { target, max_perf, is_measured } in pool::targets(entry.targets) {
+            let mark = if is_measured { "~" } else { "" };
+            let _ = write!(text, " {}:{mark}{max_perf}", target.0);
         }
         text.push('\n');
     });

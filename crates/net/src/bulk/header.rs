@@ -1,4 +1,4 @@
-//! Header in front of the bytes of a transfer on a bulk stream. All little-endian, 40 bytes:
+//! Header in front of the bytes of a transfer on a bulk stream. All little-endian, 48 bytes:
 //!
 //!   0   kind     u8    1 store, 2 fetch, 3 done, 4 data, 5 busy, 6 fetched data
 //!   1   stripe   u8    log2 of the file's stripe size; store and fetch; log2 of the extent; fetched data
@@ -7,7 +7,8 @@
 //!   8   id       u64   of the transfer; the reply carries the same
 //!   16  inode    u64   store and fetch
 //!   24  offset   u64   store and fetch
-//!   32  0        u64
+//!   32  job      u32, u32, u32   store: user, number, bound (`wire::JobWord`)
+//!   44  0        u32
 //!
 //! Fields that a kind does not use are zero. Every number comes from a peer and is checked here
 //! against its bounds; only the target knows whether the extent exists.
@@ -15,10 +16,10 @@
 use wire::codec::{Malformed, Reader, Writer};
 use wire::limits::{BOUNCE_BUFFER_BYTES, FILE_BYTES_MAX, STRIPE_LOG2_MAX, STRIPE_LOG2_MIN};
 use wire::request::stripe_log2_of;
-use wire::{Errno, Inode};
+use wire::{Errno, Inode, JobWord};
 
 /// Bytes of a header.
-pub const HEADER_BYTES: usize = 40;
+pub const HEADER_BYTES: usize = 48;
 /// Longest retry delay that a peer may request, in microseconds.
 const BUSY_MICROS_MAX: u32 = 10_000_000;
 
@@ -33,6 +34,8 @@ pub struct Range {
     pub offset: u64,
     /// Number of bytes, at least 1 and at most `BOUNCE_BUFFER_BYTES`.
     pub length: u32,
+    /// The job for which a store takes memory.
+    pub job: JobWord,
 }
 
 impl Range {
@@ -84,10 +87,11 @@ impl Header {
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        let none = Range { inode: Inode::NONE, stripe_log2: 0, offset: 0, length: 0 };
+        let job = JobWord::NONE;
+        let none = Range { inode: Inode::NONE, stripe_log2: 0, offset: 0, length: 0, job };
         let (kind, errno, range) = match self.message {
             Message::Store(range) => (1, 0, range),
-            Message::Fetch(range) => (2, 0, range),
+            Message::Fetch(range) => (2, 0, Range { job, ..range }),
             Message::Done(outcome) => (3, outcome.err().map_or(0, |errno| errno.0), none),
             Message::Data(length) => (4, 0, Range { length, ..none }),
             Message::Busy(micros) => (5, 0, Range { length: micros, ..none }),
@@ -101,6 +105,7 @@ impl Header {
         writer.u64(self.id);
         writer.u64(range.inode.0);
         writer.u64(range.offset);
+        range.job.encode(&mut writer);
         bytes
     }
 
@@ -113,10 +118,11 @@ impl Header {
         let (kind, stripe_log2, errno) = (reader.u8()?, reader.u8()?, reader.u16()?);
         let (length, id) = (reader.u32()?, reader.u64()?);
         let (inode, offset) = (Inode(reader.u64()?), reader.u64()?);
-        let range = Range { inode, stripe_log2, offset, length };
+        let job = JobWord::decode(&mut reader)?;
+        let range = Range { inode, stripe_log2, offset, length, job };
         let message = match kind {
             1 => Message::Store(checked(range)?),
-            2 => Message::Fetch(checked(range)?),
+            2 => Message::Fetch(checked(Range { job: JobWord::NONE, ..range })?),
             3 => Message::Done(if errno == 0 { Ok(()) } else { Err(Errno(errno)) }),
             4 if length as usize <= BOUNCE_BUFFER_BYTES => Message::Data(length),
             5 if length <= BUSY_MICROS_MAX => Message::Busy(length),
@@ -141,12 +147,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn range() -> impl Strategy<Value = Range> {
-        (1u64.., 16u8..=26, 0u64..1 << 62, 1u32..=256 * 1024).prop_map(
-            |(inode, stripe_log2, offset, length)| Range {
+        (1u64.., 16u8..=26, 0u64..1 << 62, 1u32..=256 * 1024, any::<[u32; 3]>()).prop_map(
+            |(inode, stripe_log2, offset, length, [user, number, dirty_mib_max])| Range {
                 inode: Inode(inode),
                 stripe_log2,
                 offset,
                 length,
+                job: JobWord { user, number, dirty_mib_max },
             },
         )
     }
@@ -154,7 +161,7 @@ mod tests {
     fn message() -> impl Strategy<Value = Message> {
         prop_oneof![
             range().prop_map(Message::Store),
-            range().prop_map(Message::Fetch),
+            range().prop_map(|range| Message::Fetch(Range { job: JobWord::NONE, ..range })),
             any::<u16>().prop_map(|n| Message::Done(if n == 0 { Ok(()) } else { Err(Errno(n)) })),
             (0u32..=256 * 1024).prop_map(Message::Data),
             (0u32..=256 * 1024, 0u8..=26).prop_map(|(length, log2)| Message::Fetched(length, log2)),

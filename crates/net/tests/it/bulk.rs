@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use wire::limits::BOUNCE_BUFFER_BYTES;
-use wire::{DaemonIndex, Errno, Inode};
+use wire::{DaemonIndex, Errno, Inode, JobWord};
 
 const WAIT: Duration = Duration::from_secs(20);
 const FILE_BYTES: usize = 4 << 20;
@@ -70,6 +70,7 @@ impl Daemon {
             stripe_log2: 22,
             offset: offset as u64,
             length: length as u32,
+            job: JobWord::NONE,
         };
         let memory = Part { file: Arc::clone(&self.ends.file), at: offset };
         let peer = DaemonIndex(peer);
@@ -239,7 +240,8 @@ fn retried_transfers_are_resent_in_order_before_later_ones() {
     let retain_retryable = |token: u32, inode, from: usize, time| {
         // All to the same offset, each from a different one.
         let (offset, length) = (0, 100_000);
-        let range = Range { inode: Inode(inode), stripe_log2: 22, offset, length };
+        let range =
+            Range { inode: Inode(inode), stripe_log2: 22, offset, length, job: JobWord::NONE };
         let memory = Part { file: Arc::clone(&one.ends.file), at: from };
         let (peer, kind, until) = (DaemonIndex(1), Kind::Store, Some(Instant::now() + time));
         one.door.start(Transfer { peer, kind, range, memory, until, token });
@@ -287,6 +289,7 @@ fn garbage_on_a_stream_ends_only_that_stream() {
         stripe_log2: 22,
         offset: 0,
         length: BOUNCE_BUFFER_BYTES as u32,
+        job: JobWord::NONE,
     };
     let store = Header { id: 1, message: Message::Store(range) }.encode();
     let mut too_long = store;

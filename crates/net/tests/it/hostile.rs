@@ -250,7 +250,13 @@ fn changed_bytes_of_a_file_never_reach_memory() {
     socket.read_exact(&mut ready).expect("a lane");
     let (range, _) = keys.opener.open(&mut ready).expect("genuine").expect("complete");
     assert_eq!(ready[range], READY);
-    let range = Range { inode: Inode(AT_ONCE), stripe_log2: 22, offset: 0, length: 100_000 };
+    let range = Range {
+        inode: Inode(AT_ONCE),
+        stripe_log2: 22,
+        offset: 0,
+        length: 100_000,
+        job: wire::JobWord::NONE,
+    };
     let (mut whole, mut half) = (Vec::new(), Vec::new());
     keys.sealer
         .seal(&Header { id: 1, message: Message::Store(range) }.encode(), &mut whole)

@@ -6,9 +6,9 @@ use qos::dirty::{DirtyAnswer, DirtyBounds, DirtyJob, JOBS_MAX, STALLED_MILLIS};
 
 const MIB: u64 = 1 << 20;
 const MEMORY: u64 = 1024 * MIB;
-/// What the device takes in a millisecond: 1 GB/s.
+/// Bytes that the device takes in a millisecond: 1 GB/s.
 const DRAINED: u64 = MIB;
-/// What a job writes in a millisecond if it may: 8 GB/s.
+/// Bytes that a job writes in a millisecond if it may: 8 GB/s.
 const WRITTEN: u64 = 8 * MIB;
 
 /// A job is idle that did not write for so many milliseconds.
@@ -63,7 +63,7 @@ impl Memory {
             return;
         }
         let excess = |number: usize| self.bounds.excess(job(number as u32), MIB);
-        let is_for_bound = self.has_bounds && self.now.is_multiple_of(2);
+        let is_for_bound = self.has_bounds && self.now % 2 == 0;
         let key = |&number: &usize| match is_for_bound && excess(number) > 0 {
             true => (u64::MAX, excess(number)),
             false => (u64::from(self.now - self.wrote_at[number] > IDLE), self.held[number]),
@@ -84,8 +84,8 @@ impl Memory {
     fn burst(&mut self, number: u32, bytes: u64, streamer: u32) -> u32 {
         let (begun, mut left) = (self.now, bytes);
         while left > 0 {
-            // What becomes free goes to the one that asks next.
-            if self.now.is_multiple_of(2) {
+            // Free memory goes to the job that asks next.
+            if self.now % 2 == 0 {
                 self.stream(streamer);
             }
             left = left.saturating_sub(self.stream(number));

@@ -169,8 +169,8 @@ proptest! {
     }
 }
 
-/// What was measured at the start decides until more is seen; it is no limit, and a slow disk is not
-/// taken for a sixteenth of what any target may do.
+/// The speed that was measured at the start decides until more is seen; it is no limit, and a slow
+/// disk is not taken for a sixteenth of what any target may do.
 #[test]
 fn measured_performance_is_where_corrections_begin() {
     const MAX: u64 = 4 << 30;

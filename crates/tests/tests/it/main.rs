@@ -23,5 +23,6 @@ mod programs;
 mod quotas;
 mod report;
 mod security;
+mod shares;
 mod soak;
 mod tiering;

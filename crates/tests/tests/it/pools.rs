@@ -82,6 +82,7 @@ fn pools_are_created_shown_used_and_deleted() {
     assert_eq!(listed[1], mixed);
     assert_eq!(as_json(&instance, &["pool", "show", "mixed", "--json"]), mixed);
     assert!(ok(&instance, &["pool", "list"]).contains("0,2,3"));
+    wait_for("the speed of a target", || instance.figure("target_speed") > 0);
 
     let shell = |script: &str| {
         let output = instance.program(&["sh", "-ec", script]).output().expect("it runs");

@@ -2,6 +2,7 @@
 
 use crate::codec::{Malformed, Reader, Writer};
 use crate::credentials::Credentials;
+use crate::job::JobWord;
 
 /// The header of every request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +23,8 @@ pub struct Header {
     /// The mount of that host through which it came (`watch`), or 0: the mount's kernel caches the
     /// result.
     pub mount: u8,
+    /// The job for which memory of a target is taken. The daemon of the sender's host sets it.
+    pub job: JobWord,
     /// The caller's credentials.
     pub caller: Credentials,
 }
@@ -39,6 +42,7 @@ impl Header {
         to.u64(self.sequence);
         to.u16(self.host);
         to.u8(self.mount);
+        self.job.encode(to);
         self.caller.encode(to);
     }
 
@@ -55,6 +59,7 @@ impl Header {
             sequence: from.u64()?,
             host: from.u16()?,
             mount: from.u8()?,
+            job: JobWord::decode(from)?,
             caller: Credentials::decode(from)?,
         })
     }

@@ -1,4 +1,7 @@
-//! Jobs and their transfers: the variables that name a job, a tag and a rank, and the classes of sizes.
+//! Jobs and their transfers: the variables that name a job, a tag and a rank, the job of a request, and
+//! the classes of sizes.
+
+use crate::codec::{Malformed, Reader, Writer};
 
 /// Variables with the name of the job; the first that is set counts.
 pub const JOB_VARIABLES: [&str; 4] = ["FOREBAY_JOB", "SLURM_JOB_ID", "FLUX_JOB_ID", "PBS_JOBID"];
@@ -9,6 +12,39 @@ pub const TAG_VARIABLE: &str = "FOREBAY_TAG";
 /// Variables with the rank of a process; the first that is set counts.
 pub const RANK_VARIABLES: [&str; 5] =
     ["SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "FLUX_TASK_RANK"];
+
+/// The job for which a request takes memory of a target, as the daemon of its host says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct JobWord {
+    /// User of the process.
+    pub user: u32,
+    /// A number for the job among those of the user; 0: the request is for no job.
+    pub number: u32,
+    /// Most dirty bytes that the job may have on a target, in MiB; 0: the usual bound.
+    pub dirty_mib_max: u32,
+}
+
+impl JobWord {
+    /// No job.
+    pub const NONE: JobWord = JobWord { user: 0, number: 0, dirty_mib_max: 0 };
+    /// Length of the encoded form.
+    pub const BYTES: usize = 12;
+
+    /// Writes the encoded form: user, number, bound.
+    pub fn encode(&self, to: &mut Writer<'_>) {
+        to.u32(self.user);
+        to.u32(self.number);
+        to.u32(self.dirty_mib_max);
+    }
+
+    /// Reads the encoded form.
+    ///
+    /// # Errors
+    /// `Malformed` if it is too short.
+    pub fn decode(from: &mut Reader<'_>) -> Result<JobWord, Malformed> {
+        Ok(JobWord { user: from.u32()?, number: from.u32()?, dirty_mib_max: from.u32()? })
+    }
+}
 
 /// Number of classes of transfer sizes.
 pub const SIZE_CLASSES: usize = 10;

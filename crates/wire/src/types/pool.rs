@@ -2,7 +2,7 @@
 //!
 //! A pool has a number, which the layouts of directories and files name. Targets are encoded one
 //! after another, each by its number (2 bytes) and the bytes per second that the pool may use of it
-//! (8 bytes).
+//! (8 bytes), of which the highest bit says that they were measured.
 
 use crate::codec::{Malformed, Reader, Writer};
 use crate::id::DaemonIndex;
@@ -27,7 +27,12 @@ pub struct PoolTarget {
     pub target: DaemonIndex,
     /// The bytes per second that the pool may use of it.
     pub max_perf: u64,
+    /// They were measured: they say which target is chosen, and are no limit.
+    pub is_measured: bool,
 }
+
+/// Bit of an encoded `max_perf` that was measured.
+const MEASURED: u64 = 1 << 63;
 
 impl PoolTarget {
     /// Encoded length.
@@ -36,7 +41,13 @@ impl PoolTarget {
     /// Writes the encoded form.
     pub fn encode(&self, to: &mut Writer<'_>) {
         to.u16(self.target.0);
-        to.u64(self.max_perf);
+        to.u64(self.max_perf & !MEASURED | if self.is_measured { MEASURED } else { 0 });
+    }
+
+    /// The bytes per second to which the pool is held; of a target that was measured, those of any.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        if self.is_measured { MAX_PERF_DEFAULT } else { self.max_perf }
     }
 }
 
@@ -45,7 +56,9 @@ pub fn targets(bytes: &[u8]) -> impl Iterator<Item = PoolTarget> {
     let mut reader = Reader::new(bytes);
     core::iter::from_fn(move || {
         let target = DaemonIndex(reader.u16().ok()?);
-        Some(PoolTarget { target, max_perf: reader.u64().ok()? })
+        let word = reader.u64().ok()?;
+        let (max_perf, is_measured) = (word & !MEASURED, word & MEASURED != 0);
+        Some(PoolTarget { target, max_perf, is_measured })
     })
 }
 
@@ -119,8 +132,11 @@ mod tests {
 
     #[test]
     fn pools_survive_encoding() {
-        let both = [(0, 1), (7, u64::MAX)]
-            .map(|(target, max_perf)| PoolTarget { target: DaemonIndex(target), max_perf });
+        let both =
+            [(0, 1, false), (7, u64::MAX >> 1, true)].map(|(target, max_perf, is_measured)| {
+                PoolTarget { target: DaemonIndex(target), max_perf, is_measured }
+            });
+        assert_eq!(both.map(|one| one.limit()), [1, MAX_PERF_DEFAULT]);
         let mut bytes = [0; 2 * PoolTarget::BYTES];
         let mut writer = Writer::new(&mut bytes);
         both.iter().for_each(|one| one.encode(&mut writer));

@@ -8,10 +8,10 @@ use crate::target::space::ledger::AccountLedger;
 use data::Target;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
-use wire::codec::{Reader, Writer};
+use wire::codec::{Malformed, Reader, Writer};
 use wire::errno::Errno;
 use wire::quota::{Account, OWNERS_MAX, Owner};
-use wire::{Inode, Reply, Request};
+use wire::{Inode, JobWord, Reply, Request};
 
 /// Maximum number of owner queries in flight.
 const QUERIES_MAX: usize = 8;
@@ -72,15 +72,23 @@ const fn changed(request: &Request<'_>) -> Option<(Inode, bool)> {
     }
 }
 
-/// Encodes a request that is held.
-pub(crate) fn encode_held(request: &Request<'_>) -> Vec<u8> {
+/// Encodes a request that is held, behind its job.
+pub(crate) fn encode_held(request: &Request<'_>, job: JobWord) -> Vec<u8> {
     let brought = if let Request::Write { bytes, .. } = request { bytes.len() } else { 0 };
     let mut bytes = vec![0; REQUEST_BYTES + brought];
     let mut writer = Writer::new(&mut bytes);
+    job.encode(&mut writer);
     request.encode(&mut writer);
     let length = writer.finish().unwrap_or(0);
     bytes.truncate(length);
     bytes
+}
+
+/// The request and the job that `encode_held` encoded.
+pub(crate) fn decode_held(bytes: &[u8]) -> Result<(Request<'_>, JobWord), Malformed> {
+    let mut reader = Reader::new(bytes);
+    let job = JobWord::decode(&mut reader)?;
+    Ok((Request::decode(&mut reader)?, job))
 }
 
 impl AccountWaits {
@@ -90,7 +98,7 @@ impl AccountWaits {
         &mut self,
         shared: &Shared,
         target: &Target,
-        request: &Request<'_>,
+        (request, job): (&Request<'_>, JobWord),
         to: ReplyTo,
     ) -> Option<ReplyTo> {
         if let Request::Remove { inodes } = *request {
@@ -102,14 +110,14 @@ impl AccountWaits {
         }
         let Some((inode, makes)) = changed(request) else { return Some(to) };
         if let Some(held_requests) = self.held.get_mut(&inode) {
-            held_requests.requests.push_back((encode_held(request), to));
+            held_requests.requests.push_back((encode_held(request, job), to));
             return None;
         }
         let accounts = target.account_usage();
         if !makes || !accounts.has_limits() || accounts.is_known(inode) {
             return Some(to);
         }
-        self.hold(inode, HoldReason::Owner, encode_held(request), to);
+        self.hold(inode, HoldReason::Owner, encode_held(request, job), to);
         self.ask_owners(shared, &[inode]);
         None
     }

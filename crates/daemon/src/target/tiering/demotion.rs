@@ -103,6 +103,11 @@ impl DemotionTimer {
         self.look_at = None;
     }
 
+    /// A writer waits: the next scan is soon.
+    pub(crate) fn hurry(&mut self, now: Instant) {
+        self.look_at = self.look_at.map(|at| at.min(now + PAUSE));
+    }
+
     /// True if a scan is due.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         *self.look_at.get_or_insert(now) <= now

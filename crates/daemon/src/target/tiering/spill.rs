@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use wire::errno::{Errno, Result};
 use wire::limits::{BOUNCE_BUFFER_BYTES, STRIPE_LOG2_MAX, STRIPE_LOG2_MIN};
 use wire::reply::Extent;
-use wire::{DaemonIndex, Inode, Request};
+use wire::{DaemonIndex, Inode, JobWord, Request};
 
 /// Maximum time for a store to a spill host, so that a spill host that is down does not delay
 /// demotion.
@@ -201,7 +201,8 @@ impl SpillTransfer {
         let spill_transfer = Arc::new(self);
         for from in (0..length).step_by(BOUNCE_BUFFER_BYTES) {
             let part = (length - from).min(step) as u32;
-            let range = Range { inode, stripe_log2, offset: first + from, length: part };
+            let (offset, job) = (first + from, JobWord::NONE);
+            let range = Range { inode, stripe_log2, offset, length: part, job };
             match end(from, part as usize) {
                 Ok(end) => {
                     let memory = BulkMemory::Spill(end);

@@ -138,7 +138,8 @@ impl ModelWorld {
             let part = (end.min(span.end()) - from) as u32;
             let request = Request::Read { inode, stripe_log2, offset: from, length: part };
             let ticket = IMPATIENT;
-            let outcome = self.step(Input::Request { ticket, request: &request }, &[]);
+            let outcome = self
+                .step(Input::Request { ticket, request: &request, job: wire::JobWord::NONE }, &[]);
             let outcome = outcome.or_else(|| self.fetch_back(&[])).expect("one extent can be read");
             bytes.extend(outcome.bytes);
         }

@@ -59,7 +59,7 @@ impl ModelWorld {
             preallocate: ahead,
         };
         self.look_at_preallocated(false);
-        self.step(Input::Request { ticket, request: &request }, &[]);
+        self.step(Input::Request { ticket, request: &request, job: wire::JobWord::NONE }, &[]);
     }
 
     /// Handles an effect about waiting requests.

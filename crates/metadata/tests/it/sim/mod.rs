@@ -545,15 +545,16 @@ impl World {
         request: &Request<'_>,
     ) -> Sent {
         self.sequence += 1;
-        let at = self.owner(shard);
+        let config = &self.seats[self.owner(shard)].config;
         let header = Header {
             shard: shard.0,
-            daemon: self.seats[at].config.daemon.0,
+            daemon: config.daemon.0,
             epoch: 1,
             client_id: 7,
             sequence: self.sequence,
-            host: self.seats[at].config.host,
+            host: config.host,
             mount: 0,
+            job: wire::JobWord::NONE,
             caller,
         };
         let mut bytes = vec![0; 16 * 1024];
@@ -565,9 +566,8 @@ impl World {
     }
 
     pub(crate) fn send_again(&mut self, sent: &Sent) -> u64 {
-        self.ticket += 1;
-        let ticket = self.ticket;
-        self.now += 1000;
+        let ticket = self.ticket + 1;
+        (self.ticket, self.now) = (ticket, self.now + 1000);
         let at = self.owner(ShardIndex(sent.header.shard));
         let request = Request::decode(&mut Reader::new(&sent.bytes)).expect("a request");
         self.step(at, Input::Request { ticket, header: &sent.header, request });

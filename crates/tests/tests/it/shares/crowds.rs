@@ -1,0 +1,135 @@
+//! Crowds: a job of many processes gets the share of one job, whatever it forks; minima that the way to
+//! another host cannot give are refused; rules that contradict one another are named.
+//!
+//! Network namespaces need root. Without it the tests are skipped.
+
+use crate::support::agent::signal;
+use crate::support::wait_for;
+use crate::support::world::World;
+use serde_json::Value;
+use std::process::{Child, Stdio};
+
+const MIB: u64 = 1 << 20;
+
+/// Forks processes that read a file of another host again and again until the first one is killed: file,
+/// processes.
+const READERS: &str = r#"
+import os, random, signal, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+os.setpgid(0, 0)
+signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+for n in range(int(sys.argv[2]) - 1):
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        break
+r = random.Random(os.getpid())
+while True:
+    at = r.randrange(0, 16) << 20
+    assert os.pread(fd, 1 << 18, at) == bytes([at >> 20]) * (1 << 18), at
+"#;
+
+/// Makes a file of 16 MiB whose bytes are the numbers of their MiB: file.
+const MAKER: &str = r#"
+import sys
+with open(sys.argv[1], 'wb') as f:
+    for n in range(16): f.write(bytes([n]) * (1 << 20))
+"#;
+
+/// The processes of a job, until it is dropped.
+struct Crowd(Child);
+
+impl Crowd {
+    fn start(world: &World, job: &str, processes: usize) -> Crowd {
+        let mut command = world.command("a", &["run", "--quiet", "--job", job, "--"]);
+        let command = command.args(["python3", "-c", READERS, "/forebay/file"]);
+        let command = command.arg(processes.to_string()).stdout(Stdio::null());
+        Crowd(command.spawn().expect("the script runs"))
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        signal(self.0.id(), "-TERM");
+        let _ = self.0.wait();
+    }
+}
+
+fn world() -> Option<World> {
+    let world = World::started(&[("FOREBAY_PLACEMENT", "local")])?;
+    world.ok("c", &["run", "-q", "--", "python3", "-c", MAKER, "/forebay/file"]);
+    Some(world)
+}
+
+fn show(world: &World) -> Value {
+    serde_json::from_str(&world.ok("a", &["qos", "show", "--json"])).expect("JSON")
+}
+
+/// Bytes of a job that started on the first host by its share.
+fn moved(world: &World, job: &str) -> u64 {
+    let shown = show(world);
+    let jobs = shown["jobs"].as_array().expect("jobs").iter().filter(|one| one["job"] == job);
+    jobs.map(|one| one["bytes"].as_u64().expect("a number")).sum()
+}
+
+/// One process of a job beside so many of another one: without shares it would get one part of all.
+#[test]
+fn a_job_of_many_processes_gets_the_share_of_one_job() {
+    let Some(world) = world() else { return };
+    // Any rule has requests wait for their shares.
+    world.ok("a", &["qos", "set", "shares", "*", "weight=100"]);
+    let processes = testkit::rounds(200) as usize;
+    let crowd = Crowd::start(&world, "crowd", processes);
+    let single = Crowd::start(&world, "single", 1);
+    wait_for("both jobs", || moved(&world, "crowd") > 0 && moved(&world, "single") > 0);
+    let first = (moved(&world, "single"), moved(&world, "crowd"));
+    wait_for("64 MiB of one process", || moved(&world, "single") >= first.0 + 64 * MIB);
+    let last = (moved(&world, "crowd"), moved(&world, "single"));
+    let (of_crowd, of_single) = (last.0 - first.1, last.1 - first.0);
+    // One process has few requests on their way, and gets less than its half. One of 200 would get 0.5 %.
+    assert!(
+        of_crowd < 20 * of_single,
+        "{processes} processes moved {of_crowd} bytes, one of another job {of_single}"
+    );
+    drop((crowd, single));
+    world.end();
+}
+
+#[test]
+fn minima_beyond_what_the_way_can_give_are_refused() {
+    let Some(world) = world() else { return };
+    let refused = |words: &[&str]| {
+        let output = world.on("a", words);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        (!output.status.success()).then_some(errors)
+    };
+    // Nobody knows yet what the way can give.
+    world.ok("a", &["qos", "set", "shares", "*", "weight=100"]);
+    let crowd = Crowd::start(&world, "crowd", 8);
+    let mut errors = String::new();
+    wait_for("a refusal", || {
+        match refused(&["qos", "set", "much", "jobid={crowd}", "min=900T"]) {
+            Some(why) => errors = why,
+            // The way was not busy for long enough.
+            None => drop(world.ok("a", &["qos", "delete", "much"])),
+        }
+        !errors.is_empty()
+    });
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.contains("column 20: the minima of all rules are"), "{errors}");
+    assert!(errors.contains("lower min="), "{errors}");
+    // A minimum that the way can give is granted, and the rules are as before the refusal.
+    world.ok("a", &["qos", "set", "little", "jobid={crowd}", "min=1K"]);
+    let shown = show(&world);
+    let names: Vec<_> =
+        shown["rules"].as_array().expect("rules").iter().map(|rule| &rule["name"]).collect();
+    assert_eq!(names, ["little", "shares"], "{shown}");
+    drop(crowd);
+
+    // Rules that contradict one another: the first decides, and the other one is named.
+    let told = world.on("a", &["qos", "set", "again", "jobid={crowd}", "min=2K"]);
+    let errors = String::from_utf8_lossy(&told.stderr).into_owned();
+    let warning = "rule little decides nothing: again stands before it and always matches";
+    assert!(told.status.success() && errors.contains(warning), "{errors}");
+    assert!(show(&world)["warnings"].to_string().contains(warning));
+    world.end();
+}
