@@ -80,6 +80,18 @@ pub enum Made {
     Voters(Vec<Voter>),
 }
 
+impl Made {
+    /// Reads all of a list.
+    pub(crate) fn list(bytes: &[u8]) -> Result<Vec<Made>, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let mut list = Vec::new();
+        while !reader.rest().is_empty() {
+            list.push(Made::decode(&mut reader)?);
+        }
+        Ok(list)
+    }
+}
+
 impl Encode for Made {
     fn encode(&self, to: &mut Vec<u8>) {
         match self {
@@ -167,10 +179,7 @@ impl Consensus {
         membership: &Membership,
         seed: u64,
     ) -> Result<Consensus, Malformed> {
-        let mut membership = membership.clone();
-        if membership.voters.next.is_empty() {
-            membership.voters = Voters::first(voters);
-        }
+        let membership = membership.clone().with_voters(voters);
         Consensus::with(Log::first(own, &membership), membership, seed)
     }
 

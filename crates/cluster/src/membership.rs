@@ -233,6 +233,14 @@ impl Membership {
         }
     }
 
+    /// The membership that an instance begins with has no voters: these are the first.
+    pub(crate) fn with_voters(mut self, first: &[DaemonIndex]) -> Membership {
+        if self.voters.next.is_empty() {
+            self.voters = Voters::first(first);
+        }
+        self
+    }
+
     /// The voters. None before `Node::begin`.
     #[must_use]
     pub const fn voters(&self) -> &Voters {

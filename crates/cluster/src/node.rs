@@ -27,13 +27,13 @@ use crate::encoding::{Decode, Encode};
 use crate::membership::{Member, Membership, Presence, ServiceIndex};
 use crate::policy;
 use crate::shipping::{Lane, Position};
-use crate::voters::{Voters, next_voters};
+use crate::voters::next_voters;
 use balance::Balance;
 use beats::Beats;
 use messages::Message;
 use services::Services;
 use wire::DaemonIndex;
-use wire::codec::{Malformed, Reader};
+use wire::codec::Malformed;
 
 /// Changes that the policy proposes before it looks at the membership again.
 const CHANGES_AT_ONCE: usize = 64;
@@ -46,6 +46,8 @@ pub struct Node {
     consensus: Option<Consensus>,
     /// The membership that this daemon was told of: a voter has a newer one.
     told: Membership,
+    /// Whether that is one which the instance had for sure: changes apply to no other.
+    is_confirmed: bool,
     /// `Voter::number` with which this process became a voter last.
     joined_number: u64,
     beats: Beats,
@@ -80,14 +82,16 @@ impl Node {
     /// `Malformed` if the settings do not fit each other.
     pub fn begin(settings: Settings, membership: Membership, now: i64) -> Result<Node, Malformed> {
         let own = settings.own;
-        let membership = with_voters(membership, &settings);
+        let membership = membership.with_voters(&settings.voters);
         // One that starts again without what it stored would vote twice.
         let consensus = if settings.voters.contains(&own) && settings.incarnation == 1 {
             Some(Consensus::begin(own, &settings.voters, &membership, settings.seed)?)
         } else {
             None
         };
-        Ok(Node::with(settings, membership, consensus, now))
+        let mut node = Node::with(settings, membership, consensus, now);
+        node.is_confirmed = node.settings.incarnation == 1;
+        Ok(node)
     }
 
     /// A later start. `stored` has base and tail as a voter stored them last; `membership` is any that
@@ -101,7 +105,7 @@ impl Node {
         membership: Membership,
         now: i64,
     ) -> Result<Node, Malformed> {
-        let membership = with_voters(membership, &settings);
+        let membership = membership.with_voters(&settings.voters);
         let stored = stored.filter(|(base, _)| !base.is_empty());
         let consensus = stored
             .map(|(base, tail)| Consensus::restore(settings.own, base, tail, settings.seed))
@@ -115,15 +119,16 @@ impl Node {
         consensus: Option<Consensus>,
         now: i64,
     ) -> Node {
-        let known = newest(&consensus, &membership);
+        // A voter goes by what it stored: another membership may be ahead of what it agreed to.
+        let is_voter = consensus.as_ref().is_some_and(|it| it.membership().epoch > 0);
+        let told = if is_voter { Membership::none() } else { membership };
+        let known = newest(&consensus, &told);
         let beats = Beats::new(settings.own, known.members.len(), &known.voters, now);
-        // One that is older than a voter's own is of no use.
-        let is_told = known.epoch == membership.epoch;
-        let told = if is_told { membership } else { Membership::none() };
         Node {
             settings,
             consensus,
             told,
+            is_confirmed: false,
             joined_number: 0,
             beats,
             announced: u64::MAX,
@@ -201,6 +206,12 @@ impl Node {
         self.consensus.as_ref().is_some_and(|consensus| {
             consensus.is_voter() && consensus.membership().epoch >= self.told.epoch
         })
+    }
+
+    /// Whether the instance had this membership for sure.
+    fn is_sure(&self) -> bool {
+        let own = self.consensus.as_ref().map(|consensus| consensus.membership().epoch);
+        self.is_confirmed || own.is_some_and(|epoch| epoch >= self.told.epoch)
     }
 
     /// Whether this daemon leads the consensus.
@@ -299,7 +310,7 @@ impl Node {
         // One that has just joined may know the voters before.
         let is_over = !voters.contains(name) && voters.since > name.number;
         if is_over && self.beats.are_voters_known() {
-            self.told = self.membership().clone();
+            (self.is_confirmed, self.told) = (self.is_sure(), self.membership().clone());
             self.consensus = None;
             out.push(Action::Base(Vec::new()));
             out.push(Action::Tail(Vec::new()));
@@ -316,7 +327,7 @@ impl Node {
         if !is_new || is_known || !Consensus::is_for(own, message)? {
             return Ok(());
         }
-        self.told = self.membership().clone();
+        (self.is_confirmed, self.told) = (self.is_sure(), self.membership().clone());
         self.joined_number = own.number;
         let mut consensus = Consensus::join(own, self.settings.seed)?;
         let mut outputs = Vec::new();
@@ -396,7 +407,8 @@ impl Node {
     /// Another daemon's membership.
     fn learn(&mut self, membership: Membership, out: &mut Vec<Action>) {
         let known = self.membership();
-        if membership.epoch <= known.epoch {
+        let is_first = !self.is_confirmed && membership.epoch == self.told.epoch;
+        if membership.epoch < known.epoch || membership.epoch == known.epoch && !is_first {
             return;
         }
         if self.votes() {
@@ -408,6 +420,7 @@ impl Node {
             }
         }
         self.told = membership;
+        self.is_confirmed = true;
         self.adopt(out);
     }
 
@@ -419,11 +432,7 @@ impl Node {
         out: &mut Vec<Action>,
     ) -> Result<(), Malformed> {
         let epoch = self.membership().epoch;
-        let mut reader = Reader::new(list);
-        let mut changes = Vec::new();
-        while !reader.rest().is_empty() {
-            changes.push(Made::decode(&mut reader)?);
-        }
+        let changes = Made::list(list)?;
         let Some(known) = epoch.checked_sub(since).and_then(|it| usize::try_from(it).ok()) else {
             return Ok(());
         };
@@ -439,8 +448,12 @@ impl Node {
             }
             return Ok(());
         }
+        if !self.is_sure() {
+            return Ok(());
+        }
         if epoch > self.told.epoch {
             self.told = self.membership().clone();
+            self.is_confirmed = true;
         }
         // The others applied them to the same membership, so none is refused.
         for made in changes {
@@ -484,12 +497,6 @@ impl Node {
             send(voter, &Message::Propose(*change), out);
         }
         self.perform(outputs, out);
-    }
-
-    /// The loads of all services, for the policy of the leader, instead of those that daemons measure.
-    pub fn set_weights(&mut self, weights: Vec<u64>) {
-        self.balance.fix(weights);
-        self.rests_in = None;
     }
 
     /// The loads of the services that this daemon owns, as it measured them lately, in any unit. They are
@@ -593,7 +600,7 @@ impl Node {
             domain: self.settings.domain,
             is_empty: self.settings.is_empty,
             sent: self.now,
-            epoch: membership.epoch,
+            epoch: if self.is_sure() { membership.epoch } else { 0 },
             voters_since: membership.voters.since,
             votes_as: self.consensus.as_ref().map(Consensus::own),
             has_lease: self.beats.has_lease(self.now),
@@ -784,14 +791,6 @@ impl Node {
             None => {}
         }
     }
-}
-
-/// The membership that an instance begins with has no voters.
-fn with_voters(mut membership: Membership, settings: &Settings) -> Membership {
-    if membership.voters.next.is_empty() {
-        membership.voters = Voters::first(&settings.voters);
-    }
-    membership
 }
 
 fn send(to: DaemonIndex, message: &Message<'_>, out: &mut Vec<Action>) {

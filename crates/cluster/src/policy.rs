@@ -61,12 +61,14 @@ fn following(service: ServiceIndex, seat: &Seat, follower: &Follower) -> Followi
 #[must_use]
 pub fn next_changes(membership: &Membership, loads: &Loads<'_>, most: usize) -> Vec<Change> {
     let mut changes = Vec::new();
-    let mut membership = membership.clone();
+    // Most of the time there is nothing to do, and nothing is copied.
+    let mut changed: Option<Membership> = None;
     while changes.len() < most
-        && let Some(change) = next_change(&membership, loads)
+        && let Some(change) = next_change(changed.as_ref().unwrap_or(membership), loads)
     {
         changes.push(change);
-        if matches!(change, Change::HandOver { .. }) || membership.apply(&change).is_err() {
+        let is_last = matches!(change, Change::HandOver { .. });
+        if is_last || changed.get_or_insert_with(|| membership.clone()).apply(&change).is_err() {
             break;
         }
     }

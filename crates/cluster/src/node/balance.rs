@@ -37,8 +37,6 @@ pub(super) struct Balance {
     sent_at: i64,
     looked_at: i64,
     services: Vec<Measured>,
-    /// Loads that a person or a test sets.
-    fixed: Vec<u64>,
     weights: Vec<u64>,
     resting: BTreeSet<ServiceIndex>,
     leads_since: Option<i64>,
@@ -46,11 +44,6 @@ pub(super) struct Balance {
 }
 
 impl Balance {
-    pub(super) fn fix(&mut self, weights: Vec<u64>) {
-        self.fixed = weights;
-        self.looked_at = 0;
-    }
-
     pub(super) fn set_own(&mut self, loads: Vec<(ServiceIndex, u64)>) {
         self.own = loads;
     }
@@ -103,10 +96,6 @@ impl Balance {
         self.may_move = self.leads_since.is_some_and(|since| now - since >= SETTLE_NANOS);
         self.resting.clear();
         self.weights.clear();
-        if !self.fixed.is_empty() {
-            self.weights.extend_from_slice(&self.fixed);
-            return true;
-        }
         let means = self.services.iter().map(|it| it.mean.unwrap_or(0));
         let sum = means.fold(0_u64, u64::saturating_add);
         if sum == 0 {

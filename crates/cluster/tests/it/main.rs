@@ -30,6 +30,11 @@ fn runs(name: &str, rounds: u64, run: impl Fn(u64) -> Counts) -> Counts {
     counts
 }
 
+/// Whether there are so many runs that each kind of event is among them.
+fn is_sample() -> bool {
+    testkit::rounds(100) >= 20
+}
+
 const QUIET: Faults = Faults::NONE;
 
 fn setup(daemons: u16, followers: u8) -> Setup {
@@ -87,14 +92,14 @@ fn voters_are_replaced() {
         };
         (setup(4 + (seed % 5) as u16, 1), faults)
     });
-    assert!(counts.voters > 0, "voters changed");
+    assert!(counts.voters > 0 || !is_sample(), "voters changed");
 }
 
 #[test]
 fn leases_of_older_voters_end_before_others_serve() {
     let counts =
         runs("older leases", 60, |seed| World::new(setup(7, 1), seed).run_with_older_lease());
-    assert!(counts.voters > 0, "voters changed");
+    assert!(counts.voters > 0 || !is_sample(), "voters changed");
 }
 
 #[test]
@@ -114,7 +119,7 @@ fn an_instance_grows_and_shrinks() {
         let services = 4 * usize::from(daemons);
         (Setup { domains: 12, services, ..setup(daemons, followers) }, faults)
     });
-    assert!(counts.voters > 0, "voters changed");
+    assert!(counts.voters > 0 || !is_sample(), "voters changed");
 }
 
 #[test]
@@ -143,7 +148,8 @@ fn a_follower_that_returns_gets_the_records_since() {
         };
         (setup(3 + (seed % 2) as u16, 1 + (seed / 4 % 2) as u8), faults)
     });
-    assert!(counts.resumed > 0 && counts.snapshots > 0, "both happen: {counts:?}");
+    let have_happened = counts.resumed > 0 && counts.snapshots > 0;
+    assert!(have_happened || !is_sample(), "both happen: {counts:?}");
 }
 
 #[test]

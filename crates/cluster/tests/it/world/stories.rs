@@ -1,6 +1,6 @@
 //! The runs that a test asks for.
 
-use super::{Counts, MILLI, SECOND, What, World};
+use super::{Counts, Event, MILLI, SECOND, What, World};
 use crate::faults::{Fault, Faults};
 use cluster::node::Node;
 use std::collections::BTreeMap;
@@ -77,8 +77,8 @@ impl World {
     }
 
     /// An owner has the lease of a majority of the older voters, which others do not need: one of these
-    /// is cut off from all but the owner, so that it is replaced. When this begins, or somewhat later,
-    /// nobody reaches the owner any more.
+    /// is cut off from all but the owner, so that it is replaced. The others that granted the lease learn
+    /// of this late, and at about that time nobody reaches the owner any more.
     pub(crate) fn run_with_older_lease(mut self) -> Counts {
         self.until(2 * SECOND);
         self.settle(4 * SECOND);
@@ -95,12 +95,31 @@ impl World {
         for other in 0..owner {
             self.cuts.extend([(replaced, other), (other, replaced)]);
         }
+        let is_joint = |node: &Node| node.membership().voters().is_joint();
         let end = self.now + 6 * SECOND;
-        while self.now < end && !self.nodes().any(|it| it.membership().voters().is_joint()) {
+        while self.now < end && !self.nodes().any(is_joint) {
             self.watch(1);
         }
-        let millis = self.random.uniform(900);
-        self.watch(millis);
+        // The leader knows that the voters are joint, and the other older ones learn it later.
+        let late: Vec<(u16, u16)> = kept[1..].iter().map(|&it| (leader, it)).collect();
+        let is_late = |event: &Event| match event.what {
+            What::Message { from, to, .. } => late.contains(&(from, to)),
+            _ => false,
+        };
+        self.events.retain(|event| !is_late(event));
+        self.cuts.extend(&late);
+        let known_at = 1 + self.random.uniform(250);
+        let cut_at = known_at + self.random.uniform(300) - 150.min(known_at);
+        for millis in 0..known_at.max(cut_at) {
+            if millis == known_at {
+                self.cuts.retain(|cut| !late.contains(cut));
+            }
+            if millis == cut_at {
+                self.fault(Fault::Cut(owner));
+            }
+            self.watch(1);
+        }
+        self.cuts.retain(|cut| !late.contains(cut));
         self.fault(Fault::Cut(owner));
         self.watch(1000);
         self.heal();
