@@ -31,6 +31,9 @@ pub struct DaemonStatus {
     pub slow_targets: Vec<SlowTarget>,
     /// Times at which its memory and SSD were too small for what programs read, the last ones.
     pub thrashing: Vec<ThrashingSpan>,
+    /// The membership, if the daemon is a voter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub membership: Option<MembershipStatus>,
     /// Damaged data on its SSD that was found, the last of it.
     pub damage: Vec<FoundDamage>,
     /// Jobs whose requests waited for a share on the ways of this daemon's host.
@@ -38,6 +41,28 @@ pub struct DaemonStatus {
     pub job_shares: Vec<JobShare>,
     /// Something that its user should know; empty: nothing.
     pub notice: String,
+}
+
+/// The membership of the instance as a voter knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MembershipStatus {
+    /// Counts its changes.
+    pub epoch: u64,
+    /// The voter that knows it is the leader.
+    pub leads: bool,
+    /// All daemons, by number.
+    pub members: Vec<MemberStatus>,
+    /// The daemon that owns each metadata service, by number of the service; `None`: no daemon does.
+    pub owners: Vec<Option<u16>>,
+}
+
+/// A daemon in the membership.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// Number of its failure domain.
+    pub domain: u32,
+    /// `up`, `down` or `leaving`.
+    pub presence: String,
 }
 
 /// A page of a file whose checksum on the SSD differed.
@@ -316,6 +341,11 @@ mod tests {
             watermark_reason: "default".to_owned(),
             slow_targets: vec![SlowTarget { pool: "fast".to_owned(), ..SlowTarget::default() }],
             thrashing: vec![ThrashingSpan { is_now: true, ..ThrashingSpan::default() }],
+            membership: Some(MembershipStatus {
+                members: vec![MemberStatus { domain: 1, presence: "up".to_owned() }],
+                owners: vec![Some(0), None],
+                ..MembershipStatus::default()
+            }),
             damage: vec![FoundDamage { inode: 7, ..FoundDamage::default() }],
             job_shares: vec![JobShare { job: "a".to_owned(), got: 1, entitled: 2 }],
             notice: "device full".to_owned(),

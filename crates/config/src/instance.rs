@@ -21,6 +21,8 @@ use serde_json::Map;
 pub struct InstanceConfig {
     /// Directory under which programs see the instance by default.
     pub at: String,
+    /// `auto` or the file of failure domains; `None`: daemons do not watch each other.
+    pub domains: Option<String>,
     /// Directories for data, separated by `:`; `None`: the host's temporary directory.
     pub dir: Option<String>,
     /// The backing directory or bucket; `None`: there is none.

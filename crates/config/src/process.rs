@@ -31,6 +31,8 @@ pub struct DaemonConfig {
     pub run: PathBuf,
     /// Directory of named shared memory.
     pub shm: PathBuf,
+    /// The failure domain of each daemon; empty: daemons do not watch each other.
+    pub domains: Vec<u32>,
     /// This daemon's directory of logs and the SSD file.
     pub data: PathBuf,
     /// Path of the file with the addresses of all daemons.
@@ -181,6 +183,12 @@ impl ProcessConfig for DaemonConfig {
                 local_end <= u32::from(self.count),
                 "the daemons of this host end within count",
             ),
+            (
+                "domains",
+                &self.domains.len(),
+                self.domains.is_empty() || self.domains.len() == usize::from(self.count),
+                "there is one for each daemon, or none",
+            ),
             ("memory", &self.memory, is_addressable(self.memory), "it is more than an address"),
             ("memory_min", &memory_min, memory_min <= self.memory, "it is at most memory"),
             ("ssd", &self.ssd, self.ssd <= u64::MAX >> 1, "it is more than an offset"),
@@ -326,6 +334,7 @@ mod tests {
             shm: "/s".into(),
             data: "/d".into(),
             peers: "/r/peers".into(),
+            domains: Vec::new(),
             memory: 1 << 20,
             memory_min: None,
             ssd: 0,

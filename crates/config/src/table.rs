@@ -84,6 +84,7 @@ pub enum Key {
     Name,
     At,
     Hosts,
+    Domains,
     Dir,
     Backing,
     BackingRevalidate,
@@ -216,7 +217,7 @@ const fn space(min: u64, zero: bool) -> Kind {
 }
 
 /// All settings, in the order of `Key`.
-pub const SETTINGS: [Setting; 39] = [
+pub const SETTINGS: [Setting; 40] = [
     row(Key::Name, "name", "FOREBAY_NAME", Kind::Name)
         .with("default", "", Scope::Session)
         .help("Name of the instance"),
@@ -227,6 +228,14 @@ pub const SETTINGS: [Setting; 39] = [
         .with("", "", Scope::Session)
         .under(DAEMONS)
         .help("File of hosts to start daemons on, one 'host[:daemons] [address]' per line"),
+    row(Key::Domains, "domains", "FOREBAY_DOMAINS", Kind::Path)
+        .with("", "", Scope::Instance)
+        .under(DAEMONS)
+        .help(
+            "Failure domains: a file with 'host domain' on each line, or auto (each host is one; the racks \
+             of Slurm if the hosts are in three or more). With it daemons agree on which of them are \
+             alive, and 'forebay status' shows those that are not",
+        ),
     row(Key::Dir, "dir", "FOREBAY_DIR", Kind::Paths).with("", "", Scope::Node).help(
         "Directory for the SSD tier and the metadata log, $TMPDIR or /tmp if it is not set. Give one \
          directory on each SSD or HDD of the host, and its daemons use them in turn",

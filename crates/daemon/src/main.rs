@@ -18,6 +18,7 @@
 //! | liveness | `host::liveness` | nothing: compares start times of processes, which may take long |
 //! | answer | `host::activity` | nothing: writes one answer on what jobs did |
 //! | shares | `shares::dispatcher` | `qos::scheduler`: requests that wait for their share or limit |
+//! | members | `members::driver` | a `cluster::Node`, in an instance with failure domains |
 //! | places | `shares::resolver` | nothing: finds the directories of files for rules |
 //! | qos-answer | `shares::answering` | nothing: answers one command on rules |
 //! | backing 0 .. | `backing` | nothing: reads the backing store, if there is one |
@@ -33,6 +34,7 @@
 
 mod backing;
 mod host;
+mod members;
 mod sessions;
 mod shard;
 mod shared;

@@ -11,7 +11,7 @@
 //!  threads, sessions::acceptor, host::{reaper, activity}, shares::dispatcher    loops
 //!  shard | target                                 drivers of the cores, performers of effects
 //!  delivery                                       replies and requests, wherever they go
-//!  host::{leases, sizes, ..} | sessions | shares | backing | threads::bulk    one subject each
+//!  host::{leases, sizes, ..} | sessions | shares | members | backing | threads::bulk    one subject each
 //!  network -> inbox, reply                        messages to other daemons and to workers
 //! ```
 //!
@@ -30,6 +30,7 @@ use crate::backing::Backing;
 use crate::host::Host;
 use crate::host::audit::Audit;
 use crate::host::links::HostLinks;
+use crate::members::Members;
 use crate::sessions::SessionSets;
 use crate::shared::inbox::Inboxes;
 use crate::shared::metrics::Metrics;
@@ -77,6 +78,8 @@ pub(crate) struct Shared {
     pub(crate) lending: Lending,
     /// The backing store, if there is one.
     pub(crate) backing: Option<Backing>,
+    /// Which daemons are alive, in an instance with failure domains.
+    pub(crate) members: Option<Members>,
     /// Shares and limits of users and jobs.
     pub(crate) shares: Shares,
     /// The audit log.

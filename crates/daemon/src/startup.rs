@@ -27,6 +27,7 @@ use crate::host::lock_releases::LockReleases;
 use crate::host::reaper::Reaper;
 use crate::host::sizes::RemoteTruncates;
 use crate::host::unreported_sizes::UnreportedSizes;
+use crate::members::driver::Driver;
 use crate::sessions::SessionSets;
 use crate::sessions::acceptor::{Acceptor, AcceptorParts};
 use crate::sessions::client_ids::ClientIds;
@@ -160,21 +161,20 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
         Net::<Peers>::bind(peers).map_err(failed(format!("listen on {}", settings.listen)))?;
 
     let ssd = recover::open_ssd(settings, &found)?;
-    let map =
-        Map::initial(settings.count).ok_or_else(|| Failure("invalid number of daemons".into()))?;
+    let map = first_map(settings)?;
     let welcome_template = welcome_template(settings, &map, &memory, &ssd.0)?;
-    let workers = settings.workers();
     let client_ids = open_client_ids(settings, (start, begun), &memory.host);
     let (backing, backing_orders) = open_backing(settings)?.map(backing::channel).unzip();
-    let timing = timing(settings, begun);
+    let (driver, members) = Driver::new(settings, start)?.unzip();
     let activity = Arc::new(memory.activity);
     let of_host = (memory.host, memory.op_log, Arc::clone(&activity));
     let host = open_host(settings, &map, of_host, &memory.leases)?;
     let bells = Doorbells::new(memory.bells.segment).map_err(failed("use the doorbells"))?;
+    let workers = settings.workers();
     let router = Router { map: map.clone(), me: settings.me(), workers };
     let shared = Arc::new(Shared {
         inboxes: Inboxes::new(bells, workers),
-        bulk: BulkTransfers::new(bulk, &router, timing.timeout),
+        bulk: BulkTransfers::new(bulk, &router, timing(settings, begun).timeout),
         net: Network {
             router,
             host_number: settings.local_first,
@@ -188,9 +188,10 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
         ledger: AccountLedger::default(),
         lending: Lending::new(settings).map_err(failed("create an eventfd"))?,
         backing,
+        members,
         shares: Shares::new(load_rules(settings)?, activity),
         audit: Audit::new(settings.run.join(audit::log_of(settings.index))),
-        timing,
+        timing: timing(settings, begun),
         stopping: AtomicBool::default(),
         is_memory_gone: AtomicBool::default(),
         metrics: Metrics::new(workers),
@@ -202,7 +203,7 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let shards = recover::shards(settings, &map, memory.indexes, &found, &progress)?;
     found.complete(known_files)?;
     let ends = BulkEndpoint::new(Arc::clone(&shared), Arc::clone(&devices));
-    let threads = Threads::new(settings, of_target, backing_orders);
+    let threads = Threads::new(settings, of_target, (backing_orders, driver));
     Ok(Daemon {
         shared,
         net,
@@ -215,6 +216,10 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
         welcome_template,
         start,
     })
+}
+
+fn first_map(settings: &Settings) -> StartResult<Map> {
+    Map::initial(settings.count).ok_or_else(|| Failure("invalid number of daemons".into()))
 }
 
 /// Sessions of earlier daemons had lower indexes.
@@ -363,19 +368,21 @@ struct Threads {
     rules: PathBuf,
     /// If there is a backing store.
     backing: Option<backing::BackingReader>,
+    /// If the instance has failure domains.
+    driver: Option<Driver>,
 }
 
 impl Threads {
     fn new(
         settings: &Settings,
         of_target: TargetThreads,
-        backing: Option<backing::BackingReader>,
+        (backing, driver): (Option<backing::BackingReader>, Option<Driver>),
     ) -> Threads {
-        Threads { of_target, rules: rule_set::file_in(&settings.data), backing }
+        Threads { of_target, rules: rule_set::file_in(&settings.data), backing, driver }
     }
 
     fn start(self, shared: &Arc<Shared>, devices: &Arc<Devices>) -> StartResult<()> {
-        let Threads { of_target, rules, backing } = self;
+        let Threads { of_target, rules, backing, driver } = self;
         let TargetThreads { provisioner, copies, blocks, scrubber } = of_target;
         let (scrub, of_scrubber) = (Arc::clone(shared), Arc::clone(devices));
         if devices.ssd.length() > 0 {
@@ -385,6 +392,10 @@ impl Threads {
         spawn_thread("prepare", move || provisioner.run(&prepare.inboxes, &prepare.lending))?;
         let dispatcher = Dispatcher::new(Arc::clone(shared), rules);
         spawn_thread("shares", move || dispatcher.run())?;
+        if let Some(driver) = driver {
+            let shared = Arc::clone(shared);
+            spawn_thread("members", move || driver.run(&shared))?;
+        }
         let resolver = Arc::clone(shared);
         spawn_thread("places", move || resolver::run(&resolver))?;
         let (demote, of_demoter) = (Arc::clone(shared), Arc::clone(devices));

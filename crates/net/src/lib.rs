@@ -11,6 +11,7 @@
 //! | `link` | output queue of a connection, flushed by any thread |
 //! | `pending` | requests that wait for a reply |
 //! | `sender` | interface for other threads: addresses daemons instead of connections |
+//! | `reach` | whether the host of a peer acknowledges what was sent |
 //! | `strangers` | bounds on connections that have proven nothing |
 //! | `log_limit` | bounds on lines of the log that strangers cause |
 //! | `transport` | one thread: accepts, dials, reads |
@@ -42,6 +43,8 @@ mod peers;
 
 mod sender;
 
+mod reach;
+
 mod settings;
 
 mod strangers;
@@ -56,6 +59,7 @@ pub mod bulk;
 
 pub use channel::Channel;
 pub use link::Urgency;
+pub use reach::Reach;
 pub use security::handshake;
 pub use security::secret::Secret;
 pub use sender::{Lost, ReplyHandle, Sender};

@@ -161,6 +161,12 @@ impl<T> Sender<T> {
         Ok(())
     }
 
+    /// True if there is a connection to `peer`.
+    #[must_use]
+    pub fn is_connected(&self, peer: DaemonIndex) -> bool {
+        self.links.link(peer).is_some()
+    }
+
     /// Queues the reply to a request. The number of replies is bounded by the requests read. A
     /// reply is lost with the connection on which its request arrived.
     pub fn reply(&self, to: ReplyHandle, bytes: &[u8]) {

@@ -63,6 +63,15 @@ impl Socket {
         }
     }
 
+    /// The addresses of this side and the other, `None` within a host.
+    #[must_use]
+    pub(crate) fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+        match self {
+            Socket::Tcp(stream) => Some((stream.local_addr().ok()?, stream.peer_addr().ok()?)),
+            Socket::Unix(_) => None,
+        }
+    }
+
     /// Switches between calls that block and calls that do not.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use crate::command_line::{with_json, with_name, with_settings};
 use crate::commands::{files_and_names, human, painted, plural, print_json, table};
 use crate::failure::{FAILED, Result};
-use crate::instance::inspect::{DaemonReport, query_time, slow_targets};
+use crate::instance::inspect::{DaemonReport, membership, query_time, slow_targets};
 use crate::instance::overview::{self, DeadWriteback, Overview};
 use crate::instance::{exposition, jobs, thrashing};
 use crate::state::settings;
@@ -57,6 +57,7 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
         out!("{}", as_table(reports));
         reports.iter().filter_map(ended_line).for_each(|line| outln!("{line}"));
         reports.iter().filter_map(notice_line).for_each(|line| outln!("{line}"));
+        membership_lines(reports).iter().for_each(|line| outln!("{line}"));
         for one in slow_targets(reports) {
             outln!("{}", painted(BAD, &slow_line(&one)));
         }
@@ -178,6 +179,31 @@ fn ended_line(one: &DaemonReport) -> Option<String> {
 fn notice_line(one: &DaemonReport) -> Option<String> {
     let notice = &one.status()?.notice;
     (!notice.is_empty()).then(|| format!("daemon {}: {notice}", one.daemon.index))
+}
+
+/// What the daemons agree on, and those that are down by it.
+fn membership_lines(reports: &[DaemonReport]) -> Vec<String> {
+    let Some(known) = membership(reports) else { return Vec::new() };
+    let domains: BTreeSet<u32> = known.members.iter().map(|member| member.domain).collect();
+    let leads = |one: &&DaemonReport| {
+        let own = one.status().and_then(|status| status.membership.as_ref());
+        own.is_some_and(|own| own.leads && own.epoch == known.epoch)
+    };
+    let leader = match reports.iter().find(leads) {
+        Some(one) => format!("led by daemon {}", one.daemon.index),
+        None => "without a leader that answers".to_owned(),
+    };
+    let mut lines = vec![format!(
+        "membership {}: {} in {}, {leader}",
+        known.epoch,
+        plural(known.members.len() as u64, "daemon"),
+        plural(domains.len() as u64, "failure domain")
+    )];
+    let down = known.members.iter().enumerate().filter(|(_, member)| member.presence == "down");
+    lines.extend(down.map(|(index, _)| {
+        painted(BAD, &format!("daemon {index} is down: the other daemons do not reach it"))
+    }));
+    lines
 }
 
 fn slow_line(one: &SlowTarget) -> String {

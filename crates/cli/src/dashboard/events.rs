@@ -2,7 +2,7 @@
 //! which the dashboard began.
 
 use super::look::Look;
-use crate::instance::inspect::DaemonReport;
+use crate::instance::inspect::{DaemonReport, membership};
 use crate::instance::thrashing;
 use config::activity::JobSummary;
 use config::metrics::DaemonSample;
@@ -90,6 +90,7 @@ impl Events {
             return;
         }
         daemons(before, now, &mut changes);
+        members(before, now, &mut changes);
         slow_targets(before, now, &mut changes);
         thrashing_daemons(before, now, &mut changes);
         writeback(before, now, &mut changes);
@@ -196,6 +197,24 @@ fn jobs(before: &Look, now: &Look, changes: &mut Changes) {
             (true, false) => changes.push((EventKind::Info, format!("job {name} ended"))),
             (false, false) if !known.contains_key(name.as_str()) => {
                 changes.push((EventKind::Info, format!("job {name} began and ended")));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Daemons that the others do not reach any more, or again.
+fn members(before: &Look, now: &Look, changes: &mut Changes) {
+    let [then, now] = [before, now].map(|look| membership(&look.overview.inspection.daemons));
+    let (Some(then), Some(now)) = (then, now) else { return };
+    for (index, (then, now)) in then.members.iter().zip(&now.members).enumerate() {
+        match (then.presence == "down", now.presence == "down") {
+            (false, true) => {
+                let text = format!("daemon {index} is down: the other daemons do not reach it");
+                changes.push((EventKind::High, text));
+            }
+            (true, false) => {
+                changes.push((EventKind::Info, format!("daemon {index} takes part again")));
             }
             _ => {}
         }

@@ -307,7 +307,7 @@ mod tests {
     use crate::instance::overview::Overview;
     use crate::state::records::DaemonRecord;
     use config::activity::{ActivityAnswer, JobSummary};
-    use config::control::{DaemonStatus, WritebackReport};
+    use config::control::{DaemonStatus, MemberStatus, MembershipStatus, WritebackReport};
     use config::{InstanceConfig, Key, Settings, Sources};
 
     /// A look at `daemons` daemons, of which number 1 does not answer, after `seconds`.
@@ -323,7 +323,8 @@ mod tests {
             let status = (index != 1).then(|| DaemonStatus { metrics, ..DaemonStatus::default() });
             let state = DaemonState { index, is_alive: true, ended: None, resident: None, status };
             let daemon = DaemonRecord::unknown(index);
-            DaemonReport { host: format!("h{index}"), daemon, state: Some(state) }
+            let (host, domain) = (format!("h{index}"), String::new());
+            DaemonReport { host, domain, daemon, state: Some(state) }
         };
         let mut sources = Sources::default();
         sources.options.insert(Key::Workers, "1".to_owned());
@@ -411,6 +412,32 @@ mod tests {
         );
         let said = "job first takes 3.0 times as long for a byte on c1 since job second moves";
         assert!(state["events"].to_string().contains(said), "{}", state["events"]);
+    }
+
+    #[test]
+    fn daemons_that_the_others_do_not_reach_are_named() {
+        let begin = Instant::now();
+        let mut model = Model::new("a", Duration::from_secs(1));
+        for (second, presence) in [(1, "up"), (2, "down"), (3, "up")] {
+            let member = |word: &str| MemberStatus { domain: 0, presence: word.to_owned() };
+            let members = vec![member("up"), member("up"), member(presence)];
+            let membership =
+                MembershipStatus { epoch: second, members, ..MembershipStatus::default() };
+            let mut look = look(begin, 3, second);
+            let state = look.overview.inspection.daemons[0].state.as_mut().expect("a state");
+            state.status.as_mut().expect("a status").membership = Some(membership);
+            model.take(Ok(look));
+        }
+        let events = model.state(0)["events"].clone();
+        let texts: Vec<&str> = events
+            .as_array()
+            .expect("events")
+            .iter()
+            .filter_map(|event| event["text"].as_str())
+            .filter(|text| text.starts_with("daemon 2"))
+            .collect();
+        let down = "daemon 2 is down: the other daemons do not reach it";
+        assert_eq!(texts, ["daemon 2 takes part again", down], "{events}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::instance::writeback;
 use crate::process::progress::Progress;
 use crate::process::ssh;
 use crate::state::directories::{self, InstanceLock};
+use crate::state::domains;
 use crate::state::records::{self, HostEntry, HostRecord, HostReply, HostStartRequest};
 use crate::state::records::{DaemonRecord, InstanceRecord, VERSION};
 use backing::parallel_map;
@@ -303,6 +304,7 @@ fn start_on_host(
         listen: entry.listen.clone(),
         secret: secret.to_owned(),
         has_started: !entry.daemons.is_empty(),
+        domains: domains::numbers(&instance.hosts),
         salvage,
         config: instance.config.clone(),
     };

@@ -337,6 +337,7 @@ fn daemon_config(
         shm: host.shm.clone(),
         data: host.data_of(daemon.index),
         peers: run.join(PEERS),
+        domains: request.domains.clone(),
         memory: daemon.memory,
         memory_min: daemon.memory_min,
         ssd: daemon.ssd,

@@ -9,7 +9,7 @@ use crate::process::query::daemon_query;
 use crate::state::directories;
 use crate::state::records::{self, DaemonRecord, HostRecord};
 use backing::parallel_map;
-use config::control::{DaemonStatus, SlowTarget};
+use config::control::{DaemonStatus, MembershipStatus, SlowTarget};
 use config::{InstanceConfig, Key, Settings};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -36,6 +36,8 @@ pub(crate) struct DaemonState {
 pub(crate) struct DaemonReport {
     /// Its host; empty: this host.
     pub(crate) host: String,
+    /// Its failure domain; empty: the instance has none.
+    pub(crate) domain: String,
     /// Its record.
     pub(crate) daemon: DaemonRecord,
     /// Its state; `None`: its host does not answer.
@@ -72,6 +74,13 @@ pub(crate) fn slow_targets(reports: &[DaemonReport]) -> Vec<SlowTarget> {
     let unique: BTreeMap<(&str, u16), &SlowTarget> =
         found.map(|one| ((one.pool.as_str(), one.target), one)).collect();
     unique.into_values().cloned().collect()
+}
+
+/// The newest membership of those that voters know; `None`: none answers, or daemons do not watch each
+/// other.
+pub(crate) fn membership(reports: &[DaemonReport]) -> Option<&MembershipStatus> {
+    let known = reports.iter().filter_map(|one| one.status()?.membership.as_ref());
+    known.max_by_key(|one| (one.epoch, one.leads))
 }
 
 /// Files and bytes in use by daemons.
@@ -163,11 +172,13 @@ pub(crate) fn inspect(name: &str, timeout: Duration) -> Result<Inspection> {
     survivors::await_record(name)?;
     let run = directories::run(name)?;
     let here: Option<HostRecord> = records::load(&run, host::RECORD)?;
-    let report = |host: &str, daemon: &DaemonRecord, states: &[DaemonState]| DaemonReport {
-        host: host.to_owned(),
-        daemon: daemon.clone(),
-        state: states.iter().find(|state| state.index == daemon.index).cloned(),
-    };
+    let report =
+        |place: (&str, &str), daemon: &DaemonRecord, states: &[DaemonState]| DaemonReport {
+            host: place.0.to_owned(),
+            domain: place.1.to_owned(),
+            daemon: daemon.clone(),
+            state: states.iter().find(|state| state.index == daemon.index).cloned(),
+        };
     let started = cluster::load(name)?;
     // That of the starting host lists the daemons.
     let is_complete = started.is_some();
@@ -179,7 +190,7 @@ pub(crate) fn inspect(name: &str, timeout: Duration) -> Result<Inspection> {
         // A start that has not come further than this host.
         let host = here.ok_or_else(|| Failure::no_instance(name))?;
         let states = of_host(&run, &host.daemons, timeout)?;
-        let daemons = host.daemons.iter().map(|daemon| report("", daemon, &states)).collect();
+        let daemons = host.daemons.iter().map(|daemon| report(("", ""), daemon, &states)).collect();
         return Ok(Inspection { daemons, config: host.config, failures: Vec::new() });
     };
     let all = cluster::daemon_states(&instance, here.as_ref(), &run, timeout)?;
@@ -198,7 +209,8 @@ pub(crate) fn inspect(name: &str, timeout: Duration) -> Result<Inspection> {
             }
             known => known.to_vec(),
         };
-        let daemons = known.iter().map(|daemon| report(&entry.host, daemon, &states));
+        let place = (entry.host.as_str(), entry.domain.as_str());
+        let daemons = known.iter().map(|daemon| report(place, daemon, &states));
         inspection.daemons.extend(daemons);
     }
     Ok(inspection)

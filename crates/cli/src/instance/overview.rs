@@ -1,7 +1,7 @@
 //! All that an instance says of itself at one moment: the source of `forebay status`, `top` and
 //! `dashboard`, so that they show the same.
 
-use super::inspect::{DaemonReport, Inspection, inspect, slow_targets};
+use super::inspect::{DaemonReport, Inspection, inspect, membership, slow_targets};
 use super::mounts::{self, MountRecord, MountState};
 use super::thrashing;
 use super::writeback;
@@ -67,6 +67,7 @@ impl Overview {
             "healthy": self.is_healthy(),
             "daemons": daemons,
             "mounts": mounts,
+            "membership": membership(reports),
             "slow_targets": slow_targets(reports),
             "thrashing": thrashing::of_now(reports),
             "writeback": self.writeback,
@@ -79,6 +80,7 @@ fn daemon(one: &DaemonReport) -> Value {
     json!({
         "index": one.daemon.index,
         "host": one.host,
+        "domain": one.domain,
         "pid": one.daemon.process.pid,
         "alive": one.is_alive(),
         "ended": one.state.as_ref().and_then(|state| state.ended.as_ref()),

@@ -5,7 +5,9 @@ use crate::commands::plural;
 use crate::failure::{Failure, Result, USAGE};
 use crate::instance::profile;
 use crate::instance::{cluster, host};
+use crate::process::slurm;
 use crate::state::directories;
+use crate::state::domains;
 use crate::state::hosts;
 use crate::state::records::{self, HostEntry, HostRecord, InstanceRecord, VERSION};
 use crate::state::resources;
@@ -42,7 +44,10 @@ pub(crate) fn recorded_or_new(
     Ok((new_instance(settings, parts)?, true))
 }
 
-fn new_instance(settings: &Settings, parts: Vec<HostEntry>) -> Result<InstanceRecord> {
+fn new_instance(settings: &Settings, mut parts: Vec<HostEntry>) -> Result<InstanceRecord> {
+    if let Some(domains) = settings.text(Key::Domains) {
+        domains::assign(domains, &mut parts, slurm::topology)?;
+    }
     let ssh = config::parse::words(settings.word(Key::Ssh)).unwrap_or_default();
     let config = instance_config(settings, &parts)?;
     let name = settings.word(Key::Name).to_owned();
@@ -69,7 +74,8 @@ fn requested_hosts(settings: &Settings, local: Option<u16>) -> Result<Option<Vec
         return hosts::assign(&hosts::parse(&text, file)?, listen).map(Some);
     }
     let listen = listen.unwrap_or("127.0.0.1").to_owned();
-    let entry = |count| HostEntry { host: String::new(), listen, first: 0, daemons: vec![], count };
+    let (host, domain) = (String::new(), String::new());
+    let entry = |count| HostEntry { host, listen, first: 0, daemons: vec![], count, domain };
     Ok(local.map(|count| vec![entry(count)]))
 }
 
@@ -90,6 +96,9 @@ fn instance_config(settings: &Settings, hosts: &[HostEntry]) -> Result<InstanceC
     }
     if let Some(place) = settings.text(Key::Backing).filter(|text| !backing::is_bucket(text)) {
         decided.decide(Key::Backing, Some(Value::Text(absolute(place))));
+    }
+    if let Some(file) = settings.text(Key::Domains).filter(|text| *text != domains::AUTO) {
+        decided.decide(Key::Domains, Some(Value::Text(absolute(file))));
     }
     let profile = profile::requested_name(settings.text(Key::Profile));
     decided.decide(Key::Profile, profile.map(Value::Text));

@@ -10,6 +10,8 @@ pub(crate) mod spawn;
 
 pub(crate) mod ssh;
 
+pub(crate) mod slurm;
+
 pub(crate) mod program;
 
 pub(crate) mod query;

@@ -75,7 +75,7 @@ pub(crate) fn call(
 }
 
 /// Reads standard output to its end, and standard error meanwhile; `None` after the deadline.
-fn read(child: &mut Child, deadline: Instant) -> Option<(String, String)> {
+pub(super) fn read(child: &mut Child, deadline: Instant) -> Option<(String, String)> {
     let (mut output, mut errors) = (child.stdout.take()?, child.stderr.take()?);
     let (mut answer, mut error_text) = (Vec::new(), Vec::new());
     let mut is_open = [true, true];

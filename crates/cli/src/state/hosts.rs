@@ -94,6 +94,7 @@ pub(crate) fn assign(lines: &[HostLine], listen: Option<&str>) -> Result<Vec<Hos
             first,
             daemons: Vec::new(),
             count: line.count,
+            domain: String::new(),
         });
         first += line.count;
     }

@@ -9,6 +9,8 @@ pub(crate) mod records;
 
 pub(crate) mod hosts;
 
+pub(crate) mod domains;
+
 pub(crate) mod resources;
 
 pub(crate) mod job_group;

@@ -39,6 +39,9 @@ pub(crate) struct HostStartRequest {
     pub(crate) secret: String,
     /// The daemons of this host have run before, so that their record must be there.
     pub(crate) has_started: bool,
+    /// The failure domain of each daemon of the instance; empty: daemons do not watch each other.
+    #[serde(default)]
+    pub(crate) domains: Vec<u32>,
     /// Number of the salvage: the daemons start without what is damaged, and take up the changes that
     /// were sent before.
     #[serde(default)]
@@ -178,6 +181,9 @@ pub(crate) struct HostEntry {
     pub(crate) daemons: Vec<DaemonRecord>,
     /// Requested number of daemons.
     pub(crate) count: u16,
+    /// Name of its failure domain; empty: the instance has none.
+    #[serde(default)]
+    pub(crate) domain: String,
 }
 
 /// `instance.json`: an instance on all hosts.

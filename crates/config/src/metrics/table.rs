@@ -82,6 +82,12 @@ metrics! {
         "Time since the daemon started"
     epoch "forebay_map_epoch" Gauge Count
         "Version of the map of shards and targets"
+    membership_epoch "forebay_membership_epoch" Gauge Count
+        "Version of the membership that the daemon knows; 0: daemons do not watch each other"
+    daemons_down "forebay_daemons_down" Gauge Count
+        "Daemons that are down in this membership"
+    daemons_reached "forebay_daemons_reached_total" Counter Count
+        "Questions of peers whether a daemon's host can be reached that were answered with yes"
     sessions "forebay_sessions" Gauge Count
         "Attached programs"
     requests "forebay_requests_total" Counter Count

@@ -1,5 +1,6 @@
 //! The daemon's status as one line of JSON, for `forebay status` and `forebay df`.
 
+use crate::members::Members;
 use crate::shared::Shared;
 use config::control::{DaemonStatus, MemoryTerms};
 use data::tiering::lending_policy::Terms;
@@ -24,6 +25,9 @@ pub(crate) fn line(shared: &Shared, sessions: usize) -> String {
     shared.metrics.workers.iter().for_each(|worker| metrics.add(&worker.load()));
     metrics.uptime_s = shared.timing.begun.elapsed().as_secs();
     metrics.epoch = shared.net.router.map.epoch;
+    if let Some(members) = &shared.members {
+        (metrics.membership_epoch, metrics.daemons_down) = members.summary();
+    }
     metrics.sessions = sessions as u64;
     metrics.wire_tampered = shared.net.counters.tampered.load(Relaxed);
     metrics.wire_incomplete = shared.net.counters.incomplete.load(Relaxed);
@@ -49,6 +53,7 @@ pub(crate) fn line(shared: &Shared, sessions: usize) -> String {
             .to_owned(),
         slow_targets: slow,
         thrashing,
+        membership: shared.members.as_ref().and_then(Members::status),
         damage: shared.metrics.found_damage(),
         job_shares: shared.shares.sums.list(),
         notice: if shared.is_memory_gone.load(Relaxed) { MEMORY_GONE } else { "" }.to_owned(),

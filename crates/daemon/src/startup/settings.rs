@@ -193,6 +193,7 @@ mod tests {
             shm: "/s".into(),
             data: "/d".into(),
             peers: "/r/peers".into(),
+            domains: Vec::new(),
             memory: 1 << 20,
             memory_min: None,
             ssd: 0,

@@ -237,6 +237,11 @@ impl Peers {
             }
             message::SIZES => shared.host.truncates.take_message(shared.links(), reader.rest())?,
             message::SHARES => shared.shares.take_message(from, reader.rest()),
+            message::MEMBERS => {
+                let members = shared.members.as_ref().ok_or(Malformed)?;
+                members.put(from, reader.rest());
+            }
+            message::ARE_YOU_THERE => {}
             message::REQUEST => self.admit_request(from, reader.rest(), ReplyTo::Nobody),
             _ => return Err(Malformed),
         }

@@ -118,6 +118,7 @@ impl Instance {
             shm: path(format!("shm{first}")),
             data: path(format!("data/d{index}")),
             peers: path("run/peers".into()),
+            domains: Vec::new(),
             memory: 64 << 20,
             memory_min: None,
             ssd: 64 << 20,

@@ -5,6 +5,7 @@ mod fabric;
 mod leases;
 mod limits;
 mod mass;
+mod membership;
 mod metrics;
 mod middle;
 mod model;

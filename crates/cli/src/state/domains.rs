@@ -1,0 +1,219 @@
+//! Failure domains of the hosts of an instance: hosts that one fault may end together, such as those of
+//! a rack, have the same. A file has `host domain` on each line; `#` begins a comment. Without one the
+//! racks of Slurm are the domains if the hosts are in three or more, so that the loss of one leaves a
+//! majority; else each host is one. Domains are named by people, and numbered for daemons in the order
+//! of the hosts.
+
+use crate::failure::{Failure, Result, USAGE};
+use crate::state::records::HostEntry;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The value of `--domains` that names no file.
+pub(crate) const AUTO: &str = "auto";
+/// Racks with which they are the domains.
+const RACKS_MIN: usize = 3;
+
+/// Gives each host its domain: `auto`, or by the file of this name. `topology` gives the text of
+/// `scontrol show topology`.
+///
+/// # Errors
+/// The file cannot be read, a line of it is invalid, a host is not of the instance, or one has no
+/// domain.
+pub(crate) fn assign(
+    domains: &str,
+    hosts: &mut [HostEntry],
+    topology: impl FnOnce() -> Option<String>,
+) -> Result<()> {
+    if domains != AUTO {
+        let text = std::fs::read_to_string(domains).map_err(|error| {
+            let text = format!("cannot read the domains file: {domains}: {error}");
+            Failure::with_code(USAGE, text)
+        })?;
+        return assign_by(&text, domains, hosts);
+    }
+    let racks = topology().map_or_else(Vec::new, |text| racks(&text, hosts));
+    let is_enough = racks.iter().collect::<BTreeSet<_>>().len() >= RACKS_MIN;
+    let mut racks = racks.into_iter().filter(|_| is_enough);
+    for entry in hosts {
+        let own = if entry.host.is_empty() { "here" } else { &entry.host };
+        entry.domain = racks.next().unwrap_or_else(|| own.to_owned());
+    }
+    Ok(())
+}
+
+/// As the text of the file `path` says.
+fn assign_by(text: &str, path: &str, hosts: &mut [HostEntry]) -> Result<()> {
+    let wrong = |what: String| Failure::with_code(USAGE, format!("domains file: {path}{what}"));
+    let mut found = BTreeMap::new();
+    for (index, raw) in text.lines().enumerate() {
+        let content = raw.split('#').next().unwrap_or_default();
+        let words: Vec<&str> = content.split_whitespace().collect();
+        let invalid = |why: String| wrong(format!(" line {}: {why}", index + 1));
+        let (host, domain) = match words.as_slice() {
+            [] => continue,
+            [host, domain] => (*host, *domain),
+            _ => return Err(invalid("expected 'host domain'".into())),
+        };
+        if !hosts.iter().any(|entry| entry.host == host) {
+            let advice = "remove the line, or add the host to the hosts file";
+            return Err(invalid(format!("{host} is no host of this instance: {advice}")));
+        }
+        if found.insert(host, domain).is_some() {
+            return Err(invalid(format!("{host} is listed twice")));
+        }
+    }
+    for entry in hosts {
+        let domain = found.get(entry.host.as_str());
+        let domain = domain.ok_or_else(|| match entry.host.as_str() {
+            "" => wrong(": it names hosts, which only --hosts has: give --domains auto".into()),
+            host => wrong(format!(": host {host} has no domain: add a line '{host} DOMAIN'")),
+        })?;
+        entry.domain = (*domain).to_owned();
+    }
+    Ok(())
+}
+
+/// The rack of each host: the switch of the lowest level with its node; empty if one has none.
+fn racks(topology: &str, hosts: &[HostEntry]) -> Vec<String> {
+    let field = |line: &str, name: &str| {
+        let value = line.split_whitespace().find_map(|word| word.strip_prefix(name));
+        value.map(str::to_owned)
+    };
+    let lowest = topology.lines().filter(|line| field(line, "Level=").as_deref() == Some("0"));
+    let switches: Vec<(String, String)> = lowest
+        .filter_map(|line| Some((field(line, "SwitchName=")?, field(line, "Nodes=")?)))
+        .collect();
+    let rack = |entry: &HostEntry| {
+        let host = entry.host.rsplit('@').next().unwrap_or_default();
+        let node = host.split('.').next().unwrap_or_default();
+        let own = switches.iter().find(|(_, nodes)| has_node(nodes, node));
+        own.map(|(name, _)| name.clone())
+    };
+    hosts.iter().map(rack).collect::<Option<_>>().unwrap_or_default()
+}
+
+/// Whether a list of Slurm such as `login,n[1-3,07]` has a node.
+fn has_node(list: &str, node: &str) -> bool {
+    let mut depth = 0;
+    let mut parts = list.split(|letter: char| {
+        depth += i32::from(letter == '[') - i32::from(letter == ']');
+        letter == ',' && depth == 0
+    });
+    parts.any(|pattern| is_node_of(pattern, node))
+}
+
+/// Whether a name is among those of a pattern, in which each pair of brackets has numbers and ranges. The
+/// first number of a range has as many digits as each of its numbers at least.
+fn is_node_of(pattern: &str, name: &str) -> bool {
+    let Some((before, rest)) = pattern.split_once('[') else { return pattern == name };
+    let Some((numbers, after)) = rest.split_once(']') else { return false };
+    let Some(name) = name.strip_prefix(before) else { return false };
+    let is_digit = |letter: char| letter.is_ascii_digit();
+    let digits = name.find(|letter| !is_digit(letter)).unwrap_or(name.len());
+    let (number, rest) = name.split_at(digits);
+    let is_in = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let parsed = (number.parse::<u64>(), first.parse(), last.parse());
+        let (Ok(number_is), Ok(first_is), Ok(last_is)) = parsed else { return false };
+        let padded = format!("{number_is:0width$}", width = first.len());
+        (first_is..=last_is).contains(&number_is) && padded == number
+    };
+    numbers.split(',').any(is_in) && is_node_of(after, rest)
+}
+
+/// The number of the domain of each daemon; empty: the instance has none.
+pub(crate) fn numbers(hosts: &[HostEntry]) -> Vec<u32> {
+    let mut numbers = BTreeMap::new();
+    let mut of_daemons = Vec::new();
+    for entry in hosts.iter().filter(|entry| !entry.domain.is_empty()) {
+        let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+        let number = *numbers.entry(&entry.domain).or_insert(next);
+        of_daemons.extend((0..entry.count).map(|_| number));
+    }
+    of_daemons
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the manual of Slurm's topology plugin for trees shows it.
+    const TOPOLOGY: &str = "SwitchName=s0 Level=0 LinkSpeed=1 Nodes=tux[0-3]\n\
+        SwitchName=s1 Level=0 LinkSpeed=1 Nodes=tux[4-7]\n\
+        SwitchName=s2 Level=0 LinkSpeed=1 Nodes=tux[8-11]\n\
+        SwitchName=s3 Level=1 LinkSpeed=1 Nodes=tux[0-11] Switches=s[0-2]\n";
+
+    fn hosts(names: &[(&str, u16)]) -> Vec<HostEntry> {
+        let mut first = 0;
+        let entry = |&(host, count): &(&str, u16)| {
+            first += count;
+            let (host, listen, domain) = (host.to_owned(), String::new(), String::new());
+            HostEntry { host, listen, first: first - count, daemons: vec![], count, domain }
+        };
+        names.iter().map(entry).collect()
+    }
+
+    #[test]
+    fn daemons_have_the_domains_of_their_hosts() {
+        let mut of_three = hosts(&[("a", 1), ("b", 2), ("c", 1)]);
+        assert!(numbers(&of_three).is_empty());
+        assign(AUTO, &mut of_three, || None).expect("always");
+        assert_eq!(numbers(&of_three), [0, 1, 1, 2]);
+        assign_by("c r1\n\nb r2 # far\na r1", "f", &mut of_three).expect("right");
+        assert_eq!(numbers(&of_three), [0, 1, 1, 0]);
+        let mut alone = hosts(&[("", 2)]);
+        assign(AUTO, &mut alone, || Some(TOPOLOGY.to_owned())).expect("always");
+        assert_eq!((numbers(&alone), alone[0].domain.as_str()), (vec![0, 0], "here"));
+    }
+
+    #[test]
+    fn three_racks_of_slurm_are_domains() {
+        let domains = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name, 1)).collect();
+            let mut hosts = hosts(&names);
+            assign(AUTO, &mut hosts, || Some(TOPOLOGY.to_owned())).expect("always");
+            hosts.into_iter().map(|entry| entry.domain).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            domains(&["tux1", "me@tux3.site.org", "tux4", "tux10"]),
+            ["s0", "s0", "s1", "s2"]
+        );
+        assert_eq!(domains(&["tux1", "tux2", "tux7"]), ["tux1", "tux2", "tux7"]);
+        assert_eq!(domains(&["tux1", "tux4", "tux8", "x"]), ["tux1", "tux4", "tux8", "x"]);
+    }
+
+    #[test]
+    fn nodes_are_found_in_lists() {
+        let list = "login,n[1-3,07,010-011],r[0-1]c[8-10]x,m2";
+        for node in ["login", "n1", "n3", "n07", "n010", "n011", "r0c8x", "r1c10x", "m2"] {
+            assert!(has_node(list, node), "{node}");
+        }
+        for node in ["", "n", "n0", "n4", "n7", "n11", "n01", "r2c8x", "r0c08x", "r0c8", "m", "n1x"]
+        {
+            assert!(!has_node(list, node), "{node}");
+        }
+        for broken in ["n[1-", "n[", "n]1[", "n[x-y]", "[-]", ",,"] {
+            assert!(!has_node(broken, "n1"), "{broken}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_does_not_fit_the_hosts_is_refused() {
+        for (text, names, expected) in [
+            ("a 1\nx 2", &["a"][..], "f line 2: x is no host of this instance"),
+            ("a 1", &["a", "b"], "f: host b has no domain: add a line 'b DOMAIN'"),
+            ("a 1\na 2", &["a"], "f line 2: a is listed twice"),
+            ("a 1 2", &["a"], "f line 1: expected 'host domain'"),
+            ("a", &["a"], "expected 'host domain'"),
+            ("", &[""], "give --domains auto"),
+        ] {
+            let names: Vec<_> = names.iter().map(|name| (*name, 1)).collect();
+            let failure = assign_by(text, "f", &mut hosts(&names)).expect_err(text);
+            assert!(failure.text().contains(expected), "{text}: {}", failure.text());
+            assert_eq!(failure.code(), USAGE);
+        }
+        let failure = assign("/nonexistent", &mut hosts(&[("a", 1)]), || None);
+        let text = failure.expect_err("no file").text().to_owned();
+        assert!(text.contains("cannot read the domains file: /nonexistent"), "{text}");
+    }
+}

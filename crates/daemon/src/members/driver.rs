@@ -1,0 +1,253 @@
+//! The thread that drives this daemon's `cluster::Node`: ticks and messages of other daemons go in, its
+//! actions are done in their order.
+//!
+//! It begins when all daemons were ready once and are connected, as far as they live, or those that
+//! come last would count as dead. A voter that cannot store its votes takes part no more, so that it
+//! does not vote twice.
+
+use super::questions::Questions;
+use super::stored::Stored;
+use super::{Incoming, Members, lock};
+use crate::shared::Shared;
+use crate::shared::network::message;
+use crate::startup::settings::Settings;
+use crate::startup::{Failure, StartResult, failed};
+use cluster::consensus::TICK_NANOS;
+use cluster::membership::{Membership, Presence};
+use cluster::node::{Action, Node, Settings as NodeSettings};
+use net::Urgency;
+use shm::wait::steady_nanos;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::{Duration, Instant};
+use wire::DaemonIndex;
+
+/// Most voters: two of them may be lost.
+const VOTERS_MAX: usize = 5;
+/// How long a node waits for connections to all daemons: several dials (`net::transport`).
+const CONNECTED_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// The node of a daemon that does not run yet.
+pub(crate) struct Driver {
+    settings: NodeSettings,
+    membership: Membership,
+    stored: Stored,
+    /// The file of addresses. It exists when all daemons were ready once.
+    peers: PathBuf,
+}
+
+/// A running node.
+struct Running<'a> {
+    shared: &'a Shared,
+    members: &'a Members,
+    node: Node,
+    stored: Stored,
+    questions: Questions,
+    actions: Vec<Action>,
+}
+
+impl Driver {
+    /// The node of this daemon, in its start with this number, and the state that it shares; `None`
+    /// for an instance without failure domains.
+    pub(crate) fn new(settings: &Settings, start: u64) -> StartResult<Option<(Driver, Members)>> {
+        let domains = &settings.domains;
+        let Some(&domain) = domains.get(usize::from(settings.index)) else { return Ok(None) };
+        // Services do not move yet: they need no followers, and owners are those of the map.
+        let services = domains.len() * settings.workers();
+        let membership = Membership::initial(domains, services, 0, true)
+            .map_err(|why| Failure(format!("cannot begin the membership: {why:?}")))?;
+        let voters = voters(domains);
+        let settings_of_node = NodeSettings {
+            own: settings.me(),
+            // The first start has the number of the first membership; the node adds to it if it was
+            // counted as dead.
+            incarnation: 1 + (start.saturating_sub(1) << 32),
+            domain,
+            is_empty: start <= 1,
+            voters,
+            seed: wire::hash::mix(u64::from(settings.index), start),
+        };
+        let members = Members::new(membership.clone());
+        let driver = Driver {
+            settings: settings_of_node,
+            membership,
+            stored: Stored::new(&settings.data),
+            peers: settings.peers.clone(),
+        };
+        Ok(Some((driver, members)))
+    }
+
+    /// The thread: until the daemon stops.
+    pub(crate) fn run(self, shared: &Arc<Shared>) {
+        let Some(members) = &shared.members else { return };
+        self.await_peers(shared, members);
+        let begun = self.begin(shared, members).and_then(|mut running| running.run());
+        if let Err(Failure(why)) = begun {
+            tracing::error!("{why}: this daemon takes part in the membership no more");
+        }
+    }
+
+    /// Waits until this node may begin.
+    fn await_peers(&self, shared: &Shared, members: &Members) {
+        let (mut has_addresses, mut since) = (false, Instant::now());
+        while !shared.stopping.load(Acquire) {
+            if !has_addresses && self.peers.exists() {
+                (has_addresses, since) = (true, Instant::now());
+            }
+            let me = self.settings.own;
+            let mut peers = self.membership.daemons().map(|(daemon, _)| daemon);
+            let is_connected = |it| it == me || shared.net.sender.is_connected(it);
+            if has_addresses && (peers.all(is_connected) || since.elapsed() > CONNECTED_TIME_MAX) {
+                return;
+            }
+            // Nodes repeat what they said.
+            drop(members.take(Duration::from_nanos(TICK_NANOS.unsigned_abs())));
+        }
+    }
+
+    fn begin<'a>(self, shared: &'a Shared, members: &'a Members) -> StartResult<Running<'a>> {
+        let Driver { settings, membership, stored, .. } = self;
+        let now = steady_nanos();
+        let found = stored.load().map_err(failed("read what the voter stored"))?;
+        let node = match &found {
+            Some((base, tail)) => Node::restore(settings, Some((base, tail)), membership, now),
+            // Nothing was sent by an earlier start.
+            None => Node::begin(settings, membership, now),
+        };
+        let node = node.map_err(|_| Failure("what the voter stored is damaged".into()))?;
+        let (questions, actions) = (Questions::default(), Vec::new());
+        Ok(Running { shared, members, node, stored, questions, actions })
+    }
+}
+
+impl Running<'_> {
+    fn run(&mut self) -> StartResult<()> {
+        self.node.start(steady_nanos(), &mut self.actions);
+        self.perform()?;
+        let mut tick_at = steady_nanos();
+        while !self.shared.stopping.load(Acquire) {
+            let now = steady_nanos();
+            if now >= tick_at {
+                tick_at = now + TICK_NANOS;
+                self.node.tick(now, &mut self.actions);
+                self.pass_answers(now);
+                self.perform()?;
+            }
+            let rest = Duration::from_nanos((tick_at - steady_nanos()).max(0).unsigned_abs());
+            for (from, bytes) in self.members.take(rest) {
+                self.receive((from, bytes))?;
+            }
+            self.shared.net.sender.flush();
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, (from, bytes): Incoming) -> StartResult<()> {
+        let received = self.node.receive(from, &bytes, steady_nanos(), &mut self.actions);
+        if received.is_err() {
+            tracing::warn!(peer = from.0, "malformed message about the membership");
+        }
+        self.perform()
+    }
+
+    fn pass_answers(&mut self, now: i64) {
+        for (daemon, is_reached) in self.questions.answers(&self.shared.net, now) {
+            let reached = &self.shared.metrics.daemon.daemons_reached;
+            reached.fetch_add(u64::from(is_reached), Relaxed);
+            self.node.probed(daemon, is_reached, now, &mut self.actions);
+        }
+    }
+
+    /// Does what the node asks for.
+    fn perform(&mut self) -> StartResult<()> {
+        let net = &self.shared.net;
+        for action in self.actions.drain(..) {
+            match action {
+                Action::Base(bytes) => {
+                    self.stored.base(&bytes).map_err(failed("store the membership"))?;
+                    lock(&self.members.view).is_voter = !bytes.is_empty();
+                }
+                Action::Tail(bytes) => {
+                    self.stored.tail(&bytes).map_err(failed("store a vote"))?;
+                }
+                Action::Send { to, message } => {
+                    let mut framed = Vec::with_capacity(1 + message.len());
+                    framed.push(message::MEMBERS);
+                    framed.extend_from_slice(&message);
+                    net.send(to, &framed, Urgency::Now);
+                }
+                Action::Probe(daemon) => self.questions.begin(net, daemon, steady_nanos()),
+                Action::Changed => note_change(self.members, self.node.membership()),
+                // Without followers services stay where the map has them.
+                Action::Activate(_)
+                | Action::Release(_)
+                | Action::Pause(_)
+                | Action::Resume(_)
+                | Action::Store { .. }
+                | Action::Slice(_)
+                | Action::Replicated { .. } => {}
+            }
+        }
+        lock(&self.members.view).leads = self.node.leads();
+        Ok(())
+    }
+}
+
+/// Shows the membership as it is now, and logs who came and went.
+fn note_change(members: &Members, now: &Membership) {
+    let mut view = lock(&members.view);
+    for (daemon, member) in now.daemons() {
+        let before = view.membership.member(daemon).map(|member| member.presence);
+        if before == Some(member.presence) {
+            continue;
+        }
+        let (daemon, epoch) = (daemon.0, now.epoch);
+        match member.presence {
+            Presence::Up => tracing::info!(daemon, epoch, "daemon takes part"),
+            Presence::Down => tracing::warn!(daemon, epoch, "daemon is down"),
+            Presence::Leaving => tracing::info!(daemon, epoch, "daemon leaves"),
+        }
+    }
+    view.membership = now.clone();
+}
+
+/// The first voters of an instance, the same for all daemons: one where there are fewer than three daemons,
+/// else three, or five in as many failure domains; of the domains in turn, so that no domain has two
+/// more than another.
+fn voters(domains: &[u32]) -> Vec<DaemonIndex> {
+    let mut by_domain: BTreeMap<u32, Vec<DaemonIndex>> = BTreeMap::new();
+    for (index, domain) in (0_u16..).zip(domains) {
+        by_domain.entry(*domain).or_default().push(DaemonIndex(index));
+    }
+    let count = match domains.len() {
+        0..=2 => 1,
+        _ if by_domain.len() >= VOTERS_MAX => VOTERS_MAX,
+        _ => 3,
+    };
+    let rounds = 0..domains.len();
+    let in_turn = rounds.flat_map(|round| by_domain.values().filter_map(move |it| it.get(round)));
+    in_turn.take(count).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn voters_are_in_different_domains_where_that_is_possible() {
+        for (domains, expected) in [
+            (&[0][..], &[0][..]),
+            (&[0, 1], &[0]),
+            (&[0, 0, 0], &[0, 1, 2]),
+            (&[0, 0, 1, 1], &[0, 2, 1]),
+            (&[0, 0, 1, 2], &[0, 2, 3]),
+            (&[0, 1, 2, 3], &[0, 1, 2]),
+            (&[0, 0, 1, 2, 3, 4, 5], &[0, 2, 3, 4, 5]),
+        ] {
+            let found: Vec<u16> = voters(domains).iter().map(|voter| voter.0).collect();
+            assert_eq!(found, expected, "{domains:?}");
+        }
+    }
+}
