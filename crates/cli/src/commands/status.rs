@@ -181,7 +181,7 @@ fn notice_line(one: &DaemonReport) -> Option<String> {
     (!notice.is_empty()).then(|| format!("daemon {}: {notice}", one.daemon.index))
 }
 
-/// What the daemons agree on, and those that are down by it.
+/// The membership on which the daemons agree, and those that are down in it.
 fn membership_lines(reports: &[DaemonReport]) -> Vec<String> {
     let Some(known) = membership(reports) else { return Vec::new() };
     let domains: BTreeSet<u32> = known.members.iter().map(|member| member.domain).collect();

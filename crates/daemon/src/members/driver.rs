@@ -195,7 +195,7 @@ impl Running<'_> {
     }
 }
 
-/// Shows the membership as it is now, and logs who came and went.
+/// Shows the membership as it is now, and logs the daemons that came and went.
 fn note_change(members: &Members, now: &Membership) {
     let mut view = lock(&members.view);
     for (daemon, member) in now.daemons() {
@@ -213,9 +213,9 @@ fn note_change(members: &Members, now: &Membership) {
     view.membership = now.clone();
 }
 
-/// The first voters of an instance, the same for all daemons: one where there are fewer than three daemons,
-/// else three, or five in as many failure domains; of the domains in turn, so that no domain has two
-/// more than another.
+/// The first voters of an instance, the same for all daemons: one where there are fewer than three
+/// daemons, else three, or five in as many failure domains; of the domains in turn, so that no domain
+/// has two more than another.
 fn voters(domains: &[u32]) -> Vec<DaemonIndex> {
     let mut by_domain: BTreeMap<u32, Vec<DaemonIndex>> = BTreeMap::new();
     for (index, domain) in (0_u16..).zip(domains) {

@@ -1,5 +1,5 @@
-//! What a voter must find again after a restart, so that it does not vote twice: base and tail of the
-//! consensus, two files beside the log. They survive the process: a daemon whose node ended does not
+//! The state that a voter must find again after a restart, so that it does not vote twice: base and tail
+//! of the consensus, two files beside the log. They survive the process: a daemon whose node ended does not
 //! return with them.
 
 use std::io::ErrorKind;

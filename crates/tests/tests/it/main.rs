@@ -12,6 +12,7 @@ mod activity;
 mod advice;
 mod backing;
 mod causes;
+mod cluster;
 mod crash;
 mod dashboard;
 mod history;

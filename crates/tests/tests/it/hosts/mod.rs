@@ -5,7 +5,6 @@ mod fabric;
 mod leases;
 mod limits;
 mod mass;
-mod membership;
 mod metrics;
 mod middle;
 mod model;
