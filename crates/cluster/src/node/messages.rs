@@ -51,6 +51,8 @@ pub(super) enum Message<'a> {
     },
     /// As from `encode_loads`.
     Loads(&'a [u8]),
+    /// Asks a daemon to become a voter of this name.
+    Invite(Voter),
     Check {
         daemon: DaemonIndex,
     },
@@ -105,6 +107,10 @@ impl Encode for Message<'_> {
             Message::Loads(bytes) => {
                 to.push(11);
                 to.extend_from_slice(bytes);
+            }
+            Message::Invite(voter) => {
+                to.push(12);
+                voter.encode(to);
             }
             Message::Check { daemon } => {
                 to.push(5);
@@ -209,6 +215,7 @@ impl<'a> Message<'a> {
                 return Ok(Message::Changes { since, list: from.rest() });
             }
             11 => return Ok(Message::Loads(from.rest())),
+            12 => Message::Invite(Voter::decode(&mut from)?),
             _ => return Err(Malformed),
         };
         from.end()?;
