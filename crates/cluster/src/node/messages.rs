@@ -68,10 +68,7 @@ pub(super) enum Message<'a> {
 impl Encode for Message<'_> {
     fn encode(&self, to: &mut Vec<u8>) {
         match self {
-            Message::Consensus(bytes) => {
-                to.push(0);
-                to.extend_from_slice(bytes);
-            }
+            Message::Consensus(bytes) => put(0, bytes, to),
             Message::Propose(change) => {
                 to.push(1);
                 change.encode(to);
@@ -95,19 +92,13 @@ impl Encode for Message<'_> {
                 grant.epoch.encode(to);
                 grant.quiet.encode(to);
             }
-            Message::Membership(bytes) => {
-                to.push(4);
-                to.extend_from_slice(bytes);
-            }
+            Message::Membership(bytes) => put(4, bytes, to),
             Message::Changes { since, list } => {
                 to.push(10);
                 since.encode(to);
                 to.extend_from_slice(list);
             }
-            Message::Loads(bytes) => {
-                to.push(11);
-                to.extend_from_slice(bytes);
-            }
+            Message::Loads(bytes) => put(11, bytes, to),
             Message::Invite(voter) => {
                 to.push(12);
                 voter.encode(to);
@@ -140,6 +131,11 @@ impl Encode for Message<'_> {
 }
 
 const PARCEL: u8 = 8;
+
+fn put(kind: u8, bytes: &[u8], to: &mut Vec<u8>) {
+    to.push(kind);
+    to.extend_from_slice(bytes);
+}
 
 /// Services (4 bytes each) and their loads (8).
 pub(super) fn encode_loads(loads: &[(ServiceIndex, u64)]) -> Vec<u8> {
