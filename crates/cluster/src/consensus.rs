@@ -184,7 +184,7 @@ impl Consensus {
     }
 
     /// The first start of a voter of an instance that runs: it knows nothing yet, and learns from the
-    /// leader. The membership has it under this name.
+    /// leader, when the membership has it under this name.
     ///
     /// # Errors
     /// `Malformed` if `raft` refuses.
@@ -293,18 +293,13 @@ impl Consensus {
         let skipped = (self.recent.len() as u64).saturating_sub(count);
         let mut concerned = Vec::new();
         for made in self.recent.iter().skip(skipped as usize) {
-            match made {
-                Made::Change(change) => concerned.extend(self.membership.concerned(change)),
-                // A new voter joins when it knows that it is one.
-                Made::Voters(next) => concerned.extend(next.iter().map(|it| it.daemon)),
+            if let Made::Change(change) = made {
+                concerned.extend(self.membership.concerned(change));
             }
         }
-        let voters = &self.membership.voters;
-        let is_old = |it: DaemonIndex| voters.before.iter().any(|voter| voter.daemon == it);
-        let learns = |it: DaemonIndex| voters.has(it) && (!voters.is_joint() || is_old(it));
         concerned.sort_unstable();
         concerned.dedup();
-        concerned.retain(|&daemon| !learns(daemon));
+        concerned.retain(|&daemon| !self.membership.voters.has(daemon));
         concerned
     }
 

@@ -252,7 +252,8 @@ impl Membership {
     /// # Errors
     /// `Refused` if they cannot be.
     pub(crate) fn begin_voters(&mut self, next: Vec<Voter>) -> Result<(), Refused> {
-        let is_known = next.iter().all(|it| self.member(it.daemon).is_some());
+        let is_old = |it: &Voter| self.voters.next.contains(it);
+        let is_known = next.iter().all(|it| is_old(it) || self.is_up(it.daemon));
         let is_same = next.iter().all(|it| self.voters.next.contains(it))
             && next.len() == self.voters.next.len();
         if next.is_empty() || !is_known || is_same || self.voters.is_joint() {

@@ -27,7 +27,7 @@ use crate::encoding::{Decode, Encode};
 use crate::membership::{Member, Membership, Presence, ServiceIndex};
 use crate::policy;
 use crate::shipping::{Lane, Position};
-use crate::voters::next_voters;
+use crate::voters::{Voter, next_voters};
 use balance::Balance;
 use beats::Beats;
 use messages::Message;
@@ -37,8 +37,6 @@ use wire::codec::Malformed;
 
 /// Changes that the policy proposes before it looks at the membership again.
 const CHANGES_AT_ONCE: usize = 64;
-/// How often daemons that are down are told that there is an instance.
-const CALL_NANOS: i64 = 1_000_000_000;
 
 /// See the module.
 pub struct Node {
@@ -63,7 +61,6 @@ pub struct Node {
     awaited_epoch: u64,
     asked_again_at: i64,
     voters_asked_at: i64,
-    called_at: i64,
     now: i64,
     ticked_at: i64,
 }
@@ -139,7 +136,6 @@ impl Node {
             awaited_epoch: 0,
             asked_again_at: now,
             voters_asked_at: now,
-            called_at: now,
             now,
             ticked_at: now,
         }
@@ -201,8 +197,9 @@ impl Node {
         self.settings.is_empty
     }
 
-    /// Whether this daemon is a voter, as far as it knows, with a membership of its own.
-    fn votes(&self) -> bool {
+    /// Whether this daemon is a voter, as far as it knows.
+    #[must_use]
+    pub fn votes(&self) -> bool {
         self.consensus.as_ref().is_some_and(|consensus| {
             consensus.is_voter() && consensus.membership().epoch >= self.told.epoch
         })
@@ -246,8 +243,11 @@ impl Node {
     /// Whether this daemon, which was to leave, may end: it has nothing, and nobody needs its vote.
     #[must_use]
     pub fn may_end(&self) -> bool {
-        let member = self.membership().member(self.settings.own);
-        self.consensus.is_none() && member.is_some_and(Member::has_left)
+        self.consensus.is_none() && self.has_left()
+    }
+
+    fn has_left(&self) -> bool {
+        self.membership().member(self.settings.own).is_some_and(Member::has_left)
     }
 
     /// Time passed.
@@ -284,21 +284,13 @@ impl Node {
     fn send_loads(&mut self, out: &mut Vec<Action>) {
         let Some(loads) = self.balance.due(self.now) else { return };
         let bytes = messages::encode_loads(loads);
-        let voters: Vec<DaemonIndex> = self.membership().voters.daemons().collect();
-        for voter in voters {
+        let membership = newest(&self.consensus, &self.told);
+        for voter in membership.voters.daemons() {
             if voter == self.settings.own {
-                self.loaded(voter, &bytes);
+                self.balance.heard(voter, messages::loads(&bytes), membership);
             } else {
                 send(voter, &Message::Loads(&bytes), out);
             }
-        }
-    }
-
-    /// Loads of the services of a daemon.
-    fn loaded(&mut self, from: DaemonIndex, loads: &[u8]) {
-        let membership = newest(&self.consensus, &self.told);
-        for (service, load) in messages::loads(loads) {
-            self.balance.heard(from, service, load, membership);
         }
     }
 
@@ -307,8 +299,9 @@ impl Node {
     fn retire(&mut self, out: &mut Vec<Action>) {
         let Some(consensus) = &self.consensus else { return };
         let (name, voters) = (consensus.own(), &self.membership().voters);
-        // One that has just joined may know the voters before.
-        let is_over = !voters.contains(name) && voters.since > name.number;
+        // One that was asked since is perhaps a voter soon, unless it has left.
+        let is_late = voters.since > name.number || self.has_left();
+        let is_over = !voters.contains(name) && is_late;
         if is_over && self.beats.are_voters_known() {
             (self.is_confirmed, self.told) = (self.is_sure(), self.membership().clone());
             self.consensus = None;
@@ -317,23 +310,22 @@ impl Node {
         }
     }
 
-    /// Begins to be a voter if the membership has this daemon as one, and the message is for that.
-    fn join(&mut self, message: &[u8], out: &mut Vec<Action>) -> Result<(), Malformed> {
-        let named = self.membership().voters.all().find(|it| it.daemon == self.settings.own);
-        let Some(own) = named else { return Ok(()) };
+    /// The leader asks this daemon to become a voter: it stores that it is one, so that a later start of
+    /// it still is, and says so with its beats. Only then do others count on it.
+    fn invited(&mut self, voter: Voter, out: &mut Vec<Action>) -> Result<(), Malformed> {
+        let (own, start) = (self.settings.own, self.settings.incarnation);
         // With this start and number it was none before: it has lost no vote.
-        let is_new = own.start == self.settings.incarnation && own.number > self.joined_number;
-        let is_known = self.consensus.as_ref().is_some_and(|it| it.own() == own);
-        if !is_new || is_known || !Consensus::is_for(own, message)? {
+        let is_new = voter.start == start && voter.number > self.joined_number;
+        if voter.daemon != own || !is_new || self.consensus.is_some() || !self.is_present() {
             return Ok(());
         }
-        (self.is_confirmed, self.told) = (self.is_sure(), self.membership().clone());
-        self.joined_number = own.number;
-        let mut consensus = Consensus::join(own, self.settings.seed)?;
+        self.joined_number = voter.number;
+        let mut consensus = Consensus::join(voter, self.settings.seed)?;
         let mut outputs = Vec::new();
         consensus.start(&mut outputs);
         self.consensus = Some(consensus);
         self.perform(outputs, out);
+        self.beat(out);
         Ok(())
     }
 
@@ -351,7 +343,6 @@ impl Node {
         self.now = now;
         match Message::from_bytes(bytes)? {
             Message::Consensus(message) => {
-                self.join(message, out)?;
                 let Some(consensus) = &mut self.consensus else { return Ok(()) };
                 if !Consensus::is_for(consensus.own(), message)? {
                     return Ok(());
@@ -373,7 +364,11 @@ impl Node {
                 send(from, &Message::Beat(self.own_beat()), out);
             }
             Message::Changes { since, list } => self.catch_up(since, list, out)?,
-            Message::Loads(loads) => self.loaded(from, loads),
+            Message::Loads(loads) => {
+                let membership = newest(&self.consensus, &self.told);
+                self.balance.heard(from, messages::loads(loads), membership);
+            }
+            Message::Invite(voter) => self.invited(voter, out)?,
             Message::Check { daemon } => {
                 if self.membership().member(daemon).is_none() {
                     return Ok(());
@@ -537,7 +532,6 @@ impl Node {
         let epoch = self.consensus.as_ref().map_or(0, |consensus| consensus.membership().epoch);
         let is_changed = outputs.contains(&Output::Changed) && epoch >= self.told.epoch;
         if is_changed && self.leads() {
-            // Before the messages of the consensus, with which a new voter joins.
             self.announce(self.announced, out);
         }
         for output in outputs {
@@ -713,23 +707,12 @@ impl Node {
                 self.propose(&Change::Down { daemon, incarnation }, out);
             }
         }
-        self.call_those_down(out);
+        let membership = newest(&self.consensus, &self.told);
+        for daemon in self.beats.calls(membership, self.now) {
+            send(daemon, &Message::Changes { since: membership.epoch, list: &[] }, out);
+        }
         self.lead_voters(out);
         self.follow_policy(out);
-    }
-
-    /// A daemon that starts again may know none of the voters, so the leader calls it now and then.
-    fn call_those_down(&mut self, out: &mut Vec<Action>) {
-        if self.now - self.called_at < CALL_NANOS {
-            return;
-        }
-        self.called_at = self.now;
-        let since = self.membership().epoch;
-        for (daemon, member) in self.membership().daemons() {
-            if member.presence == Presence::Down && !member.has_left() {
-                send(daemon, &Message::Changes { since, list: &[] }, out);
-            }
-        }
     }
 
     /// The leader changes the voters, in two steps.
@@ -751,10 +734,19 @@ impl Node {
             }
         } else {
             let reach = |daemon, voter| self.beats.reach(daemon, voter, now);
-            let next = next_voters(membership, own, reach);
-            if let Some((next, consensus)) = next.zip(self.consensus.as_mut()) {
+            let Some(next) = next_voters(membership, own, reach) else { return };
+            let since = membership.voters.since;
+            let kept = |it: &Voter| membership.voters.next.contains(it);
+            let name =
+                |it: Voter| if kept(&it) { Some(it) } else { self.beats.joins_as(it, since) };
+            let named: Vec<Voter> = next.iter().filter_map(|&it| name(it)).collect();
+            if named.len() < next.len() {
+                for voter in next.into_iter().filter(|&it| name(it).is_none()) {
+                    send(voter.daemon, &Message::Invite(voter), out);
+                }
+            } else if let Some(consensus) = &mut self.consensus {
                 self.voters_asked_at = now;
-                let _ = consensus.change_voters(&next, &mut outputs);
+                let _ = consensus.change_voters(&named, &mut outputs);
             }
         }
         self.perform(outputs, out);

@@ -21,7 +21,7 @@ pub struct Voter {
     pub daemon: DaemonIndex,
     /// Number of the start with which it became a voter; 0 for the first voters of an instance.
     pub start: u64,
-    /// Epoch of the membership in which it was proposed, so that it has another name each time.
+    /// Epoch of the membership in which it was asked, so that it has another name each time.
     pub number: u64,
 }
 

@@ -57,21 +57,22 @@ impl Balance {
         Some(&self.own)
     }
 
-    /// A daemon says which load one of its services has.
+    /// A daemon says which loads its services have.
     pub(super) fn heard(
         &mut self,
         from: DaemonIndex,
-        service: ServiceIndex,
-        load: u64,
+        loads: impl Iterator<Item = (ServiceIndex, u64)>,
         membership: &Membership,
     ) {
-        if membership.seat(service).is_none_or(|seat| seat.owner != Some(from)) {
-            return;
+        for (service, load) in loads {
+            if membership.seat(service).is_none_or(|seat| seat.owner != Some(from)) {
+                continue;
+            }
+            let Some(measured) = self.services.get_mut(service.0 as usize) else { continue };
+            let load = load.saturating_mul(SCALE);
+            let mean = measured.mean.map_or(load, |mean| mean - mean / MEAN_OF + load / MEAN_OF);
+            measured.mean = Some(mean);
         }
-        let Some(measured) = self.services.get_mut(service.0 as usize) else { return };
-        let load = load.saturating_mul(SCALE);
-        let mean = measured.mean.map_or(load, |mean| mean - mean / MEAN_OF + load / MEAN_OF);
-        measured.mean = Some(mean);
     }
 
     /// The membership changed.

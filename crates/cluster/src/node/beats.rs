@@ -17,7 +17,7 @@
 //! daemon that one peer reaches lives.
 
 use super::messages::{Beat, Grant};
-use crate::membership::{Membership, Presence};
+use crate::membership::{Member, Membership, Presence};
 use crate::voters::{Reach, Voter, Voters};
 use std::collections::BTreeMap;
 use wire::DaemonIndex;
@@ -42,6 +42,8 @@ const VOTER_GONE_NANOS: i64 = 3_000_000_000;
 const VOTER_BEGINS_NANOS: i64 = 1_000_000_000;
 /// A daemon that no voter grants anything for this long asks others for the voters.
 const LOST_NANOS: i64 = 1_000_000_000;
+/// How often the leader calls daemons that are down.
+const CALL_NANOS: i64 = 1_000_000_000;
 
 /// When a daemon was heard, and how regularly.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +99,7 @@ pub(super) struct Beats {
     askers: BTreeMap<DaemonIndex, Vec<DaemonIndex>>,
     own: DaemonIndex,
     is_first: bool,
+    called_at: i64,
     sent_at: i64,
     last_grant: Option<(DaemonIndex, i64)>,
 }
@@ -113,6 +116,7 @@ impl Beats {
             askers: BTreeMap::new(),
             own,
             is_first: true,
+            called_at: now,
             sent_at: i64::MIN / 2,
             last_grant: None,
         };
@@ -248,6 +252,23 @@ impl Beats {
     /// The epoch of the membership that a daemon knew when it was heard last.
     pub(super) fn epoch_of(&self, daemon: DaemonIndex) -> u64 {
         self.pulses.get(usize::from(daemon.0)).map_or(0, |pulse| pulse.epoch)
+    }
+
+    /// Daemons to call, now and then: one that starts again may know none of the voters.
+    pub(super) fn calls(&mut self, membership: &Membership, now: i64) -> Vec<DaemonIndex> {
+        if now - self.called_at < CALL_NANOS {
+            return Vec::new();
+        }
+        self.called_at = now;
+        let is_away = |it: &Member| it.presence == Presence::Down && !it.has_left();
+        membership.daemons().filter(|(_, member)| is_away(member)).map(|it| it.0).collect()
+    }
+
+    /// The name under which a daemon is ready to vote that was asked to.
+    pub(super) fn joins_as(&self, asked: Voter, since: u64) -> Option<Voter> {
+        let pulse = self.pulses.get(usize::from(asked.daemon.0))?;
+        // Under an older name it was a voter before, or will forget that it was asked.
+        pulse.votes_as.filter(|it| it.daemon == asked.daemon && it.start > 0 && it.number >= since)
     }
 
     /// How this daemon, which leads, sees another one, or a voter.

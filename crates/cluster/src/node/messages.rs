@@ -51,6 +51,8 @@ pub(super) enum Message<'a> {
     },
     /// As from `encode_loads`.
     Loads(&'a [u8]),
+    /// Asks a daemon to become a voter of this name.
+    Invite(Voter),
     Check {
         daemon: DaemonIndex,
     },
@@ -66,10 +68,7 @@ pub(super) enum Message<'a> {
 impl Encode for Message<'_> {
     fn encode(&self, to: &mut Vec<u8>) {
         match self {
-            Message::Consensus(bytes) => {
-                to.push(0);
-                to.extend_from_slice(bytes);
-            }
+            Message::Consensus(bytes) => put(0, bytes, to),
             Message::Propose(change) => {
                 to.push(1);
                 change.encode(to);
@@ -93,18 +92,16 @@ impl Encode for Message<'_> {
                 grant.epoch.encode(to);
                 grant.quiet.encode(to);
             }
-            Message::Membership(bytes) => {
-                to.push(4);
-                to.extend_from_slice(bytes);
-            }
+            Message::Membership(bytes) => put(4, bytes, to),
             Message::Changes { since, list } => {
                 to.push(10);
                 since.encode(to);
                 to.extend_from_slice(list);
             }
-            Message::Loads(bytes) => {
-                to.push(11);
-                to.extend_from_slice(bytes);
+            Message::Loads(bytes) => put(11, bytes, to),
+            Message::Invite(voter) => {
+                to.push(12);
+                voter.encode(to);
             }
             Message::Check { daemon } => {
                 to.push(5);
@@ -134,6 +131,11 @@ impl Encode for Message<'_> {
 }
 
 const PARCEL: u8 = 8;
+
+fn put(kind: u8, bytes: &[u8], to: &mut Vec<u8>) {
+    to.push(kind);
+    to.extend_from_slice(bytes);
+}
 
 /// Services (4 bytes each) and their loads (8).
 pub(super) fn encode_loads(loads: &[(ServiceIndex, u64)]) -> Vec<u8> {
@@ -209,6 +211,7 @@ impl<'a> Message<'a> {
                 return Ok(Message::Changes { since, list: from.rest() });
             }
             11 => return Ok(Message::Loads(from.rest())),
+            12 => Message::Invite(Voter::decode(&mut from)?),
             _ => return Err(Malformed),
         };
         from.end()?;

@@ -2,6 +2,7 @@
 
 use super::{Event, SECOND, Table, What, World};
 use cluster::membership::{Indispensable, Membership, Presence};
+use cluster::node::Node;
 use cluster::voters::Voter;
 use wire::DaemonIndex;
 
@@ -86,7 +87,7 @@ impl World {
             let host = &self.hosts[usize::from(index)];
             let member = membership.member(DaemonIndex(index));
             let is_up = member.is_some_and(|it| it.presence == Presence::Up);
-            if is_voter != host.disk.consensus.is_some() || is_voter && !is_up {
+            if is_voter != host.node.as_deref().is_some_and(Node::votes) || is_voter && !is_up {
                 wrong.push(index);
             }
         }
