@@ -149,7 +149,12 @@ impl World {
 
     fn pull_time(&mut self, index: u16) -> i64 {
         let is_slow = self.hosts[usize::from(index)].slow_until > self.now;
-        let most = if is_slow { 500 * MILLI } else { 3 * MILLI };
+        // Some take long: what other copies and clients do meanwhile is where order matters.
+        let most = match (is_slow, self.random.uniform(12)) {
+            (true, _) => 500 * MILLI,
+            (_, 0) => 120 * MILLI,
+            _ => 3 * MILLI,
+        };
         MILLI / 10 + self.random.uniform(most.cast_unsigned()).cast_signed()
     }
 
