@@ -47,6 +47,8 @@ pub(crate) enum Fault {
     KillClient(usize),
     /// These nodes and all that they stored. Happens only when every unit has its copies.
     Lose(u16, u16),
+    /// This node, whatever is whole.
+    LoseNow(u16),
     Return(u16, u16),
 }
 
@@ -122,8 +124,14 @@ impl Faults {
                 plan.push((end + 5 * SECOND, Fault::Kill(first)));
                 plan.push((end + 5 * SECOND, Fault::Kill(second)));
             } else {
-                let second = if self.losses.1 > 1 { second } else { first };
-                plan.push((end, Fault::Lose(first, second)));
+                let both = if self.losses.1 > 1 { second } else { first };
+                if self.losses.1 > 1 && number % 2 == 1 {
+                    // The first one comes back with bytes that are older than what is lost.
+                    plan.push((end, Fault::Kill(first)));
+                    plan.push((end + SECOND, Fault::LoseNow(second)));
+                } else {
+                    plan.push((end, Fault::Lose(first, both)));
+                }
             }
             plan.push((end + 6 * SECOND, Fault::Start(first)));
             plan.push((end + 6 * SECOND, Fault::Start(second)));

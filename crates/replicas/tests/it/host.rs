@@ -97,6 +97,10 @@ impl World {
         let now = host.clock(self.now);
         host.beaten_at = now - 1000 * MILLI;
         let kept = std::mem::take(&mut host.kept);
+        // A pull that was under way left bytes of a unit that was discarded.
+        host.store.retain(|(unit, object), _| {
+            kept.get(unit).is_some_and(|kept| kept.objects().any(|it| it.0 == *object))
+        });
         host.node = Some(Node::new(settings, host.incarnation, table, kept, now));
         self.with(index, |node, _, out| node.take_part(out));
     }
