@@ -115,7 +115,19 @@ impl Faults {
                 }
             }
         }
-        let mut end = SECOND + span + 2 * SECOND;
+        let end = self.plan_large(SECOND + span + 2 * SECOND, daemons, random, &mut plan);
+        plan.sort_by_key(|&(when, _)| when);
+        (plan, end)
+    }
+
+    /// Faults of whole nodes, one after the other. When all have ended.
+    fn plan_large(
+        &self,
+        mut end: i64,
+        daemons: u16,
+        random: &mut Random,
+        plan: &mut Vec<(i64, Fault)>,
+    ) -> i64 {
         for number in 0..self.losses.0.max(self.returns) {
             let first = random.uniform(daemons.into()) as u16;
             let second = (first + 1 + random.uniform(u64::from(daemons) - 1) as u16) % daemons;
@@ -137,7 +149,6 @@ impl Faults {
             plan.push((end + 6 * SECOND, Fault::Start(second)));
             end += 10 * SECOND;
         }
-        plan.sort_by_key(|&(when, _)| when);
-        (plan, end)
+        end
     }
 }
