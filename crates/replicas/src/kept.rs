@@ -1,6 +1,7 @@
 //! The part of a copy's state that survives the daemon's process, beside the bytes themselves.
 //!
-//! The daemon keeps it in named shared memory. Each function here is a change of that memory; the
+//! The daemon keeps it in named shared memory; bytes of an object that has no entry here are
+//! removed when it starts. Each function here is a change of that memory; the
 //! node makes it before it asks for the action that changes bytes, so a killed process leaves a
 //! mark and never bytes without one.
 //!

@@ -229,7 +229,7 @@ impl Context<'_> {
     }
 
     fn pull(&mut self, of: Reign, operation: &Operation, source: Source) {
-        let ticket = self.pulls.start(of.unit, operation.stamp);
+        let ticket = self.pulls.start(of.unit, operation);
         self.out.push(Action::Pull { ticket, of, operation: *operation, source });
     }
 
@@ -555,10 +555,14 @@ impl Node {
     /// A pull has ended.
     pub fn pulled(&mut self, ticket: u64, pulled: Pulled, now: i64, out: &mut Vec<Action>) {
         self.now = now;
-        let Some((unit, stamp)) = self.pulls.end(ticket) else { return };
+        let Some((unit, stamp, object)) = self.pulls.end(ticket) else { return };
         self.with(unit, out, |role, kept, cx| {
             if pulled == Pulled::Done {
                 kept.done(stamp);
+            }
+            if !kept.objects.contains_key(&object) {
+                // The unit was discarded meanwhile: these bytes came later.
+                cx.out.push(Action::Erase { unit, object });
             }
             match role {
                 Some(Role::Primary(primary)) => primary.pulled(stamp, pulled),

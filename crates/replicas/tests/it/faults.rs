@@ -47,6 +47,8 @@ pub(crate) enum Fault {
     KillClient(usize),
     /// These nodes and all that they stored. Happens only when every unit has its copies.
     Lose(u16, u16),
+    /// This node, whatever is whole.
+    LoseNow(u16),
     Return(u16, u16),
 }
 
@@ -113,7 +115,19 @@ impl Faults {
                 }
             }
         }
-        let mut end = SECOND + span + 2 * SECOND;
+        let end = self.plan_large(SECOND + span + 2 * SECOND, daemons, random, &mut plan);
+        plan.sort_by_key(|&(when, _)| when);
+        (plan, end)
+    }
+
+    /// Faults of whole nodes, one after the other. When all have ended.
+    fn plan_large(
+        &self,
+        mut end: i64,
+        daemons: u16,
+        random: &mut Random,
+        plan: &mut Vec<(i64, Fault)>,
+    ) -> i64 {
         for number in 0..self.losses.0.max(self.returns) {
             let first = random.uniform(daemons.into()) as u16;
             let second = (first + 1 + random.uniform(u64::from(daemons) - 1) as u16) % daemons;
@@ -122,14 +136,19 @@ impl Faults {
                 plan.push((end + 5 * SECOND, Fault::Kill(first)));
                 plan.push((end + 5 * SECOND, Fault::Kill(second)));
             } else {
-                let second = if self.losses.1 > 1 { second } else { first };
-                plan.push((end, Fault::Lose(first, second)));
+                let both = if self.losses.1 > 1 { second } else { first };
+                if self.losses.1 > 1 && number % 2 == 1 {
+                    // The first one comes back with bytes that are older than what is lost.
+                    plan.push((end, Fault::Kill(first)));
+                    plan.push((end + SECOND, Fault::LoseNow(second)));
+                } else {
+                    plan.push((end, Fault::Lose(first, both)));
+                }
             }
             plan.push((end + 6 * SECOND, Fault::Start(first)));
             plan.push((end + 6 * SECOND, Fault::Start(second)));
             end += 10 * SECOND;
         }
-        plan.sort_by_key(|&(when, _)| when);
-        (plan, end)
+        end
     }
 }

@@ -97,6 +97,10 @@ impl World {
         let now = host.clock(self.now);
         host.beaten_at = now - 1000 * MILLI;
         let kept = std::mem::take(&mut host.kept);
+        // A pull that was under way left bytes of a unit that was discarded.
+        host.store.retain(|(unit, object), _| {
+            kept.get(unit).is_some_and(|kept| kept.objects().any(|it| it.0 == *object))
+        });
         host.node = Some(Node::new(settings, host.incarnation, table, kept, now));
         self.with(index, |node, _, out| node.take_part(out));
     }
@@ -149,7 +153,12 @@ impl World {
 
     fn pull_time(&mut self, index: u16) -> i64 {
         let is_slow = self.hosts[usize::from(index)].slow_until > self.now;
-        let most = if is_slow { 500 * MILLI } else { 3 * MILLI };
+        // Some take long: what other copies and clients do meanwhile is where order matters.
+        let most = match (is_slow, self.random.uniform(12)) {
+            (true, _) => 500 * MILLI,
+            (_, 0) => 120 * MILLI,
+            _ => 3 * MILLI,
+        };
         MILLI / 10 + self.random.uniform(most.cast_unsigned()).cast_signed()
     }
 

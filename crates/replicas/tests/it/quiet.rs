@@ -51,6 +51,9 @@ impl World {
             all.sort_unstable();
             all.dedup();
             for object in all {
+                // Bytes that were lost do not come back.
+                let is_file = self.files.iter().any(|it| it.object == object && it.unit == index);
+                assert!(is_file, "{object:?} in {index:?} is of no file");
                 let cells = |it: DaemonIndex| self.cells(it.0, index, object, (0, CELLS as usize));
                 let first = cells(copies[0]);
                 for &copy in &copies {

@@ -13,7 +13,9 @@ pub(crate) const BEAT: i64 = 100 * MILLI;
 pub(crate) const LEASE: i64 = 400 * MILLI;
 /// Clocks run apart by less than one in this.
 pub(crate) const DRIFT: i64 = 16;
-const DEAD: i64 = 350 * MILLI;
+/// Shorter than a lease by more than `cluster` allows, so that a dead daemon's lease is to be
+/// waited for.
+const DEAD: i64 = 220 * MILLI;
 
 pub(crate) struct Registry {
     pub(crate) table: Rc<Table>,

@@ -460,13 +460,10 @@ impl World {
                 let is_whole =
                     units.into_iter().all(|(_, it)| it.in_sync() >= usize::from(it.goal));
                 for index in [first, second].into_iter().filter(|_| is_whole) {
-                    self.stop(index);
-                    let host = &mut self.hosts[usize::from(index)];
-                    host.store.clear();
-                    host.kept.clear();
-                    host.is_empty = true;
+                    self.lose(index);
                 }
             }
+            Fault::LoseNow(index) => self.lose(index),
             Fault::Return(first, second) => {
                 let before = self.registry.table.version;
                 for index in [first, second] {
@@ -475,6 +472,14 @@ impl World {
                 self.publish(before);
             }
         }
+    }
+
+    fn lose(&mut self, index: u16) {
+        self.stop(index);
+        let host = &mut self.hosts[usize::from(index)];
+        host.store.clear();
+        host.kept.clear();
+        host.is_empty = true;
     }
 
     fn flip(&mut self) {
