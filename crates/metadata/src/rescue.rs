@@ -26,7 +26,6 @@ use crate::core::config::Group;
 use crate::core::state::State;
 use core::ops::Range;
 use placement::Map;
-use placement::map::worker_of_shard;
 use std::collections::{BTreeMap, BTreeSet};
 use wire::codec::Malformed;
 use wire::{DaemonIndex, Inode, ShardIndex};
@@ -202,10 +201,10 @@ impl Rescue {
         self.damaged.entry(inode).or_default().push(bytes);
     }
 
-    /// The service that owns a shard.
+    /// The service of a shard.
     fn group_of(&self, shard: ShardIndex) -> Group {
         let Instance { map, workers, .. } = &self.instance;
-        Group::new(map.owner(shard), worker_of_shard(shard, *workers))
+        Group::of(map.service(shard, *workers))
     }
 
     /// Compares all states.

@@ -22,4 +22,4 @@ pub mod locate;
 
 pub mod extent;
 
-pub use map::Map;
+pub use map::{Map, ServiceName};

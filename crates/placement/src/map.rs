@@ -1,14 +1,30 @@
 //! The instance map: which daemon owns which shard, in which epoch. Small, of fixed size,
 //! everywhere.
 //!
+//! All shards of one worker thread of the first map are a *service*, which moves whole. It keeps its
+//! name whichever daemon owns it: the daemon that owned it first, and the worker. Logs and messages
+//! name services; requests and connections have owners.
+//!
 //! Encoded: epoch (8 bytes), number of daemons (2), then one owner (2) for each shard.
 
 use wire::codec::{Malformed, Reader, Writer};
-use wire::limits::{DAEMON_COUNT_MAX, SHARD_COUNT};
+use wire::limits::{DAEMON_COUNT_MAX, SHARD_COUNT, WORKER_COUNT_MAX};
 use wire::{DaemonIndex, ShardIndex};
 
 /// Encoded length of a map.
 pub const MAP_BYTES: usize = 8 + 2 + 2 * SHARD_COUNT as usize;
+
+// A worker is named by a byte.
+const _: () = assert!(WORKER_COUNT_MAX <= 256);
+
+/// Name of a metadata service.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ServiceName {
+    /// The daemon that owned it first.
+    pub first: DaemonIndex,
+    /// The worker thread that serves it, of any daemon.
+    pub worker: u8,
+}
 
 /// The map. A later epoch replaces an earlier one.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,6 +58,28 @@ impl Map {
     pub fn owner(&self, shard: ShardIndex) -> DaemonIndex {
         let index = usize::from(shard.0) % self.owners.len();
         DaemonIndex(self.owners.get(index).copied().unwrap_or(0))
+    }
+
+    /// The daemon that owned `shard` first.
+    #[must_use]
+    pub const fn first_owner(&self, shard: ShardIndex) -> DaemonIndex {
+        DaemonIndex(shard.0 % self.daemon_count)
+    }
+
+    /// The daemon that owns a service, among `workers`. One without shards stays where it was.
+    #[must_use]
+    pub fn owner_of(&self, service: ServiceName, workers: usize) -> DaemonIndex {
+        let ServiceName { first, worker } = service;
+        let mut shards = (first.0..SHARD_COUNT).step_by(self.daemon_count.into()).map(ShardIndex);
+        let one = shards.find(|&shard| worker_of_shard(shard, workers) == usize::from(worker));
+        one.map_or(first, |shard| self.owner(shard))
+    }
+
+    /// The service of `shard`, among `workers`.
+    #[must_use]
+    pub const fn service(&self, shard: ShardIndex, workers: usize) -> ServiceName {
+        let worker = worker_of_shard(shard, workers) as u8;
+        ServiceName { first: self.first_owner(shard), worker }
     }
 
     /// Writes the encoded form.
@@ -118,6 +156,30 @@ mod tests {
                 let mut again = [0; MAP_BYTES];
                 map.encode(&mut Writer::new(&mut again));
                 prop_assert_eq!(&again[..], &bytes[..MAP_BYTES]);
+            }
+        }
+    }
+
+    proptest! {
+        /// A service has one owner, whichever of its shards is asked, and keeps its name when that
+        /// changes.
+        #[test]
+        fn a_service_keeps_its_name(daemons in 1u16..=40, workers in 1usize..=8, to in any::<u16>()) {
+            let first = Map::initial(daemons).expect("a few daemons");
+            let moved = first.service(ShardIndex(to % SHARD_COUNT), workers);
+            let to = DaemonIndex(to % daemons);
+            let mut map = first.clone();
+            for shard in (0..SHARD_COUNT).map(ShardIndex) {
+                if first.service(shard, workers) == moved {
+                    map.owners[usize::from(shard.0)] = to.0;
+                }
+            }
+            for shard in (0..SHARD_COUNT).map(ShardIndex) {
+                let service = map.service(shard, workers);
+                prop_assert_eq!(service, first.service(shard, workers));
+                prop_assert_eq!(map.owner_of(service, workers), map.owner(shard));
+                let expected = if service == moved { to } else { first.owner(shard) };
+                prop_assert_eq!(map.owner(shard), expected);
             }
         }
     }

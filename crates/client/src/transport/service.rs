@@ -105,6 +105,7 @@ impl Transport {
 
     pub(crate) fn service_number(&self, shard: ShardIndex) -> Option<usize> {
         let home = self.attached_home()?;
-        Some(service(home.map.owner(shard), worker_of_shard(shard, home.workers())))
+        let name = home.map.service(shard, home.workers());
+        Some(service(name.first, name.worker.into()))
     }
 }

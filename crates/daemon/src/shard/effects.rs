@@ -169,8 +169,8 @@ fn perform_on_shared(shared: &Shared, effect: Effect) {
             let framed = [&[message::LEASES], &bytes[..]].concat();
             shared.net.send(to, &framed, Urgency::Now);
         }
-        Effect::Service { to, worker, bytes } => {
-            shared.net.send_to_service(&shared.inboxes, (to, worker), bytes);
+        Effect::Service { to, bytes } => {
+            shared.net.send_to_service(&shared.inboxes, to, bytes);
         }
         Effect::Count => shared.inboxes.send_to_target(WorkerMessage::Count),
         Effect::Allow { account, allowance, denied } => {

@@ -8,7 +8,7 @@ use crate::shared::reply::ReplyTo;
 use gateway::{Route, Router};
 use net::Counters;
 use net::Urgency;
-use placement::map::worker_of_shard;
+use placement::ServiceName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -31,7 +31,8 @@ pub(crate) mod message {
     /// Query whether the receiver's host still has a file open, for which the file is kept: eight
     /// bytes.
     pub(crate) const IS_OPEN: u8 = 6;
-    /// For the metadata service of a worker (one byte); the service defines the rest.
+    /// For the metadata service of a name (first daemon, two bytes, and worker, one); the service
+    /// defines the rest.
     pub(crate) const SERVICE: u8 = 7;
     /// Query which client ids of the receiver's sessions are gone: eight bytes each.
     pub(crate) const CLIENT_IDS: u8 = 8;
@@ -75,10 +76,9 @@ impl Network {
 
     /// One shard of each service of the instance.
     pub(crate) fn services(&self) -> BTreeSet<ShardIndex> {
-        let all = (0..SHARD_COUNT).map(ShardIndex).map(|shard| {
-            let daemon = self.router.map.owner(shard);
-            ((daemon.0, worker_of_shard(shard, self.router.workers)), shard)
-        });
+        let Router { map, workers, .. } = &self.router;
+        let all = (0..SHARD_COUNT).map(ShardIndex);
+        let all = all.map(|shard| (map.service(shard, *workers), shard));
         all.collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
@@ -126,19 +126,16 @@ impl Network {
         }
     }
 
-    /// Sends a message to the service of a worker of any daemon. The services tolerate its loss.
-    pub(crate) fn send_to_service(
-        &self,
-        inboxes: &Inboxes,
-        (to, worker): (DaemonIndex, u8),
-        bytes: Vec<u8>,
-    ) {
-        if to == self.router.me {
-            return inboxes.send_to_worker(usize::from(worker), WorkerMessage::Peer(bytes));
+    /// Sends a message to a service of any daemon. The services tolerate its loss.
+    pub(crate) fn send_to_service(&self, inboxes: &Inboxes, to: ServiceName, bytes: Vec<u8>) {
+        let owner = self.router.map.owner_of(to, self.router.workers);
+        if owner == self.router.me {
+            return inboxes.send_to_worker(usize::from(to.worker), WorkerMessage::Peer(bytes));
         }
-        let mut framed = vec![message::SERVICE, worker];
+        let [low, high] = to.first.0.to_le_bytes();
+        let mut framed = vec![message::SERVICE, low, high, to.worker];
         framed.extend_from_slice(&bytes);
-        self.send(to, &framed, Urgency::Now);
+        self.send(owner, &framed, Urgency::Now);
     }
 
     /// Tells all other daemons that a session's client ids are gone. A message may be lost with a

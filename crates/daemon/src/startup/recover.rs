@@ -325,6 +325,7 @@ fn recover_shard(
 /// Settings of a worker's service.
 pub(crate) fn service_config(settings: &Settings, map: &Map, worker: usize) -> metadata::Config {
     metadata::Config {
+        first: settings.me(),
         daemon: settings.me(),
         host: settings.local_first,
         host_daemons: settings.local_count,

@@ -15,9 +15,10 @@ use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::message;
 use crate::shared::reply::{LOST_MICROS, ReplyTo, Sender};
 use crate::threads::worker::{RequestBuffer, RoundResult, Worker, Workers};
-use gateway::{Admitted, Route, admit_from_peer};
+use gateway::{Admitted, Route, Router, admit_from_peer};
 use net::handshake::PeerIdentity;
 use net::{Channel, Handler, Lost, ReplyHandle};
+use placement::ServiceName;
 use placement::map::worker_of_shard;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
@@ -198,8 +199,11 @@ impl Peers {
                 self.take_service_message(number, reader.rest());
             }
             message::SERVICE => {
-                let number = usize::from(reader.u8()?);
-                if number >= shared.net.router.workers {
+                let to = ServiceName { first: DaemonIndex(reader.u16()?), worker: reader.u8()? };
+                let Router { map, me, workers } = &shared.net.router;
+                let number = usize::from(to.worker);
+                let exists = to.first.0 < map.daemon_count() && number < *workers;
+                if !exists || map.owner_of(to, *workers) != *me {
                     return Err(Malformed);
                 }
                 self.take_service_message(number, reader.rest());

@@ -1,21 +1,22 @@
 //! Settings of a service. They never change while it runs. All services of an instance have the
 //! same values, except for the worker and the limits.
 
-use placement::Map;
-use placement::map::worker_of_shard;
+use placement::{Map, ServiceName};
 use wire::limits::{INLINE_BYTES_MAX, STRIPE_LOG2_MAX, STRIPE_LOG2_MIN};
 use wire::{DaemonIndex, ShardIndex};
 
 /// Settings of a service.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// The daemon that owned this service first: with the worker its name.
+    pub first: DaemonIndex,
     /// The daemon of this service.
     pub daemon: DaemonIndex,
     /// Index of this daemon's host, as in `Header::host` of local requests.
     pub host: u16,
     /// Number of daemons on that host.
     pub host_daemons: u16,
-    /// The worker thread of this service: it owns the daemon's shards of this worker.
+    /// The worker thread of this service.
     pub worker: usize,
     /// Worker threads of each daemon; the same in the whole instance and for its life.
     pub workers: usize,
@@ -61,6 +62,7 @@ impl Config {
     #[must_use]
     pub fn single() -> Config {
         Config {
+            first: DaemonIndex(0),
             daemon: DaemonIndex(0),
             host: 0,
             host_daemons: 1,
@@ -89,16 +91,16 @@ impl Config {
         self.group(shard) == self.own_group()
     }
 
-    /// The service that owns `shard`.
+    /// The service that has `shard`.
     #[must_use]
     pub(crate) fn group(&self, shard: ShardIndex) -> Group {
-        Group::new(self.map.owner(shard), worker_of_shard(shard, self.workers))
+        Group::of(self.map.service(shard, self.workers))
     }
 
     /// This service.
     #[must_use]
     pub(crate) const fn own_group(&self) -> Group {
-        Group::new(self.daemon, self.worker)
+        Group::new(self.first, self.worker)
     }
 
     /// The stripe size (log2) of a new file, within the limits whatever was requested.
@@ -110,12 +112,20 @@ impl Config {
     }
 }
 
-/// Name of a service for other services: its daemon and worker. Unique in the instance.
+/// Name of a service for other services (`placement::ServiceName`), as logs have it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub(crate) struct Group(pub(crate) u32);
 
 impl Group {
-    pub(crate) const fn new(daemon: DaemonIndex, worker: usize) -> Group {
-        Group(((daemon.0 as u32) << 8) | worker as u32 & 0xff)
+    pub(crate) const fn new(first: DaemonIndex, worker: usize) -> Group {
+        Group::of(ServiceName { first, worker: worker as u8 })
+    }
+
+    pub(crate) const fn of(name: ServiceName) -> Group {
+        Group(((name.first.0 as u32) << 8) | name.worker as u32)
+    }
+
+    pub(crate) const fn name(self) -> ServiceName {
+        ServiceName { first: DaemonIndex((self.0 >> 8) as u16), worker: self.0 as u8 }
     }
 }

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use wire::{Attributes, DaemonIndex, Errno, Header, Inode, Reply, ShardIndex};
+use wire::{Attributes, Errno, Header, Inode, Reply, ShardIndex};
 
-use crate::core::config::Config;
+use crate::core::config::{Config, Group};
 use crate::core::effect::Effect;
 use crate::core::job::{Call, Job, NEVER, Step, Stop, Wait};
 use crate::core::keys::{Key, Keys};
@@ -146,8 +146,7 @@ impl Context {
         if group == self.config.own_group().0 {
             return self.own_messages.push_back(bytes);
         }
-        let (to, worker) = (DaemonIndex((group >> 8) as u16), group as u8);
-        self.io.push(Effect::Service { to, worker, bytes });
+        self.io.push(Effect::Service { to: Group(group).name(), bytes });
     }
 
     /// Answers a request by its reply cache entry.

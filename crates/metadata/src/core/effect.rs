@@ -3,6 +3,7 @@
 //! The effects of a step are performed in their order. A step writes at most one log record, and it
 //! is the first effect: nothing that the record covers becomes visible before it is stored.
 
+use placement::ServiceName;
 use wire::errno::Result;
 use wire::quota::{Account, Owner};
 use wire::watch::Watch;
@@ -244,13 +245,10 @@ pub enum Effect {
         /// The message.
         bytes: Vec<u8>,
     },
-    /// Sends a message to the service of a worker of another daemon, or of another worker of this
-    /// one. As `Peer`; it arrives as `Input::Peer`.
+    /// Sends a message to another service, wherever it is. As `Peer`; it arrives as `Input::Peer`.
     Service {
         /// Destination.
-        to: DaemonIndex,
-        /// Worker of that service.
-        worker: u8,
+        to: ServiceName,
         /// The message.
         bytes: Vec<u8>,
     },

@@ -13,7 +13,6 @@
 use std::collections::BTreeMap;
 
 use placement::Map;
-use placement::map::worker_of_shard;
 use wire::attributes::ATTRIBUTES_BYTES;
 use wire::hash::entry_key;
 use wire::lease::{RENEW_NANOS, TERM_NANOS, service};
@@ -88,7 +87,8 @@ impl Holder {
 
     fn service_of(&self, shard: ShardIndex) -> Option<usize> {
         let is_one = shard.0 < wire::limits::SHARD_COUNT;
-        is_one.then(|| service(self.map.owner(shard), worker_of_shard(shard, self.workers)))
+        let name = self.map.service(shard, self.workers);
+        is_one.then(|| service(name.first, name.worker.into()))
     }
 
     /// The term of the service of a shard, created empty if there is none.

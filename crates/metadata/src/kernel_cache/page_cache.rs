@@ -472,7 +472,7 @@ impl KernelCaches {
 
 /// The number of a service among all of the instance.
 fn service_number(cx: &Context) -> usize {
-    usize::from(cx.config.daemon.0) * cx.config.workers + cx.config.worker
+    usize::from(cx.config.first.0) * cx.config.workers + cx.config.worker
 }
 
 /// The use of a file by other hosts than the requester's.

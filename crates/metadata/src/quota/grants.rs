@@ -417,9 +417,9 @@ fn used(cx: &Context, account: u64, kind: u8, host_view: &dyn HostView) -> u64 {
     }
 }
 
-/// True if the target is beside this service.
+/// True if the target is beside this service, and was from the beginning: one that moved has none.
 fn has_target(cx: &Context) -> bool {
-    cx.config.worker == WORKER_OF_TARGET
+    cx.config.worker == WORKER_OF_TARGET && cx.config.first == cx.config.daemon
 }
 
 /// True if targets count their usage by account.

@@ -21,10 +21,10 @@ pub const SERVICE_COUNT_MAX: usize = DAEMON_COUNT_MAX as usize * WORKER_COUNT_MA
 /// Services whose daemons are on one host.
 pub const SERVICES_OF_HOST_MAX: usize = 256;
 
-/// The number of the service of one worker of a daemon.
+/// The number of the service of one worker of the daemon that owned it first.
 #[must_use]
-pub const fn service(daemon: DaemonIndex, worker: usize) -> usize {
-    daemon.0 as usize * WORKER_COUNT_MAX + worker % WORKER_COUNT_MAX
+pub const fn service(first: DaemonIndex, worker: usize) -> usize {
+    first.0 as usize * WORKER_COUNT_MAX + worker % WORKER_COUNT_MAX
 }
 
 const _: () = assert!(RENEW_NANOS * 3 <= TERM_NANOS && MARGIN_NANOS * 20 >= TERM_NANOS);

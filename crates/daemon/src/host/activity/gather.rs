@@ -58,8 +58,8 @@ pub(crate) fn run(shared: &Shared) {
             gatherer.pass(activity, Check::Now);
             gatherer.moved.reports(&shared.net, now())
         };
-        for (to, worker, bytes) in reports {
-            shared.net.send_to_service(&shared.inboxes, (to, worker), bytes);
+        for (to, bytes) in reports {
+            shared.net.send_to_service(&shared.inboxes, to, bytes);
         }
     }
 }

@@ -6,11 +6,11 @@
 
 use crate::shared::network::Network;
 use metadata::HostMessage;
-use placement::map::worker_of_shard;
+use placement::ServiceName;
 use shm::activity::{ActivitySegment, Taken};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
-use wire::{DaemonIndex, Inode};
+use wire::Inode;
 
 /// Transfers of this length are all timed (`shm::activity::records`).
 const LARGE_BYTES: u64 = 64 << 10;
@@ -19,8 +19,6 @@ const REPORTED_MAX: usize = 512;
 /// A report covers at least this time.
 const PAUSE: Duration = Duration::from_millis(900);
 
-/// The service of a worker of a daemon.
-type Receiver = (DaemonIndex, u8);
 /// A file with its bytes, and nanoseconds in transfers.
 type Moved = (Inode, u64, u64);
 
@@ -96,28 +94,22 @@ impl MovedFiles {
     }
 
     /// Messages to services, if a report is due: receivers, and bytes. `number` is larger each time.
-    pub(super) fn reports(
-        &mut self,
-        net: &Network,
-        number: u64,
-    ) -> Vec<(DaemonIndex, u8, Vec<u8>)> {
+    pub(super) fn reports(&mut self, net: &Network, number: u64) -> Vec<(ServiceName, Vec<u8>)> {
         let Some(since) = self.since.filter(|since| since.elapsed() >= PAUSE) else {
             return Vec::new();
         };
         self.since = Some(Instant::now());
         let millis = u32::try_from(since.elapsed().as_millis()).unwrap_or(u32::MAX);
-        let mut services: BTreeMap<Receiver, Vec<Moved>> = BTreeMap::new();
+        let mut services: BTreeMap<ServiceName, Vec<Moved>> = BTreeMap::new();
         for (inode, (bytes, nanos)) in std::mem::take(&mut self.files) {
-            let worker = worker_of_shard(inode.shard(), net.router.workers);
-            let worker = u8::try_from(worker).unwrap_or(u8::MAX);
-            let owner = net.router.map.owner(inode.shard());
-            services.entry((owner, worker)).or_default().push((inode, bytes, nanos));
+            let service = net.router.map.service(inode.shard(), net.router.workers);
+            services.entry(service).or_default().push((inode, bytes, nanos));
         }
         let host = (net.host_number, net.host_count);
-        let report = |((to, worker), mut all): (Receiver, Vec<Moved>)| {
+        let report = |(to, mut all): (ServiceName, Vec<Moved>)| {
             all.sort_unstable_by_key(|(inode, bytes, _)| (std::cmp::Reverse(*bytes), *inode));
             all.truncate(REPORTED_MAX);
-            (to, worker, HostMessage::transfers(host, number, millis, &all))
+            (to, HostMessage::transfers(host, number, millis, &all))
         };
         services.into_iter().map(report).collect()
     }

@@ -100,7 +100,7 @@ impl Game {
             history: vec![],
             client_id: 100,
             moment: 0,
-            faults: Faults::new(4, 120, &[0, 3_000_000, 80_000_000, 700_000_000]),
+            faults: Faults::new(4, 120, &[0, 3_000_000, 80_000_000, 700_000_000]).moving(),
             counts: BTreeMap::new(),
             longest: 0,
             in_backing: BTreeMap::new(),

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Cut, Input, Random, World};
+use super::{Cut, HostState, Input, Random, World};
+use wire::DaemonIndex;
 
 /// Frequencies of faults, and when killed services return.
 pub(crate) struct Faults {
@@ -15,6 +16,8 @@ pub(crate) struct Faults {
     pauses_nanos: &'static [i64],
     /// When each service returns.
     back: BTreeMap<usize, i64>,
+    /// Half of them return at another daemon.
+    moves: bool,
 }
 
 impl Faults {
@@ -23,7 +26,12 @@ impl Faults {
         steps_per_truncate: usize,
         pauses_nanos: &'static [i64],
     ) -> Faults {
-        Faults { lost, steps_per_truncate, pauses_nanos, back: BTreeMap::new() }
+        Faults { lost, steps_per_truncate, pauses_nanos, back: BTreeMap::new(), moves: false }
+    }
+
+    /// With services that return at other daemons.
+    pub(crate) fn moving(self) -> Faults {
+        Faults { moves: true, ..self }
     }
 
     /// Sometimes ends the next step, of any service, early.
@@ -56,7 +64,12 @@ impl Faults {
     pub(crate) fn pass(&mut self, world: &mut World, random: &mut Random, nanos: i64) {
         world.now += nanos;
         let now = world.now;
-        self.back.extract_if(.., |_, when| *when <= now).for_each(|(at, _)| world.crash(at));
+        for (at, _) in self.back.extract_if(.., |_, when| *when <= now) {
+            match self.moves && random.chance(50) {
+                true => world.move_to(at, DaemonIndex(random.uniform(world.seats.len()) as u16)),
+                false => world.crash(at),
+            }
+        }
         for at in 0..world.seats.len() {
             if world.is_due(at) {
                 self.maybe_cut(world, random);
@@ -75,6 +88,15 @@ impl Faults {
 }
 
 impl World {
+    /// As `crash`, but its log is replayed at another daemon, whose host has memory and clock of its
+    /// own.
+    pub(crate) fn move_to(&mut self, at: usize, daemon: DaemonIndex) {
+        let seat = &mut self.seats[at];
+        (seat.config.daemon, seat.config.host) = (daemon, daemon.0);
+        seat.host_view = HostState::default();
+        self.crash(at);
+    }
+
     /// True if a timer of a service is due.
     pub(crate) fn is_due(&self, at: usize) -> bool {
         self.seats[at].service.deadline().is_some_and(|when| when <= self.now)

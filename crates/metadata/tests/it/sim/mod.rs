@@ -19,7 +19,7 @@ use self::shared::Shared;
 use metadata::{
     Config, DataOp, Effect, HostMarks, HostView, IndexOp, Input, Now, Service, SnapshotCursor,
 };
-use placement::Map;
+use placement::{Map, ServiceName};
 use wire::attributes::{ATTRIBUTES_BYTES, mode, spread};
 use wire::hash::NameHash;
 use wire::watch::{OTHERS, Watch};
@@ -254,8 +254,8 @@ pub(crate) fn steady(now: i64, daemon: DaemonIndex) -> i64 {
 /// Settings of daemon `daemon` of `count`, worker `worker` of `workers`.
 pub(crate) fn config(daemon: u16, count: u16, worker: usize, workers: usize) -> Config {
     let map = Map::initial(count).expect("a count within limits");
-    let daemon = DaemonIndex(daemon);
-    Config { daemon, host: daemon.0, worker, workers, map, root_mode: 0o777, ..Config::single() }
+    let (daemon, host, root_mode) = (DaemonIndex(daemon), daemon, 0o777);
+    Config { first: daemon, daemon, host, worker, workers, map, root_mode, ..Config::single() }
 }
 
 /// One service and its surroundings.
@@ -434,7 +434,7 @@ impl World {
                 assert_ne!(to, self.seats[at].config.daemon, "a message to itself");
                 self.host_messages.push((to, bytes));
             }
-            Effect::Service { to, worker, bytes } => self.tell(at, (to, worker), bytes),
+            Effect::Service { to, bytes } => self.tell(at, to, bytes),
             Effect::Count | Effect::Allow { .. } => self.seats[at].host_view.holdings.take(effect),
             Effect::ReportTransfers { .. } | Effect::PoolTargets { .. } => {}
             Effect::TargetHealth { target, is_slow, .. } => {
@@ -461,9 +461,9 @@ impl World {
         self.seats[at].removals.push((token, files));
     }
 
-    fn tell(&mut self, from: usize, (to, worker): (DaemonIndex, u8), bytes: Vec<u8>) {
-        let to = (to, usize::from(worker));
-        let is_it = |seat: &Seat| (seat.config.daemon, seat.config.worker) == to;
+    fn tell(&mut self, from: usize, to: ServiceName, bytes: Vec<u8>) {
+        let to = (to.first, usize::from(to.worker));
+        let is_it = |seat: &Seat| (seat.config.first, seat.config.worker) == to;
         let to = self.seats.iter().position(is_it).expect("such a service");
         assert_ne!(to, from, "a message to itself");
         self.queue.push((to, bytes));
