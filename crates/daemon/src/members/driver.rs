@@ -167,7 +167,6 @@ impl Running<'_> {
             match action {
                 Action::Base(bytes) => {
                     self.stored.base(&bytes).map_err(failed("store the membership"))?;
-                    lock(&self.members.view).is_voter = !bytes.is_empty();
                 }
                 Action::Tail(bytes) => {
                     self.stored.tail(&bytes).map_err(failed("store a vote"))?;
@@ -190,7 +189,9 @@ impl Running<'_> {
                 | Action::Replicated { .. } => {}
             }
         }
-        lock(&self.members.view).leads = self.node.leads();
+        let mut view = lock(&self.members.view);
+        (view.is_voter, view.leads) = (self.node.votes(), self.node.leads());
+        drop(view);
         Ok(())
     }
 }
