@@ -56,8 +56,6 @@ Groups that run once, on instances of their own:
   scaling   1 to 16 hosts with 5 % of a CPU each for their daemon and their programs together (needs
             root and cgroups), each in a directory of its own; and, without a limit, all in one
             directory spread over all daemons: work per CPU second
-  shares    five hosts, emulated by network namespaces: jobs on one that read files of the others, with
-            a rule of forebay qos and without
 
 The file system named tmpfs, or else the first one, is the baseline of the others. The last table
 compares the results with the targets for instances of one and four daemons: give --forebay 1,
@@ -103,7 +101,7 @@ pub(crate) struct Settings {
 }
 
 /// The groups of tests, in the order in which they run.
-const GROUPS: [&str; 14] = [
+const GROUPS: [&str; 13] = [
     "metadata",
     "list",
     "own",
@@ -117,10 +115,9 @@ const GROUPS: [&str; 14] = [
     "remote",
     "two-mounts",
     "scaling",
-    "shares",
 ];
 /// Groups that run once, on instances of their own.
-const STANDALONE_GROUPS: [&str; 5] = ["profile", "remote", "two-mounts", "scaling", "shares"];
+const STANDALONE_GROUPS: [&str; 4] = ["profile", "remote", "two-mounts", "scaling"];
 
 /// Above this number of processes the total work stays constant: 16 processes do the same work as
 /// 2.

@@ -179,19 +179,6 @@ impl Hosts {
         }
     }
 
-    /// The output of a command of `forebay` on a host.
-    pub(crate) fn run(&self, host: usize, words: &[&str]) -> Result<String, String> {
-        programs::output(&mut self.forebay(host, words), "forebay")
-    }
-
-    /// Command prefix of a program of a job on a host.
-    pub(crate) fn job(&self, host: usize, job: &str) -> Vec<String> {
-        let mut through = self.through(host);
-        let words = [&self.program, "run", "--name", &self.prefix, "--job", job, "--"];
-        through.extend(words.map(String::from));
-        through
-    }
-
     /// The instance as programs on a host access it.
     pub(crate) fn system(&self, host: usize) -> FileSystem {
         let mut through = self.through(host);

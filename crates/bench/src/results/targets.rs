@@ -6,7 +6,6 @@
 use crate::results::report::{Report, Summary, short};
 use crate::suites::remote;
 use crate::suites::scaling;
-use crate::suites::shares::{self, ALONE, RULED, UNRULED};
 use crate::suites::two_mounts;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -157,41 +156,6 @@ const fn shared_vs_own(
     PerformanceTarget { what, of, to, side: Direction::AtLeast, target: 0.7, ideal: Some(1.0) }
 }
 
-/// A ratio between two columns of the group of shares.
-const fn shared(
-    what: &'static str,
-    (test, processes): (&'static str, u32),
-    (of, to): (&'static str, &'static str),
-    (side, target): (Direction, f64),
-) -> PerformanceTarget {
-    let to = Reference::Cell(Cell(shares::GROUP, test, processes, to));
-    let of = Cell(shares::GROUP, test, processes, of);
-    PerformanceTarget { what, of, to, side, target, ideal: Some(1.0) }
-}
-
-/// A value of the group of shares, in parts of what it should be.
-const fn fair(
-    what: &'static str,
-    (test, processes): (&'static str, u32),
-    ideal: f64,
-    (side, target): (Direction, f64),
-) -> PerformanceTarget {
-    let of = Cell(shares::GROUP, test, processes, RULED);
-    let to = Reference::Before(ideal);
-    PerformanceTarget { what, of, to, side, target, ideal: Some(1.0) }
-}
-
-/// Most instructions while a rule of shares is in force, of those without it.
-const fn ruled(what: &'static str, ruled: &'static str, test: &'static str) -> PerformanceTarget {
-    let to = Reference::Cell(Cell("profile", test, 1, ONE));
-    let of = Cell("profile", ruled, 1, ONE);
-    PerformanceTarget { what, of, to, side: Direction::AtMost, target: 1.01, ideal: Some(1.0) }
-}
-
-const RATED: (&str, u32) = ("set-rate-4-targets", 4);
-const SMALL: (&str, u32) = ("small-read-4k", 1);
-const STREAM: (&str, u32) = ("stream-read-4m", 4);
-
 const CREATE: (&str, &str) = ("metadata", "create");
 const STAT: (&str, &str) = ("metadata", "stat");
 const OPEN: (&str, &str) = ("metadata", "open-close");
@@ -203,7 +167,7 @@ const READ: (&str, &str) = ("own", "read-1m");
 const RANDOM_WRITE: (&str, &str) = ("own", "random-write-8k");
 const RANDOM_READ: (&str, &str) = ("own", "random-read-8k");
 
-const TARGETS: [PerformanceTarget; 64] = [
+const TARGETS: [PerformanceTarget; 55] = [
     vs_tmpfs("stat", STAT, 1, (2.0, 4.0)),
     vs_tmpfs("stat, 2 processes", STAT, 2, (2.0, 4.0)),
     vs_tmpfs("open+close", OPEN, 1, (2.0, 4.0)),
@@ -270,34 +234,7 @@ const TARGETS: [PerformanceTarget; 64] = [
         "random-read-8k",
         1708.0,
     ),
-    fair(
-        "8 jobs of mixed sizes: Jain's index",
-        ("jain-8-jobs", 8),
-        1.0,
-        (Direction::AtLeast, 0.98),
-    ),
-    shared("4 KiB reads beside a stream, time", SMALL, (RULED, ALONE), (Direction::AtMost, 1.2)),
-    shared("the stream beside 4 KiB reads", STREAM, (RULED, ALONE), (Direction::AtLeast, 0.8)),
-    fair("a set rate over 4 targets, at least", RATED, RATE, (Direction::AtLeast, 0.95)),
-    fair("a set rate over 4 targets, at most", RATED, RATE, (Direction::AtMost, 1.05)),
-    shared(
-        "one job beside idle ones, 4 MiB reads",
-        ("one-read-4m", 4),
-        (RULED, UNRULED),
-        (Direction::AtLeast, 0.98),
-    ),
-    shared(
-        "one job with a rule, time of 4 KiB reads",
-        ("one-read-4k", 1),
-        (RULED, UNRULED),
-        (Direction::AtMost, 1.02),
-    ),
-    ruled("instructions of a read, with a rule", "random-read-8k ruled", "random-read-8k"),
-    ruled("instructions of a write, with a rule", "random-write-8k ruled", "random-write-8k"),
 ];
-
-/// The rate of `RATED`.
-const RATE: f64 = shares::RATE_MIB as f64;
 
 /// All targets with the report's values for them.
 pub(crate) fn rows(report: &Report) -> Vec<Row> {

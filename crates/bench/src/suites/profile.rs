@@ -14,7 +14,6 @@ use crate::measure::interrupt;
 use crate::measure::programs;
 use crate::results::report::{Key, Report};
 use crate::settings::{FileSystem, Settings};
-use crate::suites::shares;
 use crate::worker::repeat::KINDS;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -52,17 +51,6 @@ pub(crate) fn measure(settings: &Settings, report: &mut Report) -> Result<(), St
         };
         add(kind, "instr.", each(few.instructions, many.instructions));
         add(&format!("{kind} rep"), "steps", each(few.repeats, many.repeats));
-    }
-    // The same while a rule of shares is in force: what is local does not see it.
-    instance.run(&shares::RULE)?;
-    for kind in ["random-read-8k", "random-write-8k"] {
-        interrupt::check()?;
-        let few = scratch.count(kind, counts[0], counts[1], &system, &variables)?;
-        let many = scratch.count(kind, counts[1], counts[1], &system, &variables)?;
-        let each = many.instructions.saturating_sub(few.instructions) as f64;
-        let test = format!("{kind} ruled");
-        let key = Key { group: "profile".into(), test, processes: 1, unit: "instr." };
-        report.add(key, &system.name, each / (counts[1] - counts[0]) as f64);
     }
     Ok(())
 }
