@@ -104,7 +104,7 @@ fn minima_beyond_what_the_way_can_give_are_refused() {
     };
     // Nobody knows yet what the way can give.
     world.ok("a", &["qos", "set", "shares", "*", "weight=100"]);
-    let crowd = Crowd::start(&world, "crowd", 8);
+    let crowd = Crowd::start(&world, "crowd", 64);
     let mut errors = String::new();
     wait_for("a refusal", || {
         match refused(&["qos", "set", "much", "jobid={crowd}", "min=900T"]) {
