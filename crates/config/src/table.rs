@@ -233,8 +233,8 @@ pub const SETTINGS: [Setting; 40] = [
         .under(DAEMONS)
         .help(
             "Failure domains: a file with 'host domain' on each line, or auto (each host is one; the \
-             racks of Slurm if the hosts are in three or more). With it daemons agree on which of them are \
-             alive, and 'forebay status' shows those that are not",
+             racks of Slurm if the hosts are in three or more). With it daemons agree on which of them \
+             are alive, and 'forebay status' shows those that are not",
         ),
     row(Key::Dir, "dir", "FOREBAY_DIR", Kind::Paths).with("", "", Scope::Node).help(
         "Directory for the SSD tier and the metadata log, $TMPDIR or /tmp if it is not set. Give one \

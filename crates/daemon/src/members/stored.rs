@@ -1,6 +1,6 @@
-//! The state that a voter must find again after a restart, so that it does not vote twice: base and tail
-//! of the consensus, two files beside the log. They survive the process: a daemon whose node ended does not
-//! return with them.
+//! Base and tail of the consensus, two files beside the log: a voter must find them again after a
+//! restart, or it would vote twice. They survive the process: a daemon whose node ended does not return
+//! with them.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

@@ -63,7 +63,7 @@ impl Memory {
             return;
         }
         let excess = |number: usize| self.bounds.excess(job(number as u32), MIB);
-        let is_for_bound = self.has_bounds && self.now % 2 == 0;
+        let is_for_bound = self.has_bounds && self.now.is_multiple_of(2);
         let key = |&number: &usize| match is_for_bound && excess(number) > 0 {
             true => (u64::MAX, excess(number)),
             false => (u64::from(self.now - self.wrote_at[number] > IDLE), self.held[number]),
@@ -85,7 +85,7 @@ impl Memory {
         let (begun, mut left) = (self.now, bytes);
         while left > 0 {
             // Free memory goes to the job that asks next.
-            if self.now % 2 == 0 {
+            if self.now.is_multiple_of(2) {
                 self.stream(streamer);
             }
             left = left.saturating_sub(self.stream(number));
