@@ -34,19 +34,20 @@ fn no_more_of_a_job_than_its_bound_is_in_memory() {
     let instance = Instance::start("bound", &["--memory", "192MiB", "--ssd", "1GiB"]);
     let from = source(&instance, WRITTEN);
     copy(&instance, "other", &from, "/forebay/other");
-    let before = instance.figure("memory_used");
-    assert_eq!((before, instance.figure("bytes_demoted")), (WRITTEN, 0));
+    let (before, demoted_before) =
+        (instance.figure("memory_used"), instance.figure("bytes_demoted"));
+    assert!(before >= WRITTEN - BEYOND, "{before} bytes in memory, {demoted_before} demoted");
     ok(&instance, &["qos", "set", &format!("few jobid={{few}} dirty={BOUND}")]);
     copy(&instance, "few", &from, "/forebay/few");
     wait_for("all moves to end", || {
         let used = instance.figure("memory_used");
-        used <= before + BOUND + BEYOND && used >= before
+        used <= before + BOUND + BEYOND && used + BEYOND >= before
     });
     assert!(instance.figure("bytes_demoted") >= WRITTEN - BOUND - BEYOND);
     assert!(instance.figure("dirty_waits") > 0);
     // Of the other job nothing left.
-    let demoted = instance.figure("bytes_demoted");
-    assert!(demoted <= WRITTEN, "{demoted}");
+    let demoted = instance.figure("bytes_demoted") - demoted_before;
+    assert!(demoted <= WRITTEN + BEYOND, "{demoted}");
     for file in ["few", "other"] {
         ok(&instance, &["run", "-q", "--", "cmp", &from, &format!("/forebay/{file}")]);
     }
@@ -56,7 +57,7 @@ fn no_more_of_a_job_than_its_bound_is_in_memory() {
     ok(&instance, &["run", "-q", "--", "rm", "/forebay/few", "/forebay/other"]);
     wait_for("free memory", || instance.figure("memory_used") == 0);
     copy(&instance, "few", &from, "/forebay/again");
-    assert_eq!(instance.figure("memory_used"), WRITTEN);
+    assert!(instance.figure("memory_used") >= WRITTEN - BEYOND);
     assert_eq!(instance.figure("dirty_waits"), waits);
 }
 
