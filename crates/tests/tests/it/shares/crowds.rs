@@ -71,7 +71,7 @@ fn moved(world: &World, job: &str) -> u64 {
     jobs.map(|one| one["bytes"].as_u64().expect("a number")).sum()
 }
 
-/// One process of a job beside so many of another one: without shares it would get one part of all.
+/// One process of a job runs beside many of another job. Without shares it would get one part of all.
 #[test]
 fn a_job_of_many_processes_gets_the_share_of_one_job() {
     let Some(world) = world() else { return };
