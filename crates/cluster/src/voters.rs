@@ -185,6 +185,32 @@ const fn odd(count: usize) -> usize {
     }
 }
 
+/// The first voters of an instance with daemons in these failure domains.
+#[must_use]
+pub fn first_voters(domains: &[u32]) -> Vec<DaemonIndex> {
+    let daemons = (0_u16..).zip(domains).map(|(index, _)| DaemonIndex(index)).collect();
+    let domain = |daemon: &DaemonIndex| domains.get(usize::from(daemon.0));
+    spread(daemons, odd(domains.len()), domain)
+}
+
+/// So many of the candidates, the first ones of those domains that have the fewest chosen.
+fn spread<T: Copy, D: PartialEq>(
+    mut candidates: Vec<T>,
+    count: usize,
+    domain: impl Fn(&T) -> D,
+) -> Vec<T> {
+    let mut chosen: Vec<T> = Vec::new();
+    while chosen.len() < count && !candidates.is_empty() {
+        let others = |one: &T| chosen.iter().filter(|it| domain(it) == domain(one)).count();
+        let places = candidates.iter().enumerate();
+        let Some(place) = places.min_by_key(|(_, one)| others(one)).map(|(place, _)| place) else {
+            break;
+        };
+        chosen.push(candidates.remove(place));
+    }
+    chosen
+}
+
 fn stays(member: &Member) -> bool {
     matches!(member.presence, Presence::Up | Presence::Down) && !member.has_left()
 }
@@ -216,18 +242,8 @@ pub(crate) fn next_voters(
     let alive = membership.daemons().filter(|(_, member)| stays(member));
     // A majority of three with one dead daemon survives more than a single voter does.
     let count = odd(kept.len() + able.len()).max(odd(alive.count()).min(3));
-    let mut chosen = Vec::new();
-    let mut domains = Vec::new();
     let domain = |voter: &Voter| membership.member(voter.daemon).map(|it| it.domain);
-    for is_apart in [true, false] {
-        for voter in kept.iter().chain(&able) {
-            let is_new = !chosen.contains(voter) && chosen.len() < count;
-            if is_new && (!is_apart || !domains.contains(&domain(voter))) {
-                chosen.push(*voter);
-                domains.push(domain(voter));
-            }
-        }
-    }
+    let mut chosen = spread(kept.iter().chain(&able).copied().collect(), count, domain);
     // Where there are too few, those that are gone keep their places: they may return.
     for voter in &voters.next {
         let is_new = !chosen.iter().any(|it| it.daemon == voter.daemon);
@@ -241,4 +257,25 @@ pub(crate) fn next_voters(
     let is_same =
         chosen.len() == voters.next.len() && chosen.iter().all(|it| voters.next.contains(it));
     (!is_same && !chosen.is_empty()).then_some(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_voters_are_odd_and_spread_over_the_domains() {
+        for (domains, expected) in [
+            (&[0][..], &[0][..]),
+            (&[0, 1], &[0]),
+            (&[0, 0, 0], &[0, 1, 2]),
+            (&[0, 0, 1, 1], &[0, 2, 1]),
+            (&[0, 0, 1, 2], &[0, 2, 3]),
+            (&[0, 0, 0, 1, 1, 2, 2], &[0, 3, 5, 1, 4]),
+            (&[0, 0, 1, 2, 3, 4, 5], &[0, 2, 3, 4, 5]),
+        ] {
+            let found: Vec<u16> = first_voters(domains).iter().map(|voter| voter.0).collect();
+            assert_eq!(found, expected, "{domains:?}");
+        }
+    }
 }

@@ -15,17 +15,14 @@ use crate::startup::{Failure, StartResult, failed};
 use cluster::consensus::TICK_NANOS;
 use cluster::membership::{Membership, Presence};
 use cluster::node::{Action, Node, Settings as NodeSettings};
+use cluster::voters::first_voters;
 use net::Urgency;
 use shm::wait::steady_nanos;
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
-use wire::DaemonIndex;
 
-/// Most voters: two of them may be lost.
-const VOTERS_MAX: usize = 5;
 /// How long a node waits for connections to all daemons: several dials (`net::transport`).
 const CONNECTED_TIME_MAX: Duration = Duration::from_secs(2);
 
@@ -58,7 +55,7 @@ impl Driver {
         let services = domains.len() * settings.workers();
         let membership = Membership::initial(domains, services, 0, true)
             .map_err(|why| Failure(format!("cannot begin the membership: {why:?}")))?;
-        let voters = voters(domains);
+        let voters = first_voters(domains);
         let settings_of_node = NodeSettings {
             own: settings.me(),
             // The first start has the number of the first membership; the node adds to it if it was
@@ -212,43 +209,4 @@ fn note_change(members: &Members, now: &Membership) {
         }
     }
     view.membership = now.clone();
-}
-
-/// The first voters of an instance, the same for all daemons: one where there are fewer than three
-/// daemons, else three, or five in as many failure domains; of the domains in turn, so that no domain
-/// has two more than another.
-fn voters(domains: &[u32]) -> Vec<DaemonIndex> {
-    let mut by_domain: BTreeMap<u32, Vec<DaemonIndex>> = BTreeMap::new();
-    for (index, domain) in (0_u16..).zip(domains) {
-        by_domain.entry(*domain).or_default().push(DaemonIndex(index));
-    }
-    let count = match domains.len() {
-        0..=2 => 1,
-        _ if by_domain.len() >= VOTERS_MAX => VOTERS_MAX,
-        _ => 3,
-    };
-    let rounds = 0..domains.len();
-    let in_turn = rounds.flat_map(|round| by_domain.values().filter_map(move |it| it.get(round)));
-    in_turn.take(count).copied().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn voters_are_in_different_domains_where_that_is_possible() {
-        for (domains, expected) in [
-            (&[0][..], &[0][..]),
-            (&[0, 1], &[0]),
-            (&[0, 0, 0], &[0, 1, 2]),
-            (&[0, 0, 1, 1], &[0, 2, 1]),
-            (&[0, 0, 1, 2], &[0, 2, 3]),
-            (&[0, 1, 2, 3], &[0, 1, 2]),
-            (&[0, 0, 1, 2, 3, 4, 5], &[0, 2, 3, 4, 5]),
-        ] {
-            let found: Vec<u16> = voters(domains).iter().map(|voter| voter.0).collect();
-            assert_eq!(found, expected, "{domains:?}");
-        }
-    }
 }
