@@ -17,6 +17,7 @@
 //! | activity | `host::activity` | sums of what the processes of the host count |
 //! | liveness | `host::liveness` | nothing: compares start times of processes, which may take long |
 //! | answer | `host::activity` | nothing: writes one answer on what jobs did |
+//! | measure | `startup::probe` | nothing: measures the speed of the target once, and ends |
 //! | shares | `shares::dispatcher` | `qos::scheduler`: requests that wait for their share or limit |
 //! | members | `members::driver` | a `cluster::Node`, in an instance with failure domains |
 //! | places | `shares::resolver` | nothing: finds the directories of files for rules |

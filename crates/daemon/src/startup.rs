@@ -171,11 +171,11 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let of_host = (memory.host, memory.op_log, Arc::clone(&activity));
     let host = open_host(settings, &map, of_host, &memory.leases)?;
     let bells = Doorbells::new(memory.bells.segment).map_err(failed("use the doorbells"))?;
-    let workers = settings.workers();
+    let (workers, timing) = (settings.workers(), timing(settings, begun));
     let router = Router { map: map.clone(), me: settings.me(), workers };
     let shared = Arc::new(Shared {
         inboxes: Inboxes::new(bells, workers),
-        bulk: BulkTransfers::new(bulk, &router, timing(settings, begun).timeout),
+        bulk: BulkTransfers::new(bulk, &router, timing.timeout),
         net: Network {
             router,
             host_number: settings.local_first,
@@ -192,7 +192,7 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
         members,
         shares: Shares::new(load_rules(settings)?, activity),
         audit: Audit::new(settings.run.join(audit::log_of(settings.index))),
-        timing: timing(settings, begun),
+        timing,
         stopping: AtomicBool::default(),
         is_memory_gone: AtomicBool::default(),
         metrics: Metrics::new(workers),

@@ -38,12 +38,12 @@ pub(crate) mod message {
     pub(crate) const CLIENT_IDS: u8 = 8;
     /// A message of a metadata service about the size of a file; the service defines the rest.
     pub(crate) const SIZES: u8 = 16;
+    /// About rules and caps; `qos::exchange` defines the rest.
+    pub(crate) const SHARES: u8 = 17;
     /// About the membership; `cluster::Node` defines the rest.
     pub(crate) const MEMBERS: u8 = 18;
     /// Asks for nothing but the acknowledgement of the receiver's host.
     pub(crate) const ARE_YOU_THERE: u8 = 19;
-    /// About rules and caps; `qos::exchange` defines the rest.
-    pub(crate) const SHARES: u8 = 17;
 }
 
 /// Ways to other daemons, and this daemon's place among them.
