@@ -11,7 +11,8 @@
 # --only PATTERN runs the cases whose name matches the shell pattern; it may be given again.
 # --keep leaves the scratch directory with the logs; without it, only logs of failed cases are shown.
 # With --in-forebay, FOREBAY_BIN names the program (default: forebay on PATH) and FOREBAY_LOCAL the
-# number of daemons (default 1). CASE_SECONDS bounds one case (default 300).
+# number of daemons (default 1). CASE_SECONDS bounds one case (default 300); after 9/10 of them, its log
+# gets the processes of the case and the system calls that they wait in.
 #
 # A case passes with exit status 0 and is skipped with 77 (a program is not installed). A case with the
 # line "# preload-only: refused: TEXT" does what the preload library cannot do alone: without a mount, it
@@ -52,6 +53,7 @@ fi
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/forebay-programs-XXXXXX")
 logs=$scratch/logs
 mkdir "$logs"
+mkfifo "$scratch/silent"
 clean() {
     if [ "$mode" = directory ]; then rm -rf "$directory"; fi
     if [ "$keep" = yes ]; then echo "logs: $logs"; else rm -rf "$scratch"; fi
@@ -67,6 +69,26 @@ selected() {
         [[ $1 == $pattern ]] && return 0
     done
     return 1
+}
+
+# processes PID: prints PID and the processes below it, each with the system call that it waits in.
+processes() {
+    local child
+    ps -o pid=,ppid=,stat=,etimes=,args= -p "$1" || return 0
+    sed 's/^/    /' "/proc/$1/syscall" "/proc/$1/stack" 2>/dev/null || true
+    for child in $(pgrep -P "$1"); do
+        [ "$child" = "$BASHPID" ] || processes "$child"
+    done
+}
+
+# watch_case LOG: describes a case that nears its time limit, in its log.
+watch_case() {
+    # Nothing comes out of the pipe: this waits without another process.
+    read -rt $((${CASE_SECONDS:-300} * 9 / 10)) <>"$scratch/silent" || true
+    {
+        echo "the time limit is near; the processes and their system calls:"
+        processes $$
+    } >>"$1" 2>&1
 }
 
 # run_case FILE LOG: runs one case to its end or its time limit and returns its status.
@@ -98,7 +120,11 @@ for file in "$here"/[0-9]*.sh; do
     log=$logs/$name.log
     begin=${EPOCHREALTIME/[.,]/}
     status=0
+    watch_case "$log" &
+    watch=$!
     run_case "$file" "$log" || status=$?
+    kill $watch 2>/dev/null || true
+    wait $watch 2>/dev/null || true
     seconds=$(printf '%d.%02d' $(((${EPOCHREALTIME/[.,]/} - begin) / 1000000)) $(((${EPOCHREALTIME/[.,]/} - begin) / 10000 % 100)))
     note=
     refusal=$(sed -n 's/^# preload-only: refused: //p' "$file")
@@ -118,7 +144,7 @@ for file in "$here"/[0-9]*.sh; do
         failures+=("$name")
         [ $status -eq 124 ] && echo "time limit reached" >>"$log"
         echo "FAIL  $name ${seconds}s (status $status)"
-        tail -n 15 "$log" | sed 's/^/      | /'
+        tail -n 60 "$log" | sed 's/^/      | /'
         ;;
     esac
     [ "$keep" = yes ] || { chmod -R u+rwX "$T" 2>/dev/null || true; rm -rf "$T"; }

@@ -5,7 +5,7 @@
 
 use crate::support::agent::Agent;
 use crate::support::world::{WRITERS, World};
-use crate::support::{Instance, skip, text, wait_for};
+use crate::support::{Instance, text, wait_for};
 use serde_json::{Value, json};
 use std::process::Output;
 
@@ -236,12 +236,6 @@ fn a_pool_reaches_the_daemons_of_all_hosts() {
 #[test]
 fn a_throttled_target_is_found_and_avoided_and_returns() {
     let Some(world) = World::started(&[]) else { return };
-    let shape = |words: &str| {
-        let device = ["-n", &format!("{}hub", world.prefix), "qdisc"].map(str::to_owned);
-        let mut command = std::process::Command::new("tc");
-        command.args(device).args(words.split(' '));
-        command.status().is_ok_and(|status| status.success())
-    };
     world.ok("a", &["pool", "create", "others", "--targets", "1-3"]);
     world.shell("a", "mkdir $1", "/forebay/d");
     world.ok("a", &["layout", "set", "--pool", "others", "/forebay/d"]);
@@ -253,8 +247,8 @@ fn a_throttled_target_is_found_and_avoided_and_returns() {
         let layout: Value = serde_json::from_str(&layout).expect("JSON");
         layout["targets"][0].as_u64().expect("a target")
     };
-    if !shape("add dev vb root tbf rate 80mbit burst 256kb latency 50ms") {
-        return skip("links cannot be throttled here ('tc' and 'tbf' are needed)");
+    if !world.throttle("b", "80mbit", "256kb") {
+        return;
     }
     let slow = || {
         let status = world.ok("a", &["status", "--json"]);
@@ -287,7 +281,7 @@ fn a_throttled_target_is_found_and_avoided_and_returns() {
     for number in 0..6 {
         assert_ne!(create(&format!("new{number}")), 1, "a new file on the slow target");
     }
-    assert!(shape("del dev vb root"));
+    world.unthrottle("b");
     wait_for("target 1 to return", || slow().is_empty());
     // Its performance rises with each transfer that is faster than known.
     let mut number = 0;

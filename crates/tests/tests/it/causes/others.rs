@@ -7,7 +7,7 @@ use super::{MIB, expect, found};
 use crate::support::agent::Agent;
 use crate::support::device::{Device, Throttle};
 use crate::support::world::{WRITERS, World};
-use crate::support::{Instance, skip, text, wait_for};
+use crate::support::{Instance, text, wait_for};
 use serde_json::{Value, json};
 use std::process::Command;
 
@@ -19,11 +19,8 @@ fn the_report_of_a_job_names_the_one_that_disturbed_it() {
     world.ok("a", &["pool", "create", "far", "--targets", "1"]);
     world.shell("a", "mkdir $1", "/forebay/d");
     world.ok("a", &["layout", "set", "--pool", "far", "/forebay/d"]);
-    let mut shape = Command::new("tc");
-    shape.args(["-n", &format!("{}hub", world.prefix), "qdisc", "add", "dev", "vb", "root"]);
-    shape.args(["tbf", "rate", "80mbit", "burst", "256kb", "latency", "50ms"]);
-    if !shape.status().is_ok_and(|status| status.success()) {
-        return skip("links cannot be throttled here ('tc' and 'tbf' are needed)");
+    if !world.throttle("b", "80mbit", "256kb") {
+        return;
     }
     let start = |job: &str, files: std::ops::Range<u32>| {
         let paths: Vec<String> = files.map(|file| format!("/forebay/d/{job}{file}")).collect();
@@ -208,11 +205,8 @@ fn a_host_that_is_slower_than_its_peers_is_named() {
     };
     let equal = run("equal");
     assert_eq!(found(&equal, "slow-hosts"), None, "{equal}");
-    let mut shape = Command::new("tc");
-    shape.args(["-n", &format!("{}hub", world.prefix), "qdisc", "add", "dev", "vc", "root"]);
-    shape.args(["tbf", "rate", "4mbit", "burst", "64kb", "latency", "50ms"]);
-    if !shape.status().is_ok_and(|status| status.success()) {
-        return skip("links cannot be throttled here ('tc' and 'tbf' are needed)");
+    if !world.throttle("c", "4mbit", "64kb") {
+        return;
     }
     let slow = run("slow");
     let finding = expect(&slow, "slow-hosts");

@@ -4,12 +4,11 @@
 //! It needs root for network namespaces, and `tc`; without them it is skipped.
 
 use super::super::support::agent::Agent;
+use super::super::support::wait_for;
 use super::super::support::world::{WRITERS, World};
-use super::super::support::{skip, wait_for};
 use super::Dashboard;
 use super::hosts::figures;
 use serde_json::{Value, json};
-use std::process::Command;
 
 #[test]
 fn a_job_that_another_slows_on_a_throttled_link_is_named_with_it() {
@@ -17,11 +16,8 @@ fn a_job_that_another_slows_on_a_throttled_link_is_named_with_it() {
     world.ok("a", &["pool", "create", "far", "--targets", "1"]);
     world.shell("a", "mkdir $1", "/forebay/d");
     world.ok("a", &["layout", "set", "--pool", "far", "/forebay/d"]);
-    let mut shape = Command::new("tc");
-    shape.args(["-n", &format!("{}hub", world.prefix), "qdisc", "add", "dev", "vb", "root"]);
-    shape.args(["tbf", "rate", "80mbit", "burst", "256kb", "latency", "50ms"]);
-    if !shape.status().is_ok_and(|status| status.success()) {
-        return skip("links cannot be throttled here ('tc' and 'tbf' are needed)");
+    if !world.throttle("b", "80mbit", "256kb") {
+        return;
     }
     let dashboard = Dashboard::of(world.command("a", &["dashboard", "--interval", "1s"]));
     let state = || figures(&world, &dashboard, "/api/state?");

@@ -210,6 +210,30 @@ impl World {
         self.ok(host, &["run", "--", "sh", "-c", script, "sh", argument])
     }
 
+    /// Limits what reaches a host to a rate, in words of `tc`: `80mbit`, with bursts of `256kb`. False,
+    /// and the test is counted as skipped, where that is not possible.
+    pub(crate) fn throttle(&self, host: &str, rate: &str, burst: &str) -> bool {
+        let limit = ["tbf", "rate", rate, "burst", burst, "latency", "50ms"];
+        let is_limited = self.queue("add", host, &limit);
+        if !is_limited {
+            skip("links cannot be throttled here ('tc' and 'tbf' are needed)");
+        }
+        is_limited
+    }
+
+    /// Ends `throttle`.
+    pub(crate) fn unthrottle(&self, host: &str) {
+        assert!(self.queue("del", host, &[]), "the link of {host} stays throttled");
+    }
+
+    /// Changes the queue of the link that leads to a host.
+    fn queue(&self, verb: &str, host: &str, words: &[&str]) -> bool {
+        let (hub, device) = (format!("{}hub", self.prefix), format!("v{host}"));
+        let mut command = Command::new("tc");
+        command.args(["-n", &hub, "qdisc", verb, "dev", &device, "root"]).args(words);
+        command.status().is_ok_and(|status| status.success())
+    }
+
     /// Asserts that no file of the instance is left anywhere.
     pub(crate) fn assert_nothing_left(&self) {
         for dir in ["data", "a", "b", "c"].map(|name| self.path(name)) {
