@@ -9,7 +9,7 @@
 //!  1. The same calls in the same order choose the same targets on every host.
 //!  2. A target that is down gets nothing; one that is slow gets nothing while another is not.
 //!  3. Corrected performance is at most `max_perf`, and at least a sixteenth of it, or of what was
-//!     measured before: a target that was slow keeps getting the objects that show when it is fast again.
+//!     measured before: a target that is suspected keeps getting the objects that show whether it is slow.
 //!
 //! Elsewhere: the caps that enforce `max_perf` are buckets of the scheduler.
 
@@ -29,6 +29,8 @@ struct Member {
     bytes_per_second_max: u64,
     bytes_per_second_min: u64,
     bytes_per_second: u64,
+    /// Without the corrections downwards of the present suspicion.
+    bytes_per_second_well: u64,
     open_count: u64,
     is_up: bool,
     is_slow: bool,
@@ -108,6 +110,7 @@ impl Pool {
                 bytes_per_second_max: max_perf,
                 bytes_per_second_min: (max_perf / CORRECTED_MIN_DIVISOR).max(1),
                 bytes_per_second: max_perf,
+                bytes_per_second_well: max_perf,
                 open_count: 0,
                 is_up: true,
                 is_slow: false,
@@ -153,10 +156,19 @@ impl Pool {
         }
     }
 
-    /// The target was found slow (`slow`), or is well again.
-    pub fn set_slow(&mut self, target: u32, is_slow: bool) {
+    /// The target was found slow (`slow`).
+    pub fn set_slow(&mut self, target: u32) {
         if let Some(member) = self.member(target) {
-            member.is_slow = is_slow;
+            member.is_slow = true;
+        }
+    }
+
+    /// The target is not slow, and not suspected any more: it has the performance that it had before it
+    /// was. Nothing else would raise it while its clients ask for less.
+    pub fn set_well(&mut self, target: u32) {
+        if let Some(member) = self.member(target) {
+            member.is_slow = false;
+            member.bytes_per_second = member.bytes_per_second_well;
         }
     }
 
@@ -165,10 +177,12 @@ impl Pool {
         let Some(member) = self.member(target) else { return };
         let measured = bytes_per_second.clamp(1, member.bytes_per_second_max);
         member.bytes_per_second = measured;
+        member.bytes_per_second_well = measured;
         member.bytes_per_second_min = (measured / CORRECTED_MIN_DIVISOR).max(1);
     }
 
-    /// Corrects a target's performance by what was seen while it was busy, in bytes per second.
+    /// Corrects a target's performance by what was seen while it was busy, in bytes per second;
+    /// downwards, until it is well.
     /// Intervals in which it waited for work say nothing and must not be given here.
     pub fn observe(&mut self, target: u32, bytes_per_second: u64) {
         let Some(member) = self.member(target) else { return };
@@ -180,6 +194,7 @@ impl Pool {
         } else {
             old - (old - seen).div_ceil(OBSERVATION_DIVISOR)
         };
+        member.bytes_per_second_well = member.bytes_per_second_well.max(member.bytes_per_second);
     }
 
     /// Corrected performance of a target in bytes per second; `None` outside of the pool.

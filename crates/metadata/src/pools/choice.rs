@@ -9,7 +9,7 @@
 //!
 //! Slow targets (`qos::slow`) get no new files. A target's performance is corrected by its rates where
 //! they are its own and not those of its clients: upwards whenever it is faster than known, downwards
-//! while it is slower than its peers.
+//! while it is slower than its peers and no longer.
 //!
 //! Invariants
 //! 1. The same creations, closes and reports in the same order choose the same targets.
@@ -155,8 +155,12 @@ impl Pools {
             let findings = live.diagnosis.add_span(cx.now, sample);
             for ((_, target), sample) in span.range((id, 0)..=(id, u32::MAX)) {
                 let seen = sample.bytes_per_second as u64;
+                let is_suspect = live.diagnosis.is_suspect(*target);
+                if !is_suspect {
+                    live.pool.set_well(*target);
+                }
                 let is_faster = live.pool.bytes_per_second(*target).is_some_and(|now| seen > now);
-                if is_faster || live.diagnosis.is_suspect(*target) {
+                if is_faster || is_suspect {
                     live.pool.observe(*target, seen);
                 }
             }
@@ -196,7 +200,11 @@ pub(crate) fn make_pool(targets_bytes: &[u8]) -> Option<Pool> {
 fn note_findings(cx: &mut Context, id: u8, live: &mut LivePool, findings: &[Finding]) {
     for finding in findings {
         let Finding { target, is_slow, bytes_per_second, peers_bytes_per_second } = *finding;
-        live.pool.set_slow(target, is_slow);
+        if is_slow {
+            live.pool.set_slow(target);
+        } else {
+            live.pool.set_well(target);
+        }
         let pool = cx.state.pool(id).map(|pool| pool.name.clone()).unwrap_or_default();
         let (rate, peers) = (bytes_per_second as u64, peers_bytes_per_second as u64);
         cx.io.push(Effect::TargetHealth { id, pool, target, is_slow, rate, peers });

@@ -95,11 +95,16 @@ fn a_target_that_is_slow_gets_fewer_files_and_more_when_it_is_fast_again() {
         pool.choose();
     }
     assert_eq!((pool.open_count(0), pool.open_count(1)), (Some(20), Some(80)));
-    pool.observe(0, 0);
     for _ in 0..200 {
         pool.observe(0, 0);
     }
     assert_eq!(pool.bytes_per_second(0), Some(25), "a sixteenth");
+    pool.set_slow(0);
+    pool.set_well(0);
+    assert_eq!(pool.bytes_per_second(0), Some(400), "well, whatever its clients ask for");
+    for _ in 0..200 {
+        pool.observe(0, 0);
+    }
     for _ in 0..200 {
         pool.observe(0, u64::MAX);
     }
@@ -186,4 +191,6 @@ fn measured_performance_is_where_corrections_begin() {
     assert_eq!(pool.bytes_per_second(2), Some(9_000));
     (0..200).for_each(|_| pool.observe(1, 1));
     assert_eq!(pool.bytes_per_second(1), Some(3_000 / 16));
+    [1, 2, 9].into_iter().for_each(|target| pool.set_well(target));
+    assert_eq!([1, 2].map(|target| pool.bytes_per_second(target)), [Some(3_000), Some(9_000)]);
 }

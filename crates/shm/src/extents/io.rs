@@ -235,6 +235,9 @@ impl Target<'_> {
             // would otherwise zero it after the caller's copy.
             let mine = self.fill_free(guard, &group, touched, within, from)?;
             let others = touched & !mine;
+            if others == 0 {
+                continue;
+            }
             self.await_valid(guard, &group, others)?;
             for run in group.runs(others) {
                 self.copy_within(extent, run, within, from)?;

@@ -268,8 +268,9 @@ struct Entries {
 }
 
 impl Entries {
-    /// Takes an entry from the calling thread's lane, or from the following ones.
-    #[inline]
+    /// Takes an entry from the calling thread's lane, or from the following ones. Inlined where the
+    /// table is a constant.
+    #[inline(always)]
     fn take(self, segment: &Segment) -> Result<u32> {
         let hint = lane(segment, wait::thread_id() as usize, self.field)?;
         let entry = take_bit(segment, self.bitmap, self.count / 64, hint.start())?;

@@ -115,7 +115,7 @@ pub(super) fn read<const WORDS: usize, R>(
 /// The key of the record that marks a directory as complete: that of no name, as unlikely to occur
 /// as two names that share one.
 pub(super) const fn complete_key(directory: Inode) -> u128 {
-    (mix(directory.0, 3) as u128) << 64 | mix(directory.0, 4) as u128
+    (!directory.0 as u128) << 64 | mix(directory.0, 4) as u128
 }
 
 /// The hash that selects the bucket of an inode.

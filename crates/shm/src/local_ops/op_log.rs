@@ -312,10 +312,13 @@ impl OpLog {
         (number >= LOCAL_OP_SEQUENCE_FIRST && number < end.load(Acquire)).then_some(number)
     }
 
-    /// Number of operations of a session that wait for a worker.
+    /// Number of slots of a session that were in use when the last of those operations began that wait
+    /// for a worker: a slot is only claimed if all before it are.
     #[must_use]
+    #[inline]
     pub fn waiting(&self, session: u16, worker: usize) -> u32 {
-        self.pending(session, worker).map_or(0, |pending| pending.load(Relaxed).count_ones())
+        let pending = self.pending(session, worker);
+        pending.map_or(0, |pending| u64::BITS - pending.load(Relaxed).leading_zeros())
     }
 
     /// True if the worker is between two steps and accepts local operations.
@@ -354,15 +357,15 @@ impl OpLog {
     /// none.
     #[must_use]
     pub fn claim(&self, session: u16, worker: usize) -> Option<PendingOp<'_>> {
-        let map = self.claimed_map(session).ok()?;
+        let block = self.block(session).ok()?;
+        let map = self.segment.word64(block + CLAIMED_MAP).ok()?;
         loop {
-            let taken = map.load(Relaxed);
-            let slot = (!taken).trailing_zeros();
+            let slot = (!map.load(Relaxed)).trailing_zeros();
             if slot >= LOCAL_OP_COUNT as u32 {
                 return self.take_over(session, worker);
             }
             let id = LocalOpId { session, slot: slot as u8 };
-            let entry = self.entry(id).ok()?;
+            let entry: &OpSlot = self.segment.entry(block + SLOTS + slot as usize * SLOT).ok()?;
             let ours = entry.owner.compare_exchange(0, wait::thread_id(), AcqRel, Relaxed).is_ok();
             map.fetch_or(1 << slot, Relaxed);
             if ours {

@@ -97,7 +97,7 @@ impl Doorbells {
         self.segment.word32(bell + SLEEPING)
     }
 
-    /// Notifies `worker` of one more local operation of a session; `waiting` returns how many wait.
+    /// Notifies `worker` of one more local operation of a session; `waiting` returns how many may wait.
     /// Wakes the worker only if it may not sleep through them.
     ///
     /// # Errors
