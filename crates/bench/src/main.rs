@@ -5,9 +5,9 @@
 //! uses `std::fs` only; on an instance it is started by `forebay run` and needs no other setup.
 //!
 //! `suites::{external, io500}` drive third-party programs that are on `PATH` (`fio`, `mdtest`, `ior`);
-//! `suites::profile` counts instructions. `suites::{remote, scaling, two_mounts}` measure instances on
-//! several hosts, which `environment` emulates; plain sockets (`suites::socket`) are the reference for
-//! `remote` and `two_mounts`.
+//! `suites::profile` counts instructions. `suites::{remote, scaling, shares, two_mounts}` measure
+//! instances on several hosts, which `environment` emulates; plain sockets (`suites::socket`) are the
+//! reference for `remote` and `two_mounts`.
 //!
 //! `results::report` formats the tables and the JSON file: medians and extremes. `results::targets`
 //! compares some of the medians with the performance targets. `results::history` keeps one line per
@@ -32,6 +32,7 @@ fn main() -> ExitCode {
     let outcome = match words.first().map(String::as_str) {
         Some("worker") => worker::main(&words[1..]).map(|()| true),
         Some("plot") => results::plot::main(&words[1..]).map(|()| true),
+        Some("load") => worker::load::main(&words[1..]).map(|()| true),
         Some("serve") => socket::main(&words[1..]).map(|()| true),
         Some("repeat") => worker::repeat::main(&words[1..]).map(|()| true),
         Some("--help" | "-h") => {

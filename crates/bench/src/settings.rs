@@ -22,6 +22,7 @@ forebay-bench: measures file systems side by side, with interleaved repetitions.
   --entries N            entries of the directory that is listed, default 100000
   --megabytes N          MiB per process in the data tests, default 64
   --hosts LIST           numbers of hosts in scaling, default 1,2,4,8,16
+  --seconds N            duration of the slow request in shares, default 10; its other loads take a third
   --settle MILLISECONDS  longest wait for a quiet machine before each measurement, default 1000
   --json FILE            also write all values to FILE
   --history FILE         append a line of JSON with the date, the commit, the targets and all medians
@@ -56,6 +57,8 @@ Groups that run once, on instances of their own:
   scaling   1 to 16 hosts with 5 % of a CPU each for their daemon and their programs together (needs
             root and cgroups), each in a directory of its own; and, without a limit, all in one
             directory spread over all daemons: work per CPU second
+  shares    five hosts, emulated by network namespaces, each of which sends 200 Mbit/s (needs root and
+            tc): jobs that read files of other hosts, with a rule of forebay qos and without
 
 The file system named tmpfs, or else the first one, is the baseline of the others. The last table
 compares the results with the targets for instances of one and four daemons: give --forebay 1,
@@ -87,6 +90,8 @@ pub(crate) struct Settings {
     pub(crate) groups: Vec<String>,
     /// Numbers of emulated hosts.
     pub(crate) hosts: Vec<u32>,
+    /// Duration of the slow request in the group `shares`.
+    pub(crate) seconds: u64,
     /// Longest wait for a quiet machine, in milliseconds.
     pub(crate) settle_millis: u64,
     /// File systems and groups that only the first repetition measures.
@@ -101,7 +106,7 @@ pub(crate) struct Settings {
 }
 
 /// The groups of tests, in the order in which they run.
-const GROUPS: [&str; 13] = [
+const GROUPS: [&str; 14] = [
     "metadata",
     "list",
     "own",
@@ -115,9 +120,10 @@ const GROUPS: [&str; 13] = [
     "remote",
     "two-mounts",
     "scaling",
+    "shares",
 ];
 /// Groups that run once, on instances of their own.
-const STANDALONE_GROUPS: [&str; 4] = ["profile", "remote", "two-mounts", "scaling"];
+const STANDALONE_GROUPS: [&str; 5] = ["profile", "remote", "two-mounts", "scaling", "shares"];
 
 /// Above this number of processes the total work stays constant: 16 processes do the same work as
 /// 2.
@@ -138,6 +144,7 @@ impl Settings {
             megabytes: 64,
             groups: GROUPS.map(String::from).to_vec(),
             hosts: vec![1, 2, 4, 8, 16],
+            seconds: 10,
             settle_millis: quiet::WAIT_MILLIS_MAX,
             seldom: Vec::new(),
             json: None,
@@ -184,6 +191,7 @@ impl Settings {
             "--forebay-bin" => self.forebay = value.into(),
             "--processes" => self.processes = numbers(option, value)?,
             "--hosts" => self.hosts = numbers(option, value)?,
+            "--seconds" => self.seconds = number(option, value)?,
             "--settle" => self.settle_millis = number(option, value)?,
             "--repetitions" => self.repetitions = number(option, value)?,
             "--files" => self.files = number(option, value)?,

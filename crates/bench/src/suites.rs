@@ -4,12 +4,13 @@
 //! Phases of worker processes are in `worker`; `runner` decides which suite runs when.
 //!
 //! Reading order: `external`, `io500`, `profile`; over several hosts `remote`, `socket` (its
-//! plain-TCP reference), `scaling`, `two_mounts`.
+//! plain-TCP reference), `scaling`, `two_mounts`, `shares`.
 
 pub(crate) mod external;
 pub(crate) mod io500;
 pub(crate) mod profile;
 pub(crate) mod remote;
 pub(crate) mod scaling;
+pub(crate) mod shares;
 pub(crate) mod socket;
 pub(crate) mod two_mounts;

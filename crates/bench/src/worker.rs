@@ -7,6 +7,7 @@
 
 mod data;
 mod io500;
+pub(crate) mod load;
 mod metadata;
 mod remote;
 pub(crate) mod repeat;

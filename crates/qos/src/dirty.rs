@@ -24,8 +24,9 @@
 
 use std::collections::BTreeMap;
 
-/// A job that waits passes when none of its bytes left for this time.
-pub const STALLED_MILLIS: u32 = 1000;
+/// A job that waits passes when none of its bytes left for this time. Files of a round of writeback leave
+/// together: at 20 MB/s, 192 MiB every 8 s.
+pub const STALLED_MILLIS: u32 = 10_000;
 /// Most jobs that are told apart; further ones count together for each user, and beyond twice as many
 /// for nobody.
 pub const JOBS_MAX: usize = 1024;

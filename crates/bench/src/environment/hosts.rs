@@ -127,6 +127,24 @@ impl Hosts {
         self.quotas.iter().try_for_each(Quota::unlimit)
     }
 
+    /// Limits what each host sends to so many Mbit/s, in a queue as the kernel gives an interface. The
+    /// inner error says what this machine lacks.
+    pub(crate) fn throttle(&self, mbit: u64) -> Result<Result<(), &'static str>, String> {
+        let limit = format!("root handle 1: tbf rate {mbit}mbit burst 16kb latency 100ms");
+        for host in 0..self.count {
+            for words in [limit.as_str(), "parent 1:1 pfifo_fast"] {
+                let mut command = Command::new("tc");
+                command.args(["-n", &self.name(host), "qdisc", "add", "dev", "eth0"]);
+                match command.args(words.split(' ')).output() {
+                    Ok(output) if output.status.success() => {}
+                    Ok(_) => return Err(format!("failed: tc qdisc add {words}")),
+                    Err(_) => return Ok(Err("needs tc of iproute2")),
+                }
+            }
+        }
+        Ok(Ok(()))
+    }
+
     /// Starts an instance with one daemon on each host.
     pub(crate) fn start(&mut self, settings: &[(&str, &str)]) -> Result<(), String> {
         let nodes = self.dir.join("nodes").to_string_lossy().into_owned();
@@ -139,13 +157,18 @@ impl Hosts {
         (0..self.quotas.len()).try_for_each(|host| self.assign_daemon(host))
     }
 
-    /// Moves the daemon of a host into the host's cgroup and pins it to the host's CPU.
-    fn assign_daemon(&self, host: usize) -> Result<(), String> {
+    /// Process id of the daemon of a host.
+    pub(crate) fn daemon_pid(&self, host: usize) -> Result<u64, String> {
         let status = self.status(host)?;
         let daemons = status["daemons"].as_array().into_iter().flatten();
         let own = daemons.into_iter().find(|daemon| daemon["index"] == host as u64);
         let pid = own.and_then(|daemon| daemon["pid"].as_u64());
-        let pid = pid.ok_or_else(|| format!("no pid of host {host}: {status}"))?.to_string();
+        pid.ok_or_else(|| format!("no pid of host {host}: {status}"))
+    }
+
+    /// Moves the daemon of a host into the host's cgroup and pins it to the host's CPU.
+    fn assign_daemon(&self, host: usize) -> Result<(), String> {
+        let pid = self.daemon_pid(host)?.to_string();
         if let Some(quota) = self.quotas.get(host) {
             quota.add_process(&pid)?;
         }
@@ -177,6 +200,19 @@ impl Hosts {
             (Some(files), Some(memory_free)) => Ok(State { files, memory_free }),
             _ => Err(format!("forebay status: {status}")),
         }
+    }
+
+    /// The output of a command of `forebay` on a host.
+    pub(crate) fn run(&self, host: usize, words: &[&str]) -> Result<String, String> {
+        programs::output(&mut self.forebay(host, words), "forebay")
+    }
+
+    /// Command prefix of a program of a job on a host.
+    pub(crate) fn job(&self, host: usize, job: &str) -> Vec<String> {
+        let mut through = self.through(host);
+        let words = [&self.program, "run", "--name", &self.prefix, "--job", job, "--"];
+        through.extend(words.map(String::from));
+        through
     }
 
     /// The instance as programs on a host access it.

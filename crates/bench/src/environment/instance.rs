@@ -1,5 +1,6 @@
 //! Forebay instances on this host that the benchmark starts and stops.
 
+use crate::measure::programs;
 use crate::settings::FileSystem;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -65,6 +66,13 @@ impl Instance {
         }
         let directory = at.display().to_string();
         Ok(FileSystem { name: name.into(), directory, through: Vec::new() })
+    }
+
+    /// Runs a command of `forebay` on the instance.
+    pub(crate) fn run(&self, words: &[&str]) -> Result<(), String> {
+        let mut command = Command::new(&self.program);
+        command.args(words).env("FOREBAY_NAME", &self.name);
+        programs::output(&mut command, "forebay").map(drop)
     }
 
     /// The instance as programs under `forebay run` access it.

@@ -255,6 +255,7 @@ pub(crate) fn short(value: f64) -> String {
         _ if value >= 1e6 => format!("{:.0}k", value / 1e3),
         _ if value >= 1e4 => format!("{:.1}k", value / 1e3),
         _ if value >= 100.0 => format!("{value:.0}"),
+        _ if value > 0.0 && value < 2.0 => format!("{value:.3}"),
         _ => format!("{value:.1}"),
     }
 }

@@ -6,6 +6,7 @@
 use crate::results::report::{Report, Summary, short};
 use crate::suites::remote;
 use crate::suites::scaling;
+use crate::suites::shares::{self, ALONE, RULED, UNRULED};
 use crate::suites::two_mounts;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -156,6 +157,43 @@ const fn shared_vs_own(
     PerformanceTarget { what, of, to, side: Direction::AtLeast, target: 0.7, ideal: Some(1.0) }
 }
 
+/// A ratio between two columns of a row of the group of shares.
+const fn columns(
+    what: &'static str,
+    (test, processes): (&'static str, u32),
+    (of, to): (&'static str, &'static str),
+    (side, target): (Direction, f64),
+) -> PerformanceTarget {
+    let to = Reference::Cell(Cell(shares::GROUP, test, processes, to));
+    let of = Cell(shares::GROUP, test, processes, of);
+    PerformanceTarget { what, of, to, side, target, ideal: Some(1.0) }
+}
+
+/// A value of the group of shares under its rule, in parts of what it should be.
+const fn ruled(
+    what: &'static str,
+    (test, processes): (&'static str, u32),
+    should_be: f64,
+    (side, target): (Direction, f64),
+) -> PerformanceTarget {
+    let of = Cell(shares::GROUP, test, processes, RULED);
+    PerformanceTarget { what, of, to: Reference::Before(should_be), side, target, ideal: Some(1.0) }
+}
+
+/// Maximum of instructions while a rule of shares is in force, of those without one.
+const fn ruled_instructions(
+    what: &'static str,
+    test: &'static str,
+    of: &'static str,
+) -> PerformanceTarget {
+    let to = Reference::Cell(Cell("profile", test, 1, ONE));
+    let of = Cell("profile", of, 1, ONE);
+    PerformanceTarget { what, of, to, side: Direction::AtMost, target: 1.01, ideal: Some(1.0) }
+}
+
+const RATED: (&str, u32) = ("set-rate-4-hosts", 4);
+const RATE: f64 = shares::RATE_MIB as f64;
+
 const CREATE: (&str, &str) = ("metadata", "create");
 const STAT: (&str, &str) = ("metadata", "stat");
 const OPEN: (&str, &str) = ("metadata", "open-close");
@@ -167,7 +205,7 @@ const READ: (&str, &str) = ("own", "read-1m");
 const RANDOM_WRITE: (&str, &str) = ("own", "random-write-8k");
 const RANDOM_READ: (&str, &str) = ("own", "random-read-8k");
 
-const TARGETS: [PerformanceTarget; 55] = [
+const TARGETS: [PerformanceTarget; 65] = [
     vs_tmpfs("stat", STAT, 1, (2.0, 4.0)),
     vs_tmpfs("stat, 2 processes", STAT, 2, (2.0, 4.0)),
     vs_tmpfs("open+close", OPEN, 1, (2.0, 4.0)),
@@ -233,6 +271,54 @@ const TARGETS: [PerformanceTarget; 55] = [
         "instructions of an 8 KiB read, against before",
         "random-read-8k",
         1708.0,
+    ),
+    ruled_instructions(
+        "instructions of a read, with a rule of shares",
+        "random-read-8k",
+        "random-read-8k ruled",
+    ),
+    ruled_instructions(
+        "instructions of a write, with a rule of shares",
+        "random-write-8k",
+        "random-write-8k ruled",
+    ),
+    ruled(
+        "shares: Jain's index of 8 jobs of mixed sizes",
+        ("jain-8-time", 8),
+        1.0,
+        (Direction::AtLeast, 0.98),
+    ),
+    columns(
+        "shares: 4 KiB reads beside a stream, time",
+        ("small-read-4k", 1),
+        (RULED, ALONE),
+        (Direction::AtMost, 1.2),
+    ),
+    ruled(
+        "shares: the stream's part of the rest",
+        ("stream-of-the-rest", 4),
+        1.0,
+        (Direction::AtLeast, 0.8),
+    ),
+    ruled("shares: a set rate on 4 hosts, at least", RATED, RATE, (Direction::AtLeast, 0.95)),
+    ruled("shares: a set rate on 4 hosts, at most", RATED, RATE, (Direction::AtMost, 1.05)),
+    columns(
+        "shares: one job beside an idle one, 4 MiB reads",
+        ("one-read-4m", 4),
+        (RULED, UNRULED),
+        (Direction::AtLeast, 0.98),
+    ),
+    columns(
+        "shares: one job, time of 4 KiB reads",
+        ("one-read-4k", 1),
+        (RULED, UNRULED),
+        (Direction::AtMost, 1.02),
+    ),
+    ruled(
+        "shares: delay by a slow request, of 10 ms",
+        ("delay-by-slow", 1),
+        10.0,
+        (Direction::AtMost, 1.0),
     ),
 ];
 

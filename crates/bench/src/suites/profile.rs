@@ -14,12 +14,16 @@ use crate::measure::interrupt;
 use crate::measure::programs;
 use crate::results::report::{Key, Report};
 use crate::settings::{FileSystem, Settings};
+use crate::suites::shares;
 use crate::worker::repeat::KINDS;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Small, because valgrind keeps a record for each mapped byte.
 const MEMORY: &str = "96MiB";
+
+/// Kinds that are counted with a rule of shares, too.
+const RULED_KINDS: [&str; 2] = ["random-read-8k", "random-write-8k"];
 
 /// Measures all kinds of operations on an instance of one daemon.
 pub(crate) fn measure(settings: &Settings, report: &mut Report) -> Result<(), String> {
@@ -37,22 +41,28 @@ pub(crate) fn measure(settings: &Settings, report: &mut Report) -> Result<(), St
     let counts = [few, few + settings.files.div_ceil(10)];
     // The first run of a program stores the tables of its system calls, which later runs load.
     if let Some(kind) = KINDS.first() {
-        scratch.count(kind, 0, counts[1], &system, &variables)?;
+        scratch.count((kind, kind), 0, counts[1], &system, &variables)?;
     }
     for kind in KINDS {
         interrupt::check()?;
-        let few = scratch.count(kind, counts[0], counts[1], &system, &variables)?;
-        let many = scratch.count(kind, counts[1], counts[1], &system, &variables)?;
-        let difference = (counts[1] - counts[0]) as f64;
-        let each = |few: u64, many: u64| many.saturating_sub(few) as f64 / difference;
-        let mut add = |test: &str, unit: &'static str, value: f64| {
-            let key = Key { group: "profile".into(), test: test.into(), processes: 1, unit };
-            report.add(key, &system.name, value);
-        };
-        add(kind, "instr.", each(few.instructions, many.instructions));
-        add(&format!("{kind} rep"), "steps", each(few.repeats, many.repeats));
+        let [instructions, repeats] = scratch.each(kind, kind, counts, &system, &variables)?;
+        add(report, kind, "instr.", &system, instructions);
+        add(report, &format!("{kind} rep"), "steps", &system, repeats);
+    }
+    // The same while a rule of shares is in force.
+    instance.run(&shares::RULE)?;
+    for kind in RULED_KINDS {
+        interrupt::check()?;
+        let test = format!("{kind} ruled");
+        let [instructions, _] = scratch.each(kind, &test, counts, &system, &variables)?;
+        add(report, &test, "instr.", &system, instructions);
     }
     Ok(())
+}
+
+fn add(report: &mut Report, test: &str, unit: &'static str, system: &FileSystem, value: f64) {
+    let key = Key { group: "profile".into(), test: test.into(), processes: 1, unit };
+    report.add(key, &system.name, value);
 }
 
 /// Environment that `forebay run` sets for a program. Valgrind cannot be started by it, because it
@@ -78,17 +88,35 @@ impl Scratch {
         Ok(Scratch(path))
     }
 
-    /// Instructions of the client in a run of `count` operations; the longest run of this kind has
-    /// `count_max`.
-    fn count(
+    /// Instructions, and steps of repeated ones, of one operation; `test` names the row.
+    fn each(
         &self,
         kind: &str,
+        test: &str,
+        counts: [u64; 2],
+        system: &FileSystem,
+        variables: &[(String, String)],
+    ) -> Result<[f64; 2], String> {
+        let few = self.count((kind, test), counts[0], counts[1], system, variables)?;
+        let many = self.count((kind, test), counts[1], counts[1], system, variables)?;
+        let difference = (counts[1] - counts[0]) as f64;
+        let each = |few: u64, many: u64| many.saturating_sub(few) as f64 / difference;
+        let instructions = each(few.instructions, many.instructions);
+        Ok([instructions, each(few.repeats, many.repeats)])
+    }
+
+    /// Instructions of the client in a run of `count` operations; the longest run of this kind has
+    /// `count_max`. The test names a new directory.
+    fn count(
+        &self,
+        (kind, test): (&str, &str),
         count: u64,
         count_max: u64,
         system: &FileSystem,
         variables: &[(String, String)],
     ) -> Result<Counts, String> {
-        let file = self.0.join(format!("{kind}-{count}"));
+        let name = format!("{test}-{count}").replace(' ', "-");
+        let file = self.0.join(&name);
         let program =
             std::env::current_exe().map_err(|error| format!("this program's own path: {error}"))?;
         let mut command = Command::new("valgrind");
@@ -97,7 +125,7 @@ impl Scratch {
             .args(["--compress-pos=no", "--dump-instr=yes"])
             .arg(format!("--callgrind-out-file={}", file.display()))
             .arg(program)
-            .args(["repeat", kind, &format!("{}/{kind}-{count}", system.directory)])
+            .args(["repeat", kind, &format!("{}/{name}", system.directory)])
             .args([count.to_string(), count_max.to_string()])
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null());

@@ -62,9 +62,9 @@ pub(crate) fn measure(settings: &Settings, report: &mut Report) -> Result<(), St
 
 /// A directory whose files' inodes are on the remote host. Directories of the root are assigned to
 /// hosts in turn.
-fn directory_on_remote_host(hosts: &Hosts) -> Result<String, String> {
+pub(crate) fn directory_on_remote_host(hosts: &Hosts) -> Result<String, String> {
     const FILES: u64 = 40;
-    for number in 0..4 {
+    for number in 0..16 {
         let directory = format!("/forebay/there-{number}");
         let before = hosts.state(REMOTE_HOST)?.files;
         let script = format!("mkdir {directory} && cd {directory} && touch $(seq {FILES})");

@@ -113,7 +113,7 @@ fn all_local_targets_are_measured_despite_a_broken_peer() {
     for target in rows(&json, "targets") {
         let measured = target["measured"].as_f64();
         let name = target["what"].as_str().expect("a name");
-        let is_local = !["instr", "remote", "two mounts", "16 hosts"]
+        let is_local = !["instr", "remote", "two mounts", "16 hosts", "shares"]
             .iter()
             .any(|word| name.starts_with(word));
         assert_eq!(measured.is_some_and(|value| value > 0.0), is_local, "{target}");
@@ -182,6 +182,9 @@ fn instructions_are_counted_if_valgrind_is_installed() {
     for test in ["stat", "open-close", "create", "unlink", "small-write", "small-read"] {
         assert!(value(test) > 100.0, "{json}");
     }
+    for test in ["random-read-8k ruled", "random-write-8k ruled"] {
+        assert!(value(test) > 100.0, "{json}");
+    }
     // 8 KiB are copied in steps of one byte or of eight.
     for test in ["random-read-8k", "random-write-8k"] {
         let all = value(test) + value(&format!("{test} rep"));
@@ -207,6 +210,22 @@ fn the_remote_host_is_compared_with_sockets() {
         .iter()
         .filter(|target| target["what"].as_str().is_some_and(|what| what.starts_with("remote")));
     assert_eq!(targets.filter(|target| target["met"].is_boolean()).count(), 10, "{json}");
+    assert_no_hosts_left();
+}
+
+#[test]
+fn shares_of_jobs_are_measured_over_limited_links() {
+    let test_directory = FileSystem::new();
+    let (json, text) = test_directory.results(&["--only", "shares", "--seconds", "1"]);
+    if rows(&json, "results").is_empty() {
+        assert!(text.contains("not measured: shares: needs "), "{text}");
+        return;
+    }
+    let targets = rows(&json, "targets");
+    let targets = targets
+        .iter()
+        .filter(|target| target["what"].as_str().is_some_and(|what| what.starts_with("shares")));
+    assert_eq!(targets.filter(|target| target["met"].is_boolean()).count(), 8, "{json}");
     assert_no_hosts_left();
 }
 

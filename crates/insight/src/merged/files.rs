@@ -2,13 +2,15 @@
 //! used the same way, as one.
 //!
 //! In a pattern `{}` stands for a number, and `{05}` for one of five digits with zeros before it:
-//! `/out/part{}` with the numbers 0 to 1,023. Small files of a directory of which only that is the same
-//! are one record, too: `/project/hooks/{*}` with their names.
+//! `/out/part{}` with the numbers 0 to 1,023. Small files of a directory that are read, or written, or
+//! both are one record, too: `/project/hooks/{*}` with their names. A few of a directory are in the record
+//! of one above: `/project/{*}` with the name `info/exclude`.
 
 use super::alike::{self, Member, Spread};
 use super::runs::Runs;
 use crate::profile::{FileProfile, FileUse, TierBytes, Transfers};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Groups of one pattern, or of one file, that a use is compared with.
@@ -16,6 +18,8 @@ const COMPARED_MAX: usize = 32;
 /// Bytes and number of transfers of a use that is small: what it does to such a file does not matter.
 const SMALL_BYTES: u64 = 64 << 10;
 const SMALL_NUMBER: u64 = 16;
+/// Fewer alike small files of a directory go with those of the directory above.
+const NAMES_MIN: usize = 4;
 /// Stands for a name.
 const NAME: &str = "{*}";
 /// Digits of a number in a pattern: more are no counter, and do not fit.
@@ -36,7 +40,7 @@ struct FileGroup {
     /// uses are those of the first file, then of the second, as many of each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     numbers: Vec<Runs>,
-    /// In place of numbers, the names of the files in their directory.
+    /// In place of numbers, the paths of the files from the directory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     names: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -282,33 +286,60 @@ fn grouped(files: &[FileProfile]) -> Vec<FileGroup> {
     records
 }
 
-/// Records of files that are like no other by numbers: small ones of a directory are one.
+/// Small files that may become one record, by their directory, deepest directories first.
+type SmallFiles<'a> = BTreeMap<(Reverse<usize>, &'a str, bool), Vec<Vec<GroupedFile<'a>>>>;
+
+fn put_in_directory<'a>(to: &mut SmallFiles<'a>, directory: &'a str, next: GroupedFile<'a>) {
+    let depth = Reverse(directory.matches('/').count());
+    let alike = to.entry((depth, directory, next.file.is_removed)).or_default();
+    put(alike, next, |one, other| one.is_like(other, is_same_way));
+}
+
+/// Records of files that are like no other by numbers: small ones of a directory are one. Where they are
+/// few, they go with those of the directory above: a tree of directories with a file each is one record.
 fn named(files: Vec<GroupedFile<'_>>) -> Vec<FileGroup> {
     let mut records = Vec::new();
-    let mut by_directory: BTreeMap<(&str, bool), Vec<Vec<GroupedFile<'_>>>> = BTreeMap::new();
+    let mut small = SmallFiles::new();
     for next in files {
-        let FileProfile { path, is_removed, .. } = next.file;
-        match path.rsplit_once('/').filter(|_| next.is_small() && !path.contains(['{', '}'])) {
-            Some((directory, _)) => {
-                let alike = by_directory.entry((directory, *is_removed)).or_default();
-                put(alike, next, |one, other| one.is_like(other, is_same_way));
-            }
+        let path = &next.file.path;
+        let may_be_named = path.starts_with('/') && !path.contains(['{', '}']);
+        match path.rsplit_once('/').filter(|_| may_be_named && next.is_small()) {
+            Some((directory, _)) => put_in_directory(&mut small, directory, next),
             None => records.push(record(path, &[next])),
         }
     }
-    for ((directory, _), alike) in by_directory {
-        records.extend(alike.iter().map(|files| match files.as_slice() {
-            [one] => record(&one.file.path, files),
-            files => {
-                let name = |one: &GroupedFile<'_>| {
-                    one.file.path.rsplit_once('/').map_or("", |(_, name)| name).to_owned()
-                };
-                let names = files.iter().map(name).collect();
-                FileGroup { names, ..record(&format!("{directory}/{NAME}"), files) }
+    while let Some(((_, directory, _), alike)) = small.pop_first() {
+        let above = directory.rsplit_once('/').map(|(above, _)| above);
+        for files in alike {
+            match above {
+                Some(above) if files.len() < NAMES_MIN => {
+                    files.into_iter().for_each(|one| put_in_directory(&mut small, above, one));
+                }
+                _ => records.push(below(&files)),
             }
-        }));
+        }
     }
     records
+}
+
+/// One record of small files, with their paths from the deepest directory that they share.
+fn below(files: &[GroupedFile<'_>]) -> FileGroup {
+    let [first, _, ..] = files else {
+        return record(files.first().map_or("", |one| &one.file.path), files);
+    };
+    let mut directory = first.file.path.as_str();
+    // All paths are absolute, so all are below the root.
+    while files.iter().any(|one| name_below(directory, &one.file.path).is_none()) {
+        directory = directory.rsplit_once('/').map_or("", |(above, _)| above);
+    }
+    let name = |one: &GroupedFile<'_>| name_below(directory, &one.file.path).map(str::to_owned);
+    let names = files.iter().filter_map(name).collect();
+    FileGroup { names, ..record(&format!("{directory}/{NAME}"), files) }
+}
+
+/// The rest of a path below a directory.
+fn name_below<'a>(directory: &str, path: &'a str) -> Option<&'a str> {
+    path.strip_prefix(directory)?.strip_prefix('/')
 }
 
 fn files(group: FileGroup) -> Vec<FileProfile> {

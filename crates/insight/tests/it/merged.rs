@@ -161,6 +161,52 @@ fn shared_files_of_many_steps_and_small_files_are_few_records() {
     assert_eq!(bytes(&again), bytes(&job));
 }
 
+/// As a clone has them: few small files of each directory are used in the same way.
+#[test]
+fn few_small_files_of_each_directory_are_one_record_of_the_directory_above() {
+    let transfers =
+        |bytes: u64| Transfers { number: 1, bytes, highest: bytes, ..Transfers::default() };
+    let written = |bytes| FileUse { opens: 1, writes: transfers(bytes), ..FileUse::default() };
+    let both = |bytes| FileUse { reads: transfers(bytes), ..written(bytes) };
+    let large = FileUse { rank: 1, opens: 1, writes: transfers(8 << 20), ..FileUse::default() };
+    let all = [
+        ("/clone/.git/description", written(73)),
+        ("/clone/.git/logs/HEAD", written(203)),
+        ("/clone/.git/logs/refs/heads/main", written(204)),
+        ("/clone/.git/refs/remotes/origin/HEAD", written(30)),
+        ("/clone/.git/HEAD", both(21)),
+        ("/clone/.git/info/exclude", both(240)),
+        ("/clone/.git/objects/pack/pack", large),
+        ("/other", written(5)),
+    ];
+    let file = |(path, one): (&str, FileUse)| {
+        let size = one.writes.highest;
+        FileProfile { path: path.into(), size, uses: vec![one], ..FileProfile::default() }
+    };
+    let job = JobProfile { files: all.map(file).to_vec(), ..JobProfile::default() };
+    let (text, again) = again(&job);
+    let value: Value = serde_json::from_str(&text).expect("JSON");
+    let records = value["files"].as_array().expect("files").iter();
+    let mut records: Vec<(&str, usize)> = records
+        .map(|one| {
+            let names = one["names"].as_array().map_or(0, Vec::len);
+            (one["path"].as_str().expect("a path"), names)
+        })
+        .collect();
+    records.sort_unstable();
+    let expected = [
+        ("/clone/.git/objects/pack/pack", 0),
+        ("/clone/.git/{*}", 2),
+        ("/clone/.git/{*}", 4),
+        ("/other", 0),
+    ];
+    assert_eq!(records, expected, "{text}");
+    assert_eq!(uses(&again), uses(&job));
+    let bytes =
+        |job: &JobProfile| -> u64 { job.files.iter().map(|file| file.transfers()[1].bytes).sum() };
+    assert_eq!(bytes(&again), bytes(&job));
+}
+
 /// Advice that comes from the store is the advice that was given.
 #[test]
 fn advice_on_all_workloads_is_the_same_after_they_were_stored() {

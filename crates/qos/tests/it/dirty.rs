@@ -180,6 +180,19 @@ fn a_job_whose_bytes_cannot_leave_passes_until_they_do() {
     assert!(!memory.write(0), "some have left");
 }
 
+/// The files of a round of writeback leave together.
+#[test]
+fn a_bound_holds_where_bytes_leave_every_eight_seconds() {
+    let mut memory = Memory::new(1, true);
+    memory.bounds.set_bound(job(0), 8 * MIB);
+    for millis in 0..40_000_u32 {
+        memory.device_works = millis % 8000 == 7999;
+        memory.stream(0);
+        memory.pass();
+        assert!(memory.held[0] <= 8 * MIB, "{} bytes after {millis} ms", memory.held[0]);
+    }
+}
+
 #[test]
 fn many_jobs_of_a_user_count_together() {
     let mut bounds = DirtyBounds::new(MEMORY);

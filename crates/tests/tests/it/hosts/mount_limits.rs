@@ -1,6 +1,7 @@
 //! Requests of one job through a mount stop no others: those that wait for another host, and those that
 //! wait for a limit of their user (`forebay qos`). A rule finds the user and the job of a program behind
-//! a mount. Network namespaces need root, a mount needs `/dev/fuse`; without them the tests are skipped.
+//! a mount, and no user gets the share of another one by its job's name. Network namespaces need root, a
+//! mount needs `/dev/fuse`; without them the tests are skipped.
 
 use crate::support::agent::{Mount, signal};
 use crate::support::mounted::{UringEnabled, has_ended};
@@ -171,6 +172,39 @@ fn a_rule_limits_one_user_of_a_mount_and_no_other() {
     }
     // So that they end soon.
     world.ok("a", &["qos", "delete", "cap"]);
+    drop(readers);
+    let server = mount.pid;
+    drop(mount);
+    wait_for("the mount's end", || has_ended(server.cast_signed()));
+    world.end();
+}
+
+/// The other user has six times as many readers, and gives them the name of the first one's job.
+#[test]
+fn a_user_that_names_the_job_of_another_has_its_own_share() {
+    let Some(world) = world() else { return };
+    world.shell("b", "mkdir /forebay/far", "");
+    world.ok("b", &["run", "-q", "--", "python3", "-c", MAKER, "/forebay/far", "8"]);
+    let Some(mount) = Mount::new(&world, "a") else { return world.end() };
+    if !world.throttle("a", "80mbit", "256kb") {
+        return;
+    }
+    world.ok("a", &["qos", "set", "shares", "*", "weight=100"]);
+    let files: Vec<_> = (0..8).map(|number| format!("{}/far/{number}", mount.at)).collect();
+    let mut readers: Vec<_> = (0..4).map(|_| start(&mount, "7001", "job", &files)).collect();
+    readers.extend((0..24).map(|_| start(&mount, "7002", "job", &files)));
+    let readers = Programs(readers);
+    let of = |user: u64| moved(&world, user, "job");
+    wait_for("both users", || of(7001) > 0 && of(7002) > 0);
+    let first = (of(7001), of(7002));
+    wait_for("8 MiB of the first user", || of(7001) >= first.0 + 8 * MIB);
+    let last = (of(7002), of(7001));
+    let (other, own) = (last.0 - first.1, last.1 - first.0);
+    let shown = jobs(&world);
+    assert!(other < 3 * own, "{own} bytes of the job's user, {other} of the other one: {shown:?}");
+    // So that they end soon.
+    world.unthrottle("a");
+    world.ok("a", &["qos", "delete", "shares"]);
     drop(readers);
     let server = mount.pid;
     drop(mount);

@@ -1,11 +1,12 @@
 //! Crowds: a job of many processes gets the share of one job, whatever it forks; minima that the way to
-//! another host cannot give are refused; rules that contradict one another are named.
+//! another host cannot give are refused; rules that contradict one another are named; processes that
+//! ended leave nothing behind.
 //!
 //! Network namespaces need root. Without it the tests are skipped.
 
 use crate::support::agent::signal;
-use crate::support::wait_for;
 use crate::support::world::World;
+use crate::support::{in_time, wait_for};
 use serde_json::Value;
 use std::process::{Child, Stdio};
 
@@ -95,6 +96,58 @@ fn a_job_of_many_processes_gets_the_share_of_one_job() {
         "{processes} processes moved {of_crowd} bytes, one of another job {of_single}"
     );
     drop((crowd, single));
+    world.end();
+}
+
+/// Forks processes, twenty at a time, that read 4 KiB of a file of another host and end: file, processes.
+const FORKS: &str = r#"
+import os, sys
+fd, running = os.open(sys.argv[1], os.O_RDONLY), 0
+def end():
+    assert os.wait()[1] == 0
+for n in range(int(sys.argv[2])):
+    if running == 20: end()
+    else: running += 1
+    if os.fork() == 0:
+        at = n % 16
+        os._exit(os.pread(fd, 4096, at << 20) != bytes([at]) * 4096)
+for _ in range(running): end()
+"#;
+
+/// `make soak` forks 10,000.
+#[test]
+fn a_job_that_forks_thousands_of_processes_is_one_account_and_leaves_nothing() {
+    /// Most memory that a daemon needs for them: it keeps the figures of some.
+    const MORE_MAX: u64 = 48 * MIB;
+    const AT_A_TIME: u64 = 500;
+    let Some(world) = world() else { return };
+    world.ok("a", &["qos", "set", "shares", "*", "weight=100"]);
+    let single = Crowd::start(&world, "single", 1);
+    wait_for("the other job", || moved(&world, "single") > 0);
+    let memory = || world.daemon("a")["state"]["rss"].as_u64().expect("a number");
+    let (programs, memory_before, moved_before) =
+        (world.programs("a"), memory(), moved(&world, "single"));
+    let processes = testkit::rounds(2000).next_multiple_of(AT_A_TIME);
+    let number = AT_A_TIME.to_string();
+    let words =
+        ["run", "-q", "--job", "forks", "--", "python3", "-c", FORKS, "/forebay/file", &number];
+    for _ in 0..processes / AT_A_TIME {
+        in_time("the processes", || world.ok("a", &words));
+    }
+    assert!(moved(&world, "single") > moved_before, "the other job stands still");
+    let shown = show(&world);
+    let own: Vec<&Value> = shown["jobs"]
+        .as_array()
+        .expect("jobs")
+        .iter()
+        .filter(|one| one["job"] == "forks")
+        .collect();
+    let [own] = own.as_slice() else { panic!("one account: {shown}") };
+    assert_eq!(own["requests"].as_u64(), Some(processes), "{own}");
+    wait_for("all to be gone", || world.programs("a") <= programs);
+    let more = memory().saturating_sub(memory_before);
+    assert!(more <= MORE_MAX, "{more} bytes more after {processes} processes");
+    drop(single);
     world.end();
 }
 

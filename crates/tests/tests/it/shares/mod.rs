@@ -1,6 +1,7 @@
 //! Shares of jobs beyond `hosts::limits`: bounds on dirty bytes, turns at the backing store, crowds of
-//! processes, and minima that nothing can give.
+//! processes, minima that nothing can give, and jobs below their shares.
 
+mod below;
 mod by_sets;
 mod crowds;
 mod dirty;
