@@ -9,7 +9,7 @@
 //!  1. The same calls in the same order choose the same targets on every host.
 //!  2. A target that is down gets nothing; one that is slow gets nothing while another is not.
 //!  3. Corrected performance is at most `max_perf`, and at least a sixteenth of it, or of what was
-//!     measured before: a target that is suspected keeps getting the objects that show whether it is slow.
+//!     measured before: a suspected target keeps getting the objects that show whether it is slow.
 //!
 //! Elsewhere: the caps that enforce `max_perf` are buckets of the scheduler.
 

@@ -1,8 +1,8 @@
 //! Shares and limits of jobs (`forebay qos`) on the way to other hosts, with a rule and without.
 //!
-//! What each host sends is limited (`Hosts::throttle`), so that jobs share a link and not this machine's
-//! processors. Programs run on the first host and read files of the second one, unless a row says
-//! otherwise. Each load (`worker::load`) is a job.
+//! The rate at which each host sends is limited (`Hosts::throttle`), so that jobs share a link and not
+//! this machine's processors. Programs run on the first host and read files of the second one, unless a
+//! row says otherwise. Each load (`worker::load`) is a job.
 
 use crate::environment::hosts::Hosts;
 use crate::measure::{interrupt, programs, quiet};
@@ -77,7 +77,7 @@ pub(crate) fn measure(settings: &Settings, report: &mut Report) -> Result<(), St
     Ok(())
 }
 
-/// What a load has done so far.
+/// The transfers of a load so far.
 #[derive(Clone, Copy)]
 struct LoadCount {
     operations: f64,

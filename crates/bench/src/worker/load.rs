@@ -23,7 +23,7 @@ pub(crate) fn main(words: &[String]) -> Result<(), String> {
     run(path, block, threads).map_err(|error| format!("{path}: {error}"))
 }
 
-/// What the threads did.
+/// The transfers of all threads.
 #[derive(Default)]
 struct LoadDone {
     number: AtomicU64,

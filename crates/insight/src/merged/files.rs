@@ -3,8 +3,8 @@
 //!
 //! In a pattern `{}` stands for a number, and `{05}` for one of five digits with zeros before it:
 //! `/out/part{}` with the numbers 0 to 1,023. Small files of a directory that are read, or written, or
-//! both are one record, too: `/project/hooks/{*}` with their names. A few of a directory are in the record
-//! of one above: `/project/{*}` with the name `info/exclude`.
+//! both are one record, too: `/project/hooks/{*}` with their names. A few of a directory are in the
+//! record of one above: `/project/{*}` with the name `info/exclude`.
 
 use super::alike::{self, Member, Spread};
 use super::runs::Runs;

@@ -205,7 +205,7 @@ impl ExtentHints {
     }
 }
 
-/// The tag, in 32 bits, never 0. What it finds is compared, so a cheap one is enough.
+/// The tag, in 32 bits, never 0. An extent that it finds is compared, so a cheap one is enough.
 const fn tag_of(inode: Inode, start: u64) -> u64 {
     (inode.0 ^ start.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 | 1
 }
