@@ -511,7 +511,9 @@ impl World {
         let known = host.disk.membership.as_ref();
         let first = known.map(|bytes| Membership::from_bytes(bytes).expect("what a node stored"));
         let first = first.unwrap_or_else(|| initial(&setup));
-        let node = match &host.disk.consensus {
+        // Before both are stored nothing is sent.
+        let stored = host.disk.consensus.as_ref().filter(|(_, tail)| !tail.is_empty());
+        let node = match stored {
             Some((base, tail)) => Node::restore(settings, Some((base, tail)), first, now),
             None if is_first => Node::begin(settings, first, now),
             None => Node::restore(settings, None, first, now),

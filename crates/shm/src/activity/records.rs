@@ -25,7 +25,6 @@ use super::{ActivitySegment, BLOCK_BYTES, BLOCKS, BlockIndex, Lane, OwnBlock, ad
 use super::{spread, weighted};
 use crate::segment::SharedEntry;
 use crate::sync::{AtomicU32, AtomicU64};
-use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use wire::Inode;
 use wire::errno::Result;
@@ -365,11 +364,14 @@ const fn place_of(block: BlockIndex, slot: usize) -> u32 {
     ((records_of(block) + slot * RECORD_BYTES) / PLACE_BYTES) as u32
 }
 
-/// The slots of the records that a file may use.
-const fn slots_of(inode: Inode) -> Range<usize> {
-    let spread = (inode.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
-    let first = 1 + ((spread * (RECORD_COUNT - PROBES)) >> 32);
-    first..first + PROBES
+/// Where the search for the record of a file begins.
+const fn first_of(inode: Inode) -> usize {
+    (inode.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
+}
+
+/// The slot that a search looks at in its step.
+const fn slot_of(first: usize, step: usize) -> usize {
+    1 + first.wrapping_add(step) % (RECORD_COUNT - 1)
 }
 
 impl FileRecord {
@@ -433,8 +435,9 @@ impl ActivitySegment {
     fn find(&self, lane: Lane, open: OpenWords<'_>) -> Option<&FileRecord> {
         let OpenWords { place, inode, parent } = open;
         let FileRecords(records) = self.segment.entry(records_of(lane.block)).ok()?;
-        let slots = slots_of(inode);
-        for (slot, record) in slots.clone().zip(records.get(slots)?) {
+        let mut slot = slot_of(first_of(inode), 0);
+        for _ in 0..PROBES {
+            let record = records.get(slot)?;
             let key = record.key.load(Acquire);
             let is_taken = key == 0 && {
                 let taken = record.key.compare_exchange(0, inode.0, AcqRel, Acquire);
@@ -453,6 +456,7 @@ impl ActivitySegment {
                 place.store(place_of(lane.block, slot), Relaxed);
                 return Some(record);
             }
+            slot = if slot + 1 < RECORD_COUNT { slot + 1 } else { 1 };
         }
         let Block { merged, .. } = self.block(lane.block).ok()?;
         let nobodys = place_of(lane.block, 0);
@@ -468,8 +472,9 @@ impl ActivitySegment {
     /// for: an extent comes whole.
     #[cold]
     pub fn count_source(&self, lane: Lane, inode: Inode, source: SlowSource, bytes: u64) {
-        let known = slots_of(inode).find_map(|slot| {
-            let record = self.record(lane.block, slot).ok()?;
+        let first = first_of(inode);
+        let known = (0..PROBES).find_map(|step| {
+            let record = self.record(lane.block, slot_of(first, step)).ok()?;
             (record.key.load(Acquire) == inode.0).then_some(record)
         });
         let Some(record) = known.or_else(|| self.record(lane.block, 0).ok()) else { return };
