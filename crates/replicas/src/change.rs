@@ -35,6 +35,9 @@ pub enum Change {
         daemon: DaemonIndex,
         /// The start that died.
         incarnation: u64,
+        /// Newest version of the table that was granted to the daemon with its lease: up to this
+        /// one it may have acted on what the table says.
+        known: u64,
     },
     /// A daemon takes part, again or for the first time.
     Up {
@@ -93,6 +96,24 @@ impl Unit {
         self.since = since;
     }
 
+    /// A primary knew this version of the table, perhaps, and acknowledged without the copies that
+    /// had left then.
+    fn acted(&mut self, known: u64) {
+        for copy in self.copies.iter_mut().filter(|copy| copy.left_at <= known) {
+            copy.left_at = 0;
+        }
+    }
+
+    /// A copy that has every acknowledged byte becomes the primary.
+    fn crown(&mut self, daemon: DaemonIndex, since: u64) {
+        for copy in self.copies.iter_mut().filter(|copy| copy.daemon == daemon) {
+            if copy.state != CopyState::InSync {
+                (copy.state, copy.since, copy.left_at) = (CopyState::InSync, since, 0);
+            }
+        }
+        self.succeed(daemon, since);
+    }
+
     fn copy_mut(&mut self, of: CopyId) -> Result<&mut CopyRow, Refused> {
         if self.epoch != of.of.epoch || self.primary.is_none() {
             return Err(Refused);
@@ -109,12 +130,12 @@ impl Table {
     /// `Refused`; the table is as it was.
     pub fn apply(&mut self, change: &Change) -> Result<(), Refused> {
         match *change {
-            Change::Down { daemon, incarnation } => {
+            Change::Down { daemon, incarnation, known } => {
                 let holder = self.holder(daemon).ok_or(Refused)?;
                 if holder.presence == Presence::Down || holder.incarnation != incarnation {
                     return Err(Refused);
                 }
-                self.down(daemon);
+                self.down(daemon, known);
             }
             Change::Up { daemon, incarnation, domain, is_empty } => {
                 let holder = Holder { domain, presence: Presence::Up, incarnation };
@@ -133,7 +154,7 @@ impl Table {
                 if copy.state != CopyState::Joining {
                     return Err(Refused);
                 }
-                copy.state = CopyState::InSync;
+                (copy.state, copy.left_at) = (CopyState::InSync, 0);
             }
             Change::Drop { of } => self.remove(of)?,
             Change::HandOver { of } => {
@@ -145,6 +166,7 @@ impl Table {
                 unit.succeed(of.daemon, since);
                 // The primary before proposed it, and serves nothing since.
                 unit.is_successor = false;
+                unit.acted(u64::MAX);
             }
         }
         self.version += 1;
@@ -177,26 +199,44 @@ impl Table {
         loads
     }
 
-    fn down(&mut self, daemon: DaemonIndex) {
+    fn down(&mut self, daemon: DaemonIndex, known: u64) {
         if let Some(holder) = self.holders.get_mut(usize::from(daemon.0)) {
             holder.presence = Presence::Down;
         }
         let (since, mut loads) = (self.version + 1, self.loads());
         for unit in &mut self.units {
-            unit.copies.retain(|copy| copy.daemon != daemon || copy.state != CopyState::Joining);
+            let is_primary = unit.primary == Some(daemon);
+            if is_primary {
+                unit.acted(known);
+            }
+            unit.copies.retain(|copy| {
+                copy.daemon != daemon || copy.state != CopyState::Joining || copy.left_at > 0
+            });
             for copy in unit.copies.iter_mut().filter(|copy| copy.daemon == daemon) {
                 if copy.state == CopyState::InSync {
+                    copy.left_at = since;
+                }
+                if copy.state != CopyState::Behind {
                     (copy.state, copy.since) = (CopyState::Behind, since);
                 }
             }
-            if unit.primary != Some(daemon) {
+            if !is_primary {
                 continue;
             }
             let load = |it: &DaemonIndex| loads.get(usize::from(it.0)).copied().unwrap_or(0);
-            let successor = unit.with(CopyState::InSync).min_by_key(|it| (load(it), it.0));
+            let holders = &self.holders;
+            let is_present = |copy: &&CopyRow| {
+                let holder = holders.get(usize::from(copy.daemon.0));
+                holder.is_some_and(|holder| holder.presence != Presence::Down)
+            };
+            let able = unit.copies.iter().filter(|copy| copy.has_all()).filter(is_present);
+            let order = |copy: &&CopyRow| {
+                (copy.state != CopyState::InSync, load(&copy.daemon), copy.daemon.0)
+            };
+            let successor = able.min_by_key(order).map(|copy| copy.daemon);
             unit.primary = None;
             if let Some(successor) = successor {
-                unit.succeed(successor, since);
+                unit.crown(successor, since);
                 if let Some(load) = loads.get_mut(usize::from(successor.0)) {
                     *load += 1;
                 }
@@ -217,7 +257,7 @@ impl Table {
         if before.presence == Presence::Up {
             // It started again before anyone missed it. Only the others know what was
             // under way.
-            self.down(daemon);
+            self.down(daemon, u64::MAX);
         }
         if let Some(holder) = self.holders.get_mut(index) {
             *holder = as_it_is;
@@ -232,21 +272,22 @@ impl Table {
     /// A daemon returns: its part in a unit.
     fn returned(&mut self, index: UnitIndex, daemon: DaemonIndex, is_empty: bool, since: u64) {
         let Some(unit) = self.units.get(index.0 as usize) else { return };
-        let is_last = unit.primary.is_none() && unit.last == daemon;
+        let is_waiting = unit.primary.is_none();
         let best = ranked(self, index).into_iter().find(|&it| self.is_up(it));
         let Ok(unit) = self.unit_mut(index) else { return };
         if is_empty {
             unit.copies.retain(|copy| copy.daemon != daemon);
         }
-        if is_last && !is_empty {
-            for copy in unit.copies.iter_mut().filter(|copy| copy.daemon == daemon) {
-                (copy.state, copy.since) = (CopyState::InSync, since);
-            }
-            unit.succeed(daemon, since);
-        } else if is_last && let Some(best) = best {
+        if is_waiting && unit.copy(daemon).is_some_and(CopyRow::has_all) {
+            unit.crown(daemon, since);
+        } else if is_waiting
+            && !unit.copies.iter().any(CopyRow::has_all)
+            && let Some(best) = best
+        {
             // No copy is left. Old bytes that others have are not to be read.
             unit.lost_at = since;
-            unit.copies = vec![CopyRow { daemon: best, since, state: CopyState::InSync }];
+            let state = CopyState::InSync;
+            unit.copies = vec![CopyRow { daemon: best, since, state, left_at: 0 }];
             unit.succeed(best, since);
             unit.is_successor = false;
         }
@@ -269,7 +310,7 @@ impl Table {
         if unit.copies.len() == ROWS_MAX {
             return Err(Refused);
         }
-        unit.copies.push(CopyRow { daemon, since, state: CopyState::Joining });
+        unit.copies.push(CopyRow { daemon, since, state: CopyState::Joining, left_at: 0 });
         Ok(())
     }
 
@@ -280,7 +321,7 @@ impl Table {
         let copy = unit.copy_mut(of)?;
         match copy.state {
             CopyState::InSync if !is_primary => {
-                (copy.state, copy.since) = (CopyState::Behind, since);
+                (copy.state, copy.since, copy.left_at) = (CopyState::Behind, since, since);
             }
             CopyState::InSync => return Err(Refused),
             _ => unit.copies.retain(|copy| copy.daemon != of.daemon),

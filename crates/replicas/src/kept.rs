@@ -174,6 +174,17 @@ impl Kept {
         }
     }
 
+    /// The primary's memory of requests, with those that this copy was quicker to do.
+    pub(crate) fn learn_replies(&mut self, replies: Replies) {
+        self.replies = replies;
+        for begun in self.under_way.iter().filter(|begun| begun.is_done) {
+            if let Some(requested) = &begun.operation.requested {
+                let stamp = begun.operation.stamp;
+                self.replies.end(requested, stamp, Outcome::Done(stamp));
+            }
+        }
+    }
+
     /// An operation is on all copies that count.
     pub(crate) fn settle(&mut self, stamp: Stamp) {
         self.under_way.retain(|begun| begun.operation.stamp != stamp);

@@ -5,8 +5,8 @@
 //! nanoseconds.
 //!
 //! From `cluster` come the table (`adopt`), the lease until which this daemon counts as alive
-//! (`lease`), and the version of the table for which all leases of dead daemons have ended
-//! (`settled`).
+//! (`lease`) with the version of the table that it may act on, and the version for which all leases
+//! of dead daemons have ended (`settled`).
 //!
 //! | event | steps |
 //! |---|---|
@@ -28,7 +28,7 @@ use crate::change::{Change, CopyId, Reign};
 use crate::kept::Kept;
 use crate::operation::{ByteRange, Kind, Object, Operation, Requested, Source, Stamp};
 use crate::placement::UnitIndex;
-use crate::table::{CopyState, Presence, Table, Unit};
+use crate::table::{CopyRow, CopyState, Presence, Table, Unit};
 use primary::Primary;
 use pulls::Pulls;
 use secondary::Secondary;
@@ -214,6 +214,7 @@ struct Context<'a> {
     now: i64,
     own: DaemonIndex,
     lease_until: i64,
+    granted: u64,
     settled: u64,
     settings: &'a Settings,
     table: &'a Table,
@@ -270,6 +271,7 @@ pub struct Node {
     tokens: TokenBucket,
     counters: Counters,
     lease_until: i64,
+    granted: u64,
     settled: u64,
     now: i64,
     ticked_at: i64,
@@ -297,6 +299,7 @@ impl Node {
             tokens: TokenBucket::new(settings.fill_bytes_per_second),
             counters: Counters::default(),
             lease_until: i64::MIN,
+            granted: 0,
             settled: 0,
             now,
             ticked_at: now,
@@ -337,6 +340,7 @@ impl Node {
             now: self.now,
             own: self.settings.own,
             lease_until: self.lease_until,
+            granted: self.granted,
             settled: self.settled,
             settings: &self.settings,
             table: &self.table,
@@ -430,7 +434,8 @@ impl Node {
             let primary = self.with(index, out, |_, _, cx| Primary::new(of, unit, cx.table, cx));
             self.roles.insert(index, Role::Primary(primary));
         } else if !stays && let Some(lane) = lane {
-            let secondary = Secondary::new(lane, is_in_sync, self.now);
+            let has_all = row.is_some_and(CopyRow::has_all);
+            let secondary = Secondary::new(lane, (is_in_sync, has_all), self.now);
             self.roles.insert(index, Role::Secondary(secondary));
         }
         self.with(index, out, |role, kept, cx| match role {
@@ -468,14 +473,26 @@ impl Node {
         }
     }
 
-    /// Until when this daemon counts as alive for sure. It serves nothing later.
-    pub fn lease(&mut self, until: i64, now: i64, out: &mut Vec<Action>) {
+    /// Until when this daemon counts as alive for sure: it serves nothing later. Until then it may
+    /// act on what the table of this version says; `Change::Down` names that version.
+    pub fn lease(&mut self, until: i64, version: u64, now: i64, out: &mut Vec<Action>) {
         self.now = now;
-        let was_over = now >= self.lease_until;
+        let may_more = now >= self.lease_until || version > self.granted;
         self.lease_until = until;
-        if was_over {
+        self.granted = version.max(self.granted);
+        if may_more {
             self.go_on(out);
         }
+    }
+
+    /// Whether something waits until a newer version of the table is granted.
+    #[must_use]
+    pub fn waits_for_grant(&self) -> bool {
+        let waits = |role: &Role| match role {
+            Role::Primary(primary) => primary.left_at > self.granted,
+            Role::Secondary(_) => false,
+        };
+        self.busy.iter().filter_map(|unit| self.roles.get(unit)).any(waits)
     }
 
     /// No daemon that is down in this version of the table has a lease any more.

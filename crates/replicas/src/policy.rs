@@ -7,7 +7,7 @@
 
 use crate::change::{Change, CopyId, Reign};
 use crate::placement::{UnitIndex, chosen, ranked};
-use crate::table::{CopyState, Table, Unit};
+use crate::table::{CopyState, ROWS_MAX, Table, Unit};
 use wire::DaemonIndex;
 
 /// Units that a daemon is filled with at a time. More would share its bandwidth and all end late:
@@ -111,11 +111,21 @@ impl View<'_> {
         let kept: Vec<DaemonIndex> =
             safe.iter().copied().filter(|daemon| chosen.contains(daemon)).collect();
         let next = missing.into_iter().find(|&daemon| self.may_add(daemon, &kept, joining));
-        next.filter(|_| coming.is_empty()).map(|daemon| self.add(daemon))
+        next.filter(|_| coming.is_empty()).and_then(|daemon| self.add(daemon))
     }
 
-    fn add(&self, daemon: DaemonIndex) -> Advice {
-        Advice::Propose(Change::Add { of: self.of(), daemon })
+    /// The copy at a daemon begins, once the unit has a row for it: the oldest bytes give theirs, or
+    /// a copy that leaves its daemon anyway.
+    fn add(&self, daemon: DaemonIndex) -> Option<Advice> {
+        if self.unit.copies.len() < ROWS_MAX || self.unit.copy(daemon).is_some() {
+            return Some(Advice::Propose(Change::Add { of: self.of(), daemon }));
+        }
+        let behind = self.unit.copies.iter().filter(|copy| copy.state == CopyState::Behind);
+        let oldest = behind.min_by_key(|copy| (copy.left_at > 0, copy.since));
+        let mut in_sync = self.unit.with(CopyState::InSync);
+        let leaves = |it: &DaemonIndex| !self.table.is_up(*it) && self.unit.primary != Some(*it);
+        let least = oldest.map(|copy| copy.daemon).or_else(|| in_sync.find(leaves));
+        least.and_then(|daemon| self.drop_copy(daemon))
     }
 
     /// Whether a copy at this daemon may begin, apart from these.
@@ -142,13 +152,13 @@ impl View<'_> {
         if coming.len() <= needed
             && let Some(daemon) = returned.find(|&daemon| self.may_add(daemon, &staying, joining))
         {
-            return Some(self.add(daemon));
+            return self.add(daemon);
         }
         if coming.len() >= needed {
             return None;
         }
         let all = ranked(self.table, self.index);
         let next = all.into_iter().find(|&daemon| self.may_add(daemon, &staying, joining));
-        next.map(|daemon| self.add(daemon))
+        next.and_then(|daemon| self.add(daemon))
     }
 }

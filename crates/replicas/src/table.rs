@@ -2,6 +2,7 @@
 //! same consensus, in one order, and every daemon applies it by the same code (`change`).
 //!
 //!   (none) --Add--> joining --InSync--> in sync --Drop, Down--> behind --Add--> joining
+//!                                          ^--- nothing was acknowledged without it ---'
 //!
 //! | state of a copy | it has | it may |
 //! |---|---|---|
@@ -9,8 +10,12 @@
 //! | joining | what it was sent: it is refilled, or catches up | nothing |
 //! | behind | what it had when it was dropped or died | begin to catch up |
 //!
+//! A copy that is dropped, or whose daemon counts as dead, goes on to have every acknowledged byte
+//! until the primary may know that it is dropped (`CopyRow::left_at`). If the primary dies before,
+//! that copy may become the primary, so a false alarm beside a death loses nothing.
+//!
 //! A unit is *degraded* with fewer copies in sync than it should have, and *lost* without a
-//! primary: the daemon that had the last copy in sync is down.
+//! primary: the daemons that have every acknowledged byte are down.
 //!
 //! Invariants
 //! 1. The primary is a copy in sync. A unit has one primary at most, and its epoch advances when it
@@ -72,6 +77,17 @@ pub struct CopyRow {
     pub since: u64,
     /// Its state.
     pub state: CopyState,
+    /// Version of the table with which it left the copies in sync. 0: something may have been
+    /// acknowledged without it since.
+    pub left_at: u64,
+}
+
+impl CopyRow {
+    /// Whether it has every acknowledged byte, as far as the table knows.
+    #[must_use]
+    pub fn has_all(&self) -> bool {
+        self.state == CopyState::InSync || self.left_at > 0
+    }
 }
 
 /// One unit.
@@ -88,7 +104,7 @@ pub struct Unit {
     pub is_successor: bool,
     /// Version of the table since which `epoch` is the epoch.
     pub since: u64,
-    /// The last primary. Without a primary it alone has every acknowledged byte.
+    /// The last primary.
     pub last: DaemonIndex,
     /// Version of the table at which all copies were lost. Files that are older have lost what they
     /// had here.
@@ -204,7 +220,7 @@ impl Table {
             }
         }
         for index in 0..table.units.len() {
-            let row = |daemon| CopyRow { daemon, since: 1, state: CopyState::InSync };
+            let row = |daemon| CopyRow { daemon, since: 1, state: CopyState::InSync, left_at: 0 };
             let copies = chosen(&table, UnitIndex(index as u32)).into_iter().map(row).collect();
             if let Some(unit) = table.units.get_mut(index) {
                 unit.copies = copies;

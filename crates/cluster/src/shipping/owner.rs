@@ -12,7 +12,7 @@ use wire::DaemonIndex;
 
 /// How long records wait for others before they are sent (the paper's Tsyn), unless somebody waits.
 pub const SHIP_NANOS: i64 = 100_000_000;
-/// Bytes of records after which a batch is sent at once.
+/// Bytes of records after which a batch is sent at once, and of batches that wait and become one.
 pub const BATCH_BYTES: usize = 256 << 10;
 /// Parcels of a lane that are on their way at once.
 const WINDOW: usize = 8;
@@ -110,8 +110,9 @@ struct LaneState {
     kept_bytes: usize,
     /// Number of the first kept parcel.
     first: u64,
-    /// Parcels of `kept` that were sent.
+    /// Parcels of `kept` that were sent, and those that were ever: what these contain stays.
     sent: usize,
+    ever_sent: usize,
     sent_at: i64,
     heard_at: i64,
     proposed_at: Option<i64>,
@@ -134,6 +135,36 @@ impl LaneState {
     fn keep(&mut self, load: Load, records: u64) {
         self.kept_bytes += load.bytes();
         self.kept.push_back(Kept { load, records });
+    }
+
+    /// Batches that waited for the window become one parcel. Else a follower on a link that takes long
+    /// would get a window of single operations in that time, and never have all of them.
+    fn join_waiting(&mut self) {
+        if self.sent < self.ever_sent {
+            return;
+        }
+        let (mut batches, mut bytes, mut records) = (Vec::new(), 0, 0);
+        for kept in self.kept.range(self.sent..) {
+            let Load::Records(batch) = &kept.load else { break };
+            bytes += batch.len();
+            if bytes > BATCH_BYTES && !batches.is_empty() {
+                break;
+            }
+            batches.push(Rc::clone(batch));
+            records = kept.records;
+        }
+        let fewer = batches.len().saturating_sub(1);
+        if fewer == 0 {
+            return;
+        }
+        self.kept.drain(self.sent..=self.sent + fewer);
+        let load = Load::Records(batches.concat().into());
+        self.kept.insert(self.sent, Kept { load, records });
+        if let LaneProgress::Records { complete } = &mut self.progress
+            && *complete > self.first + self.sent as u64
+        {
+            *complete -= fewer as u64;
+        }
     }
 }
 
@@ -297,6 +328,7 @@ impl Owner {
             kept_bytes: 0,
             first: 1,
             sent: 0,
+            ever_sent: 0,
             sent_at: now,
             heard_at: now,
             proposed_at: None,
@@ -372,6 +404,7 @@ impl Owner {
             lane.records = kept.records;
             lane.first += 1;
             lane.sent = lane.sent.saturating_sub(1);
+            lane.ever_sent = lane.ever_sent.saturating_sub(1);
             lane.sent_at = now;
         }
         if lane.progress == LaneProgress::Asked && stored >= 1 {
@@ -414,9 +447,9 @@ impl Owner {
             if lane.sent > 0 && now - lane.sent_at >= REPEAT_NANOS {
                 lane.sent = 0;
             }
-            while lane.sent < WINDOW
-                && let Some(kept) = lane.kept.get(lane.sent)
-            {
+            while lane.sent < WINDOW {
+                lane.join_waiting();
+                let Some(kept) = lane.kept.get(lane.sent) else { break };
                 let number = lane.first + lane.sent as u64;
                 let (first, records) = (lane.first, kept.records);
                 let contents = kept.load.contents();
@@ -426,6 +459,7 @@ impl Owner {
                     lane.sent_at = now;
                 }
                 lane.sent += 1;
+                lane.ever_sent = lane.ever_sent.max(lane.sent);
             }
             if lane.kept.is_empty() {
                 lane.heard_at = now;

@@ -5,6 +5,7 @@
 mod bytes;
 mod faults;
 mod policy;
+mod shipping;
 mod world;
 
 use faults::Faults;

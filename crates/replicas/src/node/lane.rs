@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 /// Numbers between the oldest order that is not settled and the next: what a copy has to remember.
 const NUMBERS_MAX: u64 = 256;
-/// Times that a copy may fail to get the bytes of an order.
-const ATTEMPTS_MAX: u32 = 8;
+/// Times that a copy may fail to get the bytes of an operation.
+pub(super) const ATTEMPTS_MAX: u32 = 8;
 
 pub(super) enum Phase {
     /// `Message::Open` was sent.

@@ -5,8 +5,9 @@
 //! Invariants
 //! 1. Of operations that overlap, one is under way. The others wait in their order of arrival, and
 //!    so do reads of a range that a write is changing.
-//! 2. An acknowledgement needs the primary's own bytes, every lane that counts, and that no copy
-//!    which was dropped may still be read (`fence_until`).
+//! 2. An acknowledgement needs the primary's own bytes, every lane that counts, that no copy which
+//!    was dropped may still be read (`fence_until`), and that the lease says so if one was dropped
+//!    that has every acknowledged byte so far (`left_at`).
 //! 3. Nothing begins before all copies in sync have told what they had under way (`gather`), and
 //!    nothing is acknowledged or read without the lease.
 
@@ -64,6 +65,9 @@ pub(super) struct Primary {
     reads: Vec<(Read, i64)>,
     lanes: Vec<Lane>,
     fence_until: i64,
+    /// Version of the table with which the last copy left. Before it is granted, nothing happens
+    /// that this copy has not.
+    pub left_at: u64,
     is_gathered: bool,
     hand_over: Option<CopyId>,
     proposed_at: i64,
@@ -85,6 +89,7 @@ impl Primary {
             reads: Vec::new(),
             lanes: Vec::new(),
             fence_until,
+            left_at: 0,
             is_gathered: false,
             hand_over: None,
             proposed_at: cx.now - REPEAT_NANOS,
@@ -99,6 +104,7 @@ impl Primary {
             let copy = unit.copy(lane.id.daemon).filter(|copy| copy.since == lane.id.since);
             copy.filter(|copy| copy.state != CopyState::Behind)
         };
+        self.left_at = unit.copies.iter().map(|copy| copy.left_at).max().unwrap_or(0);
         let fence_until = &mut self.fence_until;
         self.lanes.retain(|lane| {
             let stays = row(lane).is_some();
@@ -324,7 +330,8 @@ impl Primary {
 
     /// Time passed.
     pub(super) fn tick(&mut self, time: Timed, kept: &mut Kept, cx: &mut Context<'_>) {
-        for lane in &mut self.lanes {
+        let may_fill = cx.granted >= self.left_at;
+        for lane in self.lanes.iter_mut().filter(|lane| lane.is_in_sync || may_fill) {
             let waited = lane.tick(time.now, time.passed, cx.out);
             let limit = if lane.counts { SLOW_NANOS } else { 4 * SLOW_NANOS };
             let is_slow = waited > limit || lane.fails();

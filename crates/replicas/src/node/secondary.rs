@@ -38,12 +38,13 @@ pub(super) struct Secondary {
 }
 
 impl Secondary {
-    pub(super) fn new(lane: CopyId, is_in_sync: bool, now: i64) -> Secondary {
+    pub(super) fn new(lane: CopyId, (is_in_sync, has_all): (bool, bool), now: i64) -> Secondary {
         Secondary {
             lane,
             is_in_sync,
-            // The primary need not ask where it knows of the lane already.
-            is_opening: true,
+            // The primary need not ask where it knows of the lane already. A copy that may yet
+            // become the primary stays as it is until then.
+            is_opening: is_in_sync || !has_all,
             is_open: false,
             next: 1,
             taken: BTreeMap::new(),
@@ -144,7 +145,7 @@ impl Secondary {
             }
             Order::Replies(replies) => {
                 if is_new {
-                    kept.replies = replies;
+                    kept.learn_replies(replies);
                 }
                 self.ended(number, End::Done, cx);
             }

@@ -347,10 +347,14 @@ impl World {
             return;
         }
         let row = self.registry.table.unit(unit).expect("a unit");
-        for copy in row.with(CopyState::InSync).collect::<Vec<_>>() {
+        let known = self.registry.known[usize::from(index)];
+        let may_succeed = row.copies.iter().filter(|copy| {
+            let is_passed = row.primary == Some(DaemonIndex(index)) && copy.left_at <= known;
+            copy.state == CopyState::InSync || copy.left_at > 0 && !is_passed
+        });
+        for copy in may_succeed.map(|copy| copy.daemon).collect::<Vec<_>>() {
             let host = &self.hosts[usize::from(copy.0)];
-            let holder = self.registry.table.holder(copy).expect("a daemon");
-            if host.node.is_none() || host.incarnation != holder.incarnation {
+            if host.node.is_none() {
                 continue;
             }
             let found = self.cells(copy.0, unit, object, (cells.0 as usize, cells.1 as usize));

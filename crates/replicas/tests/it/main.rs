@@ -86,7 +86,7 @@ fn processes_stand_still_and_links_are_slow() {
 
 #[test]
 fn bytes_flip_and_clients_die() {
-    let tally = campaign("flips", 170, |seed| {
+    let tally = campaign("flips", 250, |seed| {
         (setup(seed), Faults { flips: 8, clients: 3, kills: 2, ..QUIET })
     });
     assert!(tally.repairs > 0);
@@ -94,7 +94,7 @@ fn bytes_flip_and_clients_die() {
 
 #[test]
 fn a_node_is_lost_with_all_that_it_has() {
-    campaign("losses", 70, |seed| {
+    campaign("losses", 100, |seed| {
         (setup(seed), Faults { losses: (2, 1), kills: 1, loss_percent: 1, ..QUIET })
     });
 }
@@ -120,7 +120,7 @@ fn memory_is_returned_in_pairs() {
 
 #[test]
 fn everything_at_once() {
-    campaign("all", 45, |seed| {
+    campaign("all", 350, |seed| {
         let faults = Faults {
             kills: 3,
             cuts: 2,

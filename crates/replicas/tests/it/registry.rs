@@ -21,6 +21,8 @@ pub(crate) struct Registry {
     pub(crate) table: Rc<Table>,
     heard: Vec<i64>,
     granted: Vec<i64>,
+    /// Newest version of the table that was granted to each daemon.
+    pub(crate) known: Vec<u64>,
 }
 
 /// The answer to a beat.
@@ -36,7 +38,8 @@ pub(crate) struct Grant {
 impl Registry {
     pub(crate) fn new(table: Table) -> Registry {
         let count = table.daemons().count();
-        Registry { table: Rc::new(table), heard: vec![0; count], granted: vec![0; count] }
+        let (heard, granted) = (vec![0; count], vec![0; count]);
+        Registry { table: Rc::new(table), heard, granted, known: vec![0; count] }
     }
 
     /// Whether the change was made.
@@ -61,6 +64,7 @@ impl Registry {
             return None;
         }
         self.granted[usize::from(from)] = now;
+        self.known[usize::from(from)] = self.table.version;
         let down = self.table.daemons().filter(|(_, it)| it.presence == Presence::Down);
         let quiet = down.map(|(it, _)| now - self.granted[usize::from(it.0)]).min();
         let quiet = quiet.unwrap_or(LEASE * 2);
@@ -74,7 +78,8 @@ impl Registry {
             let daemon = DaemonIndex(index as u16);
             let holder = *self.table.holder(daemon).expect("a daemon");
             if holder.presence != Presence::Down && now - self.heard[index] > DEAD {
-                self.apply(&Change::Down { daemon, incarnation: holder.incarnation });
+                let known = self.known[index];
+                self.apply(&Change::Down { daemon, incarnation: holder.incarnation, known });
             }
         }
         let mut advice = policy::next(&self.table);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use replicas::change::{Change, CopyId, Reign};
 use replicas::placement::{UnitIndex, chosen, unit_of};
 use replicas::policy::{self, Advice};
-use replicas::table::{CopyState, Presence, Table, Unsuitable};
+use replicas::table::{CopyRow, CopyState, Presence, Table, Unsuitable};
 use wire::{DaemonIndex, Inode};
 
 fn table(daemons: u32, domains: u32, goals: &[u8]) -> Table {
@@ -24,7 +24,10 @@ fn change(table: &Table, kind: usize, n: [u64; 3]) -> Change {
     let since = row.copy(daemon).map_or(n[2], |copy| copy.since);
     let copy = CopyId { of, daemon, since };
     match kind {
-        0 => Change::Down { daemon, incarnation: holder.incarnation },
+        0 => {
+            let known = table.version.saturating_sub(n[2] % 8);
+            Change::Down { daemon, incarnation: holder.incarnation, known }
+        }
         1 | 2 => Change::Up {
             daemon,
             incarnation: holder.incarnation + 1,
@@ -68,7 +71,7 @@ fn settle(table: &mut Table) {
 proptest! {
     #[test]
     fn any_changes_leave_a_table(
-        daemons in 3_u32..7,
+        daemons in 3_u32..12,
         list in prop::collection::vec((0_usize..8, prop::array::uniform3(0_u64..60)), 0..80),
     ) {
         let mut table = table(daemons, daemons, &[2, 3]);
@@ -93,8 +96,7 @@ proptest! {
                 // Without a primary nothing becomes one but what the last one has.
                 prop_assert!(row.primary.is_some() || row.in_sync() == 0);
                 let is_from_sync = |it: DaemonIndex| {
-                    let copy = earlier.copy(it);
-                    copy.is_some_and(|copy| copy.state == CopyState::InSync) || it == earlier.last
+                    earlier.copy(it).is_some_and(CopyRow::has_all)
                 };
                 let is_lost = row.lost_at > earlier.lost_at;
                 prop_assert!(is_same || is_lost || is_from_sync(row.last), "{:?}", change);
@@ -129,7 +131,8 @@ proptest! {
 #[test]
 fn a_dead_daemon_s_units_are_made_anew_by_all() {
     let mut table = table_of_many();
-    table.apply(&Change::Down { daemon: DaemonIndex(5), incarnation: 1 }).expect("it was up");
+    let down = Change::Down { daemon: DaemonIndex(5), incarnation: 1, known: 1 };
+    table.apply(&down).expect("it was up");
     let mut primaries = vec![0; 16];
     let mut filled = vec![0; 16];
     for (unit, row) in table.units() {
@@ -157,7 +160,7 @@ fn table_of_many() -> Table {
 fn the_most_endangered_unit_is_first() {
     let mut table = Table::initial(&[0, 1, 2, 3, 4, 5, 6, 7], &[3], 12, false).expect("a setup");
     for daemon in [DaemonIndex(1), DaemonIndex(2)] {
-        table.apply(&Change::Down { daemon, incarnation: 1 }).expect("it was up");
+        table.apply(&Change::Down { daemon, incarnation: 1, known: 1 }).expect("it was up");
     }
     let in_sync = |advice: &Advice| match advice {
         Advice::Propose(Change::Add { of, .. }) => table.unit(of.unit).expect("a unit").in_sync(),

@@ -357,11 +357,7 @@ impl World {
         let host = &mut self.hosts[usize::from(index)];
         let now = host.clock(self.now);
         if now - host.beaten_at >= BEAT {
-            host.beaten_at = now;
-            let version = host.node.as_ref().map_or(0, |node| node.table().version);
-            let (incarnation, is_empty) = (host.incarnation, host.is_empty);
-            let note = Note::Beat { incarnation, is_empty, sent: now, version };
-            self.send(index, REGISTRY, note);
+            self.beat(index);
         }
         let host = &mut self.hosts[usize::from(index)];
         let settled = host.settle.filter(|it| now >= it.at);
@@ -373,6 +369,16 @@ impl World {
         if !is_idle {
             self.with(index, Node::tick);
         }
+    }
+
+    fn beat(&mut self, index: u16) {
+        let host = &mut self.hosts[usize::from(index)];
+        let now = host.clock(self.now);
+        host.beaten_at = now;
+        let version = host.node.as_ref().map_or(0, |node| node.table().version);
+        let (incarnation, is_empty) = (host.incarnation, host.is_empty);
+        let note = Note::Beat { incarnation, is_empty, sent: now, version };
+        self.send(index, REGISTRY, note);
     }
 
     fn read_inbox(&mut self, index: u16) {
@@ -410,7 +416,8 @@ impl World {
         if host.settle.is_none_or(|it| it.version < grant.version) {
             host.settle = Some(Settle { version: grant.version, at });
         }
-        self.with(index, |node, now, out| node.lease(grant.sent + LEASE, now, out));
+        let (until, version) = (grant.sent + LEASE, grant.version);
+        self.with(index, |node, now, out| node.lease(until, version, now, out));
     }
 
     fn adopt(&mut self, index: u16, table: &Table) {
@@ -420,10 +427,14 @@ impl World {
         if is_dead {
             // It was declared dead and lives: it comes again, as after a restart.
             host.incarnation += 1;
-            self.with(index, |node, now, out| node.lease(i64::MIN, now, out));
+            self.with(index, |node, now, out| node.lease(i64::MIN, 0, now, out));
         }
         let incarnation = self.hosts[usize::from(index)].incarnation;
         self.with(index, |node, now, out| node.adopt(table, incarnation, now, out));
+        let node = self.hosts[usize::from(index)].node.as_ref();
+        if node.is_some_and(Node::waits_for_grant) {
+            self.beat(index);
+        }
     }
 
     fn fault(&mut self, fault: Fault) {
@@ -589,6 +600,11 @@ impl World {
     fn ask(&mut self, index: usize, sequence: u64) {
         let Some(op) = self.clients[index].ops.get_mut(&sequence) else { return };
         op.again_at = self.now + 250 * MILLI;
+        // One that gets no answer looks at the table; others may go on with an older one.
+        let looks = if op.began < self.now { 2 } else { 8 };
+        if self.random.uniform(looks) == 0 {
+            self.tables[index] = self.registry.table.clone();
+        }
         let (unit, is_for_primary) = (op.file.unit, op.is_for_primary || op.kind.is_some());
         let row = self.tables[index].unit(unit).expect("a unit");
         let mut copies: Vec<DaemonIndex> = row.with(CopyState::InSync).collect();

@@ -1,6 +1,6 @@
 //! Operations that are under way: here and on the lanes.
 
-use super::super::lane::{Lane, Phase, Subject};
+use super::super::lane::{ATTEMPTS_MAX, Lane, Phase, Subject};
 use super::super::{Action, Answer, Context, Pulled, Request, TORN_NANOS};
 use super::{ONGOING_MAX, Primary, What};
 use crate::change::CopyId;
@@ -45,6 +45,8 @@ pub(super) struct Ongoing {
     /// The last pull found bytes that fail their checksum; the copies that have such.
     is_corrupt: bool,
     corrupt_at: Vec<DaemonIndex>,
+    /// Pulls from other copies that found no bytes there.
+    failures: u32,
     waited: i64,
 }
 
@@ -62,6 +64,7 @@ impl Ongoing {
             is_step: false,
             is_corrupt: false,
             corrupt_at: Vec::new(),
+            failures: 0,
             waited: 0,
         }
     }
@@ -74,8 +77,12 @@ impl Ongoing {
         self.here = if pulled == Pulled::Done { Here::Done } else { Here::Torn };
         self.waited = 0;
         self.is_corrupt = pulled == Pulled::Corrupt;
-        if let (true, Source::Copy(at)) = (self.is_corrupt, self.source) {
-            self.corrupt_at.push(at);
+        if let Source::Copy(at) = self.source {
+            match pulled {
+                Pulled::Corrupt => self.corrupt_at.push(at),
+                Pulled::Failed => self.failures += 1,
+                Pulled::Done => {}
+            }
         }
     }
 
@@ -89,7 +96,7 @@ impl Ongoing {
 
     pub(super) fn asked_again(&mut self, ticket: u64) {
         self.ticket = Some(ticket);
-        (self.is_told, self.is_asked_again) = (false, true);
+        (self.is_told, self.is_asked_again, self.failures) = (false, true, 0);
     }
 
     fn is_behind(&self) -> bool {
@@ -236,10 +243,13 @@ impl Primary {
                 self.resume_repair(id, one, kept, cx);
                 continue;
             }
-            // Only a copy in sync gives bytes.
+            // Only a copy in sync gives bytes, and one that cannot is not asked for ever: without
+            // another source the request fails.
             let is_holder = |part: &&Part| {
                 let mut lanes = self.lanes.iter();
-                self.has(part) && lanes.any(|lane| lane.id == part.lane && lane.is_in_sync)
+                let gives =
+                    one.failures < ATTEMPTS_MAX && !one.corrupt_at.contains(&part.lane.daemon);
+                gives && self.has(part) && lanes.any(|it| it.id == part.lane && it.is_in_sync)
             };
             let holder = one.parts.iter().find(is_holder).map(|it| it.lane.daemon);
             if let Some(holder) = holder {
@@ -359,7 +369,7 @@ impl Primary {
         let behind = self.ongoing.values().filter(is_stored).filter(|it| it.operation.has_bytes());
         let behind: u64 = behind.map(|one| one.operation.range.length()).sum();
         let may_answer = self.is_serving(cx);
-        let is_fenced = cx.now < self.fence_until;
+        let is_fenced = cx.now < self.fence_until || cx.granted < self.left_at;
         let ready: Vec<u64> =
             self.ongoing.iter().filter(|(_, it)| it.is_done_here()).map(|(&id, _)| id).collect();
         for id in ready {

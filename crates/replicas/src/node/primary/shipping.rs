@@ -68,7 +68,11 @@ impl Primary {
         if scan.advance() {
             let replies = Order::Replies(kept.replies.clone());
             lane.order(Subject::Other, replies, cx.now, cx.out);
-            lane.level();
+            let lane = lane.id;
+            self.order_unsettled(lane, cx);
+            if let Some(lane) = self.lanes.get_mut(index) {
+                lane.level();
+            }
             return false;
         }
         if scan.may_ask() {
@@ -103,6 +107,18 @@ impl Primary {
             }
         }
         false
+    }
+
+    /// Changes that began before the copy had their objects are in what it was sent. It is told of
+    /// them, since other copies may not have them: if it becomes the primary it goes on with them.
+    fn order_unsettled(&mut self, lane: CopyId, cx: &mut Context<'_>) {
+        let is_missing = |it: &&Ongoing| {
+            it.operation.is_change() && it.parts.iter().all(|part| part.lane != lane)
+        };
+        let missing = self.ongoing.iter().filter(|(_, it)| is_missing(it));
+        for id in missing.map(|(&id, _)| id).collect::<Vec<u64>>() {
+            self.order_ongoing(id, lane, cx);
+        }
     }
 
     fn set_progress(&mut self, index: usize, object: Object, progress: Progress) {
