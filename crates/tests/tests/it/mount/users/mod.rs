@@ -254,7 +254,7 @@ fn a_refused_user_gets_one_clear_line() {
 const START: &str = r#"
 set -e
 unset FOREBAY_ACCESS
-trap 'bin/forebay stop >/dev/null 2>&1 || true' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; bin/forebay stop >/dev/null 2>&1 || true' EXIT
 start() { bin/forebay start | sed "s/^started instance [^:]*: //"; }
 mounted() { bin/forebay status | sed -n 's/^mount .* by process \([0-9]*\): served.*/\1/p'; }
 "#;
@@ -289,7 +289,7 @@ bin/forebay run -- busybox sh -c \
     2>said & first=$!
 until [ -e pid ]; do :; done
 kill -9 $pid
-while [ "$(mounted)" = $pid ]; do :; done
+until now=$(mounted); [ "$now" ] && [ "$now" != $pid ]; do :; done
 bin/forebay run -- sh -c "$spaces; echo came-back >\$FOREBAY_AT/late" | cmp - one
 wait $first
 kill -9 $(mounted)
