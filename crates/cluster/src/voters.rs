@@ -193,7 +193,7 @@ pub fn first_voters(domains: &[u32]) -> Vec<DaemonIndex> {
     spread(daemons, odd(domains.len()), domain)
 }
 
-/// So many of the candidates, the first ones of those domains that have the fewest chosen.
+/// Chooses `count` candidates. Each is the first one left of a domain that has the fewest chosen so far.
 fn spread<T: Copy, D: PartialEq>(
     mut candidates: Vec<T>,
     count: usize,

@@ -54,10 +54,10 @@ fn flags(number: u64, frame: &Frame) -> Option<u64> {
         libc::SYS_fork => Some(libc::SIGCHLD as u64),
         libc::SYS_vfork => Some(VM | VFORK | libc::SIGCHLD as u64),
         libc::SYS_clone3 if first != 0 && first % 8 == 0 && second >= CLONE_ARGS_BYTES_MIN => {
+            // WHY: the flags are in the application's memory.
             // SAFETY: not null, aligned, and of a size that the kernel would read too. An invalid
             // pointer faults here where the kernel returns EFAULT; callers probe with null or size
             // 0 only.
-            // WHY: the flags are in the application's memory.
             Some(unsafe { (first as *const u64).read_volatile() })
         }
         _ => None,
