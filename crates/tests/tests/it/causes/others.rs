@@ -15,13 +15,7 @@ use std::process::Command;
 /// the other, with no dashboard anywhere.
 #[test]
 fn the_report_of_a_job_names_the_one_that_disturbed_it() {
-    let Some(world) = World::started(&[]) else { return };
-    world.ok("a", &["pool", "create", "far", "--targets", "1"]);
-    world.shell("a", "mkdir $1", "/forebay/d");
-    world.ok("a", &["layout", "set", "--pool", "far", "/forebay/d"]);
-    if !world.throttle("b", "80mbit", "256kb") {
-        return;
-    }
+    let Some(world) = World::with_slow_link() else { return };
     let start = |job: &str, files: std::ops::Range<u32>| {
         let paths: Vec<String> = files.map(|file| format!("/forebay/d/{job}{file}")).collect();
         let mut words = vec!["run", "--job", job, "--", "python3", "-c", WRITERS];

@@ -12,13 +12,7 @@ use serde_json::{Value, json};
 
 #[test]
 fn a_job_that_another_slows_on_a_throttled_link_is_named_with_it() {
-    let Some(world) = World::started(&[]) else { return };
-    world.ok("a", &["pool", "create", "far", "--targets", "1"]);
-    world.shell("a", "mkdir $1", "/forebay/d");
-    world.ok("a", &["layout", "set", "--pool", "far", "/forebay/d"]);
-    if !world.throttle("b", "80mbit", "256kb") {
-        return;
-    }
+    let Some(world) = World::with_slow_link() else { return };
     let dashboard = Dashboard::of(world.command("a", &["dashboard", "--interval", "1s"]));
     let state = || figures(&world, &dashboard, "/api/state?");
     let start = |job: &str, files: std::ops::Range<u32>| {

@@ -41,13 +41,7 @@ fn warnings(world: &World) -> String {
 /// On a link of 10 MB/s another job has four fifths by its weight, and then a minimum of most of it.
 #[test]
 fn a_job_below_its_share_is_named_and_one_with_a_small_share_is_not() {
-    let Some(world) = World::started(&[]) else { return };
-    world.ok("a", &["pool", "create", "far", "--targets", "1"]);
-    world.shell("a", "mkdir $1", "/forebay/d");
-    world.ok("a", &["layout", "set", "--pool", "far", "/forebay/d"]);
-    if !world.throttle("b", "80mbit", "256kb") {
-        return;
-    }
+    let Some(world) = World::with_slow_link() else { return };
     let small_share = "large jobid={large*} weight=400";
     let no_share = "large jobid={large*} min=8M";
     for (rule, number, is_named) in [(small_share, 1, false), (no_share, 2, true)] {

@@ -98,6 +98,15 @@ impl World {
         Some(world)
     }
 
+    /// With an instance whose directory `/forebay/d` has its files on host b, behind a link of 10 MB/s.
+    pub(crate) fn with_slow_link() -> Option<World> {
+        let world = World::started(&[])?;
+        world.ok("a", &["pool", "create", "far", "--targets", "1"]);
+        world.shell("a", "mkdir $1", "/forebay/d");
+        world.ok("a", &["layout", "set", "--pool", "far", "/forebay/d"]);
+        world.throttle("b", "80mbit", "256kb").then_some(world)
+    }
+
     /// With an instance whose directories all have the mode `posix`.
     pub(crate) fn posix() -> Option<World> {
         World::started(&[("FOREBAY_CONSISTENCY", "posix")])
